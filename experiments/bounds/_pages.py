@@ -116,7 +116,7 @@ class Figure:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes of this page that differ from those of the other pages."""
+        """The attributes that differ between the pages."""
         words = {(c.hardware, c.words, "int32" if c.words == "int8" else "fp32"): 0 for c in self.curves if c.hardware}
         texts = {"TITLE": self.title, "CAPTION": self.caption, "SPECS": list(words)}
         return texts | {name: getattr(self, name) for name in ("cells", "draw", "finding")}

@@ -25,13 +25,13 @@ CAPTION = """Largest error of a product relative to |A||B|, over its a-priori bo
 holds for a product with a probability of 99 %, and the worst case (open; none is known from norms for the Ozaki scheme
 in DP mode).
 Lines from the smallest to the largest ratio over seeded products, k = 256 and 16384, the architectures and options of
-the scheme's own figure; markers: geometric mean. Operands (a) uniform in [0, 1], (b) uniform in [-1, 1],
+each scheme's figure; markers: geometric mean. Operands (a) uniform in [0, 1], (b) uniform in [-1, 1],
 (c) (rand - 0.5) exp(randn). Right of 1 a bound is exceeded; left of 0.1 (dotted) the bound is more than ten times
 the error.
 staged and staged-int8 are schemes of this project."""
 ASSUMPTIONS = [
     *ASSUMPTIONS[:2],
-    "Products have 8 rows and columns; architectures and options are those of the scheme's own figure.",
+    "Products have 8 rows and columns; architectures and options are as in the figure of each scheme.",
     """Within a factor of ten: the probable bound is at most ten times the measured error, product by product. Products
     without any error have no such ratio and do not count there.""",
 ]

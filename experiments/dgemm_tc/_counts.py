@@ -17,11 +17,11 @@ from ._record import PAPER, PHI
 __all__ = ["ASSUMPTIONS", "PAPER", "PHI", "cells", "cost", "draw_counts", "evaluate", "lengths", "means", "memory"]
 
 ASSUMPTIONS = [
-    """Bits per slice are those of Algorithm 1, floor((24 - log2 n) / 2), which keep the products exact on the tensor
+    """Bits per slice follow Algorithm 1, floor((24 - log2 n) / 2), which keep the products exact on the tensor
     cores of the Titan RTX.""",
     """Full size: counts of an H200 with all rows and columns, 20 seeds. As in the paper A is divided into blocks of
-    b = ceil(n / ceil(n / 3584)) rows and B into blocks of b columns; a block of A has its own number of slices by
-    Algorithm 3, with all of B. The numbers are means over the pairs of blocks.""",
+    b = ceil(n / ceil(n / 3584)) rows and B into blocks of b columns; Algorithm 3 determines the number of
+    slices of each block of A, with all of B. The numbers are means over the pairs of blocks.""",
     """Quick size: counts of the CPU for 128 rows of A and 128 columns of B, one block. Algorithm 3 takes the worst row,
     so that fewer rows may need a slice less than all of them.""",
     "The sizes between 1024 and 10240 are ours.",

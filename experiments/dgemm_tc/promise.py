@@ -79,7 +79,7 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
         numbers[f"{name} equation 1"] = float(np.max(abs(D - exact).sum(axis=1) / bound))
     rounded = schemes.gemm(A, B, scheme="ozaki", hardware=cell["hardware"], mode="CR", device=device)
     other = schemes.gemm(A, B, scheme="ozaki", hardware="hopper", order=mma.KOrder(split=64), device=device)
-    numbers["DP irreproducible"] = float(np.count_nonzero(other != D))  # D is that of METHODS' last entry
+    numbers["DP irreproducible"] = float(np.count_nonzero(other != D))  # D: the result of the last of METHODS
     return numbers | {"CR differing": float(np.count_nonzero(rounded != exact))}
 
 

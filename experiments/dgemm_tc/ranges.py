@@ -21,7 +21,7 @@ TITLE = "range of the inputs"
 CAPTION = """Smallest and largest magnitude of the entries of A and B over n, operands (rand - 0.5)·exp(φ·randn), drawn
 on the GPU: medians over the seeds, bands from the smallest to the largest seed; stars: the published ranges."""
 ASSUMPTIONS = [
-    "The range is that of all 2n² entries of A and B together; the paper does not say of which matrix it is.",
+    "The range covers all 2n² entries of A and B together; the paper does not name the matrix.",
     """Limits of Algorithm 1: it is run as printed, in fp64 with sigma = 2^(rho + tau), on vectors of 256 entries with
     tau from -1073 to 1024 and rho for n = 10240; a limit is the last tau at which the slices are finite and sum to the
     vector exactly.""",

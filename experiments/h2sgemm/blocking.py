@@ -1,6 +1,6 @@
 """H2SGEMM, figures 10 and 11: traffic (Equation 9) and time over the sizes of the blocks and of the matrices.
 
-A model only: no Ascend 910A is here. The traffic is the paper's; the time is that of `model.speed`,
+A model only: no Ascend 910A is here. The traffic is the paper's; the time comes from `model.speed`,
 which counts the cycles of every engine of a core for Algorithm 1 at the rates of the maker's platform file.
 """
 
@@ -36,8 +36,8 @@ ASSUMPTIONS = [
     slowest engine. One buffer: loading a block of B and multiplying take turns ("each compute step waits for full data
     movement"), engines overlap on each side; the paper does not say the latter, and nothing overlaps is shown
     beside.""",
-    """The sizes of figures 10 and 11 are not printed. m = n = 5632 = 176·32 and k = 2816 = 64·44 are those of figure 9,
-    "matching the optimal blocking".""",
+    """The sizes of figures 10 and 11 are not printed. m = n = 5632 = 176·32 and k = 2816 = 64·44 are taken from figure
+    9, "matching the optimal blocking".""",
     "The model is not fitted to the published speeds.",
 ]
 SINGLE, DOUBLE = 41.7, 65.3

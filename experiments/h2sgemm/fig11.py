@@ -27,7 +27,7 @@ were split in memory before; staged, three products on wgmma, is shown beside it
 {provenance("h2sgemm/fig11", *IMPLEMENTATIONS)}"""
 ASSUMPTIONS = [
     *RULES,
-    """The sides are not printed: k = 64 · 44 in (a) is that of figure 9, and (b) takes the same for m and n.""",
+    """The sides are not printed: k = 64 · 44 in (a) is taken from figure 9, and m and n in (b) have the same value.""",
     """The paper compares with SGEMM on another chip, an Ascend 910B3 with fp32 units: here it is the same chip's.""",
 ]
 

@@ -16,7 +16,7 @@ E - 24 would be one. And in its second line a residual below
 where the last two terms are the residuals of exactly 2^-25: about half of what is printed, the curve one exponent to
 the left.
 
-The formulas are those of `fpemu.theory.underflow`, and the counts those of `fpemu.theory.enumeration`, which proves why
+The formulas come from `fpemu.theory.underflow`, and the counts from `fpemu.theory.enumeration`, which proves why
 2^14 mantissas may stand for all: from E = -14 up the residual has that period in M, and below it 2^(14 - 14 - E). What
 depends on a carry into the exponent of h has no period: it is read from E = -14 and 0, where all 2^23 are enumerated.
 """
@@ -48,9 +48,10 @@ ASSUMPTIONS = [
     """T and R are read as the events that rounding to nearest took h down or up in magnitude (R) within one RNE
     split, and P(N, X) as a joint probability: then alone Equation 5 adds them.""",
     "All 2^23 mantissas of an exponent are equally likely; the sign does not matter.",
-    "N is counted from the exponent E of x (Equations 3 to 5), and once from that of h after a carry (Equation 2).",
+    """N is counted from the exponent E of x (Equations 3 to 5), and once from the exponent of h after a carry
+    (Equation 2).""",
     "A probability formula agrees at a point if it equals the count exactly; both are multiples of 2^-23.",
-    """The corrected formula for what becomes 0 is our own, and its claim a check of our own, which no paper makes.""",
+    "The corrected formula of the residuals that become 0, and the check of it, belong to this project.",
     """The exponents of figure 2(a) are not printed: -16 to 4. The formulas need h to be normal and finite: they are
     judged from -14 on.""",
     """"Significant" underflow is more than 10 %, the mark that the paper itself uses; "approaching 100 %" is 99 % or

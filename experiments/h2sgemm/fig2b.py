@@ -14,7 +14,7 @@ Over fp16's whole range, E from -14 to 15, the printed bounds leave sb = 12 alon
 within one fp32 place of a tie (3 of 2^13 mantissas: x = 2^15 + 16 has the residual 16, and 16 · 2^12 = 65536). The
 corrected bounds leave sb = 11 alone, and that one keeps 22 bits and never overflows.
 
-The formulas are those of `fpemu.theory.underflow`, the counts those of `fpemu.theory.enumeration`, which proves that
+The formulas come from `fpemu.theory.underflow`, the counts from `fpemu.theory.enumeration`, which proves that
 the residual x - h has the period 2^14 in M from E = -14 up, and 2^(14 - 14 - E) below, wherever h is finite. r and the
 bits kept depend on the residual alone, so one period is enumerated. How often h overflows has no period: at E = 15
 sb = 11 and 12 take all 2^23 mantissas.

@@ -26,7 +26,7 @@ ASSUMPTIONS = [
     methods.CUBE,
     "HGEMM is one product of the operands rounded to fp16 with fp32 accumulation; its result is fp32 or fp16.",
     methods.ORDERS,
-    """The sizes of figure 8 are not printed: m = 176, n = 32 and k = 64·44, those of figure 9, at full size;
+    """The sizes of figure 8 are not printed: m = 176, n = 32 and k = 64·44, as in figure 9, at full size;
     m = n = 48 at quick size.""",
     """The offset exponents of figure 8 are not printed either: -20 to 0, since the text names non-positive ones; every
     second or fourth one at full size.""",

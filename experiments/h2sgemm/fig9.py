@@ -22,7 +22,7 @@ CAPTION = """Relative L2 error against the exact product at offset exponent 0 ov
 with m = 176 and n = 32, (c, f) m = n = k; (a-c) operands uniform in [-1, 1], (d-f) in [0, 1]; sb: scaling exponent of
 H2SGEMM's residuals. Lines: mean over the seeds; bands: smallest to largest error. Black and green: SGEMM by OpenBLAS on
 the paper's Kunpeng 920 and on an x86 processor (Haswell), and as one chain of FMAs. Without sb = 0,
-whose error is that of sb = 12 at this exponent (figure 8). Ascend 910A cube as an assumed model."""
+whose error at this exponent equals the error with sb = 12 (figure 8). Ascend 910A cube as an assumed model."""
 ASSUMPTIONS = [
     methods.CUBE,
     "HGEMM is one product of the operands rounded to fp16 with fp32 accumulation; its result is fp32 or fp16.",

@@ -3,7 +3,7 @@
 The paper's two fp16 words of an fp32 number have p = 11 bits each, and it recommends sb = p + 1 = 12. The formulas of
 `fpemu.theory.underflow` hold for any two formats. Two words keep 2p bits if the residual is rounded to nearest, and
 2p - 1 if it is truncated, from the exponent emin + p - sb on. The residual of a rounded h reaches 2^(E - p), half of
-h's last place, and that of a truncated one nearly 2^(E - p + 1), so that none overflows up to emax + p - sb. (A
+h's last place, and the residual of a truncated one nearly 2^(E - p + 1), so that none overflows up to emax + p - sb. (A
 truncated h with a residual rounded to nearest meets 2^(E - p + 1) itself: one exponent less.) So abs(sb - p) exponents
 are lost, at the bottom or at the top.
 """
@@ -86,7 +86,7 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     for sb in SCALES:
         bits = underflow.bits_kept(e, sb, **split)
         numbers |= {f"bits {sb}": float(bits.worst), f"mean {sb}": bits.mean, f"overflows {sb}": bits.r_overflows}
-    # the lowest mantissas of an exponent: their h is finite even at emax, where those of the highest are not
+    # the lowest mantissas of an exponent: their h is finite even at emax, unlike the h of the highest mantissas
     period = Split.of(**split).period(e)
     gone = enumeration.residuals(e, mantissas=period, **split)
     kept = enumeration.kept(e, narrow.precision, mantissas=period, **split)
@@ -168,7 +168,7 @@ def draw(rows: list[Row]) -> Any:
 
 
 def _size(narrow: str) -> float:
-    """Size of the markers; those of tf32 lie under those of fp16."""
+    """Size of the markers; the markers of tf32 lie under the markers of fp16."""
     return 6.5 if narrow == "tf32" else 3.8
 
 

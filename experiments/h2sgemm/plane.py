@@ -108,7 +108,7 @@ def finding(rows: list[Row]) -> str:
                 "offset exponents",
                 f"{near.count} of {near.points} (sb = 12: {np.count_nonzero(loss(one, RECOMMENDED) <= 1.5)})",
             ),
-            ("where h is subnormal (e < -13), error with the best sb over that of SGEMM's chain", low.values(), ".3g×"),
+            ("where h is subnormal (e < -13), error with the best sb / error of SGEMM's chain", low.values(), ".3g×"),
             (
                 f"error at e = {min(best)} without and with the product of the residuals",
                 [column["sb=12"][min(best)], column["with rr"][min(best)]],

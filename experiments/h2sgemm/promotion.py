@@ -31,8 +31,8 @@ in fp32 to nearest; right end: never. Operands uniform in (a) [-1, 1] and (b) [0
 FMAs; dotted: the unit roundoff of fp32. Lines: mean over seeded runs; bands: smallest to largest run. Hopper and
 Blackwell lie on each other; CDNA 3 rests on the literature; "ideal" adds 16 products exactly and rounds to nearest."""
 ASSUMPTIONS = [
-    """Only the accumulator of h·h is promoted, as in Ootomo and Yokota; those of the two corrections, 2^11 times
-    smaller, are one chain each.""",
+    """Only the accumulator of h·h is promoted, as in Ootomo and Yokota; the accumulators of the two corrections, 2^11
+    times smaller, are one chain each.""",
     "P = 16 is one instruction of fp16 products on all of them (on Ampere two blocks of 8).",
     "SGEMM is one ascending chain of fp32 FMAs for each element.",
     "The best interval is the one with the smallest mean error over the runs.",

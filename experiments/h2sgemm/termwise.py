@@ -36,8 +36,9 @@ ASSUMPTIONS = [
     methods.ORDERS,
     """The paper's reason, smaller sums first, is tested by adding the largest sum first, at k = 4096 and offset
     exponents 0, -7 and -14.""",
-    """Fewer roundings account for the advantage over one chain if the chain's error is sqrt(16) times that of blocks of
-    16 products, within a factor of 2, and blocks of one product have the chain's error within a factor of 1.5.""",
+    """Fewer roundings account for the advantage over one chain if the chain's error is sqrt(16) times the error of
+    blocks of 16 products, within a factor of 2, and blocks of one product have the chain's error within a factor of
+    1.5.""",
 ]
 
 DETAIL, BLOCKS, EXPONENTS = 4096, (1, 2, 4, 8, 16, 32, 64), (0, -7, -14)
@@ -156,7 +157,7 @@ def finding(rows: list[Row]) -> str:
         cube = error[0]["term-wise ascend910a"]
         statements += [
             (
-                f"{interval}, k = {DETAIL}, error over that of term-wise on the cube",
+                f"{interval}, k = {DETAIL}, error relative to term-wise on the cube",
                 {
                     "SGEMM's chain": error[0]["SGEMM"] / cube,
                     "OpenBLAS, Kunpeng 920": error[0]["SGEMM TSV110"] / cube,

@@ -24,7 +24,7 @@ SINGLE_RUNS = "The paper averages ten runs of each size; here every seed is a si
 ASSUMPTIONS = [
     GPUS,
     CPU_RESULT,
-    """Markidis' and Ootomo's methods follow their own papers on both platforms: Markidis with four products in one
+    """Markidis' and Ootomo's methods are as published on both platforms: Markidis with four products in one
     chain, Ootomo with three products, the main product added in fp32 outside the matrix unit.""",
     "A reduction is the mean over n of (error of the other method / error of LE-GEMM).",
     SINGLE_RUNS,
@@ -166,7 +166,7 @@ def draw(rows: list[Row], measure: str) -> Any:
 def measures(rows: list[Row], measure: str) -> Iterator[Measure]:
     """Yield the reductions of an error by LE-GEMM, their sizes over the published ones, and the growth over n.
 
-    The readings of MRED are the reference results; those of Max_error are all n, and the n at which LE-GEMM's own
+    The readings of MRED are the reference results; the readings of Max_error are all n, and the n at which LE-GEMM's
     Max_error does not saturate.
     """
     for hardware, platform in PLATFORMS.items():

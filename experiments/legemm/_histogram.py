@@ -38,7 +38,7 @@ _SIZES = {"quick": {"m": 128, "n": 128, "runs": 3}, "full": {"m": 1024, "n": 102
 
 
 def cells(size: str, shown: str) -> list[dict[str, Any]]:
-    """The cells of a platform's figure; claims on both platforms are decided by that of the MI210."""
+    """The cells of a platform's figure; the figure of the MI210 decides claims on both platforms."""
     chosen, platforms = _SIZES[size], tuple(PLATFORMS) if shown == "cdna2" else (shown,)
     # the platforms innermost: they share the operands and both reference products
     return [

@@ -32,7 +32,7 @@ ASSUMPTIONS = [
     LE-GEMM with other words and products; WMMA is that kernel with one product. The library's fp16 product is shown
     too.""",
     """All operands are in fp32, and the time of their split or conversion is included: for small products inside the
-    kernel on mma.sync, for large products in a kernel of its own.""",
+    kernel on mma.sync, for large products in a separate kernel.""",
 ]
 BASELINES = {
     "sgemm": ("speedup_over_the_library", ""),
@@ -83,7 +83,7 @@ def _whole(row: dict[str, Any]) -> float | None:
 
 
 def _ratios(rows: list[dict[str, Any]], shape: str, other: str) -> dict[int, float]:
-    """Speed of LE-GEMM over that of a baseline, by n."""
+    """Speed of LE-GEMM divided by the speed of a baseline, by n."""
     ratios = {}
     for row in rows:
         if row["contender"] == "legemm mma" and _shape(row) == shape:

@@ -246,7 +246,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
             "without alignment": alone / error,
             "of LE-GEMM": _mean(rows, chip, k, "legemm error") / error,
         }
-        statements.append((f"error over that of Markidis' method on {plotting.HARDWARE[chip].label}", factors, ".3g×"))
+        statements.append((f"error relative to Markidis' method on {plotting.HARDWARE[chip].label}", factors, ".3g×"))
         statements.append(
             ("cuts at alignment lower the error that rounding toward zero alone would have", alone > error)
         )

@@ -12,10 +12,10 @@ the paper keeps small "to prevent data overflow"; then a tile with T_M <= T_N, w
 *Constraints.* Shared memory: two buffers of A16, RA, B16 and RB (section 4.3) must fit in a block's shared memory.
 Registers: Work_DL (Eq. 16) counts the 32-bit words of a thread if an entry of C takes one word and an entry of the
 tiles of A and B one word (two halves). With `overhead` registers for addresses it must not exceed the registers of a
-thread, and a block's sum not those of an SM. Threads: the fewest that satisfy this, in powers of two of wavefronts, at
-least one wavefront for each of the four schedulers of an SM. Fragments: tile sides are powers of two times the
-fragment, each wavefront has a fragment, and T_K spans two fragments, so that one can be loaded while the other is
-multiplied (the pipeline of section 4.3).
+thread, and a block's sum not the registers of an SM. Threads: the fewest that satisfy this, in powers of two of
+wavefronts, at least one wavefront for each of the four schedulers of an SM. Fragments: tile sides are powers of two
+times the fragment, each wavefront has a fragment, and T_K spans two fragments, so that one can be loaded while the
+other is multiplied (the pipeline of section 4.3).
 
 With these assumptions the model selects the tiles of Table 2 wherever the blocks fill the GPU. On the MI210 the 64 KB
 of shared memory are full; on the A800 a larger tile exceeds the 65,536 registers ((256, 128), the mirror image, has the

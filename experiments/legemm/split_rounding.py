@@ -176,7 +176,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
     }
     return paragraph(
         *statements,
-        (f"error of the chain over that of the promoted sum, k = {k}, either split", gains, ".3g×"),
+        (f"error of the chain relative to the promoted sum, k = {k}, either split", gains, ".3g×"),
         ("errors on ideal hardware, promoted", ideal, ".2g"),
     )
 
@@ -184,7 +184,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
 def _split_ratios(
     rows: list[dict[str, Any]], accumulation: str, measure: str = ""
 ) -> dict[tuple[str, str, str, int], float]:
-    """Error of the bit-cut split over that of the rounded one: by (hardware, scheme, data, k)."""
+    """Error of the bit-cut split divided by the error of the rounded one: by (hardware, scheme, data, k)."""
     return {
         (chip, scheme, data, k): _mean(rows, chip, data, k, f"{scheme} {accumulation} cut{measure}")
         / _mean(rows, chip, data, k, f"{scheme} {accumulation} rounded{measure}")
@@ -194,7 +194,7 @@ def _split_ratios(
 
 
 def _promotion_ratios(rows: list[dict[str, Any]], k: int) -> dict[tuple[str, str, str], float]:
-    """Error of the chain over that of the promoted sum, either split: by (hardware, data, split)."""
+    """Error of the chain divided by the error of the promoted sum, either split: by (hardware, data, split)."""
     return {
         (chip, data, split): _mean(rows, chip, data, k, f"legemm chained {split}")
         / _mean(rows, chip, data, k, f"legemm promoted {split}")

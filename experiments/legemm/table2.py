@@ -247,7 +247,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
             f"{words}, {gpus.get('A800').registers}" if _pick(rows, "A800", "two accumulators a tile") else "",
         ),
         (
-            "tiles at n = 1024, where those of Table 2 are too few for the GPU",
+            "tiles at n = 1024, where the tiles of Table 2 are too few for the GPU",
             {gpu: str(_tile(row)) for gpu in PUBLISHED if (row := _pick(rows, gpu, n=1024))},
         ),
         (

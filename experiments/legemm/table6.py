@@ -21,10 +21,11 @@ PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.2
 TITLE = "Table 6: published speed-ups and rooflines"
 KIND = "M"
 CAPTION = """Speed-up of LE-GEMM over four baselines in three shapes, on the MI210 and on the A800: published (filled)
-and the ratio of roofline times (hollow), the mean over n = 1024 to 8192. SGEMM's roofline is that of fp32 cores. A
-published value above the hollow mark means that the baseline runs at a smaller share of its roofline than LE-GEMM."""
+and the ratio of roofline times (hollow), the mean over n = 1024 to 8192. SGEMM's roofline is the roofline of the fp32
+cores. A published value above the hollow mark means that the baseline runs at a smaller share of its roofline than
+LE-GEMM."""
 ASSUMPTIONS = [
-    """Roofline times are those of fpemu.roofline: operations over the peak of the unit, or least bytes over the
+    """Roofline times come from fpemu.roofline: operations over the peak of the unit, or least bytes over the
     bandwidth, whichever is longer, phase by phase. The split is a kernel before the product.""",
     """rocBLAS SGEMM runs on "ROCm Core" and cuBLAS SGEMM on "CUDA Core" (Table 5): fp32 peaks without matrix units. On
     the MI210 fp32 matrix instructions are twice as fast.""",
@@ -110,4 +111,4 @@ def finding(rows: list[Row]) -> str:
         f"on the {gpu}": {label: [_ratio(rows, gpu, s, name) for s in SHAPES] for name, label in _labels(gpu).items()}
         for gpu in PUBLISHED
     }
-    return paragraph(("roofline time of the baseline over that of LE-GEMM", ratios, ".3g×"))
+    return paragraph(("roofline time of the baseline relative to LE-GEMM", ratios, ".3g×"))

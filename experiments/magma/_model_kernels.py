@@ -99,7 +99,7 @@ def occupancy(kernel: Kernel, gpu: Gpu) -> int:
 
 
 def waste(kernel: Kernel, M: int, N: int, K: int) -> float:
-    """Return the operations of the instructions, zeros at the edges included, over those of the product.
+    """Return the operations of the instructions, zeros at the edges included, divided by the operations of the product.
 
     >>> waste(Kernel((16, 16, 16), (32, 32, 32), (8, 4)), 16, 16, 32)
     4.0

@@ -42,7 +42,7 @@ class Packing:
     products: int
     instructions: int
     utilisation: float
-    """Useful operations over those of the instructions"""
+    """Useful operations divided by the operations of the instructions"""
     places: tuple[Place, ...]
 
 

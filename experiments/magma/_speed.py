@@ -30,7 +30,7 @@ def ranked(rows: Iterable[Row]) -> list[Row]:
 def speedups(
     rows: Iterable[Row], implementation: str = "ours", base: str = shapes.BASE, what: str = "seconds", **place: Any
 ) -> dict[int, float]:
-    """Return the time of one implementation over that of another, by n."""
+    """Return the time of the second implementation divided by the time of the first, by n."""
     known = list(rows)
     return ratios(line(known, implementation, **place), line(known, base, **place), what=what)
 

@@ -27,8 +27,8 @@ __all__ = ["PAPER"]
 TITLE = "bias of truncation over the length of a sum"
 CAPTION = """Mean error of sums of k products, fp32 accumulation, one chain over k: (a) operands uniform in
 [0, 1]: mean of (exact - computed) / exact; (b) operands uniform in [-1, 1]: mean error towards zero over the rms of the
-exact sums, for CDNA 3, which rounds downwards, the mean downward error; (c) operands uniform in [0, 1]: root mean
-square of the error over that of the exact sums; ideal: a block's exact sum, rounded to nearest. Markers: means over all
+exact sums, for CDNA 3, which rounds downwards, the mean downward error; (c) operands uniform in [0, 1]: rms of
+the error over the rms of the exact sums; ideal: a block's exact sum, rounded to nearest. Markers: means over all
 outputs of seeded runs, left out within two standard errors of zero; lines in (a) and (b): predicted from block length,
 bits kept in alignment and final rounding, nothing fitted. Inputs are fp16, or e4m3 on Hopper's wgmma, which keeps 13
 fraction bits. Blackwell's fp16, not shown, has Hopper's bits."""
@@ -38,9 +38,9 @@ ASSUMPTIONS = [
     "Every output is one chain over k; a kernel that splits k or promotes partial sums restarts the growth.",
     """A prediction agrees at a point if the measured mean is within 10 % of it, or within three standard errors. Only
     points with a prediction above three standard errors count, so that a bias of zero would not agree.""",
-    """The standard error of a mean is that of independent outputs or, where there are three seeds or more, that of the
-    seeds' means, whichever is larger: the outputs of a run share its rows and columns, and three means alone may lie
-    close together by chance.""",
+    """The standard error of a mean assumes independent outputs. With three seeds or more, the standard error of the
+    seeds' means is taken if it is larger: the outputs of a run share its rows and columns, and three means alone may
+    lie close together by chance.""",
     """Bias overtakes rounding to nearest at the first k where the bias of a truncating instruction, alone, is above the
     rms error of the ideal one, and above three standard errors.""",
     "Volta, Ampere and Hopper are replayed or measured hardware; CDNA 3 is documented in the literature.",

@@ -126,7 +126,7 @@ def finding(rows: list[Row]) -> str:
         ("fpemu over cuBLAS", span(every.values())),
         ("most and least", {f"n = {n}:": every[n] for n in ends}, ".3g×"),
         ("cuBLAS is as fast or faster at n =", ", ".join(str(n) for n, x in every.items() if x <= 1)),
-        ("speed over that of fpemu's choice", others),
+        ("speed relative to fpemu's choice", others),
         (f"µs of a call up to n = {SMALL}", goal if small else None),
         ("in a loop, host included: over cuBLAS", span(speedups(here, what="loop").values())),
         (

@@ -28,7 +28,7 @@ Volta (8×8×4) and later GPUs (16×8×8, 16×8×16)."""
 ASSUMPTIONS = [
     """The formula of figure 17 is damaged in the text available here; it is read as floor(16/N) · 2N³ / 8192, which
     gives the 1.5 % and "about 6 %" of the text.""",
-    """A product fits at a block row, column and step of its own if no other step adds to its block of the result
+    """A product fits at a separate block row, column and step if no other step adds to its block of the result
     (experiments/magma/_model_packing.py); every arrangement counted here was also multiplied out with integers.""",
     """Where the grid has at most 100 places the number is the maximum, found by integer programming; for N = 1, 2 and 3
     in 16×16×16 it is a lower bound, joined from smaller arrangements.""",

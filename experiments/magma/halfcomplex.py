@@ -2,7 +2,7 @@
 
 The paper compares the speeds of its kernel for the interleaved layout, which accumulates both parts of an element in
 fragments until the end, and of four calls of HGEMM on planar matrices, each of which reads and writes fp16. This page
-compares their errors, and those of three real products and of the kernel for tiny matrices.
+compares their errors with the errors of three real products and of the kernel for tiny matrices.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ASSUMPTIONS = [
     One kernel: alpha = 1, beta = 0.""",
     """Three products: (Ar + Ai)(Br + Bi) with the sums rounded to fp16; the subtractions are in the accumulator's
     format.""",
-    """The error is that of the whole complex matrix: the real and imaginary parts as one vector. For positive parts the
+    """The error is of the whole complex matrix, its real and imaginary parts as one vector. For positive parts the
     imaginary part dominates it.""",
     """The batch is 20 matrices at quick size, 6 at n = 128; at full size 100 up to n = 16, and fewer for larger n (1 at
     n = 256).""",
@@ -153,7 +153,7 @@ def finding(rows: list[Row]) -> str:
             if (chip, low, last) in points
         }
         statements += [
-            (f"{kind} parts, summed in fp32, error over that of one kernel", ratios, ".2f×"),
+            (f"{kind} parts, summed in fp32, error relative to one kernel", ratios, ".2f×"),
             ("summed in fp16, one kernel, whose chain is twice as long, has a larger error than four calls", crossed),
             (f"its error over that in fp32 at n = {last}", growth, ".3g×"),
         ]
@@ -172,5 +172,5 @@ def _points(rows: list[Row]) -> list[Point]:
 
 
 def _ratio(rows: list[Row], point: Point, way: str, d: str) -> float:
-    """The error of one of `WAYS` over that of one kernel."""
+    """The error of one of `WAYS` divided by the error of one kernel."""
     return _mean(rows, *point, f"{way}, {d} relative_l2") / _mean(rows, *point, f"one kernel, {d} relative_l2")

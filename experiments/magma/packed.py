@@ -170,8 +170,8 @@ def finding(rows: list[Row]) -> str:
     ratios = [row["own k relative_l2"] / row["alone relative_l2"] for row in rows]
     nan = {how: [row[f"{how} nan"] for row in rows] for how in ARRANGEMENTS}
     return paragraph(
-        ("entries with other bits in products over their own k", other),
-        ("their error over that of each alone", ratios, ".3f×"),
+        ("entries with other bits in products over separate k", other),
+        ("their error relative to each product alone", ratios, ".3f×"),
         ("entries of the other products that an infinity in one product's B makes NaN, by 0 · Inf", nan, ".3g%"),
         ("a kernel that arranges products along k must first check for infinities and NaN", max(nan["own k"]) > 0),
     )

@@ -46,7 +46,7 @@ ASSUMPTIONS = [
 CHIPS = ("ampere", "hopper")
 SCHEMES = ("fp16", "markidis", "ootomo", "legemm", "staged", "bf16x9", "sgemm")
 SPLITS = SCHEMES[1:]
-"""Without plain fp16, whose error is that of its operands' rounding in any way."""
+"""Without plain fp16, whose error is dominated by the rounding of its operands in all of them."""
 WAYS: dict[str, dict[str, Any]] = {"fused": {}, "four": {"algorithm": "calls"}, "three": {"products": 3}}
 SHOWN = ("ootomo", "staged", "bf16x9", "sgemm")
 """Schemes that are drawn over the scale."""
@@ -128,7 +128,7 @@ def draw(rows: list[Row]) -> Any:
         (axes[0, 0], axes[1, 0], axes[0, 2], axes[1, 2]),
         (
             "relative $L_2$ error",
-            "error over that of four products",
+            "error relative to four products",
             "error of the imaginary part",
             "relative $L_2$ error",
         ),
@@ -176,7 +176,7 @@ def finding(rows: list[Row]) -> str:
         last = {_LOOK[name].label: error[name][here[-1]] / error["sgemm"][here[-1]] for name in SCHEMES[:-1]}
         worse = [k for k in here if error["ootomo"][k] > error["sgemm"][k]]
         statements += [
-            (f"{chip.capitalize()}, k = {here[-1]}, error over that of CGEMM in fp32", last, ".3g×"),
+            (f"{chip.capitalize()}, k = {here[-1]}, error relative to CGEMM in fp32", last, ".3g×"),
             ("Ootomo's scheme has the larger error at k =", ", ".join(map(str, worse))),
         ]
         for way, words in (("fused", "both products of a part in the same sums"), ("three", "three products")):
@@ -212,5 +212,5 @@ _runs, _mean = runs_by("hardware", "k", "scale"), mean_by("hardware", "k", "scal
 
 
 def _ratio(rows: list[Row], chip: str, k: int, name: str, way: str) -> float:
-    """The error of one of `WAYS` over that of four products with an addition outside."""
+    """The error of one of `WAYS` divided by the error of four products with an addition outside."""
     return _mean(rows, chip, k, 0, f"{name} {way} relative_l2") / _mean(rows, chip, k, 0, f"{name} four relative_l2")

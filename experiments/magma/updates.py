@@ -172,7 +172,7 @@ def finding(rows: list[Row]) -> str:
         errors = [_mean(rows, "updates", x, "hopper fp32") for x in updates]
         growth = float(np.polyfit(np.log2(updates), np.log2(errors), 1)[0]) if len(updates) > 1 else None
         statements += [
-            (f"error after {last} updates, C in fp16 between them, over that of one product", ratio, ".3g×"),
+            (f"error after {last} updates, C in fp16 between them, relative to one product", ratio, ".3g×"),
             ("power of the number of updates with which it grows, fp32 sums", growth, ".2f"),
         ]
     return paragraph(*statements)

@@ -1,7 +1,7 @@
 """Bounds by a GPU's peaks on the speed of each scheme for fp32 products, and the n from which it can beat SGEMM.
 
 The model is `fpemu.roofline.time`: every phase takes the longest of its products at the peak of the matrix unit,
-its vector operations at that of the ordinary cores, and its bytes at the stated bandwidth. It is a bound on speed.
+its vector operations at the peak of the ordinary cores, and its bytes at the stated bandwidth. It is a bound on speed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each sc
 TITLE = "bounds on the speed of fp32 products, and break-even sizes"
 KIND = "M"
 CAPTION = """Bounds on speed for n×n×n products in fp32, 2n^3 over the least time by the roofline, on seven
-GPUs; (h) the size from which each scheme's bound is above SGEMM's, the split in a kernel of its own (filled) or fused
+GPUs; (h) the size from which each scheme's bound is above SGEMM's, the split in a separate kernel (filled) or fused
 (open, where different). SGEMM runs on the faster of the ordinary cores and a matrix unit for fp32. H2SGEMM stands
 for all three-product fp16 schemes in one kernel (Ootomo, except on the Ascend 910A, LE-GEMM, multiword, and staged
 accumulation, a scheme of this project) and for bf16x3, Markidis for EGEMM-TC. Nothing is measured: these lines are
 upper bounds, and good programs are well below them."""
 ASSUMPTIONS = [
-    """Peaks and bandwidths are those of fpemu's table of GPUs, as stated by the manufacturers at the stated clocks,
+    """Peaks and bandwidths come from fpemu's table of GPUs, as stated by the manufacturers at the stated clocks,
     without sparsity; the table names its sources (fpemu/roofline/gpus.toml).""",
     """Every kernel reads its inputs and writes its outputs once; kernels run one after another; within a kernel,
     products, vector operations and memory accesses overlap completely.""",
-    """The split is a kernel of its own that writes the words, except in the open markers of (h): there every tile of
+    """The split is a separate kernel that writes the words, except in the open markers of (h): there every tile of
     128 × 128 entries splits its operands.""",
     """Scheme II multiplies fp32 with 8 moduli and one product to find its scaling. On the Ascend 910A, which has no
     matrix unit for fp32, SGEMM runs on the vector unit.""",
@@ -90,7 +90,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
         return ""
     return paragraph(
         ("largest gain of three fp16 products over SGEMM", {row["gpu"]: row["ratio"] for row in ours}, ".3g×"),
-        ("from n, the split in a kernel of its own", [row["from"] for row in ours], ".0f"),
+        ("from n, the split in a separate kernel", [row["from"] for row in ours], ".0f"),
         (
             "too many products for the lead of the matrix unit",
             {f"{_speed.name_of(row)} on the {row['gpu']}": row["ratio"] for row in never},

@@ -26,7 +26,7 @@ GPUs; (h) the size from which a scheme's bound is above DGEMM's. DGEMM runs on t
 matrix unit for fp64. Ozaki: fp16 slices, DP mode of DGEMM-TC; ozIMMU: int8 slices, automatic number; Scheme II: 15
 moduli and one further product for the scaling. Nothing is measured."""
 ASSUMPTIONS = [
-    """Peaks and bandwidths are those of fpemu's table of GPUs, as stated by the manufacturers at the stated clocks,
+    """Peaks and bandwidths come from fpemu's table of GPUs, as stated by the manufacturers at the stated clocks,
     without sparsity; the table names its sources (fpemu/roofline/gpus.toml).""",
     """Every product of slices is a call that writes its result, and another kernel adds the results, as published;
     every kernel reads its inputs and writes its outputs once.""",
@@ -86,4 +86,4 @@ def finding(rows: list[dict[str, Any]]) -> str:
         peak = gpus.get(gpu).peak
         if "int8 matrix" in peak:
             leads[gpu] = peak["int8 matrix"] / max(peak.get(unit, 0.0) for unit in ("fp64", "fp64 matrix"))
-    return paragraph(*statements, ("peak of int8 over that of fp64, which decides", leads, ".3g×"))
+    return paragraph(*statements, ("peak of int8 relative to fp64, which decides", leads, ".3g×"))

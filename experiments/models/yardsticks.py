@@ -26,7 +26,7 @@ measured on one H200 (CUDA 13.0). "Bytes" marks products of a large matrix with 
 bytes per second. Beside each share the effective throughput (2MNK / time) in TFLOP/s. The staged kernel is of this
 project."""
 ASSUMPTIONS = [
-    """Peaks and bandwidths are those of fpemu's table of GPUs, as stated by the manufacturers at the stated clocks; the
+    """Peaks and bandwidths come from fpemu's table of GPUs, as stated by the manufacturers at the stated clocks; the
     table names its sources (fpemu/roofline/gpus.toml).""",
     """Where no size is given (Ootomo, Ma, H2SGEMM, DGEMM on an H200), n = 16384 for the first three and n = 8192, where
     the roofline is flat. Where a range is given (DGEMM on an H200), its upper end.""",
@@ -34,7 +34,7 @@ ASSUMPTIONS = [
     split of the others is not known. Their roofline is the highest one, with words already in memory.""",
     """DGEMM-TC: slices counted on a few rows of its inputs, (uniform - 0.5) exp(phi normal), which can
     only be too few, so that the roofline is too high. LE-GEMM: 1.37 times cuBLAS on an A800 and 1.31 times rocBLAS on
-    an MI210, if these libraries ran at their own roofline, for rocBLAS on the ordinary cores named in the paper.""",
+    an MI210, if these libraries ran at their rooflines, for rocBLAS on the ordinary cores named in the paper.""",
 ]
 
 

@@ -54,7 +54,7 @@ RULES = [
 
 
 def record_file(name: str) -> Path:
-    """The record beside this module, or the one that FPEMU_SPEED names."""
+    """The record beside this module, or the file that FPEMU_SPEED names."""
     return Path(os.environ.get("FPEMU_SPEED") or Path(__file__).with_name(name))
 
 

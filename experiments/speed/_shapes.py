@@ -183,7 +183,8 @@ def best(rows: Iterable[Row], implementations: Sequence[str], over: str = "M", *
 
 
 def ratios(over: Iterable[Row], under: Iterable[Row], by: str = "M", what: str = "seconds") -> dict[int, float]:
-    """Return the times of the second over those of the first, where both exist; on the GPU, in a "loop" or "cold".
+    """Return the times of the second divided by the times of the first, where both exist; on the GPU, in a "loop" or
+    "cold".
 
     >>> ratios([{"M": 8, "seconds": 2.0}], [{"M": 8, "seconds": 3.0}, {"M": 16, "seconds": 5.0}])
     {8: 1.5}
@@ -203,7 +204,7 @@ def mean(values: Iterable[float]) -> float:
 
 
 def errors(rows: Iterable[Row], implementation: str, base: str, over: str = "M", **place: Any) -> dict[int, float]:
-    """Return the error of an implementation over that of another, where both exist.
+    """Return the error of an implementation divided by the error of another, where both exist.
 
     >>> rows = [{"contender": x, "M": 8, "relative_l2": error} for x, error in (("ours", 3.0), ("cublas", 2.0))]
     >>> errors(rows, "ours", "cublas")

@@ -25,8 +25,8 @@ from ._chains import PAPER as PAPER
 TITLE = "errors of TSM2 and ISM2 over the length of the chain"
 CAPTION = """Error over k of the chains of FMAs that TSM2 and ISM2 compute, operands uniform in [0, 1], against the
 exact product, in units of the roundoff u (2^-24 in fp32, 2^-53 in fp64): (a) relative L2 error, (b) largest relative
-error. k up to 16, shaded: the shapes of ISM2, a tall matrix times k×n; above: those of TSM2, a large matrix times k×n;
-n = 8 in both, few rows of the large one. Markers: mean over seeded runs; bands: smallest to largest. Line: growth
+error. k up to 16, shaded: the shapes of ISM2, a tall matrix times k×n; above: the shapes of TSM2, a large matrix times
+k×n; n = 8 in both, few rows of the large one. Markers: mean over seeded runs; bands: smallest to largest. Line: growth
 expected of independent roundings, nothing fitted; dashed: the bound k u. All settings of the kernels' parameters give
 these bits."""
 ASSUMPTIONS = [
@@ -111,7 +111,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
     errors = {name: np.mean(_runs(rows, last, "fp32", measure)) for name, measure in names.items()}
     within = f"{len(ratios) - len(off)} of {len(ratios)}"
     return paragraph(
-        ("relative L2 error over that of independent roundings", ratios.values(), ".3f"),
+        ("relative L2 error relative to independent roundings", ratios.values(), ".3f"),
         ("points within 10 %", within + (f" (others: k up to {max(off)})" if off else "")),
         (f"error of an entry at k = {last} in units of u (bound: {last})", {n: x * 2.0**24 for n, x in errors.items()}),
         ("in fp32", errors, ".2g"),

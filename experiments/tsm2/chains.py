@@ -2,7 +2,7 @@
 
 TSM2's shape, k large and n small, is where the error of an fp32 chain is largest: its roundings add up over k. Schemes
 that split fp32 numbers for tensor cores promise "fp32 accuracy" and are judged on square products; this page shows
-their errors on this shape, beside those of the same chain cut in blocks, which are added in order or pairwise.
+their errors on this shape, beside the errors of the same chain cut in blocks, which are added in order or pairwise.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .._rows import listed, mean_by, runs_by
 from ._chains import label_ends, on_powers
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
-(2020), which states no errors; schemes as in their own papers"""
+(2020), which states no errors; schemes as published"""
 TITLE = "a chain of FMAs against products split over tensor cores"
 CAPTION = """Relative L2 error against the exact product over k, operands uniform in [0, 1], products of 4 rows and 4
 columns on (a) Ampere and (b) Hopper. Black: one chain of fp32 FMAs, which TSM2 computes; grey: the same in blocks of 64
 summed in order (dash-dotted) and pairwise (dotted). Colours: fp32 products from words on tensor cores: Markidis and
 LE-GEMM (whose lines coincide) keep their sums in the truncating accumulator; Ootomo's main sum is promoted after every
-instruction, that of staged accumulation, a scheme of this project, after 64 products; bf16x9 adds nine products of bf16
-words in the accumulator. Lines: mean over seeded runs; bands: smallest to largest; dotted: 2^-24."""
+instruction, the sum of staged accumulation, a scheme of this project, after 64 products; bf16x9 adds nine products of
+bf16 words in the accumulator. Lines: mean over seeded runs; bands: smallest to largest; dotted: 2^-24."""
 ASSUMPTIONS = [
     """The shape of TSM2 with full k and few rows and columns: 4 by 4. Operands are uniform in [0, 1], as in its paper,
     and rounded to fp32.""",

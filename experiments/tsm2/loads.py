@@ -30,8 +30,8 @@ threads (in Algorithms 1 and 2 by each thread), in 512×512 times 512×16 with t
 t2 = n = 16, open: t2 = 8 (Algorithms 1 and 2 have no t2). (b) Threads of a warp that access the same bank of shared
 memory at once when they store a column of a tile of B, the tile stored by columns or by rows, over its width t2."""
 ASSUMPTIONS = [
-    """The loops are those of fpemu.simt, the published ones with corrected indices. A load of a tile of B into shared
-    memory counts once for the block; a load by every thread counts once per thread.""",
+    """The loops are taken from fpemu.simt: the published loops with corrected indices. A load of a tile of B into
+    shared memory counts once for the block; a load by every thread counts once per thread.""",
     "Shared memory has 32 banks of the width of an element, and a warp has 32 threads, as in section 3.4.",
     """A count agrees with the published one if it is within 5 %: Algorithm 7 prefetches the first elements of the next
     tile of A and loads them again.""",

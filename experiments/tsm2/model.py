@@ -5,13 +5,13 @@ corrections below are in `fpemu.roofline.tallskinny`, since the GPU backend sele
 ``printed=True`` a `Model` evaluates the paper's equations to the letter. The corrections:
 
 * The shape: the paper's text calls the width of B k in section 3.6 and n in Algorithms 1 to 4. Here it is n.
-* ``time_comp`` and ``time_mem`` divide by Peak · SMs · occupancy. The peaks are those of the whole GPU, and every one
+* ``time_comp`` and ``time_mem`` divide by Peak · SMs · occupancy. A peak is a property of the whole GPU, and every one
   of SMs · occupancy threads executes t3 t2 multiply-adds, so that SMs · occupancy belongs in the numerators. In r it
   cancels.
 * r counts t3 t2 multiply-adds against a peak in operations, a multiply-add as one; Algorithm 5's Total_flops counts it
-  as two. The published thresholds (40, 6, 50) are Peak / Band · 8 bytes with the fp64 peaks of section 4.1: those of
-  the first kind. A multiply-add is two operations, so the thresholds are half of that, and only then are the two times
-  of Algorithm 5 equal at the threshold.
+  as two. The published thresholds (40, 6, 50) are Peak / Band · 8 bytes with the fp64 peaks of section 4.1: the peaks
+  of the first kind. A multiply-add is two operations, so the thresholds are half of that, and only then are the two
+  times of Algorithm 5 equal at the threshold.
 * Concurrent_mem counts loads and Concurrent_max_mem bytes; Concurrent_comp multiply-adds and its maximum operations.
 * Both uses can exceed one. Without a limit Algorithm 5 rewards ever larger t3, which it does not bound either. Here
   they end at one, and t3 ends where a thread has all its registers.

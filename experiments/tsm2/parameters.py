@@ -33,7 +33,7 @@ print, t2 = n = 16; dashed: the published t3 = 4. (c) ISM2, V100, m×k times k×
 over k, t2 = 8, t3 = 4. (d) ISM2: the published tcf over m, and the largest tcf with which the threads still fill a
 V100."""
 ASSUMPTIONS = [
-    """Peaks and bandwidths of K40c, M40 and P100 are those of section 4.1 (fp64); other values come from
+    """Peaks and bandwidths of K40c, M40 and P100 are from section 4.1 (fp64); other values come from
     fpemu's table of GPUs, which names its sources.""",
     """The paper profiles the latencies and C, the registers of an empty kernel, and prints neither: 200 to 1000 cycles
     for a load (670 were measured on an H200); for an fp64 multiply-add the latencies of the table (8 to 48; 8 measured
@@ -249,7 +249,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
             "g",
         ),
         ("smallest t3 that suffices with the limit", {n: row["t3 needed"] for n, row in known.items()}, "g"),
-        ("P100: time of t2 = 4 over that of t2 = 16", P100 and P100["time 4"], ".3g×"),
+        ("P100: time of t2 = 4 relative to t2 = 16", P100 and P100["time 4"], ".3g×"),
         ("end of the printed gradient descent there, by the unit of time, which is not printed", units),
         (
             "t2 on the M40 that take the same time, bound by computing",

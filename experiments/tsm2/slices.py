@@ -135,7 +135,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
         for s, error in _errors(rows, 0.0, fmt, "ascending").items()
     ]
     statements: list[tuple[Any, ...]] = [
-        ("positive data: error of slices added ascending over that of independent roundings", ratios, ".3f"),
+        ("positive data: error of slices added ascending, relative to independent roundings", ratios, ".3f"),
         ("points within 10 %", f"{sum(abs(r - 1) <= NEAR for r in ratios)} of {len(ratios)}" if ratios else ""),
     ]
     for kind, low in KINDS.items():
