@@ -25,12 +25,17 @@ from fpemu.gpu import batched as gpu_batched
 from fpemu.gpu import gemm as gpu_gemm
 from fpemu.gpu import tallskinny
 from fpemu.gpu.batched import stacks
+from fpemu.gpu.gemm.choice import NoKernelError, find
 from fpemu.gpu.runtime import matrices
 from fpemu.gpu.tallskinny import problem
+from fpemu.mma.order import KOrder
 from fpemu.mma.serialise import from_dict, to_dict
 from fpemu.mma.tree import order_of
 from fpemu.schemes import ranges
 from fpemu.schemes.base import build
+from fpemu.schemes.call import configure
+from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.ranges import OverflowPolicy
 
 Shape = tuple[int, ...]
 _DEFAULT_GPU = "H200"
@@ -152,11 +157,30 @@ def _gemm_cuda(
 def _gemm_cpu(
     A: Tensor, B: Tensor, C: Tensor | None, scheme: str, alpha: float = 1.0, beta: float = 0.0, options: str = ""
 ) -> Tensor:
+    a: Any
+    b: Any
     a, b, c = (None if X is None else matrices.take(X, name) for name, X in (("A", A), ("B", B), ("C", C)))
     given = read(options)
     if schemes.get(scheme).needs_hardware:
         given = {"hardware": _DEFAULT_GPU} | given
+        if a.ndim > 1 and b.ndim > 1:
+            given["order"] = _order(scheme, options, a.shape[-2], b.shape[-1], a.shape[-1])
     return _tensor(schemes.gemm(a, b, c, scheme=scheme, alpha=alpha, beta=beta, **given))
+
+
+@lru_cache(maxsize=1024)
+def _order(scheme: str, options: str, M: int, N: int, K: int) -> KOrder | None:
+    """The order over K of the kernel that runs a product on a GPU; None: the scheme's."""
+    given = {"hardware": _DEFAULT_GPU} | read(options)
+    hardware, order = given.pop("hardware"), given.pop("order", None)
+    given.pop("on_range", None)
+    chosen = configure(scheme, hardware, OverflowPolicy.PROPAGATE, order, given)
+    if order is not None or chosen.spec is None or isinstance(chosen.scheme, ErrorFree) or min(M, N, K) < 1:
+        return order
+    try:
+        return find(chosen.scheme, chosen.spec, (M, N, K), None).order
+    except NoKernelError:
+        return None
 
 
 def _batched_cuda(

@@ -13,6 +13,7 @@ import pytest
 
 import fpemu
 from fpemu import InputError
+from fpemu.gpu.gemm import choice
 from fpemu.mma import KOrder
 
 if find_spec("torch") is None:
@@ -99,6 +100,19 @@ def test_products_have_the_emulators_bits(scheme):
 def test_options_reach_the_scheme(options):
     A, B = draw(20, 100), draw(100, 40)
     assert_same(fpemu.torch.gemm(A, B, scheme="ootomo", **options), emulated(A, B, scheme="ootomo", **options))
+
+
+def test_the_order_is_that_of_the_kernel():
+    A, B = draw(8, 8192), draw(8192, 16)
+    if ON_A_GPU:
+        order = fpemu.gpu.kernel("staged", 8, 16, 8192).order
+    else:
+        staged = fpemu.schemes.get("staged")
+        order = choice.find(staged, staged.spec("H200"), (8, 16, 8192), None).order
+    D = fpemu.torch.gemm(A, B, scheme="staged")
+    assert_same(D, emulated(A, B, order=order))
+    assert not torch.equal(D.cpu(), torch.from_numpy(emulated(A, B)))  # K is split
+    assert_same(fpemu.torch.gemm(A, B, scheme="staged", order=KOrder()), emulated(A, B, order=KOrder()))
 
 
 def test_a_scheme_object_is_its_name_and_its_options():
