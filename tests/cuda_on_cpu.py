@@ -1,4 +1,4 @@
-"""CUDA kernels run by this machine's processor: every thread a context of its own that waits where the block waits.
+"""CUDA kernels on the CPU: every thread is a separate context, which waits where the block waits.
 
 For kernels that use shared memory, barriers and atomics, and none of the warp's own instructions. `stand_in` puts it in
 the place of the GPU.
@@ -169,7 +169,6 @@ def stand_in(patch, folder, capability=(9, 0)):
 def forget():
     """Empty what the modules keep between calls: it belongs to the GPU, or to its stand-in."""
     sys.modules["fpemu.gpu.gemm"]._products.clear()
-    sys.modules["fpemu.gpu.gemm"]._repeats.clear()
     sequence.arenas.clear()
     for name in [name for name in sys.modules if name.startswith(("fpemu.gpu.gemm", "fpemu.gpu.runtime.matrices"))]:
         for value in vars(sys.modules[name]).values():

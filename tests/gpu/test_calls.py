@@ -43,7 +43,6 @@ def forget():
                 value.cache_clear()
             elif isinstance(value, tensors.Cache | sequence.Arenas):
                 value.clear()
-    gemm._repeats.clear()
 
 
 @pytest.fixture

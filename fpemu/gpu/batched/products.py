@@ -89,12 +89,10 @@ def hgemm(
     alignment, validates nothing again: it queues the kernels on torch's current stream. Calls of several threads are
     queued one after another. A CUDA graph can capture the call.
     """
-    read = tensors.facts(A, B, C, out)
-    key = read and _key(None, alpha, beta, transa, transb, accumulate, kernel, configuration, read[0])
-    if key is not None and read is not None:
-        product = _recorded.find(key, out, read[1])
-        if product is not None:
-            return product.run(A, out, read[1])
+    request = _key(None, alpha, beta, transa, transb, accumulate, kernel, configuration)
+    D, key = _recorded.repeat(request, A, B, C, out)
+    if D is not None:
+        return D
     options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
     return _run(A, B, C, out, _Request(alpha=alpha, beta=beta, configuration=configuration, **options), key)
 
@@ -159,13 +157,10 @@ def hcgemm(
     -----
     Repeated calls on torch tensors are queued as by `hgemm`.
     """
-    read = tensors.facts(A, B, C, out)
     choices = (products, kernel, algorithm, configuration)
-    key = read and _key(layout, alpha, beta, transa, transb, accumulate, choices, None, read[0])
-    if key is not None and read is not None:
-        product = _recorded.find(key, out, read[1])
-        if product is not None:
-            return product.run(A, out, read[1])
+    D, key = _recorded.repeat(_key(layout, alpha, beta, transa, transb, accumulate, choices), A, B, C, out)
+    if D is not None:
+        return D
     options: dict[str, Any] = {
         "transa": transa,
         "transb": transb,

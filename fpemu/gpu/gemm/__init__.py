@@ -19,7 +19,6 @@ from fpemu.gpu.gemm.recorded import Product
 from fpemu.gpu.runtime import callers, device, faults, matrices, sequence, tensors
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.repeats import Repeats
 from fpemu.gpu.runtime.sequence import lock
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of
@@ -31,9 +30,6 @@ from fpemu.schemes.ranges import OverflowPolicy
 __all__ = ["architecture", "gemm", "kernel", "release"]
 
 _products = tensors.Cache()
-_repeats: dict[Any, Repeats] = {}
-"""Families of the products that a compiled call may repeat, by the request"""
-_MOST_REQUESTS = 256
 _NUMBERS = (float, int)
 
 
@@ -105,15 +101,9 @@ def gemm(
     workspace of the graph, except where ``on_range`` waits, the Ozaki family and kernels of unusual orders.
     """
     request = _request(scheme, alpha, beta, on_range, order, options)
-    repeats = _family(request)
-    if repeats is not None:
-        D = A.new_empty(repeats.shape) if out is None and A.__class__ is repeats.kind else out
-        with lock:
-            result = repeats.call(repeats.address, A, B, C, D)
-            if result > 0:
-                repeats.follow(result)
-        if result >= 0:
-            return D
+    D = _products.families.queue(request, A, B, C, out)
+    if D is not None:
+        return D
     read = tensors.facts(A, B, C, out)
     key = None if request is None or read is None else (request, read[0])
     if key is not None and read is not None:
@@ -138,14 +128,6 @@ def _request(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, opti
     return scheme, on_range, order, alpha, beta, *((n, v.__class__, v) for n, v in options.items())
 
 
-def _family(request: Any) -> Repeats | None:
-    """The products of a request that the compiled call may repeat."""
-    try:
-        return _repeats.get(request)
-    except TypeError:  # an argument is not hashable
-        return None
-
-
 def _repeated(product: Product, A: Any, B: Any, C: Any, out: Any, pointers: list[int], request: Any) -> Any:
     """The result of a recorded product of torch tensors on their current stream."""
     D = out
@@ -159,9 +141,7 @@ def _repeated(product: Product, A: Any, B: Any, C: Any, out: Any, pointers: list
         room = tensors.room(product.sequence, stream)
         product.queue(pointers, room, stream, private=out is None, checks=product.synchronises)
         if room[2] is None and not product.synchronises:
-            if request not in _repeats and len(_repeats) >= _MOST_REQUESTS:
-                _repeats.clear()
-            family = _repeats.setdefault(request, Repeats())
+            family = _products.families.family(request)
             family.add(product.sequence, sequence.arenas, (A, B, C, D), product.extents)
     return D
 
@@ -212,7 +192,6 @@ def release() -> None:
     with lock:
         find.cache_clear()
         _products.clear()
-        _repeats.clear()
         sequence.arenas.clear()
         matrices.forget()
         errorfree.workspace.cache_clear()
@@ -325,7 +304,8 @@ def _multiply(
     kernel.multiply(a, b, D, call.alpha, call.beta, C)
     if output_is_private or deferred:
         _check_range(kernel, a, b, call.on_range, deferred=deferred)
-    if call.on_range != OverflowPolicy.RAISE and a.special is not None and b.special is not None:
+    patched = kernel.patches or call.on_range == OverflowPolicy.RAISE
+    if not patched and a.special is not None and b.special is not None:
         patching.patch(a, b, D, call.alpha, call.beta, C, kernel.scheme.nan_code(kernel.spec))
 
 

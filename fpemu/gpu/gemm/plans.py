@@ -157,30 +157,18 @@ class Plan:
         """
         if B.__class__ is PreparedOperand or A.__class__ is PreparedOperand:
             return self._prepared(A, B, C, out)
-        repeats = self._repeats
-        D = A.new_empty(repeats.shape) if out is None and A.__class__ is repeats.kind else out
-        with lock:
-            result = repeats.call(repeats.address, A, B, C, D)
-            if result > 0:
-                repeats.follow(result)
-        return D if result >= 0 else self._other(A, B, C, out, None)
+        D = self._repeats.queue(A, B, C, out)
+        return self._other(A, B, C, out, None) if D is None else D
 
     def _prepared(self, A: Any, B: Any, C: Any, out: Any) -> Any:
         """The result for an operand that is prepared."""
-        ready, other = (B, A) if B.__class__ is PreparedOperand else (A, B)
-        repeats = ready.repeats
+        ready = B if B.__class__ is PreparedOperand else A
+        D = None
         if ready.plan is self:
-            D = other.new_empty(repeats.shape) if out is None and other.__class__ is repeats.kind else out
-            with lock:
-                if ready is B:
-                    result = repeats.call(repeats.address, A, None, C, D)
-                else:
-                    result = repeats.call(repeats.address, None, B, C, D)
-                if result > 0:
-                    repeats.follow(result)
-            if result >= 0:
-                return D
-        return self._other(A, B, C, out, ready)
+            if out is None and ready is A and B.__class__ is ready.repeats.kind:
+                out = B.new_empty(self.shapes["D"])
+            D = ready.repeats.queue(A, None, C, out) if ready is B else ready.repeats.queue(None, B, C, out)
+        return self._other(A, B, C, out, ready) if D is None else D
 
     def _other(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> Any:
         """The result of a call that the compiled call does not repeat."""

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.gpu.runtime import native
-from fpemu.gpu.runtime.sequence import Arenas, Sequence
+from fpemu.gpu.runtime.sequence import Arenas, Sequence, lock
 
-__all__ = ["Repeats"]
+__all__ = ["Families", "Repeats"]
 
-_MOST = 16  # entries of a family
+_MOST, _MOST_FAMILIES = 16, 256  # entries of a family; families of a function
 _MATCHED, _GRAPHS = native.FAMILY.index("matched"), native.ENTRY.index("graphs")
 
 
@@ -95,7 +95,7 @@ class Repeats:
             sequence=sequence.address,
             regions=regions.ctypes.data,
             prepared=prepared,
-            arenas=0 if sequence.alone else arenas.address(),
+            arenas=0 if sequence.alone else arenas.address(sequence.index),
             work=sequence.work,
             zeros=sequence.zeros,
             graphs=int(sequence.graphs),
@@ -119,6 +119,15 @@ class Repeats:
         )
         self.address, self.call, self.shape = int(self._record.ctypes.data), functions[1], tuple(tensors[3].shape)
 
+    def queue(self, A: Any, B: Any, C: Any, out: Any) -> Any:
+        """Queue a call that repeats an earlier one and return its output; None: nothing is queued."""
+        D = A.new_empty(self.shape) if out is None and A.__class__ is self.kind else out
+        with lock:
+            result = self.call(self.address, A, B, C, D)
+            if result > 0:
+                self.follow(result)
+        return D if result >= 0 else None
+
     def follow(self, result: int) -> None:
         """Raise GpuError for a failed result of `call`, or note the addresses of launches for a graph."""
         sequence, entry, regions = self._entries[self._record[_MATCHED]]
@@ -130,6 +139,24 @@ class Repeats:
         """Remove all entries."""
         self.call, self.address = _no_call, 0
         self._entries.clear()
+
+
+class Families(dict[Any, Repeats]):
+    """Families of the sequences of a function, by the request: all arguments but the arrays."""
+
+    def queue(self, request: Any, A: Any, B: Any, C: Any, out: Any) -> Any:
+        """Queue a call that repeats an earlier one and return its output; None: nothing is queued."""
+        try:
+            family = self.get(request)
+        except TypeError:  # an argument is not hashable
+            return None
+        return None if family is None else family.queue(A, B, C, out)
+
+    def family(self, request: Any) -> Repeats:
+        """Return the family of a request, a new one if there is none; all are dropped if there are too many."""
+        if request not in self and len(self) >= _MOST_FAMILIES:
+            self.clear()
+        return self.setdefault(request, Repeats())
 
 
 def _operand(X: Any, extent: int, read: int) -> list[int] | None:

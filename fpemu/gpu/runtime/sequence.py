@@ -73,9 +73,9 @@ class Arenas(dict[tuple[int, int], Arena]):
                 self._list(table, index)
         return result
 
-    def address(self) -> int:
-        """Return the address of the table of the current GPU's workspaces."""
-        return int(self._table(current()).ctypes.data)
+    def address(self, index: int) -> int:
+        """Return the address of the table of a GPU's workspaces."""
+        return int(self._table(index).ctypes.data)
 
     def clear(self) -> None:
         """Free all workspaces."""

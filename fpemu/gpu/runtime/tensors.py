@@ -11,6 +11,7 @@ from typing import Any
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.recording import placeholder
+from fpemu.gpu.runtime.repeats import Families
 from fpemu.gpu.runtime.selection import current
 from fpemu.gpu.runtime.sequence import Arenas, Sequence, arenas, lock
 
@@ -137,6 +138,10 @@ class Recorded:
 class Cache(dict[Any, Any]):
     """Recorded work by what it depends on: at most 256 entries, all dropped when another one is added."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.families = Families()
+
     def find(self, key: Any, out: Any, pointers: list[int]) -> Any:
         """Return the entry of a key; None if there is none, or if `out` may share memory with an operand."""
         try:
@@ -145,12 +150,51 @@ class Cache(dict[Any, Any]):
             return None
         return None if entry is None or (out is not None and near(pointers, entry.extents)) else entry
 
+    def repeat(self, request: Any, A: Any, B: Any, C: Any, out: Any) -> tuple[Any, Any]:
+        """Queue a call whose kernels are recorded, as an instance of `Recorded`.
+
+        Parameters
+        ----------
+        request : object
+            All arguments but the arrays; None: the kernels depend on more.
+        A, B, C, out : torch tensors, or None
+            Arrays of the call.
+
+        Returns
+        -------
+        D : tensor or None
+            Output; None if nothing is queued.
+        key : object
+            Key of the call's kernels; None if they cannot be recorded.
+        """
+        if request is None:
+            return None, None
+        D = self.families.queue(request, A, B, C, out)
+        if D is not None:
+            return D, None
+        read = facts(A, B, C, out)
+        if read is None:
+            return None, None
+        key = request, read[0]
+        product = self.find(key, out, read[1])
+        if product is None:
+            return None, key
+        D = product.run(A, out, read[1])
+        with lock:
+            self.families.family(request).add(product.sequence, arenas, (A, B, C, D), product.extents)
+        return D, key
+
     def keep(self, key: Any, entry: Any) -> None:
         """Add an entry; a key that is not hashable adds none."""
         if len(self) >= _MOST:
             self.clear()
         with suppress(TypeError):
             self[key] = entry
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        super().clear()
+        self.families.clear()
 
 
 _MOST = 256
