@@ -8,22 +8,25 @@
 # ---
 
 # %% [markdown]
-# # LE-GEMM: two fp16 words, cut instead of rounded
+# # LE-GEMM: truncation instead of rounding in the split
 #
 # Y. Zhang et al., *LE-GEMM: a lightweight emulation-based GEMM with precision refinement on GPU*, Journal of Systems
-# Architecture 160 (2025) 103336. An fp32 number becomes two fp16 words, and three products replace one:
+# Architecture 160 (2025) 103336. Two fp16 words represent an fp32 number, and three products of words replace one
+# product:
 #
 # $$h = \mathrm{cut}(x), \quad r = \mathrm{RZ}_{16}\bigl((x-h)\,2^{10}\bigr), \qquad
 # AB \approx h_A h_B + 2^{-10}\,(h_A r_B + r_A h_B).$$
 #
-# $\mathrm{cut}$ copies the sign and the top ten fraction bits, so it rounds toward zero. Ootomo and Yokota, before,
-# round both words to nearest and scale by $2^{11}$; Markidis et al. do not scale, and run all four products. The paper
-# reports that LE-GEMM has the smallest error of all, and attributes it to the bit-cut, which is to "avoid the value
-# fluctuation caused by rounding".
+# The *bit-cut* $\mathrm{cut}$ copies the sign, the exponent and the highest ten fraction bits, so it rounds toward
+# zero; $\mathrm{RZ}_{16}$ rounds toward zero in fp16. The earlier scheme of Ootomo and Yokota rounds both words to
+# nearest and scales the residual by $2^{11}$. The scheme of Markidis et al. does not scale the residual and computes
+# all four products. The paper reports that LE-GEMM has the smallest error of all schemes, and attributes this to the
+# bit-cut, which is to "avoid the value fluctuation caused by rounding".
 #
-# The argument of this notebook: on the A800 the accumulator truncates, and for large $k$ that hides the split; on the
-# MI210, which reads subnormal numbers as zero, the scaling of the residual makes the difference. The bit-cut itself
-# costs accuracy wherever its effect can be seen. All verdicts below are those of the ledger, from the same data.
+# The argument of this notebook: on the A800 the truncation of the accumulator dominates for large $k$, so the split has
+# no visible effect there. On the MI210, which replaces subnormal numbers by zero, the scale of the residual explains
+# the difference. Wherever the bit-cut has a visible effect, it increases the error. All verdicts are the verdicts of
+# the ledger, from the same data.
 
 # %%
 # %matplotlib inline
@@ -43,17 +46,17 @@ U = 2.0**-24  # unit roundoff of fp32
 pd.set_option("display.max_colwidth", None)
 
 
-def cases_of(*figures):
-    """The claims that figures decide, as the ledger has them."""
+def claims_of(*figures):
+    """Return the claims that the figures judge, with the verdicts of the ledger."""
     judgements = [judgement for figure in figures for judgement in figure.judgements]
     rows = [(j.claim.name, j.claim.claim, verdicts.number_of(j), j.verdict, j.note) for j in judgements]
     return pd.DataFrame(rows, columns=["name", "claim", "here", "verdict", "note"]).set_index("name")
 
 
 # %% [markdown]
-# ## One number
+# ## The split of one number
 #
-# The low bits decide. This number ends in ones, so that the residual has all of its thirteen bits:
+# The low bits of this number are ones, so the residual has all of its thirteen bits:
 
 # %%
 x = 1.5 - 2.0**-23
@@ -64,27 +67,27 @@ cut, rounded = (fpemu.schemes.split_table(x, name) for name in ("legemm", "ootom
 assert (cut.ulps, rounded.ulps) == (3.0, 0.0)
 
 # %% [markdown]
-# Rounding takes $h$ up, and the residual, $-2^{-23}$, is one bit. The sign of a residual is a bit that costs nothing:
-# with it the residual is at most half of $h$'s last place and has one bit less.
+# Rounding to nearest increases $h$, and the residual $-2^{-23}$ has a single bit. A residual of either sign is at most
+# half a unit in the last place of $h$, so it has one bit less than a residual of one sign.
 #
-# ## Every number
+# ## The split of every number
 #
-# For $1 \le x < 2$ the error depends on the last 14 bits alone, so $2^{14}$ numbers are all cases. A residual of 13
-# bits loses two in $r$'s eleven, one of 12 bits loses one:
+# For $1 \le x < 2$ the error depends on the last 14 bits only, so $2^{14}$ numbers cover all cases. A residual of 13
+# bits loses two bits in the eleven bits of $r$, and a residual of 12 bits loses one:
 
 # %%
 mantissas = (2.0**23 + np.arange(2**14)) * 2.0**-23
 errors = {}
 for name in ("legemm", "ootomo"):
-    *_, (_, _, _, left) = words.steps(mantissas, schemes.get(name).rules())
-    errors[name] = left * 2.0**23
+    *_, (_, _, _, residual) = words.steps(mantissas, schemes.get(name).rules())
+    errors[name] = residual * 2.0**23
 places = np.arange(-2, 5)
 with plotting.style():
     figure, axes = plotting.figure(1, width=plotting.SINGLE, height=2.3)
     for (name, error), shift in zip(errors.items(), (-0.2, 0.2), strict=True):
         shares = [np.mean(error == place) for place in places]
-        look = plotting.SCHEMES[name]
-        axes[0, 0].bar(places + shift, shares, 0.38, color=look.color, label=look.label)
+        style = plotting.SCHEMES[name]
+        axes[0, 0].bar(places + shift, shares, 0.38, color=style.color, label=style.label)
     axes[0, 0].set(xlabel="$x$ minus its two words, in ulp of fp32", ylabel="share of the numbers")
     axes[0, 0].legend()
 display(figure)
@@ -98,14 +101,14 @@ assert (errors["legemm"].max(), abs(errors["ootomo"]).max()) == (3, 1)
 print(f"root mean square: {square['legemm'] ** 0.5:.2f} and {square['ootomo'] ** 0.5:.2f} ulp")
 
 # %% [markdown]
-# The error of the cut is up to 3 ulp where that of rounding is 1, its root mean square is $\sqrt{7.5}$ times larger,
-# and, more important in a sum, **it has one sign**: 0.875 ulp on average, against 0. Nothing fluctuates in the cut
-# because everything is lost on the same side.
+# The error of the bit-cut split is at most 3 ulp and the error of the split by rounding at most 1 ulp; the root mean
+# square of the bit-cut is $\sqrt{7.5}$ times as large. The effect on a sum is larger still, because the error of the
+# bit-cut **has one sign**: its mean is 0.875 ulp, and the mean error of rounding is 0.
 #
 # ## The effect on a sum
 #
-# The product left out, $r_A r_B$, has one sign too. For positive data both are a bias: per product, relative to the
-# mean product, of
+# The omitted product $r_A r_B$ also has one sign. For positive data both errors are a bias. Relative to the mean
+# product, the bias per product is:
 
 # %%
 a, b = fpemu.inputs.make("uniform", (2, 10**6), 0, low=0.0, high=1.0).astype(np.float64)
@@ -119,8 +122,9 @@ assert 4.0 < lost["legemm"] < 4.6
 assert abs(lost["ootomo"]) < 0.01
 
 # %% [markdown]
-# No order of addition and no accumulator can undo that. So on *ideal* hardware (16 products added exactly, one rounding
-# to nearest), with every instruction added outside, the cut's error cannot fall below this, and that of rounding can:
+# A bias of the words does not depend on the summation order or on the accumulator. With *ideal* hardware (16 products
+# added exactly, one rounding to nearest) and a promotion after every instruction, the error of the bit-cut split
+# therefore stays above this bias, and the error of the split by rounding does not:
 
 # %%
 rounding = {"high_rounding": "RNE", "residual_rounding": "RNE", "residual_scale": 2.0**11}
@@ -144,18 +148,20 @@ table.map("{:.2f} u".format)
 # %% [markdown]
 # ## Figures 10 and 11: the errors against $n$
 #
-# $\mathrm{Max\_error} = \max |p-s|/(|p|+|s|)$ and $\mathrm{MRED} = \mathrm{mean}\,|s-p|/|s|$, with $s$ an fp32 product.
-# Above as published, below against the exact product; twenty seeds at every point. Compare Ootomo's line with
-# LE-GEMM's, and Markidis' line on the left with that on the right.
+# The measures are $\mathrm{Max\_error} = \max |p-s|/(|p|+|s|)$ and $\mathrm{MRED} = \mathrm{mean}\,|s-p|/|s|$ for a
+# result $p$ and a reference $s$. In the upper panels $s$ is an fp32 product, as published; in the lower panels $s$ is
+# the exact product. Each point has twenty seeds. The figure answers two questions: whether Ootomo's line is below
+# LE-GEMM's line, and how Markidis' line differs between the two GPUs.
 
 # %%
 fig10 = reproduce.committed("legemm/fig10", "full")
 fig10.figure()
 
 # %% [markdown]
-# Max_error is the error of one entry, the one nearest to zero, and Eq. 19 bounds it by 1. With operands in $[-1, 1]$ an
-# $n \times n$ product has an entry of about $1/n^2$ of their size, so that the error of every method exceeds some entry
-# from a certain $n$ on: plain fp16 saturates from $n = 128$, LE-GEMM from $n = 1024$, SGEMM at $n = 2048$.
+# Max_error is the error of a single entry, the entry nearest to zero, and it is at most 1 (Eq. 19). For operands in
+# $[-1, 1]$ the smallest entry of an $n \times n$ product is about $1/n^2$ of the typical entry. From a certain $n$ on,
+# the error of any method exceeds the smallest entry and Max_error saturates: from $n = 128$ on for plain fp16, from $n
+# = 1024$ on for LE-GEMM, and at $n = 2048$ for SGEMM.
 
 # %%
 errors = fig10.frame.query("hardware == 'ampere'").groupby("n").median(numeric_only=True)
@@ -166,15 +172,15 @@ assert shown["SGEMM max_error exact"].loc[2048] > 0.5
 shown.map("{:.1e}".format)
 
 # %% [markdown]
-# The mean reduction over $n$ therefore depends on the sizes, which the paper does not print: a single $n$ without
-# saturation gives thousands, a saturated one gives 1. MRED has no such bound.
+# The mean reduction over $n$ therefore depends on the sizes, which the paper does not state: a size without saturation
+# gives a factor of thousands, and a saturated size gives 1. MRED does not saturate.
 
 # %%
 fig11 = reproduce.committed("legemm/fig11", "full")
 fig11.figure()
 
 # %%
-reductions = cases_of(fig10, fig11)
+reductions = claims_of(fig10, fig11)
 display(reductions)
 
 # %%
@@ -184,15 +190,16 @@ assert reductions.loc["mred_below_markidis", "verdict"] == "holds under a stated
 assert "holds for MI210" in reductions.loc["mred_below_markidis", "note"]
 
 # %% [markdown]
-# Against plain fp16 the paper's factors come out on both GPUs. The MRED of **Ootomo's method** is smaller than that of
-# LE-GEMM on both. Against **Markidis** the large factor on the MI210 is real; on the A800 there is none. The next
-# figures say why.
+# The factors against plain fp16 agree with the paper on both GPUs. The MRED of **Ootomo's method** is smaller than the
+# MRED of LE-GEMM on both GPUs. Against **Markidis** the large factor on the MI210 is reproduced, and on the A800 there
+# is no reduction. The next figures show the causes.
 #
-# ## The split and the accumulation, exchanged one at a time
+# ## Exchange of the split and of the accumulation
 #
-# LE-GEMM chains its main product in the accumulator over all of $k$; Ootomo's starts every instruction from zero and
-# adds outside, to nearest (*promotion*). Below, each scheme has either split and either accumulation. Red against blue
-# is the split, circle against square the accumulation, and on NVIDIA hardware the second is by far the longer way.
+# LE-GEMM accumulates its main product over all of $k$ in the accumulator. Ootomo's method starts from zero in every
+# instruction and adds outside the tensor core, with rounding to nearest (*promotion*). In this figure each scheme is
+# combined with either split and either accumulation. The colour shows the split, and the marker shows the accumulation.
+# On NVIDIA hardware the change of the accumulation has by far the larger effect.
 
 # %%
 exchanged = reproduce.committed("legemm/split_rounding", "full")
@@ -202,26 +209,28 @@ exchanged.figure()
 print(textwrap.fill(exchanged.finding, 115))
 frame = exchanged.frame
 for scheme in ("legemm", "ootomo"):
-    for way in ("chained", "promoted"):
-        points = frame.groupby(["hardware", "data", "k"])[[f"{scheme} {way} cut", f"{scheme} {way} rounded"]].mean()
-        assert (points[f"{scheme} {way} cut"] > 0.99 * points[f"{scheme} {way} rounded"]).all()
+    for accumulation in ("chained", "promoted"):
+        points = frame.groupby(["hardware", "data", "k"])[
+            [f"{scheme} {accumulation} cut", f"{scheme} {accumulation} rounded"]
+        ].mean()
+        assert (points[f"{scheme} {accumulation} cut"] > 0.99 * points[f"{scheme} {accumulation} rounded"]).all()
 longest = frame[frame["k"] == frame["k"].max()].groupby(["hardware", "data"]).mean(numeric_only=True)
 gain = longest["legemm chained rounded"] / longest["legemm promoted rounded"]
 assert gain[["volta", "ampere", "hopper"]].min() > 3
 assert gain["ideal"].max() < 1.2
-split = cases_of(exchanged)
+split = claims_of(exchanged)
 assert split.loc["bit_cut_beats_rounding", "verdict"] == "does not hold"
 display(split)
 
 # %% [markdown]
-# At no point, on no hardware, is the error of the bit-cut smaller than that of rounding. Where the two agree, the
-# accumulator's truncation hides the difference. An improved LE-GEMM follows: keep its products, round both words, and
-# promote.
+# At no point, on no hardware, is the error of the bit-cut split smaller than the error of the split by rounding. Where
+# both errors agree, the truncation of the accumulator dominates. An improved LE-GEMM would keep the three products,
+# round both words to nearest, and promote the accumulator.
 #
-# ## The causes of the errors of Markidis and of LE-GEMM
+# ## The causes of the errors of Markidis' method and of LE-GEMM
 #
-# One cause after another is removed (see the page's list), and the change of the result is drawn. Look for the coloured
-# line under the black one: it is *the* cause.
+# One cause of error after another is removed (the page lists them), and the figure shows the change of the result. A
+# cause whose coloured line coincides with the black line explains the error.
 
 # %%
 budget = reproduce.committed("legemm/markidis_budget", "full")
@@ -243,13 +252,14 @@ print(f"share of the squared error at k = {k}")
 table.map("{:.1%}".format)
 
 # %% [markdown]
-# Two different machines, two different reasons. On **Ampere and Hopper** both methods chain their main product, and
-# practically all of the error is the truncation of the accumulator, the same for both; the split does not show. On the
-# **MI210** (CDNA 2) sums are rounded to nearest, but fp16 subnormals are read as zero: the unscaled residual of a
-# number below $2^{-2}$ is subnormal, but for ties, and vanishes. Scaling it, by $2^{10}$ as well as by $2^{11}$, is
-# what helps there. (A negative share: the error is larger without the cause.)
+# The two GPUs have different causes. On **Ampere and Hopper** both methods accumulate their main product over all of
+# $k$, and more than 98 % of the squared error is the truncation of the accumulator, which is the same for both methods.
+# On the **MI210** (CDNA 2) sums are rounded to nearest, but subnormal fp16 operands are replaced by zero. The unscaled
+# residual of a number below $2^{-2}$ is subnormal, except in ties, and becomes zero. A scale of $2^{10}$ or $2^{11}$
+# avoids this. A negative share means that the error is larger without the cause.
 #
-# A surprise: exact alignment *alone*, without the cuts of single terms, makes Markidis' error larger on either GPU.
+# Exact alignment *alone*, without the truncation of single terms, increases the error of Markidis' method on both
+# NVIDIA GPUs:
 
 # %%
 frame = budget.frame[budget.frame["k"] == k].groupby("hardware").mean(numeric_only=True)
@@ -258,13 +268,13 @@ for gpu in ("ampere", "hopper"):
 frame.loc[["ampere", "hopper"], ["markidis error", "markidis without alignment alone"]].map("{:.2g}".format)
 
 # %% [markdown]
-# The cuts of single terms have either sign and average out. Without them the sum keeps these bits until the final
-# rounding toward zero, which always takes from the same side.
+# The truncation errors of single terms have either sign and cancel on average. Without them the sum keeps these bits
+# until the final rounding toward zero, which always reduces the magnitude.
 #
-# ## The schemes on all hardware
+# ## All schemes on all hardware
 #
-# Relative $L_2$ error in units of $u = 2^{-24}$; the columns differ only in the arithmetic of one instruction. Look
-# along a row for the hardware, along a column for the scheme.
+# The figure shows the relative $L_2$ error in units of $u = 2^{-24}$. The columns differ only in the arithmetic of one
+# instruction, and the rows differ in the scheme.
 
 # %%
 hardware = reproduce.committed("legemm/hardware")
@@ -282,12 +292,14 @@ for gpu in ("volta", "turing", "ampere", "hopper"):
     assert positive.loc[gpu, "ootomo"] < positive.loc[gpu, "sgemm"]
 
 # %% [markdown]
-# On positive data, $k=4096$, a scheme that chains its main product is **no better than plain fp16** on any truncating
-# GPU: the bits that the split gained are lost in the accumulator. Ootomo's promotion brings it below SGEMM everywhere.
+# On positive data with $k=4096$, a scheme that accumulates its main product over all of $k$ has an error similar to
+# **plain fp16** on every truncating GPU: the truncation of the accumulator removes the accuracy that the split gained.
+# Ootomo's method promotes and is more accurate than SGEMM on every one of these GPUs.
 #
 # ## Figures 12 and 13: histograms
 #
-# Signed errors of a product with $k = 1024$, in bins half an octave wide; the middle bin is "less than $2^{-30}$".
+# The histograms show the signed errors of a product with $k = 1024$ in bins half an octave wide. The middle bin
+# contains all errors below $2^{-30}$.
 
 # %%
 fig12 = reproduce.committed("legemm/fig12", "full")
@@ -299,7 +311,7 @@ fig13.figure()
 
 # %%
 print(textwrap.fill(fig12.finding, 115), textwrap.fill(fig13.finding, 115), sep="\n\n")
-histograms = cases_of(fig12)  # its rows have both platforms
+histograms = claims_of(fig12)  # its rows have both platforms
 assert histograms.loc["plain_is_widest", "verdict"] == "holds"
 assert histograms.loc["markidis_gap_larger_on_mi210", "verdict"] == "holds"
 assert histograms.loc["concentrated_more_than_ootomo", "verdict"] == "does not hold"
@@ -308,14 +320,14 @@ assert width["LE-GEMM"] > 5 * width["Ootomo"]
 display(histograms)
 
 # %% [markdown]
-# Against $s$ the two methods look alike on the MI210, because the error of $s$ itself is in both: a reference should be
-# more accurate than the results that it judges. Against the exact product Ootomo's curve lies further in. The shoulders
-# at the ends of both on the MI210 are products with an operand below $2^{-14}$, whose $h$ is read as zero: no split of
-# this kind can repair that.
+# Against $s$ the two methods look alike on the MI210, because both differences contain the error of $s$ itself: a
+# reference must be more accurate than the results. Against the exact product, the errors of Ootomo's method are
+# smaller. The shoulders at both ends on the MI210 are products with an operand below $2^{-14}$, whose $h$ is replaced
+# by zero; no split with an unscaled high part avoids this.
 #
 # ## Figure 16: the products of applications
 #
-# The paper's data in $[0.5, 2.5]$ are positive, the worst case for truncation.
+# The paper's data in $[0.5, 2.5]$ are positive, which is the worst case for truncation.
 
 # %%
 fig16 = reproduce.committed("legemm/fig16", "full")
@@ -325,25 +337,28 @@ fig16.figure()
 ends = fig16.frame.query("data == 'LLM'").groupby(["hardware", "K"])["mred exact"].mean().unstack("hardware")
 growth = ends.iloc[-1] / ends.iloc[0]
 length = ends.index[-1] / ends.index[0]
-print(f"K grows {length:.0f} times, the error on the A800 {growth['ampere']:.0f}, on the MI210 {growth['cdna2']:.1f}")
+print(
+    f"K grows by a factor of {length:.0f}, the error by {growth['ampere']:.0f} on the A800",
+    f"and by {growth['cdna2']:.1f} on the MI210",
+)
 assert growth["ampere"] > length / 2
 assert growth["cdna2"] < length**0.5
-applications = cases_of(fig16)
+applications = claims_of(fig16)
 display(applications)
 
 # %% [markdown]
-# On positive data the error grows with $K$, and on the A800 it grows in proportion: the bias of truncation, not of this
-# method. On $[-1, 1]$ Max_error follows the entry nearest to zero instead.
+# On positive data the error grows with $K$. On the A800 it grows in proportion to $K$, which is the bias of truncation
+# and not a property of this method. On $[-1, 1]$ Max_error depends on the entry nearest to zero instead.
 #
-# ## Learnt
+# ## What was learnt
 #
-# * **Scaling the residual** saves a hundredfold on hardware that flushes subnormals: the gap to Markidis on the MI210
-#   holds in every figure.
-# * **The bit-cut** does not improve accuracy at any point: its error is larger and has one sign.
-# * **The accumulator** decides on the A800: Ootomo's promotion avoids its truncation, LE-GEMM's chain does not, and no
-#   split of the operands can make up for it.
-# * **Max_error** on data of both signs measures the entry nearest to zero. Factors between methods need the sizes that
-#   they were measured at; MRED, or an error relative to $|A||B|$, does not depend on single entries as much.
+# * **The scale of the residual** reduces the error by a factor of more than a hundred on hardware that replaces
+#   subnormal numbers by zero. The large factor against Markidis on the MI210 is reproduced in every figure.
+# * **The bit-cut** does not improve the accuracy at any point: its error is larger and has one sign.
+# * **The accumulator** determines the error on the A800. Ootomo's promotion avoids its truncation, LE-GEMM's
+#   accumulation over all of $k$ does not, and no split of the operands compensates for it.
+# * **Max_error** on data of both signs measures the entry nearest to zero, and factors between methods depend on the
+#   sizes. MRED, or an error relative to $|A||B|$, depends less on single entries.
 #
-# Next: [h2sgemm](h2sgemm.ipynb) asks which scale the residual should have, [magma](magma.ipynb) derives the bias of a
-# truncating accumulator, [arithmetic](arithmetic.ipynb) shows it on bits.
+# Next: [h2sgemm](h2sgemm.ipynb) determines the best scale of the residual, [magma](magma.ipynb) derives the bias of a
+# truncating accumulator, and [arithmetic](arithmetic.ipynb) shows this bias on bits.

@@ -8,17 +8,19 @@
 # ---
 
 # %% [markdown]
-# # Batches of small fp16 products, and the accumulator's choice
+# # Batches of small fp16 products: the error of the accumulator
 #
 # A. Abdelfattah, S. Tomov, J. Dongarra, *Matrix multiplication on batches of small matrices in half and half-complex
 # precisions*, J. Parallel Distrib. Comput. (2020). The paper is about speed: thousands of products $C = AB$ of fp16
-# matrices with $n \le 256$, on tensor cores. Its kernels leave two choices that the numbers feel,
+# matrices with $n \le 256$ on tensor cores. Two choices of its kernels affect the error:
 #
-# * the accumulator of the instruction, fp32 or fp16;
-# * for tiny $n$ no tensor core at all: one thread for each output, a chain of fp16 FMAs,
+# * The accumulator of the instruction is fp32 or fp16.
+# * For tiny $n$ a kernel without tensor cores computes each output in one thread, as a chain of fp16 fused
+#   multiply-adds (FMAs).
 #
-# and it has no error figure. This notebook supplies it, with a theory for either accumulator. Every output is one chain
-# over $k$, in steps of the instruction: that is what decides, not the tiles of the kernel.
+# The paper has no figure of errors. This notebook adds the figure, and a theory for each accumulator. Its argument:
+# every output is one chain over $k$ in steps of the instruction, so the accumulator and the block length determine the
+# error; the tiles of a kernel do not.
 
 # %%
 # %matplotlib inline
@@ -40,8 +42,9 @@ assert block == {"volta": 4, "ampere": 8, "hopper": 16}
 # %% [markdown]
 # ## The errors over $n$
 #
-# The result is fp16 in all cases. Solid: accumulated in fp32 and rounded once; three GPUs on one line. Dashed:
-# accumulated in fp16. Dotted: the chain of FMAs. The third panel divides by $|A||B|$, as error bounds do.
+# All results are fp16. Solid lines: accumulation in fp32 and one rounding to fp16; the lines of three GPUs coincide.
+# Dashed lines: accumulation in fp16. Dotted line: the chain of FMAs. The errors of the third panel are relative to
+# $|A||B|$, as in error bounds.
 
 # %%
 accuracy = reproduce.committed("magma/accuracy", "full")
@@ -56,14 +59,15 @@ for gpu in GPUS:
     assert means[f"{gpu} fp16 relative_l2"].xs(256, level="n").min() > 2 * means["once relative_l2"].max()
 
 # %% [markdown]
-# With fp32 accumulation an HGEMM is as good as it can be: the one rounding to fp16 is all of its error, to a tenth of a
-# per cent. The tensor core's truncation, to which we come, is far below that at these sizes.
+# With fp32 accumulation the single rounding to fp16 is the whole error, to within a tenth of a per cent, so no HGEMM
+# with an fp16 result can be more accurate. At these sizes the truncation of the tensor core, which follows below, is
+# much smaller.
 #
-# ## fp16 accumulation: count the roundings
+# ## fp16 accumulation: the number of roundings
 #
-# A block of $L$ products is added with bits to spare and the sum rounded to nearest, so a chain makes $k/L$ roundings.
-# Each is off by up to half a unit in the last place (ulp) of the running sum $c_t$; if they are uniform and
-# independent,
+# A tensor core adds a block of $L$ products with additional bits and rounds the sum once to fp16, to nearest, so a chain
+# has $k/L$ roundings. Each rounding error is at most half a unit in the last place (ulp) of the running sum $c_t$. If
+# these errors are uniformly distributed and independent, the relative error is
 #
 # $$\Bigl(\frac{\text{error}}{\text{result}}\Bigr)^2 \approx \frac{1}{12}\,
 # \frac{\sum_t \mathrm{E}\,\mathrm{ulp}(c_t)^2}{\mathrm{E}\,c_k^2},
@@ -86,8 +90,9 @@ assert 0.9 < ratio.min() < ratio.max() < 1.1
 table.unstack("k").map("{:.1e}".format)
 
 # %% [markdown]
-# Nothing is fitted. The error goes as $\sqrt{k/L}$: from Volta to Ampere to Hopper the block doubles, and the error
-# falls by $\sqrt2$. The chain of FMAs is $L = 1$ and the worst of all:
+# The theory has no fitted parameter. The error is proportional to $\sqrt{k/L}$: the block doubles from Volta to Ampere
+# and from Ampere to Hopper, and the error decreases by $\sqrt2$ each time. The chain of FMAs has $L = 1$ and the
+# largest error:
 
 # %%
 last = means.xs(256, level="n")
@@ -99,11 +104,11 @@ assert all(1.3 < value < 1.5 for step in steps for value in step)
 assert all(1.5 < value < 2.5 for value in chain)
 
 # %% [markdown]
-# ## Where fp16 accumulation stops
+# ## The limit of fp16 accumulation
 #
-# Beyond the paper's sizes it breaks down. Operands uniform in $[0, 1]$: a block adds about $L/4$. Once half an ulp of
-# the sum is $L/2$, twice that, a block is usually rounded away, which is at $c = 2^{10} L$, after $k = 2^{12} L$
-# products. This is not overflow: fp16 goes up to 65504.
+# For $k$ far beyond the paper's sizes, fp16 accumulation stops. With operands uniform in $[0, 1]$ a block adds about
+# $L/4$. At $c = 2^{10} L$, after $k = 2^{12} L$ products, half an ulp of the sum is $L/2$, which is twice the block's
+# sum, so most blocks are rounded away. This is not an overflow: fp16 represents numbers up to 65504.
 
 # %%
 lengths = [2**i for i in range(8, 19)]
@@ -136,23 +141,24 @@ assert tiny[-1] == 2048
 print({gpu: f"{values[-1]:.0f}" for gpu, values in sums.items()}, f"of {lengths[-1] / 4:.0f}")
 
 # %% [markdown]
-# The sums bend at the dotted lines. Volta's creeps on, since a block of four is now and then twice its mean; Hopper's
-# hardly moves; the chain of FMAs ends at $2^{11}$ exactly, where half an ulp is 1, the largest product. Up to
-# $k = 2^{10}L$ nothing is seen of it on data of this kind, and the paper's sizes are far below.
+# The sums stop growing at the dotted lines. On Volta the sum continues to grow slowly, because the sum of a block of
+# four products sometimes exceeds half an ulp. On Hopper it hardly grows. The chain of FMAs ends at exactly $2^{11}$,
+# where half an ulp is 1, the largest product. Up to $k = 2^{10}L$ the effect is below 5 % on these data, and the
+# paper's sizes are far smaller.
 #
 # ## fp32 accumulation: the bias of truncation
 #
-# Accumulated in fp32, the errors are small, but with positive data all have one sign. On a truncating GPU an
-# instruction with the running sum $c$, $u_c = \mathrm{ulp}(c)$, cuts everything to multiples of $q = 2^{23-F} u_c$ and
-# then the sum to $u_c$. On average each of the $L$ positive products loses $q/2$ and the sum $(u_c-q)/2$. Per product,
-# in units of $u_c$:
+# With fp32 accumulation the errors are small, but for positive data they all have one sign. Let $c$ be the running sum
+# and $u_c = \mathrm{ulp}(c)$. A truncating instruction truncates every term to a multiple of $q = 2^{23-F} u_c$, and
+# then the sum to a multiple of $u_c$. On average each of the $L$ positive products loses $q/2$, and the sum loses
+# $(u_c-q)/2$. The loss per product in units of $u_c$ is
 #
 # $$\beta = \frac{1}{L}\Bigl(L\,\frac{q}{2u_c} + \frac{u_c-q}{2u_c}\Bigr) = \tfrac12,\;\tfrac{9}{32},\;\tfrac{19}{128}
 # \quad\text{for}\quad (L, F) = (4, 23),\,(8, 24),\,(16, 25).$$
 #
-# With $c_t = t/4$ the ulps add up to $\sum_t u_{c_t} = \tfrac{k}{3}\,2^{-23}\,c_k$ if $c_k$ is a power of two. So the
-# relative bias is $\tfrac{\beta}{3}\,2^{-23}\,k$, **proportional to $k$**, where rounding to nearest errs by about
-# $\sqrt{k}$ roundoffs.
+# With $c_t = t/4$ the ulps add up to $\sum_t u_{c_t} = \tfrac{k}{3}\,2^{-23}\,c_k$ if $c_k$ is a power of two. The
+# relative bias is therefore $\tfrac{\beta}{3}\,2^{-23}\,k$, **proportional to $k$**. With rounding to nearest the error
+# is about $\sqrt{k}$ unit roundoffs.
 
 # %%
 bias = reproduce.committed("magma/bias", "full")
@@ -162,11 +168,11 @@ for gpu, L in block.items():
     q = 2.0 ** (23 - mma.spec(gpu, "fp16").F)
     beta = q / 2 + (1 - q) / 2 / L
     for k in (256, 4096, 65536):
-        here = frame.query("hardware == @gpu and ab == 'fp16' and low == 0 and k == @k")
+        selected = frame.query("hardware == @gpu and ab == 'fp16' and low == 0 and k == @k")
         rows[f"{GPUS[gpu]}, β = {beta:g}", k] = {
             "β k 2^-23 / 3": beta * k / 3 * 2.0**-23,
             "every step": page.predicted(gpu, 0.0, k),
-            "measured": here["relative loss"].mean(),
+            "measured": selected["relative loss"].mean(),
         }
 table = pd.DataFrame(rows).transpose()
 off = table["β k 2^-23 / 3"] / table["measured"] - 1
@@ -176,10 +182,10 @@ assert abs(table["every step"] / table["measured"] - 1).max() < 0.1
 table.map("{:.3e}".format)
 
 # %% [markdown]
-# For short sums the products themselves have few bits below $q$ to lose; the prediction "every step" counts them (the
-# derivation stands in `fpemu/theory/bias.py`). It knows the fields of the instruction and the distribution
-# of the operands, nothing else. The figure compares it, as lines, with the emulation, as markers. Look at the slopes: 1
-# for the truncating units in (a), 1/2 for the black dotted line in (c).
+# For short sums the products have few bits below $q$, and the prediction "every step" takes this into account
+# (`fpemu/theory/bias.py` contains the derivation). It depends only on the fields of the instruction and on the
+# distribution of the operands. In the figure the lines are predictions and the markers are emulated errors. The slope
+# is 1 for the truncating units in (a), and 1/2 for the black dotted line (rounding to nearest) in (c).
 
 # %%
 bias.figure()
@@ -198,39 +204,41 @@ first = frame.query("k == 16 and low == 0 and ab == 'fp16'").groupby("hardware")
 assert (first.loc[list(GPUS), "relative loss"] > first.loc["ideal", "rms"]).all()
 
 # %% [markdown]
-# Three things surprised us. **Zero-mean data have the bias too**, toward zero: the final rounding takes from the sum,
-# whatever its sign, and grows as $k$; what the alignment takes from single products grows only as $\sqrt{k}$. So on
-# Volta, whose $F=23$ leaves nothing to the final rounding, the bias (b) is the smallest in the end, though its (a) is
-# the largest. **CDNA 3** cuts downwards, but below 31 bits, and up to $k = 65536$ behaves like rounding to nearest.
-# And **fp8** on Hopper's `wgmma`, with 13 fraction bits, loses half of a sum of 65536 products.
+# Three results were unexpected. First, **zero-mean data have a bias toward zero as well**: the final rounding reduces
+# the magnitude of the sum, and this bias grows as $k$; the truncation of single products has either sign and grows only
+# as $\sqrt{k}$. On Volta $F=23$ leaves no bits for the final rounding, so its bias (b) is the smallest at large $k$,
+# although its bias (a) is the largest. Second, **CDNA 3** rounds down, but with 31 bits, so up to $k = 65536$ its
+# errors are similar to rounding to nearest. Third, **fp8** by `wgmma` on Hopper has 13 fraction bits and loses about
+# half of a sum of 65536 products.
 #
-# ## A batch does not average it away
+# ## The average over a batch
 #
-# Averages over a batch, as of gradients, reduce errors of random sign. Mean of a batch of $4\times4$ products, $k=256$,
-# positive data, fp32 accumulation and result: relative error of the mean.
+# An average over a batch, for example of gradients, reduces errors of random sign. The table shows the relative error
+# of the mean of a batch of $4\times4$ products with $k=256$, positive data, and fp32 accumulation and results.
 
 # %%
-found = {}
+errors_of_mean = {}
 for gpu in ("volta", "ampere", "hopper", "cdna3", "ideal"):
     for batch in (1, 10, 100, 1000):
         A, B = fpemu.inputs.operands("uniform", 4, 4, 256, 0, "fp16", batch=batch, low=0.0, high=1.0)
         exact = fpemu.reference.matmul(A, B).mean(axis=0)
         D = mma.gemm(A, B, spec=mma.spec(gpu, "fp16", "fp32")).astype(np.float64).mean(axis=0)
-        found.setdefault(plotting.HARDWARE[gpu].label, {})[batch] = fpemu.metrics.relative_l2(D, exact)
-averaged = pd.DataFrame(found).rename_axis("batch")
+        errors_of_mean.setdefault(plotting.HARDWARE[gpu].label, {})[batch] = fpemu.metrics.relative_l2(D, exact)
+averaged = pd.DataFrame(errors_of_mean).rename_axis("batch")
 fall = averaged.loc[1000] / averaged.loc[1]
 assert (fall[["Volta", "Ampere", "Hopper"]] > 0.8).all()
 assert (fall[["CDNA 3", "ideal"]] < 0.2).all()
 averaged.map("{:.1e}".format)
 
 # %% [markdown]
-# ## What a user of small batched products should conclude
+# ## What was learnt
 #
-# * **Accumulate in fp32**, whatever the format of $C$: with fp16 results nothing is left to gain after that.
-# * Errors of fp16 accumulation grow as $\sqrt{k/L}$: smallest on Hopper, largest in the tiny kernel's chain of FMAs. On
-#   positive data the sums stop near $2^{10}L$.
-# * With fp32 *results* the truncation shows at the shortest $k$ already, and no batch averages it away. Where it
-#   matters, add outside the instruction every so often (`mma.KOrder(promote=64)`).
+# * **fp32 accumulation** leaves only the rounding of the result for fp16 results, so it is the right choice for every
+#   format of $C$.
+# * **fp16 accumulation** has an error proportional to $\sqrt{k/L}$: smallest on Hopper, and largest in the tiny
+#   kernel's chain of FMAs. On positive data the sums stop growing near $2^{10}L$.
+# * **Truncation** is visible in fp32 *results* from the shortest $k$ on, and the average over a batch does not reduce
+#   it. If this bias matters, add outside the instruction after a fixed interval (`mma.KOrder(promote=64)`).
 #
-# Next: [arithmetic](arithmetic.ipynb) for the bits of one instruction, [h2sgemm](h2sgemm.ipynb) for the best interval
-# of promotion, [tsm2](tsm2.ipynb) for chains on ordinary cores.
+# Next: [arithmetic](arithmetic.ipynb) shows the bits of one instruction, [h2sgemm](h2sgemm.ipynb) determines the best
+# promotion interval, and [tsm2](tsm2.ipynb) analyses chains on ordinary cores.
