@@ -31,7 +31,7 @@ API = {
     "theory.errorfree roofline roofline.gpus advice",
     "Other software": "probing probing.drawing probing.pictures conformance library",
     "Batches": "batched",
-    "GPUs": "gpu gpu.batched gpu.tallskinny verify verify.instructions verify.records",
+    "GPUs": "gpu gpu.batched gpu.tallskinny torch verify verify.instructions verify.records",
     "Sweeps and figures": "sweep reproduce bitpicture plotting",
 }
 """The public modules by subject."""
