@@ -192,8 +192,10 @@ def differing(A, B, C=None, *, configuration, layout=None, pointers=False, **opt
 
 
 def fenced(x, at_end):
-    """A copy of an array between two pages that nobody may touch, at the end of its own or at the beginning; forked
-    processes share it."""
+    """Copy an array to the end or the beginning of pages that lie between two inaccessible pages.
+
+    Forked processes share the copy.
+    """
     low, high = np.lib.array_utils.byte_bounds(x)
     libc, page = ctypes.CDLL(None), mmap.PAGESIZE
     pages = -(-(high - low) // page)
@@ -227,7 +229,7 @@ def hostile(rng, *shape):
 
 # ---- what users pass, on this machine's memory in the GPU's place
 class Foreign:
-    """An array of somebody's GPU library."""
+    """An array of another GPU library."""
 
     def __init__(self, x, stream=None):
         self.x = x
@@ -270,7 +272,7 @@ def copied(X, to=None):
 
 @pytest.fixture
 def here(gpu, monkeypatch):
-    """Everything that `hgemm` asks of a GPU; the streams that were waited for."""
+    """Simulate what `hgemm` calls on a GPU; return the streams that were waited for."""
     waited = []
     monkeypatch.setattr(device, "missing", lambda: None)
     monkeypatch.setattr(device, "capability", lambda: (9, 0))

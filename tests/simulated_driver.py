@@ -186,10 +186,7 @@ def torch():
 
     module = types.ModuleType("torch")
     stream = SimpleNamespace(cuda_stream=0)
-    cuda = SimpleNamespace(
-        current_stream=lambda device: stream,
-        is_initialized=lambda: True,
-    )
+    cuda = SimpleNamespace(current_stream=lambda device: stream, is_initialized=lambda: True)
     module.zeros = empty
     module._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda number: stream.cuda_stream)
     vars(module).update(DTYPES, Tensor=Tensor, rand=drawn("random"), randn=drawn("normal"), empty=empty, cuda=cuda)

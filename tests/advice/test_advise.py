@@ -107,7 +107,7 @@ def _error(D, A, B, measure="normwise"):
     return metrics.normwise(D, R, A, B) if measure == "normwise" else metrics.get(measure)(D, R)
 
 
-def _asked_for(target, **more):
+def _advised(target, **more):
     """The advice, or the best there is where the target cannot be met."""
     try:
         return advise(target, **more), None
@@ -131,7 +131,7 @@ def test_what_is_recommended_meets_the_target_on_the_data(number):
     for step in range(2):
         target = TARGETS[(2 * number + 4 * step) % len(TARGETS)]
         hardware = HARDWARE[(number + step) % len(HARDWARE)]
-        found, best = _asked_for(target, hardware=hardware, A=A, B=B)
+        found, best = _advised(target, hardware=hardware, A=A, B=B)
         if best is not None:
             error = _error(_run(best.candidate, hardware, A, B), A, B)
             assert error == best.measured
@@ -161,7 +161,7 @@ def _nothing_cheaper(found, hardware, A, B):
 def test_every_measure_is_kept(measure, name):
     A, B = inputs.operands(name, M, N, K, 5)
     for target, hardware in ((1e-2, "ampere"), (1e-5, "hopper")):
-        found, best = _asked_for(target, hardware=hardware, A=A, B=B, measure=measure)
+        found, best = _advised(target, hardware=hardware, A=A, B=B, measure=measure)
         assert found is None or _error(_result(found, A, B), A, B, measure) <= target
         assert best is None or best.probable > target
 
@@ -211,7 +211,7 @@ def test_a_probable_bound_on_a_mean_needs_no_union_over_entries():
     assert mean.probable * theory.Norms.of(A, B).result < largest.probable
 
 
-# --- what is asked for
+# --- the request
 def test_without_data_the_distribution_is_stated_and_the_product_is_square():
     found = advise(1e-5, K=128, hardware="A100")
     assert (found.M, found.N, found.K) == (128, 128, 128)
@@ -509,13 +509,13 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def _asked(capsys, *words):
+def _command(capsys, *words):
     status = main(["advise", *words])
     return status, *capsys.readouterr()
 
 
 def test_the_command_answers_with_lines_to_paste(folder, capsys):
-    status, out, err = _asked(capsys, "--target", "1e-5", "--hardware", "H200", "--data", "A.npy", "B.npy")
+    status, out, err = _command(capsys, "--target", "1e-5", "--hardware", "H200", "--data", "A.npy", "B.npy")
     assert (status, err) == (0, "")
     python, command, *_ = out.splitlines()
     A, B = np.load("A.npy"), np.load("B.npy")
@@ -526,16 +526,16 @@ def test_the_command_answers_with_lines_to_paste(folder, capsys):
     assert shlex.split(command)[5] in capsys.readouterr().out
 
 
-def test_what_is_tried_is_told(folder, capsys, monkeypatch):
-    told: list = []
-    found = advise(1e-5, hardware="H200", A=np.load("A.npy"), B=np.load("B.npy"), progress=told.append)
-    assert told[0].startswith("the bound of ")
-    assert f"the error of {found.chosen.candidate.label} on 12×10 entries" in told
+def test_progress_names_the_bounds_and_errors_that_are_evaluated(folder, capsys, monkeypatch):
+    messages: list = []
+    found = advise(1e-5, hardware="H200", A=np.load("A.npy"), B=np.load("B.npy"), progress=messages.append)
+    assert messages[0].startswith("the bound of ")
+    assert f"the error of {found.chosen.candidate.label} on 12×10 entries" in messages
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    _, out, err = _asked(capsys, "--target", "1e-5", "--hardware", "H200", "--data", "A.npy", "B.npy")
+    _, out, err = _command(capsys, "--target", "1e-5", "--hardware", "H200", "--data", "A.npy", "B.npy")
     assert out.startswith("fpemu.gemm(")
-    assert told[-1] in err
+    assert messages[-1] in err
 
 
 def test_the_command_and_the_library_agree(folder, capsys):
@@ -551,7 +551,7 @@ def test_the_command_and_the_library_agree(folder, capsys):
         ),
         (["--k", "16", "--dtype", "fp64", "--worst"], {"K": 16, "dtype": "fp64", "confidence": "worst"}),
     ):
-        status, out, err = _asked(capsys, "--target", "1e-4", "-H", "A100", *words, "--json")
+        status, out, err = _command(capsys, "--target", "1e-4", "-H", "A100", *words, "--json")
         assert (status, err) == (0, "")
         answer, found = json.loads(out), advise(1e-4, hardware="A100", **more)
         assert answer["python"] == found.call()
@@ -561,7 +561,7 @@ def test_the_command_and_the_library_agree(folder, capsys):
 
 
 def test_what_cannot_be_met_is_one_line_with_the_best_and_status_1(folder, capsys):
-    status, out, err = _asked(capsys, "--target", "1e-30", "--hardware", "V100", "--k", "32")
+    status, out, err = _command(capsys, "--target", "1e-30", "--hardware", "V100", "--k", "32")
     assert (status, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("fpemu: no scheme on V100 meets 1e-30 (normwise, probable bound); the best of ")
     assert "bound" in err.split("the best of ")[1]
@@ -589,7 +589,7 @@ def test_what_cannot_be_met_is_one_line_with_the_best_and_status_1(folder, capsy
     ],
 )
 def test_the_command_refuses_bad_input_in_one_line(folder, capsys, words, message):
-    status, out, err = _asked(capsys, *words.split())
+    status, out, err = _command(capsys, *words.split())
     assert (status, out) == (2, "")
     assert err.startswith("fpemu: ")
     assert err.count("\n") == 1
@@ -598,7 +598,9 @@ def test_the_command_refuses_bad_input_in_one_line(folder, capsys, words, messag
 
 def test_json_has_no_infinities(folder, capsys):
     for target in ("1e-2", "1e-9"):
-        status, out, _ = _asked(capsys, "--target", target, "--hardware", "MI210", "--data", "A.npy", "B.npy", "--json")
+        status, out, _ = _command(
+            capsys, "--target", target, "--hardware", "MI210", "--data", "A.npy", "B.npy", "--json"
+        )
         assert status == 0
         answer = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} in the answer"))
         for verdict in itertools.chain([answer["chosen"]], answer["alternatives"]):

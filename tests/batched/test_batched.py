@@ -1,5 +1,8 @@
-"""Batched half and half-complex products against a scalar oracle that knows the paper and no fpemu; complex products
-by schemes against exact fractions."""
+"""Batched half and half-complex products, and complex products by schemes.
+
+The first are compared with a scalar oracle that follows the paper and does not import fpemu, the others with exact
+fractions.
+"""
 
 from __future__ import annotations
 
@@ -276,7 +279,7 @@ def test_four_products_take_turns_in_the_order_of_the_paper(row):
         assert_codes(imaginary, [unit.half(y) for _, y in each], unit, f"{row} {kind} imaginary")
 
 
-def test_the_turns_can_be_told_from_one_product_after_the_other():
+def test_alternating_products_differ_from_one_product_after_the_other():
     codes = complex_dots("near-one", 40, 64, 3)
     ar, br, ai, bi = (carrier(x, "fp16") for x in codes)
     spec = mma.spec("volta", "fp16", "fp16")

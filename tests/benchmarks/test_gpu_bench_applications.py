@@ -58,13 +58,13 @@ def _of(x):
 
 
 class PyTorch:
-    """As much of PyTorch; what was asked of it is kept in `asked`."""
+    """Simulate the part of PyTorch that applications call; `products` lists the types of the products."""
 
     __version__ = "0"
     float32, float64, int64 = np.float32, np.float64, np.int64
 
     def __init__(self):
-        self.asked = []
+        self.products = []
         self.backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=True)))
         self.cuda = SimpleNamespace(is_available=lambda: True, synchronize=lambda: None)
         self.nn = SimpleNamespace(functional=SimpleNamespace(gelu=lambda x: x * (1 + np.tanh(x * 0.8)) / 2))
@@ -92,12 +92,12 @@ class PyTorch:
 
     def mm(self, a, b, out_dtype=None):
         assert a.dtype == b.dtype
-        self.asked.append((a.dtype.name, self.backends.cuda.matmul.allow_tf32))
+        self.products.append((a.dtype.name, self.backends.cuda.matmul.allow_tf32))
         return _of(np.matmul(a.astype(np.float64), b).astype(out_dtype or a.dtype))
 
 
 class Stub:
-    """A kernel that emulates; `splits` counts what it is asked to split."""
+    """A kernel that emulates; `splits` counts the operands that it splits."""
 
     name, splits = "stub", None
 
@@ -146,8 +146,8 @@ def test_an_application_runs_with_every_implementation(name, torch):
         assert 0 < row["best_s"] <= row["first_s"]
         assert (row["kernel"] == "stub") is (who not in ("sgemm", "fp16"))
         assert row["relative_l2"] < (0.2 if name == "k-means" else 1e-2 if who == "fp16" else 1e-5)
-    assert {tf32 for _, tf32 in torch.asked} == {False}
-    assert {"float16", "float32"} <= {dtype for dtype, _ in torch.asked}
+    assert {tf32 for _, tf32 in torch.products} == {False}
+    assert {"float16", "float32"} <= {dtype for dtype, _ in torch.products}
     if name == "k-means":
         assert all(0.5 < row["equal"] <= 1 and 0.9 < row["inertia"] < 1.1 for row in found.values())
         assert found["staged"]["equal"] == 1

@@ -183,7 +183,7 @@ def test_wall_time_counts_the_wait_for_the_gpu_only_on_request(wait, seconds):
 
 
 def test_the_clock_reads_its_own_events(monkeypatch):
-    """The driver's milliseconds between consecutive events, and only those that were asked for."""
+    """The driver's milliseconds between consecutive events, and only the requested ones."""
     recorded: dict = {}
 
     class Driver:
@@ -228,7 +228,7 @@ def test_both_buffers_of_a_copy_are_written_before_it_is_timed(monkeypatch):
 
     class Buffer:
         def __init__(self, nbytes):
-            raise AssertionError("memory that nobody has written")
+            raise AssertionError("memory that has not been written")
 
         @classmethod
         def poisoned(cls, nbytes):

@@ -134,7 +134,7 @@ def library(monkeypatch):
 
 # --- what is measured
 @pytest.mark.parametrize("quick", [False, True])
-def test_each_row_is_asked_for_once_and_those_of_a_product_stand_together(quick):
+def test_each_row_is_requested_once_and_rows_of_a_product_are_adjacent(quick):
     for kind in (shapes.BATCHED, shapes.TALL):
         tasks = list(suite.module(kind).cases(quick))
         assert len({record.key(task.fields) for task in tasks}) == len(tasks)
@@ -152,7 +152,7 @@ def test_a_paper_chooses_the_rows_of_its_kinds():
     assert {page.partition("/")[0] for task in tasks for page in task.figures} == {"magma", "tsm2"}
 
 
-def test_every_batched_contender_asks_for_something_that_exists():
+def test_every_batched_implementation_has_an_existing_configuration():
     for task in batched.cases(False):
         if task.implementation.startswith("cublas"):
             continue

@@ -34,9 +34,9 @@ def test_the_command_takes_a_function_and_writes_json(capsys, tmp_path):
     )
     common = ["--formats", "e4m3,e4m3,fp32", "--k", "2", "--json", "-n", "100"]
     assert main(["characterize", "--callable", f"{file}:odd", *common]) == 1
-    told = capsys.readouterr()
-    assert json.loads(told.out)[0]["row"] is None
-    assert told.err.startswith("fpemu: odd: no arithmetic known")
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)[0]["row"] is None
+    assert printed.err.startswith("fpemu: odd: no arithmetic known")
     for arguments, message in (
         ([f"{file}:fails", *common], "RuntimeError: no"),
         ([f"{file}:ragged", *common], "the result of ragged is no array"),
@@ -52,7 +52,7 @@ def test_the_command_takes_a_function_and_writes_json(capsys, tmp_path):
         assert err.count("\n") == 1
 
 
-def test_on_a_terminal_it_is_told_what_is_characterized(capsys, monkeypatch):
+def test_a_terminal_shows_the_instruction_being_characterized(capsys, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["characterize", "--emulated", "volta mma m8n8k4 fp16->fp16", "--outputs", "500"]) == 0
@@ -75,10 +75,10 @@ def test_on_a_gpu_the_shape_of_an_instruction_is_found_too(capsys, monkeypatch):
     monkeypatch.setattr(instructions, "rows", lambda arch=None: [row])
     monkeypatch.setattr(fragments, "find", lambda spec: find(spec, model(spec)[0]))
     assert main(["characterize", "tf32", "--json", "-n", "100"]) == 0
-    told = json.loads(capsys.readouterr().out)[0]
-    assert told["fragments"] == {"shape": "m16n8k4", "probes": 480, "as_used": True}
-    assert told["catalog"] == {}
-    assert told["fields"]["F"] == 24
+    record = json.loads(capsys.readouterr().out)[0]
+    assert record["fragments"] == {"shape": "m16n8k4", "probes": 480, "as_used": True}
+    assert record["catalog"] == {}
+    assert record["fields"]["F"] == 24
 
 
 # --- fragments

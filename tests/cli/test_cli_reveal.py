@@ -173,7 +173,7 @@ def test_a_tree_without_a_name_is_kept_and_emulated(probed, capsys):
     assert tree in run(capsys, "--emulated", "A100", "--order", "lanes.json", "--k", 64)[1]
 
 
-def test_an_order_that_depends_on_the_place_is_told(probed, capsys):
+def test_an_order_that_depends_on_the_place_is_reported(probed, capsys):
     status, out, err = run(capsys, "probed.py:columns", "--shape", "8x4x100")
     assert (status, out.splitlines()[0]) == (0, "KOrder(split=40)")
     assert "--at 2" in err
@@ -312,7 +312,7 @@ class Torch:
 @pytest.mark.parametrize(
     ("kind", "layout", "split"), [("fp16", "TN", 24), ("fp16->fp16", "NN", 24), ("tf32", "TN", 16), ("fp32", "NN", 24)]
 )
-def test_cublas_is_asked_in_the_layout_and_type_that_are_named(monkeypatch, capsys, kind, layout, split):
+def test_cublas_is_called_with_the_named_layout_and_type(monkeypatch, capsys, kind, layout, split):
     torch = Torch()
     monkeypatch.setattr(cublas, "torch", lambda: torch)
     status, out, _ = run(capsys, "cublas", "--type", kind, "--layout", layout, "--shape", "9x7x60", "--check")

@@ -134,7 +134,7 @@ def test_an_order_that_no_list_has_is_found_by_probing_the_callable():
     assert verify(library, *HALF, hardware="H200", order=found.causes[0].specification.order).equal
 
 
-def test_what_is_asked_for_an_order_comes_as_the_operands_of_the_check():
+def test_probes_of_an_order_have_the_form_of_the_checked_operands():
     seen = set()
 
     def library(A, B):
@@ -169,7 +169,7 @@ class Tensor:
     is_contiguous = lambda self: self.x.flags.c_contiguous  # noqa: E731
 
 
-def test_arrays_of_another_library_are_taken_and_asked_with(monkeypatch):
+def test_arrays_of_another_library_are_accepted_and_probed_with(monkeypatch):
     torch = types.ModuleType("torch")
     torch.from_numpy = lambda x: Tensor(x, "torch.float32", "cpu")
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -204,7 +204,7 @@ def test_what_explains_only_a_part_is_called_so():
     assert "explains part (16 of" in str(found)
 
 
-def test_a_cause_in_a_tile_is_told_with_its_rows_and_columns():
+def test_a_cause_in_a_tile_names_its_rows_and_columns():
     D = product()
     D[8:16, 8:16] = product(order=KOrder(64))[8:16, 8:16]
     found = verify(D, *HALF, hardware="H200", most=40)
@@ -219,9 +219,9 @@ def test_few_wrong_entries_have_no_cause_that_fits_by_chance():
     assert (found.explained, found.causes) == (False, ())
     assert "2 of 480 entries differ (2 bits)" in str(found)
     D.view(np.uint32)[3, 4] ^= 1
-    told = str(verify(D, *HALF, hardware="H200", causes=False))
-    assert "1 of 480 entries differs (1 bit)" in told
-    assert told.endswith("largest difference: 1 ulp; only the last bit differs (1 ulp); this entry alone")
+    verdict = str(verify(D, *HALF, hardware="H200", causes=False))
+    assert "1 of 480 entries differs (1 bit)" in verdict
+    assert verdict.endswith("largest difference: 1 ulp; only the last bit differs (1 ulp); this entry alone")
 
 
 SAME = {  # operands on which everything is equal
@@ -291,7 +291,7 @@ def places(wrong):
     return compare(np.where(wrong, np.nextafter(x, np.float32(np.inf)), x), x, "fp32").patterns
 
 
-def test_the_pattern_of_a_difference_is_told():
+def test_the_pattern_of_a_difference_is_reported():
     rows, columns = np.indices((64, 96))
     assert places(rows >= 60) == ("only the last bit differs (1 ulp)", "only in rows 60 to 63 (the last)")
     assert places(columns == 0)[1] == "only in column 0 (the first)"
@@ -355,10 +355,10 @@ def restless(A, B, state=[0]):  # noqa: B006 (the state is the point)
 )
 def test_what_does_not_fit_is_one_line(result, operands, claim, words):
     A, B = (x.copy() if isinstance(x, np.ndarray) else x for x in (*operands, None)[:2])
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as raised:
         verify(result, A, B, **{"hardware": "H200", **claim})
-    assert words in str(told.value) or words == "24"
-    assert "\n" not in str(told.value)
+    assert words in str(raised.value) or words == "24"
+    assert "\n" not in str(raised.value)
 
 
 def test_operands_are_drawn_by_name_and_int8_is_exact():
@@ -397,10 +397,10 @@ def test_the_command_says_equal_or_why_not(files, capsys):
     assert run("A.npy", "B.npy", "--result", "D.npy", "-H", "H200", "--order", "split=64") == 0
     assert "equal: all 480 entries" in capsys.readouterr().out
     run("A.npy", "B.npy", "-r", "D.npy", "-H", "H200", "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert not told["equal"]
-    assert told["explained"]
-    assert "split in slices of 64" in told["causes"][0]["text"]
+    verdict = json.loads(capsys.readouterr().out)
+    assert not verdict["equal"]
+    assert verdict["explained"]
+    assert "split in slices of 64" in verdict["causes"][0]["text"]
     assert (
         run(
             "--callable", "library.py:chain", "-H", "H200", "--input", "normal", "--shape", "4x5x60", "--format", "fp16"
@@ -434,10 +434,10 @@ def test_the_command_speaks_of_its_options(files, line, words):
     np.save("inf.npy", np.full((20, 160), np.inf, np.float32))
     with (files / "library.py").open("a") as library:
         library.write("\n\ndef wide(A, B):\n    return A.astype('f8') @ B.astype('f8')\n")
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as raised:
         run(*line.split())
-    assert words in str(told.value)
-    assert "MmaSpec" not in str(told.value)
+    assert words in str(raised.value)
+    assert "MmaSpec" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -459,6 +459,6 @@ def test_the_command_speaks_of_its_options(files, line, words):
     ],
 )
 def test_the_command_refuses_in_one_line(files, line):
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as raised:
         run(*line.split())
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)

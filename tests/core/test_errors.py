@@ -113,7 +113,7 @@ def test_int8_out_of_range_is_counted():
 
 
 @pytest.mark.parametrize("terms", [1.0, [], [ONE], [(ONE,)], [(ONE, ONE, ONE)]], ids=str)
-def test_chain_wants_pairs(terms):
+def test_chain_requires_pairs(terms):
     with pytest.raises(InputError, match="pairs"):
         mma.chain(terms, spec=mma.spec("hopper"))
 
@@ -123,9 +123,9 @@ def test_fma_names_shapes_that_do_not_broadcast():
         simt.fma(np.ones(3), np.ones(2), 1.0)
 
 
-@pytest.mark.parametrize("asked", ["abc", "0", "-1"])
-def test_a_thread_count_that_is_none_is_refused(asked, monkeypatch):
-    monkeypatch.setenv("FPEMU_THREADS", asked)
+@pytest.mark.parametrize("threads", ["abc", "0", "-1"])
+def test_a_thread_count_that_is_none_is_refused(threads, monkeypatch):
+    monkeypatch.setenv("FPEMU_THREADS", threads)
     with pytest.raises(InputError, match="FPEMU_THREADS"):
         mma.gemm(ONE, ONE, spec=mma.spec("hopper"))
 

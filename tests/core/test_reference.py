@@ -469,7 +469,7 @@ def test_errors_with_specials():
 
 
 # --- the oracle's own precision
-def test_mpfr_precision_is_the_one_asked_for():
+def test_mpfr_precision_is_the_requested_one():
     A, B = [[1.0, 2.0**-100]], [[1.0], [1.0]]
     assert mpfr.matmul(A, B, out="mpf", bits=100)[0, 0] == 1
     assert mpfr.matmul(A, B, out="mpf", bits=101)[0, 0] != 1

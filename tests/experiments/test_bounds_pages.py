@@ -67,8 +67,8 @@ def test_the_cells_are_products_of_the_scheme_that_the_page_is_named_after(name)
         assert {cell["data"] for cell in cells} == {"positive", "zero mean", "phi = 1"}
     for curve in curves(experiment):
         schemes.build(cells[0]["scheme"], curve.options).spec(curve.hardware)  # refuses what does not exist
-    told = {(h, a) for h, a, _ in experiment.module.SPECS}
-    assert {h for h, _ in told} == {curve.hardware for curve in curves(experiment)} - {None}
+    arguments = {(h, a) for h, a, _ in experiment.module.SPECS}
+    assert {h for h, _ in arguments} == {curve.hardware for curve in curves(experiment)} - {None}
 
 
 @every

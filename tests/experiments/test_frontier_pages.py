@@ -52,7 +52,7 @@ def error(D, A, B):
 
 
 def words(row, exact, stage):
-    """j, e, and for each entry h, r in fp16, qh, qr, by exact fractions: an oracle of its own."""
+    """j, e, and for each entry h, r in fp16, qh, qr, by exact fractions."""
     top = max(abs(Fraction(float(x))) for x in row)
     e, j = 0, 8
     if top:

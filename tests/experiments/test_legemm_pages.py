@@ -265,7 +265,7 @@ def test_ampere_and_ada_are_one_arithmetic_and_volta_another():
 
 
 @pytest.mark.parametrize("useless", [("volta", "turing", "ampere", "hopper"), ("volta", "cdna2"), ()])
-def test_truncation_is_blamed_only_if_it_tells_the_useless_chains_apart(useless):
+def test_truncation_is_named_as_the_cause_only_if_it_separates_the_useless_chains(useless):
     module = _page("hardware").module
     same = {"ada": "ampere", "blackwell": "hopper"}
     chips = [chip for chip in plotting.HARDWARE if chip not in same]

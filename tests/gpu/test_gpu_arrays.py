@@ -47,8 +47,8 @@ def assert_same(got, want):
 
 def part(x, shape, strides, offset=0, **more):
     """An array that lies in another one's memory; strides and offset in bytes."""
-    told = {"shape": shape, "strides": strides, "data": (x.matrix.pointer + offset, False)}
-    return SimpleNamespace(__cuda_array_interface__=x.__cuda_array_interface__ | told | more, base=x)
+    interface = {"shape": shape, "strides": strides, "data": (x.matrix.pointer + offset, False)}
+    return SimpleNamespace(__cuda_array_interface__=x.__cuda_array_interface__ | interface | more, base=x)
 
 
 # --- out
@@ -99,7 +99,7 @@ def test_after_an_error_out_is_unchanged(gpu, monkeypatch):
 
     def broken(a, b, D, *_):
         matrices.copy(matrices.upload(np.zeros(D.shape)), D)
-        raise GuaranteeError("told by a test")
+        raise GuaranteeError("raised by a test")
 
     monkeypatch.setattr(gemm.errorfree, "gemm", broken)
     out = Lent(np.full((6, 5), 7.0))
@@ -182,7 +182,7 @@ def test_tensors_are_read_by_torchs_attributes_and_streams(gpu, torch, monkeypat
 # --- streams and contexts
 def test_a_copy_for_negative_strides_waits_for_the_owners_stream(gpu, monkeypatch):
     queued = []
-    Array = type("ndarray", (), {"__module__": "cupy.told"})
+    Array = type("ndarray", (), {"__module__": "cupy.simulated"})
 
     class Device(contextlib.nullcontext):
         id = 0
@@ -322,6 +322,6 @@ def test_after_an_interrupt_no_kernel_remains_cached(gpu, monkeypatch):
 def test_out_of_memory_names_the_size_of_the_buffer(monkeypatch):
     status = SimpleNamespace(name="CUDA_ERROR_OUT_OF_MEMORY")
     monkeypatch.setattr(device, "driver", lambda: SimpleNamespace(cuMemAlloc=lambda nbytes: (status, 0)))
-    with pytest.raises(GpuError, match=r"^CUDA: CUDA_ERROR_OUT_OF_MEMORY \(1,234,567 bytes\)$") as told:
+    with pytest.raises(GpuError, match=r"^CUDA: CUDA_ERROR_OUT_OF_MEMORY \(1,234,567 bytes\)$") as raised:
         device.Buffer(1_234_567)
-    assert told.value.nbytes == 1_234_567
+    assert raised.value.nbytes == 1_234_567

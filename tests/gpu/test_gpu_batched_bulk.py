@@ -41,7 +41,7 @@ def flat(side, threads=(16, 8), **ways):
 
 
 class Watched(Simulated):
-    """A kernel that dies if it writes shared memory that it has not asked for."""
+    """A kernel that aborts if it writes shared memory beyond the size of its launch."""
 
     def prepare(self, name, grid, block, *args, shared=0, **options):
         made = super().prepare(name, grid, block, *args, shared=shared, **options)
@@ -249,7 +249,7 @@ def head(task, c):
 
 
 @needs_compiler
-def test_rows_and_lines_are_told_from_each_other_for_blocks_of_any_side(tmp_path):
+def test_rows_and_lines_map_to_each_other_for_blocks_of_any_side(tmp_path):
     for side in range(16, 257, 16):
         task = Task(side, 31, 16, contiguous=True)
         text = head(task, flat((side, 32, 16), (16, 4), bulk=False))
@@ -336,7 +336,7 @@ def test_a_result_is_apart_where_as_many_thread_blocks_fit_with_it():
 # ---- choices
 @pytest.fixture
 def on(monkeypatch):
-    """The GPU that `choose` asks is one of a compute capability."""
+    """The GPU that `choose` queries has a compute capability."""
 
     def of(capability):
         monkeypatch.setattr(device, "missing", lambda: None)

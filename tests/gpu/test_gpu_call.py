@@ -60,8 +60,8 @@ class Lent:
         self.x, self.matrix = x, matrices.upload(x)
         size = x.dtype.itemsize
         strides = tuple(s * size for s in self.matrix.strides)
-        told = {"shape": x.shape, "typestr": x.dtype.str, "data": (self.matrix.pointer, False), "version": 3}
-        self.__cuda_array_interface__ = told | {"strides": strides} | more
+        interface = {"shape": x.shape, "typestr": x.dtype.str, "data": (self.matrix.pointer, False), "version": 3}
+        self.__cuda_array_interface__ = interface | {"strides": strides} | more
 
     @property
     def content(self):
@@ -183,7 +183,7 @@ def test_dlpack_alone_is_enough(gpu):
         gpu.gemm(Capsule(A.astype(complex)), Capsule(B), scheme="sgemm")
 
 
-def test_the_result_can_be_written_where_the_caller_wants_it(gpu):
+def test_the_result_can_be_written_into_an_array_of_the_caller(gpu):
     A, B = Lent(draw((6, 8))), Lent(draw((8, 5)))
     out = Lent(np.full((6, 9), 7, np.float32)[:, :5])
     assert gpu.gemm(A, B, scheme="sgemm", out=out) is out
@@ -300,7 +300,7 @@ def test_an_old_gpu_and_none(gpu, monkeypatch):
     ):
         gpu.gemm(A, A, scheme="ootomo")
     assert gpu.gemm(A, A, scheme="sgemm").shape == (4, 4)
-    monkeypatch.setattr(device, "missing", lambda: "no NVIDIA GPU is usable here (told by a test)")
+    monkeypatch.setattr(device, "missing", lambda: "no NVIDIA GPU is usable here (according to a test)")
     for call in (lambda: gpu.gemm(A, A, scheme="sgemm"), lambda: gpu.kernel("ootomo", 4, 4, 4)):
         with pytest.raises(GpuError, match=r"^no NVIDIA GPU is usable here"):
             call()

@@ -50,9 +50,9 @@ static void grid_release() {}
 #define __global__ static
 """
 LAUNCH = """
-extern "C" void launch(const Task* task, int slices, int grid) {
+extern "C" void launch(const Task* task, const Nonfinite* nonfinite, int slices, int grid) {
   for (blockIdx.x = 0; blockIdx.x < grid; blockIdx.x++)
-    for (threadIdx.x = 0; threadIdx.x < 256; threadIdx.x++) hopper_reduce(*task, slices);
+    for (threadIdx.x = 0; threadIdx.x < 256; threadIdx.x++) hopper_reduce(*task, *nonfinite, slices);
 }
 """
 
@@ -82,10 +82,13 @@ def launch(tmp_path_factory):
     if emulation.compiler() is None:
         pytest.skip("no C++ compiler here")
     folder, tile = tmp_path_factory.mktemp("reduce"), Tile(64, cluster=1)
-    epilogue, pipeline = ((compiler.KERNELS / name).read_text() for name in ("hopper_epilogue.cuh", "pipeline.cuh"))
+    names = ("hopper_epilogue.cuh", "hopper_nonfinite.cuh", "pipeline.cuh")
+    epilogue, nonfinite, pipeline = ((compiler.KERNELS / name).read_text() for name in names)
     config, _, kernel = schedules.reduction(tile).partition("//")
-    text = "//".join((config, epilogue, pipeline[pipeline.index("// Output tiles") :], kernel))
-    text = re.sub(r'#pragma once|#include "(hopper|pipeline|hopper_epilogue).cuh"|extern "C" ', "", text)
+    text = "//".join((config, epilogue, nonfinite, pipeline[pipeline.index("// Output tiles") :], kernel))
+    text = re.sub(
+        r'#pragma once|#include "(hopper|pipeline|hopper_epilogue|hopper_nonfinite).cuh"|extern "C" ', "", text
+    )
     (folder / "reduce.cpp").write_text(GPU + text + LAUNCH)
     flags = ["-O1", "-w", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC", f"-I{compiler.KERNELS}"]
     command = [str(emulation.compiler()), *flags, str(folder / "reduce.cpp"), "-o", str(folder / "reduce.so")]
@@ -115,10 +118,22 @@ def test_partial_sums_are_added_ascending_and_finished(launch, slices):
     rows, columns = rng.integers(-70, 70, (batch, M), np.int32), rng.integers(-70, 70, (batch, N), np.int32)
     where = np.array([(p, p, p * M * N, p * M * N) for p in range(batch)], np.int64)
     D = np.zeros((batch, M, N), np.float32)
+    A, B = rng.standard_normal((batch, M, 5)).astype(np.float32), rng.standard_normal((batch, 5, N)).astype(np.float32)
+    A[0, 7, 2], A[1, 149, 0], A[1, 149, 1], B[1, 3, 9] = np.inf, -np.inf, 2.0, np.nan
+    a_special, b_special = ((~np.isfinite(X)).any(axis).astype(np.uint8) for X, axis in ((A, 2), (B, 1)))
+    affected = (a_special[:, :, None] | b_special[:, None, :]).astype(bool)
+    offsets, counts = [np.arange(batch) * X[0].size for X in (A, B)], np.array([3, 0], np.uint64)
+    nonfinite = np.zeros(1, hopper.NONFINITE)
+    for i, (name, x, special) in enumerate((("a", A, a_special), ("b", B, b_special))):
+        steps = [step // 4 for step in x.strides[1:]]
+        address = (x.ctypes.data, offsets[i].ctypes.data)
+        nonfinite[name] = (*address, *(steps if name == "a" else steps[::-1]), special.ctypes.data, counts.ctypes.data)
     for alpha, c, exponents in ((1.0, None, True), (0.5, C, True), (1.0, None, False)):
         total = np.add.accumulate(sums, axis=1)[:, -1]
         if exponents:  # sums beyond fp32 become infinite
             total = np.ldexp(total.astype(np.float64), -rows[:, :, None] - columns[:, None, :]).astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            total = np.where(affected, A @ B, total)
         want = total if c is None else np.float32(alpha) * total + np.float32(3) * C
         want[np.isnan(want)] = np.uint32(0x7FFFFFFF).view(np.float32)
         out = base.record(
@@ -136,14 +151,14 @@ def test_partial_sums_are_added_ascending_and_finished(launch, slices):
                 "slices": held.ctypes.data,
                 "M": M,
                 "N": N,
-                "K": 1,
+                "K": 5,
                 "batch": batch,
                 "group": tile.group,
             },
         )
         D[...] = 7
         grid = batch * tile.count(M, N) * tile.rows * tile.columns // 256
-        launch(ctypes.c_void_p(task.ctypes.data), ctypes.c_int(slices), ctypes.c_int(grid))
+        launch(*map(ctypes.c_void_p, (task.ctypes.data, nonfinite.ctypes.data)), *map(ctypes.c_int, (slices, grid)))
         assert (D.view(np.uint32) == want.view(np.uint32)).all()
 
 

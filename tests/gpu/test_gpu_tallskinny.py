@@ -1,4 +1,4 @@
-"""Tall and skinny kernels: what can be told of them without a GPU, and what an H200 returned."""
+"""Tall and skinny kernels: their tests without a GPU, and the results of an H200."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ WORDS = """
 
 
 class Module(cuda_on_cpu.HostModule):
-    """With the struct by which these kernels are told of their operands, and shared memory of any size."""
+    """With the struct of these kernels' operands, and shared memory of any size."""
 
     def __init__(self, source, *, options=(), name="kernel.cu"):
         macros = source[: source.index("//")]

@@ -87,7 +87,7 @@ def test_bulk_copies_are_taken_where_steps_and_addresses_are_multiples_of_16_byt
         assert hopper.tsm2(Problem(fmt, 60, 60, 8, (180, 3), (1, 60), (1, 60), (2**20,) * 3), 132).parameters["A_ANY"]
 
 
-def test_the_copy_engine_is_not_asked_for_nothing_nor_for_one_line_many_times(an_h200):
+def test_the_copy_engine_is_given_no_empty_copy_and_no_line_many_times(an_h200):
     for a, k in (((0, 1), 0), ((1, 8), 0), ((0, 1), 8)):
         found = Problem("fp32", 8, k, 2, a, (2, 1), (2, 1), (2**20, 2**21, 2**22))
         assert not hopper.tsm2(found, 132).tensor
@@ -165,12 +165,12 @@ def test_multiply_takes_ism2_for_a_small_b_and_tsm2_for_a_large_a(an_h200, monke
     assert tallskinny.chosen(20480, 20480, 16) == ("tsm2", {"version": "V3"})
 
 
-def test_layouts_are_told_by_steps():
-    def told(a, m=6, k=5):
+def test_steps_determine_the_layout():
+    def layout(a, m=6, k=5):
         return Problem("fp32", m, k, 2, a, (2, 1), (2, 1)).a_layout
 
-    assert (told((1, 6)), told((5, 1)), told((10, 2)), told((0, 1))) == ("columns", "rows", "any", "rows")
-    assert (told((1, 1), k=1), told((1, 9), m=1)) == ("columns", "columns")
+    assert (layout((1, 6)), layout((5, 1)), layout((10, 2)), layout((0, 1))) == ("columns", "rows", "any", "rows")
+    assert (layout((1, 1), k=1), layout((1, 9), m=1)) == ("columns", "columns")
 
 
 @needs_compiler

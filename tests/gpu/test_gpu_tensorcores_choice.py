@@ -34,7 +34,7 @@ def test_every_split_scheme_has_a_kernel_and_most_run_in_one():
 
 def test_a_scheme_that_is_more_than_its_plan_is_left_to_others():
     class Own(type(schemes.get("ootomo"))):
-        runs_by_plan = False  # it would have a product of its own
+        runs_by_plan = False  # its product would not follow the plan
 
     scheme = Own()
     assert fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9)) is None

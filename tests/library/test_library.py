@@ -69,10 +69,10 @@ class Emulated:
         return A[rows], B[:, columns], D[np.ix_(rows, columns)], operands.digest_of(D)
 
 
-def test_the_table_has_what_was_asked_of_it():
-    asked = {(case.type, case.layout) for case in CASES}
-    assert asked == {(kind, layout) for kind in library.TYPES for layout in library.LAYOUTS}
-    for kind, layout in asked:
+def test_the_table_has_every_type_and_layout():
+    combinations = {(case.type, case.layout) for case in CASES}
+    assert combinations == {(kind, layout) for kind in library.TYPES for layout in library.LAYOUTS}
+    for kind, layout in combinations:
         assert len({(c.M, c.N, c.K) for c in CASES if (c.type, c.layout) == (kind, layout)}) >= 200, (kind, layout)
     assert len(RECORDED) >= 1700, "these come with digests of the GPU's product"
 
@@ -217,11 +217,11 @@ def test_what_is_not_known_is_said_in_one_line(change, message):
     ],
 )
 def test_an_order_is_found_also_where_it_depends_on_the_place(kind, shape, left, right):
-    asked = Emulated(kind, shape, left, right, cut=32 if right is not None else 0)
-    found, equal = revealing.find(asked, 5)
+    emulated = Emulated(kind, shape, left, right, cut=32 if right is not None else 0)
+    found, equal = revealing.find(emulated, 5)
     assert equal
-    A, B, D = asked.run(6)
-    assert library.predict(revealing.tabulated(asked, found), A, B).tobytes() == D.tobytes()
+    A, B, D = emulated.run(6)
+    assert library.predict(revealing.tabulated(emulated, found), A, B).tobytes() == D.tobytes()
     if right is None:
         assert found == left
     else:

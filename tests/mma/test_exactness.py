@@ -157,7 +157,7 @@ def test_alignment_and_fraction_bits_limit_a_custom_instruction(F, fraction_bits
     assert sum_bits(spec) == T
     x, y = ladder(spec, 8, 2**T)
     assert multiply(x[None], y[:, None], spec, 8, 8) == 2**T
-    gap = np.zeros(-len(x) % 8, int)  # the last product in a block of its own, with the accumulator
+    gap = np.zeros(-len(x) % 8, int)  # the last product in a separate block, with the accumulator
     x, y = np.concatenate([x, gap, [1]]), np.concatenate([y, gap, [1]])
     assert multiply(x[None], y[:, None], spec, 8, 8) == 2**T
 
@@ -206,7 +206,7 @@ orders = st.builds(
 
 @st.composite
 def specs(draw):
-    """Truncated and converted instructions that nobody has built."""
+    """Truncated and converted instructions that no GPU has."""
     converted = draw(st.booleans())
     names = ["e4m3", "e5m2", "e2m3", "e2m1"] if converted else ["fp16", "bf16", "tf32", "e4m3", "e3m2", "e2m3", "e2m1"]
     block = 4 * draw(st.integers(1, 5)) if converted else draw(st.integers(1, 20))

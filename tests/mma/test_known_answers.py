@@ -42,7 +42,7 @@ def dot(a, b, c, spec, backend="compiled"):
         ("MI210", 0x00000000),
     ],
 )
-def test_the_example_that_tells_the_generations_apart(hardware, answer, backend):
+def test_the_example_that_separates_the_generations(hardware, answer, backend):
     a, b, c = (-(2.0**13), -0.5, -0.25, -0.125), (2.0**10, 1, 1, 1), 2.0**23
     got = dot(a, b, c, mma.spec(hardware, "fp16", "fp32"), backend)
     assert got.dtype == np.float32

@@ -1,7 +1,7 @@
 """What the instructions compute, written a second time: scalar, slow, in exact integers, from the specification alone.
 
-Nothing here knows `fpemu`. A number is decoded from its code into integers, sums are Python integers, and each rounding
-is one explicit step. Every function works on ONE output element: a row of A, a column of B and an accumulator,
+No module here imports `fpemu`. A number is decoded from its code into integers, sums are Python integers, and each
+rounding is one explicit step. Every function works on ONE output element: a row of A, a column of B and an accumulator,
 as codes.
 
 The arithmetic of NVIDIA instructions was checked against recordings of an H200, an A100 and a V100 (test_golden.py,

@@ -1,4 +1,4 @@
-"""The Ozaki family a second time: plain Python integers, from the papers alone. Nothing here knows `fpemu`.
+"""The Ozaki family a second time: plain Python integers, from the papers alone. This module does not import `fpemu`.
 
 Numbers are doubles (fp32 numbers are doubles too); one that is taken apart is an integer in units of 2^LEAST, so that
 every step below is exact and every rounding is one call of `rounded`. A slice of a vector is (digits, e): the values

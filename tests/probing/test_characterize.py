@@ -60,7 +60,7 @@ def test_every_field_of_an_emulated_instruction_is_recovered(spec):
 
 
 @pytest.mark.parametrize("seed", range(examples(1)))  # more of them with FPEMU_EXAMPLES
-def test_a_drawn_truncated_block_is_recovered_up_to_what_no_operand_tells(seed):
+def test_a_drawn_truncated_block_is_recovered_up_to_equivalent_arithmetic(seed):
     rng = np.random.default_rng(seed)
     F, bits = int(rng.integers(1, 36)), int(rng.integers(1, 24))
     E0, final = int(rng.integers(-150, 30)), str(rng.choice(["RZ", "RNE"]))
@@ -117,24 +117,24 @@ def test_what_only_a_tie_with_a_rest_far_below_shows_is_recovered(spec, F):
     assert (results.codes(less) != expected).any()
 
 
-def test_what_random_operands_contradict_is_asked_and_the_search_goes_on(monkeypatch):
+def test_random_operands_that_contradict_a_result_become_probes(monkeypatch):
     spec = MmaSpec("e2m3", "e2m3", "fp16", k=4, block=4, arithmetic="via-half", F=21)
     monkeypatch.setattr(search, "separating", lambda results, specs, seed: results.probes.take(np.empty(0, np.int64)))
     assert found_in(spec, outputs=0).spec.arithmetic == "truncated"
-    told: list = []
-    found = found_in(spec, outputs=2000, report=told.append)
+    messages: list = []
+    found = found_in(spec, outputs=2000, report=messages.append)
     assert found
     assert (found.spec.arithmetic, found.mismatches) == ("via-half", 0)
     assert found.probes > found_in(spec, outputs=0).probes
-    assert "probes" in told[0]
-    assert next(line for line in told if line.startswith("verifying")).startswith("verifying truncated")
+    assert "probes" in messages[0]
+    assert next(line for line in messages if line.startswith("verifying")).startswith("verifying truncated")
 
 
 def test_a_probes_level_is_the_highest_exponent_of_its_terms():
     builder = Builder(mma.spec("V100", "fp16", "fp32").operand_formats, 4)
     for e in (-28, -20, 0):
         directed.around(builder, e, 2)
-    asked = [e for _, e, *_ in builder.rows]
+    exponents = [e for _, e, *_ in builder.rows]
     pool = builder.probes()
 
     def exponent(x, emin):
@@ -142,11 +142,11 @@ def test_a_probes_level_is_the_highest_exponent_of_its_terms():
 
     a, b, c = (values(x, f) for x, f in zip((pool.A, pool.B, pool.C), builder.formats[:3], strict=True))
     off = 0
-    for p, q, r, level, wanted in zip(a, b, c, pool.levels, asked, strict=True):
+    for p, q, r, level, wanted in zip(a, b, c, pool.levels, exponents, strict=True):
         highest = max([exponent(x, -14) + exponent(y, -14) for x, y in zip(p, q, strict=True)] + [exponent(r, -126)])
         assert level in (highest, NO_LEVEL)
         off += level == NO_LEVEL and wanted != NO_LEVEL
-    assert 0 < off < len(asked) // 10
+    assert 0 < off < len(exponents) // 10
 
 
 def test_a_function_may_write_into_its_operands():
@@ -268,7 +268,7 @@ def test_bad_arguments_are_refused_in_one_line(options, message):
     assert "\n" not in str(e.value)
 
 
-def test_a_probes_numbers_are_values_of_their_formats_and_its_product_what_was_asked():
+def test_a_probes_numbers_are_values_of_their_formats_and_have_the_requested_product():
     builder = Builder(mma.spec("hopper", "e4m3", "fp16", "wgmma").operand_formats, 32)
     for e in range(-18, 17):
         a, b = builder.product(e, -1)

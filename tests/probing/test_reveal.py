@@ -255,7 +255,7 @@ def test_partial_sums_kept_in_a_narrower_format_are_seen(K, split):
     assert one.tobytes() != mma.gemm(A, B, None, spec, kept).astype(np.float16).tobytes()
 
 
-def test_units_that_a_narrow_result_cannot_count_are_asked_by_groups():
+def test_units_that_a_narrow_result_cannot_count_are_probed_in_groups():
     spec, order, K = SPECS["fp16"], KOrder(split=352, tile=64, residue_first=True), 801
 
     def gemm(A, B):

@@ -1,4 +1,4 @@
-"""Every example of the documentation runs as printed: the blocks of a page in order, in a folder of their own.
+"""Every example of the documentation runs as printed: the blocks of a page in order, in a separate folder.
 
 `python` blocks of a page share one namespace; the `text` block that follows one is its output. `console` blocks hold
 commands with their output; a block with a caption is a file. `py` blocks need a GPU with PyTorch. `sh` blocks need a

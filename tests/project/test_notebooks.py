@@ -34,7 +34,7 @@ def build():
 
 
 def _run(*arguments, **environment):
-    """build.py in a process of its own: Jupyter's event loops and sockets, and their warnings, stay there."""
+    """Run build.py in a separate process, which contains Jupyter's event loops, sockets and warnings."""
     known = {**os.environ, "PYTHONPATH": str(ROOT), **{name: str(value) for name, value in environment.items()}}
     command = [sys.executable, str(FOLDER / "build.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=known)
@@ -170,7 +170,7 @@ def test_what_shows_something(build, code, shown):
     assert build.shows(code) is shown
 
 
-def test_check_tells_what_is_missing(build, workshop, capsys):
+def test_check_reports_what_is_missing(build, workshop, capsys):
     folder, made = workshop
     assert build.main(["--check", "--output", str(folder)]) == 1
     assert "small: there is no small.ipynb" in capsys.readouterr().err

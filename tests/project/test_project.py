@@ -211,7 +211,7 @@ def test_importing_is_light():
     "target",
     ["setup", "test", "test-all", "lint", "reproduce", "ledger", "notebooks", "docs", "bench", "clean", "help"],
 )
-def test_make_knows_its_targets(target):
+def test_make_has_its_targets(target):
     done = subprocess.run(["make", "-n", target], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 

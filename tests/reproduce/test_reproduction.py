@@ -359,7 +359,7 @@ def line(values, colour):
 def noisy(folder):
     """A page whose numbers have noise in their last digits, as on another processor; gives a function that writes it.
 
-    The page is loaded from a folder of its own each time, as a fresh process would load it.
+    The page is loaded from a new folder each time, as a fresh process would load it.
     """
     count = 0
 
@@ -562,7 +562,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_computation(fold
     assert error.count("\n") == 1
     assert "out" in error
     assert not Path("log").exists()
-    if where.endswith("svg/x"):  # a file that is not asked for is not checked
+    if where.endswith("svg/x"):  # a file that was not requested is not checked
         assert main(["reproduce", "-j", "1", "-o", "out"]) == 0
 
 

@@ -13,7 +13,7 @@ from fpemu.roofline.gpus import Gpu
 from fpemu.roofline.phases import Phase, Work
 from fpemu.roofline.times import break_even, time, work
 from fpemu.schemes import lowering, ozaki
-from fpemu.schemes.base import SplitScheme
+from fpemu.schemes.split_scheme import SplitScheme
 
 SPLIT = [n for n in schemes.names() if isinstance(schemes.get(n), SplitScheme) and n != "staged-int8"]
 GPUS = [name for name in gpus.names() if gpus.get(name).architecture]

@@ -224,7 +224,7 @@ def test_cr_of_any_doubles(operands):
 @given(matrices(DOUBLES))
 def test_cr_with_any_alpha_beta_and_c(operands):
     A, B, C, alpha, beta = operands
-    assume(alpha)  # 0 has a test of its own
+    assume(alpha)  # 0 has a separate test
     check_cr(A, B, C, alpha=alpha, beta=beta)
 
 
@@ -232,7 +232,7 @@ def test_cr_with_any_alpha_beta_and_c(operands):
 @given(matrices(SINGLES))
 def test_cr_in_fp32_with_any_alpha_beta_and_c(operands):
     A, B, C, alpha, beta = operands
-    assume(alpha)  # 0 has a test of its own
+    assume(alpha)  # 0 has a separate test
     check_cr(A, B, C, alpha=alpha, beta=beta, precision="fp32")
 
 

@@ -145,7 +145,7 @@ def test_an_incomplete_split_is_not_called_complete():
         for scheme in ("ozaki", "ozimmu"):
             report = fpemu.certify(A, B, scheme=scheme, hardware="hopper", slices=slices).report
             assert report.complete is complete
-            assert report.ok  # an approximation that was asked for is no fault
+            assert report.ok  # a requested approximation is no fault
 
 
 # --- counts
@@ -285,7 +285,7 @@ def test_every_carrier_reports_the_same_fault(carrier):
     assert got.report.sum_limit == 2**24
 
 
-def test_fp8_on_hopper_keeps_14_bits_and_the_report_knows():
+def test_fp8_on_hopper_keeps_14_bits_and_the_report_states_it():
     """wgmma sums fp8 to 13 fraction bits: 4-bit digits are exact for 64 products, on Blackwell for 65536."""
     A = -np.ones((2, 512))
     options = {"scheme": "ozaki", "mode": "CR", "words": "e4m3", "bits": 4}

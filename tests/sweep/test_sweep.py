@@ -203,7 +203,7 @@ def test_processes_give_the_same_rows(folder, monkeypatch):
     assert str(alone) == str(together)
 
 
-def test_rows_of_cells_that_failed_are_given_if_asked_for(folder, monkeypatch):
+def test_rows_of_failed_cells_are_returned_on_request(folder, monkeypatch):
     monkeypatch.setenv("FPEMU_TEST_FAIL", "1")
     experiment = experiments.load("paper/fig2")
     with Store() as results:

@@ -89,7 +89,7 @@ def test_the_rows_are_those_of_a_run_here(tmp_path, grid, workers):
     with Store(tmp_path / "there.sqlite") as results:
         there = run(grid, results=results, scheduler=workers)
         assert len(results) == len(grid.cells()) == 72
-        assert run(grid, results=results) == there  # all stored: nothing is asked of anyone
+        assert run(grid, results=results) == there  # all stored: no worker evaluates a cell
     assert [{k: v.hex() if isinstance(v, float) else v for k, v in row.items()} for row in there] == [
         {k: v.hex() if isinstance(v, float) else v for k, v in row.items()} for row in here
     ]
@@ -267,7 +267,7 @@ def _count(path):
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nothing://here", "no address"])
-def test_nobody_answers(tmp_path, grid, monkeypatch, address):
+def test_a_scheduler_that_does_not_answer(tmp_path, grid, monkeypatch, address):
     monkeypatch.setattr(cluster, "PATIENCE", 1.0)
     with Store(tmp_path / "r.sqlite") as results, pytest.raises(InputError, match="no Dask scheduler answers at"):
         run(grid, results=results, scheduler=address)

@@ -180,7 +180,7 @@ def test_a_cell_that_kills_its_worker_fails_and_the_rest_goes_on(folder, monkeyp
 
 
 @pytest.mark.slow
-def test_a_script_without_a_main_guard_is_told_so(folder):
+def test_a_script_without_a_main_guard_gets_an_error_that_says_so(folder):
     (folder / "bare.py").write_text(RUN.replace('if __name__ == "__main__":', "if True:"))
     done = subprocess.run([sys.executable, "bare.py", "2"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1

@@ -1,7 +1,7 @@
 """No error exceeds the worst-case bound: operands found by search, errors measured in exact integers.
 
 Hypothesis draws the few numbers that a product is built from and climbs on error / bound, for every scheme, on several
-kinds of hardware, with options and orders of its own.
+kinds of hardware, with various options and orders.
 """
 
 from __future__ import annotations

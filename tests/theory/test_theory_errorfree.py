@@ -284,7 +284,7 @@ def test_norms_of_a_sample_tell_the_error_of_other_data():
 
 # --- what the norms cannot say
 @pytest.mark.parametrize(
-    ("scheme", "options", "told"),
+    ("scheme", "options", "reason"),
     [
         ("ozaki", {}, "Algorithm 3"),
         ("ozaki", {"slices": "printed"}, "Algorithm 3"),
@@ -294,12 +294,12 @@ def test_norms_of_a_sample_tell_the_error_of_other_data():
         ("ozaki2", {"scaling": "fast"}, "too small"),
     ],
 )
-def test_a_part_without_a_bound_says_why(scheme, options, told):
+def test_a_part_without_a_bound_says_why(scheme, options, reason):
     norms = Norms.sample("uniform", 1024, rows=4, low=-(2.0**-9), high=2.0**-9, dtype="fp64")
     parts = bound_parts(build(scheme, options), "hopper", norms)
     unbounded = [part.name for part in parts if math.isinf(part.worst)]
     assert len(unbounded) == 1
-    assert told in unbounded[0]
+    assert reason in unbounded[0]
 
 
 def test_entries_of_small_rows_sums_may_lose_all_with_algorithm_3():

@@ -72,7 +72,7 @@ def test_elements_are_multiples_of_the_unit_and_not_of_twice_that() -> None:
 
 
 def test_ratios_of_an_entry_that_vanishes_beside_its_row_are_unbounded() -> None:
-    """A row with elements 2^1500 apart: all of an entry is lost, which no norm of the rest tells."""
+    """A row with elements 2^1500 apart: all of an entry is lost, and no norm of the rest shows it."""
     A, B = np.array([[2.0**900, 2.0**-600]]), np.array([[0.0, 1.0], [2.0**-1000, 1.0]])
     norms = Norms.of(A, B)
     assert norms.flat_AB == norms.row_AB == math.inf
