@@ -13,11 +13,11 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 from fpemu.schemes import words
 from fpemu.schemes.ape import Ape
-from fpemu.schemes.base import TwoWords
 from fpemu.schemes.egemm import Egemm
 from fpemu.schemes.h2sgemm import H2sgemm
 from fpemu.schemes.markidis import Markidis
 from fpemu.schemes.ootomo import Ootomo
+from fpemu.schemes.split_scheme import TwoWords
 
 from .._findings import paragraph
 from .._rows import Row, listed

@@ -27,7 +27,7 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 from fpemu.rounding import round_to
-from fpemu.schemes.base import TwoWords
+from fpemu.schemes.split_scheme import TwoWords
 from fpemu.schemes.words import BIT_CUT, Word
 
 from .._findings import paragraph

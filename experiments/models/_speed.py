@@ -8,7 +8,7 @@ from typing import Any
 from fpemu import plotting, roofline
 from fpemu.plotting import Series
 from fpemu.schemes import build
-from fpemu.schemes.base import SplitScheme
+from fpemu.schemes.split_scheme import SplitScheme
 
 SIZES = tuple(2**i for i in range(7, 16))
 LARGEST = 2**15

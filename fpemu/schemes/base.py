@@ -1,7 +1,6 @@
 """What a scheme is: a frozen object whose fields are its options, in a registry by name.
 
-An instance is a scheme with its options chosen; `get(name)` returns the one with the published values. A split scheme
-states its words (`rules`) and the plan of their products (`plan`); `SplitScheme` runs both by `lowering`.
+An instance is a scheme with its options; `get(name)` returns the scheme with the published values.
 """
 
 from __future__ import annotations
@@ -10,27 +9,22 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import simt
 from fpemu.arguments import checked, keywords
-from fpemu.arrays import as_float64
-from fpemu.errors import InputError, entries, unknown_name
-from fpemu.formats import FP16, FP32, FloatFormat
+from fpemu.errors import InputError, unknown_name
+from fpemu.formats import FP32, FloatFormat
 from fpemu.mma import catalog
 from fpemu.mma._device import Device
 from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import Chain, Sum
-from fpemu.schemes import lowering as lowerings
-from fpemu.schemes import options as choose
-from fpemu.schemes import ranges, words
 from fpemu.schemes.lowering import Lowering
 from fpemu.schemes.options import Option, SchemeInfo
-from fpemu.schemes.ranges import OverflowPolicy, Prepared
-from fpemu.schemes.words import Accumulators, Plan, Word
+from fpemu.schemes.ranges import OverflowPolicy
 
 Array = NDArray[Any]
 
@@ -205,153 +199,6 @@ def matrix_instruction(scheme: Any, hardware: str | MmaSpec | None, low: str, ou
     if isinstance(hardware, MmaSpec) and (scheme.instruction, scheme.k) != (None, None):
         scheme.refuse("an MmaSpec is one instruction already: leave instruction= and k= out")
     return catalog.spec(hardware, low, out, scheme.instruction, scheme.k)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitScheme(Scheme):
-    """A scheme that multiplies words of a low format on a matrix instruction.
-
-    Parameters
-    ----------
-    instruction, k : str or None
-        Matrix instruction and its length in k; None: the widest.
-    """
-
-    runs_by_plan: ClassVar[bool] = True
-    scales_rows: ClassVar[bool] = False
-
-    instruction: str | None = choose.name("which matrix instruction, None: the widest", "mma | wgmma | tcgen05 | mfma")
-    k: int | None = choose.integer(None, 1, 4096, "length in k of the instruction, None: the widest", none=True)
-
-    @abstractmethod
-    def rules(self) -> tuple[Word, ...]:
-        """The rule of every word of the split."""
-
-    @abstractmethod
-    def plan(self) -> Plan:
-        """The products of words, their accumulators and the final combination."""
-
-    @property
-    def takes_trees(self) -> bool:
-        plan = self.plan()
-        return len(plan.products) == 1 and plan.promote is None and plan.accumulators != Accumulators.NONE
-
-    @property
-    def accumulator_format(self) -> str:
-        """Format of the instruction's C and D."""
-        return "fp32"
-
-    def check(self) -> None:
-        plan = self.plan()
-        step, default_step = (getattr(s, "step", getattr(s, "correction_step", None)) for s in (self, type(self)))
-        if plan.accumulators == Accumulators.ONE and plan.combine_in == "fp64":
-            self.refuse("accumulators='one' leaves nothing to combine, so combine_in='fp64' has no effect")
-        if plan.accumulators == Accumulators.ONE and plan.exponent and len({i + j for i, j in plan.products}) > 1:
-            self.refuse(
-                f"products of different scale (2^{plan.exponent}) cannot share one accumulator: "
-                "residual_scale=1, or accumulators='band' or 'each'"
-            )
-        if plan.accumulators == Accumulators.EACH and step != default_step:
-            self.refuse("products with an accumulator each do not take turns, so the step has no effect")
-
-    def spec(self, hardware: str | MmaSpec | None) -> MmaSpec:
-        """The matrix instruction that the scheme runs on.
-
-        Raises
-        ------
-        InputError
-            Without hardware; if it lacks the instruction; if an MmaSpec's formats are not those of the words.
-        """
-        low, out = self.rules()[0].format, self.accumulator_format
-        spec = matrix_instruction(self, hardware, low.name, out)
-        have = tuple(str(f) for f in (spec.a_format, spec.b_format, spec.c_format, spec.d_format))
-        if have != (low.name, low.name, out, out):
-            self.refuse(
-                f"multiplies {low} by {low} into {out}, but {spec.name!r} takes "
-                f"{have[0]}, {have[1]} and {have[2]} and gives {have[3]}"
-            )
-        return spec
-
-    def split(self, X: Any, operand: Literal["A", "B"] = "A") -> tuple[Array, ...]:
-        """The words of `X`, fp32 numbers of any shape, as values of the low format (without any scaling of rows).
-
-        `operand` matters to balanced splits only.
-
-        Raises
-        ------
-        InputError
-            Entries that are not fp32 numbers.
-        """
-        wide = as_float64(X, f"X of {self.name}.split")
-        good = np.asarray(FP32.contains(wide))
-        if not good.all():
-            self.refuse(f"split takes an X of fp32 numbers (np.float32(X) rounds): {entries(~good, wide)}")
-        return words.split(wide, words.of_operand(self.rules(), operand))
-
-    def lowering(self, spec: MmaSpec | None, order: Any = None) -> Lowering:
-        """The products of words in the order run on an instruction, in an order over K."""
-        assert spec is not None
-        return lowerings.lower(self.rules(), self.plan(), spec, order)
-
-    def scaling(self, on_range: str) -> OverflowPolicy:
-        """The overflow policy whose powers of two scale the operands."""
-        return OverflowPolicy.SCALE_ROWS if self.scales_rows else OverflowPolicy(on_range)
-
-    def check_policy(self, on_range: OverflowPolicy) -> None:
-        if self.accumulator_format == "fp16" and on_range.scales:
-            self.refuse(f"on_range='{on_range}' brings products to 2^26, above what an fp16 accumulator holds")
-
-    def check_operand(self, X: Array, name: str, on_range: OverflowPolicy) -> None:
-        self.prepare(X, name, on_range)
-
-    def prepare(self, X: Array, name: str, on_range: str) -> Prepared:
-        """Scale operand "A" or "B" by its overflow policy and split it; entries that the policy refuses raise."""
-        return ranges.prepare(X, name, self.rules(), on_range, self.scaling(on_range), self.name)
-
-    def product(self, call: Call) -> Array:
-        assert call.lowering is not None
-        a, b = self.prepare(call.A, "A", call.on_range), self.prepare(call.B, "B", call.on_range)
-        T = lowerings.run(a.words, b.words, call.lowering, call.spec, call.device)
-        return ranges.patch(ranges.undo(T, a, b), call.A, call.B, a.special, b.special)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TwoWords(SplitScheme):
-    """A split into a high word h = round(x) and a residual r = round((x - h) · residual_scale).
-
-    In a product such as rh the first letter is A's word. The fields hold the values of most papers; a scheme restates
-    those in which it differs, and adds its own names for scale, steps and promotion.
-    """
-
-    word_format: ClassVar[FloatFormat] = FP16
-
-    high_rounding: str = choose.rounding("RNE", "rounding of the high part")
-    residual_rounding: str = choose.rounding("RNE", "rounding of the residual")
-    products: tuple[str, ...] | None = choose.products(("rh", "hr", "hh"), "hr")
-    accumulators: Literal["one", "band", "each"] = choose.accumulators("band")
-    combine_in: Literal["fp32", "fp64"] = choose.combine_in()
-
-    def rules(self) -> tuple[Word, ...]:
-        return self.words_of_scale(getattr(self, "residual_scale"))  # noqa: B009 (a field of most subclasses)
-
-    def words_of_scale(self, scale: float) -> tuple[Word, ...]:
-        """The two words."""
-        fmt = self.word_format
-        return Word("h", fmt, self.high_rounding), Word("r", fmt, self.residual_rounding, exponent_of(scale))
-
-    def sums(self, scale: float, step: int | str | None, promote: int | str | None) -> Plan:
-        """The plan of the products kept."""
-        pairs = words.pairs(self.kept(), "hr")
-        return Plan(pairs, exponent_of(scale), self.accumulators, step, promote, combine_in=self.combine_in)
-
-    def kept(self) -> tuple[str, ...]:
-        """The products kept, in the order run."""
-        return self.products or ()
-
-
-def exponent_of(scale: float) -> int:
-    """Binary exponent of a power of two."""
-    return int(np.frexp(scale)[1]) - 1
 
 
 # --- the registry

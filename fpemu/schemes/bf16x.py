@@ -20,8 +20,9 @@ from typing import Literal
 
 from fpemu.formats import BF16
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SplitScheme, exponent_of, register
+from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
+from fpemu.schemes.split_scheme import SplitScheme, exponent_of
 from fpemu.schemes.words import Plan, Word, pairs
 
 NINE = tuple(f"{i}{s - i}" for s in range(6, 1, -1) for i in range(3, 0, -1) if 1 <= s - i <= 3)

@@ -13,8 +13,9 @@ from typing import Literal
 
 from fpemu.formats import FP16
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SplitScheme, register
+from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
+from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.words import Plan, Word
 
 

@@ -22,8 +22,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import TwoWords, register
+from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
+from fpemu.schemes.split_scheme import TwoWords
 from fpemu.schemes.words import Plan, Word
 
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import TwoWords, register
+from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
+from fpemu.schemes.split_scheme import TwoWords
 from fpemu.schemes.words import Plan
 
 REFINED = {"both": ("rr", "hr", "rh", "hh"), "A": ("rh", "hh")}

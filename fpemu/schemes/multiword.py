@@ -23,8 +23,9 @@ from typing import ClassVar, Literal
 
 from fpemu import formats
 from fpemu.schemes import options as choose
-from fpemu.schemes.base import SplitScheme, exponent_of, register
+from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
+from fpemu.schemes.split_scheme import SplitScheme, exponent_of
 from fpemu.schemes.words import BIT_CUT, Plan, Word, pairs
 
 DIGITS = "1234"

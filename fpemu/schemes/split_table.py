@@ -11,7 +11,8 @@ from fpemu.arguments import checked, is_real, number, unwrapped
 from fpemu.errors import InputError, shown
 from fpemu.formats import FP32, FloatFormat
 from fpemu.schemes import words
-from fpemu.schemes.base import Scheme, SplitScheme, build
+from fpemu.schemes.base import Scheme, build
+from fpemu.schemes.split_scheme import SplitScheme
 
 
 @dataclass(frozen=True)

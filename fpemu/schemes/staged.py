@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 from fpemu.errors import entries
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges, strassen
-from fpemu.schemes.base import Call, TwoWords, register
+from fpemu.schemes.base import Call, register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.ranges import OverflowPolicy
+from fpemu.schemes.split_scheme import TwoWords
 from fpemu.schemes.words import Plan
 
 Array = NDArray[Any]

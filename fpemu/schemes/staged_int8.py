@@ -36,9 +36,10 @@ from fpemu.mma.gemm import chain
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges
-from fpemu.schemes.base import Call, SplitScheme, register
+from fpemu.schemes.base import Call, register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.ranges import OverflowPolicy
+from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.words import Plan, Word
 
 Array = NDArray[Any]

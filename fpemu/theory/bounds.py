@@ -27,10 +27,11 @@ from fpemu.arguments import checked
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import ranges, words
-from fpemu.schemes.base import Scheme, SplitScheme, build
+from fpemu.schemes.base import Scheme, build
 from fpemu.schemes.call import Policy
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.sgemm import Baseline
+from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.staged import Staged
 from fpemu.schemes.staged_int8 import StagedInt8
 from fpemu.schemes.words import Join, Product

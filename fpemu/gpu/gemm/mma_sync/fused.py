@@ -29,8 +29,9 @@ from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.runtime import device, properties
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec, catalog
-from fpemu.schemes.base import Scheme, SplitScheme
+from fpemu.schemes.base import Scheme
 from fpemu.schemes.lowering import Lowering
+from fpemu.schemes.split_scheme import SplitScheme
 
 _SIDE = 512  # of D, from which on words in memory pay
 _WORDS = np.dtype([("a", "<u8", (4,)), ("b", "<u8", (4,)), ("a_pitch", "<i8"), ("b_pitch", "<i8")])

@@ -24,7 +24,7 @@ from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.order import Run
-from fpemu.schemes.base import SplitScheme
+from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.words import Product
 
 PROBLEM = np.dtype(

@@ -19,15 +19,25 @@ from fpemu.gpu.gemm.splitting import KeptSplitter, Splitter
 from fpemu.gpu.gemm.wgmma import schedules, splits
 from fpemu.gpu.gemm.wgmma.schedules import SMALL, Schedule, Tile
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter
-from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.mma import KOrder, MmaSpec, catalog
-from fpemu.schemes.base import Scheme, SplitScheme
+from fpemu.schemes.base import Scheme
+from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.words import BALANCED
 
 _COLUMNS = {1: (32, 64, 128, 192, 256), 2: (32, 64, 128, 176, 192, 208), 3: (32, 64, 128)}  # by accumulators
 MIDDLE = 2**34  # from SMALL to here clusters cost more time in synchronisation than they save
+_NONFINITE_OPERAND = np.dtype(
+    [
+        *((name, "<u8") for name in ("x", "of")),
+        *((name, "<i8") for name in ("row_step", "k_step")),
+        *((name, "<u8") for name in ("special", "faults")),
+    ]
+)
+NONFINITE = np.dtype([("a", _NONFINITE_OPERAND), ("b", _NONFINITE_OPERAND)])
+"""The struct Nonfinite of ``kernels/hopper_nonfinite.cuh``"""
 _LONG = 2**12  # K from which slices of it are distributed over thread blocks, where D has few tiles
 _SHORTEST = 512  # least length in k of a slice
 _PARTIAL_SUMS = 2**26  # most bytes for the partial sums of slices
@@ -55,16 +65,16 @@ def kernel(
 
 
 def few_tiles(shape: tuple[int, int, int]) -> Tile | None:
-    """The tile for slices distributed over thread blocks; None: enough blocks have tiles without."""
-    M, N, _ = shape
+    """The tile for slices distributed over thread blocks; None: K is short, or enough blocks have tiles without."""
+    M, N, K = shape
     tile = Tile(min((c for c in (32, 64) if c >= N), default=128), cluster=1, rows=64 if M <= 64 else 128)
-    return tile if 4 * tile.count(M, N) <= multiprocessors() else None
+    return tile if K >= _LONG and 4 * tile.count(M, N) <= multiprocessors() else None
 
 
 def slice_length(shape: tuple[int, int, int], schedule: Schedule) -> int | None:
     """Length in k of the slices for which every multiprocessor has one, or at least `_SHORTEST`; None: no slices."""
     tile, (M, N, K) = few_tiles(shape), shape
-    if tile is None or schedule.rest or K < _LONG:
+    if tile is None or schedule.rest:
         return None
     return _up(max(_SHORTEST, -(-K * tile.count(M, N) // multiprocessors())), schedule.round)
 
@@ -91,6 +101,7 @@ class Hopper(Kernel):
     """A scheme of one or two fp16 words on wgmma."""
 
     recordable = True
+    patches = True
 
     def __init__(
         self, scheme: SplitScheme, spec: MmaSpec, order: KOrder | None, schedule: Schedule, tile: Tile
@@ -156,6 +167,7 @@ class Hopper(Kernel):
                 "group": tile.group,
             },
         )
+        nonfinite, tables = _nonfinite(a, b)
         sides = ((a, tile.rows), (b, tile.columns))
         maps = [splits.tiles(x, i, 2, height) for x, height in sides for i in range(len(x.words))]
         module, shared = _module(self.schedule, tile, bool(spread)), schedules.shared_bytes(tile)
@@ -167,16 +179,17 @@ class Hopper(Kernel):
             threads,
             np.stack(maps),
             task,
+            nonfinite,
             shared=shared,
             cluster=tile.cluster,
             overlap=a.rows * b.rows * K * batch < SMALL,
-            keep=(where, slices, a.words, b.words),
+            keep=(where, slices, a.words, b.words, tables),
         )
         if not spread:
             return [product]
         blocks = tiles * tile.rows * tile.columns // 256
         reduction = _reduction(tile).prepare(
-            "hopper_reduce", blocks, 256, task, np.int32(spread), overlap=True, keep=(where, slices)
+            "hopper_reduce", blocks, 256, task, nonfinite, np.int32(spread), overlap=True, keep=(where, slices, tables)
         )
         return [product, reduction]
 
@@ -184,7 +197,24 @@ class Hopper(Kernel):
 def _place(x: Prepared) -> Any:
     """The values of an operand that a launch depends on."""
     exponents = None if x.exponents is None else x.exponents.pointer
-    return x.source.shape, x.source.strides, tuple(w.pointer for w in x.words), x.pitch, exponents
+    place = x.source.pointer, x.source.shape, x.source.strides
+    nonfinite = () if x.special is None or x.faults is None else (x.special.pointer, x.faults.pointer)
+    return *place, tuple(w.pointer for w in x.words), x.pitch, exponents, nonfinite
+
+
+def _nonfinite(a: Prepared, b: Prepared) -> tuple[NDArray[Any], list[device.Buffer | None]]:
+    """The struct Nonfinite, all zero where special rows were not looked for, and the buffers that it points to."""
+    result = np.zeros(1, NONFINITE)
+    tables: list[device.Buffer | None] = []
+    if a.special is None or b.special is None:
+        return result, tables
+    for x in (a, b):
+        table = matrices.table(x.source) if x.source.count > 1 else None
+        row, k = x.steps
+        values = {"x": x.source, "of": table, "row_step": row, "k_step": k, "special": x.special, "faults": x.faults}
+        result[x.name.lower()] = record(_NONFINITE_OPERAND, values)
+        tables.append(table)
+    return result, tables
 
 
 def _where(A: Matrix, B: Matrix, D: Matrix, C: Matrix | None) -> NDArray[np.int64]:
