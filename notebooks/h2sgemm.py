@@ -8,24 +8,26 @@
 # ---
 
 # %% [markdown]
-# # H2SGEMM: scaling the residual, and the SGEMM it is compared with
+# # H2SGEMM: the scale of the residual, and the SGEMM of the comparison
 #
 # W. Xue et al., *H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units*, 2025 (arXiv:2507.23387). Two fp16 words
-# represent an fp32 number, the second one scaled by $2^{sb}$:
+# represent an fp32 number; the second word is scaled by $2^{sb}$:
 #
 # $$h = \mathrm{fp16}(x), \quad r = \mathrm{fp16}\bigl((x-h)\,2^{sb}\bigr), \qquad
 # AB \approx h_A h_B + 2^{-sb}\,(r_A h_B + h_A r_B).$$
 #
-# fp16 has normal numbers from $2^{-14}$ and none below $2^{-24}$. The unscaled residual of $x = 1.M \cdot 2^E$ is about
-# $2^{E-12}$: for small $x$ it *underflows*. The paper gives the probability (Eq. 3 to 5) and the safe $sb$ (Rules 1 and
-# 2, Eq. 6), recommends $sb = 12$, and adds the three products *term-wise*, smallest first.
+# The smallest normal fp16 number is $2^{-14}$, and the smallest subnormal one is $2^{-24}$. The unscaled residual of $x
+# = 1.M \cdot 2^E$ is about $2^{E-12}$, so it *underflows* for small $x$. The paper states the probability of this
+# underflow (Eq. 3 to 5) and a safe $sb$ (Rules 1 and 2, Eq. 6), and recommends $sb = 12$. It adds the three products
+# *term-wise*, smallest first.
 #
-# Two questions lead through this notebook. Which of the formulas are exact? All mantissas of an exponent can be
-# enumerated, so each formula is compared with a count. And is the result more accurate than SGEMM? That depends on the
-# summation order of SGEMM. The paper ran OpenBLAS on a Kunpeng 920, whose order is emulated here bit for bit.
+# The notebook answers two questions. Which of the formulas are exact? All significands of an exponent can be
+# enumerated, so each formula is compared with a count. Is the result more accurate than SGEMM? The answer depends on
+# the summation order of the SGEMM. The paper used OpenBLAS on a Kunpeng 920, whose order is emulated here bit for bit.
 #
-# The arithmetic of the Ascend 910A is not public: its model (16 products added exactly, one rounding to nearest) is
-# assumed. Error figures have 20 seeds a point; every verdict below is the ledger's, from the same data.
+# The arithmetic of the Ascend 910A is not public. Its model adds 16 products exactly and rounds once to nearest, which
+# is an assumption. Figures of errors have 20 seeds per point. All verdicts are the verdicts of the ledger, from the
+# same data.
 
 # %%
 # %matplotlib inline
@@ -72,7 +74,7 @@ def full(name):
 # %% [markdown]
 # ## The residual of a small number
 #
-# $\pi/512$ has the exponent $-8$. Unscaled, its residual is a subnormal fp16 number with few bits:
+# The number $\pi/512$ has the exponent $-8$. Its unscaled residual is a subnormal fp16 number with few bits:
 
 # %%
 print(format_split(np.pi / 512, "h2sgemm", sb=0), format_split(np.pi / 512, "h2sgemm", sb=12), sep="\n\n")
@@ -86,8 +88,9 @@ pd.Series(kept, name="bits kept").rename_axis("sb").to_frame().transpose()
 # %% [markdown]
 # ## Precision of five splits: Table 1
 #
-# Table 1 prints the bits that five methods lose: 2, 2, 1, 1 and about 1. It does not define the loss. Counted as places
-# of the 24-bit significand that the two words cannot hold, its numbers come out exactly, where nothing underflows:
+# Table 1 of the paper states the number of bits that five methods lose: 2, 2, 1, 1 and about 1. It does not define the
+# loss. If the loss is the number of places of the 24-bit significand that the two words cannot hold, all its numbers
+# are reproduced exactly where nothing underflows:
 
 # %%
 table1 = reproduce.committed("h2sgemm/table1")
@@ -100,16 +103,17 @@ stated = bits.xs("rounding as in the methods' papers", level="reading")
 assert list(stated[stated == "does not hold"].index.get_level_values("variant")) == ["Markidis", "EGEMM-TC"]
 
 # %% [markdown]
-# The second bit of Markidis and of Feng is lost by *truncation*, which Table 1 ascribes to them and their papers do
-# not. The larger difference is to the left of $E = -2$: unscaled residuals lose a bit per exponent, which the table
-# omits.
+# The second lost bit of Markidis' and of Feng's method is caused by *truncation*, which Table 1 assumes and the papers
+# of these methods do not state. A larger difference occurs for $E < -2$: an unscaled residual loses one bit per
+# exponent, which the table omits.
 #
-# ## How often? Equations 3 to 5, figure 2(a)
+# ## The probability of underflow: Equations 3 to 5, figure 2(a)
 #
-# Let the residual have the exponent $E - 12 - N$. Equation 3: $N = n$ and $h$ rounded down (T), or up (R), each with
-# probability $2^{-(n+2)}$, $0 \le n \le 11$. Equation 5 adds those $N$ with which the residual is below $2^{-14}$
-# ($P_{u+gu}$, underflow or gradual underflow) or below $2^{-24}$ ($P_u$). On the left, filled marks should sit in the
-# open ones; on the right, marks on lines.
+# Let the residual have the exponent $E - 12 - N$. Equation 3 states the probability $2^{-(n+2)}$, $0 \le n \le 11$,
+# both for $N = n$ with $h$ rounded down (T) and for $N = n$ with $h$ rounded up (R). Equation 5 sums the probabilities
+# of all $N$ with a residual below $2^{-14}$ ($P_{u+gu}$, underflow or gradual underflow) or below $2^{-24}$ ($P_u$). If
+# the equations are exact, the filled marks are inside the open marks on the left, and the marks are on the lines on the
+# right.
 
 # %%
 fig2a = reproduce.committed("h2sgemm/fig2a")
@@ -128,22 +132,23 @@ for row in normal:
 print(textwrap.fill(fig2a.finding, 115))
 
 # %% [markdown]
-# Equation 3 is exact, mantissa for mantissa, if $N$ is counted from the exponent of $x$; so is $P_{u+gu}$. But $P_u$ is
-# **twice what is lost**: a residual between $2^{-25}$ and $2^{-24}$ is below fp16's smallest number, and yet it does
-# not vanish, since rounding to nearest lifts it to $2^{-24}$. With the ties at $2^{-25}$ the sum becomes simple, for
-# $-13 \le E \le -2$:
+# Equation 3 is exact for every significand if $N$ is counted from the exponent of $x$, and so is $P_{u+gu}$. $P_u$ is
+# **twice the probability that the residual becomes zero**: a residual between $2^{-25}$ and $2^{-24}$ is smaller than
+# the smallest fp16 number, but rounding to nearest gives $2^{-24}$ and not zero. With the ties at $2^{-25}$ the sum
+# simplifies, for $-13 \le E \le -2$, to
 #
-# $$P_{\mathrm{gone}}(E) = \sum_{n=E+14}^{11} \bigl(P(n,T) + P(n,R)\bigr) + 2^{-12} = 2^{-(E+14)}
-# \qquad\text{and not}\qquad 2^{-(E+13)} - 2^{-13}.$$
+# $$P_{\mathrm{zero}}(E) = \sum_{n=E+14}^{11} \bigl(P(n,T) + P(n,R)\bigr) + 2^{-12} = 2^{-(E+14)}
+# \qquad\text{instead of}\qquad 2^{-(E+13)} - 2^{-13}.$$
 #
 # ## Rules 1 and 2 and Equation 6, figure 2(b)
 #
-# Rule 1: below $2^{-2}$ the residual must be scaled to keep 22 bits, below $2^{-12}$ the split fails. Rule 2: with
-# large numbers $sb$ may be 12 and not more. Equation 6, for numbers with exponents from $E_{\min}$ to $E_{\max}$,
+# Rule 1 states that below $2^{-2}$ the residual must be scaled to keep 22 bits, and that below $2^{-12}$ the unscaled
+# split fails. Rule 2 states that $sb$ is at most 12 for large numbers. For numbers with exponents from $E_{\min}$ to
+# $E_{\max}$, Equation 6 states
 #
 # $$-2 - E_{\min} \;\le\; sb \;\le\; 27 - E_{\max},$$
 #
-# leaves $sb = 12$ alone for all of fp16's normal range, $-14$ to $15$.
+# so $sb = 12$ is the only choice for the whole range of normal fp16 numbers, $E = -14$ to $15$.
 
 # %%
 fig2b = reproduce.committed("h2sgemm/fig2b")
@@ -156,9 +161,9 @@ assert list(bounds["eq6_upper"]) == list(bounds["remapped_range"]) == ["does not
 assert list(bounds["sb12_keeps_22_bits"]) == ["holds"]
 
 # %% [markdown]
-# The slopes are right. The lower bound is exact if 22 bits mean an error of at most $2^{E-23}$. The upper bound is too
-# high by one, because of ties: if $x$ lies midway between two fp16 numbers, $|x-h| = 2^{E-11}$, twice the residual that
-# the paper allows for. So **Rule 2 fails** at the one exponent where it matters:
+# The slopes of the bounds are correct. The lower bound is exact if 22 bits mean an error of at most $2^{E-23}$. The
+# upper bound is too large by one because of ties: if $x$ is midway between two fp16 numbers, $|x-h| = 2^{E-11}$, which
+# is twice the residual that the paper allows for. Therefore **Rule 2 fails** at the largest exponent:
 
 # %%
 x = 2.0**15 + 16
@@ -174,8 +179,8 @@ except fpemu.InputError as problem:
     print(problem)
 
 # %% [markdown]
-# Three of $2^{13}$ numbers with $E=15$ overflow, and `gemm` refuses them by default. $sb = 11$ has none. All pairs of
-# $E$ and $sb$ follow three lines:
+# Of $2^{13}$ numbers with $E=15$, three overflow with $sb = 12$, and `gemm` raises an error by default. With $sb = 11$
+# no number overflows. Three inequalities describe all pairs of $E$ and $sb$:
 
 # %%
 frame = fig2b.frame[fig2b.frame["exponent"].between(-14, 15)]
@@ -186,10 +191,11 @@ assert ((frame["r overflows"] == 0) == (slack <= 26)).all()
 print(f"{len(frame)} pairs of E and sb")
 
 # %% [markdown]
-# ## The plane of $sb$ and exponent
+# ## The error over $sb$ and the exponent
 #
-# The error of a product over both, for operands uniform up to $2^e$. Below the solid line Equation 6 says that bits are
-# lost, above the dashed one that a residual overflows (hatched). Stippled: within 5 % of the best.
+# The figure shows the error of a product over $sb$ and the exponent $e$ of operands uniform up to $2^e$. According to
+# Equation 6, bits are lost below the solid line, and residuals overflow above the dashed line (hatched). Stippled
+# settings are within 5 % of the smallest error.
 
 # %%
 plane = full("plane")
@@ -200,10 +206,11 @@ print(textwrap.fill(plane.finding, 115))
 assert (cases_of(plane, "sb12_robust") == "holds").all()
 
 # %% [markdown]
-# $sb = 12$ is near the best wherever Equation 6 allows it: the recommendation holds. The good region is wide, and
-# $sb = 12$ just passes between its two corners. At the left end *no* $sb$ helps; the cause follows below.
+# With $sb = 12$ the error is near the smallest error wherever Equation 6 permits it, so the recommendation holds. The
+# accurate region is wide, and $sb = 12$ passes just between its two corners. At the smallest exponents *no* $sb$ is
+# accurate; the cause follows below.
 #
-# ## A plane of your own
+# ## Maps of other schemes and other hardware
 #
 # On the command line,
 #
@@ -212,8 +219,8 @@ assert (cases_of(plane, "sb12_robust") == "holds").all()
 # fpemu sweep plane ozimmu --option slices=3:9 --inputs phi --parameter phi=0:4:0.5
 # ```
 #
-# and in Python, on a Hopper, with the main sum left in the accumulator and with *promotion* (added outside, to nearest,
-# every 64 products):
+# draw such maps. The next cell draws two maps in Python for a Hopper GPU: the main sum stays in the accumulator over
+# all of $K$, or is *promoted* (added outside the matrix unit, to nearest, every 64 products):
 
 # %%
 grid = sweep.Grid(
@@ -227,8 +234,10 @@ grid = sweep.Grid(
 )
 with sweep.Store() as results:
     frame = sweep.frame(sweep.run(grid, results=results)).rename(columns={"inputs.exponent": "e", "scheme.sb": "sb"})
-ways = {"never promoted": frame["scheme.promote"].isna(), "promoted every 64": frame["scheme.promote"] == 64}
-maps = {way: planes.plane(frame[where].to_dict("records"), "e", "sb", "relative_l2") for way, where in ways.items()}
+selections = {"never promoted": frame["scheme.promote"].isna(), "promoted every 64": frame["scheme.promote"] == 64}
+maps = {
+    label: planes.plane(frame[rows].to_dict("records"), "e", "sb", "relative_l2") for label, rows in selections.items()
+}
 with plotting.style():
     figure, axes = plotting.figure(2, height=2.7)
     for axis, one in zip(axes[0], maps.values(), strict=True):
@@ -251,14 +260,16 @@ assert subnormal < never / 1.5
 print(f"sb = 12, e = 0: {never:.1e} and {promoted:.1e}; e = -14, never promoted: {subnormal:.1e}")
 
 # %% [markdown]
-# The lines are where they were: they come from fp16, not from the hardware. The floor is the hardware's, and where it
-# is high, $sb$ matters less. A surprise on the left: at $e=-14$, where every $h$ is subnormal, the error is *below* the
-# floor. Such $h$ are multiples of $2^{-24}$ with few bits, so that their products leave the accumulator little to cut.
+# The bounds of Equation 6 are unchanged, because they follow from fp16 and not from the hardware. The smallest error
+# depends on the hardware; where it is larger, $sb$ has less effect. At $e=-14$ without promotion the error is *below*
+# the error at $e = 0$. All $h$ are subnormal there, so they are multiples of $2^{-24}$ with few bits, and the
+# truncation of the accumulator removes little from their products.
 #
 # ## Figure 8: the error over the exponent
 #
-# The paper claims that term-wise H2SGEMM surpasses SGEMM, that element-wise H2SGEMM matches it, and that both are worse
-# without scaling. Three SGEMMs stand in the figure. The errors of H2SGEMM lie between them.
+# The paper claims that term-wise H2SGEMM is more accurate than SGEMM, that element-wise H2SGEMM is as accurate as
+# SGEMM, and that both are less accurate without scaling. The figure has three SGEMMs with different summation orders,
+# and the errors of H2SGEMM are between their errors.
 
 # %%
 fig8 = full("fig8")
@@ -272,12 +283,12 @@ for reading, verdict in ((paper, "holds"), (chain, "holds"), (x86, "does not hol
     assert rows_where(against, "termwise_beats_sgemm", reading, "-20 to -16") == {"does not hold"}
 
 # %% [markdown]
-# **Against the paper's own baseline the main claim holds**: OpenBLAS's kernel for the Kunpeng 920 adds up to 1024
-# products in one chain, and its error exceeds that of the cube's blocks of 16. One chain over all of $k$ is worse
-# still. The Haswell kernel uses shorter panels, cuBLAS splits $k$ for a product as small as this one, and both are more
-# accurate than H2SGEMM. The claim is one about a baseline.
+# **The main claim holds for the paper's own baseline**: OpenBLAS's kernel for the Kunpeng 920 adds up to 1024 products
+# in one chain, and its error exceeds the error of the matrix unit (the cube), which rounds once per 16 products. One
+# chain over all of $k$ is less accurate still. The Haswell kernel uses shorter panels, and cuBLAS splits $k$ for this
+# small product; both are more accurate than H2SGEMM. The claim therefore requires the name of the SGEMM.
 #
-# HGEMM's error of $10^{-4}$ depends on the format of its result:
+# The claimed error of HGEMM, $10^{-4}$, depends on the format of its result:
 
 # %%
 half = cases_of(fig8, "hgemm_error")
@@ -285,15 +296,15 @@ assert rows_where(half, "hgemm_error", "fp16 result", "-4 to 0") == {"holds"}
 assert rows_where(half, "hgemm_error", "fp32 result", "[0,2^e], e = -4 to 0") == {"does not hold"}
 
 # %% [markdown]
-# With an fp16 result the order of $10^{-4}$ is met for both distributions: it is the rounding of the result. With an
-# fp32 result the error on non-negative data falls as $1/\sqrt{k}$, since the rounding errors of the operands average
-# out.
+# With an fp16 result the error has the order of $10^{-4}$ for both distributions, because of the rounding of the
+# result. With an fp32 result the error on non-negative data decreases as $1/\sqrt{k}$, because the rounding errors of
+# the operands average out.
 #
-# Below $2^{-14}$ the advantage over every SGEMM is gone. The next figure separates the parts of the error,
+# Below $2^{-14}$ H2SGEMM is less accurate than every SGEMM. The next figure separates the parts of the error,
 #
 # $$AB - D = \bigl[AB - (h+r)_A(h+r)_B\bigr] + r_A r_B + \bigl[\text{rounding of the sums}\bigr].$$
 #
-# Which dashed line is under the blue one?
+# A part whose dashed line coincides with the blue line explains the error.
 
 # %%
 underflow = full("underflow")
@@ -310,29 +321,29 @@ fourth = cases_of(underflow, "fourth_product_negligible")
 assert set(fourth) == {"holds", "does not hold"}
 
 # %% [markdown]
-# Below $2^{-14}$ the cause is not the range of $r$, which $sb$ could mend. It is $r_A r_B$, the product that Equation 7
-# calls negligible. Where $h$ is subnormal it has fewer than 11 bits, $r$ is no longer $2^{-11}$ of it, and with the
-# fourth product (circles) the error is back at the loss of the words.
+# Below $2^{-14}$ the cause is not the range of $r$, which $sb$ could extend. The cause is $r_A r_B$, the product that
+# Equation 7 calls negligible. A subnormal $h$ has fewer than 11 bits, so $r$ is larger than $2^{-11}$ of $h$. With the
+# fourth product (circles) the remaining error is the error of the words.
 #
-# A power of two for each matrix, undone at the end, does away with all of it:
+# If each matrix is scaled by one power of two, and the result is scaled back, the error disappears:
 
 # %%
 A, B = fpemu.inputs.operands("offset_symmetric", 32, 32, 1024, seed=0, exponent=-20)
 exact = fpemu.reference.matmul(A, B)
-found = {}
+scaled = {}
 for policy in ("raise", "scale"):
     D = fpemu.gemm(A, B, scheme="h2sgemm", hardware="ascend910a", on_range=policy)
-    found[policy] = fpemu.metrics.relative_l2(D, exact)
+    scaled[policy] = fpemu.metrics.relative_l2(D, exact)
 sgemm = fpemu.metrics.relative_l2(fpemu.gemm(A, B, scheme="sgemm"), exact)
-print(f"e = -20: as they are {found['raise']:.1e}, scaled {found['scale']:.1e}, SGEMM {sgemm:.1e}")
-assert found["raise"] > 100 * sgemm
-assert found["scale"] < sgemm
+print(f"e = -20: unscaled {scaled['raise']:.1e}, scaled {scaled['scale']:.1e}, SGEMM {sgemm:.1e}")
+assert scaled["raise"] > 100 * sgemm
+assert scaled["scale"] < sgemm
 
 # %% [markdown]
-# ## Figure 9: the sizes
+# ## Figure 9: the error over the sizes
 #
-# "As $k$ increases, term-wise H2SGEMM scales better than SGEMM or other variants." Panels (b) and (e) decide: does the
-# blue line stay below the black one?
+# The paper states: "As $k$ increases, term-wise H2SGEMM scales better than SGEMM or other variants." Panels (b) and (e)
+# test whether the blue line stays below the black line.
 
 # %%
 fig9 = full("fig9")
@@ -353,16 +364,18 @@ assert ratio.iloc[0] > 1 > ratio.iloc[-1]
 ratio.rename("OpenBLAS, Kunpeng 920 / term-wise").to_frame().transpose().round(2)
 
 # %% [markdown]
-# **It depends on the SGEMM again, and here the paper's own baseline wins.** H2SGEMM's main sum is one chain of $k/16$
-# roundings, so its error grows as $\sqrt{k}$, exactly like a chain of FMAs and four times lower. OpenBLAS rounds as
-# often as a chain up to $k = 1024$; beyond, it adds panels, and its error stays. The lines cross. Up to the length
-# where they do, term-wise is more accurate, and with all sizes equal up to 512 the claim holds for that reason.
+# **The verdict depends on the SGEMM, and for large $k$ the paper's own baseline is more accurate.** The main sum of
+# H2SGEMM is one chain with $k/16$ roundings. Its error grows as $\sqrt{k}$, like the error of a chain of FMAs, and is
+# four times smaller. OpenBLAS rounds as often as a chain up to $k = 1024$; for larger $k$ it adds panels, and its error
+# stays nearly constant. Up to the $k$ at which the lines cross, term-wise H2SGEMM is more accurate. For this reason the
+# claim holds if all sizes are equal and at most 512.
 #
-# ## Term-wise against element-wise, and both against SGEMM
+# ## Term-wise and element-wise accumulation
 #
-# Term-wise runs three chains and adds them at the end, smallest first; element-wise adds every block of every product
-# to one fp32 sum. The paper credits the order, the smaller terms before the larger, with the lead over SGEMM. That can
-# be tested: add the largest sum first (circle), and change the number of products that are rounded together (right).
+# Term-wise accumulation has three chains, which are added at the end, smallest first. Element-wise accumulation adds
+# every block of every product to one fp32 sum. The paper attributes the advantage over SGEMM to the order, with the
+# smaller terms before the larger ones. The figure tests this: the largest sum is added first (circles), and the number
+# of products with one rounding is varied (right).
 
 # %%
 termwise = full("termwise")
@@ -376,33 +389,35 @@ assert (reason["fewer_roundings_explain"] == "holds").all()
 assert (reason["single_products_explain"] == "holds").all()
 
 # %% [markdown]
-# The order of the three sums is **not** the reason: reversed, the error stays the same. The reason is the dotted line:
-# a cube that rounds once in $L$ products makes $k/L$ roundings in place of $k$, and $\sqrt{16} = 4$. With $L = 1$ no
-# advantage over a chain is left, and on a truncating GPU term-wise is worse than any SGEMM. Element-wise adds outside
-# three times per block of 16, 3 roundings where term-wise has 1 that matters:
+# The order of the three sums is **not** the cause: with the reverse order the error is the same. The dotted line shows
+# the cause: a unit that rounds once per $L$ products makes $k/L$ roundings instead of $k$, and $\sqrt{16} = 4$. With $L
+# = 1$ there is no advantage over a chain, and on a truncating GPU term-wise H2SGEMM is less accurate than every SGEMM.
+# Element-wise accumulation makes three roundings per block of 16 products outside the unit, and term-wise accumulation
+# makes one rounding of the main sum:
 
 # %%
 A, B = fpemu.inputs.operands("offset_symmetric", 64, 64, 4096, seed=0)
 exact = fpemu.reference.matmul(A, B)
-found = {}
+combined = {}
 for hardware in ("ascend910a", "hopper"):
     for combine in ("term-wise", "element-wise"):
         D = fpemu.gemm(A, B, scheme="h2sgemm", hardware=hardware, combine=combine)
-        found[combine, hardware] = fpemu.metrics.relative_l2(D, exact)
-ratio = found["element-wise", "ascend910a"] / found["term-wise", "ascend910a"]
+        combined[combine, hardware] = fpemu.metrics.relative_l2(D, exact)
+ratio = combined["element-wise", "ascend910a"] / combined["term-wise", "ascend910a"]
 print(f"element-wise / term-wise: {ratio:.2f}, and the root of 3 is {3**0.5:.2f}")
 assert 1.4 < ratio < 2.1
-assert found["element-wise", "hopper"] < found["term-wise", "hopper"] / 4
-pd.Series(found).unstack().map("{:.1e}".format)
+assert combined["element-wise", "hopper"] < combined["term-wise", "hopper"] / 4
+pd.Series(combined).unstack().map("{:.1e}".format)
 
 # %% [markdown]
-# On Hopper it is the other way round, and by more: element-wise starts every block from zero, so it never truncates a
-# long sum. The worse choice on an Ascend, if its cube is as assumed, is the better one there.
+# On Hopper element-wise accumulation is more accurate, by a larger factor: it starts every block from zero, so it does
+# not truncate a long sum. The less accurate choice on the Ascend, with the assumed arithmetic, is the more accurate
+# choice on Hopper.
 #
-# ## How often to promote
+# ## The promotion interval
 #
-# The chain of the main sum can be cut: *promotion* adds it outside, to nearest, every $P$ products. Between the two
-# extremes, every instruction and never, lies a best interval. Look for the bottom of each curve.
+# The chain of the main sum can be divided: *promotion* adds it to an outer sum, to nearest, every $P$ products. The
+# best interval is between the two extremes, one instruction and all of $k$, and is the minimum of each curve.
 
 # %%
 promotion = full("promotion")
@@ -411,19 +426,19 @@ promotion.figure()
 # %%
 print(textwrap.fill(promotion.finding, 115))
 means = promotion.frame[promotion.frame["promote"] > 0].groupby(["hardware", "inputs", "promote"])["error"].mean()
-best = means.groupby(["hardware", "inputs"]).idxmin().map(lambda found: found[2]).unstack()
+best = means.groupby(["hardware", "inputs"]).idxmin().map(lambda index: index[2]).unstack()
 assert (best.loc[["ampere", "hopper", "blackwell"]] <= 128).all().all()
 assert (best.loc[["cdna3", "ideal"]] >= 256).all().all()
 assert (cases_of(promotion, "promotion_beats_chain") == "holds").all()
 best.astype(int)
 
 # %% [markdown]
-# On hardware that rounds to nearest a chain of $P$ products makes $P/16$ roundings, and its error of about
-# $\sqrt{P/16}$ is averaged over $k/P$ chains; the outer sum adds $\sqrt{k/P}$, in the same unit:
+# On hardware that rounds to nearest a chain of $P$ products makes $P/16$ roundings. Its error is about $\sqrt{P/16}$
+# and is averaged over $k/P$ chains; the outer sum adds $\sqrt{k/P}$ in the same unit:
 #
-# $$\text{error}^2 \sim \frac{P^2}{16\,k} + \frac{k}{P}, \qquad\text{least at}\quad P = 2\,k^{2/3},$$
+# $$\text{error}^2 \sim \frac{P^2}{16\,k} + \frac{k}{P}, \qquad\text{smallest at}\quad P = 2\,k^{2/3}.$$
 #
-# 512 at $k = 4096$. Tested:
+# For $k = 4096$ the best interval is 512. The test:
 
 # %%
 grid = sweep.Grid(
@@ -445,20 +460,21 @@ assert ratio.between(0.8, 1.25).all()
 pd.DataFrame({"error / u": errors, "model, same at 512": model / model[512] * errors[512]}).transpose().round(2)
 
 # %% [markdown]
-# Truncation, whose loss is proportional to $P$, moves the best interval down to two to eight instructions.
+# On truncating hardware the error of a chain is proportional to $P$, so the best interval is shorter: two to eight
+# instructions.
 #
 # ## What was learnt
 #
-# * **Formulas.** Table 1's bits, Equation 3 and $P_{u+gu}$ are exact; $P_u$ is twice the share that is lost. Equation 6
-#   holds with the upper bound $26 - E_{\max}$: $sb = 12$ is a good choice, but not for numbers of $2^{15}$ and more,
-#   and $sb = 11$ is safe there.
+# * **Formulas.** Table 1's bits, Equation 3 and $P_{u+gu}$ are exact; $P_u$ is twice the probability that the residual
+#   becomes zero. Equation 6 holds with the upper bound $26 - E_{\max}$: $sb = 12$ is a good choice for numbers below
+#   $2^{15}$, and $sb = 11$ is safe for all fp16 exponents.
 # * **Accuracy.** At $k = 2816$ term-wise H2SGEMM is more accurate than the paper's OpenBLAS, and less accurate than the
-#   same library on an x86 processor or cuBLAS. "More accurate than SGEMM" needs the name of the SGEMM.
-# * **Growth.** H2SGEMM's error grows as that of a chain. Libraries that add panels of $k$ overtake it; promotion is the
-#   same remedy on the matrix unit.
-# * **Cause.** The lead over one chain comes from rounding once in 16 products and not from the order of the three sums.
-#   On truncating hardware there is no lead without promotion.
-# * **Range.** Operands below $2^{-14}$ need the fourth product, or a scale per matrix (`on_range="scale"`).
+#   same library on an x86 processor and than cuBLAS. "More accurate than SGEMM" requires the name of the SGEMM.
+# * **Growth.** The error of H2SGEMM grows like the error of one chain. Libraries that add panels of $k$ are more
+#   accurate for large $k$; promotion has the same effect on the matrix unit.
+# * **Cause.** The advantage over one chain is the single rounding per 16 products, and not the order of the three sums.
+#   On truncating hardware there is no advantage without promotion.
+# * **Range.** Operands below $2^{-14}$ require the fourth product, or a scale for each matrix (`on_range="scale"`).
 #
-# Next: [legemm](legemm.ipynb) for the split itself, [magma](magma.ipynb) for the truncation, and [tsm2](tsm2.ipynb) for
-# the orders of a long sum.
+# Next: [legemm](legemm.ipynb) analyses the split, [magma](magma.ipynb) the truncation, and [tsm2](tsm2.ipynb) the
+# orders of a long sum.
