@@ -115,9 +115,12 @@ class Kernel(ABC):
         Its order over K, but for the promotions that are the scheme's own.
     recordable : bool
         Whether `prepare_operands` and `multiply` only queue launches and fills, whatever the operands' addresses.
+    patches : bool
+        Whether `multiply` writes the outputs that depend on NaN and Inf too.
     """
 
     recordable: ClassVar[bool] = False
+    patches: ClassVar[bool] = False
     name: str
     scheme: Scheme
     spec: MmaSpec | None

@@ -196,7 +196,8 @@ def _record(
             split = len(steps.steps)
             a, b, scalars = ready["A"], ready["B"], (call.alpha, call.beta)
             kernel.multiply(a, b, placed["D"], *scalars, placed["C"])
-            if policy != OverflowPolicy.RAISE and a.special is not None and b.special is not None:
+            patched = kernel.patches or policy == OverflowPolicy.RAISE
+            if not patched and a.special is not None and b.special is not None:
                 patching.patch(a, b, placed["D"], *scalars, placed["C"], scheme.nan_code(kernel.spec))
         return first, Product(Sequence(steps, split), *shared)
     except NotRecordableError:

@@ -19,6 +19,7 @@
 //   SPREAD             the slices of an output tile are tiles of the grid: each is stored, and hopper_reduce.cu adds them
 #include "hopper.cuh"
 #include "hopper_epilogue.cuh"
+#include "hopper_nonfinite.cuh"
 #include "pipeline.cuh"
 
 constexpr int WORDS = Config::WORDS, STAGES = Config::STAGES, CLUSTER = Config::CLUSTER;
@@ -254,7 +255,8 @@ FPEMU_FUNCTION void add_slice(float4* partial_sums, float (&total)[ACCUMULATORS]
 }
 
 extern "C" __global__ void __launch_bounds__(128 * (1 + WARPGROUPS), 1)
-    hopper_gemm(const __grid_constant__ Maps maps, const __grid_constant__ Task task) {
+    hopper_gemm(const __grid_constant__ Maps maps, const __grid_constant__ Task task,
+                const __grid_constant__ Nonfinite nonfinite) {
   extern __shared__ u8 shared[];
   __shared__ alignas(8) u64 barriers[2 * STAGES];
   __shared__ alignas(16) int exponents[WARPGROUPS][TILE_N];
@@ -278,6 +280,7 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + WARPGROUPS), 1)
     if (WARPGROUPS == 2) raise_registers<MATH_REGISTERS>();
     Consumer consumer{ring, Ring::Position::of_consumer(), warpgroup - 1, lane};
     if (!CORRECTS && consumer.warpgroup == 1) pass_turn(consumer.warpgroup);
+    const bool patches = nonfinite.any();
     for (int index = Scheduler::first(); index < Work::count(task); index += Scheduler::stride()) {
       const Work work(task, index, rank);
       const WarpgroupTile output(task, work.tile.m + consumer.warpgroup * 64, work.tile.n, work.tile.batch);
@@ -296,6 +299,10 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + WARPGROUPS), 1)
       }
       if (SPREAD) continue;
       store(task, output, total, powers, threadIdx.x % 128, exponents[consumer.warpgroup], 3 + consumer.warpgroup);
+      if (patches) {
+        named_sync(3 + consumer.warpgroup, 128);
+        store_nonfinite<TILE_N>(task, nonfinite, output, threadIdx.x % 128);
+      }
     }
   }
   if (CLUSTER > 1) {  // no thread block exits while another may still write to its shared memory

@@ -3,14 +3,14 @@
 // Before this text, struct Config: TILE_M and TILE_N of hopper_gemm.cu. Its partial sums lie tile after tile, slice after
 // slice, in the order of the registers that wgmma leaves them in.
 #include "hopper.cuh"
-#include "hopper_epilogue.cuh"
+#include "hopper_nonfinite.cuh"
 #include "pipeline.cuh"
 
 constexpr int TILE_M = Config::TILE_M, TILE_N = Config::TILE_N, TILE = TILE_M * TILE_N, AHEAD = 16;
 
 // One thread for each entry of each tile.
 extern "C" __global__ void __launch_bounds__(256)
-    hopper_reduce(const __grid_constant__ Task task, const int slices) {
+    hopper_reduce(const __grid_constant__ Task task, const __grid_constant__ Nonfinite nonfinite, const int slices) {
   grid_release();
   grid_wait();
   const int number = blockIdx.x / (TILE / 256), place = blockIdx.x % (TILE / 256) * 256 + threadIdx.x;
@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(256)
   int exponent = 0;
   if (task.row_exponents) exponent += task.row_exponents[tile.where.a * task.M + row];
   if (task.column_exponents) exponent += task.column_exponents[tile.where.b * task.N + column];
-  const Result& to = task.out;
-  const float* c = to.c ? to.c + tile.where.c + row * to.c_row + column * to.c_column : nullptr;
-  to.d[tile.where.d + row * to.d_row + column] = finished(times_power_of_two(total, -exponent), to.scaling, c);
+  total = times_power_of_two(total, -exponent);
+  if (nonfinite.any()) nonfinite_sum(task, nonfinite, tile.where, row, column, total);
+  store_output(task, tile.where, row, column, total);
 }

@@ -1,26 +1,8 @@
-// Write the outputs that depend on a NaN or an Inf, with SGEMM's values: see fpemu.schemes.ranges.patch.
-//
-// Such an output is NaN or infinite, by the signs of the entries alone: a product of an Inf and a zero, a product with a
-// NaN, and infinities of both signs make it NaN; otherwise it is the infinity of the products. That holds in every
-// order of addition. The kernel writes no outputs of other rows and columns.
+// Write the outputs that depend on a NaN or an Inf, with SGEMM's values (nonfinite.cuh), and no others.
 #include "dependent_launch.cuh"
-#include "epilogue.cuh"
+#include "nonfinite.cuh"
 
 constexpr int SIDE = 16;
-enum { MADE_NAN = 1, MADE_PLUS = 2, MADE_MINUS = 4 };
-
-FPEMU_FUNCTION bool is_nonfinite(float x) { return !(x - x == 0); }
-
-FPEMU_FUNCTION int product_of(float x, float y) {
-  if (!is_nonfinite(x) && !is_nonfinite(y)) return 0;
-  const float p = (is_nonfinite(x) || x == 0 ? x
-                   : x < 0                   ? -1.0f
-                                             : 1.0f) *
-                  (is_nonfinite(y) || y == 0 ? y
-                   : y < 0                   ? -1.0f
-                                             : 1.0f);
-  return p != p ? MADE_NAN : p > 0 ? MADE_PLUS : MADE_MINUS;
-}
 
 struct Side {
   const float* x;
@@ -61,10 +43,7 @@ extern "C" __global__ void __launch_bounds__(256)
       __syncthreads();
     }
     if (!affected) continue;
-    const u32 code = (outcome & MADE_NAN) || (outcome & 6) == 6 ? 0x7FFFFFFF
-                     : outcome & MADE_MINUS                     ? 0xFF800000
-                                                                : 0x7F800000;
     const float* c = C ? C + c_of[p] + row * c_row + column * c_column : nullptr;
-    D[d_of[p] + row * d_row + column] = finished(fp32_of(code), scaling, c);
+    D[d_of[p] + row * d_row + column] = finished(fp32_of(code_of(outcome)), scaling, c);
   }
 }
