@@ -65,8 +65,8 @@ for gpu in GPUS:
 #
 # ## fp16 accumulation: the number of roundings
 #
-# A tensor core adds a block of $L$ products with additional bits and rounds the sum once to nearest in fp16, so a
-# chain has $k/L$ roundings. Each rounding error is at most half a unit in the last place (ulp) of the running sum $c_t$. If
+# A tensor core adds a block of $L$ products with additional bits and rounds the sum once to nearest in fp16, so a chain
+# has $k/L$ roundings. Each rounding error is at most half a unit in the last place (ulp) of the running sum $c_t$. If
 # these errors are uniformly distributed and independent, the relative error is
 #
 # $$\Bigl(\frac{\text{error}}{\text{result}}\Bigr)^2 \approx \frac{1}{12}\,
