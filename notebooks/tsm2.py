@@ -8,18 +8,22 @@
 # ---
 
 # %% [markdown]
-# # TSM2: one chain of FMAs over a long $k$
+# # TSM2 and ISM2: the error of one chain of FMAs over a long $k$
 #
 # C. Rivera et al., *ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs*, 2020. TSM2 multiplies a
-# large matrix, $k$ in the ten thousands, by a tall and skinny one, $n \le 16$; ISM2 a tall and skinny one by a small
-# one. The kernels are about bandwidth: who loads which tile when. In all of them each entry of $C$ belongs to one
-# thread,
+# large matrix with $k$ in the ten thousands by a tall and skinny matrix with $n \le 16$. ISM2 multiplies a tall and
+# skinny matrix by a small one. The kernels are designed for bandwidth, by the order in which threads load tiles. In all
+# of them one thread computes each entry of $C$,
 #
-# $$c_{ij} \leftarrow \mathrm{fl}(c_{ij} + a_{ik} b_{kj}), \qquad k = 1, 2, \dots$$
+# $$c_{ij} \leftarrow \mathrm{fl}(c_{ij} + a_{ik} b_{kj}), \qquad k = 1, 2, \dots,$$
 #
-# a chain of fused multiply-adds (FMAs) in fp32 or fp64. So the bits do not depend on the tiles, and the error is that
-# of recursive summation with $k$ terms, for which every textbook has the bound $k\,u$. The paper states no errors; the
-# data below are those of the ledger, 20 seeds at every point.
+# a chain of fused multiply-adds (FMAs) in fp32 or fp64. The bits therefore do not depend on the tiles, and the error is
+# the error of recursive summation of $k$ terms, with the textbook bound $k\,u$ for the unit roundoff $u$. The paper
+# states no errors.
+#
+# The argument of this notebook: on these operands the error grows as $\sqrt{k}$ and not as $k$. Growth with $k$
+# requires errors of one sign, as in an accumulator that stops growing or truncates. The data are the data of the
+# ledger, with 20 seeds at every point.
 
 # %%
 # %matplotlib inline
@@ -37,9 +41,10 @@ from fpemu import plotting, reproduce, simt, sweep
 U = 2.0**-24  # unit roundoff of fp32
 
 # %% [markdown]
-# ## The tiles do not matter
+# ## Tiles have no effect
 #
-# Ten rows of $k = 5000$; whole, in tiles of $C$, and in tiles over $k$ that go on with the accumulator:
+# Ten rows with $k = 5000$ are computed at once, in tiles of $C$, and in tiles over $k$ that continue with the
+# accumulator:
 
 # %%
 A, B = fpemu.inputs.operands("tsm2", 10, 8, 5000, seed=0)
@@ -53,16 +58,17 @@ assert (along == whole).all()
 print(f"{whole.size} entries, the same bits three times: {fpemu.FP32.encode(whole[0, 0]):08X} ...")
 
 # %% [markdown]
-# ## What to expect
+# ## The expected error
 #
-# Step $t$ rounds the sum $c_t$, by up to half a unit in its last place. If these errors are uniform and independent,
-# their variances add up:
+# Step $t$ rounds the sum $c_t$ with an error of at most half a unit in the last place (ulp). If these errors are
+# uniformly distributed and independent, their variances add up:
 #
 # $$\frac{\text{error}}{\text{result}} \approx
 # \sqrt{\frac{1}{12}\,\frac{\sum_t \mathrm{E}\,\mathrm{ulp}(c_t)^2}{\mathrm{E}\,c_k^2}} \;\sim\; \sqrt{k}\,u .$$
 #
-# For positive data $c_t \approx t/4$, for zero-mean data $c_t$ is normal with variance $t/9$. In both the ulp grows
-# with the sum, and the sum over $t$ grows by one power of $k$ more than $c_k^2$ does: $\sqrt{k}$, whatever the mean.
+# For positive data $c_t \approx t/4$, and for zero-mean data $c_t$ is normally distributed with the variance $t/9$. In
+# both cases the ulp grows with the sum, and the sum over $t$ grows by one power of $k$ faster than $c_k^2$. The error
+# therefore grows as $\sqrt{k}$ for either mean.
 
 # %%
 normal = ndtri((np.arange(301) + 0.5) / 301)
@@ -91,13 +97,14 @@ assert (table.loc["positive", "measured / u"] < table.loc["zero mean", "measured
 table.unstack("K").map("{:.2f}".format)
 
 # %% [markdown]
-# Positive data are a little *better* than zero-mean data, since nothing cancels in the result. There is no growth with
-# $k$ itself: that takes errors of one sign, and rounding to nearest has none.
+# The error of positive data is slightly *smaller* than the error of zero-mean data, because the terms of the result do
+# not cancel. The error does not grow as $k$: that requires rounding errors of one sign, and rounding to nearest has
+# errors of both signs.
 #
-# ## Over the paper's range
+# ## The errors over the paper's range
 #
-# The page computes both formats and the largest error too. Markers should lie on the black line; the dashed one is the
-# bound.
+# The figure shows both formats and also the largest error. The markers agree with the model (black line); the dashed
+# line is the bound.
 
 # %%
 accuracy = reproduce.committed("tsm2/accuracy", "full")
@@ -114,14 +121,14 @@ chain = frame[(frame["format"] == "fp32") & (frame["k"] >= 16)].groupby("k")["re
 assert (chain / U / chain.index**0.5).between(0.2, 0.3).all()
 
 # %% [markdown]
-# In ISM2's range, $k \le 16$, the model is a little too large: the sums spread over several binades, and it knows their
-# mean only. In units of its own $u$ fp64 behaves as fp32 does.
+# In ISM2's range, $k \le 16$, the model is slightly too large, because the sums extend over several binades and the
+# model uses only their mean. In units of its unit roundoff, fp64 has the same errors as fp32.
 #
-# ## When growth with $k$ does come
+# ## Growth with $k$
 #
-# The roundings are independent as long as products are not small against an ulp of the sum. At $c = 2^p$, $p$ the bits
-# of the format, half an ulp is 1, and no product of numbers in $[0, 1)$ changes it: the chain *stands still*. In fp32
-# that needs $k > 2^{26}$. In fp16 it can be watched:
+# The rounding errors are independent as long as the products are not small compared with an ulp of the sum. At $c =
+# 2^p$, where $p$ is the number of bits of the format, half an ulp is 1, and no product of numbers in $[0, 1)$ changes
+# the sum: the chain *stops growing*. In fp32 this requires $k > 2^{26}$; in fp16 it occurs for small $k$:
 
 # %%
 X, Y = fpemu.inputs.operands("tsm2", 8, 8, 2**15, seed=0, dtype="fp16")
@@ -133,17 +140,18 @@ assert loss[2**15] > 0.7
 loss.map("{:+.1%}".format).rename_axis("k").to_frame("lost on average").transpose()
 
 # %% [markdown]
-# All entries end at $2^{11}$, and from there the relative error goes to 1.
+# All entries end at $2^{11}$, and from there on the relative error approaches 1.
 #
-# ## Orders: shorter chains
+# ## Shorter chains by split-K
 #
-# Cut $k$ into blocks of $b$, each a chain from zero, and add the $k/b$ sums. A block's error is about $\sqrt{b}\,u$ of
-# the block, and $k/b$ independent ones average to $b/\sqrt{k}$; a chain over the sums adds $\sqrt{k/b}$:
+# Divide $k$ into blocks of $b$, compute each block as a chain from zero, and add the $k/b$ sums. The error of a block
+# is about $\sqrt{b}\,u$ relative to the block, and the average over $k/b$ independent blocks is $b/\sqrt{k}$. A chain
+# over the sums adds $\sqrt{k/b}$:
 #
 # $$\Bigl(\frac{\text{error}}{\text{const}\cdot u}\Bigr)^2 \approx \frac{b^2}{k} + \frac{k}{b},
-# \qquad\text{least at}\quad b = (k^2/2)^{1/3},$$
+# \qquad\text{smallest at}\quad b = (k^2/2)^{1/3}.$$
 #
-# which is 512 for $k = 2^{14}$, and not $\sqrt{k} = 128$, where the worst-case bound $b + k/b$ has its minimum.
+# For $k = 2^{14}$ the best block length is 512. The worst-case bound $b + k/b$ is smallest at $\sqrt{k} = 128$.
 
 # %%
 k, blocks = 2**14, [2**i for i in range(5, 14)]
@@ -183,14 +191,14 @@ print(f"one chain {chain:.1f} u; best blocks, b = {inner.idxmin()}: {inner.min()
 print(f"pairwise, b = 32: {errors['pairwise', 32]:.2f} u")
 
 # %% [markdown]
-# The best blocks take away more than a factor of eight, for $k/b$ more additions. Joined pairwise there is no best
-# length: the shorter the blocks the better, and the error falls below $u$. (What that costs in a kernel, a second
-# register or more, we have not timed.)
+# The best block length reduces the error by more than a factor of eight, for $k/b$ more additions. With pairwise
+# addition of the sums, the error decreases with the block length, below $u$ for short blocks. The cost in a kernel, at
+# least a second register, was not measured.
 #
-# ## Against split schemes on tensor cores
+# ## Comparison with split schemes on tensor cores
 #
-# The same positive data in schemes that compute fp32 products from fp16 or bf16 words, beside the chain (black
-# squares). Staged accumulation is a scheme of this project.
+# The figure shows the same positive data in schemes that compute fp32 products from fp16 or bf16 words, and the chain
+# of FMAs (black squares). Staged accumulation is a scheme of this project.
 
 # %%
 chains = reproduce.committed("tsm2/chains", "full")
@@ -213,10 +221,11 @@ for gpu in ("ampere", "hopper"):
 (last / U).rename_axis("error / u").map("{:.1f}".format).transpose()
 
 # %% [markdown]
-# The accumulator decides, not the bits of the words. The errors of schemes that leave the main sum in the accumulator
-# (Markidis, LE-GEMM, and bf16x9 for all its nine products) grow as $k$, and end more than fifty times above the plain
-# chain. Those of schemes that add outside (Ootomo's, after every instruction; staged, after 64) grow as $\sqrt{k}$ at
-# most, and end below it. The signs of the errors show the cause of the growth:
+# The accumulator determines the error, and not the number of bits of the words. The errors of schemes that accumulate
+# the main sum over all of $k$ in the tensor core (Markidis, LE-GEMM, and bf16x9 for all nine products) grow as $k$, and
+# end more than fifty times above the chain. The errors of schemes that add outside (Ootomo's after every instruction,
+# staged after 64 products) grow as $\sqrt{k}$ or more slowly, and end below the chain. The signs of the errors show the
+# cause:
 
 # %%
 X, Y = fpemu.inputs.operands("tsm2", 16, 16, 2**14, seed=1)
@@ -234,15 +243,15 @@ assert -20 < low.loc["mean error / u", "staged"] < -1
 low.map("{:.2f}".format)
 
 # %% [markdown]
-# Every single entry is too small where the accumulator truncates, and about half of them elsewhere. Staged keeps a
-# small bias, that of 64 products.
+# Every entry is too small if the accumulator truncates over all of $k$, and about half of the entries are too small for
+# SGEMM and Ootomo's scheme. Staged accumulation has the small bias of 64 products.
 
 # %% [markdown]
 # ## The paper's formulas
 #
-# The speeds of the paper belong to four other GPUs. Its formulas can be judged anywhere: the thresholds of $t_2$, the
-# parameters that Algorithm 5 returns, and the loads of its loops, which are executed here and counted. Verdicts as in
-# the ledger:
+# The speeds of the paper belong to four other GPUs, but its formulas can be tested on any machine: the thresholds of
+# $t_2$, the parameters of Algorithm 5, and the loads of the loops, which are executed and counted here. The verdicts
+# are the verdicts of the ledger:
 
 # %%
 formulas = [one for page in ("parameters", "loads") for one in reproduce.committed(f"tsm2/{page}").judgements]
@@ -260,18 +269,20 @@ with pd.option_context("display.max_colwidth", None):
     )
 
 # %% [markdown]
-# The thresholds follow from the printed equation, which counts a multiply-add as one operation against peaks that count
-# two. As printed, Algorithm 5 returns none of the published parameters; with consistent units it returns those of the
-# K40c, for loads of at most 400 cycles, and those of the M40. The parameters of the P100 follow from neither form.
+# The thresholds follow from the printed equation, which counts a multiply-add as one operation and uses peaks that
+# count two. Algorithm 5 as printed returns none of the published parameters. With consistent units it returns the
+# parameters of the K40c, for loads of at most 400 cycles, and of the M40. The parameters of the P100 follow from
+# neither form.
 #
 # ## What was learnt
 #
-# * The error of a chain of FMAs is $0.2$ to $0.3\,\sqrt{k}\,u$ on positive data: far below $k\,u$, and $\sqrt{k}$ with
-#   either kind of data. Growth with $k$ appears only where the sum stands still, or where a unit truncates.
-# * Blocks of $(k^2/2)^{1/3}$, or short blocks joined pairwise, are accuracy for few additions.
-# * The error of a scheme on long sums depends on where its accumulator is rounded, and how, more than on its split.
-# * A performance model is worth a check of its units: the published thresholds are twice the $t_2$ at which computing
-#   and loading take equally long.
+# * The error of a chain of FMAs is $0.2$ to $0.3\,\sqrt{k}\,u$ on positive data, far below the bound $k\,u$, and
+#   proportional to $\sqrt{k}$ for zero-mean data too. Growth with $k$ requires a sum that stops growing, or a unit that
+#   truncates.
+# * Blocks of $(k^2/2)^{1/3}$, or short blocks with pairwise addition, reduce the error at the cost of few additions.
+# * The error of a scheme on long sums depends more on the rounding of its accumulator than on its split.
+# * A performance model requires consistent units: the published thresholds are twice the $t_2$ at which computation and
+#   loads take equally long.
 #
-# Next: [magma](magma.ipynb) derives the truncation's bias, [legemm](legemm.ipynb) compares splits,
-# [dgemm_tc](dgemm_tc.ipynb) has no rounding errors at all.
+# Next: [magma](magma.ipynb) derives the bias of truncation, [legemm](legemm.ipynb) compares splits, and
+# [dgemm_tc](dgemm_tc.ipynb) avoids rounding errors in the products.
