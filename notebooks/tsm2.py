@@ -171,8 +171,8 @@ errors = frame.groupby(["join", "order.split"])["relative_l2"].mean() / U
 chain = errors["ascending", k]
 with plotting.style():
     figure, axes = plotting.figure(1, width=plotting.SINGLE, height=2.9)
-    axes[0, 0].plot([*blocks, k], errors["ascending"], **plotting.HARDWARE["volta"].line(label="joined in order"))
-    axes[0, 0].plot(blocks, errors["pairwise"], **plotting.HARDWARE["ascend910a"].line(label="joined pairwise"))
+    axes[0, 0].plot([*blocks, k], errors["ascending"], **plotting.HARDWARE["volta"].line(label="ascending sums"))
+    axes[0, 0].plot(blocks, errors["pairwise"], **plotting.HARDWARE["ascend910a"].line(label="pairwise sums"))
     model = chain / np.sqrt(k + 1) * np.sqrt(np.array(blocks) ** 2 / k + k / np.array(blocks))
     axes[0, 0].plot(blocks, model, color=plotting.BLACK, linewidth=0.9, label="model")
     axes[0, 0].set_xscale("log", base=2)
