@@ -274,6 +274,7 @@ def _sources(implementation: Implementation, shape: tuple[int, int, int]) -> lis
     from fpemu.gpu.gemm import splitting
     from fpemu.gpu.gemm.mma_sync import fused, general
     from fpemu.gpu.gemm.wgmma import schedules, splits, staged_int8, strassen, words
+    from fpemu.schemes.words import of_operand
 
     product_kernel: Any = kernel(scheme(implementation), implementation.hints, shape)
     texts = []
@@ -289,5 +290,6 @@ def _sources(implementation: Implementation, shape: tuple[int, int, int]) -> lis
         A, B = (Matrix(1 << 20, np.dtype(np.float32), size, (size[1], 1)) for size in ((M, K), (K, N)))
         scaled = bool(getattr(product_kernel.scheme, "scales_rows", False))
         text = product_kernel.source((general.layout(A, "A"), general.layout(B, "B")), scaled, False)
-        return [text, splitting.source(product_kernel.scheme.rules())]
+        rules = {of_operand(product_kernel.scheme.rules(), name) for name in "AB"}
+        return [text, *map(splitting.source, rules)]
     return [*texts, *(kind.source() for kind in splits.KINDS.values())]

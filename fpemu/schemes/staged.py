@@ -10,13 +10,27 @@ No paper; the order is that of a Hopper kernel (wgmma, stages of 64) whose resul
 
 The corrections enter while the accumulator is small, so that they add next to nothing to its truncation.
 
+With `high_rounding="balanced"` the high words bracket the numbers:
+
+    h of A = RZ16(a · s)        h of B = b · s rounded away from zero to 11 significant bits (RNE16 of that, subnormal)
+
+The residuals then have the sign of a and the opposite sign of b, and the omitted product r_A r_B has the opposite sign
+of a b. Its omission makes up for a part of what the truncating accumulator loses, which always has the sign of a b.
+The price is a bit of the residual: |x s - h| < 2^-10 |x s| instead of 2^-11 |x s| has up to 13 bits instead of 12, of
+which r keeps 11. So h + r differs from x s by at most 2^-22 |x s| instead of 2^-23 |x s|. Relative L2 errors of
+emulated products on an H200, K = 512, 1024, 2048, 4096, in units of 1e-7:
+
+    uniform in [0, 1]     to nearest 1.88, 1.91, 1.99, 2.11    balanced 0.88, 0.95, 1.12, 1.31
+    uniform in [-1, 1]    to nearest 1.34, 1.48, 1.67, 1.91    balanced 1.62, 1.73, 1.84, 2.09
+
 With `levels`, the operands are quartered so many times and `fpemu.schemes.strassen` replaces eight products of blocks
 by seven: 21/8 or 147/64 products of words instead of three. The bound below then holds for the products of blocks only:
 no bound relative to |A||B| exists, and the range is |x| < 2^124 (two levels: 2^121).
 
 Range: all of fp32, whatever the range policy. Entries below 2^-15 of their row's (column's) largest lose bits of r: an
 absolute error of at most 2^-25 / s, about 2^-38 of the largest.
-Error: |D - AB| <= (3·2^-22 + (K/stage) 2^-24 + 3 (stage/L) eps) |A||B|.
+Error: |D - AB| <= (3·2^-22 + (K/stage) 2^-24 + 3 (stage/L) eps) |A||B|; balanced: 2^-19 in place of 3·2^-22, with 2^-21
+for the split of each operand and 2^-20 for the omitted product.
 """
 
 from __future__ import annotations
@@ -42,7 +56,7 @@ Array = NDArray[Any]
 @register
 @dataclass(frozen=True, kw_only=True)
 class Staged(TwoWords):
-    """Three products in one accumulator that restarts every stage."""
+    """Three products in one accumulator that restarts every stage, and Strassen's algorithm around them."""
 
     scales_rows: ClassVar[bool] = True
     promote_option: ClassVar[str] = "stage"

@@ -26,6 +26,7 @@ from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
 from fpemu.schemes import ErrorFree, Scheme, SplitScheme
+from fpemu.schemes.words import of_operand
 from fpemu.verify.cases import LAYOUTS, Case, Draw, arrange, codes
 from fpemu.verify.records import Outcome, Record
 from fpemu.verify.suite import Computed, ProductSuite, Result, SkippedError
@@ -270,7 +271,8 @@ class Kernels(ProductSuite):
             scheme = _variant(group, architecture()).build()
             spec = scheme.spec(architecture()) if scheme.needs_hardware else None
             if spec is not None and isinstance(scheme, SplitScheme):
-                texts += [chains.source(spec), splitting.source(scheme.rules())]
+                rules = {of_operand(scheme.rules(), name) for name in "AB"}
+                texts += [chains.source(spec), *map(splitting.source, rules)]
         return [text for text, count in Counter(texts).items() if count >= _SHARED]
 
     def numbers(self, group: str) -> Sequence[int]:
