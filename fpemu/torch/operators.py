@@ -41,7 +41,8 @@ Shape = tuple[int, ...]
 _DEFAULT_GPU = "H200"
 _PLAIN = (str, int, float, bool, tuple, list, type(None))
 _OF_THE_CALL = ("on_range", "order", "hardware", "algorithm")  # all others are of the scheme
-_below_autograd = torch._C._AutoDispatchBelowAutograd
+_below_autograd, _any_requires_grad = torch._C._AutoDispatchBelowAutograd, torch._C._any_requires_grad
+_compiling, _grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 
 library = torch.library.Library("fpemu", "DEF")
 for _schema in (
@@ -63,29 +64,30 @@ def gemm(A: Any, B: Any, C: Any, scheme: Any, alpha: Any, beta: Any, options: di
 
 def product(A: Any, B: Any, C: Any, scheme: str, alpha: Any, beta: Any, options: str) -> Any:
     """Return alpha · A B + beta · C by a scheme, from `request`."""
-    return _call(_GEMM, (A, B, C), scheme, _real(alpha, "alpha"), _real(beta, "beta"), options)
+    return _call(_GEMM, A, B, (C, scheme, _real(alpha, "alpha"), _real(beta, "beta"), options))
 
 
 def batched(A: Any, B: Any, C: Any, alpha: Any, beta: Any, layout: Any, options: dict[str, Any]) -> Any:
     """`fpemu.torch.hgemm` and, with a layout, `fpemu.torch.hcgemm`."""
     number = _real if layout is None else _complex
-    return _call(_BATCHED, (A, B, C), number(alpha, "alpha"), number(beta, "beta"), layout, literal(options))
+    return _call(_BATCHED, A, B, (C, number(alpha, "alpha"), number(beta, "beta"), layout, literal(options)))
 
 
 def multiply(A: Any, B: Any) -> Any:
     """`fpemu.torch.multiply`."""
-    return _call(_TALLSKINNY, (A, B))
+    return _call(_TALLSKINNY, A, B, ())
 
 
-def _call(operator: Any, operands: tuple[Any, ...], *rest: Any) -> Any:
+def _call(operator: Any, A: Any, B: Any, rest: tuple[Any, ...]) -> Any:
     """Call an operator, without its autograd kernel, which doubles the time of a call, if no gradient is needed."""
-    for name, X in zip("ABC", operands, strict=False):
-        if not (isinstance(X, Tensor) or (X is None and name == "C")):
-            raise InputError(f"{name} is a {type(X).__name__}: pass a torch tensor")
-    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and torch._C._any_requires_grad(*operands)):
-        return operator(*operands, *rest)
+    C = rest[0] if rest else None
+    if not (isinstance(A, Tensor) and isinstance(B, Tensor) and (C is None or isinstance(C, Tensor))):
+        name, X = next((n, X) for n, X in (("A", A), ("B", B), ("C", C)) if not isinstance(X, Tensor))
+        raise InputError(f"{name} is a {type(X).__name__}: pass a torch tensor")
+    if _compiling() or (_grad_enabled() and _any_requires_grad(A, B, C)):
+        return operator(A, B, *rest)
     with _below_autograd():
-        return operator(*operands, *rest)
+        return operator(A, B, *rest)
 
 
 def request(scheme: Any, options: dict[str, Any]) -> tuple[str, str]:
