@@ -159,7 +159,7 @@ def prepare(X: Array, name: str, rules: Sequence[Word], on_range: str, scaling: 
         axes = (-2, -1) if scaling == OverflowPolicy.SCALE else ((-1,) if name == "A" else (-2,))
         exponents = _exponents(values, axes, rules[0].format)
         values = np.ldexp(values, exponents)
-    words = []
+    words: list[Array] = []
     for word, scaled, value, _ in steps(values, of_operand(rules, name)):
         if on_range != OverflowPolicy.PROPAGATE:
             over = word.overflows(scaled)
