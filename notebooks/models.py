@@ -8,20 +8,24 @@
 # ---
 
 # %% [markdown]
-# # How fast may it be, and how accurate will it be? Before a kernel is written
+# # Performance models and error bounds, before a kernel is written
 #
-# Emulating fp32 by three fp16 products costs three products. What is left of the matrix unit's lead then, from which
-# size on, and on which GPU is there little to win? Which tile? And what accuracy does the speed buy? All of these are
-# answered here with arithmetic: data sheets, the work that a scheme does, and a-priori error bounds. The emulator is
-# asked only to check. Nothing here was timed except the speeds that are called *measured*.
+# Three fp16 products emulate one fp32 product. Before a kernel is written, models answer four questions: the remaining
+# speed advantage of the matrix unit, the smallest size with an advantage, the best tile, and the accuracy at that
+# speed. The inputs are data sheets of GPUs, the operation counts of a scheme, and a-priori error bounds; the emulator
+# checks the results. All speeds are model values, except those that are called *measured*.
 #
-# ## What the peaks allow
+# The argument of this notebook: ratios of rooflines predict measured gains, but a model that reproduces published
+# parameters is not thereby confirmed; of two schemes with one roofline, the error bound selects the better one.
 #
-# ### A GPU as data
+# ## The limits by the peak rates
 #
-# A GPU is a table of numbers with their sources, `fpemu/roofline/gpus.toml`; a file of your own works the same way.
-# Two of them decide about emulation: the lead of the matrix unit over the best native fp32, and the **ridge**, the
-# operations that a byte must be worth before the matrix unit is what one waits for.
+# ### The data of a GPU
+#
+# `fpemu/roofline/gpus.toml` describes GPUs by numbers with their sources; a user's file has the same format. Two
+# derived numbers determine the gain of an emulation. The *lead* is the peak rate of the matrix unit divided by the best
+# native fp32 rate. The *ridge* is the number of operations per byte from which on the matrix unit, and not the memory,
+# limits a kernel.
 
 # %%
 # %matplotlib inline
@@ -59,15 +63,15 @@ assert machines.loc["MI210", "lead / 3"] < 1.34
 machines.round(2)
 
 # %% [markdown]
-# Three products can win on all six, but the MI210 has a matrix unit for fp32 as well, and a third of its fp16 peak is
-# only a third above that. The Ascend has no unit for fp32 except its vector cores.
+# Three products can be faster than native fp32 on all six GPUs. The MI210 also has a matrix unit for fp32, and a third
+# of its fp16 peak is only a third higher than the fp32 peak. The Ascend has no fp32 unit except its vector cores.
 #
 # ### The roofline of one product
 #
-# A kernel takes at least the longest of three times: its products at the matrix unit's peak, its vector operations at
-# that of the ordinary cores, its bytes at the memory's bandwidth. Kernels follow one another. The split into words can
-# be a kernel of its own, or fused into the product, which then splits each tile anew wherever it is needed; products
-# that are three calls of a library (APE) also move C back and forth.
+# The time of a kernel is at least the largest of three times: its products at the peak of the matrix unit, its vector
+# operations at the peak of the ordinary cores, and its bytes at the memory bandwidth. Kernels run one after another.
+# The split into words can be a separate kernel, or it can be fused into the product, which then splits each tile again
+# wherever the tile is used. A scheme with three calls of a library (APE) also reads and writes C three times.
 
 # %%
 VARIANTS = {
@@ -77,14 +81,14 @@ VARIANTS = {
     "calls": ("ape", "kernel", Series("three calls, split first", plotting.PURPLE, "v", ":")),
 }
 sizes = [2**i for i in range(6, 15)]
-found = {}
+estimates = {}
 with plotting.style():
     figure, axes = plotting.figure(3, 2, height=4.2)
     for axis, gpu in zip(axes.ravel(), GPUS, strict=True):
         for name, (scheme, split, look) in VARIANTS.items():
             for n in sizes:
-                found[gpu, name, n] = roofline.time(roofline.work(scheme, gpu, n, n, n, split=split), gpu)
-            axis.plot(sizes, [found[gpu, name, n].flops / 1e12 for n in sizes], **look.line(markersize=3))
+                estimates[gpu, name, n] = roofline.time(roofline.work(scheme, gpu, n, n, n, split=split), gpu)
+            axis.plot(sizes, [estimates[gpu, name, n].flops / 1e12 for n in sizes], **look.line(markersize=3))
         axis.set_yscale("log")
         axis.set_xscale("log", base=2)
     for axis in axes[1]:
@@ -96,9 +100,9 @@ with plotting.style():
 display(figure)
 
 # %% [markdown]
-# The ends of these curves are the peaks, as they must be, but for one in (f). What a roofline adds is where the curves
-# cross. Suppose SGEMM reaches a certain share of its roofline: the column `worst kernel` says to which part of that
-# share a three-product kernel may fall before nothing is won.
+# For large $n$ the curves approach the peaks, except for the fused split in (f). The roofline adds the sizes at which
+# the curves cross. Suppose that SGEMM reaches a certain share of its roofline. The column `worst kernel` is the
+# fraction of this share that a three-product kernel must reach to be as fast as SGEMM.
 
 # %%
 even = {}
@@ -115,22 +119,23 @@ assert even.loc["H200", ["n from, fused", "n from, kernel", "n from, calls"]].to
 assert even.loc["MI210", ["n from, fused", "n from, kernel"]].tolist() == [192, 960]
 assert even.loc["MI210", "worst kernel"] == "75 %"
 assert float(even.loc["Ascend 910A", "gain, fused"]) < 0.7 * float(even.loc["Ascend 910A", "gain"])
-assert found["Ascend 910A", "fused", 8192].bound == "vector"
+assert estimates["Ascend 910A", "fused", 8192].bound == "vector"
 display(even)
 
 # %% [markdown]
-# On an H200 emulation can pay from $n = 128$ on if the split is fused, from 256 if it is a kernel of its own. On the
-# MI210 the second needs $n = 960$: where the gain is a third, one pass over memory more is dear, and a kernel that is
-# less than three quarters as efficient as SGEMM loses whatever $n$. On the **Ascend fusing is the wrong choice**: its
-# vector cores split every element once for each tile and cannot keep up. H2SGEMM does just that, in its way; we come to
-# it below.
+# On an H200 the emulation can be faster from $n = 128$ on if the split is fused, and from $n = 256$ on if the split is
+# a separate kernel. On the MI210 the separate kernel requires $n = 960$: the gain is only a third, so an additional
+# pass over the memory is expensive, and a kernel with less than three quarters of SGEMM's efficiency is slower at every
+# $n$. On the **Ascend the fused split is the wrong choice**: its vector cores split every element once for each tile
+# and become the bottleneck. H2SGEMM fuses its split in a similar way, which the section on H2SGEMM analyses.
 #
-# ### Which side of the ridge
+# ### Memory-bound and compute-bound kernels
 #
-# Two fp16 words take the room of one fp32 number. So the product reads 8 and writes 4 bytes for each of $n^2$ entries
-# and does $6n^3$ operations, $n/2$ a byte: it crosses the ridge $P/\beta$ at $n = 2P/\beta$, 412 on an H200. A call of
-# its own that adds to C does $2n^3$ operations for $12 n^2$ bytes and crosses at three times that. The split has no
-# products at all and is bound by memory always.
+# Two fp16 words have the size of one fp32 number. The product therefore reads 8 bytes and writes 4 bytes for each of
+# $n^2$ entries and performs $6n^3$ operations, which is $n/2$ operations per byte. It crosses the ridge $P/\beta$ (peak
+# rate over bandwidth) at $n = 2P/\beta$, which is 412 on an H200. A separate call that adds to C performs $2n^3$
+# operations for $12 n^2$ bytes and crosses the ridge at three times this size. The split has no products, so the memory
+# always limits it.
 
 # %%
 H200 = gpus.get("H200")
@@ -173,21 +178,22 @@ with plotting.style():
     )
     for name in ("fused", "kernel", "calls"):
         look = VARIANTS[name][2]
-        right.plot(sizes, [100 * found["H200", name, n].share for n in sizes], **look.line())
+        right.plot(sizes, [100 * estimates["H200", name, n].share for n in sizes], **look.line())
     right.set(xscale="log", xlabel="$n$", ylabel="matrix unit busy, % of the time", ylim=(0, 105))
     right.set_xscale("log", base=2)
-    plotting.panel_titles(axes, ["products on the roofline, H200", "the rest is waiting"])
+    plotting.panel_titles(axes, ["products on the roofline, H200", "use of the matrix unit"])
     plotting.legend_below(figure, right, 3)
 display(figure)
-assert found["H200", "kernel", 1024].share < 0.7 < found["H200", "fused", 512].share
+assert estimates["H200", "kernel", 1024].share < 0.7 < estimates["H200", "fused", 512].share
 
 # %% [markdown]
-# At $n = 1024$ the product alone is well beyond the ridge, and yet the unit waits a third of the time: for the split.
+# At $n = 1024$ the product alone is compute-bound, but the matrix unit is idle for a third of the time, during the
+# split.
 #
-# ### How far a bound is from the truth
+# ### Measured speeds and their bounds
 #
-# Speeds measured on an H200 (CUDA 13.0: cuBLAS, and a hand-written kernel that promotes), as shares of the bound for
-# the same work. None may exceed 1.
+# The figure shows speeds that were measured on an H200 (CUDA 13.0: cuBLAS, and a kernel of this project that promotes),
+# as shares of the bound for the same work. No share may exceed 1.
 
 # %%
 page, shares = experiments.load("models/yardsticks").module, []
@@ -214,7 +220,7 @@ with plotting.style():
             fontsize=7,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
         )
-    names = shares["what"].str.replace("bytes, ", "").str.replace("staged kernel", "staged kernel (ours)")
+    names = shares["what"].str.replace("bytes, ", "").str.replace("staged kernel", "staged kernel (this project)")
     axes[0, 0].set_yticks(range(len(shares)), names, fontsize=7)
     axes[0, 0].set(ylim=(len(shares) - 0.4, -0.6), xlim=(0, 1.05), xlabel="share of the roofline (with TFLOP/s)")
     axes[0, 0].plot([], [], "o-", color=plotting.BLUE, label="bound by the matrix unit or the cores")
@@ -229,7 +235,7 @@ assert len(large) + len(thin) == len(shares)
 assert 0.6 < large["share"].min() < large["share"].max() < 0.95
 sgemm = thin[thin["what"].str.startswith("SGEMM, bytes, 20480")]["share"]
 assert 0.2 < sgemm.min() < sgemm.max() < 0.42
-ratio = found["H200", "fused", 8192].flops / found["H200", "SGEMM", 8192].flops
+ratio = estimates["H200", "fused", 8192].flops / estimates["H200", "SGEMM", 8192].flops
 library = shares.set_index("what")["TFLOP/s"]
 gains = [
     library[f"{name}, n = 8192"] / library["SGEMM, n = 8192"] for name in ("three fp16 calls", "staged kernel, best")
@@ -242,10 +248,11 @@ print(
 )
 
 # %% [markdown]
-# Large products reach 65 to 94 % of the bound. SGEMM and the emulation reach similar shares, so that the
-# *ratio* of two rooflines predicts better than either: the measured gains are within a tenth of it. Where memory is the
-# bound, the layout decides. With A and B stored by rows, as in this table, the library's SGEMM uses 21 to 41 % of the
-# bandwidth. Stored by columns, TSM2's layout, it uses most of it:
+# Large products reach 65 to 94 % of the bound. SGEMM and the emulation reach similar shares, so the *ratio* of two
+# rooflines predicts the gain better than a single roofline predicts a speed: the measured gains are within 10 % of the
+# ratio. If the memory is the bound, the layout determines the speed. With A and B stored by rows, as in this figure,
+# the SGEMM of cuBLAS uses 21 to 41 % of the bandwidth. With A and B stored by columns, the layout of TSM2, it uses most
+# of the bandwidth:
 
 # %%
 fig5 = reproduce.committed("tsm2/fig5").frame
@@ -256,17 +263,18 @@ assert cublas.loc["fp64 columns"].min() > 0.97
 (100 * cublas).map("{:.0f} %".format).rename_axis("share of a copy's bandwidth", axis=0).rename_axis("n", axis=1)
 
 # %% [markdown]
-# So on this GPU TSM2's room is at most the rest to a copy: a factor of 1.2 to 1.7 in fp32 and none in fp64, where its
-# paper reports up to 3 on older GPUs.
+# On this GPU the possible gain of TSM2 over cuBLAS is therefore a factor of 1.2 to 1.7 in fp32 and none in fp64,
+# whereas the paper reports factors of up to 3 on older GPUs.
 #
-# ## Choosing a tile
+# ## The choice of a tile
 #
-# ### LE-GEMM: the tile of Table 2, and what it hangs on
+# ### LE-GEMM: the tiles of Table 2 and their assumptions
 #
-# LE-GEMM has three quantities for a tile (threads, operations per byte, registers), and says to maximize the first two
-# within the limits. It prints neither the objective nor the constraints. With the plainest reading, operations per byte
-# ($3 T_M T_N / 2(T_M+T_N)$, Eq. 15) times the share of SMs that get a block, both tiles of Table 2 come out. But a
-# model that reproduces two tiles proves little. Change one assumption at a time:
+# LE-GEMM characterises a tile by three quantities (threads, operations per byte, registers) and maximises the first two
+# within the limits of the GPU. The paper states neither the objective nor the constraints. With the simplest reading,
+# operations per byte ($3 T_M T_N / 2(T_M+T_N)$, Eq. 15) times the share of the multiprocessors (SMs) with a block, the
+# model returns both tiles of Table 2. Two reproduced tiles are weak evidence for a model, so the next table changes one
+# assumption at a time:
 
 # %%
 page = experiments.load("legemm/table2").module
@@ -284,10 +292,11 @@ assert chosen.loc["two accumulators a tile", "A800"] == "(128, 128, 32)"
 display(chosen)
 
 # %% [markdown]
-# Five of thirteen changes leave both tiles. What does not matter: whether whole rounds of blocks count or nothing but
-# Eq. 15, and the registers for addresses. What does: two buffers, two fragments in $T_K$, one block an SM, powers of
-# two, and no reward for threads beyond what fills the GPU. One row says something about the paper's kernel: with *both*
-# accumulators of its Algorithm 1 in registers for the whole tile, $2\cdot 128\cdot 256$ words are all that an SM has.
+# Both tiles stay the same under five of the thirteen changes. The result does not depend on whole rounds of blocks or
+# on the registers for addresses. It does depend on two buffers, two fragments in $T_K$, one block per SM, tiles that
+# are powers of two, and no reward for threads beyond the number that fills the GPU. One row concerns the paper's
+# kernel: if *both* accumulators of Algorithm 1 are in registers for the whole tile, $2\cdot 128\cdot 256$ words are all
+# registers of an SM.
 
 # %%
 tile = legemm.Tile(128, 256, 32)
@@ -300,13 +309,14 @@ for gpu in ("A800", "MI210"):
         print(problem)
 
 # %% [markdown]
-# Section 4.3 allows (128, 256, 32) on the AMD GPU too. It would need 96 KB of shared memory where there are 64.
+# According to Section 4.3 of the paper the AMD GPU permits (128, 256, 32) as well. This tile requires 96 KB of shared
+# memory, and the GPU has 64 KB.
 #
-# ### H2SGEMM: which 512 K?
+# ### H2SGEMM: the unit of the L1 capacity
 #
-# The paper keeps $N_{\mathrm{fused}}$ blocks of A in the L1 buffer beside two of B (Eq. 8), with "L1" = 512 KB, and
-# prints $N_{\mathrm{fused}} = 44$ for its best block (176, 64, 176) and an optimal $b_m = \sqrt{f L_1 / 2 N_{core}}$ of
-# 86 to 90. Is L1 in bytes or in numbers? Arithmetic decides:
+# The paper keeps $N_{\mathrm{fused}}$ blocks of A and two blocks of B in the L1 buffer (Eq. 8) with "L1" = 512 KB. It
+# states $N_{\mathrm{fused}} = 44$ for its best block (176, 64, 176), and an optimal $b_m = \sqrt{f L_1 / 2 N_{core}}$
+# of 86 to 90. The table compares two readings of L1, in bytes and in numbers:
 
 # %%
 best = h2sgemm.PUBLISHED
@@ -320,9 +330,10 @@ assert h2sgemm.ASCEND_910A.l1 == 2**20
 pd.DataFrame(readings).transpose().round(3)
 
 # %% [markdown]
-# Only numbers give 44 and 88, and the maker's platform file has 1 MB. So $b_m$ should be about 88, and yet the best
-# block in the paper's measurements has 176. Is it traffic that limits? Count the cycles of each engine for one step, a
-# block of A against a block of B, at the rates of that file:
+# Only 512 K numbers give 44 and 88, and the manufacturer's platform file states 1 MB. According to the formula $b_m$
+# should be about 88, but the best block in the paper's measurements has $b_m = 176$. To test whether memory traffic is
+# the limit, the next cell counts the cycles of each engine for one step (a block of A times a block of B) at the rates
+# of the platform file:
 
 # %%
 cycles = pd.DataFrame({part: h2sgemm.cycles(best, part) for part in h2sgemm.VECTOR})
@@ -337,12 +348,13 @@ print(f"cube busy {100 * share:.1f} % of the time, two buffers; {', '.join(f'{k}
 cycles.round(0)
 
 # %% [markdown]
-# Two buffers hide everything behind the slowest engine. For $AB$ and $R_AB$ that is the matrix unit (cube). For
-# $AR_B$ it is the **vector unit**, which computes the residual of B again for every block row of A: five instructions
-# an element, 902 cycles for the cube's 484. That alone takes the machine from its peak to 77.6 %; the paper measured
-# 65.3 TFLOP/s, 77 % of its peak, and 41.7 with one buffer.
+# With two buffers the slowest engine determines the time. For $AB$ and $R_AB$ it is the matrix unit (cube). For $AR_B$
+# it is the **vector unit**, which computes the residual of B again for every block row of A: five instructions per
+# element, which take 902 cycles while the cube takes 484. This alone reduces the speed from the peak to 77.6 %. The
+# paper measured 65.3 TFLOP/s (77 % of its peak), and 41.7 TFLOP/s with one buffer.
 #
-# So $b_m$ pulls two ways. The vector unit's work on a block of B is the same for any $b_m$, the cube's grows with it:
+# The choice of $b_m$ has two opposite effects. The vector unit's work on a block of B does not depend on $b_m$, and the
+# cube's work grows with $b_m$:
 
 # %%
 n, sides = 5632, range(16, 513, 16)
@@ -384,14 +396,15 @@ print(
 )
 
 # %% [markdown]
-# The paper's optimum for traffic, 88, would run at little more than half the speed of its best block. 176 is a
-# compromise that its formula does not contain. (352 is no recommendation: the model has no latencies, and so large a
-# block leaves the 32 cores few rows of blocks to share.)
+# At the paper's optimum for traffic, 88, the speed would be a little more than half of the speed of its best block. The
+# block 176 is a compromise that the formula does not contain. The value 352 is no recommendation: the model has no
+# latencies, and such a large block leaves few rows of blocks for the 32 cores.
 #
-# ### MAGMA: how many products fit into one instruction?
+# ### MAGMA: the number of products in one instruction
 #
-# Thread blocks of $64^2$ read a quarter of what tiles of $16^2$ would (Figure 5), but only for large matrices, and
-# MAGMA's are small. At $48^2$ one block covers the matrix, and the saving is 3. How many times fewer words are read:
+# Thread blocks of $64^2$ read a quarter of the words of tiles of $16^2$ (Figure 5), but only for large matrices, and
+# MAGMA's matrices are small. At $48^2$ one block covers the matrix, and the reduction is a factor of 3. The table shows
+# the factor by which the number of read words decreases:
 
 # %%
 reduction = {
@@ -404,10 +417,10 @@ assert reduction.loc["n = 48", "64²"] == 3
 display(reduction)
 
 # %% [markdown]
-# For products of $4\times4$ the paper packs four into one $16\times16\times16$ instruction, on the diagonal of blocks,
-# and calls $\lfloor 16/N\rfloor$ the maximum. A product may sit at any block row $r$ of A, column $q$ of B and step $s$
-# between them, if no other step adds to its block of the result. That is the Ruzsa-Szemerédi problem on triangles in a
-# graph, and its answer for a grid of four is **nine**, by integer programming:
+# For products of $4\times4$ the paper packs four products into one $16\times16\times16$ instruction, on the diagonal of
+# blocks, and calls $\lfloor 16/N\rfloor$ the maximum. A product can use any block row $r$ of A, any column $q$ of B and
+# any step $s$ between them, if no other step adds to its block of the result. This is the Ruzsa-Szemerédi problem on
+# triangles in a graph. For a grid of four blocks the maximum is **nine**, by integer programming:
 
 # %%
 packed = {n: [magma.pack(n, (16, 16, 16), paper=paper).products for paper in (True, False)] for n in (4, 5, 6, 8)}
@@ -429,8 +442,9 @@ with plotting.style():
 display(figure)
 
 # %% [markdown]
-# Block $i$ of A and block $i$ of B are the operands of product $i$, block $i$ of D its result; white blocks of A and B
-# are zeros, those of D nobody reads. Multiply it out, in one emulated Hopper instruction:
+# Block $i$ of A and block $i$ of B are the operands of product $i$, and block $i$ of D is its result. White blocks of A
+# and B are zeros, and white blocks of D are unused. The next cell computes the nine products in one emulated Hopper
+# instruction:
 
 # %%
 rng, spec = np.random.default_rng(0), mma.spec("H200", "fp16")
@@ -449,14 +463,14 @@ assert use[False] < 25
 assert abs(gpus.get("V100 SXM2").need("fp16") / gpus.get("V100 SXM2").need("fp16 matrix") - 0.25) < 0.01
 
 # %% [markdown]
-# It is still below 25 %, where a V100's ordinary fp16 cores are as fast: the paper's conclusion stands, its maximum
-# does not.
+# Nine products use less than 25 % of the instruction, and at 25 % the ordinary fp16 cores of a V100 are as fast. The
+# paper's conclusion holds, although its maximum does not.
 #
-# ### TSM2: check the units first
+# ### TSM2: the units of the equations
 #
-# TSM2 chooses $t_2$ (columns of B at a time) and $t_3$ (elements of A loaded ahead) by Little's law: to use the whole
-# bandwidth, an SM must have latency × bandwidth in flight. Give every quantity a dimension, as a vector of exponents,
-# and follow the printed equations:
+# TSM2 chooses $t_2$ (columns of B at a time) and $t_3$ (elements of A loaded in advance) by Little's law: for the whole
+# bandwidth, an SM must have latency × bandwidth in flight. The next cell gives every quantity a dimension, as a vector
+# of exponents, and evaluates the dimensions of the printed equations:
 
 # %%
 second, byte, operation, fma, element, thread = np.eye(6, dtype=int)
@@ -474,10 +488,11 @@ assert not np.array_equal(threshold, fma - element)
 assert np.array_equal(time, second - thread)
 
 # %% [markdown]
-# Three slips. The use of bandwidth is elements over bytes: it lacks the size of an element. The times are divided by
-# the number of threads, though the bandwidth is that of the whole GPU. And the threshold, peak / bandwidth × bytes, is
-# in *operations* an element, but $t_2$ counts *multiply-adds*: two operations each, so the threshold is twice too
-# large. The published thresholds are the printed ones:
+# The equations have three errors. The use of the bandwidth is elements divided by bytes, without the size of an
+# element. The times are divided by the number of threads, although the bandwidth is the bandwidth of the whole GPU. The
+# threshold, peak / bandwidth × bytes, is in *operations* per element, but $t_2$ counts *multiply-adds* with two
+# operations each, so the threshold is too large by a factor of two. The published thresholds agree with the printed
+# equation:
 
 # %%
 page, size = experiments.load("tsm2/parameters").module, (20480, 20480, 16)
@@ -513,18 +528,19 @@ assert curves["P100"][3] == 4
 pd.DataFrame(rows.values(), index=rows).round(1)
 
 # %% [markdown]
-# For $n = 16$ each GPU is on the same side of both thresholds: the factor of two decided nothing. But as printed, with
-# use unlimited, the model rewards ever larger $t_3$ and stops only where the registers do, at 33. Corrected, and with
-# a latency of 400 cycles (the paper prints none), $t_3 = 4$ is what a K40c needs, as published; M40 and P100 would do
-# with less. On the M40, bound by its cores, any $t_2$ from 4 on is best, 8 among them. The published $t_2 = 4$ on the
-# P100 does not follow: it reads A four times, and takes four times as long as $t_2 = 16$.
+# For $n = 16$ each GPU is on the same side of both thresholds, so the factor of two had no effect. As printed, with an
+# unlimited use of the bandwidth, the model selects the largest $t_3$ that the registers permit, 33. With corrected
+# units and a latency of 400 cycles (the paper states none), a K40c requires $t_3 = 4$, as published; the M40 and the
+# P100 require less. On the M40, which its cores limit, every $t_2$ from 4 on is optimal, including the published 8. The
+# published $t_2 = 4$ on the P100 does not follow from the model: it reads A four times, and takes four times as long as
+# $t_2 = 16$.
 #
-# ## What accuracy costs
+# ## The cost of accuracy
 #
-# Speed is half of the question. For the other half there is `theory.bound`: the error relative to $|A||B|$, a priori,
-# from norms of the operands, the scheme's words and order, and the instruction's fields. *Probable* means that all
-# entries keep it with a probability of 99 %, the operands taken as random; *worst* that nothing breaks it. Every scheme
-# is a point: $M = N = 8192$, $K = 4096$, entries uniform in $[-1, 1]$ or in $[0, 1]$.
+# `theory.bound` states the error relative to $|A||B|$ a priori, from the norms of the operands, the words and the order
+# of the scheme, and the fields of the instruction. The *probable* bound holds for all entries with a probability of 99
+# % if the operands are random; the *worst-case* bound always holds. In the following figure each scheme is a point, for
+# $M = N = 8192$, $K = 4096$, and entries uniform in $[-1, 1]$ or in $[0, 1]$.
 
 # %%
 CHAINED = Series("three products, one chain", plotting.VERMILION, "o", "none")
@@ -551,7 +567,7 @@ cases = [(name, {}) for name in LOOKS]
 cases += [(name, {option: count}) for name, (option, counts, _) in PATHS.items() for count in counts]
 points, missing = [], []
 for data, low in DATA.items():
-    # what is cut off depends on the grid of the numbers, and so fp64 schemes get the norms of fp64 data
+    # the truncated part depends on the precision of the entries, so fp64 schemes use the norms of fp64 data
     sample = {
         fmt: theory.Norms.sample("uniform", 4096, rows=32, dtype=fmt, low=low, high=1.0) for fmt in ("fp32", "fp64")
     }
@@ -572,8 +588,9 @@ assert (points["probable"] <= points["worst"]).all()
 print(f"{len(points)} points; no tf32 on the MI210")
 
 # %% [markdown]
-# A few of them the emulator computes, with 16 or 32 rows and columns: the largest error must stay below the bounds. In
-# the figure a thin line leads from the probable bound to the worst case (left out for slices), crosses are measured.
+# The emulator computes some of the schemes, for 16 or 32 rows and columns, and the largest measured error must be below
+# the bounds. In the figure a thin line extends from the probable bound to the worst case (omitted for slices), and
+# crosses are measured errors.
 
 # %%
 measured = []
@@ -671,22 +688,23 @@ assert peak["fp64 matrix"] == peak["fp32 matrix"]
 assert peak["int8 matrix"] == peak["fp16 matrix"]
 
 # %% [markdown]
-# The grey line is the frontier: for the error allowed, the best speed. What it says:
+# The grey line is the frontier: the highest speed for each permitted error.
 #
-# * **Where sums are kept matters more than which words.** Three products in one chain and three that promote the
-#   running sum have one roofline; the promoted ones are more than twenty times as accurate on an H200. On positive
-#   data the chain has a third of plain fp16's speed and not even a third of its error: what is left is truncation of
-#   the sums, and SGEMM is better.
-# * **On an H200 neither SGEMM nor DGEMM is on the frontier.** Something else is allowed to be faster and is more
-#   accurate. But DGEMM reaches 94 % of its roofline, and 15 moduli must reach 71 % of theirs to beat it. On an MI210
-#   DGEMM is on the frontier, over nearly eight orders of magnitude: its fp64 matrix unit is as fast as that for fp32,
-#   and int8 is no faster than fp16.
-# * **Slices are the path from fp32 to fp64 accuracy.** Every int8 slice takes the error down about a hundred times, at
-#   $s(s+1)/2$ products for $s$ slices. Scheme II needs one product a modulus and one more: from four slices on, there
-#   is a number of moduli that is faster and more accurate. At fp32's own accuracy words are faster than either.
+# * **The location of the sums has a larger effect than the words.** Three products in one chain and three products with
+#   promotion have the same roofline, and the promoted products are more than twenty times as accurate on an H200. On
+#   positive data the chain has a third of the speed of plain fp16, and its error is smaller by a factor of less than
+#   three: the truncation of the sums remains, and SGEMM is more accurate.
+# * **On an H200 neither SGEMM nor DGEMM is on the frontier**: another scheme has a higher roofline and a smaller bound.
+#   However, the measured DGEMM reaches 94 % of its roofline, so a scheme with 15 moduli must reach 71 % of its own
+#   roofline to be faster. On an MI210 DGEMM is on the frontier over nearly eight orders of magnitude, because its fp64
+#   matrix unit is as fast as its fp32 matrix unit, and int8 is no faster than fp16.
+# * **Slices connect the accuracies of fp32 and fp64.** Every int8 slice reduces the error by a factor of about a
+#   hundred, with $s(s+1)/2$ products for $s$ slices. Scheme II (`ozaki2`) requires one product per modulus and one
+#   more. From four slices on, there is a number of moduli that is both faster and more accurate. At the accuracy of
+#   fp32, words are faster than slices and moduli.
 #
-# The bound's parts show the first point: LE-GEMM's chain on an H200, positive data. Splitting the operands and leaving
-# out the smallest product cost nothing beside the bias of the sums.
+# The parts of the bound explain the first point. For LE-GEMM's chain on an H200 and positive data, the split of the
+# operands and the omitted product are negligible compared with the bias of the sums.
 
 # %%
 limit = theory.bound("legemm", "H200", norms=sample["fp32"], M=8192, N=8192)
@@ -695,7 +713,7 @@ assert 1.1 * limit.bias > 0.9 * limit.probable()
 print(limit)
 
 # %% [markdown]
-# As a table, the fastest scheme for an error wanted, and its roofline in TFLOP/s:
+# The table lists the fastest scheme for each target error, with its roofline in TFLOP/s:
 
 # %%
 rows = {}
@@ -710,8 +728,9 @@ assert 1e-6 < at.loc["H200", "positive", "staged"]["probable"] < 1.5e-6
 pd.DataFrame(rows).rename_axis("error").transpose()
 
 # %% [markdown]
-# On positive data the promoted products just miss $10^{-6}$ on an H200, at their default interval of 64. Would another
-# one reach it? Promoting costs nothing on the roofline here. For an interval of `stage` products, per entry:
+# On positive data the bound of the promoted products on an H200 is slightly above $10^{-6}$ at the default interval of
+# 64. The next cell tests whether another interval reaches $10^{-6}$. On the roofline promotion has no cost here. For an
+# interval of `stage` products, per entry:
 
 # %%
 rows = {}
@@ -729,14 +748,14 @@ assert stages["TFLOP/s"].min() > 0.99 * stages["TFLOP/s"].max()
 stages.map("{:.3g}".format)
 
 # %% [markdown]
-# No. Truncation inside the instruction leaves a bias that grows with the interval; rounding outside grows with the
-# number of promotions. The least is between, and above $10^{-6}$ at this $K$.
+# No interval reaches $10^{-6}$ at this $K$. Truncation inside the instruction has a bias that grows with the interval,
+# and rounding outside grows with the number of promotions; the smallest bound is between the extremes.
 #
-# ### Ask, and be told
+# ### The recommendation for given matrices
 #
-# `fpemu.advise` does this for one's own matrices: it takes norms from the data, tries the options of every scheme,
-# counts the cost, and measures the error before it recommends anything. At $K = 1024$, $10^{-6}$ is within reach of
-# three products:
+# `fpemu.advise` applies the models to given matrices. It computes norms from the data, tries the options of every
+# scheme, counts the cost, and measures the error before it recommends a scheme. At $K = 1024$, three products reach
+# $10^{-6}$:
 
 # %%
 A, B = fpemu.inputs.operands("uniform", 64, 64, 1024, 0, "fp32", low=0.0, high=1.0)
@@ -762,30 +781,31 @@ for gpu, confidence in (("H200", "probable"), ("H200", "worst"), ("MI210", "prob
 assert works[0] < works[1]
 
 # %% [markdown]
-# A guarantee costs more than a probability: without any assumption on the data, a scheme with exact products is the
-# cheapest way to $10^{-6}$ (its int8 products run at twice the rate of fp16). And where nothing will do, it says so,
-# with the best that can be had:
+# A guarantee costs more than a probability: without an assumption on the data, a scheme with exact products is the
+# cheapest scheme for $10^{-6}$ (its int8 products have twice the rate of fp16). If no scheme reaches the target, the
+# error message names the most accurate scheme:
 
 # %%
 try:
     fpemu.advise(1e-16, hardware="V100", A=A, B=B, confidence="worst")
-    refused = False
+    raised = False
 except fpemu.InputError as problem:
-    refused = True
+    raised = True
     print(problem)
-assert refused
+assert raised
 
 # %% [markdown]
-# ## What the models cannot say
+# ## The limits of the models
 #
-# * **How fast a kernel will be.** A roofline knows no latency, no power limit, no clock below the maker's, no tile that
-#   fills the GPU badly. The measured fp16 products above fall with $n$ where the bound is flat.
-# * **Which of two equal tiles.** LE-GEMM's model gives (128, 256) and (256, 128) the same value; MAGMA's leaves many
-#   configurations tied. Models exclude; what remains is to be measured.
-# * **What your data are like.** The probable bound takes operands as random. Where they are not, the worst case is what
-#   is left, five to over a thousand times larger; hence `advise` measures.
-# * **What a closed library does.** SGEMM is one ascending chain here; cuBLAS may split K and then be more accurate. The
-#   Ascend's bits are not public and assumed.
+# * **The speed of a kernel.** A roofline has no latency, no power limit, no clock below the manufacturer's, and no
+#   tiles that fill the GPU partially. The measured fp16 products decrease with $n$, but the bound is constant.
+# * **The choice between equal tiles.** LE-GEMM's model gives (128, 256) and (256, 128) the same value, and MAGMA's
+#   model leaves many configurations with equal values. Models exclude configurations; measurements choose among the
+#   others.
+# * **The data.** The probable bound assumes random operands. For other operands only the worst case holds, which is
+#   five to more than a thousand times as large. For this reason `advise` measures the error.
+# * **The order of a closed library.** SGEMM is one ascending chain here; cuBLAS may split K and then be more accurate.
+#   The bits of the Ascend are not public, and its model is assumed.
 
 # %%
 plain = shares[shares["what"].str.startswith("fp16, n")]["share"]
@@ -803,13 +823,14 @@ print(
 # %% [markdown]
 # ## What was learnt
 #
-# * Three fp16 products can beat SGEMM on all six GPUs, by a third on an MI210; the size from which they do depends on
-#   where the split runs.
-# * The ratio of two rooflines predicts a measured gain within a tenth; a single roofline is missed by up to a third.
-# * A model that returns published parameters proves little: of thirteen changed assumptions of LE-GEMM's tile model
-#   five return them too, and TSM2's printed equations, with their units made consistent, return two of three.
-# * Of two schemes with one roofline the place of the rounding decides: promoted sums are more than twenty times as
-#   accurate as one chain.
+# * Three fp16 products can be faster than SGEMM on all six GPUs, by only a third on an MI210. The smallest size with a
+#   gain depends on the place of the split.
+# * The ratio of two rooflines predicts a measured gain to within 10 %; a single roofline overestimates a speed by up to
+#   a third.
+# * A model that returns published parameters is weakly confirmed: of thirteen changed assumptions of LE-GEMM's tile
+#   model five return them too, and TSM2's equations, with consistent units, return two of three published choices.
+# * Of two schemes with one roofline, the place of the rounding determines the error: promoted sums are more than twenty
+#   times as accurate as one chain.
 #
-# Next: [legemm](legemm.ipynb), [h2sgemm](h2sgemm.ipynb), [magma](magma.ipynb) and [tsm2](tsm2.ipynb) for the papers'
-# accuracy, [dgemm_tc](dgemm_tc.ipynb) for slices.
+# Next: [legemm](legemm.ipynb), [h2sgemm](h2sgemm.ipynb), [magma](magma.ipynb) and [tsm2](tsm2.ipynb) analyse the
+# accuracy of the papers' schemes, and [dgemm_tc](dgemm_tc.ipynb) the slices.
