@@ -186,7 +186,13 @@ def assert_prepared(got, want, x, rules, scaling):
         assert np.array_equal(exponents, np.broadcast_to(wanted, exponents.shape))
     special = got.special.array((*lead, rows), np.uint8)
     assert np.array_equal(special, np.zeros(special.shape) if want.special is None else want.special)
-    assert got.faults.array(2, np.uint64)[0] == np.count_nonzero(~np.isfinite(x))
+    faulty, counters = ~np.isfinite(x), got.faults.array(4, np.uint64)
+    assert (counters[0], counters[2]) == (np.count_nonzero(faulty), first(faulty))
+
+
+def first(faulty):
+    """The complement of the first index with a fault, 0 without one."""
+    return 2**64 - 1 - int(np.argmax(faulty)) if faulty.any() else 0
 
 
 @pytest.mark.parametrize("policy", ["raise", "propagate", "scale", "scale-rows"])
@@ -197,9 +203,10 @@ def test_a_kernel_that_splits_by_itself_gets_exponents_rows_and_counts(policy, g
     for who in "AB":
         (got,) = splitting.Splitter(rules, str, words=False).prepare([(matrices.upload(x), who)], policy)
         assert got.words == ()
-        wild, beyond = got.faults.array(2, np.uint64)
-        assert wild == 1
-        assert beyond == {"raise": 2, "propagate": 0, "scale": 0, "scale-rows": 0}[policy]
+        nonfinite, overflows, first_nonfinite, first_overflow = got.faults.array(4, np.uint64)
+        assert (nonfinite, first_nonfinite) == (1, first(np.isinf(x)))
+        assert overflows == {"raise": 2, "propagate": 0, "scale": 0, "scale-rows": 0}[policy]
+        assert first_overflow == (first(x == 1e6) if policy == "raise" else 0)
         assert (got.special is None) == (policy == "raise")
         assert (got.exponents is None) == (policy in ("raise", "propagate"))
 
@@ -210,7 +217,8 @@ def test_words_that_overflow_after_scaling_are_counted_without_being_kept(gpu):
     values = np.ldexp(x.astype(np.float64), ranges.prepare(x, "A", rules[:1], "scale", "scale", "").exponents)
     over = [word.overflows(left) for word, left, _, _ in words.steps(values, rules)]
     (got,) = splitting.Splitter(rules, str, words=False).prepare([(matrices.upload(x), "A")], "scale")
-    assert got.faults.array(2, np.uint64).tolist() == [0, np.count_nonzero(over[0] | over[1])]
+    faulty = over[0] | over[1]
+    assert got.faults.array(4, np.uint64).tolist() == [0, np.count_nonzero(faulty), 0, first(faulty)]
     assert over[1].any()
 
 
@@ -218,9 +226,17 @@ def splitter(scheme, words=True):
     return splitting.Splitter(scheme.rules(), scheme.scaling, words=words)
 
 
-@pytest.mark.parametrize("policy", ["propagate", "scale", "scale-rows"])
-def test_both_operands_in_one_launch_call_after_call(policy, gpu):
-    scheme, rng = fpemu.schemes.get("h2sgemm"), np.random.default_rng(7)
+@pytest.mark.parametrize(
+    ("scheme", "policy"),
+    [
+        *(("h2sgemm", policy) for policy in ("propagate", "scale", "scale-rows")),
+        (fpemu.schemes.build("staged", {"high_rounding": "balanced"}), "scale-rows"),
+    ],
+    ids=lambda x: getattr(x, "name", x),
+)
+def test_both_operands_are_split_as_by_numpy_call_after_call(scheme, policy, gpu):
+    """In one launch, or where A and B have different rules in two."""
+    scheme, rng = fpemu.schemes.get(scheme), np.random.default_rng(7)
     rules = scheme.rules()
     both = splitter(scheme)
     for call, (M, N, K) in enumerate([(33, 70, 130), (33, 70, 130), (5, 9, 64), (33, 70, 130), (40, 3, 1100)]):

@@ -174,6 +174,7 @@ FROM_MEMORY = {
     "a pass over K after another": ("markidis", {}),
     "three words, five sums": ("bf16x9", {}),
     "words of four bytes": ("ootomo-tf32", {}),
+    "high words of A and of B by different rules": ("staged", {"instruction": "mma", "high_rounding": "balanced"}),
     "a stretch longer than the words' padding": ("multiword", {"words": 1, "format": "e5m2", "instruction": "mma"}),
 }
 
@@ -247,6 +248,7 @@ ORDERS = {
     "slices of tiles, the residue first": ("ootomo", {}, KOrder(split=56, tile=32, residue_first=True)),
     "slices joined by pairs, an odd promotion": ("bf16x3", {}, KOrder(split=30, join="pairwise", promote=20)),
     "an odd step": ("egemm", {"step": 24}, None),
+    "high words of A and of B by different rules": ("staged", {"high_rounding": "balanced"}, KOrder(split=50)),
     "element-wise in slices": ("h2sgemm", {"combine": "element-wise"}, KOrder(split=50)),
 }
 
