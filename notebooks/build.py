@@ -1,8 +1,8 @@
 """Execute the notebooks: ``python notebooks/build.py [NAME ...] [--check] [--output FOLDER]``.
 
-A notebook's source is ``NAME.py``, cells in jupytext's percent format; ``NAME.ipynb`` beside it is made from it, with
-the outputs. Nothing in it changes from run to run: times, versions and random ids are left out. The kernel is the
-Python that runs this file, started in the repository's root, without the user's IPython settings.
+The source of a notebook is ``NAME.py``, with cells in jupytext's percent format. This script executes it and writes
+``NAME.ipynb`` with the outputs. Equal sources give equal files: times, versions and random ids are left out. The kernel
+is the Python that runs this script, in the repository's root, without the user's IPython settings.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Notebook = nbformat.NotebookNode
 
 
 class _ThisPython(AsyncKernelManager):
-    """A kernel on the Python that runs here, whatever kernel is registered as python3; no port is opened for it."""
+    """A kernel on the running Python, independent of the registered kernels; it opens no port."""
 
     transport = "ipc" if os.name == "posix" else "tcp"
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        if self.transport == "ipc":  # in a folder of its own: kernels that start at once took each other's names
+        if self.transport == "ipc":  # a separate folder: kernels that start together would use equal names
             self._sockets = tempfile.TemporaryDirectory()
             self.ip = str(Path(self._sockets.name) / "kernel")
 
@@ -50,36 +50,36 @@ class _ThisPython(AsyncKernelManager):
 
 
 def names() -> list[str]:
-    """The notebooks there are."""
+    """Return the names of all notebooks."""
     return sorted(path.stem for path in HERE.glob("*.py") if path != Path(__file__).resolve())
 
 
 def source(name: str) -> Notebook:
-    """``NAME.py`` as a notebook without outputs; a cell's id follows from its text."""
-    made = jupytext.read(HERE / f"{name}.py", fmt="py:percent")
+    """Read ``NAME.py`` as a notebook without outputs; the id of a cell follows from its text."""
+    notebook = jupytext.read(HERE / f"{name}.py", fmt="py:percent")
     seen: Counter[str] = Counter()
-    for cell in made.cells:
+    for cell in notebook.cells:
         mark = hashlib.sha256(f"{cell.cell_type}\0{cell.source}".encode()).hexdigest()[:12]
         seen[mark] += 1
         cell.id = mark if seen[mark] == 1 else f"{mark}-{seen[mark]}"
         cell.metadata = {}
-    made.metadata = nbformat.from_dict(_METADATA)
-    made.nbformat, made.nbformat_minor = 4, 5
-    return made
+    notebook.metadata = nbformat.from_dict(_METADATA)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    return notebook
 
 
-def execute(made: Notebook) -> Notebook:
-    """Run the cells in place, in the repository's root.
+def execute(notebook: Notebook) -> Notebook:
+    """Execute the cells in place, in the repository's root.
 
     Raises
     ------
     nbclient.exceptions.CellExecutionError
         If a cell fails.
     RuntimeError
-        If a cell wrote to stderr: a warning is no output to publish.
+        If a cell wrote to stderr, for example a warning.
     """
     client = NotebookClient(
-        made,
+        notebook,
         timeout=600,
         record_timing=False,
         coalesce_streams=True,
@@ -89,38 +89,40 @@ def execute(made: Notebook) -> Notebook:
     )
     with tempfile.TemporaryDirectory() as settings:
         client.execute(env={**os.environ, "IPYTHONDIR": settings})
-    for cell in made.cells:
+    for cell in notebook.cells:
         cell.metadata = {}
         for output in cell.get("outputs", ()):
             if output.get("name") == "stderr":
                 raise RuntimeError(f"a cell wrote to stderr:\n{cell.source}\n{output.text}")
             if "metadata" in output:
                 output.metadata = {}
-    made.metadata = nbformat.from_dict(_METADATA)
-    nbformat.validate(made)
-    return made
+    notebook.metadata = nbformat.from_dict(_METADATA)
+    nbformat.validate(notebook)
+    return notebook
 
 
 def read(path: Path) -> Notebook:
-    """A notebook as it is on the disk."""
+    """Read a notebook file."""
     return nbformat.read(path, as_version=4)
 
 
-def text(made: Notebook) -> str:
-    """The content of the file."""
-    return nbformat.writes(made) + "\n"
+def text(notebook: Notebook) -> str:
+    """Return the content of a notebook file."""
+    return nbformat.writes(notebook) + "\n"
 
 
-def differences(name: str, found: Notebook) -> list[str]:
-    """What keeps an executed notebook from being the one that ``NAME.py`` describes: one line each, none if it is."""
-    wanted = source(name)
+def differences(name: str, executed: Notebook) -> list[str]:
+    """Return the differences between an executed notebook and ``NAME.py``, one line each."""
+    expected = source(name)
     problems = []
-    cells = [[(cell.get("id"), cell.cell_type, cell.source) for cell in made.cells] for made in (wanted, found)]
+    cells = [
+        [(cell.get("id"), cell.cell_type, cell.source) for cell in notebook.cells] for notebook in (expected, executed)
+    ]
     if cells[0] != cells[1]:
         problems.append(f"{name}: the cells of {name}.ipynb are not those of {name}.py")
-    if found.metadata != wanted.metadata:
+    if executed.metadata != expected.metadata:
         problems.append(f"{name}: the notebook's metadata are not those that build.py writes")
-    code = [cell for cell in found.cells if cell.cell_type == "code"]
+    code = [cell for cell in executed.cells if cell.cell_type == "code"]
     if [cell.execution_count for cell in code] != list(range(1, len(code) + 1)):
         problems.append(f"{name}: the cells were not executed once each, in order")
     for cell in code:
@@ -132,7 +134,7 @@ def differences(name: str, found: Notebook) -> list[str]:
 
 
 def shows(code: str) -> bool:
-    """Whether a cell has something to show: it ends with an expression, or prints."""
+    """Whether a cell has output: it ends with an expression, or prints."""
     tree = ast.parse("\n".join(line for line in code.splitlines() if not line.startswith(("%", "!"))))
     if not tree.body:
         return False
@@ -140,9 +142,9 @@ def shows(code: str) -> bool:
     return isinstance(tree.body[-1], ast.Expr) or bool(calls & {"print", "display"})
 
 
-def outputs(made: Notebook) -> list[list[str]]:
-    """The texts that each code cell shows, blanks folded; of a picture only that there is one."""
-    return [[_plain(output) for output in cell.outputs] for cell in made.cells if cell.cell_type == "code"]
+def outputs(notebook: Notebook) -> list[list[str]]:
+    """Return the texts of each code cell, with folded blanks; "(picture)" stands for a picture."""
+    return [[_plain(output) for output in cell.outputs] for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def _plain(output: Any) -> str:
@@ -151,10 +153,12 @@ def _plain(output: Any) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Execute the notebooks named, or check those that are there; 0 if all is well."""
-    parser = argparse.ArgumentParser(prog="build.py", description="Run the notebooks, write them with their outputs.")
+    """Execute or check the given notebooks; return 0 if they agree with their sources."""
+    parser = argparse.ArgumentParser(
+        prog="build.py", description="Execute the notebooks and write them with their outputs."
+    )
     parser.add_argument("name", nargs="*", help=f"default: all ({', '.join(names())})")
-    parser.add_argument("--check", action="store_true", help="run nothing: compare the .ipynb there with the .py")
+    parser.add_argument("--check", action="store_true", help="compare the .ipynb with the .py, without execution")
     parser.add_argument("--output", type=Path, default=HERE, metavar="FOLDER", help="default: beside the sources")
     chosen = parser.parse_args(arguments)
     unknown = sorted(set(chosen.name) - set(names()))
