@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,7 +169,7 @@ def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
             )
         )
     error = rows[-1].error
-    ulp = float(np.spacing(np.abs(single), dtype=np.float32))
+    ulp = max(math.ldexp(1.0, math.frexp(single)[1] - FP32.precision), FP32.min_subnormal)  # np.spacing(max) is inf
     return SplitTable(
         scheme=chosen.name,
         choices=dict(options),
