@@ -62,7 +62,7 @@ def gemm(
         the bits of "propagate", and the errors of "raise" deferred to `fpemu.gpu.check`.
     **options
         The scheme's choices, and ``order`` as in `fpemu.gpu.gemm`. For tensors of the CPU also ``hardware``, the GPU
-        that is emulated: "H200" by default. The default order is then the one of the kernel that runs the shape there.
+        that is emulated: "H200" by default. The default order is the order of the H200's kernel for the shape.
 
     Returns
     -------

@@ -109,7 +109,7 @@ def test_options_reach_the_scheme(options):
     assert_same(fpemu.torch.gemm(A, B, scheme="ootomo", **options), emulated(A, B, scheme="ootomo", **options))
 
 
-def test_the_order_is_that_of_the_kernel():
+def test_the_order_is_the_order_of_the_kernel():
     A, B = draw(8, 8192), draw(8192, 16)
     if ON_A_GPU:
         order = fpemu.gpu.kernel("staged", 8, 16, 8192).order
