@@ -16,7 +16,7 @@ from fpemu.gpu.gemm.base import record
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.runtime import compiler
 from fpemu.schemes import build, ranges, strassen
-from fpemu.schemes.words import of_operand
+from fpemu.schemes.words import of_operand, steps
 
 pytestmark = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 GPU = r"""
@@ -174,7 +174,7 @@ def launch(tmp_path_factory):
     @cache
     def compiled(kind, clustered, balanced):
         head = replace(splits.KINDS[kind], clustered=clustered, balanced=balanced).source().partition("//")[0]
-        text = "".join((compiler.KERNELS / name).read_text() for name in KERNELS[kind])
+        text = "".join((compiler.KERNELS / name).read_text() for name in ("range_faults.cuh", *KERNELS[kind]))
         text = re.sub(r'#pragma once|#include ".*"|extern "C" ', "", text)
         text = text.replace("extern __shared__ float4 held[]", "float4* held = now->block->memory.data()")
         text = re.sub(r"__shared__ (.*) (\w+)\[(.+)\];", r"\1* \2 = array<\1>(__LINE__, \3);", text)
@@ -208,9 +208,14 @@ class Side:
         self.high, self.low = (aligned(size, np.uint8) for _ in range(2))
         self.exponents = np.full((count * self.kind.sums, self.rows), -999, np.int32)
         self.special = np.full((count, rows), 7, np.uint8)
-        self.faults, self.next = np.zeros(2, np.uint64), np.full(2, 3, np.uint64)
+        self.faults, self.next = np.zeros(4, np.uint64), np.full(4, 3, np.uint64)
         self.panels = np.zeros(count * -(-self.rows // self.kind.side) * self.kind.panel_bytes // 4, np.uint32)
         self.largest = np.zeros(count, np.uint32)
+
+    def first(self, faulty):
+        """The complement of the first index with a fault in the operand as given, 0 without one."""
+        faulty = np.swapaxes(faulty, -1, -2) if self.who == "B" else faulty
+        return 2**64 - 1 - int(np.argmax(faulty)) if faulty.any() else 0
 
     @property
     def wide(self):
@@ -284,6 +289,7 @@ def run(launch, kind, sides, scaling, grid, *, balanced=False, **more):
         wrong = np.count_nonzero(~np.isfinite(side.x))
         assert (side.special.astype(bool) == ~np.isfinite(side.x).all(-1)).all()
         assert side.faults[0] == wrong
+        assert side.faults[2] == side.first(~np.isfinite(side.x))
         assert not side.next.any()
         assert not side.panels.any()  # ready for the next launch
 
@@ -350,6 +356,10 @@ def check_words(launch, rules, scaling, shape, spare, kind, grid, *, balanced=Fa
                 assert not got[..., shape[-1] :].any()
             if scaling != "none":
                 assert (side.exponents == want.exponents.reshape(shape[0], -1)).all()
+            else:
+                finite = np.where(np.isfinite(side.x), side.x, np.float32(0)).astype(np.float64)
+                faulty = np.any([word.overflows(left) for word, left, _, _ in steps(finite, own)], axis=0)
+                assert (side.faults[1], side.faults[3]) == (np.count_nonzero(faulty), side.first(faulty))
 
 
 @pytest.mark.parametrize("grid", [4, None])
@@ -400,6 +410,7 @@ def test_sums_of_blocks_are_those_of_strassens_algorithm(launch, shape, spare, k
         for side in sides:
             clean = np.where(np.isfinite(side.x), side.x, np.float32(0))
             assert side.faults[1] == np.count_nonzero(abs(clean) >= strassen.limit(1))
+            assert side.faults[3] == side.first(abs(clean) >= strassen.limit(1))
             sums = strassen.left(clean) if side.who == "A" else strassen.right(np.swapaxes(clean, -1, -2))
             for i, each in enumerate(sums):
                 each = each if side.who == "A" else np.swapaxes(each, -1, -2)

@@ -29,7 +29,7 @@ MOST_WORDS = 4
 _OPERAND = np.dtype(
     [
         *((name, "<u8") for name in ("x", "of")),
-        *((name, "<i8") for name in ("rows", "K", "row_step", "k_step")),
+        *((name, "<i8") for name in ("rows", "K", "row_step", "k_step", "second")),
         ("exponents", "<u8"),
         ("word", "<u8", (MOST_WORDS,)),
         ("pitch", "<i8"),
@@ -261,6 +261,7 @@ class Splitter(KeptSplitter):
             "K": x.K,
             "row_step": row_step,
             "k_step": k_step,
+            "second": name == "B",
             "exponents": x.exponents,
             "word": pointers + [0] * (MOST_WORDS - len(pointers)),
             "pitch": x.pitch,

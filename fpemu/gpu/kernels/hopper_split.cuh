@@ -20,6 +20,7 @@
 // `load_tile`, `find_largest` and `write_words`, as Rows has them below.
 #pragma once
 #include "hopper.cuh"
+#include "range_faults.cuh"
 
 constexpr int STAGES = Config::STAGES, LAG = Config::LAG, BLOCKS = Config::BLOCKS;
 constexpr int SIDE = Config::SIDE, SPAN = Config::SPAN, PARTS = Config::PARTS, SUMS = Config::SUMS;
@@ -47,7 +48,7 @@ struct Operand {  // fpemu.gpu.gemm.wgmma.splits.OPERAND
   u8 *high, *low;      // words; low may be null
   int* exponents;      // (matrices, SUMS, rows): what the rule scales a row by, or null: no scaling
   u8* special;         // (matrices, all_rows)
-  u64* faults;         // entries NaN or infinite, entries with a word that overflows
+  u64* faults;         // range_faults.cuh
   u64* next_faults;    // those of the launch after this one, to be made zero
   Panel* panels;
   u32* largest;              // of each matrix, as bits of fp32, if one exponent is for all of its rows; else null
@@ -63,6 +64,9 @@ struct Operand {  // fpemu.gpu.gemm.wgmma.splits.OPERAND
   FPEMU_FUNCTION s64 words_each() const { return (s64)rows * chunks * 128; }  // bytes of a sum
   FPEMU_FUNCTION s64 words_of(int matrix, int row, int chunk) const {         // where those of a row begin
     return matrix * (SUMS * words_each()) + ((s64)chunk * rows + row) * 128;
+  }
+  FPEMU_FUNCTION u64 index_of(int matrix, int row, int k) const {  // of an entry in the operand
+    return entry_index(matrix, row, k, all_rows, all_k, second);
   }
   FPEMU_FUNCTION bool along() const { return k_stride == 1; }  // k is what lies contiguous
 };
@@ -158,7 +162,7 @@ template <class Rule> struct Rows {
     }
     u32 special = 0;  // a bit for each of the four rows
     if (__any_sync(~0u, is_special(most[0]) || is_special(most[1]) || is_special(most[2]) || is_special(most[3]))) {
-      int count = 0;
+      u32 found = 0;  // a bit for each of the 16 entries
       FPEMU_UNROLL
       for (int j = 0; j < 4; j++) most[j] = 0;
       FPEMU_UNROLL
@@ -167,9 +171,17 @@ template <class Rule> struct Rows {
         FPEMU_UNROLL
         for (int j = 0; j < 4; j++) {
           const int r = ALONG ? i : j;
-          if (is_special(v[j])) special |= 1 << r, count++;
+          if (is_special(v[j])) special |= 1 << r, found |= 1 << (4 * i + j);
           else most[r] = fmaxf(most[r], fabsf(v[j]));
         }
+      }
+      int count = 0;
+#pragma unroll 1
+      for (u32 left = found; left; left &= left - 1, count++) {
+        const int n = bit_length(left & -left) - 1,
+                  line = (ALONG ? 8 * warp : lane / 2 % 8 * 8) + lane / 16 + n / 4 * 2;
+        const int row = ALONG ? line : 4 * quad + n % 4, k = ALONG ? 4 * (lane % 16) + n % 4 : line;
+        report_first(op.faults, NONFINITE_ENTRY, op.index_of(at.matrix, at.row + row, at.span * SPAN + k));
       }
       count = __reduce_add_sync(~0u, count);
       if (lane == 0) atomicAdd(op.faults, (u64)count);
@@ -242,6 +254,11 @@ FPEMU_FUNCTION void reset_panel(const Operand& op, const Tile& at, int lane) {
   for (int i = lane; i < sizeof(Panel) / 4; i += 32) all[i] = 0;
 }
 
+FPEMU_FUNCTION void reset_next_faults(const Operands& all) {
+  const int operand = threadIdx.x / FAULT_WORDS;
+  if (operand < 2 && all.of[operand].next_faults) all.of[operand].next_faults[threadIdx.x % FAULT_WORDS] = 0;
+}
+
 // A cluster's panel: block `rank` has `each` tiles one after another.
 template <class Job> FPEMU_FUNCTION void run_clustered(const Operands& all) {
   extern __shared__ float4 held[];
@@ -257,7 +274,7 @@ template <class Job> FPEMU_FUNCTION void run_clustered(const Operands& all) {
   if (thread < NUMBERS) panel.largest[thread] = panel.special[thread] = 0;
   grid_release();
   grid_wait();
-  if (blockIdx.x == 0 && thread < 4 && all.of[thread / 2].next_faults) all.of[thread / 2].next_faults[thread % 2] = 0;
+  if (blockIdx.x == 0) reset_next_faults(all);
   for (int n = 0; n < count; n++) {
     at.span = first + n;
     if (op.along()) Job::template load_tile<true>(op, at, shared_address(slab(n)));
@@ -317,8 +334,7 @@ template <class Job> FPEMU_FUNCTION void run_queued(const Operands& all) {
   };
   grid_release();
   grid_wait();
-  if (blockIdx.x == 0 && thread < 4 && looks && all.of[thread / 2].next_faults)
-    all.of[thread / 2].next_faults[thread % 2] = 0;
+  if (blockIdx.x == 0 && looks) reset_next_faults(all);
   if (thread <= PREFETCH) locate(thread);
   __syncthreads();
   for (int n = 0; n < PREFETCH; n++) start(n);

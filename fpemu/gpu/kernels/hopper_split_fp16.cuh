@@ -23,7 +23,7 @@ struct RowScale {
   u32 plain;
 };
 
-// Two entries, where something may go wrong; how many have a word that overflows.
+// Two entries, where something may go wrong; bit i is set if a word of entry i overflows.
 FPEMU_FUNCTION int split_checked(float x, float y, const Operand& op, const RowScale& way, u32& high, u32& low) {
   float v[2] = {x, y}, w[2], h[2];
   FPEMU_UNROLL
@@ -40,9 +40,20 @@ FPEMU_FUNCTION int split_checked(float x, float y, const Operand& op, const RowS
     // too small for fp32: both words are zeros of its sign
     if (w[i] == 0 && v[i] != 0) low |= (__float_as_uint(v[i]) >> 31 ? 0x8000 : 0) << 16 * i;
     const u32 top = 0x7c00u << 16 * i;
-    over += (high & top) == top || (low & top) == top;
+    over |= ((high & top) == top || (low & top) == top) << i;
   }
   return over;
+}
+
+// Counts the entries of an octet with a word that overflows; `to`: from words_of.
+FPEMU_FUNCTION void report_overflow(const Operand& op, u32 over, int octet, s64 to) {
+  const u32 line = (u32)(to / 128), chunk = line / op.rows, matrix = chunk / op.chunks;
+  const int k = (chunk - matrix * op.chunks) * 64 + 8 * octet + bit_length(over & -over) - 1;
+  int count = 0;
+#pragma unroll 1
+  for (u32 left = over; left; left &= left - 1) count++;
+  atomicAdd(op.faults + 1, (u64)count);
+  report_first(op.faults, OVERFLOWING_ENTRY, op.index_of(matrix, line - chunk * op.rows, k));
 }
 
 struct Fp16Words {
@@ -65,10 +76,10 @@ struct Fp16Words {
       low[i] = to_halves((u - h) * op.shift, (v - g) * op.shift);
     }
     if (!way.plain) {
-      int over = 0;
+      u32 over = 0;  // a bit for each entry
       FPEMU_UNROLL
-      for (int i = 0; i < 4; i++) over += split_checked(x[2 * i], x[2 * i + 1], op, way, high[i], low[i]);
-      if (over) atomicAdd(op.faults + 1, (u64)over);
+      for (int i = 0; i < 4; i++) over |= split_checked(x[2 * i], x[2 * i + 1], op, way, high[i], low[i]) << 2 * i;
+      if (over) report_overflow(op, over, octet, to);
     }
     *(uint4*)(op.high + to + 16 * octet) = make_uint4(high[0], high[1], high[2], high[3]);
     if (op.low) *(uint4*)(op.low + to + 16 * octet) = make_uint4(low[0], low[1], low[2], low[3]);

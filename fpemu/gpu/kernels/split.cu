@@ -3,7 +3,8 @@
 //
 // A row is one of A, or a column of B: its K entries lie k_step apart, row_step from those of the next. `of` says where
 // each matrix of a stack begins. Tiles are read along whichever of the two is the shorter step, and the words written
-// along K. faults: how many entries are NaN or infinite, and how many have a word that overflows.
+// along K. faults: see range_faults.cuh.
+#include "range_faults.cuh"
 #include "split_vectorized.cuh"
 #include "dependent_launch.cuh"
 
@@ -17,7 +18,7 @@ constexpr int SURVEYED = 1024;  // of K by one thread block
 struct Stack {  // the rows of one operand
   const float* x;
   const s64* of;
-  s64 rows, K, row_step, k_step;
+  s64 rows, K, row_step, k_step, second;  // second: B
 };
 struct Survey {  // largest, special: null if they are not needed
   u32* largest;
@@ -37,14 +38,24 @@ FPEMU_FUNCTION const float* matrix_of(const Stack& s, s64 number) { return s.x +
 
 FPEMU_FUNCTION s64 magnitude_of(s64 step) { return step < 0 ? -step : step; }
 
-// What a survey has seen of a row: its largest finite magnitude as a code, which is ordered as the numbers are.
+FPEMU_FUNCTION u64 index_of(const Stack& s, s64 matrix, s64 row, s64 k) {
+  return entry_index(matrix, row, k, s.rows, s.K, s.second);
+}
+
+// What a survey has seen of a row: its largest finite magnitude as a code, which is ordered as the numbers are; and how
+// many of its entries are out of range, with the smallest k of these.
 struct Seen {
   u32 most;
   u64 nonfinite, beyond;
+  s64 first_nonfinite, first_beyond;
 };
 
-// Some entries, all there. Those of `bound` and more are looked at one by one; below, no word can overflow.
-template <int COUNT> FPEMU_FUNCTION void look(const float* x, s64 step, u32 bound, Seen& seen) {
+// Entries k, k + apart ... of a row, in which k's neighbours are `step` apart. Those of `bound` and more are looked at
+// one by one; below, no word can overflow.
+template <int COUNT>
+FPEMU_FUNCTION void look(const float* row, s64 step, s64 k, int apart, u32 bound, Seen& seen) {
+  const float* const x = row + k * step;
+  step *= apart;
   u32 code[COUNT], most = 0;
   FPEMU_UNROLL
   for (int i = 0; i < COUNT; i++) code[i] = fp32_code(x[i * step]) & 0x7FFFFFFF;
@@ -57,9 +68,11 @@ template <int COUNT> FPEMU_FUNCTION void look(const float* x, s64 step, u32 boun
   for (int i = 0; i < COUNT; i++) {
     u32 words[Rules::COUNT];
     const u32 one = fp32_code(x[i * step]) & 0x7FFFFFFF;
-    if (one >= 0x7F800000) seen.nonfinite++;
-    else if (one > seen.most) seen.most = one;
-    if (one >= bound) seen.beyond += (split_number<Rules>(x[i * step], 0, words) & ~NOT_FINITE) != 0;
+    if (one >= 0x7F800000) {
+      if (!seen.nonfinite++) seen.first_nonfinite = k + i * apart;
+    } else if (one > seen.most) seen.most = one;
+    if (one >= bound && (split_number<Rules>(x[i * step], 0, words) & ~NOT_FINITE))
+      if (!seen.beyond++) seen.first_beyond = k + i * apart;
   }
 }
 
@@ -80,11 +93,13 @@ FPEMU_FUNCTION void look_at(const Stack& s, const Survey& to, u32 number) {
     const s64 end = s.K < (s64)(part + 1) * SURVEYED ? s.K : (s64)(part + 1) * SURVEYED;
     if (row >= s.rows) break;
     const float* from = matrix_of(s, matrix) + row * s.row_step;
-    Seen seen = {0, 0, 0};
-    for (; k + 7 * apart < end; k += 8 * apart) look<8>(from + k * s.k_step, apart * s.k_step, to.bound, seen);
-    for (; k < end; k += apart) look<1>(from + k * s.k_step, 0, to.bound, seen);
+    Seen seen = {0, 0, 0, 0, 0};
+    for (; k + 7 * apart < end; k += 8 * apart) look<8>(from, s.k_step, k, apart, to.bound, seen);
+    for (; k < end; k += apart) look<1>(from, s.k_step, k, apart, to.bound, seen);
     if (seen.most) atomicMax(&most[row - first], seen.most);
     if (seen.nonfinite && to.special) to.special[matrix * s.rows + row] = 1;
+    if (seen.nonfinite) report_first(to.faults, NONFINITE_ENTRY, index_of(s, matrix, row, seen.first_nonfinite));
+    if (seen.beyond) report_first(to.faults, OVERFLOWING_ENTRY, index_of(s, matrix, row, seen.first_beyond));
     nonfinite += seen.nonfinite, beyond += seen.beyond;
   }
   if (nonfinite) atomicAdd(to.faults, nonfinite);
@@ -184,6 +199,7 @@ FPEMU_FUNCTION void split_tile(const Stack& s, const Words& to, u32 block) {
   const int e = to.exponents ? to.exponents[line] : 0;
   u32 packed[Rules::COUNT][PACKED];
   u64 nonfinite = 0, beyond = 0;
+  int first_nonfinite = 0, first_beyond = 0;
   if (!split_plain(own, e, packed)) {
     FPEMU_UNROLL
     for (int w = 0; w < Rules::COUNT; w++) FPEMU_UNROLL
@@ -192,7 +208,8 @@ FPEMU_FUNCTION void split_tile(const Stack& s, const Words& to, u32 block) {
     for (int i = 0; i < EACH; i++) {
       u32 codes[Rules::COUNT];
       const u32 result = split_number<Rules>(own[i], e, codes);
-      nonfinite += (result & NOT_FINITE) != 0, beyond += (result & ~NOT_FINITE) != 0;
+      if (result & NOT_FINITE && !nonfinite++) first_nonfinite = i;
+      if (result & ~NOT_FINITE && !beyond++) first_beyond = i;
       FPEMU_UNROLL
       for (int w = 0; w < Rules::COUNT; w++) packed[w][i / PER] |= codes[w] << (i % PER * Rules::WIDTH);
     }
@@ -205,9 +222,15 @@ FPEMU_FUNCTION void split_tile(const Stack& s, const Words& to, u32 block) {
       for (int i = 0; i < PACKED; i += 4) write(at + i, &packed[w][i]);
     }
   }
-  if (nonfinite && to.special) to.special[line] = 1;
-  if (nonfinite) atomicAdd(to.faults, nonfinite);
-  if (beyond) atomicAdd(to.faults + 1, beyond);
+  if (nonfinite) {
+    if (to.special) to.special[line] = 1;
+    atomicAdd(to.faults, nonfinite);
+    report_first(to.faults, NONFINITE_ENTRY, index_of(s, matrix, first + row, from + k + first_nonfinite));
+  }
+  if (beyond) {
+    atomicAdd(to.faults + 1, beyond);
+    report_first(to.faults, OVERFLOWING_ENTRY, index_of(s, matrix, first + row, from + k + first_beyond));
+  }
 }
 
 // ---- Both operands of a product in one launch, which fpemu.gpu.gemm.splitting prepares once for repeated operands. The
@@ -231,7 +254,7 @@ FPEMU_FUNCTION const Operand& operand_of(const Operands& all, u32& own) {
   const bool second = own >= before;
   own -= second ? before : 0;
   const Operand& o = all.of[second];
-  if (o.next_faults && own == 0 && threadIdx.x < 2) o.next_faults[threadIdx.x] = 0;
+  if (o.next_faults && own == 0 && threadIdx.x < FAULT_WORDS) o.next_faults[threadIdx.x] = 0;
   return o;
 }
 

@@ -9,6 +9,7 @@
 // half of k), with two levels 4 (number of the outer block) + (number of the inner block); product 7 i + j is the j-th
 // of the i-th. The operands of one side lie one after another, each as hopper_split.cuh has it.
 #include "hopper_epilogue.cuh"
+#include "range_faults.cuh"
 #include "high_words.cuh"
 #include "strassen_winograd.cuh"
 
@@ -35,7 +36,7 @@ struct Operand {
   u32* largest;                               // (products, block): bits of the largest magnitudes, zero before
   int* exponents;                             // (products, block): of the powers of two that bring rows to [2^13, 2^14)
   u8* special;  // (rows): whether there is a NaN or an infinity, which count as zero; zero before
-  u64* faults;  // how many of these; how many entries whose sums may overflow
+  u64* faults;  // range_faults.cuh
   float limit;  // their size
   int second;   // 0 for A, 1 for B
 };
@@ -62,6 +63,18 @@ FPEMU_FUNCTION float entry(const Operand& o, int b, int row, int k) {
   return inside ? x : 0.0f;
 }
 
+// Reports the entries (row, k) of some blocks, a bit for each, and returns their number.
+FPEMU_FUNCTION u32 report(const Operand& o, Fault fault, u32 blocks, int row, int k) {
+  u32 count = 0;
+#pragma unroll 1
+  for (; blocks; blocks &= blocks - 1, count++) {
+    const int b = bit_length(blocks & -blocks) - 1, r = place(row_half(b), b / 2 % 2, row, o.rows, o.half, o.block);
+    const int at = place(k_half(b), b % 2, k, o.k, o.half_k, o.block_k);
+    report_first(o.faults, fault, entry_index(0, r, at, o.rows, o.k, o.second));
+  }
+  return count;
+}
+
 // Blocks of 32 x 16 threads, each for a part of k: 16 rows where these are contiguous, 32 where k's neighbours are
 // apart.
 extern "C" __global__ void __launch_bounds__(512) strassen_largest(const __grid_constant__ Operand o) {
@@ -77,12 +90,15 @@ extern "C" __global__ void __launch_bounds__(512) strassen_largest(const __grid_
 #pragma unroll 1
   for (int k = from + (along ? threadIdx.x : threadIdx.y); k < until; k += along ? 32 : 16) {
     float x[BLOCKS];
+    u32 nonfinite_blocks = 0, large = 0;  // a bit for each block
     FPEMU_UNROLL
     for (int b = 0; b < BLOCKS; b++) {
       x[b] = entry(o, b, base + own, k);
-      if (!finite(x[b])) bad[b / 8 * 2 + b / 2 % 2]++, x[b] = 0;
-      over += fabsf(x[b]) >= o.limit;
+      if (!finite(x[b])) bad[b / 8 * 2 + b / 2 % 2]++, nonfinite_blocks |= 1 << b, x[b] = 0;
+      large |= (fabsf(x[b]) >= o.limit) << b;
     }
+    if (nonfinite_blocks) report(o, NONFINITE_ENTRY, nonfinite_blocks, base + own, k);
+    if (large) over += report(o, OVERFLOWING_ENTRY, large, base + own, k);
     FPEMU_UNROLL
     for (int first = 0; first < PRODUCTS / 7; first++) {
       float s[7];

@@ -59,7 +59,7 @@ struct BlockSums {
     FPEMU_UNROLL
     for (int b = 0; b < PARTS; b++) FPEMU_UNROLL
     for (int j = 0; j < 4; j++) all = larger_or_nan(all, x[b][j]);
-    const u32 bad = all < op.limit ? 0 : refuse(op, x);
+    const u32 bad = all < op.limit ? 0 : refuse(op, at, r, lane, x);
     FPEMU_UNROLL
     for (int j = 0; j < 4; j++) {
       float s[SUMS];
@@ -84,18 +84,29 @@ struct BlockSums {
 
   // Counts NaN and infinities, which become zero, and entries whose sums may overflow. The result has a bit for each
   // half of the rows: whether there was anything that is not finite.
-  FPEMU_FUNCTION static u32 refuse(const Operand& op, float (&x)[PARTS][4]) {
-    u32 halves = 0;
-    u64 bad = 0, over = 0;
+  FPEMU_FUNCTION static u32 refuse(const Operand& op, const Tile& at, int row, int four, float (&x)[PARTS][4]) {
+    u32 halves = 0, bad = 0, over = 0;  // the last two: a bit for each entry
     FPEMU_UNROLL
     for (int b = 0; b < PARTS; b++) FPEMU_UNROLL
     for (int j = 0; j < 4; j++) {
-      if (is_special(x[b][j])) x[b][j] = 0, bad++, halves |= 1 << b / 2;
-      over += fabsf(x[b][j]) >= op.limit;
+      if (is_special(x[b][j])) x[b][j] = 0, bad |= 1 << (4 * b + j), halves |= 1 << b / 2;
+      over |= (fabsf(x[b][j]) >= op.limit) << (4 * b + j);
     }
-    if (bad) atomicAdd(op.faults, bad);
-    if (over) atomicAdd(op.faults + 1, over);
+    if (bad) report(op, NONFINITE_ENTRY, at, row, four, bad);
+    if (over) report(op, OVERFLOWING_ENTRY, at, row, four, over);
     return halves;
+  }
+
+  FPEMU_FUNCTION static void report(const Operand& op, Fault fault, const Tile& at, int row, int four, u32 entries) {
+    const int half_k = (op.all_k + 1) / 2;
+    u64 count = 0;
+#pragma unroll 1
+    for (; entries; entries &= entries - 1, count++) {
+      const int n = bit_length(entries & -entries) - 1, b = n / 4,
+                k = b % 2 * half_k + at.span * SPAN + 4 * four + n % 4;
+      report_first(op.faults, fault, op.index_of(at.matrix, b / 2 * op.rows + at.row + row, k));
+    }
+    atomicAdd(op.faults + fault, count);
   }
 
   template <bool ALONG>
