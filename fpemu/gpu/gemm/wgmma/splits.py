@@ -157,7 +157,7 @@ class ChunkSplitter(KeptSplitter):
                 both,
                 shared=kind.tile_bytes * -(-spans // cluster),
                 cluster=cluster,
-                overlap=small,
+                overlap=True,
                 keep=tables,
             )
             return Steps(steps.prepared, [], [launch])
