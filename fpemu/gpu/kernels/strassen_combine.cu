@@ -39,6 +39,7 @@ struct Operand {
   u64* faults;  // range_faults.cuh
   float limit;  // their size
   int second;   // 0 for A, 1 for B
+  int number;   // index of the matrix in its stack
 };
 
 FPEMU_FUNCTION bool finite(float x) { return (__float_as_uint(x) & 0x7FFFFFFF) < 0x7F800000; }
@@ -70,7 +71,7 @@ FPEMU_FUNCTION u32 report(const Operand& o, Fault fault, u32 blocks, int row, in
   for (; blocks; blocks &= blocks - 1, count++) {
     const int b = bit_length(blocks & -blocks) - 1, r = place(row_half(b), b / 2 % 2, row, o.rows, o.half, o.block);
     const int at = place(k_half(b), b % 2, k, o.k, o.half_k, o.block_k);
-    report_first(o.faults, fault, entry_index(0, r, at, o.rows, o.k, o.second));
+    report_first(o.faults, fault, entry_index(o.number, r, at, o.rows, o.k, o.second));
   }
   return count;
 }

@@ -50,6 +50,7 @@ _OPERAND = np.dtype(
         *((name, "u8") for name in ("high", "low", "largest", "exponents", "special", "faults")),
         ("limit", "f4"),
         ("second", "i4"),
+        ("number", "i4"),
     ],
     align=True,
 )
@@ -125,6 +126,7 @@ class StrassenKernel(Kernel):
                     "faults": ready.faults,
                     "limit": self._limit,
                     "second": name == "B",
+                    "number": number,
                 },
             )
             across = -(-block // (16 if k_stride == 1 else 32))
