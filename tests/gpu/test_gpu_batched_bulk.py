@@ -84,19 +84,19 @@ def turned(transposes):
     ("sizes", "side", "threads"),
     [
         ((33, 35, 37), 48, (16, 8)),
-        ((35, 34, 47), 48, (16, 6)),
-        ((48, 47, 33), 48, (16, 16)),
+        pytest.param(*((35, 34, 47), 48, (16, 6)), marks=pytest.mark.slow),
+        pytest.param(*((48, 47, 33), 48, (16, 16)), marks=pytest.mark.slow),
         ((47, 41, 48), 64, (16, 8)),
-        ((63, 50, 61), 64, (16, 16)),
+        pytest.param(*((63, 50, 61), 64, (16, 16)), marks=pytest.mark.slow),
         ((64, 63, 64), 64, (16, 32)),
-        ((65, 79, 71), 80, (16, 8)),
+        pytest.param(*((65, 79, 71), 80, (16, 8)), marks=pytest.mark.slow),
         ((79, 77, 49), (80, 112, 64), (16, 16)),
-        ((81, 47, 33), (96, 64, 64), (16, 32)),
-        ((97, 111, 99), 112, (16, 8)),
-        ((100, 90, 94), 112, (16, 16)),
+        pytest.param(*((81, 47, 33), (96, 64, 64), (16, 32)), marks=pytest.mark.slow),
+        pytest.param(*((97, 111, 99), 112, (16, 8)), marks=pytest.mark.slow),
+        pytest.param(*((100, 90, 94), 112, (16, 16)), marks=pytest.mark.slow),
         ((127, 121, 65), (128, 128, 80), (16, 16)),
         ((113, 35, 18), (128, 64, 32), (16, 32)),
-        ((239, 17, 33), (240, 32, 48), (16, 16)),
+        pytest.param(*((239, 17, 33), (240, 32, 48), (16, 16)), marks=pytest.mark.slow),
     ],
 )
 def test_products_of_any_shape_have_the_emulators_bits(one, sizes, side, threads, bulk):
@@ -152,7 +152,10 @@ def test_thread_blocks_take_products_in_turns(one, monkeypatch):
 
 
 @needs_compiler
-@pytest.mark.parametrize(("tensor", "bulk"), [((8, 32, 16), True), ((32, 8, 16), True), ((32, 8, 16), False)])
+@pytest.mark.parametrize(
+    ("tensor", "bulk"),
+    [((8, 32, 16), True), pytest.param((32, 8, 16), True, marks=pytest.mark.slow), ((32, 8, 16), False)],
+)
 def test_instructions_of_other_shapes_and_sums_of_fp16_added_to_c(one, tensor, bulk):
     c = replace(flat(64, (16, 16), bulk=bulk, resident=MANY), tensor=tensor)
     A, B = drawn(6, 3, 61, 63, 37)
@@ -162,7 +165,14 @@ def test_instructions_of_other_shapes_and_sums_of_fp16_added_to_c(one, tensor, b
 
 
 @needs_compiler
-@pytest.mark.parametrize(("transposes", "products", "resident"), [("NN", 4, 1), ("CT", 3, MANY), ("TC", 4, MANY)])
+@pytest.mark.parametrize(
+    ("transposes", "products", "resident"),
+    [
+        pytest.param("NN", 4, 1, marks=pytest.mark.slow),
+        ("CT", 3, MANY),
+        pytest.param("TC", 4, MANY, marks=pytest.mark.slow),
+    ],
+)
 def test_interleaved_complex_products(one, transposes, products, resident):
     for sizes, side, threads in (((33, 35, 37), 48, (16, 8)), ((65, 63, 40), (80, 64, 48), (16, 16))):
         A, B = drawn(7, 3, *sizes, transposes, parts=(2,))
@@ -207,7 +217,15 @@ def set_off(monkeypatch):
 
 
 @needs_compiler
-@pytest.mark.parametrize(("elements", "bulk"), [(1, True), (3, True), (7, True), (5, False)])
+@pytest.mark.parametrize(
+    ("elements", "bulk"),
+    [
+        pytest.param(1, True, marks=pytest.mark.slow),
+        (3, True),
+        pytest.param(7, True, marks=pytest.mark.slow),
+        (5, False),
+    ],
+)
 def test_stacks_may_begin_and_end_between_two_multiples_of_16_bytes(one, set_off, elements, bulk):
     set_off(elements)
     for batch, *sizes in ((3, 33, 35, 37), (3, 40, 32, 48), (1, 33, 34, 35)):
@@ -249,8 +267,11 @@ def head(task, c):
 
 
 @needs_compiler
-def test_rows_and_lines_map_to_each_other_for_blocks_of_any_side(tmp_path):
-    for side in range(16, 257, 16):
+@pytest.mark.parametrize(
+    "sides", [(16, 48, 128, 240), pytest.param(range(16, 257, 16), marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_rows_and_lines_map_to_each_other_for_blocks_of_any_side(tmp_path, sides):
+    for side in sides:
         task = Task(side, 31, 16, contiguous=True)
         text = head(task, flat((side, 32, 16), (16, 4), bulk=False))
         text += '\n#include "batched_contiguous.cuh"\nextern "C" int line(int row) { return line_of_row(row); }\n'

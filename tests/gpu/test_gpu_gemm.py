@@ -290,7 +290,9 @@ def test_the_readable_form_does_not_run_on_a_gpu(cuda):
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+@pytest.mark.parametrize(
+    "arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a", pytest.param("sm_100a", marks=pytest.mark.slow)]
+)
 def test_the_kernel_of_every_arithmetic_compiles(arch):
     kernels = {row.arithmetic: row for row in SPECS}
     assert set(kernels) == {"truncated", "exact", "fma", "flushed", "cdna3", "cdna3-fp8", "via-half", "integer"}

@@ -192,24 +192,32 @@ def frames(cubin):
     return found
 
 
-@needs_compiler
-@pytest.mark.parametrize(
-    ("name", "options", "widest"),
-    [
-        ("staged", {}, 208),
-        ("staged", {"stage": 128}, 192),
-        ("ootomo", TURNS | {"promote": 128}, 128),
-        ("legemm", {}, 192),
-        ("fp16", {}, 256),
-        ("fp16", {"promote": 128}, 208),
-    ],
-)
-def test_the_widest_tile_that_can_be_chosen_needs_no_local_memory(name, options, widest):
+WIDEST = [
+    ("staged", {}, 208),
+    ("staged", {"stage": 128}, 192),
+    ("ootomo", TURNS | {"promote": 128}, 128),
+    ("legemm", {}, 192),
+    ("fp16", {}, 256),
+    ("fp16", {"promote": 128}, 208),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "widest"), WIDEST)
+def test_no_chosen_tile_is_wider_than_the_widest(name, options, widest):
     s = scheduled(name, options)
     assert max(hopper.columns(s)) == widest
     assert {hopper.choose((128 * m, n, 64), s).columns for m in range(1, 40) for n in range(32, 6000, 96)} <= {
         *hopper.columns(s)
     }
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("name", "options", "widest"),
+    [pytest.param(*row, marks=[pytest.mark.slow] * (row[0] != "legemm")) for row in WIDEST],
+)
+def test_the_widest_tile_needs_no_local_memory(name, options, widest):
+    s = scheduled(name, options)
     assert frames(compiler.compile(schedules.source(s, Tile(widest)), "sm_90a")) == [0]
 
 

@@ -151,7 +151,11 @@ def frames(cubin):
 @needs_nvrtc
 @pytest.mark.parametrize(
     ("name", "gpu_name", "arch"),
-    [("legemm", "A100", "sm_80"), ("bf16x9", "H200", "sm_90a"), ("fp16", "B200", "sm_100a")],
+    [
+        pytest.param("legemm", "A100", "sm_80", marks=pytest.mark.slow),
+        ("bf16x9", "H200", "sm_90a"),
+        pytest.param("fp16", "B200", "sm_100a", marks=pytest.mark.slow),
+    ],
 )
 def test_kernels_for_words_in_memory_compile_without_local_memory(name, gpu_name, arch, monkeypatch):
     monkeypatch.setattr(splitting, "from_hopper_on", lambda: arch != "sm_80")

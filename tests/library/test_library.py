@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import types
@@ -20,8 +21,16 @@ from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum
 from fpemu.rounding import round_to
 
-CASES = list(library.orders())
-RECORDED = [case for case in CASES if case.sample]
+
+@functools.cache
+def cases():
+    """All rows of the table."""
+    return list(library.orders())
+
+
+def recorded():
+    """The rows that come with digests of the GPU's product."""
+    return [case for case in cases() if case.sample]
 
 
 class Emulated:
@@ -70,16 +79,16 @@ class Emulated:
 
 
 def test_the_table_has_every_type_and_layout():
-    combinations = {(case.type, case.layout) for case in CASES}
+    combinations = {(case.type, case.layout) for case in cases()}
     assert combinations == {(kind, layout) for kind in library.TYPES for layout in library.LAYOUTS}
     for kind, layout in combinations:
-        assert len({(c.M, c.N, c.K) for c in CASES if (c.type, c.layout) == (kind, layout)}) >= 200, (kind, layout)
-    assert len(RECORDED) >= 1700, "these come with digests of the GPU's product"
+        assert len({(c.M, c.N, c.K) for c in cases() if (c.type, c.layout) == (kind, layout)}) >= 200, (kind, layout)
+    assert len(recorded()) >= 1700, "these come with digests of the GPU's product"
 
 
 def test_every_order_of_the_table_is_over_its_positions():
     seen = set()
-    for case in CASES:
+    for case in cases():
         parts = case.order.orders if isinstance(case.order, Tiles) else (case.order,)
         for part in parts:
             if not isinstance(part, KOrder) and id(part) not in seen:
@@ -88,18 +97,20 @@ def test_every_order_of_the_table_is_over_its_positions():
 
 
 def test_the_emulation_gives_the_bits_that_the_gpu_returned():
-    short = [case for case in RECORDED if case.K <= 2100]
+    short = [case for case in recorded() if case.K <= 2100]
     chosen = short[:: max(1, len(short) // 64)]
     assert len(chosen) >= 60
     wrong = [str(case) for case in chosen if not library.replay(case)]
     assert not wrong
-    small = [case for case in RECORDED if case.M * case.N * case.K < 1e5][::16]
+    small = [case for case in recorded() if case.M * case.N * case.K < 1e5][::16]
     assert small
     assert all(library.replay(case, whole=True) for case in small)
 
 
 def test_a_changed_order_is_not_what_the_gpu_returned():
-    case = next(c for c in RECORDED if isinstance(c.order, KOrder) and c.order.split and c.type == "fp32" and c.M > 20)
+    case = next(
+        c for c in recorded() if isinstance(c.order, KOrder) and c.order.split and c.type == "fp32" and c.M > 20
+    )
     import dataclasses
 
     assert library.replay(case)
@@ -115,7 +126,7 @@ def test_the_documented_splits_are_in_the_table():
 
 
 def test_partial_sums_of_half_products_are_kept_in_half():
-    kept = [c for c in CASES if c.stored or (isinstance(c.order, Sum) and c.order.stored)]
+    kept = [c for c in cases() if c.stored or (isinstance(c.order, Sum) and c.order.stored)]
     assert {c.type for c in kept} == {"fp16->fp16"}
     case = min(kept, key=lambda c: c.M * c.N * c.K)
     assert case.stored == "fp16"
@@ -144,7 +155,7 @@ def test_emulate_is_a_gemm_of_the_order():
 
 def test_the_layout_is_read_off_the_strides():
     rng = np.random.default_rng(1)
-    known = [c for c in CASES if c.type == "fp32" and c.layout == "TN" and min(c.M, c.N) > 1 and c.K < 300]
+    known = [c for c in cases() if c.type == "fp32" and c.layout == "TN" and min(c.M, c.N) > 1 and c.K < 300]
     other = (library.lookup("cublas", "fp32", (c.M, c.N, c.K), layout="NN") for c in known)
     sizes = next((c.M, c.N, c.K) for c, nn in zip(known, other, strict=True) if c.order != nn.order)
     A = rng.standard_normal((sizes[0], sizes[2])).astype(np.float32)
@@ -159,10 +170,10 @@ def test_the_layout_is_read_off_the_strides():
 
 
 def test_every_order_is_of_a_kind():
-    found = summary(CASES)
+    found = summary(cases())
     assert {kind for count in found.values() for kind in count} == set(KINDS)
     for of, count in found.items():
-        own = [case for case in CASES if case.type == of]
+        own = [case for case in cases() if case.type == of]
         assert sum(count.values()) == len(own)
         named = sum(isinstance(case.order, KOrder) for case in own)
         assert count["KOrder"] + count.get("KOrder, halves", 0) == named
@@ -274,9 +285,10 @@ def test_recorded_operands_are_a_function_of_the_place():
 # --- the command
 def test_the_command_lists_the_kinds_of_orders_without_a_gpu(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setattr(library, "orders", lambda name="cublas": iter(CASES))
+    known = cases()
+    monkeypatch.setattr(library, "orders", lambda name="cublas": iter(known))
     assert main(["verify", "library", "--list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == summary(CASES)
+    assert json.loads(capsys.readouterr().out) == summary(known)
     assert main(["verify", "library", "--list", "-t", "tf32"]) == 0
     assert "stream-K" in capsys.readouterr().out
 
@@ -319,7 +331,7 @@ def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
             return D
 
     def drawn(count, kinds, seed):
-        small = [c for c in CASES if c.type in kinds and c.M * c.N * c.K < 1e5]
+        small = [c for c in cases() if c.type in kinds and c.M * c.N * c.K < 1e5]
         return small[:: max(1, len(small) // count)]
 
     monkeypatch.setattr(cublas, "CublasProduct", Here)

@@ -148,6 +148,7 @@ def _public_names():
 
 NAMES = """
 import itertools, json, os, sys
+import matplotlib.pyplot, mpmath, numba, pandas, rich, scipy.linalg, typer  # once for all groups
 import fpemu
 
 def found(path):

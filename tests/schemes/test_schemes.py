@@ -738,7 +738,7 @@ CHANGES = [
 @cache
 def large():
     rng = np.random.default_rng(12)
-    return tuple(rng.standard_normal(s).astype(np.float32) * np.float32(0.3) for s in ((96, 256), (256, 96)))
+    return tuple(rng.standard_normal(s).astype(np.float32) * np.float32(0.3) for s in ((48, 256), (256, 48)))
 
 
 @cache
