@@ -198,6 +198,7 @@ def test_a_run_leaves_no_trace_of_itself(tmp_path):
     assert cells[1]["outputs"][0]["text"] == [f"{ROOT.name}\n"]
 
 
+@pytest.mark.slow
 def test_a_failing_cell_and_a_warning_stop_the_build(tmp_path):
     for source, complaint in (
         ("# %%\nassert 1 == 2, 'not so'\n", "not so"),

@@ -352,6 +352,7 @@ def test_committed_figures_are_whole(stem):
     assert not re.search(r"(/home/|/root/|/tmp/|/work/|\d\d:\d\d:\d\d)", text)
 
 
-def test_the_ledger_is_that_of_the_figures(capsys, monkeypatch):
+@pytest.mark.slow
+def test_the_ledger_agrees_with_the_figures(capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert main(["ledger", "--check"]) == 0, capsys.readouterr().err
