@@ -99,9 +99,8 @@ class Block:
     @property
     def quantum(self) -> int:
         """Binary exponent of the last place that the rounding of the sum leaves."""
-        fmt = self.spec.operand_formats[3]
-        kept = fmt.precision if self.spec.fraction_bits is None else self.spec.fraction_bits + 1
-        return max(self.place + abs(self.total).bit_length() - 1, fmt.emin) - (kept - 1)
+        emin = self.spec.operand_formats[3].emin
+        return max(self.place + abs(self.total).bit_length() - 1, emin) - self.spec.sum_fraction_bits
 
 
 @checked

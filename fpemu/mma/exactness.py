@@ -72,9 +72,7 @@ def sum_bits(spec: MmaSpec) -> int:
     """
     if spec.is_integer:
         return _INTEGER_BITS["int32"]
-    d = spec.operand_formats[3]
-    kept = d.precision if spec.fraction_bits is None else spec.fraction_bits + 1
-    places = _places(spec)
+    kept, places = spec.sum_fraction_bits + 1, _places(spec)
     return kept if places is None else min(places + 1, kept)
 
 

@@ -68,9 +68,8 @@ def finish(units: NDArray[np.int64], exponent: NDArray[Any], spec: MmaSpec) -> N
     """Round units · 2^exponent once to the format of D; RZ overflows to Inf as the hardware does; zeros are +0."""
     fmt = spec.operand_formats[3]
     magnitude = np.abs(units)
-    kept = fmt.precision if spec.fraction_bits is None else spec.fraction_bits + 1
     top = np.frexp(magnitude.astype(np.float64))[1]  # exact: fewer than 53 bits
-    quantum = np.maximum(top - 1 + exponent, fmt.emin) - (kept - 1)
+    quantum = np.maximum(top - 1 + exponent, fmt.emin) - spec.sum_fraction_bits
     drop = np.clip(quantum - exponent, 0, 62)
     low = magnitude >> drop
     if spec.final == "RNE":

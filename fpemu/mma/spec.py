@@ -204,6 +204,11 @@ class MmaSpec:
             raise InputError(f"MmaSpec {self.name!r} has integer operands")
         return formats_  # type: ignore[return-value]
 
+    @property
+    def sum_fraction_bits(self) -> int:
+        """Fraction bits of a rounded sum: `fraction_bits`, or all fraction bits of D."""
+        return self.operand_formats[3].fraction_bits if self.fraction_bits is None else self.fraction_bits
+
 
 def _within_half(fmt: FloatFormat) -> bool:
     return fmt.precision <= 11 and fmt.emax <= 15 and fmt.emin - fmt.precision >= -25

@@ -79,8 +79,7 @@ class Step:
         tau = (L + (not representable)) * 2.0**-spec.F
         if spec.final == "RNE":
             return Step(tau, 0.0, u, floor + least / 2, True)
-        rho = 2.0 * u if spec.fraction_bits is None else 2.0**-spec.fraction_bits
-        return Step(tau, 0.0, rho, floor + least, False)
+        return Step(tau, 0.0, 2.0**-spec.sum_fraction_bits, floor + least, False)
 
 
 @dataclass(frozen=True)

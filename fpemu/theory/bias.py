@@ -59,23 +59,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpemu.arguments import LARGEST, checked, integer
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
+from fpemu.theory.steps import TO_NEAREST, Products
 
-Floats = NDArray[np.float64]
 _QUANTILES, _BLOCKS, _STRETCHES = 301, 15, 120
 _MEAN, _SQUARE = 1 / 4, 1 / 9
 """Of a product of two magnitudes uniform in [0, 1]."""
-_TO_NEAREST = ("exact", "fma", "flushed")
-_KNOWN = ("truncated", "cdna3", *_TO_NEAREST)
+_KNOWN = ("truncated", "cdna3", *TO_NEAREST)
 
 
 @checked
@@ -108,7 +105,7 @@ def positive(spec: MmaSpec, k: int) -> float:
     ['8.1e-05', '4.5e-05', '2.3e-05']
     """
     _check(spec, k)
-    products, lost, L = _Products.of(spec), 0.0, min(spec.block, k)
+    products, lost, L = Products.of(spec), 0.0, min(spec.block, k)
     block = _MEAN * L + _deviation(_SQUARE - _MEAN**2, L) * _quantiles(_BLOCKS)
     for steps, t in _walk(k, L):
         spread = _deviation(_SQUARE - _MEAN**2, t * L) * _quantiles(_QUANTILES)
@@ -150,7 +147,7 @@ def towards_zero(spec: MmaSpec, k: int) -> float:
     _check(spec, k)
     from scipy.special import erf  # slow to import
 
-    products, lost, L = _Products.of(spec), 0.0, min(spec.block, k)
+    products, lost, L = Products.of(spec), 0.0, min(spec.block, k)
     whole = -(-k // L)
     for steps, t in _walk(k, L):
         c = _deviation(_SQUARE, t * L) * _quantiles(_QUANTILES)[:, None]
@@ -196,7 +193,7 @@ def downwards(spec: MmaSpec, k: int) -> float:
     '6.2e-13'
     """
     _check(spec, k)
-    products, lost, L = _Products.of(spec), 0.0, min(spec.block, k)
+    products, lost, L = Products.of(spec), 0.0, min(spec.block, k)
     for steps, t in _walk(k, L) if spec.arithmetic == "cdna3" else ():
         c = _deviation(_SQUARE, t * L) * _quantiles(_QUANTILES)[:, None]
         after = c + _deviation(_SQUARE, L) * _quantiles(_BLOCKS)
@@ -232,9 +229,9 @@ def per_product(spec: MmaSpec) -> float:
     [64.0, 36.0, 19.0]
     """
     _check(spec, 1)
-    if spec.arithmetic in _TO_NEAREST:
+    if spec.arithmetic in TO_NEAREST:
         return 0.0
-    kept = _kept(spec)
+    kept = spec.sum_fraction_bits
     if spec.arithmetic == "cdna3":
         return 2.0 ** (kept - 31) / 2 / spec.block
     q = 2.0 ** (kept - spec.F)
@@ -275,7 +272,7 @@ def promotion_interval(spec: MmaSpec, k: int) -> int:
     _check(spec, k)
     outside = 52 if spec.operand_formats[3].name == "fp64" else 23
     falls = 12 * per_product(spec) ** 2 / math.log(2) + 2 / (spec.block * k)
-    best = math.cbrt(4.0 ** (_kept(spec) - outside) * k / falls)
+    best = math.cbrt(4.0 ** (spec.sum_fraction_bits - outside) * k / falls)
     return min(max(round(best / spec.k), 1) * spec.k, k)
 
 
@@ -285,88 +282,6 @@ def _check(spec: MmaSpec, k: int) -> None:
             f"theory.bias: {spec.name!r} computes by the rules {spec.arithmetic!r}: known are {', '.join(_KNOWN)}"
         )
     integer("k", k, 1, LARGEST)
-
-
-def _kept(spec: MmaSpec) -> int:
-    """f: fraction bits of the sum."""
-    return spec.operand_formats[3].precision - 1 if spec.fraction_bits is None else spec.fraction_bits
-
-
-@dataclass(frozen=True)
-class _Products:
-    """The products of an instruction by exponent, and what they and the sum c that they are added to lose on average.
-
-    The methods take magnitudes of sums.
-    """
-
-    spec: MmaSpec
-    kept: int
-    """f"""
-    classes: tuple[tuple[int, float, float], ...]
-    """Exponent, probability and mean magnitude."""
-    places: int
-    """A product is a multiple of 2^(its exponent - places)."""
-    top: int
-    """The largest exponent that the products of a block usually have."""
-
-    @staticmethod
-    @functools.cache
-    def of(spec: MmaSpec) -> _Products:
-        a, b = spec.operand_formats[:2]
-        sums: dict[int, tuple[float, float]] = {}
-        for ea, pa, ma in _magnitudes(a.emin):
-            for eb, pb, mb in _magnitudes(b.emin):
-                p, total = sums.get(ea + eb, (0.0, 0.0))
-                sums[ea + eb] = (p + pa * pb, total + pa * pb * ma * mb)
-        classes = tuple((e, p, total / p) for e, (p, total) in sums.items())
-        usual = (e for e, p, _ in classes if p * spec.block >= 0.5)
-        top = max(usual, default=max(classes, key=lambda c: c[1])[0])
-        return _Products(spec, _kept(spec), classes, a.precision + b.precision - 2, top)
-
-    def grid(self, c: Floats) -> Floats:
-        """q; 0 where nothing is cut."""
-        if self.spec.arithmetic == "cdna3":
-            return np.full_like(c, 2.0 ** (self.top - 24))
-        if self.spec.arithmetic in _TO_NEAREST:
-            return np.zeros_like(c)
-        return np.ldexp(1.0, np.maximum(_exponent(c), self.top) - self.spec.F)
-
-    def alignment(self, c: Floats, by_size: bool = False) -> Floats:
-        """l, or E[l |p|]."""
-        grids, where = np.unique(self.grid(c), return_inverse=True)
-        return np.array([self._lost(q, by_size) for q in grids.tolist()])[where].reshape(c.shape)
-
-    def entering(self, c: Floats) -> Floats:
-        """What the sum itself loses in the alignment."""
-        if self.spec.arithmetic != "truncated":
-            return np.zeros_like(c)
-        return np.where(c > 0, np.maximum(self.grid(c) - np.ldexp(1.0, _exponent(c) - self.kept), 0.0) / 2, 0.0)
-
-    def final(self, c: Floats, after: Floats) -> Floats:
-        """r"""
-        if self.spec.arithmetic == "cdna3":
-            low = np.ldexp(1.0, np.maximum(_exponent(c), self.top) - 32)
-            high = np.ldexp(1.0, _exponent(after) - 31)
-            return (np.maximum(low - self.grid(c), 0.0) + np.maximum(high - np.maximum(low, self.grid(c)), 0.0)) / 2
-        if self.spec.final == "RNE":
-            return np.zeros_like(after)
-        return np.maximum(np.ldexp(1.0, _exponent(after) - self.kept) - self.grid(c), 0.0) / 2
-
-    def _lost(self, q: float, by_size: bool) -> float:
-        total = 0.0
-        for e, p, mean in self.classes:
-            last = 2.0 ** (e - self.places)
-            j = math.log2(q / last) if q > last else 0.0
-            loss = mean if q >= 4 * 2.0**e else last * (2.0**j - 1 - j / 2) / 2
-            total += p * loss * (mean if by_size else 1.0)
-        return total
-
-
-def _magnitudes(emin: int) -> list[tuple[int, float, float]]:
-    """Exponent, probability and mean of a magnitude uniform in [0, 1]; the last class has what is smaller too."""
-    least = max(emin, -30)
-    normal = [(e, 2.0**e, 1.5 * 2.0**e) for e in range(-1, least, -1)]
-    return [*normal, (least, 2.0 ** (least + 1), 2.0**least)]
 
 
 def _walk(k: int, L: int) -> Iterator[tuple[int, float]]:
@@ -387,8 +302,3 @@ def _quantiles(count: int) -> Any:
     from scipy.special import ndtri  # slow to import
 
     return ndtri((np.arange(count) + 0.5) / count)
-
-
-def _exponent(c: Floats) -> NDArray[Any]:
-    """floor(log2 c); of 0: below every product's."""
-    return np.where(c > 0, np.frexp(c)[1] - 1, -80)

@@ -76,7 +76,7 @@ def losses(
     after = mean[:, None] + step[0] + np.sqrt(np.maximum(variance, 0) + step[1])[:, None] * z
     steady = (mean**2 > 9 * np.maximum(variance, 0))[:, None] & (0 < S < math.inf)
     into, out = _power(before, S, steady), _power(after, S, steady)
-    L, sign, unit = products.count, products.sign, _unit(spec)
+    L, sign, unit = products.count, products.sign, 2.0**-spec.sum_fraction_bits
     p, top, g, least = _products(products, spec)
     reach = abs(step[0]) + math.sqrt(step[1])  # typical change of the sum by a block
     truncates = spec.arithmetic == "truncated"
@@ -120,12 +120,6 @@ def _power(c: Floats, S: float, steady: NDArray[np.bool_]) -> Floats:
     S = math.frexp(S)[0] if 0 < S < math.inf else math.nan  # a power of two in S changes nothing
     exact = np.ldexp(1.0, np.frexp(np.where(steady, np.abs(c) * S, 1.0))[1] - 1) / np.where(steady, S, 1.0)
     return np.where(c == 0, 0.0, np.where(steady, exact, POWER * np.abs(c)))
-
-
-def _unit(spec: MmaSpec) -> float:
-    """The last place of a result in [1, 2)."""
-    d = spec.operand_formats[3]
-    return 2.0 ** -(d.precision - 1 if spec.fraction_bits is None else spec.fraction_bits)
 
 
 def _grid(spec: MmaSpec, into: Floats, top: float) -> Floats:

@@ -66,7 +66,7 @@ def test_mean_of_a_product_modulo_a_power_of_two_by_enumeration():
 @pytest.mark.parametrize(("gpu", "ulps"), [("volta", 1 / 2), ("ampere", 9 / 32), ("hopper", 19 / 128), ("ideal", 0.0)])
 def test_loss_of_a_product_in_units_in_the_last_place(truncation, gpu, ulps):
     spec = mma.spec(gpu, "fp16", "fp32")
-    made, c = truncation._Products.of(spec), np.array([1.5 * 2.0**12])
+    made, c = truncation.Products.of(spec), np.array([1.5 * 2.0**12])
     loss = made.alignment(c) + (made.final(c, c) + made.entering(c)) / spec.block
     assert float(loss[0]) / 2.0 ** (12 - 23) == pytest.approx(ulps, rel=0.02)
 
@@ -131,7 +131,7 @@ def test_the_bias_is_linear_in_k_and_absent_where_nothing_is_truncated(truncatio
 
 def test_nearest_loses_nothing_in_the_final_rounding_but_still_in_alignment(truncation):
     spec = mma.MmaSpec("fp16", "fp16", "fp32", k=4, block=4, F=23, final="RNE")
-    made, c = truncation._Products.of(spec), np.array([3.0])
+    made, c = truncation.Products.of(spec), np.array([3.0])
     assert made.final(c, 2 * c) == 0 < made.alignment(c)
 
 

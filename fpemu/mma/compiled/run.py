@@ -119,7 +119,7 @@ def parameters(spec: MmaSpec, bounded: bool) -> Any:
     """Return the kernel's parameters; `bounded`: the values meet the float32 carrier's conditions."""
     _, _, _, d = spec.operand_formats
     block = (0,) * spec.block
-    fraction = np.int64(d.fraction_bits if spec.fraction_bits is None else spec.fraction_bits)
+    fraction = np.int64(spec.sum_fraction_bits)
     nearest = (0,) * (2 if spec.final == "RNE" else 1)
     if spec.arithmetic == "truncated":
         if bounded and _fits_float32(spec):

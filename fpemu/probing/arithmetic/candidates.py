@@ -109,7 +109,7 @@ def changed(spec: MmaSpec, changes: Iterable[dict[str, Any]]) -> list[MmaSpec]:
 
 def other_fraction_bits(spec: MmaSpec) -> list[dict[str, Any]]:
     """One fraction bit more or fewer in a result of fp32."""
-    bits = 23 if spec.fraction_bits is None else spec.fraction_bits
+    bits = spec.sum_fraction_bits
     near = [n for n in (bits - 1, bits + 1) if 1 <= n <= 23] if str(spec.d_format) == "fp32" else []
     return [{"fraction_bits": None if n == 23 else n} for n in near]
 

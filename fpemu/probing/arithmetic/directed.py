@@ -32,7 +32,7 @@ def next_round(formats: Formats, k: int, specs: Sequence[MmaSpec]) -> Probes:
     fa, fb, fc, fd = formats
     low, high = fa.emin + fb.emin, min(fa.emax + fb.emax, fd.emax - 2)
     least = fd.emin - fd.fraction_bits
-    for kept in sorted({fd.fraction_bits if s.fraction_bits is None else s.fraction_bits for s in specs}):
+    for kept in sorted({s.sum_fraction_bits for s in specs}):
         for e in range(fd.emin - kept - 1, fd.emin - kept + 2):  # near D's smallest number
             if e >= low and kept != fd.fraction_bits:
                 _level(probes, e)
@@ -41,7 +41,7 @@ def next_round(formats: Formats, k: int, specs: Sequence[MmaSpec]) -> Probes:
         for e in sorted(e for e in ends | set(sorted(floors)[:6]) if fc.emin <= e <= max(fa.emax + fb.emax, fd.emax)):
             around(probes, e, kept)
     for s in specs[:: max(1, len(specs) // 4)]:
-        kept = fd.fraction_bits if s.fraction_bits is None else s.fraction_bits
+        kept = s.sum_fraction_bits
         tops = {high, 0, min(high, max(low, (s.E0 or low) + 1))} & set(range(low, high + 1))
         for e in sorted(tops | {e for e in (-kept // 2, least + kept // 2, high - 6) if low <= e <= high}):
             _growth(probes, e, max(e, e if s.E0 is None else s.E0) - s.F)

@@ -36,12 +36,7 @@ class Draws:
         halves = np.concatenate([ks[ks % 4 < 2], ks[ks % 4 >= 2]])
         low = formats[0].emin + formats[1].emin
         rows = [
-            (
-                formats[3].fraction_bits if s.fraction_bits is None else s.fraction_bits,
-                s.F,
-                low if s.E0 is None else s.E0,
-                k // 2 if s.arithmetic == "via-half" else s.block,
-            )
+            (s.sum_fraction_bits, s.F, low if s.E0 is None else s.E0, k // 2 if s.arithmetic == "via-half" else s.block)
             for s in specs
         ]
         kept, F, floor, block = np.array(rows, np.int64)[some].T

@@ -228,12 +228,11 @@ class Results:
         groups: dict[tuple[Structure, str], list[int]] = {}
         for i, s in enumerate(specs):
             groups.setdefault((Structure(s.arithmetic, s.block), str(s.final)), []).append(i)
-        full = self.formats[3].fraction_bits
         for (structure, final), some in groups.items():
             chosen = [specs[i] for i in some]
             if structure.arithmetic in ALIGNED:
                 floors_ = [NO_FLOOR if s.E0 is None else s.E0 for s in chosen]
-                bits = [full if s.fraction_bits is None else s.fraction_bits for s in chosen]
+                bits = [s.sum_fraction_bits for s in chosen]
                 rows = np.array([[s.F for s in chosen], floors_, bits], np.int64).T
                 every = np.arange(len(self.probes))
                 out[some] = self._emulated(structure, final, rows, every).reshape(len(some), -1)
