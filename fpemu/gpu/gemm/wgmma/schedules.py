@@ -29,6 +29,12 @@ class Tile:
     cluster: int = 2  # thread blocks below each other that share tiles of B
     group: int = 8  # rows of clusters' tiles whose columns are computed together
     rows: int = 128  # 64 for small products: more tiles, and the product may begin beside the last blocks of the split
+    halves: bool = False  # kernels/hopper_wide.cu: one half of the columns after the other in the same registers
+
+    @property
+    def box(self) -> int:
+        """Columns that are fetched at once."""
+        return self.columns // (1 + self.halves)
 
     def count(self, M: int, N: int) -> int:
         """Clusters' tiles of an M by N matrix."""
@@ -130,6 +136,11 @@ def _fits(s: Schedule) -> bool:
     return s.promote % K == 0 and s.block % s.promote == 0 and mains == 1 and bool(s.rest) and parts <= 4
 
 
+def fits_halves(s: Schedule) -> bool:
+    """Whether ``kernels/hopper_wide.cu`` runs a schedule: an accumulator of two words that lives for one chunk."""
+    return s.words == 2 and not s.rest and s.split is None and s.promote == s.block == CHUNK
+
+
 def best_tile(tiles: Iterable[Tile], shape: tuple[int, int, int]) -> Tile:
     """The tile with the least estimated time: waves of clusters of tiles, times the cost of a tile."""
     M, N, _ = shape
@@ -143,12 +154,21 @@ def best_tile(tiles: Iterable[Tile], shape: tuple[int, int, int]) -> Tile:
 
 def stages(tile: Tile) -> int:
     """Return the number of pipeline stages that fit in shared memory."""
+    if tile.halves:
+        return (SHARED - 8 * tile.columns - 256) // _half_bytes(tile)
     available = SHARED if tile.rows == 128 else SHARED - 88 * 1024
     return (available - 1024 - 8 * tile.columns - 256) // ((tile.rows + tile.columns) * CHUNK * 2)
 
 
+def _half_bytes(tile: Tile) -> int:
+    """Bytes of a stage of ``kernels/hopper_wide.cu``: two words of a chunk of `rows` rows."""
+    return 2 * tile.rows * CHUNK * 2
+
+
 def shared_bytes(tile: Tile) -> int:
     """Dynamic shared memory of the kernel."""
+    if tile.halves:
+        return stages(tile) * (_half_bytes(tile) + 16) + 8 * tile.columns
     return stages(tile) * (tile.rows + tile.columns) * CHUNK * 2 + 1024
 
 
@@ -162,9 +182,9 @@ def source(s: Schedule, tile: Tile, *, spread: bool = False) -> str:
         "STAGES": stages(tile),
         **s.constants(),
     }
-    lines = [constants.struct(config), '#include "hopper.cuh"', wgmma("wgmma", tile.columns)]
+    lines = [constants.struct(config), '#include "hopper.cuh"', wgmma("wgmma", tile.box)]
     lines += [_products("MainProducts", s.main, s.main_turn), _products("CorrectionProducts", s.rest, s.rest_turn)]
-    return "\n".join((*lines, kernel_source("hopper_gemm.cu")))
+    return "\n".join((*lines, kernel_source("hopper_wide.cu" if tile.halves else "hopper_gemm.cu")))
 
 
 def reduction(tile: Tile) -> str:

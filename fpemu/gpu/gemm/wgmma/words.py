@@ -168,7 +168,7 @@ class Hopper(Kernel):
             },
         )
         nonfinite, tables = _nonfinite(a, b)
-        sides = ((a, tile.rows), (b, tile.columns))
+        sides = ((a, tile.rows), (b, tile.box))
         maps = [splits.tiles(x, i, 2, height) for x, height in sides for i in range(len(x.words))]
         module, shared = _module(self.schedule, tile, bool(spread)), schedules.shared_bytes(tile)
         threads, tiles = 128 + 2 * tile.rows, tile.count(a.rows, b.rows) * batch
