@@ -1,14 +1,16 @@
 """Cost of whole calls on torch tensors of the GPU: eager, by a plan, and replayed from a CUDA graph.
 
-Run in the checkout, on a machine with an NVIDIA GPU and PyTorch: ``python -m benchmarks.launches.calls FILE``. The file
-receives one JSON object, again after every section, so that an interrupted run keeps the finished ones:
+Run in the checkout, on a machine with an NVIDIA GPU and PyTorch: ``python -m benchmarks.launches.calls [FILE]``. The
+file, by default ``h200_calls.json`` beside this module, receives one JSON object, again after every section, so that an
+interrupted run keeps the finished ones:
 
 bits
     Mismatching outputs against the emulator on the CPU, of every way to call, with the error if there was one.
 host
     Host time per call in microseconds: the median over 15 repetitions of 50 calls each, which are queued without
-    waiting. The stream is synchronised between repetitions. Beside it torch.mm(out=) and torch.bmm(out=).
-calls
+    waiting. The stream is synchronised between repetitions. Beside it torch.mm(out=) and torch.bmm(out=), and the
+    largest ratio of a call to torch.mm(out=) over all schemes.
+batches, products
     Time per call in microseconds from the first call to the end of the last one: the median over 7 repetitions of 50.
 parts
     Host time in microseconds of the pieces of a call.
@@ -29,12 +31,14 @@ from typing import Any
 import numpy as np
 
 import fpemu
-from fpemu.gpu.runtime import device, native, sequence, tensors
+from fpemu.files import write_atomic
+from fpemu.gpu.runtime import device, native, tensors
 
 SCHEMES = ("staged", "ootomo", "legemm", "h2sgemm", "bf16x9", "bf16x3", "egemm", "markidis", "staged-int8", "sgemm")
 BATCHES = {2: 200_000, 4: 200_000, 8: 200_000, 16: 65_536, 32: 16_384, 63: 4_227, 64: 4_096, 97: 1_783, 128: 1_024}
 TALL = ((1_000_000, 32, 4, "float32"), (15_360, 15_360, 16, "float64"), (20_480, 20_480, 8, "float32"))
 HOST, WHOLE, CALLS = 15, 7, 50
+RECORD = Path(__file__).with_name("h200_calls.json")
 
 
 class Bench:
@@ -43,7 +47,8 @@ class Bench:
     def __init__(self, file: Path) -> None:
         self.torch: Any = importlib.import_module("torch")
         self.file = file
-        self.results: dict[str, Any] = {**device.describe(), "seconds": {}}
+        versions = {"torch": self.torch.__version__, "python": sys.version.split()[0]}
+        self.results: dict[str, Any] = {**device.describe(), **versions, "seconds": {}}
 
     def section(self, name: str, run: Callable[[], Any]) -> None:
         """Run a section and save its results; a failure is saved as its traceback."""
@@ -53,7 +58,7 @@ class Bench:
         except Exception:
             self.results[name] = {"error": traceback.format_exc()}
         self.results["seconds"][name] = round(time.perf_counter() - start, 1)
-        self.file.write_text(json.dumps(self.results, indent=1))
+        write_atomic(self.file, (json.dumps(self.results, indent=1) + "\n").encode())
 
     def draw(self, *shape: int, dtype: str = "float32", seed: int = 0) -> Any:
         """Return normally distributed numbers on the GPU."""
@@ -257,6 +262,11 @@ class Bench:
             "torch.mm(out=)": self.host(lambda: torch.mm(X, Y, out=Z)),
         }
         result["torch.mm(out=) again"] = self.host(lambda: torch.mm(A, B, out=D))
+        product = min(result["torch.mm(out=)"], result["torch.mm(out=) again"])
+        result["largest ratio to torch.mm(out=)"] = {
+            name: round(max(result[scheme][name] for scheme in SCHEMES) / product, 3)
+            for name in ("eager", "eager, other operands", "plan", "prepared plan")
+        }
         return result
 
     def batches(self) -> dict[str, Any]:
@@ -306,31 +316,44 @@ class Bench:
         return result
 
     def parts(self) -> dict[str, Any]:
-        """Return host times of the pieces of a call, and of launches with and without the compiled loop."""
+        """Return host times of the pieces of a call, and of launches with and without the compiled code."""
         A, B, D = self.draw(512, 512, seed=1), self.draw(512, 512, seed=2), self.draw(512, 512)
-        found = tensors.facts(A, B, None, D)
-        assert found is not None
-        fpemu.gpu.gemm(A, B, scheme="staged", out=D)
+        read = tensors.facts(A, B, None, D)
+        assert read is not None
+        plan = fpemu.gpu.plan("staged", A, B)
+        for _ in range(3):
+            plan(A, B, out=D)
+        repeats, product = plan._repeats, plan._first()
+        kernels = product.sequence
+        arena = plan._arenas.of(0, kernels)
+        addresses = [*read[1], arena.work, arena.zeros, 0]
         gemm = sys.modules["fpemu.gpu.gemm"]
-        product = next(p for p in gemm._products.values() if p.kernel.scheme.name == "staged" and p.shape == (512, 512))
-        arena = sequence.arenas.of(0, product.sequence)
-        addresses = [*found[1], arena.work, arena.zeros, 0]
+
+        def compiled() -> None:
+            result = repeats.call(repeats.address, A, B, None, D)
+            assert result >= 0
+
+        functions = native.calls()
         result = {
             "facts": self.host(lambda: tensors.facts(A, B, None, D)),
-            "key": self.host(lambda: gemm._key("staged", 1.0, 0.0, None, None, {}, found[0])),
-            "hash": self.host(lambda: hash(found[0])),
-            "stream": self.host(tensors.stream),
-            "is_current_stream_capturing": self.host(self.torch.cuda.is_current_stream_capturing),
+            "request": self.host(lambda: gemm._request("staged", 1.0, 0.0, None, None, {})),
+            "stream": self.host(lambda: tensors.stream(0)),
             "new_empty": self.host(lambda: A.new_empty((512, 512))),
-            "launches": product.sequence.kernels,
-            "launches by a graph": self.host(lambda: product.sequence.queue(addresses, 0)),
-            "launches by the loop": self.host(lambda: product.sequence.queue(addresses, 0, capture=True)),
-            "loop found": native.driver_loop() is not None,
-            "graphs in use": product.sequence._graph_launch is not None,
+            "launches": kernels.kernels,
+            "compiled functions": functions is not None and functions[1] is not None,
+            "exchange interface": native.exchange(self.torch.Tensor) is not None,
+            "compiled call that finds no entry": self.host(lambda: repeats.call(repeats.address, A, A, A, D)),
+            "compiled call with a graph": self.host(compiled),
+            "launches by a graph": self.host(lambda: kernels.queue(addresses, 0)),
+            "launches by the compiled code": self.host(lambda: kernels.queue(addresses, 0, capture=True)),
         }
-        loop, product.sequence._loop = product.sequence._loop, None
-        result["launches by cuda.bindings"] = self.host(lambda: product.sequence.queue(addresses, 0, capture=True))
-        product.sequence._loop = loop
+        graphs = native.ENTRY.index("graphs")
+        for _, entry, _ in repeats._entries:
+            entry[graphs] = 0
+        result["compiled call without a graph"] = self.host(compiled)
+        address, kernels.address = kernels.address, 0
+        result["launches by cuda.bindings"] = self.host(lambda: kernels.queue(addresses, 0, capture=True))
+        kernels.address = address
         return result
 
 
@@ -338,7 +361,7 @@ def main() -> None:
     missing = device.missing()
     if missing is not None:
         raise SystemExit(f"calls.py: {missing}")
-    bench = Bench(Path(sys.argv[1]))
+    bench = Bench(Path(sys.argv[1]) if len(sys.argv) > 1 else RECORD)
     for name, run in (
         ("host", bench.host_times),
         ("parts", bench.parts),
