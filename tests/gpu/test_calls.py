@@ -863,11 +863,37 @@ def test_calls_plans_and_graphs_have_the_emulators_bits(scheme, special):
             graph.replay()
             assert np.array_equal(D.cpu().numpy().view(np.uint32), want.view(np.uint32))
     if special and scheme not in ("sgemm",):
-        with pytest.raises(InputError, match="NaN or infinite"):
+        with pytest.raises(InputError, match=rf"^A of {scheme}: NaN or infinite: \d+ entries, first at \[3, 5\]"):
             fpemu.gpu.check()
         with pytest.raises(InputError, match=r"^A: NaN or infinite: 1 of 6720 entries, first at \[3, 5\]"):
             fpemu.gpu.gemm(a, b, scheme=scheme, on_range="raise")
     fpemu.gpu.check()
+
+
+@needs_gpu
+@pytest.mark.parametrize("scheme", ["staged", "ootomo", "h2sgemm", "bf16x3", "staged-int8", "strassen"])
+def test_deferred_errors_name_the_first_index(scheme):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(8)
+    A, B = (
+        torch.from_numpy(rng.standard_normal(shape).astype(np.float32)).cuda() for shape in ((3, 200, 150), (150, 90))
+    )
+    A[2, 7, 149] = A[2, 8, 0] = float("inf")
+    B[70, 2] = B[140, 1] = float("nan")
+    options = {} if scheme != "strassen" else {"levels": 2}
+    scheme = "staged" if scheme == "strassen" else scheme
+    fpemu.gpu.gemm(A, B, scheme=scheme, **options)
+    text = rf"^A of {scheme}: NaN or infinite: 2 entries, first at \[2, 7, 149\], since .* \(and 1 other operands\)"
+    with pytest.raises(InputError, match=text):
+        fpemu.gpu.check()
+    fpemu.gpu.gemm(A[:1], B, scheme=scheme, **options)
+    with pytest.raises(InputError, match=rf"^B of {scheme}: NaN or infinite: 2 entries, first at \[70, 2\]"):
+        fpemu.gpu.check()
+    if scheme in ("ootomo", "h2sgemm"):
+        A[2, 7, 149], A[2, 8, 0], A[1, 4, 3] = 0, 3e6, 3e6
+        fpemu.gpu.gemm(A, torch.ones_like(B), scheme=scheme)
+        with pytest.raises(InputError, match=rf"^A of {scheme}: beyond their words: 2 entries, first at \[1, 4, 3\]"):
+            fpemu.gpu.check()
 
 
 @needs_gpu
