@@ -39,7 +39,7 @@ class _Fields:
     operand_formats: Formats
     F: NDArray[np.int64]
     E0: NDArray[np.int64]
-    fraction_bits: NDArray[np.int64]
+    sum_fraction_bits: NDArray[np.int64]
     final: str
 
     @classmethod
