@@ -35,15 +35,15 @@ def advise(
     hardware: Annotated[
         str, typer.Option("--hardware", "-H", help="An architecture, a GPU or FILE.toml: see 'fpemu list hardware'.")
     ],
-    k: Annotated[int | None, typer.Option("--k", help="Length of the sums; needed without --data.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Length K of the sums; required without --data.")] = None,
     m: Annotated[int | None, typer.Option("--m", help="Rows of the product, without --data; default: k.")] = None,
     n: Annotated[int | None, typer.Option("--n", help="Columns of the product, without --data; default: k.")] = None,
     data: Annotated[
-        tuple[str, str] | None, typer.Option("--data", metavar="A B", help="The matrices, as for 'fpemu gemm'.")
+        tuple[str, str] | None, typer.Option("--data", metavar="A B", help="The matrices A and B, as for 'fpemu gemm'.")
     ] = None,
     measure: Annotated[
         str,
-        typer.Option("--measure", help="normwise (to |A||B|), relative_l2, max_relative, mred or max_error_legemm."),
+        typer.Option("--measure", help="Error measure: normwise, relative_l2, max_relative, mred or max_error_legemm."),
     ] = "normwise",
     worst: Annotated[
         bool, typer.Option("--worst", help="Use the worst-case bound instead of the probable bound.")
@@ -52,17 +52,19 @@ def advise(
         str, typer.Option("--inputs", metavar="NAME[,X=Y...]", help="Without --data: the distribution of A and B.")
     ] = "uniform",
     dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Without --data: fp32 or fp64; default: by the target.")
+        str | None, typer.Option("--dtype", help="Without --data: fp32 or fp64; default: according to the target.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the rows and columns drawn or tried.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed of the drawn operands and of the sampled rows and columns.")
+    ] = 0,
     max_entries: Annotated[int | None, MAX_ENTRIES] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Find the cheapest scheme whose error bound and whose error measured on the data meet a target.
 
-    Cost is the number of matrix instructions, weighted by their rate on the hardware, then memory traffic. A scheme
-    whose measured error exceeds the target is never recommended. Exit status 1 if no scheme on the hardware meets the
-    target: the line on stderr then names the scheme with the smallest bound.
+    The cost of a scheme is the number of matrix instructions, weighted by their rate on the hardware; memory traffic
+    decides between equal costs. A scheme whose measured error exceeds the target is never recommended. Exit status 1 if
+    no scheme on the hardware meets the target; a line on stderr then names the scheme with the smallest bound.
     """
     from fpemu import advice
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ("case", "n", "ns", "bar", "/ matmul", "compile s", "MB", "MB bar", "")
-_PRODUCT_COLUMNS = ("M×N×K, data", "contender", "first", "sustained", "with split", "/ SGEMM", "/ fp16÷3", "error")
-_CALL_COLUMNS = ("what", "contender", "ms", "TFLOP/s", "GB/s", "/ library", "error", "bits")
+_PRODUCT_COLUMNS = ("M×N×K, data", "implementation", "first", "sustained", "with split", "/ SGEMM", "/ fp16÷3", "error")
+_CALL_COLUMNS = ("product", "implementation", "ms", "TFLOP/s", "GB/s", "/ library", "error", "bits")
 
 
 def need_benchmarks(command: str) -> None:
@@ -38,7 +38,7 @@ def cpu(
     repeat: Annotated[int, typer.Option("--repeat", help="Number of runs; the median is reported.")] = 3,
     only: Annotated[str | None, typer.Option("--only", help="Only the cases whose name contains this.")] = None,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write the table to this file too.")
+        str | None, typer.Option("--json", metavar="FILE", help="Also write the table to this file.")
     ] = None,
 ) -> None:
     """Measure the emulation on this CPU: ns per multiply-add, ratio to np.matmul in fp32, extra memory.
@@ -76,10 +76,16 @@ def gpu(
         list[str] | None, typer.Option("--figure", metavar="PAPER[/PAGE]", help="Only the products of these figures.")
     ] = None,
     shape: Annotated[
-        str | None, typer.Option("--shape", metavar="MxNxK", help="Only this product (or n for n×n×n).")
+        str | None, typer.Option("--shape", metavar="MxNxK", help="Only this product; n stands for n×n×n.")
     ] = None,
     names: Annotated[
-        list[str] | None, typer.Option("--contender", metavar="NAME", help='With --shape: "staged stage=128", "sgemm".')
+        list[str] | None,
+        typer.Option(
+            "--implementation",
+            "--contender",
+            metavar="NAME",
+            help='With --shape: such as "staged stage=128" or "sgemm".',
+        ),
     ] = None,
     data: Annotated[
         str, typer.Option("--data", metavar="NAME", help="With --shape: the distribution of its operands.")
@@ -87,22 +93,24 @@ def gpu(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes.")] = False,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE.json", help="Save the rows in this file, and continue from them."),
+        typer.Option(
+            "--output", "-o", metavar="FILE.json", help="Save the rows in this file, and measure only missing rows."
+        ),
     ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Measure the rows of the file again and replace them.")
     ] = False,
     budget: Annotated[
-        float | None, typer.Option("--budget", help="Seconds after which no further row is measured.")
+        float | None, typer.Option("--budget", help="Time limit in seconds; no further row is measured after it.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Only list the rows that would be measured.")] = False,
 ) -> None:
     """Measure speed and error of the vendor's library and of every scheme's kernel on this GPU.
 
     Each row is saved as soon as it is measured, and another run with the same --output measures the missing rows.
-    Speeds are 2·M·N·K operations per second; "first" is the median of ten launches after a pause, "sustained" the
-    median of the second half of a run without a pause. Exit status 0; 1 if a kernel's bits differ from the emulation; 2
-    without a GPU.
+    Speeds are 2·M·N·K operations per second. The column "first" is the median of ten launches after a pause, and
+    "sustained" the median of the second half of a run without a pause. Exit status 0; 1 if a kernel's bits differ
+    from the emulation; 2 without a GPU.
     """
     from fpemu.files import check_writable
     from fpemu.gpu.runtime import device
@@ -115,7 +123,7 @@ def gpu(
     if shape is not None and figure:
         raise InputError("--shape and --figure both choose products: leave one out")
     if shape is None and names:
-        raise InputError("--contender needs --shape, such as --shape 4096")
+        raise InputError("--implementation needs --shape, such as --shape 4096")
     cases = suite.cases(figure or None, quick) if shape is None else suite.chosen(shape, names or (), data)
     if listed:
         _list(cases)

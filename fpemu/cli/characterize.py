@@ -21,22 +21,26 @@ _ARITHMETIC = ("arithmetic", "block", "F", "E0", "final", "fraction_bits", "nan_
 
 def characterize(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME-PART]", help="Only instructions of this GPU with this in their name.")
+        str, typer.Argument(metavar="[NAME-PART]", help="Only instructions of this GPU whose name contains this text.")
     ] = "",
     emulated: Annotated[
         str | None,
-        typer.Option("--emulated", metavar="NAME-PART", help="Probe emulated rows of the catalog; needs no GPU."),
+        typer.Option(
+            "--emulated",
+            metavar="NAME-PART",
+            help="Probe the emulated instructions whose name contains this text; needs no GPU.",
+        ),
     ] = None,
     function: Annotated[
-        str | None, typer.Option("--callable", metavar="FILE.py:FUNCTION", help="A function (A, B, C) -> D.")
+        str | None, typer.Option("--callable", metavar="FILE.py:FUNCTION", help="Probe a function (A, B, C) -> D.")
     ] = None,
     formats: Annotated[
         str | None,
         typer.Option("--formats", metavar="A,B,D", help="Formats of the function: fp16,fp16,fp32; or A,B,C,D."),
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", help="Length of the function in k.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Length K of the dot products of the function.")] = None,
     shape: Annotated[
-        str | None, typer.Option("--shape", metavar="MxN", help="The only shape of D that the function takes.")
+        str | None, typer.Option("--shape", metavar="MxN", help="Shape of D, if the function accepts only one.")
     ] = None,
     outputs: Annotated[
         float, typer.Option("--outputs", "-n", help="Number of random outputs per instruction to verify with.")
@@ -46,10 +50,11 @@ def characterize(
 ) -> None:
     """Find the arithmetic of a matrix instruction by directed probes, and verify it with random operands.
 
-    The result is a row of the catalog: block length, alignment width, rounding, minimum alignment exponent, NaN codes,
-    zeros and subnormals, each with the probe that shows it. For an mma.sync instruction of this GPU it includes the
-    shape, from the registers of a warp. Exit status 0 if the row reproduces all random outputs, 1 if it does not or if
-    no known arithmetic explains the probes, 2 for bad input or without a GPU.
+    The result is a row of the catalogue: block length, alignment width, rounding, minimum alignment exponent, NaN
+    codes, zeros and subnormals, each with the probe that determines it. For an mma.sync instruction of this GPU the
+    row includes the shape, which the registers of a warp determine. Exit status 0 if the row reproduces all random
+    outputs; 1 if it does not, or if no known arithmetic explains the probes; 2 for an invalid argument or without a
+    GPU.
     """
     from fpemu.gpu.instructions import fragments
     from fpemu.probing import characterize as find
@@ -226,5 +231,5 @@ def _show(title: str, result: Characterized, row: MmaSpec | None) -> None:
     out.print(f"{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
     if row is not None:
         fields = differences(result.spec, row, result.alike).items()
-        text = "; ".join(f"{f} = {value}, in the catalog {expected}" for f, (value, expected) in fields)
-        out.print(f"not as in the catalog: {text}" if text else "as in the catalog")
+        text = "; ".join(f"{f} = {value}, in the catalogue {expected}" for f, (value, expected) in fields)
+        out.print(f"not as in the catalogue: {text}" if text else "as in the catalogue")

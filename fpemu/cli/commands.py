@@ -42,7 +42,7 @@ class _Group(TyperGroup):
 app = typer.Typer(
     name="fpemu",
     cls=_Group,
-    help="Emulate GEMM on matrix units bit for bit, with the schemes that build FP32 and FP64 products from it.",
+    help="Emulate matrix units bit for bit, and the schemes that build FP32 and FP64 products from their products.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

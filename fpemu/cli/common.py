@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # options that several commands have
 HARDWARE: Any = typer.Option("--hardware", "-H", help="An architecture or a GPU: see 'fpemu list hardware'.")
-INSTRUCTION: Any = typer.Option("--instruction", "-I", help="mma, wgmma, tcgen05 or mfma of that hardware.")
+INSTRUCTION: Any = typer.Option("--instruction", "-I", help="Instruction of the hardware: mma, wgmma, tcgen05 or mfma.")
 ORDER: Any = typer.Option(
     "--order",
     metavar="ORDER",
@@ -40,7 +40,7 @@ ORDER: Any = typer.Option(
 OPTION: Any = typer.Option("--option", "-O", metavar="NAME=VALUE", help="An option of the scheme; may be repeated.")
 ON_RANGE: Any = typer.Option(
     "--on-range",
-    help="Overflow policy, for operands outside the range of a scheme's words: raise, propagate, scale, scale-rows.",
+    help="Overflow policy for operands outside the range of a scheme's words: raise, propagate, scale, scale-rows.",
 )
 ALPHA: Any = typer.Option("--alpha", help="α in α·A·B + β·C.")
 BETA: Any = typer.Option("--beta", help="β in α·A·B + β·C.")
@@ -48,9 +48,12 @@ C_FILE: Any = typer.Option("--c", "-c", metavar="C", help="A matrix file for C."
 MAX_ENTRIES: Any = typer.Option(
     "--max-entries", metavar="N", min=1, help="Largest number of entries of a matrix file; default: 2^30."
 )
-JOBS: Any = typer.Option("--jobs", "-j", min=1, max=256, help="Local processes; default: one a core, at most 4.")
+JOBS: Any = typer.Option(
+    "--jobs", "-j", min=1, max=256, help="Number of local processes; default: one per core, at most 4."
+)
 DEVICE: Any = typer.Option(
-    "--device", help="cpu, cuda, or auto: large products on the GPU if there is one. The same bits."
+    "--device",
+    help="Device of the emulation, with equal bits: cpu, cuda, or auto (large products on the GPU if there is one).",
 )
 AS_JSON: Any = typer.Option("--json", help="Print the result as JSON.")
 
@@ -67,7 +70,7 @@ EXPERIMENTS: Any = typer.Option(
     "--experiments",
     metavar="DIR",
     callback=_use_experiments,
-    help="Folder of the papers' pages, which are executed; default: FPEMU_EXPERIMENTS, or fpemu's checkout.",
+    help="Folder of the papers' pages, which the command executes; default: FPEMU_EXPERIMENTS or the checkout.",
 )
 
 

@@ -37,14 +37,18 @@ if TYPE_CHECKING:
 
 
 def gemm(
-    a: Annotated[str | None, typer.Argument(metavar="A", help="A: FILE.npy, FILE.npz[:KEY] or FILE.mtx.")] = None,
-    b: Annotated[str | None, typer.Argument(metavar="B", help="B, likewise.")] = None,
+    a: Annotated[
+        str | None, typer.Argument(metavar="A", help="The matrix A: FILE.npy, FILE.npz[:KEY] or FILE.mtx.")
+    ] = None,
+    b: Annotated[str | None, typer.Argument(metavar="B", help="The matrix B, likewise.")] = None,
     result: Annotated[
         str | None, typer.Option("--result", "-r", metavar="D", help="The product to check: a matrix file.")
     ] = None,
     call: Annotated[
         str | None,
-        typer.Option("--callable", metavar="FILE.py:FUNCTION", help="Or a function (A, B) → D on NumPy arrays."),
+        typer.Option(
+            "--callable", metavar="FILE.py:FUNCTION", help="Instead of --result: a function (A, B) → D of NumPy arrays."
+        ),
     ] = None,
     scheme: Annotated[
         str | None, typer.Option("--scheme", "-s", help="A scheme; default: a plain product of instructions.")
@@ -55,7 +59,7 @@ def gemm(
         str | None,
         typer.Option("--format", help="Format of A and B in a plain product: fp16, bf16, tf32, e4m3, int8 ..."),
     ] = None,
-    out: Annotated[str | None, typer.Option("--out", help="Format of D; default: by its file's dtype.")] = None,
+    out: Annotated[str | None, typer.Option("--out", help="Format of D; default: from the dtype of its file.")] = None,
     accumulate: Annotated[
         str | None, typer.Option("--accumulate", help="Accumulator format of a plain product: fp32 or fp16.")
     ] = None,
@@ -68,13 +72,15 @@ def gemm(
     c: Annotated[str | None, C_FILE] = None,
     distribution: Annotated[
         str | None,
-        typer.Option("--input", metavar="NAME", help="Distribution of drawn A and B (with --callable and --shape)."),
+        typer.Option("--input", metavar="NAME", help="Distribution of random A and B, with --callable and --shape."),
     ] = None,
-    shape: Annotated[str | None, typer.Option("--shape", metavar="MxNxK", help="Shape of drawn operands.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of drawn operands.")] = 0,
+    shape: Annotated[str | None, typer.Option("--shape", metavar="MxNxK", help="Shape of random operands.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of random operands.")] = 0,
     causes: Annotated[bool, typer.Option(help="Search for the cause of a mismatch.")] = True,
-    seconds: Annotated[float, typer.Option("--seconds", help="Time limit of that search.")] = 30.0,
-    device: Annotated[str, typer.Option("--device", help="Where the product is emulated: cpu or cuda.")] = "cpu",
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="Time limit of the search for causes, in seconds.")
+    ] = 30.0,
+    device: Annotated[str, typer.Option("--device", help="Device of the emulation: cpu or cuda.")] = "cpu",
     max_entries: Annotated[int | None, MAX_ENTRIES] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
@@ -83,10 +89,11 @@ def gemm(
     The specification is a plain product of matrix instructions (--hardware, --format, --order) or a scheme with its
     options. Without --format, files of fp32 or fp64 are compared with a plain product of ordinary cores in that format.
 
-    Mismatches are shown with their positions and their pattern. Deviations from the specification are then evaluated:
-    orders over K, promotion, rounding of the operands, epilogues, accumulators, other hardware, ordinary cores and
-    other schemes, and pairs of them if no single deviation suffices. The deviations that reproduce all bits are listed,
-    the likeliest first. A function is called twice, and its order is revealed by probes if the order differs.
+    The command prints the positions and the pattern of the mismatches. It then evaluates deviations from the
+    specification: orders over K, promotion, rounding of the operands, epilogues, accumulators, other hardware, ordinary
+    cores and other schemes, and pairs of deviations if no single one suffices. It lists the deviations that reproduce
+    all bits, the likeliest first. A function is called twice, and probes reveal its summation order if the order
+    deviates.
 
     Exit status: 0 equal, 1 mismatches, 2 bad input. The file of a function is executed: check only files you trust.
     """
@@ -190,15 +197,15 @@ def _operands(
     C = None if c is None else read_matrix(c, max_entries)
     if distribution is None:
         if shape is not None:
-            raise InputError("--shape goes with --input: A and B have theirs")
+            raise InputError("--shape needs --input: the files of A and B determine their shapes")
         if a is None or b is None:
             raise InputError("A and B are missing: two matrix files, or --input NAME --shape MxNxK with --callable")
         A, B = (_narrowed(read_matrix(name, max_entries), scheme) for name in (a, b))
         return A, B, C, None
     if a is not None:
-        raise InputError("A and B are either files or drawn with --input")
+        raise InputError("A and B are files or come from --input: leave one out")
     if not drawable:
-        raise InputError("--input goes with --callable: a product in a file has operands in files")
+        raise InputError("--input needs --callable: the operands of --result are files")
     if shape is None:
         raise InputError("--input needs --shape MxNxK")
     return distribution, None, C, _shape(shape)

@@ -41,37 +41,36 @@ _OPTIONS = {"on_range": "--on-range", "hardware": "--hardware", "order": "--orde
 
 
 def gemm(
-    a: Annotated[str, typer.Argument(metavar="A", help="A matrix: FILE.npy, FILE.npz[:KEY] or FILE.mtx.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another matrix.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="The matrix A: FILE.npy, FILE.npz[:KEY] or FILE.mtx.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The matrix B, likewise.")],
     scheme: Annotated[
         list[str] | None,
-        typer.Option("--scheme", "-s", help="A scheme; several by commas or by repeating the option; default: all."),
+        typer.Option("--scheme", "-s", help="A scheme, or several separated by commas; may be repeated; default: all."),
     ] = None,
     hardware: Annotated[str, HARDWARE] = "A100",
     alpha: Annotated[float, ALPHA] = 1.0,
     beta: Annotated[float, BETA] = 0.0,
     c: Annotated[str | None, C_FILE] = None,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Write the result to this .npy or .mtx (one scheme).")
+        str | None,
+        typer.Option("--output", "-o", help="Write the result to this .npy or .mtx file; requires one scheme."),
     ] = None,
     order: Annotated[str | None, ORDER] = None,
     on_range: Annotated[str, ON_RANGE] = "raise",
     option: Annotated[list[str] | None, OPTION] = None,
     device: Annotated[str, DEVICE] = "auto",
-    compare: Annotated[
-        bool, typer.Option(help="Add SGEMM to the schemes, or DGEMM if their operands are fp64.")
-    ] = True,
+    compare: Annotated[bool, typer.Option(help="Add SGEMM to the table, or DGEMM if the operands are fp64.")] = True,
     max_entries: Annotated[int | None, MAX_ENTRIES] = None,
 ) -> None:
-    """Multiply two matrices by split schemes and compare with the exact product.
+    """Multiply two matrices by split schemes and compare the results with the exact product.
 
-    The result is α·A·B + β·C. Inputs stay fp64 if every scheme takes fp64 (dgemm, ozaki, ozimmu, ozaki2); otherwise
-    they are rounded to fp32. The exact product is computed from the inputs after this rounding. An option applies to
-    the schemes that have it: 'fpemu list schemes NAME' lists them.
+    The result is α·A·B + β·C. The matrices remain in fp64 if every scheme is for fp64 (dgemm, ozaki, ozimmu, ozaki2);
+    otherwise they are rounded to fp32. The exact product is computed from the rounded matrices. An option applies to
+    the schemes that have it: 'fpemu list schemes NAME' lists the options of a scheme.
 
-    Lines below the table certify the error-free schemes: slices, products, whether each product was exact, and whether
-    the slices are complete, so that they add up to A and B. Exit status 1 if a condition of such a scheme does not hold
-    for these matrices.
+    A line below the table certifies each error-free scheme: the number of slices and of products, the exactness of the
+    products, and the completeness of the slices, whose sums are then A and B. Exit status 1 if a condition of such a
+    scheme does not hold for these matrices.
     """
     from fpemu import matrix_io, mma, reference, schemes
     from fpemu.schemes import ranges

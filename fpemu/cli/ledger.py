@@ -21,10 +21,11 @@ def ledger(
         str | None, typer.Argument(metavar="[PAPER]", help="Print the summary of one paper and write nothing.")
     ] = None,
     figures: Annotated[
-        str, typer.Option("--figures", help="Folder of the figures; those of full size in 'full' under it.")
+        str,
+        typer.Option("--figures", help="Folder of the figures; its subfolder full contains the figures of full size."),
     ] = "figures",
     output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Folder for the ledger; default: the figures'.")
+        str | None, typer.Option("--output", "-o", help="Folder for the ledger; default: the folder of the figures.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit status 1 if the ledger or a record is out of date.")
@@ -33,8 +34,9 @@ def ledger(
 ) -> None:
     """Write the ledger of published claims: LEDGER.md, LEDGER.csv and a page of details for each paper in ledger/.
 
-    Nothing is evaluated: 'fpemu reproduce' draws the figures. Of a figure drawn at both sizes, the full one counts.
-    With --check a record is out of date if the page's statements about the data of its figure differ from it.
+    The command reads the records of the figures that 'fpemu reproduce' has drawn, and evaluates nothing. If a figure
+    exists at both sizes, the full size counts. With --check a record is out of date if it differs from the page's
+    statements about the data of the figure.
     """
     from fpemu.files import write_atomic
     from fpemu.reproduce import ledger as ledgers

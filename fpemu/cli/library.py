@@ -13,11 +13,13 @@ from fpemu.errors import InputError, unknown_name
 
 
 def library(
-    shapes: Annotated[int, typer.Option("--shapes", "-n", help="Shapes of the table, drawn by the seed; 0: all.")] = 20,
+    shapes: Annotated[int, typer.Option("--shapes", "-n", help="Number of shapes drawn from the table; 0: all.")] = 20,
     types: Annotated[
-        list[str] | None, typer.Option("--types", "-t", help="Only products of this type (repeatable).")
+        list[str] | None, typer.Option("--types", "-t", help="Only products of this type; may be repeated.")
     ] = None,
-    new: Annotated[int, typer.Option("--new", help="Random shapes besides, with orders revealed first.")] = 0,
+    new: Annotated[
+        int, typer.Option("--new", help="Number of further random shapes, whose orders probes reveal first.")
+    ] = 0,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the operands and of the shapes.")] = 0,
     record: RecordFile = None,
     as_json: AsJson = False,
@@ -26,10 +28,10 @@ def library(
         bool, typer.Option("--list", help="Only list the kinds of orders in the table; needs no GPU.")
     ] = False,
 ) -> None:
-    """Verify cuBLAS products (through PyTorch) on this GPU against `fpemu.library.emulate`.
+    """Verify cuBLAS products (through PyTorch) on this GPU against 'fpemu.library.emulate'.
 
-    Up to 32 rows and columns of each D are compared. Exit status 0 if all are equal, 1 if not, 2 without a GPU or
-    PyTorch.
+    The command compares up to 32 rows and columns of each D. Exit status 0 if all entries are equal, 1 if not, 2
+    without a GPU or PyTorch.
     """
     from fpemu.library import TYPES
 

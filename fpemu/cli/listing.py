@@ -19,12 +19,12 @@ def listing(
             metavar="KIND", help="hardware, schemes, experiments, formats, inputs or metrics; default: all."
         ),
     ] = None,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="After 'schemes': one scheme.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The name of a scheme, after 'schemes'.")] = None,
     folder: Annotated[str | None, EXPERIMENTS] = None,
 ) -> None:
     """List hardware, schemes, experiments, formats, input distributions and error measures.
 
-    'fpemu list schemes NAME' shows a scheme with its options.
+    'fpemu list schemes NAME' prints a scheme with its options.
     """
     if name is not None and what != "schemes":
         raise InputError(f"only 'fpemu list schemes' takes a name, not {what!r}")

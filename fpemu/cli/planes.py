@@ -22,13 +22,17 @@ _SIZES = ("M", "N", "K")
 
 # --- the options of both commands
 _Hardware = Annotated[str, typer.Option("--hardware", "-H", help="An architecture or a GPU.")]
-_Size = Annotated[str, typer.Option("--size", metavar="MxNxK", help="Sizes of the product.")]
+_Size = Annotated[str, typer.Option("--size", metavar="MxNxK", help="Size of the product.")]
 _Seeds = Annotated[
     str,
-    typer.Option("--seeds", help="Number of seeds, or a list or range of them: 0,5,7 or 0:9. The map shows the mean."),
+    typer.Option(
+        "--seeds", help="Number of seeds, or the seeds as a list or range: 0,5,7 or 0:9. The map shows the mean."
+    ),
 ]
 _Metric = Annotated[str, typer.Option("--metric", help="The error: see 'fpemu list metrics'.")]
-_Factor = Annotated[float, typer.Option("--factor", help="Largest error of a good setting, relative to the best.")]
+_Factor = Annotated[
+    float, typer.Option("--factor", help="Largest error of a good setting, relative to the smallest error.")
+]
 _Output = Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the map.")]
 
 
@@ -56,10 +60,10 @@ def scaling(
 ) -> None:
     """Map the error over the scaling exponent of the residual and the offset exponent of the inputs.
 
-    The table lists the best scaling exponents for each offset exponent, and the last line names the single exponent
-    that is near the best for most of them. Overflow is hatched. Maps of schemes of two fp16 words rounded to nearest
-    show the bounds of H2SGEMM's equation 6. A range is first:last or first:last:step, both included, or a list a,b,c.
-    Writes PNG, SVG, PDF, CSV and JSON.
+    The table lists the best scaling exponents for each offset exponent. The last line names the scaling exponent
+    that is near the best for the largest number of offset exponents. Overflow is hatched. For schemes of two fp16
+    words rounded to nearest the map shows the bounds of equation 6 of the H2SGEMM paper. A range is first:last or
+    first:last:step, with both ends included, or a list a,b,c. The command writes PNG, SVG, PDF, CSV and JSON files.
     """
     from fpemu import schemes
     from fpemu.sweep import Grid
@@ -119,16 +123,28 @@ def scaling(
 
 @with_run_options
 def plane(
-    scheme: Annotated[str, typer.Argument(metavar="SCHEME", help="A scheme.")],
+    scheme: Annotated[str, typer.Argument(metavar="SCHEME", help="Name of a scheme.")],
     option: Annotated[
         list[str],
-        typer.Option("--option", "-O", metavar="NAME=RANGE", help="The option swept; NAME=VALUE fixes another."),
+        typer.Option(
+            "--option",
+            "-O",
+            metavar="NAME=RANGE",
+            help="Option on one axis, with its range; NAME=VALUE fixes another option.",
+        ),
     ],
     parameter: Annotated[
         list[str],
-        typer.Option("--parameter", "-P", metavar="NAME=RANGE", help="Of the inputs, or M, N, K, seed: one is swept."),
+        typer.Option(
+            "--parameter",
+            "-P",
+            metavar="NAME=RANGE",
+            help="Parameter of the inputs, or M, N, K, seed, on the other axis, with its range.",
+        ),
     ],
-    distribution: Annotated[str, typer.Option("--inputs", help="See 'fpemu list inputs'.")] = "uniform",
+    distribution: Annotated[
+        str, typer.Option("--inputs", help="Distribution of the inputs: see 'fpemu list inputs'.")
+    ] = "uniform",
     hardware: _Hardware = "A100",
     size: _Size = "48x48x512",
     seeds: _Seeds = "3",
@@ -140,9 +156,10 @@ def plane(
 ) -> None:
     """Map the error over a numeric option of a scheme and a parameter of its inputs or a size.
 
-    'fpemu sweep plane ozimmu --option slices=3:9 --inputs phi --parameter phi=0:4:0.5'. One option and one parameter
-    have several values: first:last or first:last:step, both included, a list a,b,c, or powers such as 2^0:2^16. The
-    others are fixed. Overflow is hatched. Writes PNG, SVG, PDF, CSV and JSON.
+    Example: 'fpemu sweep plane ozimmu --option slices=3:9 --inputs phi --parameter phi=0:4:0.5'. One option and one
+    parameter have several values: first:last or first:last:step, with both ends included, a list a,b,c, or powers
+    such as 2^0:2^16. All others have one value. Overflow is hatched. The command writes PNG, SVG, PDF, CSV and JSON
+    files.
     """
     from fpemu import inputs, schemes
     from fpemu.sweep import Grid

@@ -40,27 +40,31 @@ def reproduce(
         ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="The sizes and runs of the paper, as far as an hour allows.")
+        bool,
+        typer.Option("--full", help="Use the sizes and the number of runs of the paper, if they take an hour at most."),
     ] = False,
     jobs: Annotated[int | None, JOBS] = None,
     device: Annotated[str, DEVICE] = "auto",
-    fresh: Annotated[bool, typer.Option("--fresh", help="Evaluate again what is stored.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Evaluate stored cells again.")] = False,
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", help="Folder for the figures, default figures; those of --full go to full in it."
+            "--output",
+            "-o",
+            help="Folder for the figures (default: figures); figures of --full are in its subfolder full.",
         ),
     ] = None,
     experiments: Annotated[str | None, EXPERIMENTS] = None,
     formats: Annotated[
-        list[str] | None, typer.Option("--format", help="Write the picture as svg or pdf too; may be repeated.")
+        list[str] | None, typer.Option("--format", help="Also write the picture as svg or pdf; may be repeated.")
     ] = None,
 ) -> None:
     """Reproduce figures of the papers: picture (PNG), data (CSV) and record of provenance and claims (JSON).
 
-    Finished cells are saved in .fpemu/results.sqlite (or $FPEMU_CACHE): a run after an interrupt evaluates the others.
-    Files of a figure whose data and statements are the same stay as they are; the last line counts these figures.
-    A figure that cannot be drawn, or with a failed cell, is left out; the others are drawn, and the exit status is 1.
+    Finished cells (evaluations) are saved in .fpemu/results.sqlite, or in the folder FPEMU_CACHE, and a later run
+    evaluates only the missing cells. A file is written only if its content changes; the last line counts the new,
+    rewritten and unchanged figures. If a cell fails or a figure cannot be drawn, the other figures are drawn, and
+    the exit status is 1.
     """
     from fpemu.sweep.run import CellError
 

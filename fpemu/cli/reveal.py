@@ -36,41 +36,48 @@ def reveal(
     ] = None,
     formats: Annotated[
         str | None,
-        typer.Option("--formats", metavar="IN,OUT[,SUM]", help="Of A and B, of D, of accumulators if not fp32 (fp64)."),
+        typer.Option(
+            "--formats",
+            metavar="IN,OUT[,SUM]",
+            help="Formats of A and B, of D, and of accumulators other than fp32 (fp64).",
+        ),
     ] = None,
     hardware: Annotated[str | None, HARDWARE] = None,
     instruction: Annotated[str | None, INSTRUCTION] = None,
     at: Annotated[
-        int, typer.Option("--at", metavar="COLUMN", help="The column of D that is read (the row, where N > M).")
+        int, typer.Option("--at", metavar="COLUMN", help="Column of D with the probed outputs; its row if N > M.")
     ] = 0,
     kind: Annotated[
         str | None, typer.Option("--type", help="cublas: fp16 (default), bf16, tf32, fp32, fp64, fp16->fp16.")
     ] = None,
     layout: Annotated[
-        str | None, typer.Option("--layout", help="cublas: NN (default), or TN where B lies transposed.")
+        str | None, typer.Option("--layout", help="cublas: NN (default), or TN for a B that is stored by columns.")
     ] = None,
     emulated: Annotated[
-        str | None, typer.Option("--emulated", metavar="HARDWARE", help="Probe an emulated GEMM instead; no GPU.")
+        str | None, typer.Option("--emulated", metavar="HARDWARE", help="Probe an emulated GEMM; needs no GPU.")
     ] = None,
     order: Annotated[str | None, ORDER] = None,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE.json", help="Write the KOrder, or else the tree.")
+        str | None,
+        typer.Option("--json", metavar="FILE.json", help="Write the KOrder, or the tree if it is no KOrder."),
     ] = None,
-    drawing: Annotated[str | None, typer.Option("--draw", metavar="FILE.png|svg|pdf", help="Draw the tree.")] = None,
+    drawing: Annotated[
+        str | None, typer.Option("--draw", metavar="FILE.png|svg|pdf", help="Draw the tree into this file.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Compare products of random operands with the emulation in that order.")
     ] = False,
 ) -> None:
     """Find the summation tree of any GEMM by probes.
 
-    FUNCTION takes A (M, K) and B (K, N) as NumPy arrays, float16 for fp16, float64 for fp64 and float32 for all other
-    formats, and returns D (M, N) as an array of NumPy, PyTorch or CuPy. It is called about ten times if M = K, and
-    log K times as often if M is smaller.
+    FUNCTION takes A (M, K) and B (K, N) as NumPy arrays, float16 for fp16, float64 for fp64 and float32 for all
+    other formats, and returns D (M, N) as an array of NumPy, PyTorch or CuPy. It is called about ten times if M =
+    K, and log K times as often if M is smaller.
 
-    --hardware names the hardware that multiplies, if it is known; --order is the summation order of an emulated GEMM.
+    --hardware is the hardware of FUNCTION, if it is known; --order is the summation order of an emulated GEMM.
 
-    The output is the KOrder of the tree, if there is one, and the tree. Exit status 0; 1 if --check finds a mismatch; 2
-    if no tree explains the results: the message then names the contradiction.
+    The output is the tree, and its KOrder if the tree has one. Exit status 0; 1 if --check finds a mismatch; 2 if
+    no tree explains the results: the message then names the contradiction.
     """
     from fpemu import files
 

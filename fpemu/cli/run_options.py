@@ -26,7 +26,7 @@ class RunOptions:
     executor: Annotated[
         str | None,
         typer.Option(
-            "--executor", "-e", help="processes (default) or dask; dask without --scheduler starts workers here."
+            "--executor", "-e", help="processes (default) or dask; dask without --scheduler starts local workers."
         ),
     ] = None
     scheduler: Annotated[
@@ -34,7 +34,9 @@ class RunOptions:
     ] = None
     worker_timeout: Annotated[
         float,
-        typer.Option("--worker-timeout", metavar="SECONDS", help="With Dask: time to wait when no worker is left."),
+        typer.Option(
+            "--worker-timeout", metavar="SECONDS", help="With Dask: time to wait for a worker if none is left."
+        ),
     ] = 600.0
     device: Annotated[str, DEVICE] = "auto"
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the cells and estimate the time.")] = False

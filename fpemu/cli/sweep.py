@@ -43,14 +43,15 @@ def _sweep(context: typer.Context) -> None:
 
 @with_run_options
 def run(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A grid: FILE.toml, or FILE.py that binds GRID.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A grid: FILE.toml, or FILE.py with the variable GRID.")],
     *,
     options: RunOptions,
 ) -> None:
     """Evaluate the errors of every cell of a grid: inputs × sizes × seeds × schemes × hardware × orders.
 
-    Finished cells are stored in .fpemu/results.sqlite (or $FPEMU_CACHE): an interrupted run continues from them. A
-    cell that fails does not stop the others; the exit status is then 1, and the next run evaluates it again.
+    Finished cells are stored in .fpemu/results.sqlite, or in the folder FPEMU_CACHE, and an interrupted run resumes
+    from them. A failing cell does not stop the other cells; the exit status is then 1, and the next run evaluates
+    the cell again.
     """
     from fpemu.sweep import Grid
     from fpemu.sweep.run import check_failures

@@ -20,7 +20,7 @@ FORMS = ("real", "complex")
 def batched(
     sizes: Annotated[str, typer.Option("--sizes", help="Sizes of the square matrices: 2-128, or 8,16,32.")] = "2-128",
     forms: Annotated[str, typer.Option("--forms", help="real, complex or both.")] = "real,complex",
-    batch: Annotated[int, typer.Option("--batch", help="Products of a launch.")] = 1000,
+    batch: Annotated[int, typer.Option("--batch", help="Number of products per launch.")] = 1000,
     out: Annotated[
         str | None, typer.Option("--out", metavar="FILE.toml", help="Write the table that fpemu.gpu.batched reads.")
     ] = None,
@@ -28,9 +28,10 @@ def batched(
 ) -> None:
     """Measure configurations of the batched kernels, and write the fastest.
 
-    For every size the candidates of benchmarks.tuning are compiled and measured: contiguous square matrices,
-    fp32 sums. The table gives for each alignment of the matrices' lines a few configurations, each up to a size.
-    With --out the measurements are saved in FILE.toml.measured until the last: the same command continues from them.
+    For every size the candidates of benchmarks.tuning are compiled and measured, for contiguous square matrices and
+    fp32 accumulation. For each alignment of the rows the table lists a few configurations with the largest size of
+    each. With --out the measurements are saved in FILE.toml.measured until the command is complete, and the same
+    command resumes from this file.
     """
     from fpemu.files import check_writable, write_atomic
     from fpemu.gpu.batched import products

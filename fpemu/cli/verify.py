@@ -27,7 +27,9 @@ RecordFile = Annotated[
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Ignore the outcomes of earlier runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the record instead of the table.")]
-Jobs = Annotated[int | None, typer.Option("--jobs", "-j", help="Processes; default: one for each core, at most 16.")]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", help="Number of processes; default: one per core, at most 16.")
+]
 
 
 def instructions(
@@ -35,7 +37,7 @@ def instructions(
         str, typer.Argument(metavar="[NAME-PART]", help="Only instructions whose name contains this text.")
     ] = "",
     outputs: Annotated[
-        float, typer.Option("--outputs", "-n", help="Smallest number of outputs of each, over all classes.")
+        float, typer.Option("--outputs", "-n", help="Smallest number of outputs per instruction, over all classes.")
     ] = 1e9,
     seed: Seed = 0,
     record: RecordFile = None,
@@ -44,9 +46,9 @@ def instructions(
 ) -> None:
     """Verify every matrix instruction of this GPU against its emulation, on operands drawn on the GPU.
 
-    Fifteen classes of operands, among them cancellation, ties, subnormals, overflow, and any bits with NaN and Inf.
-    Each mismatch is reduced to a minimal reproducer, shown with the effect of each rounding rule. Exit status 0 if all
-    outputs are equal, 1 if not, 2 without a GPU.
+    The operands have fifteen classes, among them cancellation, ties, subnormals, overflow, and arbitrary bits with
+    NaN and Inf. Each mismatch is reduced to a minimal reproducer, shown with the effect of each rounding rule. Exit
+    status 0 if all outputs are equal, 1 if not, 2 without a GPU.
     """
     check_options(record)
     if not (math.isfinite(outputs) and 1 <= outputs < 2**53):
@@ -58,7 +60,9 @@ def instructions(
 
 
 def emulation(
-    quick: Annotated[bool, typer.Option("--quick", help="A sixth of the specs and schemes, no speed.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A sixth of the specifications and schemes, without the speed.")
+    ] = False,
     seed: Seed = 0,
     record: RecordFile = None,
     as_json: AsJson = False,
@@ -66,8 +70,9 @@ def emulation(
 ) -> None:
     """Verify GEMMs emulated on this GPU against the CPU's compiled and NumPy implementations, and measure their speed.
 
-    Every instruction of the catalog and drawn ones, on hostile operands, in all orders over K, trees among them; every
-    scheme on every hardware. Exit status 0 if all bits are equal, 1 if not, 2 without a GPU.
+    The cases cover every instruction of the catalogue and random specifications, adversarial operands, all kinds of
+    summation orders including trees, and every scheme on every hardware. Exit status 0 if all bits are equal, 1 if
+    not, 2 without a GPU.
     """
     check_options(record)
     _need_a_gpu()
@@ -77,11 +82,11 @@ def emulation(
 
 
 def kernels(
-    schemes: Annotated[str | None, typer.Option("--schemes", help="Only these, such as ootomo,staged.")] = None,
+    schemes: Annotated[str | None, typer.Option("--schemes", help="Only these schemes, such as ootomo,staged.")] = None,
     shapes: Annotated[
-        int, typer.Option("--shapes", help="Products of each scheme; a sixth of them with other options.")
+        int, typer.Option("--shapes", help="Number of products per scheme; a sixth of them for other options.")
     ] = 36,
-    published: Annotated[bool, typer.Option("--published", help="Only with the published options.")] = False,
+    published: Annotated[bool, typer.Option("--published", help="Only the published options.")] = False,
     seed: Seed = 0,
     jobs: Jobs = None,
     record: RecordFile = None,
@@ -90,9 +95,10 @@ def kernels(
 ) -> None:
     """Verify the kernels of the split schemes on this GPU against the emulation of its instructions.
 
-    Every scheme with its options, at odd shapes, K of 1 and of 10,000, batches, any layout, alpha, beta and C, all
-    range policies, and hostile operands: subnormals, overflow, cancellation, NaN and Inf; the errors too. Exit status 0
-    if all bits are equal, 1 if not, 2 without a GPU. A record of the same code, seed and shapes is extended.
+    The cases cover every scheme with its options, odd shapes, K of 1 and of 10,000, batches, all layouts, alpha,
+    beta and C, all overflow policies, error messages, and adversarial operands: subnormals, overflow, cancellation,
+    NaN and Inf. Exit status 0 if all bits are equal, 1 if not, 2 without a GPU. An existing record of the same
+    code, seed and shapes is extended.
     """
     check_options(record, **{"--shapes": shapes, "--jobs": jobs})
     names = None if schemes is None else [name.strip().lower() for name in schemes.split(",") if name.strip()]
@@ -105,9 +111,12 @@ def kernels(
 
 
 def batched(
-    cases: Annotated[int, typer.Option("--cases", help="Products of each group; 520 go through all sizes once.")] = 520,
+    cases: Annotated[
+        int, typer.Option("--cases", help="Number of products per group; 520 products cover all sizes once.")
+    ] = 520,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", help="Of each group at most, with fewer products.")
+        float | None,
+        typer.Option("--seconds", help="Time limit per group; a group that exceeds it has fewer products."),
     ] = None,
     seed: Seed = 0,
     record: RecordFile = None,
@@ -115,9 +124,9 @@ def batched(
 ) -> None:
     """Verify the batched kernels on this GPU against the emulation of its instructions.
 
-    Sizes 1 to 130 in M, N and K, odd leading dimensions, transposes, pointer arrays, alpha, beta and C, all layouts,
-    random configurations of all kernels, and special values. Exit status 0 if all bits are equal, 1 if not, 2 without a
-    GPU.
+    The cases cover sizes 1 to 130 in M, N and K, odd leading dimensions, transposes, pointer arrays, alpha, beta
+    and C, all layouts, random configurations of all kernels, and special values. Exit status 0 if all bits are
+    equal, 1 if not, 2 without a GPU.
     """
     check_options(record)
     if cases < 1 or (seconds is not None and not seconds > 0):
@@ -131,9 +140,9 @@ def batched(
 
 
 def tallskinny(
-    every: Annotated[int, typer.Option("--every", help="Only every so many of the products.")] = 1,
+    every: Annotated[int, typer.Option("--every", help="Compute only every N-th product.")] = 1,
     huge: Annotated[
-        bool, typer.Option("--huge", help="Matrices of more than 2^32 elements, too: 18 to 37 GB of memory.")
+        bool, typer.Option("--huge", help="Also matrices of more than 2^32 elements; needs 18 to 37 GB of memory.")
     ] = False,
     seed: Seed = 0,
     record: RecordFile = None,
@@ -141,8 +150,8 @@ def tallskinny(
 ) -> None:
     """Verify TSM2, ISM2 and the versions for Hopper on this GPU against the emulation, in fp32 and fp64.
 
-    Sizes 1 to 130 as m, as k and as n, larger ones, all layouts, odd leading dimensions, and special values. Exit
-    status 0 if all bits are equal, 1 if not, 2 without a GPU.
+    The cases cover sizes 1 to 130 for m, k and n, larger sizes, all layouts, odd leading dimensions, and special
+    values. Exit status 0 if all bits are equal, 1 if not, 2 without a GPU.
     """
     check_options(record, **{"--every": every})
     _need_a_gpu()

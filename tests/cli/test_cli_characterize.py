@@ -13,13 +13,14 @@ from fpemu.cli import main
 from fpemu.gpu.instructions import fragments
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler
+from tests.commands import refusal
 
 
 def test_the_command_prints_a_row_and_its_evidence(capsys):
     assert main(["characterize", "--emulated", "volta mma m8n8k4 fp16->fp16", "--outputs", "500"]) == 0
     out = capsys.readouterr().out
     assert "MmaSpec('fp16', 'fp16', 'fp16', k=4, block=4, arithmetic='truncated', F=23, E0=-19, final='RNE'" in out
-    assert "as in the catalog" in out
+    assert "as in the catalogue" in out
     assert "not as in" not in out
 
 
@@ -46,10 +47,7 @@ def test_the_command_takes_a_function_and_writes_json(capsys, tmp_path):
         ([f"{file}:odd", *common, "--shape", "16"], "MxN"),
         ([str(tmp_path / "x.py:f"), *common], "no file"),
     ):
-        assert main(["characterize", "--callable", *arguments]) == 2
-        err = capsys.readouterr().err
-        assert message in err
-        assert err.count("\n") == 1
+        assert message in refusal(capsys, "characterize", "--callable", *arguments)
 
 
 def test_a_terminal_shows_the_instruction_being_characterized(capsys, monkeypatch):
