@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from fpemu.arguments import choice
 from fpemu.arrays import as_float64
 from fpemu.errors import entries
 from fpemu.formats import FP16, FP32, FloatFormat
@@ -94,8 +95,9 @@ class SplitScheme(Scheme):
         Raises
         ------
         InputError
-            Entries that are not fp32 numbers.
+            Entries that are not fp32 numbers; an unknown operand.
         """
+        operand = choice("operand", operand, ("A", "B"))
         wide = as_float64(X, f"X of {self.name}.split")
         good = np.asarray(FP32.contains(wide))
         if not good.all():

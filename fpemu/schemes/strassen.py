@@ -46,7 +46,12 @@ def limit(levels: int) -> float:
     Parameters
     ----------
     levels : {1, 2}
-        Levels of the algorithm: operands of the products are sums of up to four entries a level.
+        Levels of the algorithm. A level adds up to four entries before the products, and four products after them.
+
+    Returns
+    -------
+    float
+        2^124, or 2^121 for two levels.
     """
     return 2.0**124 if levels == 1 else 2.0**121
 
@@ -56,9 +61,17 @@ def multiply(A: Array, B: Array, product: Callable[[Array, Array], Array]) -> Ar
 
     Parameters
     ----------
-    A, B : array (..., M, K) and (..., K, N) of finite fp32 numbers
+    A : array (..., M, K)
+        Finite fp32 numbers.
+    B : array (..., K, N)
+        Finite fp32 numbers.
     product : callable (X, Y) -> XY
-        Multiplies blocks.
+        Multiplies blocks of fp32 numbers.
+
+    Returns
+    -------
+    array (..., M, N)
+        The product, in fp32.
     """
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         products = [product(x, y) for x, y in zip(left(A), right(B), strict=True)]
