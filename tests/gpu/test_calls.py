@@ -782,6 +782,17 @@ def test_shared_memory_streams_and_captures_are_left_to_python(fake, family):
     assert len([x for x in fake.done if x[0] == "launch"]) == 6
 
 
+def test_several_launches_without_workspace_repeat_on_a_listed_stream(fake, family):
+    none = sequence_of(Step("A"), Step("B"))
+    none.graphs = False
+    E, F = Tensor(7 << 16, (2, 4)), Tensor(8 << 16, (2, 4))
+    workspace = sequence.Arenas()
+    family.family.add(none, workspace, (E, E, None, F), (32, 32, 0, 32))
+    assert family.call(E, E, None, F) == native.UNKNOWN
+    workspace.of(7, none)
+    assert family.call(E, E, None, F) == native.DONE_BY_LAUNCHES
+
+
 def test_a_family_has_entries_of_several_shapes_and_an_operand_prepared_in_advance(fake, family, monkeypatch):
     A, B, _, D = family.operands
     E, F = Tensor(7 << 16, (2, 4)), Tensor(8 << 16, (2, 4))

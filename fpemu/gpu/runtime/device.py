@@ -301,7 +301,7 @@ def _capture_stream() -> Any:
 
 def captures(stream: int) -> bool:
     """Return whether a stream is captured into a CUDA graph."""
-    return bool(check(_bindings().cuStreamIsCapturing(stream)))
+    return int(check(_bindings().cuStreamIsCapturing(stream))) != 0
 
 
 def check_status(status: int) -> None:

@@ -39,6 +39,10 @@ class Arena:
         self.nbytes = [0, 0]
         self._buffers: list[Buffer | None] = [None, None]
 
+    def suffices(self, sequence: Sequence) -> bool:
+        """Return whether it has the bytes that a sequence needs."""
+        return self.nbytes[0] >= sequence.work and self.nbytes[1] >= sequence.zeros
+
     def grow(self, work: int, zeros: int) -> None:
         """Provide so many bytes of both regions."""
         for i, nbytes in enumerate((work, zeros)):
@@ -62,11 +66,10 @@ class Arenas(dict[tuple[int, int], Arena]):
         """Return the workspace of a stream of the current GPU, with the bytes that a sequence needs."""
         index = current()
         result = self.get((index, stream))
-        if result is None:
-            result = self[index, stream] = Arena()
-        if result.nbytes[0] < sequence.work or result.nbytes[1] < sequence.zeros:
+        if result is None or not result.suffices(sequence):
+            result = self.setdefault((index, stream), Arena())
             table = self._table(index)
-            table[0] = 0  # the memory that it lists is freed next
+            table[0] = 0  # the memory that it lists may be freed next
             try:
                 result.grow(sequence.work, sequence.zeros)
             finally:

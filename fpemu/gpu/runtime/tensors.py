@@ -87,7 +87,7 @@ def room(sequence: Sequence, handle: int, held_by: Arenas = arenas) -> tuple[int
         return 0, 0, None
     if not capturing(handle):
         held = held_by.get((sequence.index, handle))
-        if held is None or held.nbytes[0] < sequence.work or held.nbytes[1] < sequence.zeros:
+        if held is None or not held.suffices(sequence):
             with device.entered(sequence.index):
                 held = held_by.of(handle, sequence)
         return held.work, held.zeros, None
