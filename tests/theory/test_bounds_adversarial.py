@@ -191,7 +191,7 @@ CASES = {
     ),
     "legemm": (FP16, {**TWO, **SCALES}),
     "h2sgemm": (FP16, {**TWO, "sb": [0, 6, 12], "combine": ["term-wise", "element-wise"]}),
-    "staged": (FP16, {**TWO, **SCALES, "stage": ["instruction", 32, 64]}),
+    "staged": (FP16, {**TWO, **SCALES, "high_rounding": [*ROUNDINGS, "balanced"], "stage": ["instruction", 32, 64]}),
     "staged-int8": (FP16, {"stage": [16, 64], "exact": [None, 1, 2]}),
     "ozaki": (
         ["volta", "turing", "hopper", "cdna2", "cdna3"],
