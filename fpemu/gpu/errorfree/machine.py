@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.gpu.runtime import callers, compiler, cublas, device
-from fpemu.gpu.runtime.device import Buffer, OutOfMemoryError
+from fpemu.gpu.runtime import workspace as workspaces
+from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.selection import per_device
 
 source = lru_cache(maxsize=16)(compiler.kernel_source)
@@ -41,39 +42,17 @@ class Device:
         _module(source).launch(kernel, grid, block, *args, shared=shared, wait=False)
 
 
-class Workspace:
-    """Buffers by name, which persist between calls and are replaced where one is too small."""
+class Workspace(workspaces.Workspace):
+    """A workspace with the kernels and constants of a GPU."""
 
     def __init__(self, machine: Device) -> None:
+        super().__init__(machine.memory, machine.room)
         self.machine = machine
-        self._buffers: dict[str, Buffer] = {}
         self._tables: dict[bytes, Buffer] = {}
-
-    def get(self, name: str, nbytes: int) -> Buffer:
-        """Return a buffer of at least some bytes, whose content is undefined."""
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.nbytes < nbytes:
-            if buffer is not None:
-                self._buffers.pop(name).free()
-            try:
-                buffer = self._buffers[name] = self.machine.memory(max(nbytes, 16))
-            except OutOfMemoryError:
-                held = sum(other.nbytes for other in self._buffers.values())
-                raise OutOfMemoryError(
-                    f"out of memory: {nbytes / 1e9:.2f} GB are needed for {name} beside {held / 1e9:.2f} GB of other "
-                    f"work space, and {self.machine.room() / 1e9:.2f} GB are free: "
-                    "multiply fewer rows of A or columns of B at a time",
-                    nbytes,
-                ) from None
-        return buffer
-
-    def held(self, name: str) -> int:
-        """Return the bytes of the buffer of this name."""
-        return self._buffers[name].nbytes if name in self._buffers else 0
 
     def zeros(self, name: str, nbytes: int) -> Buffer:
         """Return a buffer filled with zeros."""
-        buffer = self.get(name, nbytes)
+        buffer: Buffer = self.get(name, nbytes)
         self.machine.fill(buffer, 0, nbytes)
         return buffer
 
@@ -92,9 +71,9 @@ class Workspace:
 
     def free(self) -> None:
         """Free all buffers."""
-        for buffer in (*self._buffers.values(), *self._tables.values()):
+        super().free()
+        for buffer in self._tables.values():
             buffer.free()
-        self._buffers.clear()
         self._tables.clear()
 
 

@@ -80,26 +80,6 @@ class LaunchCache(dict[Any, Any]):
         self[key] = value
 
 
-class Workspace:
-    """Buffers by name, kept from call to call; one that has become too small is replaced."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, device.Buffer] = {}
-
-    def buffer(self, name: str, nbytes: int, where: str | None = None) -> device.Buffer:
-        """A buffer of so many bytes or more, its content undefined; `where`: as of `Buffer`."""
-        if name not in self._buffers or self._buffers[name].nbytes < nbytes:
-            self._buffers.pop(name, None)  # freed before the new one is allocated
-            self._buffers[name] = device.Buffer(nbytes, where)
-        return self._buffers[name]
-
-    def zeros(self, name: str, nbytes: int) -> device.Buffer:
-        """The same with every byte zero."""
-        buffer = self.buffer(name, nbytes, "cleared")
-        buffer.fill(0)
-        return buffer
-
-
 class Kernel(ABC):
     """A kernel for products (..., M, K) times (..., K, N) of one scheme.
 

@@ -13,24 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.gemm.base import (
-    RESULT,
-    Kernel,
-    LaunchCache,
-    Operand,
-    Prepared,
-    Workspace,
-    layout,
-    places,
-    record,
-    result,
-)
+from fpemu.gpu.gemm.base import RESULT, Kernel, LaunchCache, Operand, Prepared, layout, places, record, result
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.gemm.wgmma.splits import Chunked, ChunkSplitter
 from fpemu.gpu.runtime import compiler, constants, device, faults, recording
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
+from fpemu.gpu.runtime.workspace import Workspace
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.ranges import OverflowPolicy
@@ -104,7 +94,7 @@ class StrassenKernel(Kernel):
         ready.pitch, words = chunks * BK, self.products * splits.word_bytes(block, block_k)
         sizes = {"high": words, "low": words, "exponents": 4 * self.products * block}
         zeros = {"largest": 4 * self.products * block, "special": rows}
-        held = {name: workspace.buffer(name, X.count * size) for name, size in sizes.items()}
+        held = {name: workspace.get(name, X.count * size) for name, size in sizes.items()}
         held |= {name: workspace.zeros(name, X.count * size) for name, size in zeros.items()}
         ready.words, ready.exponents, ready.special = (held["high"], held["low"]), held["exponents"], held["special"]
         ready.faults = workspace.zeros("faults", faults.NBYTES) if recording.active() is None else faults.counters(name)
@@ -139,7 +129,7 @@ class StrassenKernel(Kernel):
     def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
         (M, N), lead = D.shape[-2:], D.shape[:-2]
         m, n = (_block(size, self.levels) for size in (M, N))
-        held = self._workspaces["D"].buffer("products", 4 * self.products * m * n)
+        held = self._workspaces["D"].get("products", 4 * self.products * m * n)
         products = Matrix(held.pointer, _FP32, (self.products, m, n), (m * n, n, 1))
         scalars = np.array([alpha, beta], np.float32).tobytes()
         for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):

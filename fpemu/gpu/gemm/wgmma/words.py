@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.base import TASK, Kernel, LaunchCache, Operand, Prepared, Workspace, layout, places, record, result
+from fpemu.gpu.gemm.base import TASK, Kernel, LaunchCache, Operand, Prepared, layout, places, record, result
 from fpemu.gpu.gemm.splitting import KeptSplitter, Splitter
 from fpemu.gpu.gemm.wgmma import schedules, splits
 from fpemu.gpu.gemm.wgmma.schedules import SMALL, Schedule, Tile
@@ -22,6 +22,7 @@ from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
+from fpemu.gpu.runtime.workspace import Workspace
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.split_scheme import SplitScheme
@@ -131,7 +132,7 @@ class Hopper(Kernel):
             spread, size = -(-a.K // split), 4 * tile.rows * tile.columns
             if tile.cluster > 1 or 2 * tiles > multiprocessors() or tiles * spread * size > _PARTIAL_SUMS:
                 spread = 0
-            slices = self._workspace.buffer("slices", size * (tiles * spread or multiprocessors()))
+            slices = self._workspace.get("slices", size * (tiles * spread or multiprocessors()))
         scalars = np.array([alpha, beta], np.float32).tobytes()
         key = (_place(a), _place(b), layout(D), layout(C), scalars, slices and slices.pointer)
         if key not in self._launches:
