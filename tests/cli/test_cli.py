@@ -24,6 +24,7 @@ from fpemu.cli import app, main
 from fpemu.reproduce import experiments
 from fpemu.schemes.errorfree.report import Fault
 from fpemu.sweep import Grid, Store, executors
+from tests.commands import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,17 +42,6 @@ def folder(tmp_path, monkeypatch):
 def _rows(out):
     """The lines of a table by their first word."""
     return {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.split()}
-
-
-def _refused(capsys, *arguments):
-    """The one line on stderr of a command that must exit with status 2 and print nothing else."""
-    assert main(list(arguments)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("fpemu: ")
-    assert err.endswith("\n")
-    assert err.count("\n") == 1
-    return err
 
 
 # --- general
@@ -393,7 +383,7 @@ def test_out_of_range_is_refused_counted_or_propagated(folder, capsys):
     A = np.load("A.npy")
     A[2, 3] = 2e5
     np.save("big.npy", A)
-    assert "1 of 256 entries, first at [2, 3]: 200000.0" in _refused(capsys, "gemm", "big.npy", "B.npy", "-s", "ootomo")
+    assert "1 of 256 entries, first at [2, 3]: 200000.0" in refusal(capsys, "gemm", "big.npy", "B.npy", "-s", "ootomo")
     for policy in ("propagate", "scale", "scale-rows"):
         assert main(["gemm", "big.npy", "B.npy", "-s", "ootomo", "--on-range", policy]) == 0
         error = float(_rows(capsys.readouterr().out)["ootomo"][0])
@@ -446,7 +436,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(folder, capsys, arguments, com
     np.save("x.npy", np.full((8, 32), 1e30, np.float32))
     probing.save(mma.tree.Chain(((0,), (2,), (1,)), "fma"), "tree.json")
     before = sorted(os.listdir())
-    assert complaint in _refused(capsys, "gemm", *arguments)
+    assert complaint in refusal(capsys, "gemm", *arguments)
     assert sorted(os.listdir()) == before
 
 
@@ -463,7 +453,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(folder, capsys, arguments, com
 )
 def test_bad_files_are_one_line(folder, capsys, array, complaint):
     np.save("x.npy", array, allow_pickle=True)
-    assert complaint in _refused(capsys, "gemm", "x.npy", "B.npy", "-s", "sgemm")
+    assert complaint in refusal(capsys, "gemm", "x.npy", "B.npy", "-s", "sgemm")
 
 
 @pytest.mark.parametrize(
@@ -488,7 +478,7 @@ def test_bad_files_are_one_line(folder, capsys, array, complaint):
 )
 def test_bad_arguments_of_other_commands(folder, capsys, arguments, complaint):
     before = sorted(os.listdir())
-    assert complaint in _refused(capsys, *arguments)
+    assert complaint in refusal(capsys, *arguments)
     assert sorted(os.listdir()) == before
 
 
@@ -508,7 +498,7 @@ def test_split_of_a_negative_number(capsys):
     for arguments in (["--", "-0.1"], ["-0.1"]):
         assert main(["split", "-s", "ootomo", *arguments]) == 0
         assert "0xae66" in capsys.readouterr().out
-    assert "'--bogus' is not a number" in _refused(capsys, "split", "--bogus")
+    assert "'--bogus' is not a number" in refusal(capsys, "split", "--bogus")
 
 
 # --- reproduce
@@ -649,7 +639,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(paper, jobs):
 def test_a_broken_store_is_one_line(paper, capsys):
     Path(".fpemu").mkdir()
     Path(".fpemu/results.sqlite").write_bytes(b"something else" * 99)
-    assert "is not a results file" in _refused(capsys, "reproduce")
+    assert "is not a results file" in refusal(capsys, "reproduce")
 
 
 # --- bench
@@ -722,7 +712,7 @@ def test_every_required_kind_is_in_the_benchmark():
 )
 def test_what_would_fail_late_is_refused_early(folder, capsys, arguments, complaint):
     before = sorted(os.listdir())
-    assert complaint in _refused(capsys, *arguments)
+    assert complaint in refusal(capsys, *arguments)
     assert sorted(os.listdir()) == before
 
 

@@ -18,6 +18,7 @@ from fpemu.cli import app, common, main
 from fpemu.cli.display import WordTable
 from fpemu.errors import InputError
 from fpemu.reproduce import experiments
+from tests.commands import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,20 +113,8 @@ ENDLESS = "1" * 5000
 VALUES = ("9**9999", "10^400", "99**9999", ENDLESS, "1e400", "0^-1", "nan", "", "[/a]", "[red]", "a\x1b[31m\nb")
 
 
-def _one_line(capsys, *arguments):
-    """The line on stderr of a command whose arguments are wrong."""
-    assert main(list(arguments)) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("fpemu: ")
-    assert err.count("\n") == 1
-    assert "\x1b" not in err
-    assert len(err) < 2000
-    return err
-
-
 @pytest.mark.parametrize("value", VALUES)
-def test_option_values_out_of_range_are_one_line(folder, capsys, value):
+def test_option_values_out_of_range_arerefusal(folder, capsys, value):
     for arguments in (
         ["gemm", "A.npy", "B.npy", "-s", "h2sgemm", "-O", f"sb={value}"],
         ["split", "0.1", "-O", f"sb={value}"],
@@ -137,7 +126,7 @@ def test_option_values_out_of_range_are_one_line(folder, capsys, value):
     ):
         if value == "nan" and "advise" in arguments:
             continue
-        _one_line(capsys, *arguments)
+        refusal(capsys, *arguments)
 
 
 @pytest.mark.parametrize(("text", "complaint"), [("2^1024", "2^1024"), (ENDLESS, "111..."), ("-1e309", "-1e309")])
@@ -155,8 +144,8 @@ def test_numbers_within_fp64_are_read():
 
 @pytest.mark.parametrize("text", ["[/a]", "[red]x", "[link=x]", ":smile:", "\\[x"])
 def test_markup_in_names_is_text(folder, capsys, monkeypatch, text):
-    assert text in _one_line(capsys, "gemm", f"{text}.npy", "B.npy")
-    assert text in _one_line(capsys, "list", text)
+    assert text in refusal(capsys, "gemm", f"{text}.npy", "B.npy")
+    assert text in refusal(capsys, "list", text)
     shown = common.table(text, text, text)
     shown.add_row(text, text)
     common.console().print(shown)
@@ -170,20 +159,20 @@ def test_markup_in_names_is_text(folder, capsys, monkeypatch, text):
 
 
 @pytest.mark.parametrize("nested", ["[" * 100_000, "[" * 500 + "]" * 500, '{"a":' * 100_000])
-def test_deeply_nested_files_are_one_line(folder, capsys, nested):
+def test_deeply_nested_files_arerefusal(folder, capsys, nested):
     Path("deep.json").write_text(nested)
-    _one_line(capsys, "gemm", "A.npy", "B.npy", "-s", "fp16", "--order", "deep.json")
-    _one_line(capsys, "reveal", "--emulated", "A100", "--k", "8", "--order", "deep.json")
+    refusal(capsys, "gemm", "A.npy", "B.npy", "-s", "fp16", "--order", "deep.json")
+    refusal(capsys, "reveal", "--emulated", "A100", "--k", "8", "--order", "deep.json")
     Path("deep.toml").write_text(f"a = {nested}")
-    _one_line(capsys, "advise", "-t", "1e-3", "-H", "deep.toml", "--k", "8")
-    _one_line(capsys, "sweep", "deep.toml")
+    refusal(capsys, "advise", "-t", "1e-3", "-H", "deep.toml", "--k", "8")
+    refusal(capsys, "sweep", "deep.toml")
     Path("pages", "paper").mkdir(parents=True)
     Path("figures", "paper").mkdir(parents=True)
     Path("pages", "paper", "paper.toml").write_text(f"a = {nested}")
-    _one_line(capsys, "ledger", "--experiments", "pages")
+    refusal(capsys, "ledger", "--experiments", "pages")
     Path("pages", "paper", "paper.toml").write_text("title = 'x'\nsource = 'x'\n")
     Path("figures", "paper", "fig1.json").write_text(nested)
-    _one_line(capsys, "ledger", "--experiments", "pages")
+    refusal(capsys, "ledger", "--experiments", "pages")
 
 
 # --- bad arguments of every option
@@ -231,7 +220,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("values", [WRONG[::3], pytest.param([*WRONG[1::3], *WRONG[2::3]], marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("words", "option", "count"), OPTIONS)
-def test_wrong_values_of_every_option_are_one_line(folder, capsys, monkeypatch, words, option, count, values):
+def test_wrong_values_of_every_option_arerefusal(folder, capsys, monkeypatch, words, option, count, values):
     monkeypatch.setenv("FPEMU_CACHE", str(folder / "cache"))
     for value in values:
         status = main([*words, *VALID.get(" ".join(words), []), option, *[value] * count])
@@ -268,7 +257,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_computation(fold
     Path("fixed.png").chmod(0o444)
     Path("read-only").touch()
     before = sorted(os.listdir())
-    said = _one_line(capsys, *arguments)
+    said = refusal(capsys, *arguments)
     assert "GPU" not in said
     assert "computed" not in said
     assert "/file" not in said  # no name besides those given
@@ -424,7 +413,7 @@ def test_a_bar_appears_with_its_first_task_only(capsys):
     "command", ["gemm A.npy B.npy", "verify gemm A.npy B.npy -r A.npy", "advise -t 1e-3 -H A100 --data A.npy B.npy"]
 )
 def test_the_size_of_matrix_files_is_limited_on_demand(folder, capsys, command):
-    said = _one_line(capsys, *command.split(), "--max-entries", "200")
+    said = refusal(capsys, *command.split(), "--max-entries", "200")
     assert said == "fpemu: A.npy is 8×32: more entries than --max-entries 200\n"
 
 

@@ -17,6 +17,7 @@ from fpemu.mma import _device, compiled
 from fpemu.reproduce import experiments
 from fpemu.sweep import Store, executors, run
 from fpemu.sweep.executors import WorkerError
+from tests.commands import refusal
 
 PAGE = """
 import multiprocessing
@@ -261,10 +262,7 @@ def test_every_command_refuses_a_device_in_one_line(command, no_gpu, capsys, tmp
     for name in ("a.npy", "b.npy"):
         np.save(name, np.ones((2, 2)))
     for device, message in (("cuda", "device = 'cuda': no GPU is here"), ("cpuu", "unknown device 'cpuu'")):
-        assert main([*command, "--device", device]) == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
+        assert message in refusal(capsys, *command, "--device", device)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "b.npy"]
 
 

@@ -32,6 +32,13 @@ ML_DTYPES = {
     "e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
     "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
 }
+GFLOAT_MODES = [
+    ("RNE", gfloat.RoundMode.TiesToEven),
+    ("RNA", gfloat.RoundMode.TiesToAway),
+    ("RZ", gfloat.RoundMode.TowardZero),
+    ("RU", gfloat.RoundMode.TowardPositive),
+    ("RD", gfloat.RoundMode.TowardNegative),
+]
 GFLOAT = {
     "fp16": gfloat.formats.format_info_binary16,
     "bf16": gfloat.formats.format_info_bfloat16,
@@ -520,16 +527,7 @@ def test_one_bit_of_precision_has_the_codes_of_gfloat(name):
 
 
 @pytest.mark.parametrize("name", ONE_BIT)
-@pytest.mark.parametrize(
-    ("mode", "theirs"),
-    [
-        ("RNE", gfloat.RoundMode.TiesToEven),
-        ("RNA", gfloat.RoundMode.TiesToAway),
-        ("RZ", gfloat.RoundMode.TowardZero),
-        ("RU", gfloat.RoundMode.TowardPositive),
-        ("RD", gfloat.RoundMode.TowardNegative),
-    ],
-)
+@pytest.mark.parametrize(("mode", "theirs"), GFLOAT_MODES)
 def test_one_bit_of_precision_rounds_as_gfloat(name, mode, theirs):
     fmt, rest = ONE_BIT[name]
     info = gfloat_of(fmt, *rest)

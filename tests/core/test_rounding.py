@@ -18,7 +18,7 @@ from fpemu import Rounding, bit_cut, formats, round_to
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from tests import oracle
-from tests.core.test_formats import GFLOAT, ML_DTYPES, as64, custom_targets, every_code, same_values
+from tests.core.test_formats import GFLOAT, GFLOAT_MODES, ML_DTYPES, as64, custom_targets, every_code, same_values
 from tests.hostile import bits
 
 MODES = ["RNE", "RNA", "RZ", "RU", "RD", "ODD"]
@@ -266,16 +266,7 @@ def test_fp32_to_small_formats_by_ml_dtypes(name):
     assert same_values(round_to(x, name, saturate=saturating), theirs).all()
 
 
-@pytest.mark.parametrize(
-    ("mode", "theirs"),
-    [
-        ("RNE", gfloat.RoundMode.TiesToEven),
-        ("RNA", gfloat.RoundMode.TiesToAway),
-        ("RZ", gfloat.RoundMode.TowardZero),
-        ("RU", gfloat.RoundMode.TowardPositive),
-        ("RD", gfloat.RoundMode.TowardNegative),
-    ],
-)
+@pytest.mark.parametrize(("mode", "theirs"), GFLOAT_MODES)
 @pytest.mark.parametrize("name", list(GFLOAT))
 def test_gfloat(name, mode, theirs):
     info = GFLOAT[name]

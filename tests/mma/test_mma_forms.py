@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +11,7 @@ from fpemu import mma
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
 from tests import hostile
+from tests.core.test_formats import ML_DTYPES
 from tests.hostile import bits, carrier, examples
 
 ROWS = mma.catalog.rows()
@@ -244,14 +244,7 @@ def test_gemm_is_a_chain_of_instructions(spec, backend):
 @pytest.mark.parametrize("name", ["bf16", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1"])
 def test_ml_dtypes_operands_are_taken(name):
     spec = mma.spec("blackwell", name, "fp32", instruction="mma" if name == "bf16" else "tcgen05")
-    dtype = {
-        "bf16": ml_dtypes.bfloat16,
-        "e4m3": ml_dtypes.float8_e4m3fn,
-        "e5m2": ml_dtypes.float8_e5m2,
-        "e3m2": ml_dtypes.float6_e3m2fn,
-        "e2m3": ml_dtypes.float6_e2m3fn,
-        "e2m1": ml_dtypes.float4_e2m1fn,
-    }[name]
+    dtype = ML_DTYPES[name]
     rng = np.random.default_rng(6)
     A, B = draw(name, "finite", rng, (3, 40)), draw(name, "finite", rng, (40, 2))
     assert_same_bits(mma.gemm(A.astype(dtype), B.astype(dtype), None, spec), mma.gemm(A, B, None, spec))

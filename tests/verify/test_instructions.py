@@ -14,6 +14,7 @@ from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import operand_streams as streams
 from fpemu.verify import instructions, records
 from fpemu.verify.records import Record
+from tests.commands import refusal
 
 ROWS = [mma.spec("hopper", "fp16"), mma.spec("hopper", "fp64"), mma.spec("hopper", "int8")]
 DEVICE = {"gpu": "Stand-in", "arch": "sm_90a", "driver_cuda": "13.0", "nvrtc": "13.0"}
@@ -68,21 +69,13 @@ def stand_in(monkeypatch, tmp_path):
     return machine
 
 
-def refusal(capsys, *arguments):
-    """The one line on stderr of a command that must exit with status 2 and print nothing else."""
-    assert main(["verify", "instructions", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("fpemu: ")
-    assert err.endswith("\n")
-    assert err.count("\n") == 1
-    return err
+COMMAND = ("verify", "instructions")
 
 
 # --- refusals
 @pytest.mark.skipif(gpu.available() is None, reason="there is a GPU here")
 def test_without_a_gpu_one_line_says_what_is_missing_and_how_to_install(capsys, tmp_path):
-    message = refusal(capsys, "--record", str(tmp_path / "result.json"))
+    message = refusal(capsys, *COMMAND, "--record", str(tmp_path / "result.json"))
     assert "pip install 'fpemu[gpu]'" in message
     assert not list(tmp_path.iterdir())
 
@@ -92,20 +85,20 @@ def test_without_a_gpu_one_line_says_what_is_missing_and_how_to_install(capsys, 
 )
 def test_a_missing_package_and_a_missing_gpu_are_each_named(capsys, monkeypatch, missing):
     monkeypatch.setattr(device, "missing", lambda: missing)
-    message = refusal(capsys)
+    message = refusal(capsys, *COMMAND)
     assert missing in message
     assert message.count("pip install 'fpemu[gpu]'") == 1
 
 
 @pytest.mark.parametrize("outputs", ["0", "-3", "nan", "inf", "1e17"])
 def test_a_count_that_is_none_is_refused(capsys, stand_in, outputs):
-    assert "--outputs" in refusal(capsys, "--outputs", outputs)
+    assert "--outputs" in refusal(capsys, *COMMAND, "--outputs", outputs)
 
 
 def test_wrong_names_are_refused_before_anything_runs(capsys, stand_in):
-    assert "did you mean 'hopper" in refusal(capsys, "hopper mma m8n8k4 fp64->fp32")
-    assert ".json" in refusal(capsys, "--record", "found.csv")
-    assert "no folder" in refusal(capsys, "--record", "nowhere/result.json")
+    assert "did you mean 'hopper" in refusal(capsys, *COMMAND, "hopper mma m8n8k4 fp64->fp32")
+    assert ".json" in refusal(capsys, *COMMAND, "--record", "found.csv")
+    assert "no folder" in refusal(capsys, *COMMAND, "--record", "nowhere/result.json")
     assert stand_in.calls == []
 
 

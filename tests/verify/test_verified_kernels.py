@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fpemu import schemes
-from fpemu.cli import main
 from fpemu.verify import kernels
 from fpemu.verify.kernels import Kernels
 from fpemu.verify.records import Record
+from tests.commands import refusal
 from tests.hostile import FACTOR
 
 FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_kernels.json"
@@ -64,7 +64,4 @@ def test_small_products_have_the_recorded_digests(entry):
 )
 def test_an_error_in_the_arguments_is_one_line(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr("fpemu.gpu.runtime.device.missing", lambda: None)
-    assert main(["verify", "kernels", *arguments]) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.count("\n") == 1
+    assert message in refusal(capsys, "verify", "kernels", *arguments)
