@@ -65,9 +65,9 @@ def _as_restructured_text(app, what, name, obj, options, lines):
 
 
 def _paragraph(text):
-    """A paragraph of a module's docstring; formulas and tables, which its layout aligns, as a literal block."""
-    aligned = any(line.startswith((" ", "=")) for line in text.splitlines())
-    if not aligned or text.startswith(("* ", "1. ", "..")):
+    """A paragraph of a module's docstring; formulas, which its layout aligns, as a literal block."""
+    aligned = any(line.startswith(" ") for line in text.splitlines())
+    if not aligned or text.startswith(("* ", "1. ", "..", "=")):
         return text
     return "::\n\n" + "\n".join(f"    {line}" for line in text.splitlines())
 

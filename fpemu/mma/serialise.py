@@ -3,16 +3,16 @@
 A `KOrder` is a dict of its fields that differ from the defaults. A tree is compressed: an item that repeats with a
 constant step in k is written once, so that 10^4 positions of an ordinary GEMM take a few lines.
 
-============================================  ===========================================================
-``7``                                         position k = 7
-``"0..15"``                                   the positions from 0 to 15
-``[...]``                                     a block of an instruction: a list of positions
-``{"instruction": [...]}``                    a `Chain`: a list of blocks
-``{"fma": [...]}``                            a `Chain`: a list of positions
-``{..., "start": chain or sum}``              the value that a `Chain` begins with
+=============================================  ===================================================
+``7``                                          position k = 7
+``"0..15"``                                    the positions from 0 to 15
+``[...]``                                      a block of an instruction: a list of positions
+``{"instruction": [...]}``                     a `Chain`: a list of blocks
+``{"fma": [...]}``                             a `Chain`: a list of positions
+``{..., "start": chain or sum}``               the value that a `Chain` begins with
 ``{"sum": [...], "fmt": ..., "stored": ...}``  a `Sum`: a list of chains and sums, and its formats
-``{"of": ..., "count": n, "step": s}``        any of these repeated n times with step s in k
-============================================  ===========================================================
+``{"of": ..., "count": n, "step": s}``         any of these repeated n times with step s in k
+=============================================  ===================================================
 """
 
 from __future__ import annotations

@@ -6,28 +6,35 @@ High Performance 2020, DOI 10.1007/978-3-030-50743-5_12.
     A = sum of 2^cA[p] A_p      B = sum of 2^cB[q] B_q      slices of b bits, an exponent for every row (Algorithm 1)
     C <- C + 2^(cA[p] + cB[q]) (A_p B_q)                    for q, for p: every A_p B_q is exact (Algorithm 2)
 
-    DP   d slices of each by Algorithm 3: the smallest d >= 2 with 2 sqrt(k) u (|A|(|B|e)) > (d + 1) |A_d|(|B|e) in
-         every row; only p + q <= d + 1 (fast mode); sums in fp64, u = 2^-53
-    SP   the same for fp32, u = 2^-24, sums in fp32
-    CR   slices until nothing is left, all products, one rounding of the exact alpha A B + beta C (in the paper alpha =
-         1 and beta = 0, by NearSum)
+==  ====================================================================================================================
+DP  d slices of each matrix by Algorithm 3: the smallest d >= 2 with 2 sqrt(k) u (|A|(|B|e)) > (d + 1) |A_d|(|B|e) in
+    every row; only the products with p + q <= d + 1 (fast mode); sums in fp64, u = 2^-53
+SP  the same for fp32, u = 2^-24, sums in fp32
+CR  slices until the residual is zero, all products, one rounding of the exact alpha A B + beta C (in the paper
+    alpha = 1 and beta = 0, by NearSum)
+==  ====================================================================================================================
 
 b follows from the instruction (`fpemu.mma.exactness`), not from 24 bits as in the paper, where b = floor((24 - log2
 k)/2). The two agree for fp16 with fp32 accumulation on every architecture, truncating or not, and k >= 2.
 
-Where the paper is silent or its Algorithm 3 fails, our reading; slices="printed" follows the paper to the letter.
-* The criterion is applied to B too, (e^T|A|)|B_q|, and its d taken if it is larger by two or more: the paper looks at A
-  alone and gives B as many slices, far too few where B ranges more widely. On data alike the two differ by one at most.
-* |A_d| is taken with what is left after it: the digits of slice d alone are zero where an entry lies so far below its
-  row's largest that no slice has reached it, and would count it as done.
-* Zero rows meet the criterion. Where d slices exhaust A, fast mode is off, as in the paper, which says nothing of B
-  then: its own criterion decides, d being the least (printed: no least).
-* d is found for all of A and B before the outer blocks are formed, so that these change nothing (in the paper every
-  block has its own d).
+Where the paper is silent or its Algorithm 3 fails, this module does the following; slices="printed" follows the paper
+literally:
+
+* The criterion is applied to B too, (e^T|A|)|B_q|, and the d of B is used if it is larger by two or more. The paper
+  applies it to A alone and gives B as many slices, far too few where the entries of B have a wider range. On operands
+  of the same distribution the two values differ by at most one.
+* |A_d| includes the residual after slice d. Slice d alone is zero where an entry is so far below the largest entry of
+  its row that no slice has reached it, and the criterion would count the entry as represented.
+* Zero rows meet the criterion. Where d slices represent A exactly, fast mode is off, as in the paper, which does not
+  state the slices of B in this case: they follow from the criterion of B, at least d (printed: without this minimum).
+* d is determined for all of A and B before the outer blocks are formed, so that the blocks do not change the result (in
+  the paper every block has its own d).
 
 Range: all of fp64 (fp32). NaN and Inf propagate as in DGEMM (SGEMM).
-Error: CR 2^-53 |AB|. DP: about DGEMM's where Algorithm 3's estimate holds; it bounds sums over rows, not entries: those
-of |A||B| that are small beside others of their row may lose everything. `error_bound` evaluates what is left out.
+
+Error: CR 2^-53 |AB|. DP: about the error of DGEMM where the estimate of Algorithm 3 holds. The estimate bounds sums over
+rows, not entries: entries of |A||B| that are small beside others of their row may lose all of their bits. `error_bound`
+evaluates the omitted products.
 """
 
 from __future__ import annotations
