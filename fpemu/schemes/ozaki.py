@@ -32,9 +32,9 @@ literally:
 
 Range: all of fp64 (fp32). NaN and Inf propagate as in DGEMM (SGEMM).
 
-Error: CR 2^-53 |AB|. DP: about the error of DGEMM where the estimate of Algorithm 3 holds. The estimate bounds sums over
-rows, not entries: entries of |A||B| that are small beside others of their row may lose all of their bits. `error_bound`
-evaluates the omitted products.
+Error: CR 2^-53 |AB|. DP: about the error of DGEMM where the estimate of Algorithm 3 holds. The estimate bounds sums
+over rows, not entries: entries of |A||B| that are small beside others of their row may lose all of their bits.
+`error_bound` evaluates the omitted products.
 """
 
 from __future__ import annotations
