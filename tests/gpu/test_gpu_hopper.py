@@ -140,7 +140,7 @@ def test_the_tile_follows_the_size_and_the_accumulators():
     staged, ootomo = scheduled("staged", {}), scheduled("ootomo", TURNS)
     assert staged is not None
     assert ootomo is not None
-    assert [hopper.choose((n, n, n), staged).columns for n in (2048, 4096, 8192)] == [128, 208, 192]
+    assert [hopper.choose((n, n, n), staged).columns for n in (2048, 4096, 8192)] == [256, 256, 192]
     assert [hopper.choose((n, n, n), staged).cluster for n in (1024, 2048, 4096, 8192)] == [2, 1, 2, 2]
     assert hopper.choose((8192, 8192, 8192), ootomo) == Tile(128)
     assert all(hopper.choose((n, n, n), scheduled("legemm", {})).columns <= 192 for n in (2048, 4096, 8192, 16384))
@@ -206,9 +206,9 @@ WIDEST = [
 def test_no_chosen_tile_is_wider_than_the_widest(name, options, widest):
     s = scheduled(name, options)
     assert max(hopper.columns(s)) == widest
-    assert {hopper.choose((128 * m, n, 64), s).columns for m in range(1, 40) for n in range(32, 6000, 96)} <= {
-        *hopper.columns(s)
-    }
+    tiles = {hopper.choose((128 * m, n, 64), s) for m in range(1, 40) for n in range(32, 6000, 96)}
+    assert {tile.columns for tile in tiles if not tile.halves} <= {*hopper.columns(s)}
+    assert any(tile.halves for tile in tiles) == schedules.fits_halves(s)
 
 
 @needs_compiler
@@ -219,6 +219,12 @@ def test_no_chosen_tile_is_wider_than_the_widest(name, options, widest):
 def test_the_widest_tile_needs_no_local_memory(name, options, widest):
     s = scheduled(name, options)
     assert frames(compiler.compile(schedules.source(s, Tile(widest)), "sm_90a")) == [0]
+
+
+@needs_compiler
+def test_a_tile_in_halves_needs_no_local_memory():
+    s = scheduled("staged", {})
+    assert frames(compiler.compile(schedules.source(s, Tile(256, halves=True)), "sm_90a")) == [0]
 
 
 @needs_compiler

@@ -88,12 +88,14 @@ def choose(shape: tuple[int, int, int], schedule: Schedule) -> Tile:
     """The tile with the least estimated time."""
     M, N, K = shape
     alone = schedule.words == 2 and SMALL <= M * N * K < MIDDLE
-    tiles = (Tile(c, 1 if alone or rows >= M else 2, rows=rows) for rows in (128, 64) for c in columns(schedule))
+    tiles = [Tile(c, 1 if alone or rows >= M else 2, rows=rows) for rows in (128, 64) for c in columns(schedule)]
+    if schedules.fits_halves(schedule):
+        tiles.append(Tile(256, 1 if alone or M <= 128 else 2, halves=True))
     return schedules.best_tile(tiles, shape)
 
 
 def columns(schedule: Schedule) -> list[int]:
-    """Columns that a tile may have: all for which no number of a thread spills from its registers."""
+    """Columns that a tile may have in one part: all for which no number of a thread spills from its registers."""
     narrow = schedule.rest or schedule.block > schedules.CHUNK
     return [c for c in _COLUMNS[schedule.accumulators] if c <= _NARROW or not narrow]
 
