@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import console, note, progress, show, table
+from fpemu.cli.common import check_file, console, note, progress, show, table
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,12 +47,9 @@ def cpu(
     """
     need_benchmarks("bench cpu")
     from benchmarks import cpu as cpu_suite
-    from fpemu.files import check_writable, write_atomic
+    from fpemu.files import write_atomic
 
-    if json_file is not None:
-        if not json_file.endswith(".json"):
-            raise InputError(f"{json_file!r}: the table is written as .json")
-        check_writable(json_file)
+    check_file(json_file, "the table", ".json")
     report = cpu_suite.run(size=size, repeat=repeat, only=only)
     title = (
         f"emulation on {report['threads']} threads: ns per multiply-add, time over np.matmul's in fp32, extra memory"
@@ -112,7 +109,6 @@ def gpu(
     "sustained" the median of the second half of a run without a pause. Exit status 0; 1 if a kernel's bits differ
     from the emulation; 2 without a GPU.
     """
-    from fpemu.files import check_writable
     from fpemu.gpu.runtime import device
 
     need_benchmarks("bench gpu")
@@ -128,10 +124,7 @@ def gpu(
     if listed:
         _list(cases)
         return
-    if output is not None:
-        if not output.endswith(".json"):
-            raise InputError(f"{output!r}: the record is written as .json")
-        check_writable(output)
+    check_file(output, "the record", ".json")
     if device.missing() is not None:
         raise InputError(f"bench gpu needs a GPU: {device.missing()}")
     kept = record.resume(output, run.head())

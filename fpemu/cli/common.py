@@ -186,6 +186,15 @@ def check_folder(given: str, folder: Path | None = None) -> None:
         raise InputError(f"{given}: {str(problem).removeprefix(f'{example}: ')}") from problem
 
 
+def check_file(name: str | None, content: str, *suffixes: str) -> None:
+    """Check that a file to write, if there is one, has one of the suffixes and is in a writable folder."""
+    if name is not None:
+        if not name.endswith(suffixes):
+            kinds = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
+            raise InputError(f"{name!r}: {content} is written as {kinds}")
+        check_writable(name)
+
+
 def note(text: str) -> None:
     """Print a line beside the results, on stderr."""
     print(text, file=sys.stderr)

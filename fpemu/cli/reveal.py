@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import HARDWARE, INSTRUCTION, ORDER, note, parse_order, print_text, spinner
+from fpemu.cli.common import HARDWARE, INSTRUCTION, ORDER, check_file, note, parse_order, print_text, spinner
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,16 +79,8 @@ def reveal(
     The output is the tree, and its KOrder if the tree has one. Exit status 0; 1 if --check finds a mismatch; 2 if
     no tree explains the results: the message then names the contradiction.
     """
-    from fpemu import files
-
-    if json_file is not None:
-        if not json_file.endswith(".json"):
-            raise InputError(f"{json_file!r}: the order is written as .json")
-        files.check_writable(json_file)
-    if drawing is not None:
-        if not drawing.endswith((".png", ".svg", ".pdf")):
-            raise InputError(f"{drawing!r}: a drawing is .png, .svg or .pdf")
-        files.check_writable(drawing)
+    check_file(json_file, "the order", ".json")
+    check_file(drawing, "a drawing", ".png", ".svg", ".pdf")
     M, N, k = _shape(shape, k)
     if not 0 <= at < min(M, N):
         raise InputError(f"--at {at}: D is {M}×{N}, which has {min(M, N)} columns (rows, if N > M) to read")

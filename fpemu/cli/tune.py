@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fpemu.cli.bench import need_benchmarks
-from fpemu.cli.common import console, note, progress, table
+from fpemu.cli.common import check_file, console, note, progress, table
 from fpemu.cli.verify import missing
 from fpemu.errors import GpuError, InputError
 
@@ -42,10 +42,8 @@ def batched(
     chosen, selected_forms = _sizes(sizes), _forms(forms)
     if batch < 1:
         raise InputError(f"--batch is {batch}: a number from 1 on is needed")
+    check_file(out, "the table", ".toml")
     if out is not None:
-        if not out.endswith(".toml"):
-            raise InputError(f"{out!r}: the table is written as .toml")
-        check_writable(out)
         check_writable(f"{out}.measured")
     reason = missing()
     if reason is not None:

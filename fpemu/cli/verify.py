@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fpemu.cli.common import console, note, progress, table
+from fpemu.cli.common import check_file, console, note, progress, table
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
@@ -178,12 +178,7 @@ def _need_a_gpu() -> None:
 
 def check_options(record: str | None, **counts: int | None) -> None:
     """Check the record's file name, and options that are counts."""
-    from fpemu.files import check_writable
-
-    if record is not None:
-        if not record.endswith(".json"):
-            raise InputError(f"{record!r}: the record is written as .json")
-        check_writable(record)
+    check_file(record, "the record", ".json")
     for option, count in counts.items():
         if count is not None and count < 1:
             raise InputError(f"{option} is {count}: a number from 1 on is needed")
