@@ -168,7 +168,7 @@ def stand_in(patch, folder, capability=(9, 0)):
 
 def forget():
     """Empty what the modules keep between calls: it belongs to the GPU, or to its stand-in."""
-    sys.modules["fpemu.gpu.gemm"]._products.clear()
+    sys.modules["fpemu.gpu.gemm.recorded"].products.clear()
     sequence.arenas.clear()
     for name in [name for name in sys.modules if name.startswith(("fpemu.gpu.gemm", "fpemu.gpu.runtime.matrices"))]:
         for value in vars(sys.modules[name]).values():

@@ -327,7 +327,7 @@ class Bench:
         kernels = product.sequence
         arena = plan._arenas.of(0, kernels)
         addresses = [*read[1], arena.work, arena.zeros, 0]
-        gemm = sys.modules["fpemu.gpu.gemm"]
+        gemm = sys.modules["fpemu.gpu.gemm.call"]
 
         def compiled() -> None:
             result = repeats.call(repeats.address, A, B, None, D)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fpemu.gpu.gemm import gemm, kernel, release
+from fpemu.gpu.gemm.call import gemm
+from fpemu.gpu.gemm.choice import kernel
+from fpemu.gpu.gemm.memory import release
 from fpemu.gpu.gemm.plans import plan
 from fpemu.gpu.runtime.faults import check
 from fpemu.mma.spec import MmaSpec

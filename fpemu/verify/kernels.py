@@ -298,7 +298,7 @@ class Kernels(ProductSuite):
         return replace(case, options={**case.options, "kernel": chosen.name, "arguments": chosen.arguments})
 
     def on_gpu(self, case: Case) -> Computed:
-        from fpemu.gpu.gemm import gemm
+        from fpemu.gpu.gemm.call import gemm
 
         options, on_gpu = case.options, case.options["on_gpu"]
         A, B, C = operands(case, case.subject.build().operand)

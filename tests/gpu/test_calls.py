@@ -26,7 +26,7 @@ from tests import cuda_on_cpu, simulated_driver
 from tests.gpu.test_gpu_call import Lent, assert_same
 from tests.gpu.test_gpu_call import draw as numbers
 
-gemm, choice = (sys.modules[f"fpemu.gpu.gemm{name}"] for name in ("", ".choice"))
+call, choice, recorded, run = (sys.modules[f"fpemu.gpu.gemm.{name}"] for name in ("call", "choice", "recorded", "run"))
 ON_A_GPU = device.missing() is None
 needs_gpu = pytest.mark.skipif(not ON_A_GPU, reason=str(device.missing()))
 simulated = pytest.mark.skipif(
@@ -100,7 +100,7 @@ def test_a_repeated_call_validates_allocates_and_synchronises_nothing(gpu, monke
     def refused(*_, **__):
         raise AssertionError("validated again")
 
-    for module, name in ((gemm, "validate"), (gemm, "check_out"), (matrices, "take"), (device, "fetch")):
+    for module, name in ((run, "validate"), (call, "check_out"), (matrices, "take"), (device, "fetch")):
         monkeypatch.setattr(module, name, refused)
     before = gpu.synchronised, len(gpu.allocated)
     gpu.launched.clear()
@@ -134,10 +134,10 @@ def test_batched_and_tall_and_skinny_products_repeat_their_launches(gpu, monkeyp
 def test_other_addresses_are_written_into_the_launches(gpu):
     A, B, D = draw(64, 64), draw(64, 64), draw(64, 64)
     fpemu.gpu.gemm(A, B, scheme="staged", out=D)
-    (product,) = gemm._products.values()
+    (product,) = recorded.products.values()
     for X, Y, Z in ((A, B, D), (draw(64, 64), A, draw(64, 64)), (A, A, B)):
         fpemu.gpu.gemm(X, Y, scheme="staged", out=Z)
-        assert len(gemm._products) == 1
+        assert len(recorded.products) == 1
         words = [word for step in product.sequence._keep for word in written(step)]
         assert not any(recording.region(word) for word in words)
         for tensor in (X, Y, Z):
@@ -164,7 +164,7 @@ def test_shapes_strides_dtypes_alignment_options_and_scalars_are_told_apart(gpu)
     for count, call in enumerate(calls, 1):
         call()
         call()
-        assert len(gemm._products) == count
+        assert len(recorded.products) == count
     with pytest.raises(InputError, match="promote"):
         fpemu.gpu.gemm(A, B, scheme="ootomo", promote=64.0)
     with pytest.raises(InputError, match="scheme"):
@@ -192,7 +192,7 @@ def test_every_stream_has_a_workspace_and_a_capture_has_one_of_the_graph(gpu, mo
     A, B, D = draw(64, 64), draw(64, 64), draw(64, 64)
     fpemu.gpu.gemm(A, B, scheme="staged", out=D)
     streams = []
-    (product,) = gemm._products.values()
+    (product,) = recorded.products.values()
     queue = product.sequence.queue
 
     def listed(addresses, stream, **more):
@@ -219,7 +219,7 @@ def test_every_stream_has_a_workspace_and_a_capture_has_one_of_the_graph(gpu, mo
 def test_threads_never_see_each_others_addresses(gpu):
     operands = [[draw(64, 64) for _ in range(3)] for _ in range(4)]
     fpemu.gpu.gemm(*operands[0][:2], scheme="staged", out=operands[0][2])
-    (product,) = gemm._products.values()
+    (product,) = recorded.products.values()
     seen, issue = [], product.sequence._issue
     first, last = product.sequence._keep[0], product.sequence._keep[1]
     product.sequence._issue = [
@@ -261,15 +261,15 @@ def test_unusual_arguments_are_validated_as_before(gpu):
 def test_release_and_a_full_cache_drop_the_recordings(gpu, monkeypatch):
     A, B = draw(32, 32), draw(32, 32)
     fpemu.gpu.gemm(A, B, scheme="staged")
-    assert gemm._products
+    assert recorded.products
     assert sequence.arenas
     fpemu.gpu.release()
-    assert not gemm._products
+    assert not recorded.products
     assert not sequence.arenas
     monkeypatch.setattr(tensors, "_MOST", 2)
     for n in (8, 16, 24):
         fpemu.gpu.gemm(draw(n, n), draw(n, n), scheme="staged")
-    assert len(gemm._products) == 1
+    assert len(recorded.products) == 1
 
 
 # --- deferred errors
@@ -278,7 +278,7 @@ def test_release_and_a_full_cache_drop_the_recordings(gpu, monkeypatch):
 def test_faults_raise_when_they_are_read(gpu, on_range):
     A, B, D = draw(64, 48), draw(48, 64), draw(64, 64)
     fpemu.gpu.gemm(A, B, scheme="ootomo", on_range=on_range, out=D)
-    (product,) = gemm._products.values()
+    (product,) = recorded.products.values()
     counters = product.sequence.counters["B"]
     words = np.ctypeslib.as_array((simulated_driver.ctypes.c_uint64 * 4).from_address(counters.pointer))
     words[:] = 3, 1, 2**64 - 1 - (64 + 6), 2**64 - 1
@@ -306,7 +306,7 @@ def test_faults_raise_when_they_are_read(gpu, on_range):
 def test_counts_outlive_the_recording(gpu):
     A, B = draw(64, 48), draw(48, 64)
     fpemu.gpu.gemm(A, B, scheme="staged")
-    (product,) = gemm._products.values()
+    (product,) = recorded.products.values()
     counters = product.sequence.counters["A"]
     simulated_driver.ctypes.memset(counters.pointer, 1, 1)
     del product, counters
@@ -431,7 +431,7 @@ def test_recorded_products_have_the_emulators_bits_for_every_policy(processor, s
         arguments = processor.kernel(scheme, 9, 7, 40).arguments
         got = processor.gemm(*lent, scheme=scheme, alpha=0.5, beta=-2.0, on_range=on_range, out=out)
         assert_same(got.content, fpemu.gemm(A, B, C, alpha=0.5, beta=-2.0, on_range=policy, **arguments))
-        assert len(gemm._products) == 1
+        assert len(recorded.products) == 1
         if special and on_range is None:
             with pytest.raises(InputError, match=f"^A of {scheme}: NaN or infinite: 1 entry.*and 1 other operands"):
                 processor.check()
@@ -674,6 +674,10 @@ class Tensor:
         return self.negative
 
 
+class Parameter(Tensor):
+    pass
+
+
 class Derived(Tensor):
     pass
 
@@ -699,18 +703,19 @@ def family(fake, monkeypatch):
 
     stream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)(current)
     addresses = tuple(ctypes.cast(f, ctypes.c_void_p).value for f in (read_tensor, stream))
+    monkeypatch.setattr(repeats, "classes", lambda: (Tensor, Parameter))
     monkeypatch.setattr(native, "exchange", lambda kind: addresses)
     workspace = sequence.Arenas()
     workspace[0, 7] = arena = sequence.Arena()
     arena.work, arena.zeros, arena.nbytes = 1 << 30, 1 << 31, [4096, 0]
     workspace._list(workspace._table(0), 0)
     steps = [Step(name) for name in ("A", "D", "work")]
-    recorded = sequence_of(*steps, work=4096)
-    recorded.graphs = False
+    kernels = sequence_of(*steps, work=4096)
+    kernels.graphs = False
     result = repeats.Repeats()
     A, B, D = (Tensor(n << 16, (4, 4)) for n in (1, 2, 3))
-    result.add(recorded, workspace, (A, B, None, D), (64, 64, 0, 64))
-    result.add(recorded, workspace, (A, B, None, D), (64, 64, 0, 64))  # once only
+    result.add(kernels, workspace, (A, B, None, D), (64, 64, 0, 64))
+    result.add(kernels, workspace, (A, B, None, D), (64, 64, 0, 64))  # once only
     return SimpleNamespace(
         family=result,
         call=lambda *given: result.call(result.address, *given),
@@ -719,7 +724,7 @@ def family(fake, monkeypatch):
         workspace=workspace,
         streams=streams,
         keep=stream,
-        sequence=recorded,
+        sequence=kernels,
     )
 
 
@@ -728,7 +733,7 @@ def test_a_call_that_repeats_is_queued_with_its_addresses_on_its_stream(fake, fa
     assert family.call(A, B, None, D) == native.DONE_BY_LAUNCHES
     assert family.addresses() == [1 << 16, 3 << 16, 1 << 30]
     assert fake.done == [("launch", 11, 7)] * 3
-    other = Tensor(5 << 16, (4, 4), offset=32)
+    other = Parameter(5 << 16, (4, 4), offset=32)
     assert family.call(other, A, None, B) == native.DONE_BY_LAUNCHES
     assert family.addresses() == [(5 << 16) + 32, 2 << 16, 1 << 30]
     assert len(family.family._entries) == 1

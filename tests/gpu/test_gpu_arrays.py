@@ -20,7 +20,7 @@ from tests import cuda_on_cpu
 from tests.gpu.test_gpu_call import Lent, draw
 from tests.hostile import bits
 
-gemm = sys.modules["fpemu.gpu.gemm"]
+run = sys.modules["fpemu.gpu.gemm.run"]
 choice = sys.modules["fpemu.gpu.gemm.choice"]
 pytestmark = pytest.mark.skipif(device.missing() is None, reason="there is a GPU: here a processor stands in for one")
 
@@ -101,7 +101,7 @@ def test_after_an_error_out_is_unchanged(gpu, monkeypatch):
         matrices.copy(matrices.upload(np.zeros(D.shape)), D)
         raise GuaranteeError("raised by a test")
 
-    monkeypatch.setattr(gemm.errorfree, "gemm", broken)
+    monkeypatch.setattr(run.errorfree, "gemm", broken)
     out = Lent(np.full((6, 5), 7.0))
     with pytest.raises(GuaranteeError):
         gpu.gemm(Lent(A.astype(float)), Lent(B.astype(float)), scheme="ozaki2", out=out)

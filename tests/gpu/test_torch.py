@@ -629,7 +629,7 @@ def test_operands_of_the_gpu_and_the_cpu_do_not_mix():
 @pytest.mark.skipif(not ON_A_GPU, reason="needs a GPU")
 @pytest.mark.gpu
 def test_repeated_calls_on_parameters_are_recorded_and_captured():
-    products = fpemu.gpu.gemm.__globals__["_products"]
+    products = fpemu.gpu.gemm.__globals__["products"]
     P, B = torch.nn.Parameter(draw(64, 64)), draw(64, 32)
     function = compiled(lambda: fpemu.torch.gemm(P, B, scheme="staged") + 1)
     want = function()

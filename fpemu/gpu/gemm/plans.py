@@ -165,7 +165,7 @@ class Plan:
         ready = B if B.__class__ is PreparedOperand else A
         D = None
         if ready.plan is self:
-            if out is None and ready is A and B.__class__ is ready.repeats.kind:
+            if out is None and ready is A and B.__class__ in ready.repeats.kinds:
                 out = B.new_empty(self.shapes["D"])
             D = ready.repeats.queue(A, None, C, out) if ready is B else ready.repeats.queue(None, B, C, out)
         return self._other(A, B, C, out, ready) if D is None else D

@@ -18,7 +18,10 @@ from fpemu.gpu.runtime.sequence import Sequence
 from fpemu.schemes.base import Call
 from fpemu.schemes.ranges import OverflowPolicy
 
-__all__ = ["Product", "record", "record_prepared"]
+__all__ = ["Product", "products", "record", "record_prepared"]
+
+products = tensors.Cache()
+"""The recorded products of `fpemu.gpu.gemm`"""
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ from fpemu.gpu.runtime import device, recording
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.selection import current
 
-__all__ = ["NBYTES", "NONE", "Counters", "check", "counters", "defer", "read"]
+__all__ = ["NBYTES", "NONE", "Counters", "check", "counters", "defer", "message", "read"]
 
 _SLOTS, _WORDS = 2048, 4  # counters of one allocation; 64-bit words of each
 NBYTES = 8 * _WORDS
@@ -126,9 +126,9 @@ def read(counters: Iterable[Counters]) -> dict[str, tuple[int, int]]:
     return result
 
 
-def defer(message: str) -> None:
-    """Let the next `check` raise a message."""
-    _messages.append(message)
+def defer(text: str) -> None:
+    """Let the next `check` raise a message, unless it is empty."""
+    _messages.append(text)
 
 
 def check() -> None:
@@ -156,28 +156,39 @@ def check() -> None:
                 device.zero(pool.pointer, pool.nbytes)
     pools = {id(pool): index for index, pool in _pools}
     for entry in _entries.copy():
-        if message := _message(entry, counts[id(entry.buffer)][entry.slot].tolist()):
-            messages.append(message)
+        words = counts[id(entry.buffer)][entry.slot].tolist()
+        messages.append(message(entry.text, entry.shape, words, entry.refused))
         if entry.dropped:
             _entries.remove(entry)
             _free[pools[id(entry.buffer)]].append((entry.buffer, entry.slot))
+    messages = [each for each in messages if each]
     if messages:
         more = f" (and {len(messages) - 1} other operands)" if len(messages) > 1 else ""
         raise InputError(messages[0] + more)
 
 
-def _message(entry: _Entry, words: list[int]) -> str:
-    """The error for an operand; empty if it has none."""
+def message(text: str, shape: tuple[int, ...], words: list[int], refused: tuple[bool, bool] = (True, True)) -> str:
+    """Return the error for an operand by its counters; empty if none of its entries is refused.
+
+    Parameters
+    ----------
+    text : str
+        Operand and call.
+    shape : tuple of int
+        Shape of the operand.
+    words : list of int
+        Counters.
+    refused : (bool, bool)
+        As in `Counters.label`.
+    """
     parts = [
-        f"{what}: {count} {'entry' if count == 1 else 'entries'}{_first(place, entry.shape)}"
-        for count, place, refused, what in zip(
-            words[:2], words[2:], entry.refused, ("NaN or infinite", "beyond their words"), strict=True
+        f"{what}: {count} {'entry' if count == 1 else 'entries'}{_first(place, shape)}"
+        for count, place, is_refused, what in zip(
+            words[:2], words[2:], refused, ("NaN or infinite", "beyond their words"), strict=True
         )
-        if count and refused
+        if count and is_refused
     ]
-    if not parts:
-        return ""
-    return f"{entry.text}: {'; '.join(parts)}, since the last check; on_range='raise' checks every call"
+    return f"{text}: {'; '.join(parts)}, since the last check; on_range='raise' checks every call" if parts else ""
 
 
 def _first(place: int, shape: tuple[int, ...]) -> str:

@@ -38,9 +38,9 @@ OPERAND, AXES = 18, 6
 """Words of an operand of an entry: 1 for a tensor, its device and its type as in DLPack, number of axes, address modulo
 16, bytes, shape and strides of `AXES` axes at most; or 0 without a tensor, the region's address, and its bytes in the
 same place"""
-FAMILY = ("count", "entries", "read", "stream", "type", "is_neg", "matched")
-"""Words of a family of entries; "read" and "stream": functions of the exchange interface; "matched": index of the entry
-that the last call has used"""
+FAMILY = ("count", "entries", "read", "stream", "type", "parameter", "is_neg", "matched")
+"""Words of a family of entries; "read" and "stream": functions of the exchange interface; "type" and "parameter": the
+classes of operands; "matched": index of the entry that the last call has used"""
 ARENA = 5
 """Words of a workspace: stream, both addresses, and the bytes of both. A table begins with their number."""
 DONE_BY_GRAPH, DONE_BY_LAUNCHES, FAILED, UNKNOWN = 0, 1, 2, -1
@@ -242,7 +242,9 @@ entry:
   %current = load ptr, ptr %streamp
   %typep = getelementptr i64, ptr %family, i64 4
   %type = load ptr, ptr %typep
-  %negp = getelementptr i64, ptr %family, i64 5
+  %parameterp = getelementptr i64, ptr %family, i64 5
+  %parameter = load ptr, ptr %parameterp
+  %negp = getelementptr i64, ptr %family, i64 6
   %is_neg = load ptr, ptr %negp
   %empty = icmp eq i64 %entries, 0
   br i1 %empty, label %miss, label %operand
@@ -263,7 +265,9 @@ without:
 typed:
   %Xtypep = getelementptr i8, ptr %X, i64 8
   %Xtype = load ptr, ptr %Xtypep
-  %plain = icmp eq ptr %Xtype, %type
+  %is_tensor = icmp eq ptr %Xtype, %type
+  %is_parameter = icmp eq ptr %Xtype, %parameter
+  %plain = or i1 %is_tensor, %is_parameter
   br i1 %plain, label %view, label %miss
 view:
   store i64 1, ptr %kindp
@@ -475,7 +479,7 @@ large:
   %enough = and i1 %enough_work, %enough_zeros
   br i1 %enough, label %go, label %miss
 go:
-  %matchedp = getelementptr i64, ptr %family, i64 6
+  %matchedp = getelementptr i64, ptr %family, i64 7
   store i64 %e, ptr %matchedp
   %sequencep = getelementptr i64, ptr %entry_, i64 0
   %sequence = load ptr, ptr %sequencep

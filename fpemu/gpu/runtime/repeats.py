@@ -10,6 +10,7 @@ and Python code follows.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -20,10 +21,16 @@ from numpy.typing import NDArray
 from fpemu.gpu.runtime import native
 from fpemu.gpu.runtime.sequence import Arenas, Sequence, lock
 
-__all__ = ["Families", "Repeats"]
+__all__ = ["Families", "Repeats", "classes"]
 
 _MOST, _MOST_FAMILIES = 16, 256  # entries of a family; families of a function
 _MATCHED, _GRAPHS = native.FAMILY.index("matched"), native.ENTRY.index("graphs")
+
+
+def classes() -> tuple[Any, Any]:
+    """Return the classes of torch whose instances a repeated call reads: tensors and parameters, no other subclass."""
+    torch: Any = sys.modules["torch"]
+    return torch.Tensor, getattr(getattr(torch, "nn", torch), "Parameter", torch.Tensor)
 
 
 def _no_call(address: int, A: Any, B: Any, C: Any, out: Any) -> int:
@@ -40,8 +47,8 @@ class Repeats:
         `native.call`; takes `address`, A, B, C and out: tensors, or None where there is no tensor.
     address : int
         Address of the family's record.
-    kind : type
-        Class of the tensors.
+    kinds : tuple of type
+        Classes of the tensors.
     shape : tuple of int
         Shape of the output of the last added sequence.
     """
@@ -49,7 +56,7 @@ class Repeats:
     def __init__(self) -> None:
         self.call: Callable[..., int] = _no_call
         self.address = 0
-        self.kind: Any = object
+        self.kinds: tuple[Any, ...] = ()
         self.shape: tuple[int, ...] = ()
         self._entries: list[tuple[Sequence, NDArray[np.int64], NDArray[np.int64]]] = []
 
@@ -79,7 +86,7 @@ class Repeats:
         prepared : int
             Address of an operand prepared in advance.
         """
-        kind: Any = type(tensors[3])
+        kind, parameter = classes()
         functions, interface = native.calls(), native.exchange(kind)
         if functions is None or functions[1] is None or interface is None or not sequence.address:
             return
@@ -105,7 +112,7 @@ class Repeats:
         if any(np.array_equal(entry[len(head) :], other[len(head) :]) for _, other, _ in self._entries):
             return
         self._entries = [*self._entries, (sequence, entry, regions)][-_MOST:]
-        self.kind = kind
+        self.kinds = kind, parameter
         self._list = np.array([entry.ctypes.data for _, entry, _ in self._entries], np.int64)
         self._is_neg = kind.is_neg
         self._record = native.record(
@@ -115,13 +122,14 @@ class Repeats:
             read=interface[0],
             stream=interface[1],
             type=id(kind),
+            parameter=id(parameter),
             is_neg=id(self._is_neg),
         )
         self.address, self.call, self.shape = int(self._record.ctypes.data), functions[1], tuple(tensors[3].shape)
 
     def queue(self, A: Any, B: Any, C: Any, out: Any) -> Any:
         """Queue a call that repeats an earlier one and return its output; None: nothing is queued."""
-        D = A.new_empty(self.shape) if out is None and A.__class__ is self.kind else out
+        D = A.new_empty(self.shape) if out is None and A.__class__ in self.kinds else out
         with lock:
             result = self.call(self.address, A, B, C, D)
             if result > 0:

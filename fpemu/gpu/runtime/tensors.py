@@ -11,7 +11,7 @@ from typing import Any
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.recording import placeholder
-from fpemu.gpu.runtime.repeats import Families
+from fpemu.gpu.runtime.repeats import Families, classes
 from fpemu.gpu.runtime.selection import current
 from fpemu.gpu.runtime.sequence import Arenas, Sequence, arenas, lock
 
@@ -22,14 +22,13 @@ Facts = tuple[tuple[Any, ...], list[int]]
 
 
 def facts(*arrays: Any) -> Facts | None:
-    """Return the facts of plain tensors on one GPU (None stays None); None if any argument is something else.
+    """Return the facts of tensors and parameters on one GPU (None stays None); None if any argument is something else.
 
     Facts are shapes, strides and dtypes, then the addresses modulo 16, last the index of the GPU.
     """
-    torch = sys.modules.get("torch")
-    if torch is None:
+    if "torch" not in sys.modules:
         return None
-    kind, alignment, index = torch.Tensor, 0, -1
+    kinds, alignment, index = classes(), 0, -1
     values: list[Any] = []
     pointers: list[int] = []
     try:
@@ -37,7 +36,7 @@ def facts(*arrays: Any) -> Facts | None:
             if X is None:
                 values.append(None)
                 pointers.append(0)
-            elif X.__class__ is kind and not X.is_neg():
+            elif X.__class__ in kinds and not X.is_neg():
                 if index < 0:
                     index = X.get_device()
                 if index < 0 or X.get_device() != index:  # on the CPU, or on different GPUs
