@@ -61,7 +61,7 @@ def kind_of(hint: Any) -> Kind | None:
         return _union(inside)
     if origin is Literal:
         names = tuple(str(x) for x in inside)
-        return Kind(_either(map(repr, inside)), lambda x: isinstance(x, str) and x in names, names=names)
+        return Kind(either(map(repr, inside)), lambda x: isinstance(x, str) and x in names, names=names)
     if origin is collections.abc.Callable or getattr(hint, "_is_protocol", False):
         return Kind("callable", callable)
     if origin is tuple and inside and inside[-1] is not Ellipsis:
@@ -118,7 +118,7 @@ def _union(hints: tuple[Any, ...]) -> Kind | None:
         return x if kind.convert is None else kind.convert(x)
 
     names = tuple(name for kind in members for name in kind.names)
-    label = _either(kind.label for kind in members)
+    label = either(kind.label for kind in members)
     return Kind(label, lambda x: any(kind.test(x) for kind in members), None if plain else convert, names)
 
 
@@ -158,7 +158,8 @@ def _mapping(key: Any = Any, value: Any = Any) -> Kind:
     return Kind("a mapping" + (f", each value {values.label}" if values else ""), test)
 
 
-def _either(labels: collections.abc.Iterable[str]) -> str:
+def either(labels: collections.abc.Iterable[str]) -> str:
+    """Alternatives in words: "a, b or c"."""
     *most, last = dict.fromkeys(labels)
     return f"{', '.join(most)} or {last}" if most else last
 

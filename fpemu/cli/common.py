@@ -18,6 +18,7 @@ import typer
 
 from fpemu.errors import InputError
 from fpemu.files import check_writable
+from fpemu.hints import either
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -190,8 +191,7 @@ def check_file(name: str | None, content: str, *suffixes: str) -> None:
     """Check that a file to write, if there is one, has one of the suffixes and is in a writable folder."""
     if name is not None:
         if not name.endswith(suffixes):
-            kinds = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
-            raise InputError(f"{name!r}: {content} is written as {kinds}")
+            raise InputError(f"{name!r}: {content} is written as {either(suffixes)}")
         check_writable(name)
 
 
