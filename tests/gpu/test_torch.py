@@ -27,7 +27,11 @@ DEVICE = "cuda" if ON_A_GPU else "cpu"
 BACKEND = "inductor" if ON_A_GPU else "aot_eager"
 SCHEMES = ("staged", "ootomo", "legemm", "bf16x6", "sgemm", "dgemm", "ozaki")
 CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # on a GPU, from inductor
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning"),  # on a GPU, in another thread
+]
 
 
 def draw(*shape, dtype=torch.float32, grad=False):
