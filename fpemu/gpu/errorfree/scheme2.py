@@ -1,6 +1,6 @@
 """Ozaki scheme II on the GPU: the powers of two of each rule, residues, and the result (`fpemu.schemes.ozaki2`).
 
-A call queues all of its kernels, and then reads once what they have found: numbers that were cut, rows that were cut to
+A call queues all of its kernels, and then reads their results once: numbers that were cut, rows that were cut to
 zeros, and bounds on the norms of the rows of A' and the columns of B'. By Cauchy-Schwarz these confirm the condition of
 the Chinese remainder theorem as `fpemu.schemes.errorfree.crt.check` does. Only where they do not, a product in fp64
 decides.
@@ -42,13 +42,13 @@ def multiply(work: Workspace, A: Rows, B: Rows, scheme: Ozaki2, spec: Any, end: 
     a = modular.residues(work, A, count, mu, 1, 0, longest, flags[0])
     b = modular.residues(work, B, count, nu, 1, 0, longest, flags[1])
     modular.multiply(work, a, b, count, modular.Exponents(mu, nu, 1, 0), M, N, end, once=False, plain=True)
-    found = conditions.array(1, _CONDITIONS)[0]
+    results = conditions.array(1, _CONDITIONS)[0]
     size, worst = (P - 1) // 2 * 2 + 0.0, None
     if scheme.scaling == "fast":
-        size = 2 * math.prod(np.sqrt(found["norms"]).tolist()) * _upward(K)
+        size = 2 * math.prod(np.sqrt(results["norms"]).tolist()) * _upward(K)
         if size >= basis.limit:
             size, worst = _check(work, A, B, mu, nu, basis.limit)
-    vanished = found["flags"]["vanished"].tolist() if found["flags"]["vanished"].any() else []
+    vanished = results["flags"]["vanished"].tolist() if results["flags"]["vanished"].any() else []
     bits = math.log2(max(size, 1.0)), math.log2(P)
     chain = min(K, modular.CHAIN) * (basis.moduli[0] // 2) ** 2
     faults = (*(() if worst is None else (scheme._fault(worst, *bits),)), *scheme._vanished(vanished))
@@ -59,7 +59,7 @@ def multiply(work: Workspace, A: Rows, B: Rows, scheme: Ozaki2, spec: Any, end: 
         exact=True,
         sum_bound=chain,
         sum_limit=2**31 - 1,
-        complete=not found["flags"]["incomplete"].any(),
+        complete=not results["flags"]["incomplete"].any(),
         crt=worst is None,
         crt_bits=bits,
         int32=True,
