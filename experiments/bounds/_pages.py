@@ -18,7 +18,7 @@ from fpemu.mma._device import Device
 from fpemu.plotting import Series
 from fpemu.sweep.store import canonical
 
-Row = dict[str, Any]
+from .._rows import Row
 
 PAPER = "no paper's figure: the a-priori bounds of fpemu.theory beside the errors that they bound"
 ASSUMPTIONS = [
@@ -48,11 +48,11 @@ _SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["k"] * cell["rows"] * (cell["rows"] + 50) + 1e5)
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     """The measured error and its bounds, relative to |A||B|; "worst: NAME" and "rms: NAME" are a bound's parts.
 
     Where norms bound no entry, there are no columns of the worst case.

@@ -11,11 +11,11 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from . import _pages
 from ._pages import ASSUMPTIONS as ASSUMPTIONS
 from ._pages import PAPER as PAPER
-from ._pages import Row, cost
+from ._pages import cost
 
 __all__ = ["cost"]
 

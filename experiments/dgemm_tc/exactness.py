@@ -59,7 +59,7 @@ KINDS = ("one sign", "uniform")
 _SIZES = {"quick": {"m": 8, "n": 8, "runs": 1}, "full": {"m": 8, "n": 8, "runs": 20}}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     chosen = _SIZES[size]
     return [
         {"instruction": spec.name, "k": 4**i, "m": chosen["m"], "n": chosen["n"], "seed": seed}
@@ -70,7 +70,7 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     """Bits per slice, and the share of outputs inexact with them: the formula's, cut to what words hold, derived."""
     spec = next(row for row in mma.catalog.rows() if row.name == cell["instruction"])
     formula, derived = published_bits(cell["k"]), slice_bits(spec, cell["k"])
@@ -114,7 +114,7 @@ _LOOK = {
 }
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     from matplotlib.patches import Patch, Rectangle
 
     ks = sorted({row["k"] for row in rows})
@@ -143,7 +143,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def _outcome(rows: list[dict[str, Any]]) -> str:
+def _outcome(rows: list[Row]) -> str:
     """What the formula came to on a class of instructions, all of which have the same bits."""
     if any(_worst(row, "cut") for row in rows):
         return "sums inexact"
@@ -175,7 +175,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     yield Measure("derived_largest", min(row["one more inexact one sign"] for row in rows))
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     ks = sorted({row["k"] for row in rows})
     wrong = {name: [r for r in _points(rows, specs, ks) if _worst(r, "formula")] for name, specs in CLASSES.items()}
     inexact = {}
@@ -202,15 +202,15 @@ def finding(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _points(rows: list[dict[str, Any]], specs: list[mma.MmaSpec], ks: list[int]) -> list[dict[str, Any]]:
+def _points(rows: list[Row], specs: list[mma.MmaSpec], ks: list[int]) -> list[Row]:
     names = {spec.name for spec in specs}
     return [row for row in rows if row["instruction"] in names and row["k"] in ks]
 
 
-def _bits(rows: list[dict[str, Any]], name: str, k: int) -> float:
+def _bits(rows: list[Row], name: str, k: int) -> float:
     """The bits per slice of a class of instructions."""
     return min(row["derived bits"] for row in _points(rows, CLASSES[name], [k]))
 
 
-def _worst(row: dict[str, Any], bits: str) -> float:
+def _worst(row: Row, bits: str) -> float:
     return max(row[f"{bits} inexact {kind}"] for kind in KINDS)

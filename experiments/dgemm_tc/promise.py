@@ -59,7 +59,7 @@ FAMILIES = {
 _SEEDS = {"quick": 3, "full": 20}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return [
         {"hardware": "turing", "family": family, "n": 256, "seed": seed}
         for family in FAMILIES
@@ -67,7 +67,7 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     A, B = _operands(cell["family"], cell["n"], cell["seed"])
     exact = reference.matmul(A, B, device=device)
     bound = 2 * np.sqrt(A.shape[1]) * 2.0**-53 * (abs(A) @ abs(B).sum(axis=1))
@@ -127,7 +127,7 @@ _LOOK = {
 _EDGE = 2e-19
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, height=4.9)
     for axis, measure in zip(axes[0], ("relative", "normwise"), strict=True):
         for name, look in _LOOK.items():

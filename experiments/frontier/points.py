@@ -68,7 +68,7 @@ LOOK = {
 _CHECKED = ("sgemm", "exact=6", "strassen 2", "e4m3")  # the points of the checks
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return [
         {"point": point, "data": data, "K": 8192, "rows": 32, "seed": seed}
         for data in DATA
@@ -77,7 +77,7 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     name, parameters = DATA[cell["data"]]
     A, B = inputs.operands(name, cell["rows"], cell["rows"], cell["K"], cell["seed"], **parameters)
     exact, point = reference.matmul(A, B, device=device), cell["point"]  # a product by BLAS depends on the processor
@@ -123,7 +123,7 @@ def _of(rows: list[Row], data: str) -> dict[str, float]:
     return {point: float(np.mean(of)) for point, of in errors.items()}
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     image, axes = plotting.figure(len(DATA), height=2.9)
     for one, data in zip(axes[0], DATA, strict=True):
         errors = _of(rows, data)
@@ -159,7 +159,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     yield Measure("e4m3_too_coarse", errors["e4m3"] / errors["sgemm"])
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     errors = _of(rows, "uniform [-1, 1]")
     if not {"staged-int8", "exact=2", "6 bits", "10 bits", "e4m3", "staged"} <= errors.keys():
         return ""

@@ -58,7 +58,7 @@ def cells(size: str) -> list[Row]:
     return [{"b_m": b_m, "m": M, "n": M, "k": M} for b_m in SIDES] + sizes + lengths
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """For the published block: speeds in TFLOP/s, words for a multiply-add. For b_m: the best over its blocks."""
     m, n, k = (cell[side] for side in "mnk")
     numbers = {p: h2sgemm.speed(m, n, k, PUBLISHED, p) / 1e12 for p in h2sgemm.PIPELINES}

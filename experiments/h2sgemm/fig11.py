@@ -10,7 +10,7 @@ from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
 from .._rows import Row, listed
-from ..speed._look import legend, look, over_n
+from ..speed._look import legend, look, over_n, third_of_fp16
 from ..speed._record import RULES, evaluate, products, provenance
 
 __all__ = ["evaluate"]
@@ -32,7 +32,7 @@ ASSUMPTIONS = [
 ]
 
 
-def _panels(row: dict[str, Any]) -> list[str]:
+def _panels(row: Row) -> list[str]:
     M, N, K = row["M"], row["N"], row["K"]
     return [name for name, here in (("a", M == N and K == FIXED), ("b", M == N == FIXED), ("c", M == N == K)) if here]
 
@@ -51,9 +51,7 @@ def draw(rows: list[Row]) -> Any:
     for axis, panel in zip(axes[0], PANELS, strict=True):
         side = "K" if panel == "b" else "M"
         over_n(axis, {name: _line(rows, panel, name) for name in IMPLEMENTATIONS}, "first", side)
-        third = [(row[side], row["first"] / 3) for row in _line(rows, panel, "fp16")]
-        if third:
-            axis.plot(*zip(*third, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
+        third_of_fp16(axis, _line(rows, panel, "fp16"), side=side)
         axis.set_xlabel({"a": "$m = n$", "b": "$k$", "c": "$m = n = k$"}[panel])
     axes[0, 0].set_ylim(0)  # all panels share it
     axes[0, 0].set_ylabel("TFLOP/s")

@@ -78,7 +78,7 @@ def period(exponent: int) -> int:
     return Split.of("fp32", "fp16").period(exponent)
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """Shares of the mantissas 0 to 2^mantissas - 1 at an exponent.
 
     "T n" and "R n" by N from x's exponent, "carry n" by N from h's; "below normal", "below least": abs(d) < 2^-14 and

@@ -72,7 +72,7 @@ def cells(size: str) -> list[Row]:
     ]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(2 ** cell["mantissas"] + 2**12)
 
 
@@ -81,7 +81,7 @@ def period(exponent: int) -> int:
     return Split.of("fp32", "fp16").period(exponent)
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """Bits kept in the worst case, and the shares of the mantissas 0 to 2^mantissas - 1 whose h or r overflows."""
     numbers = enumeration.kept(cell["exponent"], cell["sb"], mantissas=cell["mantissas"])
     return {

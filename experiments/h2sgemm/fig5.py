@@ -37,7 +37,7 @@ def cells(size: str) -> list[Row]:
     return [{"b_m": b.m, "b_k": b.k, "b_n": b.n} for b in h2sgemm.blocks() if 0.5 <= b.n / b.m <= 2]
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """N_fused and f with 524,288 and with 262,144 numbers in L1; the optimal b_m that follows."""
     block = Block(cell["b_m"], cell["b_k"], cell["b_n"])
     numbers: dict[str, float] = {}
@@ -73,7 +73,7 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-def _block(row: dict[str, Any]) -> Block:
+def _block(row: Row) -> Block:
     return Block(row["b_m"], row["b_k"], row["b_n"])
 
 

@@ -73,11 +73,11 @@ def _exponent(narrow: str, end: str, distance: int) -> int:
     return fmt.emin + distance if end == "emin" else fmt.emax - distance
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return 8.0 if cell["narrow"] == "bf16" else 1.0
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """By formula "gone" (sb = 0), "bits sb", "mean sb" and "overflows sb"; by count the same at sb = 0 and sb = p."""
     names = ("wide", "narrow", "rounding", "residual_rounding")
     split: Any = {name: cell[name] for name in names}
@@ -98,7 +98,7 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def wanted(row: dict[str, Any]) -> int:
+def wanted(row: Row) -> int:
     """The bits that the two words of a row are to keep."""
     return 2 * formats.get(row["narrow"]).precision - (row["residual_rounding"] == "RZ")
 
@@ -246,5 +246,5 @@ def _ordered(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: row["distance"])
 
 
-def _p(row: dict[str, Any]) -> int:
+def _p(row: Row) -> int:
     return formats.get(row["narrow"]).precision

@@ -47,7 +47,7 @@ _SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     """`promote` 0 stands for never; without hardware the cell is SGEMM's."""
     chosen = _SIZES[size]
     return [
@@ -66,7 +66,7 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     A, B, exact = problem(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], device, exponent=0)
     if cell["hardware"]:
         scheme = H2sgemm(sb=12, promote=cell["promote"] or None)
@@ -76,7 +76,7 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     return {"error": metrics.relative_l2(D, exact)}
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, height=3.3)
     intervals, k = _intervals(rows), rows[0]["k"]
     never = 2 * k if intervals[-1] == 0 else 0
@@ -115,7 +115,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
                 yield Measure("promotion_beats_chain", plain / float(np.mean(errors)), variant=f"{gpu}, {name}")
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     intervals, k = _intervals(rows), rows[0]["k"]
     statements: list[tuple[Any, ...]] = []
     for kind, name in NAMES.items():
@@ -135,10 +135,10 @@ def finding(rows: list[dict[str, Any]]) -> str:
     return paragraph(*statements)
 
 
-def _intervals(rows: list[dict[str, Any]]) -> list[int]:
+def _intervals(rows: list[Row]) -> list[int]:
     """Those of the rows, ascending, never (0) last."""
     return sorted({row["promote"] for row in rows if row["hardware"]}, key=lambda interval: (interval == 0, interval))
 
 
-def _runs(rows: list[dict[str, Any]], kind: str, gpu: str, interval: int) -> list[float]:
+def _runs(rows: list[Row], kind: str, gpu: str, interval: int) -> list[float]:
     return [row["error"] for row in rows if (row["inputs"], row["hardware"], row["promote"]) == (kind, gpu, interval)]

@@ -48,7 +48,7 @@ _RUNS: dict[str, dict[int, int]] = {
 """Runs of each n."""
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     # the platforms innermost: they share the operands and both reference products
     return [
         {"n": n, "seed": seed, "hardware": hardware}
@@ -58,11 +58,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["n"] ** 3 + 200**3)  # the second part: what a cell costs whatever its size
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     A, B, against = problem_with_sgemm(cell["n"], cell["n"], cell["n"], cell["seed"], -1.0, 1.0, device)
     results = {
         name: schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device)

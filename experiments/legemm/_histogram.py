@@ -19,7 +19,7 @@ from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
 from .._numeric import problem_with_sgemm
-from .._rows import listed
+from .._rows import Row, listed
 from ._accuracy import CPU_RESULT, GPUS, LOOK, METHODS, PLATFORMS, READINGS, REFERENCES
 
 ASSUMPTIONS = [
@@ -37,7 +37,7 @@ SMALLEST = 2.0 ** (HALVES[0] / 2)
 _SIZES = {"quick": {"m": 128, "n": 128, "runs": 3}, "full": {"m": 1024, "n": 1024, "runs": 20}}
 
 
-def cells(size: str, shown: str) -> list[dict[str, Any]]:
+def cells(size: str, shown: str) -> list[Row]:
     """The cells of a platform's figure; the figure of the MI210 decides claims on both platforms."""
     chosen, platforms = _SIZES[size], tuple(PLATFORMS) if shown == "cdna2" else (shown,)
     # the platforms innermost: they share the operands and both reference products
@@ -48,11 +48,11 @@ def cells(size: str, shown: str) -> list[dict[str, Any]]:
     ]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["m"] * cell["n"] * cell["k"])
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     A, B, against = problem_with_sgemm(cell["m"], cell["n"], cell["k"], cell["seed"], -1.0, 1.0, device)
     numbers: dict[str, float] = {}
     for name, scheme in METHODS.items():
@@ -92,7 +92,7 @@ _DASHES = {"plain": "-", "Markidis": "-.", "Ootomo": "--", "LE-GEMM": "-"}
 _DECADES = (-2, -4, -6, -8)
 
 
-def draw(rows: list[dict[str, Any]], hardware: str) -> Any:
+def draw(rows: list[Row], hardware: str) -> Any:
     """Two panels, the references; the bins of either sign side by side, the smallest errors in the middle."""
     figure, axes = plotting.figure(2, height=2.9)
     here = [row for row in rows if row["hardware"] == hardware]
@@ -133,7 +133,7 @@ def _place(decade: int) -> float:
 
 
 @listed
-def measures(rows: list[dict[str, Any]], shown: str) -> Iterator[Measure]:
+def measures(rows: list[Row], shown: str) -> Iterator[Measure]:
     """Yield the factors between the methods' ranges, widths and medians, where both platforms are in the rows."""
     if shown != "cdna2":
         return
@@ -156,7 +156,7 @@ def measures(rows: list[dict[str, Any]], shown: str) -> Iterator[Measure]:
         yield Measure("markidis_gap_larger_on_mi210", widths["cdna2"] / widths["ampere"], reading)
 
 
-def finding(rows: list[dict[str, Any]], hardware: str) -> str:
+def finding(rows: list[Row], hardware: str) -> str:
     exact, s = (_by_method(rows, hardware, ref, "width") for ref in ("exact", "s"))
     compared = ("Ootomo", "LE-GEMM")
     return paragraph(
@@ -176,11 +176,11 @@ def _factor(name: str, *numbers: dict[str, float]) -> float:
     return min(number[name] / number["LE-GEMM"] for number in numbers)
 
 
-def _by_method(rows: list[dict[str, Any]], hardware: str, ref: str, what: str) -> dict[str, float]:
+def _by_method(rows: list[Row], hardware: str, ref: str, what: str) -> dict[str, float]:
     here = [row for row in rows if row["hardware"] == hardware]
     return {name: float(np.mean([row[f"{name} {ref} {what}"] for row in here])) for name in METHODS}
 
 
-def _share(rows: list[dict[str, Any]], hardware: str, name: str, ref: str, bin_: str) -> float:
+def _share(rows: list[Row], hardware: str, name: str, ref: str, bin_: str) -> float:
     here = [row for row in rows if row["hardware"] == hardware]
     return float(sum(row[f"{name} {ref} {bin_}"] for row in here) / sum(row["m"] * row["n"] for row in here))

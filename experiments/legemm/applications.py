@@ -14,7 +14,7 @@ from fpemu.mma._device import Device
 from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from ._accuracy import GPUS, PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, applications"
@@ -41,7 +41,7 @@ _MOST = 40
 _FOOT = 1e-4
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     sizes = {"BERT": (8, 768, 3072), "scores": (16, 1024, 1024), "k-means": (512, 64, 16)}
     return [
         {
@@ -58,12 +58,12 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     repeats = 20 if cell["application"] == "k-means" else 2
     return float(repeats * cell["rows"] * cell["width"] * cell["inner"])
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     """Of every scheme: its error, "moved" (share of points elsewhere), "inertia" over fp64's, "iterations"."""
     run = {"BERT": _bert, "scores": _scores, "k-means": _kmeans}[cell["application"]]
     drawn = _draw(cell["application"], cell["rows"], cell["width"], cell["inner"], cell["seed"])
@@ -134,12 +134,12 @@ def _judge(got: dict[str, Any], exact: dict[str, Any], X: Any) -> dict[str, floa
     return {"moved": moved, "inertia": inertia[0] / inertia[1], "iterations": float(got["rounds"])}
 
 
-def _values(rows: list[dict[str, Any]], name: str, hardware: str, method: str) -> list[float]:
+def _values(rows: list[Row], name: str, hardware: str, method: str) -> list[float]:
     what = "moved" if name == "k-means" else "error"
     return [row[f"{method} {what}"] for row in rows if row["application"] == name and row["hardware"] == hardware]
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.0, share_y=False)
     labels = [plotting.SCHEMES[method].label.replace(" (fp32)", "") for method in METHODS]
     for axis, name in zip(axes[0], APPLICATIONS, strict=True):
@@ -168,14 +168,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for hardware, platform in PLATFORMS.items():
         for name in ("BERT", "scores"):
             ours, sgemm = (_values(rows, name, hardware, method) for method in ("legemm", "sgemm"))
             yield Measure("application_error_near_sgemm", ours[0] / sgemm[0], "", f"{name}, {platform.split()[0]}")
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     compared = ("fp16", "legemm", "sgemm")
     means = {
         f"{name} on the {platform.split()[0]}": {

@@ -14,7 +14,7 @@ from fpemu.reproduce.claims import Measure
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from ..speed._look import legend, look, plain_ticks
 from ..speed._record import RULES, at, evaluate, one_gpu, provenance
 from ..speed._record import cells as _cells
@@ -49,7 +49,7 @@ ASSUMPTIONS = [
 ]
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return _cells(
         lambda row: (
             row["kind"] == ceilings.KIND
@@ -62,7 +62,7 @@ def cells(size: str) -> list[dict[str, Any]]:
     )
 
 
-def _ceilings(rows: list[dict[str, Any]]) -> dict[str, float]:
+def _ceilings(rows: list[Row]) -> dict[str, float]:
     """ "bandwidth" in bytes a second; "fp16", "fp32" in operations."""
     result = {}
     for row in rows:
@@ -74,7 +74,7 @@ def _ceilings(rows: list[dict[str, Any]]) -> dict[str, float]:
     return result | ({"fp32": sgemm["best"] * 1e12} if sgemm is not None and "best" in sgemm else {})
 
 
-def _products(row: dict[str, Any]) -> int:
+def _products(row: Row) -> int:
     plan = getattr(schemes.get(SCHEME[row["contender"]]), "plan", None) if row["contender"] in SCHEME else None
     return len(plan().products) if callable(plan) else 1
 
@@ -94,7 +94,7 @@ class _Point(NamedTuple):
     bound: str
 
 
-def _points(rows: list[dict[str, Any]]) -> dict[str, _Point]:
+def _points(rows: list[Row]) -> dict[str, _Point]:
     """Where every contender lies; none where a ceiling was not measured."""
     result: dict[str, _Point] = {}
     tops = _ceilings(rows)
@@ -111,7 +111,7 @@ def _points(rows: list[dict[str, Any]]) -> dict[str, _Point]:
     return result
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(1, 1, width=plotting.SINGLE * 1.4, height=3.6)
     axis, tops = axes[0, 0], _ceilings(rows)
     reach = np.geomspace(8, 6000, 200)
@@ -148,12 +148,12 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for name, point in _points(rows).items():
         yield Measure("roofline_regions", 100 * point.part, "", look(name).label)
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     tops, points = _ceilings(rows), _points(rows)
     if not points:
         return ""

@@ -11,7 +11,7 @@ from benchmarks.gpu import applications
 from fpemu import plotting
 from fpemu.reproduce.claims import Measure
 
-from .._rows import listed
+from .._rows import Row, listed, size_axis
 from ..speed._look import legend, look
 from ..speed._record import RULES, evaluate, provenance
 from ..speed._record import cells as _cells
@@ -47,11 +47,11 @@ _NONE = 1e-6
 """Where the foot of the accuracy of k-means is."""
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return _cells(lambda row: row["kind"] == applications.KIND)
 
 
-def _over(rows: list[dict[str, Any]], panel: str, implementation: str) -> list[dict[str, Any]]:
+def _over(rows: list[Row], panel: str, implementation: str) -> list[Row]:
     """A contender's rows of a panel with "speed-up", by size."""
     result = []
     for row in rows:
@@ -65,11 +65,11 @@ def _over(rows: list[dict[str, Any]], panel: str, implementation: str) -> list[d
     return sorted(result, key=lambda row: (row["data"], row["side"]))
 
 
-def _side(row: dict[str, Any]) -> int:
+def _side(row: Row) -> int:
     return int(row["N"] if row["data"] == "linear" else row["M"])
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 2, height=4.4, share_y=False)
     for column, panel in enumerate(PANELS):
         speed, accuracy = axes[:, column]
@@ -87,10 +87,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
         accuracy.set_yscale("log")
         speed.axhline(1, color=plotting.GREY, linestyle=":", linewidth=0.8)
         speed.set_ylim(0)
-        accuracy.set_xscale("log", base=2)
-        shown = sorted(n for n in sides if n & (n - 1) == 0)
-        accuracy.set_xticks(shown, [str(n) for n in shown])
-        accuracy.tick_params(axis="x", which="minor", bottom=False)
+        size_axis(accuracy, sorted(n for n in sides if n & (n - 1) == 0))
         accuracy.set_xlabel({"k-means": "points", "BERT": "tokens", "linear": "width"}[panel])
         accuracy.set_ylabel("share in other clusters" if panel == "k-means" else "relative L2 error")
     axes[0, 0].set_ylabel("speed-up over SGEMM")
@@ -99,12 +96,12 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def _accuracy(row: dict[str, Any]) -> float:
+def _accuracy(row: Row) -> float:
     return max(1 - float(row["equal"]), _NONE) if "equal" in row else float(row["relative_l2"])
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for panel in PANELS:
         if ours := [row["speed-up"] for row in _over(rows, panel, "legemm")]:
             yield Measure("application_speedups", float(np.mean(ours)), "", panel)

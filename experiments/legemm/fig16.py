@@ -14,7 +14,7 @@ from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
 from .._numeric import problem_with_sgemm
-from .._rows import listed, mean_by, rows_by
+from .._rows import Row, listed, mean_by, rows_by
 from ._accuracy import GPUS, LABELS, METRICS, PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 16"
@@ -50,7 +50,7 @@ _CUTS = {
 _RUNS = {"quick": 3, "full": 20}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     listed = []
     for name, shapes in APPLICATIONS.items():
         over, along = _CUTS[size][name]
@@ -75,11 +75,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     return listed
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["K"] * (cell["m"] * cell["n"] + 200 * (cell["m"] + cell["n"])))
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     A, B, against = problem_with_sgemm(cell["m"], cell["n"], cell["K"], cell["seed"], *RANGES[cell["data"]], device)
     P = schemes.gemm(A, B, scheme="legemm", hardware=cell["hardware"], device=device)
     numbers = {
@@ -97,7 +97,7 @@ _SGEMM = Series("SGEMM against the exact product", plotting.GREY, "x", ":")
 _WAYS = {"LLM": "[0.5, 2.5]", "general": "[-1, 1]"}
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     """Columns: platforms and ranges; rows: measures."""
     figure, axes = plotting.figure(4, 2, height=4.4)
     panels = [(hardware, data) for data in RANGES for hardware in PLATFORMS]
@@ -135,7 +135,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for data, way in _WAYS.items():
         for hardware, platform in PLATFORMS.items():
             here = _panel(rows, hardware, data)
@@ -151,7 +151,7 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
                 yield Measure("K_decides_the_error", float(max(means) / min(means) / apart), reading, variant)
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     ends = [min(row["K"] for row in rows), max(row["K"] for row in rows)]
     panels = {(hardware, data): _panel(rows, hardware, data) for data in RANGES for hardware in PLATFORMS}
     names = {point: f"{PLATFORMS[point[0]].split()[0]}, {_WAYS[point[1]]}:" for point in panels}
@@ -181,7 +181,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
 _panel = rows_by("hardware", "data")
 
 
-def _points(here: list[dict[str, Any]], name: str, column: str) -> list[tuple[int, float]]:
+def _points(here: list[Row], name: str, column: str) -> list[tuple[int, float]]:
     shapes = sorted({(row["K"], row["M"], row["N"]) for row in here if row["application"] == name})
     return [
         (K, float(np.mean([row[column] for row in here if (row["K"], row["M"], row["N"]) == (K, M, N)])))

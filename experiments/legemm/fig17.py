@@ -12,7 +12,7 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 
-from .._rows import listed, size_axis
+from .._rows import Row, listed, size_axis
 from ..speed._look import legend
 from ..speed._record import RULES, evaluate, is_square, products, provenance, squares
 
@@ -40,11 +40,11 @@ _LOOK = {
 }
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return products(groups.ABLATION, is_square)
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(1, 1, width=plotting.SINGLE, height=2.8)
     axis = axes[0, 0]
     for name, style in _LOOK.items():
@@ -59,7 +59,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def _line(rows: list[dict[str, Any]], line: str) -> list[dict[str, Any]]:
+def _line(rows: list[Row], line: str) -> list[Row]:
     """Rows by n; "legemm fused" includes the sizes at which "legemm mma" splits the operands in its loads."""
     names = ("legemm fused", "legemm mma") if line == "legemm fused" else (line,)
     result = {
@@ -71,13 +71,13 @@ def _line(rows: list[dict[str, Any]], line: str) -> list[dict[str, Any]]:
     return [result[n] for n in sorted(result)]
 
 
-def _gains(rows: list[dict[str, Any]], other: str) -> dict[int, float]:
+def _gains(rows: list[Row], other: str) -> dict[int, float]:
     ours = {row["M"]: row["first"] for row in _line(rows, "legemm fused")}
     return {row["M"]: ours[row["M"]] / row["first"] for row in _line(rows, other) if row["M"] in ours}
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for other, (name, _) in PUBLISHED.items():
         if gains := _gains(rows, other):
             yield Measure("gains_of_model_and_pipeline", float(np.mean(list(gains.values()))), "", name)

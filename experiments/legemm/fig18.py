@@ -13,7 +13,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed, mean_by
+from .._rows import Row, listed, mean_by
 from ._accuracy import CPU_RESULT, LABELS, METRICS, READINGS, REFERENCES, SINGLE_RUNS, Panel, draw_lines, errors
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
@@ -35,15 +35,15 @@ _RUNS = {"quick": dict.fromkeys((64, 128, 256, 512), 5), "full": dict.fromkeys((
 """Runs of each n."""
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return [{"n": n, "seed": seed, "hardware": "ampere"} for n, runs in _RUNS[size].items() for seed in range(runs)]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["n"] ** 3 + 200**3)  # the second part: what a cell costs whatever its size
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     A, B = inputs.operands("uniform", cell["n"], cell["n"], cell["n"], cell["seed"], low=-1.0, high=1.0)
     results = {
         mode: schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device)
@@ -67,7 +67,7 @@ _LOOK = {
 }
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     panels = [
         [Panel(f"{label}, {how}", "ampere", measure, ref) for ref, how in REFERENCES.items()]
         for measure, label in LABELS.items()
@@ -76,7 +76,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for measure, label in LABELS.items():
         for ref, reading in READINGS.items():
             error = errors(rows, "ampere", measure, ref)
@@ -88,7 +88,7 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
         yield Measure("single_precision_accuracy", float(np.max(error["LE-GEMM"] / error["SGEMM"])), "", label)
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     n = max(row["n"] for row in rows)
     exact = {mode: _mean(rows, n, f"{mode} mred exact") for mode in MODES}
     chain = {mode: _mean(rows, n, f"{mode} mred s") for mode in ("LE-GEMM", "64F")}

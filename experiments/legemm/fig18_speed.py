@@ -9,7 +9,7 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 
-from .._rows import listed
+from .._rows import Row, listed
 from ..speed._look import legend, look, over_n, plain_ticks
 from ..speed._record import RULES, evaluate, is_square, products, provenance, squares
 
@@ -32,16 +32,16 @@ ASSUMPTIONS = [
 _NAMES = {"fp16": Series("FAST_16F", plotting.GREY, "x", ":"), "dgemm": Series("64F", plotting.BLUE, "v")}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return products(IMPLEMENTATIONS, lambda row: is_square(row) and row["M"] >= 1024)
 
 
-def _timed(row: dict[str, Any]) -> float | None:
+def _timed(row: Row) -> float | None:
     """TFLOP/s with the split."""
     return row.get("split_first", row.get("first"))
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 1, height=2.9, share_y=False)
     lines = {
         name: [{**row, "speed": _timed(row)} for row in squares(rows, name) if _timed(row)] for name in IMPLEMENTATIONS
@@ -71,7 +71,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     pairs = {"FAST_16F over LE-GEMM": ("fp16", "legemm mma"), "LE-GEMM over 64F": ("legemm mma", "dgemm")}
     for variant, (faster, slower) in pairs.items():
         speeds = [

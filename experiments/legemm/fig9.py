@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu import groups
 from fpemu import plotting
 from fpemu.reproduce.claims import Measure
 
-from .._rows import listed
+from .._rows import Row, listed
 from ..speed._look import legend, over_n, plain_ticks
-from ..speed._record import RULES, at, evaluate, products, provenance
+from ..speed._record import RULES, at, evaluate, products, provenance, shape_name
 
 __all__ = ["evaluate"]
 
@@ -43,17 +42,11 @@ BASELINES = {
 """The claim and the variant of each baseline of Table 6."""
 
 
-def _shape(row: dict[str, Any]) -> str | None:
-    return next(
-        (name for name, sides in groups.shapes(row["M"]).items() if sides == (row["M"], row["N"], row["K"])), None
-    )
+def cells(size: str) -> list[Row]:
+    return products(IMPLEMENTATIONS, lambda row: 512 <= row["M"] <= 8192 and shape_name(row))
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    return products(IMPLEMENTATIONS, lambda row: 512 <= row["M"] <= 8192 and _shape(row))
-
-
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.1)
     for axis, shape in zip(axes[0], SHAPES, strict=True):
         lines = {
@@ -61,7 +54,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
                 (
                     {**r, "whole": whole}
                     for r in rows
-                    if r["contender"] == name and _shape(r) == shape and (whole := _whole(r))
+                    if r["contender"] == name and shape_name(r) == shape and (whole := _whole(r))
                 ),
                 key=lambda r: r["M"],
             )
@@ -76,17 +69,17 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def _whole(row: dict[str, Any]) -> float | None:
+def _whole(row: Row) -> float | None:
     """TFLOP/s with the split."""
     result: float | None = row.get("split_first", row.get("first"))
     return result
 
 
-def _ratios(rows: list[dict[str, Any]], shape: str, other: str) -> dict[int, float]:
+def _ratios(rows: list[Row], shape: str, other: str) -> dict[int, float]:
     """Speed of LE-GEMM divided by the speed of a baseline, by n."""
     ratios = {}
     for row in rows:
-        if row["contender"] == "legemm mma" and _shape(row) == shape:
+        if row["contender"] == "legemm mma" and shape_name(row) == shape:
             ours, second = (
                 result and _whole(result) for result in (row, at(rows, other, row["M"], row["N"], row["K"]))
             )
@@ -96,7 +89,7 @@ def _ratios(rows: list[dict[str, Any]], shape: str, other: str) -> dict[int, flo
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for other, (claim, name) in BASELINES.items():
         for shape in SHAPES:
             if ratios := _ratios(rows, shape, other):

@@ -14,6 +14,7 @@ from fpemu import inputs, metrics, mma, plotting, reference, schemes
 from fpemu.mma._device import Device
 
 from .._findings import paragraph
+from .._rows import Row
 
 PAPER = "no paper's figure: the schemes of LE-GEMM's section 5.3 and their relatives, on all modelled hardware"
 TITLE = "two-word schemes on every architecture"
@@ -40,7 +41,7 @@ _SIZES = {"quick": {"rows": 12, "runs": 3}, "full": {"rows": 128, "runs": 5}}
 _WAYS = {"zero-mean": "[-1, 1]", "positive": "[0, 1]"}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     chosen = _SIZES[size]
     return [
         {"data": data, "k": k, "rows": chosen["rows"], "seed": seed, "hardware": hardware}
@@ -51,11 +52,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["k"] * cell["rows"] * (cell["rows"] + 200))
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     low, high = DATA[cell["data"]]
     A, B = inputs.operands("uniform", cell["rows"], cell["rows"], cell["k"], cell["seed"], low=low, high=high)
     exact = reference.matmul(A, B, device=device)
@@ -65,7 +66,7 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     }
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, 2, height=5.6)
     chips = [name for name in plotting.HARDWARE if any(row["hardware"] == name for row in rows)]
     panels = [(data, k) for data in DATA for k in sorted({row["k"] for row in rows})]
@@ -92,7 +93,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     k, groups = max(row["k"] for row in rows), same(rows)
     chips = [group[0] for group in groups]
     labels = {chip: plotting.HARDWARE[chip].label for chip in plotting.HARDWARE}
@@ -123,7 +124,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
     return paragraph(*statements)
 
 
-def same(rows: list[dict[str, Any]]) -> list[list[str]]:
+def same(rows: list[Row]) -> list[list[str]]:
     """Architectures in groups whose errors agree in every run, column by column."""
     seen: dict[tuple[Any, ...], list[str]] = {}
     for chip in dict.fromkeys(row["hardware"] for row in rows):
@@ -147,7 +148,7 @@ def rule(hardware: str) -> str:
     return f"k {spec.k} in blocks of {spec.block}, products cut {spec.F} bits below the largest, sums rounded {final}"
 
 
-def _means(rows: list[dict[str, Any]], data: str, k: int, chips: list[str]) -> Any:
+def _means(rows: list[Row], data: str, k: int, chips: list[str]) -> Any:
     """Mean errors over the runs, schemes by chips."""
     here = [row for row in rows if row["data"] == data and row["k"] == k]
     return np.array(

@@ -32,7 +32,7 @@ from fpemu.schemes.words import BIT_CUT, Word
 
 from .._findings import paragraph
 from .._numeric import norm
-from .._rows import listed, mean_by
+from .._rows import Row, listed, mean_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3: the causes of the errors"
 TITLE = "error budget of Markidis' method and of LE-GEMM"
@@ -66,7 +66,7 @@ _SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     chosen = _SIZES[size]
     return [
         {"k": k, "rows": chosen["rows"], "seed": seed, "hardware": hardware}
@@ -76,11 +76,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["k"] * cell["rows"] * (cell["rows"] + 200))
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     A, B, sums = _operands(cell["rows"], cell["k"], cell["seed"], device=device)
     numbers = {}
     for name in METHODS:
@@ -181,7 +181,7 @@ _LOOK = {
 }
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(len(CHIPS), len(METHODS), height=4.8)
     lengths = sorted({row["k"] for row in rows})
     largest = max(row[f"{name} error"] for row in rows for name in METHODS)
@@ -207,14 +207,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for chip, gpu in (("cdna2", "MI210"), ("ampere", "A800")):
         for k in sorted({row["k"] for row in rows}):
             share = 100 * shares(rows, "legemm", chip, k)["product"]
             yield Measure("product_of_residuals_is_negligible", share, "", f"K = {k}, {gpu}")
 
 
-def shares(rows: list[dict[str, Any]], scheme: str, hardware: str, k: int) -> dict[str, float]:
+def shares(rows: list[Row], scheme: str, hardware: str, k: int) -> dict[str, float]:
     """By how much each cause's removal lowers the squared error, over the squared error as it is; they sum to 1."""
     here = [row for row in rows if row["hardware"] == hardware and row["k"] == k]
     squares = [float(np.mean([row[f"{scheme} error"] ** 2 for row in here]))]
@@ -222,7 +222,7 @@ def shares(rows: list[dict[str, Any]], scheme: str, hardware: str, k: int) -> di
     return {part: (squares[i] - squares[i + 1]) / squares[0] for i, part in enumerate(PARTS)}
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     k = max(row["k"] for row in rows)
     statements: list[tuple[Any, ...]] = []
     for chip in CHIPS:

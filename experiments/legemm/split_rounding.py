@@ -19,7 +19,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed, mean_by
+from .._rows import Row, listed, mean_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, sections 4.1 and 5.3: the statement on the bit-cut"
 TITLE = "bit-cut against rounding, chain against promotion"
@@ -57,7 +57,7 @@ _SIZES: dict[str, dict[str, Any]] = {
 _WAYS = {"zero-mean": "[-1, 1]", "positive": "[0, 1]"}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     chosen = _SIZES[size]
     return [
         {"data": data, "k": k, "rows": chosen["rows"], "seed": seed, "hardware": hardware}
@@ -68,11 +68,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["k"] * cell["rows"] * (cell["rows"] + 200))
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     low, high = DATA[cell["data"]]
     A, B = inputs.operands("uniform", cell["rows"], cell["rows"], cell["k"], cell["seed"], low=low, high=high)
     exact = reference.matmul(A, B, device=device)
@@ -101,7 +101,7 @@ _SHIFT = {"cut": -0.18, "rounded": 0.18}
 _SHAPES = {"chained": "o", "promoted": "s"}
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, height=4.3)
     k = max(row["k"] for row in rows)
     chips = [name for name in plotting.HARDWARE if any(row["hardware"] == name for row in rows)]
@@ -135,7 +135,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for accumulation, words in (("chained", "one chain over K (LE-GEMM's)"), ("promoted", "promoted (Ootomo's)")):
         ratios = _split_ratios(rows, accumulation)
         for chip, gpu in (("cdna2", "MI210"), ("ampere", "A800")):
@@ -147,7 +147,7 @@ _PAPERS = ("legemm", "zero-mean")
 """The order of the corrections and the data of the paper."""
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     k = max(row["k"] for row in rows)
     statements: list[tuple[Any, ...]] = []
     for accumulation in ACCUMULATIONS:
@@ -181,9 +181,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _split_ratios(
-    rows: list[dict[str, Any]], accumulation: str, measure: str = ""
-) -> dict[tuple[str, str, str, int], float]:
+def _split_ratios(rows: list[Row], accumulation: str, measure: str = "") -> dict[tuple[str, str, str, int], float]:
     """Error of the bit-cut split divided by the error of the rounded one: by (hardware, scheme, data, k)."""
     return {
         (chip, scheme, data, k): _mean(rows, chip, data, k, f"{scheme} {accumulation} cut{measure}")
@@ -193,7 +191,7 @@ def _split_ratios(
     }
 
 
-def _promotion_ratios(rows: list[dict[str, Any]], k: int) -> dict[tuple[str, str, str], float]:
+def _promotion_ratios(rows: list[Row], k: int) -> dict[tuple[str, str, str], float]:
     """Error of the chain divided by the error of the promoted sum, either split: by (hardware, data, split)."""
     return {
         (chip, data, split): _mean(rows, chip, data, k, f"legemm chained {split}")
@@ -204,7 +202,7 @@ def _promotion_ratios(rows: list[dict[str, Any]], k: int) -> dict[tuple[str, str
     }
 
 
-def _points(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
+def _points(rows: list[Row]) -> list[tuple[str, str, int]]:
     return list(dict.fromkeys((row["hardware"], row["data"], row["k"]) for row in rows))
 
 

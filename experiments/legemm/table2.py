@@ -17,7 +17,7 @@ from fpemu.reproduce.claims import Measure
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from . import model as legemm
 from .model import Reading, Tile
 
@@ -66,14 +66,14 @@ READINGS = {
 LETTERS = ("", "f", "w", "S", "R", "SR")
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     del size
     maps = [{"gpu": gpu, "n": 8192, "reading": "ours"} for gpu in SHOWN]
     sizes = [{"gpu": gpu, "n": n, "reading": "ours"} for gpu in PUBLISHED for n in SIZES if n != 8192]
     return maps + sizes + [{"gpu": gpu, "n": 8192, "reading": r} for gpu in PUBLISHED for r in READINGS if r != "ours"]
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """The choice; for our reading also the objective over the sides ("value M N", 0 where not allowed; "why M N")."""
     gpu, reading, n = gpus.get(cell["gpu"]), READINGS[cell["reading"]], cell["n"]
     choice = legemm.choose(gpu, n, n, n, reading)
@@ -131,15 +131,15 @@ def _words(tiles: list[Tile], n: int) -> dict[str, float]:
     }
 
 
-def _tile(row: dict[str, Any]) -> Tile:
+def _tile(row: Row) -> Tile:
     return Tile(*(int(row[side]) for side in ("T_M", "T_N", "T_K")))
 
 
-def _pick(rows: list[dict[str, Any]], gpu: str, reading: str = "ours", n: int = 8192) -> dict[str, Any] | None:
+def _pick(rows: list[Row], gpu: str, reading: str = "ours", n: int = 8192) -> dict[str, Any] | None:
     return next((r for r in rows if (r["gpu"], r["reading"], r["n"]) == (gpu, reading, n)), None)
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 3, height=6.6)
     shown = None
     for axis, gpu in zip(axes[:2].ravel(), SHOWN, strict=True):
@@ -191,7 +191,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
     return figure
 
 
-def _table(axis: Any, rows: list[dict[str, Any]]) -> None:
+def _table(axis: Any, rows: list[Row]) -> None:
     axis.set_axis_off()
     axis.set(xlim=(0, 1), ylim=(0, 1))
     axis.set_title("(g) tile chosen when one assumption is changed", loc="left")
@@ -209,7 +209,7 @@ def _table(axis: Any, rows: list[dict[str, Any]]) -> None:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for gpu, tile in PUBLISHED.items():
         for words, sizes in (("n = 2048 to 16384", SIZES[1:]), ("n = 1024", SIZES[:1])):
             same = [float(_tile(row) == tile) for n in sizes if (row := _pick(rows, gpu, n=n))]
@@ -226,7 +226,7 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
         yield Measure("tiles_do_not_depend_on_the_reading", sum(a == b for a, b in pairs), "", reading)
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     changed: dict[str, list[str]] = {}
     for reading in list(READINGS)[1:]:
         tiles = {gpu: _tile(row) for gpu in PUBLISHED if (row := _pick(rows, gpu, reading))}

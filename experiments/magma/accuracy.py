@@ -61,7 +61,7 @@ def cost(cell: Row) -> float:
     return float(cell["batch"] * cell["n"] ** 3)
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     n = cell["n"]
     A, B = inputs.operands(
         cell["inputs"], n, n, n, cell["seed"], "fp16", batch=cell["batch"], low=cell["low"], high=1.0

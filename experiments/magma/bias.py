@@ -85,7 +85,7 @@ def cost(cell: Row) -> float:
     return float(cell["k"] * cell["m"] * cell["n"])
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     """Means of the error, as (a) and (b) have them, their standard errors, and the rms relative error of (c)."""
     A, B, exact = _problem(
         cell["inputs"], cell["low"], cell["ab"], cell["m"], cell["n"], cell["k"], cell["seed"], device=device

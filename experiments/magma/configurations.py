@@ -44,7 +44,7 @@ def cells(size: str) -> list[Row]:
     return [*listed, *({"part": "size", "largest": 64, "n": n} for n in lengths)]
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """Return the numbers of valid configurations ("count"), or padding and ties at a size ("size")."""
     if cell["part"] == "size":
         return _at(cell["n"], cell["largest"])

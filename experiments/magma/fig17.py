@@ -54,7 +54,7 @@ def cells(size: str) -> list[Row]:
     return [{"shape": shape, "n": n} for shape in SHAPES for n in range(1, 17)]
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """ "single", "diagonal", "best": shares; "... products": how many; "wrong": entries that came out wrong."""
     shape, n = SHAPES[cell["shape"]], cell["n"]
     best = magma.pack(n, shape, paper=False)

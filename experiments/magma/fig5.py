@@ -51,7 +51,7 @@ def cells(size: str) -> list[Row]:
     return listed
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """ "formula", "counted" (two blocks each way), and for square blocks "at n", counted at the size n."""
     tensor, block = TENSOR[cell["tensor"]], (cell["blk_m"], cell["blk_n"])
     M, N = 2 * block[0], 2 * block[1]

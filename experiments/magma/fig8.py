@@ -47,7 +47,7 @@ def cells(size: str) -> list[Row]:
     return [{"gpu": gpu, "n": n, "rank": rank} for gpu in MACHINES for rank in (0, 16) for n in lengths]
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """Per layout "... intensity" (operations a byte), "... bound" (operations a second), "... crossing" (0: none)."""
     gpu, n = gpus.get(cell["gpu"]), cell["n"]
     k = cell["rank"] or n

@@ -73,7 +73,7 @@ def cost(cell: Row) -> float:
     return float(cell["batch"] * cell["n"] ** 3)
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     n, batch = cell["n"], cell["batch"]
     A, B = inputs.operands(cell["inputs"], n, n, n, cell["seed"], "fp16", batch=(2, batch), low=cell["low"], high=1.0)
     exact = complex_product(A, B, device)

@@ -62,7 +62,7 @@ def cost(cell: Row) -> float:
     return float(cell["groups"] * SIDE**3)
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     n, g = cell["n"], SIDE // cell["n"]
     A, B = inputs.operands(cell["inputs"], n, n, n, cell["seed"], "fp16", batch=(cell["groups"], g), low=-1.0, high=1.0)
     spec = _spec(cell["hardware"], cell["accumulate"])

@@ -72,7 +72,7 @@ def cost(cell: Row) -> float:
     return float(cell["k"] + 500)
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     A, B, exact = _problem(cell["inputs"], cell["m"], cell["k"], cell["scale"], cell["seed"], device=device)
     numbers = {}
     for scheme in SCHEMES:

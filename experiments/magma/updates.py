@@ -76,7 +76,7 @@ def cost(cell: Row) -> float:
     return float(cell["batch"] * cell["n"] ** 2 * cell["k"] * cell["updates"])
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     n, K = cell["n"], cell["k"] * cell["updates"]
     A, B = inputs.operands(cell["inputs"], n, n, K, cell["seed"], "fp16", batch=cell["batch"], low=-1.0, high=1.0)
     exact = reference.matmul(A, B, device=device)

@@ -10,13 +10,15 @@ from fpemu.plotting import Series
 from fpemu.schemes import build
 from fpemu.schemes.split_scheme import SplitScheme
 
+from .._rows import Row
+
 SIZES = tuple(2**i for i in range(7, 16))
 LARGEST = 2**15
 SLICED = ("ozaki", "ozimmu", "ozaki2")
 """The schemes whose operands may be fp32 or fp64."""
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """Operations a second of the emulated format by n ("at n"), and the share of time of the matrix unit at n = 8192
     ("busy"). Against the native product: the smallest n from which the scheme is faster ("from", 0: none), the same
     with the split fused ("fused from"; as "from" where it cannot be), the ratio of times at the largest n ("ratio").
@@ -35,20 +37,18 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     return numbers | {"fused from": float(fused.n or 0)}
 
 
-def name_of(row: dict[str, Any]) -> str:
+def name_of(row: Row) -> str:
     """The scheme of a row, and its operands where they are not its usual ones."""
     unusual = row["scheme"] in SLICED and row["precision"] == "fp32"
     return f"{row['scheme']} (fp32)" if unusual else str(row["scheme"])
 
 
-def of(rows: list[dict[str, Any]], gpu: str, scheme: str) -> dict[str, Any] | None:
+def of(rows: list[Row], gpu: str, scheme: str) -> dict[str, Any] | None:
     """The row of a GPU and a scheme."""
     return next((row for row in rows if row["gpu"] == gpu and name_of(row) == scheme), None)
 
 
-def draw(
-    rows: list[dict[str, Any]], gpus: Sequence[str], look: Mapping[str, Series], native: str, height: float
-) -> Any:
+def draw(rows: list[Row], gpus: Sequence[str], look: Mapping[str, Series], native: str, height: float) -> Any:
     """A panel of speeds for each of seven GPUs, and one of break-even sizes."""
     fmt = {"sgemm": "FP32", "dgemm": "FP64"}[native]
     figure, axes = plotting.figure(4, 2, height=height, share_y=False)

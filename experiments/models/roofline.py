@@ -15,7 +15,7 @@ from fpemu.reproduce.claims import Measure
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from . import _speed
 from ._speed import evaluate as evaluate
 
@@ -56,8 +56,8 @@ LOOK = {
 }
 
 
-def cells(size: str) -> list[dict[str, Any]]:
-    listed: list[dict[str, Any]] = []
+def cells(size: str) -> list[Row]:
+    listed: list[Row] = []
     for gpu in GPUS:
         have = gpus.get(gpu).peak
         names = ["sgemm", *_FP16]
@@ -68,21 +68,21 @@ def cells(size: str) -> list[dict[str, Any]]:
     return listed
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = _speed.draw(rows, GPUS, LOOK, "sgemm", height=5.0)
     plotting.legend_below(figure, axes[0, 1], 4)
     return figure
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for name in ("h2sgemm", "markidis", "bf16x9", "ozaki2 (fp32)"):
         ratios = [row["ratio"] for row in rows if _speed.name_of(row) == name]
         if ratios:
             yield Measure("beats_sgemm", min(ratios), variant=LOOK[name].label)
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     ours = [row for row in rows if row["scheme"] == "h2sgemm" and row["from"]]
     never = [row for row in rows if row["scheme"] not in ("sgemm", "fp16") and not row["from"]]
     slow = [row for row in rows if row["scheme"] in THREE and row["busy"] < 0.8]

@@ -14,7 +14,7 @@ from fpemu.reproduce.claims import Measure
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from . import _speed
 from ._speed import evaluate as evaluate
 
@@ -44,7 +44,7 @@ LOOK = {
 }
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     listed = []
     for gpu in GPUS:
         names = ["dgemm", "ozaki", *(["ozimmu", "ozaki2"] if "int8 matrix" in gpus.get(gpu).peak else [])]
@@ -52,18 +52,18 @@ def cells(size: str) -> list[dict[str, Any]]:
     return listed
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return 10.0 if cell["scheme"] in ("ozaki", "ozimmu") else 1.0
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = _speed.draw(rows, GPUS, LOOK, "dgemm", height=4.8)
     plotting.legend_below(figure, axes[0, 2], 4)
     return figure
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for row in rows:
         other = _speed.of(rows, row["gpu"], "ozimmu")
         if row["scheme"] == "ozaki2" and other:
@@ -71,7 +71,7 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
             yield Measure("residues_beat_slices", row["ratio"] / other["ratio"], variant=row["gpu"])
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     statements: list[tuple[Any, ...]] = []
     for name, look in list(LOOK.items())[1:]:
         able = {

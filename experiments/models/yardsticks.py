@@ -16,7 +16,7 @@ from fpemu.roofline import gpus
 from fpemu.schemes import ozaki
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 
 PAPER = "Rooflines of the schemes, and the speeds that were published or measured"
 TITLE = "published and measured speeds as shares of the roofline"
@@ -106,7 +106,7 @@ KNOWN = (
 )
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     listed = []
     for known in KNOWN:
         M, N, K = (known.sides,) * 3 if isinstance(known.sides, int) else known.sides
@@ -126,7 +126,7 @@ def cells(size: str) -> list[dict[str, Any]]:
     return listed
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """The roofline in operations a second, the operations for a byte that the result is worth, and slices of A."""
     options: dict[str, Any] = {"mode": cell["mode"]} if cell["mode"] else {}
     if cell["phi"]:
@@ -143,7 +143,7 @@ def evaluate(cell: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _shares(rows: list[dict[str, Any]]) -> list[tuple[Known, float, dict[str, Any]]]:
+def _shares(rows: list[Row]) -> list[tuple[Known, float, dict[str, Any]]]:
     """The known speeds of the rows, each with its share of the roofline."""
     result = []
     for known in KNOWN:
@@ -153,14 +153,14 @@ def _shares(rows: list[dict[str, Any]]) -> list[tuple[Known, float, dict[str, An
     return result
 
 
-def _flops(known: Known, row: dict[str, Any]) -> float:
+def _flops(known: Known, row: Row) -> float:
     return known.speed * (float(row["per byte"]) if known.unit == "bytes" else 1.0)
 
 
 _COLOUR = {"sgemm": plotting.BLACK, "dgemm": plotting.BLACK, "fp16": plotting.GREY, "ozaki": plotting.VERMILION}
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     shares = _shares(rows)
     figure, axes = plotting.figure(1, 1, height=0.9 + 0.155 * len(shares))
     axis = axes[0, 0]
@@ -209,7 +209,7 @@ SPEEDUPS = (
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     shares = _shares(rows)
     for measured, variant in ((False, "published"), (True, "measured on an H200")):
         selected = [part for known, part, _ in shares if known.measured == measured]
@@ -227,7 +227,7 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
         yield Measure("published_gains", gain * second / first, variant=f"{text}, {gpu}")
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     shares = _shares(rows)
     words = [(part, k) for k, part, _ in shares if k.scheme not in ("sgemm", "dgemm", "fp16", "ozaki")]
     ends = [pick(words, key=lambda pair: pair[0]) for pick in (min, max)] if words else []

@@ -70,7 +70,7 @@ _ROWS = 64
 _SEEDS = {"quick": 2, "full": 20}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     return [
         {"hardware": "H200", "inputs": "phi", "phi": PHI, "precision": precision, "k": k, "rows": _ROWS, "seed": seed}
         for k in LENGTHS
@@ -79,11 +79,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["k"] * cell["rows"] * (cell["rows"] + 2000))
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     rows, precision = cell["rows"], cell["precision"]
     A, B = inputs.operands(cell["inputs"], rows, rows, cell["k"], cell["seed"], precision, phi=cell["phi"])
     head, tail = product_in_two(A, B, device)
@@ -101,7 +101,7 @@ def _median(D: NDArray[Any], head: NDArray[Any], tail: NDArray[Any]) -> float:
 _LOOK = dict(zip(LENGTHS, (("o", plotting.SKY), ("^", plotting.BLUE), ("s", plotting.BLACK)), strict=True))
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, height=3.1, share_y=False)
     for axis, (precision, bits, published) in zip(axes[0], (("fp64", 53, 8192), ("fp32", 24, 4096)), strict=True):
         names = list(METHODS[precision])

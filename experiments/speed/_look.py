@@ -10,8 +10,7 @@ import numpy as np
 from fpemu import plotting
 from fpemu.plotting import Series
 
-from .._rows import size_axis
-from ._record import Row
+from .._rows import Row, size_axis
 
 SERIES: dict[str, Series] = {
     "sgemm": Series("SGEMM (cuBLAS)", plotting.BLACK, "s", "--", filled=False),
@@ -64,6 +63,13 @@ def over_n(axes: Any, lines: Mapping[str, Sequence[Row]], what: str, side: str =
             axes.plot(*zip(*points, strict=True), **look(name).line(**more))
             ticks |= {n for n, _ in points if n & (n - 1) == 0}
     size_axis(axes, sorted(ticks))
+
+
+def third_of_fp16(axis: Any, rows: Sequence[Row], what: str = "first", side: str = "M") -> None:
+    """Draw a third of the speed of the library's fp16 product, the least cost of three products."""
+    points = [(row[side], row[what] / 3) for row in rows if what in row]
+    if points:
+        axis.plot(*zip(*points, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
 
 
 _MARKS = [m * 10.0**e for e in range(-3, 7) for m in (1, 2, 5)]

@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import record, suite
+from benchmarks.gpu import groups, record, suite
 
-Row = dict[str, Any]
+from .._rows import Row
+
 _PLACE = ("kind", "M", "N", "K", "data", "contender")
 _RATES = ("first", "best", "sustained", "split_first", "split_sustained")
 _PLAIN = (
@@ -120,6 +121,12 @@ def products(
 def is_square(row: Row) -> bool:
     """Whether a product is n × n × n."""
     return bool(row["M"] == row["N"] == row["K"])
+
+
+def shape_name(row: Row) -> str | None:
+    """Return the name of a product's shape in `benchmarks.gpu.groups.shapes`; None for another shape."""
+    sides = row["M"], row["N"], row["K"]
+    return next((name for name, known in groups.shapes(row["M"]).items() if known == sides), None)
 
 
 def evaluate(cell: Row) -> dict[str, float]:

@@ -18,7 +18,8 @@ from fpemu.errors import InputError
 from fpemu.plotting import Series
 from fpemu.roofline import gpus
 
-from ._record import Row, measured_on, read, record_file
+from .._rows import Row
+from ._record import measured_on, read, record_file
 
 _PLACE = ("kind", "M", "N", "K", "data", "batch", "contender")
 _PLAIN = (

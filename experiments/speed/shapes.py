@@ -11,8 +11,8 @@ from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
 from .._rows import Row, listed
-from ._look import legend, look, over_n, plain_ticks
-from ._record import RULES, at, evaluate, products, provenance
+from ._look import legend, look, over_n, plain_ticks, third_of_fp16
+from ._record import RULES, at, evaluate, products, provenance, shape_name
 
 __all__ = ["evaluate"]
 
@@ -29,18 +29,14 @@ GOAL = 512
 """Goal: from this n on no scheme is slower than SGEMM."""
 
 
-def _shape(row: Row) -> str | None:
-    return next(
-        (name for name, sides in groups.shapes(row["M"]).items() if sides == (row["M"], row["N"], row["K"])), None
-    )
-
-
 def cells(size: str) -> list[Row]:
-    return products((*IMPLEMENTATIONS, "sgemm", "fp16"), lambda row: row["fmt"] == "fp32" and _shape(row))
+    return products((*IMPLEMENTATIONS, "sgemm", "fp16"), lambda row: row["fmt"] == "fp32" and shape_name(row))
 
 
 def _line(rows: list[Row], implementation: str, shape: str) -> list[Row]:
-    selected = [row for row in rows if row["contender"] == implementation and _shape(row) == shape and "first" in row]
+    selected = [
+        row for row in rows if row["contender"] == implementation and shape_name(row) == shape and "first" in row
+    ]
     return sorted(selected, key=lambda row: int(row["M"]))
 
 
@@ -52,9 +48,7 @@ def draw(rows: list[Row]) -> Any:
             whole = [row for row in _line(rows, name, shape) if "split_first" in row]
             style = look(name).line(linestyle=":", label=f"{look(name).label}, with the split", markerfacecolor="white")
             axis.plot([row["M"] for row in whole], [row["split_first"] for row in whole], **style)
-        third = [(row["M"], row["first"] / 3) for row in _line(rows, "fp16", shape)]
-        if third:
-            axis.plot(*zip(*third, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
+        third_of_fp16(axis, _line(rows, "fp16", shape))
         axis.set_xlabel("$n$")
     plain_ticks(axes[0, 0])
     axes[0, 0].set_ylabel("effective throughput, TFLOP/s")

@@ -11,7 +11,7 @@ from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
 from .._rows import Row, listed
-from ._look import legend, look, over_n
+from ._look import legend, look, over_n, third_of_fp16
 from ._record import RULES, at, evaluate, is_square, products, provenance, squares
 
 __all__ = ["evaluate"]
@@ -38,9 +38,7 @@ def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 1, height=2.9, share_y=False)
     for axis, what in zip(axes[0], ("first", "sustained"), strict=False):
         over_n(axis, {name: squares(rows, name) for name in IMPLEMENTATIONS}, what)
-        points = [(row["M"], row[what] / 3) for row in squares(rows, "fp16") if what in row]
-        if points:
-            axis.plot(*zip(*points, strict=True), **look("fp16").line(label="fp16 (cuBLAS) / 3"))
+        third_of_fp16(axis, squares(rows, "fp16"), what)
         axis.set_ylabel("effective throughput, TFLOP/s")
     over_n(axes[0, 2], {name: _with_split(rows, name) for name in IMPLEMENTATIONS if name != "sgemm"}, "ratio")
     axes[0, 2].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)

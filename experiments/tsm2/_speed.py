@@ -11,7 +11,8 @@ from fpemu.reproduce.claims import Measure
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from ..speed._shapes import LOOKS, Row, line, multiprocessors, one_gpu
+from .._rows import Row
+from ..speed._shapes import LOOKS, line, multiprocessors, one_gpu
 
 PAPER = "Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs (2020)"
 GAIN, SHARE = "times as fast as cuBLAS", "share of a copy, %"

@@ -18,7 +18,7 @@ from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
 from .._numeric import product_in_two
-from .._rows import listed, runs_by
+from .._rows import Row, listed, runs_by
 from ._chains import FORMATS, LOOK, NEAR, expected, farthest, on_powers, relative_l2
 from ._chains import PAPER as PAPER
 
@@ -43,7 +43,7 @@ _SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     chosen = _SIZES[size]
     tall, large = chosen["rows"]
     return [
@@ -54,11 +54,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["m"] * cell["n"] * cell["k"] + 10**5)
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     fmt = cell["format"]
     A, B = inputs.operands(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], fmt, low=0.0, high=1.0)
     D = simt.gemm(A, B, fmt=fmt, device=device).astype(np.float64)
@@ -70,7 +70,7 @@ def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
     }
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, height=3.0)
     lengths = sorted({row["k"] for row in rows})
     for axis, measure in zip(axes[0], ("relative_l2", "max_relative"), strict=True):
@@ -97,14 +97,14 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for fmt in FORMATS:
         ratio = farthest(ratio for (k, one), ratio in _ratios(rows).items() if one == fmt and k > max(TALL))
         if ratio is not None:
             yield Measure("independent_roundings", ratio, variant=fmt)
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     last, ratios = max(row["k"] for row in rows), _ratios(rows)
     off = [k for (k, _), ratio in ratios.items() if abs(ratio - 1) > NEAR]
     names = {"root mean square": "relative_l2", "largest": "max_relative"}
@@ -118,7 +118,7 @@ def finding(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _ratios(rows: list[dict[str, Any]]) -> dict[tuple[int, str], float]:
+def _ratios(rows: list[Row]) -> dict[tuple[int, str], float]:
     """The mean error over the expected one, by k and format."""
     points = sorted({(row["k"], row["format"]) for row in rows})
     return {

@@ -21,7 +21,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed, mean_by, runs_by
+from .._rows import Row, listed, mean_by, runs_by
 from ._chains import label_ends, on_powers
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
@@ -55,7 +55,7 @@ _SIZES: dict[str, Any] = {
 }
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     chosen = _SIZES[size]
     return [
         {"hardware": hardware, "inputs": "uniform", "m": 4, "n": 4, "k": k, "seed": seed}
@@ -65,11 +65,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["k"] + 1000)
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     A, B, exact = _problem(cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], device=device)
     results = {name: simt.gemm(A, B, fmt="fp32", order=order, device=device) for name, order in CHAINS.items()}
     results |= {name: schemes.gemm(A, B, scheme=name, hardware=cell["hardware"], device=device) for name in SCHEMES}
@@ -96,7 +96,7 @@ _LOOK = {
 _GPUS = {"ampere": "Ampere", "hopper": "Hopper"}
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, height=3.0)
     lengths = sorted({row["k"] for row in rows})
     for axis, hardware in zip(axes[0], _GPUS, strict=True):
@@ -114,7 +114,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     k = max(row["k"] for row in rows)
     checks = {"promoted_sums": ("ootomo", "ootomo-tf32", "staged"), "truncated_sums": ("markidis", "legemm", "bf16x9")}
     for check, names in checks.items():
@@ -125,7 +125,7 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
                 yield Measure(check, ratio, variant=f"{_LOOK[name].label}, {_GPUS[hardware]}")
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     lengths = sorted({row["k"] for row in rows})
     statements: list[tuple[Any, ...]] = []
     for hardware, title in _GPUS.items():

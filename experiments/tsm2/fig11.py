@@ -10,9 +10,9 @@ from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.reproduce.claims import Measure
 
-from .._rows import listed
+from .._rows import Row, listed
 from ..speed._look import legend
-from ..speed._shapes import RULES, TALL, Row, cells_of, evaluate, over_powers, provenance
+from ..speed._shapes import RULES, TALL, cells_of, evaluate, over_powers, provenance
 from ._speed import OTHER_GPU, SHARE, curves, findings, points, quotient, ranges
 from ._speed import PAPER as _PAPER
 

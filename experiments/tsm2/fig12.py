@@ -11,9 +11,9 @@ from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from ..speed._look import legend
-from ..speed._shapes import RULES, TALL, Row, cells_of, evaluate, over_powers, provenance
+from ..speed._shapes import RULES, TALL, cells_of, evaluate, over_powers, provenance
 from ._speed import GAIN, OTHER_GPU, SHARE, points
 from ._speed import PAPER as _PAPER
 

@@ -10,9 +10,9 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, Row, cells_of, evaluate, line, provenance
+from ..speed._shapes import LOOKS, RULES, TALL, cells_of, evaluate, line, provenance
 from ._speed import GAIN, OTHER_GPU, SHARE, curves, points, quotient, ranges
 from ._speed import PAPER as _PAPER
 

@@ -9,9 +9,9 @@ from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.reproduce.claims import Measure
 
-from .._rows import listed
+from .._rows import Row, listed
 from ..speed._look import legend, plain_ticks
-from ..speed._shapes import RULES, TALL, Row, cells_of, evaluate, provenance
+from ..speed._shapes import RULES, TALL, cells_of, evaluate, provenance
 from ._speed import GAIN, OTHER_GPU, PANELS, findings, grid, points, quotient, ranges
 from ._speed import PAPER as _PAPER
 

@@ -9,9 +9,9 @@ from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.reproduce.claims import Measure
 
-from .._rows import listed
+from .._rows import Row, listed
 from ..speed._look import legend
-from ..speed._shapes import LOOKS, RULES, TALL, Row, cells_of, evaluate, line, provenance
+from ..speed._shapes import LOOKS, RULES, TALL, cells_of, evaluate, line, provenance
 from ._speed import OTHER_GPU, PANELS, SHARE, difference, findings, grid, points, ranges
 from ._speed import PAPER as _PAPER
 

@@ -11,9 +11,9 @@ from fpemu.errors import InputError
 from fpemu.reproduce.claims import Measure
 from fpemu.roofline import gpus
 
-from .._rows import listed
+from .._rows import Row, listed
 from ..speed._look import legend
-from ..speed._shapes import RULES, TALL, Row, cells_of, evaluate, one_gpu, provenance
+from ..speed._shapes import RULES, TALL, cells_of, evaluate, one_gpu, provenance
 from ._speed import GAIN, OTHER_GPU, SHARE, curves, difference, findings, over_m, points, ranges
 from ._speed import PAPER as _PAPER
 

@@ -19,7 +19,7 @@ from fpemu.simt.tiles import Threads, Tiles
 from fpemu.simt.tsm2 import inner, outer, prefetched, shared
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), sections 3.2 to 3.4 and 5.2, Fig. 1, Algorithms 1 to 4, 6 and 7"""
@@ -42,13 +42,13 @@ ORDERS = ("columns", "rows")
 WARP = BANKS = 32
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     loads = [(name, t2, "") for name in ALGORITHMS for t2 in ((N,) if name in "12" else (N, N // 2))]
     banks = [("", t2, order) for t2 in range(1, N + 1) for order in ORDERS]
     return [{"algorithm": name, "t2": t2, "stored by": order} for name, t2, order in (*loads, *banks)]
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """The mean loads per element of A, B and C; for a tile of B the accesses to one bank."""
     if not cell["algorithm"]:
         return {"conflicts": float(conflicts(cell["t2"], cell["stored by"]))}
@@ -113,7 +113,7 @@ _LOOK = {
 _STORED = {"columns": Series("by columns", plotting.BLACK, "o"), "rows": Series("by rows", plotting.VERMILION, "s")}
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, height=2.8, share_y=False)
     left, right = axes[0]
     for shift, (matrix, look) in enumerate(_LOOK.items()):
@@ -142,7 +142,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     for row in rows:
         name, t2 = row["algorithm"], row["t2"]
         if not name:
@@ -162,7 +162,7 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
             yield Measure("ism2_loads", row["C"] / (K / T1 * N / t2), variant=f"C in Alg. 7{width}")
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     loads = {
         f"Alg. {row['algorithm']}, t2 = {row['t2']}:": f"A {row['A']:.3g}, B {row['B']:.3g}, C {row['C']:.3g}"
         for row in rows

@@ -19,7 +19,7 @@ from fpemu.reproduce.claims import Measure
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import listed
+from .._rows import Row, listed
 from . import model as tsm2
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
@@ -63,7 +63,7 @@ FORMS = ("printed", "corrected")
 UNITS = {"s": 1.0, "ms": 1e-3}
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     listed = [_cell("tsm2", name, fmt, n=n, latency=LATENCY) for name in MACHINES for fmt in tsm2.BYTES for n in WIDTHS]
     listed += [_cell("tsm2", name, "fp64", n=16, latency=x) for name in MACHINES for x in LATENCIES if x != LATENCY]
     listed.append(_cell("tsm2", "H200", "fp64", n=16, latency=MEASURED))
@@ -77,7 +77,7 @@ def _cell(part: str, gpu: str, fmt: str, *, m: int = 0, k: int = 0, n: int = 0, 
     return {"part": part, "gpu": gpu, "fmt": fmt, "m": m, "k": k, "n": n, "latency": latency}
 
 
-def evaluate(cell: dict[str, Any]) -> dict[str, float]:
+def evaluate(cell: Row) -> dict[str, float]:
     """Of a "tsm2" cell: thresholds, the choice of Algorithm 5 in both forms against all integers, relative times by t2,
     gradient descent; of a "fig11" cell the share of the bandwidth; of a "tcf" cell the largest tcf."""
     name, gpu = cell["gpu"], gpus.get(cell["gpu"])
@@ -140,7 +140,7 @@ _LOOK = {
 _FORMAT = {"fp32": Series("fp32", plotting.BLUE, "o"), "fp64": Series("fp64", plotting.VERMILION, "s", filled=False)}
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, _ = plotting.figure(2, 2, height=5.4)
     figure.clear()  # no two panels share an axis
     axes = np.asarray(figure.subplots(2, 2))
@@ -193,7 +193,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     counted = {"printed": "a multiply-add is one operation", "corrected": "a multiply-add is two operations"}
     for name, (threshold, t2, _, t1) in PUBLISHED.items():
         fp64 = _pick(rows, part="tsm2", gpu=name, fmt="fp64")
@@ -231,7 +231,7 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
                 yield Measure("threads_of_m", row["m"] / row["threads"], variant=fmt)
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     at = {row["gpu"]: row for row in _pick(rows, part="tsm2", fmt="fp64", n=16, latency=LATENCY)}
     known = {name: at[name] for name in PUBLISHED if name in at}
     P100, M40 = at.get("P100"), at.get("M40")
@@ -261,9 +261,9 @@ def finding(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _pick(rows: list[dict[str, Any]], **wanted: Any) -> list[dict[str, Any]]:
+def _pick(rows: list[Row], **wanted: Any) -> list[Row]:
     return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
 
 
-def _tcf(row: dict[str, Any]) -> int:
+def _tcf(row: Row) -> int:
     return TCF[row["fmt"]][round(math.log10(row["m"]))]

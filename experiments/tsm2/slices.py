@@ -23,7 +23,7 @@ from fpemu.simt.tsm2 import VERSIONS, tsm2
 
 from .._findings import paragraph
 from .._numeric import product_in_two
-from .._rows import listed, runs_by
+from .._rows import Row, listed, runs_by
 from ._chains import FORMATS, LOOK, NEAR, expected, on_powers, relative_l2
 from ._chains import PAPER as PAPER
 
@@ -51,7 +51,7 @@ _SIZES: dict[str, dict[str, Any]] = {
 }
 
 
-def cells(size: str) -> list[dict[str, Any]]:
+def cells(size: str) -> list[Row]:
     chosen = _SIZES[size]
     return [
         {"inputs": "uniform", "low": low, "format": fmt, "m": 16, "n": 8, "k": 10240, "slices": slices, "seed": seed}
@@ -62,11 +62,11 @@ def cells(size: str) -> list[dict[str, Any]]:
     ]
 
 
-def cost(cell: dict[str, Any]) -> float:
+def cost(cell: Row) -> float:
     return float(cell["m"] * cell["n"] * cell["k"] + 10**6)
 
 
-def evaluate(cell: dict[str, Any], device: Device = "cpu") -> dict[str, float]:
+def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     fmt = cell["format"]
     A, B = inputs.operands(
         cell["inputs"], cell["m"], cell["n"], cell["k"], cell["seed"], fmt, low=cell["low"], high=1.0
@@ -95,7 +95,7 @@ def _differing(A: Any, B: Any, fmt: str, device: Device = "cpu") -> float:
     return float(sum(np.count_nonzero(chain != D) for D in forms))
 
 
-def draw(rows: list[dict[str, Any]]) -> Any:
+def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, height=3.0, share_y=True)
     points, k = _slices(rows), rows[0]["k"]
     for axis, low in zip(axes[0], KINDS.values(), strict=True):
@@ -116,7 +116,7 @@ def draw(rows: list[dict[str, Any]]) -> Any:
 
 
 @listed
-def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
+def measures(rows: list[Row]) -> Iterator[Measure]:
     walked = [row["versions differing"] for row in rows if "versions differing" in row]
     if walked:
         yield Measure("versions_are_one_chain", sum(walked))
@@ -128,7 +128,7 @@ def measures(rows: list[dict[str, Any]]) -> Iterator[Measure]:
                     yield Measure("pairwise_slices", max(errors.values()) / chain, variant=f"{fmt}, {kind}")
 
 
-def finding(rows: list[dict[str, Any]]) -> str:
+def finding(rows: list[Row]) -> str:
     ratios = [
         error / expected(rows[0]["k"], bits, s)
         for fmt, bits in FORMATS.items()
@@ -149,11 +149,11 @@ def finding(rows: list[dict[str, Any]]) -> str:
     return paragraph(*statements, ("entries whose bits change where k is cut", differ, ".3g%"))
 
 
-def _slices(rows: list[dict[str, Any]]) -> list[int]:
+def _slices(rows: list[Row]) -> list[int]:
     return sorted({row["slices"] for row in rows})
 
 
-def _errors(rows: list[dict[str, Any]], low: float, fmt: str, join: str) -> dict[int, float]:
+def _errors(rows: list[Row], low: float, fmt: str, join: str) -> dict[int, float]:
     """The mean relative L2 error by the number of slices."""
     runs = {s: _runs(rows, low, fmt, s, f"{join} relative_l2") for s in _slices(rows)}
     return {s: float(np.mean(errors)) for s, errors in runs.items() if errors}

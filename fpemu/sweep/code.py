@@ -12,7 +12,7 @@ import functools
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from fpemu.errors import InputError
@@ -53,9 +53,9 @@ def code_version(evaluator: Path) -> str:
 def drawing_version(page: ModuleType) -> str:
     """SHA-256 over the code that draws a page's picture: its function ``draw`` and everything that ``draw`` reaches.
 
-    The code is followed through the modules beside the page and through `_DRAWING`; comments, docstrings, layout and
-    the names of local variables are left out. Other modules of the package are not followed: where ``draw`` calls them
-    and their results change, the page's ``VERSION`` must be raised.
+    The code is followed through the modules beside the page and through `_DRAWING`; comments, docstrings, layout, the
+    annotations of functions and the names of local variables are left out. Other modules of the package are not
+    followed: where ``draw`` calls them and their results change, the page's ``VERSION`` must be raised.
     """
     start = Path(page.__file__ or "").resolve()
     code = _followed({start: {"draw"}, _PACKAGE / "plotting.py": {"png", "style"}}, imports=False)
@@ -95,10 +95,10 @@ def _numeric_text() -> str:
 # --- the statements that a function reaches
 def _followed(start: dict[Path, set[str]], *, imports: bool) -> dict[Path, list[ast.stmt]]:
     """The top-level statements that define what the given names of each file use, through the modules that draw and
-    those beside the file; with or without the import statements."""
+    those beside the file; with or without the import statements and the annotations of functions."""
     wanted = {file: set(names) for file, names in start.items()}
     while True:
-        code = {file: _reached(_body(file), names, imports) for file, names in wanted.items()}
+        code = {file: _reached(_body(file, imports), names, imports) for file, names in wanted.items()}
         before = {file: set(names) for file, names in wanted.items()}
         for file, body in code.items():
             for target, name in _imported(file, body):
@@ -163,7 +163,7 @@ def _text(code: dict[Path, list[ast.stmt]], fixed: Collection[str] | None = None
     """The statements of each file; if `fixed` is given, with numbers for the other variables of functions."""
     texts = []
     for file, body in sorted(code.items()):
-        statements = (_written(s, {} if fixed is None else _variables(s, fixed)) for s in _bare(body))
+        statements = (_written(s, None if fixed is None else _variables(s, fixed)) for s in _bare(body))
         texts.append(f"{file.parent.name}/{file.name}\0[{','.join(statements)}]\0")
     return "".join(texts)
 
@@ -198,13 +198,23 @@ def _variables(statement: ast.stmt, fixed: Collection[str]) -> dict[str, str]:
     return {name: str(i) for i, name in enumerate(dict.fromkeys(bound)) if name not in fixed}
 
 
-def _body(file: Path) -> list[ast.stmt]:
-    return _parsed(file.read_text(encoding="utf-8")).body
+def _body(file: Path, annotated: bool = True) -> list[ast.stmt]:
+    """The statements of a file, with or without the annotations of functions and of their variables."""
+    return _parsed(file.read_text(encoding="utf-8"), annotated).body
 
 
 @functools.cache
-def _parsed(text: str) -> ast.Module:
-    return ast.parse(text)
+def _parsed(text: str, annotated: bool) -> ast.Module:
+    tree = ast.parse(text)
+    for node in () if annotated else ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, ast.FunctionDef):
+            node.returns = None
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.AnnAssign):
+                    inner.annotation = ast.Constant(None)
+    return tree
 
 
 def _bare(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -219,7 +229,7 @@ def _is_text(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _written(part: Any, names: Mapping[str, str] = MappingProxyType({})) -> str:
+def _written(part: Any, names: Mapping[str, str] | None = None) -> str:
     """A syntax tree as text, the same from every version of Python: `ast.dump` writes what is empty or not.
 
     Variables listed in `names` appear under their new names.
@@ -231,6 +241,6 @@ def _written(part: Any, names: Mapping[str, str] = MappingProxyType({})) -> str:
     fields = [(name, value) for name, value in ast.iter_fields(part) if value is not None and value != []]
     if isinstance(part, ast.JoinedStr):  # 3.12 puts an empty text into a nested format
         fields = [("values", [v for v in part.values if not (isinstance(v, ast.Constant) and v.value == "")])]
-    if isinstance(part, ast.Name | ast.arg):
+    if names and isinstance(part, ast.Name | ast.arg):
         fields = [(name, names.get(value, value) if isinstance(value, str) else value) for name, value in fields]
     return f"{type(part).__name__}({','.join(f'{name}={_written(value, names)}' for name, value in fields)})"
