@@ -208,7 +208,7 @@ def _converted(x: Array, like: Any) -> Any:
     """New values as an array of the library, dtype, device and layout of another."""
     library = _library(like)
     if library == "torch":
-        import torch  # type: ignore[import-not-found]
+        import torch
 
         x = np.ascontiguousarray(x) if like.is_contiguous() else np.asfortranarray(x)
         return torch.from_numpy(x).to(like.dtype).to(like.device)
