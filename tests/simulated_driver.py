@@ -34,6 +34,7 @@ RETURNED = {
     "cuCtxSetCurrent": (),
     "cuCtxSynchronize": (),
     "cuDriverGetVersion": (13000,),
+    "cuInit": (),
     "cuPointerGetAttribute": (0,),
     "cuMemGetInfo": (10**11, 10**11),
     "cuOccupancyMaxActiveClusters": (66,),

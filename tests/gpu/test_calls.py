@@ -20,7 +20,7 @@ import pytest
 import fpemu
 from fpemu import InputError
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.runtime import compiler, device, faults, matrices, native, recording, repeats, sequence, tensors
+from fpemu.gpu.runtime import compiler, device, faults, graphs, matrices, native, recording, repeats, sequence, tensors
 from fpemu.gpu.runtime.recording import placeholder
 from tests import cuda_on_cpu, simulated_driver
 from tests.gpu.test_gpu_call import Lent, assert_same
@@ -615,7 +615,7 @@ def test_launches_with_addresses_that_come_again_become_a_graph(fake, monkeypatc
             Graph.count += 1
             self.handle = Graph.count
 
-    monkeypatch.setattr(device, "Graph", Graph)
+    monkeypatch.setattr(graphs, "Graph", Graph)
     several, one = (sequence_of(*(Step("A") for _ in range(n))) for n in (3, 1))
     first, second = [64, 0, 0, 0, 0, 0, 0], [128, 0, 0, 0, 0, 0, 0]
     launches = [("launch", 11, 7)] * 3
@@ -817,7 +817,7 @@ def test_a_family_has_entries_of_several_shapes_and_an_operand_prepared_in_advan
 
 
 def test_the_second_call_with_the_same_addresses_makes_a_graph(fake, family, monkeypatch):
-    monkeypatch.setattr(device, "Graph", lambda queue: SimpleNamespace(handle=queue(5) + 40))
+    monkeypatch.setattr(graphs, "Graph", lambda queue: SimpleNamespace(handle=queue(5) + 40))
     _, B, _, D = family.operands
     again = sequence_of(Step("A"), Step("B"))
     E = Tensor(7 << 16, (2, 4))

@@ -52,6 +52,7 @@ def _opened() -> tuple[Any, Any]:
     from cuda.core import Device
 
     device, cuda = Device(current()), _bindings()
+    check(cuda.cuInit(0))
     before = check(cuda.cuCtxGetCurrent())
     device.set_current()
     handle = device.context.handle
@@ -253,50 +254,6 @@ class Module:
         """Return the number of clusters of `size` thread blocks of a kernel that fit on the GPU at once."""
         config = launches.configuration(driver(), size, threads, shared, size, False)
         return int(check(driver().cuOccupancyMaxActiveClusters(self.function(name, shared), config)))
-
-
-class Graph:
-    """The work that a function queues on a stream, as an executable CUDA graph: one driver call for all launches.
-
-    Parameters
-    ----------
-    queue : callable
-        Queues the work on a stream given by its handle, and returns a result of `fpemu.gpu.runtime.native.queue`.
-
-    Attributes
-    ----------
-    handle : int
-        The executable graph.
-
-    Raises
-    ------
-    GpuError
-        If the driver refuses the capture.
-    """
-
-    def __init__(self, queue: Callable[[int], int]) -> None:
-        self.handle, self._index = 0, current()
-        with entered() as cuda, unrestricted():
-            stream = _capture_stream()
-            check(cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
-            result = queue(int(stream))
-            graph = check(cuda.cuStreamEndCapture(stream))
-            if result != native.DONE_BY_LAUNCHES:
-                check_status(result >> 2 & 0xFFFFFFFF)
-            self._executable = check(cuda.cuGraphInstantiate(graph, 0))
-            check(cuda.cuGraphDestroy(graph))
-        self.handle = int(self._executable)
-
-    def __del__(self) -> None:
-        if self.handle:
-            with suppress(Exception), entered(self._index) as cuda:  # a graph that still runs is destroyed at its end
-                check(cuda.cuGraphExecDestroy(self._executable))
-
-
-@per_device()
-def _capture_stream() -> Any:
-    cuda = driver()
-    return check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
 
 def captures(stream: int) -> bool:

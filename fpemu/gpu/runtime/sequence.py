@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import GpuError
-from fpemu.gpu.runtime import device, native, recording
+from fpemu.gpu.runtime import device, graphs, native, recording
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.recording import REGIONS, Fill, Recording, placeholder
 from fpemu.gpu.runtime.selection import current
@@ -160,7 +160,7 @@ class Sequence:
             if functions is not None:
                 rows.append(step.row())
         self.address, self.graphs = 0, functions is not None and len(steps) > 1
-        self._graphs: dict[tuple[int, ...], device.Graph | None] = {}
+        self._graphs: dict[tuple[int, ...], graphs.Graph | None] = {}
         if functions is not None:
             self._queue = functions[0]
             self._build(rows)
@@ -248,7 +248,7 @@ class Sequence:
             return
         try:
             with device.entered(self.index):
-                graph = device.Graph(
+                graph = graphs.Graph(
                     lambda stream: self._queue(self.address, stream, 0, len(self._issue), 0, *addresses)
                 )
         except GpuError:
