@@ -54,7 +54,7 @@ def cases_of(figure, *names):
         for case in j.cases
         if j.claim.name in names
     ]
-    frame = pd.DataFrame(rows, columns=["claim", "reading", "variant", "here", "verdict"])
+    frame = pd.DataFrame(rows, columns=["claim", "reading", "variant", "measured", "verdict"])
     frame = frame.set_index(["claim", "reading", "variant"])
     with pd.option_context("display.max_colwidth", None, "display.max_rows", None):
         IPython.display.display(frame)

@@ -50,7 +50,7 @@ def claims_of(*figures):
     """Return the claims that the figures judge, with the verdicts of the ledger."""
     judgements = [judgement for figure in figures for judgement in figure.judgements]
     rows = [(j.claim.name, j.claim.claim, verdicts.number_of(j), j.verdict, j.note) for j in judgements]
-    return pd.DataFrame(rows, columns=["name", "claim", "here", "verdict", "note"]).set_index("name")
+    return pd.DataFrame(rows, columns=["name", "claim", "measured", "verdict", "note"]).set_index("name")
 
 
 # %% [markdown]

@@ -199,7 +199,7 @@ reproduce.committed("h2sgemm/fig8", "full").figure()
 full = reproduce.committed("h2sgemm/fig8", "full")
 judgements = [one for one in full.judgements if one.claim.kind == "numerics"]
 table = pd.DataFrame([(one.claim.claim, number_of(one), one.verdict) for one in judgements])
-table.columns = ["claim", "here", "verdict"]
+table.columns = ["claim", "measured", "verdict"]
 assert len(table) > 0
 assert set(table["verdict"]) <= set(VERDICTS)
 with pd.option_context("display.max_colwidth", None):

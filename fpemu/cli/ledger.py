@@ -90,7 +90,7 @@ def _bytes(path: Path) -> bytes | None:
 def _show_paper(collected: Ledger, paper: Paper) -> None:
     from fpemu.reproduce import ledger_text
 
-    shown = table(paper.title, "claim", "verdict", "here", "why")
+    shown = table(paper.title, "claim", "verdict", "measured", "reason")
     for line in ledger_text.lines(collected, paper):
         shown.add_row(*line)
     console().print(shown)

@@ -168,7 +168,7 @@ def _show(name: str, size: str, files: Written, claims: list[Claim]) -> None:
     console().print(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}", soft_wrap=True)
     judgements = [verdict_on(claim, files.record) for claim in claims if claim.page == name]
     if judgements:
-        shown = table(f"{name} ({size}): claims and checks", "claim", "criterion", "here", "verdict")
+        shown = table(f"{name} ({size}): claims and checks", "claim", "criterion", "measured", "verdict")
         for one in judgements:
             verdict = one.verdict if files.record["paper_size"] else "needs --full"
             shown.add_row(one.claim.claim, str(one.claim.criterion or ""), number_of(one), verdict)

@@ -14,19 +14,19 @@ from fpemu.reproduce.verdicts import CONDITION, DEPENDS, MET, UNDECIDED, VERDICT
 
 _HEAD = """# Ledger
 
-The claims of the papers that matter most, each with the verdict of this project. `fpemu ledger` writes this page from
-the records of the figures; no number on it is typed by hand.
+The main claims of each paper, each with the verdict of this project. `fpemu ledger` generates this page, with all its
+numbers, from the records of the figures.
 
 A number is the median over seeds, followed by the smallest and the largest value; numbers without a range are not
 random. A claim *holds* or *does not hold* if all of at least 20 seeds at the paper's size agree, and is *undecided*
-otherwise. *Depends on* names what the paper leaves open and decides the verdict. Speeds on other GPUs are *not testable
-here*; the numbers beside them are an H200's, for information.
+otherwise. *Depends on* names a condition that the paper leaves open and that determines the verdict. Speeds on other
+GPUs are *not testable here*; the numbers in these rows are measurements on an H200, for information.
 """
-_COLUMNS = ("claim", "verdict", "here", "why")
+_COLUMNS = ("claim", "verdict", "measured", "reason")
 _SECTIONS = {"goal": "Goals of this project", "negative control": "Negative controls"}
 _INTRODUCTIONS = {
-    "goal": "Properties that this project wants; no paper claims them.",
-    "negative control": "Unsuitable variants, which the data must show to be unsuitable; *met* means shown.",
+    "goal": "Goals of this project; they are not claims of a paper.",
+    "negative control": "Variants that are known to be unsuitable; *met* means that the data show this.",
 }
 
 
@@ -161,7 +161,7 @@ def details(ledger: Ledger, paper: Paper, figures: str = "../") -> bytes:
                 [*_row(one, ledger, figures)[:3], _escape(_criterion(one.claim)), _escape(one.claim.why)]
                 for one in checks
             ]
-            head = ("check", "verdict", "here", "criterion", "why")
+            head = ("check", "verdict", "measured", "criterion", "reason")
             parts += [f"## {_SECTIONS[kind]}", _INTRODUCTIONS[kind], _table(head, rows)]
     parts += _figures(ledger, paper, figures)
     return _join(parts)

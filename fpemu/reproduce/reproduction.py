@@ -78,7 +78,7 @@ class Reproduction:
 
     def _repr_html_(self) -> str:
         head = f"<p><b>{html.escape(self.experiment.name)}</b> ({self.size}): {html.escape(self.experiment.title)}</p>"
-        head += "<table>" + "".join(f"<th>{name}</th>" for name in ("claim", "case", "here", "verdict"))
+        head += "<table>" + "".join(f"<th>{name}</th>" for name in ("claim", "case", "measured", "verdict"))
         lines = [
             (judgement.claim.claim, case.label, verdicts.number(judgement.claim, case), case.verdict)
             for judgement in self.judgements
