@@ -830,6 +830,46 @@ def test_the_second_call_with_the_same_addresses_makes_a_graph(fake, family, mon
         assert fake.done == expected
 
 
+def test_tensors_of_torch_are_recognised(fake, monkeypatch):
+    torch = pytest.importorskip("torch")
+    if getattr(torch.Tensor, "__dlpack_c_exchange_api__", None) is None:
+        pytest.skip("torch before 2.10")
+
+    @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+    def current(kind, index, at):
+        ctypes.c_uint64.from_address(at).value = 0
+        return 0
+
+    read, _ = native.exchange(torch.Tensor)
+    monkeypatch.setattr(native, "exchange", lambda kind: (read, ctypes.cast(current, ctypes.c_void_p).value))
+    kernels, workspace = sequence_of(Step("A"), Step("D")), sequence.Arenas()
+    kernels.graphs = False
+    workspace.of(0, kernels)
+    A, B, D = (torch.zeros(32, 32) for _ in range(3))
+    family = repeats.Repeats()
+    family.add(kernels, workspace, (A, B, None, D), (4096, 4096, 0, 4096))
+    assert family.queue(A, B, None, D) is D
+    assert [int(step.arguments[0][0]) - 8 for step in kernels._keep] == [A.data_ptr(), D.data_ptr()]
+    new = family.queue(torch.nn.Parameter(A), B, None, None)
+    assert (new.shape, new.dtype) == (D.shape, D.dtype)
+    others = [
+        A.t(),
+        A.half(),
+        A.double(),
+        A.to_sparse(),
+        A.to("meta"),
+        A[1:],
+        A[None],
+        torch._neg_view(A),
+        1.0,
+        A.numpy(),
+    ]
+    for X in others:
+        assert family.queue(X, B, None, D) is None
+    assert family.queue(A, B, None, A) is None
+    assert family.queue(A, B, B, D) is None
+
+
 def test_placeholders_are_no_addresses_and_the_regions_are_told_apart():
     assert [recording.region(placeholder(name, 40)) for name in recording.REGIONS] == [
         (i, 40) for i in range(len(recording.REGIONS))

@@ -35,17 +35,18 @@ def gemm(
     out: Any = None,
     **options: Any,
 ) -> Any:
-    """Return D = alpha · (A B by a scheme) + beta · C, computed on the current GPU.
+    """Return D = alpha · (A B by a scheme) + beta · C, computed on the GPU of the operands.
 
     The same bits as ``fpemu.gemm(A, B, **fpemu.gpu.kernel(scheme, M, N, K).arguments)``, which emulates the GPU.
 
     Parameters
     ----------
     A : array (..., M, K)
-        NumPy, CuPy or torch arrays, or any with ``__cuda_array_interface__`` or DLPack: all in the CPU's memory or all
-        in the GPU's. fp32 numbers (fp64 for dgemm and the Ozaki family), of any strides; leading axes broadcast. Arrays
-        of the GPU with another dtype are copied to the CPU, where it is checked that their values fit (the Ozaki family
-        reads fp32 as well). Gradients are not tracked.
+        NumPy, CuPy or torch arrays, or any with ``__cuda_array_interface__`` or DLPack: all in the CPU's memory, for
+        a product on the current GPU, or all on one GPU. The current GPU stays the same. fp32 numbers (fp64 for dgemm
+        and the Ozaki family), of any strides; leading axes broadcast. Arrays of the GPU with another dtype are copied
+        to the CPU, where it is checked that their values fit (the Ozaki family reads fp32 as well). Gradients are not
+        tracked.
     B : array (..., K, N)
         As A.
     C : array (..., M, N), optional
@@ -76,7 +77,7 @@ def gemm(
     Raises
     ------
     InputError
-        As `fpemu.gemm`; arrays of another GPU, or some here and some there; an order that no kernel has.
+        As `fpemu.gemm`; arrays on different GPUs, or on the CPU and a GPU; an order that no kernel has.
     GuaranteeError
         A condition of an error-free scheme is broken.
     GpuError
@@ -84,10 +85,11 @@ def gemm(
 
     Notes
     -----
-    A call whose kernels are recorded, because an earlier one had the same scheme, options, shapes, strides, dtypes and
-    alignment, validates nothing again: it queues the kernels on torch's current stream, in workspace of this stream.
-    Calls of several threads are queued one after another. The torch call can be captured in a CUDA graph, then in
-    workspace of the graph, except where ``on_range`` waits, the Ozaki family and kernels of unusual orders.
+    A call on torch tensors whose kernels are recorded, because an earlier one had the same scheme, options, shapes,
+    strides, dtypes and alignment, validates nothing again: it queues the kernels on torch's current stream of the
+    operands' GPU, in workspace of this stream. Calls of several threads are queued one after another. The torch call
+    can be captured in a CUDA graph, then in workspace of the graph, except where ``on_range`` waits, the Ozaki family
+    and kernels of unusual orders.
     """
     request = _request(scheme, alpha, beta, on_range, order, options)
     D = products.families.queue(request, A, B, C, out)
