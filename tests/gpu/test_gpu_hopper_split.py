@@ -37,10 +37,10 @@ static uint4 make_uint4(u32 a, u32 b, u32 c, u32 d) { return {a, b, c, d}; }
 struct Index { int x = 0; };
 struct Meeting { int here = 0; u64 past = 0; u32 words[32]; };
 struct Block {
-  Index index; Meeting all, cluster; std::vector<Meeting> warps; std::vector<float4> memory;
+  Index index; Meeting all; std::vector<Meeting> warps; std::vector<float4> memory;
   std::map<int, std::vector<float4>> arrays;
 };
-struct Fiber { ucontext_t context; std::vector<float4> stack; Index index; Block* block; u64 past; bool done = false; };
+struct Fiber { ucontext_t context; std::vector<float4> stack; Index index; Block* block; bool done = false; };
 static Fiber* now;
 static ucontext_t host;
 static Index gridDim;
@@ -88,24 +88,6 @@ template <class T> static T* array(int name, int count) {
 // hopper.cuh
 static u32 shared_address(const void* p) { return (char*)p - (char*)now->block->memory.data(); }
 static int uniform(int x) { return __shfl_sync(0, x, 0); }
-static Block* blocks;
-static int clustered = 1;
-static u32 cluster_rank() { return blockIdx.x % clustered; }
-static u32 cluster_size() { return clustered; }
-static Block& block_of(u32 rank) { return blocks[blockIdx.x / clustered * clustered + rank]; }
-static void cluster_arrive() {
-  Meeting& m = block_of(0).cluster;
-  now->past = m.past;
-  if (++m.here == 256 * clustered) m.here = 0, m.past++;
-}
-static void cluster_wait() { while (block_of(0).cluster.past == now->past) give_way(); }
-static void cluster_sync() { cluster_arrive(), cluster_wait(); }
-static u32 cluster_load(const u32* p, u32 rank) {
-  for (auto& [name, a] : now->block->arrays)
-    if ((char*)p >= (char*)a.data() && (char*)p < (char*)(a.data() + a.size()))
-      return *(u32*)((char*)block_of(rank).arrays.at(name).data() + ((char*)p - (char*)a.data()));
-  abort();
-}
 static u32 load_acquire(const u32* p) { give_way(); return *(const volatile u32*)p; }
 static void add_release(u32* p, u32 x) { *p += x; }
 static void grid_wait() {}
@@ -131,13 +113,12 @@ template <int N> static void copies_wait() {}
 LAUNCH = """
 static Operands operands;
 static void thread() { KERNEL(operands); now->done = true; give_way(); }
-extern "C" int launch(const Operands* given, int grid, int cluster, int tiles) {
-  operands = *given, gridDim.x = grid, clustered = cluster;
-  std::vector<Block> all(grid);
-  blocks = all.data();
+extern "C" int launch(const Operands* given, int grid) {
+  operands = *given, gridDim.x = grid;
+  std::vector<Block> blocks(grid);
   std::vector<Fiber> fibers(THREADS * grid);
   for (int b = 0; b < grid; b++)
-    blocks[b].index.x = b, blocks[b].warps.resize(8), blocks[b].memory.resize(tiles * PARTS * SIDE * SPAN / 4);
+    blocks[b].index.x = b, blocks[b].warps.resize(8), blocks[b].memory.resize(STAGES * PARTS * SIDE * SPAN / 4);
   for (int i = 0; i < THREADS * grid; i++) {
     Fiber& f = fibers[i];
     f.index.x = i % THREADS, f.block = &blocks[i / THREADS], f.stack.resize(4096);
@@ -168,18 +149,18 @@ KERNELS = {
 
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory):
-    """``launch(kind, clustered, balanced)``: what runs a kernel on the struct Operands with so many thread blocks."""
+    """``launch(kind, balanced)``: what runs a kernel on the struct Operands with so many thread blocks."""
     folder = tmp_path_factory.mktemp("split")
 
     @cache
-    def compiled(kind, clustered, balanced):
-        head = replace(splits.KINDS[kind], clustered=clustered, balanced=balanced).source().partition("//")[0]
+    def compiled(kind, balanced):
+        head = replace(splits.KINDS[kind], balanced=balanced).source().partition("//")[0]
         text = "".join((compiler.KERNELS / name).read_text() for name in ("range_faults.cuh", *KERNELS[kind]))
         text = re.sub(r'#pragma once|#include ".*"|extern "C" ', "", text)
         text = text.replace("extern __shared__ float4 held[]", "float4* held = now->block->memory.data()")
         text = re.sub(r"__shared__ (.*) (\w+)\[(.+)\];", r"\1* \2 = array<\1>(__LINE__, \3);", text)
         source = head + GPU + text + LAUNCH.replace("KERNEL", splits.KINDS[kind].kernel)
-        file = folder / f"{kind}-{clustered}-{balanced}.cpp"
+        file = folder / f"{kind}-{balanced}.cpp"
         file.write_text(source)
         files = [f"-I{compiler.KERNELS}", str(file), "-o", str(file.with_suffix(".so"))]
         flags = ["-O1", "-w", "-std=c++17", "-march=native", "-ffp-contract=off", "-shared", "-fPIC"]
@@ -269,21 +250,15 @@ def at(array):
 
 
 def run(launch, kind, sides, scaling, grid, *, balanced=False, **more):
-    """Run the kernel of a kind with `grid` thread blocks; None: with a cluster of up to eight for each panel."""
+    """Run the kernel of a kind with `grid` thread blocks."""
     both = np.zeros(1, splits.OPERANDS)
     for i, side in enumerate(sides):
         both["of"][0, i] = side.operand(scaling, **more)[0]
     spans = max(s.chunks * 64 // s.kind.span for s in sides)
-    cluster = 1 if grid is not None else min(splits.MOST_CLUSTERED, 1 << (spans - 1).bit_length())
-    tiles = splits.STAGES if grid is not None else -(-spans // cluster)
-    apart = grid is not None and (scaling == "scale" or spans > (splits.LAG - 1) * grid)
-    if grid is None:
-        grid = cluster * sum(len(s.x) * -(-s.rows // s.kind.side) for s in sides)
+    apart = scaling == "scale" or spans > (splits.LAG - 1) * grid
     for phases in (splits.LOOK, splits.MAKE) if apart else (splits.LOOK | splits.MAKE,):
         both["phases"] = phases
-        problem = launch(kind, cluster > 1, balanced)(
-            ctypes.c_void_p(at(both)), *map(ctypes.c_int, (grid, cluster, tiles))
-        )
+        problem = launch(kind, balanced)(ctypes.c_void_p(at(both)), ctypes.c_int(grid))
         assert problem == 0, "thread blocks wait for each other"
     for side in sides:
         wrong = np.count_nonzero(~np.isfinite(side.x))
@@ -317,9 +292,6 @@ def draw(shape, kind):
         ("staged", "scale-rows", (1, 1, 1), 0, "uniform", 1),
         ("ootomo", "scale", (2, 66, 90), 2, "uniform", 3),
         ("ootomo", "none", (1, 40, 130), 0, "wide", 2),
-        ("staged", "scale-rows", (2, 65, 131), 1, "special", None),
-        ("staged", "scale-rows", (1, 70, 1100), 4, "wide", None),
-        ("ootomo", "none", (1, 40, 300), 0, "wide", None),
     ],
 )
 def test_words_of_fp16_are_those_of_the_scheme(launch, scheme, scaling, shape, spare, kind, grid):
@@ -334,7 +306,7 @@ def test_words_of_fp16_are_those_of_the_scheme(launch, scheme, scaling, shape, s
         ((2, 65, 131), 1, "special", 3),
         ((1, 70, 400), 4, "wide", 2),
         ((1, 64, 256), 0, "ties", 4),
-        ((1, 70, 1100), 4, "wide", None),
+        ((1, 70, 1100), 4, "wide", 3),
     ],
 )
 def test_balanced_words_are_those_of_each_operand(launch, shape, spare, kind, grid):
@@ -362,12 +334,11 @@ def check_words(launch, rules, scaling, shape, spare, kind, grid, *, balanced=Fa
                 assert (side.faults[1], side.faults[3]) == (np.count_nonzero(faulty), side.first(faulty))
 
 
-@pytest.mark.parametrize("grid", [4, None])
 @pytest.mark.parametrize(("exact", "per", "shape"), [(0, 1, (1, 70, 130)), (2, 2, (1, 20, 600)), (3, 1, (2, 65, 200))])
-def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape, grid):
+def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape):
     scheme, every = (build("staged-int8", {"exact": e, "stage": 64 * per}) for e in (exact or None, 1))
     sides = [Side(draw(shape, "wide"), "A", True, 0), Side(draw(shape, "uniform"), "B", False, 0)]
-    run(launch, "bytes", sides, "scale-rows", grid, exact=exact, per=per)
+    run(launch, "bytes", sides, "scale-rows", 4, exact=exact, per=per)
     slow = np.array([bool(exact) and k // 64 // per % exact == 0 for k in range(shape[-1])])
     for side in sides:
         h, r = side.words(side.high, np.float16), side.words(side.low, np.float16)
@@ -391,8 +362,6 @@ def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape, grid
         ((2, 67, 131), 1, "special", 7, "RNE"),
         ((1, 72, 520), 4, "wide", 3, "RNE"),
         ((1, 1, 1), 3, "", 1, "RNE"),
-        ((2, 67, 131), 1, "special", None, "RNE"),
-        ((1, 72, 520), 4, "wide", None, "RNE"),
         ((2, 67, 131), 1, "special", 7, "balanced"),
         ((1, 72, 520), 4, "wide", 3, "balanced"),
     ],

@@ -76,23 +76,9 @@ FPEMU_FUNCTION u32 cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-FPEMU_FUNCTION u32 cluster_size() {
-  u32 size;
-  asm volatile("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
-  return size;
+FPEMU_FUNCTION void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// The word at the address of `p`, which points to shared memory, in thread block `rank` of the cluster.
-FPEMU_FUNCTION u32 cluster_load(const u32* p, u32 rank) {
-  u32 x;
-  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %1, %2;\nld.shared::cluster.u32 %0, [there];\n}"
-               : "=r"(x)
-               : "r"(shared_address(p)), "r"(rank)
-               : "memory");
-  return x;
-}
-FPEMU_FUNCTION void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-FPEMU_FUNCTION void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-FPEMU_FUNCTION void cluster_sync() { cluster_arrive(), cluster_wait(); }
 
 // --- named barriers of a thread block (__syncthreads uses barrier 0), and registers moved between its warpgroups
 FPEMU_FUNCTION void named_sync(int name, int threads) {
@@ -127,15 +113,6 @@ FPEMU_FUNCTION void tma_load(u32 to, const TensorMap* map, u32 barrier, int k, i
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(k), "r"(row), "r"(matrix)
-      : "memory");
-}
-// The same for data that are read once: the L2 evicts them first.
-FPEMU_FUNCTION void tma_load_once(u32 to, const TensorMap* map, u32 barrier, int k, int row, int matrix) {
-  asm volatile(
-      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%3, %4, %5}], [%2], policy;\n}" ::"r"(to),
       "l"(map), "r"(barrier), "r"(k), "r"(row), "r"(matrix)
       : "memory");
 }

@@ -8,14 +8,11 @@
 // host ensures that no panel has more tiles than LAG - 1 rounds of blocks. For longer panels there are two launches,
 // which read the operand twice.
 //
-// CLUSTERED: where the shared memory of a cluster of thread blocks holds a panel, each cluster has one. Its blocks load
-// all of their tiles at once and read each other's largest entries; nothing goes through global memory.
-//
 // Words are stored as the product kernels load them, a chunk of 64 k after another: (matrix and sum, chunk, row, 128
 // bytes), so that whatever rows a tile takes, it is contiguous.
 //
 // Before this text, struct Config: STAGES, tiles in shared memory at a time, LAG, and BLOCKS on a multiprocessor; SIDE
-// and SPAN; CLUSTERED; PARTS, blocks of the operand that are read together, and SUMS that are split of them (one of one, except in
+// and SPAN; PARTS, blocks of the operand that are read together, and SUMS that are split of them (one of one, except in
 // strassen_split.cu); BALANCED, which high_words.cuh explains. A kernel gives `run` a Job: `Job::Row`, made from an operand and the statistics of a row;
 // `load_tile`, `find_largest` and `write_words`, as Rows has them below.
 #pragma once
@@ -24,8 +21,6 @@
 
 constexpr int STAGES = Config::STAGES, LAG = Config::LAG, BLOCKS = Config::BLOCKS;
 constexpr int SIDE = Config::SIDE, SPAN = Config::SPAN, PARTS = Config::PARTS, SUMS = Config::SUMS;
-constexpr bool CLUSTERED = Config::CLUSTERED;
-constexpr int MOST_CLUSTERED = 8;  // thread blocks of a cluster
 constexpr int THREADS = 256, WARPS = THREADS / 32;
 constexpr int NUMBERS = SIDE * SUMS;        // rows of a panel, those of all sums
 constexpr int PREFETCH = STAGES - LAG - 1;  // tiles on their way
@@ -88,14 +83,9 @@ struct Tile {
   }
 };
 
-FPEMU_FUNCTION Panel& panel_of(const Operand& op, const Tile& at) {
-  __shared__ Panel held[1];
-  return CLUSTERED ? held[0] : op.panels[at.panel];
-}
-
 // Merges a tile's statistics of row n into its panel's.
 FPEMU_FUNCTION void update_panel(const Operand& op, const Tile& at, int n, u32 largest, u32 special) {
-  Panel& panel = panel_of(op, at);
+  Panel& panel = op.panels[at.panel];
   if (largest) atomicMax(&panel.largest[n], largest);
   if (special) atomicOr(&panel.special[n], 1u);
   if (op.largest && largest) atomicMax(&op.largest[at.matrix], largest);
@@ -221,10 +211,13 @@ template <class Rule> struct Rows {
   }
 };
 
-// Row n of a tile's panel from its statistics. The thread block with the first tile of a panel stores the exponents and
-// special flags of its rows.
-template <class Job>
-FPEMU_FUNCTION typename Job::Row row_of(const Operand& op, const Tile& at, int n, u32 most, u32 special) {
+// The statistics of a row of a tile's panel, once all of the panel's tiles have been read. The thread block with the
+// first tile of a panel stores the exponents and special flags of its rows.
+template <class Job> FPEMU_FUNCTION typename Job::Row read_row(const Operand& op, const Tile& at, int n, bool waits) {
+  const Panel& panel = op.panels[at.panel];
+  if (waits)
+    while (load_acquire(&panel.seen) < op.spans()) {}
+  const u32 most = __ldcg(&panel.largest[n]), special = __ldcg(&panel.special[n]);
   const int sum = n / SIDE, row = at.row + n % SIDE;
   int exponent = 0;
   const typename Job::Row made = Job::row(op, op.largest ? __ldcg(&op.largest[at.matrix]) : most, special, exponent);
@@ -234,14 +227,6 @@ FPEMU_FUNCTION typename Job::Row row_of(const Operand& op, const Tile& at, int n
     if (op.exponents) op.exponents[((s64)at.matrix * SUMS + sum) * op.rows + row] = exponent;
   }
   return made;
-}
-
-// The same, once all of the panel's tiles have been read.
-template <class Job> FPEMU_FUNCTION typename Job::Row read_row(const Operand& op, const Tile& at, int n, bool waits) {
-  const Panel& panel = op.panels[at.panel];
-  if (waits)
-    while (load_acquire(&panel.seen) < op.spans()) {}
-  return row_of<Job>(op, at, n, __ldcg(&panel.largest[n]), __ldcg(&panel.special[n]));
 }
 
 // Called when the block has read a panel's statistics; the last block to do so resets them to zero.
@@ -259,58 +244,7 @@ FPEMU_FUNCTION void reset_next_faults(const Operands& all) {
   if (operand < 2 && all.of[operand].next_faults) all.of[operand].next_faults[threadIdx.x % FAULT_WORDS] = 0;
 }
 
-// A cluster's panel: block `rank` has `each` tiles one after another.
-template <class Job> FPEMU_FUNCTION void run_clustered(const Operands& all) {
-  extern __shared__ float4 held[];
-  __shared__ typename Job::Row rows[NUMBERS];
-  const int thread = threadIdx.x, rank = cluster_rank(), size = cluster_size();
-  Tile at;
-  at.locate(all, blockIdx.x / size * all.of[0].spans());
-  const Operand& op = all.of[at.operand];
-  Panel& panel = panel_of(op, at);
-  const int spans = op.spans(), each = (spans + size - 1) / size, first = rank * each;
-  const int count = max(min(spans - first, each), 0);
-  auto slab = [&](int n) { return (float*)(held + n * (PARTS * SIDE * SPAN / 4)); };
-  if (thread < NUMBERS) panel.largest[thread] = panel.special[thread] = 0;
-  grid_release();
-  grid_wait();
-  if (blockIdx.x == 0) reset_next_faults(all);
-  for (int n = 0; n < count; n++) {
-    at.span = first + n;
-    if (op.along()) Job::template load_tile<true>(op, at, shared_address(slab(n)));
-    else Job::template load_tile<false>(op, at, shared_address(slab(n)));
-  }
-  copies_commit();
-  copies_wait<0>();
-  __syncthreads();
-  for (int n = 0; n < count; n++) {
-    at.span = first + n;
-    if (op.along()) Job::template find_largest<true>(op, at, slab(n));
-    else Job::template find_largest<false>(op, at, slab(n));
-  }
-  cluster_sync();
-  if (thread < NUMBERS) {
-    u32 most = 0, special = 0;
-    FPEMU_UNROLL
-    for (int r = 0; r < MOST_CLUSTERED; r++) {
-      const int other = r < size ? r : rank;
-      most = max(most, cluster_load(&panel.largest[thread], other));
-      special |= cluster_load(&panel.special[thread], other);
-    }
-    at.span = first;
-    rows[thread] = row_of<Job>(op, at, thread, most, special);
-  }
-  cluster_arrive();
-  __syncthreads();
-  for (int n = 0; n < count; n++) {
-    at.span = first + n;
-    if (op.along()) Job::template write_words<true>(op, at, slab(n), rows);
-    else Job::template write_words<false>(op, at, slab(n), rows);
-  }
-  cluster_wait();  // no block exits while another reads its statistics
-}
-
-template <class Job> FPEMU_FUNCTION void run_queued(const Operands& all) {
+template <class Job> FPEMU_FUNCTION void run(const Operands& all) {
   extern __shared__ float4 held[];
   __shared__ Tile tiles[RING];
   __shared__ typename Job::Row rows[NUMBERS];
@@ -363,9 +297,4 @@ template <class Job> FPEMU_FUNCTION void run_queued(const Operands& all) {
     if (op.along()) Job::template write_words<true>(op, at, slab(n - LAG), rows);
     else Job::template write_words<false>(op, at, slab(n - LAG), rows);
   }
-}
-
-template <class Job> FPEMU_FUNCTION void run(const Operands& all) {
-  if (CLUSTERED) run_clustered<Job>(all);
-  else run_queued<Job>(all);
 }

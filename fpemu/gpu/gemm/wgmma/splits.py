@@ -53,8 +53,6 @@ OPERANDS = np.dtype([("of", OPERAND, 2), ("phases", "<i4")], align=True)
 CHUNK = 64  # of k, whose words lie together
 STAGES, LAG, BLOCKS, THREADS = 4, 2, 3, 256  # constants of the same names there
 LOOK, MAKE = 1, 2  # phases
-MOST_CLUSTERED = 8  # thread blocks of a cluster, also there
-MOST_TILES = 4  # tiles of such a block: more of them leave too few blocks on a multiprocessor
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,6 @@ class Kind:
     parts: int = 1  # blocks of an operand that are read together: four, or one
     sums: int = 1  # sums of these blocks that are split
     balanced: bool = False  # how fp16 words are rounded (high_words.cuh)
-    clustered: bool = False  # a cluster of thread blocks for each panel
 
     @property
     def panel_bytes(self) -> int:
@@ -76,9 +73,9 @@ class Kind:
         return 4 * (2 * self.side * self.sums + 2)
 
     @property
-    def tile_bytes(self) -> int:
-        """Bytes of a tile in shared memory."""
-        return 4 * self.parts * self.side * self.span
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a thread block."""
+        return 4 * self.parts * self.side * self.span * STAGES
 
     def halved(self, size: int) -> int:
         """The rows or k of a block of an operand with `size` of them."""
@@ -95,7 +92,6 @@ class Kind:
             "PARTS": self.parts,
             "SUMS": self.sums,
             "BALANCED": self.balanced,
-            "CLUSTERED": self.clustered,
         }
         return struct(config) + "\n" + kernel_source(self.file)
 
@@ -147,20 +143,6 @@ class ChunkSplitter(KeptSplitter):
         module, grid = _module(kind), min(tile_count, BLOCKS * properties.multiprocessors())
         apart = steps.zeros or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
         small, tables = tile_count <= 4 * grid, [matrices.table(X) for X, _ in operands if X.count > 1]
-        cluster = min(MOST_CLUSTERED, 1 << (spans - 1).bit_length())
-        if -(-spans // cluster) <= MOST_TILES and not steps.zeros:
-            both["phases"] = LOOK | MAKE
-            launch = _module(replace(kind, clustered=True)).prepare(
-                kind.kernel,
-                tile_count // spans * cluster,
-                THREADS,
-                both,
-                shared=kind.tile_bytes * -(-spans // cluster),
-                cluster=cluster,
-                overlap=True,
-                keep=tables,
-            )
-            return Steps(steps.prepared, [], [launch])
         for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
             both["phases"] = phases
             steps.launches.append(
@@ -169,7 +151,7 @@ class ChunkSplitter(KeptSplitter):
                     grid,
                     THREADS,
                     both.copy(),
-                    shared=kind.tile_bytes * STAGES,
+                    shared=kind.shared_bytes,
                     overlap=small and not steps.zeros,
                     keep=tables,
                 )
