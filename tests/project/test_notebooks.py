@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("jupytext", reason="jupytext reads the notebooks' sources: pip install 'fpemu[lab]'")
-nbformat = pytest.importorskip("nbformat", reason="nbformat holds the notebooks: pip install 'fpemu[lab]'")
-pytest.importorskip("nbclient", reason="nbclient runs the notebooks: pip install 'fpemu[lab]'")
-pytest.importorskip("ipykernel", reason="the notebooks run on its kernel: pip install 'fpemu[lab]'")
+MISSING = [name for name in ("jupytext", "nbformat", "nbclient", "ipykernel") if importlib.util.find_spec(name) is None]
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"without {', '.join(MISSING)}: pip install 'fpemu[lab]'")
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
@@ -38,6 +36,12 @@ def _run(*arguments, **environment):
     known = {**os.environ, "PYTHONPATH": str(ROOT), **{name: str(value) for name, value in environment.items()}}
     command = [sys.executable, str(FOLDER / "build.py"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=known)
+
+
+def _new_output(kind, **content):
+    from nbformat import v4
+
+    return v4.new_output(kind, **content)
 
 
 def test_there_are_notebooks(build):
@@ -116,7 +120,7 @@ def workshop(build, tmp_path, monkeypatch):
     code = [cell for cell in made.cells if cell.cell_type == "code"]
     for count, cell in enumerate(code, 1):
         cell.execution_count = count
-        cell.outputs = [nbformat.v4.new_output("stream", text="2\n")] if "print" in cell.source else []
+        cell.outputs = [_new_output("stream", text="2\n")] if "print" in cell.source else []
     return tmp_path, made
 
 
@@ -147,7 +151,7 @@ def test_ids_follow_from_the_text(build, workshop):
         (lambda made: made.cells[2].update(outputs=[]), "no output of the cell that begins: print(x)"),
         (lambda made: made.cells[2].update(execution_count=7), "the cells were not executed once each, in order"),
         (lambda made: made.metadata.update(author="me"), "the notebook's metadata are not those"),
-        (lambda made: made.cells[3].update(outputs=[nbformat.v4.new_output("error")]), "a cell failed: print(x)"),
+        (lambda made: made.cells[3].update(outputs=[_new_output("error")]), "a cell failed: print(x)"),
     ],
 )
 def test_differences_are_found(build, workshop, spoil, complaint):
