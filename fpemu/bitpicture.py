@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _COLOURS = {
     "kept": ("#D6E6F2", plotting.BLUE, "kept"),
-    "cut": ("#F9DCC8", plotting.VERMILION, "cut by the alignment"),
-    "rounded": ("#FBEBC4", plotting.ORANGE, "dropped by the rounding"),
+    "cut": ("#F9DCC8", plotting.VERMILION, "truncated by the alignment"),
+    "rounded": ("#FBEBC4", plotting.ORANGE, "removed by the rounding"),
 }
 """The fate of a bit: colour of a zero, of a one, and the legend."""
 _DIGITS = 52
@@ -204,8 +204,8 @@ class _Line(NamedTuple):
 def draw(pictures: Sequence[Block], titles: Sequence[str] | None = None, *, below: int = 8) -> Figure:
     """Draw one panel per block, one above the other, on a common axis of binary places.
 
-    Dark: ones; pale: zeros below the leading bit. Blue: kept; vermilion: cut by the alignment; orange: dropped by the
-    rounding. The dashed line is the end of the grid.
+    Dark cells are ones; pale cells are zeros below the leading bit. Blue bits are kept, vermilion bits are truncated by
+    the alignment, and orange bits are removed by the rounding. The dashed line is the last place of the aligned terms.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ def draw(pictures: Sequence[Block], titles: Sequence[str] | None = None, *, belo
 def _title(one: Block) -> str:
     name = one.spec.architecture.capitalize().replace("Cdna", "CDNA ")
     if one.spec.arithmetic == "exact":
-        return f"{name}: nothing cut"
+        return f"{name}: exact alignment"
     floor = ", the floor" if one.exponent == one.spec.E0 else ""
     return f"{name}: largest exponent {one.exponent}{floor}, $F$ = {one.spec.F}".replace("-", "−")
 
