@@ -114,7 +114,7 @@ VALUES = ("9**9999", "10^400", "99**9999", ENDLESS, "1e400", "0^-1", "nan", "", 
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_option_values_out_of_range_arerefusal(folder, capsys, value):
+def test_option_values_out_of_range_are_one_line(folder, capsys, value):
     for arguments in (
         ["gemm", "A.npy", "B.npy", "-s", "h2sgemm", "-O", f"sb={value}"],
         ["split", "0.1", "-O", f"sb={value}"],
@@ -159,7 +159,7 @@ def test_markup_in_names_is_text(folder, capsys, monkeypatch, text):
 
 
 @pytest.mark.parametrize("nested", ["[" * 100_000, "[" * 500 + "]" * 500, '{"a":' * 100_000])
-def test_deeply_nested_files_arerefusal(folder, capsys, nested):
+def test_deeply_nested_files_are_one_line(folder, capsys, nested):
     Path("deep.json").write_text(nested)
     refusal(capsys, "gemm", "A.npy", "B.npy", "-s", "fp16", "--order", "deep.json")
     refusal(capsys, "reveal", "--emulated", "A100", "--k", "8", "--order", "deep.json")
@@ -220,7 +220,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("values", [WRONG[::3], pytest.param([*WRONG[1::3], *WRONG[2::3]], marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("words", "option", "count"), OPTIONS)
-def test_wrong_values_of_every_option_arerefusal(folder, capsys, monkeypatch, words, option, count, values):
+def test_wrong_values_of_every_option_are_one_line(folder, capsys, monkeypatch, words, option, count, values):
     monkeypatch.setenv("FPEMU_CACHE", str(folder / "cache"))
     for value in values:
         status = main([*words, *VALID.get(" ".join(words), []), option, *[value] * count])
