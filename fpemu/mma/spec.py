@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpemu import formats
 from fpemu.arguments import check_fields, choice, keywords
@@ -203,6 +204,12 @@ class MmaSpec:
         if not all(isinstance(f, FloatFormat) for f in formats_):
             raise InputError(f"MmaSpec {self.name!r} has integer operands")
         return formats_  # type: ignore[return-value]
+
+    @property
+    def k_order(self) -> NDArray[np.int64]:
+        """The positions in k in the order of the sums; "via-half" adds k mod 4 = 0, 1 before k mod 4 = 2, 3."""
+        k = np.arange(self.k)
+        return np.concatenate([k[k % 4 < 2], k[k % 4 >= 2]]) if self.arithmetic == "via-half" else k
 
     @property
     def sum_fraction_bits(self) -> int:

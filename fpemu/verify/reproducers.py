@@ -181,11 +181,9 @@ def _rules(mismatch: Mismatch) -> list[str]:
     )
     if not all(np.isfinite(x).all() for x in (a, b, c)):
         return ["  NaN and infinities: IEEE 754 on the exact sum"]
-    k, start = np.arange(spec.k), float(c[0])
-    half = spec.arithmetic == "via-half"
+    start, half = float(c[0]), spec.arithmetic == "via-half"
     if half:
-        order = np.concatenate([k[k % 4 < 2], k[k % 4 >= 2]])
-        a, b, start, spec = a[order], b[order], 0.0, spec.half_precision()
+        a, b, start, spec = a[spec.k_order], b[spec.k_order], 0.0, spec.half_precision()
     try:
         blocks = bitpicture.blocks(a, b, start, spec=spec)
     except InputError as problem:  # the ignored bits of tf32, or an overflow before the last block

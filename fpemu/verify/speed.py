@@ -24,7 +24,8 @@ from fpemu.verify.records import Outcome
 RATE, CROSSOVER = "speed: ", "crossover: "
 """Prefixes of the names of measurements"""
 SIZE = 4096
-_REPEAT = 11
+_REPEAT = 11  # timed launches of a specification, at most
+_CALLS = 7  # timed calls of a size, at most
 _SECONDS = 0.6  # of the timed launches of a specification, and of the calls of a size
 _CHECKED = 48  # rows of D that the CPU computes too
 _DRAWN = 2**16  # numbers drawn for an operand, which repeats them out of phase
@@ -147,7 +148,7 @@ def _square(spec: MmaSpec, letter: str, n: int, seed: int) -> NDArray[Any]:
     return np.resize(out, (1, n, K) if letter == "A" else (1, K, n))
 
 
-def crossover(name: str, seed: int, repeat: int = 7) -> dict[str, Any]:
+def crossover(name: str, seed: int) -> dict[str, Any]:
     """Compare the time of a call on the GPU, transfers included, with the CPU's.
 
     Returns the medians for each size M = N = K in milliseconds, and "from": the smallest size from which the GPU is
@@ -161,17 +162,17 @@ def crossover(name: str, seed: int, repeat: int = 7) -> dict[str, Any]:
         if not spec.is_integer:
             A, B = A.astype(spec.a_format.dtype), B.astype(spec.b_format.dtype)  # type: ignore[union-attr]
         for place, medians in times.items():
-            medians.append(_median(partial(mma.gemm, A, B, spec=spec, device=place), repeat))
+            medians.append(_median(partial(mma.gemm, A, B, spec=spec, device=place)))
     slower = [i for i, (c, g) in enumerate(zip(times["cpu"], times["cuda"], strict=True)) if g >= c]
     first = max(slower, default=-1) + 1
     return {"spec": name, "sizes": list(_SIZES), **times, "from": _SIZES[first] if first < len(_SIZES) else None}
 
 
-def _median(call: Callable[[], Any], repeat: int) -> float:
-    """Milliseconds."""
+def _median(call: Callable[[], Any]) -> float:
+    """Median of up to `_CALLS` calls, in milliseconds."""
     call()
     times: list[float] = []
-    while len(times) < repeat and (len(times) < 3 or sum(times) < 1e3 * _SECONDS):
+    while len(times) < _CALLS and (len(times) < 3 or sum(times) < 1e3 * _SECONDS):
         began = time.perf_counter()
         call()
         times.append(1e3 * (time.perf_counter() - began))

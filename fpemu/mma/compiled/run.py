@@ -178,15 +178,13 @@ def _via_half(
     For fp16 the sum is rounded to fp32 and then to fp16, which equals one rounding (24 >= 2 * 11 + 2).
     """
     half, fmt = spec.half_precision(), spec.operand_formats[3]
-    k = np.arange(spec.k)
-    turn = np.concatenate([k[k % 4 < 2], k[k % 4 >= 2]])
     out = C
     for i in range(0, C.shape[-2], _ROWS):  # some rows at a time, to bound the memory of the intermediate sums
         rows = slice(i, i + _ROWS)
         outer = C[:, rows].copy()
         d = np.zeros_like(outer) if cuts.any() else outer
         for q, cut in enumerate(cuts):
-            ks = q * spec.k + turn
+            ks = q * spec.k + spec.k_order
             zero = np.zeros_like(outer)
             part = chain(A[:, rows][..., ks], B[:, ks], index_a, index_b, zero, half, np.zeros(2, bool))
             d = (d + part).astype(fmt.dtype).astype(np.float32)

@@ -32,15 +32,13 @@ class Draws:
     def of(cls, formats: Formats, k: int, specs: Sequence[MmaSpec], rng: np.random.Generator, n: int) -> Draws:
         """Draws for n dot products, aimed at these specifications."""
         some = rng.integers(0, len(specs), n)
-        ks = np.arange(k)
-        halves = np.concatenate([ks[ks % 4 < 2], ks[ks % 4 >= 2]])
         low = formats[0].emin + formats[1].emin
         rows = [
             (s.sum_fraction_bits, s.F, low if s.E0 is None else s.E0, k // 2 if s.arithmetic == "via-half" else s.block)
             for s in specs
         ]
         kept, F, floor, block = np.array(rows, np.int64)[some].T
-        columns = np.stack([halves if s.arithmetic == "via-half" else ks for s in specs])[some]
+        columns = np.stack([s.k_order for s in specs])[some]
         return cls(formats, k, rng, kept, F, floor, block, columns)
 
     def __len__(self) -> int:
@@ -141,6 +139,12 @@ class Draws:
         a, x = np.where(of_a, self.fractions(fa, e.shape), a), np.where(of_a, fa.emin, x)
         b, y = np.where(of_b, self.fractions(fb, e.shape), b), np.where(of_b, fb.emin, y)
         return np.ldexp(a, x), np.ldexp(b, y)
+
+    def addends(self, e: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Values of C with given exponents, clipped to the possible ones, of either sign."""
+        fmt = self.formats[2]
+        size = np.ldexp(self.significands(fmt, e.shape), np.clip(e, fmt.emin - fmt.fraction_bits, fmt.emax))
+        return np.asarray(size * self.signs())
 
     def summed(self, a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """The sums of the truncated products without C, and the exponents of the last bit kept."""

@@ -62,7 +62,6 @@ def draw(formats: Formats, k: int, specs: Sequence[MmaSpec], rng: np.random.Gene
 # --- kinds of operands
 def _terms(draws: Draws) -> Drawn:
     """A few terms: near the highest, near half a unit of D's last place, near the truncation; some cancel."""
-    fc = draws.formats[2]
     n, k, rows, rng = len(draws), draws.k, draws.rows, draws.rng
     top = draws.tops()
 
@@ -81,7 +80,7 @@ def _terms(draws: Draws) -> Drawn:
     used[rows, first] = draws.chance(0.9)
     a, b = np.where(used, a * draws.signs(k), 0.0), np.where(used, b, 0.0)
     e_c = np.where((top > draws.high) | draws.chance(0.2), top, beside((n,)))
-    c = np.ldexp(draws.significands(fc, (n,)), np.clip(e_c, fc.emin - fc.fraction_bits, fc.emax)) * draws.signs()
+    c = draws.addends(e_c)
     if k > 1:  # a product that cancels the first
         undone, other = draws.chance(0.25), (first + rng.integers(1, k, n)) % k
         a[rows, other] = np.where(undone, -a[rows, first], a[rows, other])
@@ -118,7 +117,7 @@ def _product_is_a_tie(draws: Draws) -> Drawn:
     b[rows, second] = np.where(draws.chance(0.6), 0.0, b[rows, second])
     a[rows, first], b[rows, first] = np.ldexp(x, of_e) * draws.signs(), np.ldexp(y, e - of_e)
     of_c = np.where(draws.chance(0.5), cut, draws.choose([e - rng.integers(0, 60, n), fc.emin - fc.fraction_bits]))
-    c = np.ldexp(draws.significands(fc, (n,)), np.clip(of_c, fc.emin - fc.fraction_bits, fc.emax)) * draws.signs()
+    c = draws.addends(of_c)
     return a, b, np.where(draws.chance(0.2), 0.0, c)
 
 
@@ -176,7 +175,7 @@ def _c_to_a_tie(draws: Draws) -> Drawn:
 
 def _product_to_a_tie(draws: Draws) -> Drawn:
     """C or products, some in earlier blocks, and the product that brings the sum as near to a tie as possible."""
-    _, fb, fc, fd = draws.formats
+    _, fb, _, fd = draws.formats
     n, k, rng, rows = len(draws), draws.k, draws.rng, draws.rows
     top = np.where(draws.chance(0.3), draws.high - rng.integers(0, 3, n), draws.tops())
     a, b, last, _ = _places(draws)
@@ -185,7 +184,7 @@ def _product_to_a_tie(draws: Draws) -> Drawn:
     used = rng.permuted(np.arange(k) < rng.integers(0, np.minimum(k, 4), n)[:, None], axis=1)
     used[rows, last] = False
     a, b = np.where(used, x * draws.signs(k), 0.0), np.where(used, y, 0.0)
-    c = np.ldexp(draws.significands(fc, (n,)), np.clip(top, fc.emin - fc.fraction_bits, fc.emax)) * draws.signs()
+    c = draws.addends(top)
     c = np.where(draws.chance(0.5) & used.any(axis=1), 0.0, c)
     before = np.arange(k) < start[:, None]
     total = c + np.where(before, a * b, 0.0).sum(axis=1)
