@@ -199,6 +199,42 @@ FPEMU_FUNCTION void mainloop(Consumer& consumer, float (&total)[ACCUMULATORS], i
   }
 }
 
+// The mainloop of a single math warpgroup: the products of an interval run while the sum of the one before is promoted.
+constexpr bool AHEAD = WARPGROUPS == 1 && PROMOTES && INTERVAL_BLOCKS == 1 && TILE_N <= 128 &&
+                       STAGES > 2 * STAGES_PER_BLOCK;
+FPEMU_FUNCTION void mainloop_ahead(Consumer& consumer, float (&total)[ACCUMULATORS], int intervals) {
+  float even[ACCUMULATORS], odd[ACCUMULATORS];
+  u32 previous[STAGES_PER_BLOCK];
+  FPEMU_UNROLL
+  for (int i = 0; i < ACCUMULATORS; i++) even[i] = odd[i] = 0;
+  hold(even), hold(odd);
+  auto issue = [&](float (&sum)[ACCUMULATORS]) {
+    consumer.wait_for_block();
+    wgmma_fence();
+    consumer.issue<MainProducts>(sum, 0, MAIN_INSTRUCTIONS, 0);
+    wgmma_commit();
+  };
+  auto finish = [&](float (&sum)[ACCUMULATORS]) {
+    consumer.release(previous);
+    promote(total, sum);
+  };
+  auto keep = [&] {
+    FPEMU_UNROLL
+    for (int i = 0; i < STAGES_PER_BLOCK; i++) previous[i] = consumer.empty[i];
+  };
+  issue(even), keep();
+  for (int pair = 0; pair < (intervals - 1) / 2; pair++) {
+    issue(odd), wgmma_wait<1>(), finish(even), keep();
+    issue(even), wgmma_wait<1>(), finish(odd), keep();
+  }
+  if (intervals % 2 == 0) {
+    issue(odd), wgmma_wait<1>(), finish(even), keep();
+    wgmma_wait<0>(), finish(odd);
+  } else {
+    wgmma_wait<0>(), finish(even);
+  }
+}
+
 // The mainloop with an accumulator for the corrections, whose products run while the main accumulator is promoted.
 FPEMU_FUNCTION void mainloop_with_corrections(Consumer& consumer, float (&total)[ACCUMULATORS], int intervals) {
   constexpr int SHARES = Config::BLOCK_PROMOTIONS;
@@ -294,6 +330,7 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + WARPGROUPS), 1)
         for (int i = 0; i < ACCUMULATORS; i++) total[i] = 0;
         const int count = Work::length(task, slice);
         if (CORRECTS) mainloop_with_corrections(consumer, total, count);
+        else if (AHEAD) mainloop_ahead(consumer, total, count);
         else mainloop(consumer, total, count);
         if (SLICED) add_slice(partial_sums, total, SPREAD || slice == 0, !SPREAD && slice == work.last - 1);
       }

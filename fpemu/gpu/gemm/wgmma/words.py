@@ -29,7 +29,7 @@ from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.words import BALANCED
 
 _COLUMNS = {1: (32, 64, 128, 192, 256), 2: (32, 64, 128, 176, 192, 208), 3: (32, 64, 128)}  # by accumulators
-MIDDLE = 2**34  # from SMALL to here clusters cost more time in synchronisation than they save
+MIDDLE = 2**34  # to here launches overlap; from SMALL on clusters cost more time in synchronisation than they save
 _NONFINITE_OPERAND = np.dtype(
     [
         *((name, "<u8") for name in ("x", "of")),
@@ -88,7 +88,11 @@ def choose(shape: tuple[int, int, int], schedule: Schedule) -> Tile:
     """The tile with the least estimated time."""
     M, N, K = shape
     alone = schedule.words == 2 and SMALL <= M * N * K < MIDDLE
-    tiles = [Tile(c, 1 if alone or rows >= M else 2, rows=rows) for rows in (128, 64) for c in columns(schedule)]
+    tiles = [
+        Tile(c, 1 if alone or rows == 64 or rows >= M else 2, rows=rows)
+        for rows in (128, 64)
+        for c in columns(schedule)
+    ]
     if schedules.fits_halves(schedule):
         tiles.append(Tile(256, 1 if alone or M <= 128 else 2, halves=True))
     return schedules.best_tile(tiles, shape)
@@ -185,7 +189,7 @@ class Hopper(Kernel):
             nonfinite,
             shared=shared,
             cluster=tile.cluster,
-            overlap=a.rows * b.rows * K * batch < SMALL,
+            overlap=a.rows * b.rows * K * batch < MIDDLE,
             keep=(where, slices, a.words, b.words, tables),
         )
         if not spread:
