@@ -1,8 +1,8 @@
 """Cost of whole calls on torch tensors of the GPU: eager, by a plan, and replayed from a CUDA graph.
 
 Run in the checkout, on a machine with an NVIDIA GPU and PyTorch: ``python -m benchmarks.launches.calls [FILE]``. The
-file, by default ``h200_calls.json`` beside this module, receives one JSON object, again after every section, so that an
-interrupted run keeps the finished ones:
+file, by default the record that the figure ``speed/calls`` shows, receives one JSON object, again after every section,
+so that an interrupted run keeps the finished ones:
 
 bits
     Mismatching outputs against the emulator on the CPU, of every way to call, with the error if there was one.
@@ -38,7 +38,7 @@ SCHEMES = ("staged", "ootomo", "legemm", "h2sgemm", "bf16x9", "bf16x3", "egemm",
 BATCHES = {2: 200_000, 4: 200_000, 8: 200_000, 16: 65_536, 32: 16_384, 63: 4_227, 64: 4_096, 97: 1_783, 128: 1_024}
 TALL = ((1_000_000, 32, 4, "float32"), (15_360, 15_360, 16, "float64"), (20_480, 20_480, 8, "float32"))
 HOST, WHOLE, CALLS = 15, 7, 50
-RECORD = Path(__file__).with_name("h200_calls.json")
+RECORD = Path(__file__).parents[2] / "experiments" / "speed" / "h200_calls.json"
 
 
 class Bench:
