@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-SAMPLE = 4  # tests of each operand class with a digest of their own, few enough to be repeated on any machine
+SAMPLE = 4  # tests of each operand class with separate digests, few enough to be repeated on any machine
 
 
 def digest(D: NDArray[Any], first: int = 0) -> int:

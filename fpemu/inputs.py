@@ -1,9 +1,9 @@
-"""Operand distributions: those of the five papers, and extreme ones that test a scheme's limits.
+"""Operand distributions of the five papers, and extreme distributions that test a scheme's limits.
 
 Randomness is NumPy's PCG64, seeded as by `numpy.random.default_rng`. All distributions but three use only the raw words
 of PCG64 and float64 additions, multiplications and scalings by powers of two, and so return the same bits on every
-machine; a uniform u in [0, 1) equals that of ``default_rng(seed).random``. "normal", "lognormal" and "phi" use NumPy's
-normal deviates: those above 3.65 (one in 4000) call the C library's logarithm, whose last bit may depend on the
+machine; a uniform u in [0, 1) equals the result of ``default_rng(seed).random``. "normal", "lognormal" and "phi" use
+NumPy's normal deviates: those above 3.65 (one in 4000) call the C library's logarithm, whose last bit may depend on the
 machine, and so may the last bit of the powers of two of "lognormal".
 
 Values are drawn in float64 and rounded once (RNE) to the requested format, so a uniform fp32 matrix is uniform over the

@@ -1,7 +1,7 @@
 """The look of every figure: one style, one palette, and one function per kind of figure.
 
 Widths are those of a two-column journal. Colours are the Okabe-Ito palette (distinct for colour-blind readers), every
-series has a marker of its own as well, and the legend stands outside the axes, where it covers no data.
+series also has a distinct marker, and the legend stands outside the axes, where it covers no data.
 matplotlib is imported when the first figure is drawn, and no display is needed.
 """
 

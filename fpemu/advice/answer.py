@@ -99,11 +99,11 @@ class Advice:
     M, N, K : int
         Sizes of the product.
     data : str
-        What the norms and the measured error are those of.
+        Operands to which the norms and the measured error belong.
     rates : str
         The GPU whose peaks weigh the units, "nominal" if there is none.
     chosen : Verdict
-        The cheapest that meets the target.
+        The cheapest candidate that meets the target.
     alternatives : tuple of Verdict
         Other schemes that meet it, each in its cheapest form, cheapest first.
     nearest : tuple of Verdict

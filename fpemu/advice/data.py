@@ -174,7 +174,7 @@ class Data:
 def _matrix(X: Any, name: str) -> Array:
     x = as_array(X, name)
     if x.ndim != 2:
-        more = ": ask for one product of a batch at a time" if x.ndim > 2 else ""
+        more = ": advise on one product of a batch at a time" if x.ndim > 2 else ""
         raise InputError(f"{name} must be a matrix (rows, columns), not of shape {x.shape}{more}")
     if not x.size:
         raise InputError(f"{name} of shape {x.shape} has no entries")

@@ -3,7 +3,7 @@
 OpenBLAS divides K into panels. A micro-kernel computes the partial sum of a panel in registers, as one chain of fused
 multiply-adds or as a few interleaved chains, and adds it to D, which starts from zero. The length of the panels, and
 the positions of D with interleaved chains, depend on the kernel (the processor family), the routine (sgemm, dgemm) and
-the version; small products have kernels of their own on AVX-512. The table ``fpemu/library/data/openblas.json`` holds
+the version; small products have separate kernels on AVX-512. The table ``fpemu/library/data/openblas.json`` holds
 the parameters, and `fpemu.library.openblas_orders` the rules.
 
 NumPy calls OpenBLAS with row-major operands, which OpenBLAS treats as the column-major product Dᵀ = Bᵀ Aᵀ.

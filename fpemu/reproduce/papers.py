@@ -12,7 +12,7 @@
     note = ""                    # partly: what is missing; not testable here: why
     pages = ["h2sgemm/fig8"]
 
-    [[extras]]                   # pages that no item of the paper asks for
+    [[extras]]                   # pages without an item of the paper
     page = "h2sgemm/promotion"
     what = "error of a promoted accumulation"
 
@@ -189,7 +189,7 @@ class Paper:
     items : tuple of Item
         The inventory.
     extras : dict of str
-        Content of the pages that no item asks for.
+        Content of the pages without an item.
     claims, checks : tuple of Claim
         Published statements, and checks of this project.
     """

@@ -6,7 +6,7 @@ DOI 10.1145/3524059.3532377.
     h = RNE16(x)        r = RNE16((x - h) · 2^12)
     C <- h_A h_B        C <- C + (r_A h_B) / 2^12        C <- C + (h_A r_B) / 2^12
 
-Each product is a GEMM of its own, one chain over K; its epilogue scales the accumulator and adds C in fp32. The three
+Each product is a separate GEMM, one chain over K; its epilogue scales the accumulator and adds C in fp32. The three
 run in the order hh, rh, hr.
 
 Range: |x| < 65520, and above 2^15 not within 2^-8 of halfway between two fp16 numbers, where r overflows; r keeps its

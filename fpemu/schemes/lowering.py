@@ -270,7 +270,7 @@ class Chains:
         turn : int, optional
             Products alternate after so many k.
         fresh : bool
-            Whether every turn is a chain of its own.
+            Whether every turn is a separate chain.
         """
         sizes = _cut(K, order.split)
         parts = [(count, _slice(order, length, block, turn, fresh)) for count, length in sizes]

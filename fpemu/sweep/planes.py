@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 TIE = 1.05
-"""Errors within this factor of the smallest count as equal: the difference is that of a few roundings."""
+"""Errors within this factor of the smallest count as equal: a few roundings explain the difference."""
 
 
 # --- Equation 6
@@ -45,7 +45,7 @@ def equation6(lowest: int, highest: int, *, printed: bool = False) -> range:
     lowest, highest : int
         Offset exponents of the smallest and the largest number, binary exponents of their leading bits.
     printed : bool
-        The upper bound of the paper, not the one that holds.
+        Use the upper bound of the paper, which is one too high.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def equation6(lowest: int, highest: int, *, printed: bool = False) -> range:
     return underflow.scaling_interval(lowest, highest, bits=23)  # an error of at most 2^(E-23)
 
 
-# --- what a plane shows
+# --- the data of a plane
 @dataclass(frozen=True, eq=False)
 class Plane:
     """An error over two axes: the mean over the runs; NaN or inf where any run is, or where there is none."""
@@ -160,7 +160,7 @@ def spans(chosen: Sequence[Number], every: Sequence[Number], show: Callable[[Num
     return ", ".join(show(g[0]) if len(g) == 1 else f"{show(g[0])} to {show(g[-1])}" for g in groups) or "none"
 
 
-# --- how it looks
+# --- appearance
 def bounds(of: Plane, offset: Callable[[Number], int]) -> dict[str, list[float]]:
     """Equation 6 as lines between the cells of a plane whose y is the scaling exponent, by label; NaN: no bound.
 

@@ -1,22 +1,22 @@
-"""The bias of truncating accumulation: what it does to a long sum, from the fields of an instruction alone.
+"""The bias of truncating accumulation in long sums, predicted from the fields of an instruction.
 
 No product is computed here. Operands have magnitudes uniform in [0, 1] and one sign ("positive") or both ("zero mean");
 for others `fpemu.theory.bound` has a bias that follows from norms, less exactly. A product has exponent
 e = e_a + e_b, a mean magnitude m(e), and is a multiple of its last place g = 2^(e - (p_a - 1) - (p_b - 1)).
 
-**One step.** An instruction adds L products to a running sum c. E is the exponent of c, but at least that of the
-products; everything is cut to multiples of q = 2^(E - F). Let E' be the exponent of the new sum.
+**One step.** An instruction adds L products to a running sum c. E is the largest exponent of c and the products; all
+terms are truncated to multiples of q = 2^(E - F). Let E' be the exponent of the new sum.
 
 *Alignment.* A product of two integers has trailing zeros: x y mod 2^j, x and y uniform, is (2^j - 2^v)/2 on average if
 x has v of them, hence (2^j - 1 - j/2)/2. With q = 2^j g each product loses
 
     l(E) = g (2^j - 1 - j/2) / 2,   nothing for j <= 0,   all of m(e) for q >= 4·2^e,
 
-about q/2. The sum itself loses (q - u)/2 where its own unit in the last place u is below q.
+about q/2. The sum itself loses (q - u)/2 where its unit in the last place u is below q.
 
-*Final rounding.* The new sum is a multiple of q and is cut to u = 2^(E' - f), f fraction bits: to zero (RZ) it loses
-r = (u - q)/2, nothing for u <= q; to nearest it loses nothing on average. (Where all products are coarser than q, in
-the first steps of formats with few bits, it loses less than that.)
+*Final rounding.* The new sum is a multiple of q and is rounded to u = 2^(E' - f), f fraction bits: to zero (RZ) it
+loses r = (u - q)/2, nothing for u <= q; to nearest it loses nothing on average. (Where all products are coarser than q,
+in the first steps of formats with few bits, it loses less than that.)
 
 A step loses L l + r. With q <= u that is, in units in the last place of the sum and per product (`per_product`),
 
@@ -24,12 +24,12 @@ A step loses L l + r. With q <= u that is, in units in the last place of the sum
 
 1/2 for L = 4, F = f = 23 (Volta), 9/32 for L = 8, F = 24 (Ampere), 19/128 for L = 16, F = 25 (Hopper).
 
-**Positive data.** c after t steps is taken as normal, its mean t L E[p] less what was lost before, its variance that of
-t L products; the loss of k products is the sum over the steps. c is proportional to k and u to c, so the relative loss
-is proportional to k.
+**Positive data.** c after t steps is modelled as normal, with the mean t L E[p] minus the previous losses and the
+variance of t L products; the loss of k products is the sum over the steps. c is proportional to k and u to c, so the
+relative loss is proportional to k.
 
-**Zero mean.** What is lost points against what it is cut from: r against the new sum, l against each product. Their
-part along the sign of the final sum S counts. c is normal with variance t L s^2, and what follows it independent of it:
+**Zero mean.** A loss has the opposite sign of the truncated number: r of the new sum, l of each product. The component
+along the sign of the final sum S counts. c is normal with variance t L s^2, and independent of the later products:
 
     E[r sign(c') sign(S)] = E[r erf(|c'| / sqrt(2 v))],   v = (T - t - 1) L s^2, the variance of S - c', T steps in all,
     E[l sign(p) sign(S)] = 2 E[l |p|] E[phi(c)],   phi the density of S - c: how often p decides the sign of S.
@@ -37,21 +37,21 @@ part along the sign of the final sum S counts. c is normal with variance t L s^2
 Both are averaged over c at quantiles, and divided by the root mean square of S, s sqrt(k). The first is proportional to
 k again (each c loses the same fraction), the second to sqrt(k).
 
-**CDNA 3** truncates products 24 bits below their own largest exponent, then cuts downwards: the sum of products to
+**CDNA 3** truncates products 24 bits below their largest exponent, then rounds downwards: the sum of products to
 2^(E - 32), everything to 2^(E' - 31), and rounds to nearest. Downwards is a loss for positive data; for others it is a
 drift to minus infinity that is the same for either sign of S.
 
 **Promotion** (`promotion_interval`). Chains of P products that start from zero are added outside to nearest, with f0
-fraction bits. A positive sum c_t = c t/n that is rounded n times errs by a rounding error of u(c_t) each time. For c
+fraction bits. A positive sum c_t = c t/n that is rounded n times has a rounding error of u(c_t) each time. For c
 anywhere in its binade, in octaves, the u(c_t) add up to n 2^-f c / (4 ln 2), their squares to n 4^-f c^2 / (8 ln 2). In
 units of 4^-f / (96 ln 2), a rounding error being uniform,
 
     error^2 = 6 beta^2 / ln 2 · P^2  +  P^2 / (L k)  +  4^(f - f0) k / P
 
-are the drift, which all chains share, the roundings in the chains, P/L in each and averaged over k/P of them, and those
-outside. It is least where P^3 = 4^(f - f0) k / (12 beta^2 / ln 2 + 2 / (L k)): P = (L k^2 / 2)^(1/3) where nothing is
-truncated, hence 2 k^(2/3) for L = 16 and (k^2 / 2)^(1/3) for FMAs, but about (k / (17 beta^2))^(1/3) on a truncating
-unit, a few instructions.
+are the drift, which all chains share, the roundings in the chains, P/L in each and averaged over k/P of them, and the
+roundings outside. The sum is least where P^3 = 4^(f - f0) k / (12 beta^2 / ln 2 + 2 / (L k)): P = (L k^2 / 2)^(1/3)
+where nothing is truncated, hence 2 k^(2/3) for L = 16 and (k^2 / 2)^(1/3) for FMAs, but about (k / (17 beta^2))^(1/3)
+on a truncating unit, a few instructions.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def promotion_interval(spec: MmaSpec, k: int) -> int:
     -------
     int
         A multiple of the instruction's length in k; k if the whole chain is shorter than the best interval. For
-        `fpemu.mma.KOrder(promote=...)`. The drift is that of long chains: one of an instruction or two loses less.
+        `fpemu.mma.KOrder(promote=...)`. The drift assumes long chains: a chain of one or two instructions loses less.
 
     Raises
     ------

@@ -34,8 +34,8 @@ ROUNDINGS = ("RNE", "RNA", "RZ", "RU", "RD", BIT_CUT)
 class Choice(TypedDict, total=False):
     """Formats and roundings of a split, as keywords of the functions of `fpemu.theory.underflow`.
 
-    Without them fp32 is split into fp16 words, both rounded to nearest even. A residual rounding of None is that of the
-    high word.
+    Without them fp32 is split into fp16 words, both rounded to nearest even. A residual rounding of None is the
+    rounding of the high word.
     """
 
     wide: FloatFormat | str
@@ -67,7 +67,7 @@ class Split:
     Parameters
     ----------
     wide, narrow : FloatFormat
-        The format of the number, and that of its two words.
+        Formats of the number and of its two words.
     rounding, residual_rounding : str
         Of the high word and of the scaled residual.
     """

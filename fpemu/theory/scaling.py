@@ -165,7 +165,7 @@ def scaling_interval(
     if lowest > highest:
         raise InputError(f"the lowest exponent, {lowest}, is above the highest, {highest}")
     if wanted <= narrow.precision:
-        raise InputError(f"{wanted} bits need no residual: h alone is {narrow}, of {narrow.precision}; ask for more")
+        raise InputError(f"{wanted} bits need no residual: h alone is {narrow}, of {narrow.precision}; choose more")
     low, high = setup.least + wanted - lowest, narrow.emax + narrow.precision + 1 - highest
     if form == "printed":
         return range(low, high + 1)

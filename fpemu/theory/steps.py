@@ -22,7 +22,7 @@ TO_NEAREST = ("exact", "fma", "flushed")
 
 @dataclass(frozen=True)
 class Products:
-    """The products of an instruction by exponent, and what they and the sum c that they are added to lose on average.
+    """The products of an instruction by exponent, and the mean losses of the products and of the sum c in a step.
 
     The methods take magnitudes of sums.
     """
@@ -52,7 +52,7 @@ class Products:
         return Products(spec, spec.sum_fraction_bits, classes, a.precision + b.precision - 2, top)
 
     def grid(self, c: Floats) -> Floats:
-        """q; 0 where nothing is cut."""
+        """q; 0 without truncation."""
         if self.spec.arithmetic == "cdna3":
             return np.full_like(c, 2.0 ** (self.top - 24))
         if self.spec.arithmetic in TO_NEAREST:
@@ -60,18 +60,18 @@ class Products:
         return np.ldexp(1.0, np.maximum(exponent(c), self.top) - self.spec.F)
 
     def alignment(self, c: Floats, by_size: bool = False) -> Floats:
-        """l, or E[l |p|]."""
+        """l, the mean loss of a product; by_size: E[l |p|]."""
         grids, where = np.unique(self.grid(c), return_inverse=True)
         return np.array([self._lost(q, by_size) for q in grids.tolist()])[where].reshape(c.shape)
 
     def entering(self, c: Floats) -> Floats:
-        """What the sum itself loses in the alignment."""
+        """Mean loss of the sum in the alignment, (q - u) / 2."""
         if self.spec.arithmetic != "truncated":
             return np.zeros_like(c)
         return np.where(c > 0, np.maximum(self.grid(c) - np.ldexp(1.0, exponent(c) - self.kept), 0.0) / 2, 0.0)
 
     def final(self, c: Floats, after: Floats) -> Floats:
-        """r"""
+        """r, the mean loss of the final rounding."""
         if self.spec.arithmetic == "cdna3":
             low = np.ldexp(1.0, np.maximum(exponent(c), self.top) - 32)
             high = np.ldexp(1.0, exponent(after) - 31)
@@ -91,12 +91,12 @@ class Products:
 
 
 def _magnitudes(emin: int) -> list[tuple[int, float, float]]:
-    """Exponent, probability and mean of a magnitude uniform in [0, 1]; the last class has what is smaller too."""
+    """Exponent, probability and mean of a magnitude uniform in [0, 1]; the last class includes all smaller ones."""
     least = max(emin, -30)
     normal = [(e, 2.0**e, 1.5 * 2.0**e) for e in range(-1, least, -1)]
     return [*normal, (least, 2.0 ** (least + 1), 2.0**least)]
 
 
 def exponent(c: Floats) -> NDArray[Any]:
-    """floor(log2 c); of 0: below every product's."""
+    """floor(log2 c); for 0 a value below the exponent of every product."""
     return np.where(c > 0, np.frexp(c)[1] - 1, -80)

@@ -9,7 +9,7 @@ The residual has the exponent E - (p + 1) - N; N = D - 1 stands for x = h. All e
 enumeration (`fpemu.theory.enumeration`), exact for every exponent, format pair and rounding.
 
 * Eq. 3 is called a probability "given N = n" and is the joint one of N and T or R: it sums to one. N must be counted
-  from the exponent of x, not from that of h after a carry (Eq. 2), and runs from -1 to D - 2, not from 0 to 10.
+  from the exponent of x, not from the exponent of h after a carry (Eq. 2), and runs from -1 to D - 2, not from 0 to 10.
 * Eq. 5 counts exact splits among the underflows, and its second line takes every residual below the smallest number
   for gone, of which rounding to nearest loses only those up to half of it.
 * Eq. 6 puts the largest residual at N = 0; a tie has N = -1. The upper bound is one too high, and Rule 2 with it:

@@ -152,7 +152,7 @@ def verify(
     n : int, optional
         Columns of a wgmma; default 8.
     emulate : MmaSpec, optional
-        Arithmetic to compare with, of the same formats and k; default: that of `spec`.
+        Arithmetic to compare with, of the same formats and k; default: the arithmetic of `spec`.
     progress : callable, optional
         Called with a class and the number of its outputs that have just been compared.
 
@@ -166,7 +166,7 @@ def verify(
     InputError
         Unknown names, an instruction that this GPU does not have, or counts that are not positive.
     GpuError
-        No GPU, a run that failed, or a run that did not pass its own checks.
+        No GPU, a run that failed, or a run whose checks failed.
     """
     kinds = list(streams.CLASSES) if classes is None else list(classes)
     for kind in kinds:

@@ -482,7 +482,7 @@ SQUARE = np.ones((3, 3))
         ({"A": SQUARE, "B": SQUARE, "K": 4}, "K=4 contradicts the data, where K is 3"),
         ({"A": SQUARE, "B": SQUARE, "K": None, "M": 2}, "M=2 contradicts the data, where M is 3"),
         ({"A": SQUARE, "B": np.ones((2, 3)), "K": None}, r"A of shape (3, 3) and B of shape (2, 3): A has 3 columns"),
-        ({"A": np.ones((2, 3, 3)), "B": SQUARE, "K": None}, "ask for one product of a batch at a time"),
+        ({"A": np.ones((2, 3, 3)), "B": SQUARE, "K": None}, "advise on one product of a batch at a time"),
         ({"A": np.ones(3), "B": SQUARE, "K": None}, "A must be a matrix (rows, columns), not of shape (3,)"),
         ({"A": np.ones((0, 3)), "B": SQUARE, "K": None}, "A of shape (0, 3) has no entries"),
         ({"A": SQUARE, "B": np.array([[1, 2, np.nan]] * 3), "K": None}, "3 of 9 entries, first at [0, 2]: nan"),
