@@ -18,6 +18,7 @@ _WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 _CONSUMERS = {1: 1, 2: 2, 3: 3, 4: 2, 6: 2, 8: 2, 12: 4, 16: 4}
 _SHARE = {1: 1, 2: 2, 3: 1, 4: 2, 6: 2, 8: 2, 12: 2, 16: 2}  # lanes with the same rows, as many columns each
 _RING = 200 * 1024  # bytes of shared memory for the ring, of 227 KB
+_FP64_RING = 118 * 1024  # in fp64, where more bytes in flight slow the memory down
 _MOST_STAGES = 16
 _LARGE, _MANY = 2**26, 2**18  # elements of A, and rows
 _LOW, _DEEP = 5, 1024  # rows of a thread, and k: four stages of 64 k fit in shared memory, and are few of all
@@ -78,7 +79,8 @@ def tsm2(problem: Problem, sms: int, **changes: Any) -> Plan:
     stage = _stage(values, problem.bytes)
     tile = 32 * values["ROWS"]
     blocks, passes = min(-(-problem.m // tile), sms), -(-problem.n // wide)
-    values.setdefault("STAGES", max(2, min(_MOST_STAGES, _RING // stage)))
+    ring = _FP64_RING if double and (layout != "columns" or high % 2 == 0) else _RING
+    values.setdefault("STAGES", max(2, min(_MOST_STAGES, ring // stage)))
     _check_grid(blocks, passes, problem)
     shared = values["STAGES"] * (stage + 16)
     threads = 32 * (values["CONSUMERS"] + values["PRODUCERS"])
@@ -91,8 +93,8 @@ def _of_columns(problem: Problem, wide: int, high: int) -> dict[str, int]:
     """The fastest constants on an H200 for a large A with contiguous columns."""
     if problem.a_layout == "rows":
         return {}
-    if problem.fmt == "fp64":  # boxes of 2 KB take as long as boxes of 4 KB
-        return {"DEPTH": 32} if high in (2, 4) and problem.k >= 64 else {}
+    if problem.fmt == "fp64":
+        return {"DEPTH": 48 if wide == 16 and high % 2 else 32} if problem.k >= 64 else {}
     if wide == 16 and high <= _LOW and problem.k >= _DEEP:
         return {"DEPTH": 64, "ONE_BOX": 0}
     if problem.m * problem.k < _LARGE:
@@ -155,7 +157,7 @@ def _some_rows(problem: Problem, unit: str) -> int:
     """Rows per multiprocessor below which ISM2 spreads them over more threads, measured on an H200."""
     if unit == "cores" and problem.a_layout != "rows":
         return 1024
-    return 8192 if unit == "cores" and problem.n > 8 else 2048
+    return 8192 if unit == "cores" and (problem.n > 8 or problem.k >= 16) else 2048
 
 
 def _cores(problem: Problem, tcf: int, spread: dict[str, int], changes: dict[str, Any]) -> Plan:
@@ -199,10 +201,8 @@ def _sizes(values: dict[str, Any], size: int, k: int) -> dict[str, Any]:
         return {"ROWS": 4, "THREADS": 64, "BLOCKS": 1}
     if "A_LINEAR" in values and size == 4:
         return {"ROWS": 2, "THREADS": 128, "BLOCKS": 1}
-    if (
-        "VECTORS" in values and size == 4 and values["WIDTH"] > 8 and k > 8
-    ):  # within the registers of eight thread blocks
-        return {"DEPTH": 8, "ROWS": 4, "THREADS": 64, "BLOCKS": 8}
+    if "VECTORS" in values and size == 4 and k > 8:  # wide ones within the registers of eight thread blocks
+        return {"DEPTH": 8, "ROWS": 4, "THREADS": 64, "BLOCKS": 8 if values["WIDTH"] > 8 else 1}
     return {"ROWS": 4, "THREADS": 128 if size == 4 else 64, "BLOCKS": 1}
 
 
