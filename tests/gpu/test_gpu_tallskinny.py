@@ -194,18 +194,29 @@ PADDED, ODD = ("columns padded",) * 3, ("rows odd", "rows odd", "spaced")
     [
         ("fp32", (200, 70, 16), PADDED, "tsm2", {"ROWS": 5}, {"BULK": 1, "B_COLUMNS": 1, "SHARE": 2}),
         ("fp32", (130, 131, 5), ODD, "tsm2", {"ROWS": 2, "sms": 1}, {"BULK": 0, "PRODUCERS": 4}),
-        ("fp32", (130, 96, 8), ("rows",) * 3, "tsm2", {"ROWS": 4, "STAGES": 2}, {"BULK": 1, "B_ROWS": 1}),
+        pytest.param(
+            *("fp32", (130, 96, 8), ("rows",) * 3, "tsm2", {"ROWS": 4, "STAGES": 2}, {"BULK": 1, "B_ROWS": 1}),
+            marks=pytest.mark.slow,
+        ),
         ("fp32", (70, 64, 20), ("rows",) * 3, "tsm2", {}, {"BULK": 1, "B_ROWS": 1, "WIDTH": 16}),
         ("fp32", (192, 40, 2), PADDED, "tsm2", {"ROWS": 3, "DEPTH": 64}, {"ONE_BOX": 1, "SHARE": 2}),
-        ("fp32", (192, 160, 16), PADDED, "tsm2", {"ROWS": 1, "DEPTH": 64, "ONE_BOX": 0, "sms": 2}, {"SHARE": 2}),
+        pytest.param(
+            *("fp32", (192, 160, 16), PADDED, "tsm2", {"ROWS": 1, "DEPTH": 64, "ONE_BOX": 0, "sms": 2}, {"SHARE": 2}),
+            marks=pytest.mark.slow,
+        ),
         ("fp32", (192, 80, 8), PADDED, "tsm2", {"ROWS": 5, "CONSUMERS": 4, "SHARE": 4}, {"ONE_BOX": 1}),
         ("fp64", (192, 37, 16), PADDED, "tsm2", {"ROWS": 3, "sms": 1}, {"BULK": 1, "DMMA": 1, "ONE_BOX": 1}),
-        ("fp64", (200, 70, 16), PADDED, "tsm2", {"ROWS": 4, "DEPTH": 32}, {"BULK": 1, "STAGES": 5}),
+        pytest.param(
+            *("fp64", (200, 70, 16), PADDED, "tsm2", {"ROWS": 4, "DEPTH": 32}, {"BULK": 1, "STAGES": 5}),
+            marks=pytest.mark.slow,
+        ),
         ("fp32", (601, 16, 12), ("rows",) * 3, "ism2", {"spread": 0}, {"A_VECTOR": 4, "C_LINEAR": 1}),
         ("fp32", (602, 2, 2), ("rows",) * 3, "ism2", {"spread": 0}, {"FLAT": 1, "C_FLAT": 1, "B_KEPT": 1}),
         ("fp64", (601, 7, 5), PADDED, "ism2", {}, {"VECTORS": 1, "C_COLUMNS": 1, "WHOLE_K": 1}),
-        ("fp64", (601, 16, 5), PADDED, "ism2", {"spread": 0, "tcf": 2}, {"TILES": 4}),
-        ("fp32", (601, 4, 4), PADDED, "ism2", {}, {"B_KEPT": 1, "ROWS": 1}),
+        pytest.param(
+            *("fp64", (601, 16, 5), PADDED, "ism2", {"spread": 0, "tcf": 2}, {"TILES": 4}), marks=pytest.mark.slow
+        ),
+        pytest.param(*("fp32", (601, 4, 4), PADDED, "ism2", {}, {"B_KEPT": 1, "ROWS": 1}), marks=pytest.mark.slow),
         ("fp32", (300, 8, 12), ("rows",) * 3, "ism2", {}, {"DIRECT": 1, "WIDTH": 4, "C_DIRECT": 1}),
     ],
 )

@@ -425,7 +425,9 @@ def arguments_of(function, given, named):
             yield parameter.name, parameter
 
 
-@pytest.mark.parametrize("name", VALID)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "fpemu.probing.characterize")) for name in VALID]
+)
 def test_a_wrong_argument_raises_an_input_error(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     function, given, named = VALID[name]
