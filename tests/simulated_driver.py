@@ -151,7 +151,7 @@ class Tensor:
         return False
 
     def get_device(self):
-        return 0 if self.is_cuda else -1
+        return self.device.index if self.is_cuda else -1
 
     def new_empty(self, shape):
         return Tensor(np.zeros(shape, self.dtype.name), self.device.type)

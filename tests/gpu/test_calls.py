@@ -272,6 +272,92 @@ def test_release_and_a_full_cache_drop_the_recordings(gpu, monkeypatch):
     assert len(recorded.products) == 1
 
 
+# --- several GPUs
+@pytest.fixture
+def two_gpus(gpu, monkeypatch):
+    """Two simulated GPUs with the contexts 1 and 2; `contexts`: the current one of each launch."""
+    from cuda import core
+
+    def change(context):
+        gpu.context = int(context)
+        return (simulated_driver.SUCCESS,)
+
+    def launch(*given, plain=gpu.cuLaunchKernelEx):
+        gpu.contexts.append(gpu.context)
+        return plain(*given)
+
+    def simulated_gpu(number):
+        context = SimpleNamespace(handle=number + 1)
+        return SimpleNamespace(**{**vars(simulated_driver.GPU), "context": context})
+
+    gpu.context, gpu.contexts, gpu.far = 1, [], set()
+    gpu.cuCtxGetCurrent = lambda: (simulated_driver.SUCCESS, gpu.context)
+    gpu.cuCtxSetCurrent, gpu.cuLaunchKernelEx = change, launch
+    gpu.cuPointerGetAttribute = lambda attribute, at: (simulated_driver.SUCCESS, int(int(at) in gpu.far))
+    monkeypatch.setattr(core, "Device", simulated_gpu)
+    return gpu
+
+
+def far(gpu, *shape):
+    """A tensor on the second GPU."""
+    X = draw(*shape)
+    X.device = SimpleNamespace(type="cuda", index=1)
+    gpu.far.add(X.data_ptr())
+    return X
+
+
+@simulated
+@pytest.mark.parametrize("scheme", ["staged", "bf16x3", "sgemm"])
+def test_a_call_runs_on_the_gpu_of_its_operands(two_gpus, scheme):
+    near, second = [draw(64, 64) for _ in range(3)], [far(two_gpus, 64, 64) for _ in range(3)]
+    plans = [fpemu.gpu.plan(scheme, *operands[:2]) for operands in (near, second)]
+    for number, (A, B, D) in [(1, near), (2, second)] * 3:
+        for call in (
+            lambda A=A, B=B, D=D: fpemu.gpu.gemm(A, B, scheme=scheme, out=D),
+            lambda A=A, B=B, D=D, plan=plans[number - 1]: plan(A, B, out=D),
+            lambda A=A, B=B, D=D: fpemu.gpu.tallskinny.multiply(A, B, out=D),
+        ):
+            two_gpus.contexts.clear()
+            call()
+            assert set(two_gpus.contexts) == {number}
+            assert two_gpus.context == 1
+    assert len(recorded.products) == 2
+    assert {index for index, _ in sequence.arenas} <= {0, 1}
+
+
+@simulated
+def test_arrays_of_two_gpus_are_refused(two_gpus):
+    A, B, second = draw(32, 32), draw(32, 32), far(two_gpus, 32, 32)
+    plan = fpemu.gpu.plan("staged", A, B)
+    for call in (
+        lambda: fpemu.gpu.gemm(A, second, scheme="staged"),
+        lambda: fpemu.gpu.gemm(A, B, scheme="staged", out=second),
+        lambda: fpemu.gpu.tallskinny.multiply(A, second),
+        lambda: plan(A, second),
+    ):
+        with pytest.raises(InputError, match=r"lies on GPU 1, and the call runs on GPU 0: copy all arrays to one GPU"):
+            call()
+    with pytest.raises(InputError, match="A lies on GPU 1, and the call runs on GPU 0"):
+        plan(second, second)
+    assert two_gpus.context == 1
+
+
+@simulated
+def test_deferred_errors_of_every_gpu_are_read(two_gpus):
+    A, B, D = (far(two_gpus, 32, 32) for _ in range(3))
+    fpemu.gpu.gemm(A, B, scheme="ootomo", out=D)
+    fpemu.gpu.gemm(draw(32, 32), draw(32, 32), scheme="ootomo")
+    assert [index for index, _ in faults._pools] == [1, 0]
+    far_product = next(iter(recorded.products.values()))
+    counters = far_product.sequence.counters["A"]
+    words = np.ctypeslib.as_array((ctypes.c_uint64 * 4).from_address(counters.pointer))
+    words[:] = 2, 0, 2**64 - 1 - 33, 0
+    with pytest.raises(InputError, match=r"^A of ootomo: NaN or infinite: 2 entries, first at \[1, 1\]"):
+        fpemu.gpu.check()
+    assert not words.any()
+    assert two_gpus.context == 1
+
+
 # --- deferred errors
 @simulated
 @pytest.mark.parametrize("on_range", [None, "propagate", "raise"])
