@@ -674,7 +674,7 @@ def test_the_compiled_code_issues_launches_and_fills_and_stops_at_a_failure(fake
     assert fake.done == [("launch", 11, 78), ("launch", 99, 78)]
     fake.done.clear()
     fake.failures[99] = 719
-    status = []
+    status: list = []
     monkeypatch.setattr(device, "check_status", status.append)
     several.queue([1000, 2000, 0, 0, 0, 0, 0], 78)
     assert status == [719]
@@ -895,7 +895,7 @@ def test_a_family_has_entries_of_several_shapes_and_an_operand_prepared_in_advan
     assert [int(s.arguments[0][0]) for s in step] == [0x5008, 0x7008]
     assert family.call(A, B, None, D) == native.DONE_BY_LAUNCHES
     assert family.call(E, B, None, F) == native.UNKNOWN
-    status = []
+    status: list = []
     monkeypatch.setattr(device, "check_status", status.append)
     fake.failures[11] = 700
     family.family.follow(family.call(A, B, None, D))
