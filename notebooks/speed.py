@@ -49,8 +49,8 @@ frontier.figure()
 
 # %%
 frame = frontier.frame
-one = frame.query("data == 'symmetric'").set_index("contender")
-errors = frame.pivot_table(index="contender", columns="data", values="relative_l2")
+one = frame.query("data == 'symmetric'").set_index("contender").rename_axis("implementation")
+errors = frame.pivot_table(index="contender", columns="data", values="relative_l2").rename_axis("implementation")
 shown = ["sgemm", "ootomo", "three fp16", "staged", "strassen", "staged-int8", "fp16"]
 table = one.loc[shown, ["first", "sustained", "first / sgemm"]].assign(
     **{"smallest error": errors.min(axis=1), "largest error": errors.max(axis=1)}
@@ -176,7 +176,12 @@ assert used["cublas"].max() < 65
 
 # %%
 short = reproduce.committed("tsm2/fig13").frame.query("M == 10000 and data == 'fp32 columns'")
-display(100 * short.pivot_table(index="N", columns="contender", values="share").round(3))
+display(
+    100
+    * short.pivot_table(index="N", columns="contender", values="share")
+    .round(3)
+    .rename_axis(columns="% of a copy's bandwidth")
+)
 assert short["share"].max() < 0.1
 
 # %% [markdown]

@@ -169,8 +169,8 @@ def details(ledger: Ledger, paper: Paper, figures: str = "../") -> bytes:
 
 def _claim(one: Judgement, ledger: Ledger, figures: str) -> list[str]:
     claim = one.claim
-    verdict = f": {_escape(_verdict(one))}" if one.verdict else " (definition)"
-    parts = [f"### {_escape(claim.claim)}{verdict}"]
+    verdict = _escape(_verdict(one)) if one.verdict else "definition"
+    parts = [f"### {_escape(claim.claim)} ({verdict})"]
     if claim.quote:
         parts.append(f"> {_escape(claim.quote)} ({_escape(claim.place)})")
     facts = [
