@@ -122,7 +122,7 @@ print(verdict)
 assert (cases["mm fp32"].shape, cases["mm fp32 sliced"].shape) == (3 * (1024,), 3 * (512,))
 assert verdicts["mm fp32"].equal
 verdict = verdicts["mm fp32 sliced"]
-assert "4 accumulators that take 8 of k in turn" in verdict.causes[0].text
+assert "4 accumulators that alternate every 8 of k" in verdict.causes[0].text
 print(verdict)
 
 # %% [markdown]

@@ -49,11 +49,11 @@ def promotions(order: KOrder | None, spec: MmaSpec, K: int) -> Iterator[KOrder]:
 
 
 def interleaved(K: int, spec: MmaSpec) -> Iterator[tuple[str, Tree]]:
-    """Chunks of K dealt to several accumulators in turn, which are added at the end (sliced K)."""
+    """Several accumulators that alternate over chunks of K and are added at the end (sliced K)."""
     for lanes in (2, 4, 8, 3, 5, 6, 7, 9, 10, 12, 16):
         for chunk in (8, 16, 32, 4, 1, 64, 128):
             if chunk * lanes <= K and (chunk >= spec.block or spec.arithmetic == "fma"):
-                yield f"{lanes} accumulators that take {chunk} of k in turn", dealt(K, lanes, chunk, spec)
+                yield f"{lanes} accumulators that alternate every {chunk} of k", dealt(K, lanes, chunk, spec)
 
 
 def dealt(K: int, lanes: int, chunk: int, spec: MmaSpec) -> Tree:
