@@ -13,6 +13,7 @@ import sys
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def gpu(monkeypatch):
     from cuda import core
 
     forget()
-    driver = simulated_driver.Driver()
+    driver: Any = simulated_driver.Driver()
     driver.synchronised = 0
     driver.allocated = []
 
@@ -222,11 +223,15 @@ def test_threads_never_see_each_others_addresses(gpu):
     (product,) = recorded.products.values()
     seen, issue = [], product.sequence._issue
     first, last = product.sequence._keep[0], product.sequence._keep[1]
-    product.sequence._issue = [
-        lambda stream: (seen.append(written(first)), issue[0](stream)),
-        lambda stream: (seen.append(written(last)), issue[1](stream)),
-        *issue[2:],
-    ]
+
+    def recording(launch, issued):
+        def issue_recorded(stream):
+            seen.append(written(launch))
+            issued(stream)
+
+        return issue_recorded
+
+    product.sequence._issue = [recording(first, issue[0]), recording(last, issue[1]), *issue[2:]]
 
     def work(A, B, D):
         for _ in range(200):

@@ -170,7 +170,12 @@ def test_scheme_two_reads_its_conditions_once_and_multiplies_in_fp64_only_where_
     work, monkeypatch
 ):
     reads, array = [], Buffer.array
-    monkeypatch.setattr(Buffer, "array", lambda self, *shape: reads.append(shape) or array(self, *shape))
+
+    def read(self, *shape):
+        reads.append(shape)
+        return array(self, *shape)
+
+    monkeypatch.setattr(Buffer, "array", read)
     rng = np.random.default_rng(14)
     B = wide(rng, (64, 5))
     small, half = np.full((4, 256), 2.0**-6), np.arange(256) < 128  # "fast" makes integers of its rows too large
