@@ -159,7 +159,9 @@ def _beside_zero(scheme: Scheme, norms: Norms, on_range: str) -> list[Part]:
         return []
     tops = ((norms.max_A, norms.min_A), (norms.max_B, norms.min_B))
     rules = [words.of_operand(scheme.rules(), name) for name in "AB"]
-    over = [splits.worst(side, *sizes).overflow for side, sizes in zip(rules, tops, strict=True) if norms.K and sizes[0]]
+    over = [
+        splits.worst(side, *sizes).overflow for side, sizes in zip(rules, tops, strict=True) if norms.K and sizes[0]
+    ]
     return [Part("out of range", math.inf, 0.0, math.inf)] if any(over) else []
 
 
