@@ -76,7 +76,7 @@ HIDDEN: dict[str, tuple] = {  # what a library does, and a part of the words in 
     "residue": (lambda: product(SHORT, order=KOrder(None, 64, True)), SHORT, {}, "the residue of tiles of 64 first"),
     "promotion": (lambda: product(order=KOrder(promote=32)), HALF, {}, "promotion every 32"),
     "no promotion": (product, HALF, {"order": KOrder(promote=64)}, "no promotion"),
-    "sliced": (dealt, SINGLE, {"hardware": None}, "4 accumulators that take 8 of k"),
+    "sliced": (dealt, SINGLE, {"hardware": None}, "4 accumulators that alternate every 8 of k"),
     "slices added in half": (slices_in_half, HALF, {}, "slices of 32, the slices stored in fp16 and added in fp16"),
     "tf32 inputs": (lambda: product(rounded("tf32", "RNE"), TF32), SINGLE, {"fmt": "tf32"}, "tf32 to nearest even"),
     "allow_tf32": (lambda: product(rounded("tf32", "RNE"), TF32), SINGLE, {}, "tf32->fp32"),
