@@ -48,9 +48,10 @@ def save(order: Revealed | KOrder | Tree, path: str | os.PathLike[str], **about:
         record |= {"k": order.k, "probes": order.probes}
     elif not isinstance(plain, KOrder):
         record["k"] = sum(1 for _ in leaves(plain))
-    record["order" if isinstance(plain, KOrder) else "tree"] = to_dict(plain)
+    data = record["order" if isinstance(plain, KOrder) else "tree"] = to_dict(plain)
     if about:
         record["about"] = about
+    from_dict(data)  # raises an InputError for a tree that `load` could not read; Python 3.12 would write it
     try:
         files.write_atomic(name, _formatted(record).encode())
     except RecursionError:
