@@ -50,7 +50,7 @@ def read(name: str | os.PathLike[str], *, max_entries: int = MAX_ENTRIES) -> NDA
     Raises
     ------
     InputError
-        If the file's content is not that of its suffix, is not a real matrix, or has more than ``max_entries`` entries.
+        If the file's content differs from its suffix, is not a real matrix, or has more than ``max_entries`` entries.
     OSError
         If it cannot be read.
     """

@@ -4,11 +4,11 @@ The causes are removed in this order, each step keeping what was removed before:
 
 direction   every block's sum rounded toward zero: to nearest instead
 alignment   terms cut where a block's sum is aligned: 35 fraction bits kept instead of the hardware's
-rounding    what is left of the accumulators: the words' products summed exactly instead
+rounding    the other errors of the accumulators: the words' products summed exactly instead
 flushed     words below fp16's normal range read as zero (CDNA2): as they are instead
 underflow   bits of the residual below fp16's smallest number: rounded with an unbounded exponent instead
 product     the product of the two residuals, which LE-GEMM leaves out: added
-bits        what is left: the bits of an fp32 number beyond its two parts
+bits        the residual of the split: the bits of an fp32 number beyond its two words
 
 The words are those that the scheme itself makes; the exact sums are `reference.matmul` of the words side by side.
 """

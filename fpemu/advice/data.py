@@ -32,7 +32,7 @@ class Change(NamedTuple):
     largest: float
     """Largest relative change of an entry; inf where one overflows"""
     typical: float
-    """Norm of the change over that of the matrix"""
+    """Norm of the change divided by the norm of the matrix"""
     lost: bool
     """Whether all entries become zero"""
 

@@ -41,7 +41,7 @@ class Arithmetic:
 
     @property
     def nan_code(self) -> int:
-        """Code of NaN in fp16 results: that of the instruction, the highest bits of an fp32 code."""
+        """Code of NaN in fp16 results: the instruction's code, or the highest bits of its fp32 code."""
         code = int(self.spec.nan_code or 0)
         return code if self.accumulator is FP16 else (code >> 16 & 0x8000) | 0x7C00 | (code >> 13 & 0x3FF)
 

@@ -171,7 +171,7 @@ def _calls(a: Pair, b: Pair, c: Pair | None, alpha: Any, beta: Any, call: Any) -
 
 
 def _wide(x: tuple[Array, ...], how: Arithmetic) -> tuple[Array, ...]:
-    """Return the parts in the operand format of the arithmetic: on FMA units, that of the accumulator."""
+    """Return the parts in the operand format of the arithmetic: on FMA units, the format of the accumulator."""
     return tuple(part.astype(how.spec.a_format.dtype, copy=False) for part in x)  # type: ignore[union-attr]
 
 

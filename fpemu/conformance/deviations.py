@@ -26,7 +26,7 @@ _FACTORS = {
     "A'B": "the transpose of A times B",
     "AB'": "A times the transpose of B",
     "(AB)'": "the transpose of A B",
-    "A'B'": "the transpose of A times that of B",
+    "A'B'": "the transpose of A times the transpose of B",
 }
 
 

@@ -31,7 +31,7 @@ class Library:
     version : str
         Version, such as "0.3.31".
     kernel : str
-        Kernel in use, such as "HASWELL": that of the processor, or that of OPENBLAS_CORETYPE if the library has it.
+        Kernel in use, such as "HASWELL": the processor's, or OPENBLAS_CORETYPE if the library has this kernel.
     config : str
         The library's description of its build.
     """

@@ -2,7 +2,7 @@
 
 A table is gzipped JSON. ``orders`` lists the distinct orders in the form of `fpemu.mma.serialise`: the fields of a
 `KOrder`, with "stored" if the partial sums are rounded before they are added; {"tree": a tree}; or a map of tiles of D
-to the indices of their orders. "as" names the arithmetic where it is not that of the product's type. ``cases`` has one
+to the indices of their orders. "as" names the arithmetic where it differs from the product's type. ``cases`` has one
 row for each product: M, N, K, the index of its order, and two digests of the GPU's D for the operands of
 `fpemu.library.operands` (empty if the order was compared on other operands only).
 """

@@ -93,6 +93,6 @@ def _floor(x: NDArray[Any], unit: NDArray[Any]) -> NDArray[Any]:
 
 
 def _exponent(x: NDArray[Any], emin: int, zero: int = _NONE) -> NDArray[Any]:
-    """floor(log2 |x|), at least emin; that of a zero is given, by default below everything."""
+    """floor(log2 |x|), at least emin; `zero` for a zero, by default below every other exponent."""
     finite = np.where(np.isfinite(x), x, 1.0)
     return np.where(finite == 0, zero, np.maximum(np.frexp(finite)[1] - 1, emin)).astype(np.int32)

@@ -73,7 +73,7 @@ def _truncated(
 def _fp8_13(
     arch: str, instruction: str, shapes: str, ab: str, d: str, block: int, evidence: str, source: str
 ) -> list[MmaSpec]:
-    """fp8 on Ada and on Hopper's wgmma: 13 fraction bits throughout; the floor is that of the fp16 rows."""
+    """fp8 on Ada and on Hopper's wgmma: 13 fraction bits throughout; the floor is as in the fp16 rows."""
     half = d == "fp16"
     source += "; the exponent floor is unsettled, taken from Hopper" if half and arch == "ada" else ""
     known: dict[str, Any] = {"F": 13, "E0": -21 if half else -126, "fraction_bits": None if half else 13}

@@ -19,7 +19,7 @@ _CHUNK = 2**18  # entries checked at a time: their temporaries are float64
 
 
 def as_values(x: Any, fmt: FloatFormat | str, name: str) -> NDArray[Any]:
-    """Return ``x`` as an array of values of ``fmt``, without a copy where its dtype is that of the format.
+    """Return ``x`` as an array of values of ``fmt``, without a copy if it has the format's dtype.
 
     Raises
     ------

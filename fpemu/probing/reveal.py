@@ -1,6 +1,6 @@
 """The summation tree of a GEMM, found by probes.
 
-The probe is that of Xie et al. (FPRev, USENIX ATC 2025): +M and -M at two positions i and j, a tiny unit at all others.
+The probe comes from Xie et al. (FPRev, USENIX ATC 2025): +M and -M at two positions i and j, a tiny unit at all others.
 While M is in an accumulator, the units added to it vanish; the number of surviving units gives the size of the smallest
 subtree that holds both i and j. From the sizes for one pivot follow the nodes above it, and the subtrees below these
 nodes in the same way. A block of an instruction is a node with many children. A node with two children, one of them a

@@ -220,7 +220,7 @@ def read(root: Path | None = None) -> tuple[Paper, ...]:
     Parameters
     ----------
     root : Path, optional
-        Folder of the papers' folders; default: that of the experiments.
+        Folder of the papers' folders; default: the folder of the experiments.
 
     Returns
     -------

@@ -205,7 +205,7 @@ def get(name: str | Path | Gpu) -> Gpu:
 def read(path: str | Path) -> dict[str, Gpu]:
     """Read the GPUs of a TOML file, one table a GPU, its keys the fields of `Gpu`.
 
-    A GPU needs `source` (its name is that of its table). `like = "H200"` starts from a GPU further up in the file or,
+    A GPU needs `source` (its table has its name). `like = "H200"` starts from a GPU further up in the file or,
     if the file has none of that name, from the package's; peaks are replaced one by one.
 
     Parameters

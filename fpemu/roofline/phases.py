@@ -156,7 +156,7 @@ def areas(M: int, N: int, K: int) -> tuple[int, int, int]:
 
 
 def unit(spec: MmaSpec) -> str:
-    """The format that names the unit: fp8, fp6 and fp4 run at the rate of fp8, converted formats at that of fp16."""
+    """The format that names the unit: fp8, fp6 and fp4 run at the rate of fp8, converted formats like fp16."""
     name = str(spec.a_format)
     if spec.arithmetic == "via-half":
         return "fp16"

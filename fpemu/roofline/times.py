@@ -8,7 +8,7 @@ the documented one and tiles that do not fill the GPU are not modelled; all make
 A product in fp32 or fp64 runs on the faster of the ordinary cores and a matrix unit of that format. A vector operation
 that is no multiply-add takes the place of one: half the peak.
 
-The model is that of S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for
+The model comes from S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for
 multicore architectures", Communications of the ACM 52(4), 2009, DOI 10.1145/1498765.1498785.
 """
 

@@ -356,7 +356,7 @@ class Ozaki(ErrorFree):
         return Cost(row + 16 * K * counted.slices[0], column + 16 * K * counted.slices[1], 96 + 16 * limbs)
 
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
-        """Bound on abs(D - AB), AB exact, entry by entry (float64, (..., M, N)): what is left out and what is rounded.
+        """Bound on abs(D - AB), AB exact, entry by entry (float64, (..., M, N)): omitted products and roundings.
 
         A, B : array_like (..., M, K), (..., K, N), finite.
         """

@@ -110,10 +110,9 @@ class Ozaki2(ErrorFree):
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
         """Bound on abs(D - AB), entry by entry, for these operands (float64, (..., M, N)).
 
-        AB - 2^-mu A'B' 2^-nu = (what is cut off A) B + (what is left of A) (what is cut off B); to that comes half a
-        unit in the last place. inf where the condition for C' cannot be shown. Holds for finite operands and results,
-        alpha = 1 and beta = 0.
-        """
+        AB - 2^-mu A'B' 2^-nu = (residual of A) B + (truncated A) (residual of B), and the rounding of D adds half a
+        unit in the last place. The bound is inf where the condition for C' cannot be shown, and holds for finite
+        operands and results, alpha = 1 and beta = 0. """
         if hardware is not None:
             self.spec(hardware)
         return self.bounded(A, B, self._bound)

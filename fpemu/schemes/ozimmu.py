@@ -167,7 +167,7 @@ class Ozimmu(ErrorFree):
         return most if self.loss == 0 else bisect_left(range(1, most), True, key=enough) + 1
 
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
-        """Bound on abs(D - AB), AB exact, entry by entry (float64, (..., M, N)): what is left out and what is rounded.
+        """Bound on abs(D - AB), AB exact, entry by entry (float64, (..., M, N)): omitted products and roundings.
 
         A, B : array_like (..., M, K), (..., K, N), finite.
         """

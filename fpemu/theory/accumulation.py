@@ -71,7 +71,7 @@ class Step:
             extra = 3 if spec.arithmetic == "cdna3-fp8" else 0
             return Step(2.0**-32, (L + extra) * 2.0**-24, u + 2.0**-31 + 2.0**-54, least / 2 + 2.0**-157, True)
         representable = max(c.precision - 1, a.precision + b.precision - 2) <= spec.F
-        # the alignment grid is at least that of the minimum alignment exponent and, beside a subnormal sum, of emin
+        # the alignment grid is at least the grid of the minimum alignment exponent and, beside a subnormal sum, of emin
         floor = (L + 1) * 2.0 ** (max(c.emin, c.emin if spec.E0 is None else spec.E0) - spec.F)
         if spec.arithmetic == "via-half":
             half = (L // 2 + (not representable)) * 2.0**-spec.F + (2.0**-10 if d.name == "fp16" else 2.0**-23)

@@ -168,7 +168,7 @@ def splits(norms: Norms, bits: int, rule: str, fmt: FloatFormat, short: bool, he
     step = bits + (rule == "balanced") - short if adaptive else bits
     top = 2.0 ** (1 + headroom) / (1 - short * 2.0**-bits)
     of_unit = 0.5 if rule in ("balanced", "nearest") else 1.0
-    # published: positive digits are even, so that what is left of positive elements scatters twice as much
+    # published: positive digits are even, so that the residuals of positive elements scatter twice as much
     scatter = math.sqrt(5 / 24) if rule == "published" else math.sqrt(1 / 12)
 
     def side(which: str, largest: float, least: float) -> Side:

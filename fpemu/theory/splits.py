@@ -83,8 +83,8 @@ class Operands:
     def of(norms: Norms, scaling: str, emax: int) -> Operands:
         """The operands of a scheme whose first word has the largest exponent `emax`, under an overflow policy.
 
-        `scaling` "scale" brings the largest of each matrix, "scale-rows" that of each row and column, to [t, 2 t) with
-        t = 2^13 (less for formats that end below).
+        `scaling` "scale" scales the largest entry of each matrix, "scale-rows" the largest entry of each row and
+        column, to [t, 2 t) with t = 2^13 (less for formats with a smaller range).
         """
         A, B = norms.magnitudes("A"), norms.magnitudes("B")
         if scaling not in ("scale", "scale-rows"):

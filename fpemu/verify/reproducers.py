@@ -112,7 +112,7 @@ def _smaller(f: Mismatch) -> Iterator[tuple[Codes, Codes, int]]:
 
 
 def _simpler(code: int, fmt: FloatFormat | str) -> Iterator[int]:
-    """Yield simpler codes of a nonzero number: fewer bits, no sign, an exponent nearer to that of 1."""
+    """Yield simpler codes of a nonzero number: fewer bits, no sign, an exponent nearer to the exponent of 1."""
     if isinstance(fmt, str):
         width = 8 * np.dtype(fmt).itemsize
         value = code - (code >> (width - 1) << width)

@@ -97,7 +97,7 @@ HIDDEN: dict[str, tuple] = {  # what a library does, and a part of the words in 
         lambda: product([np.ascontiguousarray(x.T) for x in SQUARE]),
         SQUARE,
         {},
-        "transpose of A times that of B",
+        "transpose of A times the transpose of B",
     ),
     "scaled": (lambda: np.ldexp(-product(), -3), HALF, {}, "alpha is -0.125, not 1"),
     "wrong alpha": (lambda: np.float32(1.5) * product(), HALF, {"alpha": 1.25}, "alpha is 1.5, not 1.25"),

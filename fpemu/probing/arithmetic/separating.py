@@ -150,7 +150,7 @@ def _c_alone(draws: Draws) -> Drawn:
 def _c_to_a_tie(draws: Draws) -> Drawn:
     """Products, and the C that brings their sum to a tie or to a number of D, or to within a few units of C of it.
 
-    A product with a subnormal factor reaches the lowest bits: its exponent exceeds that of its value.
+    A product with a subnormal factor reaches the lowest bits: its exponent exceeds the exponent of its value.
     """
     fa, fb, fc, _ = draws.formats
     n, rng, rows = len(draws), draws.rng, draws.rows

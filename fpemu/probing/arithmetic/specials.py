@@ -140,7 +140,7 @@ def specials(formats: Formats, k: int) -> Probes:
 def nan_rule(probes: Probes, D: NDArray[Any], formats: Formats) -> tuple[int | None, bool, str]:
     """The code of NaN results, whether payloads are kept, and both in words; None if no known rule applies.
 
-    Kept payloads are those of fp64: the first NaN of b, c, a, made quiet; the code is that of invalid operations.
+    Kept payloads are those of fp64: the first NaN of b, c, a, made quiet; the code is the code of invalid operations.
     """
     fd = formats[3]
     is_nan = np.isnan(np.asarray(fd.decode(D)))

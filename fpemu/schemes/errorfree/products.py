@@ -131,7 +131,7 @@ class SliceProducts:
 
     @cached_property
     def lost(self) -> bool:
-        """Whether a non-zero digit is below the range of its word, or its products below that of the sums."""
+        """Whether a non-zero digit is below the range of its word, or its products below the range of the sums."""
         if self.spec.is_integer:
             return False
         unit = sum(min(int(np.min(self._scale(x, p))) for p in range(len(x))) for x in (self.a, self.b))

@@ -85,7 +85,7 @@ def split(
 ) -> Slices:
     """Split X into at most `count` slices (None: until the residual is zero); at least one, of zeros if X is zero.
 
-    X is finite float64 without empty axes; `axis` is that of K, 1 for A and 0 for B. A row in which a digit would
+    X is finite float64 without empty axes; `axis` is the axis of K, 1 for A and 0 for B. A row in which a digit would
     exceed `limit` (default 2^b) starts one binade higher; `headroom` bits stay free above a row's largest entry on a
     fixed grid.
     """
