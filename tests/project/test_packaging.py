@@ -59,6 +59,16 @@ def test_a_package_of_no_extra_is_named_itself():
     assert str(errors.missing_package("torch")) == "the package torch is not installed: pip install 'torch'"
 
 
+def test_the_conda_recipe_has_the_version_and_the_requirements_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = (ROOT / "conda" / "recipe" / "recipe.yaml").read_text()
+    assert f'version: "{fpemu.__version__}"' in recipe
+    assert f'python_min: "{project["requires-python"].removeprefix(">=")}"' in recipe
+    run = recipe.partition("  run:\n")[2].partition("\n\n")[0]
+    required = [*project["dependencies"], *project["optional-dependencies"]["cli"]]
+    assert [line.strip(" -").replace(" ", "") for line in run.splitlines()[1:]] == required
+
+
 @pytest.mark.slow
 def test_the_wheel_reproduces_a_figure_in_an_empty_folder(tmp_path):
     pytest.importorskip("hatchling", reason="hatchling builds the wheel: pip install hatchling")
