@@ -78,7 +78,8 @@ struct Work {
   int first, last;
   FPEMU_FUNCTION Work(const Task& task, int index, u32 rank)
       : tile(scheduler(task).in_batch(SPREAD ? index / slices(task) : index, rank)),
-        first(SPREAD ? index % slices(task) : 0), last(SPREAD ? first + 1 : slices(task)) {}
+        first(SPREAD ? index % slices(task) : 0),
+        last(SPREAD ? first + 1 : slices(task)) {}
   FPEMU_FUNCTION static int count(const Task& task) {
     return scheduler(task).tiles() * task.batch * (SPREAD ? slices(task) : 1);
   }
@@ -200,8 +201,8 @@ FPEMU_FUNCTION void mainloop(Consumer& consumer, float (&total)[ACCUMULATORS], i
 }
 
 // The mainloop of a single math warpgroup: the products of an interval run while the sum of the one before is promoted.
-constexpr bool AHEAD = WARPGROUPS == 1 && PROMOTES && INTERVAL_BLOCKS == 1 && TILE_N <= 128 &&
-                       STAGES > 2 * STAGES_PER_BLOCK;
+constexpr bool AHEAD =
+    WARPGROUPS == 1 && PROMOTES && INTERVAL_BLOCKS == 1 && TILE_N <= 128 && STAGES > 2 * STAGES_PER_BLOCK;
 FPEMU_FUNCTION void mainloop_ahead(Consumer& consumer, float (&total)[ACCUMULATORS], int intervals) {
   float even[ACCUMULATORS], odd[ACCUMULATORS];
   u32 previous[STAGES_PER_BLOCK];

@@ -24,7 +24,8 @@ extern "C" __global__ void __launch_bounds__(256)
     for (int i = 0; i < AHEAD; i++) total = __fadd_rn(total, x[i]);
   }
   // register 4 j + 2 g + i of lane 4 r + c of warp w is row 16 w + r + 8 g, column 8 j + 2 c + i
-  const int held = place % 4, thread = place / 4 % 128, j = place / 512 % (TILE_N / 8), warpgroup = place / (64 * TILE_N);
+  const int held = place % 4, thread = place / 4 % 128, j = place / 512 % (TILE_N / 8),
+            warpgroup = place / (64 * TILE_N);
   const TileScheduler<TILE_M, TILE_N, 1>::Tile at =
       TileScheduler<TILE_M, TILE_N, 1>(task.M, task.N, task.group).in_batch(number, 0);
   const int row = at.m + 64 * warpgroup + thread / 32 * 16 + thread % 32 / 4 + 8 * (held / 2);

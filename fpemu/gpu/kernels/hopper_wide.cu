@@ -24,7 +24,8 @@ static_assert(Config::BLOCK_CHUNKS == 1 && Config::PROMOTE_BLOCKS == 1 && Config
               "one promotion after every chunk");
 static_assert(CLUSTER == 1 || CLUSTER == 2, "the host launches clusters of one or two thread blocks");
 static_assert(STAGES > 3, "a warpgroup holds the stages of a chunk while the producer fills the next one");
-static_assert(SHARED_BYTES <= 227 * 1024, "shared memory of a thread block: stages, exponents of the columns, barriers");
+static_assert(SHARED_BYTES <= 227 * 1024,
+              "shared memory of a thread block: stages, exponents of the columns, barriers");
 
 typedef Pipeline<STAGES, STAGE_BYTES> Ring;
 typedef TileScheduler<TILE_M, TILE_N, CLUSTER> Scheduler;
@@ -39,8 +40,8 @@ FPEMU_FUNCTION int tiles(const Task& task) { return scheduler(task).tiles() * ta
 
 // The producer warp's elected thread. SHARED: by all blocks of the cluster, each of which loads and multicasts a word.
 template <bool SHARED>
-FPEMU_FUNCTION void load(const Ring& ring, Ring::Position& stage, const TensorMap* words, int row, int chunk, int matrix,
-                         u32 rank) {
+FPEMU_FUNCTION void load(const Ring& ring, Ring::Position& stage, const TensorMap* words, int row, int chunk,
+                         int matrix, u32 rank) {
   const u32 full = ring.full(stage), to = ring.buffer(stage);
   ring.producer_acquire(stage);
   barrier_expect(full, STAGE_BYTES);
