@@ -112,7 +112,8 @@ class Ozaki2(ErrorFree):
 
         AB - 2^-mu A'B' 2^-nu = (residual of A) B + (truncated A) (residual of B), and the rounding of D adds half a
         unit in the last place. The bound is inf where the condition for C' cannot be shown, and holds for finite
-        operands and results, alpha = 1 and beta = 0. """
+        operands and results, alpha = 1 and beta = 0.
+        """
         if hardware is not None:
             self.spec(hardware)
         return self.bounded(A, B, self._bound)
