@@ -60,7 +60,7 @@ def _command() -> Any:
 def _run_command(arguments: list[str]) -> int:
     import typer
 
-    usage_error: Any = typer.BadParameter.__mro__[2]  # Click's base class, or that of the copy in typer 0.2x
+    usage_error: Any = typer.BadParameter.__mro__[2]  # the base class in Click, or in the copy of Click in typer 0.2x
     command = _command()
     endless = next((word for word in arguments if re.search("[0-9]{1000}", word)), None)
     if endless is not None:  # Python neither reads nor prints an integer of more than 4300 digits

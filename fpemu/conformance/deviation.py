@@ -44,7 +44,7 @@ def other_instructions(spec: MmaSpec, rows: list[MmaSpec]) -> Iterator[Deviation
     groups.pop(_arithmetic(spec), None)
     for first, *same in groups.values():
         others = [arch for arch in dict.fromkeys(row.architecture for row in same) if arch != first.architecture]
-        text = f"the instruction is {first.name}" + (f" (or that of {', '.join(others)})" if others else "")
+        text = f"the instruction is {first.name}" + (f" (or an equal one of {', '.join(others)})" if others else "")
         yield deviation("hardware", text, spec=first)
 
 
