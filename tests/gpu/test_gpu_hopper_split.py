@@ -149,18 +149,18 @@ KERNELS = {
 
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory):
-    """``launch(kind, balanced)``: what runs a kernel on the struct Operands with so many thread blocks."""
+    """``launch(kind, balanced, lag)``: what runs a kernel on the struct Operands with so many thread blocks."""
     folder = tmp_path_factory.mktemp("split")
 
     @cache
-    def compiled(kind, balanced):
-        head = replace(splits.KINDS[kind], balanced=balanced).source().partition("//")[0]
+    def compiled(kind, balanced, lag):
+        head = replace(splits.KINDS[kind], balanced=balanced, lag=lag).source().partition("//")[0]
         text = "".join((compiler.KERNELS / name).read_text() for name in ("range_faults.cuh", *KERNELS[kind]))
         text = re.sub(r'#pragma once|#include ".*"|extern "C" ', "", text)
         text = text.replace("extern __shared__ float4 held[]", "float4* held = now->block->memory.data()")
         text = re.sub(r"__shared__ (.*) (\w+)\[(.+)\];", r"\1* \2 = array<\1>(__LINE__, \3);", text)
         source = head + GPU + text + LAUNCH.replace("KERNEL", splits.KINDS[kind].kernel)
-        file = folder / f"{kind}-{balanced}.cpp"
+        file = folder / f"{kind}-{balanced}-{lag}.cpp"
         file.write_text(source)
         files = [f"-I{compiler.KERNELS}", str(file), "-o", str(file.with_suffix(".so"))]
         flags = ["-O1", "-w", "-std=c++17", "-march=native", "-ffp-contract=off", "-shared", "-fPIC"]
@@ -258,7 +258,7 @@ def run(launch, kind, sides, scaling, grid, *, balanced=False, **more):
     apart = scaling == "scale" or spans > (splits.LAG - 1) * grid
     for phases in (splits.LOOK, splits.MAKE) if apart else (splits.LOOK | splits.MAKE,):
         both["phases"] = phases
-        problem = launch(kind, balanced)(ctypes.c_void_p(at(both)), ctypes.c_int(grid))
+        problem = launch(kind, balanced, 0 if apart else splits.LAG)(ctypes.c_void_p(at(both)), ctypes.c_int(grid))
         assert problem == 0, "thread blocks wait for each other"
     for side in sides:
         wrong = np.count_nonzero(~np.isfinite(side.x))

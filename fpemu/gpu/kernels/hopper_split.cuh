@@ -6,7 +6,7 @@
 // panel's counters in global memory, and writes the words of the tile that it loaded LAG tiles before. By then the
 // other blocks have read the rest of that panel, or will without blocking: all blocks are resident at once, and the
 // host ensures that no panel has more tiles than LAG - 1 rounds of blocks. For longer panels there are two launches,
-// which read the operand twice.
+// which read the operand twice, with a LAG of 0.
 //
 // Words are stored as the product kernels load them, a chunk of 64 k after another: (matrix and sum, chunk, row, 128
 // bytes), so that whatever rows a tile takes, it is contiguous.

@@ -65,6 +65,7 @@ class Kind:
     span: int = 64  # k of a tile
     parts: int = 1  # blocks of an operand that are read together: four, or one
     sums: int = 1  # sums of these blocks that are split
+    lag: int = LAG  # 0 for the two phases in launches of their own: more tiles are on their way
     balanced: bool = False  # how fp16 words are rounded (high_words.cuh)
 
     @property
@@ -85,7 +86,7 @@ class Kind:
         """The kernel's text."""
         config = {
             "STAGES": STAGES,
-            "LAG": LAG,
+            "LAG": self.lag,
             "BLOCKS": BLOCKS,
             "SIDE": self.side,
             "SPAN": self.span,
@@ -140,9 +141,10 @@ class ChunkSplitter(KeptSplitter):
         tile_count = spans * sum(self._panels(X, name) for X, name in operands)
         if not tile_count:
             return Steps(steps.prepared, [fault for _, name in operands for fault in self._faults(name)])
-        module, grid = _module(kind), min(tile_count, BLOCKS * properties.multiprocessors())
+        grid = min(tile_count, BLOCKS * properties.multiprocessors())
         apart = steps.zeros or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
         small, tables = tile_count <= 4 * grid, [matrices.table(X) for X, _ in operands if X.count > 1]
+        module = _module(replace(kind, lag=0) if apart else kind)
         for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
             both["phases"] = phases
             steps.launches.append(
