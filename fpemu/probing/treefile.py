@@ -51,7 +51,7 @@ def save(order: Revealed | KOrder | Tree, path: str | os.PathLike[str], **about:
     data = record["order" if isinstance(plain, KOrder) else "tree"] = to_dict(plain)
     if about:
         record["about"] = about
-    from_dict(data)  # raises an InputError for a tree that `load` could not read; Python 3.12 would write it
+    from_dict(data)  # raises an InputError for a tree that `load` could not read; Python 3.13 would write it
     try:
         files.write_atomic(name, _formatted(record).encode())
     except RecursionError:
