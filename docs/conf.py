@@ -22,7 +22,7 @@ extensions = ["myst_nb", "numpydoc", "sphinx_design", *(f"sphinx.ext.{x}" for x 
 exclude_patterns = ["_build", "generated/speed.md", "generated/verified.md"]
 suppress_warnings = ["autosummary.import_cycle", "myst.header"]  # summaries name their module; copied texts
 default_role = "py:obj"
-needs_sphinx = "8.0"
+needs_sphinx = "9.0"
 
 html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
