@@ -141,7 +141,7 @@ def test_the_tile_follows_the_size_and_the_accumulators():
     assert staged is not None
     assert ootomo is not None
     assert [hopper.choose((n, n, n), staged).columns for n in (2048, 4096, 8192)] == [256, 256, 256]
-    assert [hopper.choose((n, n, n), staged).cluster for n in (1024, 2048, 4096, 8192)] == [2, 1, 2, 2]
+    assert [hopper.choose((n, n, n), staged).cluster for n in (1024, 2048, 4096, 8192)] == [1, 1, 2, 2]
     assert hopper.choose((8192, 8192, 8192), ootomo) == Tile(128)
     assert all(hopper.choose((n, n, n), scheduled("legemm", {})).columns <= 192 for n in (2048, 4096, 8192, 16384))
     assert hopper.choose((100, 8192, 64), staged).cluster == 1

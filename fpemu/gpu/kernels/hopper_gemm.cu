@@ -202,7 +202,7 @@ FPEMU_FUNCTION void mainloop(Consumer& consumer, float (&total)[ACCUMULATORS], i
 
 // The mainloop of a single math warpgroup: the products of an interval run while the sum of the one before is promoted.
 constexpr bool AHEAD =
-    WARPGROUPS == 1 && PROMOTES && INTERVAL_BLOCKS == 1 && TILE_N <= 128 && STAGES > 2 * STAGES_PER_BLOCK;
+    WARPGROUPS == 1 && PROMOTES && INTERVAL_BLOCKS == 1 && TILE_N <= 64 && STAGES > 2 * STAGES_PER_BLOCK;
 FPEMU_FUNCTION void mainloop_ahead(Consumer& consumer, float (&total)[ACCUMULATORS], int intervals) {
   float even[ACCUMULATORS], odd[ACCUMULATORS];
   u32 previous[STAGES_PER_BLOCK];

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fpemu.gpu.gemm.base import TASK, Kernel, LaunchCache, Operand, Prepared, layout, places, record, result
 from fpemu.gpu.gemm.splitting import KeptSplitter, Splitter
 from fpemu.gpu.gemm.wgmma import schedules, splits
-from fpemu.gpu.gemm.wgmma.schedules import SMALL, Schedule, Tile
+from fpemu.gpu.gemm.wgmma.schedules import Schedule, Tile
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
@@ -29,7 +29,7 @@ from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.words import BALANCED
 
 _COLUMNS = {1: (32, 64, 128, 192, 256), 2: (32, 64, 128, 176, 192, 208), 3: (32, 64, 128)}  # by accumulators
-MIDDLE = 2**34  # to here launches overlap; from SMALL on clusters cost more time in synchronisation than they save
+MIDDLE = 2**34  # products M N K to which launches overlap, and clusters cost more time than they save
 _NONFINITE_OPERAND = np.dtype(
     [
         *((name, "<u8") for name in ("x", "of")),
@@ -87,12 +87,8 @@ def _up(length: int, step: int) -> int:
 def choose(shape: tuple[int, int, int], schedule: Schedule) -> Tile:
     """The tile with the least estimated time."""
     M, N, K = shape
-    alone = schedule.words == 2 and SMALL <= M * N * K < MIDDLE
-    tiles = [
-        Tile(c, 1 if alone or rows == 64 or rows >= M else 2, rows=rows)
-        for rows in (128, 64)
-        for c in columns(schedule)
-    ]
+    alone = schedule.words == 2 and M * N * K < MIDDLE
+    tiles = [Tile(c, 1 if alone or rows >= M else 2, rows=rows) for rows in (128, 64) for c in columns(schedule)]
     if schedules.fits_halves(schedule):
         tiles.append(Tile(256, 1 if alone or M <= 128 else 2, halves=True))
     return schedules.best_tile(tiles, shape)
