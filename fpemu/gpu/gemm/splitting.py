@@ -182,7 +182,7 @@ class Splitter(KeptSplitter):
     scaling : callable
         The scaling of an overflow policy (`SplitScheme.scaling`).
     words : bool
-        Whether words are stored. If not, words that overflow are counted all the same, except under "propagate".
+        Whether words are stored. If not, words that overflow are counted all the same.
     overlap : bool
         Whether launches may begin while the one before them ends.
     """
@@ -200,7 +200,7 @@ class Splitter(KeptSplitter):
         # scaled entries lie below 2^top; unscaled ones are counted by the survey, which skips those below `safe`
         safe = min(map(within, self._rules.values()))
         splits = self._words or (scaling.scales and safe < 2.0**top and not propagates)
-        bound = np.inf if splits or scaling.scales or propagates else safe
+        bound = np.inf if splits or scaling.scales else safe
         steps, records, any_blocks = Steps(), [], False
         for X, name in operands:
             x, values = self._operand(

@@ -15,7 +15,7 @@ from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.selection import current
 
 _DEFAULT = (0, 1)  # the default stream, by both of its handles
-_DLPACK_CUDA = 2  # of DLDeviceType
+CUDA_DEVICES = (2, 13)  # of DLDeviceType: memory of a GPU, managed memory
 
 
 def ordinal(pointer: int) -> int:
@@ -38,11 +38,11 @@ def is_cupy(X: Any) -> bool:
 
 def place(arrays: Iterable[Any]) -> int:
     """Return the index of the GPU of the first array on a GPU, else of the current GPU: where a call runs."""
-    indices = (_index(X) for X in arrays)
+    indices = (index_of(X) for X in arrays)
     return next((index for index in indices if index is not None), current())
 
 
-def _index(X: Any) -> int | None:
+def index_of(X: Any) -> int | None:
     """Return the index of the GPU of an array; None for an array of the CPU."""
     if is_torch(X):
         return int(X.device.index or 0) if X.device.type == "cuda" else None
@@ -53,7 +53,7 @@ def _index(X: Any) -> int | None:
         return ordinal(int(pointer)) if pointer else None
     if hasattr(X, "__dlpack_device__"):
         kind, index = X.__dlpack_device__()
-        return int(index) if int(kind) == _DLPACK_CUDA else None
+        return int(index) if int(kind) in CUDA_DEVICES else None
     return None
 
 
@@ -63,7 +63,7 @@ def streams(arrays: Iterable[Any]) -> list[int]:
     index, handles = place(arrays), []
     for X in arrays:
         if is_torch(X):
-            if _index(X) == index:
+            if index_of(X) == index:
                 handles.append(int(sys.modules["torch"].cuda.current_stream(X.device).cuda_stream))
         elif is_cupy(X):
             if X.device.id == index:

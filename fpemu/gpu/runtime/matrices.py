@@ -22,7 +22,6 @@ from fpemu.gpu.runtime.selection import current, per_device
 
 _WIDTHS = (1, 2, 4, 8)  # bytes of the entries that kernels/strided_copy.cu copies
 _WORK: Any = 10_000  # limit of `numpy.shares_memory`
-_CUDA = (2, 13)  # of DLDeviceType: device memory and managed memory
 _DEFAULT_STREAM = 1
 
 
@@ -113,7 +112,7 @@ def take(X: Any, name: str, *, write: bool = False) -> Matrix | Any:
             return np.from_dlpack(X)
     if not matrix.pointer or 0 in matrix.shape:
         return matrix
-    gpu = callers.ordinal(matrix.pointer)
+    gpu = callers.index_of(X)
     if gpu != current():
         raise InputError(f"{name} lies on GPU {gpu}, and the call runs on GPU {current()}: copy all arrays to one GPU")
     backwards = len(matrix.shape) > 1 and any(step < 0 for step in matrix.strides)
@@ -172,7 +171,7 @@ def _from_dlpack(X: Any, name: str, write: bool) -> Matrix:
 
 def on_gpu_by_dlpack(X: Any) -> bool:
     """Return whether an object lies on an NVIDIA GPU, by its ``__dlpack_device__``."""
-    return hasattr(X, "__dlpack_device__") and int(X.__dlpack_device__()[0]) in _CUDA
+    return hasattr(X, "__dlpack_device__") and int(X.__dlpack_device__()[0]) in callers.CUDA_DEVICES
 
 
 @contextmanager
