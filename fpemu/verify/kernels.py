@@ -52,7 +52,7 @@ _SHARED = 3  # a kernel of this many variants is compiled in advance
 _ROUNDINGS = ("RNE", "RNA", "RZ", "RU", "RD", "ODD", "bit-cut")
 _INTERVALS = (None, "instruction", 32, 40, 64)
 VALUES: dict[str, tuple[Any, ...]] = {
-    "high_rounding": _ROUNDINGS,
+    "high_rounding": (*_ROUNDINGS, "balanced"),
     "residual_rounding": _ROUNDINGS,
     "rounding": _ROUNDINGS,
     "residual_scale": (1.0, 2.0**7, 2.0**11, 2.0**20, 0.125),
@@ -86,9 +86,19 @@ VALUES: dict[str, tuple[Any, ...]] = {
 TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
     "ootomo": ({"promote": 64, "correction_step": 64}, {"instruction": "mma", "promote": 64, "correction_step": 64}),
     "h2sgemm": ({"combine": "element-wise", "step": 64}, {"combine": "element-wise", "instruction": "mma"}),
-    "staged": ({"instruction": "mma", "stage": 32}, {"instruction": "mma", "high_rounding": "RZ"}),
+    "staged": (
+        {"instruction": "mma", "stage": 32},
+        {"instruction": "mma", "high_rounding": "RZ"},
+        {"instruction": "mma", "high_rounding": "balanced"},
+    ),
     "fp16": ({"instruction": "mma", "k": 8}, {"instruction": "mma", "accumulator": "fp16"}),
-    "strassen": ({"levels": 2}, {"stage": 32}, {"levels": 2, "stage": 128}),
+    "strassen": (
+        {"levels": 2},
+        {"stage": 32},
+        {"levels": 2, "stage": 128},
+        {"high_rounding": "balanced"},
+        {"levels": 2, "high_rounding": "balanced"},
+    ),
     "multiword": ({"words": 3, "block": None}, {"words": 3, "format": "bf16"}, {"words": 2, "format": "tf32"}),
 }
 """Options tried together"""
