@@ -35,8 +35,15 @@ from fpemu.files import write_atomic
 from fpemu.gpu.runtime import device, native, tensors
 
 SCHEMES = ("staged", "ootomo", "legemm", "h2sgemm", "bf16x9", "bf16x3", "egemm", "markidis", "staged-int8", "sgemm")
-BATCHES = {2: 200_000, 4: 200_000, 8: 200_000, 16: 65_536, 32: 16_384, 63: 4_227, 64: 4_096, 97: 1_783, 128: 1_024}
-TALL = ((1_000_000, 32, 4, "float32"), (15_360, 15_360, 16, "float64"), (20_480, 20_480, 8, "float32"))
+BATCHES = {n: min(200_000, 2**24 // n**2) for n in (2, 4, 8, 11, 16, 24, 32, 48, 63, 64, 97, 127, 128)}
+TALL = (
+    (1_000_000, 32, 4, "float32"),
+    (15_360, 15_360, 16, "float64"),
+    (20_480, 20_480, 2, "float64"),
+    (20_480, 20_480, 8, "float64"),
+    (20_480, 20_480, 16, "float64"),
+    (20_480, 20_480, 8, "float32"),
+)
 HOST, WHOLE, CALLS = 15, 7, 50
 RECORD = Path(__file__).parents[2] / "experiments" / "speed" / "h200_calls.json"
 
@@ -292,12 +299,15 @@ class Bench:
         return result
 
     def products(self) -> dict[str, Any]:
-        """Return whole times of products, eager and replayed, beside SGEMM."""
+        """Return whole times of products, eager and replayed, beside SGEMM and three times an fp16 product of cuBLAS."""
         result = {}
-        for n in (512, 1024, 2048):
+        for n in (512, 1024, 2048, 4096):
             A, B, D = self.draw(n, n, seed=1), self.draw(n, n, seed=2), self.draw(n, n)
             mm: Callable[[], Any] = lambda A=A, B=B, D=D: self.torch.mm(A, B, out=D)  # type: ignore[misc] # noqa: E731
             row = {"SGEMM": self.whole(mm), "SGEMM graph": self.whole(self.graph(mm))}
+            E, F = A.half(), B.half()
+            G = self.torch.empty_like(E)
+            row["three fp16"] = 3 * self.whole(lambda E=E, F=F, G=G: self.torch.mm(E, F, out=G))  # type: ignore[misc]
             for scheme in ("staged", "ootomo", "legemm"):
                 plan = fpemu.gpu.plan(scheme, A, B)
                 ready = plan.prepare(B)
