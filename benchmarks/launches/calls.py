@@ -299,7 +299,7 @@ class Bench:
         return result
 
     def products(self) -> dict[str, Any]:
-        """Return whole times of products, eager and replayed, beside SGEMM and three times an fp16 product of cuBLAS."""
+        """Return whole times of products, eager and replayed, beside SGEMM and three fp16 products of cuBLAS."""
         result = {}
         for n in (512, 1024, 2048, 4096):
             A, B, D = self.draw(n, n, seed=1), self.draw(n, n, seed=2), self.draw(n, n)
