@@ -43,7 +43,7 @@ pd.DataFrame({gpu: {field: getattr(spec, field) for field in fields} for gpu, sp
 
 # %% [markdown]
 # Each row of the table is the complete specification of a unit. `F` and `E0` apply to the truncating arithmetic only.
-# `evidence` is *measured* on that GPU for this project, *replayed* from published recordings, or *claimed* by the
+# `evidence` is *measured* on that GPU for this project, *replayed* from published recordings, or *documented* in the
 # literature.
 #
 # ## One dot product, four results

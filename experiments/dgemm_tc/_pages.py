@@ -19,8 +19,8 @@ from .._rows import Row, listed, runs_by, size_axis
 
 PHI = (0.1, 1.0, 2.0)
 ASSUMPTIONS = [
-    """Tensor cores of the Titan RTX: the Turing row of the catalog (claimed in the literature). Every product of slices
-    is exact there, so that V100 and every later GPU give the same bits.""",
+    """Tensor cores of the Titan RTX: the Turing row of the catalog (documented in the literature). Every product of
+    slices is exact there, so that V100 and every later GPU give the same bits.""",
     """cublasDgemm and cublasSgemm of CUDA 10.2 on a Titan RTX have no known summation order. Three orders take their
     place: one chain of fused multiply-adds in ascending k; OpenBLAS 0.3.31 with its SkylakeX kernel; and the order of
     cuBLAS 13.1 on an H200 for an n x n x n product, tabulated up to n = 2048. For DGEMM this order is one chain, as it

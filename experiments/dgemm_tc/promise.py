@@ -25,7 +25,7 @@ remainder after them, and judges B too. Points: the largest of the seeds; on the
 shown. X: (rand - 0.5)·exp(φ·randn), φ = 1 where not stated, A and B drawn independently; D and G: diagonal, powers of
 two from 2^-40 to 2^40 and from 1 to 2^60. CR mode is correctly rounded on all of them."""
 ASSUMPTIONS = [
-    "Tensor cores of the Titan RTX: the Turing row of the catalog (claimed in the literature).",
+    "Tensor cores of the Titan RTX: the Turing row of the catalog (documented in the literature).",
     "DGEMM is one ascending chain of fp64 FMAs for each element.",
     """DP mode is as accurate as DGEMM on a family if its largest error, relative to the entry and to |A||B|, is at most
     10 times DGEMM's. An error within 2^-53 of the result, or of |A||B|, counts as no larger than DGEMM's.""",

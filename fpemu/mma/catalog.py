@@ -83,7 +83,7 @@ def _fp8_13(
 
 def _via_half(arch: str, shape: str, ab: str, d: str) -> MmaSpec:
     """fp8 through mma.sync on Hopper: issued as half-precision instructions."""
-    known: dict[str, Any] = {"evidence": "claimed", "source": "the rule of an H200; not run"}
+    known: dict[str, Any] = {"evidence": "documented", "source": "the rule of an H200; not run"}
     if arch == "hopper":
         known = {"evidence": "measured", "source": f"{_H200}; machine code: HMMA on unpacked halves"}
     return _row(arch, "mma", shape, ab, d, arithmetic="via-half", F=25, E0=formats.get(d).emin - 7, **known)
@@ -91,7 +91,7 @@ def _via_half(arch: str, shape: str, ab: str, d: str) -> MmaSpec:
 
 def _fp64(arch: str, shape: str) -> MmaSpec:
     """NVIDIA's fp64: a chain of IEEE FMAs that keeps payloads of NaN."""
-    known: dict[str, Any] = {"evidence": "claimed", "source": f"{_MMASIM}; NaN as on an H200"}
+    known: dict[str, Any] = {"evidence": "documented", "source": f"{_MMASIM}; NaN as on an H200"}
     if arch == "hopper":
         known = {"evidence": "measured", "source": f"{_H200}, payloads of NaN included"}
     return _row(arch, "mma", shape, "fp64", "fp64", 1, arithmetic="fma", payloads=True, nan_code=_INVALID, **known)
@@ -111,22 +111,22 @@ def _build() -> list[MmaSpec]:
     both = "m16n8k16 m16n8k8"
     for d in ("fp32", "fp16"):
         rows += _truncated("volta", "mma", "m8n8k4", "fp16", d, 4, 23, "replayed", _V100)
-        rows += _truncated("turing", "mma", "m16n8k8", "fp16", d, 8, 24, "claimed", _FASI)
+        rows += _truncated("turing", "mma", "m16n8k8", "fp16", d, 8, 24, "documented", _FASI)
         rows += _truncated("ampere", "mma", both, "fp16", d, 8, 24, "replayed", _A100)
         rows += _truncated("ada", "mma", both, "fp16", d, 8, 24, "replayed", _ADA)
         rows += _truncated("hopper", "mma", both, "fp16", d, 16, 25, "measured", _H200)
         rows += _truncated("hopper", "wgmma", "m64nNk16", "fp16", d, 16, 25, "measured", _WGMMA)
         rows += _truncated("blackwell", "mma", both, "fp16", d, 16, 25, "replayed", _B200)
-        rows += _truncated("blackwell", "tcgen05", "m128nNk16", "fp16", d, 16, 25, "claimed", _NOT_RUN)
-        rows += _truncated("blackwell-rtx", "mma", both, "fp16", d, 16, 25, "claimed", _NOT_RUN)
+        rows += _truncated("blackwell", "tcgen05", "m128nNk16", "fp16", d, 16, 25, "documented", _NOT_RUN)
+        rows += _truncated("blackwell-rtx", "mma", both, "fp16", d, 16, 25, "documented", _NOT_RUN)
     for ab, shapes, k in (("bf16", both, 16), ("tf32", "m16n8k8 m16n8k4", 8)):
         rows += _truncated("ampere", "mma", shapes, ab, "fp32", k // 2, 24, "replayed", _A100)
         rows += _truncated("ada", "mma", shapes, ab, "fp32", k // 2, 24, "replayed", _ADA)
         rows += _truncated("hopper", "mma", shapes, ab, "fp32", k, 25, "measured", _H200)
         rows += _truncated("hopper", "wgmma", f"m64nNk{k}", ab, "fp32", k, 25, "measured", _WGMMA)
         rows += _truncated("blackwell", "mma", shapes, ab, "fp32", k, 25, "replayed", _B200)
-        rows += _truncated("blackwell", "tcgen05", f"m128nNk{k}", ab, "fp32", k, 25, "claimed", _NOT_RUN)
-        rows += _truncated("blackwell-rtx", "mma", shapes, ab, "fp32", k, 25, "claimed", _NOT_RUN)
+        rows += _truncated("blackwell", "tcgen05", f"m128nNk{k}", ab, "fp32", k, 25, "documented", _NOT_RUN)
+        rows += _truncated("blackwell-rtx", "mma", shapes, ab, "fp32", k, 25, "documented", _NOT_RUN)
     for ab in ("e4m3", "e5m2"):
         for d in ("fp32", "fp16"):
             rows += _fp8_13("ada", "mma", "m16n8k32 m16n8k16", ab, d, 16, "replayed", _ADA)
@@ -135,8 +135,8 @@ def _build() -> list[MmaSpec]:
                 rows += [_via_half(arch, shape, ab, d) for shape in ("m16n8k32", "m16n8k16")]
     for ab in ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"):
         for d in ("fp32", "fp16"):
-            rows += _truncated("blackwell", "tcgen05", "m128nNk32", ab, d, 32, 25, "claimed", _NOT_RUN)
-            rows += _truncated("blackwell-rtx", "mma", "m16n8k32", ab, d, 32, 25, "claimed", _NOT_RUN)
+            rows += _truncated("blackwell", "tcgen05", "m128nNk32", ab, d, 32, 25, "documented", _NOT_RUN)
+            rows += _truncated("blackwell-rtx", "mma", "m16n8k32", ab, d, 32, 25, "documented", _NOT_RUN)
     for arch in ("ampere", "ada", "hopper", "blackwell", "blackwell-rtx"):
         shapes = "m8n8k4 m16n8k16 m16n8k8" if arch in ("hopper", "blackwell") else "m8n8k4"
         rows += [_fp64(arch, shape) for shape in shapes.split()]
@@ -165,7 +165,7 @@ def _amd() -> list[MmaSpec]:
     def row(arch: str, k: int, ab: str, block: int, arithmetic: str, d: str = "fp32") -> MmaSpec:
         known: dict[str, Any] = {
             "nan_code": _AMD_NAN if d == "fp32" else None,
-            "evidence": "claimed",
+            "evidence": "documented",
             "source": _MMASIM,
         }
         return _row(arch, "mfma", f"m16n16k{k}", ab, d, block, arithmetic=arithmetic, final="RNE", **known)
@@ -353,7 +353,7 @@ def spec(
 def _mixed(row: MmaSpec, b: str) -> MmaSpec:
     """Return the row with B in the other fp8 format."""
     source = _MIXED if row.evidence == "measured" else f"the rule of {row.a_format} alone: {row.source}"
-    evidence = "claimed" if row.evidence == "replayed" else row.evidence
+    evidence = "documented" if row.evidence == "replayed" else row.evidence
     name = row.name.replace(str(row.a_format), f"{row.a_format}x{b}")
     return row.replace(b_format=b, name=name, evidence=evidence, source=source)
 

@@ -1,6 +1,6 @@
 """Exact block sums: products and accumulator added exactly, then one rounding to nearest.
 
-Model of CDNA1's fp16 and bf16 instructions (claimed), of the Ascend cube (assumed) and of an ideal tensor core.
+Model of CDNA1's fp16 and bf16 instructions (documented), of the Ascend cube (assumed) and of an ideal tensor core.
 A zero sum follows IEEE: -0 if every term is -0, else +0.
 
 Products of formats of at most 24 bits are exact in float64, and a sum of them is exact wherever no addition leaves an

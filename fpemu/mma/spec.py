@@ -28,7 +28,7 @@ ARITHMETICS: dict[str, str] = {
 EVIDENCE: dict[str, str] = {
     "measured": "outputs of that GPU compared for this project",
     "replayed": "recordings of that GPU published by others, all reproduced",
-    "claimed": "the literature alone",
+    "documented": "the literature alone",
     "assumed": "no bit-level description is public",
     "definition": "follows from the definition of the operation",
     "custom": "made by the user",

@@ -299,7 +299,7 @@ def test_payloads_are_kept_by_fp64_alone_and_lost_with_another_format():
 
 
 def test_the_evidence_of_every_row_is_named():
-    assert {s.evidence for s in mma.catalog.rows()} <= {"measured", "replayed", "claimed", "assumed", "definition"}
+    assert {s.evidence for s in mma.catalog.rows()} <= {"measured", "replayed", "documented", "assumed", "definition"}
     for s in mma.catalog.rows():
         assert s.source
         assert (s.evidence == "measured") == (s.architecture == "hopper")
@@ -307,7 +307,7 @@ def test_the_evidence_of_every_row_is_named():
             assert s.evidence in ("measured", "definition")
             continue
         if s.architecture.startswith("cdna"):
-            assert s.evidence == "claimed"
+            assert s.evidence == "documented"
         if s.architecture == "ascend910a":
             assert s.evidence == "assumed"
     for gpu, architecture in mma.catalog.gpu_names().items():
