@@ -120,6 +120,7 @@ def _advised(target, **more):
 CASES = [*NAMED, *((name, {}, 0) for name in OWN)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [

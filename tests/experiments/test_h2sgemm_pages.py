@@ -270,6 +270,7 @@ def test_the_plane_compares_the_recommended_exponent_with_the_best(best, loss, v
     assert plane.finding(rows)
 
 
+@pytest.mark.slow
 def test_sgemm_by_openblas_and_cublas_is_the_library_module():
     from fpemu import library
 

@@ -45,6 +45,7 @@ def _values(page, rows, name):
     return [measure.value for measure in page.measures(one) if measure.name == name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
 def test_a_small_cell_gives_finite_numbers_and_the_page_stands_on_one_seed(name):
     page = _page(name)

@@ -26,6 +26,8 @@ from tests.batched_on_cpu import Simulated, differing, gpu, hostile, needs_compi
 from tests.gpu.test_gpu_batched import needs_nvrtc
 from tests.gpu.test_gpu_tensorcores_choice import frames
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["gpu"]
 
 MANY = 16

@@ -202,6 +202,7 @@ WIDEST = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options", "widest"), WIDEST)
 def test_no_chosen_tile_is_wider_than_the_widest(name, options, widest):
     s = scheduled(name, options)

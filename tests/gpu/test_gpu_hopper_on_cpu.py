@@ -21,7 +21,7 @@ from fpemu.gpu.runtime import compiler
 from fpemu.mma import KOrder
 from fpemu.schemes import build
 
-pytestmark = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
+pytestmark = [pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here"), pytest.mark.slow]
 GPU = r"""
 #include <sys/mman.h>
 #include <ucontext.h>

@@ -355,6 +355,7 @@ def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape):
             assert (high[i, :, :K][:, ~slow] == parts.high[:, ~slow]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "spare", "kind", "grid", "rounding"),
     [

@@ -98,6 +98,7 @@ if examples(1) > 1:  # more of the kind with a subnormal factor, slower
     HARD.append((MmaSpec("e5m2", "e5m2", "fp16", k=16, block=1, F=35, E0=-39), 24))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "F"),
     [

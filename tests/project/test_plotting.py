@@ -29,6 +29,7 @@ def _drawn(width=plotting.DOUBLE, height=2.6):
     return figure, axes
 
 
+@pytest.mark.slow
 def test_the_same_bytes_every_time():
     (one, _), (two, _) = _drawn(), _drawn()
     assert plotting.png(one) == plotting.png(two)

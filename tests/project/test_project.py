@@ -174,6 +174,7 @@ def _printed(code, *arguments):
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/", env=environment).stdout
 
 
+@pytest.mark.slow
 def test_public_names_are_reachable_after_import_fpemu_alone():
     names = _public_names()
     paths = {path for paths in names for path in paths}

@@ -367,6 +367,7 @@ def test_any_option_over_any_parameter(folder, capsys):
     assert {row["inputs.phi"] for row in rows} == {0.0, 0.5, 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("axis", "column", "values"),
     [("K=16,64", "K", {16, 64}), ("seed=3:5", "seed", {3, 4, 5}), ("M=1:3", "M", {1, 2, 3})],

@@ -27,6 +27,8 @@ from fpemu.sweep.cluster import DaskWorkers
 PAGE = """
 import os, signal
 
+pytestmark = pytest.mark.slow
+
 PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a title", "a caption", []
 
 
