@@ -24,10 +24,10 @@ from fpemu.reproduce import experiments
 from fpemu.sweep import CellError, Grid, Store, cluster, executors, run
 from fpemu.sweep.cluster import DaskWorkers
 
+pytestmark = pytest.mark.slow
+
 PAGE = """
 import os, signal
-
-pytestmark = pytest.mark.slow
 
 PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a title", "a caption", []
 
