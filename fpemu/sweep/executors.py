@@ -284,10 +284,9 @@ class LocalWorkers(Workers):
         pool, self._pool = self._pool, None
         if pool is None:
             return
-        pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - self._others if at_once else ():
             child.terminate()
-        pool.shutdown(wait=True)
+        pool.shutdown(cancel_futures=True)  # the first call of shutdown alone can wait for the pool's thread
 
 
 def share(jobs: int) -> dict[str, str]:

@@ -127,10 +127,9 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
         try:
             yield processes
         except BaseException:
-            running = list(processes._processes.values())
-            processes.shutdown(wait=False, cancel_futures=True)
-            for process in running:
+            for process in list(processes._processes.values()):
                 process.terminate()
+            processes.shutdown(cancel_futures=True)
             raise
 
 
