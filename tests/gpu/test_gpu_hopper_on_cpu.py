@@ -37,7 +37,7 @@ using std::min;
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) int4 { int x, y, z, w; };
 struct Index { int x = 0; };
-struct Meeting { int here = 0; u64 past = 0; u32 told[32]; int any = 0, last = 0; };
+struct Meeting { int here = 0; u64 past = 0; u32 exchanged[32]; int any = 0, last = 0; };
 struct Block { Index index; u8* memory; Meeting all, cluster, named[16], warps[16]; int used = 0; };
 struct Fiber { ucontext_t context; std::vector<u8> stack; Index index; Block* block; bool done = false; };
 struct Barrier { int arrivals, pending; s64 bytes = 0; u32 phase = 0; };
@@ -58,10 +58,10 @@ static void meet(Meeting& m, int all) {
 static Meeting& warp_() { return now->block->warps[threadIdx.x / 32]; }
 template <class T> static T __shfl_xor_sync(u32, T x, int mask) {
   Meeting& w = warp_();
-  memcpy(&w.told[threadIdx.x % 32], &x, 4);
+  memcpy(&w.exchanged[threadIdx.x % 32], &x, 4);
   meet(w, 32);
   T result;
-  memcpy(&result, &w.told[threadIdx.x % 32 ^ mask], 4);
+  memcpy(&result, &w.exchanged[threadIdx.x % 32 ^ mask], 4);
   meet(w, 32);
   return result;
 }

@@ -23,8 +23,8 @@ __all__ = ["computed", "no_copy", "on_gpu", "release", "returned", "too_little"]
 def release() -> None:
     """Release the memory that is kept between calls.
 
-    It may be several times that of the largest operands. A call for which memory is too little does it by itself.
-    Deferred range errors are kept.
+    It may be several times the memory of the largest operands. A call that runs out of memory releases it first and
+    tries again. Deferred range errors are kept.
     """
     with lock:
         find.cache_clear()
