@@ -21,7 +21,7 @@ Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 POLICIES = {
     "raise": "an error that counts the entries whose words overflow, and those that are NaN or infinite",
-    "propagate": "what the hardware would give; NaN and Inf give what SGEMM gives",
+    "propagate": "the result of the hardware, with NaN and Inf of overflows; NaN and Inf in A and B as in SGEMM",
     "scale": "one power of two per matrix brings its largest entry to [2^13, 2^14); undone at the end",
     "scale-rows": "one power of two per row of A and per column of B; undone at the end",
 }
@@ -150,7 +150,7 @@ def prepare(X: Array, name: str, rules: Sequence[Word], on_range: str, scaling: 
     if not finite.all():
         if on_range == OverflowPolicy.RAISE:
             raise InputError(
-                f"{name}: NaN or infinite: {entries(~finite, X)}; on_range='propagate' gives what SGEMM gives"
+                f"{name}: NaN or infinite: {entries(~finite, X)}; on_range='propagate' returns the NaN and Inf of SGEMM"
             )
         special = np.asarray(~finite.all(axis=-1 if name == "A" else -2))
         X = np.where(finite, X, np.float32(0))
@@ -180,7 +180,7 @@ def _overflow(name: str, word: Word, over: Array, X: Array, on_range: str, schem
     part = f"the {word.format} part {word.name}" + (f" (times 2^{word.exponent})" if word.exponent else "")
     cures = [] if first else ["a smaller residual scale keeps it in range"]
     cures += ["on_range='scale' scales the matrices by powers of two"] if on_range == "raise" else []
-    cures += ["on_range='propagate' gives what the hardware would"]
+    cures += ["on_range='propagate' returns the result of the hardware"]
     return f"{name}: {part} of {scheme} overflows: {entries(over, X)}; {', '.join(cures)}"
 
 

@@ -253,7 +253,7 @@ def format_split(x: Any, scheme: str | Scheme | None = None, **options: Any) -> 
     for row in table.rows[:-1]:
         text.append(f"lost after {row.part}: {row.error!r}")
     text.append(
-        f"lost in all: {table.error!r} absolute, {table.relative_error:.3g} relative, {table.ulps:.6g} ulp of fp32; "
+        f"total error: {table.error!r} absolute, {table.relative_error:.3g} relative, {table.ulps:.6g} ulp of fp32; "
         f"{table.bits_kept} of 24 bits kept"
     )
     return "\n".join([title, *text])
