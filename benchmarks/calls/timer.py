@@ -1,0 +1,70 @@
+"""The timer of whole calls: the calls of a case alternate, so that all of them see the same clocks and temperature."""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks import timing
+
+Call = Callable[[], object]
+Row = dict[str, Any]
+HOST, WHOLE = 15, 7
+"""Repetitions of a host time, and of a time until the GPU has finished."""
+CALLS, LONGEST = 50, 0.03
+"""Calls of a repetition, and the seconds from which on a repetition has fewer of them, but at least three."""
+
+
+class Timer:
+    """PyTorch on the GPU: operands, CUDA graphs, and times of calls.
+
+    Parameters
+    ----------
+    torch : module, optional
+        Replacement of PyTorch, for tests.
+    """
+
+    def __init__(self, torch: Any = None) -> None:
+        self.torch = torch or importlib.import_module("torch")
+        self.torch.backends.cuda.matmul.allow_tf32 = False
+
+    def draw(self, *shape: int, dtype: str = "float32") -> Any:
+        """Return a normally distributed tensor on the GPU."""
+        return self.torch.randn(*shape, dtype=getattr(self.torch, dtype), device="cuda")
+
+    def graph(self, call: Call) -> Call:
+        """Return the replay of a call that is captured in a CUDA graph after three eager calls."""
+        for _ in range(3):
+            call()
+        self.torch.cuda.synchronize()
+        graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(graph):
+            call()
+        replay: Call = graph.replay
+        return replay
+
+    def host(self, calls: Mapping[str, Call]) -> Row:
+        """Return the host time of each call in microseconds: calls are queued without waiting for the GPU."""
+        return self._median(calls, HOST, wait=False)
+
+    def whole(self, calls: Mapping[str, Call]) -> Row:
+        """Return the time of each call in microseconds, until the GPU has finished the last call of a repetition."""
+        return self._median(calls, WHOLE, wait=True)
+
+    def whole_and_replayed(self, calls: Mapping[str, Call]) -> Row:
+        """Return the times of each call and, named with " graph", of its replay from a CUDA graph."""
+        return self.whole(dict(calls) | {f"{name} graph": self.graph(call) for name, call in calls.items()})
+
+    def _median(self, calls: Mapping[str, Call], repetitions: int, *, wait: bool) -> Row:
+        synchronize = self.torch.cuda.synchronize
+        counts, samples = {}, {}
+        for name, call in calls.items():
+            timing.wall(call, 3, synchronize=synchronize)  # compiles and records
+            each = timing.wall(call, 3, synchronize=synchronize, wait=True)
+            counts[name], samples[name] = max(3, min(CALLS, int(LONGEST / each))), list[float]()
+        for _ in range(repetitions):
+            for name, call in calls.items():
+                samples[name].append(timing.wall(call, counts[name], synchronize=synchronize, wait=wait))
+        return {name: round(1e6 * statistics.median(times), 2) for name, times in samples.items()}
