@@ -56,24 +56,40 @@ def tall(timer: Timer) -> Row:
     )
 
 
-# --- fpemu.torch, 64×64×64 with new results
-def operators(timer: Timer) -> Row:
-    """Measure the operators of `fpemu.torch` beside the functions of `fpemu.gpu`, and a routed product."""
+# --- fpemu.torch: new results, and 64×64×64 if no other shape is stated
+def gemm(timer: Timer) -> Row:
+    """Measure a product by the function, by the operator, and by a routed ``A @ B``."""
     A, B = timer.draw(64, 64), timer.draw(64, 64)
-    a, b = (timer.draw(16, 16, 16, dtype="float16") for _ in range(2))
     calls: dict[str, Call] = {
         "torch.mm": partial(timer.torch.mm, A, B),
         "fpemu.gpu.gemm": partial(fpemu.gpu.gemm, A, B, scheme="staged"),
         "fpemu.torch.gemm": partial(fpemu.torch.gemm, A, B, scheme="staged"),
-        "torch.bmm": partial(timer.torch.bmm, a, b),
-        "fpemu.gpu.batched.hgemm": partial(fpemu.gpu.batched.hgemm, a, b),
-        "fpemu.torch.hgemm": partial(fpemu.torch.hgemm, a, b),
-        "fpemu.gpu.tallskinny.multiply": partial(fpemu.gpu.tallskinny.multiply, A, B),
-        "fpemu.torch.multiply": partial(fpemu.torch.multiply, A, B),
     }
     row = timer.host(calls)
     with fpemu.torch.matmul("staged"):
         return row | timer.host({"A @ B within fpemu.torch.matmul": lambda: A @ B})
+
+
+def hgemm(timer: Timer) -> Row:
+    """Measure 16 products 16×16×16 in fp16 by the function and by the operator."""
+    A, B = (timer.draw(16, 16, 16, dtype="float16") for _ in range(2))
+    functions = {
+        "torch.bmm": timer.torch.bmm,
+        "fpemu.gpu.batched.hgemm": fpemu.gpu.batched.hgemm,
+        "fpemu.torch.hgemm": fpemu.torch.hgemm,
+    }
+    return timer.host({name: partial(function, A, B) for name, function in functions.items()})
+
+
+def multiply(timer: Timer) -> Row:
+    """Measure a product 512×32×4 by the function and by the operator."""
+    A, B = timer.draw(512, 32), timer.draw(32, 4)
+    functions = {
+        "torch.mm": timer.torch.mm,
+        "fpemu.gpu.tallskinny.multiply": fpemu.gpu.tallskinny.multiply,
+        "fpemu.torch.multiply": fpemu.torch.multiply,
+    }
+    return timer.host({name: partial(function, A, B) for name, function in functions.items()})
 
 
 def gradients(timer: Timer) -> Row:

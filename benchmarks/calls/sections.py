@@ -64,9 +64,9 @@ SECTIONS = {
     "long_sums": Section(10, {f"{M}x{N}x{K}": partial(products.long_sum, M=M, N=N, K=K) for M, N, K in LONG_SUMS}),
     "ozaki2": Section(10, {str(n): partial(products.ozaki2, n=n) for n in (8192, 4096, 1024)}),
     "split": Section(10, {str(n): partial(products.split, n=n) for n in (512, 1024, 2048, 4096)}),
-    "torch": Section(
+    "operators": Section(
         30,
-        {"operators": host.operators, "gradients": host.gradients}
+        {"gemm": host.gemm, "hgemm": host.hgemm, "multiply": host.multiply, "gradients": host.gradients}
         | {f"compiled, {mode}": partial(host.compiled, mode=mode) for mode in ("default", "reduce-overhead")},
         on_host=True,
     ),

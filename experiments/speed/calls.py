@@ -1,4 +1,4 @@
-"""Whole calls on torch tensors of one GPU: host time, small products, batches, tall and skinny products."""
+"""Whole calls on torch tensors of one GPU: host time, batches, long sums, sustained, and tall and skinny products."""
 
 from __future__ import annotations
 
@@ -27,16 +27,39 @@ WAYS = {
 }
 """Ways to call: ``fpemu.gpu.gemm``, a plan of ``fpemu.gpu.plan``, and a CUDA graph of the call."""
 SCHEMES = ("staged", "ootomo", "legemm", "bf16x9")
+SUSTAINED = {
+    "staged": WAYS["eager"],
+    "staged, balanced": Series("balanced split", plotting.GREEN, "D"),
+    "staged, Strassen": Series("Strassen's algorithm, one level", plotting.YELLOW, "X"),
+}
+SECTIONS = {
+    "host": "host time",
+    "batches": "batches",
+    "products": "products",
+    "sustained": "sustained products",
+    "long_sums": "long sums",
+    "tall": "tall and skinny products",
+    "ozaki2": "Ozaki scheme II",
+    "split": "split alone",
+    "operators": "operators of fpemu.torch",
+}
+"""Sections of the record, in words."""
+LIBRARY = ("torch.mm(out=)", "torch.bmm(out=)", "SGEMM", "DGEMM", "bmm", "torch.mm", "torch.bmm", "three fp16", "both")
+"""Calls to which the other calls of a case are compared: the first of them that the case has."""
 GOALS = {"eager": 1.0, "plan": 0.6}
 """Goals for the host time relative to torch.mm(out=)."""
 SIZES = {512: 1.2, 1024: 1.8, 2048: 4.0}
 """Goals for the speed of a staged call relative to SGEMM."""
 CAPTION = """(a) Host time per call of 512×512×512 relative to torch.mm(out=). (b) Speed of fp16 batches of n×n×n
-relative to torch.bmm. (c) Speed of products n×n×n relative to torch.mm in fp32, split included."""
+relative to torch.bmm. (c) Speed of products n×n×n relative to torch.mm in fp32, split included. (d) Sustained speed of
+products n×n×n relative to three fp16 products of cuBLAS, split included. (e) Speed of products M×N×K with a large K
+relative to torch.mm in fp32. (f) Speed relative to torch.mm of tall and skinny products m×k×n and of the Ozaki scheme
+II in fp64."""
 ASSUMPTIONS = [
     """Operands are torch tensors on the GPU, and the result is written to a given tensor. Host time: the median over 15
     repetitions of 50 calls that are queued without waiting. Time per call: the median over 7 repetitions, from the
-    first of 50 calls to the end of the last one on the GPU.""",
+    first of 3 to 50 calls to the end of the last one on the GPU. Sustained speed: the median of the second half of a
+    run of 0.8 s without a pause.""",
     """One GPU, one driver and one processor: ratios of times measured in one run can be compared, microseconds
     cannot.""",
 ]
@@ -47,70 +70,128 @@ def _path() -> Path:
 
 
 @functools.cache
-def _record() -> tuple[str, dict[str, Any]]:
-    """The digest and the content of the record of ``python -m benchmarks.launches.calls``."""
+def _record() -> tuple[str, dict[str, dict[str, Row]]]:
+    """The digest of the record of ``python -m benchmarks.calls``, and its rows by section and case."""
     data = _path().read_bytes()
-    return hashlib.sha256(data).hexdigest()[:12], json.loads(data)
+    record = json.loads(data)
+    if "about" not in record:  # of an earlier benchmark: one time of torch.mm, and all products in one section
+        base = {LIBRARY[0]: record["host"][LIBRARY[0]]}
+        record["host"] = {name: base | row for name, row in record["host"].items() if isinstance(row, dict)}
+        tall = {name: row for name, row in record["products"].items() if "multiply" in row}
+        record["tall"] = {name: {"torch.mm": row["SGEMM"], "multiply": row["multiply"]} for name, row in tall.items()}
+        record["products"] = {name: row for name, row in record["products"].items() if name not in tall}
+    return hashlib.sha256(data).hexdigest()[:12], {name: record[name] for name in SECTIONS if name in record}
 
 
 @listed
 def cells(size: str) -> Iterator[Row]:
     digest, record = _record()
-    for scheme in SCHEMES:
-        for way in WAYS:
-            yield {"kind": "host", "case": scheme, "way": way, "record": digest}
-    for kind in ("batches", "products"):
-        for case, times in record[kind].items():
-            for way in times:
-                yield {"kind": kind, "case": case, "way": way, "record": digest}
+    for kind, cases in record.items():
+        for case, row in cases.items():
+            for way, value in row.items():
+                if way != "error" and not isinstance(value, list):
+                    yield {"kind": kind, "case": case, "way": way, "record": digest}
 
 
 def evaluate(cell: Row) -> dict[str, float]:
-    """Return the time per call in microseconds, and the speed or host time relative to the library's call."""
-    _, record = _record()
-    times = record[cell["kind"]][cell["case"]]
-    if cell["kind"] == "host":
-        return {"time_us": times[cell["way"]], "ratio": times[cell["way"]] / record["host"]["torch.mm(out=)"]}
-    library = "bmm" if cell["kind"] == "batches" else "SGEMM"
-    graph = " graph" if cell["way"].endswith(" graph") and f"{library} graph" in times else ""
-    base = times.get(library + graph)
-    return {"time_us": times[cell["way"]]} | ({} if base is None else {"ratio": base / times[cell["way"]]})
+    """Return the time per call in microseconds, and the speed, or host time, relative to the library's call.
+
+    Sustained calls have the first time, the watts and the MHz too. "split" has the part of a call's time.
+    """
+    row, way = _record()[1][cell["kind"]][cell["case"]], cell["way"]
+    times = {name: 1e6 * x["sustained_s"] if isinstance(x, dict) else x for name, x in row.items()}
+    library = next((name for name in LIBRARY if name in times), "")
+    like = next((end for end in (" graph", " and backward") if way.endswith(end) and library + end in times), "")
+    numbers = {"time_us": times[way]}
+    if library:
+        ratio = times[way] / times[library + like]
+        numbers["ratio"] = ratio if cell["kind"] in ("host", "operators", "split") else 1 / ratio
+    if isinstance(row[way], dict):
+        numbers["first_us"] = 1e6 * row[way]["first_s"]
+        numbers |= {name: row[way][name] for name in ("power_W", "clock_MHz") if name in row[way]}
+    return numbers
 
 
 def _host(rows: list[Row], way: str) -> list[float]:
-    return [row["ratio"] for row in rows if row["kind"] == "host" and row["way"] == way]
+    return [
+        row["ratio"]
+        for name in SCHEMES
+        for row in rows
+        if (row["kind"], row["case"], row["way"]) == ("host", name, way)
+    ]
+
+
+def _cases(rows: list[Row], kind: str, way: str) -> dict[str, float]:
+    """The ratios of a way to call by the name of the case."""
+    selected = [row for row in rows if row["kind"] == kind and row["way"] == way]
+    return {row["case"]: row["ratio"] for row in selected if "ratio" in row}
 
 
 def _line(rows: list[Row], kind: str, way: str) -> dict[int, float]:
     """The ratios of a way to call by n; batches are named "n x count"."""
-    selected = [row for row in rows if row["kind"] == kind and row["way"] == way and "ratio" in row]
-    sizes = {row["case"].split(" x ")[0]: row["ratio"] for row in selected}
-    return {int(n): ratio for n, ratio in sizes.items() if n.isdigit()}
+    sizes = {case.split(" x ")[0]: ratio for case, ratio in _cases(rows, kind, way).items()}
+    return {int(n): ratio for n, ratio in sorted(sizes.items(), key=lambda item: item[0].zfill(6)) if n.isdigit()}
+
+
+def _bars(axis: Any, bars: dict[str, dict[str, float]], series: dict[str, Series]) -> None:
+    """Draw horizontal bars of cases, one per way to call, the first case at the top."""
+    cases = list(dict.fromkeys(case for of in bars.values() for case in of))
+    for i, (way, of) in enumerate(bars.items()):
+        width = 0.7 / len(bars)
+        places = [cases.index(case) + width * (i - (len(bars) - 1) / 2) for case in of]
+        axis.barh(places, of.values(), width, color=series[way].color, label="_" + series[way].label)
+    axis.set_yticks(range(len(cases)), [case.replace(" float", " fp") for case in cases], fontsize=6.5)
+    axis.invert_yaxis()
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=2.9, share_y=False)
-    host, batches, products = axes[0]
+    figure, _ = plotting.figure(3, 2, height=4.9)
+    figure.clear()  # the panels of a column have no common x axis
+    axes = figure.subplots(2, 3)
+    (host, batches, products), (late, sums, narrow) = axes
     for i, (way, series) in enumerate(WAYS.items()):
         places = [x + 0.25 * (i - 1) for x in range(len(SCHEMES))]
         host.bar(places, _host(rows, way), 0.22, color=series.color, label=series.label)
     host.set_xticks(range(len(SCHEMES)), SCHEMES)
-    host.set_ylabel("host time / torch.mm")
+    graph = WAYS["replayed"]
     for axis, kind, lines in (
-        (batches, "batches", {"fpemu": WAYS["eager"], "fpemu graph": WAYS["replayed"]}),
-        (products, "products", {"staged": WAYS["eager"], "staged graph": WAYS["replayed"]}),
+        (batches, "batches", {"fpemu": WAYS["eager"], "fpemu graph": graph}),
+        (products, "products", {"staged": WAYS["eager"], "staged graph": graph}),
+        (late, "sustained", SUSTAINED),
     ):
+        ticks: set[int] = set()
         for way, series in lines.items():
             line = _line(rows, kind, way)
-            axis.plot(line.keys(), line.values(), **series.line(label="_" + series.label))
-        size_axis(axis, [n for n in line if n & (n - 1) == 0])
+            if line:
+                label = "_" * (series in WAYS.values()) + series.label
+                axis.plot(line.keys(), line.values(), **series.line(label=label))
+            ticks |= {n for n in line if n & (n - 1) == 0}
+        size_axis(axis, sorted(ticks))
         axis.set_xlabel("$n$")
     plain_ticks(batches)
+    _bars(
+        sums,
+        {way: _cases(rows, "long_sums", way) for way in ("staged", "staged graph")},
+        {"staged": WAYS["eager"], "staged graph": graph},
+    )
+    scaled = {way: _cases(rows, "ozaki2", way) for way in ("fast", "accurate")}
+    errorfree = {f"Ozaki II {way}, {n}": ratio for way, of in scaled.items() for n, ratio in of.items() if n == "8192"}
+    _bars(narrow, {"multiply": _cases(rows, "tall", "multiply") | errorfree}, {"multiply": WAYS["eager"]})
+    host.set_ylabel("host time / torch.mm")
     batches.set_ylabel("speed / torch.bmm")
     products.set_ylabel("speed / SGEMM")
-    for axis in axes[0]:
-        axis.axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
-    plotting.panel_titles(axes, ["host time of a call", "fp16 batches", "staged accumulation"])
+    late.set_ylabel("speed / three fp16 calls")
+    sums.set_xlabel("speed / SGEMM")
+    narrow.set_xlabel("speed / cuBLAS")
+    for axis, kind in zip(axes.flat, ("host", "batches", "products", "sustained", "long_sums", "tall"), strict=True):
+        if any(row["kind"] == kind for row in rows):
+            line = axis.axvline if axis in (sums, narrow) else axis.axhline
+            line(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
+        else:
+            axis.set(xticks=[], yticks=[])
+            axis.text(0.5, 0.5, "not measured", transform=axis.transAxes, ha="center")
+    titles = ["host time of a call", "fp16 batches", "staged accumulation", "sustained", "long sums", "tall and skinny"]
+    plotting.panel_titles(axes, titles)
     legend(figure, axes, 3)
     return figure
 
@@ -127,10 +208,25 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 
 
 def finding(rows: list[Row]) -> str:
-    others = {row["case"]: row["ratio"] for row in rows if row["kind"] == "products" and row["way"] == "multiply"}
+    late = {series.label: _line(rows, "sustained", way) for way, series in SUSTAINED.items()}
+    long_sums, tall = _cases(rows, "long_sums", "staged"), _cases(rows, "tall", "multiply")
+    errorfree = {way: _line(rows, "ozaki2", way) for way in ("fast", "accurate")}
+    split = _line(rows, "split", "split")
+    missing = [name for kind, name in SECTIONS.items() if not any(row["kind"] == kind for row in rows)]
     return paragraph(
         ("host time / torch.mm", {f"{series.label}:": _host(rows, way) for way, series in WAYS.items()}),
         ("speed / torch.bmm", {f"n = {n}:": x for n, x in _line(rows, "batches", "fpemu").items()}),
         ("speed / SGEMM, staged", {f"n = {n}:": x for n, x in _line(rows, "products", "staged").items()}),
-        ("tall and skinny, speed / cuBLAS", {f"{case}:": ratio for case, ratio in others.items()}),
+        (
+            "sustained speed / three fp16 calls",
+            {f"{label}, n = {n}:": x for label, line in late.items() for n, x in line.items()},
+        ),
+        ("long sums, speed / SGEMM", {f"{case}:": ratio for case, ratio in long_sums.items()}),
+        ("tall and skinny, speed / cuBLAS", {f"{case}:": ratio for case, ratio in tall.items()}),
+        (
+            "Ozaki scheme II, speed / DGEMM",
+            {f"{way}, n = {n}:": x for way, line in errorfree.items() for n, x in line.items()},
+        ),
+        ("time of the split / time of split and product", {f"n = {n}:": x for n, x in split.items()}, ".2g"),
+        ("not measured", ", ".join(missing)),
     )

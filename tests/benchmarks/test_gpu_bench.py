@@ -143,7 +143,7 @@ def test_rows_are_measured_once_the_most_important_first():
 def test_every_page_of_speed_has_rows():
     pages = {name for name in experiments.names() if experiments.load(name).kind == "G"}
     assert pages
-    assert pages - {"speed/calls"} <= set(suite.figures())  # whole calls: benchmarks.launches.calls measures them
+    assert pages - {"speed/calls"} <= set(suite.figures())  # whole calls: benchmarks.calls measures them
 
 
 def test_a_row_that_two_figures_show_is_measured_with_the_more_careful_rules():
