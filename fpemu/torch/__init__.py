@@ -26,8 +26,8 @@ class _Missing:
 
 
 _installed = importlib.util.find_spec("torch") is not None
-_operators, _routing = (
-    importlib.import_module(f"fpemu.torch.{name}") if _installed else _Missing() for name in ("operators", "routing")
+_calls, _routing = (
+    importlib.import_module(f"fpemu.torch.{name}") if _installed else _Missing() for name in ("calls", "routing")
 )
 
 
@@ -82,7 +82,9 @@ def gemm(
     scheme with the same options. A gradient that is summed over batch axes, because they were broadcast, is one product
     whose sums run over these axes too, the axes before the rows or columns. PyTorch sums dC over such axes.
     """
-    return _operators.gemm(A, B, C, scheme, alpha, beta, {"on_range": on_range, **options})
+    if on_range is not None:
+        options["on_range"] = on_range
+    return _calls.gemm(A, B, C, scheme, alpha, beta, options)
 
 
 def hgemm(
@@ -137,7 +139,7 @@ def hgemm(
     Gradients are products with the same options, and sums over broadcast batch axes are part of them, as in `gemm`.
     """
     options = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel, "hardware": hardware}
-    return _operators.batched(A, B, C, alpha, beta, None, options)
+    return _calls.batched(A, B, C, alpha, beta, None, options)
 
 
 def hcgemm(
@@ -198,7 +200,7 @@ def hcgemm(
     """
     options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
     options |= {"hardware": hardware, "products": products, "algorithm": algorithm}
-    return _operators.batched(A, B, C, alpha, beta, layout, options)
+    return _calls.batched(A, B, C, alpha, beta, layout, options)
 
 
 def multiply(A: Any, B: Any) -> Any:
@@ -224,7 +226,7 @@ def multiply(A: Any, B: Any) -> Any:
     GpuError
         As `fpemu.gpu.tallskinny.multiply`.
     """
-    return _operators.multiply(A, B)
+    return _calls.multiply(A, B)
 
 
 def matmul(scheme: Any, *, on_range: str | None = None, **options: Any) -> Any:

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from fpemu.torch import operators
+from fpemu.torch import calls
+from fpemu.torch.options import dtype, request
 
 
 class Routing(TorchFunctionMode):
@@ -18,8 +19,8 @@ class Routing(TorchFunctionMode):
 
     def __init__(self, scheme: Any, options: dict[str, Any]) -> None:
         super().__init__()
-        self.scheme, self.options = operators.request(scheme, options)
-        self.dtype = operators.dtype(self.scheme, self.options)
+        self.scheme, self.options = request(scheme, options)
+        self.dtype = dtype(self.scheme, self.options)
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -41,7 +42,7 @@ class Routing(TorchFunctionMode):
 
     def product(self, A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
         """alpha · A B + beta · C by the scheme."""
-        return operators.product(A, B, C, self.scheme, alpha, beta, self.options)
+        return calls.product(A, B, C, self.scheme, alpha, beta, self.options)
 
 
 # Each route takes the arguments of its function, and returns None for a call that is not routed.
