@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import statistics
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from benchmarks import timing
@@ -22,12 +24,12 @@ class Timer:
 
     Parameters
     ----------
-    torch : module, optional
-        Replacement of PyTorch, for tests.
+    torch, now : optional
+        Replacements of PyTorch and of the clock, for tests.
     """
 
-    def __init__(self, torch: Any = None) -> None:
-        self.torch = torch or importlib.import_module("torch")
+    def __init__(self, torch: Any = None, now: Callable[[], float] = time.perf_counter) -> None:
+        self.torch, self._now = torch or importlib.import_module("torch"), now
         self.torch.backends.cuda.matmul.allow_tf32 = False
 
     def draw(self, *shape: int, dtype: str = "float32") -> Any:
@@ -58,13 +60,13 @@ class Timer:
         return self.whole(dict(calls) | {f"{name} graph": self.graph(call) for name, call in calls.items()})
 
     def _median(self, calls: Mapping[str, Call], repetitions: int, *, wait: bool) -> Row:
-        synchronize = self.torch.cuda.synchronize
+        wall = partial(timing.wall, synchronize=self.torch.cuda.synchronize, now=self._now)
         counts, samples = {}, {}
         for name, call in calls.items():
-            timing.wall(call, 3, synchronize=synchronize)  # compiles and records
-            each = timing.wall(call, 3, synchronize=synchronize, wait=True)
+            wall(call, 3)  # compiles and records
+            each = wall(call, 3, wait=True)
             counts[name], samples[name] = max(3, min(CALLS, int(LONGEST / each))), list[float]()
         for _ in range(repetitions):
             for name, call in calls.items():
-                samples[name].append(timing.wall(call, counts[name], synchronize=synchronize, wait=wait))
+                samples[name].append(wall(call, counts[name], wait=wait))
         return {name: round(1e6 * statistics.median(times), 2) for name, times in samples.items()}

@@ -1,0 +1,251 @@
+"""The benchmark of whole calls without a GPU: its timer, its record, and its cases on the simulated driver."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import fpemu
+from benchmarks.calls import __main__ as command
+from benchmarks.calls import host, products, run
+from benchmarks.calls.sections import SECTIONS, Section
+from benchmarks.calls.timer import CALLS, HOST, LONGEST, WHOLE, Timer
+from experiments.speed import calls as page
+from fpemu import InputError
+from fpemu.gpu.runtime import device
+from tests.gpu.test_calls import gpu, simulated
+from tests.simulated_driver import Tensor
+
+__all__ = ["gpu"]
+HEAD = {"gpu": "NVIDIA H200", "torch": "2.11.0", "date": "2026-01-02", "code": "0123456789ab"}
+
+
+class Machine:
+    """A GPU that works through its queue, and a host that needs time for each call."""
+
+    def __init__(self, empty_cache=lambda: None):
+        self.time = self.free = 0.0
+        self.log = []
+        cuda = SimpleNamespace(synchronize=self.synchronize, empty_cache=empty_cache)
+        backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=True)))
+        self.torch = SimpleNamespace(cuda=cuda, backends=backends)
+        self.timer = Timer(self.torch, lambda: self.time)
+
+    def synchronize(self):
+        self.time = max(self.time, self.free)
+
+    def call(self, name, on_host, on_gpu):
+        def queue():
+            self.log.append(name)
+            self.time += on_host
+            self.free = max(self.free, self.time) + on_gpu
+
+        return queue
+
+
+def test_host_times_exclude_the_gpu_and_whole_times_include_it():
+    machine = Machine()
+    calls = {"short": machine.call("short", 2e-6, 50e-6), "long": machine.call("long", 5e-6, 20e-3)}
+    assert machine.timer.host(calls) == {"short": 2.0, "long": 5.0}
+    whole = machine.timer.whole(calls)
+    assert whole["short"] == pytest.approx(50, rel=1e-2)
+    assert whole["long"] == pytest.approx(20e3, rel=1e-2)
+    assert machine.torch.backends.cuda.matmul.allow_tf32 is False
+
+
+@pytest.mark.parametrize(("kind", "repetitions"), [("host", HOST), ("whole", WHOLE)])
+def test_the_calls_of_a_case_alternate_and_long_ones_are_fewer(kind, repetitions):
+    machine = Machine()
+    getattr(machine.timer, kind)({"a": machine.call("a", 1e-6, 1e-5), "b": machine.call("b", 1e-6, LONGEST / 7)})
+    first = ["a"] * 6 + ["b"] * 6
+    assert machine.log == first + repetitions * (["a"] * CALLS + ["b"] * 6)
+
+
+# --- the record
+@pytest.fixture
+def machine(monkeypatch):
+    monkeypatch.setattr(run, "Watch", lambda: SimpleNamespace(stop=lambda: None))
+    return Machine()
+
+
+def section(machine, seconds, **cases):
+    """Cases that take some seconds, or raise."""
+
+    def row(value):
+        def measure(timer):
+            if isinstance(value, BaseException):
+                raise value
+            machine.time += value
+            return {"call": value}
+
+        return measure
+
+    return Section(seconds, {name: row(value) for name, value in cases.items()})
+
+
+def measure(machine, file, sections, record=None, **more):
+    record = run.new(HEAD) if record is None else record
+    given = {"seconds": 100.0, "report": lambda text: None, "now": lambda: machine.time} | more
+    run.measure(sections, machine.timer, record, file, HEAD, **given)
+    return json.loads(file.read_text())
+
+
+def test_every_case_is_saved_as_it_completes_and_failures_have_their_traceback(machine, tmp_path):
+    file, saved = tmp_path / "calls.json", []
+    sections = {"x": section(machine, 50, a=1.0, b=ValueError("no kernel"), c=2.0), "y": section(machine, 50, d=3.0)}
+    record = measure(machine, file, sections, report=lambda text: saved.append(json.loads(file.read_text())))
+    assert [list(content.get("x", {})) for content in saved] == [["a"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c"]]
+    assert record["x"]["c"] == {"call": 2.0}
+    assert record["x"]["b"]["error"].endswith("ValueError: no kernel\n")
+    assert record["about"]["x"] == {"date": "2026-01-02", "code": "0123456789ab", "seconds": 3.0}
+    assert record["gpu"] == "NVIDIA H200"
+    assert "date" not in record
+
+
+def test_no_case_begins_after_the_limit_of_its_section_or_of_the_run(machine, tmp_path):
+    sections = {"x": section(machine, 5, a=4.0, b=4.0, c=1.0), "y": section(machine, 50, d=9.0, e=1.0)}
+    record = measure(machine, tmp_path / "calls.json", sections, seconds=15.0)
+    assert list(record["x"]) == ["a", "b"]
+    assert record["about"]["x"]["not measured"] == ["c"]
+    assert list(record["y"]) == ["d"]
+    assert record["about"]["y"]["not measured"] == ["e"]
+
+
+def test_an_interrupted_run_leaves_the_finished_cases(machine, tmp_path):
+    file = tmp_path / "calls.json"
+    with pytest.raises(KeyboardInterrupt):
+        measure(machine, file, {"x": section(machine, 50, a=1.0, b=KeyboardInterrupt())})
+    assert json.loads(file.read_text())["x"] == {"a": {"call": 1.0}}
+
+
+def test_other_sections_stay_and_another_gpu_is_refused(machine, tmp_path):
+    file = tmp_path / "calls.json"
+    measure(machine, file, {"x": section(machine, 50, a=1.0), "y": section(machine, 50, b=1.0)})
+    later = HEAD | {"date": "2026-03-04", "code": "ba9876543210"}
+    record = measure(machine, file, {"y": section(machine, 50, b=2.0)}, run.resume(file, later))
+    assert (record["x"], record["y"]) == ({"a": {"call": 1.0}}, {"b": {"call": 2.0}})
+    with pytest.raises(InputError, match=r"was measured with torch 2\.11\.0, now 2\.12\.0: give another file"):
+        run.resume(file, HEAD | {"torch": "2.12.0"})
+    assert run.resume(tmp_path / "new.json", HEAD) == run.new(HEAD)
+
+
+def test_the_command_names_what_is_wrong(capsys, monkeypatch):
+    assert command.main(["--sections", "host,batched"]) == 2
+    assert "unknown section 'batched': did you mean 'batches'?" in capsys.readouterr().err
+    monkeypatch.setattr(device, "missing", lambda: "no NVIDIA GPU is usable here (according to a test)")
+    assert command.main([]) == 1
+    assert capsys.readouterr().err == "error: no NVIDIA GPU is usable here (according to a test)\n"
+
+
+# --- the sections
+def test_the_sections_fit_into_the_limit_and_the_figure_names_them_all():
+    assert sum(section.seconds for section in SECTIONS.values()) <= 150
+    assert set(SECTIONS) == set(page.SECTIONS)
+    assert not set(SECTIONS) & {"gpu", "arch", "driver", "torch", "python", "about"}
+
+
+@pytest.fixture
+def timer(gpu, monkeypatch):
+    """A timer that makes each call twice, on the simulated driver; the row has the number of its kernels."""
+    torch = sys.modules["torch"]
+
+    def product(A, B, out=None):
+        shape = (*A.shape[:-1], B.shape[-1])
+        assert A.shape[-1] == B.shape[-2]
+        assert out is None or out.shape == shape
+        return out
+
+    torch.mm = torch.bmm = product
+    torch.empty_like = lambda A: Tensor(np.zeros_like(A._array), "cuda")
+    torch.backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=True)))
+    monkeypatch.setattr(Tensor, "half", lambda A: Tensor(A._array.astype(np.float16), "cuda"), raising=False)
+    result = Timer(torch)
+
+    def row(calls):
+        counts = {}
+        for name, call in calls.items():
+            call()
+            gpu.launched.clear()
+            call()
+            counts[name] = len(gpu.launched)
+        return counts
+
+    for name in ("host", "whole", "whole_and_replayed"):
+        monkeypatch.setattr(result, name, row)
+    monkeypatch.setattr(result, "graph", lambda call: call)
+    return result
+
+
+@simulated
+def test_every_call_of_a_case_launches_kernels(timer):
+    rows = {
+        "torch.mm(out=)": host.product(timer, "sgemm"),
+        "torch.bmm(out=)": host.batch(timer),
+        "bmm": products.batch(timer, n=8, count=5),
+        "SGEMM": products.long_sum(timer, M=64, N=32, K=2048),
+        "torch.mm": products.tall(timer, m=300, k=32, n=4, dtype="float64"),
+        "torch.mm(out=) of a tall and skinny product": host.tall(timer),
+    }
+    for library, row in rows.items():
+        libraries = {name for name in row if name.startswith(library.split(" of ")[0])}
+        assert libraries
+        assert all((count == 0) == (name in libraries) for name, count in row.items()), row
+        assert next(iter(row)) in page.LIBRARY
+
+
+@simulated
+def test_products_by_three_schemes_with_prepared_operands(timer):
+    row = products.square(timer, n=64)
+    assert list(row)[:2] == ["SGEMM", "three fp16"]
+    assert all(row[name] >= 2 for name in ("staged", "ootomo", "legemm"))
+    assert set(row) == {"SGEMM", "three fp16"} | {
+        f"{s}{p}" for s in ("staged", "ootomo", "legemm") for p in ("", " prepared")
+    }
+
+
+@simulated
+def test_sustained_calls_and_the_ozaki_scheme_pass_their_options(timer, monkeypatch):
+    requests = []
+    monkeypatch.setattr(fpemu.gpu, "gemm", lambda A, B, out, **options: requests.append((A.dtype.name, options)))
+    fields = {"first_s": 1e-3, "sustained_s": 2e-3}
+    monkeypatch.setattr(products.timing, "measure", lambda call, method: call())
+    monkeypatch.setattr(products.timing, "fields", lambda measured: fields)
+    row = products.sustained(timer, n=8, names=tuple(products.VARIANTS))
+    assert row == dict.fromkeys(("three fp16", *products.VARIANTS), fields)
+    assert [options.pop("scheme") for _, options in requests] == 3 * ["staged"]
+    assert [options for _, options in requests] == list(products.VARIANTS.values())
+    requests.clear()
+    products.ozaki2(timer, n=8)
+    assert requests[::2] == [("float64", {"scheme": "ozaki2", "scaling": s}) for s in ("fast", "accurate", "invariant")]
+
+
+def test_split_and_product_are_measured_alone(monkeypatch):
+    prepared = SimpleNamespace(split=lambda: 1e-6, multiply=lambda: 2e-6, both=lambda: 3e-6)
+    monkeypatch.setattr(products, "Operands", lambda *shape: shape)
+    monkeypatch.setattr(products.implementations, "prepare", lambda implementation, operands: prepared)
+    monkeypatch.setattr(products.timing, "measure", lambda call, method: SimpleNamespace(median=call()))
+    assert products.split(Machine().timer, n=512) == {"split": 1.0, "product": 2.0, "both": 3.0}
+
+
+def test_operators_and_their_gradients(monkeypatch):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("the operators of the CPU are timed where there is no GPU")
+    timer = Timer(torch)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(timer, "draw", lambda *shape, dtype="float32": torch.randn(*shape).to(getattr(torch, dtype)))
+    monkeypatch.setattr(timer, "host", lambda calls: {name: call() for name, call in calls.items()})
+    for function in ("gemm", "batched.hgemm", "tallskinny.multiply"):
+        monkeypatch.setattr(f"fpemu.gpu.{function}", lambda *operands, **options: None)
+    row = host.gemm(timer)
+    assert row["fpemu.torch.gemm"].shape == row["A @ B within fpemu.torch.matmul"].shape == (64, 64)
+    assert host.hgemm(timer)["fpemu.torch.hgemm"].shape == (16, 16, 16)
+    assert host.multiply(timer)["fpemu.torch.multiply"].shape == (512, 4)
+    assert host.gradients(timer)["fpemu.torch.gemm"].requires_grad
+    assert set(host.gradients(timer)) == {
+        f"{f}{b}" for f in ("torch.mm", "fpemu.torch.gemm") for b in ("", " and backward")
+    }
