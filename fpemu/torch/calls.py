@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import Function, forward_ad
 
 from fpemu.errors import InputError
@@ -62,10 +63,10 @@ class _Operator:
             return *formulas(ctx, dD, partial(_call, self)), None
 
         methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        function: Any = type(name.capitalize(), (Function,), methods)
+        bound: Any = super(Function, type(name.capitalize(), (Function,), methods))
         self.dispatched = getattr(torch.ops.fpemu, name).default
         self.cpu, self.cuda, self.defaults = cpu, cuda, defaults
-        self.transformed, self.recorded = function.apply, super(Function, function).apply
+        self.recorded = bound.apply  # Function.apply costs 2 µs more
         operators.library.impl(name, self.autograd, "Autograd", with_keyset=True)
 
     def kernel(self, A: Tensor, B: Tensor, C: Tensor | None) -> Callable[..., Tensor] | None:
@@ -88,11 +89,12 @@ class _Operator:
         rest += self.defaults[len(rest) :]
         C = rest[0] if rest else None
         kernel = self.kernel(A, B, C)
-        if _records(A, B, C):
-            if kernel is not None:
-                return self.recorded(A, B, *rest, kernel)
-            return self.transformed(A, B, *rest, partial(self.redispatch, keys))
-        return self.redispatch(keys, A, B, *rest) if kernel is None else kernel(A, B, *rest)
+        if kernel is not None:
+            return self.recorded(A, B, *rest, kernel) if _records(A, B, C) else kernel(A, B, *rest)
+        if not _records(A, B, C):
+            return self.redispatch(keys, A, B, *rest)
+        with enable_single_level_autograd_function():  # a level of torch.func may call this kernel
+            return self.recorded(A, B, *rest, partial(self.redispatch, keys))
 
     def redispatch(self, keys: Any, *arguments: Any) -> Tensor:
         """Run the operator below autograd."""

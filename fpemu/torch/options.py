@@ -45,6 +45,8 @@ def request(scheme: Any, options: dict[str, Any]) -> tuple[str, str]:
 
 def literal(options: dict[str, Any]) -> str:
     """Return options as a literal of Python that `read` evaluates, without those of the call that are None."""
+    if not options:
+        return ""
     items = [
         f"{name!r}: {_plain(name, value)!r}"
         for name, value in options.items()

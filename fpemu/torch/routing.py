@@ -110,10 +110,10 @@ def _added(rank: int, *, in_place: bool = False) -> Callable[..., Any]:
 def _linear(mode: Routing, input: Any, weight: Any, bias: Any = None) -> Any:
     if not mode.takes(input, weight, *(() if bias is None else (bias,))) or not input.dim() or weight.dim() != 2:
         return None
-    A = input.flatten(0, -2) if input.dim() > 1 else input[None]
+    A = input if input.dim() == 2 else input.flatten(0, -2) if input.dim() > 2 else input[None]
     C = None if bias is None else bias.expand(A.shape[0], weight.shape[0])
-    D = mode.product(A, weight.mT, C, 1, 0 if bias is None else 1)
-    return D.reshape(*input.shape[:-1], weight.shape[0])
+    D = mode.product(A, weight.mT, C, 1.0, 0.0 if bias is None else 1.0)
+    return D if A is input else D.reshape(*input.shape[:-1], weight.shape[0])
 
 
 def _stored(D: Any, out: Any) -> Any:

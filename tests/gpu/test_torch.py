@@ -20,7 +20,13 @@ if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed", allow_module_level=True)
 
 import torch
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fpemu.torch import calls
 
 ON_A_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_A_GPU else "cpu"
@@ -573,11 +579,84 @@ def test_a_checkpointed_function_enters_the_context(reentrant):
     assert_same(dB, emulated(A.mT, dD))
 
 
+# --- transformations and observers of operators
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_vmap_runs_the_operator_for_every_matrix():
     A, B = draw(3, 9, 8), draw(8, 7)
     D = torch.func.vmap(lambda a: fpemu.torch.gemm(a, B, scheme="staged"))(A)
     assert_same(D, emulated(A, B))
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_derivatives_of_torch_func_are_products_by_the_scheme():
+    A, B, W = draw(3, 9, 8), draw(8, 7), draw(9, 7)
+
+    def weighted(a, b):
+        return (fpemu.torch.gemm(a, b, scheme="staged") * W).sum()
+
+    first, by_b = torch.func.grad(weighted), torch.func.grad(weighted, argnums=1)
+    assert_same(first(A[0], B), emulated(W, B.mT))
+    assert_same(torch.func.vmap(first, (0, None))(A, B), np.stack([emulated(W, B.mT)] * 3))
+    assert_same(torch.func.vmap(by_b, (0, None))(A, B), np.stack([emulated(a.mT, W) for a in A]))
+    second = torch.func.grad(lambda b: (first(A[0], b) * A[1]).sum())(B)
+    assert_same(second, emulated(W.mT, A[1]).T)
+    _, pull = torch.func.vjp(lambda a, b: fpemu.torch.gemm(a, b, scheme="staged"), A[0], B)
+    for got, want in zip(pull(W), (emulated(W, B.mT), emulated(A[0].mT, W)), strict=True):
+        assert_same(got, want)
+
+
+def test_forward_mode_derivatives_raise():
+    A, B = draw(9, 8), draw(8, 7)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        fpemu.torch.gemm(forward_ad.make_dual(A, A), B, scheme="staged")
+
+
+def test_modes_tracers_and_profilers_observe_the_operator(monkeypatch):
+    A, B = draw(9, 8), draw(8, 7)
+    want, seen = emulated(A, B), []
+
+    def call():
+        return fpemu.torch.gemm(A, B, scheme="staged")
+
+    class Dispatched(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    class Function(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(function)
+            return function(*args, **(kwargs or {}))
+
+    operator = torch.ops.fpemu.gemm.default
+    for mode in (Dispatched, Function):
+        with mode():
+            D = call()
+        assert seen == [operator]
+        assert_same(D, want)
+        seen.clear()
+    with torch.autograd.profiler.profile() as profile:
+        call()
+    assert "fpemu::gemm" in [event.key for event in profile.key_averages()]
+    assert "fpemu::gemm" in str(torch.jit.trace(lambda a, b: fpemu.torch.gemm(a, b, scheme="staged") + 1, (A, B)).graph)
+    graph = make_fx(lambda a, b: fpemu.torch.gemm(a, b, scheme="staged"))(A, B).graph
+    assert operator in [node.target for node in graph.nodes]
+    D = fpemu.torch.gemm(torch._efficientzerotensor((9, 8), device=DEVICE), B, scheme="staged")  # has no memory
+    assert_same(D, emulated(torch.zeros(9, 8), B))
+    monkeypatch.setattr(calls._GEMM, "dispatched", None)  # without an observer, nothing calls the dispatcher
+    for each in (A, torch.nn.Parameter(A), A.detach().requires_grad_()):
+        D = fpemu.torch.gemm(each, B, scheme="staged")
+        assert_same(D, want)
+        if D.requires_grad:
+            assert_same(torch.autograd.grad(D, each, D.detach())[0], emulated(D, B.mT))
+    with torch.inference_mode():
+        assert call().is_inference()
+
+
+def test_below_autograd_no_gradient_is_recorded():
+    A, B = draw(9, 8, grad=True), draw(8, 7)
+    with torch._C._AutoDispatchBelowAutograd():
+        assert not fpemu.torch.gemm(A, B, scheme="staged").requires_grad
 
 
 # --- errors
