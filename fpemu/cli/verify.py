@@ -27,6 +27,12 @@ RecordFile = Annotated[
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Ignore the outcomes of earlier runs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the record instead of the table.")]
+Paths = Annotated[
+    str | None,
+    typer.Option(
+        "--path", help="Only these paths of a caller, such as eager,plan,graph. Default: all that this machine can run."
+    ),
+]
 Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", help="Number of processes; default: one per core, at most 16.")
 ]
@@ -87,6 +93,7 @@ def kernels(
         int, typer.Option("--shapes", help="Number of products per scheme; a sixth of them for other options.")
     ] = 36,
     published: Annotated[bool, typer.Option("--published", help="Only the published options.")] = False,
+    path: Paths = None,
     seed: Seed = 0,
     jobs: Jobs = None,
     record: RecordFile = None,
@@ -97,17 +104,17 @@ def kernels(
 
     The cases cover every scheme with its options, odd shapes, K of 1 and of 10,000, batches, all layouts, alpha,
     beta and C, all overflow policies, error messages, and adversarial operands: subnormals, overflow, cancellation,
-    NaN and Inf. Exit status 0 if all bits are equal, 1 if not, 2 without a GPU. An existing record of the same
-    code, seed and shapes is extended.
+    NaN and Inf. Each is computed by every path of a caller: calls on arrays of the CPU (host) and of the GPU (eager),
+    plans (plan, prepared), CUDA graphs of these (graph, graph-plan, graph-prepared), and with PyTorch the operator of
+    fpemu.torch, its gradient and the routed torch.matmul (torch, gradient, routed). Exit status 0 if all bits are
+    equal, 1 if not, 2 without a GPU. An existing record of the same code, seed, shapes and paths is extended.
     """
     check_options(record, **{"--shapes": shapes, "--jobs": jobs})
-    names = None if schemes is None else [name.strip().lower() for name in schemes.split(",") if name.strip()]
-    if names == []:
-        raise InputError(f"--schemes {schemes!r} names no scheme")
+    names, paths = _names("--schemes", "scheme", schemes), _names("--path", "path", path)
     _need_a_gpu()
     from fpemu.verify.kernels import Kernels
 
-    run_suite(Kernels(seed, shapes, names, published=published), record, fresh, jobs, as_json)
+    run_suite(Kernels(seed, shapes, names, published=published, paths=paths), record, fresh, jobs, as_json)
 
 
 def batched(
@@ -118,6 +125,7 @@ def batched(
         float | None,
         typer.Option("--seconds", help="Time limit per group; a group that exceeds it has fewer products."),
     ] = None,
+    path: Paths = None,
     seed: Seed = 0,
     record: RecordFile = None,
     fresh: Fresh = False,
@@ -125,18 +133,19 @@ def batched(
     """Verify the batched kernels on this GPU against the emulation of its instructions.
 
     The cases cover sizes 1 to 130 in M, N and K, odd leading dimensions, transposes, pointer arrays, alpha, beta
-    and C, all layouts, random configurations of all kernels, and special values. Exit status 0 if all bits are
-    equal, 1 if not, 2 without a GPU.
+    and C, all layouts, random configurations of all kernels, and special values, by the paths host, eager, graph,
+    torch and gradient (see `fpemu verify kernels`). Exit status 0 if all bits are equal, 1 if not, 2 without a GPU.
     """
     check_options(record)
     if cases < 1 or (seconds is not None and not seconds > 0):
         raise InputError(f"--cases is {cases} and --seconds {seconds}: positive numbers are needed")
+    paths = _names("--path", "path", path)
     _need_a_gpu()
     from fpemu.gpu.batched import products
     from fpemu.verify.batched import Batched
 
     products.need_gpu()
-    run_suite(Batched(seed, cases, seconds), record, fresh)
+    run_suite(Batched(seed, cases, seconds, paths=paths), record, fresh)
 
 
 def tallskinny(
@@ -144,6 +153,7 @@ def tallskinny(
     huge: Annotated[
         bool, typer.Option("--huge", help="Also matrices of more than 2^32 elements; needs 18 to 37 GB of memory.")
     ] = False,
+    path: Paths = None,
     seed: Seed = 0,
     record: RecordFile = None,
     fresh: Fresh = False,
@@ -151,13 +161,23 @@ def tallskinny(
     """Verify TSM2, ISM2 and the versions for Hopper on this GPU against the emulation, in fp32 and fp64.
 
     The cases cover sizes 1 to 130 for m, k and n, larger sizes, all layouts, odd leading dimensions, and special
-    values. Exit status 0 if all bits are equal, 1 if not, 2 without a GPU.
+    values; fpemu.gpu.tallskinny.multiply is called by the paths host, eager, graph, torch and gradient. Exit
+    status 0 if all bits are equal, 1 if not, 2 without a GPU.
     """
     check_options(record, **{"--every": every})
+    paths = _names("--path", "path", path)
     _need_a_gpu()
     from fpemu.verify.tallskinny import TallSkinny
 
-    run_suite(TallSkinny(seed, every, huge=huge), record, fresh)
+    run_suite(TallSkinny(seed, every, huge=huge, paths=paths), record, fresh)
+
+
+def _names(option: str, kind: str, text: str | None) -> list[str] | None:
+    """The names in a list of an option; None if it is left out."""
+    names = None if text is None else [name.strip().lower() for name in text.split(",") if name.strip()]
+    if names == []:
+        raise InputError(f"{option} {text!r} names no {kind}")
+    return names
 
 
 def missing() -> str | None:

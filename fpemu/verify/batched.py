@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import fpemu
 from fpemu import batched, digests
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu.batched import configuration as conf
@@ -23,9 +24,11 @@ from fpemu.gpu.batched import products
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Small, Warp
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.runtime import matrices
-from fpemu.verify.cases import Case, codes
+from fpemu.verify import paths
+from fpemu.verify.cases import Case, Computed, Result, codes
+from fpemu.verify.paths import Functions
 from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import Computed, ProductSuite, Result
+from fpemu.verify.suite import ProductSuite
 
 Operands = tuple[NDArray[np.float16], NDArray[np.float16], NDArray[np.float16] | None]
 CASES = 520
@@ -220,15 +223,19 @@ class Batched(ProductSuite):
 
     name = "batched"
     about = (
-        "fpemu.gpu.batched compared with fpemu.batched, which emulates the instruction. A product is a function of"
-        " seed, group and number. counts: products by kind of kernel; 'pointers': products of matrices passed one by"
-        " one. digests: of small products, by number"
+        "products by every path of a caller (options.paths) compared with fpemu.batched, which emulates the"
+        " instruction. A product is a function of seed, group and number. counts: products by kind of kernel;"
+        " 'pointers': products of matrices passed one by one; by path: products, outputs and mismatches. digests: of"
+        " small products, by number"
     )
-    code = ("batched", "simt", "gpu/batched")
+    code = ("batched", "simt", "gpu/batched", "torch")
+    supported = ("host", "eager", "graph", "torch", "gradient")
     kept = 4
 
-    def __init__(self, seed: int = 0, cases: int = CASES, seconds: float | None = None) -> None:
-        super().__init__(seed, cases=cases, seconds=seconds)
+    def __init__(
+        self, seed: int = 0, cases: int = CASES, seconds: float | None = None, *, paths: Sequence[str] | None = None
+    ) -> None:
+        super().__init__(seed, paths, cases=cases, seconds=seconds)
         self.cases, self.seconds = cases, inf if seconds is None else seconds
 
     def groups(self) -> list[str]:
@@ -244,21 +251,34 @@ class Batched(ProductSuite):
     def case(self, group: str, number: int) -> Case:
         return draw(_group(group), number, self.seed)[0]
 
-    def on_gpu(self, case: Case) -> Computed:
+    def paths_of(self, case: Case) -> list[str]:
+        return [path for path in self.paths if _runs(path, case)]
+
+    def on_gpu(self, case: Case, path: str) -> Computed:
         options, group = case.options, case.subject
         operands = draw(group, case.number, case.key)[1]
-        configuration = options["configuration"]
-        arguments = options["arguments"] | {"configuration": configuration}
-        arguments |= {} if group.layout is None else {"layout": group.layout}
+        layout = {} if group.layout is None else {"layout": group.layout}
+        arguments, configuration = options["arguments"] | layout, options["configuration"]
         multiply = products.hgemm if group.layout is None else products.hcgemm
         counts = {"default" if configuration is None else configuration.kind: 1}
-        if not options["pointers"]:
-            return Computed(codes(np.asarray(multiply(*operands, **arguments))), counts=counts)
-        matrices_of = [
-            None if X is None else [matrices.Array(matrices.upload(np.ascontiguousarray(x))) for x in X]
-            for X in operands
-        ]
-        return Computed(codes(np.asarray(multiply(*matrices_of, **arguments).get())), counts=counts | {"pointers": 1})
+        if path == "host" and options["pointers"]:
+            matrices_of = [
+                None if X is None else [matrices.Array(matrices.upload(np.ascontiguousarray(x))) for x in X]
+                for X in operands
+            ]
+            result = multiply(*matrices_of, configuration=configuration, **arguments).get()
+            return Computed(codes(np.asarray(result)), counts=counts | {"pointers": 1})
+        operator = fpemu.torch.hgemm if group.layout is None else fpemu.torch.hcgemm
+        functions = Functions(
+            lambda A, B, C, **out: multiply(A, B, C, configuration=configuration, **arguments, **out),
+            operator=lambda A, B, C: operator(A, B, C, **arguments),
+        )
+        shape: tuple[int, ...] = (options["batch"], *case.sizes[:2])
+        shape = {"planar": (2, *shape), "interleaved": (*shape, 2)}.get(str(group.layout), shape)
+        row = 2 if group.layout == "interleaved" else 1
+        computed = paths.run(functions, path, operands, shape, np.float16, number=case.number, row=row)
+        computed.counts = counts
+        return computed
 
     def references(self, case: Case) -> dict[str, Result]:
         return {"fpemu.batched": self._emulate(case, products.arguments_of())}
@@ -274,6 +294,15 @@ class Batched(ProductSuite):
         if group.layout is None:
             return codes(batched.hgemm(*operands, **arguments))
         return codes(batched.hcgemm(*operands, layout=group.layout, **arguments))
+
+
+def _runs(path: str, case: Case) -> bool:
+    """Whether a path computes a product: graphs only with real scalars, gradients only of A B without transposes."""
+    arguments = case.options["arguments"]
+    if path == "graph":
+        return not isinstance(arguments.get("alpha", 1.0), complex)
+    plain = arguments["transa"] + arguments["transb"] == "NN" and "beta" not in arguments
+    return path != "gradient" or (plain and case.subject.layout is None)
 
 
 def _group(name: str) -> Group:

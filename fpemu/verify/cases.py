@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from fpemu.mma.order import KOrder
 
 Shape = tuple[int, ...]
+Result = NDArray[Any] | str
+"""Codes of a result, or the text of the error that the caller of the product caused"""
 LAYOUTS = ("rows", "columns", "rows padded", "columns padded", "spaced", "reversed", "repeated")
 """Memory layouts of an operand; padded: with a leading dimension; repeated: the first row, with a row stride of 0"""
 
@@ -51,6 +53,18 @@ class Case:
             ", ".join(f"{n} {v}" for n, v in self.options.items() if v and isinstance(v, str | int | tuple)),
         ]
         return ", ".join(part for part in parts if part)
+
+
+@dataclass
+class Computed:
+    """Result of a case on the GPU."""
+
+    result: Result
+    kernel: str = ""  # name of the kernel that ran, to be listed in the outcome
+    counts: Mapping[str, int] = field(default_factory=dict)  # added to the outcome's counts
+    outside: int = 0  # elements outside the result's memory that the kernel changed
+    facts: dict[str, Any] = field(default_factory=dict)  # that a replay of the case needs
+    deferred: bool | None = None  # whether `fpemu.gpu.check` raised; None: no error was deferred by request
 
 
 class Draw:

@@ -25,9 +25,9 @@ from fpemu.mma.codes import values
 from fpemu.mma.spec import Arithmetic
 from fpemu.mma.tree import Chain, Sum, Tree
 from fpemu.verify import speed
-from fpemu.verify.cases import Case, Draw, arrange, codes
+from fpemu.verify.cases import Case, Computed, Draw, Result, arrange, codes
 from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import Computed, ProductSuite, Progress, Result, Table
+from fpemu.verify.suite import ProductSuite, Progress, Table
 
 Implementation = Literal["cuda", "compiled", "numpy"]
 CASES = 6
@@ -302,7 +302,7 @@ class Emulation(ProductSuite):
     def case(self, group: str, number: int) -> Case:
         return scheme_case(group, number) if " on " in group else spec_case(spec(group, self.seed), number, self.seed)
 
-    def on_gpu(self, case: Case) -> Computed:
+    def on_gpu(self, case: Case, path: str) -> Computed:
         if isinstance(case.subject, str):
             return Computed(compute_scheme(case, "cuda", self.seed))
         return Computed(compute(case, "cuda"))

@@ -7,9 +7,9 @@ can be computed again without a GPU.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from math import prod
 from typing import Any, ClassVar
 
@@ -18,18 +18,19 @@ from numpy.typing import NDArray
 
 import fpemu
 from fpemu import digests, mma, schemes
-from fpemu.errors import GuaranteeError, InputError, unknown_name
+from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.gpu.gemm.choice import NoKernelError, architecture, kernel
-from fpemu.gpu.runtime import matrices
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
 from fpemu.schemes import ErrorFree, Scheme, SplitScheme
 from fpemu.schemes.words import of_operand
-from fpemu.verify.cases import LAYOUTS, Case, Draw, arrange, codes
+from fpemu.verify import paths
+from fpemu.verify.cases import LAYOUTS, Case, Computed, Draw, Result, arrange, codes
+from fpemu.verify.paths import PATHS, Functions
 from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import Computed, ProductSuite, Result, SkippedError
+from fpemu.verify.suite import ProductSuite, SkippedError
 
 _SIZES = """
 128x128x64 1x1x1 127x129x65 3x2x10000 1x500x77 500x1x77 256x128x512 17x9x1 64x64x1000 2x3x5 130x70x100
@@ -104,6 +105,8 @@ TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
 """Options tried together"""
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {"strassen": ("staged", {"levels": 1})}
 """Groups with a name that is not a scheme's: the scheme and its options"""
+_ERRORS_BY_TYPE = ("prepared", *paths.OPERATORS)
+"""Paths whose range errors have other texts: they name the prepared operand first, or count broadcast entries"""
 
 
 @dataclass(frozen=True)
@@ -197,10 +200,11 @@ def case(variant: Variant, number: int, seed: int) -> Case:
     if variant.options:
         policy, order = fixed.pick(_POLICIES), None
         kinds = (kinds[0] if kinds[0] in _ORDINARY else "uniform",) * 2 if policy == "raise" else kinds
-    options = {"on_range": policy, "on_gpu": number % 3 == 1}
+    options = {"on_range": policy}
     return Case(variant, number, draw.word(), sizes, kinds, layouts, lead, order, alpha, beta, options)
 
 
+@lru_cache(maxsize=1)
 def operands(case: Case, fmt: FloatFormat) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
     """Return A, B and C of a case; C is None where beta = 0."""
     M, N, K = case.sizes
@@ -213,34 +217,23 @@ def operands(case: Case, fmt: FloatFormat) -> tuple[NDArray[Any], NDArray[Any], 
     return arrays[0], arrays[1], arrays[2] if case.beta else None
 
 
-class _DeviceArray:
-    """An array in GPU memory that offers ``__cuda_array_interface__`` only, as other packages' arrays do."""
-
-    def __init__(self, x: NDArray[Any]) -> None:
-        self._matrix = X = matrices.upload(x)
-        self.__cuda_array_interface__ = {
-            "shape": X.shape,
-            "typestr": X.dtype.str,
-            "data": (X.pointer, False),
-            "version": 3,
-            "strides": tuple(s * X.dtype.itemsize for s in X.strides),
-        }
-
-
 class Kernels(ProductSuite):
     """Verification of the kernels of `fpemu.gpu.gemm`: all schemes or those named, with all or only published options.
 
-    `cases` are the products of a scheme with its published options. Small ones of them are emulated on the CPU too.
+    `cases` are the products of a scheme with its published options. Small ones of them are emulated on the CPU too. On
+    arrays of the GPU, half of the cases with the policy "raise" leave it out, so that `fpemu.gpu.check` raises.
     """
 
     name = "kernels"
     about = (
-        "fpemu.gpu.gemm compared with fpemu.gemm, which emulates the instruction; errors by their text. A product is"
-        " a function of seed, group (a scheme with its options) and number. counts: 'against cpu', outputs emulated on"
-        " the CPU too; 'errors', products rejected by both; 'no kernel', products that no kernel runs. digests: of"
+        "products by every path of a caller (options.paths) compared with fpemu.gemm, which emulates the instruction;"
+        " errors by their text, of the last paths by their type. A product is a function of seed, group (a scheme with"
+        " its options) and number. counts: 'against cpu', outputs emulated on the CPU too; 'errors', products rejected"
+        " by both; 'no kernel', products that no kernel runs; by path: products, outputs and mismatches. digests: of"
         " small products, by number; facts.replay: instruction and order of their kernels"
     )
-    code = ("simt", "schemes", "gpu/gemm", "gpu/errorfree")
+    code = ("simt", "schemes", "gpu/gemm", "gpu/errorfree", "torch")
+    supported = tuple(PATHS)
     columns: ClassVar = dict(
         zip(
             ("cases", "outputs", "on the CPU too", "errors alike", "no kernel", "mismatches", "failed"),
@@ -258,8 +251,9 @@ class Kernels(ProductSuite):
         *,
         published: bool = False,
         emulated_on: str = "cuda",
+        paths: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(seed, cases=cases)
+        super().__init__(seed, paths, cases=cases)
         self.cases, self.names, self.published, self.emulated_on = cases, names, published, emulated_on
 
     def groups(self) -> list[str]:
@@ -305,30 +299,43 @@ class Kernels(ProductSuite):
                 chosen = kernel(scheme, M, N, K)
             except NoKernelError as problem:
                 raise SkippedError from problem
-        return replace(case, options={**case.options, "kernel": chosen.name, "arguments": chosen.arguments})
+        more = {"kernel": chosen.name, "arguments": chosen.arguments, "recordable": chosen.recordable}
+        return replace(case, options={**case.options, **more})
 
-    def on_gpu(self, case: Case) -> Computed:
-        from fpemu.gpu.gemm.call import gemm
+    def paths_of(self, case: Case) -> list[str]:
+        return [path for path in self.paths if _runs(path, case)]
 
-        options, on_gpu = case.options, case.options["on_gpu"]
-        A, B, C = operands(case, case.subject.build().operand)
+    def on_gpu(self, case: Case, path: str) -> Computed:
+        policy, fmt = _policy(case, path), case.subject.build().operand
+        given = operands(case, fmt)
+        lead = np.broadcast_shapes(*(X.shape[:-2] for X in given if X is not None))
+        functions, details = _functions(case, policy), {"number": case.number, "deferred": policy is None}
+        computed = paths.run(functions, path, given, (*lead, *case.sizes[:2]), fmt.dtype, **details)
+        if isinstance(computed.result, str) and path in _ERRORS_BY_TYPE:
+            computed.result = computed.result.partition(":")[0]
+        spec, order = case.options["arguments"]["hardware"], case.options["arguments"]["order"]
+        computed.kernel = case.options["kernel"]
+        computed.facts = {"spec": spec.name if isinstance(spec, MmaSpec) else spec}
+        computed.facts |= {} if order is None else {"order": order.to_dict()}
+        return computed
 
-        def multiply() -> NDArray[Any]:
-            X, Y, Z = (_DeviceArray(x) if on_gpu and x is not None else x for x in (A, B, C))
-            scalars: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, "on_range": options["on_range"]}
-            D = gemm(X, Y, Z, **scalars, order=case.order, **case.subject.arguments)
-            return codes(D.get() if on_gpu else D)
-
-        spec, order = options["arguments"]["hardware"], options["arguments"]["order"]
-        facts = {"spec": spec.name if isinstance(spec, MmaSpec) else spec}
-        facts |= {} if order is None else {"order": order.to_dict()}
-        return Computed(_or_message(multiply), options["kernel"], facts=facts)
+    def expected(self, case: Case, path: str, references: dict[str, Result]) -> tuple[dict[str, Result], bool | None]:
+        errors = {name: x for name, x in references.items() if isinstance(x, str)}
+        deferred = None
+        if _policy(case, path) is None:
+            deferred = bool(errors)
+            if errors:
+                propagated = replace(case, options={**case.options, "on_range": "propagate"})
+                references = {name: x for name, x in self.references(propagated).items() if not isinstance(x, str)}
+        elif path in _ERRORS_BY_TYPE:
+            references = {name: x.partition(":")[0] if isinstance(x, str) else x for name, x in references.items()}
+        return references, deferred
 
     def references(self, case: Case) -> dict[str, Result]:
         both = case.products <= _ON_CPU and self.emulated_on != "cpu" and not case.subject.options
         arguments = case.options["arguments"]
         devices = [self.emulated_on, *["cpu"] * both]
-        return {device: _or_message(partial(emulate, case, arguments, device)) for device in devices}
+        return {device: paths.message_or(partial(emulate, case, arguments, device)) for device in devices}
 
     def replay(self, record: Record, outcome: Outcome, number: str) -> str:
         variant = _variant(outcome.group, record.facts["architecture"])
@@ -355,9 +362,48 @@ def emulate(case: Case, arguments: dict[str, Any], device: Any) -> NDArray[Any]:
     return codes(fpemu.gemm(A, B, C, **scalars, device=device, **arguments))
 
 
-def _or_message(compute: Callable[[], NDArray[Any]]) -> Result:
-    """Return the codes, or the message of an error in the operands."""
+# --- paths
+def _policy(case: Case, path: str) -> str | None:
+    """The overflow policy of a path's calls; None: left out, so that range errors are deferred."""
+    policy: str = case.options["on_range"]
+    if policy != "raise" or path == "host" or isinstance(case.subject.build(), ErrorFree):
+        return policy
+    deferred = path == "gradient" or path.startswith("graph") or case.number // 4 % 2
+    return None if deferred else policy
+
+
+def _runs(path: str, case: Case) -> bool:
+    """Whether a path computes the product of a case."""
+    scheme, policy = case.subject.build(), _policy(case, path)
+    error_free = isinstance(scheme, ErrorFree)
+    if path in ("plan", "prepared") or path.startswith("graph"):
+        waits = policy is not None and (policy != "propagate" or scheme.limited)
+        return not error_free and case.options["recordable"] and not (waits and path.startswith("graph"))
+    if path != "gradient":
+        return True
+    if case.beta or case.order is not None or policy not in (None, "propagate") or error_free:
+        return False
+    M, N, K = case.sizes
     try:
-        return compute()
-    except (InputError, GuaranteeError) as problem:
-        return f"{type(problem).__name__}: {problem}"
+        kernel(scheme, *((K, N, M) if case.number % 2 else (M, K, N)))  # of the product that has the gradient
+    except NoKernelError:
+        return False
+    return True
+
+
+def _functions(case: Case, policy: str | None) -> Functions:
+    """The functions by which a caller computes the product of a case."""
+    scalars, choices = {"alpha": case.alpha, "beta": case.beta}, {"on_range": policy, "order": case.order}
+    given: dict[str, Any] = {**scalars, **choices, **case.subject.arguments}
+    scheme = {name: value for name, value in given.items() if name not in scalars}
+
+    def plan(A: Any, B: Any, C: Any) -> Any:
+        options = {name: value for name, value in given.items() if name != "scheme"}
+        return fpemu.gpu.plan(given["scheme"], A, B, C, **options)
+
+    return Functions(
+        lambda A, B, C, out=None: fpemu.gpu.gemm(A, B, C, out=out, **given),
+        plan,
+        lambda A, B, C: fpemu.torch.gemm(A, B, C, **given),
+        lambda A, B, C: paths.routed(fpemu.torch.matmul(**scheme), A, B, C, case.alpha, case.beta),
+    )

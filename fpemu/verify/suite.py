@@ -10,25 +10,24 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpemu.digests import digest
 from fpemu.gpu.runtime import device
 from fpemu.verify import records
-from fpemu.verify.cases import Case
+from fpemu.verify.cases import Case, Computed, Result
+from fpemu.verify.paths import choose
 from fpemu.verify.records import Outcome, Record
 
-Result = NDArray[Any] | str
-"""Codes of a result, or the text of the error that the caller of the product caused"""
 Progress = Callable[[str, float], None]
 """Called with a group's name and the number of groups completed since the last call, which may be a fraction"""
 _PLACES = 3  # mismatches and errors of a group that are recorded
+_BY_PATH = ("products", "outputs", "mismatches", "failed")  # counts of each path
 _MESSAGE = 300  # characters of one of them
 
 
@@ -42,17 +41,6 @@ class Table(NamedTuple):
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
-
-
-@dataclass
-class Computed:
-    """Result of a case on the GPU."""
-
-    result: Result
-    kernel: str = ""  # name of the kernel that ran, to be listed in the outcome
-    counts: Mapping[str, int] = field(default_factory=dict)  # added to the outcome's counts
-    outside: int = 0  # elements outside the result's memory that the kernel changed
-    facts: dict[str, Any] = field(default_factory=dict)  # that a replay of the case needs
 
 
 class Suite(ABC):
@@ -147,13 +135,29 @@ class Suite(ABC):
 
 
 class ProductSuite(Suite):
-    """A suite whose cases are products, numbered in each group."""
+    """A suite whose cases are products, numbered in each group, and computed by several of `fpemu.verify.paths.PATHS`.
 
+    Parameters
+    ----------
+    seed : int
+        Seed of the cases.
+    paths : sequence of str, optional
+        Names of paths. Default: all that the suite supports and this machine can run.
+    **options
+        As in `Suite`.
+    """
+
+    supported: ClassVar[tuple[str, ...]] = ()
+    """Paths by which the suite computes cases; none: `on_gpu` launches the kernels itself"""
     kept: ClassVar[int] = 3
     """Cases of a group whose digests are recorded: the first with at most `small` multiply-adds"""
     small: ClassVar[int] = 2**15
     seconds: float = inf
     """Time limit of a group"""
+
+    def __init__(self, seed: int = 0, paths: Sequence[str] | None = None, **options: Any) -> None:
+        self.paths, self.skipped = choose(paths, self.supported)
+        super().__init__(seed, **options, **({"paths": self.paths} if self.supported else {}))
 
     @abstractmethod
     def numbers(self, group: str) -> Sequence[int]:
@@ -163,13 +167,21 @@ class ProductSuite(Suite):
     def case(self, group: str, number: int) -> Case:
         """Return a case; needs no GPU."""
 
+    def paths_of(self, case: Case) -> Sequence[str]:
+        """Paths by which a case is computed."""
+        return self.paths or [""]
+
     @abstractmethod
-    def on_gpu(self, case: Case) -> Computed:
-        """Compute a case on the GPU."""
+    def on_gpu(self, case: Case, path: str) -> Computed:
+        """Compute a case on the GPU by a path."""
 
     @abstractmethod
     def references(self, case: Case) -> dict[str, Result]:
         """Compute a case by its reference implementations; results by the implementation's name."""
+
+    def expected(self, case: Case, path: str, references: dict[str, Result]) -> tuple[dict[str, Result], bool | None]:
+        """Return the results that a path must return, and whether `fpemu.gpu.check` must raise afterwards."""
+        return references, None
 
     @abstractmethod
     def replay(self, record: Record, outcome: Outcome, number: str) -> str | None:
@@ -195,45 +207,73 @@ class ProductSuite(Suite):
         outcome.digest = f"{digest(np.array(digests, np.uint64)):016x}"
         return outcome
 
+    def compare(self, group: str, number: int) -> Outcome:
+        """Compute and compare one case by the paths of this suite, as a reproducer does."""
+        outcome = Outcome(group, cases=1)
+        outcome.digest = f"{self._compare(group, number, outcome):016x}"
+        return outcome
+
     def _compare(self, group: str, number: int, outcome: Outcome) -> int:
-        """Run one case and count its mismatches; return the digest of its result."""
+        """Run one case by its paths and count its mismatches; return the digest of the first path's result."""
         case: Case | None = None
         try:
             case = self.resolve(self.case(group, number))
             with np.errstate(all="ignore"):
-                computed = self.on_gpu(case)
                 references = self.references(case)
+            names = self.paths_of(case)
         except SkippedError:
             _count(outcome, {"no kernel": 1})
             return 0
         except Exception as problem:
-            outcome.failed += 1
-            _note(outcome, f"{number}: {case}: {type(problem).__name__}: {problem}")
+            _fail(outcome, f"{number}: {case}", problem)
             return 0
+        value = None
+        for path in names:
+            place = f"{number}: {f'by {path}, ' if path else ''}{case}"
+            try:
+                with np.errstate(all="ignore"):
+                    computed = self.on_gpu(case, path)
+                    expected = self.expected(case, path, references)
+            except Exception as problem:
+                _fail(outcome, place, problem, path)
+                continue
+            _count_mismatches(outcome, place, path, computed, *expected)
+            if value is None:
+                value = self._first_path(outcome, case, computed, references)
+        return value or 0
+
+    def _first_path(self, outcome: Outcome, case: Case, computed: Computed, references: dict[str, Result]) -> int:
+        """Add what an outcome holds of a case for all of its paths; return the digest of the result."""
         result = computed.result
         if computed.kernel and computed.kernel not in outcome.kernels:
             outcome.kernels.append(computed.kernel)
         _count(outcome, computed.counts)
-        if computed.outside:
-            _note(outcome, f"{number}: {case}: {computed.outside} elements outside the result changed")
-        wrong = 0
-        for name, reference in references.items():
-            count, place = difference(result, reference)
-            wrong = max(wrong, count)
-            if count:
-                _note(outcome, f"{number}: {case}: against {name}: {place}")
-        outcome.mismatches += wrong + computed.outside
         if isinstance(result, str):
             _count(outcome, {"errors": 1})
             return digest(np.frombuffer(result.encode(), np.uint8))
-        outcome.outputs += result.size
         _count(outcome, {f"against {name}": result.size for name in list(references)[1:]})
         value = digest(result)
         if len(outcome.digests) < self.kept and case.products <= self.small:
-            outcome.digests[str(number)] = f"{value:016x}"
+            outcome.digests[str(case.number)] = f"{value:016x}"
             if computed.facts:
-                outcome.facts.setdefault("replay", {})[str(number)] = computed.facts
+                outcome.facts.setdefault("replay", {})[str(case.number)] = computed.facts
         return value
+
+    def tables(self, record: Record) -> list[Table]:
+        rows = [(path, *(f"{record.total(f'{path}: {name}'):,}" for name in _BY_PATH)) for path in self.paths]
+        return super().tables(record) + [Table("by path of the caller", ("path", *_BY_PATH), rows)] * bool(rows)
+
+    def summary(self, record: Record) -> list[str]:
+        unused = [path for path in self.paths if not record.total(f"{path}: products")]
+        return self.skipped + [f"paths {', '.join(unused)}: no product of this run has them"] * bool(unused)
+
+    def explain(self, outcome: Outcome) -> Iterator[str]:
+        yield from super().explain(outcome)
+        number = outcome.first[0].partition(":")[0] if outcome.first else ""
+        if number.isdigit():
+            kind = f"{type(self).__module__}.{type(self).__name__}"
+            arguments = f"{self.seed}, paths={self.paths}" if self.paths else f"{self.seed}"
+            yield f"  again: {kind}({arguments}).compare({outcome.group!r}, {number})"
 
 
 def difference(result: Result, reference: Result) -> tuple[int, str]:
@@ -251,6 +291,35 @@ def difference(result: Result, reference: Result) -> tuple[int, str]:
     at = tuple(int(i) for i in wrong[0])
     first = f"{result[at]:#x} in place of {reference[at]:#x}"
     return len(wrong), f"{len(wrong)} of {result.size} differ, the first at {at}: {first}"
+
+
+def _count_mismatches(
+    outcome: Outcome, place: str, path: str, computed: Computed, references: Mapping[str, Result], deferred: bool | None
+) -> None:
+    """Compare a result with its references and add the counts to an outcome."""
+    result, wrong = computed.result, 0
+    for name, reference in references.items():
+        count, where = difference(result, reference)
+        wrong = max(wrong, count)
+        if count:
+            _note(outcome, f"{place}: against {name}: {where}")
+    if computed.outside:
+        _note(outcome, f"{place}: {computed.outside} elements outside the result changed")
+    if computed.deferred != deferred:
+        _note(outcome, f"{place}: a range error was {'deferred' if computed.deferred else 'lost'}")
+    outputs = 0 if isinstance(result, str) or not references else result.size
+    mismatches = wrong + computed.outside + (computed.deferred != deferred)
+    outcome.outputs += outputs
+    outcome.mismatches += mismatches
+    if path:
+        numbers = zip(_BY_PATH, (1, outputs, mismatches, 0), strict=True)
+        _count(outcome, {f"{path}: {name}": number for name, number in numbers})
+
+
+def _fail(outcome: Outcome, place: str, problem: Exception, path: str = "") -> None:
+    outcome.failed += 1
+    _count(outcome, {f"{path}: products": 1, f"{path}: failed": 1} if path else {})
+    _note(outcome, f"{place}: {type(problem).__name__}: {problem}")
 
 
 def _count(outcome: Outcome, counts: Mapping[str, int]) -> None:

@@ -16,21 +16,26 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+import fpemu
 from fpemu import digests, simt
+from fpemu.gpu import tallskinny
 from fpemu.gpu.runtime import callers, compiler, device, properties
 from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.launch import Plan
 from fpemu.gpu.tallskinny.problem import Problem
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
-from fpemu.verify import seeded
-from fpemu.verify.cases import Case, Draw, codes
+from fpemu.verify import paths, seeded
+from fpemu.verify.cases import Case, Computed, Draw, Result, codes
+from fpemu.verify.paths import Functions
 from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import Computed, ProductSuite, Progress, Result
+from fpemu.verify.suite import ProductSuite, Progress
 
 Format = Literal["fp32", "fp64"]
 FORMATS: tuple[Format, ...] = ("fp32", "fp64")
 KERNELS = ("V0", "V1", "V2", "V3", "opt 1", "opt 2", "TSM2 hopper", "ISM2 hopper")
+MULTIPLY = "multiply"
+"""Name of the groups that call `fpemu.gpu.tallskinny.multiply`, which chooses the kernel"""
 LAYOUTS = ("columns", "rows", "columns padded", "rows padded", "columns odd", "rows odd", "spaced")
 """Memory layouts of a matrix. padded: with a leading dimension, a multiple of 16 bytes; odd: neither the leading
 dimension nor the address is a multiple of 16 bytes"""
@@ -230,10 +235,12 @@ class TallSkinny(ProductSuite):
         "fpemu.gpu.tallskinny compared with fpemu.simt.gemm on the CPU, in memory that is poisoned before. A product"
         " is a function of seed, format and number. mismatches: outputs that differ, and elements outside of C that"
         " changed. digests: of small products, by number. facts.texts: a digest of the kernels' sources. The groups"
+        " 'multiply' are calls by every path of a caller (options.paths), the others launches of one kernel. The groups"
         " 'huge' are some rows of products of more than 2^32 elements; facts.products: kernel, (m, k, n), layout,"
         " outputs and mismatches; facts.skipped: sizes that exceed the GPU's memory"
     )
-    code = ("simt", "gpu/tallskinny", "roofline")
+    code = ("simt", "gpu/tallskinny", "roofline", "torch")
+    supported = ("host", "eager", "graph", "torch", "gradient")
     kept = 12
 
     def __init__(
@@ -244,16 +251,17 @@ class TallSkinny(ProductSuite):
         huge: bool = False,
         names: Sequence[str] | None = None,
         formats: Sequence[str] = FORMATS,
+        paths: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(seed, every=every)
+        super().__init__(seed, paths, every=every)
         self.every, self.huge, self.names, self.formats = every, huge, names, formats
 
     def groups(self) -> list[str]:
-        names = [*(kernels() if self.names is None else self.names), *["huge"] * self.huge]
+        names = [*([*kernels(), MULTIPLY] if self.names is None else self.names), *["huge"] * self.huge]
         return [f"{name} in {fmt}" for name in names for fmt in self.formats]
 
     def order(self) -> list[str]:
-        return [f"{name} in {fmt}" for name in (*KERNELS, "huge") for fmt in FORMATS]
+        return [f"{name} in {fmt}" for name in (*KERNELS, MULTIPLY, "huge") for fmt in FORMATS]
 
     def facts(self) -> dict[str, Any]:
         return {"texts": kernel_texts(self.seed)}
@@ -278,8 +286,18 @@ class TallSkinny(ProductSuite):
         drawn = case(fmt, number, self.seed)
         return replace(drawn, options={**drawn.options, "kernel": kernel})
 
-    def on_gpu(self, case: Case) -> Computed:
-        return run(case.options["kernel"], case)
+    def paths_of(self, case: Case) -> Sequence[str]:
+        return self.paths if case.options["kernel"] == MULTIPLY else [""]
+
+    def on_gpu(self, case: Case, path: str) -> Computed:
+        if not path:
+            return run(case.options["kernel"], case)
+        (A, B), (a, b, _) = operands(case), memories(case)
+        A, B = (memory.view(memory.arrange(X), X.shape) for X, memory in ((A, a), (B, b)))
+        functions = Functions(
+            lambda A, B, C, **out: tallskinny.multiply(A, B, **out), operator=lambda A, B, C: fpemu.torch.multiply(A, B)
+        )
+        return paths.run(functions, path, (A, B, None), (A.shape[0], B.shape[1]), A.dtype, number=case.number)
 
     def references(self, case: Case) -> dict[str, Result]:
         return {"fpemu.simt": _expected(case.subject, case.number, self.seed)}
@@ -291,9 +309,13 @@ class TallSkinny(ProductSuite):
         return check_huge(group, self.seed) if self.runs_alone(group) else super().run(group, progress)
 
     def summary(self, record: Record) -> list[str]:
+        lines = super().summary(record)
         products = [x for o in record.outcomes if self.runs_alone(o.group) for x in o.facts["products"]]
         wrong = sum(bool(mismatches) for *_, mismatches in products)
-        return [f"{len(products)} products of more than 2^32 elements, {wrong} of them with differences"] * self.huge
+        return (
+            lines
+            + [f"{len(products)} products of more than 2^32 elements, {wrong} of them with differences"] * self.huge
+        )
 
 
 # --- matrices of more than 2^32 elements

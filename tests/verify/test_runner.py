@@ -16,9 +16,9 @@ from fpemu.errors import InputError
 from fpemu.gpu.batched import products
 from fpemu.gpu.runtime import compiler, device
 from fpemu.verify import batched, emulation, instructions, kernels, records, runner, suite, tallskinny
-from fpemu.verify.cases import Case
+from fpemu.verify.cases import Case, Computed
 from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import Computed, ProductSuite
+from fpemu.verify.suite import ProductSuite
 
 KERNELS = ["V0", "opt 1"]
 SUITES = (batched.Batched, emulation.Emulation, instructions.Instructions, kernels.Kernels, tallskinny.TallSkinny)
@@ -73,11 +73,11 @@ def stand_in_run(machine):
 
 
 GROUPS = sorted(group.name for group in batched.groups())
-PAIRS = [f"{name} in {fmt}" for name in KERNELS for fmt in tallskinny.FORMATS]
+PAIRS = [f"{name} in {fmt}" for name in (*KERNELS, "multiply") for fmt in tallskinny.FORMATS]
 HUGE = [f"huge in {fmt}" for fmt in tallskinny.FORMATS]
 COMMANDS = {
     "batched": (["verify", "batched", "--cases", "5"], GROUPS, GROUPS[6], 6),
-    "tallskinny": (["verify", "tallskinny", "--every", "50", "--huge"], PAIRS + HUGE, HUGE[1], 5),
+    "tallskinny": (["verify", "tallskinny", "--every", "50", "--huge"], PAIRS + HUGE, HUGE[1], 7),
 }
 every_command = pytest.mark.parametrize(("command", "groups", "stop", "count"), COMMANDS.values(), ids=COMMANDS)
 
@@ -300,7 +300,7 @@ class Squares(ProductSuite):
     def case(self, group, number):
         return Case(group, number, 0, (1, 2, 1), ("uniform",))
 
-    def on_gpu(self, case):
+    def on_gpu(self, case, path):
         return Computed(self.change(case, np.array([case.number, case.number**2], np.uint32)), "kernel", {"even": 1})
 
     def references(self, case):
@@ -309,9 +309,6 @@ class Squares(ProductSuite):
 
     def replay(self, record, outcome, number):
         return None
-
-    def tables(self, record):
-        return []
 
 
 def test_a_product_suite_counts_outputs_kernels_and_digests():

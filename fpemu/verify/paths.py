@@ -1,0 +1,343 @@
+"""The paths by which a caller multiplies on the GPU, and the computation of one product by one path.
+
+A path calls the product's functions as a caller's program does: several times, on the operands and on others of the
+same layout in turn, so that recorded launches, their CUDA graphs and prepared operands are used again at other
+addresses. The output is filled with a poison before the last call, whose result counts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import GuaranteeError, InputError, missing_package, unknown_name
+from fpemu.gpu.runtime import device, faults, matrices
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.verify.cases import Computed, Result, codes
+
+PATHS = {
+    "host": "a call on NumPy arrays",
+    "eager": "a repeated call on arrays of the GPU, with out=",
+    "plan": "a plan",
+    "prepared": "a plan with an operand prepared in advance",
+    "graph": "a replayed CUDA graph of a call",
+    "graph-plan": "a replayed CUDA graph of a plan",
+    "graph-prepared": "a replayed CUDA graph of a plan with an operand prepared in advance",
+    "torch": "the operator of fpemu.torch",
+    "routed": "PyTorch's product within fpemu.torch.matmul",
+    "gradient": "a gradient of the operator of fpemu.torch",
+}
+"""Names and meanings of all paths"""
+OPERATORS = ("torch", "routed", "gradient")
+"""Paths whose result is a new tensor"""
+WITH_TORCH = ("graph", "graph-plan", "graph-prepared", *OPERATORS)
+"""Paths that need PyTorch"""
+_FACTORS = (0.5, 0.25, 0.5)  # of the other operands, whose entries out of range are out of range in the operands too
+_PAD = 5  # elements between the rows of an output
+
+
+@dataclass(frozen=True)
+class Functions:
+    """The functions of a product. Each takes A, B and C, which is None where the product adds none.
+
+    Attributes
+    ----------
+    multiply : callable
+        Returns D, written to `out` if this is given.
+    plan : callable, optional
+        Returns a plan.
+    operator, routed : callable, optional
+        Return D as a new tensor.
+    """
+
+    multiply: Callable[..., Any]
+    plan: Callable[..., Any] | None = None
+    operator: Callable[..., Any] | None = None
+    routed: Callable[..., Any] | None = None
+
+
+# --- choice
+@cache
+def missing(path: str) -> str | None:
+    """Return what this machine lacks for a path; None if nothing."""
+    if path not in WITH_TORCH:
+        return None
+    if importlib.util.find_spec("torch") is None:
+        return "PyTorch is not installed"
+    return None if _torch().cuda.is_available() else "PyTorch has no CUDA device"
+
+
+def choose(names: Sequence[str] | None, supported: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the paths of a run, in the order of `PATHS`, and one line for the paths that this machine cannot run.
+
+    Parameters
+    ----------
+    names : sequence of str, optional
+        Requested paths. Default: all of the supported paths that this machine can run.
+    supported : sequence of str
+        Paths of the suite.
+
+    Raises
+    ------
+    InputError
+        An unknown path, or a requested path that this machine cannot run.
+    """
+    for name in names or ():
+        if name not in supported:
+            raise unknown_name("path", name, supported)
+        if (reason := missing(name)) is not None:
+            raise missing_package("torch") if "installed" in reason else InputError(f"path {name}: {reason}")
+    lacking = [name for name in supported if missing(name) is not None]
+    skipped = [f"paths {', '.join(lacking)}: skipped, {missing(lacking[0])}"] if lacking and names is None else []
+    return [name for name in supported if name not in lacking and (names is None or name in names)], skipped
+
+
+# --- arrays
+class DeviceArray:
+    """A copy of a NumPy array in GPU memory, in its layout, multiplied by a factor.
+
+    `array` is a torch tensor, or an object that offers ``__cuda_array_interface__`` only, as other packages' arrays do.
+    Tensors of arrays with negative strides are contiguous.
+    """
+
+    def __init__(self, x: NDArray[Any], *, tensor: bool, factor: float = 1.0) -> None:
+        x = np.ascontiguousarray(x) if tensor and any(s < 0 for s in x.strides) else x
+        low, high = np.lib.array_utils.byte_bounds(x)
+        start = x[tuple(slice(None, None, -1 if s < 0 else None) for s in x.strides)]
+        self.count, self.first = (high - low) // x.itemsize, (x.ctypes.data - low) // x.itemsize
+        flat = np.lib.stride_tricks.as_strided(start, (self.count,), (x.itemsize,), writeable=False)
+        with np.errstate(all="ignore"):
+            self.buffer = device.Buffer.of(flat if factor == 1 else flat * x.dtype.type(factor))
+        self.shape, self.dtype = x.shape, x.dtype
+        self.steps = tuple(s // x.itemsize for s in x.strides)
+        self.array = _tensor(self) if tensor else _interface(self, self.first, x.shape, x.strides)
+
+    def assign(self, source: DeviceArray) -> None:
+        """Copy the memory of an array of the same layout."""
+        flats = (Matrix(X.buffer.pointer, X.dtype, (1, X.count), (X.count, 1), X) for X in (source, self))
+        matrices.copy(*flats)
+
+    def read(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the codes of the elements, and those of the memory between them."""
+        flat = self.buffer.array(self.count, f"u{self.dtype.itemsize}")
+        index = np.arange(self.count)[self.first :]
+        places = np.lib.stride_tricks.as_strided(index, self.shape, tuple(s * index.itemsize for s in self.steps))
+        return flat[places], np.delete(flat, places)
+
+
+def _interface(X: DeviceArray, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+    pointer = X.buffer.pointer + first * X.dtype.itemsize
+    fields = {"shape": shape, "typestr": X.dtype.str, "data": (pointer, False), "version": 3, "strides": strides}
+    return SimpleNamespace(__cuda_array_interface__=fields, memory=X.buffer)
+
+
+def _tensor(X: DeviceArray) -> Any:
+    """Return a tensor of the array's memory."""
+    flat = _torch().as_tensor(_interface(X, 0, (X.count,), (X.dtype.itemsize,)), device="cuda")
+    return flat.as_strided(X.shape, X.steps, X.first)
+
+
+class Operands:
+    """A, B and C of a product in GPU memory, each multiplied by a factor."""
+
+    def __init__(self, operands: Sequence[NDArray[Any] | None], *, tensor: bool, factors: Sequence[float]) -> None:
+        self._arguments: Any = (operands, tensor, factors)
+        pairs = zip(operands, factors, strict=True)
+        self._held = [None if x is None else DeviceArray(x, tensor=tensor, factor=f) for x, f in pairs]
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The caller's arrays; None for a C that is missing."""
+        return [None if X is None else X.array for X in self._held]
+
+    def copy(self) -> Operands:
+        """Return the same values in other memory."""
+        operands, tensor, factors = self._arguments
+        return Operands(operands, tensor=tensor, factors=factors)
+
+    def assign(self, source: Operands) -> None:
+        """Copy the values of operands of the same layout."""
+        for X, Y in zip(self._held, source._held, strict=True):
+            if X is not None and Y is not None:
+                X.assign(Y)
+
+
+class _Output(DeviceArray):
+    """Memory of D, with a gap after every row, which is the last `row` axes, if `padded`."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, *, tensor: bool, padded: bool, row: int) -> None:
+        wide = np.zeros([n + _PAD * (padded and i == len(shape) - row) for i, n in enumerate(shape)], dtype)
+        super().__init__(wide[tuple(map(slice, shape))], tensor=tensor)
+
+    def changes(self, codes: NDArray[Any]) -> int:
+        """Number of codes that are no longer the poison."""
+        poison = np.frombuffer(bytes([device.POISON]) * codes.itemsize, codes.dtype)[0]
+        return int(np.count_nonzero(codes != poison))
+
+
+# --- computation
+def run(
+    functions: Functions,
+    path: str,
+    operands: Sequence[NDArray[Any] | None],
+    shape: tuple[int, ...],
+    dtype: Any,
+    *,
+    number: int = 0,
+    deferred: bool = False,
+    row: int = 1,
+) -> Computed:
+    """Multiply by a path.
+
+    Parameters
+    ----------
+    functions : Functions
+        The product.
+    path : str
+        One of `PATHS`.
+    operands : sequence of array or None
+        A, B and C.
+    shape, dtype
+        Shape and dtype of D.
+    number : int
+        Number of the case, by which the details alternate: tensors or other arrays of the GPU where a path takes both,
+        an output with gaps or without, the prepared operand, and the operand of the gradient.
+    deferred : bool
+        The call leaves the overflow policy out, so that `fpemu.gpu.check` raises its range errors.
+
+    row : int
+        Axes of a row of D, which is contiguous.
+
+    Returns
+    -------
+    Computed
+        Codes of D, or the message of the caller's error; `outside` includes the elements of D that changed in spite of
+        an error, and `deferred` is whether `fpemu.gpu.check` raised.
+    """
+    if path == "host":
+        return Computed(message_or(lambda: codes(np.asarray(functions.multiply(*operands)))))
+    tensor = path in WITH_TORCH or (number % 3 != 1 and missing("graph") is None)
+    own, other = (Operands(operands, tensor=tensor, factors=factors) for factors in ((1.0, 1.0, 1.0), _FACTORS))
+    D, E = (_Output(shape, dtype, tensor=tensor, padded=bool(number % 2), row=row) for _ in "DE")
+    new = path in OPERATORS
+    D.buffer.fill(device.POISON)
+    with suppress(InputError):
+        faults.check()
+
+    def compute() -> Result | None:
+        call = _call(functions, path, own, other, D, number)
+        for X, out in ((other, E), (own, D), (own, D), (other, E)):
+            with suppress(InputError, GuaranteeError):
+                call(X, out)
+        if path.startswith("graph"):
+            functions.multiply(*other.arrays, out=E.array)
+        D.buffer.fill(device.POISON)
+        result = call(own, D)
+        return codes(result.detach().cpu().numpy()) if new else None
+
+    result = message_or(compute)
+    raised = message_or(faults.check) is not None if deferred else None
+    written, gaps = D.read()
+    outside = 0 if new else D.changes(gaps) + (D.changes(written) if isinstance(result, str) else 0)
+    return Computed(written if result is None else result, outside=outside, deferred=raised)
+
+
+def message_or(compute: Callable[[], Any]) -> Any:
+    """Return the result of a computation, or the message of an error that its operands or arguments caused."""
+    try:
+        return compute()
+    except (InputError, GuaranteeError) as problem:
+        return f"{type(problem).__name__}: {problem}"
+
+
+def _call(
+    functions: Functions, path: str, own: Operands, other: Operands, D: DeviceArray, number: int
+) -> Callable[[Operands, DeviceArray], Any]:
+    """Return the call of a path: a function of `own` or `other` and of the output."""
+    if path == "gradient":
+        return lambda X, out: gradient(functions.operator, *X.arrays[:2], of_second=bool(number % 2))
+    if path in OPERATORS:
+        operator: Any = functions.routed if path == "routed" else functions.operator
+        return lambda X, out: operator(*X.arrays)
+    multiply: Any = functions.multiply
+    which = number // 2 % 2  # index of the prepared operand
+    ready: dict[Operands, Any] = {}
+    if path.endswith(("plan", "prepared")):
+        assert functions.plan is not None
+        multiply = functions.plan(*other.arrays)
+    if path.endswith("prepared"):
+        ready = {X: multiply.prepare(X.arrays[which], "AB"[which]) for X in (own, other)}
+
+    def call(X: Operands, out: DeviceArray) -> Any:
+        arrays = X.arrays
+        if ready:
+            arrays[which] = ready[X]
+        return multiply(*arrays, out=out.array)
+
+    if not path.startswith("graph"):
+        return call
+    static = other.copy()
+    if ready:
+        ready[static] = ready[own]
+    call(static, D)
+    replay = capture(lambda: call(static, D))
+
+    def assign_and_replay(X: Operands, out: DeviceArray) -> None:
+        static.assign(X)
+        replay()
+
+    return assign_and_replay
+
+
+def capture(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Capture a call in a CUDA graph of PyTorch and return the function that replays it."""
+    torch = _torch()
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        call()
+    replay: Callable[[], Any] = graph.replay
+    return replay
+
+
+# --- products of PyTorch
+def routed(context: Any, A: Any, B: Any, C: Any, alpha: complex, beta: complex) -> Any:
+    """Return alpha · A B + beta · C by PyTorch's own functions within a context of `fpemu.torch.matmul`."""
+    torch = _torch()
+    A, B = _batched(A, B, C)
+    shape = (*A.shape[:-1], B.shape[-1])
+    with context:
+        if C is None and alpha == 1:
+            return torch.matmul(A, B)
+        C = A.new_zeros(()).expand(shape) if C is None else C.expand(shape)
+        if A.dim() == 2:
+            return torch.addmm(C, A, B, beta=beta, alpha=alpha)
+        C, A, B = (X.reshape(-1, *X.shape[-2:]) for X in (C, A, B))
+        return torch.baddbmm(C, A, B, beta=beta, alpha=alpha).reshape(shape)
+
+
+def gradient(operator: Any, A: Any, B: Any, *, of_second: bool) -> Any:
+    """Return A B as a gradient: of P Q by P for Q = Bᵀ and dD = A, or by Q for P = Aᵀ and dD = B."""
+    A, B = _batched(A, B)
+    unknown = A.new_ones((*A.shape[:-1], B.shape[-1])).requires_grad_()
+    factors, dD = ((A.mT, unknown), B) if of_second else ((unknown, B.mT), A)
+    return _torch().autograd.grad(operator(*factors, None), unknown, dD)[0]
+
+
+def _batched(A: Any, B: Any, C: Any = None) -> tuple[Any, Any]:
+    """A and B with the batch axes of the result."""
+    lead = _torch().broadcast_shapes(*(X.shape[:-2] for X in (A, B, C) if X is not None))
+    return tuple(X.expand(*lead, *X.shape[-2:]) for X in (A, B))
+
+
+def _torch() -> Any:
+    return importlib.import_module("torch")
