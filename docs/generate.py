@@ -48,6 +48,7 @@ def write() -> None:
         "commands.md": commands(),
         "verified.md": verified(),
         "speed.md": speed(),
+        "calls.md": calls(),
         "record.schema.json": json.dumps(record_schema(), indent=1) + "\n",
     }.items():
         pages[OUT / name] = text
@@ -204,6 +205,36 @@ def speed() -> str:
     lines = ((r["contender"], *(format(float(r[n]), f) for n, f in formats.items())) for r in shown)
     head = ("implementation", "first, TFLOP/s", "sustained, TFLOP/s", "first / SGEMM", "relative L2 error")
     return table(head, lines)
+
+
+def calls() -> str:
+    """Return the table of whole calls on an H200, from the data of the committed figure."""
+    import csv
+
+    from experiments.speed.calls import LIBRARY, SECTIONS
+
+    shown = {  # a selection from the sections: all others are shown as measured
+        "host": lambda row: row["case"] == "staged" and row["way"] in (LIBRARY[0], "eager", "plan", "replayed"),
+        "batches": lambda row: row["case"].split(" ")[0] in ("8", "32", "64", "128"),
+        "products": lambda row: row["way"].removesuffix(" graph") in ("SGEMM", "staged"),
+        "ozaki2": lambda row: row["way"] != "invariant",
+    }
+    with (ROOT / "figures" / "speed" / "calls.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    lines: list[tuple[str, ...]] = []
+    for kind, name in SECTIONS.items():
+        selected = [row for row in rows if row["kind"] == kind and shown.get(kind, bool)(row)]
+        cases = dict.fromkeys(row["case"] for row in selected)
+        lines += [] if cases else [(name, "", "not measured", "")]
+        for case in cases:
+            of = [row for row in selected if row["case"] == case]
+            library = next(row["way"] for name in LIBRARY for row in of if row["way"] == name)
+            texts = [
+                f"{r['way']} {float(r['time_us']):.4g} ({float(r['ratio']):.3g})" for r in of if r["way"] != library
+            ]
+            base = next(float(row["time_us"]) for row in of if row["way"] == library)
+            lines.append((name, case.strip('"'), f"{library} {base:.4g}", ", ".join(texts)))
+    return table(("section", "case", "compared with, µs", "calls, µs (ratio)"), lines)
 
 
 def record_schema() -> dict[str, Any]:

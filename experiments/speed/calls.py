@@ -74,7 +74,7 @@ def _record() -> tuple[str, dict[str, dict[str, Row]]]:
     """The digest of the record of ``python -m benchmarks.calls``, and its rows by section and case."""
     data = _path().read_bytes()
     record = json.loads(data)
-    if "about" not in record:  # of an earlier benchmark: one time of torch.mm, and all products in one section
+    if record.get("about") is None:  # of an earlier benchmark: one time of torch.mm, and all products in one section
         base = {LIBRARY[0]: record["host"][LIBRARY[0]]}
         record["host"] = {name: base | row for name, row in record["host"].items() if isinstance(row, dict)}
         tall = {name: row for name, row in record["products"].items() if "multiply" in row}
@@ -199,8 +199,10 @@ def draw(rows: list[Row]) -> Any:
 @listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for way, goal in GOALS.items():
-        yield Measure("calls_host", goal / max(_host(rows, way)), variant=f"{WAYS[way].label}, at most {goal:g}")
-    yield Measure("calls_batches", min(_line(rows, "batches", "fpemu").values()))
+        if times := _host(rows, way):
+            yield Measure("calls_host", goal / max(times), variant=f"{WAYS[way].label}, at most {goal:g}")
+    if batches := _line(rows, "batches", "fpemu"):
+        yield Measure("calls_batches", min(batches.values()))
     for n, goal in SIZES.items():
         ratio = _line(rows, "products", "staged").get(n)
         if ratio is not None:

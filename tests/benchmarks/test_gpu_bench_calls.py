@@ -249,3 +249,75 @@ def test_operators_and_their_gradients(monkeypatch):
     assert set(host.gradients(timer)) == {
         f"{f}{b}" for f in ("torch.mm", "fpemu.torch.gemm") for b in ("", " and backward")
     }
+
+
+# --- the figure
+@pytest.fixture
+def shown(tmp_path, monkeypatch):
+    """A function from sections of a record to the rows of the figure."""
+
+    def rows(**sections):
+        file = tmp_path / "record.json"
+        file.write_text(json.dumps({"torch": "2.11.0", "about": {}} | sections))
+        monkeypatch.setattr(page, "_path", lambda: file)
+        page._record.cache_clear()
+        return [cell | page.evaluate(cell) for cell in page.cells("quick")]
+
+    yield rows
+    page._record.cache_clear()
+
+
+HOST_ROW = {"torch.mm(out=)": 10.0, "eager": 3.0, "plan": 2.0, "replayed": 1.0}
+FIELDS = {"first_s": 1e-3, "sustained_s": 2e-3, "power_W": 690.0, "clock_MHz": 1500.0, "limited_by": ["power cap"]}
+
+
+def test_the_figure_shows_the_sections_of_the_record(shown):
+    rows = shown(
+        host=dict.fromkeys(page.SCHEMES, HOST_ROW),
+        batches={"8 x 5": {"bmm": 9.0, "fpemu": 3.0, "bmm graph": 8.0, "fpemu graph": 2.0}},
+        products={"512": {"SGEMM": 8.0, "staged": 4.0, "three fp16": 2.0}, "1024": {"error": "no kernel"}},
+        sustained={"16384": {"three fp16": FIELDS, "staged": FIELDS | {"sustained_s": 4e-3}}},
+        long_sums={"16x16x65536": {"SGEMM": 3.0, "staged": 6.0}},
+        tall={"300x32x4 float64": {"torch.mm": 2.0, "multiply": 1.0}},
+        ozaki2={"8192": {"DGEMM": 3.0, "fast": 2.0, "accurate": 4.0}},
+        split={"512": {"split": 1.0, "product": 3.0, "both": 4.0}},
+        operators={"gradients": {"torch.mm": 1, "fpemu.torch.gemm": 3, "torch.mm and backward": 2}},
+    )
+    ratios = {(row["kind"], row["way"]): row["ratio"] for row in rows}
+    assert ratios["host", "eager"] == 0.3
+    assert (ratios["batches", "fpemu"], ratios["batches", "fpemu graph"]) == (3.0, 4.0)
+    assert (ratios["products", "staged"], ratios["products", "three fp16"]) == (2.0, 4.0)
+    assert (ratios["sustained", "staged"], ratios["long_sums", "staged"], ratios["tall", "multiply"]) == (0.5, 0.5, 2.0)
+    assert (ratios["ozaki2", "fast"], ratios["split", "split"], ratios["operators", "fpemu.torch.gemm"]) == (
+        1.5,
+        0.25,
+        3,
+    )
+    (late,) = (row for row in rows if (row["kind"], row["way"]) == ("sustained", "staged"))
+    assert (late["time_us"], late["first_us"], late["power_W"]) == (4000.0, 1000.0, 690.0)
+    assert "ot measured" not in page.finding(rows)
+    assert "call, n = 16384: 0.5." in page.finding(rows)
+    assert [text.get_text() for axis in page.draw(rows).axes for text in axis.texts] == []
+
+
+def test_the_figure_states_which_sections_are_not_measured(shown):
+    batch = {"8 x 5": {"bmm": 9.0, "fpemu": 3.0}}
+    rows = shown(
+        host=dict.fromkeys(page.SCHEMES, HOST_ROW), batches=batch, products={"512": {"SGEMM": 8.0, "staged": 4.0}}
+    )
+    missing = "sustained products, long sums, tall and skinny products, Ozaki scheme II, split alone"
+    assert page.finding(rows).endswith(f"Not measured: {missing}, operators of fpemu.torch.")
+    assert [text.get_text() for axis in page.draw(rows).axes for text in axis.texts] == 3 * ["not measured"]
+
+
+def test_a_record_of_the_earlier_benchmark_has_the_same_ratios(shown):
+    host_rows = {name: {key: us for key, us in HOST_ROW.items() if key != "torch.mm(out=)"} for name in page.SCHEMES}
+    rows = shown(
+        about=None,
+        host={"torch.mm(out=)": 10.0, **host_rows},
+        batches={"8 x 5": {"fpemu": 3.0, "bmm": 9.0}},
+        products={"512": {"SGEMM": 8.0, "staged": 4.0}, "300x32x4 float32": {"multiply": 1.0, "SGEMM": 2.0}},
+    )
+    ratios = {(row["kind"], row["way"]): row["ratio"] for row in rows}
+    assert (ratios["host", "eager"], ratios["batches", "fpemu"], ratios["products", "staged"]) == (0.3, 3.0, 2.0)
+    assert ratios["tall", "multiply"] == 2.0
