@@ -239,7 +239,62 @@ def test_the_callers_context_is_current_again_afterwards(monkeypatch):
     assert now == [9]
 
 
+@pytest.mark.parametrize(("stream", "waits"), [(55, [(0, 55), (55, 0)]), (2, [(0, 2), (2, 0)]), (1, []), (None, [])])
+def test_the_stream_of_an_array_interface_orders_the_product(gpu, monkeypatch, stream, waits):
+    events = []
+    monkeypatch.setattr(callers, "_after", lambda *handles: events.append(handles))
+    monkeypatch.setattr(device, "synchronize", lambda: events.append("synchronize"))
+    A, B, out = Lent(draw((6, 8)), stream=stream), Lent(draw((8, 5)), stream=1), Lent(np.zeros((6, 5), np.float32))
+    want = fpemu.gemm(A.x, B.x, scheme="sgemm")
+    D = gpu.gemm(A, B, scheme="sgemm")
+    # without a stream of A, no stream orders later work of the caller: the result is complete on return
+    assert events == (["synchronize"] if stream is None else waits)
+    assert_same(D.get(), want)
+    assert D.__cuda_array_interface__["stream"] == 1
+    assert D.__cuda_array_interface__["version"] == 3
+    assert gpu.gemm(A, B, scheme="sgemm", out=out) is out
+    assert_same(out.content, want)
+
+
 # --- DLPack
+class Exported:
+    """An array with DLPack only, which lists the requests of its readers."""
+
+    def __init__(self, x, where):
+        self.x, self.where, self.requests = x, where, []
+
+    def __dlpack__(self, **request):
+        self.requests.append(request)
+        return self.x.__dlpack__(max_version=request.get("max_version"))
+
+    def __dlpack_device__(self):
+        return self.where, 0
+
+
+def test_dlpack_exports_to_the_default_stream_of_the_gpu_and_without_a_stream_on_the_cpu(gpu):
+    A, B = draw((6, 8)), draw((8, 5))
+    want = fpemu.gemm(A, B, scheme="sgemm")
+    for where in (2, 13):  # a GPU's memory, managed memory
+        a, b = Exported(A, where), Exported(B, where)
+        assert_same(gpu.gemm(a, b, scheme="sgemm").get(), want)
+        for x in (a, b):
+            assert [request["stream"] for request in x.requests] == [1]  # the legacy default stream
+    for where in (1, 3, 11):  # memory of the CPU, pinned for CUDA, pinned for ROCm
+        a, b = Exported(A, where), Exported(B, where)
+        assert_same(gpu.gemm(a, b, scheme="sgemm"), want)
+        assert all(request.get("stream") is None for x in (a, b) for request in x.requests)
+    with pytest.raises(InputError, match=r"^A in the CPU's memory and B on the GPU"):
+        gpu.gemm(Exported(A, 1), Exported(B, 2), scheme="sgemm")
+
+
+@pytest.mark.parametrize("where", [7, 8, 10, 14])  # Vulkan, Metal, ROCm, oneAPI
+def test_arrays_of_other_devices_raise(gpu, where):
+    x = Exported(draw((6, 6)), where)
+    with pytest.raises(InputError, match=rf"^A lies on a device of DLPack's type {where}: pass an array of the CPU"):
+        gpu.gemm(x, x, scheme="sgemm")
+    assert not x.requests
+
+
 def test_memory_from_dlpack_stays_alive(gpu):
     class Copies:
         def __init__(self, x, where=2):

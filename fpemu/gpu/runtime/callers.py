@@ -16,6 +16,7 @@ from fpemu.gpu.runtime.selection import current
 
 _DEFAULT = (0, 1)  # the default stream, by both of its handles
 CUDA_DEVICES = (2, 13)  # of DLDeviceType: memory of a GPU, managed memory
+CPU_DEVICES = (1, 3, 11)  # memory of the CPU, also pinned for CUDA or ROCm
 
 
 def ordinal(pointer: int) -> int:
@@ -51,10 +52,14 @@ def index_of(X: Any) -> int | None:
     if hasattr(X, "__cuda_array_interface__"):
         pointer = X.__cuda_array_interface__["data"][0]
         return ordinal(int(pointer)) if pointer else None
-    if hasattr(X, "__dlpack_device__"):
-        kind, index = X.__dlpack_device__()
-        return int(index) if int(kind) in CUDA_DEVICES else None
-    return None
+    kind, index = dlpack_device(X)
+    return index if kind in CUDA_DEVICES else None
+
+
+def dlpack_device(X: Any) -> tuple[int, int]:
+    """Return the type and the index of an array's device by DLPack; the CPU if the array states none."""
+    kind, index = X.__dlpack_device__() if hasattr(X, "__dlpack_device__") else (CPU_DEVICES[0], 0)
+    return int(kind), int(index)
 
 
 def streams(arrays: Iterable[Any]) -> list[int]:

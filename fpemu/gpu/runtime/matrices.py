@@ -108,6 +108,8 @@ def take(X: Any, name: str, *, write: bool = False) -> Matrix | Any:
     elif hasattr(X, "__array__"):
         return X
     else:
+        if (kind := callers.dlpack_device(X)[0]) not in callers.CPU_DEVICES:
+            raise InputError(f"{name} lies on a device of DLPack's type {kind}: pass an array of the CPU or a CUDA GPU")
         with _dlpack_errors(name):
             return np.from_dlpack(X)
     if not matrix.pointer or 0 in matrix.shape:
@@ -171,7 +173,7 @@ def _from_dlpack(X: Any, name: str, write: bool) -> Matrix:
 
 def on_gpu_by_dlpack(X: Any) -> bool:
     """Return whether an object lies on an NVIDIA GPU, by its ``__dlpack_device__``."""
-    return hasattr(X, "__dlpack_device__") and int(X.__dlpack_device__()[0]) in callers.CUDA_DEVICES
+    return callers.dlpack_device(X)[0] in callers.CUDA_DEVICES
 
 
 @contextmanager
