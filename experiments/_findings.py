@@ -14,7 +14,8 @@ def paragraph(*statements: tuple[Any, ...]) -> str:
     ----------
     *statements : tuple (quantity, value) or (quantity, value, format)
         The quantity in words; its value, in any form of `shown`, or a condition, which decides whether the words alone
-        are a sentence; and the format of numbers. A statement without a value is left out.
+        are a sentence; and the format of numbers. The value replaces "{}" in the words, or follows them after a colon.
+        A statement without a value is left out.
 
     Returns
     -------
@@ -23,12 +24,12 @@ def paragraph(*statements: tuple[Any, ...]) -> str:
 
     Examples
     --------
-    >>> paragraph(("error at k = 16", {"chain": 2e-7, "pairs": [1e-8, 3e-8]}), ("gain", 0.5, ".3g%"), ("both", False))
-    'Error at k = 16: chain 2e-07, pairs 1e-08 to 3e-08. Gain: 50 %.'
+    >>> paragraph(("errors are", {"chain": 2e-7, "pairs": [1e-8, 3e-8]}), ("it gains {}", 0.5, ".3g%"), ("so", False))
+    'Errors are: chain 2e-07, pairs 1e-08 to 3e-08. It gains 50 %.'
     """
     texts = [(str(quantity), shown(value, *form)) for quantity, value, *form in statements]
     sentences = [
-        f"{quantity}{'' if quantity.endswith('=') else ':'} {text}" if text else quantity
+        quantity.replace("{}", text) if "{}" in quantity else f"{quantity}: {text}" if text else quantity
         for quantity, text in texts
         if text is not None
     ]

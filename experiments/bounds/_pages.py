@@ -26,10 +26,11 @@ ASSUMPTIONS = [
     one product. The exact product is not rounded: the residual AB - D is computed exactly and rounded once.""",
     """The bounds depend only on the norms of A and B (fpemu.theory.Norms.of), the scheme's options and the fields of
     the instruction. The probable bound may fail for one product in a hundred.""",
-    """A figure has few rows and columns, 8 at quick size and 16 at full: the error of an entry depends on k and the
-    data alone, the largest of more entries is a little larger, and the probable bound depends on their number.""",
-    """Growth is the exponent p of k^p between the last four lengths of each curve, by least squares over logarithms,
-    the largest error over the seeds at each length.""",
+    """Products have few rows and columns, 8 at quick size and 16 at full size. The error of an entry depends on k and
+    the data alone; the largest error of more entries is a little larger, and the probable bound depends on their
+    number.""",
+    """The growth is the exponent p of k^p, fitted by least squares over logarithms to the last four lengths of each
+    curve, with the largest error over the seeds at each length.""",
 ]
 DATA: dict[str, tuple[str, dict[str, float]]] = {
     "positive": ("uniform", {"low": 0.0, "high": 1.0}),
@@ -201,7 +202,8 @@ class Figure:
                 most = f"{geometric_mean(worst):.3g} (at most {max(worst):.3g})" if worst else "none"
                 near = f"{geometric_mean(likely):.3g} ({min(likely):.3g} to {max(likely):.3g})"
                 parts.append(f"{most} and {near} on {_WORDS[data]}")
-        return f"Worst case and probable bound over the measured error, geometric means: {'; '.join(parts)}."
+        means = "; ".join(parts)
+        return f"Worst case and probable bound, divided by the measured error, have the geometric means {means}."
 
     def _largest_parts(self, rows: list[Row]) -> str:
         """The largest part of each bound at the largest length, curves and data with the same parts together."""
@@ -219,7 +221,7 @@ class Figure:
             published = f"{worst} {most} of the worst case and " if worst else "no worst case, "
             published += "" if rms == worst else f"{rms} "
             parts.append(f"{published}{square} of the mean square, drift {drift} of the probable bound ({name})")
-        return f"Largest parts at k = {k}: {'; '.join(parts)}."
+        return f"The largest parts of the bounds at k = {k} are: {'; '.join(parts)}."
 
     def _curves_in_words(self, some: list[Row], every: list[Row]) -> str:
         """Curves in words, each with its data unless these are all."""
@@ -244,7 +246,7 @@ class Figure:
             if powers["measured"]:
                 published = ", ".join(f"{column} {_powers(result)}" for column, result in powers.items() if result)
                 parts.append(f"{published} on {_WORDS[data]}")
-        return f"Growth as k to the power of: {'; '.join(parts)}." if parts else ""
+        return f"Errors and bounds grow as k to the power of: {'; '.join(parts)}." if parts else ""
 
 
 def _largest(rows: Sequence[Row]) -> dict[int, dict[str, float]]:

@@ -32,7 +32,7 @@ staged and staged-int8 are schemes of this project."""
 ASSUMPTIONS = [
     *ASSUMPTIONS[:2],
     "Products have 8 rows and columns; architectures and options are as in the figure of each scheme.",
-    """Within a factor of ten: the probable bound is at most ten times the measured error, product by product. Products
+    """A probable bound is within a factor of ten if it is at most ten times the measured error of the product. Products
     without any error have no such ratio and do not count there.""",
 ]
 LENGTHS = (256, 16384)
@@ -118,8 +118,9 @@ def finding(rows: list[Row]) -> str:
     above = [row for row in rows if row["measured"] > row["probable"]]
     loose = [row for row in rows if row["probable"] > 10 * row["measured"] > 0]
     return paragraph(
-        ("products", f"{len(rows)}, {exact} of them without any error"),
-        *((text, _where(some)) for text, some in (("above the probable bound", above), ("ten times below it", loose))),
+        (f"the page has {len(rows)} products, {exact} of them without any error", True),
+        ("products with an error above the probable bound number {}", _where(above)),
+        ("products with an error more than ten times below it number {}", _where(loose)),
     )
 
 

@@ -17,14 +17,14 @@ from ._record import PAPER, PHI
 __all__ = ["ASSUMPTIONS", "PAPER", "PHI", "cells", "cost", "draw_counts", "evaluate", "lengths", "means", "memory"]
 
 ASSUMPTIONS = [
-    """Bits per slice follow Algorithm 1, floor((24 - log2 n) / 2), which keep the products exact on the tensor
-    cores of the Titan RTX.""",
-    """Full size: counts of an H200 with all rows and columns, 20 seeds. As in the paper A is divided into blocks of
-    b = ceil(n / ceil(n / 3584)) rows and B into blocks of b columns; Algorithm 3 determines the number of
-    slices of each block of A, with all of B. The numbers are means over the pairs of blocks.""",
-    """Quick size: counts of the CPU for 128 rows of A and 128 columns of B, one block. Algorithm 3 takes the worst row,
-    so that fewer rows may need a slice less than all of them.""",
-    "The sizes between 1024 and 10240 are ours.",
+    """Slices have the number of bits of Algorithm 1, floor((24 - log2 n) / 2), with which the products are exact on the
+    tensor cores of the Titan RTX.""",
+    """At full size an H200 counts with all rows and columns, for 20 seeds. As in the paper, A is divided into blocks of
+    b = ceil(n / ceil(n / 3584)) rows and B into blocks of b columns; Algorithm 3 determines the number of slices of
+    each block of A, with all of B. The numbers are means over the pairs of blocks.""",
+    """At quick size the CPU counts for 128 rows of A and 128 columns of B, in one block. The worst row determines the
+    number of slices in Algorithm 3, so fewer rows may need one slice less than all rows.""",
+    "The paper does not state the sizes between 1024 and 10240; this project chose them.",
 ]
 LENGTHS = (1024, 2048, 3584, 5120, 7168, 10240)
 _ROWS, _SEEDS = 128, 3  # at quick size

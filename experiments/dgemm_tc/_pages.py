@@ -19,21 +19,23 @@ from .._rows import Row, listed, runs_by, size_axis
 
 PHI = (0.1, 1.0, 2.0)
 ASSUMPTIONS = [
-    """Tensor cores of the Titan RTX: the Turing row of the catalog (documented in the literature). Every product of
-    slices is exact there, so that V100 and every later GPU give the same bits.""",
-    """cublasDgemm and cublasSgemm of CUDA 10.2 on a Titan RTX have no known summation order. Three orders take their
-    place: one chain of fused multiply-adds in ascending k; OpenBLAS 0.3.31 with its SkylakeX kernel; and the order of
-    cuBLAS 13.1 on an H200 for an n x n x n product, tabulated up to n = 2048. For DGEMM this order is one chain, as it
-    is at n = 4096 to 10240 on that GPU, so that the two are one case of the claims.""",
-    """"Equivalent" is judged by the ratio of the largest relative errors on the same operands, at most 10 at every n.
-    The paper states neither numbers nor a tolerance. A first criterion was two-sided, within a factor of 10 either way;
-    it is one-sided now, because a method must not fail for being more accurate.""",
-    """The reference is the exact product rounded once to the output format; the paper's is MPFR with 2048 bits.""",
-    """The paper's products are n x n x n. Here every n has the same number of entries, 64 x 64, with k = n: a subset
-    of the rows of A and columns of B. The largest error of n² entries is larger in all methods, and Algorithm 3 with
-    fewer rows may take a slice less.""",
-    "Algorithm 3 chooses the number of slices once; the paper does so for every block of 3584 rows and columns.",
-    "The paper averages 10 runs; here 3 seeds at quick size and 20 at full size.",
+    """The Turing row of the catalogue (documented in the literature) models the tensor cores of the Titan RTX. Every
+    product of slices is exact there, so the V100 and every later GPU return the same bits.""",
+    """The summation orders of cublasDgemm and cublasSgemm of CUDA 10.2 on a Titan RTX are not known. Three other orders
+    are computed instead: one chain of fused multiply-adds in ascending k; OpenBLAS 0.3.31 with its SkylakeX kernel; and
+    cuBLAS 13.1 on an H200 for an n x n x n product, tabulated up to n = 2048. For DGEMM this last order is one chain,
+    also at n = 4096 to 10240 on that GPU, so the first and the third order are one case of the claims.""",
+    """DGEMM-TC counts as equivalent if its largest relative error is at most 10 times the largest relative error of
+    DGEMM on the same operands, at every n. The paper states neither numbers nor a tolerance. A first criterion was
+    two-sided, within a factor of 10 either way; it is one-sided now, because a method must not fail for being more
+    accurate.""",
+    """The reference is the exact product rounded once to the output format; the paper computes it by MPFR with 2048
+    bits.""",
+    """The paper's products are n x n x n. Here every product has 64 x 64 entries and k = n, from a subset of the rows
+    of A and of the columns of B. The largest error of n² entries is larger for all methods, and Algorithm 3 may need
+    one slice less for fewer rows.""",
+    "Algorithm 3 chooses the number of slices once; in the paper it does so for each block of 3584 rows and columns.",
+    "The paper averages 10 runs; this page has 3 seeds at quick size and 20 at full size.",
 ]
 LENGTHS = (256, 512, 1024, 2048, 4096, 7168, 10240)
 _ROWS = 64  # of A, and columns of B
@@ -144,7 +146,13 @@ class Accuracy:
 
     def finding(self, rows: list[Row]) -> str:
         spans = {f"{READINGS[m]}:": [x for phi in PHI for x in _ratios(rows, phi, m)] for m in READINGS}
-        return paragraph((f"error of {self.ours} over {self.plain}'s, means over the seeds", spans, ".2g×"))
+        return paragraph(
+            (
+                f"the errors of {self.ours} divided by the errors of {self.plain}, means over the seeds, are",
+                spans,
+                ".2g×",
+            )
+        )
 
 
 def _ratios(rows: list[Row], phi: float, method: str) -> list[float]:

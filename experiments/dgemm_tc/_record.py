@@ -15,21 +15,22 @@ PATH = Path(__file__).with_name("h200.json")
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores (2020)"
 PHI = (0.1, 1.0, 2.0)
 ASSUMPTIONS = [
-    """Operands are (rand - 0.5)·exp(φ·randn) as in the paper, drawn on the GPU, A and B stored by rows; α = 1, β = 0.
-    """,
-    """The published algorithm: SplitA for every block of at most 3584 rows, with Algorithm 3 on all of B in modes DP
-    and SP; SplitB for every block of columns, again for every block of rows; one call of cuBLAS for each product of
-    slices, fp16 operands and fp32 results; the sum in Algorithm 2's order, or by NearSum in CR mode.""",
-    """A speed is 2n³ over the mean wall time of 3 to 10 executions after warm-up, the host's time included. The parts
-    of the time are GPU time by events around every launch of one more execution.""",
+    """Operands are (rand - 0.5)·exp(φ·randn) as in the paper. They are drawn on the GPU, A and B are stored by rows,
+    and α = 1, β = 0.""",
+    """The measured program follows the published algorithm: SplitA runs for every block of at most 3584 rows, with
+    Algorithm 3 on all of B in modes DP and SP; SplitB runs for every block of columns, and again for every block of
+    rows; one call of cuBLAS computes each product of slices from fp16 operands in fp32; the sum is in the order of
+    Algorithm 2, or by NearSum in CR mode.""",
+    """A speed is 2n³ divided by the mean wall time of 3 to 10 executions after a warm-up, including the host's time.
+    The parts of the time are GPU times, measured by events around every launch of one more execution.""",
     """Blocks have n rows and columns up to n = 2048, and 2048, 2560, 3584, 2731 and 3414 at n = 4096, 5120, 7168, 8192
     and 10240. All modes pad the operands of the calls of GEMM with zeros, to multiples of 16 at least, because cuBLAS
-    13.1 takes slower kernels for odd sizes; the zeros do not count as operations.""",
-    """n = 5120 and 7168 come from an earlier run of the benchmark than the other sizes. In it the GPU time of modes DP
-    and SP is 41 to 98 % of the wall time, and the calls of GEMM at n = 5120 are slower than at n = 4096: the dips of
-    the curves may be due to that run.""",
-    """The GPUs of the paper, a Titan RTX and a V100, are not here. Its statements on their speeds are not judged by
-    the H200, whose fp64 arithmetic is fast as the V100's.""",
+    13.1 selects slower kernels for odd sizes; the zeros do not count as operations.""",
+    """The sizes n = 5120 and 7168 come from an earlier run of the benchmark than the other sizes. In that run the GPU
+    time of modes DP and SP is 41 to 98 % of the wall time, and the calls of GEMM at n = 5120 are slower than at
+    n = 4096, so the dips of the curves may be due to that run.""",
+    """The GPUs of the paper, a Titan RTX and a V100, are not available. Measurements on the H200 do not judge the
+    paper's statements on their speeds; the H200 has fast fp64 arithmetic, as has the V100.""",
 ]
 
 

@@ -25,14 +25,16 @@ what digits of the formula's bits gave on the emulated instructions. Yellow: the
 wrong; red: even cut to the bits that the words hold they give inexact sums; blue: all exact, and so are larger digits.
 Ascend 910A is an assumed model; AMD, Turing and tcgen05 rest on the literature."""
 ASSUMPTIONS = [
-    """The formula is read as a statement about digits: integers of magnitude 2^b at most, b = floor((24 - log2 k) / 2),
-    stored as digits · 2^-b. For int8 the magnitude is 2^b - 1 at most and the digits are the words.""",
-    """Digits that the words do not hold are rounded to them, to nearest even; int8 saturates. The paper speaks of fp16
-    only: what the formula does with other words is not its claim but what a user of it would get.""",
-    """Two kinds of digits: of one sign in the top quarter, 2^b - 2^(b-2) to 2^b, which bring the sums close to the
-    bound, and uniform in -2^b to 2^b. An output counts as inexact if it is not the integer that the digits give.""",
-    """Bits are the largest possible at a point if one bit more gives inexact outputs with digits of one sign. Every
-    chain runs over the whole of k, in one accumulator.""",
+    """The formula is read as a statement about integers of magnitude at most 2^b, b = floor((24 - log2 k) / 2), stored
+    in a slice as the integer times 2^-b. For int8 the magnitude is at most 2^b - 1, and the integers are the words.""",
+    """Integers that a word cannot represent are rounded to the nearest word, ties to even; int8 saturates. The paper
+    states the formula for fp16 only; with other words the page shows the result for a user of the formula, not a claim
+    of the paper.""",
+    """The integers are drawn in two ways: of one sign in the top quarter, 2^b - 2^(b-2) to 2^b, so that the sums come
+    close to the bound, and uniform in -2^b to 2^b. An output counts as inexact if it differs from the exact integer
+    result.""",
+    """A number of bits is the largest possible at a point if one bit more causes inexact outputs for integers of one
+    sign. Every chain runs over the whole of k in one accumulator.""",
 ]
 
 _FP16 = ("volta", "turing", "ampere", "ada", "hopper", "blackwell", "blackwell-rtx")
@@ -184,21 +186,21 @@ def finding(rows: list[Row]) -> str:
             lengths = shown([row["k"] for row in points], "g")
             over = [row["formula bits"] - row["derived bits"] for row in points]
             cut = sum(1 for row in points if _worst(row, "cut"))
-            rest = f"still inexact at {cut} of these points" if cut else "exact"
+            rest = f"are still inexact at {cut} of these points" if cut else "are exact"
             bits = f"{shown(over, 'g')} bit{'s' * (max(over) > 1)}"
-            inexact[f"{name}:"] = f"k = {lengths}, {bits} too long; cut to the words {rest}"
+            inexact[f"{name}:"] = f"k = {lengths}, slices are {bits} too long, and slices cut to the words {rest}"
     count = {
         "with the derived bits": sum(1 for row in rows if _worst(row, "derived")),
         "with one bit more": sum(1 for row in rows if row["one more inexact one sign"] > 0),
     }
     return paragraph(
         (
-            "digits of the formula's bits are exact everywhere on",
+            "slices with the formula's bits are exact everywhere on",
             ", ".join(n for n, points in wrong.items() if not points),
         ),
-        ("inexact", inexact),
+        ("products of slices with the formula's bits are inexact at these points", inexact),
         ("the formula counts the 24 bits of an IEEE fp32 sum, neither the bits of a word nor the truncated ones", True),
-        (f"inexact points of {len(rows)}", count),
+        (f"inexact products occur at these numbers of {len(rows)} points", count),
     )
 
 

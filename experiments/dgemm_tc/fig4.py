@@ -70,4 +70,6 @@ def _equal(row: Row) -> bool:
 def finding(rows: list[Row]) -> str:
     n = max(row["n"] for row in rows)
     last = {LOOK[name].label: speeds(rows, name, PHI[0]).get(n) for name in ("DGEMM", *MODES, RESIDUES, *OTHERS)}
-    return paragraph((f"GFLOP/s at n = {n}, φ = 0.1", {name: x for name, x in last.items() if x}, ".4g"))
+    return paragraph(
+        (f"the speeds in GFLOP/s at n = {n}, φ = 0.1 are", {name: x for name, x in last.items() if x}, ".4g")
+    )

@@ -84,4 +84,4 @@ def finding(rows: list[Row]) -> str:
         for row in rows
         if row["n"] in (1024, last) and row["phi"] == PHI[0]
     }
-    return paragraph(("shares of the time, φ = 0.1", shares, ".3g%"))
+    return paragraph(("the shares of the time at φ = 0.1 are", shares, ".3g%"))

@@ -25,7 +25,7 @@ over their number, and published speeds of a Titan RTX (stars); dashed: its cubl
 ASSUMPTIONS = [
     *_counts.ASSUMPTIONS,
     """The expected speed assumes 92 TFLOP/s of the tensor cores in 70 % of the time. The paper states both numbers for
-    n = 7168 and φ = 0.1 only; for other n and φ the curves are a guide, and no claim is judged by them.""",
+    n = 7168 and φ = 0.1 only; for other n and φ the curves are a guide and judge no claim.""",
 ]
 PEAK = 92.0
 PUBLISHED = {(7168, 0.1): 0.98, (10240, 0.1): 0.9724, (10240, 1.0): 0.8230, (10240, 2.0): 0.7131}
@@ -66,9 +66,9 @@ def finding(rows: list[Row]) -> str:
     counted = {f"n = {n}, φ = {phi:g}:": _count(rows, n, phi) for n, phi in PUBLISHED}
     implied = {f"n = {n}, φ = {phi:g}:": _implied(speed) for (n, phi), speed in PUBLISHED.items()}
     return paragraph(
-        ("products, means over blocks and seeds", counted, ".4g"),
-        (f"products that the published speeds imply, with the tensor cores at 70 % of {PEAK:g} TFLOP/s", implied),
-        ("one slice more than d is d + 1 products more, and Algorithm 3 takes the worst row", True),
+        ("the numbers of products, means over blocks and seeds, are", counted, ".4g"),
+        (f"the published speeds, with {PEAK:g} TFLOP/s in 70 % of the time, imply these numbers of products", implied),
+        ("one slice more than d adds d + 1 products, and the worst row determines d in Algorithm 3", True),
     )
 
 

@@ -53,7 +53,13 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 
 def finding(rows: list[Row]) -> str:
     last = {f"φ = {phi:g}:": float(means(rows, phi, "CR products")[0][-1]) for phi in PHI}
-    return paragraph((f"products in CR mode at n = {lengths(rows)[-1]}, means over blocks and seeds", last, ".4g"))
+    return paragraph(
+        (
+            f"CR mode computes these numbers of products at n = {lengths(rows)[-1]}, means over blocks and seeds",
+            last,
+            ".4g",
+        )
+    )
 
 
 def _largest_block(row: Row, mode: str) -> float:

@@ -51,4 +51,4 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 def finding(rows: list[Row]) -> str:
     n = max(row["n"] for row in rows)
     last = {LOOK[name].label: speeds(rows, name, PHI[0])[n] for name in ("SGEMM", "SP", "DP")}
-    return paragraph((f"GFLOP/s at n = {n}, φ = 0.1", last, ".4g"))
+    return paragraph((f"the speeds in GFLOP/s at n = {n}, φ = 0.1 are", last, ".4g"))

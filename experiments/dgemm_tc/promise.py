@@ -25,13 +25,14 @@ remainder after them, and judges B too. Points: the largest of the seeds; on the
 shown. X: (rand - 0.5)·exp(φ·randn), φ = 1 where not stated, A and B drawn independently; D and G: diagonal, powers of
 two from 2^-40 to 2^40 and from 1 to 2^60. CR mode is correctly rounded on all of them."""
 ASSUMPTIONS = [
-    "Tensor cores of the Titan RTX: the Turing row of the catalog (documented in the literature).",
+    "The Turing row of the catalogue (documented in the literature) models the tensor cores of the Titan RTX.",
     "DGEMM is one ascending chain of fp64 FMAs for each element.",
     """DP mode is as accurate as DGEMM on a family if its largest error, relative to the entry and to |A||B|, is at most
-    10 times DGEMM's. An error within 2^-53 of the result, or of |A||B|, counts as no larger than DGEMM's.""",
-    """The families are ours. Where A's slices end first, the paper does not say how many slices B gets: Algorithm 3's
-    criterion on the other side, (e^T|A|)|B_q|, decides.""",
-    """Equation 1, the bound by which Algorithm 3 is derived, is |D - AB|e <= 2 sqrt(k) 2^-53 |A||B|e, row by row.""",
+    10 times the largest error of DGEMM. An error within 2^-53 of the result, or of |A||B|, counts as no larger than the
+    error of DGEMM.""",
+    """The families are choices of this project. If A has fewer slices, the paper does not state the number of slices of
+    B; here the criterion of Algorithm 3 on the other side, (e^T|A|)|B_q|, determines it.""",
+    """Equation 1, from which Algorithm 3 is derived, is |D - AB|e <= 2 sqrt(k) 2^-53 |A||B|e for each row.""",
 ]
 FACTOR = 10.0
 METHODS: dict[str, dict[str, Any]] = {
@@ -176,11 +177,11 @@ def finding(rows: list[Row]) -> str:
     cured = [family for family in missed["printed"] if family not in missed["default"]]
     return paragraph(
         (
-            f"families of {len(FAMILIES)} on which the error exceeds {FACTOR:g} times DGEMM's",
+            f"the error exceeds {FACTOR:g} times the error of DGEMM on these numbers of {len(FAMILIES)} families",
             {n: len(x) for n, x in missed.items()},
         ),
-        ("largest error relative to |A||B| there", errors, ".2g"),
-        ("families on which only the default, which judges the remainder after the slices, is accurate", cured),
+        ("the largest errors relative to |A||B| there are", errors, ".2g"),
+        ("only the default, which includes the remainder after the slices, is accurate on the families {}", cured),
     )
 
 

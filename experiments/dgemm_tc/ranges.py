@@ -22,9 +22,9 @@ CAPTION = """Smallest and largest magnitude of the entries of A and B over n, op
 on the GPU: medians over the seeds, bands from the smallest to the largest seed; stars: the published ranges."""
 ASSUMPTIONS = [
     "The range covers all 2n² entries of A and B together; the paper does not name the matrix.",
-    """Limits of Algorithm 1: it is run as printed, in fp64 with sigma = 2^(rho + tau), on vectors of 256 entries with
-    tau from -1073 to 1024 and rho for n = 10240; a limit is the last tau at which the slices are finite and sum to the
-    vector exactly.""",
+    """For the limits of Algorithm 1 its printed form runs in fp64, with sigma = 2^(rho + tau), on vectors of 256
+    entries with tau from -1073 to 1024 and rho for n = 10240. A limit is the last tau at which the slices are finite
+    and their sum is exactly the vector.""",
 ]
 PUBLISHED = {0.1: (9.8e-10, 8.9e-1), 1.0: (1.4e-9, 1.6e2), 2.0: (4.4e-10, 4.8e4)}
 N = 10240
@@ -101,4 +101,4 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 
 def finding(rows: list[Row]) -> str:
     ends = {name: [row[f"{name} tau"] for row in rows if f"{name} tau" in row] for name in ("lowest", "highest")}
-    return paragraph(("exponent tau that Algorithm 1 splits at n = 10240", ends, "g"))
+    return paragraph(("the limits of the exponent tau that Algorithm 1 splits at n = 10240 are: {}", ends, "g"))

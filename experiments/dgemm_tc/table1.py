@@ -85,4 +85,4 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 
 def finding(rows: list[Row]) -> str:
     shown = {LOOK[name].label: ", ".join(f"{x:.4g}" for x in _here(rows, name)) for name in ("DGEMM", *MODES)}
-    return paragraph((f"GFLOP/s at n = {N} for φ = 0.1, 1 and 2 on the H200", shown))
+    return paragraph((f"the speeds in GFLOP/s at n = {N} for φ = 0.1, 1 and 2 on the H200 are", shown))

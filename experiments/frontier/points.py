@@ -27,12 +27,14 @@ CAPTION = """Relative L2 error of products in fp32 over the time that they take 
 one fp16 product, k = 8192, four kinds of operands. Filled: schemes; open: what other words of the corrections
 would give. Dashed: one chain of FMAs, which is SGEMM."""
 ASSUMPTIONS = [
-    "Time is counted, not measured: int8 and fp8 at twice the rate of fp16, tf32 at half; sums of blocks are free.",
+    """Times are counted and not measured: int8 and fp8 products take half the time of fp16 products, tf32 products
+    twice this time, and sums of blocks take no time.""",
     "SGEMM is one ascending chain of FMAs; cuBLAS has the same error where it does not split k.",
-    """A has 32 rows and B 32 columns; one seed, and at full size 20 seeds for the points of the checks, whose means are
-    shown.""",
-    """Words of b bits: integers of that many, sign included, for r and h both, exact sums; e4m3 for both, scaled to its
-    range, summed by wgmma and promoted every 64 of k. Both stand beside an exact product of the high parts.""",
+    """A has 32 rows and B has 32 columns. The page has one seed; at full size the points of the checks have 20 seeds,
+    whose means are shown.""",
+    """Words of b bits are integers of b bits including the sign, for r and for h, with exact sums. Words in e4m3 are
+    scaled to its range, for r and for h, and wgmma sums them with a promotion every 64 products. Both kinds of
+    corrections are added to an exact product of the high parts.""",
 ]
 DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "uniform [-1, 1]": ("uniform", {"low": -1.0, "high": 1.0}),
@@ -170,7 +172,10 @@ def finding(rows: list[Row]) -> str:
         "corrections in e4m3, 4 bits and an exponent": errors["e4m3"],
     }
     return paragraph(
-        ("errors on uniform [-1, 1]", schemes_),
-        ("factor that a bit of the corrections is worth", (errors["6 bits"] / errors["10 bits"]) ** 0.25),
-        ("the error falls with the square root of the share of stages in int8", True),
+        ("the errors on uniform [-1, 1] are", schemes_),
+        (
+            "each bit of the corrections reduces the error by a factor of {}",
+            (errors["6 bits"] / errors["10 bits"]) ** 0.25,
+        ),
+        ("the error is proportional to the square root of the share of stages in int8", True),
     )

@@ -24,12 +24,12 @@ from .._rows import Row, runs_by
 HARDWARE = "ascend910a"
 """The paper's accelerator; cells name it so that the figure's record states the evidence for its model."""
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025)"
-CUBE = """The cube of the Ascend 910A adds 16 products and the accumulator exactly and rounds once to fp32 (assumed: no
-bit-level description is public)."""
-REFERENCE = "The reference is the exact product, rounded once to fp64; the paper used DGEMM."
-ORDERS = """SGEMM stands for four summation orders over k: OpenBLAS 0.3.21 with the TSV110 kernel, which is the kernel
-of the paper's Kunpeng 920; OpenBLAS with the Haswell kernel; cuBLAS 13.1 on an H200, with the order recorded for the
-nearest shape of the same k, and no value where none is recorded; and one ascending chain of fp32 FMAs for each
+CUBE = """The cube of the Ascend 910A is assumed to add 16 products and the accumulator exactly and to round once to
+fp32, because no bit-level description is public."""
+REFERENCE = "The reference is the exact product, rounded once to fp64; the reference of the paper is DGEMM."
+ORDERS = """SGEMM is computed in four summation orders over k: OpenBLAS 0.3.21 with the TSV110 kernel, the kernel of the
+paper's Kunpeng 920; OpenBLAS with the Haswell kernel; cuBLAS 13.1 on an H200 in the order recorded for the nearest
+shape with the same k, without a value if no order is recorded; and one ascending chain of fp32 FMAs for each
 element."""
 
 Multiply = Callable[[NDArray[Any], NDArray[Any], Device], NDArray[Any] | None]

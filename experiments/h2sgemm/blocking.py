@@ -28,16 +28,17 @@ of all blocks of a given b_m; line: f = 0.95; dotted: its optimum. (b) The large
 endless matrices (lines) and m = n = 5632, k = 2816 (markers), with one and two buffers of B in L1; stars: published for
 (176, 64, 176). (c) The speed of the published block over m = n, k = 2816; dotted: 85.3 TFLOP/s, a third of 256."""
 ASSUMPTIONS = [
-    "An Ascend 910A is not available here: every number is computed.",
-    """Rates in bytes a cycle of a core, clock and sizes: CANN's platform file for the 910A, as public tests of its
-    operators quote it; memory: 1.2 TB/s (section 4). One rate is not confirmed, 110 bytes a cycle from the L2 cache:
-    with 128 the speed with one buffer would be 4 % higher, the others the same.""",
-    """Vector instructions by Algorithm 1: one for a half, five for a residual. Two buffers: a step takes as long as the
-    slowest engine. One buffer: loading a block of B and multiplying take turns ("each compute step waits for full data
-    movement"), engines overlap on each side; the paper does not say the latter, and nothing overlaps is shown
-    beside.""",
-    """The sizes of figures 10 and 11 are not printed. m = n = 5632 = 176·32 and k = 2816 = 64·44 are taken from figure
-    9, "matching the optimal blocking".""",
+    "An Ascend 910A is not available here, so every number is computed.",
+    """The rates in bytes per cycle and core, the clock and the sizes are those of CANN's platform file for the 910A, as
+    public tests of its operators quote it; the memory bandwidth is 1.2 TB/s (section 4). The rate of the L2 cache, 110
+    bytes per cycle, is not confirmed. With 128 bytes per cycle the speed with one buffer would be 4 % higher, and the
+    other speeds would not change.""",
+    """By Algorithm 1 a half needs one vector instruction, and a residual needs five. With two buffers a step takes as
+    long as the slowest engine. With one buffer the load of a block of B and the multiplication alternate ("each compute
+    step waits for full data movement"), and the engines overlap within the load and within the multiplication. The
+    paper does not state this overlap, so the page also shows the time without any overlap.""",
+    """The paper does not print the sizes of figures 10 and 11. The page uses m = n = 5632 = 176·32 and k = 2816 = 64·44
+    of figure 9, "matching the optimal blocking".""",
     "The model is not fitted to the published speeds.",
 ]
 SINGLE, DOUBLE = 41.7, 65.3
@@ -160,15 +161,19 @@ def finding(rows: list[Row]) -> str:
     published = {"two buffers": DOUBLE / row["published double"], "one buffer": SINGLE / row["published single"]}
     speeds = {look.label: row[f"published {pipeline}"] for pipeline, look in LOOKS.items()}
     return paragraph(
-        (f"cycles of the cube unit for a step of {PUBLISHED}", cycles["A B"]["cube"], ".0f"),
-        ("of the slowest engine", {f"{part}, {engine}:": x for part, (engine, x) in slowest.items()}, ".0f"),
-        (f"TFLOP/s of {PUBLISHED} by the model, endless matrices", speeds),
-        ("at m = n = 5632, two buffers", h2sgemm.speed(M, M, K) / 1e12),
-        ("published speed over the model's", published, ".2g%"),
-        ("the vector unit, which makes the residual of B anew for every row of blocks, limits, not the memory", True),
-        ("b_m of the least traffic by Equation 9", least["b_m"]),
-        (f"traffic of {PUBLISHED} over it", row["words"] / least["least words"], ".3g×"),
-        ("fastest b_m", {"endless matrices": endless["b_m"], "m = 5632": here["b_m"]}),
-        ("TFLOP/s, endless matrices, there", endless["endless double"]),
-        ("least TFLOP/s where 5632 does not divide m and cores idle", min(idle, default=None)),
+        (f"the cube unit takes {{}} cycles for a step of {PUBLISHED}", cycles["A B"]["cube"], ".0f"),
+        (
+            "the slowest engines take these numbers of cycles",
+            {f"{part}, {engine}:": x for part, (engine, x) in slowest.items()},
+            ".0f",
+        ),
+        (f"by the model, {PUBLISHED} reaches these TFLOP/s on endless matrices", speeds),
+        ("at m = n = 5632 it reaches {} TFLOP/s with two buffers", h2sgemm.speed(M, M, K) / 1e12),
+        ("the published speeds divided by the modelled speeds are", published, ".2g%"),
+        ("the vector unit, which computes the residual of B for every row of blocks, limits the speed", True),
+        ("by Equation 9 the traffic is smallest for b_m = {}", least["b_m"]),
+        (f"the traffic of {PUBLISHED} is {{}} the smallest", row["words"] / least["least words"], ".3g×"),
+        ("the fastest b_m are", {"endless matrices": endless["b_m"], "m = 5632": here["b_m"]}),
+        ("the first of these reaches {} TFLOP/s", endless["endless double"]),
+        ("where 5632 does not divide m and cores are idle, the smallest speed is {} TFLOP/s", min(idle, default=None)),
     )

@@ -27,11 +27,12 @@ makes, with loads and products in turns and with two buffers. Line: a third of t
 three products that is measured here. {provenance("h2sgemm/fig10")}"""
 ASSUMPTIONS = [
     *RULES,
-    """The paper blocks for the L1 and L0 buffers of an Ascend 910A, (176, 64, 176) at best; here a block is what a
-    thread block of mma.sync makes. What is compared is the gain by the second buffer and the share of the peak.""",
-    """The peak of three products is taken as measured, a third of the library's fp16 product of the same size.""",
-    """Operands are split as they are loaded; the kernel that takes words from memory, which other figures show, has
-    other buffers and is faster.""",
+    """The paper's blocks fit the L1 and L0 buffers of an Ascend 910A, and (176, 64, 176) is the best block; here a
+    block is the result of one thread block of a kernel on mma.sync. The page compares the gain by the second buffer and
+    the share of the peak.""",
+    """The peak of three products is a third of the measured speed of the library's fp16 product of the same size.""",
+    """The kernel splits the operands while it loads them; the kernel of other figures, which reads words from memory,
+    has other buffers and is faster.""",
 ]
 SINGLE, DOUBLE = 41.7, 65.3
 """TFLOP/s on an Ascend 910A with one buffer and with two."""
@@ -91,8 +92,8 @@ def finding(rows: list[Row]) -> str:
     best = max(both, key=lambda tile: both[tile][1] or 0)
     one, two = both[best]
     return paragraph(
-        ("fastest block", best.replace("x", "×")),
-        ("TFLOP/s there", {"one buffer": one, "two buffers": two}),
-        (f"gain by the second buffer (published: {DOUBLE / SINGLE:.3g}×)", (two or 0) / (one or 1), ".3g×"),
-        ("thread blocks that share a multiprocessor hide loads too: the gain depends on how many of them fit", True),
+        ("the fastest block is {}", best.replace("x", "×")),
+        ("its speeds in TFLOP/s are", {"one buffer": one, "two buffers": two}),
+        (f"the gain by the second buffer is {{}} (published: {DOUBLE / SINGLE:.3g}×)", (two or 0) / (one or 1), ".3g×"),
+        ("thread blocks on one multiprocessor also hide loads, so the gain depends on their number", True),
     )

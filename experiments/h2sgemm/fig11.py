@@ -27,8 +27,10 @@ were split in memory before; staged, three products on wgmma, is shown beside it
 {provenance("h2sgemm/fig11", *IMPLEMENTATIONS)}"""
 ASSUMPTIONS = [
     *RULES,
-    """The sides are not printed: k = 64 · 44 in (a) is taken from figure 9, and m and n in (b) have the same value.""",
-    """The paper compares with SGEMM on another chip, an Ascend 910B3 with fp32 units: here it is the same chip's.""",
+    """The paper does not print the sides; k = 64 · 44 in (a) is the value of figure 9, and m and n in (b) are
+    equal.""",
+    """The paper compares with SGEMM on another chip, an Ascend 910B3 with fp32 units; here SGEMM runs on the same
+    GPU.""",
 ]
 
 
@@ -73,9 +75,9 @@ def finding(rows: list[Row]) -> str:
     shares = {f"{name}, n = {row['M']}:": row.get("first / three products") for name, row in last.items()}
     ends = _line(rows, "a", "h2sgemm term-wise")[:: max(len(_line(rows, "a", "h2sgemm term-wise")) - 1, 1)]
     return paragraph(
-        ("share of three products of the library (published: 77 %)", shares, ".3g%"),
+        ("the speeds as shares of three products of the library (published: 77 %) are", shares, ".3g%"),
         (
-            "term-wise H2SGEMM over SGEMM, k = 2816, smallest and largest m = n",
+            "term-wise H2SGEMM divided by SGEMM, k = 2816, at the smallest and the largest m = n is",
             {f"{row['M']}:": row.get("first / sgemm") for row in ends},
             ".3g×",
         ),

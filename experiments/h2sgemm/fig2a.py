@@ -45,16 +45,16 @@ counted from the exponent of h after a carry, as Equation 2 has it. (b) Over E: 
 (markers) for residuals below fp16's normal range, 2^-14, and below its smallest number, 2^-24; and those that really
 become zero (abs(d) at most 2^-25, d not 0), counted and by the corrected formula."""
 ASSUMPTIONS = [
-    """T and R are read as the events that rounding to nearest took h down or up in magnitude (R) within one RNE
-    split, and P(N, X) as a joint probability: then alone Equation 5 adds them.""",
+    """T and R are interpreted as the events that rounding to nearest decreases (T) or increases (R) the magnitude of h
+    in one RNE split, and P(N, X) as a joint probability; only then can Equation 5 add them.""",
     "All 2^23 mantissas of an exponent are equally likely; the sign does not matter.",
-    """N is counted from the exponent E of x (Equations 3 to 5), and once from the exponent of h after a carry
+    """N counts from the exponent E of x (Equations 3 to 5), and in one reading from the exponent of h after a carry
     (Equation 2).""",
     "A probability formula agrees at a point if it equals the count exactly; both are multiples of 2^-23.",
-    "The corrected formula of the residuals that become 0, and the check of it, belong to this project.",
-    """The exponents of figure 2(a) are not printed: -16 to 4. The formulas need h to be normal and finite: they are
-    judged from -14 on.""",
-    """"Significant" underflow is more than 10 %, the mark that the paper itself uses; "approaching 100 %" is 99 % or
+    "This project derived and checked the corrected formula of the residuals that become 0.",
+    """The paper does not print the exponents of figure 2(a); here they are -16 to 4. The formulas hold for normal and
+    finite h, so they are judged from -14 on.""",
+    """"Significant" underflow means more than 10 %, the percentage in the paper; "approaching 100 %" means 99 % or
     more.""",
 ]
 
@@ -204,14 +204,17 @@ def finding(rows: list[Row]) -> str:
     lost = {row["exponent"]: (row["gone"], equation_5(row["exponent"], gradual=False)) for row in _normal(rows)}
     wrong = [e for e, (counted, printed) in lost.items() if counted != printed]
     return paragraph(
-        ("Equation 5 differs from the share of residuals that become 0 at", f"{len(wrong)} of {len(lost)} exponents"),
         (
-            "counted and printed share of residuals that become 0",
+            "Equation 5 differs from the share of residuals that become 0 at {}",
+            f"{len(wrong)} of {len(lost)} exponents",
+        ),
+        (
+            "the counted and the printed shares of residuals that become 0 are",
             {f"E = {e}:": " and ".join(f"{100 * p:.3g} %" for p in lost[e]) for e in wrong if -13 <= e <= -10},
         ),
         (
-            "Equation 5 counts every residual below 2^-24 and exact splits; rounding to nearest raises those above "
-            "2^-25 to 2^-24",
+            "Equation 5 counts every residual below 2^-24 and exact splits; rounding to nearest raises residuals "
+            "above 2^-25 to 2^-24",
             bool(wrong),
         ),
     )

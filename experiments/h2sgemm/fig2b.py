@@ -45,14 +45,16 @@ most 2^(E - b) for every M with finite words; lines: as printed, min(22, E + 24 
 is normal; no marker: nothing is kept. sb = 11 is shown where h is normal. (b) sb over E: filled, 22 bits are kept and
 no r overflows; ring, an r overflows; cross, fewer bits; lines: Equation 6 as printed (dashed) and corrected."""
 ASSUMPTIONS = [
-    """Bits kept are counted by error, not by places: the most b with abs(x - h - r/2^sb) <= 2^(E - b) for all mantissas
-    of the exponent whose words are finite, 24 at most; 0 where there are none.""",
-    """Figure 2(b) has no numbers. Its lines are drawn from Equation 6 and the text: min(22, E + 24 + sb) bits from -14
-    to 15, not below 11 (the bits of h). The exponents shown end at 27, the last one that the text names.""",
-    """A bound of Equation 6 holds at an exponent if it is the measured one: the smallest sb that keeps 22 bits, the
-    largest with which no r overflows. 22 bits are not defined: an error of at most 2^(E - 22), or of at most 2^(E -
-    23), half of the 22nd place after the leading bit. The corrected bounds are this project's.""",
-    "Rounding to nearest even throughout; the sign does not matter.",
+    """The number of bits kept is defined by the error, not by places: it is the largest b, at most 24, with abs(x - h -
+    r/2^sb) <= 2^(E - b) for all mantissas of the exponent whose words are finite, and 0 if there are no such
+    mantissas.""",
+    """Figure 2(b) has no numbers. Its lines follow Equation 6 and the text: min(22, E + 24 + sb) bits from -14 to 15,
+    at least 11 (the bits of h). The exponents end at 27, the last exponent in the text.""",
+    """A bound of Equation 6 holds at an exponent if it equals the measured bound: the smallest sb that keeps 22 bits,
+    or the largest sb without an overflow of r. The paper does not define 22 bits; the page has an error of at most 2^(E
+    - 22), and an error of at most 2^(E - 23), half of the 22nd place after the leading bit. The corrected bounds are
+    results of this project.""",
+    "All roundings are to nearest even; the sign does not matter.",
 ]
 
 FRACTION = 23
@@ -186,11 +188,11 @@ def finding(rows: list[Row]) -> str:
     bounds = {what: _off(apart) for side, bits, _, what in _BOUNDS if (apart := _apart(rows, side, bits))}
     least = min((row["bits"] for (e, sb), row in at.items() if sb == 11 and e in NORMAL), default=None)
     return paragraph(
-        ("residuals of every 2^13 that overflow at E = 15", {f"sb = {sb}:": x for sb, x in overflows.items()}),
-        ("bits kept with sb = 11 from E = -14 to 15, at least", least, ".0f"),
-        *((f"Equation 6: {bound}, {text}", True) for bound, text in bounds.items()),
-        ("from 2^16 on h itself overflows, whatever sb", bool(large) and all(row["h overflows"] == 1 for row in large)),
-        ("bits kept below 2^-24 with r alone scaled by 2^12", small, ".0f"),
+        ("at E = 15 these numbers of 2^13 residuals overflow", {f"sb = {sb}:": x for sb, x in overflows.items()}),
+        ("with sb = 11 at least {} bits are kept from E = -14 to 15", least, ".0f"),
+        *((f"Equation 6 for {bound} {text}", True) for bound, text in bounds.items()),
+        ("from 2^16 on h overflows for every sb", bool(large) and all(row["h overflows"] == 1 for row in large)),
+        ("below 2^-24 {} bits are kept if only r is scaled by 2^12", small, ".0f"),
     )
 
 

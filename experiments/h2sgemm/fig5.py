@@ -26,8 +26,8 @@ CAPTION = """All blocks allowed by Equation 10 with b_n/b_m between 0.5 and 2 (c
 the size of a block of A, L1 of 524,288 numbers; star: the published best block (176, 64, 176). (b) f, the share of L1
 that blocks of A fill. (c) f if L1 were 262,144 numbers, the 512 KB of the text. Dashed: 0.92, the least f claimed."""
 ASSUMPTIONS = [
-    """L1 is counted in numbers of fp16: 524,288 (1 MB), the reading with which N_fused = 44 comes out, or 262,144, the
-    512 KB of the text."""
+    """The size of L1 is given in fp16 numbers: 524,288 (1 MB), with which N_fused = 44, or 262,144, the 512 KB of the
+    text."""
 ]
 SMALL_L1 = 262144
 
@@ -97,27 +97,28 @@ def finding(rows: list[Row]) -> str:
     sizes = {"524,288 numbers (1 MB)": "", "262,144 numbers (512 KB)": ", 512 KB"}
     return paragraph(
         (
-            f"N_fused of {PUBLISHED} (printed: 44), L1 of",
+            f"N_fused of {PUBLISHED} (printed: 44) by the size of L1 is",
             {name: row[f"N_fused{key}"] for name, key in sizes.items()},
             "g",
         ),
-        ("optimal b_m", {name: row[f"optimal b_m{key}"] for name, key in sizes.items()}),
-        ("least f with 512 KB", min(r["f, 512 KB"] for r in rows)),
-        ("the maker's platform file has 1 MB: the text should say 512 K numbers", True),
-        (f"blocks of {len(rows)} with f below 0.92", f"{len(low)}" + (f" ({', '.join(low[:3])})" if low else "")),
-        ("optimal b_m of all blocks, above 90 where f is nearly 1", best),
+        ("the optimal b_m is", {name: row[f"optimal b_m{key}"] for name, key in sizes.items()}),
+        ("the smallest f with 512 KB is {}", min(r["f, 512 KB"] for r in rows)),
+        ("the platform file of the manufacturer states 1 MB, so the text should state 512 K numbers", True),
         (
-            "blocks whose nearest multiple of 16 is below 96",
+            f"of {len(rows)} blocks, those with f below 0.92 number {{}}",
+            f"{len(low)}" + (f" ({', '.join(low[:3])})" if low else ""),
+        ),
+        ("the optimal b_m of all blocks is {}, and above 90 where f is nearly 1", best),
+        (
+            "for {} of the blocks the nearest multiple of 16 is below 96",
             float(np.mean([16 * round(b / 16) < 96 for b in best])),
             ".3g%",
         ),
         (
-            f"{PUBLISHED}",
-            {"f": f"{row['f']:.7g}", "optimum": f"{row['optimal b_m']:.6g}, the middle of 80 and 96 is 88"},
-        ),
-        (
-            "Equation 10 is symmetric in b_m and b_n: as many blocks with b_n/b_m = 2 as with 0.5, fewer than with 1",
+            f"the block {PUBLISHED} has f = {row['f']:.7g} and the optimum {row['optimal b_m']:.6g}; the middle of 80 "
+            "and 96 is 88",
             True,
         ),
+        ("Equation 10 is symmetric in b_m and b_n: as many blocks have b_n/b_m = 2 as 0.5, more have 1", True),
         ("without the floor f is 1 - 2 b_k b_n / L1", True),
     )

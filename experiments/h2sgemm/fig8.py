@@ -24,12 +24,12 @@ paper's Kunpeng 920 and on an x86 processor (Haswell), and as one chain of FMAs.
 model."""
 ASSUMPTIONS = [
     methods.CUBE,
-    "HGEMM is one product of the operands rounded to fp16 with fp32 accumulation; its result is fp32 or fp16.",
+    "HGEMM rounds the operands to fp16 and accumulates one product in fp32; its result is fp32 or fp16.",
     methods.ORDERS,
-    """The sizes of figure 8 are not printed: m = 176, n = 32 and k = 64·44, as in figure 9, at full size;
-    m = n = 48 at quick size.""",
-    """The offset exponents of figure 8 are not printed either: -20 to 0, since the text names non-positive ones; every
-    second or fourth one at full size.""",
+    """The paper does not print the sizes of figure 8; here m = 176, n = 32 and k = 64·44, as in figure 9, at full size,
+    and m = n = 48 at quick size.""",
+    """The paper does not print the offset exponents of figure 8 either; here they are -20 to 0, because the text
+    mentions non-positive exponents, at full size only every second or fourth exponent.""",
     methods.REFERENCE,
 ]
 

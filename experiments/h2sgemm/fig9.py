@@ -25,12 +25,12 @@ the paper's Kunpeng 920 and on an x86 processor (Haswell), and as one chain of F
 whose error at this exponent equals the error with sb = 12 (figure 8). Ascend 910A cube as an assumed model."""
 ASSUMPTIONS = [
     methods.CUBE,
-    "HGEMM is one product of the operands rounded to fp16 with fp32 accumulation; its result is fp32 or fp16.",
+    "HGEMM rounds the operands to fp16 and accumulates one product in fp32; its result is fp32 or fp16.",
     methods.ORDERS,
-    """The lengths of figure 9 are not printed. Panels (b, e) have m = 176 and n = 32, which the paper derives from its
-    blocks and cores: taken as two lengths.""",
-    "The paper does not say which of its two distributions figure 9 shows: both are shown.",
-    "Growth is the exponent p of error ~ k^p by least squares in the logarithms.",
+    """The paper does not print the lengths of figure 9. Panels (b, e) have m = 176 and n = 32, the two lengths that the
+    paper derives from its blocks and cores.""",
+    "The paper does not state which of its two distributions figure 9 shows; this page shows both.",
+    "The growth of an error is the exponent p of error ~ k^p, fitted by least squares to the logarithms.",
     methods.REFERENCE,
 ]
 
@@ -126,10 +126,16 @@ def finding(rows: list[Row]) -> str:
         ks = sorted(error["sb=12 term-wise"])
         named = {"term-wise": "sb=12 term-wise"} | SGEMMS
         powers = {text: f"k^{growth(error[name]):.2f}" for text, name in named.items() if len(error[name]) > 2}
-        statements.append((f"growth of the error in {interval}, k = {ks[0]} to {ks[-1]}", powers))
+        statements.append((f"the errors on operands in {interval}, k = {ks[0]} to {ks[-1]}, grow as", powers))
         for text, name in SGEMMS.items():
             ratio = ratios(error[name], error["sb=12 term-wise"])
-            statements.append((f"{text} over term-wise, k = {min(ratio)} and {max(ratio)}", [*ratio.values()], ".2g×"))
+            statements.append(
+                (
+                    f"the error of {text} is {{}} the term-wise error at k = {min(ratio)} to {max(ratio)}",
+                    [*ratio.values()],
+                    ".2g×",
+                )
+            )
     return paragraph(*statements)
 
 

@@ -33,14 +33,15 @@ over sb: exponents between emin and emax at which too few bits are kept or a res
 to nearest (wanted: 2p bits), (d) the high word truncated, r rounded to nearest (2p, filled) or truncated (2p - 1,
 open). The numbers are fp32 for fp16, bf16 and tf32 words, fp16 for the FP8 words."""
 ASSUMPTIONS = [
-    """Ours: the paper has fp32 numbers, fp16 words and rounding to nearest alone.""",
-    """Bits kept are counted by error: the most b with abs(x - h - r/2^sb) <= 2^(E - b) for all mantissas with finite
-    words. Wanted are 2p bits, or 2p - 1 where the residual is truncated.""",
+    """This page extends the paper, which has only fp32 numbers, fp16 words and rounding to nearest.""",
+    """The number of bits kept is the largest b with abs(x - h - r/2^sb) <= 2^(E - b) for all mantissas with finite
+    words. An exponent is lost if it keeps fewer than 2p bits, or fewer than 2p - 1 bits if the residual is
+    truncated.""",
     "A residual overflows if its rounding with an unbounded exponent is above the format's largest number.",
-    """Exponents shown are the 15 lowest and the 15 highest of a format, where bits are lost or residuals overflow;
-    between them nothing of either happens with sb from 0 to 16.""",
-    """The count is over one period of the residual in the mantissa, at sb = 0 for what becomes 0 and at sb = p for the
-    bits; it agrees with a formula if it is equal.""",
+    """The exponents are the 15 lowest and the 15 highest of a format. Between them no bits are lost and no residuals
+    overflow with sb from 0 to 16.""",
+    """The count is over one period of the residual in the mantissa, at sb = 0 for the residuals that become 0 and at
+    sb = p for the bits; it agrees with a formula if the two are equal.""",
 ]
 
 WIDE = {"fp16": "fp32", "bf16": "fp32", "tf32": "fp32", "e5m2": "fp16", "e4m3": "fp16"}
@@ -208,19 +209,19 @@ def finding(rows: list[Row]) -> str:
                 which = " and ".join("p" + (f" {'+' if d > 0 else '-'} {abs(d)}" if d else "") for d in apart)
                 label = f"sb = {which} ({least}) for"
                 best[label] = f"{best[label]}, {narrow}" if label in best else narrow
-        statements.append((f"{words}, the fewest exponents are lost with", best))
+        statements.append((f"with {words}, the smallest numbers of exponents are lost for", best))
     more = [lost(some, _p(some[0]) + 1) for narrow in WIDE if (some := _select(rows, narrow, "RNE", "RNE"))]
     over = [counts["overflow"] for counts in more]
     forgotten = bool(over) and min(over) > 0
     return paragraph(
         *statements,
         (
-            "both words to nearest, sb = p + 1 (the paper's 12 for fp16): exponents at the top with overflows",
+            "with both words to nearest and sb = p + 1 (12 in the paper), the number of exponents with overflows is {}",
             over if forgotten else None,
             "g",
         ),
         (
-            "a number midway between two numbers of the format leaves half of a last place, which Equation 6 omits",
+            "the residual of a number midway between two of the format is half a last place, which Equation 6 omits",
             forgotten,
         ),
     )

@@ -27,16 +27,16 @@ lower bound, its upper bound as printed, and the upper bound that holds, one les
 midway between two fp16 numbers is twice the value that the paper allows for. Ascend 910A cube as an assumed model."""
 ASSUMPTIONS = [
     methods.CUBE,
-    """The paper draws no such plane: sb from -2 to 24 and e from -20 to 15 hold every binade of fp16, the smallest
-    subnormal ones left out, and the values of sb that equation 6 allows there.""",
-    """Half of the entries, by magnitude, lie in [2^(e-1), 2^e): equation 6 is read with their offset exponent, e - 1.
-    Smaller entries lose no more in absolute terms. The bounds end at e = -13: below it no entry is normal in fp16, and
-    no sb keeps 22 bits.""",
-    """The plane ends at e = 15: entries stay below 2^15, so that sb = 12 does not meet the numbers midway between two
-    fp16 numbers above 2^15, whose residual it makes overflow.""",
-    "Sizes: m = n = 24; k = 256 at quick size, k = 64·44 at full size.",
-    """SGEMM is one chain of fp32 FMAs. "With rr" keeps the product of the two residuals, which H2SGEMM leaves out, at
-    sb = 12.""",
+    """The paper has no such plane. sb from -2 to 24 and e from -20 to 15 include every binade of fp16 except the
+    smallest subnormal binades, and the values of sb that Equation 6 allows there.""",
+    """Half of the entries have magnitudes in [2^(e-1), 2^e), so Equation 6 is evaluated at their offset exponent e - 1.
+    Smaller entries have no larger absolute errors. The bounds end at e = -13, because below it no entry is normal in
+    fp16 and no sb keeps 22 bits.""",
+    """The plane ends at e = 15. Entries stay below 2^15 and exclude the numbers midway between two fp16 numbers above
+    2^15, whose residual overflows with sb = 12.""",
+    "The sizes are m = n = 24, and k = 256 at quick size or k = 64·44 at full size.",
+    """SGEMM is one chain of fp32 FMAs. "With rr" also computes the product of the two residuals, which H2SGEMM omits,
+    at sb = 12.""",
 ]
 
 SCALES, OFFSETS, RECOMMENDED = range(-2, 25), range(-20, 16), 12
@@ -104,14 +104,21 @@ def finding(rows: list[Row]) -> str:
         low = {e: best[e] / column["SGEMM"][e] for e in best if e < -13}
         statements += [
             (
-                f"{variant}: sb = {planes.spans(near.ys, one.ys)} is within a factor of 1.5 of the best sb at the most "
-                "offset exponents",
+                f"{variant}: the error with sb = {planes.spans(near.ys, one.ys)} is within a factor of 1.5 of the "
+                "smallest error at the largest number of offset exponents, {}",
                 f"{near.count} of {near.points} (sb = 12: {np.count_nonzero(loss(one, RECOMMENDED) <= 1.5)})",
             ),
-            ("where h is subnormal (e < -13), error with the best sb / error of SGEMM's chain", low.values(), ".3g×"),
             (
-                f"error at e = {min(best)} without and with the product of the residuals",
-                [column["sb=12"][min(best)], column["with rr"][min(best)]],
+                "where h is subnormal (e < -13), the error with the best sb is {} the error of the chain of SGEMM",
+                low.values(),
+                ".3g×",
+            ),
+            (
+                f"the errors at e = {min(best)} are",
+                {
+                    "without the product of the residuals": column["sb=12"][min(best)],
+                    "with it": column["with rr"][min(best)],
+                },
                 ".2g",
             ),
         ]

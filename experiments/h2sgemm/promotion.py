@@ -31,9 +31,9 @@ in fp32 to nearest; right end: never. Operands uniform in (a) [-1, 1] and (b) [0
 FMAs; dotted: the unit roundoff of fp32. Lines: mean over seeded runs; bands: smallest to largest run. Hopper and
 Blackwell lie on each other; CDNA 3 rests on the literature; "ideal" adds 16 products exactly and rounds to nearest."""
 ASSUMPTIONS = [
-    """Only the accumulator of h·h is promoted, as in Ootomo and Yokota; the accumulators of the two corrections, 2^11
-    times smaller, are one chain each.""",
-    "P = 16 is one instruction of fp16 products on all of them (on Ampere two blocks of 8).",
+    """Only the accumulator of h·h is promoted, as in Ootomo and Yokota's method; each of the two corrections, which are
+    2^11 times smaller, is accumulated in one chain.""",
+    "P = 16 is one instruction of fp16 products on all architectures (on Ampere two blocks of 8).",
     "SGEMM is one ascending chain of fp32 FMAs for each element.",
     "The best interval is the one with the smallest mean error over the runs.",
 ]
@@ -124,14 +124,15 @@ def finding(rows: list[Row]) -> str:
             error = {interval: float(np.mean(_runs(rows, kind, gpu, interval))) for interval in intervals}
             best = min(error, key=error.__getitem__)
             better = [interval for interval in intervals if error[interval] < plain]
-            reach = f"at P = {', '.join(str(p or 'never') for p in better)} alone" if better else ""
+            reach = f"at P = {', '.join(str(p or 'never') for p in better)} only" if better else ""
             if better and better == intervals[: len(better)]:
                 reach = "at every P" if better == intervals else f"up to P = {better[-1]}"
-            gain = f"best {f'P = {best}' if best else 'never'}, {error[0] / error[best]:.3g}× below never promoting"
+            best_text = f"promotion at P = {best}" if best else "no promotion"
+            gain = f"{best_text} has the smallest error, {error[0] / error[best]:.3g}× smaller than without promotion"
             texts[f"{plotting.HARDWARE[gpu].label}:"] = (
-                f"{gain}, {f'better than SGEMM {reach}' if reach else 'never better than SGEMM'}"
+                f"{gain}, and is more accurate than SGEMM {reach}" if reach else f"{gain}, and is never more accurate"
             )
-        statements.append((f"operands in {name}, k = {k}", texts))
+        statements.append((f"for operands in {name}, k = {k}, the best intervals are", texts))
     return paragraph(*statements)
 
 

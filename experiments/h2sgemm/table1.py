@@ -31,11 +31,11 @@ least number t of trailing zeros of M with which every number equals the sum of 
 of the mantissa. (a) Words rounded as table 1 states: truncated (RZ) or to nearest (RN). (b) Words rounded as the
 methods' own papers state: all to nearest. Lines at 1 and 2: the bits lost that table 1 prints."""
 ASSUMPTIONS = [
-    """Table 1 does not define the precision loss. Bits lost are places of the significand: the least number t of
-    trailing zeros of M with which the two words represent every number of the exponent exactly.""",
-    """Table 1 counts without underflow of the residual: the claim is judged at E = 0 to 14, where no method's residual
-    underflows. E = 15 is left out because h may overflow.""",
-    "Scaling exponents: 0 (Markidis, EGEMM-TC), 11 (Ootomo), 12 (Ma, H2SGEMM), as in the methods' papers.",
+    """Table 1 does not define the precision loss. The number of lost bits is here the smallest number t of trailing
+    zeros of M with which the two words represent every number of the exponent exactly.""",
+    """Table 1 counts without underflow of the residual, so the claim is judged at E = 0 to 14, where the residuals of
+    all methods are normal. E = 15 is excluded because h may overflow.""",
+    "The scaling exponents are 0 (Markidis, EGEMM-TC), 11 (Ootomo) and 12 (Ma, H2SGEMM), as in the methods' papers.",
 ]
 
 METHODS: dict[str, tuple[TwoWords, str, int, Series]] = {
@@ -99,8 +99,11 @@ def finding(rows: list[Row]) -> str:
     lost = {reading: {m: max(_lost(rows, m, reading), default=None) for m in METHODS} for reading in READINGS}
     lowest = {m: min(r["exponent"] for r in rows if r["method"] == m and r["bits lost"] <= 2) for m in METHODS}
     return paragraph(
-        *((f"bits lost from E = 0 to 14, {reading}", counts, ".0f") for reading, counts in lost.items()),
-        ("smallest E with at most 2 bits lost", lowest, "d"),
+        *(
+            (f"with {reading}, these numbers of bits are lost from E = 0 to 14", counts, ".0f")
+            for reading, counts in lost.items()
+        ),
+        ("the smallest E with at most 2 lost bits are", lowest, "d"),
     )
 
 

@@ -34,8 +34,8 @@ smallest to largest error. Ascend 910A cube as an assumed model."""
 ASSUMPTIONS = [
     methods.CUBE,
     methods.ORDERS,
-    """The paper's reason, smaller sums first, is tested by adding the largest sum first, at k = 4096 and offset
-    exponents 0, -7 and -14.""",
+    """The paper explains the advantage by the addition of smaller sums first. The addition of the largest sum first, at
+    k = 4096 and offset exponents 0, -7 and -14, tests this reason.""",
     """Fewer roundings account for the advantage over one chain if the chain's error is sqrt(16) times the error of
     blocks of 16 products, within a factor of 2, and blocks of one product have the chain's error within a factor of
     1.5.""",
@@ -157,7 +157,7 @@ def finding(rows: list[Row]) -> str:
         cube = error[0]["term-wise ascend910a"]
         statements += [
             (
-                f"{interval}, k = {DETAIL}, error relative to term-wise on the cube",
+                f"relative to term-wise accumulation on the cube, the errors on {interval}, k = {DETAIL}, are",
                 {
                     "SGEMM's chain": error[0]["SGEMM"] / cube,
                     "OpenBLAS, Kunpeng 920": error[0]["SGEMM TSV110"] / cube,

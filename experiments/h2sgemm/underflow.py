@@ -39,9 +39,9 @@ crosses: HGEMM with an fp32 result; black: SGEMM by OpenBLAS on the paper's Kunp
 below fp16's normal range. Lines: mean over the seeds. Ascend 910A cube as an assumed model."""
 ASSUMPTIONS = [
     methods.CUBE,
-    """The parts come from exact products of the words, each rounded once to fp64. The norms of the parts do not add up
-    to the norm of the error, but the largest of them is its size.""",
-    "Sizes: m = n = 16 at quick size, m = n = 32 at full size; k = 64·44.",
+    """The parts of the error are computed from exact products of the words, each rounded once to fp64. The norms of the
+    parts do not sum to the norm of the error, but the largest norm has its magnitude.""",
+    "The sizes are m = n = 16 at quick size and m = n = 32 at full size, with k = 64·44.",
 ]
 
 SCALES, PARTS = (0, 12), ("error", "words", "left out", "sums")
@@ -133,14 +133,17 @@ def finding(rows: list[Row]) -> str:
         better = [e for e, x in error["sb=0 error"].items() if x < error["SGEMM TSV110"][e]]
         low = min(part["error"])
         statements += [
-            (f"{variant}: HGEMM with an fp32 result at e = {max(error['HGEMM'])}", error["HGEMM"][max(error["HGEMM"])]),
             (
-                "unscaled H2SGEMM has a smaller error than OpenBLAS on a Kunpeng 920 from e =",
+                f"{variant}: the error of HGEMM with an fp32 result at e = {max(error['HGEMM'])} is {{}}",
+                error["HGEMM"][max(error["HGEMM"])],
+            ),
+            (
+                "unscaled H2SGEMM has a smaller error than OpenBLAS on a Kunpeng 920 from e = {}",
                 min(better, default=None),
                 "d",
             ),
             (
-                f"sb = 12 at e = {low}",
+                f"with sb = 12 at e = {low} the parts are",
                 {
                     "error": part["error"][low],
                     "omitted product": part["left out"][low],

@@ -16,19 +16,20 @@ from fpemu.reproduce.claims import Measure
 from .._numeric import problem_with_sgemm
 from .._rows import Row, listed, size_axis
 
-CPU_RESULT = """The paper does not describe its single-precision CPU result s of Eq. 19 and 20. Two readings bracket it:
-one ascending chain of fp32 FMAs for each element, and the exact product, the limit of a more accurate CPU code."""
-GPUS = """The MI210 is represented by the CDNA2 instruction of the catalogue (documented in the literature, not
-measured), the A800 by the Ampere instruction (replayed against recordings)."""
-SINGLE_RUNS = "The paper averages ten runs of each size; here every seed is a single run and is judged separately."
+CPU_RESULT = """The paper does not describe its single-precision CPU result s of Eq. 19 and 20. Two readings bracket its
+accuracy: one ascending chain of fp32 FMAs for each element, and the exact product, the limit of a more accurate CPU
+code."""
+GPUS = """The CDNA2 instruction of the catalogue (documented in the literature, not measured) models the MI210, and the
+Ampere instruction (replayed against recordings) models the A800."""
+SINGLE_RUNS = "The paper averages ten runs of each size; here each seed is a single run, which is judged separately."
 ASSUMPTIONS = [
     GPUS,
     CPU_RESULT,
-    """Markidis' and Ootomo's methods are as published on both platforms: Markidis with four products in one
-    chain, Ootomo with three products, the main product added in fp32 outside the matrix unit.""",
-    "A reduction is the mean over n of (error of the other method / error of LE-GEMM).",
+    """Markidis' and Ootomo's methods are as published on both platforms: Markidis' method adds four products in one
+    chain, and Ootomo's method adds its main product in fp32 outside the matrix unit and has two corrections.""",
+    "A reduction is the mean over n of the error of the other method divided by the error of LE-GEMM.",
     SINGLE_RUNS,
-    "The paper prints no sizes for figures 10 and 11: n = 64 to 2048 here, to 1024 at quick size.",
+    "The paper prints no sizes for figures 10 and 11; here n = 64 to 2048, and to 1024 at quick size.",
 ]
 METHODS = {"plain": "fp16", "Markidis": "markidis", "Ootomo": "ootomo", "LE-GEMM": "legemm"}
 NAMES = {"plain": "plain fp16", "Markidis": "Markidis", "Ootomo": "Ootomo"}

@@ -25,7 +25,7 @@ from ._accuracy import CPU_RESULT, GPUS, LOOK, METHODS, PLATFORMS, READINGS, REF
 ASSUMPTIONS = [
     GPUS,
     CPU_RESULT,
-    "The error of an entry is p - s: the paper names neither the error that it counts nor its bins.",
+    "The error of an entry is p - s, because the paper states neither the error in its histograms nor their bins.",
     """At quick size A has 128 rows and B 128 columns; the inner length is 1024 at both sizes, because the distribution
     of an entry's error depends on the inner length alone.""",
     """Three numbers describe a distribution: the largest |p - s| (range), the root mean square (width) and the median
@@ -160,14 +160,22 @@ def finding(rows: list[Row], hardware: str) -> str:
     exact, s = (_by_method(rows, hardware, ref, "width") for ref in ("exact", "s"))
     compared = ("Ootomo", "LE-GEMM")
     return paragraph(
-        (f"root-mean-square error on the {PLATFORMS[hardware].split()[0]} against the exact product", exact, ".2g"),
-        ("LE-GEMM over Ootomo", exact["LE-GEMM"] / exact["Ootomo"], ".2f×"),
         (
-            "against an fp32 chain s, whose own error is part of every method's",
+            f"the root mean square errors against the exact product on the {PLATFORMS[hardware].split()[0]} are",
+            exact,
+            ".2g",
+        ),
+        ("the error of LE-GEMM is {} the error of Ootomo's method", exact["LE-GEMM"] / exact["Ootomo"], ".2f×"),
+        (
+            "the errors against an fp32 chain s, which include the error of s, are",
             {name: s[name] for name in compared},
             ".2g",
         ),
-        ("entries equal to s", {name: _share(rows, hardware, name, "s", "0") for name in compared}, ".3g%"),
+        (
+            "the shares of entries equal to s are",
+            {name: _share(rows, hardware, name, "s", "0") for name in compared},
+            ".3g%",
+        ),
     )
 
 

@@ -26,11 +26,11 @@ the points that k-means assigns to another cluster; a bar at the lower edge stan
 seeds; whiskers: smallest and largest value."""
 ASSUMPTIONS = [
     f"{GPUS} SGEMM is one chain of fp32 FMAs on both.",
-    """Everything but the products is computed in fp32, as the applications do; sums of centres in fp64.""",
-    """BERT: 8 tokens with standard normal entries, as after a layer norm; weights normal with standard deviation 0.02.
-    Language models: 16 tokens of width 1024; data and weights uniform in [0.5, 2.5], the printed range. k-means: 512
-    points with 64 features, normal with standard deviation 3.0 about 16 centres uniform in [29, 31], so that the
-    features are not centred; iterated until no point changes its cluster, at most 40 times.""",
+    """All steps except the products are computed in fp32, as in the applications, and the sums of centres in fp64.""",
+    """BERT has 8 tokens with standard normal entries, as after a layer norm, and normal weights with standard deviation
+    0.02. The language models have 16 tokens of width 1024, and data and weights uniform in [0.5, 2.5], the printed
+    range. k-means has 512 points with 64 features, normal with standard deviation 3.0 about 16 centres uniform in [29,
+    31], so that the features are not centred; it iterates until no point changes its cluster, at most 40 times.""",
 ]
 METHODS = ("fp16", "markidis", "ootomo", "legemm", "staged", "sgemm")
 DIGITS = {f"{method} error": 6 for method in METHODS}
@@ -192,7 +192,10 @@ def finding(rows: list[Row]) -> str:
         if (shares := [x for hardware in PLATFORMS for x in _values(rows, "k-means", hardware, method)])
     }
     return paragraph(
-        ("mean errors of the results", means, ".2g"),
-        ("largest share of the points that k-means leaves in another cluster than fp64 does", moved, ".2g%"),
-        ("other roundings change the iterations of k-means, with SGEMM too", bool(moved) and moved["SGEMM (fp32)"] > 0),
+        ("the mean errors of the results are", means, ".2g"),
+        ("the largest shares of points in another cluster than with fp64 are", moved, ".2g%"),
+        (
+            "rounding errors change the iterations of k-means, also with SGEMM",
+            bool(moved) and moved["SGEMM (fp32)"] > 0,
+        ),
     )

@@ -41,11 +41,11 @@ number (every input read once, every output written once), not the count of a pr
 {provenance("legemm/fig14", *SCHEME)}"""
 ASSUMPTIONS = [
     *RULES,
-    """The paper profiles the kernels with Omniperf and NCU, and prints no numbers. Here the
-    work is counted (fpemu.roofline.time, with the measured ceilings as peaks) for products whose words are in memory,
-    which gives an upper bound for a kernel.""",
-    """Every scheme's arithmetic intensity lies above the ridge, so that the roofline calls them all compute-bound. The
-    shares of the roofline are shown; the paper names no threshold.""",
+    """The paper profiles the kernels with Omniperf and NCU, and prints no numbers. Here the operations and bytes are
+    counted (fpemu.roofline.time, with the measured ceilings as peaks) for products whose words are in memory. The
+    result is an upper bound for the speed of a kernel.""",
+    """The arithmetic intensity of every scheme lies above the ridge, so all schemes are compute-bound by the roofline.
+    The page shows the shares of the roofline; the paper states no threshold.""",
 ]
 
 
@@ -159,8 +159,11 @@ def finding(rows: list[Row]) -> str:
         return ""
     limited = [look(name).label for name, point in points.items() if point.bound == "memory"]
     return paragraph(
-        (f"ridge of fp16 products on the {one_gpu()}, FLOP/byte", tops["fp16"] / tops["bandwidth"]),
-        (f"least arithmetic intensity of the schemes at n = {N}", min(point.intensity for point in points.values())),
-        ("limited by memory", ", ".join(limited) or "none"),
-        ("share of its roofline", {look(name).label: point.part for name, point in points.items()}, ".3g%"),
+        (f"the ridge of fp16 products on the {one_gpu()} is at {{}} FLOP/byte", tops["fp16"] / tops["bandwidth"]),
+        (
+            f"the least arithmetic intensity of the schemes at n = {N} is {{}} FLOP/byte",
+            min(point.intensity for point in points.values()),
+        ),
+        ("the memory limits {} of the schemes", ", ".join(limited) or "none"),
+        ("the shares of the rooflines are", {look(name).label: point.part for name, point in points.items()}, ".3g%"),
     )

@@ -30,16 +30,16 @@ ASSUMPTIONS = [
     *RULES[:1],
     """The paper does not print the shapes. They are the shapes of figure 16's page, with 32 sequences in a batch for
     BERT, and with BERT large (1024 and 4096) in addition.""",
-    """The time of the whole application counts: distances, assignment and new centres; biases and GELU; three products
-    of the linear layers. Weights and the points of k-means are split beforehand; activations are split by
-    every call, the centres by every iteration. PyTorch computes everything except the products in fp32, and the sums of
-    the centres in fp64.""",
-    """k-means: one centre per cluster, uniform in [29, 31], and points normal with standard deviation 3.0 about the
-    centres, so that the features are not centred; the first points are the initial centres; the iteration ends when no
+    """The time includes the whole application: distances, assignment and new centres of k-means; biases and GELU of
+    BERT; three products of the linear layers. Weights and the points of k-means are split beforehand; every call splits
+    the activations, and every iteration splits the centres. PyTorch computes everything except the products in fp32,
+    and the sums of the centres in fp64.""",
+    """The centres of k-means are uniform in [29, 31], and the points are normal with standard deviation 3.0 about the
+    centres, so that the features are not centred. The first points are the initial centres; the iteration ends when no
     point changes its cluster, or after 60 iterations. The time is the time of an iteration on the GPU, without the test
     for convergence.""",
-    """BERT: standard normal inputs, as after a layer norm, and weights normal with standard deviation 0.02. Linear:
-    data in [0.5, 2.5], the printed range.""",
+    """BERT has standard normal inputs, as after a layer norm, and normal weights with standard deviation 0.02. The
+    linear layers have data in [0.5, 2.5], the printed range.""",
 ]
 PANELS = {"k-means": ("k-means",), "BERT": ("BERT-base", "BERT-large"), "linear": ("linear",)}
 IMPLEMENTATIONS = applications.NAMES

@@ -26,12 +26,13 @@ exact product. K is computed in full; M and N are reduced, at quick size to at m
 runs. The denominator of Max_error, |p| + |s|, is about twice the denominator of MRED."""
 ASSUMPTIONS = [
     GPUS,
-    """The shapes are not printed. K-means: 8192 to 65536 points, 256 centroids, 128 features; BERT base: 128 to 512
-    tokens, 768 to 3072 and 3072 to 768; language models: 2048 tokens, square weights of 1024 to 8192.""",
+    """The shapes are not printed. Here k-means has 8192 to 65536 points, 256 centroids and 128 features; BERT base has
+    128 to 512 tokens and layers of 768 to 3072 and 3072 to 768; the language models have 2048 tokens and square weights
+    of 1024 to 8192.""",
     """M and N are divided by the same number within an application (K-means: M by 1024 and N by 8 at quick size), so
     that the shapes keep their ratios; K, on which the errors depend, is computed in full.""",
-    """The range [0.5, 2.5] is printed for the data of language models alone, [-1, 1] for the experiments in general:
-    every product is computed with both.""",
+    """The paper states the range [0.5, 2.5] for the data of language models only, and [-1, 1] for the experiments in
+    general; here every product is computed with both.""",
     "The result s is one ascending chain of fp32 FMAs for each element; the paper does not describe its CPU code.",
 ]
 RANGES = {"LLM": (0.5, 2.5), "general": (-1.0, 1.0)}
@@ -167,14 +168,17 @@ def finding(rows: list[Row]) -> str:
         for hardware in PLATFORMS
     }
     return paragraph(
-        (f"MRED of LE-GEMM against the exact product, K = {ends[0]} to {ends[1]}", range_over_k("mred exact")),
-        ("of an fp32 chain", range_over_k("SGEMM mred")),
         (
-            "growth on positive data",
+            f"the MRED of LE-GEMM against the exact product at K = {ends[0]} and {ends[1]} is",
+            range_over_k("mred exact"),
+        ),
+        ("the MRED of an fp32 chain is", range_over_k("SGEMM mred")),
+        (
+            "on positive data the MRED grows by",
             {"A800 (truncates)": growth["ampere"], "MI210 (rounds to nearest)": growth["cdna2"]},
             ".3g×",
         ),
-        ("the truncation loss, all of one sign, adds up over K", growth["ampere"] > max(2 * growth["cdna2"], 2)),
+        ("truncation errors have one sign and accumulate over K", growth["ampere"] > max(2 * growth["cdna2"], 2)),
     )
 
 

@@ -28,7 +28,7 @@ memory beforehand, which is not timed, and two or three buffers. {provenance("le
 ASSUMPTIONS = [
     *RULES,
     """The paper does not print the manually chosen tile; here it is 64×64, four fragments per side. The plain
-    implementation is this project's kernel without its second buffer, not a call of the API.""",
+    implementation is the kernel of this project without its second buffer, and not a call of the API.""",
 ]
 PUBLISHED = {"legemm 64x64": ("the tile model", 1.78), "legemm plain": ("the pipeline", 2.72)}
 """Gains on A800."""

@@ -23,11 +23,11 @@ CAPTION = f"""(a) TFLOP/s over n, n×n×n, first launches with the split (FAST_1
 (b) MRED against the product in fp64. (c) MRED against TFLOP/s. {provenance("legemm/fig18_speed", *IMPLEMENTATIONS)}"""
 ASSUMPTIONS = [
     *RULES[:3],
-    """FAST_16F is represented by the fp16 product of the library after a kernel of this project has converted the fp32
+    """FAST_16F is measured as the fp16 product of the library after a kernel of this project has converted the fp32
     operands to fp16. 64F is cublasDgemm on operands converted to fp64 beforehand.""",
-    """MRED is Eq. 20 against the product in fp64; the MRED of DGEMM is against the exact product, on a
-    sample. Max_error, Eq. 19, is 1 for all methods at these sizes: among 10^6 to 10^8 entries some near zero have the
-    wrong sign.""",
+    """MRED is Eq. 20 with the product in fp64 as reference; the MRED of DGEMM has the exact product as reference, on a
+    sample of the entries. Max_error, Eq. 19, is 1 for all methods at these sizes, because some of the 10^6 to 10^8
+    entries are near zero and have the wrong sign.""",
 ]
 _NAMES = {"fp16": Series("FAST_16F", plotting.GREY, "x", ":"), "dgemm": Series("64F", plotting.BLUE, "v")}
 

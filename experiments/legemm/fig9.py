@@ -26,12 +26,12 @@ CAPTION = f"""TFLOP/s (first launches, with the split) over n for products MÃ—NÃ
 the staged scheme on wgmma. {provenance("legemm/fig9", *IMPLEMENTATIONS)}"""
 ASSUMPTIONS = [
     *RULES,
-    """The paper does not print the sizes; its text names 2048, 4096 and 7168.""",
-    """The baselines WMMA, Markidis and Ootomo are the paper's own implementations. Here they run on the kernel of
-    LE-GEMM with other words and products; WMMA is that kernel with one product. The library's fp16 product is shown
-    too.""",
-    """All operands are in fp32, and the time of their split or conversion is included: for small products inside the
-    kernel on mma.sync, for large products in a separate kernel.""",
+    """The paper does not print the sizes; its text mentions 2048, 4096 and 7168.""",
+    """The paper's authors implemented the baselines WMMA, Markidis and Ootomo. Here the baselines run on the kernel of
+    LE-GEMM with other words and products; WMMA is this kernel with one product. The figure also shows the library's
+    fp16 product.""",
+    """All operands are in fp32, and the times include their split or conversion. Small products are split inside the
+    kernel on mma.sync, large products in a separate kernel.""",
 ]
 BASELINES = {
     "sgemm": ("speedup_over_the_library", ""),

@@ -26,10 +26,10 @@ ASSUMPTIONS = [
     """Every architecture runs its widest fp16 instruction (Hopper wgmma, Blackwell tcgen05) as specified in the
     catalogue; the arithmetic of the Ascend 910A is not published and is assumed.""",
     "The schemes have their published parameters; SGEMM is one ascending chain of fp32 FMAs, the same in every column.",
-    """Two architectures are called the same if all errors of all runs agree; an architecture differs from the ideal one
+    """Two architectures count as the same if all errors of all runs agree; an architecture differs from the ideal one
     (exact block sums, one rounding to nearest) if the mean error of some scheme is more than 1.5 times as large.""",
-    """The operands have few rows and columns, 12 at quick size and 128 at full: the error of an entry depends on k and
-    the data alone.""",
+    """The operands have only 12 rows and columns at quick size and 128 at full size, because the error of an entry
+    depends on k and the data alone.""",
 ]
 SCHEMES = ("fp16", "markidis", "egemm", "ape", "legemm", "h2sgemm", "ootomo", "staged", "sgemm")
 DATA = {"zero-mean": (-1.0, 1.0), "positive": (0.0, 1.0)}
@@ -100,7 +100,7 @@ def finding(rows: list[Row]) -> str:
     equal = (
         f"{', '.join(labels[c] for c in group)} ({' or '.join(dict.fromkeys(map(rule, group)))})" for group in groups
     )
-    statements: list[tuple[Any, ...]] = [("architectures with the same errors in every run", "; ".join(equal))]
+    statements: list[tuple[Any, ...]] = [("these architectures have the same errors in every run", "; ".join(equal))]
     truncating = [chip for chip in chips if str(mma.spec(chip, "fp16", "fp32").final) == "RZ"]
     for data in DATA:
         table = dict(zip(SCHEMES, _means(rows, data, k, [*chips, "ideal"]), strict=True))
@@ -113,13 +113,13 @@ def finding(rows: list[Row]) -> str:
         }
         gain = table["fp16"][-1] / min(table[name][-1] for name in CHAINED)
         statements += [
-            (f"error over that on ideal hardware on {_WAYS[data]}, k = {k}, where above {FACTOR:g}", shown, ".3g×"),
+            (f"ratios above {FACTOR:g} to the error on ideal hardware on {_WAYS[data]}, k = {k}, are", shown, ".3g×"),
             (
                 f"the best chained scheme gains less than {FACTOR:g}× over plain fp16 on",
                 ", ".join(labels[c] for c in useless),
             ),
-            ("these are all that round sums toward zero", bool(useless) and useless == truncating),
-            ("gain on ideal hardware", gain if useless else None, ".3g×"),
+            ("these are all architectures that round sums toward zero", bool(useless) and useless == truncating),
+            ("the gain on ideal hardware is {}", gain if useless else None, ".3g×"),
         ]
     return paragraph(*statements)
 

@@ -43,12 +43,12 @@ range read as zero, bits of the residual below fp16's smallest number, the omitt
 words. Above: Markidis' method; below: LE-GEMM; causes below 10^-9 are not drawn. Mean over seeded runs."""
 ASSUMPTIONS = [
     """The causes are removed in the order of the legend, each in addition to the previous ones. The order matters for
-    the first two, whose errors are not independent, so that the error without the cuts at alignment alone is given
-    too.""",
-    """Without truncation at alignment means 35 fraction bits below a block's largest exponent, the most that the model
-    supports: the bits still cut are smaller than 2^-11 of an fp32 rounding error.""",
+    the first two causes, whose errors are not independent, so the error without the truncation at alignment alone is
+    also computed.""",
+    """Without truncation at alignment the model keeps 35 fraction bits below a block's largest exponent, the largest
+    number that it supports; the bits that are still truncated are smaller than 2^-11 of an fp32 rounding error.""",
     """The share of a cause is the reduction of the squared error by its removal, divided by the squared error of the
-    unchanged method: the shares sum to 1, and a share is negative where the removal increases the error.""",
+    unchanged method. The shares sum to 1, and a share is negative if the removal increases the error.""",
     """CDNA2 (documented in the literature, not measured) rounds every sum to nearest and has no alignment to remove;
     only CDNA2 reads subnormal words as zero.""",
 ]
@@ -234,8 +234,8 @@ def finding(rows: list[Row]) -> str:
                 "subnormal words": share["flushed"] + share["underflow"],
                 "bits and product omitted": share["bits"] + share["product"],
             }
-            whole = f"error of {label} {_mean(rows, chip, k, f'{name} error'):.2g}"
-            statements.append((f"{plotting.HARDWARE[chip].label}, k = {k}, {whole}", causes, ".3g%"))
+            whole = f"the error of {label} is {_mean(rows, chip, k, f'{name} error'):.2g}; its square has these shares"
+            statements.append((f"on {plotting.HARDWARE[chip].label}, k = {k}, {whole}", causes, ".3g%"))
     for chip in CHIPS[:2]:
         error, alone, nearest = (
             _mean(rows, chip, k, f"markidis {what}")
@@ -246,12 +246,14 @@ def finding(rows: list[Row]) -> str:
             "without alignment": alone / error,
             "of LE-GEMM": _mean(rows, chip, k, "legemm error") / error,
         }
-        statements.append((f"error relative to Markidis' method on {plotting.HARDWARE[chip].label}", factors, ".3g×"))
         statements.append(
-            ("cuts at alignment lower the error that rounding toward zero alone would have", alone > error)
+            (f"the errors relative to Markidis' method on {plotting.HARDWARE[chip].label} are", factors, ".3g×")
+        )
+        statements.append(
+            ("cuts at alignment lower the error below the error of rounding toward zero alone", alone > error)
         )
     left = {label: _mean(rows, "cdna2", k, f"{name} left after flushed") for name, label in METHODS.items()}
-    return paragraph(*statements, ("with exact sums and no word read as zero", left, ".2g"))
+    return paragraph(*statements, ("with exact sums and no word read as zero the errors on CDNA 2 are", left, ".2g"))
 
 
 _mean = mean_by("hardware", "k")

@@ -28,16 +28,16 @@ either accumulation, on eleven modelled architectures, operands uniform in (a) [
 assumed. Chained: one chain over K; promoted: restarted every instruction and added outside the matrix unit; order:
 the order of the corrections. The two splits of an architecture are drawn one above the other. Mean over seeded runs."""
 ASSUMPTIONS = [
-    """The bit-cut split is LE-GEMM's: ten fraction bits copied, the residual times 2^10 rounded toward zero. The
-    rounded split is Ootomo's: both words to nearest, the residual times 2^11. Two mixed splits change one word
-    alone.""",
-    """Chained: the main product is one chain over K. Promoted: it restarts from zero every instruction and is added
-    outside in fp32 to nearest. The corrections are chained in either case.""",
+    """The bit-cut split of LE-GEMM copies ten fraction bits and rounds the residual times 2^10 toward zero. The rounded
+    split of Ootomo rounds both words to nearest, and the residual times 2^11. Each of two mixed splits changes one word
+    only.""",
+    """Chained means that the main product is one chain over K. Promoted means that it restarts from zero for every
+    instruction and is added outside the matrix unit in fp32, rounded to nearest. The corrections are chained in both
+    cases.""",
     """At a point (hardware, accumulation, scheme, data, K) a split has the smaller error if the mean over the
     runs is lower by more than 5 %.""",
-    "The claim is judged by the relative L2 error; MRED, which figure 11 shows, is computed beside it.",
-    """The operands have few rows and columns, 16: the error of an entry depends on k and
-    the data alone.""",
+    "The relative L2 error judges the claim; MRED, which figure 11 shows, is also computed.",
+    """The operands have only 16 rows and columns, because the error of an entry depends on k and the data alone.""",
 ]
 SPLITS: dict[str, dict[str, Any]] = {
     "cut": {"high_rounding": "bit-cut", "residual_rounding": "RZ", "residual_scale": 2.0**10},
@@ -156,14 +156,14 @@ def finding(rows: list[Row]) -> str:
         won = [where for where, ratio in ratios.items() if ratio < 1 / MARGIN]
         wins = f"{len(won)} of {len(ratios)} points" + (f" ({'; '.join(map(_named, won[:4]))})" if won else "")
         statements += [
-            (f"{accumulation}, points at which the bit-cut split has the smaller error", wins),
-            ("points at which it has the larger error", sum(ratio > MARGIN for ratio in ratios.values())),
+            (f"{accumulation}, the bit-cut split has the smaller error at {{}}", wins),
+            ("it has the larger error at {} points", sum(ratio > MARGIN for ratio in ratios.values())),
             (
-                "its error over the rounded split's",
+                "its error divided by the error of the rounded split is smallest and largest at",
                 {_named(pick(ratios, key=ratios.__getitem__)): pick(ratios.values()) for pick in (min, max)},
                 ".2f×",
             ),
-            ("in MRED", {"range": mred, "median": float(np.median(mred))}, ".2f×"),
+            ("the ratios in MRED have", {"range": mred, "median": float(np.median(mred))}, ".2f×"),
         ]
     outside = _promotion_ratios(rows, k)
     gains = {
@@ -176,8 +176,8 @@ def finding(rows: list[Row]) -> str:
     }
     return paragraph(
         *statements,
-        (f"error of the chain relative to the promoted sum, k = {k}, either split", gains, ".3g×"),
-        ("errors on ideal hardware, promoted", ideal, ".2g"),
+        (f"the error of the chain divided by the error of the promoted sum at k = {k}, both splits, is", gains, ".3g×"),
+        ("the errors of the promoted sum on ideal hardware are", ideal, ".2g"),
     )
 
 

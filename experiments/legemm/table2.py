@@ -29,19 +29,22 @@ CAPTION = """(a) to (f) Objective of the model over the sides of a tile with T_K
 the registers (R) or because a wavefront has no fragment (w); square: selected; star: Table 2. (g) The tile selected
 when one assumption is changed, with the tiles of Table 2 in blue."""
 ASSUMPTIONS = [
-    """Objective: Equation 15 times min(1, blocks / SMs), since a T_TLP larger than the GPU adds nothing. Ties: the
-    smallest T_K, then T_M <= T_N. The paper says "maximizing T_TLP and T_flops/memory" and no more.""",
-    """Shared memory: two buffers of A16, RA, B16 and RB within what a block can have (section 4.3).""",
-    """Registers: Work_DL of Equation 16 is taken as the 32-bit words of a thread, one for an entry of C and one for the
-    two halves of an entry of A or B; 32 more for addresses.""",
-    """Threads of a block: the fewest, in powers of two of wavefronts and at least four, whose registers suffice.""",
-    """Sides are powers of two times the fragment of Table 2 (by the size of the wavefront), T_K is at least two
-    fragments deep, so that one is read while the other is multiplied.""",
-    """GPUs are described by fpemu/roofline/gpus.toml. The assumptions are the same for all of them, but they were
-    chosen with knowledge of Table 2, so that its tiles are not predicted. (g) shows which assumptions decide.""",
-    """Table 2 names no size of the matrices: here n = 1024, the size of the paper's histograms, to 16384.""",
-    """"Inverse" is judged over pairs of tiles with different T_TLP, blocks of 256 threads: the tile with the larger
-    T_TLP must have the smaller Equation 15.""",
+    """The objective is Equation 15 times min(1, blocks / SMs), because a T_TLP larger than the GPU adds nothing. The
+    smallest T_K, and then T_M <= T_N, decides between equal values. The paper states only "maximizing T_TLP and
+    T_flops/memory".""",
+    """Two buffers of A16, RA, B16 and RB must fit into the shared memory of a block (section 4.3).""",
+    """Work_DL of Equation 16 is interpreted as the number of 32-bit registers of a thread: one for an entry of C, one
+    for the two halves of an entry of A or B, and 32 more for addresses.""",
+    """A block has the smallest number of threads whose registers suffice, at least four wavefronts and a power of two
+    of wavefronts.""",
+    """The sides of a tile are powers of two times the fragment of Table 2 (by the size of the wavefront). T_K is at
+    least two fragments deep, so that one fragment is read while the other is multiplied.""",
+    """The data of the GPUs are in fpemu/roofline/gpus.toml. The assumptions are the same for all GPUs, but they were
+    chosen with knowledge of Table 2, so the model does not predict its tiles. Panel (g) shows which assumptions
+    determine the tiles.""",
+    """Table 2 states no size of the matrices; here n = 1024, the size of the paper's histograms, to 16384.""",
+    """"Inverse" means that, of any two tiles with different T_TLP and blocks of 256 threads, the tile with the larger
+    T_TLP has the smaller value of Equation 15.""",
 ]
 PUBLISHED = {"MI210": Tile(128, 128, 32), "A800": Tile(128, 256, 32)}
 SHOWN = ("MI210", "A800", "V100", "T4", "H200", "MI300X")
@@ -237,26 +240,26 @@ def finding(rows: list[Row]) -> str:
     ours = _pick(rows, "MI210") or {}
     return paragraph(
         (
-            "changes of one assumption that leave both tiles of Table 2",
+            "changes of one assumption that leave both tiles of Table 2 number {}",
             f"{len(same)} of {len(changed)}" if changed else "",
         ),
-        ("these", ", ".join(same)),
-        ("others give", {reading: " and ".join(moved) for reading, moved in changed.items() if moved}),
+        ("they are", ", ".join(same)),
+        ("the other changes select", {reading: " and ".join(moved) for reading, moved in changed.items() if moved}),
         (
-            f"words of both accumulators of Algorithm 1 for a tile {PUBLISHED['A800']}, registers of an SM of the A800",
-            f"{words}, {gpus.get('A800').registers}" if _pick(rows, "A800", "two accumulators a tile") else "",
+            f"both accumulators of Algorithm 1 for a tile {PUBLISHED['A800']} and an SM's registers are {{}} words",
+            f"{words} and {gpus.get('A800').registers}" if _pick(rows, "A800", "two accumulators a tile") else "",
         ),
         (
-            "tiles at n = 1024, where the tiles of Table 2 are too few for the GPU",
+            "at n = 1024, where the tiles of Table 2 are too few for the GPU, the model selects",
             {gpu: str(_tile(row)) for gpu in PUBLISHED if (row := _pick(rows, gpu, n=1024))},
         ),
         (
-            "pairs of tiles for which T_TLP and Equation 15 are opposite",
+            "T_TLP and Equation 15 order these shares of the pairs of tiles oppositely",
             {"all": ours.get("opposite"), "square tiles": ours.get("opposite, square")},
             ".3g%",
         ),
         (
-            "KB of shared memory",
+            "the shared memory in KB is",
             {"two buffers of (128, 256, 32)": ours.get("KB for (128, 256, 32)"), "MI210": ours.get("KB there")},
         ),
     )

@@ -25,11 +25,12 @@ and the ratio of roofline times (hollow), the mean over n = 1024 to 8192. SGEMM'
 cores. A published value above the hollow mark means that the baseline runs at a smaller share of its roofline than
 LE-GEMM."""
 ASSUMPTIONS = [
-    """Roofline times come from fpemu.roofline: operations over the peak of the unit, or least bytes over the
-    bandwidth, whichever is longer, phase by phase. The split is a kernel before the product.""",
-    """rocBLAS SGEMM runs on "ROCm Core" and cuBLAS SGEMM on "CUDA Core" (Table 5): fp32 peaks without matrix units. On
-    the MI210 fp32 matrix instructions are twice as fast.""",
-    "The paper prints no sizes: the mean is taken over n = 1024, 2048, 4096 and 8192.",
+    """The roofline time of a phase (fpemu.roofline) is the longer of two times: the operations divided by the peak of
+    the unit, and the least number of bytes divided by the bandwidth. The split is a separate kernel before the
+    product.""",
+    """rocBLAS SGEMM runs on "ROCm Core" and cuBLAS SGEMM on "CUDA Core" (Table 5), so both have the fp32 peaks without
+    matrix units. On the MI210 fp32 matrix instructions are twice as fast.""",
+    "The paper prints no sizes; here the means are over n = 1024, 2048, 4096 and 8192.",
 ]
 BASELINES = {"sgemm": "rocBLAS, cuBLAS", "fp16": "rocWMMA, WMMA", "markidis": "Markidis", "ootomo": "Ootomo"}
 SHAPES = ("n×n×n", "n×4n×n", "n×n×4n")
@@ -111,4 +112,6 @@ def finding(rows: list[Row]) -> str:
         f"on the {gpu}": {label: [_ratio(rows, gpu, s, name) for s in SHAPES] for name, label in _labels(gpu).items()}
         for gpu in PUBLISHED
     }
-    return paragraph(("roofline time of the baseline relative to LE-GEMM", ratios, ".3g×"))
+    return paragraph(
+        ("the roofline times of the baselines divided by the roofline time of LE-GEMM are", ratios, ".3g×")
+    )

@@ -29,15 +29,15 @@ result is fp16: accumulated in fp16 (open, dashed), or in fp32 and rounded once 
 up to 16 also as chains of FMAs in fp16, one thread for each output. Lines: mean over seeded batches; bands: smallest to
 largest; dots: 2^-11."""
 ASSUMPTIONS = [
-    """The paper gives neither errors nor the distribution of its operands: uniform in [-1, 1], and in [0, 1] where sums
-    grow.""",
-    """Each output is one chain over k, ascending, in steps of the instruction: the main loop of the kernel does not
-    depend on its tiles. k is padded with zeros to whole instructions.""",
-    """HGEMM's C is fp16. With fp32 accumulation the fragment is rounded to fp16 once, to nearest, at the end; alpha = 1
+    """The paper states neither errors nor the distribution of its operands. Here they are uniform in [-1, 1], and in
+    [0, 1], where the sums grow.""",
+    """Each output is one chain over ascending k in steps of the instruction, because the tiles of the kernel do not
+    change the order of its main loop. k is padded with zeros to whole instructions.""",
+    """C of HGEMM is fp16. With fp32 accumulation the fragment is rounded to nearest fp16 once, at the end; alpha = 1
     and beta = 0.""",
-    "The kernel for tiny matrices is taken to accumulate in fp16 by fused multiply-adds, k ascending.",
-    """The batch is 20 matrices at quick size, fewer where n is 128 or 256; at full size the paper's 1000 up to n = 8,
-    and fewer for larger n (2 at n = 256).""",
+    "The kernel for tiny matrices is assumed to accumulate in fp16 by fused multiply-adds in ascending k.",
+    """The batch has 20 matrices at quick size, and fewer if n is 128 or 256. At full size it has 1000 matrices up to
+    n = 8, as in the paper, and fewer for larger n (2 at n = 256).""",
 ]
 SPECS = [(options["hardware"], "fp16", options["accumulate"]) for options in METHODS.values()]
 LENGTHS = [2**i for i in range(1, 9)]
@@ -137,8 +137,12 @@ def finding(rows: list[Row]) -> str:
         }
         excess = max(error[f"{chip} fp32"] / error["once"] for chip in CHIPS)
         statements += [
-            (f"{kind}, n = {last}: error accumulated in fp16 over fp32", ratio, ".3g×"),
-            ("accumulated in fp32 over one rounding to fp16, at most", excess, ".4f×"),
+            (
+                f"{kind}, n = {last}: the errors of fp16 accumulation divided by the errors of fp32 accumulation are",
+                ratio,
+                ".3g×",
+            ),
+            ("the error of fp32 accumulation is at most {} the error of one rounding to fp16", excess, ".4f×"),
         ]
     tiny = {
         f"n = {n}:": np.mean(_runs(rows, -1.0, n, f"{SMALL} relative_l2"))
@@ -146,7 +150,14 @@ def finding(rows: list[Row]) -> str:
         for n in lengths
         if n <= LARGEST_SMALL
     }
-    return paragraph(*statements, ("FMA chain of the tiny kernel over Volta's fp16 accumulation", tiny, ".2f×"))
+    return paragraph(
+        *statements,
+        (
+            "the errors of the tiny kernel's FMA chain divided by the errors of fp16 accumulation on Volta are",
+            tiny,
+            ".2f×",
+        ),
+    )
 
 
 _rows, _runs = rows_by("low"), runs_by("low", "n")

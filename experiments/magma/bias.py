@@ -33,17 +33,17 @@ outputs of seeded runs, left out within two standard errors of zero; lines in (a
 bits kept in alignment and final rounding, nothing fitted. Inputs are fp16, or e4m3 on Hopper's wgmma, which keeps 13
 fraction bits. Blackwell's fp16, not shown, has Hopper's bits."""
 ASSUMPTIONS = [
-    """Not in the paper: a study of fp32 accumulation on tensor cores over long sums. Operands are uniform in [0, 1] or
-    [-1, 1], rounded to the input format.""",
+    """This page is not in the paper: it studies fp32 accumulation on tensor cores over long sums. Operands are uniform
+    in [0, 1] or [-1, 1], rounded to the input format.""",
     "Every output is one chain over k; a kernel that splits k or promotes partial sums restarts the growth.",
     """A prediction agrees at a point if the measured mean is within 10 % of it, or within three standard errors. Only
     points with a prediction above three standard errors count, so that a bias of zero would not agree.""",
-    """The standard error of a mean assumes independent outputs. With three seeds or more, the standard error of the
-    seeds' means is taken if it is larger: the outputs of a run share its rows and columns, and three means alone may
-    lie close together by chance.""",
-    """Bias overtakes rounding to nearest at the first k where the bias of a truncating instruction, alone, is above the
-    rms error of the ideal one, and above three standard errors.""",
-    "Volta, Ampere and Hopper are replayed or measured hardware; CDNA 3 is documented in the literature.",
+    """The standard error of a mean assumes independent outputs. With three or more seeds the standard error of the
+    seeds' means replaces it if it is larger, because the outputs of a run share its rows and columns; a few means alone
+    may lie close together by chance.""",
+    """The bias exceeds rounding to nearest from the first k at which the bias of a truncating instruction alone is
+    above the rms error of the ideal instruction, and above three standard errors.""",
+    "The models of Volta, Ampere and Hopper are replayed or measured; CDNA 3 is documented in the literature.",
 ]
 INSTRUCTIONS = {
     "volta": ("volta", "fp16"),
@@ -182,11 +182,11 @@ def finding(rows: list[Row]) -> str:
             exceeds[name.capitalize()] = f"{where} ({bias[-1][0] / ideal[-1]:.3g}× at k = {lengths[-1]})"
             if name != "ampere" and len(lengths) > 1 and all(abs(mean) > 3 * error for mean, error in bias[-2:]):
                 powers[f"{kind} {_LOOK[name].label}"] = _power(lengths, [abs(mean) for mean, _ in bias])
-        statements.append((f"{kind}: the bias alone exceeds the rms error of rounding to nearest", exceeds))
+        statements.append((f"{kind}: the bias alone exceeds the rms error of rounding to nearest as follows", exceeds))
         if low == 0 and len(lengths) > 1:
             powers["rms error of rounding to nearest, positive data,"] = _power(lengths, ideal)
     if powers:
-        statements.append((f"growth of the bias from k = {lengths[-2]} to {lengths[-1]}", powers))
+        statements.append((f"from k = {lengths[-2]} to {lengths[-1]} the bias grows as", powers))
     return paragraph(*statements)
 
 
@@ -204,12 +204,12 @@ def _agreement(rows: list[Row], kind: str, low: float) -> list[tuple[Any, ...]]:
     source = f"no less than the scatter of {seeds} seeds' means" if seeds > 2 else "independent outputs: too few seeds"
     return [
         (
-            f"{kind}: the predicted bias agrees at",
+            f"{kind}: the predicted bias agrees at {{}}",
             f"{decided - len(wrong)} of the {decided} points above 3 standard errors ({source})",
         ),
-        ("not at", "; ".join(wrong[:4]) + " ..." * (len(wrong) > 4)),
+        ("it does not agree at", "; ".join(wrong[:4]) + " ..." * (len(wrong) > 4)),
         (
-            "measured over predicted bias above 20 standard errors",
+            "the measured bias divided by the predicted bias, above 20 standard errors, is smallest and largest at",
             {f"{where}:": ratio for ratio, where in (min(ratios), max(ratios))} if ratios else None,
             ".3f",
         ),

@@ -26,11 +26,12 @@ shared memory and registers of a V100. (b) Operations of the instructions over t
 32 and 64, and the minimum over all configurations with blocks up to 64. (c) Number of configurations with the least
 time by the model, over n."""
 ASSUMPTIONS = [
-    "At most 1024 threads a block, CUDA's limit; the paper does not name it. No further limit of warps.",
-    """Shared memory and registers are estimated from the printed code (_model_kernels.py): the compiler's
-    numbers are not published.""",
-    """The model's time of a product in a large batch is the larger of its traffic over 847 GB/s and its operations,
-    zeros included, over the peak of a V100's tensor cores.""",
+    """A block has at most 1024 threads, the limit of CUDA, which the paper does not mention. The number of warps has no
+    other limit.""",
+    """Shared memory and registers are estimated from the printed code (_model_kernels.py), because the numbers of the
+    compiler are not published.""",
+    """The modelled time of a product in a large batch is the larger of two times: its traffic divided by 847 GB/s, and
+    its operations, including zeros, divided by the peak of a V100's tensor cores.""",
 ]
 LIMITS = (16, 32, 48, 64, 80, 96, 112, 128)
 LENGTHS = (4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64)
@@ -130,28 +131,30 @@ def finding(rows: list[Row]) -> str:
     tied = [row for row in sizes if row["ties"] > 1]
     worst = max(sizes, key=lambda row: row["waste 64"], default=None)
     ties = {
-        "configurations that share it": [row["ties"] for row in tied],
-        f"of {tied[0]['of'] if tied else 0:g}, with the least padding": [row["tight"] for row in tied],
+        "all": [row["ties"] for row in tied],
+        f"with the least padding (of {tied[0]['of'] if tied else 0:g})": [row["tight"] for row in tied],
     }
     return paragraph(
         (
-            f"valid configurations with blocks up to {last.get('largest')}",
+            f"the numbers of valid configurations with blocks up to {last.get('largest')} are",
             {label: last[name] for name, label in names.items()} if counts else None,
             "g",
         ),
         (
-            "DIM_X runs over the rows of A, B and C, M and K, DIM_Y over their columns, K and N: the printed loops do "
-            "not need DIM_X to divide BLK_N nor DIM_Y to divide BLK_M",
+            "threads along X run over M and K, and threads along Y over K and N, so the printed loops do not require "
+            "that DIM_X divides BLK_N or that DIM_Y divides BLK_M",
             bool(counts),
         ),
         (
-            f"least time by the model, n = {tied[0]['n']} to {tied[-1]['n']}" if tied else "",
+            f"several configurations have the shortest modelled time at n = {tied[0]['n']} to {tied[-1]['n']}"
+            if tied
+            else "",
             ties if tied else None,
             "g",
         ),
-        ("traffic and padding do not distinguish these configurations, and the paper measures them all", bool(tied)),
+        ("traffic and padding do not distinguish these configurations, all of which the paper measures", bool(tied)),
         (
-            f"operations over those needed at n = {worst['n'] if worst else 0}",
+            f"the operations divided by the required operations at n = {worst['n'] if worst else 0} are",
             {"blocks of 64": worst["waste 64"], "least": worst["least"]} if worst else None,
             ".4g×",
         ),

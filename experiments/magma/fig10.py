@@ -42,8 +42,8 @@ one instruction (section 8.1) up to 8. {provenance("magma/fig10")}"""
 ASSUMPTIONS = [
     *RULES,
     BATCHED,
-    """cuBLAS is the strided batched product with fp32 sums; the paper uses cublasHgemmBatched on arrays of
-    pointers.""",
+    """The product of cuBLAS is the strided batched product with fp32 sums; the paper measures cublasHgemmBatched on
+    arrays of pointers.""",
 ]
 WITH = ("ours", "magma", "tiny", "magma-small", "magma-small fp32")
 GOAL, EIGHT, SMALL = 2.5, 8, 8
@@ -123,17 +123,21 @@ def finding(rows: list[Row]) -> str:
     times = [1e6 * row["seconds"] for row in small]
     goal = {"cuBLAS": times, "empty launch": 1e6 * small[0]["launch_s"], "an eighth": [t / EIGHT for t in times]}
     return paragraph(
-        ("fpemu over cuBLAS", span(every.values())),
-        ("most and least", {f"n = {n}:": every[n] for n in ends}, ".3g×"),
-        ("cuBLAS is as fast or faster at n =", ", ".join(str(n) for n, x in every.items() if x <= 1)),
-        ("speed relative to fpemu's choice", others),
-        (f"µs of a call up to n = {SMALL}", goal if small else None),
-        ("in a loop, host included: over cuBLAS", span(speedups(here, what="loop").values())),
+        ("the speed-up of fpemu over cuBLAS is {}", span(every.values())),
+        ("it is largest and smallest at", {f"n = {n}:": every[n] for n in ends}, ".3g×"),
+        ("cuBLAS is as fast or faster at n = {}", ", ".join(str(n) for n, x in every.items() if x <= 1)),
+        ("relative to the default kernel, the speeds of other kernels are", others),
+        (f"the times of a call up to n = {SMALL} in µs are", goal if small else None),
+        ("in a loop, including the host, the speed-up is {}", span(speedups(here, what="loop").values())),
         (
-            "operands from memory: time over that from the cache",
+            "with operands in memory the time is {} the time with operands in the cache",
             span(r["cold"] / r["seconds"] for r in chosen if "cold" in r),
         ),
-        ("over cuBLAS", span(speedups(here, what="cold").values())),
-        ("TFLOP/s of cuBLAS", {f"n = {n}:": base[n]["rate"] for n in (64, 128) if n in base}),
-        ("its share of a copy's bandwidth at n = 128", base[128].get("share") if 128 in base else None, ".3g%"),
+        ("the speed-up with operands in memory is {}", span(speedups(here, what="cold").values())),
+        ("cuBLAS reaches these TFLOP/s", {f"n = {n}:": base[n]["rate"] for n in (64, 128) if n in base}),
+        (
+            "at n = 128 it reaches {} of the bandwidth of a copy",
+            base[128].get("share") if 128 in base else None,
+            ".3g%",
+        ),
     )

@@ -41,8 +41,8 @@ products, relative to the interleaved kernel with four. {provenance("magma/fig12
 ASSUMPTIONS = [
     *RULES,
     BATCHED,
-    """cuBLAS receives planar operands, as in the paper: neither their separation nor the merging of the result is
-    timed. The paper has four calls; the planar product of cuBLASLt in one call is a second reading.""",
+    """The operands of cuBLAS are planar, as in the paper; the times include neither their separation nor the merging of
+    the result. The paper has four calls; the planar product of cuBLASLt in one call is a second reading.""",
 ]
 OURS = ("ours", "magma-small", "magma-small fp32")
 BASES = {shapes.BASE: "four calls (the paper's)", "cublas in one": "one call of cuBLASLt"}
@@ -100,20 +100,29 @@ def finding(rows: list[Row]) -> str:
             rated[f"n = {n}"] = {LOOKS[name].label: of[name]["rate"] for name in ("ours", *BASES)}
             moved[f"n = {n}:"] = of["ours"].get("share")
     return paragraph(
-        (f"interleaved kernels over four planar calls of cuBLAS, n = {min(four)} to {max(four)}", span(four.values())),
-        ("in a loop, host included", span(speedups(here, what="loop").values())),
-        ("operands from memory", span(speedups(here, what="cold").values())),
-        ("TFLOP/s", rated),
-        ("share of a copy's bandwidth", moved, ".3g%"),
-        ("mma.sync is not the fastest matrix instruction of this GPU, which matters more at larger n", True),
         (
-            "one planar call of cuBLASLt, not in the paper, over the four",
+            f"for n = {min(four)} to {max(four)} the speed-up of interleaved kernels over four planar calls is {{}}",
+            span(four.values()),
+        ),
+        ("in a loop, including the host, it is {}", span(speedups(here, what="loop").values())),
+        ("with operands in memory it is {}", span(speedups(here, what="cold").values())),
+        ("the speeds in TFLOP/s are", rated),
+        ("the shares of the bandwidth of a copy are", moved, ".3g%"),
+        ("mma.sync is not the fastest matrix instruction of this GPU, and its disadvantage grows with n", True),
+        (
+            "the speed-up of one planar call of cuBLASLt, which is not in the paper, over the four calls is {}",
             span(speedups(here, "cublas in one").values()),
         ),
-        ("interleaved kernels over it", span(speedups(here, base="cublas in one").values())),
         (
-            "interleaved over planar on one kernel, which moves the same bytes",
+            "the speed-up of interleaved kernels over this one call is {}",
+            span(speedups(here, base="cublas in one").values()),
+        ),
+        (
+            "the speed-up of interleaved over planar operands in one kernel, with the same number of bytes, is {}",
             span(speedups(here, base="ours planar").values()),
         ),
-        ("three real products over four", span(speedups(here, "ours three products", "ours").values())),
+        (
+            "the speed-up of three over four real products is {}",
+            span(speedups(here, "ours three products", "ours").values()),
+        ),
     )

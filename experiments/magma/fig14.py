@@ -93,18 +93,18 @@ def finding(rows: list[Row]) -> str:
         growth = {name: selected[-1][name] / selected[0][name] for name in ("operations", "seconds")}
     return paragraph(
         (
-            "fpemu over cuBLAS",
+            "the speed-ups of fpemu over cuBLAS are",
             {f"{NAMES[data]}, {batch} products:": span(x.values()) for (data, batch), x in of.items()},
         ),
         (
-            f"fpemu's table of kernels is of batches of {shapes.BATCH}: up to n = 128 one thread block computes a "
-            f"product, and {few} of them run on {few} of {sms} multiprocessors",
+            f"fpemu selects kernels for batches of {shapes.BATCH}: up to n = 128 one thread block computes a product, "
+            f"so {few} products use {few} of {sms} multiprocessors",
             bool(sms) and any(x < 1 for (_, batch), each in of.items() if batch == few for x in each.values()),
         ),
-        (f"growth of {few} real products from the smallest to the largest n", growth, ".3g×"),
+        (f"from the smallest to the largest n, operations and time of {few} real products grow by", growth, ".3g×"),
         (
-            "µs of a call",
+            "the times of a call in µs are",
             {f"n = {r['M']}:": 1e6 * r["seconds"] for r in selected[:: max(len(selected) - 1, 1)]} if growth else None,
         ),
-        ("latency and not arithmetic determines the time", bool(growth)),
+        ("latency, and not arithmetic, determines the time", bool(growth)),
     )

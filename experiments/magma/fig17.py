@@ -29,11 +29,11 @@ ASSUMPTIONS = [
     """The formula of figure 17 is damaged in the text available here; it is read as floor(16/N) · 2N³ / 8192, which
     gives the 1.5 % and "about 6 %" of the text.""",
     """A product fits at a separate block row, column and step if no other step adds to its block of the result
-    (experiments/magma/_model_packing.py); every arrangement counted here was also multiplied out with integers.""",
-    """Where the grid has at most 100 places the number is the maximum, found by integer programming; for N = 1, 2 and 3
-    in 16×16×16 it is a lower bound, joined from smaller arrangements.""",
-    """A kernel without tensor cores can be faster where the share is below 25 %, the ratio of the peaks; loading and
-    packing are not counted.""",
+    (experiments/magma/_model_packing.py). Every counted arrangement was verified by a multiplication of integers.""",
+    """If the grid has at most 100 places, integer programming determines the maximum. For N = 1, 2 and 3 in 16×16×16
+    the number is a lower bound, combined from smaller arrangements.""",
+    """A kernel without tensor cores can be faster if the share is below 25 %, the ratio of the peaks; the costs of
+    loads and packing are not included.""",
 ]
 SHAPES = {
     "16x16x16": (16, 16, 16),
@@ -156,25 +156,28 @@ def finding(rows: list[Row]) -> str:
     single = main[4]["single"] if 4 in main else 0.0
     return paragraph(
         (
-            "products that fit off the diagonal, in blocks that share rows and steps, multiplied out",
+            "more products fit off the diagonal, in blocks that share rows and steps, verified in integers",
             packed if right else None,
         ),
         (
-            "where more fits the share is still below 25 %, so that ordinary arithmetic can win there: at most",
+            "their share is at most {} and thus below 25 %, so ordinary arithmetic can be faster there",
             highest if right and highest < THRESHOLD else None,
             ".3g%",
         ),
-        ("share of one product of 4×4×4, a little above 1.5 %", single if single >= 0.015 else None, ".5g%"),
+        ("one product of 4×4×4 uses {}, slightly more than 1.5 %", single if single >= 0.015 else None, ".5g%"),
         (
-            "the share is 25 % exactly, a tie and not below, at N =",
+            "the share is exactly 25 %, and thus not below 25 %, at N = {}",
             ", ".join(str(n) for n, row in main.items() if row["diagonal"] == THRESHOLD),
         ),
         (
-            "share of Volta's own 8×8×4, which the paper does not use",
+            "of the instruction 8×8×4 of Volta, which the paper does not use, products use",
             {f"N = {n}:": volta[n] for n in (4, 8)} if {4, 8} <= set(volta) else None,
             ".3g%",
         ),
-        ("below 25 % only at N =", ", ".join(str(n) for n, share_ in volta.items() if share_ < THRESHOLD)),
+        (
+            "these shares are below 25 % only at N = {}",
+            ", ".join(str(n) for n, share_ in volta.items() if share_ < THRESHOLD),
+        ),
     )
 
 

@@ -96,16 +96,16 @@ def finding(rows: list[Row]) -> str:
             for one in (shapes.BASE, "magma-small", *(("magma",) if data == "real" else ()), "ours")
         }
         statements += [
-            (f"{name}: fpemu's fastest kernel over cuBLAS", span(of.values())),
-            ("the fastest", where),
-            (f"GB/s at n = {max(fastest)}", fastest[max(fastest)]["bandwidth"]),
-            (f"µs of a call below n = {CROSSING}", times),
+            (f"{name}: the speed-up of the fastest kernel of fpemu over cuBLAS is {{}}", span(of.values())),
+            ("the fastest kernels are", where),
+            (f"the bandwidth at n = {max(fastest)} is {{}} GB/s", fastest[max(fastest)]["bandwidth"]),
+            (f"the times of a call below n = {CROSSING} in µs are", times),
         ]
     return paragraph(
         *statements,
         (
-            "fpemu's choice keeps a product in one warp's registers, without the shared memory of the paper's blocks: "
-            "magma-small has less to gain over it, and cuBLAS is another one",
+            "the default kernel keeps a product in the registers of one warp and uses no shared memory, unlike the "
+            "paper's blocks, so magma-small has a smaller advantage; cuBLAS is another version",
             bool(statements),
         ),
     )

@@ -25,11 +25,11 @@ CAPTION = """Reads of A and B with tiles of the instruction's size over reads wi
 matrices of size n, counted, blocks of 32, 64 and 128, instruction 16×16 (filled) and 32×8 (open); dashed: the formula
 for 16×16. No block can read less than every element once."""
 ASSUMPTIONS = [
-    """The figure's matrices are large: M and N are multiples of the blocks. For (c) a block at the edge reads only
+    """The matrices of the figure are large, with M and N multiples of the blocks. In (c) a block at the edge reads only
     existing elements and is padded with zeros, as in section 5.3.""",
-    "No caches: every read of a thread block is a read of memory.",
-    """Counted: the reads of A and B of every thread block are added up, for matrices of two blocks each way (a, b) or
-    of size n (c), and compared with the formula: they agree if they are equal.""",
+    "Every read of a thread block counts as a read of memory, without caches.",
+    """The count is the sum of the reads of A and B of all thread blocks, for matrices of two by two blocks (a, b) or of
+    size n (c). The formula agrees if it equals the count.""",
 ]
 TENSOR = {"16x16": (16, 16), "32x8": (32, 8)}
 LARGEST = 128
@@ -150,10 +150,14 @@ def finding(rows: list[Row]) -> str:
     return paragraph(
         ("the formula is exact for matrices of whole blocks", True),
         (
-            f"pairs of a block and a size up to {LARGEST}, instruction 16×16, for which it is exact",
+            f"for the instruction 16×16 it is exact for {{}} pairs of a block and a size up to {LARGEST}",
             f"{sum(formula == counted for formula, counted in small)} of {len(small)}",
         ),
-        ("formula over count for the others, at most", max(formula / counted for formula, counted in small), ".3g×"),
-        ("a block as large as the matrix reads every element once, which is the minimum", True),
-        ("traffic saved by blocks of 128", saved, "g×"),
+        (
+            "for the other pairs the formula is at most {} the count",
+            max(formula / counted for formula, counted in small),
+            ".3g×",
+        ),
+        ("a block as large as the matrix reads every element once, the minimum", True),
+        ("blocks of 128 reduce the traffic by", saved, "g×"),
     )

@@ -76,12 +76,12 @@ def finding(rows: list[Row]) -> str:
     base = [row["rate"] for row in line(rows, shapes.BASE)[:1]]
     most = max(x for of in rates.values() for x in of.values())
     return paragraph(
-        ("fastest", fastest),
+        ("the fastest numbers of warps are", fastest),
         (
-            "the others over that",
+            "the speeds of all numbers of warps relative to the fastest are",
             {f"DIM_X = {x}:": span(y / of[best[x]] for y in of.values()) for x, of in rates.items()},
         ),
-        ("of 32 warps without a tile of the result", idle, "g"),
-        ("TFLOP/s of cuBLAS", base),
-        ("the best of these over cuBLAS", [most / rate for rate in base], ".3g×"),
+        ("of 32 warps, {} have no tile of the result", idle, "g"),
+        ("cuBLAS reaches {} TFLOP/s", base),
+        ("the speed-up of the fastest over cuBLAS is {}", [most / rate for rate in base], ".3g×"),
     )

@@ -26,10 +26,10 @@ in section 7.1 (dotted); (b) rank 16, n×n×16, the same GPU; (c) n×n×n on an 
 another; "planar, one kernel" moves as many bytes as interleaved, and the lines coincide. Vertical lines: sizes from
 which the product is compute-bound."""
 ASSUMPTIONS = [
-    "The peak is 125 TFLOP/s (the paper's introduction), and once the peak of the GPU in its section 7.1.",
-    """Every call reads its operands and C once and writes C once; caches keep nothing between calls. The ratio of the
-    two layouts then follows from Equations 1 and 2.""",
-    "Compute-bound: the roofline reaches the peak.",
+    "The peak is 125 TFLOP/s (the paper's introduction), or the peak of the GPU in section 7.1 of the paper.",
+    """Every call reads its operands and C once and writes C once, and caches keep no data between calls. The ratio of
+    the two layouts then follows from Equations 1 and 2.""",
+    "A product is compute-bound if its roofline reaches the peak.",
     "The H200 has its measured copy bandwidth and the fp16 peak of its data sheet.",
 ]
 MACHINES = ("V100 SXM2", "V100", "H200")
@@ -151,19 +151,19 @@ def finding(rows: list[Row]) -> str:
     same = [row for row in rows if row["planar, one kernel intensity"] == row["interleaved intensity"]]
     return paragraph(
         (
-            "N at which memory ceases to limit square products (text's V100, the PCIe card measured on, H200)",
+            "square products become compute-bound at these N (V100 of the text, the measured PCIe card, H200)",
             crossings,
             ".0f",
         ),
-        ("the printed size 550 agrees with the second", bool(text and card)),
+        ("the printed size 550 agrees with the second peak", bool(text and card)),
         (
-            f"interleaved over planar at N = {between[0]['n'] if between else 0} with the first",
+            f"at N = {between[0]['n'] if between else 0} the first peak allows interleaved products a speed-up of {{}}",
             max((row["interleaved bound"] / row["planar bound"] for row in between), default=None),
             ".3f×",
         ),
         (
-            "the four separate calls cause the factor of two, not the layout: one kernel over planar operands that "
-            "forms the four products in its blocks moves as few bytes as the interleaved one",
+            "the four separate calls cause the factor of two, and not the layout: one kernel that computes the four "
+            "products in its blocks moves as few bytes for planar operands as for interleaved operands",
             bool(rows) and len(same) == len(rows),
         ),
     )

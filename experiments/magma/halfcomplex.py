@@ -33,16 +33,16 @@ four calls of HGEMM on planar matrices, rounded to fp16 in between (open); one k
 not in the paper (crosses). Summed in fp32 (solid), in fp16 (dashed); for n up to 16 also the kernel for tiny
 matrices in fp16 (dotted). Lines: mean over seeded batches; bands: smallest to largest; dots: 2^-11."""
 ASSUMPTIONS = [
-    """The paper gives neither errors nor the distribution of its operands: real and imaginary parts uniform in [-1, 1],
-    and in [0, 1].""",
-    """Four calls: alpha = 1, beta = 0 in the first call of each part, beta = 1 in the second, C in fp16 between them.
-    One kernel: alpha = 1, beta = 0.""",
-    """Three products: (Ar + Ai)(Br + Bi) with the sums rounded to fp16; the subtractions are in the accumulator's
-    format.""",
-    """The error is of the whole complex matrix, its real and imaginary parts as one vector. For positive parts the
-    imaginary part dominates it.""",
-    """The batch is 20 matrices at quick size, 6 at n = 128; at full size 100 up to n = 16, and fewer for larger n (1 at
-    n = 256).""",
+    """The paper states neither errors nor the distribution of its operands. Here real and imaginary parts are uniform
+    in [-1, 1], and in [0, 1].""",
+    """The four calls have alpha = 1, beta = 0 in the first call of each part and beta = 1 in the second call, with C in
+    fp16 between them. The one kernel has alpha = 1, beta = 0.""",
+    """The three products include (Ar + Ai)(Br + Bi) with the sums rounded to fp16; the subtractions are in the format
+    of the accumulator.""",
+    """The error is the error of the whole complex matrix, with its real and imaginary parts as one vector. For positive
+    parts the imaginary part dominates it.""",
+    """The batch has 20 matrices at quick size, and 6 at n = 128. At full size it has 100 matrices up to n = 16, and
+    fewer for larger n (1 at n = 256).""",
 ]
 WAYS: dict[str, dict[str, Any]] = {
     "one kernel": {},
@@ -153,14 +153,17 @@ def finding(rows: list[Row]) -> str:
             if (chip, low, last) in points
         }
         statements += [
-            (f"{kind} parts, summed in fp32, error relative to one kernel", ratios, ".2f×"),
-            ("summed in fp16, one kernel, whose chain is twice as long, has a larger error than four calls", crossed),
-            (f"its error over that in fp32 at n = {last}", growth, ".3g×"),
+            (f"{kind} parts: with fp32 sums, the errors relative to one kernel are", ratios, ".2f×"),
+            ("with fp16 sums, one kernel, whose chain is twice as long, has a larger error than four calls", crossed),
+            (f"its error with fp16 sums divided by its error with fp32 sums at n = {last} is", growth, ".3g×"),
         ]
     excess = max(
         _mean(rows, *p, "one kernel, fp32 relative_l2") / _mean(rows, *p, "once relative_l2") for p in _points(rows)
     )
-    return paragraph(*statements, ("one kernel with sums in fp32 over one rounding to fp16, at most", excess, ".4f×"))
+    return paragraph(
+        *statements,
+        ("the error of one kernel with fp32 sums is at most {} the error of one rounding to fp16", excess, ".4f×"),
+    )
 
 
 Point = tuple[str, float, int]

@@ -37,8 +37,8 @@ largest."""
 ASSUMPTIONS = [
     """The text does not state the arrangement of the products in figure 16; floor(16/n) products fit in both
     arrangements.""",
-    "The instruction is CUDA's 16×16×16: k = 16 ascending, in as many hardware instructions as needed.",
-    "An infinity is one entry of B, [0, 0] of the first product of each instruction; the others stay finite.",
+    "The instruction is 16×16×16 of CUDA; it is executed as hardware instructions over ascending k up to 16.",
+    "The infinity is the entry [0, 0] of B in the first product of each instruction; all other entries are finite.",
 ]
 CHIPS = ("volta", "turing", "ampere", "hopper", "cdna2")
 ARRANGEMENTS = ("same k", "own k")
@@ -168,12 +168,19 @@ def finding(rows: list[Row]) -> str:
                 name = f"{plotting.HARDWARE[chip].label}, blocks of {_spec(chip, 'fp32').block}"
                 other.setdefault(name, {})[f"{d}:"] = text
     ratios = [row["own k relative_l2"] / row["alone relative_l2"] for row in rows]
-    nan = {how: [row[f"{how} nan"] for row in rows] for how in ARRANGEMENTS}
+    nan = {how.replace("own", "separate"): [row[f"{how} nan"] for row in rows] for how in ARRANGEMENTS}
     return paragraph(
-        ("entries with other bits in products over separate k", other),
-        ("their error relative to each product alone", ratios, ".3f×"),
-        ("entries of the other products that an infinity in one product's B makes NaN, by 0 · Inf", nan, ".3g%"),
-        ("a kernel that arranges products along k must first check for infinities and NaN", max(nan["own k"]) > 0),
+        ("entries of products over separate k have other bits at", other),
+        ("the error of these products is {} the error of each product alone", ratios, ".3f×"),
+        (
+            "an infinity in B of one product makes these shares of the entries of other products NaN by 0 · Inf",
+            nan,
+            ".3g%",
+        ),
+        (
+            "a kernel that arranges products along k must therefore check for infinities and NaN first",
+            max(nan["separate k"]) > 0,
+        ),
     )
 
 

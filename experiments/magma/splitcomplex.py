@@ -36,12 +36,13 @@ part in the same sums (lines) and of three products (crosses, dotted), over that
 times 2^-s, k = 256, Hopper, four products (lines) and three (crosses, dotted): error of the imaginary part of the
 result, and of the complex result; colours as in (a). Lines: mean over seeded runs; bands: smallest to largest."""
 ASSUMPTIONS = [
-    """No paper has a split scheme on complex data: real products are combined to a complex one as in the batched
-    kernels, in fp32.""",
-    """In the same sums: K doubles, with alternating steps of 16 of each kind, as in the fragments of HCGEMM. Schemes
-    have their default options and one order of k, ascending.""",
-    "Three products: the sums Ar + Ai and Br + Bi are rounded to fp32, which the scheme then splits.",
-    "Operands are uniform in [-1, 1], rounded to fp32; 8 rows and 8 columns, which are independent of each other.",
+    """No paper applies a split scheme to complex data. Here the batched kernels' combination of real products to a
+    complex product is computed in fp32.""",
+    """Two products of a part in the same sums double K, in alternating steps of 16 of each product, as in the fragments
+    of HCGEMM. The schemes have their default options and ascending k.""",
+    "For three products the sums Ar + Ai and Br + Bi are rounded to fp32, and the scheme splits the rounded sums.",
+    """Operands are uniform in [-1, 1], rounded to fp32. They have 8 rows and 8 columns, which are independent of each
+    other.""",
 ]
 CHIPS = ("ampere", "hopper")
 SCHEMES = ("fp16", "markidis", "ootomo", "legemm", "staged", "bf16x9", "sgemm")
@@ -176,12 +177,12 @@ def finding(rows: list[Row]) -> str:
         last = {_LOOK[name].label: error[name][here[-1]] / error["sgemm"][here[-1]] for name in SCHEMES[:-1]}
         worse = [k for k in here if error["ootomo"][k] > error["sgemm"][k]]
         statements += [
-            (f"{chip.capitalize()}, k = {here[-1]}, error relative to CGEMM in fp32", last, ".3g×"),
-            ("Ootomo's scheme has the larger error at k =", ", ".join(map(str, worse))),
+            (f"{chip.capitalize()}, k = {here[-1]}: the errors relative to CGEMM in fp32 are", last, ".3g×"),
+            ("Ootomo's scheme has the larger error at k = {}", ", ".join(map(str, worse))),
         ]
-        for way, words in (("fused", "both products of a part in the same sums"), ("three", "three products")):
+        for way, words in (("fused", "both products of a part in the same sums"), ("three", "three real products")):
             ratios = {_LOOK[name].label: [_ratio(rows, chip, k, name, way) for k in here] for name in SPLITS}
-            statements.append((f"{words} over four products", ratios, ".2f×"))
+            statements.append((f"{words}, relative to four real products, have the errors", ratios, ".2f×"))
     scales = sorted({row["scale"] for row in rows if row["k"] == MIDDLE and row["hardware"] == "hopper"})
     if scales:
         point = ("hopper", MIDDLE, scales[-1])
@@ -191,7 +192,11 @@ def finding(rows: list[Row]) -> str:
             for name in ("ootomo", "sgemm")
         }
         statements.append(
-            (f"imaginary parts 2^-{scales[-1]} times as large: its error with three products over four", lost, ".3g×")
+            (
+                f"with imaginary parts 2^-{scales[-1]} times as large, three products increase the imaginary error by",
+                lost,
+                ".3g×",
+            )
         )
         if scales[0] == 0 and scales[-1] > 14:
             faded = {
@@ -199,7 +204,13 @@ def finding(rows: list[Row]) -> str:
                 / _mean(rows, "hopper", MIDDLE, 0, f"{name} four imaginary")
                 for name in SHOWN
             }
-            statements.append(("over that with parts of one size, four products", faded, ".3g×"))
+            statements.append(
+                (
+                    "relative to equal sizes of the parts, the imaginary error with four products increases by",
+                    faded,
+                    ".3g×",
+                )
+            )
             statements.append(("at this scale the fp16 words of Ootomo's scheme are subnormal", True))
     return paragraph(*statements)
 

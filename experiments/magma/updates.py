@@ -33,11 +33,11 @@ of updates C <- C + A B of rank 16, C in fp16 between them (beta = 1); grey: the
 fp32. Summed in fp32 (filled; the three GPUs coincide) or in fp16 (open, dashed) on Volta, Ampere and Hopper, or by the
 kernel for tiny matrices in fp16. Lines: mean over seeded runs; bands: smallest to largest; dots: 2^-11."""
 ASSUMPTIONS = [
-    "The paper gives neither errors nor the distribution of its operands: uniform in [-1, 1].",
-    """(a) and (c): batches of 20 products. The kernel for tiny matrices supports n <= 32; its chain is drawn for k
-    up to 64.""",
+    "The paper states neither errors nor the distribution of its operands; here they are uniform in [-1, 1].",
+    """Panels (a) and (c) have batches of 20 products. The kernel for tiny matrices supports n <= 32; the figure shows
+    its chain for k up to 64.""",
     """An update reads C in fp16, adds it in the accumulator's format to the product (alpha = beta = 1) and writes it in
-    fp16, as the paper's post-processing does.""",
+    fp16, as in the paper's post-processing.""",
 ]
 ONE = "one product"
 _OPTIONS: dict[str, dict[str, Any]] = METHODS | {SMALL: {"kernel": "magma-small", "accumulate": "fp16"}}
@@ -148,11 +148,11 @@ def finding(rows: list[Row]) -> str:
         last = lengths[-1]
         statements += [
             (
-                f"error summed in fp32, one rounding to fp16, k = {lengths[0]} to {last}",
+                f"with fp32 sums and one rounding to fp16 the error is {{}} at k = {lengths[0]} to {last}",
                 [_mean(rows, "k", k, f"{chip} fp32") for chip in CHIPS for k in lengths],
             ),
             (
-                f"summed in fp16 at k = {last}",
+                f"with fp16 sums the errors at k = {last} are",
                 {chip.capitalize(): _mean(rows, "k", last, f"{chip} fp16") for chip in CHIPS},
                 ".2g",
             ),
@@ -164,7 +164,9 @@ def finding(rows: list[Row]) -> str:
             }
             for batch in (batches[0], batches[-1])
         }
-        statements.append(("largest error relative to |A||B| on Volta, summed in fp32 and in fp16", worst, ".2g"))
+        statements.append(
+            ("the largest errors relative to |A||B| on Volta, with fp32 and with fp16 sums, are", worst, ".2g")
+        )
     if updates:
         last = updates[-1]
         once = _mean(rows, "updates", last, ONE)
@@ -172,8 +174,12 @@ def finding(rows: list[Row]) -> str:
         errors = [_mean(rows, "updates", x, "hopper fp32") for x in updates]
         growth = float(np.polyfit(np.log2(updates), np.log2(errors), 1)[0]) if len(updates) > 1 else None
         statements += [
-            (f"error after {last} updates, C in fp16 between them, relative to one product", ratio, ".3g×"),
-            ("power of the number of updates with which it grows, fp32 sums", growth, ".2f"),
+            (
+                f"the errors after {last} updates with C in fp16 between them, relative to one product, are",
+                ratio,
+                ".3g×",
+            ),
+            ("with fp32 sums the error grows as the number of updates to the power of {}", growth, ".2f"),
         ]
     return paragraph(*statements)
 

@@ -29,15 +29,15 @@ for all three-product fp16 schemes in one kernel (Ootomo, except on the Ascend 9
 accumulation, a scheme of this project) and for bf16x3, Markidis for EGEMM-TC. Nothing is measured: these lines are
 upper bounds, and good programs are well below them."""
 ASSUMPTIONS = [
-    """Peaks and bandwidths come from fpemu's table of GPUs, as stated by the manufacturers at the stated clocks,
-    without sparsity; the table names its sources (fpemu/roofline/gpus.toml).""",
+    """Peaks and bandwidths are the manufacturers' values at the stated clocks, without sparsity, from fpemu's table of
+    GPUs, which states its sources (fpemu/roofline/gpus.toml).""",
     """Every kernel reads its inputs and writes its outputs once; kernels run one after another; within a kernel,
     products, vector operations and memory accesses overlap completely.""",
-    """The split is a separate kernel that writes the words, except in the open markers of (h): there every tile of
-    128 × 128 entries splits its operands.""",
-    """Scheme II multiplies fp32 with 8 moduli and one product to find its scaling. On the Ascend 910A, which has no
-    matrix unit for fp32, SGEMM runs on the vector unit.""",
-    "Break-even sizes are multiples of 64, eight to an octave, up to 2^15: the scheme is faster there and above.",
+    """The split is a separate kernel that writes the words, except for the open markers of (h), where every tile of 128
+    × 128 entries splits its operands.""",
+    """Scheme II computes an fp32 product with 8 moduli, and one product for its scaling. On the Ascend 910A, which has
+    no matrix unit for fp32, SGEMM runs on the vector unit.""",
+    "Break-even sizes are multiples of 64, eight per octave, up to 2^15; the scheme is faster from this size on.",
 ]
 
 GPUS = ("V100", "A100", "H200", "B200", "MI210", "MI300X", "Ascend 910A")
@@ -89,15 +89,15 @@ def finding(rows: list[Row]) -> str:
     if not ours:
         return ""
     return paragraph(
-        ("largest gain of three fp16 products over SGEMM", {row["gpu"]: row["ratio"] for row in ours}, ".3g×"),
-        ("from n, the split in a separate kernel", [row["from"] for row in ours], ".0f"),
+        ("the largest gains of three fp16 products over SGEMM are", {row["gpu"]: row["ratio"] for row in ours}, ".3g×"),
+        ("with the split in a separate kernel, the gains start at n = {}", [row["from"] for row in ours], ".0f"),
         (
-            "too many products for the lead of the matrix unit",
+            "for these schemes the matrix unit is not fast enough for the number of products",
             {f"{_speed.name_of(row)} on the {row['gpu']}": row["ratio"] for row in never},
             ".3g×",
         ),
         (
-            "the ordinary cores limit a promotion of every instruction",
+            "the ordinary cores limit a promotion after every instruction for {}",
             ", ".join(f"{row['scheme']} on the {row['gpu']}" for row in slow),
         ),
     )

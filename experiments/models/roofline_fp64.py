@@ -26,13 +26,13 @@ GPUs; (h) the size from which a scheme's bound is above DGEMM's. DGEMM runs on t
 matrix unit for fp64. Ozaki: fp16 slices, DP mode of DGEMM-TC; ozIMMU: int8 slices, automatic number; Scheme II: 15
 moduli and one further product for the scaling. Nothing is measured."""
 ASSUMPTIONS = [
-    """Peaks and bandwidths come from fpemu's table of GPUs, as stated by the manufacturers at the stated clocks,
-    without sparsity; the table names its sources (fpemu/roofline/gpus.toml).""",
+    """Peaks and bandwidths are the manufacturers' values at the stated clocks, without sparsity, from fpemu's table of
+    GPUs, which states its sources (fpemu/roofline/gpus.toml).""",
     """Every product of slices is a call that writes its result, and another kernel adds the results, as published;
     every kernel reads its inputs and writes its outputs once.""",
     """The number of slices is counted on a few rows of (uniform - 0.5) exp(0.1 normal), the narrowest inputs of
-    DGEMM-TC: operands of a wider range need more.""",
-    "Break-even sizes are multiples of 64, eight to an octave, up to 2^15: the scheme is faster there and above.",
+    DGEMM-TC; operands of a wider range require more slices.""",
+    "Break-even sizes are multiples of 64, eight per octave, up to 2^15; the scheme is faster from this size on.",
 ]
 
 GPUS = ("Titan RTX", "V100", "A100", "H200", "B200", "MI210", "MI300X")
@@ -80,10 +80,10 @@ def finding(rows: list[Row]) -> str:
             if row["scheme"] == name and row["from"]
         }
         never = {row["gpu"]: row["ratio"] for row in rows if row["scheme"] == name and not row["from"]}
-        statements += [(f"{look.label} can beat DGEMM from", able), ("not on", never, ".2g×")]
+        statements += [(f"{look.label} can be faster than DGEMM from", able), ("it cannot be faster on", never, ".2g×")]
     leads = {}
     for gpu in dict.fromkeys(str(row["gpu"]) for row in rows):
         peak = gpus.get(gpu).peak
         if "int8 matrix" in peak:
             leads[gpu] = peak["int8 matrix"] / max(peak.get(unit, 0.0) for unit in ("fp64", "fp64 matrix"))
-    return paragraph(*statements, ("peak of int8 relative to fp64, which decides", leads, ".3g×"))
+    return paragraph(*statements, ("the ratio of the int8 peak to the fp64 peak determines this; it is", leads, ".3g×"))

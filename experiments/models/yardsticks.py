@@ -26,15 +26,17 @@ measured on one H200 (CUDA 13.0). "Bytes" marks products of a large matrix with 
 bytes per second. Beside each share the effective throughput (2MNK / time) in TFLOP/s. The staged kernel is of this
 project."""
 ASSUMPTIONS = [
-    """Peaks and bandwidths come from fpemu's table of GPUs, as stated by the manufacturers at the stated clocks; the
-    table names its sources (fpemu/roofline/gpus.toml).""",
-    """Where no size is given (Ootomo, Ma, H2SGEMM, DGEMM on an H200), n = 16384 for the first three and n = 8192, where
-    the roofline is flat. Where a range is given (DGEMM on an H200), its upper end.""",
-    """The split of a speed that includes one is counted for DGEMM-TC and for the staged kernel with its split; the
-    split of the others is not known. Their roofline is the highest one, with words already in memory.""",
-    """DGEMM-TC: slices counted on a few rows of its inputs, (uniform - 0.5) exp(phi normal), which can
-    only be too few, so that the roofline is too high. LE-GEMM: 1.37 times cuBLAS on an A800 and 1.31 times rocBLAS on
-    an MI210, if these libraries ran at their rooflines, for rocBLAS on the ordinary cores named in the paper.""",
+    """Peaks and bandwidths are the manufacturers' values at the stated clocks, from fpemu's table of GPUs, which states
+    its sources (fpemu/roofline/gpus.toml).""",
+    """If the publication states no size, the page uses n = 16384 (Ootomo, Ma, H2SGEMM) or n = 8192 (DGEMM on an H200),
+    where the roofline is flat. If it states a range (DGEMM on an H200), the page uses the upper end.""",
+    """The rooflines of DGEMM-TC and of the staged kernel with its split include the time of the split. For the other
+    speeds it is not known whether they include a split; their roofline is the highest, with words already in
+    memory.""",
+    """The slices of DGEMM-TC are counted on a few rows of its inputs, (uniform - 0.5) exp(phi normal). The count can
+    only be too small, and the roofline too high. The speeds of LE-GEMM are 1.37 times cuBLAS on an A800 and 1.31 times
+    rocBLAS on an MI210, on the assumption that these libraries ran at their rooflines, rocBLAS on the ordinary cores
+    that the paper states.""",
 ]
 
 
@@ -240,14 +242,22 @@ def finding(rows: list[Row]) -> str:
             clocks = [(gpus.get(known.gpu).clock or 0.0) * factor / 1e9 for factor in (1, part)]
             above[f"{known.label} on the {known.gpu}"] = (
                 f"{100 * (part - 1):.3g} % above {row['bound'] / 1e12:.4g} TFLOP/s, the peak at {clocks[0]:.4g} GHz: "
-                f"it ran at {clocks[1]:.4g} GHz or more"
+                f"the GPU ran at {clocks[1]:.4g} GHz or more"
             )
     return paragraph(
-        ("share of the roofline of products of words", {f"{k.label}, {k.gpu}:": part for part, k in ends}, ".3g%"),
-        ("of DGEMM-TC, for any φ, since its speed follows the number of products", slices, ".3g%"),
-        ("above the roofline", above),
         (
-            "share of the fp16 peak of Ma's 64.15 TFLOP/s, which H2SGEMM's paper gives as 61.7 %, and of a third of it",
+            "products of words reach these smallest and largest shares of their rooflines",
+            {f"{k.label}, {k.gpu}:": part for part, k in ends},
+            ".3g%",
+        ),
+        (
+            "DGEMM-TC reaches these shares for all φ, because its speed is determined by the number of products",
+            slices,
+            ".3g%",
+        ),
+        ("these speeds are above the roofline", above),
+        (
+            "Ma's 64.15 TFLOP/s, 61.7 % in H2SGEMM's paper, are {} of the fp16 peak and of a third of it",
             [64.15 * _T / gpus.get("A100").need("fp16 matrix") * factor for factor in (1, 3)] if shares else None,
             ".3g%",
         ),

@@ -22,13 +22,13 @@ CAPTION = """Median relative error against the exact product over its length k, 
 φ = 0.5, (a) in fp64 and (b) in fp32, on models of an H200; circles: k = 1024, triangles: 4096, squares: 8192, with few
 rows and columns; stars: published, k = 8192 in (a), k = 4096 in (b). Dotted: 0.36 u, one rounding's median."""
 ASSUMPTIONS = [
-    """The published errors are medians over n×n×n products on a GH200, which computes as an H200; here k is the same,
-    but A has 64 rows and B 64 columns, 2 seeds at quick size and 20 at full size.""",
+    """The published errors are medians over n×n×n products on a GH200, whose arithmetic is the arithmetic of an H200.
+    Here k is equal, but A has 64 rows and B has 64 columns, with 2 seeds at quick size and 20 at full size.""",
     "DGEMM and SGEMM are one ascending chain of FMAs for each element; the order of cuBLAS is not known.",
-    """"Scaled fp16 with error correction" is taken to be Ootomo and Yokota's scheme, every matrix scaled by a power of
-    two; cuBLAS' own is not described.""",
-    """The error of an entry is |D - AB| / |AB|, the exact product in two fp64 numbers; so the error of a result that is
-    rounded once is not zero but about 0.36 u at the median.""",
+    """"Scaled fp16 with error correction" is assumed to be Ootomo and Yokota's scheme with every matrix scaled by a
+    power of two; the scheme of cuBLAS is not described.""",
+    """The error of an entry is |D - AB| / |AB|, with the exact product in two fp64 numbers, so the median error of a
+    result that is rounded once is not zero but about 0.36 u.""",
 ]
 SPECS = [("H200", "fp16", "fp32"), ("H200", "int8", "int32")]
 PHI = 0.5

@@ -104,5 +104,5 @@ def findings(rows: list[Row], m: int, *statements: tuple[Any, ...]) -> str:
         return ""
     sms = {"K40c": gpus.get("K40c").need("sms"), one_gpu(): multiprocessors()}
     warps = {gpu: m / count / 32 for gpu, count in sms.items() if count}
-    text = f"loading warps per multiprocessor, one thread of TSM2 for each of {m} rows of A"
+    text = f"with one thread of TSM2 for each of {m} rows of A, a multiprocessor has these numbers of loading warps"
     return paragraph(*statements, (text, warps))

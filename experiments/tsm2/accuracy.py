@@ -31,10 +31,10 @@ expected of independent roundings, nothing fitted; dashed: the bound k u. All se
 these bits."""
 ASSUMPTIONS = [
     "Every entry of C is one ascending chain of FMAs from zero in the format of the operands, for every tile.",
-    """Operands are uniform in [0, 1], as in the paper, and n is 8. Rows of A are independent: 32 rows represent
-    the 10240 to 30720 of TSM2, and 1000 rows the 10^4 to 10^7 of ISM2; at full size 256 and 10000.""",
-    """Expected growth: the sum after t steps is t/4 and every rounding error uniform and independent. A measured
-    relative L2 error agrees with it if it is within 10 %.""",
+    """Operands are uniform in [0, 1], as in the paper, and n is 8. Rows of A are independent, so 32 rows represent the
+    10240 to 30720 rows of TSM2, and 1000 rows the 10^4 to 10^7 rows of ISM2; at full size 256 and 10000 rows do.""",
+    """The expected error assumes that the sum after t steps is t/4 and that the rounding errors are uniform and
+    independent. A measured relative L2 error agrees with it if it is within 10 %.""",
 ]
 TALL = (2, 4, 8, 16)
 _SIZES: dict[str, dict[str, Any]] = {
@@ -111,10 +111,13 @@ def finding(rows: list[Row]) -> str:
     errors = {name: np.mean(_runs(rows, last, "fp32", measure)) for name, measure in names.items()}
     within = f"{len(ratios) - len(off)} of {len(ratios)}"
     return paragraph(
-        ("relative L2 error relative to independent roundings", ratios.values(), ".3f"),
-        ("points within 10 %", within + (f" (others: k up to {max(off)})" if off else "")),
-        (f"error of an entry at k = {last} in units of u (bound: {last})", {n: x * 2.0**24 for n, x in errors.items()}),
-        ("in fp32", errors, ".2g"),
+        ("the relative L2 error is {} times the expected error of independent roundings", ratios.values(), ".3f"),
+        ("it is within 10 % at {}", f"{within} points" + (f" (the others have k up to {max(off)})" if off else "")),
+        (
+            f"the errors of an entry at k = {last} in units of u (bound: {last}) are",
+            {n: x * 2.0**24 for n, x in errors.items()},
+        ),
+        ("in fp32 these errors are", errors, ".2g"),
     )
 
 

@@ -34,12 +34,12 @@ LE-GEMM (whose lines coincide) keep their sums in the truncating accumulator; Oo
 instruction, the sum of staged accumulation, a scheme of this project, after 64 products; bf16x9 adds nine products of
 bf16 words in the accumulator. Lines: mean over seeded runs; bands: smallest to largest; dotted: 2^-24."""
 ASSUMPTIONS = [
-    """The shape of TSM2 with full k and few rows and columns: 4 by 4. Operands are uniform in [0, 1], as in its paper,
-    and rounded to fp32.""",
-    """Schemes have their default options and one order of k, ascending; their papers do not use this shape. A
-    kernel that splits k would shorten every chain.""",
-    """Blocks of 64: each is a chain of FMAs from zero; their sums are added in fp32 in ascending order, or pairwise
-    (neighbours, then sums of neighbours).""",
+    """The products have the full k of TSM2 and only 4 rows and 4 columns. Operands are uniform in [0, 1], as in its
+    paper, and rounded to fp32.""",
+    """The schemes have their default options and ascending k; their papers do not use this shape. A kernel that splits
+    k would shorten every chain.""",
+    """Each block of 64 products is a chain of FMAs from zero. The sums of the blocks are added in fp32 in ascending
+    order, or pairwise (neighbours, then sums of neighbours).""",
     "A scheme is better than the chain at a k if its mean error over the runs is the smaller one.",
 ]
 CHAINS: dict[str, mma.KOrder] = {
@@ -138,10 +138,13 @@ def finding(rows: list[Row]) -> str:
             if first is None and better.any():
                 where = f"at {int(better.sum())} of {len(lengths)} lengths"
             smaller[_LOOK[name].label] = f"{where} ({mean[name][-1] / mean['chain'][-1]:.3g}× at the end)"
-        statements.append((f"{title}, errors smaller than the chain's", smaller))
+        statements.append((f"{title}: errors are smaller than the error of the chain as follows", smaller))
     last = {name: _mean(rows, "hopper", lengths[-1], name) for name in CHAINS}
     joined = {join: last[name] / last["chain"] for name, join in (("blocks", "in order"), ("pairwise", "pairwise"))}
-    return paragraph(*statements, (f"blocks of 64 over the chain at k = {lengths[-1]}", joined, ".2g×"))
+    return paragraph(
+        *statements,
+        (f"the errors of blocks of 64 divided by the error of the chain at k = {lengths[-1]} are", joined, ".2g×"),
+    )
 
 
 _runs, _mean = runs_by("hardware", "k"), mean_by("hardware", "k")

@@ -27,7 +27,7 @@ ASSUMPTIONS = [
     *RULES,
     TALL,
     OTHER_GPU,
-    '"Smaller than m by some small integer factor": k = 15360 over 1, 2, 3, 4, 5, 6 and 8.',
+    'For "smaller than m by some small integer factor" the page has k = 15360 divided by 1, 2, 3, 4, 5, 6 and 8.',
 ]
 cells = cells_of("tsm2/fig10")
 
@@ -63,4 +63,4 @@ def finding(rows: list[Row]) -> str:
         for fmt in shapes.FORMATS
         for name in shapes.MAIN
     }
-    return findings(rows, shapes.INNER, ("share of a copy's bandwidth", shares, ".3g%"))
+    return findings(rows, shapes.INNER, ("the shares of the bandwidth of a copy are", shares, ".3g%"))

@@ -27,8 +27,8 @@ ASSUMPTIONS = [
     *RULES,
     TALL,
     OTHER_GPU,
-    """The paper prints no k but "very small": powers of two from 1 to 256. The bandwidth includes the
-    result, which is most of the bytes for k below 16.""",
+    """The paper states only "very small" k; the page has the powers of two from 1 to 256. The bandwidth includes the
+    result, which is the larger part of the bytes for k below 16.""",
 ]
 _FORMATS = ("fp64", "fp32")
 cells = cells_of("tsm2/fig11")
@@ -65,6 +65,6 @@ def finding(rows: list[Row]) -> str:
     return findings(
         rows,
         shapes.INNER,
-        ("the kernel for Hopper over cuBLAS", gains, ".3g×"),
-        ("ISM2's optimisation 1, with tcf = 1 here, over V3", first, ".3g×"),
+        ("the speed-ups of the kernel for Hopper over cuBLAS are", gains, ".3g×"),
+        ("the speed-ups of optimisation 1 of ISM2, here with tcf = 1, over V3 are", first, ".3g×"),
     )

@@ -28,8 +28,8 @@ ASSUMPTIONS = [
     *RULES,
     TALL,
     OTHER_GPU,
-    """The paper prints n = 16 and m = 10^7; k = 16 is assumed, as in its figure 13. A decline
-    is significant if a product takes more than 1.25 times the least time.""",
+    """The paper states n = 16 and m = 10^7; k = 16 is assumed, as in its figure 13. A decline is significant if a
+    product takes more than 1.25 times the shortest time.""",
 ]
 DECLINE = 1.25
 PUBLISHED = {"fp32": 8, "fp64": 4}
@@ -84,4 +84,4 @@ def finding(rows: list[Row]) -> str:
         if 1 in took:
             fastest = min(took, key=took.__getitem__)
             best[f"{look.label}:"] = f"tcf = {fastest}, {took[1] / took[fastest]:.3g}×"
-    return paragraph(("fastest, and its speed-up over one row per thread", best))
+    return paragraph(("the fastest tcf and its speed-up over one row per thread are", best))

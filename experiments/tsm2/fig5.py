@@ -31,7 +31,7 @@ ASSUMPTIONS = [
     """The paper's shares refer to the bandwidth of the data sheet and to the loads counted by a profiler; the shares
     here refer to the bandwidth of a copy and to the least possible bytes. Improvements are differences of shares in
     percentage points. BLASX, the paper's third library, was not run.""",
-    "Reading alone can be faster than a copy, which writes as much as it reads: shares above 100 % are possible.",
+    "Shares above 100 % are possible, because reads alone can be faster than a copy, which writes as much as it reads.",
 ]
 GOAL = 90
 _BY_ROWS = {shapes.BASE: "+", "hopper": "x"}
@@ -78,5 +78,8 @@ def finding(rows: list[Row]) -> str:
     }
     copy = max((row["bandwidth"] / row["share"] for row in rows if row.get("share")), default=0.0)
     return findings(
-        rows, shapes.LARGE, (f"TB/s at m = {shapes.LARGE}", speeds), ("bandwidth of the copy, TB/s", copy / 1e3 or None)
+        rows,
+        shapes.LARGE,
+        (f"the bandwidths in TB/s at m = {shapes.LARGE} are", speeds),
+        ("the bandwidth of the copy is {} TB/s", copy / 1e3 or None),
     )

@@ -31,7 +31,7 @@ ASSUMPTIONS = [
     OTHER_GPU,
     """An M40 has a peak of 213 GFLOP/s in fp64 and is compute-bound at n = 16; a P100 and this GPU are memory-bound.
     The peak is the peak of the ordinary fp64 cores in fpemu's table of GPUs; cuBLAS may use the matrix unit's fp64
-    instructions, whose peak is twice that on an H200.""",
+    instructions, whose peak is twice as high on an H200.""",
 ]
 cells = cells_of("tsm2/fig6", lambda row: row["contender"] in shapes.MAIN)
 
@@ -70,6 +70,6 @@ def finding(rows: list[Row]) -> str:
     return findings(
         rows,
         shapes.LARGE,
-        ("cuBLAS' share of a copy's bandwidth in fp64", base, ".3g%"),
-        ("so that a product as fast as a copy is faster by", [1 / x for x in base], ".3g×"),
+        ("cuBLAS reaches {} of the bandwidth of a copy in fp64", base, ".3g%"),
+        ("a product as fast as a copy would have a speed-up of {}", [1 / x for x in base], ".3g×"),
     )

@@ -30,11 +30,11 @@ threads (in Algorithms 1 and 2 by each thread), in 512×512 times 512×16 with t
 t2 = n = 16, open: t2 = 8 (Algorithms 1 and 2 have no t2). (b) Threads of a warp that access the same bank of shared
 memory at once when they store a column of a tile of B, the tile stored by columns or by rows, over its width t2."""
 ASSUMPTIONS = [
-    """The loops are taken from fpemu.simt: the published loops with corrected indices. A load of a tile of B into
+    """The loops are the published loops with corrected indices, as in fpemu.simt. A load of a tile of B into
     shared memory counts once for the block; a load by every thread counts once per thread.""",
     "Shared memory has 32 banks of the width of an element, and a warp has 32 threads, as in section 3.4.",
-    """A count agrees with the published one if it is within 5 %: Algorithm 7 prefetches the first elements of the next
-    tile of A and loads them again.""",
+    """A count agrees with the published count if it is within 5 %, because Algorithm 7 prefetches the first elements of
+    the next tile of A and loads them again.""",
 ]
 M, K, N, T1, T3, TCF = 512, 512, 16, 128, 4, 2
 ALGORITHMS = {"1": "V0", "2": "V1", "3": "V2", "4": "V3", "6": "opt 1", "7": "opt 2"}
@@ -169,6 +169,6 @@ def finding(rows: list[Row]) -> str:
         if row["algorithm"]
     }
     return paragraph(
-        ("loads per element", loads),
-        ("an element of B or C belongs to one tile of t2 columns: its loads do not grow with n / t2", bool(loads)),
+        ("the numbers of loads per element are", loads),
+        ("an element of B or C belongs to one tile of t2 columns, so its loads do not grow with n / t2", bool(loads)),
     )

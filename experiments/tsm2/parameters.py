@@ -33,16 +33,16 @@ print, t2 = n = 16; dashed: the published t3 = 4. (c) ISM2, V100, m×k times k×
 over k, t2 = 8, t3 = 4. (d) ISM2: the published tcf over m, and the largest tcf with which the threads still fill a
 V100."""
 ASSUMPTIONS = [
-    """Peaks and bandwidths of K40c, M40 and P100 are from section 4.1 (fp64); other values come from
-    fpemu's table of GPUs, which names its sources.""",
-    """The paper profiles the latencies and C, the registers of an empty kernel, and prints neither: 200 to 1000 cycles
-    for a load (670 were measured on an H200); for an fp64 multiply-add the latencies of the table (8 to 48; 8 measured
-    on an H200); C = 24, and for t1 every C from 0 to 64.""",
-    """"Printed": the equations exactly as printed. "Corrected": the use of the bandwidth counts bytes and ends at one,
-    a multiply-add is two operations, and the time of a kernel is the larger of its two times.""",
-    """t2 and t3 follow from the model if their time is the least over all pairs of integers. Larger t3 than needed cost
-    nothing in the corrected form. t1 divides MaxOccup if it divides MaxOccup rounded down to an integer.""",
-    """ISM2's tcf is not predicted: the model states only its largest value, at the occupancy of t2 = t3 = 1.""",
+    """Peaks and bandwidths of K40c, M40 and P100 are from section 4.1 (fp64); other values are from fpemu's table of
+    GPUs, which states its sources.""",
+    """The paper profiles the latencies and C, the registers of an empty kernel, and prints neither. The page assumes
+    200 to 1000 cycles for a load (670 were measured on an H200), the latencies of the table for an fp64 multiply-add (8
+    to 48; 8 measured on an H200), C = 24, and for t1 every C from 0 to 64.""",
+    """"Printed" means the equations exactly as printed. "Corrected" means that the use of the bandwidth counts bytes
+    and is at most one, a multiply-add is two operations, and the time of a kernel is the larger of its two times.""",
+    """t2 and t3 follow from the model if their time is the shortest over all pairs of integers. In the corrected form a
+    t3 larger than necessary costs no time. t1 divides MaxOccup if it divides MaxOccup rounded down to an integer.""",
+    """The model does not predict the tcf of ISM2; it gives only its largest value, at the occupancy of t2 = t3 = 1.""",
 ]
 MACHINES = ("K40c", "M40", "P100", "V100", "H200")
 SECTION_4_1 = {"K40c": (1430e9, 288e9), "M40": (213e9, 288e9), "P100": (4600e9, 720e9)}
@@ -244,20 +244,24 @@ def finding(rows: list[Row]) -> str:
     }
     return paragraph(
         (
-            "t3 of Algorithm 5 as printed at n = 16, without a limit on the use of bandwidth, ends at the registers",
+            "without a limit on the use of bandwidth, the registers limit t3 of the printed Algorithm 5 at n = 16 to",
             {n: row["printed t3"] for n, row in known.items()},
             "g",
         ),
-        ("smallest t3 that suffices with the limit", {n: row["t3 needed"] for n, row in known.items()}, "g"),
-        ("P100: time of t2 = 4 relative to t2 = 16", P100 and P100["time 4"], ".3g×"),
-        ("end of the printed gradient descent there, by the unit of time, which is not printed", units),
+        ("with the limit, the smallest sufficient t3 are", {n: row["t3 needed"] for n, row in known.items()}, "g"),
+        ("on the P100 t2 = 4 takes {} the time of t2 = 16", P100 and P100["time 4"], ".3g×"),
+        ("the printed gradient descent ends there, depending on the unit of time, which is not printed, at", units),
         (
-            "t2 on the M40 that take the same time, bound by computing",
+            "on the M40 all t2 from {} take the same time, because computation limits it",
             [M40["corrected least t2"], M40["corrected most t2"]] if M40 else None,
             "g",
         ),
-        ("choice of the model for n = 16", new),
-        (f"t3 on an H200 with the {MEASURED} cycles measured on one, from", [r["t3 needed"] for r in measured], "g"),
+        ("for n = 16 the model selects", new),
+        (
+            f"with the {MEASURED} cycles measured on an H200, t3 = {{}} suffices there",
+            [r["t3 needed"] for r in measured],
+            "g",
+        ),
     )
 
 

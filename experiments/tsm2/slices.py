@@ -35,8 +35,8 @@ ascending, nothing fitted. (b) The same for operands in [-1, 1]. Lines: mean ove
 largest."""
 ASSUMPTIONS = [
     "Operands are uniform in [0, 1], as in the paper, and in [-1, 1]. There are 16 rows, which are independent.",
-    """No version of the paper cuts k. The slices have equal length; each is a chain of fused multiply-adds from zero,
-    and the sums of the slices are added in the format of the operands.""",
+    """No version of the paper divides k. The slices have equal length; each is a chain of fused multiply-adds from
+    zero, and the sums of the slices are added in the format of the operands.""",
     """The published loops of TSM2's four versions and ISM2's two optimisations are executed for the first 4 rows and 96
     of k, and compared bit for bit with one chain.""",
     "An expected error agrees with a measured one if it is within 10 %.",
@@ -135,18 +135,27 @@ def finding(rows: list[Row]) -> str:
         for s, error in _errors(rows, 0.0, fmt, "ascending").items()
     ]
     statements: list[tuple[Any, ...]] = [
-        ("positive data: error of slices added ascending, relative to independent roundings", ratios, ".3f"),
-        ("points within 10 %", f"{sum(abs(r - 1) <= NEAR for r in ratios)} of {len(ratios)}" if ratios else ""),
+        (
+            "positive data: the error of slices in ascending order is {} times the error of independent roundings",
+            ratios,
+            ".3f",
+        ),
+        (
+            "it is within 10 % at {} points",
+            f"{sum(abs(r - 1) <= NEAR for r in ratios)} of {len(ratios)}" if ratios else "",
+        ),
     ]
     for kind, low in KINDS.items():
         error, pairwise = ({s: 2.0**24 * x for s, x in _errors(rows, low, "fp32", join).items()} for join in JOINS)
         if 1 in error:
             best, last = min(error, key=error.__getitem__), max(error)
             units = {"one chain": error[1], f"{best} slices, the best number": error[best]}
-            units |= {f"{last} slices ascending": error[last], "and pairwise": pairwise[last]}
-            statements.append((f"{kind}, fp32, errors in units of u", units))
+            units |= {f"{last} slices ascending": error[last], f"{last} slices pairwise": pairwise[last]}
+            statements.append((f"{kind}, fp32: the errors in units of u are", units))
     differ = [row["ascending differing"] for row in rows if row["slices"] > 1]
-    return paragraph(*statements, ("entries whose bits change where k is cut", differ, ".3g%"))
+    return paragraph(
+        *statements, ("the division of k into slices changes the bits of {} of the entries", differ, ".3g%")
+    )
 
 
 def _slices(rows: list[Row]) -> list[int]:

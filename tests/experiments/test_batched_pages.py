@@ -166,7 +166,7 @@ def test_measures_follow_the_rows():
             for row in rows
         ]
         assert all(value == pytest.approx(factor) for value in _measured(page, changed).values())
-        assert f"error relative to one kernel: four calls {factor:.2f}×" in page.module.finding(changed)
+        assert f"errors relative to one kernel are: four calls {factor:.2f}×" in page.module.finding(changed)
     page, rows = _made_up("magma/updates")
     for factor in (2.0, 0.5):
         of = {f"{chip} {d} relative_l2": factor for chip in ("volta", "ampere", "hopper") for d in ("fp16", "fp32")}

@@ -183,7 +183,7 @@ def test_a_finding_names_the_largest_parts_and_the_growth(name):
     text = experiment.finding(found)
     assert "measured 0.50, probable 0.50, worst 0.50 on [0, 1]" in text
     assert "sums 100 % of the worst case and split 99 % of the mean square, drift 25 % of the probable bound" in text
-    assert "geometric means: 20 (at most 20) and 4 (4 to 4) on [0, 1]" in text
+    assert "geometric means 20 (at most 20) and 4 (4 to 4) on [0, 1]" in text
 
 
 def test_products_without_a_worst_case_are_counted_and_drawn_without_it():

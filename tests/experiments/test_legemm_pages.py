@@ -224,7 +224,7 @@ def test_figure_16_concludes_from_the_growth_it_finds_alone(power, concluded):
 
     page, rows = _made_up("fig16", numbers)
     text = page.module.finding(rows)
-    assert ("all of one sign, adds up" in text) == concluded
+    assert ("have one sign and accumulate" in text) == concluded
 
 
 @pytest.mark.parametrize("wide", [1e-15, 1e-6])
@@ -237,8 +237,8 @@ def test_figure_18_calls_the_error_of_64f_that_of_s_only_if_it_is(wide):
 
     page, rows = _made_up("fig18", numbers)
     text = page.module.finding(rows)
-    assert ("nearly all of 64F's" in text) == (wide < 1e-8)
-    assert "FAST_16F over LE-GEMM: 0.5×" in text  # nothing is called better where it is not
+    assert ("nearly the whole error of 64F" in text) == (wide < 1e-8)
+    assert "The ratio of FAST_16F to LE-GEMM is 0.5×" in text  # nothing is called better where it is not
     assert "better" not in text
 
 
@@ -279,7 +279,7 @@ def test_truncation_is_named_as_the_cause_only_if_it_separates_the_useless_chain
     _, rows = _made_up("hardware", numbers)
     text = module.finding(rows)
     assert ("gains less than 1.5× over plain fp16" in text) == bool(useless)
-    assert ("These are all that round sums toward zero" in text) == (len(useless) == 4)
+    assert ("These are all architectures that round sums toward zero" in text) == (len(useless) == 4)
     assert "Ampere, Ada (k 16 in blocks of 8" in text
 
 
@@ -316,7 +316,7 @@ def test_a_split_is_better_by_more_than_the_margin(cut):
     page, rows = _made_up("split_rounding", numbers)
     assert _values(page, rows, "bit_cut_beats_rounding") == pytest.approx([1 / cut] * 4)
     text = page.module.finding(rows)
-    assert ("has the smaller error: 0 of 88" in text) == (cut > 0.95)
+    assert ("has the smaller error at 0 of 88" in text) == (cut > 0.95)
     assert "Ampere 10×" in text
 
 

@@ -150,7 +150,7 @@ def _bias_rows(factor, deviation=0.0, scatter=0.0, seeds=(0, 1, 2)):
 
 def _agreed(text):
     """Points that agree and points that are judged: one pair for each kind of data."""
-    return [tuple(map(int, pair)) for pair in re.findall(r"agrees at: (\d+) of the (\d+) points", text)]
+    return [tuple(map(int, pair)) for pair in re.findall(r"agrees at (\d+) of the (\d+) points", text)]
 
 
 def test_what_the_bias_page_says_depends_on_the_rows():
@@ -165,7 +165,7 @@ def test_what_the_bias_page_says_depends_on_the_rows():
     module, rows = _bias_rows(2.0)
     text = module.finding(rows)
     assert _agreed(text) == [(0, many) for many in judged]
-    assert "Not at: Volta, k = 16" in text
+    assert "It does not agree at: Volta, k = 16" in text
 
 
 def test_no_bias_at_all_agrees_nowhere():
@@ -323,7 +323,7 @@ def test_the_error_over_one_rounding_is_stated(excess):
     numbers = {f"{name} {x}": 1e-3 for name in (*page.module.METHODS, "small") for x in ("relative_l2", "normwise")}
     rows = [{**cell, **numbers, "once relative_l2": 1e-3 / excess} for cell in page.cells("quick")]
     text = page.module.finding(rows)
-    assert f"at most: {excess:.4f}×" in text
+    assert f"at most {excess:.4f}×" in text
     assert "Hopper, a rounding for every 16 products" in text
 
 
