@@ -292,4 +292,4 @@ def _sources(implementation: Implementation, shape: tuple[int, int, int]) -> lis
         text = product_kernel.source((general.layout(A, "A"), general.layout(B, "B")), scaled, False)
         rules = {of_operand(product_kernel.scheme.rules(), name) for name in "AB"}
         return [text, *map(splitting.source, rules)]
-    return [*texts, *(kind.source() for kind in splits.KINDS.values())]
+    return [*texts, *splits.sources()]

@@ -175,6 +175,13 @@ def test_the_kernels_compile_and_structures_are_those_of_numpy():
     assert compiler.compile(text, "sm_90a")[:4] == b"\x7fELF"
 
 
+@needs_compiler
+def test_whole_rows_stay_in_registers():
+    texts = [source for source in splits.sources() if "LOADS" in source]
+    assert len(texts) == 2
+    assert not any(frames(compiler.compile(text, "sm_90a"))[0] for text in texts)
+
+
 def frames(cubin):
     """Bytes of local memory that kernels use: FRAME_SIZE of the section .nv.info."""
     start, size, count, names = struct.unpack_from("<Q10xHHH", cubin, 40)

@@ -109,7 +109,7 @@ template <int N> static void raise_registers() {}
 template <int N> static void lower_registers() {}
 struct alignas(64) TensorMap { u64 opaque[16]; };  // words (chunk, row, 128 bytes), rows, chunks, rows of a box
 static void tma_prefetch(const TensorMap*) {}
-static void tma_fetch_all(u32 to, const TensorMap* map, u32 barrier, int row, int chunk, int matrix, u16 mask) {
+static void tma_fetch_all(u32 to, const TensorMap* map, u32 barrier, int row, int chunk, int matrix, u16 mask, u64) {
   const u64 *m = map->opaque, rows = m[1], chunks = m[2], box = m[3];
   if (to % 1024) abort();
   for (int rank = 0; rank < Config::CLUSTER; rank++) {
@@ -127,8 +127,9 @@ static void tma_fetch_all(u32 to, const TensorMap* map, u32 barrier, int row, in
     advance(b);
   }
 }
-static void tma_fetch(u32 to, const TensorMap* map, u32 barrier, int row, int chunk, int matrix) {
-  tma_fetch_all(to, map, barrier, row, chunk, matrix, 1 << cluster_rank());
+static u64 l2_policy(bool) { return 0; }
+static void tma_fetch(u32 to, const TensorMap* map, u32 barrier, int row, int chunk, int matrix, u64) {
+  tma_fetch_all(to, map, barrier, row, chunk, matrix, 1 << cluster_rank(), 0);
 }
 static u64 wgmma_tile(u32 address) { return address >> 4; }
 constexpr int WGMMA_K = 2;

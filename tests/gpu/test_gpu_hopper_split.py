@@ -87,6 +87,11 @@ template <class T> static T* array(int name, int count) {
 }
 // hopper.cuh
 static u32 shared_address(const void* p) { return (char*)p - (char*)now->block->memory.data(); }
+static u64 l2_policy(bool) { return 0; }
+static float4 load_by_policy(const float4* from, u64) {
+  if ((size_t)from % 16) abort();
+  return *from;
+}
 static int uniform(int x) { return __shfl_sync(0, x, 0); }
 static u32 load_acquire(const u32* p) { give_way(); return *(const volatile u32*)p; }
 static void add_release(u32* p, u32 x) { *p += x; }
@@ -136,6 +141,7 @@ extern "C" int launch(const Operands* given, int grid) {
 """
 KERNELS = {
     "halves": ("hopper_split.cuh", "high_words.cuh", "hopper_split_fp16.cuh", "hopper_split.cu"),
+    "rows": ("hopper_split.cuh", "high_words.cuh", "hopper_split_fp16.cuh", "hopper_split_rows.cu"),
     "bytes": ("hopper_split.cuh", "staged_int8_words.cuh", "staged_int8_split.cu"),
     "sums": (
         "hopper_split.cuh",
@@ -149,18 +155,20 @@ KERNELS = {
 
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory):
-    """``launch(kind, balanced, lag)``: what runs a kernel on the struct Operands with so many thread blocks."""
+    """``launch(kind, balanced, loads)``: what runs a kernel on the struct Operands with so many thread blocks."""
     folder = tmp_path_factory.mktemp("split")
 
     @cache
-    def compiled(kind, balanced, lag):
-        head = replace(splits.KINDS[kind], balanced=balanced, lag=lag).source().partition("//")[0]
+    def compiled(kind, balanced, loads):
+        rounded = replace(splits.KINDS["halves" if loads else kind], balanced=balanced)
+        kernel = rounded.of_rows(loads) if loads else rounded
+        head = kernel.source().partition("//")[0]
         text = "".join((compiler.KERNELS / name).read_text() for name in ("range_faults.cuh", *KERNELS[kind]))
         text = re.sub(r'#pragma once|#include ".*"|extern "C" ', "", text)
         text = text.replace("extern __shared__ float4 held[]", "float4* held = now->block->memory.data()")
         text = re.sub(r"__shared__ (.*) (\w+)\[(.+)\];", r"\1* \2 = array<\1>(__LINE__, \3);", text)
-        source = head + GPU + text + LAUNCH.replace("KERNEL", splits.KINDS[kind].kernel)
-        file = folder / f"{kind}-{balanced}-{lag}.cpp"
+        source = head + GPU + text + LAUNCH.replace("KERNEL", kernel.kernel)
+        file = folder / f"{kind}-{balanced}-{loads}.cpp"
         file.write_text(source)
         files = [f"-I{compiler.KERNELS}", str(file), "-o", str(file.with_suffix(".so"))]
         flags = ["-O1", "-w", "-std=c++17", "-march=native", "-ffp-contract=off", "-shared", "-fPIC"]
@@ -249,16 +257,18 @@ def at(array):
     return array.ctypes.data
 
 
-def run(launch, kind, sides, scaling, grid, *, balanced=False, **more):
-    """Run the kernel of a kind with `grid` thread blocks."""
+def run(launch, kind, sides, scaling, grid, *, balanced=False, loads=0, **more):
+    """Run the kernel of a kind with `grid` thread blocks, or the one that keeps rows of some `loads` in registers."""
     both = np.zeros(1, splits.OPERANDS)
     for i, side in enumerate(sides):
         both["of"][0, i] = side.operand(scaling, **more)[0]
     spans = max(s.chunks * 64 // s.kind.span for s in sides)
-    apart = scaling == "scale" or spans > (splits.LAG - 1) * grid
+    if loads:
+        kind, grid = "rows", sum(len(s.x) * -(-s.rows // splits.ROWS) for s in sides)
+    apart = not loads and (scaling == "scale" or spans > (splits.LAG - 1) * grid)
     for phases in (splits.LOOK, splits.MAKE) if apart else (splits.LOOK | splits.MAKE,):
         both["phases"] = phases
-        problem = launch(kind, balanced, 0 if apart else splits.LAG)(ctypes.c_void_p(at(both)), ctypes.c_int(grid))
+        problem = launch(kind, balanced, loads)(ctypes.c_void_p(at(both)), ctypes.c_int(grid))
         assert problem == 0, "thread blocks wait for each other"
     for side in sides:
         wrong = np.count_nonzero(~np.isfinite(side.x))
@@ -314,10 +324,32 @@ def test_balanced_words_are_those_of_each_operand(launch, shape, spare, kind, gr
     check_words(launch, rules, "scale-rows", shape, spare, kind, grid, balanced=True)
 
 
-def check_words(launch, rules, scaling, shape, spare, kind, grid, *, balanced=False):
+@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "spare", "kind", "loads"),
+    [
+        ((1, 30, 1024), 0, "uniform", 8),
+        ((1, 33, 1500), 4, "wide", 16),
+        ((1, 20, 2048), 0, "special", 16),
+        ((2, 13, 131), 1, "special", 8),
+        ((1, 64, 256), 0, "ties", 8),
+        ((1, 1, 1), 3, "uniform", 8),
+        ((3, 9, 70), 2, "wide", 8),
+    ],
+)
+def test_words_of_whole_rows_in_registers_are_those_of_the_scheme(launch, shape, spare, kind, loads, balanced):
+    rules = build("staged", {"high_rounding": "balanced"} if balanced else {}).rules()
+    check_words(launch, rules, "scale-rows", shape, spare, kind, 1, balanced=balanced, loads=loads)
+
+
+def test_words_of_whole_rows_that_are_not_scaled_count_overflow(launch):
+    check_words(launch, build("ootomo", {}).rules(), "none", (1, 40, 130), 0, "wide", 1, loads=8)
+
+
+def check_words(launch, rules, scaling, shape, spare, kind, grid, *, balanced=False, loads=0):
     for k_last in (True, False):
         sides = [Side(draw(shape, kind), "A", k_last, spare), Side(draw(shape, kind)[:, ::-1], "B", not k_last, spare)]
-        run(launch, "halves", sides, scaling, grid, shift=2.0 ** rules[-1].exponent, balanced=balanced)
+        run(launch, "halves", sides, scaling, grid, shift=2.0 ** rules[-1].exponent, balanced=balanced, loads=loads)
         for side in sides:
             own = of_operand(rules, side.who)
             with np.errstate(all="ignore"):  # as rows of A, split by the rules of the operand

@@ -165,7 +165,7 @@ TASK = np.dtype(
     [
         ("out", RESULT),
         *((name, "<u8") for name in ("where", "row_exponents", "column_exponents", "slices")),
-        *((name, "<i4") for name in ("M", "N", "K", "batch", "group")),
+        *((name, "<i4") for name in ("M", "N", "K", "batch", "group", "evict_first")),
     ],
     align=True,
 )

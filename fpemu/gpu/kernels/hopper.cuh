@@ -26,6 +26,21 @@ FPEMU_FUNCTION float larger_or_nan(float x, float y) {  // x or |y|
   return z;
 }
 
+// --- how long lines stay in the L2: the policy of lines that are evicted first, or of all others
+FPEMU_FUNCTION u64 l2_policy(bool evict_first) {
+  u64 first, normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return evict_first ? first : normal;
+}
+FPEMU_FUNCTION float4 load_by_policy(const float4* from, u64 policy) {
+  float4 x;
+  asm volatile("ld.global.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "l"(from), "l"(policy));
+  return x;
+}
+
 // --- asynchronous copies to shared memory; the rest of the 16 or 4 bytes becomes zero
 FPEMU_FUNCTION void copy_16(u32 to, const float* from, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
@@ -117,20 +132,21 @@ FPEMU_FUNCTION void tma_load(u32 to, const TensorMap* map, u32 barrier, int k, i
       : "memory");
 }
 // Of (128 bytes of a chunk of k, row, chunk, matrix), as fpemu.gpu.gemm.wgmma.splits.tiles encodes it.
-FPEMU_FUNCTION void tma_fetch(u32 to, const TensorMap* map, u32 barrier, int row, int chunk, int matrix) {
+FPEMU_FUNCTION void tma_fetch(u32 to, const TensorMap* map, u32 barrier, int row, int chunk, int matrix, u64 policy) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(chunk), "r"(matrix)
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(chunk), "r"(matrix), "l"(policy)
       : "memory");
 }
 // Multicast to the same address in the thread blocks of the cluster that `mask` selects; each block's barrier at the
 // same address counts the bytes.
-FPEMU_FUNCTION void tma_fetch_all(u32 to, const TensorMap* map, u32 barrier, int row, int chunk, int matrix, u16 mask) {
+FPEMU_FUNCTION void tma_fetch_all(u32 to, const TensorMap* map, u32 barrier, int row, int chunk, int matrix, u16 mask,
+                                  u64 policy) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(chunk), "r"(matrix), "h"(mask)
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+      ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(chunk), "r"(matrix), "h"(mask), "l"(policy)
       : "memory");
 }
 

@@ -24,7 +24,8 @@ struct Task {
   const int* column_exponents;  // (matrices, N), or null
   float* slices;                // if K is split in slices: workspace, a tile of partial sums for each thread block
   int M, N, K, batch;
-  int group;  // tile rows in a group of the tile scheduler
+  int group;        // tile rows in a group of the tile scheduler
+  int evict_first;  // words leave the L2 first
 };
 
 // t times 2^e for any e that operands have: exact in float64, then one rounding.

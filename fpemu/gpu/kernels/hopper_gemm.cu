@@ -93,6 +93,7 @@ struct Work {
 // The producer warp's elected thread: loads all stages of all tiles of this thread block.
 FPEMU_FUNCTION void produce(const Maps& maps, const Task& task, const Ring& ring, u32 rank) {
   Ring::Position stage = Ring::Position::of_producer();
+  const u64 policy = l2_policy(task.evict_first);
   for (int index = Scheduler::first(); index < Work::count(task); index += Scheduler::stride()) {
     const Work work(task, index, rank);
     const Scheduler::Tile& tile = work.tile;
@@ -107,10 +108,10 @@ FPEMU_FUNCTION void produce(const Maps& maps, const Task& task, const Ring& ring
         const u32 full = ring.full(stage), to = ring.buffer(stage);
         ring.producer_acquire(stage);
         barrier_expect(full, STAGE_BYTES);
-        tma_fetch(to, &maps.a[WORDS - 1 - w], full, tile.m, chunk, a_matrix);
-        if (CLUSTER == 1) tma_fetch(to + A_BYTES, &maps.b[w], full, tile.n, chunk, b_matrix);
+        tma_fetch(to, &maps.a[WORDS - 1 - w], full, tile.m, chunk, a_matrix, policy);
+        if (CLUSTER == 1) tma_fetch(to + A_BYTES, &maps.b[w], full, tile.n, chunk, b_matrix, policy);
         else if (rank == (WORDS == CLUSTER ? w : turn % CLUSTER))
-          tma_fetch_all(to + A_BYTES, &maps.b[w], full, tile.n, chunk, b_matrix, (1 << CLUSTER) - 1);
+          tma_fetch_all(to + A_BYTES, &maps.b[w], full, tile.n, chunk, b_matrix, (1 << CLUSTER) - 1, policy);
       }
     }
   }

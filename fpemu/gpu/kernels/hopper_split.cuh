@@ -6,7 +6,7 @@
 // panel's counters in global memory, and writes the words of the tile that it loaded LAG tiles before. By then the
 // other blocks have read the rest of that panel, or will without blocking: all blocks are resident at once, and the
 // host ensures that no panel has more tiles than LAG - 1 rounds of blocks. For longer panels there are two launches,
-// which read the operand twice, with a LAG of 0.
+// which read the operand twice.
 //
 // Words are stored as the product kernels load them, a chunk of 64 k after another: (matrix and sum, chunk, row, 128
 // bytes), so that whatever rows a tile takes, it is contiguous.
@@ -69,6 +69,7 @@ struct Operand {  // fpemu.gpu.gemm.wgmma.splits.OPERAND
 struct Operands {
   Operand of[2];  // one, and one without rows, if there is one
   int phases;
+  int evict_first;  // of hopper_split_rows.cu: entries leave the L2 first
 };
 
 // The position of a tile.
@@ -211,6 +212,13 @@ template <class Rule> struct Rows {
   }
 };
 
+// Stores the special flag and the exponent of a row of a sum.
+FPEMU_FUNCTION void store_row(const Operand& op, int matrix, int sum, int row, bool special, int exponent) {
+  const int half = sum * op.rows + row;
+  if (sum < (SUMS > 1 ? 2 : 1) && half < op.all_rows) op.special[(s64)matrix * op.all_rows + half] = special;
+  if (op.exponents) op.exponents[((s64)matrix * SUMS + sum) * op.rows + row] = exponent;
+}
+
 // The statistics of a row of a tile's panel, once all of the panel's tiles have been read. The thread block with the
 // first tile of a panel stores the exponents and special flags of its rows.
 template <class Job> FPEMU_FUNCTION typename Job::Row read_row(const Operand& op, const Tile& at, int n, bool waits) {
@@ -221,11 +229,7 @@ template <class Job> FPEMU_FUNCTION typename Job::Row read_row(const Operand& op
   const int sum = n / SIDE, row = at.row + n % SIDE;
   int exponent = 0;
   const typename Job::Row made = Job::row(op, op.largest ? __ldcg(&op.largest[at.matrix]) : most, special, exponent);
-  if (at.span == 0 && row < op.rows) {
-    const int half = sum * op.rows + row;
-    if (sum < (SUMS > 1 ? 2 : 1) && half < op.all_rows) op.special[(s64)at.matrix * op.all_rows + half] = special != 0;
-    if (op.exponents) op.exponents[((s64)at.matrix * SUMS + sum) * op.rows + row] = exponent;
-  }
+  if (at.span == 0 && row < op.rows) store_row(op, at.matrix, sum, row, special != 0, exponent);
   return made;
 }
 

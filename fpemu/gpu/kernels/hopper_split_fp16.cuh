@@ -45,10 +45,10 @@ FPEMU_FUNCTION int split_checked(float x, float y, const Operand& op, const RowS
   return over;
 }
 
-// Counts the entries of an octet with a word that overflows; `to`: from words_of.
-FPEMU_FUNCTION void report_overflow(const Operand& op, u32 over, int octet, s64 to) {
+// Counts the entries with a word that overflows, bits of `over`; `to`: where the words of the first of them begin.
+FPEMU_FUNCTION void report_overflow(const Operand& op, u32 over, s64 to) {
   const u32 line = (u32)(to / 128), chunk = line / op.rows, matrix = chunk / op.chunks;
-  const int k = (chunk - matrix * op.chunks) * 64 + 8 * octet + bit_length(over & -over) - 1;
+  const int k = (chunk - matrix * op.chunks) * 64 + (int)(to % 128) / 2 + bit_length(over & -over) - 1;
   int count = 0;
 #pragma unroll 1
   for (u32 left = over; left; left &= left - 1) count++;
@@ -66,22 +66,30 @@ struct Fp16Words {
   }
   FPEMU_FUNCTION static void split_eight(const Operand& op, const RowScale& way, const float (&x)[8], int, int octet,
                                          s64 to) {
-    u32 high[4], low[4];
+    split(op, way, x, to + 16 * octet);
+  }
+  // Writes the words of four or eight neighbours along k; `to`: where they begin. SAFE: the row is plain.
+  template <bool SAFE = false, int COUNT>
+  FPEMU_FUNCTION static void split(const Operand& op, const RowScale& way, const float (&x)[COUNT], s64 to) {
+    u32 high[COUNT / 2], low[COUNT / 2];
     FPEMU_UNROLL
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < COUNT / 2; i++) {
       const float u = x[2 * i] * way.first, v = x[2 * i + 1] * way.first;
       float h, g;
       high[i] = high_words<Config::BALANCED>(u, v, op.second);
       of_halves(high[i], h, g);
       low[i] = to_halves((u - h) * op.shift, (v - g) * op.shift);
     }
-    if (!way.plain) {
+    if (!SAFE && !way.plain) {
       u32 over = 0;  // a bit for each entry
       FPEMU_UNROLL
-      for (int i = 0; i < 4; i++) over |= split_checked(x[2 * i], x[2 * i + 1], op, way, high[i], low[i]) << 2 * i;
-      if (over) report_overflow(op, over, octet, to);
+      for (int i = 0; i < COUNT / 2; i++)
+        over |= split_checked(x[2 * i], x[2 * i + 1], op, way, high[i], low[i]) << 2 * i;
+      if (over) report_overflow(op, over, to);
     }
-    *(uint4*)(op.high + to + 16 * octet) = make_uint4(high[0], high[1], high[2], high[3]);
-    if (op.low) *(uint4*)(op.low + to + 16 * octet) = make_uint4(low[0], low[1], low[2], low[3]);
+    write(op.high + to, high);
+    if (op.low) write(op.low + to, low);
   }
+  FPEMU_FUNCTION static void write(u8* to, const u32 (&x)[4]) { *(uint4*)to = make_uint4(x[0], x[1], x[2], x[3]); }
+  FPEMU_FUNCTION static void write(u8* to, const u32 (&x)[2]) { *(uint2*)to = make_uint2(x[0], x[1]); }
 };

@@ -41,28 +41,29 @@ FPEMU_FUNCTION int tiles(const Task& task) { return scheduler(task).tiles() * ta
 // The producer warp's elected thread. SHARED: by all blocks of the cluster, each of which loads and multicasts a word.
 template <bool SHARED>
 FPEMU_FUNCTION void load(const Ring& ring, Ring::Position& stage, const TensorMap* words, int row, int chunk,
-                         int matrix, u32 rank) {
+                         int matrix, u32 rank, u64 policy) {
   const u32 full = ring.full(stage), to = ring.buffer(stage);
   ring.producer_acquire(stage);
   barrier_expect(full, STAGE_BYTES);
   FPEMU_UNROLL
   for (int w = 0; w < WORDS; w++) {
-    if (!SHARED || CLUSTER == 1) tma_fetch(to + w * WORD_BYTES, words + w, full, row, chunk, matrix);
+    if (!SHARED || CLUSTER == 1) tma_fetch(to + w * WORD_BYTES, words + w, full, row, chunk, matrix, policy);
     else if (rank == w % CLUSTER)
-      tma_fetch_all(to + w * WORD_BYTES, words + w, full, row, chunk, matrix, (1 << CLUSTER) - 1);
+      tma_fetch_all(to + w * WORD_BYTES, words + w, full, row, chunk, matrix, (1 << CLUSTER) - 1, policy);
   }
   stage.advance();
 }
 FPEMU_FUNCTION void produce(const Maps& maps, const Task& task, const Ring& ring, u32 rank) {
   Ring::Position stage = Ring::Position::of_producer();
+  const u64 policy = l2_policy(task.evict_first);
   for (int index = Scheduler::first(); index < tiles(task); index += Scheduler::stride()) {
     const Scheduler::Tile tile = scheduler(task).in_batch(index, rank);
     const int a_matrix = task.where ? (int)task.where[tile.batch].a : 0;
     const int b_matrix = task.where ? (int)task.where[tile.batch].b : 0;
     for (int chunk = 0; chunk < chunks(task); chunk++) {
-      load<true>(ring, stage, maps.b, tile.n, chunk, b_matrix, rank);
-      load<false>(ring, stage, maps.a, tile.m, chunk, a_matrix, rank);
-      load<true>(ring, stage, maps.b, tile.n + SIDE, chunk, b_matrix, rank);
+      load<true>(ring, stage, maps.b, tile.n, chunk, b_matrix, rank, policy);
+      load<false>(ring, stage, maps.a, tile.m, chunk, a_matrix, rank, policy);
+      load<true>(ring, stage, maps.b, tile.n + SIDE, chunk, b_matrix, rank, policy);
     }
   }
 }

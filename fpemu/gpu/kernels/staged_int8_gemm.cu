@@ -106,6 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     lower_registers<PRODUCER_REGISTERS>();
     if (warp == 0 && lane == 0) {
       Ring::Position stage = Ring::Position::of_producer();
+      const u64 policy = l2_policy(p.task.evict_first);
       for (int tile = first_tile; tile < tiles; tile += tile_stride) {
         int row, column;
         locate(tile, row, column);
@@ -114,9 +115,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           const u32 to = ring.buffer(stage), full = ring.full(stage);
           const TensorMap *a = load & 1 ? &map_qa : &map_ha, *b = load & 1 ? &map_qb : &map_hb;
           barrier_expect(full, STAGE_BYTES);
-          tma_fetch(to, a, full, row, load / 2, p.matrix_a);
-          if (CLUSTER == 1) tma_fetch(to + A_BYTES, b, full, column, load / 2, p.matrix_b);
-          else if ((int)rank == (load & 1)) tma_fetch_all(to + A_BYTES, b, full, column, load / 2, p.matrix_b, 3);
+          tma_fetch(to, a, full, row, load / 2, p.matrix_a, policy);
+          if (CLUSTER == 1) tma_fetch(to + A_BYTES, b, full, column, load / 2, p.matrix_b, policy);
+          else if ((int)rank == (load & 1))
+            tma_fetch_all(to + A_BYTES, b, full, column, load / 2, p.matrix_b, 3, policy);
         }
       }
     }

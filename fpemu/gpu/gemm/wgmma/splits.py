@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -48,11 +49,16 @@ OPERAND = np.dtype(
     align=True,
 )
 """The struct Operand of ``kernels/hopper_split.cuh``"""
-OPERANDS = np.dtype([("of", OPERAND, 2), ("phases", "<i4")], align=True)
+OPERANDS = np.dtype([("of", OPERAND, 2), ("phases", "<i4"), ("evict_first", "<i4")], align=True)
 """The struct Operands there"""
 CHUNK = 64  # of k, whose words lie together
 STAGES, LAG, BLOCKS, THREADS = 4, 2, 3, 256  # constants of the same names there
 LOOK, MAKE = 1, 2  # phases
+ROWS = 8  # of a thread block of kernels/hopper_split_rows.cu
+_RESIDENT = {8: 3, 16: 2}  # thread blocks of it on a multiprocessor, by loads
+_NARROW = 4  # chunks of k up to which many rows are split faster by tiles: a warp has a row
+_FEW = 2**13  # rows that are not many
+_L2 = 48 * 2**20  # bytes of operands that fit in the L2 of an H200 without their words
 
 
 @dataclass(frozen=True)
@@ -65,8 +71,8 @@ class Kind:
     span: int = 64  # k of a tile
     parts: int = 1  # blocks of an operand that are read together: four, or one
     sums: int = 1  # sums of these blocks that are split
-    lag: int = LAG  # 0 for the two phases in launches of their own: more tiles are on their way
     balanced: bool = False  # how fp16 words are rounded (high_words.cuh)
+    loads: int = 0  # of hopper_split_rows.cu: K is at most 128 times as long
 
     @property
     def panel_bytes(self) -> int:
@@ -82,11 +88,15 @@ class Kind:
         """The rows or k of a block of an operand with `size` of them."""
         return size if self.parts == 1 else -(-size // 2)
 
+    def of_rows(self, loads: int) -> Kind:
+        """The kernel that makes the same words from whole rows in registers."""
+        return replace(self, file="hopper_split_rows.cu", kernel="split_rows", loads=loads)
+
     def source(self) -> str:
         """The kernel's text."""
         config = {
             "STAGES": STAGES,
-            "LAG": self.lag,
+            "LAG": LAG,
             "BLOCKS": BLOCKS,
             "SIDE": self.side,
             "SPAN": self.span,
@@ -94,6 +104,8 @@ class Kind:
             "SUMS": self.sums,
             "BALANCED": self.balanced,
         }
+        if self.loads:
+            config |= {"ROWS": ROWS, "LOADS": self.loads, "RESIDENT": _RESIDENT[self.loads]}
         return struct(config) + "\n" + kernel_source(self.file)
 
 
@@ -103,6 +115,12 @@ KINDS = {
     "sums": Kind("strassen_split.cu", "split_sums", side=32, span=32, parts=4, sums=7),
 }
 """Words of fp16, words of `staged-int8`, words of the sums of blocks of Strassen's algorithm"""
+
+
+def sources() -> list[str]:
+    """The texts of all kernels that split, with words to nearest."""
+    kinds = [*KINDS.values(), *(KINDS["halves"].of_rows(loads) for loads in _RESIDENT)]
+    return [kind.source() for kind in kinds]
 
 
 def takes(rules: Sequence[Word]) -> bool:
@@ -141,10 +159,18 @@ class ChunkSplitter(KeptSplitter):
         tile_count = spans * sum(self._panels(X, name) for X, name in operands)
         if not tile_count:
             return Steps(steps.prepared, [fault for _, name in operands for fault in self._faults(name)])
-        grid = min(tile_count, BLOCKS * properties.multiprocessors())
+        tables = [matrices.table(X) for X, _ in operands if X.count > 1]
+        lines = int(np.sum(of["rows"] * of["matrices"]))
+        if not steps.zeros and (whole := self._whole_rows(spans, lines)) is not None:
+            both["evict_first"] = evict_first(X for X, _ in operands)
+            grid = int(np.sum(-(-of["rows"] // ROWS) * of["matrices"]))
+            steps.launches.append(
+                _module(whole).prepare(whole.kernel, grid, 32 * ROWS, both, overlap=True, keep=tables)
+            )
+            return steps
+        module, grid = _module(kind), min(tile_count, BLOCKS * properties.multiprocessors())
         apart = steps.zeros or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
-        small, tables = tile_count <= 4 * grid, [matrices.table(X) for X, _ in operands if X.count > 1]
-        module = _module(replace(kind, lag=0) if apart else kind)
+        small = tile_count <= 4 * grid
         for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
             both["phases"] = phases
             steps.launches.append(
@@ -159,6 +185,14 @@ class ChunkSplitter(KeptSplitter):
                 )
             )
         return steps
+
+    def _whole_rows(self, chunks: int, rows: int) -> Kind | None:
+        """The kernel that keeps whole rows in registers, if it has a form for so many chunks of k and is faster."""
+        loads = next((n for n in _RESIDENT if CHUNK * chunks <= 128 * n), None)
+        few = chunks > _NARROW or rows <= _FEW
+        if self._kind.file != KINDS["halves"].file or loads is None or not few:
+            return None
+        return self._kind.of_rows(loads)
 
     def _operand(
         self, X: Matrix, name: str, turn: int, scaling: str
@@ -203,6 +237,11 @@ class ChunkSplitter(KeptSplitter):
             "wide": across == 1 and X.pointer % 16 == 0 and all(n % 4 == 0 for n in aligned),
         }
         return x, record(OPERAND, values | self._settings), largest
+
+
+def evict_first(operands: Iterable[Matrix]) -> bool:
+    """Whether the entries and words of operands leave the L2 first once they were read, so that the others stay."""
+    return sum(4 * prod(X.shape) for X in operands) <= _L2
 
 
 def word_bytes(rows: int, K: int) -> int:

@@ -168,6 +168,7 @@ class Hopper(Kernel):
                 "K": K,
                 "batch": batch,
                 "group": tile.group,
+                "evict_first": splits.evict_first((a.source, b.source)),
             },
         )
         nonfinite, tables = _nonfinite(a, b)
