@@ -66,7 +66,7 @@ class _Operator:
         bound: Any = super(Function, type(name.capitalize(), (Function,), methods))
         self.dispatched = getattr(torch.ops.fpemu, name).default
         self.cpu, self.cuda, self.defaults = cpu, cuda, defaults
-        self.recorded = bound.apply  # Function.apply costs 2 µs more
+        self.recorded = bound.apply  # without the Python code of Function.apply, about 2 µs
         operators.library.impl(name, self.autograd, "Autograd", with_keyset=True)
 
     def kernel(self, A: Tensor, B: Tensor, C: Tensor | None) -> Callable[..., Tensor] | None:
