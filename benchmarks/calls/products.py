@@ -12,7 +12,6 @@ from benchmarks.calls.timer import Call, Row, Timer
 from benchmarks.gpu import implementations
 from benchmarks.gpu.operands import Operands
 
-SUSTAINED = timing.Sustained(idle=0.3, first=6, run=0.8, most=0.3)
 VARIANTS: dict[str, dict[str, Any]] = {
     "staged": {},
     "staged, balanced": {"high_rounding": "balanced"},
@@ -70,12 +69,12 @@ def ozaki2(timer: Timer, n: int) -> Row:
 
 
 def sustained(timer: Timer, n: int, names: tuple[str, ...]) -> Row:
-    """Measure first and sustained calls of products n×n×n; fields as in a row of `fpemu bench gpu`, in seconds."""
+    """Measure sustained calls of products n×n×n by `staged` beside three fp16 products of cuBLAS."""
     A, B, D = (timer.draw(n, n) for _ in range(3))
     calls: dict[str, Call] = {"three fp16": _three(timer, A, B)}
     for name in names:
         calls[name] = partial(fpemu.gpu.gemm, A, B, scheme="staged", out=D, **VARIANTS[name])
-    return {name: timing.fields(timing.measure(call, SUSTAINED)) for name, call in calls.items()}
+    return timer.sustained(calls)
 
 
 def split(timer: Timer, n: int) -> Row:

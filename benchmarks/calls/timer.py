@@ -17,6 +17,8 @@ HOST, WHOLE = 15, 7
 """Repetitions of a host time, and of a time until the GPU has finished."""
 CALLS, LONGEST = 50, 0.03
 """Calls of a repetition, and the seconds from which on a repetition has fewer of them, but at least three."""
+TURN, RUN = 0.03, 0.8
+"""Seconds of a repetition of sustained calls, at least one call; seconds of all repetitions of a call."""
 
 
 class Timer:
@@ -58,6 +60,23 @@ class Timer:
     def whole_and_replayed(self, calls: Mapping[str, Call]) -> Row:
         """Return the times of each call and, named with " graph", of its replay from a CUDA graph."""
         return self.whole(dict(calls) | {f"{name} graph": self.graph(call) for name, call in calls.items()})
+
+    def sustained(self, calls: Mapping[str, Call]) -> Row:
+        """Return the time of each call in microseconds while power limits the chip, until the GPU has finished.
+
+        The calls alternate without a pause. The median of the second half of the repetitions is the result.
+        """
+        turn = partial(timing.wall, synchronize=self.torch.cuda.synchronize, now=self._now, wait=True)
+        counts: dict[str, int] = {}
+        for name, call in calls.items():
+            turn(call)  # compiles and records
+            counts[name] = max(1, int(TURN / turn(call, 3)))
+        samples: dict[str, list[float]] = {name: [] for name in calls}
+        end = self._now() + RUN * len(calls)
+        while self._now() < end or len(samples[next(iter(calls))]) < 3:
+            for name, call in calls.items():
+                samples[name].append(turn(call, counts[name]))
+        return {name: round(1e6 * statistics.median(t[len(t) // 2 :]), 2) for name, t in samples.items()}
 
     def _median(self, calls: Mapping[str, Call], repetitions: int, *, wait: bool) -> Row:
         wall = partial(timing.wall, synchronize=self.torch.cuda.synchronize, now=self._now)

@@ -96,19 +96,15 @@ def cells(size: str) -> Iterator[Row]:
 def evaluate(cell: Row) -> dict[str, float]:
     """Return the time per call in microseconds, and the speed, or host time, relative to the library's call.
 
-    Sustained calls have the first time, the watts and the MHz too. "split" has the part of a call's time.
+    "split" has the part of a call's time.
     """
     row, way = _record()[1][cell["kind"]][cell["case"]], cell["way"]
-    times = {name: 1e6 * x["sustained_s"] if isinstance(x, dict) else x for name, x in row.items()}
-    library = next((name for name in LIBRARY if name in times), "")
-    like = next((end for end in (" graph", " and backward") if way.endswith(end) and library + end in times), "")
-    numbers = {"time_us": times[way]}
+    library = next((name for name in LIBRARY if name in row), "")
+    like = next((end for end in (" graph", " and backward") if way.endswith(end) and library + end in row), "")
+    numbers = {"time_us": row[way]}
     if library:
-        ratio = times[way] / times[library + like]
+        ratio = row[way] / row[library + like]
         numbers["ratio"] = ratio if cell["kind"] in ("host", "operators", "split") else 1 / ratio
-    if isinstance(row[way], dict):
-        numbers["first_us"] = 1e6 * row[way]["first_s"]
-        numbers |= {name: row[way][name] for name in ("power_W", "clock_MHz") if name in row[way]}
     return numbers
 
 

@@ -65,6 +65,18 @@ def test_the_calls_of_a_case_alternate_and_long_ones_are_fewer(kind, repetitions
     assert machine.log == first + repetitions * (["a"] * CALLS + ["b"] * 6)
 
 
+def test_sustained_calls_alternate_and_the_second_half_counts():
+    machine = Machine()
+
+    def heating(name, cold, hot):  # microseconds on the GPU, before and after a second of work
+        return lambda: machine.call(name, 0.0, 1e-6 * (hot if machine.time > 1 else cold))()
+
+    row = machine.timer.sustained({"a": heating("a", 4e3, 5e3), "b": heating("b", 5e4, 6e4)})
+    assert row == {"a": 5000.0, "b": 60000.0}
+    turns = "".join(machine.log).split("b")[4:-1]
+    assert {turn for turn in turns if turn} == {"a" * 7}
+
+
 # --- the record
 @pytest.fixture
 def machine(monkeypatch):
@@ -211,11 +223,9 @@ def test_products_by_three_schemes_with_prepared_operands(timer):
 def test_sustained_calls_and_the_ozaki_scheme_pass_their_options(timer, monkeypatch):
     requests = []
     monkeypatch.setattr(fpemu.gpu, "gemm", lambda A, B, out, **options: requests.append((A.dtype.name, options)))
-    fields = {"first_s": 1e-3, "sustained_s": 2e-3}
-    monkeypatch.setattr(products.timing, "measure", lambda call, method: call())
-    monkeypatch.setattr(products.timing, "fields", lambda measured: fields)
+    monkeypatch.setattr(timer, "sustained", lambda calls: {name: call() for name, call in calls.items()})
     row = products.sustained(timer, n=8, names=tuple(products.VARIANTS))
-    assert row == dict.fromkeys(("three fp16", *products.VARIANTS), fields)
+    assert list(row) == ["three fp16", *products.VARIANTS]
     assert [options.pop("scheme") for _, options in requests] == 3 * ["staged"]
     assert [options for _, options in requests] == list(products.VARIANTS.values())
     requests.clear()
@@ -268,7 +278,6 @@ def shown(tmp_path, monkeypatch):
 
 
 HOST_ROW = {"torch.mm(out=)": 10.0, "eager": 3.0, "plan": 2.0, "replayed": 1.0}
-FIELDS = {"first_s": 1e-3, "sustained_s": 2e-3, "power_W": 690.0, "clock_MHz": 1500.0, "limited_by": ["power cap"]}
 
 
 def test_the_figure_shows_the_sections_of_the_record(shown):
@@ -276,7 +285,7 @@ def test_the_figure_shows_the_sections_of_the_record(shown):
         host=dict.fromkeys(page.SCHEMES, HOST_ROW),
         batches={"8 x 5": {"bmm": 9.0, "fpemu": 3.0, "bmm graph": 8.0, "fpemu graph": 2.0}},
         products={"512": {"SGEMM": 8.0, "staged": 4.0, "three fp16": 2.0}, "1024": {"error": "no kernel"}},
-        sustained={"16384": {"three fp16": FIELDS, "staged": FIELDS | {"sustained_s": 4e-3}}},
+        sustained={"16384": {"three fp16": 2000.0, "staged": 4000.0}},
         long_sums={"16x16x65536": {"SGEMM": 3.0, "staged": 6.0}},
         tall={"300x32x4 float64": {"torch.mm": 2.0, "multiply": 1.0}},
         ozaki2={"8192": {"DGEMM": 3.0, "fast": 2.0, "accurate": 4.0}},
@@ -294,7 +303,7 @@ def test_the_figure_shows_the_sections_of_the_record(shown):
         3,
     )
     (late,) = (row for row in rows if (row["kind"], row["way"]) == ("sustained", "staged"))
-    assert (late["time_us"], late["first_us"], late["power_W"]) == (4000.0, 1000.0, 690.0)
+    assert late["time_us"] == 4000.0
     assert "ot measured" not in page.finding(rows)
     assert "call, n = 16384: 0.5." in page.finding(rows)
     assert [text.get_text() for axis in page.draw(rows).axes for text in axis.texts] == []
