@@ -259,6 +259,11 @@ class Batched(ProductSuite):
         operands = draw(group, case.number, case.key)[1]
         layout = {} if group.layout is None else {"layout": group.layout}
         arguments, configuration = options["arguments"] | layout, options["configuration"]
+        if path == "gradient":  # of op(A) op(B)
+            names = ("transa", "transb")
+            A, B, C = operands
+            A, B = (X if arguments[t] == "N" else X.swapaxes(-1, -2) for X, t in zip((A, B), names, strict=True))
+            operands, arguments = (A, B, C), arguments | dict.fromkeys(names, "N")
         multiply = products.hgemm if group.layout is None else products.hcgemm
         counts = {"default" if configuration is None else configuration.kind: 1}
         if path == "host" and options["pointers"]:
@@ -297,12 +302,11 @@ class Batched(ProductSuite):
 
 
 def _runs(path: str, case: Case) -> bool:
-    """Whether a path computes a product: graphs only with real scalars, gradients only of A B without transposes."""
+    """Whether a path computes a product: a graph with real scalars, a gradient of real matrices without C."""
     arguments = case.options["arguments"]
     if path == "graph":
         return not isinstance(arguments.get("alpha", 1.0), complex)
-    plain = arguments["transa"] + arguments["transb"] == "NN" and "beta" not in arguments
-    return path != "gradient" or (plain and case.subject.layout is None)
+    return path != "gradient" or (case.subject.layout is None and "beta" not in arguments)
 
 
 def _group(name: str) -> Group:

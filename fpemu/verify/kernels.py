@@ -368,7 +368,7 @@ def _policy(case: Case, path: str) -> str | None:
     policy: str = case.options["on_range"]
     if policy != "raise" or path == "host" or isinstance(case.subject.build(), ErrorFree):
         return policy
-    deferred = path == "gradient" or path.startswith("graph") or case.number // 4 % 2
+    deferred = path == "gradient" or path.startswith("graph") or case.number // 8 % 2
     return None if deferred else policy
 
 

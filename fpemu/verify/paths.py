@@ -103,7 +103,7 @@ def choose(names: Sequence[str] | None, supported: Sequence[str]) -> tuple[list[
 
 # --- arrays
 class DeviceArray:
-    """A copy of a NumPy array in GPU memory, in its layout, multiplied by a factor.
+    """A copy of a NumPy array in GPU memory, in its layout and alignment to 16 bytes, multiplied by a factor.
 
     `array` is a torch tensor, or an object that offers ``__cuda_array_interface__`` only, as other packages' arrays do.
     Tensors of arrays with negative strides are contiguous.
@@ -113,8 +113,10 @@ class DeviceArray:
         x = np.ascontiguousarray(x) if tensor and any(s < 0 for s in x.strides) else x
         low, high = np.lib.array_utils.byte_bounds(x)
         start = x[tuple(slice(None, None, -1 if s < 0 else None) for s in x.strides)]
-        self.count, self.first = (high - low) // x.itemsize, (x.ctypes.data - low) // x.itemsize
-        flat = np.lib.stride_tricks.as_strided(start, (self.count,), (x.itemsize,), writeable=False)
+        before = low % 16 // x.itemsize
+        self.count, self.first = before + (high - low) // x.itemsize, before + (x.ctypes.data - low) // x.itemsize
+        flat = np.zeros(self.count, x.dtype)
+        flat[before:] = np.lib.stride_tricks.as_strided(start, (self.count - before,), (x.itemsize,), writeable=False)
         with np.errstate(all="ignore"):
             self.buffer = device.Buffer.of(flat if factor == 1 else flat * x.dtype.type(factor))
         self.shape, self.dtype = x.shape, x.dtype

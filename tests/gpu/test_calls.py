@@ -2,7 +2,7 @@
 
 The simulated driver lists the launches and runs none: the tests on it cover validation, launches, allocations and
 synchronisation.
-The tests of bits run on a GPU; `test_gpu_call` covers them where a processor stands in for one.
+`test_gpu_call` covers bits where a processor stands in for a GPU, and `tests/verify/test_paths.py` on a GPU.
 """
 
 from __future__ import annotations
@@ -977,48 +977,6 @@ def test_facts_are_those_of_plain_tensors_on_the_gpu():
 
 
 # --- a GPU
-@needs_gpu
-@pytest.mark.parametrize("special", [False, True])
-@pytest.mark.parametrize("scheme", ["staged", "legemm", "h2sgemm", "bf16x3", "sgemm", "staged-int8"])
-def test_calls_plans_and_graphs_have_the_emulators_bits(scheme, special):
-    torch = pytest.importorskip("torch")
-    rng = np.random.default_rng(5)
-    A, B = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 96), (96, 40)))
-    if special:
-        A[3, 5], B[7, 9] = np.nan, -np.inf
-    want = fpemu.gemm(A, B, on_range="propagate", **fpemu.gpu.kernel(scheme, 70, 40, 96).arguments)
-    a, b = (torch.from_numpy(x).cuda() for x in (A, B))
-    other = torch.randn(70, 96, device="cuda"), torch.randn(96, 40, device="cuda")
-    plan = fpemu.gpu.plan(scheme, *other)
-    ready = plan.prepare(b)
-    for call in (
-        lambda out: fpemu.gpu.gemm(a, b, scheme=scheme, out=out),
-        lambda out: plan(a, b, out=out),
-        lambda out: plan(a, ready, out=out),
-    ):
-        D = torch.full((70, 40), 7.0, device="cuda")
-        for _ in range(3):
-            fpemu.gpu.gemm(*other, scheme=scheme, out=D)
-            call(D)
-            assert np.array_equal(D.cpu().numpy().view(np.uint32), want.view(np.uint32))
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            call(D)
-        for _ in range(2):
-            D.fill_(7.0)
-            fpemu.gpu.gemm(*other, scheme=scheme)
-            graph.replay()
-            assert np.array_equal(D.cpu().numpy().view(np.uint32), want.view(np.uint32))
-    if special and scheme not in ("sgemm",):
-        # the preparation of B comes first; then A of the calls, A and B of the plan, and A of the plan with B prepared
-        text = r"^B: NaN or infinite: 1 of 3840 entries, first at \[7, 9\]: -inf; .* \(and 5 other operands\)$"
-        with pytest.raises(InputError, match=text):
-            fpemu.gpu.check()
-        with pytest.raises(InputError, match=r"^A: NaN or infinite: 1 of 6720 entries, first at \[3, 5\]"):
-            fpemu.gpu.gemm(a, b, scheme=scheme, on_range="raise")
-    fpemu.gpu.check()
-
-
 @needs_gpu
 @pytest.mark.parametrize("scheme", ["staged", "ootomo", "h2sgemm", "bf16x3", "staged-int8", "strassen"])
 def test_deferred_errors_name_the_first_index(scheme):
