@@ -42,9 +42,9 @@ assert block == {"volta": 4, "ampere": 8, "hopper": 16}
 # %% [markdown]
 # ## The errors over $n$
 #
-# All results are fp16. Solid lines: accumulation in fp32 and one rounding to fp16; the lines of three GPUs coincide.
-# Dashed lines: accumulation in fp16. Dotted line: the chain of FMAs. The errors of the third panel are relative to
-# $|A||B|$, as in error bounds.
+# All results are fp16. Solid lines show accumulation in fp32 with one rounding to fp16, and the lines of three GPUs
+# coincide. Dashed lines show accumulation in fp16, and the dotted line shows the chain of FMAs. The errors of the third
+# panel are relative to $|A||B|$, as in error bounds.
 
 # %%
 accuracy = reproduce.committed("magma/accuracy", "full")

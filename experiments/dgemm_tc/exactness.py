@@ -18,12 +18,13 @@ from .._rows import Row, listed
 PAPER = """Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, and its accurate and reproducible versions (2020),
 section 3.1, Algorithm 1"""
 TITLE = "bits per slice for exact products"
-CAPTION = """Numbers: the most bits b per slice with which every sum of k products of digits up to 2^b is exact on the
-instruction (proof: fpemu.mma.exactness); top row: the published formula; dash: not even one bit. Sums in fp32, but for
-fp16 to fp16 and int8; fp8 on Ada and Hopper is mma and wgmma, without them Hopper's mma, Blackwell and CDNA3. Colours:
-what digits of the formula's bits gave on the emulated instructions. Yellow: the words do not hold them, and outputs are
-wrong; red: even cut to the bits that the words hold they give inexact sums; blue: all exact, and so are larger digits.
-Ascend 910A is an assumed model; AMD, Turing and tcgen05 rest on the literature."""
+CAPTION = """Numbers: the largest number of bits b per slice with which every sum of k products of integers up to 2^b is
+exact on the instruction (proof: fpemu.mma.exactness); top row: the published formula; dash: one bit is already inexact.
+Sums are in fp32, except for fp16 to fp16 and int8; the rows of fp8 are mma on Ada and wgmma on Hopper, and, as other
+hardware, mma on Hopper, Blackwell and CDNA3. Colours: emulated products of integers with the formula's bits. Yellow:
+the words cannot represent the integers, and outputs are inexact; red: sums are inexact even with slices cut to the bits
+of the words; blue: all outputs are exact, also with larger integers. The model of the Ascend 910A is assumed; AMD,
+Turing and tcgen05 rest on the literature."""
 ASSUMPTIONS = [
     """The formula is read as a statement about integers of magnitude at most 2^b, b = floor((24 - log2 k) / 2), stored
     in a slice as the integer times 2^-b. For int8 the magnitude is at most 2^b - 1, and the integers are the words.""",

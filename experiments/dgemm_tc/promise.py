@@ -20,10 +20,10 @@ from .._rows import Row, listed, runs_by
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, ISC High Performance 2020, section 3.2, Algorithm 3"
 TITLE = "families of inputs on which DP mode is as accurate as DGEMM"
 CAPTION = """DGEMM-TC in DP mode against DGEMM on families of inputs, n = 256: (a) largest relative error, (b) largest
-error relative to |A||B|; dotted: 2^-53. "As printed" judges by the digits of slice d of A alone; the default adds the
-remainder after them, and judges B too. Points: the largest of the seeds; on the left edge: no error, or less than
-shown. X: (rand - 0.5)·exp(φ·randn), φ = 1 where not stated, A and B drawn independently; D and G: diagonal, powers of
-two from 2^-40 to 2^40 and from 1 to 2^60. CR mode is correctly rounded on all of them."""
+error relative to |A||B|; dotted: 2^-53. The criterion as printed includes slice d of A only; the default also includes
+the remainder after slice d, and tests B. Points: the largest of the seeds; on the left edge: no error, or an error
+below the axis. X: (rand - 0.5)·exp(φ·randn), φ = 1 where not stated, A and B drawn independently; D and G: diagonal,
+powers of two from 2^-40 to 2^40 and from 1 to 2^60. CR mode is correctly rounded on all of them."""
 ASSUMPTIONS = [
     "The Turing row of the catalogue (documented in the literature) models the tensor cores of the Titan RTX.",
     "DGEMM is one ascending chain of fp64 FMAs for each element.",

@@ -24,8 +24,8 @@ from .._rows import Row, listed
 PAPER = "The frontier of error against time on Hopper: no paper; schemes of this project beside published ones"
 TITLE = "error over tensor-core time, from one fp16 product to three"
 CAPTION = """Relative L2 error of products in fp32 over the time that they take of Hopper's tensor cores, in units of
-one fp16 product, k = 8192, four kinds of operands. Filled: schemes; open: what other words of the corrections
-would give. Dashed: one chain of FMAs, which is SGEMM."""
+one fp16 product, k = 8192, four kinds of operands. Filled: schemes; open: corrections with other words. Dashed: one
+chain of FMAs, which is SGEMM."""
 ASSUMPTIONS = [
     """Times are counted and not measured: int8 and fp8 products take half the time of fp16 products, tf32 products
     twice this time, and sums of blocks take no time.""",

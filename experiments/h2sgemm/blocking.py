@@ -23,10 +23,11 @@ from .model import PUBLISHED
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.2, figures 10 and 11"
 TITLE = "traffic and speed over the sizes of blocks and matrices, by the model"
 KIND = "M"
-CAPTION = """A model, nothing measured. (a) Words moved per multiply-add by Equation 9 (m = n = k = 5632), the least
-of all blocks of a given b_m; line: f = 0.95; dotted: its optimum. (b) The largest speed of all blocks of a given b_m,
-endless matrices (lines) and m = n = 5632, k = 2816 (markers), with one and two buffers of B in L1; stars: published for
-(176, 64, 176). (c) The speed of the published block over m = n, k = 2816; dotted: 85.3 TFLOP/s, a third of 256."""
+CAPTION = """All values are from a model, and nothing is measured. (a) Words moved per multiply-add by Equation 9 (m = n
+= k = 5632), the least of all blocks of a given b_m; line: f = 0.95; dotted: its optimum. (b) The largest speed of all
+blocks of a given b_m, endless matrices (lines) and m = n = 5632, k = 2816 (markers), with one and two buffers of B in
+L1; stars: published for (176, 64, 176). (c) The speed of the published block over m = n, k = 2816; dotted: 85.3
+TFLOP/s, a third of 256."""
 ASSUMPTIONS = [
     "An Ascend 910A is not available here, so every number is computed.",
     """The rates in bytes per cycle and core, the clock and the sizes are those of CANN's platform file for the 910A, as

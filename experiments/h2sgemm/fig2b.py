@@ -39,11 +39,11 @@ from .._rows import Row, listed
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.3, Eq. 6, figure 2(b)"
 TITLE = "bits kept by the split over the exponent"
 KIND = "M"
-CAPTION = """Split of x = 1.M·2^E into fp16 words h and r (residual scaled by 2^sb) over all mantissas, counted over
-one period of the residual, which gives the same. (a) Bits kept in the worst case: the most b with an error of at
-most 2^(E - b) for every M with finite words; lines: as printed, min(22, E + 24 + sb) and not below the 11 of h where h
-is normal; no marker: nothing is kept. sb = 11 is shown where h is normal. (b) sb over E: filled, 22 bits are kept and
-no r overflows; ring, an r overflows; cross, fewer bits; lines: Equation 6 as printed (dashed) and corrected."""
+CAPTION = """Split of x = 1.M·2^E into fp16 words h and r (residual scaled by 2^sb) over all mantissas, counted over one
+period of the residual, which gives the same. (a) Bits kept in the worst case: the most b with an error of at most 2^(E
+- b) for every M with finite words; lines: as printed, min(22, E + 24 + sb) and not below the 11 of h where h is normal;
+no marker: no bits are kept. sb = 11 is shown where h is normal. (b) sb over E: filled, 22 bits are kept and no r
+overflows; ring, an r overflows; cross, fewer bits; lines: Equation 6 as printed (dashed) and corrected."""
 ASSUMPTIONS = [
     """The number of bits kept is defined by the error, not by places: it is the largest b, at most 24, with abs(x - h -
     r/2^sb) <= 2^(E - b) for all mantissas of the exponent whose words are finite, and 0 if there are no such

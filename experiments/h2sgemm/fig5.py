@@ -1,4 +1,4 @@
-"""H2SGEMM, figure 5: how many blocks of A fit into L1 (Equation 8), and what share of it they fill.
+"""H2SGEMM, figure 5: the number of blocks of A that fit into L1 (Equation 8), and the share of L1 that they fill.
 
 Every block that Equation 10 allows with 0.5 <= b_n/b_m <= 2 is counted twice: with L1 of 524,288 numbers of fp16 (1 MB,
 what the platform file of the Ascend 910A has) and of 262,144 (512 KB, what the paper's text has).
@@ -20,7 +20,7 @@ from . import model as h2sgemm
 from .model import PUBLISHED, Block
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.3.1, figure 5"
-TITLE = "blocks of A in the L1 buffer, and how full it is"
+TITLE = "blocks of A in the L1 buffer, and the share that they fill"
 KIND = "M"
 CAPTION = """All blocks allowed by Equation 10 with b_n/b_m between 0.5 and 2 (colour). (a) N_fused, Equation 8, over
 the size of a block of A, L1 of 524,288 numbers; star: the published best block (176, 64, 176). (b) f, the share of L1

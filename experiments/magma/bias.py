@@ -25,13 +25,13 @@ from ._errors import KINDS, PAPER
 __all__ = ["PAPER"]
 
 TITLE = "bias of truncation over the length of a sum"
-CAPTION = """Mean error of sums of k products, fp32 accumulation, one chain over k: (a) operands uniform in
-[0, 1]: mean of (exact - computed) / exact; (b) operands uniform in [-1, 1]: mean error towards zero over the rms of the
-exact sums, for CDNA 3, which rounds downwards, the mean downward error; (c) operands uniform in [0, 1]: rms of
-the error over the rms of the exact sums; ideal: a block's exact sum, rounded to nearest. Markers: means over all
-outputs of seeded runs, left out within two standard errors of zero; lines in (a) and (b): predicted from block length,
-bits kept in alignment and final rounding, nothing fitted. Inputs are fp16, or e4m3 on Hopper's wgmma, which keeps 13
-fraction bits. Blackwell's fp16, not shown, has Hopper's bits."""
+CAPTION = """Mean error of sums of k products, fp32 accumulation, one chain over k: (a) operands uniform in [0, 1]: mean
+of (exact - computed) / exact; (b) operands uniform in [-1, 1]: mean error towards zero over the rms of the exact sums,
+for CDNA 3, which rounds downwards, the mean downward error; (c) operands uniform in [0, 1]: rms of the error over the
+rms of the exact sums; ideal: a block's exact sum, rounded to nearest. Markers: means over all outputs of seeded runs,
+left out within two standard errors of zero; lines in (a) and (b): predicted from block length, bits kept in alignment
+and final rounding, without a fitted parameter. Inputs are fp16, or e4m3 on Hopper's wgmma, which keeps 13 fraction
+bits. Blackwell's fp16, not shown, has Hopper's bits."""
 ASSUMPTIONS = [
     """This page is not in the paper: it studies fp32 accumulation on tensor cores over long sums. Operands are uniform
     in [0, 1] or [-1, 1], rounded to the input format.""",

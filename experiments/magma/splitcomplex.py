@@ -32,9 +32,10 @@ TITLE = "split schemes on complex data: one, four or three real products"
 CAPTION = """Complex products of 8 rows and 8 columns by schemes for real fp32 matrices, on (a, d) Ampere and (b, e)
 Hopper; real and imaginary parts uniform in [-1, 1]. (a, b) Relative L2 error over k against the exact product, four
 products with an addition outside; black: fused multiply-adds in fp32 (CGEMM). (d, e) The error with both products of a
-part in the same sums (lines) and of three products (crosses, dotted), over that. (c, f) Imaginary parts of A and B
-times 2^-s, k = 256, Hopper, four products (lines) and three (crosses, dotted): error of the imaginary part of the
-result, and of the complex result; colours as in (a). Lines: mean over seeded runs; bands: smallest to largest."""
+part in the same sums (lines) and of three products (crosses, dotted), relative to the error of four products. (c, f)
+Imaginary parts of A and B times 2^-s, k = 256, Hopper, four products (lines) and three (crosses, dotted): error of the
+imaginary part of the result, and of the complex result; colours as in (a). Lines: mean over seeded runs; bands:
+smallest to largest."""
 ASSUMPTIONS = [
     """No paper applies a split scheme to complex data. Here the batched kernels' combination of real products to a
     complex product is computed in fp32.""",

@@ -22,12 +22,12 @@ from ._speed import evaluate as evaluate
 PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
 TITLE = "bounds on the speed of fp32 products, and break-even sizes"
 KIND = "M"
-CAPTION = """Bounds on speed for n×n×n products in fp32, 2n^3 over the least time by the roofline, on seven
-GPUs; (h) the size from which each scheme's bound is above SGEMM's, the split in a separate kernel (filled) or fused
-(open, where different). SGEMM runs on the faster of the ordinary cores and a matrix unit for fp32. H2SGEMM stands
-for all three-product fp16 schemes in one kernel (Ootomo, except on the Ascend 910A, LE-GEMM, multiword, and staged
+CAPTION = """Bounds on speed for n×n×n products in fp32, 2n^3 over the least time by the roofline, on seven GPUs; (h)
+the size from which each scheme's bound is above SGEMM's, the split in a separate kernel (filled) or fused (open, where
+different). SGEMM runs on the faster of the ordinary cores and a matrix unit for fp32. H2SGEMM stands for all
+three-product fp16 schemes in one kernel (Ootomo, except on the Ascend 910A, LE-GEMM, multiword, and staged
 accumulation, a scheme of this project) and for bf16x3, Markidis for EGEMM-TC. Nothing is measured: these lines are
-upper bounds, and good programs are well below them."""
+upper bounds, and the speeds of efficient programs are well below them."""
 ASSUMPTIONS = [
     """Peaks and bandwidths are the manufacturers' values at the stated clocks, without sparsity, from fpemu's table of
     GPUs, which states its sources (fpemu/roofline/gpus.toml).""",

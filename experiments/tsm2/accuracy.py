@@ -27,8 +27,8 @@ CAPTION = """Error over k of the chains of FMAs that TSM2 and ISM2 compute, oper
 exact product, in units of the roundoff u (2^-24 in fp32, 2^-53 in fp64): (a) relative L2 error, (b) largest relative
 error. k up to 16, shaded: the shapes of ISM2, a tall matrix times k×n; above: the shapes of TSM2, a large matrix times
 k×n; n = 8 in both, few rows of the large one. Markers: mean over seeded runs; bands: smallest to largest. Line: growth
-expected of independent roundings, nothing fitted; dashed: the bound k u. All settings of the kernels' parameters give
-these bits."""
+expected of independent roundings, without a fitted parameter; dashed: the bound k u. All settings of the kernels'
+parameters give these bits."""
 ASSUMPTIONS = [
     "Every entry of C is one ascending chain of FMAs from zero in the format of the operands, for every tile.",
     """Operands are uniform in [0, 1], as in the paper, and n is 8. Rows of A are independent, so 32 rows represent the

@@ -1,4 +1,4 @@
-"""TSM2, figure 10: inner dimensions shorter than the matrix is tall."""
+"""TSM2, figure 10: inner dimensions smaller than the number of rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._speed import PAPER as _PAPER
 __all__ = ["evaluate"]
 
 PAPER = f"{_PAPER}, section 4.5, figure 10"
-TITLE = "inner dimensions shorter than the matrix is tall"
+TITLE = "inner dimensions smaller than the number of rows"
 KIND = "G"
 CAPTION = f"""15360×k times k×16, stored by columns, over k from 15360 down to an eighth of it: (a) milliseconds, fp64,
 (b) share of a copy's bandwidth, fp64, and (c) fp32. The kernel for Hopper is part of this project.

@@ -28,10 +28,10 @@ from ._chains import FORMATS, LOOK, NEAR, expected, on_powers, relative_l2
 from ._chains import PAPER as PAPER
 
 TITLE = "the versions of TSM2 and ISM2, and slices of k"
-CAPTION = """16 rows times k×8, k = 10240, against the exact product. (a) Relative L2 error over the number of slices
-that k is cut in, operands uniform in [0, 1], in units of the roundoff u; 1 is the chain of TSM2 and ISM2. Slices are
-added ascending (filled) or pairwise (open). Black line: growth expected of independent roundings, slices added
-ascending, nothing fitted. (b) The same for operands in [-1, 1]. Lines: mean over seeded runs; bands: smallest to
+CAPTION = """16 rows times k×8, k = 10240, against the exact product. (a) Relative L2 error over the number of slices of
+k, operands uniform in [0, 1], in units of the roundoff u; 1 is the chain of TSM2 and ISM2. Slices are added ascending
+(filled) or pairwise (open). Black line: growth expected of independent roundings, slices added in ascending order,
+without a fitted parameter. (b) The same for operands in [-1, 1]. Lines: mean over seeded runs; bands: smallest to
 largest."""
 ASSUMPTIONS = [
     "Operands are uniform in [0, 1], as in the paper, and in [-1, 1]. There are 16 rows, which are independent.",
