@@ -695,7 +695,7 @@ assert peak["int8 matrix"] == peak["fp16 matrix"]
 #   positive data the chain has a third of the speed of plain fp16, and its error is smaller by a factor of less than
 #   three: the truncation of the sums remains, and SGEMM is more accurate.
 # * **On an H200 neither SGEMM nor DGEMM is on the frontier**: another scheme has a higher roofline and a smaller bound.
-#   However, the measured DGEMM reaches 94 % of its roofline, so a scheme with 15 moduli must reach 71 % of its own
+#   However, the measured DGEMM reaches 94 % of its roofline, so a scheme with 15 moduli must reach 71 % of its
 #   roofline to be faster. On an MI210 DGEMM is on the frontier over nearly eight orders of magnitude, because its fp64
 #   matrix unit is as fast as its fp32 matrix unit, and int8 is no faster than fp16.
 # * **Slices connect the accuracies of fp32 and fp64.** Every int8 slice reduces the error by a factor of about a

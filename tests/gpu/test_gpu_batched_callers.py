@@ -81,7 +81,7 @@ def test_an_out_that_cannot_be_written_in_place_is_refused(here):
         (big[:, 3::-1, :4], "negative strides"),
         (big[:, :4, :8:2], "contiguous rows"),
         (A, "shares memory with A"),
-        (np.broadcast_to(big[:1, :4, :4], (2, 4, 4)), "place of its own"),
+        (np.broadcast_to(big[:1, :4, :4], (2, 4, 4)), "no overlapping entries"),
         (big[:, :4, :5], "out has shape"),
         (big[:, :4, :4].astype(np.float32), "float32"),
         ([big[0, :4, :4]] * 2, "a matrix twice"),

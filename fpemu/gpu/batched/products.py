@@ -381,10 +381,10 @@ def _check_out(operands: dict[str, Any]) -> None:
     if not isinstance(D, Matrix) or 0 in D.shape:
         return
     if not matrices.apart(D):
-        raise InputError("out must have a place of its own for every entry, and no negative strides")
+        raise InputError("out must have no overlapping entries and no negative strides")
     for name, X in operands.items():
         if name != "out" and isinstance(X, Matrix) and matrices.overlap(X, D):
-            raise InputError(f"out shares memory with {name}: give it memory of its own")
+            raise InputError(f"out shares memory with {name}: pass separate memory")
 
 
 def _queue(operands: dict[str, Operand], request: _Request) -> None:

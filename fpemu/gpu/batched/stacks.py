@@ -163,7 +163,7 @@ def _pointers(arrays: Sequence[Any], name: str) -> Pointers:
         raise InputError(f"{name} is a list of matrices with strides {X.strides}: their rows must be contiguous")
     places = np.array([m.pointer for m in arrays], np.uint64)
     if name == "out" and len(np.unique(places)) < len(places) and 0 not in X.shape:
-        raise InputError("out has a matrix twice: give each product memory of its own")
+        raise InputError("out has a matrix twice: pass separate memory for each product")
     shape, aligned = (X.shape[0], X.shape[1]), _aligned(*places.tolist())
     return Pointers(device.Buffer.of(places), shape, max(X.strides[0], X.shape[1], 1), aligned, tuple(arrays))
 

@@ -208,11 +208,11 @@ def check_out(operands: Mapping[str, Any], shape: tuple[int, ...], dtype: Any) -
     if not fits:
         raise InputError(
             f"out must be an array on the GPU of shape {shape} and dtype {dtype} whose last axis is "
-            "contiguous, every entry with a place of its own"
+            "contiguous, without overlapping entries"
         )
     for name, X in operands.items():
         if name != "out" and isinstance(X, Matrix) and matrices.overlap(X, out):
-            raise InputError(f"out shares memory with {name}: give it memory of its own")
+            raise InputError(f"out shares memory with {name}: pass separate memory")
 
 
 def direct(dtype: Any, scheme: Scheme) -> bool:

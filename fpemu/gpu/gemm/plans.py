@@ -110,7 +110,7 @@ class Plan:
     """A product of fixed shapes, from `fpemu.gpu.plan`: kernels and workspace are prepared, operands are not.
 
     A plan can be called from several threads and on several streams: its launches are queued under a lock, and every
-    stream has a workspace of its own. Calls in a capture by `torch.cuda.graph` use memory of the graph.
+    stream has a separate workspace. Calls in a capture by `torch.cuda.graph` use memory of the graph.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ class Product:
         Split, product, and the outputs that NaN and Inf reach. The mark is the end of the split, after which the
         counters of faults are complete.
     kernel : Kernel
-        The kernel, without buffers of its own.
+        The kernel, without separate buffers.
     call : Call
         The checked request.
     deferred : bool

@@ -16,7 +16,7 @@ _TYPES = {1: "UINT8", 2: "FLOAT16", 4: "FLOAT32"}  # by bytes: TMA copies elemen
 
 
 def pack(value: Any) -> NDArray[Any]:
-    """Copy one kernel parameter into memory of its own.
+    """Copy one kernel parameter into separate memory.
 
     Parameters
     ----------

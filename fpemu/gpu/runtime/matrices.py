@@ -137,7 +137,7 @@ def _from_torch(X: Any, name: str, write: bool) -> Matrix | NDArray[Any]:
         if X is not original:
             callers.wait_for(X)  # torch converts on its own stream
     elif X.is_neg():
-        raise InputError(f"{name} is a view with negated signs: pass a tensor of its own memory")
+        raise InputError(f"{name} is a view with negated signs: pass a copy of the tensor")
     if X.device.type == "cpu":
         return np.asarray(X.resolve_conj().numpy())
     kind = str(X.dtype).removeprefix("torch.")

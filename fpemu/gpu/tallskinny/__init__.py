@@ -261,6 +261,6 @@ def plan(problem: Problem, algorithm: str, **options: Any) -> Plan:
     if device.capability() != (9, 0):
         major, minor = device.capability()
         raise GpuError(f"{what} needs compute capability 9.0; {device.describe()['gpu']} has {major}.{minor}")
-    refuse_tiles(f"{what} has tiles of its own", {name: options.pop(name, None) for name in ("t1", "t2", "t3")})
+    refuse_tiles(f"{what} has fixed tiles", {name: options.pop(name, None) for name in ("t1", "t2", "t3")})
     launch = hopper.tsm2 if algorithm == "tsm2" else hopper.ism2
     return launch(problem, properties.multiprocessors(), **options)

@@ -175,11 +175,11 @@ def check_out(operands: dict[str, Any], shape: tuple[int, int], dtype: np.dtype[
     C = operands["out"]
     if not isinstance(C, Matrix) or C.dtype != dtype or C.shape != shape or not (0 in shape or matrices.apart(C)):
         raise InputError(
-            f"out must be an array on the GPU of shape {shape} and dtype {dtype}, every entry with a place of its own"
+            f"out must be an array on the GPU of shape {shape} and dtype {dtype}, without overlapping entries"
         )
     for name in "AB":
         if matrices.overlap(operands[name], C):
-            raise InputError(f"out shares memory with {name}: give it memory of its own")
+            raise InputError(f"out shares memory with {name}: pass separate memory")
 
 
 def positive(name: str, value: Any) -> None:

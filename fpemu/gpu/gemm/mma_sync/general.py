@@ -168,7 +168,7 @@ class GeneralKernel(Kernel):
     def groups(self, K: int) -> list[list[Chain]]:
         """For each accumulator its slices, in the order in which they are added."""
         lowering, order = self.lowering, self.order or KOrder()
-        if lowering.block is not None:  # every run is a chain of its own, added with its power of two
+        if lowering.block is not None:  # every run is a separate chain, added with its power of two
             owners = [lowering.products]
             scales = [[-lowering.exponent * (i + j) for i, j in lowering.products]]
         else:
