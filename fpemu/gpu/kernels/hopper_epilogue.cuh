@@ -120,8 +120,10 @@ FPEMU_FUNCTION void store_with_care(const Task& task, const WarpgroupTile& tile,
   }
 }
 
-// Stores a tile; PLAIN: without branches, so that many stores are in flight.
-template <bool PLAIN, int COLUMNS>
+// How a tile is stored: four columns at once, without branches, so that many stores are in flight; the same at the edge of
+// D; or the general case.
+enum Way { INSIDE, EDGE, CARE };
+template <Way WAY, int COLUMNS>
 FPEMU_FUNCTION void store_sums(const Task& task, const WarpgroupTile& tile, const float (&total)[COLUMNS / 2], int r,
                                int c, int odd, const int4* columns, const int (&rows)[2], bool aligned) {
   const int4 none = {127 << 23, 127 << 23, 127 << 23, 127 << 23};  // 2^0
@@ -133,8 +135,9 @@ FPEMU_FUNCTION void store_sums(const Task& task, const WarpgroupTile& tile, cons
     for (int g = 0; g < 2; g++) {
       float4 out = swapped(total + 4 * j + 2 * g, odd);
       scale_by(out, of, rows[g]);
-      if (PLAIN) __stcs((float4*)(to + 8 * g * task.out.d_row + 8 * j), out);
-      else store_with_care(task, tile, out, r + 8 * g, c + 8 * j, aligned);
+      const bool there = WAY == INSIDE || (r + 8 * g < task.M && c + 8 * j < task.N);
+      if (WAY != CARE && there) __stcs((float4*)(to + 8 * g * task.out.d_row + 8 * j), out);
+      else if (WAY == CARE) store_with_care(task, tile, out, r + 8 * g, c + 8 * j, aligned);
     }
   }
 }
@@ -152,9 +155,10 @@ FPEMU_FUNCTION void store(const Task& task, const WarpgroupTile& tile, const flo
   const Result& to = task.out;
   const bool aligned = to.d_row % 4 == 0 && task.N % 4 == 0 && ((u64)(to.d + tile.where.d) & 15) == 0;
   const bool inside = tile.row + 64 <= task.M && tile.column + COLUMNS <= task.N;
-  if (aligned && inside && to.plain() && !__any_sync(~0u, nan))
-    store_sums<true, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
-  else store_sums<false, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
+  const bool plain = aligned && to.plain() && !__any_sync(~0u, nan);
+  if (plain && inside) store_sums<INSIDE, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
+  else if (plain) store_sums<EDGE, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
+  else store_sums<CARE, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
 }
 
 // Stores D's elements of a tile. `shared` holds COLUMNS numbers; `name` is a named barrier of the warpgroup.
