@@ -1,4 +1,4 @@
-"""DGEMM-TC: how many bits a slice may have for its products to be exact, published and by instruction."""
+"""DGEMM-TC: bits per slice with exact products, by the published formula and derived for each instruction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DGEMM-TC, Algorithm 3: families of inputs on which DP mode is as accurate as DGEMM, and the others."""
+"""DGEMM-TC, Algorithm 3: families of inputs on which DP mode is as accurate as DGEMM, or less accurate."""
 
 from __future__ import annotations
 

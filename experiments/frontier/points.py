@@ -1,7 +1,8 @@
 """Products in fp32 between one fp16 product and three: error against units of time of the tensor cores of Hopper.
 
-A unit is the time of one fp16 product; tf32 takes two, int8 and fp8 half. Emulated to the bit, but for the
-corrections of other words than int8: these stand beside an exact product of the high parts.
+A unit is the time of one fp16 product; a tf32 product takes two units, and an int8 or fp8 product half a unit. The
+schemes are emulated bit for bit; corrections with words other than int8 are added to an exact product of the high
+parts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """H2SGEMM, figures 10 and 11: traffic (Equation 9) and time over the sizes of the blocks and of the matrices.
 
-A model only: no Ascend 910A is here. The traffic is the paper's; the time comes from `model.speed`,
-which counts the cycles of every engine of a core for Algorithm 1 at the rates of the maker's platform file.
+All values are from a model, because no Ascend 910A is available. The traffic follows the paper; the time comes from
+`model.speed`, which counts the cycles of every engine of a core for Algorithm 1 at the rates of the platform file.
 """
 
 from __future__ import annotations

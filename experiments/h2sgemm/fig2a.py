@@ -1,24 +1,24 @@
-"""H2SGEMM, figure 2(a): how likely the residual of a split underflows, Equations 3 to 5 against all 2^23 mantissas.
+"""H2SGEMM, figure 2(a): probability of underflow of the residual, Equations 3 to 5 against all 2^23 mantissas.
 
 A number x = 1.M · 2^E is split as h = RNE16(x) and the residual d = x - h, whose exponent is E - 12 - N. Equation 3
 gives the probability that h was rounded down (T) or up (R) and that d has N = n. It is a joint probability, though it
 is introduced as one "given N = n". Equation 5 sums it over the N with which d is below fp16's smallest normal number,
 2^-14 (underflow or gradual underflow, u + gu) or below its smallest number at all, 2^-24 (underflow, u).
 
-What enumeration shows. With N counted from E, Equation 3 is right in every term and sums to one; with N as
-Equation 2 defines it, from the exponent E' of h after a carry, it is not, and N reaches -1 and 11, not 0 and 10.
-Equation 5 counts exact splits (d = 0, N = 12) as underflows, a share of 2^-13, wherever a residual of exponent
-E - 24 would be one. And in its second line a residual below
-2^-24 counts as gone, though RNE16 takes all above 2^-25 to 2^-24. Gone are 0 < abs(d) <= 2^-25, and for E >= -14
+The enumeration has these results. With N counted from E, Equation 3 is correct in every term and sums to one. With N
+as in Equation 2, from the exponent E' of h after a carry, it is wrong, and N ranges from -1 to 11, not from 0 to 10.
+Equation 5 counts exact splits (d = 0, N = 12), a share of 2^-13, as underflows wherever a residual of exponent E - 24
+would underflow. Its second line counts residuals below 2^-24 as lost, although RNE16 rounds all residuals above 2^-25
+to 2^-24. The residuals with 0 < abs(d) <= 2^-25 become zero, and for E >= -14
 
     P_gone(E) = sum over n = E + 14 to 11 of (P(n, T) + P(n, R))  +  2^-12 if -1 < E + 13 < 12  +  2^-13 if E + 13 = -1
 
-where the last two terms are the residuals of exactly 2^-25: about half of what is printed, the curve one exponent to
-the left.
+where the last two terms are the residuals of exactly 2^-25. This is about half of the printed probability; its curve
+is shifted by one exponent to the left.
 
-The formulas come from `fpemu.theory.underflow`, and the counts from `fpemu.theory.enumeration`, which proves why
-2^14 mantissas may stand for all: from E = -14 up the residual has that period in M, and below it 2^(14 - 14 - E). What
-depends on a carry into the exponent of h has no period: it is read from E = -14 and 0, where all 2^23 are enumerated.
+The formulas come from `fpemu.theory.underflow`, and the counts from `fpemu.theory.enumeration`, which proves that 2^14
+mantissas suffice: the residual has the period 2^14 in M from E = -14 up, and 2^(14 - 14 - E) below. Quantities that
+depend on a carry into the exponent of h have no period, so all 2^23 mantissas are enumerated for E = -14 and 0.
 """
 
 from __future__ import annotations

@@ -1,23 +1,23 @@
 """H2SGEMM, figure 2(b): bits kept by a split over the exponent, Rules 1 and 2 and Equation 6 against all mantissas.
 
-x = 1.M · 2^E is split as h = RNE16(x) and r = RNE16((x - h) · 2^sb). Bits kept at E are the most b with
-abs(x - h - r / 2^sb) <= 2^(E - b) for every mantissa whose words are finite, 24 at most.
+x = 1.M · 2^E is split as h = RNE16(x) and r = RNE16((x - h) · 2^sb). The number of bits kept at E is the largest b, at
+most 24, with abs(x - h - r / 2^sb) <= 2^(E - b) for every mantissa whose words are finite.
 
-Equation 6 as printed: -24 + 22 - E_min <= sb <= 15 + 12 - E_max keeps 22 bits and does not overflow. It counts the
-places that r holds; rounding to nearest leaves half of the last place at most, one bit more than counted. And it puts
-the largest residual at N = 0, below 2^(E - 11), where a tie (N = -1) has 2^(E - 11) itself. With the count of bits
-above, for E from -14 to 15,
+Equation 6 as printed, -24 + 22 - E_min <= sb <= 15 + 12 - E_max, is to keep 22 bits without an overflow. It counts the
+places of r, but the error of rounding to nearest is at most half of the last place, so one more bit is kept. It also
+assumes that the largest residual has N = 0 and is below 2^(E - 11), but the residual of a tie (N = -1) is 2^(E - 11).
+With the number of bits defined above, for E from -14 to 15,
 
     -25 + 22 - E_min <= sb <= 15 + 11 - E_max
 
-Over fp16's whole range, E from -14 to 15, the printed bounds leave sb = 12 alone. Its residuals overflow at E = 15
-within one fp32 place of a tie (3 of 2^13 mantissas: x = 2^15 + 16 has the residual 16, and 16 · 2^12 = 65536). The
-corrected bounds leave sb = 11 alone, and that one keeps 22 bits and never overflows.
+Over the whole range of fp16, E from -14 to 15, only sb = 12 meets the printed bounds. Its residuals overflow at E = 15
+within one fp32 place of a tie (3 of 2^13 mantissas: x = 2^15 + 16 has the residual 16, and 16 · 2^12 = 65536). Only
+sb = 11 meets the corrected bounds; it keeps 22 bits and never overflows.
 
-The formulas come from `fpemu.theory.underflow`, the counts from `fpemu.theory.enumeration`, which proves that
-the residual x - h has the period 2^14 in M from E = -14 up, and 2^(14 - 14 - E) below, wherever h is finite. r and the
-bits kept depend on the residual alone, so one period is enumerated. How often h overflows has no period: at E = 15
-sb = 11 and 12 take all 2^23 mantissas.
+The formulas come from `fpemu.theory.underflow`, the counts from `fpemu.theory.enumeration`, which proves that the
+residual x - h has the period 2^14 in M from E = -14 up, and 2^(14 - 14 - E) below, wherever h is finite. r and the bits
+kept depend on the residual alone, so one period is enumerated. The overflows of h have no period, so all 2^23 mantissas
+are enumerated at E = 15 for sb = 11 and 12.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """H2SGEMM, figure 5: the number of blocks of A that fit into L1 (Equation 8), and the share of L1 that they fill.
 
-Every block that Equation 10 allows with 0.5 <= b_n/b_m <= 2 is counted twice: with L1 of 524,288 numbers of fp16 (1 MB,
-what the platform file of the Ascend 910A has) and of 262,144 (512 KB, what the paper's text has).
+Every block that Equation 10 allows with 0.5 <= b_n/b_m <= 2 is evaluated twice: with L1 of 524,288 fp16 numbers (1 MB,
+as in the platform file of the Ascend 910A) and with 262,144 (512 KB, as in the text of the paper).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The paper's two fp16 words of an fp32 number have p = 11 bits each, and it recommends sb = p + 1 = 12. The formulas of
 `fpemu.theory.underflow` hold for any two formats. Two words keep 2p bits if the residual is rounded to nearest, and
 2p - 1 if it is truncated, from the exponent emin + p - sb on. The residual of a rounded h reaches 2^(E - p), half of
-h's last place, and the residual of a truncated one nearly 2^(E - p + 1), so that none overflows up to emax + p - sb. (A
-truncated h with a residual rounded to nearest meets 2^(E - p + 1) itself: one exponent less.) So abs(sb - p) exponents
-are lost, at the bottom or at the top.
+h's last place, and the residual of a truncated h nearly 2^(E - p + 1), so no residual overflows up to emax + p - sb. (A
+truncated h with a residual rounded to nearest reaches 2^(E - p + 1), so the limit is one exponent lower.) Therefore
+abs(sb - p) exponents are lost, at the bottom or at the top.
 """
 
 from __future__ import annotations

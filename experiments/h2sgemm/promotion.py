@@ -1,9 +1,9 @@
-"""Error over the promotion interval: how often the main accumulator should leave the matrix core.
+"""Error of H2SGEMM over the promotion interval of the main accumulator.
 
-No claim is published on this for H2SGEMM. Ootomo and Yokota add every instruction's result outside, in fp32 to nearest,
-because tensor cores truncate; how often that is needed, and on which hardware it helps at all, only a bit-exact model
-can say without the hardware. Here the accumulator of h·h restarts from zero after P products, P from one instruction to
-never.
+No claim on promotion is published for H2SGEMM. Ootomo and Yokota add the result of every instruction outside, in fp32
+to nearest, because tensor cores truncate. A bit-exact model determines the necessary interval, and the hardware on
+which promotion reduces the error, without that hardware. Here the accumulator of h·h restarts from zero after P
+products, from P of one instruction to no promotion.
 """
 
 from __future__ import annotations

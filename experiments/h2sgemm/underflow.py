@@ -6,7 +6,7 @@ The error of a split product has three parts, computed here separately,
               loss of the two words             omitted         rounding of the sums
                                                 product
 
-with r unscaled. The first is the underflow that the paper treats; the second it calls negligible (Equation 7).
+with r unscaled. The paper analyses the underflow in the first part, and calls the second part negligible (Equation 7).
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class _Point(NamedTuple):
 
 
 def _points(rows: list[Row]) -> dict[str, _Point]:
-    """Where every contender lies; none where a ceiling was not measured."""
+    """The point of every implementation; empty if a ceiling was not measured."""
     result: dict[str, _Point] = {}
     tops = _ceilings(rows)
     if not {"fp16", "fp32", "bandwidth"} <= set(tops):

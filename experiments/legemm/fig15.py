@@ -52,7 +52,7 @@ def cells(size: str) -> list[Row]:
 
 
 def _over(rows: list[Row], panel: str, implementation: str) -> list[Row]:
-    """A contender's rows of a panel with "speed-up", by size."""
+    """The rows of an implementation in a panel with "speed-up", by size."""
     result = []
     for row in rows:
         if row["data"] in PANELS[panel] and row["contender"] == implementation:

@@ -1,4 +1,4 @@
-"""LE-GEMM, figure 17: what the tile that the model chooses and the pipeline are worth."""
+"""LE-GEMM, figure 17: gains by the tile that the model selects and by the pipeline."""
 
 from __future__ import annotations
 

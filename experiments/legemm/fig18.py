@@ -1,4 +1,4 @@
-"""LE-GEMM, figure 18: the error half of speed against error, for three compute modes on the A800."""
+"""LE-GEMM, figure 18: the error in speed against error, for three compute modes on the A800."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LE-GEMM, figure 18, its other axis: speed against error of FAST_16F, LE-GEMM and 64F."""
+"""LE-GEMM, figure 18, with measured speeds: speed against error of FAST_16F, LE-GEMM and 64F."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two-part schemes side by side on every modelled architecture: which hardware differs, and by what rule.
+"""Errors of the two-word schemes on every modelled architecture, and the arithmetic that causes the differences.
 
 No paper has this comparison: each used one or two GPUs. The columns differ in the arithmetic of one instruction alone.
 """

@@ -1,6 +1,6 @@
-"""What the errors of Markidis' method and of LE-GEMM are made of, one cause removed after another.
+"""Causes of the errors of Markidis' method and of LE-GEMM, removed one after another.
 
-The causes are removed in this order, each step keeping what was removed before:
+The causes are removed in this order, each in addition to the previous ones:
 
 direction   every block's sum rounded toward zero: to nearest instead
 alignment   terms cut where a block's sum is aligned: 35 fraction bits kept instead of the hardware's
@@ -10,7 +10,7 @@ underflow   bits of the residual below fp16's smallest number: rounded with an u
 product     the product of the two residuals, which LE-GEMM leaves out: added
 bits        the residual of the split: the bits of an fp32 number beyond its two words
 
-The words are those that the scheme itself makes; the exact sums are `reference.matmul` of the words side by side.
+The words are the words of the scheme; the exact sums are `reference.matmul` of the words side by side.
 """
 
 from __future__ import annotations

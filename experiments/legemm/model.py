@@ -19,11 +19,12 @@ other is multiplied (the pipeline of section 4.3).
 
 With these assumptions the model selects the tiles of Table 2 wherever the blocks fill the GPU. On the MI210 the 64 KB
 of shared memory are full; on the A800 a larger tile exceeds the 65,536 registers ((256, 128), the mirror image, has the
-same values). The selection depends on: two fragments in T_K (with one the MI210 gets (256, 256, 16)); two buffers; one
-block per SM; powers of two (with multiples of a fragment the A800 gets (208, 208)); and one word per entry of C. If
-both accumulators of Algorithm 1 stay in registers for the whole tile, the A800 gets (128, 128), since 2 · 128 · 256
-words are all of its registers; fragsAcc1 can therefore not be kept beside fragsAcc0 for a whole tile of Table 2. The
-selection does not depend on the overhead up to 79, nor on whether operands pass through registers.
+same values). The selection depends on: two fragments in T_K (with one the model selects (256, 256, 16) for the MI210);
+two buffers; one block per SM; powers of two (with multiples of a fragment (208, 208) for the A800); and one word per
+entry of C. If both accumulators of Algorithm 1 stay in registers for the whole tile, the model selects (128, 128) for
+the A800, since 2 · 128 · 256 words are all its registers; fragsAcc1 can therefore not be kept beside fragsAcc0 for a
+whole tile of Table 2. The selection does not depend on the overhead up to 79, nor on whether operands pass through
+registers.
 
 The paper's statements, checked: the simplification in Eq. 15 is exact. T_TLP and Eq. 15 are inverse for square tiles
 and a fixed number of threads per block, but not for tiles of different shapes; with Work_CP the same for every tile,

@@ -2,8 +2,8 @@
 
 LE-GEMM attributes its smaller error than Ootomo's method to the split. The two differ in the split (bit-cut, residual
 truncated, 2^10; or both rounded to nearest, 2^11) and in the accumulation (one chain over K; or restarted every
-instruction and added outside). Both schemes are run with either split and either accumulation, so that each effect
-stands alone.
+instruction and added outside). Both schemes are run with either split and either accumulation, so that each effect is
+separate.
 """
 
 from __future__ import annotations

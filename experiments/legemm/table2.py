@@ -1,7 +1,7 @@
 """LE-GEMM, Table 2: the tile that the thread parallelism model (Equations 12 to 17) chooses on a GPU.
 
 The paper gives no objective and no constraints as formulas; `model.py` states the ones used here. This page shows the
-objective over the sides of the tile, the choice, and what becomes of it when the assumptions are changed one by one.
+objective over the sides of the tile, the selected tile, and the effect of a change of each assumption.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _why(tile: Tile, gpu: gpus.Gpu) -> int:
 
 
 def _words(tiles: list[Tile], n: int) -> dict[str, float]:
-    """What the paper says of its equations, over tiles with blocks of 256 threads."""
+    """The paper's statements on its equations, over tiles with blocks of 256 threads."""
     tlp = {t: legemm.tlp(n, n, t, 4, 64) for t in tiles}
 
     def opposite(some: list[Tile]) -> float:

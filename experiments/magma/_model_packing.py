@@ -1,20 +1,20 @@
-"""Several small products in one matrix instruction: how many fit, and what share of it does useful work.
+"""Several small products in one matrix instruction: the number that fits, and the share of useful operations.
 
-Source: Abdelfattah, Tomov, Dongarra (2020), section 8.1, Fig. 16 and 17. An instruction of m×n×k, cut in squares of N,
-has R = floor(m/N) block rows in A, Q = floor(n/N) block columns in B and S = floor(k/N) block steps between them.
-A product A_i B_i may be put at (r, q, s): A_i at block (r, s) of A, B_i at block (s, q) of B; its result is block
-(r, q) of D. The other blocks of D are not used. The result is right exactly if no other step contributes: for every s'
-other than s, block (r, s') of A or block (s', q) of B is empty. A block holds one operand.
+Source: Abdelfattah, Tomov, Dongarra (2020), section 8.1, Fig. 16 and 17. An instruction of m×n×k, divided into squares
+of N, has R = floor(m/N) block rows in A, Q = floor(n/N) block columns in B and S = floor(k/N) block steps between them.
+A product A_i B_i may be put at (r, q, s): A_i at block (r, s) of A, B_i at block (s, q) of B; its result is block (r,
+q) of D. The other blocks of D are not used. The result is correct if and only if no other step contributes: for every
+s' other than s, block (r, s') of A or block (s', q) of B is empty. A block holds one operand.
 
-The paper puts them on the diagonal, r = q = s: min(R, Q, S) products, floor(16/N) for 16×16×16, so that a share of
-floor(16/N) 2 N^3 / 8192 of the instruction's 8192 operations is useful. The paper calls that the maximum, which it is
-not. Consider a graph whose vertices are the block rows, columns and steps, whose edges are the blocks of A, B and D and
-whose triangles are the products; the condition is that every edge lies in exactly one triangle. That is the
-Ruzsa-Szemerédi problem, whose solution grows faster than the side: for 1, 2, 3 and 4 blocks per side 1, 2, 6 and 9
+The paper places the products on the diagonal, r = q = s: min(R, Q, S) products, floor(16/N) for 16×16×16, so a share of
+floor(16/N) 2 N^3 / 8192 of the instruction's 8192 operations is useful. The paper calls this number the maximum, but
+more products fit. Consider a graph whose vertices are the block rows, columns and steps, whose edges are the blocks of
+A, B and D and whose triangles are the products; the condition is that every edge lies in exactly one triangle. That is
+the Ruzsa-Szemerédi problem, whose solution grows faster than the side: for 1, 2, 3 and 4 blocks per side 1, 2, 6 and 9
 products, where the diagonal has 1 to 4. `arrange` finds such arrangements by integer programming where the grid is
 small (then with the most products possible) and by joining smaller arrangements elsewhere (a lower bound). The operands
-must be finite: on the diagonal an infinity of one product does not enter the results of the others, but here it meets
-their zeros and gives NaN.
+must be finite: on the diagonal an infinity of one product does not enter the results of the others, but here it is
+multiplied by their zeros, and the results are NaN.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MAGMA batched, section 5: which configurations are valid, how many there are, and what they cost at small sizes."""
+"""MAGMA batched, section 5: the valid configurations, their number, and their cost at small sizes."""
 
 from __future__ import annotations
 

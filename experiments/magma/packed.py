@@ -1,10 +1,10 @@
 """MAGMA batched, section 8.1: bits of a product that shares an instruction with others, and of the product alone.
 
-Two arrangements put several products of one size into a 16×16×16 instruction. Matrices of A below one another and
-those of B beside one another give the products on the diagonal of D, over the same k. Matrices of A on a diagonal and
-those of B below one another give the products below one another, each over its own k: the blocks of 4, 8 or 16 terms
-that the hardware adds at a time may then divide a product elsewhere than at k = 0. The zeros beside the diagonal meet
-the entries of the other products, and 0 · Inf = NaN where one of these is infinite.
+Two arrangements place several products of one size in a 16×16×16 instruction. With the matrices of A below one another
+and the matrices of B beside one another, the products are on the diagonal of D, over the same k. With the matrices of A
+on a diagonal and the matrices of B below one another, the products are below one another, each over a separate k. The
+hardware adds blocks of 4, 8 or 16 terms, whose borders may then lie inside a product. The zeros beside the diagonal are
+multiplied by the entries of the other products, and an infinite entry gives 0 · Inf = NaN.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bounds on speed over n and break-even sizes of a scheme on a GPU: what the two roofline pages share."""
+"""Bounds on speed over n and break-even sizes of a scheme on a GPU, shared by the two roofline pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds by a GPU's peaks on the speed of each scheme for fp32 products, and the n from which it can beat SGEMM.
+"""Bounds on the speed of each fp32 scheme by a GPU's peaks, and the n from which it can be faster than SGEMM.
 
 The model is `fpemu.roofline.time`: every phase takes the longest of its products at the peak of the matrix unit,
 its vector operations at the peak of the ordinary cores, and its bytes at the stated bandwidth. It is a bound on speed.

@@ -1,5 +1,5 @@
-"""Bounds by a GPU's peaks on the speed of the Ozaki schemes for fp64 products, and the n from which they can beat
-DGEMM.
+"""Bounds on the speed of the Ozaki schemes by a GPU's peaks, and the n from which they can be faster than DGEMM.
+
 The model is `fpemu.roofline.time`; slices are counted on the nominal inputs of DGEMM-TC with phi = 0.1.
 """
 

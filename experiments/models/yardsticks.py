@@ -1,6 +1,6 @@
 """Published and measured speeds as shares of the roofline of their GPU.
 
-A share above one would prove the roofline wrong, or the GPU faster than its data sheet says.
+A share above one means that the roofline is wrong, or that the GPU exceeds the rates of its data sheet.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ a unit in the last place either way, of variance ulp(c_t)^2 / 12, independent of
 
     rms relative error = sqrt(sum_t ulp(c_t)^2 / 12) / c_k,
 
-which is 0.22 to 0.26 u sqrt(k), with u the unit roundoff; the classical bound is k u. A chain of k cut in s slices has
-s chains of length k / s, whose errors are independent, and a chain of s - 1 additions. The model contains only the mean
+which is 0.22 to 0.26 u sqrt(k), with u the unit roundoff; the classical bound is k u. A chain of k in s slices has s
+chains of length k / s, whose errors are independent, and a chain of s - 1 additions. The model contains only the mean
 of c_t: for fewer than about 16 steps, where the sums spread over several binades, it is too large.
 """
 

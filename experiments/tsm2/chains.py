@@ -1,8 +1,9 @@
 """A chain of FMAs against products split over tensor cores, on long sums of positive data.
 
-TSM2's shape, k large and n small, is where the error of an fp32 chain is largest: its roundings add up over k. Schemes
-that split fp32 numbers for tensor cores promise "fp32 accuracy" and are judged on square products; this page shows
-their errors on this shape, beside the errors of the same chain cut in blocks, which are added in order or pairwise.
+On TSM2's shape, with large k and small n, the error of an fp32 chain is largest, because its rounding errors accumulate
+over k. The papers of schemes that split fp32 numbers for tensor cores claim fp32 accuracy for square products. This
+page shows the errors of these schemes on TSM2's shape, with the errors of the same chain divided into blocks, whose
+sums are added in order or pairwise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""TSM2's parameters: Algorithm 5 by an optimiser, by gradient descent as printed, and by trying all; ISM2's tcf.
+"""TSM2's parameters: Algorithm 5 by an optimiser, by the printed gradient descent, and by enumeration; ISM2's tcf.
 
 Source: Rivera, Chen, Xiong, Song, Tao (2020), section 3.6 with Algorithm 5, and section 5. The equations with the
 corrections below are in `fpemu.roofline.tallskinny`, since the GPU backend selects its parameters by them; with
-``printed=True`` a `Model` evaluates the paper's equations to the letter. The corrections:
+``printed=True`` a `Model` evaluates the equations exactly as printed. The corrections:
 
 * The shape: the paper's text calls the width of B k in section 3.6 and n in Algorithms 1 to 4. Here it is n.
 * ``time_comp`` and ``time_mem`` divide by Peak · SMs · occupancy. A peak is a property of the whole GPU, and every one

@@ -1,8 +1,8 @@
-"""TSM2 and ISM2: every version gives the same bits; error of a kernel that cuts k in slices.
+"""TSM2 and ISM2: equal bits of all versions, and the error of a kernel that divides k into slices.
 
-In all versions of the paper one thread takes all k of an element, so that the result depends on none of their
-parameters. On shapes with few rows that leaves a GPU idle, and a kernel that fills it must cut k in slices, one for
-each block of threads, and add the slices' sums, which changes the bits and the error.
+In all versions of the paper one thread processes all k of an element, so the result does not depend on their
+parameters. On shapes with few rows most of a GPU is then idle. A kernel that fills the GPU must divide k into slices,
+one for each block of threads, and add the sums of the slices, which changes the bits and the error.
 """
 
 from __future__ import annotations
