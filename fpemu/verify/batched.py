@@ -225,8 +225,8 @@ class Batched(ProductSuite):
     about = (
         "products by every path of a caller (options.paths) compared with fpemu.batched, which emulates the"
         " instruction. A product is a function of seed, group and number. counts: products by kind of kernel;"
-        " 'pointers': products of matrices passed one by one; by path: products, outputs and mismatches. digests: of"
-        " small products, by number"
+        " 'pointers': products of matrices passed one by one. digests: of small products, by number; facts.paths:"
+        " products, outputs, mismatches and errors by path"
     )
     code = ("batched", "simt", "gpu/batched", "torch")
     supported = ("host", "eager", "graph", "torch", "gradient")

@@ -229,8 +229,8 @@ class Kernels(ProductSuite):
         "products by every path of a caller (options.paths) compared with fpemu.gemm, which emulates the instruction;"
         " errors by their text, of the last paths by their type. A product is a function of seed, group (a scheme with"
         " its options) and number. counts: 'against cpu', outputs emulated on the CPU too; 'errors', products rejected"
-        " by both; 'no kernel', products that no kernel runs; by path: products, outputs and mismatches. digests: of"
-        " small products, by number; facts.replay: instruction and order of their kernels"
+        " by both; 'no kernel', products that no kernel runs. digests: of small products, by number; facts.replay:"
+        " instruction and order of their kernels; facts.paths: products, outputs, mismatches and errors by path"
     )
     code = ("simt", "schemes", "gpu/gemm", "gpu/errorfree", "torch")
     supported = tuple(PATHS)
@@ -309,8 +309,9 @@ class Kernels(ProductSuite):
         policy, fmt = _policy(case, path), case.subject.build().operand
         given = operands(case, fmt)
         lead = np.broadcast_shapes(*(X.shape[:-2] for X in given if X is not None))
-        functions, details = _functions(case, policy), {"number": case.number, "deferred": policy is None}
-        computed = paths.run(functions, path, given, (*lead, *case.sizes[:2]), fmt.dtype, **details)
+        shape, deferred = (*lead, *case.sizes[:2]), policy is None
+        functions = _functions(case, policy)
+        computed = paths.run(functions, path, given, shape, fmt.dtype, number=case.number, deferred=deferred)
         if isinstance(computed.result, str) and path in _ERRORS_BY_TYPE:
             computed.result = computed.result.partition(":")[0]
         spec, order = case.options["arguments"]["hardware"], case.options["arguments"]["order"]

@@ -215,7 +215,6 @@ def run(
         an output with gaps or without, the prepared operand, and the operand of the gradient.
     deferred : bool
         The call leaves the overflow policy out, so that `fpemu.gpu.check` raises its range errors.
-
     row : int
         Axes of a row of D, which is contiguous.
 

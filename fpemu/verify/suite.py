@@ -26,8 +26,9 @@ from fpemu.verify.records import Outcome, Record
 
 Progress = Callable[[str, float], None]
 """Called with a group's name and the number of groups completed since the last call, which may be a fraction"""
+BY_PATH = ("products", "outputs", "mismatches", "failed")
+"""Numbers of each path in ``facts["paths"]`` of an outcome"""
 _PLACES = 3  # mismatches and errors of a group that are recorded
-_BY_PATH = ("products", "outputs", "mismatches", "failed")  # counts of each path
 _MESSAGE = 300  # characters of one of them
 
 
@@ -260,11 +261,11 @@ class ProductSuite(Suite):
         return value
 
     def tables(self, record: Record) -> list[Table]:
-        rows = [(path, *(f"{record.total(f'{path}: {name}'):,}" for name in _BY_PATH)) for path in self.paths]
-        return super().tables(record) + [Table("by path of the caller", ("path", *_BY_PATH), rows)] * bool(rows)
+        rows = [(path, *(f"{n:,}" for n in by_path(record.outcomes, path))) for path in self.paths]
+        return super().tables(record) + [Table("by path of the caller", ("path", *BY_PATH), rows)] * bool(rows)
 
     def summary(self, record: Record) -> list[str]:
-        unused = [path for path in self.paths if not record.total(f"{path}: products")]
+        unused = [path for path in self.paths if not by_path(record.outcomes, path)[0]]
         return self.skipped + [f"paths {', '.join(unused)}: no product of this run has them"] * bool(unused)
 
     def explain(self, outcome: Outcome) -> Iterator[str]:
@@ -311,14 +312,24 @@ def _count_mismatches(
     mismatches = wrong + computed.outside + (computed.deferred != deferred)
     outcome.outputs += outputs
     outcome.mismatches += mismatches
+    _count_path(outcome, path, [1, outputs, mismatches, 0])
+
+
+def _count_path(outcome: Outcome, path: str, numbers: Sequence[int]) -> None:
     if path:
-        numbers = zip(_BY_PATH, (1, outputs, mismatches, 0), strict=True)
-        _count(outcome, {f"{path}: {name}": number for name, number in numbers})
+        before = by_path([outcome], path)
+        outcome.facts.setdefault("paths", {})[path] = [n + m for n, m in zip(before, numbers, strict=True)]
+
+
+def by_path(outcomes: Sequence[Outcome], path: str) -> list[int]:
+    """Return the sums of `BY_PATH` of a path."""
+    rows = [outcome.facts.get("paths", {}).get(path, [0] * len(BY_PATH)) for outcome in outcomes]
+    return [sum(column) for column in zip([0] * len(BY_PATH), *rows, strict=True)]
 
 
 def _fail(outcome: Outcome, place: str, problem: Exception, path: str = "") -> None:
     outcome.failed += 1
-    _count(outcome, {f"{path}: products": 1, f"{path}: failed": 1} if path else {})
+    _count_path(outcome, path, [1, 0, 0, 1])
     _note(outcome, f"{place}: {type(problem).__name__}: {problem}")
 
 

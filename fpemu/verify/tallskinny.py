@@ -235,9 +235,10 @@ class TallSkinny(ProductSuite):
         "fpemu.gpu.tallskinny compared with fpemu.simt.gemm on the CPU, in memory that is poisoned before. A product"
         " is a function of seed, format and number. mismatches: outputs that differ, and elements outside of C that"
         " changed. digests: of small products, by number. facts.texts: a digest of the kernels' sources. The groups"
-        " 'multiply' are calls by every path of a caller (options.paths), the others launches of one kernel. The groups"
-        " 'huge' are some rows of products of more than 2^32 elements; facts.products: kernel, (m, k, n), layout,"
-        " outputs and mismatches; facts.skipped: sizes that exceed the GPU's memory"
+        " 'multiply' are calls by every path of a caller (options.paths; facts.paths: products, outputs, mismatches and"
+        " errors by path), the others launches of one kernel. The groups 'huge' are some rows of products of more than"
+        " 2^32 elements; facts.products: kernel, (m, k, n), layout, outputs and mismatches; facts.skipped: sizes that"
+        " exceed the GPU's memory"
     )
     code = ("simt", "gpu/tallskinny", "roofline", "torch")
     supported = ("host", "eager", "graph", "torch", "gradient")

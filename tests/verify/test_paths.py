@@ -25,6 +25,7 @@ from fpemu.verify.kernels import Kernels
 from fpemu.verify.paths import OPERATORS, PATHS, Functions
 from fpemu.verify.records import Outcome
 from fpemu.verify.runner import Run
+from fpemu.verify.suite import by_path
 from fpemu.verify.tallskinny import TallSkinny
 from tests import cuda_on_cpu
 from tests.commands import refusal
@@ -82,6 +83,11 @@ def prepared(plan, *operands, **out):
     return any(isinstance(X, plans.PreparedOperand) for X in operands)
 
 
+def within(path, replays):
+    """Whether a call is one of the path: for a graph, one of its replays."""
+    return bool(replays) or not path.startswith("graph")
+
+
 def spoil(path, monkeypatch):
     """Spoil the results of the function that one path alone calls; return the list of its calls."""
     calls = []
@@ -101,12 +107,25 @@ def spoil(path, monkeypatch):
     def always(*given, **more):
         return True
 
-    if path.startswith("graph"):
-        monkeypatch.setattr(paths, "capture", lambda call: lambda: (calls.append(path), flip(call())))
-    elif path in ("host", "eager"):
-        replace(fpemu.gpu, "gemm", lambda *given, **more: (more["out"] is None) == (path == "host"))
-    elif path in ("plan", "prepared"):
-        replace(plans.Plan, "__call__", lambda *given, **more: prepared(*given) == (path == "prepared"))
+    def captured(call):
+        def replay():
+            replays.append(path)
+            D = call()
+            replays.pop()
+            return D
+
+        return replay
+
+    replays: list[str] = []
+    base = path.replace("graph-", "").replace("graph", "eager")
+    if base != path:
+        monkeypatch.setattr(paths, "capture", captured)
+    if base in ("host", "eager"):
+        replace(
+            fpemu.gpu, "gemm", lambda *X, **more: (more["out"] is None) == (base == "host") and within(path, replays)
+        )
+    elif base in ("plan", "prepared"):
+        replace(plans.Plan, "__call__", lambda *X, **_: prepared(*X) == (base == "prepared") and within(path, replays))
     elif path == "torch":
         replace(fpemu.torch, "gemm", always)
     elif path == "routed":
@@ -120,16 +139,16 @@ def spoil(path, monkeypatch):
 @every_path
 def test_a_path_is_run_and_its_wrong_bit_is_found(simulated, monkeypatch, path):
     outcome = compare(path, monkeypatch)
-    counts = {name: outcome.counts.get(f"{path}: {name}", 0) for name in ("products", "outputs", "mismatches")}
     assert outcome.ok, outcome.first
-    assert counts["products"] >= 1
-    assert (counts["outputs"], counts["mismatches"]) == (outcome.outputs, 0)
+    count, *others = by_path([outcome], path)
+    assert count >= 1
+    assert others == [outcome.outputs, 0, 0]
     assert outcome.outputs > 0
     calls = spoil(path, monkeypatch)
     wrong = compare(path, monkeypatch)
     assert calls
-    assert (wrong.counts[f"{path}: products"], wrong.outputs) == (counts["products"], outcome.outputs)
-    assert wrong.mismatches == wrong.counts[f"{path}: mismatches"] >= 1
+    assert by_path([wrong], path) == [count, outcome.outputs, wrong.mismatches, 0]
+    assert wrong.mismatches >= 1
     assert f"by {path}, " in wrong.first[0]
     again = list(Kernels(0, CASES, paths=[path]).explain(wrong))[-1]
     number = int(wrong.first[0].partition(":")[0])
@@ -183,7 +202,7 @@ def test_batched_products_are_computed_by_every_path(simulated, monkeypatch, gro
     numbers = [number for number in range(12) if not suite.case(group, number).options["pointers"]]
     outcomes = [suite.compare(group, number) for number in numbers]
     assert all(outcome.ok for outcome in outcomes), [outcome.first for outcome in outcomes]
-    assert any(outcome.counts.get(f"{path}: outputs") for outcome in outcomes) != (path == "gradient" and "hc" in group)
+    assert (by_path(outcomes, path)[1] > 0) != (path == "gradient" and "hc" in group)
     calls, value = [], np.uint16(1)
     run = paths.run
 
@@ -223,7 +242,7 @@ def test_tall_and_skinny_products_are_computed_by_every_path(simulated, monkeypa
         for fmt in tallskinny.FORMATS:
             outcomes = [suite.compare(f"multiply in {fmt}", number) for number in range(6)]
             assert all(outcome.ok for outcome in outcomes) != wrong, [outcome.first for outcome in outcomes]
-            assert sum(outcome.counts[f"{path}: products"] for outcome in outcomes) == 6
+            assert by_path(outcomes, path)[0] == 6
         if path in OPERATORS:
             break
         spoilt.append(1)
@@ -237,7 +256,7 @@ def test_a_gpu_returns_the_emulators_bits_by_every_path():
     for suite in (Kernels(5, 12, chosen, published=True), Batched(5, 10), TallSkinny(5, 40, names=["multiply"])):
         record = Run(suite).finish(1)
         assert record.ok, [outcome.first for outcome in record.outcomes if not outcome.ok]
-        assert all(record.total(f"{path}: outputs") for path in suite.paths)
+        assert all(by_path(record.outcomes, path)[1] for path in suite.paths)
 
 
 # --- deferred errors, and memory beside the result
@@ -316,9 +335,9 @@ def test_paths_are_chosen_and_those_without_pytorch_are_listed(monkeypatch):
 
 def test_the_summary_lists_outputs_and_mismatches_by_path_and_paths_without_a_product(monkeypatch):
     suite = TallSkinny(0, paths=["host", "eager"])
-    counts = {"host: products": 3, "host: outputs": 1200, "host: mismatches": 2}
+    facts = {"paths": {"host": [3, 1200, 2, 0]}}
     monkeypatch.setattr(suite, "record", lambda outcomes: kernels.Record("", "", 0, {}, {"gpu": ""}, "", {}, outcomes))
-    record = suite.record([Outcome("multiply in fp32", counts=counts), Outcome("multiply in fp64", counts=counts)])
+    record = suite.record([Outcome("multiply in fp32", facts=facts), Outcome("multiply in fp64", facts=facts)])
     table = suite.tables(record)[-1]
     assert table.columns == ("path", "products", "outputs", "mismatches", "failed")
     assert table.rows == [("host", "6", "2,400", "4", "0"), ("eager", "0", "0", "0", "0")]
