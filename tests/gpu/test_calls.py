@@ -146,6 +146,43 @@ def test_other_addresses_are_written_into_the_launches(gpu):
 
 
 @simulated
+@pytest.mark.parametrize("offset", [0, 1, 2, 3])
+def test_operands_of_any_alignment_are_read_at_their_addresses(gpu, monkeypatch, offset):
+    def shifted(*shape, dtype="float32"):
+        size = int(np.prod(shape))
+        flat = draw(size + 16, dtype=dtype)._array
+        start = -flat.ctypes.data % 16 // flat.itemsize + offset
+        return simulated_driver.Tensor(flat[start : start + size].reshape(shape), "cuda")
+
+    words, issue = [], device.Launch.issue
+
+    def listed(launch, stream=0):
+        words.extend(written(launch))
+        issue(launch, stream)
+
+    monkeypatch.setattr(device.Launch, "issue", listed)
+    A, B, C = shifted(33, 40), shifted(40, 36), shifted(33, 36)
+    E, F, G = (shifted(5, 8, 8, dtype="float16") for _ in range(3))
+    plan = fpemu.gpu.plan("ootomo", A, B)
+    ready = plan.prepare(B)
+    for operands, call in (
+        ((A, B, C), lambda D: fpemu.gpu.gemm(A, B, C, scheme="staged", beta=0.5, out=D)),
+        ((A, B, C), lambda D: fpemu.gpu.gemm(A, B, C, scheme="sgemm", beta=0.5, out=D)),
+        ((A, B), lambda D: plan(A, B, out=D)),
+        ((A,), lambda D: plan(A, ready, out=D)),
+        ((A, B), lambda D: fpemu.gpu.tallskinny.tsm2(A, B, out=D)),
+        ((E, F, G), lambda D: fpemu.gpu.batched.hgemm(E, F, G, beta=0.5, out=D)),
+    ):
+        D = shifted(*(G if E in operands else C).shape, dtype=operands[0].dtype.name)
+        for _ in range(2):  # recorded, and repeated
+            words.clear()
+            call(D)
+            for X in (*operands, D):
+                assert X.data_ptr() % 16 == offset * X.dtype.itemsize
+                assert {word for word in words if 0 <= word - X.data_ptr() < X._array.nbytes} == {X.data_ptr()}
+
+
+@simulated
 def test_shapes_strides_dtypes_alignment_options_and_scalars_are_told_apart(gpu):
     A, B, C = draw(64, 64), draw(64, 64), draw(64, 64)
     calls = [
@@ -1001,6 +1038,24 @@ def test_deferred_errors_name_the_first_index(scheme):
         fpemu.gpu.gemm(A, torch.ones_like(B), scheme=scheme)
         with pytest.raises(InputError, match=rf"^A of {scheme}: beyond their words: 2 entries, first at \[1, 4, 3\]"):
             fpemu.gpu.check()
+
+
+@needs_gpu
+@pytest.mark.parametrize("name", [*SCHEMES, "ozaki", "multiply", "hgemm", "plan"])
+def test_matrices_of_any_alignment_have_the_bits_of_aligned_copies(name):
+    torch = pytest.importorskip("torch")
+    kind = {"ozaki": torch.float64, "hgemm": torch.float16}.get(name, torch.float32)
+    A, B = (torch.randn(*shape, device="cuda").to(kind) for shape in ((9, 7, 9), (9, 9, 5)))
+    call = {
+        "multiply": fpemu.gpu.tallskinny.multiply,
+        "hgemm": fpemu.gpu.batched.hgemm,
+        "plan": fpemu.gpu.plan("staged", A[0], B[0]) if name == "plan" else None,
+    }.get(name, lambda A, B: fpemu.gpu.gemm(A, B, scheme=name))
+    want = [call(a.clone(), b.clone()) for a, b in zip(A, B, strict=True)]
+    assert len({X.data_ptr() % 16 for X in A}) > 1
+    for _ in range(3):
+        for a, b, D in zip(A, B, want, strict=True):
+            assert torch.equal(call(a, b), D)
 
 
 @needs_gpu

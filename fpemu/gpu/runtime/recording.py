@@ -29,7 +29,7 @@ __all__ = [
 REGIONS = ("A", "B", "C", "D", "work", "zeros", "prepared", "cleared")
 """Memory that a sequence addresses: operands and result of the call, workspace, workspace that is zero before and after
 the sequence, an operand prepared in advance, and workspace that the sequence sets to zero at its beginning"""
-_SHIFT = 44  # a region spans 2^44 bytes
+_SHIFT, _ALIGNED = 44, 40  # bits of a placeholder: its region, the alignment of the region's memory, and an offset
 _FIRST = 0x7FFA0  # upper bits of a placeholder: no address, and as fp32 a NaN that nothing else has
 _ALIGNMENT = 1024  # bytes, of the buffers in a workspace
 _thread = threading.local()
@@ -78,19 +78,34 @@ class Recording:
         return placeholder(where, start)
 
 
-def placeholder(where: str, offset: int = 0) -> int:
+def placeholder(where: str, offset: int = 0, alignment: int = 0) -> int:
     """Return the number that stands for an address in a region.
 
+    Parameters
+    ----------
+    where : str
+        Region.
+    offset : int
+        Bytes from the address of the region, up to 2^40.
+    alignment : int
+        Address of the region modulo 16, which the placeholder at offset 0 has too.
+
+    Examples
+    --------
     >>> hex(placeholder("B", 8)), region(placeholder("B", 8)), region(4096)
     ('0x7ffa100000000008', (1, 8), None)
+    >>> placeholder("B", alignment=12) % 16, region(placeholder("B", 8, 12))
+    (12, (1, 8))
     """
-    return (_FIRST + REGIONS.index(where) << _SHIFT) + offset
+    return (_FIRST + REGIONS.index(where) << _SHIFT) + (alignment << _ALIGNED) + alignment + offset
 
 
 def region(value: int) -> tuple[int, int] | None:
     """Return the index of a placeholder's region and its offset there; None for any other number."""
     index = (value >> _SHIFT) - _FIRST
-    return (index, value & (1 << _SHIFT) - 1) if 0 <= index < len(REGIONS) else None
+    if not 0 <= index < len(REGIONS):
+        return None
+    return index, (value & (1 << _ALIGNED) - 1) - (value >> _ALIGNED & 15)
 
 
 def active() -> Recording | None:

@@ -202,7 +202,7 @@ _MOST = 256
 def place(**operands: Matrix | None) -> dict[str, Matrix | None]:
     """Return operands "A", "B", "C" and "D" with placeholders for their addresses, for a recording."""
     return {
-        name: None if X is None else replace(X, pointer=placeholder(name, X.pointer % 16), owner=None)
+        name: None if X is None else replace(X, pointer=placeholder(name, alignment=X.pointer % 16), owner=None)
         for name, X in operands.items()
     }
 
