@@ -100,29 +100,34 @@ FPEMU_FUNCTION void scale_by(float4& x, const int4& columns, int row) {
   x.z *= __int_as_float(columns.z + row), x.w *= __int_as_float(columns.w + row);
 }
 
-// The general case: alpha, C, tiles that extend beyond D, rows that are not aligned, NaN.
-FPEMU_FUNCTION void store_with_care(const Task& task, const WarpgroupTile& tile, float4 sums, int r, int c,
-                                    bool aligned) {
-  const Result& to = task.out;
-  float out[4] = {sums.x, sums.y, sums.z, sums.w};
+// Stores four columns of a row, those that D has; aligned: all or none, at once.
+FPEMU_FUNCTION void store_four(const Task& task, const WarpgroupTile& tile, const float4& x, int r, int c,
+                               bool aligned) {
   if (r >= task.M) return;
-  float* row = to.d + tile.where.d + r * to.d_row;
-  const float* from = to.c ? to.c + tile.where.c + r * to.c_row : nullptr;
-  FPEMU_UNROLL
-  for (int i = 0; i < 4; i++)
-    out[i] = finished(out[i], to.scaling, from && c + i < task.N ? from + (c + i) * to.c_column : nullptr);
+  float* to = task.out.d + tile.where.d + r * task.out.d_row + c;
   if (aligned) {
-    if (c < task.N) __stcs((float4*)(row + c), make_float4(out[0], out[1], out[2], out[3]));
+    if (c < task.N) __stcs((float4*)to, x);
   } else {
+    const float out[4] = {x.x, x.y, x.z, x.w};
     FPEMU_UNROLL
     for (int i = 0; i < 4; i++)
-      if (c + i < task.N) row[c + i] = out[i];
+      if (c + i < task.N) to[i] = out[i];
   }
 }
 
-// How a tile is stored: four columns at once, without branches, so that many stores are in flight; the same at the edge of
-// D; or the general case.
-enum Way { INSIDE, EDGE, CARE };
+// Applies alpha, beta, C and the code of NaN to four columns of a row.
+FPEMU_FUNCTION void finish_four(const Task& task, const WarpgroupTile& tile, float4& x, int r, int c) {
+  const Result& to = task.out;
+  const float* from = to.c && r < task.M ? to.c + tile.where.c + r * to.c_row : nullptr;
+  float* const out[4] = {&x.x, &x.y, &x.z, &x.w};
+  FPEMU_UNROLL
+  for (int i = 0; i < 4; i++)
+    *out[i] = finished(*out[i], to.scaling, from && c + i < task.N ? from + (c + i) * to.c_column : nullptr);
+}
+
+// How a tile is stored: four columns at once, without branches, so that many stores are in flight; at the edge of D or
+// in rows that are not aligned; or with alpha, C or NaN.
+enum Way { INSIDE, EDGE, GENERAL };
 template <Way WAY, int COLUMNS>
 FPEMU_FUNCTION void store_sums(const Task& task, const WarpgroupTile& tile, const float (&total)[COLUMNS / 2], int r,
                                int c, int odd, const int4* columns, const int (&rows)[2], bool aligned) {
@@ -135,9 +140,9 @@ FPEMU_FUNCTION void store_sums(const Task& task, const WarpgroupTile& tile, cons
     for (int g = 0; g < 2; g++) {
       float4 out = swapped(total + 4 * j + 2 * g, odd);
       scale_by(out, of, rows[g]);
-      const bool there = WAY == INSIDE || (r + 8 * g < task.M && c + 8 * j < task.N);
-      if (WAY != CARE && there) __stcs((float4*)(to + 8 * g * task.out.d_row + 8 * j), out);
-      else if (WAY == CARE) store_with_care(task, tile, out, r + 8 * g, c + 8 * j, aligned);
+      if (WAY == GENERAL) finish_four(task, tile, out, r + 8 * g, c + 8 * j);
+      if (WAY == INSIDE) __stcs((float4*)(to + 8 * g * task.out.d_row + 8 * j), out);
+      else store_four(task, tile, out, r + 8 * g, c + 8 * j, aligned);
     }
   }
 }
@@ -155,10 +160,10 @@ FPEMU_FUNCTION void store(const Task& task, const WarpgroupTile& tile, const flo
   const Result& to = task.out;
   const bool aligned = to.d_row % 4 == 0 && task.N % 4 == 0 && ((u64)(to.d + tile.where.d) & 15) == 0;
   const bool inside = tile.row + 64 <= task.M && tile.column + COLUMNS <= task.N;
-  const bool plain = aligned && to.plain() && !__any_sync(~0u, nan);
-  if (plain && inside) store_sums<INSIDE, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
+  const bool plain = to.plain() && !__any_sync(~0u, nan);
+  if (plain && inside && aligned) store_sums<INSIDE, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
   else if (plain) store_sums<EDGE, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
-  else store_sums<CARE, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
+  else store_sums<GENERAL, COLUMNS>(task, tile, total, r, c, odd, columns, rows, aligned);
 }
 
 // Stores D's elements of a tile. `shared` holds COLUMNS numbers; `name` is a named barrier of the warpgroup.
