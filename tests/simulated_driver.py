@@ -159,6 +159,9 @@ class Tensor:
     def data_ptr(self):
         return self._array.ctypes.data
 
+    def dim(self):
+        return self._array.ndim
+
     def stride(self):
         return tuple(s // self._array.itemsize for s in self._array.strides)
 

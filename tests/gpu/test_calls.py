@@ -978,8 +978,11 @@ def test_tensors_of_torch_are_recognised(fake, monkeypatch):
     family.add(kernels, workspace, (A, B, None, D), (4096, 4096, 0, 4096))
     assert family.queue(A, B, None, D) is D
     assert [int(step.arguments[0][0]) - 8 for step in kernels._keep] == [A.data_ptr(), D.data_ptr()]
-    new = family.queue(torch.nn.Parameter(A), B, None, None)
+    new = family.new(torch.nn.Parameter(A), B, None)
     assert (new.shape, new.dtype) == (D.shape, D.dtype)
+    assert family.queue(torch.nn.Parameter(A), B, None, new) is new
+    for X, Y, C in ((A[1:], B, None), (A, B.numpy().tolist(), None), (A, B, D), (A.numpy(), B, None), (None, B, None)):
+        assert family.new(X, Y, C) is None
     others = [
         A.t(),
         A.half(),

@@ -157,18 +157,21 @@ class Plan:
         """
         if B.__class__ is PreparedOperand or A.__class__ is PreparedOperand:
             return self._prepared(A, B, C, out)
-        D = self._repeats.queue(A, B, C, out)
+        D = self._repeats.queue(A, B, C, self._new(A, self._repeats) if out is None else out)
         return self._other(A, B, C, out, None) if D is None else D
 
     def _prepared(self, A: Any, B: Any, C: Any, out: Any) -> Any:
         """The result for an operand that is prepared."""
-        ready = B if B.__class__ is PreparedOperand else A
-        D = None
+        ready, D = B if B.__class__ is PreparedOperand else A, None
         if ready.plan is self:
-            if out is None and ready is A and B.__class__ in ready.repeats.kinds:
-                out = B.new_empty(self.shapes["D"])
-            D = ready.repeats.queue(A, None, C, out) if ready is B else ready.repeats.queue(None, B, C, out)
+            a, b = (A, None) if ready is B else (None, B)
+            D = self._new(B if a is None else a, ready.repeats) if out is None else out
+            D = ready.repeats.queue(a, b, C, D)
         return self._other(A, B, C, out, ready) if D is None else D
+
+    def _new(self, X: Any, repeats: Repeats) -> Any:
+        """A new output for a call that may repeat an earlier one with an operand X; else None."""
+        return X.new_empty(self.shapes["D"]) if X.__class__ in repeats.kinds else None
 
     def _other(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> Any:
         """The result of a call that the compiled call does not repeat."""

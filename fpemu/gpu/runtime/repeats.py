@@ -23,7 +23,7 @@ from fpemu.gpu.runtime.sequence import Arenas, Sequence, lock
 
 __all__ = ["Families", "Repeats", "classes"]
 
-_MOST, _MOST_FAMILIES = 16, 256  # entries of a family; families of a function
+_MOST, _MOST_FAMILIES = 64, 256  # entries of a family; families of a function
 _MATCHED, _GRAPHS = native.FAMILY.index("matched"), native.ENTRY.index("graphs")
 
 
@@ -49,16 +49,16 @@ class Repeats:
         Address of the family's record.
     kinds : tuple of type
         Classes of the tensors.
-    shape : tuple of int
-        Shape of the output of the last added sequence.
+    shapes : dict
+        Shapes of the outputs by the shapes of A, B and C; None where there is no tensor.
     """
 
     def __init__(self) -> None:
         self.call: Callable[..., int] = _no_call
         self.address = 0
         self.kinds: tuple[Any, ...] = ()
-        self.shape: tuple[int, ...] = ()
-        self._entries: list[tuple[Sequence, NDArray[np.int64], NDArray[np.int64]]] = []
+        self.shapes: dict[Any, tuple[int, ...]] = {}
+        self._entries: list[tuple[Sequence, NDArray[np.int64], NDArray[np.int64], Any]] = []
 
     def add(
         self,
@@ -70,6 +70,8 @@ class Repeats:
         prepared: int = 0,
     ) -> None:
         """Add a sequence that has been queued on tensors, if the compiled call exists; the caller holds the lock.
+
+        A sequence that the family has already is not added again.
 
         Parameters
         ----------
@@ -86,6 +88,8 @@ class Repeats:
         prepared : int
             Address of an operand prepared in advance.
         """
+        if any(sequence is added for added, *_ in self._entries):
+            return
         kind, parameter = classes()
         functions, interface = native.calls(), native.exchange(kind)
         if functions is None or functions[1] is None or interface is None or not sequence.address:
@@ -109,11 +113,11 @@ class Repeats:
             device=sequence.index,
         )
         entry = np.concatenate([head, np.array(words, np.uint64).view(np.int64)])
-        if any(np.array_equal(entry[len(head) :], other[len(head) :]) for _, other, _ in self._entries):
-            return
-        self._entries = [*self._entries, (sequence, entry, regions)][-_MOST:]
+        shapes = tuple(getattr(X, "shape", None) for X in tensors[:3]), tuple(tensors[3].shape)
+        self._entries = [*self._entries, (sequence, entry, regions, shapes)][-_MOST:]
+        self.shapes = dict(each for *_, each in self._entries)
         self.kinds = kind, parameter
-        self._list = np.array([entry.ctypes.data for _, entry, _ in self._entries], np.int64)
+        self._list = np.array([entry.ctypes.data for _, entry, *_ in self._entries], np.int64)
         self._is_neg = kind.is_neg
         self._record = native.record(
             native.FAMILY,
@@ -125,11 +129,20 @@ class Repeats:
             parameter=id(parameter),
             is_neg=id(self._is_neg),
         )
-        self.address, self.call, self.shape = int(self._record.ctypes.data), functions[1], tuple(tensors[3].shape)
+        self.address, self.call = int(self._record.ctypes.data), functions[1]
 
-    def queue(self, A: Any, B: Any, C: Any, out: Any) -> Any:
-        """Queue a call that repeats an earlier one and return its output; None: nothing is queued."""
-        D = A.new_empty(self.shape) if out is None and A.__class__ in self.kinds else out
+    def new(self, A: Any, B: Any, C: Any) -> Any:
+        """Return a new output for a call that may repeat an earlier one, on torch's current stream; else None."""
+        if A.__class__ not in self.kinds:
+            return None
+        try:
+            shape = self.shapes.get((A.shape, B.shape, None if C is None else C.shape))
+        except (AttributeError, TypeError):  # B or C is no array
+            return None
+        return None if shape is None else A.new_empty(shape)
+
+    def queue(self, A: Any, B: Any, C: Any, D: Any) -> Any:
+        """Queue a call that repeats an earlier one and return its output D; None: nothing is queued."""
         with lock:
             result = self.call(self.address, A, B, C, D)
             if result > 0:
@@ -138,7 +151,7 @@ class Repeats:
 
     def follow(self, result: int) -> None:
         """Raise GpuError for a failed result of `call`, or note the addresses of launches for a graph."""
-        sequence, entry, regions = self._entries[self._record[_MATCHED]]
+        sequence, entry, regions, _ = self._entries[self._record[_MATCHED]]
         addresses = tuple(regions.view(np.uint64).tolist()) if entry[_GRAPHS] else None
         sequence.follow(result, addresses)
         entry[_GRAPHS] = int(sequence.graphs)
@@ -147,6 +160,7 @@ class Repeats:
         """Remove all entries."""
         self.call, self.address = _no_call, 0
         self._entries.clear()
+        self.shapes.clear()
 
 
 class Families(dict[Any, Repeats]):
@@ -158,7 +172,7 @@ class Families(dict[Any, Repeats]):
             family = self.get(request)
         except TypeError:  # an argument is not hashable
             return None
-        return None if family is None else family.queue(A, B, C, out)
+        return None if family is None else family.queue(A, B, C, family.new(A, B, C) if out is None else out)
 
     def family(self, request: Any) -> Repeats:
         """Return the family of a request, a new one if there is none; all are dropped if there are too many."""
