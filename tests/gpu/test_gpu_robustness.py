@@ -118,12 +118,16 @@ def test_a_plan_whose_launch_failed_can_be_called_again():
     outputs = [torch.empty(M, N, device="cuda") for _ in range(6)]
     for out in outputs[:2]:
         plan(A, B, out=out)
-    config = next(step for step in plan._first().sequence._keep if hasattr(step, "_config"))._config
-    grid, config.gridDimX = config.gridDimX, 0
+    steps = [step for product in plan._products.values() for step in product.sequence._keep]
+    configs = [step._config for step in steps if isinstance(step, device.Launch)]
+    grids = [config.gridDimX for config in configs]
+    for config in configs:
+        config.gridDimX = 0
     for out in outputs[2:4]:
         with pytest.raises(GpuError, match="CUDA_ERROR_INVALID_VALUE"):
             plan(A, B, out=out)
-    config.gridDimX = grid
+    for config, grid in zip(configs, grids, strict=True):
+        config.gridDimX = grid
     assert [mismatches(plan(A, B, out=out), emulated("staged")) for out in outputs for _ in range(3)] == [0] * 18
 
 
@@ -156,7 +160,7 @@ def test_plans_and_graphs_run_on_the_gpu_of_their_operands(scheme, index):
     D = torch.zeros(M, N, device=f"cuda:{index}")
     with torch.cuda.device(index):
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream(index)):  # the default one may be of another GPU
             plan(A, B, out=D)
         D.zero_()
         graph.replay()
