@@ -12,7 +12,7 @@ import pytest
 
 import fpemu
 from fpemu import InputError
-from fpemu.gpu.runtime import graphs, matrices, native, repeats, tensors
+from fpemu.gpu.runtime import callers, graphs, matrices, native, repeats, tensors
 from tests import simulated_driver
 from tests.gpu.test_calls import FakeDriver, draw, gpu, simulated
 
@@ -57,6 +57,8 @@ def compiled(gpu, monkeypatch):
     gpu.cuKernelGetFunction = function
     torch = sys.modules["torch"]
     torch._C._cuda_getCurrentRawStream = lambda index: driver.stream
+    monkeypatch.setattr(callers, "ordered", lambda handles: contextlib.nullcontext())
+    torch.cuda.empty_cache = lambda: None
     torch.cuda.current_stream = lambda device: SimpleNamespace(cuda_stream=driver.stream)
     gpu.cuStreamIsCapturing = lambda stream: (simulated_driver.SUCCESS, int(stream in driver.captured))
     return driver
@@ -176,3 +178,48 @@ def test_a_plan_and_its_prepared_operands_repeat_with_new_outputs(compiled):
             assert plan(X, Y).shape == (64, 40)
         with pytest.raises(InputError, match="plan's shape"):
             plan(*(draw(30, 30) if Z is A or Z is B else Z for Z in (X, Y)))
+
+
+def test_calls_and_plans_state_the_same_error_where_memory_does_not_suffice(compiled, gpu, monkeypatch):
+    A, B, D = draw(64, 48), draw(48, 40), draw(64, 40)
+    plan = fpemu.gpu.plan("staged", A, B)
+    calls = [
+        lambda **out: fpemu.gpu.gemm(A, B, scheme="staged", **out),
+        lambda **out: plan(A, B, **out),
+        lambda **out: plan(A, ready, **out),
+    ]
+    text = (
+        r"^out of memory: A, B, D and their words take 0\.00 GB or more.*, and 100\.00 GB are free: "
+        r"lower the batch \(1\), M \(64\) or N \(40\)$"
+    )
+    ready = plan.prepare(B)
+    for call in calls:
+        call(out=D)
+    allocate, new = gpu.cuMemAlloc, simulated_driver.Tensor.new_empty
+    full = SimpleNamespace(name="CUDA_ERROR_OUT_OF_MEMORY")
+    compiled.stream = 5  # whose workspace is not allocated yet
+
+    class OutOfMemoryError(RuntimeError):
+        """PyTorch's error."""
+
+    def no_memory(*_, **__):
+        raise OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu, "cuMemAlloc", lambda nbytes: (full, 0))
+        for call in (*calls, lambda **out: plan.prepare(B), lambda **out: plan.prepare(A, "A")):
+            compiled.done.clear()
+            with pytest.raises(fpemu.GpuError, match=text):
+                call(out=D)
+            assert not [what for what, *_ in compiled.done if what == "launch"]
+    assert gpu.cuMemAlloc is allocate
+    for call in calls:
+        for _ in range(3):
+            call()
+        with monkeypatch.context() as patch:
+            patch.setattr(simulated_driver.Tensor, "new_empty", no_memory)
+            patch.setattr(sys.modules["torch"], "empty", no_memory)
+            with pytest.raises(fpemu.GpuError, match=text):
+                call()
+        assert simulated_driver.Tensor.new_empty is new
+        assert call().shape == (64, 40)

@@ -123,7 +123,7 @@ def _repeated(product: Product, A: Any, B: Any, C: Any, out: Any, pointers: list
     """The result of a recorded product of torch tensors on their current stream."""
     D = out
     if D is None:
-        D = A.new_empty(product.shape)
+        D = tensors.new(A, product.shape)
         pointers[3] = D.data_ptr()
     stream = tensors.stream(product.sequence.index)
     if product.synchronises:

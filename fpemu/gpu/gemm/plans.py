@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fpemu.errors import GpuError, InputError
-from fpemu.gpu.gemm import recorded
+from fpemu.gpu.gemm import memory, recorded
 from fpemu.gpu.gemm.choice import check_out, direct, refuse_hardware, validate
 from fpemu.gpu.gemm.recorded import Product
 from fpemu.gpu.runtime import callers, device, faults, matrices, tensors
@@ -84,7 +85,7 @@ def plan(
         raise GpuError(str(device.missing()))
     given = {"A": A, "B": B} | ({} if C is None else {"C": C})
     with lock, device.entered(callers.place(given.values())), device.unrestricted():
-        operands = {name: matrices.take(X, name) for name, X in given.items()}
+        operands = memory.computed(lambda: {name: matrices.take(X, name) for name, X in given.items()}, memory.no_copy)
         outside = [name for name, X in operands.items() if not isinstance(X, Matrix)]
         if outside:
             raise InputError(f"{' and '.join(outside)} must be on the GPU: a plan multiplies where the operands are")
@@ -102,7 +103,8 @@ def plan(
             operands.pop("C", None)
         result = Plan(call, operands, deferred=on_range is None)
         read = tensors.facts(A, B, C, None)
-        result._products[(read and read[0], None)] = result._record(operands, result._result(None))
+        record = partial(result._record, operands, result._result(None))
+        result._products[(read and read[0], None)] = memory.computed(record, result._too_little)
         return result
 
 
@@ -171,10 +173,22 @@ class Plan:
 
     def _new(self, X: Any, repeats: Repeats) -> Any:
         """A new output for a call that may repeat an earlier one with an operand X; else None."""
-        return X.new_empty(self.shapes["D"]) if X.__class__ in repeats.kinds else None
+        try:
+            return X.new_empty(self.shapes["D"]) if X.__class__ in repeats.kinds else None
+        except RuntimeError:  # memory does not suffice
+            return None
 
     def _other(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> Any:
         """The result of a call that the compiled call does not repeat."""
+        return memory.computed(lambda: self._queued(A, B, C, out, ready), self._too_little)
+
+    def _too_little(self, problem: BaseException) -> GpuError:
+        """The error of `fpemu.gpu.gemm` where memory does not suffice."""
+        with device.entered(self._index):
+            return memory.too_little(problem, self._call)
+
+    def _queued(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> Any:
+        """The result of checked arguments."""
         if ready is not None:
             ready.check(self)
             read = tensors.facts(*(ready.X if X is ready else X for X in (A, B)), C, out)
@@ -224,6 +238,10 @@ class Plan:
         """
         if operand not in ("A", "B"):
             raise InputError(f"operand = {operand!r} must be 'A' or 'B'")
+        return memory.computed(lambda: self._split(X, operand), self._too_little)
+
+    def _split(self, X: Any, operand: str) -> PreparedOperand:
+        """The operand X, split, after a check of its entries."""
         with lock, device.entered(self._index), callers.ordered(callers.streams([X])):
             x = self._as_matrix(operand, X)
             first, _ = self._pair({**self._given, operand: x}, self._result(None), operand)

@@ -137,9 +137,9 @@ class Repeats:
             return None
         try:
             shape = self.shapes.get((A.shape, B.shape, None if C is None else C.shape))
-        except (AttributeError, TypeError):  # B or C is no array
+            return None if shape is None else A.new_empty(shape)
+        except (AttributeError, TypeError, RuntimeError):  # B or C is no array, or memory does not suffice
             return None
-        return None if shape is None else A.new_empty(shape)
 
     def queue(self, A: Any, B: Any, C: Any, D: Any) -> Any:
         """Queue a call that repeats an earlier one and return its output D; None: nothing is queued."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from fpemu.gpu.runtime import device
@@ -15,7 +16,7 @@ from fpemu.gpu.runtime.repeats import Families, classes
 from fpemu.gpu.runtime.selection import current
 from fpemu.gpu.runtime.sequence import Arenas, Sequence, arenas, lock
 
-__all__ = ["Cache", "Recorded", "capturing", "extent", "facts", "facts_of", "near", "place", "room", "stream"]
+__all__ = ["Cache", "Recorded", "capturing", "extent", "facts", "facts_of", "near", "new", "place", "room", "stream"]
 
 Facts = tuple[tuple[Any, ...], list[int]]
 """Everything but the addresses that the kernels of a call depend on, hashable; and the addresses"""
@@ -97,6 +98,16 @@ def room(sequence: Sequence, handle: int, held_by: Arenas = arenas) -> tuple[int
     return work.data_ptr(), zeros.data_ptr(), (work, zeros)
 
 
+def new(X: Any, shape: tuple[int, ...]) -> Any:
+    """Return a new tensor with the dtype and the device of X; OutOfMemoryError where memory does not suffice."""
+    try:
+        return X.new_empty(shape)
+    except RuntimeError as problem:
+        if "OutOfMemory" not in type(problem).__name__:
+            raise
+        raise device.OutOfMemoryError(str(problem), prod(shape) * X.dtype.itemsize) from None
+
+
 def near(pointers: list[int], extents: Iterable[int]) -> bool:
     """Return whether the byte range of the last operand meets that of another one, so that they may share memory."""
     *others, (d, length) = zip(pointers, extents, strict=True)
@@ -125,7 +136,7 @@ class Recorded:
         """Queue the work on torch's current stream and return the output: `out`, else a new tensor like A."""
         D = out
         if D is None:
-            D = A.new_empty(self.shape)
+            D = new(A, self.shape)
             pointers[3] = D.data_ptr()
         handle = stream(self.sequence.index)
         with lock:
