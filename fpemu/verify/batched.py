@@ -281,7 +281,7 @@ class Batched(ProductSuite):
         shape: tuple[int, ...] = (options["batch"], *case.sizes[:2])
         shape = {"planar": (2, *shape), "interleaved": (*shape, 2)}.get(str(group.layout), shape)
         row = 2 if group.layout == "interleaved" else 1
-        computed = paths.run(functions, path, operands, shape, np.float16, number=case.number, row=row)
+        computed = paths.run(functions, path, operands, shape, np.float16, key=case.key, number=case.number, row=row)
         computed.counts = counts
         return computed
 

@@ -311,7 +311,8 @@ class Kernels(ProductSuite):
         lead = np.broadcast_shapes(*(X.shape[:-2] for X in given if X is not None))
         shape, deferred = (*lead, *case.sizes[:2]), policy is None
         functions = _functions(case, policy)
-        computed = paths.run(functions, path, given, shape, fmt.dtype, number=case.number, deferred=deferred)
+        memory: dict[str, Any] = {"key": case.key, "number": case.number}
+        computed = paths.run(functions, path, given, shape, fmt.dtype, deferred=deferred, **memory)
         if isinstance(computed.result, str) and path in _ERRORS_BY_TYPE:
             computed.result = computed.result.partition(":")[0]
         spec, order = case.options["arguments"]["hardware"], case.options["arguments"]["order"]

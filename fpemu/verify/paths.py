@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fpemu.errors import GuaranteeError, InputError, missing_package, unknown_name
 from fpemu.gpu.runtime import device, faults, matrices
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.verify.cases import Computed, Result, codes
+from fpemu.verify.cases import Computed, Draw, Result, codes
 
 PATHS = {
     "host": "a call on NumPy arrays",
@@ -42,7 +42,10 @@ OPERATORS = ("torch", "routed", "gradient")
 WITH_TORCH = ("graph", "graph-plan", "graph-prepared", *OPERATORS)
 """Paths that need PyTorch"""
 _FACTORS = (0.5, 0.25, 0.5)  # of the other operands, whose entries out of range are out of range in the operands too
-_PAD = 5  # elements between the rows of an output
+_ALIGNED = 16  # bytes
+_GUARD = 64  # bytes before and after an array
+_PADS = (1, 4, 5)  # elements between the rows of an output
+_STRIDES = (None, None, 0, 1, 7, 2**33)  # elements, of axes of length 1; None: unchanged
 
 
 @dataclass(frozen=True)
@@ -102,38 +105,98 @@ def choose(names: Sequence[str] | None, supported: Sequence[str]) -> tuple[list[
 
 
 # --- arrays
+@dataclass(frozen=True)
+class Placement:
+    """Memory of an array.
+
+    Attributes
+    ----------
+    offset : int
+        Elements from an address that has the array's alignment to 16 bytes.
+    gap : int
+        Elements between the matrices of a batch; 0: as in the array.
+    stride : int, optional
+        Elements, of axes of length 1. Default: as in the array.
+    parameter : bool
+        A tensor is a Parameter.
+    """
+
+    offset: int = 0
+    gap: int = 0
+    stride: int | None = None
+    parameter: bool = False
+
+    @classmethod
+    def drawn(cls, draw: Draw, itemsize: int, unit: int = 1) -> Placement:
+        """Draw the memory of an array, at multiples of `unit` elements."""
+        count = _ALIGNED // itemsize
+        step = draw.pick([unit, *(1 << i for i in range(3) if unit <= 1 << i < count)])
+        offset, gap = step * draw.below(count // step), unit * draw.pick((0, 0, 1, 3, count))
+        return cls(offset, gap, draw.pick(_STRIDES), draw.below(4) == 0)
+
+    def moved(self, draw: Draw, itemsize: int, unit: int = 1) -> Placement:
+        """Return the same strides at another address."""
+        return replace(self, offset=Placement.drawn(draw, itemsize, unit).offset)
+
+    def steps(self, x: NDArray[Any], lead: int) -> tuple[int, ...]:
+        """Return the strides of a copy of an array, in elements, whose first `lead` axes are the batch."""
+        steps = [s // x.itemsize for s in x.strides]
+        extent = 1 + sum((n - 1) * abs(s) for n, s in zip(x.shape[lead:], steps[lead:], strict=True))
+        for axis in reversed(range(lead if self.gap and x.size else 0)):
+            if steps[axis]:
+                step = extent + self.gap
+                extent += (x.shape[axis] - 1) * step
+                steps[axis] = step if steps[axis] > 0 else -step
+        if self.stride is not None:
+            steps = [self.stride if n == 1 else s for n, s in zip(x.shape, steps, strict=True)]
+        return tuple(steps)
+
+
 class DeviceArray:
     """A copy of a NumPy array in GPU memory, in its layout and alignment to 16 bytes, multiplied by a factor.
 
     `array` is a torch tensor, or an object that offers ``__cuda_array_interface__`` only, as other packages' arrays do.
-    Tensors of arrays with negative strides are contiguous.
+    Tensors of arrays with negative strides are contiguous. All other memory of the buffer holds NaN.
     """
 
-    def __init__(self, x: NDArray[Any], *, tensor: bool, factor: float = 1.0) -> None:
+    def __init__(
+        self, x: NDArray[Any], *, tensor: bool, factor: float = 1.0, place: Placement = Placement(), row: int = 1
+    ) -> None:
         x = np.ascontiguousarray(x) if tensor and any(s < 0 for s in x.strides) else x
-        low, high = np.lib.array_utils.byte_bounds(x)
-        start = x[tuple(slice(None, None, -1 if s < 0 else None) for s in x.strides)]
-        before = low % 16 // x.itemsize
-        self.count, self.first = before + (high - low) // x.itemsize, before + (x.ctypes.data - low) // x.itemsize
-        flat = np.zeros(self.count, x.dtype)
-        flat[before:] = np.lib.stride_tricks.as_strided(start, (self.count - before,), (x.itemsize,), writeable=False)
+        low, _ = np.lib.array_utils.byte_bounds(x)
+        self.place, self.shape, self.dtype = place, x.shape, x.dtype
+        self.steps = place.steps(x, max(x.ndim - 1 - row, 0))
+        reach = [(n - 1) * s for n, s in zip(x.shape, self.steps, strict=True) if x.size]
+        before = (_GUARD + low % _ALIGNED) // x.itemsize + place.offset
+        self.first, self.span = before - sum(s for s in reach if s < 0), sum(map(abs, reach)) + bool(x.size)
+        self.start, self.count = before, before + self.span + _GUARD // x.itemsize
+        self.content = np.full(self.count * x.itemsize, 0xFF, np.uint8).view(x.dtype)
         with np.errstate(all="ignore"):
-            self.buffer = device.Buffer.of(flat if factor == 1 else flat * x.dtype.type(factor))
-        self.shape, self.dtype = x.shape, x.dtype
-        self.steps = tuple(s // x.itemsize for s in x.strides)
-        self.array = _tensor(self) if tensor else _interface(self, self.first, x.shape, x.strides)
+            self._view(self.content)[...] = x if factor == 1 else x * x.dtype.type(factor)
+        self.buffer = device.Buffer.of(self.content)
+        strides = tuple(s * x.itemsize for s in self.steps)
+        self.array = _tensor(self) if tensor else _interface(self, self.first, x.shape, strides)
+
+    def _view(self, flat: NDArray[Any]) -> NDArray[Any]:
+        strides = [s * flat.itemsize for s in self.steps]
+        return np.lib.stride_tricks.as_strided(flat[self.first :], self.shape, strides)
 
     def assign(self, source: DeviceArray) -> None:
-        """Copy the memory of an array of the same layout."""
-        flats = (Matrix(X.buffer.pointer, X.dtype, (1, X.count), (X.count, 1), X) for X in (source, self))
-        matrices.copy(*flats)
+        """Copy the memory of an array of the same strides."""
+        size, shape = self.dtype.itemsize, (1, self.span)
+        places = (X.buffer.pointer + X.start * size for X in (source, self))
+        matrices.copy(*(Matrix(place, self.dtype, shape, (self.span, 1), self) for place in places))
 
     def read(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the codes of the elements, and those of the memory between them."""
+        """Return the codes of the elements, and those of the memory around and between them."""
         flat = self.buffer.array(self.count, f"u{self.dtype.itemsize}")
-        index = np.arange(self.count)[self.first :]
-        places = np.lib.stride_tricks.as_strided(index, self.shape, tuple(s * index.itemsize for s in self.steps))
+        places = self._view(np.arange(self.count))
         return flat[places], np.delete(flat, places)
+
+    def changed(self) -> int:
+        """Return the number of elements of the buffer that are no longer those that were written first."""
+        kind = f"u{self.dtype.itemsize}"
+        return int(np.count_nonzero(self.buffer.array(self.count, kind) != self.content.view(kind)))
 
 
 def _interface(X: DeviceArray, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
@@ -143,18 +206,33 @@ def _interface(X: DeviceArray, first: int, shape: tuple[int, ...], strides: tupl
 
 
 def _tensor(X: DeviceArray) -> Any:
-    """Return a tensor of the array's memory."""
-    flat = _torch().as_tensor(_interface(X, 0, (X.count,), (X.dtype.itemsize,)), device="cuda")
-    return flat.as_strided(X.shape, X.steps, X.first)
+    """Return a tensor of the array's memory, or a Parameter."""
+    tensor = _flat(X).as_strided(X.shape, X.steps, X.first)
+    return _torch().nn.Parameter(tensor) if X.place.parameter else tensor
+
+
+def _flat(X: DeviceArray) -> Any:
+    """Return a tensor of all memory of the array's buffer."""
+    return _torch().as_tensor(_interface(X, 0, (X.count,), (X.dtype.itemsize,)), device="cuda")
 
 
 class Operands:
     """A, B and C of a product in GPU memory, each multiplied by a factor."""
 
-    def __init__(self, operands: Sequence[NDArray[Any] | None], *, tensor: bool, factors: Sequence[float]) -> None:
-        self._arguments: Any = (operands, tensor, factors)
-        pairs = zip(operands, factors, strict=True)
-        self._held = [None if x is None else DeviceArray(x, tensor=tensor, factor=f) for x, f in pairs]
+    def __init__(
+        self,
+        operands: Sequence[NDArray[Any] | None],
+        *,
+        tensor: bool,
+        factors: Sequence[float],
+        places: Sequence[Placement],
+        row: int,
+    ) -> None:
+        self._arguments: Any = (operands, tensor, factors, places, row)
+        self._held = [
+            None if x is None else DeviceArray(x, tensor=tensor, factor=f, place=place, row=row)
+            for x, f, place in zip(operands, factors, places, strict=True)
+        ]
 
     @property
     def arrays(self) -> list[Any]:
@@ -163,22 +241,31 @@ class Operands:
 
     def copy(self) -> Operands:
         """Return the same values in other memory."""
-        operands, tensor, factors = self._arguments
-        return Operands(operands, tensor=tensor, factors=factors)
+        operands, tensor, factors, places, row = self._arguments
+        return Operands(operands, tensor=tensor, factors=factors, places=places, row=row)
 
     def assign(self, source: Operands) -> None:
-        """Copy the values of operands of the same layout."""
+        """Copy the values of operands of the same strides."""
         for X, Y in zip(self._held, source._held, strict=True):
             if X is not None and Y is not None:
                 X.assign(Y)
 
+    def changed(self) -> int:
+        """Return the number of elements in the operands' buffers that a call changed."""
+        return sum(X.changed() for X in self._held if X is not None)
+
 
 class _Output(DeviceArray):
-    """Memory of D, with a gap after every row, which is the last `row` axes, if `padded`."""
+    """Memory of D, with a gap of `pad` elements after every row, which is the last `row` axes, or of a column."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, *, tensor: bool, padded: bool, row: int) -> None:
-        wide = np.zeros([n + _PAD * (padded and i == len(shape) - row) for i, n in enumerate(shape)], dtype)
-        super().__init__(wide[tuple(map(slice, shape))], tensor=tensor)
+    def __init__(
+        self, shape: tuple[int, ...], dtype: Any, *, tensor: bool, pad: int, row: int, columns: bool, place: Placement
+    ) -> None:
+        inner = len(shape) - (1 if columns else 0) - row
+        wide = np.zeros([n + pad * (i == inner) for i, n in enumerate(shape)], dtype)
+        if columns:
+            wide = np.ascontiguousarray(wide.swapaxes(-1, -2)).swapaxes(-1, -2)
+        super().__init__(wide[tuple(map(slice, shape))], tensor=tensor, place=replace(place, parameter=False), row=row)
 
     def changes(self, codes: NDArray[Any]) -> int:
         """Number of codes that are no longer the poison."""
@@ -194,9 +281,11 @@ def run(
     shape: tuple[int, ...],
     dtype: Any,
     *,
+    key: int = 0,
     number: int = 0,
     deferred: bool = False,
     row: int = 1,
+    columns: bool = False,
 ) -> Computed:
     """Multiply by a path.
 
@@ -210,6 +299,8 @@ def run(
         A, B and C.
     shape, dtype
         Shape and dtype of D.
+    key : int
+        Key of the case, from which the memory of the arrays is drawn.
     number : int
         Number of the case, by which the details alternate: tensors or other arrays of the GPU where a path takes both,
         an output with gaps or without, the prepared operand, and the operand of the gradient.
@@ -217,18 +308,33 @@ def run(
         The call leaves the overflow policy out, so that `fpemu.gpu.check` raises its range errors.
     row : int
         Axes of a row of D, which is contiguous.
+    columns : bool
+        D may be stored by columns.
 
     Returns
     -------
     Computed
         Codes of D, or the message of the caller's error; `outside` includes the elements of D that changed in spite of
-        an error, and `deferred` is whether `fpemu.gpu.check` raised.
+        an error, and changed elements of the operands; `deferred` is whether `fpemu.gpu.check` raised.
     """
     if path == "host":
         return Computed(message_or(lambda: codes(np.asarray(functions.multiply(*operands)))))
     tensor = path in WITH_TORCH or (number % 3 != 1 and missing("graph") is None)
-    own, other = (Operands(operands, tensor=tensor, factors=factors) for factors in ((1.0, 1.0, 1.0), _FACTORS))
-    D, E = (_Output(shape, dtype, tensor=tensor, padded=bool(number % 2), row=row) for _ in "DE")
+    draw = Draw(key, "memory", number)
+    scattered = draw.below(2) == 1
+    size, places = np.dtype(dtype).itemsize, [Placement()] * 5  # of A, B, C, D and E
+    if scattered:
+        places = [Placement.drawn(draw, size, unit) for unit in (1, 1, 1, row, row)]
+    moved = [place.moved(draw, size) for place in places[:3]] if scattered and draw.below(2) else places[:3]
+    common: dict[str, Any] = {"tensor": tensor, "row": row}
+    own, other = (
+        Operands(operands, factors=factors, places=some, **common)
+        for factors, some in (((1.0, 1.0, 1.0), places[:3]), (_FACTORS, moved))
+    )
+    pad = draw.pick(_PADS) * (number % 2)
+    by_columns = columns and draw.below(2) == 1
+    D, E = (_Output(shape, dtype, pad=pad, columns=by_columns, place=place, **common) for place in places[3:])
+    streams = _streams(tensor and not path.startswith("graph") and draw.below(2) == 1)
     new = path in OPERATORS
     D.buffer.fill(device.POISON)
     with suppress(InputError):
@@ -237,18 +343,22 @@ def run(
     def compute() -> Result | None:
         call = _call(functions, path, own, other, D, number)
         for X, out in ((other, E), (own, D), (own, D), (other, E)):
-            with suppress(InputError, GuaranteeError):
+            with suppress(InputError, GuaranteeError), streams[X is own]():
                 call(X, out)
         if path.startswith("graph"):
             functions.multiply(*other.arrays, out=E.array)
+        device.synchronize()
         D.buffer.fill(device.POISON)
-        result = call(own, D)
-        return codes(result.detach().cpu().numpy()) if new else None
+        with streams[1]():
+            result = call(own, D)
+            return codes(result.detach().cpu().numpy()) if new else None
 
     result = message_or(compute)
     raised = message_or(faults.check) is not None if deferred else None
     written, gaps = D.read()
-    outside = 0 if new else D.changes(gaps) + (D.changes(written) if isinstance(result, str) else 0)
+    outside = own.changed()
+    if not new:
+        outside += D.changes(gaps) + (D.changes(written) if isinstance(result, str) else 0)
     return Computed(written if result is None else result, outside=outside, deferred=raised)
 
 
@@ -297,6 +407,16 @@ def _call(
         replay()
 
     return assign_and_replay
+
+
+def _streams(side: bool) -> list[Callable[[], AbstractContextManager[Any]]]:
+    """Contexts of the calls on other operands, and of those on the operands themselves: torch's streams."""
+    if not side:
+        return [nullcontext, nullcontext]
+    torch = _torch()
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    return [nullcontext, lambda: torch.cuda.stream(stream)]
 
 
 def capture(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -298,7 +298,9 @@ class TallSkinny(ProductSuite):
         functions = Functions(
             lambda A, B, C, **out: tallskinny.multiply(A, B, **out), operator=lambda A, B, C: fpemu.torch.multiply(A, B)
         )
-        return paths.run(functions, path, (A, B, None), (A.shape[0], B.shape[1]), A.dtype, number=case.number)
+        memory: dict[str, Any] = {"key": case.key, "number": case.number, "columns": True}
+        shape = A.shape[0], B.shape[1]
+        return paths.run(functions, path, (A, B, None), shape, A.dtype, **memory)
 
     def references(self, case: Case) -> dict[str, Result]:
         return {"fpemu.simt": _expected(case.subject, case.number, self.seed)}

@@ -5,6 +5,7 @@ CUDA graphs are simulated by a second call. PyTorch's operators run on the CPU, 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -47,18 +48,27 @@ def simulated(processor, monkeypatch):
     monkeypatch.setattr(paths, "capture", lambda call: call)
     interface = lambda X: paths._interface(X, X.first, X.shape, [s * X.dtype.itemsize for s in X.steps])  # noqa: E731
     monkeypatch.setattr(paths, "_tensor", interface)
+    monkeypatch.setattr(paths, "_streams", lambda side: [contextlib.nullcontext] * 2)
     return processor
 
 
-def tensor(X):
-    """A tensor of the CPU on a buffer of the simulation."""
-    flat = importlib.import_module("torch").from_numpy(X.buffer.memory[: X.count * X.dtype.itemsize].view(X.dtype))
-    return flat.as_strided(X.shape, X.steps, X.first)
+def flat(X):
+    """A tensor of the CPU on all memory of a buffer of the simulation."""
+    return importlib.import_module("torch").from_numpy(X.buffer.memory[: X.count * X.dtype.itemsize].view(X.dtype))
+
+
+TENSOR = paths._tensor
+
+
+def as_tensors(monkeypatch):
+    """Tensors of PyTorch on the CPU in the place of those on a GPU."""
+    monkeypatch.setattr(paths, "_tensor", TENSOR)
+    monkeypatch.setattr(paths, "_flat", flat)
 
 
 def compare(path, monkeypatch):
     if path in OPERATORS:
-        monkeypatch.setattr(paths, "_tensor", tensor)
+        as_tensors(monkeypatch)
     return Kernels(0, CASES, [SCHEME], published=True, emulated_on="cpu", paths=[path]).run(SCHEME)
 
 
@@ -197,7 +207,7 @@ def test_batched_products_are_computed_by_every_path(simulated, monkeypatch, gro
     for name in ("hgemm", "hcgemm"):
         monkeypatch.setattr(products, name, stand_in(name))
     if path in OPERATORS:
-        monkeypatch.setattr(paths, "_tensor", tensor)
+        as_tensors(monkeypatch)
     suite = Batched(0, paths=[path])
     numbers = [number for number in range(12) if not suite.case(group, number).options["pointers"]]
     outcomes = [suite.compare(group, number) for number in numbers]
@@ -236,7 +246,7 @@ def test_tall_and_skinny_products_are_computed_by_every_path(simulated, monkeypa
 
     monkeypatch.setattr(tallskinny.tallskinny, "multiply", multiply)
     if path in OPERATORS:
-        monkeypatch.setattr(paths, "_tensor", tensor)
+        as_tensors(monkeypatch)
     suite = TallSkinny(0, paths=[path])
     for wrong in (False, True):
         for fmt in tallskinny.FORMATS:
