@@ -183,6 +183,7 @@ def test_a_plan_and_its_prepared_operands_repeat_with_new_outputs(compiled):
 def test_calls_and_plans_state_the_same_error_where_memory_does_not_suffice(compiled, gpu, monkeypatch):
     A, B, D = draw(64, 48), draw(48, 40), draw(64, 40)
     plan = fpemu.gpu.plan("staged", A, B)
+    ready = plan.prepare(B)
     calls = [
         lambda **out: fpemu.gpu.gemm(A, B, scheme="staged", **out),
         lambda **out: plan(A, B, **out),
@@ -192,7 +193,6 @@ def test_calls_and_plans_state_the_same_error_where_memory_does_not_suffice(comp
         r"^out of memory: A, B, D and their words take 0\.00 GB or more.*, and 100\.00 GB are free: "
         r"lower the batch \(1\), M \(64\) or N \(40\)$"
     )
-    ready = plan.prepare(B)
     for call in calls:
         call(out=D)
     allocate, new = gpu.cuMemAlloc, simulated_driver.Tensor.new_empty
