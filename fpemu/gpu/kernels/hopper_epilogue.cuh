@@ -115,14 +115,30 @@ FPEMU_FUNCTION void store_four(const Task& task, const WarpgroupTile& tile, cons
   }
 }
 
-// Applies alpha, beta, C and the code of NaN to four columns of a row.
-FPEMU_FUNCTION void finish_four(const Task& task, const WarpgroupTile& tile, float4& x, int r, int c) {
+// Four columns of a row of C, zeros beyond C; fours: all or none exist, and are read at once.
+FPEMU_FUNCTION float4 load_addend(const Task& task, const WarpgroupTile& tile, int r, int c, bool fours) {
   const Result& to = task.out;
-  const float* from = to.c && r < task.M ? to.c + tile.where.c + r * to.c_row : nullptr;
-  float* const out[4] = {&x.x, &x.y, &x.z, &x.w};
-  FPEMU_UNROLL
-  for (int i = 0; i < 4; i++)
-    *out[i] = finished(*out[i], to.scaling, from && c + i < task.N ? from + (c + i) * to.c_column : nullptr);
+  float4 x = make_float4(0, 0, 0, 0);
+  if (r >= task.M) return x;
+  const float* from = to.c + tile.where.c + r * to.c_row + c * to.c_column;
+  if (fours) return c < task.N ? __ldcg((const float4*)from) : x;
+  if (c < task.N) x.x = from[0];
+  if (c + 1 < task.N) x.y = from[to.c_column];
+  if (c + 2 < task.N) x.z = from[2 * to.c_column];
+  if (c + 3 < task.N) x.w = from[3 * to.c_column];
+  return x;
+}
+
+// Applies alpha, beta, C and the code of NaN to four columns of a row.
+FPEMU_FUNCTION void finish_four(const Result& to, float4& x, const float4& c) {
+  const float* const none = nullptr;
+  if (to.c) {
+    x.x = finished(x.x, to.scaling, &c.x), x.y = finished(x.y, to.scaling, &c.y);
+    x.z = finished(x.z, to.scaling, &c.z), x.w = finished(x.w, to.scaling, &c.w);
+  } else {
+    x.x = finished(x.x, to.scaling, none), x.y = finished(x.y, to.scaling, none);
+    x.z = finished(x.z, to.scaling, none), x.w = finished(x.w, to.scaling, none);
+  }
 }
 
 // How a tile is stored: four columns at once, without branches, so that many stores are in flight; at the edge of D or
@@ -132,17 +148,23 @@ template <Way WAY, int COLUMNS>
 FPEMU_FUNCTION void store_sums(const Task& task, const WarpgroupTile& tile, const float (&total)[COLUMNS / 2], int r,
                                int c, int odd, const int4* columns, const int (&rows)[2], bool aligned) {
   const int4 none = {127 << 23, 127 << 23, 127 << 23, 127 << 23};  // 2^0
-  float* to = task.out.d + tile.where.d + r * task.out.d_row + c;
+  const Result& out = task.out;
+  float* to = out.d + tile.where.d + r * out.d_row + c;
+  const bool fours = aligned && out.c_column == 1 && out.c_row % 4 == 0 && ((u64)(out.c + tile.where.c) & 15) == 0;
   FPEMU_UNROLL
   for (int j = 0; j < COLUMNS / 8; j += 2) {
     const int4 of = columns ? columns[2 * j] : none;
+    float4 addends[2];
+    FPEMU_UNROLL
+    for (int g = 0; g < 2; g++)
+      if (WAY == GENERAL && out.c) addends[g] = load_addend(task, tile, r + 8 * g, c + 8 * j, fours);
     FPEMU_UNROLL
     for (int g = 0; g < 2; g++) {
-      float4 out = swapped(total + 4 * j + 2 * g, odd);
-      scale_by(out, of, rows[g]);
-      if (WAY == GENERAL) finish_four(task, tile, out, r + 8 * g, c + 8 * j);
-      if (WAY == INSIDE) __stcs((float4*)(to + 8 * g * task.out.d_row + 8 * j), out);
-      else store_four(task, tile, out, r + 8 * g, c + 8 * j, aligned);
+      float4 x = swapped(total + 4 * j + 2 * g, odd);
+      scale_by(x, of, rows[g]);
+      if (WAY == GENERAL) finish_four(out, x, addends[g]);
+      if (WAY == INSIDE) __stcs((float4*)(to + 8 * g * out.d_row + 8 * j), x);
+      else store_four(task, tile, x, r + 8 * g, c + 8 * j, aligned);
     }
   }
 }
