@@ -14,6 +14,7 @@ import pytest
 import fpemu
 from fpemu import InputError
 from fpemu.gpu.gemm import choice
+from fpemu.gpu.runtime import native, tensors
 from fpemu.mma import KOrder
 
 if find_spec("torch") is None:
@@ -727,3 +728,26 @@ def test_repeated_calls_on_parameters_are_recorded_and_captured():
     D.zero_()
     graph.replay()
     assert_same(D, want)
+
+
+@pytest.mark.skipif(not ON_A_GPU or native.exchange(torch.Tensor) is None, reason="needs a GPU and torch 2.10")
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["gemm", "hgemm", "multiply"])
+def test_products_and_gradients_of_several_shapes_repeat_recorded_kernels(monkeypatch, name):
+    kind, lead = (torch.float16, (2,)) if name == "hgemm" else (torch.float32, ())
+    options = {"scheme": "staged"} if name == "gemm" else {}
+    function = getattr(fpemu.torch, name)
+    sizes = ((32, 72, 16), (16, 8, 40), (300, 24, 4))
+    cases = [tuple(draw(*lead, *shape, dtype=kind, grad=True) for shape in ((M, K), (K, N))) for M, K, N in sizes]
+
+    def run(A, B):
+        D = function(A, B, **options)
+        return D, *grads(D, A, B)[0]
+
+    want, *_ = ([run(A, B) for A, B in cases] for _ in range(4))
+    with monkeypatch.context() as patch:
+        patch.setattr(tensors, "facts", lambda *_: pytest.fail("not repeated by the compiled call"))
+        got = [run(A, B) for A, B in cases]
+    for results, expected in zip(got, want, strict=True):
+        for result, first in zip(results, expected, strict=True):
+            assert_same(result, first)
