@@ -273,10 +273,10 @@ class Batched(ProductSuite):
             ]
             result = multiply(*matrices_of, configuration=configuration, **arguments).get()
             return Computed(codes(np.asarray(result)), counts=counts | {"pointers": 1})
-        operator = fpemu.torch.hgemm if group.layout is None else fpemu.torch.hcgemm
+        name = "hgemm" if group.layout is None else "hcgemm"
         functions = Functions(
             lambda A, B, C, **out: multiply(A, B, C, configuration=configuration, **arguments, **out),
-            operator=lambda A, B, C: operator(A, B, C, **arguments),
+            operator=lambda A, B, C: getattr(fpemu.torch, name)(A, B, C, **arguments),
         )
         shape: tuple[int, ...] = (options["batch"], *case.sizes[:2])
         shape = {"planar": (2, *shape), "interleaved": (*shape, 2)}.get(str(group.layout), shape)

@@ -1,0 +1,159 @@
+"""The memory of the arrays of a path: addresses, gaps and strides, and faults that only some of them show."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu.gpu.batched import call
+from fpemu.gpu.batched import products as batched_products
+from fpemu.gpu.gemm.recorded import products
+from fpemu.gpu.runtime import device, tensors
+from fpemu.gpu.runtime.recording import placeholder
+from fpemu.gpu.tallskinny import launch as tallskinny_launch
+from fpemu.gpu.tallskinny import problem
+from fpemu.verify import paths
+from fpemu.verify.batched import Batched
+from fpemu.verify.cases import Draw
+from fpemu.verify.kernels import Kernels
+from fpemu.verify.tallskinny import TallSkinny
+from tests import simulated_driver
+from tests.gpu.test_calls import gpu, processor, simulated
+from tests.verify.test_paths import simulated as on_processor
+
+__all__ = ["gpu", "on_processor", "processor"]
+RECORDED = ("eager", "plan", "prepared", "graph", "graph-plan", "graph-prepared")
+
+
+def twice(**operands):
+    """Placeholders whose offset is the alignment: the launch reads at the address plus the address modulo 16."""
+    return {
+        name: None if X is None else replace(X, pointer=placeholder(name, X.pointer % 16), owner=None)
+        for name, X in operands.items()
+    }
+
+
+# --- faults that aligned addresses hide
+@pytest.mark.parametrize("path", RECORDED)
+def test_a_recording_that_adds_the_alignment_to_the_address_is_found(on_processor, monkeypatch, path):
+    def outcomes():
+        suite = Kernels(0, 20, ["ootomo"], published=True, emulated_on="cpu", paths=[path])
+        products.clear()
+        small = [n for n in suite.numbers("ootomo") if suite.case("ootomo", n).products < 2**14]
+        return [suite.compare("ootomo", number) for number in small]
+
+    assert all(outcome.ok for outcome in outcomes())
+    monkeypatch.setattr(tensors, "place", twice)
+    assert sum(not outcome.ok for outcome in outcomes()) >= 2
+    monkeypatch.setattr(Draw, "below", lambda draw, n: 0)  # aligned addresses
+    assert all(outcome.ok for outcome in outcomes())
+
+
+@pytest.fixture
+def kernels(gpu, monkeypatch):
+    """The simulated driver, whose batched and tall and skinny kernels are the emulator on the launch's parameters."""
+    prepare, plan, issue = call.prepare, tallskinny_launch.Plan.prepare, device.Launch.issue
+
+    def batched(A, B, C, D, arithmetic, scaling, choose, **more):
+        product = prepare(A, B, C, D, arithmetic, scaling, choose, **more)
+        product.launch.run = lambda launch: multiply_batched(launch.arguments[0][0], product.task)
+        return product
+
+    def tallskinny(plan_, given):
+        launch = plan(plan_, given)
+        launch.run = lambda launch: multiply(launch.arguments[0].reshape(-1), given.fmt)
+        return launch
+
+    def run(launch, stream=0):
+        issue(launch, stream)
+        getattr(launch, "run", copy)(launch)
+
+    def tensor(X):
+        memory = (ctypes.c_uint8 * (X.count * X.dtype.itemsize)).from_address(X.buffer.pointer)
+        strides = [s * X.dtype.itemsize for s in X.steps]
+        flat = np.frombuffer(memory, X.dtype)[X.first :]
+        return simulated_driver.Tensor(np.lib.stride_tricks.as_strided(flat, X.shape, strides), "cuda")
+
+    monkeypatch.setattr(call, "prepare", batched)
+    monkeypatch.setattr(tallskinny_launch.Plan, "prepare", tallskinny)
+    monkeypatch.setattr(device.Launch, "issue", run)
+    monkeypatch.setattr(paths, "missing", lambda path: None)
+    monkeypatch.setattr(paths, "capture", lambda call: call)
+    monkeypatch.setattr(paths, "_tensor", tensor)
+    monkeypatch.setattr(paths, "_streams", lambda side: [contextlib.nullcontext] * 2)
+    return gpu
+
+
+def view(pointer, shape, strides, dtype):
+    last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + np.dtype(dtype).itemsize
+    flat = np.frombuffer((ctypes.c_uint8 * last).from_address(int(pointer)), dtype)
+    return np.lib.stride_tricks.as_strided(flat, shape, strides)
+
+
+def copy(launch):
+    """Copy one matrix as kernels/strided_copy.cu does."""
+    assert launch.name.startswith("copy")
+    source, target, *_, count, rows, columns, s0, s1, t0, t1 = (int(x.view(np.int64)[0]) for x in launch.arguments)
+    size = int(launch.name[4:])
+    assert count == 1
+    x, y = (
+        view(p, (rows, columns), (size * s, size * t), f"u{size}") for p, s, t in ((source, s0, s1), (target, t0, t1))
+    )
+    y[...] = x
+
+
+def multiply_batched(problem, task):
+    """Compute what the kernel of a task computes from its struct Problem."""
+    M, N, K, batch = (int(problem[name]) for name in ("M", "N", "K", "batch"))
+
+    def stack(name, rows, columns, along_columns, entry=2):
+        s = problem[name]
+        strides = (int(s["line"]), entry) if along_columns else (entry, int(s["line"]))
+        return view(s["first"], (batch, rows, columns), (int(s["step"]), *strides), np.float16)
+
+    A, B = stack("a", M, K, task.a_along_k), stack("b", K, N, not task.b_along_k)
+    C = stack("c", M, N, True, int(problem["c_entry"])) if problem["added"] else None
+    scalars = {name: float(problem[name][0]) for name in ("alpha", "beta")}
+    more = {"accumulate": task.accumulate, "hardware": "hopper", "instruction": "mma"}
+    with np.errstate(all="ignore"):
+        stack("d", M, N, True)[...] = fpemu.batched.hgemm(A, B, C, **scalars, **more)
+
+
+def multiply(words, fmt):
+    """Compute what a tall and skinny kernel computes from its struct Operands."""
+    A, a0, a1, B, b0, b1, C, c0, c1, m, k, n = words.view(np.int64).tolist()
+    dtype, size = (np.float32, 4) if fmt == "fp32" else (np.float64, 8)
+    x, y, z = (
+        view(p, shape, (size * s, size * t), dtype)
+        for p, shape, s, t in ((A, (m, k), a0, a1), (B, (k, n), b0, b1), (C, (m, n), c0, c1))
+    )
+    with np.errstate(all="ignore"):
+        z[...] = fpemu.simt.gemm(x, y, fmt=fmt)
+
+
+@simulated
+@pytest.mark.parametrize("path", ["eager", "graph"])
+@pytest.mark.parametrize("name", ["batched", "tallskinny"])
+def test_batched_and_tall_recordings_that_add_the_alignment_to_the_address_are_found(kernels, monkeypatch, name, path):
+    monkeypatch.setattr(batched_products, "arguments_of", lambda: {"hardware": "hopper", "instruction": "mma"})
+    suite, group = (
+        (Batched(0, paths=[path]), "hgemm fp32")
+        if name == "batched"
+        else (TallSkinny(0, paths=[path]), "multiply in fp32")
+    )
+
+    def outcomes():
+        return [suite.compare(group, number) for number in (2, 3, 5, 6)]
+
+    good = outcomes()
+    assert all(outcome.ok for outcome in good), [outcome.first for outcome in good]
+    cache = batched_products._recorded if name == "batched" else problem._recorded
+    assert cache
+    cache.clear()
+    monkeypatch.setattr(tensors, "place", twice)
+    assert not all(outcome.ok for outcome in outcomes())
