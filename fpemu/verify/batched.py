@@ -23,10 +23,9 @@ from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched import products
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Small, Warp
 from fpemu.gpu.batched.task import Task
-from fpemu.gpu.runtime import matrices
 from fpemu.verify import paths
-from fpemu.verify.cases import Case, Computed, Result, codes
-from fpemu.verify.paths import Functions
+from fpemu.verify.cases import Case, Computed, Draw, Result, codes
+from fpemu.verify.paths import DeviceArray, Functions, Placement
 from fpemu.verify.records import Outcome, Record
 from fpemu.verify.suite import ProductSuite
 
@@ -266,18 +265,15 @@ class Batched(ProductSuite):
             operands, arguments = (A, B, C), arguments | dict.fromkeys(names, "N")
         multiply = products.hgemm if group.layout is None else products.hcgemm
         counts = {"default" if configuration is None else configuration.kind: 1}
-        if path == "host" and options["pointers"]:
-            matrices_of = [
-                None if X is None else [matrices.Array(matrices.upload(np.ascontiguousarray(x))) for x in X]
-                for X in operands
-            ]
-            result = multiply(*matrices_of, configuration=configuration, **arguments).get()
-            return Computed(codes(np.asarray(result)), counts=counts | {"pointers": 1})
         name = "hgemm" if group.layout is None else "hcgemm"
         functions = Functions(
             lambda A, B, C, **out: multiply(A, B, C, configuration=configuration, **arguments, **out),
             operator=lambda A, B, C: getattr(fpemu.torch, name)(A, B, C, **arguments),
         )
+        if path == "host" and options["pointers"]:
+            computed = _by_pointers(functions.multiply, case, operands)
+            computed.counts = counts | {"pointers": 1}
+            return computed
         shape: tuple[int, ...] = (options["batch"], *case.sizes[:2])
         shape = {"planar": (2, *shape), "interleaved": (*shape, 2)}.get(str(group.layout), shape)
         row = 2 if group.layout == "interleaved" else 1
@@ -299,6 +295,24 @@ class Batched(ProductSuite):
         if group.layout is None:
             return codes(batched.hgemm(*operands, **arguments))
         return codes(batched.hcgemm(*operands, layout=group.layout, **arguments))
+
+
+def _by_pointers(multiply: Any, case: Case, operands: Operands) -> Computed:
+    """Multiply lists of matrices, each at its own address; D is a list too in half of the cases."""
+    draw = Draw(case.key, "pointers", case.number)
+
+    def listed(X: Any) -> list[DeviceArray]:
+        most = draw.pick((1, 8))  # 1: aligned
+        return [DeviceArray(np.ascontiguousarray(x), tensor=False, place=Placement(draw.below(most))) for x in X]
+
+    lists = [None if X is None else listed(X) for X in operands]
+    given = [None if X is None else [x.array for x in X] for X in lists]
+    if draw.below(2):
+        return Computed(codes(np.asarray(multiply(*given).get())))
+    D = listed(np.zeros((case.options["batch"], *case.sizes[:2]), np.float16))
+    multiply(*given, out=[x.array for x in D])
+    outside = sum(x.changed(outside=True) for x in D)
+    return Computed(np.stack([x.read()[0] for x in D]), outside=outside)
 
 
 def _runs(path: str, case: Case) -> bool:

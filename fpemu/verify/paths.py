@@ -193,10 +193,13 @@ class DeviceArray:
         places = self._view(np.arange(self.count))
         return flat[places], np.delete(flat, places)
 
-    def changed(self) -> int:
-        """Return the number of elements of the buffer that are no longer those that were written first."""
+    def changed(self, *, outside: bool = False) -> int:
+        """Return the number of elements of the buffer, or of those outside the array, that a call changed."""
         kind = f"u{self.dtype.itemsize}"
-        return int(np.count_nonzero(self.buffer.array(self.count, kind) != self.content.view(kind)))
+        changes = self.buffer.array(self.count, kind) != self.content.view(kind)
+        if outside:
+            self._view(changes)[...] = False
+        return int(np.count_nonzero(changes))
 
 
 def _interface(X: DeviceArray, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:

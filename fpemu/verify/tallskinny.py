@@ -138,6 +138,10 @@ class Memory:
             pitch, first = inner + 1 + inner % 2, 1
         return cls(first + outer * pitch, first, (1, pitch) if layout.startswith("columns") else (pitch, 1))
 
+    def moved(self, offset: int) -> Memory:
+        """Return the same matrix so many elements later, with as much memory after it."""
+        return Memory(self.length + 2 * offset, self.first + offset, self.steps)
+
     def view(self, flat: NDArray[Any], shape: tuple[int, int]) -> NDArray[Any]:
         """Return the matrix in a flat array."""
         size = flat.itemsize
@@ -150,19 +154,22 @@ class Memory:
         return flat
 
 
-def memories(case: Case) -> tuple[Memory, Memory, Memory]:
-    """Return the memory of A, B and C."""
+def memories(case: Case, *, moved: bool = False) -> tuple[Memory, Memory, Memory]:
+    """Return the memory of A, B and C, of half of the cases at any multiple of the item size if `moved`."""
     m, n, k = case.sizes
     vector = 4 if case.subject == "fp32" else 2
     shapes = ((m, k), (k, n), (m, n))
     a, b, c = (Memory.of(layout, shape, vector) for layout, shape in zip(case.layouts, shapes, strict=True))
-    return a, b, c
+    draw = Draw(case.key, "memory")
+    if not moved or draw.below(2):
+        return a, b, c
+    return a.moved(draw.below(vector)), b.moved(draw.below(vector)), c.moved(draw.below(vector))
 
 
-def problem(case: Case, addresses: Sequence[int], owners: object = None) -> Problem:
-    """Return the product of matrices whose memory begins at some addresses."""
+def problem(case: Case, addresses: Sequence[int], owners: object = None, *, moved: bool = False) -> Problem:
+    """Return the product of matrices whose memory begins at some addresses; moved: as in `memories`."""
     (m, n, k), size = case.sizes, 4 if case.subject == "fp32" else 8
-    a, b, c = memories(case)
+    a, b, c = memories(case, moved=moved)
     at = [address + memory.first * size for address, memory in zip(addresses, (a, b, c), strict=True)]
     return Problem(case.subject, m, k, n, a.steps, b.steps, c.steps, (at[0], at[1], at[2]), owners)
 
@@ -184,11 +191,11 @@ def plan(kernel: str, case: Case, problem: Problem) -> Plan:
 def run(kernel: str, case: Case) -> Computed:
     """Multiply by one of `KERNELS`, in memory that is poisoned before."""
     A, B = operands(case)
-    memory, shape = memories(case), (A.shape[0], B.shape[1])
+    memory, shape = memories(case, moved=True), (A.shape[0], B.shape[1])
     c = memory[2]
     buffers = [device.Buffer.of(m.arrange(X)) for m, X in zip(memory, (A, B), strict=False)]
     buffers.append(device.Buffer(c.length * A.itemsize))
-    product = problem(case, [buffer.pointer for buffer in buffers], buffers)
+    product = problem(case, [buffer.pointer for buffer in buffers], buffers, moved=True)
     buffers[2].fill(device.POISON)
     plan(kernel, case, product).run(product)
     flat = buffers[2].array(c.length, f"u{A.itemsize}")
@@ -204,18 +211,18 @@ def kernels() -> list[str]:
     return [name for name in KERNELS if device.capability() == (9, 0) or "hopper" not in name]
 
 
-def sources(seed: int, numbers: Sequence[int], names: Sequence[str], fmt: str) -> list[str]:
-    """Return the kernels of some products, to be compiled in advance."""
+def sources(seed: int, numbers: Sequence[int], names: Sequence[str], fmt: str, *, moved: bool = False) -> list[str]:
+    """Return the kernels of some products; moved: as in `memories`."""
     texts: dict[str, None] = {}
     for number in numbers:
         drawn = case(fmt, number, seed)
-        where = problem(drawn, (2**20,) * 3)
+        where = problem(drawn, (2**20,) * 3, moved=moved)
         texts |= dict.fromkeys(plan(name, drawn, where).source for name in names)
     return list(texts)
 
 
 def kernel_texts(seed: int) -> str:
-    """Return a digest of the sources of the kernels of some products on this GPU, comments left out."""
+    """Return a digest of the sources of the kernels of some aligned products on this GPU, comments left out."""
     texts = [
         path.read_text() for pattern in ("tallskinny*.cuh", "ism2*.cuh") for path in compiler.KERNELS.glob(pattern)
     ]
@@ -274,7 +281,7 @@ class TallSkinny(ProductSuite):
         texts: dict[str, None] = {}
         for fmt in FORMATS:
             names = [name for name in KERNELS if f"{name} in {fmt}" in groups]
-            texts |= dict.fromkeys(sources(self.seed, self.numbers(""), names, fmt))
+            texts |= dict.fromkeys(sources(self.seed, self.numbers(""), names, fmt, moved=True))
             if f"huge in {fmt}" in groups:
                 texts |= dict.fromkeys(huge_sources(fmt))
         return list(texts)

@@ -112,16 +112,20 @@ def multiply_batched(problem, task):
     M, N, K, batch = (int(problem[name]) for name in ("M", "N", "K", "batch"))
 
     def stack(name, rows, columns, along_columns, entry=2):
-        s = problem[name]
-        strides = (int(s["line"]), entry) if along_columns else (entry, int(s["line"]))
-        return view(s["first"], (batch, rows, columns), (int(s["step"]), *strides), np.float16)
+        s, strides = problem[name], (entry, int(problem[name]["line"]))
+        first = s["first"] + np.arange(batch) * s["step"]
+        if s["table"]:
+            first = view(s["table"], (batch,), (8,), np.uint64)
+        return [view(p, (rows, columns), strides[::-1] if along_columns else strides, np.float16) for p in first]
 
     A, B = stack("a", M, K, task.a_along_k), stack("b", K, N, not task.b_along_k)
     C = stack("c", M, N, True, int(problem["c_entry"])) if problem["added"] else None
     scalars = {name: float(problem[name][0]) for name in ("alpha", "beta")}
     more = {"accumulate": task.accumulate, "hardware": "hopper", "instruction": "mma"}
     with np.errstate(all="ignore"):
-        stack("d", M, N, True)[...] = fpemu.batched.hgemm(A, B, C, **scalars, **more)
+        result = fpemu.batched.hgemm(np.array(A), np.array(B), None if C is None else np.array(C), **scalars, **more)
+    for D, x in zip(stack("d", M, N, True), result, strict=True):
+        D[...] = x
 
 
 def multiply(words, fmt):
@@ -157,3 +161,15 @@ def test_batched_and_tall_recordings_that_add_the_alignment_to_the_address_are_f
     cache.clear()
     monkeypatch.setattr(tensors, "place", twice)
     assert not all(outcome.ok for outcome in outcomes())
+
+
+@simulated
+def test_lists_of_matrices_lie_at_any_address(kernels, monkeypatch):
+    monkeypatch.setattr(batched_products, "arguments_of", lambda: {"hardware": "hopper", "instruction": "mma"})
+    suite, widths = Batched(0, paths=["host"]), set()
+    numbers = [n for n in range(120) if suite.case("hgemm fp32", n).options["pointers"]][:8]
+    stack = call.stacks.stack
+    monkeypatch.setattr(call.stacks, "stack", lambda *given: widths.add((made := stack(*given))[1]) or made)
+    outcomes = [suite.compare("hgemm fp32", number) for number in numbers]
+    assert all(outcome.ok and outcome.counts["pointers"] for outcome in outcomes), [o.first for o in outcomes]
+    assert {2, 16} <= widths
