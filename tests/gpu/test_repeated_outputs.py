@@ -180,6 +180,30 @@ def test_a_plan_and_its_prepared_operands_repeat_with_new_outputs(compiled):
             plan(*(draw(30, 30) if Z is A or Z is B else Z for Z in (X, Y)))
 
 
+class OutOfMemoryError(RuntimeError):
+    """PyTorch's error."""
+
+
+def no_memory(*_, **__):
+    raise OutOfMemoryError("CUDA out of memory")
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("hgemm", "the batch, M or N"), ("multiply", "the sizes of A or B")])
+def test_batched_and_tall_products_state_the_sizes_to_lower(compiled, monkeypatch, name, sizes):
+    call, draws = FAMILIES[name]
+    operands, other = draws()[:2]
+    for _ in range(3):
+        call(*operands)
+    with monkeypatch.context() as patch:
+        patch.setattr(simulated_driver.Tensor, "new_empty", no_memory)
+        patch.setattr(sys.modules["torch"], "empty", no_memory)
+        for given in (operands, other):  # repeated, and for the first time
+            with pytest.raises(fpemu.GpuError, match=rf"^out of memory: 0\.00 GB are needed .* free: lower {sizes}$"):
+                call(*given)
+    assert call(*operands).shape == call(*operands).shape
+    assert call(*other).dtype == other[0].dtype
+
+
 def test_calls_and_plans_state_the_same_error_where_memory_does_not_suffice(compiled, gpu, monkeypatch):
     A, B, D = draw(64, 48), draw(48, 40), draw(64, 40)
     plan = fpemu.gpu.plan("staged", A, B)
@@ -198,12 +222,6 @@ def test_calls_and_plans_state_the_same_error_where_memory_does_not_suffice(comp
     allocate, new = gpu.cuMemAlloc, simulated_driver.Tensor.new_empty
     full = SimpleNamespace(name="CUDA_ERROR_OUT_OF_MEMORY")
     compiled.stream = 5  # whose workspace is not allocated yet
-
-    class OutOfMemoryError(RuntimeError):
-        """PyTorch's error."""
-
-    def no_memory(*_, **__):
-        raise OutOfMemoryError("CUDA out of memory")
 
     with monkeypatch.context() as patch:
         patch.setattr(gpu, "cuMemAlloc", lambda nbytes: (full, 0))

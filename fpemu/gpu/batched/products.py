@@ -17,6 +17,7 @@ from fpemu.gpu.batched.call import Product, Scaling
 from fpemu.gpu.batched.configuration import Configuration, parse
 from fpemu.gpu.batched.stacks import Operand, Pointers
 from fpemu.gpu.batched.task import Task
+from fpemu.gpu.gemm import memory
 from fpemu.gpu.runtime import callers, device, matrices, recording, tensors
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.recording import NotRecordableError
@@ -81,7 +82,7 @@ def hgemm(
     InputError
         As `fpemu.batched.hgemm`; a configuration that is not valid; arrays in different memories.
     GpuError
-        No GPU, or a run that failed.
+        No GPU, one with too little memory, or a run that failed.
 
     Notes
     -----
@@ -319,12 +320,19 @@ def _key(layout: Any, alpha: Any, beta: Any, *request: Any) -> Any:
 def _run(A: Any, B: Any, C: Any, out: Any, request: _Request, key: Any = None) -> Any:
     """The product of a checked request; key: by which its kernels are kept, for torch tensors on the GPU."""
     need_gpu()
-    layout = request.layout
-    arguments_given = {"A": A, "B": B, "C": C if request.has_c else None, "out": out}
-    arrays = [array for X in arguments_given.values() for array in stacks.arrays(X)]
-    ordered = callers.ordered(callers.streams(arrays)) if key is None else device.unrestricted()
-    with lock, device.entered(callers.place(arrays)), ordered:
-        stacked = {name: stacks.take(X, name) for name, X in arguments_given.items() if X is not None}
+    given = {"A": A, "B": B, "C": C if request.has_c else None, "out": out}
+    arrays = [array for X in given.values() for array in stacks.arrays(X)]
+    with lock, device.entered(callers.place(arrays)):
+        return memory.computed(
+            lambda: _result(given, arrays, request, key), lambda problem: memory.no_room(problem, "the batch, M or N")
+        )
+
+
+def _result(given: dict[str, Any], arrays: list[Any], request: _Request, key: Any) -> Any:
+    """The product of the given arguments, of which `arrays` may be on the GPU."""
+    layout, A, out = request.layout, given["A"], given["out"]
+    with callers.ordered(callers.streams(arrays)) if key is None else device.unrestricted():
+        stacked = {name: stacks.take(X, name) for name, X in given.items() if X is not None}
         on_gpu = {name: isinstance(X, Matrix | Pointers) for name, X in stacked.items()}
         if len(set(on_gpu.values())) > 1:
             cpu, gpu = (" and ".join(name for name, on in on_gpu.items() if on == side) for side in (False, True))

@@ -17,7 +17,7 @@ from fpemu.gpu.runtime.sequence import lock
 from fpemu.schemes.base import Call, Scheme
 from fpemu.schemes.errorfree.base import ErrorFree
 
-__all__ = ["computed", "no_copy", "on_gpu", "release", "returned", "too_little"]
+__all__ = ["computed", "no_copy", "no_room", "on_gpu", "release", "returned", "too_little"]
 
 
 def release() -> None:
@@ -68,6 +68,13 @@ def no_copy(problem: BaseException) -> GpuError:
         f"out of memory: {callers.free_bytes() / 1e9:.2f} GB are free, too little for a copy of an operand: "
         "give arrays of the scheme's own dtype, without negative strides"
     )
+
+
+def no_room(problem: BaseException, sizes: str) -> GpuError:
+    """Return an error with the bytes needed in one piece, the bytes free, and the sizes to lower."""
+    nbytes = problem.nbytes if isinstance(problem, OutOfMemoryError) else 0
+    needed = f"{nbytes / 1e9:.2f} GB are needed in one piece, and " if nbytes else ""
+    return GpuError(f"out of memory: {needed}{callers.free_bytes() / 1e9:.2f} GB are free: lower {sizes}")
 
 
 def too_little(problem: BaseException, call: Call) -> GpuError:

@@ -246,16 +246,28 @@ def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def like(X: Any, shape: tuple[int, ...], dtype: Any) -> tuple[Matrix, Any]:
     """Return memory for a result and its array, of the library of X: torch, CuPy, or `Array` for any other."""
-    name = np.dtype(dtype).name
+    name, nbytes = np.dtype(dtype).name, prod(shape) * np.dtype(dtype).itemsize
     if is_torch(X):
         torch = sys.modules["torch"]
-        result = torch.empty(shape, dtype=getattr(torch, name), device=X.device)
+        with allocated(nbytes):
+            result = torch.empty(shape, dtype=getattr(torch, name), device=X.device)
     elif callers.is_cupy(X):
-        with X.device:
+        with X.device, allocated(nbytes):
             result = sys.modules["cupy"].empty(shape, name)
     else:
         result = Array(empty(shape, dtype))
     return take(result, "D", write=True), result
+
+
+@contextmanager
+def allocated(nbytes: int) -> Iterator[None]:
+    """Raise OutOfMemoryError where another library has too little memory for an array of so many bytes."""
+    try:
+        yield
+    except Exception as problem:
+        if "OutOfMemory" not in type(problem).__name__:
+            raise
+        raise device.OutOfMemoryError(compiler.first_line(problem), nbytes) from None
 
 
 def as_torch(x: NDArray[Any]) -> Any:

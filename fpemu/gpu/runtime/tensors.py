@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from fpemu.gpu.runtime import device
-from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.matrices import Matrix, allocated
 from fpemu.gpu.runtime.recording import placeholder
 from fpemu.gpu.runtime.repeats import Families, classes
 from fpemu.gpu.runtime.selection import current
@@ -100,12 +100,8 @@ def room(sequence: Sequence, handle: int, held_by: Arenas = arenas) -> tuple[int
 
 def new(X: Any, shape: tuple[int, ...]) -> Any:
     """Return a new tensor with the dtype and the device of X; OutOfMemoryError where memory does not suffice."""
-    try:
+    with allocated(prod(shape) * X.dtype.itemsize):
         return X.new_empty(shape)
-    except RuntimeError as problem:
-        if "OutOfMemory" not in type(problem).__name__:
-            raise
-        raise device.OutOfMemoryError(str(problem), prod(shape) * X.dtype.itemsize) from None
 
 
 def near(pointers: list[int], extents: Iterable[int]) -> bool:
@@ -189,7 +185,10 @@ class Cache(dict[Any, Any]):
         product = self.find(key, out, read[1])
         if product is None:
             return None, key
-        D = product.run(A, out, read[1])
+        try:
+            D = product.run(A, out, read[1])
+        except device.OutOfMemoryError:  # the call is validated again, and releases memory
+            return None, key
         with lock:
             self.families.family(request).add(product.sequence, arenas, (A, B, C, D), product.extents)
         return D, key

@@ -66,7 +66,7 @@ def tsm2(
     InputError
         Arrays that do not fit; an unknown version; parameters that it does not have or that cannot run on this GPU.
     GpuError
-        No GPU, or one without the instructions of the version.
+        No GPU, or one with too little memory or without the instructions of the version.
     """
     options = {"version": version, "t1": t1, "t2": t2, "t3": t3}
     request = ("tsm2", version, t1, t2, t3)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fpemu.arguments import is_size
 from fpemu.errors import GpuError, InputError, shown
+from fpemu.gpu.gemm import memory
 from fpemu.gpu.runtime import callers, device, matrices, recording, tensors
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.recording import NotRecordableError
@@ -111,8 +112,16 @@ def solve(A: Any, B: Any, out: Any, run: Callable[[Problem], None], request: tup
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     arrays = {"A": A, "B": B} | ({} if out is None else {"out": out})
-    ordered = callers.ordered(callers.streams(arrays.values())) if key is None else device.unrestricted()
-    with lock, device.entered(callers.place(arrays.values())), ordered:
+    with lock, device.entered(callers.place(arrays.values())):
+        return memory.computed(
+            lambda: _result(arrays, run, key), lambda problem: memory.no_room(problem, "the sizes of A or B")
+        )
+
+
+def _result(arrays: dict[str, Any], run: Callable[[Problem], None], key: Any) -> Any:
+    """The product of the given arrays."""
+    A, out = arrays["A"], arrays.get("out")
+    with callers.ordered(callers.streams(arrays.values())) if key is None else device.unrestricted():
         operands = {name: matrices.take(X, name, write=name == "out") for name, X in arrays.items()}
         on_gpu = matrices.same_place(operands)
         dtype, (m, _, n) = checked(operands["A"], operands["B"])
