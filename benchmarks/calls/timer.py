@@ -17,7 +17,7 @@ HOST, WHOLE = 15, 7
 """Repetitions of a host time, and of a time until the GPU has finished."""
 CALLS, LONGEST = 50, 0.03
 """Calls of a repetition, and the seconds from which on a repetition has fewer of them, but at least three."""
-TURN, RUN = 0.03, 0.8
+TURN, RUN = 0.2, 1.6
 """Seconds of a repetition of sustained calls, at least one call; seconds of all repetitions of a call."""
 
 
