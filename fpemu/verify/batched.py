@@ -316,11 +316,8 @@ def _by_pointers(multiply: Any, case: Case, operands: Operands) -> Computed:
 
 
 def _runs(path: str, case: Case) -> bool:
-    """Whether a path computes a product: a graph with real scalars, a gradient of real matrices without C."""
-    arguments = case.options["arguments"]
-    if path == "graph":
-        return not isinstance(arguments.get("alpha", 1.0), complex)
-    return path != "gradient" or (case.subject.layout is None and "beta" not in arguments)
+    """Whether a path computes a product: a gradient those of real matrices without C."""
+    return path != "gradient" or (case.subject.layout is None and "beta" not in case.options["arguments"])
 
 
 def _group(name: str) -> Group:

@@ -20,6 +20,7 @@ import pytest
 
 import fpemu
 from fpemu import InputError
+from fpemu.gpu.batched import call as batched_call
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device, faults, graphs, matrices, native, recording, repeats, sequence, tensors
 from fpemu.gpu.runtime.recording import placeholder
@@ -251,6 +252,36 @@ def test_every_stream_has_a_workspace_and_a_capture_has_one_of_the_graph(gpu, mo
     assert len(gpu.allocated) == allocated
     with pytest.raises(InputError, match="which a CUDA graph cannot capture"):
         fpemu.gpu.gemm(A, B, scheme="staged", on_range="raise", out=D)
+
+
+@simulated
+def test_batched_products_with_complex_or_zero_scalars_are_recorded_and_captured(gpu, monkeypatch):
+    torch, hcgemm = sys.modules["torch"], fpemu.gpu.batched.hcgemm
+    A, B, C, D = (draw(3, 8, 8, 2, dtype="float16") for _ in "ABCD")
+    scalars = [(2 - 0.5j, 0.5j), (2 + 0.5j, 0.5j), (complex(2, 0.0), 0.0), (complex(2, -0.0), 0.0), (0.0, 1), (-0.0, 1)]
+    words, issue = [], device.Launch.issue
+
+    def listed(launch, stream=0):
+        problem = next(x for x in launch.arguments if x.dtype == batched_call.PROBLEM)
+        words.append((stream, problem["alpha"].tobytes(), problem["beta"].tobytes()))
+        issue(launch, stream)
+
+    monkeypatch.setattr(device.Launch, "issue", listed)
+    for alpha, beta in scalars:
+        hcgemm(A, B, C, alpha=alpha, beta=beta, out=D)
+    recorded_words = words.copy()
+    assert len({*recorded_words}) == len(scalars)
+    words.clear()
+    torch._C._cuda_getCurrentRawStream = lambda index: 7
+    with monkeypatch.context() as patch:
+        patch.setattr(matrices, "take", lambda *_, **__: pytest.fail("validated again"))
+        gpu.cuStreamIsCapturing = lambda stream: (simulated_driver.SUCCESS, 1)
+        for alpha, beta in scalars:
+            hcgemm(A, B, C, alpha=alpha, beta=beta, out=D)
+    assert words == [(7, *parts) for _, *parts in recorded_words]
+    torch._C._cuda_getCurrentRawStream = lambda index: 0
+    for alpha in (complex("nan"), float("nan"), np.float32(2)):
+        assert hcgemm(A, B, C, alpha=alpha, beta=0.5j).shape == D.shape
 
 
 @simulated

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from math import copysign
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from fpemu.gpu.runtime.tensors import Recorded
 
 HALF = stacks.HALF
 _REGION = {"A": "A", "B": "B", "C": "C", "out": "D"}
+_NUMBERS = (float, int, complex)
 _recorded = tensors.Cache()
 
 
@@ -88,7 +90,7 @@ def hgemm(
     -----
     A call on torch tensors whose kernels are recorded, because an earlier one had the same options, shapes, strides and
     alignment, validates nothing again: it queues the kernels on torch's current stream. Calls of several threads are
-    queued one after another. A CUDA graph can capture the call.
+    queued one after another. A CUDA graph can capture the call if alpha and beta are numbers of Python and not NaN.
     """
     request = _key(None, alpha, beta, transa, transb, accumulate, kernel, configuration)
     D, key = _recorded.repeat(request, A, B, C, out)
@@ -311,10 +313,14 @@ def need_gpu() -> None:
 
 
 def _key(layout: Any, alpha: Any, beta: Any, *request: Any) -> Any:
-    """What the kernels of a product depend on; None for scalars that are not plain nonzero numbers."""
-    if alpha.__class__ not in (float, int) or beta.__class__ not in (float, int):
+    """What the kernels of a product depend on; None for scalars that are NaN, or not numbers of Python."""
+    if alpha.__class__ not in _NUMBERS or beta.__class__ not in _NUMBERS or alpha != alpha or beta != beta:
         return None
-    return None if not alpha or alpha != alpha or beta != beta else (layout, alpha, beta, *request)
+    if alpha and alpha.__class__ is not complex and beta.__class__ is not complex:
+        return layout, alpha, beta, *request
+    parts = [part for x in (alpha, beta) for part in (x.real, x.imag)]
+    signs = [copysign(1.0, part) if part.__class__ is float else part < 0 for part in parts]  # 0.0 == -0.0
+    return layout, alpha, beta, (alpha.__class__, beta.__class__, *signs), *request
 
 
 def _run(A: Any, B: Any, C: Any, out: Any, request: _Request, key: Any = None) -> Any:
