@@ -96,6 +96,19 @@ def test_an_out_that_cannot_be_written_in_place_is_refused(here):
 
 
 @needs_compiler
+@pytest.mark.parametrize("shape", [(1, 5, 4, 2), (3, 1, 4, 2), (3, 5, 1, 2), (1, 1, 1, 2)])
+def test_strides_of_axes_of_length_1_are_arbitrary(here, shape):
+    rng = np.random.default_rng(5)
+    batch, M, N, _ = shape
+    A, B = hostile(rng, batch, M, 6, 2), hostile(rng, batch, 6, N, 2)
+    want = batched.hcgemm(A, B, hardware="hopper", instruction="mma")
+    odd = [7 * 2 if n == 1 else step for n, step in zip(shape, np.zeros(shape, np.float16).strides, strict=True)]
+    D = np.lib.stride_tricks.as_strided(np.zeros(1000, np.float16), shape, odd)
+    products.hcgemm(Foreign(A), Foreign(B), out=Foreign(D), configuration=TINY)
+    assert (D.view(np.uint16) == want.view(np.uint16)).all()
+
+
+@needs_compiler
 def test_operands_that_are_no_matrices_of_the_gpus_are_refused(here):
     A, places = np.ones((2, 4, 4), np.float16), np.zeros(2, np.uint64)
     for X, said in (

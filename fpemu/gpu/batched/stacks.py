@@ -204,7 +204,8 @@ def _operand(X: Matrix, layout: str | None) -> Operand:
 
 def _paired(operand: Operand, X: Matrix) -> bool:
     """Whether the real and imaginary part of every element are in one aligned word."""
-    return X.strides[-1] == 1 and operand.first % 4 == 0 and all(s % 4 == 0 for s in operand.strides)
+    steps = [step for n, step in zip(operand.shape, operand.strides, strict=True) if n > 1]
+    return X.strides[-1] == 1 and operand.first % 4 == 0 and all(step % 4 == 0 for step in steps)
 
 
 def stack(X: Operand, lead: tuple[int, ...], along_columns: bool) -> tuple[np.ndarray[Any, Any], int, object]:
