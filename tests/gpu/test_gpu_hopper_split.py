@@ -54,6 +54,7 @@ static void meet(Meeting& m, int all) {
 }
 static void __syncthreads() { meet(now->block->all, 256); }
 static Meeting& warp() { return now->block->warps[threadIdx.x / 32]; }
+static void __syncwarp() { meet(warp(), 32); }
 template <class T, class F> static auto exchange(T x, F use) {
   Meeting& w = warp();
   memcpy(&w.words[threadIdx.x % 32], &x, 4);
@@ -167,6 +168,7 @@ def launch(tmp_path_factory):
         text = re.sub(r'#pragma once|#include ".*"|extern "C" ', "", text)
         text = text.replace("extern __shared__ float4 held[]", "float4* held = now->block->memory.data()")
         text = re.sub(r"__shared__ (.*) (\w+)\[(.+)\];", r"\1* \2 = array<\1>(__LINE__, \3);", text)
+        text = re.sub(r"__shared__ (\w+) (\w+);", r"\1& \2 = *array<\1>(__LINE__, 1);", text)
         source = head + GPU + text + LAUNCH.replace("KERNEL", kernel.kernel)
         file = folder / f"{kind}-{balanced}-{loads}.cpp"
         file.write_text(source)
@@ -263,9 +265,11 @@ def run(launch, kind, sides, scaling, grid, *, balanced=False, loads=0, **more):
     for i, side in enumerate(sides):
         both["of"][0, i] = side.operand(scaling, **more)[0]
     spans = max(s.chunks * 64 // s.kind.span for s in sides)
+    apart = scaling == "scale" or spans > (splits.LAG - 1) * grid
     if loads:
-        kind, grid = "rows", sum(len(s.x) * -(-s.rows // splits.ROWS) for s in sides)
-    apart = not loads and (scaling == "scale" or spans > (splits.LAG - 1) * grid)
+        segments = [-(-s.K // (128 * loads)) for s in sides]
+        kind, apart = "rows", max(segments) > 1
+        grid = sum(len(s.x) * -(-s.rows // splits.ROWS) * n for s, n in zip(sides, segments, strict=True))
     for phases in (splits.LOOK, splits.MAKE) if apart else (splits.LOOK | splits.MAKE,):
         both["phases"] = phases
         problem = launch(kind, balanced, loads)(ctypes.c_void_p(at(both)), ctypes.c_int(grid))
@@ -335,9 +339,12 @@ def test_balanced_words_are_those_of_each_operand(launch, shape, spare, kind, gr
         ((1, 64, 256), 0, "ties", 8),
         ((1, 1, 1), 3, "uniform", 8),
         ((3, 9, 70), 2, "wide", 8),
+        ((1, 13, 2200), 0, "special", 8),  # segments of 1024 k
+        ((2, 70, 1100), 1, "wide", 8),
+        ((1, 9, 5000), 0, "special", 16),
     ],
 )
-def test_words_of_whole_rows_in_registers_are_those_of_the_scheme(launch, shape, spare, kind, loads, balanced):
+def test_words_of_segments_in_registers_are_those_of_the_scheme(launch, shape, spare, kind, loads, balanced):
     rules = build("staged", {"high_rounding": "balanced"} if balanced else {}).rules()
     check_words(launch, rules, "scale-rows", shape, spare, kind, 1, balanced=balanced, loads=loads)
 

@@ -69,6 +69,8 @@ def test_each_launch_zeroes_the_counts_of_faults_for_the_one_after_it(queued, ki
         sides = [(operand(rows, k), "A"), (operand(k, rows), "B")]
         splitter.prepare(sides if turn % 3 else sides[:1] if turn % 2 else sides[1:], "scale-rows")
     for launch in queued:
+        if launch["phases"] == splits.MAKE:  # the second launch of a split
+            continue
         for op in launch["of"][launch["of"]["rows"] > 0]:
             assert zero.get(int(op["faults"]), True)
             zero |= {int(op["faults"]): False, int(op["next_faults"]): True}

@@ -233,11 +233,11 @@ template <class Job> FPEMU_FUNCTION typename Job::Row read_row(const Operand& op
   return made;
 }
 
-// Called when the block has read a panel's statistics; the last block to do so resets them to zero.
-FPEMU_FUNCTION void reset_panel(const Operand& op, const Tile& at, int lane) {
+// Called when the block has read a panel's statistics; the last one of `readers` blocks resets them to zero.
+FPEMU_FUNCTION void reset_panel(const Operand& op, const Tile& at, int lane, int readers) {
   Panel& panel = op.panels[at.panel];
   int last = 0;
-  if (lane == 0) last = atomicAdd(&panel.used, 1u) == op.spans() - 1;
+  if (lane == 0) last = atomicAdd(&panel.used, 1u) == readers - 1;
   if (!uniform(last)) return;
   u32* all = (u32*)&panel;
   for (int i = lane; i < sizeof(Panel) / 4; i += 32) all[i] = 0;
@@ -297,7 +297,7 @@ template <class Job> FPEMU_FUNCTION void run(const Operands& all) {
     const Operand& op = all.of[at.operand];
     if (own >= 0) rows[own] = read_row<Job>(op, at, own, looks);
     __syncthreads();
-    if (warp == WARPS - 1) reset_panel(op, at, lane);
+    if (warp == WARPS - 1) reset_panel(op, at, lane, op.spans());
     if (op.along()) Job::template write_words<true>(op, at, slab(n - LAG), rows);
     else Job::template write_words<false>(op, at, slab(n - LAG), rows);
   }

@@ -72,7 +72,7 @@ class Kind:
     parts: int = 1  # blocks of an operand that are read together: four, or one
     sums: int = 1  # sums of these blocks that are split
     balanced: bool = False  # how fp16 words are rounded (high_words.cuh)
-    loads: int = 0  # of hopper_split_rows.cu: K is at most 128 times as long
+    loads: int = 0  # of hopper_split_rows.cu: its segments are 128 times as long
 
     @property
     def panel_bytes(self) -> int:
@@ -89,7 +89,7 @@ class Kind:
         return size if self.parts == 1 else -(-size // 2)
 
     def of_rows(self, loads: int) -> Kind:
-        """The kernel that makes the same words from whole rows in registers."""
+        """The kernel that makes the same words from segments of rows in registers."""
         return replace(self, file="hopper_split_rows.cu", kernel="split_rows", loads=loads)
 
     def source(self) -> str:
@@ -159,40 +159,35 @@ class ChunkSplitter(KeptSplitter):
         tile_count = spans * sum(self._panels(X, name) for X, name in operands)
         if not tile_count:
             return Steps(steps.prepared, [fault for _, name in operands for fault in self._faults(name)])
-        tables = [matrices.table(X) for X, _ in operands if X.count > 1]
+        grid = min(tile_count, BLOCKS * properties.multiprocessors())
+        apart = bool(steps.zeros) or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
+        overlap, shared, threads = tile_count <= 4 * grid and not steps.zeros, kind.shared_bytes, THREADS
         lines = int(np.sum(of["rows"] * of["matrices"]))
-        if not steps.zeros and (whole := self._whole_rows(spans, lines)) is not None:
-            both["evict_first"] = evict_first(X for X, _ in operands)
-            grid = int(np.sum(-(-of["rows"] // ROWS) * of["matrices"]))
-            steps.launches.append(
-                _module(whole).prepare(whole.kernel, grid, 32 * ROWS, both, overlap=True, keep=tables)
-            )
-            return steps
-        module, grid = _module(kind), min(tile_count, BLOCKS * properties.multiprocessors())
-        apart = steps.zeros or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
-        small = tile_count <= 4 * grid
+        if not steps.zeros and (segments := self._segments(spans, lines, apart)) is not None:
+            kind, overlap, shared, threads, length = segments, True, 0, 32 * ROWS, 128 * segments.loads
+            apart = CHUNK * spans > length
+            groups = -(-of["rows"] // ROWS) * of["matrices"]
+            grid = int(np.sum(groups * -(-of["K"] // length)))
         for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
             both["phases"] = phases
+            both["evict_first"] = phases & MAKE and evict_first(X for X, _ in operands)
+            tables = [matrices.table(X) for X, _ in operands if X.count > 1]
             steps.launches.append(
-                module.prepare(
-                    kind.kernel,
-                    grid,
-                    THREADS,
-                    both.copy(),
-                    shared=kind.shared_bytes,
-                    overlap=small and not steps.zeros,
-                    keep=tables,
+                _module(kind).prepare(
+                    kind.kernel, grid, threads, both.copy(), shared=shared, overlap=overlap, keep=tables
                 )
             )
         return steps
 
-    def _whole_rows(self, chunks: int, rows: int) -> Kind | None:
-        """The kernel that keeps whole rows in registers, if it has a form for so many chunks of k and is faster."""
-        loads = next((n for n in _RESIDENT if CHUNK * chunks <= 128 * n), None)
-        few = chunks > _NARROW or rows <= _FEW
-        if self._kind.file != KINDS["halves"].file or loads is None or not few:
-            return None
-        return self._kind.of_rows(loads)
+    def _segments(self, chunks: int, rows: int, apart: bool) -> Kind | None:
+        """The kernel that keeps segments of rows in registers, where it is faster than that of tiles.
+
+        apart : bool
+            Whether tiles need two launches.
+        """
+        loads = next((n for n in _RESIDENT if CHUNK * chunks <= 128 * n), max(_RESIDENT))
+        fastest = (chunks > _NARROW or rows <= _FEW) if CHUNK * chunks <= 128 * loads else apart
+        return self._kind.of_rows(loads) if fastest and self._kind.file == KINDS["halves"].file else None
 
     def _operand(
         self, X: Matrix, name: str, turn: int, scaling: str
