@@ -114,6 +114,7 @@ _commands(
         "kernels": verify.kernels,
         "batched": verify.batched,
         "tallskinny": verify.tallskinny,
+        "arguments": verify.arguments,
         "emulation": verify.emulation,
         "library": library.library,
     },

@@ -172,6 +172,31 @@ def tallskinny(
     run_suite(TallSkinny(seed, every, huge=huge, paths=paths), record, fresh)
 
 
+def arguments(
+    rounds: Annotated[int, typer.Option("--rounds", help="Number of products of every fact, at other addresses.")] = 2,
+    path: Paths = None,
+    seed: Seed = 0,
+    jobs: Jobs = None,
+    record: RecordFile = None,
+    fresh: Fresh = False,
+) -> None:
+    """Verify products on this GPU whose arguments share memory, have unusual strides, are empty or have special values.
+
+    The cases cover fpemu.gpu.gemm by some schemes, batched products, and tall and skinny ones: one array in the place
+    of several operands, overlapping views, strides of 0, broadcast and permuted batches, sizes of 0 and 1, special
+    values of alpha and beta, and conversions, by the paths of `fpemu verify kernels`. Exit status 0 if all bits are
+    equal, 1 if not, 2 without a GPU.
+    """
+    check_options(record, **{"--rounds": rounds, "--jobs": jobs})
+    paths = _names("--path", "path", path)
+    _need_a_gpu()
+    from fpemu.gpu.batched import products
+    from fpemu.verify.arguments import Arguments
+
+    products.need_gpu()
+    run_suite(Arguments(seed, rounds, paths=paths), record, fresh, jobs)
+
+
 def _names(option: str, kind: str, text: str | None) -> list[str] | None:
     """The names in a list of an option; None if it is left out."""
     names = None if text is None else [name.strip().lower() for name in text.split(",") if name.strip()]

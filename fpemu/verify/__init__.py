@@ -2,7 +2,7 @@
 
 from typing import Any
 
-_SUITES = ("batched", "emulation", "instructions", "kernels", "library", "tallskinny")
+_SUITES = ("arguments", "batched", "emulation", "instructions", "kernels", "library", "tallskinny")
 
 
 def __getattr__(name: str) -> Any:

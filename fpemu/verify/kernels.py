@@ -315,10 +315,7 @@ class Kernels(ProductSuite):
         computed = paths.run(functions, path, given, shape, fmt.dtype, deferred=deferred, **memory)
         if isinstance(computed.result, str) and path in _ERRORS_BY_TYPE:
             computed.result = computed.result.partition(":")[0]
-        spec, order = case.options["arguments"]["hardware"], case.options["arguments"]["order"]
-        computed.kernel = case.options["kernel"]
-        computed.facts = {"spec": spec.name if isinstance(spec, MmaSpec) else spec}
-        computed.facts |= {} if order is None else {"order": order.to_dict()}
+        computed.kernel, computed.facts = case.options["kernel"], replay_facts(case)
         return computed
 
     def expected(self, case: Case, path: str, references: dict[str, Result]) -> tuple[dict[str, Result], bool | None]:
@@ -341,15 +338,7 @@ class Kernels(ProductSuite):
 
     def replay(self, record: Record, outcome: Outcome, number: str) -> str:
         variant = _variant(outcome.group, record.facts["architecture"])
-        facts = outcome.facts["replay"][number]
-        scheme, spec = variant.build(), facts["spec"]
-        rows = {row.name: row for row in catalog.rows()}
-        if spec in rows:
-            spec = rows[spec]
-            options = tuple(x for x in variant.options if x[0] not in ("instruction", "k"))
-            scheme = replace(variant, options=options).build()
-        order = KOrder.from_dict(facts["order"]) if "order" in facts else None
-        arguments = {"scheme": scheme, "hardware": spec, "order": order}
+        arguments = replayed(variant, outcome.facts["replay"][number])
         with np.errstate(all="ignore"):
             return digests.text(emulate(case(variant, int(number), self.seed), arguments, "cpu"))
 
@@ -362,6 +351,25 @@ def emulate(case: Case, arguments: dict[str, Any], device: Any) -> NDArray[Any]:
     A, B, C = operands(case, case.subject.build().operand)
     scalars: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, "on_range": case.options["on_range"]}
     return codes(fpemu.gemm(A, B, C, **scalars, device=device, **arguments))
+
+
+def replay_facts(case: Case) -> dict[str, Any]:
+    """Return what `replayed` needs of a resolved case."""
+    spec, order = case.options["arguments"]["hardware"], case.options["arguments"]["order"]
+    facts = {"spec": spec.name if isinstance(spec, MmaSpec) else spec}
+    return facts if order is None else {**facts, "order": order.to_dict()}
+
+
+def replayed(variant: Variant, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `emulate` for the kernel of a recorded case."""
+    scheme, spec = variant.build(), facts["spec"]
+    rows = {row.name: row for row in catalog.rows()}
+    if spec in rows:
+        spec = rows[spec]
+        options = tuple(x for x in variant.options if x[0] not in ("instruction", "k"))
+        scheme = replace(variant, options=options).build()
+    order = KOrder.from_dict(facts["order"]) if "order" in facts else None
+    return {"scheme": scheme, "hardware": spec, "order": order}
 
 
 # --- paths
@@ -385,7 +393,7 @@ def _runs(path: str, case: Case) -> bool:
         return True
     if case.beta or case.order is not None or policy not in (None, "propagate") or error_free:
         return False
-    M, N, K = case.sizes
+    M, N, K = (max(n, 1) for n in case.sizes)
     try:
         kernel(scheme, *((K, N, M) if case.number % 2 else (M, K, N)))  # of the product that has the gradient
     except NoKernelError:

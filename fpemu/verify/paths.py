@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -174,8 +177,19 @@ class DeviceArray:
         with np.errstate(all="ignore"):
             self._view(self.content)[...] = x if factor == 1 else x * x.dtype.type(factor)
         self.buffer = device.Buffer.of(self.content)
-        strides = tuple(s * x.itemsize for s in self.steps)
-        self.array = _tensor(self) if tensor else _interface(self, self.first, x.shape, strides)
+        self.array = self._exposed(tensor)
+
+    def _exposed(self, tensor: bool) -> Any:
+        strides = tuple(s * self.dtype.itemsize for s in self.steps)
+        return _tensor(self) if tensor else _interface(self, self.first, self.shape, strides)
+
+    def part(self, x: NDArray[Any], of: NDArray[Any], *, tensor: bool) -> DeviceArray:
+        """Return a view of the copy of the array `of`, as `x` is one of the array itself."""
+        result = copy(self)
+        result.shape, result.steps = x.shape, tuple(s // x.itemsize for s in x.strides)
+        result.first += (x.ctypes.data - of.ctypes.data) // x.itemsize
+        result.array = result._exposed(tensor)
+        return result
 
     def _view(self, flat: NDArray[Any]) -> NDArray[Any]:
         strides = [s * flat.itemsize for s in self.steps]
@@ -220,7 +234,7 @@ def _flat(X: DeviceArray) -> Any:
 
 
 class Operands:
-    """A, B and C of a product in GPU memory, each multiplied by a factor."""
+    """A, B and C of a product in GPU memory, each multiplied by a factor; those that share memory share a copy."""
 
     def __init__(
         self,
@@ -232,10 +246,20 @@ class Operands:
         row: int,
     ) -> None:
         self._arguments: Any = (operands, tensor, factors, places, row)
-        self._held = [
-            None if x is None else DeviceArray(x, tensor=tensor, factor=f, place=place, row=row)
-            for x, f, place in zip(operands, factors, places, strict=True)
-        ]
+        uses = Counter(id(_root(x)) for x in operands if x is not None)
+        held: dict[int, DeviceArray] = {}  # copies by the arrays' identity
+        for x, factor, place in zip(operands, factors, places, strict=True):
+            if x is None or id(x) in held:
+                continue
+            root = _root(x)
+            if uses[id(root)] < 2:
+                held[id(x)] = DeviceArray(x, tensor=tensor, factor=factor, place=place, row=row)
+                continue
+            if id(root) not in held:
+                contiguous = replace(place, gap=0, stride=None)
+                held[id(root)] = DeviceArray(root, tensor=tensor, factor=factor, place=contiguous)
+            held[id(x)] = held[id(root)] if x is root else held[id(root)].part(x, root, tensor=tensor)
+        self._held = [None if x is None else held[id(x)] for x in operands]
 
     @property
     def arrays(self) -> list[Any]:
@@ -256,6 +280,11 @@ class Operands:
     def changed(self) -> int:
         """Return the number of elements in the operands' buffers that a call changed."""
         return sum(X.changed() for X in self._held if X is not None)
+
+
+def _root(x: NDArray[Any]) -> NDArray[Any]:
+    """Return the array of one axis whose memory `x` shows; else `x`."""
+    return x.base if isinstance(x.base, np.ndarray) and x.base.ndim == 1 else x
 
 
 class _Output(DeviceArray):
@@ -445,7 +474,7 @@ def routed(context: Any, A: Any, B: Any, C: Any, alpha: complex, beta: complex) 
         C = A.new_zeros(()).expand(shape) if C is None else C.expand(shape)
         if A.dim() == 2:
             return torch.addmm(C, A, B, beta=beta, alpha=alpha)
-        C, A, B = (X.reshape(-1, *X.shape[-2:]) for X in (C, A, B))
+        C, A, B = (X.reshape(prod(X.shape[:-2]), *X.shape[-2:]) for X in (C, A, B))
         return torch.baddbmm(C, A, B, beta=beta, alpha=alpha).reshape(shape)
 
 

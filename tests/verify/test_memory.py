@@ -90,25 +90,29 @@ def kernels(gpu, monkeypatch):
 
 
 def view(pointer, shape, strides, dtype):
-    last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + np.dtype(dtype).itemsize
-    flat = np.frombuffer((ctypes.c_uint8 * last).from_address(int(pointer)), dtype)
-    return np.lib.stride_tricks.as_strided(flat, shape, strides)
+    if 0 in shape:
+        return np.zeros(shape, dtype)
+    reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    before = -sum(x for x in reach if x < 0)
+    memory = (ctypes.c_uint8 * (sum(map(abs, reach)) + np.dtype(dtype).itemsize)).from_address(int(pointer) - before)
+    return np.ndarray(shape, dtype, memory, before, strides)
 
 
 def copy(launch):
     """Copy one matrix as kernels/strided_copy.cu does."""
     assert launch.name.startswith("copy")
-    source, target, *_, count, rows, columns, s0, s1, t0, t1 = (int(x.view(np.int64)[0]) for x in launch.arguments)
+    source, target, *tables, count, rows, columns, s0, s1, t0, t1 = (int(x.view(np.int64)[0]) for x in launch.arguments)
     size = int(launch.name[4:])
-    assert count == 1
-    x, y = (
-        view(p, (rows, columns), (size * s, size * t), f"u{size}") for p, s, t in ((source, s0, s1), (target, t0, t1))
-    )
-    y[...] = x
+    for offsets in zip(*(view(table, (count,), (8,), np.int64) for table in tables), strict=True):
+        x, y = (
+            view(p + size * offset, (rows, columns), (size * s, size * t), f"u{size}")
+            for p, offset, s, t in zip((source, target), offsets, (s0, t0), (s1, t1), strict=True)
+        )
+        y[...] = x
 
 
 def multiply_batched(problem, task):
-    """Compute what the kernel of a task computes from its struct Problem."""
+    """Compute what the kernel of a task computes from its struct Problem: real matrices, or planar complex ones."""
     M, N, K, batch = (int(problem[name]) for name in ("M", "N", "K", "batch"))
 
     def stack(name, rows, columns, along_columns, entry=2):
@@ -116,16 +120,27 @@ def multiply_batched(problem, task):
         first = s["first"] + np.arange(batch) * s["step"]
         if s["table"]:
             first = view(s["table"], (batch,), (8,), np.uint64)
-        return [view(p, (rows, columns), strides[::-1] if along_columns else strides, np.float16) for p in first]
+        planes = [int(s["plane"]) * i for i in range(2 if task.planar else 1)]
+        strides = strides[::-1] if along_columns else strides
+        return [[view(int(p) + plane, (rows, columns), strides, np.float16) for p in first] for plane in planes]
 
     A, B = stack("a", M, K, task.a_along_k), stack("b", K, N, not task.b_along_k)
     C = stack("c", M, N, True, int(problem["c_entry"])) if problem["added"] else None
-    scalars = {name: float(problem[name][0]) for name in ("alpha", "beta")}
     more = {"accumulate": task.accumulate, "hardware": "hopper", "instruction": "mma"}
+    scalars = {name: complex(*problem[name].tolist()) for name in ("alpha", "beta")}
+    function = fpemu.batched.hgemm
+    if task.planar:
+        function, more = (
+            fpemu.batched.hcgemm,
+            {**more, "layout": "planar", "products": task.products, "algorithm": "fused"},
+        )
+    else:
+        scalars, A, B, C = {n: x.real for n, x in scalars.items()}, A[0], B[0], C and C[0]
     with np.errstate(all="ignore"):
-        result = fpemu.batched.hgemm(np.array(A), np.array(B), None if C is None else np.array(C), **scalars, **more)
-    for D, x in zip(stack("d", M, N, True), result, strict=True):
-        D[...] = x
+        result = function(np.array(A), np.array(B), None if C is None else np.array(C), **scalars, **more)
+    D = stack("d", M, N, True)
+    for to, x in zip((x for plane in D for x in plane), result.reshape(-1, M, N), strict=True):
+        to[...] = x
 
 
 def multiply(words, fmt):
