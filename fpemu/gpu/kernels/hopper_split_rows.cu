@@ -66,6 +66,7 @@ struct Entries {
   // The largest finite magnitude of COUNT entries of a row, RUN of them every STEP k; all others are reported.
   template <int COUNT, int RUN, int STEP> FPEMU_FUNCTION float finite_largest(int r) const {
     float most = 0;
+    u64 others = 0;
 #pragma unroll 1
     for (int i = 0; i < COUNT; i++) {
       const int after = i / RUN * STEP + i % RUN;
@@ -75,9 +76,10 @@ struct Entries {
         most = fmaxf(most, fabsf(x));
         continue;
       }
-      atomicAdd(op.faults, (u64)1);
+      others++;
       report_first(op.faults, NONFINITE_ENTRY, op.index_of(matrix, row + r, k + after));
     }
+    atomicAdd(op.faults, others);
     return most;
   }
   FPEMU_FUNCTION float at(int r, int after) const { return from[r * op.row_stride + after * op.k_stride]; }
