@@ -19,8 +19,9 @@ from fpemu.gpu.tallskinny import launch as tallskinny_launch
 from fpemu.gpu.tallskinny import problem
 from fpemu.verify import paths
 from fpemu.verify.batched import Batched
-from fpemu.verify.cases import Draw
+from fpemu.verify.cases import LAYOUTS, Draw, arrange, codes
 from fpemu.verify.kernels import Kernels
+from fpemu.verify.paths import DeviceArray, Placement
 from fpemu.verify.tallskinny import TallSkinny
 from tests import simulated_driver
 from tests.gpu.test_calls import gpu, processor, simulated
@@ -188,3 +189,76 @@ def test_lists_of_matrices_lie_at_any_address(kernels, monkeypatch):
     outcomes = [suite.compare("hgemm fp32", number) for number in numbers]
     assert all(outcome.ok and outcome.counts["pointers"] for outcome in outcomes), [o.first for o in outcomes]
     assert {2, 16} <= widths
+
+
+# --- the memory itself
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_every_multiple_of_the_item_size_occurs_and_half_of_the_cases_are_aligned(on_processor, monkeypatch, dtype):
+    places, start = [], DeviceArray.__init__
+
+    def listed(array, x, **more):
+        start(array, x, **more)
+        places.append((array.buffer.pointer + array.first * array.dtype.itemsize) % 16)
+
+    monkeypatch.setattr(DeviceArray, "__init__", listed)
+    functions = paths.Functions(lambda *X, **out: None)
+    alone, size = [], np.dtype(dtype).itemsize
+    for key in range(160):
+        places.clear()
+        paths.run(functions, "eager", (np.ones((2, 2), dtype),) * 2 + (None,), (2, 2), dtype, key=key, number=1)
+        alone.append(not any(places))
+    assert 60 < sum(alone) < 100
+    drawn = [Placement.drawn(Draw(key), size) for key in range(300)]
+    assert {place.offset for place in drawn} == set(range(16 // size))
+    assert {place.stride for place in drawn} == {*paths._STRIDES}
+    assert {Placement.drawn(Draw(key), 2, 2).offset % 2 for key in range(50)} == {0}
+    assert {place.parameter for place in drawn} == {True, False}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+def test_an_array_is_copied_between_nan(on_processor, layout, lead):
+    x = arrange(np.arange(np.prod(lead, dtype=int) * 20).reshape(*lead, 4, 5).astype(np.float32), layout)
+    for key in range(12):
+        place = Placement.drawn(Draw(key, layout), 4)
+        array = DeviceArray(x, tensor=False, place=place)
+        elements, others = array.read()
+        assert (elements == codes(x)).all()
+        assert (others == 0xFFFFFFFF).all()
+        assert len(others) >= 32
+        assert (array.buffer.pointer + array.start * 4) % 16 == 4 * place.offset
+        if lead and place.gap:
+            assert array.steps[len(lead) - 1] >= 4 * 5 * (layout != "repeated") + place.gap
+        assert array.changed() == 0
+        array.buffer.memory[4 * array.first] ^= 1
+        assert (array.changed(), array.changed(outside=True)) == (1, 0)
+        array.buffer.memory[4 * (array.count - 1)] ^= 1
+        assert (array.changed(), array.changed(outside=True)) == (2, 1)
+
+
+def test_operands_that_share_memory_share_their_copy(on_processor):
+    flat = np.arange(60, dtype=np.float32)
+    A, B, alone = flat[:24].reshape(4, 6), flat[12:36].reshape(4, 6), np.ones((4, 6), np.float32)
+
+    def held(*operands):
+        places = [Placement(1, 3, 7), Placement(2), Placement(3)]
+        return paths.Operands(operands, tensor=False, factors=(1, 1, 1), places=places, row=1)
+
+    first = held(A, B.T, alone)
+    assert [X.read()[0].view(np.float32).tolist() for X in first._held] == [A.tolist(), B.T.tolist(), alone.tolist()]
+    pointers = [X.__cuda_array_interface__["data"][0] for X in first.arrays]
+    assert pointers[1] - pointers[0] == 12 * 4
+    assert first._held[2].buffer is not first._held[0].buffer
+    assert len({id(X) for X in held(alone, alone, alone).arrays}) == 1
+    assert len({id(X) for X in held(A, A, None).arrays}) == 2
+    assert first.changed() == 0
+
+
+def test_a_changed_operand_is_a_mismatch(on_processor):
+    def multiply(A, B, C, out=None):
+        D = fpemu.gpu.gemm(A, B, C, scheme="sgemm", out=out)
+        ctypes.c_uint8.from_address(B.__cuda_array_interface__["data"][0]).value ^= 1
+        return D
+
+    operands = (*(np.ones((3, 3), np.float32) for _ in "AB"), None)
+    assert paths.run(paths.Functions(multiply), "eager", operands, (3, 3), np.float32, number=1).outside == 1
