@@ -381,6 +381,7 @@ def run(
             functions.multiply(*other.arrays, out=E.array)
         device.synchronize()
         D.buffer.fill(device.POISON)
+        device.synchronize()  # another stream does not wait for the fill
         with streams[1]():
             result = call(own, D)
             return codes(result.detach().cpu().numpy()) if new else None

@@ -185,7 +185,13 @@ def test_lists_of_matrices_lie_at_any_address(kernels, monkeypatch):
     suite, widths = Batched(0, paths=["host"]), set()
     numbers = [n for n in range(120) if suite.case("hgemm fp32", n).options["pointers"]][:8]
     stack = call.stacks.stack
-    monkeypatch.setattr(call.stacks, "stack", lambda *given: widths.add((made := stack(*given))[1]) or made)
+
+    def listed(*given):
+        result = stack(*given)
+        widths.add(result[1])
+        return result
+
+    monkeypatch.setattr(call.stacks, "stack", listed)
     outcomes = [suite.compare("hgemm fp32", number) for number in numbers]
     assert all(outcome.ok and outcome.counts["pointers"] for outcome in outcomes), [o.first for o in outcomes]
     assert {2, 16} <= widths

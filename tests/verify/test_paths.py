@@ -21,6 +21,7 @@ from fpemu.gpu.gemm import plans
 from fpemu.gpu.runtime import device, faults, matrices
 from fpemu.schemes import ErrorFree
 from fpemu.verify import batched, kernels, paths, tallskinny
+from fpemu.verify.arguments import Arguments
 from fpemu.verify.batched import Batched
 from fpemu.verify.kernels import Kernels
 from fpemu.verify.paths import OPERATORS, PATHS, Functions
@@ -263,7 +264,8 @@ def test_tall_and_skinny_products_are_computed_by_every_path(simulated, monkeypa
 def test_a_gpu_returns_the_emulators_bits_by_every_path():
     """Small products of some schemes, of batches, and of tall and skinny matrices."""
     chosen = ["staged", "legemm", "h2sgemm", "bf16x3", "sgemm", "staged-int8", "ozaki"]
-    for suite in (Kernels(5, 12, chosen, published=True), Batched(5, 10), TallSkinny(5, 40, names=["multiply"])):
+    small = Kernels(5, 12, chosen, published=True), Batched(5, 10), TallSkinny(5, 40, names=["multiply"])
+    for suite in (*small, Arguments(5, 1)):
         record = Run(suite).finish(1)
         assert record.ok, [outcome.first for outcome in record.outcomes if not outcome.ok]
         assert all(by_path(record.outcomes, path)[1] for path in suite.paths)

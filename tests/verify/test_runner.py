@@ -15,13 +15,20 @@ from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.gpu.batched import products
 from fpemu.gpu.runtime import compiler, device
-from fpemu.verify import batched, emulation, instructions, kernels, records, runner, suite, tallskinny
+from fpemu.verify import arguments, batched, emulation, instructions, kernels, records, runner, suite, tallskinny
 from fpemu.verify.cases import Case, Computed
 from fpemu.verify.records import Outcome, Record
 from fpemu.verify.suite import ProductSuite
 
 KERNELS = ["V0", "opt 1"]
-SUITES = (batched.Batched, emulation.Emulation, instructions.Instructions, kernels.Kernels, tallskinny.TallSkinny)
+SUITES = (
+    arguments.Arguments,
+    batched.Batched,
+    emulation.Emulation,
+    instructions.Instructions,
+    kernels.Kernels,
+    tallskinny.TallSkinny,
+)
 
 
 @dataclass
