@@ -255,6 +255,18 @@ def test_every_stream_has_a_workspace_and_a_capture_has_one_of_the_graph(gpu, mo
 
 
 @simulated
+def test_a_product_that_is_not_recorded_cannot_be_captured(gpu):
+    A, B, D = (draw(*lead, 8, 8, dtype="float16") for lead in ((2, 3), (3,), (2, 3)))  # the kernels read a table
+    fpemu.gpu.batched.hgemm(A, B, out=D)
+    launches = len(gpu.launched)
+    sys.modules["torch"].cuda.current_stream = lambda device: SimpleNamespace(cuda_stream=7)
+    gpu.cuStreamIsCapturing = lambda stream: (simulated_driver.SUCCESS, int(stream == 7))
+    with pytest.raises(InputError, match="a CUDA graph cannot capture this call"):
+        fpemu.gpu.batched.hgemm(A, B, out=D)
+    assert len(gpu.launched) == launches
+
+
+@simulated
 def test_batched_products_with_complex_or_zero_scalars_are_recorded_and_captured(gpu, monkeypatch):
     torch, hcgemm = sys.modules["torch"], fpemu.gpu.batched.hcgemm
     A, B, C, D = (draw(3, 8, 8, 2, dtype="float16") for _ in "ABCD")

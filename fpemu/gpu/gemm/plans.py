@@ -229,7 +229,8 @@ class Plan:
         Returns
         -------
         PreparedOperand
-            Argument in the place of the array, for calls of this plan.
+            Argument in the place of the array, for calls of this plan. A CUDA graph that captures such a call reads its
+            memory: keep it alive as long as the graph is replayed.
 
         Raises
         ------

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from fpemu.errors import InputError
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.selection import current
 
@@ -112,7 +113,18 @@ def ordered(handles: list[int]) -> Iterator[None]:
 
 
 def _after(consumer: int, producer: int) -> None:
-    """Let a stream wait, on the GPU, for the work queued so far on another; both by their handles."""
+    """Let a stream wait, on the GPU, for the work queued so far on another; both by their handles.
+
+    Raises
+    ------
+    InputError
+        The other stream is captured: a CUDA graph would not contain the work, which is queued on the default stream.
+    """
+    if producer and device.captures(producer):
+        raise InputError(
+            "a CUDA graph cannot capture this call, whose kernels depend on more than the types, shapes and strides of "
+            "its tensors: make the call outside of the capture"
+        )
     device.driver()
     _stream(consumer).wait(_stream(producer))
 
