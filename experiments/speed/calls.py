@@ -58,8 +58,8 @@ II in fp64."""
 ASSUMPTIONS = [
     """Operands are torch tensors on the GPU, and the result is written to a given tensor. Host time: the median over 15
     repetitions of 50 calls that are queued without waiting. Time per call: the median over 7 repetitions, from the
-    first of 3 to 50 calls to the end of the last one on the GPU. Sustained speed: the median of the second half of a
-    run of 0.8 s without a pause.""",
+    first of 3 to 50 calls to the end of the last one on the GPU. Sustained speed: calls that
+    alternate without a pause in turns of 0.2 s, 1.6 s each, and the median of the second half.""",
     """One GPU, one driver and one processor: ratios of times measured in one run can be compared, microseconds
     cannot.""",
 ]
@@ -148,7 +148,7 @@ def draw(rows: list[Row]) -> Any:
     for i, (way, series) in enumerate(WAYS.items()):
         places = [x + 0.25 * (i - 1) for x in range(len(SCHEMES))]
         host.bar(places, _host(rows, way), 0.22, color=series.color, label=series.label)
-    host.set_xticks(range(len(SCHEMES)), SCHEMES)
+    host.set_xticks(range(len(SCHEMES)), SCHEMES, rotation=20)
     graph = WAYS["replayed"]
     for axis, kind, lines in (
         (batches, "batches", {"fpemu": WAYS["eager"], "fpemu graph": graph}),

@@ -144,7 +144,7 @@ def _interface(X: DeviceArray, first: int, shape: tuple[int, ...], strides: tupl
 def _tensor(X: DeviceArray) -> Any:
     """Return a tensor of the array's memory, or a Parameter."""
     tensor = _flat(X).as_strided(X.shape, X.steps, X.first)
-    return load_torch().nn.Parameter(tensor) if X.place.parameter else tensor
+    return load_torch().nn.Parameter(tensor) if X.place.parameter and X.dtype.kind == "f" else tensor
 
 
 def _flat(X: DeviceArray) -> Any:
