@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fpemu import InputError, mma, schemes
-from fpemu.gpu.gemm import splitting
+from fpemu.gpu.gemm import choice, splitting
 from fpemu.gpu.gemm.mma_sync import fused, source
 from fpemu.gpu.runtime import compiler, properties
 from fpemu.mma import KOrder
@@ -187,3 +187,10 @@ def test_the_kernels_of_any_order_compile():
         spec = scheme.spec("A100" if arch == "sm_80" else "H200")
         kernel = fused.kernel(scheme, spec, (64, 64, 64), general=True)
         assert set(frames(compiler.compile(kernel.source(), arch))) == {0}
+
+
+@pytest.mark.parametrize("sizes", [(2**31, 1, 1), (1, 1, 2**31)])
+def test_sizes_beyond_the_counters_of_the_kernels_are_refused(sizes):
+    spec = mma.spec("hopper", "fp16", "fp32")
+    with pytest.raises(InputError, match="2147483647 at most"):
+        choice.find.__wrapped__(build("staged", {}), spec, sizes, None)

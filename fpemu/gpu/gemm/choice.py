@@ -29,6 +29,7 @@ BUILDERS = (staged_int8.kernel, strassen.kernel, wgmma.kernel, fused.kernel)
 """The kernels of schemes on matrix instructions, in order of preference: each function takes (scheme, spec, (M, N, K),
 order) and returns a Kernel, or None for a product that it does not run."""
 _LEAST = (8, 0)  # compute capability
+_MOST = 2**31 - 1  # rows, columns and k of kernels on matrix instructions
 
 
 class NoKernelError(InputError):
@@ -79,6 +80,8 @@ def find(scheme: Scheme, spec: MmaSpec | None, sizes: tuple[int, int, int], orde
     """
     if spec is None:
         return ordinary.Ordinary(scheme, sizes[2], order)
+    if max(sizes) > _MOST:
+        raise NoKernelError(f"{scheme.name}: M, N and K are {sizes}, and {_MOST} at most on {spec}: split the product")
     for builder in BUILDERS:
         result = builder(scheme, spec, sizes, order)
         if result is not None:
