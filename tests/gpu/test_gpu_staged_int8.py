@@ -102,6 +102,12 @@ def test_a_gpu_gives_the_bits_of_strassens_algorithm(levels, shape):
         assert (matrices.download(D).view(np.uint32) == want.view(np.uint32)).all()
 
 
+def test_two_levels_of_strassens_algorithm_refuse_more_rows_than_their_grid_has():
+    for levels, rows, exists in ((2, 4 * 16 * 65535, True), (2, 4 * 16 * 65535 + 1, False), (1, 2**23, True)):
+        kernel = strassen.kernel(Staged(levels=levels), SPEC, (rows, 64, 64), None)
+        assert (kernel is not None) == exists
+
+
 def test_the_kernel_of_strassen_is_one_of_a_batch_of_products_of_blocks():
     kernel = strassen.kernel(Staged(levels=1), SPEC, (300, 200, 100), KOrder(split=128))
     assert kernel.inner.schedule.split == 128

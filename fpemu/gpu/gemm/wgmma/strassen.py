@@ -30,6 +30,7 @@ from fpemu.schemes.words import BALANCED
 
 BK, ROWS = 64, 16  # constants of the same names there
 _BLOCKS, _JOIN_BLOCKS = 8, 16  # per multiprocessor, at most: of the kernels for the largest entries, for the sums
+_MOST_GRID = 2**16 - 1  # thread blocks of a grid along its second axis
 _FP32 = np.dtype(np.float32)
 _OPERAND = np.dtype(
     [
@@ -59,6 +60,8 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
     if not isinstance(scheme, Staged) or not scheme.levels or min(shape) < 1:
         return None
     M, N, K = (_block(n, scheme.levels) for n in shape)
+    if scheme.levels == 2 and max(M, N) > _MOST_GRID * ROWS:
+        return None
     inner = hopper.kernel(scheme.blocks, spec, (7**scheme.levels * M, N, K), order, slices=False)
     if inner is None or spec is None or not splits.takes(scheme.rules()) or scheme.residual_scale != 1:
         return None
