@@ -440,7 +440,7 @@ def test_the_command_says_equal_or_why_not(files, capsys):
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O result=3", "unknown ootomo option 'result'"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O instruction=mma", "goes by --instruction"),
         ("A.npy B.npy -r D.npy -H H200 --on-range scale", "--on-range needs --scheme"),
-        ("inf.npy B32.npy -r D.npy -s ootomo -H H200", "--on-range propagate gives"),
+        ("inf.npy B32.npy -r D.npy -s ootomo -H H200", "--on-range propagate returns"),
     ],
 )
 def test_the_command_speaks_of_its_options(files, line, words):
