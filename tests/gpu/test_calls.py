@@ -38,9 +38,13 @@ SCHEMES = ("staged", "ootomo", "legemm", "h2sgemm", "bf16x9", "egemm", "markidis
 
 
 def forget():
-    """Empty all caches of the GPU's modules: what they hold belongs to a GPU, or to its simulation."""
-    for name in [name for name in sys.modules if name.startswith("fpemu.gpu")]:
-        for value in list(vars(sys.modules[name]).values()):
+    """Empty all caches of the GPU's modules: what they hold belongs to a GPU, or to its simulation.
+
+    Memory that a cache releases is freed by the GPU in `device`, whose own caches are therefore emptied last.
+    """
+    modules = [module for name, module in sys.modules.items() if name.startswith("fpemu.gpu") and module is not device]
+    for module in [*modules, device]:
+        for value in list(vars(module).values()):
             if hasattr(value, "cache_clear"):
                 value.cache_clear()
             elif isinstance(value, tensors.Cache | sequence.Arenas):
@@ -74,6 +78,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(faults, "_free", {})
     yield driver
     forget()
+    assert not device._opened.cache_info().currsize, "later tests would find the simulated GPU"
 
 
 def draw(*shape, dtype="float32"):
