@@ -43,6 +43,9 @@ each_drawn_figure = pytest.mark.parametrize(
     [pytest.param(path, marks=[pytest.mark.slow] * (i % 40 > 0)) for i, path in enumerate(DRAWN)],
     ids=[path.relative_to(FIGURES).with_suffix("").as_posix() for path in DRAWN],
 )
+FULL = [path for path in DRAWN if path.parent.parent.name == "full"]
+FEW = [path for i, path in enumerate(DRAWN) if i % 40 == 0 and path not in FULL]
+"""Figures of quick size; `make reproduce ARGS=all` evaluates and draws all of them."""
 
 PAGE = """
 PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a <title>", "A caption.", ["One."]
@@ -591,7 +594,11 @@ def test_an_unknown_format_is_refused_with_the_known_ones(folder, capsys):
 
 
 # --- the figures in the repository
-@each_drawn_figure
+@pytest.mark.parametrize(
+    "path",
+    [*FEW, *(pytest.param(path, marks=pytest.mark.slow) for path in FULL)],
+    ids=lambda path: path.relative_to(FIGURES).with_suffix("").as_posix(),
+)
 def test_committed_figures_are_drawn_again_from_their_data(path):
     record = json.loads(path.read_text(encoding="utf-8"))
     found = committed(record["figure"], record["size"], FIGURES)
