@@ -31,7 +31,8 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
 	@touch $(STAMP)
 
-PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+# One thread of BLAS each: the workers use all cores.
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test: $(STAMP)
 	$(PYTEST) -m "not slow" $(ARGS)
