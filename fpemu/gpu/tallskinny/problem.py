@@ -133,7 +133,9 @@ def _result(arrays: dict[str, Any], run: Callable[[Problem], None], key: Any) ->
             C, result = matrices.like(A, (m, n), dtype)
         else:
             C = matrices.empty((m, n), dtype)
-        if key is not None and m and n and (product := _record(operands["A"], operands["B"], C, run)) is not None:
+        sizes = ((X.dtype.itemsize, arrays[name].dtype.itemsize) for name, X in operands.items())
+        in_place = key is not None and all(size == given for size, given in sizes)  # torch has converted no operand
+        if in_place and m and n and (product := _record(operands["A"], operands["B"], C, run)) is not None:
             _recorded.keep(key, product)
             return product.run(A, result, [operands["A"].pointer, operands["B"].pointer, 0, C.pointer])
         if m and n:
