@@ -10,7 +10,7 @@ import numpy as np
 
 from fpemu.errors import GpuError, InputError
 from fpemu.gpu.gemm import memory, recorded
-from fpemu.gpu.gemm.choice import check_out, direct, refuse_hardware, validate
+from fpemu.gpu.gemm.choice import check_out, refuse_hardware, validate
 from fpemu.gpu.gemm.recorded import Product
 from fpemu.gpu.runtime import callers, device, faults, matrices, tensors
 from fpemu.gpu.runtime.matrices import Matrix
@@ -95,17 +95,22 @@ def plan(
             raise InputError(f"{call.scheme.name}: its kernels depend on the operands' values: call fpemu.gpu.gemm")
         if call.empty:
             raise InputError("there is nothing to multiply: the operands are empty, or alpha is 0")
-        dtype = call.scheme.operand.dtype
-        wrong = [name for name, X in operands.items() if not direct(X.dtype, call.scheme)]
-        if wrong:
-            raise InputError(f"{' and '.join(wrong)} must be {dtype}: a plan converts no operands")
+        for name, X in given.items():
+            _refuse_conversion(name, X, operands[name], np.dtype(call.scheme.operand.dtype))
         if call.C is None:
             operands.pop("C", None)
         result = Plan(call, operands, deferred=on_range is None)
         read = tensors.facts(A, B, C, None)
-        record = partial(result._record, operands, result._result(None))
-        result._products[(read and read[0], None)] = memory.computed(record, result._too_little)
+        record = partial(result._product, (read and read[0], None), operands, result._result(None), None)
+        result._first = memory.computed(record, result._too_little)
         return result
+
+
+def _refuse_conversion(name: str, X: Any, x: Matrix, dtype: np.dtype[Any]) -> None:
+    """Raise InputError for an operand X, as matrix x, of another dtype, also if torch has converted it to `dtype`."""
+    given = str(X.dtype if callers.is_torch(X) else x.dtype).removeprefix("torch.")
+    if given != dtype.name:
+        raise InputError(f"{name} has {given} and must be {dtype}: a plan converts no operands")
 
 
 class Plan:
@@ -128,7 +133,8 @@ class Plan:
         self._call, self._deferred, self._dtype = call, deferred, np.dtype(call.scheme.operand.dtype)
         self._given = {name: replace(X, owner=None) for name, X in operands.items()}
         self.shapes = {name: X.shape for name, X in operands.items()} | {"D": call.result_shape}
-        self._products: dict[Any, Product] = {}
+        self._products = tensors.Cache()
+        self._first: Product  # of the operands that the plan was made for
         self._arenas, self._repeats, self._index = Arenas(), Repeats(), current()
 
     def __call__(self, A: Any, B: Any, C: Any = None, *, out: Any = None) -> Any:
@@ -153,7 +159,8 @@ class Plan:
         Raises
         ------
         InputError
-            Shapes or dtypes that are not the plan's; with on_range="raise" also entries out of range.
+            Shapes or dtypes that are not the plan's; an operand that another plan prepared, or that is prepared as the
+            other operand; with on_range="raise" also entries out of range.
         GpuError
             A run that failed.
         """
@@ -190,7 +197,7 @@ class Plan:
     def _queued(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> Any:
         """The result of checked arguments."""
         if ready is not None:
-            ready.check(self)
+            ready.check(self, A if ready.name == "B" else B)
             read = tensors.facts(*(ready.X if X is ready else X for X in (A, B)), C, out)
         else:
             read = tensors.facts(A, B, C, out)
@@ -267,28 +274,32 @@ class Plan:
             Description.
         """
         shapes = ", ".join(f"{name} {shape}" for name, shape in self.shapes.items())
-        return f"{self._first().kernel.describe()}; {shapes}; {self.bytes} bytes of workspace per stream"
+        return f"{self._first.kernel.describe()}; {shapes}; {self.bytes} bytes of workspace per stream"
 
     @property
     def kernels(self) -> list[str]:
         """Kernels of one call in their order; "fill" sets workspace to zero."""
-        return list(self._first().sequence.kernels)
+        return list(self._first.sequence.kernels)
 
     @property
     def bytes(self) -> int:
         """Bytes of workspace per stream."""
-        sequence = self._first().sequence
+        sequence = self._first.sequence
         return sequence.work + sequence.zeros
-
-    def _first(self) -> Product:
-        """The product of the operands that the plan was made for."""
-        return next(iter(self._products.values()))
 
     def _result(self, D: Matrix | None) -> Matrix:
         """D, or the layout of a new D."""
         shape = self.shapes["D"]
         strides = tuple(int(np.prod(shape[i + 1 :], dtype=np.int64)) for i in range(len(shape)))
         return Matrix(0, self._dtype, shape, strides) if D is None else D
+
+    def _product(self, key: Any, operands: dict[str, Matrix], D: Matrix, ready: PreparedOperand | None) -> Product:
+        """The recorded product of a key, which is recorded if there is none."""
+        product: Product | None = self._products.get(key)
+        if product is None:
+            product = self._record(operands, D) if ready is None else self._pair(operands, D, ready.name)[1]
+            self._products.keep(key, product)
+        return product
 
     def _record(self, operands: dict[str, Matrix], D: Matrix) -> Product:
         result = recorded.record(
@@ -310,8 +321,9 @@ class Plan:
         """A checked argument as a matrix."""
         x = matrices.take(X, name, write=name == "out")
         shape = self.shapes["D" if name == "out" else name]
-        if not isinstance(x, Matrix) or x.shape != shape or x.dtype != self._dtype:
+        if not isinstance(x, Matrix) or x.shape != shape:
             raise InputError(f"{name} must be an array on the GPU of the plan's shape {shape} and dtype {self._dtype}")
+        _refuse_conversion(name, X, x, self._dtype)
         return x
 
     def _operands(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> dict[str, Matrix]:
@@ -330,12 +342,7 @@ class Plan:
         """The product for arguments of other strides or alignment, which are checked."""
         with lock, device.entered(self._index), device.unrestricted():
             operands = self._operands(A, B, C, out, ready)
-            product = self._products.get(key)
-            if product is None:
-                D = self._result(operands.get("out"))
-                product = self._record(operands, D) if ready is None else self._pair(operands, D, ready.name)[1]
-                self._products[key] = product
-            return product
+            return self._product(key, operands, self._result(operands.get("out")), ready)
 
     def _general(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> Any:
         """The result for arrays of other libraries, on the default stream."""
@@ -347,11 +354,7 @@ class Plan:
                 operands["out"], result = matrices.like(arrays[0], self.shapes["D"], self._dtype)
             used = [operands.get(name) for name in ("A", "B", "C", "out")]
             key = tensors.facts_of(*used)[0], ready and ready.name
-            product = self._products.get(key)
-            if product is None:
-                D = operands["out"]
-                product = self._record(operands, D) if ready is None else self._pair(operands, D, ready.name)[1]
-                self._products[key] = product
+            product = self._product(key, operands, operands["out"], ready)
             arena = self._arenas.of(0, product.sequence)
             pointers = [0 if X is None else X.pointer for X in used]
             prepared = 0 if ready is None else ready.pointer
@@ -397,7 +400,10 @@ class PreparedOperand:
         """Bytes of the prepared operand."""
         return self.buffer.nbytes
 
-    def check(self, plan: Plan) -> None:
-        """Raise InputError unless the operand was prepared by a plan."""
+    def check(self, plan: Plan, other: Any) -> None:
+        """Raise InputError unless the operand was prepared by a plan, and is not passed as its `other` operand."""
         if self.plan is not plan:
             raise InputError(f"{self.name} was prepared by another plan: prepare it by this one")
+        if other is self:
+            place = "A" if self.name == "B" else "B"
+            raise InputError(f"{place} was prepared as {self.name}: prepare it with operand={place!r}")
