@@ -115,6 +115,8 @@ def _request(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, opti
     """What the kernels depend on beside the arrays; None for scalars that are not plain nonzero numbers."""
     if alpha.__class__ not in _NUMBERS or beta.__class__ not in _NUMBERS or not alpha or alpha != alpha or beta != beta:
         return None
+    if order is not None and order.__class__ is not KOrder:
+        order = order_of(order, trees=False)  # a result's order may change
     if not options:
         return scheme, on_range, order, alpha, beta
     return scheme, on_range, order, alpha, beta, *((n, v.__class__, v) for n, v in options.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import struct
 from contextlib import nullcontext
 from math import prod
 from typing import Any
@@ -87,7 +87,7 @@ def _recorded(
     """The recorded product of a call, kept by `key`, else by what the kernels read of the arrays."""
     if key is None:
         request = (call.scheme, call.spec, call.order, call.on_range, deferred, checks)
-        scalars = tuple((float(x), math.copysign(1, x)) for x in (call.alpha, call.beta))
+        scalars = struct.pack("dd", call.alpha, call.beta)  # NaN != NaN and 0.0 == -0.0
         key = (*request, scalars, tensors.facts_of(A, B, C, D)[0])
     product = products.find(key, None, [])
     if product is None:
