@@ -137,6 +137,8 @@ def hgemm(
     Notes
     -----
     Gradients are products with the same options, and sums over broadcast batch axes are part of them, as in `gemm`.
+    With kernel="magma-small", whose K is at most 32 on a GPU, PyTorch instead sums the products of the batch, each
+    rounded to float16, over such axes: the bits of these sums are those of `torch.sum` on the device.
     """
     options = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel, "hardware": hardware}
     return _calls.batched(A, B, C, alpha, beta, None, options)
@@ -209,15 +211,16 @@ def multiply(A: Any, B: Any) -> Any:
     Parameters
     ----------
     A : torch.Tensor (m, k)
-        Operand of `fpemu.gpu.tallskinny.multiply`, float32 or float64. Tensors of the GPU are multiplied there, and
-        tensors of the CPU by `fpemu.simt.tsm2`, whose bits every kernel has.
+        Operand of `fpemu.gpu.tallskinny.multiply`, float32 or float64; float16 and bfloat16 are converted to float32.
+        Tensors of the GPU are multiplied there, and tensors of the CPU by `fpemu.simt.tsm2`, whose bits every kernel
+        has.
     B : torch.Tensor (k, n)
         As A.
 
     Returns
     -------
     torch.Tensor (m, n)
-        C, contiguous, of the dtype of A.
+        C, contiguous, of the dtype of the converted operands; a gradient has the dtype of its operand.
 
     Raises
     ------
@@ -255,9 +258,10 @@ def matmul(scheme: Any, *, on_range: str | None = None, **options: Any) -> Any:
     -----
     ``@``, `torch.matmul`, ``mm``, ``bmm``, ``addmm``, ``baddbmm``, `torch.nn.functional.linear` and the methods of the
     same names are routed for dense tensors of the scheme's operand dtype: float32, and float64 for dgemm and the Ozaki
-    family. All others run unchanged, so that two nested contexts can route two dtypes. The gradients of a routed
-    product are products by the scheme, wherever ``backward`` runs. `torch.compile` traces the routed products without
-    graph breaks. Functions that multiply internally (`torch.einsum`, convolutions, `scaled_dot_product_attention`,
-    ``MultiheadAttention``) run unchanged.
+    family. All others run unchanged, so that two nested contexts can route two dtypes. A call with an ``out`` that
+    PyTorch refuses, because of its dtype or device or because a gradient would be recorded, raises PyTorch's error. The
+    gradients of a routed product are products by the scheme, wherever ``backward`` runs. `torch.compile` traces the
+    routed products without graph breaks. Functions that multiply internally (`torch.einsum`, convolutions,
+    `scaled_dot_product_attention`, ``MultiheadAttention``) run unchanged.
     """
     return _routing.Routing(scheme, {"on_range": on_range, **options})

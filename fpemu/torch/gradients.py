@@ -54,13 +54,18 @@ def batched(ctx: Any, dD: Tensor, multiply: Multiply) -> tuple[Any, ...]:
     given = dict(read(options))
     transposes = [given.pop(name, "N").upper() for name in ("transa", "transb")]
     plain, last = literal(given), layout is not None and axis_of(layout) != 0
+    one_product = given.get("kernel") != "magma-small"  # whose K is at most 32 on a GPU: PyTorch sums the products
     a, b, d = (_parts_first(X, last) for X in (A, B, dD))
     P, Q = (_transposed(X, t, fixed) for X, t in zip((a, b), transposes, strict=True))
 
     def product(X: Tensor, Y: Tensor, like: Tensor, transpose: str) -> Tensor:
-        X, Y = (_parts_last(Z, last) for Z in _summed(X, Y, like.shape, fixed))
-        D = multiply(X, Y, None, alpha.conjugate(), 0.0, layout, plain)
-        return _parts_last(_transposed(_parts_first(D, last).reshape(like.shape), transpose, fixed), last)
+        if one_product:
+            X, Y = _summed(X, Y, like.shape, fixed)
+        X, Y = (_parts_last(Z, last) for Z in (X, Y))
+        D = _parts_first(multiply(X, Y, None, alpha.conjugate(), 0.0, layout, plain), last)
+        if not one_product:
+            D = D.sum_to_size(_aligned(like.shape, D.dim(), fixed))
+        return _parts_last(_transposed(D.reshape(like.shape), transpose, fixed), last)
 
     dA = product(d, _transposed(Q, "C", fixed), P, transposes[0]) if ctx.needs_input_grad[0] else None
     dB = product(_transposed(P, "C", fixed), d, Q, transposes[1]) if ctx.needs_input_grad[1] else None

@@ -86,14 +86,14 @@ def read(text: str) -> dict[str, Any]:
 def real(value: Any, name: str) -> float:
     """Return alpha or beta as a float."""
     if isinstance(value, float):
-        return value
+        return float(value)  # the kernels' records compare classes, and NumPy's float64 is a subclass
     return float(value if type(value) is int else ranges.scalar(value, name, FP64))
 
 
 def real_or_complex(value: Any, name: str) -> float | complex:
     """Return alpha or beta of half-complex matrices as a float or a complex number."""
     if isinstance(value, float | complex):
-        return value
+        return float(value) if isinstance(value, float) else complex(value)
     re, im = scaling.complex_scalar(value, name, FP64)
     return complex(re, im) if im else float(re)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ class Routing(TorchFunctionMode):
     ) -> Any:
         given = {} if kwargs is None else kwargs
         route = _ROUTES.get(function)
-        if route is not None:
+        if route is not None and self.stores((*args, *given.values()), given.get("out")):
             D = route(self, *args, **given)
             if D is not None:
                 return D
@@ -36,9 +36,18 @@ class Routing(TorchFunctionMode):
     def takes(self, *operands: Any) -> bool:
         """Whether a product of these tensors is routed."""
         for X in operands:
-            if not isinstance(X, Tensor) or X.dtype != self.dtype or X.layout != torch.strided:
+            if not isinstance(X, Tensor) or X.dtype != self.dtype or X.layout != torch.strided or X.is_nested:
                 return False
         return True
+
+    def stores(self, arguments: Sequence[Any], out: Any) -> bool:
+        """Whether a routed product can be stored in `out`, one of the arguments or None; if not, PyTorch raises."""
+        if out is None:
+            return True
+        tensors = [X for X in arguments if isinstance(X, Tensor)]
+        if torch.is_grad_enabled() and any(X.requires_grad for X in tensors):
+            return False
+        return self.takes(out) and all(X.device == out.device for X in tensors)
 
     def product(self, A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
         """alpha · A B + beta · C by the scheme."""

@@ -36,7 +36,9 @@ def batched(
 
 
 def tallskinny(A: Tensor, B: Tensor) -> Tensor:
-    return A.new_empty(_shape(A.shape, B.shape, None))
+    return A.new_empty(
+        _shape(A.shape, B.shape, None), dtype=torch.float64 if A.dtype == torch.float64 else torch.float32
+    )
 
 
 def _shape(a: Sequence[int], b: Sequence[int], c: Sequence[int] | None) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fpemu.torch import calls
+from fpemu.torch.options import real, real_or_complex
 
 ON_A_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_A_GPU else "cpu"
@@ -120,6 +121,14 @@ def test_options_reach_the_scheme(options):
     assert_same(fpemu.torch.gemm(A, B, scheme="ootomo", **options), emulated(A, B, scheme="ootomo", **options))
 
 
+def test_numbers_of_numpy_are_numbers_of_python():
+    for value in (np.float64(2), np.float32(2), np.int64(2), 2):
+        assert real(value, "alpha").__class__ is float
+        assert real_or_complex(value, "alpha").__class__ is float
+    for value in (np.complex128(2j), np.complex64(2j), 2j):
+        assert real_or_complex(value, "alpha").__class__ is complex
+
+
 def test_the_order_is_the_order_of_the_kernel():
     A, B = draw(8, 8192), draw(8192, 16)
     if ON_A_GPU:
@@ -201,6 +210,34 @@ def test_the_operator_passes_pytorchs_checks():
         ),
     ):
         torch.library.opcheck(operator.default, arguments, test_utils=CHECKS)
+
+
+VIEWS = {
+    "plain": lambda X: X,
+    "transposed": lambda X: X.mT.contiguous().mT,
+    "negated": lambda X: torch._neg_view(-X),
+    "strided": lambda X: torch.stack((X, X), -1)[..., 1],
+}
+
+
+@pytest.mark.parametrize("views", [("plain", "transposed"), ("negated", "strided"), ("transposed", "negated")], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_operators_pass_pytorchs_checks_for_every_dtype_and_view(dtype, views):
+    wide = torch.promote_types(dtype, torch.float32)
+    fmt, operators = "fp64" if dtype == torch.float64 else "fp32", torch.ops.fpemu
+    for (M, K, N), grad in (((5, 6, 7), 0), ((1, 6, 1), 1), ((0, 6, 7), 1), ((5, 0, 7), 0)):
+        A, B = (VIEWS[v](draw(*s, dtype=dtype)) for v, s in zip(views, ((M, K), (K, N)), strict=True))
+        (B if grad else A).requires_grad_()
+        a, b = (X.detach().to(wide).cpu().resolve_neg().numpy() for X in (A, B))
+        cases = [
+            (operators.tallskinny, (A, B), fpemu.simt.tsm2(a, b, fmt=fmt)),
+            (operators.gemm, (A, B, None, "dgemm"), fpemu.gemm(a, b, scheme="dgemm")),
+        ]
+        if dtype == torch.float16:
+            cases.append((operators.batched, (A, B, None), half(A.resolve_neg(), B.resolve_neg())))
+        for operator, arguments, want in cases:
+            torch.library.opcheck(operator.default, arguments, test_utils=CHECKS)
+            assert_same(operator(*arguments), want)
 
 
 @pytest.mark.parametrize("shapes", [((3, 4), (4, 5), None), ((2, 1, 3, 4), (7, 4, 5), (9, 1, 1, 3, 5))], ids=str)
@@ -293,9 +330,19 @@ def test_hgemm_and_its_gradients():
     assert_same(dC, 2.0 * dD)
 
 
+@pytest.mark.parametrize("shapes", [((100, 8, 8), (8, 8)), ((8, 9), (4, 1, 5, 9, 3))], ids=str)
+def test_gradients_of_magma_small_over_a_broadcast_batch_are_sums_of_products(shapes):
+    A, B = (draw(*shape, dtype=torch.float16, grad=True) for shape in shapes)
+    (dA, dB), dD = grads(fpemu.torch.hgemm(A, B, alpha=0.5, kernel="magma-small"), A, B)
+    for dX, X, operands in ((dA, A, (dD, B.mT)), (dB, B, (A.mT, dD))):
+        products = torch.from_numpy(half(*operands, alpha=0.5, kernel="magma-small")).to(DEVICE)  # K of 9 at most
+        assert_same(dX, products.sum_to_size(X.shape))
+
+
+@pytest.mark.parametrize("kernel", ["tensor", "magma-small"])
 @pytest.mark.parametrize("layout", ["interleaved", "planar"])
 @pytest.mark.parametrize(("transa", "transb"), [("N", "N"), ("T", "C"), ("C", "T"), ("C", "N")])
-def test_hcgemm_and_its_gradients(layout, transa, transb):
+def test_hcgemm_and_its_gradients(layout, transa, transb, kernel):
     def parts(z):
         """Complex numbers of small integers as fp16 in the layout: all products are exact."""
         pair = torch.stack((z.real, z.imag), 0 if layout == "planar" else -1)
@@ -312,7 +359,7 @@ def test_hcgemm_and_its_gradients(layout, transa, transb):
     b = op(integers(2, 5, 6), {"C": "T"}.get(transb, transb))
     c, w = integers(1, 2, 4, 6), integers(3, 2, 4, 6)
     A, B, C, W = (parts(z) for z in (a, b, c, w))
-    options = {"layout": layout, "algorithm": "fused"}
+    options = {"layout": layout, "algorithm": "fused", "kernel": kernel}
     D = fpemu.torch.hcgemm(A, B, C, alpha=1 + 2j, beta=-1j, transa=transa, transb=transb, **options)
     for z in (a, b, c):
         z.requires_grad_()
@@ -506,6 +553,38 @@ def test_other_dtypes_and_layouts_run_unchanged():
             D = A @ B
         assert D.dtype == want.dtype
         assert torch.equal(D, want)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_run_unchanged():
+    stack = torch.nested.nested_tensor([draw(2, 4), draw(3, 4)])
+    with fpemu.torch.matmul("staged"):
+        D = functional.linear(stack, B := draw(5, 4))
+    assert_same(D[1], functional.linear(stack[1], B))
+
+
+@pytest.mark.parametrize("name", ["matmul", "linalg.matmul", "mm", "bmm", "addmm", "baddbmm"])
+def test_an_output_that_pytorch_refuses_raises_its_error(name):
+    function = torch.linalg.matmul if name == "linalg.matmul" else getattr(torch, name)
+    stack = (2,) if "bmm" in name else ()
+    operands = [draw(*stack, 4, 4) for _ in range(3 if "add" in name else 2)]
+    recorded = [*operands[:-1], operands[-1].clone().requires_grad_()]
+    out = torch.zeros(*stack, 4, 4, device=DEVICE)
+    refused = (
+        (operands, out.double(), "dtype"),
+        (operands, out.half(), "dtype"),
+        (operands, out.to("meta"), "device"),
+        (recorded, out, "automatic differentiation"),
+        (operands, out.clone().requires_grad_(), "automatic differentiation"),
+    )
+    with fpemu.torch.matmul("staged"):
+        for arguments, result, message in refused:
+            with pytest.raises(RuntimeError, match=message):
+                function(*arguments, out=result)
+        assert not out.any()
+        with torch.no_grad():
+            assert function(*recorded, out=out) is out
+        assert_same(out, function(*operands))
 
 
 def test_nested_contexts_and_errors_within_them():
