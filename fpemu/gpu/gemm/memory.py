@@ -24,7 +24,8 @@ def release() -> None:
     """Release the memory that is kept between calls.
 
     It may be several times the memory of the largest operands. A call that runs out of memory releases it first and
-    tries again. Deferred range errors are kept.
+    tries again. Deferred range errors are kept, and so are the kernels and buffers of calls in CUDA graphs, because
+    replays read them.
     """
     with lock:
         find.cache_clear()

@@ -79,6 +79,20 @@ def streams(arrays: Iterable[Any]) -> list[int]:
     return [handle for handle in dict.fromkeys(handles) if handle not in _DEFAULT]
 
 
+def stream(index: int) -> int:
+    """Return the handle of torch's current stream on a GPU."""
+    torch: Any = sys.modules["torch"]
+    try:
+        return int(torch._C._cuda_getCurrentRawStream(index))
+    except AttributeError:
+        return int(torch.cuda.current_stream(index).cuda_stream)
+
+
+def capturing(handle: int) -> bool:
+    """Return whether a stream is captured into a CUDA graph."""
+    return bool(handle) and device.captures(handle)  # the default stream cannot be captured
+
+
 def _cupy_stream(X: Any) -> int:
     """Return the handle of CuPy's current stream on the GPU of an array."""
     with X.device:

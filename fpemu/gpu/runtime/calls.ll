@@ -22,8 +22,9 @@ declare void @Py_DecRef(ptr)
 @_Py_FalseStruct = external global i8
 
 ; Issues the steps `start` to `stop` of a sequence on a stream, with the addresses of the regions and in the context of
-; the sequence; the caller's context is current again afterwards. `whole`: a graph of these addresses may replace the
-; steps. Returns 0 after a graph, 1 after launches, (index of the step) 2^34 + status 4 + 2 after a failure.
+; the sequence; the caller's context is current again afterwards, except that the context of GPU 0 stays where there was
+; none. `whole`: a graph of these addresses may replace the steps. Returns 0 after a graph, 1 after launches, (index of
+; the step) 2^34 + status 4 + 2 after a failure.
 define i64 @issue(ptr %sequence, ptr %regions, i64 %stream, i64 %start, i64 %stop, i64 %whole) {
 entry:
   %before = alloca ptr
@@ -177,8 +178,12 @@ failed:
   br label %leave
 leave:
   %result = phi i64 [ 0, %replay ], [ 1, %step ], [ %marked, %failed ]
+  %indexp = getelementptr i64, ptr %sequence, i64 7
+  %index = load i64, ptr %indexp
+  %first_gpu = icmp eq i64 %index, 0
   %no_other = icmp eq ptr %other, null
-  %stays = or i1 %here, %no_other
+  %default = and i1 %no_other, %first_gpu
+  %stays = or i1 %here, %default
   br i1 %stays, label %exit, label %restore
 restore:
   %c2 = call i32 @cuCtxSetCurrent(ptr %other)
@@ -460,18 +465,18 @@ workspace:
   store i64 %prepared, ptr %preparedp
   store i64 0, ptr %workp
   store i64 0, ptr %zerosp
-  %alone = icmp eq ptr %arenas, null
-  br i1 %alone, label %go, label %capture
-capture:
   %default = icmp eq i64 %stream, 0
-  br i1 %default, label %arena, label %query
+  br i1 %default, label %uncaptured, label %query
 query:
   store i32 1, ptr %capturing
   %queried = call i32 @cuStreamIsCapturing(i64 %stream, ptr %capturing)
   %captured = load i32, ptr %capturing
   %problem = or i32 %queried, %captured
   %free = icmp eq i32 %problem, 0
-  br i1 %free, label %arena, label %miss
+  br i1 %free, label %uncaptured, label %miss
+uncaptured:
+  %alone = icmp eq ptr %arenas, null
+  br i1 %alone, label %go, label %arena
 arena:
   %arenan = load i64, ptr %arenas
   %ework = getelementptr i64, ptr %entry_, i64 4

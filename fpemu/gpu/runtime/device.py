@@ -89,23 +89,24 @@ def driver() -> Any:
 def entered(index: int | None = None) -> Iterator[Any]:
     """Yield `driver` for a GPU, by default the current one; afterwards the caller's context is current again.
 
-    PyTorch and CuPy select their device by the current context.
+    PyTorch and CuPy select their device by the current context: GPU 0 without one, whose context may therefore stay.
     """
-    with selected(current() if index is None else index):
+    index = current() if index is None else index
+    with selected(index):
         cuda = _bindings()
-        own = context()
         before = check(cuda.cuCtxGetCurrent())
+        own = context()
         check(cuda.cuCtxSetCurrent(own))
         try:
             yield cuda
         finally:
-            if int(before) not in (0, int(own)):
+            if int(before) != int(own) and (int(before) or index):
                 check(cuda.cuCtxSetCurrent(before))
 
 
 @contextmanager
 def unrestricted() -> Iterator[None]:
-    """Allow this thread to allocate memory and to load kernels while a stream is captured."""
+    """Allow this thread to allocate and free memory and to load kernels while a stream is captured."""
     cuda = driver()
     mode = check(cuda.cuThreadExchangeStreamCaptureMode(cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
     try:
@@ -163,7 +164,7 @@ class Module:
 
     def __del__(self) -> None:
         for index in {index for index, _ in self._functions}:  # the code is unloaded next: no kernel of it may run
-            with suppress(Exception), entered(index) as cuda:
+            with suppress(Exception), entered(index) as cuda, unrestricted():
                 check(cuda.cuCtxSynchronize())
 
     def _object_code(self) -> Any:
@@ -258,7 +259,11 @@ class Module:
 
 def captures(stream: int) -> bool:
     """Return whether a stream is captured into a CUDA graph."""
-    return int(check(_bindings().cuStreamIsCapturing(stream))) != 0
+    status, captured = _bindings().cuStreamIsCapturing(stream)
+    if status:  # a thread without a context
+        with entered() as cuda:
+            captured = check(cuda.cuStreamIsCapturing(stream))
+    return int(captured) != 0
 
 
 def check_status(status: int) -> None:
@@ -394,7 +399,7 @@ class Buffer:
         """Free the memory."""
         if self.pointer and recording.region(self.pointer) is None:
             pointer, self.pointer = self.pointer, 0
-            with entered(self._index) as cuda:
+            with entered(self._index) as cuda, unrestricted():  # a stream may be captured
                 check(cuda.cuMemFree(pointer))
 
     def __del__(self) -> None:

@@ -6,7 +6,9 @@ reads them all, and so does a copy of a result to the host (`matrices.Array.get`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
@@ -15,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.errors import InputError
-from fpemu.gpu.runtime import device, recording
+from fpemu.errors import GpuError, InputError
+from fpemu.gpu.runtime import callers, device, recording
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.selection import current
+from fpemu.gpu.runtime.sequence import lock
 
-__all__ = ["NBYTES", "NONE", "Counters", "check", "counters", "defer", "message", "read"]
+__all__ = ["NBYTES", "NONE", "Counters", "check", "counters", "defer", "message", "read", "reset_on_failure"]
 
 _SLOTS, _WORDS = 2048, 4  # counters of one allocation; 64-bit words of each
 NBYTES = 8 * _WORDS
@@ -84,7 +87,7 @@ NONE: Any = SimpleNamespace(pointer=0, nbytes=0, fill=lambda byte: None)
 
 @dataclass(eq=False)
 class _Entry:
-    """Counters of a pool, which outlive their owner until `check` has read them."""
+    """Counters of a pool, which outlive their owner until `_collect` has read them."""
 
     buffer: Buffer
     slot: int
@@ -97,11 +100,14 @@ class _Entry:
 _pools: list[tuple[int, Buffer]] = []  # with their GPUs
 _entries: list[_Entry] = []
 _free: dict[int, list[tuple[Buffer, int]]] = {}  # by GPU
-_messages: list[str] = []  # deferred by calls that have synchronised
+_messages: list[str] = []  # deferred by calls that have synchronised, or of counters that have been dropped
 
 
 def _take() -> _Entry:
     free = _free.setdefault(current(), [])
+    if not free and any(entry.dropped for entry in _entries) and not _capturing():
+        with recording.immediately():
+            _messages.extend(_collect())
     if not free:
         with recording.immediately():
             pool = Buffer.zeroed(NBYTES * _SLOTS)
@@ -109,6 +115,12 @@ def _take() -> _Entry:
         free.extend((pool, slot) for slot in reversed(range(_SLOTS)))
     _entries.append(_Entry(*free.pop()))
     return _entries[-1]
+
+
+def _capturing() -> bool:
+    """Return whether torch's current stream is captured: the host must not wait for the GPU."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized() and callers.capturing(callers.stream(current()))
 
 
 def read(counters: Iterable[Counters]) -> dict[str, tuple[int, int]]:
@@ -124,6 +136,19 @@ def read(counters: Iterable[Counters]) -> dict[str, tuple[int, int]]:
             if any(result[c.name]):
                 device.zero(c.pointer, c.nbytes)
     return result
+
+
+@contextmanager
+def reset_on_failure(counters: Iterable[Counters]) -> Iterator[None]:
+    """Set counters to zero if the work within fails, or is interrupted before their counts have been read."""
+    try:
+        yield
+    except BaseException:
+        with suppress(GpuError):
+            device.synchronize()
+            for c in counters:
+                device.zero(c.pointer, c.nbytes)
+        raise
 
 
 def defer(text: str) -> None:
@@ -146,9 +171,18 @@ def check() -> None:
     GpuError
         A failed kernel.
     """
-    messages = _messages.copy()
-    _messages.clear()
-    counts = {}
+    with lock:
+        messages = [*_messages, *_collect()]
+        _messages.clear()
+    messages = [each for each in messages if each]
+    if messages:
+        more = f" (and {len(messages) - 1} other operands)" if len(messages) > 1 else ""
+        raise InputError(messages[0] + more)
+
+
+def _collect() -> list[str]:
+    """Return the messages of all counters, after all queued work, set them to zero, and free those of no owner."""
+    messages, counts = [], {}
     for index, pool in _pools:
         with device.entered(index):
             words = counts[id(pool)] = device.fetch(pool.pointer, (_SLOTS, _WORDS), np.uint64)
@@ -161,10 +195,7 @@ def check() -> None:
         if entry.dropped:
             _entries.remove(entry)
             _free[pools[id(entry.buffer)]].append((entry.buffer, entry.slot))
-    messages = [each for each in messages if each]
-    if messages:
-        more = f" (and {len(messages) - 1} other operands)" if len(messages) > 1 else ""
-        raise InputError(messages[0] + more)
+    return [each for each in messages if each]
 
 
 def message(text: str, shape: tuple[int, ...], words: list[int], refused: tuple[bool, bool] = (True, True)) -> str:

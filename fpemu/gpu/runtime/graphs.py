@@ -37,12 +37,18 @@ class Graph:
         with device.entered() as cuda, device.unrestricted():
             stream = _capture_stream()
             check(cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
-            result = queue(int(stream))
-            graph = check(cuda.cuStreamEndCapture(stream))
-            if result != native.DONE_BY_LAUNCHES:
-                device.check_status(result >> 2 & 0xFFFFFFFF)
-            self._executable = check(cuda.cuGraphInstantiate(graph, 0))
-            check(cuda.cuGraphDestroy(graph))
+            try:
+                try:
+                    result = queue(int(stream))
+                finally:
+                    status, graph = cuda.cuStreamEndCapture(stream)
+                if result != native.DONE_BY_LAUNCHES:
+                    device.check_status(result >> 2 & 0xFFFFFFFF)
+                check((status,))
+                self._executable = check(cuda.cuGraphInstantiate(graph, 0))
+            finally:
+                if not status:
+                    check(cuda.cuGraphDestroy(graph))
         self.handle = int(self._executable)
 
     def __del__(self) -> None:

@@ -31,8 +31,8 @@ SLOT = 3
 """Words of a slot: address of the word to write, index of the region, offset in the region"""
 GRAPH = 8
 """Words of a graph: the addresses of the seven regions, and the executable graph"""
-SEQUENCE = ("context", "rows", "row_count", "slots", "slot_count", "graphs", "graph_count")
-"""Words of a sequence; "graphs": address of the graphs that replace the steps for some addresses"""
+SEQUENCE = ("context", "rows", "row_count", "slots", "slot_count", "graphs", "graph_count", "index")
+"""Words of a sequence; "graphs": address of the graphs that replace the steps for some addresses; "index": its GPU"""
 REGIONS = 7
 ENTRY = ("sequence", "regions", "prepared", "arenas", "work", "zeros", "graphs", "device")
 """First words of an entry; "arenas": address of a table of workspaces, 0 if the sequence has none; "graphs": whether a

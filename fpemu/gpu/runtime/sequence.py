@@ -21,10 +21,12 @@ from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.recording import REGIONS, Fill, Recording, placeholder
 from fpemu.gpu.runtime.selection import current
 
-__all__ = ["Arena", "Arenas", "Sequence", "arenas", "lock"]
+__all__ = ["Arena", "Arenas", "Sequence", "arenas", "captured", "lock"]
 
 lock = RLock()
 """Held while work of this package is queued"""
+captured: set[Sequence] = set()
+"""The sequences in CUDA graphs of the caller, whose replays read their kernels, buffers and counters"""
 _WORK, _CLEARED = REGIONS.index("work"), REGIONS.index("cleared")
 _MOST_GRAPHS = 32  # addresses of a sequence that are remembered
 _MOST_STREAMS = 128  # in the table of a GPU's workspaces
@@ -43,15 +45,15 @@ class Arena:
         """Return whether it has the bytes that a sequence needs."""
         return self.nbytes[0] >= sequence.work and self.nbytes[1] >= sequence.zeros
 
-    def grow(self, work: int, zeros: int) -> None:
-        """Provide so many bytes of both regions."""
+    def grow(self, work: int, zeros: int, stream: int) -> None:
+        """Provide so many bytes of both regions; the zeros are queued on the stream."""
         for i, nbytes in enumerate((work, zeros)):
             if nbytes > self.nbytes[i]:
                 self._buffers[i], self.nbytes[i] = None, 0  # freed before the new one is allocated
-                self._buffers[i] = buffer = (Buffer.zeroed if i else Buffer)(nbytes)
-                self.nbytes[i] = nbytes
+                self._buffers[i] = buffer = Buffer(nbytes)
                 if i:
-                    device.synchronize()  # the zeros are written on the default stream
+                    device.fill_async(buffer.pointer, 0, nbytes, stream)
+                self.nbytes[i] = nbytes
                 self.work, self.zeros = (self.work, buffer.pointer) if i else (buffer.pointer, self.zeros)
 
 
@@ -71,7 +73,7 @@ class Arenas(dict[tuple[int, int], Arena]):
             table = self._table(index)
             table[0] = 0  # the memory that it lists may be freed next
             try:
-                result.grow(sequence.work, sequence.zeros)
+                result.grow(sequence.work, sequence.zeros, stream)
             finally:
                 self._list(table, index)
         return result
@@ -173,6 +175,7 @@ class Sequence:
         self._record = native.record(
             native.SEQUENCE,
             context=int(device.context()),
+            index=self.index,
             rows=self._tables[0].ctypes.data,
             row_count=len(rows),
             slots=self._tables[1].ctypes.data,
@@ -205,8 +208,10 @@ class Sequence:
         """Issue the steps, or some of them, with these addresses of the regions; the caller holds `lock`.
 
         Several launches with the same addresses as in an earlier call are issued as one graph, unless the stream is
-        captured.
+        captured: then the graph reads the memory of this sequence, which is kept for the rest of the process.
         """
+        if capture:
+            captured.add(self)
         whole = self.graphs and not (capture or start or stop is not None)
         end = len(self._issue) if stop is None else stop
         if not self.address:

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.callers import capturing, stream
 from fpemu.gpu.runtime.matrices import Matrix, allocated
 from fpemu.gpu.runtime.recording import placeholder
 from fpemu.gpu.runtime.repeats import Families, classes
@@ -43,6 +44,8 @@ def facts(*arrays: Any) -> Facts | None:
                 if index < 0 or X.get_device() != index:  # on the CPU, or on different GPUs
                     return None
                 pointer = X.data_ptr()
+                if not pointer and 0 not in X.shape:  # a storage without memory: `matrices.take` raises
+                    return None
                 values += (X.shape, X.stride(), X.dtype)
                 pointers.append(pointer)
                 alignment = alignment << 4 | pointer & 15
@@ -63,32 +66,19 @@ def facts_of(*matrices: Matrix | None) -> Facts:
     return tuple(values), [0 if X is None else X.pointer for X in matrices]
 
 
-def stream(index: int) -> int:
-    """Return the handle of torch's current stream on a GPU."""
-    torch: Any = sys.modules["torch"]
-    try:
-        return int(torch._C._cuda_getCurrentRawStream(index))
-    except AttributeError:
-        return int(torch.cuda.current_stream(index).cuda_stream)
-
-
-def capturing(handle: int) -> bool:
-    """Return whether a stream is captured into a CUDA graph."""
-    return bool(handle) and device.captures(handle)  # the default stream cannot be captured
-
-
 def room(sequence: Sequence, handle: int, held_by: Arenas = arenas) -> tuple[int, int, Any]:
     """Return the addresses of a workspace on torch's current stream, and its owner in a capture, else None.
 
     In a capture torch allocates it, so that it belongs to the graph's memory; the owner is alive until the work is
     queued.
     """
+    captured = capturing(handle)
     if sequence.alone:
-        return 0, 0, None
-    if not capturing(handle):
+        return 0, 0, sequence if captured else None
+    if not captured:
         held = held_by.get((sequence.index, handle))
         if held is None or not held.suffices(sequence):
-            with device.entered(sequence.index):
+            with device.entered(sequence.index), device.unrestricted():  # another thread may capture
                 held = held_by.of(handle, sequence)
         return held.work, held.zeros, None
     torch: Any = sys.modules["torch"]
