@@ -173,7 +173,12 @@ def test_memory_is_freed_and_allocated_while_a_stream_is_captured(gpu, monkeypat
 @simulated
 def test_zeros_of_a_workspace_are_queued_on_its_stream(gpu):
     filled, fill = [], gpu.cuMemsetD8Async
-    gpu.cuMemsetD8Async = lambda *given: filled.append(given) or fill(*given)
+
+    def listed(*given):
+        filled.append(given)
+        return fill(*given)
+
+    gpu.cuMemsetD8Async = listed
     arena, synchronised = sequence.Arena(), gpu.synchronised
     arena.grow(64, 128, SIDE)
     assert filled == [(arena.zeros, 0, 128, SIDE)]
@@ -296,7 +301,11 @@ def test_a_graph_ends_its_capture_and_destroys_what_it_does_not_keep(gpu, failur
     done = []
 
     def listed(name, *values, status=SUCCESS):
-        return lambda *_: (done.append(name), (status, *values))[1]
+        def function(*_):
+            done.append(name)
+            return status, *values
+
+        return function
 
     graphs._capture_stream.cache_clear()
     gpu.cuStreamCreate = listed("stream", 5)
