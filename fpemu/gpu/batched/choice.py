@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from fpemu.gpu.batched.configuration import Block, Configuration, Small, Warp, f
 from fpemu.gpu.batched.memory import SHARED, SHARED_BEFORE
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.selection import per_device
 
 TABLE = Path(__file__).with_name("h200.toml")
 
@@ -31,7 +32,7 @@ def form(task: Task) -> str:
     return f"{'complex' if task.complex else 'real'} {task.width}"
 
 
-@lru_cache(maxsize=2)
+@per_device(maxsize=16)
 def limits(accumulate: str) -> dict[str, Any]:
     """Return the arguments of `validate` for the current GPU; empty, for Hopper's, without a GPU."""
     if device.missing() is not None:
@@ -48,7 +49,7 @@ def limits(accumulate: str) -> dict[str, Any]:
     }
 
 
-@lru_cache(maxsize=4096)
+@per_device(maxsize=4096)
 def choose(task: Task, batch: int, kernel: str = "tensor") -> Configuration:
     """Return the configuration that runs a task with a kernel, "tensor" or "magma-small"."""
     if kernel == "magma-small":

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device
+from fpemu.gpu.runtime.selection import per_device
 from fpemu.mma.spec import FMA_SPECS, MmaSpec
 
 TILE = 64  # rows and columns of D of one thread block
@@ -171,7 +172,7 @@ def _most() -> int:
     return min(_BYTES, _memory() // _SHARE)
 
 
-@lru_cache(maxsize=1)
+@per_device()
 def _memory() -> int:
     """Return the bytes of the GPU's memory."""
     _, total = device.check(device.driver().cuMemGetInfo())
