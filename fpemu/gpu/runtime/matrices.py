@@ -112,8 +112,9 @@ def take(X: Any, name: str, *, write: bool = False) -> Matrix | Any:
             raise InputError(f"{name} lies on a device of DLPack's type {kind}: pass an array of the CPU or a CUDA GPU")
         with _dlpack_errors(name):
             return np.from_dlpack(X)
-    if not matrix.pointer or 0 in matrix.shape:
+    if 0 in matrix.shape:
         return matrix
+    _check_memory(name, matrix.pointer)
     gpu = callers.index_of(X)
     if gpu != current():
         raise InputError(f"{name} lies on GPU {gpu}, and the call runs on GPU {current()}: copy all arrays to one GPU")
@@ -131,6 +132,8 @@ def _from_torch(X: Any, name: str, write: bool) -> Matrix | NDArray[Any]:
         raise InputError(f"{name} lies on {X.device}: fpemu.gpu takes arrays of the CPU and of an NVIDIA GPU")
     if str(X.layout) != "torch.strided" or X.is_quantized:
         raise InputError(f"{name} is a tensor of {X.layout} and {X.dtype}: pass a dense one of plain numbers")
+    if 0 not in X.shape:
+        _check_memory(name, X.data_ptr())  # before torch converts it
     if not write:
         original, X = X, X.resolve_neg()  # imag of conj() is a view with negated signs
         X = X.float() if X.dtype.is_floating_point and X.dtype.itemsize < 4 else X
@@ -184,6 +187,11 @@ def _dlpack_errors(name: str) -> Iterator[None]:
         raise InputError(f"{name} cannot be read by DLPack: {compiler.first_line(problem)}") from None
 
 
+def _check_memory(name: str, pointer: int) -> None:
+    if not pointer:
+        raise InputError(f"{name} has entries and no memory: its storage was freed, so pass an allocated array")
+
+
 def _check_writable(name: str, write: bool, read_only: bool) -> None:
     if write and read_only:
         raise InputError(f"{name} is read-only: pass an array that can be written")
@@ -222,9 +230,10 @@ def upload(x: NDArray[Any]) -> Matrix:
 
 
 def download(X: Matrix) -> NDArray[Any]:
-    """Copy a matrix to a NumPy array after all queued work."""
+    """Copy a matrix to a NumPy array after all queued work; InputError if the stream of its owner is captured."""
     if 0 in X.shape:
         return np.zeros(X.shape, X.dtype)
+    callers.wait_for(X.owner)
     same = X if X.strides == _packed(X.shape) else copy(X)
     return device.fetch(same.pointer, X.shape, X.dtype)
 
