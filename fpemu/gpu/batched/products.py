@@ -160,7 +160,7 @@ def hcgemm(
     -----
     Repeated calls on torch tensors are queued as by `hgemm`.
     """
-    choices = (products, kernel, algorithm, configuration)
+    choices = (products.__class__, products, kernel, algorithm, configuration)  # 4.0 and 4 are equal keys
     D, key = _recorded.repeat(_key(layout, alpha, beta, transa, transb, accumulate, choices), A, B, C, out)
     if D is not None:
         return D
@@ -171,6 +171,7 @@ def hcgemm(
         "kernel": kernel,
         "products": products,
     }
+    layouts.axis_of(layout)
     request = _Request(layout, alpha=alpha, beta=beta, configuration=configuration, algorithm=algorithm, **options)
     return _run(A, B, C, out, request, key)
 
@@ -291,14 +292,15 @@ def prepare(
         if name not in known:
             raise unknown_name("option", name, known)
     request = _Request(layout, **options)
-    arrays = {"A": A, "B": B, "C": C, "out": out}
-    matrices_of = {name: stacks.take(X, name) for name, X in arrays.items() if X is not None}
-    on_cpu = [name for name, X in matrices_of.items() if not isinstance(X, Matrix | Pointers)]
-    if on_cpu:
-        raise InputError(f"{' and '.join(on_cpu)} must be on the GPU")
-    operands = {name: stacks.operand(X, layout, name) for name, X in matrices_of.items()}
-    _shape(operands, request)
-    return _launches(operands, request, overlap)
+    given = {name: X for name, X in {"A": A, "B": B, "C": C, "out": out}.items() if X is not None}
+    with callers.ordered(callers.streams([array for X in given.values() for array in stacks.arrays(X)])):
+        matrices_of = {name: stacks.take(X, name) for name, X in given.items()}
+        on_cpu = [name for name, X in matrices_of.items() if not isinstance(X, Matrix | Pointers)]
+        if on_cpu:
+            raise InputError(f"{' and '.join(on_cpu)} must be on the GPU")
+        operands = {name: stacks.operand(X, layout, name) for name, X in matrices_of.items()}
+        _shape(operands, request)
+        return _launches(operands, request, overlap)
 
 
 def need_gpu() -> None:
@@ -346,11 +348,9 @@ def _result(given: dict[str, Any], arrays: list[Any], request: _Request, key: An
         if out is not None and not on_gpu["A"]:
             raise InputError("out= is for arrays of the GPU")
         _check_out(stacked)
-        operands = {
-            name: stacks.operand(X if isinstance(X, Matrix | Pointers) else matrices.upload(X), layout, name)
-            for name, X in stacked.items()
-        }
-        lead, M, N, _ = _shape(operands, request)
+        if not on_gpu["A"]:
+            stacked = {name: matrices.upload(X) for name, X in stacked.items()}
+        lead, M, N, _ = _shape({name: stacks.view(X, layout, name) for name, X in stacked.items()}, request)
         result = out
         if out is None:
             shape = (*lead, M, N)
@@ -361,13 +361,12 @@ def _result(given: dict[str, Any], arrays: list[Any], request: _Request, key: An
             else:
                 D = matrices.empty(shape, HALF)
                 result = matrices.Array(D)
-            operands["out"] = stacks.operand(D, layout, "out")
-        used: dict[str, Any] = stacked | ({"out": D} if out is None else {})
-        if key is not None and (product := _record(used, request)) is not None:
+            stacked["out"] = D
+        if key is not None and (product := _record(stacked, request)) is not None:
             _recorded.keep(key, product)
-            return product.run(A, result, [0 if X is None else X.pointer for X in map(used.get, _REGION)])
+            return product.run(A, result, [0 if X is None else X.pointer for X in map(stacked.get, _REGION)])
         with callers.ordered(callers.streams(arrays)) if key is not None else nullcontext():
-            _queue(operands, request)
+            _queue(stacked, request)
         if not on_gpu["A"]:
             downloaded = matrices.download(D)
             return matrices.as_torch(downloaded) if callers.is_torch(A) else downloaded
@@ -381,8 +380,7 @@ def _record(stacked: dict[str, Any], request: _Request) -> Recorded | None:
     placed: dict[str, Any] = tensors.place(**{_REGION[name]: X for name, X in stacked.items()})
     try:
         with recording.start() as steps:
-            operands = {name: stacks.operand(placed[_REGION[name]], request.layout, name) for name in stacked}
-            _queue(operands, request)
+            _queue({name: placed[_REGION[name]] for name in stacked}, request)
     except NotRecordableError:
         return None
     extents = tuple(tensors.extent(stacked.get(name)) for name in _REGION)
@@ -401,8 +399,9 @@ def _check_out(operands: dict[str, Any]) -> None:
             raise InputError(f"out shares memory with {name}: pass separate memory")
 
 
-def _queue(operands: dict[str, Operand], request: _Request) -> None:
-    """Queue the product; four calls on interleaved arrays use planar copies."""
+def _queue(stacked: dict[str, Any], request: _Request) -> None:
+    """Queue the product, after copies of operands that kernels cannot read; four calls use planar copies."""
+    operands = {name: stacks.operand(X, request.layout, name) for name, X in stacked.items()}
     copies = request.algorithm == "calls" and request.layout == "interleaved"
     planar = {name: _planar(X, copied=name != "out") for name, X in operands.items()} if copies else operands
     for product in _launches(planar, request, True):

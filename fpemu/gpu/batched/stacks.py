@@ -168,8 +168,8 @@ def _pointers(arrays: Sequence[Any], name: str) -> Pointers:
     return Pointers(device.Buffer.of(places), shape, max(X.strides[0], X.shape[1], 1), aligned, tuple(arrays))
 
 
-def operand(X: Matrix | Pointers, layout: str | None, name: str) -> Operand:
-    """Return a stack of real (layout None) or complex matrices, copied if kernels cannot read it, except for "out"."""
+def view(X: Matrix | Pointers, layout: str | None, name: str) -> Operand:
+    """Return a stack of real (layout None) or complex matrices, whether kernels can read it or not."""
     if isinstance(X, Pointers):
         if layout is not None:
             raise InputError(f"{name} is an array of pointers: half-complex products take strided batches")
@@ -182,7 +182,15 @@ def operand(X: Matrix | Pointers, layout: str | None, name: str) -> Operand:
     result = _operand(X, layout)
     if len(result.shape) < 2:
         raise InputError(f"{name} has shape {X.shape}: it needs two axes or more, the last two those of its matrices")
-    if 0 not in result.shape and (result.along_columns is None or (result.unit == 4 and not _paired(result, X))):
+    return result
+
+
+def operand(X: Matrix | Pointers, layout: str | None, name: str) -> Operand:
+    """Return the same stack, copied if kernels cannot read it, except for "out"."""
+    result = view(X, layout, name)
+    if isinstance(X, Pointers) or 0 in result.shape:
+        return result
+    if result.along_columns is None or (result.unit == 4 and not _paired(result, X)):
         if name == "out":
             raise InputError(
                 "out must have contiguous rows, and in the interleaved layout both parts of an element in "
