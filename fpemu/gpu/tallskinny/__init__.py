@@ -69,7 +69,9 @@ def tsm2(
         No GPU, or one with too little memory or without the instructions of the version.
     """
     options = {"version": version, "t1": t1, "t2": t2, "t3": t3}
-    request = ("tsm2", version, t1, t2, t3)
+    request: tuple[Any, ...] = ("tsm2", version)
+    if not t1 is t2 is t3 is None:  # 128.0 and 128 are equal keys
+        request += (t1.__class__, t1, t2.__class__, t2, t3.__class__, t3)
     return solve(A, B, out, lambda problem: plan(problem, "tsm2", **options).run(problem), request)
 
 
@@ -115,7 +117,9 @@ def ism2(
         As `tsm2`.
     """
     options = {"optimisation": optimisation, "tcf": tcf, "t1": t1, "t2": t2, "t3": t3}
-    request = ("ism2", optimisation, tcf, t1, t2, t3)
+    request: tuple[Any, ...] = ("ism2", optimisation.__class__, optimisation)
+    if not tcf is t1 is t2 is t3 is None:
+        request += (tcf.__class__, tcf, t1.__class__, t1, t2.__class__, t2, t3.__class__, t3)
     return solve(A, B, out, lambda problem: plan(problem, "ism2", **options).run(problem), request)
 
 
