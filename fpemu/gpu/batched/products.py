@@ -340,7 +340,7 @@ def _result(given: dict[str, Any], arrays: list[Any], request: _Request, key: An
     """The product of the given arguments, of which `arrays` may be on the GPU."""
     layout, A, out = request.layout, given["A"], given["out"]
     with callers.ordered(callers.streams(arrays)) if key is None else device.unrestricted():
-        stacked = {name: stacks.take(X, name) for name, X in given.items() if X is not None}
+        stacked: dict[str, Any] = {name: stacks.take(X, name) for name, X in given.items() if X is not None}
         on_gpu = {name: isinstance(X, Matrix | Pointers) for name, X in stacked.items()}
         if len(set(on_gpu.values())) > 1:
             cpu, gpu = (" and ".join(name for name, on in on_gpu.items() if on == side) for side in (False, True))
