@@ -250,7 +250,7 @@ class Plan:
 
     def _split(self, X: Any, operand: str) -> PreparedOperand:
         """The operand X, split, after a check of its entries."""
-        with lock, device.entered(self._index), callers.ordered(callers.streams([X])):
+        with lock, device.entered(self._index), callers.ordered(callers.streams([X])), device.unrestricted():
             x = self._as_matrix(operand, X)
             first, _ = self._pair({**self._given, operand: x}, self._result(None), operand)
             result = PreparedOperand(self, operand, X, x, device.Buffer.poisoned(max(first.sequence.prepared, 16), 0))
@@ -347,7 +347,7 @@ class Plan:
     def _general(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> Any:
         """The result for arrays of other libraries, on the default stream."""
         arrays = [ready.X if X is ready else X for X in (A, B, C, out) if X is not None]
-        with lock, device.entered(self._index), callers.ordered(callers.streams(arrays)):
+        with lock, device.entered(self._index), callers.ordered(callers.streams(arrays)), device.unrestricted():
             operands = self._operands(A, B, C, out, ready)
             result = out
             if out is None:
