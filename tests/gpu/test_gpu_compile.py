@@ -11,7 +11,7 @@ import pytest
 
 from fpemu import InputError, gpu, mma
 from fpemu.gpu.emulation import chains
-from fpemu.gpu.gemm.wgmma import schedules
+from fpemu.gpu.gemm.wgmma import schedules, staged_int8
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler, device
 from fpemu.kernelcache import KernelCache
@@ -96,6 +96,12 @@ def test_a_tile_constant_that_a_kernel_does_not_support_stops_the_compiler_with_
     assert count == 1
     with pytest.raises(device.GpuError, match=reason):
         compiler.compile(text, "sm_90a")
+
+
+@needs_compiler
+@pytest.mark.parametrize("columns", staged_int8._COLUMNS)
+def test_every_tile_of_staged_int8_compiles(columns):
+    assert machine(compiler.compile(staged_int8.source(columns, 2, 1, False), "sm_90a")) == 90
 
 
 @needs_compiler
