@@ -79,17 +79,18 @@ def test_a_compilation_error_is_reported_with_the_compilers_messages():
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("constant", "value", "reason"),
+    ("constant", "value", "reason", "scheme"),
     [
-        ("TILE_N", 40, "the epilogue stores 16 at a time"),
-        ("STAGES", 2, "holds all stages of a block while the producer fills the next one"),
-        ("STAGES", 64, "shared memory of a thread block"),
-        ("CLUSTER", 4, "clusters of one or two thread blocks"),
-        ("MATH_WARPGROUPS", 3, "two warpgroups"),
+        ("TILE_N", 40, "the epilogue stores 16 at a time", "staged"),
+        ("STAGES", 2, "holds all stages of a block while the producer fills the next one", "staged"),
+        ("STAGES", 3, "with corrections all", "legemm"),
+        ("STAGES", 64, "shared memory of a thread block", "staged"),
+        ("CLUSTER", 4, "clusters of one or two thread blocks", "staged"),
+        ("MATH_WARPGROUPS", 3, "two warpgroups", "staged"),
     ],
 )
-def test_a_tile_constant_that_a_kernel_does_not_support_stops_the_compiler_with_the_reason(constant, value, reason):
-    schedule = schedules.schedule(build("staged", {}).lowering(mma.spec("hopper", "fp16")))
+def test_a_tile_constant_that_a_kernel_does_not_support_stops_the_compiler(constant, value, reason, scheme):
+    schedule = schedules.schedule(build(scheme, {}).lowering(mma.spec("hopper", "fp16")))
     text, count = re.subn(
         rf"(int {constant}) = \d+;", rf"\1 = {value};", schedules.source(schedule, schedules.Tile(32))
     )

@@ -159,6 +159,30 @@ def test_the_ring_fits_and_holds_a_block_at_least_twice_over_or_nearly():
             assert schedules.stages(tile) > s.words * s.block // CHUNK
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "order"),
+    [
+        ("legemm", {"correction_step": 128}, None),
+        ("ootomo", {"correction_step": 128, "promote": None}, None),
+        ("ootomo", {"correction_step": 128, "promote": 128}, None),
+        ("staged", {"stage": 128}, None),
+        ("markidis", {}, KOrder(promote=128)),
+        ("staged", {}, None),
+    ],
+)
+def test_the_chosen_tile_has_the_stages_that_the_mainloop_requires(name, options, order):
+    s, rng = scheduled(name, options, order), np.random.default_rng(1)
+    block = s.constants()["BLOCK_CHUNKS"] * s.words
+    sizes = [16, 64, 100, 2048, 8192, 17_024, 25_344]
+    shapes = {tuple(int(n) for n in rng.choice(sizes, 3)) for _ in range(200)} | {(64, 17_024, 512)}
+    for shape in shapes:
+        kernel = hopper.kernel(build(name, options), SPEC, shape, order)
+        if kernel.tile.halves:
+            continue
+        required = 2 * block if kernel.schedule.rest else block + 1  # as hopper_gemm.cu asserts
+        assert schedules.stages(kernel.tile) >= required, (shape, kernel.name)
+
+
 @needs_compiler
 def test_the_kernels_compile_and_structures_are_those_of_numpy():
     def sizes(**layouts):

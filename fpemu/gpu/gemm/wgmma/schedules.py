@@ -69,6 +69,12 @@ class Schedule:
         """Length in k from one promotion to the next, in whole blocks."""
         return max(self.block, self.promote or 0)
 
+    @property
+    def least_stages(self) -> int:
+        """Pipeline stages that the mainloop requires: corrections release a block after the next one has arrived."""
+        block = self.block // CHUNK * self.words
+        return 2 * block if self.rest else block + 1
+
     def constants(self) -> dict[str, int | float]:
         """Members of the kernel's struct Config that depend on the schedule."""
         inside = self.promote is not None and self.promote < self.block

@@ -89,6 +89,7 @@ def choose(shape: tuple[int, int, int], schedule: Schedule) -> Tile:
     M, N, K = shape
     alone = schedule.words == 2 and M * N * K < MIDDLE
     tiles = [Tile(c, 1 if alone or rows >= M else 2, rows=rows) for rows in (128, 64) for c in columns(schedule)]
+    tiles = [tile for tile in tiles if schedules.stages(tile) >= schedule.least_stages]
     if schedules.fits_halves(schedule):
         tiles.append(Tile(256, 1 if alone or M <= 128 else 2, halves=True))
     return schedules.best_tile(tiles, shape)
