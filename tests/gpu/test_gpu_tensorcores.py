@@ -171,6 +171,7 @@ def test_the_kernel_gives_the_bits_of_the_emulator(gpu, name):
 
 
 FROM_MEMORY = {
+    "stretches of 256, of which a block copies four rows at once": ("ootomo", {"correction_step": 256}),
     "a pass over K after another": ("markidis", {}),
     "three words, five sums": ("bf16x9", {}),
     "words of four bytes": ("ootomo-tf32", {}),

@@ -10,7 +10,6 @@ constexpr int CHUNKS = Tile::K * Plan::ELEMENT / 16;  // copies of 16 bytes that
 constexpr int ROWS_AT_ONCE = THREADS / CHUNKS;        // that the block copies
 constexpr bool WHOLE = 64 % Tile::K == 0;             // no stretch that begins in a row ends beyond its pitch
 static_assert(THREADS % CHUNKS == 0 && Tile::M % ROWS_AT_ONCE == 0 && Tile::N % ROWS_AT_ONCE == 0, "threads");
-static_assert(ROWS_AT_ONCE % 8 == 0, "a thread's rows turn alike");
 
 struct Words {  // of A and of B: word i of their rows, the k of a row side by side, zeros from K to the pitch
   const u8 *a[4], *b[4];
@@ -51,7 +50,9 @@ FPEMU_FUNCTION void load_rows_async(u8* to, const u8* word, s64 pitch, s64 befor
   FPEMU_UNROLL
   for (int i = 0; i < ROWS; i += ROWS_AT_ONCE) {
     const s64 row = before + smaller(first + i + own, rows - 1);  // beyond the last: what is made of it is not written
-    copy(to + spot(own, chunk * 16) + i * ROW_BYTES, word + row * pitch + (there ? column : 0), there);
+    // rows 8 apart are permuted alike: the offsets of multiples of 8 are constants
+    const int at = ROWS_AT_ONCE % 8 ? spot(own + i, chunk * 16) : spot(own, chunk * 16) + i * ROW_BYTES;
+    copy(to + at, word + row * pitch + (there ? column : 0), there);
   }
 }
 
