@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fpemu.gpu.batched import products
 from fpemu.gpu.batched.configuration import Block, Packed, Small, Warp
 from fpemu.gpu.batched.source import plan
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.runtime import compiler, properties
 from fpemu.verify.batched import Batched
 from fpemu.verify.records import Record
+from tests import batched_on_cpu as harness
 from tests.batched_on_cpu import differing, gpu, hostile, needs_compiler
 
 __all__ = ["gpu"]
 
 needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
+ONE_BLOCK = """
+extern "C" void run_one_block(unsigned number, unsigned grid, unsigned threads, void** args) {
+  using namespace simulation;
+  argument = args;
+  body = [](void* args) { batched_block(*(Problem*)*(void**)args); };
+  blockDim = {threads, 1, 1}, gridDim = {grid, 1, 1}, blockIdx = {number, 0, 0}, block(threads);
+}
+"""
 RECORD = Path(__file__).parents[1] / "data" / "verified" / "h200_batched.json"
 
 
@@ -47,6 +59,27 @@ def test_lines_come_in_whole_pieces_of_as_many_bytes_as_they_are_aligned_to(gpu,
         A, B = (np.ascontiguousarray(np.swapaxes(X, 1, 2)) for X in (A, B))
     block = Block((16, 16, 16), (48, 48, 48), (16, 6), 1, 1 + turned, direct=True, staged=True, persistent=turned)
     assert differing(A, B, configuration=block, transa=transposes[0], transb=transposes[1]) == 0
+
+
+@needs_compiler
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_row_may_have_more_than_two_gigabytes(gpu, monkeypatch, direct):
+    monkeypatch.setitem(harness._OF_KERNEL, "batched_block", harness._OF_KERNEL["batched_block"] + ONE_BLOCK)
+    A, B, D = np.float16([[2]]), *(np.zeros((1, 2**30 + 64), np.float16) for _ in range(2))  # pages that are never read
+    for ends in (slice(64), slice(-64, None)):  # columns of the first and the last thread block
+        B[0, ends] = np.arange(1, 65)
+    configuration = Block((16, 16, 16), (64, 64, 32), (16, 8), 1, 2, direct, True)
+    matrices = [harness.matrix(X) for X in (A, B, D)]
+    (product,) = products.prepare(*matrices[:2], out=matrices[2], configuration=configuration)
+    _, grid, threads, arguments, _ = product.launch.all
+    child = os.fork()  # it dies if a byte is read that is no operand's
+    if not child:
+        product.launch.only((A, B, D))
+        for number in (0, grid - 1):
+            block = (ctypes.c_uint(n) for n in (number, grid, threads))
+            product.launch.library.run_one_block(*block, ctypes.c_void_p(arguments.ctypes.data))
+        os._exit(not all((D[0, ends] == 2 * B[0, ends]).all() for ends in (slice(64), slice(-64, None))))
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @needs_compiler

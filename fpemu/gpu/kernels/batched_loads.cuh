@@ -15,8 +15,8 @@ template <class T> struct Fetched {
   Eight<EACH, T::WIDTH> eight[T::DOWN][T::ACROSS][PLANES];
 };
 
-// What a thread brings in: calls `each(down, across, place, address, left)`, left: elements that are there. Threads
-// that share a line are of one warp.
+// What a thread brings in: calls `each(down, across, place, address, left)`, left: elements that are there, at most
+// eight, since their bytes are an int. Threads that share a line are of one warp.
 template <class T, class F> FPEMU_FUNCTION void for_eights(const Source& s, int thread, F each) {
   const int own_line = thread / T::ALONG, own = thread % T::ALONG;
   FPEMU_UNROLL
@@ -30,7 +30,7 @@ template <class T, class F> FPEMU_FUNCTION void for_eights(const Source& s, int 
       const int eight = own + j * T::ALONG;
       if (T::EIGHTS % T::ALONG && eight >= T::EIGHTS) continue;
       const int at = s.first + 8 * eight;
-      each(i, j, line * T::PITCH + 16 * eight, from + (s64)at * ELEMENT, exists ? s.length - at : 0);
+      each(i, j, line * T::PITCH + 16 * eight, from + (s64)at * ELEMENT, exists ? smaller(s.length - at, 8) : 0);
     }
   }
 }
@@ -121,7 +121,7 @@ struct Line {
 };
 template <class T> FPEMU_FUNCTION Line line_of(const Source& s, int line) {
   Line result;
-  result.offset = (Distance)(s.first_line + line) * (Distance)s.line + s.first * ELEMENT;
+  result.offset = (Distance)(s.first_line + line) * (Distance)s.line + (Distance)s.first * ELEMENT;
   result.bytes = present<T>(s, line);
   const Distance left = (Distance)(s.end - s.matrix) - result.offset;
   const int most = result.bytes + Pieces<T>::SIZE;
