@@ -53,7 +53,7 @@ def forget():
 
 
 @pytest.fixture
-def gpu(monkeypatch):
+def gpu():
     """The simulated driver, in place of CUDA's."""
     from cuda import core
 
@@ -69,16 +69,18 @@ def gpu(monkeypatch):
     allocate = driver.cuMemAlloc
     driver.cuCtxSynchronize = synchronize
     driver.cuMemAlloc = lambda nbytes: driver.allocated.append(nbytes) or allocate(nbytes)
-    monkeypatch.setattr(core, "Device", lambda number: simulated_driver.GPU)
-    monkeypatch.setattr(core, "ObjectCode", simulated_driver.ObjectCode)
-    monkeypatch.setattr(device, "_bindings", lambda: driver)
-    monkeypatch.setattr(native, "calls", lambda: None)
-    monkeypatch.setitem(sys.modules, "torch", simulated_driver.torch())
-    for name in ("_pools", "_entries", "_messages"):
-        monkeypatch.setattr(faults, name, [])
-    monkeypatch.setattr(faults, "_free", {})
-    yield driver
-    forget()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "Device", lambda number: simulated_driver.GPU)
+        patch.setattr(core, "ObjectCode", simulated_driver.ObjectCode)
+        patch.setattr(device, "_bindings", lambda: driver)
+        patch.setattr(native, "calls", lambda: None)
+        patch.setitem(sys.modules, "torch", simulated_driver.torch())
+        for name in ("_pools", "_entries", "_messages"):
+            patch.setattr(faults, name, [])
+        patch.setattr(faults, "_free", {})
+        yield driver
+        forget()
+    forget()  # the counters, too, were freed on the simulated GPU
     assert not device._opened.cache_info().currsize, "later tests would find the simulated GPU"
 
 
