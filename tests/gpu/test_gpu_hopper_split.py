@@ -353,6 +353,17 @@ def test_words_of_whole_rows_that_are_not_scaled_count_overflow(launch):
     check_words(launch, build("ootomo", {}).rules(), "none", (1, 40, 130), 0, "wide", 1, loads=8)
 
 
+@pytest.mark.parametrize("loads", [0, 8])
+def test_residuals_of_balanced_words_that_overflow_are_counted(launch, loads):
+    x = np.ones((1, 9, 128), np.float32)
+    x[0, 3, 5] = 8200 - 2.0**-10  # its residual is below 8, and to nearest at most 4
+    sides = [Side(x, "A", True, 0), Side(x, "B", False, 0)]
+    run(launch, "halves", sides, "scale-rows", 4, shift=2.0**13, balanced=True, loads=loads)
+    infinite = [np.count_nonzero(side.words(side.low, np.uint16) & 0x7FFF == 0x7C00) for side in sides]
+    assert infinite == [1, 0]
+    assert [int(side.faults[1]) for side in sides] == infinite
+
+
 def check_words(launch, rules, scaling, shape, spare, kind, grid, *, balanced=False, loads=0):
     for k_last in (True, False):
         sides = [Side(draw(shape, kind), "A", k_last, spare), Side(draw(shape, kind)[:, ::-1], "B", not k_last, spare)]

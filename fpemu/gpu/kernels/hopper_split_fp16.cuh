@@ -61,7 +61,10 @@ struct Fp16Words {
   FPEMU_FUNCTION static RowScale row(const Operand& op, u32 largest, bool special, int& exponent) {
     const int e = exponent = op.exponents ? scaling(largest) : 0;
     const float first = scale(min(e, 100)), top = __uint_as_float(largest) * first;
-    const bool plain = !special && e >= 0 && e <= 100 && top < 65504.f && top * op.shift < 65504.f * 2048;
+    // |x - h| is at most 2^-11 |x| to nearest and below 2^-10 |x| in a balanced split. Where h is subnormal it is at
+    // most 2^-25 to nearest, in range for shifts up to 2^40; balanced rows are scaled, so that `top` exceeds 2^-14.
+    constexpr float most = 65504.f * (Config::BALANCED ? 1024 : 2048);
+    const bool plain = !special && e >= 0 && e <= 100 && top < 65504.f && top * op.shift < most;
     return {first, scale(max(e - 100, 0)), plain};
   }
   FPEMU_FUNCTION static void split_eight(const Operand& op, const RowScale& way, const float (&x)[8], int, int octet,
