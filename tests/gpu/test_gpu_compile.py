@@ -82,8 +82,8 @@ def test_a_compilation_error_is_reported_with_the_compilers_messages():
     ("constant", "value", "reason", "scheme"),
     [
         ("TILE_N", 40, "the epilogue stores 16 at a time", "staged"),
-        ("STAGES", 2, "holds all stages of a block while the producer fills the next one", "staged"),
-        ("STAGES", 3, "with corrections all", "legemm"),
+        ("STAGES", 2, "holds all stages of a block while the producer fills the next", "staged"),
+        ("STAGES", 3, "corrections: all its stages", "legemm"),
         ("STAGES", 64, "shared memory of a thread block", "staged"),
         ("CLUSTER", 4, "clusters of one or two thread blocks", "staged"),
         ("MATH_WARPGROUPS", 3, "two warpgroups", "staged"),

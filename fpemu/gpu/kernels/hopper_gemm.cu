@@ -43,8 +43,9 @@ static_assert(WARPGROUPS == 1 || WARPGROUPS == 2, "named barriers alternate betw
 static_assert(CLUSTER == 1 || CLUSTER == 2, "the host launches clusters of one or two thread blocks");
 static_assert(WORDS == 1 || WORDS == 2, "operands have one or two fp16 words");
 static_assert(A_BYTES % 1024 == 0 && B_BYTES % 1024 == 0, "the 128-byte swizzle repeats every 1024 bytes");
-static_assert(STAGES >= (CORRECTS ? 2 * STAGES_PER_BLOCK : STAGES_PER_BLOCK + 1),
-              "a warpgroup holds all stages of a block while the producer fills the next one, with corrections all");
+static_assert(
+    STAGES >= (CORRECTS ? 2 * STAGES_PER_BLOCK : STAGES_PER_BLOCK + 1),
+    "a warpgroup holds all stages of a block while the producer fills the next (corrections: all its stages)");
 static_assert(STAGES * STAGE_BYTES + 1024 + 16 * STAGES + WARPGROUPS * TILE_N * 4 <= 227 * 1024,
               "shared memory of a thread block: the aligned ring, its barriers and the exponents of the columns");
 static_assert((PRODUCER_REGISTERS + 2 * MATH_REGISTERS) * 128 <= 65536, "registers of a multiprocessor");

@@ -23,7 +23,7 @@ constexpr int INT32_CHUNKS = 65536 / TILE_K;  // int32 holds the corrections of 
 constexpr int PRODUCER_REGISTERS = 24, MATH_REGISTERS = 240;
 constexpr int INTERVAL_CHUNKS = Config::INTERVAL_CHUNKS;
 
-static_assert(TILE_N % 16 == 0 && TILE_N <= 256, "wgmma on int8 takes at most 256 columns; the epilogue stores 16 at a time");
+static_assert(TILE_N % 16 == 0 && TILE_N <= 256, "wgmma takes at most 256 columns; the epilogue stores 16 at a time");
 static_assert(CLUSTER == 1 || CLUSTER == 2, "one thread block of a cluster multicasts h_B, the other q_B");
 static_assert(STAGES >= 4, "a warpgroup holds three stages while the producer fills the next one");
 static_assert(A_BYTES % 1024 == 0 && B_BYTES % 1024 == 0, "the 128-byte swizzle repeats every 1024 bytes");
