@@ -90,7 +90,8 @@ def hgemm(
     -----
     A call on torch tensors whose kernels are recorded, because an earlier one had the same options, shapes, strides and
     alignment, validates nothing again: it queues the kernels on torch's current stream. Calls of several threads are
-    queued one after another. A CUDA graph can capture the call if alpha and beta are numbers of Python and not NaN.
+    queued one after another. A CUDA graph can capture the call if alpha and beta are numbers of Python and not NaN, and
+    if each operand needs no more than one stride for its batch.
     """
     request = _key(None, alpha, beta, transa, transb, accumulate, kernel, configuration)
     D, key = _recorded.repeat(request, A, B, C, out)

@@ -88,9 +88,10 @@ def gemm(
     A call on torch tensors whose kernels are recorded, because an earlier one had the same scheme, options, shapes,
     strides, dtypes and alignment, validates nothing again: it queues the kernels on torch's current stream of the
     operands' GPU, in workspace of this stream. Calls of several threads are queued one after another. The torch call
-    can be captured in a CUDA graph, then in workspace of the graph, except where ``on_range`` waits, the Ozaki family,
-    kernels of unusual orders, products without entries or with K = 0, and an alpha that is 0, NaN or no number of
-    Python.
+    can be captured in a CUDA graph, then in workspace of the graph, except where ``on_range`` waits, operands of
+    another dtype than the scheme's, the Ozaki family, kernels of unusual orders, products without entries or with
+    K = 0, and an alpha that is 0, NaN or no number of Python. The kernels and constants of a captured call stay in
+    memory until the process ends.
     """
     request = _request(scheme, alpha, beta, on_range, order, options)
     D = products.families.queue(request, A, B, C, out)
