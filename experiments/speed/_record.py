@@ -89,7 +89,7 @@ def provenance(page: str = "", *only: str) -> str:
     if not _path().is_file():
         return "No record of a measurement is here."
     _, head, rows = read(_path())
-    text = measured_on(head, {run["date"] for run in head["runs"]})
+    text = measured_on(head, {head["runs"][row["run"]]["date"] for row in measured()})
     if not page or not any(row.get("older") for row in rows):
         return text
     shown = {record.key(case.fields) for case in suite.cases([page])}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import implementations, record, run, suite
+from experiments.speed import _record as speed
 from fpemu import InputError
 from fpemu.cli import main
 from fpemu.gpu.runtime import device
@@ -291,6 +293,33 @@ def test_figures_are_drawn_from_the_record_as_it_is():
         page = experiments.load(name)
         figure = ROOT / "figures" / f"{name}.csv"
         assert page.cells("quick")[0]["record"] in figure.read_text(encoding="utf-8").splitlines()[1]
+
+
+@pytest.fixture
+def changed_record(tmp_path, monkeypatch):
+    """A function that changes the content of the speed record that the figures read, in a copy of the file."""
+
+    def change(function):
+        content = json.loads((ROOT / "experiments" / "speed" / "h200.json").read_text(encoding="utf-8"))
+        function(content)
+        file = tmp_path / "h200.json"
+        file.write_text(json.dumps(content), encoding="utf-8")
+        monkeypatch.setenv("FPEMU_SPEED", str(file))
+        speed.read.cache_clear()
+
+    yield change
+    speed.read.cache_clear()
+
+
+def test_captions_date_the_runs_of_the_rows_and_not_replaced_runs(changed_record):
+    def change(content):
+        dated = {row["run"] for row in content["rows"]}
+        for index, run in enumerate(content["runs"]):
+            run["date"] = "2026-02-03" if index in dated else "2026-01-02"
+        assert len(dated) < len(content["runs"])
+
+    changed_record(change)
+    assert speed.provenance().endswith(" 2026-02-03.")
 
 
 # --- parts of the error-free products
