@@ -78,8 +78,9 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 
 
 def finding(rows: list[Row]) -> str:
-    selected = [row for row in squares(rows, "staged") if {"first", "sustained", "split_first"} <= set(row)]
-    ends = sorted(selected, key=lambda row: row["first"])[:: max(len(selected) - 1, 1)]
+    first = [row for row in squares(rows, "staged") if "first" in row]
+    ends = sorted(first, key=lambda row: row["first"])[:: max(len(first) - 1, 1)]
+    selected = [row for row in first if "split_first" in row]
     three = {f"n = {row['M']}:": row.get("sustained / three products") for row in selected}
     return paragraph(
         ("staged, first launches, slowest and fastest, TFLOP/s", {f"n = {row['M']}:": row["first"] for row in ends}),

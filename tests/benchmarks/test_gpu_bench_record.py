@@ -314,12 +314,21 @@ def changed_record(tmp_path, monkeypatch):
 def test_captions_date_the_runs_of_the_rows_and_not_replaced_runs(changed_record):
     def change(content):
         dated = {row["run"] for row in content["rows"]}
-        for index, run in enumerate(content["runs"]):
-            run["date"] = "2026-02-03" if index in dated else "2026-01-02"
+        for index, each in enumerate(content["runs"]):
+            each["date"] = "2026-02-03" if index in dated else "2026-01-02"
         assert len(dated) < len(content["runs"])
 
     changed_record(change)
     assert speed.provenance().endswith(" 2026-02-03.")
+
+
+def test_the_finding_on_sizes_names_the_ends_of_the_drawn_line():
+    """Rows without a sustained speed are part of the line of the first launches."""
+    page = experiments.load("speed/sizes")
+    rows = [{**cell, **page.evaluate(cell)} for cell in page.cells("quick")]
+    line = {row["M"]: row["first"] for row in speed.squares(rows, "staged")}
+    low, high = (f"n = {n}: {line[n]:.3g}" for n in (min(line, key=line.get), max(line, key=line.get)))
+    assert f"slowest and fastest, TFLOP/s: {low}, {high}." in page.finding(rows)
 
 
 # --- parts of the error-free products
