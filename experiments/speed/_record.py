@@ -52,6 +52,8 @@ RULES = [
     Errors are of all entries against the product in fp64.""",
     """The GPU is not the papers': ratios of speeds measured side by side can be compared, TFLOP/s cannot.""",
 ]
+RUNS = """The lines of TFLOP/s are from several runs on one GPU. Ratios are of speeds in one run: a point without SGEMM
+    or without the library's fp16 product in the same run has no ratio."""
 
 
 def record_file(name: str) -> Path:
@@ -130,9 +132,10 @@ def shape_name(row: Row) -> str | None:
 
 
 def evaluate(cell: Row) -> dict[str, float]:
-    """Return TFLOP/s of each kind, ratios to others on the same product, errors, parts of the time."""
+    """Return TFLOP/s of each kind, ratios to others on the same product in the same run, errors, parts of the time."""
     rows = measured()
     row = next(row for row in rows if all(row[name] == cell[name] for name in _PLACE))
+    rows = [other for other in rows if other["run"] == row["run"]]
     numbers: dict[str, float | None] = {}
     product = row["kind"] == "product"
     numbers |= {name: record.rate(row, name) for name in _RATES if product}

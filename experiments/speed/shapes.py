@@ -12,7 +12,7 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import Row, listed
 from ._look import legend, look, over_n, plain_ticks, third_of_fp16
-from ._record import RULES, at, evaluate, products, provenance, shape_name
+from ._record import RULES, RUNS, evaluate, products, provenance, shape_name
 
 __all__ = ["evaluate"]
 
@@ -24,7 +24,7 @@ IMPLEMENTATIONS = ("staged", groups.FRONTIER[0])
 CAPTION = f"""Effective FP32 throughput over n for products M×N×K of three shapes, operands uniform in [-1, 1], first
 launches: operands split beforehand (solid), and by every call (dotted).
 {provenance("speed/shapes", *IMPLEMENTATIONS)}"""
-ASSUMPTIONS = RULES
+ASSUMPTIONS = [*RULES, RUNS]
 GOAL = 512
 """Goal: from this n on no scheme is slower than SGEMM."""
 
@@ -59,12 +59,11 @@ def draw(rows: list[Row]) -> Any:
 
 def _over(rows: list[Row], implementation: str, shape: str, what: str) -> dict[int, float]:
     """A speed over SGEMM's first launches, by n."""
-    result = {}
-    for row in _line(rows, implementation, shape):
-        base = at(rows, "sgemm", row["M"], row["N"], row["K"])
-        if base is not None and "first" in base and what in row:
-            result[int(row["M"])] = row[what] / base["first"]
-    return result
+    return {
+        int(row["M"]): row[what] / row["first"] * row["first / sgemm"]
+        for row in _line(rows, implementation, shape)
+        if what in row and "first / sgemm" in row
+    }
 
 
 @listed

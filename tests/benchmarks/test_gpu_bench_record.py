@@ -331,6 +331,25 @@ def test_the_finding_on_sizes_names_the_ends_of_the_drawn_line():
     assert f"slowest and fastest, TFLOP/s: {low}, {high}." in page.finding(rows)
 
 
+@pytest.mark.parametrize("name", ["sizes", "shapes"])
+def test_speeds_of_different_runs_have_no_ratio(name, changed_record):
+    page = experiments.load(f"speed/{name}")
+    place = {"kind": "product", "contender": "staged", "M": 1024, "N": 1024, "K": 1024, "data": "symmetric"}
+
+    def ratios():
+        row = next(cell for cell in page.cells("quick") if place.items() <= cell.items())
+        return {column for column in page.evaluate(row) if column.endswith(("/ sgemm", "/ three products"))}
+
+    def other_run(content):
+        for row in content["rows"]:
+            if row["contender"] in ("sgemm", "fp16"):
+                row["run"] = 0
+
+    assert {"first / sgemm", "first / three products"} <= ratios()
+    changed_record(other_run)
+    assert not ratios()
+
+
 # --- parts of the error-free products
 def test_the_summation_kernels_are_listed():
     from benchmarks.gpu import phases
