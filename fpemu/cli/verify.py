@@ -260,5 +260,8 @@ def run_suite(suite: Suite, record: str | None, fresh: bool, jobs: int | None = 
             note(line)
     if len(faults) > _LISTED:
         note(f"and {len(faults) - _LISTED} more" + ("" if record is None else f": see {record}"))
-    if faults:
+    elsewhere = run.failed_elsewhere
+    if elsewhere:
+        note(f"{len(elsewhere)} groups outside this run have failed: {', '.join(elsewhere[:_LISTED])}")
+    if faults or elsewhere:
         raise typer.Exit(1)

@@ -22,8 +22,8 @@ _PROCESSES = 16
 class Run:
     """A run of a suite, saved after every group in a file beside its record, from which the next run continues.
 
-    `outcomes` includes those of earlier runs with equal seed, options, GPU and code; groups with mismatches or errors
-    are run again. `fresh` ignores earlier runs.
+    `outcomes` includes those of earlier runs with equal seed, options, GPU and code; groups of this run with mismatches
+    or errors are run again. `fresh` ignores earlier runs.
     """
 
     def __init__(self, suite: Suite, path: str | os.PathLike[str] | None = None, *, fresh: bool = False) -> None:
@@ -38,13 +38,18 @@ class Run:
                 with suppress(InputError):  # another file, or one that was changed
                     earlier = Record.read(file)
                     if earlier.continues(empty):
-                        self.outcomes |= {o.group: o for o in earlier.outcomes if o.ok}
+                        self.outcomes |= {o.group: o for o in earlier.outcomes}
         self._source = self.partial if self.partial is not None and self.partial.exists() else self.path
 
     @property
     def missing(self) -> list[str]:
         """Groups that have to be run."""
-        return [group for group in self.groups if group not in self.outcomes]
+        return [group for group in self.groups if group not in self.outcomes or not self.outcomes[group].ok]
+
+    @property
+    def failed_elsewhere(self) -> list[str]:
+        """Groups outside this run whose saved outcomes have mismatches or errors."""
+        return [o.group for o in self.outcomes.values() if not o.ok and o.group not in self.groups]
 
     def record(self) -> Record:
         """Return the record of the groups of this run."""

@@ -120,12 +120,10 @@ class Suite(ABC):
         yield from (f"  {place}" for place in outcome.first)
 
     def record(self, outcomes: Sequence[Outcome]) -> Record:
-        """Return the record of some outcomes on the current GPU, in the order of `order`."""
+        """Return the record of some outcomes on the current GPU, in the order of `order`; other groups follow."""
         place, empty = self._place_and_empty
         return replace(
-            empty,
-            date=records.now(),
-            outcomes=sorted((o for o in outcomes if o.group in place), key=lambda o: place[o.group]),
+            empty, date=records.now(), outcomes=sorted(outcomes, key=lambda o: place.get(o.group, len(place)))
         )
 
     @cached_property

@@ -231,6 +231,23 @@ def test_a_group_with_a_mismatch_is_compared_again(machine, tmp_path, command, g
     assert names(tmp_path) == ["record.json"]
 
 
+def test_a_failed_group_outside_the_run_stays_in_the_record(machine, tmp_path, capsys):
+    record, command = tmp_path / "record.json", COMMANDS["tallskinny"][0]
+    machine.wrong = HUGE[1]
+    assert main([*command, "--record", str(record)]) == 1
+    machine.again()
+    capsys.readouterr()
+    without_huge = [word for word in command if word != "--huge"]
+    assert main([*without_huge, "--record", str(record)]) == 1
+    assert machine.done == []
+    assert f"1 groups outside this run have failed: {HUGE[1]}" in capsys.readouterr().err
+    assert [o.group for o in Record.read(record).outcomes if not o.ok] == [HUGE[1]]
+    machine.wrong = ""
+    assert main([*command, "--record", str(record)]) == 0
+    assert machine.done == [HUGE[1]]
+    assert Record.read(record).ok
+
+
 # --- damaged files
 def changed(content: bytes) -> list[bytes]:
     """A saved file after several kinds of damage."""
