@@ -7,8 +7,10 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from fpemu.errors import InputError
 from fpemu.files import write_atomic
@@ -17,13 +19,14 @@ from fpemu.verify.records import Outcome, Record
 from fpemu.verify.suite import Progress, Suite
 
 _PROCESSES = 16
+_FRESH = "fresh"  # fact of a partial record: the outcomes in the record beside it are ignored
 
 
 class Run:
     """A run of a suite, saved after every group in a file beside its record, from which the next run continues.
 
     `outcomes` includes those of earlier runs with equal seed, options, GPU and code; groups of this run with mismatches
-    or errors are run again. `fresh` ignores earlier runs.
+    or errors are run again. `fresh` ignores earlier runs, and so do the runs that continue it.
     """
 
     def __init__(self, suite: Suite, path: str | os.PathLike[str] | None = None, *, fresh: bool = False) -> None:
@@ -33,12 +36,14 @@ class Run:
         self.groups = suite.groups()
         self.outcomes: dict[str, Outcome] = {}
         empty = suite.record([])
-        for file in (self.path, self.partial):
-            if file is not None and file.exists() and not fresh:
+        self._from_fresh = fresh  # whether the outcomes in `path` are ignored
+        for file in (self.partial, self.path):
+            if file is not None and file.exists() and not self._from_fresh:
                 with suppress(InputError):  # another file, or one that was changed
                     earlier = Record.read(file)
                     if earlier.continues(empty):
-                        self.outcomes |= {o.group: o for o in earlier.outcomes}
+                        self.outcomes = {o.group: o for o in earlier.outcomes} | self.outcomes
+                        self._from_fresh = _FRESH in earlier.facts
         self._source = self.partial if self.partial is not None and self.partial.exists() else self.path
 
     @property
@@ -62,13 +67,15 @@ class Run:
         most 16. The file also keeps groups of earlier runs with the same options.
         """
         missing = self.missing
+        if self.fresh and self.partial is not None:
+            self.partial.unlink(missing_ok=True)
         sources = self.suite.sources(missing) if missing else []
         if sources:
             compiler.compile_all(sources, device.arch())
         for outcome, share in _outcomes(self.suite, missing, jobs, progress):
             self.outcomes[outcome.group] = outcome
             if self.partial is not None:
-                write_atomic(self.partial, self._text())
+                write_atomic(self.partial, self._text({_FRESH: True} if self._from_fresh else {}))
                 self._source = self.partial
             progress(outcome.group, share)
         if self.path is not None and self.partial is not None:
@@ -76,8 +83,9 @@ class Run:
             self.partial.unlink(missing_ok=True)
         return self.record()
 
-    def _text(self) -> bytes:
-        return self.suite.record(list(self.outcomes.values())).text().encode()
+    def _text(self, facts: dict[str, Any] | None = None) -> bytes:
+        record = self.suite.record(list(self.outcomes.values()))
+        return replace(record, facts=record.facts | (facts or {})).text().encode()
 
     def __str__(self) -> str:
         saved = sum(group in self.outcomes and self.outcomes[group].ok for group in self.groups)

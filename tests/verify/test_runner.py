@@ -220,6 +220,30 @@ def test_fresh_ignores_earlier_runs(machine, tmp_path, capsys, command, groups, 
 
 
 @every_command
+def test_a_fresh_run_that_is_interrupted_twice_uses_no_earlier_record(
+    machine, tmp_path, capsys, command, groups, stop, count
+):
+    record = tmp_path / "record.json"
+    command = [*command, "--record", str(record)]
+    assert main(command) == 0
+    facts = undated(record)["facts"]
+    machine.again(groups[1])
+    assert main([*command, "--fresh"]) == 130
+    machine.again(stop)
+    assert main(command) == 130
+    assert machine.again() == groups[1:count]
+    assert main(command) == 0
+    assert machine.again(groups[1]) == groups[count:]
+    assert undated(record)["facts"] == facts
+
+    assert main([*command, "--fresh"]) == 130
+    machine.again(groups[0])
+    assert main([*command, "--fresh"]) == 130
+    assert "nothing is saved yet" in capsys.readouterr().err
+    assert names(tmp_path) == ["record.json"]
+
+
+@every_command
 def test_a_group_with_a_mismatch_is_compared_again(machine, tmp_path, command, groups, stop, count):
     record = tmp_path / "record.json"
     machine.stop, machine.wrong = stop, groups[1]
