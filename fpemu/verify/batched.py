@@ -228,7 +228,7 @@ class Batched(ProductSuite):
         " 'pointers': products of matrices passed one by one. digests: of small products, by number; facts.paths:"
         " products, outputs, mismatches and errors by path"
     )
-    code = ("batched", "simt", "gpu/batched", "torch")
+    code = ("batched", "simt", "gpu/batched", "schemes/ranges.py", "torch")
     supported = ("host", "eager", "graph", "torch", "gradient")
     kept = 4
 

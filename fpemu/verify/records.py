@@ -24,11 +24,12 @@ from fpemu.files import read_json
 
 SCHEMA = 1
 COMMON_CODE = (
-    *("formats.py", "rounding.py", "digests.py", "mma", "verify"),
+    *("formats.py", "rounding.py", "sticky.py", "digests.py", "arrays.py", "arguments.py", "parallel.py"),
+    *("mma", "verify"),
     *("gpu/runtime", "gpu/emulation", "gpu/instructions", "gpu/kernels"),
 )
 """Modules and subpackages that every suite depends on."""
-_SOURCES = (".py", ".cu", ".cuh", ".toml")
+_SOURCES = (".py", ".cu", ".cuh", ".cpp", ".ll", ".toml", ".json", ".gz")
 
 
 @dataclass

@@ -15,7 +15,18 @@ from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.gpu.batched import products
 from fpemu.gpu.runtime import compiler, device
-from fpemu.verify import arguments, batched, emulation, instructions, kernels, records, runner, suite, tallskinny
+from fpemu.verify import (
+    arguments,
+    batched,
+    emulation,
+    instructions,
+    kernels,
+    library,
+    records,
+    runner,
+    suite,
+    tallskinny,
+)
 from fpemu.verify.cases import Case, Computed
 from fpemu.verify.records import Outcome, Record
 from fpemu.verify.suite import ProductSuite
@@ -327,6 +338,21 @@ def test_the_digest_of_the_code_depends_on_every_listed_subpackage(monkeypatch):
     assert all((compiler.KERNELS.parents[1] / part).exists() for part in (*parts, *records.COMMON_CODE))
     assert all(path.suffix in records._SOURCES for path in compiler.KERNELS.glob("*.cu*"))
     assert len({records.code_digest(part) for part in [(), *((part,) for part in parts)]}) == len(parts) + 1
+
+
+@pytest.mark.parametrize("tested", [*SUITES, library.Library])
+def test_the_digest_of_the_code_includes_every_source_that_decides_results(monkeypatch, tested):
+    sources, read = set(), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: sources.add(path) or read(path))
+    records.code_digest.__wrapped__(tested.code)
+    root = compiler.KERNELS.parents[1]
+    needed = [root / f"{name}.py" for name in ("sticky", "arrays", "arguments", "parallel")]
+    for part in (*records.COMMON_CODE, *tested.code):
+        if (root / part).is_dir():
+            needed += [path for path in (root / part).rglob("*") if path.is_file()]
+    if tested is batched.Batched:
+        needed.append(root / "schemes/ranges.py")
+    assert [path for path in needed if path not in sources and "__pycache__" not in path.parts] == []
 
 
 # --- products
