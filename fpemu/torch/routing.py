@@ -47,7 +47,7 @@ class Routing(TorchFunctionMode):
         tensors = [X for X in arguments if isinstance(X, Tensor)]
         if torch.is_grad_enabled() and any(X.requires_grad for X in tensors):
             return False
-        return self.takes(out) and all(X.device == out.device for X in tensors)
+        return self.takes(out) and all(X.device == out.device for X in tensors if X.dim())  # without scalars
 
     def product(self, A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> Any:
         """alpha · A B + beta · C by the scheme."""

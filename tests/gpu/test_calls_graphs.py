@@ -264,6 +264,25 @@ def test_the_counters_of_dropped_recordings_are_used_again(gpu, monkeypatch):
 
 
 @simulated
+def test_few_dropped_recordings_make_no_call_wait(gpu, monkeypatch):
+    monkeypatch.setattr(faults, "_SLOTS", 16)
+    for n in range(8, 17):
+        fpemu.gpu.gemm(draw(64, n), draw(n, 64), scheme="ootomo")
+        if n == 8:
+            fpemu.gpu.release()
+            gc.collect()
+        monkeypatch.setattr(faults, "_collect", lambda: pytest.fail("waits for the GPU"))
+    assert sum(entry.dropped for entry in faults._entries) == 2
+
+
+def test_counters_without_memory_are_dropped_silently(monkeypatch):
+    monkeypatch.setattr(faults, "_take", lambda: (_ for _ in ()).throw(GpuError("no memory")))
+    with pytest.raises(GpuError, match="no memory"):
+        faults.Counters("A")
+    gc.collect()  # an unraisable error fails the test
+
+
+@simulated
 def test_a_capture_waits_for_no_counters_of_dropped_recordings(gpu, monkeypatch):
     monkeypatch.setattr(faults, "_SLOTS", 2)
     fpemu.gpu.gemm(draw(64, 8), draw(8, 64), scheme="ootomo")

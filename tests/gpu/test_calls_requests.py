@@ -127,6 +127,8 @@ def test_an_operand_prepared_as_the_other_one_raises(launches, M, N, K):
     for operands in ((A, left), (left, left)):
         with pytest.raises(InputError, match=r"^B was prepared as A: prepare it with operand='B'"):
             plan(*operands)
+    with pytest.raises(InputError, match=r"^A and B are prepared: pass one of them as an array"):
+        plan(left, right)
     assert not launches
 
 

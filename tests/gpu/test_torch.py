@@ -587,6 +587,13 @@ def test_an_output_that_pytorch_refuses_raises_its_error(name):
         assert_same(out, function(*operands))
 
 
+def test_a_scalar_tensor_of_another_device_does_not_decide_about_the_output():
+    C, A, B = (torch.zeros(4, 4, device="meta") for _ in range(3))
+    routing = fpemu.torch.matmul("staged")
+    assert routing.stores((C, A, B, torch.tensor(2.0)), C)
+    assert not routing.stores((C, A, torch.zeros(4, 4)), C)
+
+
 def test_nested_contexts_and_errors_within_them():
     A, B = draw(33, 70), draw(70, 20)
     a, b = A.double(), B.double()

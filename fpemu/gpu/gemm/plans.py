@@ -160,7 +160,7 @@ class Plan:
         ------
         InputError
             Shapes or dtypes that are not the plan's; an operand that another plan prepared, or that is prepared as the
-            other operand; with on_range="raise" also entries out of range.
+            other operand; two prepared operands; with on_range="raise" also entries out of range.
         GpuError
             A run that failed.
         """
@@ -407,3 +407,5 @@ class PreparedOperand:
         if other is self:
             place = "A" if self.name == "B" else "B"
             raise InputError(f"{place} was prepared as {self.name}: prepare it with operand={place!r}")
+        if isinstance(other, PreparedOperand):
+            raise InputError("A and B are prepared: pass one of them as an array")

@@ -64,7 +64,8 @@ class Counters:
         self.entry.text, self.entry.refused, self.entry.shape = f"{self.name} of {call}", refused, shape
 
     def __del__(self) -> None:
-        self.entry.dropped = True
+        if "entry" in vars(self):  # no memory otherwise
+            self.entry.dropped = True
 
 
 def counters(name: str) -> Any:
@@ -105,7 +106,7 @@ _messages: list[str] = []  # deferred by calls that have synchronised, or of cou
 
 def _take() -> _Entry:
     free = _free.setdefault(current(), [])
-    if not free and any(entry.dropped for entry in _entries) and not _capturing():
+    if not free and sum(entry.dropped for entry in _entries) >= _SLOTS // 4 and not _capturing():
         with recording.immediately():
             _messages.extend(_collect())
     if not free:
