@@ -230,7 +230,10 @@ def check_options(record: str | None, **counts: int | None) -> None:
 
 
 def run_suite(suite: Suite, record: str | None, fresh: bool, jobs: int | None = None, as_json: bool = False) -> None:
-    """Run a suite with progress bars, print its tables and mismatches, and exit with status 1 if there are any."""
+    """Run a suite with progress bars and print its tables and mismatches.
+
+    Exit with status 1 if there are mismatches or errors, or if nothing was compared.
+    """
     from fpemu.verify.runner import Run
 
     run = Run(suite, record, fresh=fresh)
@@ -263,5 +266,8 @@ def run_suite(suite: Suite, record: str | None, fresh: bool, jobs: int | None = 
     elsewhere = run.failed_elsewhere
     if elsewhere:
         note(f"{len(elsewhere)} groups outside this run have failed: {', '.join(elsewhere[:_LISTED])}")
-    if faults or elsewhere:
+    compared = suite.has_comparisons(result)
+    if not compared:
+        note("nothing was compared")
+    if faults or elsewhere or not compared:
         raise typer.Exit(1)

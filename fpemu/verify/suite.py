@@ -112,6 +112,10 @@ class Suite(ABC):
         """Lines that follow the tables."""
         return []
 
+    def has_comparisons(self, record: Record) -> bool:
+        """Whether anything was compared in a record."""
+        return bool(record.outcomes)
+
     def explain(self, outcome: Outcome) -> Iterator[str]:
         """Describe the mismatches and errors of an outcome."""
         what = [f"{outcome.mismatches:,} outputs differ"] if outcome.mismatches else []
@@ -265,6 +269,9 @@ class ProductSuite(Suite):
     def summary(self, record: Record) -> list[str]:
         unused = [path for path in self.paths if not by_path(record.outcomes, path)[0]]
         return self.skipped + [f"paths {', '.join(unused)}: no product of this run has them"] * bool(unused)
+
+    def has_comparisons(self, record: Record) -> bool:
+        return bool(record.total("outputs") + record.total("errors"))
 
     def explain(self, outcome: Outcome) -> Iterator[str]:
         yield from super().explain(outcome)

@@ -283,6 +283,17 @@ def test_a_failed_group_outside_the_run_stays_in_the_record(machine, tmp_path, c
     assert Record.read(record).ok
 
 
+@pytest.mark.parametrize("kind", ["no group", "no output", "errors alike"])
+def test_the_status_is_1_if_nothing_was_compared(machine, monkeypatch, capsys, kind):
+    counts = {"errors": 5} if kind == "errors alike" else {"no kernel": 5}
+    monkeypatch.setattr(batched.Batched, "run", lambda self, group, progress: Outcome(group, 5, counts=counts))
+    if kind == "no group":
+        monkeypatch.setattr(batched.Batched, "groups", lambda self: [])
+    status = 0 if kind == "errors alike" else 1
+    assert main(["verify", "batched", "--cases", "5"]) == status
+    assert ("nothing was compared" in capsys.readouterr().err) == bool(status)
+
+
 # --- damaged files
 def changed(content: bytes) -> list[bytes]:
     """A saved file after several kinds of damage."""
