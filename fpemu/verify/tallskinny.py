@@ -322,10 +322,13 @@ class TallSkinny(ProductSuite):
         lines = super().summary(record)
         products = [x for o in record.outcomes if self.runs_alone(o.group) for x in o.facts["products"]]
         wrong = sum(bool(mismatches) for *_, mismatches in products)
-        return (
-            lines
-            + [f"{len(products)} products of more than 2^32 elements, {wrong} of them with differences"] * self.huge
-        )
+        lines += [f"{len(products)} products of more than 2^32 elements, {wrong} of them with differences"] * self.huge
+        skipped = [
+            f"{m}×{k}×{n} in {o.group.rpartition(' in ')[2]}"
+            for o in record.outcomes
+            for m, k, n in o.facts.get("skipped", [])
+        ]
+        return lines + [f"skipped, too little memory: {', '.join(skipped)}"] * bool(skipped)
 
 
 # --- matrices of more than 2^32 elements

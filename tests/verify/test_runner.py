@@ -294,6 +294,16 @@ def test_the_status_is_1_if_nothing_was_compared(machine, monkeypatch, capsys, k
     assert ("nothing was compared" in capsys.readouterr().err) == bool(status)
 
 
+def test_sizes_that_exceed_the_memory_are_shown(monkeypatch):
+    monkeypatch.setattr(tallskinny.TallSkinny, "device", lambda self: {})
+    monkeypatch.setattr(tallskinny, "kernel_texts", lambda seed: "texts")
+    monkeypatch.setattr(tallskinny.callers, "free_bytes", lambda: 0)
+    run = tallskinny.TallSkinny(huge=True, paths=["host"])
+    *_, line = run.summary(run.record([tallskinny.check_huge("huge in fp32", 0)]))
+    sizes = (f"{m}×{k}×{n} in fp32" for m, k, n in tallskinny.HUGE_SHAPES)
+    assert line == f"skipped, too little memory: {', '.join(sizes)}"
+
+
 # --- damaged files
 def changed(content: bytes) -> list[bytes]:
     """A saved file after several kinds of damage."""
