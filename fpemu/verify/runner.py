@@ -61,7 +61,7 @@ class Run:
         return self.suite.record([self.outcomes[group] for group in self.groups if group in self.outcomes])
 
     def finish(self, jobs: int | None = None, progress: Progress = lambda group, done: None) -> Record:
-        """Run the missing groups, write the record and return it.
+        """Run the missing groups, write the record unless all groups are in it already, and return it.
 
         `jobs` processes share the GPU, since kernels take longer to compile than to run; default: one for each core, at
         most 16. The file also keeps groups of earlier runs with the same options.
@@ -78,7 +78,7 @@ class Run:
                 write_atomic(self.partial, self._text({_FRESH: True} if self._from_fresh else {}))
                 self._source = self.partial
             progress(outcome.group, share)
-        if self.path is not None and self.partial is not None:
+        if self.path is not None and self.partial is not None and (missing or self.partial.exists()):
             write_atomic(self.path, self._text())
             self.partial.unlink(missing_ok=True)
         return self.record()

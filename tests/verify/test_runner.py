@@ -304,6 +304,19 @@ def test_sizes_that_exceed_the_memory_are_shown(monkeypatch):
     assert line == f"skipped, too little memory: {', '.join(sizes)}"
 
 
+@every_command
+def test_a_complete_record_is_not_written_again(machine, monkeypatch, tmp_path, command, groups, stop, count):
+    record = tmp_path / "record.json"
+    command = [*command, "--record", str(record)]
+    assert main(command) == 0
+    content = record.read_bytes()
+    monkeypatch.setattr(records, "now", lambda: "another date")
+    assert main(command) == 0
+    assert record.read_bytes() == content
+    assert main([*command, "--fresh"]) == 0
+    assert Record.read(record).date == "another date"
+
+
 # --- damaged files
 def changed(content: bytes) -> list[bytes]:
     """A saved file after several kinds of damage."""
