@@ -323,7 +323,7 @@ class Kernels(ProductSuite):
         deferred = None
         if _policy(case, path) is None:
             deferred = bool(errors)
-            if errors:
+            if len(errors) == len(references):  # otherwise the references disagree, which is a mismatch
                 propagated = replace(case, options={**case.options, "on_range": "propagate"})
                 references = {name: x for name, x in self.references(propagated).items() if not isinstance(x, str)}
         elif path in _ERRORS_BY_TYPE:
