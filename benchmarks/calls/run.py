@@ -68,7 +68,8 @@ def measure(
     sections : mapping
     timer : Timer
     record : dict
-        Changed, and written to `file` after every case. A case that fails has its traceback under "error".
+        Changed, and written to `file` after every case. A case that fails has its traceback under "error". The cases
+        of a section that are still to be measured are under "not measured" in "about".
     file : Path
     head : mapping
         As in `resume`.
@@ -89,15 +90,17 @@ def measure(
         rows: dict[str, Row] = {}
         record[name], about = rows, {key: head[key] for key in _OF_A_RUN}
         record["about"][name] = about
+        about["not measured"] = remaining = list(section.cases)
         for case, row_of in section.cases.items():
-            if now() >= until:
-                about.setdefault("not measured", []).append(case)
-            else:
+            if now() < until:
                 try:
                     timer.torch.cuda.empty_cache()
                     rows[case] = row_of(timer)
                 except Exception:
                     rows[case] = {"error": traceback.format_exc()}
+                remaining.remove(case)
+                if not remaining:
+                    del about["not measured"]
             about["seconds"] = round(now() - start, 1)
             write_atomic(file, text(record))
             report(f"{name} {case}: {rows.get(case, 'not measured: the time limit')}")
