@@ -16,6 +16,7 @@ from fpemu.reproduce.claims import Measure
 from .._findings import paragraph
 from .._rows import Row, listed, size_axis
 from ._look import legend, plain_ticks
+from ._record import measured_on, record_file
 
 PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
 TITLE = "time of whole calls"
@@ -50,11 +51,27 @@ GOALS = {"eager": 1.0, "plan": 0.6}
 """Goals for the host time relative to torch.mm(out=)."""
 SIZES = {512: 1.2, 1024: 1.8, 2048: 4.0}
 """Goals for the speed of a staged call relative to SGEMM."""
-CAPTION = """(a) Host time per call of 512×512×512 relative to torch.mm(out=). (b) Speed of fp16 batches of n×n×n
+
+
+def _path() -> Path:
+    return record_file("h200_calls.json")
+
+
+def provenance() -> str:
+    """Return the GPU, its driver, the libraries and the dates, for the caption."""
+    head = json.loads(_path().read_bytes()) if _path().is_file() else {}
+    if not head.get("about"):
+        return "No record of whole calls is here."
+    library = f"{head['library']}, PyTorch {head['torch']}"
+    dates = {about["date"] for about in head["about"].values()}
+    return measured_on({"device": {**head, "library": library}}, dates)
+
+
+CAPTION = f"""(a) Host time per call of 512×512×512 relative to torch.mm(out=). (b) Speed of fp16 batches of n×n×n
 relative to torch.bmm. (c) Speed of products n×n×n relative to torch.mm in fp32, split included. (d) Sustained speed of
 products n×n×n relative to three fp16 products of cuBLAS, split included. (e) Speed of products M×N×K with a large K
 relative to torch.mm in fp32. (f) Speed relative to torch.mm of tall and skinny products m×k×n and of the Ozaki scheme
-II in fp64."""
+II in fp64. {provenance()}"""
 ASSUMPTIONS = [
     """Operands are torch tensors on the GPU, and the result is written to a given tensor. Host time: the median over 15
     repetitions of 50 calls that are queued without waiting. Time per call: the median over 7 repetitions, from the
@@ -65,27 +82,30 @@ ASSUMPTIONS = [
 ]
 
 
-def _path() -> Path:
-    return Path(__file__).with_name("h200_calls.json")
-
-
 @functools.cache
-def _record() -> tuple[str, dict[str, dict[str, Row]]]:
-    """The digest of the record of ``python -m benchmarks.calls``, and its rows by section and case."""
+def _record() -> tuple[str, dict[str, dict[str, Row]], dict[str, dict[str, list[str]]]]:
+    """The digest of the record of ``python -m benchmarks.calls``, its rows by section and case, and the cases without
+    times: "not measured" and "failed", by section."""
     data = _path().read_bytes()
     record = json.loads(data)
-    if record.get("about") is None:  # of an earlier benchmark: one time of torch.mm, and all products in one section
+    # an earlier benchmark measured torch.mm once, and all products in one section
+    if record.get("about") is None and "host" in record:
         base = {LIBRARY[0]: record["host"][LIBRARY[0]]}
         record["host"] = {name: base | row for name, row in record["host"].items() if isinstance(row, dict)}
         tall = {name: row for name, row in record["products"].items() if "multiply" in row}
         record["tall"] = {name: {"torch.mm": row["SGEMM"], "multiply": row["multiply"]} for name, row in tall.items()}
         record["products"] = {name: row for name, row in record["products"].items() if name not in tall}
-    return hashlib.sha256(data).hexdigest()[:12], {name: record[name] for name in SECTIONS if name in record}
+    rows = {name: record[name] for name in SECTIONS if name in record}
+    lacking = {
+        "not measured": {name: (record.get("about") or {}).get(name, {}).get("not measured", []) for name in rows},
+        "failed": {name: [case for case, row in cases.items() if "error" in row] for name, cases in rows.items()},
+    }
+    return hashlib.sha256(data).hexdigest()[:12], rows, lacking
 
 
 @listed
 def cells(size: str) -> Iterator[Row]:
-    digest, record = _record()
+    digest, record, _ = _record()
     for kind, cases in record.items():
         for case, row in cases.items():
             for way, value in row.items():
@@ -108,13 +128,9 @@ def evaluate(cell: Row) -> dict[str, float]:
     return numbers
 
 
-def _host(rows: list[Row], way: str) -> list[float]:
-    return [
-        row["ratio"]
-        for name in SCHEMES
-        for row in rows
-        if (row["kind"], row["case"], row["way"]) == ("host", name, way)
-    ]
+def _host(rows: list[Row], way: str) -> dict[str, float]:
+    """The host time relative to the library's call, by the scheme."""
+    return {name: ratio for name, ratio in _cases(rows, "host", way).items() if name in SCHEMES}
 
 
 def _cases(rows: list[Row], kind: str, way: str) -> dict[str, float]:
@@ -146,8 +162,9 @@ def draw(rows: list[Row]) -> Any:
     axes = figure.subplots(2, 3)
     (host, batches, products), (late, sums, narrow) = axes
     for i, (way, series) in enumerate(WAYS.items()):
-        places = [x + 0.25 * (i - 1) for x in range(len(SCHEMES))]
-        host.bar(places, _host(rows, way), 0.22, color=series.color, label=series.label)
+        times = _host(rows, way)
+        places = [SCHEMES.index(name) + 0.25 * (i - 1) for name in times]
+        host.bar(places, list(times.values()), 0.22, color=series.color, label=series.label)
     host.set_xticks(range(len(SCHEMES)), SCHEMES, rotation=20)
     graph = WAYS["replayed"]
     for axis, kind, lines in (
@@ -195,9 +212,11 @@ def draw(rows: list[Row]) -> Any:
 @listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for way, goal in GOALS.items():
-        if times := _host(rows, way):
-            yield Measure("calls_host", goal / max(times), variant=f"{WAYS[way].label}, at most {goal:g}")
-    if batches := _line(rows, "batches", "fpemu"):
+        times = _host(rows, way)
+        if set(times) == set(SCHEMES):
+            yield Measure("calls_host", goal / max(times.values()), variant=f"{WAYS[way].label}, at most {goal:g}")
+    batches = _line(rows, "batches", "fpemu")
+    if batches and not any(cases.get("batches") for cases in _record()[2].values()):
         yield Measure("calls_batches", min(batches.values()))
     for n, goal in SIZES.items():
         ratio = _line(rows, "products", "staged").get(n)
@@ -210,9 +229,16 @@ def finding(rows: list[Row]) -> str:
     long_sums, tall = _cases(rows, "long_sums", "staged"), _cases(rows, "tall", "multiply")
     errorfree = {way: _line(rows, "ozaki2", way) for way in ("fast", "accurate")}
     split = _line(rows, "split", "split")
-    missing = [name for kind, name in SECTIONS.items() if not any(row["kind"] == kind for row in rows)]
+    _, record, without_times = _record()
+    lacking = {
+        what: [f"{SECTIONS[kind]} ({', '.join(cases)})" for kind, cases in of.items() if cases]
+        for what, of in without_times.items()
+    }
+    lacking["not measured"] += [
+        name for kind, name in SECTIONS.items() if not (record.get(kind) or without_times["not measured"].get(kind))
+    ]
     return paragraph(
-        ("host time / torch.mm", {f"{series.label}:": _host(rows, way) for way, series in WAYS.items()}),
+        ("host time / torch.mm", {f"{series.label}:": _host(rows, way).values() for way, series in WAYS.items()}),
         ("speed / torch.bmm", {f"n = {n}:": x for n, x in _line(rows, "batches", "fpemu").items()}),
         ("speed / SGEMM, staged", {f"n = {n}:": x for n, x in _line(rows, "products", "staged").items()}),
         (
@@ -226,5 +252,5 @@ def finding(rows: list[Row]) -> str:
             {f"{way}, n = {n}:": x for way, line in errorfree.items() for n, x in line.items()},
         ),
         ("time of the split / time of split and product", {f"n = {n}:": x for n, x in split.items()}, ".2g"),
-        ("not measured", ", ".join(missing)),
+        *((what, ", ".join(names)) for what, names in lacking.items()),
     )

@@ -128,11 +128,30 @@ def test_no_case_begins_after_the_limit_of_its_section_or_of_the_run(machine, tm
     assert record["about"]["y"]["not measured"] == ["e"]
 
 
-def test_an_interrupted_run_leaves_the_finished_cases(machine, tmp_path):
+def test_an_interrupted_run_leaves_the_finished_cases_and_names_the_others(machine, tmp_path):
     file = tmp_path / "calls.json"
     with pytest.raises(KeyboardInterrupt):
-        measure(machine, file, {"x": section(machine, 50, a=1.0, b=KeyboardInterrupt())})
-    assert json.loads(file.read_text())["x"] == {"a": {"call": 1.0}}
+        measure(machine, file, {"x": section(machine, 50, a=1.0, b=KeyboardInterrupt(), c=1.0)})
+    record = json.loads(file.read_text())
+    assert record["x"] == {"a": {"call": 1.0}}
+    assert record["about"]["x"]["not measured"] == ["b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "values", "status"),
+    [(9.0, (1.0, 1.0), 0), (0.5, (1.0, 1.0), 1), (0.0, (1.0, 1.0), 1), (9.0, (1.0, ValueError()), 1)],
+)
+def test_the_command_fails_while_a_case_has_no_times(machine, tmp_path, monkeypatch, seconds, values, status):
+    monkeypatch.setattr(device, "missing", lambda: None)
+    monkeypatch.setattr(command, "Timer", lambda: machine.timer)
+    machine.torch.__version__ = "2.11.0"
+    monkeypatch.setattr(command, "head", lambda: {"runs": [HEAD]})
+    monkeypatch.setattr(command, "SECTIONS", {"x": section(machine, 50, **dict(zip("ab", values, strict=True)))})
+    monkeypatch.setattr(fpemu.gpu, "release", lambda: None)
+    original = run.measure
+    monkeypatch.setattr(run, "measure", lambda *given, **more: original(*given, **more, now=lambda: machine.time))
+    arguments = ["--output", str(tmp_path / "calls.json"), "--sections", "x", "--seconds", str(seconds)]
+    assert command.main(arguments) == status
 
 
 def test_other_sections_stay_and_another_gpu_is_refused(machine, tmp_path):
@@ -318,6 +337,52 @@ def test_the_figure_states_which_sections_are_not_measured(shown):
     missing = "sustained products, long sums, tall and skinny products, Ozaki scheme II, split alone"
     assert page.finding(rows).endswith(f"Not measured: {missing}, operators of fpemu.torch.")
     assert [text.get_text() for axis in page.draw(rows).axes for text in axis.texts] == 3 * ["not measured"]
+
+
+def test_an_incomplete_section_has_no_minimum_and_its_missing_cases_are_named(shown):
+    batches = {"8 x 5": {"bmm": 9.0, "fpemu": 3.0}}
+    hosts = dict.fromkeys(page.SCHEMES, HOST_ROW)
+
+    def names(**more):
+        return [measure.name for measure in page.measures(shown(**{"host": hosts, "batches": batches} | more))]
+
+    assert names() == ["calls_host", "calls_host", "calls_batches"]
+    assert names(batches=batches | {"16 x 5": {"error": "no kernel"}}) == ["calls_host", "calls_host"]
+    about = {"batches": {"date": "2026-01-02", "not measured": ["16 x 5", "32 x 5"]}}
+    assert names(about=about) == ["calls_host", "calls_host"]
+    rows = shown(host=hosts | {"legemm": {"error": "no kernel"}}, batches=batches, about=about)
+    assert [measure.name for measure in page.measures(rows)] == []
+    finding = page.finding(rows)
+    assert "Not measured: batches (16 x 5, 32 x 5), products, " in finding
+    assert finding.endswith("Failed: host time (legemm).")
+
+
+def test_bars_of_the_other_schemes_stay_in_their_place_if_a_scheme_failed(shown):
+    rows = shown(host=dict.fromkeys(page.SCHEMES, HOST_ROW) | {"ootomo": {"error": "no kernel"}})
+    bars = page.draw(rows).axes[0].patches
+    assert [round(bar.get_x() + bar.get_width() / 2 + 0.25, 6) for bar in bars[:3]] == [0, 2, 3]
+
+
+def test_a_record_of_kernels_alone_leaves_the_page_empty(tmp_path, monkeypatch):
+    """FPEMU_SPEED replaces the records of all pages; the record of another benchmark has no whole calls."""
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"device": {"gpu": "NVIDIA X"}, "runs": [], "rows": []}))
+    monkeypatch.setenv("FPEMU_SPEED", str(file))
+    page._record.cache_clear()
+    assert (page.cells("quick"), page.measures([])) == ([], [])
+    assert page.finding([]).startswith("Not measured: host time, batches, ")
+    assert page.provenance() == "No record of whole calls is here."
+    page._record.cache_clear()
+
+
+def test_the_caption_names_the_gpu_and_the_dates_of_the_record(tmp_path, monkeypatch):
+    about = {"host": {"date": "2026-01-02"}, "batches": {"date": "2026-03-04"}}
+    content = {"gpu": "NVIDIA X", "driver": "1.2", "library": "cuBLAS 13", "torch": "2.11.0", "about": about}
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(content))
+    monkeypatch.setenv("FPEMU_SPEED", str(file))
+    what = "NVIDIA X (driver 1.2, cuBLAS 13, PyTorch 2.11.0), 2026-01-02 to 2026-03-04."
+    assert page.provenance() == f"Measured on one {what}"
 
 
 def test_a_record_of_the_earlier_benchmark_has_the_same_ratios(shown):
