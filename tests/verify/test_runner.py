@@ -377,7 +377,12 @@ def test_the_digest_of_the_code_depends_on_every_listed_subpackage(monkeypatch):
 @pytest.mark.parametrize("tested", [*SUITES, library.Library])
 def test_the_digest_of_the_code_includes_every_source_that_decides_results(monkeypatch, tested):
     sources, read = set(), Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: sources.add(path) or read(path))
+
+    def noted(path):
+        sources.add(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noted)
     records.code_digest.__wrapped__(tested.code)
     root = compiler.KERNELS.parents[1]
     needed = [root / f"{name}.py" for name in ("sticky", "arrays", "arguments", "parallel")]
