@@ -110,14 +110,14 @@ SENSITIVE = {
 """Pages whose evaluators call BLAS, LAPACK, or exponentials of NumPy, and how many cells of each are evaluated."""
 DISPATCHED = [name for name in umath.__cpu_dispatch__ if umath.__cpu_features__.get(name)]
 CORES = {
-    "x86_64": {"Prescott": "SSE3", "Haswell": "AVX2", "SkylakeX": "AVX512F"},
+    "x86_64": {"Haswell": "AVX2", "SkylakeX": "AVX512F"},
     "aarch64": {"ARMV8": "NEON", "NEOVERSEN1": "ASIMDDP"},
 }
 """Core types of OpenBLAS with products of their own, and the processor feature that each needs."""
 MACHINES = [
     {"OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": threads, "NPY_DISABLE_CPU_FEATURES": disabled}
     for (core, feature), threads, disabled in zip(
-        CORES.get(platform.machine(), {}).items(), "121", ("", " ".join(DISPATCHED), ""), strict=False
+        CORES.get(platform.machine(), {}).items(), "12", (" ".join(DISPATCHED), ""), strict=False
     )
     if umath.__cpu_features__.get(feature)
 ]

@@ -68,7 +68,7 @@ batches = st.sampled_from(
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(160))
 @given(st.data())
 def test_compiled_is_the_numpy_reference(data):
     spec = data.draw(st.sampled_from(ROWS))

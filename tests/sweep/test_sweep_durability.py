@@ -28,7 +28,7 @@ from tests.hostile import FACTOR
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = 240
-KILLS = 7 if FACTOR == 1 else 20  # each costs the start of a process
+KILLS = 4 if FACTOR == 1 else 20  # each costs the start of a process
 PAGE = f'''
 """Cells of a few milliseconds that say in a log that they are evaluated."""
 import math, os, signal, time
