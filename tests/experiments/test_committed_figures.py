@@ -109,10 +109,7 @@ SENSITIVE = {
 }
 """Pages whose evaluators call BLAS, LAPACK, or exponentials of NumPy, and how many cells of each are evaluated."""
 DISPATCHED = [name for name in umath.__cpu_dispatch__ if umath.__cpu_features__.get(name)]
-CORES = {
-    "x86_64": {"Haswell": "AVX2", "SkylakeX": "AVX512F"},
-    "aarch64": {"ARMV8": "NEON", "NEOVERSEN1": "ASIMDDP"},
-}
+CORES = {"x86_64": {"Haswell": "AVX2", "SkylakeX": "AVX512F"}, "aarch64": {"ARMV8": "NEON", "NEOVERSEN1": "ASIMDDP"}}
 """Core types of OpenBLAS with products of their own, and the processor feature that each needs."""
 MACHINES = [
     {"OPENBLAS_CORETYPE": core, "OPENBLAS_NUM_THREADS": threads, "NPY_DISABLE_CPU_FEATURES": disabled}
