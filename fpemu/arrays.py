@@ -102,12 +102,15 @@ def narrow(pattern: NDArray[np.uint64], dtype: np.dtype[Any]) -> NDArray[Any]:
     return narrow
 
 
-def product_shape(A: NDArray[Any], B: NDArray[Any]) -> tuple[int, ...]:
-    """Return the shape (..., M, N) of A (..., M, K) times B (..., K, N), leading axes broadcast."""
+def product_shape(A: NDArray[Any], B: NDArray[Any], names: tuple[str, str] = ("A", "B")) -> tuple[int, ...]:
+    """Return the shape (..., M, N) of A (..., M, K) times B (..., K, N), leading axes broadcast; names: for errors."""
+    a, b = names
     if A.shape[-1] != B.shape[-2]:
-        raise InputError(f"A of shape {A.shape} and B of shape {B.shape} do not share K (columns of A, rows of B)")
+        raise InputError(
+            f"{a} of shape {A.shape} and {b} of shape {B.shape} do not share K (columns of {a}, rows of {b})"
+        )
     try:
         lead = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
     except ValueError:
-        raise InputError(f"leading axes of A {A.shape} and B {B.shape} do not broadcast") from None
+        raise InputError(f"leading axes of {a} {A.shape} and {b} {B.shape} do not broadcast") from None
     return (*lead, A.shape[-2], B.shape[-1])

@@ -11,8 +11,9 @@ from fpemu import plotting
 from fpemu.reproduce.claims import Measure
 
 from .._rows import Row, listed
+from ..speed import _record
 from ..speed._look import legend, over_n, plain_ticks
-from ..speed._record import RULES, at, evaluate, products, provenance, shape_name
+from ..speed._record import RULES, at, products, provenance, shape_name
 
 __all__ = ["evaluate"]
 
@@ -46,6 +47,11 @@ def cells(size: str) -> list[Row]:
     return products(IMPLEMENTATIONS, lambda row: 512 <= row["M"] <= 8192 and shape_name(row))
 
 
+def evaluate(cell: Row) -> dict[str, float]:
+    """Return the figures of speed, and the run that measured them, since ratios are of speeds in one run."""
+    return _record.evaluate(cell) | {"run": float(_record.run_of(cell))}
+
+
 def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(3, 1, height=3.1)
     for axis, shape in zip(axes[0], SHAPES, strict=True):
@@ -76,12 +82,13 @@ def _whole(row: Row) -> float | None:
 
 
 def _ratios(rows: list[Row], shape: str, other: str) -> dict[int, float]:
-    """Speed of LE-GEMM divided by the speed of a baseline, by n."""
+    """Speed of LE-GEMM divided by the speed of a baseline in the same run, by n."""
     ratios = {}
     for row in rows:
         if row["contender"] == "legemm mma" and shape_name(row) == shape:
+            in_run = [result for result in rows if result["run"] == row["run"]]
             ours, second = (
-                result and _whole(result) for result in (row, at(rows, other, row["M"], row["N"], row["K"]))
+                result and _whole(result) for result in (row, at(in_run, other, row["M"], row["N"], row["K"]))
             )
             if ours and second:
                 ratios[int(row["M"])] = ours / second

@@ -133,9 +133,8 @@ def shape_name(row: Row) -> str | None:
 
 def evaluate(cell: Row) -> dict[str, float]:
     """Return TFLOP/s of each kind, ratios to others on the same product in the same run, errors, parts of the time."""
-    rows = measured()
-    row = next(row for row in rows if all(row[name] == cell[name] for name in _PLACE))
-    rows = [other for other in rows if other["run"] == row["run"]]
+    row = _measured(cell)
+    rows = [other for other in measured() if other["run"] == row["run"]]
     numbers: dict[str, float | None] = {}
     product = row["kind"] == "product"
     numbers |= {name: record.rate(row, name) for name in _RATES if product}
@@ -150,6 +149,15 @@ def evaluate(cell: Row) -> dict[str, float]:
     numbers["fused"] = float(" of words" not in kernel) if kernel.startswith("mma ") else None
     numbers |= {name: row.get(name) for name in _PLAIN} | {name: row[name] for name in row if name.startswith("part ")}
     return {name: float(x) for name, x in numbers.items() if x is not None and math.isfinite(x)}
+
+
+def run_of(cell: Row) -> int:
+    """Return the index of the run that measured a cell."""
+    return int(_measured(cell)["run"])
+
+
+def _measured(cell: Row) -> Row:
+    return next(row for row in measured() if all(row[name] == cell[name] for name in _PLACE))
 
 
 def squares(rows: list[Row], implementation: str, data: str = "symmetric") -> list[Row]:

@@ -102,6 +102,12 @@ def transposed(x: Array, op: Any, name: str) -> Array:
     return x if op == "N" else np.swapaxes(x, -1, -2)
 
 
+def factor_names(transa: str, transb: str) -> tuple[str, str]:
+    """Return the names of op(A) and op(B) for errors."""
+    a, b = (name if op in "Nn" else f"the transpose of {name}" for name, op in (("A", transa), ("B", transb)))
+    return a, b
+
+
 def check_addend(C: Array, shape: tuple[int, ...]) -> None:
     """Raise InputError unless C broadcasts to the product's shape."""
     try:

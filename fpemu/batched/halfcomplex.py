@@ -117,7 +117,7 @@ def hcgemm(
     how = arguments.arithmetic(kernel, accumulate, hardware, instruction)
     chosen = choose_algorithm(products, algorithm, default=ALGORITHMS[layout])
     a, b = (_operand(X, layout, t, n) for X, t, n in ((A, transa, "A"), (B, transb, "B")))
-    shape = product_shape(a[0], b[0])
+    shape = product_shape(a[0], b[0], arguments.factor_names(transa, transb))
     factor = scaling.complex_scalar(alpha, "alpha", how.accumulator)
     weight = scaling.complex_scalar(beta, "beta", how.accumulator)
     reads_c = weight[0] != 0 or weight[1] != 0

@@ -97,7 +97,7 @@ def hgemm(
     how = arguments.arithmetic(kernel, accumulate, hardware, instruction)
     a = arguments.transposed(arguments.matrix(halves(A, "A"), "A"), transa, "transa")
     b = arguments.transposed(arguments.matrix(halves(B, "B"), "B"), transb, "transb")
-    shape = product_shape(a, b)
+    shape = product_shape(a, b, arguments.factor_names(transa, transb))
     factor, weight = scaling.real_scalars(alpha, beta, how.accumulator)
     scaling.needs_c(C, weight, shape)
     c = None

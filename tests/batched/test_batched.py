@@ -498,6 +498,10 @@ PAIR = np.ones((2, 2, 2), np.float16)
         (lambda: batched.as_complex(PAIR * 1j), r"x has dtype complex64: half-complex matrices are float16"),
         (lambda: batched.hgemm(ONE[0], ONE, hardware="V100"), r"A has shape \(2,\): it needs two axes"),
         (lambda: batched.hgemm(ONE, np.ones((3, 2)), hardware="V100"), r"do not share K"),
+        (
+            lambda: batched.hgemm(ONE, np.ones((2, 3)), transb="T", hardware="V100"),
+            r"A of shape \(2, 2\) and the transpose of B of shape \(3, 2\) do not share K",
+        ),
         (lambda: batched.hgemm(PAIR, np.ones((3, 2, 2)), hardware="V100"), r"leading axes of A .* do not broadcast"),
         (lambda: batched.hgemm(ONE + 2.0**-12 * np.eye(2), ONE, hardware="V100"), r"A has entries .* 2 of 4 entries"),
         (lambda: batched.hgemm(ONE, ONE, beta=1, hardware="V100"), r"beta = 1.0 needs C, a matrix of shape \(2, 2\)"),

@@ -428,7 +428,7 @@ def _shape(operands: dict[str, Operand], request: _Request) -> tuple[tuple[int, 
     zeros = {name: np.broadcast_to(np.float16(0), X.shape) for name, X in operands.items()}
     a = arguments.transposed(zeros["A"], request.transa, "transa")
     b = arguments.transposed(zeros["B"], request.transb, "transb")
-    shape = product_shape(a, b)
+    shape = product_shape(a, b, arguments.factor_names(request.transa, request.transb))
     scaling.needs_c(zeros.get("C"), request.beta if request.has_c else 0, shape)
     if "C" in zeros:
         arguments.check_addend(zeros["C"], shape)
