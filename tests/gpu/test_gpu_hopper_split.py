@@ -112,6 +112,7 @@ static void copy_16(u32 to, const float* from, int bytes) { copy(to, from, bytes
 static void copy_4(u32 to, const float* from, int bytes) { copy(to, from, bytes, 4); }
 static void copies_commit() {}
 template <int N> static void copies_wait() {}
+static int PATIENCE;
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __global__ static
@@ -119,8 +120,9 @@ template <int N> static void copies_wait() {}
 LAUNCH = """
 static Operands operands;
 static void thread() { KERNEL(operands); now->done = true; give_way(); }
-extern "C" int launch(const Operands* given, int grid) {
+extern "C" int launch(const Operands* given, int grid, int resident) {
   operands = *given, gridDim.x = grid;
+  PATIENCE = resident < grid ? 20 : 1 << 30;
   std::vector<Block> blocks(grid);
   std::vector<Fiber> fibers(THREADS * grid);
   for (int b = 0; b < grid; b++)
@@ -132,10 +134,16 @@ extern "C" int launch(const Operands* given, int grid) {
     f.context.uc_stack.ss_sp = f.stack.data(), f.context.uc_stack.ss_size = 65536;
     makecontext(&f.context, thread, 0);
   }
-  for (int left = THREADS * grid, rounds = 0; left; rounds++) {
+  std::vector<int> running(grid, THREADS);  // threads of each block
+  for (int left = THREADS * grid, rounds = 0, ended = 0; left; rounds++) {
     if (rounds > 100000) return 1;  // they wait for each other
-    for (Fiber& f : fibers)
-      if (!f.done) now = &f, swapcontext(&host, &f.context), left -= f.done;
+    const int started = THREADS * min(grid, resident + ended);
+    for (int i = 0; i < started; i++) {
+      Fiber& f = fibers[i];
+      if (f.done) continue;
+      now = &f, swapcontext(&host, &f.context);
+      if (f.done) left--, ended += --running[i / THREADS] == 0;
+    }
   }
   return 0;
 }
@@ -156,7 +164,7 @@ KERNELS = {
 
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory):
-    """``launch(kind, balanced, loads)``: what runs a kernel on the struct Operands with so many thread blocks."""
+    """``launch(kind, balanced, loads)``: the function (operands, blocks, resident blocks) that runs a kernel."""
     folder = tmp_path_factory.mktemp("split")
 
     @cache
@@ -166,6 +174,9 @@ def launch(tmp_path_factory):
         head = kernel.source().partition("//")[0]
         text = "".join((compiler.KERNELS / name).read_text() for name in ("range_faults.cuh", *KERNELS[kind]))
         text = re.sub(r'#pragma once|#include ".*"|extern "C" ', "", text)
+        constant = "constexpr int PATIENCE = 1 << 14;"
+        assert constant in text
+        text = text.replace(constant, "")
         text = text.replace("extern __shared__ float4 held[]", "float4* held = now->block->memory.data()")
         text = re.sub(r"__shared__ (.*) (\w+)\[(.+)\];", r"\1* \2 = array<\1>(__LINE__, \3);", text)
         text = re.sub(r"__shared__ (\w+) (\w+);", r"\1& \2 = *array<\1>(__LINE__, 1);", text)
@@ -259,8 +270,11 @@ def at(array):
     return array.ctypes.data
 
 
-def run(launch, kind, sides, scaling, grid, *, balanced=False, loads=0, **more):
-    """Run the kernel of a kind with `grid` thread blocks, or the one that keeps rows of some `loads` in registers."""
+def run(launch, kind, sides, scaling, grid, *, resident=None, balanced=False, loads=0, **more):
+    """Run the kernel of a kind with `grid` thread blocks, or the one that keeps rows of some `loads` in registers.
+
+    Only `resident` blocks run at a time, by default all.
+    """
     both = np.zeros(1, splits.OPERANDS)
     for i, side in enumerate(sides):
         both["of"][0, i] = side.operand(scaling, **more)[0]
@@ -272,7 +286,7 @@ def run(launch, kind, sides, scaling, grid, *, balanced=False, loads=0, **more):
         grid = sum(len(s.x) * -(-s.rows // splits.ROWS) * n for s, n in zip(sides, segments, strict=True))
     for phases in (splits.LOOK, splits.MAKE) if apart else (splits.LOOK | splits.MAKE,):
         both["phases"] = phases
-        problem = launch(kind, balanced, loads)(ctypes.c_void_p(at(both)), ctypes.c_int(grid))
+        problem = launch(kind, balanced, loads)(ctypes.c_void_p(at(both)), grid, grid if resident is None else resident)
         assert problem == 0, "thread blocks wait for each other"
     for side in sides:
         wrong = np.count_nonzero(~np.isfinite(side.x))
@@ -328,6 +342,13 @@ def test_balanced_words_are_those_of_each_operand(launch, shape, spare, kind, gr
     check_words(launch, rules, "scale-rows", shape, spare, kind, grid, balanced=True)
 
 
+@pytest.mark.parametrize("resident", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["special", "wide"])
+def test_thread_blocks_wait_for_no_block_that_cannot_start(launch, kind, resident):
+    rules = build("staged", {}).rules()
+    check_words(launch, rules, "scale-rows", (2, 65, 260), 1, kind, 5, resident=resident)
+
+
 @pytest.mark.parametrize("balanced", [False, True])
 @pytest.mark.parametrize(
     ("shape", "spare", "kind", "loads"),
@@ -364,10 +385,10 @@ def test_residuals_of_balanced_words_that_overflow_are_counted(launch, loads):
     assert [int(side.faults[1]) for side in sides] == infinite
 
 
-def check_words(launch, rules, scaling, shape, spare, kind, grid, *, balanced=False, loads=0):
+def check_words(launch, rules, scaling, shape, spare, kind, grid, **more):
     for k_last in (True, False):
         sides = [Side(draw(shape, kind), "A", k_last, spare), Side(draw(shape, kind)[:, ::-1], "B", not k_last, spare)]
-        run(launch, "halves", sides, scaling, grid, shift=2.0 ** rules[-1].exponent, balanced=balanced, loads=loads)
+        run(launch, "halves", sides, scaling, grid, shift=2.0 ** rules[-1].exponent, **more)
         for side in sides:
             own = of_operand(rules, side.who)
             with np.errstate(all="ignore"):  # as rows of A, split by the rules of the operand
@@ -407,17 +428,19 @@ def test_words_of_8_bits_are_those_of_the_scheme(launch, exact, per, shape):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shape", "spare", "kind", "grid", "rounding"),
+    ("shape", "spare", "kind", "grid", "resident", "rounding"),
     [
-        ((1, 130, 264), 0, "uniform", 5, "RNE"),
-        ((2, 67, 131), 1, "special", 7, "RNE"),
-        ((1, 72, 520), 4, "wide", 3, "RNE"),
-        ((1, 1, 1), 3, "", 1, "RNE"),
-        ((2, 67, 131), 1, "special", 7, "balanced"),
-        ((1, 72, 520), 4, "wide", 3, "balanced"),
+        ((1, 130, 264), 0, "uniform", 5, 5, "RNE"),
+        ((2, 67, 131), 1, "special", 7, 7, "RNE"),
+        ((2, 67, 131), 1, "special", 7, 2, "RNE"),
+        ((1, 72, 520), 4, "wide", 3, 3, "RNE"),
+        ((1, 72, 520), 4, "wide", 10, 1, "RNE"),
+        ((1, 1, 1), 3, "", 1, 1, "RNE"),
+        ((2, 67, 131), 1, "special", 7, 7, "balanced"),
+        ((1, 72, 520), 4, "wide", 3, 3, "balanced"),
     ],
 )
-def test_sums_of_blocks_are_those_of_strassens_algorithm(launch, shape, spare, kind, grid, rounding):
+def test_sums_of_blocks_are_those_of_strassens_algorithm(launch, shape, spare, kind, grid, resident, rounding):
     balanced, rules = rounding == "balanced", build("staged", {"high_rounding": rounding}).rules()
     for k_last in (True, False):
         x = draw(shape, kind)
@@ -426,7 +449,8 @@ def test_sums_of_blocks_are_those_of_strassens_algorithm(launch, shape, spare, k
             x[0, 5, 7], x[0, 70, 500] = 2.0**124, -(2.0**127)
         sides = [Side(x, "A", k_last, spare, "sums"), Side(x[:, ::-1], "B", not k_last, spare, "sums")]
         with np.errstate(all="ignore"):
-            run(launch, "sums", sides, "scale-rows", grid, limit=strassen.limit(1), balanced=balanced)
+            options = {"resident": resident, "limit": strassen.limit(1), "balanced": balanced}
+            run(launch, "sums", sides, "scale-rows", grid, **options)
         for side in sides:
             clean = np.where(np.isfinite(side.x), side.x, np.float32(0))
             assert side.faults[1] == np.count_nonzero(abs(clean) >= strassen.limit(1))

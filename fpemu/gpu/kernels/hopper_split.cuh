@@ -4,9 +4,10 @@
 // before its first word can be written. A panel is SIDE rows, a tile SPAN of k in a panel. Thread
 // blocks process the tiles round-robin: each loads one into shared memory, merges its rows' largest entries into the
 // panel's counters in global memory, and writes the words of the tile that it loaded LAG tiles before. By then the
-// other blocks have read the rest of that panel, or will without blocking: all blocks are resident at once, and the
-// host ensures that no panel has more tiles than LAG - 1 rounds of blocks. For longer panels there are two launches,
-// which read the operand twice.
+// other blocks have read the rest of that panel, or will without blocking: the host ensures that no panel has more tiles
+// than LAG - 1 rounds of blocks, and all blocks are resident at once, unless other work occupies the GPU. A block that
+// has waited for PATIENCE reads of a counter finds the largest entries itself: no launch waits for a block that cannot
+// start. For longer panels there are two launches, which read the operand twice.
 //
 // Words are stored as the product kernels load them, a chunk of 64 k after another: (matrix and sum, chunk, row, 128
 // bytes), so that whatever rows a tile takes, it is contiguous.
@@ -14,7 +15,7 @@
 // Before this text, struct Config: STAGES, tiles in shared memory at a time, LAG, and BLOCKS on a multiprocessor; SIDE
 // and SPAN; PARTS, blocks of the operand that are read together, and SUMS that are split of them (one of one, except in
 // strassen_split.cu); BALANCED, which high_words.cuh explains. A kernel gives `run` a Job: `Job::Row`, made from an operand and the statistics of a row;
-// `load_tile`, `find_largest` and `write_words`, as Rows has them below.
+// `load_tile`, `find_largest`, `read_whole_row` and `write_words`, as Rows has them below.
 #pragma once
 #include "hopper.cuh"
 #include "range_faults.cuh"
@@ -25,6 +26,7 @@ constexpr int THREADS = 256, WARPS = THREADS / 32;
 constexpr int NUMBERS = SIDE * SUMS;        // rows of a panel, those of all sums
 constexpr int PREFETCH = STAGES - LAG - 1;  // tiles on their way
 constexpr int RING = 8;                     // descriptors of tiles, more than STAGES
+constexpr int PATIENCE = 1 << 14;           // reads of a counter, about 10 ms
 static_assert(PREFETCH >= 1 && RING > STAGES, "a tile is loaded, its largest entries found, and LAG tiles later split");
 static_assert(SIDE * SPAN * PARTS % (4 * THREADS) == 0, "each thread copies whole groups of four entries");
 static_assert(64 % SPAN == 0, "whole tiles in a chunk of 64 k");
@@ -191,6 +193,18 @@ template <class Rule> struct Rows {
     update_panel(op, at, row, magnitude, special >> own & 1);
   }
 
+  // The statistics of row n of a tile's panel, from the operand.
+  FPEMU_FUNCTION static void read_whole_row(const Operand& op, const Tile& at, int n, u32& largest, u32& special) {
+    const float* from = op.X + (op.offsets ? op.offsets[at.matrix] : 0) + (at.row + n) * op.row_stride;
+    const int K = at.row + n < op.rows ? op.K : 0;
+#pragma unroll 1
+    for (int k = 0; k < K; k++) {
+      const float x = from[k * op.k_stride];
+      if (is_special(x)) special = 1;
+      else largest = max(largest, __float_as_uint(fabsf(x)));
+    }
+  }
+
   // Writes the words of a tile.
   template <bool ALONG>
   FPEMU_FUNCTION static void write_words(const Operand& op, const Tile& at, const float* held, const Row* rows) {
@@ -219,13 +233,23 @@ FPEMU_FUNCTION void store_row(const Operand& op, int matrix, int sum, int row, b
   if (op.exponents) op.exponents[((s64)matrix * SUMS + sum) * op.rows + row] = exponent;
 }
 
+// Whether all tiles of a panel were read before this thread had read the counter `patience` times. After a failure the
+// next wait is short: the missing blocks may not start before this one ends.
+FPEMU_FUNCTION bool wait_for_panel(const Panel& panel, int spans, int& patience) {
+#pragma unroll 1
+  for (int reads = 0; load_acquire(&panel.seen) < spans; reads++)
+    if (reads == patience) return patience = 16, false;
+  return true;
+}
+
 // The statistics of a row of a tile's panel, once all of the panel's tiles have been read. The thread block with the
 // first tile of a panel stores the exponents and special flags of its rows.
-template <class Job> FPEMU_FUNCTION typename Job::Row read_row(const Operand& op, const Tile& at, int n, bool waits) {
+template <class Job>
+FPEMU_FUNCTION typename Job::Row read_row(const Operand& op, const Tile& at, int n, bool waits, int& patience) {
   const Panel& panel = op.panels[at.panel];
-  if (waits)
-    while (load_acquire(&panel.seen) < op.spans()) {}
-  const u32 most = __ldcg(&panel.largest[n]), special = __ldcg(&panel.special[n]);
+  u32 most = 0, special = 0;
+  if (waits && !wait_for_panel(panel, op.spans(), patience)) Job::read_whole_row(op, at, n, most, special);
+  else most = __ldcg(&panel.largest[n]), special = __ldcg(&panel.special[n]);
   const int sum = n / SIDE, row = at.row + n % SIDE;
   int exponent = 0;
   const typename Job::Row made = Job::row(op, op.largest ? __ldcg(&op.largest[at.matrix]) : most, special, exponent);
@@ -256,6 +280,7 @@ template <class Job> FPEMU_FUNCTION void run(const Operands& all) {
   const int everything = all.of[0].tiles() + all.of[1].tiles(), rest = everything - 1 - (int)blockIdx.x;
   const int count = rest >= 0 ? rest / (int)gridDim.x + 1 : 0;
   const bool looks = all.phases & LOOK, makes = all.phases & MAKE;
+  int patience = PATIENCE;
   auto locate = [&](int n) {
     if (n < count) tiles[n % RING].locate(all, blockIdx.x + n * gridDim.x);
   };
@@ -295,7 +320,7 @@ template <class Job> FPEMU_FUNCTION void run(const Operands& all) {
     if (!makes || n < LAG) continue;
     const Tile& at = tiles[(n - LAG) % RING];
     const Operand& op = all.of[at.operand];
-    if (own >= 0) rows[own] = read_row<Job>(op, at, own, looks);
+    if (own >= 0) rows[own] = read_row<Job>(op, at, own, looks, patience);
     __syncthreads();
     if (warp == WARPS - 1) reset_panel(op, at, lane, op.spans());
     if (op.along()) Job::template write_words<true>(op, at, slab(n - LAG), rows);

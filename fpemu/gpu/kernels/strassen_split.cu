@@ -82,6 +82,28 @@ struct BlockSums {
       update_panel(op, at, lane * SIDE + r, min(__float_as_uint(magnitude), INFINITE - 1), special >> lane & 1);
   }
 
+  // The statistics of row n % SIDE of sum n / SIDE of a tile's panel, from the operand.
+  FPEMU_FUNCTION static void read_whole_row(const Operand& op, const Tile& at, int n, u32& largest, u32& special) {
+    const int sum = n / SIDE, r = at.row + n % SIDE;
+    const float* X = op.X + (op.offsets ? op.offsets[at.matrix] : 0);
+    float most = 0;
+#pragma unroll 1
+    for (int k = 0; k < op.K && r < op.rows; k++) {
+      float x[PARTS], s[SUMS];
+      FPEMU_UNROLL
+      for (int b = 0; b < PARTS; b++) {
+        const int row = b / 2 * op.rows + r, at_k = b % 2 * op.K + k;
+        x[b] = row < op.all_rows && at_k < op.all_k ? X[row * op.row_stride + at_k * op.k_stride] : 0;
+        if (is_special(x[b])) x[b] = 0, special |= b / 2 == sum;
+      }
+      winograd_operands(x[0], x[1], x[2], x[3], op.second, s);
+      FPEMU_UNROLL
+      for (int i = 0; i < SUMS; i++)
+        if (i == sum) most = larger_or_nan(most, s[i]);
+    }
+    largest = min(__float_as_uint(most), INFINITE - 1);
+  }
+
   // Counts NaN and infinities, which become zero, and entries whose sums may overflow. The result has a bit for each
   // half of the rows: whether there was anything that is not finite.
   FPEMU_FUNCTION static u32 refuse(const Operand& op, const Tile& at, int row, int four, float (&x)[PARTS][4]) {
