@@ -64,7 +64,9 @@ def drawing_version(page: ModuleType) -> str:
 
 def seen(file: Path) -> str:
     """Return the digest of a file when it was first seen, which is when it is loaded."""
-    return _SEEN.setdefault(file, _digest(file))
+    if file not in _SEEN:
+        _SEEN[file] = _digest(file)
+    return _SEEN[file]
 
 
 def _digest(file: Path) -> str:
@@ -101,7 +103,7 @@ def _followed(start: dict[Path, set[str]], *, imports: bool) -> dict[Path, list[
         code = {file: _reached(_body(file, imports), names, imports) for file, names in wanted.items()}
         before = {file: set(names) for file, names in wanted.items()}
         for file, body in code.items():
-            for target, name in _imported(file, body):
+            for target, name in _imported(file, body, before[file]):
                 wanted.setdefault(target, set()).add(name)
         if wanted == before:
             return code
@@ -122,17 +124,32 @@ def _reached(body: list[ast.stmt], start: set[str], imports: bool) -> list[ast.s
 
 
 def _defined(statement: ast.stmt) -> set[str]:
-    """The names that a top-level statement binds; a compound one (if, for, with, try) binds all it assigns inside."""
+    """The names that a top-level statement binds or changes; a compound one (if, for, with, try), all of those inside.
+
+    An assignment to an entry or an attribute changes the variable; a statement that is an expression, such as
+    ``TABLE.update(...)``, may change every variable in it.
+    """
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
-    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    names = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name | ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load):
+            while isinstance(node, ast.Subscript | ast.Attribute):
+                node = node.value
+            names |= {node.id} if isinstance(node, ast.Name) else set()
+        elif isinstance(node, ast.Expr):
+            names |= {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+    return names
 
 
-def _imported(file: Path, body: list[ast.stmt]) -> Iterator[tuple[Path, str]]:
-    """The functions and constants of the followed modules that statements of a file use."""
+def _imported(file: Path, body: list[ast.stmt], wanted: set[str]) -> Iterator[tuple[Path, str]]:
+    """The functions and constants of the followed modules that statements of a file use.
+
+    Those of the ``wanted`` names that the file itself imports count as used: another module imports them from it.
+    """
     modules: dict[str, Path] = {}
     uses = [node for statement in body for node in ast.walk(statement)]
-    names = {node.id for node in uses if isinstance(node, ast.Name)}
+    names = {node.id for node in uses if isinstance(node, ast.Name)} | wanted
     for node in (node for statement in _body(file) for node in ast.walk(statement)):
         if not isinstance(node, ast.ImportFrom):
             continue
@@ -141,6 +158,8 @@ def _imported(file: Path, body: list[ast.stmt]) -> Iterator[tuple[Path, str]]:
             module, member = _followed_file(file, node), _followed_file(file, node, alias.name)
             if member is not None:
                 modules[name] = member
+            elif module is not None and alias.name == "*":
+                yield from ((module, name) for name in names)
             elif module is not None and name in names:
                 yield module, alias.name
     for node in uses:
@@ -152,8 +171,8 @@ def _followed_file(file: Path, node: ast.ImportFrom, member: str = "") -> Path |
     """The file of an imported module (or of its submodule ``member``) if its code is followed."""
     path = "/".join(filter(None, [*(node.module or "").split("."), member]))
     if node.level:
-        beside = file.parents[node.level - 1] / f"{path}.py"
-        return beside if beside.is_file() else None
+        folder = file.parents[node.level - 1]
+        return next((f for f in (folder / f"{path}.py", folder / path / "__init__.py") if f.is_file()), None)
     name = f"{path.removeprefix('fpemu/')}.py"
     return _PACKAGE / name if path.startswith("fpemu/") and name in _DRAWING else None
 

@@ -642,6 +642,50 @@ def test_code_of_a_module_beside_the_page_counts(tmp_path):
     assert len({version(), version(one="4"), version(two="4")}) == 3
 
 
+@pytest.mark.parametrize(
+    "statement",
+    ["T['a'] = {}", "T.update(a={})", "for i in [{}]:\n    T['a'] = i", "T |= {{'a': {}}}", "T['b']['c'] = {}"],
+)
+def test_a_statement_that_changes_a_variable_of_the_page_counts(tmp_path, statement):
+    path, versions = tmp_path / "fig1.py", set()
+    for value in (1, 2):
+        path.write_text(f"T = {{'b': {{}}}}\n{statement.format(value)}\ndef evaluate(cell):\n    return T\n")
+        versions.add(code.code_version(path))
+    assert len(versions) == 2
+
+
+@pytest.mark.parametrize(
+    ("page", "middle"),
+    [
+        ("from .middle import *", "def f():\n    return {}\n"),
+        ("from .middle import f", "from .last import f\n"),
+        ("from . import middle\nf = middle.f", "from .last import *\n"),
+        ("from .last import f", ""),
+    ],
+)
+@pytest.mark.parametrize("last", ["last.py", "last/__init__.py"])
+def test_code_of_a_function_that_passes_through_modules_counts(tmp_path, page, middle, last):
+    (tmp_path / last).parent.mkdir(exist_ok=True)
+    (tmp_path / "fig1.py").write_text(f"{page}\ndef evaluate(cell):\n    return f()\n")
+    versions = set()
+    for value in (1, 2):
+        (tmp_path / "middle.py").write_text(middle.format(value))
+        (tmp_path / last).write_text(f"def f():\n    return {value}\n")
+        versions.add(code.code_version(tmp_path / "fig1.py"))
+    assert len(versions) == 2
+
+
+def test_a_module_beside_the_page_that_was_changed_under_the_process_is_refused(folder):
+    path, helper = _page(folder, figure="fig6"), folder / "papers" / "paper" / "_scale.py"
+    path.write_text(path.read_text().replace("SCALE = 0.1", "from ._scale import SCALE"))
+    helper.write_text("SCALE = 0.1\n")
+    experiment = experiments.load("paper/fig6")
+    helper.write_text("SCALE = 0.2\n")
+    with Store() as results, pytest.raises(InputError, match=r"_scale\.py was changed after this process loaded it"):
+        run(experiment, results=results)
+    assert _evaluated(folder) == []
+
+
 # --- what is written out
 def test_figures_are_the_same_bytes_twice_and_tell_their_origin(folder):
     experiment = experiments.load("paper/fig2")
