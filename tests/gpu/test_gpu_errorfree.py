@@ -16,7 +16,7 @@ from fpemu.gpu.errorfree import counting, operands, scheme2
 from fpemu.gpu.errorfree import gemm as errorfree
 from fpemu.gpu.errorfree import residues as modular
 from fpemu.gpu.errorfree.machine import Workspace
-from fpemu.gpu.runtime import compiler, cublas, device
+from fpemu.gpu.runtime import compiler, cublas, device, properties
 from fpemu.gpu.runtime.compiler import compile, kernel_source
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.base import build
@@ -215,8 +215,54 @@ def test_leading_bits_of_a_long_k_are_summed_in_parts(work, monkeypatch):
 def test_rows_too_long_for_shared_memory_are_read_again(work, monkeypatch, options):
     rng = np.random.default_rng(5)
     for module in (scheme2, operands, counting):
-        monkeypatch.setattr(module, "SHARED", 0)
+        monkeypatch.setattr(module, "most_shared", lambda: 64)
     agree(work, wide(rng, (5, 90)), wide(rng, (90, 4)), **options)
+
+
+@needs_compiler
+@pytest.mark.parametrize("scheme", ["ozaki", "ozimmu", "ozaki2"])
+def test_no_kernel_takes_more_shared_memory_than_the_gpu_has(work, monkeypatch, scheme):
+    largest, launch = [0], work.machine.launch
+
+    def watched(*args, shared=0):
+        largest.append(shared)
+        launch(*args, shared=shared)
+
+    monkeypatch.setattr(work.machine, "launch", watched)
+    monkeypatch.setattr(properties, "most_shared", lambda: 99 * 1024)
+    rng = np.random.default_rng(6)
+    for K in (13000, 9000):
+        agree(
+            work,
+            wide(rng, (1, K)),
+            wide(rng, (K, 1)),
+            scheme=scheme,
+            **({"scaling": "fast"} if scheme == "ozaki2" else {}),
+        )
+    assert 0 < max(largest) <= 99 * 1024
+    with pytest.raises(InputError, match=r"^sums of 2000000 terms for Algorithm 3 need .*: give the number of slices"):
+        counting._plan(work, 2000000)
+
+
+@needs_compiler
+def test_full_tables_are_freed_between_launches_alone(work):
+    """The four lists of a plan stay in memory together, whichever table is the last before all are freed."""
+    for held in range(250, 258):
+        work._tables.clear()
+        for i in range(held):
+            work.table(np.array([i, -1], np.int32))
+        plan, _ = counting._plan(work, 361)
+        live = [(x.pointer, x.pointer + x.nbytes) for x in work._tables.values()]
+        for name in ("starts", "sizes", "merges", "levels"):
+            assert any(first <= plan[name][0] < end for first, end in live), (held, name)
+
+
+@needs_compiler
+def test_every_slice_of_a_wide_range_is_counted(work):
+    A, B = np.array([[2.0**1000, 2.0**-1000]]), np.ones((2, 1))
+    report, expected = agree(work, A, B, scheme="ozimmu", bits=1)
+    assert expected.slices[0] > 2000
+    assert report.fill == expected.fill
 
 
 def hostile(kind, rng, shape):

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.errors import InputError
 from fpemu.gpu.errorfree.machine import Workspace, int32
-from fpemu.gpu.errorfree.operands import RULES, SHARED, Loaded, Rows, Span, Splitting, load, padded
+from fpemu.gpu.errorfree.operands import RULES, Loaded, Rows, Span, Splitting, load, most_shared, padded
 from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.schemes.ozimmu import Ozimmu
 
@@ -74,11 +75,17 @@ PLAN = np.dtype(
 def _plan(work: Workspace, n: int) -> tuple[NDArray[Any], int]:
     """Return the pairing of n terms as a kernel argument, and its bytes of shared memory."""
     how = pairing(n)
-    tables = [
-        work.table(np.array(x if len(x) else [0], np.int32).reshape(-1)).pointer
-        for x in (how.starts, how.sizes, how.merges, how.levels)
-    ]
-    return np.array([(*tables, len(how.sizes), len(how.levels) - 1)], PLAN), 8 * padded(len(how.sizes), 2)
+    shared = 8 * padded(len(how.sizes), 2)
+    if shared > most_shared():
+        raise InputError(
+            f"sums of {n} terms for Algorithm 3 need {shared} bytes of shared memory, and a thread block of "
+            f"this GPU has {most_shared()}: give the number of slices (slices=), or take mode='CR'"
+        )
+    parts = [np.array(x, np.int32).reshape(-1) for x in (how.starts, how.sizes, how.merges, how.levels)]
+    table = work.table(np.concatenate(parts))  # one table: a later one may free those before it
+    ends = np.cumsum([0, *(part.nbytes for part in parts)]).tolist()
+    tables = [table.pointer + at for at in ends[:-1]]
+    return np.array([(*tables, len(how.sizes), len(how.levels) - 1)], PLAN), shared
 
 
 def row_sums(work: Workspace, X: Loaded, top: int, name: str) -> int:
@@ -102,7 +109,7 @@ def needed(work: Workspace, X: Rows, span: Span, other: Rows, top: int, how: Spl
         failed = work.zeros(f"failed of {name}", 4 * count)
         rule = int32(how.bits, RULES[how.rule], how.room, printed)
         row = (*X.arguments, weights, *rule, np.float64(factor), *int32(count), plan)
-        if span.moderate and doubles <= SHARED:
+        if span.moderate and doubles <= most_shared():
             grid = min(rows, 1 << 16)
             work.launch("counting.cu", "criterion_doubles", grid, 512, *row, failed, shared=doubles)
         else:

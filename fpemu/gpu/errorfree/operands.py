@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpemu.gpu.errorfree.machine import Workspace, int32
+from fpemu.gpu.runtime import properties
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.properties import multiprocessors
 
 NOTHING = -(1 << 20)  # as in kernels/slices.cuh
-SHARED = 220 * 1024  # bytes of shared memory of a block
+_STATIC = 7 * 1024  # bytes of shared memory set aside for the reductions of a thread block
 RULES = {"published": 0, "balanced": 1, "truncate": 2, "nearest": 3}
 CARRIERS = {"int8": (0, 1), "fp16": (1, 2), "bf16": (2, 2), "tf32": (3, 4), "fp32": (3, 4), "fp64": (4, 8)}
 """Code in kernels/slices.cuh and bytes of each format that cuBLAS multiplies."""
-_MOST_FILLED = 512
+_MOST_FILLED = 2176  # as in kernels/slices.cu; slices of one bit span all of fp64
 _BLOCKS = 2  # thread blocks per multiprocessor of kernels that need scratch memory for each row
 _MODERATE = 900  # binary exponents for which scaling by 2^±unit is exact in fp64
 
@@ -222,9 +223,9 @@ def split(
     rule = int32(all_rows, K, how.bits, RULES[how.rule], how.room, how.headroom, count, carrier, backwards)
     row = (*X.arguments[:3], *rule, width, data, exponents, tops)
     grid, residuals = min(all_rows, 1 << 16), 10 * padded(K, 8)
-    if span.moderate and 8 * width <= SHARED:
+    if span.moderate and 8 * width <= most_shared():
         work.launch("slices.cu", "cut_doubles", grid, 512, *row, flags, shared=8 * width)
-    elif residuals <= SHARED:
+    elif residuals <= most_shared():
         work.launch("slices.cu", "cut", grid, 512, *row, 0, flags, shared=residuals)
     else:
         blocks = _BLOCKS * multiprocessors()
@@ -248,6 +249,11 @@ def split(
         fill=tuple(n / (rows * K) for n in nonzero),
         backwards=backwards,
     )
+
+
+def most_shared() -> int:
+    """Return the bytes of dynamic shared memory that a thread block of these kernels can have on the current GPU."""
+    return properties.most_shared() - _STATIC
 
 
 def padded(n: int, to: int) -> int:

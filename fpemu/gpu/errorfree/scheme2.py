@@ -17,7 +17,7 @@ import numpy as np
 
 from fpemu.gpu.errorfree import residues as modular
 from fpemu.gpu.errorfree.machine import Workspace, int32
-from fpemu.gpu.errorfree.operands import SHARED, Rows, padded
+from fpemu.gpu.errorfree.operands import Rows, most_shared, padded
 from fpemu.gpu.runtime.cublas import Stack
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.schemes.errorfree.report import Report
@@ -112,14 +112,14 @@ def _leading(work: Workspace, X: Rows) -> tuple[Buffer, Buffer, Buffer]:
     all_rows, width = padded(rows, 16), padded(K, 128)
     out = work.get(f"leading of {X.name}", all_rows * width)
     first, zero = work.get(f"first of {X.name}", 4 * rows), work.get(f"zero of {X.name}", 4 * rows)
-    shared = 8 * K if 8 * K <= SHARED else 0
+    shared = 8 * K if most_shared() >= 8 * K else 0
     row = (*X.arguments[:3], *int32(all_rows, K, shared > 0), out, width, first, zero, X.special)
     work.launch("scaling.cu", "leading", min(all_rows, 1 << 16), 512, *row, shared=shared)
     return out, first, zero
 
 
 def _squares(work: Workspace, X: Rows, h: int, g: float, rule: str, most: int, norm: np.uint64) -> Buffer:
-    rows, shared = X.loaded.rows, 8 * X.loaded.K if 8 * X.loaded.K <= SHARED else 0
+    rows, shared = X.loaded.rows, 8 * X.loaded.K if most_shared() >= 8 * X.loaded.K else 0
     mu = work.get(f"powers of {X.name}", 4 * rows)
     row = (*X.arguments, *int32(shared > 0, h), np.float64(g), *int32(rule == "fast", most), mu, X.special, norm)
     work.launch("scaling.cu", "by_squares", min(rows, 1 << 16), 512, *row, shared=shared)

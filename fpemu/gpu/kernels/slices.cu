@@ -75,10 +75,12 @@ extern "C" __global__ void __launch_bounds__(256)
   }
 }
 
+constexpr int MOST_FILLED = 2176;  // slices of one bit span all of fp64
+
 // What `cut` finds besides the digits: all but the counters are maxima.
 struct Cut {
   int slices, incomplete, largest, deepest;  // deepest: the largest |exponent| of a slice
-  u64 filled[512];                           // digits that are not zero, slice by slice
+  u64 filled[MOST_FILLED];                   // digits that are not zero, slice by slice
 };
 
 // The first `count` slices of every row; digits may be null. `exponents` (count, all rows): of the unit digit; `tops`:
@@ -131,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(512)
       }
       top = block_max(next);
       filled = there ? block_sum(filled) : 0;
-      if (threadIdx.x == 0 && filled) atomicAdd(&found->filled[smaller(p, 511)], (u64)filled);
+      if (threadIdx.x == 0 && filled) atomicAdd(&found->filled[smaller(p, MOST_FILLED - 1)], (u64)filled);
     }
     largest = block_max(largest);
     if (threadIdx.x == 0 && row < rows) {
@@ -216,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(512)
       if (there) base = unit;
       largest = block_max_code(largest);
       const s64 sum = there ? block_sum(filled) : 0;
-      if (threadIdx.x == 0 && sum) atomicAdd(&found->filled[smaller(p, 511)], (u64)sum);
+      if (threadIdx.x == 0 && sum) atomicAdd(&found->filled[smaller(p, MOST_FILLED - 1)], (u64)sum);
     }
     if (row < rows) {
       incomplete |= largest != 0;
