@@ -9,6 +9,7 @@ import pytest
 
 from fpemu import digests, mma
 from fpemu.errors import InputError
+from fpemu.formats import FloatFormat
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.emulation.specification import HostLibrary
 from fpemu.gpu.instructions import run as instructions
@@ -91,6 +92,17 @@ def test_mixed_formats_and_fields_outside_of_the_catalogue():
             shapes = ((1, 16, spec.k), (1, 8, spec.k), (1, 16, 8))
             A, B, C = (draw(f, kind, rng, s) for f, s in zip(streams.formats(spec), shapes, strict=True))
             assert np.array_equal(library.execute(A, B, C, spec), numpy_codes(A, B, C, spec)), f"{spec} {kind}"
+
+
+@needs_compiler
+def test_infinities_of_a_format_without_negative_zero_have_signs():
+    fmt = FloatFormat("e3m1", 2, -2, 3, negative_zero=False)
+    spec = mma.spec("ampere").replace(a_format=fmt)
+    A, B, C = (np.zeros((1, *shape), dtype) for shape, dtype in (((16, 16), "u1"), ((8, 16), "u2"), ((16, 8), "u4")))
+    A[0, :3, 0], B[:] = fmt.encode(np.array([-np.inf, np.inf, -1.0])), 0x3C00  # 1.0
+    want = numpy_codes(A, B, C, spec)
+    assert want[0, :3, 0].tolist() == [0xFF800000, 0x7F800000, 0xBF800000]
+    assert np.array_equal(HostLibrary([spec], optimise=False).execute(A, B, C, spec), want)
 
 
 @needs_compiler

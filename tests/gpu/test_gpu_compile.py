@@ -17,6 +17,7 @@ from fpemu.gpu.runtime import compiler, device
 from fpemu.kernelcache import KernelCache
 from fpemu.schemes import build
 from fpemu.verify import instructions as verify
+from tests.simulated import Buffer
 
 SLOW = pytest.mark.slow
 ARCHES = ("sm_80", pytest.param("sm_90a", marks=SLOW), pytest.param("sm_100a", marks=SLOW))
@@ -157,6 +158,24 @@ def test_invalid_arguments_of_an_instruction_raise():
         instructions.execute(np.zeros((2, 8)), np.zeros((8, 2)), None, mma.spec("A100"))
     with pytest.raises(InputError, match="do not share K"):
         instructions.execute(np.zeros((2, 16)), np.zeros((8, 2)), None, mma.spec("A100"))
+
+
+def test_the_memory_of_a_batch_is_limited_in_whole_tiles(monkeypatch):
+    outputs = []
+
+    def run(module, ins, A, B, C, a_of, b_of):
+        outputs.append(len(C) * ins.m * ins.n)
+        return C
+
+    monkeypatch.setattr(device, "missing", lambda: None)
+    monkeypatch.setattr(device, "arch", lambda: "sm_80")
+    monkeypatch.setattr(device, "Buffer", Buffer)
+    monkeypatch.setattr(instructions, "_module", lambda *_: None)
+    monkeypatch.setattr(instructions, "_run", run)
+    monkeypatch.setattr(instructions, "_OUTPUTS", 1024)
+    instructions.execute(np.zeros((40, 1, 16)), np.zeros((16, 1)), None, mma.spec("A100"))
+    assert sum(outputs) == 40 * 16 * 8
+    assert max(outputs) <= 1024
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16", "tf32", "fp32", "fp64", "e4m3", "e5m2"])

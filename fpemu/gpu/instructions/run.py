@@ -222,7 +222,7 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
     a, b = operands.flatten(A, shape[:-2]), operands.flatten(np.swapaxes(B, -1, -2), shape[:-2])
     A_gpu, B_gpu = (device.Buffer.of(tiles(x, h)) for x, h in ((a.matrices, ins.m), (b.matrices, ins.n)))
     D = np.empty(C.shape, patterns)
-    step = max(1, _OUTPUTS // (M * N))
+    step = max(1, _OUTPUTS // (-(-M // ins.m) * ins.m * -(-N // ins.n) * ins.n))  # whole tiles are in memory
     module = _module(spec, n, saturate)
     for first in range(0, len(C), step):
         some = slice(first, first + step)

@@ -51,7 +51,7 @@ template <class T> FPEMU_FUNCTION Number decode(u64 code) {
   x.significand = field ? fraction | 1ull << T::FRACTION : T::SUBNORMALS ? fraction : 0;
   if (x.special) x.significand = 0;
   x.exponent = x.significand ? larger(field, 1) - T::BIAS : ZERO;
-  if (!T::NEGATIVE_ZERO && !x.significand) x.negative = false;
+  if (!T::NEGATIVE_ZERO && !x.significand && !x.special) x.negative = false;
   return x;
 }
 
