@@ -1,7 +1,6 @@
 // Kernels on the processor, for tests without a GPU: a block's threads are fibers that take turns at every barrier and at
 // every operation of a whole warp, and mma.sync is the emulation of kernels/arithmetic.cuh. Before the kernel's text.
 #pragma once
-#include <ucontext.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -9,6 +8,8 @@
 #include <cstring>
 #include <utility>
 #include <vector>
+
+#include "fibers.h"
 
 #define __global__
 #define __device__
@@ -34,13 +35,8 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 
 namespace simulation {
 constexpr int LANES = 32;
-struct Fiber {
-  ucontext_t context;
-  std::vector<char> stack;
-  bool done;
-};
 static std::vector<Fiber> fibers;
-static ucontext_t scheduler;
+static Fiber scheduler;
 static unsigned current, arrived;
 static unsigned long long barrier;
 struct Warp {
@@ -52,11 +48,11 @@ static std::vector<Warp> warps;
 static void (*body)(void*);
 static void* argument;
 
-inline void give_way() { swapcontext(&fibers[current].context, &scheduler); }
+inline void give_way() { continue_fiber(fibers[current], scheduler); }
 static void begin() {
   body(argument);
   fibers[current].done = true;
-  swapcontext(&fibers[current].context, &scheduler);
+  give_way();
 }
 // Wait for all lanes of the warp.
 inline void meet() {
@@ -82,19 +78,14 @@ template <class T, class F> inline void exchange(const T& mine, F seen) {
 static void block(unsigned threads) {
   fibers.resize(threads), warps.assign((threads + LANES - 1) / LANES, Warp());
   arrived = 0, barrier = 0;
-  for (auto& f : fibers) {
-    f.stack.resize(1 << 16), f.done = false;
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.data(), f.context.uc_stack.ss_size = f.stack.size();
-    makecontext(&f.context, begin, 0);
-  }
+  for (auto& f : fibers) f.prepare(begin);
   for (unsigned left = threads, rounds = 0; left; rounds++) {
     left = 0;
     for (current = 0; current < threads; current++) {
       if (fibers[current].done) continue;
       left++;
       threadIdx = {current, 0, 0};
-      swapcontext(&scheduler, &fibers[current].context);
+      continue_fiber(scheduler, fibers[current]);
     }
   }
 }

@@ -20,14 +20,13 @@ from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.runtime import callers, compiler, device, faults, launches, native, properties, sequence
 from fpemu.schemes import base, lowering, ranges
-from tests.simulated import Buffer
+from tests.simulated import HERE, Buffer
 
 SHIM = r"""
-#include <setjmp.h>
-#include <ucontext.h>
 #include <cstdlib>
 #include <tuple>
 #include <utility>
+#include "fibers.h"
 #define __global__
 #define __device__
 #define __forceinline__ inline
@@ -35,41 +34,23 @@ SHIM = r"""
 #define __launch_bounds__(...)
 struct Three { unsigned x, y, z; };
 static Three threadIdx, blockIdx, blockDim, gridDim;
-static jmp_buf block_of_threads;
-struct Fiber { ucontext_t context; jmp_buf place; Three index; bool begun, done; };
-static Fiber* fibers;
+static Fiber block_of_threads, all[1024];
 static unsigned running, together, together_before;
-static void yield_() {
-  if (!_setjmp(fibers[running].place)) _longjmp(block_of_threads, 1);
-  threadIdx = fibers[running].index;
-}
+static void yield_() { continue_fiber(all[running], block_of_threads); }
 static void __syncthreads() { yield_(); }
 static int __syncthreads_or(int mine) { together |= mine != 0; yield_(); return together_before; }
 template <class T> static T atomicAdd(T* at, T x) { T old = *at; *at += x; return old; }
 template <class T> static T atomicMax(T* at, T x) { T old = *at; if (x > old) *at = x; return old; }
 static void (*body)(void);
-static void thread_body() { body(), fibers[running].done = true, _longjmp(block_of_threads, 1); }
-static void go_on(Fiber& f) {
-  if (_setjmp(block_of_threads)) return;
-  threadIdx = f.index;
-  if (f.begun) _longjmp(f.place, 1);
-  f.begun = true, setcontext(&f.context);
-}
+static void thread_body() { body(), all[running].done = true, yield_(); }
 static void run_block(unsigned threads) {
-  static char* stacks = (char*)malloc(1024 * 65536);
-  static Fiber all[1024];
-  fibers = all;
-  for (unsigned t = 0; t < threads; t++) {
-    getcontext(&all[t].context);
-    all[t].context.uc_stack.ss_sp = stacks + 65536 * t, all[t].context.uc_stack.ss_size = 65536;
-    all[t].context.uc_link = nullptr, all[t].index = {t, 0, 0}, all[t].begun = all[t].done = false;
-    makecontext(&all[t].context, thread_body, 0);
-  }
+  for (unsigned t = 0; t < threads; t++) all[t].prepare(thread_body);
   for (unsigned left = threads; left;) {
     left = 0, together = 0;
     for (running = 0; running < threads; running++) {
       if (all[running].done) continue;
-      go_on(all[running]);
+      threadIdx = {running, 0, 0};
+      continue_fiber(block_of_threads, all[running]);
       left += !all[running].done;
     }
     together_before = together;
@@ -119,7 +100,7 @@ class HostModule:
         library = stem.with_suffix(".so")
         if not library.exists():
             stem.with_suffix(".cpp").write_text(text)
-            flags = [*["-std=c++17", "-O0", "-shared", "-fPIC", "-w", "-U_FORTIFY_SOURCE"], f"-I{emulation.KERNELS}"]
+            flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-w", f"-I{emulation.KERNELS}", f"-I{HERE}"]
             command = [emulation.compiler(), *flags, str(stem.with_suffix(".cpp")), "-o", str(library)]
             subprocess.run(command, check=True)
         self.library = ctypes.CDLL(str(library))

@@ -114,14 +114,15 @@ def library(plan, folder):
         (folder / name).write_text((KERNELS / name).read_text())
     for name, text in (("hopper.cuh", HOPPER), ("tallskinny_copies.cuh", COPIES), ("tallskinny_dmma.cuh", DMMA)):
         (folder / name).write_text(text)
-    (folder / "cuda_on_cpu.h").write_text((Path(__file__).parent / "cuda_on_cpu.h").read_text())
+    for name in ("cuda_on_cpu.h", "fibers.h"):
+        (folder / name).write_text((Path(__file__).parent / name).read_text())
     (folder / plan.file).write_text((KERNELS / plan.file).read_text())
     ring = plan.file == "tsm2_hopper.cu"
     passed = f"void** a = ((Call*)x)->args; {plan.entry}(*(Operands*)a[0]{', *(TensorMap*)a[1]' if ring else ''})"
     text = SHIM.replace("KERNEL", plan.file).replace("PASS", passed)
     text = text.replace("MEMORY", "unsigned char" if ring else "REAL")
     text = plan.constants + text
-    all_texts = text + "".join(path.read_text() for path in sorted(folder.glob("*.cu*")))
+    all_texts = text + "".join(path.read_text() for path in sorted((*folder.glob("*.cu*"), *folder.glob("*.h"))))
     stem = folder / hashlib.sha256(all_texts.encode()).hexdigest()[:16]
     if not stem.with_suffix(".so").exists():
         stem.with_suffix(".cpp").write_text(text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,9 +23,10 @@ from fpemu.mma import KOrder
 from fpemu.schemes import build
 
 pytestmark = [pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here"), pytest.mark.slow]
+TESTS = Path(__file__).parents[1]
 GPU = r"""
+#include "fibers.h"
 #include <sys/mman.h>
-#include <ucontext.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -39,17 +41,17 @@ struct alignas(16) int4 { int x, y, z, w; };
 struct Index { int x = 0; };
 struct Meeting { int here = 0; u64 past = 0; u32 exchanged[32]; int any = 0, last = 0; };
 struct Block { Index index; u8* memory; Meeting all, cluster, named[16], warps[16]; int used = 0; };
-struct Fiber { ucontext_t context; std::vector<u8> stack; Index index; Block* block; bool done = false; };
+struct Thread : Fiber { Index index; Block* block; };
 struct Barrier { int arrivals, pending; s64 bytes = 0; u32 phase = 0; };
-static Fiber* now;
+static Thread* now;
 static Block* blocks;
-static ucontext_t host;
+static Fiber host;
 static Index gridDim;
 static std::map<u32, Barrier> barriers_;
 static const int MEMORY = 256 * 1024, STATIC = 230 * 1024;
 #define threadIdx (now->index)
 #define blockIdx (now->block->index)
-static void give_way() { swapcontext(&now->context, &host); }
+static void give_way() { continue_fiber(*now, host); }
 static void meet(Meeting& m, int all) {
   const u64 past = m.past;
   if (++m.here == all) m.here = 0, m.past++, m.last = m.any, m.any = 0;
@@ -186,20 +188,17 @@ extern "C" int launch(const void* maps, const void* task, int grid) {
   u8* memory = (u8*)mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
   if (memory == MAP_FAILED) return 2;
   std::vector<Block> all(grid);
-  std::vector<Fiber> fibers(THREADS * grid);
+  std::vector<Thread> threads(THREADS * grid);
   blocks = all.data();
   for (int b = 0; b < grid; b++) all[b].index.x = b, all[b].memory = memory + (size_t)b * MEMORY;
   for (int i = 0; i < THREADS * grid; i++) {
-    Fiber& f = fibers[i];
-    f.index.x = i % THREADS, f.block = &all[i / THREADS], f.stack.resize(65536);
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.data(), f.context.uc_stack.ss_size = 65536;
-    makecontext(&f.context, thread, 0);
+    threads[i].index.x = i % THREADS, threads[i].block = &all[i / THREADS];
+    threads[i].prepare(thread);
   }
   int left = THREADS * grid;
   for (int rounds = 0; left && rounds < 200000; rounds++)
-    for (Fiber& f : fibers)
-      if (!f.done) now = &f, swapcontext(&host, &f.context), left -= f.done;
+    for (Thread& each : threads)
+      if (!each.done) now = &each, continue_fiber(host, each), left -= each.done;
   munmap(memory, size);
   return left > 0;
 }
@@ -224,7 +223,7 @@ def compiled(folder, schedule, tile, *, spread=False):
     )
     file = folder / "kernel.cpp"
     file.write_text(config + GPU + products + body + LAUNCH)
-    flags = ["-O2", "-w", "-std=c++17", "-march=native", "-shared", "-fPIC", f"-I{compiler.KERNELS}"]
+    flags = ["-O2", "-w", "-std=c++17", "-march=native", "-shared", "-fPIC", f"-I{compiler.KERNELS}", f"-I{TESTS}"]
     command = [str(emulation.compiler()), *flags, str(file), "-o", str(folder / "kernel.so")]
     subprocess.run(command, check=True, capture_output=True)
     return ctypes.CDLL(str(folder / "kernel.so")).launch

@@ -7,6 +7,7 @@ import re
 import subprocess
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +20,9 @@ from fpemu.schemes import build, ranges, strassen
 from fpemu.schemes.words import of_operand, steps
 
 pytestmark = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
+TESTS = Path(__file__).parents[1]
 GPU = r"""
-#include <ucontext.h>
+#include "fibers.h"
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -40,13 +42,13 @@ struct Block {
   Index index; Meeting all; std::vector<Meeting> warps; std::vector<float4> memory;
   std::map<int, std::vector<float4>> arrays;
 };
-struct Fiber { ucontext_t context; std::vector<float4> stack; Index index; Block* block; bool done = false; };
-static Fiber* now;
-static ucontext_t host;
+struct Thread : Fiber { Index index; Block* block; };
+static Thread* now;
+static Fiber host;
 static Index gridDim;
 #define threadIdx (now->index)
 #define blockIdx (now->block->index)
-static void give_way() { swapcontext(&now->context, &host); }
+static void give_way() { continue_fiber(*now, host); }
 static void meet(Meeting& m, int all) {
   const u64 past = m.past;
   if (++m.here == all) m.here = 0, m.past++;
@@ -124,25 +126,22 @@ extern "C" int launch(const Operands* given, int grid, int resident) {
   operands = *given, gridDim.x = grid;
   PATIENCE = resident < grid ? 20 : 1 << 30;
   std::vector<Block> blocks(grid);
-  std::vector<Fiber> fibers(THREADS * grid);
+  std::vector<Thread> threads(THREADS * grid);
   for (int b = 0; b < grid; b++)
     blocks[b].index.x = b, blocks[b].warps.resize(8), blocks[b].memory.resize(STAGES * PARTS * SIDE * SPAN / 4);
   for (int i = 0; i < THREADS * grid; i++) {
-    Fiber& f = fibers[i];
-    f.index.x = i % THREADS, f.block = &blocks[i / THREADS], f.stack.resize(4096);
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.data(), f.context.uc_stack.ss_size = 65536;
-    makecontext(&f.context, thread, 0);
+    threads[i].index.x = i % THREADS, threads[i].block = &blocks[i / THREADS];
+    threads[i].prepare(thread);
   }
   std::vector<int> running(grid, THREADS);  // threads of each block
   for (int left = THREADS * grid, rounds = 0, ended = 0; left; rounds++) {
     if (rounds > 100000) return 1;  // they wait for each other
     const int started = THREADS * min(grid, resident + ended);
     for (int i = 0; i < started; i++) {
-      Fiber& f = fibers[i];
-      if (f.done) continue;
-      now = &f, swapcontext(&host, &f.context);
-      if (f.done) left--, ended += --running[i / THREADS] == 0;
+      now = &threads[i];
+      if (now->done) continue;
+      continue_fiber(host, *now);
+      if (now->done) left--, ended += --running[i / THREADS] == 0;
     }
   }
   return 0;
@@ -183,7 +182,7 @@ def launch(tmp_path_factory):
         source = head + GPU + text + LAUNCH.replace("KERNEL", kernel.kernel)
         file = folder / f"{kind}-{balanced}-{loads}.cpp"
         file.write_text(source)
-        files = [f"-I{compiler.KERNELS}", str(file), "-o", str(file.with_suffix(".so"))]
+        files = [f"-I{compiler.KERNELS}", f"-I{TESTS}", str(file), "-o", str(file.with_suffix(".so"))]
         flags = ["-O1", "-w", "-std=c++17", "-march=native", "-ffp-contract=off", "-shared", "-fPIC"]
         command = [str(emulation.compiler()), *flags, *files]
         subprocess.run(command, check=True, capture_output=True)
