@@ -58,6 +58,8 @@ def test_wgmma_is_stood_in_for_where_the_arithmetic_is_the_same():
         ({"correction_step": None}, None, (16, (0, 0, 1), (16, 0), 32)),
         ({}, KOrder(promote=96), (16, (0, 0, 0), (96, 96), 32)),
         ({"correction_step": 24}, None, None),
+        ({"correction_step": 48}, None, None),
+        ({"correction_step": 64, "promote": 192}, None, (64, (0, 0, 0), (192, 0), 64)),
         ({"correction_step": 1000, "promote": 1001}, None, (16, (0, 0, 1), (0, 0), 32)),
         ({}, KOrder(split=64), None),
         ({}, KOrder(tile=40), None),

@@ -129,11 +129,14 @@ def _fused(lowering: Lowering, size: int) -> Fused | None:
 
 
 def _stretches(least: int, turn: int, intervals: Sequence[int]) -> list[int]:
-    """Lengths in k from `least` on that hold whole turns, and whole intervals or a part of one."""
+    """Lengths in k from `least` on that hold whole turns, and whole intervals or a part of one.
+
+    They are powers of two: a stretch is divided among the threads of a block, whose number is a power of two.
+    """
     return [
         s
         for s in (least, 2 * least, 4 * least)
-        if s <= 256 and s % turn == 0 and all(p % s == 0 or s % p == 0 for p in intervals if p)
+        if s <= 256 and s.bit_count() == 1 and s % turn == 0 and all(p % s == 0 or s % p == 0 for p in intervals if p)
     ]
 
 
