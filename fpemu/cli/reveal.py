@@ -85,8 +85,8 @@ def reveal(
     if not 0 <= at < min(M, N):
         raise InputError(f"--at {at}: D is {M}×{N}, which has {min(M, N)} columns (rows, if N > M) to read")
     subject = _subject(target, emulated, formats, hardware, instruction, kind, layout, order, (M, N, k), at)
-    from fpemu.probing.checking import longest_block
     from fpemu.probing.drawing import shown
+    from fpemu.probing.naming import longest_block
 
     name = subject.gemm.name
     start = time.perf_counter()

@@ -15,7 +15,7 @@ from fpemu.formats import FloatFormat
 from fpemu.mma import MmaSpec, catalog
 from fpemu.mma.tree import Tree
 from fpemu.probing.callables import CallError, CheckedCallable
-from fpemu.probing.naming import chains_of, name_order
+from fpemu.probing.naming import longest_block, name_order
 from fpemu.probing.probes import scale
 from fpemu.probing.reveal import Revealed, reveal
 from fpemu.rounding import round_to
@@ -62,7 +62,7 @@ class Target:
         if not np.isfinite(D).all():
             raise InputError(f"{name} returns Inf or NaN for random operands: {entries(~np.isfinite(D), D)}")
         few = np.zeros((M, K), A.dtype)
-        few[:, : min(K, 8)] = unit = scale(self.inputs)[1]
+        few[:, : min(K, 8)] = unit = self._scale()[1]
         total = self.gemm(few, np.ones((K, N), A.dtype))[0, 0]
         if total != min(K, 8) * unit:
             raise InputError(
@@ -76,12 +76,6 @@ class Target:
             raise
         except InputError as problem:
             raise InputError(f"{name}: {self._contradiction() or problem}") from problem
-        block = longest_block(revealed.tree)
-        if self.spec is not None and block > self.spec.block:
-            raise InputError(
-                f"{name} adds {block} products at once, and a block of {self.spec} has {self.spec.block}: it is"
-                " another instruction, or its order does not show"
-            )
         if self.spec is None and self.inputs.name not in ("fp32", "fp64"):  # its blocks are as long as the longest
             order = name_order(revealed.tree, K, self.instruction(revealed))
             revealed = dataclasses.replace(revealed, order=order or revealed.order)
@@ -91,6 +85,9 @@ class Target:
         """The instruction; if it is unknown, one with the longest of the revealed blocks."""
         block = longest_block(revealed.tree)
         return self.spec or MmaSpec(self.inputs, self.inputs, "fp32", k=block, block=block, F=25)
+
+    def _scale(self) -> tuple[float, float]:
+        return scale(self.inputs, flushed=self.spec is not None and self.spec.arithmetic == "flushed")
 
     def operands(self, M: int, N: int, seed: int) -> tuple[Array, Array]:
         """Normal random operands (M, K) and (K, N)."""
@@ -111,7 +108,7 @@ class Target:
         M, N, K = self.shape
         if K < 4:
             return None
-        large, unit = scale(self.inputs)
+        large, unit = self._scale()
         A, B = self.operands(M, N, 2)
         for i, j in dict.fromkeys([(0, K - 1), (0, 1), (K // 2, K - 1), (0, K // 2)]):
             between = [q for q in range(K) if q not in (i, j)][:: max(1, K // 8)][:8]
@@ -186,12 +183,6 @@ class Target:
             chosen.setdefault((row.block, row.arithmetic, row.F, row.E0, row.final, row.fraction_bits), row)
         specs = first + [spec for spec in chosen.values() if spec != self.spec]
         return specs[:1] if block == 1 else specs
-
-
-def longest_block(tree: Tree) -> int:
-    """Number of positions in the longest block of a tree's instructions; 1 if there is none."""
-    blocks = (len(b) for chain in chains_of(tree) if chain.kind == "instruction" for b in chain.blocks)
-    return max(blocks, default=1)
 
 
 def _sample(n: int, at: int) -> list[int]:

@@ -68,6 +68,12 @@ def chains_of(tree: Tree) -> list[Chain]:
     return chains
 
 
+def longest_block(tree: Tree) -> int:
+    """Number of positions in the longest block of a tree's instructions; 1 if there is none."""
+    blocks = (len(b) for chain in chains_of(tree) if chain.kind == "instruction" for b in chain.blocks)
+    return max(blocks, default=1)
+
+
 def _sizes(tree: Tree) -> list[int]:
     """Possible lengths of slices and promotion intervals: the sizes of the parts of sums that hold k = 0, and 1.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -10,7 +11,10 @@ from numpy.typing import NDArray
 
 from fpemu import formats
 from fpemu.errors import InputError
+from fpemu.mma.gemm import gemm
 from fpemu.mma.spec import MmaSpec
+from fpemu.mma.tree import Chain, Sum, Tree
+from fpemu.rounding import round_to
 
 Array = NDArray[Any]
 
@@ -66,10 +70,11 @@ class Rows:
         return out
 
 
-def scale(inputs: formats.FloatFormat) -> tuple[float, float]:
-    """M and the unit of the probes."""
+def scale(inputs: formats.FloatFormat, *, flushed: bool = False) -> tuple[float, float]:
+    """M and the unit of the probes; a normal unit if subnormal inputs are flushed."""
     span = 200 if inputs.name == "fp64" else 60
-    return 2.0 ** min(inputs.emax, span), 2.0 ** max(inputs.emin - inputs.precision + 1, -span)
+    least = inputs.emin if flushed else inputs.emin - inputs.precision + 1
+    return 2.0 ** min(inputs.emax, span), 2.0 ** max(least, -span)
 
 
 class Probe:
@@ -83,7 +88,8 @@ class Probe:
 
     def __init__(self, run: ProbeRunner, k: int, inputs: formats.FloatFormat, spec: MmaSpec, out: formats.FloatFormat):
         self._run, self.k, self.out, self.count = run, k, out, 0
-        self.large, self.unit = scale(inputs)
+        self.inputs, self.spec = inputs, spec
+        self.large, self.unit = scale(inputs, flushed=spec.arithmetic == "flushed")
         self.precision = spec.operand_formats[3].precision
         self.inexact = 1 + 2.0 ** -((self.precision + 1) // 2)  # its square is not a number of the accumulator
         spare = int(np.log2(self.large / self.unit)) - (54 if inputs.name == "fp64" else max(25, spec.F))
@@ -146,23 +152,60 @@ class Probe:
         """For each (x, y, z) in three parts of a sum: whether x + y is rounded to `precision` bits before adding z."""
         return [bool(d == 0) for d in self._results(threes, [1.0, 2.0 ** (-1 - precision), -1.0], 1.0)]
 
-    def rounding(self, threes: list[tuple[int, int, int | None]]) -> list[bool]:
-        """For each (x, y, z): whether the addition of x and y rounds to nearest; z, outside, takes x away again."""
-        nearest = [False] * len(threes)
-        p = self.out.precision
+    def rounding(self, threes: list[tuple[int, int, int | None]]) -> list[bool | None]:
+        """For each (x, y, z): whether x and y are added to nearest, outside the instruction; z takes x away again.
+
+        None where no probe distinguishes such a sum from a step of the instruction.
+        """
+        nearest: list[bool | None] = [None] * len(threes)
         for width in (2, 3):
             chosen = [n for n, (_, _, z) in enumerate(threes) if (z is None) == (width == 2)]
-            where = [threes[n][:width] for n in chosen]
-            if width == 2 and p in (8, 11) and self.precision == 24:
-                # D has too few bits to show it; but 2^p + 3 is a tie in D, and a multiple of 7, and y takes a half ulp
-                # of the accumulator away: to nearest the tie stays, and goes up
-                for n, d in zip(chosen, self._results(where, [(2**p + 3) / 7, -(2.0 ** (p - 27))], 7.0), strict=True):
-                    nearest[n] = bool(d == 2**p + 4)
-            else:  # y is three quarters of an ulp of x
-                values = [2.0**10, 1.5 * 2.0 ** (10 - self.precision), -(2.0**10)][:width]
-                for n, d in zip(chosen, self._results(where, values, 1.0), strict=True):
-                    nearest[n] = bool(d != (2.0**10 if width == 2 else 0.0))
+            test = self._sum_or_step(width) if chosen else None
+            if test is not None:
+                b, values, sums = test
+                for n, d in zip(chosen, self._results([threes[n][:width] for n in chosen], values, b), strict=True):
+                    nearest[n] = d in sums
         return nearest
+
+    def _sum_or_step(self, width: int) -> tuple[float, list[float], set[float]] | None:
+        """B and the values of a probe, and the results that a sum gives, but no step of the instruction.
+
+        The first of the candidates that `mma.gemm` confirms, whichever way z is added, or else z outside.
+        """
+        first, second = Chain(((0,),)), Chain(((1,),))
+        steps: list[Tree] = [Chain(((0,), (1,))), *[Chain(((0, 1),))] * (self.spec.block > 1)]
+        ways: list[list[Tree]] = [[Sum((first, second))], steps]
+        if width == 3:
+            ways = [[Sum((t, Chain(((2,),)))) for t in some] + [Chain(((2,),), start=t) for t in some] for some in ways]
+        dtype = {"fp16": np.float16, "fp64": np.float64}.get(self.inputs.name, np.float32)
+        partial = None
+        for b, x, y in self._near_halves():
+            values = [x, y, -x][:width]
+            if not self.inputs.contains(np.array([*values, b])).all():
+                continue
+            A, B = np.array([values], dtype), np.full((width, 1), b, dtype)
+            with np.errstate(all="ignore"):
+                sums, instruction = (
+                    {float(round_to(gemm(A, B, None, self.spec, t, backend="numpy")[0, 0], self.out)) for t in some}
+                    for some in ways
+                )
+            if not sums & instruction:
+                return b, values, sums
+            if partial is None and sums - instruction:
+                partial = b, values, sums - instruction
+        return partial
+
+    def _near_halves(self) -> Iterator[tuple[float, float, float]]:
+        """B, x and y: y is near a half of x's last place; first three quarters, which show a truncation."""
+        p, d = self.out.precision, self.precision
+        yield 1.0, 2.0**10, 1.5 * 2.0 ** (10 - d)
+        # D may have too few bits to show it; but 2^p + 3 is a tie in D, and a multiple of 7, and y takes a half ulp of
+        # the accumulator away: to nearest the tie stays, and goes up
+        yield 7.0, (2**p + 3) / 7, -(2.0 ** (p - 27))
+        last = 2.0 ** (1 - self.inputs.precision)
+        significands = dict.fromkeys((1.0, 1.5, 1 + last, 2 - last))
+        for j, u, b, sign in product((1, 0, 2), significands, significands, (1, -1)):
+            yield b, 2.0**10, sign * u * 2.0 ** (10 - d + j - 1)
 
     def entered(self, blocks: list[tuple[list[int], int | None]], F: int) -> list[int | None]:
         """For each first block and a leaf outside: the leaf that was in the accumulator before the block, if any.

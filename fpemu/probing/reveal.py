@@ -24,7 +24,7 @@ from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import Chain, Sum, Tree
 from fpemu.probing import drawing
-from fpemu.probing.naming import name_order
+from fpemu.probing.naming import longest_block, name_order
 from fpemu.probing.probes import Probe, ProbeRunner, Rows
 from fpemu.probing.structure import Path, structure
 
@@ -93,10 +93,14 @@ def reveal(
     ------
     InputError
         The results fit no tree: units do not vanish beside M (exact sums in wider accumulators), or the order differs
-        between rows. Also for about 900 nested sums.
+        between rows. Also for about 900 nested sums, for more products in a block than the spec's, and for fp8 that
+        is converted to fp16 ("via-half"), whose instruction adds the halves of its k apart.
 
     Notes
     -----
+    One product that is added alone can be a step of the instruction or a sum outside it. Where no operands distinguish
+    them (exact or IEEE arithmetic), the tree has a sum only behind another sum.
+
     O(K log K) probes for common trees (counts: `fpemu.probing.structure`), each a row of a call. If D counts fewer
     units than there are positions (2048 in fp16), the probes are divided into several passes.
 
@@ -113,6 +117,7 @@ def reveal(
         shape = integers("shape", shape, 1, 2**24, length=2)  # type: ignore[assignment]
     integer("at", at, 0, min(shape or (1, 1)) - 1)
     inputs = formats.get(fmt or (str(spec.a_format) if spec else "fp32"))
+    given = spec is not None
     if spec is None:
         d = "fp64" if inputs.name == "fp64" else "fp32"
         fma = inputs.name in ("fp32", "fp64")
@@ -121,7 +126,12 @@ def reveal(
             if fma
             else MmaSpec(inputs, inputs, d, k=64, block=64, F=25)
         )
+    elif spec.arithmetic == "via-half":
+        raise InputError(
+            f"{spec} adds the halves of its k apart, which no tree of blocks describes: no order is revealed"
+        )
     run: Any = gemm
+    longest = spec.block if given else k
     if not hasattr(gemm, "runs_probes"):
         dtype = {"fp16": np.float16, "fp64": np.float64}.get(inputs.name, np.float32)
         run = Rows(run, k, dtype, shape or (min(k, 512), 1), at)
@@ -133,6 +143,12 @@ def reveal(
         if d_format.precision < spec.operand_formats[3].precision:
             tree = _workspaces(trees.canonical(tree), probe, d_format)
         tree = trees.canonical(tree, trees.exact_products(spec))
+        block = longest_block(tree)
+        if block > longest:
+            raise InputError(
+                f"{block} products are added at once, and a block of {spec} has {longest}: it is another instruction,"
+                " or the order does not show"
+            )
         return Revealed(tree, name_order(tree, k, spec), k, probe.count)
     except RecursionError:
         raise InputError("the sums are nested too deep to be written down") from None
@@ -171,7 +187,9 @@ def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]
     if exact:
         nearest = probe.rounding([(x, y, z) for _, _, x, y, z in undecided])
         for (path, t, *_), up in zip(undecided, nearest, strict=True):
-            kinds[id(path)][t] = "sum" if up else "instruction"
+            row = kinds[id(path)]
+            up = up if up is not None else t > 0 and row[t - 1] == "sum"  # no probe shows it: as the step before
+            row[t] = "sum" if up else "instruction"
         if spec.arithmetic == "truncated" and spec.final == "RZ":
             first = _first_blocks(outer, kinds)
             for (path, ks, _), leaf in zip(first, probe.entered([f[1:] for f in first], spec.F), strict=True):

@@ -108,6 +108,46 @@ def test_orders_are_named(name, order):
         assert trees.equal(trees.from_order(found.order, K, spec), want, spec)
 
 
+ROUNDED_TO_NEAREST = {
+    "MI300X fp16": mma.spec("cdna3", "fp16", "fp32"),
+    "MI300X tf32": mma.spec("cdna3", "tf32", "fp32"),
+    "wgmma e5m2 to fp16": mma.spec("hopper", "e5m2", "fp16"),
+    "mma e5m2 to fp16": mma.spec("ada", "e5m2", "fp16"),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED_TO_NEAREST)
+@pytest.mark.parametrize("order", [KOrder(), KOrder(split=16), KOrder(split=32), KOrder(promote=16)], ids=str)
+def test_a_last_product_is_no_sum_where_the_instruction_rounds_to_nearest(name, order):
+    spec = ROUNDED_TO_NEAREST[name]
+    for K in (17, 33):
+        revealed = reveal(by(order, spec), K, spec)
+        assert trees.equal(revealed.tree, trees.from_order(order, K, spec), spec), str(revealed)
+
+
+def test_a_sum_outside_is_visible_before_an_instruction_that_keeps_few_bits():
+    spec = mma.spec("hopper", "e5m2", "fp32")  # 13 fraction bits
+    tree = Chain(((2, 3), (4, 5)), start=Sum((Chain(((0, 6),)), Chain(((1,),)))))
+    assert reveal(by(tree, spec), 7, spec).tree == trees.canonical(tree, exact=True)
+
+
+def test_no_tree_is_returned_that_the_instruction_cannot_compute():
+    wide, narrow = mma.spec("hopper", "fp16", "fp32"), mma.spec("volta", "fp16", "fp32")
+    with pytest.raises(InputError, match=r"16 products are added at once, and a block of volta .* has 4"):
+        reveal(by(KOrder(), wide), 32, narrow)
+    through_half = mma.spec("hopper", "e5m2", "fp32", "mma")
+    with pytest.raises(InputError, match="adds the halves of its k apart"):
+        reveal(by(KOrder(), through_half), 32, through_half)
+
+
+def test_units_are_normal_numbers_where_subnormal_inputs_are_flushed():
+    spec = mma.spec("cdna2", "fp16", "fp32")
+    tree = reveal(by(KOrder(), spec), 9, spec).tree
+    rng = np.random.default_rng(1)
+    A, B = (rng.standard_normal(shape).astype(np.float16) for shape in ((40, 9), (9, 40)))
+    assert np.array_equal(by(tree, spec)(A, B), by(KOrder(), spec)(A, B))
+
+
 def test_the_documented_orders_are_named_as_they_are_documented():
     spec = SPECS["fp16"]
     for order, K in (
