@@ -1,15 +1,19 @@
-"""Whole-or-nothing output files, output checks before a computation, and readers of JSON and TOML files."""
+"""Whole-or-nothing output files, output checks before a computation, and readers of JSON, TOML and Python files."""
 
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import os
+import re
 import stat
+import sys
 import tempfile
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from fpemu.errors import InputError
@@ -66,6 +70,37 @@ def _read(path: str | os.PathLike[str], language: str, parse: Callable[[str], An
         raise InputError(f"{os.fspath(path)} is not readable as {language}: {problem}") from problem
 
 
+def execute(path: str | os.PathLike[str], name: str = "") -> ModuleType:
+    """Execute a Python file as a module, which may import the modules of its folder, also later.
+
+    Parameters
+    ----------
+    path : path-like
+    name : str, optional
+        Name of the module; default: a name of the whole path, which hides no other module.
+
+    Returns
+    -------
+    module
+
+    Raises
+    ------
+    Exception
+        From the file.
+    """
+    path = Path(path).resolve()
+    name = name or re.sub(r"\W", "_", f"fpemu_user_{path.with_suffix('')}")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # stays: a function of the file may import when it is called
+    sys.modules[name] = module  # dataclasses, Triton kernels and the sweep look up the module there
+    spec.loader.exec_module(module)
+    return module
+
+
 # --- writing
 def check_writable(name: str | os.PathLike[str], *, make_folders: bool = False) -> None:
     """Raise before a computation if its output file cannot be written afterwards.
@@ -109,7 +144,7 @@ def check_writable(name: str | os.PathLike[str], *, make_folders: bool = False) 
 def write_atomic(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file: a temporary file in the same folder, then one rename. Missing folders are made.
 
-    A symbolic link is followed. A device or a pipe is written in place.
+    A symbolic link is followed. A device or a pipe is written in place. A replaced file passes its permissions on.
 
     Parameters
     ----------
@@ -139,7 +174,8 @@ def _write(path: Path, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(handle)
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's 0600 would hide the file from other users
+        # mkstemp's 0600 would hide a new file from other users
+        os.chmod(temporary, stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats
+from fpemu import files, formats
 from fpemu.arrays import as_array, refuse_masked
 from fpemu.errors import InputError, entries, unknown_name
 
@@ -183,16 +181,8 @@ def load_function(target: str) -> Callable[..., Any]:
     path = Path(name)
     if not path.is_file():
         raise InputError(f"there is no file {name}")
-    spec = importlib.util.spec_from_file_location(f"fpemu_user_{path.stem}", path)  # a name that hides no other module
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)  # stays: the function itself may import
-    sys.modules[spec.name] = module  # dataclasses and Triton kernels look up their module there
     try:
-        spec.loader.exec_module(module)
+        module = files.execute(path)
     except (Exception, SystemExit) as problem:
         raise InputError(f"{name} cannot be run: {type(problem).__name__}: {_line(problem)}") from problem
     if not hasattr(module, attribute):

@@ -5,10 +5,13 @@ An instance is a scheme with its options; `get(name)` returns the scheme with th
 
 from __future__ import annotations
 
+import hashlib
+import sys
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -206,6 +209,8 @@ def matrix_instruction(scheme: Any, hardware: str | MmaSpec | None, low: str, ou
 _SCHEMES: dict[str, type[Scheme]] = {}
 _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {"strassen": ("staged", {"levels": 1})}
 """Former names: the scheme and its options"""
+registered_files: dict[Path, str] = {}
+"""The files outside the package that registered a scheme, with their digests at that time"""
 S = TypeVar("S", bound=type[Scheme])
 
 
@@ -217,9 +222,13 @@ def register(cls: S) -> S:
         if f.default is not MISSING
     )
     cls.info = replace(cls.info, options=options)
-    if cls.info.name in _SCHEMES:
+    former = _SCHEMES.get(cls.info.name, cls)
+    if (former.__module__, former.__qualname__) != (cls.__module__, cls.__qualname__):  # equal if a cell runs again
         raise ValueError(f"two schemes are named {cls.info.name!r}")
     _SCHEMES[cls.info.name] = cls
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    if Path(file).is_file() and not cls.__module__.startswith("fpemu."):
+        registered_files[Path(file).resolve()] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     return cls
 
 

@@ -35,9 +35,13 @@ def running_version(evaluator: Path) -> str:
         If one of its files was changed after this process loaded it.
     """
     for file in (*_numeric_files(), *_followed({evaluator: {"evaluate"}}, imports=True)):
-        if seen(file) != _digest(file):
-            raise InputError(f"{file} was changed after this process loaded it: start the process (or kernel) again")
+        _check_unchanged(file)
     return code_version(evaluator)
+
+
+def _check_unchanged(file: Path) -> None:
+    if seen(file) != _digest(file):
+        raise InputError(f"{file} was changed after this process loaded it: start the process (or kernel) again")
 
 
 def code_version(evaluator: Path) -> str:
@@ -48,6 +52,23 @@ def code_version(evaluator: Path) -> str:
     """
     page = _text(_followed({evaluator: {"evaluate"}}, imports=True))
     return hashlib.sha256((_numeric_text() + page).encode()).hexdigest()
+
+
+def extended(version: str, further: Iterable[Path]) -> str:
+    """Return a version of code to which further files contribute; without such a file, the version itself.
+
+    Raises
+    ------
+    InputError
+        If one of the files was changed after this process loaded it.
+    """
+    from fpemu.schemes.base import registered_files
+
+    _SEEN.update(registered_files)
+    files = list(further)
+    for file in files:
+        _check_unchanged(file)
+    return hashlib.sha256("".join([version, *map(seen, files)]).encode()).hexdigest() if files else version
 
 
 def drawing_version(page: ModuleType) -> str:

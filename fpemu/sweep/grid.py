@@ -8,8 +8,9 @@ A list or a range in place of a value makes an axis of it: "0:9" is 0 to 9, "64:
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
-import runpy
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, final
 import numpy as np
 
 from fpemu.errors import InputError, shown, unknown_name
-from fpemu.files import read_toml
+from fpemu.files import execute, read_toml
 from fpemu.mma._device import Device
 from fpemu.sweep import entries
 from fpemu.sweep.executors import Evaluate, Source
@@ -115,7 +116,7 @@ class Grid:
             raise InputError(f"{path}: a grid is a .toml file, or a .py file that binds GRID")
         table = read_toml(path) if path.suffix == ".toml" else None
         try:
-            grid = runpy.run_path(str(path)).get("GRID") if table is None else _from_table(table)
+            grid = getattr(execute(path), "GRID", None) if table is None else _from_table(table)
         except RecursionError:
             raise InputError(f"{path}: its values are nested too deeply") from None
         except (Exception, SystemExit) as problem:
@@ -140,11 +141,11 @@ class Grid:
     @functools.cached_property
     def code(self) -> str:
         """The version of all code that determines a cell's numbers."""
-        return _evaluator()[1]
+        return _evaluator(*self._further_schemes)[1]
 
     def source(self, device: Device) -> Source:
         """The evaluation for worker processes."""
-        return Source(_evaluator, (), self.code, device)
+        return Source(_evaluator, self._further_schemes, self.code, device)
 
     def cells(self, size: str = "quick") -> list[Cell]:
         """Every cell, with cells that share operands side by side; a grid has only one ``size``."""
@@ -282,6 +283,25 @@ class Grid:
             entries.check_count([methods])
         return entries.once(methods)
 
+    @functools.cached_property
+    def _further_schemes(self) -> tuple[_FurtherScheme, ...]:
+        """The schemes of the grid that are defined outside the package."""
+        from fpemu import schemes
+
+        further = []
+        for name in dict.fromkeys(cell["scheme"] for cell in self._methods):
+            bases = [c for c in type(schemes.get(name)).__mro__ if issubclass(c, schemes.Scheme)]
+            modules = [c.__module__ for c in bases if not c.__module__.startswith("fpemu.")]
+            files = [getattr(sys.modules.get(module), "__file__", None) for module in modules]
+            if None in files:
+                raise InputError(
+                    f"scheme {name!r} is defined in no file, whose digest would be part of the key of its results: "
+                    "define it in a module and import it"
+                )
+            if modules:
+                further.append((name, modules[0], tuple(str(Path(str(file)).resolve()) for file in files)))
+        return tuple(further)
+
     def _check_inputs(self) -> None:
         """Draw four numbers of every distribution, in each operand format of the schemes."""
         from fpemu import inputs, schemes
@@ -294,11 +314,22 @@ class Grid:
                     inputs.make(cell["inputs"], (2, 2), 0, fmt, **part(cell, "inputs"))
 
 
-def _evaluator() -> tuple[Evaluate, str]:
-    from fpemu.sweep import evaluate
-    from fpemu.sweep.code import running_version
+_FurtherScheme = tuple[str, str, tuple[str, ...]]
+"""A scheme that is defined outside the package: its name, its module, and the files of its class and base classes."""
 
-    return evaluate.evaluate, running_version(Path(evaluate.__file__).resolve())
+
+def _evaluator(*further: _FurtherScheme) -> tuple[Evaluate, str]:
+    """The evaluation of a cell, and the version of its code; a worker process first loads the further schemes."""
+    from fpemu import schemes
+    from fpemu.sweep import code, evaluate
+
+    for name, module, (file, *_) in further:
+        if name not in schemes.names() and "." in module:
+            importlib.import_module(module)
+        elif name not in schemes.names():
+            execute(file, "" if module == "__main__" else module)
+    version = code.running_version(Path(evaluate.__file__).resolve())
+    return evaluate.evaluate, code.extended(version, [Path(file) for _, _, files in further for file in files])
 
 
 # --- files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import textwrap
 
 import numpy as np
@@ -98,6 +99,62 @@ def test_python_and_toml_are_the_same_grid(file, tmp_path):
         """)
     )
     assert Grid.read(other).cells() == Grid.read(file).cells()
+
+
+FOUR = """
+from dataclasses import dataclass
+from fpemu.schemes.base import register
+from fpemu.schemes.markidis import Markidis
+from fpemu.schemes.options import SchemeInfo
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Four(Markidis):
+    info = SchemeInfo(name="four", title="", parts=(), products=(), range="", bound="")
+"""
+IN_FOUR = """
+import four
+from fpemu.sweep import Grid
+
+GRID = Grid(["uniform"], ["four"], hardware="ampere", M=2, N=2, K=16)
+"""
+
+
+def test_results_of_a_users_scheme_depend_on_its_file_and_workers_load_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(schemes.base, "_SCHEMES", dict(schemes.base._SCHEMES))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "four", raising=False)
+    (tmp_path / "grid.py").write_text(IN_FOUR)
+    plain, versions = _small().code, []
+    for text in (FOUR, FOUR + "    SCALE = 2\n"):
+        (tmp_path / "four.py").write_text(text)
+        grid = Grid.read(tmp_path / "grid.py")
+        versions.append(grid.code)
+        sys.modules.pop("four")
+        schemes.base._SCHEMES.pop("four")  # as in a worker process
+        source = grid.source("cpu")
+        function, version = source.load(*source.arguments)
+        assert version == grid.code
+        assert function(grid.cells()[0], "cpu")["relative_l2"] > 0
+        sys.modules.pop("four")
+        schemes.base._SCHEMES.pop("four")
+    assert len({plain, *versions}) == 3
+
+
+def test_a_users_scheme_that_changed_or_has_no_file_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(schemes.base, "_SCHEMES", dict(schemes.base._SCHEMES))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "grid.py").write_text(FOUR + IN_FOUR.replace("import four", ""))
+    grid = Grid.read(tmp_path / "grid.py")
+    with (tmp_path / "grid.py").open("a") as stream:
+        stream.write("SCALE = 2\n")
+    with pytest.raises(InputError, match=r"grid\.py was changed after this process loaded it"):
+        _ = grid.code
+    assert Grid.read(tmp_path / "grid.py").code != _small().code  # read again, the scheme registered again
+    schemes.base._SCHEMES.pop("four")
+    exec(FOUR, {"__name__": "a notebook"})
+    with pytest.raises(InputError, match="'four' is defined in no file"):
+        _ = _small(schemes=["four"], hardware="ampere").code
 
 
 @pytest.mark.parametrize(
