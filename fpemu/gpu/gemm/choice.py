@@ -29,7 +29,7 @@ BUILDERS = (staged_int8.kernel, strassen.kernel, wgmma.kernel, fused.kernel)
 """The kernels of schemes on matrix instructions, in order of preference: each function takes (scheme, spec, (M, N, K),
 order) and returns a Kernel, or None for a product that it does not run."""
 _LEAST = (8, 0)  # compute capability
-_MOST = 2**31 - 1  # rows, columns and k of kernels on matrix instructions
+_MOST = 2**31 - 2**12  # rows, columns and k of kernels on matrix instructions, whose int counters go past the end
 
 
 class NoKernelError(InputError):
