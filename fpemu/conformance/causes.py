@@ -110,7 +110,7 @@ def search(
     return Search(tuple(causes or _partial(sample, single + double, over)), sample.tried, complete)
 
 
-def indistinguishable(sample: Sample, seconds: float) -> tuple[tuple[str, ...], int]:
+def indistinguishable(sample: Sample, seconds: float, most: int) -> tuple[tuple[str, ...], int]:
     """Other orders, instructions and schemes that give a result without mismatches, and the number tried."""
     end = time.perf_counter() + seconds
     original, K = sample.specification, sample.A.shape[1]
@@ -121,7 +121,7 @@ def indistinguishable(sample: Sample, seconds: float) -> tuple[tuple[str, ...], 
     for kind in ("order", "promotion", "hardware", "scheme"):
         for d in islice((d for d in deviations if d.kind == kind), _ALIKE):
             other = d.apply(original)
-            if time.perf_counter() > end:
+            if tried >= most or time.perf_counter() > end:
                 break
             if other.scheme == original.scheme and _key(other.change(scheme=None), K) == unchanged:
                 continue

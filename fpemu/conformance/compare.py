@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fpemu import formats
 from fpemu.arrays import as_array
 from fpemu.errors import InputError
+from fpemu.formats import FloatFormat
 from fpemu.probing.callables import bits
 
 _LOST = 2**62  # the distance between a NaN and a number
@@ -76,12 +77,15 @@ def distance(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> NDArray[np.
     x, y = bits(got), bits(expected)
     if got.dtype.kind == "i":
         return np.asarray(np.abs(got.astype(np.int64) - expected.astype(np.int64)))
-    unit = np.int64(1) << np.int64(max(0, int(np.finfo(got.dtype).nmant) - formats.get(fmt).fraction_bits))
-    a, b = _ordered(x), _ordered(y)  # of float64, up to 2^64 apart: their halves do not overflow
+    narrow = formats.get(fmt)
+    if np.finfo(got.dtype).nmant > narrow.fraction_bits:
+        a, b = _ranks(got, narrow), _ranks(expected, narrow)
+    else:
+        a, b = _ordered(x), _ordered(y)  # of float64, up to 2^64 apart: their halves do not overflow
     apart = np.abs(a // 2 - b // 2) >= _LOST // 2
     steps = np.where(apart, _LOST, np.abs(a - np.where(apart, a, b)))
     nan = np.isnan(got) | np.isnan(expected)
-    steps = np.where(nan, np.where(np.isnan(got) & np.isnan(expected), 0, _LOST), steps // unit)
+    steps = np.where(nan, np.where(np.isnan(got) & np.isnan(expected), 0, _LOST), steps)
     return np.asarray(np.where((steps == 0) & (x != y), 1, steps), np.int64)
 
 
@@ -141,6 +145,14 @@ def _ordered(code: NDArray[Any]) -> NDArray[np.int64]:
     width = 8 * code.dtype.itemsize
     magnitude = (code & code.dtype.type((1 << (width - 1)) - 1)).astype(np.int64)
     return np.where(code >> code.dtype.type(width - 1), -magnitude, magnitude)
+
+
+def _ranks(x: NDArray[Any], fmt: FloatFormat) -> NDArray[np.int64]:
+    """The number of values of a narrow format between 0 and x, with the sign of x; Inf follows the largest number."""
+    size = np.minimum(np.nan_to_num(np.abs(x.astype(np.float64)), nan=0.0), 2.0 ** (fmt.emax + 1))
+    e = np.maximum(np.frexp(size)[1].astype(np.int64) - 1, fmt.emin)
+    units = np.ldexp(size, fmt.fraction_bits - e).astype(np.int64) + ((e - fmt.emin) << fmt.fraction_bits)
+    return np.where(np.signbit(x), -units, units)
 
 
 def _count(number: int, what: str) -> str:

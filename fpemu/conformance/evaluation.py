@@ -64,7 +64,7 @@ def evaluate(
     if s.flush == "inputs":
         A, B = (_flushed(x, s.inputs[0] if s.inputs else s.operand) for x in (A, B))
     if C is not None:
-        C = C[rows][:, columns]
+        C = C[rows][:, columns].T if transposed else C[rows][:, columns]  # the transpose is that of A B alone
     with np.errstate(all="ignore"):
         D = _with_epilogue(s, A, B, C, device, backend)
         D = D.T if transposed else D

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fpemu import formats, mma, schemes, simt
 from fpemu.arguments import check_fields, keywords
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, tree
 from fpemu.mma.tree import Tree
@@ -167,6 +167,11 @@ def from_arguments(
     if options:
         named = ["scheme", "hardware", "order", "alpha", "beta", "device", "fmt", "out", "accumulate"]
         raise unknown_name("argument of verify", next(iter(options)), [*named, "instruction", "k"])
+    if fmt is not None and isinstance(hardware, MmaSpec):
+        inputs = [str(hardware.a_format), str(hardware.b_format)]
+        name = fmt if hardware.is_integer else formats.get(fmt).name
+        if inputs != [name, name]:
+            raise InputError(f"fmt= is {name}, and hardware= is {hardware}, with A and B in {' and '.join(inputs)}")
     spec = plain_instruction(
         hardware, (A_format or _format_of(A.dtype)) if fmt is None else fmt, accumulate, instruction, k
     )
@@ -187,6 +192,12 @@ def plain_instruction(
 ) -> MmaSpec:
     """The instruction of a plain product; FMAs of ordinary cores for fp32 and fp64 without a matrix instruction."""
     if isinstance(hardware, MmaSpec):
+        if accumulate is not None and (hardware.is_integer or formats.get(accumulate) != hardware.d_format):
+            raise InputError(f"accumulate= is {accumulate}, and hardware= is {hardware}, with {hardware.d_format}")
+        if k is not None and k != hardware.k:
+            raise InputError(f"k= is {k}, and hardware= is {hardware}, with k = {hardware.k}")
+        if instruction is not None:
+            raise InputError(f"instruction= is {instruction}, and hardware= is an instruction already: {hardware}")
         return hardware
     name = fmt if fmt in ("int8", "int32") else formats.get(fmt).name
     arch = hardware is not None and mma.catalog.architecture(hardware)
@@ -196,6 +207,10 @@ def plain_instruction(
             raise InputError(
                 f"accumulate= is {accumulate}, and a plain product in {name} is one of ordinary cores, which add in"
                 f" {name}: fmt= gives another format of A and B"
+            )
+        if k is not None:
+            raise InputError(
+                f"k= is {k}, and a plain product in {name} is one of ordinary cores, which have no such length"
             )
         return simt.SPECS[name]
     if hardware is None:
@@ -218,6 +233,11 @@ def with_input_rounding(specification: Specification, A: Array, B: Array) -> Spe
         for x, name in ((A, "A"), (B, "B")):
             if x.dtype.kind not in "iu":
                 raise InputError(f"{name} has dtype {x.dtype}: the specification takes {fmt}")
+        return specification
+    if specification.spec is not None and specification.spec.b_format != fmt:
+        for x, name, its in ((A, "A", fmt), (B, "B", formats.get(specification.spec.b_format))):
+            if not its.contains(x).all():
+                raise InputError(f"{name} has entries that are not values of {its}: {entries(~its.contains(x), x)}")
         return specification
     same = fmt.name in ("fp16", "fp32", "fp64", "tf32") and A.dtype == B.dtype == fmt.dtype
     if same or (fmt.contains(A).all() and fmt.contains(B).all()):

@@ -267,7 +267,7 @@ def verify(
     if not causes or (verdict.equal and specification.is_integer):
         return verdict
     if verdict.equal:
-        same, tried = indistinguishable(Sample(specification, *operands, device), seconds)
+        same, tried = indistinguishable(Sample(specification, *operands, device), seconds, most)
         return replace(verdict, tried=tried, alike=same)
     if gemm is not None:
         gemm.end = time.perf_counter() + seconds / 2

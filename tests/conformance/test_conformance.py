@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import sys
 import time
@@ -477,3 +478,59 @@ def test_the_command_refuses_in_one_line(files, line):
     with pytest.raises(InputError) as raised:
         run(*line.split())
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"accumulate": "fp16"}, "accumulate= is fp16, and hardware= is hopper wgmma"),
+        ({"fmt": "bf16"}, "fmt= is bf16, and hardware= is hopper wgmma"),
+        ({"k": 8}, "k= is 8, and hardware= is hopper wgmma"),
+        ({"instruction": "mma"}, "instruction= is mma, and hardware= is an instruction already"),
+    ],
+)
+def test_an_argument_that_contradicts_the_given_instruction_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        verify(product(), *HALF, hardware=HOPPER, causes=False, **options)
+    assert verify(product(), *HALF, hardware=HOPPER, fmt="fp16", accumulate="fp32", k=16, causes=False).equal
+
+
+def test_ordinary_cores_have_no_length_in_k():
+    with pytest.raises(InputError, match="k= is 4, and a plain product in fp32"):
+        verify(product(SINGLE, FP32), *SINGLE, hardware="H200", k=4, causes=False)
+
+
+def test_operands_of_two_formats_are_each_in_its_own():
+    spec = mma.spec("hopper", ("e4m3", "e5m2"), "fp32")
+    A, B = np.full((4, 32), 1.125, np.float32), np.full((32, 4), 2.0**14, np.float32)  # 2^14 is no value of e4m3
+    D = mma.gemm(A, B, None, spec)
+    verdict = verify(D, A, B, hardware=spec, causes=False)
+    assert (verdict.equal, verdict.specification.inputs) == (True, None)
+    with pytest.raises(InputError, match="B has entries that are not values of e5m2: 128 of 128"):
+        verify(D, A, B * np.float32(1.125), hardware=spec, causes=False)
+
+
+def test_the_transposed_product_is_recognised_beside_c():
+    c = fpemu.inputs.make("normal", (24, 24), 9)
+    D = product(SQUARE).T + BETA * c
+    verdict = verify(D, *SQUARE, c, beta=BETA, hardware="H200")
+    assert verdict.causes[0].text == "the result is the transpose of A B"
+
+
+def test_distances_count_the_values_of_a_narrow_format():
+    def distance(got, expected, fmt):
+        got, expected = np.array([[got]], np.float32), np.array([[expected]], np.float32)
+        return compare(got, expected, fmt).largest
+
+    tiny = 2.0**-24
+    assert [distance(tiny, x, "fp16") for x in (2 * tiny, -tiny, 0.0, 2.0**-14)] == [1, 2, 1, 1023]
+    assert [distance(65504.0, x, "fp16") for x in (np.inf, 65472.0)] == [1, 1]
+    for fmt in ("e4m3", "e3m2", "fp16", "bf16"):
+        values = fpemu.formats.get(fmt).decode(np.arange(2 ** (fpemu.formats.get(fmt).width - 1)))
+        values = values[np.isfinite(values)].astype(np.float32)
+        steps = [compare(x[None, None], y[None, None], fmt).largest for x, y in itertools.pairwise(values[:300])]
+        assert set(steps) == {1}
+
+
+def test_the_number_of_alternatives_is_bounded_for_an_equal_result_too():
+    assert verify(product(), *HALF, hardware="H200", most=2).tried == 2
