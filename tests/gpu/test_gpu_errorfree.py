@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -380,6 +381,10 @@ def test_unsupported_requests_raise_one_line(work, processor):
         errorfree.gemm(A, A, D, build("ozaki", {"exponents": "row"}), spec, work=work)
     with pytest.raises(InputError, match=r"^ozaki: memory=100 bounds the work space of fpemu\.gemm"):
         errorfree.gemm(A, A, D, build("ozaki", {"memory": 100}), spec, work=work)
+    for M, K in ((2**31, 1), (1, 2**31 - 1)):
+        long, out = (Matrix(A.pointer, A.dtype, shape, (0, 0), A) for shape in ((M, K), (M, 2)))
+        with pytest.raises(InputError, match=r"ozaki2: M, N and K are .* split the product"):
+            errorfree.gemm(long, replace(long, shape=(K, 2)), out, build("ozaki2", {}), spec, work=work)
     far = matrix(np.array([[2.0**-1000, 2.0**1000], [1.0, 1.0]]))
     with pytest.raises(InputError, match="take method='slices'"):
         errorfree.gemm(far, far, D, build("ozaki", {"mode": "CR", "words": "int8"}), spec, method="residues", work=work)

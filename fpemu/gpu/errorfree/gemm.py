@@ -40,6 +40,7 @@ from fpemu.schemes.ozaki2 import Ozaki2
 from fpemu.schemes.ozimmu import INT32, Ozimmu
 
 METHODS = ("auto", "residues", "slices")
+_MOST = 2**31 - 2**12  # rows, columns and k: the int counters of the kernels go past the end
 _CARRIED = {"e4m3": "fp16", "e5m2": "fp16"}  # slices of so few bits are fp16 numbers with the same products
 VIEW = [("at", "u8"), ("row", "i8"), ("column", "i8"), ("narrow", "i4"), ("unused", "i4")]
 END = np.dtype(
@@ -122,13 +123,15 @@ def gemm(
     Raises
     ------
     InputError
-        A scheme of another family, or an option that only the CPU supports.
+        A scheme of another family, an option that only the CPU supports, or sizes beyond the kernels' counters.
     GpuError
         No GPU, too little memory, or a failed run.
     """
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     run = _runner(scheme)
+    if max(sizes := (*D.shape[-2:], A.shape[-1])) > _MOST:
+        raise InputError(f"{scheme.name}: M, N and K are {sizes}, and {_MOST} at most on a GPU: split the product")
     work = workspace() if work is None else work
     reports = []
     lead = D.shape[:-2]
