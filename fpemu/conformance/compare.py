@@ -150,7 +150,7 @@ def _ordered(code: NDArray[Any]) -> NDArray[np.int64]:
 def _ranks(x: NDArray[Any], fmt: FloatFormat) -> NDArray[np.int64]:
     """The number of values of a narrow format between 0 and x, with the sign of x; Inf follows the largest number."""
     size = np.minimum(np.nan_to_num(np.abs(x.astype(np.float64)), nan=0.0), 2.0 ** (fmt.emax + 1))
-    e = np.maximum(np.frexp(size)[1].astype(np.int64) - 1, fmt.emin)
+    e = np.where(size == 0, fmt.emin, np.maximum(np.frexp(size)[1].astype(np.int64) - 1, fmt.emin))
     units = np.ldexp(size, fmt.fraction_bits - e).astype(np.int64) + ((e - fmt.emin) << fmt.fraction_bits)
     return np.where(np.signbit(x), -units, units)
 
