@@ -56,63 +56,6 @@ def _exponent(params: Any, x: Any, emin: Any) -> Any:
     return aligned if params.instance_class.aligned() else unused
 
 
-@njit(nogil=True, error_model="numpy")
-def _panel(
-    params: Any,
-    a: Any,
-    b: Any,
-    begin: int,
-    first: int,
-    width: int,
-    c: Any,
-    cuts: Any,
-    promote: bool,
-    per: int,
-    emin_a: int,
-    emin_b: int,
-    out: Any,
-) -> None:
-    """Multiply rows a (R, K) by columns first : first + width of b (K, N), starting from c (R, N), into out (R, N).
-
-    One instruction for each entry of `cuts`, over k from `begin` on. `cuts` marks the instructions after which, if
-    `promote`, the accumulator is added to an outer sum of out's dtype.
-    """
-    length = len(params.block)
-    K = len(cuts) * per * length
-    used = min(width, b.shape[1] - first)
-    bp = np.zeros((K, width), b.dtype)
-    eb = np.full((K, width), NO_EXPONENT, np.int16)
-    for k in range(K):
-        for j in range(used):
-            x = b[begin + k, first + j]
-            bp[k, j] = x
-            eb[k, j] = exponent(params, x, emin_b)
-    ea = np.empty(K, np.int16)
-    acc = np.zeros(width, c.dtype)
-    outer = np.zeros(width, out.dtype)
-    top = np.empty((2, width), np.int16)
-    for i in range(len(a)):
-        row = a[i, begin : begin + K]
-        for k in range(K):
-            ea[k] = exponent(params, row[k], emin_a)
-        for j in range(used):
-            acc[j] = 0 if promote else c[i, first + j]
-            outer[j] = c[i, first + j]
-        k = 0
-        for q in range(len(cuts)):
-            for _ in range(per):
-                block(params, row, ea, bp, eb, k, acc, top)
-                k += length
-            if promote and cuts[q]:
-                for j in range(width):
-                    outer[j] += acc[j]
-                    acc[j] = 0
-        if not promote:
-            settle(params, row, bp, c[i, first : first + used], acc)
-        for j in range(used):
-            out[i, first + j] = outer[j] if promote else acc[j]
-
-
 @saved
 @njit(nogil=True, error_model="numpy")
 def panels(
@@ -136,23 +79,45 @@ def panels(
     emin_b: int,
     out: Any,
 ) -> None:
-    """Compute one panel of each product start : stop; product p multiplies A[index_a[p]] by B[index_b[p]].
+    """Compute one panel of each product start : stop, from C (products, M, N) into out (products, M, N).
 
-    The panel has rows row : row + rows and columns first : first + width.
+    Product p multiplies A[index_a[p]] (M, K) by B[index_b[p]] (K, N). The panel has rows row : row + rows and columns
+    first : first + width. One instruction for each entry of `cuts`, over k from `begin` on. `cuts` marks the
+    instructions after which, if `promote`, the accumulator is added to an outer sum of out's dtype.
     """
+    length = len(params.block)
+    K = len(cuts) * per * length
+    used = min(width, B.shape[2] - first)
+    bp = np.zeros((K, width), B.dtype)
+    eb = np.full((K, width), NO_EXPONENT, np.int16)
+    ea = np.empty(K, np.int16)
+    acc = np.zeros(width, C.dtype)
+    outer = np.zeros(width, out.dtype)
+    top = np.empty((2, width), np.int16)
     for p in range(start, stop):
-        _panel(
-            params,
-            A[index_a[p], row : row + rows],
-            B[index_b[p]],
-            begin,
-            first,
-            width,
-            C[p, row : row + rows],
-            cuts,
-            promote,
-            per,
-            emin_a,
-            emin_b,
-            out[p, row : row + rows],
-        )
+        a, b, c, d = A[index_a[p]], B[index_b[p]], C[p], out[p]
+        for k in range(K):
+            for j in range(used):
+                x = b[begin + k, first + j]
+                bp[k, j] = x
+                eb[k, j] = exponent(params, x, emin_b)
+        for i in range(row, min(row + rows, len(a))):
+            line = a[i, begin : begin + K]
+            for k in range(K):
+                ea[k] = exponent(params, line[k], emin_a)
+            for j in range(used):
+                acc[j] = 0 if promote else c[i, first + j]
+                outer[j] = c[i, first + j]
+            k = 0
+            for q in range(len(cuts)):
+                for _ in range(per):
+                    block(params, line, ea, bp, eb, k, acc, top)
+                    k += length
+                if promote and cuts[q]:
+                    for j in range(width):
+                        outer[j] += acc[j]
+                        acc[j] = 0
+            if not promote:
+                settle(params, line, bp, c[i, first : first + used], acc)
+            for j in range(used):
+                d[i, first + j] = outer[j] if promote else acc[j]

@@ -49,6 +49,9 @@ def chain(
     if spec.arithmetic == "flushed":
         for x, fmt in zip((A, B), spec.operand_formats, strict=False):
             x[np.abs(x) < fmt.min_normal] = 0
+    # one memory layout, and indices that may be written: each combination of layouts would compile a kernel of its own
+    A, B, C = (np.ascontiguousarray(x) for x in (A, B, C))
+    index_a, index_b = np.array(index_a), np.array(index_b)
     params = parameters(spec, bool(_bounded(A, B, C, spec)))
     dtype = spec.outer_dtype if cuts.any() else C.dtype
     out = C if dtype == C.dtype else np.empty(C.shape, dtype)  # in place: a row of C is read before it is written
