@@ -19,8 +19,10 @@ numbers, from the records of the figures.
 
 A number is the median over seeds, followed by the smallest and the largest value; numbers without a range are not
 random. A claim *holds* or *does not hold* if all of at least 20 seeds at the paper's size agree, and is *undecided*
-otherwise. *Depends on* names a condition that the paper leaves open and that determines the verdict. Speeds on other
-GPUs are *not testable here*; the numbers in these rows are measurements on an H200, for information.
+otherwise. A claim *holds under a stated condition* if it holds in some of the cases that it includes and not in all of
+them; the row names the cases. *Depends on* names a condition that the paper leaves open and that determines the
+verdict. Speeds on other GPUs are *not testable here*; the numbers in these rows are measurements on an H200, for
+information.
 """
 _COLUMNS = ("claim", "verdict", "measured", "reason")
 _SECTIONS = {"goal": "Goals of this project", "negative control": "Negative controls"}
@@ -84,13 +86,22 @@ def summary(ledger: Ledger, figures: str = "") -> bytes:
 
 
 def lines(ledger: Ledger, paper: Paper) -> list[tuple[str, str, str, str]]:
-    """Return the rows of a paper's summary as plain text: claim, verdict, number and cause.
+    """Return the rows of a paper's summary as plain text: claim, verdict, number, and cause or missing data.
 
     Returns
     -------
     list of tuple of str
     """
-    return [(one.claim.claim, _verdict(one), number_of(one), one.claim.why) for one in ledger.headlines(paper)]
+    return [
+        (one.claim.claim, _verdict(one), number_of(one), _missing(one, ledger) or one.claim.why)
+        for one in ledger.headlines(paper)
+    ]
+
+
+def _missing(one: Judgement, ledger: Ledger) -> str:
+    if one.verdict != UNDECIDED:
+        return ""
+    return one.note if one.claim.page in ledger.records else f"the figure {one.claim.page} is not drawn"
 
 
 def _row(one: Judgement, ledger: Ledger, figures: str) -> list[str]:

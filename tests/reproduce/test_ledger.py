@@ -410,6 +410,8 @@ def test_folders_that_are_none(folder, capsys):
     Path("figures").mkdir()
     assert _fpemu("ledger", "-o", "papers/toy/fig1.py") == 2
     assert "is not a folder" in capsys.readouterr().err
+    assert _fpemu("ledger", "toy") == 0
+    assert "the figure toy/fig1 is not drawn" in " ".join(capsys.readouterr().out.split())
 
 
 # --- a figure of which a cell fails
