@@ -81,6 +81,8 @@ def read_header(path: str) -> Header:
         raise InputError(
             f"{path} is declared '{layout} pattern {symmetry}': a pattern is sparse and not skew-symmetric"
         )
+    if field == "unsigned-integer" and symmetry == "skew-symmetric":
+        raise InputError(f"{path} is declared '{field} {symmetry}': such a matrix has negative entries")
     words = size.split()
     names = "rows and columns" if layout == "array" else "rows, columns and stored entries"
     if len(words) != (2 if layout == "array" else 3) or not all(w.isascii() and w.isdecimal() for w in words):
@@ -127,12 +129,14 @@ def read(path: str, header: Header) -> NDArray[Any]:
         wrong = entries(~np.isfinite(values), values)
         raise InputError(f"{path}: Matrix Market has no NaN or Inf, and fp64 nothing larger ({wrong}); use an .npy")
     D = np.zeros(header.shape, dtype)
+    if header.symmetry == "skew-symmetric" and dtype is np.int64 and (values == np.iinfo(dtype).min).any():
+        raise InputError(f"{path} is declared skew-symmetric, but has -2^63, whose negative is not an int64")
     mirror = values if header.symmetry != "skew-symmetric" else -values
     if header.sparse:
         i, j = _coordinates(path, header, table, values)
-        np.add.at(D, (i, j), values)
+        _add(path, D, i, j, values)
         if header.symmetry != "general":
-            np.add.at(D, (j[i != j], i[i != j]), mirror[i != j])
+            _add(path, D, j[i != j], i[i != j], mirror[i != j])
     elif header.symmetry == "general":
         D[:] = values.reshape(header.shape, order="F")
     else:
@@ -140,6 +144,21 @@ def read(path: str, header: Header) -> NDArray[Any]:
         D[i, j] = values
         D[j, i] = mirror
     return D
+
+
+def _add(path: str, D: NDArray[Any], i: NDArray[np.int64], j: NDArray[np.int64], values: NDArray[Any]) -> None:
+    """Add entries to D; InputError for a sum outside the range of D's dtype."""
+    with np.errstate(over="ignore"):
+        np.add.at(D, (i, j), values)
+    if D.dtype.kind == "f":
+        outside = ~np.isfinite(D[i, j])
+    else:  # a sum in D is modulo 2^64: after an overflow it differs from the float64 sum by 2^64, else by rounding
+        _, place = np.unique(i * D.shape[1] + j, return_inverse=True)
+        outside = np.abs(np.bincount(place, values.astype(np.float64))[place] - D[i, j]) > 2.0**63
+    if outside.any():
+        first = int(np.argmax(outside))
+        where = f"({i[first] + 1}, {j[first] + 1})"
+        raise InputError(f"{path}: the sum of the entries at {where} is outside the range of {D.dtype}")
 
 
 def _table(path: str, header: Header, columns: list[tuple[str, Any]]) -> NDArray[Any]:

@@ -420,6 +420,8 @@ def _market(text):
         ("coordinate real skew-symmetric\n2 2 2\n2 1 5\n1 1 0\n", [[0, -5], [5, 0]]),
         ("coordinate real hermitian\n2 2 1\n1 2 5\n", [[0, 5], [5, 0]]),
         ("coordinate integer symmetric\n2 2 2\n2 1 5\n2 1 6\n", [[0, 11], [11, 0]]),
+        (f"coordinate integer general\n1 1 2\n1 1 {2**63 - 1}\n1 1 {-(2**63)}\n", [[-1]]),
+        (f"coordinate unsigned-integer general\n1 1 2\n1 1 {2**64 - 2}\n1 1 1\n", [[2**64 - 1]]),
         ("array unsigned-integer general\n1 1\n18446744073709551615\n", [[2**64 - 1]]),
     ],
 )
@@ -482,6 +484,15 @@ def test_matrix_market(text, matrix):
         ("vector coordinate real general\n3 1\n1 5\n", "the first line is not"),
         ("array decimal general\n1 1\n1\n", "'decimal general' in the first line"),
         ("array real lower\n1 1\n1\n", "'real lower' in the first line"),
+        ("array unsigned-integer skew-symmetric\n2 2\n5\n", "such a matrix has negative entries"),
+        (f"array integer skew-symmetric\n2 2\n{-(2**63)}\n", r"has -2\^63, whose negative is not an int64"),
+        (
+            f"coordinate integer general\n1 2 2\n1 2 {2**63 - 1}\n1 2 1\n",
+            r"the entries at \(1, 2\) is outside .* int64",
+        ),
+        (f"coordinate integer symmetric\n2 2 2\n2 1 {-(2**63)}\n2 1 -1\n", r"entries at \(2, 1\) is outside"),
+        (f"coordinate unsigned-integer general\n1 1 2\n1 1 {2**64 - 1}\n1 1 1\n", "is outside the range of uint64"),
+        ("coordinate real general\n2 1 3\n1 1 1\n2 1 1e308\n2 1 1e308\n", r"the entries at \(2, 1\) is outside"),
     ],
 )
 def test_matrix_market_files_that_contradict_themselves(text, complaint):
