@@ -81,9 +81,9 @@ class DaskWorkers(Workers):
             self._counted, self._threads = time.monotonic(), sum(self._client.nthreads().values())
         return 3 * max(1, self._threads)
 
-    def _watch(self) -> None:
+    def _watch(self, idle: bool) -> None:
         """Log a line when the cluster has lost its last worker, and one a minute until ``worker_timeout``."""
-        if self._client.nthreads():
+        if not idle or self._client.nthreads():
             self._lost = None
             return
         now = time.monotonic()

@@ -28,7 +28,7 @@ import numpy as np
 
 from fpemu.errors import InputError
 from fpemu.mma._device import Device, resolve
-from fpemu.parallel import cores
+from fpemu.parallel import cores, threads
 from fpemu.sweep.store import Cell, Entry, as_numbers
 
 Batches = Generator[list[Entry], None, None]
@@ -133,8 +133,11 @@ class Workers:
         """Return the number of tasks that are submitted at a time."""
         raise NotImplementedError
 
-    def _watch(self) -> None:
-        """Raise an error if no task can finish; called every `_WATCH_SECONDS` in which none does."""
+    def _watch(self, idle: bool) -> None:
+        """Raise an error if no task can finish.
+
+        Called whenever tasks finish, and with ``idle`` after every `_WATCH_SECONDS` in which none does.
+        """
 
     def _submitting(self) -> contextlib.AbstractContextManager[None]:
         """Return the context in which tasks are submitted, since that may start a worker."""
@@ -205,8 +208,7 @@ class Workers:
             if pace == math.inf:
                 yield batch
             done = wait(waiting, timeout=_WATCH_SECONDS, return_when=FIRST_COMPLETED).done
-            if not done:
-                self._watch()
+            self._watch(idle=not done)
             for future in done:
                 names = waiting.pop(future)
                 try:
@@ -292,11 +294,11 @@ class LocalWorkers(Workers):
 def share(jobs: int) -> dict[str, str]:
     """The environment variables of ``jobs`` processes that run side by side.
 
-    Each process gets its share of the cores (BLAS reads the variable once, when loaded); ``FPEMU_PROCESSES`` holds the
-    number of processes that share a GPU, for `fpemu.gpu.emulation.chains`.
+    Each process gets its share of the cores, at most ``FPEMU_THREADS`` (BLAS reads the variable once, when loaded);
+    ``FPEMU_PROCESSES`` holds the number of processes that share a GPU, for `fpemu.gpu.emulation.chains`.
     """
     names = ("FPEMU_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return dict.fromkeys(names, str(max(1, cores() // jobs))) | {"FPEMU_PROCESSES": str(jobs)}
+    return dict.fromkeys(names, str(max(1, min(threads(), cores() // jobs)))) | {"FPEMU_PROCESSES": str(jobs)}
 
 
 @contextlib.contextmanager

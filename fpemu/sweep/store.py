@@ -126,6 +126,9 @@ class Store:
                     raise
                 self._refusal = refusal
                 self._db = _open_read_only(self.path, self._copy)
+                if _version(self._db) == 0:  # without tables: only the refusal is worth reporting
+                    self.close()
+                    raise
         except (OSError, sqlite3.Error, InputError) as problem:
             elsewhere = "set FPEMU_CACHE to another folder"
             if _code(problem) in _DAMAGED:

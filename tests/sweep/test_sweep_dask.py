@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import logging
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -186,6 +188,36 @@ def test_a_run_without_workers_says_so_waits_and_stops(tmp_path, monkeypatch, ca
         killer.join()
         assert lines()[0].getMessage().startswith("the Dask scheduler has no worker; the sweep stops in ")
         assert lines()[0].created - time.time() + time.monotonic() - lost[0] < 10
+
+
+def test_the_wait_for_a_worker_begins_when_the_last_one_is_lost(monkeypatch):
+    """Tasks that finish between two losses show that there was a worker."""
+    workers, now, lost = DaskWorkers(1, "tcp://host:1", 600.0), [0.0], {"a", "z"}
+    names = iter("abz")
+
+    def evaluate(cell, device):
+        now[0] += 500.0
+        if cell["name"] in lost:
+            end = time.monotonic() + 0.2  # two intervals in which no task finishes
+            while time.monotonic() < end:
+                time.sleep(0.01)
+        return {"value": 1.0}
+
+    def nthreads():
+        return {}
+
+    monkeypatch.setattr(cluster, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(executors, "_WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(executors, "_function", lambda source: evaluate)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(workers, "_connect", lambda: pool)
+        workers._client, workers._death = types.SimpleNamespace(nthreads=nthreads, status="running"), KeyError
+        entries = [
+            e
+            for batch in workers.evaluate(types.SimpleNamespace(device="cpu"), {n: {"name": n} for n in names})
+            for e in batch
+        ]
+    assert [entry.values for entry in entries] == [{"value": 1.0}] * 3
 
 
 def _wait_until(condition, limit=60):

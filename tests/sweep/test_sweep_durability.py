@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from fpemu.cli import main
+from fpemu.errors import InputError
 from fpemu.reproduce import experiments
 from fpemu.sweep import CellError, Grid, Store, executors, run
 from fpemu.sweep.run import survey
@@ -234,6 +235,22 @@ def test_a_disk_that_fills_up_during_a_run(folder):
     with Store() as results:
         assert len(run(experiments.load("paper/fig1"), "full", results=results)) == CELLS
     assert not set(_log(folder)[before:]) & set(found)
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limits on the size of files here")
+@pytest.mark.parametrize("limit", [0, 9000])
+def test_a_disk_that_is_full_when_the_store_is_made_is_no_damage(folder, limit):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[0][1]))
+    try:
+        with pytest.raises(
+            InputError, match=r"cannot open the results file .*: (disk I/O error|database or disk is full); "
+        ):
+            Store()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before[0])
+        signal.signal(signal.SIGXFSZ, before[1])
+    Store().close()
 
 
 def test_a_folder_that_is_a_file(folder, monkeypatch, capsys):
