@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fpemu.errors import InputError, require
 from fpemu.files import check_writable, write_atomic
@@ -21,7 +22,8 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Convert rows to a DataFrame, with a column for every parameter and number of any row.
 
     Numbers are float64, integers int64 (Int64 if values are missing), True and False bool (boolean if values are
-    missing), all others text. A failed cell has no numbers; its column "error" holds the error message.
+    missing), all others text; NumPy's scalars count as Python's. A failed cell has no numbers; its column "error" holds
+    the error message.
 
     Parameters
     ----------
@@ -70,6 +72,7 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _column(values: list[Any]) -> pd.Series:
     import pandas as pd
 
+    values = [value.item() if isinstance(value, np.generic) else value for value in values]
     kinds = {type(value) for value in values if value is not None}
     whole = len(kinds) > 0 and None not in values
     if kinds == {bool}:
@@ -78,7 +81,9 @@ def _column(values: list[Any]) -> pd.Series:
         return pd.Series(values, dtype="int64" if whole else "Int64")
     if kinds and kinds <= {int, float}:
         return pd.Series([float("nan") if value is None else float(value) for value in values], dtype="float64")
-    return pd.Series([value if value is None else str(value) for value in values], dtype="string")
+    # an error message may quote a file name whose bytes are not text
+    texts = [value if value is None else str(value).encode(errors="backslashreplace").decode() for value in values]
+    return pd.Series(texts, dtype="string")
 
 
 def check_target(path: str) -> None:
@@ -86,8 +91,7 @@ def check_target(path: str) -> None:
     if Path(path).suffix not in SUFFIXES:
         raise InputError(f"{path}: tables are written as {' or '.join(SUFFIXES)}")
     check_writable(path)
-    if Path(path).suffix == ".parquet":
-        require("pyarrow")
+    require("pandas", *(["pyarrow"] if Path(path).suffix == ".parquet" else []))
 
 
 def export(rows: Sequence[Mapping[str, Any]], path: str) -> None:
@@ -114,7 +118,10 @@ def export(rows: Sequence[Mapping[str, Any]], path: str) -> None:
 
 
 def medians(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[tuple[str, str, list[float], int]]:
-    """The median of each metric and the number of finished cells, for each scheme with its options on each hardware."""
+    """The median of each metric and the number of finished cells, for each scheme with its options on each hardware.
+
+    The median is NaN if one of its numbers is NaN, which has no place in their order.
+    """
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         options = [f"{n.removeprefix('scheme.')}={v}" for n, v in row.items() if n.startswith("scheme.")]
@@ -122,6 +129,7 @@ def medians(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[t
     lines = []
     for (scheme, hardware), members in groups.items():
         done = [row for row in members if "error" not in row]
-        middle = [statistics.median(row[m] for row in done) if done else float("nan") for m in metrics]
+        with np.errstate(invalid="ignore"):
+            middle = [float(np.median([row[m] for row in done])) if done else float("nan") for m in metrics]
         lines.append((scheme, hardware, middle, len(done)))
     return lines

@@ -19,11 +19,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fpemu import parallel
 from fpemu.errors import InputError
 from fpemu.reproduce import experiments, figures
-from fpemu.sweep import CellError, Grid, Store, code, executors, maps, run
+from fpemu.sweep import CellError, Grid, Store, code, executors, frame, maps, run
 from fpemu.sweep import store as store_module
 from fpemu.sweep.executors import LocalWorkers, WorkerError
+from fpemu.sweep.export import check_target, export, medians
 from fpemu.sweep.run import keys
 from fpemu.sweep.store import Entry
 from tests.hostile import FACTOR
@@ -476,6 +478,14 @@ def test_workers_refuse_other_code(folder):
             executors._function(replace(source, **change))
 
 
+@pytest.mark.parametrize(("setting", "share"), [("1", "1"), ("", "4"), ("5", "4")])
+def test_processes_have_as_many_threads_as_the_user_allows(monkeypatch, setting, share):
+    monkeypatch.setenv("FPEMU_THREADS", setting)
+    for module in (executors, parallel):
+        monkeypatch.setattr(module, "cores", lambda: 8)
+    assert executors.share(2)["FPEMU_THREADS"] == executors.share(2)["OMP_NUM_THREADS"] == share
+
+
 def test_pages_share_the_processes_of_a_pool(folder):
     """The second page is evaluated by the process of the first; the pool survives a page that fails."""
     for figure, result in (("fig3", "os.getpid()"), ("fig4", "os.getpid()"), ("fig5", "None")):
@@ -687,6 +697,33 @@ def test_a_module_beside_the_page_that_was_changed_under_the_process_is_refused(
 
 
 # --- what is written out
+def test_scalars_of_numpy_are_numbers_of_a_table():
+    table = frame([{"n": np.int64(3), "x": np.float64(0.5), "flag": np.bool_(True)}, {"n": 4, "x": 1.0, "flag": False}])
+    assert [str(kind) for kind in table.dtypes] == ["int64", "float64", "bool"]
+
+
+def test_an_error_message_that_is_no_text_is_exported(tmp_path):
+    for name in ("t.csv", "t.parquet"):
+        export([{"scheme": "sgemm", "error": "no file b\udcff"}], str(tmp_path / name))
+    assert (tmp_path / "t.csv").read_text() == "scheme,error\nsgemm,no file b\\udcff\n"
+
+
+def test_a_table_is_refused_before_the_computation_if_its_package_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"the package pandas is not installed: pip install 'fpemu\[plots\]'"):
+        check_target(str(tmp_path / "t.csv"))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
+def test_a_median_does_not_depend_on_the_order_of_the_cells(order):
+    rows = [
+        {"scheme": "sgemm", "hardware": None, "m": (1.0, 0.5, math.nan)[i], "n": (1.0, math.inf, 4.0)[i]} for i in order
+    ]
+    ((_, _, (m, n), count),) = medians(rows, ["m", "n"])
+    assert math.isnan(m)
+    assert (n, count) == (4.0, 3)
+
+
 def test_figures_are_the_same_bytes_twice_and_tell_their_origin(folder):
     experiment = experiments.load("paper/fig2")
     with Store() as results:
