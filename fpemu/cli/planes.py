@@ -191,7 +191,7 @@ def plane(
         on_range="propagate",
         **axes,
     )
-    fixings = [f"{name}={value}" for name, value in {**fixed, **parameters}.items() if name not in _SIZES]
+    fixings = [f"{name}={v}" for part in (fixed, parameters) for name, v in part.items() if name not in _SIZES]
     command = _command(
         ["plane", chosen.name],
         {"-O": option, "-P": parameter, "--inputs": distribution, "--hardware": hardware, "--size": size},
@@ -199,6 +199,7 @@ def plane(
     )
     sizes = [name if name == x else str(axes[name]) for name in _SIZES]
     of_grid = x in (*_SIZES, "seed")
+    columns = (x if of_grid else f"inputs.{x}", f"scheme.{y}")
     requested = Map(
         "plane",
         ", ".join([chosen.name, *fixings]) + f" on {machine}" * bool(machine) + f", {'×'.join(sizes)}",
@@ -207,8 +208,8 @@ def plane(
         schemes.build(chosen, {**fixed, y: values[0]}),
         grid,
         metric,
-        (x, y),
-        (x if of_grid else f"inputs.{x}", f"scheme.{y}"),
+        (x, y) if x != y else columns,
+        columns,
         (x if of_grid else f"{x} (inputs {distribution})", f"{y} ({chosen.name})"),
     )
     _evaluate(requested, factor, output, options)
