@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import InputError
+from fpemu.errors import InputError, shown
 
 _CHUNK = 2**15  # entries of an array that one task computes: NumPy's temporaries then stay in a core's cache
 
@@ -27,8 +28,8 @@ def threads() -> int:
     setting = os.environ.get("FPEMU_THREADS", "")
     if not setting:
         return cores()
-    if not setting.isdigit() or int(setting) < 1:
-        raise InputError(f"FPEMU_THREADS = {setting!r} must be a positive integer")
+    if not re.fullmatch("0*[1-9][0-9]{0,8}", setting):
+        raise InputError(f"FPEMU_THREADS = {shown(setting)} must be a positive integer below 10^9")
     return int(setting)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -220,7 +221,7 @@ def _narrowed(matrix: NDArray[Any], scheme: bool) -> NDArray[Any]:
 
 def _shape(text: str) -> tuple[int, int, int]:
     sizes = text.lower().replace("×", "x").split("x")
-    if len(sizes) != 3 or not all(size.isdigit() and 0 < int(size) < 2**31 for size in sizes):
+    if len(sizes) != 3 or not all(re.fullmatch("[0-9]{1,10}", size) and 0 < int(size) < 2**31 for size in sizes):
         raise InputError(f"--shape is {text!r}: three positive numbers are needed, such as 64x64x512 (M, N, K)")
     M, N, K = map(int, sizes)
     return M, N, K

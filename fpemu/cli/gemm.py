@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fpemu.schemes import Report
 
 _OPTIONS = {"on_range": "--on-range", "hardware": "--hardware", "order": "--order"}
+_ROWS = 1024  # of D that are compared at once: with C, the memory grows with their square
 
 
 def gemm(
@@ -255,15 +256,20 @@ def _errors(
     from fpemu import formats, metrics
 
     with np.errstate(over="ignore", under="ignore"):
-        left, right = alpha * A.astype(np.float64), B
+        left = alpha * A.astype(np.float64)
         near = D.astype(formats.get(fmt).dtype)  # fp64 results beside fp32 operands: how near in places of fp32
-    if C is not None:
+
+    def normwise(rows: slice) -> float:
+        if C is None:
+            return metrics.normwise(D[rows], R[rows], left[rows], B)
         # |αA | βI| times |B over C| is |α||A||B| + |β||C|: the size of all that goes into an entry
-        left, right = np.hstack([left, beta * np.eye(len(A))]), np.vstack([B, C])
+        extended = np.hstack([left[rows], beta * np.eye(len(left[rows]))])
+        return metrics.normwise(D[rows], R[rows], extended, np.vstack([B, C[rows]]))
+
     return (
         metrics.relative_l2(D, R),
         metrics.max_relative(D, R),
-        metrics.normwise(D, R, left, right),
+        max(normwise(slice(i, i + _ROWS)) for i in range(0, len(A), _ROWS)),
         metrics.max_ulps(near, S, fmt),
         metrics.effective_bits(D, R),
     )

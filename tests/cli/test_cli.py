@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from fractions import Fraction
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import typer
 import fpemu
 from benchmarks import cpu
 from fpemu import matrix_io as matrixio
-from fpemu import mma, probing, reproduce, schemes
+from fpemu import mma, probing, reference, reproduce, schemes
 from fpemu.cli import app, main
 from fpemu.reproduce import experiments
 from fpemu.schemes.errorfree.report import Fault
@@ -209,6 +210,20 @@ def test_alpha_and_beta_enter_the_exact_result_too(folder, capsys):
     assert err == "alpha: 0.1 rounded to fp32, 0.10000000149011612\n"
     assert float(_rows(out)["dgemm"][0]) < 1e-15
     assert float(_rows(out)["dgemm"][3]) == 0
+
+
+def test_the_memory_of_the_errors_does_not_grow_with_the_square_of_m(folder, capsys):
+    generator = np.random.default_rng(2)
+    for name, shape in (("A", (3000, 2)), ("B", (2, 3)), ("C", (3000, 3))):
+        np.save(f"{name}.npy", generator.uniform(-1, 1, shape).astype(np.float32))
+    words = ["gemm", "A.npy", "B.npy", "--c", "C.npy", "--beta", "-2", "-s", "sgemm", "-o", "D.npy"]
+    tracemalloc.start()
+    assert main(words) == 0
+    assert tracemalloc.get_traced_memory()[1] < 60e6  # 3000 x 3000 numbers of fp64 take 72 MB
+    tracemalloc.stop()
+    A, B, C, D = (np.load(f"{x}.npy").astype(np.float64) for x in "ABCD")
+    error = np.max(np.abs(D - reference.matmul(A, B, C, beta=-2)) / (np.abs(A) @ np.abs(B) + 2 * np.abs(C)))
+    assert float(_rows(capsys.readouterr().out)["sgemm"][2]) == pytest.approx(error, rel=1e-3)
 
 
 def test_order_and_options_reach_the_scheme(folder):

@@ -123,7 +123,7 @@ def test_fma_names_shapes_that_do_not_broadcast():
         simt.fma(np.ones(3), np.ones(2), 1.0)
 
 
-@pytest.mark.parametrize("threads", ["abc", "0", "-1"])
+@pytest.mark.parametrize("threads", ["abc", "0", "-1", "²", "9" * 5000])
 def test_a_thread_count_that_is_none_is_refused(threads, monkeypatch):
     monkeypatch.setenv("FPEMU_THREADS", threads)
     with pytest.raises(InputError, match="FPEMU_THREADS"):

@@ -30,6 +30,15 @@ def test_a_file_is_written_whole_with_the_permissions_of_the_umask(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o664, 0o644])
+def test_a_replaced_file_passes_its_permissions_on(tmp_path, mode):
+    path = tmp_path / "x.bin"
+    path.write_bytes(b"one")
+    path.chmod(mode)
+    files.write_atomic(path, b"two")
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"two", mode)
+
+
 @pytest.mark.parametrize("call", ["write", "fsync", "close", "replace"])
 def test_a_failed_write_names_the_file_and_leaves_the_old_one(tmp_path, monkeypatch, call):
     path = tmp_path / "x.bin"
