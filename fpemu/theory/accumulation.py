@@ -7,9 +7,10 @@ block is at most
     tau max(|c|, W) + pi W + rho (|c| + P) + absolute
 
 "truncated": tau = L 2^-F, because L of the L + 1 terms lose less than 2^(e_max - F) each and the term with the largest
-exponent loses nothing (as long as F bits hold it); rho = 2^-23 (RZ) or u (RNE). "exact", "fma": rho = u alone.
+exponent loses nothing (as long as F bits hold it); rho = 2^-f (RZ) or half of it (RNE), f the fraction bits of a sum.
+"exact", "fma": rho = u alone, 2 u if the sum is truncated.
 "flushed": rho = u, pi = u log2 L from the pairwise sums. CDNA3: pi = L 2^-24 from the products' own alignment,
-tau = 2^-32, rho = 2^-24 + 2^-31. "via-half": pi = 2 (L/2 2^-F + 2^-23), rho = u. The minimum alignment exponent and
+tau = 2^-32, rho = 2^-24 + 2^-31. "via-half": pi = 2 (L/2 2^-F + 2^-f), rho = u. The minimum alignment exponent and
 subnormal results contribute absolute errors.
 
 Truncation never increases a sum of magnitudes, so that |c| is at most the sum of P so far, and the magnitude of a
@@ -63,6 +64,9 @@ class Step:
             raise InputError(f"{spec.name}: sums of integers are exact modulo 2^32 and have no error to bound")
         a, b, c, d = spec.operand_formats
         u, least, L = d.unit_roundoff, d.min_subnormal, spec.block
+        last = 2.0**-spec.sum_fraction_bits  # a unit in the last place of a sum of exponent 0
+        if spec.arithmetic == "exact" and spec.final == "RZ":
+            return Step(0.0, 0.0, last, least, False)
         if spec.arithmetic in ("exact", "fma"):
             return Step(0.0, 0.0, u, least / 2, True)
         if spec.arithmetic == "flushed":
@@ -74,12 +78,12 @@ class Step:
         # the alignment grid is at least the grid of the minimum alignment exponent and, beside a subnormal sum, of emin
         floor = (L + 1) * 2.0 ** (max(c.emin, c.emin if spec.E0 is None else spec.E0) - spec.F)
         if spec.arithmetic == "via-half":
-            half = (L // 2 + (not representable)) * 2.0**-spec.F + (2.0**-10 if d.name == "fp16" else 2.0**-23)
-            return Step(0.0, 2 * half * (1 + half), u, 2 * (floor + least) + least / 2, True)
-        tau = (L + (not representable)) * 2.0**-spec.F
+            half = (L // 2 + (not representable)) * 2.0**-spec.F + last
+            return Step(0.0, 2 * half * (1 + half), u, 2 * (floor + last * d.min_normal) + least / 2, True)
+        tau, least = (L + (not representable)) * 2.0**-spec.F, last * d.min_normal
         if spec.final == "RNE":
-            return Step(tau, 0.0, u, floor + least / 2, True)
-        return Step(tau, 0.0, 2.0**-spec.sum_fraction_bits, floor + least, False)
+            return Step(tau, 0.0, last / 2, floor + least / 2, True)
+        return Step(tau, 0.0, last, floor + least, False)
 
 
 @dataclass(frozen=True)

@@ -67,12 +67,12 @@ import numpy as np
 from fpemu.arguments import LARGEST, checked, integer
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
-from fpemu.theory.steps import TO_NEAREST, Products
+from fpemu.theory.steps import UNALIGNED, Products
 
 _QUANTILES, _BLOCKS, _STRETCHES = 301, 15, 120
 _MEAN, _SQUARE = 1 / 4, 1 / 9
 """Of a product of two magnitudes uniform in [0, 1]."""
-_KNOWN = ("truncated", "cdna3", *TO_NEAREST)
+_KNOWN = ("truncated", "cdna3", *UNALIGNED)
 
 
 @checked
@@ -229,12 +229,10 @@ def per_product(spec: MmaSpec) -> float:
     [64.0, 36.0, 19.0]
     """
     _check(spec, 1)
-    if spec.arithmetic in TO_NEAREST:
-        return 0.0
     kept = spec.sum_fraction_bits
     if spec.arithmetic == "cdna3":
         return 2.0 ** (kept - 31) / 2 / spec.block
-    q = 2.0 ** (kept - spec.F)
+    q = 0.0 if spec.arithmetic in UNALIGNED else 2.0 ** (kept - spec.F)
     final = 0.0 if spec.final == "RNE" else max(1 - q, 0.0)
     return q / 2 + (final + max(q - 1, 0.0)) / (2 * spec.block)
 

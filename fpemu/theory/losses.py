@@ -85,7 +85,7 @@ def losses(
     lost, lost2 = each @ share, (each * np.minimum(q[..., None] * 2 / 3, p)) @ share
     entering = np.where(into > 0, np.maximum(q - unit * into, 0) / 2, 0.0) * truncates
     left = np.maximum(q * truncates, 0.0)[..., None]
-    if truncates and spec.final == "RZ":
+    if spec.final == "RZ" and spec.arithmetic in ("truncated", "exact"):
         rest = np.maximum(left, least)
         gap = np.maximum(unit * out[..., None] - rest, 0)
         rounded, square = gap.mean(-1) / 2, (gap * (2 * unit * out[..., None] - rest)).mean(-1) / 6

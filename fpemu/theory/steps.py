@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from fpemu.mma import MmaSpec
 
 Floats = NDArray[np.float64]
-TO_NEAREST = ("exact", "fma", "flushed")
-"""Arithmetics without truncation"""
+UNALIGNED = ("exact", "fma", "flushed")
+"""Arithmetics that align no terms"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Products:
         """q; 0 without truncation."""
         if self.spec.arithmetic == "cdna3":
             return np.full_like(c, 2.0 ** (self.top - 24))
-        if self.spec.arithmetic in TO_NEAREST:
+        if self.spec.arithmetic in UNALIGNED:
             return np.zeros_like(c)
         return np.ldexp(1.0, np.maximum(exponent(c), self.top) - self.spec.F)
 

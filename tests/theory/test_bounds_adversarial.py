@@ -357,3 +357,22 @@ def test_a_chain_loses_subnormal_operands_where_the_hardware_reads_them_as_zero(
     assert 0 < check_chain(spec, None, A, B) <= 1
     A[0, 1] = 1.0
     assert 0 < check_chain(spec, None, A, B) <= 1
+
+
+@pytest.mark.parametrize(
+    ("hardware", "a_format", "changes", "a", "b"),
+    [
+        ("hopper", "fp16", {"final": "RNE", "fraction_bits": 6}, [1.0], [1 + 2.0**-7]),
+        ("hopper", "bf16", {"fraction_bits": 7}, [2.0**-67], [1.5 * 2.0**-67]),  # subnormal, so all of it is lost
+        ("hopper", "bf16", {"final": "RNE", "fraction_bits": 7}, [2.0**-67], [2.0**-67]),
+        ("ideal", "fp16", {"final": "RZ"}, [1.0, 2.0**-12], [1.0, (2 - 2.0**-10) * 2.0**-12]),
+        ("hopper mma", "e4m3", {"fraction_bits": 3}, [1.0, 0.25], [1.0, 0.4375]),
+    ],
+)
+def test_the_bound_of_a_chain_counts_the_fraction_bits_and_the_truncation_of_a_changed_instruction(
+    hardware, a_format, changes, a, b
+):
+    arch, _, instruction = hardware.partition(" ")
+    spec = mma.spec(arch, a_format, "fp32", instruction or None).replace(**changes)
+    A, B = np.float32([a]), np.float32([b]).T
+    assert 0.2 < check_chain(spec, None, A, B) <= 1

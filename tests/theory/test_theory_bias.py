@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fpemu import inputs, mma, simt
+from fpemu import inputs, mma, simt, theory
 from fpemu.errors import InputError
 from fpemu.theory import bias
 
@@ -61,6 +61,14 @@ def test_a_final_rounding_to_nearest_and_a_coarse_grid_count():
     spec = mma.MmaSpec("fp16", "fp16", "fp32", k=8, block=8, F=24)
     assert bias.per_product(replace(spec, final="RNE")) == 1 / 4
     assert bias.per_product(replace(spec, F=22)) == 1 + 1 / 16  # the sum itself is cut by 2 last places or 0
+
+
+def test_exact_sums_that_are_truncated_once_drift():
+    spec = _spec("ideal").replace(final="RZ")
+    assert bias.per_product(spec) == 1 / 32
+    assert bias.positive(spec, 2**16) == pytest.approx(2**16 / 32 / 3 * 2.0**-23, rel=0.05)
+    norms = theory.Norms.sample("uniform", 4096, rows=16, low=0.0)
+    assert theory.chain(spec, norms).bias == pytest.approx(bias.positive(spec, 4096), rel=0.05)
 
 
 @pytest.mark.parametrize("k", [2**8, 2**12, 2**15])
