@@ -129,7 +129,7 @@ def read(path: str, header: Header) -> NDArray[Any]:
         wrong = entries(~np.isfinite(values), values)
         raise InputError(f"{path}: Matrix Market has no NaN or Inf, and fp64 nothing larger ({wrong}); use an .npy")
     D = np.zeros(header.shape, dtype)
-    if header.symmetry == "skew-symmetric" and dtype is np.int64 and (values == np.iinfo(dtype).min).any():
+    if header.symmetry == "skew-symmetric" and header.field == "integer" and int(values.min(initial=0)) == -(2**63):
         raise InputError(f"{path} is declared skew-symmetric, but has -2^63, whose negative is not an int64")
     mirror = values if header.symmetry != "skew-symmetric" else -values
     if header.sparse:
