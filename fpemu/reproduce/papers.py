@@ -74,6 +74,8 @@ class Criterion:
     def __post_init__(self) -> None:
         if not self._range and not self._comparison:
             raise InputError(f"criterion {self.text!r} is not like '> 1', '<= 2', '== 0' or '0.5 to 2'")
+        if (ends := self._range) and float(ends[1]) > float(ends[2]):
+            raise InputError(f"no value meets the criterion {self.text!r}: its first end exceeds its second")
 
     @property
     def _range(self) -> re.Match[str] | None:

@@ -1,7 +1,8 @@
 """Verdicts on claims, from the numbers that a page measures at each seed.
 
 A case of a claim is one reading and one variant. It holds if every seed meets the criterion, does not hold if none
-does, and is undecided otherwise, with fewer than 20 seeds, or with data of a smaller size than the paper's.
+does, and is undecided otherwise, with fewer than 20 seeds, with a number missing at a seed, or with data of a smaller
+size than the paper's. An undecided reading leaves the claim undecided if all other readings agree.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fpemu.errors import InputError
 from fpemu.reproduce.claims import Measure
 from fpemu.reproduce.papers import DEFINITION, SPEED, Claim
 
@@ -48,8 +50,8 @@ class Case:
 
     @property
     def median(self) -> float:
-        """The median over the seeds."""
-        return statistics.median(self.values)
+        """The median over the seeds; NaN if a value is NaN."""
+        return math.nan if any(map(math.isnan, self.values)) else statistics.median(self.values)
 
     @property
     def label(self) -> str:
@@ -107,15 +109,29 @@ def collect(measure: Callable[[list[dict[str, Any]]], Iterable[Measure]], rows: 
     -------
     dict
         "seeds", None where the data are not random, and "measures": dicts with name, reading, variant and values.
+
+    Raises
+    ------
+    InputError
+        Some rows have a seed and others have none, or the page measures a case twice.
     """
-    seeded = bool(rows) and all("seed" in row for row in rows)
+    seeded = any("seed" in row for row in rows)
+    if seeded and not all("seed" in row for row in rows):
+        raise InputError("some rows of the page have a seed and others have none: give all of them a seed, or none")
     groups: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row["seed"] if seeded else None, []).append(row)
     values: dict[tuple[str, str, str], list[float]] = {}
     for group in groups.values():
+        once: set[tuple[str, str, str]] = set()
         for one in measure(group):
-            values.setdefault((one.name, one.reading, one.variant), []).append(float(one.value))
+            case = (one.name, one.reading, one.variant)
+            if case in once:
+                raise InputError(
+                    f"the page measures {', '.join(filter(None, case))} twice: name a reading or a variant"
+                )
+            once.add(case)
+            values.setdefault(case, []).append(float(one.value))
     measures = [
         {"name": name, "reading": reading, "variant": variant, "values": [_as_json(value) for value in numbers]}
         for (name, reading, variant), numbers in values.items()
@@ -151,8 +167,9 @@ def verdict_on(claim: Claim, record: dict[str, Any] | None) -> Judgement:
     by_reading = {reading: _together(of, claim.condition) for reading, of in _by_reading(cases).items()}
     of_readings = {reading: verdict for reading, (verdict, _) in by_reading.items()}
     if len(set(of_readings.values())) > 1:
+        verdict = DEPENDS if len(set(of_readings.values()) - {UNDECIDED}) > 1 else UNDECIDED
         note = ". ".join(f"{reading}: {condition or verdict}" for reading, (verdict, condition) in by_reading.items())
-        return Judgement(claim, DEPENDS, cases, size, note, of_readings)
+        return Judgement(claim, verdict, cases, size, note, of_readings)
     verdict, note = next(iter(by_reading.values()))
     if len(by_reading) > 1:
         notes = {reading: note for reading, (_, note) in by_reading.items() if note}
@@ -165,14 +182,15 @@ def _cases(claim: Claim, record: dict[str, Any]) -> Iterable[Case]:
         if entry["name"] == claim.name:
             values = tuple(float(value) for value in entry["values"])
             seeds = None if record["seeds"] is None else len(values)
-            verdict = _verdict(claim, values, seeds, record["paper_size"]) if claim.judged else ""
+            complete = record["paper_size"] and seeds == record["seeds"]
+            verdict = _verdict(claim, values, seeds, complete) if claim.judged else ""
             yield Case(entry["reading"], entry["variant"], values, seeds, verdict)
 
 
-def _verdict(claim: Claim, values: tuple[float, ...], seeds: int | None, paper_size: bool) -> str:
+def _verdict(claim: Claim, values: tuple[float, ...], seeds: int | None, complete: bool) -> str:
     assert claim.criterion is not None
     met = sum(map(claim.criterion.met, values))
-    decided = paper_size and (seeds is None or seeds >= SEEDS) and not any(map(math.isnan, values))
+    decided = complete and (seeds is None or seeds >= SEEDS) and not any(map(math.isnan, values))
     if not decided or 0 < met < len(values):
         return UNDECIDED
     return HOLDS if met else FAILS
@@ -224,7 +242,9 @@ def number_of(one: Judgement) -> str:
 
 def shown(values: Sequence[float], unit: str) -> str:
     """Return the range of values in words, with three significant digits."""
-    ends = dict.fromkeys(_plain(value) for value in (min(values), max(values)))
+    known = [value for value in values if not math.isnan(value)]
+    ends = dict.fromkeys(_plain(value) for value in ((min(known), max(known)) if known else ()))
+    ends |= dict.fromkeys(["nan"] * (len(known) < len(values)))
     space = "" if unit in ("", "×") else " "
     return f"{' to '.join(ends)}{space}{unit}"
 

@@ -463,3 +463,48 @@ def test_every_judged_claim_has_data_and_enough_seeds(own):
             for case in one.cases:
                 decided = case.verdict in (HOLDS, FAILS)
                 assert not decided or case.seeds is None or case.seeds >= SEEDS, one.claim.name
+
+
+def record_of(measure, rows):
+    return {**verdicts.collect(measure, rows), "paper_size": True, "size": "full"}
+
+
+LARGER = Claim("x", "numerics", "x is large", page="p/q", quantity="x", criterion=Criterion("> 1"))
+
+
+def test_a_number_that_is_missing_at_a_seed_decides_nothing():
+    rows = [{"seed": seed} for seed in range(2 * SEEDS)]
+    half = record_of(lambda of: [Measure("x", 2.0)] if of[0]["seed"] < SEEDS else [], rows)
+    assert verdicts.verdict_on(LARGER, half).verdict == UNDECIDED
+    assert verdicts.verdict_on(LARGER, record_of(lambda of: [Measure("x", 2.0)], rows)).verdict == HOLDS
+
+
+def test_a_case_has_one_number_at_a_seed_and_all_rows_have_a_seed_or_none():
+    rows = [{"seed": seed} for seed in range(SEEDS // 2)]
+    with pytest.raises(InputError, match="measures x, n = 8 twice"):
+        verdicts.collect(lambda of: [Measure("x", 2.0, variant="n = 8")] * 2, rows)
+    with pytest.raises(InputError, match="some rows of the page have a seed"):
+        verdicts.collect(lambda of: [Measure("x", 2.0)], [*rows, {"n": 8}])
+
+
+@pytest.mark.parametrize("value", [2.0, 0.5])
+def test_an_undecided_reading_does_not_decide_a_claim(value):
+    mixed = [2.0] * (SEEDS - 1) + [0.5]
+    readings = {"one": [value] * SEEDS, "other": mixed}
+    entries = [{"name": "x", "reading": of, "variant": "", "values": values} for of, values in readings.items()]
+    record = {"seeds": SEEDS, "measures": entries, "paper_size": True, "size": "full"}
+    judgement = verdicts.verdict_on(LARGER, record)
+    assert (judgement.verdict, judgement.note.endswith("other: undecided")) == (UNDECIDED, True)
+    entries.append({"name": "x", "reading": "third", "variant": "", "values": [2.5 - value] * SEEDS})
+    assert verdicts.verdict_on(LARGER, record).verdict == DEPENDS
+
+
+@pytest.mark.parametrize("values", [(float("nan"), 1.0, 2.0), (1.0, 2.0, float("nan"))])
+def test_a_nan_is_shown_at_every_place(values):
+    case = verdicts.Case("", "", values, 3, UNDECIDED)
+    assert verdicts.number(LARGER, case) == "nan (1 to 2 to nan)"
+
+
+def test_a_criterion_that_no_value_meets_is_refused():
+    with pytest.raises(InputError, match="its first end exceeds its second"):
+        Criterion("2 to 0.5")
