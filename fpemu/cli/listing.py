@@ -112,7 +112,11 @@ def _scheme(name: str) -> None:
     info = schemes.get(name).info
     paper = f"{info.paper}{f', DOI {info.doi}' * bool(info.doi)}"
     print_text(f"{info.name}: {info.title}{f'. {paper}' * bool(paper)}")
-    print_text(f"range: {info.range}; error: {info.bound}\n")
+    print_text(f"range: {info.range}")
+    print_text(
+        f"error relative to |A||B|: {info.bound}; K: length of the sums, k: of the instruction, L: of a block, eps: "
+        "relative error of the sum of a block\n"
+    )
     lines = table(f"options of {info.name}: -O NAME=VALUE", "option", "default", "values", "meaning")
     for option in info.options:
         lines.add_row(option.name, str(option.default), option.values, option.meaning)

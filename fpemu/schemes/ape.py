@@ -10,7 +10,7 @@ Each product is a separate GEMM, one chain over K; its epilogue scales the accum
 run in the order hh, rh, hr.
 
 Range: |x| < 65520, and above 2^15 not within 2^-8 of halfway between two fp16 numbers, where r overflows; r keeps its
-bits down to 2^-14 and is gone below 2^-24.
+bits down to 2^-14 and is zero below 2^-24.
 Error: |D - AB| <= (3·2^-22 + (K/L) eps + 2^-23) |A||B|.
 """
 
@@ -39,7 +39,7 @@ class Ape(TwoWords):
         doi="10.1145/3524059.3532377",
         parts=("h = RNE16(x)", "r = RNE16((x - h) 2^12)"),
         products=("hh", "rh", "hr"),
-        range="|x| < 65520 (not at midpoints above 2^15); r loses bits below 2^-14, gone below 2^-24",
+        range="|x| < 65520 (not at midpoints above 2^15); r loses bits below 2^-14, and is zero below 2^-24",
         bound="3 2^-22 + (K/L) eps + 2^-23",
     )
 

@@ -9,7 +9,7 @@ DOI 10.1145/3437801.3441599.
 The four products share one accumulator. Our reading of the emulated instruction: the four run one after another on
 every instruction's k, from the smallest to the largest.
 
-Range: |x| < 65520. r loses bits below |x| = 2^-2 and is gone below 2^-12.
+Range: |x| < 65520. r loses bits below |x| = 2^-2 and is zero below 2^-12.
 Error: |D - AB| <= (2^-21 + 4 (K/L) eps) |A||B|.
 """
 
@@ -40,7 +40,7 @@ class Egemm(TwoWords):
         doi="10.1145/3437801.3441599",
         parts=("h = RNE16(x)", "r = RNE16(x - h)"),
         products=FOUR,
-        range="|x| < 65520; r loses bits below 2^-2, gone below 2^-12",
+        range="|x| < 65520; r loses bits below 2^-2, and is zero below 2^-12",
         bound="2^-21 + 4 (K/L) eps",
     )
 

@@ -11,7 +11,7 @@ Optimization", 2025, DOI 10.48550/arXiv.2507.23387.
 Our reading of element-wise: per instruction, in the order rh, hr, hh, each block product starts from zero and is added
 to one fp32 total outside the core, to nearest, the corrections divided by 2^sb first.
 
-Range: |x| < 65520; r keeps its bits down to 2^(-2-sb) and is gone below 2^(-12-sb). Rule 2 allows sb = 12 for all of
+Range: |x| < 65520; r keeps its bits down to 2^(-2-sb) and is zero below 2^(-12-sb). Rule 2 allows sb = 12 for all of
 them, yet above 2^15 r overflows within 2^-8 of halfway between two fp16 numbers (2^15 + 16): sb = 11 is safe there.
 Error: |D - AB| <= (3·2^-22 + (K/L) eps + 2^-23) |A||B|.
 """
@@ -41,13 +41,14 @@ class H2sgemm(TwoWords):
         doi="10.48550/arXiv.2507.23387",
         parts=("h = RNE16(x)", "r = RNE16((x - h) 2^sb)"),
         products=("rh", "hr", "hh"),
-        range="|x| < 65520 (sb = 12: not at midpoints above 2^15); r loses bits below 2^(-2-sb), gone below 2^(-12-sb)",
+        range="|x| < 65520 (sb = 12: not at midpoints above 2^15); r loses bits below 2^(-2-sb), and is zero below "
+        "2^(-12-sb)",
         bound="3 2^-22 + (K/L) eps + 2^-23",
     )
 
     sb: int = choose.integer(12, -60, 60, "binary exponent of the residual's scale")
     combine: Literal["term-wise", "element-wise"] = choose.choice(
-        "term-wise", ("term-wise", "element-wise"), "products one after another, or per step"
+        "term-wise", ("term-wise", "element-wise"), "sums of whole products, or of the products of every step"
     )
     accumulators: Literal["one", "band", "each"] = choose.accumulators("each")
     step: int | str | None = choose.turns("instruction")

@@ -9,7 +9,7 @@ Architecture 160 (2025) 103336, DOI 10.1016/j.sysarc.2025.103336.
     acc1 <- MMA(h_A, r_B, acc1), then MMA(r_A, h_B, acc1)     per instruction (Algorithm 1)
     D = alpha · (acc0 + acc1 / 2^10) + beta · C     (Eq. 11)
 
-Range: |x| < 65536; r keeps its bits down to 2^-13 and is gone below 2^-23.
+Range: |x| < 65536; r keeps its bits down to 2^-13 and is zero below 2^-23.
 Error: |D - AB| <= (2^-18 + (K/L) eps) |A||B|: the cut leaves r up to twice as large as rounding does, and the product
 r_A r_B that is dropped four times as large.
 """
@@ -38,7 +38,7 @@ class Legemm(TwoWords):
         doi="10.1016/j.sysarc.2025.103336",
         parts=("h = bit-cut(x)", "r = RZ16((x - h) 2^10)"),
         products=("hh", "hr", "rh"),
-        range="|x| < 65536; r loses bits below 2^-13, gone below 2^-23",
+        range="|x| < 65536; r loses bits below 2^-13, and is zero below 2^-23",
         bound="2^-18 + (K/L) eps",
     )
 

@@ -9,7 +9,7 @@ DOI 10.1109/IPDPSW.2018.00091.
 All four products run in one accumulator in that order, each over all of K before the next (`step` interleaves them).
 ``refine="A"`` keeps the residual of A alone: r_A h_B + h_A h_B.
 
-Range: |x| < 65520. r loses bits below |x| = 2^-2 and is gone below 2^-12.
+Range: |x| < 65520. r loses bits below |x| = 2^-2 and is zero below 2^-12.
 Error: |D - AB| <= (2^-21 + 4 (K/L) eps) |A||B|: the chain on a truncating core is what limits it.
 """
 
@@ -40,13 +40,13 @@ class Markidis(TwoWords):
         doi="10.1109/IPDPSW.2018.00091",
         parts=("h = RNE16(x)", "r = RNE16(x - h)"),
         products=REFINED["both"],
-        range="|x| < 65520; r loses bits below 2^-2, gone below 2^-12",
+        range="|x| < 65520; r loses bits below 2^-2, and is zero below 2^-12",
         bound="2^-21 + 4 (K/L) eps",
     )
 
-    refine: Literal["both", "A"] = choose.choice("both", tuple(REFINED), "whose residuals are used")
+    refine: Literal["both", "A"] = choose.choice("both", tuple(REFINED), "the operands whose residuals are used")
     residual_scale: float = choose.scale(1.0)
-    products: tuple[str, ...] | None = choose.products(None, "hr", "products kept, in the order run (None: by refine)")
+    products: tuple[str, ...] | None = choose.products(None, "hr", "products of words, in this order (None: by refine)")
     accumulators: Literal["one", "band", "each"] = choose.accumulators("one")
     step: int | str | None = choose.turns(None)
     promote: int | str | None = choose.promotion(None)

@@ -56,10 +56,12 @@ class Multiword(SplitScheme):
     high_rounding: str = choose.rounding("RNE", "rounding of the first word")
     residual_rounding: str = choose.rounding("RNE", "rounding of the other words")
     residual_scale: float | None = choose.scale(None, "scale S between a word and the next (None: 1/u)", none=True)
-    products: tuple[str, ...] | None = choose.products(None, DIGITS, "products kept, as run (None: i+j <= p+1)")
+    products: tuple[str, ...] | None = choose.products(
+        None, DIGITS, "products of words, in this order (None: i+j <= p+1)"
+    )
     accumulators: Literal["one", "band", "each"] = choose.accumulators("band")
     step: int | str | None = choose.turns(None)
-    block: int | None = choose.integer(4, 1, 1 << 20, "instructions before an addition outside", none=True)
+    block: int | None = choose.integer(4, 1, 1 << 20, "instructions between two additions outside", none=True)
     combine_in: Literal["fp32", "fp64"] = choose.combine_in()
 
     def check(self) -> None:

@@ -12,7 +12,7 @@ DOI 10.1177/10943420221090256.
 Options beyond the paper: `promote` restarts the main accumulator less often; `correction_step` lets rh and hr take
 turns after more than one instruction. The Hopper kernel with stages of 64 is promote=64, correction_step=64.
 
-Range: |x| < 65520; r keeps its bits down to 2^-13 and is gone below 2^-23.
+Range: |x| < 65520; r keeps its bits down to 2^-13 and is zero below 2^-23.
 Error: |D - AB| <= (3·2^-22 + (K/k + L + 2) 2^-24 + ...) |A||B|: no truncation builds up along K.
 """
 
@@ -40,7 +40,7 @@ class Ootomo(TwoWords):
         doi="10.1177/10943420221090256",
         parts=("h = RNE16(x)", "r = RNE16((x - h) 2^11)"),
         products=("hh", "rh", "hr"),
-        range="|x| < 65520; r loses bits below 2^-13, gone below 2^-23",
+        range="|x| < 65520; r loses bits below 2^-13, and is zero below 2^-23",
         bound="3 2^-22 + (K/k) 2^-24 + (k/L) eps",
     )
 

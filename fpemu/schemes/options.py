@@ -57,7 +57,7 @@ class SchemeInfo:
     parts : tuple of str
         The formula of every word.
     products : tuple of str
-        The products of words, in the order run; the first letter is A's word.
+        The products of words, in the order of computation; the first letter is A's word.
     range : str
         Which magnitudes the words hold without loss.
     bound : str
@@ -171,7 +171,7 @@ def interval(default: int | str | None, meaning: str, *, none: bool = True) -> A
     return option(default, check, meaning, "a length in k | instruction" + " | None" * none)
 
 
-def products(default: tuple[str, ...] | None, letters: str, meaning: str = "products kept, in the order run") -> Any:
+def products(default: tuple[str, ...] | None, letters: str, meaning: str = "products of words, in this order") -> Any:
     """A tuple of two-letter names, or one string with commas; the first letter names A's word."""
 
     def check(name: str, value: Any) -> tuple[str, ...] | None:
@@ -204,20 +204,20 @@ def name(meaning: str, values: str) -> Any:
 
 def accumulators(default: str) -> Any:
     """Which products share an accumulator."""
-    meaning = "one for all products; one for all of the same scale (hh; rh and hr; rr); one for each"
+    meaning = "one for all products; one for the products of equal scale (hh; rh and hr; rr); one for each product"
     return choice(default, ("one", "band", "each"), meaning)
 
 
 def combine_in() -> Any:
     """Arithmetic of the last combination."""
-    return choice("fp32", ("fp32", "fp64"), "arithmetic that joins the accumulators; fp64 rounds once, at the end")
+    return choice("fp32", ("fp32", "fp64"), "arithmetic of the sum of the accumulators; fp64 rounds once, at the end")
 
 
 def turns(default: int | str | None) -> Any:
-    """How products that share an accumulator take turns."""
-    return interval(default, "products in one accumulator take turns after so many k (None: each over all of K)")
+    """The interval after which the products that share an accumulator alternate."""
+    return interval(default, "length in k after which the products in one accumulator alternate (None: all of K)")
 
 
 def promotion(default: int | str | None, which: str = "the accumulator of hh") -> Any:
-    """How often an accumulator restarts."""
-    return interval(default, f"restart {which} from zero after so many k, adding outside in fp32 (None: one chain)")
+    """The interval after which an accumulator restarts."""
+    return interval(default, f"length in k after which {which} is added to an fp32 sum and restarts (None: one chain)")

@@ -94,6 +94,7 @@ class Counts(NamedTuple):
     spread: int
 
 
+@np.errstate(all="ignore")
 def algorithm3(
     A: Any, B: Any, *, bits: int | None = None, precision: str = "fp64", split: str = "published", printed: bool = False
 ) -> int:
@@ -218,22 +219,24 @@ class Ozaki(ErrorFree):
         None,
         1,
         4096,
-        "slices of A and of B at most; None: Algorithm 3 on both sides; printed: on A, to the letter",
+        "largest number of slices of A and of B (None: Algorithm 3 for both; printed: Algorithm 3 as printed, for A)",
         none=True,
         words=("printed",),
     )
-    fast: bool | None = choose.flag("leave out the products p + q > d + 1; None: unless d slices exhaust A")
-    split: str = choose.choice("published", ADAPTIVE, "Algorithm 1, or to nearest on one grid: a bit more a slice")
-    words: str = choose.choice("fp16", WORDS, "format of the slices, which picks the instruction")
-    bits: int | None = choose.integer(None, 1, 26, "bits a slice; None: as many as the instruction allows", none=True)
+    fast: bool | None = choose.flag("omit the products p + q > d + 1 (None: unless d slices are all of A)")
+    split: str = choose.choice("published", ADAPTIVE, "Algorithm 1, or rounding to nearest on one grid")
+    words: str = choose.choice("fp16", WORDS, "format of the slices, which selects the instruction")
+    bits: int | None = choose.integer(
+        None, 1, 26, "bits per slice (None: the most that the instruction allows)", none=True
+    )
     k_block: int | None = choose.integer(
-        None, 1, 1 << 30, "length in k of a chain on the instruction; chains are joined in fp64", none=True
+        None, 1, 1 << 30, "length in k of a chain of instructions; the chains are added in fp64", none=True
     )
     exponents: Literal["slice", "row"] = choose.choice(
-        "slice", ("slice", "row"), "a power of two for every slice of a row, or one for all"
+        "slice", ("slice", "row"), "a power of two for every slice of a row, or one for all slices of a row"
     )
     memory: int | None = choose.integer(
-        None, 1, 1 << 62, "work space in bytes, operands and result apart; None: blocks of 3584", none=True
+        None, 1, 1 << 62, "workspace in bytes, without operands and result (None: blocks of 3584)", none=True
     )
 
     def check(self) -> None:
@@ -270,6 +273,7 @@ class Ozaki(ErrorFree):
             self.refuse(f"{bits} bits a slice make no progress on {spec.name} for K = {K}: {cure}")
         return bits
 
+    @np.errstate(all="ignore")
     def counts(self, A: Array, B: Array, spec: MmaSpec, order: Any = None) -> Counts:
         """Slices and products of A·B: C-contiguous float64, finite, not empty."""
         bits = self.slice_bits(spec, A.shape[1], order)

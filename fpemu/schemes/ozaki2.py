@@ -60,11 +60,11 @@ class Ozaki2(ErrorFree):
         doi="10.48550/arXiv.2504.08009",
         parts=("x_i = trunc(2^mu x) mod p_i, in [-p_i/2, p_i/2)",),
         products=("A_i B_i for every modulus p_i",),
-        range="all of fp64, small entries of a row cut off",
+        range="all of fp64; small entries of a row are truncated",
         bound="none relative to |A||B|: 2^-mu |B| + |A| 2^-nu + 2^-53 |A||B|",
     )
 
-    moduli: int | None = choose.integer(None, 2, 20, "number N of moduli, None: 15 for fp64, 8 for fp32", none=True)
+    moduli: int | None = choose.integer(None, 2, 20, "number N of moduli (None: 15 for fp64, 8 for fp32)", none=True)
     scaling: str = choose.choice("accurate", scaling.RULES, "powers of two that make A and B integers")
 
     def basis(self) -> crt.Basis:

@@ -66,15 +66,15 @@ class Ozimmu(ErrorFree):
         bound="what lies below 2^-(s b) of a row's largest element, and s products 2^-53",
     )
 
-    slices: int | None = choose.integer(None, 1, 512, "number of slices s; None: automatic", none=True)
-    headroom: int = choose.integer(1, 0, 1, "bits left free above a row's largest element")
+    slices: int | None = choose.integer(None, 1, 512, "number of slices s (None: automatic)", none=True)
+    headroom: int = choose.integer(1, 0, 1, "unused bits above the largest element of a row")
     loss: float = choose.number(0.0, 0, 53, "mean bits of a significand that the automatic number may lose")
     split: str = choose.choice("truncate", FIXED, "digits toward zero, or to nearest")
     sums: Literal["each", "group"] = choose.choice(
-        "each", ("each", "group"), "each product to fp64, or equal p + q added in int32 before"
+        "each", ("each", "group"), "each product is added in fp64, or products of equal p + q first in int32"
     )
-    bits: int | None = choose.integer(None, 1, 7, "bits a slice; None: by the formula", none=True)
-    group: int | None = choose.integer(None, 1, 1 << 20, "products that share an int32 sum; None: 2^r", none=True)
+    bits: int | None = choose.integer(None, 1, 7, "bits per slice (None: by the formula)", none=True)
+    group: int | None = choose.integer(None, 1, 1 << 20, "products per int32 sum (None: 2^r)", none=True)
 
     def check(self) -> None:
         if self.group is not None and self.sums == "each":

@@ -35,8 +35,8 @@ class SplitScheme(Scheme):
     runs_by_plan: ClassVar[bool] = True
     scales_rows: ClassVar[bool] = False
 
-    instruction: str | None = choose.name("which matrix instruction, None: the widest", "mma | wgmma | tcgen05 | mfma")
-    k: int | None = choose.integer(None, 1, 4096, "length in k of the instruction, None: the widest", none=True)
+    instruction: str | None = choose.name("matrix instruction (None: the widest)", "mma | wgmma | tcgen05 | mfma")
+    k: int | None = choose.integer(None, 1, 4096, "length in k of the instruction (None: the largest)", none=True)
 
     @abstractmethod
     def rules(self) -> tuple[Word, ...]:
@@ -67,7 +67,7 @@ class SplitScheme(Scheme):
                 "residual_scale=1, or accumulators='band' or 'each'"
             )
         if plan.accumulators == Accumulators.EACH and step != default_step:
-            self.refuse("products with an accumulator each do not take turns, so the step has no effect")
+            self.refuse("products with an accumulator each do not alternate, so the step has no effect")
 
     def spec(self, hardware: str | MmaSpec | None) -> MmaSpec:
         """The matrix instruction that the scheme runs on.
@@ -156,12 +156,12 @@ class TwoWords(SplitScheme):
         return Word("h", fmt, self.high_rounding), Word("r", fmt, self.residual_rounding, exponent_of(scale))
 
     def sums(self, scale: float, step: int | str | None, promote: int | str | None) -> Plan:
-        """The plan of the products kept."""
+        """The plan of the products."""
         pairs = words.pairs(self.kept(), "hr")
         return Plan(pairs, exponent_of(scale), self.accumulators, step, promote, combine_in=self.combine_in)
 
     def kept(self) -> tuple[str, ...]:
-        """The products kept, in the order run."""
+        """The products, in the order of computation."""
         return self.products or ()
 
 

@@ -47,7 +47,7 @@ Array = NDArray[Any]
 LIMIT, HIGH, LOW, TOP = 13, -6, 6, 127
 """Binary exponents of the bound on scaled entries and of the scales of qh and qr, which cancel; the largest integer"""
 TURN = 64
-"""Of k: the products of an exact stage take turns"""
+"""Interval in k after which the products of an exact stage alternate"""
 CHUNK = 2**16
 """Of k: 2 · 127^2 · 2^16 < 2^31, so that int32 holds the corrections"""
 
@@ -82,13 +82,13 @@ class StagedInt8(SplitScheme):
         title="Staged accumulation with corrections in int8",
         parts=("h = RNE16(x s)", "r = x s - h", "qh = RNE8(h/2^6), qr = RNE8(2^6 r)"),
         products=("hh", "rh", "hr"),
-        range="all of fp32; corrections to 8 bits of a row's (column's) largest entry",
+        range="all of fp32; corrections have 8 bits below a row's (column's) largest entry",
         bound="2^-15 K max|a| max|b| + ((K/stage) 2^-24 + (stage/L) eps) |A||B|",
     )
 
-    stage: int | None = choose.integer(64, 1, 2**16, "length in k of a stage: how often the sums of hh are promoted")
+    stage: int | None = choose.integer(64, 1, 2**16, "length in k of a stage, after which the sums of hh are promoted")
     exact: int | None = choose.integer(
-        None, 1, 2**16, "every so many stages one has its corrections in fp16 (None: none has)", none=True
+        None, 1, 2**16, "number of stages, of which one has its corrections in fp16 (None: no stage has)", none=True
     )
 
     def spec(self, hardware: str | MmaSpec | None) -> MmaSpec:

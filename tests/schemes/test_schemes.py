@@ -899,7 +899,7 @@ ONE = np.ones((2, 2), np.float32)
         ({"scheme": "ootomo", "accumulators": "one"}, "cannot share one accumulator"),
         ({"scheme": "markidis", "residual_scale": 2**11}, "cannot share one accumulator"),
         ({"scheme": "markidis", "combine_in": "fp64"}, "leaves nothing to combine"),
-        ({"scheme": "markidis", "accumulators": "each", "step": 16}, "do not take turns"),
+        ({"scheme": "markidis", "accumulators": "each", "step": 16}, "do not alternate"),
         ({"scheme": "markidis", "refine": "A", "products": ("hr", "hh")}, "leaves B's residual out"),
         ({"scheme": "markidis", "refine": "B"}, "unknown value for markidis option refine 'B'"),
         ({"scheme": "h2sgemm", "sb": 12.0}, "sb = .* must be an integer from -60 to 60"),
