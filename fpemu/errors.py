@@ -65,13 +65,17 @@ def shown(value: object, most: int = 60) -> str:
 def unknown_name(kind: str, name: object, known: Iterable[str], listed: Iterable[str] | None = None) -> InputError:
     """Make the error for an unknown name: it shows the nearest of the ``known`` and all ``listed`` (default: known).
 
+    More than 40 names are listed only if none of them is near.
+
     >>> str(unknown_name("scheme", "otomo", ["ootomo", "markidis"]))
     "unknown scheme 'otomo': did you mean 'ootomo'? known: markidis, ootomo"
     """
     names = {n.lower(): n for n in sorted(known)}
     near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.55) if isinstance(name, str) else []
     hint = f"did you mean {' or '.join(repr(names[n]) for n in near)}? " if near else ""
-    return InputError(f"unknown {kind} {shown(name)}: {hint}known: {', '.join(sorted(listed or names.values()))}")
+    listed = sorted(listed or names.values())
+    rest = "" if hint and len(listed) > 40 else f"known: {', '.join(listed)}"
+    return InputError(f"unknown {kind} {shown(name)}: {hint}{rest}".rstrip())
 
 
 def entries(mask: Any, values: Any) -> str:

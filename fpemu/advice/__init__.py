@@ -115,7 +115,10 @@ def advise(
         if K is None:
             raise InputError("the length of the sums is missing: give K=, or A and B")
         if K > LONGEST:
-            raise InputError(f"K={K} is too long to draw A and B for, which is done up to {LONGEST}: give the matrices")
+            raise InputError(
+                f"K={K} is too long to draw A and B for, which is done up to {LONGEST}: give the matrices, or bound "
+                "the error by fpemu.theory.bound"
+            )
         M, N = M or K, N or K
         rows = min(64, max(8, math.isqrt(SMALL // K)), max(M, N))
         data = Data.draw(

@@ -65,13 +65,18 @@ def scaling(
     words rounded to nearest the map shows the bounds of equation 6 of the H2SGEMM paper. A range is first:last or
     first:last:step, with both ends included, or a list a,b,c. The command writes PNG, SVG, PDF, CSV and JSON files.
     """
-    from fpemu import schemes
+    from fpemu import inputs, schemes
     from fpemu.sweep import Grid
     from fpemu.sweep.axes import parse_range
     from fpemu.sweep.maps import Map
 
     chosen = schemes.get(scheme)
     scale = scale_option(chosen)
+    if distribution in inputs.names() and distribution not in _OFFSETS:
+        raise InputError(
+            f"--inputs {distribution} has no offset exponent, as {' and '.join(_OFFSETS)} have: 'fpemu sweep plane' "
+            "maps an error over another parameter"
+        )
     if distribution not in _OFFSETS:
         raise unknown_name("distribution with an offset exponent", distribution, _OFFSETS)
     exponents, offsets = (

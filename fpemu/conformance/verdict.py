@@ -82,7 +82,7 @@ class Verdict(Specified):
             lines.append(f"likeliest cause: {first.text} (reproduces all bits; {self.tried} alternatives tried)")
             lines += _list_alternatives("all bits too", tuple(cause.text for cause in others))
         elif self.tried:
-            budget = "" if self.complete else ", and the budget is spent"
+            budget = "" if self.complete else "; the search ended at its limit of time or of alternatives"
             lines.append(f"cause not found: none of {self.tried} alternatives reproduces all bits{budget}")
             count = self.difference.entries
             lines += [f"explains part ({c.left} of {count} entries still differ): {c.text}" for c in self.causes]
@@ -240,7 +240,8 @@ def verify(
     gemm = CheckedCallable(result, like=(A, B)) if callable(result) else None
     D = as_matrix(result, "the result") if gemm is None else gemm.repeat(A, B, *(() if C is None else (C,)))
     if D.values.shape != (M, N):
-        raise InputError(f"the result has shape {D.values.shape}: the product of A and B has {(M, N)}")
+        transposed = "; transpose a result that is stored by columns" * (D.values.shape == (N, M))
+        raise InputError(f"the result has shape {D.values.shape}: the product of A and B has {(M, N)}{transposed}")
     specification = from_arguments(
         a.values,
         a.fmt,

@@ -472,7 +472,7 @@ SQUARE = np.ones((3, 3))
         ({"K": True}, "K = True must be an integer"),
         ({"M": -1}, "M = -1 must be an integer"),
         ({"N": 2**40}, "N = 1099511627776 must be an integer"),
-        ({"K": 2**21}, "K=2097152 is too long to draw A and B for"),
+        ({"K": 2**21}, "give the matrices, or bound the error by fpemu.theory.bound"),
         ({"hardware": "no.toml"}, "no.toml: No such file"),
         ({"inputs": "unifrom"}, "unknown distribution 'unifrom': did you mean 'uniform'"),
         ({"parameters": {"hihg": 2}}, "did you mean 'high'"),

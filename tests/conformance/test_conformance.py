@@ -480,6 +480,11 @@ def test_the_command_refuses_in_one_line(files, line):
     assert "\n" not in str(raised.value)
 
 
+def test_a_result_that_is_stored_by_columns_is_named():
+    with pytest.raises(InputError, match="transpose a result that is stored by columns"):
+        verify(np.ones((3, 2), np.float32), np.ones((2, 4), np.float16), np.ones((4, 3), np.float16), hardware=HOPPER)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

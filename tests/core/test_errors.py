@@ -18,6 +18,9 @@ ONE = np.ones((2, 2), np.float16)
 def test_the_nearest_name_does_not_depend_on_case():
     assert "did you mean 'A100'" in str(unknown_name("hardware", "a1000", ["A100", "MI210"]))
     assert "known: MI210" in str(unknown_name("hardware", "a1000", ["A100", "MI210"], ["MI210"]))
+    many = [f"figure{number}" for number in range(41)]
+    assert str(unknown_name("figure", "figur7", many)).endswith("?")
+    assert "known: figure0" in str(unknown_name("figure", "xyz", many))
 
 
 def test_entries_count_and_show_the_first():
