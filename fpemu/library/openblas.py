@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import simt
+from fpemu.arguments import LARGEST, choice, integer, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.library.openblas_orders import Blocking, Lanes, Plan, Routine, plan
-from fpemu.library.product import Layout
+from fpemu.library.product import LAYOUTS, Layout
 from fpemu.mma._device import Backend, Device
 from fpemu.mma.tree import Chain, Sum, Tree
 
@@ -73,8 +74,9 @@ def blocking(routine: Routine, kernel: str | None, version: str | None = None) -
     Raises
     ------
     InputError
-        Kernel or version without an entry.
+        Unknown routine; kernel or version without an entry.
     """
+    choice("routine", routine, _FORMATS)
     known = kernels()
     names = {name.lower(): name for name in known}
     if kernel is None or kernel.lower() not in names:
@@ -129,9 +131,10 @@ def multiply(
     Raises
     ------
     InputError
-        More rows of A than the measurements of the kernel's order cover; M = 1 or N = 1 in a version that calls gemv
-        for such products; `device` "cuda" for a kernel without fused multiply-adds.
+        Another layout; more rows of A than the measurements of the kernel's order cover; M = 1 or N = 1 in a version
+        that calls gemv for such products; `device` "cuda" for a kernel without fused multiply-adds.
     """
+    choice("layout", layout, LAYOUTS)
     if device != "cpu" and not blocks.fused:
         raise InputError(
             f"openblas: {blocks.kernel} has no fused multiply-adds and is emulated on the CPU: device='cpu'"
@@ -215,8 +218,12 @@ def tree(blocks: Blocking, shape: tuple[int, int, int], at: tuple[int, int] = (0
     Raises
     ------
     InputError
-        A kernel without fused multiply-adds, which has no tree.
+        A kernel without fused multiply-adds, which has no tree; an element outside of D; another layout.
     """
+    choice("layout", layout, LAYOUTS)
+    integers("shape", shape, 1, LARGEST, length=3)
+    for name, index, size in zip(("row", "column"), at, shape, strict=False):
+        integer(f"the {name} in at", index, 0, size - 1)
     if not blocks.fused:
         raise InputError(f"openblas: the trees consist of fused multiply-adds, which {blocks.kernel} does not use")
     order = plan(blocks, layout, shape)

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.arguments import choice
 from fpemu.errors import InputError
-from fpemu.library.product import Layout
+from fpemu.library.product import LAYOUTS, Layout
 
 __all__ = ["Library", "loaded"]
 
 _ROW_MAJOR, _NO_TRANSPOSE, _TRANSPOSE = 101, 111, 112  # of cblas.h
+_ROUTINES = {"float32": "cblas_sgemm", "float64": "cblas_dgemm"}
 
 
 @dataclass(frozen=True)
@@ -57,22 +59,37 @@ class Library:
         -------
         array (M, N)
             D.
+
+        Raises
+        ------
+        InputError
+            Operands that are no matrices of one of these dtypes, or do not share K; another layout.
         """
+        choice("layout", layout, LAYOUTS)
+        if A.dtype != B.dtype or A.dtype.name not in _ROUTINES:
+            raise InputError(f"A is {A.dtype} and B is {B.dtype}: both must be float32, or both float64")
+        if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0]:
+            raise InputError(f"A of shape {A.shape} and B of shape {B.shape} do not form a product of two matrices")
         library, prefix, suffix = _open(self.path)
-        name = {"float32": "cblas_sgemm", "float64": "cblas_dgemm"}[A.dtype.name]
+        name = _ROUTINES[A.dtype.name]
         integer = ctypes.c_int64 if "USE64BITINT" in self.config else ctypes.c_int32
         real = ctypes.c_float if A.dtype == np.float32 else ctypes.c_double
         pointer, enum = ctypes.c_void_p, ctypes.c_int
         gemm = getattr(library, f"{prefix}{name}{suffix}")
         gemm.restype = None
         gemm.argtypes = [enum] * 3 + [integer] * 3 + [real, pointer, integer, pointer, integer, real, pointer, integer]
-        getattr(library, f"{prefix}openblas_set_num_threads{suffix}")(1)
+        set_threads = getattr(library, f"{prefix}openblas_set_num_threads{suffix}")
+        threads = getattr(library, f"{prefix}openblas_get_num_threads{suffix}")()
         (M, K), N = A.shape, B.shape[1]
         A, stored = np.ascontiguousarray(A), np.ascontiguousarray(B.T if layout == "TN" else B)
         D = np.zeros((M, N), A.dtype)
         transpose = _TRANSPOSE if layout == "TN" else _NO_TRANSPOSE
         operands = (1.0, A.ctypes.data, max(K, 1), stored.ctypes.data, max(stored.shape[1], 1), 0.0, D.ctypes.data)
-        gemm(_ROW_MAJOR, _NO_TRANSPOSE, transpose, M, N, K, *operands, max(N, 1))
+        set_threads(1)
+        try:
+            gemm(_ROW_MAJOR, _NO_TRANSPOSE, transpose, M, N, K, *operands, max(N, 1))
+        finally:
+            set_threads(threads)
         return D
 
 

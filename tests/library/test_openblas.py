@@ -268,3 +268,49 @@ def test_a_kernel_without_fused_multiply_adds_has_no_tree():
 def test_a_column_major_a_needs_a_layout():
     with pytest.raises(InputError, match="A is stored by columns"):
         emulate("openblas", np.ones((4, 3), np.float32, order="F"), np.ones((3, 4), np.float32), hardware="TSV110")
+
+
+def loaded_or_skip():
+    try:
+        return openblas_numpy.loaded()
+    except InputError as problem:
+        pytest.skip(str(problem))
+
+
+@pytest.mark.parametrize(
+    ("A", "B", "message"),
+    [
+        (np.ones((2, 50), np.float32), np.ones((2, 3), np.float32), "A of shape .2, 50. and B of shape .2, 3. do not"),
+        (np.ones((2, 3), np.float32), np.ones((3, 2)), "A is float32 and B is float64"),
+        (np.ones((2, 3), np.float16), np.ones((3, 2), np.float16), "A is float16"),
+    ],
+)
+def test_operands_that_form_no_product_do_not_reach_the_library(A, B, message):
+    with pytest.raises(InputError, match=message):
+        loaded_or_skip().multiply(A, B)
+
+
+def test_a_product_on_one_thread_leaves_the_number_of_threads():
+    library = loaded_or_skip()
+    handle, prefix, suffix = openblas_numpy._open(library.path)
+    threads, set_threads = (getattr(handle, f"{prefix}openblas_{n}_num_threads{suffix}") for n in ("get", "set"))
+    before = threads()
+    try:
+        set_threads(2)
+        library.multiply(np.ones((3, 3)), np.ones((3, 3)))
+        assert threads() == 2
+    finally:
+        set_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: openblas.blocking("cgemm", "HASWELL"), "unknown routine 'cgemm'"),
+        (lambda: openblas.tree(openblas.blocking("sgemm", "HASWELL"), (2, 2, 4), (2, 0)), "the row in at = 2"),
+        (lambda: openblas.tree(openblas.blocking("sgemm", "HASWELL"), (2, 2, 0)), "shape = .2, 2, 0. must be 3"),
+    ],
+)
+def test_arguments_outside_of_the_table_or_the_product(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
