@@ -54,6 +54,7 @@ class Search:
         self.left = BUDGET
         self.everything = False  # whether the last measurement covered all entries of the user's data
 
+    @np.errstate(all="ignore")
     def advice(self) -> Advice:
         """The cheapest candidate that meets the target, with the alternatives."""
         sizes, sample = (self.M, self.N, self.data.K), (self.data.small.A, self.data.small.B)
@@ -172,9 +173,8 @@ class Search:
         self.report(f"the error of {candidate.label} on {rows}×{columns} entries")
         self.left -= rows * columns * self.data.K * candidate.products
         try:
-            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-                A, B = self.operands(candidate, block)
-                D = schemes.gemm(A, B, scheme=candidate.built, hardware=candidate.spec, on_range=candidate.on_range)
+            A, B = self.operands(candidate, block)
+            D = schemes.gemm(A, B, scheme=candidate.built, hardware=candidate.spec, on_range=candidate.on_range)
         except (InputError, GuaranteeError) as problem:
             return replace(verdict, why=str(problem))
         error = block.error(D, self.measure)

@@ -4,7 +4,8 @@ C (P in LE-GEMM's notation) is the result under test, R (S) the reference; the t
 axes, and entries of at most 64 bits. All measures follow these rules:
 
 * they are computed in float64 from differences and quotients scaled by powers of two, so that matrices near 1e300 or
-  1e-300 lose nothing to overflow or underflow; sums are rounded once, so the value does not depend on the machine;
+  1e-300 lose nothing to overflow or underflow; sums are rounded once, so the value does not depend on the machine,
+  except for the weight of `normwise`, a product by BLAS;
 * an entry equal to its reference has error 0, also where the reference is 0; an entry that differs from a zero
   reference has an infinite relative error;
 * NaN equals NaN, and an infinity equals the same infinity; any other NaN or Inf makes the error inf;
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fpemu.arguments import checked, number
-from fpemu.errors import unknown_name
+from fpemu.errors import InputError, unknown_name
 from fpemu.metrics.analysis import max_absolute, normwise
 from fpemu.metrics.papers import max_error_legemm, max_relative, mred, relative, relative_l2, symmetric
 from fpemu.metrics.units import NOT_COMPARABLE, max_ulps, ulps
@@ -53,7 +54,8 @@ def effective_bits(C: Any, R: Any, measure: str | Callable[..., float] = "relati
     C, R : array_like
         Result under test and reference, of the same shape.
     measure : str or callable
-        Error measure, as a name that `get` accepts or as a function of (C, R) that returns a number >= 0.
+        Error measure of (C, R), as a name that `get` accepts or as a function that returns a number >= 0. `normwise`
+        and `max_ulps` have other arguments.
 
     Returns
     -------
@@ -70,7 +72,10 @@ def effective_bits(C: Any, R: Any, measure: str | Callable[..., float] = "relati
     >>> effective_bits([1.0 + 2.0**-20], [1.0])
     20.0
     """
-    error = number("result of measure", (get(measure) if isinstance(measure, str) else measure)(C, R), 0, math.inf)
+    function = get(measure) if isinstance(measure, str) else measure
+    if function in (normwise, max_ulps):
+        raise InputError(f"measure = {function.__name__!r} takes more than C and R: give a function of both")
+    error = number("result of measure", function(C, R), 0, math.inf)
     return math.inf if error == 0 else -math.log2(error)
 
 

@@ -88,6 +88,7 @@ def max_absolute(C: Any, R: Any) -> float:
     return largest(scaled(*difference(*pair(C, R))))
 
 
+@np.errstate(under="ignore")
 def _weight(A: Floats, B: Floats) -> tuple[Floats, NDArray[Any]]:
     """|A| |B| of non-negative matrices as (d, e), right also where float64 products of the entries would underflow."""
     a, b = _top(A, -1), _top(B, -2)

@@ -52,6 +52,7 @@ def divide(d: Floats, below: Floats) -> Floats:
         return np.asarray(np.divide(d, below))
 
 
+@np.errstate(under="ignore")
 def norm(d: Floats, e: NDArray[Any]) -> tuple[float, int]:
     """The root of the sum of (d 2^e)^2 as a pair; the largest term is scaled to about 1."""
 

@@ -89,6 +89,8 @@ def _place(x: Floats, fmt: FloatFormat, name: str) -> tuple[NDArray[np.uint64], 
     if (bad := ~np.asarray(fmt.contains(x)) & ~np.isnan(x)).any():
         raise InputError(f"{name} has entries that are not values of {fmt} (round_to first): {entries(bad, x)}")
     code = np.asarray(fmt.encode(np.abs(np.where(np.isnan(x), fmt.max, x)))).astype(np.uint64) >> np.uint64(fmt.padding)
+    if fmt.inf:  # codes between the largest number and Inf may be unused
+        code = np.minimum(code, np.uint64((int(fmt.encode(fmt.max)) >> fmt.padding) + 1))
     if not fmt.subnormals:  # the codes between zero and the smallest normal number are unused
         gap = np.uint64((1 << fmt.fraction_bits) - 1)
         code = np.maximum(code, gap) - gap

@@ -104,7 +104,8 @@ def matmul(
         method = "blas" if slicing else "flint" if _has_flint() else "python"
     if method == "flint" and not _has_flint():
         raise InputError("method 'flint' needs python-flint; method 'python' does without")
-    if slicing is not None and fmt is not None and given.alpha == 1 and given.C is None:
+    one_product = given.alpha == 1 and given.C is None
+    if slicing is not None and fmt is not None and fmt.has_nan and one_product:  # else errors name entries of a block
         return exact.with_specials(slices.rounded(left, right, slicing, fmt, device), specials(given), fmt)
     V, E = exact.product(left, right, method) if slicing is None else slices.significands(left, right, slicing, device)
     result = exact.combine(given, V, E)

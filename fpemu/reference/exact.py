@@ -225,7 +225,10 @@ def _l2_ratio(delta: NDArray[Any], X: NDArray[Any], low: Ints) -> float:
     # a quotient of about 128 bits, so that its root has 64
     scale = (128 - top.bit_length() + bottom.bit_length()) // 2
     quotient = (top << 2 * scale) // bottom if scale >= 0 else top // (bottom << -2 * scale)
-    return ldexp(float(isqrt(quotient)), -scale)
+    try:
+        return ldexp(float(isqrt(quotient)), -scale)
+    except OverflowError:
+        return inf
 
 
 def with_specials(out: NDArray[Any], special: Floats | None, fmt: FloatFormat, saturate: bool = False) -> NDArray[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.errors import InputError
+from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
 from fpemu.reference.arguments import operands
 
@@ -44,6 +44,11 @@ def matmul(
     Returns
     -------
     array (..., M, N) of ``out``'s dtype, or of objects
+
+    Raises
+    ------
+    InputError
+        As `fpemu.reference.matmul`.
 
     Examples
     --------
@@ -76,6 +81,8 @@ def matmul(
             # alpha and beta over one denominator: the only division is the last operation
             total /= q * s
             result[place] = total if fmt is None else _round(total, fmt)
+    if fmt is not None and not fmt.has_nan and (lost := np.isnan(result)).any():
+        raise InputError(f"mpfr.matmul: {fmt} has no NaN for an overflow or an invalid sum: {entries(lost, result)}")
     return result
 
 
@@ -113,7 +120,10 @@ def _round(x: Any, fmt: FloatFormat) -> float:
     quantum = exponent - fmt.precision + 1
     if exponent < fmt.emin:
         quantum = fmt.emin - fmt.precision + 1 if fmt.subnormals else fmt.emin
-    nearest = mpmath.nint(mpmath.ldexp(x, -quantum))
+    scaled = mpmath.ldexp(x, -quantum)
+    nearest = mpmath.nint(scaled)
+    if fmt.precision == 1 and scaled == 1.5 and (quantum + fmt.bias) % 2 == 0:
+        nearest = mpmath.mpf(1)  # a tie goes to the even exponent field
     if mpmath.ldexp(nearest, quantum) > fmt.max:
         return sign * overflow
     if nearest == 0 and fmt.positive:

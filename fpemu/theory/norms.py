@@ -156,6 +156,7 @@ class Norms:
         return (self.mean_A, self.rms_A) if side == "A" else (self.mean_B, self.rms_B)
 
     @staticmethod
+    @np.errstate(all="ignore")
     def of(A: Any, B: Any) -> Norms:
         """Return the norms of two matrices, (M, K) and (K, N), from a dozen float64 products.
 
@@ -237,9 +238,7 @@ def _ratios(a: Floats, b: Floats) -> dict[str, Any]:
     vanished = bool((~some & (u @ v > 0)).any())
 
     def over(values: Any) -> Floats:
-        with np.errstate(over="ignore"):
-            ratios = np.divide(values, S, out=np.zeros_like(S), where=some)
-        return np.asarray(np.clip(ratios, -LARGE, LARGE))
+        return np.asarray(np.clip(np.divide(values, S, out=np.zeros_like(S), where=some), -LARGE, LARGE))
 
     least = np.where(some, 1 / math.sqrt(max(K, 1)), 0)  # by Cauchy and Schwarz, where squares underflow
     squares, parts = np.maximum(over(np.sqrt(x**2 @ y**2)), least) ** 2, over((xs * x) @ (ys * y))
@@ -253,29 +252,28 @@ def _ratios(a: Floats, b: Floats) -> dict[str, Any]:
     left, right = x.sum(axis=1, keepdims=True), y.sum(axis=0, keepdims=True)
     leads = np.concatenate([S.max(axis=axis, initial=0.0) for axis in (0, 1)])
     leads = np.log2(leads[leads > 0])
-    with np.errstate(over="ignore", invalid="ignore"):
-        top_a, top_b = np.ldexp(p.max(initial=0.0), -er), np.ldexp(q.max(initial=0.0), -ec)
+    top_a, top_b = np.ldexp(p.max(initial=0.0), -er), np.ldexp(q.max(initial=0.0), -ec)
 
-        def largest(values: Any) -> float:
-            ratio = np.divide(values, S, out=np.ones_like(S), where=some)
-            return math.inf if vanished else float(np.max(ratio, initial=1.0))
+    def largest(values: Any) -> float:
+        ratio = np.divide(values, S, out=np.ones_like(S), where=some)
+        return math.inf if vanished else float(np.max(ratio, initial=1.0))
 
-        return {
-            "flat_A": largest(top_a * right),
-            "flat_B": largest(left * top_b),
-            "flat_AB": largest(K * (top_a * top_b)),
-            "row_A": largest(rows * right),
-            "row_B": largest(left * columns),
-            "row_AB": largest(K * rows * columns),
-            "peak": math.sqrt(float(np.max(squares, initial=0.0))),
-            "spread": _root_mean(squares, some),
-            "part": _root_mean(parts**2, some),
-            "cut_A": cut(u @ y**2, xs @ (ys * y)),
-            "cut_B": cut(x**2 @ v, (xs * x) @ ys),
-            "cut_AB": cut(u @ v, xs @ ys),
-            "lead": 2.0 ** float(np.mean(leads)) if leads.size else 0.0,
-            "lead_spread": float(np.std(leads)) if leads.size else 0.0,
-        }
+    return {
+        "flat_A": largest(top_a * right),
+        "flat_B": largest(left * top_b),
+        "flat_AB": largest(K * (top_a * top_b)),
+        "row_A": largest(rows * right),
+        "row_B": largest(left * columns),
+        "row_AB": largest(K * rows * columns),
+        "peak": math.sqrt(float(np.max(squares, initial=0.0))),
+        "spread": _root_mean(squares, some),
+        "part": _root_mean(parts**2, some),
+        "cut_A": cut(u @ y**2, xs @ (ys * y)),
+        "cut_B": cut(x**2 @ v, (xs * x) @ ys),
+        "cut_AB": cut(u @ v, xs @ ys),
+        "lead": 2.0 ** float(np.mean(leads)) if leads.size else 0.0,
+        "lead_spread": float(np.std(leads)) if leads.size else 0.0,
+    }
 
 
 def _unit_of(x: Floats) -> float:

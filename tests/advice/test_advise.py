@@ -604,3 +604,10 @@ def test_json_has_no_infinities(folder, capsys):
         for verdict in itertools.chain([answer["chosen"]], answer["alternatives"]):
             assert verdict["worst"] is None or verdict["worst"] > 0
             assert verdict["measured"] <= float(target)
+
+
+def test_underflow_within_a_search_is_no_error_of_the_caller():
+    A, B = np.array([[1.0, 1e-300], [5e-324, 1.0]]), np.array([[1.0, 1e-200], [1.0, 5e-324]])
+    expected = advise(1e-6, A=A, B=B, hardware="H200")
+    with np.errstate(all="raise"):
+        assert advise(1e-6, A=A, B=B, hardware="H200").call() == expected.call()

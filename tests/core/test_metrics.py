@@ -258,3 +258,23 @@ def test_shapes_of_normwise_and_ulps():
         metrics.normwise(np.ones((2, 3)), np.ones((2, 3)), np.ones((2, 3)), np.ones((3, 2)))
     with pytest.raises(InputError, match="do not broadcast"):
         metrics.normwise(np.ones((2, 1, 1)), np.ones((2, 1, 1)), np.ones((2, 1, 1)), np.ones((3, 1, 1)))
+
+
+@pytest.mark.parametrize("name", ["normwise", "max_ulps", metrics.normwise])
+def test_effective_bits_take_a_measure_of_two_matrices(name):
+    with pytest.raises(InputError, match="takes more than C and R"):
+        metrics.effective_bits([[1.0]], [[1.0]], name)
+
+
+@pytest.mark.parametrize(
+    "fmt", [formats.FloatFormat("x", 11, -14, 10), formats.FloatFormat("y", 3, -2, 3, max_significand=5, padding=2)]
+)
+def test_infinity_follows_the_largest_number_of_any_format(fmt):
+    assert metrics.ulps([np.inf, -np.inf, np.inf], [fmt.max, -fmt.max, np.inf], fmt).tolist() == [1, 1, 0]
+
+
+@np.errstate(all="raise")
+def test_underflow_within_a_measure_is_no_error_of_the_caller():
+    C, R = np.array([[1e300, 1e-300], [5e-324, 1.0]]), np.array([[1e300, 2e-300], [1e-323, 1.0]])
+    assert metrics.relative_l2(C, R) == 0
+    assert metrics.normwise(C, R, [[1e-200, 1.0]] * 2, [[1e-200, 5e-324], [1.0, 1.0]]) == 2e-300 - 1e-300

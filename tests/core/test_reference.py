@@ -542,3 +542,17 @@ def test_all_is_complete():
     }
     assert public <= set(reference.__all__)
     assert all(hasattr(reference, n) for n in reference.__all__)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_rounds_alike_to_formats_without_a_fraction_or_without_nan(method):
+    ties = np.ldexp(1.5, np.arange(-3, 4))[:, None]
+    powers = reference.matmul(ties, [[1.0]], out="e8m0", method=method)
+    assert powers.ravel().tolist() == [0.125, 0.5, 0.5, 2.0, 2.0, 8.0, 8.0]
+    with pytest.raises(InputError, match=r"e2m1.* of 3 entries, first at \[1, 0\]"):
+        reference.matmul([[1.0], [8.0], [math.nan]], [[1.0]], out="e2m1", method=method)
+
+
+def test_a_relative_norm_beyond_float64_is_infinite():
+    exact_product = reference.matmul([[1e-300]], [[1e-300]], out="exact")
+    assert metrics.relative_l2([[1e308]], exact_product) == math.inf

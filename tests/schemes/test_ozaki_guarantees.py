@@ -509,3 +509,17 @@ def test_shapes_must_fit(scheme, options):
 def test_certify_is_for_schemes_that_certify():
     with pytest.raises(InputError, match="ozaki"):
         fpemu.certify(A1, B1, scheme="ootomo", hardware="hopper")
+
+
+@pytest.mark.parametrize("scheme", ["ozaki", "ozimmu", "ozaki2"])
+def test_underflow_within_a_scheme_is_no_error_of_the_caller(scheme):
+    A, B = np.array([[1e300, 1e-300], [5e-324, 1.0]]), np.array([[1.0, 1e-200], [1e300, 5e-324]])
+
+    def results():
+        bound = fpemu.schemes.get(scheme).error_bound(A, B, "hopper")
+        counts = (ozaki.counts(A, B, hardware="hopper"), ozaki.algorithm3(A, B, bits=7))
+        return fpemu.gemm(A, B, scheme=scheme, hardware="hopper").tolist(), bound.tolist(), counts
+
+    expected = results()
+    with np.errstate(all="raise"):
+        assert results() == expected

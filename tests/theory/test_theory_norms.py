@@ -122,3 +122,10 @@ def test_norms_of_huge_and_of_tiny_matrices_neither_overflow_nor_vanish() -> Non
         scaled = Norms.of(A * scale, B * scale)
         for name in ("flat_A", "flat_AB", "row_AB", "spread", "peak", "part", "result"):
             assert getattr(scaled, name) == getattr(plain, name), name
+
+
+def test_underflow_within_norms_is_no_error_of_the_caller():
+    A, B = np.array([[1e300, 1e-300], [5e-324, 1.0]]), np.array([[1.0, 1e-200], [1e300, 5e-324]])
+    expected = Norms.of(A, B)
+    with np.errstate(all="raise"):
+        assert Norms.of(A, B) == expected

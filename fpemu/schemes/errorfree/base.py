@@ -83,6 +83,7 @@ class ErrorFree(Scheme):
         beta and C. A violated condition is a fault in the report, not an exception.
         """
 
+    @np.errstate(all="ignore")  # what underflows in a step is in the residual
     def certified(self, call: Call) -> Certified:
         """The result of a call, batch axes broadcast, with the report of every product."""
         A, B, C = call.A, call.B, call.C
@@ -147,7 +148,7 @@ class ErrorFree(Scheme):
         result = np.zeros((*batch, a.shape[-2], b.shape[-1]))
         if result.size and a.shape[-1]:
             for at in np.ndindex(*batch):
-                with np.errstate(over="ignore"):
+                with np.errstate(all="ignore"):
                     result[at] = bound(*(np.ascontiguousarray(X[at], np.float64) for X in (a, b)))
         return result
 
