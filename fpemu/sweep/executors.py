@@ -14,6 +14,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -160,7 +161,7 @@ class Workers:
         todo : mapping of key to cell
         cost : callable
             Relative work of a cell. A task has as many cells as are expected to take `_BATCH_SECONDS` at the pace of
-            the last task, at most `_MOST_CELLS`.
+            the last task, at most `_MOST_CELLS`; it ends early if they take longer.
 
         Raises
         ------
@@ -223,8 +224,9 @@ class Workers:
                     raise WorkerError(f"a worker cannot take a cell: {type(problem).__name__}: {problem}") from problem
                 else:
                     batch += entries
-                    for name in names:
-                        del left[name]
+                    for entry in entries:
+                        del left[entry.key]
+                    queue += [(name, left[name]) for name in reversed(names) if name in left]
                     work = sum(cost(entry.cell) for entry in entries) if cost else 1.0
                     pace = sum(entry.seconds for entry in entries) / max(work, 1e-9)
             if batch:
@@ -242,8 +244,13 @@ def _task(queue: list[tuple[str, Cell]], cost: Cost | None, pace: float) -> list
 
 
 def _work(source: Source, task: list[tuple[str, Cell]]) -> list[Entry]:
-    evaluate = _function(source)
-    return [attempt(evaluate, name, cell, source.device) for name, cell in task]
+    """Evaluate the cells of a task until `_BATCH_SECONDS` have passed: the others may take longer than expected."""
+    evaluate, entries, start = _function(source), list[Entry](), time.perf_counter()
+    for name, cell in task:
+        entries.append(attempt(evaluate, name, cell, source.device))
+        if time.perf_counter() - start > _BATCH_SECONDS:
+            break
+    return entries
 
 
 class LocalWorkers(Workers):
@@ -252,7 +259,7 @@ class LocalWorkers(Workers):
     _death = BrokenProcessPool
 
     def __init__(self, jobs: int) -> None:
-        self.jobs = jobs
+        self.jobs = min(jobs, 61) if sys.platform == "win32" else jobs  # the limit of ProcessPoolExecutor on Windows
         self._pool: ProcessPoolExecutor | None = None
         self._others: set[Any] = set()
 
@@ -310,8 +317,10 @@ def starting(jobs: int) -> Iterator[None]:
     variables, has_masks = share(jobs), hasattr(signal, "pthread_sigmask")
     before = {name: os.environ.get(name) for name in variables}
     with _deferred_interrupt():
-        resource_tracker.ensure_running()  # started with the first worker, it would unblock SIGINT again
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if has_masks else None
+        mask = None
+        if has_masks:  # not on Windows, which has no resource tracker either
+            resource_tracker.ensure_running()  # started with the first worker, it would unblock SIGINT again
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         os.environ.update(variables)
         try:
             yield

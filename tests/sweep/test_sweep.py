@@ -11,9 +11,14 @@ import os
 import random
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
+import sys
 import textwrap
+import time
+import types
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -459,6 +464,36 @@ def test_tasks_have_as_many_quick_cells_as_take_a_twentieth_of_a_second():
     assert sizes([1] * 40, 1e-9) == [32, 8]
     assert sizes([1] * 12, 0.01) == [5, 5, 2]
     assert sizes([1, 1, 100, 1, 1], 0.01) == [2, 1, 2]
+
+
+def test_a_task_whose_cells_take_longer_than_expected_ends_early(monkeypatch):
+    """The cells that it leaves are evaluated by further tasks, each once."""
+    evaluated = []
+
+    def evaluate(cell, device):
+        evaluated.append(cell["n"])
+        time.sleep(0.0 if cell["n"] < 3 else 1.2 * executors._BATCH_SECONDS)
+        return {}
+
+    monkeypatch.setattr(executors, "_function", lambda source: evaluate)
+    workers = LocalWorkers(1)
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(workers, "_connect", lambda: pool)
+        source = types.SimpleNamespace(device="cpu")
+        batches = [[e.key for e in batch] for batch in workers.evaluate(source, {str(n): {"n": n} for n in range(9)})]
+    assert sorted(evaluated) == list(range(9))
+    assert sorted(key for batch in batches for key in batch) == [str(n) for n in range(9)]
+    assert sum(map(bool, batches)) >= 6  # each slow cell is stored before the next one ends
+
+
+@pytest.mark.parametrize("jobs", [2, 100])
+def test_processes_start_on_a_system_without_a_resource_tracker(monkeypatch, jobs):
+    """Windows has neither that process nor signal masks, and starts at most 61 processes."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.delattr(signal, "pthread_sigmask", raising=False)
+    monkeypatch.delattr(executors.resource_tracker, "ensure_running")
+    with LocalWorkers(jobs) as workers, workers._submitting():
+        assert workers._connect()._max_workers == min(jobs, 61)
 
 
 def test_a_result_that_is_no_number_is_a_failure(folder):
