@@ -85,7 +85,8 @@ def check_fields(instance: Any) -> None:
 @functools.cache
 def _field_kinds(cls: Any) -> list[tuple[str, Kind]]:
     owners = {name: base for base in reversed(cls.__mro__) for name in vars(base).get("__annotations__", {})}
-    kinds = ((f.name, kind_of(resolved(f.type, owners[f.name]))) for f in fields(cls))
+    # from Python 3.14 on, only classes with postponed annotations are owners: the types of other fields are no strings
+    kinds = ((f.name, kind_of(resolved(f.type, owners.get(f.name, cls)))) for f in fields(cls))
     return [(name, kind) for name, kind in kinds if kind is not None]
 
 
