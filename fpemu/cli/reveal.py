@@ -105,6 +105,8 @@ def reveal(
         )
     tree = shown(revealed.tree, revealed.order, k, subject.instruction(revealed))
     _print(revealed, tree, seconds, calls)
+    if shape is None and target not in (None, "cublas"):
+        note(f"D is {M}×1, by default; a library may add in another order for another shape, which --shape MxN probes")
     equal = compared is None or not compared.mismatches
     if check and compared is not None:
         _print_comparison(compared, fma, (M, N), at)

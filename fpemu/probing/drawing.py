@@ -142,17 +142,19 @@ def _where(chain: dict[str, Any], steps: list[tuple[int, int]]) -> str:
     return _some([f"{low + at}..{high + at}" if high > low else f"{low + at}" for at in places])
 
 
-def _some(words: list[str]) -> str:
-    """Up to four words, or the first two and the last."""
-    return ", ".join(words) if len(words) <= 4 else f"{words[0]}, {words[1]} ... {words[-1]}"
+def _some(words: list[str], first: int = 2) -> str:
+    """Up to four words, or the first ones and the last."""
+    return ", ".join(words) if len(words) <= 4 else f"{', '.join(words[:first])} ... {words[-1]}"
 
 
 def _ranges(ks: list[int]) -> str:
-    """Positions in the order of their additions, such as "0..7, 32..39 ... 480..487"."""
+    """Positions in the order of their additions, such as "0..7, 32..39 ... 480..487"; three if they are uneven."""
     out: list[list[int]] = []
     for k in ks:
         if out and k == out[-1][1] + 1:
             out[-1][1] = k
         else:
             out.append([k, k])
-    return _some([f"{a}..{b}" if b > a else f"{a}" for a, b in out])
+    starts = [a for a, _ in out]
+    even = len(starts) < 3 or starts[2] - starts[1] == starts[1] - starts[0]
+    return _some([f"{a}..{b}" if b > a else f"{a}" for a, b in out], 2 if even else 3)

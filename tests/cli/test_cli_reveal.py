@@ -173,6 +173,16 @@ def test_a_tree_without_a_name_is_kept_and_emulated(probed, capsys):
     assert tree in run(capsys, "--emulated", "A100", "--order", "lanes.json", "--k", 64)[1]
 
 
+def test_the_shape_of_d_is_stated_if_it_is_not_given(probed, capsys):
+    assert "D is 50×1, by default" in run(capsys, "probed.py:split", "--k", 50)[2]
+    assert run(capsys, "probed.py:split", "--shape", "50x1x50")[2] == ""
+
+
+def test_uneven_positions_are_shown_by_the_first_three():
+    tree = Chain(((0,), *((k,) for k in range(4, 60, 8))), "fma")
+    assert "k = 0, 4, 12 ... 52" in drawing.text(tree)
+
+
 def test_an_order_that_depends_on_the_place_is_reported(probed, capsys):
     status, out, err = run(capsys, "probed.py:columns", "--shape", "8x4x100")
     assert (status, out.splitlines()[0]) == (0, "KOrder(split=40)")
