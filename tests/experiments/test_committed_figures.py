@@ -14,6 +14,7 @@ import pytest
 from numpy._core import _multiarray_umath as umath
 
 from fpemu.reproduce import experiments, figures
+from fpemu.reproduce.reproduction import committed
 from fpemu.sweep import tables
 from fpemu.sweep.code import drawing_version
 
@@ -169,3 +170,19 @@ def test_the_other_processors_round_otherwise():
     products, exponentials = (set(texts) for texts in zip(*printed, strict=True))
     assert len(products) > 1
     assert len(exponentials) == 1 + ("X86_V4" in DISPATCHED)  # NumPy has an exponential for AVX-512
+
+
+def test_a_least_speed_states_the_sizes_and_the_data_that_it_covers():
+    page = committed("speed/sizes")
+    variants = {m.variant for m in page.experiment.measures(page.rows) if m.name == "never_slower_over_n"}
+    assert "staged, 7 sizes from n = 512 to 16384" in variants
+    fewer = [row for row in page.rows if row["M"] != 512]
+    variants = {m.variant for m in page.experiment.measures(fewer) if m.name == "never_slower_over_n"}
+    assert "staged, 6 sizes from n = 1024 to 16384" in variants
+    page = committed("speed/frontier")
+    variants = {m.variant for m in page.experiment.measures(page.rows) if m.name == "int8_speed"}
+    assert variants == {
+        "staged-int8, 1 of 4 distributions",
+        "staged-int8, 1/4 exact, 1 of 4 distributions",
+        "staged-int8, 1/8 exact, 3 of 4 distributions",
+    }
