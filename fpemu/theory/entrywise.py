@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -81,8 +82,12 @@ def entrywise(
     with np.errstate(all="ignore"):
         if isinstance(built, Staged) and built.levels:
             return _strassen(built, A, B, hardware)
-        sizes = np.abs(A).astype(np.float64) @ np.abs(B).astype(np.float64) * (1 + 2.0**-40)
-        return np.where(sizes == 0, 0.0, bound(built, hardware, norms=norms, on_range=on_range).worst * sizes)
+        limit, tiny = bound(built, hardware, norms=norms, on_range=on_range), 2.0**-1074
+        sizes = np.abs(A).astype(np.float64) @ np.abs(B).astype(np.float64) * (1 + 2.0**-40) + A.shape[1] * tiny
+        terms = (A != 0).astype(np.float64) @ (B != 0).astype(np.float64)
+        # a word that overflows gives NaN times zero
+        zero = math.inf if any(part.name.startswith("out of range") for part in limit.parts) else 0.0
+        return np.where(terms == 0, zero, limit.worst * sizes + tiny)
 
 
 def _strassen(scheme: Staged, A: Any, B: Any, hardware: str | MmaSpec | None) -> Floats:

@@ -45,7 +45,7 @@ class Norms:
 
     S_ij = (|A||B|)_ij, a_i is row i of A and b_j column j of B. The ratios say by how much S would grow if elements
     were as large as the largest of their matrix (of their row or column): 1 for constant matrices. Entries with
-    S_ij = 0 do not count: every scheme gives zero there.
+    S_ij = 0 do not count: every scheme whose words do not overflow gives zero there.
 
     A worst-case bound holds for these operands, and for others with the same numbers. Norms of a sample describe
     other operands of the distribution well enough for a probable bound, not for a rigorous one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from fpemu.mma import KOrder
 from fpemu.schemes import ErrorFree
 from fpemu.schemes.lowering import Chains
 from fpemu.schemes.words import Word, split
-from fpemu.theory import Bound, Norms, Part, bound
+from fpemu.theory import Bound, Norms, Part, bound, entrywise
 from fpemu.theory.accumulation import Step, chain
 from fpemu.theory.splits import Operands, Size, worst
 
@@ -332,3 +333,19 @@ def test_a_bound_takes_milliseconds_however_long_the_sum() -> None:
         for _ in range(5):
             bound(scheme, "hopper", norms=norms)
         assert time.process_time() - start < 5 * 0.05
+
+
+@pytest.mark.parametrize(("a", "b"), [(1.1, 2.0**-1023), (1 + 2.0**-40, 2.0**-1074), (2.0**-600, 2.0**-600)])
+def test_the_bound_of_an_entry_below_the_normal_numbers_is_not_rounded_to_zero(a, b):
+    D = fpemu.gemm([[a]], [[b]], scheme="dgemm")
+    error = abs(Fraction(D.item()) - Fraction(a) * Fraction(b))
+    assert 0 < error <= entrywise("dgemm", A=[[a]], B=[[b]]).item()
+
+
+def test_no_bound_is_given_for_a_word_that_overflows_beside_zeros():
+    A, B = np.float32([[1e6, 1.0]]), np.float32([[0.0], [1.0]])
+    arguments = {"hardware": "hopper", "on_range": "propagate"}
+    assert np.isnan(fpemu.gemm(A, B, scheme="fp16", **arguments)).all()
+    assert entrywise("fp16", A=A, B=B, **arguments).item() == math.inf
+    assert entrywise("fp16", A=A, B=B * np.float32([[1], [0]]), **arguments).item() == math.inf
+    assert entrywise("fp16", A=A * 0, B=B, **arguments).item() == 0
