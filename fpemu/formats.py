@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fpemu.arguments import check_fields
 from fpemu.arrays import as_array, as_float64, narrow
-from fpemu.errors import InputError, entries, unknown_name
+from fpemu.errors import InputError, entries, shown, unknown_name
 
 NanRule = Literal["ieee", "top", "negative-zero", "none"]
 
@@ -320,6 +320,7 @@ _NAMES = {
     "e5m2fnuz": "float8_e5m2fnuz",
 }
 _ALIASES = {alias: name for name, aliases in _NAMES.items() for alias in aliases.split()}
+_AMBIGUOUS = {"fp8": "e4m3, e5m2, e4m3fnuz or e5m2fnuz", "fp6": "e2m3 or e3m2"}
 
 
 def get(fmt: FloatFormat | str) -> FloatFormat:
@@ -336,6 +337,8 @@ def get(fmt: FloatFormat | str) -> FloatFormat:
     name = name.name if isinstance(name, np.dtype) else name
     key = name.lower().replace("-", "").strip() if isinstance(name, str) else ""
     key = _ALIASES.get(key, key)
+    if key in _AMBIGUOUS:
+        raise InputError(f"format {shown(fmt)} is ambiguous: give {_AMBIGUOUS[key]}")
     if key not in _FORMATS:
         raise unknown_name("format", fmt, [*_FORMATS, *_ALIASES], _FORMATS)
     return _FORMATS[key]

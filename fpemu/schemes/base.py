@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import simt
-from fpemu.arguments import checked, keywords
+from fpemu.arguments import checked
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FP32, FloatFormat
 from fpemu.mma import catalog
@@ -209,6 +209,8 @@ def matrix_instruction(scheme: Any, hardware: str | MmaSpec | None, low: str, ou
 _SCHEMES: dict[str, type[Scheme]] = {}
 _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {"strassen": ("staged", {"levels": 1})}
 """Former names: the scheme and its options"""
+_ARGUMENTS = ("hardware", "alpha", "beta", "on_range", "order", "device")
+"""Arguments of `fpemu.gemm`: a misspelt one arrives as an option"""
 registered_files: dict[Path, str] = {}
 """The files outside the package that registered a scheme, with their digests at that time"""
 S = TypeVar("S", bound=type[Scheme])
@@ -306,5 +308,9 @@ def build(scheme: str | Scheme, options: Mapping[str, Any]) -> Scheme:
     11
     """
     plain = get(scheme)
-    keywords(f"{plain.name} option", options, [option.name for option in plain.info.options])
+    known = [option.name for option in plain.info.options]
+    for name in options:
+        if name not in known:
+            near = [argument for argument in _ARGUMENTS if argument != name]
+            raise unknown_name(f"{plain.name} option", name, [*known, *near], known or ["(none)"])
     return replace(plain, **options)

@@ -305,6 +305,11 @@ def test_unknown_format_names_the_nearest_or_the_known(name, near):
     assert "\n" not in str(e.value)
 
 
+def test_an_ambiguous_format_names_the_formats():
+    with pytest.raises(InputError, match="format 'FP8' is ambiguous: give e4m3, e5m2, e4m3fnuz or e5m2fnuz"):
+        formats.get("FP8")
+
+
 @pytest.mark.parametrize(
     "fields",
     [

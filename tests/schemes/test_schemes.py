@@ -878,6 +878,7 @@ ONE = np.ones((2, 2), np.float32)
         ({"scheme": "ootomo", "promot": 3}, "did you mean 'promote'"),
         ({"scheme": "h2sgemm", "residual_scale": 2**11}, "unknown h2sgemm option 'residual_scale'"),
         ({"scheme": "sgemm", "promote": 3}, "unknown sgemm option"),
+        ({"scheme": "sgemm", "hardwere": "A100"}, "did you mean 'hardware'"),
         ({"scheme": "ootomo", "residual_scale": 2000}, "must be a power of two such as 2\\*\\*11, got 2000"),
         ({"scheme": "ootomo", "residual_scale": -2.0}, "must be a power of two"),
         ({"scheme": "ootomo", "residual_scale": True}, "must be a power of two"),
