@@ -608,10 +608,14 @@ def test_a_page_that_cannot_draw_does_not_stop_the_others(paper, capsys):
     page = paper / "papers" / "paper" / "fig0.py"
     page.write_text(PAGE.replace("    from fpemu import plotting\n", "    1 / 0\n"))
     page.with_name("fig00.py").write_text(PAGE.replace("    from fpemu import plotting\n", "    raise SystemExit\n"))
+    page.with_name("fig000.py").write_text(
+        PAGE.replace("    from fpemu import plotting\n", "    open('nowhere.csv')\n")
+    )
     assert main(["reproduce", "-j", "1"]) == 1
     out, err = capsys.readouterr()
     assert "paper/fig1.{png" in out
     assert "paper/fig0: ZeroDivisionError: division by zero (" in err
+    assert "paper/fig000: FileNotFoundError: [Errno 2] No such file or directory: 'nowhere.csv' (" in err
     assert "not drawn, because their pages failed: paper/fig0" in err
     assert "Traceback" not in err
     assert Path("figures/paper/fig1.png").exists()
