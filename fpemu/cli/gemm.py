@@ -69,9 +69,9 @@ def gemm(
     otherwise they are rounded to fp32. The exact product is computed from the rounded matrices. An option applies to
     the schemes that have it: 'fpemu list schemes NAME' lists the options of a scheme.
 
-    A line below the table certifies each error-free scheme: the number of slices and of products, the exactness of the
-    products, and the completeness of the slices, whose sums are then A and B. Exit status 1 if a condition of such a
-    scheme does not hold for these matrices.
+    A line below the table certifies each error-free scheme: the number of slices and of products, whether each product
+    is exact, and whether the slices are complete, so that their sums are A and B. Exit status 1 if a condition of such
+    a scheme does not hold for these matrices.
     """
     from fpemu import matrix_io, mma, reference, schemes
     from fpemu.schemes import ranges

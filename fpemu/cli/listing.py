@@ -41,7 +41,7 @@ def listing(
 def _overview() -> None:
     from fpemu import formats, inputs, metrics, mma, schemes
 
-    names = table("all names: 'fpemu list KIND' describes those of a kind", "kind", "names")
+    names = table("all names; 'fpemu list KIND' describes the names of one kind", "kind", "names")
     names.add_row("hardware", ", ".join(mma.catalog.architectures()))
     names.add_row("schemes", ", ".join(schemes.names()))
     names.add_row("experiments", _experiment_names())

@@ -173,7 +173,9 @@ def tallskinny(
 
 
 def arguments(
-    rounds: Annotated[int, typer.Option("--rounds", help="Number of products of every fact, at other addresses.")] = 2,
+    rounds: Annotated[
+        int, typer.Option("--rounds", help="Number of products of every case, each at another address.")
+    ] = 2,
     path: Paths = None,
     seed: Seed = 0,
     jobs: Jobs = None,

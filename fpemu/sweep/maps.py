@@ -134,9 +134,9 @@ def answer(plane: Plane, factor: float) -> str:
     if not one.ys:
         return f"no {plane.y} has a finite error anywhere"
     left = len(plane.xs) - one.points
-    values = planes.spans(one.ys, plane.ys, notation(plane.ys)) + (" (each)" if len(one.ys) > 1 else "")
+    values = "each of " * (len(one.ys) > 1) + f"{plane.y} = {planes.spans(one.ys, plane.ys, notation(plane.ys))}"
     return (
-        f"{plane.y} = {values} is within a factor of {factor:g} of the best at {one.count} of {one.points} values of "
+        f"{values} is within a factor of {factor:g} of the best at {one.count} of {one.points} values of "
         f"{plane.x}" + (f"; at {left} more no {plane.y} has a finite error" if left else "")
     )
 

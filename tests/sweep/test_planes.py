@@ -144,7 +144,7 @@ def test_the_single_setting_is_near_the_best_at_the_most_points():
     assert maps.answer(plane, 1.0) == (
         "sb = 3 is within a factor of 1 of the best at 2 of 3 values of e; at 1 more no sb has a finite error"
     )
-    assert "sb = 2 to 3 (each) is within a factor of 1.5" in maps.answer(plane, 1.5)
+    assert "each of sb = 2 to 3 is within a factor of 1.5" in maps.answer(plane, 1.5)
     nothing = planes.plane(_rows({(0, 1): [math.nan]}), "e", "sb", "error")
     assert planes.single(nothing, 2.0) == planes.Single((), 0, 0)
     assert maps.answer(nothing, 2.0) == "no sb has a finite error anywhere"
