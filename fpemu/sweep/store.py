@@ -94,8 +94,9 @@ def default_path() -> Path:
 
 
 class Store:
-    """The results file. Only one process writes to it; any number may read it at the same time.
+    """The results file. Several processes of one machine may use it at the same time; a write waits for the others.
 
+    SQLite's write-ahead log does not work between machines that share a network file system: each needs its own file.
     An existing file that cannot be written (read-only media, missing permission) is opened for reading, and
     :meth:`check_writable` raises.
 
