@@ -45,7 +45,7 @@ def table(rows: list[Row], digits: Mapping[str, int | None] | None = None) -> by
     writer.writerows(
         {name: _text(rounded(value, chosen.get(name, DIGITS))) for name, value in row.items()} for row in rows
     )
-    return text.getvalue().encode()
+    return text.getvalue().encode(errors="backslashreplace")  # an error message may quote bytes that are no text
 
 
 def rounded(value: Any, digits: int | None = DIGITS) -> Any:
@@ -105,13 +105,14 @@ def parse(content: bytes, name: str) -> list[Row]:
 def _text(value: Any) -> str:
     plain = value if isinstance(value, str) else repr(value)
     back = _value(plain)
-    if plain and type(back) is type(value) and (back == value or back != back):
+    # the reader ends a line at a carriage return, around which the writer puts no quotation marks
+    if plain and "\r" not in plain and type(back) is type(value) and (back == value or back != back):
         return plain
     return json.dumps(value, ensure_ascii=False)
 
 
 _WORDS: dict[str, Any] = {"None": None, "True": True, "False": False}
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")  # Python reads no integer of more than 4300 digits
 _FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|inf|nan)")
 
 

@@ -27,7 +27,7 @@ import pytest
 from fpemu import parallel
 from fpemu.errors import InputError
 from fpemu.reproduce import experiments, figures
-from fpemu.sweep import CellError, Grid, Store, code, executors, frame, maps, run
+from fpemu.sweep import CellError, Grid, Store, code, executors, frame, maps, run, tables
 from fpemu.sweep import store as store_module
 from fpemu.sweep.executors import LocalWorkers, WorkerError
 from fpemu.sweep.export import check_target, export, medians
@@ -732,6 +732,18 @@ def test_a_module_beside_the_page_that_was_changed_under_the_process_is_refused(
 
 
 # --- what is written out
+@pytest.mark.parametrize(
+    "value", ["a\rb", "\r", "a\r\nb", '"', "9" * 5000, "nan", "", " 1", '"1"', [1.5, "\r"], None, -0.0]
+)
+def test_values_come_back_from_the_data_of_a_figure(value):
+    rows = [{"a": value}, {"a": 1, "b": value}]
+    assert repr(tables.parse(tables.table(rows), "data")) == repr(rows)
+
+
+def test_bytes_in_a_message_that_are_no_text_are_escaped_in_the_data_of_a_figure():
+    assert tables.table([{"error": "no file b\udcff"}]) == b"error\nno file b\\udcff\n"
+
+
 def test_scalars_of_numpy_are_numbers_of_a_table():
     table = frame([{"n": np.int64(3), "x": np.float64(0.5), "flag": np.bool_(True)}, {"n": 4, "x": 1.0, "flag": False}])
     assert [str(kind) for kind in table.dtypes] == ["int64", "float64", "bool"]
