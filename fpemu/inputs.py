@@ -229,7 +229,8 @@ def _draw(
         out = np.asarray(round_to(values, fmt))
         overflow = ~np.isfinite(out)
     if overflow.any():
-        raise InputError(f"inputs {name!r}: values beyond {fmt} (largest {fmt.max}): {entries(overflow, values)}")
+        limits = f"largest {fmt.max}{', no zero and no negative numbers' * fmt.positive}"
+        raise InputError(f"inputs {name!r}: values beyond {fmt} ({limits}): {entries(overflow, values)}")
     return np.asarray(round_to(values, fmt))
 
 

@@ -48,6 +48,8 @@ class Chain:
             raise InputError("Chain: it needs a block, and every block a position")
         if self.kind == "fma" and any(len(block) > 1 for block in self.blocks):
             raise InputError("Chain: an fma takes one position at a time")
+        if not isinstance(self.start, Chain | Sum | None):
+            raise InputError(f"Chain: start = {shown(self.start)} must be a Chain or a Sum")
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Sum:
     def __post_init__(self) -> None:
         if not self.parts:
             raise InputError("Sum: it needs a part")
+        if wrong := [part for part in self.parts if not isinstance(part, Chain | Sum)]:
+            raise InputError(f"Sum: a part {shown(wrong[0])} must be a Chain or a Sum")
 
 
 Tree = Chain | Sum
@@ -153,6 +157,8 @@ def check(tree: Tree, K: int, spec: MmaSpec) -> None:
     while stack:
         node = stack.pop()
         if isinstance(node, Sum):
+            if spec.is_integer and (node.fmt or node.stored):
+                raise InputError(f"the tree rounds sums to {node.fmt or node.stored}: {spec} adds integers modulo 2^32")
             stack.extend(node.parts)
         elif node is not None:
             stack.append(node.start)
@@ -163,12 +169,22 @@ def check(tree: Tree, K: int, spec: MmaSpec) -> None:
 
 def evaluate(tree: Tree, chain: Callable[[Chain, Any], NDArray[Any]], add: Callable[..., NDArray[Any]]) -> NDArray[Any]:
     """Return the tree's value; `chain(node, start)` evaluates an accumulator, `add(x, y, fmt)` one rounded addition."""
-    if isinstance(tree, Chain):
-        return chain(tree, None if tree.start is None else evaluate(tree.start, chain, add))
-    total = _stored(evaluate(tree.parts[0], chain, add), tree.stored)
-    for part in tree.parts[1:]:
-        total = add(total, _stored(evaluate(part, chain, add), tree.stored), tree.fmt)
-    return total
+    path: list[tuple[Tree, int, Any]] = [(tree, 0, None)]  # node, number of evaluated parts, their sum
+    while True:
+        node, count, total = path[-1]
+        below = node.parts if isinstance(node, Sum) else () if node.start is None else (node.start,)
+        if count < len(below):
+            path.append((below[count], 0, None))
+            continue
+        value = chain(node, total) if isinstance(node, Chain) else total
+        path.pop()
+        if not path:
+            return value
+        node, count, total = path[-1]
+        if isinstance(node, Sum):
+            value = _stored(value, node.stored)
+            value = value if total is None else add(total, value, node.fmt)
+        path[-1] = (node, count + 1, value)
 
 
 def _stored(x: NDArray[Any], fmt: str | None) -> NDArray[Any]:

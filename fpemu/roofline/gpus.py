@@ -124,7 +124,7 @@ class Gpu:
             if value is not None:
                 _value(f"GPU {self.name!r}, {name}", kind, value, name)
         if self.architecture is not None:
-            catalog.architecture(self.architecture)
+            object.__setattr__(self, "architecture", catalog.architecture(self.architecture))
 
     @checked
     def need(self, what: str, model: str = "this model") -> Any:

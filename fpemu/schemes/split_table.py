@@ -14,6 +14,7 @@ from fpemu.formats import FP32, FloatFormat
 from fpemu.schemes import words
 from fpemu.schemes.base import Scheme, build
 from fpemu.schemes.split_scheme import SplitScheme
+from fpemu.schemes.staged_int8 import StagedInt8
 
 
 @dataclass(frozen=True)
@@ -135,12 +136,12 @@ def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
     23
     """
     chosen = build(scheme, options)
-    if not isinstance(chosen, SplitScheme):
-        how = (
-            f"multiplies {chosen.operand} numbers as they are"
-            if not chosen.needs_hardware
-            else "cuts whole rows into slices"
-        )
+    if not isinstance(chosen, SplitScheme) or isinstance(chosen, StagedInt8):
+        how = "cuts whole rows into slices"
+        if isinstance(chosen, StagedInt8):
+            how = "rounds its corrections to integers of 8 bits"
+        elif not chosen.needs_hardware:
+            how = f"multiplies {chosen.operand} numbers as they are"
         raise InputError(f"{chosen.name} does not split one number: it {how}")
     if not is_real(unwrapped(x)):
         raise InputError(f"split takes one real number, x = {shown(x)} is none")

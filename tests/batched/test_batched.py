@@ -539,3 +539,11 @@ def test_wrong_arguments_are_one_line(call, message):
     with pytest.raises(InputError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["dgemm", "sgemm"])
+def test_integers_that_are_no_values_of_the_scheme_are_refused(scheme):
+    with pytest.raises(InputError, match="integers that float64 cannot hold"):
+        batched.complex_gemm([[2**53 + 1]], [[1]], scheme=scheme)
+    with pytest.raises(InputError, match="not values of float32"):
+        batched.complex_gemm([[2**24 + 1]], [[1]], scheme="sgemm")

@@ -199,6 +199,8 @@ def test_other_refusals():
         inputs.make("uniform", 3, 1, "fp31")
     with pytest.raises(InputError, match="values beyond e2m1"):
         inputs.make("uniform", 100, 1, "e2m1", low=-10, high=10)
+    with pytest.raises(InputError, match="no zero and no negative numbers"):
+        inputs.make("uniform", 100, 1, "e8m0")
     with pytest.raises(InputError, match="at least one axis"):
         inputs.make("cancellation", (), 1)
     with pytest.raises(InputError, match="no subnormal numbers"):

@@ -448,3 +448,24 @@ def test_a_kernel_order_of_a_record_has_the_same_fields_as_before():
     assert to_dict(from_order(KOrder(), 100, SPECS[0])) == {
         "instruction": [{"of": ["0..15"], "count": 6, "step": 16}, ["96..99"]]
     }
+
+
+@pytest.mark.parametrize("kind", ["sum", "chain"])
+def test_a_tree_of_any_depth_is_evaluated(kind):
+    deep = Chain(((0,),), "fma")
+    for k in range(1, 2000):
+        deep = Sum((deep, Chain(((k,),)))) if kind == "sum" else Chain(((k,),), "fma" if k % 2 else "instruction", deep)
+    A = np.ones((1, 2000), np.float16)
+    assert mma.gemm(A, A.T, None, mma.spec("hopper"), deep).item() == 2000
+
+
+def test_a_tree_consists_of_chains_and_sums_and_rounds_no_integers():
+    with pytest.raises(InputError, match="a part 1 must be a Chain or a Sum"):
+        Sum((Chain(((0,),)), 1))
+    with pytest.raises(InputError, match="start = 'zero' must be a Chain or a Sum"):
+        Chain(((0,),), start="zero")
+    A = np.full((1, 4), 127, np.int8)
+    for rounded in ({"fmt": "fp16"}, {"stored": "fp16"}):
+        tree = Sum((Chain(((0, 1),)), Chain(((2, 3),))), **rounded)
+        with pytest.raises(InputError, match="rounds sums to fp16"):
+            mma.gemm(A, A.T, None, mma.spec("hopper", "int8"), tree)

@@ -6,7 +6,7 @@ import pytest
 
 from fpemu.errors import InputError
 from fpemu.mma import catalog
-from fpemu.roofline import gpus
+from fpemu.roofline import gpus, time, work
 from fpemu.roofline.gpus import Gpu
 
 OWN = """
@@ -243,3 +243,9 @@ def test_the_page_on_tsm2_uses_the_latency_that_the_table_has():
     from experiments.tsm2 import parameters
 
     assert gpus.get("H200").memory_latency == parameters.MEASURED
+
+
+def test_a_description_may_name_its_architecture_by_a_gpu():
+    described = Gpu(name="mine", source="me", architecture="H100", peak=gpus.get("H200").peak, bandwidth=4.8e12)
+    assert described.architecture == "hopper"
+    assert time(work("ootomo", described, 64, 64, 64), described).seconds > 0
