@@ -51,12 +51,15 @@ def cublas(A: NDArray[Any], B: NDArray[Any], device: Device) -> NDArray[Any] | N
 
 
 @functools.cache
+def _tabulated() -> list[library.Product]:
+    """The fp32 products of cuBLAS with one order for all of D."""
+    products = (p for p in library.orders("cublas") if (p.type, p.layout) == ("fp32", "NN"))
+    return [p for p in products if not isinstance(p.order, Tiles)]
+
+
+@functools.cache
 def _nearest(M: int, N: int, K: int) -> tuple[MmaSpec, KOrder | Tree] | None:
-    distance = {
-        p: max(abs(math.log2(p.M / M)), abs(math.log2(p.N / N)))
-        for p in library.orders("cublas")
-        if (p.type, p.layout, p.K) == ("fp32", "NN", K) and not isinstance(p.order, Tiles)
-    }
+    distance = {p: max(abs(math.log2(p.M / M)), abs(math.log2(p.N / N))) for p in _tabulated() if p.K == K}
     nearest = min(distance, key=distance.__getitem__, default=None)
     if nearest is None or distance[nearest] > 2 or isinstance(nearest.order, Tiles):
         return None

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -198,15 +199,27 @@ def run(A: Sequence[Array], B: Sequence[Array], lowering: Lowering, spec: MmaSpe
     return _combined(sums, lowering)
 
 
+_ENTRIES = 2**20  # of the block products that one call computes
+
+
 def _element_wise(A: Sequence[Array], B: Sequence[Array], lowering: Lowering, spec: MmaSpec, device: Device) -> Array:
     order, slices = lowering.order, []
+    axes = max(A[0].ndim, B[0].ndim)
+    A, B = ([x.reshape((1,) * (axes - x.ndim) + x.shape) for x in words] for words in (A, B))
+    shape = (*np.broadcast_shapes(A[0].shape[:-2], B[0].shape[:-2]), A[0].shape[-2], B[0].shape[-1])
+    together = max(1, _ENTRIES // max(1, math.prod(shape)))
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         for chains in lowering.runs(A[0].shape[-1])[0]:
             total: Any = np.float32(0)
-            for ((term, start, stop),) in chains:
-                i, j = lowering.products[term]
-                block = gemm(A[i][..., start:stop], B[j][..., start:stop, :], spec=spec, device=device)
-                total = total + np.ldexp(block.astype(np.float32, copy=False), -lowering.exponent * (i + j))
+            runs = [run for (run,) in chains]
+            while runs:  # as many of equal length as one call may compute
+                equal = [*next(groupby(runs[:together], key=lambda run: run.stop - run.start))[1]]
+                runs = runs[len(equal) :]
+                words = [lowering.products[run.term] for run in equal]
+                a = np.stack([A[i][..., run.start : run.stop] for run, (i, _) in zip(equal, words, strict=True)])
+                b = np.stack([B[j][..., run.start : run.stop, :] for run, (_, j) in zip(equal, words, strict=True)])
+                for (i, j), block in zip(words, gemm(a, b, spec=spec, device=device), strict=True):
+                    total = total + np.ldexp(block.astype(np.float32, copy=False), -lowering.exponent * (i + j))
             slices.append(total)
         return np.asarray(order.join_slices(order.sequence(slices)))
 
