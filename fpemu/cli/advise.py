@@ -106,7 +106,7 @@ def _show(advised: Advice, data: tuple[str, str] | None) -> None:
     chosen = advised.chosen
     plain = "fp16" if advised.unit is not None else "fp32"
     bound = "the worst-case bound" if advised.confidence == "worst" else "the probable bound"
-    worst = ", ".join(f"{show(worst)} {part}" for part, worst in chosen.parts() if worst)
+    worst = "; ".join(f"{part} {show(worst)}" for part, worst in chosen.parts() if worst)
     print_text(advised.call())
     _print_command(advised.command(*(data or ())))
     lines = [
