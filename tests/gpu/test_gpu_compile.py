@@ -143,6 +143,14 @@ def test_every_row_of_the_catalog_has_an_instruction_or_raises_the_reason():
     assert "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32" in named
 
 
+@pytest.mark.parametrize("changes", [{"b_format": "bf16"}, {"k": 8, "block": 8}, {"a_format": "fp32"}])
+def test_specifications_without_a_ptx_instruction_are_refused(changes):
+    assert instructions.instruction(mma.spec("A100").replace(F=20)).ptx.startswith("mma.sync")
+    assert "e4m3.e5m2" in instructions.instruction(mma.spec("ada", ("e4m3", "e5m2"), "fp16")).ptx
+    with pytest.raises(InputError, match="not this one"):
+        instructions.instruction(mma.spec("A100").replace(**changes))
+
+
 def test_invalid_arguments_of_an_instruction_raise():
     with pytest.raises(InputError, match="no wgmma has n = 12"):
         instructions.instruction(mma.spec("H100"), n=12)

@@ -82,7 +82,8 @@ def instruction(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) 
         If there is no PTX instruction for the spec, or it does not take the argument.
     """
     a, b, d = str(spec.a_format), str(spec.b_format), str(spec.d_format)
-    if spec.instruction not in ("mma", "wgmma") or not all(f in _PTX for f in (a, b, d)) or "n" not in spec.shape:
+    alike = a == b or {a, b} == {"e4m3", "e5m2"}
+    if not alike or (spec.instruction, spec.shape, spec.k, a, d) not in _shapes():
         raise InputError(
             f"{spec}: fpemu.gpu runs the mma and wgmma instructions of NVIDIA's catalog rows, not this one"
         )
@@ -103,6 +104,16 @@ def instruction(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) 
     ptx = f"mma.sync.aligned.{spec.shape}.row.col{satfinite}.{_PTX[d]}.{_PTX[a]}.{_PTX[b]}.{_PTX[d]}"
     needs = 89 if a in ("e4m3", "e5m2") else 90 if a == "fp64" and rows == 16 else 75 if a == "fp16" else 80
     return Instruction(ptx, rows, columns, spec.k, a, d, False, needs)
+
+
+@cache
+def _shapes() -> frozenset[tuple[str, str, int, str, str]]:
+    """Return instruction, shape, k and the formats of A and D of the catalogue's rows that have a PTX instruction."""
+    return frozenset(
+        (row.instruction, row.shape, row.k, str(row.a_format), str(row.d_format))
+        for row in catalog.rows()
+        if row.instruction in ("mma", "wgmma") and "n" in row.shape and str(row.a_format) in _PTX
+    )
 
 
 def widths(spec: MmaSpec) -> list[int]:
