@@ -126,12 +126,18 @@ def to_format(matrix: NDArray[Any], name: str, fmt: str) -> tuple[NDArray[Any], 
     overflow = np.isinf(rounded) & np.isfinite(matrix)
     if overflow.any():
         raise InputError(f"{name}: beyond the range of {fmt} in {entries(overflow, matrix)}")
-    # compared in a type that holds both exactly: longdouble for int64, whose values float64 would round
-    wide = np.longdouble if matrix.dtype.kind in "iu" else np.promote_types(matrix.dtype, rounded.dtype)
-    changed = int(np.count_nonzero((rounded.astype(wide) != matrix.astype(wide)) & ~np.isnan(rounded)))
+    changed = _count_changed(matrix, rounded)
     if not changed:
         return rounded, None
     return rounded, f"{name}: {matrix.dtype} rounded to {fmt}, {changed} of {matrix.size} entries changed"
+
+
+def _count_changed(matrix: NDArray[Any], rounded: NDArray[Any]) -> int:
+    if matrix.dtype.kind in "iu":  # compared as integers: no float type of all systems holds every int64
+        within = rounded < float(np.iinfo(matrix.dtype).max) + 1
+        return int(np.count_nonzero(~within | (np.where(within, rounded, 0).astype(matrix.dtype) != matrix)))
+    wide = np.promote_types(matrix.dtype, rounded.dtype)
+    return int(np.count_nonzero((rounded.astype(wide) != matrix.astype(wide)) & ~np.isnan(rounded)))
 
 
 def check_output(name: str | os.PathLike[str]) -> None:
@@ -147,11 +153,13 @@ def write(name: str | os.PathLike[str], matrix: NDArray[Any]) -> None:
     Raises
     ------
     InputError
-        If the suffix is another, or an .mtx would hold NaN or Inf, which the format does not define.
+        If the suffix is another, the matrix is not real, has no entries or not two axes, or an .mtx would hold NaN or
+        Inf, which the format does not define, or numbers of more bits than fp64.
     OSError
         If it cannot be written.
     """
     check_output(name)
+    check(matrix, str(name))
     stream = io.BytesIO()
     if Path(name).suffix.lower() == ".npy":
         np.save(stream, matrix, allow_pickle=False)
@@ -161,14 +169,17 @@ def write(name: str | os.PathLike[str], matrix: NDArray[Any]) -> None:
         if not np.isfinite(matrix).all():
             wrong = entries(~np.isfinite(matrix), matrix)
             raise InputError(f"{name}: Matrix Market has no NaN or Inf ({wrong}); write an .npy")
-        mmwrite(stream, matrix.astype(np.float64), precision=17, symmetry="general")
+        written = matrix.astype(np.float64)
+        if changed := _count_changed(matrix, written):
+            raise InputError(f"{name}: {changed} of {matrix.size} entries need more bits than fp64 has; write an .npy")
+        mmwrite(stream, written, precision=17, symmetry="general")
     write_atomic(name, stream.getvalue())
 
 
 def _parts(text: str) -> tuple[str, str | None]:
     """Split ``FILE.npz:KEY``; any other text is a file name without a key."""
-    head, colon, key = text.rpartition(":")
-    return (head, key) if colon and head.lower().endswith(".npz") else (text, None)
+    end = text.lower().find(".npz:") + len(".npz")
+    return (text, None) if end < len(".npz") else (text[:end], text[end + 1 :])
 
 
 def _read_npy(path: str, name: str, max_entries: int) -> NDArray[Any]:

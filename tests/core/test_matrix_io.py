@@ -48,6 +48,11 @@ def test_sparse_matrix_market_is_made_dense():
     assert (matrixio.read("s.mtx") == [[0, 4.5, 0], [4.5, 0, 0], [0, 0, -1]]).all()
 
 
+def test_a_key_with_a_colon():
+    np.savez("two.npz", **{"a:b": A, "c": A[:1]})
+    assert (matrixio.read("two.npz:a:b") == A).all()
+
+
 def test_keys_of_an_archive():
     np.savez("one.npz", only=A)
     np.savez_compressed("two.npz", a=A, b=A[:1] / 2)
@@ -213,6 +218,22 @@ def test_a_failed_write_leaves_what_was_there(monkeypatch):
         matrixio.write("a.npy", A / 2)
     assert (matrixio.read("a.npy") == A).all()
     assert os.listdir() == ["a.npy"]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "complaint"),
+    [
+        (np.array([[2**53 + 1, 2**53]]), "1 of 2 entries need more bits than fp64 has"),
+        (np.array([[1j]]), "is complex"),
+        (np.array([[True]]), "holds bool"),
+        (np.zeros(2), "a matrix has two axes"),
+        (np.zeros((0, 2)), "it has no entries"),
+    ],
+)
+def test_a_matrix_that_could_not_be_read_back_is_not_written(matrix, complaint):
+    with pytest.raises(InputError, match=complaint):
+        matrixio.write("a.mtx", matrix)
+    assert os.listdir() == []
 
 
 def test_nan_has_no_place_in_matrix_market():
