@@ -147,8 +147,8 @@ def _all(
                 )
                 written[experiment.name] = figures.write(experiment, size, rows, folder, formats)
             except (Exception, SystemExit) as problem:
-                files = [Path(frame.filename) for frame in traceback.extract_tb(problem.__traceback__)]
-                if isinstance(problem, OSError) and not any(file.is_relative_to(experiment.root) for file in files):
+                called = [Path(frame.filename) for frame in traceback.extract_tb(problem.__traceback__)]
+                if isinstance(problem, OSError) and not any(file.is_relative_to(experiment.root) for file in called):
                     raise  # results cannot be stored or files not written: every further figure would fail
                 failed[experiment.name] = problem
     claims = [claim for paper in papers.read() for claim in (*paper.claims, *paper.checks)]
