@@ -35,7 +35,9 @@ def error_free(scheme: ErrorFree, spec: MmaSpec, shape: Shape, split: str) -> Wo
     (sA, sB), products, sums = _slices(scheme, spec, K)
     elements = float(sA * sizes[0] + sB * sizes[1])
     operands, result = float(size * (sizes[0] + sizes[1])), float(size * sizes[2])
-    instructions = products * -(-K // spec.k) * across(spec, M, N)
+    part = min(getattr(scheme, "k_block", None) or K, K)
+    whole, rest = divmod(K, part)
+    instructions = products * (whole * -(-part // spec.k) + -(-rest // spec.k)) * across(spec, M, N)
     if isinstance(scheme, Ozaki2):
         splitting = 2.0 * (sizes[0] + sizes[1]) + 4.0 * elements
         joining = sizes[2] * (8.0 * sA + 8.0)

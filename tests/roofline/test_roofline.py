@@ -53,8 +53,8 @@ def test_instructions_are_those_that_the_scheme_runs(monkeypatch, name, options,
         return np.zeros((1, 1), np.float32)
 
     def gemm(A, B, spec, **_):
-        ran.append(-(-A.shape[-1] // spec.k))
-        return np.zeros((1, 1), np.float32)
+        ran.extend([-(-A.shape[-1] // spec.k)] * len(A))
+        return np.zeros((len(A), 1, 1), np.float32)
 
     monkeypatch.setattr(lowering, "chain", chain)
     monkeypatch.setattr(lowering, "gemm", gemm)
@@ -166,6 +166,11 @@ def test_cr_mode_keeps_all_products():
     found = work("ozaki", "A100", 64, 64, 64, mode="CR")
     assert found.products == found.words[0] * found.words[1]
     assert found.resident >= 4 * 64 * 64 * found.products
+
+
+def test_every_k_block_is_padded_to_whole_instructions():
+    found = work("ozaki", "A100", 16, 8, 100, slices=1, k_block=40)
+    assert list(found.instructions.values()) == [3 + 3 + 2]  # 40, 40 and 20 in instructions of 16
 
 
 def test_sums_by_group_write_less():
