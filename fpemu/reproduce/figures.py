@@ -249,11 +249,14 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not wrong and not all(map(_is_measure, record["measures"])):
         wrong.append("measures")
     for name, kind in (("seeds", int), ("finding", str)):
-        if not wrong and not isinstance(record.get(name), kind | None):
+        if not wrong and (name not in record or not isinstance(record[name], kind | None)):
             wrong.append(name)
     if wrong:
         raise InputError(f"{path} is not the record of a figure: {', '.join(wrong)} missing or of another kind")
     return dict(record)
+
+
+_NOT_FINITE = ("inf", "-inf", "nan")
 
 
 def _is_measure(entry: Any) -> bool:
@@ -263,7 +266,10 @@ def _is_measure(entry: Any) -> bool:
         all(isinstance(_entry(entry, name), str) for name in ("name", "reading", "variant"))
         and isinstance(values, list)
         and bool(values)
-        and all(isinstance(value, int | float) or value in ("inf", "-inf", "nan") for value in values)
+        and all(
+            (isinstance(value, int | float) and abs(value) <= sys.float_info.max) or value in _NOT_FINITE
+            for value in values
+        )
     )
 
 

@@ -13,6 +13,7 @@ from fpemu.reproduce import experiments, figures, papers
 from fpemu.reproduce.papers import Paper
 from fpemu.reproduce.reproduction import committed, size_folder
 from fpemu.reproduce.verdicts import Judgement, verdict_on
+from fpemu.sweep.store import canonical
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,9 @@ def _check_names(read: tuple[Paper, ...], records: dict[str, dict[str, Any]]) ->
 
 
 def stale(ledger: Ledger, folder: str = "figures") -> list[str]:
-    """Return the figures whose data were changed, or whose record differs from the page's statements about the data.
+    """Return the figures whose data were changed or are not of the page's cells, or whose record is out of date.
+
+    A record is out of date if it differs from the page's statements about the data.
 
     Parameters
     ----------
@@ -135,6 +138,9 @@ def stale(ledger: Ledger, folder: str = "figures") -> list[str]:
     for name, record in ledger.records.items():
         figure = committed(name, record["size"], folder)
         statements = figures.statements(figure.experiment, figure.size, figure.rows)
-        if json.loads(json.dumps(statements)) != {key: record.get(key) for key in statements}:
+        cells = figure.experiment.cells(figure.size)
+        drawn = [{key: row.get(key) for key in next(iter(cells), {})} for row in figure.rows]
+        current = json.loads(json.dumps(statements)) == {key: record.get(key) for key in statements}
+        if not current or canonical(drawn) != canonical(cells):
             names.append(name)
     return names

@@ -342,6 +342,26 @@ def test_check_finds_records_that_their_pages_would_not_write_now(drawn, capsys)
     assert "fig1.csv was changed" in capsys.readouterr().err
 
 
+def test_check_finds_figures_that_lack_cells_of_their_pages(drawn, capsys, monkeypatch):
+    assert _fpemu("ledger") == 0
+    assert _fpemu("ledger", "--check") == 0
+    cells = experiments.Experiment.cells
+    more = [{"n": 1, "seed": 20}]
+    monkeypatch.setattr(
+        experiments.Experiment, "cells", lambda page, size: cells(page, size) + more * (page.title == "ours")
+    )
+    capsys.readouterr()
+    assert _fpemu("ledger", "--check") == 1
+    assert "out of date: the records of toy/ours" in capsys.readouterr().err
+
+
+def test_a_record_without_seeds_is_one_line(drawn, capsys):
+    path = Path("figures/toy/fig1.json")
+    path.write_text(json.dumps({name: x for name, x in json.loads(path.read_text()).items() if name != "seeds"}))
+    assert _fpemu("ledger") == 2
+    assert "fig1.json is not the record of a figure: seeds missing" in capsys.readouterr().err
+
+
 def test_output_goes_elsewhere_and_its_links_come_back(drawn):
     assert _fpemu("ledger", "--output", "docs/pages") == 0
     assert not Path("figures/LEDGER.md").exists()
@@ -371,6 +391,7 @@ MEASURE = {"name": "larger", "reading": "", "variant": "", "values": [1.0]}
         (lambda: _edit(measures=None), "measures missing or of another kind"),
         (lambda: _edit(measures=[{**MEASURE, "values": []}]), "measures missing or of another kind"),
         (lambda: _edit(measures=[{**MEASURE, "values": ["x"]}]), "measures missing or of another kind"),
+        (lambda: _edit(measures=[{**MEASURE, "values": [10**400]}]), "measures missing or of another kind"),
         (lambda: _edit(measures=[{**MEASURE, "name": "x"}]), "toy/fig1 measures x, but no claim"),
         (lambda: _edit(size="full"), "figures/toy/fig1.json is the record of toy/fig1 at full size"),
         (lambda: _edit(figure="toy/fig3"), "figures/toy/fig1.json is the record of toy/fig3"),
