@@ -40,8 +40,12 @@ def map_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[An
     if count < 2:
         return [function(item) for item in items]
     with ThreadPoolExecutor(count) as pool:
-        # in a copy of the caller's context, which holds NumPy's treatment of overflow
-        return [future.result() for future in [pool.submit(copy_context().run, function, x) for x in items]]
+        try:
+            # in a copy of the caller's context, which holds NumPy's treatment of overflow
+            return [future.result() for future in [pool.submit(copy_context().run, function, x) for x in items]]
+        except BaseException:  # after an error or Ctrl-C only the calls under way end
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def map_chunks(function: Callable[..., Any], *arrays: NDArray[Any]) -> Any:

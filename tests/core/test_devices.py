@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import numpy as np
 import pytest
@@ -188,6 +189,21 @@ def test_several_threads_compute_what_one_computes(monkeypatch):
     monkeypatch.setenv("FPEMU_THREADS", "none")
     with pytest.raises(InputError, match="FPEMU_THREADS = 'none' must be a positive integer"):
         parallel.threads()
+
+
+def test_threads_start_no_further_call_after_an_error(monkeypatch):
+    monkeypatch.setenv("FPEMU_THREADS", "2")
+    called = []
+
+    def call(index):
+        called.append(index)
+        if index == 0:
+            raise KeyboardInterrupt
+        time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        parallel.map_threads(call, range(100))
+    assert len(called) < 50
 
 
 def page(tmp_path, where):
