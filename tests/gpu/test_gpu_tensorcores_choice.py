@@ -196,3 +196,8 @@ def test_sizes_beyond_the_counters_of_the_kernels_are_refused(sizes):
     spec = mma.spec("hopper", "fp16", "fp32")
     with pytest.raises(InputError, match="2147479552 at most"):
         choice.find.__wrapped__(build("staged", {}), spec, sizes, None)
+
+
+def test_positions_of_k_on_ordinary_cores_fit_into_their_table():
+    with pytest.raises(InputError, match=r"dgemm: K = 2147483648 .* split the product"):
+        choice.find.__wrapped__(build("dgemm", {}), None, (1, 1, 2**31), None)

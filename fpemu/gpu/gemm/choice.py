@@ -29,7 +29,7 @@ BUILDERS = (staged_int8.kernel, strassen.kernel, wgmma.kernel, fused.kernel)
 """The kernels of schemes on matrix instructions, in order of preference: each function takes (scheme, spec, (M, N, K),
 order) and returns a Kernel, or None for a product that it does not run."""
 _LEAST = (8, 0)  # compute capability
-_MOST = 2**31 - 2**12  # rows, columns and k of kernels on matrix instructions, whose int counters go past the end
+_MOST = 2**31 - 2**12  # rows, columns and k of kernels on matrix instructions, k of all: int counters go past the end
 
 
 class NoKernelError(InputError):
@@ -79,6 +79,8 @@ def find(scheme: Scheme, spec: MmaSpec | None, sizes: tuple[int, int, int], orde
         If there is none.
     """
     if spec is None:
+        if sizes[2] > _MOST:
+            raise NoKernelError(f"{scheme.name}: K = {sizes[2]} is more than {_MOST} on a GPU: split the product")
         return ordinary.Ordinary(scheme, sizes[2], order)
     if max(sizes) > _MOST:
         raise NoKernelError(f"{scheme.name}: M, N and K are {sizes}, and {_MOST} at most on {spec}: split the product")
