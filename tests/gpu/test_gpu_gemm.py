@@ -265,6 +265,14 @@ def test_a_changed_arithmetic_is_noticed(cuda):
         assert (bits(mma.chain(pairs, C, changed, device="cuda")) != bits(want)).any()
 
 
+@needs_device
+def test_k_beyond_the_counters_of_the_kernel_is_refused(cuda):
+    K, spec, one = 2**31 - 1, mma.spec("ampere", "int8"), np.zeros(1, np.int64)
+    A, B = (np.broadcast_to(np.int8(1), shape) for shape in ((1, 1, K), (1, K, 1)))
+    with pytest.raises(InputError, match=r"^device = 'cuda': K = 2147483647 is more than .*: take device='cpu'$"):
+        chains.chain(A, B, one, one, np.zeros((1, 1, 1), np.int32), spec, np.zeros(1, np.bool_))
+
+
 def test_wrong_devices_are_named():
     A, spec = np.zeros((2, 2), np.float16), mma.spec("ampere")
     with pytest.raises(InputError, match="did you mean 'cuda'"):

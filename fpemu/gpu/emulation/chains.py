@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device
 from fpemu.gpu.runtime.selection import per_device
@@ -24,6 +25,7 @@ THREADS = 256
 _BYTES = 2**32  # limit of A, B, C or D on the GPU at a time
 _SHARE = 16  # denominator of the limit relative to the GPU's memory, which other processes use too
 _GRID = 2**31 - 1  # limit of the thread blocks of a launch
+_LONGEST = 2**31 - TILE  # limit of K, which int counters pass by less than a tile
 
 # Limits below which the device "auto" selects the CPU: results smaller than a tile leave the GPU idle, and small
 # products take the CPU less time than a launch with its buffers. Measured on an H200 and 16 cores: the times are equal
@@ -64,11 +66,15 @@ def chain(
 
     Raises
     ------
+    InputError
+        K beyond the kernel's counters.
     GpuError
         No GPU, or a failed run.
     """
     if device.missing() is not None:
         raise device.GpuError(str(device.missing()))
+    if A.shape[-1] > _LONGEST:
+        raise InputError(f"device = 'cuda': K = {A.shape[-1]} is more than {_LONGEST}: take device='cpu'")
     if max(A.nbytes, B.nbytes, C.nbytes) <= _most() and _tiles(C.shape) <= _GRID:
         return prepare(A, B, index_a, index_b, C, spec, cuts).result()
     M, N = C.shape[-2:]  # too large for the GPU: one product after another, in stripes
