@@ -17,7 +17,7 @@ from fpemu.conformance.compare import Difference, compare
 from fpemu.conformance.evaluation import evaluate
 from fpemu.conformance.sample import Sample
 from fpemu.conformance.specification import Specification, Specified, from_arguments, with_input_rounding
-from fpemu.errors import InputError, shown
+from fpemu.errors import InputError, entries, shown
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma._device import Device
 from fpemu.mma.tree import Tree
@@ -150,7 +150,7 @@ def verify(
         Arrays of NumPy, PyTorch, CuPy, or any library with DLPack. For a callable, A may be the name of a distribution
         (`fpemu.inputs.names`), with `shape` (M, N, K) and `seed`: the callable then receives NumPy arrays.
     C : array (M, N), optional
-        Required with a beta other than 0, and only then.
+        Required with a beta other than 0, and only then; values of fp32 (fp64 for an fp64 product, int32 for int8).
     scheme : str or Scheme, optional
         Scheme of `fpemu.gemm`; its options are given by name. Default: a plain product of instructions.
     hardware : str or MmaSpec, optional
@@ -261,6 +261,8 @@ def verify(
     )
     specification = with_input_rounding(specification, a.values, b.values)
     _check_dtype(D.values, specification)
+    if c is not None:
+        _check_c(c, specification)
     expected = evaluate(specification, a.values, b.values, c, device=device).astype(D.values.dtype, copy=False)
     operands = (a.values, b.values, c, D.values, expected)
     difference = compare(D.values, expected, specification.out if specification.out != "int32" else "fp32")
@@ -335,6 +337,15 @@ def _check_dtype(D: Array, specification: Specification) -> None:
     if D.dtype not in (fmt.dtype, np.dtype(np.float32)) or D.dtype.itemsize < fmt.dtype.itemsize:
         other = "out= gives another format of D" + (", fmt= of A and B" if specification.scheme is None else "")
         raise InputError(f"the result is {D.dtype}: the specification gives {fmt} ({fmt.dtype}); {other}")
+
+
+def _check_c(C: Array, specification: Specification) -> None:
+    """Raise InputError if the accumulator cannot hold C: its conversion would change the product."""
+    name = "int32" if specification.is_integer else "fp64" if specification.accumulator == "fp64" else "fp32"
+    with np.errstate(invalid="ignore"):
+        held = C.astype(np.int32) == C if name == "int32" else formats.get(name).contains(C)
+    if not np.all(held):
+        raise InputError(f"C has entries that are not values of {name}: {entries(~np.asarray(held), C)}")
 
 
 def _reveal(gemm: CheckedCallable, specification: Specification, shape: tuple[int, int, int]) -> Any:

@@ -539,3 +539,22 @@ def test_distances_count_the_values_of_a_narrow_format():
 
 def test_the_number_of_alternatives_is_bounded_for_an_equal_result_too():
     assert verify(product(), *HALF, hardware="H200", most=2).tried == 2
+
+
+@pytest.mark.parametrize(
+    ("c", "message"),
+    [
+        (np.full((4, 4), 0.5), "C has entries that are not values of int32: 16 of 16 entries, first at .0, 0.: 0.5"),
+        (np.full((4, 4), 2**32), "C has entries that are not values of int32"),
+        (np.full((4, 4), np.nan), "C has entries that are not values of int32"),
+        (np.full((4, 4), 0.1), "C has entries that are not values of fp32"),
+    ],
+)
+def test_a_c_that_the_accumulator_does_not_hold_is_refused(c, message):
+    integers = "int32" in message
+    A, B = (np.ones(shape, np.int8 if integers else np.float16) for shape in ((4, 32), (32, 4)))
+    D = np.full((4, 4), 32, np.int32 if integers else np.float32)
+    with pytest.raises(InputError, match=message):
+        verify(D, A, B, c, beta=1, hardware="H100", causes=False)
+    fits = np.full((4, 4), 3, c.dtype)
+    assert verify(D + D.dtype.type(3), A, B, fits, beta=1, hardware="H100", causes=False).equal
