@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -178,6 +179,8 @@ def plane(
         if name not in known:
             raise unknown_name(f"{chosen.name} option", name, known or ["(none)"])
     inputs.describe(distribution)
+    if "name" in (x, *parameters):
+        raise InputError(f"--parameter name: the distribution is {distribution}, and --inputs names another")
     metric = parse_metric(metric)
     axes: dict[str, Any] = {**dict(zip(_SIZES, parse_size(size), strict=True)), "seeds": parse_seeds(seeds)}
     drawn: dict[str, Any] = {}
@@ -239,8 +242,8 @@ def _evaluate(requested: Map, factor: float, output: str, options: RunOptions) -
     from fpemu.sweep import maps
     from fpemu.sweep.run import check_failures
 
-    if not factor >= 1:
-        raise InputError(f"--factor {factor}: a number from 1 is needed; 1 accepts only the best setting")
+    if not 1 <= factor < math.inf:
+        raise InputError(f"--factor {factor}: a finite number from 1 is needed; 1 accepts only the best setting")
     check_folder(output)
     for path in requested.paths(output):
         check_writable(path, make_folders=True)

@@ -15,7 +15,7 @@ from fpemu.sweep.axes import parse_range
 
 MOST_CELLS = 1_000_000
 _LONGEST_WORD = 200
-_LARGEST = 10**300
+_LARGEST = 1e300
 """No number of a grid is larger, so that its estimates and results are finite in fp64."""
 
 

@@ -433,6 +433,11 @@ def test_the_bar_stays_in_the_display(folder):
         assert display.finished
 
 
+def test_the_range_of_a_grids_numbers_includes_its_ends():
+    grid = Grid(inputs=[{"name": "uniform", "low": [-1e300, 0.0], "high": 1e300}], schemes=["dgemm"], M=2, N=2, K=2)
+    assert [cell["inputs.low"] for cell in grid.cells()] == [-1e300, 0.0]
+
+
 # --- the choice of processes
 def test_quick_grids_start_no_processes(tmp_path, monkeypatch):
     started = []
