@@ -367,15 +367,16 @@ def test_any_option_over_any_parameter(folder, capsys):
     assert {row["inputs.phi"] for row in rows} == {0.0, 0.5, 1.0}
 
 
-def test_an_option_and_a_parameter_of_one_name_are_two_axes(folder, capsys):
-    arguments = ["ozaki", "-O", "bits=3:5", "--inputs", "cancellation", "-P", "bits=10:13"]
+def test_an_option_and_a_parameter_of_one_name_are_two_axes(folder, monkeypatch):
+    requests = []
+    monkeypatch.setattr("fpemu.cli.planes._evaluate", lambda requested, *_: requests.append(requested))
+    arguments = ["ozaki", "-O", "bits=3:5", "-O", "k=16", "--inputs", "cancellation", "-P", "bits=10:13"]
     assert main(["sweep", "plane", *arguments, *_SMALL]) == 0
-    assert "at 4 of 4 values of inputs.bits" in capsys.readouterr().out
-    record = json.loads(
-        _written("plane-ozaki-bits-cancellation-bits-A100-relative_l2-8x8x32").with_suffix(".json").read_text()
-    )
-    assert [best["inputs.bits"] for best in record["best"]] == [10, 11, 12, 13]
-    assert {bits for best in record["best"] for bits in best["scheme.bits"]} <= {3, 4, 5}
+    (requested,) = requests
+    rows = [{**cell, "relative_l2": cell["inputs.bits"] * cell["scheme.bits"]} for cell in requested.grid.cells()]
+    plane = requested.plane(rows)
+    assert (plane.x, plane.xs, plane.y, plane.ys) == ("inputs.bits", (10, 11, 12, 13), "scheme.bits", (3, 4, 5))
+    assert plane.errors.tolist() == [[bits * y for bits in plane.xs] for y in plane.ys]
 
 
 @pytest.mark.slow
