@@ -255,7 +255,7 @@ def _emulated(spec: MmaSpec, order: str | None, result: str) -> Callable[[Any, A
 def _print(revealed: Revealed, tree: Tree, seconds: float, calls: int) -> None:
     from fpemu.probing import drawing
 
-    no_name = "no KOrder adds in this order; fpemu.mma.gemm takes the tree itself"
+    no_name = "no KOrder is found for this order; fpemu.mma.gemm takes the tree itself"
     print_text(no_name if revealed.order is None else str(revealed.order))
     print_text(drawing.text(tree))
     print_text(f"K = {revealed.k}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")

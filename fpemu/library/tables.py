@@ -33,7 +33,7 @@ HEAD = ("library", "version", "hardware", "gpu", "driver", "cuda", "torch", "dat
 
 @checked
 def orders(library: str = "cublas", *, version: str | None = None, hardware: str = "H200") -> Iterator[Product]:
-    """Yield the products of a library whose summation orders are tabulated.
+    """Return an iterator over the products of a library whose summation orders are tabulated.
 
     Parameters
     ----------
@@ -44,17 +44,20 @@ def orders(library: str = "cublas", *, version: str | None = None, hardware: str
     hardware : str
         GPU of the table.
 
-    Yields
-    ------
-    Product
-        The next product.
+    Returns
+    -------
+    iterator of Product
+        The products of the table; one after another is decoded.
 
     Raises
     ------
     InputError
         No table for these names.
     """
-    table = _table(library, version, hardware)
+    return _products(_table(library, version, hardware))
+
+
+def _products(table: dict[str, Any]) -> Iterator[Product]:
     decoded: dict[int, Order] = {}
     for group in table["cases"]:
         for row in group["rows"]:

@@ -11,7 +11,7 @@ from fpemu.mma.tree import Chain, Sum, Tree
 
 
 def name_order(tree: Tree, K: int, spec: MmaSpec) -> KOrder | None:
-    """The `KOrder` equal to a tree, or None (also for some orders with a `promote` that is no multiple of `tile`)."""
+    """The `KOrder` equal to a tree; None if none is found (also for some orders with both `tile` and `promote`)."""
     exact = trees.exact_products(spec)
     tree = trees.canonical(tree, exact)
     chains = chains_of(tree)
@@ -21,6 +21,7 @@ def name_order(tree: Tree, K: int, spec: MmaSpec) -> KOrder | None:
         return None  # a KOrder has no gaps
     blocks = any(len(block) > 1 for c in chains for block in c.blocks)
     sizes, tiles = _sizes(tree), _tiles(chains, spec)
+    tiles = list(dict.fromkeys([*tiles, *((size, True) for size in sizes if size > 1)]))  # promoted once per tile
     for promote in (None, *sizes):
         for split in (None, *sizes):
             for tile, residue_first in tiles:
@@ -89,6 +90,7 @@ def _sizes(tree: Tree) -> list[int]:
             before = same * parts[0][1]
             other = parts[min(same, len(parts) - 1)][1]
             sizes += [parts[0][1], other, before, before + other]
+            sizes += [first for first, _, part in parts[1:] if isinstance(part, Sum)][:1]  # a slice of several chains
             node = parts[0][2]
         else:
             node = node.start if node.start is not None and 0 in trees.leaves(node.start) else None

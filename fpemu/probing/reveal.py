@@ -38,7 +38,7 @@ class Revealed:
     tree : Tree
         The canonical tree; `fpemu.mma.gemm` takes it as its order.
     order : KOrder or None
-        The KOrder equal to the tree; None if there is none.
+        The KOrder equal to the tree; None if none is found.
     k, probes : int
         K, and the number of probes (each one row of a product).
     """
@@ -49,7 +49,7 @@ class Revealed:
     probes: int
 
     def __str__(self) -> str:
-        name = "no KOrder is this tree" if self.order is None else str(self.order)
+        name = "no KOrder is found for this tree" if self.order is None else str(self.order)
         return f"K = {self.k}, {self.probes} probes: {name}\n{drawing.text(self.tree)}"
 
 

@@ -169,7 +169,7 @@ def test_a_tree_without_a_name_is_kept_and_emulated(probed, capsys):
     status, out, _ = run(capsys, "probed.py:lanes", "--k", 64, "--check", "--json", "lanes.json")
     assert status == 0
     tree = "sum of 4, pairwise\n└─ 4 × chain of 16 fma: k = 0, 4 ... 60; then from 1, 2, 3\n"
-    assert out.startswith("no KOrder adds in this order; fpemu.mma.gemm takes the tree itself\n" + tree)
+    assert out.startswith("no KOrder is found for this order; fpemu.mma.gemm takes the tree itself\n" + tree)
     assert tree in run(capsys, "--emulated", "A100", "--order", "lanes.json", "--k", 64)[1]
 
 

@@ -353,3 +353,8 @@ def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
     file.write_text(capsys.readouterr().out)
     record = Record.read(file)
     assert [o.group for o in record.outcomes if not o.ok] == [o.group for o in record.outcomes if "new" not in o.group]
+
+
+def test_a_table_that_is_missing_is_an_error_of_the_call():
+    with pytest.raises(InputError, match="unknown GPU with a table of cublas 'H20'"):
+        library.orders("cublas", hardware="H20")

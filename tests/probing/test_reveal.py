@@ -394,3 +394,18 @@ def test_a_drawing_names_what_is_added():
     text = str(reveal(by(KOrder(split=40), spec), 100, spec))
     assert "KOrder(split=40" in text
     assert "chain of 2 blocks of 16, 1 of 8: k = 0..39" in text
+
+
+@pytest.mark.parametrize(
+    ("K", "order"),
+    [
+        (100, KOrder(tile=96, residue_first=True, promote=96)),
+        (1000, KOrder(split=300, tile=64, residue_first=True, promote=64)),
+        (520, KOrder(split=130, tile=32, residue_first=True, promote=64, join="pairwise")),
+    ],
+)
+def test_promoted_tiles_behind_a_residue_are_named(K, order):
+    spec = SPECS["fp16"]
+    named = name_order(trees.from_order(order, K, spec), K, spec)
+    assert named is not None
+    assert trees.equal(trees.from_order(named, K, spec), trees.from_order(order, K, spec), spec)
