@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Annotated
 
@@ -106,6 +107,15 @@ def _schemes() -> None:
     console().print(lines)
 
 
+_SYMBOLS = (
+    "K: length of the sums",
+    "k: length of the instruction",
+    "L: block length of the instruction",
+    "eps: relative error of the sum of a block",
+)
+"""Symbols of the formulas of errors"""
+
+
 def _scheme(name: str) -> None:
     from fpemu import schemes
 
@@ -113,10 +123,9 @@ def _scheme(name: str) -> None:
     paper = f"{info.paper}{f', DOI {info.doi}' * bool(info.doi)}"
     print_text(f"{info.name}: {info.title}{f'. {paper}' * bool(paper)}")
     print_text(f"range: {info.range}")
-    print_text(
-        f"error relative to |A||B|: {info.bound}; K: length of the sums, k: of the instruction, L: of a block, eps: "
-        "relative error of the sum of a block\n"
-    )
+    relative = "" if "|" in info.bound else " relative to |A||B|"
+    symbols = ", ".join(text for text in _SYMBOLS if re.search(rf"\b{text.split(':')[0]}\b", info.bound))
+    print_text(f"error{relative}: {info.bound}{f'  ({symbols})' * bool(symbols)}\n")
     lines = table(f"options of {info.name}: -O NAME=VALUE", "option", "default", "values", "meaning")
     for option in info.options:
         lines.add_row(option.name, str(option.default), option.values, option.meaning)

@@ -63,7 +63,7 @@ class Ozimmu(ErrorFree):
         parts=("A_p = the next b bits below 2^eA, int8",),
         products=("A_p B_q with p + q <= s + 1",),
         range="all of fp64 (fp32)",
-        bound="what lies below 2^-(s b) of a row's largest element, and s products 2^-53",
+        bound="elements below 2^-(s b) max|a| of their row, the products p + q > s + 1, and sums in fp64",
     )
 
     slices: int | None = choose.integer(None, 1, 512, "number of slices s (None: automatic)", none=True)

@@ -48,8 +48,8 @@ class ErrorFree(Scheme):
         CARRIERS,
         "exact products by BLAS where they are provably the same integers, or by the instruction's model",
     )
-    instruction: str | None = choose.name("which matrix instruction, None: the widest", "mma | wgmma | tcgen05 | mfma")
-    k: int | None = choose.integer(None, 1, 4096, "length in k of the instruction, None: the widest", none=True)
+    instruction: str | None = choose.name("matrix instruction (None: the widest)", "mma | wgmma | tcgen05 | mfma")
+    k: int | None = choose.integer(None, 1, 4096, "length in k of the instruction (None: the largest)", none=True)
 
     @property
     def operand(self) -> FloatFormat:
