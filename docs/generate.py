@@ -127,10 +127,10 @@ def schemes() -> str:
     parts = [
         "# Schemes\n\nThe schemes of `fpemu.gemm(A, B, scheme=NAME, hardware=GPU, **options)`. RNE16 is rounding to "
         "nearest in fp16, RZ16 rounding toward zero, and `bit-cut` LE-GEMM's truncation of the significand; h is the "
-        "high part and r the residual. In a product of two letters the first is the word of A. A formula of an error "
-        "without |A||B| is relative to |A||B|: K is the length of the sums, k the length of the instruction, L its "
-        "block length, and eps the relative error of the sum of one block. `fpemu.theory.bound` evaluates the error, "
-        "and `fpemu list schemes NAME` prints one scheme.\n\n",
+        "high part and r the residual. In a product of two letters the first is the word of A. The formula of an "
+        "error is relative to |A||B| unless it contains absolute values: K is the length of the sums, k the length of "
+        "the instruction, L its block length, and eps the relative error of the sum of one block. "
+        "`fpemu.theory.bound` evaluates the error, and `fpemu list schemes NAME` prints one scheme.\n\n",
         table(
             ("scheme", "words", "products", "paper"),
             ((f"[{i.name}](#{i.name})", "; ".join(i.parts), " ".join(i.products), i.paper or "–") for i in infos),
