@@ -232,12 +232,18 @@ def names() -> list[str]:
 
 def _titles(table: Path) -> dict[str, str]:
     """The figures that a ``_pages.py`` declares, each with its title, read without executing the module."""
+    titles: dict[str, str] = {}
     for statement in _syntax(table).body:
         match statement:
-            case ast.Assign([ast.Name("PAGES")], ast.Dict(keys, values)):
-                pairs = zip(keys, values, strict=True)
-                return {key.value: value.args[0].value for key, value in pairs}  # type: ignore[union-attr,attr-defined]
-    return {}
+            case ast.Assign([ast.Name("PAGES")], value) | ast.AnnAssign(ast.Name("PAGES"), _, value):
+                pairs = zip(value.keys, value.values, strict=True) if isinstance(value, ast.Dict) else [(None, value)]
+                for pair in pairs:
+                    match pair:
+                        case (ast.Constant(str(figure)), ast.Call(args=[ast.Constant(str(title)), *_])):
+                            titles[figure] = title
+                        case _:
+                            raise InputError(f'{table}: PAGES has entries of another form than "fig1": Figure("title")')
+    return titles
 
 
 def _syntax(path: Path) -> ast.Module:

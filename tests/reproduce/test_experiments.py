@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fpemu.errors import InputError
 from fpemu.reproduce import experiments
 from fpemu.sweep.store import canonical
 
@@ -111,3 +112,15 @@ def test_figures_10_and_11_share_their_cells():
     assert ten.evaluator == eleven.evaluator
     assert ten.code == eleven.code
     assert ten.cells("quick") == eleven.cells("quick")
+
+
+@pytest.mark.parametrize("pages", ["{K: f('t')}", "{'a': 5}", "{**other}", "{n: n for n in 'ab'}", "{'a': f(title)}"])
+def test_a_table_of_pages_in_another_form_is_one_line(tmp_path, pages):
+    table = tmp_path / "toy" / "_pages.py"
+    table.parent.mkdir()
+    table.write_text(f"PAGES = {pages}\n")
+    with experiments.using(tmp_path), pytest.raises(InputError, match="_pages.py: PAGES has entries of another form"):
+        experiments.names()
+    table.write_text("PAGES: dict = {'a': f('The title')}\n")
+    with experiments.using(tmp_path):
+        assert (experiments.names(), experiments.title("toy/a")) == (["toy/a"], "The title")
