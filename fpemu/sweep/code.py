@@ -21,8 +21,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _NUMERIC = (
     *(f"{name}.py" for name in ("formats", "rounding", "sticky", "arrays", "parallel", "inputs")),
     *("exponential.py", "metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline"),
-    *("library/emulation.py", "library/openblas.py", "library/openblas_orders.py", "library/data/openblas.json"),
+    *(f"library/{name}" for name in ("emulation.py", "product.py", "tables.py", "openblas.py", "openblas_orders.py")),
+    "library/data",
 )
+_SUFFIXES = (".py", ".toml", ".json", ".gz")
 _DRAWING = ("plotting.py", "sweep/planes.py")
 
 
@@ -97,7 +99,7 @@ def _digest(file: Path) -> str:
 def _numeric_files() -> Iterator[Path]:
     for entry in _NUMERIC:
         path = _PACKAGE / entry
-        yield from sorted(f for f in path.rglob("*") if f.suffix in (".py", ".toml")) if path.is_dir() else [path]
+        yield from sorted(f for f in path.rglob("*") if f.suffix in _SUFFIXES) if path.is_dir() else [path]
 
 
 if not _PACKAGE.is_dir():
@@ -107,12 +109,14 @@ _SEEN: dict[Path, str] = {file: _digest(file) for file in (*_numeric_files(), _P
 
 @functools.cache
 def _numeric_text() -> str:
-    """The numeric modules without docstrings; a table of data as it is."""
-    return "".join(
-        f"{file.relative_to(_PACKAGE).as_posix()}\0"
-        f"{_written(_bare(_body(file))) if file.suffix == '.py' else file.read_text(encoding='utf-8')}\0"
-        for file in _numeric_files()
-    )
+    """The numeric modules without docstrings; a table of data as it is, or the digest of a compressed one."""
+
+    def content(file: Path) -> str:
+        if file.suffix == ".py":
+            return _written(_bare(_body(file)))
+        return _digest(file) if file.suffix == ".gz" else file.read_text(encoding="utf-8")
+
+    return "".join(f"{file.relative_to(_PACKAGE).as_posix()}\0{content(file)}\0" for file in _numeric_files())
 
 
 # --- the statements that a function reaches

@@ -664,7 +664,9 @@ def test_every_numeric_module_counts():
     # checks of arguments refuse a call and leave every number as it is
     uncounted = {"arguments", "errors", "files", "hints", "kernelcache"}
     files = [path for path in code._numeric_files() if path.suffix == ".py"]
-    listed = {path.relative_to(code._PACKAGE).parts[0].removesuffix(".py") for path in files}
+    relative = {path.relative_to(code._PACKAGE).with_suffix("").as_posix() for path in code._numeric_files()}
+    listed = {name.partition("/")[0] for name in relative}
+    assert {"library/data/openblas", "library/data/cublas-13.1.0.3-h200.json"} <= relative
     for path in files:
         text = path.read_text()
         names = set(re.findall(r"^from fpemu\.(\w+)", text, re.MULTILINE))
@@ -672,6 +674,10 @@ def test_every_numeric_module_counts():
             name for line in re.findall(r"^from fpemu import (.+)$", text, re.MULTILINE) for name in line.split(", ")
         }
         assert names - uncounted <= listed, path
+        of_library = set(re.findall(r"^from fpemu\.(library\.\w+)", text, re.MULTILINE)) - {
+            "library.operands"
+        }  # of records
+        assert {name.replace(".", "/") for name in of_library} <= relative, path
 
 
 def test_code_of_a_module_beside_the_page_counts(tmp_path):
