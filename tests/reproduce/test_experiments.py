@@ -119,7 +119,7 @@ def test_a_table_of_pages_in_another_form_is_one_line(tmp_path, pages):
     table = tmp_path / "toy" / "_pages.py"
     table.parent.mkdir()
     table.write_text(f"PAGES = {pages}\n")
-    with experiments.using(tmp_path), pytest.raises(InputError, match="_pages.py: PAGES has entries of another form"):
+    with experiments.using(tmp_path), pytest.raises(InputError, match=r"_pages\.py: PAGES has entries of another form"):
         experiments.names()
     table.write_text("PAGES: dict = {'a': f('The title')}\n")
     with experiments.using(tmp_path):
