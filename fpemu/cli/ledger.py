@@ -36,7 +36,7 @@ def ledger(
 
     The command reads the records of the figures that 'fpemu reproduce' has drawn, and evaluates nothing. If a figure
     exists at both sizes, the full size counts. With --check a record is out of date if it differs from the page's
-    statements about the data of the figure.
+    statements about the data of the figure, or if the page has other cells.
     """
     from fpemu.files import write_atomic
     from fpemu.reproduce import ledger as ledgers
