@@ -241,8 +241,9 @@ def test_no_kernel_takes_more_shared_memory_than_the_gpu_has(work, monkeypatch, 
             **({"scaling": "fast"} if scheme == "ozaki2" else {}),
         )
     assert 0 < max(largest) <= 99 * 1024
-    with pytest.raises(InputError, match=r"^sums of 2000000 terms for Algorithm 3 need .*: give the number of slices"):
-        counting._plan(work, 2000000)
+    for n in (1000000, 2**31 - 1):
+        with pytest.raises(InputError, match=rf"^ozaki: the partial sums of {n} terms .*: give the number of slices"):
+            counting._plan(work, n)
 
 
 @needs_compiler

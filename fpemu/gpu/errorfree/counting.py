@@ -74,12 +74,12 @@ PLAN = np.dtype(
 
 def _plan(work: Workspace, n: int) -> tuple[NDArray[Any], int]:
     """Return the pairing of n terms as a kernel argument, and its bytes of shared memory."""
-    how = pairing(n)
-    shared = 8 * padded(len(how.sizes), 2)
-    if shared > most_shared():
+    most = most_shared()
+    how = pairing(n) if 8 * (n // _LEAF) <= most else None  # the recursion of a much longer sum takes minutes
+    if how is None or (shared := 8 * padded(len(how.sizes), 2)) > most:
         raise InputError(
-            f"sums of {n} terms for Algorithm 3 need {shared} bytes of shared memory, and a thread block of "
-            f"this GPU has {most_shared()}: give the number of slices (slices=), or take mode='CR'"
+            f"ozaki: the partial sums of {n} terms for Algorithm 3 exceed the {most} bytes of shared memory that a "
+            "thread block of this GPU has: give the number of slices (slices=), or take mode='CR'"
         )
     parts = [np.array(x, np.int32).reshape(-1) for x in (how.starts, how.sizes, how.merges, how.levels)]
     table = work.table(np.concatenate(parts))  # one table: a later one may free those before it
