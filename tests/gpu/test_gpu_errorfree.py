@@ -241,7 +241,7 @@ def test_no_kernel_takes_more_shared_memory_than_the_gpu_has(work, monkeypatch, 
             **({"scaling": "fast"} if scheme == "ozaki2" else {}),
         )
     assert 0 < max(largest) <= 99 * 1024
-    for n in (1000000, 2**31 - 1):
+    for n in (1500000, 2**31 - 1):
         with pytest.raises(InputError, match=rf"^ozaki: the partial sums of {n} terms .*: give the number of slices"):
             counting._plan(work, n)
 
