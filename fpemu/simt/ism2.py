@@ -20,6 +20,7 @@ from typing import Any
 from fpemu.arguments import LARGEST, checked, integer
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
+from fpemu.mma import _device
 from fpemu.mma._device import Backend, Device
 from fpemu.simt.chains import gemm
 from fpemu.simt.tiles import Threads, Tiles
@@ -63,7 +64,7 @@ def ism2(
         Compiled implementation, one chain per element; or NumPy reference implementation, which executes the published
         loops. The same bits.
     device : {"cpu", "cuda", "auto"}
-        As in `fpemu.mma.gemm`; backend="numpy" runs on the CPU only.
+        As in `fpemu.mma.gemm`.
 
     Returns
     -------
@@ -85,7 +86,7 @@ def ism2(
         raise InputError(f"optimisation = {optimisation} must be 1 or 2")
     integer("tcf", tcf, 1, LARGEST)
     tiles = Tiles.of(t1, t2, t3, B)
-    if backend != "numpy":
+    if _device.implementation(device, backend) != "numpy":
         return gemm(A, B, C, fmt=fmt, backend=backend, device=device)
     threads = Threads.of(A, B, C, fmt)
     if optimisation == 1:

@@ -27,6 +27,7 @@ from typing import Any
 from fpemu.arguments import checked, choice
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
+from fpemu.mma import _device
 from fpemu.mma._device import Backend, Device
 from fpemu.simt.chains import gemm
 from fpemu.simt.tiles import Array, Threads, Tiles
@@ -70,7 +71,7 @@ def tsm2(
         Compiled implementation, one chain per element; or NumPy reference implementation, which executes the published
         loops. The same bits.
     device : {"cpu", "cuda", "auto"}
-        As in `fpemu.mma.gemm`; backend="numpy" runs on the CPU only.
+        As in `fpemu.mma.gemm`.
 
     Returns
     -------
@@ -94,7 +95,7 @@ def tsm2(
         if given:
             raise InputError(f"TSM2 {version} has no tiles: leave {' and '.join(given)} out")
     tiles = Tiles.of(t1, t2, t3, B)
-    if backend != "numpy":
+    if _device.implementation(device, backend) != "numpy":
         return gemm(A, B, C, fmt=fmt, backend=backend, device=device)
     threads = Threads.of(A, B, C, fmt)
     if version == "V0":

@@ -91,7 +91,7 @@ def positive(spec: MmaSpec, k: int) -> float:
     Returns
     -------
     float
-        Expected loss, dimensionless; positive: the computed sum is too small.
+        Expected loss, dimensionless; positive: the computed sum is too small. At most 1: all of the sum is lost.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def positive(spec: MmaSpec, k: int) -> float:
         # a sum of positive products is not negative, as the normal approximation has it in the first steps
         c = np.abs(t * L * _MEAN - lost + spread)[:, None]
         lost += steps * float(np.mean(L * products.alignment(c) + products.entering(c) + products.final(c, c + block)))
-    return lost / (k * _MEAN)
+    return min(lost / (k * _MEAN), 1.0)
 
 
 @checked
@@ -160,7 +160,7 @@ def towards_zero(spec: MmaSpec, k: int) -> float:
             along = along + products.entering(np.abs(c)) * erf(np.abs(c) / (math.sqrt(2) * ahead))
             along = along + products.final(np.abs(c), np.abs(after)) * erf(np.abs(after) / (math.sqrt(2) * later))
         lost += steps * float(np.mean(along))
-    return lost / math.sqrt(k * _SQUARE)
+    return min(lost / math.sqrt(k * _SQUARE), math.sqrt(2 / math.pi))  # all of the sum is lost
 
 
 @checked

@@ -213,3 +213,10 @@ def test_wrong_arguments_are_one_line(call, message):
     with pytest.raises(InputError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", [simt.tsm2, simt.ism2])
+def test_the_published_loops_do_not_run_on_a_gpu(algorithm):
+    with pytest.raises(InputError, match="device = 'cuda'"):
+        algorithm(np.ones((2, 2)), np.ones((2, 1)), backend="numpy", device="cuda")
+    assert algorithm(np.ones((2, 2)), np.ones((2, 1)), backend="numpy", device="auto").tolist() == [[2.0], [2.0]]

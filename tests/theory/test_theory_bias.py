@@ -137,3 +137,9 @@ def test_what_is_not_modelled_is_refused():
                 function(_spec("ampere"), k)
     with pytest.raises(InputError, match="must be an MmaSpec"):
         bias.per_product("hopper")
+
+
+@pytest.mark.parametrize("gpu", ["volta", "hopper", "cdna3"])
+def test_no_more_than_the_whole_sum_is_lost(gpu):
+    assert bias.positive(_spec(gpu), 2**50) == 1
+    assert bias.towards_zero(_spec(gpu), 2**60) <= math.sqrt(2 / math.pi)
