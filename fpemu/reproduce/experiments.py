@@ -320,8 +320,8 @@ def load(name: str, folder: Path | None = None) -> Experiment:
     missing = [attribute for attribute in needed if not hasattr(module, attribute)]
     if missing:
         raise InputError(f"{path} is not an experiment: it has no {', '.join(missing)}")
-    prefix = f"{_package(where)}."
-    imported = [getattr(other, "__file__", None) for name, other in sys.modules.items() if name.startswith(prefix)]
+    prefixes = (f"{_package(where)}.", "benchmarks.")
+    imported = [getattr(other, "__file__", None) for name, other in sys.modules.items() if name.startswith(prefixes)]
     for file in (_evaluator(module), *(Path(name).resolve() for name in imported if name)):
         seen(file)
     return Experiment(name, where, module)

@@ -10,6 +10,7 @@ import ast
 import builtins
 import functools
 import hashlib
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -49,8 +50,9 @@ def _check_unchanged(file: Path) -> None:
 def code_version(evaluator: Path) -> str:
     """SHA-256 over the package's numeric modules and the function ``evaluate`` of a module with everything it reaches.
 
-    The code is followed through the modules beside the evaluator. Comments, docstrings and layout are left out, and so
-    is the code that only chooses or draws cells: a reworded caption keeps the stored results.
+    The code is followed through the modules beside the evaluator and through the benchmarks. Comments, docstrings and
+    layout are left out, and so is the code that only chooses or draws cells: a reworded caption keeps the stored
+    results.
     """
     page = _text(_followed({evaluator: {"evaluate"}}, imports=True))
     return hashlib.sha256((_numeric_text() + page).encode()).hexdigest()
@@ -122,13 +124,13 @@ def _numeric_text() -> str:
 # --- the statements that a function reaches
 def _followed(start: dict[Path, set[str]], *, imports: bool) -> dict[Path, list[ast.stmt]]:
     """The top-level statements that define what the given names of each file use, through the modules that draw and
-    those beside the file; with or without the import statements and the annotations of functions."""
+    those beside the file; with or without the import statements, the annotations of functions and the benchmarks."""
     wanted = {file: set(names) for file, names in start.items()}
     while True:
         code = {file: _reached(_body(file, imports), names, imports) for file, names in wanted.items()}
         before = {file: set(names) for file, names in wanted.items()}
         for file, body in code.items():
-            for target, name in _imported(file, body, before[file]):
+            for target, name in _imported(file, body, before[file], evaluation=imports):
                 wanted.setdefault(target, set()).add(name)
         if wanted == before:
             return code
@@ -167,7 +169,7 @@ def _defined(statement: ast.stmt) -> set[str]:
     return names
 
 
-def _imported(file: Path, body: list[ast.stmt], wanted: set[str]) -> Iterator[tuple[Path, str]]:
+def _imported(file: Path, body: list[ast.stmt], wanted: set[str], evaluation: bool) -> Iterator[tuple[Path, str]]:
     """The functions and constants of the followed modules that statements of a file use.
 
     Those of the ``wanted`` names that the file itself imports count as used: another module imports them from it.
@@ -180,7 +182,7 @@ def _imported(file: Path, body: list[ast.stmt], wanted: set[str]) -> Iterator[tu
             continue
         for alias in node.names:
             name = alias.asname or alias.name
-            module, member = _followed_file(file, node), _followed_file(file, node, alias.name)
+            module, member = (_followed_file(file, node, name, evaluation) for name in ("", alias.name))
             if member is not None:
                 modules[name] = member
             elif module is not None and alias.name == "*":
@@ -192,12 +194,18 @@ def _imported(file: Path, body: list[ast.stmt], wanted: set[str]) -> Iterator[tu
             yield modules[node.value.id], node.attr
 
 
-def _followed_file(file: Path, node: ast.ImportFrom, member: str = "") -> Path | None:
-    """The file of an imported module (or of its submodule ``member``) if its code is followed."""
+def _followed_file(file: Path, node: ast.ImportFrom, member: str, evaluation: bool) -> Path | None:
+    """The file of an imported module (or of its submodule ``member``) if its code is followed.
+
+    The benchmarks, which read the records of speed, are followed from the code of an ``evaluation`` only.
+    """
     path = "/".join(filter(None, [*(node.module or "").split("."), member]))
     if node.level:
         folder = file.parents[node.level - 1]
         return next((f for f in (folder / f"{path}.py", folder / path / "__init__.py") if f.is_file()), None)
+    if evaluation and path.startswith("benchmarks/") and "benchmarks" in sys.modules:
+        file = Path(sys.modules["benchmarks"].__path__[0]).resolve() / f"{path.removeprefix('benchmarks/')}.py"
+        return file if file.is_file() else None
     name = f"{path.removeprefix('fpemu/')}.py"
     return _PACKAGE / name if path.startswith("fpemu/") and name in _DRAWING else None
 

@@ -731,6 +731,20 @@ def test_code_of_a_function_that_passes_through_modules_counts(tmp_path, page, m
     assert len(versions) == 2
 
 
+def test_code_of_the_benchmarks_that_evaluate_uses_counts(tmp_path, monkeypatch):
+    package = types.ModuleType("benchmarks")
+    package.__path__ = [str(tmp_path / "benchmarks")]
+    monkeypatch.setitem(sys.modules, "benchmarks", package)
+    (tmp_path / "benchmarks" / "gpu").mkdir(parents=True)
+    page, versions = tmp_path / "fig1.py", []
+    page.write_text("from benchmarks.gpu import record\ndef evaluate(cell):\n    return record.rate(cell)\n")
+    for rate, other in ((1, 1), (2, 1), (2, 2)):
+        text = f"def rate(cell):\n    return {rate}\ndef other():\n    return {other}\n"
+        (tmp_path / "benchmarks" / "gpu" / "record.py").write_text(text)
+        versions.append(code.code_version(page))
+    assert versions[0] != versions[1] == versions[2]
+
+
 def test_a_module_beside_the_page_that_was_changed_under_the_process_is_refused(folder):
     path, helper = _page(folder, figure="fig6"), folder / "papers" / "paper" / "_scale.py"
     path.write_text(path.read_text().replace("SCALE = 0.1", "from ._scale import SCALE"))
