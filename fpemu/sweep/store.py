@@ -16,6 +16,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -47,6 +48,7 @@ CREATE TABLE IF NOT EXISTS {} (
 """
 _BATCH = 500  # keys in one query: below the limit on variables of every SQLite
 # SQLite's result codes for a file that is no results file or a damaged one, not for one that cannot be reached
+_WAIT = 60.0  # seconds for a lock of another process
 _FOREIGN, _DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB}, {sqlite3.SQLITE_CORRUPT}
 
 
@@ -286,7 +288,7 @@ def _open_read_only(path: Path, stack: contextlib.ExitStack) -> sqlite3.Connecti
 
 
 def _connect(address: str | Path, prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
-    db = sqlite3.connect(address, timeout=60, uri=isinstance(address, str))
+    db = sqlite3.connect(address, timeout=_WAIT, uri=isinstance(address, str))
     db.text_factory = bytes  # text that is not UTF-8 is damage to one row, not an error of the query
     try:
         prepare(db)
@@ -302,7 +304,7 @@ def _connect(address: str | Path, prepare: Callable[[sqlite3.Connection], None])
 def _prepare(db: sqlite3.Connection) -> None:
     """Create the tables; a second process waits up to 60 s for a lock."""
     _check_schema(db)
-    db.execute("PRAGMA journal_mode=WAL")
+    _write_ahead(db)
     db.execute("PRAGMA synchronous=FULL")
     if _version(db) == VERSION:
         return
@@ -311,6 +313,19 @@ def _prepare(db: sqlite3.Connection) -> None:
         for table, columns in _COLUMNS.items():
             db.execute(_SCHEMA.format(table, columns[4]))
         db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _write_ahead(db: sqlite3.Connection) -> None:
+    """Select write-ahead logging; SQLite itself does not wait here while another process opens the new file."""
+    end = time.monotonic() + _WAIT
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as problem:
+            if _code(problem) != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
 
 
 def _check_schema(db: sqlite3.Connection) -> None:

@@ -445,3 +445,14 @@ def test_a_store_that_is_damaged_is_left_alone(folder, capsys):
     assert "results.sqlite" in err
     assert "damaged" in err
     assert path.read_bytes() == before
+
+
+def test_two_processes_may_create_the_results_file_at_the_same_time(tmp_path):
+    path = tmp_path / "results.sqlite"
+    with contextlib.closing(sqlite3.connect(path, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")  # as while another process creates the tables
+        release = threading.Timer(0.1, other.rollback)
+        release.start()
+        with Store(path) as store:
+            store.check_writable()
+        release.join()
