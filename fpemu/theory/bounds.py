@@ -154,15 +154,17 @@ def bound(
 
 
 def _beside_zero(scheme: Scheme, norms: Norms, on_range: str) -> list[Part]:
-    """Words that overflow give NaN even if multiplied by zero."""
-    if not isinstance(scheme, SplitScheme) or scheme.scaling(on_range).scales:
+    """Words that overflow give NaN, or an error, even if multiplied by zero."""
+    if not isinstance(scheme, SplitScheme) or not norms.K:
         return []
-    tops = ((norms.max_A, norms.min_A), (norms.max_B, norms.min_B))
-    rules = [words.of_operand(scheme.rules(), name) for name in "AB"]
-    over = [
-        splits.worst(side, *sizes).overflow for side, sizes in zip(rules, tops, strict=True) if norms.K and sizes[0]
-    ]
-    return [Part("out of range", math.inf, 0.0, math.inf)] if any(over) else []
+    rules, scales = scheme.rules(), scheme.scaling(on_range).scales
+    top = min(ranges.TOP, rules[0].format.emax - 1)
+    for name, largest, smallest in (("A", norms.max_A, norms.min_A), ("B", norms.max_B, norms.min_B)):
+        by = top - math.frexp(largest)[1] if scales else 0
+        size = math.ldexp(2.0, top - 1) if scales else largest
+        if largest and splits.worst(words.of_operand(rules, name), size, math.ldexp(smallest, by)).overflow:
+            return [Part("out of range", math.inf, 0.0, math.inf)]
+    return []
 
 
 class _Product:

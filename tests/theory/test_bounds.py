@@ -349,3 +349,13 @@ def test_no_bound_is_given_for_a_word_that_overflows_beside_zeros():
     assert entrywise("fp16", A=A, B=B, **arguments).item() == math.inf
     assert entrywise("fp16", A=A, B=B * np.float32([[1], [0]]), **arguments).item() == math.inf
     assert entrywise("fp16", A=A * 0, B=B, **arguments).item() == 0
+
+
+@pytest.mark.parametrize("policy", ["scale", "scale-rows"])
+def test_a_scale_of_the_residual_that_overflows_beside_zeros_leaves_no_bound(policy):
+    A, B = np.float32([[np.pi]]), np.float32([[0.0]])
+    arguments = {"hardware": "ampere", "on_range": policy}
+    with pytest.raises(fpemu.InputError, match="overflows"):
+        fpemu.gemm(A, B, scheme="h2sgemm", sb=20, **arguments)
+    assert bound("h2sgemm", norms=Norms.of(A, B), sb=20, **arguments).worst == math.inf
+    assert bound("h2sgemm", norms=Norms.of(A, B), sb=11, **arguments).worst == 0
