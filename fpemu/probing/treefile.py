@@ -35,7 +35,8 @@ def save(order: Revealed | KOrder | Tree, path: str | os.PathLike[str], **about:
     Raises
     ------
     InputError
-        The path has another ending, no file can be written there, or the tree is nested too deep for JSON.
+        The path has another ending, no file can be written there, a remark is no JSON, or the tree is nested too deep
+        for JSON.
     """
     name = os.fspath(path)
     if not name.endswith(".json"):
@@ -56,6 +57,8 @@ def save(order: Revealed | KOrder | Tree, path: str | os.PathLike[str], **about:
         files.write_atomic(name, _formatted(record).encode())
     except RecursionError:
         raise InputError(TOO_DEEP) from None
+    except (TypeError, ValueError) as problem:
+        raise InputError(f"{name}: a remark is no JSON: {problem}") from None
 
 
 @checked
@@ -137,5 +140,5 @@ def _formatted(record: dict[str, Any]) -> str:
             inner = ",\n  ".join(json.dumps(part, ensure_ascii=False) for part in parts)
             lines.append(f'"{key}": {{"sum": [\n  {inner}\n ]{rest}}}')
         else:
-            lines.append(f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
+            lines.append(f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False, allow_nan=False)}")
     return "{" + ",\n ".join(lines) + "}\n"

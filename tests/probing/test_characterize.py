@@ -355,3 +355,10 @@ def test_the_emulated_instruction_is_found_to_be_what_the_h200s_was(name):
     found = characterize(emulated(row), a=row.a_format, b=row.b_format, d=row.d_format, k=row.k, outputs=0)
     assert row_text(found.spec) == entry["row"]
     assert {f.field: f.value for f in found.findings} == entry["found"]
+
+
+def test_the_integer_instruction_has_no_other_c():
+    spec = mma.spec("hopper", "int8", "int32")
+    with pytest.raises(InputError, match="C and results in int32"):
+        characterize(emulated(spec), a="int8", b="int8", d="int32", c="fp32", k=32, outputs=0)
+    assert characterize(emulated(spec), a="int8", b="int8", d="int32", c="int32", k=32, outputs=0).spec is not None

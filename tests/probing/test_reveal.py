@@ -10,7 +10,7 @@ from fpemu.errors import InputError
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum
-from fpemu.probing import drawing
+from fpemu.probing import drawing, save
 from fpemu.probing.naming import identical, name_order
 from fpemu.probing.reveal import reveal
 from fpemu.rounding import round_to
@@ -409,3 +409,10 @@ def test_promoted_tiles_behind_a_residue_are_named(K, order):
     named = name_order(trees.from_order(order, K, spec), K, spec)
     assert named is not None
     assert trees.equal(trees.from_order(named, K, spec), trees.from_order(order, K, spec), spec)
+
+
+@pytest.mark.parametrize("remark", [object(), np.arange(3), float("nan"), "\ud800"])
+def test_a_remark_that_is_no_json_is_one_line_and_leaves_no_file(tmp_path, remark):
+    with pytest.raises(InputError, match=r"order\.json: a remark is no JSON"):
+        save(KOrder(split=3), tmp_path / "order.json", remark=remark)
+    assert not list(tmp_path.iterdir())

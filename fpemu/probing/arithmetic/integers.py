@@ -19,11 +19,11 @@ FORMATS = ("int8", "int8", "int32")
 
 
 def probe_integers(
-    instruction: Instruction, formats: tuple[Any, Any, Any], k: int, name: str
+    instruction: Instruction, formats: tuple[Any, Any, Any], c: Any, k: int, name: str
 ) -> tuple[MmaSpec | None, tuple[Finding, ...], int, str]:
     """The specification, the findings, the number of probes, and the contradiction if there is no specification."""
-    if tuple(map(str, formats)) != FORMATS:
-        raise InputError("characterize: the integer instruction has int8 operands and int32 results")
+    if tuple(map(str, formats)) != FORMATS or str(c) not in ("None", "int32"):
+        raise InputError("characterize: the integer instruction has int8 operands, and C and results in int32")
     spec = MmaSpec(*FORMATS, k=k, block=k, arithmetic="integer", name=name)
     A, B, C, kinds = _operands(k)
     D = instruction.results(Probes.without_level(A.view(np.uint8), B.view(np.uint8), C.view(np.uint32), kinds))
