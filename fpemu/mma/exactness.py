@@ -45,6 +45,8 @@ T cannot be larger: once a chain has reached 2^P, or 2^(G+1), a product of 1 in 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fpemu import formats
 from fpemu.arguments import checked, integer
 from fpemu.errors import InputError
@@ -118,7 +120,10 @@ def word_bits(fmt: FloatFormat | str) -> int:
 @checked
 def longest_chain(K: int, order: KOrder | None = None) -> int:
     """Return the largest number of products in one accumulator of a GEMM over K in this order."""
-    chains = [chain for slice_ in (order or KOrder()).segments(integer("K", K, 0)) for chain in slice_]
+    K, order = integer("K", K, 0), order or KOrder()
+    size = min(order.split or K, K)
+    slices = {size, K % size} if size else set()  # slices of equal length have equal chains
+    chains = [chain for n in slices for slice_ in replace(order, split=None).segments(n) for chain in slice_]
     return max((sum(stop - start for start, stop in chain) for chain in chains), default=0)
 
 

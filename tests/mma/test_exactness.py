@@ -326,3 +326,11 @@ def test_wrong_arguments_are_refused_in_one_line(call):
     with pytest.raises(InputError) as refused:
         call(mma.spec("hopper"))
     assert "\n" not in str(refused.value)
+
+
+def test_the_longest_chain_of_many_slices_is_found_without_listing_them():
+    order = KOrder(split=100, tile=24, residue_first=True, promote=48)
+    for K in (0, 1, 100, 130, 100 * 2**40 + 30):
+        listed = order.segments(min(K, 100)) + order.segments(K % 100)
+        chains = [sum(b - a for a, b in chain) for slice_ in listed for chain in slice_]
+        assert longest_chain(K, order) == max(chains, default=0)
