@@ -14,7 +14,6 @@ from fpemu.formats import FP32, FloatFormat
 from fpemu.schemes import words
 from fpemu.schemes.base import Scheme, build
 from fpemu.schemes.split_scheme import SplitScheme
-from fpemu.schemes.staged_int8 import StagedInt8
 
 
 @dataclass(frozen=True)
@@ -136,9 +135,10 @@ def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
     23
     """
     chosen = build(scheme, options)
-    if not isinstance(chosen, SplitScheme) or isinstance(chosen, StagedInt8):
+    in_bytes = chosen.name == "staged-int8"  # its module is imported after this one, which orders `names`
+    if not isinstance(chosen, SplitScheme) or in_bytes:
         how = "cuts whole rows into slices"
-        if isinstance(chosen, StagedInt8):
+        if in_bytes:
             how = "rounds its corrections to integers of 8 bits"
         elif not chosen.needs_hardware:
             how = f"multiplies {chosen.operand} numbers as they are"

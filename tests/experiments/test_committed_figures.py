@@ -77,7 +77,8 @@ def test_records_name_the_evaluator_and_the_drawing_code_as_they_are(name):
     experiment, size, rows = _load(name)
     record = figures.load_record(FIGURES / f"{name}.json")
     assert record["version"] == figures.version(experiment)
-    assert record["picture"]["code"] == drawing_version(experiment.module), f"run 'fpemu reproduce {name}'"
+    command = f"fpemu reproduce {name.removeprefix('full/')}" + " --full" * name.startswith("full/")
+    assert record["picture"]["code"] == drawing_version(experiment.module), f"run {command!r}"
     assert (FIGURES / f"{name}.csv").read_bytes() == tables.table(rows, figures.digits(experiment, size))
 
 
