@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import importlib.util
 import json
 import os
@@ -57,6 +58,11 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     content: dict[str, Any] = _read(path, "TOML", tomllib.loads)
     return content
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file as hexadecimal digits."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _read(path: str | os.PathLike[str], language: str, parse: Callable[[str], Any]) -> Any:

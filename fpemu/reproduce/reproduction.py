@@ -6,7 +6,6 @@ In both cases the rows have the digits of the figure's CSV, so that both give th
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import html
 import os
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fpemu.errors import InputError, unknown_name
+from fpemu.files import sha256
 from fpemu.reproduce import experiments, figures, papers, verdicts
 from fpemu.sweep import tables
 from fpemu.sweep.run import Row, run
@@ -156,7 +156,7 @@ def committed(name: str, size: str = "quick", folder: str | os.PathLike[str] = "
     rows = tables.read(data)
     if record.is_file():
         known = figures.load_record(record)
-        if known["data"].get("sha256") != _sha256(data):
+        if known["data"].get("sha256") != sha256(data):
             raise InputError(f"{data} was changed after {record} was written")
         if (known["figure"], known["size"]) != (name, size):
             raise InputError(
@@ -172,7 +172,3 @@ def size_folder(folder: str | os.PathLike[str], size: str) -> Path:
         beside = experiments.root().parent / where
         where = beside if beside.is_dir() else where
     return where / "full" if size == "full" else where
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

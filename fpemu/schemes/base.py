@@ -5,7 +5,6 @@ An instance is a scheme with its options; `get(name)` returns the scheme with th
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import warnings
 from abc import ABC, abstractmethod
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from fpemu import simt
 from fpemu.arguments import checked
 from fpemu.errors import InputError, unknown_name
+from fpemu.files import sha256
 from fpemu.formats import FP32, FloatFormat
 from fpemu.mma import catalog
 from fpemu.mma._device import Device
@@ -230,7 +230,7 @@ def register(cls: S) -> S:
     _SCHEMES[cls.info.name] = cls
     file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
     if Path(file).is_file() and not cls.__module__.startswith("fpemu."):
-        registered_files[Path(file).resolve()] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        registered_files[Path(file).resolve()] = sha256(Path(file))
     return cls
 
 

@@ -215,10 +215,10 @@ def _element_wise(A: Sequence[Array], B: Sequence[Array], lowering: Lowering, sp
             while runs:  # as many of equal length as one call may compute
                 equal = [*next(groupby(runs[:together], key=lambda run: run.stop - run.start))[1]]
                 runs = runs[len(equal) :]
-                words = [lowering.products[run.term] for run in equal]
-                a = np.stack([A[i][..., run.start : run.stop] for run, (i, _) in zip(equal, words, strict=True)])
-                b = np.stack([B[j][..., run.start : run.stop, :] for run, (_, j) in zip(equal, words, strict=True)])
-                for (i, j), block in zip(words, gemm(a, b, spec=spec, device=device), strict=True):
+                pairs = [lowering.products[run.term] for run in equal]
+                a = np.stack([A[i][..., run.start : run.stop] for run, (i, _) in zip(equal, pairs, strict=True)])
+                b = np.stack([B[j][..., run.start : run.stop, :] for run, (_, j) in zip(equal, pairs, strict=True)])
+                for (i, j), block in zip(pairs, gemm(a, b, spec=spec, device=device), strict=True):
                     total = total + np.ldexp(block.astype(np.float32, copy=False), -lowering.exponent * (i + j))
             slices.append(total)
         return np.asarray(order.join_slices(order.sequence(slices)))

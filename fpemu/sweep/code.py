@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from fpemu.errors import InputError
+from fpemu.files import sha256
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NUMERIC = (
@@ -43,7 +44,7 @@ def running_version(evaluator: Path) -> str:
 
 
 def _check_unchanged(file: Path) -> None:
-    if seen(file) != _digest(file):
+    if seen(file) != sha256(file):
         raise InputError(f"{file} was changed after this process loaded it: start the process (or kernel) again")
 
 
@@ -90,12 +91,8 @@ def drawing_version(page: ModuleType) -> str:
 def seen(file: Path) -> str:
     """Return the digest of a file when it was first seen, which is when it is loaded."""
     if file not in _SEEN:
-        _SEEN[file] = _digest(file)
+        _SEEN[file] = sha256(file)
     return _SEEN[file]
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _numeric_files() -> Iterator[Path]:
@@ -106,7 +103,7 @@ def _numeric_files() -> Iterator[Path]:
 
 if not _PACKAGE.is_dir():
     raise InputError(f"{_PACKAGE} is in an archive: sweeps and figures hash fpemu's source files; install fpemu by pip")
-_SEEN: dict[Path, str] = {file: _digest(file) for file in (*_numeric_files(), _PACKAGE / "sweep" / "evaluate.py")}
+_SEEN: dict[Path, str] = {file: sha256(file) for file in (*_numeric_files(), _PACKAGE / "sweep" / "evaluate.py")}
 
 
 @functools.cache
@@ -116,7 +113,7 @@ def _numeric_text() -> str:
     def content(file: Path) -> str:
         if file.suffix == ".py":
             return _written(_bare(_body(file)))
-        return _digest(file) if file.suffix == ".gz" else file.read_text(encoding="utf-8")
+        return sha256(file) if file.suffix == ".gz" else file.read_text(encoding="utf-8")
 
     return "".join(f"{file.relative_to(_PACKAGE).as_posix()}\0{content(file)}\0" for file in _numeric_files())
 

@@ -47,8 +47,8 @@ CREATE TABLE IF NOT EXISTS {} (
 ) WITHOUT ROWID
 """
 _BATCH = 500  # keys in one query: below the limit on variables of every SQLite
-# SQLite's result codes for a file that is no results file or a damaged one, not for one that cannot be reached
 _WAIT = 60.0  # seconds for a lock of another process
+# SQLite's result codes for a file that is no results file or a damaged one, not for one that cannot be reached
 _FOREIGN, _DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB}, {sqlite3.SQLITE_CORRUPT}
 
 

@@ -270,7 +270,7 @@ def at(array):
 
 
 def run(launch, kind, sides, scaling, grid, *, resident=None, balanced=False, loads=0, **more):
-    """Run the kernel of a kind with `grid` thread blocks, or the one that keeps rows of some `loads` in registers.
+    """Run the kernel of a kind with `grid` thread blocks; with `loads`, the kernel of segments of rows in registers.
 
     Only `resident` blocks run at a time, by default all.
     """

@@ -29,6 +29,7 @@ from fpemu.gpu.errorfree.machine import Workspace, workspace
 from fpemu.gpu.errorfree.operands import Operand, Rows, Slices, Span, Splitting, split, survey
 from fpemu.gpu.errorfree.sums import Sum, Term, add_up, round_exactly
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.properties import LONGEST
 from fpemu.mma import KOrder, MmaSpec, exactness
 from fpemu.schemes import ozaki as published
 from fpemu.schemes import ozimmu as integers
@@ -40,7 +41,6 @@ from fpemu.schemes.ozaki2 import Ozaki2
 from fpemu.schemes.ozimmu import INT32, Ozimmu
 
 METHODS = ("auto", "residues", "slices")
-_MOST = 2**31 - 2**12  # rows, columns and k: the int counters of the kernels go past the end
 _CARRIED = {"e4m3": "fp16", "e5m2": "fp16"}  # slices of so few bits are fp16 numbers with the same products
 VIEW = [("at", "u8"), ("row", "i8"), ("column", "i8"), ("narrow", "i4"), ("unused", "i4")]
 END = np.dtype(
@@ -130,8 +130,8 @@ def gemm(
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     run = _runner(scheme)
-    if max(sizes := (*D.shape[-2:], A.shape[-1])) > _MOST:
-        raise InputError(f"{scheme.name}: M, N and K are {sizes}, and {_MOST} at most on a GPU: split the product")
+    if max(sizes := (*D.shape[-2:], A.shape[-1])) > LONGEST:
+        raise InputError(f"{scheme.name}: M, N and K are {sizes}, and {LONGEST} at most on a GPU: split the product")
     work = workspace() if work is None else work
     reports = []
     lead = D.shape[:-2]

@@ -16,6 +16,7 @@ from fpemu.gpu.gemm.wgmma import staged_int8, strassen
 from fpemu.gpu.gemm.wgmma import words as wgmma
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.properties import LONGEST
 from fpemu.gpu.runtime.selection import per_device
 from fpemu.mma import catalog
 from fpemu.mma.order import KOrder
@@ -29,7 +30,6 @@ BUILDERS = (staged_int8.kernel, strassen.kernel, wgmma.kernel, fused.kernel)
 """The kernels of schemes on matrix instructions, in order of preference: each function takes (scheme, spec, (M, N, K),
 order) and returns a Kernel, or None for a product that it does not run."""
 _LEAST = (8, 0)  # compute capability
-_MOST = 2**31 - 2**12  # rows, columns and k of kernels on matrix instructions, k of all: int counters go past the end
 
 
 class NoKernelError(InputError):
@@ -79,11 +79,13 @@ def find(scheme: Scheme, spec: MmaSpec | None, sizes: tuple[int, int, int], orde
         If there is none.
     """
     if spec is None:
-        if sizes[2] > _MOST:
-            raise NoKernelError(f"{scheme.name}: K = {sizes[2]} is more than {_MOST} on a GPU: split the product")
+        if sizes[2] > LONGEST:
+            raise NoKernelError(f"{scheme.name}: K = {sizes[2]} is more than {LONGEST} on a GPU: split the product")
         return ordinary.Ordinary(scheme, sizes[2], order)
-    if max(sizes) > _MOST:
-        raise NoKernelError(f"{scheme.name}: M, N and K are {sizes}, and {_MOST} at most on {spec}: split the product")
+    if max(sizes) > LONGEST:
+        raise NoKernelError(
+            f"{scheme.name}: M, N and K are {sizes}, and {LONGEST} at most on {spec}: split the product"
+        )
     for builder in BUILDERS:
         result = builder(scheme, spec, sizes, order)
         if result is not None:

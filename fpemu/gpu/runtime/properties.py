@@ -5,6 +5,7 @@ from __future__ import annotations
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.selection import per_device
 
+LONGEST = 2**31 - 2**12  # of rows, columns and k: the int counters of a kernel pass them by less than a tile
 _H200 = {"multiprocessor_count": 132, "max_shared_memory_per_block_optin": 227 * 1024}
 
 

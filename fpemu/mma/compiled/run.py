@@ -49,7 +49,7 @@ def chain(
     if spec.arithmetic == "flushed":
         for x, fmt in zip((A, B), spec.operand_formats, strict=False):
             x[np.abs(x) < fmt.min_normal] = 0
-    # one memory layout, and indices that may be written: each combination of layouts would compile a kernel of its own
+    # contiguous operands and writable indices: Numba compiles a kernel for each combination of array types
     A, B, C = (np.ascontiguousarray(x) for x in (A, B, C))
     index_a, index_b = np.array(index_a), np.array(index_b)
     params = parameters(spec, bool(_bounded(A, B, C, spec)))
