@@ -300,7 +300,9 @@ def _command(command: Any, name: str, level: int) -> list[str]:
         for p in given:
             option = p.param_type_name == "option"
             flags = ", ".join(f"`{x}`" for x in (*p.opts, *p.secondary_opts)) if option else f"`{p.metavar or p.name}`"
-            default = "" if p.default in (None, False, ()) or callable(p.default) else f" Default: `{p.default}`."
+            unstated = p.default is False or p.default in (None, "", ()) or callable(p.default)
+            value = f"{p.default:g}" if isinstance(p.default, float) else p.default
+            default = "" if unstated else f" Default: `{value}`."
             rows.append((flags, _plain(" ".join((getattr(p, "help", "") or "").split())) + default))
         if rows:
             parts.append(table(("argument or option", "meaning"), rows))

@@ -31,7 +31,7 @@ class FloatFormat:
         Name, unique among the formats in use.
     precision : int
         Bits of the significand, the implicit one included (fp16: 11). At most 53. With 1 the numbers are powers of two
-        and zero, no fraction is left to mark a NaN beside Inf, and a tie goes to the number with the even code.
+        and zero, no fraction distinguishes NaN from Inf, and a tie is rounded to the number with the even code.
     emin, emax : int
         Exponents of the smallest and of the largest normal number (fp16: -14, 15).
     inf : bool
@@ -44,7 +44,7 @@ class FloatFormat:
     negative_zero : bool
         Whether -0 is kept; without it every zero is +0.
     padding : int
-        Unused low bits of the stored word (tf32 lives in an fp32 word: 13).
+        Unused low bits of the stored word (tf32 is stored in an fp32 word: 13).
     max_significand : int, optional
         Integer significand of the largest number. Default: all ones, less one where that code is NaN (e4m3: 1.110).
     positive : bool

@@ -100,11 +100,11 @@ def round_to(
     ------
     InputError
         Unknown names; SR without bits, or bits for another mode; an overflow or NaN in a format that has neither Inf
-        nor NaN to show it.
+        nor NaN.
 
     Notes
     -----
-    Overflow is decided after rounding with an unbounded exponent, as IEEE 754 has it: RNE, RNA and SR give Inf, RZ and
+    Overflow is decided after rounding with an unbounded exponent, as in IEEE 754: RNE, RNA and SR give Inf, RZ and
     ODD the largest finite value, RU and RD one or the other by sign. A format without Inf gives NaN in place of Inf.
     With one bit of precision "even" and "odd" are the last bit of the code, that is, of the exponent field. In a format
     without zero (E8M0) a positive number below the smallest becomes the smallest in every mode, and zero and negative

@@ -62,14 +62,14 @@ def advise(
     K : int, optional
         Length of the sums. Required without data.
     A, B : array_like (M, K) and (K, N), optional
-        The data. fp64 entries that are no fp32 numbers count their rounding against the schemes that take fp32.
+        The data. The error of a scheme for fp32 includes the rounding of fp64 entries to fp32.
     M, N : int, optional
         Rows and columns of the product, without data; K by default.
     measure : str
         "normwise" (relative to |A||B|, entry by entry), "relative_l2", "max_relative", "mred" or "max_error_legemm".
     confidence : {"probable", "worst"}
-        Which bound must meet the target. Entries that are not compared with the exact product rely on it, and above
-        2^33 multiply-adds (2^36 for "worst") it rests on norms of a sample: `Advice.notes` states it.
+        Bound that must meet the target; it alone covers the entries that are not compared with the exact product.
+        Above 2^33 multiply-adds (2^36 for "worst") it uses the norms of a sample: `Advice.notes` states it.
     inputs : str
         Without data: the distribution that the operands are drawn from (`fpemu.inputs`).
     parameters : mapping of str to object, optional

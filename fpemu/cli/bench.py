@@ -105,7 +105,7 @@ def gpu(
     """Measure speed and error of the vendor's library and of every scheme's kernel on this GPU.
 
     Each row is saved as soon as it is measured, and another run with the same --output measures the missing rows.
-    Speeds are 2·M·N·K operations per second. The column "first" is the median of ten launches after a pause, and
+    Speeds are 2·M·N·K / time. The column "first" is the median of ten launches after a pause, and
     "sustained" the median of the second half of a run without a pause. Exit status 0; 1 if a kernel's bits differ
     from the emulation; 2 without a GPU.
     """

@@ -70,8 +70,8 @@ def gemm(
     the schemes that have it: 'fpemu list schemes NAME' lists the options of a scheme.
 
     A line below the table certifies each error-free scheme: the number of slices and of products, whether each product
-    is exact, and whether the slices are complete, so that their sums are A and B. Exit status 1 if a condition of such
-    a scheme does not hold for these matrices.
+    is exact, and whether the sums of the slices are A and B. Exit status 1 if a condition of such a scheme does not
+    hold for these matrices.
     """
     from fpemu import matrix_io, mma, reference, schemes
     from fpemu.schemes import ranges

@@ -45,7 +45,7 @@ def reveal(
     hardware: Annotated[str | None, HARDWARE] = None,
     instruction: Annotated[str | None, INSTRUCTION] = None,
     at: Annotated[
-        int, typer.Option("--at", metavar="COLUMN", help="Column of D with the probed outputs; its row if N > M.")
+        int, typer.Option("--at", metavar="COLUMN", help="Index of the probed column of D, or row if N > M.")
     ] = 0,
     kind: Annotated[
         str | None, typer.Option("--type", help="cublas: fp16 (default), bf16, tf32, fp32, fp64, fp16->fp16.")
@@ -59,7 +59,7 @@ def reveal(
     order: Annotated[str | None, ORDER] = None,
     json_file: Annotated[
         str | None,
-        typer.Option("--json", metavar="FILE.json", help="Write the KOrder, or the tree if it is no KOrder."),
+        typer.Option("--json", metavar="FILE.json", help="Write the KOrder, or the tree if no KOrder is equal to it."),
     ] = None,
     drawing: Annotated[
         str | None, typer.Option("--draw", metavar="FILE.png|svg|pdf", help="Draw the tree into this file.")
@@ -72,7 +72,7 @@ def reveal(
 
     FUNCTION takes A (M, K) and B (K, N) as NumPy arrays, float16 for fp16, float64 for fp64 and float32 for all
     other formats, and returns D (M, N) as an array of NumPy, PyTorch or CuPy. It is called about ten times if M =
-    K, and log K times as often if M is smaller.
+    K, and more often if M is smaller.
 
     --hardware is the hardware of FUNCTION, if it is known; --order is the summation order of an emulated GEMM.
 

@@ -35,7 +35,7 @@ class RunOptions:
     worker_timeout: Annotated[
         float,
         typer.Option(
-            "--worker-timeout", metavar="SECONDS", help="With Dask: time to wait for a worker if none is left."
+            "--worker-timeout", metavar="SECONDS", help="With Dask: seconds to wait for a worker if none is left."
         ),
     ] = 600.0
     device: Annotated[str, DEVICE] = "auto"

@@ -90,7 +90,7 @@ def emulation(
 def kernels(
     schemes: Annotated[str | None, typer.Option("--schemes", help="Only these schemes, such as ootomo,staged.")] = None,
     shapes: Annotated[
-        int, typer.Option("--shapes", help="Number of products per scheme; a sixth of them for other options.")
+        int, typer.Option("--shapes", help="Number of products per scheme; a sixth per other set of options.")
     ] = 36,
     published: Annotated[bool, typer.Option("--published", help="Only the published options.")] = False,
     path: Paths = None,

@@ -51,7 +51,7 @@ def emulate(
         which the library rounds to tf32 to nearest.
     layout : {"TN", "NN"}, optional
         "NN": both in C order. "TN": B is the transpose of an (N, K) array in C order. Default: from the strides of B.
-        A transposed A is in no table; such a call must give the layout.
+        The tables contain no transposed A; a call with one must state the layout.
     version : str, optional
         Version of the library. Default: the newest in the tables.
     hardware : str, optional

@@ -299,7 +299,7 @@ def spec(
     ab_format : str or FloatFormat
         Format of A and B ("fp16", "bf16", "tf32", "fp32", "fp64", "e4m3", "int8" ...); a pair where they differ.
     cd_format : str or FloatFormat, optional
-        Format of C and D; default: fp32, or the only one there is.
+        Format of C and D; default: fp32, or the only format of the instruction.
     instruction : str, optional
         "mma", "wgmma", "tcgen05", "mfma": default the architecture's widest that has these formats.
     k : int, optional

@@ -69,8 +69,8 @@ def reveal(
     Parameters
     ----------
     gemm : callable (A, B) -> D
-        Takes A (M, K) and B (K, N), NumPy arrays of the inputs' format (bf16 and tf32 values in float32).
-        Or a `fpemu.probing.probes.ProbeRunner`, which makes the calls itself.
+        Takes A (M, K) and B (K, N), NumPy arrays of the inputs' format (bf16 and tf32 values in float32). A
+        `fpemu.probing.probes.ProbeRunner` is also accepted.
     k : int
         K of the product.
     spec : MmaSpec, optional
@@ -93,16 +93,16 @@ def reveal(
     ------
     InputError
         The results fit no tree: units do not vanish beside M (exact sums in wider accumulators), or the order differs
-        between rows. Also for about 900 nested sums, for more products in a block than the spec's, and for fp8 that
-        is converted to fp16 ("via-half"), whose instruction adds the halves of its k apart.
+        between rows. Also for about 900 nested sums, for longer blocks than the spec's, and for fp8 that is converted
+        to fp16 ("via-half"), whose instruction adds the two halves of its k separately.
 
     Notes
     -----
-    One product that is added alone can be a step of the instruction or a sum outside it. Where no operands distinguish
-    them (exact or IEEE arithmetic), the tree has a sum only behind another sum.
+    A single product between two additions can be a step of the instruction or an addition outside it. If no operands
+    distinguish the two (exact or IEEE arithmetic), the tree has an addition outside only after another one.
 
-    O(K log K) probes for common trees (counts: `fpemu.probing.structure`), each a row of a call. If D counts fewer
-    units than there are positions (2048 in fp16), the probes are divided into several passes.
+    Common trees require O(K log K) probes (counts: `fpemu.probing.structure`), each a row of a call. If the format of
+    D does not represent the sum of K units (K > 2048 in fp16), the probes are divided into several passes.
 
     Examples
     --------

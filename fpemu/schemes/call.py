@@ -53,24 +53,24 @@ def gemm(
     scheme : str or Scheme
         One of `names()`.
     hardware : str or MmaSpec, optional
-        An architecture ("ampere"), a GPU ("H200") or a spec. Only sgemm and dgemm do without.
+        An architecture ("ampere"), a GPU ("H200") or a spec. Not required for sgemm and dgemm.
     alpha, beta : real numbers
         Rounded to fp32 (fp64), as a call of BLAS does; then t = fp32(alpha · product) and
-        D = fp32(t + fp32(beta · C)); one rounding of it all in ozaki's CR mode. A and B are not read if alpha = 0.
+        D = fp32(t + fp32(beta · C)); ozaki in CR mode rounds the exact D once. A and B are not read if alpha = 0.
     on_range : {"raise", "propagate", "scale", "scale-rows"}
-        Overflow policy, for entries that the words cannot hold. "raise": an error that counts them. "propagate": the
-        overflow that the hardware produces. "scale", "scale-rows": a power of two per matrix, or per row of A and
-        column of B, that brings the largest entry to [2^13, 2^14), undone at the end. NaN and Inf inputs are such
-        entries; with every policy but "raise" they give the result of SGEMM. The Ozaki family covers all of fp64 and
+        Overflow policy for entries outside the range of the words. "raise": an error with their number. "propagate":
+        the overflow of the hardware. "scale", "scale-rows": a power of two per matrix, or per row of A and column of
+        B, scales the largest entry to [2^13, 2^14), and D is scaled back. NaN and Inf inputs are such entries; with
+        every policy except "raise" they give the result of SGEMM. The Ozaki family covers all of fp64 and
         needs no policy: NaN and Inf propagate as in DGEMM.
     order : KOrder, tree or Revealed, optional
-        Summation order over K within every product chain of the scheme. Its `promote` replaces the scheme's. A tree is
-        accepted by schemes that make one plain product.
+        Summation order over K within every product chain of the scheme. Its `promote` replaces the scheme's. Schemes
+        with one plain product also accept a tree.
     device : {"cpu", "cuda", "auto"}
-        Device that computes the products: the CPU, an NVIDIA GPU of any kind, or with "auto" a GPU for large products
-        if there is one; with the same bits. It also applies to the products that error-free schemes compute by BLAS.
+        Device that computes the products, with the same bits: the CPU, an NVIDIA GPU of any kind, or with "auto" a GPU
+        for large products if there is one. It also applies to the products that error-free schemes compute by BLAS.
     **options
-        The scheme's choices, `get(scheme).info.options`; the published values are the defaults.
+        Options of the scheme, `get(scheme).info.options`; the published values are the defaults.
 
     Returns
     -------
@@ -80,10 +80,9 @@ def gemm(
     Raises
     ------
     InputError
-        Unknown names and options, values that do not fit, shapes that do not match, entries out of range; no GPU that
-        can be used.
+        Unknown names and options, invalid values, shapes that do not match, entries out of range; no usable GPU.
     GuaranteeError
-        A condition of an error-free scheme does not hold; `certify` returns the result and the report all the same.
+        A condition of an error-free scheme does not hold; `certify` returns the result and the report in this case.
 
     Examples
     --------
@@ -136,12 +135,12 @@ def certify(
     -------
     Certified
         ``D``, the combined ``report``, and the ``reports`` of the single products. A violated condition is a fault in
-        the report, not an exception: D is then the result that the hardware would return.
+        the report, not an exception; D is then the result of the hardware.
 
     Raises
     ------
     InputError
-        As `gemm`; a scheme that rests on no condition.
+        As `gemm`; a scheme without conditions.
 
     Examples
     --------

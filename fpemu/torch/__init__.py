@@ -259,7 +259,7 @@ def matmul(scheme: Any, *, on_range: str | None = None, **options: Any) -> Any:
     ``@``, `torch.matmul`, ``mm``, ``bmm``, ``addmm``, ``baddbmm``, `torch.nn.functional.linear` and the methods of the
     same names are routed for dense tensors of the scheme's operand dtype: float32, and float64 for dgemm and the Ozaki
     family. All others run unchanged, so that two nested contexts can route two dtypes. A call with an ``out`` that
-    PyTorch refuses, because of its dtype or device or because a gradient would be recorded, raises PyTorch's error. The
+    PyTorch rejects, because of its dtype or device or because a gradient would be recorded, raises PyTorch's error. The
     gradients of a routed product are products by the scheme, wherever ``backward`` runs. `torch.compile` traces the
     routed products without graph breaks. Functions that multiply internally (`torch.einsum`, convolutions,
     `scaled_dot_product_attention`, ``MultiheadAttention``) run unchanged.
