@@ -119,8 +119,8 @@ def finding(rows: list[Row]) -> str:
     loose = [row for row in rows if row["probable"] > 10 * row["measured"] > 0]
     return paragraph(
         (f"the page has {len(rows)} products, {exact} of them without any error", True),
-        ("products with an error above the probable bound number {}", _where(above)),
-        ("products with an error more than ten times below it number {}", _where(loose)),
+        ("the number of products with an error above the probable bound is {}", _where(above)),
+        ("the number of products with an error below a tenth of the probable bound is {}", _where(loose)),
     )
 
 

@@ -23,8 +23,8 @@ TITLE = "speed of H2SGEMM over blocks, one buffer and two"
 KIND = "G"
 N = 4096
 CAPTION = f"""TFLOP/s of H2SGEMM (element-wise, first launches), n = {N}, by the block of the result that a thread block
-makes, with loads and products in turns and with two buffers. Line: a third of the library's fp16 product, the peak of
-three products that is measured here. {provenance("h2sgemm/fig10")}"""
+computes, with one buffer (loads and products alternate) and with two buffers. Line: a third of the measured speed of
+the library's fp16 product. {provenance("h2sgemm/fig10")}"""
 ASSUMPTIONS = [
     *RULES,
     """The paper's blocks fit the L1 and L0 buffers of an Ascend 910A, and (176, 64, 176) is the best block; here a

@@ -105,7 +105,7 @@ def finding(rows: list[Row]) -> str:
         ("the smallest f with 512 KB is {}", min(r["f, 512 KB"] for r in rows)),
         ("the platform file of the manufacturer states 1 MB, so the text should state 512 K numbers", True),
         (
-            f"of {len(rows)} blocks, those with f below 0.92 number {{}}",
+            f"the number of the {len(rows)} blocks with f below 0.92 is {{}}",
             f"{len(low)}" + (f" ({', '.join(low[:3])})" if low else ""),
         ),
         ("the optimal b_m of all blocks is {}, and above 90 where f is nearly 1", best),

@@ -240,10 +240,10 @@ def finding(rows: list[Row]) -> str:
     ours = _pick(rows, "MI210") or {}
     return paragraph(
         (
-            "changes of one assumption that leave both tiles of Table 2 number {}",
+            "{} changes of one assumption leave both tiles of Table 2 unchanged",
             f"{len(same)} of {len(changed)}" if changed else "",
         ),
-        ("they are", ", ".join(same)),
+        ("these changes are", ", ".join(same)),
         ("the other changes select", {reading: " and ".join(moved) for reading, moved in changed.items() if moved}),
         (
             f"both accumulators of Algorithm 1 for a tile {PUBLISHED['A800']} and an SM's registers are {{}} words",

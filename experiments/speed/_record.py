@@ -42,15 +42,16 @@ _PLAIN = (
 )
 """Columns that are shown as measured."""
 RULES = [
-    """Speeds are 2·M·N·K operations a second. "First": the median of ten launches after a pause, before the power
-    limiter of the chip acts; "sustained": the median of the second half of a run without a pause. Launches are queued
-    behind a wait, so that the host is not measured. An event between the first launches adds about a microsecond to
-    each: for n up to 1024 the sustained speed can be higher.""",
-    """The headline rows pause for 1 s and run for 0.5 to 1 s; the others pause for 0.1 s, and run for 0.15 s where a
-    sustained speed is shown, which is then closer to the speed of the first launches.""",
-    """Operands are generated on the GPU, A and B stored by rows. The split of the operands is not timed unless stated.
+    """Speeds are 2·M·N·K / time. "First" is the median of ten launches after a pause, before the power limit reduces
+    the clock; "sustained" is the median of the second half of a run without a pause. Launches are queued behind a
+    waiting kernel, so the times exclude the host. An event between the first launches adds about 1 µs to each, so for
+    n up to 1024 the sustained speed can be higher.""",
+    """Some products, among them cuBLAS and the schemes of this project at n = 8192, have a pause of 1 s and a run of
+    0.5 to 1 s. The others have a pause of 0.1 s and a run of at most 0.15 s, whose sustained speed is closer to the
+    speed of the first launches.""",
+    """Operands are generated on the GPU, A and B stored by rows. Times exclude the split of the operands unless stated.
     Errors are of all entries against the product in fp64.""",
-    """The GPU is not the papers': ratios of speeds measured side by side can be compared, TFLOP/s cannot.""",
+    """The GPU is not the GPU of the papers, so only ratios of speeds in one run can be compared with the papers.""",
 ]
 RUNS = """The lines of TFLOP/s are from several runs on one GPU. Ratios are of speeds in one run: a point without SGEMM
     or without the library's fp16 product in the same run has no ratio."""

@@ -35,22 +35,21 @@ _PLAIN = (
     "launch_s",
 )
 RULES = [
-    """Times are the GPU's own: launches queue up behind a wait, so that the host is not measured. Each is the median of
-    11 samples, of 3 at least where they are long; a sample has as many launches as fit in 0.4 ms, 160 at most, after a
-    warm-up. All samples are repeated where the upper quartile is more than 1.1 times the lower, or where the wait
-    itself was interrupted, a sign of another process on the GPU.""",
+    """Times are GPU times: launches are queued behind a waiting kernel, so the times exclude the host. A time is the
+    median of 11 samples (at least 3 of long launches) after a warm-up; a sample has the launches that fit in 0.4 ms, at
+    most 160. All samples are repeated if the upper quartile exceeds 1.1 times the lower quartile, or if the waiting
+    kernel was interrupted, which indicates another process on the GPU.""",
     """Errors are of a sample of the entries against the product in fp64, which is exact except for its last bits for
     fp16 and fp32 operands, or against the exact product rounded to fp64.""",
-    """GPU and cuBLAS are not the paper's: ratios of speeds measured side by side in one run can be compared, TFLOP/s
-    cannot, and no ratio on this GPU judges a claim about another GPU.""",
+    """GPU and cuBLAS differ from the paper's, so only ratios of speeds in one run can be compared with the paper, and
+    no ratio on this GPU judges a claim about another GPU.""",
 ]
 BATCHED = """Operands are uniform in [-1, 1], stored by rows, alpha = 1, beta = 0. They stay in place between launches:
-    operands that fit into the L2 cache (50 MB on an H200) are read from there, by all implementations alike. "From
-    memory": launches alternate between copies, 256 MB or 40 of them. "fpemu" is the default kernel:
-    kernel and parameters from the package's table for the size, sums in fp32. A launch may begin before the previous
-    one has ended, and waits where it depends on it. "In a loop" is timed by the host's clock: successive calls from
-    Python for 2 ms, prepared beforehand as far as possible, and one wait for the GPU at the end; cuBLAS is called
-    directly."""
+    all implementations read operands that fit into the L2 cache (50 MB on an H200) from this cache. "From memory":
+    launches alternate between copies, 256 MB or 40 of them. "fpemu" is the default kernel: kernel and parameters from
+    the package's table for the size, sums in fp32. A launch may begin before the end of the previous launch, unless it
+    depends on it. "In a loop" is timed by the host's clock: successive calls from Python for 2 ms, prepared in advance
+    as far as possible, and one synchronisation at the end; cuBLAS is called directly."""
 TALL = """Operands are uniform in [0, 1]. Launches alternate between up to 64 copies of A and of the result, of 256 MB
     or more in total where possible, so that A comes from memory. Bandwidth counts A, B and the result once each, and is
     given as a share of the bandwidth of a copy, reads and writes counted, in the same run."""

@@ -76,10 +76,10 @@ II in fp64. {provenance()}"""
 ASSUMPTIONS = [
     """Operands are torch tensors on the GPU, and the result is written to a given tensor. Host time: the median over 15
     repetitions of 50 calls that are queued without waiting. Time per call: the median over 7 repetitions, from the
-    first of 3 to 50 calls to the end of the last one on the GPU. Sustained speed: calls that
-    alternate without a pause in turns of 0.2 s, 1.6 s each, and the median of the second half.""",
-    """One GPU, one driver and one processor: ratios of times measured in one run can be compared, microseconds
-    cannot.""",
+    first of 3 to 50 calls to the end of the last one on the GPU. Sustained speed: the calls alternate without a pause
+    every 0.2 s, for 1.6 s per call; the median of the second half.""",
+    """The measurements are from one GPU, one driver and one processor: only ratios of times in one run can be
+    compared.""",
 ]
 
 

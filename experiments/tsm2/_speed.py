@@ -17,7 +17,7 @@ from ..speed._shapes import LOOKS, line, multiprocessors, one_gpu
 PAPER = "Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs (2020)"
 GAIN, SHARE = "times as fast as cuBLAS", "share of a copy, %"
 OTHER_GPU = """The paper's speeds were measured on a K40c, an M40, a P100 and a V100 with cuBLAS 9.0. The speeds of this
-    GPU and its library are shown for information, and decide no claim of the paper."""
+    GPU and its library are shown for information and judge no claim of the paper."""
 PANELS = [(fmt, n) for fmt in shapes.FORMATS for n in shapes.COLUMNS]
 
 

@@ -17,12 +17,11 @@ _HEAD = """# Ledger
 The main claims of each paper, each with the verdict of this project. `fpemu ledger` generates this page, with all its
 numbers, from the records of the figures.
 
-A number is the median over seeds, followed by the smallest and the largest value; numbers without a range are not
-random. A claim *holds* or *does not hold* if all of at least 20 seeds at the paper's size agree, and is *undecided*
-otherwise. A claim *holds under a stated condition* if it holds in some of the cases that it includes and not in all of
-them; the row names the cases. *Depends on* names a condition that the paper leaves open and that determines the
-verdict. Speeds on other GPUs are *not testable here*; the numbers in these rows are measurements on an H200, for
-information.
+A range extends over the seeds and the cases of a claim. A claim *holds* or *does not hold* if all of at least 20 seeds
+at the paper's size agree, and is *undecided* otherwise. It *holds under a stated condition* if it holds in some of its
+cases and not in all; the row names the cases. *Depends on* names a condition that the paper leaves open and that
+determines the verdict. Speeds on other GPUs are *not testable here*; the numbers in these rows are measurements on an
+H200, for information. *Goals* and *negative controls* (variants known to be unsuitable) are checks of this project.
 """
 _COLUMNS = ("claim", "verdict", "measured", "reason")
 _SECTIONS = {"goal": "Goals of this project", "negative control": "Negative controls"}
