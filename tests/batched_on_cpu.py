@@ -277,7 +277,7 @@ def here(gpu, monkeypatch):
     monkeypatch.setattr(device, "missing", lambda: None)
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
     monkeypatch.setattr(device, "entered", nullcontext)
-    monkeypatch.setattr(device, "synchronize", lambda: None)
+    monkeypatch.setattr(device, "synchronize", lambda *_: None)
     monkeypatch.setattr(callers, "ordinal", lambda pointer: 0)
     monkeypatch.setattr(callers, "wait_for", lambda X: None)
     monkeypatch.setattr(callers, "_after", lambda waits, waited_for: waited.append((waits, waited_for)))

@@ -112,7 +112,7 @@ class HostModule:
         self.prepare(name, grid, block, *arguments).queue()
 
 
-def fetch(pointer, shape, dtype):
+def fetch(pointer, shape, dtype, stream=0):
     """What `device.fetch` does."""
     out = np.empty(shape, dtype)
     ctypes.memmove(out.ctypes.data, pointer, out.nbytes)
@@ -126,11 +126,10 @@ def stand_in(patch, folder, capability=(9, 0)):
     patch.setattr(device, "Module", HostModule)
     patch.setattr(device, "missing", lambda: None)
     patch.setattr(compiler, "compile_all", lambda sources, arch: None)
-    patch.setattr(device, "synchronize", lambda: None)
+    patch.setattr(device, "synchronize", lambda *_: None)
     patch.setattr(device, "fetch", fetch)
     patch.setattr(device, "entered", contextlib.nullcontext)
     patch.setattr(native, "calls", lambda: None)
-    patch.setattr(device, "unrestricted", contextlib.nullcontext)
     patch.setattr(device, "zero", lambda pointer, nbytes: ctypes.memset(pointer, 0, nbytes))
     patch.setattr(device, "fill_async", lambda pointer, byte, nbytes, stream: ctypes.memset(pointer, byte, nbytes))
     for name in ("_pools", "_entries", "_messages"):

@@ -33,6 +33,7 @@ RETURNED = {
     "cuCtxGetCurrent": (0,),
     "cuCtxSetCurrent": (),
     "cuCtxSynchronize": (),
+    "cuStreamSynchronize": (),
     "cuDriverGetVersion": (13000,),
     "cuInit": (),
     "cuPointerGetAttribute": (0,),

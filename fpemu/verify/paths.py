@@ -186,6 +186,7 @@ def run(
 
     result = message_or(compute)
     raised = message_or(faults.check) is not None if deferred else None
+    device.synchronize()  # a call may have queued its work on another stream
     written, gaps = D.read()
     outside = own.changed()
     if not new:

@@ -70,6 +70,7 @@ def drawn_at(fmt: str, index: NDArray[Any], seed: int, low: float, high: float) 
 
 def fetch(pointer: int, first: int, count: int, dtype: Any) -> NDArray[Any]:
     """Copy `count` elements from index `first` on to the host, after all queued work."""
+    device.synchronize()
     return device.fetch(pointer + first * np.dtype(dtype).itemsize, count, dtype)
 
 

@@ -215,7 +215,7 @@ def test_a_copy_for_negative_strides_waits_for_the_owners_stream(gpu, monkeypatc
 
 def test_results_are_complete_on_return_if_a_stream_is_unknown(gpu, monkeypatch):
     waits = []
-    monkeypatch.setattr(device, "synchronize", lambda: waits.append(1))
+    monkeypatch.setattr(device, "synchronize", lambda *_: waits.append(1))
     A, B = draw((6, 8)), draw((8, 5))
     gpu.gemm(Lent(A, stream=1), Lent(B, stream=1), scheme="sgemm")
     assert not waits
@@ -224,15 +224,20 @@ def test_results_are_complete_on_return_if_a_stream_is_unknown(gpu, monkeypatch)
 
 
 def test_the_callers_context_is_current_again_afterwards(monkeypatch):
-    now = [3]
+    now, modes = [3], [0]
     driver = SimpleNamespace(
-        cuCtxGetCurrent=lambda: (0, now[0]), cuCtxSetCurrent=lambda context: (now.__setitem__(0, context) or 0,)
+        cuCtxGetCurrent=lambda: (0, now[0]),
+        cuCtxSetCurrent=lambda context: (now.__setitem__(0, context) or 0,),
+        cuThreadExchangeStreamCaptureMode=lambda mode: (modes.append(mode) or 0, modes[-2]),
+        CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2),
     )
     monkeypatch.setattr(device, "_bindings", lambda: driver)
     monkeypatch.setattr(device, "context", lambda: 9)
     with device.entered():
         assert now == [9]
+        assert modes[-1] == 2
     assert now == [3]
+    assert modes[-1] == 0
     now[0] = 0  # none: the GPU's own may stay
     with device.entered():
         pass
@@ -243,7 +248,7 @@ def test_the_callers_context_is_current_again_afterwards(monkeypatch):
 def test_the_stream_of_an_array_interface_orders_the_product(gpu, monkeypatch, stream, waits):
     events = []
     monkeypatch.setattr(callers, "_after", lambda *handles: events.append(handles))
-    monkeypatch.setattr(device, "synchronize", lambda: events.append("synchronize"))
+    monkeypatch.setattr(device, "synchronize", lambda *_: events.append("synchronize"))
     A, B, out = Lent(draw((6, 8)), stream=stream), Lent(draw((8, 5)), stream=1), Lent(np.zeros((6, 5), np.float32))
     want = fpemu.gemm(A.x, B.x, scheme="sgemm")
     D = gpu.gemm(A, B, scheme="sgemm")

@@ -72,7 +72,7 @@ def gpu(tmp_path_factory):
         patch.setattr(simulated.Module, "folder", tmp_path_factory.mktemp("kernels"))
         patch.setattr(device, "Module", Module)
         patch.setattr(device, "Buffer", simulated.Buffer)
-        patch.setattr(device, "synchronize", lambda: None)
+        patch.setattr(device, "synchronize", lambda *_: None)
         patch.setattr(properties, "multiprocessors", lambda: 132)
         patch.setattr(splitting, "from_hopper_on", lambda: False)
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from fpemu.errors import GpuError
@@ -162,7 +163,7 @@ def _first(
     given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
     request, index = (scheme, alpha, beta, on_range, path, options), callers.place(given.values())
     stream = 0 if key is None else tensors.stream(index)
-    ordered = callers.ordered(callers.streams(given.values())) if key is None else device.unrestricted()
+    ordered = callers.ordered(callers.streams(given.values())) if key is None else nullcontext()
     with lock, device.entered(index), ordered:
         operands, on_device, call = memory.computed(lambda: run.received(given, request), memory.no_copy)
         if "out" in operands:
@@ -175,5 +176,5 @@ def _first(
             lambda problem: memory.too_little(problem, call),
         )
         if on_device and key is None and callers.must_synchronize(given.values()):
-            device.synchronize()
+            device.synchronize(0)
         return D if on_device else memory.returned(D, A)

@@ -84,7 +84,7 @@ def plan(
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     given = {"A": A, "B": B} | ({} if C is None else {"C": C})
-    with lock, device.entered(callers.place(given.values())), device.unrestricted():
+    with lock, device.entered(callers.place(given.values())):
         operands = memory.computed(lambda: {name: matrices.take(X, name) for name, X in given.items()}, memory.no_copy)
         outside = [name for name, X in operands.items() if not isinstance(X, Matrix)]
         if outside:
@@ -250,7 +250,7 @@ class Plan:
 
     def _split(self, X: Any, operand: str) -> PreparedOperand:
         """The operand X, split, after a check of its entries."""
-        with lock, device.entered(self._index), callers.ordered(callers.streams([X])), device.unrestricted():
+        with lock, device.entered(self._index), callers.ordered(callers.streams([X])):
             x = self._as_matrix(operand, X)
             first, _ = self._pair({**self._given, operand: x}, self._result(None), operand)
             result = PreparedOperand(self, operand, X, x, device.Buffer.poisoned(max(first.sequence.prepared, 16), 0))
@@ -340,14 +340,14 @@ class Plan:
 
     def _variant(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None, key: Any) -> Product:
         """The product for arguments of other strides or alignment, which are checked."""
-        with lock, device.entered(self._index), device.unrestricted():
+        with lock, device.entered(self._index):
             operands = self._operands(A, B, C, out, ready)
             return self._product(key, operands, self._result(operands.get("out")), ready)
 
     def _general(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None) -> Any:
         """The result for arrays of other libraries, on the default stream."""
         arrays = [ready.X if X is ready else X for X in (A, B, C, out) if X is not None]
-        with lock, device.entered(self._index), callers.ordered(callers.streams(arrays)), device.unrestricted():
+        with lock, device.entered(self._index), callers.ordered(callers.streams(arrays)):
             operands = self._operands(A, B, C, out, ready)
             result = out
             if out is None:
@@ -362,7 +362,7 @@ class Plan:
             room = arena.work, arena.zeros, None
             product.queue(pointers, room, 0, prepared=prepared, private=out is None, checks=checks)
             if callers.must_synchronize(arrays):
-                device.synchronize()
+                device.synchronize(0)
             return result
 
 

@@ -105,14 +105,16 @@ class Product:
         with device.entered(self.sequence.index), faults.reset_on_failure(self.sequence.counters.values()):
             if private:
                 self.sequence.queue(addresses, stream)
-                self.check(pointers)
+                self.check(pointers, stream)
             else:
                 self.sequence.queue(addresses, stream, 0, self.sequence.mark)
-                counted = self.check(pointers)  # sets the counts to zero, which the kernel that patches NaN reads
+                counted = self.check(
+                    pointers, stream
+                )  # sets the counts to zero, which the kernel that patches NaN reads
                 self.sequence.queue(addresses, stream, 0 if counted else self.sequence.mark)
 
     def counts(self, prepared: int) -> tuple[int, int]:
-        """Return the counts of faults of an operand prepared at an address, after all queued work."""
+        """Return the counts of faults of an operand prepared on the default stream at an address."""
         if self.prepared_counts is None:
             return 0, 0
         nonfinite, overflow = device.fetch(prepared + self.prepared_counts, 2, np.uint64).tolist()
@@ -134,15 +136,15 @@ class Product:
             "beyond their words, on the GPU alone"
         )
 
-    def check(self, pointers: list[int]) -> bool:
-        """Read the counts of faults and raise the scheme's InputError for an operand that the policy refuses.
+    def check(self, pointers: list[int], stream: int) -> bool:
+        """Read the counts of the faults of a stream, and raise InputError for an operand that the policy refuses.
 
         Returns
         -------
         bool
             Whether there are faults that the policy accepts.
         """
-        counted = faults.read(self.sequence.counters.values())
+        counted = faults.read(self.sequence.counters.values(), stream)
         for name, counts in counted.items():
             if self.refused(counts):
                 source = replace(self.sources[name], pointer=pointers["AB".index(name)])

@@ -90,6 +90,8 @@ def entered(index: int | None = None) -> Iterator[Any]:
     """Yield `driver` for a GPU, by default the current one; afterwards the caller's context is current again.
 
     PyTorch and CuPy select their device by the current context: GPU 0 without one, whose context may therefore stay.
+    Within, this thread may allocate and free memory and load kernels while another thread captures a stream, also in
+    the global mode, PyTorch's default. Only a wait for the whole GPU (`synchronize`) invalidates a capture in any mode.
     """
     index = current() if index is None else index
     with selected(index):
@@ -97,22 +99,13 @@ def entered(index: int | None = None) -> Iterator[Any]:
         before = check(cuda.cuCtxGetCurrent())
         own = context()
         check(cuda.cuCtxSetCurrent(own))
+        mode = check(cuda.cuThreadExchangeStreamCaptureMode(cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
         try:
             yield cuda
         finally:
+            check(cuda.cuThreadExchangeStreamCaptureMode(mode))
             if int(before) != int(own) and (int(before) or index):
                 check(cuda.cuCtxSetCurrent(before))
-
-
-@contextmanager
-def unrestricted() -> Iterator[None]:
-    """Allow this thread to allocate and free memory and to load kernels while a stream is captured."""
-    cuda = driver()
-    mode = check(cuda.cuThreadExchangeStreamCaptureMode(cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
-    try:
-        yield
-    finally:
-        check(cuda.cuThreadExchangeStreamCaptureMode(mode))
 
 
 @per_device()
@@ -140,10 +133,14 @@ def describe() -> dict[str, str]:
     }
 
 
-def synchronize() -> None:
-    """Wait for everything launched; GpuError if any of it failed."""
+def synchronize(stream: int | None = None) -> None:
+    """Wait for the work queued on a stream, by default on all streams of the GPU; GpuError if any of it failed.
+
+    A wait for all streams invalidates every capture on the GPU, as that of ``torch.cuda.synchronize`` does.
+    """
     recording.refuse("synchronize")
-    check(driver().cuCtxSynchronize())
+    cuda = driver()
+    check(cuda.cuCtxSynchronize() if stream is None else cuda.cuStreamSynchronize(stream))
 
 
 # --- launches
@@ -164,7 +161,7 @@ class Module:
 
     def __del__(self) -> None:
         for index in {index for index, _ in self._functions}:  # the code is unloaded next: no kernel of it may run
-            with suppress(Exception), entered(index) as cuda, unrestricted():
+            with suppress(Exception), entered(index) as cuda:
                 check(cuda.cuCtxSynchronize())
 
     def _object_code(self) -> Any:
@@ -249,7 +246,7 @@ class Module:
         """
         self.prepare(name, grid, block, *args, shared=shared, cluster=cluster, overlap=overlap).queue(stream)
         if wait:
-            synchronize()
+            synchronize(stream)
 
     def clusters(self, name: str, size: int, threads: int, shared: int) -> int:
         """Return the number of clusters of `size` thread blocks of a kernel that fit on the GPU at once."""
@@ -389,7 +386,7 @@ class Buffer:
             check(driver().cuMemsetD8(self.pointer, byte, self.nbytes))
 
     def array(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Copy the buffer's beginning to the host."""
+        """Copy the buffer's beginning to the host after the work queued on the default stream."""
         nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         if nbytes > self.nbytes:
             raise GpuError(f"a buffer of {self.nbytes} bytes holds no array of {nbytes}")
@@ -399,7 +396,7 @@ class Buffer:
         """Free the memory."""
         if self.pointer and recording.region(self.pointer) is None:
             pointer, self.pointer = self.pointer, 0
-            with entered(self._index) as cuda, unrestricted():  # a stream may be captured
+            with entered(self._index) as cuda:
                 check(cuda.cuMemFree(pointer))
 
     def __del__(self) -> None:
@@ -408,9 +405,9 @@ class Buffer:
 
 
 def zero(pointer: int, nbytes: int) -> None:
-    """Set memory to zero, after all queued work and before any that is queued later."""
+    """Set memory to zero before any work that is queued later, on whichever stream."""
     check(driver().cuMemsetD8(pointer, 0, nbytes))
-    synchronize()
+    synchronize(0)
 
 
 def fill_async(pointer: int, byte: int, nbytes: int, stream: int) -> None:
@@ -421,11 +418,11 @@ def fill_async(pointer: int, byte: int, nbytes: int, stream: int) -> None:
             check(cuda.cuMemsetD8Async(pointer, byte, nbytes, stream))
 
 
-def fetch(pointer: int, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Copy contiguous memory to the host after all queued work."""
+def fetch(pointer: int, shape: int | tuple[int, ...], dtype: Any, stream: int = 0) -> NDArray[Any]:
+    """Copy contiguous memory to the host after the work queued on a stream, by default CUDA's default stream."""
     out = np.empty(shape, dtype)
     recording.refuse("a copy to the host")
-    synchronize()
+    synchronize(stream)
     if out.nbytes:
         check(driver().cuMemcpyDtoH(out.ctypes.data, pointer, out.nbytes))
     return out

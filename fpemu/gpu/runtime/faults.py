@@ -124,13 +124,16 @@ def _capturing() -> bool:
     return torch is not None and torch.cuda.is_initialized() and callers.capturing(callers.stream(current()))
 
 
-def read(counters: Iterable[Counters]) -> dict[str, tuple[int, int]]:
-    """Return both numbers of entries by operand and set them to zero, after all queued work: one copy to the host."""
+def read(counters: Iterable[Counters], stream: int) -> dict[str, tuple[int, int]]:
+    """Return both numbers of entries by operand and set them to zero, after the work queued on a stream.
+
+    The counters of an allocation are read by one copy.
+    """
     result: dict[str, tuple[int, int]] = {}
     for _, group in groupby(counters, key=lambda c: c.entry.buffer):
         held = list(group)
         first = min(c.pointer for c in held)
-        words = device.fetch(first, (max(c.pointer for c in held) - first) // 8 + _WORDS, np.uint64)
+        words = device.fetch(first, (max(c.pointer for c in held) - first) // 8 + _WORDS, np.uint64, stream)
         for c in held:
             at = (c.pointer - first) // 8
             result[c.name] = int(words[at]), int(words[at + 1])
@@ -163,7 +166,8 @@ def check() -> None:
     Calls of `fpemu.gpu.gemm` and of plans on arrays of the GPU do not wait for the GPU: they count the entries of A and
     B that are NaN or infinite, or that overflow a word, on the GPU. This function reads the counts. It raises for the
     first operand that has any, sets all counts to zero, and leaves the results as they are: those that
-    ``on_range="propagate"`` defines.
+    ``on_range="propagate"`` defines. It waits for the whole GPU and invalidates every capture there, as
+    ``torch.cuda.synchronize`` does.
 
     Raises
     ------
@@ -186,6 +190,7 @@ def _collect() -> list[str]:
     messages, counts = [], {}
     for index, pool in _pools:
         with device.entered(index):
+            device.synchronize()
             words = counts[id(pool)] = device.fetch(pool.pointer, (_SLOTS, _WORDS), np.uint64)
             if words.any():
                 device.zero(pool.pointer, pool.nbytes)

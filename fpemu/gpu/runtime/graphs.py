@@ -34,7 +34,7 @@ class Graph:
 
     def __init__(self, queue: Callable[[int], int]) -> None:
         self.handle, self._index = 0, current()
-        with device.entered() as cuda, device.unrestricted():
+        with device.entered() as cuda:
             stream = _capture_stream()
             check(cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
             try:
@@ -53,10 +53,7 @@ class Graph:
 
     def __del__(self) -> None:
         if self.handle:
-            with (
-                suppress(Exception),
-                device.entered(self._index) as cuda,
-            ):  # a graph that still runs is destroyed at its end
+            with suppress(Exception), device.entered(self._index) as cuda:  # a running graph is destroyed at its end
                 check(cuda.cuGraphExecDestroy(self._executable))
 
 

@@ -230,7 +230,7 @@ def upload(x: NDArray[Any]) -> Matrix:
 
 
 def download(X: Matrix) -> NDArray[Any]:
-    """Copy a matrix to a NumPy array after all queued work; InputError if the stream of its owner is captured."""
+    """Copy a matrix to a NumPy array after the work queued on the stream of its owner; InputError if it is captured."""
     if 0 in X.shape:
         return np.zeros(X.shape, X.dtype)
     callers.wait_for(X.owner)

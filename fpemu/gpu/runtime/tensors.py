@@ -78,7 +78,7 @@ def room(sequence: Sequence, handle: int, held_by: Arenas = arenas) -> tuple[int
     if not captured:
         held = held_by.get((sequence.index, handle))
         if held is None or not held.suffices(sequence):
-            with device.entered(sequence.index), device.unrestricted():  # another thread may capture
+            with device.entered(sequence.index):
                 held = held_by.of(handle, sequence)
         return held.work, held.zeros, None
     torch: Any = sys.modules["torch"]

@@ -234,7 +234,7 @@ class _Work:
         pointers = device.Buffer.of(np.array([s.buffer.pointer for s in sums], np.uint64))
         sizes = [np.int32(x) for x in (row, column, height, width)]
         self.walk("finish_all", height * width, p, pointers, *sizes)
-        device.synchronize()
+        device.synchronize(0)
         self.spare += [s.buffer for s in sums]
 
     def _sum(
@@ -248,7 +248,7 @@ class _Work:
         cuts = np.uint64(0) if tables.cuts is None else tables.cuts
         blocks = height // self._tile.m * (width // self._tile.n)
         self._module.launch("chain", blocks, self._tile.threads, a, b, total, *sizes, cuts, tables.shifts, wait=False)
-        device.synchronize()  # a and b go
+        device.synchronize(0)  # a and b go
         return _Sum(total, self)
 
     def _gather(
