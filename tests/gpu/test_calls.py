@@ -391,12 +391,22 @@ def two_gpus(gpu, monkeypatch):
     return gpu
 
 
-def far(gpu, *shape):
+def far(gpu, *shape, dtype="float32"):
     """A tensor on the second GPU."""
-    X = draw(*shape)
+    X = draw(*shape, dtype=dtype)
     X.device = SimpleNamespace(type="cuda", index=1)
     gpu.far.add(X.data_ptr())
     return X
+
+
+@simulated
+def test_a_prepared_batched_product_is_one_of_the_gpu_of_its_operands(two_gpus):
+    A, B, D = (far(two_gpus, 3, 16, 16, dtype="float16") for _ in range(3))
+    (product,) = fpemu.gpu.batched.prepare(A, B, out=D)
+    assert two_gpus.context == 1
+    with device.entered(1):
+        product.queue()
+    assert two_gpus.contexts == [2]
 
 
 @simulated

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
-from math import copysign
 from typing import Any
 
-import numpy as np
-
 from fpemu.arguments import choice as choice_of
-from fpemu.arrays import product_shape
-from fpemu.batched import arguments, halfcomplex, layouts, scaling
+from fpemu.batched import arguments, layouts
 from fpemu.errors import GpuError, InputError, unknown_name
-from fpemu.gpu.batched import call, choice, stacks
-from fpemu.gpu.batched.call import Product, Scaling
-from fpemu.gpu.batched.configuration import Configuration, parse
-from fpemu.gpu.batched.stacks import Operand, Pointers
-from fpemu.gpu.batched.task import Task
+from fpemu.gpu.batched import stacks
+from fpemu.gpu.batched.call import Product
+from fpemu.gpu.batched.configuration import Configuration
+from fpemu.gpu.batched.lowering import launches_of, queue, shape_of
+from fpemu.gpu.batched.request import Request, key_of
+from fpemu.gpu.batched.stacks import HALF, Pointers
 from fpemu.gpu.gemm import memory
 from fpemu.gpu.runtime import callers, device, matrices, recording, tensors
 from fpemu.gpu.runtime.matrices import Matrix
@@ -25,9 +21,7 @@ from fpemu.gpu.runtime.recording import NotRecordableError
 from fpemu.gpu.runtime.sequence import Sequence, lock
 from fpemu.gpu.runtime.tensors import Recorded
 
-HALF = stacks.HALF
 _REGION = {"A": "A", "B": "B", "C": "C", "out": "D"}
-_NUMBERS = (float, int, complex)
 _recorded = tensors.Cache()
 
 
@@ -93,12 +87,12 @@ def hgemm(
     queued one after another. A CUDA graph can capture the call if alpha and beta are numbers of Python and not NaN, and
     if each operand needs no more than one stride for its batch.
     """
-    request = _key(None, alpha, beta, transa, transb, accumulate, kernel, configuration)
+    request = key_of(None, alpha, beta, transa, transb, accumulate, kernel, configuration)
     D, key = _recorded.repeat(request, A, B, C, out)
     if D is not None:
         return D
     options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
-    return _run(A, B, C, out, _Request(alpha=alpha, beta=beta, configuration=configuration, **options), key)
+    return _run(A, B, C, out, Request(alpha=alpha, beta=beta, configuration=configuration, **options), key)
 
 
 def hcgemm(
@@ -162,7 +156,7 @@ def hcgemm(
     Repeated calls on torch tensors are queued as by `hgemm`.
     """
     choices = (products.__class__, products, kernel, algorithm, configuration)  # 4.0 and 4 are equal keys
-    D, key = _recorded.repeat(_key(layout, alpha, beta, transa, transb, accumulate, choices), A, B, C, out)
+    D, key = _recorded.repeat(key_of(layout, alpha, beta, transa, transb, accumulate, choices), A, B, C, out)
     if D is not None:
         return D
     options: dict[str, Any] = {
@@ -173,7 +167,7 @@ def hcgemm(
         "products": products,
     }
     layouts.axis_of(layout)
-    request = _Request(layout, alpha=alpha, beta=beta, configuration=configuration, algorithm=algorithm, **options)
+    request = Request(layout, alpha=alpha, beta=beta, configuration=configuration, algorithm=algorithm, **options)
     return _run(A, B, C, out, request, key)
 
 
@@ -203,63 +197,6 @@ def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
     from fpemu.gpu.gemm.choice import architecture
 
     return {"hardware": architecture(), "instruction": "mma"}
-
-
-class _Request:
-    """The checked options of a product."""
-
-    def __init__(
-        self,
-        layout: str | None = None,
-        *,
-        alpha: Any = 1.0,
-        beta: Any = 0.0,
-        transa: str = "N",
-        transb: str = "N",
-        accumulate: str = "fp32",
-        kernel: str = "tensor",
-        configuration: Any = None,
-        products: int = 4,
-        algorithm: str | None = "fused",
-    ) -> None:
-        if layout is not None:
-            layouts.axis_of(layout)
-            algorithm = halfcomplex.choose_algorithm(products, algorithm, default=halfcomplex.ALGORITHMS[layout])
-        choice_of("kernel", kernel, arguments.KERNELS)
-        fmt = arguments.arithmetic(kernel, accumulate, None if kernel == "magma-small" else "hopper", None).accumulator
-        for name, letter in (("transa", transa), ("transb", transb)):
-            choice_of(name, letter.upper() if isinstance(letter, str) else letter, arguments.TRANSPOSES)
-        self.layout, self.kernel, self.algorithm, self.beta = layout, kernel, algorithm, beta
-        self.transa, self.transb = transa.upper(), transb.upper()
-        if layout is None:
-            a, b = ((x, 0.0) for x in scaling.real_scalars(alpha, beta, fmt))
-        else:
-            a, b = scaling.complex_scalar(alpha, "alpha", fmt), scaling.complex_scalar(beta, "beta", fmt)
-        self.scaling = Scaling((float(a[0]), float(a[1])), (float(b[0]), float(b[1])))
-        if algorithm == "calls" and (self.scaling.alpha[1] or self.scaling.beta[1]):
-            raise InputError(
-                "algorithm='calls' is four calls of HGEMM, which scale by real numbers: alpha and beta "
-                "must have no imaginary part"
-            )
-        fused = layout is not None and algorithm == "fused"
-        conjugates = {"conjugate_a": fused and self.transa == "C", "conjugate_b": fused and self.transb == "C"}
-        planar = fused and layout == "planar"
-        self.arithmetic = Task(0, 0, 0, fused, planar, accumulate, products, **conjugates)
-        self.configuration = parse(configuration) if isinstance(configuration, str) else configuration
-        if not isinstance(self.configuration, Configuration | None):
-            raise InputError(f"configuration is a {type(configuration).__name__}: give a Block, Warp, ... or its text")
-        small = kernel == "magma-small"
-        if self.configuration is not None and small != (self.configuration.kind == "small"):
-            raise InputError(f"configuration is of kind {self.configuration.kind!r}, and kernel is {kernel!r}")
-
-    @property
-    def has_c(self) -> bool:
-        return self.scaling.beta != (0.0, 0.0)
-
-    @property
-    def choose(self) -> Any:
-        """The configuration, or the function that chooses it."""
-        return self.configuration or (lambda task, batch: choice.choose(task, batch, self.kernel))
 
 
 def prepare(
@@ -292,16 +229,17 @@ def prepare(
     for name in options:
         if name not in known:
             raise unknown_name("option", name, known)
-    request = _Request(layout, **options)
+    request = Request(layout, **options)
     given = {name: X for name, X in {"A": A, "B": B, "C": C, "out": out}.items() if X is not None}
-    with callers.ordered(callers.streams([array for X in given.values() for array in stacks.arrays(X)])):
+    arrays = [array for X in given.values() for array in stacks.arrays(X)]
+    with device.entered(callers.place(arrays)), callers.ordered(callers.streams(arrays)):
         matrices_of = {name: stacks.take(X, name) for name, X in given.items()}
         on_cpu = [name for name, X in matrices_of.items() if not isinstance(X, Matrix | Pointers)]
         if on_cpu:
             raise InputError(f"{' and '.join(on_cpu)} must be on the GPU")
         operands = {name: stacks.operand(X, layout, name) for name, X in matrices_of.items()}
-        _shape(operands, request)
-        return _launches(operands, request, overlap)
+        shape_of(operands, request)
+        return launches_of(operands, request, overlap)
 
 
 def need_gpu() -> None:
@@ -315,18 +253,7 @@ def need_gpu() -> None:
         )
 
 
-def _key(layout: Any, alpha: Any, beta: Any, *request: Any) -> Any:
-    """What the kernels of a product depend on; None for scalars that are NaN, or not numbers of Python."""
-    if alpha.__class__ not in _NUMBERS or beta.__class__ not in _NUMBERS or alpha != alpha or beta != beta:
-        return None
-    if alpha and alpha.__class__ is not complex and beta.__class__ is not complex:
-        return layout, alpha, beta, *request
-    parts = [part for x in (alpha, beta) for part in (x.real, x.imag)]
-    signs = [copysign(1.0, part) if part.__class__ is float else part < 0 for part in parts]  # 0.0 == -0.0
-    return layout, alpha, beta, (alpha.__class__, beta.__class__, *signs), *request
-
-
-def _run(A: Any, B: Any, C: Any, out: Any, request: _Request, key: Any = None) -> Any:
+def _run(A: Any, B: Any, C: Any, out: Any, request: Request, key: Any = None) -> Any:
     """The product of a checked request; key: by which its kernels are kept, for torch tensors on the GPU."""
     need_gpu()
     given = {"A": A, "B": B, "C": C if request.has_c else None, "out": out}
@@ -337,10 +264,10 @@ def _run(A: Any, B: Any, C: Any, out: Any, request: _Request, key: Any = None) -
         )
 
 
-def _result(given: dict[str, Any], arrays: list[Any], request: _Request, key: Any) -> Any:
+def _result(given: dict[str, Any], arrays: list[Any], request: Request, key: Any) -> Any:
     """The product of the given arguments, of which `arrays` may be on the GPU."""
     layout, A, out = request.layout, given["A"], given["out"]
-    with callers.ordered(callers.streams(arrays)) if key is None else device.unrestricted():
+    with callers.ordered(callers.streams(arrays)) if key is None else nullcontext():
         stacked: dict[str, Any] = {name: stacks.take(X, name) for name, X in given.items() if X is not None}
         on_gpu = {name: isinstance(X, Matrix | Pointers) for name, X in stacked.items()}
         if len(set(on_gpu.values())) > 1:
@@ -351,7 +278,7 @@ def _result(given: dict[str, Any], arrays: list[Any], request: _Request, key: An
         _check_out(stacked)
         if not on_gpu["A"]:
             stacked = {name: matrices.upload(X) for name, X in stacked.items()}
-        lead, M, N, _ = _shape({name: stacks.view(X, layout, name) for name, X in stacked.items()}, request)
+        lead, M, N, _ = shape_of({name: stacks.view(X, layout, name) for name, X in stacked.items()}, request)
         result = out
         if out is None:
             shape = (*lead, M, N)
@@ -367,21 +294,21 @@ def _result(given: dict[str, Any], arrays: list[Any], request: _Request, key: An
             _recorded.keep(key, product)
             return product.run(A, result, [0 if X is None else X.pointer for X in map(stacked.get, _REGION)])
         with callers.ordered(callers.streams(arrays)) if key is not None else nullcontext():
-            _queue(stacked, request)
+            queue(stacked, request)
         if not on_gpu["A"]:
             downloaded = matrices.download(D)
             return matrices.as_torch(downloaded) if callers.is_torch(A) else downloaded
         if callers.must_synchronize(arrays):
-            device.synchronize()
+            device.synchronize(0)
         return result
 
 
-def _record(stacked: dict[str, Any], request: _Request) -> Recorded | None:
+def _record(stacked: dict[str, Any], request: Request) -> Recorded | None:
     """The recorded kernels of a product; None if they depend on more than the facts of the operands."""
     placed: dict[str, Any] = tensors.place(**{_REGION[name]: X for name, X in stacked.items()})
     try:
         with recording.start() as steps:
-            _queue({name: placed[_REGION[name]] for name in stacked}, request)
+            queue({name: placed[_REGION[name]] for name in stacked}, request)
     except NotRecordableError:
         return None
     extents = tuple(tensors.extent(stacked.get(name)) for name in _REGION)
@@ -398,76 +325,3 @@ def _check_out(operands: dict[str, Any]) -> None:
     for name, X in operands.items():
         if name != "out" and isinstance(X, Matrix) and matrices.overlap(X, D):
             raise InputError(f"out shares memory with {name}: pass separate memory")
-
-
-def _queue(stacked: dict[str, Any], request: _Request) -> None:
-    """Queue the product, after copies of operands that kernels cannot read; four calls use planar copies."""
-    operands = {name: stacks.operand(X, request.layout, name) for name, X in stacked.items()}
-    copies = request.algorithm == "calls" and request.layout == "interleaved"
-    planar = {name: _planar(X, copied=name != "out") for name, X in operands.items()} if copies else operands
-    for product in _launches(planar, request, True):
-        product.queue()
-    if copies:
-        matrices.copy(_parts_first(planar["out"]), _parts_first(operands["out"]))
-
-
-def _planar(X: Operand, *, copied: bool) -> Operand:
-    """The same matrices in the planar layout, in new memory."""
-    planar = matrices.copy(_parts_first(X)) if copied else matrices.empty((2, *X.shape), HALF)
-    return stacks.operand(planar, "planar", "a copy")
-
-
-def _parts_first(X: Operand) -> Matrix:
-    """The two parts as the first axis of a stack."""
-    steps = tuple(s // 2 for s in (X.plane, *X.strides))
-    return Matrix(X.first, HALF, (2, *X.shape), steps, X)
-
-
-def _shape(operands: dict[str, Operand], request: _Request) -> tuple[tuple[int, ...], int, int, int]:
-    """The batch, M, N and K of the product, transposes done; raises as `fpemu.batched` does."""
-    zeros = {name: np.broadcast_to(np.float16(0), X.shape) for name, X in operands.items()}
-    a = arguments.transposed(zeros["A"], request.transa, "transa")
-    b = arguments.transposed(zeros["B"], request.transb, "transb")
-    shape = product_shape(a, b, arguments.factor_names(request.transa, request.transb))
-    scaling.needs_c(zeros.get("C"), request.beta if request.has_c else 0, shape)
-    if "C" in zeros:
-        arguments.check_addend(zeros["C"], shape)
-    if "out" in zeros and zeros["out"].shape != shape:
-        raise InputError(f"out has shape {zeros['out'].shape}, and the product {shape}")
-    return shape[:-2], shape[-2], shape[-1], a.shape[-1]
-
-
-def _launches(operands: dict[str, Operand], request: _Request, overlap: bool) -> list[Product]:
-    if 0 in operands["out"].shape:
-        return []
-    a = operands["A"].transposed if request.transa != "N" else operands["A"]
-    b = operands["B"].transposed if request.transb != "N" else operands["B"]
-    c, d = operands.get("C") if request.has_c else None, operands["out"]
-    if not d.along_columns:
-        raise InputError("out must have contiguous rows")
-    if request.algorithm != "calls":
-        return [call.prepare(a, b, c, d, request.arithmetic, request.scaling, request.choose, overlap=overlap)]
-    if d.unit == 4:
-        raise InputError("algorithm='calls' is prepared on planar arrays only")
-    return _four_calls(a, b, c, d, request, overlap)
-
-
-def _four_calls(
-    a: Operand, b: Operand, c: Operand | None, d: Operand, request: _Request, overlap: bool
-) -> list[Product]:
-    """Cr = Ar Br + beta Cr, Cr -= Ai Bi, Ci = Ar Bi + beta Ci, Ci += Ai Br (section 6.2); conjugates change signs."""
-    alpha, launches = request.scaling.alpha[0], []
-    for part, i, j in ((0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)):
-        first = i == 0
-        addend = (None if c is None else _part(c, part)) if first else _part(d, part)
-        beta = request.scaling.beta if first else (1.0, 0.0)
-        factors = Scaling((alpha if first or part else -alpha, 0.0), beta)
-        negative_a, negative_b = (k == 1 and t == "C" for k, t in ((i, request.transa), (j, request.transb)))
-        arithmetic = replace(request.arithmetic, conjugate_a=negative_a, conjugate_b=negative_b)
-        operands = _part(a, i), _part(b, j), addend, _part(d, part)
-        launches.append(call.prepare(*operands, arithmetic, factors, request.choose, overlap=overlap))
-    return launches
-
-
-def _part(X: Operand, index: int) -> Operand:
-    return Operand(X.first + index * X.plane, X.shape, X.strides, 0, 2, None, X)
