@@ -132,6 +132,18 @@ def test_equivalence_is_judged_by_the_largest_ratio_for_each_order(figure, kind)
     assert found[f"cr_zero_{kind}", "", "φ = 0.1"] == seeds * 7
 
 
+def test_figure_3_shows_algorithm_3_as_printed():
+    cell = {"hardware": "turing", "inputs": "phi", "mode": "DP", "phi": 1.0, "n": 256, "rows": 64, "seed": 10}
+    A, B = fpemu.inputs.operands("phi", 64, 64, 256, 10, dtype="fp64", phi=1.0)
+    exact = fpemu.reference.matmul(A, B)
+    options = {"scheme": "ozaki", "hardware": "turing"}
+    printed, default = (
+        fpemu.metrics.max_relative(fpemu.gemm(A, B, **options, slices=slices), exact) for slices in ("printed", None)
+    )
+    assert printed != default  # the two criteria select different slices of B
+    assert experiments.load("dgemm_tc/fig3").evaluate(cell)["TC"] == printed
+
+
 def test_all_sizes_of_figures_3_and_8_have_the_same_number_of_entries():
     for name in ("fig3", "fig8"):
         for size in ("quick", "full"):
