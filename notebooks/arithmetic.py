@@ -188,10 +188,10 @@ assert all(counts["shuffled"] > 1 for counts in counts_of.values())
 pd.DataFrame(counts_of).transpose()
 
 # %% [markdown]
-# Only the MI210 has an order within a block, $((p_0+p_1)+(p_2+p_3))+c$ in fp32. The random data do not show it; a block
-# with two ones and $\pm2^{24}$ does, in the cell below. On every unit the order of the blocks changes the result. A
-# GEMM can therefore be reproduced bit for bit only if its order over $K$ is known: the split of $K$, the position of
-# the residue, and the promotion interval. `mma.KOrder` describes this order.
+# The order within a block affects the result on the MI210 only, which adds $((p_0+p_1)+(p_2+p_3))+c$ in fp32. The
+# random data do not show this; a block with two ones and $\pm2^{24}$ does, in the cell below. On every unit the order
+# of the blocks changes the result. A GEMM can therefore be reproduced bit for bit only if its order over $K$ is known:
+# the split of $K$, the position of the residue, and the promotion interval. `mma.KOrder` describes this order.
 
 # %%
 big = 2.0**12
@@ -332,7 +332,7 @@ assert codes["MI100"]["largest + half an ulp"] == "0x7F800000"
 pd.DataFrame(codes)
 
 # %% [markdown]
-# ## What was learnt
+# ## Conclusions
 #
 # * An NVIDIA tensor core truncates every term to a multiple of one power of two, adds exactly and rounds once. A few
 #   integers specify the unit.
@@ -341,7 +341,7 @@ pd.DataFrame(codes)
 # * A wider alignment does not improve every result, a larger operand can give a smaller sum, and an accumulator with
 #   few bits stops growing.
 #
-# ## Where to go next
+# ## Further reading
 #
 # * [tour](tour.ipynb): the package in five minutes; [dgemm_tc](dgemm_tc.ipynb): sums that are exact on these units.
 # * `fpemu.mma.MmaSpec`: the specification of any instruction; every field of the table at the top can be changed.

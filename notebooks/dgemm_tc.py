@@ -81,8 +81,8 @@ for k, x in enumerate(A[0]):
 print(f"{len(slices)} slices; nonzero integers in each: {[f'{np.mean(s.digits != 0):.0%}' for s in slices.items]}")
 
 # %% [markdown]
-# The sum of the slices is exactly the row. Small entries begin in a later slice and so end in a later slice: the last
-# slices are nearly empty, and CR mode computes all their products. The integers are signed, so a slice holds $b$ bits
+# The sum of the slices is exactly the row. The bits of small entries begin and end in later slices, so the last slices
+# are nearly empty; CR mode computes all their products. The integers are signed, so a slice holds $b$ bits
 # and a sign.
 #
 # ## The number of exact bits
@@ -381,7 +381,7 @@ fig4.figure()
 # 1024$. The sizes 5120 and 7168 come from an earlier run of the benchmark with longer pauses between the calls on the
 # GPU, which may explain the smaller values there.
 #
-# ## What was learnt
+# ## Conclusions
 #
 # * The bits per slice of Algorithm 1 are exact on every fp16 unit with fp32 results, although no unit adds in IEEE
 #   fp32. For other words the condition must be derived from the specification of the unit.
@@ -393,7 +393,7 @@ fig4.figure()
 # * Algorithm 1 as printed overflows for inputs above $2^{975}$ at $n = 10240$.
 # * Correct rounding does not require hundreds of products: residues give the same bits.
 #
-# ## Where to go next
+# ## Further reading
 #
 # * [arithmetic](arithmetic.ipynb): the reason for $T = \min(F+1, P)$ in pictures of bits; [tour](tour.ipynb): the other
 #   schemes.

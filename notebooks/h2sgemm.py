@@ -366,7 +366,7 @@ ratio.rename("OpenBLAS, Kunpeng 920 / term-wise").to_frame().transpose().round(2
 # %% [markdown]
 # **The verdict depends on the SGEMM, and for large $k$ the paper's own baseline is more accurate.** The main sum of
 # H2SGEMM is one chain with $k/16$ roundings. Its error grows as $\sqrt{k}$, like the error of a chain of FMAs, and is
-# four times smaller. OpenBLAS rounds as often as a chain up to $k = 1024$; for larger $k$ it adds panels, and its error
+# a quarter of it. OpenBLAS rounds as often as a chain up to $k = 1024$; for larger $k$ it adds panels, and its error
 # stays nearly constant. Up to the $k$ at which the lines cross, term-wise H2SGEMM is more accurate. For this reason the
 # claim holds if all sizes are equal and at most 512.
 #
@@ -463,7 +463,7 @@ pd.DataFrame({"error / u": errors, "model, same at 512": model / model[512] * er
 # On truncating hardware the error of a chain is proportional to $P$, so the best interval is shorter: two to eight
 # instructions.
 #
-# ## What was learnt
+# ## Conclusions
 #
 # * **Formulas.** Table 1's bits, Equation 3 and $P_{u+gu}$ are exact; $P_u$ is twice the probability that the residual
 #   becomes zero. Equation 6 holds with the upper bound $26 - E_{\max}$: $sb = 12$ is a good choice for numbers below

@@ -350,7 +350,7 @@ display(applications)
 # On positive data the error grows with $K$. On the A800 it grows in proportion to $K$, which is the bias of truncation
 # and not a property of this method. On $[-1, 1]$ Max_error depends on the entry nearest to zero instead.
 #
-# ## What was learnt
+# ## Conclusions
 #
 # * **The scale of the residual** reduces the error by a factor of more than a hundred on hardware that replaces
 #   subnormal numbers by zero. The large factor against Markidis on the MI210 is reproduced in every figure.

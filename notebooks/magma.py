@@ -231,7 +231,7 @@ assert (fall[["CDNA 3", "ideal"]] < 0.2).all()
 averaged.map("{:.1e}".format)
 
 # %% [markdown]
-# ## What was learnt
+# ## Conclusions
 #
 # * **fp32 accumulation** leaves only the rounding of the result for fp16 results, so it is the right choice for every
 #   format of $C$.

@@ -821,7 +821,7 @@ print(
 )
 
 # %% [markdown]
-# ## What was learnt
+# ## Conclusions
 #
 # * Three fp16 products can be faster than SGEMM on all six GPUs, by only a third on an MI210. The smallest size with a
 #   gain depends on the place of the split.

@@ -210,17 +210,17 @@ print(f"large products: {frame['checked'].sum():.0f} outputs compared, {frame['m
 assert not frame["mismatches"].any()
 
 # %% [markdown]
-# ## What was learnt
+# ## Conclusions
 #
 # * **Tensor cores** limit large fp32 products: `staged` is about five times as fast as SGEMM and more accurate for all
 #   four distributions. Its limit is a third of the rate of fp16 products.
 # * **Power** limits long runs: the sustained speed of `staged` is more than 10 % below its first speed.
-# * **The launch and the split** limit small products: at n = 512 the gain is about two, and the split takes
+# * **The launch and the split** limit small products: at n = 512 the speed-up is about two, and the split takes
 #   almost half of the time unless its result is used again.
 # * **The operands** limit the fastest schemes: `staged-int8` requires entries of similar magnitude, so check the error
 #   on your matrices.
 # * **The fixed cost** limits the batches with n up to 8, and **the bandwidth** limits n = 128, where a gain remains
-#   only for sizes that are no multiples of 8.
+#   only for sizes that are not multiples of 8.
 # * **The bandwidth** limits tall matrices: a pipelined kernel reaches more than 85 % of the bandwidth of a copy, and
 #   cuBLAS less than 65 %.
 # * A speed requires its conditions: the duration of the run, the size, the ratio to the library in the same run, and

@@ -99,7 +99,7 @@ assert errors["markidis"]["MI210"] > 10 * max(errors["markidis"][gpu] for gpu in
 # ## The summation order
 #
 # The same product is evaluated in three other orders over $K$ on one GPU. The table counts the entries that differ from
-# the entries of one chain:
+# one chain over $K$:
 
 # %%
 a16, b16 = A.astype(np.float16), B.astype(np.float16)
@@ -178,10 +178,10 @@ for sb in (4, 8, 12, 16):
     assert means["h2sgemm", "ascend910a", sb, 0] < sgemm / 2
 
 # %% [markdown]
-# A step of 2 in $sb$ moves the boundary of the accurate region by two binary exponents, until $h$ itself becomes
-# subnormal. The published value $sb = 12$ is therefore a good choice. The smallest error depends on the hardware: on a
-# unit that rounds to nearest it is well below the error of SGEMM. On the A100, which truncates, it stays above the
-# error of SGEMM, by less than a factor of 2, for every $sb$.
+# Each increase of $sb$ by 2 moves the boundary of the accurate region two binary exponents down, until $h$ itself
+# becomes subnormal; the published value $sb = 12$ reaches this limit. The smallest error depends on the hardware: on a
+# unit that rounds to nearest it is well below the error of SGEMM, and on the A100, which truncates, it is one to two
+# times the error of SGEMM.
 #
 # ## A figure of a paper and its verdicts
 #
@@ -232,7 +232,7 @@ assert left.min() > 0
 display(figure)
 
 # %% [markdown]
-# ## What was learnt
+# ## Conclusions
 #
 # * The split determines which bits of an operand reach the matrix unit.
 # * The truncation of the unit and the order over $K$ determine the error of the sum: H2SGEMM is less accurate than
@@ -240,7 +240,7 @@ display(figure)
 # * Error-free schemes return the same bits on every GPU, and a certificate states the checked conditions.
 # * A published claim can be judged if it has a number, a criterion, seeds and conditions.
 #
-# ## Where to go next
+# ## Further reading
 #
 # * [arithmetic](arithmetic.ipynb): the addition of a tensor core in pictures of its bits.
 # * [dgemm_tc](dgemm_tc.ipynb): exact fp64 products from fp16 units, and the inputs on which DP mode is less accurate

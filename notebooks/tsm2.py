@@ -274,7 +274,7 @@ with pd.option_context("display.max_colwidth", None):
 # parameters of the K40c, for loads of at most 400 cycles, and of the M40. The parameters of the P100 follow from
 # neither form.
 #
-# ## What was learnt
+# ## Conclusions
 #
 # * The error of a chain of FMAs is $0.2$ to $0.3\,\sqrt{k}\,u$ on positive data, far below the bound $k\,u$, and
 #   proportional to $\sqrt{k}$ for zero-mean data too. Growth with $k$ requires a sum that stops growing, or a unit that

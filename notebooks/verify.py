@@ -71,7 +71,7 @@ assert not verdict.alike
 print(verdict)
 
 # %% [markdown]
-# For $100\times60\times1000$ the library splits $K$, so that more parts of the GPU are busy, and one chain is the wrong
+# For $100\times60\times1000$ the library splits $K$ to occupy more of the GPU, and one chain is the wrong
 # specification. The verdict names the length of the slices, and the residue of each slice as the first tile.
 
 # %%
@@ -176,9 +176,9 @@ with pd.option_context("display.max_colwidth", None, "display.width", 200):
 
 # %% [markdown]
 # In Triton a plain `tl.dot` is one chain of `wgmma`. The statement `acc += tl.dot(...)` is also one chain, because the
-# compiler passes the sum to the instruction as its accumulator. A promotion must be hidden from the compiler, or
-# requested with `max_num_imprecise_acc` (fp8 only). The plain tf32 dot product passes the operands to the instruction,
-# which truncates them; cuBLAS rounds them to nearest.
+# compiler passes the sum to the instruction as its accumulator. A promotion requires code that the compiler cannot
+# merge with the instruction, or `max_num_imprecise_acc` (fp8 only). The plain tf32 dot product passes the operands to
+# the instruction, which truncates them; cuBLAS rounds them to nearest.
 
 # %%
 assert all(verdicts[name].equal for name in ("dot fp16", "dot fp16 +=", "dot tf32", "dot ieee", "dot e4m3"))
@@ -272,10 +272,10 @@ assert verdict.causes[0].specification.inputs == ("tf32", "RNE")
 print(verdict)
 
 # %% [markdown]
-# ## What was learnt
+# ## Conclusions
 #
 # * cuBLAS selects the split of $K$ by shape and layout, rounds tf32 operands to nearest, and applies $\alpha$ and
 #   $\beta$ by fused multiply-adds. The results alone determined each of these properties.
-# * Triton passes sums and tf32 operands to the instruction, unless the promotion is hidden from its compiler.
+# * Triton's compiler passes sums to the instruction unless it cannot merge them, and tf32 operands unrounded.
 # * Equal bits confirm a specification only against the alternatives that the operands distinguish, and the verdict
 #   lists the other alternatives.
