@@ -46,6 +46,9 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     for phi in PHI:
         yield Measure("sgemm_tc_useless", max(ratios(rows, "SP", "SGEMM", phi)), "over SGEMM", f"φ = {phi:g}")
         yield Measure("sgemm_tc_useless", min(ratios(rows, "SP", "DP", phi)), "over DGEMM-TC", f"φ = {phi:g}")
+        double, single = (speeds(rows, mode, phi, "slices A") for mode in ("DP", "SP"))
+        fewer = [count / single[n] for n, count in double.items() if n in single]
+        yield Measure("sp_fewer_slices", min(fewer), variant=f"φ = {phi:g}")
 
 
 def finding(rows: list[Row]) -> str:

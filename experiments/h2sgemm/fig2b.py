@@ -170,6 +170,9 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
                 name = f"eq6_{'upper' if side else 'lower'}{'_corrected' * corrected}"
                 if not (corrected and bits == 23):  # the corrected bound is for the other count
                     yield Measure(name, float(max(apart, key=abs)), "" if corrected else reading)
+    if (-13, 0) in at:
+        for bits, reading in ((0, "an error of at most 2^(E - bits)"), (1, "an error of at most 2^(E - bits - 1)")):
+            yield Measure("rule1_collapse", at[-13, 0]["bits"] - bits - 11, reading)
     yield Measure("sb12_keeps_22_bits", min(row["bits"] for e, row in scaled.items() if e in NORMAL))
     for name, sb in (("sb12_never_overflows", 12), ("sb11_never_overflows", 11)):
         shares = [row["r overflows"] for (e, of), row in at.items() if of == sb and e in NORMAL]

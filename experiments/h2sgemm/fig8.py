@@ -113,11 +113,20 @@ _STATEMENTS: tuple[tuple[str, str, str, Any, tuple[str, ...]], ...] = (
 )
 """Claim, numerator, denominator, worst case over the offset exponents, and the windows of these."""
 
+_GROUPS = {
+    "SGEMM, all orders": tuple(SGEMMS.values()),
+    "H2SGEMM, all variants": tuple(name for name in METHODS if name.startswith("sb=")),
+    **{f"HGEMM, {reading}": (column,) for reading, column in HGEMMS.items()},
+}
+"""The methods whose errors for both distributions are compared."""
+
 
 @listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
+    errors = {kind: {name: means(rows, name, "exponent", inputs=kind) for name in METHODS} for kind in KINDS}
     for _, kind, variant in methods.panels():
-        error = {name: means(rows, name, "exponent", inputs=kind) for name in METHODS}
+        error = dict(errors[kind])
+        rest = [of for name, of in error.items() if name not in HGEMMS.values()]
         unscaled = [error[f"sb=0 {combine}"] for combine in ("element-wise", "term-wise")]
         error["sb=0"] = {e: min(of[e] for of in unscaled) for e in unscaled[0]}
         for name, over, under, worst, windows in _STATEMENTS:
@@ -134,6 +143,17 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
                     yield Measure(
                         "hgemm_error", farthest(points.values(), 10**-3.5), reading, f"{variant}, {_text(points)}"
                     )
+            for window in ("near", "low", "below"):
+                if points := _within(error[column], window):
+                    over = [value / max(of[e] for of in rest if e in of) for e, value in points.items()]
+                    yield Measure("hgemm_largest", min(over), reading, f"{variant}, {_text(points)}")
+    symmetric, positive = errors.values()
+    for group, names in _GROUPS.items():
+        for window in ("normal", "below"):
+            series = [_within(ratios(symmetric[name], positive[name]), window) for name in names]
+            if factors := [factor for points in series for factor in points.values()]:
+                label = f"{group}, {_text(next(filter(None, series)))}"
+                yield Measure("cancellation_amplifies", min(factors), variant=label)
 
 
 def _within(series: dict[int, float], window: str) -> dict[int, float]:

@@ -156,6 +156,9 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         yield Measure("loads", row["A"] / published, variant=f"A in Alg. {name}{width}")
         if name in "34":  # once per block of t1 threads, where Algorithm 2 loads once per thread
             yield Measure("loads", row["B"], variant=f"B in Alg. {name}{width}")
+        if name == "4":
+            share = row["B"] * K * N * (M / T1) / (row["A"] * M * K)
+            yield Measure("loads_of_b", share, variant=f"t2 = {t2}, t1 = {T1}")
         if name == "6":
             yield Measure("ism2_loads", row["B"] / (TCF * N / t2), variant=f"B in Alg. 6{width}")
         if name == "7":

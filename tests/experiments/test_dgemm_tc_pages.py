@@ -171,6 +171,17 @@ def test_counts_decide_products_speed_range_and_memory():
     assert found["memory", "GB of 2^30 bytes", "CR mode"] == pytest.approx(largest * 1e9 / 2**30)
 
 
+def test_the_slices_of_both_precisions_are_compared_at_the_same_n():
+    def numbers(cell):
+        slices = {"SP": 5.0, "DP": 9.0 if cell["n"] == 2048 else 11.0}
+        return {"GFLOP/s": 1.0} | (
+            {"slices A": slices[cell["implementation"]]} if cell["implementation"] in slices else {}
+        )
+
+    _, found = measured("fig9", numbers)
+    assert [found["sp_fewer_slices", "", f"φ = {phi}"] for phi in ("0.1", "1", "2")] == pytest.approx([1.8] * 3)
+
+
 def test_the_memory_is_that_of_mean_counts_rounded_up():
     def halves(cell):
         return {name: x + 0.5 if "slices" in name else x for name, x in counts(cell).items()}

@@ -142,6 +142,14 @@ def test_equation_6_is_compared_with_the_measured_bounds(monkeypatch, wrong):
     assert values(measures, "eq6_upper") == [wrong]
 
 
+@pytest.mark.parametrize("lower", [-3, -2])
+def test_rule_1_compares_the_bits_below_the_smallest_exponent_with_the_high_word(lower):
+    # without a scale, E = -13 keeps 22 - lower - 13 bits
+    measures = page("fig2b").measures(split_rows(lower))
+    assert values(measures, "rule1_collapse", "2^(E - bits)") == [9 - lower - 11]
+    assert values(measures, "rule1_collapse", "2^(E - bits - 1)") == [9 - lower - 12]
+
+
 def test_equation_6_has_no_measure_where_the_rows_do_not_show_a_bound():
     rows = [row for row in split_rows() if row["bits"] >= 22]
     assert not values(page("fig2b").measures(rows), "eq6_lower", "E - 22")
@@ -252,6 +260,23 @@ def test_figure_8_takes_the_worst_exponent_of_a_window():
     assert values(measures, "termwise_beats_sgemm", "one FMA chain") == pytest.approx([1] * 4)
     assert values(measures, "elementwise_matches_sgemm", "Kunpeng", "-14 to 0") == pytest.approx([2, 2])
     assert values(measures, "hgemm_error", "fp16 result") == pytest.approx([2e-4] * 4)
+    assert values(measures, "hgemm_largest", "fp16 result") == pytest.approx([2000] * 6)
+
+
+def test_figure_8_compares_hgemm_with_the_other_methods_and_both_distributions():
+    eight = page("fig8")
+    rows = [{**cell, **dict.fromkeys(eight.METHODS, 1e-7)} for cell in eight.cells("quick")]
+    for row in rows:
+        row["sb=0 term-wise"] = 2e-7 if row["exponent"] == -10 else 1e-7
+        if row["inputs"] == "offset_symmetric":
+            row["SGEMM Haswell"] = 0.5e-7 if row["exponent"] == -3 else 1e-7
+            row["HGEMM"] = 3e-7
+    measures = eight.measures(rows)
+    assert values(measures, "hgemm_largest", "fp32 result", "[-2^e") == pytest.approx([3, 1.5, 3])
+    assert values(measures, "hgemm_largest", "fp32 result", "[0") == pytest.approx([1, 0.5, 1])
+    assert values(measures, "cancellation_amplifies", "all orders") == pytest.approx([0.5, 1])
+    assert values(measures, "cancellation_amplifies", "all variants") == pytest.approx([1, 1])
+    assert values(measures, "cancellation_amplifies", "fp32 result") == pytest.approx([3, 3])
 
 
 @pytest.mark.parametrize(("best", "loss", "value"), [(12, 100.0, 1.0), (10, 1.6, 1.6)])

@@ -218,6 +218,8 @@ def test_loads_of_the_published_loops_by_hand():
     assert [loads[name]["A"] for name in ("1", "2", "3", "4", "6")] == [page.N, 1, 2, 2, 2]
     assert [loads[name]["B"] for name in ("1", "2", "3", "4", "6", "7")] == [1, 1, 1, 1, page.TCF, 1]
     assert [loads[name]["C"] for name in ("1", "2", "3", "4", "6", "7")] == [page.K, 1, 1, 1, 1, page.K // page.T1]
+    shares = {m.variant: m.value for m in page.measures(_evaluated("tsm2/loads")) if m.name == "loads_of_b"}
+    assert shares == {f"t2 = {t2}, t1 = {page.T1}": t2 / page.T1 for t2 in (page.N, page.N // 2)}
     # every tile of A but the last prefetches t3 elements that the next tile loads again
     tiles = page.K // page.T1
     assert loads["7"]["A"] == 2 * (1 + (tiles - 1) * page.T3 / page.K)
