@@ -14,7 +14,7 @@ from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.probing.callables import bits
 
-_LOST = 2**62  # the distance between a NaN and a number
+_LOST = 2**62  # the distance between a NaN and a number, and the largest between two numbers
 _TILES = (8, 16, 32, 64, 128, 256)
 
 
@@ -35,7 +35,7 @@ class Difference:
     got, expected : str
         The two values there, each with its code.
     largest : int or None
-        Largest distance in ulps, None where a number stands against a NaN.
+        Largest distance in ulps, at most 2^62; None where a number stands against a NaN.
     smaller : int
         Number of mismatching entries that are smaller in magnitude than expected.
     patterns : tuple of str
@@ -57,6 +57,7 @@ class Difference:
     def __str__(self) -> str:
         M, N = self.shape
         size = "a number against a NaN" if self.largest is None else _count(self.largest, "ulp")
+        size = "2^62 ulps or more" if self.largest == _LOST else size
         verb = "differs" if self.entries == 1 else "differ"
         return (
             f"{self.entries} of {M * N} entries {verb} ({_count(self.bits, 'bit')}) in {self.rows} of {M} rows and "
@@ -72,13 +73,14 @@ class Difference:
 def distance(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> NDArray[np.int64]:
     """Distance of each entry in ulps of a format, 0 only for equal bits.
 
-    Two NaN with different codes and zeros of different signs are 1 apart; a NaN and a number 2^62.
+    Two NaN with different codes and zeros of different signs are 1 apart; a NaN and a number 2^62, and so are two
+    numbers of fp64 or int64 that are farther apart.
     """
     x, y = bits(got), bits(expected)
-    if got.dtype.kind == "i":
-        return np.asarray(np.abs(got.astype(np.int64) - expected.astype(np.int64)))
     narrow = formats.get(fmt)
-    if np.finfo(got.dtype).nmant > narrow.fraction_bits:
+    if got.dtype.kind == "i":
+        a, b = got.astype(np.int64), expected.astype(np.int64)
+    elif np.finfo(got.dtype).nmant > narrow.fraction_bits:
         a, b = _ranks(got, narrow), _ranks(expected, narrow)
     else:
         a, b = _ordered(x), _ordered(y)  # of float64, up to 2^64 apart: their halves do not overflow
@@ -124,7 +126,7 @@ def compare(got: Any, expected: Any, fmt: str) -> Difference | None:
     steps = distance(got, expected, fmt)[wrong]
     with np.errstate(invalid="ignore"):
         smaller = int(np.count_nonzero(np.abs(got[wrong]) < np.abs(expected[wrong])))
-    largest = int(steps.max())
+    one_nan = bool((np.isnan(got) != np.isnan(expected)).any())
     return Difference(
         (got.shape[0], got.shape[1]),
         int(wrong.sum()),
@@ -134,7 +136,7 @@ def compare(got: Any, expected: Any, fmt: str) -> Difference | None:
         (int(place[0]), int(place[1])),
         _value(got[place], x[place]),
         _value(expected[place], y[place]),
-        None if largest == _LOST else largest,
+        None if one_nan else int(steps.max()),
         smaller,
         tuple(_patterns(got, expected, wrong, steps)),
     )

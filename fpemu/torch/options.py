@@ -40,7 +40,7 @@ def request(scheme: Any, options: dict[str, Any]) -> tuple[str, str]:
     chosen = schemes.get(scheme)
     defaults = {option.name: option.default for option in chosen.info.options}
     own = {name: getattr(chosen, name) for name in defaults if getattr(chosen, name) != defaults[name]}
-    return chosen.name, literal(options | own)
+    return chosen.name, literal(own | options)  # an option of the call replaces the scheme's
 
 
 def literal(options: dict[str, Any]) -> str:

@@ -103,6 +103,7 @@ def _added(rank: int, *, in_place: bool = False) -> Callable[..., Any]:
     ) -> Any:
         if rest or more or not mode.takes(input, A, B) or not _stack(rank, A, B):
             return None
+        alpha, beta = _number(alpha), _number(beta)
         C = input.expand(*A.shape[:-1], B.shape[-1]) if beta else None
         D = mode.product(A, B, C, alpha, beta)
         return input.copy_(D) if in_place else _stored(D, out)
@@ -116,13 +117,18 @@ def _added(rank: int, *, in_place: bool = False) -> Callable[..., Any]:
     return named
 
 
-def _linear(mode: Routing, input: Any, weight: Any, bias: Any = None) -> Any:
+def _number(value: Any) -> Any:
+    """alpha or beta: PyTorch accepts a tensor of one element and a bool too."""
+    return value.item() if isinstance(value, Tensor) else int(value) if isinstance(value, bool) else value
+
+
+def _linear(mode: Routing, input: Any, weight: Any, bias: Any = None, *, out: Any = None) -> Any:
     if not mode.takes(input, weight, *(() if bias is None else (bias,))) or not input.dim() or weight.dim() != 2:
         return None
     A = input if input.dim() == 2 else input.flatten(0, -2) if input.dim() > 2 else input[None]
     C = None if bias is None else bias.expand(A.shape[0], weight.shape[0])
     D = mode.product(A, weight.mT, C, 1.0, 0.0 if bias is None else 1.0)
-    return D if A is input else D.reshape(*input.shape[:-1], weight.shape[0])
+    return _stored(D if A is input else D.reshape(*input.shape[:-1], weight.shape[0]), out)
 
 
 def _stored(D: Any, out: Any) -> Any:

@@ -537,6 +537,14 @@ def test_distances_count_the_values_of_a_narrow_format():
         assert set(steps) == {1}
 
 
+@pytest.mark.parametrize("pair", [(1.0, -1.0), (1e300, -1e300), (-np.inf, np.inf), (2**62, -(2**62))])
+def test_the_largest_distance_between_two_numbers_is_a_number(pair):
+    got, expected = (np.array([[x]]) for x in pair)
+    difference = compare(got, expected, "fp64")
+    assert difference.largest == 2**62
+    assert "2^62 ulps or more" in str(difference)
+
+
 def test_the_number_of_alternatives_is_bounded_for_an_equal_result_too():
     assert verify(product(), *HALF, hardware="H200", most=2).tried == 2
 

@@ -148,6 +148,15 @@ def test_a_scheme_object_is_its_name_and_its_options():
     assert_same(fpemu.torch.gemm(A, B, scheme=scheme), emulated(A, B, scheme="staged", stage=128))
 
 
+def test_an_option_of_a_call_replaces_that_of_the_scheme_object():
+    A, B = draw(8, 512), draw(512, 8)
+    coarse, fine = fpemu.schemes.staged.Staged(stage=128), emulated(A, B, stage=32)
+    assert not np.array_equal(emulated(A, B, stage=128), fine)
+    assert_same(fpemu.torch.gemm(A, B, scheme=coarse, stage=32), fine)
+    with fpemu.torch.matmul(coarse, stage=32):
+        assert_same(A @ B, fine)
+
+
 @pytest.mark.skipif(ON_A_GPU, reason="tensors of a GPU are multiplied by that GPU")
 def test_the_emulated_gpu_is_an_option_of_the_cpu():
     A, B = draw(20, 100), draw(100, 40)
@@ -541,6 +550,7 @@ def test_vectors_scalars_and_empty_matrices_are_routed():
         assert_same(torch.addmm(y, A[:, :0], A[:0].mT[:0].new_empty(0, 33)), y.expand(33, 33))
         assert_same(torch.addmm(torch.full((1, 33), np.nan, device=DEVICE), A, A.mT, beta=0), emulated(A, A.mT))
         assert_same(torch.addmm(y, A, A.mT, beta=2, alpha=3), emulated(A, A.mT, y.expand(33, 33), alpha=3, beta=2))
+        assert_same(torch.addmm(y, A, A.mT, beta=False, alpha=torch.tensor(3.0)), emulated(A, A.mT, alpha=3))
 
 
 def test_other_dtypes_and_layouts_run_unchanged():
@@ -563,9 +573,10 @@ def test_nested_tensors_run_unchanged():
     assert_same(D[1], functional.linear(stack[1], B))
 
 
-@pytest.mark.parametrize("name", ["matmul", "linalg.matmul", "mm", "bmm", "addmm", "baddbmm"])
+@pytest.mark.parametrize("name", ["matmul", "linalg.matmul", "mm", "bmm", "addmm", "baddbmm", "linear"])
 def test_an_output_that_pytorch_refuses_raises_its_error(name):
-    function = torch.linalg.matmul if name == "linalg.matmul" else getattr(torch, name)
+    functions = {"linalg.matmul": torch.linalg.matmul, "linear": functional.linear}
+    function = functions.get(name) or getattr(torch, name)
     stack = (2,) if "bmm" in name else ()
     operands = [draw(*stack, 4, 4) for _ in range(3 if "add" in name else 2)]
     recorded = [*operands[:-1], operands[-1].clone().requires_grad_()]
