@@ -176,7 +176,8 @@ def measures() -> str:
     return (
         "# Operands and error measures\n\n## Operand distributions\n\n`fpemu.inputs.make(name, shape, seed)` and the "
         "key `inputs` of a sweep.\n\n" + table(("name", "entries"), distributions) + "## Error measures\n\n"
-        "`fpemu.metrics.NAME(D, exact)` and the key `metrics` of a sweep.\n\n" + table(("name", "definition"), first)
+        "`fpemu.metrics.NAME(D, exact)` and the key `metrics` of a sweep. C and p denote the result, R and s the "
+        "reference.\n\n" + table(("name", "definition"), first)
     )
 
 

@@ -173,8 +173,9 @@ def _inputs() -> None:
 def _metrics() -> None:
     from fpemu import metrics
 
-    summaries = {name: (metrics.get(name).__doc__ or "").strip().partition("\n")[0] for name in metrics.names()}
-    _describe("error measures", summaries)
+    lines = {name: (metrics.get(name).__doc__ or "").strip().partition("\n")[0] for name in metrics.names()}
+    definitions = {name: line.removeprefix("Return ").removeprefix("the ") for name, line in lines.items()}
+    _describe("error measures (C, p: the result; R, s: the reference)", definitions)
 
 
 def _describe(title: str, descriptions: dict[str, str]) -> None:
