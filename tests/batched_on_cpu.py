@@ -19,7 +19,7 @@ import pytest
 from fpemu import batched, mma
 from fpemu.gpu.batched import call, choice, products, stacks
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.runtime import callers, compiler, device, launches, matrices
+from fpemu.gpu.runtime import callers, compiler, device, launches, matrices, modules
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.verify.batched import SPECIAL
 from tests import simulated
@@ -93,7 +93,7 @@ _COMMON = '#include "arithmetic.cuh"\n#include "cuda_on_cpu.h"\n'  # which has n
 
 
 class Simulated:
-    """As `fpemu.gpu.runtime.device.Module`."""
+    """As `fpemu.gpu.runtime.modules.Module`."""
 
     def __init__(self, source, *, options=(), name="kernel.cu"):
         self.library = ctypes.CDLL(_built(source, name))
@@ -152,7 +152,7 @@ def _built(source, name):
 @pytest.fixture
 def gpu(monkeypatch):
     """Kernels and buffers are this processor's."""
-    monkeypatch.setattr(device, "Module", Simulated)
+    monkeypatch.setattr(modules, "Module", Simulated)
     monkeypatch.setattr(device, "Buffer", simulated.Buffer)
     call.module.cache_clear()
     yield

@@ -18,7 +18,7 @@ import numpy as np
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.gemm.splitting import Splitter
-from fpemu.gpu.runtime import callers, compiler, device, faults, launches, native, properties, sequence
+from fpemu.gpu.runtime import callers, compiler, device, faults, launches, modules, native, properties, sequence
 from fpemu.schemes import base, lowering, ranges
 from tests.simulated import HERE, Buffer
 
@@ -67,8 +67,8 @@ static void run_grid(unsigned blocks, unsigned threads, void** arguments) {
 """
 
 
-class HostLaunch(device.Launch):
-    """What `device.Launch` is."""
+class HostLaunch(launches.Launch):
+    """What `launches.Launch` is."""
 
     def __init__(self, name, run, grid, block, arguments, keep):
         self.name, self.arguments = name, [launches.pack(x) for x in arguments]
@@ -80,7 +80,7 @@ class HostLaunch(device.Launch):
 
 
 class HostModule:
-    """What `device.Module` is: compiled once, kept for all tests of a run."""
+    """What `modules.Module` is: compiled once, kept for all tests of a run."""
 
     folder = None
 
@@ -123,7 +123,7 @@ def stand_in(patch, folder, capability=(9, 0)):
     """Put this machine in the place of a GPU, by a pytest MonkeyPatch."""
     HostModule.folder = folder
     patch.setattr(device, "Buffer", Buffer)
-    patch.setattr(device, "Module", HostModule)
+    patch.setattr(modules, "Module", HostModule)
     patch.setattr(device, "missing", lambda: None)
     patch.setattr(compiler, "compile_all", lambda sources, arch: None)
     patch.setattr(device, "synchronize", lambda *_: None)

@@ -65,7 +65,7 @@ class Buffer:
 
 
 class Module:
-    """Simulate `fpemu.gpu.runtime.device.Module` for kernels of mma.sync."""
+    """Simulate `fpemu.gpu.runtime.modules.Module` for kernels of mma.sync."""
 
     folder = None  # where libraries go
     spec = None  # the instruction that the kernels issue

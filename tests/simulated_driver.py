@@ -202,7 +202,7 @@ def install():
     """Replace cuda.core's device and code objects, the driver and torch by simulations; return the driver."""
     driver = Driver()
     vars(core).update(Device=lambda number: GPU, ObjectCode=ObjectCode)
-    vars(device).update(_bindings=lambda: driver)
+    vars(device).update(bindings=lambda: driver)
     sys.modules["torch"] = torch()
     return driver
 

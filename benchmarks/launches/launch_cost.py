@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import timing
-from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime import device, modules
 
 SOURCE = """
 extern "C" __global__ void eight(const void* a, const void* b, void* d, long long m, long long n, long long k,
@@ -32,7 +32,7 @@ def microseconds(launch: Callable[[], Any], synchronize: Callable[[], Any]) -> f
 
 def prepared() -> dict[str, float]:
     """Return the times of fpemu's launches: arguments packed once, patched, or packed again for every launch."""
-    module = device.Module(SOURCE, name="empty.cu")
+    module = modules.Module(SOURCE, name="empty.cu")
     arguments = (np.uint64(0), np.uint64(0), np.uint64(0), 1, 1, 1, 1.0, 0.0)
     ready = module.prepare("eight", 132, 128, *arguments)
     pointers = ready.arguments[:3]
@@ -79,7 +79,7 @@ def bindings() -> dict[str, float]:
     """Return the time of cuLaunchKernel of cuda.bindings with the argument array packed once."""
     from cuda.bindings import driver
 
-    module = device.Module(SOURCE, name="empty.cu")
+    module = modules.Module(SOURCE, name="empty.cu")
     function = module.function("eight")
     packed = [np.zeros(1, np.uint64) for _ in range(8)]
     pointers = np.array([p.ctypes.data for p in packed], np.uint64)

@@ -16,7 +16,8 @@ from fpemu.errors import GpuError
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler, device
-from fpemu.gpu.runtime.device import Buffer, Module
+from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.modules import Module
 from fpemu.mma import MmaSpec
 from fpemu.mma import codes as mma_codes
 from fpemu.mma import operand_streams as streams

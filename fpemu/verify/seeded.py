@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.digests import _mix
-from fpemu.gpu.runtime import compiler, device
+from fpemu.gpu.runtime import compiler, device, modules
 from fpemu.gpu.runtime.device import Buffer
 
 _THREADS, _BLOCKS = 256, 1056
@@ -17,9 +17,9 @@ _FORMATS = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}
 
 
 @cache
-def kernels() -> device.Module:
+def kernels() -> modules.Module:
     """Compile `kernels/bench.cu`, once in a process."""
-    return device.Module(compiler.kernel_source("bench.cu"), name="bench.cu")
+    return modules.Module(compiler.kernel_source("bench.cu"), name="bench.cu")
 
 
 def run(name: str, *arguments: Any) -> None:

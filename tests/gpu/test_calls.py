@@ -22,7 +22,19 @@ import fpemu
 from fpemu import InputError
 from fpemu.gpu.batched import call as batched_call
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.runtime import compiler, device, faults, graphs, matrices, native, recording, repeats, sequence, tensors
+from fpemu.gpu.runtime import (
+    compiler,
+    device,
+    faults,
+    graphs,
+    launches,
+    matrices,
+    native,
+    recording,
+    repeats,
+    sequence,
+    tensors,
+)
 from fpemu.gpu.runtime.recording import placeholder
 from tests import cuda_on_cpu, simulated_driver
 from tests.gpu.test_gpu_call import Lent, assert_same
@@ -72,7 +84,7 @@ def gpu():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(core, "Device", lambda number: simulated_driver.GPU)
         patch.setattr(core, "ObjectCode", simulated_driver.ObjectCode)
-        patch.setattr(device, "_bindings", lambda: driver)
+        patch.setattr(device, "bindings", lambda: driver)
         patch.setattr(native, "calls", lambda: None)
         patch.setitem(sys.modules, "torch", simulated_driver.torch())
         for name in ("_pools", "_entries", "_messages"):
@@ -163,13 +175,13 @@ def test_operands_of_any_alignment_are_read_at_their_addresses(gpu, monkeypatch,
         start = -flat.ctypes.data % 16 // flat.itemsize + offset
         return simulated_driver.Tensor(flat[start : start + size].reshape(shape), "cuda")
 
-    words, issue = [], device.Launch.issue
+    words, issue = [], launches.Launch.issue
 
     def listed(launch, stream=0):
         words.extend(written(launch))
         issue(launch, stream)
 
-    monkeypatch.setattr(device.Launch, "issue", listed)
+    monkeypatch.setattr(launches.Launch, "issue", listed)
     A, B, C = shifted(33, 40), shifted(40, 36), shifted(33, 36)
     E, F, G = (shifted(5, 8, 8, dtype="float16") for _ in range(3))
     plan = fpemu.gpu.plan("ootomo", A, B)
@@ -279,14 +291,14 @@ def test_batched_products_with_complex_or_zero_scalars_are_recorded_and_captured
     torch, hcgemm = sys.modules["torch"], fpemu.gpu.batched.hcgemm
     A, B, C, D = (draw(3, 8, 8, 2, dtype="float16") for _ in "ABCD")
     scalars = [(2 - 0.5j, 0.5j), (2 + 0.5j, 0.5j), (complex(2, 0.0), 0.0), (complex(2, -0.0), 0.0), (0.0, 1), (-0.0, 1)]
-    words, issue = [], device.Launch.issue
+    words, issue = [], launches.Launch.issue
 
     def listed(launch, stream=0):
         problem = next(x for x in launch.arguments if x.dtype == batched_call.PROBLEM)
         words.append((stream, problem["alpha"].tobytes(), problem["beta"].tobytes()))
         issue(launch, stream)
 
-    monkeypatch.setattr(device.Launch, "issue", listed)
+    monkeypatch.setattr(launches.Launch, "issue", listed)
     for alpha, beta in scalars:
         hcgemm(A, B, C, alpha=alpha, beta=beta, out=D)
     recorded_words = words.copy()
@@ -564,7 +576,7 @@ class At:
         return np.frombuffer(memory, dtype).reshape(shape).copy()
 
 
-class EmulatedLaunch(device.Launch):
+class EmulatedLaunch(launches.Launch):
     """The emulator's product of words in memory, as a launch."""
 
     name = "emulated"

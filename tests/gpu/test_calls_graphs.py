@@ -18,7 +18,7 @@ import pytest
 
 import fpemu
 from fpemu import GpuError, InputError
-from fpemu.gpu.runtime import device, faults, graphs, native, sequence, tensors
+from fpemu.gpu.runtime import device, faults, graphs, modules, native, sequence, tensors
 from fpemu.mma.order import KOrder
 from tests import simulated_driver
 from tests.gpu import test_calls
@@ -204,7 +204,7 @@ def test_memory_is_freed_and_allocated_while_a_stream_is_captured(gpu, modes):
     gc.collect()
     assert not freed & set(gpu.memory)
     synchronised = gpu.synchronised
-    module = device.Module('extern "C" __global__ void kernel() {}')
+    module = modules.Module('extern "C" __global__ void kernel() {}')
     module.function("kernel")
     del module
     assert gpu.synchronised == synchronised + 1

@@ -14,7 +14,7 @@ from fpemu import InputError
 from fpemu.gpu.batched import choice
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.emulation import chains
-from fpemu.gpu.runtime import callers, device
+from fpemu.gpu.runtime import callers, device, launches
 from tests import simulated_driver
 from tests.gpu.test_calls import draw, far, gpu, simulated, two_gpus  # noqa: F401 (fixtures)
 
@@ -83,7 +83,7 @@ def test_no_bulk_copies_are_compiled_for_a_gpu_without_them(generations, monkeyp
 @pytest.fixture
 def events(gpu, monkeypatch):  # noqa: F811
     """The launches with their streams, and the waits (consumer, producer), where torch's current stream is another."""
-    torch, issue, result = sys.modules["torch"], device.Launch.issue, []
+    torch, issue, result = sys.modules["torch"], launches.Launch.issue, []
     torch.cuda.current_stream = lambda device: SimpleNamespace(cuda_stream=STREAM)
     torch._C._cuda_getCurrentRawStream = lambda number: STREAM
 
@@ -91,7 +91,7 @@ def events(gpu, monkeypatch):  # noqa: F811
         result.append((launch.name, stream))
         issue(launch, stream)
 
-    monkeypatch.setattr(device.Launch, "issue", issued)
+    monkeypatch.setattr(launches.Launch, "issue", issued)
     monkeypatch.setattr(
         callers,
         "_stream",

@@ -12,7 +12,8 @@ import pytest
 
 import fpemu
 from fpemu import InputError
-from fpemu.gpu.runtime import device, tensors
+from fpemu.gpu.runtime import tensors
+from fpemu.gpu.runtime.launches import Launch
 from fpemu.mma import KOrder
 from tests import simulated_driver
 from tests.gpu.test_calls import draw, gpu, numbers, processor, recorded, simulated, written
@@ -28,14 +29,14 @@ def launches(gpu, monkeypatch):
     def converted(X):
         return simulated_driver.Tensor(X._array.astype(np.float32), X.device.type)
 
-    words, issue = [], device.Launch.issue
+    words, issue = [], Launch.issue
 
     def listed(launch, stream=0):
         words.extend(written(launch))
         issue(launch, stream)
 
     monkeypatch.setattr(simulated_driver.Tensor, "float", converted, raising=False)
-    monkeypatch.setattr(device.Launch, "issue", listed)
+    monkeypatch.setattr(Launch, "issue", listed)
     return words
 
 

@@ -225,13 +225,18 @@ def test_results_are_complete_on_return_if_a_stream_is_unknown(gpu, monkeypatch)
 
 def test_the_callers_context_is_current_again_afterwards(monkeypatch):
     now, modes = [3], [0]
+
+    def exchange(mode):
+        modes.append(mode)
+        return 0, modes[-2]
+
     driver = SimpleNamespace(
         cuCtxGetCurrent=lambda: (0, now[0]),
         cuCtxSetCurrent=lambda context: (now.__setitem__(0, context) or 0,),
-        cuThreadExchangeStreamCaptureMode=lambda mode: (modes.append(mode) or 0, modes[-2]),
+        cuThreadExchangeStreamCaptureMode=exchange,
         CUstreamCaptureMode=SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2),
     )
-    monkeypatch.setattr(device, "_bindings", lambda: driver)
+    monkeypatch.setattr(device, "bindings", lambda: driver)
     monkeypatch.setattr(device, "context", lambda: 9)
     with device.entered():
         assert now == [9]

@@ -18,7 +18,7 @@ from fpemu.gpu.batched.configuration import Block
 from fpemu.gpu.batched.source import TaskKernel, plan
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.runtime import compiler, device
+from fpemu.gpu.runtime import compiler, device, modules
 from fpemu.verify.batched import Batched
 from fpemu.verify.records import Record
 from tests import batched_on_cpu as harness
@@ -62,7 +62,7 @@ class Watched(Simulated):
 @pytest.fixture
 def one(gpu, monkeypatch):
     """One thread block takes all products."""
-    monkeypatch.setattr(device, "Module", Watched)
+    monkeypatch.setattr(modules, "Module", Watched)
     monkeypatch.setattr(
         TaskKernel, "blocks", lambda self, M, N, batch: 1 if self.persistent else -(-batch // self.groups)
     )

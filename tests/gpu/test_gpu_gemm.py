@@ -13,7 +13,7 @@ import fpemu
 from fpemu import InputError, mma
 from fpemu.gpu.emulation import chains
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.runtime import compiler, device
+from fpemu.gpu.runtime import compiler, device, modules
 from fpemu.mma import KOrder, _device
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import code_dtype, values
@@ -74,7 +74,7 @@ class HostBuffer:
 
 
 class HostModule:
-    """What `device.Module` is: the threads of the kernel one after another."""
+    """What `modules.Module` is: the threads of the kernel one after another."""
 
     folder = None
     launches = 0
@@ -115,7 +115,7 @@ def cuda(build_folder, monkeypatch):
     if not ON_A_GPU:
         HostModule.folder = build_folder
         monkeypatch.setattr(device, "Buffer", HostBuffer)
-        monkeypatch.setattr(device, "Module", HostModule)
+        monkeypatch.setattr(modules, "Module", HostModule)
         monkeypatch.setattr(device, "collect", collect)
         monkeypatch.setattr(device, "missing", lambda: None)
         monkeypatch.setattr(chains, "_memory", lambda: 2**37)

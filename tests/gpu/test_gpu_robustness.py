@@ -10,7 +10,7 @@ import pytest
 
 import fpemu
 from fpemu import GpuError, InputError
-from fpemu.gpu.runtime import device, selection
+from fpemu.gpu.runtime import device, launches, modules, selection
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device.missing() is not None, reason=str(device.missing()))]
@@ -106,7 +106,7 @@ def test_calls_work_after_one_that_needs_more_than_all_memory():
 
 
 def test_calls_work_after_a_launch_with_too_many_threads():
-    module = device.Module('extern "C" __global__ void nothing() {}', name="nothing.cu")
+    module = modules.Module('extern "C" __global__ void nothing() {}', name="nothing.cu")
     with pytest.raises(GpuError, match="CUDA_ERROR_INVALID_VALUE"):
         module.launch("nothing", 1, 2048)
     assert mismatches(fpemu.gpu.gemm(*operands(), scheme="staged"), emulated("staged")) == 0
@@ -119,7 +119,7 @@ def test_a_plan_whose_launch_failed_can_be_called_again():
     for out in outputs[:2]:
         plan(A, B, out=out)
     steps = [step for product in plan._products.values() for step in product.sequence._keep]
-    configs = [step._config for step in steps if isinstance(step, device.Launch)]
+    configs = [step._config for step in steps if isinstance(step, launches.Launch)]
     grids = [config.gridDimX for config in configs]
     for config in configs:
         config.gridDimX = 0

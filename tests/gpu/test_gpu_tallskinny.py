@@ -10,7 +10,7 @@ import pytest
 from fpemu import InputError, gpu, simt
 from fpemu.errors import GpuError
 from fpemu.gpu import tallskinny
-from fpemu.gpu.runtime import compiler, device, properties
+from fpemu.gpu.runtime import compiler, device, modules, properties
 from fpemu.gpu.tallskinny import hopper, launch
 from fpemu.verify import tallskinny as suite
 from fpemu.verify.cases import Case
@@ -75,7 +75,7 @@ def folder(tmp_path_factory):
 def processor(monkeypatch, folder):
     """This machine in the place of the GPU."""
     cuda_on_cpu.stand_in(monkeypatch, folder, (8, 0))
-    monkeypatch.setattr(device, "Module", Module)
+    monkeypatch.setattr(modules, "Module", Module)
     monkeypatch.setattr(device, "describe", lambda: {"gpu": "NVIDIA A100", "arch": "sm_80"})
     launch._module.cache_clear()
     yield

@@ -13,7 +13,7 @@ from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm import splitting
 from fpemu.gpu.gemm.base import Prepared
 from fpemu.gpu.gemm.mma_sync import fused, general
-from fpemu.gpu.runtime import device, properties
+from fpemu.gpu.runtime import device, launches, modules, properties
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder
 from fpemu.schemes import ranges
@@ -70,7 +70,7 @@ def gpu(tmp_path_factory):
     forget()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulated.Module, "folder", tmp_path_factory.mktemp("kernels"))
-        patch.setattr(device, "Module", Module)
+        patch.setattr(modules, "Module", Module)
         patch.setattr(device, "Buffer", simulated.Buffer)
         patch.setattr(device, "synchronize", lambda *_: None)
         patch.setattr(properties, "multiprocessors", lambda: 132)
@@ -216,7 +216,7 @@ BY_TMA = {
 @pytest.mark.parametrize("name", first_fast(BY_TMA))
 def test_words_brought_by_tma_give_the_bits_of_the_emulator(gpu, name, monkeypatch):
     monkeypatch.setattr(splitting, "from_hopper_on", lambda: True)
-    monkeypatch.setattr(device, "tensor_map", tensor_map)
+    monkeypatch.setattr(launches, "tensor_map", tensor_map)
     scheme, options, shape = BY_TMA[name]
     kernel = smallest(scheme, words_in_memory=True, **options)
     assert isinstance(kernel, fused.BulkKernel)

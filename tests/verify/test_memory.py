@@ -13,7 +13,7 @@ import fpemu
 from fpemu.gpu.batched import call
 from fpemu.gpu.batched import products as batched_products
 from fpemu.gpu.gemm.recorded import products
-from fpemu.gpu.runtime import device, tensors
+from fpemu.gpu.runtime import launches, tensors
 from fpemu.gpu.runtime.recording import placeholder
 from fpemu.gpu.tallskinny import launch as tallskinny_launch
 from fpemu.gpu.tallskinny import problem
@@ -58,7 +58,7 @@ def test_a_recording_that_adds_the_alignment_to_the_address_is_found(on_processo
 @pytest.fixture
 def kernels(gpu, monkeypatch):
     """The simulated driver, whose batched and tall and skinny kernels are the emulator on the launch's parameters."""
-    prepare, plan, issue = call.prepare, tallskinny_launch.Plan.prepare, device.Launch.issue
+    prepare, plan, issue = call.prepare, tallskinny_launch.Plan.prepare, launches.Launch.issue
 
     def batched(A, B, C, D, arithmetic, scaling, choose, **more):
         product = prepare(A, B, C, D, arithmetic, scaling, choose, **more)
@@ -82,7 +82,7 @@ def kernels(gpu, monkeypatch):
 
     monkeypatch.setattr(call, "prepare", batched)
     monkeypatch.setattr(tallskinny_launch.Plan, "prepare", tallskinny)
-    monkeypatch.setattr(device.Launch, "issue", run)
+    monkeypatch.setattr(launches.Launch, "issue", run)
     monkeypatch.setattr(paths, "missing", lambda path: None)
     monkeypatch.setattr(paths, "capture", lambda call: call)
     monkeypatch.setattr(arrays, "_tensor", tensor)

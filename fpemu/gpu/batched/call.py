@@ -16,7 +16,7 @@ from fpemu.gpu.batched.configuration import Configuration, fitted, validate
 from fpemu.gpu.batched.source import TaskKernel, plan
 from fpemu.gpu.batched.stacks import Operand
 from fpemu.gpu.batched.task import Task
-from fpemu.gpu.runtime import device, properties
+from fpemu.gpu.runtime import device, launches, modules, properties
 
 PROBLEM = np.dtype(
     [(x, stacks.STACK) for x in "abcd"]
@@ -47,7 +47,7 @@ class Product:
     task: Task
     configuration: Configuration
     plan: TaskKernel
-    launch: device.Launch
+    launch: launches.Launch
 
     def queue(self, stream: int = 0) -> None:
         """Queue the product on a stream."""
@@ -55,9 +55,9 @@ class Product:
 
 
 @lru_cache(maxsize=512)
-def module(source: str, name: str) -> device.Module:
+def module(source: str, name: str) -> modules.Module:
     """Return the compiled kernel of a source."""
-    return device.Module(source, name=name)
+    return modules.Module(source, name=name)
 
 
 def _contiguous(problem: Any, A: Operand, B: Operand, D: Operand, batch: int) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.runtime import compiler, device
+from fpemu.gpu.runtime import compiler, device, modules
 from fpemu.gpu.runtime.selection import per_device
 from fpemu.mma.spec import FMA_SPECS, MmaSpec
 
@@ -196,5 +196,5 @@ def _tiles(shape: tuple[int, ...]) -> int:
 
 
 @lru_cache(maxsize=64)
-def _module(text: str) -> device.Module:
-    return device.Module(text, name="emulated_gemm.cu")
+def _module(text: str) -> modules.Module:
+    return modules.Module(text, name="emulated_gemm.cu")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.runtime import callers, compiler, cublas, device
+from fpemu.gpu.runtime import callers, compiler, cublas, device, modules
 from fpemu.gpu.runtime import workspace as workspaces
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.selection import per_device
@@ -78,8 +78,8 @@ class Workspace(workspaces.Workspace):
 
 
 @lru_cache(maxsize=64)
-def _module(source: str) -> device.Module:
-    return device.Module(source, name="errorfree.cu")
+def _module(source: str) -> modules.Module:
+    return modules.Module(source, name="errorfree.cu")
 
 
 @per_device()

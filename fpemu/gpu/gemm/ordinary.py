@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.gpu.gemm.base import Kernel, Operand, Prepared, addend
-from fpemu.gpu.runtime import compiler, device, matrices
+from fpemu.gpu.runtime import compiler, device, matrices, modules
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder
 from fpemu.schemes.base import Scheme
@@ -48,8 +48,8 @@ def source(real: str, order: KOrder) -> str:
 
 
 @lru_cache(maxsize=16)
-def _module(text: str) -> device.Module:
-    return device.Module(text, name="fma_gemm.cu")
+def _module(text: str) -> modules.Module:
+    return modules.Module(text, name="fma_gemm.cu")
 
 
 class Ordinary(Kernel):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpemu.gpu.gemm.base import Prepared, addend
-from fpemu.gpu.runtime import compiler, device, matrices, properties
+from fpemu.gpu.runtime import compiler, device, matrices, modules, properties
 from fpemu.gpu.runtime.matrices import Matrix
 
 _TILE = 16  # SIDE in nonfinite_outputs.cu
@@ -16,9 +16,9 @@ _BLOCKS = 4  # per multiprocessor, at most: each block computes several tiles
 
 
 @lru_cache(maxsize=1)
-def module() -> device.Module:
+def module() -> modules.Module:
     """``kernels/nonfinite_outputs.cu``"""
-    return device.Module(compiler.kernel_source("nonfinite_outputs.cu"), name="nonfinite_outputs.cu")
+    return modules.Module(compiler.kernel_source("nonfinite_outputs.cu"), name="nonfinite_outputs.cu")
 
 
 def patch(a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, nan_code: int) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm.base import LaunchCache, Operand, Prepared, record
-from fpemu.gpu.runtime import compiler, device, faults, matrices, properties, recording
+from fpemu.gpu.runtime import compiler, device, faults, launches, matrices, modules, properties, recording
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.ranges import TOP, OverflowPolicy
 from fpemu.schemes.words import AWAY, BIT_CUT, Word, of_operand
@@ -83,8 +83,8 @@ def source(rules: Sequence[Word]) -> str:
 
 
 @lru_cache(maxsize=64)
-def _module(rules: tuple[Word, ...]) -> device.Module:
-    return device.Module(source(rules), name="split.cu")
+def _module(rules: tuple[Word, ...]) -> modules.Module:
+    return modules.Module(source(rules), name="split.cu")
 
 
 def within(rules: Sequence[Word]) -> float:
@@ -120,7 +120,7 @@ class Steps:
 
     prepared: list[Prepared] = field(default_factory=list)
     zeros: list[device.Buffer] = field(default_factory=list)
-    launches: list[device.Launch] = field(default_factory=list)
+    launches: list[launches.Launch] = field(default_factory=list)
 
 
 class KeptSplitter(ABC):
@@ -226,7 +226,7 @@ class Splitter(KeptSplitter):
 
     def _launches(
         self, kernel: str, prepared: list[Prepared], records: list[NDArray[Any]], *, last: bool
-    ) -> list[device.Launch]:
+    ) -> list[launches.Launch]:
         """One launch for some operands, or one for each where their rules differ."""
         pairs = list(zip(prepared, records, strict=True))
         together = [pairs] if self._rules["A"] == self._rules["B"] else [[pair] for pair in pairs]
@@ -273,7 +273,7 @@ class Splitter(KeptSplitter):
 
     def _launch(
         self, kernel: str, prepared: list[Prepared], records: list[NDArray[Any]], *, last: bool
-    ) -> device.Launch:
+    ) -> launches.Launch:
         """A launch for some operands; the last one sets the faults of the next call to zero."""
         length = _SURVEYED if kernel == "survey_operands" else _LENGTH
         both, tables = np.zeros(2, _OPERAND), []
@@ -292,6 +292,6 @@ class Splitter(KeptSplitter):
             kernel, blocks, _THREADS, both, overlap=self._overlap and overlaps(blocks), keep=tables
         )
 
-    def _settle(self, x: Prepared, one: NDArray[Any], whole: bool, top: int) -> device.Launch:
+    def _settle(self, x: Prepared, one: NDArray[Any], whole: bool, top: int) -> launches.Launch:
         arguments = (one["largest"], x.exponents, one["rows"], np.int32(whole), np.int32(top))
         return _module(self._rules[x.name]).prepare("settle", x.source.count, _THREADS, *arguments)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import compiler, device
+from fpemu.gpu.runtime import compiler, device, modules
 from fpemu.mma.spec import MmaSpec
 
 LANES = 32
@@ -180,7 +180,7 @@ def _run(spec: MmaSpec, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
     ones = [np.uint8(1) if isinstance(f, str) else f.encode(np.float64(1.0)) for f in kinds]
     a, b = (device.Buffer.of(np.where(x, one, 0).astype(one.dtype)) for x, one in zip((A, B), ones, strict=True))
     out = np.dtype(spec.d_format) if isinstance(spec.d_format, str) else spec.d_format.dtype
-    module = device.Module(source(spec), name=f"fragments of {spec}")
+    module = modules.Module(source(spec), name=f"fragments of {spec}")
 
     def launch(D: device.Buffer) -> None:
         module.launch("fragments", len(A), LANES, a, b, D)

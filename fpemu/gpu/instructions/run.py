@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fpemu.arguments import flag, integer
 from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
-from fpemu.gpu.runtime import compiler, device
+from fpemu.gpu.runtime import compiler, device, modules
 from fpemu.mma import catalog, operands
 from fpemu.mma.spec import MmaSpec
 
@@ -178,8 +178,8 @@ def source(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> st
 
 
 @cache
-def _module(spec: MmaSpec, n: int | None, saturate: bool) -> device.Module:
-    return device.Module(source(spec, n=n, saturate=saturate), name=f"{spec}")
+def _module(spec: MmaSpec, n: int | None, saturate: bool) -> modules.Module:
+    return modules.Module(source(spec, n=n, saturate=saturate), name=f"{spec}")
 
 
 # --- operands
@@ -242,7 +242,7 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
 
 
 def _run(
-    module: device.Module,
+    module: modules.Module,
     ins: Instruction,
     A: device.Buffer,
     B: device.Buffer,

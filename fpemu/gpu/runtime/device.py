@@ -1,15 +1,10 @@
-"""The GPU of a thread (`selection`): its context and properties, compiled modules, launches and memory.
+"""The GPU of a thread (`selection`): its context, its properties and its memory.
 
 `cuda.core` finds the device, retains the primary context (which PyTorch and CuPy share), reads the properties, compiles
-(`compiler`), loads cubins, orders streams (`callers`) and reads DLPack (`matrices`). These remain calls of the driver
-through cuda.bindings:
-
-* Launches. `cuda.core.launch` packs scalars and buffers again at every call, and takes no structs, the parameters of
-  most kernels here. A `Launch` packs once and is patched in place; `launches.configuration` sets its attributes:
-  clusters and programmatic dependent launch.
-* Tensor maps, because they are members of such structs.
-* Memory. A buffer may still be in use on a stream of the caller when it is freed: cuMemFree waits for all streams, the
-  deallocation of `cuda.core.Buffer` for one. Outputs are poisoned, to detect elements that a kernel has not written.
+(`compiler`), loads cubins (`modules`), orders streams (`callers`) and reads DLPack (`matrices`). Calls of the driver
+through cuda.bindings remain for launches and tensor maps (`launches`), and for memory: a buffer may still be in use on
+a stream of the caller when it is freed, and cuMemFree waits for all streams, the deallocation of `cuda.core.Buffer` for
+one. Outputs are poisoned, to detect elements that a kernel has not written.
 """
 
 from __future__ import annotations
@@ -23,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import GpuError
-from fpemu.gpu.runtime import launches, native, recording
-from fpemu.gpu.runtime.compiler import check, compile_cached, compiler_missing, first_line, version
+from fpemu.gpu.runtime import recording
+from fpemu.gpu.runtime.compiler import check, compiler_missing, first_line, version
 from fpemu.gpu.runtime.selection import current, per_device, selected
 
 POISON = 0xAB  # every byte of an output before a launch
 _OTHER_POISON = 0x54  # of a second run, where results of the first are equal to the poison
-_WRONG_CONTEXT = ("CUDA_ERROR_INVALID_CONTEXT", "CUDA_ERROR_INVALID_HANDLE")
 
 
 # --- the device and its context
@@ -51,7 +45,7 @@ def _opened() -> tuple[Any, Any]:
     """Return the `cuda.core.Device` of the GPU and its primary context; the current context stays as it is."""
     from cuda.core import Device
 
-    device, cuda = Device(current()), _bindings()
+    device, cuda = Device(current()), bindings()
     check(cuda.cuInit(0))
     before = check(cuda.cuCtxGetCurrent())
     device.set_current()
@@ -72,7 +66,7 @@ def context() -> Any:
 
 
 @cache
-def _bindings() -> Any:
+def bindings() -> Any:
     from cuda.bindings import driver
 
     return driver
@@ -80,7 +74,7 @@ def _bindings() -> Any:
 
 def driver() -> Any:
     """Return cuda.bindings.driver after making the GPU's context current in this thread."""
-    cuda = _bindings()
+    cuda = bindings()
     check(cuda.cuCtxSetCurrent(context()))
     return cuda
 
@@ -95,7 +89,7 @@ def entered(index: int | None = None) -> Iterator[Any]:
     """
     index = current() if index is None else index
     with selected(index):
-        cuda = _bindings()
+        cuda = bindings()
         before = check(cuda.cuCtxGetCurrent())
         own = context()
         check(cuda.cuCtxSetCurrent(own))
@@ -143,120 +137,9 @@ def synchronize(stream: int | None = None) -> None:
     check(cuda.cuCtxSynchronize() if stream is None else cuda.cuStreamSynchronize(stream))
 
 
-# --- launches
-class Module:
-    """A source, compiled for the architectures of the GPUs that use it, and loaded.
-
-    Parameters
-    ----------
-    source, name : str
-        As in `compile`.
-    """
-
-    def __init__(self, source: str, *, name: str = "kernel.cu") -> None:
-        self._source, self._name = source, name
-        self._code: dict[str, Any] = {}
-        self._functions: dict[tuple[int, str], Any] = {}
-        self._object_code()
-
-    def __del__(self) -> None:
-        for index in {index for index, _ in self._functions}:  # the code is unloaded next: no kernel of it may run
-            with suppress(Exception), entered(index) as cuda:
-                check(cuda.cuCtxSynchronize())
-
-    def _object_code(self) -> Any:
-        """Return the code for the current GPU's architecture."""
-        from cuda.core import ObjectCode
-
-        target = arch()
-        if target not in self._code:
-            cubin = compile_cached(self._source, target, name=self._name)
-            self._code[target] = ObjectCode.from_cubin(cubin, name=self._name)
-        return self._code[target]
-
-    def function(self, name: str, shared: int = 0) -> Any:
-        """Return the CUfunction of an ``extern "C"`` kernel that may use `shared` bytes of dynamic shared memory."""
-        cuda, key = driver(), (current(), name)
-        if key not in self._functions:
-            try:
-                handle = self._object_code().get_kernel(name).handle
-            except Exception as problem:  # the exceptions of cuda.core are not public
-                raise GpuError(f"CUDA: {first_line(problem)}") from None
-            self._functions[key] = check(cuda.cuKernelGetFunction(handle))
-        if shared > 48 * 1024:
-            limit = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            check(cuda.cuFuncSetAttribute(self._functions[key], limit, shared))
-        return self._functions[key]
-
-    def prepare(
-        self,
-        name: str,
-        grid: int | tuple[int, ...],
-        block: int | tuple[int, ...],
-        *args: Any,
-        shared: int = 0,
-        cluster: int = 1,
-        overlap: bool = False,
-        keep: object = None,
-    ) -> Launch:
-        """Return a launch that can be queued any number of times.
-
-        The parameters are those of `launch`; `keep` is referenced by the result: the owners of the memory that pointers
-        within structs refer to.
-        """
-        function = self.function(name, shared)
-        config = launches.configuration(driver(), grid, block, shared, cluster, overlap)
-        return Launch(function, config, args, (self, keep), name)
-
-    def launch(
-        self,
-        name: str,
-        grid: int | tuple[int, ...],
-        block: int | tuple[int, ...],
-        *args: Any,
-        shared: int = 0,
-        wait: bool = True,
-        stream: int = 0,
-        cluster: int = 1,
-        overlap: bool = False,
-    ) -> None:
-        """Run a kernel and wait for it.
-
-        Parameters
-        ----------
-        name : str
-        grid, block : int or tuple of up to three
-        *args : Buffer (its pointer), NumPy scalar or one-element array of the parameter's own type (structs too);
-            a Python int is a `long long`, a float a `double`
-        shared : int
-            Bytes of dynamic shared memory.
-        wait : bool
-            False: the kernel is only queued; `synchronize` reports its failure.
-        stream : int
-            Handle of a stream of PyTorch, CuPy or CUDA; 0: the default stream.
-        cluster : int
-            Thread blocks in a cluster, along x.
-        overlap : bool
-            The kernel may start before the one queued before it has ended: it waits by itself where it has to.
-
-        Raises
-        ------
-        GpuError
-            If the launch or the kernel fails.
-        """
-        self.prepare(name, grid, block, *args, shared=shared, cluster=cluster, overlap=overlap).queue(stream)
-        if wait:
-            synchronize(stream)
-
-    def clusters(self, name: str, size: int, threads: int, shared: int) -> int:
-        """Return the number of clusters of `size` thread blocks of a kernel that fit on the GPU at once."""
-        config = launches.configuration(driver(), size, threads, shared, size, False)
-        return int(check(driver().cuOccupancyMaxActiveClusters(self.function(name, shared), config)))
-
-
 def captures(stream: int) -> bool:
     """Return whether a stream is captured into a CUDA graph."""
-    status, captured = _bindings().cuStreamIsCapturing(stream)
+    status, captured = bindings().cuStreamIsCapturing(stream)
     if status:  # a thread without a context
         with entered() as cuda:
             captured = check(cuda.cuStreamIsCapturing(stream))
@@ -265,58 +148,7 @@ def captures(stream: int) -> bool:
 
 def check_status(status: int) -> None:
     """Raise GpuError for a status of the driver, given as a number."""
-    check((_bindings().CUresult(status),))
-
-
-class Launch:
-    """A kernel with its launch configuration and packed arguments, from `Module.prepare`.
-
-    `queue` costs one driver call: nothing is imported, checked, packed or synchronised. During a recording it adds the
-    launch to the recording instead (`fpemu.gpu.runtime.recording`).
-
-    Attributes
-    ----------
-    name : str
-        The kernel.
-    arguments : list of array
-        The parameters in their order, one element each, in the memory that the driver reads at every launch:
-        ``launch.arguments[0][0] = pointer`` changes the next one. The caller keeps the memory behind it alive.
-    """
-
-    def __init__(self, function: Any, config: Any, args: tuple[Any, ...], keep: object = None, name: str = "") -> None:
-        self.name, self.arguments = name, [launches.pack(value) for value in args]
-        self._function, self._config, self._stream, self._keep = function, config, 0, (args, keep)
-        self._addresses = np.array([value.ctypes.data for value in self.arguments], np.uint64)
-        self._address, self._launch = int(self._addresses.ctypes.data), _bindings().cuLaunchKernelEx
-
-    def queue(self, stream: int = 0) -> None:
-        """Queue the kernel on a stream, given by its handle; 0: the default stream."""
-        if (record := recording.active()) is not None:
-            record.steps.append(self)
-        else:
-            self.issue(stream)
-
-    def row(self) -> tuple[int, int, int, int]:
-        """Return the launch as a row of `fpemu.gpu.runtime.native`, whose code sets the stream."""
-        return native.LAUNCH, int(self._config.getPtr()), int(self._function), self._address
-
-    def issue(self, stream: int = 0) -> None:
-        """Queue the kernel, also during a recording."""
-        if stream != self._stream:
-            self._config.hStream = self._stream = stream
-        (status,) = self._launch(self._config, self._function, self._address, 0)
-        if status:
-            if status.name in _WRONG_CONTEXT:  # another thread, or another library has changed the context
-                with entered():
-                    (status,) = self._launch(self._config, self._function, self._address, 0)
-            check((status,))
-
-
-def tensor_map(
-    pointer: int, itemsize: int, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]
-) -> NDArray[np.uint64]:
-    """Encode a tensor for Hopper's TMA: see `fpemu.gpu.runtime.launches.tensor_map`."""
-    return launches.tensor_map(driver(), pointer, itemsize, shape, strides, box)
+    check((bindings().CUresult(status),))
 
 
 # --- memory
@@ -412,7 +244,7 @@ def zero(pointer: int, nbytes: int) -> None:
 
 def fill_async(pointer: int, byte: int, nbytes: int, stream: int) -> None:
     """Queue a fill on a stream."""
-    (status,) = _bindings().cuMemsetD8Async(pointer, byte, nbytes, stream)
+    (status,) = bindings().cuMemsetD8Async(pointer, byte, nbytes, stream)
     if status:
         with entered() as cuda:
             check(cuda.cuMemsetD8Async(pointer, byte, nbytes, stream))

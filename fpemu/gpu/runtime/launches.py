@@ -1,4 +1,8 @@
-"""The driver's form of a launch: packed parameters, launch attributes, tensor maps for TMA."""
+"""Kernel launches: packed parameters, launch attributes, tensor maps for TMA.
+
+`cuda.core.launch` packs scalars and buffers again at every call, and takes no structs, the parameters of most kernels
+here. A `Launch` packs once and is patched in place.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.runtime import recording
+from fpemu.gpu.runtime import device, native, recording
 from fpemu.gpu.runtime.compiler import check
 
+_WRONG_CONTEXT = ("CUDA_ERROR_INVALID_CONTEXT", "CUDA_ERROR_INVALID_HANDLE")
 _ANY = 1 << 40  # an address for tensor maps whose own is not known yet
 _TYPES = {1: "UINT8", 2: "FLOAT16", 4: "FLOAT32"}  # by bytes: TMA copies elements, whatever they represent
 
@@ -33,9 +38,10 @@ def pack(value: Any) -> NDArray[Any]:
 
 
 def configuration(
-    cuda: Any, grid: int | tuple[int, ...], block: int | tuple[int, ...], shared: int, cluster: int, overlap: bool
+    grid: int | tuple[int, ...], block: int | tuple[int, ...], shared: int, cluster: int, overlap: bool
 ) -> Any:
-    """Return a launch's CUlaunchConfig; the parameters are those of `fpemu.gpu.runtime.device.Module.launch`."""
+    """Return a launch's CUlaunchConfig; the parameters are those of `fpemu.gpu.runtime.modules.Module.launch`."""
+    cuda = device.driver()
     config, attributes, kinds = cuda.CUlaunchConfig(), [], cuda.CUlaunchAttributeID
     for name, size in (("gridDim", grid), ("blockDim", block)):
         sizes = size if isinstance(size, tuple) else (size,)
@@ -58,15 +64,57 @@ def configuration(
     return config
 
 
+class Launch:
+    """A kernel with its launch configuration and packed arguments, from `fpemu.gpu.runtime.modules.Module.prepare`.
+
+    `queue` costs one driver call: nothing is imported, checked, packed or synchronised. During a recording it adds the
+    launch to the recording instead (`fpemu.gpu.runtime.recording`).
+
+    Attributes
+    ----------
+    name : str
+        The kernel.
+    arguments : list of array
+        The parameters in their order, one element each, in the memory that the driver reads at every launch:
+        ``launch.arguments[0][0] = pointer`` changes the next one. The caller keeps the memory behind it alive.
+    """
+
+    def __init__(self, function: Any, config: Any, args: tuple[Any, ...], keep: object = None, name: str = "") -> None:
+        self.name, self.arguments = name, [pack(value) for value in args]
+        self._function, self._config, self._stream, self._keep = function, config, 0, (args, keep)
+        self._addresses = np.array([value.ctypes.data for value in self.arguments], np.uint64)
+        self._address, self._launch = int(self._addresses.ctypes.data), device.bindings().cuLaunchKernelEx
+
+    def queue(self, stream: int = 0) -> None:
+        """Queue the kernel on a stream, given by its handle; 0: the default stream."""
+        if (record := recording.active()) is not None:
+            record.steps.append(self)
+        else:
+            self.issue(stream)
+
+    def row(self) -> tuple[int, int, int, int]:
+        """Return the launch as a row of `fpemu.gpu.runtime.native`, whose code sets the stream."""
+        return native.LAUNCH, int(self._config.getPtr()), int(self._function), self._address
+
+    def issue(self, stream: int = 0) -> None:
+        """Queue the kernel, also during a recording."""
+        if stream != self._stream:
+            self._config.hStream = self._stream = stream
+        (status,) = self._launch(self._config, self._function, self._address, 0)
+        if status:
+            if status.name in _WRONG_CONTEXT:  # another thread, or another library has changed the context
+                with device.entered():
+                    (status,) = self._launch(self._config, self._function, self._address, 0)
+            check((status,))
+
+
 def tensor_map(
-    cuda: Any, pointer: int, itemsize: int, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]
+    pointer: int, itemsize: int, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]
 ) -> NDArray[np.uint64]:
     """Encode a tensor for TMA, to be passed to a kernel as a `__grid_constant__` parameter (hopper.cuh: TensorMap).
 
     Parameters
     ----------
-    cuda : module
-        cuda.bindings.driver, in the GPU's context.
     pointer : int
         A multiple of 16; the placeholder of a recording becomes the map's first word.
     itemsize : int
@@ -78,6 +126,7 @@ def tensor_map(
     box : tuple of int
         Shape of a tile, without leading axes of length 1; its rows are 128 bytes, swizzled for wgmma.
     """
+    cuda = device.driver()
     tile = (*(1,) * (len(shape) - len(box)), *box)
     recorded = recording.region(pointer) is not None
     address = _ANY if recorded else pointer

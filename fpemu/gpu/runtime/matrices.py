@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError
-from fpemu.gpu.runtime import callers, compiler, device
+from fpemu.gpu.runtime import callers, compiler, device, modules
 from fpemu.gpu.runtime.callers import is_torch
 from fpemu.gpu.runtime.faults import check
 from fpemu.gpu.runtime.selection import current, per_device
@@ -340,9 +340,9 @@ class Array:
 
 
 @lru_cache(maxsize=1)
-def module() -> device.Module:
+def module() -> modules.Module:
     """Return the module of ``kernels/strided_copy.cu``."""
-    return device.Module(compiler.kernel_source("strided_copy.cu"), name="strided_copy.cu")
+    return modules.Module(compiler.kernel_source("strided_copy.cu"), name="strided_copy.cu")
 
 
 def copy(X: Matrix, to: Matrix | None = None) -> Matrix:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fpemu.arguments import LARGEST, choice, integer
 from fpemu.errors import GpuError, InputError
-from fpemu.gpu.runtime import device, matrices, properties
+from fpemu.gpu.runtime import device, launches, matrices, properties
 from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.launch import Plan
 from fpemu.gpu.tallskinny.problem import Problem, check_out, checked, refuse_tiles, solve
@@ -194,7 +194,7 @@ def chosen(m: int, k: int, n: int, layout: str = "rows") -> tuple[str, dict[str,
     return "tsm2", {"version": "hopper" if fast else "V3"}
 
 
-def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> device.Launch:
+def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> launches.Launch:
     """Return the launch of a product of arrays on the GPU, to be queued repeatedly for measurements.
 
     Parameters

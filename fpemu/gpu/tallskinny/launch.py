@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.runtime import compiler, device
+from fpemu.gpu.runtime import compiler, launches, modules
 from fpemu.gpu.runtime.constants import struct
 from fpemu.gpu.tallskinny.problem import Problem
 
@@ -65,7 +65,7 @@ class Plan:
         """The compile-time settings by name."""
         return dict(self.settings)
 
-    def prepare(self, problem: Problem) -> device.Launch:
+    def prepare(self, problem: Problem) -> launches.Launch:
         """Return the launch, which can be queued repeatedly."""
         more = () if self.tensor is None else (self._tensor(problem),)
         return _module(self.source, self.file).prepare(
@@ -80,7 +80,7 @@ class Plan:
         if not self.tensor:
             return np.zeros(16, np.uint64)
         lengths, steps, boxes = zip(*self.box(problem)[::-1], strict=True)
-        return device.tensor_map(problem.addresses[0], 4, lengths, steps[:-1], boxes)
+        return launches.tensor_map(problem.addresses[0], 4, lengths, steps[:-1], boxes)
 
     def box(self, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return A as words of 4 bytes: for each axis, innermost first, length, step in bytes, box length."""
@@ -95,5 +95,5 @@ class Plan:
 
 
 @lru_cache(maxsize=512)
-def _module(text: str, name: str) -> device.Module:
-    return device.Module(text, name=name)
+def _module(text: str, name: str) -> modules.Module:
+    return modules.Module(text, name=name)

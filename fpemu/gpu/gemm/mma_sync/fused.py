@@ -26,7 +26,7 @@ from fpemu.gpu.gemm.mma_sync import source as text
 from fpemu.gpu.gemm.mma_sync.general import GeneralKernel, batches, describe, layout
 from fpemu.gpu.gemm.mma_sync.source import Fused, Tile
 from fpemu.gpu.gemm.splitting import Splitter
-from fpemu.gpu.runtime import device, properties
+from fpemu.gpu.runtime import device, launches, modules, properties
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme
@@ -186,7 +186,7 @@ class FusedKernel(Kernel):
 
     def _launch(
         self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None
-    ) -> device.Launch | None:
+    ) -> launches.Launch | None:
         """What multiplies these operands; None: D is empty."""
         M, N = D.shape[-2:]
         blocks = -(-M // self.tile.M) * -(-N // self.tile.N) * prod(D.shape[:-2])
@@ -244,7 +244,7 @@ class BulkKernel(WordsKernel):
         for maps, x, height in zip(maps_of, (a, b), (self.tile.M, self.tile.N), strict=True):
             lines, row = x.source.count * x.rows, x.pitch * size
             for i, word in enumerate(x.words):
-                maps[i] = device.tensor_map(
+                maps[i] = launches.tensor_map(
                     word.pointer, size, (1, lines, x.pitch), (lines * row, row), (height, self.tile.K)
                 )
         return (maps_of,)
@@ -257,5 +257,5 @@ def _launch_key(x: Prepared) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _module(source: str) -> device.Module:
-    return device.Module(source, name="split_gemm.cu")
+def _module(source: str) -> modules.Module:
+    return modules.Module(source, name="split_gemm.cu")

@@ -20,7 +20,7 @@ from fpemu.gpu.gemm.base import Kernel, Operand, Prepared, record
 from fpemu.gpu.gemm.mma_sync import source as text
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime import device, modules
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.order import Run
@@ -210,7 +210,7 @@ class _Sum:
 class _Work:
     """The buffers and launches of one multiplication."""
 
-    def __init__(self, module: device.Module, row: MmaSpec, groups: list[list[Chain]], order: KOrder) -> None:
+    def __init__(self, module: modules.Module, row: MmaSpec, groups: list[list[Chain]], order: KOrder) -> None:
         self._module, self._row, self._order = module, row, order
         self._tile, self._size = instructions.instruction(row), text.BYTES[str(row.a_format)]
         self._groups = [[(chain, _tables(chain)) for chain in slices] for slices in groups]
@@ -288,5 +288,5 @@ def _tables(chain: Chain) -> _Tables:
 
 
 @lru_cache(maxsize=64)
-def _module(source: str) -> device.Module:
-    return device.Module(source, name="split_gemm_any_order.cu")
+def _module(source: str) -> modules.Module:
+    return modules.Module(source, name="split_gemm_any_order.cu")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fpemu.formats import FP16
 from fpemu.gpu.gemm.base import Operand, Prepared, record
 from fpemu.gpu.gemm.splitting import KeptSplitter, Steps
-from fpemu.gpu.runtime import device, matrices, properties
+from fpemu.gpu.runtime import device, launches, matrices, modules, properties
 from fpemu.gpu.runtime.compiler import kernel_source
 from fpemu.gpu.runtime.constants import struct
 from fpemu.gpu.runtime.matrices import Matrix
@@ -255,9 +255,9 @@ def tiles(x: Prepared, word: int, itemsize: int, rows: int) -> NDArray[np.uint64
     else:
         row, chunk, matrix = itemsize * x.pitch, itemsize * CHUNK, itemsize * x.pitch * x.rows
     shape = (x.source.count, chunks, x.rows, line)
-    return device.tensor_map(x.words[word].pointer, itemsize, shape, (matrix, chunk, row), (rows, line))
+    return launches.tensor_map(x.words[word].pointer, itemsize, shape, (matrix, chunk, row), (rows, line))
 
 
 @cache
-def _module(kind: Kind) -> device.Module:
-    return device.Module(kind.source(), name=kind.file)
+def _module(kind: Kind) -> modules.Module:
+    return modules.Module(kind.source(), name=kind.file)

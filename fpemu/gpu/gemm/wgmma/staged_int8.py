@@ -15,7 +15,7 @@ import numpy as np
 from fpemu.gpu.gemm.base import TASK, Kernel, LaunchCache, Operand, Prepared, layout, places, record, result
 from fpemu.gpu.gemm.wgmma.schedules import SHARED, SMALL, Tile, best_tile, wgmma
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter, tiles
-from fpemu.gpu.runtime import compiler, constants, device
+from fpemu.gpu.runtime import compiler, constants, launches, modules
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.mma import KOrder, MmaSpec
@@ -81,7 +81,7 @@ class FrontierKernel(Kernel):
 
     def launches(
         self, a: Prepared, b: Prepared, D: Matrix, alpha: Any = 1.0, beta: Any = 0.0, C: Matrix | None = None
-    ) -> list[device.Launch]:
+    ) -> list[launches.Launch]:
         """The launches of `multiply`, one per matrix of the batch; each can be queued any number of times."""
         M, N, K = D.shape[-2], D.shape[-1], a.source.shape[-1]
         columns, cluster = self.tile.columns, self.tile.cluster
@@ -132,8 +132,8 @@ def shared_bytes(columns: int) -> int:
 
 
 @cache
-def _gemm(columns: int, cluster: int, per: int, exact: bool) -> device.Module:
-    return device.Module(source(columns, cluster, per, exact), name="staged_int8_gemm.cu")
+def _gemm(columns: int, cluster: int, per: int, exact: bool) -> modules.Module:
+    return modules.Module(source(columns, cluster, per, exact), name="staged_int8_gemm.cu")
 
 
 def source(columns: int, cluster: int, per: int, exact: bool) -> str:

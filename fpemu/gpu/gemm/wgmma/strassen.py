@@ -17,7 +17,7 @@ from fpemu.gpu.gemm.base import RESULT, Kernel, LaunchCache, Operand, Prepared, 
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.gemm.wgmma.splits import Chunked, ChunkSplitter
-from fpemu.gpu.runtime import compiler, constants, device, faults, recording
+from fpemu.gpu.runtime import compiler, constants, device, faults, launches, modules, recording
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.gpu.runtime.workspace import Workspace
@@ -153,7 +153,7 @@ class StrassenKernel(Kernel):
         C: Matrix | None,
         d: int,
         c: int,
-    ) -> device.Launch:
+    ) -> launches.Launch:
         """The launch that adds the products of one matrix of a stack."""
         (m, n), (M, N) = block, D.shape[-2:]
         join = record(
@@ -198,5 +198,5 @@ def source(levels: int, balanced: bool = False) -> str:
 
 
 @cache
-def _module(levels: int, balanced: bool) -> device.Module:
-    return device.Module(source(levels, balanced), name="strassen_combine.cu")
+def _module(levels: int, balanced: bool) -> modules.Module:
+    return modules.Module(source(levels, balanced), name="strassen_combine.cu")

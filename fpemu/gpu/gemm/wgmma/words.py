@@ -19,7 +19,7 @@ from fpemu.gpu.gemm.splitting import KeptSplitter, Splitter
 from fpemu.gpu.gemm.wgmma import schedules, splits
 from fpemu.gpu.gemm.wgmma.schedules import Schedule, Tile
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter
-from fpemu.gpu.runtime import device, matrices
+from fpemu.gpu.runtime import device, launches, matrices, modules
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.gpu.runtime.workspace import Workspace
@@ -153,7 +153,7 @@ class Hopper(Kernel):
         C: Matrix | None,
         slices: device.Buffer | None,
         spread: int,
-    ) -> list[device.Launch]:
+    ) -> list[launches.Launch]:
         batch, K, tile = prod(D.shape[:-2]), a.source.shape[-1], self.tile
         where = device.Buffer.of(_where(a.source, b.source, D, C)) if batch > 1 else None
         task = record(
@@ -229,10 +229,10 @@ def _where(A: Matrix, B: Matrix, D: Matrix, C: Matrix | None) -> NDArray[np.int6
 
 
 @cache
-def _module(schedule: Schedule, tile: Tile, spread: bool) -> device.Module:
-    return device.Module(schedules.source(schedule, tile, spread=spread), name="hopper_gemm.cu")
+def _module(schedule: Schedule, tile: Tile, spread: bool) -> modules.Module:
+    return modules.Module(schedules.source(schedule, tile, spread=spread), name="hopper_gemm.cu")
 
 
 @cache
-def _reduction(tile: Tile) -> device.Module:
-    return device.Module(schedules.reduction(tile), name="hopper_reduce.cu")
+def _reduction(tile: Tile) -> modules.Module:
+    return modules.Module(schedules.reduction(tile), name="hopper_reduce.cu")
