@@ -188,6 +188,8 @@ def label_points(axis: Any, points: Sequence[tuple[float, float, str, str]], siz
             ha="right" if dx < -1e-9 else "left",
             va="center",
             arrowprops=style,
+            bbox={"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none"},
+            zorder=4,
         )
 
 
