@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
         target, value = f"experiments/{name}/model.py", experiments.model(name)
     elif name == "roofline":
         target, value = "fpemu.roofline", _roofline
-    elif hasattr(_roofline, name):
+    elif hasattr(_roofline, name) and not name.startswith("__"):  # an import reads __path__
         target, value = f"fpemu.roofline.{name}", getattr(_roofline, name)
     else:
         raise AttributeError(f"module 'fpemu.perfmodel' has no attribute {name!r}")

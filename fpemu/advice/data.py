@@ -165,10 +165,15 @@ class Data:
     @cached_property
     def _ratios(self) -> Array:
         """Upper bounds of (|A||B|)_ij / |AB|_ij."""
-        a, b = (np.ldexp(X, -int(np.frexp(np.abs(X).max())[1])) for X in (self.for_norms.A, self.for_norms.B))
+        # rows and columns are scaled, so that products of small ones do not underflow
+        a, b = (
+            np.ldexp(X, -np.frexp(np.abs(X).max(axis=axis, keepdims=True))[1])
+            for X, axis in ((self.for_norms.A, 1), (self.for_norms.B, 0))
+        )
         S, R = np.abs(a) @ np.abs(b), a @ b
         sure = np.abs(R) - self.K * 2.0**-52 * S
-        return np.where(S == 0, 0, np.where(sure > 0, S / np.where(sure > 0, sure, 1), np.inf))
+        terms = (a != 0).astype(np.float64) @ (b != 0).astype(np.float64)
+        return np.where(terms == 0, 0, np.where((sure > 0) & (S > 2.0**-900), S / np.where(sure > 0, sure, 1), np.inf))
 
 
 def _matrix(X: Any, name: str) -> Array:

@@ -149,15 +149,17 @@ def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: Split, tile:
     kind = unit(spec)
     if calls:
         share = instructions / len(products)
+        promotions = {acc.products[0]: float(chain.total) for acc, chain in chains if acc.interval}
         for number, (i, j) in enumerate(products):
             read = width(spec.a_format) * (sizes[0] + sizes[1]) + (result if number else 0)
+            additions = (2.0 if number else 0.0) + promotions.get((i, j), 0.0)
             phases.append(
                 Phase(
                     name=f"product {rules[i].name}{rules[j].name}",
                     written=result,
                     read=read,
                     products={kind: share * operations(spec)},
-                    vector={"fp32": 2.0 * sizes[2]} if number else {},
+                    vector={"fp32": additions * sizes[2]} if additions else {},
                 )
             )
     else:
@@ -165,7 +167,7 @@ def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: Split, tile:
         scaled = lowering.exponent != 0
         if lowering.block is None:
             additions = sum(chain.total for acc, chain in chains if acc.interval)
-            joins = (len(chains) - 1) * (1 + scaled)
+            joins = len(chains) - 1 + scaled * len({acc.band for acc, _ in chains} - {0})
         else:
             additions, joins = sum(chain.total * (1 + (scaled and acc.band > 0)) for acc, chain in chains), 0
         again = (-(-N // tile[1]), -(-M // tile[0])) if split == "fused" else (0, 0)

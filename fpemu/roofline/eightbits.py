@@ -18,15 +18,20 @@ def staged_int8(scheme: StagedInt8, spec: MmaSpec, shape: Shape, split: str) -> 
     M, N, K = shape
     assert scheme.stage is not None
     stages = -(-K // scheme.stage)
-    exact = 0 if scheme.exact is None else -(-stages // scheme.exact)
     sizes = areas(*shape)
     elements = float(sizes[0] + sizes[1])
     lowering = scheme.lowering(spec)
-    covering = across(spec, M, N) * lowering.chains(lowering.accumulators[0], K, spec.k).total_blocks
-    instructions = covering * (1 + 2 * exact / stages)
+    whole, stage = (
+        lowering.chains(lowering.accumulators[0], k, spec.k).total_blocks for k in (K, min(K, scheme.stage))
+    )
+    exact = 0  # blocks of the exact stages, the last of which may be a shorter one
+    if scheme.exact is not None:
+        exact = -(-stages // scheme.exact) * stage
+        exact -= (stages * stage - whole) * ((stages - 1) % scheme.exact == 0)
+    instructions = across(spec, M, N) * (whole + 2 * exact)
     products = {
         unit(spec): instructions * operations(spec),
-        "int8": 2 * covering * (1 - exact / stages) * operations(spec),
+        "int8": 2 * across(spec, M, N) * (whole - exact) * operations(spec),
     }
     vector = sizes[2] * (stages + 2.0 * -(-K // CHUNK) + 4.0)
     separate = Phase(name="split", vector={"fp32": 8 * elements}, read=4 * elements, written=4 * elements)

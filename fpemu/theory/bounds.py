@@ -247,6 +247,12 @@ class _Product:
         bias = share * r.size
         deviation = math.sqrt(max(squares - bias**2, 0.0))
         tail = max(self.norms.uneven, LEAST_TAIL)
+        # entries of few terms lose the words of small elements, which are no smaller below the normal numbers
+        a, b = self.worst
+        whole = sum(a.words[i].relative * b.words[j].relative for i, j in pairs)
+        single = min(sum(t.size for t in terms) - whole, 1.0) / math.sqrt(self.norms.K)
+        if single > 4 * tail * deviation > 0:
+            tail = single / (4 * deviation)
         return [Part("products left out", sum(t.size for t in terms), bias, deviation, tail)]
 
     def _sums(self) -> list[_Sum]:

@@ -76,7 +76,11 @@ def entrywise(
     """
     built = build(scheme, options)
     if isinstance(built, ErrorFree):
-        return np.asarray(built.error_bound(A, B, hardware, on_range))
+        limits = np.asarray(built.error_bound(A, B, hardware, on_range))
+        A, B = ranges.matrices(A, B, built.operand)
+        with np.errstate(all="ignore"):
+            largest = np.abs(A).astype(np.float64) @ np.abs(B).astype(np.float64) + limits
+        return np.where(largest * (1 + 2.0**-20) < built.operand.max, limits, np.inf)
     A, B = ranges.matrices(A, B, built.operand)
     norms = Norms.of(A, B)
     with np.errstate(all="ignore"):

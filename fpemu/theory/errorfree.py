@@ -182,8 +182,8 @@ def slices_for(
             return count
         if worst < best:
             best, at = worst, count
-        elif math.isfinite(best) and count > 2 * at + 8:
-            break  # more roundings from here on
+        elif best < 1 and count > 2 * at + 8:
+            break  # more roundings from here on; above 1 the digits below the last slices may still be all of an entry
     reach = f"the best is {best:.3g}, with {name}={at}" if at else f"no bound holds: {_reasons(parts)}"
     raise InputError(f"{scheme}: no number of {name} meets the target {target:.3g} for every such product; {reach}")
 

@@ -122,14 +122,18 @@ class Bound:
         Its `rms` estimates ||D - AB||_F / ||AB||_F (`fpemu.metrics.relative_l2`), and its `worst` bounds that ratio
         rigorously if the norms are those of A and B themselves: |D - AB| <= worst |A||B| entry by entry, so
         ||D - AB||_F <= worst || |A||B| ||_F. `probable` is then about the largest entry's error over the mean size of
-        an entry. Infinite where AB = 0.
+        an entry. Infinite where AB = 0, and `worst` also where the rounding errors of the norms hide the size of AB.
         """
-        ratio = math.inf if norms.result == 0 else 1 / norms.result
+        size = norms.result
+        least = size - norms.K * 2.0**-52  # the norms come from a product in float64
 
-        def over(x: float) -> float:
-            return x * ratio if x else 0.0
+        def over(x: float, size: float) -> float:
+            return (x / size if size > 0 else math.inf) if x else 0.0
 
-        changed = (replace(p, worst=over(p.worst), bias=over(p.bias), deviation=over(p.deviation)) for p in self.parts)
+        changed = (
+            replace(p, worst=over(p.worst, least), bias=over(p.bias, size), deviation=over(p.deviation, size))
+            for p in self.parts
+        )
         return replace(self, parts=tuple(changed))
 
     def table(self) -> str:

@@ -611,3 +611,11 @@ def test_underflow_within_a_search_is_no_error_of_the_caller():
     expected = advise(1e-6, A=A, B=B, hardware="H200")
     with np.errstate(all="raise"):
         assert advise(1e-6, A=A, B=B, hardware="H200").call() == expected.call()
+
+
+def test_ratios_to_a_small_entry_do_not_underflow():
+    A = np.array([[2.0**500, 0.0], [2.0**-300, 2.0**-300]])
+    B = np.array([[2.0**500, 2.0**-300], [0.0, -(2.0**-300) * (1 - 2.0**-20)]])
+    data = advice_data.Data.read(A, B, 0)
+    assert data.factor("max_relative") == pytest.approx(2**21 - 1)  # (2 - 2^-20) / 2^-20
+    assert data.factor("mred") == pytest.approx((2**21 - 1 + 2) / 4)

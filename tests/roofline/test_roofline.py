@@ -121,6 +121,28 @@ def test_promotions_and_joins_are_counted_an_entry():
     }
 
 
+def test_accumulators_of_one_band_are_added_without_a_scale():
+    def product(scheme, **options):
+        return work(scheme, "A100", 64, 64, 256, split="given", **options).vector / 64**2
+
+    assert product("h2sgemm") == 2 + 1  # rh + hr, / 2^12 + hh
+    assert product("markidis", accumulators="each") == 3
+    assert product("multiword", words=3, block=None, accumulators="each") == 5 + 2
+
+
+def test_promotions_of_separate_calls_are_counted():
+    plain, promoted = (work("ape", "A100", 64, 32, 256, promote=p) for p in (None, 64))
+    assert promoted.vector - plain.vector == 256 / 64 * 64 * 32
+
+
+@pytest.mark.parametrize(("K", "exact"), [(130, [4, 1]), (80, [4]), (256, [4, 4]), (16, [1])])
+def test_the_products_of_int8_corrections_are_counted_stage_by_stage(K, exact):
+    found = work("staged-int8", "A100", 16, 8, K, stage=64, exact=2, split="given")
+    blocks = math.ceil(K / 16)
+    assert list(found.instructions.values()) == [blocks + 2 * sum(exact)]
+    assert found.phases[0].products.get("int8", 0) == 2 * (blocks - sum(exact)) * 2 * 16 * 8 * 16
+
+
 def test_library_calls_add_to_c_in_memory():
     found = work("ape", "A100", 64, 32, 128)
     assert [phase.name for phase in found.phases] == ["split", "product hh", "product rh", "product hr"]
@@ -396,5 +418,9 @@ def test_the_former_name_of_the_subpackage_warns():
     for name, place in (("gpus", "fpemu.roofline.gpus"), ("roofline", "fpemu.roofline"), ("tsm2", r"tsm2/model\.py")):
         with pytest.warns(DeprecationWarning, match=rf"fpemu\.perfmodel\.{name} is now .*{place}"):
             assert getattr(perfmodel, name)
+    with pytest.warns(DeprecationWarning, match="fpemu.roofline") as warned:
+        from fpemu.perfmodel import work as former
+    assert former is work
+    assert {str(w.message) for w in warned} == {"fpemu.perfmodel.work is now fpemu.roofline.work"}
     with pytest.raises(AttributeError, match=r"'fpemu\.perfmodel' has no attribute 'gpu'"):
         perfmodel.gpu  # noqa: B018

@@ -314,6 +314,23 @@ def test_the_bound_over_the_norm_of_the_result_holds_for_the_relative_error() ->
         assert found.rms == pytest.approx(measured, rel=0.5)
 
 
+def test_no_bound_over_the_norm_of_the_result_holds_where_float64_does_not_show_that_norm() -> None:
+    A, B = np.float32([[2.0**53, 1.5, -(2.0**53), -1.5]]), np.ones((4, 1), np.float32)  # AB = 0, not so in float64
+    found = bound("sgemm", norms=Norms.of(A, B)).relative_l2(Norms.of(A, B))
+    assert fpemu.metrics.relative_l2(fpemu.gemm(A, B, scheme="sgemm"), [[0.0]]) == math.inf == found.worst
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_the_probable_bound_of_few_terms_counts_the_subnormal_words_that_a_scheme_leaves_out(K: int) -> None:
+    exceeded = 0
+    for seed in range(20):
+        A, B = inputs.operands("offset_nonnegative", 8, 8, K, seed, exponent=-20)
+        D = fpemu.gemm(A, B, scheme="ootomo", hardware="hopper")
+        found = bound("ootomo", "hopper", norms=Norms.of(A, B), M=8, N=8)
+        exceeded += errors(D, A, B).max() > found.probable()
+    assert exceeded <= 1
+
+
 def test_a_published_promotion_of_a_scheme_gives_way_to_that_of_the_order() -> None:
     norms = Norms.sample("tsm2", 2048, rows=8)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fpemu import inputs, metrics, mma, reference, schemes
 from fpemu.errors import GuaranteeError, InputError
 from fpemu.schemes.base import build
-from fpemu.theory import Bound, Norms
+from fpemu.theory import Bound, Norms, entrywise
 from fpemu.theory.errorfree import bound_parts, slices_for
 
 WIDE = 1200  # every number of these tests is a multiple of 2^-WIDE
@@ -351,6 +351,25 @@ def test_the_fewest_slices_meet_the_target_and_one_less_does_not(scheme, name, t
     )
     assert _bound(scheme, norms, "H200", **{name: count}).worst <= target
     assert _bound(scheme, norms, "H200", **{name: count - 1}).worst > target
+
+
+def test_slices_of_all_bits_are_found_where_few_slices_keep_none_of_some_entries():
+    norms = Norms.of(*inputs.operands("wide", 4, 4, 64, 1, "fp64", low=-100, high=100))
+    count = slices_for(1e-10, norms, scheme="ozimmu")
+    assert _bound("ozimmu", norms, slices=count).worst <= 1e-10 < _bound("ozimmu", norms, slices=count - 1).worst
+    assert _bound("ozimmu", norms, slices=count // 2).worst > _bound("ozimmu", norms, slices=1).worst
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [("ozaki", {"mode": "SP"}), ("ozimmu", {"precision": "fp32"}), ("ozaki2", {"precision": "fp32"})],
+)
+def test_no_bound_of_an_entry_is_finite_where_the_result_overflows(scheme, options):
+    A, B = np.float32([[2.0**100, 0], [1, 2.0**20]]), np.float32([[2.0**100], [2.0**100]])
+    D = schemes.gemm(A, B, scheme=scheme, hardware="H200", **options)
+    limits = entrywise(scheme, "H200", A=A, B=B, **options)
+    assert D[0, 0] == limits[0, 0] == math.inf
+    assert abs(D[1, 0] - 2.0**100 * (1 + 2.0**20)) <= limits[1, 0] < 2.0**100
 
 
 def test_a_target_out_of_reach_is_refused_with_the_best():
