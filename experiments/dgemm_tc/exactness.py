@@ -22,9 +22,9 @@ CAPTION = """Numbers: the largest number of bits b per slice with which every su
 exact on the instruction (proof: fpemu.mma.exactness); top row: the published formula; dash: one bit is already inexact.
 Sums are in fp32, except for fp16 to fp16 and int8; the rows of fp8 are mma on Ada and wgmma on Hopper, and, as other
 hardware, mma on Hopper, Blackwell and CDNA3. Colours: emulated products of integers with the formula's bits. Yellow:
-the words cannot represent the integers, and outputs are inexact; red: sums are inexact even with slices cut to the bits
-of the words; blue: all outputs are exact, also with larger integers. The model of the Ascend 910A is assumed; AMD,
-Turing and tcgen05 rest on the literature."""
+the words cannot represent the integers, and outputs are inexact; red: sums are inexact even with slices shortened to
+the bits of the words; blue: all outputs are exact, also with larger integers. The model of the Ascend 910A is assumed;
+AMD, Turing and tcgen05 rest on the literature."""
 ASSUMPTIONS = [
     """The formula is read as a statement about integers of magnitude at most 2^b, b = floor((24 - log2 k) / 2), stored
     in a slice as the integer times 2^-b. For int8 the magnitude is at most 2^b - 1, and the integers are the words.""",
@@ -110,9 +110,9 @@ def _words(digits: Any, spec: mma.MmaSpec, bits: int) -> Any:
 
 
 _LOOK = {
-    "formula right": "white",
-    "formula too cautious": "#BFE0F5",
-    "digits too long for the words": "#FBE9A0",
+    "formula correct": "white",
+    "formula too small": "#BFE0F5",
+    "slices too long for the words": "#FBE9A0",
     "sums inexact": "#F2B48C",
 }
 
@@ -151,8 +151,8 @@ def _outcome(rows: list[Row]) -> str:
     if any(_worst(row, "cut") for row in rows):
         return "sums inexact"
     if any(_worst(row, "formula") for row in rows):
-        return "digits too long for the words"
-    return "formula too cautious" if rows[0]["derived bits"] > rows[0]["formula bits"] else "formula right"
+        return "slices too long for the words"
+    return "formula too small" if rows[0]["derived bits"] > rows[0]["formula bits"] else "formula correct"
 
 
 @listed
@@ -189,7 +189,7 @@ def finding(rows: list[Row]) -> str:
             cut = sum(1 for row in points if _worst(row, "cut"))
             rest = f"are still inexact at {cut} of these points" if cut else "are exact"
             bits = f"{shown(over, 'g')} bit{'s' * (max(over) > 1)}"
-            inexact[f"{name}:"] = f"k = {lengths}, slices are {bits} too long, and slices cut to the words {rest}"
+            inexact[f"{name}:"] = f"k = {lengths}, slices are {bits} too long, and slices shortened to the words {rest}"
     count = {
         "with the derived bits": sum(1 for row in rows if _worst(row, "derived")),
         "with one bit more": sum(1 for row in rows if row["one more inexact one sign"] > 0),

@@ -140,12 +140,14 @@ def rule(hardware: str) -> str:
     spec = mma.spec(hardware, "fp16", "fp32")
     final = {"RZ": "toward zero", "RNE": "to nearest"}[str(spec.final)]
     if spec.arithmetic == "truncated":
-        return f"k {spec.k} in blocks of {spec.block}, terms cut {spec.F} bits below the largest, sums rounded {final}"
+        where = f"{spec.F} bits below the largest"
+        return f"k {spec.k} in blocks of {spec.block}, terms truncated {where}, sums rounded {final}"
     if spec.arithmetic == "exact":
         return f"k {spec.k} in blocks of {spec.block}, added exactly and rounded {final}"
     if spec.arithmetic == "flushed":
-        return f"k {spec.k} in blocks of {spec.block}, pairwise fp32 sums {final}, subnormal operands read as zero"
-    return f"k {spec.k} in blocks of {spec.block}, products cut {spec.F} bits below the largest, sums rounded {final}"
+        return f"k {spec.k} in blocks of {spec.block}, pairwise fp32 sums {final}, subnormal operands replaced by zero"
+    where = f"{spec.F} bits below the largest"
+    return f"k {spec.k} in blocks of {spec.block}, products truncated {where}, sums rounded {final}"
 
 
 def _means(rows: list[Row], data: str, k: int, chips: list[str]) -> Any:

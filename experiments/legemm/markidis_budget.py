@@ -38,8 +38,8 @@ PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3
 TITLE = "error budget of Markidis' method and of LE-GEMM"
 CAPTION = """Relative L2 error against the exact product over the inner length k, operands uniform in [-1, 1], and the
 change of the result, relative to the exact product in the same norm, when one cause of error after another is removed:
-sums rounded toward zero, terms cut at alignment, the remaining errors of the accumulators, words below fp16's normal
-range read as zero, bits of the residual below fp16's smallest number, the omitted product, and the bits beyond two
+sums rounded toward zero, terms truncated at alignment, other errors of the sums, words below fp16's normal range that
+are replaced by zero, bits of the residual below fp16's smallest number, the omitted product, and the bits beyond two
 words. Above: Markidis' method; below: LE-GEMM; causes below 10^-9 are not drawn. Mean over seeded runs."""
 ASSUMPTIONS = [
     """The causes are removed in the order of the legend, each in addition to the previous ones. The order matters for
@@ -172,12 +172,12 @@ def total(a: list[Floats], b: list[Floats], products: Sequence[tuple[int, int]],
 _LOOK = {
     "error": Series("error of the method", plotting.BLACK, "s", "-"),
     "direction": Series("sums rounded toward zero", plotting.ORANGE, "^"),
-    "alignment": Series("cut at alignment", plotting.VERMILION, "o"),
-    "rounding": Series("rest of the accumulators", plotting.SKY, "D"),
-    "flushed": Series("words read as zero", plotting.PURPLE, "v"),
+    "alignment": Series("truncation at alignment", plotting.VERMILION, "o"),
+    "rounding": Series("other errors of the sums", plotting.SKY, "D"),
+    "flushed": Series("words replaced by zero", plotting.PURPLE, "v"),
     "underflow": Series("residual below fp16", plotting.BLUE, "P"),
-    "product": Series("product left out", plotting.GREY, "<", "--"),
-    "bits": Series("bits beyond two parts", plotting.GREEN, "x", "--"),
+    "product": Series("omitted product", plotting.GREY, "<", "--"),
+    "bits": Series("bits beyond two words", plotting.GREEN, "x", "--"),
 }
 
 
@@ -250,10 +250,12 @@ def finding(rows: list[Row]) -> str:
             (f"the errors relative to Markidis' method on {plotting.HARDWARE[chip].label} are", factors, ".3g×")
         )
         statements.append(
-            ("cuts at alignment lower the error below the error of rounding toward zero alone", alone > error)
+            ("truncation at alignment reduces the error below the error of rounding toward zero alone", alone > error)
         )
     left = {label: _mean(rows, "cdna2", k, f"{name} left after flushed") for name, label in METHODS.items()}
-    return paragraph(*statements, ("with exact sums and no word read as zero the errors on CDNA 2 are", left, ".2g"))
+    return paragraph(
+        *statements, ("with exact sums and no word replaced by zero the errors on CDNA 2 are", left, ".2g")
+    )
 
 
 _mean = mean_by("hardware", "k")

@@ -42,7 +42,7 @@ def draw(rows: list[Row]) -> Any:
         axis.set_ylabel("effective throughput, TFLOP/s")
     over_n(axes[0, 2], {name: _with_split(rows, name) for name in IMPLEMENTATIONS if name != "sgemm"}, "ratio")
     axes[0, 2].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
-    axes[0, 2].set_ylabel("over three fp16 products")
+    axes[0, 2].set_ylabel("speed / three fp16 products")
     for axis in axes[0]:
         axis.set_ylim(0)
         axis.set_xlabel("$n$")

@@ -286,7 +286,7 @@ def test_truncation_is_named_as_the_cause_only_if_it_separates_the_useless_chain
 def test_architectures_that_agree_by_different_rules_have_all_of_them_named():
     page, rows = _made_up("hardware", lambda _: dict.fromkeys(_page("hardware").module.SCHEMES, 1e-6))
     text = page.module.finding(rows)
-    assert "terms cut 23 bits below the largest, sums rounded toward zero or k 8 in blocks of 8" in text
+    assert "terms truncated 23 bits below the largest, sums rounded toward zero or k 8 in blocks of 8" in text
 
 
 # --- split against accumulation
@@ -403,7 +403,7 @@ def test_the_cuts_at_alignment_are_said_to_help_only_where_they_do(alone, conclu
     _, rows = _made_up("markidis_budget", numbers)
     text = module.finding(rows)
     assert f"without alignment {alone / 1e-5:.3g}×" in text
-    assert ("at alignment lower the error" in text) == concluded
+    assert ("at alignment reduces the error" in text) == concluded
 
 
 def test_every_claim_has_a_number_in_the_committed_figures():
