@@ -175,6 +175,8 @@ class _Product:
         self.rules, self.lowering = scheme.rules(), scheme.lowering(spec, order)
         self.scaling = scheme.scaling(on_range)
         self.data = Operands.of(norms, self.scaling, self.rules[0].format.emax)
+        if isinstance(scheme, StagedInt8) and scheme.exact == 1:  # else the error of the 8-bit integers is larger
+            self.data = eightbits.scaled(self.data)
         self.random = walk.Data.of(norms)
         flushed, d = spec.arithmetic == "flushed", self.data
         rules = [words.of_operand(self.rules, name) for name in "AB"]

@@ -16,17 +16,36 @@ binade.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fpemu.schemes.staged_int8 import CHUNK, StagedInt8
 from fpemu.theory.cuts import SLACK, cut_off, rounded
 from fpemu.theory.norms import Norms
 from fpemu.theory.parts import Part
+from fpemu.theory.splits import Operands
 
 _LEAST = 2.0**13 * 8 / 9
 """Largest entry of a row, scaled"""
 _LOW, _HIGH, _UNIT, _TINY = 2.0**-6, 2.0**6, 2.0**-11, 2.0**-25
 _EVEN = 1 / math.sqrt(12)
 """Root mean square of a rounding error to nearest over the distance of two words"""
+
+
+def scaled(data: Operands) -> Operands:
+    """The operands under the scale of `staged-int8` instead of "scale-rows", which brings a row to [2^13, 2^14).
+
+    An entry is at least 4/9 as large, and its last place is up to 2^4 smaller in relation to it, since the scale is an
+    integer of four bits times a power of two.
+    """
+    more = 2.0**13 / _LEAST
+    return replace(
+        data,
+        smallest=(data.smallest[0] / 36, data.smallest[1] / 36),
+        over_A=data.over_A * more,
+        over_B=data.over_B * more,
+        over_AB=data.over_AB * more**2,
+        over_D=data.over_D * more**2,
+    )
 
 
 def corrections(scheme: StagedInt8, norms: Norms) -> tuple[Part, ...]:

@@ -140,6 +140,14 @@ def test_a_split_loses_what_its_words_cannot_hold() -> None:
     assert worst(halves, 4.0, 1.0).left == Size(2.0**-22)
 
 
+def test_the_words_of_staged_int8_are_bounded_under_the_scale_of_its_rows() -> None:
+    """The largest entry becomes 7282, not 2^13 or more; 2^-25 beside it is lost."""
+    A, B = np.float32([[1.777832, 2.0**-25 / 2.0**12]]), np.float32([[0.0], [1.0]])
+    D = fpemu.gemm(A, B, scheme="staged-int8", hardware="hopper", exact=1)
+    assert D.item() == 0
+    assert bound("staged-int8", "hopper", norms=Norms.of(A, B), exact=1).worst >= 1
+
+
 def test_scaling_by_rows_makes_amounts_relative_to_the_rows() -> None:
     norms = Norms.of(np.diag([1.0, 2.0**-20]) + 2.0**-22, np.ones((2, 2)))
     assert Operands.of(norms, "scale-rows", 15).over_A == norms.row_A / 2.0**13
