@@ -72,8 +72,9 @@ def evaluate(
             D = np.where(D > 0, D, D.dtype.type(0))
         if s.is_integer:
             return np.asarray(D)
-        if s.out != s.accumulator or s.rounding != "RNE":
-            D = np.asarray(round_to(D, s.out, s.rounding)).astype(formats.get(s.out).dtype)
+        dtype = formats.get(s.out).dtype
+        if s.out != s.accumulator or s.rounding != "RNE" or D.dtype != dtype:  # some epilogues are in another format
+            D = np.asarray(round_to(D, s.out, s.rounding)).astype(dtype)
         if s.flush == "result":
             D = _flushed(D, s.out)
     D = np.ascontiguousarray(D)

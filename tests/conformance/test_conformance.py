@@ -545,6 +545,22 @@ def test_the_largest_distance_between_two_numbers_is_a_number(pair):
     assert "2^62 ulps or more" in str(difference)
 
 
+def test_a_product_in_fp16_with_an_epilogue_in_fp32_may_be_stored_in_fp32():
+    spec = mma.spec("H200", "fp16", "fp16")
+    D = (ALPHA * product(spec=spec).astype(np.float32)).astype(np.float16)
+    for stored in (D, D.astype(np.float32)):
+        assert verify(stored, *HALF, hardware=spec, alpha=ALPHA, causes=False).equal
+
+
+def test_codes_of_nan_are_combined_with_an_epilogue_in_fp16():
+    T = product(NAN).astype(np.float16)
+    D = (np.float16(0.7) * T + np.float16(0.5) * C.astype(np.float16)).astype(np.float32)
+    D.view(np.uint32)[np.isnan(D)] = 0xFFFFFFFF
+    verdict = verify(D, *NAN, C, alpha=0.7, beta=0.5, hardware="H200")
+    assert verdict.explained
+    assert {*verdict.causes[0].kinds} == {"epilogue", "result"}
+
+
 def test_the_number_of_alternatives_is_bounded_for_an_equal_result_too():
     assert verify(product(), *HALF, hardware="H200", most=2).tried == 2
 
