@@ -9,9 +9,9 @@ every term, every partial sum in whatever order, and every accumulator. Write
     G   binary places kept below the largest exponent of a block where terms are aligned: F, or 24 on CDNA3.
 
 **Theorem.** The chain is exact if (1) its words are values of A's and B's formats, and normal ones where the arithmetic
-flushes; (2) S <= 2^T with T = min(G + 1, P), or T = P where nothing is aligned; (3) no exponent that an alignment sees
-without a term as large exceeds G in units: the floor E0, the -126 of a zero c on CDNA3, and what a product shows if one
-of its words is subnormal and so counts with emin.
+flushes; (2) S <= 2^T with T = min(G + 1, P), or T = P without an alignment; (3) in units, every exponent that enters an
+alignment and exceeds the magnitude of its term is at most G: the minimum alignment exponent E0, the -126 of a zero c on
+CDNA3, and the exponent of a product with a subnormal word, which counts with emin.
 
 **Proof** by induction over the blocks: c and the products of a block are integers whose magnitudes add up to S at most.
 
@@ -21,24 +21,24 @@ fp64, and a sum is 2^P or less. So rounding, to nearest or toward zero, changes 
 products are added exactly) and "fma" (the same with one product). In "flushed" the products and the sums of pairs are
 integers up to 2^P as well, normal in fp32, and their roundings change nothing either.
 
-*Alignment.* A product of normal words shows the exponent e_x + e_y <= log2 |xy|, c shows floor(log2 |c|): both at most
-log2 S. If every term is below 2^(G+1), the largest exponent e is at most G, by (3) also where it is no term's own.
-Terms are then truncated to multiples of 2^(e-G), which is 1 or a fraction: integers do not change. Otherwise one term
-is 2^(G+1) = S and all others are zero; then e <= G + 1, and 2^(G+1) is a multiple of 2. The sum is exact and is rounded
-to D as above: this proves "truncated".
+*Alignment.* A product of normal words has the exponent e_x + e_y <= log2 |xy|, and c has floor(log2 |c|): both at most
+log2 S. If every term is below 2^(G+1), the largest exponent e is at most G, by (3) also if it is not the exponent of a
+term. Terms are then truncated to multiples of 2^(e-G), which is 1 or a fraction: integers do not change. Otherwise one
+term is 2^(G+1) = S and all others are zero; then e <= G + 1, and 2^(G+1) is a multiple of 2. The sum is exact and is
+rounded to D as above: this proves "truncated".
 
-*CDNA3* aligns the products alone (in fp8 those of even and of odd k apart), then their sum with c, none coarser than 24
+*CDNA3* aligns the products alone (in fp8 separately for even and odd k), then their sum with c, none coarser than 24
 places below an exponent that is at most P = 24: the same argument, G + 1 > P. The truncation 31 places below the sum
-is finer. In fp8 a c more than 25 places below the largest exponent is dropped, which is no integer but zero.
+is finer. In fp8 a c more than 25 places below the largest exponent is omitted; the only such integer is zero.
 
 *"via-half"* is two truncated blocks on fp16 words, exact by the above, and one rounding of c + d, an integer up to S.
 
-*"integer"*: sums modulo 2^32 are right if they lie within ±(2^31 - 1), whatever happens in between.
+*"integer"*: sums modulo 2^32 are exact if they lie within ±(2^31 - 1), for any partial sums.
 
-*Orders.* Zeros that pad a tile or a residue to whole instructions are terms of zero, which show no exponent. The chains
-that promotion or a split separates each start from zero and are added outside in fp32, fp64 or int32: exactly if the
-|x||y| of all of K add up to 2^24, 2^53 or 2^31 - 1 at most. An fp16 D is rounded from that sum at the end, where the
-limit is 2^11.
+*Orders.* Zeros that pad a tile or a residue to whole instructions are terms of zero, which do not affect an alignment.
+The chains that promotion or a split separates each start from zero and are added outside in fp32, fp64 or int32:
+exactly if the |x||y| of all of K add up to 2^24, 2^53 or 2^31 - 1 at most. An fp16 D is rounded from that sum at the
+end, where the limit is 2^11.
 
 T cannot be larger: once a chain has reached 2^P, or 2^(G+1), a product of 1 in the next block is lost.
 """

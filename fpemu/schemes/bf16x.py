@@ -7,7 +7,7 @@ computations", ARITH 2019, DOI 10.1109/ARITH.2019.00019, has the split and the c
     products b_i b_j with (i - 1) + (j - 1) <= 1 (bf16x3), <= 2 (bf16x6), all (bf16x9), in at most five bands
     total = smallest band; total = total/2^8 + next band ..., in fp32 to nearest
 
-One chain per band. Our reading: the products of a band take turns on every instruction, A's lower word first.
+One chain per band. Our reading: the products of a band alternate after every instruction, A's lower word first.
 
 Range: nearly all of fp32: |x| < 2^128 (1 - 2^-9); b3 loses bits below 2^-110 or so.
 Error: |D - AB| <= (delta + (K/L) eps) |A||B|, with delta = 3·2^-16 (bf16x3) or 2^-22 (bf16x6, bf16x9).

@@ -17,8 +17,8 @@ CR  slices until the residual is zero, all products, one rounding of the exact a
 b follows from the instruction (`fpemu.mma.exactness`), not from 24 bits as in the paper, where b = floor((24 - log2
 k)/2). The two agree for fp16 with fp32 accumulation on every architecture, truncating or not, and k >= 2.
 
-Where the paper is silent or its Algorithm 3 fails, this module does the following; slices="printed" follows the paper
-literally:
+Where the paper states nothing or its Algorithm 3 fails, this module does the following; slices="printed" follows the
+paper literally:
 
 * The criterion is applied to B too, (e^T|A|)|B_q|, and the d of B is used if it is larger by two or more. The paper
   applies it to A alone and gives B as many slices, far too few where the entries of B have a wider range. On operands

@@ -6,7 +6,7 @@ Ozaki, T. Imamura, "Performance enhancement of the Ozaki scheme on integer matri
 2025, DOI 10.1177/10943420241313064.
 
     b = min(7, floor((31 - ceil(log2 k)) / 2)) bits a slice, on one grid for every row of A and column of B
-    A = sum of 2^(eA - p b) A_p      B alike      p, q = 1 ... s      products with p + q <= s + 1
+    A = sum of 2^(eA - p b) A_p      B likewise   p, q = 1 ... s      products with p + q <= s + 1
     C <- C + 2^(eA + eB - (p + q) b) (A_p B_q)        in fp64, p + q ascending, p ascending within
 
 sums="group" adds products of equal p + q in int32 before, up to 2^r of them, r = 31 - 2 b - ceil(log2 k).
@@ -15,9 +15,9 @@ The grid begins `headroom` bits above a row's largest element: the published cod
 that the first slice holds b - 1 bits; 0 uses them all, and is four times as accurate for the same s.
 
 The number of slices: given, or the smallest for which the elements of A and B lose at most `loss` bits of their 53-bit
-(24-bit) significands below the last slice on average: the published automatic mode, whose threshold is 0 too. That one
-goes no further than 18 slices and falls back to DGEMM silently; this one goes on. Trailing zeros of a significand count
-as bits: where A and B need fewer, the products left out would still be wanted.
+(24-bit) significands below the last slice on average: the published automatic mode, whose threshold is also 0. The
+published mode has at most 18 slices and falls back to DGEMM without a warning; here more slices are used. Trailing
+zeros of a significand count as bits, because the products that fewer slices omit are required as well.
 
 Range: all of fp64 (fp32). NaN and Inf propagate as in DGEMM (SGEMM).
 Error: elements below 2^-(s b) of their row's largest are lost, products beyond p + q = s + 1 left out; `error_bound`

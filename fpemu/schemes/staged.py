@@ -1,4 +1,4 @@
-"""Staged accumulation: parts of one scale, corrections first, a fresh accumulator for every stage of K.
+"""Staged accumulation: words of one scale, corrections first, a fresh accumulator for every stage of K.
 
 No paper; the order is that of a Hopper kernel (wgmma, stages of 64) whose results it reproduces bit for bit.
 
@@ -8,22 +8,22 @@ No paper; the order is that of a Hopper kernel (wgmma, stages of 64) whose resul
     total <- total + acc     per stage, outside the core, in fp32 to nearest
     A·B ≈ total / (s_A s_B)
 
-The corrections enter while the accumulator is small, so that they add next to nothing to its truncation.
+The corrections are added while the accumulator is small, so their truncation errors are small.
 
 With `high_rounding="balanced"` the high words bracket the numbers:
 
     h of A = RZ16(a · s)        h of B = b · s rounded away from zero to 11 significant bits (RNE16 of that, subnormal)
 
 The residuals then have the sign of a and the opposite sign of b, and the omitted product r_A r_B has the opposite sign
-of a b. Its omission makes up for a part of what the truncating accumulator loses, which always has the sign of a b.
-The price is a bit of the residual: |x s - h| < 2^-10 |x s| instead of 2^-11 |x s| has up to 13 bits instead of 12, of
+of a b. Its omission compensates a part of the error of the truncating accumulator, which always has the sign of a b.
+The residual loses one more bit: |x s - h| < 2^-10 |x s| instead of 2^-11 |x s| has up to 13 bits instead of 12, of
 which r keeps 11. So h + r differs from x s by at most 2^-22 |x s| instead of 2^-23 |x s|. Relative L2 errors of
 emulated products on an H200, K = 512, 1024, 2048, 4096, in units of 1e-7:
 
     uniform in [0, 1]     to nearest 1.88, 1.91, 1.99, 2.11    balanced 0.88, 0.95, 1.12, 1.31
     uniform in [-1, 1]    to nearest 1.34, 1.48, 1.67, 1.91    balanced 1.62, 1.73, 1.84, 2.09
 
-With `levels`, the operands are quartered so many times and `fpemu.schemes.strassen` replaces eight products of blocks
+With `levels`, the operands are quartered `levels` times and `fpemu.schemes.strassen` replaces eight products of blocks
 by seven: 21/8 or 147/64 products of words instead of three. The bound below then holds for the products of blocks only:
 no bound relative to |A||B| exists, and the range is |x| < 2^124 (two levels: 2^121).
 

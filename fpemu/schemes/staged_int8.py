@@ -13,13 +13,12 @@ No paper; made for Hopper, where int8 products take half the time of fp16 ones: 
 The scale fills the 8 bits to 8/9 at least, where a power of two fills half of them in the worst case.
 
 Every `exact`-th stage, the first one among them, has its corrections in fp16 as in `staged`: MMA(RNE16(r_A), h_B),
-MMA(h_A, RNE16(r_B)), MMA(h_A, h_B) in turns of 64 k, nothing in int8. So `exact` buys accuracy with time: 2 + 1/exact
-units.
+MMA(h_A, RNE16(r_B)), MMA(h_A, h_B), alternating every 64 of k, nothing in int8. The time is 2 + 1/exact units.
 
 Range: all of fp32, whatever the range policy.
-Error: words of 8 bits are cut relative to the largest entry of a row (column), so that no bound relative to |A||B|
-exists. Per k at most 2^-15.6 max|a| max|b|, over a's row and b's column. Random operands lose much less, since every
-loss is a rounding to nearest: about 2^-18.7 √K max|a| max|b| for entries spread evenly over both signs.
+Error: words of 8 bits are relative to the largest entry of a row (column), so no bound relative to |A||B| exists. Per k
+at most 2^-15.6 max|a| max|b|, over a's row and b's column. Random operands lose much less, since every loss is a
+rounding to nearest: about 2^-18.7 √K max|a| max|b| for entries spread evenly over both signs.
 """
 
 from __future__ import annotations
