@@ -1,4 +1,4 @@
-"""Floating-point formats as frozen data, and the way between values and bit patterns.
+"""Floating-point formats as frozen data, and the conversion between values and bit patterns.
 
 A format is the set {±m · 2^(e-p+1)} with integer m < 2^p and emin <= e <= emax, with or without Inf, NaN and -0. E8M0,
 the scale of block formats, has neither sign nor zero. ``decode`` and ``encode`` compute on integers only: no value is

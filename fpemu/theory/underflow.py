@@ -10,8 +10,8 @@ enumeration (`fpemu.theory.enumeration`), exact for every exponent, format pair 
 
 * Eq. 3 is called a probability "given N = n" and is the joint one of N and T or R: it sums to one. N must be counted
   from the exponent of x, not from the exponent of h after a carry (Eq. 2), and runs from -1 to D - 2, not from 0 to 10.
-* Eq. 5 counts exact splits among the underflows, and its second line takes every residual below the smallest number
-  for gone, of which rounding to nearest loses only those up to half of it.
+* Eq. 5 counts exact splits as underflows, and its second line counts every residual below the smallest number,
+  although rounding to nearest loses only residuals of at most half of it.
 * Eq. 6 puts the largest residual at N = 0; a tie has N = -1. The upper bound is one too high, and Rule 2 with it:
   x = 2^15 + 16 has the residual 16, and 16 · 2^12 overflows fp16. The lower bound counts the places that r holds and
   not the error, half a place: as an error of 2^(E - bits) it is one too high, for nearest rounding of the residual.
