@@ -34,7 +34,7 @@ def test_batches_without_a_step_get_a_table(gpu):
     assert (table - table[0]).tolist() == [384 * i for i in (0, 1, 4, 5, 8, 9)]
 
 
-def test_wrong_arguments_are_refused():
+def test_wrong_arguments_are_refused(here):
     A = matrix(np.zeros((2, 4, 4), np.float16))
     for options, said in (
         ({"transa": "X"}, "transa"),
