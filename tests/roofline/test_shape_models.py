@@ -279,6 +279,7 @@ def test_descent_stays_in_its_bounds_and_depends_on_the_unit():
     model = _model("P100", printed=True)
     found = [tsm2.descent(model, 20480, 20480, 16, unit=unit) for unit in (1.0, 1e-3)]
     assert found[0] != found[1]
+    assert tsm2.descent(_model("P100", memory_latency=300.0, printed=True), 20480, 20480, 16, unit=0.1) == (4, 4)
     for t2, t3 in found:
         assert 1 <= t2 <= 16
         assert model.registers(t2, t3) <= 255
@@ -374,8 +375,9 @@ def test_measures_and_finding_work_on_a_part_of_the_rows(name):
         assert isinstance(experiment.finding(part), str | None)
 
 
-def test_parameters_are_measured_in_both_forms_of_the_equations():
+def test_parameters_are_measured_in_both_forms_of_the_equations(monkeypatch):
     page = experiments.load("tsm2/parameters", ROOT)
+    monkeypatch.setattr(page.module, "TRIED", page.module.TRIED[4:9:4])  # 0.4 s and 0.16 s
     cells = [c for c in page.cells("quick") if (c["part"], c["fmt"], c["n"]) == ("tsm2", "fp64", 16)]
     wanted = [c for c in cells if c["gpu"] in ("K40c", "P100") and c["latency"] in (400, 1000)]
     rows = [{**cell, **page.evaluate(cell)} for cell in wanted]
@@ -385,6 +387,10 @@ def test_parameters_are_measured_in_both_forms_of_the_equations():
     assert values["K40c_parameters", "equations printed", "400 cycles"] > 2
     # four passes over A in place of one
     assert values["P100_parameters", "equations corrected", "400 cycles"] == pytest.approx(4)
+    # the printed descent can stop at the published pair of the P100, and at no unit at the pair of the K40c
+    descent = "equations printed, gradient descent with the best unit of time"
+    assert values["P100_parameters", descent, "400 cycles"] == values["P100_parameters", descent, "1000 cycles"] == 1
+    assert values["K40c_parameters", descent, "400 cycles"] > 1.01
     assert values["threshold", "a multiply-add is two operations", "P100"] == pytest.approx(
         values["threshold", "a multiply-add is one operation", "P100"] / 2
     )
