@@ -51,8 +51,8 @@ BATCHED = """Operands are uniform in [-1, 1], stored by rows, alpha = 1, beta = 
     depends on it. "In a loop" is timed by the host's clock: successive calls from Python for 2 ms, prepared in advance
     as far as possible, and one synchronisation at the end; cuBLAS is called directly."""
 TALL = """Operands are uniform in [0, 1]. Launches alternate between up to 64 copies of A and of the result, of 256 MB
-    or more in total where possible, so that A comes from memory. Bandwidth counts A, B and the result once each, and is
-    given as a share of the bandwidth of a copy, reads and writes counted, in the same run."""
+    or more in total where possible, so that A comes from memory. The bandwidth is the number of bytes of A, B and the
+    result per time; its share is relative to the bandwidth of a copy, reads and writes, in the same run."""
 LOOKS = {
     "cublas": Series("cuBLAS", plotting.BLACK, "s", "--", filled=False),
     "cublas in one": Series("cuBLASLt, one call", plotting.GREY, "x", ":"),
