@@ -264,7 +264,10 @@ class Arguments(ProductSuite):
         " product is a function of seed, group and number. digests: of some products, by number; facts.paths:"
         " products, outputs, mismatches and errors by path"
     )
-    code = ("batched", "schemes", "simt", "gpu/batched", "gpu/errorfree", "gpu/gemm", "gpu/tallskinny", "torch")
+    code = (
+        *("batched", "roofline", "schemes", "simt", "torch"),
+        *("gpu/batched", "gpu/errorfree", "gpu/gemm", "gpu/tallskinny"),
+    )
     supported = tuple(PATHS)
 
     def __init__(self, seed: int = 0, rounds: int = 2, *, paths: Sequence[str] | None = None) -> None:

@@ -228,7 +228,10 @@ class Batched(ProductSuite):
         " 'pointers': products of matrices passed one by one. digests: of small products, by number; facts.paths:"
         " products, outputs, mismatches and errors by path"
     )
-    code = ("batched", "simt", "gpu/batched", "schemes/ranges.py", "torch")
+    code = (
+        *("batched", "simt", "gpu/batched", "schemes/ranges.py", "torch"),
+        *("gpu/gemm/choice.py", "gpu/gemm/memory.py", "roofline/wmma.py"),
+    )
     supported = ("host", "eager", "graph", "torch", "gradient")
     kept = 4
 

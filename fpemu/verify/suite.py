@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from fpemu.arguments import integer
 from fpemu.digests import digest
 from fpemu.gpu.runtime import device
 from fpemu.verify import records
@@ -55,7 +56,7 @@ class Suite(ABC):
     """Columns of the table of results: heading and count, see `Record.total`"""
 
     def __init__(self, seed: int = 0, **options: Any) -> None:
-        self.seed, self.options = seed, options
+        self.seed, self.options = integer("seed", seed, 0, 2**64 - 1), options
 
     @abstractmethod
     def groups(self) -> list[str]:

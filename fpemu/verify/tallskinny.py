@@ -247,7 +247,7 @@ class TallSkinny(ProductSuite):
         " 2^32 elements; facts.products: kernel, (m, k, n), layout, outputs and mismatches; facts.skipped: sizes that"
         " exceed the GPU's memory"
     )
-    code = ("simt", "gpu/tallskinny", "roofline", "torch")
+    code = ("simt", "gpu/tallskinny", "gpu/gemm/memory.py", "roofline", "torch")
     supported = ("host", "eager", "graph", "torch", "gradient")
     kept = 12
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from fpemu.verify import (
 from fpemu.verify.cases import Case, Computed
 from fpemu.verify.records import Outcome, Record
 from fpemu.verify.suite import ProductSuite
+from tests.commands import refusal
 
 KERNELS = ["V0", "opt 1"]
 SUITES = (
@@ -283,6 +285,13 @@ def test_a_failed_group_outside_the_run_stays_in_the_record(machine, tmp_path, c
     assert Record.read(record).ok
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_outside_of_64_bits_is_refused_before_anything_runs(machine, capsys, name, seed):
+    assert f"seed = {seed} must be an integer" in refusal(capsys, "verify", name, "--seed", str(seed))
+    assert machine.done == []
+
+
 @pytest.mark.parametrize("kind", ["no group", "no output", "errors alike"])
 def test_the_status_is_1_if_nothing_was_compared(machine, monkeypatch, capsys, kind):
     counts = {"errors": 5} if kind == "errors alike" else {"no kernel": 5}
@@ -391,7 +400,20 @@ def test_the_digest_of_the_code_includes_every_source_that_decides_results(monke
             needed += [path for path in (root / part).rglob("*") if path.is_file()]
     if tested is batched.Batched:
         needed.append(root / "schemes/ranges.py")
+    for folder in [root / part for part in tested.code if part.startswith("gpu/") and (root / part).is_dir()]:
+        needed += [module for path in folder.rglob("*.py") for module in imported(path, root)]
     assert [path for path in needed if path not in sources and "__pycache__" not in path.parts] == []
+
+
+def imported(path, root):
+    """The modules of the package that a file imports, except those that decide no result."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("fpemu"):
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    files = {root.parent / f"{name.replace('.', '/')}.py" for name in names}
+    neutral = {root / f"{name}.py" for name in ("errors", "files", "hints", "kernelcache")}
+    return sorted(path for path in files - neutral if path.exists())
 
 
 # --- products
