@@ -532,8 +532,8 @@ pd.DataFrame(rows.values(), index=rows).round(1)
 # unlimited use of the bandwidth, the model selects the largest $t_3$ that the registers permit, 33. With corrected
 # units and a latency of 400 cycles (the paper states none), a K40c requires $t_3 = 4$, as published; the M40 and the
 # P100 require less. On the M40, which its cores limit, every $t_2$ from 4 on is optimal, including the published 8. The
-# published $t_2 = 4$ on the P100 does not follow from the model: it reads A four times, and takes four times as long as
-# $t_2 = 16$.
+# published $t_2 = 4$ on the P100 is not a minimum of the model: it reads A four times, and takes four times as long as
+# $t_2 = 16$; the printed gradient descent can stop there.
 #
 # ## The cost of accuracy
 #
