@@ -63,6 +63,16 @@ def test_a_final_rounding_to_nearest_and_a_coarse_grid_count():
     assert bias.per_product(replace(spec, F=22)) == 1 + 1 / 16  # the sum itself is cut by 2 last places or 0
 
 
+@pytest.mark.parametrize(("gpu", "loss"), [("volta", 0.7), ("ampere", 0.5)])
+def test_long_fp16_sums_absorb_the_products(gpu, loss):
+    spec, k = _spec(gpu, out="fp16"), 2**16
+    A, B = inputs.operands("tsm2", 4, 4, k, 1, "fp16")
+    exact = A.astype(np.float64) @ B.astype(np.float64)
+    measured = float(np.mean(1 - mma.gemm(A, B, spec=spec).astype(np.float64) / exact))
+    assert bias.positive(spec, k) == pytest.approx(measured, rel=0.05)
+    assert measured == pytest.approx(loss, abs=0.02)
+
+
 def test_exact_sums_that_are_truncated_once_drift():
     spec = _spec("ideal").replace(final="RZ")
     assert bias.per_product(spec) == 1 / 32
