@@ -123,8 +123,8 @@ def _openblas(
 
 
 def _column_major(x: NDArray[Any]) -> bool:
-    """Whether the strides show storage by columns; those of a single row or column do not."""
-    return min(x.shape) > 1 and abs(x.strides[0]) < abs(x.strides[1])
+    """Whether the strides show storage by columns; those of a single or of repeated rows or columns do not."""
+    return min(x.shape) > 1 and 0 < abs(x.strides[0]) < abs(x.strides[1])
 
 
 def _type(A: NDArray[Any], B: NDArray[Any], fmt: str | None, out: str | None) -> str:

@@ -165,6 +165,11 @@ def test_the_layout_is_read_off_the_strides():
     assert TN.tobytes() != NN.tobytes()
     assert library.emulate("cublas", A, B).tobytes() == TN.tobytes()
     assert library.emulate("cublas", A, np.ascontiguousarray(B)).tobytes() == NN.tobytes()
+    repeated = np.broadcast_to(B[:1], B.shape)
+    want = library.emulate("cublas", A, np.ascontiguousarray(repeated)).tobytes()
+    assert library.emulate("cublas", A, repeated, layout="TN").tobytes() != want
+    assert library.emulate("cublas", A, repeated).tobytes() == want
+    assert library.emulate("cublas", np.broadcast_to(A[:1], A.shape), B).shape == NN.shape
     with pytest.raises(InputError, match="A is stored by columns"):
         library.emulate("cublas", np.asfortranarray(A), B)
 
