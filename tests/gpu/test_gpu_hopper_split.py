@@ -97,7 +97,15 @@ static float4 load_by_policy(const float4* from, u64) {
 }
 static int uniform(int x) { return __shfl_sync(0, x, 0); }
 static u32 load_acquire(const u32* p) { give_way(); return *(const volatile u32*)p; }
-static void add_release(u32* p, u32 x) { *p += x; }
+struct Addition { u32* to; u32 x; int at; };  // takes effect at a later turn of all threads
+static std::vector<Addition> under_way;
+static int turn, delay;
+static void add_release(u32* p, u32 x) { under_way.push_back({p, x, turn + delay}); }
+static void arrive(int until) {
+  size_t n = 0;
+  for (; n < under_way.size() && under_way[n].at <= until; n++) *under_way[n].to += under_way[n].x;
+  under_way.erase(under_way.begin(), under_way.begin() + n);
+}
 static void grid_wait() {}
 static void grid_release() {}
 static u32 half(float x) { _Float16 h = (_Float16)x; u16 c; memcpy(&c, &h, 2); return c; }
@@ -122,8 +130,8 @@ static int PATIENCE;
 LAUNCH = """
 static Operands operands;
 static void thread() { KERNEL(operands); now->done = true; give_way(); }
-extern "C" int launch(const Operands* given, int grid, int resident) {
-  operands = *given, gridDim.x = grid;
+extern "C" int launch(const Operands* given, int grid, int resident, int late) {
+  operands = *given, gridDim.x = grid, delay = late, under_way.clear();
   PATIENCE = resident < grid ? 20 : 1 << 30;
   std::vector<Block> blocks(grid);
   std::vector<Thread> threads(THREADS * grid);
@@ -134,8 +142,10 @@ extern "C" int launch(const Operands* given, int grid, int resident) {
     threads[i].prepare(thread);
   }
   std::vector<int> running(grid, THREADS);  // threads of each block
-  for (int left = THREADS * grid, rounds = 0, ended = 0; left; rounds++) {
-    if (rounds > 100000) return 1;  // they wait for each other
+  turn = 0;
+  for (int left = THREADS * grid, ended = 0; left; turn++) {
+    if (turn > 100000) return 1;  // they wait for each other
+    arrive(turn);
     const int started = THREADS * min(grid, resident + ended);
     for (int i = 0; i < started; i++) {
       now = &threads[i];
@@ -144,6 +154,7 @@ extern "C" int launch(const Operands* given, int grid, int resident) {
       if (now->done) left--, ended += --running[i / THREADS] == 0;
     }
   }
+  arrive(turn + delay);
   return 0;
 }
 """
@@ -163,7 +174,7 @@ KERNELS = {
 
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory):
-    """``launch(kind, balanced, loads)``: the function (operands, blocks, resident blocks) that runs a kernel."""
+    """``launch(kind, balanced, loads)``: the function (operands, blocks, resident blocks, delay) that runs a kernel."""
     folder = tmp_path_factory.mktemp("split")
 
     @cache
@@ -269,10 +280,11 @@ def at(array):
     return array.ctypes.data
 
 
-def run(launch, kind, sides, scaling, grid, *, resident=None, balanced=False, loads=0, **more):
+def run(launch, kind, sides, scaling, grid, *, resident=None, late=0, balanced=False, loads=0, **more):
     """Run the kernel of a kind with `grid` thread blocks; with `loads`, the kernel of segments of rows in registers.
 
-    Only `resident` blocks run at a time, by default all.
+    Only `resident` blocks run at a time, by default all. Additions to counters take effect `late` turns after they are
+    issued: their order relative to other writes is undefined unless a thread reads the counter.
     """
     both = np.zeros(1, splits.OPERANDS)
     for i, side in enumerate(sides):
@@ -285,7 +297,8 @@ def run(launch, kind, sides, scaling, grid, *, resident=None, balanced=False, lo
         grid = sum(len(s.x) * -(-s.rows // splits.ROWS) * n for s, n in zip(sides, segments, strict=True))
     for phases in (splits.LOOK, splits.MAKE) if apart else (splits.LOOK | splits.MAKE,):
         both["phases"] = phases
-        problem = launch(kind, balanced, loads)(ctypes.c_void_p(at(both)), grid, grid if resident is None else resident)
+        function = launch(kind, balanced, loads)
+        problem = function(ctypes.c_void_p(at(both)), grid, grid if resident is None else resident, late)
         assert problem == 0, "thread blocks wait for each other"
     for side in sides:
         wrong = np.count_nonzero(~np.isfinite(side.x))
@@ -346,6 +359,12 @@ def test_balanced_words_are_those_of_each_operand(launch, shape, spare, kind, gr
 def test_thread_blocks_wait_for_no_block_that_cannot_start(launch, kind, resident):
     rules = build("staged", {}).rules()
     check_words(launch, rules, "scale-rows", (2, 65, 260), 1, kind, 5, resident=resident)
+
+
+@pytest.mark.parametrize("resident", [2, 4, 5])
+def test_counts_that_arrive_late_leave_zeros_for_the_next_launch(launch, resident):
+    rules = build("staged", {}).rules()
+    check_words(launch, rules, "scale-rows", (2, 65, 260), 1, "wide", 5, resident=resident, late=1000)
 
 
 @pytest.mark.parametrize("balanced", [False, True])

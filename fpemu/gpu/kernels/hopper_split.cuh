@@ -257,12 +257,18 @@ FPEMU_FUNCTION typename Job::Row read_row(const Operand& op, const Tile& at, int
   return made;
 }
 
-// Called when the block has read a panel's statistics; the last one of `readers` blocks resets them to zero.
-FPEMU_FUNCTION void reset_panel(const Operand& op, const Tile& at, int lane, int readers) {
+// Called when the block has read a panel's statistics; the last one of `readers` blocks resets them to zero. If it has
+// not seen all tiles counted, it waits for the counts, which are under way: a count that arrived after the zeros would
+// remain for the next launch.
+FPEMU_FUNCTION void reset_panel(const Operand& op, const Tile& at, int lane, int readers, bool timed_out = false) {
   Panel& panel = op.panels[at.panel];
   int last = 0;
   if (lane == 0) last = atomicAdd(&panel.used, 1u) == readers - 1;
   if (!uniform(last)) return;
+  if (__any_sync(~0u, timed_out)) {
+    while (load_acquire(&panel.seen) < readers) {}
+    __syncwarp();
+  }
   u32* all = (u32*)&panel;
   for (int i = lane; i < sizeof(Panel) / 4; i += 32) all[i] = 0;
 }
@@ -322,7 +328,7 @@ template <class Job> FPEMU_FUNCTION void run(const Operands& all) {
     const Operand& op = all.of[at.operand];
     if (own >= 0) rows[own] = read_row<Job>(op, at, own, looks, patience);
     __syncthreads();
-    if (warp == WARPS - 1) reset_panel(op, at, lane, op.spans());
+    if (warp == WARPS - 1) reset_panel(op, at, lane, op.spans(), looks && patience < PATIENCE);
     if (op.along()) Job::template write_words<true>(op, at, slab(n - LAG), rows);
     else Job::template write_words<false>(op, at, slab(n - LAG), rows);
   }
