@@ -26,6 +26,8 @@ HARDWARE = "ascend910a"
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025)"
 CUBE = """The cube of the Ascend 910A is assumed to add 16 products and the accumulator exactly and to round once to
 fp32, because no bit-level description is public."""
+ELEMENTWISE = """The paper does not state after how many products element-wise accumulation adds the three terms; here
+the products of every 16 positions of k start from zero and are added to one fp32 total outside the cube."""
 REFERENCE = "The reference is the exact product, rounded once to fp64; the reference of the paper is DGEMM."
 ORDERS = """SGEMM is computed in four summation orders over k: OpenBLAS 0.3.21 with the TSV110 kernel, the kernel of the
 paper's Kunpeng 920; OpenBLAS with the Haswell kernel; cuBLAS 13.1 on an H200 in the order recorded for the nearest

@@ -24,6 +24,7 @@ paper's Kunpeng 920 and on an x86 processor (Haswell), and as one chain of FMAs.
 model."""
 ASSUMPTIONS = [
     methods.CUBE,
+    methods.ELEMENTWISE,
     "HGEMM rounds the operands to fp16 and accumulates one product in fp32; its result is fp32 or fp16.",
     methods.ORDERS,
     """The paper does not print the sizes of figure 8; here m = 176, n = 32 and k = 64·44, as in figure 9, at full size,

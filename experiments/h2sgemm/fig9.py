@@ -25,6 +25,7 @@ the paper's Kunpeng 920 and on an x86 processor (Haswell), and as one chain of F
 whose error at this exponent equals the error with sb = 12 (figure 8). Ascend 910A cube as an assumed model."""
 ASSUMPTIONS = [
     methods.CUBE,
+    methods.ELEMENTWISE,
     "HGEMM rounds the operands to fp16 and accumulates one product in fp32; its result is fp32 or fp16.",
     methods.ORDERS,
     """The paper does not print the lengths of figure 9. Panels (b, e) have m = 176 and n = 32, the two lengths that the

@@ -33,6 +33,7 @@ added first; solid: SGEMM's chain; dotted: its error divided by the root of L. L
 smallest to largest error. Ascend 910A cube as an assumed model."""
 ASSUMPTIONS = [
     methods.CUBE,
+    methods.ELEMENTWISE,
     methods.ORDERS,
     """The paper explains the advantage by the addition of smaller sums first. The addition of the largest sum first, at
     k = 4096 and offset exponents 0, -7 and -14, tests this reason.""",

@@ -279,6 +279,24 @@ def test_figure_8_compares_hgemm_with_the_other_methods_and_both_distributions()
     assert values(measures, "cancellation_amplifies", "fp32 result") == pytest.approx([3, 3])
 
 
+def test_the_claims_with_a_condition_fail_if_the_cube_truncated_its_sums():
+    A, B, exact = page("fig8").methods.operands(
+        {"inputs": "offset_nonnegative", "m": 8, "n": 8, "k": 2816, "seed": 0}, "cpu"
+    )
+    errors = {
+        (hardware, combine): metrics.relative_l2(
+            schemes.gemm(A, B, scheme="h2sgemm", hardware=hardware, combine=combine), exact
+        )
+        for hardware in ("ascend910a", "hopper")
+        for combine in ("element-wise", "term-wise")
+    }
+    assert errors["ascend910a", "element-wise"] > 1.3 * errors["ascend910a", "term-wise"]
+    assert errors["hopper", "element-wise"] < 0.1 * errors["hopper", "term-wise"]
+    (paper,) = (one for one in papers.read() if one.folder == "h2sgemm")
+    conditional = {claim.name for claim in paper.claims if claim.condition}
+    assert {"termwise_beats_elementwise", "termwise_outscales_elementwise", "unscaled_alike"} <= conditional
+
+
 @pytest.mark.parametrize(("best", "loss", "value"), [(12, 100.0, 1.0), (10, 1.6, 1.6)])
 def test_the_plane_compares_the_recommended_exponent_with_the_best(best, loss, value):
     plane = page("plane")
