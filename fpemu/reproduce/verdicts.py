@@ -168,12 +168,13 @@ def verdict_on(claim: Claim, record: dict[str, Any] | None) -> Judgement:
     of_readings = {reading: verdict for reading, (verdict, _) in by_reading.items()}
     if len(set(of_readings.values())) > 1:
         verdict = DEPENDS if len(set(of_readings.values()) - {UNDECIDED}) > 1 else UNDECIDED
-        note = ". ".join(f"{reading}: {condition or verdict}" for reading, (verdict, condition) in by_reading.items())
+        note = ". ".join(f"{of}: {_in_words(claim, *words)}" for of, words in by_reading.items())
         return Judgement(claim, verdict, cases, size, note, of_readings)
     verdict, note = next(iter(by_reading.values()))
     if len(by_reading) > 1:
         notes = {reading: note for reading, (_, note) in by_reading.items() if note}
-        note = note if len(set(notes.values())) < 2 else ". ".join(f"{of}: {text}" for of, text in notes.items())
+        if len(set(notes.values())) > 1:
+            note = ". ".join(f"{of}: {_in_words(claim, *by_reading[of])}" for of in notes)
     return Judgement(claim, verdict, cases, size, note, of_readings)
 
 
@@ -215,6 +216,14 @@ def _together(cases: list[Case], condition: str) -> tuple[str, str]:
     words = {HOLDS: "holds for", FAILS: "Does not hold for", UNDECIDED: "Undecided for"}
     parts = [f"{words[verdict]} {'; '.join(variants)}" for verdict, variants in of.items() if variants]
     return CONDITION, ". ".join(filter(None, (*parts, condition)))
+
+
+def _in_words(claim: Claim, verdict: str, note: str) -> str:
+    """The verdict on one of several readings: the cases that decide it, or the verdict with the claim's condition."""
+    if note and note != claim.condition:
+        return note
+    word = HOLDS if verdict == CONDITION else verdict
+    return f"{word} ({note})" if note else word
 
 
 def number(claim: Claim, case: Case) -> str:

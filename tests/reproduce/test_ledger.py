@@ -235,6 +235,12 @@ def test_a_restriction_of_the_data_is_a_condition_and_a_smaller_size_decides_not
     restricted = Claim(**{**vars(CLAIM), "condition": "n up to 8"})
     judgement = verdicts.verdict_on(restricted, _record(values))
     assert (judgement.verdict, judgement.note) == (CONDITION, "n up to 8")
+    judgement = verdicts.verdict_on(restricted, _record({("sum", ""): ABOVE, ("mean", ""): BELOW}))
+    assert judgement.note == "sum: holds (n up to 8). mean: does not hold (n up to 8)"
+    mixed = {("sum", "a"): ABOVE, ("sum", "b"): ABOVE, ("mean", "a"): ABOVE, ("mean", "b"): BELOW}
+    assert verdicts.verdict_on(restricted, _record(mixed)).note == (
+        "sum: holds (n up to 8). mean: holds for a. Does not hold for b. n up to 8"
+    )
 
 
 def test_data_without_seeds_need_no_seeds_and_speeds_are_never_judged():
