@@ -80,8 +80,10 @@ def work(
         Rows and columns of the result per thread block, for split="fused": A is split once for each column of tiles, B
         once for each row.
     **options
-        The scheme's options. A number of slices that depends on the data (slices=None) is counted on a few rows of
-        nominal data, (uniform [0, 1) - 0.5) · exp(0.1 · normal), the inputs of DGEMM-TC with phi = 0.1.
+        The scheme's options. The option `split` of ozaki and ozimmu has the name of an argument: give a scheme with it,
+        ``fpemu.schemes.build("ozaki", {"split": "balanced"})``. A number of slices that depends on the data
+        (slices=None) is counted on a few rows of nominal data, (uniform [0, 1) - 0.5) · exp(0.1 · normal), the inputs
+        of DGEMM-TC with phi = 0.1.
 
     Returns
     -------

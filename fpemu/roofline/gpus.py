@@ -121,7 +121,7 @@ class Gpu:
         text("Gpu: name", self.name)
         for name, kind in _TYPES.items():
             value = getattr(self, name)
-            if value is not None:
+            if value is not None or "None" not in kind:
                 _value(f"GPU {self.name!r}, {name}", kind, value, name)
         if self.architecture is not None:
             object.__setattr__(self, "architecture", catalog.architecture(self.architecture))

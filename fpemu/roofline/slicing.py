@@ -18,6 +18,7 @@ import functools
 
 import numpy as np
 
+from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
 from fpemu.roofline.phases import BYTES, Phase, Shape, Work, across, areas, counted, operations, unit, width
 from fpemu.schemes import certify
@@ -25,6 +26,9 @@ from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.ozaki import Ozaki
 from fpemu.schemes.ozaki2 import Ozaki2
 from fpemu.schemes.ozimmu import Ozimmu
+
+LONGEST = 2**26
+"""Largest K for which nominal data are drawn."""
 
 
 def error_free(scheme: ErrorFree, spec: MmaSpec, shape: Shape, split: str) -> Work:
@@ -85,6 +89,11 @@ def _slices(scheme: ErrorFree, spec: MmaSpec, K: int) -> tuple[tuple[int, int], 
         levels = list(range(1, given + 1)) if fast else [given] * given
         shared = scheme.sharing(K) if isinstance(scheme, Ozimmu) else 1
         return (given, given), sum(levels), sum(-(-level // shared) for level in levels) * blocks
+    if K > LONGEST:
+        raise InputError(
+            f"{scheme.name}: its number of slices depends on the data, which are not drawn for K = {K}, above "
+            f"{LONGEST}: give slices="
+        )
     rows = max(2, min(16, 2**17 // K))
     rng = np.random.default_rng(0)
     A, B = ((rng.random(s) - 0.5) * np.exp(0.1 * rng.standard_normal(s)) for s in ((rows, K), (K, rows)))

@@ -387,6 +387,8 @@ def test_an_instruction_without_a_shape_counts_as_16_by_16():
         (lambda: work("ape", "A100", 8, 8, 8, split="fused"), "cannot be fused"),
         (lambda: work("ozaki", "A100", 8, 8, 8, split="fused"), "cannot be fused"),
         (lambda: work("sgemm", "A1000", 8, 8, 8), "unknown GPU 'A1000'"),
+        (lambda: work("ozimmu", "H200", 8, 8, 2**40), "not drawn for K = 1099511627776, above 67108864: give"),
+        (lambda: Gpu(name="mine", source="s", peak=None), "peak = None must be a table of peaks by unit"),
         (lambda: time(work("ootomo", "A100", 8, 8, 8), "H200"), "counted for ampere, but H200 is hopper"),
         (lambda: time(work("ootomo", "A100", 8, 8, 8), "A100", efficiency=0), "efficiency = 0 must be a number"),
         (lambda: time(work("sgemm", None, 8, 8, 8), "A100", memory_efficiency=1.5), "memory_efficiency = 1.5 must be"),
