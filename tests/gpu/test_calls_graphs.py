@@ -206,8 +206,13 @@ def test_memory_is_freed_and_allocated_while_a_stream_is_captured(gpu, modes):
     synchronised = gpu.synchronised
     module = modules.Module('extern "C" __global__ void kernel() {}')
     module.function("kernel")
+    code = weakref.ref(module._object_code())
     del module
-    assert gpu.synchronised == synchronised + 1
+    assert code() is not None  # a kernel of it may run
+    assert gpu.synchronised == synchronised
+    with device.entered():
+        device.synchronize()
+    assert code() is None
     assert now[-1] == 0
 
 
@@ -224,6 +229,46 @@ def test_zeros_of_a_workspace_are_queued_on_its_stream(gpu):
     arena.grow(64, 128, SIDE)
     assert filled == [(arena.zeros, 0, 128, SIDE)]
     assert gpu.synchronised == synchronised
+
+
+@simulated
+def test_copies_and_zeros_are_complete_before_other_streams_read_them(gpu):
+    done: list = []
+
+    def listed(what, function):
+        def call(*given):
+            done.append(what)
+            return function(*given)
+
+        return call
+
+    gpu.cuMemcpyHtoD, gpu.cuMemsetD8 = listed("copy", gpu.cuMemcpyHtoD), listed("zero", gpu.cuMemsetD8)
+    gpu.cuStreamSynchronize = listed("wait", gpu.cuStreamSynchronize)
+    device.Buffer.of(np.zeros(8))
+    assert done == ["copy", "wait"]
+    done.clear()
+    faults._take()
+    assert done == ["zero", "wait"]
+
+
+@simulated
+@pytest.mark.parametrize("private", [False, True])
+def test_a_refused_operand_leaves_the_capture_of_another_thread_valid(gpu, private):
+    A, B, D = draw(64, 64), draw(64, 64), None if private else draw(64, 64)
+    A._array[0, 0] = np.nan
+    fpemu.gpu.gemm(draw(64, 64), B, scheme="ootomo", on_range="raise", out=D)
+    (product,) = recorded.products.values()
+    split, synchronised = product.sequence._issue[0], gpu.synchronised
+
+    def issued(stream):
+        split(stream)
+        counts_of(product, "A")[:] = 1, 0, 2**64 - 1, 0
+
+    product.sequence._issue[0] = issued
+    with pytest.raises(InputError, match=r"^A: NaN or infinite: 1 of 4096 entries"):
+        fpemu.gpu.gemm(A, B, scheme="ootomo", on_range="raise", out=D)
+    assert gpu.synchronised == synchronised
+    assert not counts_of(product, "A").any()
 
 
 # --- deferred errors of several threads

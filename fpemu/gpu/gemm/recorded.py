@@ -102,7 +102,7 @@ class Product:
         if not checks:
             self.sequence.queue(addresses, stream, capture=owner is not None)
             return
-        with device.entered(self.sequence.index), faults.reset_on_failure(self.sequence.counters.values()):
+        with device.entered(self.sequence.index), faults.reset_on_failure(self.sequence.counters.values(), stream):
             if private:
                 self.sequence.queue(addresses, stream)
                 self.check(pointers, stream)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from fpemu.gpu.runtime.compiler import check, compiler_missing, first_line, vers
 from fpemu.gpu.runtime.selection import current, per_device, selected
 
 POISON = 0xAB  # every byte of an output before a launch
+_MOST_UNUSED = 256  # objects of `release_later`
 _OTHER_POISON = 0x54  # of a second run, where results of the first are equal to the poison
 
 
@@ -134,7 +136,26 @@ def synchronize(stream: int | None = None) -> None:
     """
     recording.refuse("synchronize")
     cuda = driver()
-    check(cuda.cuCtxSynchronize() if stream is None else cuda.cuStreamSynchronize(stream))
+    if stream is not None:
+        check(cuda.cuStreamSynchronize(stream))
+        return
+    with _lock:
+        unused = _unused.pop(current(), None)
+    check(cuda.cuCtxSynchronize())
+    del unused
+
+
+def release_later(value: object) -> None:
+    """Reference an object that queued work may use until the next wait for all streams of the GPU."""
+    with _lock:
+        unused = _unused.setdefault(current(), [])
+        unused.append(value)
+    if len(unused) >= _MOST_UNUSED:
+        synchronize()
+
+
+_unused: dict[int, list[object]] = {}  # by GPU
+_lock = RLock()  # of `_unused`: garbage collection may call `release_later` anywhere
 
 
 def captures(stream: int) -> bool:
@@ -192,7 +213,9 @@ class Buffer:
         with recording.immediately():
             buffer = cls(array.nbytes)
             if array.nbytes:
-                check(driver().cuMemcpyHtoD(buffer.pointer, array.ctypes.data, array.nbytes))
+                cuda = driver()
+                check(cuda.cuMemcpyHtoD(buffer.pointer, array.ctypes.data, array.nbytes))
+                check(cuda.cuStreamSynchronize(0))  # the copy may return before its end, and other streams do not wait
         return buffer
 
     @classmethod

@@ -111,7 +111,8 @@ def _take() -> _Entry:
             _messages.extend(_collect())
     if not free:
         with recording.immediately():
-            pool = Buffer.zeroed(NBYTES * _SLOTS)
+            pool = Buffer(NBYTES * _SLOTS)
+            device.zero(pool.pointer, pool.nbytes)
         _pools.append((current(), pool))
         free.extend((pool, slot) for slot in reversed(range(_SLOTS)))
     _entries.append(_Entry(*free.pop()))
@@ -143,13 +144,13 @@ def read(counters: Iterable[Counters], stream: int) -> dict[str, tuple[int, int]
 
 
 @contextmanager
-def reset_on_failure(counters: Iterable[Counters]) -> Iterator[None]:
-    """Set counters to zero if the work within fails, or is interrupted before their counts have been read."""
+def reset_on_failure(counters: Iterable[Counters], stream: int) -> Iterator[None]:
+    """Set counters to zero if the work within, on a stream, fails or is interrupted before their counts are read."""
     try:
         yield
     except BaseException:
         with suppress(GpuError):
-            device.synchronize()
+            device.synchronize(stream)
             for c in counters:
                 device.zero(c.pointer, c.nbytes)
         raise

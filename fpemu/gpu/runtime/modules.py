@@ -29,9 +29,9 @@ class Module:
         self._object_code()
 
     def __del__(self) -> None:
-        for index in {index for index, _ in self._functions}:  # the code is unloaded next: no kernel of it may run
-            with suppress(Exception), device.entered(index) as cuda:
-                check(cuda.cuCtxSynchronize())
+        for index in {index for index, _ in self._functions}:  # kernels of the code may still run
+            with suppress(Exception), device.entered(index):
+                device.release_later(self._code)
 
     def _object_code(self) -> Any:
         """Return the code for the current GPU's architecture."""
