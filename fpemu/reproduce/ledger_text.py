@@ -194,7 +194,7 @@ def _claim(one: Judgement, ledger: Ledger, figures: str) -> list[str]:
     parts.append("\n".join(f"- {name}: {_escape(text)}" for name, text in facts if text))
     if one.cases:
         rows = [[_escape(text) for text in _case(claim, case)] for case in one.cases]
-        parts.append(_table(("case", "value", "smallest to largest", "seeds", "verdict"), rows))
+        parts.append(_table(("case", "median", "smallest to largest", "seeds", "verdict"), rows))
     if claim.page in ledger.records:
         command = ledger.records[claim.page]["command"]
         parts.append(
