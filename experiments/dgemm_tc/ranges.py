@@ -1,14 +1,16 @@
-"""DGEMM-TC, sections 3.1 and 5.1: the range of the inputs, and the exponents that Algorithm 1 can split."""
+"""DGEMM-TC, sections 3.1 and 5.1: the range of the inputs, the exponents that Algorithm 1 can split, and the sizes of
+its slices."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import plotting
+from fpemu import inputs, plotting
 from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
@@ -25,6 +27,8 @@ ASSUMPTIONS = [
     """For the limits of Algorithm 1 its printed form runs in fp64, with sigma = 2^(rho + tau), on vectors of 256
     entries with tau from -1073 to 1024 and rho for n = 10240. A limit is the last tau at which the slices are finite
     and their sum is exactly the vector.""",
+    """The sizes of successive slices are compared on one vector of 10240 entries for each φ and seed, split until the
+    remainder is zero, at the entries at which both slices are not zero.""",
 ]
 PUBLISHED = {0.1: (9.8e-10, 8.9e-1), 1.0: (1.4e-9, 1.6e2), 2.0: (4.4e-10, 4.8e4)}
 N = 10240
@@ -35,10 +39,13 @@ def cells(size: str) -> list[Row]:
 
 
 def evaluate(cell: Row) -> dict[str, float]:
-    """The range of the inputs, and the limits of tau."""
+    """The range of the inputs, the limits of tau, and the shares of the entries at which the next slice is larger."""
     numbers = _record.numbers("counts", cell)
     ends = {name: numbers[name] for name in ("smallest", "largest")}
-    return ends | (_limits(cell["seed"]) if (cell["n"], cell["phi"]) == (N, _record.PHI[0]) else {})
+    if cell["n"] != N:
+        return ends
+    x = inputs.make("phi", (N,), (cell["seed"], 0), "fp64", phi=cell["phi"])
+    return ends | _growing(x) | (_limits(cell["seed"]) if cell["phi"] == _record.PHI[0] else {})
 
 
 def _limits(seed: int) -> dict[str, float]:
@@ -54,14 +61,34 @@ def _largest(x: NDArray[Any]) -> NDArray[Any]:
     return np.where(x == 1, np.finfo(np.float64).max, np.ldexp(x, 1023))
 
 
-def _splits(x: NDArray[Any]) -> bool:
-    """Whether the first slice of Algorithm 1 as printed is finite, and exact with the remainder."""
+def _growing(x: NDArray[Any]) -> dict[str, float]:
+    """The shares of the entries at which a slice is smaller than the next one, without and with the scales 2^tau."""
+    slices = []
+    while x.any():
+        tau, high = _first_slice(x)
+        slices.append((np.abs(np.ldexp(high, -tau)), np.abs(high)))
+        x = x - high
+    shares = {}
+    for column, name in enumerate(("stored", "scaled")):
+        pairs = [(one[column], following[column]) for one, following in itertools.pairwise(slices)]
+        smaller = np.concatenate([(a < b)[(a > 0) & (b > 0)] for a, b in pairs])
+        shares[f"{name} smaller"] = float(smaller.mean())
+    return shares
+
+
+def _first_slice(x: NDArray[Any]) -> tuple[int, NDArray[Any]]:
+    """The exponent tau and the first slice, not scaled, of Algorithm 1 as printed."""
     rho = int(np.ceil(53 - (24 - np.log2(N)) / 2))
     mantissa, exponent = np.frexp(np.max(np.abs(x)))
     tau = int(exponent) - int(mantissa == 0.5)
+    sigma = np.ldexp(1.0, rho + tau)
+    return tau, (x + sigma) - sigma
+
+
+def _splits(x: NDArray[Any]) -> bool:
+    """Whether the first slice of Algorithm 1 as printed is finite, and exact with the remainder."""
     with np.errstate(over="ignore", invalid="ignore"):
-        sigma = np.ldexp(1.0, rho + tau)
-        high = (x + sigma) - sigma
+        tau, high = _first_slice(x)
         digits = np.ldexp(high, -tau).astype(np.float16)
         return bool(np.all(np.isfinite(digits)) and np.array_equal(np.ldexp(digits.astype(np.float64), tau), high))
 
@@ -87,6 +114,9 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
+_SIZES = {"fp16 slices without their scales": "stored", "slices with their scales": "scaled"}
+
+
 @listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for row in rows:
@@ -94,6 +124,8 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
             low, high = PUBLISHED[row["phi"]]
             ratio = row["largest"] / row["smallest"] / (high / low)
             yield Measure("input_range", ratio, variant=f"φ = {row['phi']:g}")
+            for reading, name in _SIZES.items():
+                yield Measure("slices_decrease", row[f"{name} smaller"], reading, f"φ = {row['phi']:g}")
             if "highest tau" in row:
                 yield Measure("splits_large_exponents", row["highest tau"])
                 yield Measure("splits_small_exponents", row["lowest tau"])

@@ -245,6 +245,15 @@ def test_algorithm_1_as_printed_overflows_below_the_largest_number():
     assert experiments.load("dgemm_tc/ranges").module._limits(1) == {"lowest tau": -1073.0, "highest tau": 975.0}
 
 
+def test_slices_decrease_with_their_scales_only():
+    module = experiments.load("dgemm_tc/ranges").module
+    # 5 bits at n = 10240: 2^-5 is a unit of the first slice, and 2^-8 is the largest remainder, 1 after its scaling
+    x = np.array([1.0, 2.0**-4 + 2.0**-8])
+    assert module._growing(x) == {"stored smaller": 1.0, "scaled smaller": 0.0}
+    tau, high = module._first_slice(x)
+    assert (tau, list(high)) == (0, [1.0, 2.0**-4])
+
+
 def test_yardsticks_are_ratios_to_the_published_medians():
     page = experiments.load("ozaki2/yardsticks")
     published, methods = page.module.PUBLISHED, page.module.METHODS
