@@ -19,9 +19,10 @@ numbers, from the records of the figures.
 
 A range extends over the seeds and the cases of a claim. A claim *holds* or *does not hold* if all of at least 20 seeds
 at the paper's size agree, and is *undecided* otherwise. It *holds under a stated condition* if it holds in some of its
-cases and not in all; the row names the cases. *Depends on* names a condition that the paper leaves open and that
-determines the verdict. Speeds on other GPUs are *not testable here*; the numbers in these rows are measurements on an
-H200, for information. *Goals* and *negative controls* (variants known to be unsuitable) are checks of this project.
+cases only, or on an assumption; the row names the cases or the assumption. *Depends on* names a condition that the
+paper leaves open and that determines the verdict. Speeds on other GPUs are *not testable here*; the numbers in these
+rows are measurements on an H200, for information. *Goals* and *negative controls* (variants known to be unsuitable) are
+checks of this project.
 """
 _COLUMNS = ("claim", "verdict", "measured", "reason")
 _SECTIONS = {"goal": "Goals of this project", "negative control": "Negative controls"}
