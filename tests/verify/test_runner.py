@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ from fpemu.verify import (
 )
 from fpemu.verify.cases import Case, Computed
 from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import ProductSuite
+from fpemu.verify.suite import ProductSuite, by_path
 from tests.commands import refusal
 
 KERNELS = ["V0", "opt 1"]
@@ -476,6 +476,23 @@ def test_a_wrong_result_of_one_case_is_counted_and_described(change, counts, tex
     assert (outcome.mismatches, outcome.failed) == counts
     assert outcome.first[0].startswith("2: 1×2×1, uniform")
     assert text in outcome.first[0]
+
+
+def test_a_path_that_fails_is_counted_and_described_beside_the_others(monkeypatch):
+    tested = Squares(lambda case, codes: 1 // 0 if case.options else codes)
+    tested.paths = ["host", "eager"]
+    on_gpu = tested.on_gpu
+    monkeypatch.setattr(
+        tested,
+        "on_gpu",
+        lambda case, path: on_gpu(replace(case, options={"fails": 1} if path == "eager" else {}), path),
+    )
+    outcome = tested.run("a")
+    assert [by_path([outcome], path) for path in tested.paths] == [[4, 8, 0, 0], [4, 0, 0, 4]]
+    described = list(tested.explain(outcome))
+    assert described[0] == "a: 4 cases failed"
+    assert described[1].startswith("  0: by eager, 1×2×1, uniform")
+    assert described[-1].endswith("(0, paths=['host', 'eager']).compare('a', 0)")
 
 
 def test_a_case_without_a_kernel_is_skipped(monkeypatch):
