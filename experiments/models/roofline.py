@@ -31,6 +31,8 @@ upper bounds, and the speeds of efficient programs are well below them."""
 ASSUMPTIONS = [
     """Peaks and bandwidths are the manufacturers' values at the stated clocks, without sparsity, from fpemu's table of
     GPUs, which states its sources (fpemu/roofline/gpus.toml).""",
+    """The figure has seven GPUs of data centres. It omits GeForce GPUs (RTX 3090, 4090 and 5090), whose fp16 matrix
+    unit with fp32 sums is twice as fast as their ordinary cores, so that no scheme can be faster than SGEMM.""",
     """Every kernel reads its inputs and writes its outputs once; kernels run one after another; within a kernel,
     products, vector operations and memory accesses overlap completely.""",
     """The split is a separate kernel that writes the words, except for the open markers of (h), where every tile of 128

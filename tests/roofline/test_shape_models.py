@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fpemu import InputError
+from fpemu import InputError, roofline
 from fpemu.reproduce import experiments
 from fpemu.roofline import gpus
 
@@ -373,6 +373,22 @@ def test_measures_and_finding_work_on_a_part_of_the_rows(name):
     for part in ([], rows[:1], rows[-1:], rows):
         assert all(math.isfinite(one.value) for one in experiment.measures(part))
         assert isinstance(experiment.finding(part), str | None)
+
+
+def test_the_page_of_rooflines_states_the_gpus_on_which_no_scheme_is_faster():
+    page = experiments.load("models/roofline", ROOT).module
+    schemes = [{}, {}, {}, {"precision": "fp32"}]
+    ratios = {
+        gpu: [
+            roofline.break_even(name, gpu, largest=2**15, **options).ratio
+            for name, options in zip(("h2sgemm", "markidis", "bf16x9", "ozaki2"), schemes, strict=True)
+        ]
+        for gpu in ("RTX 3090", "RTX 4090", "RTX 5090", "H200")
+    }
+    assert min(ratios.pop("H200")) > 1
+    assert max(max(of) for of in ratios.values()) < 1
+    assert not set(ratios) & set(page.GPUS)
+    assert all(gpu.removeprefix("RTX ") in " ".join(page.ASSUMPTIONS) for gpu in ratios)
 
 
 def test_parameters_are_measured_in_both_forms_of_the_equations(monkeypatch):
