@@ -115,7 +115,8 @@ def bound(
     Raises
     ------
     InputError
-        As `fpemu.gemm`: unknown names and options, contradictions; also a negative M or N.
+        As `fpemu.gemm`: unknown names and options, contradictions; also a negative M or N, and norms of matrices whose
+        largest entry is no number of the scheme's operand format.
 
     Examples
     --------
@@ -137,6 +138,12 @@ def bound(
         return Bound(tuple(bound_parts(built, spec if spec is not None else hardware, norms, order)), entries)
     if norms.is_zero:
         return Bound((Part("sums", 0.0), *_beside_zero(built, norms, policy)), entries)
+    for name, largest in (("A", norms.max_A), ("B", norms.max_B)):
+        if not built.operand.min_subnormal <= largest <= built.operand.max:
+            raise InputError(
+                f"bound: the largest entry of {name}, {largest:.3g} in magnitude, is no {built.operand} number, as "
+                f"{built.name!r} multiplies: take the norms of the rounded matrices"
+            )
     if isinstance(built, Baseline):
         return Bound(accumulation.chain(simt.SPECS[built.operand.name], norms, path).parts, entries)
     if not isinstance(built, SplitScheme) or spec is None:

@@ -339,6 +339,14 @@ def test_the_probable_bound_of_few_terms_counts_the_subnormal_words_that_a_schem
     assert exceeded <= 1
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e-60, 1e60, 1e200])
+@pytest.mark.parametrize("scheme", ["ootomo", "fp16", "sgemm", "staged"])
+def test_norms_of_numbers_beyond_the_operand_format_are_refused(scheme: str, size: float) -> None:
+    norms = Norms.of(np.full((2, 3), size), np.ones((3, 2)))
+    with pytest.raises(fpemu.InputError, match=r"the largest entry of A, 1e.* is no fp32 number"):
+        bound(scheme, "hopper", norms=norms)
+
+
 def test_a_published_promotion_of_a_scheme_gives_way_to_that_of_the_order() -> None:
     norms = Norms.sample("tsm2", 2048, rows=8)
 
