@@ -58,6 +58,9 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     if count:
         yield Measure("dp_products", count)
         yield Measure("expected_speed", _speed(count))
+    for (n, phi), speed in PUBLISHED.items():
+        if n == 10240 and (counted := _count(rows, n, phi)):
+            yield Measure("table1_products", _implied(speed) / counted, variant=f"φ = {phi:g}")
     narrow, wide = (means(rows, phi, "DP slices A")[0] for phi in (PHI[0], PHI[-1]))
     yield Measure("wider_more_slices", float(np.min(wide - narrow)))
 

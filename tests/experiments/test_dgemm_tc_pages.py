@@ -163,6 +163,9 @@ def test_counts_decide_products_speed_range_and_memory():
         ("dp_products", "", ""): 66.0,
         ("expected_speed", "", ""): pytest.approx(0.7 * 92 / 66),
         ("wider_more_slices", "", ""): 2.0,
+        ("table1_products", "", "φ = 0.1"): pytest.approx(0.7 * 92 / 0.9724 / 66),
+        ("table1_products", "", "φ = 1"): pytest.approx(0.7 * 92 / 0.8230 / 78),
+        ("table1_products", "", "φ = 2"): pytest.approx(0.7 * 92 / 0.7131 / 91),
     }
     page, found = measured("fig7b", counts)
     assert found["cr_more_products", "", ""] == pytest.approx(3.0)
