@@ -193,11 +193,11 @@ template <class Rule> struct Rows {
     update_panel(op, at, row, magnitude, special >> own & 1);
   }
 
-  // The statistics of row n of a tile's panel, from the operand.
+  // The statistics of row n of a tile's panel, from the operand. Loads are issued together: other blocks wait meanwhile.
   FPEMU_FUNCTION static void read_whole_row(const Operand& op, const Tile& at, int n, u32& largest, u32& special) {
     const float* from = op.X + (op.offsets ? op.offsets[at.matrix] : 0) + (at.row + n) * op.row_stride;
     const int K = at.row + n < op.rows ? op.K : 0;
-#pragma unroll 1
+#pragma unroll 16
     for (int k = 0; k < K; k++) {
       const float x = from[k * op.k_stride];
       if (is_special(x)) special = 1;

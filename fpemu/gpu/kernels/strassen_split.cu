@@ -82,24 +82,32 @@ struct BlockSums {
       update_panel(op, at, lane * SIDE + r, min(__float_as_uint(magnitude), INFINITE - 1), special >> lane & 1);
   }
 
-  // The statistics of row n % SIDE of sum n / SIDE of a tile's panel, from the operand.
+  // The statistics of row n % SIDE of sum n / SIDE of a tile's panel, from the operand: 16 loads at a time.
   FPEMU_FUNCTION static void read_whole_row(const Operand& op, const Tile& at, int n, u32& largest, u32& special) {
     const int sum = n / SIDE, r = at.row + n % SIDE;
     const float* X = op.X + (op.offsets ? op.offsets[at.matrix] : 0);
     float most = 0;
 #pragma unroll 1
-    for (int k = 0; k < op.K && r < op.rows; k++) {
-      float x[PARTS], s[SUMS];
+    for (int k = 0; k < op.K && r < op.rows; k += 4) {
+      float x[4][PARTS], s[SUMS];
       FPEMU_UNROLL
+      for (int j = 0; j < 4; j++) FPEMU_UNROLL
       for (int b = 0; b < PARTS; b++) {
-        const int row = b / 2 * op.rows + r, at_k = b % 2 * op.K + k;
-        x[b] = row < op.all_rows && at_k < op.all_k ? X[row * op.row_stride + at_k * op.k_stride] : 0;
-        if (is_special(x[b])) x[b] = 0, special |= b / 2 == sum;
+        const int row = b / 2 * op.rows + r, at_k = b % 2 * op.K + k + j;
+        const bool exists = k + j < op.K && row < op.all_rows && at_k < op.all_k;
+        const float entry = X[exists ? row * op.row_stride + at_k * op.k_stride : 0];
+        x[j][b] = exists ? entry : 0;
       }
-      winograd_operands(x[0], x[1], x[2], x[3], op.second, s);
       FPEMU_UNROLL
-      for (int i = 0; i < SUMS; i++)
-        if (i == sum) most = larger_or_nan(most, s[i]);
+      for (int j = 0; j < 4; j++) {
+        FPEMU_UNROLL
+        for (int b = 0; b < PARTS; b++)
+          if (is_special(x[j][b])) x[j][b] = 0, special |= b / 2 == sum;
+        winograd_operands(x[j][0], x[j][1], x[j][2], x[j][3], op.second, s);
+        FPEMU_UNROLL
+        for (int i = 0; i < SUMS; i++)
+          if (i == sum) most = larger_or_nan(most, s[i]);
+      }
     }
     largest = min(__float_as_uint(most), INFINITE - 1);
   }
