@@ -83,6 +83,9 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         for row in rows:
             if _block(row) == PUBLISHED:
                 yield Measure("n_fused_44", row[f"N_fused{suffix}"], reading)
+        optima = [row[f"optimal b_m{suffix}"] for row in rows]
+        yield Measure("bm_96", 100 * float(np.mean([16 * round(b / 16) == 96 for b in optima])), reading)
+        yield Measure("l1_over_block", min(row[f"L1 over block{suffix}"] for row in rows), reading)
         for end, name in ((min, "least"), (max, "largest")):
             yield Measure("f_range", end(row[f"f{suffix}"] for row in rows), reading, name)
             yield Measure("optimal_bm", end(row[f"optimal b_m{suffix}"] for row in rows), reading, name)

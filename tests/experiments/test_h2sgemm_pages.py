@@ -85,6 +85,17 @@ def test_half_a_period_does_not():
     assert less != whole
 
 
+def test_figure_5_rounds_the_optimal_block_and_compares_it_with_l1():
+    five = page("fig5")
+    rows = [{**cell, **five.evaluate(cell)} for cell in five.cells("full") if cell["b_m"] * cell["b_k"] > 16000]
+    measures = five.measures(rows)
+    assert values(measures, "l1_over_block", "1 MB") == [32]
+    assert values(measures, "l1_over_block", "512 KB") == [16]
+    assert values(measures, "bm_96", "512 KB") == [0]  # the optimum is below 64
+    for b, share in ((88.1, 100), (87.9, 0)):
+        assert values(five.measures([{**row, "optimal b_m": b} for row in rows]), "bm_96", "1 MB") == [share]
+
+
 def test_equations_3_to_5_are_as_printed_and_the_correction_counts_what_is_gone():
     two_a = page("fig2a")
     assert sum(two_a.equation_3(n, x) for n in range(-3, 15) for x in "TR") == 1
