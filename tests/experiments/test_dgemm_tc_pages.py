@@ -267,6 +267,8 @@ def test_yardsticks_are_ratios_to_the_published_medians():
     found = [measure for measure in page.measures(rows) if measure.name == "medians"]
     assert {measure.variant for measure in found} == {f"{name}, n = {n}" for name, n in published}
     assert all(measure.value == pytest.approx(3) for measure in found)
+    (claim,) = (one for paper in papers.read() for one in paper.claims if one.name == "medians")
+    assert [claim.criterion.met(x) for x in (0.5, 0.9, 1.1, 2.0)] == [False, True, True, False]
 
 
 def accuracies(cell):
