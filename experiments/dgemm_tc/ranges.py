@@ -124,6 +124,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
             low, high = PUBLISHED[row["phi"]]
             ratio = row["largest"] / row["smallest"] / (high / low)
             yield Measure("input_range", ratio, variant=f"φ = {row['phi']:g}")
+            yield Measure("input_largest", row["largest"] / high, variant=f"φ = {row['phi']:g}")
             for reading, name in _SIZES.items():
                 yield Measure("slices_decrease", row[f"{name} smaller"], reading, f"φ = {row['phi']:g}")
             if "highest tau" in row:

@@ -257,6 +257,18 @@ def test_slices_decrease_with_their_scales_only():
     assert (tau, list(high)) == (0, [1.0, 2.0**-4])
 
 
+def test_ranges_are_compared_with_the_published_ends():
+    page = experiments.load("dgemm_tc/ranges").module
+    low, high = page.PUBLISHED[1.0]
+    row = {"n": page.N, "phi": 1.0, "seed": 0, "smallest": low / 4, "largest": high / 2}
+    found = {
+        (m.name, m.reading): m.value for m in page.measures([row | {"stored smaller": 0.5, "scaled smaller": 0.25}])
+    }
+    assert found["input_range", ""] == pytest.approx(2)
+    assert found["input_largest", ""] == pytest.approx(0.5)
+    assert [value for (name, _), value in found.items() if name == "slices_decrease"] == [0.5, 0.25]
+
+
 def test_yardsticks_are_ratios_to_the_published_medians():
     page = experiments.load("ozaki2/yardsticks")
     published, methods = page.module.PUBLISHED, page.module.METHODS
