@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import gfloat
 import gfloat.formats
@@ -452,6 +453,42 @@ def test_the_carrier_holds_every_value_of_a_custom_format():
     value = 2.0**-140 * (1 + 2.0**-10)
     assert float(fmt.decode(np.uint16(1025))) == value
     assert float(fpemu.round_to(value, fmt)) == value
+
+
+@pytest.mark.parametrize("precision", [1, 2, 3])
+@pytest.mark.parametrize("nan", ["ieee", "top", "negative-zero", "none"])
+def test_every_value_of_small_formats_has_one_code(precision, nan):
+    tested = 0
+    for emin, span, inf, sub, zero in itertools.product((-4, 0), (0, 1, 2, 6), *[(False, True)] * 3):
+        for largest in (None, 1 << (precision - 1)):
+            try:
+                fmt = FloatFormat("mine", precision, emin, emin + span, inf, nan, sub, zero, max_significand=largest)
+            except InputError:
+                continue
+            first = 0 if sub else 1 << (precision - 1)
+            integers = [(m, emin) for m in range(max(first, 1), 1 << precision)]
+            integers += [(m, emin + e) for e in range(1, span + 1) for m in range(1 << (precision - 1), 1 << precision)]
+            positive = [m * 2.0 ** (e - precision + 1) for m, e in integers]
+            all_ones_is_nan = nan == "top" and (emin + span + fmt.bias) == (1 << fmt.exponent_bits) - 1
+            last = positive[-2 if all_ones_is_nan and largest is None else -1]
+            last = last if largest is None else largest * 2.0 ** (emin + span - precision + 1)
+            positive = [x for x in positive if x <= last]
+            assert (fmt.max, fmt.min_subnormal) == (positive[-1], positive[0])
+            values = np.array(
+                [0.0, *positive, *(-x for x in positive)] + [np.inf, -np.inf] * inf + [np.nan] * fmt.has_nan
+            )
+            assert fmt.contains(values).all()
+            between = [(x + y) / 2 for x, y in itertools.pairwise(positive)]
+            assert not fmt.contains([positive[0] / 2, *between, 2 * positive[-1]]).any()
+            codes = fmt.encode(values)
+            assert len(set(codes.tolist())) == len(codes)
+            assert np.array_equal(fmt.decode(codes), values, equal_nan=True)
+            low_payload = np.array([0x7FF0000000000001], np.uint64).view(np.float64)
+            if fmt.has_nan:
+                assert fmt.encode(low_payload) < 1 << fmt.width
+                assert np.isnan(fmt.decode(fmt.encode(low_payload))).all()
+            tested += 1
+    assert tested >= 16
 
 
 @given(custom_targets(), st.data())

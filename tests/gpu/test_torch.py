@@ -27,7 +27,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fpemu.torch import calls
+from fpemu.torch import calls, operators
 from fpemu.torch.options import real, real_or_complex
 
 ON_A_GPU = torch.cuda.is_available()
@@ -793,6 +793,53 @@ def test_literals_in_the_operator_are_checked():
     for text in ("stage=64", "__import__('os')", "[1]", "{'stage': f()}"):
         with pytest.raises(InputError, match="options = "):
             torch.ops.fpemu.gemm(A, A, None, "staged", 1.0, 0.0, text)
+
+
+class Tagged(torch.Tensor):
+    """A tensor of a subclass."""
+
+
+def test_the_kernels_of_a_gpu_pass_on_every_argument(monkeypatch):
+    received = []
+
+    def stand_in(*given, **named):
+        received.append((given, named))
+        return given[0]
+
+    monkeypatch.setattr(operators, "gpu_gemm", stand_in)
+    monkeypatch.setattr(operators.tallskinny, "multiply", stand_in)
+    for name in ("hgemm", "hcgemm"):
+        monkeypatch.setattr(
+            operators.gpu_batched, name, lambda *X, name=name, **named: stand_in(*X, name=name, **named)
+        )
+    A, B, C = draw(2, 2), torch.nn.Parameter(draw(2, 2)), draw(2, 2).as_subclass(Tagged)
+    scalars = {"alpha": 2.0, "beta": 3.0}
+    with torch._C.DisableTorchFunctionSubclass():  # as PyTorch calls the kernels of an operator
+        operators.gemm_cuda(
+            A, B, C, "staged", *scalars.values(), "{'stage': 64, 'order': {'split': 8}, 'on_range': 'scale'}"
+        )
+        operators.gemm_cuda(A, B, None, "ootomo")
+        operators.batched_cuda(A, B, C, *scalars.values(), None, "{'transa': 'T'}")
+        operators.batched_cuda(A, B, C, *scalars.values(), "planar", "{'products': 3}")
+        operators.tallskinny_cuda(A, B)
+    staged = {"scheme": "staged", "stage": 64, "order": KOrder(split=8), "on_range": "scale"}
+    assert [named for _, named in received] == [
+        scalars | staged,
+        {"scheme": "ootomo", "alpha": 1.0, "beta": 0.0},
+        scalars | {"name": "hgemm", "transa": "T"},
+        scalars | {"name": "hcgemm", "layout": "planar", "products": 3},
+        {},
+    ]
+    for given, _ in received:
+        assert given[0] is A
+        assert given[1] is B
+        if len(given) == 3 and given[2] is not None:
+            assert type(given[2]) is torch.Tensor
+            assert given[2].data_ptr() == C.data_ptr()
+    assert [len(given) for given, _ in received] == [3, 3, 3, 3, 2]
+    assert [given[2] is None for given, _ in received[:4]] == [False, True, False, False]
+    with pytest.raises(InputError, match="hardware='V100' is for tensors of the CPU"):
+        operators.batched_cuda(A, B, C, options="{'hardware': 'V100'}")
 
 
 @pytest.mark.skipif(not ON_A_GPU, reason="needs a GPU")
