@@ -17,6 +17,7 @@ def gemm(
     A: Tensor, B: Tensor, C: Tensor | None, scheme: str, alpha: float = 1.0, beta: float = 0.0, options: str = ""
 ) -> Tensor:
     shape = _shape(A.shape, B.shape, None if C is None or not beta else C.shape)
+    _check_addend(None if C is None else C.shape, shape)
     return A.new_empty(shape, dtype=dtype(scheme, options))
 
 
@@ -32,10 +33,14 @@ def batched(
     given, axis = read(options), None if layout is None else axis_of(layout)
     a, b = (_matrix_shape(X.shape, axis, given.get(name, "N")) for X, name in ((A, "transa"), (B, "transb")))
     shape = _shape(a, b, None)
+    _check_addend(None if C is None else _matrix_shape(C.shape, axis, "N"), shape)
     return A.new_empty(shape if axis is None else (2, *shape) if axis == 0 else (*shape, 2))
 
 
 def tallskinny(A: Tensor, B: Tensor) -> Tensor:
+    for name, X in (("A", A), ("B", B)):
+        if X.dim() != 2:
+            raise InputError(f"{name} has shape {tuple(X.shape)}: one matrix, with two axes, is needed")
     return A.new_empty(
         _shape(A.shape, B.shape, None), dtype=torch.float64 if A.dtype == torch.float64 else torch.float32
     )
@@ -50,6 +55,11 @@ def _shape(a: Sequence[int], b: Sequence[int], c: Sequence[int] | None) -> tuple
         raise InputError(f"A of shape {tuple(a)} and B of shape {tuple(b)} do not fit")
     batch = [shape[:-2] for shape in (a, b, c) if shape is not None]
     return (*torch.broadcast_shapes(*batch), a[-2], b[-1])
+
+
+def _check_addend(c: Sequence[int] | None, shape: tuple[int, ...]) -> None:
+    if c is not None and tuple(c[-2:]) != shape[-2:]:
+        raise InputError(f"C of shape {tuple(c)} does not fit the product of shape {shape}")
 
 
 def _matrix_shape(shape: Sequence[int], axis: int | None, transpose: str) -> Sequence[int]:

@@ -5,6 +5,7 @@ The tests run on the GPU where PyTorch finds one, otherwise on the CPU, where th
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from importlib.util import find_spec
 
@@ -21,6 +22,7 @@ if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed", allow_module_level=True)
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional
@@ -251,8 +253,6 @@ def test_operators_pass_pytorchs_checks_for_every_dtype_and_view(dtype, views):
 
 @pytest.mark.parametrize("shapes", [((3, 4), (4, 5), None), ((2, 1, 3, 4), (7, 4, 5), (9, 1, 1, 3, 5))], ids=str)
 def test_fake_tensors_have_the_result_s_shape_dtype_and_strides(shapes):
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     real = [None if shape is None else draw(*shape) for shape in shapes]
     with FakeTensorMode() as mode:
         fake = [None if X is None else mode.from_tensor(X) for X in real]
@@ -270,6 +270,25 @@ def test_fake_tensors_have_the_result_s_shape_dtype_and_strides(shapes):
 
 
 # --- gradients
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda A, C: fpemu.torch.gemm(A, A, C, scheme="staged", beta=1.0), "C of shape (1, 4) does not fit"),
+        (lambda A, C: fpemu.torch.gemm(A, A, C, scheme="staged"), "C of shape (1, 4) does not fit"),
+        (lambda A, C: fpemu.torch.hgemm(A.half(), A.half(), C.half(), beta=1.0), "C of shape (1, 4) does not fit"),
+        (lambda A, C: fpemu.torch.multiply(A[None], A), "A has shape (1, 4, 4): one matrix, with two axes, is needed"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused_for_fake_tensors_too(call, message):
+    operands = draw(4, 4), draw(1, 4)
+    with FakeTensorMode() as mode:
+        fake = [mode.from_tensor(X) for X in operands]
+    for given, context in ((operands, contextlib.nullcontext()), (fake, mode)):
+        with context, pytest.raises(InputError) as caught:
+            call(*given)
+        assert message in str(caught.value)
+
+
 def test_gradients_are_products_by_the_scheme():
     A, B, C = draw(33, 70, grad=True), draw(70, 20, grad=True), draw(33, 20, grad=True)
     (dA, dB, dC), dD = grads(fpemu.torch.gemm(A, B, C, scheme="ootomo", alpha=0.3, beta=-2, promote=64), A, B, C)
