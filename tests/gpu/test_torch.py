@@ -269,7 +269,6 @@ def test_fake_tensors_have_the_result_s_shape_dtype_and_strides(shapes):
         assert result.stride() == want.stride()
 
 
-# --- gradients
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -289,6 +288,7 @@ def test_shapes_that_do_not_fit_are_refused_for_fake_tensors_too(call, message):
         assert message in str(caught.value)
 
 
+# --- gradients
 def test_gradients_are_products_by_the_scheme():
     A, B, C = draw(33, 70, grad=True), draw(70, 20, grad=True), draw(33, 20, grad=True)
     (dA, dB, dC), dD = grads(fpemu.torch.gemm(A, B, C, scheme="ootomo", alpha=0.3, beta=-2, promote=64), A, B, C)
