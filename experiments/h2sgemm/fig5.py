@@ -6,7 +6,8 @@ as in the platform file of the Ascend 910A) and with 262,144 (512 KB, as in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,22 @@ def _block(row: Row) -> Block:
     return Block(row["b_m"], row["b_k"], row["b_n"])
 
 
+_DIRECTIONS: dict[str, tuple[Callable[[Row], Any], Callable[[Row], int]]] = {
+    "growing b_n/b_m at the same b_m and b_k": (lambda row: (row["b_m"], row["b_k"]), lambda row: row["b_n"]),
+    "growing b_m b_k at the same b_n/b_m": (lambda row: row["b_n"] / row["b_m"], lambda row: row["b_m"] * row["b_k"]),
+}
+
+
+def _rising(rows: list[Row], column: str, same: Callable[[Row], Any], by: Callable[[Row], int]) -> float:
+    """The share of the pairs of blocks, equal in one quantity, whose column is larger where the other is larger."""
+    groups: dict[Any, list[tuple[int, float]]] = {}
+    for row in rows:
+        groups.setdefault(same(row), []).append((by(row), row[column]))
+    pairs = [pair for group in groups.values() for pair in itertools.combinations(sorted(group), 2)]
+    rising = [following > first for (x, first), (y, following) in pairs if y > x]
+    return float(np.mean(rising)) if rising else 0.0
+
+
 @listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for suffix, reading in (("", "L1 of 524,288 numbers (1 MB)"), (", 512 KB", "L1 of 262,144 numbers (512 KB)")):
@@ -86,6 +103,8 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         optima = [row[f"optimal b_m{suffix}"] for row in rows]
         yield Measure("bm_96", 100 * float(np.mean([16 * round(b / 16) == 96 for b in optima])), reading)
         yield Measure("l1_over_block", min(row[f"L1 over block{suffix}"] for row in rows), reading)
+        for variant, (same, by) in _DIRECTIONS.items():
+            yield Measure("f_falls", 100 * _rising(rows, f"f{suffix}", same, by), reading, variant)
         for end, name in ((min, "least"), (max, "largest")):
             yield Measure("f_range", end(row[f"f{suffix}"] for row in rows), reading, name)
             yield Measure("optimal_bm", end(row[f"optimal b_m{suffix}"] for row in rows), reading, name)

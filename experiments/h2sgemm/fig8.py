@@ -146,8 +146,8 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
                     )
             for window in ("near", "low", "below"):
                 if points := _within(error[column], window):
-                    over = [value / max(of[e] for of in rest if e in of) for e, value in points.items()]
-                    yield Measure("hgemm_largest", min(over), reading, f"{variant}, {_text(points)}")
+                    larger = [value / max(of[e] for of in rest if e in of) for e, value in points.items()]
+                    yield Measure("hgemm_largest", min(larger), reading, f"{variant}, {_text(points)}")
     symmetric, positive = errors.values()
     for group, names in _GROUPS.items():
         for window in ("normal", "below"):

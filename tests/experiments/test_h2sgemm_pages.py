@@ -92,6 +92,11 @@ def test_figure_5_rounds_the_optimal_block_and_compares_it_with_l1():
     assert values(measures, "l1_over_block", "1 MB") == [32]
     assert values(measures, "l1_over_block", "512 KB") == [16]
     assert values(measures, "bm_96", "512 KB") == [0]  # the optimum is below 64
+    for row in rows:
+        row["f"] = row["b_n"] / 1000 - row["b_m"] * row["b_k"] / 1e6
+    measures = five.measures(rows)
+    assert values(measures, "f_falls", "1 MB", "same b_m") == [100]
+    assert values(measures, "f_falls", "512 KB", "same b_m") == [0]
     for b, share in ((88.1, 100), (87.9, 0)):
         assert values(five.measures([{**row, "optimal b_m": b} for row in rows]), "bm_96", "1 MB") == [share]
 
