@@ -71,7 +71,8 @@ def advise(
         Bound that must meet the target; it alone covers the entries that are not compared with the exact product.
         Above 2^33 multiply-adds (2^36 for "worst") it uses the norms of a sample: `Advice.notes` states it.
     inputs : str
-        Without data: the distribution that the operands are drawn from (`fpemu.inputs`).
+        Without data: the distribution that the operands are drawn from (`fpemu.inputs`), up to 64 rows and columns. If
+        few elements dominate (phi = 2, lognormal), other operands of the distribution may have larger errors.
     parameters : mapping of str to object, optional
         Parameters of that distribution.
     dtype : {"fp32", "fp64"}, optional

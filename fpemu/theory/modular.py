@@ -14,7 +14,8 @@ inf. `fpemu.gemm` raises an error where a row or column is truncated to zeros; t
 **Random operands.** The three rules are evaluated for typical sums of rows, `Norms.lead`, and for their scatter between
 rows; the unit is the resulting power of two. Digits are truncated toward zero, half a unit on average: a bias for data
 of one sign. In `fast` scaling the bits lost by a row depend on its own size, which norms of all rows do not contain:
-where rows differ by orders of magnitude, `probable` may be up to twice too small.
+where rows differ by orders of magnitude, `probable` may be up to twice too small. In `accurate` scaling it may be up to
+three times too small for data that spread over many octaves (phi = 2, lognormal with a deviation of 3).
 """
 
 from __future__ import annotations

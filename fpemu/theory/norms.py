@@ -48,7 +48,8 @@ class Norms:
     S_ij = 0 do not count: every scheme whose words do not overflow gives zero there.
 
     A worst-case bound holds for these operands, and for others with the same numbers. Norms of a sample describe
-    other operands of the distribution well enough for a probable bound, not for a rigorous one.
+    other operands of the distribution well enough for a probable bound, unless few elements dominate (phi = 2,
+    lognormal), and never for a rigorous one.
 
     Attributes
     ----------
