@@ -112,7 +112,7 @@ def work(
     if isinstance(chosen, StagedInt8):
         return staged_int8(chosen, spec, shape, split)
     if isinstance(chosen, Staged) and chosen.levels:
-        inner = _words(chosen.blocks, spec, blocks(chosen, shape), "given", tile)
+        inner = _words(chosen.blocks, spec, blocks(chosen, shape), "kernel", tile)
         return strassen(chosen, spec, shape, split, inner)
     if isinstance(chosen, SplitScheme):
         return _words(chosen, spec, shape, split, tile)

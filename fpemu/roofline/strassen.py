@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
-from fpemu.roofline.phases import Phase, Shape, Work, areas, counted, split_operations
+from fpemu.roofline.phases import Phase, Shape, Work, areas, counted
 from fpemu.schemes.staged import Staged
 
 _BEFORE, _AFTER = 4, 7  # additions of blocks of an operand, of products
@@ -24,19 +24,19 @@ def blocks(scheme: Staged, shape: Shape) -> Shape:
 
 
 def strassen(scheme: Staged, spec: MmaSpec, shape: Shape, split: str, inner: Work) -> Work:
-    """Count the split (unless split="given"), the products and their sums; `inner` is the work of one product."""
+    """Count the split (unless split="given"), the products and their sums; `inner` is the work of one of them."""
     if split == "fused":
         raise InputError(
             f"{scheme.name}: sums of blocks are split before the products: choose split='kernel' or 'given'"
         )
     count, small = 7**scheme.levels, areas(*inner.shape)
-    elements, words = float(sum(areas(*shape)[:2])), float(count * (small[0] + small[1]))
+    separate, *others = inner.phases
+    elements, words = float(sum(areas(*shape)[:2])), count * separate.written
     produced, result = float(count * small[2]), 4.0 * areas(*shape)[2]
     phases = []
     if split == "kernel":
-        each = split_operations(scheme.rules(), scheme.scales_rows)
-        vector = each * words + _additions(scheme.levels, _BEFORE, small[0] + small[1])
-        phases.append(Phase(name="split", vector={"fp32": vector}, read=4 * elements, written=4 * words))
+        vector = count * separate.vector["fp32"] + _additions(scheme.levels, _BEFORE, small[0] + small[1])
+        phases.append(Phase(name="split", vector={"fp32": vector}, read=4 * elements, written=words))
     phases += [
         Phase(
             name=phase.name,
@@ -45,7 +45,7 @@ def strassen(scheme: Staged, spec: MmaSpec, shape: Shape, split: str, inner: Wor
             read=count * phase.read,
             written=count * phase.written,
         )
-        for phase in inner.phases
+        for phase in others
     ]
     sums = {"fp32": _additions(scheme.levels, _AFTER, small[2])}
     phases.append(Phase(name="sums", vector=sums, read=4 * produced, written=result))
@@ -57,7 +57,7 @@ def strassen(scheme: Staged, spec: MmaSpec, shape: Shape, split: str, inner: Wor
         instructions=count * inner.instructions[spec.name],
         products=count * inner.products,
         words=(count * inner.words[0], count * inner.words[1]),
-        resident=4 * (elements + words + produced) + result,
+        resident=4 * (elements + produced) + words + result,
     )
 
 

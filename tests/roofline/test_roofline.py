@@ -121,6 +121,16 @@ def test_promotions_and_joins_are_counted_an_entry():
     }
 
 
+@pytest.mark.parametrize("products", [None, ("hh",), ("hh", "hr")])
+def test_strassen_s_algorithm_splits_the_words_that_its_products_use(products):
+    options = {} if products is None else {"products": products}
+    whole, one = (work("staged", "A100", n, n, n, levels=level, **options) for n, level in ((64, 1), (32, 0)))
+    additions = 4 * 32 * 32 * 2  # of blocks of A and of B
+    assert whole.phases[0].vector["fp32"] == 7 * one.phases[0].vector["fp32"] + additions
+    assert whole.phases[0].written == 7 * one.phases[0].written == whole.phases[1].read
+    assert whole.resident == 4 * 64 * 64 * 3 + 7 * (one.phases[0].written + 4 * 32 * 32)
+
+
 def test_accumulators_of_one_band_are_added_without_a_scale():
     def product(scheme, **options):
         return work(scheme, "A100", 64, 64, 256, split="given", **options).vector / 64**2
