@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.arguments import choice
+from fpemu.arrays import as_array
 from fpemu.errors import InputError
 from fpemu.library.product import LAYOUTS, Layout
 
@@ -66,6 +67,7 @@ class Library:
             Operands that are no matrices of one of these dtypes, or do not share K; another layout.
         """
         choice("layout", layout, LAYOUTS)
+        A, B = as_array(A, "A"), as_array(B, "B")  # in the byte order of this processor
         if A.dtype != B.dtype or A.dtype.name not in _ROUTINES:
             raise InputError(f"A is {A.dtype} and B is {B.dtype}: both must be float32, or both float64")
         if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0]:

@@ -290,6 +290,12 @@ def test_operands_that_form_no_product_do_not_reach_the_library(A, B, message):
         loaded_or_skip().multiply(A, B)
 
 
+def test_the_byte_order_of_the_operands_changes_no_bit():
+    A, B = drawn(0, "float32", 5, 7, 9)
+    want = loaded_or_skip().multiply(A, B)
+    assert loaded_or_skip().multiply(A.astype(">f4"), B.astype(">f4")).tobytes() == want.tobytes()
+
+
 def test_a_product_on_one_thread_leaves_the_number_of_threads():
     library = loaded_or_skip()
     handle, prefix, suffix = openblas_numpy._open(library.path)
