@@ -375,6 +375,15 @@ def test_measures_and_finding_work_on_a_part_of_the_rows(name):
         assert isinstance(experiment.finding(part), str | None)
 
 
+def test_published_gains_over_rocblas_are_relative_to_ordinary_cores():
+    page = experiments.load("models/yardsticks", ROOT)
+    cell = next(cell for cell in page.cells("quick") if cell["label"] == "DGEMM")
+    measures = page.measures([{**cell, **page.evaluate(cell)}])
+    gain = next(m.value for m in measures if m.variant == "LE-GEMM over rocBLAS, MI210")
+    peak = gpus.get("MI210").peak
+    assert gain == pytest.approx(1.31 * peak["fp32"] / (peak["fp16 matrix"] / 3), rel=1e-3)
+
+
 def test_the_page_of_rooflines_states_the_gpus_on_which_no_scheme_is_faster():
     page = experiments.load("models/roofline", ROOT).module
     schemes = [{}, {}, {}, {"precision": "fp32"}]
