@@ -40,7 +40,7 @@ class Placement:
     stride : int, optional
         Elements, of axes of length 1. Default: as in the array.
     parameter : bool
-        A tensor is a Parameter.
+        A tensor is a Parameter, and another array states no stream.
     """
 
     offset: int = 0
@@ -138,6 +138,8 @@ class DeviceArray:
 def _interface(X: DeviceArray, first: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
     pointer = X.buffer.pointer + first * X.dtype.itemsize
     fields = {"shape": shape, "typestr": X.dtype.str, "data": (pointer, False), "version": 3, "strides": strides}
+    if not X.place.parameter:
+        fields["stream"] = 1  # the default stream
     return SimpleNamespace(__cuda_array_interface__=fields, memory=X.buffer)
 
 

@@ -12,6 +12,7 @@ import ctypes
 import sys
 import threading
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -618,9 +619,10 @@ def processor(tmp_path_factory, monkeypatch):
     forget()
 
 
+@pytest.mark.parametrize("Lent", [Lent, partial(Lent, stream=1)], ids=["unknown stream", "default stream"])
 @pytest.mark.parametrize("on_range", [None, "propagate", "scale", "scale-rows", "raise"])
 @pytest.mark.parametrize("scheme", ["ootomo", "bf16x3"])
-def test_recorded_products_have_the_emulators_bits_for_every_policy(processor, scheme, on_range):
+def test_recorded_products_have_the_emulators_bits_for_every_policy(processor, scheme, on_range, Lent):
     policy = on_range or "propagate"
     out = Lent(np.zeros((2, 9, 7), np.float32))
     for seed in range(4):  # the later ones are repetitions, at other addresses
@@ -639,8 +641,9 @@ def test_recorded_products_have_the_emulators_bits_for_every_policy(processor, s
         processor.check()
 
 
+@pytest.mark.parametrize("Lent", [Lent, partial(Lent, stream=1)], ids=["unknown stream", "default stream"])
 @pytest.mark.parametrize("operand", ["A", "B"])
-def test_a_prepared_operand_keeps_its_words_and_special_rows(processor, operand):
+def test_a_prepared_operand_keeps_its_words_and_special_rows(processor, operand, Lent):
     A, B = numbers((2, 9, 40)), numbers((40, 7))
     A[1, 2, 3], B[5, 6] = np.nan, np.inf
     plan = processor.plan("ootomo", Lent(A), Lent(B))
@@ -1084,7 +1087,7 @@ def test_placeholders_are_no_addresses_and_the_regions_are_told_apart():
 
 def test_facts_are_those_of_plain_tensors_on_the_gpu():
     X = SimpleNamespace(shape=(2, 2))
-    assert tensors.facts(X, X, None, None) is None
+    assert tensors.read(X, X, None, None) is None
     assert tensors.near([0, 100, 0, 150], (10, 60, 0, 10))
     assert not tensors.near([0, 100, 0, 160], (10, 60, 0, 10))
 

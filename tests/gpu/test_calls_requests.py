@@ -12,7 +12,7 @@ import pytest
 
 import fpemu
 from fpemu import InputError
-from fpemu.gpu.runtime import tensors
+from fpemu.gpu.runtime import matrices, tensors
 from fpemu.gpu.runtime.launches import Launch
 from fpemu.mma import KOrder
 from tests import simulated_driver
@@ -45,6 +45,40 @@ def negated(X, monkeypatch):
     monkeypatch.setattr(X, "is_neg", lambda: True, raising=False)
     monkeypatch.setattr(X, "resolve_neg", lambda: simulated_driver.Tensor(-X._array, "cuda"), raising=False)
     return X
+
+
+# --- arrays of other libraries
+@simulated
+@pytest.mark.parametrize("function", ["hgemm", "hcgemm", "multiply", "tsm2", "ism2"])
+def test_batched_and_tall_products_of_arrays_of_the_default_stream_repeat(launches, monkeypatch, function):
+    narrow, parts = function.startswith("h"), (2,) * (function == "hcgemm")
+    module = fpemu.gpu.batched if narrow else fpemu.gpu.tallskinny
+    call, shapes = getattr(module, function), ((5, 16, 16), (5, 16, 16)) if narrow else ((300, 16), (16, 4))
+
+    def lent(shape):
+        return Lent(np.ones((*shape, *parts), np.float16 if narrow else np.float32), stream=1)
+
+    out = lent((*shapes[0][:-1], shapes[1][-1]))
+    call(*map(lent, shapes), out=out)
+    recorded = list(launches)
+    with monkeypatch.context() as patch:
+        patch.setattr(matrices, "take", lambda *_, **__: pytest.fail("validated again"))
+        for _ in range(2):
+            launches.clear()
+            operands = [lent(shape) for shape in shapes]
+            assert call(*operands, out=out) is out
+            assert len(launches) == len(recorded)
+            assert {X.matrix.pointer for X in (*operands, out)} <= set(launches)
+    assert call(*operands).shape == out.x.shape
+    backwards = lent(shapes[0])
+    strides = np.array(backwards.x.strides)
+    strides[0] *= -1
+    place = backwards.matrix.pointer - (shapes[0][0] - 1) * int(strides[0])
+    backwards.__cuda_array_interface__ |= {"strides": tuple(strides.tolist()), "data": (place, False)}
+    for _ in range(3):
+        launches.clear()
+        call(backwards, operands[1], out=out)
+        assert len(launches) > len(recorded)  # every call copies A
 
 
 # --- operands that torch converts

@@ -266,6 +266,67 @@ def test_the_stream_of_an_array_interface_orders_the_product(gpu, monkeypatch, s
     assert_same(out.content, want)
 
 
+# --- repeated calls
+@contextlib.contextmanager
+def not_validated():
+    """Within, no call validates its arguments again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matrices, "take", lambda *_, **__: pytest.fail("validated again"))
+        yield
+
+
+@pytest.mark.parametrize("lead", [(), (3,)])
+def test_calls_on_arrays_of_the_default_stream_repeat(gpu, lead):
+    pairs = [[draw((*lead, 20, 24), seed=seed), draw((24, 32), seed=seed)] for seed in range(3)]
+    out = Lent(np.zeros((*lead, 20, 32), np.float32), stream=1)
+    gpu.gemm(*(Lent(X, stream=1) for X in pairs[0]), scheme="sgemm", out=out)
+    for pair in pairs:
+        operands = [Lent(X, stream=1) for X in pair]
+        with not_validated():
+            assert gpu.gemm(*operands, scheme="sgemm", out=out) is out
+        want = fpemu.gemm(*pair, scheme="sgemm")
+        assert_same(out.content, want)
+        assert_same(gpu.gemm(*operands, scheme="sgemm").get(), want)
+
+
+@pytest.mark.parametrize("change", ["stream", "none", "strides", "dtype", "alias", "read-only", "freed", "mask"])
+def test_other_arrays_are_validated_after_a_repeated_call(gpu, monkeypatch, change):
+    monkeypatch.setattr(callers, "_after", lambda *_: None)
+    A, B, D = draw((24, 24)), draw((24, 24), seed=1), np.zeros((24, 24), np.float32)
+    first = [Lent(X, stream=1) for X in (A, B, D)]
+    for _ in range(2):
+        gpu.gemm(*first[:2], scheme="sgemm", out=first[2])
+    want = fpemu.gemm(A, B, scheme="sgemm")
+    given = Lent(A, stream=1)
+    interface = given.__cuda_array_interface__
+    pointer = interface["data"][0]
+    if change == "alias":
+        with pytest.raises(InputError, match="shares memory"):
+            gpu.gemm(*first[:2], scheme="sgemm", out=first[0])
+        return
+    if change == "read-only":
+        first[2].__cuda_array_interface__["data"] = first[2].matrix.pointer, True
+        with pytest.raises(InputError, match="read-only"):
+            gpu.gemm(*first[:2], scheme="sgemm", out=first[2])
+        return
+    if change in ("freed", "mask"):
+        given.__cuda_array_interface__ |= {"data": (0, False)} if change == "freed" else {"mask": first[0]}
+        with pytest.raises(InputError, match="no memory" if change == "freed" else "masked"):
+            gpu.gemm(given, first[1], scheme="sgemm")
+        return
+    if change == "strides":
+        want = fpemu.gemm(A[::-1], B, scheme="sgemm")
+        given.__cuda_array_interface__ |= {"strides": (-96, 4), "data": (pointer + 23 * 96, False)}
+    elif change == "dtype":
+        given = Lent(A.astype(np.float64), stream=1)
+    else:
+        given.__cuda_array_interface__ |= {"stream": 55 if change == "stream" else None}
+    for _ in range(3):
+        assert_same(gpu.gemm(given, first[1], scheme="sgemm").get(), want)
+        with pytest.raises(pytest.fail.Exception), not_validated():
+            gpu.gemm(given, first[1], scheme="sgemm")
+
+
 # --- DLPack
 class Exported:
     """An array with DLPack only, which lists the requests of its readers."""

@@ -68,7 +68,7 @@ def compiled(gpu, monkeypatch):
 def repeated_only():
     """Within, no call reaches Python code that follows the compiled call."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tensors, "facts", lambda *_: pytest.fail("the compiled call did not repeat"))
+        patch.setattr(tensors, "read", lambda *_: pytest.fail("the compiled call did not repeat"))
         patch.setattr(matrices, "take", lambda *_, **__: pytest.fail("validated again"))
         yield
 

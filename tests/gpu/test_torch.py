@@ -909,7 +909,7 @@ def test_products_and_gradients_of_several_shapes_repeat_recorded_kernels(monkey
 
     want, *_ = ([run(A, B) for A, B in cases] for _ in range(4))
     with monkeypatch.context() as patch:
-        patch.setattr(tensors, "facts", lambda *_: pytest.fail("not repeated by the compiled call"))
+        patch.setattr(tensors, "read", lambda *_: pytest.fail("not repeated by the compiled call"))
         got = [run(A, B) for A, B in cases]
     for results, expected in zip(got, want, strict=True):
         for result, first in zip(results, expected, strict=True):

@@ -19,7 +19,7 @@ from fpemu.gpu.runtime import callers, device, matrices, recording, tensors
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.recording import NotRecordableError
 from fpemu.gpu.runtime.sequence import Sequence, lock
-from fpemu.gpu.runtime.tensors import Recorded
+from fpemu.gpu.runtime.tensors import Read, Recorded
 
 _REGION = {"A": "A", "B": "B", "C": "C", "out": "D"}
 _recorded = tensors.Cache()
@@ -82,17 +82,18 @@ def hgemm(
 
     Notes
     -----
-    A call on torch tensors whose kernels are recorded, because an earlier one had the same options, shapes, strides and
-    alignment, validates nothing again: it queues the kernels on torch's current stream. Calls of several threads are
-    queued one after another. A CUDA graph can capture the call if alpha and beta are numbers of Python and not NaN, and
+    A call whose kernels are recorded, because an earlier one had the same options, shapes, strides and alignment,
+    validates nothing again: it queues the kernels on torch's current stream, or on CUDA's default stream if the arrays
+    are of another library that states this stream, as CuPy does. Calls of several threads are queued one after another.
+    A CUDA graph can capture a call on torch tensors if alpha and beta are numbers of Python and not NaN, and
     if each operand needs no more than one stride for its batch.
     """
-    request = key_of(None, alpha, beta, transa, transb, accumulate, kernel, configuration)
-    D, key = _recorded.repeat(request, A, B, C, out)
+    request_key = key_of(None, alpha, beta, transa, transb, accumulate, kernel, configuration)
+    D, read = _recorded.repeat(request_key, A, B, C, out)
     if D is not None:
         return D
     options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
-    return _run(A, B, C, out, Request(alpha=alpha, beta=beta, configuration=configuration, **options), key)
+    return _run(A, B, C, out, Request(alpha=alpha, beta=beta, configuration=configuration, **options), read)
 
 
 def hcgemm(
@@ -156,7 +157,7 @@ def hcgemm(
     Repeated calls on torch tensors are queued as by `hgemm`.
     """
     choices = (products.__class__, products, kernel, algorithm, configuration)  # 4.0 and 4 are equal keys
-    D, key = _recorded.repeat(key_of(layout, alpha, beta, transa, transb, accumulate, choices), A, B, C, out)
+    D, read = _recorded.repeat(key_of(layout, alpha, beta, transa, transb, accumulate, choices), A, B, C, out)
     if D is not None:
         return D
     options: dict[str, Any] = {
@@ -168,7 +169,7 @@ def hcgemm(
     }
     layouts.axis_of(layout)
     request = Request(layout, alpha=alpha, beta=beta, configuration=configuration, algorithm=algorithm, **options)
-    return _run(A, B, C, out, request, key)
+    return _run(A, B, C, out, request, read)
 
 
 def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
@@ -253,21 +254,21 @@ def need_gpu() -> None:
         )
 
 
-def _run(A: Any, B: Any, C: Any, out: Any, request: Request, key: Any = None) -> Any:
-    """The product of a checked request; key: by which its kernels are kept, for torch tensors on the GPU."""
+def _run(A: Any, B: Any, C: Any, out: Any, request: Request, read: Read | None) -> Any:
+    """The product of a checked request; read: if its kernels can be recorded, and by which key."""
     need_gpu()
     given = {"A": A, "B": B, "C": C if request.has_c else None, "out": out}
     arrays = [array for X in given.values() for array in stacks.arrays(X)]
     with lock, device.entered(callers.place(arrays)):
         return memory.computed(
-            lambda: _result(given, arrays, request, key), lambda problem: memory.no_room(problem, "the batch, M or N")
+            lambda: _result(given, arrays, request, read), lambda problem: memory.no_room(problem, "the batch, M or N")
         )
 
 
-def _result(given: dict[str, Any], arrays: list[Any], request: Request, key: Any) -> Any:
+def _result(given: dict[str, Any], arrays: list[Any], request: Request, read: Read | None) -> Any:
     """The product of the given arguments, of which `arrays` may be on the GPU."""
     layout, A, out = request.layout, given["A"], given["out"]
-    with callers.ordered(callers.streams(arrays)) if key is None else nullcontext():
+    with callers.ordered(callers.streams(arrays)) if read is None else nullcontext():
         stacked: dict[str, Any] = {name: stacks.take(X, name) for name, X in given.items() if X is not None}
         on_gpu = {name: isinstance(X, Matrix | Pointers) for name, X in stacked.items()}
         if len(set(on_gpu.values())) > 1:
@@ -290,10 +291,15 @@ def _result(given: dict[str, Any], arrays: list[Any], request: Request, key: Any
                 D = matrices.empty(shape, HALF)
                 result = matrices.Array(D)
             stacked["out"] = D
-        if key is not None and (product := _record(stacked, request)) is not None:
-            _recorded.keep(key, product)
-            return product.run(A, result, [0 if X is None else X.pointer for X in map(stacked.get, _REGION)])
-        with callers.ordered(callers.streams(arrays)) if key is not None else nullcontext():
+        if (
+            read is not None
+            and read.in_place(*(stacked.get(name) for name in "ABC"))
+            and (product := _record(stacked, request)) is not None
+        ):
+            _recorded.keep(read.key, product)
+            read.pointers[3] = stacked["out"].pointer
+            return product.run(A, result, read)
+        with callers.ordered(callers.streams(arrays)) if read is not None else nullcontext():
             queue(stacked, request)
         if not on_gpu["A"]:
             downloaded = matrices.download(D)

@@ -13,6 +13,7 @@ from fpemu.gpu.gemm.recorded import Product, products
 from fpemu.gpu.runtime import callers, device, sequence, tensors
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.sequence import lock
+from fpemu.gpu.runtime.tensors import Read
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of
 from fpemu.schemes.base import Scheme
@@ -86,9 +87,10 @@ def gemm(
 
     Notes
     -----
-    A call on torch tensors whose kernels are recorded, because an earlier one had the same scheme, options, shapes,
-    strides, dtypes and alignment, validates nothing again: it queues the kernels on torch's current stream of the
-    operands' GPU, in workspace of this stream. Calls of several threads are queued one after another. The torch call
+    A call whose kernels are recorded, because an earlier one had the same scheme, options, shapes, strides, dtypes and
+    alignment, validates nothing again. On torch tensors it queues the kernels on torch's current stream of the
+    operands' GPU, in workspace of this stream; on arrays of CuPy and others whose ``__cuda_array_interface__`` states
+    CUDA's default stream, on the default stream. Calls of several threads are queued one after another. A torch call
     can be captured in a CUDA graph, then in workspace of the graph, except where ``on_range`` waits, operands of
     another dtype than the scheme's, the Ozaki family, kernels of unusual orders, products without entries or with
     K = 0, and an alpha that is 0, NaN or no number of Python. The kernels and constants of a captured call stay in
@@ -98,19 +100,19 @@ def gemm(
     D = products.families.queue(request, A, B, C, out)
     if D is not None:
         return D
-    read = tensors.facts(A, B, C, out)
-    key = None if request is None or read is None else (request, read[0])
-    if key is not None and read is not None:
-        product = products.find(key, out, read[1])
+    arrays = None if request is None else tensors.read(A, B, C, out)
+    if arrays is not None:
+        arrays = arrays._replace(key=(request, arrays.key))
+        product = products.find(arrays.key, out, arrays.pointers)
         if product is not None:
             try:
-                return _repeated(product, A, B, C, out, read[1], request)
+                return _repeated(product, A, B, C, out, arrays, request)
             except OutOfMemoryError:
                 release()
                 return gemm(
                     A, B, C, scheme=scheme, alpha=alpha, beta=beta, on_range=on_range, order=order, out=out, **options
                 )
-    return _first(A, B, C, scheme, alpha, beta, on_range, order, out, options, key)
+    return _first(A, B, C, scheme, alpha, beta, on_range, order, out, options, arrays)
 
 
 def _request(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, options: dict[str, Any]) -> Any:
@@ -124,13 +126,11 @@ def _request(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, opti
     return scheme, on_range, order, alpha, beta, *((n, v.__class__, v) for n, v in options.items())
 
 
-def _repeated(product: Product, A: Any, B: Any, C: Any, out: Any, pointers: list[int], request: Any) -> Any:
-    """The result of a recorded product of torch tensors on their current stream."""
-    D = out
+def _repeated(product: Product, A: Any, B: Any, C: Any, out: Any, arrays: Read, request: Any) -> Any:
+    """The result of a recorded product."""
+    D, (_, pointers, stream) = out, arrays
     if D is None:
-        D = tensors.new(A, product.shape)
-        pointers[3] = D.data_ptr()
-    stream = tensors.stream(product.sequence.index)
+        D, pointers[3] = tensors.new(A, product.shape, product.sequence.index)
     if product.synchronises:
         recorded.refuse_capture(stream)
     with lock:
@@ -153,17 +153,16 @@ def _first(
     order: Any,
     out: Any,
     options: dict[str, Any],
-    key: Any,
+    arrays: Read | None,
 ) -> Any:
-    """The result of a request that is validated; key: by which its kernels are kept, for torch tensors on the GPU."""
+    """The result of a request that is validated; arrays: if its kernels can be recorded, and by which key."""
     refuse_hardware(options)
     path = order_of(order, trees=False)
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
     request, index = (scheme, alpha, beta, on_range, path, options), callers.place(given.values())
-    stream = 0 if key is None else tensors.stream(index)
-    ordered = callers.ordered(callers.streams(given.values())) if key is None else nullcontext()
+    ordered = callers.ordered(callers.streams(given.values())) if arrays is None else nullcontext()
     with lock, device.entered(index), ordered:
         operands, on_device, call = memory.computed(lambda: run.received(given, request), memory.no_copy)
         if "out" in operands:
@@ -172,9 +171,9 @@ def _first(
             return memory.returned(call.finish(None), A)
         deferred = on_device and on_range is None
         D = memory.computed(
-            lambda: run.multiply(operands, call, on_device, given, deferred, key, stream),
+            lambda: run.multiply(operands, call, on_device, given, deferred, arrays),
             lambda problem: memory.too_little(problem, call),
         )
-        if on_device and key is None and callers.must_synchronize(given.values()):
+        if on_device and arrays is None and callers.must_synchronize(given.values()):
             device.synchronize(0)
         return D if on_device else memory.returned(D, A)

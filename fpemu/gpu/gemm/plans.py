@@ -100,8 +100,8 @@ def plan(
         if call.C is None:
             operands.pop("C", None)
         result = Plan(call, operands, deferred=on_range is None)
-        read = tensors.facts(A, B, C, None)
-        record = partial(result._product, (read and read[0], None), operands, result._result(None), None)
+        arrays = tensors.read(A, B, C, None)
+        record = partial(result._product, (arrays and arrays.key, None), operands, result._result(None), None)
         result._first = memory.computed(record, result._too_little)
         return result
 
@@ -198,20 +198,18 @@ class Plan:
         """The result of checked arguments."""
         if ready is not None:
             ready.check(self, A if ready.name == "B" else B)
-            read = tensors.facts(*(ready.X if X is ready else X for X in (A, B)), C, out)
+            arrays = tensors.read(*(ready.X if X is ready else X for X in (A, B)), C, out)
         else:
-            read = tensors.facts(A, B, C, out)
-        if read is None:
+            arrays = tensors.read(A, B, C, out)
+        if arrays is None:
             return self._general(A, B, C, out, ready)
-        facts, pointers = read
+        facts, pointers, stream = arrays
         product = self._products.get((facts, ready and ready.name))
         if product is None or (out is not None and tensors.near(pointers, product.extents)):
             product = self._variant(A, B, C, out, ready, (facts, ready and ready.name))
-        D = out
+        D, prepared = out, 0 if ready is None else ready.pointer
         if D is None:
-            D = (B if A is ready else A).new_empty(product.shape)
-            pointers[3] = D.data_ptr()
-        stream, prepared = tensors.stream(self._index), 0 if ready is None else ready.pointer
+            D, pointers[3] = tensors.new(B if A is ready else A, product.shape, self._index)
         if product.synchronises:
             recorded.refuse_capture(stream)
         with lock:
@@ -353,7 +351,7 @@ class Plan:
             if out is None:
                 operands["out"], result = matrices.like(arrays[0], self.shapes["D"], self._dtype)
             used = [operands.get(name) for name in ("A", "B", "C", "out")]
-            key = tensors.facts_of(*used)[0], ready and ready.name
+            key = tensors.facts_of(*used), ready and ready.name
             product = self._product(key, operands, operands["out"], ready)
             arena = self._arenas.of(0, product.sequence)
             pointers = [0 if X is None else X.pointer for X in used]

@@ -18,6 +18,7 @@ from fpemu.gpu.gemm.memory import on_gpu
 from fpemu.gpu.gemm.recorded import Product, products
 from fpemu.gpu.runtime import callers, faults, matrices, tensors
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.tensors import Read
 from fpemu.schemes.base import Call
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.ranges import OverflowPolicy
@@ -36,9 +37,10 @@ def received(given: dict[str, Any], request: tuple[Any, ...]) -> tuple[dict[str,
 
 
 def multiply(
-    operands: dict[str, Any], call: Call, on_device: bool, given: dict[str, Any], deferred: bool, key: Any, stream: int
+    operands: dict[str, Any], call: Call, on_device: bool, given: dict[str, Any], deferred: bool, arrays: Read | None
 ) -> Any:
     """Return the result of a call: of the kind that A is on the GPU, else a NumPy array."""
+    stream = 0 if arrays is None else arrays.stream
     scheme, shape = call.scheme, call.result_shape
     given_out = operands.get("out")
     a, b = (None if call.empty else on_gpu(operands[name], getattr(call, name), scheme) for name in "AB")
@@ -52,8 +54,7 @@ def multiply(
     private = given_out is None
     product = None
     if a is not None and b is not None and not isinstance(scheme, ErrorFree):
-        if key is not None and not _in_place({"A": a, "B": b, "C": c, "out": given_out}, given):
-            key = None
+        key = None if arrays is None or not arrays.in_place(a, b, c, given_out) else arrays.key
         checks = not on_device or recorded.waits(call.on_range, scheme, deferred)
         product = _recorded(call, a, b, c, D, deferred, checks, key)
     if product is not None:
@@ -75,12 +76,6 @@ def multiply(
     return result if on_device else matrices.download(D)
 
 
-def _in_place(operands: dict[str, Matrix | None], given: dict[str, Any]) -> bool:
-    """Whether the kernels read and write all given tensors where they are, and not copies."""
-    used = {name: operands[name] for name in given}
-    return all(X is not None and X.pointer == given[name].data_ptr() for name, X in used.items())
-
-
 def _recorded(
     call: Call, A: Matrix, B: Matrix, C: Matrix | None, D: Matrix, deferred: bool, checks: bool, key: Any
 ) -> Product | None:
@@ -88,7 +83,7 @@ def _recorded(
     if key is None:
         request = (call.scheme, call.spec, call.order, call.on_range, deferred, checks)
         scalars = struct.pack("dd", call.alpha, call.beta)  # NaN != NaN and 0.0 == -0.0
-        key = (*request, scalars, tensors.facts_of(A, B, C, D)[0])
+        key = (*request, scalars, tensors.facts_of(A, B, C, D))
     product = products.find(key, None, [])
     if product is None:
         product = recorded.record(call, A, B, C, D, deferred=deferred)

@@ -27,9 +27,11 @@ _MOST, _MOST_FAMILIES = 64, 256  # entries of a family; families of a function
 _MATCHED, _GRAPHS = native.FAMILY.index("matched"), native.ENTRY.index("graphs")
 
 
-def classes() -> tuple[Any, Any]:
+def classes() -> tuple[Any, ...]:
     """Return the classes of torch whose instances a repeated call reads: tensors and parameters, no other subclass."""
-    torch: Any = sys.modules["torch"]
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return ()
     return torch.Tensor, getattr(getattr(torch, "nn", torch), "Parameter", torch.Tensor)
 
 
@@ -69,9 +71,9 @@ class Repeats:
         constants: Mapping[int, int] = MappingProxyType({}),
         prepared: int = 0,
     ) -> None:
-        """Add a sequence that has been queued on tensors, if the compiled call exists; the caller holds the lock.
+        """Add a sequence that has been queued on torch tensors, if the compiled call exists; the caller holds the lock.
 
-        A sequence that the family has already is not added again.
+        Nothing is added for other arrays, or for a sequence that the family has already.
 
         Parameters
         ----------
@@ -88,7 +90,7 @@ class Repeats:
         prepared : int
             Address of an operand prepared in advance.
         """
-        if any(sequence is added for added, *_ in self._entries):
+        if tensors[3].__class__ not in classes() or any(sequence is added for added, *_ in self._entries):
             return
         kind, parameter = classes()
         functions, interface = native.calls(), native.exchange(kind)

@@ -1,4 +1,8 @@
-"""What a repeated call reads of its arguments: torch tensors on one GPU, without conversions and without validation."""
+"""What a repeated call reads of its arguments: arrays on one GPU, without conversions and without validation.
+
+The arrays are torch tensors, whose work is queued on torch's current stream, or arrays of other libraries that state
+CUDA's default stream, as CuPy does.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +11,59 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from fpemu.gpu.runtime import device
-from fpemu.gpu.runtime.callers import capturing, stream
-from fpemu.gpu.runtime.matrices import Matrix, allocated
+from fpemu.gpu.runtime.callers import capturing, index_of, is_torch, stream
+from fpemu.gpu.runtime.matrices import Matrix, allocated, like
 from fpemu.gpu.runtime.recording import placeholder
 from fpemu.gpu.runtime.repeats import Families, classes
 from fpemu.gpu.runtime.selection import current
 from fpemu.gpu.runtime.sequence import Arenas, Sequence, arenas, lock
 
-__all__ = ["Cache", "Recorded", "capturing", "extent", "facts", "facts_of", "near", "new", "place", "room", "stream"]
+__all__ = ["Cache", "Read", "Recorded", "capturing", "extent", "facts_of", "near", "new", "place", "read", "room"]
 
-Facts = tuple[tuple[Any, ...], list[int]]
-"""Everything but the addresses that the kernels of a call depend on, hashable; and the addresses"""
+_DEFAULT_STREAM = 1  # of an array interface
 
 
-def facts(*arrays: Any) -> Facts | None:
-    """Return the facts of tensors and parameters on one GPU (None stays None); None if any argument is something else.
+class Read(NamedTuple):
+    """The arrays of a call.
 
-    Facts are shapes, strides and dtypes, then the addresses modulo 16, last the index of the GPU.
+    Attributes
+    ----------
+    key : tuple
+        Everything but the addresses that the kernels depend on, hashable: shapes, strides and dtypes, then the
+        addresses modulo 16, last the index of the GPU.
+    pointers : list of int
+        Addresses; 0: no array.
+    stream : int
+        Handle of the stream on which the kernels are queued.
     """
-    if "torch" not in sys.modules:
-        return None
+
+    key: tuple[Any, ...]
+    pointers: list[int]
+    stream: int
+
+    def in_place(self, *matrices: Matrix | None) -> bool:
+        """Return whether matrices lie where the arrays do, so that none of them is a copy."""
+        return all(X is None or X.pointer == at for X, at in zip(matrices, self.pointers, strict=False))
+
+
+def read(*arrays: Any) -> Read | None:
+    """Read the arrays of a call, all on one GPU; the first one is never None.
+
+    Returns
+    -------
+    Read or None
+        None if an array is of another kind than `Read` describes, or must be converted.
+    """
+    if arrays[0].__class__ in classes():
+        return _tensors(arrays)
+    return _interfaces(arrays)
+
+
+def _tensors(arrays: tuple[Any, ...]) -> Read | None:
+    """Read tensors and parameters of torch."""
     kinds, alignment, index = classes(), 0, -1
     values: list[Any] = []
     pointers: list[int] = []
@@ -54,16 +88,39 @@ def facts(*arrays: Any) -> Facts | None:
     except (AttributeError, RuntimeError):  # a tensor without strides or memory
         return None
     values += (alignment, index)
-    return tuple(values), pointers
+    return Read(tuple(values), pointers, stream(index))
 
 
-def facts_of(*matrices: Matrix | None) -> Facts:
-    """Return the same of matrices on the current GPU."""
+def _interfaces(arrays: tuple[Any, ...]) -> Read | None:
+    """Read arrays with ``__cuda_array_interface__`` on the current GPU that are ready on the default stream."""
+    alignment, index = 0, current()
+    values: list[Any] = []
+    pointers: list[int] = []
+    for X in arrays:
+        if X is None:
+            values.append(None)
+            pointers.append(0)
+            continue
+        interface = None if is_torch(X) else getattr(X, "__cuda_array_interface__", None)
+        if interface is None or interface.get("stream") != _DEFAULT_STREAM or interface.get("mask") is not None:
+            return None
+        pointer, read_only = interface["data"]
+        if not pointer:
+            return None
+        if (read_only and X is arrays[-1]) or index_of(X) != index:
+            return None
+        values += (tuple(interface["shape"]), interface.get("strides"), interface["typestr"])
+        pointers.append(int(pointer))
+        alignment = alignment << 4 | int(pointer) & 15
+    return Read((*values, alignment, index), pointers, 0)
+
+
+def facts_of(*matrices: Matrix | None) -> tuple[Any, ...]:
+    """Return what kernels depend on, for matrices on the current GPU."""
     values: list[Any] = []
     for X in matrices:
         values += (None,) if X is None else (X.shape, X.strides, X.dtype, X.pointer & 15)
-    values.append(current())
-    return tuple(values), [0 if X is None else X.pointer for X in matrices]
+    return *values, current()
 
 
 def room(sequence: Sequence, handle: int, held_by: Arenas = arenas) -> tuple[int, int, Any]:
@@ -88,10 +145,21 @@ def room(sequence: Sequence, handle: int, held_by: Arenas = arenas) -> tuple[int
     return work.data_ptr(), zeros.data_ptr(), (work, zeros)
 
 
-def new(X: Any, shape: tuple[int, ...]) -> Any:
-    """Return a new tensor with the dtype and the device of X; OutOfMemoryError where memory does not suffice."""
-    with allocated(prod(shape) * X.dtype.itemsize):
-        return X.new_empty(shape)
+def new(X: Any, shape: tuple[int, ...], index: int) -> tuple[Any, int]:
+    """Return a new array with the kind, the dtype and the GPU of X, and its address.
+
+    Raises
+    ------
+    OutOfMemoryError
+        Memory does not suffice.
+    """
+    if is_torch(X):
+        with allocated(prod(shape) * X.dtype.itemsize):
+            D = X.new_empty(shape)
+        return D, D.data_ptr()
+    with device.entered(index):
+        matrix, D = like(X, shape, X.__cuda_array_interface__["typestr"])
+    return D, matrix.pointer
 
 
 def near(pointers: list[int], extents: Iterable[int]) -> bool:
@@ -102,7 +170,7 @@ def near(pointers: list[int], extents: Iterable[int]) -> bool:
 
 @dataclass(eq=False)
 class Recorded:
-    """Recorded work with one output, for torch tensors with the facts that it was recorded for.
+    """Recorded work with one output, for arrays with the key that it was recorded for.
 
     Parameters
     ----------
@@ -118,16 +186,14 @@ class Recorded:
     shape: tuple[int, ...]
     extents: tuple[int, ...]
 
-    def run(self, A: Any, out: Any, pointers: list[int]) -> Any:
-        """Queue the work on torch's current stream and return the output: `out`, else a new tensor like A."""
-        D = out
+    def run(self, A: Any, out: Any, read: Read) -> Any:
+        """Queue the work and return the output: `out`, else a new array like A."""
+        D, pointers = out, read.pointers
         if D is None:
-            D = new(A, self.shape)
-            pointers[3] = D.data_ptr()
-        handle = stream(self.sequence.index)
+            D, pointers[3] = new(A, self.shape, self.sequence.index)
         with lock:
-            work, zeros, owner = room(self.sequence, handle)
-            self.sequence.queue([*pointers, work, zeros, 0], handle, capture=owner is not None)
+            work, zeros, owner = room(self.sequence, read.stream)
+            self.sequence.queue([*pointers, work, zeros, 0], read.stream, capture=owner is not None)
         return D
 
 
@@ -146,42 +212,42 @@ class Cache(dict[Any, Any]):
             return None
         return None if entry is None or (out is not None and near(pointers, entry.extents)) else entry
 
-    def repeat(self, request: Any, A: Any, B: Any, C: Any, out: Any) -> tuple[Any, Any]:
+    def repeat(self, request: Any, A: Any, B: Any, C: Any, out: Any) -> tuple[Any, Read | None]:
         """Queue a call whose kernels are recorded, as an instance of `Recorded`.
 
         Parameters
         ----------
         request : object
             All arguments but the arrays; None: the kernels depend on more.
-        A, B, C, out : torch tensors, or None
+        A, B, C, out : arrays, or None
             Arrays of the call.
 
         Returns
         -------
-        D : tensor or None
+        D : array or None
             Output; None if nothing is queued.
-        key : object
-            Key of the call's kernels; None if they cannot be recorded.
+        arrays : Read or None
+            The arrays, whose key includes the request; None if the kernels cannot be recorded.
         """
         if request is None:
             return None, None
         D = self.families.queue(request, A, B, C, out)
         if D is not None:
             return D, None
-        read = facts(A, B, C, out)
-        if read is None:
+        arrays = read(A, B, C, out)
+        if arrays is None:
             return None, None
-        key = request, read[0]
-        product = self.find(key, out, read[1])
+        arrays = arrays._replace(key=(request, arrays.key))
+        product = self.find(arrays.key, out, arrays.pointers)
         if product is None:
-            return None, key
+            return None, arrays
         try:
-            D = product.run(A, out, read[1])
+            D = product.run(A, out, arrays)
         except device.OutOfMemoryError:  # the call is validated again, and releases memory
-            return None, key
+            return None, arrays
         with lock:
             self.families.family(request).add(product.sequence, arenas, (A, B, C, D), product.extents)
-        return D, key
+        return D, arrays
 
     def keep(self, key: Any, entry: Any) -> None:
         """Add an entry; a key that is not hashable adds none."""

@@ -17,7 +17,7 @@ from fpemu.gpu.runtime import callers, device, matrices, recording, tensors
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.recording import NotRecordableError
 from fpemu.gpu.runtime.sequence import Sequence, lock
-from fpemu.gpu.runtime.tensors import Recorded
+from fpemu.gpu.runtime.tensors import Read, Recorded
 
 REALS = {"float32": "fp32", "float64": "fp64"}
 _recorded = tensors.Cache()
@@ -103,10 +103,10 @@ def solve(A: Any, B: Any, out: Any, run: Callable[[Problem], None], request: tup
     """Compute C = A B by `run`, in `out` or in a new array of A's kind.
 
     request : tuple
-        Everything else that `run` depends on: its kernels are recorded for torch tensors, and queued when the same
-        request comes with tensors of the same shapes, strides, dtype and alignment.
+        Everything else that `run` depends on: its kernels are recorded, and queued when the same request comes with
+        arrays of the same shapes, strides, dtype and alignment.
     """
-    D, key = _recorded.repeat(request, A, B, None, out)
+    D, read = _recorded.repeat(request, A, B, None, out)
     if D is not None:
         return D
     if device.missing() is not None:
@@ -114,14 +114,14 @@ def solve(A: Any, B: Any, out: Any, run: Callable[[Problem], None], request: tup
     arrays = {"A": A, "B": B} | ({} if out is None else {"out": out})
     with lock, device.entered(callers.place(arrays.values())):
         return memory.computed(
-            lambda: _result(arrays, run, key), lambda problem: memory.no_room(problem, "the sizes of A or B")
+            lambda: _result(arrays, run, read), lambda problem: memory.no_room(problem, "the sizes of A or B")
         )
 
 
-def _result(arrays: dict[str, Any], run: Callable[[Problem], None], key: Any) -> Any:
-    """The product of the given arrays."""
+def _result(arrays: dict[str, Any], run: Callable[[Problem], None], read: Read | None) -> Any:
+    """The product of the given arrays; read: if its kernels can be recorded."""
     A, out = arrays["A"], arrays.get("out")
-    with callers.ordered(callers.streams(arrays.values())) if key is None else nullcontext():
+    with callers.ordered(callers.streams(arrays.values())) if read is None else nullcontext():
         operands = {name: matrices.take(X, name, write=name == "out") for name, X in arrays.items()}
         on_gpu = matrices.same_place(operands)
         dtype, (m, _, n) = checked(operands["A"], operands["B"])
@@ -133,14 +133,19 @@ def _result(arrays: dict[str, Any], run: Callable[[Problem], None], key: Any) ->
             C, result = matrices.like(A, (m, n), dtype)
         else:
             C = matrices.empty((m, n), dtype)
-        sizes = ((X.dtype.itemsize, arrays[name].dtype.itemsize) for name, X in operands.items())
-        in_place = key is not None and all(size == given for size, given in sizes)  # torch has converted no operand
-        if in_place and m and n and (product := _record(operands["A"], operands["B"], C, run)) is not None:
-            _recorded.keep(key, product)
-            return product.run(A, result, [operands["A"].pointer, operands["B"].pointer, 0, C.pointer])
+        if (
+            read is not None
+            and read.in_place(operands["A"], operands["B"], None, operands.get("out"))
+            and m
+            and n
+            and (product := _record(operands["A"], operands["B"], C, run)) is not None
+        ):
+            _recorded.keep(read.key, product)
+            read.pointers[3] = C.pointer
+            return product.run(A, result, read)
         if m and n:
             a, b = (X if isinstance(X, Matrix) else matrices.upload(X) for X in (operands["A"], operands["B"]))
-            with callers.ordered(callers.streams(arrays.values())) if key is not None else nullcontext():
+            with callers.ordered(callers.streams(arrays.values())) if read is not None else nullcontext():
                 run(Problem.of(a, b, C))
         if on_gpu:
             if callers.must_synchronize(arrays.values()):
