@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fpemu import batched, mma, schemes
+from fpemu.batched import arguments
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
 from tests import hostile, oracle
@@ -547,3 +548,9 @@ def test_integers_that_are_no_values_of_the_scheme_are_refused(scheme):
         batched.complex_gemm([[2**53 + 1]], [[1]], scheme=scheme)
     with pytest.raises(InputError, match="not values of float32"):
         batched.complex_gemm([[2**24 + 1]], [[1]], scheme="sgemm")
+
+
+def test_the_real_products_of_an_element_alternate_after_whole_instructions():
+    spec = mma.spec("hopper", "fp16", instruction="mma")
+    specs = [spec.replace(k=k, block=k) for k in (4, 8, 16, 24, 32)]
+    assert [arguments.arithmetic("tensor", "fp32", one, None).step for one in specs] == [16, 16, 16, 48, 32]

@@ -9,12 +9,15 @@ import pytest
 
 from fpemu import digests, gpu, mma
 from fpemu.cli import main
+from fpemu.errors import GpuError
 from fpemu.gpu.instructions import run
 from fpemu.gpu.runtime import compiler, device
+from fpemu.mma import codes
 from fpemu.mma import operand_streams as streams
-from fpemu.verify import instructions, records
+from fpemu.verify import _instructions, instructions, records
 from fpemu.verify.records import Record
 from tests.commands import refusal
+from tests.simulated import Buffer
 
 ROWS = [mma.spec("hopper", "fp16"), mma.spec("hopper", "fp64"), mma.spec("hopper", "int8")]
 DEVICE = {"gpu": "Stand-in", "arch": "sm_90a", "driver_cuda": "13.0", "nvrtc": "13.0"}
@@ -184,3 +187,72 @@ def test_a_run_that_fails_is_one_line_and_status_1(capsys, stand_in, monkeypatch
     err = capsys.readouterr().err
     assert "fpemu: CUDA: CUDA_ERROR_ILLEGAL_ADDRESS (an address)" in err
     assert "Traceback" not in err
+
+
+# --- the checks of a run
+class Kernels:
+    """The kernels of verify.cu on this processor; `lost` names what their comparison does not count."""
+
+    def __init__(self, bench, lost=""):
+        self.bench, self.lost = bench, lost
+
+    def launch(self, name, blocks, threads, *arguments, **more):
+        bench = self.bench
+        buffers = zip((bench.A, bench.B, bench.C, bench.D), bench.shapes, bench.dtypes, strict=True)
+        arrays = [buffer.array((TESTS, *shape), dtype) for buffer, shape, dtype in buffers]
+        D = arrays[3].reshape(-1)
+        if name == "spoil":
+            D[arguments[1]] ^= 1
+            bench.D.memory[: D.nbytes] = D.view(np.uint8)
+            return
+        first, tests, totals = arguments[4:7]
+        D = D[: int(tests) * bench.m * bench.n]
+        expected = _instructions.execute_codes(*arrays[:3], bench.model).reshape(-1)[: D.size]
+        wrong = np.flatnonzero(expected != D) + int(first) * bench.m * bench.n
+        counts = {"outputs": D.size, "mismatches": wrong.size, "digest": digests.digest(D)}
+        counts["first"] = int(wrong[0]) if wrong.size else _instructions._NONE
+        counts |= {"mismatches": 0} if self.lost == "mismatches" else {self.lost: 5} if self.lost else {}
+        words = np.array([counts.get(name, 0) for name in _instructions.COUNTS], np.uint64)
+        totals.memory[: words.nbytes] = words.view(np.uint8)
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.setattr(_instructions, "Buffer", Buffer)
+    spec, made = mma.spec("hopper", "fp16", instruction="mma"), object.__new__(_instructions.Bench)
+    made.spec = made.model = spec
+    made.seed, made.m, made.n, made.checked, made.detected = 3, 16, 8, 0, False
+    made.dtypes = [codes.code_dtype(f) for f in (*streams.formats(spec), spec.d_format)]
+    made.shapes = [(16, spec.k), (8, spec.k), (16, 8), (16, 8)]
+    operands = streams.operands(spec, "mixed", 3, 0, TESTS, 16, 8)
+    made.A, made.B, made.C = map(Buffer.of, operands)
+    made.D = Buffer.of(_instructions.execute_codes(*operands, spec))
+    made.kernels = Kernels(made)
+    return made
+
+
+def test_the_first_tests_of_a_run_are_computed_and_counted_again(bench):
+    assert bench._check("mixed", TESTS) == digests.text(bench.D.array((4, 16, 8), np.uint32))
+    assert bench.checked == TESTS * 16 * 8
+    bench.kernels.launch("spoil", 1, 1, bench.D, 7)
+    bench._check("mixed", TESTS)  # the counts agree on the mismatch
+    for lost in ("outputs", "mismatches", "digest"):
+        bench.kernels.lost = lost
+        with pytest.raises(GpuError, match="the CPU counts"):
+            bench._check("mixed", TESTS)
+    for name in "ABC":
+        getattr(bench, name).memory[5] ^= 1
+        with pytest.raises(GpuError, match=f"drew other codes for {name}"):
+            bench._check("mixed", TESTS)
+        getattr(bench, name).memory[5] ^= 1
+
+
+def test_a_run_whose_comparison_finds_nothing_fails(bench):
+    bench._change_one(2 * TESTS, TESTS)
+    assert bench.detected
+    bench.kernels.launch("spoil", 1, 1, bench.D, TESTS * 16 * 8 * 2 // 3)
+    for lost in ("mismatches", "first"):
+        bench.kernels.lost = lost
+        with pytest.raises(GpuError, match="a deliberately changed output was not detected"):
+            bench._change_one(2 * TESTS, TESTS)
+        bench.kernels.launch("spoil", 1, 1, bench.D, TESTS * 16 * 8 * 2 // 3)
