@@ -279,7 +279,7 @@ def here(gpu, monkeypatch):
     monkeypatch.setattr(device, "capability", lambda: (9, 0))
     monkeypatch.setattr(device, "entered", nullcontext)
     monkeypatch.setattr(device, "synchronize", lambda *_: None)
-    monkeypatch.setattr(callers, "ordinal", lambda pointer: 0)
+    monkeypatch.setattr(callers, "ordinals", lambda *pointers: [0] * len(pointers))
     monkeypatch.setattr(callers, "wait_for", lambda X: None)
     monkeypatch.setattr(callers, "_after", lambda waits, waited_for: waited.append((waits, waited_for)))
     monkeypatch.setattr(matrices, "copy", copied)

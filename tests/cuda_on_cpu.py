@@ -140,7 +140,7 @@ def stand_in(patch, folder, capability=(9, 0)):
     patch.setattr(device, "capability", lambda: capability)
     patch.setattr(device, "describe", lambda: {"gpu": "this processor", "arch": device.arch()})
     patch.setattr(properties, "multiprocessors", lambda: 132)
-    patch.setattr(callers, "ordinal", lambda pointer: 0)
+    patch.setattr(callers, "ordinals", lambda *pointers: [0] * len(pointers))
     patch.setattr(callers, "free_bytes", lambda: 10**9)
     patch.setattr(callers, "_after", lambda waits, waited_for: None)
     forget()

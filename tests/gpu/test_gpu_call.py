@@ -262,7 +262,7 @@ def test_arrays_here_and_there_and_on_another_gpu(gpu, monkeypatch):
     with pytest.raises(InputError, match=r"^A in the CPU's memory and B on the GPU: copy them to one of the two$"):
         gpu.gemm(A, B, scheme="sgemm")
     A = Lent(A)
-    monkeypatch.setattr(callers, "ordinal", lambda pointer: 3 * (pointer == B.matrix.pointer))
+    monkeypatch.setattr(callers, "ordinals", lambda *given: [3 * (pointer == B.matrix.pointer) for pointer in given])
     where = r"lies on GPU \d, and the call runs on GPU \d: copy all arrays to one GPU$"
     for pair in ((A, B), (B, A))[: 1 if ON_A_GPU else 2]:  # a machine with one GPU has no other one to run on
         with pytest.raises(InputError, match=f"^[AB] {where}"):

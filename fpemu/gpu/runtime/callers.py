@@ -20,11 +20,11 @@ CUDA_DEVICES = (2, 13)  # of DLDeviceType: memory of a GPU, managed memory
 CPU_DEVICES = (1, 3, 11)  # memory of the CPU, also pinned for CUDA or ROCm
 
 
-def ordinal(pointer: int) -> int:
-    """Return the index of the GPU that a pointer's memory belongs to."""
+def ordinals(*pointers: int) -> list[int]:
+    """Return the index of the GPU that each pointer's memory belongs to."""
     cuda = device.driver()
     attribute = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    return int(device.check(cuda.cuPointerGetAttribute(attribute, pointer)))
+    return [int(device.check(cuda.cuPointerGetAttribute(attribute, pointer))) for pointer in pointers]
 
 
 def is_torch(X: Any) -> bool:
@@ -52,7 +52,7 @@ def index_of(X: Any) -> int | None:
         return int(X.device.id)
     if hasattr(X, "__cuda_array_interface__"):
         pointer = X.__cuda_array_interface__["data"][0]
-        return ordinal(int(pointer)) if pointer else None
+        return ordinals(int(pointer))[0] if pointer else None
     kind, index = dlpack_device(X)
     return index if kind in CUDA_DEVICES else None
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, NamedTuple
 
-from fpemu.gpu.runtime import device
-from fpemu.gpu.runtime.callers import capturing, index_of, is_torch, stream
+from fpemu.gpu.runtime import callers, device
+from fpemu.gpu.runtime.callers import capturing, is_torch, stream
 from fpemu.gpu.runtime.matrices import Matrix, allocated, like
 from fpemu.gpu.runtime.recording import placeholder
 from fpemu.gpu.runtime.repeats import Families, classes
@@ -107,11 +107,13 @@ def _interfaces(arrays: tuple[Any, ...]) -> Read | None:
         pointer, read_only = interface["data"]
         if not pointer:
             return None
-        if (read_only and X is arrays[-1]) or index_of(X) != index:
+        if read_only and X is arrays[-1]:
             return None
         values += (tuple(interface["shape"]), interface.get("strides"), interface["typestr"])
         pointers.append(int(pointer))
         alignment = alignment << 4 | int(pointer) & 15
+    if any(other != index for other in callers.ordinals(*filter(None, pointers))):
+        return None
     return Read((*values, alignment, index), pointers, 0)
 
 
