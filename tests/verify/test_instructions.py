@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,7 +220,8 @@ class Kernels:
 @pytest.fixture
 def bench(monkeypatch):
     monkeypatch.setattr(_instructions, "Buffer", Buffer)
-    spec, made = mma.spec("hopper", "fp16", instruction="mma"), object.__new__(_instructions.Bench)
+    spec = mma.spec("hopper", "fp16", instruction="mma")
+    made: Any = object.__new__(_instructions.Bench)
     made.spec = made.model = spec
     made.seed, made.m, made.n, made.checked, made.detected = 3, 16, 8, 0, False
     made.dtypes = [codes.code_dtype(f) for f in (*streams.formats(spec), spec.d_format)]
