@@ -12,7 +12,9 @@ out of range          infinite, where a word may overflow; overflow: where a sum
 `worst` holds for finite operands with these norms, alpha = 1 and beta = 0, for every result. `bias` and `deviation`
 follow from `fpemu.theory.walk` and `fpemu.theory.splits`, which take the operands as independent random numbers. For
 data that spread over many octaves (phi = 2, lognormal) few elements dominate, and `probable` may be loose: up to about
-twenty times the error, and more than a hundred times where hardware reads subnormal words as zero (CDNA 2).
+twenty times the error, and more than a hundred times where hardware reads subnormal words as zero (CDNA 2). With first
+words rounded up or down and operands of one sign, residuals have one sign too; their products are taken as of both
+signs where truncated sums add them, and `probable` may be up to three times too small.
 """
 
 from __future__ import annotations
@@ -242,7 +244,8 @@ class _Product:
         usual, most = min(usual, 1.0), min(most, 1.0)
         tail = max(most / usual, 1.0) + min(single, 1.0) / (4.5 * usual) if usual else 1.0
         mean = (s.small_mean / d.mean[0] + t.small_mean / d.mean[1]) * self.random.mean
-        return Part("underflow", worst, max(min(mean, 1.0), -1.0), usual, tail)
+        along = min((s.small_drift / d.mean[0] + t.small_drift / d.mean[1]) * self.random.mean, 1.0)
+        return Part("underflow", worst, max(min(mean, 1.0), -1.0), math.hypot(usual, along), tail)
 
     def _left_out(self) -> list[Part]:
         pairs = [pair for pair in self.terms if pair not in self.lowering.products]
@@ -252,7 +255,10 @@ class _Product:
         r = self.random
         share = sum(t.typical.mean for t in terms)
         squares = sum(t.typical.variance for t in terms) + (share * r.whole) ** 2
-        squares += sum(self.typical[0].drift[i] * self.typical[1].drift[j] for i, j in pairs) ** 2
+        s, t = self.typical
+        squares += sum(s.drift[i] * t.drift[j] for i, j in pairs) ** 2
+        # residuals from rounding up or down, beside first words of one sign
+        squares += (sum(s.drift[i] * (j == 0) + t.drift[j] * (i == 0) for i, j in pairs if i or j) * r.mean) ** 2
         bias = share * r.size
         deviation = math.sqrt(max(squares - bias**2, 0.0))
         tail = max(self.norms.uneven, LEAST_TAIL)

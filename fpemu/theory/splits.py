@@ -187,6 +187,8 @@ class Typical:
     small_mean: float
     """Additional absolute loss of subnormal words, along the sign of x"""
     small_rms: float
+    small_drift: float
+    """|E[loss]| of subnormal words, from rounding up or down"""
 
 
 @lru_cache(maxsize=4096)
@@ -228,6 +230,7 @@ def typical(
         drift if rules[-1].rounding in ("RU", "RD") else 0.0,
         float(weight @ (lost * sign)),
         math.sqrt(float(weight @ small**2)),
+        abs(float(weight @ small)) if rules[0].rounding in ("RU", "RD") else 0.0,
     )
 
 

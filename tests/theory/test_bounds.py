@@ -328,6 +328,19 @@ def test_no_bound_over_the_norm_of_the_result_holds_where_float64_does_not_show_
     assert fpemu.metrics.relative_l2(fpemu.gemm(A, B, scheme="sgemm"), [[0.0]]) == math.inf == found.worst
 
 
+@pytest.mark.parametrize("rounding", ["RU", "RD"])
+@pytest.mark.parametrize(("scheme", "hardware", "products"), [("ootomo", "ampere", ("hh",)), ("egemm", "cdna2", None)])
+def test_the_probable_bound_counts_residuals_of_one_sign(
+    scheme: str, hardware: str, products: tuple[str, ...] | None, rounding: str
+) -> None:
+    """Of products left out, and of subnormal words that the hardware reads as zero."""
+    options = {"high_rounding": rounding} | ({} if products is None else {"products": products})
+    A, B = inputs.operands("tsm2", 8, 8, 2000, 1)
+    D = fpemu.gemm(A, B, scheme=scheme, hardware=hardware, **options)
+    found = bound(scheme, hardware, norms=Norms.of(A, B), M=8, N=8, **options)
+    assert errors(D, A, B).max() <= found.probable() <= 10 * errors(D, A, B).max()
+
+
 @pytest.mark.parametrize("K", [1, 3])
 def test_the_probable_bound_of_few_terms_counts_the_subnormal_words_that_a_scheme_leaves_out(K: int) -> None:
     exceeded = 0
