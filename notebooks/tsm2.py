@@ -271,10 +271,10 @@ with pd.option_context("display.max_colwidth", None):
 
 # %% [markdown]
 # The thresholds follow from the printed equation, which counts a multiply-add as one operation and uses peaks that
-# count two. The exact minimum of Algorithm 5 as printed is at none of the published parameters. With consistent units it
-# is at the parameters of the K40c, for loads of at most 400 cycles, and of the M40. The parameters of the P100 are the
-# minimum in neither form, but the printed gradient descent can stop at them, because its stop depends on the unit of
-# time, which the paper does not state.
+# count two. The exact minimum of Algorithm 5 as printed is at none of the published parameters. With consistent units
+# it is at the parameters of the K40c, for loads of at most 400 cycles, and of the M40. The parameters of the P100 are
+# the minimum in neither form, but the printed gradient descent can stop at them, because its stop depends on the unit
+# of time, which the paper does not state.
 #
 # ## Conclusions
 #
