@@ -297,6 +297,20 @@ def test_gradients_are_products_by_the_scheme():
     assert_same(dC, -2 * dD)
 
 
+@pytest.mark.parametrize("dispatched", [False, True])
+def test_an_addend_alone_has_a_gradient(dispatched):
+    A, B, C = draw(9, 8), draw(8, 7), draw(9, 7, grad=True)
+    half = draw(9, 7, dtype=torch.float16, grad=True)
+    if dispatched:
+        D = torch.ops.fpemu.gemm(A, B, C, "staged", 1.0, 2.0)
+        E = torch.ops.fpemu.batched(A.half(), B.half(), half, 1.0, 2.0)
+    else:
+        D = fpemu.torch.gemm(A, B, C, scheme="staged", beta=2.0)
+        E = fpemu.torch.hgemm(A.half(), B.half(), half, beta=2.0)
+    for product, addend in ((D, C), (E, half)):
+        assert_same(torch.autograd.grad(product.sum(), addend)[0], torch.full((9, 7), 2.0, dtype=addend.dtype))
+
+
 def test_gradients_of_single_operands_and_without_any():
     A, B = draw(9, 8), draw(8, 7, grad=True)
     (dB,), dD = grads(fpemu.torch.gemm(A, B, scheme="staged"), B)
