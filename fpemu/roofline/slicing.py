@@ -82,6 +82,10 @@ def _slices(scheme: ErrorFree, spec: MmaSpec, K: int) -> tuple[tuple[int, int], 
     if isinstance(scheme, Ozaki2):
         count = len(scheme.basis().moduli)
         return (count, count), count + (scheme.scaling == "accurate"), count
+    if isinstance(scheme, Ozaki):
+        scheme.slice_bits(spec, K, None)  # an error for a K of which no slice would be exact
+    elif isinstance(scheme, Ozimmu):
+        scheme.slice_bits(K)
     blocks = -(-K // scheme.k_block) if isinstance(scheme, Ozaki) and scheme.k_block else 1
     given = getattr(scheme, "slices", None)
     if isinstance(given, int):
