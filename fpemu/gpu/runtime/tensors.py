@@ -105,11 +105,10 @@ def _interfaces(arrays: tuple[Any, ...]) -> Read | None:
         if interface is None or interface.get("stream") != _DEFAULT_STREAM or interface.get("mask") is not None:
             return None
         pointer, read_only = interface["data"]
-        if not pointer:
+        strides = tuple(interface.get("strides") or ())
+        if not pointer or (read_only and X is arrays[-1]) or any(step < 0 for step in strides):
             return None
-        if read_only and X is arrays[-1]:
-            return None
-        values += (tuple(interface["shape"]), interface.get("strides"), interface["typestr"])
+        values += (tuple(interface["shape"]), strides, interface["typestr"])
         pointers.append(int(pointer))
         alignment = alignment << 4 | int(pointer) & 15
     if any(other != index for other in callers.ordinals(*filter(None, pointers))):
