@@ -56,6 +56,7 @@ def forget():
     Memory that a cache releases is freed by the GPU in `device`, whose own caches are therefore emptied last.
     """
     sequence.captured.clear()
+    device._unused.clear()
     modules = [module for name, module in sys.modules.items() if name.startswith("fpemu.gpu") and module is not device]
     for module in [*modules, device]:
         for value in list(vars(module).values()):

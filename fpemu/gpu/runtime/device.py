@@ -145,17 +145,21 @@ def synchronize(stream: int | None = None) -> None:
     del unused
 
 
-def release_later(value: object) -> None:
-    """Reference an object that queued work may use until the next wait for all streams of the GPU."""
+def release_later(value: object, index: int) -> None:
+    """Reference an object that queued work may use until the next wait for all streams of a GPU.
+
+    Garbage collection calls it at any place, so that it calls the driver only where many objects have been dropped.
+    """
     with _lock:
-        unused = _unused.setdefault(current(), [])
+        unused = _unused.setdefault(index, [])
         unused.append(value)
     if len(unused) >= _MOST_UNUSED:
-        synchronize()
+        with entered(index):
+            synchronize()
 
 
 _unused: dict[int, list[object]] = {}  # by GPU
-_lock = RLock()  # of `_unused`: garbage collection may call `release_later` anywhere
+_lock = RLock()  # of `_unused`
 
 
 def captures(stream: int) -> bool:

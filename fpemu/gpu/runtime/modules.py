@@ -30,8 +30,8 @@ class Module:
 
     def __del__(self) -> None:
         for index in {index for index, _ in self._functions}:  # kernels of the code may still run
-            with suppress(Exception), device.entered(index):
-                device.release_later(self._code)
+            with suppress(Exception):
+                device.release_later(self._code, index)
 
     def _object_code(self) -> Any:
         """Return the code for the current GPU's architecture."""
