@@ -222,6 +222,13 @@ def prepare(
     -------
     list of Product
         One launch, or four for algorithm="calls", none for an empty D; `Product.queue(stream)` queues one.
+
+    Raises
+    ------
+    InputError
+        A wrong operand or option, or an operand on the CPU.
+    GpuError
+        As `hgemm`.
     """
     known = ["alpha", "beta", "transa", "transb", "accumulate", "kernel", "configuration"]
     if layout is not None:
@@ -231,6 +238,7 @@ def prepare(
         if name not in known:
             raise unknown_name("option", name, known)
     request = Request(layout, **options)
+    need_gpu()
     given = {name: X for name, X in {"A": A, "B": B, "C": C, "out": out}.items() if X is not None}
     arrays = [array for X in given.values() for array in stacks.arrays(X)]
     with device.entered(callers.place(arrays)), callers.ordered(callers.streams(arrays)):
