@@ -124,7 +124,7 @@ def _result(arrays: dict[str, Any], run: Callable[[Problem], None], read: Read |
     with callers.ordered(callers.streams(arrays.values())) if read is None else nullcontext():
         operands = {name: matrices.take(X, name, write=name == "out") for name, X in arrays.items()}
         on_gpu = matrices.same_place(operands)
-        dtype, (m, _, n) = checked(operands["A"], operands["B"])
+        dtype, (m, k, n) = checked(operands["A"], operands["B"])
         result = out
         if out is not None:
             check_out(operands, (m, n), dtype)
@@ -135,9 +135,8 @@ def _result(arrays: dict[str, Any], run: Callable[[Problem], None], read: Read |
             C = matrices.empty((m, n), dtype)
         if (
             read is not None
+            and all((m, k, n))  # an empty operand has no address, which would tell whether it is converted
             and read.in_place(operands["A"], operands["B"], None, operands.get("out"))
-            and m
-            and n
             and (product := _record(operands["A"], operands["B"], C, run)) is not None
         ):
             _recorded.keep(read.key, product)
