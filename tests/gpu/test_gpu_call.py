@@ -463,6 +463,7 @@ def test_arrays_of_torch_and_cupy_on_a_stream_of_their_own(library):
             a, b = (room.from_numpy(x).cuda() for x in (A, B))
             got = fpemu.gpu.gemm(a, b * 1, scheme="staged") + 0
         assert got.device.type == "cuda"
+        stream.synchronize()
         assert_same(got.cpu().numpy(), want)
         assert isinstance(fpemu.gpu.gemm(room.from_numpy(A), room.from_numpy(B), scheme="sgemm"), room.Tensor)
     else:
