@@ -155,6 +155,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(modules, "Module", Simulated)
     monkeypatch.setattr(device, "Buffer", simulated.Buffer)
     monkeypatch.setattr(device, "entered", nullcontext)
+    monkeypatch.setattr(products, "need_gpu", lambda: None)
     call.module.cache_clear()
     yield
     call.module.cache_clear()
