@@ -86,7 +86,8 @@ def hardware() -> str:
         " *L*: products per rounding. *F*: alignment width, the number of binary places kept below the largest"
         " exponent of a block. *E₀*: minimum alignment exponent. *final*: rounding of D. The command"
         " `fpemu list hardware` prints the same rows; [How a tensor core adds](../explanation/tensor-core.md)"
-        " explains the columns.\n\n"
+        " explains the columns. An asterisk marks a field that the recordings of a replayed row do not determine: its"
+        ' evidence is "documented".\n\n'
         "## Evidence\n\n",
         table(("word", "meaning"), EVIDENCE.items()),
     ]
@@ -101,6 +102,8 @@ def hardware() -> str:
         lines = []
         for row in rows:
             aligned = row.arithmetic in ("truncated", "via-half")
+            star = dict.fromkeys(catalog.documented_fields(row), r"\*")
+            L, F, E0 = (f"{getattr(row, name)}{star.get(name, '')}" for name in ("block", "F", "E0"))
             final = "–" if row.is_integer else f"{row.final}{f' to {row.fraction_bits} bits' * bool(row.fraction_bits)}"
             lines.append(
                 (
@@ -108,8 +111,8 @@ def hardware() -> str:
                     row.a_format,
                     row.d_format,
                     row.arithmetic,
-                    row.block,
-                    *((row.F, str(row.E0).replace("-", "−")) if aligned else ("–", "–")),
+                    L,
+                    *((F, E0.replace("-", "−")) if aligned else ("–", "–")),
                     final,
                     f"{row.evidence} [{sources.index(row.source) + 1}]",
                 )

@@ -67,7 +67,7 @@ def _hardware() -> None:
     print_text(
         "Matrix instructions by architecture, with the other names that --hardware takes. L: products per rounding; F:"
         " alignment width, the bits kept below the largest exponent; E0: minimum alignment exponent; final: rounding"
-        " of D.\n",
+        " of D. *: documented, because the recordings of a replayed row do not determine this field.\n",
         indent="",
     )
     out = console()
@@ -83,10 +83,12 @@ def _hardware() -> None:
                 continue
             aligned = row.arithmetic in ("truncated", "via-half")
             bits = f", {row.fraction_bits} bits" if row.fraction_bits else ""
+            star = dict.fromkeys(mma.catalog.documented_fields(row), "*")
+            L, F, E0 = (f"{getattr(row, name)}{star.get(name, '')}" for name in ("block", "F", "E0"))
             instructions.add_row(
                 f"{row.instruction} {row.shape}",
-                *(str(row.a_format), str(row.d_format), row.arithmetic, row.evidence, str(row.block)),
-                *((str(row.F), str(row.E0)) if aligned else "--"),
+                *(str(row.a_format), str(row.d_format), row.arithmetic, row.evidence, L),
+                *((F, E0) if aligned else "--"),
                 "-" if row.is_integer else f"{row.final}{bits}",
             )
         out.print(instructions)

@@ -211,6 +211,33 @@ def rows() -> tuple[MmaSpec, ...]:
     return tuple(_build())
 
 
+def documented_fields(row: MmaSpec) -> tuple[str, ...]:
+    """Return the fields of a replayed row that the recordings do not determine, and that rest on the literature.
+
+    Neighbouring values of these fields reproduce the recordings too, but for at most two of 5,000 results.
+
+    Parameters
+    ----------
+    row : MmaSpec
+        Row of the catalogue.
+
+    Returns
+    -------
+    tuple of str
+        Names of fields of MmaSpec; empty for rows with other evidence, which is that of all fields.
+
+    Examples
+    --------
+    >>> documented_fields(spec("A100", "fp16", "fp16")), documented_fields(spec("H200", "fp16", "fp16"))
+    (('E0', 'F'), ())
+    """
+    if row.evidence != "replayed":
+        return ()
+    narrow = str(row.a_format) == str(row.d_format) == "fp16"
+    short = row.architecture == "blackwell" and str(row.a_format) == "tf32"  # its recordings have K = 4
+    return ("E0",) + ("F",) * narrow + ("block",) * short
+
+
 def architectures() -> list[str]:
     """Return the names of the architectures, oldest first within a vendor.
 

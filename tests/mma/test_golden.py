@@ -161,18 +161,36 @@ EXTERNAL = [
 ]
 
 
-@pytest.mark.parametrize("backend", ["compiled", "numpy"])
-@pytest.mark.parametrize(("gpu", "architecture", "ab", "d", "k"), EXTERNAL)
-def test_recordings_of_other_gpus(gpu, architecture, ab, d, k, backend):
+def recorded(gpu, ab, d):
     arrays = golden.load("external")
     if not arrays:
         pytest.skip("the V100 and A100 recordings are not at hand (FPEMU_GOLDEN names their folder)")
-    x = {key: arrays[f"{gpu}/{ab}-{d}/{key}"] for key in "ABCD"}
+    return {key: arrays[f"{gpu}/{ab}-{d}/{key}"] for key in "ABCD"}
+
+
+def executed(x, spec, ab, d, backend="compiled"):
+    A, B, C = carrier(x["A"], ab)[:, None, :], carrier(x["B"], ab)[:, :, None], carrier(x["C"], d)[:, None, None]
+    return mma.execute(A, B, C, spec, backend=backend)[:, 0, 0]
+
+
+@pytest.mark.parametrize(("gpu", "architecture", "ab", "d", "k"), EXTERNAL)
+def test_recordings_determine_all_fields_but_the_documented_ones(gpu, architecture, ab, d, k):
+    x, spec = recorded(gpu, ab, d), mma.spec(architecture, ab, d, k=k)
+    D = executed(x, spec, ab, d)
+    others = {name: [getattr(spec, name) + step for step in (-1, 1)] for name in ("F", "E0")} | {"block": [k // 2]}
+    for name, values in others.items():
+        changed = [executed(x, spec.replace(**{name: value}), ab, d) for value in values]
+        most = max(np.count_nonzero(E.view(f"u{E.itemsize}") != D.view(f"u{D.itemsize}")) for E in changed)
+        assert (most <= 2) == (name in mma.catalog.documented_fields(spec)), (name, most)
+
+
+@pytest.mark.parametrize("backend", ["compiled", "numpy"])
+@pytest.mark.parametrize(("gpu", "architecture", "ab", "d", "k"), EXTERNAL)
+def test_recordings_of_other_gpus(gpu, architecture, ab, d, k, backend):
+    x = recorded(gpu, ab, d)
     spec = mma.spec(architecture, ab, d, k=k)
     assert (spec.k, spec.block) == (k, k)
-    A, B, C = carrier(x["A"], ab)[:, None, :], carrier(x["B"], ab)[:, :, None], carrier(x["C"], d)[:, None, None]
-    D = mma.execute(A, B, C, spec, backend=backend)
-    assert_same(D[:, 0, 0], x["D"], f"{gpu} {ab} to {d}")
+    assert_same(executed(x, spec, ab, d, backend), x["D"], f"{gpu} {ab} to {d}")
     ins = oracle.TABLE[architecture, "mma", ab, d, k]
     for t in range(0, len(x["D"]), 25):
         assert ins.run(integers(x["A"][t]), integers(x["B"][t]), int(x["C"][t])) == x["D"][t], f"oracle, product {t}"
