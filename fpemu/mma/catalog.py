@@ -211,6 +211,7 @@ def rows() -> tuple[MmaSpec, ...]:
     return tuple(_build())
 
 
+@checked
 def documented_fields(row: MmaSpec) -> tuple[str, ...]:
     """Return the fields of a replayed row that the recordings do not determine, and that rest on the literature.
 

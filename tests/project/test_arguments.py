@@ -266,6 +266,7 @@ VALID = {
     "fpemu.mma.MmaSpec.replace": row(SPEC.replace, F=20),
     "fpemu.mma.spec": row(mma.spec, "H200"),
     "fpemu.mma.catalog.architecture": row(mma.catalog.architecture, "H200"),
+    "fpemu.mma.catalog.documented_fields": row(mma.catalog.documented_fields, SPEC),
     "fpemu.mma.chain": row(mma.chain, [(ONE, ONE)], None, SPEC),
     "fpemu.mma.execute": row(mma.execute, np.ones((2, 4), np.float16), np.ones((4, 2), np.float16), None, SHORT),
     "fpemu.mma.gemm": row(mma.gemm, ONE, ONE, None, SPEC),
