@@ -78,6 +78,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 def hardware() -> str:
     """Return the page of the hardware catalogue: every instruction with its evidence."""
+    from fpemu.cli.listing import block_fields
     from fpemu.mma import catalog
     from fpemu.mma.spec import EVIDENCE
 
@@ -101,9 +102,7 @@ def hardware() -> str:
         sources = list(dict.fromkeys(row.source for row in rows))
         lines = []
         for row in rows:
-            aligned = row.arithmetic in ("truncated", "via-half")
-            star = dict.fromkeys(catalog.documented_fields(row), r"\*")
-            L, F, E0 = (f"{getattr(row, name)}{star.get(name, '')}" for name in ("block", "F", "E0"))
+            numbers = ("–" if x == "-" else x.replace("-", "−").replace("*", r"\*") for x in block_fields(row))
             final = "–" if row.is_integer else f"{row.final}{f' to {row.fraction_bits} bits' * bool(row.fraction_bits)}"
             lines.append(
                 (
@@ -111,8 +110,7 @@ def hardware() -> str:
                     row.a_format,
                     row.d_format,
                     row.arithmetic,
-                    L,
-                    *((F, E0.replace("-", "−")) if aligned else ("–", "–")),
+                    *numbers,
                     final,
                     f"{row.evidence} [{sources.index(row.source) + 1}]",
                 )

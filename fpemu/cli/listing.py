@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fpemu.cli.common import EXPERIMENTS, console, print_text, table
 from fpemu.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from fpemu.mma import MmaSpec
 
 
 def listing(
@@ -60,6 +63,15 @@ def _experiment_names() -> str:
         return "(none: they are part of a checkout of fpemu)"
 
 
+def block_fields(row: MmaSpec) -> list[str]:
+    """Return L, F and E0 of a row: "-" where its arithmetic has none, and an asterisk where the field is documented."""
+    from fpemu.mma.catalog import documented_fields
+
+    names = ["block", "F", "E0"] if row.arithmetic in ("truncated", "via-half") else ["block"]
+    documented = documented_fields(row)
+    return [f"{getattr(row, name)}{'*' * (name in documented)}" for name in names] + ["-"] * (3 - len(names))
+
+
 def _hardware() -> None:
     from fpemu import mma
     from fpemu.mma.spec import EVIDENCE
@@ -81,14 +93,11 @@ def _hardware() -> None:
         for row in mma.catalog.rows():
             if row.architecture != architecture:
                 continue
-            aligned = row.arithmetic in ("truncated", "via-half")
             bits = f", {row.fraction_bits} bits" if row.fraction_bits else ""
-            star = dict.fromkeys(mma.catalog.documented_fields(row), "*")
-            L, F, E0 = (f"{getattr(row, name)}{star.get(name, '')}" for name in ("block", "F", "E0"))
             instructions.add_row(
                 f"{row.instruction} {row.shape}",
-                *(str(row.a_format), str(row.d_format), row.arithmetic, row.evidence, L),
-                *((F, E0) if aligned else "--"),
+                *(str(row.a_format), str(row.d_format), row.arithmetic, row.evidence),
+                *block_fields(row),
                 "-" if row.is_integer else f"{row.final}{bits}",
             )
         out.print(instructions)

@@ -45,7 +45,7 @@ class Read(NamedTuple):
     stream: int
 
     def in_place(self, *matrices: Matrix | None) -> bool:
-        """Return whether matrices lie where the arrays do, so that none of them is a copy."""
+        """Return whether matrices lie where the arrays do, so that no one with entries is a copy."""
         return all(X is None or X.pointer == at for X, at in zip(matrices, self.pointers, strict=False))
 
 
