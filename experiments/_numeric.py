@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs, reference, schemes
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 
 
 @functools.lru_cache(maxsize=1)  # neighbouring cells share the operands

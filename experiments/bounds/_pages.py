@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, plotting, reference, schemes, theory
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.sweep.store import canonical
 

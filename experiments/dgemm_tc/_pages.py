@@ -10,7 +10,7 @@ import numpy as np
 
 from fpemu import inputs, library, metrics, plotting, reference, schemes
 from fpemu.library.emulation import predict_entries
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 

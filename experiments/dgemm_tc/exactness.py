@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import mma, plotting, round_to
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.mma.exactness import published_bits, slice_bits, word_bits
 from fpemu.reproduce.claims import Measure
 

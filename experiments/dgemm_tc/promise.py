@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 

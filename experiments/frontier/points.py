@@ -14,7 +14,7 @@ import numpy as np
 
 from fpemu import inputs, metrics, mma, plotting, reference, round_to, schemes
 from fpemu.mma import KOrder
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 from fpemu.schemes.staged_int8 import StagedInt8

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fpemu import library, metrics, mma, plotting, schemes
 from fpemu.library.product import Tiles
 from fpemu.mma import KOrder
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import Tree
 from fpemu.plotting import Series

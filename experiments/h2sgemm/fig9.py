@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import metrics, plotting, schemes
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.reproduce.claims import Measure
 from fpemu.sweep import planes
 from fpemu.sweep.planes import Plane

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import metrics, plotting, schemes
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 from fpemu.schemes.h2sgemm import H2sgemm

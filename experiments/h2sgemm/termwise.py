@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import metrics, mma, plotting, schemes
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.mma.spec import MmaSpec
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure

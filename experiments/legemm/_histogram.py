@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import plotting, schemes
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, plotting, reference, schemes
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.colors import LogNorm
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 
 from .._findings import paragraph
 from .._rows import Row

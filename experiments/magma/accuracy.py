@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import formats, inputs, metrics, mma, plotting, reference, round_to, simt
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph

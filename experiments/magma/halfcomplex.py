@@ -14,7 +14,7 @@ import numpy as np
 
 from fpemu import inputs, metrics, plotting
 from fpemu.batched import hcgemm
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fpemu import inputs, metrics, mma, plotting, reference
 from fpemu.batched import hgemm
 from fpemu.mma import MmaSpec
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, plotting
 from fpemu.batched import complex_gemm
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, plotting, reference
 from fpemu.batched import hgemm
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 

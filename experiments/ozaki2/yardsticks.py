@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs, plotting, schemes
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 

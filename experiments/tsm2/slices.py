@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import inputs, metrics, mma, plotting
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.mma.order import Join
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure

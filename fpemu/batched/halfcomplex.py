@@ -35,7 +35,7 @@ from fpemu.batched.layouts import Layout
 from fpemu.batched.real import hgemm
 from fpemu.errors import InputError, shown
 from fpemu.mma import KOrder, MmaSpec
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 
 Array = NDArray[Any]
 Pair = tuple[Array, Array]

@@ -27,7 +27,7 @@ from fpemu.batched import arguments, scaling
 from fpemu.batched.arguments import Accumulate, Kernel
 from fpemu.batched.layouts import halves
 from fpemu.mma import KOrder, MmaSpec
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 
 
 @checked

@@ -32,7 +32,7 @@ from fpemu.batched.halfcomplex import Algorithm, choose_algorithm
 from fpemu.batched.layouts import complex_parts
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.schemes import Scheme
 from fpemu.schemes.call import Policy
 

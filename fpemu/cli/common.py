@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fpemu.cli.display import Bars, WordTable
     from fpemu.mma import KOrder
-    from fpemu.mma._device import Device
+    from fpemu.mma.device import Device
     from fpemu.mma.tree import Tree
 
 # options that several commands have
@@ -225,7 +225,7 @@ def resumable(command: list[str]) -> Iterator[None]:
 
 def parse_device(name: str) -> Device:
     """Check the argument of --device; "cpu" for "auto" on a machine without a GPU that can be used."""
-    from fpemu.mma._device import resolve
+    from fpemu.mma.device import resolve
 
     resolved = resolve(name)
     return "auto" if name == "auto" and resolved == "cuda" else resolved

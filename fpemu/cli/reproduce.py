@@ -24,7 +24,7 @@ from fpemu.cli.common import (
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
-    from fpemu.mma._device import Device
+    from fpemu.mma.device import Device
     from fpemu.reproduce.experiments import Experiment
     from fpemu.reproduce.figures import Written
     from fpemu.reproduce.papers import Claim

@@ -12,7 +12,7 @@ from fpemu.conformance.specification import Specification
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, tree
-from fpemu.mma._device import Backend, Device
+from fpemu.mma.device import Backend, Device
 from fpemu.probing.callables import bits
 from fpemu.rounding import round_to
 

@@ -14,7 +14,7 @@ from fpemu.conformance.evaluation import evaluate
 from fpemu.conformance.specification import Specification
 from fpemu.errors import GuaranteeError, InputError
 from fpemu.formats import names
-from fpemu.mma._device import Backend, Device
+from fpemu.mma.device import Backend, Device
 from fpemu.probing.callables import bits
 
 Array = NDArray[Any]

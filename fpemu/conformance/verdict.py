@@ -19,7 +19,7 @@ from fpemu.conformance.sample import Sample
 from fpemu.conformance.specification import Specification, Specified, from_arguments, with_input_rounding
 from fpemu.errors import InputError, entries, shown
 from fpemu.mma import KOrder, MmaSpec
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.mma.tree import Tree
 from fpemu.probing.callables import CheckedCallable, as_matrix, bits
 from fpemu.probing.reveal import Revealed, reveal

@@ -16,7 +16,7 @@ from fpemu.library.operands import digest_of, operands, sample_indices
 from fpemu.library.product import INPUT_DTYPES, LAYOUTS, TYPES, Layout, Product, Tiles
 from fpemu.library.tables import lookup
 from fpemu.mma import KOrder
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.mma.tree import Sum, Tree, from_order
 from fpemu.rounding import round_to
 

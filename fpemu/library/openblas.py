@@ -30,7 +30,7 @@ from fpemu.arguments import LARGEST, choice, integer, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.library.openblas_orders import Blocking, Lanes, Plan, Routine, plan
 from fpemu.library.product import LAYOUTS, Layout
-from fpemu.mma._device import Backend, Device
+from fpemu.mma.device import Backend, Device
 from fpemu.mma.tree import Chain, Sum, Tree
 
 __all__ = ["Blocking", "blocking", "kernels", "multiply", "tree"]

@@ -19,7 +19,7 @@ from fpemu.library.operands import sample_indices
 from fpemu.library.product import Product, instruction
 from fpemu.mma import MmaSpec
 from fpemu.mma import tree as trees
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.mma.tree import Sum
 from fpemu.probing.naming import identical, name_order
 from fpemu.probing.reveal import Revealed, reveal

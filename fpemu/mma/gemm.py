@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from fpemu.arguments import instance, integer
 from fpemu.arrays import as_array
 from fpemu.errors import InputError
-from fpemu.mma import _device, numpy_chain, operands
-from fpemu.mma._device import Backend, Device
+from fpemu.mma import device as devices
+from fpemu.mma import numpy_chain, operands
+from fpemu.mma.device import Backend, Device
 from fpemu.mma.order import KOrder, Run, plan
 from fpemu.mma.spec import FMA_SPECS, MmaSpec
 from fpemu.mma.tree import AnyOrder, Chain, Sum, Tree, check, evaluate, order_of
@@ -153,7 +154,7 @@ def chain(
     order = order_of(order) or KOrder()
     if not isinstance(order, KOrder) and (len(terms) != 1 or step is not None):
         raise InputError("a tree is an order of one product: it takes one term and no step")
-    use = _device.implementation(device, backend)
+    use = devices.implementation(device, backend)
     step = integer("step", step, 1, none=True, words=("instruction",))
     step = spec.k if step == "instruction" else step
     As, Bs = _check_terms(terms, spec)
@@ -207,7 +208,7 @@ def _run(
         if use == "numpy":
             return numpy_chain.chain(A[a[0].indices], B[b[0].indices], first, spec, ends)
         if use == "cuda":
-            return _device.gemm_on_gpu(A, B, a[0].indices, b[0].indices, first, spec, ends, device)
+            return devices.gemm_on_gpu(A, B, a[0].indices, b[0].indices, first, spec, ends, device)
         from fpemu.mma import compiled  # numba is slow to import
 
         return compiled.chain(A, B, a[0].indices, b[0].indices, first, spec, ends)

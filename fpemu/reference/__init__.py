@@ -10,7 +10,7 @@ from fpemu import formats
 from fpemu.arguments import checked
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.reference import exact, slices
 from fpemu.reference.arguments import finite, operands, specials
 from fpemu.reference.exact import ExactMatrix

@@ -3,7 +3,7 @@
 Each row of A (column of B) is scaled by a power of two to magnitudes below 1 and split into slices of w bits. A slice
 times 2^w is an integer below 2^w in magnitude, so a product of two slices is a sum of K integers below 2^(2w). With
 K * 2^(2w) <= 2^53 every partial sum is an integer that float64 holds, whatever the order of summation and with or
-without fused multiply-adds: BLAS makes no rounding error, nor does a GPU (`fpemu.mma._device.matmul`). The products of
+without fused multiply-adds: BLAS makes no rounding error, nor does a GPU (`fpemu.mma.device.matmul`). The products of
 equal weight are added in int64, and carries turn them into limbs of w bits. The method requires only that BLAS
 multiplies and adds in IEEE float64; the tests compare it with FLINT's integers.
 """
@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.formats import FloatFormat
-from fpemu.mma import _device
-from fpemu.mma._device import Device
+from fpemu.mma import device as devices
+from fpemu.mma.device import Device
 from fpemu.parallel import map_threads
 from fpemu.reference.arguments import Floats, Ints, span
 from fpemu.sticky import Significands, bit_lengths
@@ -117,7 +117,7 @@ def _blocks(A: Floats, B: Floats, slicing: Slicing, device: Device) -> Iterator[
     """Yield blocks of the product: (place, sums of equal weight from the highest, exponent of the lowest)."""
     M, N = A.shape[-2], B.shape[-1]
     left, right, rows, columns = _stack(A), _stack(B), _stack(slicing.rows), _stack(slicing.columns)
-    most = _BLOCK_CUDA if _device.resolve(device) == "cuda" else BLOCK
+    most = _BLOCK_CUDA if devices.resolve(device) == "cuda" else BLOCK
     batch = max(1, most // max(1, M * N))
     height = max(1, M) if most >= M * N else max(1, most // N)
     scale = -(slicing.slices[0] + slicing.slices[1]) * slicing.width
@@ -151,7 +151,7 @@ def _sums(X: list[Floats], Y: list[Floats], device: Device) -> list[Ints]:
     sums = [np.zeros(shape, dtype=np.int64) for _ in range(len(X) + len(Y) - 1)]
     for s, x in enumerate(X):
         for t, y in enumerate(Y):
-            _add(sums[s + t], _device.matmul(x, y, device))  # at most 90 terms of 2^53 each: below 2^60
+            _add(sums[s + t], devices.matmul(x, y, device))  # at most 90 terms of 2^53 each: below 2^60
     return sums
 
 

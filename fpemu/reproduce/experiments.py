@@ -51,7 +51,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpemu.errors import InputError, unknown_name
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.sweep.code import running_version, seen
 from fpemu.sweep.executors import Evaluate, Source
 from fpemu.sweep.store import Cell, Values

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from fpemu.mma._device import Device
+    from fpemu.mma.device import Device
     from fpemu.reproduce.experiments import Experiment
     from fpemu.reproduce.verdicts import Judgement
 

@@ -22,7 +22,7 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.files import sha256
 from fpemu.formats import FP32, FloatFormat
 from fpemu.mma import catalog
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import Chain, Sum
 from fpemu.schemes.lowering import Lowering

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError
-from fpemu.mma import _device
-from fpemu.mma._device import Device
+from fpemu.mma import device as devices
+from fpemu.mma.device import Device
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import AnyOrder, order_of
@@ -196,7 +196,7 @@ def validate(
     a, b = ranges.matrices(A, B, fmt, read=bool(alpha != 0))
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     c = ranges.addend(C, shape, beta, fmt)
-    _device.resolve(device)
+    devices.resolve(device)
     return Call(chosen.scheme, a, b, c, alpha, beta, chosen.spec, order, chosen.lowering, chosen.on_range, device)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.mma.gemm import chain, gemm
 from fpemu.mma.order import KOrder, Run, plan
 from fpemu.mma.spec import MmaSpec

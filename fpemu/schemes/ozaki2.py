@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.mma import KOrder, MmaSpec
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import Call, register
 from fpemu.schemes.errorfree import crt, scaling

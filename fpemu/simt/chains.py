@@ -14,7 +14,7 @@ from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import fma as _fma
 from fpemu.mma import operands
-from fpemu.mma._device import Backend, Device
+from fpemu.mma.device import Backend, Device
 from fpemu.mma.gemm import gemm as _gemm
 from fpemu.mma.spec import FMA_SPECS
 from fpemu.mma.tree import AnyOrder

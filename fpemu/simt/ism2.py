@@ -20,8 +20,8 @@ from typing import Any
 from fpemu.arguments import LARGEST, checked, integer
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.mma import _device
-from fpemu.mma._device import Backend, Device
+from fpemu.mma import device as devices
+from fpemu.mma.device import Backend, Device
 from fpemu.simt.chains import gemm
 from fpemu.simt.tiles import Threads, Tiles
 from fpemu.simt.tsm2 import add, load, prefetched, store
@@ -86,7 +86,7 @@ def ism2(
         raise InputError(f"optimisation = {optimisation} must be 1 or 2")
     integer("tcf", tcf, 1, LARGEST)
     tiles = Tiles.of(t1, t2, t3, B)
-    if _device.implementation(device, backend) != "numpy":
+    if devices.implementation(device, backend) != "numpy":
         return gemm(A, B, C, fmt=fmt, backend=backend, device=device)
     threads = Threads.of(A, B, C, fmt)
     if optimisation == 1:

@@ -27,8 +27,8 @@ from typing import Any
 from fpemu.arguments import checked, choice
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.mma import _device
-from fpemu.mma._device import Backend, Device
+from fpemu.mma import device as devices
+from fpemu.mma.device import Backend, Device
 from fpemu.simt.chains import gemm
 from fpemu.simt.tiles import Array, Threads, Tiles
 
@@ -95,7 +95,7 @@ def tsm2(
         if given:
             raise InputError(f"TSM2 {version} has no tiles: leave {' and '.join(given)} out")
     tiles = Tiles.of(t1, t2, t3, B)
-    if _device.implementation(device, backend) != "numpy":
+    if devices.implementation(device, backend) != "numpy":
         return gemm(A, B, C, fmt=fmt, backend=backend, device=device)
     threads = Threads.of(A, B, C, fmt)
     if version == "V0":

@@ -11,7 +11,7 @@ from typing import Any
 
 from fpemu import inputs, metrics, reference, schemes
 from fpemu.mma import KOrder
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 
 
 def evaluate(cell: Mapping[str, Any], device: Device = "cpu") -> dict[str, float]:

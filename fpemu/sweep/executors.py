@@ -28,7 +28,7 @@ from typing import Any, Self
 import numpy as np
 
 from fpemu.errors import InputError
-from fpemu.mma._device import Device, resolve
+from fpemu.mma.device import Device, resolve
 from fpemu.parallel import cores, threads
 from fpemu.sweep.store import Cell, Entry, as_numbers
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from fpemu.errors import InputError, shown, unknown_name
 from fpemu.files import execute, read_toml
-from fpemu.mma._device import Device
+from fpemu.mma.device import Device
 from fpemu.sweep import entries
 from fpemu.sweep.executors import Evaluate, Source
 from fpemu.sweep.store import Cell, Values

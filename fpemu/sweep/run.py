@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fpemu.errors import InputError, unknown_name
-from fpemu.mma._device import Device, resolve
+from fpemu.mma.device import Device, resolve
 from fpemu.parallel import cores
 from fpemu.sweep import executors, store
 from fpemu.sweep.executors import Batches, LocalWorkers, Source, Workers

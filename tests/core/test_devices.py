@@ -14,7 +14,8 @@ from fpemu.cli import main
 from fpemu.gpu.emulation import chains
 from fpemu.gpu.runtime import device as gpu
 from fpemu.gpu.runtime.device import GpuError, missing
-from fpemu.mma import _device, compiled
+from fpemu.mma import compiled
+from fpemu.mma import device as devices
 from fpemu.reproduce import experiments
 from fpemu.sweep import Store, executors, run
 from fpemu.sweep.executors import WorkerError
@@ -23,7 +24,7 @@ from tests.commands import refusal
 PAGE = """
 import multiprocessing
 from fpemu.gpu.runtime import device as gpu
-from fpemu.mma import _device
+from fpemu.mma import device as devices
 
 PAPER, TITLE, CAPTION, ASSUMPTIONS = "a paper", "a title", "a caption", []
 if {where}:
@@ -33,7 +34,7 @@ def cells(size):
     return [{{"seed": seed}} for seed in range(3)]
 
 def evaluate(cell, device):
-    return {{"cuda": float(_device.implementation(device, "compiled") == "cuda"), "auto": float(device == "auto")}}
+    return {{"cuda": float(devices.implementation(device, "compiled") == "cuda"), "auto": float(device == "auto")}}
 
 def draw(rows):
     raise AssertionError("these tests draw nothing")
@@ -66,17 +67,17 @@ def no_gpu(monkeypatch):
 def test_auto_is_the_gpu_if_there_is_one(monkeypatch):
     for device, implementation, reason in (("cuda", "cuda", None), ("cpu", "compiled", "no GPU is here")):
         monkeypatch.setattr(gpu, "missing", lambda reason=reason: reason)
-        assert _device.resolve("auto") == device
-        assert _device.resolve("cpu") == "cpu"
-        assert _device.implementation("auto", "compiled") == implementation
-        assert _device.implementation("auto", "numpy") == "numpy"
-        assert _device.implementation("cpu", "compiled") == "compiled"
+        assert devices.resolve("auto") == device
+        assert devices.resolve("cpu") == "cpu"
+        assert devices.implementation("auto", "compiled") == implementation
+        assert devices.implementation("auto", "numpy") == "numpy"
+        assert devices.implementation("cpu", "compiled") == "compiled"
 
 
 def test_unusable_devices_are_errors_of_one_line(no_gpu):
     A = np.ones((2, 2), np.float16)
     calls = (
-        _device.resolve,
+        devices.resolve,
         lambda device: mma.gemm(A, A, spec=mma.spec("A100"), device=device),
         lambda device: fpemu.gemm(A, A, scheme="fp16", hardware="A100", device=device),
         lambda device: fpemu.gemm(A, A, scheme="fp16", hardware="A100", device=device, alpha=0),

@@ -14,7 +14,8 @@ from fpemu import InputError, mma
 from fpemu.gpu.emulation import chains
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device, modules
-from fpemu.mma import KOrder, _device
+from fpemu.mma import KOrder
+from fpemu.mma import device as devices
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import code_dtype, values
 from tests import hostile
@@ -222,7 +223,7 @@ def test_no_array_on_the_gpu_is_larger_than_the_limit(M, N, K, limit, cuda, monk
 def test_every_scheme_runs_on_the_device_with_the_same_bits(cuda, monkeypatch):
     rng = np.random.default_rng(3)
     A, B = rng.standard_normal((9, 70)).astype(np.float32), rng.standard_normal((70, 8)).astype(np.float32)
-    chosen, used = _device.implementation, []
+    chosen, used = devices.implementation, []
 
     def watched(*arguments):
         used.append(chosen(*arguments))
@@ -233,12 +234,12 @@ def test_every_scheme_runs_on_the_device_with_the_same_bits(cuda, monkeypatch):
         a, b = (A[:3, :20], B[:20, :2]) if scheme == "dgemm" else (A, B)
         errorfree = isinstance(fpemu.schemes.get(scheme), fpemu.schemes.ErrorFree)
         options = {"carrier": "compiled"} if errorfree else {}  # not by BLAS
-        monkeypatch.setattr(_device, "implementation", watched)
+        monkeypatch.setattr(devices, "implementation", watched)
         used.clear()
         got = fpemu.gemm(a, b, scheme=scheme, hardware=hardware, device="cuda", **options)
         assert used
         assert set(used) == {"cuda"}, scheme
-        monkeypatch.setattr(_device, "implementation", lambda device, backend: "numpy")
+        monkeypatch.setattr(devices, "implementation", lambda device, backend: "numpy")
         assert_same(got, fpemu.gemm(a, b, scheme=scheme, hardware=hardware, **options), scheme)
 
 

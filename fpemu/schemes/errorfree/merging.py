@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.mma import _device
-from fpemu.mma._device import Device
+from fpemu.mma import device as devices
+from fpemu.mma.device import Device
 from fpemu.schemes.errorfree.products import SliceProducts
 from fpemu.schemes.errorfree.split import Slices, times
 from fpemu.schemes.errorfree.sums import ExactSum
@@ -78,7 +78,7 @@ def sums(a: Slices, b: Slices, w: int, device: Device = "cpu") -> Iterator[tuple
         for i in range(start, stop, most):
             end = min(i + most, stop)
             j = len(Y) - 1 - d + i  # the position of bin d - i of B, whose bins are in reverse order
-            T = _device.matmul(left[:, i * K : end * K], right[j * K : (j + end - i) * K], device)
+            T = devices.matmul(left[:, i * K : end * K], right[j * K : (j + end - i) * K], device)
             yield T, (last - d) * w
     yield from ((T, (last - i - j) * w) for i, j, T in _tails(X, Y, m, n))
 

@@ -2,7 +2,7 @@
 
 If the sum over k of |x_ik y_kj| is at most 2^24, every partial sum of a float32 product, in any order and with or
 without fused multiply-adds, is an integer of at most 24 bits, so that no operation rounds; in float64 the limit is
-2^53. A BLAS that multiplies and adds in IEEE arithmetic, or a GPU in its place (`fpemu.mma._device.matmul`), then
+2^53. A BLAS that multiplies and adds in IEEE arithmetic, or a GPU in its place (`fpemu.mma.device.matmul`), then
 returns the exact integers, and so does an exact instruction.
 """
 
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from fpemu import mma
 from fpemu.formats import FloatFormat
-from fpemu.mma import KOrder, MmaSpec, _device, exactness
-from fpemu.mma._device import Backend, Device
+from fpemu.mma import KOrder, MmaSpec, exactness
+from fpemu.mma import device as devices
+from fpemu.mma.device import Backend, Device
 from fpemu.rounding import round_to
 from fpemu.schemes.errorfree.report import Fault, Report
 from fpemu.schemes.errorfree.split import Slices, times
@@ -38,7 +39,7 @@ def carrier(bound: int) -> Any:
 def integer_product(X: Array, Y: Array, bound: int, device: Device = "cpu") -> Array:
     """X @ Y of integers exactly, as float32 or float64; `bound` is at least the largest sum over k of |x_ik y_kj|."""
     dtype = carrier(bound)
-    return _device.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False), device)
+    return devices.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False), device)
 
 
 def device_of(backend: Backend, device: Device) -> Device:
