@@ -116,17 +116,17 @@ class FloatFormat:
     def _top(self) -> int:
         return 1 if self.inf or self.nan == "ieee" else 0
 
-    @property
+    @cached_property
     def fraction_bits(self) -> int:
         """Stored bits of the significand."""
         return self.precision - 1
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Bits of the stored word."""
         return (not self.positive) + self.exponent_bits + self.fraction_bits + self.padding
 
-    @property
+    @cached_property
     def bias(self) -> int:
         """Exponent field of 2^0."""
         return (not self.positive) - self.emin
@@ -141,7 +141,7 @@ class FloatFormat:
         """Whether the code after the largest number's exponent field is full, all ones, is NaN."""
         return self.nan == "top" and self.emax + self.bias == (1 << self.exponent_bits) - 1
 
-    @property
+    @cached_property
     def max(self) -> float:
         """Largest finite value."""
         m, e = self.max_significand or (1 << self.precision) - 1, self.emax
@@ -149,22 +149,22 @@ class FloatFormat:
             m, e = (m - 1, e) if self.precision > 1 else (m, e - 1)
         return float(np.ldexp(float(m), e - self.precision + 1))
 
-    @property
+    @cached_property
     def min_normal(self) -> float:
         """2^emin."""
         return float(np.ldexp(1.0, self.emin))
 
-    @property
+    @cached_property
     def min_subnormal(self) -> float:
         """Smallest positive value: 2^(emin-precision+1), or 2^emin without subnormals."""
         return float(np.ldexp(1.0, self.emin - (self.fraction_bits if self.subnormals else 0)))
 
-    @property
+    @cached_property
     def unit_roundoff(self) -> float:
         """2^-precision: half the distance from 1 to the next larger value."""
         return float(np.ldexp(1.0, -self.precision))
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The narrowest of float16, float32, float64 that holds every value."""
         for carrier, p, lo, hi in ((np.float16, 11, -14, 15), (np.float32, 24, -126, 127)):
@@ -173,7 +173,7 @@ class FloatFormat:
                 return np.dtype(carrier)
         return np.dtype(np.float64)
 
-    @property
+    @cached_property
     def code_dtype(self) -> np.dtype[Any]:
         """Unsigned integer type of the codes."""
         return np.dtype(next(f"u{b // 8}" for b in (8, 16, 32, 64) if self.width <= b))
@@ -243,7 +243,7 @@ class FloatFormat:
         wide = as_float64(x, f"x of {self.name}.encode")
         if not self.has_nan and self.nan != "none" and np.isnan(wide).any():
             raise InputError(f"{self.name}.encode: one bit of precision leaves no code for NaN")
-        bad = ~self.contains(wide)
+        bad = ~self._contains(wide)
         if bad.any():
             raise InputError(f"x of {self.name}.encode: no values of {self} (round_to first): {entries(bad, wide)}")
         bits = wide.view(np.uint64)
@@ -274,7 +274,10 @@ class FloatFormat:
 
     def contains(self, x: Any) -> Any:
         """Whether each entry of ``x`` is a value of the format, as a boolean array."""
-        wide = as_float64(x, f"x of {self.name}.contains")
+        return self._contains(as_float64(x, f"x of {self.name}.contains"))[()]
+
+    def _contains(self, wide: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """`contains` for an array of float64."""
         with np.errstate(invalid="ignore"):
             magnitude = np.abs(wide)
             _, exponent = np.frexp(np.where(np.isfinite(wide), wide, 0))
@@ -286,7 +289,7 @@ class FloatFormat:
             if self.positive:
                 ok &= wide > 0
         ok |= np.isinf(wide) if self.inf else False
-        return ok | (np.isnan(wide) if self.has_nan else False)
+        return np.asarray(ok | (np.isnan(wide) if self.has_nan else False))
 
 
 FP16 = FloatFormat("fp16", 11, -14, 15)

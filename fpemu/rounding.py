@@ -121,7 +121,18 @@ def round_to(
     saturate, unbounded = flag("saturate", saturate), flag("unbounded", unbounded)
     if random_bits is not None and mode is not Rounding.SR:
         raise InputError(f"random_bits go with mode 'SR', not {mode.name!r}: leave them out")
-    wide = as_float64(x, "x of round_to")
+    return _round_to(as_float64(x, "x of round_to"), fmt, mode, saturate, unbounded, random_bits)[()]
+
+
+def _round_to(
+    wide: NDArray[np.float64],
+    fmt: FloatFormat,
+    mode: Rounding = Rounding.RNE,
+    saturate: bool = False,
+    unbounded: bool = False,
+    random_bits: Any = None,
+) -> NDArray[Any]:
+    """`round_to` for an array of float64."""
     dtype = np.dtype(np.float64) if unbounded else fmt.dtype
     if mode is Rounding.SR:
         rounded = _rounded(wide, fmt, mode, unbounded, random_bits)
@@ -137,7 +148,7 @@ def round_to(
         # quiet NaNs, as an arithmetic operation would leave them
         rounded = np.where(np.isnan(wide), np.copysign(np.nan, wide), rounded)
     with np.errstate(over="ignore"):
-        return rounded.astype(dtype)[()]
+        return np.asarray(rounded.astype(dtype))
 
 
 def _rounded(
@@ -271,6 +282,10 @@ def bit_cut(x: Any) -> Any:
     >>> bit_cut(np.float32(1 + 2**-10 + 2**-11))
     np.float16(1.001)
     """
-    wide = as_float64(x, "x of bit_cut")
-    cut = np.asarray(round_to(wide, formats.FP16, Rounding.RZ))
-    return np.where(np.abs(wide) >= 2.0**16, np.copysign(np.float16(np.inf), wide).astype(np.float16), cut)[()]
+    return _bit_cut(as_float64(x, "x of bit_cut"))[()]
+
+
+def _bit_cut(wide: NDArray[np.float64]) -> NDArray[np.float16]:
+    """`bit_cut` for an array of float64."""
+    cut = _round_to(wide, formats.FP16, Rounding.RZ)
+    return np.where(np.abs(wide) >= 2.0**16, np.copysign(np.float16(np.inf), wide).astype(np.float16), cut)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -118,12 +118,12 @@ class MmaSpec:
             object.__setattr__(self, "nan_code", _NAN_CODES.get(str(self.d_format)))
         self._check()
 
-    @property
+    @cached_property
     def is_integer(self) -> bool:
         """Whether this is the integer instruction."""
         return self.arithmetic == "integer"
 
-    @property
+    @cached_property
     def outer_dtype(self) -> Any:
         """Type of the additions outside the instruction: fp32, fp64 for an fp64 D, int32 for integers."""
         return {"fp64": np.float64, "int32": np.int32}.get(str(self.d_format), np.float32)
@@ -197,7 +197,7 @@ class MmaSpec:
         if self.arithmetic == "via-half" and not all(_within_half(fmt) for fmt in (a, b)):
             refuse(f"{a} and {b} do not both fit into fp16")
 
-    @property
+    @cached_property
     def operand_formats(self) -> tuple[FloatFormat, FloatFormat, FloatFormat, FloatFormat]:
         """The formats of A, B, C, D of a floating-point instruction."""
         formats_ = (self.a_format, self.b_format, self.c_format, self.d_format)
@@ -205,13 +205,13 @@ class MmaSpec:
             raise InputError(f"MmaSpec {self.name!r} has integer operands")
         return formats_  # type: ignore[return-value]
 
-    @property
+    @cached_property
     def k_order(self) -> NDArray[np.int64]:
         """The positions in k in the order of the sums; "via-half" adds k mod 4 = 0, 1 before k mod 4 = 2, 3."""
         k = np.arange(self.k)
         return np.concatenate([k[k % 4 < 2], k[k % 4 >= 2]]) if self.arithmetic == "via-half" else k
 
-    @property
+    @cached_property
     def sum_fraction_bits(self) -> int:
         """Fraction bits of a rounded sum: `fraction_bits`, or all fraction bits of D."""
         return self.operand_formats[3].fraction_bits if self.fraction_bits is None else self.fraction_bits
