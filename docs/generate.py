@@ -27,8 +27,7 @@ API = {
     "Schemes": "schemes schemes.ozaki schemes.strassen",
     "Matrix instructions": "mma mma.catalog mma.tree mma.exactness mma.serialise simt",
     "Exact products, errors, operands": "reference metrics inputs",
-    "Bounds, performance models, choice of a scheme": "theory theory.underflow theory.enumeration theory.bias "
-    "theory.errorfree roofline roofline.gpus advice",
+    "Bounds, performance models, choice of a scheme": "theory theory.errorfree roofline roofline.gpus advice",
     "Other software": "probing probing.drawing probing.pictures conformance library",
     "Batches": "batched",
     "GPUs": "gpu gpu.batched gpu.tallskinny torch verify verify.instructions verify.records",

@@ -183,7 +183,7 @@ table.map("{:.3e}".format)
 
 # %% [markdown]
 # For short sums the products have few bits below $q$, and the prediction "every step" takes this into account
-# (`fpemu/theory/bias.py` contains the derivation). It depends only on the fields of the instruction and on the
+# (`experiments/magma/_bias.py` contains the derivation). It depends only on the fields of the instruction and on the
 # distribution of the operands. In the figure the lines are predictions and the markers are emulated errors. The slope
 # is 1 for the truncating units in (a), and 1/2 for the black dotted line (rounding to nearest) in (c).
 

@@ -16,7 +16,7 @@ to 2^-24. The residuals with 0 < abs(d) <= 2^-25 become zero, and for E >= -14
 where the last two terms are the residuals of exactly 2^-25. This is about half of the printed probability; its curve
 is shifted by one exponent to the left.
 
-The formulas come from `fpemu.theory.underflow`, and the counts from `fpemu.theory.enumeration`, which proves that 2^14
+The formulas come from `_underflow`, and the counts from `_enumeration`, which proves that 2^14
 mantissas suffice: the residual has the period 2^14 in M from E = -14 up, and 2^(14 - 14 - E) below. Quantities that
 depend on a carry into the exponent of h have no period, so all 2^23 mantissas are enumerated for E = -14 and 0.
 """
@@ -29,11 +29,12 @@ from typing import Any, Literal
 from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
-from fpemu.theory import enumeration, underflow
-from fpemu.theory.residuals import Split
 
 from .._findings import paragraph
 from .._rows import Row, listed
+from . import _enumeration as enumeration
+from . import _underflow as underflow
+from ._residuals import Split
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.2, figure 2(a)"
 TITLE = "probability of underflow of the residual"

@@ -14,7 +14,7 @@ Over the whole range of fp16, E from -14 to 15, only sb = 12 meets the printed b
 within one fp32 place of a tie (3 of 2^13 mantissas: x = 2^15 + 16 has the residual 16, and 16 · 2^12 = 65536). Only
 sb = 11 meets the corrected bounds; it keeps 22 bits and never overflows.
 
-The formulas come from `fpemu.theory.underflow`, the counts from `fpemu.theory.enumeration`, which proves that the
+The formulas come from `_underflow`, the counts from `_enumeration`, which proves that the
 residual x - h has the period 2^14 in M from E = -14 up, and 2^(14 - 14 - E) below, wherever h is finite. r and the bits
 kept depend on the residual alone, so one period is enumerated. The overflows of h have no period, so all 2^23 mantissas
 are enumerated at E = 15 for sb = 11 and 12.
@@ -30,11 +30,12 @@ import numpy as np
 from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
-from fpemu.theory import enumeration, underflow
-from fpemu.theory.residuals import Split
 
 from .._findings import paragraph
 from .._rows import Row, listed
+from . import _enumeration as enumeration
+from . import _underflow as underflow
+from ._residuals import Split
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.3, Eq. 6, figure 2(b)"
 TITLE = "bits kept by the split over the exponent"

@@ -1,7 +1,7 @@
 """H2SGEMM's theory of the split for other formats and roundings: losses, bits kept, and the safe sb.
 
 The paper's two fp16 words of an fp32 number have p = 11 bits each, and it recommends sb = p + 1 = 12. The formulas of
-`fpemu.theory.underflow` hold for any two formats. Two words keep 2p bits if the residual is rounded to nearest, and
+`_underflow` hold for any two formats. Two words keep 2p bits if the residual is rounded to nearest, and
 2p - 1 if it is truncated, from the exponent emin + p - sb on. The residual of a rounded h reaches 2^(E - p), half of
 h's last place, and the residual of a truncated h nearly 2^(E - p + 1), so no residual overflows up to emax + p - sb. (A
 truncated h with a residual rounded to nearest reaches 2^(E - p + 1), so the limit is one exponent lower.) Therefore
@@ -16,11 +16,12 @@ from typing import Any
 from fpemu import formats, plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
-from fpemu.theory import enumeration, underflow
-from fpemu.theory.residuals import Split
 
 from .._findings import paragraph
 from .._rows import Row, listed
+from . import _enumeration as enumeration
+from . import _underflow as underflow
+from ._residuals import Split
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1"
 TITLE = "the split in other formats and roundings"

@@ -48,7 +48,7 @@ METHODS: dict[str, tuple[TwoWords, str, int, Series]] = {
 """Scheme of this package, rounding and bits lost by table 1, and appearance."""
 READINGS = ("rounding as in Table 1", "rounding as in the methods' papers")
 _PERIOD = 14
-"""Bits of the mantissa that decide the residual at E >= -14: see `fpemu.theory.enumeration`."""
+"""Bits of the mantissa that decide the residual at E >= -14: see `_enumeration`."""
 
 
 def cells(size: str) -> list[Row]:

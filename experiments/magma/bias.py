@@ -1,7 +1,7 @@
 """The bias of truncation over k: mean error of sums on matrix instructions, measured and predicted.
 
 The paper has no errors; this bias is the cost of fp32 accumulation on tensor cores where sums are long. The prediction
-(`fpemu.theory.bias`, with its derivation) depends on the fields of the instruction and on the operands' distribution.
+(`_bias`, with its derivation) depends on the fields of the instruction and on the operands' distribution.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fpemu.reproduce.claims import Measure
 
 from .._findings import paragraph
 from .._rows import Row, listed, rows_by
+from . import _bias
 from ._errors import KINDS, PAPER
 
 __all__ = ["PAPER"]
@@ -240,12 +241,10 @@ def predicted(name: str, low: float, k: int) -> float:
 
 @functools.cache
 def _predicted(hardware: str, ab: str, low: float, k: int) -> float:
-    from fpemu.theory import bias  # not above: `evaluate` does not depend on it
-
     spec = mma.spec(hardware, ab, "fp32")
     if low == 0:
-        return bias.positive(spec, k)
-    return bias.downwards(spec, k) if hardware == "cdna3" else bias.towards_zero(spec, k)
+        return _bias.positive(spec, k)
+    return _bias.downwards(spec, k) if hardware == "cdna3" else _bias.towards_zero(spec, k)
 
 
 def _column(name: str, low: float) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from fpemu.errors import InputError
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
@@ -71,3 +72,44 @@ class H2sgemm(TwoWords):
     def plan(self) -> Plan:
         plan = self.sums(2.0**self.sb, self.step, self.promote)
         return replace(plan, accumulators="none") if self.combine == "element-wise" else plan
+
+
+def equation6(lowest: int, highest: int, *, printed: bool = False) -> range:
+    """Return the scaling exponents that keep 22 mantissa bits of every number of given offset exponents.
+
+    For |x| in [2^E, 2^(E+1)), -14 <= E <= 15, the paper's 22 bits mean an error of at most 2^(E-23), half of the last
+    of them, and Eq. 6 (section 3.1.3) prints
+
+        -2 - E_min <= sb <= 27 - E_max
+
+    from the place of the last bit, 2^(E-22+sb) >= 2^-24, and of the first one, 2^(E-12+sb) <= 2^15. The lower bound
+    holds (where an error of 2^(E-22) is called 22 bits, as on the page of figure 2b, it could be one lower). The upper
+    one does not: |x - h| reaches 2^(E-11), half of h's last place, when x lies midway between two fp16 numbers, so that
+    sb = 27 - E makes a residual of 2^16, which overflows. 26 - E_max holds.
+
+    Parameters
+    ----------
+    lowest, highest : int
+        Offset exponents of the smallest and the largest number, binary exponents of their leading bits.
+    printed : bool
+        Use the upper bound of the paper, which is one too high.
+
+    Returns
+    -------
+    range
+        Empty if no exponent serves: below -14 h is subnormal and the two words together hold fewer bits whatever the
+        scale; from 65520 on h overflows, which is in the binade of 15: only the printed bounds go as far.
+
+    Raises
+    ------
+    InputError
+        `lowest` is above `highest`.
+
+    Examples
+    --------
+    >>> equation6(-14, 15, printed=True), equation6(-14, 14), equation6(0, 0)
+    (range(12, 13), range(12, 13), range(-2, 27))
+    """
+    if lowest > highest:
+        raise InputError(f"the lowest offset exponent, {lowest}, is above the highest, {highest}")
+    return range(0) if lowest < -14 or highest > 14 + printed else range(-2 - lowest, 27 - highest + printed)

@@ -1,7 +1,6 @@
 """Maps of an error over two parameters: the best setting at each point, the best single setting, and the picture.
 
-The two axes are an option of a scheme (y) and a parameter of its inputs or sizes (x). `equation6` is the condition of
-the H2SGEMM paper on the scaling exponents, as printed and as it holds.
+The two axes are an option of a scheme (y) and a parameter of its inputs or sizes (x).
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError
+from fpemu.schemes.h2sgemm import equation6
 from fpemu.sweep.axes import Number
-from fpemu.theory import underflow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,47 +23,6 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 TIE = 1.05
 """Errors within this factor of the smallest count as equal: a few roundings explain the difference."""
-
-
-# --- Equation 6
-def equation6(lowest: int, highest: int, *, printed: bool = False) -> range:
-    """Scaling exponents with which H2SGEMM keeps 22 mantissa bits of every number of given offset exponents.
-
-    x = h + r / 2^sb with h and r rounded to fp16, to nearest. For |x| in [2^E, 2^(E+1)), -14 <= E <= 15, the paper's
-    22 bits mean an error of at most 2^(E-23), half of the last of them, and Eq. 6 (section 3.1.3) prints
-
-        -2 - E_min <= sb <= 27 - E_max
-
-    from the place of the last bit, 2^(E-22+sb) >= 2^-24, and of the first one, 2^(E-12+sb) <= 2^15. The lower bound
-    holds (where an error of 2^(E-22) is called 22 bits, as on the page of figure 2b, it could be one lower). The upper
-    one does not: |x - h| reaches 2^(E-11), half of h's last place, when x lies midway between two fp16 numbers, so that
-    sb = 27 - E makes a residual of 2^16, which overflows. 26 - E_max holds.
-
-    Parameters
-    ----------
-    lowest, highest : int
-        Offset exponents of the smallest and the largest number, binary exponents of their leading bits.
-    printed : bool
-        Use the upper bound of the paper, which is one too high.
-
-    Returns
-    -------
-    range
-        Empty if no exponent serves: below -14 h is subnormal and the two parts together hold fewer bits whatever the
-        scale; from 65520 on h overflows, which is in the binade of 15: only the printed bounds go as far.
-
-    Examples
-    --------
-    >>> equation6(-14, 15, printed=True), equation6(-14, 14), equation6(0, 0)
-    (range(12, 13), range(12, 13), range(-2, 27))
-    """
-    if lowest > highest:
-        raise InputError(f"the lowest offset exponent, {lowest}, is above the highest, {highest}")
-    if lowest < -14 or highest > (15 if printed else 14):
-        return range(0)
-    if printed:
-        return underflow.scaling_interval(lowest, highest, form="printed")
-    return underflow.scaling_interval(lowest, highest, bits=23)  # an error of at most 2^(E-23)
 
 
 # --- the data of a plane

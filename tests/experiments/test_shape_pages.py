@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.magma import _bias as bias
 from fpemu import inputs, mma, plotting, simt
 from fpemu.reproduce import experiments, figures, papers
-from fpemu.theory import bias
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 FIGURES = ROOT.parent / "figures"

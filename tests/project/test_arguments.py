@@ -228,25 +228,10 @@ VALID = {
     "fpemu.theory.bound": row(theory.bound, "ootomo", "A100", norms=NORMS),
     "fpemu.theory.chain": row(theory.chain, SPEC, NORMS),
     "fpemu.theory.entrywise": row(theory.entrywise, "ootomo", "A100", A=ONE, B=ONE),
-    **{
-        f"fpemu.theory.bias.{name}": row(getattr(theory.bias, name), SPEC, 16)
-        for name in ("positive", "towards_zero", "downwards", "promotion_interval")
-    },
-    "fpemu.theory.bias.per_product": row(theory.bias.per_product, SPEC),
-    "fpemu.theory.enumeration.residuals": row(theory.enumeration.residuals, 0, mantissas=4),
-    "fpemu.theory.enumeration.kept": row(theory.enumeration.kept, 0, mantissas=4),
     "fpemu.theory.errorfree.slices_for": row(theory.errorfree.slices_for, 1e-10, NORMS, hardware="A100"),
     "fpemu.theory.errorfree.bound_parts": row(
         theory.errorfree.bound_parts, schemes.build("ozaki", {"slices": 3}), "A100", NORMS
     ),
-    "fpemu.theory.underflow.residual_probability": row(theory.underflow.residual_probability, 2, "T"),
-    "fpemu.theory.underflow.underflow_probability": row(theory.underflow.underflow_probability, 0),
-    "fpemu.theory.underflow.bits_kept": row(theory.underflow.bits_kept, 0),
-    "fpemu.theory.underflow.printed_bits": row(theory.underflow.printed_bits, 0, 12),
-    "fpemu.theory.underflow.scaling_interval": row(theory.underflow.scaling_interval, 0, 2),
-    "fpemu.theory.underflow.rule_1": row(theory.underflow.rule_1),
-    "fpemu.theory.underflow.rule_2": row(theory.underflow.rule_2),
-    "fpemu.theory.underflow.overflow_example": row(theory.underflow.overflow_example, 0, 12),
 }
 
 
@@ -322,7 +307,6 @@ def test_the_calls_of_the_table_are_valid(name, tmp_path, monkeypatch):
     ("call", "message"),
     [
         (lambda: fpemu.gemm(ONE, ONE, scheme="ootomo", hardware="A100", promte=1), "did you mean 'promote'"),
-        (lambda: theory.underflow.rule_2(narow="bf16"), "did you mean 'narrow'"),
         (lambda: theory.bound("ootomo", "A100", norms=NORMS, residual_scal=1), "did you mean 'residual_scale'"),
         (lambda: conformance.verify(2 * WIDE, ONE, ONE, hardware="A100", acumulate="fp32"), "mean 'accumulate'"),
         (lambda: conformance.Specification(SPEC).change(alfa=2.0), "did you mean 'alpha'"),

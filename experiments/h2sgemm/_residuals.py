@@ -6,7 +6,7 @@ multiple of 2^D: D = P - p where h is normal, and more by emin - E below. With X
 rho if h was rounded down (event T, for truncation) and rho - 2^D if it was rounded up (event R). The rounding decides
 between the two by rho, at a tie also by the parity of m, and by nothing else. So the magnitudes i = abs(x - h) form a
 few intervals, and each integer of an interval has equally many mantissas. Everything below counts integers in these
-intervals; no floating-point number is rounded, so that `fpemu.theory.enumeration` is an independent check.
+intervals; no floating-point number is rounded, so that `_enumeration` is an independent check.
 
 Period: rho and the parity of m are the low D + 1 bits of M. So any 2^(D+1) consecutive mantissas have the residuals of
 all the others, as long as h does not overflow.
@@ -32,7 +32,7 @@ ROUNDINGS = ("RNE", "RNA", "RZ", "RU", "RD", BIT_CUT)
 
 
 class Choice(TypedDict, total=False):
-    """Formats and roundings of a split, as keywords of the functions of `fpemu.theory.underflow`.
+    """Formats and roundings of a split, as keywords of the functions of `_underflow`.
 
     Without them fp32 is split into fp16 words, both rounded to nearest even. A residual rounding of None is the
     rounding of the high word.
@@ -62,15 +62,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Split:
-    """How a number is split in two. Make it with `Split.of`, which takes names.
-
-    Parameters
-    ----------
-    wide, narrow : FloatFormat
-        Formats of the number and of its two words.
-    rounding, residual_rounding : str
-        Of the high word and of the scaled residual.
-    """
+    """How a number is split in two. Make it with `Split.of`, which takes names."""
 
     wide: FloatFormat
     narrow: FloatFormat
@@ -86,13 +78,6 @@ class Split:
     ) -> Split:
         """A split by names; ``residual_rounding`` is ``rounding`` unless given.
 
-        Raises
-        ------
-        InputError
-            Unknown names; a narrow format that is not narrower than the wide one, or has fewer than 2 bits.
-
-        Examples
-        --------
         >>> Split.of("fp32", "bf16", "RZ").dropped(0)
         16
         """
@@ -106,13 +91,7 @@ class Split:
         return Split(wide, narrow, _mode(rounding), _mode(second))
 
     def unit(self, exponent: int) -> int:
-        """Binary exponent of the last place of numbers in [2^exponent, 2^(exponent+1)).
-
-        Raises
-        ------
-        InputError
-            If the wide format has no normal numbers there.
-        """
+        """Binary exponent of the last place of numbers in [2^exponent, 2^(exponent+1))."""
         if exponent != int(exponent) or not self.wide.emin <= exponent <= self.wide.emax:
             raise InputError(
                 f"exponent {exponent}: {self.wide} has normal numbers with integer exponents from {self.wide.emin} to "

@@ -1,6 +1,6 @@
 """Mean losses of one step of a long sum, for operands with magnitudes uniform in [0, 1].
 
-`fpemu.theory.bias` derives them, and adds them up over the steps. Names in docstrings are its symbols.
+`_bias` derives them, and adds them up over the steps. Names in docstrings are its symbols.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Enumeration of all mantissas of an exponent, split in two words: the check of `fpemu.theory.underflow`.
+"""Enumeration of all mantissas of an exponent, split in two words: the check of `_underflow`.
 
 No formula is used. x = 1.M · 2^E is rounded by the rules of the schemes (`fpemu.schemes.words`), in chunks, and the
 results are counted. The formulas must reproduce these integers exactly. All 2^23 mantissas of an fp32 exponent take a
@@ -21,10 +21,11 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import checked, integer
+from fpemu.arguments import integer
 from fpemu.errors import InputError
 from fpemu.schemes.words import Word, steps
-from fpemu.theory.residuals import BIT_CUT, Choice, Split
+
+from ._residuals import BIT_CUT, Choice, Split
 
 _CHUNK = 1 << 16
 _MOST = 32
@@ -101,37 +102,11 @@ class Kept:
         return sum(b * count for b, count in self.bits.items()) / finite if finite else 0.0
 
 
-@checked
 def residuals(
     exponent: int, *, sb: int = 0, mantissas: int | NDArray[Any] | None = None, **split: Unpack[Choice]
 ) -> Residuals:
     """Split the numbers of an exponent and count their residuals.
 
-    Parameters
-    ----------
-    exponent : int
-        E, a normal exponent of the wide format.
-    sb : int
-        Scaling exponent: the residual is multiplied by 2^sb before it is rounded.
-    mantissas : int or array of integers, optional
-        Number of low bits of M that take all their values, the others being 0; or the mantissas M themselves. Default:
-        all bits.
-    **split
-        Formats and roundings of the split, as in `Choice`: wide, narrow, rounding, residual_rounding. RU and RD are for
-        positive x.
-
-    Returns
-    -------
-    Residuals
-        Counts of mantissas.
-
-    Raises
-    ------
-    InputError
-        Unknown names, an exponent out of range, more than 2^32 mantissas.
-
-    Examples
-    --------
     >>> counts = residuals(-12, mantissas=14)
     >>> counts.gone / counts.mantissas, counts.down[0] / counts.mantissas
     (0.25, 0.25)
@@ -163,33 +138,9 @@ def residuals(
     return replace(counts, **tally)
 
 
-@checked
 def kept(exponent: int, sb: int = 0, *, mantissas: int | NDArray[Any] | None = None, **split: Unpack[Choice]) -> Kept:
     """Split the numbers of an exponent and count the bits that the two words keep.
 
-    Parameters
-    ----------
-    exponent : int
-        E, a normal exponent of the wide format.
-    sb : int
-        Scaling exponent of the residual.
-    mantissas : int or array of integers, optional
-        As in `residuals`.
-    **split
-        Formats and roundings of the split, as in `Choice`.
-
-    Returns
-    -------
-    Kept
-        Counts of mantissas.
-
-    Raises
-    ------
-    InputError
-        As `residuals`.
-
-    Examples
-    --------
     >>> counts = kept(15, 12)
     >>> counts.worst, counts.r_overflows, counts.h_overflows
     (23, 3070, 4096)

@@ -66,10 +66,11 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.arguments import LARGEST, checked, integer
+from fpemu.arguments import LARGEST, integer
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
-from fpemu.theory.steps import UNALIGNED, Floats, Products, exponent
+
+from ._steps import UNALIGNED, Floats, Products, exponent
 
 _QUANTILES, _BLOCKS, _STRETCHES = 301, 15, 120
 _MEAN, _SQUARE = 1 / 4, 1 / 9
@@ -77,31 +78,11 @@ _MEAN, _SQUARE = 1 / 4, 1 / 9
 _KNOWN = ("truncated", "cdna3", *UNALIGNED)
 
 
-@checked
 def positive(spec: MmaSpec, k: int) -> float:
     """Return the expected relative loss of a sum of products of operands uniform in [0, 1].
 
     The loss is (exact - computed) / exact for one chain of k products.
 
-    Parameters
-    ----------
-    spec : MmaSpec
-        A floating-point instruction that truncates, or rounds to nearest (0.0 while the sum absorbs no products).
-    k : int
-        Number of products, 1 at least.
-
-    Returns
-    -------
-    float
-        Expected loss, dimensionless; positive: the computed sum is too small. At most 1: all of the sum is lost.
-
-    Raises
-    ------
-    InputError
-        For a k below 1, or an arithmetic that is not modelled ("integer", "via-half", "cdna3-fp8").
-
-    Examples
-    --------
     >>> import fpemu
     >>> [f"{positive(fpemu.mma.spec(gpu, 'fp16', 'fp32'), 4096):.1e}" for gpu in ("V100", "A100", "H200")]
     ['8.1e-05', '4.5e-05', '2.3e-05']
@@ -119,31 +100,11 @@ def positive(spec: MmaSpec, k: int) -> float:
     return min(lost / (k * _MEAN), 1.0)
 
 
-@checked
 def towards_zero(spec: MmaSpec, k: int) -> float:
     """Return the expected loss toward zero of a sum of products of operands uniform in [-1, 1].
 
     The loss is -(computed - exact) sign(exact), relative to the root mean square of the exact sum.
 
-    Parameters
-    ----------
-    spec : MmaSpec
-        A floating-point instruction that truncates, or rounds to nearest (0.0).
-    k : int
-        Number of products, 1 at least.
-
-    Returns
-    -------
-    float
-        Expected loss, dimensionless.
-
-    Raises
-    ------
-    InputError
-        A k below 1, or an arithmetic that is not modelled.
-
-    Examples
-    --------
     >>> import fpemu
     >>> [f"{towards_zero(fpemu.mma.spec(gpu, 'fp16', 'fp32'), 4096):.1e}" for gpu in ("V100", "A100", "H200")]
     ['5.7e-07', '4.5e-06', '3.3e-06']
@@ -167,31 +128,11 @@ def towards_zero(spec: MmaSpec, k: int) -> float:
     return min(lost / math.sqrt(k * _SQUARE), math.sqrt(2 / math.pi))  # all of the sum is lost
 
 
-@checked
 def downwards(spec: MmaSpec, k: int) -> float:
     """Return the expected loss toward -infinity of a sum of products of operands uniform in [-1, 1].
 
     The loss is exact - computed, relative to the root mean square of the exact sum. Only CDNA 3 rounds downward.
 
-    Parameters
-    ----------
-    spec : MmaSpec
-        A floating-point instruction.
-    k : int
-        Number of products, 1 at least.
-
-    Returns
-    -------
-    float
-        Expected loss, dimensionless; 0.0 for all architectures but CDNA 3.
-
-    Raises
-    ------
-    InputError
-        A k below 1, or an arithmetic that is not modelled.
-
-    Examples
-    --------
     >>> import fpemu
     >>> f"{downwards(fpemu.mma.spec('MI300X', 'fp16', 'fp32'), 4096):.1e}"
     '6.2e-13'
@@ -205,30 +146,10 @@ def downwards(spec: MmaSpec, k: int) -> float:
     return lost / math.sqrt(k * _SQUARE)
 
 
-@checked
 def per_product(spec: MmaSpec) -> float:
     """Return beta, the loss per product of a long sum of positive products.
 
-    Parameters and errors are those of `positive`.
-
-    Parameters
-    ----------
-    spec : MmaSpec
-        A floating-point instruction.
-
-    Returns
-    -------
-    float
-        Loss in units in the last place of the sum; 0.0 for rounding to nearest.
-
-    Raises
-    ------
-    InputError
-        An arithmetic that is not modelled.
-
-    Examples
-    --------
-    >>> import fpemu
+        >>> import fpemu
     >>> [per_product(fpemu.mma.spec(gpu, "fp16", "fp32")) * 128 for gpu in ("V100", "A100", "H200")]
     [64.0, 36.0, 19.0]
     """
@@ -241,32 +162,11 @@ def per_product(spec: MmaSpec) -> float:
     return q / 2 + (final + max(q - 1, 0.0)) / (2 * spec.block)
 
 
-@checked
 def promotion_interval(spec: MmaSpec, k: int) -> int:
     """Return the best number of products after which to restart a chain over k positive products.
 
     The sum of each chain is then added outside the instruction.
 
-    Parameters
-    ----------
-    spec : MmaSpec
-        As for `positive`.
-    k : int
-        Number of products, 1 at least.
-
-    Returns
-    -------
-    int
-        A multiple of the instruction's length in k; k if the whole chain is shorter than the best interval. For
-        `fpemu.mma.KOrder(promote=...)`. The drift assumes long chains: a chain of one or two instructions loses less.
-
-    Raises
-    ------
-    InputError
-        As `positive`.
-
-    Examples
-    --------
     >>> import fpemu
     >>> [promotion_interval(fpemu.mma.spec(gpu, "fp16", "fp32"), 4096) for gpu in ("A100", "H200", "ideal")]
     [16, 16, 512]
@@ -290,7 +190,7 @@ def _absorbed(c: Floats, spec: MmaSpec, L: int) -> float:
 def _check(spec: MmaSpec, k: int) -> None:
     if spec.arithmetic not in _KNOWN:
         raise InputError(
-            f"theory.bias: {spec.name!r} computes by the rules {spec.arithmetic!r}: known are {', '.join(_KNOWN)}"
+            f"no model of the bias of {spec.name!r}, arithmetic {spec.arithmetic!r}; known: {', '.join(_KNOWN)}"
         )
     integer("k", k, 1, LARGEST)
 
