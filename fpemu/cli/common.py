@@ -168,11 +168,11 @@ def in_options(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def read_matrix(name: str, max_entries: int | None) -> NDArray[Any]:
-    """Read a matrix file, of at most ``max_entries`` entries (None: the default of `fpemu.matrix_io.read`)."""
-    from fpemu import matrix_io as matrixio
+    """Read a matrix file, of at most ``max_entries`` entries (None: the default of `matrices.read`)."""
+    from fpemu.cli import matrices
 
     with in_options({"max_entries": "--max-entries"}):
-        return matrixio.read(name, max_entries=matrixio.MAX_ENTRIES if max_entries is None else max_entries)
+        return matrices.read(name, max_entries=matrices.MAX_ENTRIES if max_entries is None else max_entries)
 
 
 def check_folder(given: str, folder: Path | None = None) -> None:

@@ -73,7 +73,8 @@ def gemm(
     is exact, and whether the sums of the slices are A and B. Exit status 1 if a condition of such a scheme does not
     hold for these matrices.
     """
-    from fpemu import matrix_io, mma, reference, schemes
+    from fpemu import mma, reference, schemes
+    from fpemu.cli import matrices
     from fpemu.schemes import ranges
 
     names = _schemes(scheme or ["all"])
@@ -83,7 +84,7 @@ def gemm(
     if output is not None:
         if len(names) > 1:
             raise InputError(f"--output writes the result of one scheme, and --scheme names {len(names)}")
-        matrix_io.check_output(output)
+        matrices.check_output(output)
     if options and every:
         raise InputError("--option needs --scheme: no option belongs to all the schemes")
     if c is not None and beta == 0:
@@ -136,7 +137,7 @@ def gemm(
         if report is not None:
             certificates.append(_certificate(report))
         if output is not None and name in names:
-            matrix_io.write(output, D)
+            matrices.write(output, D)
             note(f"wrote {output}: {D.shape[0]}×{D.shape[1]} {D.dtype}")
     console().print(result)
     for line in certificates:
@@ -197,7 +198,7 @@ def _divide(names: list[str], options: dict[str, Any]) -> dict[str, dict[str, An
 
 def _inputs(a: str, b: str, c: str | None, fmt: str, max_entries: int | None) -> tuple[Any, Any, Any]:
     """A, B and C in a format and of fitting shapes, with a note on each that was rounded."""
-    from fpemu import matrix_io
+    from fpemu.cli import matrices
 
     names = dict.fromkeys(name for name in (a, b, c) if name is not None)
     read = {name: read_matrix(name, max_entries) for name in names}
@@ -209,7 +210,7 @@ def _inputs(a: str, b: str, c: str | None, fmt: str, max_entries: int | None) ->
         raise InputError(f"{c} is {rows}×{columns} and the product is {M}×{N}: C must have its shape")
     rounded = {}
     for name, matrix in read.items():
-        rounded[name], changed = matrix_io.to_format(matrix, name, fmt)
+        rounded[name], changed = matrices.to_format(matrix, name, fmt)
         if changed:
             note(changed)
     return rounded[a], rounded[b], None if c is None else rounded[c]

@@ -6,9 +6,9 @@ missing. The import of this subpackage requires neither.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fpemu.gpu import batched, tallskinny
 from fpemu.gpu.gemm.call import gemm
 from fpemu.gpu.gemm.choice import kernel
 from fpemu.gpu.gemm.memory import release
@@ -16,41 +16,7 @@ from fpemu.gpu.gemm.plans import plan
 from fpemu.gpu.runtime.faults import check
 from fpemu.mma.spec import MmaSpec
 
-if TYPE_CHECKING:
-    from fpemu import library
-    from fpemu.gpu import batched, tallskinny
-    from fpemu.verify import instructions as verify
-
-__all__ = [
-    "available",
-    "batched",
-    "check",
-    "execute",
-    "gemm",
-    "kernel",
-    "library",
-    "plan",
-    "release",
-    "tallskinny",
-    "verify",
-]
-_MODULES = {
-    "batched": "fpemu.gpu.batched",
-    "library": "fpemu.library",
-    "tallskinny": "fpemu.gpu.tallskinny",
-    "verify": "fpemu.verify.instructions",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a submodule when its name is first used."""
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    raise AttributeError(f"module 'fpemu.gpu' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__all__ = ["available", "batched", "check", "execute", "gemm", "kernel", "plan", "release", "tallskinny"]
 
 
 def available() -> str | None:

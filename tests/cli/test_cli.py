@@ -19,9 +19,9 @@ import typer
 
 import fpemu
 from benchmarks import cpu
-from fpemu import matrix_io as matrixio
 from fpemu import mma, probing, reproduce, schemes
 from fpemu.cli import app, main
+from fpemu.cli import matrices as matrixio
 from fpemu.cli.gemm import _errors
 from fpemu.reproduce import experiments
 from fpemu.schemes.errorfree.report import Fault

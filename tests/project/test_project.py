@@ -201,7 +201,7 @@ def test_importing_is_light():
         "print(time.process_time() - start); "
         "new = {m.partition('.')[0] for m in set(sys.modules) - before}; "
         "print(sorted(new - set(sys.stdlib_module_names))); "
-        "from fpemu.gpu import batched, library, tallskinny, verify; "
+        "from fpemu.gpu import batched, tallskinny; "
         "print(sorted({'cuda', 'torch', 'cupy', 'triton'} & set(sys.modules)))"
     )
     runs = [_printed(code).splitlines() for _ in range(3)]

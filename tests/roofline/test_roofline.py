@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from fpemu import mma, perfmodel, schemes
+from fpemu import mma, schemes
 from fpemu.errors import InputError
 from fpemu.roofline import gpus
 from fpemu.roofline.gpus import Gpu
@@ -426,15 +426,3 @@ def test_an_instruction_without_a_shape_counts_as_16_by_16():
 def test_wrong_arguments_are_named(call, message):
     with pytest.raises(InputError, match=message):
         call()
-
-
-def test_the_former_name_of_the_subpackage_warns():
-    for name, place in (("gpus", "fpemu.roofline.gpus"), ("roofline", "fpemu.roofline"), ("tsm2", r"tsm2/model\.py")):
-        with pytest.warns(DeprecationWarning, match=rf"fpemu\.perfmodel\.{name} is now .*{place}"):
-            assert getattr(perfmodel, name)
-    with pytest.warns(DeprecationWarning, match="fpemu.roofline") as warned:
-        from fpemu.perfmodel import work as former
-    assert former is work
-    assert {str(w.message) for w in warned} == {"fpemu.perfmodel.work is now fpemu.roofline.work"}
-    with pytest.raises(AttributeError, match=r"'fpemu\.perfmodel' has no attribute 'gpu'"):
-        perfmodel.gpu  # noqa: B018
