@@ -8,11 +8,14 @@ import importlib.util
 import json
 import os
 import re
+import secrets
+import shutil
 import stat
 import sys
 import tempfile
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -129,8 +132,9 @@ def check_writable(name: str | os.PathLike[str], *, make_folders: bool = False) 
         path = _target(name)
         if path.is_dir():
             raise InputError(f"{str(name)!r} is a folder")
-        if _is_special(path):
-            return
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if not stat.S_ISREG(path.stat().st_mode):  # a device or a pipe
+                return
         folder = path.parent
         while make_folders and not folder.exists() and folder != folder.parent:
             folder = folder.parent
@@ -169,22 +173,22 @@ def write_atomic(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    if _is_special(path):
+    if path.exists() and not path.is_file():  # a device or a pipe, which a rename would replace by a file
         path.write_bytes(content)
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     _check_not_read_only(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".fpemu-")  # short, whatever the name's length
+    temporary = path.with_name(f".fpemu-{secrets.token_hex(8)}")  # short, whatever the name's length
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with open(temporary, "xb") as stream:
             stream.write(content)
             stream.flush()
-            os.fsync(handle)
-        # mkstemp's 0600 would hide a new file from other users
-        os.chmod(temporary, stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask())
+            os.fsync(stream.fileno())  # before the rename: a crash must not leave an empty file under the name
+        if path.exists():
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -194,21 +198,6 @@ def _target(name: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def _is_special(path: Path) -> bool:
-    """Whether the path is a device, pipe or socket, which a rename would replace by a file."""
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
 def _check_not_read_only(path: Path) -> None:
     if path.exists() and not path.stat().st_mode & stat.S_IWUSR:
         raise PermissionError(errno.EACCES, "the file is read-only", str(path))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

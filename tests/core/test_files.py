@@ -48,7 +48,7 @@ def test_a_failed_write_names_the_file_and_leaves_the_old_one(tmp_path, monkeypa
         raise OSError(28, "No space left on device")
 
     if call in ("write", "close"):
-        opened = os.fdopen
+        opened = open
 
         def broken(*arguments, **settings):
             stream = opened(*arguments, **settings)
@@ -68,9 +68,12 @@ def test_a_failed_write_names_the_file_and_leaves_the_old_one(tmp_path, monkeypa
                 def flush(self):
                     stream.flush()
 
+                def fileno(self):
+                    return stream.fileno()
+
             return Stream()
 
-        monkeypatch.setattr(os, "fdopen", broken)
+        monkeypatch.setattr(files, "open", broken, raising=False)
     else:
         monkeypatch.setattr(os, call, fail)
     with pytest.raises(OSError, match="No space left") as caught:
