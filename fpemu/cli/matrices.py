@@ -230,7 +230,7 @@ def _read_array(stream: IO[bytes], length: int, name: str, max_entries: int) -> 
 
 
 # --- Matrix Market: Boisvert, Pozo and Remington, The Matrix Market Exchange Formats, NISTIR 5935 (1996)
-_FIELDS = {"real": np.float64, "double": np.float64, "pattern": np.float64}
+_FIELDS: dict[str, Any] = {"real": np.float64, "double": np.float64, "pattern": np.float64}
 _FIELDS |= {"integer": np.int64, "unsigned-integer": np.uint64}
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
 _LONGEST_LINE = 1 << 16  # characters of a line of the header: a file without line ends must not fill the memory
