@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help setup test test-all lint reproduce ledger notebooks docs bench clean
+.PHONY: help setup test test-all mutants lint reproduce ledger notebooks docs bench clean
 
 help:
 	@echo "make reproduce   draw a figure of each paper into figures/ (ARGS=all for all of them)"
@@ -13,6 +13,7 @@ help:
 	@echo "make notebooks   run the notebooks and save their outputs (ARGS='tour' for one)"
 	@echo "make test        run the fast tests (ARGS='-k mma' for some)"
 	@echo "make test-all    run all tests"
+	@echo "make mutants     plant 200 faults, one at a time, and count those that tests catch (ARGS='hand-*' for some)"
 	@echo "make lint        ruff, mypy, clang-format, and numpydoc on public docstrings"
 	@echo "make docs        build the documentation into docs/_build/html"
 	@echo "make bench       speed and memory of the emulation on this machine"
@@ -39,6 +40,10 @@ test: $(STAMP)
 
 test-all: $(STAMP)
 	$(PYTEST) $(ARGS)
+
+# two hours on two cores; a later run skips the mutants whose code and tests have not changed
+mutants: $(STAMP)
+	$(BIN)/python tests/mutants/run.py $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
