@@ -61,7 +61,7 @@ def mutations(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Attribute(owner, _ROUNDED[name], ast.Load())
 
 
-def faults(definition: ast.AST) -> Iterator[tuple[str, str]]:
+def faults(definition: ast.FunctionDef) -> Iterator[tuple[str, str]]:
     """Yield (old, new) of a function: the smallest expression or line around a fault that occurs once in it."""
     parents = {child: node for node in nodes(definition) for child in ast.iter_child_nodes(node)}
     inside = [node for node in nodes(definition) if isinstance(node, ast.expr | ast.stmt)]
@@ -77,7 +77,7 @@ def faults(definition: ast.AST) -> Iterator[tuple[str, str]]:
         quoted = [n for n, above in enumerate(path) if not isinstance(above, _UNQUOTED)]
         top = next((n for n in quoted if number.get(ast.dump(path[n])) == 1), None)
         # decorators and return types are outside of the function's arguments and statements
-        body = {*definition.body, definition.args}  # type: ignore[attr-defined]
+        body = {*definition.body, definition.args}
         if top is None or not body.intersection(path):
             continue
         for fault in mutations(node):

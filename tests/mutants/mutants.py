@@ -77,8 +77,8 @@ def apply(mutant: Mutant, root: Path = ROOT) -> tuple[Path, str]:
     Raises
     ------
     NotFoundError
-        No definition of this qualified name contains the old code exactly once, or several do. The named module is
-        searched first and the whole package otherwise.
+        No definition of this qualified name, with or without a leading underscore, contains the old code exactly once,
+        or several do. The named module is searched first and the whole package otherwise.
     """
     module, _, name = mutant.at.partition(":")
     parts = root.joinpath(*module.split("."))
@@ -87,10 +87,10 @@ def apply(mutant: Mutant, root: Path = ROOT) -> tuple[Path, str]:
     for paths in (named, sorted(path for folder in _FOLDERS for path in (root / folder).rglob("*.py"))):
         hits = []
         for path in paths:
-            for definition in definitions(path).get(name, []):
-                nodes = list(_matches(definition, mutant.old))
-                seen.append(f"{len(nodes)} times in {path.relative_to(root)}")
-                hits += [(path, node) for node in nodes] if len(nodes) == 1 else []
+            for definition in [one for form in _forms(name) for one in definitions(path).get(form, [])]:
+                found = list(_matches(definition, mutant.old))
+                seen.append(f"{len(found)} times in {path.relative_to(root)}")
+                hits += [(path, node) for node in found] if len(found) == 1 else []
         if len(hits) == 1:
             path, node = hits[0]
             return path, _replaced(path.read_bytes(), node, mutant.new)
@@ -101,6 +101,12 @@ def apply(mutant: Mutant, root: Path = ROOT) -> tuple[Path, str]:
         f"mutant {mutant.id}: looked in {module} and then in {' and '.join(_FOLDERS)} for {name} with {mutant.old!r} "
         f"exactly once: {places}. After a move or a change of this code, correct `at` and `old` in {LIST.name}"
     )
+
+
+def _forms(name: str) -> tuple[str, str]:
+    """A name, and the name of its unchecked form: `round_to` and `_round_to` share what was one definition."""
+    scope, dot, last = name.rpartition(".")
+    return name, scope + dot + (last[1:] if last.startswith("_") else f"_{last}")
 
 
 @cache

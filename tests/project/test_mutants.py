@@ -66,6 +66,8 @@ def test_a_moved_definition_is_found(tmp_path):
     mutant = _mutant("x - 1", "x + 1", "fpemu.gone:Class.function")
     path, _ = apply(mutant, _tree(tmp_path, there=CODE, other="def function(x):\n    return x - 1\n"))
     assert path == tmp_path / "fpemu" / "there.py"
+    (tmp_path / "fpemu" / "here.py").write_text(CODE.replace("function", "_function"), encoding="utf-8")
+    assert apply(_mutant("x - 1", "x + 1"), tmp_path)[0].name == "here.py"  # the unchecked form
 
 
 @pytest.mark.parametrize(
