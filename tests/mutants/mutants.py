@@ -163,7 +163,6 @@ def _replaced(source: bytes, node: ast.expr | ast.stmt, new: str) -> str:
     # columns of ast count bytes of UTF-8
     first, last = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
     text = f"({new})" if isinstance(node, ast.expr) else new
-    mutated = source[:first] + text.encode() + source[last:]
-    if ast.dump(ast.parse(mutated)) == ast.dump(ast.parse(source)):
+    if ast.dump(_parsed(new)) == ast.dump(node):
         raise ValueError(f"{new!r} changes nothing")
-    return mutated.decode()
+    return (source[:first] + text.encode() + source[last:]).decode()
