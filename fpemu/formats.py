@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import check_fields
+from fpemu.arguments import choice, flag, integer, text
 from fpemu.arrays import as_array, as_float64, narrow
 from fpemu.errors import InputError, entries, shown, unknown_name
 
@@ -75,9 +75,15 @@ class FloatFormat:
     """Other types that an argument annotated as FloatFormat accepts: np.float16, np.dtype("float16")"""
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        if not self.name.strip():
-            raise InputError("FloatFormat: name = '' must not be empty")
+        text("FloatFormat: name", self.name)
+        choice("FloatFormat: nan", self.nan, get_args(NanRule))
+        # numbers of NumPy become Python's: an int8 would overflow in the shifts below
+        for field in ("precision", "emin", "emax", "padding"):
+            object.__setattr__(self, field, integer(f"FloatFormat: {field}", getattr(self, field)))
+        limit = integer("FloatFormat: max_significand", self.max_significand, none=True)
+        object.__setattr__(self, "max_significand", limit)
+        for field in ("inf", "subnormals", "negative_zero", "positive"):
+            object.__setattr__(self, field, flag(f"FloatFormat: {field}", getattr(self, field)))
         if not 1 <= self.precision <= 53:
             raise InputError(f"format {self.name!r}: precision {self.precision} is not between 1 and 53 bits")
         if not self.emin <= self.emax:
