@@ -55,7 +55,11 @@ def refuse_masked(x: Any, name: str) -> None:
 
 def as_float64(x: Any, name: str) -> NDArray[np.float64]:
     """Return ``x`` as float64 with the same values and NaN payloads; refuse integers that float64 does not hold."""
-    a = as_array(x, name)
+    return _float64(as_array(x, name), name)
+
+
+def _float64(a: NDArray[Any], name: str) -> NDArray[np.float64]:
+    """`as_float64` for an array that `as_array` returned."""
     if a.dtype.kind in "iu":
         wide = a.astype(np.float64)
         limit = 2.0 ** (8 * a.dtype.itemsize - (a.dtype.kind == "i"))

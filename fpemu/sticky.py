@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fpemu import formats
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.rounding import Rounding, mode_of, round_to
+from fpemu.rounding import Rounding, _round_to, mode_of
 
 Ints = NDArray[np.int64]
 
@@ -61,12 +61,12 @@ class Significands:
         value = np.where(self.negative, -value, value)
         if fmt.negative_zero and bool((np.abs(value) <= fmt.max).all()):
             return value.astype(fmt.dtype)  # values of fmt already
-        # only overflow is left to round_to. It propagates an infinite operand, so modes that round overflow to the
+        # only overflow is left to _round_to. It propagates an infinite operand, so modes that round overflow to the
         # largest finite number receive a finite one
         to_largest = {Rounding.RZ: True, Rounding.ODD: True, Rounding.RU: self.negative, Rounding.RD: ~self.negative}
         overflow = np.isinf(value) & to_largest.get(mode, False)
         value = np.where(overflow, np.copysign(np.finfo(np.float64).max, value), value)
-        return np.asarray(round_to(value, fmt, mode, saturate=saturate))
+        return _round_to(value, fmt, mode, saturate)
 
     def _up(self, mode: Rounding, odd: Any, low: Any, half: Any) -> NDArray[np.bool_]:
         """Return where to round away from zero; ``odd``: the code toward zero is odd."""

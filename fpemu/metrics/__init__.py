@@ -11,8 +11,9 @@ axes, and entries of at most 64 bits. All measures follow these rules:
 * NaN equals NaN, and an infinity equals the same infinity; any other NaN or Inf makes the error inf;
 * an empty matrix has error 0.0; a shape mismatch raises `InputError` with both shapes.
 
-For `relative_l2`, `max_relative` and `mred`, R may also be the object of ``fpemu.reference.matmul(out="exact")``: the
-error is then relative to the exact matrix, before any rounding of the reference.
+For `relative_l2`, `max_relative`, `mred` and `relative`, R may also be the object of
+``fpemu.reference.matmul(out="exact")``: the error is then relative to the exact matrix, before any rounding of the
+reference.
 """
 
 from __future__ import annotations
@@ -21,11 +22,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from fpemu.arguments import checked, number
+from fpemu.arguments import number
 from fpemu.errors import InputError, unknown_name
-from fpemu.metrics.analysis import max_absolute, normwise
+from fpemu.metrics.analysis import NOT_COMPARABLE, max_absolute, max_ulps, normwise, ulps
 from fpemu.metrics.papers import max_error_legemm, max_relative, mred, relative, relative_l2, symmetric
-from fpemu.metrics.units import NOT_COMPARABLE, max_ulps, ulps
 
 __all__ = [
     "NOT_COMPARABLE",
@@ -45,7 +45,6 @@ __all__ = [
 ]
 
 
-@checked
 def effective_bits(C: Any, R: Any, measure: str | Callable[..., float] = "relative_l2") -> float:
     """Return -log2 of an error, the number of correct leading bits of a result.
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from fpemu import formats
-from fpemu.arguments import checked
-from fpemu.errors import InputError
+from fpemu.arguments import choice, is_real, unwrapped
+from fpemu.arrays import _float64, as_array, as_float64, product_shape
+from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
 from fpemu.mma.device import Device
 from fpemu.reference import exact, slices
-from fpemu.reference.arguments import finite, operands, specials
-from fpemu.reference.exact import ExactMatrix
+from fpemu.reference.exact import ExactMatrix, Operands, finite, specials
 
 __all__ = ["METHODS", "ExactMatrix", "matmul"]
 
-Method = Literal["auto", "blas", "flint", "python", "mpmath"]
+Method = Literal["auto", "blas", "flint", "mpmath"]
 METHODS = get_args(Method)
 """Methods of computing a product; all return the same bits."""
 
 _MOST_PRODUCTS = 64  # with more slice products FLINT's integers are faster
 
 
-@checked
 def matmul(
     A: Any,
     B: Any,
@@ -49,11 +49,11 @@ def matmul(
         Taken exactly. As in BLAS, C is not read where beta is 0, nor A and B where alpha is 0.
     out : FloatFormat or str
         "fp64" (default), "fp32", "fp16" or any other format; "exact" for an `ExactMatrix`, which rounds in any mode.
-    method : {"auto", "blas", "flint", "python", "mpmath"}
+    method : {"auto", "blas", "flint", "mpmath"}
         "blas": error-free slices multiplied in float64 (see `fpemu.reference.slices`), for exponents within about 900
-        bits of each other in each row of A and column of B. "flint": FLINT's integer matrices (python-flint). "python":
-        Python integers. "mpmath": the independent oracle of `fpemu.reference.mpfr`, slow. "auto": "blas" where it needs
-        64 slice products or fewer, else "flint", else "python" if python-flint is missing.
+        bits of each other in each row of A and column of B. "flint": FLINT's integer matrices. "mpmath": the
+        independent oracle of `fpemu.reference.mpfr`, slow. "auto": "blas" where it needs 64 slice products or fewer,
+        else "flint".
     device : {"cpu", "cuda", "auto"}
         Device of the slice products of method "blas": unless "cpu", large ones run on a GPU, with the same bits.
 
@@ -81,40 +81,72 @@ def matmul(
     '3602879701896397'
     """
     fmt = None if isinstance(out, str) and out == "exact" else formats.get(out)
-    if method == "mpmath":
-        if fmt is None:
-            raise InputError(
-                "method 'mpmath' has no exact object; fpemu.reference.mpfr.matmul(..., out='mpf') gives its numbers"
-            )
-        from fpemu.reference import mpfr
+    choice("method", method, METHODS)
+    choice("device", device, get_args(Device))
+    if method == "mpmath" and fmt is None:
+        raise InputError("method 'mpmath' rounds to a format: it has no exact object")
+    return _matmul(_operands(A, B, C, alpha, beta), fmt, method, device)
 
-        return mpfr.matmul(A, B, C, alpha=alpha, beta=beta, out=fmt)
-    given = operands(A, B, C, alpha, beta)
+
+def _matmul(given: Operands, fmt: FloatFormat | None, method: Method = "auto", device: Device = "cpu") -> Any:
+    """`matmul` of checked operands; ``fmt`` None returns the `ExactMatrix`."""
+    if method == "mpmath":
+        from fpemu.reference import mpfr  # mpmath is slow to import
+
+        return mpfr.product(given, fmt)
     left, right = finite(given.A), finite(given.B)
     if not given.alpha:
         left, right = np.zeros((*left.shape[:-1], 0)), np.zeros((*right.shape[:-2], 0, right.shape[-1]))
     batch = given.shape[:-2]
     left = np.broadcast_to(left, (*batch, *left.shape[-2:]))
     right = np.broadcast_to(right, (*batch, *right.shape[-2:]))
-    slicing = slices.choose(left, right) if method in ("auto", "blas") else None
+    slicing = slices.choose(left, right) if method != "flint" else None
     if method == "blas" and slicing is None:
         raise InputError("method 'blas': exponents in a row of A or a column of B range too widely; use 'flint'")
-    if method == "auto":
-        slicing = slicing if slicing is not None and slicing.products <= _MOST_PRODUCTS else None
-        method = "blas" if slicing else "flint" if _has_flint() else "python"
-    if method == "flint" and not _has_flint():
-        raise InputError("method 'flint' needs python-flint; method 'python' does without")
+    if method == "auto" and slicing is not None and slicing.products > _MOST_PRODUCTS:
+        slicing = None
     one_product = given.alpha == 1 and given.C is None
     if slicing is not None and fmt is not None and fmt.has_nan and one_product:  # else errors name entries of a block
         return exact.with_specials(slices.rounded(left, right, slicing, fmt, device), specials(given), fmt)
-    V, E = exact.product(left, right, method) if slicing is None else slices.significands(left, right, slicing, device)
+    V, E = exact.product(left, right) if slicing is None else slices.significands(left, right, slicing, device)
     result = exact.combine(given, V, E)
     return result if fmt is None else result.round_to(fmt)
 
 
-def _has_flint() -> bool:
+def _operands(A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> Operands:
+    """Check the arguments of a product; see `fpemu.reference.matmul` for what they may be.
+
+    Raises
+    ------
+    InputError
+        Shapes that do not fit (both are named), C missing where beta is not zero, alpha or beta not finite.
+    """
+    a, b = _exact_scalar("alpha", alpha), _exact_scalar("beta", beta)
+    left, right = as_float64(A, "A"), as_float64(B, "B")
+    if left.ndim < 2 or right.ndim < 2:
+        raise InputError(f"matmul takes (..., M, K) and (..., K, N), not A {left.shape} and B {right.shape}")
+    shape = product_shape(left, right)
+    addend = None
+    if b and C is None:
+        raise InputError(f"matmul: beta is {beta} but C is missing")
+    if C is not None:
+        C = as_array(C, "C")  # its values are not read where beta is zero
+        try:
+            fits = np.broadcast_shapes(C.shape, shape) == shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise InputError(f"matmul: C {C.shape} does not broadcast to the product's shape {shape}")
+        addend = _float64(C, "C") if b else None
+    return Operands(left, right, addend, a, b, shape)
+
+
+def _exact_scalar(name: str, value: Any) -> Fraction:
+    """Return an int, float, NumPy scalar or Fraction as a Fraction, without rounding."""
+    number = unwrapped(value)
     try:
-        import flint  # noqa: F401
-    except ImportError:
-        return False
-    return True
+        if is_real(number):
+            return Fraction(number.item() if isinstance(number, np.generic) else number)
+    except (ValueError, OverflowError):  # NaN, Inf
+        pass
+    raise InputError(f"matmul: {name} must be a finite real number, not {shown(value)}")

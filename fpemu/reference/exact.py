@@ -8,28 +8,108 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import fsum, inf, isqrt, lcm, ldexp
-from operator import mul
+from math import lcm
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.arguments import choice, flag, is_integer
-from fpemu.arrays import as_float64
+from fpemu.arguments import flag, is_integer
 from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
-from fpemu.reference.arguments import Floats, Ints, Operands, finite, integers, span, specials
-from fpemu.rounding import Rounding, round_to
+from fpemu.rounding import Rounding, _round_to
 from fpemu.sticky import Significands
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 _bit_length = np.frompyfunc(int.bit_length, 1, 1)
 
 
+# --- the operands
+@dataclass(frozen=True, eq=False)
+class Operands:
+    """alpha*A@B + beta*C with every array converted to float64 exactly.
+
+    Parameters
+    ----------
+    A, B : float64 arrays (..., M, K) and (..., K, N), leading axes not yet broadcast
+    C : float64 array that broadcasts to ``shape``, or None where beta is zero
+    alpha, beta : Fraction
+    shape : tuple of int
+        Shape of the result, (..., M, N).
+    """
+
+    A: Floats
+    B: Floats
+    C: Floats | None
+    alpha: Fraction
+    beta: Fraction
+    shape: tuple[int, ...]
+
+
+def finite(X: Floats) -> Floats:
+    """Return X with its NaN and Inf entries replaced by zero."""
+    return np.where(np.isfinite(X), X, 0.0)
+
+
+def integers(X: Floats) -> tuple[Ints, Ints]:
+    """Return odd significands s and exponents e with X = s * 2^e exactly (both 0 for a zero), X finite."""
+    mantissa, exponent = np.frexp(X)
+    s = np.ldexp(mantissa, 53).astype(np.int64)
+    lowest = s & -s  # a power of two up to 2^53: exact as a float
+    trailing = np.where(s == 0, 0, np.frexp(lowest.astype(np.float64))[1] - 1)
+    e = np.where(s == 0, 0, exponent.astype(np.int64) - 53 + trailing)
+    return s >> trailing, e
+
+
+def span(X: Floats, axis: int) -> tuple[Ints, Ints]:
+    """Return exponents (low, top) along ``axis``: entries are multiples of 2^low and below 2^top in magnitude.
+
+    The axis is kept with length 1; (0, 0) where all entries are zero.
+    """
+    s, e = integers(X)
+    exponent = np.frexp(X)[1].astype(np.int64)
+    huge = 1 << 20
+    low = np.min(np.where(s != 0, e, huge), axis=axis, keepdims=True, initial=huge)
+    top = np.max(np.where(s != 0, exponent, -huge), axis=axis, keepdims=True, initial=-huge)
+    return np.where(low == huge, 0, low), np.where(low == huge, 0, top)
+
+
+def specials(given: Operands) -> Floats | None:
+    """Return NaN, Inf and -Inf where the exact sum has them by IEEE 754, zero elsewhere; None if there are none.
+
+    A sum is NaN if it contains a NaN, Inf * 0 or Inf - Inf, else infinite if it contains an infinity. Products of 0/1
+    matrices find these entries, so that the result does not depend on a library's treatment of Inf.
+    """
+    A, B, C = given.A, given.B, given.C
+    arrays = [X for X in ((A, B, C) if given.alpha else (C,)) if X is not None]
+    if all(bool(np.isfinite(X).all()) for X in arrays):
+        return None
+    nan, positive, negative = (np.zeros(given.shape, bool) for _ in range(3))
+    if given.alpha:
+        nan = nan | np.isnan(A).any(-1, keepdims=True) | np.isnan(B).any(-2, keepdims=True)
+        nan = nan | _any_k(np.isinf(A), B == 0) | _any_k(A == 0, np.isinf(B))
+        plus, minus = np.isposinf, np.isneginf
+        same = _any_k(plus(A), B > 0) | _any_k(minus(A), B < 0) | _any_k(A > 0, plus(B)) | _any_k(A < 0, minus(B))
+        opposite = _any_k(plus(A), B < 0) | _any_k(minus(A), B > 0) | _any_k(A < 0, plus(B)) | _any_k(A > 0, minus(B))
+        positive, negative = (same, opposite) if given.alpha > 0 else (opposite, same)
+    if C is not None:
+        addend = C if given.beta > 0 else -C
+        nan, positive, negative = nan | np.isnan(C), positive | np.isposinf(addend), negative | np.isneginf(addend)
+    out = np.where(positive, np.inf, np.where(negative, -np.inf, 0.0))
+    return np.where(nan | (positive & negative), np.nan, out)
+
+
+def _any_k(X: NDArray[np.bool_], Y: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether some k has X[..., i, k] and Y[..., k, j]."""
+    return np.asarray(np.matmul(X.astype(np.float64), Y.astype(np.float64)) > 0)
+
+
 # --- the product of integer matrices
-def product(A: Floats, B: Floats, method: str) -> tuple[NDArray[Any], Ints]:
-    """Python integers V (..., M, N) and exponents E with A @ B = V * 2^E exactly, by "flint" or "python".
+def product(A: Floats, B: Floats) -> tuple[NDArray[Any], Ints]:
+    """Return Python integers V (..., M, N) and exponents E with A @ B = V * 2^E exactly, by FLINT's integers.
 
     A and B are finite float64 of the same leading axes.
     """
@@ -37,10 +117,9 @@ def product(A: Floats, B: Floats, method: str) -> tuple[NDArray[Any], Ints]:
     low_a, low_b = span(A, -1)[0], span(B, -2)[0]
     X, Y = shifted(A, low_a), shifted(B, low_b)
     V = np.zeros((*batch, M, N), dtype=object)
-    multiply = _flint_product if method == "flint" else _python_product
     for index in np.ndindex(*batch):
         if M and N and K:
-            V[index] = _objects(multiply(X[index], Y[index]), (M, N))
+            V[index] = _objects(_flint_product(X[index], Y[index]), (M, N))
     return V, np.broadcast_to(low_a + low_b, V.shape)
 
 
@@ -50,11 +129,6 @@ def _flint_product(X: NDArray[Any], Y: NDArray[Any]) -> list[int]:
     (M, K), N = X.shape, Y.shape[1]
     left, right = fmpz_mat(M, K, X.ravel().tolist()), fmpz_mat(K, N, Y.ravel().tolist())
     return [int(v) for v in (left * right).entries()]
-
-
-def _python_product(X: NDArray[Any], Y: NDArray[Any]) -> list[int]:
-    columns = Y.T.tolist()
-    return [sum(map(mul, row, column)) for row in X.tolist() for column in columns]
 
 
 def shifted(X: Floats, low: Ints) -> NDArray[Any]:
@@ -166,73 +240,9 @@ class ExactMatrix:
         power = Fraction(1 << e) if e >= 0 else Fraction(1, 1 << -e)
         return Fraction(int(self.significand[index]), self.denominator) * power
 
-    def error_of(self, D: Any, measure: str = "elementwise") -> Any:
-        """Relative error of ``D`` (..., M, N) against the exact matrix X, each value rounded to float64 once.
-
-        Parameters
-        ----------
-        D : array_like of at most 64-bit numbers, same shape
-        measure : {"elementwise", "max_relative", "mred", "relative_l2"}
-            |D - X| / |X| as an array; its maximum; its mean; ||D - X||_F / ||X||_F (to about one ulp).
-
-        Notes
-        -----
-        0/0 counts as 0 and x/0 as inf. A NaN where X is NaN, or the same infinity, is no error; any other NaN or Inf is
-        an infinite one. An empty matrix has error 0.
-        """
-        choice("measure", measure, ("elementwise", "max_relative", "mred", "relative_l2"))
-        wide = as_float64(D, "D")
-        if wide.shape != self.shape:
-            raise InputError(f"error_of: D {wide.shape} and the exact matrix {self.shape} differ in shape")
-        special = np.zeros(self.shape) if self.special is None else self.special
-        same = (wide == special) | (np.isnan(wide) & np.isnan(special))
-        fine = np.isfinite(wide) & np.isfinite(special)
-        s, e = integers(np.where(fine, wide, 0.0))
-        low = np.minimum(np.where(s == 0, self.exponent, e), self.exponent)
-        X = np.where(fine, self.significand << (self.exponent - low).astype(object), 0)
-        delta = np.abs((s.astype(object) * self.denominator << np.where(s == 0, 0, e - low).astype(object)) - X)
-        X = np.abs(X)
-        if measure == "relative_l2":
-            return inf if (~fine & ~same).any() else _l2_ratio(delta, X, low)
-        each = np.frompyfunc(_quotient, 2, 1)(delta, X).astype(np.float64)
-        each = np.where(fine, each, np.where(same, 0.0, np.inf))
-        if measure == "elementwise":
-            return each
-        if each.size == 0 or np.isinf(each).any():
-            return inf if each.size else 0.0
-        if measure == "max_relative":
-            return float(each.max())
-        scale = int(np.frexp(each.max())[1])  # so that the sum of finite errors cannot overflow
-        return float(np.ldexp(fsum(np.ldexp(each, -scale).ravel().tolist()) / each.size, scale))
-
-
-def _quotient(a: int, b: int) -> float:
-    if b == 0:
-        return inf if a else 0.0
-    try:
-        return a / b  # correctly rounded for integers of any length
-    except OverflowError:
-        return inf
-
-
-def _l2_ratio(delta: NDArray[Any], X: NDArray[Any], low: Ints) -> float:
-    """sqrt(sum (delta 2^low)^2 / sum (X 2^low)^2) from exact integers."""
-    shift = (low - np.min(low, initial=0)).astype(object)
-    top = sum(v * v for v in (delta << shift).ravel().tolist())
-    bottom = sum(v * v for v in (X << shift).ravel().tolist())
-    if top == 0 or bottom == 0:
-        return inf if top else 0.0
-    # a quotient of about 128 bits, so that its root has 64
-    scale = (128 - top.bit_length() + bottom.bit_length()) // 2
-    quotient = (top << 2 * scale) // bottom if scale >= 0 else top // (bottom << -2 * scale)
-    try:
-        return ldexp(float(isqrt(quotient)), -scale)
-    except OverflowError:
-        return inf
-
 
 def with_specials(out: NDArray[Any], special: Floats | None, fmt: FloatFormat, saturate: bool = False) -> NDArray[Any]:
     """Return ``out`` with the NaN and Inf of ``special`` rounded to ``fmt``."""
     if special is None:
         return out
-    return np.where(special == 0, out, np.asarray(round_to(special, fmt, saturate=saturate)))
+    return np.where(special == 0, out, _round_to(special, fmt, saturate=saturate))

@@ -1,4 +1,4 @@
-"""The product by mpmath at any precision: the independent oracle, which shares only the checks of arguments.
+"""The product by mpmath at any precision: the independent oracle, which shares only the operands.
 
 The DGEMM-TC paper (Mukunoki et al., 2020, section 5.1) measures errors against MPFR at 2048 bits rounded to the output
 format; mpmath does the same arithmetic (each operation rounded to nearest at the precision given).
@@ -12,55 +12,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats
 from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
-from fpemu.reference.arguments import operands
+from fpemu.reference.exact import Operands
 
 PAPER_BITS = 2048
 
 
-def matmul(
-    A: Any,
-    B: Any,
-    C: Any = None,
-    *,
-    alpha: Any = 1,
-    beta: Any = 0,
-    out: FloatFormat | str = "fp64",
-    bits: int | None = None,
-) -> NDArray[Any]:
-    """alpha*A@B + beta*C at ``bits`` bits of precision, then rounded to ``out`` (RNE).
+def product(given: Operands, fmt: FloatFormat | None, bits: int | None = None) -> NDArray[Any]:
+    """Return alpha*A@B + beta*C, every operation rounded to ``bits`` bits, rounded to ``fmt`` (RNE) at last.
 
     Parameters
     ----------
-    A, B, C, alpha, beta
-        As in `fpemu.reference.matmul`. One scalar at a time: for small matrices.
-    out : FloatFormat or str
-        A format, or "mpf" for an object array of mpmath numbers, not rounded further.
+    given : Operands
+        One scalar at a time is multiplied: for small matrices.
+    fmt : FloatFormat, optional
+        None returns an object array of mpmath numbers, not rounded further.
     bits : int, optional
         Precision of every operation. Default: 2048, or more if the operands need more for an exact sum.
-
-    Returns
-    -------
-    array (..., M, N) of ``out``'s dtype, or of objects
 
     Raises
     ------
     InputError
-        As `fpemu.reference.matmul`.
-
-    Examples
-    --------
-    >>> matmul([[1.0, 2.0**-60]], [[1.0], [1.0]], out="mpf")[0, 0] > 1
-    True
+        A format without NaN, and an overflow or an invalid sum.
     """
     import mpmath
 
-    given = operands(A, B, C, alpha, beta)
-    fmt = None if out == "mpf" else formats.get(out)
-    if bits is not None and (not isinstance(bits, int) or bits < 2):
-        raise InputError(f"mpfr.matmul: bits must be an integer of at least 2, not {bits!r}")
     batch = given.shape[:-2]
     left = np.broadcast_to(given.A, (*batch, *given.A.shape[-2:]))
     right = np.broadcast_to(given.B, (*batch, *given.B.shape[-2:]))
@@ -82,11 +59,11 @@ def matmul(
             total /= q * s
             result[place] = total if fmt is None else _round(total, fmt)
     if fmt is not None and not fmt.has_nan and (lost := np.isnan(result)).any():
-        raise InputError(f"mpfr.matmul: {fmt} has no NaN for an overflow or an invalid sum: {entries(lost, result)}")
+        raise InputError(f"method 'mpmath': {fmt} has no NaN for overflow or invalid sums: {entries(lost, result)}")
     return result
 
 
-def _bits_needed(given: Any) -> int:
+def _bits_needed(given: Operands) -> int:
     """Precision at which no sum above is rounded, and a quotient by the denominators rounds as the exact one."""
     tops, lows = [0], [0]
     for array in (given.A, given.B):

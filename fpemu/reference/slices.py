@@ -22,7 +22,7 @@ from fpemu.formats import FloatFormat
 from fpemu.mma import device as devices
 from fpemu.mma.device import Device
 from fpemu.parallel import map_threads
-from fpemu.reference.arguments import Floats, Ints, span
+from fpemu.reference.exact import Floats, Ints, span
 from fpemu.sticky import Significands, bit_lengths
 
 BLOCK = 1 << 23

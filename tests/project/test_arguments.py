@@ -210,7 +210,7 @@ VALID = {
     "fpemu.reference.matmul C": row(fpemu.reference.matmul, ONE, ONE, ONE, beta=1),
     "fpemu.reference.ExactMatrix.round_to": row(EXACT.round_to, "fp16"),
     "fpemu.reference.ExactMatrix.fraction": row(EXACT.fraction, 0, 0),
-    "fpemu.reference.ExactMatrix.error_of": row(EXACT.error_of, ONE),
+    "fpemu.metrics.relative exact": row(metrics.relative, ONE, EXACT),
     "fpemu.schemes.build": row(schemes.build, "ootomo", {}),
     "fpemu.schemes.get": row(schemes.get, "ootomo"),
     "fpemu.schemes.split_table": row(schemes.split_table, 0.1, "ootomo"),
@@ -240,7 +240,7 @@ def wrong_values(argument, annotation):
     if argument in ARRAYS and re.match(r"Any$|NDArray", annotation):
         yield from ((label, value, True) for label, value in REFUSED_ARRAYS.items())
         yield from ((label, value, False) for label, value in SHAPES.items())
-    elif argument in ("alpha", "beta") or re.search(r"\bfloat\b", annotation):
+    elif argument in ("alpha", "beta") or (re.search(r"\bfloat\b", annotation) and "Callable" not in annotation):
         yield from ((label, value, label == "nan" and annotation != "Any") for label, value in NUMBERS.items())
     elif re.search(r"\bint\b", annotation):
         yield from ((label, value, False) for label, value in INTEGERS.items())
