@@ -28,7 +28,7 @@ API = {
     "Matrix instructions": "mma mma.catalog mma.tree mma.exactness mma.serialise simt",
     "Exact products, errors, operands": "reference metrics inputs",
     "Bounds, performance models, choice of a scheme": "theory theory.errorfree roofline roofline.gpus advice",
-    "Other software": "probing probing.drawing probing.pictures conformance library",
+    "Other software": "probing probing.trees probing.pictures conformance library",
     "Batches": "batched",
     "GPUs": "gpu gpu.batched gpu.tallskinny torch verify verify.instructions verify.records",
     "Sweeps and figures": "sweep reproduce bitpicture plotting",

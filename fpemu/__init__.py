@@ -88,7 +88,7 @@ _NAMES = {
 """The names of each module that are names of the package too."""
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {*__all__, "errors", "formats", "rounding", "verify"} - _MODULE_OF.keys()
-_SUBMODULES = {"mma": ("exactness", "serialise"), "probing": ("drawing", "pictures"), "schemes": ("strassen",)}
+_SUBMODULES = {"mma": ("exactness", "serialise"), "probing": ("pictures", "trees"), "schemes": ("strassen",)}
 """Public submodules that their subpackage does not import; `__getattr__` imports them with it."""
 
 

@@ -15,7 +15,7 @@ from fpemu.errors import unknown_name
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.library.operands import sample_indices
+from fpemu.library.tables import sample_indices
 from fpemu.verify.seeded import digest, draw, run
 
 _BLOCKS, _SUMS = 1056, 7  # of the kernel compare_fp32

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import library, metrics, mma, plotting, schemes
-from fpemu.library.product import Tiles
+from fpemu.library.tables import Tiles
 from fpemu.mma import KOrder
 from fpemu.mma.device import Device
 from fpemu.mma.spec import MmaSpec

@@ -303,9 +303,9 @@ def parse_order(text: str | None) -> KOrder | Tree | None:
     if text is None:
         return None
     if text.endswith(".json"):
-        from fpemu.probing import treefile
+        from fpemu.mma.serialise import load
 
-        return treefile.load(text)
+        return load(text)
     return KOrder.from_dict(parse_options([part for part in text.split(",") if part.strip()]))
 
 

@@ -53,7 +53,7 @@ def library(
 def _list(types: tuple[str, ...], as_json: bool) -> None:
     """Print the kinds of orders of the table, by type."""
     from fpemu.library import orders
-    from fpemu.library.kinds import KINDS, summary
+    from fpemu.library.tables import KINDS, summary
 
     products = [product for product in orders("cublas") if product.type in types]
     counts = summary(products)

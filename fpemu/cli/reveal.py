@@ -16,8 +16,7 @@ from fpemu.errors import InputError
 if TYPE_CHECKING:
     from fpemu.mma import MmaSpec
     from fpemu.mma.tree import Tree
-    from fpemu.probing.checking import Comparison, Target
-    from fpemu.probing.reveal import Revealed
+    from fpemu.probing.reveal import Comparison, Revealed, Target
 
 
 def reveal(
@@ -85,8 +84,7 @@ def reveal(
     if not 0 <= at < min(M, N):
         raise InputError(f"--at {at}: D is {M}×{N}, which has {min(M, N)} columns (rows, if N > M) to read")
     subject = _subject(target, emulated, formats, hardware, instruction, kind, layout, order, (M, N, k), at)
-    from fpemu.probing.drawing import shown
-    from fpemu.probing.naming import longest_block
+    from fpemu.probing.trees import longest_block, shown
 
     name = subject.gemm.name
     start = time.perf_counter()
@@ -163,7 +161,7 @@ def _subject(
     """The GEMM to probe, with its formats and its instruction."""
     from fpemu import formats
     from fpemu.probing.callables import CheckedCallable, load_function
-    from fpemu.probing.checking import Target
+    from fpemu.probing.reveal import Target
 
     if (target is None) == (emulated is None):
         raise InputError("name one thing to probe: FILE.py:FUNCTION, cublas, or --emulated HARDWARE")
@@ -253,11 +251,11 @@ def _emulated(spec: MmaSpec, order: str | None, result: str) -> Callable[[Any, A
 
 
 def _print(revealed: Revealed, tree: Tree, seconds: float, calls: int) -> None:
-    from fpemu.probing import drawing
+    from fpemu.probing.trees import text
 
     no_name = "no KOrder is found for this order; fpemu.mma.gemm takes the tree itself"
     print_text(no_name if revealed.order is None else str(revealed.order))
-    print_text(drawing.text(tree))
+    print_text(text(tree))
     print_text(f"K = {revealed.k}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
 
 
@@ -284,10 +282,10 @@ def _note_elsewhere(place: list[int], at: int, shape: tuple[int, int]) -> None:
 
 def _draw(tree: Tree, revealed: Revealed, title: str, path: str) -> None:
     from fpemu import files, plotting
-    from fpemu.probing import pictures
+    from fpemu.probing.pictures import picture
 
     name = str(revealed.order) if revealed.order is not None else "no KOrder"
-    figure = pictures.picture(tree, f"{title}, K = {revealed.k}: {name}")
+    figure = picture(tree, f"{title}, K = {revealed.k}: {name}")
     form = {"png": plotting.png, "svg": plotting.svg, "pdf": plotting.pdf}[path.rpartition(".")[2]]
     files.write_atomic(path, form(figure))
     note(f"wrote {path}")

@@ -15,7 +15,7 @@ from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, tree
 from fpemu.mma.tree import Tree
-from fpemu.probing import drawing
+from fpemu.probing import trees
 from fpemu.schemes import Scheme
 
 Array = NDArray[Any]
@@ -270,7 +270,7 @@ def describe_order(order: KOrder | Tree | None) -> str:
     if order is None or order == KOrder():
         return "one chain"
     if not isinstance(order, KOrder):
-        return "a tree: " + drawing.text(order).splitlines()[0]
+        return "a tree: " + trees.text(order).splitlines()[0]
     parts = []
     if order.split is not None:
         parts.append(f"split in slices of {order.split}" + (f" joined {order.join}" * (order.join != "ascending")))

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError, unknown_name
-from fpemu.library import operands
-from fpemu.library.product import LAYOUTS, TYPES
+from fpemu.library.tables import LAYOUTS, TYPES, operand_values, sample_indices
 from fpemu.mma import catalog
 
 _BYTES = 2**27  # largest size of the operands of calls that are prepared together
@@ -181,12 +180,12 @@ class CublasProduct:
         return out
 
     def _tensors(self, seed: int) -> tuple[Any, Any, Any]:
-        """A, B and D of `fpemu.library.operands`, on the GPU."""
+        """A, B and D of `fpemu.library.tables.operands`, on the GPU."""
         t = self.torch
         out = []
         for n, shape in enumerate(((self.M, self.K), (self.K, self.N))):
             index = t.arange(shape[0] * shape[1], dtype=t.int64, device="cuda")
-            out.append(operands.values(index, self.kind, 2 * seed + n, t.float64).to(self.dtype).reshape(shape))
+            out.append(operand_values(index, self.kind, 2 * seed + n, t.float64).to(self.dtype).reshape(shape))
         a, b = out
         if self.layout == "TN":
             b = b.t().contiguous().t()
@@ -202,9 +201,9 @@ class CublasProduct:
         return A, B, D
 
     def sampled(self, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], str]:
-        """A[rows], B[:, columns] and D at `fpemu.library.operands.sample_indices`, and the digest of all of D."""
+        """A[rows], B[:, columns] and D at `sample_indices`, and the digest of all of D."""
         a, b, d = self._tensors(seed)
-        rows, columns = (self.torch.from_numpy(x).cuda() for x in operands.sample_indices(self.M, self.N))
+        rows, columns = (self.torch.from_numpy(x).cuda() for x in sample_indices(self.M, self.N))
         A, B, D = self._arrays(a[rows], b[:, columns], d[rows][:, columns])
         return A, B, D, f"{_digest(d, self.torch) % 2**64:016x}"
 

@@ -12,9 +12,18 @@ from fpemu.arguments import checked, choice, integers
 from fpemu.arrays import as_array
 from fpemu.errors import InputError
 from fpemu.library import openblas
-from fpemu.library.operands import digest_of, operands, sample_indices
-from fpemu.library.product import INPUT_DTYPES, LAYOUTS, TYPES, Layout, Product, Tiles
-from fpemu.library.tables import lookup
+from fpemu.library.tables import (
+    INPUT_DTYPES,
+    LAYOUTS,
+    TYPES,
+    Layout,
+    Product,
+    Tiles,
+    digest_of,
+    lookup,
+    operands,
+    sample_indices,
+)
 from fpemu.mma import KOrder
 from fpemu.mma.device import Device
 from fpemu.mma.tree import Sum, Tree, from_order

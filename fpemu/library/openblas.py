@@ -29,7 +29,7 @@ from fpemu import simt
 from fpemu.arguments import LARGEST, choice, integer, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.library.openblas_orders import Blocking, Lanes, Plan, Routine, plan
-from fpemu.library.product import LAYOUTS, Layout
+from fpemu.library.tables import LAYOUTS, Layout
 from fpemu.mma.device import Backend, Device
 from fpemu.mma.tree import Chain, Sum, Tree
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError
-from fpemu.library.product import Layout
+from fpemu.library.tables import Layout
 
 T = TypeVar("T")
 Routine = Literal["sgemm", "dgemm"]

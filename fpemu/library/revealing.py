@@ -7,50 +7,30 @@ positions where no known order gives the bits of D, until every entry is explain
 from __future__ import annotations
 
 from itertools import groupby, product
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.library import tables
+from fpemu.library.cublas import CublasProduct
 from fpemu.library.emulation import predict
-from fpemu.library.operands import sample_indices
-from fpemu.library.product import Product, instruction
+from fpemu.library.tables import Product, instruction, sample_indices
 from fpemu.mma import MmaSpec
 from fpemu.mma import tree as trees
 from fpemu.mma.device import Device
 from fpemu.mma.tree import Sum
-from fpemu.probing.naming import identical, name_order
+from fpemu.probing.callables import bits
 from fpemu.probing.reveal import Revealed, reveal
+from fpemu.probing.trees import identical, name_order
 
 _CPU = 4e9  # largest number of multiply-adds of a product emulated on the CPU
 _TRIES = 100  # largest number of positions of D at which the order is revealed
 _SIDES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 16, 8)  # possible heights and widths of a tile of D
 
 
-class Probed(Protocol):
-    """A product on the current GPU: `fpemu.library.cublas.CublasProduct`, or a stand-in."""
-
-    kind: str
-    M: int
-    N: int
-    K: int
-    probes: int
-
-    def __call__(self, base: NDArray[Any], where: NDArray[Any], value: NDArray[Any], b: float, /) -> NDArray[Any]: ...
-
-    def at(self, row: int, column: int) -> Probed:
-        """The same product, with probes read near this position of D."""
-
-    def run(self, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """A, B and D of the operands of a seed."""
-
-    def sampled(self, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], str]:
-        """A[rows], B[:, columns] and D at the sample's indices, and the digest of all of D."""
-
-
-def find(probed: Probed, seed: int, *, device: Device = "cpu") -> tuple[dict[str, Any], bool]:
+def find(probed: CublasProduct, seed: int, *, device: Device = "cpu") -> tuple[dict[str, Any], bool]:
     """The order of a product as an entry of a table, and whether it reproduces the product of the seed's operands.
 
     Raises
@@ -72,7 +52,7 @@ def find(probed: Probed, seed: int, *, device: Device = "cpu") -> tuple[dict[str
     if entry is not None:
         rows, columns = sample_indices(probed.M, probed.N)
         sample = predict(tabulated(probed, entry), A, B, rows, columns)
-        if _equal(sample, D[rows][:, columns]).all():
+        if (bits(sample) == bits(D[rows][:, columns])).all():
             return entry, True
     if device != "cpu" or probed.M * probed.N * probed.K <= _CPU:
         return {**_by_position(probed, entry, extra, spec, A, B, D, device), **extra}, True
@@ -81,7 +61,7 @@ def find(probed: Probed, seed: int, *, device: Device = "cpu") -> tuple[dict[str
     return entry, False
 
 
-def _arithmetic(probed: Probed) -> str:
+def _arithmetic(probed: CublasProduct) -> str:
     """The product's type; "fp32" if fp32 inputs are not rounded to tf32, as in thin products on CUDA cores."""
     if probed.kind != "tf32":
         return probed.kind
@@ -89,7 +69,7 @@ def _arithmetic(probed: Probed) -> str:
     return "tf32" if d[0] == 1.0 else "fp32"
 
 
-def _revealed(probed: Any, spec: MmaSpec) -> Revealed:
+def _revealed(probed: CublasProduct, spec: MmaSpec) -> Revealed:
     return reveal(probed, probed.K, spec, out="fp16" if probed.kind == "fp16->fp16" else None)
 
 
@@ -108,22 +88,14 @@ def _entry(revealed: Revealed, spec: MmaSpec) -> dict[str, Any]:
     return tables.encode(tree)
 
 
-def tabulated(probed: Probed, entry: dict[str, Any]) -> Product:
+def tabulated(probed: CublasProduct, entry: dict[str, Any]) -> Product:
     """The product with an order, for emulation."""
-    builder = tables.Builder({})
-    index = builder.order(entry)
-    head = {"library": "", "version": "", "hardware": "", "seed": 0, "orders": builder.orders}
-    return tables.product_of(head, probed.kind, "NN", (probed.M, probed.N, probed.K), builder.orders[index])
-
-
-def _equal(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
-    """The entries with equal bits."""
-    x, y = (np.ascontiguousarray(v) for v in (x, y))
-    return np.asarray(x.view(f"u{x.itemsize}") == y.view(f"u{y.itemsize}"))
+    table = {"library": "", "version": "", "hardware": "", "seed": 0, "orders": []}
+    return tables.product_of(table, probed.kind, "NN", (probed.M, probed.N, probed.K), entry)
 
 
 def _by_position(
-    probed: Probed,
+    probed: CublasProduct,
     first: dict[str, Any] | None,
     extra: dict[str, Any],
     spec: MmaSpec,
@@ -148,7 +120,7 @@ def _by_position(
                 continue
             except TimeoutError:
                 break
-        match = _equal(predict(tabulated(probed, entry), A, B, device=device), D)
+        match = bits(predict(tabulated(probed, entry), A, B, device=device)) == bits(D)
         if entry not in orders and (match & unexplained).any():
             orders.append(entry)
             matches.append(match)

@@ -3,8 +3,8 @@
 A table is gzipped JSON. ``orders`` lists the distinct orders in the form of `fpemu.mma.serialise`: the fields of a
 `KOrder`, with "stored" if the partial sums are rounded before they are added; {"tree": a tree}; or a map of tiles of D
 to the indices of their orders. "as" names the arithmetic where it differs from the product's type. ``cases`` has one
-row for each product: M, N, K, the index of its order, and two digests of the GPU's D for the operands of
-`fpemu.library.operands` (empty if the order was compared on other operands only).
+row for each product: M, N, K, the index of its order, and two digests of the GPU's D for the `operands` of a seed
+(empty if the order was compared on other operands only).
 """
 
 from __future__ import annotations
@@ -13,22 +13,103 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu import digests, mma, simt
 from fpemu.arguments import LARGEST, checked, choice, integers
 from fpemu.errors import InputError, unknown_name
-from fpemu.files import write_atomic
-from fpemu.library.product import LAYOUTS, TYPES, Layout, Order, Product, Tiles, instruction
-from fpemu.mma.order import KOrder
+from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.serialise import from_dict, to_dict
 from fpemu.mma.tree import Tree
+from fpemu.probing.trees import chains_of
 
-FIELDS = ("M", "N", "K", "order", "digest", "sample")
-HEAD = ("library", "version", "hardware", "gpu", "driver", "cuda", "torch", "date", "seed", "about")
+INPUT_DTYPES = {
+    "fp16": "float16",
+    "bf16": "float32",
+    "tf32": "float32",
+    "fp32": "float32",
+    "fp64": "float64",
+    "fp16->fp16": "float16",
+}
+TYPES = tuple(INPUT_DTYPES)
+LAYOUTS = ("TN", "NN")
+Layout = Literal["TN", "NN"]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Summation orders that depend on the position in D, such as those of stream-K kernels."""
+
+    rows: int  # of a tile of D
+    columns: int
+    of: tuple[int, ...]  # for each tile of D, row by row, the index of its order
+    orders: tuple[KOrder | Tree, ...]
+    stored: tuple[str | None, ...]  # `Product.stored` of each order
+
+
+Order = KOrder | Tree | Tiles
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product of a library, and its summation order over K.
+
+    Attributes
+    ----------
+    library, version, hardware : str
+        Library, its version and the GPU.
+    type : str
+        Format of the inputs, "fp16->fp16" where D is fp16 as well; otherwise D is fp32 (fp64 for fp64).
+    layout : {"TN", "NN"}
+        "NN": A (M, K) and B (K, N) in C order. "TN": B is the transpose of an (N, K) array in C order.
+    M, N, K : int
+        Sizes of the product.
+    order : KOrder, tree or Tiles
+        Summation order.
+    spec : MmaSpec
+        The instruction, or the fused multiply-add, of the chains.
+    rounded : str or None
+        Format to which the library rounds the inputs first: tf32, or None.
+    stored : str or None
+        Format to which the partial sums of a KOrder's slices are rounded before they are added.
+    digest, sample : str
+        Digests of the GPU's D for the `operands` of a seed: of all of it, and of a sample.
+    seed : int
+        Seed of these operands.
+    """
+
+    library: str
+    version: str
+    hardware: str
+    type: str
+    layout: str
+    M: int
+    N: int
+    K: int
+    order: Order
+    spec: MmaSpec
+    rounded: str | None
+    stored: str | None
+    digest: str
+    sample: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.library} {self.version}, {self.hardware}: {self.type} {self.layout} {self.M}x{self.N}x{self.K}"
+
+
+def instruction(kind: str) -> MmaSpec:
+    """The instruction of a product's chains on Hopper."""
+    return simt.SPECS[kind] if kind in ("fp32", "fp64") else mma.spec("hopper", kind.split("-")[0], "fp32")
 
 
 @checked
@@ -188,12 +269,6 @@ def read(path: str | Path) -> dict[str, Any]:
     return table
 
 
-def write(table: dict[str, Any], path: str | Path) -> None:
-    """Write a table; equal tables give equal bytes."""
-    text = json.dumps(table, separators=(",", ":"))
-    write_atomic(path, gzip.compress(text.encode(), 9, mtime=0))
-
-
 def files(library: str) -> list[Path]:
     """The package's tables of a library, the newest version last."""
     folder = Path(str(resources.files("fpemu.library"))) / "data"
@@ -208,50 +283,112 @@ def encode(order: KOrder | Tree) -> dict[str, Any]:
 
 
 def decode(entry: dict[str, Any], orders: Sequence[dict[str, Any]] = ()) -> Order:
-    """The order of an entry; a map of tiles refers to the table's other `orders`."""
-    if "tiles" in entry:
-        rows, columns = entry["tiles"]
-        used = sorted({n for n, _ in entry["map"]})
-        of = tuple(used.index(n) for n, count in entry["map"] for _ in range(count))
-        stored = tuple(orders[n].get("stored") for n in used)
-        return Tiles(rows, columns, of, tuple(_single(orders[n]) for n in used), stored)
-    return _single(entry)
+    """The order of an entry; a map of tiles has entries, or indices of the table's other `orders`."""
+    if "tiles" not in entry:
+        return _single(entry)
+    runs = [(part if isinstance(part, dict) else orders[part], count) for part, count in entry["map"]]
+    parts: list[dict[str, Any]] = []
+    parts.extend(part for part, _ in runs if part not in parts)
+    of = tuple(parts.index(part) for part, count in runs for _ in range(count))
+    rows, columns = entry["tiles"]
+    return Tiles(rows, columns, of, tuple(map(_single, parts)), tuple(part.get("stored") for part in parts))
 
 
 def _single(entry: dict[str, Any]) -> KOrder | Tree:
     return from_dict(entry.get("tree", {k: v for k, v in entry.items() if k not in ("stored", "as")}))
 
 
-class Builder:
-    """Collects products into a table that holds equal orders once."""
+# --- operands of the recorded products, and digests of D
+SAMPLE = 32  # largest number of rows and of columns in the sample of D
 
-    def __init__(self, head: dict[str, Any]) -> None:
-        self.head = {name: head[name] for name in HEAD if name in head}
-        self.orders: list[dict[str, Any]] = []
-        self._index: dict[str, int] = {}
-        self.rows: dict[tuple[str, str], list[list[Any]]] = {}
 
-    def order(self, entry: dict[str, Any]) -> int:
-        """The index of an order, given in the form of `encode` (with "stored", "as")."""
-        if "tiles" in entry:
-            entry = {**entry, "map": [[self.order(order), count] for order, count in entry["map"]]}
-        text = json.dumps(entry, sort_keys=True)
-        if text not in self._index:
-            self._index[text] = len(self.orders)
-            self.orders.append(entry)
-        return self._index[text]
+def operands(
+    kind: str, M: int, N: int, K: int, seed: int, rows: NDArray[Any] | None = None, columns: NDArray[Any] | None = None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """A (M, K) and B (K, N) of a recorded product, or A[rows] and B[:, columns] alone: values of either sign in
+    [1/4, 4)."""
+    rows = np.arange(M) if rows is None else rows
+    columns = np.arange(N) if columns is None else columns
+    along = np.arange(K, dtype=np.int64)
+    a = operand_values(rows.astype(np.int64)[:, None] * K + along, kind, 2 * seed, np.float64)
+    b = operand_values(along[:, None] * N + columns.astype(np.int64), kind, 2 * seed + 1, np.float64)
+    return a.astype(INPUT_DTYPES[kind]), b.astype(INPUT_DTYPES[kind])
 
-    def add(
-        self, kind: str, layout: str, shape: Sequence[int], order: dict[str, Any], digest: str, sample: str
-    ) -> None:
-        """Add one product (M, N, K), or replace the row of this shape."""
-        rows = self.rows.setdefault((kind, layout), [])
-        rows[:] = [row for row in rows if row[:3] != list(shape)]
-        rows.append([*shape, self.order(order), digest, sample])
 
-    def table(self) -> dict[str, Any]:
-        """The table."""
-        cases = [
-            {"type": kind, "layout": layout, "rows": sorted(rows)} for (kind, layout), rows in sorted(self.rows.items())
-        ]
-        return {**self.head, "fields": list(FIELDS), "orders": self.orders, "cases": cases}
+def operand_values(index: Any, kind: str, seed: int, double: Any) -> Any:
+    """The operands at int64 indices in float64, the array library's `double`; `index` is a NumPy array or a tensor.
+
+    No product of the integers here exceeds 63 bits.
+    """
+    precision = {"fp16": 11, "fp16->fp16": 11, "bf16": 8, "fp64": 53}.get(kind, 24)
+    h = _mixed(index, seed)
+    fraction = h & (2 ** min(precision - 1, 23) - 1)
+    if precision == 53:
+        fraction = fraction + (_mixed(index, seed + 7919) & (2**29 - 1)) * 2**23
+    power = ((h >> 23 & 1) + 1) * ((h >> 24 & 1) * 3 + 1)  # 1, 2, 4, 8
+    whole = (fraction + 2 ** (precision - 1)) * power * (1 - (h >> 25 & 1) * 2)
+    return (whole.astype(double) if isinstance(whole, np.ndarray) else whole.to(double)) * 2.0 ** (-1 - precision)
+
+
+def _mixed(index: Any, seed: int) -> Any:
+    """32 pseudorandom bits for each index."""
+    h = (index * 0x1E3779B1 + (seed * 0x9E3779B1 + 0x7F4A7C15) % 2**32) & 0xFFFFFFFF
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x68E31DA5)):
+        h = ((h ^ (h >> shift)) * factor) & 0xFFFFFFFF
+    return h ^ (h >> 16)
+
+
+def sample_indices(M: int, N: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The evenly spread rows and columns of the sample of D."""
+    rows, columns = (np.unique(np.linspace(0, n - 1, min(n, SAMPLE)).astype(np.int64)) for n in (M, N))
+    return rows, columns
+
+
+def digest_of(D: NDArray[Any]) -> str:
+    """The digest of a product's bits, as the tables hold it."""
+    D = np.ascontiguousarray(D)
+    return digests.text(D.view(f"u{D.itemsize}"))
+
+
+# --- kinds of orders
+KINDS = {
+    "KOrder": "a KOrder",
+    "KOrder, halves": "a KOrder with partial sums rounded to fp16",
+    "blocks": "tree: split-K by an instruction with shorter blocks than the type's",
+    "slices": "tree: split-K with another reduction, or chains that start from a partial sum",
+    "interleaved": "tree: interleaved accumulators of the instruction",
+    "lanes": "tree: interleaved lanes of fused multiply-adds",
+    "runs": "tree: lanes of fused multiply-adds over contiguous k, or single products",
+    "place": "orders that depend on the tile of D (stream-K)",
+}
+
+
+def kind(product: Product) -> str:
+    """The name in `KINDS` of a product's order."""
+    order = product.order
+    if isinstance(order, KOrder):
+        return "KOrder, halves" if product.stored else "KOrder"
+    if isinstance(order, Tiles):
+        return "place"
+    chains = chains_of(order)
+    positions = [[k for block in chain.blocks for k in block] for chain in chains]
+    gaps = any(max(ks) - min(ks) >= len(ks) for ks in positions)
+    if all(chain.kind == "fma" for chain in chains):
+        return "lanes" if gaps else "runs"
+    if gaps:
+        return "interleaved"
+    full = max(len(block) for chain in chains for block in chain.blocks) == product.spec.block
+    return "slices" if full or any(chain.start is not None for chain in chains) else "blocks"
+
+
+def summary(products: Iterable[Product]) -> dict[str, dict[str, int]]:
+    """The number of products of each kind of order, for each type.
+
+    Examples
+    --------
+    >>> from fpemu.library import lookup
+    >>> summary([lookup("cublas", "fp16", (512, 512, 8192))])
+    {'fp16': {'KOrder': 1}}
+    """
+    count = Counter((product.type, kind(product)) for product in products)
+    return {of: {k: count[of, k] for k in KINDS if count[of, k]} for of in dict.fromkeys(of for of, _ in count)}

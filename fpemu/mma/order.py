@@ -16,8 +16,6 @@ from fpemu.errors import InputError, shown, unknown_name
 
 Join = Literal["ascending", "descending", "pairwise"]
 T = TypeVar("T")
-reveal: Callable[..., Any]
-"""`fpemu.probing.reveal`; `fpemu.mma` assigns it."""
 
 
 @dataclass(frozen=True)

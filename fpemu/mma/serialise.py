@@ -1,7 +1,8 @@
-"""Orders and summation trees as data of JSON: `to_dict` and `from_dict`.
+"""Orders and summation trees as data of JSON (`to_dict`, `from_dict`) and as files (`save`, `load`).
 
-A `KOrder` is a dict of its fields that differ from the defaults. A tree is compressed: an item that repeats with a
-constant step in k is written once, so that 10^4 positions of an ordinary GEMM take a few lines.
+A file is the object ``{"file": "fpemu summation order", "version": 1, "order" or "tree": data}``. A `KOrder` is a dict
+of its fields that differ from the defaults. A tree is compressed: an item that repeats with a constant step in k is
+written once, so that 10^4 positions of an ordinary GEMM take a few lines.
 
 =============================================  ===================================================
 ``7``                                          position k = 7
@@ -17,16 +18,20 @@ constant step in k is written once, so that 10^4 positions of an ordinary GEMM t
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from fpemu import formats
+from fpemu import files, formats
 from fpemu.errors import InputError, shown
 from fpemu.mma.order import KOrder
-from fpemu.mma.tree import Chain, Sum, Tree, fold, leaves
+from fpemu.mma.tree import Chain, OrderResult, Sum, Tree, fold, leaves, order_of
 
-TOO_DEEP = "the tree is nested too deep"
+_KIND, _VERSION = "fpemu summation order", 1
+_TOO_DEEP = "the tree is nested too deep"
 _MOST = 2**22  # positions; larger products are not probed
 
 
@@ -93,9 +98,113 @@ def from_dict(data: Any) -> KOrder | Tree:
             raise InputError(f"the tree has more than {_MOST} positions")
         tree = _tree(data, 0)
     except RecursionError:
-        raise InputError(TOO_DEEP) from None
+        raise InputError(_TOO_DEEP) from None
     if min(leaves(tree)) < 0:
         raise InputError("the tree has a position below 0")
+    return tree
+
+
+def save(order: OrderResult | KOrder | Tree, path: str | os.PathLike[str], **about: Any) -> None:
+    """Write an order or a tree to a file atomically.
+
+    Parameters
+    ----------
+    order : Revealed, KOrder, Chain or Sum
+        The result of `fpemu.probing.reveal`, or any order.
+    path : path-like
+        Ends in .json.
+    **about
+        Remarks for the reader of the file; `load` ignores them.
+
+    Raises
+    ------
+    InputError
+        The path has another ending, no file can be written there, a remark is no JSON, or the tree is nested too deep
+        for JSON.
+    """
+    name = os.fspath(path)
+    if not name.endswith(".json"):
+        raise InputError(f"{name}: an order is written as .json")
+    files.check_writable(name)
+    plain: KOrder | Tree = order_of(order)
+    record: dict[str, Any] = {"file": _KIND, "version": _VERSION}
+    record |= {field: getattr(order, field) for field in ("k", "probes") if hasattr(order, field)}  # of a Revealed
+    if not isinstance(plain, KOrder):
+        record["k"] = sum(1 for _ in leaves(plain))
+    data = record["order" if isinstance(plain, KOrder) else "tree"] = to_dict(plain)
+    if about:
+        record["about"] = about
+    from_dict(data)  # raises an InputError for a tree that `load` could not read; Python 3.13 would write it
+    try:
+        lines = [f'"{key}": {json.dumps(x, ensure_ascii=False, allow_nan=False)}' for key, x in record.items()]
+        content = ("{" + ",\n ".join(lines) + "}\n").encode()
+    except RecursionError:
+        raise InputError(_TOO_DEEP) from None
+    except (TypeError, ValueError) as problem:
+        raise InputError(f"{name}: a remark is no JSON: {problem}") from None
+    files.write_atomic(name, content)
+
+
+def load(path: str | os.PathLike[str]) -> KOrder | Tree:
+    """Read the order in a file.
+
+    Parameters
+    ----------
+    path : str or os.PathLike[str]
+        Path of the file.
+
+    Returns
+    -------
+    KOrder, Chain or Sum
+        The order, as `fpemu.mma.gemm` accepts it.
+
+    Raises
+    ------
+    InputError
+        The file has no order, or a malformed one.
+    OSError
+        The file cannot be read.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(KOrder(split=128, tile=64, residue_first=True), os.path.join(folder, "order.json"))
+    ...     load(os.path.join(folder, "order.json"))
+    KOrder(split=128, tile=64, residue_first=True)
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise InputError(f"{file} is a folder, not a file with an order")
+    try:
+        return _order(json.loads(file.read_bytes()))
+    except RecursionError:
+        reason = _TOO_DEEP
+    except json.JSONDecodeError as problem:
+        reason = f"not JSON: {problem.msg} in line {problem.lineno}"
+    except ValueError as problem:  # an InputError, bytes that are no text, or a number with thousands of digits
+        reason = str(problem)
+    raise InputError(f"{file}: no order of fpemu can be read from it ({reason})")
+
+
+def _order(record: Any) -> KOrder | Tree:
+    if not isinstance(record, dict) or record.get("file") != _KIND:
+        raise InputError(f'it is not marked as "{_KIND}"')
+    if record.get("version") != _VERSION:
+        raise InputError(f"its version is {shown(record.get('version'))}, this fpemu reads {_VERSION}")
+    if ("order" in record) == ("tree" in record):
+        raise InputError('it needs either "order" or "tree"')
+    if "order" in record:
+        return KOrder.from_dict(record["order"])
+    tree = from_dict(record["tree"])
+    if isinstance(tree, KOrder):
+        raise InputError("the tree is neither a chain nor a sum")
+    positions = sorted(leaves(tree))
+    if positions != list(range(len(positions))):
+        wrong = next(i for i, k in enumerate(positions) if i != k)
+        raise InputError(f"each k from 0 must occur in the tree once: {wrong} does not")
+    if record.get("k", len(positions)) != len(positions):
+        raise InputError(f"k is {shown(record['k'])}, and the tree has {len(positions)} positions")
     return tree
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fpemu.errors import InputError
 from fpemu.mma.tree import Chain, Sum, Tree
-from fpemu.probing.drawing import regular
+from fpemu.probing.trees import regular
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

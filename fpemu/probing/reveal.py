@@ -9,24 +9,27 @@ single product, can be a step of a chain or an addition outside the instruction;
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import groupby
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import combinations, groupby
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fpemu import formats
+from fpemu import formats, mma, simt
 from fpemu.arguments import checked, integer, integers
-from fpemu.errors import InputError
+from fpemu.errors import InputError, entries
+from fpemu.formats import FloatFormat
+from fpemu.mma import MmaSpec, catalog
 from fpemu.mma import tree as trees
 from fpemu.mma.order import KOrder
-from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import Chain, Sum, Tree
-from fpemu.probing import drawing
-from fpemu.probing.naming import longest_block, name_order
-from fpemu.probing.probes import Probe, ProbeRunner, Rows
-from fpemu.probing.structure import Path, structure
+from fpemu.probing.callables import CallError, CheckedCallable
+from fpemu.probing.probes import Pairs, Probe, ProbeRunner, Rows, scale
+from fpemu.probing.trees import longest_block, name_order, text
+from fpemu.rounding import round_to
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Revealed:
 
     def __str__(self) -> str:
         name = "no KOrder is found for this tree" if self.order is None else str(self.order)
-        return f"K = {self.k}, {self.probes} probes: {name}\n{drawing.text(self.tree)}"
+        return f"K = {self.k}, {self.probes} probes: {name}\n{text(self.tree)}"
 
 
 @checked
@@ -101,7 +104,7 @@ def reveal(
     A single product between two additions can be a step of the instruction or an addition outside it. If no operands
     distinguish the two (exact or IEEE arithmetic), the tree has an addition outside only after another one.
 
-    Common trees require O(K log K) probes (counts: `fpemu.probing.structure`), each a row of a call. If the format of
+    Common trees require O(K log K) probes (counts: see `structure`), each a row of a call. If the format of
     D does not represent the sum of K units (K > 2048 in fp16), the probes are divided into several passes.
 
     Examples
@@ -313,3 +316,307 @@ def _workspaces(tree: Tree, probe: Probe, fmt: formats.FloatFormat) -> Tree:
         return total
 
     return marked(tree)
+
+
+# --- the shape of the tree
+_ALL_PAIRS = 32  # up to so many siblings (the longest block) are all compared; more at strides of 2^n
+
+
+@dataclass(eq=False)
+class Path:
+    """A leaf and the nodes above it, up to the root of a subtree: for each node, its other children."""
+
+    leaf: int
+    steps: list[list[int | Path]] = field(default_factory=list)
+
+
+@dataclass
+class _Task:
+    """A group of leaves below a node with `size` leaves; the first leaf is the pivot."""
+
+    group: list[int]
+    size: int
+    beside: list[int]  # another leaf of the node, if one is known
+    sink: list[int | Path]
+    sparse: bool = False  # the leaves seem to be children of the node itself, and few pairs confirm it
+    tried: bool = False
+
+    def need(self, k: int) -> list[int]:
+        """The codes of the pairs with sizes that must be known."""
+        if not self.sparse:
+            return _codes([(self.group[0], q) for q in self.group[1:]], k)
+        group, n = sorted(self.group), len(self.group)
+        strides = [1 << s for s in range(n.bit_length() - 1)]
+        return _codes([(group[i], group[i + stride]) for stride in strides for i in range(n - stride)], k)
+
+
+def structure(k: int, sizes: Callable[[list[Pairs]], list[NDArray[Any]]]) -> int | Path:
+    """The tree without the kinds of its nodes, from the sizes of its subtrees; InputError if they fit no tree.
+
+    One leaf of a group is the pivot. The sizes of the smallest subtrees that hold it and each other leaf show the nodes
+    above the pivot and the leaves below each of them, which form the next groups. The probes of all open groups run
+    together. The first position is the pivot, which suits ascending chains; if it removed few leaves from a group, the
+    next pivot is drawn at random, which halves the group on average for any tree. Therefore n leaves take O(n log n)
+    probes, and a block of b leaves another b/2 for each leaf.
+
+    Counted for chains, splits, pairwise sums, lanes and random trees of 256 and 1000 leaves, in units of n log2 n: 0.2
+    to 0.6 for fused multiply-adds, up to 1.2 for blocks of 8 and 1.6 for blocks of 16. The maximum, 2.2 for 256 leaves
+    and 1.3 for 10,000, was reached by slices of 32 multiply-adds in descending order, because up to 32 leaves that seem
+    to hang on one node are all compared with each other.
+    """
+    draw = np.random.default_rng(k)  # reproducible probes
+    known: dict[int, int] = {}
+    top: list[int | Path] = []
+    tasks = [_Task(list(range(k)), k + 1, [], top)]
+    while tasks:
+        waiting: list[_Task] = []
+        wanted: dict[int, tuple[_Task, set[int]]] = {}
+        while tasks:
+            task = tasks.pop()
+            need = task.need(k)
+            missing = {code for code in need if code not in known}
+            if missing:
+                wanted.setdefault(id(task), (task, set()))[1].update(missing)
+                waiting.append(task)
+            elif task.sparse and all(known[code] == task.size for code in need):
+                task.sink.extend(task.group)
+            elif task.sparse:
+                tasks.append(_Task(task.group, task.size, task.beside, task.sink))
+            else:
+                with_pivot = dict(zip(task.group[1:], (known[code] for code in need), strict=True))
+                rest, alone = _climb(task, with_pivot, tasks, draw)
+                if len(rest) == 1:
+                    task.sink.append(rest[0])
+                elif rest:
+                    again = _Task(_pivoted(rest, task.group, draw), task.size, [task.group[0]], task.sink)
+                    again.sparse = alone and len(rest) > _ALL_PAIRS and not task.tried
+                    again.tried = again.sparse or (task.tried and alone)
+                    tasks.append(again)
+                    if alone and len(rest) <= _ALL_PAIRS:
+                        pairs = {c for c in _codes(combinations(rest, 2), k) if c not in known}
+                        if pairs:
+                            wanted[id(again)] = (again, pairs)
+        tasks = waiting
+        if wanted:
+            codes = [sorted(some) for _, some in wanted.values()]
+            groups = [
+                Pairs(np.stack(np.divmod(np.array(some), k), axis=1), task.group, task.beside, task.size)
+                for (task, _), some in zip(wanted.values(), codes, strict=True)
+            ]
+            for some, counted in zip(codes, sizes(groups), strict=True):
+                known.update(zip(some, counted.tolist(), strict=True))
+    return top[0]
+
+
+def _pivoted(group: list[int], before: list[int], draw: np.random.Generator) -> list[int]:
+    """The group with its pivot in front: the first position, or a random one if the last pivot removed few leaves."""
+    first = int(draw.integers(len(group))) if 4 * len(group) > 3 * len(before) > 3 * _ALL_PAIRS else 0
+    if first == 0:
+        return sorted(group)
+    return [group[first], *sorted(group[:first] + group[first + 1 :])]
+
+
+def _codes(pairs: Iterable[tuple[int, int]], k: int) -> list[int]:
+    return [min(p, q) * k + max(p, q) for p, q in pairs]
+
+
+def _climb(
+    task: _Task, with_pivot: dict[int, int], tasks: list[_Task], draw: np.random.Generator
+) -> tuple[list[int], bool]:
+    """Remove the pivot's subtree from a group; return the remaining leaves, and whether the subtree was one leaf."""
+    path = Path(task.group[0])
+    levels: dict[int, list[int]] = {}
+    for q, s in with_pivot.items():
+        levels.setdefault(s, []).append(q)
+    rest = levels.pop(task.size, [])
+    task.sink.append(path if levels else path.leaf)
+    count = 1
+    for s in sorted(levels):
+        count += len(levels[s])
+        if count != s:
+            q = levels[s][0]
+            raise InputError(
+                f"the results fit no tree: {count} positions lie with {path.leaf} in a subtree that has {s} ({q} among"
+                " them). Units may not vanish beside M, or the order may depend on the position in D"
+            )
+        step: list[int | Path] = []
+        path.steps.append(step)
+        if len(levels[s]) == 1:
+            step.append(levels[s][0])
+        else:
+            tasks.append(_Task(_pivoted(levels[s], task.group, draw), s, [path.leaf], step))
+    return rest, not levels
+
+
+# --- a GEMM of the command line: contradictions in one line, and a comparison with an emulation
+
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Random operands multiplied by a GEMM and by an emulation in the revealed order."""
+
+    spec: MmaSpec  # of the possible instructions, the one with the fewest mismatches
+    outputs: int
+    mismatches: int
+    across: int  # columns of D (rows, if N > M) with a mismatch
+    at_probed: int  # mismatches in the column (row) that was probed
+
+
+@dataclass(frozen=True)
+class Target:
+    """A GEMM with an unknown order."""
+
+    gemm: CheckedCallable
+    shape: tuple[int, int, int]  # M, N, K of every call
+    inputs: FloatFormat
+    result: str  # format of D
+    accumulator: str  # format of the accumulator
+    spec: MmaSpec | None = None  # the instruction, if it is known
+    hardware: str | None = None
+    at: int = 0  # the column of D that is read (the row, if N > M)
+
+    def reveal(self) -> Revealed:
+        """Reveal the order.
+
+        Raises
+        ------
+        InputError
+            No order is found; the message names the cause if it can be identified: results that change from call to
+            call or from position to position, sums that are exact, flushed subnormal inputs.
+        """
+        (M, N, K), name = self.shape, self.gemm.name
+        A, B = self.operands(M, N, 1)
+        D = self.gemm.repeat(A, B).values
+        if not np.isfinite(D).all():
+            raise InputError(f"{name} returns Inf or NaN for random operands: {entries(~np.isfinite(D), D)}")
+        few = np.zeros((M, K), A.dtype)
+        few[:, : min(K, 8)] = unit = self._scale()[1]
+        total = self.gemm(few, np.ones((K, N), A.dtype))[0, 0]
+        if total != min(K, 8) * unit:
+            raise InputError(
+                f"{name} returns {total:g} for the sum of {min(K, 8)} products of {unit:g}, the probe's units: it"
+                " flushes subnormal numbers, or rounds its inputs"
+            )
+        out = self.result if self.result != self.accumulator else None
+        try:
+            revealed = reveal(self.gemm, K, self.spec, fmt=self.inputs.name, out=out, shape=(M, N), at=self.at)
+        except CallError:
+            raise
+        except InputError as problem:
+            raise InputError(f"{name}: {self._contradiction() or problem}") from problem
+        if self.spec is None and self.inputs.name not in ("fp32", "fp64"):  # its blocks are as long as the longest
+            order = name_order(revealed.tree, K, self.instruction(revealed))
+            revealed = dataclasses.replace(revealed, order=order or revealed.order)
+        return revealed
+
+    def instruction(self, revealed: Revealed) -> MmaSpec:
+        """The instruction; if it is unknown, one with the longest of the revealed blocks."""
+        block = longest_block(revealed.tree)
+        return self.spec or MmaSpec(self.inputs, self.inputs, "fp32", k=block, block=block, F=25)
+
+    def _scale(self) -> tuple[float, float]:
+        return scale(self.inputs, flushed=self.spec is not None and self.spec.arithmetic == "flushed")
+
+    def operands(self, M: int, N: int, seed: int) -> tuple[Array, Array]:
+        """Normal random operands (M, K) and (K, N)."""
+        rng, K = np.random.default_rng(seed), self.shape[2]
+        dtype = {"fp16": np.float16, "fp64": np.float64}.get(self.inputs.name, np.float32)
+        A, B = (np.asarray(round_to(rng.standard_normal(s), self.inputs)).astype(dtype) for s in ((M, K), (K, N)))
+        return A, B
+
+    def _contradiction(self) -> str | None:
+        """The property of the results that fits no tree, if it can be identified."""
+        place = self.disagreement()
+        if place:
+            axis = "rows" if place[0] else "columns"
+            return (
+                f"{axis} of D disagree: for equal operands D[0, 0] and D{place} differ, so the order depends on the"
+                f" position; probe a shape with fewer {axis}"
+            )
+        M, N, K = self.shape
+        if K < 4:
+            return None
+        large, unit = self._scale()
+        A, B = self.operands(M, N, 2)
+        for i, j in dict.fromkeys([(0, K - 1), (0, 1), (K // 2, K - 1), (0, K // 2)]):
+            between = [q for q in range(K) if q not in (i, j)][:: max(1, K // 8)][:8]
+            A[:], B[:] = 0, 1
+            A[:, between] = unit
+            A[:, i], A[:, j] = large, -large
+            if self.gemm(A, B)[0, 0] != len(between) * unit:
+                return None
+        return (
+            f"no unit is lost beside {large:g} and {-large:g}: the sums are exact, compensated or in a format wider"
+            " than the results, and show no order"
+        )
+
+    def disagreement(self) -> list[int]:
+        """A position of D at which equal operands give another sum than at [0, 0]; [] if none is found."""
+        M, N, _ = self.shape
+        for seed in range(3, 9) if max(M, N) > 1 else ():
+            A, B = self.operands(1, 1, seed)
+            D = self.gemm(np.repeat(A, M, axis=0), np.repeat(B, N, axis=1)).astype(np.float64)
+            for differ in (D[0, 0] != D[:, :1], D[0, 0] != D[:1], D[0, 0] != D):  # a row or a column first
+                if differ.any():
+                    return [int(x) for x in np.argwhere(differ)[0]]
+        return []
+
+    def compare(self, revealed: Revealed, seed: int = 4) -> Comparison:
+        """Compare a product of random operands with its emulation in the revealed order."""
+        M, N, _ = self.shape
+        A, B = self.operands(M, N, seed)
+        D = self.gemm(A, B)
+        rows, columns = _sample(M, self.at if N > M else 0), _sample(N, 0 if N > M else self.at)
+        D, a, b = D[np.ix_(rows, columns)].astype(np.float64), A[rows], B[:, columns]
+        best: Comparison | None = None
+        for spec in self._specs(revealed.tree):
+            expected = mma.gemm(a, b, None, spec, revealed.tree).astype(np.float64)
+            with np.errstate(over="ignore"):
+                wrong = np.asarray(round_to(expected, self.result)).astype(np.float64) != D
+            across = wrong.any(axis=1 if N > M else 0)
+            probed = wrong[rows.index(self.at)] if N > M else wrong[:, columns.index(self.at)]
+            comparison = Comparison(spec, D.size, int(wrong.sum()), int(across.sum()), int(probed.sum()))
+            if best is None or comparison.mismatches < best.mismatches:
+                best = comparison
+            if not comparison.mismatches:
+                break
+        if best is None:
+            raise InputError("check: no known instruction has these formats and blocks of this length; give --hardware")
+        return best
+
+    def _specs(self, tree: Tree) -> list[MmaSpec]:
+        """The possible instructions: the given one, then those of the catalogue with sufficiently long blocks.
+
+        One of each arithmetic, shortest blocks first; of the hardware alone, if it is known.
+        """
+        first = [] if self.spec is None else [self.spec]
+        block = longest_block(tree)
+        if first and block == 1:  # without blocks, their arithmetic has no effect
+            return first
+        if self.inputs.name in ("fp32", "fp64"):
+            rows = [simt.SPECS[self.inputs.name]]
+        else:
+            arch = None if self.hardware is None else catalog.architecture(self.hardware)
+            rows = [
+                row
+                for row in catalog.rows()
+                if str(row.a_format) == str(self.inputs)
+                and str(row.d_format) == self.accumulator
+                and row.block >= block
+                and arch in (None, row.architecture)
+                and row.architecture not in ("ideal", "ascend910a")
+            ]
+        chosen: dict[Any, MmaSpec] = {}
+        for row in sorted(rows, key=lambda row: row.block):
+            chosen.setdefault((row.block, row.arithmetic, row.F, row.E0, row.final, row.fraction_bits), row)
+        specs = first + [spec for spec in chosen.values() if spec != self.spec]
+        return specs[:1] if block == 1 else specs
+
+
+def _sample(n: int, at: int) -> list[int]:
+    """At most 65 of n indices: the first and last ones, some between, and a required one."""
+    some = range(n) if n <= 64 else [*range(16), *np.linspace(16, n - 17, 32).astype(int).tolist(), *range(n - 16, n)]
+    return sorted({*some, at})

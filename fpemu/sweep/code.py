@@ -23,7 +23,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 _NUMERIC = (
     *(f"{name}.py" for name in ("formats", "rounding", "sticky", "arrays", "parallel", "inputs")),
     *("exponential.py", "metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline"),
-    *(f"library/{name}" for name in ("emulation.py", "product.py", "tables.py", "openblas.py", "openblas_orders.py")),
+    *(f"library/{name}" for name in ("emulation.py", "tables.py", "openblas.py", "openblas_orders.py")),
     "library/data",
 )
 _SUFFIXES = (".py", ".toml", ".json", ".gz")

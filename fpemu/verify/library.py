@@ -14,10 +14,9 @@ import numpy as np
 
 from fpemu import gpu
 from fpemu.errors import InputError
-from fpemu.library import LAYOUTS, cublas, operands, revealing
+from fpemu.library import LAYOUTS, cublas, revealing
 from fpemu.library.emulation import predict_entries
-from fpemu.library.product import Product
-from fpemu.library.tables import lookup, orders
+from fpemu.library.tables import Product, digest_of, lookup, orders, sample_indices
 from fpemu.verify import records
 from fpemu.verify.cases import codes
 from fpemu.verify.records import Outcome, Record
@@ -52,9 +51,9 @@ class Library(Suite):
     name = "library"
     about = (
         "Products of cuBLAS compared with the emulation by the orders of the table (facts.table), on seeded operands"
-        " (fpemu.library.operands), in up to 32 rows and columns. digest: of the whole product; digests.sample: of the"
-        " compared entries. The groups 'new' are products of shapes outside the table; facts: the revealed order, and"
-        " the numbers of probes and calls"
+        " (fpemu.library.tables.operands), in up to 32 rows and columns. digest: of the whole product; digests.sample:"
+        " of the compared entries. The groups 'new' are products of shapes outside the table; facts: the revealed"
+        " order, and the numbers of probes and calls"
     )
     code = ("library", "probing", "simt")
 
@@ -86,8 +85,8 @@ class Library(Suite):
             return self._reveal(group, kind, layout, (M, N, K))
         product = lookup("cublas", kind, (M, N, K), layout=layout)
         A, B, D, digest = cublas.CublasProduct(kind, layout, (M, N, K)).sampled(self.seed)
-        count, place = difference(codes(D), codes(predict_entries(product, A, B, *operands.sample_indices(M, N))))
-        sample = operands.digest_of(D)
+        count, place = difference(codes(D), codes(predict_entries(product, A, B, *sample_indices(M, N))))
+        sample = digest_of(D)
         return Outcome(group, 1, D.size, count, digest=digest, digests={"sample": sample}, first=[place] * bool(place))
 
     def _reveal(self, group: str, kind: str, layout: str, shape: Shape) -> Outcome:

@@ -18,8 +18,10 @@ from fpemu.library import cublas
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum
-from fpemu.probing import drawing, pictures
 from fpemu.probing.callables import load_function
+from fpemu.probing.pictures import layout, picture
+from fpemu.probing.trees import regular
+from fpemu.probing.trees import text as drawing
 
 FP16 = mma.spec("hopper", "fp16", "fp32")
 FP32 = simt.SPECS["fp32"]
@@ -180,7 +182,7 @@ def test_the_shape_of_d_is_stated_if_it_is_not_given(probed, capsys):
 
 def test_uneven_positions_are_shown_by_the_first_three():
     tree = Chain(((0,), *((k,) for k in range(4, 60, 8))), "fma")
-    assert "k = 0, 4, 12 ... 52" in drawing.text(tree)
+    assert "k = 0, 4, 12 ... 52" in drawing(tree)
 
 
 def test_an_order_that_depends_on_the_place_is_reported(probed, capsys):
@@ -363,9 +365,9 @@ def test_every_tree_comes_back_from_its_file(tmp_path_factory, tree):
     path = tmp_path_factory.getbasetemp() / "tree.json"
     probing.save(tree, path)
     assert probing.load(path) == tree
-    again = trees.canonical(drawing.regular(trees.canonical(tree)))
+    again = trees.canonical(regular(trees.canonical(tree)))
     assert again == trees.canonical(tree)
-    assert drawing.text(tree, 1000).count("\n") < 60
+    assert drawing(tree, 1000).count("\n") < 60
 
 
 def test_an_ordinary_tree_is_a_short_file(tmp_path):
@@ -413,7 +415,7 @@ def test_files_are_whole_or_not_there(tmp_path):
         probing.save(KOrder(), tmp_path / "order.txt")
     with pytest.raises(InputError, match="no folder"):
         probing.save(KOrder(), tmp_path / "no" / "order.json")
-    with pytest.raises(InputError, match="order = 3 must be"):
+    with pytest.raises(InputError, match="order must be"):
         probing.save(3, tmp_path / "order.json")
     with pytest.raises(InputError, match="folder"):
         probing.load(tmp_path)
@@ -449,20 +451,20 @@ def test_orders_are_written_as_they_are_typed():
     ],
 )
 def test_a_drawing_says_what_comes_again_once(tree, text):
-    assert drawing.text(tree) == text
+    assert drawing(tree) == text
 
 
 def test_a_canonical_pairwise_sum_is_drawn_pairwise():
     tree = trees.from_order(KOrder(split=16, join="pairwise"), 512, FP16)
     assert trees.canonical(tree) != tree
-    assert drawing.text(trees.canonical(tree)) == drawing.text(tree)
+    assert drawing(trees.canonical(tree)) == drawing(tree)
 
 
 def test_long_drawings_are_cut():
     rng = np.random.default_rng(0)
     tree = Sum(tuple(Chain(((int(k),),)) for k in rng.permutation(300)))
-    assert len(drawing.text(tree, 12).splitlines()) == 12
-    assert "branches more" in drawing.text(tree, 12)
+    assert len(drawing(tree, 12).splitlines()) == 12
+    assert "branches more" in drawing(tree, 12)
 
 
 @pytest.mark.parametrize(
@@ -476,9 +478,9 @@ def test_long_drawings_are_cut():
     ],
 )
 def test_a_picture_has_a_row_for_every_accumulator_and_a_bracket_for_every_addition(tree, accumulators, brackets):
-    rows, joins = pictures.layout(tree)
+    rows, joins = layout(tree)
     assert (len(rows), len(joins)) == (accumulators, brackets)
-    made = pictures.picture(tree, "a title")
+    made = picture(tree, "a title")
     axes = made.axes[0]
     bars = axes.collections[0].get_paths()
     ends = sorted(float(x) for path in bars for x in path.vertices[:, 0])
@@ -487,4 +489,4 @@ def test_a_picture_has_a_row_for_every_accumulator_and_a_bracket_for_every_addit
     assert covered == ends[-1]  # every k in one bar, and in one alone
     assert len(axes.get_yticks()) == (accumulators if accumulators <= 24 else 0)
     if accumulators == 4:
-        assert plotting.svg(made) == plotting.svg(pictures.picture(tree, "a title"))
+        assert plotting.svg(made) == plotting.svg(picture(tree, "a title"))

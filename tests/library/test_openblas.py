@@ -15,12 +15,13 @@ import pytest
 
 from fpemu import probing, simt
 from fpemu.errors import InputError
-from fpemu.library import emulate, openblas, openblas_numpy
+from fpemu.library import emulate, openblas
 from fpemu.library.openblas_orders import Lanes
-from fpemu.library.operands import digest_of, operands
+from fpemu.library.tables import digest_of, operands
 from fpemu.mma.tree import Chain, Sum, canonical
 from tests import hostile
 from tests.hostile import bits, carrier
+from tests.library.numpy_blas import NumpyBlas, paths
 
 RECORDED = json.loads(gzip.decompress((Path(__file__).parent / "openblas_products.json.gz").read_bytes()))
 ENTRIES = {f"{entry['kernel']}-{entry['version']}": entry for entry in RECORDED["kernels"]}
@@ -53,12 +54,11 @@ def test_every_kernel_of_the_table_has_recorded_products():
 CHILD = """
 import json, sys
 import numpy as np
-from fpemu.library.openblas_numpy import loaded
-from tests.library.test_openblas import drawn
-library, outputs = loaded(), {}
+from tests.library.test_openblas import drawn, numpys_openblas
+library, outputs = numpys_openblas(), {}
 for n, (dtype, layout, M, N, K) in enumerate(json.load(sys.stdin)):
     A, B = drawn(n, dtype, M, N, K)
-    outputs[f"cblas{n}"] = library.multiply(A, B, layout=layout)
+    outputs[f"cblas{n}"] = library.multiply(A, B, layout)
     if min(M, N) > 1:
         outputs[f"numpy{n}"] = A @ (np.ascontiguousarray(B.T).T if layout == "TN" else B)
 np.savez(sys.argv[1], kernel=library.kernel, version=library.version, **outputs)
@@ -91,10 +91,9 @@ def cases(kernel, version, count, seed=7):
 
 @cache
 def numpys_openblas():
-    try:
-        return openblas_numpy.loaded()
-    except InputError as problem:
-        pytest.skip(str(problem))
+    for path in paths():
+        return NumpyBlas(path)
+    pytest.skip("NumPy's BLAS is not OpenBLAS: numpy.show_config() names it")
 
 
 @pytest.mark.parametrize(
@@ -137,12 +136,6 @@ def test_strides_choose_the_layout():
         assert D.tobytes() == emulate("openblas", A, B, hardware="SKYLAKEX", layout=layout).tobytes()
     D, other = (emulate("openblas", A, B, hardware="SKYLAKEX", layout=layout) for layout in ("NN", "TN"))
     assert not np.array_equal(D, other), "small products have different orders in the two layouts"
-
-
-def test_without_openblas_the_detection_names_numpys_configuration(monkeypatch):
-    monkeypatch.setattr(openblas_numpy, "_paths", lambda: ["/nonexistent/libopenblas.so"])
-    with pytest.raises(InputError, match="NumPy's BLAS is not OpenBLAS"):
-        openblas_numpy.loaded.__wrapped__()
 
 
 # --- the evaluator
@@ -268,45 +261,6 @@ def test_a_kernel_without_fused_multiply_adds_has_no_tree():
 def test_a_column_major_a_needs_a_layout():
     with pytest.raises(InputError, match="A is stored by columns"):
         emulate("openblas", np.ones((4, 3), np.float32, order="F"), np.ones((3, 4), np.float32), hardware="TSV110")
-
-
-def loaded_or_skip():
-    try:
-        return openblas_numpy.loaded()
-    except InputError as problem:
-        pytest.skip(str(problem))
-
-
-@pytest.mark.parametrize(
-    ("A", "B", "message"),
-    [
-        (np.ones((2, 50), np.float32), np.ones((2, 3), np.float32), "A of shape .2, 50. and B of shape .2, 3. do not"),
-        (np.ones((2, 3), np.float32), np.ones((3, 2)), "A is float32 and B is float64"),
-        (np.ones((2, 3), np.float16), np.ones((3, 2), np.float16), "A is float16"),
-    ],
-)
-def test_operands_that_form_no_product_do_not_reach_the_library(A, B, message):
-    with pytest.raises(InputError, match=message):
-        loaded_or_skip().multiply(A, B)
-
-
-def test_the_byte_order_of_the_operands_changes_no_bit():
-    A, B = drawn(0, "float32", 5, 7, 9)
-    want = loaded_or_skip().multiply(A, B)
-    assert loaded_or_skip().multiply(A.astype(">f4"), B.astype(">f4")).tobytes() == want.tobytes()
-
-
-def test_a_product_on_one_thread_leaves_the_number_of_threads():
-    library = loaded_or_skip()
-    handle, prefix, suffix = openblas_numpy._open(library.path)
-    threads, set_threads = (getattr(handle, f"{prefix}openblas_{n}_num_threads{suffix}") for n in ("get", "set"))
-    before = threads()
-    try:
-        set_threads(2)
-        library.multiply(np.ones((3, 3)), np.ones((3, 3)))
-        assert threads() == 2
-    finally:
-        set_threads(before)
 
 
 @pytest.mark.parametrize(

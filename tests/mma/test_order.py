@@ -16,7 +16,8 @@ from fpemu.errors import InputError
 from fpemu.mma import KOrder
 from fpemu.mma.serialise import from_dict, to_dict
 from fpemu.mma.tree import Chain, Sum, canonical, from_order
-from fpemu.probing import Revealed, drawing
+from fpemu.probing import Revealed
+from fpemu.probing.trees import text
 from tests import hostile, oracle
 from tests.hostile import bits, carrier, examples, integers
 from tests.mma.test_mma_oracle import instruction_of, same
@@ -391,7 +392,7 @@ def test_trees_of_any_depth_are_drawn_and_read_or_refused_in_one_line(tmp_path, 
     for _ in range(depth):
         tree = nest(tree)
     data = to_dict(tree)
-    assert len(drawing.text(tree, 30).splitlines()) == 30
+    assert len(text(tree, 30).splitlines()) == 30
     for call in (lambda: from_dict(data), lambda: probing.save(tree, tmp_path / "tree.json")):
         message, _ = outcome(call)
         assert message == ("the tree is nested too deep" if depth > 100 else "")
@@ -400,7 +401,7 @@ def test_trees_of_any_depth_are_drawn_and_read_or_refused_in_one_line(tmp_path, 
 # --- the results of reveal as orders
 def test_products_take_the_result_of_reveal():
     spec, order = SPECS[0], KOrder(split=40)
-    revealed = mma.order.reveal(lambda A, B: mma.gemm(A, B, None, spec, order), 100, spec)
+    revealed = probing.reveal(lambda A, B: mma.gemm(A, B, None, spec, order), 100, spec)
     assert isinstance(revealed, Revealed)
     assert revealed.order == order
     rng = np.random.default_rng(0)

@@ -10,9 +10,10 @@ from fpemu.errors import InputError
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum
-from fpemu.probing import drawing, save
-from fpemu.probing.naming import identical, name_order
+from fpemu.probing import save
 from fpemu.probing.reveal import reveal
+from fpemu.probing.trees import identical, name_order
+from fpemu.probing.trees import text as drawing
 from fpemu.rounding import round_to
 
 SPECS = {
@@ -93,7 +94,7 @@ def test_random_trees_come_back(name):
         trees.check(tree, K, spec)
         found = reveal(by(tree, spec), K, spec)
         want = trees.canonical(tree, trees.exact_products(spec))
-        assert found.tree == want, f"seed {seed}, K = {K}\n{drawing.text(want)}\n{found}"
+        assert found.tree == want, f"seed {seed}, K = {K}\n{drawing(want)}\n{found}"
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -103,7 +104,7 @@ def test_orders_are_named(name, order):
     for K in (1, 2, 129):
         found = reveal(by(order, spec), K, spec)
         want = trees.from_order(order, K, spec)
-        assert trees.equal(found.tree, want, spec), f"K = {K}\n{drawing.text(want)}\n{found}"
+        assert trees.equal(found.tree, want, spec), f"K = {K}\n{drawing(want)}\n{found}"
         assert found.order is not None
         assert trees.equal(trees.from_order(found.order, K, spec), want, spec)
 

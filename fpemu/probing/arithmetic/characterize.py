@@ -7,6 +7,7 @@ any. Random operands verify the result; those that contradict it become probes, 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -18,15 +19,12 @@ from fpemu import formats as known
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma.spec import MmaSpec
-from fpemu.probing.arithmetic import evidence, integers
-from fpemu.probing.arithmetic.candidates import ALIGNED, preferred, structures
-from fpemu.probing.arithmetic.directed import first_round
-from fpemu.probing.arithmetic.evidence import Finding
-from fpemu.probing.arithmetic.fit import Results
-from fpemu.probing.arithmetic.instruction import Execute, Instruction, Verification
-from fpemu.probing.arithmetic.probes import Formats, Probes
-from fpemu.probing.arithmetic.search import Report, Search
-from fpemu.probing.arithmetic.specials import nan_rule, specials
+from fpemu.probing.arithmetic import evidence
+from fpemu.probing.arithmetic.directed import first_round, next_round
+from fpemu.probing.arithmetic.evidence import Finding, nan_rule, specials
+from fpemu.probing.arithmetic.fit import ALIGNED, Results, Structure, neighbours, preferred, structures
+from fpemu.probing.arithmetic.probes import Execute, Formats, Instruction, Probes, Verification
+from fpemu.probing.arithmetic.separating import separating
 
 _ROUNDS = 4  # largest number of verifications; a further search follows all but the last
 
@@ -128,7 +126,7 @@ def characterize(
         arguments.integers("shape", shape, 1, 2**20, length=2)
     if "int8" in (str(a), str(b)) or "int32" in (str(d), str(c)):
         integer = Instruction(execute, ("int8", "int8", "int32", "int32"), shape)
-        spec, findings, probes, why = integers.probe_integers(integer, (a, b, d), c, k, name)
+        spec, findings, probes, why = evidence.probe_integers(integer, (a, b, d), c, k, name)
         held = Verification(first=why) if spec is None else integer.verify(spec, outputs, seed)
         return Characterized(spec, findings, probes, held.outputs, held.mismatches, held.first)
     formats: Formats = tuple(known.get(f) for f in (a, b, d if c is None else c, d))  # type: ignore[assignment]
@@ -188,3 +186,61 @@ def _verified(
             search.results, search.by_structure = before
             break
     return spec, held
+
+
+# --- the search in rounds of probes
+_TURNS = 60  # largest number of rounds of separating probes
+_QUIET = 3  # consecutive rounds without separating operands that end the search
+_RIVALS = 10  # specifications compared with the preferred one in a round
+_DIRECTED = 2  # rounds of directed probes after the first
+Report = Callable[[str], None]
+
+
+class Search:
+    """The results so far, and the consistent specifications of each structure (`by_structure`)."""
+
+    def __init__(
+        self, instruction: Instruction, results: Results, possible: Sequence[Structure], report: Report
+    ) -> None:
+        self.instruction, self.results, self.report = instruction, results, report
+        self._fit(possible)
+
+    @property
+    def specs(self) -> list[MmaSpec]:
+        """The remaining specifications; of those that differ in F and E0 alone, a few."""
+        return [spec for specs in self.by_structure.values() for spec in specs]
+
+    def probe(self, more: Probes) -> bool:
+        """Run further probes and eliminate specifications; return whether any of the probes was new."""
+        more = more.without(self.results.probes)
+        if len(more):
+            self.results = self.results.extended(more, self.instruction.results(more))
+            self._fit([s for s, specs in self.by_structure.items() if specs])
+        return bool(len(more))
+
+    def probe_directed(self) -> None:
+        """Run directed probes near the last bits kept by the remaining specifications."""
+        for _ in range(_DIRECTED):
+            self.probe(next_round(self.results.formats, self.results.k, self.specs))
+
+    def probe_separating(self) -> None:
+        """Run probes that distinguish the preferred specification from the others, until none are found."""
+        quiet, rivals = 0, self._rivals()
+        for turn in range(_TURNS):
+            if not rivals or quiet == _QUIET:
+                break
+            parts, quiet = -(-len(rivals) // _RIVALS), quiet + 1
+            if self.probe(separating(self.results, [preferred(self.specs), *rivals[quiet % parts :: parts]], turn)):
+                quiet, rivals = 0, self._rivals()
+
+    def _fit(self, possible: Sequence[Structure]) -> None:
+        self.by_structure = {s: self.results.fit(s) for s in possible}
+        self.report(f"{len(self.results.probes):,} probes, {len(self.specs)} specifications fit")
+
+    def _rivals(self) -> list[MmaSpec]:
+        """The specifications beside the preferred one, and its consistent neighbours."""
+        if not self.specs:
+            return []
+        spec = preferred(self.specs)
+        rivals = [s for s in self.specs if s != spec]
+        return rivals + [s for s in neighbours(spec) if s not in rivals and self.results.fits(s)]
