@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from fpemu import FP32, plotting
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
-from fpemu.simt.ism2 import concurrent_rows, interleaved
-from fpemu.simt.tiles import Threads, Tiles
-from fpemu.simt.tsm2 import inner, outer, prefetched, shared
+from fpemu.simt.tallskinny import Threads, Tiles, concurrent_rows, inner, interleaved, outer, prefetched, shared
 
 from .._findings import paragraph
 from .._rows import Row, listed

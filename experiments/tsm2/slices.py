@@ -18,8 +18,7 @@ from fpemu.mma.order import Join
 from fpemu.plotting import Series
 from fpemu.reproduce.claims import Measure
 from fpemu.simt import gemm
-from fpemu.simt.ism2 import ism2
-from fpemu.simt.tsm2 import VERSIONS, tsm2
+from fpemu.simt.tallskinny import VERSIONS, ism2, tsm2
 
 from .._findings import paragraph
 from .._numeric import product_in_two

@@ -15,7 +15,7 @@ from fpemu.arguments import checked, choice
 from fpemu.arrays import as_array
 from fpemu.errors import InputError, entries
 from fpemu.formats import FP16
-from fpemu.mma.operands import as_values
+from fpemu.mma.gemm import as_values
 
 Layout = Literal["interleaved", "planar"]
 LAYOUTS = {"interleaved": -1, "planar": 0}

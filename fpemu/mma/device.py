@@ -26,9 +26,9 @@ def resolve(device: str) -> Literal["cpu", "cuda"]:
     InputError
         Unknown device; "cuda" without a GPU that can be used.
     """
-    choice("device", device, get_args(Device))
     if device == "cpu":
         return "cpu"
+    choice("device", device, get_args(Device))
     from fpemu.gpu.runtime.device import missing
 
     reason = missing()
@@ -41,8 +41,9 @@ def resolve(device: str) -> Literal["cpu", "cuda"]:
 
 def implementation(device: Device, backend: Backend) -> Literal["compiled", "numpy", "cuda"]:
     """Return the implementation that computes a product on this device."""
-    choice("backend", backend, get_args(Backend))
-    if resolve(device) == "cpu":
+    if backend != "compiled":
+        choice("backend", backend, get_args(Backend))
+    if device == "cpu" or resolve(device) == "cpu":
         return backend
     if backend == "compiled":
         return "cuda"

@@ -1,27 +1,36 @@
-"""A GEMM as chains of one matrix instruction over K."""
+"""A GEMM as chains of one matrix instruction over K.
+
+Carriers hold the values of a format exactly: float32 for formats of at most 24 bits, float64 for fp64, int8 and int32.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, Literal
+from functools import lru_cache, partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu import formats
 from fpemu.arguments import instance, integer
-from fpemu.arrays import as_array
-from fpemu.errors import InputError
+from fpemu.arrays import _float64, as_array, product_shape
+from fpemu.errors import InputError, entries
+from fpemu.formats import FP16, FP32, FP64, TF32, FloatFormat
 from fpemu.mma import device as devices
-from fpemu.mma import numpy_chain, operands
+from fpemu.mma import numpy_chain
 from fpemu.mma.device import Backend, Device
-from fpemu.mma.order import KOrder, Run, plan
+from fpemu.mma.order import KOrder, plan
 from fpemu.mma.spec import FMA_SPECS, MmaSpec
 from fpemu.mma.tree import AnyOrder, Chain, Sum, Tree, check, evaluate, order_of
-from fpemu.rounding import round_to
+from fpemu.rounding import _round_to
 
+Array = NDArray[Any]
 _ENTRIES = 2**20  # entries of D computed at a time where slices are added
 _ENTRIES_CUDA = 2**27  # the same on a GPU, to which B is copied once for as many entries
+_CHUNK = 2**18  # entries checked at a time: their temporaries are float64
+_NATIVE = {np.dtype(np.float16): FP16, np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}
 
 
 def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compiled") -> Any:
@@ -51,10 +60,12 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compil
         Wrong shapes, dtypes or values.
     """
     _check_spec(spec)
-    shape = as_array(A, "A").shape
-    if len(shape) >= 2 and shape[-1] != spec.k:
-        raise InputError(f"A has K = {shape[-1]}: one instruction of {spec} takes K = {spec.k} (gemm takes any K)")
-    return chain([(A, B)], C, spec, backend=backend)
+    terms, C = _values([(A, B)], C, spec)
+    if terms[0][0].shape[-1] != spec.k:
+        K = terms[0][0].shape[-1]
+        raise InputError(f"A has K = {K}: one instruction of {spec} takes K = {spec.k} (gemm takes any K)")
+    broadcast(*terms[0], C)
+    return _chain(terms, C, spec, backend=backend)
 
 
 def gemm(
@@ -152,37 +163,64 @@ def chain(
     """
     spec = _check_spec(spec)
     order = order_of(order) or KOrder()
+    if not isinstance(terms, Sequence) or not terms or any(not isinstance(t, tuple) or len(t) != 2 for t in terms):
+        raise InputError("terms must be a list of pairs (X, Y), at least one")
     if not isinstance(order, KOrder) and (len(terms) != 1 or step is not None):
         raise InputError("a tree is an order of one product: it takes one term and no step")
-    use = devices.implementation(device, backend)
     step = integer("step", step, 1, none=True, words=("instruction",))
     step = spec.k if step == "instruction" else step
-    As, Bs = _check_terms(terms, spec)
-    C = None if C is None else operands.check_values(C, spec.d_format if spec.c_format is None else spec.c_format, "C")
-    shape, C = operands.broadcast(As[0], Bs[0], C)
+    devices.implementation(device, backend)
+    terms, C = _values(terms, C, spec)
+    broadcast(*terms[0], C)
+    return _chain(terms, C, spec, order, step, backend, device)
+
+
+def _chain(
+    terms: Sequence[tuple[Array, Array]],
+    C: Array | None,
+    spec: MmaSpec,
+    order: KOrder | Tree | None = None,
+    step: int | None = None,
+    backend: Backend = "compiled",
+    device: Device = "cpu",
+) -> Array:
+    """`chain` for arguments that fit one another: arrays of values of the spec's formats, `step` a length in k."""
+    order = order or KOrder()
+    use = devices.implementation(device, backend)
+    As, Bs = [A for A, _ in terms], [B for _, B in terms]
+    lead = np.broadcast_shapes(As[0].shape[:-2], Bs[0].shape[:-2], () if C is None else C.shape[:-2])
+    shape = (*lead, As[0].shape[-2], Bs[0].shape[-1])
+    C = None if C is None else np.broadcast_to(C, shape)
     run = partial(_run, spec=spec, use=use, device=device)
     with np.errstate(all="ignore"):  # NaN, Inf and subnormals are results like others here
         if isinstance(order, KOrder) and order.split is None:
             D = run(As, Bs, C, shape, order=order, step=step)
         else:  # some rows at a time, because the results of all slices are held until they are added
+            if not isinstance(order, KOrder):
+                check(order, As[0].shape[-1], spec)
             D = np.empty(shape, spec.outer_dtype)
             most = _ENTRIES_CUDA if use == "cuda" else _ENTRIES
             height = max(1, most // max(1, D[..., :1, :].size))
             for rows in (slice(i, i + height) for i in range(0, shape[-2], height)):
                 c = None if C is None else C[..., rows, :]
                 a = [A[..., rows, :] for A in As]
-                part = (*shape[:-2], a[0].shape[-2], shape[-1])
+                part = (*lead, a[0].shape[-2], shape[-1])
                 if isinstance(order, KOrder):
                     D[..., rows, :] = run(a, Bs, c, part, order=order, step=step)
                 else:
                     D[..., rows, :] = _evaluate_tree(a[0], Bs[0], c, part, order, spec, run)
-        return _with_nan_codes(D, spec, _adds_outside(order, C is not None))
+        if isinstance(spec.d_format, str):
+            return D
+        D = D.astype(spec.d_format.dtype, copy=False)
+        if not (spec.payloads and not _adds_outside(order, C is not None)) and (nan := np.isnan(D)).any():
+            D.view(spec.d_format.code_dtype)[nan] = spec.nan_code
+    return D
 
 
 def _run(
-    As: list[NDArray[Any]],
-    Bs: list[NDArray[Any]],
-    C: NDArray[Any] | None,
+    As: list[Array],
+    Bs: list[Array],
+    C: Array | None,
     shape: tuple[int, ...],
     *,
     spec: MmaSpec,
@@ -190,36 +228,106 @@ def _run(
     step: int | None,
     use: str,
     device: Device,
-) -> NDArray[Any]:
+) -> Array:
     """Compute the slices of the order and add them; the result (..., M, N) shares no memory with the operands."""
-    a = [operands.flatten(x, shape[:-2]) for x in As]
-    b = [operands.flatten(x, shape[:-2]) for x in Bs]
-    stack = (len(a[0].indices), *shape[-2:])
-    start = np.zeros(stack, _accumulator(spec)) if C is None else C.reshape(stack).astype(_accumulator(spec))
-    slices = plan(order, As[0].shape[-1], len(As), step)
-    if not slices or 0 in stack:
+    index_a, index_b = indices(As[0], shape[:-2]), indices(Bs[0], shape[:-2])
+    stack, K, outer = (len(index_a), *shape[-2:]), As[0].shape[-1], spec.outer_dtype
+    start = np.zeros(stack, outer) if C is None else C.reshape(stack).astype(outer)
+    if K == 0 or 0 in stack:
         return start.reshape(shape)
+    lay_out = _slices if K <= _LONGEST_KEPT else _slices.__wrapped__
+    slices = lay_out(order, K, len(As), step, spec.k)
 
-    def chain(chains: list[list[Run]], first: NDArray[Any]) -> NDArray[Any]:
-        A, ends = operands.gather([x.matrices for x in a], chains, spec.a_format, spec.k, -1)
-        B, _ = operands.gather([x.matrices for x in b], chains, spec.b_format, spec.k, -2)
-        if order.promote is None:
-            ends[:] = False
+    def chain(part: _Slice, first: Array) -> Array:
+        A, B = _gather(As, part, spec.a_format, -1), _gather(Bs, part, spec.b_format, -2)
         if use == "numpy":
-            return numpy_chain.chain(A[a[0].indices], B[b[0].indices], first, spec, ends)
+            return numpy_chain.chain(A[index_a], B[index_b], first, spec, part.ends)
         if use == "cuda":
-            return devices.gemm_on_gpu(A, B, a[0].indices, b[0].indices, first, spec, ends, device)
+            return devices.gemm_on_gpu(A, B, index_a, index_b, first, spec, part.ends, device)
         from fpemu.mma import compiled  # numba is slow to import
 
-        return compiled.chain(A, B, a[0].indices, b[0].indices, first, spec, ends)
+        return compiled.chain(A, B, index_a, index_b, first, spec, part.ends)
 
     if order.split is None:
         return chain(slices[0], start).reshape(shape)
-    outer = spec.outer_dtype
-    total = order.join_slices(
-        chain(chains, np.zeros(stack, start.dtype)).astype(outer, copy=False) for chains in order.sequence(slices)
-    )
-    return (total if C is None else start.astype(outer, copy=False) + total).reshape(shape)
+    total = order.join_slices(chain(part, np.zeros(stack, outer)) for part in order.sequence(slices))
+    return (total if C is None else start + total).reshape(shape)
+
+
+class _Slice(NamedTuple):
+    """The runs of a slice of K laid out one after another, each padded with zeros to whole instructions."""
+
+    copies: list[tuple[int, slice, slice]]  # a term, its k, their places
+    length: int  # k of all instructions
+    ends: NDArray[np.bool_]  # for each instruction whether the accumulator is then added to an outer sum
+
+
+_LONGEST_KEPT = 2**16  # the runs of a longer K could take much memory
+
+
+@lru_cache(maxsize=64)
+def _slices(order: KOrder, K: int, terms: int, step: int | None, k: int) -> list[_Slice]:
+    """The slices of an order over K on an instruction of length `k`."""
+    slices = []
+    for chains in plan(order, K, terms, step):
+        copies: list[tuple[int, slice, slice]] = []
+        at, last = 0, []
+        for chain in chains:
+            for term, start, stop in chain:
+                before = copies[-1] if copies else None
+                if before is not None and (before[0], before[1].stop, before[2].stop) == (term, start, at):
+                    start, at = before[1].start, before[2].start  # one copy for runs without a gap
+                    copies.pop()
+                copies.append((term, slice(start, stop), slice(at, at + stop - start)))
+                at += -(-(stop - start) // k) * k
+            last.append(at // k - 1)
+        ends = np.zeros(at // k, bool)
+        ends[last] = order.promote is not None
+        slices.append(_Slice(copies, at, ends))
+    return slices
+
+
+def _gather(terms: list[Array], part: _Slice, fmt: FloatFormat | str, axis: int) -> Array:
+    """Lay out the terms (..., M, K), or (..., K, N) with axis = -2, in a carrier array with leading axes flattened."""
+    shape = [math.prod(terms[0].shape[:-2]), *terms[0].shape[-2:]]
+    flat = [x.reshape(shape) for x in terms]
+    if fmt == TF32:
+        flat = [_truncated(x) for x in flat]
+    shape[axis] = part.length
+    out = np.zeros(shape, carrier(fmt))
+    for term, source, place in part.copies:
+        if axis == -1:
+            out[..., place] = flat[term][..., source]
+        else:
+            out[..., place, :] = flat[term][..., source, :]
+    return out
+
+
+def indices(x: Array, lead: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return for each product, leading axes broadcast to `lead`, the index of its matrix in flattened ``x``."""
+    own = x.shape[:-2]
+    index = np.arange(math.prod(own), dtype=np.int64).reshape(own)
+    return np.ascontiguousarray(np.broadcast_to(index, lead).reshape(-1))
+
+
+def carrier(fmt: FloatFormat | str) -> Any:
+    """Return the type that carries a format through a chain."""
+    return fmt if isinstance(fmt, str) else np.float64 if fmt.name == "fp64" else np.float32
+
+
+def carried(x: Array, fmt: FloatFormat | str) -> Array:
+    """Return the values of ``x`` in the carrier of a format."""
+    return (_truncated(x) if fmt == TF32 else x).astype(carrier(fmt), copy=False)
+
+
+def _truncated(x: Array) -> Array:
+    """A tf32 operand without the low 13 bits of its word, as hardware reads it.
+
+    A NaN whose payload lies in these bits becomes Inf, as in the hardware.
+    """
+    if x.dtype != np.float32:
+        return x
+    return (np.ascontiguousarray(x).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def _evaluate_tree(
@@ -232,13 +340,11 @@ def _evaluate_tree(
     run: Callable[..., NDArray[Any]],
 ) -> NDArray[Any]:
     """Return the value of a tree. C starts a tree that is one chain from zero; otherwise it is added last."""
-    check(tree, A.shape[-1], spec)
     outer = spec.outer_dtype
     block = spec if spec.k == spec.block else spec.replace(k=spec.block)
     fma = spec if spec.arithmetic == "fma" else block if spec.is_integer else FMA_SPECS["fp32"]
 
-    operands.carry(A, spec.a_format, wide_a := np.empty(A.shape, operands.carrier(spec.a_format)))
-    operands.carry(B, spec.b_format, wide_b := np.empty(B.shape, operands.carrier(spec.b_format)))
+    wide_a, wide_b = carried(A, spec.a_format), carried(B, spec.b_format)
 
     def chain(node: Chain, start: NDArray[Any] | None) -> NDArray[Any]:
         instruction = fma if node.kind == "fma" else block
@@ -252,25 +358,21 @@ def _evaluate_tree(
         b[..., ks >= 0, :] = wide_b[..., ks[ks >= 0], :]
         start = C if start is None and node is tree else start
         if start is not None:
-            start = np.broadcast_to(start, shape).astype(_accumulator(instruction), copy=False)
+            start = np.broadcast_to(start, shape).astype(instruction.outer_dtype, copy=False)
             if str(instruction.d_format) == "fp16":  # a sum outside the instruction is wider than its accumulator
-                start = np.asarray(round_to(start, "fp16")).astype(start.dtype, copy=False)
+                start = _round_to(start.astype(np.float64), FP16).astype(start.dtype)
         return run([a], [b], start, shape, spec=instruction, order=KOrder(), step=None)
 
     def add(x: NDArray[Any], y: NDArray[Any], fmt: str | None) -> NDArray[Any]:
         if fmt is None:
             return x.astype(outer, copy=False) + y.astype(outer, copy=False)
-        x, y = (np.asarray(round_to(v, fmt)) for v in (x, y))
-        return np.asarray(round_to(x.astype(np.float64) + y.astype(np.float64), fmt)).astype(outer)
+        to = formats.get(fmt)
+        x, y = (_round_to(v.astype(np.float64), to).astype(np.float64) for v in (x, y))
+        return _round_to(x + y, to).astype(outer)
 
     D = evaluate(tree, chain, add)
     single_chain = isinstance(tree, Chain) and tree.start is None
     return D if C is None or single_chain else C.astype(outer) + D.astype(outer, copy=False)
-
-
-def _accumulator(spec: MmaSpec) -> Any:
-    """Return the carrier of C and D between instructions."""
-    return np.int32 if spec.is_integer else np.float64 if str(spec.d_format) == "fp64" else np.float32
 
 
 def _adds_outside(order: KOrder | Tree, with_c: bool) -> bool:
@@ -284,28 +386,73 @@ def _adds_outside(order: KOrder | Tree, with_c: bool) -> bool:
     return isinstance(order, Sum)
 
 
-def _with_nan_codes(D: NDArray[Any], spec: MmaSpec, added_outside: bool) -> NDArray[Any]:
-    """Return D in its own dtype, every NaN with the code of the hardware."""
-    if isinstance(spec.d_format, str):
-        return D
-    D = D.astype(spec.d_format.dtype, copy=False)
-    if spec.payloads and not added_outside:
-        return D
-    if (nan := np.isnan(D)).any():
-        D.view(spec.d_format.code_dtype)[nan] = spec.nan_code
-    return D
-
-
 def _check_spec(spec: Any) -> MmaSpec:
     return instance("spec", spec, MmaSpec, "from fpemu.mma.spec(hardware, ...)")
 
 
-def _check_terms(terms: Sequence[tuple[Any, Any]], spec: MmaSpec) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
-    if not isinstance(terms, Sequence) or not terms or any(not isinstance(t, tuple) or len(t) != 2 for t in terms):
-        raise InputError("terms must be a list of pairs (X, Y), at least one")
-    As = [operands.check_values(x, spec.a_format, "A") for x, _ in terms]
-    Bs = [operands.check_values(y, spec.b_format, "B") for _, y in terms]
-    for A, B in zip(As, Bs, strict=True):
-        if As[0].shape != A.shape or Bs[0].shape != B.shape:
-            raise InputError(f"terms of different shapes: {As[0].shape}, {A.shape} and {Bs[0].shape}, {B.shape}")
-    return As, Bs
+# --- checks of arrays
+
+
+def _values(terms: Sequence[tuple[Any, Any]], C: Any, spec: MmaSpec) -> tuple[list[tuple[Array, Array]], Array | None]:
+    """The terms, of one shape, and C as matrices of values of the spec's formats."""
+    pairs = [(as_values(A, spec.a_format, "A", 2), as_values(B, spec.b_format, "B", 2)) for A, B in terms]
+    a, b = (x.shape for x in pairs[0])
+    for A, B in pairs:
+        if (A.shape, B.shape) != (a, b):
+            raise InputError(f"terms of different shapes: {a}, {A.shape} and {b}, {B.shape}")
+    return pairs, None if C is None else as_values(C, spec.c_format or spec.d_format, "C", 2)
+
+
+def as_values(x: Any, fmt: FloatFormat | str, name: str, axes: int = 0) -> Array:
+    """Return ``x`` as an array of values of ``fmt``, without a copy if it has the format's dtype.
+
+    Raises
+    ------
+    InputError
+        Not an array of numbers, fewer axes than `axes`, or entries that are not values of ``fmt``.
+    """
+    a = as_array(x, name)
+    if a.ndim < axes:
+        raise InputError(f"{name} has shape {a.shape}: it needs two axes or more")
+    if isinstance(fmt, str):
+        if a.dtype.kind not in "iu":
+            raise InputError(f"{name} has dtype {a.dtype}: the instruction takes {fmt}")
+        converted = a.astype(fmt)
+        if (bad := a != converted).any():
+            raise InputError(f"{name} has entries that {fmt} does not hold: {entries(bad, a)}")
+        return converted
+    native = _NATIVE.get(a.dtype)
+    if native == fmt or (native == FP32 and fmt == TF32):  # `_truncated` drops the low 13 bits, as the hardware does
+        return a
+    good = np.ones(a.shape, bool)
+    rows = max(_CHUNK * len(a) // max(a.size, 1), 1) if a.ndim else 1
+    for i in range(0, len(a) if a.ndim else 1, rows):
+        chunk = slice(i, i + rows) if a.ndim else ()
+        good[chunk] = fmt._contains(_float64(a[chunk], name))
+    if not good.all():
+        raise InputError(
+            f"{name} has entries that are not values of {fmt} (fpemu.round_to rounds them): {entries(~good, a)}"
+        )
+    return a
+
+
+def broadcast(A: Array, B: Array, C: Array | None) -> tuple[int, ...]:
+    """Return the shape (..., M, N) of A B + C.
+
+    Raises
+    ------
+    InputError
+        Shapes that do not fit one another.
+    """
+    shape = product_shape(A, B)
+    if C is None:
+        return shape
+    try:
+        shape = (*np.broadcast_shapes(shape[:-2], C.shape[:-2]), *shape[-2:])
+    except ValueError:
+        raise InputError(f"leading axes of C {C.shape} and of the product {shape} do not broadcast") from None
+    try:
+        np.broadcast_to(C, shape)
+    except ValueError:
+        raise InputError(f"C of shape {C.shape} does not fit D of shape {shape}") from None
+    return shape

@@ -13,10 +13,11 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu import formats
 from fpemu.errors import InputError, shown
 from fpemu.mma.order import KOrder, reduce_pairwise
 from fpemu.mma.spec import MmaSpec
-from fpemu.rounding import round_to
+from fpemu.rounding import _round_to
 
 Kind = Literal["instruction", "fma"]
 T = TypeVar("T")
@@ -188,7 +189,7 @@ def evaluate(tree: Tree, chain: Callable[[Chain, Any], NDArray[Any]], add: Calla
 
 
 def _stored(x: NDArray[Any], fmt: str | None) -> NDArray[Any]:
-    return x if fmt is None else np.asarray(round_to(x, fmt)).astype(x.dtype)
+    return x if fmt is None else _round_to(x.astype(np.float64), formats.get(fmt)).astype(x.dtype)
 
 
 def exact_products(spec: MmaSpec) -> bool:

@@ -10,20 +10,20 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import simt
-from fpemu.arguments import checked
+from fpemu.arguments import instance
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import sha256
 from fpemu.formats import FP32, FloatFormat
 from fpemu.mma import catalog
 from fpemu.mma.device import Device
-from fpemu.mma.spec import MmaSpec
+from fpemu.mma.spec import FMA_SPECS, MmaSpec
 from fpemu.mma.tree import Chain, Sum
 from fpemu.schemes.lowering import Lowering
 from fpemu.schemes.options import Option, SchemeInfo
@@ -65,12 +65,12 @@ class Call:
     on_range: OverflowPolicy
     device: Device = "cpu"
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Shape of the product."""
         return (*np.broadcast_shapes(self.A.shape[:-2], self.B.shape[:-2]), self.A.shape[-2], self.B.shape[-1])
 
-    @property
+    @cached_property
     def result_shape(self) -> tuple[int, ...]:
         """Shape of D, with the batch axes of C."""
         return self.shape if self.C is None else np.broadcast_shapes(self.shape, self.C.shape)
@@ -184,7 +184,7 @@ class Scheme(ABC):
     def nan_code(self, spec: MmaSpec | None) -> int:
         """The code of every NaN of the result: the instruction's, unless its results are widened to `operand`."""
         widened = spec is None or str(spec.d_format) != self.operand.name
-        return int((simt.SPECS[self.operand.name] if widened else spec).nan_code or 0)  # type: ignore[union-attr]
+        return int((FMA_SPECS[self.operand.name] if widened else spec).nan_code or 0)  # type: ignore[union-attr]
 
 
 def scaled(T: Array, C: Array | None, alpha: Any, beta: Any) -> Array:
@@ -281,7 +281,6 @@ def get(name: str | Scheme) -> Scheme:
     return _SCHEMES[key]()
 
 
-@checked
 def build(scheme: str | Scheme, options: Mapping[str, Any]) -> Scheme:
     """Return a scheme with some of its options changed.
 
@@ -307,7 +306,7 @@ def build(scheme: str | Scheme, options: Mapping[str, Any]) -> Scheme:
     >>> build("h2sgemm", {"sb": 11}).sb
     11
     """
-    plain = get(scheme)
+    plain, options = get(scheme), instance("options", options, Mapping)  # type: ignore[type-abstract]
     known = [option.name for option in plain.info.options]
     for name in options:
         if name not in known:

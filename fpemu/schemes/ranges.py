@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import simt
 from fpemu.arguments import choice, is_real, unwrapped
-from fpemu.arrays import as_array, as_float64
+from fpemu.arrays import _float64, as_array
 from fpemu.errors import InputError, entries, shown
 from fpemu.formats import FP32, FloatFormat
+from fpemu.mma.gemm import _chain
+from fpemu.mma.spec import FMA_SPECS
 from fpemu.schemes.words import Word, of_operand, steps
 
 Array = NDArray[Any]
@@ -65,7 +66,7 @@ def operand(X: Any, name: str, fmt: FloatFormat, *, read: bool = True) -> Array:
         return x
     if not read:
         return np.zeros(x.shape, fmt.dtype)
-    wide = as_float64(x, name)
+    wide = _float64(x, name)
     if fmt is not FP32:
         return wide
     with np.errstate(over="ignore", under="ignore"):
@@ -109,10 +110,14 @@ def addend(C: Any, shape: tuple[int, ...], beta: Any, fmt: FloatFormat) -> Array
 
 def scalar(value: Any, name: str, fmt: FloatFormat) -> Any:
     """alpha or beta rounded to `fmt`; one that is finite and beyond it is refused."""
-    value = unwrapped(value)
-    if not is_real(value):
-        raise InputError(f"{name} must be one real number, not {shown(value)}")
-    wide = float(as_float64(value, name))
+    if type(value) is not float:
+        value = unwrapped(value)
+        if not is_real(value):
+            raise InputError(f"{name} must be one real number, not {shown(value)}")
+        value = value.item() if isinstance(value, np.generic) else value
+        if value == value and not ((abs(value) < 2**1024 and float(value) == value) or abs(value) == np.inf):
+            raise InputError(f"{name} = {shown(value)} is no number that float64 holds")
+    wide = float(value)
     with np.errstate(over="ignore", under="ignore"):
         number = fmt.dtype.type(wide)
     if np.isinf(number) and not np.isinf(wide):
@@ -211,7 +216,7 @@ def patch(T: Array, A: Array, B: Array, rows: Mask | None, columns: Mask | None)
             ((slice(None), columns[at]), signs_a[at], signs_b[at][:, columns[at]]),
         ):
             if x.size and y.size:
-                T[at][where] = simt.gemm(np.ascontiguousarray(x), np.ascontiguousarray(y), fmt="fp32")
+                T[at][where] = _chain([(x, y)], None, FMA_SPECS["fp32"])
     return T
 
 

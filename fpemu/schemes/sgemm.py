@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import simt
 from fpemu.mma import MmaSpec, catalog
+from fpemu.mma.gemm import _chain
+from fpemu.mma.spec import FMA_SPECS
 from fpemu.schemes.base import Call, Scheme, register
 from fpemu.schemes.options import SchemeInfo
 
@@ -35,7 +35,7 @@ class Baseline(Scheme):
             catalog.architecture(hardware)
 
     def product(self, call: Call) -> NDArray[Any]:
-        return np.asarray(simt.gemm(call.A, call.B, fmt=self.operand, order=call.order, device=call.device))
+        return _chain([(call.A, call.B)], None, FMA_SPECS[self.operand.name], call.order, device=call.device)
 
 
 @register

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -122,7 +123,11 @@ class SplitScheme(Scheme):
 
     def prepare(self, X: Array, name: str, on_range: str) -> Prepared:
         """Scale operand "A" or "B" by its overflow policy and split it; entries that the policy refuses raise."""
-        return ranges.prepare(X, name, self.rules(), on_range, self.scaling(on_range), self.name)
+        return ranges.prepare(X, name, self._rules, on_range, self.scaling(on_range), self.name)
+
+    @cached_property
+    def _rules(self) -> tuple[Word, ...]:
+        return self.rules()
 
     def product(self, call: Call) -> Array:
         assert call.lowering is not None

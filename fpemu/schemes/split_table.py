@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.arguments import checked, is_real, number, unwrapped
+from fpemu.arguments import is_real, number, unwrapped
 from fpemu.errors import InputError, shown
 from fpemu.formats import FP32, FloatFormat
 from fpemu.schemes import words
@@ -103,7 +103,6 @@ class SplitTable:
     bits_kept: int
 
 
-@checked
 def split_table(x: Any, scheme: str | Scheme, **options: Any) -> SplitTable:
     """Return the steps by which a scheme splits one number.
 
@@ -206,7 +205,6 @@ def _bits_kept(error: float, x: float) -> int:
     return int(min(max(-(e - (quotient == 0.5)), 0), FP32.precision))
 
 
-@checked
 def format_split(x: Any, scheme: str | Scheme | None = None, **options: Any) -> str:
     """Format a split as text: one line per number, the bits of sign, exponent and fraction in columns.
 

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fpemu.formats import FP16
 from fpemu.mma import catalog
-from fpemu.mma.gemm import chain
+from fpemu.mma.gemm import _chain
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes import options as choose
 from fpemu.schemes import ranges
@@ -120,7 +120,7 @@ class StagedInt8(SplitScheme):
         total: Any = None
         for k in (slice(start, start + CHUNK) for start in range(0, call.A.shape[-1], CHUNK)):
             terms = [((ha, ra)[i][..., k], (hb, rb)[j][..., k, :]) for i, j in acc.products]
-            total = chain(terms, total, call.spec, acc.order, step=acc.turn, device=call.device)
+            total = _chain(terms, total, call.spec, acc.order, acc.turn, device=call.device)
             fast = ~slow[k]
             whole = (a.low[..., k] * fast) @ b.high[..., k, :] + (a.high[..., k] * fast) @ b.low[..., k, :]
             total = total + whole.astype(np.float32)

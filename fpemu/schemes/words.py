@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fpemu.formats import FP16, FloatFormat
 from fpemu.mma.spec import MmaSpec
-from fpemu.rounding import bit_cut, round_to
+from fpemu.rounding import Rounding, _bit_cut, _round_to
 
 Array = NDArray[Any]
 BIT_CUT = "bit-cut"
@@ -71,21 +71,20 @@ class Word:
     def round(self, x: Array) -> Array:
         """`x` (float64, already scaled) as values of the format."""
         if self.rounding == BIT_CUT:
-            return np.asarray(bit_cut(x))
-        if self.rounding == AWAY:
-            with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-                return np.asarray(round_to(self.unbounded(x), self.format))
-        if self.format is FP16 and self.rounding == "RNE":
-            with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-                return _nearest_half(np.asarray(x))
-        return np.asarray(round_to(x, self.format, self.rounding))
+            return _bit_cut(x)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            if self.rounding == AWAY:
+                return _round_to(self.unbounded(x), self.format)
+            if self.format is FP16 and self.rounding == "RNE":
+                return _nearest_half(x)
+            return _round_to(x, self.format, Rounding[self.rounding])
 
     def unbounded(self, x: Array) -> Array:
         """`x` (float64) rounded to the format's precision with no limit on the exponent."""
         if self.rounding == AWAY:
-            return np.copysign(round_to(np.abs(x), self.format, "RU", unbounded=True), x)
+            return np.copysign(_round_to(np.abs(x), self.format, Rounding.RU, unbounded=True), x)
         mode = "RZ" if self.rounding == BIT_CUT else self.rounding
-        return np.asarray(round_to(x, self.format, mode, unbounded=True))
+        return _round_to(x, self.format, Rounding[mode], unbounded=True)
 
     def overflows(self, x: Array) -> NDArray[np.bool_]:
         """Where the rounding of `x` with an unbounded exponent is beyond the format's largest number."""

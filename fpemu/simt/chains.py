@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fpemu import arrays, formats
+from fpemu import formats
+from fpemu.arrays import _float64
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import fma as _fma
-from fpemu.mma import operands
+from fpemu.mma import gemm as _gemm
 from fpemu.mma.device import Backend, Device
-from fpemu.mma.gemm import gemm as _gemm
+from fpemu.mma.gemm import as_values
 from fpemu.mma.spec import FMA_SPECS
 from fpemu.mma.tree import AnyOrder
 
@@ -49,7 +50,7 @@ def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
     np.float16(-0.0002441)
     """
     fmt = fma_format(fmt)
-    x, y, z = (arrays.as_float64(operands.as_values(v, fmt, n), n) for v, n in ((a, "a"), (b, "b"), (c, "c")))
+    x, y, z = (_float64(as_values(v, fmt, n), n) for v, n in ((a, "a"), (b, "b"), (c, "c")))
     try:
         np.broadcast_shapes(x.shape, y.shape, z.shape)
     except ValueError:

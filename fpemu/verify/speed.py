@@ -15,9 +15,10 @@ from fpemu import mma
 from fpemu.gpu.emulation import chains
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer, check
-from fpemu.mma import MmaSpec, operands
+from fpemu.mma import MmaSpec
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
+from fpemu.mma.gemm import carried
 from fpemu.verify.cases import Draw, codes
 from fpemu.verify.records import Outcome
 
@@ -141,9 +142,7 @@ def _square(spec: MmaSpec, letter: str, n: int, seed: int) -> NDArray[Any]:
     """Draw a carrier (1, K, n) or (1, n, K) of uniform numbers; K is a multiple of the instruction's."""
     fmt = spec.a_format if letter == "A" else spec.b_format
     drawn = streams.operand(spec, letter, "uniform", seed, 0, 1, 1, _DRAWN - 1)
-    few = values(drawn, fmt).reshape(-1)
-    out = np.empty(few.shape, operands.carrier(fmt))
-    operands.carry(few, fmt, out)
+    out = carried(values(drawn, fmt).reshape(-1), fmt)
     K = -(-n // spec.k) * spec.k
     return np.resize(out, (1, n, K) if letter == "A" else (1, K, n))
 

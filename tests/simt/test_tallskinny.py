@@ -11,9 +11,7 @@ import fpemu
 from fpemu import simt
 from fpemu.errors import InputError
 from fpemu.simt import ism2, tsm2
-from fpemu.simt.ism2 import concurrent_rows
-from fpemu.simt.tiles import Threads, Tiles
-from fpemu.simt.tsm2 import VERSIONS
+from fpemu.simt.tallskinny import VERSIONS, Threads, Tiles, concurrent_rows
 from tests import hostile, oracle
 from tests.hostile import bits, carrier, integers
 from tests.oracle.order import chain
@@ -138,7 +136,7 @@ def reads(x):
 def test_the_published_loops_load_as_often_as_the_paper_counts():
     """Section 3.2: an element of A is read n times with inner products, once with outer ones, n / t2 times in tiles;
     section 5.2: an element of C is read k / t1 times in ISM2's second optimisation, of a copy that is not counted."""
-    from fpemu.simt.tsm2 import inner, outer, prefetched, shared
+    from fpemu.simt.tallskinny import inner, outer, prefetched, shared
 
     m, n, k = 8, 6, 12
     rng = np.random.default_rng(0)
@@ -179,16 +177,10 @@ ONE = np.ones((2, 2), np.float32)
     ("call", "message"),
     [
         (lambda: tsm2(ONE, ONE, version="V4"), r"unknown version of TSM2 'V4'.*known: V0, V1, V2, V3"),
-        (lambda: tsm2(ONE, ONE, version=3), r"version = 3 must be a string"),
-        (lambda: tsm2(ONE, ONE, version=ONE), r"version = .* must be a string"),
-        (lambda: ism2(ONE, ONE, optimisation=ONE), r"optimisation = .* must be an integer"),
         (lambda: tsm2(ONE, ONE, version="V1", t1=4, t3=2), r"TSM2 V1 has no tiles: leave t1 and t3 out"),
         (lambda: tsm2(ONE, ONE, t1=6, t3=4), r"t3 = 4 must divide t1 = 6"),
         (lambda: tsm2(ONE, ONE, t3=3), r"t3 = 3 must divide t1 = 128"),
         (lambda: tsm2(ONE, ONE, t2=0), r"t2 = 0 must be a positive integer"),
-        (lambda: tsm2(ONE, ONE, t1=2.0), r"t1 = 2.0 must be an integer"),
-        (lambda: tsm2(ONE, ONE, t1=ONE), r"t1 = .* must be an integer"),
-        (lambda: ism2(ONE, ONE, tcf=True), r"tcf = True must be an integer"),
         (lambda: ism2(ONE, ONE, optimisation=3), r"optimisation = 3 must be 1 or 2"),
         (lambda: tsm2(ONE, ONE, fmt="tf32"), r"FMAs in fp16, fp32, fp64, not in tf32"),
         (lambda: tsm2(ONE, ONE, fmt="tf32", backend="numpy"), r"FMAs in fp16, fp32, fp64, not in tf32"),

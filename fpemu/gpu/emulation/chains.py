@@ -58,7 +58,7 @@ def chain(
     Parameters
     ----------
     A : array (stack, M, K), B : array (stack, K, N), C : array (products, M, N)
-        Operands in the carrier types of `fpemu.mma.operands`; K is a multiple of the instruction's k.
+        Operands in the carrier types of `fpemu.mma.gemm`; K is a multiple of the instruction's k.
     index_a, index_b : array (products,)
         Product p is A[index_a[p]] B[index_b[p]] + C[p].
     cuts : array (instructions,)

@@ -16,7 +16,8 @@ from fpemu.arguments import flag, integer
 from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
 from fpemu.gpu.runtime import compiler, device, modules
-from fpemu.mma import catalog, operands
+from fpemu.mma import catalog
+from fpemu.mma.gemm import as_values, broadcast, indices
 from fpemu.mma.spec import MmaSpec
 
 _PTX = {"fp16": "f16", "bf16": "bf16", "tf32": "tf32", "e4m3": "e4m3", "e5m2": "e5m2"}
@@ -199,7 +200,7 @@ def tiles(x: NDArray[Any], height: int) -> NDArray[Any]:
 
 
 def _values(x: Any, fmt: FloatFormat | str, name: str) -> NDArray[Any]:
-    checked = operands.check_values(x, fmt, name)
+    checked = as_values(x, fmt, name, 2)
     return codes(np.ascontiguousarray(checked).reshape(checked.shape), fmt)
 
 
@@ -209,7 +210,7 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
         raise InputError(f"spec must be an MmaSpec, from fpemu.mma.spec(hardware, ...), not {shown(spec)}")
     n, saturate = integer("n", n, 1, none=True), flag("saturate", saturate)
     A, B = _values(A, spec.a_format, "A"), _values(B, spec.b_format, "B")
-    operands.broadcast(A, B, None)
+    broadcast(A, B, None)
     if A.shape[-1] != spec.k:
         raise InputError(f"A has K = {A.shape[-1]}: one instruction of {spec} takes K = {spec.k}")
     M, N = A.shape[-2], B.shape[-1]
@@ -226,18 +227,19 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
         C = np.zeros((M, N), patterns)
     else:
         C = _values(C, spec.c_format if spec.c_format is not None else spec.d_format, "C")
-    shape, C = operands.broadcast(A, B, C)
-    C = C.reshape(-1, M, N)
+    shape = broadcast(A, B, C)
+    C = np.broadcast_to(C, shape).reshape(-1, M, N)
     if C.size == 0:
         return np.zeros(shape, out_dtype)
-    a, b = operands.flatten(A, shape[:-2]), operands.flatten(np.swapaxes(B, -1, -2), shape[:-2])
-    A_gpu, B_gpu = (device.Buffer.of(tiles(x, h)) for x, h in ((a.matrices, ins.m), (b.matrices, ins.n)))
+    a, b = indices(A, shape[:-2]), indices(B, shape[:-2])
+    flat = A.reshape(-1, M, spec.k), np.swapaxes(B, -1, -2).reshape(-1, N, spec.k)
+    A_gpu, B_gpu = (device.Buffer.of(tiles(x, h)) for x, h in zip(flat, (ins.m, ins.n), strict=True))
     D = np.empty(C.shape, patterns)
     step = max(1, _OUTPUTS // (-(-M // ins.m) * ins.m * -(-N // ins.n) * ins.n))  # whole tiles are in memory
     module = _module(spec, n, saturate)
     for first in range(0, len(C), step):
         some = slice(first, first + step)
-        D[some] = _run(module, ins, A_gpu, B_gpu, C[some], a.indices[some], b.indices[some])
+        D[some] = _run(module, ins, A_gpu, B_gpu, C[some], a[some], b[some])
     return D.view(out_dtype).reshape(shape)
 
 

@@ -12,7 +12,7 @@ from fpemu.gpu.tallskinny.launch import Plan
 from fpemu.gpu.tallskinny.problem import Problem, positive, refuse_tiles
 from fpemu.roofline import gpus, tallskinny
 from fpemu.roofline.tallskinny import Model
-from fpemu.simt.tsm2 import VERSIONS
+from fpemu.simt.tallskinny import VERSIONS
 
 __all__ = ["OPTIMISATIONS", "VERSIONS", "gpu_model", "ism2", "parameters", "tsm2"]
 
