@@ -18,11 +18,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from fpemu import metrics
-from fpemu.advice.answer import Advice, TargetError, Verdict
 from fpemu.advice.candidates import Candidate, Cost, machine
 from fpemu.advice.data import MEASURES, SMALL, Data
-from fpemu.advice.search import Search
-from fpemu.arguments import checked, integer, number
+from fpemu.advice.search import Advice, Request, TargetError, Verdict, cheapest
+from fpemu.arguments import choice, integer, number
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
 from fpemu.roofline.gpus import Gpu
@@ -33,7 +32,6 @@ LONGEST = 2**18
 """Largest K for which operands are drawn."""
 
 
-@checked
 def advise(
     target: float,
     *,
@@ -101,6 +99,8 @@ def advise(
     """
     target = number("target", target, above=0, below=1, what=", a relative error")
     measure = _measure(measure)
+    choice("confidence", confidence, ("probable", "worst"))
+    choice("dtype", dtype, ("fp32", "fp64"), none=True)
     where = machine(hardware)
     integer("seed", seed, 0)
     K, M, N = (integer(name, n, 1, 2**30, none=True) for n, name in ((K, "K"), (M, "M"), (N, "N")))
@@ -125,7 +125,7 @@ def advise(
         data = Data.draw(
             inputs, dict(parameters or {}), rows, K, dtype or ("fp32" if target >= 2.0**-24 else "fp64"), int(seed)
         )
-    return Search(data, M, N, where, target, measure, confidence, progress).advice()
+    return cheapest(Request(data, M, N, where, target, measure, confidence, progress or (lambda line: None)))
 
 
 def _measure(name: Any) -> str:

@@ -51,6 +51,10 @@ class Block:
         """Shape of the product."""
         return self.A.shape[0], self.B.shape[1]
 
+    def operations(self, products: int) -> int:
+        """Multiply-adds of this many products of the block."""
+        return self.A.shape[0] * self.A.shape[1] * self.B.shape[1] * products
+
     @cached_property
     def exact(self) -> Array:
         """AB, rounded once to fp64."""

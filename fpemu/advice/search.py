@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpemu import schemes, theory
-from fpemu.advice.answer import Advice, TargetError, Verdict, without_bound
 from fpemu.advice.candidates import Candidate, Machine, candidates
 from fpemu.advice.data import MEANS, Block, Data
 from fpemu.errors import GuaranteeError, InputError
+from fpemu.mma import MmaSpec
 from fpemu.schemes.call import Policy
 from fpemu.theory import Bound, Part
 
@@ -34,222 +36,380 @@ RANGE = ("out of range", "overflow", "underflow")
 """Parts of a bound that a scaling can change."""
 
 
-class Search:
-    """The state of one search: bounds and errors measured so far, and the remaining budget."""
+@dataclass(frozen=True)
+class Verdict:
+    """Bound and measured error of a candidate, against a target.
 
-    def __init__(
-        self,
-        data: Data,
-        M: int,
-        N: int,
-        where: Machine,
-        target: float,
-        measure: str,
-        confidence: str,
-        progress: Callable[[str], None] | None = None,
-    ) -> None:
-        self.data, self.M, self.N, self.where = data, M, N, where
-        self.target, self.measure, self.confidence = target, measure, confidence
-        self.report = progress or (lambda line: None)
-        self.left = BUDGET
-        self.everything = False  # whether the last measurement covered all entries of the user's data
+    Parameters
+    ----------
+    candidate : Candidate
+        Scheme with its options and cost.
+    bound : Bound or None
+        Relative to |A||B|, with its parts; None if none can be given.
+    worst, probable : float
+        The bound in the requested measure; `probable` fails with a probability of `FAILURE` at most.
+    measured : float or None
+        The error on the data in that measure; None if it was not tried.
+    tried : (int, int) or None
+        Rows and columns of the data for which the error was measured.
+    why : str
+        Reason why it is not recommended; empty if there is none.
+    """
 
-    @np.errstate(all="ignore")
-    def advice(self) -> Advice:
-        """The cheapest candidate that meets the target, with the alternatives."""
-        sizes, sample = (self.M, self.N, self.data.K), (self.data.small.A, self.data.small.B)
-        listed = candidates(self.where, *sizes, sample, fp32=self.data.are_fp32, policies=POLICIES)
-        verdicts: dict[Candidate, Verdict] = {}
-        met: list[Verdict] = []
-        in_range: set[Any] = set()  # forms whose bound scaling does not improve
-        checked = False
-        for candidate in listed:
-            form = candidate.scheme, candidate.options
-            if form in in_range or any(m.candidate.scheme == candidate.scheme for m in met):
-                continue  # a more expensive form of a scheme that meets the target, or a scaling without effect
-            verdict = self.bound(candidate)
-            if not self.gains_by_scaling(verdict):
-                in_range.add(form)
-            if not verdict.why:
-                verdict = self.measure_on_data(verdict, thorough=not met)
-                if not verdict.why:
-                    checked = checked if met else self.everything
-                    met.append(verdict)
-            verdicts[candidate] = verdict
-            if len(met) > OTHERS:
-                break
-        if not met:
-            raise self.refusal(verdicts)
-        chosen = met[0]
-        return Advice(
-            target=self.target,
-            measure=self.measure,
-            confidence=self.confidence,
-            hardware=self.where.name,
-            unit=self.where.unit,
-            rates=self.where.gpu,
-            M=self.M,
-            N=self.N,
-            K=self.data.K,
-            data=self.data.of(chosen.tried or (0, 0)),
-            chosen=chosen,
-            alternatives=tuple(met[1:]),
-            nearest=self.nearest(verdicts, chosen),
-            considered=tuple(verdicts.values()),
-            checked=checked,
-            rounds=self.rounds(chosen.candidate),
-            notes=tuple(self.notes(chosen, checked)),
-        )
+    candidate: Candidate
+    bound: Bound | None
+    worst: float
+    probable: float
+    measured: float | None = None
+    tried: tuple[int, int] | None = None
+    why: str = ""
+
+    def limit(self, confidence: str) -> float:
+        """The bound for a confidence."""
+        return self.worst if confidence == "worst" else self.probable
+
+    def parts(self) -> list[tuple[str, float]]:
+        """The parts of the worst-case bound relative to |A||B|, the largest first."""
+        return sorted(((p.name, p.worst) for p in self.bound.parts), key=lambda p: -p[1]) if self.bound else []
+
+
+class TargetError(InputError):
+    """No scheme meets the target.
+
+    The command line exits with status 1, not 2.
+
+    Parameters
+    ----------
+    message : str
+        Description in one line.
+    best : Verdict
+        Candidate with the smallest bound.
+    """
+
+    def __init__(self, message: str, best: Verdict) -> None:
+        super().__init__(message)
+        self.best = best
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """The result of `fpemu.advise`.
+
+    Parameters
+    ----------
+    target : float
+        Requested relative error.
+    measure, confidence : str
+        Requested error measure and bound.
+    hardware : str
+        Requested hardware.
+    unit : str, MmaSpec or None
+        The hardware as `fpemu.gemm` takes it; None: ordinary cores.
+    M, N, K : int
+        Sizes of the product.
+    data : str
+        Operands to which the norms and the measured error belong.
+    rates : str
+        The GPU whose peaks weigh the units, "nominal" if there is none.
+    chosen : Verdict
+        The cheapest candidate that meets the target.
+    alternatives : tuple of Verdict
+        Other schemes that meet it, each in its cheapest form, cheapest first.
+    nearest : tuple of Verdict
+        Cheaper ones that do not, those that miss it least first.
+    considered : tuple of Verdict
+        All candidates that were judged, cheapest first; those that were not tried have measured=None.
+    checked : bool
+        Whether every entry of the user's product was compared with the exact one.
+    rounds : bool
+        Whether the scheme needs the operands rounded to fp32 first.
+    notes : tuple of str
+        Restrictions of the result, in sentences.
+    """
+
+    target: float
+    measure: str
+    confidence: str
+    hardware: str
+    unit: str | MmaSpec | None
+    M: int
+    N: int
+    K: int
+    data: str
+    rates: str
+    chosen: Verdict
+    alternatives: tuple[Verdict, ...]
+    nearest: tuple[Verdict, ...]
+    considered: tuple[Verdict, ...]
+    checked: bool
+    rounds: bool
+    notes: tuple[str, ...]
+
+    @property
+    def scheme(self) -> str:
+        """Name of the scheme recommended."""
+        return self.chosen.candidate.scheme
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Its options, without defaults."""
+        return dict(self.chosen.candidate.options)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `fpemu.gemm` beside A and B."""
+        policy = self.chosen.candidate.on_range
+        where = {} if self.unit is None else {"hardware": self.unit}
+        return {"scheme": self.scheme, **where, **({"on_range": policy} if policy != "raise" else {}), **self.options}
+
+    def call(self) -> str:
+        """The product as a line of Python; an instruction given as MmaSpec appears as the variable spec."""
+        A, B = ("A.astype(np.float32)", "B.astype(np.float32)") if self.rounds else ("A", "B")
+        shown = {name: "spec" if isinstance(value, MmaSpec) else repr(value) for name, value in self.arguments.items()}
+        return f"fpemu.gemm({A}, {B}, {', '.join(f'{name}={value}' for name, value in shown.items())})"
+
+    def command(self, a: str = "A.npy", b: str = "B.npy") -> str:
+        """The product as a command; an instruction given as MmaSpec appears as its architecture."""
+        policy, unit = self.chosen.candidate.on_range, self.unit
+        words = ["fpemu", "gemm", a, b, "--scheme", self.scheme]
+        words += [] if unit is None else ["--hardware", unit.architecture if isinstance(unit, MmaSpec) else unit]
+        words += [word for name, value in self.options.items() for word in ("--option", f"{name}={value}")]
+        return shlex.join(words + (["--on-range", policy] if policy != "raise" else []))
+
+
+@dataclass(frozen=True)
+class Request:
+    """The target of one search, on operands and hardware."""
+
+    data: Data
+    M: int
+    N: int
+    where: Machine
+    target: float
+    measure: str
+    confidence: str
+    report: Callable[[str], None]
 
     def rounds(self, candidate: Candidate) -> bool:
         """Whether the operands must be rounded to fp32."""
         return candidate.operand == "fp32" and not self.data.are_fp32
 
-    # --- bounds
-
-    def bound(self, candidate: Candidate) -> Verdict:
-        """The verdict by the a-priori bound alone."""
-        self.report(f"the bound of {candidate.label}")
-        try:
-            bound = self.a_priori(candidate)
-        except InputError as problem:
-            return Verdict(candidate, None, math.inf, math.inf, why=str(problem))
-        verdict = self.judged(candidate, bound)
-        if not verdict.limit(self.confidence) <= self.target:
-            return replace(verdict, why=f"its bound is {verdict.limit(self.confidence):.1e}")
-        return verdict
-
-    def judged(self, candidate: Candidate, bound: Bound) -> Verdict:
-        """A verdict with the bound converted to the requested measure."""
-        exact = dict(candidate.options).get("mode") == "CR" and not self.rounds(candidate)
-        factor = 1.0 if exact else self.data.factor(self.measure)
-        likely = bound.probable(FAILURE)
-        if self.measure in MEANS:
-            likely = min(likely, replace(bound, entries=1).probable(MEAN_FAILURE))
-        worst, probable = (0.0 if b == 0 else b * factor for b in (bound.worst, likely))
-        return Verdict(candidate, bound, worst, probable)
-
-    def gains_by_scaling(self, verdict: Verdict) -> bool:
-        """Whether the range of the data contributes a hundredth of the bound or keeps it above the target."""
-        if verdict.bound is None:
-            return True
-        parts = tuple(part for part in verdict.bound.parts if not part.name.startswith(RANGE))
-        least = self.judged(verdict.candidate, Bound(parts, verdict.bound.entries)).limit(self.confidence)
-        limit = verdict.limit(self.confidence)
-        return limit > 1.01 * least or least <= self.target < limit
-
-    def a_priori(self, candidate: Candidate) -> Bound:
-        """The bound of `fpemu.theory`, with the rounding of operands to fp32."""
-        if self.data.zero:
-            return Bound((Part("the product is zero", 0.0),), self.M * self.N)
-        norms, rounding = self.data.norms, []
-        if self.rounds(candidate):
-            (a, x, zero_A), (b, y, zero_B) = self.data.changed
-            if math.isinf(a + b):
-                raise InputError("entries beyond the largest fp32 number")
-            if zero_A or zero_B:
-                raise InputError(f"{'A' if zero_A else 'B'} has no entry that fp32 does not round to zero")
-            deviation = norms.spread * math.hypot(x, y)
-            rounding = [Part("operands rounded to fp32", a + b + a * b, 0.0, deviation, norms.uneven)]
-        bound = theory.bound(candidate.built, candidate.spec, norms=norms, on_range=candidate.on_range)
-        return Bound((*bound.parts, *rounding), self.M * self.N)
-
-    # --- measurements
-
-    def measure_on_data(self, verdict: Verdict, thorough: bool) -> Verdict:
-        """The verdict with the error on some rows and columns, or on all entries within the budget."""
-        self.everything = False
-        tried, cost = self.try_on(verdict, self.data.small), self.M * self.N * self.data.K * verdict.candidate.products
-        if self.data.small.whole:
-            self.everything = self.data.given
-        elif thorough and (tried.measured or 0.0) <= self.target and tried.measured is not None and cost <= self.left:
-            tried = self.try_on(verdict, self.data.whole)
-            self.everything = self.data.given
-        return tried
-
-    def try_on(self, verdict: Verdict, block: Block) -> Verdict:
-        """The verdict with the error on a block. Other entries beyond the range of a word have an infinite bound."""
-        candidate, rows, columns = verdict.candidate, *block.shape
-        self.report(f"the error of {candidate.label} on {rows}×{columns} entries")
-        self.left -= rows * columns * self.data.K * candidate.products
-        try:
-            A, B = self.operands(candidate, block)
-            D = schemes.gemm(A, B, scheme=candidate.built, hardware=candidate.spec, on_range=candidate.on_range)
-        except (InputError, GuaranteeError) as problem:
-            return replace(verdict, why=str(problem))
-        error = block.error(D, self.measure)
-        why = verdict.why
-        if not error <= self.target:
-            why = f"its error on the data is {error:.1e}"
-        elif (
-            not (block.whole and self.data.given)
-            and error - 2.0**-53 > verdict.probable
-            and verdict.worst > self.target
-        ):
-            # the sample exceeds a bound for all entries by more than the rounding of the reference: not random data
-            why = f"its error on a sample, {error:.1e}, is above its probable bound"
-        return replace(verdict, measured=error, tried=block.shape, why=why)
-
-    def operands(self, candidate: Candidate, block: Block) -> tuple[Any, Any]:
-        """A and B in the operand format of the scheme."""
-        if candidate.operand != "fp32":
-            return block.A, block.B
-        return block.A.astype(np.float32), block.B.astype(np.float32)
-
-    # --- reports
-
-    def nearest(self, verdicts: Mapping[Candidate, Verdict], chosen: Verdict) -> tuple[Verdict, ...]:
-        """Cheaper schemes that fail, each in its most accurate form."""
-        cheaper = [v for v in verdicts.values() if v.candidate.key < chosen.candidate.key and v.why]
-        best: dict[str, Verdict] = {}
-        for verdict in sorted(cheaper, key=self._miss):
-            best.setdefault(verdict.candidate.scheme, verdict)
-        return tuple(best.values())[:3]
-
-    def _miss(self, verdict: Verdict) -> tuple[float, Any]:
+    def miss(self, verdict: Verdict) -> tuple[float, Any]:
+        """Sort key, the candidate closest to the target first."""
         return max(verdict.limit(self.confidence), verdict.measured or 0.0), verdict.candidate.key
 
-    def refusal(self, verdicts: Mapping[Candidate, Verdict]) -> TargetError:
-        """The error with the best candidate, if none meets the target."""
-        tried: list[Verdict] = []
-        for verdict in sorted(verdicts.values(), key=self._miss):
-            if verdict.measured is None and verdict.bound is not None:
-                verdict = self.measure_on_data(verdict, thorough=False)
-            if verdict.measured is not None:
-                tried.append(verdict)
-            if len(tried) == 3:
-                break
-        if not verdicts:
-            raise InputError(
-                f"nothing that is modelled runs on {self.where.name}: it has no matrix instruction of the catalog with "
-                "a known peak, and no known peak of fp32 or fp64"
-            )
-        kind = "worst-case" if self.confidence == "worst" else self.confidence
-        unmet = f"no scheme on {self.where.name} meets {self.target:g} ({self.measure}, {kind} bound)"
-        if not tried:
-            first = min(verdicts.values(), key=self._miss)
-            raise InputError(f"{unmet}: none of the {len(verdicts)} considered runs on the data; {first.why}")
-        best = min(tried, key=self._miss)
-        bound = best.limit(self.confidence)
-        if math.isinf(bound):
-            unmet = "; ".join(filter(None, [unmet, without_bound(self.data.A, self.data.B, self.measure)]))
-        limit, error = f"bound {bound:.1e}", f"measured {best.measured:.1e}"
-        return TargetError(
-            f"{unmet}; the best of {len(verdicts)} is {best.candidate.label}, "
-            f"{limit if math.isfinite(bound) else 'without a finite bound'}, "
-            f"{error if math.isfinite(best.measured or 0.0) else 'with an infinite or undefined error'} "
-            f"on {self.data.of(best.tried or (0, 0))}",
-            best,
-        )
 
-    def notes(self, chosen: Verdict, checked: bool) -> list[str]:
-        """Restrictions of the result, in sentences."""
-        notes = []
-        if self.data.given and not checked:
-            why = "holds for them" if self.confidence == "worst" else "assumes random entries"
-            if not self.data.for_norms.whole:
-                why = "has the range of all entries, but the norms of some rows and columns"
-            notes.append(f"the other entries were not compared with the exact product: their bound {why}")
-        if self.rounds(chosen.candidate):
-            notes.append("A and B are not all fp32 numbers: rounding them is part of the error")
-        return notes
+@np.errstate(all="ignore")
+def cheapest(request: Request) -> Advice:
+    """Return the cheapest candidate that meets the target, with the alternatives."""
+    data, M, N, where = request.data, request.M, request.N, request.where
+    verdicts: list[Verdict] = []
+    met: list[Verdict] = []
+    in_range: set[Any] = set()  # forms whose bound scaling does not improve
+    spent, checked = 0, False
+
+    for candidate in candidates(
+        where, M, N, data.K, (data.small.A, data.small.B), fp32=data.are_fp32, policies=POLICIES
+    ):
+        form = candidate.scheme, candidate.options
+        if form in in_range or any(m.candidate.scheme == candidate.scheme for m in met):
+            continue  # a more expensive form of a scheme that meets the target, or a scaling without effect
+        verdict = _bounded(request, candidate)
+        if not _gains_by_scaling(request, verdict):
+            in_range.add(form)
+        if not verdict.why:
+            verdict = _tried(request, verdict, data.small)
+            whole, spent = data.small.whole, spent + data.small.operations(candidate.products)
+            # all entries decide for the cheapest candidate, a sample for its alternatives
+            if not (met or whole or verdict.measured is None) and verdict.measured <= request.target:
+                cost = data.whole.operations(candidate.products)
+                if spent + cost <= BUDGET:
+                    verdict = _tried(request, verdict, data.whole)
+                    whole, spent = True, spent + cost
+            if not verdict.why:
+                checked = checked if met else whole and data.given
+                met.append(verdict)
+        verdicts.append(verdict)
+        if len(met) > OTHERS:
+            break
+
+    if not met:
+        raise _refusal(request, verdicts)
+    chosen = met[0]
+    return Advice(
+        target=request.target,
+        measure=request.measure,
+        confidence=request.confidence,
+        hardware=where.name,
+        unit=where.unit,
+        rates=where.gpu,
+        M=M,
+        N=N,
+        K=data.K,
+        data=data.of(chosen.tried or (0, 0)),
+        chosen=chosen,
+        alternatives=tuple(met[1:]),
+        nearest=_nearest(request, verdicts, chosen),
+        considered=tuple(verdicts),
+        checked=checked,
+        rounds=request.rounds(chosen.candidate),
+        notes=tuple(_notes(request, chosen, checked)),
+    )
+
+
+# --- bounds
+
+
+def _bounded(request: Request, candidate: Candidate) -> Verdict:
+    """The verdict by the a-priori bound alone."""
+    request.report(f"the bound of {candidate.label}")
+    try:
+        bound = _a_priori(request, candidate)
+    except InputError as problem:
+        return Verdict(candidate, None, math.inf, math.inf, why=str(problem))
+    verdict = _judged(request, candidate, bound)
+    if not verdict.limit(request.confidence) <= request.target:
+        return replace(verdict, why=f"its bound is {verdict.limit(request.confidence):.1e}")
+    return verdict
+
+
+def _judged(request: Request, candidate: Candidate, bound: Bound) -> Verdict:
+    """A verdict with the bound converted to the requested measure."""
+    exact = dict(candidate.options).get("mode") == "CR" and not request.rounds(candidate)
+    factor = 1.0 if exact else request.data.factor(request.measure)
+    likely = bound.probable(FAILURE)
+    if request.measure in MEANS:
+        likely = min(likely, replace(bound, entries=1).probable(MEAN_FAILURE))
+    worst, probable = (0.0 if b == 0 else b * factor for b in (bound.worst, likely))
+    return Verdict(candidate, bound, worst, probable)
+
+
+def _gains_by_scaling(request: Request, verdict: Verdict) -> bool:
+    """Whether the range of the data contributes a hundredth of the bound or keeps it above the target."""
+    if verdict.bound is None:
+        return True
+    parts = tuple(part for part in verdict.bound.parts if not part.name.startswith(RANGE))
+    least = _judged(request, verdict.candidate, Bound(parts, verdict.bound.entries)).limit(request.confidence)
+    limit = verdict.limit(request.confidence)
+    return limit > 1.01 * least or least <= request.target < limit
+
+
+def _a_priori(request: Request, candidate: Candidate) -> Bound:
+    """The bound of `fpemu.theory`, with the rounding of operands to fp32."""
+    if request.data.zero:
+        return Bound((Part("the product is zero", 0.0),), request.M * request.N)
+    norms, rounding = request.data.norms, []
+    if request.rounds(candidate):
+        (a, x, zero_A), (b, y, zero_B) = request.data.changed
+        if math.isinf(a + b):
+            raise InputError("entries beyond the largest fp32 number")
+        if zero_A or zero_B:
+            raise InputError(f"{'A' if zero_A else 'B'} has no entry that fp32 does not round to zero")
+        deviation = norms.spread * math.hypot(x, y)
+        rounding = [Part("operands rounded to fp32", a + b + a * b, 0.0, deviation, norms.uneven)]
+    bound = theory.bound(candidate.built, candidate.spec, norms=norms, on_range=candidate.on_range)
+    return Bound((*bound.parts, *rounding), request.M * request.N)
+
+
+# --- measurements
+
+
+def _tried(request: Request, verdict: Verdict, block: Block) -> Verdict:
+    """The verdict with the error on a block. Other entries beyond the range of a word have an infinite bound."""
+    candidate, rows, columns = verdict.candidate, *block.shape
+    request.report(f"the error of {candidate.label} on {rows}×{columns} entries")
+    try:
+        A, B = _operands(candidate, block)
+        D = schemes.gemm(A, B, scheme=candidate.built, hardware=candidate.spec, on_range=candidate.on_range)
+    except (InputError, GuaranteeError) as problem:
+        return replace(verdict, why=str(problem))
+    error = block.error(D, request.measure)
+    why = verdict.why
+    if not error <= request.target:
+        why = f"its error on the data is {error:.1e}"
+    elif (
+        not (block.whole and request.data.given)
+        and error - 2.0**-53 > verdict.probable
+        and verdict.worst > request.target
+    ):
+        # the sample exceeds a bound for all entries by more than the rounding of the reference: not random data
+        why = f"its error on a sample, {error:.1e}, is above its probable bound"
+    return replace(verdict, measured=error, tried=block.shape, why=why)
+
+
+def _operands(candidate: Candidate, block: Block) -> tuple[Any, Any]:
+    """A and B in the operand format of the scheme."""
+    if candidate.operand != "fp32":
+        return block.A, block.B
+    return block.A.astype(np.float32), block.B.astype(np.float32)
+
+
+# --- reports
+
+
+def _nearest(request: Request, verdicts: Iterable[Verdict], chosen: Verdict) -> tuple[Verdict, ...]:
+    """Cheaper schemes that fail, each in its most accurate form."""
+    cheaper = [v for v in verdicts if v.candidate.key < chosen.candidate.key and v.why]
+    best: dict[str, Verdict] = {}
+    for verdict in sorted(cheaper, key=request.miss):
+        best.setdefault(verdict.candidate.scheme, verdict)
+    return tuple(best.values())[:3]
+
+
+def _refusal(request: Request, verdicts: list[Verdict]) -> TargetError:
+    """The error with the best candidate, if none meets the target."""
+    tried: list[Verdict] = []
+    for verdict in sorted(verdicts, key=request.miss):
+        if verdict.measured is None and verdict.bound is not None:
+            verdict = _tried(request, verdict, request.data.small)
+        if verdict.measured is not None:
+            tried.append(verdict)
+        if len(tried) == 3:
+            break
+    if not verdicts:
+        raise InputError(
+            f"nothing that is modelled runs on {request.where.name}: it has no matrix instruction of the catalog with "
+            "a known peak, and no known peak of fp32 or fp64"
+        )
+    kind = "worst-case" if request.confidence == "worst" else request.confidence
+    unmet = f"no scheme on {request.where.name} meets {request.target:g} ({request.measure}, {kind} bound)"
+    if not tried:
+        first = min(verdicts, key=request.miss)
+        raise InputError(f"{unmet}: none of the {len(verdicts)} considered runs on the data; {first.why}")
+    best = min(tried, key=request.miss)
+    bound = best.limit(request.confidence)
+    if math.isinf(bound):
+        unmet = "; ".join(filter(None, [unmet, _without_bound(request.data.A, request.data.B, request.measure)]))
+    limit, error = f"bound {bound:.1e}", f"measured {best.measured:.1e}"
+    return TargetError(
+        f"{unmet}; the best of {len(verdicts)} is {best.candidate.label}, "
+        f"{limit if math.isfinite(bound) else 'without a finite bound'}, "
+        f"{error if math.isfinite(best.measured or 0.0) else 'with an infinite or undefined error'} "
+        f"on {request.data.of(best.tried or (0, 0))}",
+        best,
+    )
+
+
+def _without_bound(A: NDArray[Any], B: NDArray[Any], measure: str) -> str:
+    """The reason why no scheme has a finite bound on A·B in a measure; empty if there is no common reason."""
+    with np.errstate(over="ignore"):
+        overflow = ~np.isfinite(np.abs(A) @ np.abs(B))
+    if overflow.any():
+        count = f"{np.count_nonzero(overflow)} of {overflow.size} entries"
+        return f"|A||B| overflows fp64 in {count}, so that no bound is finite: multiply A or B by a power of two first"
+    if measure != "normwise":
+        return f"entries of A B that are or may be zero leave {measure} without a bound (normwise has one)"
+    return ""
+
+
+def _notes(request: Request, chosen: Verdict, checked: bool) -> list[str]:
+    """Restrictions of the result, in sentences."""
+    notes = []
+    if request.data.given and not checked:
+        why = "holds for them" if request.confidence == "worst" else "assumes random entries"
+        if not request.data.for_norms.whole:
+            why = "has the range of all entries, but the norms of some rows and columns"
+        notes.append(f"the other entries were not compared with the exact product: their bound {why}")
+    if request.rounds(chosen.candidate):
+        notes.append("A and B are not all fp32 numbers: rounding them is part of the error")
+    return notes
