@@ -7,7 +7,6 @@ import errno
 import functools
 import io
 import os
-import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -30,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status.
     """
     try:
-        _prepare_streams()
+        for output in (sys.stdout, sys.stderr):
+            if isinstance(output, io.TextIOWrapper):
+                output.reconfigure(errors="replace")  # a terminal may lack Greek letters
         status = _finish(_run(sys.argv[1:] if arguments is None else list(arguments)))
     except KeyboardInterrupt:
         status = _finish(_complain("interrupted", 130))
@@ -62,9 +63,6 @@ def _run_command(arguments: list[str]) -> int:
 
     usage_error: Any = typer.BadParameter.__mro__[2]  # the base class in Click, or in the copy of Click in typer 0.2x
     command = _command()
-    endless = next((word for word in arguments if re.search("[0-9]{1000}", word)), None)
-    if endless is not None:  # Python neither reads nor prints an integer of more than 4300 digits
-        return _complain(f"an argument has a number of 1000 digits or more: {endless}")
     try:
         with command.make_context("fpemu", arguments) as context:
             command.invoke(context)
@@ -97,21 +95,9 @@ def _failed_checks() -> tuple[type[Exception], ...]:
     return (GpuError, GuaranteeError, *([] if run is None else [run.CellError]))
 
 
-def _prepare_streams() -> None:
-    """Replace streams that the shell closed (``>&-``) by the null device, and print ? for what a terminal lacks."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115 (it takes the closed descriptor)
-            os.set_inheritable(stream.fileno(), True)  # else a worker's next file would
-            setattr(sys, name, stream)
-    for output in (sys.stdout, sys.stderr):
-        if isinstance(output, io.TextIOWrapper):
-            output.reconfigure(errors="replace")
-
-
 def _finish(status: int) -> int:
     """Flush both outputs. One that fails is replaced by the null device, so that Python's flush at exit succeeds."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by the shell
         try:
             stream.flush()
         except OSError as problem:

@@ -23,8 +23,9 @@ from fpemu.hints import either
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
 
-    from fpemu.cli.display import Bars, WordTable
     from fpemu.mma import KOrder
     from fpemu.mma.device import Device
     from fpemu.mma.tree import Tree
@@ -112,18 +113,35 @@ def print_text(text: str, indent: str = "    ") -> None:
         typer.echo(line)
 
 
-def table(title: str, *columns: str, numbers: int = 0) -> WordTable:
+def table(title: str, *columns: str, numbers: int = 0) -> Table:
     """Make a plain table; the last ``numbers`` columns hold numbers and are aligned right."""
-    from fpemu.cli.display import WordTable
+    from rich import box
+    from rich.table import Table
 
-    return WordTable(title, *columns, numbers=numbers)
+    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        # fold: a column narrower than a word would else lose its end
+        made.add_column(column, justify="right" if index >= len(columns) - numbers else "left", overflow="fold")
+    return made
 
 
-def progress() -> Bars:
+def progress() -> Progress:
     """Make the bars of long work with the time left, on stderr. They appear with the first task."""
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    from fpemu.cli.display import Bars
+    class Bars(Progress):
+        """The display begins with the first task: an error before it must not print an empty line."""
+
+        def __enter__(self) -> Progress:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            if self.live.is_started:
+                self.stop() if self.tasks else self.live.stop()
+
+        def add_task(self, *arguments: Any, **settings: Any) -> Any:
+            self.start()
+            return super().add_task(*arguments, **settings)
 
     return Bars(
         TextColumn("{task.description}", markup=False),

@@ -83,24 +83,6 @@ def test_a_reader_that_leaves_ends_a_command_quietly(folder, command):
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
-@pytest.mark.parametrize("command", ["split 0.1", *_slow("gemm A.npy B.npy -s sgemm")])
-def test_closed_streams_are_no_error(folder, command):
-    for closed in (">&-", "2>&-", "<&-", ">&- 2>&- <&-"):
-        done = _shell(f"{{fpemu}} {command} {closed}")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert bool(done.stdout) == (">&-" not in closed.split())
-
-
-def test_a_closed_stream_is_not_the_descriptor_of_an_output_file(folder):
-    assert _shell("{fpemu} gemm A.npy B.npy -s sgemm -o D.npy >&- 2>&-").returncode == 0
-    assert np.load("D.npy").shape == (8, 6)
-
-
-def test_bad_input_keeps_its_status_without_a_stderr(folder):
-    for closed in ("2>&-", "2>/dev/full", ">&-"):
-        assert _shell(f"{{fpemu}} gemm A.npy no.npy {closed}").returncode == 2
-
-
 @pytest.mark.parametrize("command", ["list hardware", "split 0.1", "-h"])
 def test_a_full_standard_output_is_named(folder, command):
     done = _shell(f"{{fpemu}} {command} > /dev/full")
