@@ -132,7 +132,7 @@ def progress() -> Progress:
     class Bars(Progress):
         """The display begins with the first task: an error before it must not print an empty line."""
 
-        def __enter__(self) -> Progress:
+        def __enter__(self) -> Bars:
             return self
 
         def __exit__(self, *_: object) -> None:
