@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma, plotting
-from fpemu.arguments import checked, integer
+from fpemu.arguments import integer
 from fpemu.arrays import as_float64
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec, fused
@@ -103,7 +103,6 @@ class Block:
         return max(self.place + abs(self.total).bit_length() - 1, emin) - self.spec.sum_fraction_bits
 
 
-@checked
 def blocks(a: Any, b: Any, c: Any = 0.0, *, spec: MmaSpec) -> tuple[Block, ...]:
     """Return the blocks of the dot product c + a·b on an instruction.
 
@@ -143,7 +142,7 @@ def blocks(a: Any, b: Any, c: Any = 0.0, *, spec: MmaSpec) -> tuple[Block, ...]:
         raise InputError(f"a and b of shapes {a.shape} and {b.shape}, c of {c.shape}: give one dot product")
     formats = spec.operand_formats
     given = zip((a, b, c), formats, strict=False)
-    if not all(np.isfinite(x).all() and np.all(fmt.contains(x)) for x, fmt in given):
+    if not all(np.isfinite(x).all() and fmt._contains(x).all() for x, fmt in given):
         raise InputError(f"a, b and c must be finite values of {formats[0]}, {formats[1]} and {formats[2]}")
     sequence = []
     for k in range(0, len(a), spec.block):
@@ -200,7 +199,6 @@ class _Line(NamedTuple):
         return self.place + self.magnitude.bit_length() - 1
 
 
-@checked
 def draw(pictures: Sequence[Block], titles: Sequence[str] | None = None, *, below: int = 8) -> Figure:
     """Draw one panel per block, one above the other, on a common axis of binary places.
 

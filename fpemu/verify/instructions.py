@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import digests
-from fpemu.arguments import checked, integer
+from fpemu.arguments import integer
 from fpemu.digests import SAMPLE
 from fpemu.errors import GpuError, InputError, unknown_name
 from fpemu.gpu.instructions import run as instructions
@@ -90,7 +90,6 @@ class Verification:
         return hashlib.sha256(" ".join(c.digest for c in self.classes).encode()).hexdigest()[:16]
 
 
-@checked
 def source(spec: MmaSpec, n: int | None = None) -> str:
     """Return the CUDA C++ source of the kernels that verify an instruction.
 
@@ -109,7 +108,6 @@ def source(spec: MmaSpec, n: int | None = None) -> str:
     return _instructions.source(spec, n, spec)
 
 
-@checked
 def sources(spec: MmaSpec) -> list[str]:
     """Return all sources that `verify` compiles, so that they can be compiled in advance.
 
@@ -126,7 +124,6 @@ def sources(spec: MmaSpec) -> list[str]:
     return [instructions.source(spec), source(spec)]
 
 
-@checked
 def verify(
     spec: MmaSpec,
     *,
@@ -172,8 +169,7 @@ def verify(
     for kind in kinds:
         if kind not in streams.CLASSES:
             raise unknown_name("operand class", kind, streams.CLASSES)
-    integer("outputs", outputs, 1, 2**62)
-    integer("seed", seed, 0, 2**64 - 1)
+    outputs, seed = integer("outputs", outputs, 1, 2**62), integer("seed", seed, 0, 2**64 - 1)
     if not kinds:
         raise InputError("classes = [] must name a class of operands")
     model = spec if emulate is None else emulate

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from fpemu.arguments import check_fields
+from fpemu.arguments import integer, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu.batched.memory import SHARED, shared_bytes
 from fpemu.gpu.batched.task import Task
@@ -68,7 +68,9 @@ class Block:
     kind = "block"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        for name, length in (("tensor", 3), ("block", 3), ("threads", 2)):
+            object.__setattr__(self, name, integers(f"Block: {name}", getattr(self, name), length=length))
+        _check_integers(self, "products", "stages", "resident")
 
     @property
     def warps(self) -> int:
@@ -123,7 +125,7 @@ class Warp:
     kind = "warp"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        _check_integers(self, "rows", "columns", "steps", "warps")
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class Packed:
     kind = "packed"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        _check_integers(self, "warps")
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,14 @@ class Small:
     kind = "small"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        _check_integers(self, "threads")
+
+
+def _check_integers(configuration: Any, *names: str) -> None:
+    """Turn fields into Python's integers; `validate` compares them with the limits of a task."""
+    for name in names:
+        label = f"{type(configuration).__name__}: {name}"
+        object.__setattr__(configuration, name, integer(label, getattr(configuration, name)))
 
 
 Configuration = Block | Warp | Packed | Small
