@@ -25,7 +25,7 @@ from fpemu.arguments import choice, flag, integer, integers, number
 from fpemu.errors import InputError, entries, shown, unknown_name
 from fpemu.exponential import exp
 from fpemu.formats import FloatFormat
-from fpemu.rounding import round_to
+from fpemu.rounding import _round_to
 
 Floats = NDArray[Any]
 Seed = int | Sequence[int]
@@ -224,14 +224,13 @@ def _draw(
         values = known.draw(_Stream(seed), shape, fmt, **(known.defaults | parameters))
     if known.draw is _all_bits:
         return values  # codes decoded: values of the format already, NaN payloads included
-    overflow = np.abs(values) > fmt.max
-    if fmt.inf or fmt.has_nan:
-        out = np.asarray(round_to(values, fmt))
-        overflow = ~np.isfinite(out)
+    clipped = not (fmt.inf or fmt.has_nan)  # a format in which an overflow has no value
+    rounded = _round_to(values, fmt, saturate=clipped)
+    overflow = np.abs(values) > fmt.max if clipped else ~np.isfinite(rounded)
     if overflow.any():
         limits = f"largest {fmt.max}{', no zero and no negative numbers' * fmt.positive}"
         raise InputError(f"inputs {name!r}: values beyond {fmt} ({limits}): {entries(overflow, values)}")
-    return np.asarray(round_to(values, fmt))
+    return rounded
 
 
 _MOST = 2**48  # entries, more than any memory holds; for larger shapes NumPy raises other errors

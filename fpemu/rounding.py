@@ -121,7 +121,24 @@ def round_to(
     saturate, unbounded = flag("saturate", saturate), flag("unbounded", unbounded)
     if random_bits is not None and mode is not Rounding.SR:
         raise InputError(f"random_bits go with mode 'SR', not {mode.name!r}: leave them out")
-    return _round_to(as_float64(x, "x of round_to"), fmt, mode, saturate, unbounded, random_bits)[()]
+    wide = as_float64(x, "x of round_to")
+    words = _random_words(random_bits, wide.shape) if mode is Rounding.SR else None
+    return _round_to(wide, fmt, mode, saturate, unbounded, words)[()]
+
+
+def _random_words(random_bits: Any, shape: tuple[int, ...]) -> NDArray[np.unsignedinteger[Any]]:
+    """Return the random words of stochastic rounding, broadcast to the shape of x."""
+    if random_bits is None:
+        raise InputError("stochastic rounding needs random_bits: an array of unsigned integers, one word per entry")
+    words = as_array(random_bits, "random_bits")
+    if words.dtype.kind != "u":
+        raise InputError(
+            f"random_bits must be unsigned integers (their width is the number of bits), not {words.dtype}"
+        )
+    try:
+        return np.broadcast_to(words, shape)
+    except ValueError:
+        raise InputError(f"random_bits of shape {words.shape} do not broadcast to x of shape {shape}") from None
 
 
 def _round_to(
@@ -130,12 +147,12 @@ def _round_to(
     mode: Rounding = Rounding.RNE,
     saturate: bool = False,
     unbounded: bool = False,
-    random_bits: Any = None,
+    words: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """`round_to` for an array of float64."""
+    """`round_to` for an array of float64; ``words``: the random words of SR, of the same shape."""
     dtype = np.dtype(np.float64) if unbounded else fmt.dtype
     if mode is Rounding.SR:
-        rounded = _rounded(wide, fmt, mode, unbounded, random_bits)
+        rounded = _rounded(wide, fmt, mode, unbounded, words)
     else:
         rounded = map_chunks(lambda x: _rounded(x, fmt, mode, unbounded), wide)
     if not unbounded:
@@ -152,7 +169,7 @@ def _round_to(
 
 
 def _rounded(
-    wide: NDArray[Any], fmt: FloatFormat, mode: Rounding, unbounded: bool, random_bits: Any = None
+    wide: NDArray[Any], fmt: FloatFormat, mode: Rounding, unbounded: bool, words: Any = None
 ) -> NDArray[Any]:
     """Rounded to the precision of the format and, unless `unbounded`, to its subnormals; not yet to its largest."""
     finite = np.isfinite(wide)
@@ -170,14 +187,14 @@ def _rounded(
         (scaled == 0) & (value != 0), np.finfo(np.float64).smallest_subnormal, scaled
     )  # a quantum above 1
     odd = None if fmt.fraction_bits else (scaled >= 1) & ((quantum + fmt.bias) % 2 == 1)
-    steps = _choose(scaled, np.signbit(wide), mode, random_bits, odd)
+    steps = _choose(scaled, np.signbit(wide), mode, words, odd)
     with np.errstate(over="ignore"):
         rounded = np.copysign(np.ldexp(steps, quantum), wide)
     return np.where(finite, rounded, wide)
 
 
 def _choose(
-    scaled: NDArray[Any], negative: NDArray[Any], mode: Rounding, random_bits: Any, odd: NDArray[Any] | None
+    scaled: NDArray[Any], negative: NDArray[Any], mode: Rounding, words: Any, odd: NDArray[Any] | None
 ) -> NDArray[Any]:
     """Round ``scaled`` >= 0 to an integer; ``odd``: whether the code of its floor is odd (None: as the floor is)."""
     if mode is Rounding.RNE and odd is None:
@@ -199,24 +216,12 @@ def _choose(
     elif mode is Rounding.ODD:
         up = inexact & ~odd
     else:
-        up = _carries(fraction, random_bits)
+        up = _carries(fraction, words)
     return np.asarray(low + up)
 
 
-def _carries(fraction: NDArray[Any], random_bits: Any) -> NDArray[Any]:
-    if random_bits is None:
-        raise InputError("stochastic rounding needs random_bits: an array of unsigned integers, one word per entry")
-    words = as_array(random_bits, "random_bits")
-    if words.dtype.kind != "u":
-        raise InputError(
-            f"random_bits must be unsigned integers (their width is the number of bits), not {words.dtype}"
-        )
-    try:
-        words = np.broadcast_to(words, fraction.shape)
-    except ValueError:
-        raise InputError(
-            f"random_bits of shape {words.shape} do not broadcast to x of shape {fraction.shape}"
-        ) from None
+def _carries(fraction: NDArray[Any], words: NDArray[Any]) -> NDArray[Any]:
+    """Return where word + floor(2^w fraction) carries out of the w bits of a word."""
     width = 8 * words.dtype.itemsize
     threshold = np.floor(np.ldexp(fraction, width)).astype(np.uint64)
     room = (np.uint64(0) - threshold) if width == 64 else np.uint64(1 << width) - threshold  # modulo 2^64 on purpose
