@@ -266,6 +266,16 @@ def test_rounding_of_exact_numbers(name, mode):
         same_bits(X.round_to(fmt, mode), truth)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["fp16", "fp32", "fp64", "e4m3"])
+def test_overflow_of_exact_numbers_beyond_float64(name, mode):
+    fmt = formats.get(name)
+    values = [Fraction(sign * v) for v in (1 << 1024, (1 << 5000) - 1) for sign in (1, -1)]
+    truth = np.array([round_fraction(v, fmt, mode) for v in values], dtype=fmt.dtype)
+    X = exact.ExactMatrix(np.array([int(v) for v in values], dtype=object), np.zeros(4, np.int64))
+    same_bits(X.round_to(fmt, mode), truth)
+
+
 def test_a_format_without_subnormals():
     flush = formats.FloatFormat("flush", 11, -14, 15, subnormals=False)
     least = 2.0**-14

@@ -349,6 +349,7 @@ def test_nan_stays_nan(name, mode):
     for saturate in (False, True):
         got = round_to(np.array([np.nan, -np.nan, 1.0]), name, mode, saturate=saturate)
         assert np.array_equal(np.isnan(got), [True, True, False])
+        assert np.array_equal(np.signbit(got), [False, True, False])  # as NumPy's and ml_dtypes' conversions
 
 
 def test_ml_dtypes_arrays_are_rounded():
