@@ -42,6 +42,8 @@ class Mutant:
         Whether the generator or a person chose it.
     equivalent : str
         Why no test can catch it; empty for all others.
+    gone : str
+        Why fpemu no longer contains the code, so that the mutant is not run; empty for all others.
     """
 
     id: str
@@ -51,6 +53,12 @@ class Mutant:
     tests: tuple[str, ...]
     origin: str
     equivalent: str = ""
+    gone: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether tests have to catch it."""
+        return not (self.equivalent or self.gone)
 
     @property
     def group(self) -> str:
@@ -99,7 +107,8 @@ def apply(mutant: Mutant, root: Path = ROOT) -> tuple[Path, str]:
     places = f"it occurs {', '.join(sorted(set(seen)))}" if seen else f"nothing there is named {name}"
     raise NotFoundError(
         f"mutant {mutant.id}: looked in {module} and then in {' and '.join(_FOLDERS)} for {name} with {mutant.old!r} "
-        f"exactly once: {places}. After a move or a change of this code, correct `at` and `old` in {LIST.name}"
+        f"exactly once: {places}. After a move or a change of this code, correct `at` and `old` in {LIST.name}; if the "
+        f"code was deleted, state why in `gone`"
     )
 
 

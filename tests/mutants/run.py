@@ -196,7 +196,7 @@ def main() -> int:
     options = parser.parse_args()
     chosen = [m for m in read() if any(fnmatch(m.id, pattern) for pattern in options.ids)]
     missing = []
-    for mutant in chosen:
+    for mutant in (m for m in chosen if not m.gone):
         try:
             apply(mutant)
         except NotFoundError as error:
@@ -204,12 +204,12 @@ def main() -> int:
     if missing:
         print(*missing, sep="\n", file=sys.stderr)
         return 2
-    equivalent = [m for m in chosen if m.equivalent]
     results = Results(options.results)
-    mutants = [m for m in chosen if not m.equivalent]
+    mutants = [m for m in chosen if m.runs]
     _run(mutants, results, options.workers, options.limit)
     score = _summary(mutants, results)
-    print(f"equivalent, not run: {len(equivalent)}")
+    kinds = Counter("equivalent" if m.equivalent else "gone" for m in chosen if not m.runs)
+    print(f"not run: {kinds['equivalent']} equivalent, {kinds['gone']} of deleted code")
     return int(score < TARGET)
 
 
