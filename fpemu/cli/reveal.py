@@ -84,7 +84,8 @@ def reveal(
     if not 0 <= at < min(M, N):
         raise InputError(f"--at {at}: D is {M}×{N}, which has {min(M, N)} columns (rows, if N > M) to read")
     subject = _subject(target, emulated, formats, hardware, instruction, kind, layout, order, (M, N, k), at)
-    from fpemu.probing.trees import longest_block, shown
+    from fpemu.mma.tree import longest_block
+    from fpemu.probing.trees import shown
 
     name = subject.gemm.name
     start = time.perf_counter()

@@ -20,10 +20,10 @@ from fpemu.library.tables import Product, instruction, sample_indices
 from fpemu.mma import MmaSpec
 from fpemu.mma import tree as trees
 from fpemu.mma.device import Device
-from fpemu.mma.tree import Sum
+from fpemu.mma.tree import Sum, identical
 from fpemu.probing.callables import bits
 from fpemu.probing.reveal import Revealed, reveal
-from fpemu.probing.trees import identical, name_order
+from fpemu.probing.trees import name_order
 
 _CPU = 4e9  # largest number of multiply-adds of a product emulated on the CPU
 _TRIES = 100  # largest number of positions of D at which the order is revealed

@@ -29,8 +29,7 @@ from fpemu.arguments import LARGEST, checked, choice, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.serialise import from_dict, to_dict
-from fpemu.mma.tree import Tree
-from fpemu.probing.trees import chains_of
+from fpemu.mma.tree import Tree, chains
 
 INPUT_DTYPES = {
     "fp16": "float16",
@@ -370,15 +369,14 @@ def kind(product: Product) -> str:
         return "KOrder, halves" if product.stored else "KOrder"
     if isinstance(order, Tiles):
         return "place"
-    chains = chains_of(order)
-    positions = [[k for block in chain.blocks for k in block] for chain in chains]
-    gaps = any(max(ks) - min(ks) >= len(ks) for ks in positions)
-    if all(chain.kind == "fma" for chain in chains):
+    parts = chains(order)
+    gaps = any(max(ks) - min(ks) >= len(ks) for ks in (chain.positions for chain in parts))
+    if all(chain.kind == "fma" for chain in parts):
         return "lanes" if gaps else "runs"
     if gaps:
         return "interleaved"
-    full = max(len(block) for chain in chains for block in chain.blocks) == product.spec.block
-    return "slices" if full or any(chain.start is not None for chain in chains) else "blocks"
+    full = max(len(block) for chain in parts for block in chain.blocks) == product.spec.block
+    return "slices" if full or any(chain.start is not None for chain in parts) else "blocks"
 
 
 def summary(products: Iterable[Product]) -> dict[str, dict[str, int]]:

@@ -52,6 +52,11 @@ class Chain:
         if not isinstance(self.start, Chain | Sum | None):
             raise InputError(f"Chain: start = {shown(self.start)} must be a Chain or a Sum")
 
+    @property
+    def positions(self) -> list[int]:
+        """The positions of all blocks."""
+        return [k for block in self.blocks for k in block]
+
 
 @dataclass(frozen=True)
 class Sum:
@@ -117,6 +122,30 @@ def order_of(order: Any, *, trees: bool = True) -> Any:
     raise InputError(f"order must be a fpemu.mma.KOrder{' or a tree' * trees}, not {what}")
 
 
+def _below(node: Tree) -> tuple[Tree, ...]:
+    """The parts of a sum, or the start of a chain."""
+    return node.parts if isinstance(node, Sum) else () if node.start is None else (node.start,)
+
+
+def nodes(tree: Tree) -> Iterator[Tree]:
+    """Yield the nodes of a tree of any depth, each before the nodes below it."""
+    stack: list[Tree] = [tree]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(_below(node)))
+
+
+def chains(tree: Tree) -> list[Chain]:
+    """Return the chains of a tree."""
+    return [node for node in nodes(tree) if isinstance(node, Chain)]
+
+
+def longest_block(tree: Tree) -> int:
+    """Return the number of positions in the longest block of a tree's instructions; 1 if it has none."""
+    return max((len(block) for c in chains(tree) if c.kind == "instruction" for block in c.blocks), default=1)
+
+
 def fold(tree: Tree, combine: Callable[[Any, list[T]], T]) -> T:
     """Combine a tree of any depth from the leaves up.
 
@@ -126,7 +155,7 @@ def fold(tree: Tree, combine: Callable[[Any, list[T]], T]) -> T:
     results: list[T] = []
     while stack:
         node, complete = stack.pop()
-        below = node.parts if isinstance(node, Sum) else () if node.start is None else (node.start,)
+        below = _below(node)
         if below and not complete:
             stack += [(node, True), *((part, False) for part in reversed(below))]
             continue
@@ -145,7 +174,7 @@ def leaves(tree: Tree) -> Iterator[int]:
         elif node.start is not None:
             stack.extend((Chain(node.blocks, node.kind), node.start))
         else:
-            yield from (k for block in node.blocks for k in block)
+            yield from node.positions
 
 
 def check(tree: Tree, K: int, spec: MmaSpec) -> None:
@@ -154,18 +183,13 @@ def check(tree: Tree, K: int, spec: MmaSpec) -> None:
     if seen != list(range(K)):
         wrong = next((i for i, k in enumerate(seen) if i != k), len(seen))
         raise InputError(f"the tree is not over K = {K}: it has {len(seen)} positions, position {wrong} is not right")
-    stack: list[Tree | None] = [tree]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Sum):
-            if spec.is_integer and (node.fmt or node.stored):
-                raise InputError(f"the tree rounds sums to {node.fmt or node.stored}: {spec} adds integers modulo 2^32")
-            stack.extend(node.parts)
-        elif node is not None:
-            stack.append(node.start)
+    for node in nodes(tree):
+        if isinstance(node, Chain):
             longest = max(map(len, node.blocks))
             if longest > spec.block:
                 raise InputError(f"the tree has a block of {longest} positions, one of {spec} takes {spec.block}")
+        elif spec.is_integer and (node.fmt or node.stored):
+            raise InputError(f"the tree rounds sums to {node.fmt or node.stored}: {spec} adds integers modulo 2^32")
 
 
 def evaluate(tree: Tree, chain: Callable[[Chain, Any], NDArray[Any]], add: Callable[..., NDArray[Any]]) -> NDArray[Any]:
@@ -173,7 +197,7 @@ def evaluate(tree: Tree, chain: Callable[[Chain, Any], NDArray[Any]], add: Calla
     path: list[tuple[Tree, int, Any]] = [(tree, 0, None)]  # node, number of evaluated parts, their sum
     while True:
         node, count, total = path[-1]
-        below = node.parts if isinstance(node, Sum) else () if node.start is None else (node.start,)
+        below = _below(node)
         if count < len(below):
             path.append((below[count], 0, None))
             continue
@@ -277,4 +301,16 @@ def join(parts: list[Tree], pairwise: bool = False) -> Tree:
 def equal(x: Tree, y: Tree, spec: MmaSpec) -> bool:
     """Whether two trees specify the same additions."""
     exact = exact_products(spec)
-    return canonical(x, exact) == canonical(y, exact)
+    return identical(canonical(x, exact), canonical(y, exact))
+
+
+def identical(x: Tree, y: Tree) -> bool:
+    """Return ``x == y``, for trees of any depth."""
+
+    def entries(tree: Tree) -> list[Any]:
+        return [
+            (n.fmt, n.stored, len(n.parts)) if isinstance(n, Sum) else (n.kind, n.blocks, n.start is None)
+            for n in nodes(tree)
+        ]
+
+    return entries(x) == entries(y)

@@ -25,10 +25,10 @@ from fpemu.formats import FloatFormat
 from fpemu.mma import MmaSpec, catalog
 from fpemu.mma import tree as trees
 from fpemu.mma.order import KOrder
-from fpemu.mma.tree import Chain, Sum, Tree
+from fpemu.mma.tree import Chain, Sum, Tree, longest_block
 from fpemu.probing.callables import CallError, CheckedCallable
 from fpemu.probing.probes import Pairs, Probe, ProbeRunner, Rows, scale
-from fpemu.probing.trees import longest_block, name_order, text
+from fpemu.probing.trees import name_order, text
 from fpemu.rounding import round_to
 
 
@@ -279,15 +279,7 @@ def _workspaces(tree: Tree, probe: Probe, fmt: formats.FloatFormat) -> Tree:
     Slices that are added to D in place, one after another, leave the sum so far in D's format; they are not rounded
     themselves.
     """
-    sums: list[Sum] = []
-    stack: list[Tree] = [tree]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Sum):
-            sums.append(node)
-            stack.extend(node.parts)
-        elif node.start is not None:
-            stack.append(node.start)
+    sums = [node for node in trees.nodes(tree) if isinstance(node, Sum)]
     first = [[next(trees.leaves(part)) for part in node.parts] for node in sums]
     pairs = [(n, x, ks[i == 0]) for n, ks in enumerate(first) for i, x in enumerate(ks)]
     stored: list[list[bool]] = [[] for _ in sums]

@@ -166,10 +166,10 @@ def name_order(tree: Tree, K: int, spec: MmaSpec) -> KOrder | None:
     """The `KOrder` equal to a tree; None if none is found (also for some orders with both `tile` and `promote`)."""
     exact = trees.exact_products(spec)
     tree = trees.canonical(tree, exact)
-    chains = chains_of(tree)
-    lengths = [sum(map(len, c.blocks)) for c in chains]
-    shape = sorted((c.blocks[0][0], n, len(c.blocks[0])) for c, n in zip(chains, lengths, strict=True) if n > 1)
-    if any(max(ks) - min(ks) >= len(ks) for ks in ([k for b in c.blocks for k in b] for c in chains)):
+    chains = trees.chains(tree)
+    rows = [(c.blocks[0][0], len(c.positions), len(c.blocks[0])) for c in chains]
+    shape = sorted(row for row in rows if row[1] > 1)
+    if any(max(ks) - min(ks) >= len(ks) for ks in (c.positions for c in chains)):
         return None  # a KOrder has no gaps
     blocks = any(len(block) > 1 for c in chains for block in c.blocks)
     sizes, tiles = _sizes(tree), _tiles(chains, spec)
@@ -185,46 +185,9 @@ def name_order(tree: Tree, K: int, spec: MmaSpec) -> KOrder | None:
                     continue
                 for join in ("ascending", "pairwise", "descending") if split else ("ascending",):
                     order = KOrder(split, tile, residue_first, promote, join)
-                    if identical(trees.canonical(trees.from_order(order, K, spec), exact), tree):
+                    if trees.identical(trees.canonical(trees.from_order(order, K, spec), exact), tree):
                         return order
     return None
-
-
-def identical(x: Tree, y: Tree) -> bool:
-    """``x == y``, for trees of any depth."""
-    stack: list[tuple[Tree | None, Tree | None]] = [(x, y)]
-    while stack:
-        one, two = stack.pop()
-        if isinstance(one, Sum) and isinstance(two, Sum):
-            if (one.fmt, one.stored, len(one.parts)) != (two.fmt, two.stored, len(two.parts)):
-                return False
-            stack.extend(zip(one.parts, two.parts, strict=True))
-        elif isinstance(one, Chain) and isinstance(two, Chain):
-            if (one.kind, one.blocks) != (two.kind, two.blocks):
-                return False
-            stack.append((one.start, two.start))
-        elif one is not two:
-            return False
-    return True
-
-
-def chains_of(tree: Tree) -> list[Chain]:
-    """The chains of a tree."""
-    chains, stack = [], [tree]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, Sum):
-            stack.extend(node.parts)
-        else:
-            chains.append(node)
-            stack.extend([node.start] if node.start is not None else [])
-    return chains
-
-
-def longest_block(tree: Tree) -> int:
-    """Number of positions in the longest block of a tree's instructions; 1 if there is none."""
-    blocks = (len(b) for chain in chains_of(tree) if chain.kind == "instruction" for b in chain.blocks)
-    return max(blocks, default=1)
 
 
 def _sizes(tree: Tree) -> list[int]:

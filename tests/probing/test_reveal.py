@@ -9,10 +9,10 @@ from fpemu import mma, simt
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
-from fpemu.mma.tree import Chain, Sum
+from fpemu.mma.tree import Chain, Sum, identical
 from fpemu.probing import save
 from fpemu.probing.reveal import reveal
-from fpemu.probing.trees import identical, name_order
+from fpemu.probing.trees import name_order
 from fpemu.probing.trees import text as drawing
 from fpemu.rounding import round_to
 
