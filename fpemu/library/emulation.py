@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma
-from fpemu.arguments import checked, choice, integers
+from fpemu.arguments import choice, integers
 from fpemu.arrays import as_array
 from fpemu.errors import InputError
 from fpemu.library import openblas
@@ -30,7 +30,6 @@ from fpemu.mma.tree import Sum, Tree, from_order
 from fpemu.rounding import round_to
 
 
-@checked
 def emulate(
     library: str,
     A: Any,
@@ -152,7 +151,6 @@ def _type(A: NDArray[Any], B: NDArray[Any], fmt: str | None, out: str | None) ->
     return "fp16->fp16" if out == "fp16" else fmt
 
 
-@checked
 def predict(
     product: Product,
     A: NDArray[Any],
@@ -235,7 +233,6 @@ def _with_stored(order: KOrder | Tree, stored: str | None, product: Product) -> 
     return Sum(tree.parts, tree.fmt, stored) if isinstance(tree, Sum) else tree
 
 
-@checked
 def replay(product: Product, *, whole: bool = False, device: Device = "cpu") -> bool:
     """Return whether the emulation reproduces the recorded result of the GPU.
 

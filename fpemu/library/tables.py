@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import digests, mma, simt
-from fpemu.arguments import LARGEST, checked, choice, integers
+from fpemu.arguments import LARGEST, choice, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.serialise import from_dict, to_dict
@@ -111,7 +111,6 @@ def instruction(kind: str) -> MmaSpec:
     return simt.SPECS[kind] if kind in ("fp32", "fp64") else mma.spec("hopper", kind.split("-")[0], "fp32")
 
 
-@checked
 def orders(library: str = "cublas", *, version: str | None = None, hardware: str = "H200") -> Iterator[Product]:
     """Return an iterator over the products of a library whose summation orders are tabulated.
 
@@ -146,7 +145,6 @@ def _products(table: dict[str, Any]) -> Iterator[Product]:
             yield product
 
 
-@checked
 def lookup(
     library: str,
     type: str,

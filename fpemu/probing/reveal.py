@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats, mma, simt
-from fpemu.arguments import checked, integer, integers
+from fpemu.arguments import integer, integers
 from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
 from fpemu.mma import MmaSpec, catalog
@@ -56,7 +56,6 @@ class Revealed:
         return f"K = {self.k}, {self.probes} probes: {name}\n{text(self.tree)}"
 
 
-@checked
 def reveal(
     gemm: Callable[[Any, Any], Any] | ProbeRunner,
     k: int,
@@ -115,7 +114,7 @@ def reveal(
     >>> revealed.order
     KOrder(split=48)
     """
-    integer("k", k, 1, 2**24)
+    k = integer("k", k, 1, 2**24)
     if shape is not None:
         shape = integers("shape", shape, 1, 2**24, length=2)  # type: ignore[assignment]
     integer("at", at, 0, min(shape or (1, 1)) - 1)

@@ -62,7 +62,6 @@ class Characterized:
         return self.spec is not None and self.mismatches == 0
 
 
-@arguments.checked
 def characterize(
     execute: Execute,
     *,
@@ -119,7 +118,7 @@ def characterize(
     >>> result.spec.block, result.spec.F, result.spec.final, result.mismatches
     (4, 23, 'RZ', 0)
     """
-    arguments.integer("k", k, 1, 1024)
+    k = arguments.integer("k", k, 1, 1024)
     arguments.integer("outputs", outputs, 0, 2**40)
     arguments.integer("seed", seed, 0)
     if shape is not None:
