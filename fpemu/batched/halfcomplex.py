@@ -26,16 +26,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import mma
-from fpemu.arguments import checked, choice, is_integer
+from fpemu.arguments import choice, is_integer
 from fpemu.arrays import product_shape
 from fpemu.batched import arguments, layouts, scaling
 from fpemu.batched.arguments import Accumulate, Arithmetic, Kernel
 from fpemu.batched.layouts import Layout
-from fpemu.batched.real import hgemm
+from fpemu.batched.real import _hgemm
 from fpemu.errors import InputError, shown
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.device import Device
+from fpemu.mma.gemm import _chain
+from fpemu.mma.tree import order_of
 
 Array = NDArray[Any]
 Pair = tuple[Array, Array]
@@ -44,7 +45,6 @@ ALGORITHMS = {"interleaved": "fused", "planar": "calls"}
 """The paper's algorithm for each layout."""
 
 
-@checked
 def hcgemm(
     A: Any,
     B: Any,
@@ -115,6 +115,8 @@ def hcgemm(
     (1+7j)
     """
     how = arguments.arithmetic(kernel, accumulate, hardware, instruction)
+    layouts.axis_of(layout)
+    order = order_of(order, trees=False)
     chosen = choose_algorithm(products, algorithm, default=ALGORITHMS[layout])
     a, b = (_operand(X, layout, t, n) for X, t, n in ((A, transa, "A"), (B, transb, "B")))
     shape = product_shape(a[0], b[0], arguments.factor_names(transa, transb))
@@ -133,17 +135,9 @@ def hcgemm(
                 "algorithm='calls' is four calls of HGEMM, which scale by real numbers: alpha and beta "
                 "must have no imaginary part"
             )
-        call = partial(
-            hgemm,
-            accumulate=accumulate,
-            hardware=hardware,
-            instruction=instruction,
-            kernel=kernel,
-            order=order,
-            device=device,
-        )
-        return layouts.joined(_calls(a, b, c, factor[0], weight[0], call), layout)
-    chain = partial(mma.chain, C=None, spec=how.spec, order=order, device=device)
+        product = partial(_hgemm, how=how, order=order, device=device)
+        return layouts.joined(_calls(a, b, c, factor[0], weight[0], product), layout)
+    chain = partial(_chain, C=None, spec=how.spec, order=order, device=device)
     T = (_three if products == 3 else _four)(a, b, how, chain)
     real, imaginary = (scaling.half(x, how.nan_code) for x in scaling.scaled_pair(T, c, factor, weight))
     return layouts.joined((real, imaginary), layout)
@@ -163,11 +157,11 @@ def _three(a: Pair, b: Pair, how: Arithmetic, chain: Any) -> Pair:
         return t1 - t2, (t3 - t1) - t2
 
 
-def _calls(a: Pair, b: Pair, c: Pair | None, alpha: Any, beta: Any, call: Any) -> Pair:
+def _calls(a: Pair, b: Pair, c: Pair | None, alpha: Any, beta: Any, product: Any) -> Pair:
     (ar, ai), (br, bi) = a, b
     cr, ci = (None, None) if c is None else c
-    real = call(ai, bi, call(ar, br, cr, alpha=alpha, beta=beta), alpha=-alpha, beta=1.0)
-    return real, call(ai, br, call(ar, bi, ci, alpha=alpha, beta=beta), alpha=alpha, beta=1.0)
+    real = product(ai, bi, product(ar, br, cr, alpha, beta), -alpha, 1.0)
+    return real, product(ai, br, product(ar, bi, ci, alpha, beta), alpha, 1.0)
 
 
 def _wide(x: tuple[Array, ...], how: Arithmetic) -> tuple[Array, ...]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import checked, choice
+from fpemu.arguments import choice
 from fpemu.arrays import as_array
 from fpemu.errors import InputError, entries
 from fpemu.formats import FP16
@@ -74,7 +74,6 @@ def planar(z: Any) -> NDArray[np.float16]:
     return _packed(z, "planar")
 
 
-@checked
 def as_complex(x: Any, layout: Layout = "interleaved") -> NDArray[np.complex64]:
     """Convert half-complex numbers to complex64, exactly.
 

@@ -20,17 +20,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import mma
-from fpemu.arguments import checked
 from fpemu.arrays import product_shape
 from fpemu.batched import arguments, scaling
-from fpemu.batched.arguments import Accumulate, Kernel
+from fpemu.batched.arguments import Accumulate, Arithmetic, Kernel
 from fpemu.batched.layouts import halves
-from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma import MmaSpec
 from fpemu.mma.device import Device
+from fpemu.mma.gemm import _chain
+from fpemu.mma.tree import AnyOrder, order_of
+
+Array = NDArray[Any]
 
 
-@checked
 def hgemm(
     A: Any,
     B: Any,
@@ -44,7 +45,7 @@ def hgemm(
     hardware: str | MmaSpec | None = None,
     instruction: str | None = None,
     kernel: Kernel = "tensor",
-    order: KOrder | Any | None = None,
+    order: AnyOrder | None = None,
     device: Device = "cpu",
 ) -> NDArray[np.float16]:
     """Return D = alpha · op(A) op(B) + beta · C for a batch of fp16 matrices.
@@ -70,7 +71,7 @@ def hgemm(
     kernel : {"tensor", "magma-small"}
         One chain of matrix instructions, or (section 8) one chain of fused multiply-adds in the accumulator's format;
         the paper's is fp16.
-    order : KOrder or tree, optional
+    order : KOrder, tree or Revealed, optional
         Summation order over K. Default: one ascending chain.
     device : {"cpu", "cuda", "auto"}
         As in `fpemu.mma.gemm`.
@@ -105,7 +106,13 @@ def hgemm(
         c = arguments.matrix(halves(C, "C", read=bool(weight != 0)), "C")
         arguments.check_addend(c, shape)
     c = c if weight != 0 else None
-    dtype = np.float16 if kernel == "tensor" else how.accumulator.dtype  # fp16 operands are fp32 operands as well
-    terms = [(a.astype(dtype, copy=False), b.astype(dtype, copy=False))]
-    T = mma.chain(terms, None, how.spec, order, device=device)
-    return scaling.half(scaling.scaled(T, c, factor, weight), how.nan_code)
+    return _hgemm(a, b, c, factor, weight, how, order_of(order), device)
+
+
+def _hgemm(
+    A: Array, B: Array, C: Array | None, alpha: Any, beta: Any, how: Arithmetic, order: Any, device: Device
+) -> NDArray[np.float16]:
+    """`hgemm` for fp16 matrices that fit and scalars in the accumulator's format; C is None where it is not read."""
+    dtype = how.spec.a_format.dtype  # type: ignore[union-attr]  # of FMA units' fp32 operands: fp16 numbers are fp32 ones
+    T = _chain([(A.astype(dtype, copy=False), B.astype(dtype, copy=False))], None, how.spec, order, device=device)
+    return scaling.half(scaling.scaled(T, C, alpha, beta), how.nan_code)

@@ -24,23 +24,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import schemes
-from fpemu.arguments import checked
-from fpemu.arrays import as_float64, product_shape
+from fpemu.arrays import _float64, product_shape
 from fpemu.batched.arguments import TC_K, matrix
 from fpemu.batched.halfcomplex import Algorithm, choose_algorithm
 from fpemu.batched.layouts import complex_parts
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma import device as devices
 from fpemu.mma.device import Device
+from fpemu.mma.tree import order_of
 from fpemu.schemes import Scheme
-from fpemu.schemes.call import Policy
+from fpemu.schemes.call import Policy, _product, configure
 
 Array = NDArray[Any]
 Pair = tuple[Array, Array]
 
 
-@checked
 def complex_gemm(
     A: Any,
     B: Any,
@@ -100,15 +99,16 @@ def complex_gemm(
     unsupported = [name for name in ("C", "alpha", "beta") if name in options]
     if unsupported:
         raise InputError(f"complex_gemm returns the product A B alone: it takes no {' and no '.join(unsupported)}")
-    chosen = choose_algorithm(products, algorithm, three="calls")
-    built = schemes.build(scheme, options)
-    dtype = built.operand.dtype
+    chosen, order = choose_algorithm(products, algorithm, three="calls"), order_of(order)
+    configured = configure(scheme, hardware, on_range, order, options)
+    devices.resolve(device)
+    dtype = configured.scheme.operand.dtype
     a, b = (_parts(x, name, dtype) for x, name in ((A, "A"), (B, "B")))
     product_shape(a[0], b[0])
 
     def multiply(x: Array, y: Array, which: str) -> Array:
         try:
-            return schemes.gemm(x, y, scheme=built, hardware=hardware, on_range=on_range, order=order, device=device)
+            return _product(configured, x, y, order, device)
         except InputError as problem:
             if " first at [" not in str(problem):  # the message does not concern an entry
                 raise
@@ -145,7 +145,7 @@ def _alternate(x: Array, y: Array, axis: int) -> Array:
 
 def _parts(x: Any, name: str, dtype: np.dtype[Any]) -> Pair:
     """Return the parts in the scheme's format, which must hold their values."""
-    pair = [as_float64(p, name) for p in complex_parts(x, name)]  # NumPy rounds integers to compare them
+    pair = [_float64(p, name) for p in complex_parts(x, name)]  # NumPy rounds integers to compare them
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         narrow = [matrix(p, name).astype(dtype) for p in pair]
         same = all(np.array_equal(n, p, equal_nan=True) for n, p in zip(narrow, pair, strict=True))

@@ -160,6 +160,13 @@ def certify(
     return Certified(call.finish(result.D), result.report, result.reports)
 
 
+def _product(chosen: Configuration, A: NDArray[Any], B: NDArray[Any], order: Any, device: Device) -> NDArray[Any]:
+    """A B by a configured scheme, for arrays of its operands' format that fit each other."""
+    one = chosen.scheme.operand.dtype.type(1)
+    call = Call(chosen.scheme, A, B, None, one, 0 * one, chosen.spec, order, chosen.lowering, chosen.on_range, device)
+    return call.finish(None if call.empty else chosen.scheme.evaluate(call))
+
+
 class Configuration(NamedTuple):
     """A scheme with its options on an instruction, in an order over K."""
 
