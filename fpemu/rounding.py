@@ -168,9 +168,7 @@ def _round_to(
         return np.asarray(rounded.astype(dtype))
 
 
-def _rounded(
-    wide: NDArray[Any], fmt: FloatFormat, mode: Rounding, unbounded: bool, words: Any = None
-) -> NDArray[Any]:
+def _rounded(wide: NDArray[Any], fmt: FloatFormat, mode: Rounding, unbounded: bool, words: Any = None) -> NDArray[Any]:
     """Rounded to the precision of the format and, unless `unbounded`, to its subnormals; not yet to its largest."""
     finite = np.isfinite(wide)
     value = np.where(finite, wide, 0.0)

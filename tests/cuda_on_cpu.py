@@ -19,7 +19,7 @@ from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.runtime import callers, compiler, device, faults, launches, modules, native, properties, sequence
-from fpemu.schemes import base, lowering, ranges
+from fpemu.schemes import base, lowering, words
 from tests.simulated import HERE, Buffer
 
 SHIM = r"""
@@ -171,8 +171,8 @@ class Emulated(Kernel):
             A, B = (self._words(x) for x in (a, b))
             spec = self.spec
             T = lowering.run(A, B, self.scheme.lowering(spec, self.order), spec)
-            ready = [ranges.Prepared(np.zeros(0), (), self._exponents(x), None) for x in (a, b)]
-            T = ranges.undo(T, *ready)
+            ready = [words.Prepared(np.zeros(0), (), self._exponents(x), None) for x in (a, b)]
+            T = words.undo(T, *ready)
             c = None if C is None else view(C)
             d = np.broadcast_to(base.scaled(T, c, alpha, beta), D.shape).copy()
         d.view(np.uint32)[np.isnan(d)] = self.scheme.nan_code(spec)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.schemes.ranges import scalar
+from fpemu.schemes.base import scalar
 
 Array = NDArray[Any]
 Pair = tuple[Array, Array]

@@ -75,12 +75,12 @@ def gemm(
     """
     from fpemu import mma, reference, schemes
     from fpemu.cli import matrices
-    from fpemu.schemes import ranges
+    from fpemu.schemes import words
 
     names = _schemes(scheme or ["all"])
     every = names == list(schemes.names())
     options = parse_options(option)
-    ranges.policy(on_range)  # otherwise each of several schemes would be left out
+    words.policy(on_range)  # otherwise each of several schemes would be left out
     if output is not None:
         if len(names) > 1:
             raise InputError(f"--output writes the result of one scheme, and --scheme names {len(names)}")

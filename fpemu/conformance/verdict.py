@@ -23,7 +23,7 @@ from fpemu.mma.device import Device
 from fpemu.mma.tree import Tree
 from fpemu.probing.callables import CheckedCallable, as_matrix, bits
 from fpemu.probing.reveal import Revealed, reveal
-from fpemu.schemes import Scheme, ranges
+from fpemu.schemes import Scheme, words
 
 Array = NDArray[Any]
 _LISTED = 3  # indistinguishable alternatives listed in the text
@@ -213,7 +213,7 @@ def verify(
     'split in slices of 48'
     """
     alpha, beta = number("alpha", unwrapped(alpha)), number("beta", unwrapped(beta))
-    ranges.policy(on_range)
+    words.policy(on_range)
     integer("seed", seed, 0)
     number("seconds", seconds, 0, np.inf)
     integer("most", most, 0)

@@ -17,8 +17,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import instance
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import instance, is_real, unwrapped
+from fpemu.arrays import _float64, as_array
+from fpemu.errors import InputError, entries, shown, unknown_name
 from fpemu.files import sha256
 from fpemu.formats import FP32, FloatFormat
 from fpemu.mma import catalog
@@ -27,7 +28,7 @@ from fpemu.mma.spec import FMA_SPECS, MmaSpec
 from fpemu.mma.tree import Chain, Sum
 from fpemu.schemes.lowering import Lowering
 from fpemu.schemes.options import Option, SchemeInfo
-from fpemu.schemes.ranges import OverflowPolicy
+from fpemu.schemes.words import OverflowPolicy
 
 Array = NDArray[Any]
 
@@ -202,6 +203,83 @@ def matrix_instruction(scheme: Any, hardware: str | MmaSpec | None, low: str, ou
     if isinstance(hardware, MmaSpec) and (scheme.instruction, scheme.k) != (None, None):
         scheme.refuse("an MmaSpec is one instruction already: leave instruction= and k= out")
     return catalog.spec(hardware, low, out, scheme.instruction, scheme.k)
+
+
+# --- checks of arrays and scalars
+
+
+def as_operand(X: Any, name: str, fmt: FloatFormat, *, read: bool = True, axes: int = 2) -> Array:
+    """`X` as an array of `fmt` (fp32 or fp64) with the same values and at least so many axes.
+
+    Raises
+    ------
+    InputError
+        Not real numbers; fewer than two axes; entries that are not numbers of `fmt` (how many, and the first).
+    """
+    x = as_array(X, name)
+    if x.ndim < axes:
+        raise InputError(f"{name} must be a matrix (..., rows, columns), not of shape {x.shape}")
+    if x.dtype == fmt.dtype:
+        return x
+    if not read:
+        return np.zeros(x.shape, fmt.dtype)
+    wide = _float64(x, name)
+    if fmt is not FP32:
+        return wide
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = wide.astype(np.float32)
+    bad = (narrow != wide) & ~np.isnan(wide)
+    if bad.any():
+        raise InputError(f"{name}: not fp32 numbers: {entries(bad, wide)}; round it: {name}.astype(np.float32)")
+    return narrow
+
+
+def matrices(A: Any, B: Any, fmt: FloatFormat, *, read: bool = True) -> tuple[Array, Array]:
+    """A (..., M, K) and B (..., K, N) as arrays of `fmt` whose shapes fit each other."""
+    a, b = as_operand(A, "A", fmt, read=read), as_operand(B, "B", fmt, read=read)
+    if a.shape[-1] != b.shape[-2]:
+        raise InputError(
+            f"A of shape {a.shape} and B of shape {b.shape}: A has {a.shape[-1]} columns and B {b.shape[-2]} rows"
+        )
+    try:
+        np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise InputError(f"A of shape {a.shape} and B of shape {b.shape}: their batch axes do not broadcast") from None
+    return a, b
+
+
+def addend(C: Any, shape: tuple[int, ...], beta: Any, fmt: FloatFormat) -> Array | None:
+    """C as an array of `fmt` that broadcasts against the product of shape `shape`; None where beta = 0."""
+    if C is None:
+        if beta != 0:
+            raise InputError(f"beta = {float(beta)} needs C, a matrix of shape {shape}")
+        return None
+    c = as_operand(C, "C", fmt, read=bool(beta != 0))
+    fits = c.shape[-2:] == shape[-2:]
+    try:
+        np.broadcast_shapes(c.shape[:-2], shape[:-2])
+    except ValueError:
+        fits = False
+    if not fits:
+        raise InputError(f"C of shape {c.shape} does not fit the product of shape {shape}")
+    return c if beta != 0 else None
+
+
+def scalar(value: Any, name: str, fmt: FloatFormat) -> Any:
+    """alpha or beta rounded to `fmt`; one that is finite and beyond it is refused."""
+    if type(value) is not float:
+        value = unwrapped(value)
+        if not is_real(value):
+            raise InputError(f"{name} must be one real number, not {shown(value)}")
+        value = value.item() if isinstance(value, np.generic) else value
+        if value == value and not ((abs(value) < 2**1024 and float(value) == value) or abs(value) == np.inf):
+            raise InputError(f"{name} = {shown(value)} is no number that float64 holds")
+    wide = float(value)
+    with np.errstate(over="ignore", under="ignore"):
+        number = fmt.dtype.type(wide)
+    if np.isinf(number) and not np.isinf(wide):
+        raise InputError(f"{name} = {wide!r} is beyond the largest {fmt} number, {fmt.max}")
+    return number
 
 
 # --- the registry

@@ -15,12 +15,12 @@ from fpemu.mma.device import Device
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import AnyOrder, order_of
-from fpemu.schemes import ranges
-from fpemu.schemes.base import Call, Scheme, build, get, names
+from fpemu.schemes import words
+from fpemu.schemes.base import Call, Scheme, addend, build, get, matrices, names, scalar
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.errorfree.report import Certified, Report
 from fpemu.schemes.lowering import Lowering
-from fpemu.schemes.ranges import OverflowPolicy
+from fpemu.schemes.words import OverflowPolicy
 
 Policy = Literal["raise", "propagate", "scale", "scale-rows"]
 
@@ -199,10 +199,10 @@ def validate(
     order = order_of(order)
     chosen = configure(scheme, hardware, on_range, order, options)
     fmt = chosen.scheme.operand
-    alpha, beta = ranges.scalar(alpha, "alpha", fmt), ranges.scalar(beta, "beta", fmt)
-    a, b = ranges.matrices(A, B, fmt, read=bool(alpha != 0))
+    alpha, beta = scalar(alpha, "alpha", fmt), scalar(beta, "beta", fmt)
+    a, b = matrices(A, B, fmt, read=bool(alpha != 0))
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    c = ranges.addend(C, shape, beta, fmt)
+    c = addend(C, shape, beta, fmt)
     devices.resolve(device)
     return Call(chosen.scheme, a, b, c, alpha, beta, chosen.spec, order, chosen.lowering, chosen.on_range, device)
 
@@ -232,7 +232,7 @@ def _configuration(
     typed: tuple[tuple[str, type, Any], ...],
 ) -> Configuration:
     options = {name: value for name, _, value in typed}
-    chosen, policy = build(scheme, options), ranges.policy(on_range)
+    chosen, policy = build(scheme, options), words.policy(on_range)
     chosen.check_order(order, options)
     spec = chosen.spec(hardware)
     chosen.check_policy(policy)

@@ -10,17 +10,14 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fpemu.arguments import choice
-from fpemu.arrays import as_float64
-from fpemu.errors import entries
 from fpemu.formats import FP16, FP32, FloatFormat
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes import lowering as lowerings
 from fpemu.schemes import options as choose
-from fpemu.schemes import ranges, words
-from fpemu.schemes.base import Array, Call, Scheme, matrix_instruction
+from fpemu.schemes import words
+from fpemu.schemes.base import Array, Call, Scheme, as_operand, matrix_instruction
 from fpemu.schemes.lowering import Lowering
-from fpemu.schemes.ranges import OverflowPolicy, Prepared
-from fpemu.schemes.words import Accumulators, Plan, Word
+from fpemu.schemes.words import Accumulators, OverflowPolicy, Plan, Prepared, Word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +95,8 @@ class SplitScheme(Scheme):
         InputError
             Entries that are not fp32 numbers; an unknown operand.
         """
-        operand = choice("operand", operand, ("A", "B"))
-        wide = as_float64(X, f"X of {self.name}.split")
-        good = np.asarray(FP32.contains(wide))
-        if not good.all():
-            self.refuse(f"split takes an X of fp32 numbers (np.float32(X) rounds): {entries(~good, wide)}")
-        return words.split(wide, words.of_operand(self.rules(), operand))
+        rules = words.of_operand(self.rules(), choice("operand", operand, ("A", "B")))
+        return words.split(as_operand(X, f"X of {self.name}.split", FP32, axes=0), rules)
 
     def lowering(self, spec: MmaSpec | None, order: Any = None) -> Lowering:
         """The products of words in the order run on an instruction, in an order over K."""
@@ -123,7 +116,7 @@ class SplitScheme(Scheme):
 
     def prepare(self, X: Array, name: str, on_range: str) -> Prepared:
         """Scale operand "A" or "B" by its overflow policy and split it; entries that the policy refuses raise."""
-        return ranges.prepare(X, name, self._rules, on_range, self.scaling(on_range), self.name)
+        return words.prepare(X, name, self._rules, on_range, self.scaling(on_range), self.name)
 
     @cached_property
     def _rules(self) -> tuple[Word, ...]:
@@ -133,7 +126,7 @@ class SplitScheme(Scheme):
         assert call.lowering is not None
         a, b = self.prepare(call.A, "A", call.on_range), self.prepare(call.B, "B", call.on_range)
         T = lowerings.run(a.words, b.words, call.lowering, call.spec, call.device)
-        return ranges.patch(ranges.undo(T, a, b), call.A, call.B, a.special, b.special)
+        return words.patch(words.undo(T, a, b), call.A, call.B, a.special, b.special)
 
 
 @dataclass(frozen=True, kw_only=True)

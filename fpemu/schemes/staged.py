@@ -43,12 +43,11 @@ from numpy.typing import NDArray
 
 from fpemu.errors import entries
 from fpemu.schemes import options as choose
-from fpemu.schemes import ranges, strassen
+from fpemu.schemes import strassen, words
 from fpemu.schemes.base import Call, register
 from fpemu.schemes.options import SchemeInfo
-from fpemu.schemes.ranges import OverflowPolicy
 from fpemu.schemes.split_scheme import TwoWords
-from fpemu.schemes.words import Plan
+from fpemu.schemes.words import OverflowPolicy, Plan
 
 Array = NDArray[Any]
 
@@ -112,11 +111,11 @@ class Staged(TwoWords):
         def product(X: Array, Y: Array) -> Array:
             return inner.product(replace(call, A=X, B=Y, on_range=OverflowPolicy.PROPAGATE))
 
-        return ranges.patch(strassen.multiply(a, b, product), call.A, call.B, rows, columns)
+        return words.patch(strassen.multiply(a, b, product), call.A, call.B, rows, columns)
 
     def _finite(self, X: Array, name: str, on_range: str) -> tuple[Array, NDArray[np.bool_] | None]:
         """Finite entries with zeros for the others, and which rows (columns) have others."""
-        ready = ranges.prepare(X, name, (), on_range, "", self.name)
+        ready = words.prepare(X, name, (), on_range, "", self.name)
         over = abs(ready.values) >= strassen.limit(self.levels)
         if over.any():
             self.refuse(

@@ -34,12 +34,11 @@ from fpemu.mma import catalog
 from fpemu.mma.gemm import _chain
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes import options as choose
-from fpemu.schemes import ranges
+from fpemu.schemes import words
 from fpemu.schemes.base import Call, register
 from fpemu.schemes.options import SchemeInfo
-from fpemu.schemes.ranges import OverflowPolicy
 from fpemu.schemes.split_scheme import SplitScheme
-from fpemu.schemes.words import Plan, Word
+from fpemu.schemes.words import OverflowPolicy, Plan, Word
 
 Array = NDArray[Any]
 
@@ -127,7 +126,7 @@ class StagedInt8(SplitScheme):
         with np.errstate(over="ignore", under="ignore"):
             wide = total.astype(np.float64) / (a.factors * b.factors)
             T = np.ldexp(wide, -(a.exponents + b.exponents)).astype(np.float32)
-        return ranges.patch(T, call.A, call.B, a.special, b.special)
+        return words.patch(T, call.A, call.B, a.special, b.special)
 
     def check_operand(self, X: Array, name: str, on_range: OverflowPolicy) -> None:
         self.split_operand(X, name, on_range)
@@ -147,7 +146,7 @@ class StagedInt8(SplitScheme):
             NaN or Inf, with on_range="raise".
         """
         axis = -1 if name == "A" else -2
-        ready = ranges.prepare(X, name, (), on_range, "", self.name)
+        ready = words.prepare(X, name, (), on_range, "", self.name)
         factors, exponents = scales(np.max(abs(ready.values), axis=axis, keepdims=True, initial=0.0))
         values = np.ldexp(ready.values * factors, exponents)
         with np.errstate(under="ignore"):

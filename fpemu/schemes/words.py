@@ -1,4 +1,6 @@
-"""Words of a low format, and the plan of their products: a split scheme states both, and `lowering` runs them.
+"""Words of a low format, operands scaled and split into them, and the plan of their products.
+
+A split scheme states its words and its plan, and `lowering` runs them.
 
 A split is a list of `Word` rules: word i of x is the rounding of the residual that the words before it leave of x,
 times its scale. A `Plan` lists the products of words in the order run, their accumulators, and the final combination.
@@ -15,11 +17,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.arguments import choice
+from fpemu.errors import InputError, entries
 from fpemu.formats import FP16, FloatFormat
-from fpemu.mma.spec import MmaSpec
+from fpemu.mma.gemm import _chain
+from fpemu.mma.spec import FMA_SPECS, MmaSpec
 from fpemu.rounding import Rounding, _bit_cut, _round_to
 
 Array = NDArray[Any]
+Mask = NDArray[np.bool_]
 BIT_CUT = "bit-cut"
 BALANCED = "balanced"
 """Rounding of a word that `of_operand` replaces: toward zero for A, away from zero for B"""
@@ -30,6 +36,40 @@ ALONG_SIGN = ("RZ", BIT_CUT, BALANCED, AWAY)
 """Roundings whose error depends on the sign of the number"""
 Product = tuple[int, int]
 """Index of A's word and of B's word"""
+
+
+POLICIES = {
+    "raise": "an error that counts the entries whose words overflow, and those that are NaN or infinite",
+    "propagate": "the result of the hardware, with NaN and Inf of overflows; NaN and Inf in A and B as in SGEMM",
+    "scale": "one power of two per matrix brings its largest entry to [2^13, 2^14); undone at the end",
+    "scale-rows": "one power of two per row of A and per column of B; undone at the end",
+}
+TOP = 14  # scaling brings the largest entry below 2^TOP
+
+
+class OverflowPolicy(StrEnum):
+    """Treatment of entries that the words cannot hold; see `POLICIES`."""
+
+    RAISE = "raise"
+    PROPAGATE = "propagate"
+    SCALE = "scale"
+    SCALE_ROWS = "scale-rows"
+
+    @property
+    def scales(self) -> bool:
+        """Whether operands are multiplied by powers of two."""
+        return self in (OverflowPolicy.SCALE, OverflowPolicy.SCALE_ROWS)
+
+
+def policy(on_range: str) -> OverflowPolicy:
+    """The overflow policy of a name.
+
+    Raises
+    ------
+    InputError
+        An unknown name, with the nearest known.
+    """
+    return OverflowPolicy(choice("on_range", on_range, POLICIES))
 
 
 class Accumulators(StrEnum):
@@ -141,6 +181,106 @@ def steps(x: Array, words: Sequence[Word]) -> Iterator[tuple[Word, Array, Array,
 def split(x: Array, words: Sequence[Word]) -> tuple[Array, ...]:
     """The words of `x`, each an array of its format's dtype."""
     return tuple(value for _, _, value, _ in steps(x, words))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A split operand: its finite values times 2^exponents, their words, and the rows (columns) with NaN or Inf."""
+
+    values: Array
+    words: tuple[Array, ...]
+    exponents: NDArray[np.int32]
+    special: NDArray[np.bool_] | None
+
+
+def prepare(X: Array, name: str, rules: Sequence[Word], on_range: str, scaling: str, scheme: str) -> Prepared:
+    """Scale an operand by its policy, split it, and check that its words hold it.
+
+    Parameters
+    ----------
+    X : array (..., M, K) or (..., K, N) of fp32
+    name : {"A", "B"}
+    on_range : str
+        Overflow policy.
+    scaling : str
+        "scale" or "scale-rows"; anything else scales nothing.
+    """
+    finite = np.isfinite(X)
+    special = None
+    if not finite.all():
+        if on_range == OverflowPolicy.RAISE:
+            raise InputError(
+                f"{name}: NaN or infinite: {entries(~finite, X)}; on_range='propagate' returns the NaN and Inf of SGEMM"
+            )
+        special = np.asarray(~finite.all(axis=-1 if name == "A" else -2))
+        X = np.where(finite, X, np.float32(0))
+    values, exponents = X.astype(np.float64), np.zeros((1, 1), np.int32)
+    if scaling in (OverflowPolicy.SCALE, OverflowPolicy.SCALE_ROWS):
+        axes = (-2, -1) if scaling == OverflowPolicy.SCALE else ((-1,) if name == "A" else (-2,))
+        exponents = _exponents(values, axes, rules[0].format)
+        values = np.ldexp(values, exponents)
+    words: list[Array] = []
+    for word, scaled, value, _ in steps(values, of_operand(rules, name)):
+        if on_range != OverflowPolicy.PROPAGATE:
+            over = word.overflows(scaled)
+            if over.any():
+                raise InputError(_overflow(name, word, over, X, on_range, scheme, first=not words))
+        words.append(value)
+    return Prepared(values, tuple(words), exponents, special)
+
+
+def _exponents(x: Array, axes: tuple[int, ...], fmt: FloatFormat) -> NDArray[np.int32]:
+    """Powers of two that bring the largest magnitude along `axes` to [2^13, 2^14), or as near as `fmt` allows."""
+    largest = np.max(np.abs(x), axis=axes, keepdims=True, initial=0.0)
+    _, e = np.frexp(largest)
+    return np.where(largest == 0, 0, min(TOP, fmt.emax - 1) - e).astype(np.int32)
+
+
+def _overflow(name: str, word: Word, over: Array, X: Array, on_range: str, scheme: str, *, first: bool) -> str:
+    part = f"the {word.format} part {word.name}" + (f" (times 2^{word.exponent})" if word.exponent else "")
+    cures = [] if first else ["a smaller residual scale keeps it in range"]
+    cures += ["on_range='scale' scales the matrices by powers of two"] if on_range == "raise" else []
+    cures += ["on_range='propagate' returns the result of the hardware"]
+    return f"{name}: {part} of {scheme} overflows: {entries(over, X)}; {', '.join(cures)}"
+
+
+def undo(T: Array, a: Prepared, b: Prepared) -> Array:
+    """T without the operands' powers of two: exact in float64, then one rounding (only a subnormal result rounds)."""
+    if not (a.exponents.any() or b.exponents.any()):
+        return T
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return np.asarray(np.ldexp(T.astype(np.float64), -(a.exponents + b.exponents)).astype(np.float32))
+
+
+def patch(T: Array, A: Array, B: Array, rows: Mask | None, columns: Mask | None) -> Array:
+    """Give the outputs that a NaN or an Inf reaches what SGEMM and DGEMM give there.
+
+    Every output of such a row of A or column of B is NaN or infinite, and which of these depends on the signs alone:
+    so a chain of FMAs over signs decides it, and finite entries cannot overflow on the way.
+    """
+    if rows is None and columns is None:
+        return T
+    T = np.array(T)
+    batch = T.shape[:-2]
+    signs_a, signs_b = (np.broadcast_to(_signs(X), batch + X.shape[-2:]) for X in (A, B))
+    rows = np.broadcast_to(False if rows is None else rows, batch + T.shape[-2:-1])
+    columns = np.broadcast_to(False if columns is None else columns, batch + T.shape[-1:])
+    for at in np.ndindex(*batch):
+        for where, x, y in (
+            ((rows[at], slice(None)), signs_a[at][rows[at]], signs_b[at]),
+            ((slice(None), columns[at]), signs_a[at], signs_b[at][:, columns[at]]),
+        ):
+            if x.size and y.size:
+                T[at][where] = _chain([(x, y)], None, FMA_SPECS["fp32"])
+    return T
+
+
+def _signs(X: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(X), np.sign(X), X).astype(np.float32)
+
+
+# --- products
 
 
 @dataclass(frozen=True)

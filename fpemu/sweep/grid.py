@@ -243,9 +243,9 @@ class Grid:
     def _methods(self) -> list[Cell]:
         """Schemes with their options, on their hardware, in every order and with every range policy."""
         from fpemu import mma, schemes
-        from fpemu.schemes import ranges
+        from fpemu.schemes import words
 
-        policies = entries.each("on_range", self.on_range, ranges.policy)
+        policies = entries.each("on_range", self.on_range, words.policy)
         methods: list[Cell] = []
         for where, name, rest in entries.named("schemes", self.schemes):
             hardware = rest.pop("hardware", self.hardware)

@@ -28,7 +28,7 @@ from fpemu import simt
 from fpemu.arguments import checked
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
-from fpemu.schemes import ranges, words
+from fpemu.schemes import words
 from fpemu.schemes.base import Scheme, build
 from fpemu.schemes.call import Policy
 from fpemu.schemes.errorfree.base import ErrorFree
@@ -132,7 +132,7 @@ def bound(
         raise InputError(f"bound: norms must be a theory.Norms, such as Norms.of(A, B), not {type(norms).__name__}")
     if order is not None and not isinstance(order, KOrder):
         raise InputError(f"order must be a fpemu.mma.KOrder, not {order!r}")
-    policy, entries = ranges.policy(on_range), accumulation.entries(M, N)
+    policy, entries = words.policy(on_range), accumulation.entries(M, N)
     built.check_order(order, options)
     spec = built.spec(hardware)
     path = KOrder() if order is None else order
@@ -167,7 +167,7 @@ def _beside_zero(scheme: Scheme, norms: Norms, on_range: str) -> list[Part]:
     if not isinstance(scheme, SplitScheme) or not norms.K:
         return []
     rules, scales = scheme.rules(), scheme.scaling(on_range).scales
-    top = min(ranges.TOP, rules[0].format.emax - 1)
+    top = min(words.TOP, rules[0].format.emax - 1)
     for name, largest, smallest in (("A", norms.max_A, norms.min_A), ("B", norms.max_B, norms.min_B)):
         by = top - math.frexp(largest)[1] if scales else 0
         size = math.ldexp(2.0, top - 1) if scales else largest

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fpemu.arguments import checked
 from fpemu.mma import MmaSpec
-from fpemu.schemes import ranges, strassen
-from fpemu.schemes.base import Scheme, build
+from fpemu.schemes import strassen
+from fpemu.schemes.base import Scheme, build, matrices
 from fpemu.schemes.call import Policy
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.staged import Staged
@@ -77,11 +77,11 @@ def entrywise(
     built = build(scheme, options)
     if isinstance(built, ErrorFree):
         limits = np.asarray(built.error_bound(A, B, hardware, on_range))
-        A, B = ranges.matrices(A, B, built.operand)
+        A, B = matrices(A, B, built.operand)
         with np.errstate(all="ignore"):
             largest = np.abs(A).astype(np.float64) @ np.abs(B).astype(np.float64) + limits
         return np.where(largest * (1 + 2.0**-20) < built.operand.max, limits, np.inf)
-    A, B = ranges.matrices(A, B, built.operand)
+    A, B = matrices(A, B, built.operand)
     norms = Norms.of(A, B)
     with np.errstate(all="ignore"):
         if isinstance(built, Staged) and built.levels:

@@ -28,8 +28,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.schemes.ranges import TOP
-from fpemu.schemes.words import ALONG_SIGN, BIT_CUT, NEAREST, Word, steps
+from fpemu.schemes.words import ALONG_SIGN, BIT_CUT, NEAREST, TOP, Word, steps
 from fpemu.theory.losses import power_of_uniform
 from fpemu.theory.norms import Norms
 

@@ -21,11 +21,10 @@ from fpemu.gpu.gemm.choice import NoKernelError, find
 from fpemu.mma.order import KOrder
 from fpemu.mma.serialise import from_dict, to_dict
 from fpemu.mma.tree import order_of
-from fpemu.schemes import ranges
-from fpemu.schemes.base import build
+from fpemu.schemes.base import build, scalar
 from fpemu.schemes.call import configure
 from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.ranges import OverflowPolicy
+from fpemu.schemes.words import OverflowPolicy
 
 DEFAULT_GPU = "H200"
 """The GPU that is emulated for tensors of the CPU"""
@@ -87,7 +86,7 @@ def real(value: Any, name: str) -> float:
     """Return alpha or beta as a float."""
     if isinstance(value, float):
         return float(value)  # the kernels' records compare classes, and NumPy's float64 is a subclass
-    return float(value if type(value) is int else ranges.scalar(value, name, FP64))
+    return float(value if type(value) is int else scalar(value, name, FP64))
 
 
 def real_or_complex(value: Any, name: str) -> float | complex:

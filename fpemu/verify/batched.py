@@ -229,7 +229,7 @@ class Batched(ProductSuite):
         " products, outputs, mismatches and errors by path"
     )
     code = (
-        *("batched", "simt", "gpu/batched", "schemes/ranges.py", "torch"),
+        *("batched", "simt", "gpu/batched", "schemes/base.py", "torch"),
         *("gpu/gemm/choice.py", "gpu/gemm/memory.py", "roofline/wmma.py"),
     )
     supported = ("host", "eager", "graph", "torch", "gradient")

@@ -15,7 +15,7 @@ from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.gemm.wgmma.schedules import CHUNK, K, Schedule, Tile
 from fpemu.gpu.runtime import compiler, device, matrices
 from fpemu.mma import KOrder
-from fpemu.schemes import build, ranges
+from fpemu.schemes import build, words
 
 SPEC = mma.spec("hopper", "fp16", "fp32")
 needs_compiler = pytest.mark.skipif(
@@ -107,11 +107,11 @@ def test_a_schedule_gives_the_bits_of_the_scheme_whatever_the_length(name, optio
     for length in (1, 16, 40, 64, 130, 200, 448):
         A, B = (rng.standard_normal(shape).astype(np.float32) for shape in ((5, length), (length, 7)))
         a, b = (
-            ranges.prepare(X, who, scheme.rules(), "raise", scheme.scaling("raise"), name)
+            words.prepare(X, who, scheme.rules(), "raise", scheme.scaling("raise"), name)
             for X, who in ((A, "A"), (B, "B"))
         )
         with np.errstate(all="ignore"):
-            T = ranges.undo(sliced(s, a.words, b.words), a, b)
+            T = words.undo(sliced(s, a.words, b.words), a, b)
         D = fpemu.gemm(A, B, scheme=scheme, hardware=SPEC, order=order)
         assert (T.view(np.uint32) == D.view(np.uint32)).all(), (name, options, length)
 
@@ -329,7 +329,7 @@ def test_words_split_on_a_gpu_are_those_of_the_scheme_and_one_launch_does_for_bo
     A = np.ldexp(rng.uniform(-1, 1, shape), rng.integers(-148, 100, shape)).astype(np.float32)
     A[0, 0] = np.nan
     B = np.asfortranarray(A[::-1]).T
-    want = [ranges.prepare(x, "A", rules, "propagate", "scale-rows", "staged") for x in (A, B.T)]
+    want = [words.prepare(x, "A", rules, "propagate", "scale-rows", "staged") for x in (A, B.T)]
     a, b = matrices.upload(A), matrices.upload(B)
     for operands in ([(a, "A"), (b, "B")], [(b, "B")], [(a, "A")], [(a, "A"), (b, "B")]):
         for x in splitter.prepare(operands, "scale-rows"):

@@ -16,8 +16,8 @@ from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm.base import record
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.runtime import compiler
-from fpemu.schemes import build, ranges, strassen
-from fpemu.schemes.words import of_operand, steps
+from fpemu.schemes import build, strassen
+from fpemu.schemes.words import of_operand, prepare, steps
 
 pytestmark = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 TESTS = Path(__file__).parents[1]
@@ -410,7 +410,7 @@ def check_words(launch, rules, scaling, shape, spare, kind, grid, **more):
         for side in sides:
             own = of_operand(rules, side.who)
             with np.errstate(all="ignore"):  # as rows of A, split by the rules of the operand
-                want = ranges.prepare(side.x, "A", own, "propagate", scaling, "a scheme")
+                want = prepare(side.x, "A", own, "propagate", scaling, "a scheme")
             for array, words in zip((side.high, side.low), want.words, strict=True):
                 got = side.words(array, np.uint16)
                 assert (got[..., : shape[-1]] == words.view(np.uint16)).all(), (k_last, side.who)
@@ -478,7 +478,7 @@ def test_sums_of_blocks_are_those_of_strassens_algorithm(launch, shape, spare, k
                 each = each if side.who == "A" else np.swapaxes(each, -1, -2)
                 own = of_operand(rules, side.who)
                 with np.errstate(all="ignore"):
-                    want = ranges.prepare(np.ascontiguousarray(each), "A", own, "propagate", "scale-rows", "staged")
+                    want = prepare(np.ascontiguousarray(each), "A", own, "propagate", "scale-rows", "staged")
                 finite = np.isfinite(each).all(-1)
                 assert (side.exponents[i::7][finite] == want.exponents.reshape(finite.shape)[finite]).all()
                 for array, words in zip((side.high, side.low), want.words, strict=True):

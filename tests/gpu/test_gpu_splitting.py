@@ -13,7 +13,7 @@ from fpemu import InputError, formats
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm import splitting
 from fpemu.gpu.runtime import compiler, device, matrices
-from fpemu.schemes import ranges, words
+from fpemu.schemes import words
 from fpemu.schemes.words import Word
 from tests import cuda_on_cpu, hostile
 
@@ -167,7 +167,7 @@ def test_operands_of_any_strides_become_words_along_k(name, options, gpu):
             for who in "AB":
                 for scaling in ("scale", "scale-rows", "propagate")[number % 2 :]:
                     with np.errstate(all="ignore"):
-                        want = ranges.prepare(y, who, rules, "propagate", scaling, name)
+                        want = words.prepare(y, who, rules, "propagate", scaling, name)
                     splitter = splitting.Splitter(rules, lambda _, scaling=scaling: scaling, words=True)
                     (got,) = splitter.prepare([(matrices.upload(y), who)], "propagate")
                     assert_prepared(got, want, y, rules, scaling)
@@ -214,7 +214,7 @@ def test_a_kernel_that_splits_by_itself_gets_exponents_rows_and_counts(policy, g
 def test_words_that_overflow_after_scaling_are_counted_without_being_kept(gpu):
     rules = fpemu.schemes.build("ootomo", {"residual_scale": 2.0**20}).rules()
     x = np.random.default_rng(5).standard_normal((40, 30)).astype(np.float32)
-    values = np.ldexp(x.astype(np.float64), ranges.prepare(x, "A", rules[:1], "scale", "scale", "").exponents)
+    values = np.ldexp(x.astype(np.float64), words.prepare(x, "A", rules[:1], "scale", "scale", "").exponents)
     over = [word.overflows(left) for word, left, _, _ in words.steps(values, rules)]
     (got,) = splitting.Splitter(rules, str, words=False).prepare([(matrices.upload(x), "A")], "scale")
     faulty = over[0] | over[1]
@@ -245,7 +245,7 @@ def test_both_operands_are_split_as_by_numpy_call_after_call(scheme, policy, gpu
         if call % 2 == 0:
             A[1, M // 2, K - 1], A[0, 0, 0], B[K // 2, N - 1] = np.inf, 3e4, np.nan
         with np.errstate(all="ignore"):
-            want = {who: ranges.prepare(X, who, rules, "propagate", policy, "") for X, who in ((A, "A"), (B, "B"))}
+            want = {who: words.prepare(X, who, rules, "propagate", policy, "") for X, who in ((A, "A"), (B, "B"))}
         pair = [(matrices.upload(A), "A"), (matrices.upload(B), "B")]
         for operands in (pair, pair[:1], pair[1:], pair):  # memory that comes again, one operand or both
             for (_, who), got in zip(operands, both.prepare(operands, policy), strict=True):

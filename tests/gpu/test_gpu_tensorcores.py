@@ -16,7 +16,6 @@ from fpemu.gpu.gemm.mma_sync import fused, general
 from fpemu.gpu.runtime import device, launches, modules, properties
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder
-from fpemu.schemes import ranges
 from fpemu.schemes.base import build
 from tests import cuda_on_cpu, simulated
 
@@ -85,7 +84,7 @@ def matrix(x):
 
 def prepared(scheme, X, who, on_range, words=False):
     """As `Kernel.prepare` leaves it, by NumPy; words: with them."""
-    ready = ranges.prepare(X, who, scheme.rules(), on_range, scheme.scaling(on_range), scheme.name)
+    ready = words.prepare(X, who, scheme.rules(), on_range, scheme.scaling(on_range), scheme.name)
     found = Prepared(matrix(X), who)
     lines = (*X.shape[:-2], X.shape[-2] if who == "A" else X.shape[-1])
     if scheme.scaling(on_range).startswith("scale"):

@@ -462,7 +462,7 @@ def test_a_tree_of_any_depth_is_evaluated(kind):
 
 def test_a_block_of_a_tree_is_no_longer_than_a_block_of_the_instruction():
     A, spec = np.ones((1, 16), np.float16), mma.spec("ampere", "fp16", "fp32", k=16)  # two blocks of eight
-    with pytest.raises(InputError, match="a block of 9 positions, one of .* takes 8"):
+    with pytest.raises(InputError, match=r"a block of 9 positions, one of .* takes 8"):
         mma.gemm(A, A.T, None, spec, Chain((tuple(range(9)), tuple(range(9, 16)))))
     assert mma.gemm(A, A.T, None, spec, Chain((tuple(range(8)), tuple(range(8, 16))))).item() == 16.0
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -69,3 +72,32 @@ def test_the_counter_excludes_imports_and_comprehensions():
     calls = count(call)
     assert calls.functions["rounding.py:round_to"] >= 1
     assert not any(":<" in name for name in calls.functions)
+
+
+CHECKS_ARRAYS = {  # the boundary, one module of a public subpackage: arrays are checked there and nowhere below
+    "rounding.py",
+    "formats.py",
+    "reference/__init__.py",
+    "metrics/papers.py",
+    "metrics/analysis.py",
+    "schemes/base.py",
+    "mma/gemm.py",
+    "batched/layouts.py",
+    "conformance/compare.py",
+    "library/emulation.py",
+    "probing/callables.py",
+    "advice/data.py",
+    "theory/norms.py",
+    "bitpicture.py",
+}
+
+
+def test_arrays_are_checked_at_the_boundary_alone():
+    root = Path(fpemu.__file__).parent
+    importing = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and {"as_array", "as_float64"} & {name.name for name in node.names}
+    }
+    assert importing == CHECKS_ARRAYS

@@ -223,36 +223,36 @@ def test_what_scaling_does_to_the_words():
     A = (rng.standard_normal((6, 9)) * 10.0 ** rng.integers(-30, 30, (6, 1))).astype(np.float32)
     A[3] = 0
     rules = get("ootomo").rules()
-    whole = schemes.ranges.prepare(A, "A", rules, "scale", "scale", "ootomo")
+    whole = schemes.words.prepare(A, "A", rules, "scale", "scale", "ootomo")
     assert whole.exponents.shape == (1, 1)
     assert 2.0**13 <= np.abs(whole.values).max() < 2.0**14
     np.testing.assert_array_equal(whole.values, A.astype(np.float64) * 2.0**whole.exponents)
-    rows = schemes.ranges.prepare(A, "A", rules, "scale-rows", "scale-rows", "ootomo")
+    rows = schemes.words.prepare(A, "A", rules, "scale-rows", "scale-rows", "ootomo")
     largest = np.abs(rows.values).max(axis=1)
     assert ((largest >= 2.0**13) & (largest < 2.0**14))[[0, 1, 2, 4, 5]].all()
     assert rows.exponents[3] == 0
-    columns = schemes.ranges.prepare(A.T, "B", rules, "scale-rows", "scale-rows", "ootomo")
+    columns = schemes.words.prepare(A.T, "B", rules, "scale-rows", "scale-rows", "ootomo")
     np.testing.assert_array_equal(columns.exponents, rows.exponents.T)
-    small = schemes.ranges.prepare(A, "A", get("multiword").rules()[:1], "scale", "scale", "x")
+    small = schemes.words.prepare(A, "A", get("multiword").rules()[:1], "scale", "scale", "x")
     assert small.exponents == whole.exponents
-    brain = schemes.ranges.prepare(A, "A", get("bf16x9").rules(), "scale", "scale", "x")
+    brain = schemes.words.prepare(A, "A", get("bf16x9").rules(), "scale", "scale", "x")
     assert brain.exponents == whole.exponents
     e4m3 = schemes.build("multiword", {"format": "e4m3"}).rules()
-    assert 2.0**6 <= np.abs(schemes.ranges.prepare(A, "A", e4m3, "scale", "scale", "x").values).max() < 2.0**7
+    assert 2.0**6 <= np.abs(schemes.words.prepare(A, "A", e4m3, "scale", "scale", "x").values).max() < 2.0**7
 
 
 def test_exact_powers_of_two_stay_where_they_are():
     rules = get("ootomo").rules()
     for e in range(-149, 128):
         X = np.full((1, 1), 2.0**e, np.float32)
-        assert schemes.ranges.prepare(X, "A", rules, "scale", "scale", "x").values == 2.0**13
+        assert schemes.words.prepare(X, "A", rules, "scale", "scale", "x").values == 2.0**13
 
 
 def test_each_matrix_of_a_batch_has_a_power_of_its_own():
     A = np.ones((3, 2, 2), np.float32) * np.float32([1, 2.0**30, 2.0**-40])[:, None, None]
     D = run(A, ONE, on_range="scale")
     np.testing.assert_array_equal(D, A @ ONE)
-    ready = schemes.ranges.prepare(A, "A", get("ootomo").rules(), "scale", "scale", "x")
+    ready = schemes.words.prepare(A, "A", get("ootomo").rules(), "scale", "scale", "x")
     np.testing.assert_array_equal(ready.exponents.ravel(), [13, -17, 53])
 
 

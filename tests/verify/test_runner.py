@@ -399,7 +399,7 @@ def test_the_digest_of_the_code_includes_every_source_that_decides_results(monke
         if (root / part).is_dir():
             needed += [path for path in (root / part).rglob("*") if path.is_file()]
     if tested is batched.Batched:
-        needed.append(root / "schemes/ranges.py")
+        needed.append(root / "schemes/base.py")
     for folder in [root / part for part in tested.code if part.startswith("gpu/") and (root / part).is_dir()]:
         needed += [module for path in folder.rglob("*.py") for module in imported(path, root)]
     assert [path for path in needed if path not in sources and "__pycache__" not in path.parts] == []

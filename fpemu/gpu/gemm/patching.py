@@ -1,4 +1,4 @@
-"""The outputs that a NaN or an Inf of an operand reaches: `fpemu.schemes.ranges.patch` on the GPU."""
+"""The outputs that a NaN or an Inf of an operand reaches: `fpemu.schemes.words.patch` on the GPU."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from fpemu.mma.tree import OrderResult, order_of
 from fpemu.schemes.base import Call, Scheme
 from fpemu.schemes.call import Policy
 from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.ranges import OverflowPolicy
+from fpemu.schemes.words import OverflowPolicy
 
 __all__ = ["Plan", "PreparedOperand", "plan"]
 

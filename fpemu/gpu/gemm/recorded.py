@@ -16,7 +16,7 @@ from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.recording import NotRecordableError
 from fpemu.gpu.runtime.sequence import Sequence
 from fpemu.schemes.base import Call
-from fpemu.schemes.ranges import OverflowPolicy
+from fpemu.schemes.words import OverflowPolicy
 
 __all__ = ["Product", "products", "record", "record_prepared"]
 

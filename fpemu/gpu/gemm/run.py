@@ -21,7 +21,7 @@ from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.tensors import Read
 from fpemu.schemes.base import Call
 from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.ranges import OverflowPolicy
+from fpemu.schemes.words import OverflowPolicy
 
 __all__ = ["multiply", "received"]
 

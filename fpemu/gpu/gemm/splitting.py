@@ -2,7 +2,7 @@
 
 `definition` prints the rules of a split as constants of ``kernels/split.cuh``, for kernels that split in their loads.
 `Splitter` runs ``kernels/split.cu`` on one operand or on both of a product in one launch, with the bits of
-`fpemu.schemes.ranges.prepare`.
+`fpemu.schemes.words.prepare`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm.base import LaunchCache, Operand, Prepared, record
 from fpemu.gpu.runtime import compiler, device, faults, launches, matrices, modules, properties, recording
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.schemes.ranges import TOP, OverflowPolicy
-from fpemu.schemes.words import AWAY, BIT_CUT, Word, of_operand
+from fpemu.schemes.words import AWAY, BIT_CUT, TOP, OverflowPolicy, Word, of_operand
 
 PITCH = 64  # words of a row are padded to a multiple of so many
 MOST_WORDS = 4

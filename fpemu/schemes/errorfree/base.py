@@ -15,8 +15,8 @@ from fpemu.errors import GuaranteeError, InputError, entries
 from fpemu.formats import FloatFormat
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes import options as choose
-from fpemu.schemes import ranges
-from fpemu.schemes.base import Call, Scheme, matrix_instruction, scaled
+from fpemu.schemes import words
+from fpemu.schemes.base import Call, Scheme, matrices, matrix_instruction, scaled
 from fpemu.schemes.errorfree.report import Certified, Report
 
 Array = NDArray[Any]
@@ -109,7 +109,7 @@ class ErrorFree(Scheme):
         plain = replace(call, A=a, B=b, C=None, alpha=1.0, beta=0.0)
         if not self.rounds_once:
             T, report = self.multiply(plain)
-            return scaled(ranges.patch(T, A, B, rows, columns), C, alpha, beta), report
+            return scaled(words.patch(T, A, B, rows, columns), C, alpha, beta), report
         if not (np.isfinite(alpha) and np.isfinite(beta)):
             # only the signs matter: the power of two prevents a product from rounding to zero
             T, report = self.multiply(replace(plain, alpha=2.0**1023))
@@ -155,7 +155,7 @@ class ErrorFree(Scheme):
 
 def finite(A: Any, B: Any, fmt: FloatFormat) -> tuple[Array, Array]:
     """A (..., M, K) and B (..., K, N) as arrays of `fmt` that fit each other, all entries finite."""
-    a, b = ranges.matrices(A, B, fmt)
+    a, b = matrices(A, B, fmt)
     for X, name in ((a, "A"), (b, "B")):
         good = np.isfinite(X)
         if not good.all():
@@ -169,7 +169,7 @@ def _special(T: Array, call: Call, rows: Mask | None, columns: Mask | None) -> A
     The magnitude of a finite number has no effect beside an infinity. Where alpha (beta) is finite, finite entries of
     T (C) are set to zero, so that they cannot overflow.
     """
-    T, C = ranges.patch(T, call.A, call.B, rows, columns), call.C
+    T, C = words.patch(T, call.A, call.B, rows, columns), call.C
     if np.isfinite(call.alpha):
         T = np.where(np.isfinite(T), 0, T).astype(T.dtype)
     if C is not None and np.isfinite(call.beta):

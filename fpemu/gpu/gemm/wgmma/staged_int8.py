@@ -20,8 +20,8 @@ from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
-from fpemu.schemes.ranges import OverflowPolicy
 from fpemu.schemes.staged_int8 import StagedInt8
+from fpemu.schemes.words import OverflowPolicy
 
 PIECE, ROWS = 64, 128  # k in an entry of the ring; rows of a tile
 _COLUMNS = (32, 64, 96, 128, 144)

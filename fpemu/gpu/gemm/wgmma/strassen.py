@@ -23,10 +23,9 @@ from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.gpu.runtime.workspace import Workspace
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
-from fpemu.schemes.ranges import OverflowPolicy
 from fpemu.schemes.staged import Staged
 from fpemu.schemes.strassen import limit
-from fpemu.schemes.words import BALANCED
+from fpemu.schemes.words import BALANCED, OverflowPolicy
 
 BK, ROWS = 64, 16  # constants of the same names there
 _BLOCKS, _JOIN_BLOCKS = 8, 16  # per multiprocessor, at most: of the kernels for the largest entries, for the sums
