@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.arguments import is_size
+from fpemu.arguments import LARGEST, integer, integers
 from fpemu.batched.layouts import LAYOUTS, halves
-from fpemu.errors import InputError, shown
+from fpemu.errors import InputError
 from fpemu.gpu.runtime import callers, device, matrices, recording
 from fpemu.gpu.runtime.matrices import Matrix
 
@@ -52,13 +52,10 @@ class Pointers:
     owner: object = None
 
     def __post_init__(self) -> None:
-        sides = self.shape if isinstance(self.shape, tuple) else ()
-        if len(sides) != 2 or not all(is_size(n) or (n == 0 and type(n) is int) for n in sides):
-            raise InputError(f"Pointers: shape = {shown(self.shape)} must be rows and columns, two integers")
-        if not is_size(self.ld) or (self.ld < sides[1] and sides[0] > 1):
-            raise InputError(f"Pointers: ld = {shown(self.ld)} must be an integer, the {sides[1]} columns at least")
-        if not is_size(self.aligned) or self.aligned not in (2, 4, 8, 16):
-            raise InputError(f"Pointers: aligned = {shown(self.aligned)} must be 2, 4, 8 or 16")
+        rows, columns = integers("Pointers: shape", self.shape, 0, LARGEST, length=2)
+        integer("Pointers: ld", self.ld, max(1, columns if rows > 1 else 1), LARGEST)
+        if integer("Pointers: aligned", self.aligned) not in (2, 4, 8, 16):
+            raise InputError(f"Pointers: aligned = {self.aligned} must be 2, 4, 8 or 16")
 
     def table(self) -> Matrix:
         """Return the addresses as a contiguous array; InputError if kernels cannot read them."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.arguments import flag, integer
-from fpemu.errors import InputError, shown
+from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.gpu.runtime import compiler, device, modules
 from fpemu.mma import catalog
@@ -206,8 +206,6 @@ def _values(x: Any, fmt: FloatFormat | str, name: str) -> NDArray[Any]:
 
 def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> Any:
     """Issue one matrix instruction: `fpemu.gpu.execute`."""
-    if not isinstance(spec, MmaSpec):
-        raise InputError(f"spec must be an MmaSpec, from fpemu.mma.spec(hardware, ...), not {shown(spec)}")
     n, saturate = integer("n", n, 1, none=True), flag("saturate", saturate)
     A, B = _values(A, spec.a_format, "A"), _values(B, spec.b_format, "B")
     broadcast(A, B, None)

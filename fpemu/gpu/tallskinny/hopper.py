@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from fpemu.arguments import sizes
 from fpemu.errors import InputError
 from fpemu.gpu.tallskinny.launch import Plan
-from fpemu.gpu.tallskinny.problem import Problem, positive
+from fpemu.gpu.tallskinny.problem import Problem
 
 __all__ = ["ism2", "tsm2"]
 
@@ -139,7 +140,7 @@ def ism2(
     or fewer; 2, in fp32 not all columns either; default: by the rows per multiprocessor. `changes` override constants.
     """
     if tcf is not None:
-        positive("tcf", tcf)
+        sizes(tcf=tcf)
     padded = -(-min(problem.n, _WIDEST) // 4) * 4
     if not problem.k or problem.k * padded * problem.bytes > _B_SHARED:
         return tsm2(problem, sms)

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import is_size
-from fpemu.errors import GpuError, InputError, shown
+from fpemu.errors import GpuError, InputError
 from fpemu.gpu.gemm import memory
 from fpemu.gpu.runtime import callers, device, matrices, recording, tensors
 from fpemu.gpu.runtime.matrices import Matrix
@@ -195,12 +194,6 @@ def check_out(operands: dict[str, Any], shape: tuple[int, int], dtype: np.dtype[
     for name in "AB":
         if matrices.overlap(operands[name], C):
             raise InputError(f"out shares memory with {name}: pass separate memory")
-
-
-def positive(name: str, value: Any) -> None:
-    """Raise InputError for a size that is not a positive integer."""
-    if not is_size(value):
-        raise InputError(f"{name} = {shown(value)} must be a positive integer")
 
 
 def refuse_tiles(why: str, tiles: dict[str, Any]) -> None:

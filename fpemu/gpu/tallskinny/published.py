@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from fpemu.arguments import is_size
-from fpemu.errors import InputError, shown, unknown_name
+from fpemu.arguments import choice, is_size, sizes
+from fpemu.errors import InputError, shown
 from fpemu.gpu.runtime import device
 from fpemu.gpu.tallskinny.launch import Plan
-from fpemu.gpu.tallskinny.problem import Problem, positive, refuse_tiles
+from fpemu.gpu.tallskinny.problem import Problem, refuse_tiles
 from fpemu.roofline import gpus, tallskinny
 from fpemu.roofline.tallskinny import Model
 from fpemu.simt.tallskinny import VERSIONS
@@ -56,15 +56,14 @@ def parameters(
     >>> parameters(gpu_model("Tesla K40c", (3, 5), "fp64"), 20480, 20480, 16)
     (128, 16, 4)
     """
-    for name, value in (("t1", t1), ("t2", t2), ("t3", t3)):
-        if value is not None:
-            positive(name, value)
+    given = {"t1": t1, "t2": t2, "t3": t3}
+    sizes(**{name: value for name, value in given.items() if value is not None})
     if t2 is None or t3 is None:
         best2, best3 = _best(model, min(n, _MODELLED), t2, t3)
         t2, t3 = best2 if t2 is None else t2, best3 if t3 is None else t3
     if t1 is None:
-        sizes = [size for size, fits in tallskinny.block_sizes(model, t2, t3).items() if fits]
-        t1 = min(sizes, key=lambda size: (abs(size - T1), size), default=T1)
+        fitting = [size for size, fits in tallskinny.block_sizes(model, t2, t3).items() if fits]
+        t1 = min(fitting, key=lambda size: (abs(size - T1), size), default=T1)
     tallskinny.check(model, t1, t2, t3, n)
     return t1, t2, t3
 
@@ -101,9 +100,7 @@ def tsm2(
     problem: Problem, model: Model, version: str, t1: int | None = None, t2: int | None = None, t3: int | None = None
 ) -> Plan:
     """Return the launch of one of TSM2's versions."""
-    if not isinstance(version, str) or version not in VERSIONS:
-        named = version if isinstance(version, str) else type(version).__name__
-        raise unknown_name("version of TSM2", named, (*VERSIONS, "hopper"))
+    choice("version of TSM2", version, (*VERSIONS, "hopper"))
     if version in ("V0", "V1"):
         refuse_tiles(f"TSM2 {version} has no tiles", {"t1": t1, "t2": t2, "t3": t3})
         wide = next((w for w in _COLUMNS if w >= problem.n), _COLUMNS[-1])
@@ -134,7 +131,7 @@ def ism2(
     t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, t1, t2, t3)
     if tcf is None:
         tcf = min(8, tallskinny.most_tcf(model, max(problem.m, 1), t2, t3))
-    positive("tcf", tcf)
+    sizes(tcf=tcf)
     if not problem.k:  # nothing to add: C is zero
         return tsm2(problem, model, "V0")
     shared = t1 * t2 * problem.bytes
