@@ -487,6 +487,8 @@ def test_every_value_of_small_formats_has_one_code(precision, nan):
             if fmt.has_nan:
                 assert fmt.encode(low_payload) < 1 << fmt.width
                 assert np.isnan(fmt.decode(fmt.encode(low_payload))).all()
+            if fmt.nan == "ieee" and fmt.has_nan and fmt.precision < 53:  # no payload left: the quiet bit alone
+                assert fmt.encode(low_payload)[0] & ((1 << fmt.fraction_bits) - 1) == 1 << (fmt.fraction_bits - 1)
             tested += 1
     assert tested >= 16
 

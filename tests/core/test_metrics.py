@@ -174,6 +174,7 @@ def test_normwise_with_specials():
     assert metrics.normwise([[math.nan], [5.0]], R, A, B) == 0.25
     assert metrics.normwise([[1.0], [5.0]], R, A, B) == math.inf
     assert metrics.normwise(np.ones((0, 2)), np.ones((0, 2)), np.ones((0, 3)), np.ones((3, 2))) == 0.0
+    assert metrics.normwise([[1.5]], [[1.0]], [[math.inf, 1.0]], [[1.0], [1.0]]) == 0.5  # Inf counts as 0 in |A||B|
 
 
 # --- steps between representable numbers

@@ -422,7 +422,17 @@ def test_what_is_not_read(method):
     assert reference.matmul([[math.inf]], [[3.0]], [[math.inf]], alpha=-2, beta=-1, method=method) == -math.inf
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_fraction_of_c_beside_the_whole_product(method):
+    assert reference.matmul([[2.0]], [[5.0]], [[6.0]], alpha=1, beta=Fraction(1, 3), method=method) == 12.0
+
+
 # --- the exact object
+def test_large_entries_as_fractions():
+    X = reference.matmul([[2.0**600, 3.0]], [[2.0**500], [2.0**1000]], out="exact")
+    assert X.fraction(0, 0) == 2**1100 + 3 * 2**1000
+
+
 def test_exact_matrix():
     A, B = inputs.operands("all_bits", 4, 3, 5, seed=2, dtype="fp64")
     X = reference.matmul(A, B, out="exact", method="flint")

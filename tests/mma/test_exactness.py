@@ -21,6 +21,7 @@ from fpemu.mma.exactness import (
     slice_bits,
     sum_bits,
     sum_limit,
+    unit_fits,
     word_bits,
 )
 from tests.hostile import examples
@@ -192,6 +193,22 @@ def test_subnormal_words_are_counted_as_the_hardware_does():
     flushed = MmaSpec("e2m1", "e2m1", "fp32", k=4, block=4, arithmetic="flushed")
     assert slice_bits(flushed, 1) == 0
     assert multiply(one, one, flushed, 1, 1) == 0
+
+
+def test_the_smallest_normal_word_is_no_subnormal():
+    # the word 1 of A has the exponent emin = 0 of e2m1 and takes no more of the F = 1 places than any other normal word
+    spec, one = MmaSpec("e2m1", "fp16", "fp32", k=8, block=8, F=1), np.ones((1, 1), int)
+    assert holds(spec, 1, 4, 1)
+    assert [multiply(one, y * one, spec, 0, 2).item() for y in (1, 2, 3, 4)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("hardware", "least"), [("ideal", -149), ("cdna2", -126)])
+def test_units_down_to_the_smallest_result_fit(hardware, least):
+    """fp32 has multiples of 2^-149, and normal numbers from 2^-126, which CDNA2 alone keeps."""
+    spec = mma.spec(hardware, "bf16", "fp32")
+    assert [unit_fits(spec, unit) for unit in (least, least - 1)] == [True, False]
+    A, B = np.array([[2.0**-64]], np.float32), np.array([[2.0 ** (least + 64)]], np.float32)
+    assert [mma.gemm(A, B * scale, spec=spec).item() for scale in (1, 0.5)] == [2.0**least, 0.0]
 
 
 orders = st.builds(

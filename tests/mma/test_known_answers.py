@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -281,3 +283,13 @@ def test_int8_is_exact(hardware, backend):
     D = mma.gemm(A, B, C, spec, backend=backend)
     assert D.dtype == np.int32
     assert np.array_equal(D, A.astype(np.int64) @ B.astype(np.int64) + C)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_sum_beside_a_tie_is_rounded_once_by_an_fma(backend):
+    """1 + 2^-23 + 2^-24 - 2^-52 + 2^-60 - 2^-70: the last bit of the nearest float64 is odd, and the next is a tie."""
+    u = 2.0**-14 - 2.0**-23
+    a, b, c = 2.0**-12 * (1 + u), 2.0**-12 * (1 - u), 1 + 2.0**-23
+    assert Fraction(a) * Fraction(b) + Fraction(c) < Fraction(1) + Fraction(3, 2**24)
+    assert dot((a,), (b,), c, mma.spec("cdna2", "fp32", "fp32"), backend) == c
+    assert dot((-a,), (b,), -c, mma.spec("cdna2", "fp32", "fp32"), backend) == -c

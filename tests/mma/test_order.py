@@ -477,3 +477,15 @@ def test_a_tree_consists_of_chains_and_sums_and_rounds_no_integers():
         tree = Sum((Chain(((0, 1),)), Chain(((2, 3),))), **rounded)
         with pytest.raises(InputError, match="rounds sums to fp16"):
             mma.gemm(A, A.T, None, mma.spec("hopper", "int8"), tree)
+
+
+def test_the_longer_run_of_positions_is_compressed():
+    assert to_dict(Chain(((0, 8, 9, 10),))) == {"instruction": [[0, "8..10"]]}
+    assert to_dict(Chain(((0, 1, 8, 9),))) == {"instruction": [[{"of": "0..1", "count": 2, "step": 8}]]}
+
+
+def test_a_residue_that_comes_first_counts_as_a_whole_tile():
+    """K = 168 is 40 + 64 + 64: promoted after two tiles of 64, the second of which ends at 104."""
+    order = KOrder(tile=64, residue_first=True, promote=128)
+    assert order.segments(168) == [[[(0, 40), (40, 104)], [(104, 168)]]]
+    assert KOrder(tile=64, promote=128).segments(168) == [[[(0, 64), (64, 128)], [(128, 168)]]]

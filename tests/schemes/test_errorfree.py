@@ -390,3 +390,16 @@ def test_counting_refuses_what_it_cannot_count(arguments, message):
     arguments = {"A": np.eye(2), "B": np.eye(2), **arguments}
     with pytest.raises(InputError, match=message):
         fpemu.schemes.ozaki.algorithm3(arguments.pop("A"), arguments.pop("B"), **arguments)
+
+
+def test_the_first_slices_may_overflow_where_the_sum_does_not():
+    """The first slices are rounded up to 2^512 and 2^511: their K = 2 products add up to 2^1024."""
+    A, B = np.full((1, 2), 2.0**512 * (1 - 2.0**-30)), np.full((2, 1), 2.0**511)
+    assert fpemu.gemm(A, B, scheme="ozaki", hardware="A100").item() == 2.0**1023 * (2 - 2.0**-29)
+
+
+def test_one_slice_fills_one_bin():
+    a = split(np.array([[1.0, -3.0], [1.0, 64.0]]), 1, 7, "published")
+    assert len(a) == 1
+    assert [merging.bins(a, w) for w in (8, 15)] == [1, 1]
+    assert merging.lowest(a, 15).tolist() == [[2 - 15 - 6], [6 - 15 - 6]]

@@ -1011,3 +1011,25 @@ def test_scaling_up_does_not_go_with_an_fp16_accumulator(policy):
 def test_split_takes_fp32_numbers_only():
     with pytest.raises(InputError, match=r"1 of 1 entry, first 0\.1"):
         get("ootomo").split(0.1)
+
+
+def test_a_band_without_products_counts_in_the_scale_of_the_next():
+    """11 and 22 alone: 1 + 2^-11 has the words 1 and 1, and the second product the weight 2^-22."""
+    x = np.array([[1 + 2.0**-11]], np.float32)
+    D = gemm(x, x, scheme="multiword", hardware="A100", products=("22", "11"))
+    assert D.item() == 1 + 2.0**-22
+
+
+def test_block_products_computed_one_at_a_time_are_the_same(monkeypatch):
+    A, B = fpemu.inputs.operands("normal", 3, 4, 70, seed=1, dtype="fp32")
+    options = {"scheme": "h2sgemm", "hardware": "hopper", "combine": "element-wise"}
+    together = gemm(A, B, **options)
+    monkeypatch.setattr("fpemu.schemes.lowering._ENTRIES", 5)
+    same(gemm(A, B, **options), together)
+
+
+def test_the_largest_and_the_smallest_scale_are_taken():
+    for scale in (2.0**60, 2.0**-60):
+        assert schemes.build("ootomo", {"residual_scale": scale}).residual_scale == scale
+        with pytest.raises(InputError, match="between 2\\^-60 and 2\\^60"):
+            schemes.build("ootomo", {"residual_scale": scale * scale})

@@ -18,6 +18,7 @@ from fpemu.schemes.lowering import Chains
 from fpemu.schemes.words import Word, split
 from fpemu.theory import Bound, Norms, Part, bound, entrywise
 from fpemu.theory.accumulation import Step, chain
+from fpemu.theory.entrywise import _lost
 from fpemu.theory.splits import Operands, Size, worst
 
 ARCHITECTURES = ("volta", "ampere", "hopper", "cdna2", "cdna3", "ideal")
@@ -405,3 +406,15 @@ def test_a_scale_of_the_residual_that_overflows_beside_zeros_leaves_no_bound(pol
         fpemu.gemm(A, B, scheme="h2sgemm", sb=20, **arguments)
     assert bound("h2sgemm", norms=Norms.of(A, B), sb=20, **arguments).worst == math.inf
     assert bound("h2sgemm", norms=Norms.of(A, B), sb=11, **arguments).worst == 0
+
+
+def test_cdna3_floors_to_31_bits_and_rounds_to_24():
+    rho = Step.of(fpemu.mma.spec("cdna3", "fp16", "fp32")).rho
+    assert (1 + Fraction(1, 2**24)) * (1 + Fraction(1, 2**31)) - 1 <= Fraction(rho) < 2.0**-24 + 2.0**-31 + 2.0**-53
+
+
+def test_a_sum_of_two_blocks_rounds_once_relative_to_both():
+    """Strassen's A11 + A22 and A21, of blocks 1, 2, 4, 8: one rounding of at most 9 · 2^-24, and none."""
+    (both,), (one,) = (x.ravel() for x in _lost(np.array([[1.0, 2.0], [4.0, 8.0]]), ("11 22", "21")))
+    assert math.isclose(both, 9 * 2.0**-24, rel_tol=1e-6)
+    assert one == 0

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fpemu import inputs, metrics, mma, reference, schemes
 from fpemu.errors import GuaranteeError, InputError
+from fpemu.schemes import gemm
 from fpemu.schemes.base import build
 from fpemu.theory import Bound, Norms, entrywise
 from fpemu.theory.errorfree import bound_parts, slices_for
@@ -395,3 +396,36 @@ def test_other_schemes_and_missing_hardware_are_refused():
         bound_parts(build("ootomo", {}), "hopper", norms)
     with pytest.raises(InputError, match="give hardware="):
         bound_parts(build("ozaki", {}), None, norms)
+
+
+def test_products_of_long_digits_are_exact_while_they_add_up_to_2_to_the_53():
+    parts = bound_parts(build("ozaki", {"words": "fp64", "slices": 3}), "A100", Norms.sample("uniform", 16))
+    assert all(math.isfinite(part.worst) for part in parts)  # 16 digits of 24 bits: 2^52
+
+
+def test_the_digits_below_the_last_slice_have_one_size_however_their_number_is_found():
+    norms = Norms.sample("uniform", 1024)
+    found = bound_parts(build("ozaki", {}), "H200", norms)[0]
+    d = int(found.name.removeprefix("digits below slice ").partition(",")[0])
+    given = bound_parts(build("ozaki", {"slices": d}), "H200", norms)[0]
+    assert (found.bias, found.deviation, found.tail) == (given.bias, given.deviation, given.tail)
+
+
+def test_integers_of_7_bits_rounded_upward_cost_a_bit_and_a_32nd_of_the_limit():
+    """Accurate scaling: the largest 7-bit integer of a row exceeds 32, so that rounding it up adds less than 1/32."""
+    norms = Norms.sample("uniform", 1024, low=-1.0)
+    accurate, invariant = (
+        bound_parts(build("ozaki2", {"moduli": 15, "scaling": scaling}), None, norms)[0].worst
+        for scaling in ("accurate", "invariant")
+    )
+    assert math.isclose(accurate / invariant, math.sqrt(2 * 33 / 32), rel_tol=1e-9)
+
+
+def test_fast_scaling_gives_short_rows_the_exponent_of_four():
+    """A row with K = 1 has S < 4 and loses as much as one with S = 4 would."""
+    rng = np.random.default_rng(0)
+    A, B = 1 + rng.random((300, 1)) / 8, 1 + rng.random((1, 300)) / 8
+    D = gemm(A, B, scheme="ozaki2", hardware="A100", moduli=6, scaling="fast")
+    lost = np.mean((A * B - D) / (A * B))  # the error is 2^28 times as large as that of A * B
+    bias = bound_parts(build("ozaki2", {"moduli": 6, "scaling": "fast"}), None, Norms.of(A, B))[0].bias
+    assert math.isclose(bias, lost, rel_tol=0.15)
