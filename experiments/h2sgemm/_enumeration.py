@@ -166,7 +166,7 @@ def kept(exponent: int, sb: int = 0, *, mantissas: int | NDArray[Any] | None = N
 
 
 def _rules(setup: Split, sb: int) -> list[Word]:
-    integer("sb", sb, -2000, 2000)
+    sb = integer("sb", sb, -2000, 2000)
     if BIT_CUT in (setup.rounding, setup.residual_rounding) and setup.narrow.name != "fp16":
         raise InputError(f"bit-cut makes fp16 words, not {setup.narrow}: RZ is the same rounding there")
     return [Word("h", setup.narrow, setup.rounding), Word("r", setup.narrow, setup.residual_rounding, sb)]

@@ -192,7 +192,7 @@ def _check(spec: MmaSpec, k: int) -> None:
         raise InputError(
             f"no model of the bias of {spec.name!r}, arithmetic {spec.arithmetic!r}; known: {', '.join(_KNOWN)}"
         )
-    integer("k", k, 1, LARGEST)
+    k = integer("k", k, 1, LARGEST)
 
 
 def _walk(k: int, L: int) -> Iterator[tuple[int, float]]:

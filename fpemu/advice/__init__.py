@@ -102,7 +102,7 @@ def advise(
     choice("confidence", confidence, ("probable", "worst"))
     choice("dtype", dtype, ("fp32", "fp64"), none=True)
     where = machine(hardware)
-    integer("seed", seed, 0)
+    seed = integer("seed", seed, 0)
     K, M, N = (integer(name, n, 1, 2**30, none=True) for n, name in ((K, "K"), (M, "M"), (N, "N")))
     if (A is None) != (B is None):
         raise InputError(f"{'B' if B is None else 'A'} is missing: give both matrices, or none")

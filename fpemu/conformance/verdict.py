@@ -214,9 +214,9 @@ def verify(
     """
     alpha, beta = number("alpha", unwrapped(alpha)), number("beta", unwrapped(beta))
     words.policy(on_range)
-    integer("seed", seed, 0)
-    number("seconds", seconds, 0, np.inf)
-    integer("most", most, 0)
+    seed = integer("seed", seed, 0)
+    seconds = number("seconds", seconds, 0, np.inf)
+    most = integer("most", most, 0)
     if isinstance(A, str):
         A, B = _drawn(result, A, B, shape, seed, fmt, scheme, options)
     elif shape is not None:

@@ -117,7 +117,7 @@ def reveal(
     k = integer("k", k, 1, 2**24)
     if shape is not None:
         shape = integers("shape", shape, 1, 2**24, length=2)  # type: ignore[assignment]
-    integer("at", at, 0, min(shape or (1, 1)) - 1)
+    at = integer("at", at, 0, min(shape or (1, 1)) - 1)
     inputs = formats.get(fmt or (str(spec.a_format) if spec else "fp32"))
     given = spec is not None
     if spec is None:

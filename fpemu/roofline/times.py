@@ -250,7 +250,7 @@ def break_even(
     if against not in (None, native):
         raise InputError(f"{chosen.name} multiplies {chosen.operand} here: compare it with {native}, not {against}")
     sides = _shape(shape)
-    integer("largest", largest, 64)
+    largest = integer("largest", largest, 64)
     sizes = sorted({64 * round(2 ** (i / 8)) for i in range(8 * 20)})
     sizes = list(takewhile(lambda n: n <= largest, sizes))
 

@@ -171,7 +171,7 @@ def ism2(
     """
     if optimisation not in (1, 2):
         raise InputError(f"optimisation = {optimisation} must be 1 or 2")
-    integer("tcf", tcf, 1, LARGEST)
+    tcf = integer("tcf", tcf, 1, LARGEST)
 
     def loops(threads: Threads, tiles: Tiles) -> None:
         if optimisation == 2:
@@ -209,7 +209,7 @@ class Tiles:
 
     def __post_init__(self) -> None:
         for name in ("t1", "t2", "t3"):
-            integer(name, getattr(self, name), 1, LARGEST)
+            object.__setattr__(self, name, integer(name, getattr(self, name), 1, LARGEST))
         if self.t1 % self.t3:
             raise InputError(f"t3 = {self.t3} must divide t1 = {self.t1}: a tile of B is read t3 rows at a time")
 

@@ -47,7 +47,7 @@ SHAPES = {
     "integers": np.full((2, 2), 200),
     "complex entries": np.ones((2, 2), complex),
 }
-INTEGERS = {"0": 0, "-1": -1, "1": 1, "int64": np.int64(3), "2^70": 2**70, "10^400": 10**400}
+INTEGERS = {"0": 0, "-1": -1, "1": 1, "int64": np.int64(3), "int8": np.int8(64), "2^70": 2**70, "10^400": 10**400}
 NUMBERS = INTEGERS | {
     "-2.5": -2.5,
     "nan": float("nan"),
@@ -63,7 +63,7 @@ FREE = {"architecture", "epilogue", "inputs", "instruction", "model", "name", "o
 """Arguments whose text is free, or looked up when the object is used."""
 LATER = {"fpemu.conformance.Specification": "checked by verify", "fpemu.probing.save": "takes any remarks"}
 """Rows whose names are not refused at once, and why."""
-CLASSES = {"Any", "Norms", "Product", "Report | None", "Scheme", "Scheme | None", "Seed", "Work", "Execute"}
+CLASSES = re.compile("Any|Norms|Product|Report|Scheme|Seed|Work|Execute|Mapping|Callable")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", PendingDeprecationWarning)
@@ -244,7 +244,7 @@ def wrong_values(argument, annotation):
         yield from ((label, value, label == "nan" and annotation != "Any") for label, value in NUMBERS.items())
     elif re.search(r"\bint\b", annotation):
         yield from ((label, value, False) for label, value in INTEGERS.items())
-    if re.search(r"\bstr\b|Literal|^[A-Z][a-z]+( \| None)?$", annotation) and annotation not in CLASSES:
+    if re.search(r"\bstr\b|Literal|^[A-Z][a-z]+( \| None)?$", annotation) and not CLASSES.match(annotation):
         yield from ((label, value, label == "unknown" and argument not in FREE) for label, value in NAMES.items())
 
 

@@ -119,8 +119,8 @@ def characterize(
     (4, 23, 'RZ', 0)
     """
     k = arguments.integer("k", k, 1, 1024)
-    arguments.integer("outputs", outputs, 0, 2**40)
-    arguments.integer("seed", seed, 0)
+    outputs = arguments.integer("outputs", outputs, 0, 2**40)
+    seed = arguments.integer("seed", seed, 0)
     if shape is not None:
         arguments.integers("shape", shape, 1, 2**20, length=2)
     if "int8" in (str(a), str(b)) or "int32" in (str(d), str(c)):
