@@ -166,11 +166,11 @@ def _resident(c: Block, task: Task, most: int = _RESIDENT) -> int:
 
 @cache
 def _ranked(task: Task, side: int) -> list[Any]:
-    from fpemu.reproduce import experiments
+    from fpemu.reproduce import pages
     from fpemu.roofline import gpus
 
     sizes, options = (task.M, task.N, task.K), {"largest": min(side, 128), "complex": task.complex}
-    ranked = experiments.model("magma").ranked(*sizes, gpus.get("H200"), **options)
+    ranked = pages.model("magma").ranked(*sizes, gpus.get("H200"), **options)
     return [kernel for _, kernel in ranked[:1]]
 
 

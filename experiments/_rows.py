@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 Row = dict[str, Any]
-_Arguments = ParamSpec("_Arguments")
-_Item = TypeVar("_Item")
-
-
-def listed(generate: Callable[_Arguments, Iterator[_Item]]) -> Callable[_Arguments, list[_Item]]:
-    """Decorate a generator so that a call returns the list of its items."""
-
-    @functools.wraps(generate)
-    def collect(*args: _Arguments.args, **options: _Arguments.kwargs) -> list[_Item]:
-        return list(generate(*args, **options))
-
-    return collect
 
 
 def rows_by(*parameters: str, order: str = "") -> Callable[..., list[Row]]:

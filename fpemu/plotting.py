@@ -373,6 +373,31 @@ def png(fig: Figure) -> bytes:
     return _saved(fig, "png", "Software")
 
 
+def look_alike(one: bytes, other: bytes) -> bool:
+    """Whether two PNGs show the same figure, drawn by other versions of FreeType or on other processors.
+
+    Parameters
+    ----------
+    one, other : bytes
+        Content of the files.
+
+    Returns
+    -------
+    bool
+        Equal sizes, and at most 0.05 % of the pixels with a channel that differs by more than 32 of 255.
+    """
+    from matplotlib.image import imread
+
+    try:
+        images = [imread(io.BytesIO(content), format="png") for content in (one, other)]  # channels of 0 to 1
+    except (ValueError, SyntaxError, OSError):  # no PNG, or half of one
+        return False
+    if images[0].shape != images[1].shape:
+        return False
+    differing = np.abs(images[0] - images[1]).max(axis=-1) > 32 / 255
+    return bool(np.mean(differing) <= 0.0005)
+
+
 def pdf(fig: Figure) -> bytes:
     """Return a figure as PDF for LaTeX, with the same bytes for the same figure.
 

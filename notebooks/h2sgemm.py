@@ -41,7 +41,7 @@ from IPython.display import display
 
 import fpemu
 from fpemu import plotting, reproduce, sweep
-from fpemu.reproduce import verdicts
+from fpemu.reproduce import claims
 from fpemu.schemes import format_split, split_table
 from fpemu.sweep import planes
 
@@ -49,7 +49,7 @@ from fpemu.sweep import planes
 def cases_of(figure, *names):
     """Show the cases of some claims of a figure, and return the verdicts by name, reading and variant."""
     rows = [
-        (j.claim.name, case.reading, case.variant, verdicts.number(j.claim, case), case.verdict)
+        (j.claim.name, case.reading, case.variant, claims.number(j.claim, case), case.verdict)
         for j in figure.judgements
         for case in j.cases
         if j.claim.name in names

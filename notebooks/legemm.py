@@ -39,7 +39,7 @@ from IPython.display import display
 
 import fpemu
 from fpemu import plotting, reproduce, schemes, sweep
-from fpemu.reproduce import verdicts
+from fpemu.reproduce import claims
 from fpemu.schemes import words
 
 U = 2.0**-24  # unit roundoff of fp32
@@ -49,7 +49,7 @@ pd.set_option("display.max_colwidth", None)
 def claims_of(*figures):
     """Return the claims that the figures judge, with the verdicts of the ledger."""
     judgements = [judgement for figure in figures for judgement in figure.judgements]
-    rows = [(j.claim.name, j.claim.claim, verdicts.number_of(j), j.verdict, j.note) for j in judgements]
+    rows = [(j.claim.name, j.claim.claim, claims.number_of(j), j.verdict, j.note) for j in judgements]
     return pd.DataFrame(rows, columns=["name", "claim", "measured", "verdict", "note"]).set_index("name")
 
 

@@ -39,10 +39,10 @@ from IPython.display import display
 import fpemu
 from fpemu import mma, plotting, reproduce, roofline, theory
 from fpemu.plotting import Series
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 from fpemu.roofline import gpus
 
-h2sgemm, legemm, magma, tsm2 = (experiments.model(paper) for paper in ("h2sgemm", "legemm", "magma", "tsm2"))
+h2sgemm, legemm, magma, tsm2 = (pages.model(paper) for paper in ("h2sgemm", "legemm", "magma", "tsm2"))
 GPUS = ("V100", "A100", "H200", "B200", "MI210", "Ascend 910A")
 table = {}
 for name in GPUS:
@@ -196,7 +196,7 @@ assert estimates["H200", "kernel", 1024].share < 0.7 < estimates["H200", "fused"
 # as shares of the bound for the same work. No share may exceed 1.
 
 # %%
-page, shares = experiments.load("models/yardsticks").module, []
+page, shares = pages.load("models/yardsticks").module, []
 for known in page.KNOWN:
     if known.gpu == "H200":
         sides = (known.sides,) * 3 if isinstance(known.sides, int) else known.sides
@@ -277,7 +277,7 @@ assert cublas.loc["fp64 columns"].min() > 0.97
 # assumption at a time:
 
 # %%
-page = experiments.load("legemm/table2").module
+page = pages.load("legemm/table2").module
 chosen = {
     reading: {gpu: str(legemm.choose(gpus.get(gpu), 8192, 8192, 8192, how).tile) for gpu in (*page.PUBLISHED, "H200")}
     for reading, how in page.READINGS.items()
@@ -495,7 +495,7 @@ assert np.array_equal(time, second - thread)
 # equation:
 
 # %%
-page, size = experiments.load("tsm2/parameters").module, (20480, 20480, 16)
+page, size = pages.load("tsm2/parameters").module, (20480, 20480, 16)
 rows, curves = {}, {}
 for name, (peak, bandwidth) in page.SECTION_4_1.items():
     gpu = gpus.get(name)

@@ -30,10 +30,10 @@ import pandas as pd
 from IPython.display import display
 
 from fpemu import batched, digests, reproduce
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 from fpemu.verify import seeded
 
-experiments.import_benchmarks()  # from the checkout, wherever this notebook runs
+pages.import_benchmarks()  # from the checkout, wherever this notebook runs
 from benchmarks.gpu import record, shapes  # noqa: E402
 from benchmarks.gpu.case import SEED  # noqa: E402
 
@@ -192,7 +192,7 @@ assert short["share"].max() < 0.1
 
 # %%
 N = 16
-measurements = record.read(experiments.root() / "speed" / "h200_shapes.json")
+measurements = record.read(pages.root() / "speed" / "h200_shapes.json")
 A, B = (
     seeded.drawn("fp16", shapes.BATCH * N * N, 2 * SEED + operand, -1.0, 1.0).reshape(-1, N, N) for operand in (0, 1)
 )

@@ -25,7 +25,7 @@ from IPython.display import display
 import fpemu
 from fpemu import bitpicture, mma, plotting, reproduce, sweep
 from fpemu.reproduce import ledger
-from fpemu.reproduce.verdicts import VERDICTS, number_of
+from fpemu.reproduce.claims import VERDICTS, number_of
 
 # %% [markdown]
 # ## The split of one number

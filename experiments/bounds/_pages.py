@@ -1,6 +1,6 @@
 """The figures of the bounds: a scheme's error over k, measured and bounded before the product is computed.
 
-`PAGES` has one figure for each scheme. A curve of a figure is a hardware with options of the scheme.
+`FIGURES` has a figure for each scheme, `PAGES` its page. A curve of a figure is a hardware with options of the scheme.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from fpemu import inputs, plotting, reference, schemes, theory
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
+from fpemu.reproduce import Page
 from fpemu.sweep.store import canonical
 
 from .._rows import Row
@@ -40,13 +41,8 @@ DATA: dict[str, tuple[str, dict[str, float]]] = {
 """Name and parameters of `fpemu.inputs`."""
 TITLES = {"positive": "uniform in [0, 1]", "zero mean": "uniform in [-1, 1]", "phi = 1": r"$\varphi$ = 1"}
 _WORDS = {"positive": "[0, 1]", "zero mean": "[-1, 1]", "phi = 1": "φ = 1"}
-KIND = "M"
 DIGITS = {"deviation": 6}
 """A difference of squares that nearly cancel: the processor's order of summation shows from the twelfth digit on."""
-_SIZES: dict[str, dict[str, Any]] = {
-    "quick": {"lengths": [4**i for i in range(2, 8)], "rows": 8, "seeds": 1},
-    "full": {"lengths": [4**i for i in range(2, 9)], "rows": 16, "seeds": 3},
-}
 
 
 def cost(cell: Row) -> float:
@@ -108,29 +104,43 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """The figure of one scheme; its methods are the functions of a page of `fpemu.reproduce.experiments`."""
+class Parameters:
+    """Lengths of the products, their rows and columns, and seeds."""
 
-    title: str
+    lengths: tuple[int, ...] = tuple(4**i for i in range(2, 9))
+    rows: int = 16
+    seeds: int = 3
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The figure of one scheme."""
+
     scheme: str
     curves: tuple[Curve, ...]
 
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """The attributes that differ between the pages."""
-        words = {(c.hardware, c.words, "int32" if c.words == "int8" else "fp32"): 0 for c in self.curves if c.hardware}
-        texts = {"TITLE": self.title, "CAPTION": self.caption, "SPECS": list(words)}
-        return texts | {name: getattr(self, name) for name in ("cells", "draw", "finding")}
+    def page(self) -> Page:
+        specs = {(c.hardware, c.words, "int32" if c.words == "int8" else "fp32"): 0 for c in self.curves if c.hardware}
+        return Page(
+            PAPER,
+            f"""Largest error relative to |A||B| over the inner length k, scheme {self.scheme}: measured (markers),
+            the bound that a product keeps with a probability of 99 % (solid), and the worst case (dashed), both from
+            norms of the operands alone. Operands (a) uniform in [0, 1], (b) uniform in [-1, 1], (c) (rand - 0.5)
+            exp(randn), a wide range. The largest over seeded runs; logarithmic axes.""",
+            ASSUMPTIONS,
+            self.cells,
+            evaluate,
+            self.draw,
+            finding=self.finding,
+            cost=cost,
+            parameters=Parameters(),
+            quick=Parameters(tuple(4**i for i in range(2, 8)), rows=8, seeds=1),
+            kind="M",
+            digits=DIGITS,
+            specs=list(specs),
+        )
 
-    @property
-    def caption(self) -> str:
-        return f"""Largest error relative to |A||B| over the inner length k, scheme {self.scheme}: measured (markers),
-        the bound that a product keeps with a probability of 99 % (solid), and the worst case (dashed), both from norms
-        of the operands alone. Operands (a) uniform in [0, 1], (b) uniform in [-1, 1], (c) (rand - 0.5) exp(randn), a
-        wide range. The largest over seeded runs; logarithmic axes."""
-
-    def cells(self, size: str) -> list[Row]:
-        chosen = _SIZES[size]
+    def cells(self, p: Parameters) -> list[Row]:
         return [
             {
                 "scheme": self.scheme,
@@ -138,12 +148,12 @@ class Figure:
                 "options": dict(curve.options),
                 "data": data,
                 "k": k,
-                "rows": chosen["rows"],
+                "rows": p.rows,
                 "seed": seed,
             }
-            for k in chosen["lengths"]
+            for k in p.lengths
             for data in DATA
-            for seed in range(chosen["seeds"])
+            for seed in range(p.seeds)
             for curve in self.curves
         ]
 
@@ -319,39 +329,25 @@ _OZAKI2 = _variants(
     ("12 moduli", {"moduli": 12}, plotting.BLUE, "s"),
     ("8 moduli", {"moduli": 8}, plotting.VERMILION, "o"),
 )
-PAGES = {
-    "ape": Figure("bounds and errors of APE", "ape", _FOUR),
-    "bf16x3": Figure("bounds and errors of bf16x3", "bf16x3", _BF16),
-    "bf16x6": Figure("bounds and errors of bf16x6", "bf16x6", _BF16),
-    "bf16x9": Figure("bounds and errors of bf16x9", "bf16x9", _BF16),
-    "dgemm": Figure(
-        "bounds and errors of DGEMM", "dgemm", (Curve(None, Series("chain of fp64 FMAs", plotting.BLACK, "s")),)
-    ),
-    "egemm": Figure("bounds and errors of EGEMM-TC", "egemm", _FOUR),
-    "fp16": Figure("bounds and errors of plain fp16", "fp16", _FOUR),
-    "h2sgemm": Figure("bounds and errors of H2SGEMM", "h2sgemm", _chips("volta ampere hopper ascend910a")),
-    "legemm": Figure("bounds and errors of LE-GEMM", "legemm", _FOUR),
-    "markidis": Figure("bounds and errors of Markidis' scheme", "markidis", _FOUR),
-    "multiword": Figure("bounds and errors of multiword arithmetic", "multiword", _FOUR),
-    "ootomo": Figure("bounds and errors of Ootomo's scheme", "ootomo", _FOUR),
-    "ootomo_tf32": Figure(
-        "bounds and errors of Ootomo's scheme, tf32", "ootomo-tf32", _chips("ampere hopper cdna3", "tf32")
-    ),
-    "ozaki": Figure("bounds and errors of the Ozaki scheme", "ozaki", _OZAKI),
-    "ozaki2": Figure("bounds and errors of Ozaki scheme II", "ozaki2", _OZAKI2),
-    "ozimmu": Figure("bounds and errors of ozIMMU", "ozimmu", _OZIMMU),
-    "sgemm": Figure(
-        "bounds and errors of SGEMM", "sgemm", (Curve(None, Series("chain of fp32 FMAs", plotting.BLACK, "s")),)
-    ),
-    "staged": Figure("bounds and errors of staged accumulation (ours)", "staged", _FOUR),
-    "staged_int8": Figure(
-        "bounds and errors of staged accumulation with corrections in int8 (ours)",
-        "staged-int8",
-        _chips("ampere hopper"),
-    ),
+FIGURES = {
+    "ape": Figure("ape", _FOUR),
+    "bf16x3": Figure("bf16x3", _BF16),
+    "bf16x6": Figure("bf16x6", _BF16),
+    "bf16x9": Figure("bf16x9", _BF16),
+    "dgemm": Figure("dgemm", (Curve(None, Series("chain of fp64 FMAs", plotting.BLACK, "s")),)),
+    "egemm": Figure("egemm", _FOUR),
+    "fp16": Figure("fp16", _FOUR),
+    "h2sgemm": Figure("h2sgemm", _chips("volta ampere hopper ascend910a")),
+    "legemm": Figure("legemm", _FOUR),
+    "markidis": Figure("markidis", _FOUR),
+    "multiword": Figure("multiword", _FOUR),
+    "ootomo": Figure("ootomo", _FOUR),
+    "ootomo_tf32": Figure("ootomo-tf32", _chips("ampere hopper cdna3", "tf32")),
+    "ozaki": Figure("ozaki", _OZAKI),
+    "ozaki2": Figure("ozaki2", _OZAKI2),
+    "ozimmu": Figure("ozimmu", _OZIMMU),
+    "sgemm": Figure("sgemm", (Curve(None, Series("chain of fp32 FMAs", plotting.BLACK, "s")),)),
+    "staged": Figure("staged", _FOUR),
+    "staged_int8": Figure("staged-int8", _chips("ampere hopper")),
 }
-
-
-def draw(rows: list[Row], name: str) -> Any:
-    """The picture of a page, with all the code that draws it."""
-    return PAGES[name].draw(rows)
+PAGES = {name: figure.page() for name, figure in FIGURES.items()}

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from fpemu import plotting
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import _pages
 from ._pages import ASSUMPTIONS as ASSUMPTIONS
 from ._pages import PAPER as PAPER
 from ._pages import cost
 
-__all__ = ["cost"]
-
-TITLE = "measured errors over their bounds, all schemes"
-KIND = "M"
 CAPTION = """Largest error of a product relative to |A||B|, over its a-priori bound: the probable bound (filled), which
 holds for a product with a probability of 99 %, and the worst case (open; none is known from norms for the Ozaki scheme
 in DP mode).
@@ -38,17 +35,24 @@ ASSUMPTIONS = [
 LENGTHS = (256, 16384)
 OURS = ("staged", "staged-int8")
 DIGITS = dict.fromkeys(("measured", "probable", "worst"), 4)
-_SEEDS = {"quick": 1, "full": 20}
 
 
-def cells(size: str) -> list[Row]:
+@dataclass(frozen=True)
+class Parameters:
+    seeds: int = 20
+
+
+QUICK = Parameters(seeds=1)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
         {"scheme": page.scheme, "hardware": curve.hardware, "options": dict(curve.options), "data": data}
         | {"k": k, "rows": 8, "seed": seed}
         for k in LENGTHS
         for data in _pages.DATA
-        for seed in range(_SEEDS[size])
-        for page in _pages.PAGES.values()
+        for seed in range(p.seeds)
+        for page in _pages.FIGURES.values()
         for curve in page.curves
     ]
 
@@ -99,7 +103,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     checks: dict[str, tuple[str, Callable[[list[float]], float]]] = {
         "worst_case": ("worst", max),
@@ -127,3 +130,20 @@ def finding(rows: list[Row]) -> str:
 def _where(rows: list[Row]) -> str:
     places = [(row["scheme"], row["hardware"] or "ordinary cores", row["data"], f"k = {row['k']}") for row in rows]
     return f"{len(rows)}" + (f" ({'; '.join(dict.fromkeys(map(', '.join, places)))})" if rows else "")
+
+
+PAGE = Page(
+    PAPER,
+    CAPTION,
+    ASSUMPTIONS,
+    cells,
+    evaluate,
+    draw,
+    measures,
+    finding,
+    cost,
+    Parameters(),
+    QUICK,
+    kind="M",
+    digits=DIGITS,
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,20 @@ from .._rows import Row
 from . import _record
 from ._record import PAPER, PHI
 
-__all__ = ["ASSUMPTIONS", "PAPER", "PHI", "cells", "cost", "draw_counts", "evaluate", "lengths", "means", "memory"]
+__all__ = [
+    "ASSUMPTIONS",
+    "PAPER",
+    "PHI",
+    "QUICK",
+    "Parameters",
+    "cells",
+    "cost",
+    "draw_counts",
+    "evaluate",
+    "lengths",
+    "means",
+    "memory",
+]
 
 ASSUMPTIONS = [
     """Slices have the number of bits of Algorithm 1, floor((24 - log2 n) / 2), with which the products are exact on the
@@ -26,15 +40,26 @@ ASSUMPTIONS = [
     number of slices in Algorithm 3, so fewer rows may need one slice less than all rows.""",
     "The paper does not state the sizes between 1024 and 10240; this project chose them.",
 ]
-LENGTHS = (1024, 2048, 3584, 5120, 7168, 10240)
-_ROWS, _SEEDS = 128, 3  # at quick size
 
 
-def cells(size: str) -> list[Row]:
-    if size == "full":
+@dataclass(frozen=True)
+class Parameters:
+    """Published sizes. A record of a GPU holds the counts at full size; at quick size the CPU counts fewer rows."""
+
+    recorded: bool = True
+    lengths: tuple[int, ...] = (1024, 2048, 3584, 5120, 7168, 10240)
+    rows: int = 128
+    seeds: int = 3
+
+
+QUICK = Parameters(recorded=False)
+
+
+def cells(p: Parameters) -> list[Row]:
+    if p.recorded:
         return _record.cells("counts", lambda row: True, "n", "phi", "seed")
-    common = {"hardware": "turing", "inputs": "phi", "rows": _ROWS}
-    return [{**common, "phi": phi, "n": n, "seed": seed} for n in LENGTHS for phi in PHI for seed in range(_SEEDS)]
+    common = {"hardware": "turing", "inputs": "phi", "rows": p.rows}
+    return [{**common, "phi": phi, "n": n, "seed": seed} for n in p.lengths for phi in PHI for seed in range(p.seeds)]
 
 
 def cost(cell: Row) -> float:

@@ -12,12 +12,11 @@ from fpemu import inputs, library, metrics, plotting, reference, schemes
 from fpemu.library.emulation import predict_entries
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed, runs_by, size_axis
+from .._rows import Row, runs_by, size_axis
 
-VERSION = 2
 PHI = (0.1, 1.0, 2.0)
 ASSUMPTIONS = [
     """The Turing row of the catalogue (documented in the literature) models the tensor cores of the Titan RTX. Every
@@ -41,8 +40,6 @@ ASSUMPTIONS = [
     "The paper averages 10 runs; this page has 3 seeds at quick size and 20 at full size.",
 ]
 LENGTHS = (256, 512, 1024, 2048, 4096, 7168, 10240)
-_ROWS = 64  # of A, and columns of B
-_SEEDS = {"quick": 3, "full": 20}
 TABULATED = 2048
 READINGS = {
     "chain": "one chain of FMAs",  # also cuBLAS' order of DGEMM on an H200
@@ -82,35 +79,49 @@ def _cublas(A: Any, B: Any, precision: str, device: Device) -> Any:
 
 
 @dataclass(frozen=True)
-class Accuracy:
-    """The figure of one mode; its methods are the functions of a page of `fpemu.reproduce.experiments`."""
+class Parameters:
+    """Published sizes; `rows` is the number of rows of A, and of columns of B."""
 
-    title: str
+    lengths: tuple[int, ...] = LENGTHS
+    rows: int = 64
+    seeds: int = 20
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The figure of one mode."""
+
     mode: str
     figure: str
     plain: str
     ours: str
     precision: tuple[str, int]
 
-    @property
-    def attributes(self) -> dict[str, Any]:
-        """The attributes that differ between the pages."""
-        return {
-            "TITLE": self.title,
-            "PAPER": f"Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores (2020), {self.figure}",
-            "CAPTION": f"""Largest relative error against the exact product rounded to {self.precision[0]} over n,
+    def page(self) -> Page:
+        return Page(
+            f"Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores (2020), {self.figure}",
+            f"""Largest relative error against the exact product rounded to {self.precision[0]} over n,
             operands (rand - 0.5)·exp(φ·randn): {self.plain} in three summation orders and {self.ours} on a Turing
             GPU. Lines: mean over the seeds; bands: smallest to largest. CR mode has no line: its error is zero.""",
-            **{name: getattr(self, name) for name in ("cells", "draw", "measures", "finding")},
-        }
+            ASSUMPTIONS,
+            self.cells,
+            evaluate,
+            self.draw,
+            self.measures,
+            self.finding,
+            cost=cost,
+            parameters=Parameters(),
+            quick=Parameters(seeds=3),
+            version=2,
+        )
 
-    def cells(self, size: str) -> list[Row]:
+    def cells(self, p: Parameters) -> list[Row]:
         common = {"hardware": "turing", "inputs": "phi", "mode": self.mode}
         return [
-            {**common, "phi": phi, "n": n, "rows": _ROWS, "seed": seed}
-            for n in LENGTHS
+            {**common, "phi": phi, "n": n, "rows": p.rows, "seed": seed}
+            for n in p.lengths
             for phi in PHI
-            for seed in range(_SEEDS[size])
+            for seed in range(p.seeds)
         ]
 
     def draw(self, rows: list[Row]) -> Any:
@@ -136,7 +147,6 @@ class Accuracy:
         plotting.legend_below(figure, axes[0, 0], 4)
         return figure
 
-    @listed
     def measures(self, rows: list[Row]) -> Iterator[Measure]:
         kind = self.mode.lower()
         for phi in PHI:
@@ -167,10 +177,6 @@ def _ratios(rows: list[Row], phi: float, method: str) -> list[float]:
 _runs = runs_by("phi", "n")
 
 PAGES = {
-    "fig3": Accuracy(
-        "error of DGEMM-TC in DP mode over n", "DP", "section 5.2, figure 3", "DGEMM", "DGEMM-TC", ("fp64", 53)
-    ),
-    "fig8": Accuracy(
-        "error of SGEMM-TC in SP mode over n", "SP", "section 5.3, figure 8", "SGEMM", "SGEMM-TC", ("fp32", 24)
-    ),
+    "fig3": Accuracy("DP", "section 5.2, figure 3", "DGEMM", "DGEMM-TC", ("fp64", 53)).page(),
+    "fig8": Accuracy("SP", "section 5.3, figure 8", "SGEMM", "SGEMM-TC", ("fp32", 24)).page(),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,13 @@ import numpy as np
 from fpemu import mma, plotting, round_to
 from fpemu.mma.device import Device
 from fpemu.mma.exactness import published_bits, slice_bits, word_bits
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph, shown
-from .._rows import Row, listed
+from .._rows import Row
 
 PAPER = """Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, and its accurate and reproducible versions (2020),
 section 3.1, Algorithm 1"""
-TITLE = "bits per slice for exact products"
 CAPTION = """Numbers: the largest number of bits b per slice with which every sum of k products of integers up to 2^b is
 exact on the instruction (proof: fpemu.mma.exactness); top row: the published formula; dash: one bit is already inexact.
 Sums are in fp32, except for fp16 to fp16 and int8; the rows of fp8 are mma on Ada and wgmma on Hopper, and, as other
@@ -59,17 +59,25 @@ _FP16_CLASSES = ("fp16, NVIDIA", "fp16, AMD", "fp16, Ascend")
 _NARROW = ("e4m3, Ada and Hopper", "e5m2, Ada and Hopper")
 BITS = ("formula", "cut", "derived", "one more")
 KINDS = ("one sign", "uniform")
-_SIZES = {"quick": {"m": 8, "n": 8, "runs": 1}, "full": {"m": 8, "n": 8, "runs": 20}}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
+@dataclass(frozen=True)
+class Parameters:
+    m: int = 8
+    n: int = 8
+    runs: int = 20
+
+
+QUICK = Parameters(runs=1)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {"instruction": spec.name, "k": 4**i, "m": chosen["m"], "n": chosen["n"], "seed": seed}
+        {"instruction": spec.name, "k": 4**i, "m": p.m, "n": p.n, "seed": seed}
         for specs in CLASSES.values()
         for spec in specs
         for i in range(8)
-        for seed in range(chosen["runs"])
+        for seed in range(p.runs)
     ]
 
 
@@ -155,7 +163,6 @@ def _outcome(rows: list[Row]) -> str:
     return "formula too small" if rows[0]["derived bits"] > rows[0]["formula bits"] else "formula correct"
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     every = sorted({row["k"] for row in rows})
 
@@ -217,3 +224,6 @@ def _bits(rows: list[Row], name: str, k: int) -> float:
 
 def _worst(row: Row, bits: str) -> float:
     return max(row[f"{bits} inexact {kind}"] for kind in KINDS)
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, parameters=Parameters(), quick=QUICK)

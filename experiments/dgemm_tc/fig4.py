@@ -6,19 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend, plain_ticks
 from . import _record, _speed
 from ._speed import ASSUMPTIONS, LOOK, PHI, draw_line, evaluate, look, ratios, speeds
 
-__all__ = ["ASSUMPTIONS", "PAPER", "cells", "draw", "evaluate", "finding", "measures"]
-
 PAPER = f"{_record.PAPER}, section 5.2, figures 4 and 6"
-TITLE = "speed of DGEMM-TC over n"
-KIND = "G"
 CAPTION = f"""Speed, 2n³ over the time of a call, for three ranges of the inputs. (a) DP mode and (b) CR mode of the
 published algorithm, beside cublasDgemm; in (b) also the same correctly rounded result by Ozaki scheme II with int8
 residues, our method. (c) Schemes on int8 products, φ = 0.1. {_record.measured_on()}"""
@@ -27,7 +23,7 @@ RESIDUES = "CR, int8 residues"
 OTHERS = ("DP, int8 slices", "ozIMMU", "Ozaki II")
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return _speed.cells(("DGEMM", *MODES, RESIDUES, *OTHERS))
 
 
@@ -48,7 +44,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for phi in PHI:
         label = f"φ = {phi:g}"
@@ -73,3 +68,6 @@ def finding(rows: list[Row]) -> str:
     return paragraph(
         (f"the speeds in GFLOP/s at n = {n}, φ = 0.1 are", {name: x for name, x in last.items() if x}, ".4g")
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

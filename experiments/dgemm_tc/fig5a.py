@@ -6,19 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend
 from . import _record, _speed
 from ._speed import ASSUMPTIONS, PHI, draw_line, evaluate, look, speeds
 
-__all__ = ["ASSUMPTIONS", "PAPER", "cells", "draw", "evaluate", "finding", "measures"]
-
 PAPER = f"{_record.PAPER}, section 5.2, figures 5 and 7"
-TITLE = "time of DGEMM-TC by its parts"
-KIND = "G"
 CAPTION = f"""GPU time of one call by its parts. (a) DP mode and (b) CR mode of the published algorithm: share of
 SplitA (with Algorithm 3 in DP mode), SplitB, the products and the sum, which is NearSum in CR mode; three bars for each
 n, φ = 0.1, 1 and 2 from left to right. (c) Speed of the calls of GEMM, operations over their time.
@@ -27,7 +23,7 @@ PARTS = {"split A": plotting.GREEN, "split B": plotting.YELLOW, "products": plot
 MODES = {"DP": "DP mode", "CR": "CR mode"}
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return _speed.cells(MODES)
 
 
@@ -61,7 +57,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for mode, name in MODES.items():
         of = [row for row in rows if row["implementation"] == mode]
@@ -85,3 +80,6 @@ def finding(rows: list[Row]) -> str:
         if row["n"] in (1024, last) and row["phi"] == PHI[0]
     }
     return paragraph(("the shares of the time at φ = 0.1 are", shares, ".3g%"))
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

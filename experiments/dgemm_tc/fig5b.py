@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import _counts
-from ._counts import PHI, cells, cost, evaluate, lengths, means
-
-__all__ = ["PAPER", "cells", "cost", "draw", "evaluate", "finding", "measures"]
+from ._counts import PHI, QUICK, Parameters, cells, cost, evaluate, lengths, means
 
 PAPER = f"{_counts.PAPER}, section 5.2, figure 5b"
-TITLE = "slices and products of DGEMM-TC in DP mode"
 CAPTION = """(a) Slices of A (solid) and of B (dotted, mostly covered) by Algorithm 3 and (b) products of slices over n,
 operands (rand - 0.5)·exp(φ·randn), means over blocks and seeds; (c) the speed that the products allow, 0.7·92 TFLOP/s
 over their number, and published speeds of a Titan RTX (stars); dashed: its cublasDgemm."""
@@ -52,7 +49,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     count = _count(rows, *STATED)
     if count:
@@ -93,3 +89,6 @@ def _implied(speed: float) -> float:
     from . import model
 
     return model.implied_products(speed, PEAK)
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

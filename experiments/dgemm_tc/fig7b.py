@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import _counts
-from ._counts import ASSUMPTIONS, PHI, cells, cost, evaluate, lengths, means, memory
-
-__all__ = ["ASSUMPTIONS", "PAPER", "cells", "cost", "draw", "evaluate", "finding", "measures"]
+from ._counts import ASSUMPTIONS, PHI, QUICK, Parameters, cells, cost, evaluate, lengths, means, memory
 
 PAPER = f"{_counts.PAPER}, section 5.2, figure 7b"
-TITLE = "slices and products of DGEMM-TC in CR mode"
 CAPTION = """(a) Slices of A (solid) and of B (dotted) until the remainder is zero and (b) products of slices over n,
 operands (rand - 0.5)·exp(φ·randn), means over blocks and seeds; (c) memory of a block with the mean numbers of
 slices, (s_A + s_B)·k·b words of fp16 and s_A·s_B·b² of fp32, in CR mode (solid) and in DP mode (dotted), b = ceil(n /
@@ -41,7 +38,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     ratios = [means(rows, phi, "CR products")[0] / means(rows, phi, "DP products")[0] for phi in PHI]
     yield Measure("cr_more_products", float(np.min(ratios)))
@@ -71,3 +67,6 @@ def _memory(rows: list[Row], phi: float, mode: str) -> list[float]:
     """GB of a block with the mean numbers of slices, at every n."""
     a, b = means(rows, phi, f"{mode} slices A", f"{mode} slices B")
     return [memory(n, x, y) for n, x, y in zip(lengths(rows), a, b, strict=True)]
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

@@ -7,24 +7,20 @@ from typing import Any
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend, plain_ticks
 from . import _record, _speed
 from ._speed import ASSUMPTIONS, LOOK, PHI, draw_line, evaluate, look, ratios, speeds
 
-__all__ = ["ASSUMPTIONS", "PAPER", "cells", "draw", "evaluate", "finding", "measures"]
-
 PAPER = f"{_record.PAPER}, section 5.3, figure 9"
-TITLE = "speed of SGEMM-TC over n"
-KIND = "G"
 CAPTION = f"""Speed, 2n³ over the time of a call: SGEMM-TC in SP mode for three ranges of the inputs, cublasSgemm,
 and DGEMM-TC in DP mode on inputs of φ = 0.1 in fp64. {_record.measured_on()}"""
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return _speed.cells(("SGEMM", "SP", "DP"))
 
 
@@ -41,7 +37,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for phi in PHI:
         yield Measure("sgemm_tc_useless", max(ratios(rows, "SP", "SGEMM", phi)), "over SGEMM", f"φ = {phi:g}")
@@ -55,3 +50,6 @@ def finding(rows: list[Row]) -> str:
     n = max(row["n"] for row in rows)
     last = {LOOK[name].label: speeds(rows, name, PHI[0])[n] for name in ("SGEMM", "SP", "DP")}
     return paragraph((f"the speeds in GFLOP/s at n = {n}, φ = 0.1 are", last, ".4g"))
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

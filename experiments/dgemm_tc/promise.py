@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,12 @@ from numpy.typing import NDArray
 from fpemu import inputs, metrics, mma, plotting, reference, schemes
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed, runs_by
+from .._rows import Row, runs_by
 
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, ISC High Performance 2020, section 3.2, Algorithm 3"
-TITLE = "families of inputs on which DP mode is as accurate as DGEMM"
 CAPTION = """DGEMM-TC in DP mode against DGEMM on families of inputs, n = 256: (a) largest relative error, (b) largest
 error relative to |A||B|; dotted: 2^-53. The criterion as printed includes slice d of A only; the default also includes
 the remainder after slice d, and tests B. Points: the largest of the seeds; on the left edge: no error, or an error
@@ -57,14 +57,22 @@ FAMILIES = {
     "loud row": "2$^{40}$ on a row of B,\nmet by one row of A",
     "graded": "2$^{-60}$ on half of A,\nalone with half of B",
 }
-_SEEDS = {"quick": 3, "full": 20}
 
 
-def cells(size: str) -> list[Row]:
+@dataclass(frozen=True)
+class Parameters:
+    n: int = 256
+    seeds: int = 20
+
+
+QUICK = Parameters(seeds=3)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {"hardware": "turing", "family": family, "n": 256, "seed": seed}
+        {"hardware": "turing", "family": family, "n": p.n, "seed": seed}
         for family in FAMILIES
-        for seed in range(_SEEDS[size])
+        for seed in range(p.seeds)
     ]
 
 
@@ -148,7 +156,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for family, label in FAMILIES.items():
         variant = " ".join(re.sub(r"[${}]", "", label).split())
@@ -186,3 +193,6 @@ def finding(rows: list[Row]) -> str:
 
 
 _runs = runs_by("family")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, parameters=Parameters(), quick=QUICK)

@@ -11,15 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs, plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import _record
 from ._counts import LOOK
 
 PAPER = f"{_record.PAPER}, sections 3.1 (Algorithm 1) and 5.1"
-TITLE = "range of the inputs"
 CAPTION = """Smallest and largest magnitude of the entries of A and B over n, operands (rand - 0.5)·exp(φ·randn), drawn
 on the GPU: medians over the seeds, bands from the smallest to the largest seed; stars: the published ranges."""
 ASSUMPTIONS = [
@@ -34,7 +33,7 @@ PUBLISHED = {0.1: (9.8e-10, 8.9e-1), 1.0: (1.4e-9, 1.6e2), 2.0: (4.4e-10, 4.8e4)
 N = 10240
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return _record.cells("counts", lambda row: True, "n", "phi", "seed")
 
 
@@ -117,7 +116,6 @@ def draw(rows: list[Row]) -> Any:
 _SIZES = {"fp16 slices without their scales": "stored", "slices with their scales": "scaled"}
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for row in rows:
         if row["n"] == N:
@@ -135,3 +133,6 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 def finding(rows: list[Row]) -> str:
     ends = {name: [row[f"{name} tau"] for row in rows if f"{name} tau" in row] for name in ("lowest", "highest")}
     return paragraph(("the limits of the exponent tau that Algorithm 1 splits at n = 10240 are: {}", ends, "g"))
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding)

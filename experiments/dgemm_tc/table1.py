@@ -8,19 +8,15 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend
 from . import _record, _speed
 from ._speed import ASSUMPTIONS, LOOK, PHI, evaluate, speeds
 
-__all__ = ["ASSUMPTIONS", "PAPER", "cells", "draw", "evaluate", "finding", "measures"]
-
 PAPER = f"{_record.PAPER}, section 5.2, Table 1"
-TITLE = "DGEMM-TC against DGEMM at n = 10240"
-KIND = "G"
 N = 10240
 CAPTION = f"""Speed over cublasDgemm of the same GPU, n = {N}, for three ranges of the inputs: published for a Titan RTX
 and a V100, and measured on an H200. The numbers are GFLOP/s. (a) DP mode, (b) CR mode, (c) DGEMM-DP-CR, the scheme with
@@ -43,7 +39,7 @@ TABLE = {
 MODES = ("DP", "CR", "CR, DGEMM")
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return _speed.cells((*MODES, "DGEMM"), N)
 
 
@@ -76,7 +72,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for mode in MODES:
         for phi, speed in zip(PHI, _here(rows, mode), strict=True):
@@ -86,3 +81,6 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 def finding(rows: list[Row]) -> str:
     shown = {LOOK[name].label: ", ".join(f"{x:.4g}" for x in _here(rows, name)) for name in ("DGEMM", *MODES)}
     return paragraph((f"the speeds in GFLOP/s at n = {N} for φ = 0.1, 1 and 2 on the H200 are", shown))
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

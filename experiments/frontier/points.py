@@ -8,6 +8,7 @@ parts.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,13 @@ from fpemu import inputs, metrics, mma, plotting, reference, round_to, schemes
 from fpemu.mma import KOrder
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.schemes.staged_int8 import StagedInt8
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 
 PAPER = "The frontier of error against time on Hopper: no paper; schemes of this project beside published ones"
-TITLE = "error over tensor-core time, from one fp16 product to three"
 CAPTION = """Relative L2 error of products in fp32 over the time that they take of Hopper's tensor cores, in units of
 one fp16 product, k = 8192, four kinds of operands. Filled: schemes; open: corrections with other words. Dashed: one
 chain of FMAs, which is SGEMM."""
@@ -71,11 +71,21 @@ LOOK = {
 _CHECKED = ("sgemm", "exact=6", "strassen 2", "e4m3")  # the points of the checks
 
 
-def cells(size: str) -> list[Row]:
+@dataclass(frozen=True)
+class Parameters:
+    k: int = 8192
+    rows: int = 32
+    seeds: int = 20
+
+
+QUICK = Parameters(seeds=1)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {"point": point, "data": data, "K": 8192, "rows": 32, "seed": seed}
+        {"point": point, "data": data, "K": p.k, "rows": p.rows, "seed": seed}
         for data in DATA
-        for seed in range(1, 2 if size == "quick" else 21)
+        for seed in range(1, p.seeds + 1)
         for point in (("sgemm", *POINTS, *WORDS) if seed == 1 else _CHECKED)
     ]
 
@@ -149,7 +159,6 @@ def draw(rows: list[Row]) -> Any:
     return image
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for number, data in enumerate(DATA):
         errors = _of(rows, data)
@@ -180,3 +189,6 @@ def finding(rows: list[Row]) -> str:
         ),
         ("the error is proportional to the square root of the share of stages in int8", True),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, parameters=Parameters(), quick=QUICK)

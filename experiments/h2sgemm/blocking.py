@@ -13,16 +13,14 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import model as h2sgemm
 from .model import PUBLISHED
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 4.2, figures 10 and 11"
-TITLE = "traffic and speed over the sizes of blocks and matrices, by the model"
-KIND = "M"
 CAPTION = """All values are from a model, and nothing is measured. (a) Words moved per multiply-add by Equation 9 (m = n
 = k = 5632), the least of all blocks of a given b_m; line: f = 0.95; dotted: its optimum. (b) The largest speed of all
 blocks of a given b_m, endless matrices (lines) and m = n = 5632, k = 2816 (markers), with one and two buffers of B in
@@ -53,8 +51,7 @@ LOOKS = {
 SIDES = range(16, 513, 16)
 
 
-def cells(size: str) -> list[Row]:
-    del size
+def cells() -> list[Row]:
     sizes = [{"b_m": PUBLISHED.m, "m": m, "n": m, "k": K} for m in range(704, 16 * 1056 + 1, 704)]
     lengths = [{"b_m": PUBLISHED.m, "m": M, "n": M, "k": k} for k in (64, 256, 1024, 4096, 16384)]
     return [{"b_m": b_m, "m": M, "n": M, "k": M} for b_m in SIDES] + sizes + lengths
@@ -132,7 +129,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     sides = _sides(rows)
     some = sides[0]
@@ -178,3 +174,6 @@ def finding(rows: list[Row]) -> str:
         ("the first of these reaches {} TFLOP/s", endless["endless double"]),
         ("where 5632 does not divide m and cores are idle, the smallest speed is {} TFLOP/s", min(idle, default=None)),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M")

@@ -9,18 +9,14 @@ import numpy as np
 
 from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend
 from ..speed._record import RULES, at, evaluate, is_square, products, provenance
 
-__all__ = ["evaluate"]
-
 PAPER = "H2SGEMM: Emulating FP32 GEMM on Ascend NPUs using FP16 Units, section 4.2, figure 10"
-TITLE = "speed of H2SGEMM over blocks, one buffer and two"
-KIND = "G"
 N = 4096
 CAPTION = f"""TFLOP/s of H2SGEMM (element-wise, first launches), n = {N}, by the block of the result that a thread block
 computes, with one buffer (loads and products alternate) and with two buffers. Line: a third of the measured speed of
@@ -38,7 +34,7 @@ SINGLE, DOUBLE = 41.7, 65.3
 """TFLOP/s on an Ascend 910A with one buffer and with two."""
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return products((*groups.BLOCKS, "fp16"), lambda row: row["M"] == N and is_square(row))
 
 
@@ -75,7 +71,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     both = [pair for pair in _speeds(rows).values() if None not in pair]
     if both:
@@ -97,3 +92,6 @@ def finding(rows: list[Row]) -> str:
         (f"the gain by the second buffer is {{}} (published: {DOUBLE / SINGLE:.3g}×)", (two or 0) / (one or 1), ".3g×"),
         ("thread blocks on one multiprocessor also hide loads, so the gain depends on their number", True),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

@@ -6,18 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend, look, over_n, third_of_fp16
 from ..speed._record import RULES, evaluate, products, provenance
 
-__all__ = ["evaluate"]
-
 PAPER = "H2SGEMM: Emulating FP32 GEMM on Ascend NPUs using FP16 Units, section 4.2, figure 11"
-TITLE = "speed of H2SGEMM over the sides of a product"
-KIND = "G"
 FIXED = 2816
 IMPLEMENTATIONS = ("sgemm", "h2sgemm term-wise", "h2sgemm element-wise", "staged")
 PANELS = {"a": "m = n, k = 2816", "b": "k, m = n = 2816", "c": "m = n = k"}
@@ -39,7 +35,7 @@ def _panels(row: Row) -> list[str]:
     return [name for name, here in (("a", M == N and K == FIXED), ("b", M == N == FIXED), ("c", M == N == K)) if here]
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return products((*IMPLEMENTATIONS, "fp16"), lambda row: row["M"] <= 8192 and _panels(row))
 
 
@@ -62,7 +58,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for panel in PANELS:
         over = [row["first / sgemm"] for row in _line(rows, panel, "h2sgemm term-wise") if "first / sgemm" in row]
@@ -82,3 +77,6 @@ def finding(rows: list[Row]) -> str:
             ".3g×",
         ),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

@@ -28,17 +28,15 @@ from typing import Any, Literal
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import _enumeration as enumeration
 from . import _underflow as underflow
 from ._residuals import Split
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.2, figure 2(a)"
-TITLE = "probability of underflow of the residual"
-KIND = "M"
 CAPTION = """Residual d = x - RNE16(x) of x = 1.M·2^E over all 2^23 mantissas M at E = -14 and 0, elsewhere over one
 period of d in M, which gives the same shares. (a) Probability that d has the
 exponent E - 12 - N: Equation 3 (open) and counted (filled), h rounded down (T) or up (R); N = 12 is d = 0. Crosses: N
@@ -69,8 +67,7 @@ DIGITS = dict.fromkeys(
 EXPONENTS = range(-16, 5)
 
 
-def cells(size: str) -> list[Row]:
-    del size
+def cells() -> list[Row]:
     return [{"exponent": e, "mantissas": FRACTION if e in (-14, 0) else period(e)} for e in EXPONENTS]
 
 
@@ -164,7 +161,6 @@ _FORMULAS = {
 }
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     judged = _normal(rows)
     pairs = {
@@ -224,3 +220,6 @@ def finding(rows: list[Row]) -> str:
 def _normal(rows: list[Row]) -> list[Row]:
     """The rows in which h is a normal number."""
     return [row for row in rows if row["exponent"] >= -14]
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M", digits=DIGITS)

@@ -29,17 +29,15 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import _enumeration as enumeration
 from . import _underflow as underflow
 from ._residuals import Split
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1.3, Eq. 6, figure 2(b)"
-TITLE = "bits kept by the split over the exponent"
-KIND = "M"
 CAPTION = """Split of x = 1.M·2^E into fp16 words h and r (residual scaled by 2^sb) over all mantissas, counted over one
 period of the residual, which gives the same. (a) Bits kept in the worst case: the most b with an error of at most 2^(E
 - b) for every M with finite words; lines: as printed, min(22, E + 24 + sb) and not below the 11 of h where h is normal;
@@ -64,8 +62,7 @@ EXPONENTS = range(-25, 28)
 NORMAL = range(-14, 16)
 
 
-def cells(size: str) -> list[Row]:
-    del size
+def cells() -> list[Row]:
     lowest = {0: -24, 12: EXPONENTS[0], 11: NORMAL[0]}  # unscaled, nothing is held below 2^-24
     wanted = {(e, sb) for e in EXPONENTS for sb in CURVES if e >= lowest[sb]}
     wanted |= {(e, low + i) for e in NORMAL for low in (-3 - e, 26 - e) for i in range(-2, 3)}
@@ -161,7 +158,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     at = {(row["exponent"], row["sb"]): row for row in rows}
     scaled = {e: row for (e, sb), row in at.items() if sb == 12}
@@ -239,3 +235,6 @@ def _fits(row: Row) -> bool:
 def _safe(row: Row) -> bool:
     """22 bits, and no word of the scaled residual overflows; no sb helps numbers whose h overflows."""
     return _bits(row) and _fits(row)
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost=cost, kind="M")

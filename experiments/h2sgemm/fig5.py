@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import model as h2sgemm
 from .model import PUBLISHED, Block
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.3.1, figure 5"
-TITLE = "blocks of A in the L1 buffer, and the share that they fill"
-KIND = "M"
 CAPTION = """All blocks allowed by Equation 10 with b_n/b_m between 0.5 and 2 (colour). (a) N_fused, Equation 8, over
 the size of a block of A, L1 of 524,288 numbers; star: the published best block (176, 64, 176). (b) f, the share of L1
 that blocks of A fill. (c) f if L1 were 262,144 numbers, the 512 KB of the text. Dashed: 0.92, the least f claimed."""
@@ -33,8 +31,7 @@ ASSUMPTIONS = [
 SMALL_L1 = 262144
 
 
-def cells(size: str) -> list[Row]:
-    del size
+def cells() -> list[Row]:
     return [{"b_m": b.m, "b_k": b.k, "b_n": b.n} for b in h2sgemm.blocks() if 0.5 <= b.n / b.m <= 2]
 
 
@@ -94,7 +91,6 @@ def _rising(rows: list[Row], column: str, same: Callable[[Row], Any], by: Callab
     return float(np.mean(rising)) if rising else 0.0
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for suffix, reading in (("", "L1 of 524,288 numbers (1 MB)"), (", 512 KB", "L1 of 262,144 numbers (512 KB)")):
         for row in rows:
@@ -144,3 +140,6 @@ def finding(rows: list[Row]) -> str:
         ("Equation 10 is symmetric in b_m and b_n: as many blocks have b_n/b_m = 2 as 0.5, more have 1", True),
         ("without the floor f is 1 - 2 b_k b_n / L1", True),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M")

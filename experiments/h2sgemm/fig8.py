@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fpemu import plotting
 from fpemu.mma.device import Device
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
-from .._rows import Row, listed, runs_by
+from .._rows import Row, runs_by
 from . import _methods as methods
 from ._methods import HGEMMS, KINDS, LOOKS, METHODS, SGEMMS, evaluate_methods, farthest, means, ratios
 
 PAPER = f"{methods.PAPER}, section 4.1, figure 8"
-TITLE = "relative error over the offset exponent"
 CAPTION = """Relative L2 error against the exact product over the offset exponent e of the operands, uniform in
 (a) [-2^e, 2^e] and (b) [0, 2^e]; sb: scaling exponent of H2SGEMM's residuals. Grey area: every operand is below fp16's
 normal range. Lines: mean over the seeds; bands: smallest to largest error. Black and green: SGEMM by OpenBLAS on the
@@ -34,27 +34,25 @@ ASSUMPTIONS = [
     methods.REFERENCE,
 ]
 
-_SIZES: dict[str, dict[str, Any]] = {
-    "quick": {"m": 48, "n": 48, "seeds": 3, "exponents": range(-20, 1)},
-    "full": {"m": 176, "n": 32, "seeds": 20, "exponents": (-20, -18, -16, -14, -12, -8, -4, 0)},
-}
+
+@dataclass(frozen=True)
+class Parameters:
+    m: int = 176
+    n: int = 32
+    k: int = 64 * 44
+    seeds: int = 20
+    exponents: Sequence[int] = (-20, -18, -16, -14, -12, -8, -4, 0)
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
+QUICK = Parameters(m=48, n=48, seeds=3, exponents=range(-20, 1))
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {
-            "hardware": methods.HARDWARE,
-            "inputs": kind,
-            "exponent": exponent,
-            "seed": seed,
-            "m": chosen["m"],
-            "n": chosen["n"],
-            "k": 64 * 44,
-        }
+        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": p.m, "n": p.n, "k": p.k}
         for kind in KINDS
-        for exponent in chosen["exponents"]
-        for seed in range(chosen["seeds"])
+        for exponent in p.exponents
+        for seed in range(p.seeds)
     ]
 
 
@@ -122,7 +120,6 @@ _GROUPS = {
 """The methods whose errors for both distributions are compared."""
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     errors = {kind: {name: means(rows, name, "exponent", inputs=kind) for name in METHODS} for kind in KINDS}
     for _, kind, variant in methods.panels():
@@ -164,3 +161,6 @@ def _within(series: dict[int, float], window: str) -> dict[int, float]:
 
 def _text(points: dict[int, float]) -> str:
     return f"e = {min(points)} to {max(points)}" if len(points) > 1 else f"e = {min(points)}"
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, parameters=Parameters(), quick=QUICK)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fpemu import plotting
 from fpemu.mma.device import Device
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed, runs_by, size_axis
+from .._rows import Row, runs_by, size_axis
 from . import _methods as methods
 from ._methods import KINDS, LOOKS, METHODS, SGEMMS, evaluate_methods, means, ratios
 
 PAPER = f"{methods.PAPER}, section 4.1, figure 9"
-TITLE = "relative error over the sizes of the product"
 CAPTION = """Relative L2 error against the exact product at offset exponent 0 over (a, d) m = n with k = 64·44, (b, e) k
 with m = 176 and n = 32, (c, f) m = n = k; (a-c) operands uniform in [-1, 1], (d-f) in [0, 1]; sb: scaling exponent of
 H2SGEMM's residuals. Lines: mean over the seeds; bands: smallest to largest error. Black and green: SGEMM by OpenBLAS on
@@ -40,18 +40,23 @@ PANELS = {
     "k": ("$m = 176$, $n = 32$", "$k$", "m = 176, n = 32"),
     "m = n = k": ("$m = n = k$", "$m = n = k$", "m = n = k"),
 }
-_LENGTHS = {
-    "quick": {"m = n": (16, 24, 32, 48, 64), "k": (64, 256, 1024, 2816), "m = n = k": (32, 64, 128, 256)},
-    "full": {
-        "m = n": (11, 22, 44, 88, 176),
-        "k": (64, 256, 1024, 2816, 8192, 16384, 45056),
-        "m = n = k": (32, 64, 128, 256, 512),
-    },
-}
 _COLUMNS = [name for name in METHODS if not name.startswith(("sb=0", "sb=6"))]
 
 
-def cells(size: str) -> list[Row]:
+@dataclass(frozen=True)
+class Parameters:
+    rows_and_columns: tuple[int, ...] = (11, 22, 44, 88, 176)
+    inner: tuple[int, ...] = (64, 256, 1024, 2816, 8192, 16384, 45056)
+    squares: tuple[int, ...] = (32, 64, 128, 256, 512)
+    seeds: int = 20
+
+
+QUICK = Parameters(
+    rows_and_columns=(16, 24, 32, 48, 64), inner=(64, 256, 1024, 2816), squares=(32, 64, 128, 256), seeds=3
+)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
         {
             "hardware": methods.HARDWARE,
@@ -64,10 +69,10 @@ def cells(size: str) -> list[Row]:
             "k": k,
         }
         for kind in KINDS
-        for panel, lengths in _LENGTHS[size].items()
+        for panel, lengths in zip(PANELS, (p.rows_and_columns, p.inner, p.squares), strict=True)
         for x in lengths
         for m, n, k in [{"m = n": (x, x, 64 * 44), "k": (176, 32, x), "m = n = k": (x, x, x)}[panel]]
-        for seed in range(3 if size == "quick" else 20)
+        for seed in range(p.seeds)
     ]
 
 
@@ -100,7 +105,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for kind, interval in zip(KINDS, ("[-1, 1]", "[0, 1]"), strict=True):
         flat = [means(rows, name, "length", inputs=kind, panel="m = n").values() for name in _COLUMNS]
@@ -145,3 +149,6 @@ def growth(errors: Mapping[int, float]) -> float:
     x, y = np.log(list(errors)), np.log(list(errors.values()))
     x = x - x.mean()
     return float(np.sum(x * y) / np.sum(x * x))
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

@@ -15,17 +15,15 @@ from typing import Any
 
 from fpemu import formats, plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import _enumeration as enumeration
 from . import _underflow as underflow
 from ._residuals import Split
 
 PAPER = "H2SGEMM: emulating FP32 GEMM on Ascend NPUs using FP16 units (2025), section 3.1"
-TITLE = "the split in other formats and roundings"
-KIND = "M"
 CAPTION = """Two words of p bits each, the residual scaled by 2^sb. Left, over the exponent E of the number, from emin
 of the words' format on: (a) share of the numbers whose unscaled residual becomes 0, by formula (lines) and counted
 over one period of the mantissa (markers), both words rounded to nearest (filled) or truncated (open); (c) bits of an
@@ -51,7 +49,7 @@ SCALES = range(17)
 DISTANCES = range(15)
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return [
         {
             "wide": wide,
@@ -174,7 +172,6 @@ def _size(narrow: str) -> float:
     return 6.5 if narrow == "tf32" else 3.8
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for variant, formula, counted in (
         ("residuals that become 0, sb = 0", "gone", "counted gone"),
@@ -250,3 +247,6 @@ def _ordered(rows: list[Row]) -> list[Row]:
 
 def _p(row: Row) -> int:
     return formats.get(row["narrow"]).precision
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost=cost, kind="M")

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fpemu import metrics, plotting, schemes
 from fpemu.mma.device import Device
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.sweep import planes
 from fpemu.sweep.planes import Plane
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import _methods as methods
 from ._methods import KINDS, means, operands
 
 PAPER = f"{methods.PAPER}, section 3.1.3, equation 6"
-TITLE = "error over the scaling exponent and the offset exponent"
 CAPTION = """Relative L2 error of term-wise H2SGEMM over the offset exponent e of the operands, uniform in [-2^e, 2^e]
 or [0, 2^e], and the scaling exponent sb; mean over the seeds. Outlined: the best sb of each e with all within 5 % of
 it. Hatched: the result of a seed overflowed. Equation 6 for the largest entries, whose offset exponent is e - 1: its
@@ -42,13 +42,23 @@ ASSUMPTIONS = [
 SCALES, OFFSETS, RECOMMENDED = range(-2, 25), range(-20, 16), 12
 
 
-def cells(size: str) -> list[Row]:
-    k, seeds = (256, 2) if size == "quick" else (64 * 44, 20)
+@dataclass(frozen=True)
+class Parameters:
+    m: int = 24
+    n: int = 24
+    k: int = 64 * 44
+    seeds: int = 20
+
+
+QUICK = Parameters(k=256, seeds=2)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": 24, "n": 24, "k": k}
+        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": p.m, "n": p.n, "k": p.k}
         for kind in KINDS
         for exponent in OFFSETS
-        for seed in range(seeds)
+        for seed in range(p.seeds)
     ]
 
 
@@ -83,7 +93,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for _, kind, variant in methods.panels():
         one = plane(rows, kind)
@@ -143,3 +152,6 @@ def plane(rows: list[Row], kind: str) -> Plane:
 def loss(one: Plane, sb: int) -> Any:
     """Error with one sb over the smallest error, at each e."""
     return planes.losses(one)[one.ys.index(sb)]
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, parameters=Parameters(), quick=QUICK)

@@ -9,6 +9,7 @@ products, from P of one instruction to no promotion.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,14 @@ import numpy as np
 from fpemu import metrics, plotting, schemes
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.schemes.h2sgemm import H2sgemm
 
 from .._findings import paragraph
 from .._numeric import problem
-from .._rows import Row, listed
+from .._rows import Row
 
 PAPER = "H2SGEMM (2025), section 4.1; promotion as in Ootomo and Yokota, IJHPCA 36(4), 2022"
-TITLE = "error over the promotion interval"
 CAPTION = """Term-wise H2SGEMM, sb = 12, offset exponent 0: relative L2 error against the exact product over the
 promotion interval P, the number of products after which the accumulator of h·h restarts from zero and is added outside
 in fp32 to nearest; right end: never. Operands uniform in (a) [-1, 1] and (b) [0, 1]; black: SGEMM in one chain of
@@ -41,28 +41,26 @@ ASSUMPTIONS = [
 HARDWARE = ("ampere", "hopper", "blackwell", "cdna3", "ideal")
 KINDS = {"offset_symmetric": "uniform in $[-1,\\,1]$", "offset_nonnegative": "uniform in $[0,\\,1]$"}
 NAMES = {"offset_symmetric": "[-1, 1]", "offset_nonnegative": "[0, 1]"}
-_SIZES: dict[str, dict[str, Any]] = {
-    "quick": {"m": 24, "k": 4096, "runs": 3, "intervals": (16, 64, 256, 1024, 0)},
-    "full": {"m": 48, "k": 16384, "runs": 20, "intervals": (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 0)},
-}
 
 
-def cells(size: str) -> list[Row]:
+@dataclass(frozen=True)
+class Parameters:
+    m: int = 48
+    k: int = 16384
+    runs: int = 20
+    intervals: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 0)
+
+
+QUICK = Parameters(m=24, k=4096, runs=3, intervals=(16, 64, 256, 1024, 0))
+
+
+def cells(p: Parameters) -> list[Row]:
     """`promote` 0 stands for never; without hardware the cell is SGEMM's."""
-    chosen = _SIZES[size]
     return [
-        {
-            "inputs": kind,
-            "seed": seed,
-            "hardware": gpu,
-            "promote": interval,
-            "k": chosen["k"],
-            "m": chosen["m"],
-            "n": chosen["m"],
-        }
+        {"inputs": kind, "seed": seed, "hardware": gpu, "promote": interval, "k": p.k, "m": p.m, "n": p.m}
         for kind in KINDS
-        for seed in range(chosen["runs"])
-        for gpu, interval in [("", 0), *((gpu, interval) for gpu in HARDWARE for interval in chosen["intervals"])]
+        for seed in range(p.runs)
+        for gpu, interval in [("", 0), *((gpu, interval) for gpu in HARDWARE for interval in p.intervals)]
     ]
 
 
@@ -106,7 +104,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for kind, name in NAMES.items():
         plain = float(np.mean(_runs(rows, kind, "", 0)))
@@ -143,3 +140,6 @@ def _intervals(rows: list[Row]) -> list[int]:
 
 def _runs(rows: list[Row], kind: str, gpu: str, interval: int) -> list[float]:
     return [row["error"] for row in rows if (row["inputs"], row["hardware"], row["promote"]) == (kind, gpu, interval)]
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, parameters=Parameters(), quick=QUICK)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.schemes import words
 from fpemu.schemes.ape import Ape
 from fpemu.schemes.egemm import Egemm
@@ -20,12 +20,10 @@ from fpemu.schemes.ootomo import Ootomo
 from fpemu.schemes.split_scheme import TwoWords
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ._methods import PAPER as _PAPER
 
 PAPER = f"{_PAPER}, section 2, table 1"
-TITLE = "bits lost by the splits of five methods"
-KIND = "M"
 CAPTION = """Split of an fp32 number 1.M·2^E into two fp16 words by the five methods of table 1, over E. Bits lost: the
 least number t of trailing zeros of M with which every number equals the sum of its two words; counted over one period
 of the mantissa. (a) Words rounded as table 1 states: truncated (RZ) or to nearest (RN). (b) Words rounded as the
@@ -51,8 +49,7 @@ _PERIOD = 14
 """Bits of the mantissa that decide the residual at E >= -14: see `_enumeration`."""
 
 
-def cells(size: str) -> list[Row]:
-    del size
+def cells() -> list[Row]:
     return [{"method": m, "reading": r, "exponent": e} for m in METHODS for r in READINGS for e in range(-14, 15)]
 
 
@@ -87,7 +84,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for method, (_, _, printed, _) in METHODS.items():
         for reading in READINGS:
@@ -113,3 +109,6 @@ def _lost(rows: list[Row], method: str, reading: str) -> list[float]:
         for row in rows
         if (row["method"], row["reading"]) == (method, reading) and 0 <= row["exponent"] <= 14
     ]
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M")

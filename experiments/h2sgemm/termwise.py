@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,18 @@ from fpemu import metrics, mma, plotting, schemes
 from fpemu.mma.device import Device
 from fpemu.mma.spec import MmaSpec
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.schemes import words
 from fpemu.schemes.h2sgemm import H2sgemm
 from fpemu.schemes.lowering import lower, run
 from fpemu.schemes.words import Plan
 
 from .._findings import paragraph
-from .._rows import Row, listed, runs_by, size_axis
+from .._rows import Row, runs_by, size_axis
 from . import _methods as methods
 from ._methods import KINDS, LOOKS, METHODS, means, operands
 
 PAPER = f"{methods.PAPER}, section 4.1, figures 8 and 9"
-TITLE = "cause of the smaller error of term-wise accumulation"
 CAPTION = """Relative L2 error against the exact product, offset exponent 0; operands uniform in (a, b) [-1, 1] and
 (c, d) [0, 1]. (a, c) Over k: SGEMM in three summation orders; H2SGEMM with sb = 12, term-wise on three arithmetics and
 element-wise. (b, d) Over the number L of products that are rounded together, k = 4096: term-wise with blocks summed
@@ -44,20 +44,25 @@ ASSUMPTIONS = [
 
 DETAIL, BLOCKS, EXPONENTS = 4096, (1, 2, 4, 8, 16, 32, 64), (0, -7, -14)
 HARDWARE = {"ascend910a": "Ascend 910A", "ampere": "Ampere", "hopper": "Hopper"}
-_SIZES: dict[str, dict[str, Any]] = {
-    "quick": {"m": 24, "k": (64, 256, 1024, DETAIL), "seeds": 3},
-    "full": {"m": 48, "k": (64, 256, 1024, DETAIL, 16384), "seeds": 20},
-}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
+@dataclass(frozen=True)
+class Parameters:
+    m: int = 48
+    k: tuple[int, ...] = (64, 256, 1024, DETAIL, 16384)
+    seeds: int = 20
+
+
+QUICK = Parameters(m=24, k=(64, 256, 1024, DETAIL), seeds=3)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {"inputs": kind, "k": k, "exponent": exponent, "seed": seed, "m": chosen["m"], "n": chosen["m"]}
+        {"inputs": kind, "k": k, "exponent": exponent, "seed": seed, "m": p.m, "n": p.m}
         for kind in KINDS
-        for k in chosen["k"]
+        for k in p.k
         for exponent in (EXPONENTS if k == DETAIL else (0,))
-        for seed in range(chosen["seeds"])
+        for seed in range(p.seeds)
     ]
 
 
@@ -135,7 +140,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for kind, interval in zip(KINDS, ("[-1, 1]", "[0, 1]"), strict=True):
         error = _detail(rows, kind)
@@ -180,3 +184,6 @@ def _detail(rows: list[Row], kind: str) -> dict[int, dict[str, float]]:
     columns = [name for name in (chosen[0] if chosen else ()) if " " in name or name in ("SGEMM", "element-wise")]
     of = {name: means(rows, name, "exponent", inputs=kind, k=DETAIL) for name in columns}
     return {e: {name: of[name][e] for name in columns} for e in EXPONENTS if all(e in of[name] for name in columns)}
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

@@ -12,6 +12,7 @@ with r unscaled. The paper analyses the underflow in the first part, and calls t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,17 @@ from numpy.typing import NDArray
 from fpemu import metrics, plotting, reference, schemes
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.schemes import words
 from fpemu.schemes.h2sgemm import H2sgemm
 
 from .._findings import paragraph
 from .._numeric import norm
-from .._rows import Row, listed
+from .._rows import Row
 from . import _methods as methods
 from ._methods import KINDS, LOOKS, METHODS, means, operands, ratios
 
 PAPER = f"{methods.PAPER}, sections 3.1.3 and 4.1, Eq. 7, figure 8"
-TITLE = "parts of the error over the offset exponent"
 CAPTION = """Term-wise H2SGEMM with sb = 0 (a, b) and sb = 12 (c, d) over the offset exponent e, operands uniform in
 [-2^e, 2^e] (a, c) and [0, 2^e] (b, d). Relative L2 norms of the error; of the loss of the two words h and r; of the
 omitted product r_A·r_B; and of the rounding of the sums. Circles (c, d): the error with all four products. Grey
@@ -47,13 +47,23 @@ ASSUMPTIONS = [
 SCALES, PARTS = (0, 12), ("error", "words", "left out", "sums")
 
 
-def cells(size: str) -> list[Row]:
-    m, seeds, step = (16, 3, 2) if size == "quick" else (32, 20, 1)
+@dataclass(frozen=True)
+class Parameters:
+    m: int = 32
+    k: int = 64 * 44
+    seeds: int = 20
+    step: int = 1
+
+
+QUICK = Parameters(m=16, seeds=3, step=2)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": m, "n": m, "k": 64 * 44}
+        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": p.m, "n": p.m, "k": p.k}
         for kind in KINDS
-        for exponent in range(-20, 1, step)
-        for seed in range(seeds)
+        for exponent in range(-20, 1, p.step)
+        for seed in range(p.seeds)
     ]
 
 
@@ -116,7 +126,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for _, kind, variant in methods.panels():
         three, four = (means(rows, f"sb=12 {name}", "exponent", inputs=kind) for name in ("error", "four"))
@@ -154,3 +163,6 @@ def finding(rows: list[Row]) -> str:
             ),
         ]
     return paragraph(*statements)
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, parameters=Parameters(), quick=QUICK)

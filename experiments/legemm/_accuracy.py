@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +12,10 @@ import numpy as np
 from fpemu import metrics, plotting, schemes
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure
 
 from .._numeric import problem_with_sgemm
-from .._rows import Row, listed, size_axis
+from .._rows import Row, size_axis
 
 CPU_RESULT = """The paper does not describe its single-precision CPU result s of Eq. 19 and 20. Two readings bracket its
 accuracy: one ascending chain of fp32 FMAs for each element, and the exact product, the limit of a more accurate CPU
@@ -42,19 +43,22 @@ PUBLISHED = {
 }
 """Reductions by LE-GEMM of the errors of plain fp16, Markidis and Ootomo."""
 METRICS = {"max_error": metrics.max_error_legemm, "mred": metrics.mred}
-_RUNS: dict[str, dict[int, int]] = {
-    "quick": dict.fromkeys((64, 128, 256, 512, 1024), 5),
-    "full": dict.fromkeys((64, 128, 256, 512, 1024, 2048), 20),
-}
-"""Runs of each n."""
 
 
-def cells(size: str) -> list[Row]:
+@dataclass(frozen=True)
+class Parameters:
+    """Published sizes; `runs` is the number of seeds."""
+
+    lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
+    runs: int = 20
+
+
+def cells(p: Parameters) -> list[Row]:
     # the platforms innermost: they share the operands and both reference products
     return [
         {"n": n, "seed": seed, "hardware": hardware}
-        for n, runs in _RUNS[size].items()
-        for seed in range(runs)
+        for n in p.lengths
+        for seed in range(p.runs)
         for hardware in PLATFORMS
     ]
 
@@ -163,7 +167,6 @@ def draw(rows: list[Row], measure: str) -> Any:
     return draw_lines(rows, panels, LOOK)
 
 
-@listed
 def measures(rows: list[Row], measure: str) -> Iterator[Measure]:
     """Yield the reductions of an error by LE-GEMM, their sizes over the published ones, and the growth over n.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 
 from fpemu import plotting, schemes
 from fpemu.mma.device import Device
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure
 
 from .._findings import paragraph
 from .._numeric import problem_with_sgemm
-from .._rows import Row, listed
+from .._rows import Row
 from ._accuracy import CPU_RESULT, GPUS, LOOK, METHODS, PLATFORMS, READINGS, REFERENCES
 
 ASSUMPTIONS = [
@@ -34,16 +35,24 @@ ASSUMPTIONS = [
 HALVES = range(-60, -7)
 """Twice the binary exponent of a bin's lower end."""
 SMALLEST = 2.0 ** (HALVES[0] / 2)
-_SIZES = {"quick": {"m": 128, "n": 128, "runs": 3}, "full": {"m": 1024, "n": 1024, "runs": 20}}
 
 
-def cells(size: str, shown: str) -> list[Row]:
+@dataclass(frozen=True)
+class Parameters:
+    """Published sizes; `runs` is the number of seeds."""
+
+    m: int = 1024
+    n: int = 1024
+    runs: int = 20
+
+
+def cells(p: Parameters, shown: str) -> list[Row]:
     """The cells of a platform's figure; the figure of the MI210 decides claims on both platforms."""
-    chosen, platforms = _SIZES[size], tuple(PLATFORMS) if shown == "cdna2" else (shown,)
+    platforms = tuple(PLATFORMS) if shown == "cdna2" else (shown,)
     # the platforms innermost: they share the operands and both reference products
     return [
-        {"m": chosen["m"], "n": chosen["n"], "k": 1024, "seed": seed, "hardware": hardware}
-        for seed in range(chosen["runs"])
+        {"m": p.m, "n": p.n, "k": 1024, "seed": seed, "hardware": hardware}
+        for seed in range(p.runs)
         for hardware in platforms
     ]
 
@@ -132,7 +141,6 @@ def _place(decade: int) -> float:
     return float(2 * np.log2(10.0**decade) - HALVES[0] + 0.5)
 
 
-@listed
 def measures(rows: list[Row], shown: str) -> Iterator[Measure]:
     """Yield the factors between the methods' ranges, widths and medians, where both platforms are in the rows."""
     if shown != "cdna2":

@@ -5,20 +5,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.mma.device import Device
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ._accuracy import GPUS, PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, applications"
-TITLE = "results of whole applications by scheme"
 CAPTION = """Errors of the results of whole applications, with products by the named scheme, against the same
 application in fp64: (a) relative L2 error of a feed-forward layer of BERT (768 and 3072, with GELU between), (b)
 relative L2 error of the scores Q·Kᵀ of a linear layer of language models, where Q and K are products too, (c) share of
@@ -36,12 +36,19 @@ METHODS = ("fp16", "markidis", "ootomo", "legemm", "staged", "sgemm")
 DIGITS = {f"{method} error": 6 for method in METHODS}
 """The error function of GELU comes from the C library: its last bit shows in the tenth digit of an error of 10^-7."""
 APPLICATIONS = {"BERT": "(a) BERT, feed-forward", "scores": "(b) scores of Q and K", "k-means": "(c) k-means"}
-_SEEDS = {"quick": 3, "full": 20}
 _MOST = 40
 _FOOT = 1e-4
 
 
-def cells(size: str) -> list[Row]:
+@dataclass(frozen=True)
+class Parameters:
+    seeds: int = 20
+
+
+QUICK = Parameters(seeds=3)
+
+
+def cells(p: Parameters) -> list[Row]:
     sizes = {"BERT": (8, 768, 3072), "scores": (16, 1024, 1024), "k-means": (512, 64, 16)}
     return [
         {
@@ -53,7 +60,7 @@ def cells(size: str) -> list[Row]:
             "hardware": hardware,
         }
         for name in APPLICATIONS
-        for seed in range(_SEEDS[size])
+        for seed in range(p.seeds)
         for hardware in PLATFORMS
     ]
 
@@ -167,7 +174,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for hardware, platform in PLATFORMS.items():
         for name in ("BERT", "scores"):
@@ -199,3 +205,8 @@ def finding(rows: list[Row]) -> str:
             bool(moved) and moved["SGEMM (fp32)"] > 0,
         ),
     )
+
+
+PAGE = Page(
+    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK, digits=DIGITS
+)

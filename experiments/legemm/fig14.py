@@ -10,20 +10,16 @@ import numpy as np
 
 from benchmarks.gpu import ceilings, groups
 from fpemu import plotting, roofline, schemes
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend, look, plain_ticks
 from ..speed._record import RULES, at, evaluate, one_gpu, provenance
 from ..speed._record import cells as _cells
 
-__all__ = ["evaluate"]
-
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.4, figure 14"
-TITLE = "measured roofline"
-KIND = "G"
 N = groups.HEAD
 SCHEME = {
     "sgemm": "sgemm",
@@ -49,7 +45,7 @@ ASSUMPTIONS = [
 ]
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return _cells(
         lambda row: (
             row["kind"] == ceilings.KIND
@@ -147,7 +143,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for name, point in _points(rows).items():
         yield Measure("roofline_regions", 100 * point.part, "", look(name).label)
@@ -167,3 +162,6 @@ def finding(rows: list[Row]) -> str:
         ("the memory limits {} of the schemes", ", ".join(limited) or "none"),
         ("the shares of the rooflines are", {look(name).label: point.part for name, point in points.items()}, ".3g%"),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

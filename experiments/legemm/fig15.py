@@ -9,18 +9,14 @@ import numpy as np
 
 from benchmarks.gpu import applications
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
-from .._rows import Row, listed, size_axis
+from .._rows import Row, size_axis
 from ..speed._look import legend, look
 from ..speed._record import RULES, evaluate, provenance
 from ..speed._record import cells as _cells
 
-__all__ = ["evaluate"]
-
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 15"
-TITLE = "applications with the products of each scheme"
-KIND = "G"
 CAPTION = f"""Speed-up of the whole application over the application with cuBLAS SGEMM (above), and its error (below):
 relative L2 error of the result against the application in fp64; for k-means the share of the points that end in another
 cluster than in fp64 (a marker at the lower edge: none). k-means: {applications.CLUSTERS} clusters,
@@ -47,7 +43,7 @@ _NONE = 1e-6
 """Where the foot of the accuracy of k-means is."""
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return _cells(lambda row: row["kind"] == applications.KIND)
 
 
@@ -100,8 +96,10 @@ def _accuracy(row: Row) -> float:
     return max(1 - float(row["equal"]), _NONE) if "equal" in row else float(row["relative_l2"])
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for panel in PANELS:
         if ours := [row["speed-up"] for row in _over(rows, panel, "legemm")]:
             yield Measure("application_speedups", float(np.mean(ours)), "", panel)
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, kind="G")

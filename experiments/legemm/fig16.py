@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,14 @@ import numpy as np
 from fpemu import plotting, schemes
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._numeric import problem_with_sgemm
-from .._rows import Row, listed, mean_by, rows_by
+from .._rows import Row, mean_by, rows_by
 from ._accuracy import GPUS, LABELS, METRICS, PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 16"
-TITLE = "Max_error and MRED of LE-GEMM on products of applications"
 CAPTION = """Max_error (Eq. 19, above) and MRED (Eq. 20, below) of LE-GEMM over the inner length K of the products in
 K-means (K = 128 features), BERT's feed-forward layers (768 and 3072) and linear layers of language models (the rest);
 filled: against an fp32 chain of FMAs as in the paper; hollow: against the exact product; grey: the chain against the
@@ -43,18 +43,26 @@ APPLICATIONS: dict[str, list[tuple[int, int, int]]] = {
     "LLM": [(2048, width, width) for width in (1024, 2048, 4096, 5120, 8192)],
 }
 """(M, N, K) of every product."""
-_CUTS = {
-    "quick": {"K-means": (1024, 8), "BERT": (8, 96), "LLM": (128, 256)},
-    "full": {"K-means": (64, 1), "BERT": (1, 12), "LLM": (8, 32)},
-}
-"""What M and N are divided by."""
-_RUNS = {"quick": 3, "full": 20}
 
 
-def cells(size: str) -> list[Row]:
+@dataclass(frozen=True)
+class Parameters:
+    """Divisors of M and N that reduce each application, and the number of runs."""
+
+    kmeans: tuple[int, int] = (64, 1)
+    bert: tuple[int, int] = (1, 12)
+    llm: tuple[int, int] = (8, 32)
+    runs: int = 20
+
+
+QUICK = Parameters(kmeans=(1024, 8), bert=(8, 96), llm=(128, 256), runs=3)
+
+
+def cells(p: Parameters) -> list[Row]:
     listed = []
+    cuts = {"K-means": p.kmeans, "BERT": p.bert, "LLM": p.llm}
     for name, shapes in APPLICATIONS.items():
-        over, along = _CUTS[size][name]
+        over, along = cuts[name]
         # the platforms innermost: they share the operands and both reference products
         listed += [
             {
@@ -70,7 +78,7 @@ def cells(size: str) -> list[Row]:
             }
             for M, N, K in shapes
             for data in RANGES
-            for seed in range(_RUNS[size])
+            for seed in range(p.runs)
             for hardware in PLATFORMS
         ]
     return listed
@@ -135,7 +143,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for data, way in _WAYS.items():
         for hardware, platform in PLATFORMS.items():
@@ -194,3 +201,6 @@ def _points(here: list[Row], name: str, column: str) -> list[tuple[int, float]]:
 
 
 _mean = mean_by("K")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

@@ -10,17 +10,13 @@ import numpy as np
 from benchmarks.gpu import groups
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
-from .._rows import Row, listed, size_axis
+from .._rows import Row, size_axis
 from ..speed._look import legend
 from ..speed._record import RULES, evaluate, is_square, products, provenance, squares
 
-__all__ = ["evaluate"]
-
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.6, figure 17"
-TITLE = "LE-GEMM with and without tile model and pipeline"
-KIND = "G"
 CAPTION = f"""TFLOP/s of LE-GEMM (first launches) over n, operands split as they are loaded: with the tile that the
 model of section 4.2 selects for the GPU among the tiles of the kernel, with a manually chosen tile of 64×64, and with
 the model's tile and alternating loads and products, without the double buffer of section 4.3. Dotted: words split in
@@ -40,7 +36,7 @@ _LOOK = {
 }
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return products(groups.ABLATION, is_square)
 
 
@@ -76,8 +72,10 @@ def _gains(rows: list[Row], other: str) -> dict[int, float]:
     return {row["M"]: ours[row["M"]] / row["first"] for row in _line(rows, other) if row["M"] in ours}
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for other, (name, _) in PUBLISHED.items():
         if gains := _gains(rows, other):
             yield Measure("gains_of_model_and_pipeline", float(np.mean(list(gains.values()))), "", name)
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, kind="G")

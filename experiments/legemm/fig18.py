@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,13 @@ import numpy as np
 from fpemu import inputs, plotting, reference, schemes
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed, mean_by
+from .._rows import Row, mean_by
 from ._accuracy import CPU_RESULT, LABELS, METRICS, READINGS, REFERENCES, SINGLE_RUNS, Panel, draw_lines, errors
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
-TITLE = "error of FAST_16F, LE-GEMM and 64F, A800"
 CAPTION = """Max_error (Eq. 19) and MRED (Eq. 20) of n×n×n products on the A800 (Ampere), fp32 operands uniform in
 [-1, 1]; (a), (c) against an
 fp32 chain of FMAs as in the paper, (b), (d) against the exact product. FAST_16F: operands converted to fp16; 64F: fp64
@@ -31,12 +31,20 @@ ASSUMPTIONS = [
     SINGLE_RUNS,
 ]
 MODES = {"FAST_16F": "fp16", "LE-GEMM": "legemm", "64F": "dgemm", "SGEMM": "sgemm"}
-_RUNS = {"quick": dict.fromkeys((64, 128, 256, 512), 5), "full": dict.fromkeys((64, 128, 256, 512, 1024, 2048), 20)}
 """Runs of each n."""
 
 
-def cells(size: str) -> list[Row]:
-    return [{"n": n, "seed": seed, "hardware": "ampere"} for n, runs in _RUNS[size].items() for seed in range(runs)]
+@dataclass(frozen=True)
+class Parameters:
+    lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
+    runs: int = 20
+
+
+QUICK = Parameters(lengths=(64, 128, 256, 512), runs=5)
+
+
+def cells(p: Parameters) -> list[Row]:
+    return [{"n": n, "seed": seed, "hardware": "ampere"} for n in p.lengths for seed in range(p.runs)]
 
 
 def cost(cell: Row) -> float:
@@ -75,7 +83,6 @@ def draw(rows: list[Row]) -> Any:
     return draw_lines(rows, panels, _LOOK)
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for measure, label in LABELS.items():
         for ref, reading in READINGS.items():
@@ -104,3 +111,6 @@ def finding(rows: list[Row]) -> str:
 
 
 _mean = mean_by("n")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

@@ -7,17 +7,13 @@ from typing import Any
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend, look, over_n, plain_ticks
 from ..speed._record import RULES, evaluate, is_square, products, provenance, squares
 
-__all__ = ["evaluate"]
-
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
-TITLE = "speed against error of a fast fp16 mode, LE-GEMM and fp64"
-KIND = "G"
 IMPLEMENTATIONS = ("fp16", "legemm mma", "staged", "sgemm", "dgemm")
 CAPTION = f"""(a) TFLOP/s over n, n×n×n, first launches with the split (FAST_16F, cuBLAS: with the conversion to fp16).
 (b) MRED against the product in fp64. (c) MRED against TFLOP/s. {provenance("legemm/fig18_speed", *IMPLEMENTATIONS)}"""
@@ -32,7 +28,7 @@ ASSUMPTIONS = [
 _NAMES = {"fp16": Series("FAST_16F", plotting.GREY, "x", ":"), "dgemm": Series("64F", plotting.BLUE, "v")}
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return products(IMPLEMENTATIONS, lambda row: is_square(row) and row["M"] >= 1024)
 
 
@@ -70,7 +66,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     pairs = {"FAST_16F over LE-GEMM": ("fp16", "legemm mma"), "LE-GEMM over 64F": ("legemm mma", "dgemm")}
     for variant, (faster, slower) in pairs.items():
@@ -81,3 +76,6 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
             yield Measure(
                 "speed_between_fast16f_and_64f", min(speeds[0][n] / speeds[1][n] for n in shared), "", variant
             )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, kind="G")

@@ -8,18 +8,14 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed import _record
 from ..speed._look import legend, over_n, plain_ticks
 from ..speed._record import RULES, at, products, provenance, shape_name
 
-__all__ = ["evaluate"]
-
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.2, figures 8 and 9, Table 6"
-TITLE = "speed of LE-GEMM over n in three shapes"
-KIND = "G"
 IMPLEMENTATIONS = ("sgemm", "fp16", "fp16 mma", "markidis mma", "ootomo mma", "legemm mma", "staged")
 SHAPES = ("n×n×n", "n×4n×n", "n×n×4n")
 CAPTION = f"""TFLOP/s (first launches, with the split) over n for products M×N×K of three shapes, operands uniform in
@@ -43,7 +39,7 @@ BASELINES = {
 """The claim and the variant of each baseline of Table 6."""
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return products(IMPLEMENTATIONS, lambda row: 512 <= row["M"] <= 8192 and shape_name(row))
 
 
@@ -95,9 +91,11 @@ def _ratios(rows: list[Row], shape: str, other: str) -> dict[int, float]:
     return dict(sorted(ratios.items()))
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for other, (claim, name) in BASELINES.items():
         for shape in SHAPES:
             if ratios := _ratios(rows, shape, other):
                 yield Measure(claim, float(np.mean(list(ratios.values()))), "", f"{name}{shape}")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, kind="G")

@@ -5,6 +5,7 @@ No paper has this comparison: each used one or two GPUs. The columns differ in t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,12 @@ from matplotlib.colors import LogNorm
 
 from fpemu import inputs, metrics, mma, plotting, reference, schemes
 from fpemu.mma.device import Device
+from fpemu.reproduce import Page
 
 from .._findings import paragraph
 from .._rows import Row
 
 PAPER = "no paper's figure: the schemes of LE-GEMM's section 5.3 and their relatives, on all modelled hardware"
-TITLE = "two-word schemes on every architecture"
 CAPTION = """Relative L2 error against the exact product, in units of 2^-24, of seven schemes with two fp16 words,
 beside plain fp16 and an fp32 chain of FMAs, on models of eleven matrix units: operands uniform in [-1, 1] (above) and
 in [0, 1] (below), inner length 1024 (left) and 4096 (right). Mean over seeded runs. CDNA, Turing and Blackwell's
@@ -37,17 +38,24 @@ LENGTHS = (1024, 4096)
 CHAINED = ("markidis", "egemm", "ape", "legemm", "h2sgemm")
 """Schemes whose main product is one chain over all of K."""
 FACTOR = 1.5
-_SIZES = {"quick": {"rows": 12, "runs": 3}, "full": {"rows": 128, "runs": 5}}
 _WAYS = {"zero-mean": "[-1, 1]", "positive": "[0, 1]"}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
+@dataclass(frozen=True)
+class Parameters:
+    rows: int = 128
+    runs: int = 5
+
+
+QUICK = Parameters(rows=12, runs=3)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {"data": data, "k": k, "rows": chosen["rows"], "seed": seed, "hardware": hardware}
+        {"data": data, "k": k, "rows": p.rows, "seed": seed, "hardware": hardware}
         for data in DATA
         for k in LENGTHS
-        for seed in range(chosen["runs"])
+        for seed in range(p.runs)
         for hardware in plotting.HARDWARE
     ]
 
@@ -162,3 +170,6 @@ def _short(value: float) -> str:
     if value < 9.95:
         return f"{value:.1f}"
     return f"{value:.0f}" if value < 999.5 else f"{value / 1000:.1f}k"
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, None, finding, cost, Parameters(), QUICK)

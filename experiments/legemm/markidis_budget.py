@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,17 +26,16 @@ from numpy.typing import NDArray
 from fpemu import inputs, metrics, mma, plotting, reference, schemes
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.rounding import round_to
 from fpemu.schemes.split_scheme import TwoWords
 from fpemu.schemes.words import BIT_CUT, Word
 
 from .._findings import paragraph
 from .._numeric import norm
-from .._rows import Row, listed, mean_by
+from .._rows import Row, mean_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3: the causes of the errors"
-TITLE = "error budget of Markidis' method and of LE-GEMM"
 CAPTION = """Relative L2 error against the exact product over the inner length k, operands uniform in [-1, 1], and the
 change of the result, relative to the exact product in the same norm, when one cause of error after another is removed:
 sums rounded toward zero, terms truncated at alignment, other errors of the sums, words below fp16's normal range that
@@ -60,18 +60,23 @@ SHOWN = 1e-9
 WIDE = 35
 """Fraction bits of an alignment that cuts nothing that matters."""
 PARTS = ("direction", "alignment", "rounding", "flushed", "underflow", "product", "bits")
-_SIZES: dict[str, dict[str, Any]] = {
-    "quick": {"rows": 16, "lengths": (64, 256, 1024, 4096), "runs": 3},
-    "full": {"rows": 64, "lengths": (64, 256, 1024, 4096), "runs": 20},
-}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
+@dataclass(frozen=True)
+class Parameters:
+    rows: int = 64
+    lengths: tuple[int, ...] = (64, 256, 1024, 4096)
+    runs: int = 20
+
+
+QUICK = Parameters(rows=16, runs=3)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {"k": k, "rows": chosen["rows"], "seed": seed, "hardware": hardware}
-        for k in chosen["lengths"]
-        for seed in range(chosen["runs"])
+        {"k": k, "rows": p.rows, "seed": seed, "hardware": hardware}
+        for k in p.lengths
+        for seed in range(p.runs)
         for hardware in CHIPS
     ]
 
@@ -206,7 +211,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for chip, gpu in (("cdna2", "MI210"), ("ampere", "A800")):
         for k in sorted({row["k"] for row in rows}):
@@ -259,3 +263,6 @@ def finding(rows: list[Row]) -> str:
 
 
 _mean = mean_by("hardware", "k")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

@@ -9,6 +9,7 @@ separate.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,12 @@ import numpy as np
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed, mean_by
+from .._rows import Row, mean_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, sections 4.1 and 5.3: the statement on the bit-cut"
-TITLE = "bit-cut against rounding, chain against promotion"
 CAPTION = """Relative L2 error against the exact product of LE-GEMM and of Ootomo's scheme, each with either split and
 either accumulation, on eleven modelled architectures, operands uniform in (a) [-1, 1] and (b) [0, 1]; the Ascend is
 assumed. Chained: one chain over K; promoted: restarted every instruction and added outside the matrix unit; order:
@@ -50,20 +50,25 @@ ACCUMULATIONS: dict[str, dict[str, Any]] = {"chained": {"promote": None}, "promo
 SCHEMES = ("legemm", "ootomo")
 DATA = {"zero-mean": (-1.0, 1.0), "positive": (0.0, 1.0)}
 MARGIN = 1.05
-_SIZES: dict[str, dict[str, Any]] = {
-    "quick": {"rows": 16, "lengths": (256, 1024), "runs": 3},
-    "full": {"rows": 16, "lengths": (256, 4096), "runs": 20},
-}
 _WAYS = {"zero-mean": "[-1, 1]", "positive": "[0, 1]"}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
+@dataclass(frozen=True)
+class Parameters:
+    rows: int = 16
+    lengths: tuple[int, ...] = (256, 4096)
+    runs: int = 20
+
+
+QUICK = Parameters(lengths=(256, 1024), runs=3)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {"data": data, "k": k, "rows": chosen["rows"], "seed": seed, "hardware": hardware}
+        {"data": data, "k": k, "rows": p.rows, "seed": seed, "hardware": hardware}
         for data in DATA
-        for k in chosen["lengths"]
-        for seed in range(chosen["runs"])
+        for k in p.lengths
+        for seed in range(p.runs)
         for hardware in plotting.HARDWARE
     ]
 
@@ -134,7 +139,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for accumulation, words in (("chained", "one chain over K (LE-GEMM's)"), ("promoted", "promoted (Ootomo's)")):
         ratios = _split_ratios(rows, accumulation)
@@ -212,3 +216,6 @@ def _named(where: tuple[str, str, str, int]) -> str:
 
 
 _mean = mean_by("hardware", "data", "k")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

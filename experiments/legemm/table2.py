@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import model as legemm
 from .model import Reading, Tile
 
 PAPER = "LE-GEMM: a lightweight emulation-based GEMM with precision refinement on GPU (2025), section 4.2, table 2"
-TITLE = "tiles selected by the thread parallelism model"
-KIND = "M"
 CAPTION = """(a) to (f) Objective of the model over the sides of a tile with T_K = 32, M = N = 8192: operations per byte
 (Equation 15) times the share of SMs that have a block. White: excluded by the fragment (f), the shared memory (S),
 the registers (R) or because a wavefront has no fragment (w); square: selected; star: Table 2. (g) The tile selected
@@ -69,8 +67,7 @@ READINGS = {
 LETTERS = ("", "f", "w", "S", "R", "SR")
 
 
-def cells(size: str) -> list[Row]:
-    del size
+def cells() -> list[Row]:
     maps = [{"gpu": gpu, "n": 8192, "reading": "ours"} for gpu in SHOWN]
     sizes = [{"gpu": gpu, "n": n, "reading": "ours"} for gpu in PUBLISHED for n in SIZES if n != 8192]
     return maps + sizes + [{"gpu": gpu, "n": 8192, "reading": r} for gpu in PUBLISHED for r in READINGS if r != "ours"]
@@ -211,7 +208,6 @@ def _table(axis: Any, rows: list[Row]) -> None:
                 axis.text(left + place, y, str(_tile(row)), fontsize=7, va="center", color=color)
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for gpu, tile in PUBLISHED.items():
         for words, sizes in (("n = 2048 to 16384", SIZES[1:]), ("n = 1024", SIZES[:1])):
@@ -263,3 +259,6 @@ def finding(rows: list[Row]) -> str:
             {"two buffers of (128, 256, 32)": ours.get("KB for (128, 256, 32)"), "MI210": ours.get("KB there")},
         ),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M")

@@ -11,15 +11,13 @@ import numpy as np
 from benchmarks.gpu import groups
 from fpemu import plotting, roofline
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import Row, listed, rows_by
+from .._rows import Row, rows_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.2, Table 6 and figures 8 and 9"
-TITLE = "Table 6: published speed-ups and rooflines"
-KIND = "M"
 CAPTION = """Speed-up of LE-GEMM over four baselines in three shapes, on the MI210 and on the A800: published (filled)
 and the ratio of roofline times (hollow), the mean over n = 1024 to 8192. SGEMM's roofline is the roofline of the fp32
 cores. A published value above the hollow mark means that the baseline runs at a smaller share of its roofline than
@@ -50,8 +48,7 @@ PUBLISHED = {
 }
 
 
-def cells(size: str) -> list[Row]:
-    del size
+def cells() -> list[Row]:
     return [{"gpu": gpu, "shape": shape, "n": 1024 << i} for gpu in PUBLISHED for shape in SHAPES for i in range(4)]
 
 
@@ -92,7 +89,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for gpu, published in PUBLISHED.items():
         for name, label in _labels(gpu).items():
@@ -115,3 +111,6 @@ def finding(rows: list[Row]) -> str:
     return paragraph(
         ("the roofline times of the baselines divided by the roofline time of LE-GEMM are", ratios, ".3g×")
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M")

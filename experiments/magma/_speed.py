@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure
 
 from .._rows import Row
 from ..speed._look import plain_ticks

@@ -7,22 +7,20 @@ of fused multiply-adds in fp16.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fpemu import formats, inputs, metrics, mma, plotting, reference, round_to, simt
 from fpemu.mma.device import Device
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed, rows_by, runs_by
+from .._rows import Row, rows_by, runs_by
 from ._errors import CHIPS, KINDS, LARGEST_SMALL, METHODS, PAPER, SMALL, curves, logarithmic
 
-__all__ = ["PAPER"]
-
-TITLE = "errors of batched HGEMM over the size of its matrices"
 CAPTION = """Error against the exact product over n, batches of n×n×n products of fp16 matrices uniform in (a) [-1, 1]
 and (b) [0, 1]: relative L2 error of a batch; (c) largest error relative to |A||B| in a batch, operands as in (a). The
 result is fp16: accumulated in fp16 (open, dashed), or in fp32 and rounded once (filled; the three GPUs coincide); for n
@@ -41,19 +39,27 @@ ASSUMPTIONS = [
 ]
 SPECS = [(options["hardware"], "fp16", options["accumulate"]) for options in METHODS.values()]
 LENGTHS = [2**i for i in range(1, 9)]
-_SIZES: dict[str, Any] = {
-    "quick": {"runs": 3, "batch": {n: {128: 8, 256: 3}.get(n, 20) for n in LENGTHS}},
-    "full": {"runs": 20, "batch": {n: {16: 300, 32: 60, 64: 12, 128: 4, 256: 2}.get(n, 1000) for n in LENGTHS}},
-}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
+@dataclass(frozen=True)
+class Parameters:
+    """Published values; `batch` has the number of products of each n."""
+
+    runs: int = 20
+    batch: Mapping[int, int] = field(
+        default_factory=lambda: {n: {16: 300, 32: 60, 64: 12, 128: 4, 256: 2}.get(n, 1000) for n in LENGTHS}
+    )
+
+
+QUICK = Parameters(runs=3, batch={n: {128: 8, 256: 3}.get(n, 20) for n in LENGTHS})
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
         {"hardware": "volta", "inputs": "uniform", "low": low, "n": n, "batch": batch, "seed": seed}
-        for n, batch in sorted(chosen["batch"].items())
+        for n, batch in sorted(p.batch.items())
         for low in KINDS.values()
-        for seed in range(chosen["runs"])
+        for seed in range(p.runs)
     ]
 
 
@@ -104,7 +110,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     last = max((row["n"] for row in rows), default=0)
     for kind, low in KINDS.items():
@@ -161,3 +166,8 @@ def finding(rows: list[Row]) -> str:
 
 
 _rows, _runs = rows_by("low"), runs_by("low", "n")
+
+
+PAGE = Page(
+    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK, specs=SPECS
+)

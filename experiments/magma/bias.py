@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,13 @@ from numpy.typing import NDArray
 from fpemu import inputs, mma, plotting, reference
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed, rows_by
+from .._rows import Row, rows_by
 from . import _bias
 from ._errors import KINDS, PAPER
 
-__all__ = ["PAPER"]
-
-TITLE = "bias of truncation over the length of a sum"
 CAPTION = """Mean error of sums of k products, fp32 accumulation, one chain over k: (a) operands uniform in [0, 1]: mean
 of (exact - computed) / exact; (b) operands uniform in [-1, 1]: mean error towards zero over the rms of the exact sums,
 for CDNA 3, which rounds downwards, the mean downward error; (c) operands uniform in [0, 1]: rms of the error over the
@@ -56,28 +54,25 @@ INSTRUCTIONS = {
     "hopper e4m3": ("hopper", "e4m3"),
 }
 SPECS = [(gpu, words, "fp32") for gpu, words in INSTRUCTIONS.values()]
-_SIZES: dict[str, dict[str, Any]] = {
-    "quick": {"m": 16, "n": 16, "runs": 3, "lengths": [4**i for i in range(2, 9)]},
-    "full": {"m": 16, "n": 16, "runs": 20, "lengths": [2**i for i in range(4, 17)]},
-}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
+@dataclass(frozen=True)
+class Parameters:
+    m: int = 16
+    n: int = 16
+    runs: int = 20
+    lengths: tuple[int, ...] = tuple(2**i for i in range(4, 17))
+
+
+QUICK = Parameters(runs=3, lengths=tuple(4**i for i in range(2, 9)))
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {
-            "hardware": hardware,
-            "ab": ab,
-            "inputs": "uniform",
-            "low": low,
-            "k": k,
-            "m": chosen["m"],
-            "n": chosen["n"],
-            "seed": seed,
-        }
-        for k in chosen["lengths"]
+        {"hardware": hardware, "ab": ab, "inputs": "uniform", "low": low, "k": k, "m": p.m, "n": p.n, "seed": seed}
+        for k in p.lengths
         for low in KINDS.values()
-        for seed in range(chosen["runs"])
+        for seed in range(p.runs)
         for hardware, ab in INSTRUCTIONS.values()
     ]
 
@@ -148,7 +143,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     last = max((row["k"] for row in rows), default=0)
     positive = [(name, k) for name in (*_TRUNCATING, "hopper e4m3") for k in {row["k"] for row in rows} if k >= 1024]
@@ -256,3 +250,8 @@ _at = rows_by("hardware", "ab", "low", "k")
 
 def _rows(rows: list[Row], name: str, low: float, k: int) -> list[Row]:
     return _at(rows, *INSTRUCTIONS[name], low, k)
+
+
+PAGE = Page(
+    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK, specs=SPECS
+)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import model as magma
 from ._errors import PAPER
 
-__all__ = ["PAPER"]
-
-TITLE = "valid configurations of the batched kernel"
-KIND = "M"
 CAPTION = """The eight parameters of the kernel. (a) Valid configurations with blocks up to a size: by the printed
 conditions of section 5.8, by the conditions that the printed loops need, and by the printed conditions within the
 shared memory and registers of a V100. (b) Operations of the instructions over those of an n×n×n product, blocks of 16,
@@ -38,11 +35,18 @@ LENGTHS = (4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64)
 SQUARES = (16, 32, 64)
 
 
-def cells(size: str) -> list[Row]:
-    limits = LIMITS if size == "full" else LIMITS[:6]
-    lengths = range(1, 65) if size == "full" else LENGTHS
-    listed = [{"part": "count", "largest": limit, "n": 0} for limit in limits]
-    return [*listed, *({"part": "size", "largest": 64, "n": n} for n in lengths)]
+@dataclass(frozen=True)
+class Parameters:
+    limits: tuple[int, ...] = LIMITS
+    lengths: Sequence[int] = range(1, 65)
+
+
+QUICK = Parameters(limits=LIMITS[:6], lengths=LENGTHS)
+
+
+def cells(p: Parameters) -> list[Row]:
+    listed = [{"part": "count", "largest": limit, "n": 0} for limit in p.limits]
+    return [*listed, *({"part": "size", "largest": 64, "n": n} for n in p.lengths)]
 
 
 def evaluate(cell: Row) -> dict[str, float]:
@@ -117,7 +121,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for row in _pick(rows, "count", "largest")[-1:]:
         yield Measure("divisibility", row["code"] / row["printed"])
@@ -163,3 +166,6 @@ def finding(rows: list[Row]) -> str:
 
 def _pick(rows: list[Row], part: str, by: str) -> list[Row]:
     return sorted((row for row in rows if row["part"] == part), key=lambda row: row[by])
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, None, Parameters(), QUICK, kind="M")

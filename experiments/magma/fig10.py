@@ -8,10 +8,10 @@ from typing import Any
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import label_ends
 from ..speed._shapes import (
     BATCHED,
@@ -30,10 +30,6 @@ from ..speed._shapes import (
 from ._errors import PAPER
 from ._speed import extremes, factors, ranked, rates, speedups, square
 
-__all__ = ["PAPER", "evaluate"]
-
-TITLE = "batched HGEMM over n, against cuBLAS"
-KIND = "G"
 CAPTION = f"""1000 products in a call, fp16 operands and results, sums in fp32. (a) n×n×n, (b) n×n×16, TFLOP/s; (c)
 speed-up over cuBLAS, n×n×n with every n from 2 to 128, on the GPU and in a loop of calls; (d) relative L2 error of a
 sample. (a) and (d) have {len(shapes.SIZES)} sizes n. Beside the default kernel of fpemu: blocks of MAGMA's design up to
@@ -76,7 +72,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     here = square(rows)
     every, rank = speedups(here), speedups(ranked(rows))
@@ -141,3 +136,6 @@ def finding(rows: list[Row]) -> str:
             ".3g%",
         ),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

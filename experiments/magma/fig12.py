@@ -8,10 +8,10 @@ from typing import Any
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import label_ends
 from ..speed._shapes import (
     BATCHED,
@@ -30,10 +30,6 @@ from ..speed._shapes import (
 from ._errors import PAPER
 from ._speed import extremes, factors, ranked, rates, speedups, square
 
-__all__ = ["PAPER", "evaluate"]
-
-TITLE = "batched HCGEMM over n, against cuBLAS in planar layout"
-KIND = "G"
 CAPTION = f"""1000 complex products in a call, sums in fp32, 8 n³ operations each. (a) n×n×n and (b) n×n×16, TFLOP/s:
 fpemu's kernels, interleaved, against cuBLAS in planar layout, by four real products (dashed) and by one call of
 cuBLASLt (dotted). (c) Speed-up over either. (d) Speed of the same kernel in planar layout, and with three real
@@ -74,7 +70,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     here = square(rows)
     for base, reading in BASES.items():
@@ -126,3 +121,6 @@ def finding(rows: list[Row]) -> str:
             span(speedups(here, "ours three products", "ours").values()),
         ),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

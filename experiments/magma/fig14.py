@@ -8,10 +8,10 @@ from typing import Any
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import (
     BATCHED,
@@ -29,10 +29,6 @@ from ..speed._shapes import (
 from ._errors import PAPER
 from ._speed import NAMES, factors, speedups
 
-__all__ = ["PAPER", "evaluate"]
-
-TITLE = "the size of the batch"
-KIND = "G"
 CAPTION = f"""n×n×n products, 10 (open, dotted) and 100 (filled) in a call, fp32 sums: (a) HGEMM, (b) HCGEMM, fpemu's
 kernels, interleaved, against cuBLAS, planar by four calls where it is complex; (c) speed-up over cuBLAS.
 {provenance("magma/fig14")}"""
@@ -68,7 +64,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     few, many = shapes.FEW
     for data, name in NAMES.items():
@@ -108,3 +103,6 @@ def finding(rows: list[Row]) -> str:
         ),
         ("latency, and not arithmetic, determines the time", bool(growth)),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

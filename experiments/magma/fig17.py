@@ -9,17 +9,13 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed, rows_by
+from .._rows import Row, rows_by
 from . import model as magma
 from ._errors import PAPER
 
-__all__ = ["PAPER"]
-
-TITLE = "share of an instruction that small products use"
-KIND = "M"
 CAPTION = """Useful operations of N×N×N products over those of the instructions that compute them. (a) 16×16×16: one
 product at a time, floor(16/N) on the diagonal as in figure 16, and the largest number found; grey: peak of ordinary
 fp16 arithmetic over the tensor peak of a V100, 25 %. (b) Products in one 16×16×16 instruction. (c) Other instructions,
@@ -50,7 +46,7 @@ DIGITS = dict.fromkeys(["single", "diagonal", "best"])
 """Shares of an instruction: binary fractions without rounding, in full, because the measures compare them exactly."""
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return [{"shape": shape, "n": n} for shape in SHAPES for n in range(1, 17)]
 
 
@@ -125,7 +121,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     main = {row["n"]: row for row in _rows(rows, "16x16x16")}
     if 4 in main and not main[4]["diagonal wrong"]:
@@ -182,3 +177,6 @@ def finding(rows: list[Row]) -> str:
 
 
 _rows = rows_by("shape", order="n")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M", digits=DIGITS)

@@ -8,19 +8,15 @@ from typing import Any
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed, rows_by
+from .._rows import Row, rows_by
 from ..speed._look import legend
 from ..speed._shapes import BATCHED, LOOKS, RULES, best, cells_of, evaluate, line, provenance, ratios, span
 from ._errors import PAPER
 from ._speed import NAMES, factors, rates, speedups
 
-__all__ = ["PAPER", "evaluate"]
-
-TITLE = "tiny products, with and without the matrix unit"
-KIND = "G"
 CAPTION = f"""10000 n×n×n products in a call: (a) HGEMM, (b) HCGEMM, TFLOP/s. magma-small has one thread
 per element, with sums in fp16 and also in fp32; the others have sums in fp32. Complex products of cuBLAS are planar,
 by four calls. (c) Speed-up of the fastest kernel of fpemu over cuBLAS. {provenance("magma/fig18")}"""
@@ -68,7 +64,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for data, name in NAMES.items():
         some, fastest = _of(rows, data), _speedup(rows, data)
@@ -112,3 +107,6 @@ def finding(rows: list[Row]) -> str:
 
 
 _of = rows_by("data")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import model as magma
 from ._errors import PAPER
 
-__all__ = ["PAPER"]
-
-TITLE = "reduction of the memory traffic by blocks"
-KIND = "M"
 CAPTION = """Reads of A and B with tiles of the instruction's size over reads with blocks of BLK_M×BLK_N, instruction
 (a) 16×16 and (b) 32×8, large matrices: the printed formula (contours: 2, 3, 4, 5, 6, 8 times). (c) The same for square
 matrices of size n, counted, blocks of 32, 64 and 128, instruction 16×16 (filled) and 32×8 (open); dashed: the formula
@@ -37,8 +34,17 @@ SQUARES = (32, 64, 128)
 LENGTHS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
-def cells(size: str) -> list[Row]:
-    step = 1 if size == "full" else 2
+@dataclass(frozen=True)
+class Parameters:
+    """The step of the widths, in units of 8."""
+
+    step: int = 1
+
+
+QUICK = Parameters(step=2)
+
+
+def cells(p: Parameters) -> list[Row]:
     listed = []
     for name, (tm, tn) in TENSOR.items():
         for m in range(tm, LARGEST + 1, tm):
@@ -46,7 +52,7 @@ def cells(size: str) -> list[Row]:
             listed += [
                 {"tensor": name, "blk_m": m, "blk_n": n}
                 for n in range(tn, LARGEST + 1, tn)
-                if tn == 16 or n % (8 * step) == 0 or n == 8
+                if tn == 16 or n % (8 * p.step) == 0 or n == 8
             ]
     return listed
 
@@ -127,7 +133,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for name, factor in (("16x16", 4.0), ("32x8", 5.0)):
         here, variant = [row for row in rows if row["tensor"] == name], f"instruction {name.replace('x', '×')}"
@@ -161,3 +166,6 @@ def finding(rows: list[Row]) -> str:
         ("a block as large as the matrix reads every element once, the minimum", True),
         ("blocks of 128 reduce the traffic by", saved, "g×"),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, None, Parameters(), QUICK, kind="M")

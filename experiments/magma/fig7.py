@@ -8,18 +8,14 @@ from typing import Any
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._shapes import BATCHED, RULES, cells_of, evaluate, line, provenance, span
 from . import model as magma
 from ._errors import PAPER
 
-__all__ = ["PAPER", "evaluate"]
-
-TITLE = "the number of warps of a thread block"
-KIND = "G"
 CAPTION = f"""HGEMM, 500 products of 64×64×64, blocks (BLK_M, BLK_N, BLK_K) of 64, instructions of 16×16×16, DIM_X = 16
 and 32, DIM_Y = 32 · warps / DIM_X: TFLOP/s over the number of warps. Dashed: cuBLAS; dotted: the default kernel of
 fpemu for this size. {provenance("magma/fig7")}"""
@@ -54,7 +50,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     every = [rates for dim_x in shapes.DIM_X if (rates := _rates(rows, dim_x))]
     for dim_x in shapes.DIM_X:
@@ -85,3 +80,6 @@ def finding(rows: list[Row]) -> str:
         ("cuBLAS reaches {} TFLOP/s", base),
         ("the speed-up of the fastest over cuBLAS is {}", [most / rate for rate in base], ".3g×"),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import Row, listed, rows_by
+from .._rows import Row, rows_by
 from . import model as magma
 from ._errors import PAPER
 
-__all__ = ["PAPER"]
-
-TITLE = "rooflines of complex products, interleaved and planar"
-KIND = "M"
 CAPTION = """Upper bound on the speed of half-complex products over n, by the copy bandwidth and the matrix peak of a
 GPU: (a) n×n×n, V100 at 847 GB/s with 125 TFLOP/s (section 1 of the paper) and with 113 TFLOP/s by the clock of 1.38 GHz
 in section 7.1 (dotted); (b) rank 16, n×n×16, the same GPU; (c) n×n×n on an H200. Planar: four real products one after
@@ -42,9 +39,16 @@ DIGITS = dict.fromkeys(
 LENGTHS = sorted({10, 20, 50, 75, *range(100, 1001, 50), *range(560, 600, 10)})
 
 
-def cells(size: str) -> list[Row]:
-    lengths = LENGTHS if size == "quick" else sorted({*LENGTHS, *range(10, 1001, 10)})
-    return [{"gpu": gpu, "n": n, "rank": rank} for gpu in MACHINES for rank in (0, 16) for n in lengths]
+@dataclass(frozen=True)
+class Parameters:
+    lengths: Sequence[int] = tuple(sorted({*LENGTHS, *range(10, 1001, 10)}))
+
+
+QUICK = Parameters(lengths=LENGTHS)
+
+
+def cells(p: Parameters) -> list[Row]:
+    return [{"gpu": gpu, "n": n, "rank": rank} for gpu in MACHINES for rank in (0, 16) for n in p.lengths]
 
 
 def evaluate(cell: Row) -> dict[str, float]:
@@ -106,7 +110,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for number, layout, unit in ((1, "interleaved", 16), (2, "planar", 8)):
         forms = {
@@ -170,3 +173,20 @@ def finding(rows: list[Row]) -> str:
 
 
 _rows = rows_by("gpu", "rank", order="n")
+
+
+PAGE = Page(
+    PAPER,
+    CAPTION,
+    ASSUMPTIONS,
+    cells,
+    evaluate,
+    draw,
+    measures,
+    finding,
+    None,
+    Parameters(),
+    QUICK,
+    kind="M",
+    digits=DIGITS,
+)

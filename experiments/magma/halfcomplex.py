@@ -7,7 +7,8 @@ compares their errors with the errors of three real products and of the kernel f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,13 @@ from fpemu import inputs, metrics, plotting
 from fpemu.batched import hcgemm
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._numeric import complex_product
-from .._rows import Row, listed, mean_by, runs_by
+from .._rows import Row, mean_by, runs_by
 from ._errors import ACCUMULATORS, CHIPS, KINDS, LARGEST_SMALL, PAPER, curves, logarithmic
 
-__all__ = ["PAPER"]
-
-TITLE = "errors of batched HCGEMM: interleaved, planar, three products"
 CAPTION = """Relative L2 error against the exact product over n, batches of half-complex n×n×n products on Volta, Ampere
 and Hopper; real and imaginary parts of the operands uniform in (a to c) [-1, 1], (d to f) [0, 1], where the two
 products of a real part nearly cancel. One kernel on both parts, the paper's for interleaved matrices (filled);
@@ -52,20 +50,28 @@ WAYS: dict[str, dict[str, Any]] = {
 METHODS = {f"{way}, {d}": {**options, "accumulate": d} for way, options in WAYS.items() for d in ACCUMULATORS}
 SMALL = "tiny kernel, fp16"
 LENGTHS = [2**i for i in range(1, 8)]
-_SIZES: dict[str, Any] = {
-    "quick": {"runs": 3, "batch": {n: 6 if n == 128 else 20 for n in LENGTHS}},
-    "full": {"runs": 20, "batch": {n: {32: 40, 64: 10, 128: 3, 256: 1}.get(n, 100) for n in [*LENGTHS, 256]}},
-}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
+@dataclass(frozen=True)
+class Parameters:
+    """Published values; `batch` has the number of products of each n."""
+
+    runs: int = 20
+    batch: Mapping[int, int] = field(
+        default_factory=lambda: {n: {32: 40, 64: 10, 128: 3, 256: 1}.get(n, 100) for n in (*LENGTHS, 256)}
+    )
+
+
+QUICK = Parameters(runs=3, batch={n: 6 if n == 128 else 20 for n in LENGTHS})
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
         {"hardware": chip, "inputs": "uniform", "low": low, "n": n, "batch": batch, "seed": seed}
-        for n, batch in sorted(chosen["batch"].items())
+        for n, batch in sorted(p.batch.items())
         for low in KINDS.values()
         for chip in CHIPS
-        for seed in range(chosen["runs"])
+        for seed in range(p.runs)
     ]
 
 
@@ -126,7 +132,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for d in ACCUMULATORS:
         ratios = [_ratio(rows, point, "four calls", d) for point in _points(rows)]
@@ -177,3 +182,6 @@ def _points(rows: list[Row]) -> list[Point]:
 def _ratio(rows: list[Row], point: Point, way: str, d: str) -> float:
     """The error of one of `WAYS` divided by the error of one kernel."""
     return _mean(rows, *point, f"{way}, {d} relative_l2") / _mean(rows, *point, f"one kernel, {d} relative_l2")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

@@ -10,6 +10,7 @@ multiplied by the entries of the other products, and an infinite entry gives 0 �
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,15 +20,12 @@ from fpemu import inputs, metrics, mma, plotting, reference
 from fpemu.batched import hgemm
 from fpemu.mma import MmaSpec
 from fpemu.mma.device import Device
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed, runs_by
+from .._rows import Row, runs_by
 from ._errors import ACCUMULATORS, PAPER
 
-__all__ = ["PAPER"]
-
-TITLE = "several small products in one instruction: bits of each against the product alone"
 CAPTION = """Share of the entries of n×n×n products whose sums differ in bits between a 16×16×16 instruction shared by
 floor(16/n) products and an instruction for one product alone. Colours: matrices of A on a diagonal and matrices of B
 below one another, so that each product has its own k (Turing and Ampere coincide, Hopper has no differing bits); black:
@@ -43,18 +41,25 @@ ASSUMPTIONS = [
 CHIPS = ("volta", "turing", "ampere", "hopper", "cdna2")
 ARRANGEMENTS = ("same k", "own k")
 SIDE = 16
-_SIZES = {"quick": {"runs": 3, "groups": 40}, "full": {"runs": 20, "groups": 400}}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
+@dataclass(frozen=True)
+class Parameters:
+    runs: int = 20
+    groups: int = 400
+
+
+QUICK = Parameters(runs=3, groups=40)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {"hardware": chip, "accumulate": d, "inputs": "uniform", "n": n, "groups": chosen["groups"], "seed": seed}
+        {"hardware": chip, "accumulate": d, "inputs": "uniform", "n": n, "groups": p.groups, "seed": seed}
         for n in range(1, SIDE // 2 + 1)
         for d in sorted(ACCUMULATORS)
         for chip in CHIPS
         if d == "fp32" or _has_fp16(chip)
-        for seed in range(chosen["runs"])
+        for seed in range(p.runs)
     ]
 
 
@@ -139,7 +144,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     if rows:
         yield Measure("same_k_same_bits", max(row["same k differing"] for row in rows), variant="over the same k")
@@ -185,3 +189,6 @@ def finding(rows: list[Row]) -> str:
 
 
 _runs = runs_by("hardware", "accumulate", "n")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

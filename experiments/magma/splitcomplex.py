@@ -9,7 +9,8 @@ four products and an addition outside; three products and five additions.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,13 @@ from fpemu import inputs, metrics, plotting
 from fpemu.batched import complex_gemm
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._numeric import complex_product
-from .._rows import Row, listed, mean_by, runs_by, size_axis
+from .._rows import Row, mean_by, runs_by, size_axis
 from ._errors import PAPER
 
-__all__ = ["PAPER"]
-
-TITLE = "split schemes on complex data: one, four or three real products"
 CAPTION = """Complex products of 8 rows and 8 columns by schemes for real fp32 matrices, on (a, d) Ampere and (b, e)
 Hopper; real and imaginary parts uniform in [-1, 1]. (a, b) Relative L2 error over k against the exact product, four
 products with an addition outside; black: fused multiply-adds in fp32 (CGEMM). (d, e) The error with both products of a
@@ -53,20 +51,25 @@ WAYS: dict[str, dict[str, Any]] = {"fused": {}, "four": {"algorithm": "calls"}, 
 SHOWN = ("ootomo", "staged", "bf16x9", "sgemm")
 """Schemes that are drawn over the scale."""
 MIDDLE = 256
-_SIZES: dict[str, Any] = {
-    "quick": {"k": [2**i for i in range(4, 13, 2)], "scales": list(range(0, 17, 4)), "runs": 3},
-    "full": {"k": [2**i for i in range(4, 13)], "scales": list(range(0, 21, 2)), "runs": 20},
-}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
-    some = [(chip, k, 0) for chip in CHIPS for k in chosen["k"]]
-    some += [("hopper", MIDDLE, s) for s in chosen["scales"] if s or MIDDLE not in chosen["k"]]
+@dataclass(frozen=True)
+class Parameters:
+    k: tuple[int, ...] = tuple(2**i for i in range(4, 13))
+    scales: Sequence[int] = range(0, 21, 2)
+    runs: int = 20
+
+
+QUICK = Parameters(k=tuple(4**i for i in range(2, 7)), scales=range(0, 17, 4), runs=3)
+
+
+def cells(p: Parameters) -> list[Row]:
+    some = [(chip, k, 0) for chip in CHIPS for k in p.k]
+    some += [("hopper", MIDDLE, s) for s in p.scales if s or MIDDLE not in p.k]
     return [
         {"hardware": chip, "inputs": "uniform", "m": 8, "k": k, "scale": scale, "seed": seed}
         for chip, k, scale in some
-        for seed in range(chosen["runs"])
+        for seed in range(p.runs)
     ]
 
 
@@ -148,7 +151,6 @@ def _crossed(look: Series) -> Series:
     return Series(look.label, look.color, "x", ":", look.filled)
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for chip in CHIPS:
         lengths = [k for k in _lengths(rows) if _runs(rows, chip, k, 0, "sgemm four relative_l2")]
@@ -226,3 +228,6 @@ _runs, _mean = runs_by("hardware", "k", "scale"), mean_by("hardware", "k", "scal
 def _ratio(rows: list[Row], chip: str, k: int, name: str, way: str) -> float:
     """The error of one of `WAYS` divided by the error of four products with an addition outside."""
     return _mean(rows, chip, k, 0, f"{name} {way} relative_l2") / _mean(rows, chip, k, 0, f"{name} four relative_l2")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

@@ -8,6 +8,7 @@ grows with the number of its products.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,12 @@ from fpemu import inputs, metrics, plotting, reference
 from fpemu.batched import hgemm
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ._errors import CHIPS, METHODS, PAPER, SMALL, curves, logarithmic, look
 
-__all__ = ["PAPER"]
-
-TITLE = "errors of batched HGEMM over k, the batch, and updates of rank 16"
 CAPTION = """Batched HGEMM of 16×16×k products, operands uniform in [-1, 1], against the exact product. (a) Relative L2
 error over k. (b) Largest error relative to |A||B| in a batch over the number of its products, k = 16, which Hopper
 adds in one block, so that its fp16 sums and fp32 sums have the same error. (c) Relative L2 error of C over the number
@@ -43,32 +41,30 @@ ONE = "one product"
 _OPTIONS: dict[str, dict[str, Any]] = METHODS | {SMALL: {"kernel": "magma-small", "accumulate": "fp16"}}
 _LONGEST_SMALL = 64
 RANK = 16
-_SIZES: dict[str, Any] = {
-    "quick": {
-        "runs": 3,
-        "k": [2**i for i in range(0, 13, 2)],
-        "batches": [1, 10, 100, 1000],
-        "updates": [2**i for i in range(7)],
-    },
-    "full": {
-        "runs": 20,
-        "k": [2**i for i in range(13)],
-        "batches": [1, 10, 100, 1000, 10000],
-        "updates": [2**i for i in range(8)],
-    },
-}
 _BATCH = 20
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
-    some = [("k", _BATCH, k, 1) for k in chosen["k"]]
-    some += [("batch", batch, RANK, 1) for batch in chosen["batches"]]
-    some += [("updates", _BATCH, RANK, updates) for updates in chosen["updates"]]
+@dataclass(frozen=True)
+class Parameters:
+    runs: int = 20
+    k: tuple[int, ...] = tuple(2**i for i in range(13))
+    batches: tuple[int, ...] = (1, 10, 100, 1000, 10000)
+    updates: tuple[int, ...] = tuple(2**i for i in range(8))
+
+
+QUICK = Parameters(
+    runs=3, k=tuple(4**i for i in range(7)), batches=(1, 10, 100, 1000), updates=tuple(2**i for i in range(7))
+)
+
+
+def cells(p: Parameters) -> list[Row]:
+    some = [("k", _BATCH, k, 1) for k in p.k]
+    some += [("batch", batch, RANK, 1) for batch in p.batches]
+    some += [("updates", _BATCH, RANK, updates) for updates in p.updates]
     return [
         {"panel": panel, "inputs": "uniform", "n": 16, "k": k, "batch": batch, "updates": updates, "seed": seed}
         for panel, batch, k, updates in some
-        for seed in range(chosen["runs"])
+        for seed in range(p.runs)
     ]
 
 
@@ -130,7 +126,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     updates = [x for x in _points(rows, "updates") if x > 1]
     if updates:
@@ -194,3 +189,6 @@ def _runs(rows: list[Row], panel: str, x: int, column: str) -> list[float]:
 
 def _mean(rows: list[Row], panel: str, x: int, name: str, measure: str = "relative_l2") -> float:
     return float(np.mean(_runs(rows, panel, x, f"{name} {measure}")))
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

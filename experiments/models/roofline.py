@@ -11,17 +11,15 @@ from typing import Any
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import _speed
 from ._speed import evaluate as evaluate
 
 PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
-TITLE = "bounds on the speed of fp32 products, and break-even sizes"
-KIND = "M"
 CAPTION = """Bounds on speed for n×n×n products in fp32, 2n^3 over the least time by the roofline, on seven GPUs; (h)
 the size from which each scheme's bound is above SGEMM's, the split in a separate kernel (filled) or fused (open, where
 different). SGEMM runs on the faster of the ordinary cores and a matrix unit for fp32. H2SGEMM stands for all
@@ -58,7 +56,7 @@ LOOK = {
 }
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     listed: list[Row] = []
     for gpu in GPUS:
         have = gpus.get(gpu).peak
@@ -76,7 +74,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for name in ("h2sgemm", "markidis", "bf16x9", "ozaki2 (fp32)"):
         ratios = [row["ratio"] for row in rows if _speed.name_of(row) == name]
@@ -103,3 +100,6 @@ def finding(rows: list[Row]) -> str:
             ", ".join(f"{row['scheme']} on the {row['gpu']}" for row in slow),
         ),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M")

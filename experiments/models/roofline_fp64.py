@@ -10,17 +10,15 @@ from typing import Any
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import _speed
 from ._speed import evaluate as evaluate
 
 PAPER = "Rooflines of the schemes: data sheets of GPUs and the work that each scheme does"
-TITLE = "bounds on the speed of fp64 products, and break-even sizes"
-KIND = "M"
 CAPTION = """Bounds on speed for n×n×n products in fp64, 2n^3 over the least time by the roofline, on seven
 GPUs; (h) the size from which a scheme's bound is above DGEMM's. DGEMM runs on the faster of the ordinary cores and a
 matrix unit for fp64. Ozaki: fp16 slices, DP mode of DGEMM-TC; ozIMMU: int8 slices, automatic number; Scheme II: 15
@@ -44,7 +42,7 @@ LOOK = {
 }
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     listed = []
     for gpu in GPUS:
         names = ["dgemm", "ozaki", *(["ozimmu", "ozaki2"] if "int8 matrix" in gpus.get(gpu).peak else [])]
@@ -62,7 +60,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for row in rows:
         other = _speed.of(rows, row["gpu"], "ozimmu")
@@ -87,3 +84,6 @@ def finding(rows: list[Row]) -> str:
         if "int8 matrix" in peak:
             leads[gpu] = peak["int8 matrix"] / max(peak.get(unit, 0.0) for unit in ("fp64", "fp64 matrix"))
     return paragraph(*statements, ("the ratio of the int8 peak to the fp64 peak determines this; it is", leads, ".3g×"))
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost=cost, kind="M")

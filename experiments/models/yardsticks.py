@@ -12,16 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpemu import plotting, roofline
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 from fpemu.schemes import ozaki
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 
 PAPER = "Rooflines of the schemes, and the speeds that were published or measured"
-TITLE = "published and measured speeds as shares of the roofline"
-KIND = "M"
 CAPTION = """Speeds as shares of the roofline for the same work on the same GPU: filled where published, open where
 measured on one H200 (CUDA 13.0). "Bytes" marks products of a large matrix with a narrow one, whose speed was given in
 bytes per second. Beside each share the effective throughput (2MNK / time) in TFLOP/s. The staged kernel is of this
@@ -109,7 +107,7 @@ KNOWN = (
 )
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     listed = []
     for known in KNOWN:
         M, N, K = (known.sides,) * 3 if isinstance(known.sides, int) else known.sides
@@ -211,7 +209,6 @@ SPEEDUPS = (
 """Published in Table 6 of LE-GEMM's paper and section 2 of H2SGEMM's: name, GPU, both schemes, speed-up."""
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     shares = _shares(rows)
     for measured, variant in ((False, "published"), (True, "measured on an H200")):
@@ -265,3 +262,6 @@ def finding(rows: list[Row]) -> str:
             ".3g%",
         ),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,12 @@ from numpy.typing import NDArray
 from fpemu import inputs, plotting, schemes
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._numeric import product_in_two
-from .._rows import Row, listed, runs_by
+from .._rows import Row, runs_by
 
 PAPER = "Ozaki, Uchino, Imamura: Ozaki scheme II, arXiv:2504.08009 (2025), and the public results of GEMMul8 on a GH200"
-TITLE = "median relative error of methods for fp64 and fp32"
 CAPTION = """Median relative error against the exact product over its length k, operands (rand - 0.5)·exp(φ·randn),
 φ = 0.5, (a) in fp64 and (b) in fp32, on models of an H200; circles: k = 1024, triangles: 4096, squares: 8192, with few
 rows and columns; stars: published, k = 8192 in (a), k = 4096 in (b). Dotted: 0.36 u, one rounding's median."""
@@ -67,15 +67,33 @@ PUBLISHED = {
 """By method and n."""
 LENGTHS = (1024, 4096, 8192)
 _ROWS = 64
-_SEEDS = {"quick": 2, "full": 20}
 
 
-def cells(size: str) -> list[Row]:
+@dataclass(frozen=True)
+class Parameters:
+    phi: float = PHI
+    rows: int = _ROWS
+    lengths: tuple[int, ...] = LENGTHS
+    seeds: int = 20
+
+
+QUICK = Parameters(seeds=2)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
-        {"hardware": "H200", "inputs": "phi", "phi": PHI, "precision": precision, "k": k, "rows": _ROWS, "seed": seed}
-        for k in LENGTHS
+        {
+            "hardware": "H200",
+            "inputs": "phi",
+            "phi": p.phi,
+            "precision": precision,
+            "k": k,
+            "rows": p.rows,
+            "seed": seed,
+        }
+        for k in p.lengths
         for precision in METHODS
-        for seed in range(_SEEDS[size])
+        for seed in range(p.seeds)
     ]
 
 
@@ -121,7 +139,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for (name, n), published in PUBLISHED.items():
         for here in _runs(rows, n, name):
@@ -131,3 +148,6 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 
 
 _runs = runs_by("k")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, None, cost, Parameters(), QUICK, specs=SPECS)

@@ -129,10 +129,10 @@ def missing(page: str) -> str:
     return f"Not measured: {'; '.join(parts)}." if parts else ""
 
 
-def cells_of(page: str, shown: Callable[[Row], bool] = lambda row: True) -> Callable[[str], list[Row]]:
+def cells_of(page: str, shown: Callable[[Row], bool] = lambda row: True) -> Callable[[], list[Row]]:
     """Return the function `cells` of a page: the rows measured for it, by place, and the record's digest."""
 
-    def cells(size: str) -> list[Row]:
+    def cells() -> list[Row]:
         digest, _, rows = _read(_path())
         wanted = {_place(case) for case in _cases(page)}
         return [

@@ -12,16 +12,14 @@ from typing import Any
 from benchmarks.calls.sections import BATCHES
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed, size_axis
+from .._rows import Row, size_axis
 from ._look import legend, plain_ticks
 from ._record import measured_on, record_file
 
 PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
-TITLE = "time of whole calls"
-KIND = "G"
 WAYS = {
     "eager": Series("call", plotting.BLUE, "o"),
     "plan": Series("call of a plan", plotting.GREEN, "s"),
@@ -104,8 +102,7 @@ def _record() -> tuple[str, dict[str, dict[str, Row]], dict[str, dict[str, list[
     return hashlib.sha256(data).hexdigest()[:12], rows, lacking
 
 
-@listed
-def cells(size: str) -> Iterator[Row]:
+def cells() -> Iterator[Row]:
     digest, record, _ = _record()
     for kind, cases in record.items():
         for case, row in cases.items():
@@ -210,7 +207,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for way, goal in GOALS.items():
         times = _host(rows, way)
@@ -255,3 +251,6 @@ def finding(rows: list[Row]) -> str:
         ("time of the split / time of split and product", {f"n = {n}:": x for n, x in split.items()}, ".2g"),
         *((what, ", ".join(names)) for what, names in lacking.items()),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

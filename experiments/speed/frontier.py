@@ -8,18 +8,14 @@ from typing import Any
 from benchmarks.gpu import groups
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ._look import label_points, legend, look
 from ._record import RULES, at, evaluate, is_square, one_gpu, products, provenance
 
-__all__ = ["evaluate"]
-
 PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
-TITLE = "error against speed"
-KIND = "G"
 N = groups.HEAD
 DATA = {
     "symmetric": "uniform [-1, 1]",
@@ -71,7 +67,7 @@ _SHORT = {
 }
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return products(
         (*groups.LIBRARY, *groups.SPEEDS), lambda row: row["M"] == N and is_square(row) and row["fmt"] == "fp32", DATA
     )
@@ -123,7 +119,6 @@ def _least(rows: list[Row], implementation: str, column: str) -> tuple[float, st
     return (min(known), f"{len(known)} of {len(DATA)} distributions") if known else None
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     sgemm = _errors(rows, "sgemm")
     bars = sgemm | {data: LOOSE for data in DATA if data not in UNIFORM}
@@ -190,3 +185,6 @@ def finding(rows: list[Row]) -> str:
         (f"staged, sustained, on the {one_gpu()}, where power limits it", power),
         ("outputs compared with the emulation", sum(int(row.get("checked", 0)) for row in rows), ".0f"),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

@@ -7,18 +7,14 @@ from typing import Any
 
 from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ._look import legend, look, over_n, plain_ticks, third_of_fp16
 from ._record import RULES, RUNS, evaluate, products, provenance, shape_name
 
-__all__ = ["evaluate"]
-
 PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
-TITLE = "speed over n in three shapes"
-KIND = "G"
 SHAPES = ("n×n×n", "n×4n×n", "n×n×4n")
 IMPLEMENTATIONS = ("staged", groups.FRONTIER[0])
 CAPTION = f"""Effective FP32 throughput over n for products M×N×K of three shapes, operands uniform in [-1, 1], first
@@ -29,7 +25,7 @@ GOAL = 512
 """Goal: from this n on no scheme is slower than SGEMM."""
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return products((*IMPLEMENTATIONS, "sgemm", "fp16"), lambda row: row["fmt"] == "fp32" and shape_name(row))
 
 
@@ -66,7 +62,6 @@ def _over(rows: list[Row], implementation: str, shape: str, what: str) -> dict[i
     }
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for name in IMPLEMENTATIONS:
         for what, words in (("first", "split beforehand"), ("split_first", "with the split")):
@@ -89,3 +84,6 @@ def finding(rows: list[Row]) -> str:
                 if x < 1
             ]
     return paragraph(("cost of the split", loss, ".2g%"), ("slower than SGEMM with the split", "; ".join(slower)))
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

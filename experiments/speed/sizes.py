@@ -7,18 +7,14 @@ from typing import Any
 
 from benchmarks.gpu import groups
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ._look import legend, look, over_n, third_of_fp16
 from ._record import RULES, RUNS, evaluate, is_square, products, provenance, squares
 
-__all__ = ["evaluate"]
-
 PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
-TITLE = "speed over n"
-KIND = "G"
 IMPLEMENTATIONS = ("sgemm", "staged", groups.FRONTIER[0], *groups.STRASSEN)
 CAPTION = f"""Products n×n×n, operands uniform in [-1, 1]. (a) First launches after a pause, (b) sustained, (c) first
 launches with the split, relative to three products of the library (three times the time of its fp16 product, operands
@@ -30,7 +26,7 @@ KEPT = 0.97
 """Goal for the sustained speed with the split over that without it."""
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     return products((*IMPLEMENTATIONS, "fp16"), lambda row: row["fmt"] == "fp32" and is_square(row))
 
 
@@ -60,7 +56,6 @@ def _with_split(rows: list[Row], implementation: str) -> list[Row]:
     ]
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for name in IMPLEMENTATIONS[1:]:
         over = {r["M"]: r["first / sgemm"] for r in squares(rows, name) if "first / sgemm" in r}
@@ -87,3 +82,6 @@ def finding(rows: list[Row]) -> str:
         ("cost of the split", {f"n = {row['M']}:": 1 - row["split_first"] / row["first"] for row in selected}, ".2g%"),
         ("sustained, without the split, over three products of the library", three, ".3g×"),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.gpu import shapes
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure
 from fpemu.roofline import gpus
 
 from .._findings import paragraph

@@ -8,21 +8,21 @@ and skinny one; ISM2 a tall and skinny matrix by a small one, k from 2 to 16. Th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, simt
 from fpemu.mma.device import Device
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._numeric import product_in_two
-from .._rows import Row, listed, runs_by
+from .._rows import Row, runs_by
 from ._chains import FORMATS, LOOK, NEAR, expected, farthest, on_powers, relative_l2
 from ._chains import PAPER as PAPER
 
-TITLE = "errors of TSM2 and ISM2 over the length of the chain"
 CAPTION = """Error over k of the chains of FMAs that TSM2 and ISM2 compute, operands uniform in [0, 1], against the
 exact product, in units of the roundoff u (2^-24 in fp32, 2^-53 in fp64): (a) relative L2 error, (b) largest relative
 error. k up to 16, shaded: the shapes of ISM2, a tall matrix times k×n; above: the shapes of TSM2, a large matrix times
@@ -37,20 +37,25 @@ ASSUMPTIONS = [
     independent. A measured relative L2 error agrees with it if it is within 10 %.""",
 ]
 TALL = (2, 4, 8, 16)
-_SIZES: dict[str, dict[str, Any]] = {
-    "quick": {"lengths": [64, 256, 1024, 4096, 10240, 30720], "rows": (1000, 32), "runs": 3},
-    "full": {"lengths": [*(2**i for i in range(5, 14)), *range(10240, 30721, 5120)], "rows": (10000, 256), "runs": 20},
-}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
-    tall, large = chosen["rows"]
+@dataclass(frozen=True)
+class Parameters:
+    lengths: tuple[int, ...] = (*(2**i for i in range(5, 14)), *range(10240, 30721, 5120))
+    rows: tuple[int, int] = (10000, 256)
+    runs: int = 20
+
+
+QUICK = Parameters(lengths=(64, 256, 1024, 4096, 10240, 30720), rows=(1000, 32), runs=3)
+
+
+def cells(p: Parameters) -> list[Row]:
+    tall, large = p.rows
     return [
         {"inputs": "uniform", "format": fmt, "m": tall if k in TALL else large, "n": 8, "k": k, "seed": seed}
-        for k in [*TALL, *chosen["lengths"]]
+        for k in [*TALL, *p.lengths]
         for fmt in FORMATS
-        for seed in range(chosen["runs"])
+        for seed in range(p.runs)
     ]
 
 
@@ -96,7 +101,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for fmt in FORMATS:
         ratio = farthest(ratio for (k, one), ratio in _ratios(rows).items() if one == fmt and k > max(TALL))
@@ -130,3 +134,6 @@ def _ratios(rows: list[Row]) -> dict[tuple[int, str], float]:
 
 
 _runs = runs_by("k", "format")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 from fpemu import inputs, metrics, mma, plotting, reference, schemes, simt
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed, mean_by, runs_by
+from .._rows import Row, mean_by, runs_by
 from ._chains import label_ends, on_powers
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), which states no errors; schemes as published"""
-TITLE = "a chain of FMAs against products split over tensor cores"
 CAPTION = """Relative L2 error against the exact product over k, operands uniform in [0, 1], products of 4 rows and 4
 columns on (a) Ampere and (b) Hopper. Black: one chain of fp32 FMAs, which TSM2 computes; grey: the same in blocks of 64
 summed in order (dash-dotted) and pairwise (dotted). Colours: fp32 products from words on tensor cores: Markidis and
@@ -50,18 +49,22 @@ CHAINS: dict[str, mma.KOrder] = {
 }
 SCHEMES = ("markidis", "legemm", "ootomo", "ootomo-tf32", "staged", "bf16x9")
 SPECS = [(gpu, words, "fp32") for gpu in ("ampere", "hopper") for words in ("fp16", "tf32", "bf16")]
-_SIZES: dict[str, Any] = {
-    "quick": {"lengths": [2**i for i in range(6, 17, 2)], "runs": 3},
-    "full": {"lengths": [2**i for i in range(6, 17)], "runs": 20},
-}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
+@dataclass(frozen=True)
+class Parameters:
+    lengths: tuple[int, ...] = tuple(2**i for i in range(6, 17))
+    runs: int = 20
+
+
+QUICK = Parameters(lengths=tuple(4**i for i in range(3, 9)), runs=3)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
         {"hardware": hardware, "inputs": "uniform", "m": 4, "n": 4, "k": k, "seed": seed}
-        for k in chosen["lengths"]
-        for seed in range(chosen["runs"])
+        for k in p.lengths
+        for seed in range(p.runs)
         for hardware in ("ampere", "hopper")
     ]
 
@@ -114,7 +117,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     k = max(row["k"] for row in rows)
     checks = {"promoted_sums": ("ootomo", "ootomo-tf32", "staged"), "truncated_sums": ("markidis", "legemm", "bf16x9")}
@@ -149,3 +151,8 @@ def finding(rows: list[Row]) -> str:
 
 
 _runs, _mean = runs_by("hardware", "k"), mean_by("hardware", "k")
+
+
+PAGE = Page(
+    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK, specs=SPECS
+)

@@ -7,19 +7,15 @@ from typing import Any
 
 from benchmarks.gpu import shapes
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, cells_of, evaluate, provenance
 from ._speed import OTHER_GPU, SHARE, curves, findings, points, ranges
 from ._speed import PAPER as _PAPER
 
-__all__ = ["evaluate"]
-
 PAPER = f"{_PAPER}, section 4.5, figure 10"
-TITLE = "inner dimensions smaller than the number of rows"
-KIND = "G"
 CAPTION = f"""15360×k times k×16, stored by columns, over k from 15360 down to an eighth of it: (a) milliseconds, fp64,
 (b) share of a copy's bandwidth, fp64, and (c) fp32. The kernel for Hopper is part of this project.
 {provenance("tsm2/fig10")}"""
@@ -46,7 +42,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for what, power, reading in (("share", 0, "bandwidth"), ("seconds", 1, "time over k")):
         ratios = []
@@ -64,3 +59,6 @@ def finding(rows: list[Row]) -> str:
         for name in shapes.MAIN
     }
     return findings(rows, shapes.INNER, ("the shares of the bandwidth of a copy are", shares, ".3g%"))
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

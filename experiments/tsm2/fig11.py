@@ -8,19 +8,15 @@ from typing import Any
 
 from benchmarks.gpu import shapes
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend
 from ..speed._shapes import RULES, TALL, cells_of, evaluate, over_powers, provenance
 from ._speed import OTHER_GPU, SHARE, curves, findings, points, quotient, ranges
 from ._speed import PAPER as _PAPER
 
-__all__ = ["evaluate"]
-
 PAPER = f"{_PAPER}, section 5.1, figure 11"
-TITLE = "very small inner dimensions"
-KIND = "G"
 CAPTION = f"""15360×k times k×16, stored by columns, over k: above, share of a copy's bandwidth; below, microseconds of
 a call; left fp64, right fp32. The kernel for Hopper is part of this project. {provenance("tsm2/fig11")}"""
 ASSUMPTIONS = [
@@ -49,7 +45,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for fmt in _FORMATS:
         shares = points(rows, "V3", fmt, "share", by="K").values()
@@ -68,3 +63,6 @@ def finding(rows: list[Row]) -> str:
         ("the speed-ups of the kernel for Hopper over cuBLAS are", gains, ".3g×"),
         ("the speed-ups of optimisation 1 of ISM2, here with tcf = 1, over V3 are", first, ".3g×"),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

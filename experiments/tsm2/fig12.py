@@ -8,20 +8,16 @@ from typing import Any
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend
 from ..speed._shapes import RULES, TALL, cells_of, evaluate, over_powers, provenance
 from ._speed import GAIN, OTHER_GPU, SHARE, points
 from ._speed import PAPER as _PAPER
 
-__all__ = ["evaluate"]
-
 PAPER = f"{_PAPER}, sections 5.2 and 6, figure 12"
-TITLE = "rows per thread in ISM2"
-KIND = "G"
 CAPTION = f"""10^7×16 times 16×16, stored by columns, over tcf: m / tcf threads, each with tcf rows. (a)
 Speed-up over cuBLAS, (b) share of the copy bandwidth. {provenance("tsm2/fig12")}"""
 ASSUMPTIONS = [
@@ -65,7 +61,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for (form, fmt), look in _LOOK.items():
         took = _by_factor(rows, form, fmt, "seconds")
@@ -85,3 +80,6 @@ def finding(rows: list[Row]) -> str:
             fastest = min(took, key=took.__getitem__)
             best[f"{look.label}:"] = f"tcf = {fastest}, {took[1] / took[fastest]:.3g}×"
     return paragraph(("the fastest tcf and its speed-up over one row per thread are", best))
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

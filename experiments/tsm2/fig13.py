@@ -7,20 +7,16 @@ from typing import Any
 
 from benchmarks.gpu import shapes
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, cells_of, evaluate, line, provenance
 from ._speed import GAIN, OTHER_GPU, SHARE, curves, points, quotient, ranges
 from ._speed import PAPER as _PAPER
 
-__all__ = ["evaluate"]
-
 PAPER = f"{_PAPER}, section 6, figures 13 and 14"
-TITLE = "ISM2: speed-up over cuBLAS and bandwidth"
-KIND = "G"
 FORMS, WIDTHS, GOAL = ("opt 1", "opt 2"), (8, 16), 85
 CAPTION = f"""m×k times k×n, k = n = 8 and 16, stored by columns, over m: above, speed-up over cuBLAS; below, share
 of the copy bandwidth. The kernel for Hopper is part of this project; dotted: 85 %, its goal at 10^7 rows.
@@ -61,7 +57,6 @@ def _best(rows: list[Row], fmt: str, n: int, what: str, times: float = 1) -> dic
     return {m: max(x, second.get(m, x)) for m, x in first.items()}
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for fmt in shapes.FORMATS:
         gains = [x for n in WIDTHS for x in _best(rows, fmt, n, "speedup").values()]
@@ -100,3 +95,6 @@ def finding(rows: list[Row]) -> str:
         ("the bandwidths in TB/s at 10^7 rows with k = n = 2, 4, 8 and 16 are", speeds),
         ("the kernel for Hopper takes {} µs at 10^4 rows", small),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

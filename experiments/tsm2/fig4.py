@@ -7,19 +7,15 @@ from typing import Any
 
 from benchmarks.gpu import shapes
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend, plain_ticks
 from ..speed._shapes import RULES, TALL, cells_of, evaluate, provenance
 from ._speed import GAIN, OTHER_GPU, PANELS, findings, grid, points, quotient, ranges
 from ._speed import PAPER as _PAPER
 
-__all__ = ["evaluate"]
-
 PAPER = f"{_PAPER}, sections 4.2 and 4.4, figures 4 and 8"
-TITLE = "four versions of TSM2 over cuBLAS"
-KIND = "G"
 CAPTION = f"""m×m times m×n, stored by columns: speed-up over cuBLAS of V0 (inner products), V1 (outer
 products), V2 (B in shared memory), V3 (prefetches) and a kernel of this project for Hopper, over m. Above fp32, below
 fp64; n = 2, 4, 8 and 16. The paper's figure 4 is from a K40c, its figure 8 from a V100. {provenance("tsm2/fig4")}"""
@@ -46,7 +42,6 @@ def _gains(rows: list[Row], name: str, fmt: str, *widths: int) -> list[float]:
     return [x for n in widths or shapes.COLUMNS for x in points(rows, name, fmt, "speedup", N=n).values()]
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for old, new in zip(shapes.VERSIONS[:-1], shapes.VERSIONS[1:], strict=True):
         steps = [quotient(*(points(rows, v, fmt, "speedup", N=n) for v in (new, old))) for fmt, n in PANELS]
@@ -78,3 +73,6 @@ def finding(rows: list[Row]) -> str:
         ("the speed-ups of the kernel for Hopper over cuBLAS are", gains, ".3g×"),
         (text, errors, ".3g×"),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

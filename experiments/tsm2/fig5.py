@@ -7,19 +7,15 @@ from typing import Any
 
 from benchmarks.gpu import shapes
 from fpemu import plotting
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, cells_of, evaluate, line, provenance
 from ._speed import OTHER_GPU, PANELS, SHARE, difference, findings, grid, points, ranges
 from ._speed import PAPER as _PAPER
 
-__all__ = ["evaluate"]
-
 PAPER = f"{_PAPER}, sections 2.2, 4.3 and 4.4, figures 5, 7b and 9"
-TITLE = "bandwidth of TSM2 and of cuBLAS"
-KIND = "G"
 CAPTION = f"""m×m times m×n: bytes of A, B and the result per second, as a share of the copy bandwidth in the
 same run, over m. Above
 fp32, below fp64; n = 2, 4, 8 and 16. Stored by columns; crosses: by rows, at m = 20480. The kernel for Hopper is part
@@ -51,7 +47,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for fmt in shapes.FORMATS:
         more = [x for n in shapes.COLUMNS for x in difference(rows, "V3", shapes.BASE, fmt, N=n)]
@@ -83,3 +78,6 @@ def finding(rows: list[Row]) -> str:
         (f"the bandwidths in TB/s at m = {shapes.LARGE} are", speeds),
         ("the bandwidth of the copy is {} TB/s", copy / 1e3 or None),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

@@ -8,20 +8,16 @@ from typing import Any
 from benchmarks.gpu import shapes
 from fpemu import plotting
 from fpemu.errors import InputError
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 
-from .._rows import Row, listed
+from .._rows import Row
 from ..speed._look import legend
 from ..speed._shapes import RULES, TALL, cells_of, evaluate, one_gpu, provenance
 from ._speed import GAIN, OTHER_GPU, SHARE, curves, difference, findings, over_m, points, ranges
 from ._speed import PAPER as _PAPER
 
-__all__ = ["evaluate"]
-
 PAPER = f"{_PAPER}, section 4.4, figures 6 and 7"
-TITLE = "n = 16 in fp64: speed-up, use of the cores and of the bandwidth"
-KIND = "G"
 CAPTION = f"""m×m times m×16 in fp64, by columns, over m: (a) speed-up over cuBLAS, (b) operations per second over the
 peak of the ordinary cores, (c) share of the copy bandwidth. The kernel for Hopper is part of this project.
 {provenance("tsm2/fig6")}"""
@@ -57,7 +53,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     yield from ranges("fp64_speedup", points(rows, "V3", "fp64", "speedup", N=16).values())
     ours, other = (points(rows, name, "fp64", "rate", _percent_of_peak(), N=16) for name in ("V3", shapes.BASE))
@@ -73,3 +68,6 @@ def finding(rows: list[Row]) -> str:
         ("cuBLAS reaches {} of the bandwidth of a copy in fp64", base, ".3g%"),
         ("a product as fast as a copy would have a speed-up of {}", [1 / x for x in base], ".3g×"),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")

@@ -13,16 +13,14 @@ from numpy.typing import NDArray
 
 from fpemu import FP32, plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.simt.tallskinny import Threads, Tiles, concurrent_rows, inner, interleaved, outer, prefetched, shared
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), sections 3.2 to 3.4 and 5.2, Fig. 1, Algorithms 1 to 4, 6 and 7"""
-TITLE = "loads of the algorithms, and bank conflicts"
-KIND = "M"
 CAPTION = """(a) Loads from global memory per element of A and of C by its thread, and per element of B by a block of
 threads (in Algorithms 1 and 2 by each thread), in 512×512 times 512×16 with t1 = 128, t3 = 4 and tcf = 2; filled:
 t2 = n = 16, open: t2 = 8 (Algorithms 1 and 2 have no t2). (b) Threads of a warp that access the same bank of shared
@@ -40,7 +38,7 @@ ORDERS = ("columns", "rows")
 WARP = BANKS = 32
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     loads = [(name, t2, "") for name in ALGORITHMS for t2 in ((N,) if name in "12" else (N, N // 2))]
     banks = [("", t2, order) for t2 in range(1, N + 1) for order in ORDERS]
     return [{"algorithm": name, "t2": t2, "stored by": order} for name, t2, order in (*loads, *banks)]
@@ -139,7 +137,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for row in rows:
         name, t2 = row["algorithm"], row["t2"]
@@ -173,3 +170,6 @@ def finding(rows: list[Row]) -> str:
         ("the numbers of loads per element are", loads),
         ("an element of B or C belongs to one tile of t2 columns, so its loads do not grow with n / t2", bool(loads)),
     )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M")

@@ -15,17 +15,15 @@ import numpy as np
 
 from fpemu import plotting
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import Row, listed
+from .._rows import Row
 from . import model as tsm2
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), section 3.6, Algorithm 5, sections 4.2, 4.4, 5 and 6"""
-TITLE = "parameters of TSM2 and ISM2 by the performance model"
-KIND, VERSION = "M", 2
 CAPTION = """The model of section 3.6, equations corrected, fp64, 20480×20480 times 20480×n. (a) Time over t2 at the
 best t3, over the least time, n = 16; stars: the published t2. Memory-bound GPUs share one curve, because A is read
 ceil(n / t2) times. (b) Smallest t3 that uses the whole bandwidth, over the latency of memory, which the paper does not
@@ -68,7 +66,7 @@ TRIED = tuple(10.0 ** (-i / 10) for i in range(16))
 """Units of time of the gradient descent, in seconds."""
 
 
-def cells(size: str) -> list[Row]:
+def cells() -> list[Row]:
     listed = [_cell("tsm2", name, fmt, n=n, latency=LATENCY) for name in MACHINES for fmt in tsm2.BYTES for n in WIDTHS]
     listed += [_cell("tsm2", name, "fp64", n=16, latency=x) for name in MACHINES for x in LATENCIES if x != LATENCY]
     listed.append(_cell("tsm2", "H200", "fp64", n=16, latency=MEASURED))
@@ -208,7 +206,6 @@ _MINIMISATIONS = {
 }
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     counted = {"printed": "a multiply-add is one operation", "corrected": "a multiply-add is two operations"}
     for name, (threshold, t2, _, t1) in PUBLISHED.items():
@@ -291,3 +288,6 @@ def _pick(rows: list[Row], **wanted: Any) -> list[Row]:
 
 def _tcf(row: Row) -> int:
     return TCF[row["fmt"]][round(math.log10(row["m"]))]
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M", version=2)

@@ -8,6 +8,7 @@ one for each block of threads, and add the sums of the slices, which changes the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,16 @@ from fpemu import inputs, metrics, mma, plotting
 from fpemu.mma.device import Device
 from fpemu.mma.order import Join
 from fpemu.plotting import Series
-from fpemu.reproduce.claims import Measure
+from fpemu.reproduce import Measure, Page
 from fpemu.simt import gemm
 from fpemu.simt.tallskinny import VERSIONS, ism2, tsm2
 
 from .._findings import paragraph
 from .._numeric import product_in_two
-from .._rows import Row, listed, runs_by
+from .._rows import Row, runs_by
 from ._chains import FORMATS, LOOK, NEAR, expected, on_powers, relative_l2
 from ._chains import PAPER as PAPER
 
-TITLE = "the versions of TSM2 and ISM2, and slices of k"
 CAPTION = """16 rows times k×8, k = 10240, against the exact product. (a) Relative L2 error over the number of slices of
 k, operands uniform in [0, 1], in units of the roundoff u; 1 is the chain of TSM2 and ISM2. Slices are added ascending
 (filled) or pairwise (open). Black line: growth expected of independent roundings, slices added in ascending order,
@@ -44,20 +44,24 @@ KINDS = {"positive": 0.0, "zero mean": -1.0}
 JOINS: tuple[Join, ...] = ("ascending", "pairwise")
 WALKED = (4, 96)
 """Rows and k of the published loops."""
-_SIZES: dict[str, dict[str, Any]] = {
-    "quick": {"slices": [4**i for i in range(6)], "runs": 3},
-    "full": {"slices": [2**i for i in range(12)], "runs": 20},
-}
 
 
-def cells(size: str) -> list[Row]:
-    chosen = _SIZES[size]
+@dataclass(frozen=True)
+class Parameters:
+    slices: tuple[int, ...] = tuple(2**i for i in range(12))
+    runs: int = 20
+
+
+QUICK = Parameters(slices=tuple(4**i for i in range(6)), runs=3)
+
+
+def cells(p: Parameters) -> list[Row]:
     return [
         {"inputs": "uniform", "low": low, "format": fmt, "m": 16, "n": 8, "k": 10240, "slices": slices, "seed": seed}
-        for slices in chosen["slices"]
+        for slices in p.slices
         for low in KINDS.values()
         for fmt in FORMATS
-        for seed in range(chosen["runs"])
+        for seed in range(p.runs)
     ]
 
 
@@ -114,7 +118,6 @@ def draw(rows: list[Row]) -> Any:
     return figure
 
 
-@listed
 def measures(rows: list[Row]) -> Iterator[Measure]:
     walked = [row["versions differing"] for row in rows if "versions differing" in row]
     if walked:
@@ -168,3 +171,6 @@ def _errors(rows: list[Row], low: float, fmt: str, join: str) -> dict[int, float
 
 
 _runs = runs_by("low", "format", "slices")
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)

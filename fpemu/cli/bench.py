@@ -27,9 +27,9 @@ def need_benchmarks(command: str) -> None:
     InputError
         If the package was installed without a checkout.
     """
-    from fpemu.reproduce import experiments
+    from fpemu.reproduce import pages
 
-    if not experiments.import_benchmarks():
+    if not pages.import_benchmarks():
         raise InputError(f"{command}: the benchmarks come with a checkout of fpemu, not with the installed package")
 
 

@@ -62,9 +62,9 @@ AS_JSON: Any = typer.Option("--json", help="Print the result as JSON.")
 
 def _use_experiments(context: typer.Context, folder: str | None) -> str | None:
     if folder is not None:
-        from fpemu.reproduce import experiments
+        from fpemu.reproduce import pages
 
-        context.with_resource(experiments.using(folder))
+        context.with_resource(pages.using(folder))
     return folder
 
 

@@ -12,8 +12,8 @@ from fpemu.cli.common import EXPERIMENTS, check_folder, console, note, table
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
+    from fpemu.reproduce.claims import Paper
     from fpemu.reproduce.ledger import Ledger
-    from fpemu.reproduce.papers import Paper
 
 
 def ledger(
@@ -68,14 +68,14 @@ def ledger(
 
 def _contents(collected: Ledger, figures: str, folder: Path) -> dict[str, bytes]:
     """The files of the ledger, with paths relative to its folder."""
-    from fpemu.reproduce import ledger_text
+    from fpemu.reproduce import ledger
 
     to_figures = Path(os.path.relpath(figures, folder)).as_posix()
     prefix = "" if to_figures == "." else f"{to_figures}/"
     pages = {
-        f"ledger/{paper.folder}.md": ledger_text.details(collected, paper, f"../{prefix}") for paper in collected.papers
+        f"ledger/{paper.folder}.md": ledger.details(collected, paper, f"../{prefix}") for paper in collected.papers
     }
-    return {"LEDGER.md": ledger_text.summary(collected, prefix), "LEDGER.csv": ledger_text.table(collected), **pages}
+    return {"LEDGER.md": ledger.summary(collected, prefix), "LEDGER.csv": ledger.table(collected), **pages}
 
 
 def _fail(message: str) -> None:
@@ -88,16 +88,16 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _show_paper(collected: Ledger, paper: Paper) -> None:
-    from fpemu.reproduce import ledger_text
+    from fpemu.reproduce import ledger
 
     shown = table(paper.title, "claim", "verdict", "measured", "reason")
-    for line in ledger_text.lines(collected, paper):
+    for line in ledger.lines(collected, paper):
         shown.add_row(*line)
     console().print(shown)
 
 
 def _show(collected: Ledger) -> None:
-    from fpemu.reproduce.verdicts import VERDICTS
+    from fpemu.reproduce.claims import VERDICTS
 
     counts = table("claims by verdict", "paper", *VERDICTS, numbers=len(VERDICTS))
     counts.columns[0].no_wrap = True

@@ -55,10 +55,10 @@ def _overview() -> None:
 
 
 def _experiment_names() -> str:
-    from fpemu.reproduce import experiments
+    from fpemu.reproduce import pages
 
     try:
-        return ", ".join(experiments.names())
+        return ", ".join(pages.names())
     except InputError:  # the package was installed without its checkout
         return "(none: they are part of a checkout of fpemu)"
 
@@ -144,21 +144,21 @@ def _scheme(name: str) -> None:
 
 
 def _experiments() -> None:
-    from fpemu.reproduce import experiments
+    from fpemu.reproduce import pages
 
     lines = table("experiments", "experiment", "title", "cells, quick", "cells, full", numbers=2)
-    for name in experiments.names():
-        lines.add_row(name, experiments.title(name), *[_cells(name, size) for size in experiments.SIZES])
+    for name, title in pages.titles().items():
+        lines.add_row(name, title, *[_cells(name, size) for size in pages.SIZES])
     console().print(lines)
 
 
 def _cells(name: str, size: str) -> str:
     """The number of cells in the committed record of a figure, because the page would have to be executed to count."""
     from fpemu.files import read_json
-    from fpemu.reproduce import experiments
-    from fpemu.reproduce.reproduction import size_folder
+    from fpemu.reproduce import pages
+    from fpemu.reproduce.figures import size_folder
 
-    record = size_folder(experiments.root().parent / "figures", size) / f"{name}.json"
+    record = size_folder(pages.root().parent / "figures", size) / f"{name}.json"
     content = read_json(record) if record.is_file() else None
     return str(content.get("cells", "-")) if isinstance(content, dict) else "-"
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from contextlib import nullcontext
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,10 +29,10 @@ from fpemu.errors import InputError
 
 if TYPE_CHECKING:
     from fpemu.mma.device import Device
-    from fpemu.reproduce.experiments import Experiment
+    from fpemu.reproduce import Claim, Experiment
     from fpemu.reproduce.figures import Written
-    from fpemu.reproduce.papers import Claim
     from fpemu.sweep import Store
+    from fpemu.sweep.run import Row
 
 
 def reproduce(
@@ -46,6 +50,9 @@ def reproduce(
     jobs: Annotated[int | None, JOBS] = None,
     device: Annotated[str, DEVICE] = "auto",
     fresh: Annotated[bool, typer.Option("--fresh", help="Evaluate stored cells again.")] = False,
+    redraw: Annotated[
+        bool, typer.Option("--redraw", help="Draw every picture again, on all cores, whatever has changed.")
+    ] = False,
     output: Annotated[
         str | None,
         typer.Option(
@@ -62,20 +69,29 @@ def reproduce(
     """Reproduce figures of the papers: picture (PNG), data (CSV) and record of provenance and claims (JSON).
 
     Finished cells (evaluations) are saved in .fpemu/results.sqlite, or in the folder FPEMU_CACHE, and a later run
-    evaluates only the missing cells. A file is written only if its content changes; the last line counts the new,
-    rewritten and unchanged figures. If a cell fails or a figure cannot be drawn, the other figures are drawn, and
-    the exit status is 1.
+    evaluates only the missing cells. A picture is drawn again if its data or the code that draws it changed, and a
+    file is written only if its content changes; the last line counts the new, rewritten and unchanged figures. If a
+    cell fails or a figure cannot be drawn, the other figures are drawn, and the exit status is 1.
     """
-    from fpemu.sweep.run import CellError
+    from fpemu.reproduce import figures as files
+    from fpemu.sweep.run import CellError, default_jobs
+    from fpemu.sweep.store import Store
 
     again = ["fpemu", "reproduce", *(figures or []), *(["--full"] if full else [])]
     again += [] if device == "auto" else ["--device", device]
     again += [] if output is None else ["-o", output]
     again += [] if experiments is None else ["--experiments", experiments]
+    again += ["--redraw"] if redraw else []
     again += [word for name in formats or [] for word in ("--format", name)]
     with resumable(again):
-        size, folder = "full" if full else "quick", "figures" if output is None else output
-        failed = _reproduce(figures or [], size, jobs, parse_device(device), fresh, folder, formats or [])
+        size, where = "full" if full else "quick", "figures" if output is None else output
+        folder = Path(where, "full" if full else "")
+        chosen = _load(figures or [])
+        check_folder(where, folder)
+        files.check_output([experiment.name for experiment in chosen], folder, formats or [])
+        writing = Writing(size, folder, tuple(formats or ()), redraw)
+        with Store() as results:
+            failed = _all(chosen, writing, results, jobs or default_jobs(), parse_device(device), fresh)
     if failed:
         cells = [name for name, problem in failed.items() if isinstance(problem, CellError)]
         pages = [name for name in failed if name not in cells]
@@ -88,72 +104,72 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _reproduce(
-    names: list[str], size: str, jobs: int | None, device: Device, fresh: bool, output: str, formats: list[str]
-) -> dict[str, BaseException]:
-    from fpemu.reproduce import experiments, figures
-    from fpemu.sweep.run import default_jobs
-    from fpemu.sweep.store import Store
-
-    chosen = [experiments.load(name) for name in _select(names)]
-    folder = Path(output, "full" if size == "full" else "")
-    check_folder(output, folder)
-    figures.check_output([experiment.name for experiment in chosen], folder, formats)
-    with Store() as results:
-        return _all(chosen, size, results, jobs or default_jobs(), device, fresh, folder, formats)
-
-
-def _select(names: list[str]) -> list[str]:
+def _load(names: list[str]) -> list[Experiment]:
     """The figures that are named, each once; without names the figure of each paper's first claim."""
-    from fpemu.reproduce import experiments, papers
+    from fpemu.reproduce import claims, pages
 
     if not names:
-        first = [paper.headlines[0].page for paper in papers.read() if paper.headlines]
-        return first or experiments.names()
+        first = [paper.headlines[0].page for paper in claims.papers() if paper.headlines]
+        return list(map(pages.load, first or pages.names()))
     wanted = [None if name == "all" else name for name in names]
-    return list(dict.fromkeys(name for one in wanted for name in experiments.select(one)))
+    return list(map(pages.load, dict.fromkeys(name for one in wanted for name in pages.select(one))))
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How the figures of a run are written: arguments of `fpemu.reproduce.figures.write`."""
+
+    size: str
+    folder: Path
+    formats: tuple[str, ...]
+    redraw: bool
+
+    def write(self, experiment: Experiment, rows: list[Row]) -> Written:
+        from fpemu.reproduce import figures
+
+        return figures.write(experiment, self.size, rows, self.folder, self.formats, self.redraw)
+
+    def write_named(self, name: str, root: Path, rows: list[Row]) -> Written:
+        """Load the page and write its figure in a process of its own: a loaded page is not sent between processes."""
+        from fpemu.reproduce import pages
+
+        return self.write(pages.load(name, root), rows)
 
 
 def _all(
-    chosen: list[Experiment],
-    size: str,
-    results: Store,
-    jobs: int,
-    device: Device,
-    fresh: bool,
-    folder: Path,
-    formats: list[str],
+    chosen: list[Experiment], writing: Writing, results: Store, jobs: int, device: Device, fresh: bool
 ) -> dict[str, BaseException]:
     """Evaluate, draw and show the experiments; return the errors of those that could not be drawn."""
-    from fpemu.reproduce import figures, papers
+    from fpemu.parallel import cores
+    from fpemu.reproduce import claims
     from fpemu.sweep.executors import LocalWorkers
     from fpemu.sweep.run import run
 
     written: dict[str, Written] = {}
+    rows: dict[str, list[Row]] = {}
     done: set[str] = set()  # figures that share cells have them evaluated once, however fresh
     failed: dict[str, BaseException] = {}
     with progress() as bars, LocalWorkers(jobs) if jobs > 1 else nullcontext() as workers:
         for experiment in chosen:
-            try:
-                rows = run(
-                    experiment,
-                    size,
-                    results=results,
-                    device=device,
-                    progress=bars,
-                    fresh=fresh,
-                    done=done,
-                    workers=workers,
-                )
-                written[experiment.name] = figures.write(experiment, size, rows, folder, formats)
-            except (Exception, SystemExit) as problem:
-                called = [Path(frame.filename) for frame in traceback.extract_tb(problem.__traceback__)]
-                if isinstance(problem, OSError) and not any(file.is_relative_to(experiment.root) for file in called):
-                    raise  # results cannot be stored or files not written: every further figure would fail
-                failed[experiment.name] = problem
-    claims = [claim for paper in papers.read() for claim in (*paper.claims, *paper.checks)]
+            with _failure(experiment, failed):
+                options = {"progress": bars, "fresh": fresh, "done": done, "workers": workers}
+                rows[experiment.name] = run(experiment, writing.size, results=results, device=device, **options)
+                if not writing.redraw:
+                    written[experiment.name] = writing.write(experiment, rows[experiment.name])
+    if writing.redraw:
+        # spawn: a fork would copy the compiled kernels' thread pool in an unusable state
+        with ProcessPoolExecutor(min(cores(), len(chosen)), get_context("spawn")) as pool:
+            drawn = {
+                experiment: pool.submit(writing.write_named, experiment.name, experiment.root, rows[experiment.name])
+                for experiment in chosen
+                if experiment.name in rows
+            }
+            for experiment, figure in drawn.items():
+                with _failure(experiment, failed):
+                    written[experiment.name] = figure.result()
+    judged = [claim for paper in claims.papers() for claim in (*paper.claims, *paper.checks)]
     for name, files in written.items():
-        _show(name, size, files, claims)
+        _show(name, writing.size, files, judged)
     if written:
         console().print(f"\n{_summary(written)}", soft_wrap=True)
         paths = [files.paths[0].as_posix() for files in written.values()]
@@ -161,9 +177,21 @@ def _all(
     return failed
 
 
+@contextmanager
+def _failure(experiment: Experiment, failed: dict[str, BaseException]) -> Iterator[None]:
+    """Note the error of a page, and raise those that every further figure would have."""
+    try:
+        yield
+    except (Exception, SystemExit) as problem:
+        called = [Path(frame.filename) for frame in traceback.extract_tb(problem.__traceback__)]
+        if isinstance(problem, OSError) and not any(file.is_relative_to(experiment.root) for file in called):
+            raise  # results cannot be stored or files not written
+        failed[experiment.name] = problem
+
+
 def _show(name: str, size: str, files: Written, claims: list[Claim]) -> None:
     """Print a figure's files, its claims and its finding."""
-    from fpemu.reproduce.verdicts import number_of, verdict_on
+    from fpemu.reproduce.claims import number_of, verdict_on
 
     stem = files.paths[0].with_suffix("").as_posix()
     console().print(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}", soft_wrap=True)
@@ -171,11 +199,11 @@ def _show(name: str, size: str, files: Written, claims: list[Claim]) -> None:
     if judgements:
         shown = table(f"{name} ({size}): claims and checks", "claim", "criterion", "measured", "verdict")
         for one in judgements:
-            verdict = one.verdict if files.record["paper_size"] else "needs --full"
+            verdict = one.verdict if files.record.paper_size else "needs --full"
             shown.add_row(one.claim.claim, str(one.claim.criterion or ""), number_of(one), verdict)
         console().print(shown)
-    if files.record.get("finding"):
-        console().print(files.record["finding"], soft_wrap=True)
+    if files.record.finding:
+        console().print(files.record.finding, soft_wrap=True)
 
 
 def _summary(written: dict[str, Written]) -> str:

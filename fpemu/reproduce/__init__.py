@@ -1,9 +1,7 @@
-"""Figures of the papers: their pages (experiments), files (figures), claims (papers), verdicts and the ledger."""
+"""Figures of the papers: their pages (pages), files (figures), claims and verdicts (claims), and the ledger."""
 
-from fpemu.reproduce.claims import Measure
-from fpemu.reproduce.experiments import Experiment
-from fpemu.reproduce.papers import Claim
-from fpemu.reproduce.reproduction import Reproduction, committed, reproduce
-from fpemu.reproduce.verdicts import Judgement
+from fpemu.reproduce.claims import Claim, Judgement, Measure
+from fpemu.reproduce.figures import Reproduction, committed, reproduce
+from fpemu.reproduce.pages import Experiment, Page
 
-__all__ = ["Claim", "Experiment", "Judgement", "Measure", "Reproduction", "committed", "reproduce"]
+__all__ = ["Claim", "Experiment", "Judgement", "Measure", "Page", "Reproduction", "committed", "reproduce"]

@@ -1,4 +1,4 @@
-"""Write a figure: the data as CSV, the picture as PNG and the record as JSON; read the data and the record back.
+"""Figures of the papers: evaluated or read with their rows, and written as PNG, CSV and JSON.
 
 Floats are written with 9 significant digits, or fewer where a page declares that its computation is less stable. The
 picture and every statement of the record are computed from the data as written, so that evaluating the cells again on
@@ -8,33 +8,87 @@ the time, the machine's name or its folders.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import html
 import importlib.metadata
 import json
 import os
 import platform
-import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpemu.errors import InputError, unknown_name
-from fpemu.files import check_writable, read_json, write_atomic
-from fpemu.reproduce import verdicts
-from fpemu.sweep.code import drawing_version
-from fpemu.sweep.store import canonical
-from fpemu.sweep.tables import parse, table
+from fpemu.files import check_writable, read_json, sha256, write_atomic
+from fpemu.reading import read
+from fpemu.reproduce import claims, pages
+from fpemu.reproduce.claims import Judgement, Measured
+from fpemu.reproduce.pages import Experiment
+from fpemu.sweep import tables
+from fpemu.sweep.run import Row, run
+from fpemu.sweep.store import Store, canonical, default_path
 
 if TYPE_CHECKING:
-    from fpemu.reproduce.experiments import Experiment
-    from fpemu.sweep.run import Row
+    import pandas
+    from matplotlib.figure import Figure
+
+    from fpemu.mma.device import Device
 
 FORMATS = ("svg", "pdf")
 """Formats of a picture that are written only on request, beside the PNG."""
 UNCHANGED, REWRITTEN, NEW = "unchanged", "rewritten", "new"
 _PACKAGES = ("numpy", "numba", "scipy", "python-flint", "matplotlib")
+_DRAWING = [Path(__file__).resolve().parents[1] / name for name in ("plotting.py", "bitpicture.py", "sweep/planes.py")]
+
+
+@dataclass(frozen=True)
+class Record:
+    """The JSON of a figure: its words, the command that draws it, its measured numbers and the origin of all files.
+
+    Attributes
+    ----------
+    figure, paper, title, kind, caption, assumptions
+        As of the page.
+    command, size, cells
+        The command that evaluates and draws the figure, "quick" or "full", and the number of rows.
+    parameters : mapping of list
+        Distinct values of each parameter of the cells.
+    hardware : tuple of mapping
+        Fields of the instructions.
+    paper_size : bool
+        Whether the data have the size of the paper's.
+    seeds, measures
+        As from `fpemu.reproduce.claims.collect`.
+    finding : str or None
+        The result in a paragraph.
+    version : int
+        Version of the page's numbers.
+    data, picture, versions : mapping of str
+        Names and SHA-256 of the CSV and the PNG; versions of the packages that the data were first obtained with.
+    """
+
+    figure: str
+    paper: str
+    title: str
+    kind: str
+    caption: str
+    assumptions: tuple[str, ...]
+    command: str
+    size: str
+    cells: int
+    parameters: Mapping[str, Any]
+    hardware: tuple[Mapping[str, Any], ...]
+    paper_size: bool
+    seeds: int | None
+    measures: tuple[Measured, ...]
+    finding: str | None
+    version: int
+    data: Mapping[str, str]
+    picture: Mapping[str, str]
+    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -45,8 +99,152 @@ class Written:
     """PNG, CSV and JSON, then the formats requested in addition"""
     state: str
     """"new", "unchanged" or "rewritten": of the PNG, the CSV and the JSON together"""
-    record: dict[str, Any]
+    record: Record
     """The content of the JSON"""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A figure of a paper with its data, from `reproduce` or `committed`.
+
+    Attributes
+    ----------
+    experiment : Experiment
+        The figure's page.
+    size : {"quick", "full"}
+        Extent of the figure.
+    rows : sequence of Row
+        One dict per cell, with its parameters and its numbers, with the digits of the figure's CSV.
+    """
+
+    experiment: Experiment
+    size: str
+    rows: list[Row] = field(repr=False)
+
+    @property
+    def frame(self) -> pandas.DataFrame:
+        """The rows as a table, a column for each parameter and number."""
+        from fpemu.sweep.export import frame
+
+        return frame(self.rows)
+
+    def figure(self) -> Figure:
+        """The figure, drawn anew."""
+        return self.experiment.draw(self.rows)
+
+    @property
+    def judgements(self) -> list[Judgement]:
+        """The claims and checks that this figure decides, each with its numbers and its verdict."""
+        record = record_of(self.experiment, self.size, self.rows)
+        return [
+            claims.verdict_on(claim, record)
+            for paper in claims.papers(self.experiment.root)
+            for claim in (*paper.claims, *paper.checks)
+            if claim.page == self.experiment.name
+        ]
+
+    @property
+    def finding(self) -> str | None:
+        """A paragraph on the result of the figure; None where the page has none."""
+        return self.experiment.finding(self.rows)
+
+    def __repr__(self) -> str:
+        return f"Reproduction({self.experiment.name!r}, {self.size!r}, {len(self.rows)} rows)"
+
+    def _repr_html_(self) -> str:
+        head = f"<p><b>{html.escape(self.experiment.name)}</b> ({self.size}): {html.escape(self.experiment.title)}</p>"
+        head += "<table>" + "".join(f"<th>{name}</th>" for name in ("claim", "case", "measured", "verdict"))
+        lines = [
+            (judgement.claim.claim, case.label, claims.number(judgement.claim, case), case.verdict)
+            for judgement in self.judgements
+            for case in judgement.cases
+        ]
+        cells = ("".join(f"<td>{html.escape(text)}</td>" for text in line) for line in lines)
+        return head + "".join(f"<tr>{line}</tr>" for line in cells) + "</table>"
+
+
+def reproduce(
+    name: str, size: str = "quick", jobs: int = 1, results: Store | None = None, device: Device = "auto"
+) -> Reproduction:
+    """Evaluate the cells of an experiment that are not in the store, and return it with all its rows.
+
+    Parameters
+    ----------
+    name : str
+        ``paper/figure``.
+    size : {"quick", "full"}
+        Extent of the figure.
+    jobs : int
+        Number of local processes.
+    results : Store, optional
+        Default: the store of the command line (:func:`fpemu.sweep.store.default_path`).
+    device : {"auto", "cpu", "cuda"}
+        Where products are computed, as in :func:`fpemu.sweep.run`.
+
+    Returns
+    -------
+    Reproduction
+        The experiment with all its rows.
+
+    Raises
+    ------
+    InputError
+        If there is no such experiment, size or device.
+    CellError
+        If a cell fails.
+    """
+    experiment = pages.load(name)
+    with contextlib.nullcontext(results) if results is not None else Store() as store:
+        rows = run(experiment, size, results=store, jobs=jobs, device=device)
+    return Reproduction(experiment, size, as_written(experiment, size, rows))
+
+
+def committed(name: str, size: str = "quick", folder: str | os.PathLike[str] = "figures") -> Reproduction:
+    """Return an experiment with the rows of its figure in ``folder`` (full size: ``folder/full``); evaluate nothing.
+
+    Parameters
+    ----------
+    name : str
+        ``paper/figure``.
+    size : {"quick", "full"}
+        Extent of the figure.
+    folder : path-like
+        A relative folder that is not in the working directory is looked for beside the experiments.
+
+    Returns
+    -------
+    Reproduction
+        The experiment with the rows of the figure's CSV.
+
+    Raises
+    ------
+    InputError
+        If there is no such experiment or figure, or its data are not those that it was drawn from.
+    """
+    experiment = pages.load(name)
+    if size not in pages.SIZES:
+        raise unknown_name("size", size, pages.SIZES)
+    stem = size_folder(folder, size) / name
+    data, record = stem.with_name(f"{stem.name}.csv"), stem.with_name(f"{stem.name}.json")
+    if not data.is_file():
+        raise InputError(f"there is no {data}: 'fpemu reproduce {name}{' --full' * (size == 'full')}' makes it")
+    rows = tables.read(data)
+    if record.is_file():
+        known = load_record(record)
+        if known.data.get("sha256") != sha256(data):
+            raise InputError(f"{data} was changed after {record} was written")
+        if (known.figure, known.size) != (name, size):
+            raise InputError(f"{record} is the record of {known.figure} at {known.size} size, not of {name} at {size}")
+    return Reproduction(experiment, size, rows)
+
+
+def size_folder(folder: str | os.PathLike[str], size: str) -> Path:
+    """Where the figures of a size are: full ones in ``full`` under the others."""
+    where = Path(folder)
+    if not where.is_absolute() and not where.is_dir():
+        beside = pages.root().parent / where
+        where = beside if beside.is_dir() else where
+    return where / "full" if size == "full" else where
 
 
 def write(
@@ -55,6 +253,7 @@ def write(
     rows: list[Row],
     folder: str | os.PathLike[str] = "figures",
     formats: Sequence[str] = (),
+    redraw: bool = False,
 ) -> Written:
     """Write ``folder/<paper>/<figure>.{png,csv,json}``; each file appears whole or not at all.
 
@@ -67,6 +266,8 @@ def write(
     folder : path-like
     formats : sequence of {"svg", "pdf"}
         Pictures to write in addition.
+    redraw : bool
+        Draw the picture even if neither its data nor the code that draws it changed.
 
     Returns
     -------
@@ -74,32 +275,41 @@ def write(
 
     Notes
     -----
-    The data and the statements are always computed and compared with the files. An existing picture is kept if the
-    record has the picture's SHA-256, and names the same data, the same version of the evaluator and the same drawing
-    code (:func:`fpemu.sweep.code.drawing_version`): the bytes of a PNG also depend on the versions of matplotlib and
-    FreeType and on the processor. In the same way the package versions in the record are those that the data were
-    first obtained with. A file whose content stays the same is not written.
+    The data and the statements are always computed and compared with the files. A picture whose SHA-256 is the
+    record's is drawn again if its data changed, or the bytes of the code that draws it since the last run, which the
+    cache folder holds. It is replaced if the new one looks otherwise (`fpemu.plotting.look_alike`): the bytes of a PNG
+    also depend on the versions of matplotlib and FreeType and on the processor. In the same way the package versions
+    in the record are those that the data were first obtained with. A file whose content stays the same is not written.
     """
     from fpemu import plotting
 
     png, data_path, record_path = (_path(folder, experiment, suffix) for suffix in ("png", "csv", "json"))
     known = _known(record_path)
-    data = table(rows, digits(experiment, size))
-    rows = parse(data, str(data_path))
-    record = provenance(experiment, size, rows, data)
-    same_data = [known.get(name) for name in ("data", "version")] == [record[name] for name in ("data", "version")]
-    if same_data and isinstance(known.get("versions"), dict):
-        record["versions"] = known["versions"]
+    data = tables.table(rows, digits(experiment, size))
+    rows = tables.parse(data, str(data_path))
+    record = record_of(experiment, size, rows, data)
+    same_data = known is not None and (known.data, known.version) == (record.data, record.version)
     kept = _bytes(png)
-    recorded = {**record["picture"], "sha256": _sha256(kept or b"")}
-    keep = same_data and known.get("picture") == recorded
+    if kept is not None and (known is None or known.picture.get("sha256") != _sha256(kept)):
+        kept = None  # a damaged picture, or another figure's
     drawn = functools.cache(lambda: experiment.draw(rows))
-    picture = kept if kept is not None and keep else plotting.png(drawn())
-    record["picture"]["sha256"] = _sha256(picture)
+    code = _drawing_code(experiment, record.data["sha256"])
+    picture = kept
+    if kept is None or redraw or not same_data or _drawn_by(kept) not in (None, code):
+        picture = plotting.png(drawn())
+        if kept is not None and plotting.look_alike(kept, picture):
+            picture = kept
+    assert picture is not None
+    _remember(picture, code)
+    record = replace(
+        record,
+        picture={**record.picture, "sha256": _sha256(picture)},
+        versions=known.versions if known is not None and same_data else record.versions,
+    )
     contents = {
         png: picture,
         data_path: data,
-        record_path: (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode(),
+        record_path: (json.dumps(asdict(record), indent=2, ensure_ascii=False) + "\n").encode(),
     }
     before = {path: _bytes(path) for path in contents}
     state = UNCHANGED if before == contents else REWRITTEN if before[record_path] is not None else NEW
@@ -108,6 +318,39 @@ def write(
         if path in further or before[path] != content:
             write_atomic(path, content)
     return Written([*contents, *further], state, record)
+
+
+# --- when a picture was drawn: a file of the cache folder for each picture, with a digest of its data and its code
+def _drawing_code(experiment: Experiment, data: str) -> str:
+    """A digest of a picture's data and of the bytes of all code that may draw it."""
+    return hashlib.sha256("".join([data, *map(sha256, _drawing_files(experiment))]).encode()).hexdigest()
+
+
+def _drawing_files(experiment: Experiment) -> list[Path]:
+    from fpemu.sweep.code import _numeric_files
+
+    shared = [*experiment.root.glob("_*.py"), *(experiment.root / "speed").glob("_*.py")]
+    page = (experiment.root / experiment.name).parent.glob("*.py")
+    return [*sorted([*shared, *page]), *_numeric_files(), *_DRAWING]
+
+
+def _entry(picture: bytes) -> Path:
+    return default_path().parent / "pictures" / _sha256(picture)
+
+
+def _drawn_by(picture: bytes) -> str | None:
+    """The digest of the code that drew a picture or found it current; None if the cache does not have it."""
+    try:
+        return _entry(picture).read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _remember(picture: bytes, code: str) -> None:
+    if _drawn_by(picture) != code:
+        with contextlib.suppress(OSError):  # a cache that cannot be written costs a drawing later
+            _entry(picture).parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(_entry(picture), code.encode())
 
 
 def check_output(names: Iterable[str], folder: str | os.PathLike[str], formats: Sequence[str] = ()) -> None:
@@ -136,12 +379,12 @@ def _path(folder: str | os.PathLike[str], experiment: Experiment, suffix: str) -
     return Path(folder) / f"{experiment.name}.{suffix}"
 
 
-def _known(path: Path) -> dict[str, Any]:
-    """The existing record; empty if it is missing or damaged."""
+def _known(path: Path) -> Record | None:
+    """The existing record; None if it is missing or damaged."""
     try:
         return load_record(path)
     except InputError:
-        return {}
+        return None
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -153,60 +396,45 @@ def _sha256(content: bytes) -> str:
 
 
 def digits(experiment: Experiment, size: str) -> dict[str, int | None]:
-    """Significant digits of the columns that do not have 9: ``DIGITS`` of the page or of its evaluator.
-
-    Parameters are exact, so they have all their digits.
-    """
-    parameters: dict[str, int | None] = {name: None for cell in experiment.cells(size)[:1] for name in cell}
-    return parameters | dict(_declared(experiment, "DIGITS", {}))
-
-
-def version(experiment: Experiment) -> int:
-    """Version of the page's evaluator: ``VERSION`` of the page or of the module that defines ``evaluate``, else 1."""
-    return int(_declared(experiment, "VERSION", 1))
-
-
-def _declared(experiment: Experiment, name: str, default: Any) -> Any:
-    page = experiment.module
-    return getattr(page, name, getattr(sys.modules[page.evaluate.__module__], name, default))
+    """Significant digits of the columns that do not have 9. Parameters are exact, so they have all their digits."""
+    return {name: None for cell in experiment.cells(size)[:1] for name in cell} | dict(experiment.page.digits)
 
 
 def as_written(experiment: Experiment, size: str, rows: list[Row]) -> list[Row]:
     """Return the rows of an experiment with the digits that its CSV holds."""
-    return parse(table(rows, digits(experiment, size)), experiment.name)
+    return tables.parse(tables.table(rows, digits(experiment, size)), experiment.name)
 
 
-def provenance(experiment: Experiment, size: str, rows: list[Row], data: bytes) -> dict[str, Any]:
+def record_of(experiment: Experiment, size: str, rows: list[Row], data: bytes = b"") -> Record:
     """Return a figure's record: its command, and the numbers that decide the paper's claims."""
     names = list(experiment.cells(size)[0]) if rows else []
-    words = statements(experiment, size, rows)
     stem = experiment.name.split("/")[1]
-    return {
-        "figure": experiment.name,
-        **{name: words[name] for name in ("paper", "title", "kind", "caption", "assumptions")},
-        "command": f"fpemu reproduce {experiment.name}" + (" --full" if size == "full" else ""),
-        "size": size,
-        "cells": len(rows),
-        "parameters": {name: _distinct(row[name] for row in rows) for name in names},
-        "hardware": hardware(experiment, rows),
-        **{name: words[name] for name in ("paper_size", "seeds", "measures", "finding")},
-        "version": version(experiment),
-        "data": {"file": f"{stem}.csv", "sha256": _sha256(data)},
-        "picture": {"file": f"{stem}.png", "code": drawing_version(experiment.module)},
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
-    }
+    return Record(
+        figure=experiment.name,
+        command=f"fpemu reproduce {experiment.name}" + (" --full" if size == "full" else ""),
+        size=size,
+        cells=len(rows),
+        parameters={name: _distinct(row[name] for row in rows) for name in names},
+        hardware=hardware(experiment, rows),
+        version=experiment.page.version,
+        data={"file": f"{stem}.csv", "sha256": _sha256(data)},
+        picture={"file": f"{stem}.png"},
+        versions={"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        **statements(experiment, size, rows),
+    )
 
 
 def statements(experiment: Experiment, size: str, rows: list[Row]) -> dict[str, Any]:
     """Return a record's words and measured numbers: all of them follow from the page and the rows as written."""
+    page = experiment.page
     return {
-        "paper": experiment.module.PAPER,
+        "paper": page.paper,
         "title": experiment.title,
-        "kind": experiment.kind,
-        "caption": experiment.caption,
-        "assumptions": experiment.assumptions,
+        "kind": page.kind,
+        "caption": page.caption,
+        "assumptions": page.assumptions,
         "paper_size": size == "full" or experiment.cells("full") == experiment.cells("quick"),
-        **verdicts.collect(experiment.measures, rows),
+        **claims.collect(experiment.measures, rows),
         "finding": experiment.finding(rows),
     }
 
@@ -216,78 +444,30 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
     return list({canonical(value): value for value in values}.values())
 
 
-_FIELDS = {
-    "figure": str,
-    "paper": str,
-    "title": str,
-    "command": str,
-    "size": str,
-    "caption": str,
-    "assumptions": list,
-    "paper_size": bool,
-    "measures": list,
-    "data": dict,
-}
-
-
-def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read and check the record that :func:`write` wrote.
+def load_record(path: str | os.PathLike[str]) -> Record:
+    """Read the record that :func:`write` wrote.
 
     Raises
     ------
     InputError
         If the file is missing, or not such a record.
     """
-    record = read_json(path)
+    content = read_json(path)
     try:
-        json.dumps(record, ensure_ascii=False).encode()
+        json.dumps(content, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as problem:  # half a surrogate pair cannot be written again
         raise InputError(f"cannot read the record of a figure from {path}: {problem}") from problem
-    wrong = [name for name, kind in _FIELDS.items() if not isinstance(_entry(record, name), kind)]
-    if not wrong and not all(isinstance(text, str) for text in record["assumptions"]):
-        wrong.append("assumptions")
-    if not wrong and not all(map(_is_measure, record["measures"])):
-        wrong.append("measures")
-    for name, kind in (("seeds", int), ("finding", str)):
-        if not wrong and (name not in record or not isinstance(record[name], kind | None)):
-            wrong.append(name)
-    if wrong:
-        raise InputError(f"{path} is not the record of a figure: {', '.join(wrong)} missing or of another kind")
-    return dict(record)
+    return read(Record, content, f"{os.fspath(path)}, the record of a figure")
 
 
-_NOT_FINITE = ("inf", "-inf", "nan")
-
-
-def _is_measure(entry: Any) -> bool:
-    """Whether an entry of a record has the words and the numbers of a measure."""
-    values = _entry(entry, "values")
-    return (
-        all(isinstance(_entry(entry, name), str) for name in ("name", "reading", "variant"))
-        and isinstance(values, list)
-        and bool(values)
-        and all(
-            (isinstance(value, int | float) and abs(value) <= sys.float_info.max) or value in _NOT_FINITE
-            for value in values
-        )
-    )
-
-
-def _entry(record: Any, name: str) -> Any:
-    return record.get(name) if isinstance(record, dict) else None
-
-
-def hardware(experiment: Experiment, rows: list[Row]) -> list[dict[str, Any]]:
-    """The arithmetic, evidence and source of the instructions in the page's ``SPECS``.
-
-    Without ``SPECS`` these are the fp16 instructions of the ``hardware`` parameter.
-    """
+def hardware(experiment: Experiment, rows: list[Row]) -> tuple[dict[str, Any], ...]:
+    """Return the arithmetic, evidence and source of a page's instructions."""
     from fpemu import mma
 
     columns = [(str(name), "fp16", "fp32") for name in dict.fromkeys(row.get("hardware") for row in rows) if name]
-    specs = [mma.spec(*given) for given in getattr(experiment.module, "SPECS", columns)]
+    specs = [mma.spec(*given) for given in (columns if experiment.page.specs is None else experiment.page.specs)]
     fields = ("name", "arithmetic", "k", "block", "F", "E0", "final", "evidence", "source")
-    return [{field: getattr(spec, field) for field in fields} for spec in specs]
+    return tuple({field: getattr(spec, field) for field in fields} for spec in specs)
 
 
 def _version(name: str) -> str:

@@ -13,7 +13,7 @@ from benchmarks.gpu.case import Case
 from fpemu import InputError, roofline
 from fpemu.gpu.gemm import choice
 from fpemu.gpu.runtime import compiler, properties
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 from fpemu.schemes.staged import Staged
 
 needs_compiler = pytest.mark.skipif(compiler.compiler_missing() is not None, reason="NVRTC is not here")
@@ -141,9 +141,9 @@ def test_rows_are_measured_once_the_most_important_first():
 
 
 def test_every_page_of_speed_has_rows():
-    pages = {name for name in experiments.names() if experiments.load(name).kind == "G"}
-    assert pages
-    assert pages - {"speed/calls"} <= set(suite.figures())  # whole calls: benchmarks.calls measures them
+    speeds = {name for name in pages.names() if pages.load(name).page.kind == "G"}
+    assert speeds
+    assert speeds - {"speed/calls"} <= set(suite.figures())  # whole calls: benchmarks.calls measures them
 
 
 def test_a_row_that_two_figures_show_is_measured_with_the_more_careful_rules():

@@ -19,7 +19,7 @@ from experiments.speed import _record as speed
 from fpemu import InputError
 from fpemu.cli import main
 from fpemu.gpu.runtime import device
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD: dict = {
@@ -231,7 +231,7 @@ def test_a_package_without_its_checkout_reports_missing_benchmarks(command, monk
     (tmp_path / "benchmarks" / "gpu").mkdir()
     (tmp_path / "benchmarks" / "gpu" / "suite.py").write_text("raise SystemExit('code in the working directory')")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(experiments, "_CHECKOUT", tmp_path / "site-packages" / "experiments")
+    monkeypatch.setattr(pages, "_CHECKOUT", tmp_path / "site-packages" / "experiments")
     monkeypatch.delitem(sys.modules, "benchmarks")
     assert main(command) == 2
     said = capsys.readouterr().err
@@ -243,7 +243,7 @@ def test_the_checkouts_benchmarks_are_imported_and_not_those_of_another_project(
     other = types.ModuleType("benchmarks")
     other.__path__ = [str(tmp_path)]
     monkeypatch.setitem(sys.modules, "benchmarks", other)
-    assert experiments.import_benchmarks()
+    assert pages.import_benchmarks()
     assert sys.modules["benchmarks"].__path__ == [str(ROOT / "benchmarks")]
 
 
@@ -267,12 +267,12 @@ def test_the_commands_run_from_any_folder(tmp_path):
 
 # --- figures
 def _pages():
-    return [name for name in experiments.names() if experiments.load(name).kind == "G"]
+    return [name for name in pages.names() if pages.load(name).page.kind == "G"]
 
 
 @pytest.mark.parametrize("name", _pages())
 def test_measures_and_findings_are_those_of_the_record(name):
-    page = experiments.load(name)
+    page = pages.load(name)
     rows = [{**cell, **page.evaluate(cell)} for cell in page.cells("quick")]
     assert all(math.isfinite(one.value) for one in page.measures(rows))
     assert page.measures(rows) or page.finding(rows)
@@ -290,7 +290,7 @@ def test_figures_are_drawn_from_the_record_as_it_is():
     assert not any(row.get("mismatches") for row in kept.rows)
     assert all(row["again"] for row in kept.rows if "again" in row)
     for name in _pages():
-        page = experiments.load(name)
+        page = pages.load(name)
         figure = ROOT / "figures" / f"{name}.csv"
         assert page.cells("quick")[0]["record"] in figure.read_text(encoding="utf-8").splitlines()[1]
 
@@ -324,7 +324,7 @@ def test_captions_date_the_runs_of_the_rows_and_not_replaced_runs(changed_record
 
 def test_the_finding_on_sizes_names_the_ends_of_the_drawn_line():
     """Rows without a sustained speed are part of the line of the first launches."""
-    page = experiments.load("speed/sizes")
+    page = pages.load("speed/sizes")
     rows = [{**cell, **page.evaluate(cell)} for cell in page.cells("quick")]
     line = {row["M"]: row["first"] for row in speed.squares(rows, "staged")}
     low, high = (f"n = {n}: {line[n]:.3g}" for n in (min(line, key=line.get), max(line, key=line.get)))
@@ -333,7 +333,7 @@ def test_the_finding_on_sizes_names_the_ends_of_the_drawn_line():
 
 @pytest.mark.parametrize("name", ["sizes", "shapes"])
 def test_speeds_of_different_runs_have_no_ratio(name, changed_record):
-    page = experiments.load(f"speed/{name}")
+    page = pages.load(f"speed/{name}")
     place = {"kind": "product", "contender": "staged", "M": 1024, "N": 1024, "K": 1024, "data": "symmetric"}
 
     def ratios():

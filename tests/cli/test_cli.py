@@ -23,9 +23,10 @@ from fpemu import mma, probing, reproduce, schemes
 from fpemu.cli import app, main
 from fpemu.cli import matrices as matrixio
 from fpemu.cli.gemm import _errors
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 from fpemu.schemes.errorfree.report import Fault
 from fpemu.sweep import Grid, Store, executors
+from tests import toy
 from tests.commands import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -499,7 +500,7 @@ def test_split_of_a_negative_number(capsys):
 
 # --- reproduce
 PAGE = """
-PAPER, TITLE, CAPTION, ASSUMPTIONS = "p", "t", "c", []
+PAPER, CAPTION, ASSUMPTIONS = "p", "c", []
 def cells(size):
     return [{"n": n, "size": size} for n in range(1, 4)]
 def evaluate(cell):
@@ -518,13 +519,12 @@ def draw(rows):
 def measures(rows):
     from fpemu.reproduce import Measure
     return [Measure("ratio", 3.0)]
-"""
+""" + toy.PAGE.format(", measures=measures")
 PAPER = """
 title = "A paper"
 source = "A journal."
-[[extras]]
-page = "paper/fig1"
-what = "a figure"
+[titles]
+fig1 = "t"
 [[checks]]
 name = "ratio"
 kind = "goal"
@@ -537,9 +537,7 @@ criterion = "> 2.69"
 
 @pytest.fixture
 def paper(folder, monkeypatch):
-    (folder / "papers" / "paper").mkdir(parents=True)
-    (folder / "papers" / "paper" / "fig1.py").write_text(PAGE)
-    (folder / "papers" / "paper" / "paper.toml").write_text(PAPER)
+    toy.write_page(folder / "papers", "paper/fig1", PAGE).with_name("paper.toml").write_text(PAPER)
     monkeypatch.setenv("FPEMU_EXPERIMENTS", str(folder / "papers"))
     monkeypatch.delenv("FPEMU_CACHE", raising=False)
     return folder
@@ -568,9 +566,7 @@ def test_reproduce_draws_keeps_and_says_what_holds(paper, capsys):
 
 
 def test_fresh_keeps_the_old_until_the_new_is_there_and_evaluates_what_is_shared_once(paper, monkeypatch):
-    (paper / "papers" / "paper" / "fig2.py").write_text(
-        "from .fig1 import *\nfrom .fig1 import cells, draw, evaluate, measures\n"
-    )
+    toy.write_page("papers", "paper/fig2", "from .fig1 import PAGE\n")
     assert main(["reproduce", "-j", "1"]) == 0
     assert Path("log").read_text().split() == ["1", "2", "3"]
     assert main(["reproduce", "-j", "1", "--fresh"]) == 0
@@ -586,12 +582,9 @@ def test_fresh_keeps_the_old_until_the_new_is_there_and_evaluates_what_is_shared
 
 
 def test_a_page_that_cannot_draw_does_not_stop_the_others(paper, capsys):
-    page = paper / "papers" / "paper" / "fig0.py"
-    page.write_text(PAGE.replace("    from fpemu import plotting\n", "    1 / 0\n"))
-    page.with_name("fig00.py").write_text(PAGE.replace("    from fpemu import plotting\n", "    raise SystemExit\n"))
-    page.with_name("fig000.py").write_text(
-        PAGE.replace("    from fpemu import plotting\n", "    open('nowhere.csv')\n")
-    )
+    for name, statement in (("fig0", "1 / 0"), ("fig00", "raise SystemExit"), ("fig000", "open('nowhere.csv')")):
+        text = PAGE.replace("    from fpemu import plotting\n", f"    {statement}\n")
+        toy.write_page("papers", f"paper/{name}", text)
     assert main(["reproduce", "-j", "1"]) == 1
     out, err = capsys.readouterr()
     assert "paper/fig1.{png" in out
@@ -607,7 +600,7 @@ def test_ctrl_c_before_anything_runs(paper, monkeypatch, capsys, arguments):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiments, "select", interrupted)
+    monkeypatch.setattr(pages, "select", interrupted)
     monkeypatch.setattr(Grid, "read", interrupted)
     Path("g.toml").touch()
     assert main(arguments) == 130

@@ -19,7 +19,8 @@ import fpemu
 from fpemu import library
 from fpemu.cli import app, common, main
 from fpemu.errors import InputError
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
+from tests import toy
 from tests.commands import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,15 +41,13 @@ def _environment(**more):
 
 
 # --- experiments are executed only from a named folder
-PAGE = "raise SystemExit(open('executed', 'w').close())\nTITLE = 'a title'\n"
+PAGE = "raise SystemExit(open('executed', 'w').close())\n"
 
 
 @pytest.fixture
 def stray(folder, monkeypatch):
     """A working directory with a page that must not be executed."""
-    (folder / "experiments" / "paper").mkdir(parents=True)
-    (folder / "experiments" / "paper" / "fig1.py").write_text(PAGE)
-    (folder / "experiments" / "items.toml").write_text("[papers.paper]\n")
+    toy.write_page(folder / "experiments", "paper/fig1", PAGE)
     (folder / "figures" / "paper").mkdir(parents=True)
     (folder / "figures" / "paper" / "fig1.json").write_text("{}")
     monkeypatch.delenv("FPEMU_EXPERIMENTS", raising=False)
@@ -74,14 +73,14 @@ COMMANDS = (
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_pages_of_the_working_directory_are_not_executed(stray, capsys, monkeypatch, command, checkout):
     if not checkout:
-        monkeypatch.setattr(experiments, "_CHECKOUT", stray / "none")
+        monkeypatch.setattr(pages, "_CHECKOUT", stray / "none")
     assert main(command) in (0, 2)
     assert not Path("executed").exists()
     assert "Traceback" not in capsys.readouterr().err
 
 
 def test_without_a_checkout_the_folder_must_be_named(stray, capsys, monkeypatch):
-    monkeypatch.setattr(experiments, "_CHECKOUT", stray / "none")
+    monkeypatch.setattr(pages, "_CHECKOUT", stray / "none")
     for command in (["list", "experiments"], ["reproduce", "paper/fig1"], ["ledger"]):
         assert main(command) == 2
         said = capsys.readouterr().err
@@ -103,11 +102,11 @@ def test_a_named_folder_is_listed_without_execution_and_executed_to_reproduce(st
 
 
 def test_every_page_of_the_checkout_has_a_title_and_a_number_of_cells(capsys):
-    assert all(experiments.title(name) for name in experiments.names())
+    assert all(pages.titles().values())
     assert main(["list", "experiments"]) == 0
     rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if "/" in line}
-    assert set(rows) == set(experiments.names())
-    assert int(rows["legemm/fig10"][-2]) == len(experiments.load("legemm/fig10").cells("quick"))
+    assert set(rows) == set(pages.names())
+    assert int(rows["legemm/fig10"][-2]) == len(pages.load("legemm/fig10").cells("quick"))
 
 
 # --- hostile input

@@ -16,9 +16,10 @@ from fpemu.gpu.runtime import device as gpu
 from fpemu.gpu.runtime.device import GpuError, missing
 from fpemu.mma import compiled
 from fpemu.mma import device as devices
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 from fpemu.sweep import Store, executors, run
 from fpemu.sweep.executors import WorkerError
+from tests import toy
 from tests.commands import refusal
 
 PAGE = """
@@ -26,7 +27,7 @@ import multiprocessing
 from fpemu.gpu.runtime import device as gpu
 from fpemu.mma import device as devices
 
-PAPER, TITLE, CAPTION, ASSUMPTIONS = "a paper", "a title", "a caption", []
+PAPER, CAPTION, ASSUMPTIONS = "a paper", "a caption", []
 if {where}:
     gpu.missing = lambda: None
 
@@ -38,9 +39,6 @@ def evaluate(cell, device):
 
 def draw(rows):
     raise AssertionError("these tests draw nothing")
-
-def claims(rows):
-    return []
 """
 HERE, EVERYWHERE, NOWHERE = "multiprocessing.parent_process() is None", "True", "False"
 
@@ -208,9 +206,8 @@ def test_threads_start_no_further_call_after_an_error(monkeypatch):
 
 
 def page(tmp_path, where):
-    (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "figure.py").write_text(PAGE.format(where=where))
-    return experiments.load("paper/figure", tmp_path)
+    toy.write_page(tmp_path, "paper/figure", PAGE.format(where=where) + toy.PAGE.format(""))
+    return pages.load("paper/figure", tmp_path)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fpemu import batched, inputs, plotting
-from fpemu.reproduce import experiments, papers
+from fpemu.reproduce import claims, pages
 from tests.layout import legend_labels
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
@@ -27,7 +27,7 @@ NAMES = sorted(SMALL)
 
 
 def _page(name):
-    return experiments.load(name, ROOT)
+    return pages.load(name, ROOT)
 
 
 @functools.cache
@@ -133,7 +133,7 @@ def _measured(page, rows):
 @pytest.mark.parametrize("name", NAMES)
 def test_measures_and_findings_work_on_part_of_the_rows(name):
     page, rows = _made_up(name)
-    paper = next(one for one in papers.read(ROOT) if one.folder == name.split("/")[0])
+    paper = next(one for one in claims.papers(ROOT) if one.folder == name.split("/")[0])
     known = {one.name for one in (*paper.claims, *paper.checks) if one.page == name}
     assert {one for one, _ in _measured(page, [row for row in rows if row["seed"] == 0])} == known
     for column in ("seed", "n", "k", "accumulate", "slices", "hardware", "panel", "scale", "low"):

@@ -11,7 +11,7 @@ import pytest
 
 import fpemu
 from fpemu import inputs, plotting, schemes, theory
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 from tests.layout import legend_labels
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
@@ -27,7 +27,7 @@ every = pytest.mark.parametrize("name", NAMES)
 
 
 def rows(name, numbers, size="quick"):
-    experiment = experiments.load(name, ROOT)
+    experiment = pages.load(name, ROOT)
     return experiment, [{**cell, **numbers(cell)} for cell in experiment.cells(size)]
 
 
@@ -53,14 +53,14 @@ def made_up(measured=1.0, probable=4.0, worst=20.0, power=0.5):
 
 
 def test_every_scheme_has_a_page_and_no_page_is_left_over():
-    assert {name for name in experiments.names() if name.startswith("bounds/")} == {*NAMES, "bounds/coverage"}
-    assert {experiments.load(name, ROOT).evaluator for name in NAMES} == {"bounds._pages"}
-    assert all(experiments.title(name) == experiments.load(name, ROOT).title for name in NAMES)
+    assert {name for name in pages.names() if name.startswith("bounds/")} == {*NAMES, "bounds/coverage"}
+    assert {pages.load(name, ROOT).evaluator for name in NAMES} == {"bounds._pages"}
+    assert all(pages.title(name) == pages.load(name, ROOT).title for name in NAMES)
 
 
 @every
 def test_the_cells_are_products_of_the_scheme_that_the_page_is_named_after(name):
-    experiment = experiments.load(name, ROOT)
+    experiment = pages.load(name, ROOT)
     for size, longest in (("quick", 16384), ("full", 65536)):
         cells = experiment.cells(size)
         assert {cell["scheme"] for cell in cells} == {name.split("/")[1].replace("_", "-")}
@@ -74,7 +74,7 @@ def test_the_cells_are_products_of_the_scheme_that_the_page_is_named_after(name)
 
 @every
 def test_a_measured_cell_is_the_exact_error_and_its_parts_are_its_bounds(name):
-    experiment = experiments.load(name, ROOT)
+    experiment = pages.load(name, ROOT)
     for cell in {str(cell["options"]): cell for cell in experiment.cells("quick")}.values():
         cell = {**cell, "k": 24, "rows": 3}
         found = experiment.evaluate(cell)
@@ -133,10 +133,10 @@ def measured(coverage, changed=()):
 def test_coverage_has_every_curve_of_every_page(coverage):
     experiment, found = coverage
     assert {row["scheme"] for row in found} == set(schemes.names())
-    assert len(found) == 2 * 3 * sum(len(curves(experiments.load(name, ROOT))) for name in NAMES)
+    assert len(found) == 2 * 3 * sum(len(curves(pages.load(name, ROOT))) for name in NAMES)
     cells = experiment.cells("full")
     assert len(cells) == 20 * len(found)
-    page = experiments.load("bounds/ootomo", ROOT)
+    page = pages.load("bounds/ootomo", ROOT)
     (cell,) = (
         c
         for c in cells

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from numpy._core import _multiarray_umath as umath
 
-from fpemu.reproduce import experiments, figures
-from fpemu.reproduce.reproduction import committed
+from fpemu.reproduce import figures, pages
+from fpemu.reproduce.figures import committed
 from fpemu.sweep import tables
 from fpemu.sweep.code import drawing_version
 
@@ -27,7 +27,7 @@ NAMES = [stem.relative_to(FIGURES).as_posix() for stem in STEMS]
 def _load(name):
     """The experiment of a figure, its size, and its rows as committed."""
     record = figures.load_record(FIGURES / f"{name}.json")
-    experiment = experiments.load(record["figure"], ROOT / "experiments")
+    experiment = pages.load(record["figure"], ROOT / "experiments")
     return experiment, record["size"], tables.read(FIGURES / f"{name}.csv")
 
 

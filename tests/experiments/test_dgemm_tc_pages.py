@@ -14,7 +14,7 @@ from fpemu import plotting
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.errorfree.machine import Workspace
 from fpemu.gpu.runtime import compiler
-from fpemu.reproduce import experiments, figures, papers
+from fpemu.reproduce import claims, figures, pages
 from fpemu.schemes import ozaki
 from tests.layout import legend_labels
 from tests.processor import Processor, matrix
@@ -90,20 +90,20 @@ def test_the_extremes_are_the_smallest_and_the_largest_magnitude(work):
 # --- pages
 def measured(name, numbers, size="quick"):
     """The page, and its measures for rows of made-up numbers, functions of the cell."""
-    page = experiments.load(f"dgemm_tc/{name}")
+    page = pages.load(f"dgemm_tc/{name}")
     rows = [{**cell, **numbers(cell)} for cell in page.cells(size)]
     return page, {(m.name, m.reading, m.variant): m.value for m in page.measures(rows)}
 
 
 def test_every_measure_of_the_figures_has_a_claim_or_check_and_the_other_way_round():
-    (paper,) = (one for one in papers.read() if one.folder == "dgemm_tc")
+    (paper,) = (one for one in claims.papers() if one.folder == "dgemm_tc")
     named = {(claim.page, claim.name) for claim in (*paper.claims, *paper.checks)}
     records = [figures.load_record(path) for path in FIGURES.glob("*.json")]
     assert {(record["figure"], one["name"]) for record in records for one in record["measures"]} == named
 
 
 def test_the_record_agrees_with_the_cpu_and_cr_mode_with_the_residues():
-    record = json.loads((experiments.root() / "dgemm_tc" / "h200.json").read_text())
+    record = json.loads((pages.root() / "dgemm_tc" / "h200.json").read_text())
     assert all(record["equal to the CPU"].values())
     assert len(record["equal to the CPU"]) == 24
     digests = {(row["n"], row["phi"], row["implementation"]): row.get("digest") for row in record["speeds"]}
@@ -141,14 +141,14 @@ def test_figure_3_shows_algorithm_3_as_printed():
         fpemu.metrics.max_relative(fpemu.gemm(A, B, **options, slices=slices), exact) for slices in ("printed", None)
     )
     assert printed != default  # the two criteria select different slices of B
-    assert experiments.load("dgemm_tc/fig3").evaluate(cell)["TC"] == printed
+    assert pages.load("dgemm_tc/fig3").evaluate(cell)["TC"] == printed
 
 
 def test_all_sizes_of_figures_3_and_8_have_the_same_number_of_entries():
     for name in ("fig3", "fig8"):
         for size in ("quick", "full"):
-            assert len({cell["rows"] for cell in experiments.load(f"dgemm_tc/{name}").cells(size)}) == 1
-        assert len({cell["seed"] for cell in experiments.load(f"dgemm_tc/{name}").cells("full")}) == 20
+            assert len({cell["rows"] for cell in pages.load(f"dgemm_tc/{name}").cells(size)}) == 1
+        assert len({cell["seed"] for cell in pages.load(f"dgemm_tc/{name}").cells("full")}) == 20
 
 
 def counts(cell, products=(66.0, 78.0, 91.0), slices=(11.0, 12.0, 13.0)):
@@ -195,13 +195,13 @@ def test_the_memory_is_that_of_mean_counts_rounded_up():
 
 
 def test_the_published_66_products():
-    page = experiments.load("dgemm_tc/fig5b")
+    page = pages.load("dgemm_tc/fig5b")
     numbers = page.evaluate({**page.cells("quick")[0], "phi": 0.1, "n": 7168, "rows": 8})
     assert (numbers["DP slices A"], numbers["DP slices B"], numbers["DP products"]) == (11.0, 11.0, 66.0)
 
 
 def test_the_memory_model_is_that_of_section_4_3():
-    memory = experiments.load("dgemm_tc/fig7b").module.memory
+    memory = pages.load("dgemm_tc/fig7b").module.memory
     assert memory(7168, 11, 11) == (2 * 22 * 7168 * 3584 + 4 * 121 * 3584**2) / 1e9
     assert memory(10240, 16, 15) == (2 * 31 * 10240 * 3414 + 4 * 240 * 3414**2) / 1e9
 
@@ -223,7 +223,7 @@ def test_algorithm_3_is_judged_family_by_family():
 
 
 def test_algorithm_3_fails_on_graded_inputs_and_cr_mode_does_not():
-    page = experiments.load("dgemm_tc/promise")
+    page = pages.load("dgemm_tc/promise")
     families = {cell["family"]: cell for cell in page.cells("quick") if cell["seed"] == 0}
     graded, plain = (page.evaluate({**families[name], "n": 64}) for name in ("graded", "X·X"))
     for name in ("printed", "default"):
@@ -233,7 +233,7 @@ def test_algorithm_3_fails_on_graded_inputs_and_cr_mode_does_not():
 
 
 def test_the_formula_is_wrong_where_words_or_sums_are_short():
-    page = experiments.load("dgemm_tc/exactness")
+    page = pages.load("dgemm_tc/exactness")
     cells = [c for c in page.cells("quick") if c["k"] in (1, 16, 64)]
     rows = [{**c, **page.evaluate(c)} for c in cells]
     found = {(m.name, m.variant): m.value for m in page.measures(rows)}
@@ -245,11 +245,11 @@ def test_the_formula_is_wrong_where_words_or_sums_are_short():
 
 
 def test_algorithm_1_as_printed_overflows_below_the_largest_number():
-    assert experiments.load("dgemm_tc/ranges").module._limits(1) == {"lowest tau": -1073.0, "highest tau": 975.0}
+    assert pages.load("dgemm_tc/ranges").module._limits(1) == {"lowest tau": -1073.0, "highest tau": 975.0}
 
 
 def test_slices_decrease_with_their_scales_only():
-    module = experiments.load("dgemm_tc/ranges").module
+    module = pages.load("dgemm_tc/ranges").module
     # 5 bits at n = 10240: 2^-5 is a unit of the first slice, and 2^-8 is the largest remainder, 1 after its scaling
     x = np.array([1.0, 2.0**-4 + 2.0**-8])
     assert module._growing(x) == {"stored smaller": 1.0, "scaled smaller": 0.0}
@@ -258,7 +258,7 @@ def test_slices_decrease_with_their_scales_only():
 
 
 def test_ranges_are_compared_with_the_published_ends():
-    page = experiments.load("dgemm_tc/ranges").module
+    page = pages.load("dgemm_tc/ranges").module
     low, high = page.PUBLISHED[1.0]
     row = {"n": page.N, "phi": 1.0, "seed": 0, "smallest": low / 4, "largest": high / 2}
     found = {
@@ -270,7 +270,7 @@ def test_ranges_are_compared_with_the_published_ends():
 
 
 def test_yardsticks_are_ratios_to_the_published_medians():
-    page = experiments.load("ozaki2/yardsticks")
+    page = pages.load("ozaki2/yardsticks")
     published, methods = page.module.PUBLISHED, page.module.METHODS
     rows = [
         {**cell, **{name: 3 * published.get((name, cell["k"]), 1e-16) for name in methods[cell["precision"]]}}
@@ -279,7 +279,7 @@ def test_yardsticks_are_ratios_to_the_published_medians():
     found = [measure for measure in page.measures(rows) if measure.name == "medians"]
     assert {measure.variant for measure in found} == {f"{name}, n = {n}" for name, n in published}
     assert all(measure.value == pytest.approx(3) for measure in found)
-    (claim,) = (one for paper in papers.read() for one in paper.claims if one.name == "medians")
+    (claim,) = (one for paper in claims.papers() for one in paper.claims if one.name == "medians")
     assert [claim.criterion.met(x) for x in (0.5, 0.9, 1.1, 2.0)] == [False, True, True, False]
 
 
@@ -296,14 +296,14 @@ MADE_UP = {
     "dgemm_tc/promise": lambda cell: errors(1e-12),
     "ozaki2/yardsticks": lambda cell: {
         name: 10.0 ** -(10 + i) * cell["k"]
-        for i, name in enumerate(experiments.load("ozaki2/yardsticks").module.METHODS[cell["precision"]])
+        for i, name in enumerate(pages.load("ozaki2/yardsticks").module.METHODS[cell["precision"]])
     },
 }
 
 
 @pytest.mark.parametrize("name", sorted(MADE_UP))
 def test_figures_of_several_panels_name_their_axes_and_keep_the_legend_outside(name):
-    page = experiments.load(name)
+    page = pages.load(name)
     figure = page.draw([{**cell, **MADE_UP[name](cell)} for cell in page.cells("quick")])
     plotting.png(figure)
     assert all(axis.get_xlabel() for axis in figure.axes)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fpemu import inputs, metrics, reference, schemes
-from fpemu.reproduce import experiments, papers
+from fpemu.reproduce import claims, pages
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 RANDOM = ("fig8", "fig9", "plane", "promotion", "termwise", "underflow")
@@ -19,7 +19,7 @@ COUNTED = ("blocking", "fig2a", "fig2b", "fig5", "fig10", "fig11", "formats", "t
 
 
 def page(name):
-    return experiments.load(f"h2sgemm/{name}", ROOT).module
+    return pages.load(f"h2sgemm/{name}", ROOT).module
 
 
 def values(measures, name, *words):
@@ -308,7 +308,7 @@ def test_the_claims_with_a_condition_fail_if_the_cube_truncated_its_sums():
     }
     assert errors["ascend910a", "element-wise"] > 1.3 * errors["ascend910a", "term-wise"]
     assert errors["hopper", "element-wise"] < 0.1 * errors["hopper", "term-wise"]
-    (paper,) = (one for one in papers.read() if one.folder == "h2sgemm")
+    (paper,) = (one for one in claims.papers() if one.folder == "h2sgemm")
     conditional = {claim.name for claim in paper.claims if claim.condition}
     assert {"termwise_beats_elementwise", "termwise_outscales_elementwise", "unscaled_alike"} <= conditional
 
@@ -418,12 +418,12 @@ def test_measures_have_the_same_cases_at_every_seed(name):
 
 
 def test_every_claim_has_a_measure_in_the_committed_data_and_every_measure_a_claim():
-    paper = next(paper for paper in papers.read(ROOT) if paper.folder == "h2sgemm")
-    claims = {(claim.page, claim.name) for claim in (*paper.claims, *paper.checks)}
+    paper = next(paper for paper in claims.papers(ROOT) if paper.folder == "h2sgemm")
+    named = {(claim.page, claim.name) for claim in (*paper.claims, *paper.checks)}
     measured = set()
     for name in (*RANDOM, *COUNTED):
         from fpemu.reproduce import committed
 
         shown = committed(f"h2sgemm/{name}", folder=ROOT.parent / "figures")
         measured |= {(f"h2sgemm/{name}", m.name) for m in shown.experiment.measures(shown.rows)}
-    assert measured == claims
+    assert measured == named

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fpemu import inputs, metrics, plotting, reference, schemes
-from fpemu.reproduce import experiments, papers, reproduction
+from fpemu.reproduce import claims, pages, reproduction
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 PAGES = ("fig10", "fig11", "fig12", "fig13", "fig16", "fig18", "hardware", "split_rounding", "markidis_budget")
@@ -30,7 +30,7 @@ SMALL = {
 
 
 def _page(name):
-    return experiments.load(f"legemm/{name}", ROOT)
+    return pages.load(f"legemm/{name}", ROOT)
 
 
 def _made_up(name, numbers):
@@ -54,7 +54,7 @@ def test_a_small_cell_gives_finite_numbers_and_the_page_stands_on_one_seed(name)
     assert numbers
     assert all(type(number) is float and math.isfinite(number) and number >= 0 for number in numbers.values())
     one = [{**cell, **numbers} for cell in page.cells("quick") if cell["seed"] == 0]
-    paper = next(paper for paper in papers.read(ROOT) if paper.folder == "legemm")
+    paper = next(paper for paper in claims.papers(ROOT) if paper.folder == "legemm")
     wanted = {claim.name for claim in (*paper.claims, *paper.checks) if claim.page == page.name}
     measures = page.measures(one)
     assert {measure.name for measure in measures} == wanted
@@ -192,7 +192,7 @@ def test_figure_16_judges_growth_with_k_and_the_rest_apart(power, noise):
 
 
 def test_figure_16_keeps_the_inner_length_whole():
-    for size in experiments.SIZES:
+    for size in pages.SIZES:
         page = _page("fig16")
         for cell in page.cells(size):
             assert (cell["M"], cell["N"], cell["K"]) in page.module.APPLICATIONS[cell["application"]]
@@ -407,14 +407,14 @@ def test_the_cuts_at_alignment_are_said_to_help_only_where_they_do(alone, conclu
 
 
 def test_every_claim_has_a_number_in_the_committed_figures():
-    paper = next(paper for paper in papers.read(ROOT) if paper.folder == "legemm")
+    paper = next(paper for paper in claims.papers(ROOT) if paper.folder == "legemm")
     for page in {claim.page for claim in (*paper.claims, *paper.checks)}:
         figure = reproduction.committed(page, "quick", ROOT.parent / "figures")
         assert all(judgement.cases for judgement in figure.judgements), page
 
 
 def test_the_omitted_product_of_residuals_has_the_same_limit_in_both_papers():
-    criteria = {claim.name: claim.criterion for paper in papers.read(ROOT) for claim in paper.claims}
+    criteria = {claim.name: claim.criterion for paper in claims.papers(ROOT) for claim in paper.claims}
     for increase, met in ((1.099, True), (1.101, False)):
         share = 100 * (1 - increase**-2)
         assert criteria["product_of_residuals_is_negligible"].met(share) == met

@@ -15,7 +15,7 @@ import pytest
 
 from experiments.magma import _bias as bias
 from fpemu import inputs, mma, plotting, simt
-from fpemu.reproduce import experiments, figures, papers
+from fpemu.reproduce import claims, figures, pages
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 FIGURES = ROOT.parent / "figures"
@@ -35,7 +35,7 @@ LENGTHS = {
 
 
 def _page(name):
-    return experiments.load(name, ROOT)
+    return pages.load(name, ROOT)
 
 
 def _rows(name, seeds=(0, 1, 2)):
@@ -255,13 +255,13 @@ def test_measures_of_the_chains_follow_from_the_rows():
 
 @pytest.mark.parametrize("folder", ["tsm2", "models", "bounds"])
 def test_every_measure_has_a_claim_or_check_and_the_other_way_round(folder):
-    (paper,) = (paper for paper in papers.read(ROOT) if paper.folder == folder)
+    (paper,) = (paper for paper in claims.papers(ROOT) if paper.folder == folder)
     stated = {(claim.page, claim.name) for claim in (*paper.claims, *paper.checks) if claim.page}
     measured = {
         (page, one["name"]) for page in paper.pages for one in figures.load_record(FIGURES / f"{page}.json")["measures"]
     }
     assert measured == stated
-    drawn = {name for name in experiments.names() if name.startswith(f"{folder}/")}
+    drawn = {name for name in pages.names() if name.startswith(f"{folder}/")}
     assert drawn == set(paper.pages)
 
 

@@ -12,7 +12,7 @@ from benchmarks.gpu import batched, record, shapes, suite
 from benchmarks.gpu.case import SEED
 from fpemu import batched as emulated
 from fpemu import digests, simt
-from fpemu.reproduce import experiments, papers
+from fpemu.reproduce import claims, pages
 from fpemu.verify.seeded import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ PAGES = [f"magma/fig{n}" for n in (7, 10, 12, 14, 18)] + [f"tsm2/fig{n}" for n i
 def test_the_pages_of_the_two_papers_and_no_others_have_rows_of_these_kinds():
     tasks = [task for kind in (shapes.BATCHED, shapes.TALL) for task in suite.module(kind).cases(False)]
     assert {page for task in tasks for page in task.figures} == set(PAGES)
-    assert all(experiments.load(name).kind == "G" for name in PAGES)
+    assert all(pages.load(name).kind == "G" for name in PAGES)
 
 
 # --- pages
@@ -121,13 +121,13 @@ def made_up(tmp_path_factory):
 
 def _rows(monkeypatch, made_up, name, page):
     monkeypatch.setenv("FPEMU_SPEED", str(made_up / f"{name}.json"))
-    found = experiments.load(page)
+    found = pages.load(page)
     return found, [{**cell, **found.evaluate(cell)} for cell in found.cells("quick")]
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_measures_follow_the_record(monkeypatch, made_up, name):
-    paper = next(one for one in papers.read() if one.folder == name.split("/")[0])
+    paper = next(one for one in claims.papers() if one.folder == name.split("/")[0])
     criteria = {one.name: one.criterion for one in (*paper.claims, *paper.checks) if one.page == name}
     measured = []
     for record_name in ("as", "against"):

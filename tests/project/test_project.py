@@ -22,7 +22,7 @@ import pytest
 
 import fpemu
 from fpemu.cli import main
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -325,10 +325,10 @@ OVERFLOWS = {"h2sgemm/plane"}
 
 def test_every_experiment_has_its_figure():
     drawn = {path.relative_to(ROOT / "figures").as_posix() for path in FIGURES}
-    pages = set(experiments.names())
-    assert drawn == pages
+    listed = set(pages.names())
+    assert drawn == listed
 
-    assert {path.relative_to(FULL).as_posix() for path in FIGURES_IN_FULL} <= pages
+    assert {path.relative_to(FULL).as_posix() for path in FIGURES_IN_FULL} <= listed
 
 
 @pytest.mark.parametrize("stem", FIGURES + FIGURES_IN_FULL, ids=lambda p: "/".join(p.parts[-3:]))

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from fpemu.errors import InputError
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 from fpemu.sweep.store import canonical
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
-NAMES = experiments.names()
+NAMES = pages.names()
 
 
 @pytest.fixture(params=sorted(NAMES))
 def experiment(request):
-    return experiments.load(request.param, ROOT)
+    return pages.load(request.param, ROOT)
 
 
 def test_the_figures_so_far_are_there():
@@ -26,7 +26,7 @@ def test_the_figures_so_far_are_there():
     assert "ozaki2/yardsticks" in NAMES
 
 
-@pytest.mark.parametrize("size", experiments.SIZES)
+@pytest.mark.parametrize("size", pages.SIZES)
 def test_cells_are_distinct_and_have_the_same_parameters(experiment, size):
     cells = experiment.cells(size)
     assert len({canonical(cell) for cell in cells}) == len(cells) > 0
@@ -108,7 +108,7 @@ def _hex(numbers):
 
 
 def test_figures_10_and_11_share_their_cells():
-    ten, eleven = (experiments.load(f"legemm/fig{n}", ROOT) for n in (10, 11))
+    ten, eleven = (pages.load(f"legemm/fig{n}", ROOT) for n in (10, 11))
     assert ten.evaluator == eleven.evaluator
     assert ten.code == eleven.code
     assert ten.cells("quick") == eleven.cells("quick")
@@ -119,8 +119,8 @@ def test_a_table_of_pages_in_another_form_is_one_line(tmp_path, pages):
     table = tmp_path / "toy" / "_pages.py"
     table.parent.mkdir()
     table.write_text(f"PAGES = {pages}\n")
-    with experiments.using(tmp_path), pytest.raises(InputError, match=r"_pages\.py: PAGES has entries of another form"):
-        experiments.names()
+    with pages.using(tmp_path), pytest.raises(InputError, match=r"_pages\.py: PAGES has entries of another form"):
+        pages.names()
     table.write_text("PAGES: dict = {'a': f('The title')}\n")
-    with experiments.using(tmp_path):
-        assert (experiments.names(), experiments.title("toy/a")) == (["toy/a"], "The title")
+    with pages.using(tmp_path):
+        assert (pages.names(), pages.title("toy/a")) == (["toy/a"], "The title")

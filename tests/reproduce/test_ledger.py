@@ -14,19 +14,18 @@ from markdown_it import MarkdownIt
 
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.reproduce import Claim, Measure, experiments, papers, verdicts
-from fpemu.reproduce.papers import Criterion
-from fpemu.reproduce.verdicts import CONDITION, DEPENDS, FAILS, HOLDS, SEEDS, UNDECIDED, UNTESTABLE
+from fpemu.reproduce import Claim, Measure, claims, pages
+from fpemu.reproduce.claims import CONDITION, DEPENDS, FAILS, HOLDS, SEEDS, UNDECIDED, UNTESTABLE, Criterion
 
 ROOT = Path(__file__).resolve().parents[2]
 FIVE = ("dgemm_tc", "h2sgemm", "legemm", "magma", "tsm2")
 
 PAGE = """
-PAPER, TITLE, CAPTION = "A paper", {title!r}, "What is shown: $|x|$ of a*b."
+PAPER, CAPTION = "A paper", "What is shown: $|x|$ of a*b."
 ASSUMPTIONS = ["Same for all.", {assumed!r}]
 
 
-def cells(size):
+def cells():
     return [{{"n": n, "seed": seed}} for n in (1, 2) for seed in range({seeds})]
 
 
@@ -52,6 +51,11 @@ def measures(rows):
 
 def finding(rows):
     return f"Factors of <that>: {{len(rows)}}."
+
+
+from fpemu.reproduce import Page
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding)
 """
 PAPER = """
 title = "Toys"
@@ -61,7 +65,7 @@ items = [
     { item = "Eq. 2", what = "a formula | of theirs", status = "not testable here", note = "no model" },
     { item = "Fig. 3", what = "both", status = "partly", note = "the speed needs a GPU", pages = ["toy/fig3"] },
 ]
-extras = [{ page = "toy/ours", what = "a figure of ours" }]
+titles = { fig1 = "fig1", fig3 = "fig3", ours = "ours" }
 
 [[claims]]
 name = "larger"
@@ -225,37 +229,37 @@ ABOVE, BELOW, ACROSS = [1.5] * 20, [0.5] * 20, [1.5] * 19 + [1.0]
     ],
 )
 def test_the_verdict_follows_from_the_seeds_the_variants_and_the_readings(values, verdict, note):
-    judgement = verdicts.verdict_on(CLAIM, _record(values))
+    judgement = claims.verdict_on(CLAIM, _record(values))
     assert (judgement.verdict, judgement.note) == (verdict, note)
 
 
 def test_a_restriction_of_the_data_is_a_condition_and_a_smaller_size_decides_nothing():
     values = {("", ""): ABOVE}
-    assert verdicts.verdict_on(CLAIM, _record(values, paper_size=False)).verdict == UNDECIDED
+    assert claims.verdict_on(CLAIM, _record(values, paper_size=False)).verdict == UNDECIDED
     restricted = Claim(**{**vars(CLAIM), "condition": "n up to 8"})
-    judgement = verdicts.verdict_on(restricted, _record(values))
+    judgement = claims.verdict_on(restricted, _record(values))
     assert (judgement.verdict, judgement.note) == (CONDITION, "n up to 8")
-    judgement = verdicts.verdict_on(restricted, _record({("sum", ""): ABOVE, ("mean", ""): BELOW}))
+    judgement = claims.verdict_on(restricted, _record({("sum", ""): ABOVE, ("mean", ""): BELOW}))
     assert judgement.note == "sum: holds (n up to 8). mean: does not hold (n up to 8)"
     mixed = {("sum", "a"): ABOVE, ("sum", "b"): ABOVE, ("mean", "a"): ABOVE, ("mean", "b"): BELOW}
-    assert verdicts.verdict_on(restricted, _record(mixed)).note == (
+    assert claims.verdict_on(restricted, _record(mixed)).note == (
         "sum: holds (n up to 8). mean: holds for a. Does not hold for b. n up to 8"
     )
 
 
 def test_data_without_seeds_need_no_seeds_and_speeds_are_never_judged():
-    assert verdicts.verdict_on(CLAIM, _record({("", ""): [2.0]}, seeded=False)).verdict == HOLDS
+    assert claims.verdict_on(CLAIM, _record({("", ""): [2.0]}, seeded=False)).verdict == HOLDS
     speed = Claim("f", "speed", "f is fast", "toy/fig1", "f", "×")
-    judgement = verdicts.verdict_on(speed, _record({("", ""): [2.0]}, seeded=False))
+    judgement = claims.verdict_on(speed, _record({("", ""): [2.0]}, seeded=False))
     assert judgement.verdict == UNTESTABLE
-    assert verdicts.number_of(judgement) == "H200: 2×"
+    assert claims.number_of(judgement) == "H200: 2×"
 
 
 def test_measures_are_taken_seed_by_seed_and_keep_infinities():
     rows = [{"seed": seed, "x": x} for seed, x in ((0, 1.0), (1, float("inf")), (0, 3.0))]
-    record = verdicts.collect(lambda rows: [Measure("f", sum(row["x"] for row in rows), "r", "v")], rows)
+    record = claims.collect(lambda rows: [Measure("f", sum(row["x"] for row in rows), "r", "v")], rows)
     assert record == {"seeds": 2, "measures": [{"name": "f", "reading": "r", "variant": "v", "values": [4.0, "inf"]}]}
-    assert verdicts.collect(lambda rows: [Measure("f", len(rows))], [{"x": 1}, {"x": 2}])["seeds"] is None
+    assert claims.collect(lambda rows: [Measure("f", len(rows))], [{"x": 1}, {"x": 2}])["seeds"] is None
 
 
 # --- the pages
@@ -351,11 +355,9 @@ def test_check_finds_records_that_their_pages_would_not_write_now(drawn, capsys)
 def test_check_finds_figures_that_lack_cells_of_their_pages(drawn, capsys, monkeypatch):
     assert _fpemu("ledger") == 0
     assert _fpemu("ledger", "--check") == 0
-    cells = experiments.Experiment.cells
+    cells = pages.Experiment.cells
     more = [{"n": 1, "seed": 20}]
-    monkeypatch.setattr(
-        experiments.Experiment, "cells", lambda page, size: cells(page, size) + more * (page.title == "ours")
-    )
+    monkeypatch.setattr(pages.Experiment, "cells", lambda page, size: cells(page, size) + more * (page.title == "ours"))
     capsys.readouterr()
     assert _fpemu("ledger", "--check") == 1
     assert "out of date: the records of toy/ours" in capsys.readouterr().err
@@ -456,11 +458,11 @@ def test_the_other_figures_are_drawn_and_the_status_is_1(folder, capsys):
 # --- this repository's own
 @pytest.fixture(scope="module")
 def own():
-    return papers.read(ROOT / "experiments")
+    return claims.papers(ROOT / "experiments")
 
 
 def test_the_inventories_name_every_page_and_no_other(own):
-    assert sorted(page for paper in own for page in paper.pages) == sorted(experiments.names())
+    assert sorted(page for paper in own for page in paper.pages) == sorted(pages.names())
     for paper in own:
         assert {page.split("/")[0] for page in paper.pages} <= {paper.folder}
         labels = [item.item for item in paper.items]
@@ -471,7 +473,7 @@ def test_the_inventories_name_every_page_and_no_other(own):
 def test_each_of_the_five_papers_has_a_summary_of_quoted_claims(own):
     by_folder = {paper.folder: paper for paper in own}
     for folder in FIVE:
-        assert 5 <= len(by_folder[folder].headlines) <= papers.HEADLINES
+        assert 5 <= len(by_folder[folder].headlines) <= claims.HEADLINES
         for claim in by_folder[folder].claims:
             assert claim.quote, claim.name
             assert claim.place, claim.name
@@ -493,7 +495,7 @@ def test_every_judged_claim_has_data_and_enough_seeds(own):
 
 
 def record_of(measure, rows):
-    return {**verdicts.collect(measure, rows), "paper_size": True, "size": "full"}
+    return {**claims.collect(measure, rows), "paper_size": True, "size": "full"}
 
 
 LARGER = Claim("x", "numerics", "x is large", page="p/q", quantity="x", criterion=Criterion("> 1"))
@@ -502,16 +504,16 @@ LARGER = Claim("x", "numerics", "x is large", page="p/q", quantity="x", criterio
 def test_a_number_that_is_missing_at_a_seed_decides_nothing():
     rows = [{"seed": seed} for seed in range(2 * SEEDS)]
     half = record_of(lambda of: [Measure("x", 2.0)] if of[0]["seed"] < SEEDS else [], rows)
-    assert verdicts.verdict_on(LARGER, half).verdict == UNDECIDED
-    assert verdicts.verdict_on(LARGER, record_of(lambda of: [Measure("x", 2.0)], rows)).verdict == HOLDS
+    assert claims.verdict_on(LARGER, half).verdict == UNDECIDED
+    assert claims.verdict_on(LARGER, record_of(lambda of: [Measure("x", 2.0)], rows)).verdict == HOLDS
 
 
 def test_a_case_has_one_number_at_a_seed_and_all_rows_have_a_seed_or_none():
     rows = [{"seed": seed} for seed in range(SEEDS // 2)]
     with pytest.raises(InputError, match="measures x, n = 8 twice"):
-        verdicts.collect(lambda of: [Measure("x", 2.0, variant="n = 8")] * 2, rows)
+        claims.collect(lambda of: [Measure("x", 2.0, variant="n = 8")] * 2, rows)
     with pytest.raises(InputError, match="some rows of the page have a seed"):
-        verdicts.collect(lambda of: [Measure("x", 2.0)], [*rows, {"n": 8}])
+        claims.collect(lambda of: [Measure("x", 2.0)], [*rows, {"n": 8}])
 
 
 @pytest.mark.parametrize("value", [2.0, 0.5])
@@ -520,16 +522,16 @@ def test_an_undecided_reading_does_not_decide_a_claim(value):
     readings = {"one": [value] * SEEDS, "other": mixed}
     entries = [{"name": "x", "reading": of, "variant": "", "values": values} for of, values in readings.items()]
     record = {"seeds": SEEDS, "measures": entries, "paper_size": True, "size": "full"}
-    judgement = verdicts.verdict_on(LARGER, record)
+    judgement = claims.verdict_on(LARGER, record)
     assert (judgement.verdict, judgement.note.endswith("other: undecided")) == (UNDECIDED, True)
     entries.append({"name": "x", "reading": "third", "variant": "", "values": [2.5 - value] * SEEDS})
-    assert verdicts.verdict_on(LARGER, record).verdict == DEPENDS
+    assert claims.verdict_on(LARGER, record).verdict == DEPENDS
 
 
 @pytest.mark.parametrize("values", [(float("nan"), 1.0, 2.0), (1.0, 2.0, float("nan"))])
 def test_a_nan_is_shown_at_every_place(values):
-    case = verdicts.Case("", "", values, 3, UNDECIDED)
-    assert verdicts.number(LARGER, case) == "nan (1 to 2 to nan)"
+    case = claims.Case("", "", values, 3, UNDECIDED)
+    assert claims.number(LARGER, case) == "nan (1 to 2 to nan)"
 
 
 def test_a_criterion_that_no_value_meets_is_refused():

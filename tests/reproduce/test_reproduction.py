@@ -28,8 +28,8 @@ from matplotlib.image import imread
 from fpemu import plotting
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.reproduce import experiments, figures
-from fpemu.reproduce.reproduction import Reproduction, committed, reproduce
+from fpemu.reproduce import figures, pages
+from fpemu.reproduce.figures import Reproduction, committed, reproduce
 from fpemu.sweep import Store, code, tables
 from tests.commands import refusal
 
@@ -301,7 +301,7 @@ def test_a_fresh_process_writes_the_same_bytes(folder):
     paths = figures.write(found.experiment, "quick", found.rows, "one", ["svg", "pdf"]).paths
     assert [path.suffix for path in paths] == [".png", ".csv", ".json", ".svg", ".pdf"]
     script = (
-        "from fpemu.reproduce import figures\nfrom fpemu.reproduce.reproduction import committed\n"
+        "from fpemu.reproduce import figures\nfrom fpemu.reproduce.figures import committed\n"
         "found = committed('paper/fig2', folder='one')\n"
         "figures.write(found.experiment, 'quick', found.rows, 'two', ['svg', 'pdf'])\n"
     )
@@ -374,7 +374,7 @@ def noisy(folder):
         (root / "paper").mkdir(parents=True)
         (root / "paper" / "fig1.py").write_text(page)
         (root / "paper" / "_look.py").write_text(look)
-        experiment = experiments.load("paper/fig1", root)
+        experiment = pages.load("paper/fig1", root)
         experiment.module.NOISE = noise
         rows = [cell | experiment.evaluate(cell) for cell in experiment.cells("quick")]
         return figures.write(experiment, "quick", rows, "figures", formats)
@@ -457,7 +457,7 @@ def test_an_edited_page_changes_the_files_that_depend_on_the_edit(noisy, page, l
 
 
 def test_the_style_of_all_figures_is_drawing_code(folder, monkeypatch, tmp_path):
-    page = experiments.load("paper/fig2").module
+    page = pages.load("paper/fig2").module
     package = tmp_path / "package"
     (package / "sweep").mkdir(parents=True)
     monkeypatch.setattr(code, "_PACKAGE", package)
@@ -643,5 +643,5 @@ def test_numbers_are_measured_at_every_seed(path):
 
 def test_every_committed_figure_has_a_page():
     assert {path.relative_to(FIGURES).with_suffix("").as_posix().removeprefix("full/") for path in DRAWN} <= set(
-        experiments.names()
+        pages.names()
     )

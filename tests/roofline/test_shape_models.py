@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from fpemu import InputError, roofline
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 from fpemu.roofline import gpus
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
-magma, tsm2 = experiments.model("magma"), experiments.model("tsm2")
+magma, tsm2 = pages.model("magma"), pages.model("tsm2")
 PAGES = ("magma/fig5", "magma/fig8", "magma/fig17", "magma/configurations", "tsm2/parameters")
 
 
@@ -367,7 +367,7 @@ def test_short_sums_use_less_bandwidth_and_more_rows_a_thread_keep_the_gpu_full(
 # --- the pages
 @pytest.mark.parametrize("name", PAGES)
 def test_measures_and_finding_work_on_a_part_of_the_rows(name):
-    experiment = experiments.load(name, ROOT)
+    experiment = pages.load(name, ROOT)
     cells = experiment.cells("quick")
     rows = [{**cell, **experiment.evaluate(cell)} for cell in cells[:: max(1, len(cells) // 6)]]
     for part in ([], rows[:1], rows[-1:], rows):
@@ -376,7 +376,7 @@ def test_measures_and_finding_work_on_a_part_of_the_rows(name):
 
 
 def test_published_gains_over_rocblas_are_relative_to_ordinary_cores():
-    page = experiments.load("models/yardsticks", ROOT)
+    page = pages.load("models/yardsticks", ROOT)
     cell = next(cell for cell in page.cells("quick") if cell["label"] == "DGEMM")
     measures = page.measures([{**cell, **page.evaluate(cell)}])
     gain = next(m.value for m in measures if m.variant == "LE-GEMM over rocBLAS, MI210")
@@ -385,7 +385,7 @@ def test_published_gains_over_rocblas_are_relative_to_ordinary_cores():
 
 
 def test_the_page_of_rooflines_states_the_gpus_on_which_no_scheme_is_faster():
-    page = experiments.load("models/roofline", ROOT).module
+    page = pages.load("models/roofline", ROOT).module
     schemes = [{}, {}, {}, {"precision": "fp32"}]
     ratios = {
         gpu: [
@@ -401,7 +401,7 @@ def test_the_page_of_rooflines_states_the_gpus_on_which_no_scheme_is_faster():
 
 
 def test_parameters_are_measured_in_both_forms_of_the_equations(monkeypatch):
-    page = experiments.load("tsm2/parameters", ROOT)
+    page = pages.load("tsm2/parameters", ROOT)
     monkeypatch.setattr(page.module, "TRIED", page.module.TRIED[4:9:4])  # 0.4 s and 0.16 s
     cells = [c for c in page.cells("quick") if (c["part"], c["fmt"], c["n"]) == ("tsm2", "fp64", 16)]
     wanted = [c for c in cells if c["gpu"] in ("K40c", "P100") and c["latency"] in (400, 1000)]

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 from fpemu import InputError
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 from fpemu.roofline import Gpu, gpus
 
 ROOT = Path(__file__).parents[2] / "experiments"
-legemm, h2sgemm, dgemm_tc = (experiments.model(paper) for paper in ("legemm", "h2sgemm", "dgemm_tc"))
+legemm, h2sgemm, dgemm_tc = (pages.model(paper) for paper in ("legemm", "h2sgemm", "dgemm_tc"))
 PUBLISHED, Block, Npu = h2sgemm.PUBLISHED, h2sgemm.Block, h2sgemm.Npu
 Reading, Tile = legemm.Reading, legemm.Tile
 tiles = st.builds(Tile, *[st.sampled_from([16, 32, 48, 64, 128, 256])] * 2, st.sampled_from([16, 32, 64]))
@@ -393,7 +393,7 @@ def test_rates_that_are_none_are_refused_everywhere_by_name(bad):
 
 @pytest.mark.parametrize("paper", ["legemm", "h2sgemm", "dgemm_tc", "magma", "tsm2"])
 def test_examples_of_the_models(paper):
-    model = experiments.model(paper)
+    model = pages.model(paper)
     package = model.__package__
     parts = [m for name, m in sys.modules.items() if name.startswith(f"{package}._model") or m is model]
     results = [doctest.testmod(module) for module in parts]
@@ -406,7 +406,7 @@ def test_examples_of_the_models(paper):
 
 @pytest.mark.parametrize("name", ["legemm/table2", "h2sgemm/fig5", "h2sgemm/blocking"])
 def test_measures_finding_and_drawing_work_on_a_part_of_the_rows(name):
-    page = experiments.load(name, ROOT)
+    page = pages.load(name, ROOT)
     cells = page.cells("quick")
     rows = [{**cell, **page.evaluate(cell)} for cell in cells[:: max(1, len(cells) // 12)]]
     assert all(math.isfinite(one.value) for one in page.measures(rows))
@@ -417,7 +417,7 @@ def test_measures_finding_and_drawing_work_on_a_part_of_the_rows(name):
 
 
 def test_table_2_fails_on_other_tiles():
-    page = experiments.load("legemm/table2", ROOT)
+    page = pages.load("legemm/table2", ROOT)
     rows = [{**cell, **page.evaluate(cell)} for cell in page.cells("quick") if cell["gpu"] == "A800"]
     moved = [{**row, "T_N": 128.0} for row in rows]
     before, after = (

@@ -26,13 +26,14 @@ import pytest
 
 from fpemu import parallel
 from fpemu.errors import InputError
-from fpemu.reproduce import experiments, figures
+from fpemu.reproduce import figures, pages
 from fpemu.sweep import CellError, Grid, Store, code, executors, frame, maps, run, tables
 from fpemu.sweep import store as store_module
 from fpemu.sweep.executors import LocalWorkers, WorkerError
 from fpemu.sweep.export import check_target, export, medians
 from fpemu.sweep.run import keys
 from fpemu.sweep.store import Entry
+from tests import toy
 from tests.hostile import FACTOR
 
 PAGE = '''
@@ -40,7 +41,7 @@ PAGE = '''
 import os
 from pathlib import Path
 
-PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a title", "a caption\\n  in two lines", ["one"]
+PAPER, CAPTION, ASSUMPTIONS = "A paper", "a caption\\n  in two lines", ["one"]
 SCALE = {scale}
 
 
@@ -87,10 +88,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def _page(folder, paper="paper", figure="fig2", scale="0.1", doc="Text.", comment="pass"):
-    path = folder / "papers" / paper / f"{figure}.py"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(PAGE.format(scale=scale, doc=doc, comment=comment))
-    return path
+    text = PAGE.format(scale=scale, doc=doc, comment=comment) + toy.PAGE.format(", measures=measures")
+    return toy.write_page(folder / "papers", f"{paper}/{figure}", text)
 
 
 def _evaluated(folder):
@@ -157,7 +156,7 @@ def test_what_is_no_number_is_refused(tmp_path):
 
 # --- runs
 def test_rows_in_the_order_of_cells_and_nothing_twice(folder):
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     with Store() as results:
         rows = run(experiment, results=results)
         assert [(row["n"], row["kind"], row["value"]) for row in rows] == [
@@ -180,7 +179,7 @@ def test_rows_in_the_order_of_cells_and_nothing_twice(folder):
 
 @pytest.mark.parametrize("how", ["FPEMU_TEST_FAIL", "FPEMU_TEST_INTERRUPT"])
 def test_what_was_finished_before_the_end_is_kept(folder, monkeypatch, how):
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     with Store() as results:
         monkeypatch.setenv(how, "2")
         expected = CellError if how == "FPEMU_TEST_FAIL" else KeyboardInterrupt
@@ -198,7 +197,7 @@ def test_what_was_finished_before_the_end_is_kept(folder, monkeypatch, how):
 
 
 def test_processes_give_the_same_rows(folder, monkeypatch):
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     with Store(folder / "one.sqlite") as results:
         alone = run(experiment, results=results)
     with Store(folder / "two.sqlite") as results:
@@ -212,7 +211,7 @@ def test_processes_give_the_same_rows(folder, monkeypatch):
 
 def test_rows_of_failed_cells_are_returned_on_request(folder, monkeypatch):
     monkeypatch.setenv("FPEMU_TEST_FAIL", "1")
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     with Store() as results:
         rows = run(experiment, results=results, keep_failures=True)
         assert rows[1] == {"n": 1, "kind": "odd", "error": "ValueError: no luck"}
@@ -225,7 +224,7 @@ def test_rows_of_failed_cells_are_returned_on_request(folder, monkeypatch):
 
 
 def test_fresh_results_replace_old_ones_and_only_then(folder):
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     with Store() as results:
         rows = run(experiment, results=results)
         with pytest.raises(InputError, match=r"no Dask scheduler|distributed"):
@@ -238,7 +237,7 @@ def test_fresh_results_replace_old_ones_and_only_then(folder):
 
 @pytest.mark.parametrize("how", ["FPEMU_TEST_FAIL", "FPEMU_TEST_INTERRUPT"])
 def test_a_fresh_run_that_does_not_finish_loses_nothing(folder, monkeypatch, how):
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     with Store() as results:
         rows = run(experiment, results=results)
         monkeypatch.setenv(how, "1")
@@ -277,7 +276,7 @@ def _change(column, content, table="cells"):
     ],
 )
 def test_a_row_that_does_not_match_its_checksum_is_reported_and_evaluated_again(folder, caplog, column, content):
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     with Store() as results:
         rows = run(experiment, results=results)
     _change(column, content)
@@ -296,7 +295,7 @@ def test_a_row_that_does_not_match_its_checksum_is_reported_and_evaluated_again(
 
 
 def test_rows_under_damaged_keys_are_not_used(folder):
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     with Store() as results:
         rows = run(experiment, results=results)
         names = keys(experiment, experiment.cells("quick"))
@@ -314,7 +313,7 @@ def test_rows_under_damaged_keys_are_not_used(folder):
 
 
 def test_a_damaged_failure_counts_as_none(folder, monkeypatch):
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     monkeypatch.setenv("FPEMU_TEST_FAIL", "1")
     with Store() as results:
         run(experiment, results=results, keep_failures=True)
@@ -332,7 +331,7 @@ def test_a_damaged_failure_counts_as_none(folder, monkeypatch):
 
 def test_flipped_bits_anywhere_in_the_file_change_no_number(folder):
     """Damage is noticed or repaired: a run returns the numbers of an undamaged store, or one error names the file."""
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     with Store() as results:
         rows = run(experiment, results=results)
     content = store_module.default_path().read_bytes()
@@ -408,7 +407,7 @@ def test_a_title_with_brackets_is_shown_as_it_is(tmp_path, title, markup):
 
 
 def test_no_bar_before_a_refusal(folder, monkeypatch):
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
 
     def refused(*arguments):
         yield []
@@ -425,7 +424,7 @@ def test_no_bar_before_a_refusal(folder, monkeypatch):
 
 
 def test_the_bar_stays_in_the_display(folder):
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     with Store() as results, _display(io.StringIO()) as display:
         run(experiment, results=results, progress=display)
         assert display.live.is_started
@@ -505,11 +504,11 @@ def test_a_result_that_is_no_number_is_a_failure(folder):
     path = _page(folder, figure="fig3")
     path.write_text(path.read_text().replace('"value": SCALE * cell["n"]', '"value": "text"'))
     with Store() as results, pytest.raises(CellError, match=r"4 of 4 cells failed; .*: ValueError: could not convert"):
-        run(experiments.load("paper/fig3"), results=results)
+        run(pages.load("paper/fig3"), results=results)
 
 
 def test_workers_refuse_other_code(folder):
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     source = experiment.source("cpu")
     assert executors._function(source)({"n": 3}, "cpu")["value"] == experiment.evaluate({"n": 3})["value"]
     missing = (*source.arguments[:0], "paper/fig99", experiment.root)
@@ -532,10 +531,10 @@ def test_pages_share_the_processes_of_a_pool(folder):
         path = _page(folder, figure=figure)
         path.write_text(path.read_text().replace('SCALE * cell["n"]', result))
     with Store() as results, LocalWorkers(1) as workers:
-        first = run(experiments.load("paper/fig3"), results=results, workers=workers)
+        first = run(pages.load("paper/fig3"), results=results, workers=workers)
         with pytest.raises(CellError, match="4 of 4 cells failed"):
-            run(experiments.load("paper/fig5"), results=results, workers=workers)
-        second = run(experiments.load("paper/fig4"), results=results, workers=workers)
+            run(pages.load("paper/fig5"), results=results, workers=workers)
+        second = run(pages.load("paper/fig4"), results=results, workers=workers)
     assert len({row["value"] for row in first + second}) == 1
     assert first[0]["value"] != os.getpid()
 
@@ -547,7 +546,7 @@ def test_the_device_reaches_pages_that_take_it(folder):
     )
     with Store() as results:
         for options in ({}, {"jobs": 2}):
-            rows = run(experiments.load("paper/fig3"), results=results, device="cpu", fresh=True, **options)
+            rows = run(pages.load("paper/fig3"), results=results, device="cpu", fresh=True, **options)
             assert [row["value"] for row in rows] == [0, 3, 6, 9]
 
 
@@ -566,48 +565,48 @@ def test_unknown_executors(folder):
             ({"executor": "processes", "scheduler": "x"}, "needs"),
         ):
             with pytest.raises(InputError, match=message):
-                run(experiments.load("paper/fig2"), results=results, **how)
+                run(pages.load("paper/fig2"), results=results, **how)
 
 
 def test_at_least_one_process(folder):
     with Store() as results, pytest.raises(InputError, match="jobs is 0"):
-        run(experiments.load("paper/fig2"), results=results, jobs=0)
+        run(pages.load("paper/fig2"), results=results, jobs=0)
 
 
 def test_a_number_may_not_hide_a_parameter(folder):
     path = _page(folder, figure="fig3")
     path.write_text(path.read_text().replace('{"value": SCALE', '{"n": 1.0, "value": SCALE'))
     with Store() as results, pytest.raises(InputError, match="n is both"):
-        run(experiments.load("paper/fig3"), results=results)
+        run(pages.load("paper/fig3"), results=results)
 
 
 # --- experiments and their code
 def test_names_in_natural_order_and_selected_by_paper(folder):
-    for paper, figure in (("paper", "fig10"), ("paper", "fig1"), ("another", "fig3"), ("paper", "_shared")):
+    for paper, figure in (("paper", "fig10"), ("paper", "fig1"), ("another", "fig3")):
         _page(folder, paper, figure)
-    assert experiments.names() == ["another/fig3", "paper/fig1", "paper/fig2", "paper/fig10"]
-    assert experiments.select(None) == experiments.names()
-    assert experiments.select("paper") == ["paper/fig1", "paper/fig2", "paper/fig10"]
-    assert experiments.select("paper/fig1") == ["paper/fig1"]
+    assert pages.names() == ["another/fig3", "paper/fig1", "paper/fig2", "paper/fig10"]
+    assert pages.select(None) == pages.names()
+    assert pages.select("paper") == ["paper/fig1", "paper/fig2", "paper/fig10"]
+    assert pages.select("paper/fig1") == ["paper/fig1"]
     with pytest.raises(InputError, match="unknown experiment 'paper/fig22': did you mean 'paper/fig2'"):
-        experiments.select("paper/fig22")
+        pages.select("paper/fig22")
     for name in ("paper", "paper/fig9", "../paper/fig1", "paper/../paper/fig1"):
         with pytest.raises(InputError, match="unknown experiment"):
-            experiments.load(name)
+            pages.load(name)
 
 
 def test_an_unknown_size_or_folder(folder, monkeypatch):
     with pytest.raises(InputError, match="unknown size 'ful': did you mean 'full'"):
-        experiments.load("paper/fig2").cells("ful")
+        pages.load("paper/fig2").cells("ful")
     monkeypatch.setenv("FPEMU_EXPERIMENTS", str(folder / "nowhere"))
     with pytest.raises(InputError, match="nowhere, which is not a folder"):
-        experiments.names()
+        pages.names()
 
 
 def test_a_page_that_is_no_experiment(folder):
-    (folder / "papers" / "paper" / "notes.py").write_text("PAPER = 'x'\n")
-    with pytest.raises(InputError, match=r"notes\.py is not an experiment: it has no TITLE"):
-        experiments.load("paper/notes")
+    toy.write_page(folder / "papers", "paper/notes", "PAGE = 'x'\n")
+    with pytest.raises(InputError, match=r"notes\.py is not a page: its PAGE holds no fpemu\.reproduce\.Page"):
+        pages.load("paper/notes")
 
 
 def test_only_what_computes_changes_the_code_version(tmp_path):
@@ -645,11 +644,11 @@ def test_code_that_evaluate_reaches_through_others_counts(tmp_path):
 
 
 def test_a_page_that_was_changed_under_the_process_is_refused(folder):
-    before = experiments.load("paper/fig2")
+    before = pages.load("paper/fig2")
     assert before.code
     _page(folder, scale="0.2")
     with pytest.raises(InputError, match=r"fig2\.py was changed after this process loaded it: start the process"):
-        _ = experiments.load("paper/fig2").code
+        _ = pages.load("paper/fig2").code
 
 
 def test_code_of_the_package_that_was_changed_under_the_process_is_refused(monkeypatch):
@@ -747,7 +746,7 @@ def test_a_module_beside_the_page_that_was_changed_under_the_process_is_refused(
     path, helper = _page(folder, figure="fig6"), folder / "papers" / "paper" / "_scale.py"
     path.write_text(path.read_text().replace("SCALE = 0.1", "from ._scale import SCALE"))
     helper.write_text("SCALE = 0.1\n")
-    experiment = experiments.load("paper/fig6")
+    experiment = pages.load("paper/fig6")
     helper.write_text("SCALE = 0.2\n")
     with Store() as results, pytest.raises(InputError, match=r"_scale\.py was changed after this process loaded it"):
         run(experiment, results=results)
@@ -795,7 +794,7 @@ def test_a_median_does_not_depend_on_the_order_of_the_cells(order):
 
 
 def test_figures_are_the_same_bytes_twice_and_tell_their_origin(folder):
-    experiment = experiments.load("paper/fig2")
+    experiment = pages.load("paper/fig2")
     with Store() as results:
         rows = run(experiment, results=results)
     first = {path.suffix: path.read_bytes() for path in figures.write(experiment, "quick", rows, "one").paths}

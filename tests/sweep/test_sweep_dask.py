@@ -22,16 +22,17 @@ import distributed
 
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 from fpemu.sweep import CellError, Grid, Store, cluster, executors, run
 from fpemu.sweep.cluster import DaskWorkers
+from tests import toy
 
 pytestmark = pytest.mark.slow
 
 PAGE = """
 import os, signal
 
-PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a title", "a caption", []
+PAPER, CAPTION, ASSUMPTIONS = "A paper", "a caption", []
 
 
 def cells(size):
@@ -49,9 +50,6 @@ def evaluate(cell):
 def draw(rows):
     return None
 
-
-def claims(rows):
-    return []
 """
 
 
@@ -108,10 +106,8 @@ def test_the_command_with_an_address(tmp_path, workers, monkeypatch, capsys):
 
 
 def test_cells_that_fail_or_kill_their_worker(tmp_path, workers):
-    page = tmp_path / "papers" / "paper" / "fig1.py"
-    page.parent.mkdir(parents=True)
-    page.write_text(PAGE)
-    experiment = experiments.load("paper/fig1", tmp_path / "papers")
+    toy.write_page(tmp_path / "papers", "paper/fig1", PAGE + toy.PAGE.format(""))
+    experiment = pages.load("paper/fig1", tmp_path / "papers")
     with Store(tmp_path / "r.sqlite") as results:
         with pytest.raises(CellError, match="2 of 6 cells failed"):
             run(experiment, results=results, scheduler=workers)
@@ -152,10 +148,8 @@ def _worker(address):
 def test_a_run_without_workers_says_so_waits_and_stops(tmp_path, monkeypatch, caplog, another):
     monkeypatch.setattr(cluster, "PATIENCE", 60.0)
     monkeypatch.setattr(cluster, "_REMINDER", 2.0)
-    page = tmp_path / "papers" / "paper" / "fig1.py"
-    page.parent.mkdir(parents=True)
-    page.write_text(SLOW.replace("range(6)", "range(40)"))
-    experiment = experiments.load("paper/fig1", tmp_path / "papers")
+    toy.write_page(tmp_path / "papers", "paper/fig1", SLOW.replace("range(6)", "range(40)") + toy.PAGE.format(""))
+    experiment = pages.load("paper/fig1", tmp_path / "papers")
     scheduler = distributed.LocalCluster(
         n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL, processes=True
     )

@@ -21,10 +21,11 @@ import pytest
 
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 from fpemu.sweep import CellError, Grid, Store, executors, run
 from fpemu.sweep.run import survey
 from fpemu.sweep.store import Entry
+from tests import toy
 from tests.hostile import FACTOR
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +35,7 @@ PAGE = f'''
 """Cells of a few milliseconds that say in a log that they are evaluated."""
 import math, os, signal, time
 
-PAPER, TITLE, CAPTION, ASSUMPTIONS = "A paper", "a title", "a caption", []
+PAPER, CAPTION, ASSUMPTIONS = "A paper", "a caption", []
 
 
 def cells(size):
@@ -55,19 +56,16 @@ def evaluate(cell):
 def draw(rows):
     raise ValueError("not drawn")
 
-
-def claims(rows):
-    return []
 '''
 # what a killed process runs: no figures, no command line, so that it starts quickly
 RUN = """
 import sys
-from fpemu.reproduce import experiments
+from fpemu.reproduce import pages
 from fpemu.sweep import Store, run
 
 if __name__ == "__main__":
     with Store() as results:
-        run(experiments.load("paper/fig1"), "full", results=results, jobs=int(sys.argv[1]))
+        run(pages.load("paper/fig1"), "full", results=results, jobs=int(sys.argv[1]))
 """
 
 
@@ -78,8 +76,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("FPEMU_EXPERIMENTS", str(tmp_path / "papers"))
     monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    (tmp_path / "papers" / "paper").mkdir(parents=True)
-    (tmp_path / "papers" / "paper" / "fig1.py").write_text(PAGE)
+    toy.write_page(tmp_path / "papers", "paper/fig1", PAGE + toy.PAGE.format(""))
     (tmp_path / "run.py").write_text(RUN)
     return tmp_path
 
@@ -146,7 +143,7 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing(folder, monkeypatch,
     assert 0 <= lost <= 25 * kills
     monkeypatch.setenv("FPEMU_TEST_SLEEP", "0")
     with Store(folder / "other.sqlite") as results:
-        run(experiments.load("paper/fig1"), "full", results=results)
+        run(pages.load("paper/fig1"), "full", results=results)
     assert _stored(folder / "other.sqlite") == (found, "ok")
     print(f"{kills} kills, {len(after)} of {CELLS} cells stored by then, {lost} cells evaluated again")
 
@@ -164,7 +161,7 @@ def _wait_for_orphans(folder):
 
 def test_a_cell_that_kills_its_worker_fails_and_the_rest_goes_on(folder, monkeypatch, capsys):
     monkeypatch.setenv("FPEMU_TEST_KILL", "5")
-    experiment = experiments.load("paper/fig1")
+    experiment = pages.load("paper/fig1")
     with Store() as results:
         with pytest.raises(CellError, match=r'1 of 12 cells failed; the first, {"n":5}: its worker process died'):
             run(experiment, results=results, jobs=2)
@@ -192,10 +189,10 @@ def test_a_script_without_a_main_guard_gets_an_error_that_says_so(folder):
 # --- disks and folders
 def test_a_full_database_keeps_what_is_stored(folder):
     """SQLite's own SQLITE_FULL, by a limit on its pages."""
-    experiment = experiments.load("paper/fig1")
+    experiment = pages.load("paper/fig1")
     with Store() as results:
-        pages = results._db.execute("PRAGMA page_count").fetchone()[0]
-        results._db.execute(f"PRAGMA max_page_count = {pages + 3}")
+        size = results._db.execute("PRAGMA page_count").fetchone()[0]
+        results._db.execute(f"PRAGMA max_page_count = {size + 3}")
         stored, problem = 0, None
         while problem is None and stored < CELLS:
             try:
@@ -233,7 +230,7 @@ def test_a_disk_that_fills_up_during_a_run(folder):
     assert state == "ok"
     before = len(_log(folder))
     with Store() as results:
-        assert len(run(experiments.load("paper/fig1"), "full", results=results)) == CELLS
+        assert len(run(pages.load("paper/fig1"), "full", results=results)) == CELLS
     assert not set(_log(folder)[before:]) & set(found)
 
 
@@ -431,7 +428,7 @@ def _stored_state(folder):
 
 
 def test_a_store_that_is_damaged_is_left_alone(folder, capsys):
-    experiment = experiments.load("paper/fig1")
+    experiment = pages.load("paper/fig1")
     with Store() as results:
         run(experiment, "full", results=results)
     path = folder / "cache" / "results.sqlite"

@@ -1,0 +1,398 @@
+"""Pages of experiments: ``experiments/<paper>/<figure>.py``, a page of Python for each figure.
+
+Loading a page executes it. Pages are therefore taken only from the checkout or the wheel that contains this package, or
+from a folder that the user names (:func:`using`, ``$FPEMU_EXPERIMENTS``), never from the working directory.
+
+The table ``[titles]`` in the ``paper.toml`` of a folder lists its pages, so that listing them executes nothing. A page
+is the object `PAGE` of the module with the figure's name, or an entry of the mapping `PAGES` in ``_pages.py``, whose
+pages share their code. Modules whose name begins with an underscore are shared by several pages; ``model.py`` is the
+paper's performance model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fpemu.errors import InputError, unknown_name
+from fpemu.files import read_toml
+from fpemu.mma.device import Device
+from fpemu.sweep.code import running_version, seen
+from fpemu.sweep.executors import Evaluate, Source
+from fpemu.sweep.store import Cell, Values
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fpemu.reproduce.claims import Measure
+
+SIZES = ("quick", "full")
+_VARIABLE = "FPEMU_EXPERIMENTS"
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_INSTALLED = Path(__file__).resolve().parents[1] / "_sources"
+"""The folder of ``experiments`` and ``benchmarks`` in a wheel."""
+_IMPORT = re.compile(r"^ *(?:from +([\w.]+) +import +(?:\(([^)]*)\)|(.*))|import +([\w.]+))", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A figure: its words, its cells, and the functions that evaluate, draw and judge them.
+
+    Attributes
+    ----------
+    paper, caption : str
+        The figure's place in the literature, and its caption.
+    assumptions : sequence of str
+        Statements that the paper does not make and the page assumes.
+    cells : function
+        Returns the parameter dicts to evaluate; it takes `parameters`, if the page has some.
+    evaluate : function of a cell, or of a cell and a device
+        Returns the numbers of one cell as a dict, with its products computed on ``device`` as in `fpemu.gemm`.
+    draw : function of rows
+        Returns a matplotlib figure; a row has a cell's parameters and numbers in one dict.
+    measures : function of rows, optional
+        Returns the numbers that decide claims and checks of ``paper.toml`` (`fpemu.reproduce.Measure`), from the rows
+        of one seed, or from all rows where these have no column ``seed``.
+    finding : function of rows, optional
+        Returns a paragraph on the result of the figure, every number in it computed from the rows.
+    cost : function of a cell, optional
+        Returns the relative work of a cell, for the time left.
+    parameters : frozen dataclass, optional
+        The published values: sizes, seeds, hardware.
+    quick : frozen dataclass, optional
+        The parameters at quick size; default: `parameters`.
+    kind : {"E", "M", "G"}
+        An error figure, a model or formula, or speed on a GPU from a record.
+    version : int
+        Version of the numbers, to be raised if they change on purpose.
+    digits : mapping of str to int or None
+        Significant digits of the columns that are not written with 9; None: all, for numbers that are exact.
+    specs : sequence of tuple, optional
+        Arguments of `fpemu.mma.spec` for the instructions of the record; default: the fp16 instructions of the
+        parameter ``hardware``.
+    """
+
+    paper: str
+    caption: str
+    assumptions: Sequence[str]
+    cells: Callable[..., Iterable[Cell]]
+    evaluate: Callable[..., Mapping[str, float]]
+    draw: Callable[[list[dict[str, Any]]], Figure]
+    measures: Callable[[list[dict[str, Any]]], Iterable[Measure]] | None = None
+    finding: Callable[[list[dict[str, Any]]], str] | None = None
+    cost: Callable[[Cell], float] | None = None
+    parameters: Any = None
+    quick: Any = None
+    kind: str = "E"
+    version: int = 1
+    digits: Mapping[str, int | None] = field(default_factory=dict)
+    specs: Sequence[tuple[str, ...]] | None = None
+
+    def __post_init__(self) -> None:
+        # the line breaks of a page's source are no part of its words
+        object.__setattr__(self, "caption", " ".join(self.caption.split()))
+        object.__setattr__(self, "assumptions", tuple(" ".join(text.split()) for text in self.assumptions))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure of a paper with its name and its page; returned by `load`.
+
+    Attributes
+    ----------
+    name, title : str
+        Name as ``paper/figure``, and title in ``paper.toml``.
+    root : Path
+        Folder that contains the papers' folders.
+    page : Page
+        The object of the page.
+    module : types.ModuleType
+        The imported module of the page.
+    """
+
+    name: str
+    title: str
+    root: Path
+    page: Page = field(repr=False)
+    module: types.ModuleType = field(repr=False)
+
+    @property
+    def evaluator(self) -> str:
+        """The dotted name of the module that ``evaluate`` was written in: the shared part of the keys."""
+        return self.page.evaluate.__module__.partition(".")[2]
+
+    @functools.cached_property
+    def code(self) -> str:
+        """Version of everything that determines a cell's numbers: see `sweep.code`."""
+        return running_version(Path(inspect.getsourcefile(self.page.evaluate) or "").resolve())
+
+    def source(self, device: Device) -> Source:
+        """The evaluation for worker processes."""
+        return Source(_load_evaluator, (self.name, self.root), self.code, device)
+
+    def memory(self, cell: Mapping[str, Any]) -> float:
+        """Lower bound on the bytes of a cell's matrices: 0, since a page does not state them."""
+        return 0.0
+
+    def cells(self, size: str) -> list[Cell]:
+        """The parameters to evaluate at ``size``."""
+        if size not in SIZES:
+            raise unknown_name("size", size, SIZES)
+        parameters = (self.page.quick if size == "quick" else None) or self.page.parameters
+        return [dict(cell) for cell in (self.page.cells(parameters) if parameters else self.page.cells())]
+
+    def evaluate(self, cell: Mapping[str, Any], device: Device = "cpu") -> Values:
+        """The numbers of one cell; ``device`` is passed on to a page whose ``evaluate`` has this parameter."""
+        options = {"device": device} if "device" in inspect.signature(self.page.evaluate).parameters else {}
+        return dict(self.page.evaluate(dict(cell), **options))
+
+    def cost(self, cell: Mapping[str, Any]) -> float:
+        """Relative work of a cell; 1 where the page does not state it."""
+        return float(self.page.cost(dict(cell))) if self.page.cost else 1.0
+
+    def draw(self, rows: list[dict[str, Any]]) -> Figure:
+        """The figure, in the package's style."""
+        from fpemu import plotting
+
+        with plotting.style():
+            return self.page.draw(rows)
+
+    def measures(self, rows: list[dict[str, Any]]) -> list[Measure]:
+        """The numbers that decide claims, from the rows of one seed; empty where the page decides none."""
+        return list(self.page.measures(rows)) if self.page.measures else []
+
+    def finding(self, rows: list[dict[str, Any]]) -> str | None:
+        """The result of the figure in a paragraph; None where the page has none."""
+        return " ".join(self.page.finding(rows).split()) if self.page.finding else None
+
+
+def root() -> Path:
+    """Return the folder of the papers' folders.
+
+    Returns
+    -------
+    Path
+        ``$FPEMU_EXPERIMENTS``, or else the experiments of the checkout that contains this package, or of the wheel.
+
+    Raises
+    ------
+    InputError
+        If ``$FPEMU_EXPERIMENTS`` is not a folder, or it is not set and the package was installed without a checkout.
+    """
+    given = os.environ.get(_VARIABLE)
+    if given:
+        if not Path(given).is_dir():
+            raise InputError(f"--experiments or {_VARIABLE} names {given}, which is not a folder")
+        return Path(given).resolve()
+    for folder in (_CHECKOUT, _INSTALLED):
+        if (folder / "experiments" / "_rows.py").is_file():  # site-packages may have another package `experiments`
+            return folder / "experiments"
+    raise InputError(f"this installation has no experiments: name a folder by --experiments or {_VARIABLE}")
+
+
+def import_benchmarks() -> bool:
+    """Make the package ``benchmarks`` importable: pages read its records, and ``fpemu bench`` runs it.
+
+    Returns
+    -------
+    bool
+        Whether the folder ``benchmarks`` is beside `root`, or beside this package.
+    """
+    given = os.environ.get(_VARIABLE)
+    roots = [*([Path(given).resolve().parent] if given else []), _CHECKOUT, _INSTALLED]
+    folders = [str(root / "benchmarks") for root in roots if (root / "benchmarks" / "gpu" / "suite.py").is_file()]
+    known = sys.modules.get("benchmarks")
+    if folders and (known is None or not set(folders) & set(getattr(known, "__path__", ()))):
+        package = types.ModuleType("benchmarks")  # only this folder: another `benchmarks` may be on sys.path
+        package.__path__ = folders[:1]
+        sys.modules["benchmarks"] = package
+    return bool(folders)
+
+
+@contextlib.contextmanager
+def using(folder: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Take the pages from another folder inside a ``with`` block; worker processes do so too.
+
+    Parameters
+    ----------
+    folder : path-like or None
+        None: no change.
+    """
+    before = os.environ.get(_VARIABLE)
+    try:
+        if folder is not None:
+            os.environ[_VARIABLE] = os.fspath(folder)
+        yield
+    finally:
+        if before is not None:
+            os.environ[_VARIABLE] = before
+        elif folder is not None:
+            os.environ.pop(_VARIABLE, None)
+
+
+def titles(folder: Path | None = None) -> dict[str, str]:
+    """Return the title of every experiment by its name ``paper/figure``, from the files ``paper.toml``.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Folder of the papers' folders; default: `root`.
+
+    Returns
+    -------
+    dict of str
+        Papers in order, figures in natural order (fig8 before fig10).
+
+    Raises
+    ------
+    InputError
+        If a file is not TOML, or its ``[titles]`` is not a table of texts.
+    """
+    listed: dict[str, str] = {}
+    for path in (root() if folder is None else folder).glob("[!_]*/paper.toml"):
+        listed |= {f"{path.parent.name}/{figure}": title for figure, title in _titles(path).items()}
+    return dict(sorted(listed.items(), key=lambda entry: _natural(entry[0])))
+
+
+def _titles(path: Path) -> Mapping[str, str]:
+    return _parsed_titles(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)  # a run over all pages loads each from its paper's file
+def _parsed_titles(path: Path, changed: int) -> Mapping[str, str]:
+    table = read_toml(path).get("titles", {})
+    if not isinstance(table, dict) or not all(isinstance(title, str) for title in table.values()):
+        raise InputError(f"{path}: [titles] is not a table of figures with their titles")
+    return table
+
+
+def names() -> list[str]:
+    """Return the name of every experiment as ``paper/figure``, in the order of `titles`.
+
+    Returns
+    -------
+    list of str
+    """
+    return list(titles())
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    digits = "".join(c if c.isdigit() else f" {c} " for c in name).split()
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in digits]
+
+
+def select(wanted: str | None) -> list[str]:
+    """Return the experiments that ``wanted`` names: None is all, ``paper`` all of a paper, ``paper/figure`` one.
+
+    Returns
+    -------
+    list of str
+
+    Raises
+    ------
+    InputError
+        If there is no such experiment.
+    """
+    known = names()
+    if wanted is None:
+        return known
+    wanted = wanted.strip("/")
+    chosen = [name for name in known if name == wanted or name.startswith(wanted + "/")]
+    if not chosen:
+        raise unknown_name("experiment", wanted, ["all", *{name.split("/")[0] for name in known}, *known])
+    return chosen
+
+
+def load(name: str, folder: Path | None = None) -> Experiment:
+    """Execute the page of an experiment.
+
+    Parameters
+    ----------
+    name : str
+        ``paper/figure``.
+    folder : Path, optional
+        Folder of the papers' folders; default: `root`.
+
+    Returns
+    -------
+    Experiment
+
+    Raises
+    ------
+    InputError
+        If ``paper.toml`` lists no such page, or the page cannot be executed or has no `Page`.
+    """
+    where = root() if folder is None else folder.resolve()
+    paper, _, figure = name.partition("/")
+    table = where / paper / "paper.toml"
+    listed = _titles(table) if paper and table.is_file() else {}
+    if figure not in listed:
+        raise unknown_name("experiment", name, titles(where))
+    import_benchmarks()
+    path = where / paper / f"{figure}.py"
+    shared = not path.is_file()
+    path = path.with_name("_pages.py") if shared else path
+    try:
+        module = importlib.import_module(f"{_package(where)}.{paper}.{path.stem}")
+        page = module.PAGES[figure] if shared else module.PAGE
+    except (Exception, SystemExit) as problem:
+        raise InputError(f"{path} cannot be loaded: {type(problem).__name__}: {problem}") from problem
+    if not isinstance(page, Page):
+        raise InputError(f"{path} is not a page: its {'PAGES' if shared else 'PAGE'} holds no fpemu.reproduce.Page")
+    prefixes = (f"{_package(where)}.", "benchmarks.")
+    imported = [getattr(other, "__file__", None) for name, other in sys.modules.items() if name.startswith(prefixes)]
+    for file in (Path(name).resolve() for name in imported if name):
+        seen(file)
+    return Experiment(name, listed[figure], where, page, module)
+
+
+def _load_evaluator(name: str, folder: Path) -> tuple[Evaluate, str]:
+    experiment = load(name, folder)
+    return experiment.evaluate, experiment.code
+
+
+def model(paper: str) -> types.ModuleType:
+    """Import a paper's own performance model, ``experiments/<paper>/model.py``.
+
+    Parameters
+    ----------
+    paper : str
+        Name of the paper's folder, such as "legemm".
+
+    Returns
+    -------
+    types.ModuleType
+        The module.
+
+    Raises
+    ------
+    InputError
+        If no experiments are installed, or the paper has no model.
+    """
+    known = sorted(path.parent.name for path in root().glob("*/model.py"))
+    if paper not in known:
+        raise unknown_name("paper with a performance model", paper, known)
+    return importlib.import_module(f"{_package(root())}.{paper}.model")
+
+
+def _package(where: Path) -> str:
+    """The name of a package over a folder of pages: modules of a paper import each other by relative imports, and
+    another folder with the same pages is another package."""
+    package = "fpemu_experiments_" + hashlib.sha256(str(where).encode()).hexdigest()[:12]
+    if package not in sys.modules:
+        holder = types.ModuleType(package)
+        holder.__path__ = [str(where)]
+        sys.modules[package] = holder
+    return package
