@@ -374,7 +374,7 @@ def png(fig: Figure) -> bytes:
 
 
 def look_alike(one: bytes, other: bytes) -> bool:
-    """Whether two PNGs show the same figure, drawn by other versions of FreeType or on other processors.
+    """Return whether two PNGs show the same figure, drawn by other versions of FreeType or on other processors.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ def read(kind: type[T], content: Any, where: str) -> T:
     """
     if not isinstance(content, Mapping):
         raise InputError(f"{where} is not a table of fields")
-    hints = _hints(kind)
+    hints = _hints(kind)  # type: ignore[arg-type]
     for name in content:
         if name not in hints:
             raise InputError(f"{where}: {unknown_name('field', name, hints)}")
@@ -92,7 +92,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         if isinstance(value, Mapping):
             return read(kind, value, where)  # type: ignore[arg-type]
         try:
-            return kind(value)  # type: ignore[operator]
+            return kind(value)  # type: ignore[call-arg, operator]
         except InputError as problem:
             raise InputError(f"{where}: {problem}") from problem
     if kind is float and type(value) is int and abs(value) <= sys.float_info.max:

@@ -46,14 +46,12 @@ _COLUMNS = [name for name in METHODS if not name.startswith(("sb=0", "sb=6"))]
 @dataclass(frozen=True)
 class Parameters:
     rows_and_columns: tuple[int, ...] = (11, 22, 44, 88, 176)
-    inner: tuple[int, ...] = (64, 256, 1024, 2816, 8192, 16384, 45056)
+    k: tuple[int, ...] = (64, 256, 1024, 2816, 8192, 16384, 45056)
     squares: tuple[int, ...] = (32, 64, 128, 256, 512)
     seeds: int = 20
 
 
-QUICK = Parameters(
-    rows_and_columns=(16, 24, 32, 48, 64), inner=(64, 256, 1024, 2816), squares=(32, 64, 128, 256), seeds=3
-)
+QUICK = Parameters(rows_and_columns=(16, 24, 32, 48, 64), k=(64, 256, 1024, 2816), squares=(32, 64, 128, 256), seeds=3)
 
 
 def cells(p: Parameters) -> list[Row]:
@@ -69,7 +67,7 @@ def cells(p: Parameters) -> list[Row]:
             "k": k,
         }
         for kind in KINDS
-        for panel, lengths in zip(PANELS, (p.rows_and_columns, p.inner, p.squares), strict=True)
+        for panel, lengths in zip(PANELS, (p.rows_and_columns, p.k, p.squares), strict=True)
         for x in lengths
         for m, n, k in [{"m = n": (x, x, 64 * 44), "k": (176, 32, x), "m = n = k": (x, x, x)}[panel]]
         for seed in range(p.seeds)

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -84,6 +84,7 @@ def reproduce(
     again += ["--redraw"] if redraw else []
     again += [word for name in formats or [] for word in ("--format", name)]
     with resumable(again):
+        on = parse_device(device)
         size, where = "full" if full else "quick", "figures" if output is None else output
         folder = Path(where, "full" if full else "")
         chosen = _load(figures or [])
@@ -91,7 +92,7 @@ def reproduce(
         files.check_output([experiment.name for experiment in chosen], folder, formats or [])
         writing = Writing(size, folder, tuple(formats or ()), redraw)
         with Store() as results:
-            failed = _all(chosen, writing, results, jobs or default_jobs(), parse_device(device), fresh)
+            failed = _all(chosen, writing, results, jobs or default_jobs(), on, fresh)
     if failed:
         cells = [name for name, problem in failed.items() if isinstance(problem, CellError)]
         pages = [name for name in failed if name not in cells]
@@ -152,7 +153,7 @@ def _all(
     with progress() as bars, LocalWorkers(jobs) if jobs > 1 else nullcontext() as workers:
         for experiment in chosen:
             with _failure(experiment, failed):
-                options = {"progress": bars, "fresh": fresh, "done": done, "workers": workers}
+                options: dict[str, Any] = {"progress": bars, "fresh": fresh, "done": done, "workers": workers}
                 rows[experiment.name] = run(experiment, writing.size, results=results, device=device, **options)
                 if not writing.redraw:
                     written[experiment.name] = writing.write(experiment, rows[experiment.name])

@@ -47,6 +47,7 @@ from fpemu.reading import read
 from fpemu.reproduce import pages
 
 Status = Literal["reproduced", "partly", "not testable here"]
+Kind = Literal["numerics", "formula", "speed", "definition", "goal", "negative control"]
 SPEED, DEFINITION = "speed", "definition"
 CLAIM_KINDS = ("numerics", "formula", SPEED, DEFINITION)
 CHECK_KINDS = ("goal", "negative control")
@@ -236,7 +237,7 @@ class Claim:
     """
 
     name: str
-    kind: str
+    kind: Kind
     claim: str
     page: str = ""
     quantity: str = ""

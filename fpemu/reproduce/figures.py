@@ -133,11 +133,15 @@ class Reproduction:
         return self.experiment.draw(self.rows)
 
     @property
+    def record(self) -> Record:
+        """The figure's record, without the digests of its files."""
+        return record_of(self.experiment, self.size, self.rows)
+
+    @property
     def judgements(self) -> list[Judgement]:
         """The claims and checks that this figure decides, each with its numbers and its verdict."""
-        record = record_of(self.experiment, self.size, self.rows)
         return [
-            claims.verdict_on(claim, record)
+            claims.verdict_on(claim, self.record)
             for paper in claims.papers(self.experiment.root)
             for claim in (*paper.claims, *paper.checks)
             if claim.page == self.experiment.name

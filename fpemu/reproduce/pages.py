@@ -98,7 +98,7 @@ class Page:
     kind: str = "E"
     version: int = 1
     digits: Mapping[str, int | None] = field(default_factory=dict)
-    specs: Sequence[tuple[str, ...]] | None = None
+    specs: Sequence[tuple[Any, ...]] | None = None
 
     def __post_init__(self) -> None:
         # the line breaks of a page's source are no part of its words

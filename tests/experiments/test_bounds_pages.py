@@ -20,7 +20,7 @@ NAMES = sorted(f"bounds/{name.replace('-', '_')}" for name in schemes.names())
 
 def curves(experiment):
     """The curves of a figure in the module's table."""
-    return experiment.module.PAGES[experiment.name.split("/")[1]].curves
+    return experiment.module.FIGURES[experiment.name.split("/")[1]].curves
 
 
 every = pytest.mark.parametrize("name", NAMES)
@@ -55,7 +55,6 @@ def made_up(measured=1.0, probable=4.0, worst=20.0, power=0.5):
 def test_every_scheme_has_a_page_and_no_page_is_left_over():
     assert {name for name in pages.names() if name.startswith("bounds/")} == {*NAMES, "bounds/coverage"}
     assert {pages.load(name, ROOT).evaluator for name in NAMES} == {"bounds._pages"}
-    assert all(pages.title(name) == pages.load(name, ROOT).title for name in NAMES)
 
 
 @every
@@ -68,7 +67,7 @@ def test_the_cells_are_products_of_the_scheme_that_the_page_is_named_after(name)
         assert {cell["data"] for cell in cells} == {"positive", "zero mean", "phi = 1"}
     for curve in curves(experiment):
         schemes.build(cells[0]["scheme"], curve.options).spec(curve.hardware)  # refuses what does not exist
-    arguments = {(h, a) for h, a, _ in experiment.module.SPECS}
+    arguments = {(h, a) for h, a, _ in experiment.page.specs}
     assert {h for h, _ in arguments} == {curve.hardware for curve in curves(experiment)} - {None}
 
 

@@ -99,7 +99,7 @@ def test_every_measure_of_the_figures_has_a_claim_or_check_and_the_other_way_rou
     (paper,) = (one for one in claims.papers() if one.folder == "dgemm_tc")
     named = {(claim.page, claim.name) for claim in (*paper.claims, *paper.checks)}
     records = [figures.load_record(path) for path in FIGURES.glob("*.json")]
-    assert {(record["figure"], one["name"]) for record in records for one in record["measures"]} == named
+    assert {(record.figure, one.name) for record in records for one in record.measures} == named
 
 
 def test_the_record_agrees_with_the_cpu_and_cr_mode_with_the_residues():

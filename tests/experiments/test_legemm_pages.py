@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from pathlib import Path
 
 import mpmath
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from fpemu import inputs, metrics, plotting, reference, schemes
-from fpemu.reproduce import claims, pages, reproduction
+from fpemu.reproduce import claims, figures, pages
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 PAGES = ("fig10", "fig11", "fig12", "fig13", "fig16", "fig18", "hardware", "split_rounding", "markidis_budget")
@@ -67,7 +66,7 @@ def test_a_small_cell_gives_finite_numbers_and_the_page_stands_on_one_seed(name)
 
 # --- histograms
 def _histogram():
-    return sys.modules[_page("fig12").module.evaluate.__module__]
+    return _page("fig12").module._histogram
 
 
 def test_every_entry_is_in_one_bin():
@@ -409,7 +408,7 @@ def test_the_cuts_at_alignment_are_said_to_help_only_where_they_do(alone, conclu
 def test_every_claim_has_a_number_in_the_committed_figures():
     paper = next(paper for paper in claims.papers(ROOT) if paper.folder == "legemm")
     for page in {claim.page for claim in (*paper.claims, *paper.checks)}:
-        figure = reproduction.committed(page, "quick", ROOT.parent / "figures")
+        figure = figures.committed(page, "quick", ROOT.parent / "figures")
         assert all(judgement.cases for judgement in figure.judgements), page
 
 

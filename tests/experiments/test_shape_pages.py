@@ -258,7 +258,7 @@ def test_every_measure_has_a_claim_or_check_and_the_other_way_round(folder):
     (paper,) = (paper for paper in claims.papers(ROOT) if paper.folder == folder)
     stated = {(claim.page, claim.name) for claim in (*paper.claims, *paper.checks) if claim.page}
     measured = {
-        (page, one["name"]) for page in paper.pages for one in figures.load_record(FIGURES / f"{page}.json")["measures"]
+        (page, one.name) for page in paper.pages for one in figures.load_record(FIGURES / f"{page}.json").measures
     }
     assert measured == stated
     drawn = {name for name in pages.names() if name.startswith(f"{folder}/")}

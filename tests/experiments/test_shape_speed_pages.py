@@ -23,7 +23,7 @@ PAGES = [f"magma/fig{n}" for n in (7, 10, 12, 14, 18)] + [f"tsm2/fig{n}" for n i
 def test_the_pages_of_the_two_papers_and_no_others_have_rows_of_these_kinds():
     tasks = [task for kind in (shapes.BATCHED, shapes.TALL) for task in suite.module(kind).cases(False)]
     assert {page for task in tasks for page in task.figures} == set(PAGES)
-    assert all(pages.load(name).kind == "G" for name in PAGES)
+    assert all(pages.load(name).page.kind == "G" for name in PAGES)
 
 
 # --- pages
@@ -132,8 +132,8 @@ def test_measures_follow_the_record(monkeypatch, made_up, name):
     measured = []
     for record_name in ("as", "against"):
         page, rows = _rows(monkeypatch, made_up, record_name, name)
-        measured.append({(one.name, one.reading, one.variant): one.value for one in page.module.measures(rows)})
-        assert page.module.measures([]) == []
+        measured.append({(one.name, one.reading, one.variant): one.value for one in page.measures(rows)})
+        assert page.measures([]) == []
     kept, against = measured
     assert kept.keys() == against.keys()
     assert {key[0] for key in kept} == criteria.keys()

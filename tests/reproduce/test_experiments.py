@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from fpemu.errors import InputError
 from fpemu.reproduce import pages
 from fpemu.sweep.store import canonical
+from tests import toy
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 NAMES = pages.names()
@@ -37,8 +39,8 @@ def test_cells_are_distinct_and_have_the_same_parameters(experiment, size):
 
 def test_texts_are_whole(experiment):
     assert experiment.title
-    assert experiment.caption.endswith(".")
-    assert all(text.endswith((".", ").")) for text in experiment.assumptions)
+    assert experiment.page.caption.endswith(".")
+    assert all(text.endswith((".", ").")) for text in experiment.page.assumptions)
 
 
 SMALL = {
@@ -114,13 +116,43 @@ def test_figures_10_and_11_share_their_cells():
     assert ten.cells("quick") == eleven.cells("quick")
 
 
-@pytest.mark.parametrize("pages", ["{K: f('t')}", "{'a': 5}", "{**other}", "{n: n for n in 'ab'}", "{'a': f(title)}"])
-def test_a_table_of_pages_in_another_form_is_one_line(tmp_path, pages):
-    table = tmp_path / "toy" / "_pages.py"
-    table.parent.mkdir()
-    table.write_text(f"PAGES = {pages}\n")
-    with pages.using(tmp_path), pytest.raises(InputError, match=r"_pages\.py: PAGES has entries of another form"):
-        pages.names()
-    table.write_text("PAGES: dict = {'a': f('The title')}\n")
-    with pages.using(tmp_path):
-        assert (pages.names(), pages.title("toy/a")) == (["toy/a"], "The title")
+def test_titles_are_a_table_of_texts(tmp_path):
+    toy.write_page(tmp_path, "toy/a", "1 / 0", "The title")
+    assert pages.titles(tmp_path) == {"toy/a": "The title"}  # without the execution of the page
+    (tmp_path / "toy" / "paper.toml").write_text("[titles]\nb = 1\n")
+    with pytest.raises(InputError, match=r"paper\.toml: \[titles\] is not a table of figures with their titles"):
+        pages.titles(tmp_path)
+
+
+def test_every_page_is_listed_and_every_listed_page_exists():
+    files = [p for p in ROOT.glob("*/*.py") if p.name[0] != "_" and p.name != "model.py"]
+    tables = {name for name in NAMES if not (ROOT / f"{name}.py").is_file()}
+    assert {f"{p.parent.name}/{p.stem}" for p in files} | tables == set(NAMES)
+    assert {pages.load(name, ROOT).module.__name__.rpartition(".")[2] for name in tables} == {"_pages"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_parameters_are_frozen_dataclasses(name):
+    page = pages.load(name, ROOT).page
+    if page.parameters is not None:
+        assert type(page.quick) is type(page.parameters)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(page.parameters, dataclasses.fields(page.parameters)[0].name, 0)
+
+
+def test_a_folder_of_the_user_with_the_same_names_is_another_package(tmp_path, monkeypatch):
+    text = """
+PAPER, CAPTION, ASSUMPTIONS = "A paper", "A caption.", []
+from . import _shared
+
+def cells(size): return [{"n": 1}]
+def evaluate(cell): return {"x": _shared.VALUE}
+def draw(rows): raise NotImplementedError
+"""
+    path = toy.write_page(tmp_path, "h2sgemm/fig8", text + toy.PAGE.format(""))
+    path.with_name("_shared.py").write_text("VALUE = 5.0")
+    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(tmp_path))
+    theirs, ours = pages.load("h2sgemm/fig8"), pages.load("h2sgemm/fig8", ROOT)
+    assert theirs.evaluate({"n": 1}) == {"x": 5.0}
+    assert (theirs.evaluator, ours.evaluator) == ("h2sgemm.fig8", "h2sgemm.fig8")
+    assert theirs.module is not ours.module

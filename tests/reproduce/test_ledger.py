@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from markdown_it import MarkdownIt
@@ -15,7 +16,8 @@ from markdown_it import MarkdownIt
 from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.reproduce import Claim, Measure, claims, pages
-from fpemu.reproduce.claims import CONDITION, DEPENDS, FAILS, HOLDS, SEEDS, UNDECIDED, UNTESTABLE, Criterion
+from fpemu.reproduce.claims import CONDITION, DEPENDS, FAILS, HOLDS, SEEDS, UNDECIDED, UNTESTABLE, Criterion, Measured
+from tests import toy
 
 ROOT = Path(__file__).resolve().parents[2]
 FIVE = ("dgemm_tc", "h2sgemm", "legemm", "magma", "tsm2")
@@ -161,9 +163,7 @@ def _pages():
 
 
 def _page(name, **values):
-    path = Path("papers/toy", f"{name}.py")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(PAGE.format(title=name, assumed=f"Of {name}.", **values))
+    toy.write_page("papers", f"toy/{name}", PAGE.format(assumed=f"Of {name}.", **values))
 
 
 def _fpemu(*arguments):
@@ -199,11 +199,8 @@ CLAIM = Claim("f", "numerics", "f is above 1", "toy/fig1", "f", "×", Criterion(
 
 def _record(values, *, paper_size=True, seeded=True):
     """A record with the values of each (reading, variant)."""
-    measures = [
-        {"name": "f", "reading": reading, "variant": variant, "values": list(numbers)}
-        for (reading, variant), numbers in values.items()
-    ]
-    return {"size": "full", "paper_size": paper_size, "seeds": 20 if seeded else None, "measures": measures}
+    measures = tuple(Measured("f", *case, tuple(numbers)) for case, numbers in values.items())
+    return SimpleNamespace(size="full", paper_size=paper_size, seeds=20 if seeded else None, measures=measures)
 
 
 ABOVE, BELOW, ACROSS = [1.5] * 20, [0.5] * 20, [1.5] * 19 + [1.0]
@@ -258,7 +255,7 @@ def test_data_without_seeds_need_no_seeds_and_speeds_are_never_judged():
 def test_measures_are_taken_seed_by_seed_and_keep_infinities():
     rows = [{"seed": seed, "x": x} for seed, x in ((0, 1.0), (1, float("inf")), (0, 3.0))]
     record = claims.collect(lambda rows: [Measure("f", sum(row["x"] for row in rows), "r", "v")], rows)
-    assert record == {"seeds": 2, "measures": [{"name": "f", "reading": "r", "variant": "v", "values": [4.0, "inf"]}]}
+    assert record == {"seeds": 2, "measures": (Measured("f", "r", "v", (4.0, "inf")),)}
     assert claims.collect(lambda rows: [Measure("f", len(rows))], [{"x": 1}, {"x": 2}])["seeds"] is None
 
 
@@ -367,7 +364,7 @@ def test_a_record_without_seeds_is_one_line(drawn, capsys):
     path = Path("figures/toy/fig1.json")
     path.write_text(json.dumps({name: x for name, x in json.loads(path.read_text()).items() if name != "seeds"}))
     assert _fpemu("ledger") == 2
-    assert "fig1.json is not the record of a figure: seeds missing" in capsys.readouterr().err
+    assert "fig1.json, the record of a figure: seeds missing" in capsys.readouterr().err
 
 
 def test_output_goes_elsewhere_and_its_links_come_back(drawn):
@@ -395,31 +392,43 @@ MEASURE = {"name": "larger", "reading": "", "variant": "", "values": [1.0]}
     ("spoil", "complaint"),
     [
         (lambda: Path("figures/toy/fig1.json").write_text("{"), "figures/toy/fig1.json is not readable as JSON"),
-        (lambda: Path("figures/toy/fig1.json").write_text("[]"), "figures/toy/fig1.json is not the record of a figure"),
-        (lambda: _edit(measures=None), "measures missing or of another kind"),
-        (lambda: _edit(measures=[{**MEASURE, "values": []}]), "measures missing or of another kind"),
-        (lambda: _edit(measures=[{**MEASURE, "values": ["x"]}]), "measures missing or of another kind"),
-        (lambda: _edit(measures=[{**MEASURE, "values": [10**400]}]), "measures missing or of another kind"),
+        (
+            lambda: Path("figures/toy/fig1.json").write_text("[]"),
+            "figures/toy/fig1.json, the record of a figure is not a table",
+        ),
+        (lambda: _edit(measures=None), "measures is None, not a list"),
+        (lambda: _edit(measures=[{**MEASURE, "values": []}]), "measures 'larger': values are missing"),
+        (lambda: _edit(measures=[{**MEASURE, "values": ["x"]}]), "measures 'larger': values 0: unknown value 'x'"),
+        (lambda: _edit(measures=[{**MEASURE, "values": [10**400]}]), "measures 'larger': values 0: unknown value"),
         (lambda: _edit(measures=[{**MEASURE, "name": "x"}]), "toy/fig1 measures x, but no claim"),
         (lambda: _edit(size="full"), "figures/toy/fig1.json is the record of toy/fig1 at full size"),
         (lambda: _edit(figure="toy/fig3"), "figures/toy/fig1.json is the record of toy/fig3"),
-        (lambda: _edit(finding=3), "finding missing or of another kind"),
-        (lambda: _edit(seeds="x"), "seeds missing or of another kind"),
-        (lambda: _edit(assumptions=[3]), "assumptions missing or of another kind"),
+        (lambda: _edit(finding=3), "finding is 3, not a text"),
+        (lambda: _edit(seeds="x"), "seeds is 'x', not an integer"),
+        (lambda: _edit(assumptions=[3]), "assumptions 0 is 3, not a text"),
         (lambda: _edit(finding="\ud800"), "cannot read the record"),
         (lambda: Path("figures/toy/fig1.json").rename("figures/toy/fig9.json"), "is the record of toy/fig1"),
-        (lambda: Path("papers/toy/paper.toml").write_text("claims = 1"), "paper.toml: the file: title is not a text"),
+        (lambda: Path("papers/toy/paper.toml").write_text("claims = 1"), "paper.toml: title, source missing"),
         (lambda: Path("papers/toy/paper.toml").unlink(), "there is no paper.toml in the folders of"),
-        (lambda: _paper('title = "Toys"', ""), "title is not a text, or missing"),
-        (lambda: _paper('"partly"', '"half"'), "Fig. 3: the status 'half' is none of"),
-        (lambda: _paper('note = "no model"', 'note = ""'), "Eq. 2 is not testable here: the note says nothing"),
-        (lambda: _paper('pages = ["toy/fig1"]', "pages = []"), "Fig. 1 is reproduced, but no page shows it"),
+        (lambda: _paper('title = "Toys"', ""), "paper.toml: title missing"),
+        (lambda: _paper('"partly"', '"half"'), "items 'Fig. 3': status: unknown value 'half'"),
+        (
+            lambda: _paper('note = "no model"', 'note = ""'),
+            "items 'Eq. 2': the item is not testable here: the note says nothing",
+        ),
+        (
+            lambda: _paper('pages = ["toy/fig1"]', "pages = []"),
+            "items 'Fig. 1': the item is reproduced, but no page shows it",
+        ),
         (lambda: _paper('name = "twice"', 'name = "larger"'), "several claims have the name 'larger'"),
         (lambda: _paper("headline = 3", "headline = 4"), "the headlines are numbered [1, 2, 4]"),
-        (lambda: _paper('"speed"', '"haste"'), "fast: the kind 'haste' is none of"),
-        (lambda: _paper('"> 1"', '"about 1"'), "larger: criterion 'about 1' is not like"),
-        (lambda: _paper('criterion = "> 1"', ""), "larger: a claim that a page decides has a quantity and a criterion"),
-        (lambda: _paper("why =", "because ="), "larger: unknown field 'because'"),
+        (lambda: _paper('"speed"', '"haste"'), "claims 'fast': kind: unknown value 'haste'"),
+        (lambda: _paper('"> 1"', '"about 1"'), "claims 'larger': criterion: criterion 'about 1' is not like"),
+        (
+            lambda: _paper('criterion = "> 1"', ""),
+            "claims 'larger': a claim that a page decides has a quantity and a criterion",
+        ),
+        (lambda: _paper("why =", "because ="), "claims 'larger': unknown field 'because'"),
         (lambda: _paper('"toy/ours"\n', '"toy/nowhere"\n'), "larger names toy/nowhere"),
     ],
 )
@@ -467,7 +476,6 @@ def test_the_inventories_name_every_page_and_no_other(own):
         assert {page.split("/")[0] for page in paper.pages} <= {paper.folder}
         labels = [item.item for item in paper.items]
         assert len(set(labels)) == len(labels)
-        assert not set(paper.extras) & {page for item in paper.items for page in item.pages}
 
 
 def test_each_of_the_five_papers_has_a_summary_of_quoted_claims(own):
@@ -495,7 +503,7 @@ def test_every_judged_claim_has_data_and_enough_seeds(own):
 
 
 def record_of(measure, rows):
-    return {**claims.collect(measure, rows), "paper_size": True, "size": "full"}
+    return SimpleNamespace(**claims.collect(measure, rows), paper_size=True, size="full")
 
 
 LARGER = Claim("x", "numerics", "x is large", page="p/q", quantity="x", criterion=Criterion("> 1"))
@@ -520,11 +528,11 @@ def test_a_case_has_one_number_at_a_seed_and_all_rows_have_a_seed_or_none():
 def test_an_undecided_reading_does_not_decide_a_claim(value):
     mixed = [2.0] * (SEEDS - 1) + [0.5]
     readings = {"one": [value] * SEEDS, "other": mixed}
-    entries = [{"name": "x", "reading": of, "variant": "", "values": values} for of, values in readings.items()]
-    record = {"seeds": SEEDS, "measures": entries, "paper_size": True, "size": "full"}
+    entries = [Measured("x", of, "", tuple(values)) for of, values in readings.items()]
+    record = SimpleNamespace(seeds=SEEDS, measures=entries, paper_size=True, size="full")
     judgement = claims.verdict_on(LARGER, record)
     assert (judgement.verdict, judgement.note.endswith("other: undecided")) == (UNDECIDED, True)
-    entries.append({"name": "x", "reading": "third", "variant": "", "values": [2.5 - value] * SEEDS})
+    entries.append(Measured("x", "third", "", (2.5 - value,) * SEEDS))
     assert claims.verdict_on(LARGER, record).verdict == DEPENDS
 
 
