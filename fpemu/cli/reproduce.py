@@ -160,12 +160,12 @@ def _all(
     if writing.redraw:
         # spawn: a fork would copy the compiled kernels' thread pool in an unusable state
         with ProcessPoolExecutor(min(cores(), len(chosen)), get_context("spawn")) as pool:
-            drawn = {
-                experiment: pool.submit(writing.write_named, experiment.name, experiment.root, rows[experiment.name])
+            drawn = [
+                (experiment, pool.submit(writing.write_named, experiment.name, experiment.root, rows[experiment.name]))
                 for experiment in chosen
                 if experiment.name in rows
-            }
-            for experiment, figure in drawn.items():
+            ]
+            for experiment, figure in drawn:
                 with _failure(experiment, failed):
                     written[experiment.name] = figure.result()
     judged = [claim for paper in claims.papers() for claim in (*paper.claims, *paper.checks)]
