@@ -14,10 +14,7 @@ from fpemu.schemes.options import Option, SchemeInfo
 from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.split_table import SplitRow, SplitTable, format_split, split_table
 
-_IN_ORDER = (
-    "sgemm dgemm fp16 markidis bf16x egemm ootomo ootomo_tf32 ape multiword legemm h2sgemm staged staged_int8 "
-    "ozaki ozimmu ozaki2"
-)
+_IN_ORDER = "baselines markidis bf16x egemm ootomo ape multiword legemm h2sgemm staged staged_int8 ozaki ozimmu ozaki2"
 """The modules that enter their schemes into the registry: baselines, then by year"""
 for _module in _IN_ORDER.split():
     import_module(f"fpemu.schemes.{_module}")

@@ -12,14 +12,20 @@ DOI 10.1177/10943420221090256.
 Options beyond the paper: `promote` restarts the main accumulator less often; `correction_step` lets rh and hr take
 turns after more than one instruction. The Hopper kernel with stages of 64 is promote=64, correction_step=64.
 
-Range: |x| < 65520; r keeps its bits down to 2^-13 and is zero below 2^-23.
+ootomo-tf32 has the same sums over nearly all of fp32's range: h = RNE-tf32(x), r = RNE-tf32(x - h), unscaled, because
+tf32 has fp32's exponents, and A·B ≈ main + corr.
+
+Range: |x| < 65520; r keeps its bits down to 2^-13 and is zero below 2^-23. With tf32, |x| < 2^128 (1 - 2^-12); r keeps
+its bits down to 2^-114.
 Error: |D - AB| <= (3·2^-22 + (K/k + L + 2) 2^-24 + ...) |A||B|: no truncation builds up along K.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from fpemu.formats import TF32, FloatFormat
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
@@ -51,3 +57,27 @@ class Ootomo(TwoWords):
 
     def plan(self) -> Plan:
         return self.sums(self.residual_scale, self.correction_step, self.promote)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class OotomoTf32(Ootomo):
+    """Three products of tf32 parts; the main one restarts every instruction."""
+
+    info = SchemeInfo(
+        name="ootomo-tf32",
+        title="Error-corrected SGEMM on tensor cores (tf32)",
+        paper="Ootomo, Yokota, IJHPCA 36(4), 2022",
+        year=2022,
+        doi="10.1177/10943420221090256",
+        parts=("h = RNE-tf32(x)", "r = RNE-tf32(x - h)"),
+        products=("hh", "rh", "hr"),
+        range="|x| < 2^128 (1 - 2^-12); r loses bits below 2^-114",
+        bound="3 2^-22 + (K/k) 2^-24 + (k/L) eps",
+    )
+
+    word_format: ClassVar[FloatFormat] = TF32
+
+    high_rounding: str = choose.rounding("RNE", "rounding of the high part", cut=False)
+    residual_rounding: str = choose.rounding("RNE", "rounding of the residual", cut=False)
+    residual_scale: float = choose.scale(1.0)

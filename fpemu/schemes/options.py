@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,20 +95,12 @@ def choice(default: str | None, known: Collection[str], meaning: str) -> Any:
 
 def flag(meaning: str) -> Any:
     """True, False or None (the default)."""
-
-    def check(name: str, value: Any) -> bool | None:
-        return arguments.flag(name, value, none=True)
-
-    return option(None, check, meaning, "True | False | None")
+    return option(None, partial(arguments.flag, none=True), meaning, "True | False | None")
 
 
 def number(default: float, low: float, high: float, meaning: str) -> Any:
     """A real number between two bounds."""
-
-    def check(name: str, value: Any) -> float:
-        return float(arguments.number(name, value, low, high))
-
-    return option(default, check, meaning, f"{low:g} to {high:g}")
+    return option(default, partial(arguments.number, low=low, high=high), meaning, f"{low:g} to {high:g}")
 
 
 def rounding(default: str, meaning: str, *, cut: bool = True, balanced: bool = False) -> Any:
@@ -129,10 +122,7 @@ def integer(
     default: int | None, low: int, high: int, meaning: str, *, none: bool = False, words: tuple[str, ...] = ()
 ) -> Any:
     """An integer between two bounds; None too if `none`, and words if there are any."""
-
-    def check(name: str, value: Any) -> int | str | None:
-        return arguments.integer(name, value, low, high, none=none, words=words)
-
+    check = partial(arguments.integer, low=low, high=high, none=none, words=words)
     return option(default, check, meaning, " | ".join([f"{low} to {high}", *words, *["None"] * none]))
 
 

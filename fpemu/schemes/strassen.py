@@ -21,7 +21,6 @@ Error: normwise only, |D - AB| <= g max|A| max|B|; an entry that is small beside
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -29,15 +28,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-
-
-def __getattr__(name: str) -> Any:
-    if name != "Strassen":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fpemu.schemes.base import build
-
-    warnings.warn("fpemu.schemes.strassen.Strassen is now 'staged' with levels=1", DeprecationWarning, stacklevel=2)
-    return lambda **options: build("staged", {"levels": 1} | options)
 
 
 def limit(levels: int) -> float:

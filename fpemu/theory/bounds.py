@@ -30,9 +30,9 @@ from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import words
 from fpemu.schemes.base import Scheme, build
+from fpemu.schemes.baselines import Baseline
 from fpemu.schemes.call import Policy
 from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.sgemm import Baseline
 from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.staged import Staged
 from fpemu.schemes.staged_int8 import StagedInt8

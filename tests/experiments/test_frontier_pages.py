@@ -219,10 +219,9 @@ def test_strassen_refuses_entries_whose_sums_overflow():
 
 
 def test_the_former_name_of_strassens_algorithm_warns_and_is_staged_with_levels():
-    for former, levels in ((lambda: schemes.get("strassen"), 1), (lambda: strassen.Strassen(levels=2, stage=32), 2)):
-        with pytest.warns(DeprecationWarning, match="'staged' with levels=1"):
-            chosen = former()
-        assert (chosen.name, chosen.levels) == ("staged", levels)
+    with pytest.warns(DeprecationWarning, match="'staged' with levels=1"):
+        chosen = schemes.get("strassen")
+    assert (chosen.name, chosen.levels) == ("staged", 1)
     assert "strassen" not in schemes.names()
     assert (Staged().limited, Staged().runs_by_plan) == (False, True)
     assert (Staged(levels=1).limited, Staged(levels=1).runs_by_plan) == (True, False)
