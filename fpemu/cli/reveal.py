@@ -185,7 +185,7 @@ def _subject(
         from fpemu.library import cublas
 
         kind, layout = kind or "fp16", layout or "NN"
-        gemm, name = cublas.gemm(kind, layout, shape), f"cuBLAS {kind} {layout}"
+        gemm, name = cublas.CublasProduct(kind, layout, shape).product, f"cuBLAS {kind} {layout}"
         hardware = hardware or cublas.architecture()
         first, _, second = kind.partition("->")
         given = f"{first},{second or ('fp64' if first == 'fp64' else 'fp32')}"

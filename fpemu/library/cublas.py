@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import InputError, unknown_name
-from fpemu.library.tables import LAYOUTS, TYPES, operand_values, sample_indices
+from fpemu.arguments import choice
+from fpemu.errors import InputError
+from fpemu.library.tables import LAYOUTS, TYPES, digest_of, operand_values, sample_indices
 from fpemu.mma import catalog
 
 _BYTES = 2**27  # largest size of the operands of calls that are prepared together
@@ -53,51 +53,8 @@ def architecture() -> str | None:
         return None
 
 
-def gemm(kind: str, layout: str, shape: tuple[int, int, int]) -> Callable[[Any, Any], NDArray[Any]]:
-    """torch.mm of one type and layout and of shape (M, N, K) as a function of NumPy arrays, (A, B) -> D.
-
-    Raises
-    ------
-    InputError
-        Unknown type or layout; no PyTorch, or no GPU.
-    """
-    if kind not in TYPES:
-        raise unknown_name("type of product", kind, TYPES)
-    if layout not in LAYOUTS:
-        raise unknown_name("layout", layout, LAYOUTS)
-    module = torch()
-    dtype = _dtype(module, kind)
-
-    def on_gpu(x: Any) -> Any:
-        return module.from_numpy(np.ascontiguousarray(x)).to("cuda").to(dtype)
-
-    def multiply(A: Any, B: Any) -> NDArray[Any]:
-        if (np.shape(A), np.shape(B)) != ((shape[0], shape[2]), (shape[2], shape[1])):
-            raise InputError(f"A of shape {np.shape(A)} and B of shape {np.shape(B)} do not form the product {shape}")
-        b = on_gpu(np.asarray(B).T).t() if layout == "TN" else on_gpu(B)
-        D: NDArray[Any] = _multiply(module, kind, on_gpu(A), b).cpu().numpy()
-        return D
-
-    return multiply
-
-
-def _dtype(module: Any, kind: str) -> Any:
-    wide = {"bf16": "bfloat16", "fp64": "float64", "tf32": "float32", "fp32": "float32"}
-    return getattr(module, wide.get(kind, "float16"))
-
-
-def _multiply(module: Any, kind: str, a: Any, b: Any) -> Any:
-    """torch.mm, in tf32 only for that type; the setting is restored."""
-    matmul = module.backends.cuda.matmul
-    before, matmul.allow_tf32 = matmul.allow_tf32, kind == "tf32"
-    try:
-        return module.mm(a, b, out_dtype=module.float32) if kind in ("fp16", "bf16") else module.mm(a, b)
-    finally:
-        matmul.allow_tf32 = before
-
-
 class CublasProduct:
-    """torch.mm of one type, layout and shape (M, N, K) on the current GPU.
+    """torch.mm of one type, layout and shape (M, N, K) on the current GPU; InputError for another type or layout.
 
     The probes lie in `rows` = (first, stop) of A, or columns of B if N > M, and are read in the column (row) of D at
     `position`. After `deadline`, as counted by `time.monotonic`, they raise TimeoutError.
@@ -114,13 +71,16 @@ class CublasProduct:
         position: int = 0,
         deadline: float = float("inf"),
     ) -> None:
+        choice("type of product", kind, TYPES)
+        choice("layout", layout, LAYOUTS)
         self.torch: Any = torch()
         self.kind, self.layout, (self.M, self.N, self.K) = kind, layout, shape
         self.by_columns = self.N > self.M
         self.rows = rows or (0, max(self.M, self.N))
         self.position, self.deadline = position, deadline
         self.probes = self.calls = 0
-        self.dtype = _dtype(self.torch, kind)
+        wide = {"bf16": "bfloat16", "fp64": "float64", "tf32": "float32", "fp32": "float32"}
+        self.dtype = getattr(self.torch, wide.get(kind, "float16"))
 
     def at(self, row: int, column: int) -> CublasProduct:
         """The same product, with probes in the 32 rows (columns) around a position of D, and read at that position."""
@@ -132,8 +92,28 @@ class CublasProduct:
         )
 
     def _multiply(self, a: Any, b: Any) -> Any:
+        """torch.mm, in tf32 only for that type; the setting is restored."""
         self.calls += 1
-        return _multiply(self.torch, self.kind, a, b)
+        matmul = self.torch.backends.cuda.matmul
+        before, matmul.allow_tf32 = matmul.allow_tf32, self.kind == "tf32"
+        try:
+            wide = {"out_dtype": self.torch.float32} if self.kind in ("fp16", "bf16") else {}
+            return self.torch.mm(a, b, **wide)
+        finally:
+            matmul.allow_tf32 = before
+
+    def product(self, A: Any, B: Any) -> NDArray[Any]:
+        """D of NumPy arrays A and B, in the product's layout."""
+        if (np.shape(A), np.shape(B)) != ((self.M, self.K), (self.K, self.N)):
+            shape = self.M, self.N, self.K
+            raise InputError(f"A of shape {np.shape(A)} and B of shape {np.shape(B)} do not form the product {shape}")
+
+        def on_gpu(x: Any) -> Any:
+            return self.torch.from_numpy(np.ascontiguousarray(x)).to("cuda").to(self.dtype)
+
+        b = on_gpu(np.asarray(B).T).t() if self.layout == "TN" else on_gpu(B)
+        D: NDArray[Any] = self._multiply(on_gpu(A), b).cpu().numpy()
+        return D
 
     def __call__(self, base: NDArray[Any], where: NDArray[Any], value: NDArray[Any], b: float) -> NDArray[Any]:
         """As `fpemu.probing.probes.Rows`; the operands of many calls are laid out at once."""
@@ -203,21 +183,7 @@ class CublasProduct:
     def sampled(self, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], str]:
         """A[rows], B[:, columns] and D at `sample_indices`, and the digest of all of D."""
         a, b, d = self._tensors(seed)
-        rows, columns = (self.torch.from_numpy(x).cuda() for x in sample_indices(self.M, self.N))
-        A, B, D = self._arrays(a[rows], b[:, columns], d[rows][:, columns])
-        return A, B, D, f"{_digest(d, self.torch) % 2**64:016x}"
-
-
-def _digest(D: Any, t: Any) -> int:
-    """`fpemu.digests.digest` of a tensor, in int64 arithmetic that wraps around."""
-    codes = D.contiguous().view({2: t.int16, 4: t.int32, 8: t.int64}[D.element_size()]).reshape(-1).to(t.int64)
-    if D.element_size() < 8:
-        codes = codes & (2 ** (8 * D.element_size()) - 1)
-    return int(_mixed(_mixed(t.arange(codes.numel(), dtype=t.int64, device=D.device)) + codes).sum())
-
-
-def _mixed(x: Any) -> Any:
-    """The mixing of `fpemu.digests`, in int64."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ ((x >> shift) & (2 ** (64 - shift) - 1))) * (factor - 2**64)
-    return x ^ ((x >> 31) & (2**33 - 1))
+        rows, columns = sample_indices(self.M, self.N)
+        on_gpu = [self.torch.from_numpy(x).cuda() for x in (rows, columns)]
+        A, B, D = self._arrays(a[on_gpu[0]], b[:, on_gpu[1]], d)
+        return A, B, D[np.ix_(rows, columns)], digest_of(D)

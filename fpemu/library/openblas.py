@@ -15,7 +15,7 @@ D differently. Two cases are not covered: several threads, and sgemm by SME on a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from fpemu import simt
 from fpemu.arguments import LARGEST, choice, integer, integers
 from fpemu.errors import InputError, unknown_name
-from fpemu.library.openblas_orders import Blocking, Lanes, Plan, Routine, plan
+from fpemu.library.openblas_orders import Blocking, Lanes, Plan, Routine, T, plan
 from fpemu.library.tables import LAYOUTS, Layout
 from fpemu.mma.device import Backend, Device
 from fpemu.mma.tree import Chain, Sum, Tree
@@ -175,14 +175,11 @@ class _Chains:
         if lanes.tail == "zeros":
             missing = -A.shape[1] % lanes.unroll
             A, B = np.pad(A, ((0, 0), (0, missing))), np.pad(B, ((0, missing), (0, 0)))
-        main = A.shape[1] // lanes.unroll * lanes.unroll
-        if lanes.count == 1 or main == 0:
-            return self._chain(A, B, None)
-        parts = [self._chain(A[:, k : main : lanes.count], B[k : main : lanes.count], None) for k in range(lanes.count)]
-        if main < A.shape[1] and lanes.tail == "first":
-            parts[0] = self._chain(A[:, main:], B[main:], parts[0])
-        total = lanes.reduce(parts, add)
-        return self._chain(A[:, main:], B[main:], total) if main < A.shape[1] and lanes.tail == "after" else total
+
+        def chain(k: range, start: NDArray[Any] | None) -> NDArray[Any]:
+            return self._chain(A[:, k.start : k.stop : k.step], B[k.start : k.stop : k.step], start)
+
+        return _panel(0, A.shape[1], lanes, chain, add)
 
     def _chain(self, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any] | None) -> NDArray[Any]:
         D: NDArray[Any]
@@ -230,22 +227,27 @@ def tree(blocks: Blocking, shape: tuple[int, int, int], at: tuple[int, int] = (0
     lanes = order.lanes
     for rows, columns, other in order.regions:
         lanes = other if at[0] in rows and at[1] in columns else lanes
-    sums = [_panel_tree(first, stop, lanes) for first, stop in order.panels]
+    sums = [_panel(first, stop, lanes, _fma_chain, _sum) for first, stop in order.panels]
     return sums[0] if len(sums) == 1 else Sum(tuple(sums))
 
 
-def _panel_tree(first: int, stop: int, lanes: Lanes) -> Tree:
-    passes = -(-(stop - first) // lanes.unroll) if lanes.tail == "zeros" else (stop - first) // lanes.unroll
-    main = min(first + passes * lanes.unroll, stop)
+def _panel(first: int, stop: int, lanes: Lanes, chain: Callable[[range, T | None], T], add: Callable[[T, T], T]) -> T:
+    """A panel's partial sum: `chain(positions, start)` adds products to a chain, `add(x, y)` two chains' results."""
+    length = stop - first
+    main = first + (length if lanes.tail == "zeros" else length // lanes.unroll * lanes.unroll)
     if lanes.count == 1 or main == first:
-        return _fma_chain(range(first, stop))
-    positions = [[*range(first + k, main, lanes.count)] for k in range(lanes.count)]
-    if lanes.tail == "first":
-        positions[0] += range(main, stop)
-    parts: list[Tree] = [_fma_chain(p) for p in positions if p]
-    total = lanes.reduce(parts, lambda x, y: Sum((x, y)))
-    return _fma_chain(range(main, stop), total) if lanes.tail == "after" and main < stop else total
+        return chain(range(first, stop), None)
+    parts = [chain(range(first + k, main, lanes.count), None) for k in range(lanes.count)]
+    if lanes.tail == "first" and main < stop:
+        parts[0] = chain(range(main, stop), parts[0])
+    total = lanes.reduce(parts, add)
+    return chain(range(main, stop), total) if lanes.tail == "after" and main < stop else total
 
 
-def _fma_chain(positions: Iterable[int], start: Tree | None = None) -> Chain:
-    return Chain(tuple((k,) for k in positions), "fma", start)
+def _sum(x: Tree, y: Tree) -> Tree:
+    return Sum((x, y))
+
+
+def _fma_chain(positions: Iterable[int], start: Tree | None = None) -> Tree:
+    blocks = tuple((k,) for k in positions)
+    return Chain(start.blocks + blocks, "fma", start.start) if isinstance(start, Chain) else Chain(blocks, "fma", start)

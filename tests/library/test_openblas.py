@@ -207,7 +207,7 @@ def test_reductions_of_interleaved_chains():
 
     assert Lanes(4, 4).reduce(list("0123"), text) == "((01)(23))"
     assert Lanes(4, 4, "zeros", "halves").reduce(list("0123"), text) == "((02)(13))"
-    tail = openblas._panel_tree(0, 5, Lanes(2, 2, "after"))
+    tail = openblas._panel(0, 5, Lanes(2, 2, "after"), openblas._fma_chain, openblas._sum)
     first, second = Chain(((0,), (2,)), "fma"), Chain(((1,), (3,)), "fma")
     assert tail == Chain(((4,),), "fma", Sum((first, second)))
 

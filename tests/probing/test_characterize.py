@@ -15,7 +15,7 @@ from fpemu.mma import MmaSpec
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import codes, values
 from fpemu.probing import characterize
-from fpemu.probing.arithmetic import directed, separating
+from fpemu.probing.arithmetic import probes, separating
 from fpemu.probing.arithmetic.fit import Results
 from fpemu.probing.arithmetic.probes import NO_LEVEL, Builder, holds
 from tests.hostile import examples
@@ -139,7 +139,7 @@ def test_random_operands_that_contradict_a_result_become_probes(monkeypatch):
 def test_a_probes_level_is_the_highest_exponent_of_its_terms():
     builder = Builder(mma.spec("V100", "fp16", "fp32").operand_formats, 4)
     for e in (-28, -20, 0):
-        directed.around(builder, e, 2)
+        probes.around(builder, e, 2)
     exponents = [e for _, e, *_ in builder.rows]
     pool = builder.probes()
 

@@ -20,10 +20,9 @@ from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic import evidence
-from fpemu.probing.arithmetic.directed import first_round, next_round
 from fpemu.probing.arithmetic.evidence import Finding, nan_rule, specials
 from fpemu.probing.arithmetic.fit import ALIGNED, Results, Structure, neighbours, preferred, structures
-from fpemu.probing.arithmetic.probes import Execute, Formats, Instruction, Probes, Verification
+from fpemu.probing.arithmetic.probes import Execute, Formats, Instruction, Probes, Verification, first_round, next_round
 from fpemu.probing.arithmetic.separating import separating
 
 _ROUNDS = 4  # largest number of verifications; a further search follows all but the last

@@ -224,8 +224,7 @@ def _number(x: float) -> str:
 
 def _operands(probes: Probes, i: int, formats: Formats) -> str:
     """A probe's products with their positions in k, and C."""
-    arrays = zip((probes.A, probes.B, probes.C), formats[:3], strict=True)
-    a, b, c = (values(x[i : i + 1], f)[0] for x, f in arrays)
+    a, b, c = (x[0] for x in probes.take(np.array([i])).values(formats))
     parts = []
     for k in np.flatnonzero((probes.A[i] != 0) | (probes.B[i] != 0)).tolist():
         p, q = float(a[k]), float(b[k])
@@ -316,60 +315,47 @@ def _plainest(probes: Probes, chosen: NDArray[np.bool_]) -> int:
 # --- rules that the results show directly
 def direct(probes: Probes, D: NDArray[Any], formats: Formats, nan_text: str) -> tuple[Finding, ...]:
     """Zeros, NaN, infinities, subnormals and overflow, for any arithmetic."""
-    fd = formats[3]
+    fd, kinds = formats[3], probes.kinds
     with np.errstate(invalid="ignore"):
         d = np.asarray(values(D, fd), np.float64)
-        arrays = zip((probes.A, probes.B, probes.C), formats[:3], strict=True)
-        a, b, c = (np.asarray(values(x, f), np.float64) for x, f in arrays)
-    kinds = probes.kinds
+        a, b, c = (np.asarray(x, np.float64) for x in probes.values(formats))
+    findings: list[Finding] = []
 
     def pick(*starts: str) -> NDArray[np.int64]:
         return np.flatnonzero([kind.startswith(starts) for kind in kinds])
 
-    def one(field: str, value: str, i: int) -> Finding:
-        return Finding(field, value, _operands(probes, i, formats), _result(D[i], fd))
+    def show(field: str, at: NDArray[np.int64], value: str, chosen: NDArray[np.bool_] | None = None) -> None:
+        """Add a finding with the first of the probes, or the first of the chosen ones."""
+        if len(at):
+            i = int(at[0 if chosen is None else np.argmax(chosen)])
+            findings.append(Finding(field, value, _operands(probes, i, formats), _result(D[i], fd)))
 
-    findings = []
-    nans = np.flatnonzero(np.isnan(d))
-    if len(nans):
-        findings.append(one("NaN", nan_text, int(nans[0])))
-    zero = pick("a product", "all products", "1 - 1", "- a quarter")
-    zero = zero[d[zero] == 0]
-    negative = zero[np.signbit(d[zero])]
-    if len(negative):
-        names = list(dict.fromkeys(kinds[negative].tolist()))
-        findings.append(
-            one("zeros", f"-0 for: {'; '.join(names[:6])}{' …' if len(names) > 6 else ''}", int(negative[0]))
-        )
-    elif len(zero):
-        shown = pick("- a quarter", "all products -0, C = -0", "1 - 1")
-        findings.append(one("zeros", "every zero result is +0", int(shown[0])))
-    for field, start in (
-        ("subnormal A", "a subnormal in A"),
-        ("subnormal B", "a subnormal in B"),
-        ("subnormal C", "a subnormal C"),
-        ("subnormal D", "a subnormal result"),
-    ):
-        at = pick(start) if field == "subnormal D" else np.flatnonzero(kinds == start)
+    def show_subnormals(operand: str, at: NDArray[np.int64]) -> None:
         with np.errstate(invalid="ignore", over="ignore"):
             exact = (a[at] * b[at]).sum(axis=1) + c[at]
         at, exact = at[np.abs(exact) >= fd.min_subnormal], exact[np.abs(exact) >= fd.min_subnormal]
-        if len(at):
-            lost = (d[at] == 0) | (np.abs(d[at] - exact) > np.abs(exact) / 2)
-            word = "flushed" if lost.all() else "kept" if not lost.any() else "kept in part"
-            findings.append(one(field, word, int(at[np.argmax(lost)])))
+        lost = (d[at] == 0) | (np.abs(d[at] - exact) > np.abs(exact) / 2)
+        word = "flushed" if lost.all() else "kept in part" if lost.any() else "kept"
+        show(f"subnormal {operand}", at, word, lost)
+
+    show("NaN", np.flatnonzero(np.isnan(d)), nan_text)
+    zero = pick("a product", "all products", "1 - 1", "- a quarter")
+    zero = zero[d[zero] == 0]
+    negative = zero[np.signbit(d[zero])]
+    names = list(dict.fromkeys(kinds[negative].tolist()))
+    show("zeros", negative, f"-0 for: {'; '.join(names[:6])}{' …' if len(names) > 6 else ''}")
+    if len(zero) and not len(negative):
+        show("zeros", pick("- a quarter", "all products -0, C = -0", "1 - 1"), "every zero result is +0")
+    for operand, start in (("A", "a subnormal in A"), ("B", "a subnormal in B"), ("C", "a subnormal C")):
+        show_subnormals(operand, np.flatnonzero(kinds == start))
+    show_subnormals("D", pick("a subnormal result"))
     at = pick("overflow by a product")
-    if len(at):
-        biggest = at[np.argmax(np.isinf(d[at]))]
-        finite = "Inf" if np.isinf(d[at]).any() else "never Inf: the largest number"
-        findings.append(one("overflow", f"gives {finite}", int(biggest)))
+    infinite = np.isinf(d[at])
+    show("overflow", at, f"gives {'Inf' if infinite.any() else 'never Inf: the largest number'}", infinite)
     at = pick("products beyond D, which cancel")
-    if len(at):
-        word = "cancel" if np.isfinite(d[at]).all() else "do not cancel"
-        findings.append(one("products beyond D", word, int(at[0])))
+    show("products beyond D", at, "cancel" if np.isfinite(d[at]).all() else "do not cancel")
     at = pick("low bits")
-    if len(at):
-        findings.append(one("low bits of the word", "ignored" if (d[at] == 1).all() else "not ignored", int(at[0])))
+    show("low bits of the word", at, "ignored" if (d[at] == 1).all() else "not ignored")
     return tuple(findings)
 
 

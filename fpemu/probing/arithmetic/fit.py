@@ -190,7 +190,7 @@ class Results:
 
     def __init__(self, formats: Formats, k: int, probes: Probes, D: NDArray[Any]) -> None:
         self.formats, self.k, self.probes, self.D = formats, k, probes, D
-        a, b, c = (values(x, f) for x, f in zip((probes.A, probes.B, probes.C), formats[:3], strict=True))
+        a, b, c = probes.values(formats)
         self.a, self.b, self.c = a[:, None, :], b[:, :, None], c[:, None, None]
         with np.errstate(invalid="ignore"):
             self.wide = [x.astype(np.float64) for x in (self.a, self.b, self.c)]
