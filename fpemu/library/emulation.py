@@ -7,14 +7,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import mma
+from fpemu import formats
 from fpemu.arguments import choice, integers
 from fpemu.arrays import as_array
 from fpemu.errors import InputError
 from fpemu.library import openblas
 from fpemu.library.tables import (
     INPUT_DTYPES,
-    LAYOUTS,
     TYPES,
     Layout,
     Product,
@@ -26,8 +25,9 @@ from fpemu.library.tables import (
 )
 from fpemu.mma import KOrder
 from fpemu.mma.device import Device
+from fpemu.mma.gemm import _chain, as_values
 from fpemu.mma.tree import Sum, Tree, from_order
-from fpemu.rounding import round_to
+from fpemu.rounding import _round_to
 
 
 def emulate(
@@ -108,26 +108,17 @@ def emulate(
             )
         layout = "TN" if _column_major(B) else "NN"
     if library == "openblas":
-        return _openblas(A, B, kind, choice("layout", layout, LAYOUTS), version, hardware, device)
+        routines: dict[str, openblas.Routine] = {"fp32": "sgemm", "fp64": "dgemm"}
+        if kind not in routines:
+            raise InputError(f"openblas has no products of type {kind}: float32 or float64 operands are needed")
+        blocks = openblas.blocking(routines[kind], hardware, version)
+        return openblas.multiply(A, B, blocks, layout=layout, device=device)
     sizes = (A.shape[0], B.shape[1], A.shape[1])
     hardware = "H200" if hardware is None else hardware
-    return predict(lookup(library, kind, sizes, layout=layout, version=version, hardware=hardware), A, B, device=device)
-
-
-def _openblas(
-    A: NDArray[Any],
-    B: NDArray[Any],
-    kind: str,
-    layout: Layout,
-    version: str | None,
-    hardware: str | None,
-    device: Device,
-) -> NDArray[Any]:
-    """The product of a kernel of OpenBLAS."""
-    routines: dict[str, openblas.Routine] = {"fp32": "sgemm", "fp64": "dgemm"}
-    if kind not in routines:
-        raise InputError(f"openblas has no products of type {kind}: float32 or float64 operands are needed")
-    return openblas.multiply(A, B, openblas.blocking(routines[kind], hardware, version), layout=layout, device=device)
+    product = lookup(library, kind, sizes, layout=layout, version=version, hardware=hardware)
+    if kind == "bf16":  # the dtypes of the other types hold no other values
+        A, B = as_values(A, formats.BF16, "A"), as_values(B, formats.BF16, "B")
+    return _entries(product, A, B, np.arange(product.M), np.arange(product.N), device)
 
 
 def _column_major(x: NDArray[Any]) -> bool:
@@ -185,11 +176,11 @@ def predict(
     InputError
         Operands of shapes other than the product's, or indices outside of them.
     """
-    A, B = as_array(A, "A"), as_array(B, "B")
+    A, B = _values(product, A, B)
     if (A.shape, B.shape) != ((product.M, product.K), (product.K, product.N)):
         raise InputError(f"{product}: A of shape {A.shape} and B of shape {B.shape} are not its operands")
     rows, columns = _indices("rows", rows, product.M), _indices("columns", columns, product.N)
-    return predict_entries(product, A[rows], B[:, columns], rows, columns, device=device)
+    return _entries(product, A[rows], B[:, columns], rows, columns, device)
 
 
 def _indices(name: str, given: Any, count: int) -> NDArray[Any]:
@@ -206,8 +197,26 @@ def predict_entries(
     device: Device = "cpu",
 ) -> NDArray[Any]:
     """As `predict`, for operands that consist of those rows and columns alone."""
+    return _entries(product, *_values(product, A, B), rows, columns, device)
+
+
+def _values(product: Product, A: Any, B: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The operands as arrays of values of the product's format: float32 where the library rounds them."""
+    fmt = formats.FP32 if product.rounded is not None else product.spec.a_format
+    return as_values(A, fmt, "A"), as_values(B, fmt, "B")
+
+
+def _entries(
+    product: Product, A: NDArray[Any], B: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any], device: Device
+) -> NDArray[Any]:
+    """D[rows][:, columns] from A[rows] and B[:, columns], which are values of the product's format."""
     if product.rounded is not None:
-        A, B = (np.asarray(round_to(x, product.rounded)).astype(np.float32) for x in (A, B))
+        fmt = formats.get(product.rounded)
+        A, B = (_round_to(x.astype(np.float64), fmt).astype(np.float32) for x in (A, B))
+
+    def emulated(A: NDArray[Any], B: NDArray[Any], order: KOrder | Tree, stored: str | None) -> NDArray[Any]:
+        return _chain([(A, B)], None, product.spec, _with_stored(order, stored, product), device=device)
+
     if isinstance(product.order, Tiles):
         tiles = product.order
         across = -(-product.N // tiles.columns)
@@ -215,12 +224,10 @@ def predict_entries(
         D = np.zeros(index.shape, np.float64 if product.type == "fp64" else np.float32)
         for n in np.unique(index):
             r, c = (np.flatnonzero((index == n).any(axis=axis)) for axis in (1, 0))
-            order = _with_stored(tiles.orders[n], tiles.stored[n], product)
-            block = mma.gemm(A[r], B[:, c], None, product.spec, order, device=device)
+            block = emulated(A[r], B[:, c], tiles.orders[n], tiles.stored[n])
             D[np.ix_(r, c)] = np.where(index[np.ix_(r, c)] == n, block, D[np.ix_(r, c)])
     else:
-        order = _with_stored(product.order, product.stored, product)
-        D = mma.gemm(A, B, None, product.spec, order, device=device)
+        D = emulated(A, B, product.order, product.stored)
     with np.errstate(over="ignore"):
         return D.astype(np.float16) if product.type == "fp16->fp16" else D
 

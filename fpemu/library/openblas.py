@@ -31,6 +31,7 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.library.openblas_orders import Blocking, Lanes, Plan, Routine, T, plan
 from fpemu.library.tables import LAYOUTS, Layout
 from fpemu.mma.device import Backend, Device
+from fpemu.mma.gemm import _chain
 from fpemu.mma.tree import Chain, Sum, Tree
 
 __all__ = ["Blocking", "blocking", "kernels", "multiply", "tree"]
@@ -182,10 +183,8 @@ class _Chains:
         return _panel(0, A.shape[1], lanes, chain, add)
 
     def _chain(self, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any] | None) -> NDArray[Any]:
-        D: NDArray[Any]
         if self.fused:
-            D = simt.gemm(A, B, C, fmt=self.fmt, backend=self.backend, device=self.device)
-            return D
+            return _chain([(A, B)], C, simt.SPECS[self.fmt], backend=self.backend, device=self.device)
         D = np.zeros((A.shape[0], B.shape[1]), A.dtype) if C is None else C.copy()
         terms = np.empty_like(D)
         for a, b in zip(A.T, B, strict=True):
