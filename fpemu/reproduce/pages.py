@@ -43,7 +43,8 @@ _VARIABLE = "FPEMU_EXPERIMENTS"
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _INSTALLED = Path(__file__).resolve().parents[1] / "_sources"
 """The folder of ``experiments`` and ``benchmarks`` in a wheel."""
-_IMPORT = re.compile(r"^ *(?:from +([\w.]+) +import +(?:\(([^)]*)\)|(.*))|import +([\w.]+))", re.MULTILINE)
+_IMPORT = re.compile(r"^ *(?:from +(\.*)([\w.]*) +import +(?:\(([^)]*)\)|(.*))|import +([\w.]+))", re.MULTILINE)
+"""An import statement: its dots, its module, the names in parentheses or on the line, or the module without names."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ class Experiment:
         The object of the page.
     module : types.ModuleType
         The imported module of the page.
+    sources : tuple of Path
+        Files and folders that the numbers depend on, beside the package: the same in every process.
     """
 
     name: str
@@ -127,11 +130,21 @@ class Experiment:
     root: Path
     page: Page = field(repr=False)
     module: types.ModuleType = field(repr=False)
+    sources: tuple[Path, ...] = field(repr=False)
 
     @property
     def evaluator(self) -> str:
         """The dotted name of the module that ``evaluate`` was written in: the shared part of the keys."""
         return self.page.evaluate.__module__.partition(".")[2]
+
+    @property
+    def loader(self) -> tuple[Callable[..., Experiment], tuple[Any, ...]]:
+        """The function that loads the page in a worker process, and its arguments."""
+        return load, (self.name, self.root)
+
+    def resolved(self, cell: Mapping[str, Any]) -> Cell:
+        """A cell as it enters the key: a page states all parameters."""
+        return dict(cell)
 
     @functools.cached_property
     def code(self) -> str:
@@ -344,6 +357,10 @@ def load(name: str, folder: Path | None = None) -> Experiment:
     path = where / paper / f"{figure}.py"
     shared = not path.is_file()
     path = path.with_name("_pages.py") if shared else path
+    sources = _sources(where, path)
+    for source in sources:  # before they are executed
+        for file in source.rglob("*.py") if source.is_dir() else [source]:
+            seen(file)
     try:
         module = importlib.import_module(f"{_package(where)}.{paper}.{path.stem}")
         page = module.PAGES[figure] if shared else module.PAGE
@@ -351,11 +368,30 @@ def load(name: str, folder: Path | None = None) -> Experiment:
         raise InputError(f"{path} cannot be loaded: {type(problem).__name__}: {problem}") from problem
     if not isinstance(page, Page):
         raise InputError(f"{path} is not a page: its {'PAGES' if shared else 'PAGE'} holds no fpemu.reproduce.Page")
-    prefixes = (f"{_package(where)}.", "benchmarks.")
-    imported = [getattr(other, "__file__", None) for name, other in sys.modules.items() if name.startswith(prefixes)]
-    for file in (Path(name).resolve() for name in imported if name):
-        seen(file)
-    return Experiment(name, listed[figure], where, page, module)
+    return Experiment(name, listed[figure], where, page, module, sources)
+
+
+def _sources(where: Path, page: Path) -> tuple[Path, ...]:
+    """The page's folder, the modules shared by all papers, and the modules of other folders that the page imports.
+
+    These are found in the text, directly or through one another, before anything is executed; records of speed are no
+    sources, because cells hold their digests.
+    """
+    benchmarks = Path(getattr(sys.modules.get("benchmarks"), "__path__", [where])[0]).resolve().parent
+    reached, queue = {page}, [page]
+    while queue:
+        file = queue.pop()
+        for dots, module, inside, plain, whole in _IMPORT.findall(file.read_text(encoding="utf-8")):
+            if not dots and not (module or whole).startswith("benchmarks."):
+                continue
+            path = (file.parents[len(dots) - 1] if dots else benchmarks).joinpath(*(module or whole).split("."))
+            for name in ("", *re.findall(r"\w+", inside or plain)):
+                imported = (path / name).with_suffix(".py")
+                if imported not in reached and imported.is_file():
+                    reached.add(imported)
+                    queue.append(imported)
+    others = {file for file in reached if file.parent != page.parent} | set(where.glob("_*.py"))
+    return page.parent, *sorted(others)
 
 
 def _load_evaluator(name: str, folder: Path) -> tuple[Evaluate, str]:
