@@ -39,7 +39,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from fpemu.arguments import LARGEST, check_fields, choice, integer, sizes
+from fpemu.arguments import LARGEST, choice, integer, sizes
 from fpemu.errors import InputError
 from fpemu.roofline.gpus import Gpu
 
@@ -139,7 +139,6 @@ class Reading:
 
     def __post_init__(self) -> None:
         sizes(accumulators=self.accumulators, buffers=self.buffers, depth=self.depth, blocks=self.blocks)
-        check_fields(self)
         integer("overhead", self.overhead, 0, LARGEST)
         choice("objective", self.objective, OBJECTIVES)
 
