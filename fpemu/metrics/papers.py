@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.arguments import flag
 from fpemu.arrays import as_float64
 from fpemu.errors import InputError
 from fpemu.metrics.analysis import Floats, difference, divide, largest, mean, norm, pair, parts, scaled
@@ -190,7 +191,7 @@ def relative(C: Any, R: Any, *, signed: bool = False) -> Floats:
     >>> relative([1.0, 1.5], [1.0, 2.0], signed=True).tolist()
     [0.0, -0.25]
     """
-    return _relative(C, R, signed=signed)
+    return _relative(C, R, signed=flag("signed", signed))
 
 
 def _relative(C: Any, R: Any, names: str = "CR", signed: bool = False) -> Floats:
@@ -242,7 +243,7 @@ def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
             below = np.abs(scaled(p, -e)) + np.abs(scaled(s, -e))
         return np.where(np.isinf(d), np.inf, divide(d, np.where(np.isfinite(below), below, 1.0)))
 
-    return _elementwise(errors, P, S, "PS", signed)
+    return _elementwise(errors, P, S, "PS", flag("signed", signed))
 
 
 def _elementwise(errors: Callable[..., Floats], C: Any, R: Any, names: str, signed: bool) -> Floats:

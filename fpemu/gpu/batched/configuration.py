@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from fpemu.arguments import integer, integers
+from fpemu.arguments import flag, integer, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu.batched.memory import SHARED, shared_bytes
 from fpemu.gpu.batched.task import Task
@@ -71,6 +71,8 @@ class Block:
         for name, length in (("tensor", 3), ("block", 3), ("threads", 2)):
             object.__setattr__(self, name, integers(f"Block: {name}", getattr(self, name), length=length))
         _check_integers(self, "products", "stages", "resident")
+        for name in ("direct", "staged", "flat", "persistent", "bulk", "ahead"):
+            flag(f"Block: {name}", getattr(self, name))
 
     @property
     def warps(self) -> int:
