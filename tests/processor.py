@@ -30,7 +30,7 @@ def view(address, shape, strides, dtype):
 
 
 class Processor:
-    """Simulate `errorfree.machine.Device`, one thread per block, and check that products are exact."""
+    """Simulate `errorfree.operands.Device`, one thread per block, and check that products are exact."""
 
     def __init__(self, folder):
         self.folder, self._libraries, self.products, self.free = folder, {}, [], 1 << 32

@@ -30,17 +30,16 @@ from fpemu import mma, simt
 from fpemu.errors import InputError
 from fpemu.formats import FP32, FP64, FloatFormat
 from fpemu.gpu.errorfree import gemm as errorfree
-from fpemu.gpu.errorfree.counting import needed
-from fpemu.gpu.errorfree.machine import Device as PlainDevice
-from fpemu.gpu.errorfree.machine import Workspace, int32
-from fpemu.gpu.errorfree.operands import Operand, Rows, Slices, Span, Splitting, padded, split, survey
+from fpemu.gpu.errorfree.operands import Device as PlainDevice
+from fpemu.gpu.errorfree.operands import Operand, Rows, Slices, Span, Workspace, int32, padded, split, survey
 from fpemu.gpu.errorfree.sums import Sum, Term, add_up
 from fpemu.gpu.runtime import cublas, device
 from fpemu.gpu.runtime.cublas import Stack
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes import ozaki
 from fpemu.schemes.base import build
-from fpemu.schemes.errorfree.blocks import even, pieces
+from fpemu.schemes.errorfree.plan import SlicePlan
+from fpemu.schemes.errorfree.split import even, pieces
 from fpemu.verify.seeded import digest, fetch
 
 PHASES = ("split A", "split B", "products", "sums")
@@ -111,7 +110,8 @@ def multiply(work: Workspace, A: Matrix, B: Matrix, D: Matrix | None, mode: str)
     """
     how = MODES[mode]
     (M, K), N = A.shape, B.shape[1]
-    splitting = Splitting(int((how.sum_bits - np.log2(K)) / 2), "published", False)
+    bits = int((how.sum_bits - np.log2(K)) / 2)
+    plan = SlicePlan("ozaki", None, None, K, bits, "published", False, how.operand)
     counts = []
     columns = [_side(B, j, "B") for j in pieces(N, even(N, ozaki.BLOCK))]
     for i in pieces(M, even(M, ozaki.BLOCK)):
@@ -121,15 +121,16 @@ def multiply(work: Workspace, A: Matrix, B: Matrix, D: Matrix | None, mode: str)
         d = 0
         if not how.rounds_once:
             whole = replace(rows, operand=_side(B, slice(0, N), "B"))
-            d = needed(work, rows, span, whole, 0, splitting, how.operand.unit_roundoff, True)
-        a = _cut(work, rows, span, splitting, d, how.slices)
+            d = errorfree.needed(work, rows, span, whole, 0, plan, how.operand.unit_roundoff, True)
+        a = _cut(work, rows, span, plan, d, how.slices)
         done = 0
         for side in columns:
             _label(work, "B")
             other = Rows.of(work, side, "B")
             (span_b,) = survey(work, other)
-            b = _cut(work, other, span_b, splitting, 0 if a.complete else d, how.slices)
-            pairs = list(ozaki._pairs(a.slices, b.slices, d, not (how.rounds_once or a.complete)))
+            b = _cut(work, other, span_b, plan, 0 if a.complete else d, how.slices)
+            fast = not (how.rounds_once or a.complete)
+            pairs = [pair for (pair,) in plan.groups(a.slices, b.slices, d, fast)]
             counts.append(Counts(a.slices, b.slices, len(pairs)))
             if D is None:
                 continue
@@ -168,7 +169,7 @@ def _end(D: Matrix) -> Any:
     return end
 
 
-def _cut(work: Workspace, rows: Rows, span: Span, how: Splitting, count: int, kind: str) -> Slices:
+def _cut(work: Workspace, rows: Rows, span: Span, how: SlicePlan, count: int, kind: str) -> Slices:
     """The first `count` slices; 0: as many as there are."""
     slices = split(work, rows, span, how, count or -(-span.width // how.bits) + 2, kind)
     if not (count or slices.complete) or 2 * slices.deepest > _TAME or span.nonfinite:

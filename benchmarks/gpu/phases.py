@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.clock import Clock
 from fpemu.gpu.errorfree import gemm as errorfree
-from fpemu.gpu.errorfree import machine
+from fpemu.gpu.errorfree import operands
 from fpemu.gpu.runtime.matrices import Matrix
 
 SUMS = frozenset({"add_products", "add_tame_products", "finish", "round_products", "rebuild", "fold"})
@@ -14,7 +14,7 @@ SUMS = frozenset({"add_products", "add_tame_products", "finish", "round_products
 _MOST = 4000  # launches of a call that are timed
 
 
-class TimedDevice(machine.Device):
+class TimedDevice(operands.Device):
     """The GPU, with each launch between two events."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ def measure(A: Matrix, B: Matrix, D: Matrix, scheme: Any, spec: Any) -> dict[str
         "slices_b" where the scheme slices.
     """
     timed = TimedDevice()
-    work = machine.Workspace(timed)
+    work = operands.Workspace(timed)
     try:
         errorfree.gemm(A, B, D, scheme, spec, work=work)  # allocates the workspace, and the events
         timed.phases.clear()

@@ -21,11 +21,8 @@ import numpy as np
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
 from fpemu.roofline.phases import BYTES, Phase, Shape, Work, across, areas, counted, operations, unit, width
-from fpemu.schemes import certify
-from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.ozaki import Ozaki
-from fpemu.schemes.ozaki2 import Ozaki2
-from fpemu.schemes.ozimmu import Ozimmu
+from fpemu.schemes.errorfree.base import ErrorFree, SliceScheme
+from fpemu.schemes.errorfree.plan import Counts, ModularPlan, SlicePlan
 
 LONGEST = 2**26
 """Largest K for which nominal data are drawn."""
@@ -36,21 +33,22 @@ def error_free(scheme: ErrorFree, spec: MmaSpec, shape: Shape, split: str) -> Wo
     M, N, K = shape
     sizes, fmt = areas(*shape), scheme.operand.name
     size, wide, out = BYTES[fmt], width(spec.a_format), width(spec.d_format)
-    (sA, sB), products, sums = _slices(scheme, spec, K)
+    plan = scheme.plan_for(spec, K)
+    (sA, sB), products, sums = _words(scheme, plan)
     elements = float(sA * sizes[0] + sB * sizes[1])
     operands, result = float(size * (sizes[0] + sizes[1])), float(size * sizes[2])
-    part = min(getattr(scheme, "k_block", None) or K, K)
+    part = min((isinstance(plan, SlicePlan) and plan.k_block) or K, K)
     whole, rest = divmod(K, part)
     instructions = products * (whole * -(-part // spec.k) + -(-rest // spec.k)) * across(spec, M, N)
-    if isinstance(scheme, Ozaki2):
+    if isinstance(plan, ModularPlan):
         splitting = 2.0 * (sizes[0] + sizes[1]) + 4.0 * elements
         joining = sizes[2] * (8.0 * sA + 8.0)
-        extra = products - sA  # the product that determines the scaling has separate words
+        extra = plan.extra  # the product that determines the scaling has separate words
         stored = out * sizes[2] * float(products)
         reduced = sizes[2] * float(sA)  # bytes to which the products are reduced
         read, written, resident = stored + reduced, reduced + result, reduced + out * sizes[2]
     else:
-        at_once = isinstance(scheme, Ozaki) and scheme.mode == "CR"
+        at_once = plan.adds_in is None
         splitting, extra = 5.0 * elements, 0
         joining = (7.0 if at_once else 3.0) * sizes[2] * sums
         stored = out * sizes[2] * float(sums)
@@ -77,22 +75,19 @@ def error_free(scheme: ErrorFree, spec: MmaSpec, shape: Shape, split: str) -> Wo
 
 
 @functools.lru_cache(maxsize=4096)
-def _slices(scheme: ErrorFree, spec: MmaSpec, K: int) -> tuple[tuple[int, int], int, int]:
+def _words(scheme: ErrorFree, plan: SlicePlan | ModularPlan) -> tuple[tuple[int, int], int, int]:
     """Slices of A and B, products, and sums outside the instruction: as given, or counted on nominal data."""
-    if isinstance(scheme, Ozaki2):
-        count = len(scheme.basis().moduli)
-        return (count, count), count + (scheme.scaling == "accurate"), count
-    if isinstance(scheme, Ozaki):
-        scheme.slice_bits(spec, K, None)  # an error for a K of which no slice would be exact
-    elif isinstance(scheme, Ozimmu):
-        scheme.slice_bits(K)
-    blocks = -(-K // scheme.k_block) if isinstance(scheme, Ozaki) and scheme.k_block else 1
-    given = getattr(scheme, "slices", None)
-    if isinstance(given, int):
-        fast = not isinstance(scheme, Ozaki) or scheme.fast is not False
-        levels = list(range(1, given + 1)) if fast else [given] * given
-        shared = scheme.sharing(K) if isinstance(scheme, Ozimmu) else 1
-        return (given, given), sum(levels), sum(-(-level // shared) for level in levels) * blocks
+    if isinstance(plan, ModularPlan):
+        return (plan.moduli, plan.moduli), plan.products, plan.moduli
+    assert isinstance(scheme, SliceScheme)
+    counts = scheme.given(plan) or _nominal(scheme, plan)
+    (a, b), blocks = counts.slices, -(-plan.K // (plan.k_block or plan.K))
+    return counts.slices, counts.products, plan.sums(a, b, counts.d, counts.fast) * blocks
+
+
+def _nominal(scheme: SliceScheme, plan: SlicePlan) -> Counts:
+    """Slices of a few rows of nominal data, whose number stands for all."""
+    K = plan.K
     if K > LONGEST:
         raise InputError(
             f"{scheme.name}: its number of slices depends on the data, which are not drawn for K = {K}, above "
@@ -101,14 +96,5 @@ def _slices(scheme: ErrorFree, spec: MmaSpec, K: int) -> tuple[tuple[int, int], 
     rows = max(2, min(16, 2**17 // K))
     rng = np.random.default_rng(0)
     A, B = ((rng.random(s) - 0.5) * np.exp(0.1 * rng.standard_normal(s)) for s in ((rows, K), (K, rows)))
-    A, B = (X.astype(scheme.operand.dtype) for X in (A, B))
-    if isinstance(scheme, Ozaki):
-        counts = scheme.counts(A.astype(np.float64), B.astype(np.float64), spec)
-        return counts.slices, counts.products, counts.products * blocks
-    assert isinstance(scheme, Ozimmu)
-    report = certify(A, B, scheme=scheme, hardware=spec).report
-    assert report.slices is not None
-    assert report.products is not None
-    a, b = report.slices
-    every = (min(g, a - 1) - max(0, g - b + 1) + 1 for g in range(max(a, b)))
-    return (a, b), report.products, sum(-(-level // scheme.sharing(K)) for level in every)
+    A, B = (X.astype(scheme.operand.dtype).astype(np.float64) for X in (A, B))
+    return scheme.counts(A, B, plan)

@@ -9,7 +9,7 @@ from importlib import import_module
 from fpemu.schemes.base import Scheme, build, get, names
 from fpemu.schemes.call import certify, gemm
 from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.errorfree.report import Certified, Report
+from fpemu.schemes.errorfree.plan import Certified, Report
 from fpemu.schemes.options import Option, SchemeInfo
 from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.split_table import SplitRow, SplitTable, format_split, split_table

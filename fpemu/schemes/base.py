@@ -104,13 +104,15 @@ class Scheme(ABC):
 
     Class attributes declare capabilities: `needs_hardware` (runs on a matrix instruction), `runs_by_plan` (rules and
     plan are the whole scheme, so that every kernel for plans runs it), `limited` (some finite entries are refused under
-    every overflow policy), `promote_option` (name of the option for the promotion interval).
+    every overflow policy), `error_free` (products are exact under conditions that `fpemu.certify` reports),
+    `promote_option` (name of the option for the promotion interval).
     """
 
     info: ClassVar[SchemeInfo]
     needs_hardware: ClassVar[bool] = True
     runs_by_plan: ClassVar[bool] = False
     limited: ClassVar[bool] = False
+    error_free: ClassVar[bool] = False
     promote_option: ClassVar[str] = "promote"
 
     def __post_init__(self) -> None:

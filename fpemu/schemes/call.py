@@ -18,7 +18,7 @@ from fpemu.mma.tree import AnyOrder, order_of
 from fpemu.schemes import words
 from fpemu.schemes.base import Call, Scheme, addend, build, get, matrices, names, scalar
 from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.errorfree.report import Certified, Report
+from fpemu.schemes.errorfree.plan import Certified, Report
 from fpemu.schemes.lowering import Lowering
 from fpemu.schemes.words import OverflowPolicy
 
@@ -149,8 +149,8 @@ def certify(
     (0.4, True, True)
     """
     chosen = get(scheme)
-    if not isinstance(chosen, ErrorFree):
-        able = [name for name in names() if isinstance(get(name), ErrorFree)]
+    if not chosen.error_free:
+        able = [name for name in names() if get(name).error_free]
         raise InputError(f"{chosen.name} rests on no condition to certify; the schemes that do: {', '.join(able)}")
     call = validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, device, options)
     assert isinstance(call.scheme, ErrorFree)
@@ -203,7 +203,7 @@ def validate(
     a, b = matrices(A, B, fmt, read=bool(alpha != 0))
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     c = addend(C, shape, beta, fmt)
-    devices.resolve(device)
+    device = "cpu" if devices.resolve(device) == "cpu" else device  # from here on other devices are usable GPUs
     return Call(chosen.scheme, a, b, c, alpha, beta, chosen.spec, order, chosen.lowering, chosen.on_range, device)
 
 

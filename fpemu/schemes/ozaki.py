@@ -39,9 +39,9 @@ over rows, not entries: entries of |A||B| that are small beside others of their 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,13 +51,11 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.mma import KOrder, MmaSpec, exactness
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import Call, build, register
-from fpemu.schemes.errorfree import merging
-from fpemu.schemes.errorfree.base import ErrorFree, finite
-from fpemu.schemes.errorfree.blocks import Cost, block, pieces
-from fpemu.schemes.errorfree.counting import length, needed_for, row_sums
-from fpemu.schemes.errorfree.products import SliceProducts, Tally, lengths
-from fpemu.schemes.errorfree.report import Report
-from fpemu.schemes.errorfree.split import ADAPTIVE, Slices, left_out, split, within_range
+from fpemu.schemes.errorfree.base import S, SliceScheme, finite
+from fpemu.schemes.errorfree.plan import Counts, Report, SlicePlan, lengths
+from fpemu.schemes.errorfree.products import SliceProducts
+from fpemu.schemes.errorfree.split import ADAPTIVE, Cost, Length, block, left_out, length, needed_for, pieces, row_sums
+from fpemu.schemes.errorfree.sums import multiply
 from fpemu.schemes.options import SchemeInfo
 
 Array = NDArray[Any]
@@ -65,33 +63,6 @@ WORDS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "int8", "fp64")
 BLOCK = 3584
 """The paper's largest block of rows and columns."""
 _UNIT = {"fp64": 2.0**-53, "fp32": 2.0**-24}
-
-
-class Counts(NamedTuple):
-    """How much work a product is, known from splitting alone.
-
-    Parameters
-    ----------
-    slices : (int, int)
-        Slices of A and of B.
-    products : int
-        Matrix products on the instruction.
-    fast : bool
-        Whether the products p + q > d + 1 are left out.
-    bits : int
-        Bits a slice.
-    d : int
-        The larger requested number of slices.
-    spread : int
-        Bits from the first to the last of a row's slices, of A and of B together, at most.
-    """
-
-    slices: tuple[int, int]
-    products: int
-    fast: bool
-    bits: int
-    d: int
-    spread: int
 
 
 @np.errstate(all="ignore")
@@ -178,7 +149,8 @@ def counts(A: Any, B: Any, *, hardware: str | MmaSpec, order: Any = None, **opti
     assert isinstance(scheme, Ozaki)
     if order is not None and not isinstance(order, KOrder):
         raise InputError(f"order must be a fpemu.mma.KOrder, not {order!r}")
-    return scheme.counts(*_one_product(A, B, scheme.operand), scheme.spec(hardware), order)
+    a, b = _one_product(A, B, scheme.operand)
+    return scheme.counts(a, b, scheme.plan_for(scheme.spec(hardware), a.shape[1], order))
 
 
 def _one_product(A: Any, B: Any, fmt: formats.FloatFormat) -> tuple[Array, Array]:
@@ -194,7 +166,7 @@ def _one_product(A: Any, B: Any, fmt: formats.FloatFormat) -> tuple[Array, Array
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Ozaki(ErrorFree):
+class Ozaki(SliceScheme):
     """Slices of few bits, every product of slices exact."""
 
     info = SchemeInfo(
@@ -273,83 +245,59 @@ class Ozaki(ErrorFree):
             self.refuse(f"{bits} bits a slice make no progress on {spec.name} for K = {K}: {cure}")
         return bits
 
-    @np.errstate(all="ignore")
-    def counts(self, A: Array, B: Array, spec: MmaSpec, order: Any = None) -> Counts:
-        """Slices and products of A·B: C-contiguous float64, finite, not empty."""
-        bits = self.slice_bits(spec, A.shape[1], order)
-        limit = (1 << bits) - spec.is_integer
-        step = max(1, (self.memory or 1 << 62) // (128 * A.shape[1]))
-        if self.mode == "CR":
-            (a, _, wide), (b, _, high) = (length(X, bits, self.split, None, limit, step) for X in (A, B.T))
-            return Counts((a, b), a * b, False, bits, max(a, b), wide + high)
+    def instruction_of(self, hardware: str | MmaSpec | None) -> MmaSpec:
+        return self.spec(hardware)
 
-        def needed(X: Array, Y: Array) -> int:
-            weight = row_sums(Y, step)
-            rows = (np.ascontiguousarray(X[i]) for i in pieces(len(X), step))
-            options = (bits, self.split, _UNIT[self.operand.name], limit, self.slices == "printed")
-            return max(needed_for(x, weight, *options) for x in rows)
+    def _plan(self, spec: MmaSpec | None, K: int, order: KOrder | None) -> SlicePlan:
+        assert spec is not None
+        bits, adds_in = self.slice_bits(spec, K, order), None if self.mode == "CR" else self.operand
+        options = {"k_block": self.k_block, "one_exponent": self.exponents == "row"}
+        return SlicePlan(self.name, spec, order, K, bits, self.split, spec.is_integer, adds_in, **options)
 
-        d = self.slices if isinstance(self.slices, int) else needed(A, B)
+    def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], S]) -> tuple[S, S, int, bool]:
+        d = self.slices if isinstance(self.slices, int) else needed(0)
         other = d
         if self.slices is None:
-            for_B = needed(B.T, A.T)
-            d, other = (for_B, for_B) if for_B > d + 1 else (d, max(d, for_B))
-        a, ended, wide = length(A, bits, self.split, d, limit, step)
-        if not ended:
+            d, other = for_both(d, needed(1))
+        a = cut(0, d)
+        if not a.complete:
             other = d
         elif self.slices == "printed":
-            other = needed(B.T, A.T)
-        b, _, high = length(B.T, bits, self.split, other, limit, step)
-        fast, d = not ended if self.fast is None else self.fast, max(d, other)
-        return Counts((a, b), sum(1 for _ in _pairs(a, b, d, fast)), fast, bits, d, wide + high)
+            other = needed(1)
+        return a, cut(1, other), max(d, other), not a.complete if self.fast is None else self.fast
+
+    @np.errstate(all="ignore")
+    def counts(self, A: Array, B: Array, plan: SlicePlan) -> Counts:
+        bits, rule, limit = plan.bits, plan.rule, plan.limit
+        sides = A, B.T
+        step = max(1, (self.memory or 1 << 62) // (128 * plan.K))
+
+        def needed(side: int) -> int:
+            X, weight = sides[side], row_sums(sides[1 - side].T, step)
+            options = (bits, rule, _UNIT[self.operand.name], limit, self.slices == "printed")
+            return max(needed_for(np.ascontiguousarray(X[i]), weight, *options) for i in pieces(len(X), step))
+
+        def cut(side: int, count: int | None) -> Length:
+            return length(sides[side], bits, rule, count, limit, step)
+
+        if self.mode == "CR":
+            a, b = cut(0, None), cut(1, None)
+            d, fast = max(a.slices, b.slices), False
+        else:
+            a, b, d, fast = self.numbers(needed, cut)
+        return Counts((a.slices, b.slices), d, fast, bits, a.spread + b.spread)
 
     # --- the product
 
     def multiply(self, call: Call) -> tuple[Array, Report]:
-        A, B, spec, order = call.A, call.B, call.spec, call.order
-        (M, K), N = A.shape, B.shape[1]
-        bits = self.slice_bits(spec, K, order)
+        (M, K), N = call.A.shape, call.B.shape[1]
+        plan = self.plan_for(call.spec, K, call.order)
         if self.mode == "CR" and self.memory is None:  # nothing has to be known before splitting
-            sA, sB, d, fast, cost = None, None, 0, False, Cost(0, 0, 0)
+            counts, cost = Counts((None, None), 0, False, plan.bits), Cost(0, 0, 0)
         else:
-            (sA, sB), _, fast, _, d, _ = counted = self.counts(A, B, spec, order)
-            cost = self._cost(K, counted)
-        rows, columns = block(M, N, cost, self.memory, BLOCK, self.name)
-        D, tally = np.empty((M, N), self.operand.dtype), Tally(self.name, spec, bits)
-        for i in pieces(M, rows):
-            a = self._cut(A[i], 1, bits, spec, sA)
-            for j in pieces(N, columns):
-                b = self._cut(B[:, j], 0, bits, spec, sB)
-                multiply = SliceProducts(
-                    a, b, spec, order, self.carrier, self.k_block, self.exponents == "row", call.device
-                )
-                if self.mode == "CR":
-                    total, broken = merging.exact_sum(multiply)
-                    rounded = total.round_to(
-                        self.operand, call.alpha, call.beta, None if call.C is None else call.C[i, j]
-                    )
-                    D[i, j] = np.where(broken, np.nan, rounded) if broken.any() else rounded
-                else:
-                    D[i, j] = self._sum(multiply, d, fast)
-                tally.add(multiply)
-        products = sum(1 for _ in _pairs(*tally.slices, d, fast))
-        return D, tally.report(products=products, fast=fast, block=(rows, columns))
-
-    def _cut(self, X: Array, axis: int, bits: int, spec: MmaSpec, count: int | None) -> Slices:
-        return split(X, axis, bits, self.split, count, (1 << bits) - spec.is_integer)
-
-    def _sum(self, multiply: SliceProducts, d: int, fast: bool) -> Array:
-        """The products of Algorithm 2 in its order, added in the operands' format."""
-        a, b, fmt = multiply.a, multiply.b, self.operand
-
-        def add(back: Array) -> Array:
-            total = np.zeros((a.top.shape[0], b.top.shape[1]), fmt.dtype)
-            for p, q in _pairs(len(a), len(b), d, fast):
-                T = multiply(p, q).astype(np.float64, copy=False)
-                total += _weighted(T, a.items[p].exponents, b.items[q].exponents, back).astype(fmt.dtype, copy=False)
-            return total
-
-        return within_range(add, a, b, fmt)
+            counts = self.counts(call.A, call.B, plan)
+            cost = self._cost(K, counts)
+        return multiply(plan, call, self.carrier, counts, block(M, N, cost, self.memory, BLOCK, self.name))
 
     def _cost(self, K: int, counted: Counts) -> Cost:
         """What a block takes: the digits, a split's temporaries, and per entry of D some float64 or the limbs."""
@@ -359,39 +307,20 @@ class Ozaki(ErrorFree):
         limbs = (counted.spread + K.bit_length() + 2) // 52 + 2
         return Cost(row + 16 * K * counted.slices[0], column + 16 * K * counted.slices[1], 96 + 16 * limbs)
 
-    def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
-        """Bound on abs(D - AB), AB exact, entry by entry (float64, (..., M, N)): omitted products and roundings.
-
-        A, B : array_like (..., M, K), (..., K, N), finite.
-        """
-        spec = self.spec(hardware)
-        return self.bounded(A, B, lambda a, b: self._bound(a, b, spec))
-
-    def _bound(self, A: Array, B: Array, spec: MmaSpec) -> Array:
-        counted = self.counts(A, B, spec)
-        a, b = (
-            self._cut(X, axis, counted.bits, spec, count)
-            for X, axis, count in zip((A, B), (1, 0), counted.slices, strict=True)
-        )
-        products = SliceProducts(a, b, spec, None, self.carrier, self.k_block, self.exponents == "row")
+    def _bound(self, A: Array, B: Array, spec: MmaSpec | None) -> Array:
+        plan = self.plan_for(spec, A.shape[1])
+        counts = self.counts(A, B, plan)
+        a, b = plan.cut(A, 1, counts.slices[0]), plan.cut(B, 0, counts.slices[1])
+        products = SliceProducts(plan, a, b, self.carrier)
         if products.inexact or products.lost:
             return np.full((len(A), B.shape[1]), np.inf)
-        lost, roundings = np.zeros((len(A), B.shape[1])), 1
-        if self.mode != "CR":
-            lost = left_out(A, B, a, b, lambda p, q: not counted.fast or p + q + 1 <= counted.d)
-            roundings += counted.products
+        roundings = 1 if self.mode == "CR" else 1 + counts.products
+        lost = left_out(A, B, a, b, counts.d, counts.fast)
         lost = lost + roundings * self.operand.unit_roundoff * (abs(A) @ abs(B))
-        underflow = (len(a) * len(b) + roundings + 4) * A.shape[1] * 2.0**-1074
+        underflow = (a.slices * b.slices + roundings + 4) * plan.K * 2.0**-1074
         return np.asarray(lost * (1 + 2.0**-20) + roundings * self.operand.min_subnormal + underflow)
 
 
-def _pairs(sA: int, sB: int, d: int, fast: bool) -> Iterator[tuple[int, int]]:
-    """The products in Algorithm 2's order, indices from 0; in fast mode p + q <= d + 1, counted from 1."""
-    return ((p, q) for q in range(sB) for p in range(sA) if not fast or p + q + 1 <= d)
-
-
-def _weighted(T: Array, rows: Array, columns: Array, back: Array) -> Array:
-    """T · 2^(rows + columns - back): exact unless the result leaves the normal range."""
-    if not back.any() and max(np.max(np.abs(rows)), np.max(np.abs(columns))) <= 500:
-        return T * np.ldexp(1.0, rows) * np.ldexp(1.0, columns)
-    return np.asarray(np.ldexp(T, rows + columns - back))
+def for_both(d: int, for_B: int) -> tuple[int, int]:
+    """The numbers of slices of A and B from what Algorithm 3 requires of each: see the module's text."""
+    return (for_B, for_B) if for_B > d + 1 else (d, max(d, for_B))

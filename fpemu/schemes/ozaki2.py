@@ -3,7 +3,7 @@
 K. Ozaki, Y. Uchino, T. Imamura, "Ozaki Scheme II: A GEMM-oriented emulation of floating-point matrix multiplication
 using an integer modular technique", 2025, arXiv:2504.08009; modes as in the authors' public library GEMMul8.
 
-    A' = trunc(2^mu A) by rows    B' = trunc(B 2^nu) by columns                           (errorfree/scaling.py)
+    A' = trunc(2^mu A) by rows    B' = trunc(B 2^nu) by columns                           (errorfree/crt.py)
     A'B' mod p_i: one int8 product for each of N pairwise coprime moduli 256, 255, 253, ...
     C' = A'B' from its residues                                                            (errorfree/crt.py)
     A·B ≈ round(C'_ij 2^-(mu_i + nu_j)), one rounding
@@ -26,25 +26,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma import device as devices
 from fpemu.mma.device import Device
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import Call, register
-from fpemu.schemes.errorfree import crt, scaling
+from fpemu.schemes.errorfree import crt
 from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.errorfree.products import backend_of, instruction_product, integer_product
-from fpemu.schemes.errorfree.report import Fault, Report
+from fpemu.schemes.errorfree.plan import CHAIN, Fault, ModularPlan, Report
+from fpemu.schemes.errorfree.products import instruction_product, model_of
 from fpemu.schemes.errorfree.split import times
 from fpemu.schemes.errorfree.sums import ExactSum
 from fpemu.schemes.options import SchemeInfo
 
 Array = NDArray[Any]
-_CHAIN = 2**16  # products of int8 in one int32 sum: 2^14 · 2^16 = 2^30 < 2^31
 
 
 @register
@@ -65,69 +66,74 @@ class Ozaki2(ErrorFree):
     )
 
     moduli: int | None = choose.integer(None, 2, 20, "number N of moduli (None: 15 for fp64, 8 for fp32)", none=True)
-    scaling: str = choose.choice("accurate", scaling.RULES, "powers of two that make A and B integers")
+    scaling: str = choose.choice("accurate", crt.RULES, "powers of two that make A and B integers")
 
     def basis(self) -> crt.Basis:
         """The moduli."""
         return crt.basis(self.moduli or (15 if self.operand.name == "fp64" else 8))
 
+    def plan_for(self, spec: MmaSpec | None, K: int, order: KOrder | None = None) -> ModularPlan:
+        return ModularPlan(self.name, spec, K, len(self.basis().moduli), extra=int(self.scaling == "accurate"))
+
     @np.errstate(all="ignore")  # what underflows is cut off
     def multiply(self, call: Call) -> tuple[Array, Report]:
-        A, B, spec, order = call.A, call.B, call.spec, call.order
-        basis = self.basis()
-        mu, nu = self._exponents(A, B, spec, order, call.device)
+        A, B, basis = call.A, call.B, self.basis()
+        product = partial(self._product, spec=call.spec, order=call.order, device=call.device)
+        mu, nu = self._exponents(A, B, product)
         X, Y = np.trunc(times(A, mu)), np.trunc(times(B, nu))
         size, worst = crt.check(X, Y, basis)
         vanished = [int(np.sum(Z.any(axis=x) & ~W.any(axis=x))) for Z, W, x in ((A, X, 1), (B, Y, 0))]
-        vanished = vanished if any(vanished) else []
         t = np.empty((len(basis.moduli), len(A), B.shape[1]), np.int8)
         parts = crt.parts(X), crt.parts(Y)
         for i, (p, q) in enumerate(zip(basis.moduli, basis.inverses, strict=True)):
             x, y = (crt.residues(part, p) for part in parts)
-            t[i] = crt.digit(self._product(x, y, p // 2, spec, order, call.device), p, q)
+            t[i] = crt.digit(product(x, y, p // 2), p, q)
         total = ExactSum(-mu, -nu, basis.bits)
         for limb, place in crt.integers(t, basis):
             total.add(limb, place)
-        bits = math.log2(max(size, 1.0)), math.log2(basis.product)
-        longest = min(A.shape[1], _CHAIN) * (basis.moduli[0] // 2) ** 2
-        report = Report(
-            self.name,
-            spec.name,
-            products=len(basis.moduli) + (self.scaling == "accurate"),
-            exact=True,
-            sum_bound=longest,
-            sum_limit=2**31 - 1,
-            complete=np.array_equal(times(X, -mu), A) and np.array_equal(times(Y, -nu), B),
-            crt=worst is None,
-            crt_bits=bits,
-            int32=True,
-            int32_bound=longest,
-            underflow=bool(vanished),
-            faults=(*(() if worst is None else (self._fault(worst, *bits),)), *self._vanished(vanished)),
-        )
+        complete = np.array_equal(times(X, -mu), A) and np.array_equal(times(Y, -nu), B)
+        report = self.report(self.plan_for(call.spec, A.shape[1]), size, worst, vanished, complete)
         return total.round_to(self.operand, call.alpha, call.beta, call.C), report
 
-    def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
-        """Bound on abs(D - AB), entry by entry, for these operands (float64, (..., M, N)).
+    def report(
+        self, plan: ModularPlan, size: float, worst: tuple[int, int] | None, vanished: list[int], complete: bool
+    ) -> Report:
+        """The conditions of a product.
 
-        AB - 2^-mu A'B' 2^-nu = (residual of A) B + (truncated A) (residual of B), and the rounding of D adds half a
-        unit in the last place. The bound is inf where the condition for C' cannot be shown, and holds for finite
-        operands and results, alpha = 1 and beta = 0.
+        Parameters
+        ----------
+        size : float
+            A bound on the largest 2 sum|a'||b'|.
+        worst : (int, int) or None
+            The index of an entry for which the bound exceeds what the moduli hold.
+        vanished : list of int
+            Rows of A and columns of B that are not zero and of which nothing is left.
+        complete : bool
+            Whether no digit was cut off.
         """
-        if hardware is not None:
-            self.spec(hardware)
-        return self.bounded(A, B, self._bound)
+        bits = math.log2(max(size, 1.0)), math.log2(self.basis().product)
+        faults = []
+        if worst is not None:
+            message = (
+                f"{self.name}: 2 sum|a'||b'| reaches 2^{bits[0]:.1f} at {list(worst)}, but {plan.moduli} moduli "
+                f"hold integers below P = 2^{bits[1]:.1f} only: scaling='accurate' and 'invariant' stay below it (more "
+                f"moduli seldom help: with {self.scaling!r} the integers grow as P does)"
+            )
+            faults.append(Fault("crt", message))
+        if any(vanished):
+            cut = f"{self.name}: {vanished[0]} rows of A and {vanished[1]} columns of B are cut to zeros: scaling="
+            message = f"{cut}{self.scaling!r} leaves them no bit; take 'accurate' or more moduli"
+            faults.append(Fault("underflow", message))
+        return plan.report(bits, complete, *faults)
 
-    def _exponents(
-        self, A: Array, B: Array, spec: MmaSpec | None, order: KOrder | None, device: Device = "cpu"
-    ) -> tuple[Array, Array]:
+    def _exponents(self, A: Array, B: Array, product: crt.Product) -> tuple[Array, Array]:
         P = self.basis().product
         if self.scaling == "accurate":
-            return scaling.accurate(A, B, P, lambda X, Y, largest: self._product(X, Y, largest, spec, order, device))
-        return (scaling.fast if self.scaling == "fast" else scaling.invariant)(A, B, P)
+            return crt.accurate(A, B, P, product)
+        return (crt.fast if self.scaling == "fast" else crt.invariant)(A, B, P)
 
     def _product(
-        self, X: Array, Y: Array, largest: int, spec: MmaSpec | None, order: KOrder | None, device: Device
+        self, X: Array, Y: Array, largest: int, spec: MmaSpec | None, order: KOrder | None, device: Device = "cpu"
     ) -> Array:
         """The exact product of integers of magnitude at most `largest` <= 128, as float64.
 
@@ -136,31 +142,17 @@ class Ozaki2(ErrorFree):
         """
         if self.carrier != "blas" and spec is not None:
             x, y = X.astype(np.int8), Y.astype(np.int8)
-            return instruction_product(x, y, spec, order, backend_of(self.carrier), _CHAIN, device).astype(np.float64)
+            return instruction_product(x, y, spec, order, CHAIN, model_of(self.carrier, device)).astype(np.float64)
+        X, Y = X.astype(np.float32, copy=False), Y.astype(np.float32, copy=False)
         total = np.zeros((len(X), Y.shape[1]))
         step = 2**24 // largest**2
         for k in range(0, X.shape[1], step):
-            total += integer_product(X[:, k : k + step], Y[k : k + step], 2**24, device)
+            total += devices._matmul(X[:, k : k + step], Y[k : k + step], device)
         return total
 
-    def _vanished(self, counts: list[int]) -> list[Fault]:
-        """Rows of A and columns of B that are not zero and of which nothing is left."""
-        if not counts:
-            return []
-        message = f"{self.name}: {counts[0]} rows of A and {counts[1]} columns of B are cut to zeros: scaling="
-        return [Fault("underflow", f"{message}{self.scaling!r} leaves them no bit; take 'accurate' or more moduli")]
-
-    def _fault(self, worst: tuple[int, int], size: float, room: float) -> Fault:
-        return Fault(
-            "crt",
-            f"{self.name}: 2 sum|a'||b'| reaches 2^{size:.1f} at {list(worst)}, but {len(self.basis().moduli)} moduli "
-            f"hold integers below P = 2^{room:.1f} only: scaling='accurate' and 'invariant' stay below it (more moduli "
-            f"seldom help: with {self.scaling!r} the integers grow as P does)",
-        )
-
-    @np.errstate(all="ignore")
-    def _bound(self, A: Array, B: Array) -> Array:
-        mu, nu = self._exponents(A, B, None, None)
+    def _bound(self, A: Array, B: Array, spec: MmaSpec | None) -> Array:
+        """The bound from AB - 2^-mu A'B' 2^-nu = (residual of A) B + (truncated A) (residual of B)."""
+        mu, nu = self._exponents(A, B, partial(self._product, spec=None, order=None))
         X, Y = np.trunc(times(A, mu)), np.trunc(times(B, nu))
         holds = 2 * crt.sums(X, Y) < self.basis().limit
         # rows and columns brought to magnitudes below 1, where products only underflow; the cut parts are exact

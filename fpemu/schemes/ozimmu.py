@@ -27,31 +27,29 @@ evaluates both.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import mma
 from fpemu.formats import FP64
-from fpemu.mma import MmaSpec
+from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import Call, register
-from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.errorfree.products import SliceProducts, Tally, device_of, integer_product
-from fpemu.schemes.errorfree.report import Fault, Report
-from fpemu.schemes.errorfree.split import FIXED, Slices, left_out, split, within_range
+from fpemu.schemes.errorfree.base import S, SliceScheme
+from fpemu.schemes.errorfree.plan import INT32, Counts, Report, SlicePlan
+from fpemu.schemes.errorfree.split import FIXED, left_out
+from fpemu.schemes.errorfree.sums import multiply
 from fpemu.schemes.options import SchemeInfo
 
 Array = NDArray[Any]
-INT32 = 2**31 - 1
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Ozimmu(ErrorFree):
+class Ozimmu(SliceScheme):
     """int8 slices on one grid, int32 sums."""
 
     info = SchemeInfo(
@@ -93,104 +91,56 @@ class Ozimmu(ErrorFree):
             return 1
         return self.group or 1 << max(0, 31 - 2 * self.slice_bits(K) - (K - 1).bit_length())
 
+    def _plan(self, spec: MmaSpec | None, K: int, order: KOrder | None) -> SlicePlan:
+        options = {"headroom": self.headroom, "shared": self.sharing(K)}
+        return SlicePlan(self.name, spec, order, K, self.slice_bits(K), self.split, True, FP64, **options)
+
+    def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], S]) -> tuple[S, S, int, bool]:
+        s = self.slices or needed(0)
+        return cut(0, s), cut(1, s), s, True
+
+    def counts(self, A: Array, B: Array, plan: SlicePlan) -> Counts:
+        s = self._requested(A, B, plan)
+        return Counts((plan.cut(A, 1, s).slices, plan.cut(B, 0, s).slices), s, True, plan.bits)
+
     def multiply(self, call: Call) -> tuple[Array, Report]:
-        A, B, spec, order = call.A, call.B, call.spec, call.order
-        K = A.shape[1]
-        bits = self.slice_bits(K)
-        s = self.slices or self._automatic(A, B, bits)
-        a, b = self._cut(A, 1, bits, s), self._cut(B, 0, bits, s)
-        multiply = SliceProducts(a, b, spec, order, self.carrier, device=call.device)
-        sums = list(_sums(len(a), len(b), s, self.sharing(K)))
-        bound = max((len(pairs) for pairs in sums), default=0) * multiply.bound
+        (M, K), N = call.A.shape, call.B.shape[1]
+        plan = self.plan_for(call.spec, K, call.order)
+        s = self._requested(call.A, call.B, plan)
+        return multiply(plan, call, self.carrier, Counts((s, s), s, True, plan.bits), (M, N))
 
-        def add(back: Array) -> Array:
-            D = np.zeros((A.shape[0], B.shape[1]))
-            for pairs in sums:
-                T = self._sum(multiply, pairs, bound)
-                weight = a.top + b.top - (sum(pairs[0]) + 2) * bits
-                D += np.ldexp(T.astype(np.float64, copy=False), weight - back)
-            return D
-
-        with np.errstate(over="ignore", under="ignore"):
-            D = within_range(add, a, b, FP64).astype(self.operand.dtype)
-        faults = []
-        if bound > INT32:
-            most = max(len(pairs) for pairs in sums)
-            faults.append(
-                Fault(
-                    "int32-overflow",
-                    f"{self.name}: int32 sums of {most} products over K = {K} may reach "
-                    f"{bound}, beyond 2^31 - 1: take fewer bits a slice or a smaller group",
-                )
-            )
-        tally = Tally(self.name, spec, bits)
-        tally.add(multiply)
-        work = {"products": sum(map(len, sums)), "fast": True, "block": D.shape}
-        return D, tally.report(*faults, int32=bound <= INT32, int32_bound=bound, **work)
-
-    def _cut(self, X: Array, axis: int, bits: int, s: int) -> Slices:
-        return split(X, axis, bits, self.split, s, (1 << bits) - 1, self.headroom)
-
-    def _sum(self, multiply: SliceProducts, pairs: list[tuple[int, int]], bound: int) -> Array:
-        """The sum of some products of equal p + q, as int32 gives it."""
-        if multiply.by_blas and bound <= INT32:
-            if len(pairs) == 1:
-                return multiply(*pairs[0])
-            X = np.hstack([multiply.a.items[p].digits for p, _ in pairs])
-            Y = np.vstack([multiply.b.items[q].digits for _, q in pairs])
-            return integer_product(X, Y, bound, multiply.device)
-        terms = [
-            (multiply.a.items[p].digits.astype(np.int8), multiply.b.items[q].digits.astype(np.int8)) for p, q in pairs
-        ]
-        return np.asarray(
-            mma.chain(
-                terms,
-                spec=multiply.spec,
-                order=multiply.order,
-                backend=multiply.backend,
-                device=device_of(multiply.backend, multiply.device),
-            )
-        )
-
-    def _automatic(self, A: Array, B: Array, bits: int) -> int:
-        """The smallest number of slices that loses no more than `loss` bits an element on average."""
-        sides = []
+    def _requested(self, A: Array, B: Array, plan: SlicePlan) -> int:
+        """The number of slices, of which the last ones of A or B may be zero."""
+        if self.slices:
+            return self.slices
+        sides = []  # bits that the elements need below the top of their row (column)
         for X, axis in ((A, 1), (B, 0)):
-            top = self._cut(X, axis, bits, 1).top
-            sides.append(np.where(X == 0, 0, top - np.frexp(X)[1] + self.operand.precision))
-        most = max(1, -(-int(max(needed.max() for needed in sides)) // bits))
-        allowed = self.loss * (A.size + B.size)
+            top = plan.cut(X, axis, 1).top
+            sides.append(np.where(X == 0, 0, top - np.frexp(X)[1] + self.operand.precision).ravel())
+        return self.automatic(np.bincount(np.concatenate(sides)), plan.bits)
+
+    def automatic(self, elements: Array, bits: int) -> int:
+        """The smallest number of slices that loses at most `loss` bits per element on average.
+
+        `elements` has the number of elements that need 0, 1, 2 ... bits.
+        """
+        sizes = np.arange(len(elements))
+        most = max(1, -(-int(sizes[elements > 0].max(initial=0)) // bits))
+        allowed = self.loss * int(elements.sum())
 
         def enough(s: int) -> bool:
-            return sum(int(np.maximum(needed - s * bits, 0).sum()) for needed in sides) <= allowed
+            return int((np.maximum(sizes - s * bits, 0) * elements).sum()) <= allowed
 
         return most if self.loss == 0 else bisect_left(range(1, most), True, key=enough) + 1
 
-    def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
-        """Bound on abs(D - AB), AB exact, entry by entry (float64, (..., M, N)): omitted products and roundings.
-
-        A, B : array_like (..., M, K), (..., K, N), finite.
-        """
-        if hardware is not None:
-            self.spec(hardware)
-        return self.bounded(A, B, self._bound)
-
-    def _bound(self, A: Array, B: Array) -> Array:
-        K = A.shape[1]
-        bits = self.slice_bits(K)
-        s = self.slices or self._automatic(A, B, bits)
-        a, b = self._cut(A, 1, bits, s), self._cut(B, 0, bits, s)
-        groups = list(_sums(len(a), len(b), s, self.sharing(K)))
-        if max(map(len, groups)) * K * a.largest * b.largest > INT32:
+    def _bound(self, A: Array, B: Array, spec: MmaSpec | None) -> Array:
+        plan = self.plan_for(spec, A.shape[1])
+        s = self._requested(A, B, plan)
+        a, b = plan.cut(A, 1, s), plan.cut(B, 0, s)
+        if plan.int32_bound(a, b, s, True) > INT32:
             return np.full((len(A), B.shape[1]), np.inf)
-        lost, sums = left_out(A, B, a, b, lambda p, q: p + q + 1 <= s), len(groups)
+        sums = plan.sums(a.slices, b.slices, s, True)
+        lost = left_out(A, B, a, b, s, True)
         lost = lost + ((sums + 1) * 2.0**-53 + self.operand.unit_roundoff) * (abs(A) @ abs(B))
-        tiny = (sums + 1) * self.operand.min_subnormal + (len(a) * len(b) + sums + 4) * K * 2.0**-1074
+        tiny = (sums + 1) * self.operand.min_subnormal + (a.slices * b.slices + sums + 4) * plan.K * 2.0**-1074
         return np.asarray(lost * (1 + 2.0**-20) + tiny)
-
-
-def _sums(sA: int, sB: int, s: int, shared: int) -> Iterator[list[tuple[int, int]]]:
-    """The products with p + q <= s + 1 (indices from 0), in the order added: those that share an int32 sum together."""
-    for g in range(min(s, sA + sB - 1)):
-        pairs = [(p, g - p) for p in range(max(0, g - sB + 1), min(g, sA - 1) + 1)]
-        yield from (pairs[i : i + shared] for i in range(0, len(pairs), shared))

@@ -19,7 +19,7 @@ import math
 from dataclasses import replace
 
 from fpemu.schemes.staged_int8 import CHUNK, StagedInt8
-from fpemu.theory.cuts import SLACK, cut_off, rounded
+from fpemu.theory.errorfree import SLACK, cut_off, rounded
 from fpemu.theory.norms import Norms
 from fpemu.theory.parts import Part
 from fpemu.theory.splits import Operands

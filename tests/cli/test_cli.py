@@ -24,7 +24,7 @@ from fpemu.cli import app, main
 from fpemu.cli import matrices as matrixio
 from fpemu.cli.gemm import _errors
 from fpemu.reproduce import pages
-from fpemu.schemes.errorfree.report import Fault
+from fpemu.schemes.errorfree.plan import Fault
 from fpemu.sweep import Grid, Store, executors
 from tests import toy
 from tests.commands import refusal

@@ -12,7 +12,7 @@ import fpemu
 from benchmarks.errorfree import dgemm_tc
 from fpemu import plotting
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.errorfree.machine import Workspace
+from fpemu.gpu.errorfree.operands import Workspace
 from fpemu.gpu.runtime import compiler
 from fpemu.reproduce import claims, figures, pages
 from fpemu.schemes import ozaki

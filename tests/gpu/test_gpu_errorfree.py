@@ -13,10 +13,10 @@ import pytest
 import fpemu
 from fpemu.errors import GpuError, InputError
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.errorfree import counting, operands, scheme2
 from fpemu.gpu.errorfree import gemm as errorfree
+from fpemu.gpu.errorfree import operands
 from fpemu.gpu.errorfree import residues as modular
-from fpemu.gpu.errorfree.machine import Workspace
+from fpemu.gpu.errorfree.operands import Workspace
 from fpemu.gpu.runtime import compiler, cublas, device, properties
 from fpemu.gpu.runtime.compiler import compile, kernel_source
 from fpemu.gpu.runtime.matrices import Matrix
@@ -215,7 +215,7 @@ def test_leading_bits_of_a_long_k_are_summed_in_parts(work, monkeypatch):
 )
 def test_rows_too_long_for_shared_memory_are_read_again(work, monkeypatch, options):
     rng = np.random.default_rng(5)
-    for module in (scheme2, operands, counting):
+    for module in (modular, operands, errorfree):
         monkeypatch.setattr(module, "most_shared", lambda: 64)
     agree(work, wide(rng, (5, 90)), wide(rng, (90, 4)), **options)
 
@@ -243,7 +243,7 @@ def test_no_kernel_takes_more_shared_memory_than_the_gpu_has(work, monkeypatch, 
     assert 0 < max(largest) <= 99 * 1024
     for n in (1500000, 2**31 - 1):
         with pytest.raises(InputError, match=rf"^ozaki: the partial sums of {n} terms .*: give the number of slices"):
-            counting._plan(work, n)
+            errorfree._plan(work, n)
 
 
 @needs_compiler
@@ -253,7 +253,7 @@ def test_full_tables_are_freed_between_launches_alone(work):
         work._tables.clear()
         for i in range(held):
             work.table(np.array([i, -1], np.int32))
-        plan, _ = counting._plan(work, 361)
+        plan, _ = errorfree._plan(work, 361)
         live = [(x.pointer, x.pointer + x.nbytes) for x in work._tables.values()]
         for name in ("starts", "sizes", "merges", "levels"):
             assert any(first <= plan[name][0] < end for first, end in live), (held, name)
@@ -406,7 +406,7 @@ def test_sums_are_in_numpys_order():
     rng = np.random.default_rng(9)
     for n in (1, 5, 8, 100, 128, 129, 137, 1000, 4097):
         x = wide(rng, n, 3)
-        how = counting.pairing(n)
+        how = errorfree.pairing(n)
         parts = []
         for start, size in zip(how.starts, how.sizes, strict=True):
             whole = size - size % 8 if size >= 8 else 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import fpemu
 from fpemu.errors import GuaranteeError, InputError
 from fpemu.mma import KOrder
-from fpemu.schemes.errorfree import crt, scaling
+from fpemu.schemes.errorfree import crt
 from fpemu.schemes.ozaki2 import Ozaki2
 from tests.oracle import ozaki as oracle
 
@@ -46,7 +46,7 @@ def python_product(X, Y, largest):
 def exponents(A, B, count, rule):
     P = math.prod(oracle.MODULI[:count])
     extra = (python_product,) if rule == "accurate" else ()
-    mu, nu = getattr(scaling, rule)(A, B, P, *extra)
+    mu, nu = getattr(crt, rule)(A, B, P, *extra)
     assert mu.shape == (len(A), 1)
     assert nu.shape == (1, B.shape[1])
     return mu[:, 0].tolist(), nu[0].tolist()
@@ -192,7 +192,7 @@ def test_sums_of_squares_are_bounded_from_above_and_closely():
         wide(9, 9, seed=2, low=-1074, high=1023),
         np.full((1, 3), 2.0**-1074),
     ):
-        S, e = scaling._squares(X)
+        S, e = crt._squares(X)
         for row, bound, exponent in zip(X, S[:, 0], e[:, 0], strict=True):
             exact = sum(Fraction(float(v)) ** 2 for v in row) / Fraction(4) ** int(exponent)
             assert exact <= Fraction(float(bound)) <= exact * (1 + Fraction(len(row), 2**28))
@@ -203,7 +203,7 @@ def test_power_at_its_steps():
     for limit in (Fraction(65279, 2), Fraction(65279, 8), Fraction(1), Fraction(4), Fraction(2**53 - 1, 2**51)):
         for k in range(-3, 4):
             S = np.array([math.nextafter(float(limit), 0), float(limit), math.nextafter(float(limit), 1e9)]) * 4.0**k
-            assert scaling._power(S, limit).tolist() == [-k, -k, -k - 1]
+            assert crt._power(S, limit).tolist() == [-k, -k, -k - 1]
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -15,7 +15,7 @@ import fpemu
 from fpemu import InputError
 from fpemu.errors import GuaranteeError
 from fpemu.schemes import ozaki
-from fpemu.schemes.errorfree.report import Report
+from fpemu.schemes.errorfree.plan import Report
 from tests.oracle import ozaki as oracle
 
 KINDS = {"inexact-product", "crt", "int32-overflow", "underflow"}

@@ -9,36 +9,52 @@ The results are those of `fpemu.gemm` bit for bit, because
 * mode CR and `ozaki2` round an exact integer once. Mode CR computes it by residues modulo small numbers
   (`method="residues"`) where the exponents of a row and a column span at most about 300 bits together, else by slices
   on one grid.
+
+The number of slices of Algorithm 3 follows from sums of doubles in NumPy's order. NumPy sums the n terms of a row
+pairwise: up to 128 terms by eight interleaved accumulators, more terms as the sum of the first half (rounded down to a
+multiple of 8) and of the second. The order depends on n alone, so the sums here have the same bits, and every
+comparison the same result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import frexp, isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpemu.errors import InputError, unknown_name
-from fpemu.formats import FP64, FloatFormat
 from fpemu.gpu.errorfree import residues as modular
-from fpemu.gpu.errorfree import scheme2
-from fpemu.gpu.errorfree.counting import automatic, bits_needed, needed
-from fpemu.gpu.errorfree.machine import Workspace, workspace
-from fpemu.gpu.errorfree.operands import Operand, Rows, Slices, Span, Splitting, split, survey
+from fpemu.gpu.errorfree.operands import (
+    RULES,
+    Loaded,
+    Operand,
+    Rows,
+    Slices,
+    Span,
+    Workspace,
+    int32,
+    load,
+    most_shared,
+    padded,
+    room,
+    split,
+    survey,
+    workspace,
+)
 from fpemu.gpu.errorfree.sums import Sum, Term, add_up, round_exactly
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.properties import LONGEST
-from fpemu.mma import KOrder, MmaSpec, exactness
-from fpemu.schemes import ozaki as published
-from fpemu.schemes import ozimmu as integers
+from fpemu.gpu.runtime.properties import LONGEST, multiprocessors
+from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
-from fpemu.schemes.errorfree.products import lengths
-from fpemu.schemes.errorfree.report import Fault, Report
+from fpemu.schemes.errorfree.base import SliceScheme
+from fpemu.schemes.errorfree.plan import INT32, ModularPlan, Report, SlicePlan
 from fpemu.schemes.ozaki import Ozaki
 from fpemu.schemes.ozaki2 import Ozaki2
-from fpemu.schemes.ozimmu import INT32, Ozimmu
+from fpemu.schemes.ozimmu import Ozimmu
 
 METHODS = ("auto", "residues", "slices")
 _CARRIED = {"e4m3": "fp16", "e5m2": "fp16"}  # slices of so few bits are fp16 numbers with the same products
@@ -129,7 +145,7 @@ def gemm(
     """
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
-    run = _runner(scheme)
+    _check(scheme)
     if max(sizes := (*D.shape[-2:], A.shape[-1])) > LONGEST:
         raise InputError(f"{scheme.name}: M, N and K are {sizes}, and {LONGEST} at most on a GPU: split the product")
     work = workspace() if work is None else work
@@ -141,25 +157,28 @@ def gemm(
             None if X is None or o is None else replace(X, pointer=X.pointer + X.dtype.itemsize * int(o[at]))
             for X, o in zip((A, B, C, D), offsets, strict=True)
         )
-        reports.append(run(_problem(work, a, b, c, d, scheme, spec, alpha, beta, order, method)))
+        reports.append(_run(_problem(work, a, b, c, d, scheme, spec, alpha, beta, order, method), scheme))
     return next((r for r in reports if not r.ok), reports[0])
 
 
-def _runner(scheme: Scheme) -> Callable[[ErrorFreeProduct], Report]:
-    if isinstance(scheme, Ozaki2):
-        return lambda x: scheme2.multiply(x.work, x.A, x.B, scheme, x.spec, x.end)
-    if isinstance(scheme, Ozimmu):
-        return lambda x: _ozimmu(x, scheme)
-    if not isinstance(scheme, Ozaki):
+def _check(scheme: Scheme) -> None:
+    if not scheme.error_free:
         raise InputError(f"{scheme.name} is not of the Ozaki family: ozaki, ozimmu or ozaki2")
-    if scheme.exponents == "row":
+    if getattr(scheme, "exponents", "slice") == "row":
         raise InputError(
             "ozaki: exponents='row': only fpemu.gemm checks whether words lose digits then; leave it out, "
             "the product is the same where none are lost"
         )
-    if scheme.memory is not None:
-        raise InputError(f"ozaki: memory={scheme.memory} bounds the work space of fpemu.gemm: leave it out on a GPU")
-    return lambda x: _ozaki_once(x, scheme) if scheme.mode == "CR" else _ozaki(x, scheme)
+    memory = getattr(scheme, "memory", None)
+    if memory is not None:
+        raise InputError(f"ozaki: memory={memory} bounds the work space of fpemu.gemm: leave it out on a GPU")
+
+
+def _run(x: ErrorFreeProduct, scheme: Any) -> Report:
+    if isinstance(scheme, Ozaki2):
+        return modular.scheme2(x.work, x.A, x.B, scheme, x.spec, x.end)
+    plan = scheme.plan_for(x.spec, x.shape[2], x.order)
+    return _exact(x, scheme, plan) if plan.adds_in is None else _floating(x, scheme, plan)
 
 
 def _problem(
@@ -189,38 +208,38 @@ def _problem(
     return ErrorFreeProduct(work, a, b, end, spec, order, method)
 
 
-# --- ozaki
-def _ozaki(x: ErrorFreeProduct, scheme: Ozaki) -> Report:
-    """Modes DP and SP."""
+# --- products of slices
+def _floating(x: ErrorFreeProduct, scheme: SliceScheme, plan: SlicePlan) -> Report:
+    """Sums in floating point, in the plan's order."""
     M, N, K = x.shape
-    bits = scheme.slice_bits(x.spec, K, x.order)
-    how = Splitting(bits, scheme.split, x.spec.is_integer)
-    kind = _CARRIED.get(scheme.words, scheme.words)
-    u, printed = published._UNIT[scheme.operand.name], scheme.slices == "printed"
-    spans = x.survey()
+    fmt, kind = plan.adds_in, _CARRIED.get(scheme.word_format, scheme.word_format)
+    assert fmt is not None
+    spans, sides = x.survey(), (x.A, x.B)
 
-    def count(rows: Rows, other: Rows) -> int:
-        return needed(x.work, rows, spans[rows is x.B], other, spans[other is x.B].top, how, u, printed)
+    def required(side: int) -> int:
+        if isinstance(scheme, Ozimmu):
+            elements = (bits_needed(x.work, X, plan, scheme.operand.precision) for X in sides)
+            return scheme.automatic(sum(elements, np.zeros(_BINS, np.int64)), plan.bits)
+        printed, u = getattr(scheme, "slices", None) == "printed", fmt.unit_roundoff
+        return needed(x.work, sides[side], spans[side], sides[1 - side], spans[1 - side].top, plan, u, printed)
 
-    d = scheme.slices if isinstance(scheme.slices, int) else count(x.A, x.B)
-    other = d
-    if scheme.slices is None:
-        of_b = count(x.B, x.A)
-        d, other = (of_b, of_b) if of_b > d + 1 else (d, max(d, of_b))
-    a = split(x.work, x.A, spans[0], how, d, kind)
-    if not a.complete:
-        other = d
-    elif printed:
-        other = count(x.B, x.A)
-    b = split(x.work, x.B, spans[1], how, other, kind, backwards=True)
-    fast, d = not a.complete if scheme.fast is None else scheme.fast, max(d, other)
-    pairs = list(published._pairs(a.slices, b.slices, d, fast))
-    report = _sliced(x, scheme, bits, a, b, K, scheme.k_block, products=len(pairs), fast=fast)
+    def cut(side: int, count: int) -> Slices:
+        return split(x.work, sides[side], spans[side], plan, count, kind, backwards=side == 1)
+
+    a, b, d, fast = scheme.numbers(required, cut)
+    report = _report(x, plan, a, b, d, fast)
     if not report.ok:
         return report
-    total = Sum([Term(p, q) for p, q in pairs], False, scheme.operand, _exact_length(a, b, K))
-    add_up(x.work, a, b, M, N, total, _may_overflow(spans, scheme.operand, K), K, x.end)
+    groups = plan.groups(a.slices, b.slices, d, fast)
+    terms = [Term(*g[0], len(g), -(sum(g[0]) + 2) * plan.bits if plan.on_grid else 0) for g in groups]
+    may_overflow = spans[0].top + spans[1].top + 2 + K.bit_length() + 2 > fmt.emax
+    add_up(x.work, a, b, M, N, Sum(terms, plan.on_grid, fmt, _exact_length(a, b, K)), may_overflow, K, x.end)
     return report
+
+
+def _report(x: ErrorFreeProduct, plan: SlicePlan, a: Slices, b: Slices, d: int, fast: bool) -> Report:
+    M, N, _ = x.shape
+    return plan.report(a, b, d, fast, plan.unit_lost, (M, N))
 
 
 def _exact_products(a: Slices, b: Slices) -> int:
@@ -234,73 +253,17 @@ def _exact_length(a: Slices, b: Slices, K: int) -> int:
     return a.width if most >= K else max(1, most // 16 * 16 or most)
 
 
-def _may_overflow(spans: tuple[Span, Span], fmt: FloatFormat, K: int) -> bool:
-    return spans[0].top + spans[1].top + 2 + K.bit_length() + 2 > fmt.emax
-
-
-def _sliced(
-    x: ErrorFreeProduct,
-    scheme: Any,
-    bits: int,
-    a: Slices,
-    b: Slices,
-    K: int,
-    k_block: int | None,
-    *faults: Fault,
-    **more: Any,
-) -> Report:
-    """Return the report of a product of slices, equal to that of `fpemu.schemes.errorfree.products`."""
-    spec, order = x.spec, x.order
-    largest = a.largest, b.largest
-    size = largest[0] * largest[1]
-    sizes = lengths(K, k_block)
-    bound = max(exactness.longest_chain(n, order) for n in sizes) * size
-    limit, outer, longest = exactness.sum_limit(spec), exactness.outer_limit(spec), max(sizes) * size
-    inexact = ""
-    if bound > limit:
-        inexact = f"sums may reach {bound}, and it is exact to {limit}"
-    elif longest > outer:
-        inexact = f"chains may add up to {longest}, and their sum is exact to {outer}"
-    elif K * size > 2**53:
-        inexact = f"k-blocks may add up to {K * size}, and their sum is exact to 2^53"
-    elif not all(exactness.holds(spec, *largest, n, order) for n in sizes):
-        inexact = f"digits of {max(largest)} do not fit {spec.a_format}"
-    lost = not exactness.unit_fits(spec, -2 * bits)
-    if inexact:
-        why = f"are not exact on {spec.name}: {inexact}; take fewer bits a slice or a smaller k_block"
-        faults += (Fault("inexact-product", f"{scheme.name}: products of slices of {bits} bits {why}"),)
-    if lost:
-        why = f"are lost to underflow on {spec.name}: take exponents='slice'"
-        faults += (Fault("underflow", f"{scheme.name}: digits of late slices, or their products, {why}"),)
-    return Report(
-        scheme.name,
-        spec.name,
-        bits,
-        (a.slices, b.slices),
-        exact=not inexact,
-        sum_bound=bound,
-        sum_limit=limit,
-        complete=a.complete and b.complete,
-        fill=(a.fill, b.fill),
-        underflow=lost,
-        block=x.shape[:2],
-        faults=faults,
-        **more,
-    )
-
-
-def _ozaki_once(x: ErrorFreeProduct, scheme: Ozaki) -> Report:
-    """Mode CR."""
+def _exact(x: ErrorFreeProduct, scheme: Ozaki, plan: SlicePlan) -> Report:
+    """Mode CR: the exact sum, rounded once."""
     M, N, K = x.shape
-    bits, kind = scheme.slice_bits(x.spec, K, x.order), _CARRIED.get(scheme.words, scheme.words)
+    kind = _CARRIED.get(scheme.words, scheme.words)
     spans = x.survey()
     if scheme.bits is not None and scheme.bits > replace(scheme, bits=None).slice_bits(x.spec, K, x.order):
-        how = Splitting(bits, scheme.split, x.spec.is_integer)  # exact only if the entries happen to be small enough
-        a, b = (
-            split(x.work, X, span, how, -(-span.width // bits) + 2, kind)
+        a, b = (  # exact only if the entries happen to be small enough
+            split(x.work, X, span, plan, -(-span.width // plan.bits) + 2, kind)
             for X, span in zip((x.A, x.B), spans, strict=True)
         )
-        report = _sliced(x, scheme, bits, a, b, K, scheme.k_block, products=a.slices * b.slices, fast=False)
+        report = _report(x, plan, a, b, 0, False)
         if not report.ok:
             return report
     spread = (spans[0].norm + spans[1].norm + 1) // 2  # |a||b| bounds the entries, as integers
@@ -308,24 +271,25 @@ def _ozaki_once(x: ErrorFreeProduct, scheme: Ozaki) -> Report:
     if x.method == "residues" and count is None:
         raise InputError(f"method='residues': the exponents spread over {spread} bits, too many: take method='slices'")
     if count is not None and x.method != "slices":
-        return _by_residues(x, spans, scheme, count)
+        return _by_residues(x, spans, count, spread + 1)
     # Slices rounded to nearest on one grid that begins a bit higher: bits + 1 bits each, entries of at most 2^bits. Any
     # slices give the same sum; these make the sum over all of K exact.
-    bits = min(bits, replace(scheme, bits=None, k_block=None).slice_bits(x.spec, K, x.order))
-    how = Splitting(bits, "nearest", True, 1) if kind == "int8" else Splitting(bits + 1, "nearest", False, 1)
+    bits = min(plan.bits, replace(scheme, bits=None, k_block=None).slice_bits(x.spec, K, x.order))
+    int8 = kind == "int8"
+    plan = replace(plan, bits=bits + (not int8), rule="nearest", limited=int8, headroom=1)
     sides = []
     for X, span, backwards in ((x.A, spans[0], False), (x.B, spans[1], True)):
-        slices = max(1, -(-(span.width + how.headroom + 1) // how.bits))
-        sides.append(split(x.work, X, span, how, slices, kind, backwards=backwards))
+        slices = max(1, -(-(span.width + plan.headroom + 1) // plan.bits))
+        sides.append(split(x.work, X, span, plan, slices, kind, backwards=backwards))
     a, b = sides
-    room = _exact_products(a, b) // K
-    if room < 1:
+    sums = _exact_products(a, b) // K
+    if sums < 1:
         raise InputError(f"ozaki: K = {K} is too long for exact sums in {kind} words: split the product along K")
-    round_exactly(x.work, a, b, M, N, how.bits, room, x.plain, x.end)
-    return _sliced(x, scheme, how.bits, a, b, K, scheme.k_block, products=a.slices * b.slices, fast=False)
+    round_exactly(x.work, a, b, M, N, plan.bits, sums, x.plain, x.end)
+    return _report(x, plan, a, b, 0, False)
 
 
-def _by_residues(x: ErrorFreeProduct, spans: tuple[Span, Span], scheme: Any, count: int) -> Report:
+def _by_residues(x: ErrorFreeProduct, spans: tuple[Span, Span], count: int, spread: int) -> Report:
     M, N, K = x.shape
     flags = x.work.zeros("flags of residues", 16)
     a, b = (
@@ -334,50 +298,120 @@ def _by_residues(x: ErrorFreeProduct, spans: tuple[Span, Span], scheme: Any, cou
     )
     ends = modular.Exponents(x.A.low, x.B.low, -1, 0)
     modular.multiply(x.work, a, b, count, ends, M, N, x.end, once=True, plain=x.plain)
-    spread = (spans[0].norm + spans[1].norm + 1) // 2 + 1
-    P = float(sum(np.log2(p) for p in modular.ALL[:count]))
-    chain = min(K, modular.CHAIN) * 2**14
-    return Report(
-        scheme.name,
-        x.spec.name,
-        products=count,
-        fast=False,
-        exact=True,
-        sum_bound=chain,
-        sum_limit=INT32,
-        complete=not flags.array(4, np.int32)[::2].any(),
-        crt=True,
-        crt_bits=(float(spread), P),
-        int32=True,
-        int32_bound=chain,
-        underflow=False,
-        block=(M, N),
+    bits = float(spread), float(sum(np.log2(p) for p in modular.ALL[:count]))
+    complete = not flags.array(4, np.int32)[::2].any()
+    return ModularPlan("ozaki", x.spec, K, count).report(bits, complete, fast=False, block=(M, N))
+
+
+# --- the number of slices
+_LEAF = 128
+_BLOCKS = 4  # thread blocks per multiprocessor
+
+
+class Pairing(NamedTuple):
+    """A pairwise sum: leaves, then merges of two of them (the second into the first), by levels."""
+
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    merges: tuple[tuple[int, int], ...]
+    levels: tuple[int, ...]
+
+
+@lru_cache(maxsize=64)
+def pairing(n: int) -> Pairing:
+    """Return NumPy's order for n terms.
+
+    Examples
+    --------
+    >>> pairing(300).sizes, pairing(300).merges, pairing(300).levels
+    ((72, 72, 72, 84), ((0, 1), (2, 3), (0, 2)), (0, 2, 3))
+    """
+    leaves: list[tuple[int, int]] = []
+    merges: list[list[tuple[int, int]]] = []
+
+    def node(start: int, size: int) -> tuple[int, int]:
+        if size <= _LEAF:
+            leaves.append((start, size))
+            return len(leaves) - 1, 0
+        half = size // 2 - size // 2 % 8
+        (left, below), (right, beside) = node(start, half), node(start + half, size - half)
+        level = max(below, beside)
+        merges.extend([] for _ in range(level + 1 - len(merges)))
+        merges[level].append((left, right))
+        return left, level + 1
+
+    node(0, n)
+    levels = np.cumsum([0, *(len(level) for level in merges)]).tolist()
+    return Pairing(
+        tuple(s for s, _ in leaves),
+        tuple(n for _, n in leaves),
+        tuple(m for level in merges for m in level),
+        tuple(levels),
     )
 
 
-# --- ozimmu
-def _ozimmu(x: ErrorFreeProduct, scheme: Ozimmu) -> Report:
-    M, N, K = x.shape
-    bits = scheme.slice_bits(K)
-    spans = x.survey()
-    how = Splitting(bits, scheme.split, True, scheme.headroom)
-    s = scheme.slices or automatic(
-        (bits_needed(x.work, X, how, scheme.operand.precision) for X in (x.A, x.B)), scheme, bits
-    )
-    a, b = split(x.work, x.A, spans[0], how, s, "int8"), split(x.work, x.B, spans[1], how, s, "int8", backwards=True)
-    sums = list(integers._sums(a.slices, b.slices, s, scheme.sharing(K)))
-    most = max((len(pairs) for pairs in sums), default=0)
-    bound = most * K * a.largest * b.largest
-    overflow = Fault(
-        "int32-overflow",
-        f"{scheme.name}: int32 sums of {most} products over K = {K} may reach "
-        f"{bound}, beyond 2^31 - 1: take fewer bits a slice or a smaller group",
-    )
-    faults = [overflow] * (bound > INT32)
-    work = {"products": sum(map(len, sums)), "fast": True, "int32": bound <= INT32, "int32_bound": bound}
-    report = _sliced(x, scheme, bits, a, b, K, None, *faults, **work)
-    if not report.ok:
-        return report
-    terms = [Term(*pairs[0], len(pairs), -(sum(pairs[0]) + 2) * bits) for pairs in sums]
-    add_up(x.work, a, b, M, N, Sum(terms, True, FP64, a.width), _may_overflow(spans, FP64, K), K, x.end)
-    return report
+PLAN = np.dtype(
+    [("starts", "u8"), ("sizes", "u8"), ("merges", "u8"), ("levels", "u8"), ("pieces", "i4"), ("depth", "i4")]
+)
+
+
+def _plan(work: Workspace, n: int) -> tuple[NDArray[Any], int]:
+    """Return the pairing of n terms as a kernel argument, and its bytes of shared memory."""
+    most = most_shared()
+    how = pairing(n) if 8 * (n // _LEAF) <= most else None  # the recursion of a much longer sum takes minutes
+    if how is None or (shared := 8 * padded(len(how.sizes), 2)) > most:
+        raise InputError(
+            f"ozaki: the partial sums of {n} terms for Algorithm 3 exceed the {most} bytes of shared memory that a "
+            "thread block of this GPU has: give the number of slices (slices=), or take mode='CR'"
+        )
+    parts = [np.array(x, np.int32).reshape(-1) for x in (how.starts, how.sizes, how.merges, how.levels)]
+    table = work.table(np.concatenate(parts))  # one table: a later one may free those before it
+    ends = np.cumsum([0, *(part.nbytes for part in parts)]).tolist()
+    tables = [table.pointer + at for at in ends[:-1]]
+    return np.array([(*tables, len(how.sizes), len(how.levels) - 1)], PLAN), shared
+
+
+def row_sums(work: Workspace, X: Loaded, top: int, name: str) -> int:
+    """Queue |X| e / 2^top; return the address of (rows,) doubles."""
+    plan, shared = _plan(work, X.K)
+    sums = work.get(f"sums of {name}", 8 * X.rows)
+    row = (X.pointer, X.pitch, *int32(X.rows, top), plan, sums)
+    work.launch("counting.cu", "row_sums", min(X.rows, 1 << 16), 256, *row, shared=shared)
+    return sums.pointer
+
+
+def needed(work: Workspace, X: Rows, span: Span, other: Rows, top: int, how: SlicePlan, u: float, printed: bool) -> int:
+    """Return Algorithm 3's d for the rows of X and the other operand, largest entry 2^top; waits for the GPU."""
+    K, rows, name = X.loaded.K, X.loaded.rows, X.name
+    weights = row_sums(work, load(work, other.operand.transposed, "the other transposed"), top, name)
+    plan, shared = _plan(work, K)
+    factor = 2 * np.sqrt(K) * u
+    doubles = shared + 8 * (K + K // _LEAF * 8 + 8)
+    count = 53 // how.bits + 4  # suffices for an accuracy of 53 bits in most cases
+    while True:
+        failed = work.zeros(f"failed of {name}", 4 * count)
+        rule = int32(how.bits, RULES[how.rule], room(how), printed)
+        row = (*X.arguments, weights, *rule, np.float64(factor), *int32(count), plan)
+        if span.moderate and doubles <= most_shared():
+            grid = min(rows, 1 << 16)
+            work.launch("counting.cu", "criterion_doubles", grid, 512, *row, failed, shared=doubles)
+        else:
+            blocks = _BLOCKS * multiprocessors()
+            scratch = work.get("terms", blocks * 18 * padded(K, 8))
+            work.launch("counting.cu", "criterion", min(rows, blocks), 256, *row, scratch, failed, shared=shared)
+        good = np.flatnonzero(failed.array(count, np.int32)[2:] == 0)
+        if len(good):
+            return int(good[0]) + 2
+        count *= 4
+
+
+_BINS = 4096  # fp64 spans 2098 bits, a significand 53
+
+
+def bits_needed(work: Workspace, X: Rows, how: SlicePlan, precision: int) -> NDArray[np.int64]:
+    """Return the number of entries of X that need 0, 1, 2 ... bits below the top of their row; waits for the GPU."""
+    counts = work.zeros("bits needed", 8 * _BINS)
+    row = (X.loaded.pointer, X.loaded.pitch, *int32(X.loaded.rows, X.loaded.K, room(how), how.headroom, precision))
+    blocks = min(X.loaded.rows, _BLOCKS * multiprocessors())
+    work.launch("slices.cu", "bits_needed", blocks, 256, *row, counts)
+    return counts.array(_BINS, np.int64)

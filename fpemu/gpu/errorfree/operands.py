@@ -1,16 +1,97 @@
-"""Operands of the error-free schemes on the GPU: rows with K contiguous, their exponents, and their slices."""
+"""The GPU as the error-free schemes use it: persistent buffers, operands as rows with K contiguous, their slices."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fpemu.gpu.errorfree.machine import Workspace, int32
-from fpemu.gpu.runtime import properties
+from fpemu.gpu.runtime import callers, compiler, cublas, device, modules, properties
+from fpemu.gpu.runtime import workspace as workspaces
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.properties import multiprocessors
+from fpemu.gpu.runtime.selection import per_device
+from fpemu.schemes.errorfree.plan import SlicePlan
+
+source = lru_cache(maxsize=16)(compiler.kernel_source)
+
+
+def int32(*values: int) -> tuple[np.int32, ...]:
+    """Return kernel arguments of type int."""
+    return tuple(np.int32(value) for value in values)
+
+
+class Device:
+    """The GPU with cuBLAS; the tests pass a CPU with the same methods."""
+
+    memory, upload, room = Buffer, staticmethod(Buffer.of), staticmethod(callers.free_bytes)
+
+    def __init__(self) -> None:
+        self._blas = cublas.blas()
+
+    def gemm(self, *args: Any, **options: Any) -> None:
+        """Queue a product: `cublas.Blas.gemm`."""
+        self._blas.gemm(*args, **options)
+
+    def fill(self, buffer: Buffer, byte: int, nbytes: int) -> None:
+        """Set bytes, in order with the kernels."""
+        device.check(device.driver().cuMemsetD8Async(buffer.pointer, byte, nbytes, 0))
+
+    def launch(self, source: str, kernel: str, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
+        """Queue a kernel of a source."""
+        _module(source).launch(kernel, grid, block, *args, shared=shared, wait=False)
+
+
+class Workspace(workspaces.Workspace):
+    """A workspace with the kernels and constants of a GPU."""
+
+    def __init__(self, machine: Device) -> None:
+        super().__init__(machine.memory, machine.room)
+        self.machine = machine
+        self._tables: dict[bytes, Buffer] = {}
+
+    def zeros(self, name: str, nbytes: int) -> Buffer:
+        """Return a buffer filled with zeros."""
+        buffer: Buffer = self.get(name, nbytes)
+        self.machine.fill(buffer, 0, nbytes)
+        return buffer
+
+    def table(self, array: NDArray[Any]) -> Buffer:
+        """Return a small constant array on the GPU, uploaded once."""
+        key = array.dtype.str.encode() + array.tobytes()
+        if key not in self._tables:
+            if len(self._tables) > 256:
+                self._tables.clear()
+            self._tables[key] = self.machine.upload(array)
+        return self._tables[key]
+
+    def launch(self, file: str, kernel: str, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
+        """Queue a kernel of ``kernels/<file>``."""
+        self.machine.launch(source(file), kernel, grid, block, *args, shared=shared)
+
+    def free(self) -> None:
+        """Free all buffers."""
+        super().free()
+        for buffer in self._tables.values():
+            buffer.free()
+        self._tables.clear()
+
+
+@lru_cache(maxsize=64)
+def _module(source: str) -> modules.Module:
+    return modules.Module(source, name="errorfree.cu")
+
+
+@per_device()
+def workspace() -> Workspace:
+    """Return the workspace that calls on the current GPU share; `workspace().free()` frees its memory."""
+    return Workspace(Device())
+
+
+# --- operands and their slices
 
 NOTHING = -(1 << 20)  # as in kernels/slices.cuh
 _STATIC = 7 * 1024  # bytes of shared memory set aside for the reductions of a thread block
@@ -195,24 +276,15 @@ class Slices:
         return self.count * self.width
 
 
-class Splitting(NamedTuple):
-    """A split into slices of some bits by a rule; entries up to 2^bits - 1 where `limited`, else 2^bits."""
-
-    bits: int
-    rule: str
-    limited: bool
-    headroom: int = 0
-
-    @property
-    def room(self) -> int:
-        """The argument of `key` in kernels/slices.cuh."""
-        if not self.limited:
-            return 0
-        return {"published": self.bits, "truncate": 64}.get(self.rule, self.bits + 1)
+def room(plan: SlicePlan) -> int:
+    """Return the argument of `key` in kernels/slices.cuh: entries reach 2^bits - 1 in a limited split, else 2^bits."""
+    if not plan.limited:
+        return 0
+    return {"published": plan.bits, "truncate": 64}.get(plan.rule, plan.bits + 1)
 
 
 def split(
-    work: Workspace, X: Rows, span: Span, how: Splitting, count: int, kind: str, *, backwards: bool = False
+    work: Workspace, X: Rows, span: Span, how: SlicePlan, count: int, kind: str, *, backwards: bool = False
 ) -> Slices:
     """Compute the first `count` slices of every row; waits for the GPU."""
     K, rows, name = X.loaded.K, X.loaded.rows, X.name
@@ -220,7 +292,7 @@ def split(
     data = work.get(f"digits of {name}", all_rows * count * width * size)
     exponents, tops = work.get(f"exponents of {name}", 4 * count * all_rows), work.get(f"tops of {name}", 4 * all_rows)
     flags = work.zeros(f"cut of {name}", 16 + 8 * _MOST_FILLED)
-    rule = int32(all_rows, K, how.bits, RULES[how.rule], how.room, how.headroom, count, carrier, backwards)
+    rule = int32(all_rows, K, how.bits, RULES[how.rule], room(how), how.headroom, count, carrier, backwards)
     row = (*X.arguments[:3], *rule, width, data, exponents, tops)
     grid, residuals = min(all_rows, 1 << 16), 10 * padded(K, 8)
     if span.moderate and 8 * width <= most_shared():

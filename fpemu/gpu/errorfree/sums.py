@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpemu.formats import FloatFormat
-from fpemu.gpu.errorfree.machine import Workspace, int32
-from fpemu.gpu.errorfree.operands import CARRIERS, Slices, padded
+from fpemu.gpu.errorfree.operands import CARRIERS, Slices, Workspace, int32, padded
 from fpemu.gpu.errorfree.residues import panel
 from fpemu.gpu.runtime.cublas import Stack
 

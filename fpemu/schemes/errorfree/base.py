@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +14,15 @@ from numpy.typing import NDArray
 from fpemu import formats
 from fpemu.errors import GuaranteeError, InputError, entries
 from fpemu.formats import FloatFormat
-from fpemu.mma.spec import MmaSpec
+from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import options as choose
 from fpemu.schemes import words
 from fpemu.schemes.base import Call, Scheme, matrices, matrix_instruction, scaled
-from fpemu.schemes.errorfree.report import Certified, Report
+from fpemu.schemes.errorfree.plan import Certified, Counts, ModularPlan, Report, Side, SlicePlan
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
+S = TypeVar("S", bound=Side)
 CARRIERS = ("blas", "compiled", "numpy")
 
 
@@ -51,6 +53,8 @@ class ErrorFree(Scheme):
     instruction: str | None = choose.name("matrix instruction (None: the widest)", "mma | wgmma | tcgen05 | mfma")
     k: int | None = choose.integer(None, 1, 4096, "length in k of the instruction (None: the largest)", none=True)
 
+    error_free = True
+
     @property
     def operand(self) -> FloatFormat:
         return formats.get(self.precision or "fp64")
@@ -74,6 +78,20 @@ class ErrorFree(Scheme):
         if not all(name.removesuffix("fnuz") == word for name in have):
             self.refuse(f"multiplies {word} by {word}, but {spec.name!r} takes {' and '.join(sorted(have))}")
         return spec
+
+    def instruction_of(self, hardware: str | MmaSpec | None) -> MmaSpec | None:
+        """The instruction that bounds of the error depend on; None without hardware, for schemes that need none."""
+        return None if hardware is None else self.spec(hardware)
+
+    @abstractmethod
+    def plan_for(self, spec: MmaSpec | None, K: int, order: KOrder | None = None) -> SlicePlan | ModularPlan:
+        """The plan of a product over K.
+
+        Raises
+        ------
+        InputError
+            For options that leave no bit a slice.
+        """
 
     @abstractmethod
     def multiply(self, call: Call) -> tuple[Array, Report]:
@@ -136,12 +154,24 @@ class ErrorFree(Scheme):
         """The NaN of ordinary cores, which compute the sums."""
         return super().nan_code(None)
 
-    @abstractmethod
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
-        """Bound on abs(D - AB) for these finite operands, entry by entry: float64 (..., M, N)."""
+        """Bound on abs(D - AB), AB exact, entry by entry: omitted digits, omitted products and roundings.
 
-    def bounded(self, A: Any, B: Any, bound: Callable[[Array, Array], Array]) -> Array:
-        """`bound`(A, B) of finite float64 matrices, for every pair of a batch: float64 (..., M, N)."""
+        It holds for finite results, alpha = 1 and beta = 0, and is inf where a condition of the scheme cannot be shown.
+
+        Parameters
+        ----------
+        A, B : array_like (..., M, K) and (..., K, N)
+            Finite operands.
+        hardware : str or MmaSpec, optional
+            As for `fpemu.gemm`; needed by ozaki.
+
+        Returns
+        -------
+        array (..., M, N) of float64
+            The bound.
+        """
+        spec = self.instruction_of(hardware)
         a, b = finite(A, B, self.operand)
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (np.broadcast_to(X, batch + X.shape[-2:]) for X in (a, b))
@@ -149,8 +179,46 @@ class ErrorFree(Scheme):
         if result.size and a.shape[-1]:
             for at in np.ndindex(*batch):
                 with np.errstate(all="ignore"):
-                    result[at] = bound(*(np.ascontiguousarray(X[at], np.float64) for X in (a, b)))
+                    result[at] = self._bound(*(np.ascontiguousarray(X[at], np.float64) for X in (a, b)), spec)
         return result
+
+    @abstractmethod
+    def _bound(self, A: Array, B: Array, spec: MmaSpec | None) -> Array:
+        """`error_bound` of finite float64 matrices."""
+
+
+class SliceScheme(ErrorFree):
+    """A scheme whose words are slices: `ozaki` and `ozimmu`."""
+
+    def plan_for(self, spec: MmaSpec | None, K: int, order: KOrder | None = None) -> SlicePlan:
+        """The plan of a product over K, of which equal ones are computed once."""
+        return _plan(self, spec, K, order)
+
+    @abstractmethod
+    def _plan(self, spec: MmaSpec | None, K: int, order: KOrder | None) -> SlicePlan:
+        """The plan of a product over K."""
+
+    def given(self, plan: SlicePlan) -> Counts | None:
+        """The slices and products if the options give them, for operands with more digits; None: see `counts`."""
+        s = getattr(self, "slices", None)
+        return Counts((s, s), s, getattr(self, "fast", None) is not False, plan.bits) if isinstance(s, int) else None
+
+    @abstractmethod
+    def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], S]) -> tuple[S, S, int, bool]:
+        """The splits of A and of B, the number of slices d, and whether products p + q > d + 1 are left out.
+
+        `needed(0)` returns the number of slices that the data of A require (1: of B), `cut(0, count)` the split of A
+        into at most `count` slices.
+        """
+
+    @abstractmethod
+    def counts(self, A: Array, B: Array, plan: SlicePlan) -> Counts:
+        """Slices and products of A·B: C-contiguous float64, finite, not empty."""
+
+
+@lru_cache(maxsize=256)
+def _plan(scheme: SliceScheme, spec: MmaSpec | None, K: int, order: KOrder | None) -> SlicePlan:
+    return scheme._plan(spec, K, order)
 
 
 def finite(A: Any, B: Any, fmt: FloatFormat) -> tuple[Array, Array]:

@@ -17,6 +17,11 @@ No step rounds: x in units is x times a power of two; the digit is a multiple of
 digit's; and the residual, a multiple of x's last place, is smaller than x. Entries so far below a unit that they
 underflow in units have the digit 0 and stay in the residual unchanged. (Algorithm 1 in fp64 overflows for max|x| near
 2^1023, where its slices cannot be scaled by 2^-tau in one step; in units nothing overflows.)
+
+The number of slices of a product follows from Algorithm 3 of Mukunoki et al. (2020). It estimates the error of DGEMM as
+|fl(AB) - AB| e <= 2 sqrt(k) u |A||B| e (Eq. 1); omitting the products of slice d of A and of the residual after it adds
+an error of at most (d + 1) |A_d|(|B| e). d is the smallest number of at least 2 for which the second bound is below the
+first in every row.
 """
 
 from __future__ import annotations
@@ -25,11 +30,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from math import isqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 
 Array = NDArray[Any]
@@ -61,7 +68,9 @@ class Slices:
     items: tuple[Slice, ...]
     rest: Rest
 
-    def __len__(self) -> int:
+    @property
+    def slices(self) -> int:
+        """Number of slices."""
         return len(self.items)
 
     @property
@@ -103,7 +112,7 @@ def slices(
 ) -> Iterator[tuple[Slice, Rest]]:
     """Yield the slices of X until the residual is zero, each with the residual, which the next step overwrites."""
     left, base, wide = _normalised(X, axis)
-    work, unit, first = np.empty_like(left), base, True
+    work, unit, first, dtype = np.empty_like(left), base, True, _dtype(bits)
     while True:
         largest = np.max(np.abs(left, out=work), axis=axis, keepdims=True)
         remains = largest > 0
@@ -127,7 +136,7 @@ def slices(
             digits = _digits(left, rule, work)
             left -= digits
             base = unit
-        yield Slice(digits.astype(_dtype(bits)), unit), Rest(left, base)
+        yield Slice(digits.astype(dtype), unit), Rest(left, base)
 
 
 def _normalised(X: Array, axis: int) -> tuple[Array, Array, bool]:
@@ -163,14 +172,13 @@ def _dtype(bits: int) -> Any:
     return np.float32 if bits <= 24 else np.float64
 
 
-def left_out(A: Array, B: Array, a: Slices, b: Slices, kept: Callable[[int, int], bool]) -> Array:
-    """Bound on the error of A·B if only the products of slices (p, q) with `kept(p, q)` are summed; float64."""
+def left_out(A: Array, B: Array, a: Slices, b: Slices, d: int, fast: bool) -> Array:
+    """Bound on the error of A·B from residuals, and in fast mode from the products p + q > d + 1; float64."""
     (x, rest_a), (y, rest_b) = a.magnitudes(), b.magnitudes()
     lost = rest_a @ abs(B) + abs(A) @ rest_b + rest_a @ rest_b
     for p in range(len(x)):
-        for q in range(len(y)):
-            if not kept(p, q):
-                lost = lost + x[p] @ y[q]
+        for q in range(max(0, d - p), len(y)) if fast else ():
+            lost = lost + x[p] @ y[q]
     return np.asarray(lost)
 
 
@@ -189,3 +197,100 @@ def within_range(add: Callable[[Array], Array], a: Slices, b: Slices, fmt: Float
             back = np.maximum(0, a.top + b.top + a.items[0].digits.shape[1].bit_length() + 2 - fmt.emax)
             total = np.where(over, np.ldexp(add(back), back), total)
     return total
+
+
+# --- the number of slices
+
+
+def row_sums(B: Array, step: int | None = None) -> Array:
+    """|B| e divided by a power of two, for B (K, N); `step` rows at a time."""
+    top = ceil_log2(np.maximum(np.max(B, keepdims=True), -np.min(B)))
+    rows = (np.ascontiguousarray(B[k]) for k in pieces(len(B), step or len(B)))
+    return np.concatenate([times(np.abs(b), -top).sum(axis=1) for b in rows])
+
+
+def needed_for(
+    A: Array, weight: Array, bits: int, rule: str, u: float, limit: int | None = None, printed: bool = False
+) -> int:
+    """Algorithm 3's d for A (M, K) and `weight` = |B| e (K,), for results with unit roundoff u.
+
+    With `printed`, the criterion uses only the digits of slice d, without the residual after them. NumPy sums each row
+    by itself, so that the order of summation, and with it d, depends on neither threads nor blocks.
+    """
+    top = ceil_log2(np.max(np.abs(A), axis=1, keepdims=True))
+    enough = 2 * np.sqrt(A.shape[1]) * u * (times(np.abs(A), -top) * weight).sum(axis=1)
+    d = 0
+    for d, (item, rest) in enumerate(slices(A, 1, bits, rule, limit), 1):
+        size = times(item.digits.astype(np.float64), item.exponents - top)
+        if not printed:
+            size = size + times(rest.left, rest.exponents - top)
+        lost = (d + 1) * (np.abs(size) * weight).sum(axis=1)
+        if d >= 2 and ((enough > lost) | (lost == 0)).all():
+            return d
+    return max(2, d + 1)
+
+
+class Length(NamedTuple):
+    """The number of slices of a matrix, whether the residual after them is zero, and bits from top to bottom."""
+
+    slices: int
+    complete: bool
+    spread: int
+
+
+def length(X: Array, bits: int, rule: str, count: int | None, limit: int, step: int) -> Length:
+    """The slices of X, at most `count`, counted `step` rows at a time."""
+    longest, complete, spread = 1, True, bits
+    for i in pieces(len(X), step):
+        number, top = 0, None
+        some = slices(np.ascontiguousarray(X[i]), 1, bits, rule, limit)
+        for number, (item, rest) in enumerate(islice(some, count), 1):
+            top = item.exponents + bits if top is None else top
+            spread = max(spread, int(np.max(top - item.exponents)))
+            complete = complete and not (number == count and bool(rest.left.any()))
+        longest = max(longest, number)
+    return Length(longest, complete, spread)
+
+
+# --- outer blocks: the product of some rows of A and some columns of B at a time, within a limit on memory
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Bytes of a block per row of A, per column of B, and per entry of D."""
+
+    row: int
+    column: int
+    entry: int
+
+    def bytes(self, rows: int, columns: int) -> int:
+        """Bytes of a block."""
+        return rows * self.row + columns * self.column + rows * columns * self.entry
+
+
+def block(M: int, N: int, cost: Cost, memory: int | None, largest: int, name: str) -> tuple[int, int]:
+    """Rows and columns of a block: ceil(n / ceil(n / b)) for the largest b that fits (Mukunoki et al. 2020, 4.2).
+
+    InputError if not even one row and one column fit.
+    """
+    b = largest
+    if memory is not None:
+        if cost.bytes(1, 1) > memory:
+            raise InputError(
+                f"{name}: memory={memory} bytes hold no block of one row and one column, which take about "
+                f"{cost.bytes(1, 1)}: give more, or multiply in pieces along K"
+            )
+        linear = cost.row + cost.column  # the largest b with entry·b² + linear·b <= memory
+        b = min(b, (isqrt(linear * linear + 4 * cost.entry * memory) - linear) // (2 * cost.entry))
+        b = max(b, 1)
+    return even(M, b), even(N, b)
+
+
+def even(n: int, b: int) -> int:
+    """ceil(n / ceil(n / b)): the size of blocks of at most b, as equal as possible."""
+    return -(-n // -(-n // b))
+
+
+def pieces(n: int, size: int) -> Iterator[slice]:
+    """The indices from 0 to n in blocks of a size, the last one shorter."""
+    return (slice(i, min(i + size, n)) for i in range(0, n, size))

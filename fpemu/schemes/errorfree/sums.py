@@ -1,4 +1,4 @@
-"""Exact sums of integer matrices times powers of two, and one rounding of alpha * S + beta * C at the end.
+"""Sums of products of slices: in a format and a stated order, or exact with one rounding of alpha * S + beta * C.
 
 Limbs. The integer of each entry is stored in int64 limbs of base 2^52, the lowest first. A carry reduces all limbs but
 the highest, which has the sign, to [0, 2^52); between carries limbs are plain sums of their terms.
@@ -7,6 +7,16 @@ No limb overflows. Placing T * 2^s, |T| <= 2^54 and s = 52 q + r with 0 <= r <= 
 of T times 2^r, which is in [0, 2^52), and to limb q + 1 the rest, floor(T / 2^(52 - r)), at most 2^53 in magnitude. A
 limb receives at most one of the two, so after a carry and n placements it is below 2^52 + n * 2^53 in magnitude: with
 n <= 500, below 2^62. A carry adds at most 2^62 / 2^52 = 2^10 to a limb.
+
+Merged slices. Where BLAS is exact, few products of float64 matrices give the sum of all products of slices.
+Neighbouring slices of A are merged into bins of w bits: in a row with entries of at most 2^top, bin i holds the slices
+whose tau lies in (top - (i+1)·w, top - i·w], as integers in units of 2^(top - (i+1)·w - b + 1). B is merged in the same
+way. The product of bin i of A and bin j of B then has the weight 2^-((i + j)·w) in every row and column, and one call
+of BLAS (or of a GPU) adds products of equal weight, along a K several times as long. All sums are exact while
+
+    (products in a call) · K · max|X| · max|Y| <= 2^53,
+
+and the number of products in a call follows from this condition and the entries of the bins.
 """
 
 from __future__ import annotations
@@ -21,8 +31,15 @@ from numpy.typing import NDArray
 from fpemu import formats
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
+from fpemu.mma import device as devices
+from fpemu.mma.device import Device
+from fpemu.schemes.base import Call
+from fpemu.schemes.errorfree.plan import Report, SlicePlan
+from fpemu.schemes.errorfree.products import Pairs, SliceProducts, Tally
+from fpemu.schemes.errorfree.split import Slices, pieces, times, within_range
 from fpemu.sticky import Ints, Significands, bit_lengths
 
+Array = NDArray[Any]
 WIDTH = 52
 """Bits of a limb"""
 HALF = WIDTH // 2
@@ -30,6 +47,64 @@ PLACEMENTS = 500
 """Matrices placed between two carries"""
 CHUNK = 1 << 14
 """Entries computed at a time, so that their limbs stay in a core's cache and memory is bounded"""
+_TERMS = 8  # products of equal weight that one call adds
+
+
+def multiply(plan: SlicePlan, call: Call, carrier: str, counts: Any, blocks: tuple[int, int]) -> tuple[Array, Report]:
+    """The product of a call by a plan, and its report; some rows and columns of the result at a time."""
+    A, B, fmt = call.A, call.B, call.scheme.operand
+    D, tallies = np.empty((len(A), B.shape[1]), fmt.dtype), (Tally(), Tally())
+    (a_count, b_count), d, fast = counts.slices, counts.d, counts.fast
+    lost = False
+    for i in pieces(len(A), blocks[0]):
+        a = plan.cut(A[i], 1, a_count)
+        tallies[0].add(a)
+        for j in pieces(B.shape[1], blocks[1]):
+            b = plan.cut(B[:, j], 0, b_count)
+            tallies[1].add(b)
+            products = SliceProducts(plan, a, b, carrier, call.device)
+            lost = lost or products.lost
+            if plan.adds_in is None:
+                total, broken = exact_sum(products)
+                C = None if call.C is None else call.C[i, j]
+                rounded = total.round_to(fmt, call.alpha, call.beta, C)
+                D[i, j] = np.where(broken, np.nan, rounded) if broken.any() else rounded
+            else:
+                D[i, j] = floating_sum(products, plan.groups(a.slices, b.slices, d, fast))
+    return D, plan.report(tallies[0].total(), tallies[1].total(), d, fast, lost, blocks)
+
+
+# --- sums in floating point
+
+
+def floating_sum(products: SliceProducts, groups: list[Pairs]) -> Array:
+    """The sum of groups of products, rounded after each to the plan's format."""
+    plan, a, b, fmt = products.plan, products.a, products.b, products.plan.adds_in
+    assert fmt is not None
+    dtype, on_grid = fmt.dtype, plan.on_grid
+
+    def add(back: Array) -> Array:
+        total = np.zeros((a.top.shape[0], b.top.shape[1]), dtype)
+        for pairs in groups:
+            p, q = pairs[0]
+            T = products(p, q) if len(pairs) == 1 else products.sum(pairs)
+            rows, columns = a.items[p].exponents, b.items[q].exponents
+            if on_grid:  # a slice of zeros repeats the exponent before it, unlike slices of other products of the sum
+                rows, columns = a.top - (p + 1) * plan.bits, b.top - (q + 1) * plan.bits
+            total += _weighted(T.astype(np.float64, copy=False), rows, columns, back).astype(dtype, copy=False)
+        return total
+
+    return within_range(add, a, b, fmt)
+
+
+def _weighted(T: Array, rows: Array, columns: Array, back: Array) -> Array:
+    """T · 2^(rows + columns - back): exact unless the result leaves the normal range."""
+    if not back.any() and max(np.max(np.abs(rows)), np.max(np.abs(columns))) <= 500:
+        return T * np.ldexp(1.0, rows) * np.ldexp(1.0, columns)
+    return np.asarray(np.ldexp(T, rows + columns - back))
+
+
+# --- exact sums
 
 
 class ExactSum:
@@ -248,3 +323,110 @@ def _significands(limbs: Ints, exponent: Ints) -> Significands:
     head = (first << (62 - n)) | (following >> n)
     dropped = (following & ((1 << n) - 1)) | (third & ((1 << (WIDTH - 10)) - 1))
     return Significands(negative, head.view(np.uint64), rest | (dropped != 0), exponent + place + (n - 62))
+
+
+# --- merged slices
+
+
+def stride(K: int, bits: int) -> int | None:
+    """w for slices of `bits` bits; None where a bin can hold only one slice, so that merging saves no product."""
+    w = (53 - (_TERMS * K - 1).bit_length()) // 2 - bits + 1
+    return w if w > bits else None
+
+
+def lowest(slices: Slices, w: int) -> Array:
+    """Exponent of the unit of the last bin, for every row (column)."""
+    return slices.top - bins(slices, w) * w - slices.bits + 1
+
+
+def bins(slices: Slices, w: int) -> int:
+    """Number of bins that the slices fill."""
+    begins = slices.items[-1].exponents + slices.bits
+    return int(np.max(slices.top - begins)) // w + 1
+
+
+def merge(slices: Slices, w: int, axis: int) -> tuple[Array, list[Array]]:
+    """The bins of a matrix side by side along the axis of K, and a view of each; B's bins are in reverse order."""
+    shape, count = list(slices.items[0].digits.shape), bins(slices, w)
+    K = shape[axis]
+    shape[axis] = count * K
+    side = np.zeros(shape)
+    views = [
+        side[:, i * K : (i + 1) * K] if axis else side[(count - 1 - i) * K : (count - i) * K] for i in range(count)
+    ]
+    for item in slices.items:
+        below = slices.top - (item.exponents + slices.bits)
+        place = below // w
+        shift = (place + 1) * w - 1 - below
+        for i in np.unique(place).tolist():
+            here = place == i
+            part = times(item.digits, np.where(here, shift, 0))
+            views[i] += part if here.all() else np.where(here, part, 0.0)
+    return side, views
+
+
+def merged_sums(a: Slices, b: Slices, w: int, device: Device = "cpu") -> Iterator[tuple[Array, int]]:
+    """Integer matrices and exponents above `lowest(a, w)` + `lowest(b, w)`, whose sum is (sum of a) @ (sum of b)."""
+    (left, X), (right, Y) = merge(a, w, 1), merge(b, w, 0)
+    K, last = X[0].shape[1], len(X) + len(Y) - 2
+    largest = [max(1, int(max(np.max(x), -np.min(x)))) for x in (left, right)]
+    most = 2**53 // (K * largest[0] * largest[1])
+    assert most >= 1, "the stride allows several products per call"
+    m, n = (max((i + 1 for i, x in enumerate(side) if not thin(x)), default=1) for side in (X, Y))
+    for d in range(m + n - 1):
+        start, stop = max(0, d - n + 1), min(d, m - 1) + 1
+        for i in range(start, stop, most):
+            end = min(i + most, stop)
+            j = len(Y) - 1 - d + i  # the position of bin d - i of B, whose bins are in reverse order
+            T = devices._matmul(left[:, i * K : end * K], right[j * K : (j + end - i) * K], device)
+            yield T, (last - d) * w
+    yield from ((T, (last - i - j) * w) for i, j, T in _tails(X, Y, m, n))
+
+
+def thin(X: Array) -> bool:
+    """Whether X has so few non-zero entries that a sparse product is faster than BLAS."""
+    return X.size > 4096 and int(np.count_nonzero(X)) * 256 < X.size
+
+
+def _tails(X: list[Array], Y: list[Array], m: int, n: int) -> Iterator[tuple[int, int, Array]]:
+    """The products with bins m and later of A or n and later of B, which hold a few last bits."""
+    if m == len(X) and n == len(Y):
+        return
+    from scipy.sparse import csr_array
+
+    for i in range(m, len(X)):
+        few = csr_array(X[i])
+        yield from ((i, j, few @ y) for j, y in enumerate(Y))
+    tails = [(j, csr_array(Y[j].T)) for j in range(n, len(Y))]
+    for i in range(m if tails else 0):
+        turned = np.ascontiguousarray(X[i].T)
+        yield from ((i, j, (few @ turned).T) for j, few in tails)
+
+
+def exact_sum(products: SliceProducts) -> tuple[ExactSum, NDArray[np.bool_]]:
+    """The unrounded sum of all products of slices, and the entries in which a product was not finite.
+
+    Slices are merged where BLAS computes the products and there are no more bins than slices; rows with wide gaps
+    between their slices have more. Only products that are not exact can be infinite or NaN.
+    """
+    a, b, K = products.a, products.b, products.plan.K
+    w = stride(K, a.bits) if products.by_blas else None
+    if w is not None and (bins(a, w) > a.slices or bins(b, w) > b.slices):
+        w = None
+    rows, columns = (x.items[-1].exponents if w is None else lowest(x, w) for x in (a, b))
+    # inexact products may exceed the products of their digits
+    spare = K.bit_length() + 2 + 64 * bool(products.inexact or products.lost)
+    total = ExactSum(rows, columns, int(np.max(a.top - rows)) + int(np.max(b.top - columns)) + spare)
+    broken = np.zeros(total.shape, bool)
+    if w is not None:
+        for T, shift in merged_sums(a, b, w, products.device):
+            total.add(T, shift)
+        return total, broken
+    for p, x in enumerate(a.items):
+        for q, y in enumerate(b.items):
+            T = products(p, q)
+            infinite = ~np.isfinite(T)
+            if infinite.any():
+                T, broken = np.where(infinite, 0, T), broken | infinite
+            total.add(T, x.exponents - rows + (y.exponents - columns))
+    return total, broken
