@@ -78,7 +78,7 @@ assert slices.complete
 assert slices.largest <= 2**bits
 for k, x in enumerate(A[0]):
     assert math.fsum(math.ldexp(integers[0, k], exponents.item()) for integers, exponents in slices.items) == x
-print(f"{len(slices.items)} slices; nonzero integers in each: {[f'{np.mean(s.digits != 0):.0%}' for s in slices.items]}")
+print(f"{slices.slices} slices; nonzero integers in each: {[f'{np.mean(s.digits != 0):.0%}' for s in slices.items]}")
 
 # %% [markdown]
 # The sum of the slices is exactly the row. The bits of small entries begin and end in later slices, so the last slices

@@ -76,13 +76,9 @@ def matmul(X: NDArray[Any], Y: NDArray[Any], device: Device = "cpu") -> NDArray[
     """Multiply integer matrices whose sums are exact in any order of summation.
 
     X (..., M, K) and Y (..., K, N) are float32 or float64, and the caller has proved that sum |x||y| over k is
-    at most 2^24 (float32) or 2^53 (float64). Unless device="cpu", a large product runs on the GPU.
+    at most 2^24 (float32) or 2^53 (float64). Unless device="cpu", a large product runs on the GPU, whose presence
+    `resolve` has checked.
     """
-    return _matmul(X, Y, resolve(device))
-
-
-def _matmul(X: NDArray[Any], Y: NDArray[Any], device: Device) -> NDArray[Any]:
-    """`matmul` on a device that `resolve` has checked: any but "cpu" is a GPU that can be used."""
     if device != "cpu":
         from fpemu.gpu.emulation import chains
 

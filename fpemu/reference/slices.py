@@ -117,7 +117,8 @@ def _blocks(A: Floats, B: Floats, slicing: Slicing, device: Device) -> Iterator[
     """Yield blocks of the product: (place, sums of equal weight from the highest, exponent of the lowest)."""
     M, N = A.shape[-2], B.shape[-1]
     left, right, rows, columns = _stack(A), _stack(B), _stack(slicing.rows), _stack(slicing.columns)
-    most = _BLOCK_CUDA if devices.resolve(device) == "cuda" else BLOCK
+    device = devices.resolve(device)
+    most = _BLOCK_CUDA if device == "cuda" else BLOCK
     batch = max(1, most // max(1, M * N))
     height = max(1, M) if most >= M * N else max(1, most // N)
     scale = -(slicing.slices[0] + slicing.slices[1]) * slicing.width

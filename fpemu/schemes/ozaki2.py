@@ -147,7 +147,7 @@ class Ozaki2(ErrorFree):
         total = np.zeros((len(X), Y.shape[1]))
         step = 2**24 // largest**2
         for k in range(0, X.shape[1], step):
-            total += devices._matmul(X[:, k : k + step], Y[k : k + step], device)
+            total += devices.matmul(X[:, k : k + step], Y[k : k + step], device)
         return total
 
     def _bound(self, A: Array, B: Array, spec: MmaSpec | None) -> Array:

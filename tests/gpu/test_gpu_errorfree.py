@@ -201,7 +201,7 @@ def test_leading_bits_of_a_long_k_are_summed_in_parts(work, monkeypatch):
     rng = np.random.default_rng(4)
     A, B = wide(rng, (5, 700)), np.full((700, 3), 1.0)
     A[3], B[:, 1] = 2.0, 0
-    monkeypatch.setattr(scheme2, "LONGEST", 128)
+    monkeypatch.setattr(modular, "LONGEST", 128)
     names = launched(work, monkeypatch)
     agree(work, A, B, scheme="ozaki2", scaling="accurate")
     assert "largest_long_sums" in names

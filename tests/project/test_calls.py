@@ -35,9 +35,9 @@ GEMM = {  # calls of fpemu.gemm (64 × 64 × 64, A100), changes of file, checks 
     "h2sgemm": (130, 48, 2),
     "staged": (83, 33, 2),
     "staged-int8": (62, 31, 2),
-    "ozaki": (866, 349, 12),
-    "ozimmu": (667, 215, 2),
-    "ozaki2": (282, 119, 2),
+    "ozaki": (346, 134, 2),
+    "ozimmu": (280, 170, 2),
+    "ozaki2": (243, 110, 2),
 }
 OTHERS = {
     "mma.gemm": (lambda: fpemu.mma.gemm(*HALF, spec=SPEC), (45, 20, 2)),

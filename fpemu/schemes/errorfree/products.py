@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import mma
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, exactness
 from fpemu.mma import device as devices
 from fpemu.mma.device import Backend, Device
+from fpemu.mma.gemm import _chain
 from fpemu.rounding import round_to
 from fpemu.schemes.errorfree.plan import INT32, SlicePlan
 from fpemu.schemes.errorfree.split import Slices, times
@@ -38,7 +38,7 @@ def carrier(bound: int) -> Any:
 
 
 def model_of(carrier: str, device: Device) -> dict[str, Any]:
-    """The arguments of `mma.gemm` for a carrier: the compiled model but for "numpy", which runs on the CPU."""
+    """The arguments of `_chain` for a carrier: the compiled model but for "numpy", which runs on the CPU."""
     backend: Backend = "numpy" if carrier == "numpy" else "compiled"
     return {"backend": backend, "device": "cpu" if backend == "numpy" else device}
 
@@ -51,7 +51,7 @@ def instruction_product(
     total = np.zeros((X.shape[0], Y.shape[1]), wide)
     step = k_block or max(1, X.shape[1])
     for k in range(0, X.shape[1], step):
-        total += mma.gemm(X[:, k : k + step], Y[k : k + step], spec=spec, order=order, **model).astype(wide)
+        total += _chain([(X[:, k : k + step], Y[k : k + step])], None, spec, order, **model).astype(wide)
     return total
 
 
@@ -124,7 +124,7 @@ class SliceProducts:
         X, Y = self.a.items[p].digits, self.b.items[q].digits
         if self.by_blas:
             dtype = self._dtype
-            return devices._matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False), self.device)
+            return devices.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False), self.device)
         plan, spec, model = self.plan, self.plan.spec, model_of(self.carrier, self.device)
         assert spec is not None
         if spec.is_integer:
@@ -144,10 +144,10 @@ class SliceProducts:
         if self.by_blas and bound <= INT32:
             X, Y = np.hstack(digits[0]), np.vstack(digits[1])
             dtype = carrier(bound)
-            return devices._matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False), self.device)
+            return devices.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False), self.device)
         terms = [(x.astype(np.int8), y.astype(np.int8)) for x, y in zip(*digits, strict=True)]
-        order, model = self.plan.order, model_of(self.carrier, self.device)
-        return np.asarray(mma.chain(terms, spec=self.plan.spec, order=order, **model))
+        assert self.plan.spec is not None
+        return _chain(terms, None, self.plan.spec, self.plan.order, **model_of(self.carrier, self.device))
 
 
 class Total(NamedTuple):

@@ -378,7 +378,7 @@ def merged_sums(a: Slices, b: Slices, w: int, device: Device = "cpu") -> Iterato
         for i in range(start, stop, most):
             end = min(i + most, stop)
             j = len(Y) - 1 - d + i  # the position of bin d - i of B, whose bins are in reverse order
-            T = devices._matmul(left[:, i * K : end * K], right[j * K : (j + end - i) * K], device)
+            T = devices.matmul(left[:, i * K : end * K], right[j * K : (j + end - i) * K], device)
             yield T, (last - d) * w
     yield from ((T, (last - i - j) * w) for i, j, T in _tails(X, Y, m, n))
 
