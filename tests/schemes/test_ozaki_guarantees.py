@@ -224,6 +224,16 @@ def test_digits_are_values_of_the_words(words, hardware, most):
     assert got.D.item() == oracle.product(X, X).item()
 
 
+@pytest.mark.parametrize("k", [64, 1024, 1025, 2048, 2049, 4096, 4097])
+def test_blocks_of_k_leave_as_many_bits_as_their_sum_in_fp64_holds(k):
+    """fp64 words and short chains: only k · 4^bits <= 2^53 limits the bits, with equality at odd powers of two."""
+    options = {"scheme": "ozaki", "hardware": "A100", "words": "fp64", "k_block": 16}
+    A, B = np.ones((1, k)), np.full((k, 1), 1 - 2.0**-53)
+    report = fpemu.certify(A, B, **options).report
+    assert report.ok
+    assert k * 4**report.bits <= 2**53 < k * 4 ** (report.bits + 1)
+
+
 @pytest.mark.parametrize("hardware", ["volta", "ampere", "hopper", "cdna1", "cdna2", "cdna3", "ascend910a", "ideal"])
 @pytest.mark.parametrize("k", [3, 16, 60, 250])
 def test_the_bits_chosen_are_exact_on_the_instruction_for_the_worst_digits(hardware, k):
