@@ -250,9 +250,18 @@ class Ozaki(SliceScheme):
 
     def _plan(self, spec: MmaSpec | None, K: int, order: KOrder | None) -> SlicePlan:
         assert spec is not None
-        bits, adds_in = self.slice_bits(spec, K, order), None if self.mode == "CR" else self.operand
-        options = {"k_block": self.k_block, "one_exponent": self.exponents == "row"}
-        return SlicePlan(self.name, spec, order, K, bits, self.split, spec.is_integer, adds_in, **options)
+        return SlicePlan(
+            self.name,
+            spec,
+            order,
+            K,
+            self.slice_bits(spec, K, order),
+            self.split,
+            limited=spec.is_integer,
+            adds_in=None if self.mode == "CR" else self.operand,
+            k_block=self.k_block,
+            one_exponent=self.exponents == "row",
+        )
 
     def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], S]) -> tuple[S, S, int, bool]:
         d = self.slices if isinstance(self.slices, int) else needed(0)
@@ -293,7 +302,7 @@ class Ozaki(SliceScheme):
         (M, K), N = call.A.shape, call.B.shape[1]
         plan = self.plan_for(call.spec, K, call.order)
         if self.mode == "CR" and self.memory is None:  # nothing has to be known before splitting
-            counts, cost = Counts((None, None), 0, False, plan.bits), Cost(0, 0, 0)
+            counts, cost = None, Cost(0, 0, 0)
         else:
             counts = self.counts(call.A, call.B, plan)
             cost = self._cost(K, counts)

@@ -92,8 +92,8 @@ class Ozimmu(SliceScheme):
         return self.group or 1 << max(0, 31 - 2 * self.slice_bits(K) - (K - 1).bit_length())
 
     def _plan(self, spec: MmaSpec | None, K: int, order: KOrder | None) -> SlicePlan:
-        options = {"headroom": self.headroom, "shared": self.sharing(K)}
-        return SlicePlan(self.name, spec, order, K, self.slice_bits(K), self.split, True, FP64, **options)
+        split = self.slice_bits(K), self.split, True, FP64, self.headroom
+        return SlicePlan(self.name, spec, order, K, *split, shared=self.sharing(K))
 
     def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], S]) -> tuple[S, S, int, bool]:
         s = self.slices or needed(0)
@@ -137,7 +137,7 @@ class Ozimmu(SliceScheme):
         plan = self.plan_for(spec, A.shape[1])
         s = self._requested(A, B, plan)
         a, b = plan.cut(A, 1, s), plan.cut(B, 0, s)
-        if plan.int32_bound(a, b, s, True) > INT32:
+        if plan.int32_bound(a.slices, b.slices, s, a.largest * b.largest) > INT32:
             return np.full((len(A), B.shape[1]), np.inf)
         sums = plan.sums(a.slices, b.slices, s, True)
         lost = left_out(A, B, a, b, s, True)

@@ -93,6 +93,7 @@ from fpemu.theory.losses import points
 from fpemu.theory.norms import Cut, Norms
 from fpemu.theory.parts import LEAST_TAIL, Part
 
+__all__ = ["bound_parts", "slices_for"]
 SLACK = 1 + 2.0**-20
 """Covers the roundings of the norms and of the bounds."""
 _ROUNDING = math.sqrt(1 / (8 * math.log(2)))

@@ -179,7 +179,8 @@ class ErrorFree(Scheme):
         if result.size and a.shape[-1]:
             for at in np.ndindex(*batch):
                 with np.errstate(all="ignore"):
-                    result[at] = self._bound(*(np.ascontiguousarray(X[at], np.float64) for X in (a, b)), spec)
+                    x, y = (np.ascontiguousarray(X[at], np.float64) for X in (a, b))
+                    result[at] = self._bound(x, y, spec)
         return result
 
     @abstractmethod

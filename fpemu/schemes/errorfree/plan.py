@@ -129,7 +129,7 @@ class Certified:
 
 
 class Side(Protocol):
-    """An operand's split, as far as a report needs it: `split.Slices`, or the slices on a GPU."""
+    """An operand's slices, on the CPU or on a GPU, or their number alone."""
 
     @property
     def slices(self) -> int:
@@ -138,6 +138,10 @@ class Side(Protocol):
     @property
     def complete(self) -> bool:
         """Whether the slices add up to the operand."""
+
+
+class Digits(Side, Protocol):
+    """An operand's slices, as far as a report needs them."""
 
     @property
     def largest(self) -> int:
@@ -298,20 +302,20 @@ class SlicePlan:
     @cached_property
     def unit_lost(self) -> bool:
         """Whether products of digits, each slice scaled to magnitudes of at most 1, may be lost to underflow."""
+        assert self.spec is not None
         return not exactness.unit_fits(self.spec, -2 * self.bits)
 
-    def int32_bound(self, a: Side, b: Side, d: int, fast: bool) -> int:
-        """Largest magnitude of a sum of `shared` products."""
-        most = min(self.shared or 1, max(levels(a.slices, b.slices, d, fast), default=0))
-        return most * self.K * a.largest * b.largest
+    def int32_bound(self, a: int, b: int, d: int, size: int) -> int:
+        """Largest magnitude of a sum of `shared` products of a and b slices, of digits with products up to `size`."""
+        return min(self.shared or 1, max(levels(a, b, d, True))) * self.K * size
 
-    def report(self, a: Side, b: Side, d: int, fast: bool, lost: bool, block: tuple[int, int]) -> Report:
+    def report(self, a: Digits, b: Digits, d: int, fast: bool, lost: bool, block: tuple[int, int]) -> Report:
         """The conditions of a product of A and B; `lost`: digits or their products are lost to underflow."""
         x, y = a.largest, b.largest
         assert self.spec is not None
         name, faults, int32 = self.spec.name, [], None
         if self.shared is not None:
-            int32 = self.int32_bound(a, b, d, fast)
+            int32 = self.int32_bound(a.slices, b.slices, d, x * y)
             if int32 > INT32:
                 most = int32 // (self.K * x * y)
                 message = (

@@ -34,7 +34,7 @@ from fpemu.formats import FloatFormat
 from fpemu.mma import device as devices
 from fpemu.mma.device import Device
 from fpemu.schemes.base import Call
-from fpemu.schemes.errorfree.plan import Report, SlicePlan
+from fpemu.schemes.errorfree.plan import Counts, Report, SlicePlan
 from fpemu.schemes.errorfree.products import Pairs, SliceProducts, Tally
 from fpemu.schemes.errorfree.split import Slices, pieces, times, within_range
 from fpemu.sticky import Ints, Significands, bit_lengths
@@ -50,11 +50,17 @@ CHUNK = 1 << 14
 _TERMS = 8  # products of equal weight that one call adds
 
 
-def multiply(plan: SlicePlan, call: Call, carrier: str, counts: Any, blocks: tuple[int, int]) -> tuple[Array, Report]:
-    """The product of a call by a plan, and its report; some rows and columns of the result at a time."""
+def multiply(
+    plan: SlicePlan, call: Call, carrier: str, counts: Counts | None, blocks: tuple[int, int]
+) -> tuple[Array, Report]:
+    """The product of a call by a plan, and its report; some rows and columns of the result at a time.
+
+    counts : Counts or None
+        Largest numbers of slices; None: all slices and products.
+    """
     A, B, fmt = call.A, call.B, call.scheme.operand
     D, tallies = np.empty((len(A), B.shape[1]), fmt.dtype), (Tally(), Tally())
-    (a_count, b_count), d, fast = counts.slices, counts.d, counts.fast
+    (a_count, b_count), d, fast = ((None, None), 0, False) if counts is None else counts[:3]
     lost = False
     for i in pieces(len(A), blocks[0]):
         a = plan.cut(A[i], 1, a_count)
