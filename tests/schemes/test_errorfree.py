@@ -392,6 +392,6 @@ def test_the_first_slices_may_overflow_where_the_sum_does_not():
 
 def test_one_slice_fills_one_bin():
     a = split(np.array([[1.0, -3.0], [1.0, 64.0]]), 1, 7, "published")
-    assert len(a) == 1
-    assert [merging.bins(a, w) for w in (8, 15)] == [1, 1]
-    assert merging.lowest(a, 15).tolist() == [[2 - 15 - 6], [6 - 15 - 6]]
+    assert a.slices == 1
+    assert [sums.bins(a, w) for w in (8, 15)] == [1, 1]
+    assert sums.lowest(a, 15).tolist() == [[2 - 15 - 6], [6 - 15 - 6]]
