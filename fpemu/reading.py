@@ -23,7 +23,7 @@ def read(kind: type[T], content: Any, where: str) -> T:
     ----------
     kind : type
         A dataclass. Its fields are texts, numbers, booleans, literals, dataclasses, optional values, and tuples and
-        mappings of these. A dataclass whose value is no table is constructed from that value.
+        mappings of these. A dataclass of one field may have its value in place of a table.
     content : object
         A table from a file: a dict with the fields' names.
     where : str
@@ -53,7 +53,7 @@ def read(kind: type[T], content: Any, where: str) -> T:
             raise InputError(f"{where}: {unknown_name('field', name, hints)}")
     missing = [name for name, (_, required) in hints.items() if required and name not in content]
     if missing:
-        raise InputError(f"{where}: {', '.join(missing)} missing")
+        raise InputError(f"{where}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     values = {name: _value(hints[name][0], value, f"{where}: {name}") for name, value in content.items()}
     try:
         return kind(**values)
@@ -89,12 +89,10 @@ def _value(kind: Any, value: Any, where: str) -> Any:
     if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
         return {name: _value(arguments[1], item, f"{where}, {name}") for name, item in value.items()}
     if is_dataclass(kind):
-        if isinstance(value, Mapping):
-            return read(kind, value, where)  # type: ignore[arg-type]
-        try:
-            return kind(value)  # type: ignore[call-arg, operator]
-        except InputError as problem:
-            raise InputError(f"{where}: {problem}") from problem
+        names = list(_hints(kind))
+        if len(names) == 1 and not isinstance(value, Mapping):
+            value = {names[0]: value}
+        return read(kind, value, where)  # type: ignore[arg-type]
     if kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         return float(value)
     if type(value) is kind:

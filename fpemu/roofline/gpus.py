@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from fpemu import reading
 from fpemu.arguments import LARGEST, checked, choice, integer, keywords, number, text
 from fpemu.errors import InputError, shown, unknown_name
 from fpemu.files import read_toml
@@ -122,7 +123,7 @@ class Gpu:
         for name, kind in _TYPES.items():
             value = getattr(self, name)
             if value is not None or "None" not in kind:
-                _value(f"GPU {self.name!r}, {name}", kind, value, name)
+                _check(name, kind, value)
         if self.architecture is not None:
             object.__setattr__(self, "architecture", catalog.architecture(self.architecture))
 
@@ -248,43 +249,37 @@ def _read(path: Path, inherited: Mapping[str, Gpu]) -> dict[str, Gpu]:
 
 
 def _gpu(where: str, name: str, table: dict[str, Any], before: dict[str, Gpu], inherited: Mapping[str, Gpu]) -> Gpu:
-    start: dict[str, Any] = {"peak": {}}
+    start: dict[str, Any] = {}
     if "like" in table:
-        other = table.pop("like")
-        known = before if _fold(str(other)) in map(_fold, before) else {**inherited, **before}
-        base = _find(str(other), known, f"GPU in {where}, like")
-        start = {f: getattr(base, f) for f in _TYPES if f != "source"}
-    for key, value in table.items():
-        if key not in _TYPES:
-            raise unknown_name(f"field in {where}:", key, [*_TYPES, "like"])
-        checked = _value(f"{where}, {key}", _TYPES[key], value, key)
-        start[key] = {**start["peak"], **checked} if key == "peak" else checked
-    if "source" not in table:
-        raise InputError(f"{where}: source is missing: say where its numbers come from")
-    if start.get("architecture") is not None:
-        try:
-            start["architecture"] = catalog.architecture(start["architecture"])
-        except InputError as error:
-            raise InputError(f"{where}, architecture: {error}") from error
-    return Gpu(name=name, **start)
+        other = str(table.pop("like"))
+        known = before if _fold(other) in map(_fold, before) else {**inherited, **before}
+        base = _find(other, known, f"GPU in {where}, like")
+        start = {field: getattr(base, field) for field in _TYPES if field != "source"}
+        if isinstance(table.get("peak"), Mapping):
+            table["peak"] = {**base.peak, **table["peak"]}
+    return reading.read(Gpu, {"name": name, **start, **table}, where)
 
 
-def _value(where: str, kind: str, value: Any, field: str) -> Any:
-    """A field's value, checked against its type and against units that cannot be meant."""
+def _check(field: str, kind: str, value: Any) -> None:
+    """Raise InputError for a value of another kind, or in a unit that cannot be meant."""
+    where = f"Gpu: {field}"
     if kind.startswith("str"):
-        return text(where, value)
-    if kind.startswith("Mapping"):
-        if not isinstance(value, Mapping):
-            raise InputError(f"{where} = {shown(value)} must be a table of peaks by unit")
+        text(where, value)
+    elif kind.startswith("Mapping"):
         keywords(f"unit in {where}:", value, UNITS)
-        return {unit: _value(f"{where} {unit!r}", "float", peak, field) for unit, peak in value.items()}
-    whole = kind.startswith("int")
-    size = integer(where, value, 1, LARGEST) if whole else number(where, value, above=0, what=", in SI units")
+        for unit, peak in value.items():
+            _check_size(f"{where} {unit!r}", field, number(f"{where} {unit!r}", peak, above=0, what=", in SI units"))
+    elif kind.startswith("int"):
+        integer(where, value, 1, LARGEST)
+    else:
+        _check_size(where, field, number(where, value, above=0, what=", in SI units"))
+
+
+def _check_size(where: str, field: str, size: float) -> None:
     least, unit = LEAST.get(field, (0, ""))
     if size < least:
         hint = "is it in a larger unit (4.8 TB/s are 4.8e12)?"
-        raise InputError(f"{where} = {shown(value)} is too little, in {unit}: {hint}")
-    return size
+        raise InputError(f"{where} = {shown(size)} is too little, in {unit}: {hint}")
 
 
 def _find(name: str, known: Mapping[str, Gpu], kind: str) -> Gpu:

@@ -364,7 +364,7 @@ def test_a_record_without_seeds_is_one_line(drawn, capsys):
     path = Path("figures/toy/fig1.json")
     path.write_text(json.dumps({name: x for name, x in json.loads(path.read_text()).items() if name != "seeds"}))
     assert _fpemu("ledger") == 2
-    assert "fig1.json, the record of a figure: seeds missing" in capsys.readouterr().err
+    assert "fig1.json, the record of a figure: seeds is missing" in capsys.readouterr().err
 
 
 def test_output_goes_elsewhere_and_its_links_come_back(drawn):
@@ -408,9 +408,9 @@ MEASURE = {"name": "larger", "reading": "", "variant": "", "values": [1.0]}
         (lambda: _edit(assumptions=[3]), "assumptions 0 is 3, not a text"),
         (lambda: _edit(finding="\ud800"), "cannot read the record"),
         (lambda: Path("figures/toy/fig1.json").rename("figures/toy/fig9.json"), "is the record of toy/fig1"),
-        (lambda: Path("papers/toy/paper.toml").write_text("claims = 1"), "paper.toml: title, source missing"),
+        (lambda: Path("papers/toy/paper.toml").write_text("claims = 1"), "paper.toml: title, source are missing"),
         (lambda: Path("papers/toy/paper.toml").unlink(), "there is no paper.toml in the folders of"),
-        (lambda: _paper('title = "Toys"', ""), "paper.toml: title missing"),
+        (lambda: _paper('title = "Toys"', ""), "paper.toml: title is missing"),
         (lambda: _paper('"partly"', '"half"'), "items 'Fig. 3': status: unknown value 'half'"),
         (
             lambda: _paper('note = "no model"', 'note = ""'),
