@@ -89,7 +89,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
     if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
         return {name: _value(arguments[1], item, f"{where}, {name}") for name, item in value.items()}
     if is_dataclass(kind):
-        names = list(_hints(kind))
+        names = list(_hints(kind))  # type: ignore[arg-type]
         if len(names) == 1 and not isinstance(value, Mapping):
             value = {names[0]: value}
         return read(kind, value, where)  # type: ignore[arg-type]
