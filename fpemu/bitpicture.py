@@ -1,7 +1,7 @@
 """Pictures of bits: the alignment of the terms of one dot product in a matrix instruction, and the truncated bits.
 
-`blocks` divides a dot product into blocks with the NumPy reference implementation (`mma.fused`); `draw` shows a row for
-every term that is not zero and a column for every binary place. Both are for the arithmetics that align once:
+`blocks` divides a dot product into blocks with the NumPy reference implementation (`mma.reference`); `draw` shows a row
+for every term that is not zero and a column for every binary place. Both are for the arithmetics that align once:
 "truncated" (NVIDIA), and "exact", which truncates nothing before its single rounding.
 """
 
@@ -18,7 +18,7 @@ from fpemu import mma, plotting
 from fpemu.arguments import integer
 from fpemu.arrays import as_float64
 from fpemu.errors import InputError
-from fpemu.mma import MmaSpec, fused
+from fpemu.mma import MmaSpec, reference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -135,7 +135,7 @@ def blocks(a: Any, b: Any, c: Any = 0.0, *, spec: MmaSpec) -> tuple[Block, ...]:
     >>> [blocks(a, b, 2.0**23, spec=fpemu.mma.spec(gpu))[0].result for gpu in ("V100", "A100", "H100", "MI100")]
     [0.0, -0.5, -0.75, -0.875]
     """
-    if spec.arithmetic not in ("truncated", "exact"):
+    if not spec.rules.rounds_once:
         raise InputError(f"{spec}: no picture of the arithmetic {spec.arithmetic!r}, which does not align once")
     a, b, c = np.atleast_1d(as_float64(a, "a")), np.atleast_1d(as_float64(b, "b")), as_float64(c, "c")
     if a.ndim != 1 or a.shape != b.shape or not a.size or c.ndim:
@@ -155,21 +155,21 @@ def blocks(a: Any, b: Any, c: Any = 0.0, *, spec: MmaSpec) -> tuple[Block, ...]:
 
 def _block(a: NDArray[Any], b: NDArray[Any], c: float, spec: MmaSpec) -> Block:
     fa, fb, fc, _ = spec.operand_formats
-    (sa, ea), (sb, eb), (sc, ec) = fused.decode(a, fa), fused.decode(b, fb), fused.decode(np.array([c]), fc)
+    (sa, ea), (sb, eb), (sc, ec) = reference.decode(a, fa), reference.decode(b, fb), reference.decode(np.array([c]), fc)
     significands, exponents = np.append(sc, sa * sb), np.append(ec, ea + eb)
     points = np.append(fc.precision - 1, np.full(len(a), fa.precision + fb.precision - 2))
     labels = ["c", *(f"{_short(x)} × {_short(y)}" for x, y in zip(a, b, strict=True))]
     nonzero = np.flatnonzero(significands)
-    floor = spec.E0 if spec.arithmetic == "truncated" and spec.E0 is not None else None
+    floor = spec.E0
     shown = [int(exponents[i]) for i in nonzero] + ([] if floor is None else [floor])
     top = max(shown, default=0)
     lowest = min((int(exponents[i] - points[i]) + _zeros(int(significands[i])) for i in nonzero), default=top)
-    place = top - spec.F if spec.arithmetic == "truncated" else lowest
+    place = top - spec.F if spec.rules.truncates else lowest
     terms = []
     for i in nonzero:
         significand, low = int(significands[i]), int(exponents[i] - points[i])
-        if spec.arithmetic == "truncated":
-            kept = int(fused.align(significands[i], exponents[i] - top, points[i], spec.F))
+        if spec.rules.truncates:
+            kept = int(reference.align(significands[i], exponents[i] - top, points[i], spec.F))
         else:
             kept = significand << (low - place) if low >= place else significand >> (place - low)  # zeros alone go
         terms.append(Term(labels[i], significand, low, int(exponents[i]), kept))
@@ -244,7 +244,7 @@ def draw(pictures: Sequence[Block], titles: Sequence[str] | None = None, *, belo
         figure, axes = plotting.figure(1, len(panels), height=height, share_y=False)
         for one, lines, title, axis in zip(pictures, panels, titles, axes[:, 0], strict=True):
             _panel(axis, lines, high, low)
-            if one.spec.arithmetic == "truncated":
+            if one.spec.rules.truncates:
                 axis.plot([0.5 - one.place] * 2, [-0.6, len(one.terms) - 0.5], color="black", linestyle="--", lw=0.9)
             axis.set_title(title, loc="left")
         ticks = [place for place in range(high, low - 1, -1) if place % 4 == 0]
@@ -257,7 +257,7 @@ def draw(pictures: Sequence[Block], titles: Sequence[str] | None = None, *, belo
 
 def _title(one: Block) -> str:
     name = one.spec.architecture.capitalize().replace("Cdna", "CDNA ")
-    if one.spec.arithmetic == "exact":
+    if not one.spec.rules.truncates:
         return f"{name}: exact alignment"
     floor = ", the floor" if one.exponent == one.spec.E0 else ""
     return f"{name}: largest exponent {one.exponent}{floor}, $F$ = {one.spec.F}".replace("-", "−")

@@ -61,7 +61,7 @@ bitpicture.draw(pictures)
 # %% [markdown]
 # The last place of the aligned terms is $2^{23-F}$: Volta ($F=23$) keeps no bits below 1, Ampere ($F=24$) keeps one
 # bit, and Hopper ($F=25$) keeps two. Only CDNA 1, which adds exactly and rounds once, returns the exact result. The
-# bits of the pictures come from the NumPy reference implementation (`mma.fused`), and the results come from the
+# bits of the pictures come from the NumPy reference implementation (`mma.reference`), and the results come from the
 # compiled implementation (`mma.execute`); a cell below asserts that they agree. The other AMD units have arithmetic
 # that these pictures do not represent. Their results are:
 

@@ -147,12 +147,12 @@ def rule(hardware: str) -> str:
     """What an architecture's fp16 instruction does to a sum, in words, from its specification."""
     spec = mma.spec(hardware, "fp16", "fp32")
     final = {"RZ": "toward zero", "RNE": "to nearest"}[str(spec.final)]
-    if spec.arithmetic == "truncated":
+    if spec.rules.aligned == "terms":
         where = f"{spec.F} bits below the largest"
         return f"k {spec.k} in blocks of {spec.block}, terms truncated {where}, sums rounded {final}"
-    if spec.arithmetic == "exact":
+    if spec.rules.rounds_once:
         return f"k {spec.k} in blocks of {spec.block}, added exactly and rounded {final}"
-    if spec.arithmetic == "flushed":
+    if spec.rules.flushes:
         return f"k {spec.k} in blocks of {spec.block}, pairwise fp32 sums {final}, subnormal operands replaced by zero"
     where = f"{spec.F} bits below the largest"
     return f"k {spec.k} in blocks of {spec.block}, products truncated {where}, sums rounded {final}"

@@ -110,11 +110,11 @@ def budget(
     sums = summed(A, B, scheme, device=device) if sums is None else sums
     exact = sums[-1]
     spec = mma.spec(hardware, "fp16", "fp32")
-    truncates = spec.arithmetic == "truncated"
+    truncates = spec.rules.truncates
     specs = [spec, spec.replace(final="RNE"), spec.replace(final="RNE", F=WIDE)] if truncates else [spec]
     runs = [schemes.gemm(A, B, scheme=scheme, hardware=s, device=device).astype(np.float64) for s in specs]
     runs += runs[-1:] * (3 - len(runs))
-    results = [*runs, *([flushed(A, B, scheme, device=device)] if spec.arithmetic == "flushed" else sums[:1]), *sums]
+    results = [*runs, *([flushed(A, B, scheme, device=device)] if spec.rules.flushes else sums[:1]), *sums]
     result = {"error": metrics.relative_l2(results[0], exact)}
     size = norm(exact)
     for part, before, after in zip(PARTS, results[:-1], results[1:], strict=True):

@@ -69,13 +69,13 @@ import numpy as np
 from fpemu.arguments import LARGEST, integer
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
+from fpemu.mma.arithmetic import ARITHMETICS
 
-from ._steps import UNALIGNED, Floats, Products, exponent
+from ._steps import Floats, Products, exponent
 
 _QUANTILES, _BLOCKS, _STRETCHES = 301, 15, 120
 _MEAN, _SQUARE = 1 / 4, 1 / 9
 """Of a product of two magnitudes uniform in [0, 1]."""
-_KNOWN = ("truncated", "cdna3", *UNALIGNED)
 
 
 def positive(spec: MmaSpec, k: int) -> float:
@@ -119,7 +119,7 @@ def towards_zero(spec: MmaSpec, k: int) -> float:
         ahead = _deviation(_SQUARE, (whole - t) * L)
         density = np.exp(-0.5 * (c / ahead) ** 2) / (math.sqrt(2 * math.pi) * ahead)
         along = 2 * L * products.alignment(np.abs(c), by_size=True) * density
-        if spec.arithmetic != "cdna3":
+        if not spec.rules.floors:
             after = c + _deviation(_SQUARE, L) * _quantiles(_BLOCKS)
             later = max(_deviation(_SQUARE, (whole - t - 1) * L), 1e-9)
             along = along + products.entering(np.abs(c)) * erf(np.abs(c) / (math.sqrt(2) * ahead))
@@ -139,7 +139,7 @@ def downwards(spec: MmaSpec, k: int) -> float:
     """
     _check(spec, k)
     products, lost, L = Products.of(spec), 0.0, min(spec.block, k)
-    for steps, t in _walk(k, L) if spec.arithmetic == "cdna3" else ():
+    for steps, t in _walk(k, L) if spec.rules.floors else ():
         c = _deviation(_SQUARE, t * L) * _quantiles(_QUANTILES)[:, None]
         after = c + _deviation(_SQUARE, L) * _quantiles(_BLOCKS)
         lost += steps * float(np.mean(products.final(np.abs(c), np.abs(after))))
@@ -155,9 +155,9 @@ def per_product(spec: MmaSpec) -> float:
     """
     _check(spec, 1)
     kept = spec.sum_fraction_bits
-    if spec.arithmetic == "cdna3":
+    if spec.rules.floors:
         return 2.0 ** (kept - 31) / 2 / spec.block
-    q = 0.0 if spec.arithmetic in UNALIGNED else 2.0 ** (kept - spec.F)
+    q = 0.0 if not spec.rules.aligned else 2.0 ** (kept - spec.F)
     final = 0.0 if spec.final == "RNE" else max(1 - q, 0.0)
     return q / 2 + (final + max(q - 1, 0.0)) / (2 * spec.block)
 
@@ -188,9 +188,10 @@ def _absorbed(c: Floats, spec: MmaSpec, L: int) -> float:
 
 
 def _check(spec: MmaSpec, k: int) -> None:
-    if spec.arithmetic not in _KNOWN:
+    known = [name for name, rules in ARITHMETICS.items() if rules.groups == 1 and not rules.integer]
+    if spec.arithmetic not in known:
         raise InputError(
-            f"no model of the bias of {spec.name!r}, arithmetic {spec.arithmetic!r}; known: {', '.join(_KNOWN)}"
+            f"no model of the bias of {spec.name!r}, arithmetic {spec.arithmetic!r}; known: {', '.join(known)}"
         )
     k = integer("k", k, 1, LARGEST)
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from fpemu.mma import MmaSpec
 
 Floats = NDArray[np.float64]
-UNALIGNED = ("exact", "fma", "flushed")
-"""Arithmetics that align no terms"""
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,8 @@ class Products:
 
     def grid(self, c: Floats) -> Floats:
         """q; 0 without truncation."""
-        if self.spec.arithmetic == "cdna3":
-            return np.full_like(c, 2.0 ** (self.top - 24))
-        if self.spec.arithmetic in UNALIGNED:
-            return np.zeros_like(c)
+        if self.spec.rules.aligned != "terms":
+            return np.full_like(c, 2.0 ** (self.top - self.spec.F) if self.spec.rules.aligned else 0.0)
         return np.ldexp(1.0, np.maximum(exponent(c), self.top) - self.spec.F)
 
     def alignment(self, c: Floats, by_size: bool = False) -> Floats:
@@ -66,13 +62,13 @@ class Products:
 
     def entering(self, c: Floats) -> Floats:
         """Mean loss of the sum in the alignment, (q - u) / 2."""
-        if self.spec.arithmetic != "truncated":
+        if self.spec.rules.aligned != "terms":
             return np.zeros_like(c)
         return np.where(c > 0, np.maximum(self.grid(c) - np.ldexp(1.0, exponent(c) - self.kept), 0.0) / 2, 0.0)
 
     def final(self, c: Floats, after: Floats) -> Floats:
         """r, the mean loss of the final rounding."""
-        if self.spec.arithmetic == "cdna3":
+        if self.spec.rules.floors:
             low = np.ldexp(1.0, np.maximum(exponent(c), self.top) - 32)
             high = np.ldexp(1.0, exponent(after) - 31)
             return (np.maximum(low - self.grid(c), 0.0) + np.maximum(high - np.maximum(low, self.grid(c)), 0.0)) / 2

@@ -175,10 +175,10 @@ def row_text(spec: MmaSpec) -> str:
     """A specification as a Python expression."""
     parts = [repr(str(f)) for f in (spec.a_format, spec.b_format, spec.d_format)]
     parts += [f"k={spec.k}", f"block={spec.block}", f"arithmetic={spec.arithmetic!r}"]
-    if spec.arithmetic in ("truncated", "via-half"):
+    if spec.rules.truncates:
         parts += [f"F={spec.F}", f"E0={spec.E0}", f"final={spec.final!r}"]
         parts += [f"fraction_bits={spec.fraction_bits}"] if spec.fraction_bits is not None else []
-    elif spec.arithmetic == "exact":
+    elif "final" in spec.rules.parameters:
         parts.append(f"final={spec.final!r}")
     if spec.c_format != spec.d_format:
         parts.append(f"c_format={str(spec.c_format)!r}")

@@ -67,7 +67,7 @@ def block_fields(row: MmaSpec) -> list[str]:
     """Return L, F and E0 of a row: "-" where its arithmetic has none, and an asterisk where the field is documented."""
     from fpemu.mma.catalog import documented_fields
 
-    names = ["block", "F", "E0"] if row.arithmetic in ("truncated", "via-half") else ["block"]
+    names = ["block", "F", "E0"] if row.rules.truncates else ["block"]
     documented = documented_fields(row)
     return [f"{getattr(row, name)}{'*' * (name in documented)}" for name in names] + ["-"] * (3 - len(names))
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fpemu.conformance.deviation import Deviation, deviation
-from fpemu.conformance.deviations import other_units, single_deviations
+from fpemu.conformance.deviations import alternatives, other_units, single_deviations
 from fpemu.conformance.sample import Attempt, Sample
 from fpemu.conformance.specification import Specification, Specified, describe_order
 from fpemu.errors import GuaranteeError, InputError
@@ -115,11 +115,9 @@ def indistinguishable(sample: Sample, seconds: float, most: int) -> tuple[tuple[
     end = time.perf_counter() + seconds
     original, K = sample.specification, sample.A.shape[1]
     unchanged = _key(original.change(scheme=None), K)
-    with np.errstate(all="ignore"):
-        deviations = list(single_deviations(original, sample.A, sample.B, sample.C, sample.D))
     texts, tried = [], 0
-    for kind in ("order", "promotion", "hardware", "scheme"):
-        for d in islice((d for d in deviations if d.kind == kind), _ALIKE):
+    for deviations in alternatives(original, sample.A, sample.D):
+        for d in islice(deviations, _ALIKE):
             other = d.apply(original)
             if tried >= most or time.perf_counter() > end:
                 break

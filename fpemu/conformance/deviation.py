@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -22,7 +22,7 @@ class Deviation:
 
     def apply(self, specification: Specification) -> Specification:
         """The changed specification."""
-        return specification.change(**self.fields)
+        return replace(specification, **self.fields)
 
 
 def deviation(kind: str, text: str, **fields: Any) -> Deviation:
@@ -50,6 +50,6 @@ def other_instructions(spec: MmaSpec, rows: list[MmaSpec]) -> Iterator[Deviation
 
 def _arithmetic(spec: MmaSpec) -> tuple[Any, ...]:
     """The fields that determine the bits of a chain."""
-    k = spec.k if spec.arithmetic == "via-half" else 0
+    k = spec.k if spec.rules.via is not None else 0
     rounding = (spec.F, spec.E0, spec.final, spec.fraction_bits, spec.nan_code)
     return str(spec.a_format), str(spec.d_format), spec.arithmetic, spec.block, *rounding, k

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -48,9 +49,16 @@ def single_deviations(
         yield from _accumulators(s, s.spec)
         yield from _instructions(s, s.spec, A)
     yield from other_schemes(s, A, D)
-    if s.scheme is None and s.spec is not None:
-        for text, tree in orders.interleaved(K, s.spec):
-            yield deviation("order", text, order=tree)
+    yield from _interleaved(s, K)
+
+
+def alternatives(s: Specification, A: Array, D: Array) -> list[Iterator[Deviation]]:
+    """For a result without mismatches, the deviations in the order, promotion, instruction and scheme."""
+    K, plain = A.shape[1], s.scheme is None and s.spec is not None
+    instructions = _instructions(s, s.spec, A) if plain and s.spec is not None else iter(())
+    if s.scheme is not None:
+        instructions = (d for d in options(s) if d.kind == "hardware")
+    return [chain(_orders(s, K), _interleaved(s, K)), _promotions(s, K), instructions, other_schemes(s, A, D)]
 
 
 def _scale(s: Specification, factor: float) -> Iterator[Deviation]:
@@ -169,6 +177,13 @@ def _orders(s: Specification, K: int) -> Iterator[Deviation]:
             yield deviation("order", f"{stored} and added in {s.out}", order=order, join=s.out)
 
 
+def _interleaved(s: Specification, K: int) -> Iterator[Deviation]:
+    """Accumulators of a plain product that alternate over chunks of K."""
+    if s.scheme is None and s.spec is not None:
+        for text, tree in orders.interleaved(K, s.spec):
+            yield deviation("order", text, order=tree)
+
+
 def _accumulators(s: Specification, spec: MmaSpec) -> Iterator[Deviation]:
     """The other accumulator format of the instruction; partial sums stored in the format of the result."""
     other = "fp16" if s.accumulator == "fp32" else "fp32"
@@ -211,7 +226,7 @@ def _row(arch: str, pair: Any, d: str, instruction: str | None = None, k: int | 
 def other_units(s: Specification) -> Iterator[Deviation]:
     """Truncating units with other constants than any in the catalogue, for results that nothing else explains."""
     spec = s.spec
-    if spec is None or spec.arithmetic != "truncated" or s.scheme is not None:
+    if spec is None or spec.rules.aligned != "terms" or s.scheme is not None:
         return
     for block in (4, 8, 16, 32):
         for F in dict.fromkeys((spec.F, 23, 24, 25, 26, 13)):

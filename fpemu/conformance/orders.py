@@ -52,7 +52,7 @@ def interleaved(K: int, spec: MmaSpec) -> Iterator[tuple[str, Tree]]:
     """Several accumulators that alternate over chunks of K and are added at the end (sliced K)."""
     for lanes in (2, 4, 8, 3, 5, 6, 7, 9, 10, 12, 16):
         for chunk in (8, 16, 32, 4, 1, 64, 128):
-            if chunk * lanes <= K and (chunk >= spec.block or spec.arithmetic == "fma"):
+            if chunk * lanes <= K and (chunk >= spec.block or spec.rules.fused):
                 yield f"{lanes} accumulators that alternate every {chunk} of k", dealt(K, lanes, chunk, spec)
 
 
@@ -66,5 +66,5 @@ def dealt(K: int, lanes: int, chunk: int, spec: MmaSpec) -> Tree:
             for k in range(start, min(start + chunk, K), spec.block)
         )
         if blocks:
-            parts.append(Chain(blocks, "fma" if spec.arithmetic == "fma" else "instruction"))
+            parts.append(Chain(blocks, spec.rules.kind))
     return Sum(tuple(parts)) if len(parts) > 1 else parts[0]

@@ -74,7 +74,7 @@ class Sample:
         rows, columns = (None, None) if whole else (self.rows, self.columns)
         # for the sample, the NumPy implementation of a rare arithmetic is faster than its compilation
         spec = specification.spec
-        rare = spec is not None and (spec.arithmetic not in ("truncated", "fma") or spec.evidence == "custom")
+        rare = spec is not None and (spec.rules.rank > 1 or spec.evidence == "custom")
         numpy = rare and not whole and spec != self.specification.spec
         backend: Backend = "numpy" if numpy else "compiled"
         device: Device = self.device if whole else "cpu"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats, mma, schemes, simt
-from fpemu.arguments import check_fields, keywords
+from fpemu.arguments import keywords
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, tree
@@ -19,6 +19,8 @@ from fpemu.probing import trees
 from fpemu.schemes import Scheme
 
 Array = NDArray[Any]
+Place = Literal["AB", "BA", "A'B", "AB'", "(AB)'", "A'B'"]
+Flush = Literal["", "inputs", "result"]
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,10 @@ class Specification:
     beta: float = 0.0
     out: str = "fp32"
     inputs: tuple[str, str] | None = None
-    place: Literal["AB", "BA", "A'B", "AB'", "(AB)'", "A'B'"] = "AB"
+    place: Place = "AB"
     epilogue: str = "separate"
     rounding: str = "RNE"
-    flush: Literal["", "inputs", "result"] = ""
+    flush: Flush = ""
     join: str | None = None
     stored: str | None = None
     relu: bool = False
@@ -77,7 +79,12 @@ class Specification:
     on_range: str = "raise"
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        for name, known in (("place", get_args(Place)), ("flush", get_args(Flush))):
+            if getattr(self, name) not in known:
+                raise unknown_name(name, getattr(self, name), known)
+        for name in ("alpha", "beta"):
+            if not -np.inf <= getattr(self, name) <= np.inf:  # NaN compares false
+                raise InputError(f"{name} = {getattr(self, name)} is no factor of a product")
 
     def change(self, **fields: Any) -> Specification:
         """A copy with some fields changed."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats, inputs, schemes
-from fpemu.arguments import checked, integer, integers, number, unwrapped
+from fpemu.arguments import integer, integers, number, unwrapped
 from fpemu.conformance.causes import Cause, indistinguishable, search
 from fpemu.conformance.compare import Difference, compare
 from fpemu.conformance.evaluation import evaluate
@@ -113,7 +113,6 @@ def _list_alternatives(what: str, texts: tuple[str, ...], tried: str = "") -> li
     return lines + [f"  and {len(texts) - _LISTED} more"] * (len(texts) > _LISTED)
 
 
-@checked
 def verify(
     result: Any,
     A: Any,

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from fpemu import formats
-from fpemu.arguments import checked, choice, integer
+from fpemu.arguments import choice, integer
 from fpemu.errors import InputError, shown, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma.spec import INTEGERS, MmaSpec
@@ -199,6 +199,25 @@ def _exact_sums() -> list[MmaSpec]:
     return rows
 
 
+FMA_SPECS: dict[str, MmaSpec] = {
+    name: MmaSpec(
+        name,
+        name,
+        name,
+        k=1,
+        block=1,
+        arithmetic="fma",
+        name=f"simt {name}",
+        architecture="simt",
+        instruction="fma",
+        evidence="definition",
+        source="IEEE 754 fusedMultiplyAdd",
+    )
+    for name in ("fp16", "fp32", "fp64")
+}
+"""Chains of fused multiply-adds on FMA units, by format."""
+
+
 @cache
 def rows() -> tuple[MmaSpec, ...]:
     """Return all instructions of the catalogue.
@@ -211,7 +230,6 @@ def rows() -> tuple[MmaSpec, ...]:
     return tuple(_build())
 
 
-@checked
 def documented_fields(row: MmaSpec) -> tuple[str, ...]:
     """Return the fields of a replayed row that the recordings do not determine, and that rest on the literature.
 
@@ -272,7 +290,6 @@ def gpu_names() -> dict[str, str]:
     return {gpu: arch for arch, gpus in _GPUS.items() for gpu in gpus}
 
 
-@checked
 def architecture(hardware: str) -> str:
     """Return the architecture of a GPU, a compute capability or an architecture's name.
 

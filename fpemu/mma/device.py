@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fpemu.arguments import choice
 from fpemu.errors import InputError
+from fpemu.mma.arithmetic import Operands
 from fpemu.mma.spec import MmaSpec
 
 Backend = Literal["compiled", "numpy"]
@@ -52,24 +53,13 @@ def implementation(device: Device, backend: Backend) -> Literal["compiled", "num
     return backend
 
 
-def gemm_on_gpu(
-    A: NDArray[Any],
-    B: NDArray[Any],
-    index_a: NDArray[Any],
-    index_b: NDArray[Any],
-    C: NDArray[Any],
-    spec: MmaSpec,
-    cuts: NDArray[np.bool_],
-    device: Device,
-) -> NDArray[Any]:
-    """Compute `fpemu.mma.compiled.chain` on the GPU; with device="auto", a small product runs on the CPU."""
+def gemm_on_gpu(x: Operands, spec: MmaSpec, device: Device) -> NDArray[Any]:
+    """Compute `fpemu.mma.reference.chain` on the GPU; with device="auto", a small product runs on the CPU."""
     from fpemu.gpu.emulation import chains
 
-    if device == "auto" and not chains.chain_gains(C.shape, A.shape[-1]):
-        from fpemu.mma import compiled  # numba is slow to import
-
-        return compiled.chain(A, B, index_a, index_b, C, spec, cuts)
-    return chains.chain(A, B, index_a, index_b, C, spec, cuts)
+    if device == "auto" and not chains.chain_gains(x.C.shape, x.A.shape[-1]):
+        return spec.rules.chain(x, spec)
+    return chains.chain(x, spec)
 
 
 def matmul(X: NDArray[Any], Y: NDArray[Any], device: Device = "cpu") -> NDArray[Any]:

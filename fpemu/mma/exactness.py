@@ -6,7 +6,7 @@ Counted in units of 2^-(p+q), the products are integers. A chain starts from zer
 every term, every partial sum in whatever order, and every accumulator. Write
 
     P   precision of D, or `fraction_bits` + 1;
-    G   binary places kept below the largest exponent of a block where terms are aligned: F, or 24 on CDNA3.
+    G   binary places kept below the largest exponent of a block where terms are aligned: F, which is 24 on CDNA3.
 
 **Theorem.** The chain is exact if (1) its words are values of A's and B's formats, and normal ones where the arithmetic
 flushes; (2) S <= 2^T with T = min(G + 1, P), or T = P without an alignment; (3) in units, every exponent that enters an
@@ -48,23 +48,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fpemu import formats
-from fpemu.arguments import checked, integer
+from fpemu.arguments import integer
 from fpemu.errors import InputError
-from fpemu.formats import FP16, FloatFormat
+from fpemu.formats import FloatFormat
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 
 _INTEGER_BITS = {"int8": 7, "int32": 31}
 
 
-@checked
 def sum_bits(spec: MmaSpec) -> int:
     """T: every chain of `spec` from zero whose sum of |x||y| is at most 2^T is exact (integer: below 2^T).
-
-    Raises
-    ------
-    InputError
-        If `spec` is no MmaSpec.
 
     Examples
     --------
@@ -72,19 +66,14 @@ def sum_bits(spec: MmaSpec) -> int:
     >>> [sum_bits(fpemu.mma.spec("H200", *f)) for f in (("fp16",), ("fp16", "fp16"), ("e4m3",), ("int8",))]
     [24, 11, 14, 31]
     """
-    if spec.is_integer:
-        return _INTEGER_BITS["int32"]
-    kept, places = spec.sum_fraction_bits + 1, _places(spec)
-    return kept if places is None else min(places + 1, kept)
+    return spec.exact_to
 
 
-@checked
 def sum_limit(spec: MmaSpec) -> int:
     """Return the largest sum of |x||y| for which every chain of `spec` is exact: 2^T, or 2^31 - 1."""
-    return (1 << sum_bits(spec)) - spec.is_integer
+    return (1 << spec.exact_to) - spec.is_integer
 
 
-@checked
 def outer_bits(spec: MmaSpec) -> int:
     """Return the precision of a sum of promoted or split chains: fp32 24, fp64 53, int32 31.
 
@@ -93,7 +82,6 @@ def outer_bits(spec: MmaSpec) -> int:
     return _INTEGER_BITS["int32"] if spec.is_integer else spec.operand_formats[3].precision
 
 
-@checked
 def outer_limit(spec: MmaSpec) -> int:
     """Return the largest sum of |x||y| over all of K for which the addition of chains is exact."""
     return (1 << outer_bits(spec)) - spec.is_integer
@@ -117,7 +105,6 @@ def word_bits(fmt: FloatFormat | str) -> int:
     return min(fmt.precision, (fmt.fraction_bits if fmt.subnormals else 0) - fmt.emin)
 
 
-@checked
 def longest_chain(K: int, order: KOrder | None = None) -> int:
     """Return the largest number of products in one accumulator of a GEMM over K in this order."""
     K, order = integer("K", K, 0), order or KOrder()
@@ -127,7 +114,6 @@ def longest_chain(K: int, order: KOrder | None = None) -> int:
     return max((sum(stop - start for start, stop in chain) for chain in chains), default=0)
 
 
-@checked
 def holds(spec: MmaSpec, x: int, y: int, K: int, order: KOrder | None = None) -> bool:
     """Return whether every GEMM over K on digits of bounded magnitude is exact by the theorem.
 
@@ -166,7 +152,6 @@ def holds(spec: MmaSpec, x: int, y: int, K: int, order: KOrder | None = None) ->
     return _fits(spec, integer("x", x, 0), integer("y", y, 0), integer("K", K, 0), longest_chain(K, order))
 
 
-@checked
 def slice_bits(spec: MmaSpec, K: int, order: KOrder | None = None) -> int:
     """Return the largest number b of bits for which every GEMM over K on b-bit digits is exact.
 
@@ -203,7 +188,6 @@ def slice_bits(spec: MmaSpec, K: int, order: KOrder | None = None) -> int:
     return next((b for b, x in largest.items() if _fits(spec, x, x, integer("K", K, 0), chain)), 0)
 
 
-@checked
 def unit_fits(spec: MmaSpec, unit: int) -> bool:
     """Whether products that are multiples of 2^unit, of words of magnitude 1 at most, stay above what is dropped.
 
@@ -212,14 +196,12 @@ def unit_fits(spec: MmaSpec, unit: int) -> bool:
     """
     if spec.is_integer:
         return True
-    fa, fb = (FP16, FP16) if spec.arithmetic == "via-half" else spec.operand_formats[:2]
-    d, places = spec.operand_formats[3], _places(spec)
-    if unit < (d.emin if spec.arithmetic == "flushed" else d.emin - d.fraction_bits):
+    d = spec.operand_formats[3]
+    if unit < (d.emin if spec.rules.flushes else d.emin - d.fraction_bits):
         return False
-    return places is None or all(e - unit <= places for e in _floors(spec, fa, fb, -unit, -unit))
+    return not spec.rules.aligned or all(e - unit <= spec.F for e in _floors(spec, -unit, -unit))
 
 
-@checked
 def published_bits(K: int, accumulator_bits: int = 24) -> int:
     """Bits per slice by the published formula, floor((accumulator_bits - log2 K) / 2), in exact arithmetic; 0 at least.
 
@@ -251,22 +233,16 @@ def _fits(spec: MmaSpec, x: int, y: int, K: int, chain: int) -> bool:
     if any(magnitude > 1 << word_bits(fmt) for fmt, magnitude in pairs):
         return False
     p, q = (max(magnitude - 1, 0).bit_length() for magnitude in (x, y))
-    fa, fb = (FP16, FP16) if spec.arithmetic == "via-half" else spec.operand_formats[:2]
-    if spec.arithmetic == "flushed":
+    if spec.rules.flushes:
+        fa, fb, _, _ = spec.operand_formats
         return -p >= fa.emin and -q >= fb.emin
-    places = _places(spec)
-    return places is None or all(e + p + q <= places for e in _floors(spec, fa, fb, p, q))
+    return not spec.rules.aligned or all(e + p + q <= spec.F for e in _floors(spec, p, q))
 
 
-def _places(spec: MmaSpec) -> int | None:
-    """G: binary places kept below the largest exponent of a block; None where nothing is aligned."""
-    return {"truncated": spec.F, "via-half": spec.F, "cdna3": 24, "cdna3-fp8": 24}.get(spec.arithmetic)
-
-
-def _floors(spec: MmaSpec, fa: FloatFormat, fb: FloatFormat, p: int, q: int) -> list[int]:
+def _floors(spec: MmaSpec, p: int, q: int) -> list[int]:
     """The largest exponents that an alignment may see without a term of that size; words are at most 1."""
-    floors = [spec.E0] if spec.E0 is not None else []
-    floors += [-126] if spec.arithmetic in ("cdna3", "cdna3-fp8") else []
+    fa, fb, _, _ = spec.issued.operand_formats
+    floors = [e for e in (spec.E0, spec.rules.zero_exponent) if e is not None]
     floors += [fa.emin + max(fb.emin, 0)] if -p < fa.emin else []
     floors += [fb.emin + max(fa.emin, 0)] if -q < fb.emin else []
     return floors

@@ -19,10 +19,12 @@ from fpemu.arrays import _float64, as_array, product_shape
 from fpemu.errors import InputError, entries
 from fpemu.formats import FP16, FP32, FP64, TF32, FloatFormat
 from fpemu.mma import device as devices
-from fpemu.mma import numpy_chain
+from fpemu.mma import reference
+from fpemu.mma.arithmetic import Operands
+from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.device import Backend, Device
 from fpemu.mma.order import KOrder, plan
-from fpemu.mma.spec import FMA_SPECS, MmaSpec
+from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import AnyOrder, Chain, Sum, Tree, check, evaluate, order_of
 from fpemu.rounding import _round_to
 
@@ -241,12 +243,9 @@ def _run(
     def chain(part: _Slice, first: Array) -> Array:
         A, B = _gather(As, part, spec.a_format, -1), _gather(Bs, part, spec.b_format, -2)
         if use == "numpy":
-            return numpy_chain.chain(A[index_a], B[index_b], first, spec, part.ends)
-        if use == "cuda":
-            return devices.gemm_on_gpu(A, B, index_a, index_b, first, spec, part.ends, device)
-        from fpemu.mma import compiled  # numba is slow to import
-
-        return compiled.chain(A, B, index_a, index_b, first, spec, part.ends)
+            return reference.chain(A[index_a], B[index_b], first, spec, part.ends)
+        x = Operands(A, B, index_a, index_b, first, part.ends)
+        return devices.gemm_on_gpu(x, spec, device) if use == "cuda" else spec.rules.chain(x, spec)
 
     if order.split is None:
         return chain(slices[0], start).reshape(shape)
@@ -342,7 +341,7 @@ def _evaluate_tree(
     """Return the value of a tree. C starts a tree that is one chain from zero; otherwise it is added last."""
     outer = spec.outer_dtype
     block = spec if spec.k == spec.block else spec.replace(k=spec.block)
-    fma = spec if spec.arithmetic == "fma" else block if spec.is_integer else FMA_SPECS["fp32"]
+    fma = spec if spec.rules.fused else block if spec.is_integer else FMA_SPECS["fp32"]
 
     wide_a, wide_b = carried(A, spec.a_format), carried(B, spec.b_format)
 

@@ -111,7 +111,7 @@ def _factor(fmt: FloatFormat, kind: str, spec: MmaSpec) -> Recipe:
         middle = max(floor // 2 + one, 1)
         return Recipe(max(middle - 9, 0), middle + 9, zero_in_16=4)
     if kind == "leftover":  # the others' products lie about F places below the first two
-        half = (spec.F if spec.arithmetic in ("truncated", "via-half") else 24) // 2
+        half = spec.F // 2
         return Recipe(one - half - 3, one - half + 5, lift=half, mirror=2)
     if kind == "ties":
         half = d.precision // 2
@@ -137,7 +137,6 @@ def _accumulator(fmt: FloatFormat, ab: tuple[FloatFormat, FloatFormat], kind: st
     """Return the recipe of C, whose magnitudes overlap those of the products."""
     least, most = sum(f.emin for f in ab), sum(f.emax for f in ab)
     top, one, quarter = (1 << fmt.exponent_bits) - 1, fmt.bias, 4
-    F = spec.F if spec.arithmetic in ("truncated", "via-half") else 24
 
     def between(low: int, high: int, **fields: Any) -> Recipe:
         low, high = (min(max(e + one, 0), top) for e in (low, high))
@@ -157,7 +156,7 @@ def _accumulator(fmt: FloatFormat, ab: tuple[FloatFormat, FloatFormat], kind: st
         "deep": between(fmt.emin - 1, fmt.emin + 2, other_low=0, other_high=0, other_in_16=8, zero_in_16=6),
         "mixed": between(least - 6, min(most + 6, fmt.emax - 1), other_low=one - 4, other_high=one + 1, other_in_16=8),
         "zeros": Recipe(0, 1, zero_in_16=12, keep=7),
-        "leftover": between(-F - 4, -F + 10, zero_in_16=8),
+        "leftover": between(-spec.F - 4, -spec.F + 10, zero_in_16=8),
         "ties": between(-1, 2, zero_in_16=1),
     }[kind]
 

@@ -278,7 +278,7 @@ def from_order(order: KOrder, K: int, spec: MmaSpec) -> Tree:
     """Return the tree of a `KOrder`."""
     if K < 1:
         raise InputError("an empty K has no tree")
-    kind: Kind = "fma" if spec.arithmetic == "fma" else "instruction"
+    kind = spec.rules.kind
     slices: list[Tree] = []
     for chains in order.segments(K):
         parts = [

@@ -89,7 +89,7 @@ class Probe:
     def __init__(self, run: ProbeRunner, k: int, inputs: formats.FloatFormat, spec: MmaSpec, out: formats.FloatFormat):
         self._run, self.k, self.out, self.count = run, k, out, 0
         self.inputs, self.spec = inputs, spec
-        self.large, self.unit = scale(inputs, flushed=spec.arithmetic == "flushed")
+        self.large, self.unit = scale(inputs, flushed=spec.rules.flushes)
         self.precision = spec.operand_formats[3].precision
         self.inexact = 1 + 2.0 ** -((self.precision + 1) // 2)  # its square is not a number of the accumulator
         spare = int(np.log2(self.large / self.unit)) - (54 if inputs.name == "fp64" else max(25, spec.F))

@@ -24,6 +24,7 @@ from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
 from fpemu.mma import MmaSpec, catalog
 from fpemu.mma import tree as trees
+from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import Chain, Sum, Tree, longest_block
 from fpemu.probing.callables import CallError, CheckedCallable
@@ -121,14 +122,9 @@ def reveal(
     inputs = formats.get(fmt or (str(spec.a_format) if spec else "fp32"))
     given = spec is not None
     if spec is None:
-        d = "fp64" if inputs.name == "fp64" else "fp32"
         fma = inputs.name in ("fp32", "fp64")
-        spec = (
-            MmaSpec(inputs, inputs, d, k=1, block=1, arithmetic="fma")
-            if fma
-            else MmaSpec(inputs, inputs, d, k=64, block=64, F=25)
-        )
-    elif spec.arithmetic == "via-half":
+        spec = FMA_SPECS[inputs.name] if fma else MmaSpec(inputs, inputs, "fp32", k=64, block=64, F=25)
+    elif spec.rules.via is not None:
         raise InputError(
             f"{spec} adds the halves of its k apart, which no tree of blocks describes: no order is revealed"
         )
@@ -163,7 +159,7 @@ def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]
     accumulator holds the path's leaf already (the path is changed accordingly).
     """
     kinds: dict[int, list[str]] = {}
-    exact, fma = trees.exact_products(spec), spec.arithmetic == "fma"
+    exact, fma = trees.exact_products(spec), spec.rules.fused
     undecided: list[tuple[Path, int, int, int, int | None]] = []  # path, step, x, y, a leaf outside
     outer: list[tuple[Path, int | None]] = []  # path, a leaf outside of its first step
     stack: list[tuple[int | Path, int | None]] = [(top, None)]
@@ -192,7 +188,7 @@ def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]
             row = kinds[id(path)]
             up = up if up is not None else t > 0 and row[t - 1] == "sum"  # no probe shows it: as the step before
             row[t] = "sum" if up else "instruction"
-        if spec.arithmetic == "truncated" and spec.final == "RZ":
+        if spec.rules.truncates and spec.final == "RZ":
             first = _first_blocks(outer, kinds)
             for (path, ks, _), leaf in zip(first, probe.entered([f[1:] for f in first], spec.F), strict=True):
                 if leaf is not None:
@@ -241,7 +237,7 @@ def _leaf(node: int | Path) -> int:
 
 def _build(top: int | Path, kinds: dict[int, list[str]], spec: MmaSpec) -> Tree:
     """The tree of chains and sums of a path."""
-    kind: Any = "fma" if spec.arithmetic == "fma" else "instruction"
+    kind = spec.rules.kind
     if isinstance(top, int):
         return Chain(((top,),), kind)
     tree: Tree | None = None  # None: only the leaf so far
@@ -509,7 +505,7 @@ class Target:
         return self.spec or MmaSpec(self.inputs, self.inputs, "fp32", k=block, block=block, F=25)
 
     def _scale(self) -> tuple[float, float]:
-        return scale(self.inputs, flushed=self.spec is not None and self.spec.arithmetic == "flushed")
+        return scale(self.inputs, flushed=self.spec is not None and self.spec.rules.flushes)
 
     def operands(self, M: int, N: int, seed: int) -> tuple[Array, Array]:
         """Normal random operands (M, K) and (K, N)."""

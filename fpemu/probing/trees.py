@@ -20,7 +20,7 @@ def shown(tree: Tree, order: KOrder | None, k: int, spec: MmaSpec) -> Tree:
 
     In a canonical tree, parts of a sum that is not ascending may be exchanged.
     """
-    if order is None or order.join == "ascending" or (spec.block == 1 and spec.arithmetic != "fma"):
+    if order is None or order.join == "ascending" or (spec.block == 1 and not spec.rules.fused):
         return tree
     return trees.from_order(order, k, spec)
 

@@ -157,9 +157,7 @@ def areas(M: int, N: int, K: int) -> tuple[int, int, int]:
 
 def unit(spec: MmaSpec) -> str:
     """The format that names the unit: fp8, fp6 and fp4 run at the rate of fp8, converted formats like fp16."""
-    name = str(spec.a_format)
-    if spec.arithmetic == "via-half":
-        return "fp16"
+    name = str(spec.issued.a_format)
     return "fp8" if re.fullmatch(r"e\dm\d(fnuz)?", name) else name
 
 

@@ -23,8 +23,9 @@ from fpemu.errors import InputError, entries, shown, unknown_name
 from fpemu.files import sha256
 from fpemu.formats import FP32, FloatFormat
 from fpemu.mma import catalog
+from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.device import Device
-from fpemu.mma.spec import FMA_SPECS, MmaSpec
+from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import Chain, Sum
 from fpemu.schemes.lowering import Lowering
 from fpemu.schemes.options import Option, SchemeInfo

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from fpemu.formats import FP16, FP64, FloatFormat
 from fpemu.mma import MmaSpec, catalog
+from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.gemm import _chain
-from fpemu.mma.spec import FMA_SPECS
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import Call, Scheme, register
 from fpemu.schemes.options import SchemeInfo

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from fpemu.arguments import choice
 from fpemu.errors import InputError, entries
 from fpemu.formats import FP16, FloatFormat
+from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.gemm import _chain
-from fpemu.mma.spec import FMA_SPECS, MmaSpec
+from fpemu.mma.spec import MmaSpec
 from fpemu.rounding import Rounding, _bit_cut, _round_to
 
 Array = NDArray[Any]

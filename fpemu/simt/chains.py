@@ -1,6 +1,6 @@
 """FMA units: GEMM as chains of fused multiply-adds in fp16, fp32 or fp64, with exactly one rounding per step.
 
-`fpemu.mma.fma` contains the arithmetic and the proof that no step rounds twice.
+`fpemu.mma.reference.fma` contains the arithmetic and the proof that no step rounds twice.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from fpemu import formats
 from fpemu.arrays import _float64
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.mma import fma as _fma
 from fpemu.mma import gemm as _gemm
+from fpemu.mma import reference as _reference
+from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.device import Backend, Device
 from fpemu.mma.gemm import as_values
-from fpemu.mma.spec import FMA_SPECS
 from fpemu.mma.tree import AnyOrder
 
 SPECS = FMA_SPECS
@@ -56,7 +56,7 @@ def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
     except ValueError:
         raise InputError(f"a {x.shape}, b {y.shape} and c {z.shape} do not broadcast") from None
     with np.errstate(all="ignore"):
-        return _fma.fma(x, y, z, fmt).astype(fmt.dtype)[()]
+        return _reference.fma(x, y, z, fmt).astype(fmt.dtype)[()]
 
 
 def gemm(

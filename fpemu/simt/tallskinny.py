@@ -44,7 +44,7 @@ from fpemu.arguments import LARGEST, choice, integer
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import device as devices
-from fpemu.mma import fma
+from fpemu.mma import reference
 from fpemu.mma.device import Backend, Device
 from fpemu.mma.gemm import _chain, as_values, broadcast
 from fpemu.simt.chains import SPECS, fma_format
@@ -236,7 +236,7 @@ class Threads:
     def fma(self, a: Array, b: Array, c: Array) -> Array:
         """a·b + c of every thread, rounded once; b is the same number in all threads."""
         with np.errstate(all="ignore"):
-            return fma.fma(a, b[..., None], c, self.fmt)
+            return reference.fma(a, b[..., None], c, self.fmt)
 
 
 def _multiply(

@@ -6,12 +6,9 @@ block is at most
 
     tau max(|c|, W) + pi W + rho (|c| + P) + absolute
 
-"truncated": tau = L 2^-F, because L of the L + 1 terms lose less than 2^(e_max - F) each and the term with the largest
-exponent loses nothing (as long as F bits hold it); rho = 2^-f (RZ) or half of it (RNE), f the fraction bits of a sum.
-"exact", "fma": rho = u alone, 2 u if the sum is truncated.
-"flushed": rho = u, pi = u log2 L from the pairwise sums. CDNA3: pi = L 2^-24 from the products' own alignment,
-tau = 2^-32, rho = 2^-24 + 2^-31. "via-half": pi = 2 (L/2 2^-F + 2^-f), rho = u. The minimum alignment exponent and
-subnormal results contribute absolute errors.
+with the coefficients of the arithmetic, `fpemu.mma.arithmetic.Loss`: tau = L 2^-F and rho = 2^-f for NVIDIA's truncated
+sums, rho = u for exact sums and for FMAs. The minimum alignment exponent and subnormal results contribute absolute
+errors.
 
 Truncation never increases a sum of magnitudes, so that |c| is at most the sum of P so far, and the magnitude of a
 product contributes once per block from its own block to the end of its chain: (blocks) (tau + rho) S for one chain.
@@ -25,65 +22,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from fpemu import formats
 from fpemu.arguments import LARGEST, checked, integer
-from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.lowering import Chains
 from fpemu.theory import walk
 from fpemu.theory.norms import Norms
 from fpemu.theory.parts import Bound, Part
 from fpemu.theory.splits import Operands, Size
-
-
-@dataclass(frozen=True)
-class Step:
-    """Largest error of one block as coefficients; see the module's docstring."""
-
-    tau: float
-    pi: float
-    rho: float
-    absolute: float
-    grows: bool
-
-    @staticmethod
-    @lru_cache(maxsize=256)
-    def of(spec: MmaSpec) -> Step:
-        """The coefficients of an instruction.
-
-        >>> import fpemu
-        >>> step = Step.of(fpemu.mma.spec("hopper"))
-        >>> step.tau == 2.0**-21, step.rho == 2.0**-23
-        (True, True)
-        """
-        if spec.is_integer:
-            raise InputError(f"{spec.name}: sums of integers are exact modulo 2^32 and have no error to bound")
-        a, b, c, d = spec.operand_formats
-        u, least, L = d.unit_roundoff, d.min_subnormal, spec.block
-        last = 2.0**-spec.sum_fraction_bits  # a unit in the last place of a sum of exponent 0
-        if spec.arithmetic == "exact" and spec.final == "RZ":
-            return Step(0.0, 0.0, last, least, False)
-        if spec.arithmetic in ("exact", "fma"):
-            return Step(0.0, 0.0, u, least / 2, True)
-        if spec.arithmetic == "flushed":
-            return Step(0.0, growth(math.log2(L), u), u, 2 * L * d.min_normal, True)
-        if spec.arithmetic in ("cdna3", "cdna3-fp8"):
-            extra = 3 if spec.arithmetic == "cdna3-fp8" else 0
-            return Step(2.0**-32, (L + extra) * 2.0**-24, u + 2.0**-31 + 2.0**-54, least / 2 + 2.0**-157, True)
-        representable = max(c.precision - 1, a.precision + b.precision - 2) <= spec.F
-        # the alignment grid is at least the grid of the minimum alignment exponent and, beside a subnormal sum, of emin
-        floor = (L + 1) * 2.0 ** (max(c.emin, c.emin if spec.E0 is None else spec.E0) - spec.F)
-        if spec.arithmetic == "via-half":
-            half = (L // 2 + (not representable)) * 2.0**-spec.F + last
-            return Step(0.0, 2 * half * (1 + half), u, 2 * (floor + last * d.min_normal) + least / 2, True)
-        tau, least = (L + (not representable)) * 2.0**-spec.F, last * d.min_normal
-        if spec.final == "RNE":
-            return Step(tau, 0.0, last / 2, floor + least / 2, True)
-        return Step(tau, 0.0, last, floor + least, False)
 
 
 @dataclass(frozen=True)
@@ -122,7 +71,7 @@ def worst(terms: Sequence[Term], spec: MmaSpec, order: KOrder, chains: Chains, t
 
 def inside(terms: Sequence[Term], spec: MmaSpec, chains: Chains, turns: bool, over_D: float) -> float:
     """Largest error of the chains of one accumulator relative to S, without additions outside the instruction."""
-    step, count = Step.of(spec), len(terms)
+    step, count = spec.rules.loss(spec), len(terms)
     eps, n = step.tau + step.rho, count * chains.blocks
     along, entering = 0.0, 0.0
     for i, term in enumerate(terms):
@@ -183,7 +132,7 @@ def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 
     if norms.is_zero:
         return Bound((Part("accumulation", 0.0),), count)
     if spec.is_integer:
-        Step.of(spec)
+        spec.rules.loss(spec)  # raises: integers have no error
     a, b, _, _ = spec.operand_formats
     data = Operands.of(norms, "none", a.emax)
     floors = [f.min_normal if least < f.min_normal else 0.0 for f, least in zip((a, b), data.smallest, strict=True)]
@@ -194,7 +143,7 @@ def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 
     drift = walk.drift([term.typical], spec, order, chains, False)
     tail = drift.data.tail(drift.data.mean, drift.data.deviation**2)
     parts = [Part("accumulation", error * (1 + 2.0**-20), *drift.relative, tail)]
-    if spec.arithmetic == "flushed" and any(floors):
+    if spec.rules.flushes and any(floors):
         flushed = [Size(0.0, f) for f in floors]
         lost = data.product(flushed[0], Size(1.0)) + data.product(Size(1.0), flushed[1])
         likely = [min(f / mean, 1.0) ** 1.5 for f, mean in zip(floors, data.mean, strict=True)]

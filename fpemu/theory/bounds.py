@@ -187,7 +187,7 @@ class _Product:
         if isinstance(scheme, StagedInt8) and scheme.exact == 1:  # else the error of the 8-bit integers is larger
             self.data = eightbits.scaled(self.data)
         self.random = walk.Data.of(norms)
-        flushed, d = spec.arithmetic == "flushed", self.data
+        flushed, d = spec.rules.flushes, self.data
         rules = [words.of_operand(self.rules, name) for name in "AB"]
         self.worst = [splits.worst(rules[i], d.largest[i], d.smallest[i], flushed) for i in (0, 1)]
         self.typical = [

@@ -79,13 +79,13 @@ def losses(
     L, sign, unit = products.count, products.sign, 2.0**-spec.sum_fraction_bits
     p, top, g, least = _products(products, spec)
     reach = abs(step[0]) + math.sqrt(step[1])  # typical change of the sum by a block
-    truncates = spec.arithmetic == "truncated"
+    truncates = spec.rules.aligned == "terms"
     q = _grid(spec, into, top)
     each, share = _aligned(q[..., None], g, p), _weights()
     lost, lost2 = each @ share, (each * np.minimum(q[..., None] * 2 / 3, p)) @ share
     entering = np.where(into > 0, np.maximum(q - unit * into, 0) / 2, 0.0) * truncates
     left = np.maximum(q * truncates, 0.0)[..., None]
-    if spec.final == "RZ" and spec.arithmetic in ("truncated", "exact"):
+    if spec.final == "RZ" and spec.rules.rounds_once:
         rest = np.maximum(left, least)
         gap = np.maximum(unit * out[..., None] - rest, 0)
         rounded, square = gap.mean(-1) / 2, (gap * (2 * unit * out[..., None] - rest)).mean(-1) / 6
@@ -94,13 +94,13 @@ def losses(
         square = np.maximum((unit * out[..., None]) ** 2 - rest**2, 0).mean(-1) / 12
         stuck = (unit * out / 2 > reach) & (into > 0)  # the sum absorbs each block
         rounded = np.where(stuck, abs(step[0]), 0.0)
-    if spec.arithmetic == "flushed":
+    if spec.rules.pairwise:
         square = square + math.log2(spec.block) * L * (POWER * unit) ** 2 / 12 * products.square
-    if spec.arithmetic == "via-half":
+    if spec.rules.via is not None:
         inner = reach * 2.0**-23 * POWER / L
         lost, lost2 = lost + 0.75 * inner, lost2 + inner**2 * L / 2
     down = np.zeros_like(before)
-    if spec.arithmetic.startswith("cdna3"):
+    if spec.rules.floors:
         coarse = np.where(into < top, 2.0**-24 * top, 0.0)
         down = (2.0**-32 * np.maximum(into, top) + 2.0**-31 * out + coarse) / 2
     loss = rounded * np.sign(after) + entering * np.sign(before)
@@ -124,11 +124,9 @@ def _power(c: Floats, S: float, steady: NDArray[np.bool_]) -> Floats:
 
 def _grid(spec: MmaSpec, into: Floats, top: float) -> Floats:
     """q for each sum; 0 without alignment."""
-    if spec.arithmetic == "truncated":
+    if spec.rules.aligned == "terms":
         return np.maximum(into, top) * 2.0**-spec.F
-    if spec.arithmetic in ("exact", "fma", "flushed"):
-        return np.zeros_like(into)
-    return np.full_like(into, top * 2.0 ** -(spec.F if spec.arithmetic == "via-half" else 24))
+    return np.full_like(into, top * 2.0**-spec.F if spec.rules.aligned else 0.0)
 
 
 def _products(products: Products, spec: MmaSpec) -> tuple[Floats, float, Floats, Floats]:

@@ -21,8 +21,8 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma import operand_streams as streams
+from fpemu.mma.arithmetic import ARITHMETICS, Arithmetic
 from fpemu.mma.codes import values
-from fpemu.mma.spec import Arithmetic
 from fpemu.mma.tree import Chain, Sum, Tree
 from fpemu.verify import speed
 from fpemu.verify.cases import Case, Computed, Draw, Result, arrange, codes
@@ -43,15 +43,7 @@ _QUICK = 6  # a quick run takes every sixth specification and scheme
 _SIZES = ((1, 1), (3, 2), (7, 5), (20, 10), (1, 200), (65, 1), (64, 64), (130, 5), (33, 129), (65, 70))
 _SLOW = 2000  # largest number of fp64 multiply-adds for NumPy's implementation, which uses Python's integers
 _FORMATS = ("fp16", "bf16", "tf32", "fp32", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e4m3fnuz", "e5m2fnuz")
-_ARITHMETICS: tuple[Arithmetic, ...] = (
-    *("truncated",) * 5,
-    "exact",
-    "fma",
-    "flushed",
-    "cdna3",
-    "cdna3-fp8",
-    "via-half",
-)
+_ARITHMETICS = [row for row in ARITHMETICS.values() for _ in range(5 if row.aligned == "terms" else not row.integer)]
 _FIELDS = "name a_format b_format d_format k block arithmetic F E0 final fraction_bits payloads"
 
 
@@ -60,10 +52,10 @@ def spec(name: str, seed: int) -> MmaSpec:
     """Return a row of the catalogue by its name, or draw a specification: "custom" and a number."""
     if name.startswith(CUSTOM) and name.removeprefix(CUSTOM).isdigit():
         draw = Draw(seed, name)
-        arithmetic = draw.pick(_ARITHMETICS)
+        rules = draw.pick(_ARITHMETICS)
         while True:
             try:
-                return _draw_spec(draw, arithmetic, name)
+                return _draw_spec(draw, rules, name)
             except InputError:  # contradictory fields: draw again
                 continue
     known = {row.name: row for row in mma.catalog.rows()}
@@ -78,24 +70,26 @@ def fields(row: MmaSpec) -> dict[str, Any]:
     return {f: value if isinstance(value, int) else str(value) for f, value in named.items() if value is not None}
 
 
-def _draw_spec(draw: Draw, arithmetic: Arithmetic, name: str) -> MmaSpec:
+def _draw_spec(draw: Draw, rules: Arithmetic, name: str) -> MmaSpec:
     """Draw a specification; InputError if its fields contradict one another."""
-    if arithmetic == "fma":
+    if rules.fused:
         fmt = draw.pick(("fp16", "fp32", "fp64"))
         payloads = fmt == "fp64" and bool(draw.below(2))
-        return MmaSpec(fmt, fmt, fmt, k=draw.between(1, 9), block=1, arithmetic="fma", payloads=payloads, name=name)
+        return MmaSpec(
+            fmt, fmt, fmt, k=draw.between(1, 9), block=1, arithmetic=rules.name, payloads=payloads, name=name
+        )
     block = draw.pick((1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64))
     k = block * draw.between(1, 4)
     a, b, d = draw.pick(_FORMATS), draw.pick(_FORMATS), draw.pick(("fp32", "fp32", "fp16"))
-    more: dict[str, Any] = {"arithmetic": arithmetic, "name": name}
-    if arithmetic == "via-half":
+    more: dict[str, Any] = {"arithmetic": rules.name, "name": name}
+    if rules.via is not None:
         block = k
-    if arithmetic in ("truncated", "via-half"):
+    if rules.truncates:
         more["F"] = draw.pick((23, 24, 25, draw.between(1, 35)))
         more["E0"] = draw.pick((None, -132, -133, draw.between(-300, 300), draw.between(-140, 10)))
         if d == "fp32" and not draw.below(4):
             more["fraction_bits"] = draw.between(1, 23)
-    if arithmetic in ("truncated", "exact", "via-half"):
+    if "final" in rules.parameters:
         more["final"] = draw.pick(("RZ", "RNE"))
     return MmaSpec(a, b, d, k=k, block=block, **more)
 
@@ -167,7 +161,7 @@ def _draw_tree(draw: Draw, K: int, row: MmaSpec) -> Tree:
     trees: list[Tree] = []
     for low, high in pairwise(cuts):
         kind: Literal["instruction", "fma"] = "instruction"
-        if row.arithmetic == "fma" or (floats and not narrow and not draw.below(4)):
+        if row.rules.fused or (floats and not narrow and not draw.below(4)):
             kind = "fma"
         length = 1 if kind == "fma" else draw.between(1, row.block)
         blocks = tuple(tuple(positions[k : min(k + length, high)]) for k in range(low, high, length))

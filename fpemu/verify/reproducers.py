@@ -172,7 +172,7 @@ def _number(code: int, fmt: FloatFormat | str) -> str:
 def _rules(mismatch: Mismatch) -> list[str]:
     """Blocks of the instruction, if its arithmetic aligns once and all operands are finite."""
     spec = mismatch.spec
-    if spec.arithmetic not in ("truncated", "exact", "via-half"):
+    if "final" not in spec.rules.parameters:
         return []
     fa, fb, fc = streams.formats(spec)
     coded = zip((mismatch.a, mismatch.b, (mismatch.c,)), (fa, fb, fc), strict=True)
@@ -181,9 +181,9 @@ def _rules(mismatch: Mismatch) -> list[str]:
     )
     if not all(np.isfinite(x).all() for x in (a, b, c)):
         return ["  NaN and infinities: IEEE 754 on the exact sum"]
-    start, half = float(c[0]), spec.arithmetic == "via-half"
+    start, half = float(c[0]), spec.rules.via is not None
     if half:
-        a, b, start, spec = a[spec.k_order], b[spec.k_order], 0.0, spec.half_precision()
+        a, b, start, spec = a[spec.k_order], b[spec.k_order], 0.0, spec.issued
     try:
         blocks = bitpicture.blocks(a, b, start, spec=spec)
     except InputError as problem:  # the ignored bits of tf32, or an overflow before the last block
@@ -195,10 +195,8 @@ def _rules(mismatch: Mismatch) -> list[str]:
 def _block(block: bitpicture.Block, number: int, of: int) -> list[str]:
     """One block as rows of bits; a bar marks the last bit kept."""
     spec = block.spec
-    floor = (
-        " (the minimum alignment exponent E0)" if spec.arithmetic == "truncated" and block.exponent == spec.E0 else ""
-    )
-    cut = f"F = {spec.F}: truncated below 2^{block.place}" if spec.arithmetic == "truncated" else "not truncated"
+    floor = " (the minimum alignment exponent E0)" if spec.rules.truncates and block.exponent == spec.E0 else ""
+    cut = f"F = {spec.F}: truncated below 2^{block.place}" if spec.rules.truncates else "not truncated"
     lines = [f"  block {number + 1} of {of}: largest exponent {block.exponent}{floor}, {cut}"]
     rows = [(t.label.replace("$", ""), t.significand, t.place, f"exponent {t.exponent}") for t in block.terms]
     rows.append(("sum", block.total, block.place, f"{block.sum:.10g}"))

@@ -17,6 +17,7 @@ from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer, check
 from fpemu.mma import MmaSpec
 from fpemu.mma import operand_streams as streams
+from fpemu.mma.arithmetic import Operands
 from fpemu.mma.codes import values
 from fpemu.mma.gemm import carried
 from fpemu.verify.cases import Draw, codes
@@ -107,7 +108,7 @@ def rate(spec: MmaSpec, seed: int, n: int = SIZE, clock: Callable[[], Any] = Clo
     wide = np.float64 if str(spec.d_format) == "fp64" else np.float32
     start = np.zeros((1, n, n), np.int32 if spec.is_integer else wide)
     one, cuts = np.zeros(1, np.int64), np.zeros(-(-n // spec.k), bool)
-    run = chains.prepare(A, B, one, one, start, spec, cuts)
+    run = chains.prepare(Operands(A, B, one, one, start, cuts), spec)
     assert run is not None
     D = Buffer.poisoned(start.nbytes)
     run.launch(D)  # warm-up; its result is compared
@@ -121,9 +122,7 @@ def rate(spec: MmaSpec, seed: int, n: int = SIZE, clock: Callable[[], Any] = Clo
     device.synchronize()
     draw = Draw(seed, "rows", spec.name)
     rows = sorted({draw.below(n) for _ in range(_CHECKED)})
-    from fpemu.mma import compiled
-
-    want = compiled.chain(A[:, rows], B, one, one, start[:, rows], spec, cuts)
+    want = spec.rules.chain(Operands(A[:, rows], B, one, one, start[:, rows], cuts), spec)
     ms = statistics.median(times)
     return {
         "spec": spec.name,

@@ -14,7 +14,6 @@ from fpemu.cli import main
 from fpemu.gpu.emulation import chains
 from fpemu.gpu.runtime import device as gpu
 from fpemu.gpu.runtime.device import GpuError, missing
-from fpemu.mma import compiled
 from fpemu.mma import device as devices
 from fpemu.reproduce import pages
 from fpemu.sweep import Store, executors, run
@@ -48,9 +47,9 @@ def launches(monkeypatch):
     """Launches on a GPU that does not exist: listed, and computed on the CPU."""
     calls = []
 
-    def launch(A, B, index_a, index_b, C, spec, cuts):
-        calls.append((spec.name, A.shape, B.shape))
-        return compiled.chain(A, B, index_a, index_b, C, spec, cuts)
+    def launch(x, spec):
+        calls.append((spec.name, x.A.shape, x.B.shape))
+        return spec.rules.chain(x, spec)
 
     monkeypatch.setattr(gpu, "missing", lambda: None)
     monkeypatch.setattr(chains, "chain", launch)
@@ -288,9 +287,9 @@ def test_a_failure_on_the_gpu_is_one_line_and_no_reason_to_take_the_cpu(launches
     (tmp_path / "grid.toml").write_text(GRID)
     launch = chains.chain
 
-    def fail(A, *rest):
-        if A.shape[-1] > 100:
-            return launch(A, *rest)
+    def fail(x, spec):
+        if x.A.shape[-1] > 100:
+            return launch(x, spec)
         raise GpuError("CUDA: CUDA_ERROR_OUT_OF_MEMORY\n(out of memory)")
 
     monkeypatch.setattr(chains, "chain", fail)

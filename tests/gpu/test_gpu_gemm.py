@@ -17,6 +17,7 @@ from fpemu.gpu.runtime import compiler, device, modules
 from fpemu.mma import KOrder
 from fpemu.mma import device as devices
 from fpemu.mma import operand_streams as streams
+from fpemu.mma.arithmetic import Operands
 from fpemu.mma.codes import code_dtype, values
 from tests import hostile
 from tests.hostile import bits
@@ -205,11 +206,9 @@ def test_no_array_on_the_gpu_is_larger_than_the_limit(M, N, K, limit, cuda, monk
         monkeypatch.setattr(chains, name, value)
     sizes, prepare = [], chains.prepare
 
-    def watched(A, B, index_a, index_b, C, *rest, **options):
-        run = prepare(A, B, index_a, index_b, C, *rest, **options)
-        if run is not None:
-            sizes.append(max(A.nbytes, B.nbytes, C.nbytes))
-        return run
+    def watched(x, spec):
+        sizes.append(max(x.A.nbytes, x.B.nbytes, x.C.nbytes))
+        return prepare(x, spec)
 
     monkeypatch.setattr(chains, "prepare", watched)
     spec, rng = mma.spec("ampere"), np.random.default_rng(2)
@@ -271,7 +270,7 @@ def test_k_beyond_the_counters_of_the_kernel_is_refused(cuda):
     K, spec, one = 2**31 - 1, mma.spec("ampere", "int8"), np.zeros(1, np.int64)
     A, B = (np.broadcast_to(np.int8(1), shape) for shape in ((1, 1, K), (1, K, 1)))
     with pytest.raises(InputError, match=r"^device = 'cuda': K = 2147483647 is more than .*: take device='cpu'$"):
-        chains.chain(A, B, one, one, np.zeros((1, 1, 1), np.int32), spec, np.zeros(1, np.bool_))
+        chains.chain(Operands(A, B, one, one, np.zeros((1, 1, 1), np.int32), np.zeros(1, np.bool_)), spec)
 
 
 def test_wrong_devices_are_named():

@@ -327,9 +327,6 @@ def test_the_formula_is_right_for_fp16_words_beyond_one_product():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda s: sum_bits("hopper"),
-        lambda s: outer_bits(None),
-        lambda s: slice_bits("hopper", 16),
         lambda s: slice_bits(s, -1),
         lambda s: slice_bits(s, 2.5),
         lambda s: holds(s, -1, 1, 16),

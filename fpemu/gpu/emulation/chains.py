@@ -1,4 +1,4 @@
-"""A GEMM of any instruction of the catalogue, emulated on the GPU: `fpemu.mma.compiled.chain` in CUDA C++.
+"""A GEMM of any instruction of the catalogue, emulated on the GPU: `fpemu.mma.reference.chain` in CUDA C++.
 
 ``kernels/carrier_arithmetic.cuh`` holds the arithmetic; ``kernels/emulated_gemm.cu`` applies it tile by tile. The GPU
 need not have the emulated instruction: the kernel does not use the matrix units.
@@ -18,7 +18,9 @@ from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device, modules
 from fpemu.gpu.runtime.selection import per_device
-from fpemu.mma.spec import FMA_SPECS, MmaSpec
+from fpemu.mma.arithmetic import Operands
+from fpemu.mma.catalog import FMA_SPECS
+from fpemu.mma.spec import MmaSpec
 
 TILE = 64  # rows and columns of D of one thread block
 THREADS = 256
@@ -44,25 +46,8 @@ def source(spec: MmaSpec) -> str:
     return f'#include "arithmetic.cuh"\n{emulation.definition(spec)}\n{compiler.kernel_source("emulated_gemm.cu")}'
 
 
-def chain(
-    A: NDArray[Any],
-    B: NDArray[Any],
-    index_a: NDArray[Any],
-    index_b: NDArray[Any],
-    C: NDArray[Any],
-    spec: MmaSpec,
-    cuts: NDArray[np.bool_],
-) -> NDArray[Any]:
-    """Compute `fpemu.mma.compiled.chain` on the GPU: the same arguments, the same bits.
-
-    Parameters
-    ----------
-    A : array (stack, M, K), B : array (stack, K, N), C : array (products, M, N)
-        Operands in the carrier types of `fpemu.mma.gemm`; K is a multiple of the instruction's k.
-    index_a, index_b : array (products,)
-        Product p is A[index_a[p]] B[index_b[p]] + C[p].
-    cuts : array (instructions,)
-        True where the accumulator is added to an outer sum and restarts from zero.
+def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
+    """Compute `fpemu.mma.reference.chain` on the GPU, with the same bits.
 
     Raises
     ------
@@ -73,22 +58,23 @@ def chain(
     """
     if device.missing() is not None:
         raise device.GpuError(str(device.missing()))
+    A, B, C = x.A, x.B, x.C
     if A.shape[-1] > _LONGEST:
         raise InputError(f"device = 'cuda': K = {A.shape[-1]} is more than {_LONGEST}: take device='cpu'")
     if max(A.nbytes, B.nbytes, C.nbytes) <= _most() and _tiles(C.shape) <= _GRID:
-        return prepare(A, B, index_a, index_b, C, spec, cuts).result()
+        return prepare(x, spec).result()
     M, N = C.shape[-2:]  # too large for the GPU: one product after another, in stripes
     K, most = A.shape[-1], _most() // max(A.itemsize, C.itemsize)  # entries of A, B or C
     columns = min(N, _whole_tiles(most // max(K, TILE)))
     rows = _whole_tiles(most // max(K, columns))
-    D = np.empty(C.shape, spec.outer_dtype if cuts.any() else C.dtype)
+    D = np.empty(C.shape, spec.outer_dtype if x.cuts.any() else C.dtype)
     one = np.zeros(1, np.int64)
-    for p, (i, j) in enumerate(zip(index_a, index_b, strict=True)):
+    for p, (i, j) in enumerate(zip(x.index_a, x.index_b, strict=True)):
         for m in range(0, M, rows):
             for n in range(0, N, columns):
                 a, b = A[i : i + 1, m : m + rows], B[j : j + 1, :, n : n + columns]
-                c = C[p : p + 1, m : m + rows, n : n + columns]
-                D[p : p + 1, m : m + rows, n : n + columns] = prepare(a, b, one, one, c, spec, cuts).result()
+                part = slice(p, p + 1), slice(m, m + rows), slice(n, n + columns)
+                D[part] = prepare(Operands(a, b, one, one, C[part], x.cuts), spec).result()
     return D
 
 
@@ -103,7 +89,8 @@ def matmul(X: NDArray[Any], Y: NDArray[Any]) -> NDArray[Any]:
     a, b = (np.ascontiguousarray(Z).reshape(prod(Z.shape[:-2]), *Z.shape[-2:]) for Z in (X, Y))
     products = np.arange(len(a))
     C = np.zeros((len(a), a.shape[1], b.shape[2]), X.dtype)
-    D = C if 0 in (*C.shape, a.shape[2]) else chain(a, b, products, products, C, spec, np.zeros(a.shape[2], np.bool_))
+    operands = Operands(a, b, products, products, C, np.zeros(a.shape[2], np.bool_))
+    D = C if 0 in (*C.shape, a.shape[2]) else chain(operands, spec)
     return D.reshape(*X.shape[:-1], Y.shape[-1])
 
 
@@ -158,19 +145,11 @@ class DeviceGemm:
         return codes.view(self._dtype)
 
 
-def prepare(
-    A: NDArray[Any],
-    B: NDArray[Any],
-    index_a: NDArray[Any],
-    index_b: NDArray[Any],
-    C: NDArray[Any],
-    spec: MmaSpec,
-    cuts: NDArray[np.bool_],
-) -> DeviceGemm:
-    """Copy the arguments of `chain` to the GPU."""
-    arrays = (A, B, C, index_a.astype(np.int32), index_b.astype(np.int32), cuts.astype(np.uint8))
-    shape = (len(C), C.shape[-2], C.shape[-1])
-    return DeviceGemm(spec, [device.Buffer.of(x) for x in arrays], shape, A.shape[-1], bool(cuts.any()))
+def prepare(x: Operands, spec: MmaSpec) -> DeviceGemm:
+    """Copy the operands of `chain` to the GPU."""
+    arrays = (x.A, x.B, x.C, x.index_a.astype(np.int32), x.index_b.astype(np.int32), x.cuts.astype(np.uint8))
+    shape = (len(x.C), x.C.shape[-2], x.C.shape[-1])
+    return DeviceGemm(spec, [device.Buffer.of(y) for y in arrays], shape, x.A.shape[-1], bool(x.cuts.any()))
 
 
 def _most() -> int:

@@ -60,7 +60,7 @@ def definition(spec: MmaSpec, name: str = "Spec") -> str:
     floor = _NO_FLOOR if spec.E0 is None else spec.E0
     return (
         f"struct {name} {{\n{types}"
-        f"  static constexpr Arithmetic ARITHMETIC = {spec.arithmetic.upper().replace('-', '_')};\n"
+        f"  static constexpr Arithmetic ARITHMETIC = {spec.rules.cuda};\n"
         f"  static constexpr int K = {spec.k}, BLOCK = {spec.block}, F = {spec.F}, E0 = {floor}, "
         f"FRACTION_BITS = {fraction};\n"
         f"  static constexpr bool NEAREST = {_boolean(spec.final == 'RNE')}, PAYLOADS = {_boolean(spec.payloads)};\n"

@@ -1,4 +1,4 @@
-// AMD's CDNA2 and CDNA3, as fpemu.mma.amd has them.
+// AMD's CDNA2 and CDNA3, as fpemu.mma.reference has them.
 #pragma once
 #include "fma.cuh"
 #include "truncated.cuh"

@@ -1,4 +1,4 @@
-// The arithmetic of one matrix instruction on bit patterns: the CUDA implementation of fpemu.mma.numpy_chain, all arithmetics.
+// The arithmetic of one matrix instruction on bit patterns: the CUDA implementation of fpemu.mma.reference, all arithmetics.
 //
 // A Spec is a struct of constants that fpemu.gpu.emulation.specification writes from an MmaSpec: types A, B, C, D
 // (formats) and K, BLOCK, ARITHMETIC, F, E0, NEAREST, FRACTION_BITS, NAN_CODE, PAYLOADS. emulate<Spec>(a, b, c) takes K

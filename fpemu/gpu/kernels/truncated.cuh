@@ -1,4 +1,4 @@
-// The truncated fused dot product of NVIDIA's tensor cores, as fpemu.mma.fused has it.
+// The truncated fused dot product of NVIDIA's tensor cores, as fpemu.mma.reference has it.
 #pragma once
 #include "formats.cuh"
 

@@ -1,4 +1,4 @@
-"""Compiled CDNA2 and CDNA3 arithmetic; `fpemu.mma.amd` is the specification.
+"""Compiled CDNA2 and CDNA3 arithmetic; `fpemu.mma.reference` is the specification.
 
 CDNA2 is ordinary fp32 arithmetic on products of at most 22 bits. CDNA3 is exact in float64: a block's truncated
 products are integers below 2^26, and both grids of the final addition lie within 2^53 of one another.
@@ -11,16 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 from numba.extending import overload
+from numpy.typing import NDArray
 
+from fpemu.mma.arithmetic import Operands
 from fpemu.mma.compiled.bits import bits_of_f32, bits_of_f64, f64_of_bits, floor, trunc
 from fpemu.mma.compiled.panel import block, is_of
+from fpemu.mma.compiled.run import run
+from fpemu.mma.spec import MmaSpec
 
 _TINY = np.float32(2.0**-126)
 _NONE = -500  # below every exponent
 
 
 class Flushed(NamedTuple):
-    """CDNA2; the caller has flushed the subnormals of A and B."""
+    """CDNA2; `flushed` has replaced the subnormals of A and B by zero."""
 
     block: tuple[int, ...]  # as long as the instruction, which flushes its C
     group: tuple[int, ...]  # two or four
@@ -51,6 +55,23 @@ class Cdna3Fp8(NamedTuple):
         return True
 
 
+def flushed(x: Operands, spec: MmaSpec) -> NDArray[Any]:
+    """CDNA2."""
+    for words, fmt in zip((x.A, x.B), spec.operand_formats, strict=False):
+        words[np.abs(words) < fmt.min_normal] = 0
+    return run(Flushed((0,) * spec.k, (0,) * spec.block), x, spec)
+
+
+def cdna3(x: Operands, spec: MmaSpec) -> NDArray[Any]:
+    """CDNA3 fp16, bf16, xf32."""
+    return run(Cdna3((0,) * spec.block), x, spec)
+
+
+def cdna3_fp8(x: Operands, spec: MmaSpec) -> NDArray[Any]:
+    """CDNA3 fp8, bf8."""
+    return run(Cdna3Fp8((0,) * spec.block, np.int64(25)), x, spec)
+
+
 @njit(nogil=True, error_model="numpy", inline="always")
 def _flush(x: Any) -> Any:
     return np.copysign(np.float32(0), x) if abs(x) < _TINY else x
@@ -61,7 +82,7 @@ def _block_cdna2(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any
     if not is_of(params, Flushed):
         return None
 
-    def flushed(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+    def block_cdna2(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
         group = len(params.group)
         for j in range(len(acc)):
             acc[j] = np.float32(0) if abs(acc[j]) < _TINY else acc[j]
@@ -72,7 +93,7 @@ def _block_cdna2(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any
                     s = _flush(s + _flush(_flush(a[q + 2] * b[q + 2, j]) + _flush(a[q + 3] * b[q + 3, j])))
                 acc[j] = _flush(acc[j] + s)
 
-    return flushed
+    return block_cdna2
 
 
 @njit(nogil=True, error_model="numpy", inline="always")
@@ -103,7 +124,7 @@ def _block_cdna3(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any
     if not is_of(params, Cdna3):
         return None
 
-    def cdna3(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+    def block_cdna3(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
         length = len(params.block)
         ak, ek, bk, fk = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length]
         for j in range(len(acc)):
@@ -115,7 +136,7 @@ def _block_cdna3(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any
                 total += trunc(_product(ak[q], bk[q, j]) * scale)
             acc[j] = _add_accumulator(total * _power(e - 24), e, acc[j], 10000)
 
-    return cdna3
+    return block_cdna3
 
 
 @overload(block)
@@ -123,7 +144,7 @@ def _block_cdna3_fp8(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc:
     if not is_of(params, Cdna3Fp8):
         return None
 
-    def cdna3_fp8(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+    def block_cdna3_fp8(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
         length = len(params.block)
         ak, ek, bk, fk = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length]
         for j in range(len(acc)):
@@ -140,4 +161,4 @@ def _block_cdna3_fp8(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc:
             total = floor(even * _power(e0 - e)) + floor(odd * _power(e1 - e))
             acc[j] = _add_accumulator(total * _power(e - 24), e, acc[j], params.drop)
 
-    return cdna3_fp8
+    return block_cdna3_fp8

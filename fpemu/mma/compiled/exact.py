@@ -1,4 +1,4 @@
-"""Compiled exact block sums; `fpemu.mma.exact` is the specification.
+"""Compiled exact block sums; `fpemu.mma.reference.exact` is the specification.
 
 Products are exact in float64. They are added with their TwoSum errors; if every error is zero, the sum is exact and
 rounds once. All other sums are computed in a long fixed-point accumulator and rounded to odd at 53 bits first.
@@ -11,9 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 from numba.extending import overload
+from numpy.typing import NDArray
 
+from fpemu.mma.arithmetic import Operands
 from fpemu.mma.compiled.bits import bits_of_f64, f64_of_bits, trunc
 from fpemu.mma.compiled.panel import block, is_of
+from fpemu.mma.compiled.run import run
+from fpemu.mma.spec import MmaSpec
 
 _LOWEST = 352  # 2^-352 lies below the last bit of any product of two fp32 numbers held in 53 bits
 _WORDS = 24  # of 32 bits: up to 2^416, above 64 products of 2^256
@@ -31,6 +35,14 @@ class Exact(NamedTuple):
     @staticmethod
     def aligned() -> bool:
         return False
+
+
+def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
+    """Exact block sums."""
+    d = spec.operand_formats[3]
+    limits = np.int64(d.emin), np.int64(d.emax), np.int64(spec.sum_fraction_bits)
+    params = Exact((0,) * spec.block, *limits, (0,) * (2 if spec.final == "RNE" else 1))
+    return run(params, x, spec)
 
 
 @njit(nogil=True, error_model="numpy")

@@ -1,4 +1,4 @@
-"""Compiled FMA chains; `fpemu.mma.fma` is the specification.
+"""Compiled FMA chains; `fpemu.mma.reference.fused` is the specification.
 
 fp32 and fp64 are the machine's own FMA. fp16 is rounded to odd in float64 first, then once to fp16.
 
@@ -12,9 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba.extending import overload
+from numpy.typing import NDArray
 
+from fpemu.mma.arithmetic import Operands
 from fpemu.mma.compiled.bits import bits_of_f64, f64_of_bits, fma32, fma64
 from fpemu.mma.compiled.panel import block, is_of, settle
+from fpemu.mma.compiled.run import run
+from fpemu.mma.spec import MmaSpec
 
 
 class Fma16(NamedTuple):
@@ -57,6 +61,20 @@ class Payloads64(NamedTuple):
     def aligned() -> bool:
         return False
 
+    @staticmethod
+    def settles() -> bool:
+        return True
+
+
+def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
+    """Chains of FMAs, k ascending."""
+    params: Any
+    if spec.payloads:
+        params = Payloads64((0,), np.uint64(spec.nan_code or 0).astype(np.int64))
+    else:
+        params = {"fp16": Fma16, "fp32": Fma32, "fp64": Fma64}[spec.operand_formats[3].name]((0,))
+    return run(params, x, spec)
+
 
 @overload(block)
 def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
@@ -98,7 +116,7 @@ def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top:
 
 @overload(settle)
 def _settle(params: Any, a: Any, b: Any, c: Any, acc: Any) -> Any:
-    def nothing(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
+    if not is_of(params, Payloads64):
         return None
 
     def payloads(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
@@ -116,4 +134,4 @@ def _settle(params: Any, a: Any, b: Any, c: Any, acc: Any) -> Any:
                 first = bits_of_f64(y) | quiet if y != y else first
                 acc[j] = f64_of_bits(first) if d != d else d
 
-    return payloads if is_of(params, Payloads64) else nothing
+    return payloads

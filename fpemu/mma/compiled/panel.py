@@ -34,7 +34,7 @@ def exponent(params: Any, x: Any, emin: Any) -> Any:
 def settle(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
     """Correct acc (W) after the last block of a row, computed from c (W), a (K) and b (K, W).
 
-    Overloaded per arithmetic; most do nothing.
+    Overloaded by the arithmetics that define `settles`; the others do nothing.
     """
     raise TypeError("settle is called from compiled code only")
 
@@ -42,6 +42,14 @@ def settle(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
 def is_of(params: Any, *kinds: type) -> bool:
     """Return whether a numba type is one of these NamedTuples."""
     return isinstance(params, types.BaseNamedTuple) and params.instance_class in kinds
+
+
+@overload(settle)
+def _settle(params: Any, a: Any, b: Any, c: Any, acc: Any) -> Any:
+    def nothing(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
+        return None
+
+    return None if hasattr(params.instance_class, "settles") else nothing
 
 
 @overload(exponent)

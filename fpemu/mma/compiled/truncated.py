@@ -1,4 +1,4 @@
-"""Compiled truncated fused dot product, on two carriers; `fpemu.mma.fused` is the specification.
+"""Compiled truncated fused dot product, on two carriers; `fpemu.mma.reference.truncated` is the specification.
 
 float64 carrier, every spec. A product of two significands of at most 24 bits is exact; scaled by 2^(F - e_max) it is
 below 2^(F+2), truncation is one machine operation, and block + 1 such integers add exactly below 2^53 (F <= 35,
@@ -9,8 +9,8 @@ float32 carrier, for finite fp16 or fp8 operands, D in fp32 with RZ and 23 <= F.
 bits, so a·b and a·b·2^(F - e_max) are exact in fp32 (their exponents lie between -150 and 128, and a number that
 underflows is below one unit); conversion to int32 truncates; the significands are below 2, hence `block` products sum
 to less than block · 2^(F+2) <= 2^31 in int32. The accumulator's term is added in float64. If every product of a block
-is zero, c is unchanged: it has no more than 23 fraction bits. `run` selects this carrier only if no accumulator can
-reach 2^127.
+is zero, c is unchanged: it has no more than 23 fraction bits. `chain` selects this carrier only if no accumulator
+can reach 2^127.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 from numba.extending import overload
+from numpy.typing import NDArray
 
+from fpemu.mma.arithmetic import Operands
 from fpemu.mma.compiled.bits import bits_of_f32, bits_of_f64, f32_of_bits, f64_of_bits, trunc
 from fpemu.mma.compiled.panel import NO_EXPONENT, block, is_of
+from fpemu.mma.compiled.run import run
+from fpemu.mma.spec import MmaSpec
 
 
 class Truncated32(NamedTuple):
@@ -51,6 +55,37 @@ class Truncated64(NamedTuple):
     @staticmethod
     def aligned() -> bool:
         return True
+
+
+def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
+    """Truncated sums, on the float32 carrier if the specification and the values meet its conditions."""
+    fa, fb, _, d = spec.operand_formats
+    block_, F = (0,) * spec.block, spec.F
+    params: Any
+    if _fits_float32(spec) and _bounded(x.A, x.B, x.C):
+        params = Truncated32(block_, np.int32(F), np.int32(fa.emin + fb.emin))  # subnormals are not normalised
+    else:
+        floor = -400 if spec.E0 is None else spec.E0  # -400: below every exponent
+        limits = np.int64(F), np.int64(floor), np.int64(d.emin), np.int64(d.emax), np.int64(spec.sum_fraction_bits)
+        params = Truncated64(block_, *limits, (0,) * (2 if spec.final == "RNE" else 1))
+    return run(params, x, spec)
+
+
+def _fits_float32(spec: MmaSpec) -> bool:
+    """Whether the specification meets the float32 carrier's conditions."""
+    fa, fb, _, d = spec.operand_formats
+    narrow = fa.precision + fb.precision <= 22 and fa.emin + fb.emin >= -28 and fa.emax + fb.emax <= 30
+    sums = spec.block * 2 ** (spec.F + 2) <= 2**31
+    plain = d.name == "fp32" and spec.final == "RZ" and spec.fraction_bits in (None, 23)
+    floor = spec.E0 is None or spec.E0 <= -126
+    return narrow and sums and plain and floor and spec.F >= 23
+
+
+def _bounded(A: NDArray[Any], B: NDArray[Any], C: NDArray[Any]) -> bool:
+    """Whether A, B and C are finite, and C so small that no sum reaches 2^127."""
+    limit = 2.0**120  # NaN compares false
+    small = C.max(initial=0) <= limit and C.min(initial=0) >= -limit
+    return bool(small and np.isfinite(A).all() and np.isfinite(B).all())
 
 
 @njit(nogil=True, error_model="numpy", inline="always")

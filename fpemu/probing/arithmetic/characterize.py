@@ -21,7 +21,7 @@ from fpemu.formats import FloatFormat
 from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic import evidence
 from fpemu.probing.arithmetic.evidence import Finding, nan_rule, specials
-from fpemu.probing.arithmetic.fit import ALIGNED, Results, Structure, neighbours, preferred, structures
+from fpemu.probing.arithmetic.fit import Results, Structure, neighbours, preferred, structures
 from fpemu.probing.arithmetic.probes import Execute, Formats, Instruction, Probes, Verification, first_round, next_round
 from fpemu.probing.arithmetic.separating import separating
 
@@ -154,7 +154,7 @@ def characterize(
     spec, held = _verified(search, fields, outputs, seed, report)
     results = search.results
     specs = [s.replace(**fields) for s in search.specs]
-    if spec.arithmetic in ALIGNED:
+    if spec.rules.truncates:
         top = results.reach(spec)
         specs += [] if top is None else [spec.replace(E0=top, name=name)]
     findings = (*evidence.fields(results, spec, specs), *direct)

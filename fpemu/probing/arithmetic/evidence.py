@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from fpemu import mma
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
+from fpemu.mma.arithmetic import ARITHMETICS
 from fpemu.mma.codes import values
-from fpemu.mma.spec import ARITHMETICS, MmaSpec
+from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic.fit import (
-    ALIGNED,
     Results,
     Structure,
     changed,
@@ -249,14 +249,14 @@ def fields(results: Results, spec: MmaSpec, alike: Sequence[MmaSpec]) -> tuple[F
         return _against(results, spec, field, value, others, alike)
 
     name, block = spec.arithmetic, f"{spec.block}: {_blocks(spec)}"
-    findings = [finding("arithmetic", f"{name}: {ARITHMETICS[name]}", other_arithmetics(spec))]
+    findings = [finding("arithmetic", f"{name}: {spec.rules.text}", other_arithmetics(spec))]
     findings.append(finding("block", block, other_blocks(spec)))
-    if name in ALIGNED:
+    if spec.rules.truncates:
         near = [{"F": F} for F in (spec.F - 1, spec.F + 1) if 1 <= F <= 35]
         findings += [finding("F", str(spec.F), changed(spec, near)), _floor(results, spec, alike)]
         if str(spec.d_format) == "fp32":
             findings.append(finding("fraction_bits", str(spec.fraction_bits), changed(spec, other_fraction_bits(spec))))
-    if name in (*ALIGNED, "exact"):
+    if "final" in spec.rules.parameters:
         other = spec.replace(final="RNE" if spec.final == "RZ" else "RZ")
         findings.append(finding("final", str(spec.final), [other]))
     return tuple(findings)
@@ -264,9 +264,9 @@ def fields(results: Results, spec: MmaSpec, alike: Sequence[MmaSpec]) -> tuple[F
 
 def _blocks(spec: MmaSpec) -> str:
     """The positions of k that are added in one rounding."""
-    if spec.arithmetic == "via-half":
+    if spec.rules.via is not None:
         return "k mod 4 in {0, 1}, then k mod 4 in {2, 3}, then C"
-    each = "even and odd k apart, in " if spec.arithmetic == "cdna3-fp8" else ""
+    each = "even and odd k apart, in " if spec.rules.groups == 2 else ""
     if spec.block == spec.k:
         return f"{each}all {spec.k} products together"
     starts = range(0, spec.k, spec.block)
@@ -365,13 +365,13 @@ def contradiction(results: Results, possible: Sequence[Structure]) -> str:
     specs = [
         spec_of(results.formats, results.k, s, F=F)
         for s in possible
-        for F in ((13, 23, 24, 25) if s.arithmetic in ALIGNED else (24,))
+        for F in ((13, 23, 24, 25) if ARITHMETICS[s.arithmetic].truncates else (24,))
     ]
     mismatches = [(results.mismatches(spec), spec) for spec in specs if spec is not None]
     differ, spec = min(mismatches, key=lambda pair: int(pair[0].sum()))
     i, fd = _plainest(results.probes, differ), results.formats[3]
     expected = results.codes(spec, np.array([i]))[0]
-    width = f", F = {spec.F}" if spec.arithmetic in ALIGNED else ""
+    width = f", F = {spec.F}" if spec.rules.truncates else ""
     return (
         f"no arithmetic known gives these answers. The nearest, {spec.arithmetic}, block {spec.block}{width}, differs "
         f"in {int(differ.sum())} of {len(results.probes)} probes, the plainest of them "
@@ -391,7 +391,8 @@ def probe_integers(
     """The specification, the findings, the number of probes, and the contradiction if there is no specification."""
     if tuple(map(str, formats)) != FORMATS or str(c) not in ("None", "int32"):
         raise InputError("characterize: the integer instruction has int8 operands, and C and results in int32")
-    spec = MmaSpec(*FORMATS, k=k, block=k, arithmetic="integer", name=name)
+    rules = next(row for row in ARITHMETICS.values() if row.integer)
+    spec = MmaSpec(*FORMATS, k=k, block=k, arithmetic=rules.name, name=name)
     A, B, C, kinds = _integer_operands(k)
     D = instruction.results(Probes.without_level(A.view(np.uint8), B.view(np.uint8), C.view(np.uint32), kinds))
     D = D.view(np.int32)
@@ -413,7 +414,7 @@ def probe_integers(
             f"probes, first {kinds[i]}, C = {C[i]}: returned {D[i]}, not {expected[i]}"
         )
         return None, tuple(findings), len(D), why
-    return spec, (Finding("arithmetic", "integer: exact modulo 2^32"), *findings), len(D), ""
+    return spec, (Finding("arithmetic", f"{rules.name}: {rules.text}"), *findings), len(D), ""
 
 
 def _integer_operands(k: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], list[str]]:

@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 from fpemu import mma
 from fpemu.errors import InputError
 from fpemu.formats import FP16
-from fpemu.mma import fused
+from fpemu.mma import reference
+from fpemu.mma.arithmetic import ARITHMETICS, DEFAULTS
 from fpemu.mma.codes import codes, values
-from fpemu.mma.spec import ARITHMETICS, MmaSpec
+from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic.probes import DEPTH, NO_LEVEL, Formats, Probes
 from fpemu.rounding import round_to
 
 NO_FLOOR = -(10**6)
-ALIGNED = ("truncated", "via-half")  # the arithmetics with an alignment width F and a floor E0
-_PREFERENCE = ("fma", "truncated", "exact", "via-half", "flushed", "cdna3", "cdna3-fp8")
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,9 @@ class Structure:
 def structures(formats: Formats, k: int) -> list[Structure]:
     """All structures of an instruction with these formats, the likelier first."""
     lengths = [n for n in range(min(k, 64), 0, -1) if k % n == 0]
-    likely = [Structure("fma", 1)]
-    likely += [Structure(name, n) for name in ("truncated", "exact") for n in lengths]
-    likely += [Structure("via-half", k)]
-    likely += [Structure(name, n) for name in ("flushed", "cdna3", "cdna3-fp8") for n in lengths]
-    return [s for s in likely if spec_of(formats, k, s) is not None]
+    likely = [row for row in sorted(ARITHMETICS.values(), key=lambda row: row.rank) if not row.integer]
+    every = [Structure(row.name, n) for row in likely for n in lengths]
+    return [s for s in every if spec_of(formats, k, s) is not None]
 
 
 def spec_of(
@@ -58,10 +55,11 @@ def spec_of(
     """The specification with these fields, if there is one."""
     a, b, c, d = formats
     fields: dict[str, Any] = {"arithmetic": structure.arithmetic}
-    if structure.arithmetic in ALIGNED:
+    rules = ARITHMETICS[structure.arithmetic]
+    if rules.truncates:
         fields |= {"F": F, "E0": None if E0 == NO_FLOOR else E0, "final": final}
         fields["fraction_bits"] = None if bits in (None, d.fraction_bits) else bits
-    elif structure.arithmetic == "exact":
+    elif "final" in rules.parameters:
         fields["final"] = final
     elif final == "RZ":
         return None
@@ -93,11 +91,11 @@ def preferred(specs: Iterable[MmaSpec]) -> MmaSpec:
     def rank(spec: MmaSpec) -> tuple[Any, ...]:
         usual = "RZ" if str(spec.d_format) == "fp32" else "RNE"
         return (
-            _PREFERENCE.index(spec.arithmetic),
+            spec.rules.rank,
             -spec.block,
             spec.fraction_bits is not None,
             -(spec.fraction_bits or 0),
-            spec.arithmetic in ALIGNED and spec.final != usual,
+            spec.rules.truncates and spec.final != usual,
             spec.E0 is not None,
             spec.F,
             spec.E0 or 0,
@@ -126,7 +124,7 @@ def other_fraction_bits(spec: MmaSpec) -> list[dict[str, Any]]:
 
 def neighbours(spec: MmaSpec) -> list[MmaSpec]:
     """Specifications with slightly different F, E0, fraction bits or final rounding."""
-    if spec.arithmetic not in ALIGNED:
+    if not spec.rules.truncates:
         return []
     changes: list[dict[str, Any]] = [{"final": "RZ" if spec.final == "RNE" else "RNE"}]
     changes += [{"F": spec.F + d} for d in (-2, -1, 1, 2, 5, 9)]
@@ -145,9 +143,8 @@ def other_blocks(spec: MmaSpec) -> list[MmaSpec]:
 def other_arithmetics(spec: MmaSpec) -> list[MmaSpec]:
     """Specifications with the same formats in other arithmetics, with the same block length if possible."""
     others = []
-    for arithmetic in ARITHMETICS:
-        fields = {"arithmetic": arithmetic, "F": 25 if arithmetic in ALIGNED else 24, "E0": None, "payloads": False}
-        fields |= {"fraction_bits": None, "final": None}
+    for arithmetic, rules in ARITHMETICS.items():
+        fields = {**DEFAULTS, "arithmetic": arithmetic, "final": None} | ({"F": 25} if rules.truncates else {})
         if arithmetic != spec.arithmetic:
             others += changed(spec, [{**fields, "block": block} for block in (spec.block, 1, spec.k)])[:1]
     return others
@@ -165,7 +162,7 @@ Rows = NDArray[np.int64]  # candidates: F, E0, fraction bits
 
 @dataclass(frozen=True)
 class _Fields:
-    """The fields that `fused.block` reads from a specification, as arrays over candidates."""
+    """The fields that `reference.truncated` reads from a specification, as arrays over candidates."""
 
     operand_formats: Formats
     F: NDArray[np.int64]
@@ -182,7 +179,7 @@ class _Fields:
     def block(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
         """One block for every candidate: a (n, 1, L), b (n, L, 1), c (n, 1, 1) or (candidates, n, 1, 1)."""
         with np.errstate(invalid="ignore", over="ignore"):
-            return np.asarray(fused.block(a, b, c, cast(MmaSpec, self)))
+            return np.asarray(reference.truncated(a, b, c, cast(MmaSpec, self)))
 
 
 class Results:
@@ -239,7 +236,7 @@ class Results:
     # --- all fields of one structure
     def fit(self, structure: Structure) -> list[MmaSpec]:
         """The consistent specifications of a structure; of several floors with the same results, some."""
-        if structure.arithmetic not in ALIGNED:
+        if not ARITHMETICS[structure.arithmetic].truncates:
             both = [spec_of(self.formats, self.k, structure, final) for final in ("RNE", "RZ")]
             return [spec for spec in both if spec is not None and self.fits(spec)]
         if spec_of(self.formats, self.k, structure) is None:
@@ -290,7 +287,7 @@ class Results:
 
     def _one_level(self, structure: Structure, final: str, e: int, rows: Rows) -> Rows:
         """The candidates (e - U, E0 = e, fraction bits) consistent with the probes of one level."""
-        half = structure.arithmetic == "via-half"
+        half = ARITHMETICS[structure.arithmetic].via is not None
         length = min(structure.block, 5)
         chosen = (self.probes.levels == e) & (self.probes.spans <= (5 if half else length))
         if half:  # in the second half, from zero; C is added outside
@@ -336,7 +333,7 @@ class Results:
 
     def _emulated(self, structure: Structure, final: str, rows: Rows, some: NDArray[Any]) -> NDArray[np.float64]:
         """The values that candidates give for some probes."""
-        half = structure.arithmetic == "via-half"
+        half = ARITHMETICS[structure.arithmetic].via is not None
         formats = (FP16, FP16, *self.formats[2:]) if half else self.formats
         block = self.k // 2 if half else structure.block
         ks = np.arange(self.k)
@@ -361,7 +358,7 @@ class Results:
             groups.setdefault((Structure(s.arithmetic, s.block), str(s.final)), []).append(i)
         for (structure, final), some in groups.items():
             chosen = [specs[i] for i in some]
-            if structure.arithmetic in ALIGNED:
+            if ARITHMETICS[structure.arithmetic].truncates:
                 floors_ = [NO_FLOOR if s.E0 is None else s.E0 for s in chosen]
                 bits = [s.sum_fraction_bits for s in chosen]
                 rows = np.array([[s.F for s in chosen], floors_, bits], np.int64).T

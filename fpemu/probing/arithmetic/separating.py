@@ -298,10 +298,7 @@ class Draws:
         """Draws for n dot products, aimed at these specifications."""
         some = rng.integers(0, len(specs), n)
         low = formats[0].emin + formats[1].emin
-        rows = [
-            (s.sum_fraction_bits, s.F, low if s.E0 is None else s.E0, k // 2 if s.arithmetic == "via-half" else s.block)
-            for s in specs
-        ]
+        rows = [(s.sum_fraction_bits, s.F, low if s.E0 is None else s.E0, s.issued.block) for s in specs]
         kept, F, floor, block = np.array(rows, np.int64)[some].T
         columns = np.stack([s.k_order for s in specs])[some]
         return cls(formats, k, rng, kept, F, floor, block, columns)

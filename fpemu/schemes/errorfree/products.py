@@ -102,7 +102,7 @@ class SliceProducts:
         exact = times(x.items[p].digits.astype(np.float64), self._scale(x, p))
         words = stored(exact, fmt).astype(np.float64)
         small = np.abs(exact) < fmt.min_normal
-        if self.plan.spec.arithmetic == "flushed":
+        if self.plan.spec.rules.flushes:
             words = np.where(small, 0.0, words)
         return bool(((words != exact) & small).any())
 
