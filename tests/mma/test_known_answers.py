@@ -293,3 +293,18 @@ def test_a_sum_beside_a_tie_is_rounded_once_by_an_fma(backend):
     assert Fraction(a) * Fraction(b) + Fraction(c) < Fraction(1) + Fraction(3, 2**24)
     assert dot((a,), (b,), c, mma.spec("cdna2", "fp32", "fp32"), backend) == c
     assert dot((-a,), (b,), -c, mma.spec("cdna2", "fp32", "fp32"), backend) == -c
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_negative_subnormal_c_is_plus_zero_on_cdna2(backend):
+    for c in (-(2.0**-130), -0.0):
+        assert bits(dot((0.0,) * 4, (-1.0,) * 4, c, mma.spec("MI210", "fp16", "fp32"), backend)) == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_product_of_2_to_the_128_is_infinite_on_cdna3(backend):
+    spec = mma.spec("MI300X", "bf16", "fp32")
+    assert dot((2.0**64,), (2.0**63,), 0.0, spec, backend) == 2.0**127
+    assert dot((2.0**64, -(2.0**64)), (2.0**63, 2.0**63), 1.0, spec, backend) == 0.0
+    assert bits(dot((2.0**64, -(2.0**63)), (2.0**64, 2.0**64), 0.0, spec, backend)) == 0x7F800000
+    assert np.isnan(dot((2.0**64, -(2.0**64)), (2.0**64, 2.0**64), 0.0, spec, backend))

@@ -37,7 +37,7 @@ class Mutant:
         An expression or statement that occurs once in the definition, and its replacement. Spacing, parentheses and
         line breaks are free.
     tests : tuple of str
-        Test files that have to catch the fault.
+        Test files that have to catch the fault; ``file::test`` where a kernel is compiled anew for every other test.
     origin : {"drawn", "hand"}
         Whether the generator or a person chose it.
     equivalent : str

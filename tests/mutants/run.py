@@ -123,7 +123,7 @@ class Results:
 
 
 def _digest(tests: tuple[str, ...], *texts: str) -> str:
-    parts = [*texts, *(name + (ROOT / name).read_text(encoding="utf-8") for name in tests)]
+    parts = [*texts, *(name + (ROOT / name.partition("::")[0]).read_text(encoding="utf-8") for name in tests)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -18,7 +18,10 @@ def test_the_list():
     for mutant in MUTANTS:
         assert 1 <= len(mutant.tests) <= 3, f"mutant {mutant.id} names {len(mutant.tests)} test files, not one to three"
         for name in mutant.tests if mutant.runs else ():
-            assert (ROOT / name).is_file(), f"mutant {mutant.id}: its test file {name} does not exist: name another"
+            file, _, test = name.partition("::")
+            assert (ROOT / file).is_file(), f"mutant {mutant.id}: its test file {file} does not exist: name another"
+            text = (ROOT / file).read_text(encoding="utf-8")
+            assert f"def {test}" in text, f"mutant {mutant.id}: {file} has no test {test}: name another"
 
 
 def test_every_mutant_is_found_once_in_the_present_tree():
