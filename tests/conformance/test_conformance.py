@@ -19,6 +19,8 @@ import fpemu
 from fpemu import mma, round_to, simt
 from fpemu.cli import conformance as command
 from fpemu.conformance import compare, verify
+from fpemu.conformance.deviations import other_units
+from fpemu.conformance.specification import Specification
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
 from fpemu.mma.tree import Chain, Sum
@@ -582,3 +584,17 @@ def test_a_c_that_the_accumulator_does_not_hold_is_refused(c, message):
         verify(D, A, B, c, beta=1, hardware="H100", causes=False)
     fits = np.full((4, 4), 3, c.dtype)
     assert verify(D + D.dtype.type(3), A, B, fits, beta=1, hardware="H100", causes=False).equal
+
+
+def test_units_with_other_constants_are_all_but_the_given_one():
+    found = [d.fields["spec"] for d in other_units(Specification(HOPPER))]
+    units = [(unit.block, unit.F, unit.final) for unit in found]
+    tried = itertools.product((4, 8, 16, 32), (13, 23, 24, 25, 26), ("RZ", "RNE"))
+    assert sorted(units) == sorted(set(tried) - {(16, 25, "RZ")})
+    assert all(unit.fraction_bits == (13 if unit.F == 13 else None) for unit in found)
+
+
+def test_no_alternative_is_counted_before_the_first():
+    reports = []
+    verify(product(spec=AMPERE), *HALF, hardware="H200", most=3, progress=lambda *report: reports.append(report))
+    assert reports[0] == ("one change", 0)

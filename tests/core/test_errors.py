@@ -84,6 +84,7 @@ def test_replace_names_an_unknown_field():
     [
         ({"nan": "foo"}, "unknown FloatFormat: nan 'foo'"),
         ({"max_significand": 99}, "max_significand 99"),
+        ({"max_significand": 7}, "max_significand 7 is not between 8 and 15"),
         ({"precision": 4.5}, "precision = 4.5 must be an integer"),
         ({"padding": 80}, "a word of"),
     ],

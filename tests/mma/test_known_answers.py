@@ -98,6 +98,7 @@ def test_negative_underflow_and_every_other_zero_is_plus_zero(backend):
     assert bits(dot((-tiny,), (tiny,), 0.0, spec, backend)) == 0
     assert bits(dot((-tiny,), (tiny,), -0.0, spec, backend)) == 0
     assert bits(dot((-0.0,) * 16, (1.0,) * 16, -0.0, spec, backend)) == 0
+    assert bits(dot((-0.0,) * 16, (1.0,) * 16, -0.0, mma.spec("hopper", "fp16", "fp32"), backend)) == 0
     assert bits(dot((1.0, -1.0), (1.0, 1.0), -0.0, spec, backend)) == 0
     half = mma.spec("hopper", "fp16", "fp16")
     assert bits(dot((-(2.0**-14),), (2.0**-14,), -0.0, half, backend)) == 0
@@ -298,7 +299,7 @@ def test_a_sum_beside_a_tie_is_rounded_once_by_an_fma(backend):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_negative_subnormal_c_is_plus_zero_on_cdna2(backend):
     for c in (-(2.0**-130), -0.0):
-        assert bits(dot((0.0,) * 4, (-1.0,) * 4, c, mma.spec("MI210", "fp16", "fp32"), backend)) == 0
+        assert bits(dot((0.0,) * 16, (-1.0,) * 16, c, mma.spec("MI210", "fp16", "fp32"), backend)) == 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
