@@ -171,7 +171,7 @@ def chain(
         raise InputError("a tree is an order of one product: it takes one term and no step")
     step = integer("step", step, 1, none=True, words=("instruction",))
     step = spec.k if step == "instruction" else step
-    devices.implementation(device, backend)
+    devices.implementation(device, backend)  # an unusable device is refused before arrays are read
     terms, C = _values(terms, C, spec)
     broadcast(*terms[0], C)
     return _chain(terms, C, spec, order, step, backend, device)
@@ -235,7 +235,7 @@ def _run(
     index_a, index_b = indices(As[0], shape[:-2]), indices(Bs[0], shape[:-2])
     stack, K, outer = (len(index_a), *shape[-2:]), As[0].shape[-1], spec.outer_dtype
     start = np.zeros(stack, outer) if C is None else C.reshape(stack).astype(outer)
-    if K == 0 or 0 in stack:
+    if K == 0 or 0 in stack:  # the compiled kernels take no empty operands
         return start.reshape(shape)
     lay_out = _slices if K <= _LONGEST_KEPT else _slices.__wrapped__
     slices = lay_out(order, K, len(As), step, spec.k)
@@ -293,7 +293,7 @@ def _gather(terms: list[Array], part: _Slice, fmt: FloatFormat | str, axis: int)
     if fmt == TF32:
         flat = [_truncated(x) for x in flat]
     shape[axis] = part.length
-    out = np.zeros(shape, carrier(fmt))
+    out = np.zeros(shape, carrier(fmt))  # in a copy: a compiled kernel may overwrite its operands
     for term, source, place in part.copies:
         if axis == -1:
             out[..., place] = flat[term][..., source]
@@ -420,7 +420,7 @@ def as_values(x: Any, fmt: FloatFormat | str, name: str, axes: int = 0) -> Array
         if (bad := a != converted).any():
             raise InputError(f"{name} has entries that {fmt} does not hold: {entries(bad, a)}")
         return converted
-    native = _NATIVE.get(a.dtype)
+    native = _NATIVE.get(a.dtype)  # every number of such a type is a value of its format
     if native == fmt or (native == FP32 and fmt == TF32):  # `_truncated` drops the low 13 bits, as the hardware does
         return a
     good = np.ones(a.shape, bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -458,6 +459,16 @@ def test_a_tree_of_any_depth_is_evaluated(kind):
         deep = Sum((deep, Chain(((k,),)))) if kind == "sum" else Chain(((k,),), "fma" if k % 2 else "instruction", deep)
     A = np.ones((1, 2000), np.float16)
     assert mma.gemm(A, A.T, None, mma.spec("hopper"), deep).item() == 2000
+
+
+def test_the_runs_of_a_long_k_are_not_kept(monkeypatch):
+    A, spec = np.ones((1, 40), np.float16), mma.spec("ampere", "fp16", "fp32")
+    order = KOrder(split=24, tile=5, promote=10)
+    kept = mma.gemm(A, A.T, None, spec, order)
+    monkeypatch.setattr(sys.modules["fpemu.mma.gemm"], "_LONGEST_KEPT", 39)
+    before = sys.modules["fpemu.mma.gemm"]._slices.cache_info()
+    assert (mma.gemm(A, A.T, None, spec, order) == kept).all()
+    assert sys.modules["fpemu.mma.gemm"]._slices.cache_info() == before
 
 
 def test_a_block_of_a_tree_is_no_longer_than_a_block_of_the_instruction():
