@@ -28,10 +28,10 @@ API = {
     "Matrix instructions": "mma mma.catalog mma.tree mma.exactness mma.serialise simt",
     "Exact products, errors, operands": "reference metrics inputs",
     "Bounds, performance models, choice of a scheme": "theory theory.errorfree roofline roofline.gpus advice",
-    "Other software": "probing probing.trees probing.pictures conformance library",
+    "Other software": "probing probing.trees conformance library",
     "Batches": "batched",
     "GPUs": "gpu gpu.batched gpu.tallskinny torch verify verify.instructions verify.records",
-    "Sweeps and figures": "sweep reproduce bitpicture plotting",
+    "Sweeps and figures": "sweep reproduce plotting plotting.bits plotting.trees",
 }
 """The public modules by subject."""
 
@@ -443,7 +443,7 @@ def notebooks() -> dict[Path, str]:
 
 
 def pictures() -> dict[Path, bytes]:
-    """Return the pictures of the page on tensor-core addition, drawn by fpemu.bitpicture."""
+    """Return the pictures of the page on tensor-core addition, drawn by fpemu.plotting.bits."""
     import io
 
     import matplotlib
@@ -452,7 +452,7 @@ def pictures() -> dict[Path, bytes]:
     matplotlib.rcParams["svg.hashsalt"] = "fpemu"
     import numpy as np
 
-    from fpemu import bitpicture
+    from fpemu.plotting import bits
 
     gpus = ("V100", "A100", "H200", "MI100")
     rng = np.random.default_rng(65)
@@ -469,15 +469,16 @@ def pictures() -> dict[Path, bytes]:
     files = {}
     for name, pictured in blocks.items():
         file = io.BytesIO()
-        bitpicture.draw(pictured).savefig(file, format="svg", metadata={"Date": None})
+        bits.draw(pictured).savefig(file, format="svg", metadata={"Date": None})
         files[OUT / "pictures" / f"{name}.svg"] = file.getvalue()
     return files
 
 
 def _block(a: Any, b: Any, c: Any, gpu: str) -> Any:
-    from fpemu import bitpicture, mma
+    from fpemu import mma
+    from fpemu.plotting import bits
 
-    return bitpicture.blocks(a, b, c, spec=mma.spec(gpu, "fp16", "fp32"))[0]
+    return bits.blocks(a, b, c, spec=mma.spec(gpu, "fp16", "fp32"))[0]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from fpemu import (
         batched,
-        bitpicture,
         conformance,
         gpu,
         inputs,
@@ -56,7 +55,6 @@ __all__ = [
     "advise",
     "batched",
     "bit_cut",
-    "bitpicture",
     "certify",
     "conformance",
     "gemm",
@@ -88,7 +86,7 @@ _NAMES = {
 """The names of each module that are names of the package too."""
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {*__all__, "errors", "formats", "rounding", "verify"} - _MODULE_OF.keys()
-_SUBMODULES = {"mma": ("exactness", "serialise"), "probing": ("pictures", "trees"), "schemes": ("strassen",)}
+_SUBMODULES = {"mma": ("exactness", "serialise"), "probing": ("trees",), "schemes": ("strassen",)}
 """Public submodules that their subpackage does not import; `__getattr__` imports them with it."""
 
 

@@ -34,7 +34,8 @@ import pandas as pd
 from IPython.display import display
 
 import fpemu
-from fpemu import bitpicture, mma, plotting
+from fpemu import mma, plotting
+from fpemu.plotting import bits
 
 GPUS = ("V100", "T4", "A100", "H200", "B200", "MI100", "MI210", "MI300X")
 specs = {gpu: mma.spec(gpu, "fp16", "fp32") for gpu in GPUS}
@@ -54,9 +55,9 @@ pd.DataFrame({gpu: {field: getattr(spec, field) for field in fields} for gpu, sp
 
 # %%
 a, b, c = [-(2.0**13), -0.5, -0.25, -0.125], [2.0**10, 1.0, 1.0, 1.0], 2.0**23
-pictures = [bitpicture.blocks(a, b, c, spec=specs[gpu])[0] for gpu in ("V100", "A100", "H200", "MI100")]
+pictures = [bits.blocks(a, b, c, spec=specs[gpu])[0] for gpu in ("V100", "A100", "H200", "MI100")]
 assert [picture.result for picture in pictures] == [0.0, -0.5, -0.75, -0.875]
-bitpicture.draw(pictures)
+bits.draw(pictures)
 
 # %% [markdown]
 # The last place of the aligned terms is $2^{23-F}$: Volta ($F=23$) keeps no bits below 1, Ampere ($F=24$) keeps one
@@ -85,10 +86,10 @@ rng = np.random.default_rng(65)
 a = np.float16(rng.uniform(1, 2, 4) * 2.0 ** -np.arange(0, 16, 4))
 b = np.float16(rng.uniform(1, 2, 4) * [1, -1, 1, 1])
 c = np.float32(-rng.uniform(1, 2) / 8)
-pictures = [bitpicture.blocks(a, b, c, spec=specs[gpu])[0] for gpu in ("V100", "A100", "H200", "MI100")]
+pictures = [bits.blocks(a, b, c, spec=specs[gpu])[0] for gpu in ("V100", "A100", "H200", "MI100")]
 for picture in pictures:  # the sum drawn, rounded once, is what the instruction returns
     assert fpemu.round_to(np.float64(picture.sum), "fp32", picture.spec.final) == picture.result
-bitpicture.draw(pictures)
+bits.draw(pictures)
 
 # %%
 exact = pictures[-1].sum
@@ -116,12 +117,12 @@ assert off == [1.0, 0.0, -1.0, 0.0]
 # %%
 small = 2.0**-20  # its square is 2^-40
 pictures = [
-    bitpicture.blocks([2.0**-24, small], [1.0, small], spec=specs["H200"])[0],
-    bitpicture.blocks([2.0**-12, small], [2.0**-12, small], spec=specs["H200"])[0],
+    bits.blocks([2.0**-24, small], [1.0, small], spec=specs["H200"])[0],
+    bits.blocks([2.0**-12, small], [2.0**-12, small], spec=specs["H200"])[0],
 ]
 assert [picture.result for picture in pictures] == [2.0**-24, 2.0**-24 + 2.0**-40]
 assert [picture.exponent for picture in pictures] == [-14, -24]
-bitpicture.draw(pictures)
+bits.draw(pictures)
 
 # %% [markdown]
 # CDNA 2 replaces subnormal fp16 operands by zero; CDNA 1 and CDNA 3 do not. On an MI210 (CDNA 2) the residual of a
@@ -149,18 +150,18 @@ codes = (
 )
 a, b = (fpemu.BF16.decode([int(code, 16) for code in text.split()]) for text in codes)
 hopper = mma.spec("H100", "bf16")
-(picture,) = bitpicture.blocks(a, b, spec=hopper)
+(picture,) = bits.blocks(a, b, spec=hopper)
 assert picture.exponent == hopper.E0 == -133
 assert max(abs(a * b)) < 2.0**-133
 assert fpemu.FP32.encode(picture.result) == 0x0000000B
-bitpicture.draw([picture])
+bits.draw([picture])
 
 # %% [markdown]
 # With each of three other values of $E_0$, the last hexadecimal digit of the result is A, but the GPU returned B. Such
 # probes determine the value of $E_0$.
 
 # %%
-others = [bitpicture.blocks(a, b, spec=hopper.replace(E0=floor))[0].result for floor in (-126, -132, -134)]
+others = [bits.blocks(a, b, spec=hopper.replace(E0=floor))[0].result for floor in (-126, -132, -134)]
 assert [int(fpemu.FP32.encode(value)) for value in others] == [0xA, 0xA, 0xA]
 
 # %% [markdown]
@@ -256,13 +257,13 @@ assert means["MI100", "one chain", 2**14] < 8 * means["MI100", "one chain", 2**1
 
 # %%
 a, b = [2.0**-12] * 8, [2.0**-13] * 8
-pictures = [bitpicture.blocks(a, b, c, spec=mma.spec("A100", k=8))[0] for c in (1 - 2.0**-24, 1.0)]
+pictures = [bits.blocks(a, b, c, spec=mma.spec("A100", k=8))[0] for c in (1 - 2.0**-24, 1.0)]
 lower, upper = (picture.result for picture in pictures)
 assert np.nextafter(np.float32(1 - 2.0**-24), np.float32(2)) == 1
 assert lower == 1 + 2.0**-23
 assert upper == 1.0
 assert lower > upper
-bitpicture.draw(pictures)
+bits.draw(pictures)
 
 # %% [markdown]
 # ## An accumulator that stops growing

@@ -33,8 +33,9 @@ import pandas as pd
 from IPython.display import display
 
 import fpemu
-from fpemu import bitpicture, mma, plotting, reproduce
+from fpemu import mma, plotting, reproduce
 from fpemu.mma import exactness
+from fpemu.plotting.bits import blocks, draw
 from fpemu.schemes import ozaki
 from fpemu.schemes.errorfree.split import split
 
@@ -131,10 +132,10 @@ for gpu in GPUS:
 # %%
 volta = mma.spec("V100")
 one = 2.0**-8
-full = [bitpicture.blocks([one], [one], c * 2.0**-16, spec=volta)[0] for c in (2.0**24 - 1, 2.0**24)]
+full = [blocks([one], [one], c * 2.0**-16, spec=volta)[0] for c in (2.0**24 - 1, 2.0**24)]
 assert full[0].result == 2.0**8
 assert full[1].result == 2.0**8
-bitpicture.draw(full)
+draw(full)
 
 # %% [markdown]
 # The package checks this condition on every product of slices. With one bit too many, `certify` reports the violation

@@ -23,7 +23,8 @@ import pandas as pd
 from IPython.display import display
 
 import fpemu
-from fpemu import bitpicture, mma, plotting, reproduce, sweep
+from fpemu import mma, plotting, reproduce, sweep
+from fpemu.plotting import bits
 from fpemu.reproduce import ledger
 from fpemu.reproduce.claims import VERDICTS, number_of
 
@@ -58,9 +59,9 @@ pd.DataFrame(rows, index=["bits kept of π/512", "relative error"])
 
 # %%
 a, b, c = [-(2.0**13), -0.5, -0.25, -0.125], [2.0**10, 1.0, 1.0, 1.0], 2.0**23
-pictures = [bitpicture.blocks(a, b, c, spec=mma.spec(gpu))[0] for gpu in ("V100", "A100", "H200", "MI100")]
+pictures = [bits.blocks(a, b, c, spec=mma.spec(gpu))[0] for gpu in ("V100", "A100", "H200", "MI100")]
 assert [picture.result for picture in pictures] == [0.0, -0.5, -0.75, -0.875]
-bitpicture.draw(pictures)
+bits.draw(pictures)
 
 # %% [markdown]
 # ## A GEMM by several schemes

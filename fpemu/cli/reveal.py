@@ -283,7 +283,7 @@ def _note_elsewhere(place: list[int], at: int, shape: tuple[int, int]) -> None:
 
 def _draw(tree: Tree, revealed: Revealed, title: str, path: str) -> None:
     from fpemu import files, plotting
-    from fpemu.probing.pictures import picture
+    from fpemu.plotting.trees import picture
 
     name = str(revealed.order) if revealed.order is not None else "no KOrder"
     figure = picture(tree, f"{title}, K = {revealed.k}: {name}")

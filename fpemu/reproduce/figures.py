@@ -41,7 +41,8 @@ FORMATS = ("svg", "pdf")
 """Formats of a picture that are written only on request, beside the PNG."""
 UNCHANGED, REWRITTEN, NEW = "unchanged", "rewritten", "new"
 _PACKAGES = ("numpy", "numba", "scipy", "python-flint", "matplotlib")
-_DRAWING = [Path(__file__).resolve().parents[1] / name for name in ("plotting.py", "bitpicture.py", "sweep/planes.py")]
+_PLOTS = ("plotting/__init__.py", "plotting/bits.py", "sweep/planes.py")
+_DRAWING = [Path(__file__).resolve().parents[1] / name for name in _PLOTS]
 
 
 @dataclass(frozen=True)

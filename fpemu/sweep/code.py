@@ -27,7 +27,7 @@ _NUMERIC = (
     "library/data",
 )
 _SUFFIXES = (".py", ".toml", ".json", ".gz")
-_DRAWING = ("plotting.py", "sweep/planes.py")
+_DRAWING = ("plotting/__init__.py", "sweep/planes.py")
 
 
 def running_version(evaluator: Path) -> str:
@@ -84,7 +84,7 @@ def drawing_version(page: ModuleType) -> str:
     followed: where ``draw`` calls them and their results change, the page's ``VERSION`` must be raised.
     """
     start = Path(page.__file__ or "").resolve()
-    code = _followed({start: {"draw"}, _PACKAGE / "plotting.py": {"png", "style"}}, imports=False)
+    code = _followed({start: {"draw"}, _PACKAGE / "plotting" / "__init__.py": {"png", "style"}}, imports=False)
     return hashlib.sha256(_text(code, _fixed_names(code)).encode()).hexdigest()
 
 

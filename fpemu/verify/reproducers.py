@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import bitpicture, mma
+from fpemu import mma
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.gpu.instructions import run as instructions
 from fpemu.mma import MmaSpec
 from fpemu.mma import codes as mma_codes
 from fpemu.mma import operand_streams as streams
+from fpemu.plotting import bits
 
 Execute = Callable[[Any, Any, Any, MmaSpec], Any]
 Codes = tuple[int, ...]
@@ -185,14 +186,14 @@ def _rules(mismatch: Mismatch) -> list[str]:
     if half:
         a, b, start, spec = a[spec.k_order], b[spec.k_order], 0.0, spec.issued
     try:
-        blocks = bitpicture.blocks(a, b, start, spec=spec)
+        blocks = bits.blocks(a, b, start, spec=spec)
     except InputError as problem:  # the ignored bits of tf32, or an overflow before the last block
         return [f"  {problem}"]
     lines = [line for number, block in enumerate(blocks) for line in _block(block, number, len(blocks))]
     return [*lines, "  then c is added, rounded to nearest"] if half else lines
 
 
-def _block(block: bitpicture.Block, number: int, of: int) -> list[str]:
+def _block(block: bits.Block, number: int, of: int) -> list[str]:
     """One block as rows of bits; a bar marks the last bit kept."""
     spec = block.spec
     floor = " (the minimum alignment exponent E0)" if spec.rules.truncates and block.exponent == spec.E0 else ""

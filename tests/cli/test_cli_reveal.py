@@ -18,8 +18,8 @@ from fpemu.library import cublas
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum
+from fpemu.plotting.trees import layout, picture
 from fpemu.probing.callables import load_function
-from fpemu.probing.pictures import layout, picture
 from fpemu.probing.trees import regular
 from fpemu.probing.trees import text as drawing
 

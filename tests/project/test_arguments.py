@@ -24,6 +24,7 @@ from fpemu.errors import GpuError, GuaranteeError, InputError
 from fpemu.formats import FloatFormat
 from fpemu.gpu.batched import configuration
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.plotting import bits
 from fpemu.roofline import gpus
 from fpemu.theory import Norms
 
@@ -136,8 +137,8 @@ VALID = {
         f"fpemu.metrics.{name}": row(getattr(metrics, name), ONE, ONE)
         for name in ("relative_l2", "max_relative", "max_error_legemm", "mred", "max_absolute")
     },
-    "fpemu.bitpicture.blocks": row(fpemu.bitpicture.blocks, [1.0, 2.0], [1.0, 0.5], spec=SHORT),
-    "fpemu.bitpicture.draw": row(fpemu.bitpicture.draw, fpemu.bitpicture.blocks([1.0], [1.0], spec=SHORT)),
+    "fpemu.plotting.bits.blocks": row(bits.blocks, [1.0, 2.0], [1.0, 0.5], spec=SHORT),
+    "fpemu.plotting.bits.draw": row(bits.draw, bits.blocks([1.0], [1.0], spec=SHORT)),
     "fpemu.batched.hgemm": row(batched.hgemm, ONE, ONE, hardware="V100"),
     "fpemu.batched.hcgemm": row(batched.hcgemm, PAIR, PAIR, hardware="V100"),
     "fpemu.batched.complex_gemm": row(batched.complex_gemm, ONE, ONE, scheme="ootomo", hardware="A100"),

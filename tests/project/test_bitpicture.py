@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpemu
-from fpemu import bitpicture, mma, plotting
+from fpemu import mma, plotting
 from fpemu.errors import InputError
+from fpemu.plotting import bits
 
 HALVES = [mma.spec(gpu, "fp16", d) for gpu in ("V100", "A100", "H200") for d in ("fp32", "fp16")]
 HALVES += [mma.spec("MI100"), mma.spec("ascend910a")]
@@ -44,7 +45,7 @@ def test_the_last_result_is_that_of_the_chain(spec, seed):
     D = mma.gemm(a[None].astype(fa.dtype), b[:, None].astype(fb.dtype), np.full((1, 1), c, fc.dtype), one)
     if not np.isfinite(D).all():
         return
-    found = bitpicture.blocks(a, b, c, spec=spec)
+    found = bits.blocks(a, b, c, spec=spec)
     assert fd.encode(found[-1].result) == fd.encode(D.item())
 
 
@@ -55,7 +56,7 @@ def test_a_block_adds_up(spec, seed):
     rng = np.random.default_rng(seed)
     a, b = (np.float16(np.ldexp(rng.uniform(-2, 2, spec.block), rng.integers(-12, 8, spec.block))) for _ in "ab")
     c = float(np.float16(rng.uniform(-2, 2)))
-    (block,) = bitpicture.blocks(a, b, c, spec=spec)
+    (block,) = bits.blocks(a, b, c, spec=spec)
     products = [x * y for x, y in zip(a.astype(float), b.astype(float), strict=True)]
     assert [term.value for term in block.terms] == [value for value in (c, *products) if value]
     unit = Fraction(2) ** block.place
@@ -70,7 +71,7 @@ def test_a_block_adds_up(spec, seed):
 
 
 def test_the_known_answers():
-    found = {gpu: bitpicture.blocks(*KNOWN, spec=mma.spec(gpu))[0] for gpu in ("V100", "A100", "H200", "MI100")}
+    found = {gpu: bits.blocks(*KNOWN, spec=mma.spec(gpu))[0] for gpu in ("V100", "A100", "H200", "MI100")}
     assert [block.result for block in found.values()] == [0.0, -0.5, -0.75, -0.875]
     assert [block.exponent for block in found.values()] == [23] * 4
     assert [block.place for block in found.values()] == [0, -1, -2, -3]
@@ -80,7 +81,7 @@ def test_the_known_answers():
 
 def test_blocks_follow_one_another():
     ones = np.ones(10)
-    found = bitpicture.blocks(ones, ones, 0.5, spec=mma.spec("V100"))
+    found = bits.blocks(ones, ones, 0.5, spec=mma.spec("V100"))
     assert [block.result for block in found] == [4.5, 8.5, 10.5]
     assert [len(block.terms) for block in found] == [5, 5, 3]
 
@@ -88,11 +89,11 @@ def test_blocks_follow_one_another():
 def test_the_floor_and_nothing_at_all():
     tiny = [2.0**-100]
     spec = mma.spec("H200", "bf16")
-    (block,) = bitpicture.blocks(tiny, tiny, spec=spec)
+    (block,) = bits.blocks(tiny, tiny, spec=spec)
     assert (block.exponent, block.result) == (spec.E0, 0.0)
-    (empty,) = bitpicture.blocks([0.0], [1.0], spec=spec)
+    (empty,) = bits.blocks([0.0], [1.0], spec=spec)
     assert (empty.terms, empty.total, empty.result) == ((), 0, 0.0)
-    assert bitpicture.draw([empty]).axes
+    assert bits.draw([empty]).axes
 
 
 @pytest.mark.parametrize(
@@ -109,20 +110,20 @@ def test_the_floor_and_nothing_at_all():
 )
 def test_what_is_refused(arguments, spec, message):
     with pytest.raises(InputError, match=message):
-        bitpicture.blocks(*arguments, spec=mma.spec(spec))
+        bits.blocks(*arguments, spec=mma.spec(spec))
 
 
 def test_titles_and_blocks_must_match():
-    block = bitpicture.blocks(*KNOWN, spec=mma.spec("A100"))
+    block = bits.blocks(*KNOWN, spec=mma.spec("A100"))
     for pictures, titles in ((), None), (block, ["a", "b"]):
         with pytest.raises(InputError, match="one title for each block"):
-            bitpicture.draw(pictures, titles)
+            bits.draw(pictures, titles)
 
 
 def test_the_picture_shows_the_bits():
-    blocks = [bitpicture.blocks(*KNOWN, spec=mma.spec(gpu))[0] for gpu in ("V100", "MI100")]
-    figure = bitpicture.draw(blocks, ["first", "second"])
-    assert plotting.png(figure) == plotting.png(bitpicture.draw(blocks, ["first", "second"]))
+    blocks = [bits.blocks(*KNOWN, spec=mma.spec(gpu))[0] for gpu in ("V100", "MI100")]
+    figure = bits.draw(blocks, ["first", "second"])
+    assert plotting.png(figure) == plotting.png(bits.draw(blocks, ["first", "second"]))
     upper, lower = figure.axes
     assert [axis.get_title(loc="left") for axis in (upper, lower)] == ["first", "second"]
     cells = upper.collections[0].get_array()
@@ -139,8 +140,8 @@ def test_the_picture_shows_the_bits():
 
 
 def test_far_bits_are_an_arrow_and_many_columns_have_no_digits():
-    (block,) = bitpicture.blocks([2.0**-14, 2.0**15], [2.0**-14, 2.0**15], spec=mma.spec("A100"))
-    near, far = bitpicture.draw([block], below=4), bitpicture.draw([block], below=90)
+    (block,) = bits.blocks([2.0**-14, 2.0**15], [2.0**-14, 2.0**15], spec=mma.spec("A100"))
+    near, far = bits.draw([block], below=4), bits.draw([block], below=90)
     assert near.axes[0].collections[0].get_array().shape == (4, 30 + 1 - (6 - 4))
     assert far.axes[0].collections[0].get_array().shape == (4, 59)
     assert any(text.get_text() == "1" for text in near.axes[0].texts)
@@ -150,8 +151,8 @@ def test_far_bits_are_an_arrow_and_many_columns_have_no_digits():
 def test_after_an_overflow_there_is_nothing_to_show():
     spec = mma.spec("A100", "fp16", "fp16")
     large = [2.0**15] + [0.0] * 15
-    (last,) = bitpicture.blocks(large[:8], [2.0] * 8, spec=spec)
+    (last,) = bits.blocks(large[:8], [2.0] * 8, spec=spec)
     assert last.result == np.inf
-    assert bitpicture.draw([last]).axes
+    assert bits.draw([last]).axes
     with pytest.raises(InputError, match="overflows before k = 8"):
-        bitpicture.blocks(large, [2.0] * 16, spec=spec)
+        bits.blocks(large, [2.0] * 16, spec=spec)

@@ -88,7 +88,7 @@ CHECKS_ARRAYS = {  # the boundary, one module of a public subpackage: arrays are
     "probing/callables.py",
     "advice/data.py",
     "theory/norms.py",
-    "bitpicture.py",
+    "plotting/bits.py",
 }
 
 

@@ -179,7 +179,7 @@ def test_public_names_are_reachable_after_import_fpemu_alone():
     names = _public_names()
     paths = {path for paths in names for path in paths}
     assert len(names) > 100
-    assert {"fpemu.gpu.tallskinny.multiply", "fpemu.probing.pictures.picture"} <= paths
+    assert {"fpemu.gpu.tallskinny.multiply", "fpemu.probing.trees.text"} <= paths
     unknown = [["fpemu.gpu.batch"], ["fpemu.batched.hgem"]]
     assert _printed(NAMES, json.dumps([*names, *unknown])).split() == ["fpemu.gpu.batch", "fpemu.batched.hgem"]
 
