@@ -165,7 +165,11 @@ class Arithmetic:
         return implementation
 
     def __reduce__(self) -> Any:
-        return ARITHMETICS.__getitem__, (self.name,)  # its functions are not pickled
+        return _named, (self.name,)  # a pickled specification has the row of the process that reads it
+
+
+def _named(name: str) -> Arithmetic:
+    return ARITHMETICS[name]
 
 
 def _by_reference(x: Operands, spec: MmaSpec) -> Array:

@@ -262,6 +262,18 @@ def test_cdna3_floors_the_sum_31_bits_below_its_own_exponent(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("k", [16, 32])
+def test_a_zero_accumulator_of_cdna3_has_the_lowest_exponent(k, backend):
+    """A zero c aligns nothing: the smallest subnormal of fp32 is left."""
+    spec = mma.spec("cdna3", "bf16" if k == 16 else "e5m2fnuz", "fp32", k=k)
+    small = 2.0**-70 if k == 16 else 2.0**-16
+    for c in (0.0, -0.0):
+        assert dot((small,), (2.0**-149 / small if k == 16 else small,), c, spec, backend) == (
+            2.0**-149 if k == 16 else 2.0**-32
+        )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("hardware", ["A100", "H100", "MI250"])
 def test_double_precision_is_a_chain_of_fused_multiply_adds(hardware, backend):
     spec = mma.spec(hardware, "fp64", "fp64")

@@ -44,6 +44,11 @@ def _boolean(flag: bool) -> str:
 def definition(spec: MmaSpec, name: str = "Spec") -> str:
     """Return the constants of an instruction as a C++ struct, to follow ``#include "arithmetic.cuh"``.
 
+    Raises
+    ------
+    InputError
+        An arithmetic without a CUDA implementation.
+
     Examples
     --------
     >>> import fpemu
@@ -51,6 +56,8 @@ def definition(spec: MmaSpec, name: str = "Spec") -> str:
     >>> "BLOCK = 8, F = 24, E0 = -132" in text
     True
     """
+    if spec.rules.cuda is None:
+        raise InputError(f"{spec}: the arithmetic {spec.arithmetic!r} has no CUDA implementation: take device='cpu'")
     c_format = spec.d_format if spec.c_format is None else spec.c_format
     formats = {"A": spec.a_format, "B": spec.b_format, "C": c_format, "D": spec.d_format}
     fraction = spec.fraction_bits
