@@ -201,7 +201,7 @@ options = {
     "residual_rounding": "RZ",
     "products": "rh,hr,hh",
     "accumulators": "one",
-    "correction_step": 32,
+    "step": 32,
     "promote": 32,
 }
 for other, entries in (({}, 0), ({"products": "hr,rh,hh"}, 0), ({"high_rounding": "RNE"}, 3)):

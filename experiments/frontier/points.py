@@ -46,7 +46,7 @@ DATA: dict[str, tuple[str, dict[str, Any]]] = {
 EXACT = (8, 6, 4, 2)
 POINTS: dict[str, tuple[float, str, dict[str, Any]]] = {
     "fp16": (1.0, "fp16", {"on_range": "scale"}),
-    "tf32": (2.0, "multiword", {"words": 1, "format": "tf32"}),
+    "tf32": (2.0, "multiword", {"words": 1, "fmt": "tf32"}),
     "staged-int8": (2.0, "staged-int8", {}),
     **{f"exact={n}": (2 + 1 / n, "staged-int8", {"exact": n}) for n in EXACT},
     "strassen": (2.625, "staged", {"levels": 1}),

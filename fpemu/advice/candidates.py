@@ -212,23 +212,23 @@ def _choices(K: int, fp32: bool) -> Iterator[tuple[str, dict[str, Any]]]:
     """Schemes with the options considered, the published ones first."""
     promotions: list[dict[str, Any]] = [{}]
     promotions += [{"promote": p} for p in PROMOTIONS if isinstance(p, str) or p < K]
-    for format in FORMATS:
-        yield "multiword", {"words": 1, "format": format}
+    for fmt in FORMATS:
+        yield "multiword", {"words": 1, "fmt": fmt}
     for name in ("fp16", "legemm", "ape", "h2sgemm"):
         yield from ((name, p) for p in promotions)
     yield "h2sgemm", {"sb": 11}
     yield "h2sgemm", {"combine": "element-wise"}
     yield "ootomo", {}
-    yield "ootomo", {"promote": 64, "correction_step": 64}
+    yield "ootomo", {"promote": 64, "step": 64}
     yield from (("staged", s) for s in ({}, {"stage": 256}, {"stage": 128}, {"stage": 32}))
     yield from (("staged-int8", s) for s in ({}, {"exact": 8}, {"exact": 4}, {"exact": 2}))
     yield from (("markidis", {"refine": "A", **p}) for p in promotions)
     for name in ("markidis", "egemm", "bf16x3", "bf16x6", "bf16x9"):
         yield from ((name, p) for p in promotions)
     yield "ootomo-tf32", {}
-    for format in ("fp16", *FORMATS):
+    for fmt in ("fp16", *FORMATS):
         for words in (2, 3, 4):
-            yield from (("multiword", {"words": words, "format": format, **b}) for b in ({}, {"block": 1}))
+            yield from (("multiword", {"words": words, "fmt": fmt, **p}) for p in ({}, {"promote": "instruction"}))
     yield "sgemm", {}
     yield "dgemm", {}
     for precision in ("fp32", "fp64") if fp32 else ("fp64",):

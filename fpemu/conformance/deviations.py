@@ -19,6 +19,7 @@ from fpemu.conformance.specification import Specification, describe_order
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.probing.callables import bits
+from fpemu.schemes.words import in_k
 
 Array = NDArray[Any]
 _MODES = {"RNE": "to nearest even", "RZ": "toward zero", "RNA": "to nearest, ties away"}
@@ -148,11 +149,13 @@ def _promotions(s: Specification, K: int) -> Iterator[Deviation]:
         name = s.scheme.promote_option
         if not hasattr(s.scheme, name) or (isinstance(s.order, KOrder) and s.order.promote is not None):
             return
-        same = {"instruction", s.spec.k if s.spec is not None else None}
-        for value in (None, "instruction", *orders.PROMOTIONS, 1, 2, 4, 8):
-            if name != "block" and {value, getattr(s.scheme, name)} == same:
-                continue
-            if not isinstance(value, int) or (value < K and (value < 16) == (name == "block")):
+        if s.spec is None:
+            return
+        lengths = {in_k(getattr(s.scheme, name), s.spec)}  # "instruction" and its length in k are one deviation
+        for value in (None, "instruction", *orders.PROMOTIONS, "2 instructions", "4 instructions", "8 instructions"):
+            length = in_k(value, s.spec)
+            if length not in lengths and (length is None or value == "instruction" or length < K):
+                lengths.add(length)
                 yield from option(s, name, value, "promotion")
     elif s.spec is not None and (s.order is None or isinstance(s.order, KOrder)):
         for order in orders.promotions(s.order, s.spec, K):

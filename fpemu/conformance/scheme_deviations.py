@@ -22,7 +22,6 @@ _ROUNDINGS = ("RNE", "RZ", "RNA", "bit-cut")
 _OPTIONS: dict[str, tuple[Any, ...]] = {
     "combine": ("term-wise", "element-wise"),
     "products": (),  # permutations
-    "correction_step": _STEPS,
     "step": _STEPS,
     "stage": (16, 32, 128, 256),
     "accumulators": ("one", "band", "each"),
@@ -35,7 +34,7 @@ _OPTIONS: dict[str, tuple[Any, ...]] = {
     "refine": ("both", "A"),
     "accumulator": ("fp32", "fp16"),
     "words": (1, 2, 3),
-    "format": ("fp16", "bf16", "tf32"),
+    "fmt": ("fp16", "bf16", "tf32"),
     "mode": ("DP", "SP", "CR"),
     "instruction": ("mma", "wgmma"),
     "scaling": ("accurate", "fast", "invariant"),
@@ -58,7 +57,7 @@ def other_schemes(s: Specification, A: Array, D: Array) -> Iterator[Deviation]:
         if scheme.operand.name == wanted and (s.scheme is None or s.scheme.name != name):
             yield from _scheme(scheme, hardware, f"the scheme is {name}", order)
     for step in (32, 64, 16, 128) if wanted == "fp32" else ():  # tf32x3 of Triton: the accumulator restarts every step
-        scheme = schemes.build("ootomo-tf32", {**_TF32X3, "correction_step": step, "promote": step})
+        scheme = schemes.build("ootomo-tf32", {**_TF32X3, "step": step, "promote": step})
         yield from _scheme(scheme, hardware, f"three products of tf32 words every {step} of k (tf32x3)", None)
 
 
@@ -80,7 +79,7 @@ def options(s: Specification) -> Iterator[Deviation]:
         if name == "products" and 0 < len(kept) <= 4:
             values = tuple(permutations(kept))
         for value in values if name in known else ():
-            kind = "order of terms" if name in ("products", "correction_step", "step", "combine") else "option"
+            kind = "order of terms" if name in ("products", "step", "combine") else "option"
             yield from option(s, name, value, kind)
     if scheme.operand.name == "fp32" and kept and len(kept) > 1:
         for left_out in kept:
@@ -104,7 +103,7 @@ def option(s: Specification, name: str, value: Any, kind: str) -> Iterator[Devia
     try:
         changed = schemes.build(scheme, {name: value})
         changed.check_order(s.order, {name: value})
-        if name in ("instruction", "format", "accumulator") and spec is not None:
+        if name in ("instruction", "fmt", "accumulator") and spec is not None:
             spec = changed.spec(spec.architecture)
     except InputError:
         return

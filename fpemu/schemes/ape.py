@@ -17,7 +17,6 @@ Error: |D - AB| <= (3·2^-22 + (K/L) eps + 2^-23) |A||B|.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import register
@@ -45,7 +44,7 @@ class Ape(TwoWords):
 
     residual_scale: float = choose.scale(2.0**12)
     products: tuple[str, ...] | None = choose.products(("hh", "rh", "hr"), "hr")
-    accumulators: Literal["one", "band", "each"] = choose.accumulators("each")
+    accumulators: str | tuple[tuple[str, ...], ...] = choose.accumulators("each")
     step: int | str | None = choose.turns(None)
     promote: int | str | None = choose.promotion(None)
 

@@ -292,6 +292,12 @@ _ALIASES: dict[str, tuple[str, dict[str, Any]]] = {"strassen": ("staged", {"leve
 """Former names: the scheme and its options"""
 _ARGUMENTS = ("hardware", "alpha", "beta", "on_range", "order", "device")
 """Arguments of `fpemu.gemm`: a misspelt one arrives as an option"""
+_FORMER_OPTIONS = {
+    **{(scheme, "correction_step"): "step" for scheme in ("ootomo", "ootomo-tf32", "legemm")},
+    ("multiword", "block"): "promote",
+    ("multiword", "format"): "fmt",
+}
+"""Former names of options, which recorded verifications and recipes contain; `block` was a number of instructions"""
 registered_files: dict[Path, str] = {}
 """The files outside the package that registered a scheme, with their digests at that time"""
 S = TypeVar("S", bound=type[Scheme])
@@ -389,8 +395,15 @@ def build(scheme: str | Scheme, options: Mapping[str, Any]) -> Scheme:
     """
     plain, options = get(scheme), instance("options", options, Mapping)  # type: ignore[type-abstract]
     known = [option.name for option in plain.info.options]
+    options = dict(_current(plain.name, name, value) for name, value in options.items())
     for name in options:
         if name not in known:
             near = [argument for argument in _ARGUMENTS if argument != name]
             raise unknown_name(f"{plain.name} option", name, [*known, *near], known or ["(none)"])
     return replace(plain, **options)
+
+
+def _current(scheme: str, option: str, value: Any) -> tuple[str, Any]:
+    """An option of a scheme by its current name."""
+    name = _FORMER_OPTIONS.get((scheme, option), option)
+    return name, f"{value} instructions" if name != option == "block" and value is not None else value

@@ -23,7 +23,7 @@ from fpemu.schemes import options as choose
 from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.split_scheme import SplitScheme, exponent_of
-from fpemu.schemes.words import Plan, Word, pairs
+from fpemu.schemes.words import Plan, Word, groups, pairs
 
 NINE = tuple(f"{i}{s - i}" for s in range(6, 1, -1) for i in range(3, 0, -1) if 1 <= s - i <= 3)
 SIX = tuple(p for p in NINE if int(p[0]) + int(p[1]) <= 4)
@@ -51,7 +51,7 @@ class Bf16x9(SplitScheme):
     rounding: str = choose.rounding("RNE", "rounding of every word", cut=False)
     residual_scale: float = choose.scale(2.0**8, "scale between a word and the next")
     products: tuple[str, ...] = choose.products(NINE, "123")
-    accumulators: Literal["one", "band", "each"] = choose.accumulators("band")
+    accumulators: str | tuple[tuple[str, ...], ...] = choose.accumulators("band")
     step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion(None, "every accumulator")
     combine_in: Literal["fp32", "fp64"] = choose.combine_in()
@@ -64,7 +64,7 @@ class Bf16x9(SplitScheme):
         return Plan(
             pairs(self.products, "123"),
             exponent_of(self.residual_scale),
-            self.accumulators,
+            groups(self.accumulators, "123"),
             self.step,
             self.promote,
             promote_all=True,

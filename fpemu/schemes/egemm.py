@@ -16,7 +16,6 @@ Error: |D - AB| <= (2^-21 + 4 (K/L) eps) |A||B|.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import register
@@ -46,7 +45,7 @@ class Egemm(TwoWords):
 
     residual_scale: float = choose.scale(1.0)
     products: tuple[str, ...] | None = choose.products(FOUR, "hr")
-    accumulators: Literal["one", "band", "each"] = choose.accumulators("one")
+    accumulators: str | tuple[tuple[str, ...], ...] = choose.accumulators("one")
     step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion(None)
 

@@ -51,7 +51,7 @@ class H2sgemm(TwoWords):
     combine: Literal["term-wise", "element-wise"] = choose.choice(
         "term-wise", ("term-wise", "element-wise"), "sums of whole products, or of the products of every step"
     )
-    accumulators: Literal["one", "band", "each"] = choose.accumulators("each")
+    accumulators: str | tuple[tuple[str, ...], ...] = choose.accumulators("each")
     step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion(None)
 

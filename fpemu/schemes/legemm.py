@@ -46,8 +46,8 @@ class Legemm(TwoWords):
     residual_rounding: str = choose.rounding("RZ", "rounding of the residual")
     residual_scale: float = choose.scale(2.0**10)
     products: tuple[str, ...] | None = choose.products(("hh", "hr", "rh"), "hr")
-    correction_step: int | str | None = choose.turns("instruction")
+    step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion(None)
 
     def plan(self) -> Plan:
-        return self.sums(self.residual_scale, self.correction_step, self.promote)
+        return self.sums(self.residual_scale, self.step, self.promote)

@@ -47,7 +47,7 @@ class Markidis(TwoWords):
     refine: Literal["both", "A"] = choose.choice("both", tuple(REFINED), "the operands whose residuals are used")
     residual_scale: float = choose.scale(1.0)
     products: tuple[str, ...] | None = choose.products(None, "hr", "products of words, in this order (None: by refine)")
-    accumulators: Literal["one", "band", "each"] = choose.accumulators("one")
+    accumulators: str | tuple[tuple[str, ...], ...] = choose.accumulators("one")
     step: int | str | None = choose.turns(None)
     promote: int | str | None = choose.promotion(None)
 

@@ -9,8 +9,8 @@ DOI 10.1177/10943420221090256.
     corr <- MMA(r_A, h_B, corr), then MMA(h_A, r_B, corr)     per instruction
     A·B ≈ main + corr / 2^11
 
-Options beyond the paper: `promote` restarts the main accumulator less often; `correction_step` lets rh and hr take
-turns after more than one instruction. The Hopper kernel with stages of 64 is promote=64, correction_step=64.
+Options beyond the paper: `promote` restarts the main accumulator less often; `step` lets rh and hr take
+turns after more than one instruction. The Hopper kernel with stages of 64 is promote=64, step=64.
 
 ootomo-tf32 has the same sums over nearly all of fp32's range: h = RNE-tf32(x), r = RNE-tf32(x - h), unscaled, because
 tf32 has fp32's exponents, and A·B ≈ main + corr.
@@ -52,11 +52,11 @@ class Ootomo(TwoWords):
 
     residual_scale: float = choose.scale(2.0**11)
     products: tuple[str, ...] | None = choose.products(("hh", "rh", "hr"), "hr")
-    correction_step: int | str | None = choose.turns("instruction")
+    step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion("instruction")
 
     def plan(self) -> Plan:
-        return self.sums(self.residual_scale, self.correction_step, self.promote)
+        return self.sums(self.residual_scale, self.step, self.promote)
 
 
 @register

@@ -6,6 +6,7 @@ raises InputError.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
@@ -148,17 +149,19 @@ def scale(
 
 
 def interval(default: int | str | None, meaning: str, *, none: bool = True) -> Any:
-    """A length in k: a positive integer, "instruction" (one instruction), None."""
+    """A length in k: a positive integer, "instruction", "N instructions", None."""
 
     def check(name: str, value: Any) -> Any:
-        if (none and value is None) or (isinstance(value, str) and value == "instruction"):
+        if none and value is None:
             return value
+        if isinstance(value, str) and (count := re.fullmatch(r"(?:([1-9]\d{0,8}) )?instructions?", value.strip())):
+            return "instruction" if count[1] in (None, "1") else f"{count[1]} instructions"
         if not arguments.is_integer(value) or value < 1:
-            allowed = "a length in k (a positive integer), 'instruction'" + " or None" * none
+            allowed = "a length in k (a positive integer), 'instruction', 'N instructions'" + " or None" * none
             raise InputError(f"{name} must be {allowed}, got {shown(value)}")
         return int(value)
 
-    return option(default, check, meaning, "a length in k | instruction" + " | None" * none)
+    return option(default, check, meaning, "a length in k | instruction | N instructions" + " | None" * none)
 
 
 def products(default: tuple[str, ...] | None, letters: str, meaning: str = "products of words, in this order") -> Any:
@@ -193,9 +196,25 @@ def name(meaning: str, values: str) -> Any:
 
 
 def accumulators(default: str) -> Any:
-    """Which products share an accumulator."""
-    meaning = "one for all products; one for the products of equal scale (hh; rh and hr; rr); one for each product"
-    return choice(default, ("one", "band", "each"), meaning)
+    """Which products share an accumulator: a name, or groups of products as tuples or as text "hh; rh, hr"."""
+    names = ("one", "band", "each")
+
+    def check(name: str, value: Any) -> str | tuple[tuple[str, ...], ...]:
+        if isinstance(value, str) and ";" not in value:
+            return str(arguments.choice(f"value for {name}", value, names))
+        groups = value.split(";") if isinstance(value, str) else value
+        if not isinstance(groups, tuple | list):
+            raise InputError(f"{name} must be {', '.join(names)} or groups of products, got {shown(value)}")
+        words = [group.replace(",", " ").split() if isinstance(group, str) else group for group in groups]
+        if not all(isinstance(w, tuple | list) and w and all(isinstance(p, str) for p in w) for w in words):
+            raise InputError(f"{name}: each group must name at least one product, got {shown(value)}")
+        return tuple(tuple(group) for group in words)
+
+    meaning = (
+        "one for all products; one for the products of equal scale (hh; rh and hr; rr); one for each product; or "
+        "groups of products"
+    )
+    return option(default, check, meaning, " | ".join([*names, "groups of products such as 'hh; rh, hr'"]))
 
 
 def combine_in() -> Any:

@@ -56,15 +56,22 @@ class SplitScheme(Scheme):
 
     def check(self) -> None:
         plan = self.plan()
-        step, default_step = (getattr(s, "step", getattr(s, "correction_step", None)) for s in (self, type(self)))
-        if plan.accumulators == Accumulators.ONE and plan.combine_in == "fp64":
-            self.refuse("accumulators='one' leaves nothing to combine, so combine_in='fp64' has no effect")
-        if plan.accumulators == Accumulators.ONE and plan.exponent and len({i + j for i, j in plan.products}) > 1:
+        if not isinstance(plan.accumulators, str):
+            listed = [product for group in plan.accumulators for product in group]
+            if sorted(listed) != sorted(plan.products):
+                self.refuse("accumulators as groups must contain each of the products once, and no others")
+        if plan.shares_one and plan.combine_in == "fp64":
+            self.refuse("one accumulator leaves nothing to combine, so combine_in='fp64' has no effect")
+        runs = [products for _, products in plan.groups()]
+        if plan.exponent and any(len({i + j for i, j in products}) > 1 for products in runs):
             self.refuse(
                 f"products of different scale (2^{plan.exponent}) cannot share one accumulator: "
                 "residual_scale=1, or accumulators='band' or 'each'"
             )
-        if plan.accumulators == Accumulators.EACH and step != default_step:
+        alone = plan.accumulators == Accumulators.EACH or not (
+            isinstance(plan.accumulators, str) or any(len(products) > 1 for products in runs)
+        )
+        if alone and getattr(self, "step", None) != getattr(type(self), "step", None):
             self.refuse("products with an accumulator each do not alternate, so the step has no effect")
 
     def spec(self, hardware: str | MmaSpec | None) -> MmaSpec:
@@ -142,7 +149,7 @@ class TwoWords(SplitScheme):
     high_rounding: str = choose.rounding("RNE", "rounding of the high part")
     residual_rounding: str = choose.rounding("RNE", "rounding of the residual")
     products: tuple[str, ...] | None = choose.products(("rh", "hr", "hh"), "hr")
-    accumulators: Literal["one", "band", "each"] = choose.accumulators("band")
+    accumulators: str | tuple[tuple[str, ...], ...] = choose.accumulators("band")
     combine_in: Literal["fp32", "fp64"] = choose.combine_in()
 
     def rules(self) -> tuple[Word, ...]:
@@ -156,7 +163,8 @@ class TwoWords(SplitScheme):
     def sums(self, scale: float, step: int | str | None, promote: int | str | None) -> Plan:
         """The plan of the products."""
         pairs = words.pairs(self.kept(), "hr")
-        return Plan(pairs, exponent_of(scale), self.accumulators, step, promote, combine_in=self.combine_in)
+        shared = words.groups(self.accumulators, "hr")
+        return Plan(pairs, exponent_of(scale), shared, step, promote, combine_in=self.combine_in)
 
     def kept(self) -> tuple[str, ...]:
         """The products, in the order of computation."""

@@ -36,7 +36,7 @@ for the split of each operand and 2^-20 for the omitted product.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +73,7 @@ class Staged(TwoWords):
         "RNE", "rounding of the high part; balanced: toward zero for A, away from zero for B", balanced=True
     )
     residual_scale: float = choose.scale(1.0)
-    accumulators: Literal["one", "band", "each"] = choose.accumulators("one")
+    accumulators: str | tuple[tuple[str, ...], ...] = choose.accumulators("one")
     stage: int | str | None = choose.interval(64, "length in k of a stage", none=False)
     levels: int = choose.integer(0, 0, 2, "levels of Strassen's algorithm around the products, 0: none")
 

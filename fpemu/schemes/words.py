@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import choice
+from fpemu.arguments import choice, keywords
 from fpemu.errors import InputError, entries
 from fpemu.formats import FP16, FloatFormat
 from fpemu.mma.catalog import FMA_SPECS
@@ -294,17 +295,15 @@ class Plan:
         Index of A's word and of B's word, in the order run.
     exponent : int
         Binary exponent of the scale between a word and the next.
-    accumulators : {"one", "band", "each", "none"}
-        One accumulator for all products, one per band, one per product; or none that outlives a step: the block
-        product of every step starts from zero and is added to one fp32 total outside.
-    step : int, "instruction" or None
+    accumulators : {"one", "band", "each", "none"} or tuple of tuples of (int, int)
+        One accumulator for all products, one per band, one per product, or one per group of products; or none that
+        outlives a step: the block product of every step starts from zero and is added to one fp32 total outside.
+    step : int, "instruction", "N instructions" or None
         Products that share an accumulator alternate after so many k; None: each runs over all of K before the next.
-    promote : int, "instruction" or None
+    promote : int, "instruction", "N instructions" or None
         The accumulator restarts from zero after so many k and is added to an fp32 total outside.
-    promote_in : {"k", "instructions"}
-        Unit of `promote`.
     promote_all : bool
-        Whether the accumulators of the corrections are promoted too, or only that of band 0.
+        Whether the accumulators of the corrections are promoted too, or only the accumulator of band 0.
     join : {"smallest-first", "as-run"}
         total = sum of the highest band, then total = total / 2^exponent + next band; or each sum divided by its own
         power of two and added in the order run.
@@ -314,20 +313,24 @@ class Plan:
 
     products: tuple[Product, ...]
     exponent: int = 0
-    accumulators: Literal["one", "band", "each", "none"] = "band"
+    accumulators: str | tuple[tuple[Product, ...], ...] = "band"
     step: int | str | None = None
     promote: int | str | None = None
-    promote_in: Literal["k", "instructions"] = "k"
     promote_all: bool = False
     join: Literal["smallest-first", "as-run"] = "smallest-first"
     combine_in: Literal["fp32", "fp64"] = "fp32"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "accumulators", Accumulators(self.accumulators))
+        if isinstance(self.accumulators, str):
+            object.__setattr__(self, "accumulators", Accumulators(self.accumulators))
         object.__setattr__(self, "join", Join(self.join))
 
     def groups(self) -> list[tuple[int, list[Product]]]:
-        """The accumulators in the order of their first product: (band, products run in it)."""
+        """The accumulators in the order of their first product: (smallest band, products run in it)."""
+        if not isinstance(self.accumulators, str):
+            owner = {p: number for number, group in enumerate(self.accumulators) for p in group}
+            runs = [[p for p in self.products if owner[p] == n] for n in dict.fromkeys(map(owner.get, self.products))]
+            return [(min(i + j for i, j in run), run) for run in runs]
         if self.accumulators in (Accumulators.EACH, Accumulators.NONE):
             return [(i + j, [(i, j)]) for i, j in self.products]
         if self.accumulators == Accumulators.ONE:
@@ -337,15 +340,28 @@ class Plan:
 
     def promoted(self, band: int, spec: MmaSpec) -> int | None:
         """The promotion interval, in k, of an accumulator that holds `band`."""
-        if not (self.promote_all or band == 0 or self.accumulators == Accumulators.ONE):
-            return None
-        interval = in_k(self.promote, spec)
-        return interval if interval is None or self.promote_in == "k" else interval * spec.k
+        return in_k(self.promote, spec) if self.promote_all or band == 0 or self.shares_one else None
+
+    @property
+    def shares_one(self) -> bool:
+        """Whether all products share one accumulator on purpose."""
+        named = isinstance(self.accumulators, str)
+        return self.accumulators == Accumulators.ONE if named else len(self.accumulators) == 1
 
 
 def in_k(interval: int | str | None, spec: MmaSpec) -> int | None:
-    """A length in k, where "instruction" is the length of one."""
-    return spec.k if interval == "instruction" else interval  # type: ignore[return-value]
+    """A length in k, where "instruction" is the length of one and "N instructions" the length of N."""
+    if not isinstance(interval, str):
+        return interval
+    return spec.k * int(interval.split()[0]) if " " in interval else spec.k
+
+
+def groups(accumulators: Any, letters: str) -> Any:
+    """Groups of products by name as groups of pairs of indices; a name of `Accumulators` as it is."""
+    if isinstance(accumulators, str):
+        return accumulators
+    keywords("product in accumulators", chain.from_iterable(accumulators), [a + b for a in letters for b in letters])
+    return tuple(pairs(group, letters) for group in accumulators)
 
 
 def pairs(names: Sequence[str], letters: str) -> tuple[tuple[int, int], ...]:

@@ -313,18 +313,26 @@ class _Product:
         """The error of adding the accumulators in the plan's order, and of undoing the scaling of the operands."""
         lowering, norms = self.lowering, self.norms
         unit = 2.0**-53 if lowering.in_double else _FP32
+        # the sums of a band are added to one another, and then to the total of the higher bands
+        bands = [sums]
         if lowering.join != Join.AS_RUN:
-            sums = sorted(sums, key=lambda s: -s.band)
+            bands = [[s for s in sums if s.band == band] for band in sorted({s.band for s in sums}, reverse=True)]
         size, mean, variance, worst, drift = 0.0, 0.0, 0.0, 0.0, walk.Drift(self.random)
-        for index, s in enumerate(sums):
-            size += s.size + s.worst
-            mean += s.mean
-            variance += s.variance
-            if index:
+        for number, members in enumerate(bands):
+            inner_size, inner_mean, inner_variance = 0.0, 0.0, 0.0
+            for index, s in enumerate(members):
+                inner_size += s.size + s.worst
+                inner_mean += s.mean
+                inner_variance += s.variance
+                if index:
+                    worst += unit * (inner_size + worst)
+                    drift += walk.rounding(self.random, inner_mean, inner_variance, unit)
+                if lowering.exponent and s.band:  # division by a power of two rounds subnormal results only
+                    worst += 2.0**-150 * self.data.over_D
+            size, mean, variance = size + inner_size, mean + inner_mean, variance + inner_variance
+            if number:
                 worst += unit * (size + worst)
                 drift += walk.rounding(self.random, mean, variance, unit)
-            if lowering.exponent and s.band:  # division by a power of two rounds subnormal results only
-                worst += 2.0**-150 * self.data.over_D
         if lowering.in_double and len(sums) > 1:
             worst += _FP32 * (size + worst) + 2.0**-150 * self.data.over_D
             drift += walk.rounding(self.random, mean, variance, _FP32)

@@ -51,7 +51,7 @@ _MANY = 2**22  # largest number of multiply-adds of a product in a batch, or in 
 _ON_CPU = 2**17  # largest number of multiply-adds of a product that is emulated on the CPU too
 _SHARED = 3  # a kernel of this many variants is compiled in advance
 _ROUNDINGS = ("RNE", "RNA", "RZ", "RU", "RD", "ODD", "bit-cut")
-_INTERVALS = (None, "instruction", 32, 40, 64)
+_INTERVALS = (None, "instruction", "3 instructions", 32, 40, 64)
 VALUES: dict[str, tuple[Any, ...]] = {
     "high_rounding": (*_ROUNDINGS, "balanced"),
     "residual_rounding": _ROUNDINGS,
@@ -60,16 +60,14 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "sb": (0, 11, 24),
     "combine": ("element-wise",),
     "products": (("hh",), ("hh", "hr", "rh", "rr"), ("rh", "hh"), ("11", "12", "21"), ("11", "22", "33")),
-    "accumulators": ("one", "band", "each"),
+    "accumulators": ("one", "band", "each", (("hh",), ("rh", "hr")), (("rh", "hh"), ("hr",))),
     "combine_in": ("fp64",),
     "step": _INTERVALS,
-    "correction_step": _INTERVALS,
     "promote": _INTERVALS,
     "stage": (32, 64, 128, "instruction"),
-    "block": (None, 1, 3),
     "accumulator": ("fp16",),
     "words": (1, 3, 4, "bf16", "int8", "e4m3"),
-    "format": ("bf16", "tf32", "e4m3", "e5m2"),
+    "fmt": ("bf16", "tf32", "e4m3", "e5m2"),
     "instruction": ("mma",),
     "k": (8,),
     "mode": ("SP", "CR", "DP"),
@@ -85,7 +83,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 """Values of options, each tried alone, where the scheme takes them and the hardware has the instruction"""
 TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
-    "ootomo": ({"promote": 64, "correction_step": 64}, {"instruction": "mma", "promote": 64, "correction_step": 64}),
+    "ootomo": ({"promote": 64, "step": 64}, {"instruction": "mma", "promote": 64, "step": 64}),
     "h2sgemm": ({"combine": "element-wise", "step": 64}, {"combine": "element-wise", "instruction": "mma"}),
     "staged": (
         {"instruction": "mma", "stage": 32},
@@ -100,7 +98,9 @@ TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
         {"high_rounding": "balanced"},
         {"levels": 2, "high_rounding": "balanced"},
     ),
-    "multiword": ({"words": 3, "block": None}, {"words": 3, "format": "bf16"}, {"words": 2, "format": "tf32"}),
+    "multiword": ({"words": 3, "promote": None}, {"words": 3, "fmt": "bf16"}, {"words": 2, "fmt": "tf32"}),
+    "bf16x6": ({"residual_scale": 1.0, "accumulators": (("11",), ("31", "22", "13", "21", "12"))},),
+    "egemm": ({"accumulators": (("hh",), ("rr", "rh", "hr"))}, {"accumulators": (("hh", "rr"), ("hr", "rh"))}),
 }
 """Options tried together"""
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {"strassen": ("staged", {"levels": 1})}

@@ -86,7 +86,7 @@ def cases() -> list[Case]:
             "residual_rounding": "RZ",
             "products": "rh,hr,hh",
             "accumulators": "one",
-            "correction_step": 32,
+            "step": 32,
             "promote": 32,
         },
     )

@@ -24,7 +24,7 @@ needs_compiler = pytest.mark.skipif(
 needs_hopper = pytest.mark.skipif(
     device.missing() is not None or device.arch() != "sm_90a", reason=device.missing() or "the GPU here is no Hopper"
 )
-TURNS = {"promote": 64, "correction_step": 64}
+TURNS = {"promote": 64, "step": 64}
 RUN = [
     ("staged", {}, None),
     ("staged", {"stage": 128}, None),
@@ -121,7 +121,7 @@ def test_a_schedule_gives_the_bits_of_the_scheme_whatever_the_length(name, optio
     [
         ("staged", {"stage": 48}, None),  # no whole part of 64
         ("staged", {"accumulators": "each"}, None),
-        ("ootomo", {"promote": None, "correction_step": None}, None),  # corrections one after the other over all of K
+        ("ootomo", {"promote": None, "step": None}, None),  # corrections one after the other over all of K
         ("ootomo", TURNS, KOrder(promote=64)),  # the corrections would be promoted too
         ("ootomo", TURNS, KOrder(split=256)),
         ("staged", {}, KOrder(split=100)),
@@ -162,9 +162,9 @@ def test_the_ring_fits_and_holds_a_block_at_least_twice_over_or_nearly():
 @pytest.mark.parametrize(
     ("name", "options", "order"),
     [
-        ("legemm", {"correction_step": 128}, None),
-        ("ootomo", {"correction_step": 128, "promote": None}, None),
-        ("ootomo", {"correction_step": 128, "promote": 128}, None),
+        ("legemm", {"step": 128}, None),
+        ("ootomo", {"step": 128, "promote": None}, None),
+        ("ootomo", {"step": 128, "promote": 128}, None),
         ("staged", {"stage": 128}, None),
         ("markidis", {}, KOrder(promote=128)),
         ("staged", {}, None),

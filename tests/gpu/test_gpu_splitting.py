@@ -153,7 +153,7 @@ def layouts(x):
     return x, np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2), spaced[..., ::2]
 
 
-SCHEMES = [("ootomo", {}), ("ootomo-tf32", {}), ("multiword", {"format": "e4m3", "words": 4})]
+SCHEMES = [("ootomo", {}), ("ootomo-tf32", {}), ("multiword", {"fmt": "e4m3", "words": 4})]
 
 
 @pytest.mark.parametrize(("name", "options"), SCHEMES, ids=[name for name, _ in SCHEMES])

@@ -16,6 +16,7 @@ from fpemu.gpu.gemm.mma_sync import fused, general
 from fpemu.gpu.runtime import device, launches, modules, properties
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder
+from fpemu.schemes import words
 from fpemu.schemes.base import build
 from tests import cuda_on_cpu, simulated
 
@@ -82,8 +83,8 @@ def matrix(x):
     return Matrix(x.ctypes.data, x.dtype, x.shape, tuple(s // x.itemsize for s in x.strides), x)
 
 
-def prepared(scheme, X, who, on_range, words=False):
-    """As `Kernel.prepare` leaves it, by NumPy; words: with them."""
+def prepared(scheme, X, who, on_range, in_memory=False):
+    """As `Kernel.prepare` leaves it, by NumPy; in_memory: with the words."""
     ready = words.prepare(X, who, scheme.rules(), on_range, scheme.scaling(on_range), scheme.name)
     found = Prepared(matrix(X), who)
     lines = (*X.shape[:-2], X.shape[-2] if who == "A" else X.shape[-1])
@@ -93,7 +94,7 @@ def prepared(scheme, X, who, on_range, words=False):
     if on_range != "raise":
         special = np.zeros(lines, bool) if ready.special is None else ready.special
         found.special = device.Buffer.of(special.astype(np.uint8))
-    if words:
+    if in_memory:
         found.pitch = -(-X.shape[-1 if who == "A" else -2] // splitting.PITCH) * splitting.PITCH
         sides = [np.asarray(w) if who == "A" else np.asarray(w).swapaxes(-1, -2) for w in ready.words]
         ends = [(0, 0)] * (X.ndim - 1) + [(0, found.pitch - sides[0].shape[-1])]
@@ -105,8 +106,8 @@ def prepared(scheme, X, who, on_range, words=False):
 def differing(kernel, A, B, C=None, *, alpha=1.0, beta=0.0, on_range="raise", want=None):
     """How many outputs of a kernel are not those of the emulator, where NaN and Inf do not reach."""
     simulated.Module.spec = kernel.row
-    words = isinstance(kernel, fused.WordsKernel)
-    (a, rows), (b, columns) = (prepared(kernel.scheme, X, who, on_range, words) for X, who in ((A, "A"), (B, "B")))
+    in_memory = isinstance(kernel, fused.WordsKernel)
+    (a, rows), (b, columns) = (prepared(kernel.scheme, X, who, on_range, in_memory) for X, who in ((A, "A"), (B, "B")))
     D = np.full((*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), A.shape[-2], B.shape[-1]), np.nan, np.float32)
     c = None if C is None else matrix(C).broadcast(D.shape)
     kernel.multiply(a, b, matrix(D), np.float32(alpha), np.float32(beta), c)
@@ -139,9 +140,10 @@ FUSED = {
     "two sums, one promoted every instruction": ("ootomo", {}),
     "four passes over K": ("markidis", {}),
     "element-wise, turns of two instructions": ("h2sgemm", {"combine": "element-wise", "step": 32}),
-    "words of bf16, joined in fp64": ("multiword", {"words": 3, "format": "bf16", "combine_in": "fp64"}),
+    "words of bf16, joined in fp64": ("multiword", {"words": 3, "fmt": "bf16", "combine_in": "fp64"}),
     "fp16 sums, promoted after several stretches": ("fp16", {"accumulator": "fp16", "promote": 64}),
     "rows scaled, turns as long as a stretch": ("staged", {}),
+    "groups of products of several bands": ("egemm", {"accumulators": (("rr", "hh"), ("rh", "hr")), "promote": 64}),
 }
 
 
@@ -170,12 +172,16 @@ def test_the_kernel_gives_the_bits_of_the_emulator(gpu, name):
 
 
 FROM_MEMORY = {
-    "stretches of 256, of which a block copies four rows at once": ("ootomo", {"correction_step": 256}),
+    "stretches of 256, of which a block copies four rows at once": ("ootomo", {"step": 256}),
     "a pass over K after another": ("markidis", {}),
     "three words, five sums": ("bf16x9", {}),
     "words of four bytes": ("ootomo-tf32", {}),
+    "one product in one sum, five in another": (
+        "bf16x6",
+        {"residual_scale": 1.0, "accumulators": "11; 31, 22, 13, 21, 12", "promote": "2 instructions"},
+    ),
     "high words of A and of B by different rules": ("staged", {"instruction": "mma", "high_rounding": "balanced"}),
-    "a stretch longer than the words' padding": ("multiword", {"words": 1, "format": "e5m2", "instruction": "mma"}),
+    "a stretch longer than the words' padding": ("multiword", {"words": 1, "fmt": "e5m2", "instruction": "mma"}),
 }
 
 
@@ -202,10 +208,10 @@ def tensor_map(pointer, itemsize, shape, strides, box):
 BY_TMA = {
     "passes over K, and an empty end": ("markidis", {}, (2, 35, 200)),
     "three words, rows of a batch one after another": ("bf16x9", {}, (3, 20, 70)),
-    "words of four bytes": ("multiword", {"words": 2, "format": "tf32"}, (18, 300)),
+    "words of four bytes": ("multiword", {"words": 2, "fmt": "tf32"}, (18, 300)),
     "stretches that end beyond the words' padding": (
         "multiword",
-        {"words": 2, "format": "e5m2", "instruction": "mma"},
+        {"words": 2, "fmt": "e5m2", "instruction": "mma"},
         (33, 150),
     ),
 }

@@ -44,7 +44,7 @@ def test_wgmma_is_stood_in_for_where_the_arithmetic_is_the_same():
     assert fused.stand_in(mma.spec("H200", "fp16")).instruction == "mma"
     assert fused.stand_in(mma.spec("H200", "e4m3")) is None  # 13 fraction bits there, another way here
     assert fused.stand_in(mma.spec("H200", "fp16").replace(F=24)) is None
-    scheme = build("multiword", {"format": "e4m3"})
+    scheme = build("multiword", {"fmt": "e4m3"})
     assert fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9)).name == "wgmma of any order"
     assert fused.kernel(scheme, scheme.spec("B200"), (9, 9, 9)) is None
     assert fused.kernel(schemes.get("sgemm"), None, (9, 9, 9)) is None
@@ -54,13 +54,14 @@ def test_wgmma_is_stood_in_for_where_the_arithmetic_is_the_same():
     ("options", "order", "expected"),
     [
         ({}, None, (16, (0, 0, 0), (16, 0), 32)),
-        ({"promote": 64, "correction_step": 64}, None, (64, (0, 0, 0), (64, 0), 64)),
-        ({"correction_step": None}, None, (16, (0, 0, 1), (16, 0), 32)),
+        ({"promote": 64, "step": 64}, None, (64, (0, 0, 0), (64, 0), 64)),
+        ({"step": None}, None, (16, (0, 0, 1), (16, 0), 32)),
         ({}, KOrder(promote=96), (16, (0, 0, 0), (96, 96), 32)),
-        ({"correction_step": 24}, None, None),
-        ({"correction_step": 48}, None, None),
-        ({"correction_step": 64, "promote": 192}, None, (64, (0, 0, 0), (192, 0), 64)),
-        ({"correction_step": 1000, "promote": 1001}, None, (16, (0, 0, 1), (0, 0), 32)),
+        ({"step": "2 instructions"}, None, (32, (0, 0, 0), (16, 0), 32)),
+        ({"step": 24}, None, None),
+        ({"step": 48}, None, None),
+        ({"step": 64, "promote": 192}, None, (64, (0, 0, 0), (192, 0), 64)),
+        ({"step": 1000, "promote": 1001}, None, (16, (0, 0, 1), (0, 0), 32)),
         ({}, KOrder(split=64), None),
         ({}, KOrder(tile=40), None),
         ({}, KOrder(tile=400), (16, (0, 0, 0), (16, 0), 32)),
@@ -184,7 +185,7 @@ def test_kernels_compile_without_local_memory(name):
 
 @needs_nvrtc
 def test_the_kernels_of_any_order_compile():
-    for name, options, arch in (("ootomo", {}, "sm_80"), ("multiword", {"format": "e4m3"}, "sm_90a")):
+    for name, options, arch in (("ootomo", {}, "sm_80"), ("multiword", {"fmt": "e4m3"}, "sm_90a")):
         scheme = build(name, options)
         spec = scheme.spec("A100" if arch == "sm_80" else "H200")
         kernel = fused.kernel(scheme, spec, (64, 64, 64), general=True)

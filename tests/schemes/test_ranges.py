@@ -237,7 +237,7 @@ def test_what_scaling_does_to_the_words():
     assert small.exponents == whole.exponents
     brain = schemes.words.prepare(A, "A", get("bf16x9").rules(), "scale", "scale", "x")
     assert brain.exponents == whole.exponents
-    e4m3 = schemes.build("multiword", {"format": "e4m3"}).rules()
+    e4m3 = schemes.build("multiword", {"fmt": "e4m3"}).rules()
     assert 2.0**6 <= np.abs(schemes.words.prepare(A, "A", e4m3, "scale", "scale", "x").values).max() < 2.0**7
 
 

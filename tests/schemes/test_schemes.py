@@ -588,8 +588,8 @@ def test_baseline_bits():
 
 KERNELS = {
     "staged": {"scheme": "staged"},
-    "split-p64": {"scheme": "ootomo", "promote": 64, "correction_step": 64},
-    "split-p128": {"scheme": "ootomo", "promote": 128, "correction_step": 64},
+    "split-p64": {"scheme": "ootomo", "promote": 64, "step": 64},
+    "split-p128": {"scheme": "ootomo", "promote": 128, "step": 64},
 }
 
 
@@ -631,11 +631,11 @@ def test_kernels_that_ran_on_an_h200():
         ({"scheme": "markidis", "refine": "A"}, {"scheme": "markidis", "products": ("rh", "hh")}),
         (
             {"scheme": "ootomo", "promote": None},
-            {"scheme": "multiword", "words": 2, "block": None, "step": "instruction", "products": ("11", "21", "12")},
+            {"scheme": "multiword", "words": 2, "promote": None, "step": "instruction", "products": ("11", "21", "12")},
         ),
         (
             {"scheme": "bf16x6"},
-            {"scheme": "multiword", "format": "bf16", "words": 3, "block": None, "step": "instruction"},
+            {"scheme": "multiword", "fmt": "bf16", "words": 3, "promote": None, "step": "instruction"},
         ),
         ({"scheme": "bf16x6"}, {"scheme": "bf16x9", "products": get("bf16x6").info.products}),
         (
@@ -646,18 +646,18 @@ def test_kernels_that_ran_on_an_h200():
                 "accumulators": "one",
                 "products": ("rh", "hr", "hh"),
                 "promote": 64,
-                "correction_step": 64,
+                "step": 64,
                 "on_range": "scale-rows",
             },
         ),
         (
             {"scheme": "staged", "accumulators": "band", "residual_scale": 2**11},
-            {"scheme": "ootomo", "promote": 64, "correction_step": 64, "on_range": "scale-rows"},
+            {"scheme": "ootomo", "promote": 64, "step": 64, "on_range": "scale-rows"},
         ),
         ({"scheme": "ape", "accumulators": "band"}, {"scheme": "h2sgemm", "accumulators": "band", "step": None}),
         ({"scheme": "ootomo", "accumulators": "each", "promote": None, "residual_scale": 2**12}, {"scheme": "h2sgemm"}),
         ({"scheme": "multiword", "words": 1}, {"scheme": "fp16", "promote": 64}),
-        ({"scheme": "ootomo"}, {"scheme": "ootomo", "promote": 16, "correction_step": 16}),
+        ({"scheme": "ootomo"}, {"scheme": "ootomo", "promote": 16, "step": 16}),
         ({"scheme": "fp16", "order": KOrder(promote=32)}, {"scheme": "fp16", "promote": 32}),
     ],
 )
@@ -687,7 +687,7 @@ CHANGES = [
     ("ootomo", "residual_rounding", "RD"),
     ("ootomo", "residual_scale", 2**4),
     ("ootomo", "products", ("hh", "rh", "hr", "rr")),
-    ("ootomo", "correction_step", None),
+    ("ootomo", "step", None),
     ("ootomo", "promote", None),
     ("ootomo", "accumulators", "each"),
     ("ootomo", "high_rounding", "RNA"),
@@ -700,7 +700,7 @@ CHANGES = [
     ("ape", "combine_in", "fp64"),
     ("legemm", "high_rounding", "RNE"),
     ("legemm", "residual_rounding", "RNE"),
-    ("legemm", "correction_step", 64),
+    ("legemm", "step", 64),
     ("legemm", "products", ("hh", "rh", "hr")),
     ("legemm", "residual_scale", 2**3),
     ("h2sgemm", "sb", 0),
@@ -715,9 +715,9 @@ CHANGES = [
     ("staged-int8", "stage", 32),
     ("staged-int8", "exact", 2),
     ("multiword", "words", 3),
-    ("multiword", "format", "bf16"),
-    ("multiword", "block", None),
-    ("multiword", "block", 1),
+    ("multiword", "fmt", "bf16"),
+    ("multiword", "promote", None),
+    ("multiword", "promote", "instruction"),
     ("multiword", "step", "instruction"),
     ("multiword", "residual_scale", 8.0),
     ("staged", "high_rounding", "balanced"),
@@ -910,8 +910,8 @@ ONE = np.ones((2, 2), np.float32)
         ({"scheme": "h2sgemm", "combine": "element-wise", "order": KOrder(promote=16)}, "without promote"),
         ({"scheme": "multiword", "words": 5}, "words = 5 must be an integer from 1 to 4"),
         ({"scheme": "multiword", "words": 2, "products": ("13",)}, "more than the 2 words"),
-        ({"scheme": "multiword", "format": "bf16", "high_rounding": "bit-cut"}, "bit-cut makes fp16 words"),
-        ({"scheme": "multiword", "format": "fp64"}, "unknown value for multiword option format"),
+        ({"scheme": "multiword", "fmt": "bf16", "high_rounding": "bit-cut"}, "bit-cut makes fp16 words"),
+        ({"scheme": "multiword", "fmt": "fp64"}, "unknown value for multiword option fmt"),
         ({"scheme": "ootomo", "promote": 64, "order": KOrder(promote=64)}, "say the same thing twice"),
         ({"scheme": "ootomo", "promote": "instruction", "order": KOrder(promote=64)}, "say the same thing twice"),
         ({"scheme": "staged", "stage": 64, "order": KOrder(promote=64)}, "say the same thing twice"),

@@ -173,7 +173,7 @@ CASES = {
     "bf16x6": (BF16, WORDS),
     "bf16x3": (BF16, WORDS),
     "egemm": (FP16, {**TWO, **SCALES, **STEPS}),
-    "ootomo": (FP16, {**TWO, **SCALES, "correction_step": ["instruction", 16, None]}),
+    "ootomo": (FP16, {**TWO, **SCALES, "step": ["instruction", 16, None]}),
     "ootomo-tf32": (
         ["ampere", "hopper", "cdna3", "ideal"],
         {**TWO, **SCALES, "high_rounding": ROUNDINGS[:-1], "residual_rounding": ROUNDINGS[:-1]},
@@ -183,10 +183,10 @@ CASES = {
         FP16[:9],
         {
             "words": [1, 2, 3, 4],
-            "format": ["fp16", "bf16"],
+            "fmt": ["fp16", "bf16"],
             "accumulators": ["one", "band", "each"],
             "residual_scale": [1.0, 2.0**8, 2.0**11],
-            "block": [1, 4, None],
+            "promote": ["instruction", "4 instructions", None],
         },
     ),
     "legemm": (FP16, {**TWO, **SCALES}),
