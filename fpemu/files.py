@@ -13,6 +13,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,6 +69,36 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+STARTED = time.time_ns()
+"""When ``import fpemu`` began: a module of the package with a newer file may have been executed in another version."""
+_SEEN: dict[Path, tuple[tuple[int, int], str]] = {}
+
+
+def note(path: Path) -> None:
+    """Record the SHA-256 of a file that is about to be executed; `seen` compares the file with it later."""
+    status = path.stat()
+    _SEEN[path] = (status.st_mtime_ns, status.st_size), sha256(path)
+
+
+def seen(path: Path) -> str:
+    """Return the SHA-256 of a file that was recorded by `note`, or else by the first call.
+
+    Raises
+    ------
+    InputError
+        If the content of the file has changed since.
+    """
+    if path not in _SEEN:
+        note(path)
+    (modified, size), digest = _SEEN[path]
+    status = path.stat()
+    if (status.st_mtime_ns, status.st_size) != (modified, size):
+        if sha256(path) != digest:
+            raise InputError(f"{path} was changed after this process loaded it: start the process (or kernel) again")
+        note(path)  # the same content with another time
+    return digest
+
+
 def _read(path: str | os.PathLike[str], language: str, parse: Callable[[str], Any]) -> Any:
     try:
         return parse(Path(path).read_bytes().decode("utf-8-sig"))  # some editors write a byte order mark
@@ -99,6 +130,7 @@ def execute(path: str | os.PathLike[str], name: str = "") -> ModuleType:
     """
     path = Path(path).resolve()
     name = name or re.sub(r"\W", "_", f"fpemu_user_{path.with_suffix('')}")
+    note(path)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -10,7 +10,7 @@ from fpemu.errors import InputError
 
 if TYPE_CHECKING:
     from fpemu.schemes import Scheme
-    from fpemu.sweep.axes import Number
+    from fpemu.sweep.grid import Number
 
 
 def scale_option(scheme: Scheme) -> str:
@@ -28,7 +28,7 @@ def scale_option(scheme: Scheme) -> str:
 
 def parse_axis(flag: str, pairs: list[str]) -> tuple[str, list[Number], dict[str, Any]]:
     """The name of the option with several values, its values, and the other options."""
-    from fpemu.sweep.axes import parse_range
+    from fpemu.sweep.grid import parse_range
 
     fixed, swept = {}, {}
     for pair in pairs:
@@ -68,7 +68,7 @@ def parse_size(text: str) -> list[int]:
 
 def parse_seeds(text: str) -> int | list[int]:
     """A number of seeds, or the seeds themselves."""
-    from fpemu.sweep.axes import parse_range
+    from fpemu.sweep.grid import parse_range
 
     values = parse_integers("--seeds", parse_range("--seeds", text))
     if len(values) > 1 or "," in text or ":" in text:

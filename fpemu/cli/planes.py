@@ -14,7 +14,7 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable
 
 if TYPE_CHECKING:
-    from fpemu.sweep.axes import Number
+    from fpemu.sweep.grid import Number
     from fpemu.sweep.maps import Map
     from fpemu.sweep.planes import Plane
 
@@ -68,7 +68,7 @@ def scaling(
     """
     from fpemu import inputs, schemes
     from fpemu.sweep import Grid
-    from fpemu.sweep.axes import parse_range
+    from fpemu.sweep.grid import parse_range
     from fpemu.sweep.maps import Map
 
     chosen = schemes.get(scheme)

@@ -68,7 +68,7 @@ def reproduce(
 ) -> None:
     """Reproduce figures of the papers: picture (PNG), data (CSV) and record of provenance and claims (JSON).
 
-    Finished cells (evaluations) are saved in .fpemu/results.sqlite, or in the folder FPEMU_CACHE, and a later run
+    Finished cells (evaluations) are saved in .fpemu/cells.sqlite, or in the folder FPEMU_CACHE, and a later run
     evaluates only the missing cells. A picture is drawn again if its data or the code that draws it changed, and a
     file is written only if its content changes; the last line counts the new, rewritten and unchanged figures. If a
     cell fails or a figure cannot be drawn, the other figures are drawn, and the exit status is 1.
@@ -143,14 +143,14 @@ def _all(
     """Evaluate, draw and show the experiments; return the errors of those that could not be drawn."""
     from fpemu.parallel import cores
     from fpemu.reproduce import claims
-    from fpemu.sweep.executors import LocalWorkers
     from fpemu.sweep.run import run
+    from fpemu.sweep.workers import Workers
 
     written: dict[str, Written] = {}
     rows: dict[str, list[Row]] = {}
     done: set[str] = set()  # figures that share cells have them evaluated once, however fresh
     failed: dict[str, BaseException] = {}
-    with progress() as bars, LocalWorkers(jobs) if jobs > 1 else nullcontext() as workers:
+    with progress() as bars, Workers(jobs) if jobs > 1 else nullcontext() as workers:
         for experiment in chosen:
             with _failure(experiment, failed):
                 options: dict[str, Any] = {"progress": bars, "fresh": fresh, "done": done, "workers": workers}

@@ -49,8 +49,8 @@ class RunOptions:
     def check(self) -> None:
         """Raise InputError for an executor, a device or a table to export that is not available."""
         from fpemu.errors import unknown_name
-        from fpemu.sweep.export import check_target
         from fpemu.sweep.run import EXECUTORS
+        from fpemu.sweep.tables import check_target
 
         if self.executor is not None and self.executor not in EXECUTORS:
             raise unknown_name("executor", self.executor, EXECUTORS)
@@ -69,8 +69,8 @@ class RunOptions:
     def evaluate(self, grid: Grid) -> list[dict[str, Any]] | None:
         """Evaluate the missing cells, export the tables and return all rows; None after a dry run."""
         from fpemu.sweep import Store
-        from fpemu.sweep.export import export
         from fpemu.sweep.run import default_jobs, run
+        from fpemu.sweep.tables import export
 
         with Store() as results:
             if self.dry_run:

@@ -49,7 +49,7 @@ def run(
 ) -> None:
     """Evaluate the errors of every cell of a grid: inputs × sizes × seeds × schemes × hardware × orders.
 
-    Finished cells are stored in .fpemu/results.sqlite, or in the folder FPEMU_CACHE, and an interrupted run resumes
+    Finished cells are stored in .fpemu/cells.sqlite, or in the folder FPEMU_CACHE, and an interrupted run resumes
     from them. A failing cell does not stop the other cells; the exit status is then 1, and the next run evaluates
     the cell again.
     """
@@ -71,7 +71,7 @@ def run(
 
 
 def _medians(grid: Grid, rows: list[dict[str, Any]]) -> None:
-    from fpemu.sweep.export import medians
+    from fpemu.sweep.tables import medians
 
     metrics = grid.cells()[0]["metrics"]
     medians_table = table(

@@ -29,7 +29,7 @@ from fpemu.reproduce.claims import Judgement, Measured
 from fpemu.reproduce.pages import Experiment
 from fpemu.sweep import tables
 from fpemu.sweep.run import Row, run
-from fpemu.sweep.store import Store, canonical, default_path
+from fpemu.sweep.store import Store, canonical, code, default_path
 
 if TYPE_CHECKING:
     import pandas
@@ -125,7 +125,7 @@ class Reproduction:
     @property
     def frame(self) -> pandas.DataFrame:
         """The rows as a table, a column for each parameter and number."""
-        from fpemu.sweep.export import frame
+        from fpemu.sweep.tables import frame
 
         return frame(self.rows)
 
@@ -328,15 +328,9 @@ def write(
 # --- when a picture was drawn: a file of the cache folder for each picture, with a digest of its data and its code
 def _drawing_code(experiment: Experiment, data: str) -> str:
     """A digest of a picture's data and of the bytes of all code that may draw it."""
-    return hashlib.sha256("".join([data, *map(sha256, _drawing_files(experiment))]).encode()).hexdigest()
-
-
-def _drawing_files(experiment: Experiment) -> list[Path]:
-    from fpemu.sweep.code import _numeric_files
-
     shared = [*experiment.root.glob("_*.py"), *(experiment.root / "speed").glob("_*.py")]
     page = (experiment.root / experiment.name).parent.glob("*.py")
-    return [*sorted([*shared, *page]), *_numeric_files(), *_DRAWING]
+    return hashlib.sha256(f"{data}{code([*sorted([*shared, *page]), *_DRAWING])}".encode()).hexdigest()
 
 
 def _entry(picture: bytes) -> Path:

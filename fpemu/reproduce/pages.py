@@ -29,9 +29,7 @@ from typing import TYPE_CHECKING, Any
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import read_toml
 from fpemu.mma.device import Device
-from fpemu.sweep.code import running_version, seen
-from fpemu.sweep.executors import Evaluate, Source
-from fpemu.sweep.store import Cell, Values
+from fpemu.sweep.store import Cell, Values, code
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -145,19 +143,6 @@ class Experiment:
     def resolved(self, cell: Mapping[str, Any]) -> Cell:
         """A cell as it enters the key: a page states all parameters."""
         return dict(cell)
-
-    @functools.cached_property
-    def code(self) -> str:
-        """Version of everything that determines a cell's numbers: see `sweep.code`."""
-        return running_version(Path(inspect.getsourcefile(self.page.evaluate) or "").resolve())
-
-    def source(self, device: Device) -> Source:
-        """The evaluation for worker processes."""
-        return Source(_load_evaluator, (self.name, self.root), self.code, device)
-
-    def memory(self, cell: Mapping[str, Any]) -> float:
-        """Lower bound on the bytes of a cell's matrices: 0, since a page does not state them."""
-        return 0.0
 
     def cells(self, size: str) -> list[Cell]:
         """The parameters to evaluate at ``size``."""
@@ -358,9 +343,7 @@ def load(name: str, folder: Path | None = None) -> Experiment:
     shared = not path.is_file()
     path = path.with_name("_pages.py") if shared else path
     sources = _sources(where, path)
-    for source in sources:  # before they are executed
-        for file in source.rglob("*.py") if source.is_dir() else [source]:
-            seen(file)
+    code(sources)  # records the modules before they are executed
     try:
         module = importlib.import_module(f"{_package(where)}.{paper}.{path.stem}")
         page = module.PAGES[figure] if shared else module.PAGE
@@ -392,11 +375,6 @@ def _sources(where: Path, page: Path) -> tuple[Path, ...]:
                     queue.append(imported)
     others = {file for file in reached if file.parent != page.parent} | set(where.glob("_*.py"))
     return page.parent, *sorted(others)
-
-
-def _load_evaluator(name: str, folder: Path) -> tuple[Evaluate, str]:
-    experiment = load(name, folder)
-    return experiment.evaluate, experiment.code
 
 
 def model(paper: str) -> types.ModuleType:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fpemu.arguments import instance, is_real, unwrapped
 from fpemu.arrays import _float64, as_array
 from fpemu.errors import InputError, entries, shown, unknown_name
-from fpemu.files import sha256
+from fpemu.files import note
 from fpemu.formats import FP32, FloatFormat
 from fpemu.mma import catalog
 from fpemu.mma.catalog import FMA_SPECS
@@ -298,8 +298,6 @@ _FORMER_OPTIONS = {
     ("multiword", "format"): "fmt",
 }
 """Former names of options, which recorded verifications and recipes contain; `block` was a number of instructions"""
-registered_files: dict[Path, str] = {}
-"""The files outside the package that registered a scheme, with their digests at that time"""
 S = TypeVar("S", bound=type[Scheme])
 
 
@@ -317,7 +315,7 @@ def register(cls: S) -> S:
     _SCHEMES[cls.info.name] = cls
     file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
     if Path(file).is_file() and not cls.__module__.startswith("fpemu."):
-        registered_files[Path(file).resolve()] = sha256(Path(file))
+        note(Path(file).resolve())  # the key of a sweep's results contains the digest of the code that was executed
     return cls
 
 

@@ -1,4 +1,4 @@
-"""The grid of a sweep: inputs × sizes × seeds × schemes with options × hardware × orders, checked when it is created.
+"""Grids of cells: inputs × sizes × seeds × schemes with options × hardware × orders, checked when they are created.
 
 A grid is a TOML file, a Python file that binds ``GRID``, or a `Grid` made in a program; the three have the same keys.
 A list or a range in place of a value makes an axis of it: "0:9" is 0 to 9, "64:256:64" is 64, 128, 192, 256, and
@@ -7,25 +7,41 @@ A list or a range in place of a value makes an axis of it: "0:9" is 0 to 9, "64:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import itertools
+import math
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 
+from fpemu import formats, inputs, metrics, mma, reference, schemes
 from fpemu.errors import InputError, shown, unknown_name
 from fpemu.files import execute, read_toml
+from fpemu.mma import KOrder
 from fpemu.mma.device import Device
-from fpemu.sweep import entries
-from fpemu.sweep.executors import Evaluate, Source
+from fpemu.schemes import words
 from fpemu.sweep.store import Cell, Values
 
+if TYPE_CHECKING:
+    from fpemu.sweep.workers import Loader
+
 Entry = str | Mapping[str, Any]
+Number = int | float
+MOST_CELLS = 1_000_000
+LARGEST = 1000
+"""The largest number of values of a range."""
+_LARGEST_NUMBER = 1e300
+"""No number of a grid is larger, so that its estimates and results are finite in fp64."""
+_LONGEST_WORD = 200
 _LARGEST_SIZE = 2**31 - 1
 _LARGEST_SEED = 2**63 - 1  # an exported column of seeds is int64
 
@@ -89,13 +105,13 @@ class Grid:
     title: str = ""
 
     def __init_subclass__(cls) -> None:
-        raise TypeError("Grid cannot be subclassed: its results are stored as those of fpemu.sweep.evaluate")
+        raise TypeError("Grid cannot be subclassed: its results are stored as those of fpemu.sweep.grid.evaluate")
 
     def __post_init__(self) -> None:
         if not isinstance(self.title, str):
             raise InputError(f"title must be a text, not {shown(self.title)}")
         axes = (self._sizes, self._inputs, self._seeds, self._methods, self._outs)
-        entries.check_count([*axes, self._metrics[:1]])
+        _check_count([*axes, self._metrics[:1]])
         self._check_inputs()
 
     @classmethod
@@ -139,13 +155,14 @@ class Grid:
         return "sweep.evaluate"
 
     @functools.cached_property
-    def code(self) -> str:
-        """The version of all code that determines a cell's numbers."""
-        return _evaluator(*self._further_schemes)[1]
+    def sources(self) -> tuple[Path, ...]:
+        """This module, and the files of the grid's schemes that are defined outside the package."""
+        return Path(__file__).resolve(), *(Path(file) for _, _, files in self._further_schemes for file in files)
 
-    def source(self, device: Device) -> Source:
+    @property
+    def loader(self) -> Loader:
         """The evaluation for worker processes."""
-        return Source(_evaluator, self._further_schemes, self.code, device)
+        return _loaded, self._further_schemes
 
     def cells(self, size: str = "quick") -> list[Cell]:
         """Every cell, with cells that share operands side by side; a grid has only one ``size``."""
@@ -160,36 +177,41 @@ class Grid:
 
     def evaluate(self, cell: Mapping[str, Any], device: Device = "cpu") -> Values:
         """The metrics of one cell."""
-        from fpemu.sweep.evaluate import evaluate
-
         return evaluate(cell, device)
 
-    def memory(self, cell: Mapping[str, Any]) -> float:
-        """Lower bound on the bytes of a cell's matrices: operands in four bytes, and the exact product in eight."""
-        return 4.0 * (cell["M"] + cell["N"]) * cell["K"] + 8.0 * cell["M"] * cell["N"]
+    def resolved(self, cell: Mapping[str, Any]) -> Cell:
+        """Return a cell with the defaults of its distribution, its scheme and its order, as it enters the key."""
+        options = tuple((name, value) for name, value in cell.items() if name.startswith("scheme."))
+        order = part(cell, "order")
+        defaults = _prefixed("inputs", inputs._get(cell["inputs"]).defaults)
+        given = {name: value for name, value in cell.items() if defaults.get(name) != value}  # 1 and 1.0 are one value
+        return {
+            **defaults,
+            **given,
+            **_scheme(cell["scheme"], options)[0],
+            **(_prefixed("order", asdict(KOrder(**order))) if order else {}),
+        }
 
     def cost(self, cell: Mapping[str, Any]) -> float:
         """Relative work of a cell, in about a nanosecond: M N K for each product of words, and a constant."""
         options = tuple((name, value) for name, value in cell.items() if name.startswith("scheme."))
-        return cell["M"] * cell["N"] * cell["K"] * _products(cell["scheme"], options) + 1e6
+        return cell["M"] * cell["N"] * cell["K"] * _scheme(cell["scheme"], options)[1] + 1e6
 
     # --- the axes
     @functools.cached_property
     def _metrics(self) -> list[str]:
-        from fpemu import metrics
-
-        return entries.each("metrics", self.metrics, lambda name: (metrics.get(name), name)[1])
+        return _each("metrics", self.metrics, lambda name: (metrics.get(name), name)[1])
 
     @functools.cached_property
     def _sizes(self) -> list[Cell]:
-        axes = {name: entries.axis(name, value) for name, value in (("M", self.M), ("N", self.N), ("K", self.K))}
+        axes = {name: _axis(name, value) for name, value in (("M", self.M), ("N", self.N), ("K", self.K))}
         for name, values in axes.items():
             for value in values:
                 square = value == "M" and name != "M"
                 whole = isinstance(value, int) and not isinstance(value, bool)
                 if not square and not (whole and 1 <= value <= _LARGEST_SIZE):
                     raise InputError(f"{name} is {shown(value)}: a size is a positive integer, at most 2^31 - 1")
-        entries.check_count(axes.values())
+        _check_count(axes.values())
         shapes = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
         return [{name: shape["M"] if value == "M" else value for name, value in shape.items()} for shape in shapes]
 
@@ -198,7 +220,7 @@ class Grid:
         count = isinstance(self.seeds, int | np.integer) and not isinstance(self.seeds, bool)
         if count and self.seeds < 1:
             raise InputError(f"seeds is {shown(self.seeds)}: at least one is needed")
-        values = entries.axis("seeds", range(self.seeds) if count else self.seeds)
+        values = _axis("seeds", range(self.seeds) if count else self.seeds)
         for value in values:
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_SEED:
                 raise InputError(f"seeds has {shown(value)}: a seed is an integer, 0 or more and below 2^63")
@@ -206,64 +228,55 @@ class Grid:
 
     @functools.cached_property
     def _outs(self) -> list[str]:
-        from fpemu import formats
-
-        return entries.each("out", self.out, lambda name: formats.get(name).name)
+        return _each("out", self.out, lambda name: formats.get(name).name)
 
     @functools.cached_property
     def _inputs(self) -> list[Cell]:
-        from fpemu import inputs
-
         distributions = []
-        for where, name, rest in entries.named("inputs", self.inputs):
+        for where, name, rest in _named("inputs", self.inputs):
             if name not in inputs.names():
                 raise InputError(f"{where}: {unknown_name('distribution', name, inputs.names())}")
-            chosen = entries.combinations(where, rest)
-            distributions += [{"inputs": name, **entries.prefixed("inputs", one)} for one in chosen]
-            entries.check_count([distributions])
-        return entries.once(distributions)
+            chosen = _combinations(where, rest)
+            distributions += [{"inputs": name, **_prefixed("inputs", one)} for one in chosen]
+            _check_count([distributions])
+        return _once(distributions)
 
     @functools.cached_property
     def _orders(self) -> list[Cell]:
-        from fpemu.mma import KOrder
-
         orders: list[Cell] = []
-        for index, entry in enumerate(entries.listed(self.orders) or [{}], start=1):
+        for index, entry in enumerate(_listed(self.orders) or [{}], start=1):
             where = f"orders {index}"
             if not isinstance(entry, Mapping):
                 raise InputError(f"{where}: {shown(entry)} is not a table of parts of an order")
-            for chosen in entries.combinations(where, entry):
-                with entries.at(where):
+            for chosen in _combinations(where, entry):
+                with _at(where):
                     KOrder.from_dict(chosen)
                 orders.append(chosen)
-            entries.check_count([orders])
-        return entries.once(orders)
+            _check_count([orders])
+        return _once(orders)
 
     @functools.cached_property
     def _methods(self) -> list[Cell]:
         """Schemes with their options, on their hardware, in every order and with every range policy."""
-        from fpemu import mma, schemes
-        from fpemu.schemes import words
-
-        policies = entries.each("on_range", self.on_range, words.policy)
+        policies = _each("on_range", self.on_range, words.policy)
         methods: list[Cell] = []
-        for where, name, rest in entries.named("schemes", self.schemes):
+        for where, name, rest in _named("schemes", self.schemes):
             hardware = rest.pop("hardware", self.hardware)
-            machines: list[Any] = entries.each(
+            machines: list[Any] = _each(
                 f"{where}: hardware", hardware, lambda n: (mma.catalog.architecture(n), n)[1], True
             )
-            with entries.at(where):
+            with _at(where):
                 plain = schemes.get(name)
                 if not plain.needs_hardware:
                     machines = [None]
                 if not machines:
                     raise InputError(f"{name} runs on a matrix instruction: the grid names no hardware")
-            combinations = entries.combinations(where, rest)
-            entries.check_count([combinations, machines, self._orders, policies])
+            combinations = _combinations(where, rest)
+            _check_count([combinations, machines, self._orders, policies])
             for chosen in combinations:
-                with entries.at(where):
+                with _at(where):
                     scheme = schemes.build(name, chosen)
-                    options = {option: entries.flat(getattr(scheme, option)) for option in chosen}
+                    options = {option: _flat(getattr(scheme, option)) for option in chosen}
                     for machine in machines:
                         scheme.spec(machine)
                     for order in self._orders:
@@ -271,23 +284,21 @@ class Grid:
                 methods += [
                     {
                         "scheme": plain.name,
-                        **entries.prefixed("scheme", options),
+                        **_prefixed("scheme", options),
                         "hardware": machine,
-                        **entries.prefixed("order", order),
+                        **_prefixed("order", order),
                         "on_range": policy,
                     }
                     for machine in machines
                     for order in self._orders
                     for policy in policies
                 ]
-            entries.check_count([methods])
-        return entries.once(methods)
+            _check_count([methods])
+        return _once(methods)
 
     @functools.cached_property
     def _further_schemes(self) -> tuple[_FurtherScheme, ...]:
         """The schemes of the grid that are defined outside the package."""
-        from fpemu import schemes
-
         further = []
         for name in dict.fromkeys(cell["scheme"] for cell in self._methods):
             bases = [c for c in type(schemes.get(name)).__mro__ if issubclass(c, schemes.Scheme)]
@@ -304,13 +315,10 @@ class Grid:
 
     def _check_inputs(self) -> None:
         """Draw four numbers of every distribution, in each operand format of the schemes."""
-        from fpemu import inputs, schemes
-        from fpemu.sweep.evaluate import part
-
-        formats = {schemes.build(cell["scheme"], part(cell, "scheme")).operand.name for cell in self._methods}
+        operands = {schemes.build(cell["scheme"], part(cell, "scheme")).operand.name for cell in self._methods}
         for cell in self._inputs:
-            for fmt in sorted(formats):
-                with entries.at(f"inputs {cell['inputs']}"):
+            for fmt in sorted(operands):
+                with _at(f"inputs {cell['inputs']}"):
                     inputs.make(cell["inputs"], (2, 2), 0, fmt, **part(cell, "inputs"))
 
 
@@ -318,18 +326,15 @@ _FurtherScheme = tuple[str, str, tuple[str, ...]]
 """A scheme that is defined outside the package: its name, its module, and the files of its class and base classes."""
 
 
-def _evaluator(*further: _FurtherScheme) -> tuple[Evaluate, str]:
-    """The evaluation of a cell, and the version of its code; a worker process first loads the further schemes."""
-    from fpemu import schemes
-    from fpemu.sweep import code, evaluate
-
+def _loaded(*further: _FurtherScheme) -> SimpleNamespace:
+    """In a worker process: load the further schemes, and return the evaluation of a cell and its sources."""
     for name, module, (file, *_) in further:
         if name not in schemes.names() and "." in module:
             importlib.import_module(module)
         elif name not in schemes.names():
             execute(file, "" if module == "__main__" else module)
-    version = code.running_version(Path(evaluate.__file__).resolve())
-    return evaluate.evaluate, code.extended(version, [Path(file) for _, _, files in further for file in files])
+    sources = Path(__file__).resolve(), *(Path(file) for _, _, files in further for file in files)
+    return SimpleNamespace(evaluate=evaluate, sources=sources)
 
 
 # --- files
@@ -345,12 +350,309 @@ def _from_table(given: dict[str, Any]) -> Grid:
 
 
 @functools.lru_cache(maxsize=4096)
-def _products(name: str, options: tuple[tuple[str, Any], ...]) -> int:
-    """The number of word products of a scheme; 30 for an error-free scheme, where it depends on the operands."""
-    from fpemu import schemes
+def _scheme(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[Cell, int]:
+    """Return all options of a scheme, under the keys of a cell, and the number of its products of words.
 
-    chosen = {option.removeprefix("scheme."): value for option, value in options}
-    scheme = schemes.build(name, chosen)
-    if isinstance(scheme, schemes.ErrorFree):
-        return 30
-    return len(scheme.plan().products) if isinstance(scheme, schemes.SplitScheme) else 1
+    The number is 30 for an error-free scheme, where it depends on the operands.
+    """
+    scheme = schemes.build(name, {option.removeprefix("scheme."): value for option, value in options})
+    count = len(scheme.plan().products) if isinstance(scheme, schemes.SplitScheme) else 1
+    every = {option.name: _flat(getattr(scheme, option.name)) for option in scheme.info.options}
+    return _prefixed("scheme", every), 30 if isinstance(scheme, schemes.ErrorFree) else count
+
+
+# --- the numbers of a cell
+def evaluate(cell: Mapping[str, Any], device: Device = "cpu") -> dict[str, float]:
+    """The metrics of one cell, by name.
+
+    Parameters
+    ----------
+    cell : dict
+        As in `fpemu.sweep.Grid.cells`: M, N, K, seed, inputs and its parameters ("inputs.exponent"), scheme and its
+        options ("scheme.sb"), hardware (None for a scheme without a matrix instruction), parts of an order
+        ("order.split"), on_range, out (format of the exact product) and metrics (a list of names).
+    device : {"auto", "cpu", "cuda"}
+        Where the product is computed, as in `fpemu.gemm`.
+
+    Returns
+    -------
+    dict of float
+        ``normwise`` also uses the operands; ``max_ulps`` counts in the format of the result, from the exact product
+        rounded to that format, whatever ``out`` is.
+
+    Raises
+    ------
+    InputError, GuaranteeError
+        From the scheme, for operands outside its range.
+
+    Notes
+    -----
+    Operands are drawn in the operand format of the scheme, fp32 or fp64; the last few pairs and their exact products
+    are cached, since neighbouring cells share them.
+
+    Examples
+    --------
+    >>> cell = {"M": 8, "N": 8, "K": 32, "seed": 0, "inputs": "uniform", "scheme": "sgemm", "hardware": None}
+    >>> evaluate({**cell, "on_range": "raise", "out": "fp64", "metrics": ["relative_l2"]})["relative_l2"] < 1e-6
+    True
+    """
+    options, order = part(cell, "scheme"), part(cell, "order")
+    fmt = schemes.build(cell["scheme"], options).operand.name
+    operands = (cell["inputs"], tuple(part(cell, "inputs").items()), cell["M"], cell["N"], cell["K"], cell["seed"], fmt)
+    A, B = _operands(*operands)
+    D = schemes.gemm(
+        A,
+        B,
+        scheme=cell["scheme"],
+        hardware=cell["hardware"],
+        on_range=cell["on_range"],
+        order=KOrder(**order) if order else None,
+        device=device,
+        **options,
+    )
+    errors = {}
+    for name in cell["metrics"]:
+        measure = metrics.get(name)
+        exact = _exact(operands, fmt if measure is metrics.max_ulps else cell["out"], device)
+        if measure is metrics.max_ulps:
+            errors[name] = metrics.max_ulps(D, exact, fmt)
+        elif measure is metrics.normwise:
+            errors[name] = metrics.normwise(D, exact, A, B)
+        else:
+            errors[name] = measure(D, exact)
+    return errors
+
+
+def part(cell: Mapping[str, Any], of: str) -> dict[str, Any]:
+    """The entries "of.name" of a cell, under "name".
+
+    >>> part({"scheme": "h2sgemm", "scheme.sb": 12, "seed": 0}, "scheme")
+    {'sb': 12}
+    """
+    return {name.removeprefix(f"{of}."): value for name, value in cell.items() if name.startswith(f"{of}.")}
+
+
+@functools.lru_cache(maxsize=2)
+def _operands(name: str, parameters: tuple[tuple[str, Any], ...], M: int, N: int, K: int, seed: int, fmt: str) -> Any:
+    return inputs.operands(name, M, N, K, seed, fmt, **dict(parameters))
+
+
+@functools.lru_cache(maxsize=4)
+def _exact(operands: tuple[Any, ...], out: str, device: Device) -> Any:
+    return reference.matmul(*_operands(*operands), out=out, device=device)
+
+
+# --- the entries of a grid as values
+@contextlib.contextmanager
+def _at(where: str) -> Iterator[None]:
+    """Prepend the place in the grid to the message of an InputError."""
+    try:
+        yield
+    except InputError as problem:
+        raise InputError(f"{where}: {problem}") from problem
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list or array of one dimension as a list, anything else as a list of one; NumPy's scalars as Python's.
+
+    Raises
+    ------
+    InputError
+        For more values than a grid has cells, before they are listed.
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 1:
+        many = True
+    else:
+        many = isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
+    if not many:
+        return [_plain(value)]
+    try:
+        _check_count([value])
+    except OverflowError:  # a range longer than any list
+        raise InputError(f"{shown(value)} has too many values; a grid has at most {MOST_CELLS} cells") from None
+    return [_plain(item) for item in value]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _axis(key: str, value: Any) -> list[Any]:
+    """The values that an entry stands for, each once: itself, or those of a list or a range; "none" is None.
+
+    >>> _axis("K", ["none", 3, "4:6"]), _axis("residual_scale", "2^10:2^12")
+    ([None, 3, 4, 5, 6], [1024, 2048, 4096])
+    """
+    values: list[Any] = []
+    for item in _listed(value):
+        ranged = isinstance(item, str) and (":" in item or "^" in item)
+        values += parse_range(key, item) if ranged else [None if isinstance(item, str) and item == "none" else item]
+    if not values:
+        raise InputError(f"{key} is empty")
+    for item in values:
+        _check_value(key, item)
+    return _once(values)
+
+
+def _check_value(key: str, item: Any) -> None:
+    """InputError unless a value is a word, a number of moderate size, None, or a list of words."""
+    if isinstance(item, list | tuple) and all(isinstance(word, str) for word in item):
+        return
+    if isinstance(item, str) and len(item) > _LONGEST_WORD:
+        raise InputError(f"{key} has {shown(item)}: a word has at most {_LONGEST_WORD} characters")
+    if item is not None and not isinstance(item, str | int | float):
+        raise InputError(f"{key} has {shown(item)}: a number, a word or a list of words is needed")
+    if isinstance(item, float) and not math.isfinite(item):
+        raise InputError(f"{key} has {item!r}: finite numbers are needed")
+    if isinstance(item, int | float) and not -_LARGEST_NUMBER <= item <= _LARGEST_NUMBER:
+        raise InputError(f"{key} has {shown(item)}: numbers lie between -1e300 and 1e300")
+
+
+def _each(key: str, value: Any, check: Callable[[str], str], none: bool = False) -> list[str]:
+    """The names of an entry, each checked and once; the entry may be empty if ``none``."""
+    names = _listed(value)
+    if not names and not none:
+        raise InputError(f"{key} is empty")
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"{key} has {shown(name)}: a name is needed")
+    with _at(key):
+        return list(dict.fromkeys(check(name) for name in names))
+
+
+def _named(key: str, entries: Any) -> list[tuple[str, str, dict[str, Any]]]:
+    """The place, the name and the other keys of each entry."""
+    parsed = []
+    for index, entry in enumerate(_listed(entries), start=1):
+        rest = {"name": entry} if isinstance(entry, str) else dict(entry) if isinstance(entry, Mapping) else {}
+        name = rest.pop("name", None)
+        if not isinstance(name, str):
+            raise InputError(f"{key} {index}: {shown(entry)} has no name")
+        where = f"{key} {index} ({name[:60]})"
+        for option in rest:
+            if not isinstance(option, str):
+                raise InputError(f"{where}: the key {shown(option)} is not a name")
+        parsed.append((where, name, rest))
+    if not parsed:
+        raise InputError(f"{key} is empty")
+    return parsed
+
+
+def _combinations(where: str, axes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every choice of one value from each axis."""
+    values = [_axis(f"{where}: {name}", value) for name, value in axes.items()]
+    _check_count(values)
+    return [dict(zip(axes, chosen, strict=True)) for chosen in itertools.product(*values)]
+
+
+def _check_count(axes: Iterable[Sequence[Any]]) -> None:
+    """InputError if the product of the axes has more than `MOST_CELLS` cells."""
+    count = math.prod(len(values) for values in axes)
+    if count > MOST_CELLS:
+        raise InputError(f"the grid has {count} cells; at most {MOST_CELLS} are possible")
+
+
+def _prefixed(of: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Chosen values under the keys of a cell.
+
+    >>> _prefixed("scheme", {"sb": 12})
+    {'scheme.sb': 12}
+    """
+    return {f"{of}.{name}": value for name, value in chosen.items()}
+
+
+def _flat(value: Any) -> Any:
+    """An option's value as one number or word: a tuple of products as the equivalent text."""
+    return ",".join(str(item) for item in value) if isinstance(value, tuple) else value
+
+
+def _once(items: Iterable[Any]) -> list[Any]:
+    """The items without repetitions, in their order; 1, 1.0 and True are three."""
+    return list({repr(item): item for item in items}.values())
+
+
+# --- ranges
+_POWER = re.compile(r"(\d{1,4})(?:\^|\*\*)([+-]?\d{1,4})", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
+
+
+class _Parsed(NamedTuple):
+    """A decimal number, or the exponent of a power."""
+
+    value: Decimal
+    base: int | None
+    integer: bool
+
+    def number(self, value: Decimal) -> Number:
+        """Another value of the same kind as a number: an exponent as its power."""
+        if self.base is not None:
+            return self.base ** int(value)
+        return int(value) if self.integer else float(value)
+
+
+def parse_range(axis: str, text: str) -> list[Number]:
+    """``"a:b"``, ``"a:b:step"`` (both ends included) or ``"a,b,c"`` as numbers; also powers, ``"2^-2:2^24"``.
+
+    Integers remain integers. Decimal steps are exact: ``"0:1:0.1"`` has 11 values, the last of them 1.0. A range
+    between two powers of the same base has every power, or with ``:2^3`` every third.
+
+    Raises
+    ------
+    InputError
+        With ``axis`` as the name of the axis: text that is no number, an empty range, a step that is not positive, a
+        repeated value, more than `LARGEST` values.
+
+    Examples
+    --------
+    >>> parse_range("--sb", "-2:1"), parse_range("phi", "0:1:0.5"), parse_range("scale", "2^3:2^5")
+    ([-2, -1, 0, 1], [0.0, 0.5, 1.0], [8, 16, 32])
+    """
+    values: list[Number] = []
+    try:
+        for part in text.split(",") if len(text) <= 60 * LARGEST else ():
+            values += _span(*[_parsed(word.strip()) for word in part.split(":")])
+            if len(values) > LARGEST:
+                break
+        if not 0 < len(values) <= LARGEST:
+            raise ValueError(f"{{}} has more than {LARGEST} values")
+        repeated = [value for i, value in enumerate(values) if value in values[:i]]
+        if repeated:
+            raise ValueError(f"{{}} has {repeated[0]} twice")
+    except ValueError as problem:
+        raise InputError(f"{axis}: {str(problem).replace('{}', shown(text))}") from None
+    return values
+
+
+def _parsed(word: str) -> _Parsed:
+    power = _POWER.fullmatch(word)
+    if power and int(power[1]) >= 2:
+        base, exponent = int(power[1]), int(power[2])
+        if abs(exponent) * math.log2(base) > 1000:
+            raise ValueError(f"{word} in {{}} is beyond fp64")
+        return _Parsed(Decimal(exponent), base, exponent >= 0)
+    if len(word) > 40 or not _DECIMAL.fullmatch(word):
+        what = f"{word[:40]!r} in {{}} is not a number" if word else "{} lacks a number"
+        raise ValueError(f"{what}; a range is a:b or a:b:step, both ends included, or a list a,b,c")
+    value = Decimal(word)
+    if abs(value) > Decimal(10) ** 300:
+        raise ValueError(f"{word} in {{}} is beyond fp64")
+    return _Parsed(value, None, re.fullmatch(r"[+-]?\d+", word) is not None)
+
+
+def _span(first: _Parsed, *rest: _Parsed) -> list[Number]:
+    """The values from first to last by a step of 1, or of the third number."""
+    if not rest:
+        return [first.number(first.value)]
+    if len(rest) > 2:
+        raise ValueError("{} has too many colons: a range is a:b or a:b:step")
+    if len({end.base for end in (first, *rest)}) > 1:
+        raise ValueError("{} mixes powers: a range of powers is 2^a:2^b or 2^a:2^b:2^step")
+    last, step = rest[0].value, rest[1].value if len(rest) == 2 else Decimal(1)
+    if step <= 0:
+        raise ValueError("the step of {} must be positive")
+    if last < first.value:
+        raise ValueError("{} ends below its start")
+    if (last - first.value) / step >= LARGEST:
+        raise ValueError(f"{{}} has more than {LARGEST} values")
+    kind = first._replace(integer=all(end.integer for end in (first, *rest)))
+    return [kind.number(first.value + i * step) for i in range(int((last - first.value) / step) + 1)]

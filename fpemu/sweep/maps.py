@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import fpemu
 from fpemu.files import write_atomic
-from fpemu.sweep import planes, tables
+from fpemu.sweep import planes, store, tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fpemu.schemes import Scheme
-    from fpemu.sweep.axes import Number
-    from fpemu.sweep.grid import Grid
+    from fpemu.sweep.grid import Grid, Number
     from fpemu.sweep.planes import Plane
 
 Row = dict[str, Any]
@@ -221,7 +220,7 @@ def provenance(requested: Map, rows: list[Row], plane: Plane, factor: float, dat
         "data": {"file": f"{requested.paths('')[0].stem}.csv", "sha256": hashlib.sha256(data).hexdigest()},
         "code": {
             "version": fpemu.__version__,
-            "sha256": requested.grid.code,
+            "sha256": store.code(requested.grid.sources),
             "revision": revision(root / "experiments"),
         },
         "versions": {

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.schemes.h2sgemm import equation6
-from fpemu.sweep.axes import Number
+from fpemu.sweep.grid import Number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

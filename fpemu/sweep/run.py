@@ -1,4 +1,4 @@
-"""Evaluate the cells of an experiment or a grid that are not stored yet, and return all its rows."""
+"""Evaluate the cells of a job that are not stored yet, in this process or by an executor, and return all its rows."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fpemu.errors import InputError, unknown_name
 from fpemu.mma.device import Device, resolve
 from fpemu.parallel import cores
-from fpemu.sweep import executors, store
-from fpemu.sweep.executors import Batches, LocalWorkers, Source, Workers
+from fpemu.sweep import store
+from fpemu.sweep.workers import DaskWorkers, Loader, Workers, here
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from fpemu.sweep.store import Cell, Known, Store, Values
+    from fpemu.sweep.store import Cell, Known, Store
 
 Row = dict[str, Any]
 EXECUTORS = ("processes", "dask")
@@ -36,19 +37,44 @@ class CellError(RuntimeError):
 
 
 class Job(Protocol):
-    """The attributes of an `Experiment` or a `Grid` that a run uses."""
+    """The attributes of a page or a `Grid` that a run uses.
+
+    Attributes
+    ----------
+    name : str
+        Name in messages and beside the progress bar.
+    evaluator : str
+        Dotted name of the function that evaluates cells: part of the keys.
+    sources : tuple of Path
+        Files and folders, beside the numeric modules of the package, whose bytes are part of the keys. They are the
+        same in every process, and `fpemu.files.seen` has recorded them before their execution.
+    loader : tuple of a callable and its arguments
+        In a worker process, the call returns an object with ``sources`` and ``evaluate``.
+
+    Methods
+    -------
+    cells(size)
+        The parameters of every cell.
+    resolved(cell)
+        A cell with the defaults of all omitted options, as it enters the key.
+    evaluate(cell, device)
+        The numbers of one cell.
+    cost(cell)
+        The relative work of a cell.
+    """
 
     @property
     def name(self) -> str: ...
     @property
     def evaluator(self) -> str: ...
     @property
-    def code(self) -> str: ...
+    def sources(self) -> tuple[Path, ...]: ...
+    @property
+    def loader(self) -> Loader: ...
     def cells(self, size: str) -> list[Cell]: ...
+    def resolved(self, cell: Mapping[str, Any]) -> Cell: ...
     def evaluate(self, cell: Cell, device: Device = "cpu") -> Mapping[str, Any]: ...
     def cost(self, cell: Mapping[str, Any]) -> float: ...
-    def memory(self, cell: Mapping[str, Any]) -> float: ...
-    def source(self, device: Device) -> Source: ...
 
 
 def run(
@@ -136,24 +162,21 @@ def run(
         check_memory(job, todo.values())
     failed: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
-        if workers is None and todo:
-            workers = _workers(job, todo, jobs, executor, scheduler, worker_timeout)
-            stack.enter_context(workers or contextlib.nullcontext())
-        batches = _batches(job, todo, workers, device)
-        stack.enter_context(contextlib.closing(batches))  # ends the workers after an interrupt
-        advance = stack.enter_context(_bar(job, plan, progress))
-        for batch in batches:
+        if workers is None and executor == "dask" and todo:
+            workers = stack.enter_context(DaskWorkers(jobs, scheduler, worker_timeout))
+        elif workers is None and jobs > 1 and not _is_quick(job, todo, jobs):
+            workers = stack.enter_context(Workers(min(jobs, len(todo))))
+        advance = stack.enter_context(_bar(job, todo, progress))
+        batches = here(job, todo, device) if workers is None else workers.evaluate(job, plan.code, todo, device)
+        for batch in stack.enter_context(contextlib.closing(batches)):  # ends the workers after an interrupt
             for entry in batch:
                 _row(job, entry.cell, entry.values or {})
-            if batch:
-                results.keep(job.evaluator, job.code, batch)
-            else:
-                advance(0.0)
+            results.keep(batch)
             for entry in batch:
                 if entry.values is None:
                     failed[entry.key] = entry.error
                 else:
-                    plan.stored[entry.key] = store.Known(dict(entry.values), entry.seconds)
+                    plan.stored[entry.key] = store.Known(dict(entry.values), None, entry.seconds)
                     done.add(entry.key)
                 advance(job.cost(entry.cell))
     if failed and not keep_failures:
@@ -167,7 +190,7 @@ def run(
 
 
 def failure(name: str, failed: Sequence[tuple[Mapping[str, Any], str]], total: int) -> CellError:
-    """The error with the number of failed cells and the error of the first."""
+    """Return the error with the number of failed cells and the error of the first."""
     cell, error = failed[0]
     return CellError(
         f"{name}: {len(failed)} of {total} cells failed; the first, {store.canonical(dict(cell))}: {error}"
@@ -187,12 +210,6 @@ def default_jobs() -> int:
     return min(4, cores())
 
 
-def keys(job: Job, cells: list[Cell]) -> list[str]:
-    """The keys of a job's cells in the store."""
-    evaluator, code = job.evaluator, job.code
-    return [store.key(evaluator, cell, code) for cell in cells]
-
-
 # --- missing and stored cells
 @dataclass(frozen=True)
 class Survey:
@@ -205,6 +222,8 @@ class Survey:
     stored: dict[str, Known]
     failed_before: dict[str, str]
     """The error of each cell whose last evaluation failed"""
+    code: str
+    """The digest of the code and data that the numbers depend on"""
 
     @property
     def todo(self) -> dict[str, Cell]:
@@ -219,11 +238,10 @@ class Survey:
 
 def survey(job: Job, size: str, results: Store) -> Survey:
     """Look up a job's cells in the store; log a line if stored rows are damaged."""
-    listed = job.cells(size)
-    names = keys(job, listed)
+    listed, code = job.cells(size), store.code(job.sources)
+    names = [store.key(job.evaluator, job.resolved(cell), code) for cell in listed]
     cells = dict(zip(names, listed, strict=True))
     known, damaged = results.read(list(cells))
-    stored = {name: row for name, row in known.items() if _fits(cells[name], row.values)}
     if damaged:
         _LOG.warning(
             "%s: %d of %d stored rows are damaged and count as missing; the first is of the cell %s",
@@ -232,25 +250,21 @@ def survey(job: Job, size: str, results: Store) -> Survey:
             len(known) + len(damaged),
             store.canonical(cells[damaged[0]]),
         )
-    return Survey(names, cells, stored, results.failures(list(cells)))
-
-
-def _fits(cell: Mapping[str, Any], values: Values) -> bool:
-    """Whether stored numbers have the names of a grid cell's metrics, and none has the name of a parameter."""
-    wanted = cell.get("metrics", values)
-    return not values.keys() & cell.keys() and (not isinstance(wanted, list) or values.keys() == set(wanted))
+    stored = {name: row for name, row in known.items() if row.error is None}
+    return Survey(names, cells, stored, {name: row.error for name, row in known.items() if row.error is not None}, code)
 
 
 def check_memory(job: Job, cells: Iterable[Cell]) -> None:
-    """Raise InputError if the matrices of a cell do not fit into this machine's memory."""
-    cell = max(cells, key=job.memory, default=None)
-    if cell is None or not hasattr(os, "sysconf"):
-        return
-    needed, available = job.memory(cell), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Raise InputError if the matrices of a grid's cell do not fit into this machine's memory.
+
+    The least that a cell needs are its operands in four bytes an entry, and the exact product in eight.
+    """
+    sizes = ((cell["M"], cell["N"], cell["K"]) for cell in cells if _in_grid(cell))
+    needed, M, N, K = max(((4.0 * (M + N) * K + 8.0 * M * N, M, N, K) for M, N, K in sizes), default=(0.0, 0, 0, 0))
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
     if needed > available:
-        sizes = "×".join(str(cell[name]) for name in ("M", "N", "K"))
         raise InputError(
-            f"{job.name}: the matrices of M×N×K = {sizes} take {needed / 1e9:.4g} GB, and this machine has "
+            f"{job.name}: the matrices of M×N×K = {M}×{N}×{K} take {needed / 1e9:.4g} GB, and this machine has "
             f"{available / 1e9:.4g} GB of memory: choose smaller sizes"
         )
 
@@ -269,8 +283,9 @@ def estimate(job: Job, plan: Survey, jobs: int, device: Device = "cpu") -> tuple
         seconds = sum(known.seconds for known in plan.stored.values())
         basis = f"from {len(plan.stored)} stored cells"
     else:
-        whole = min(todo.values(), key=job.cost)
-        cell = _trial(job, whole)
+        cell = whole = min(todo.values(), key=job.cost)
+        while _in_grid(cell) and job.cost(cell) > _TRIAL and cell["M"] * cell["N"] > 1:
+            cell = {**cell, "M": max(1, cell["M"] // 2), "N": max(1, cell["N"] // 2)}
         try:
             job.evaluate(cell, device)  # compiles, and draws the operands that neighbours share
             start = time.perf_counter()
@@ -284,11 +299,14 @@ def estimate(job: Job, plan: Survey, jobs: int, device: Device = "cpu") -> tuple
     return seconds / done * work / min(jobs, cores(), len(todo)), basis
 
 
-def _trial(job: Job, cell: Cell) -> Cell:
-    """A grid's cell with M and N halved until it is cheap; an experiment's cell, whose cost has no unit, unchanged."""
-    while "metrics" in cell and job.cost(cell) > _TRIAL and cell["M"] * cell["N"] > 1:
-        cell = {**cell, "M": max(1, cell["M"] // 2), "N": max(1, cell["N"] // 2)}
-    return cell
+def _in_grid(cell: Cell) -> bool:
+    """Whether a cell is one of a `Grid`, whose sizes are those of matrices and whose cost is in nanoseconds."""
+    return "metrics" in cell
+
+
+def _is_quick(job: Job, todo: Mapping[str, Cell], jobs: int) -> bool:
+    """Whether one process finishes a grid's cells before several would start and share them."""
+    return all(map(_in_grid, todo.values())) and (1 - 1 / jobs) * sum(map(job.cost, todo.values())) < _START
 
 
 def _executor(executor: str | None, scheduler: str | None) -> str:
@@ -301,78 +319,46 @@ def _executor(executor: str | None, scheduler: str | None) -> str:
     return executor
 
 
-def _workers(
-    job: Job, todo: Mapping[str, Cell], jobs: int, executor: str, scheduler: str | None, worker_timeout: float
-) -> Workers | None:
-    """Return the workers that evaluate the cells; None: this process."""
-    if executor == "dask":
-        from fpemu.sweep.cluster import DaskWorkers
-
-        return DaskWorkers(jobs, scheduler, worker_timeout)
-    return None if jobs == 1 or _is_quick(job, todo, jobs) else LocalWorkers(min(jobs, len(todo)))
-
-
-def _batches(job: Job, todo: Mapping[str, Cell], workers: Workers | None, device: Device) -> Batches:
-    if not todo:
-        yield []
-    elif workers is None:
-        yield from executors.here(job.evaluate, todo, device)
-    else:
-        yield from workers.evaluate(job.source(device), todo, job.cost)
-
-
-def _is_quick(job: Job, todo: Mapping[str, Cell], jobs: int) -> bool:
-    """Whether one process finishes a grid's cells before several would start and share them.
-
-    False for an experiment, whose cost has no unit.
-    """
-    saved = 1 - 1 / jobs
-    return all("metrics" in cell for cell in todo.values()) and saved * sum(map(job.cost, todo.values())) < _START
-
-
 @contextlib.contextmanager
-def _bar(job: Job, plan: Survey, progress: Progress | None) -> Iterator[Callable[[float], None]]:
-    """A bar measured in work, not in cells, so that the time left is meaningful; yields the function that advances it.
+def _bar(job: Job, todo: Mapping[str, Cell], progress: Progress | None) -> Iterator[Callable[[float], None]]:
+    """Show a bar measured in work, not in cells, so that the time left is meaningful; yield the function to advance it.
 
-    The bar is added by the first call of that function, and removed if an error ends the run without progress. Stored
-    cells are left out: they would make the first estimate of the time left far too short.
+    Stored cells are left out: they would make the first estimate of the time left far too short. An error before the
+    first finished cell removes the bar.
     """
     if progress is None:
         yield lambda work: None
         return
-    todo, tasks, total = plan.todo, list[Any](), 0.0
+    text = job.name if todo else f"{job.name} (stored)"
+    if any(getattr(column, "markup", False) for column in progress.columns):
+        from rich.markup import escape
+
+        text = escape(text)  # a title may contain brackets
+    bar, total = progress.add_task(text, total=math.fsum(map(job.cost, todo.values())) or 1.0), 0.0
 
     def advance(work: float) -> None:
         nonlocal total
-        if not tasks:
-            name = _description(job.name if todo else f"{job.name} (stored)", progress)
-            tasks.append(progress.add_task(name, total=math.fsum(map(job.cost, todo.values())) or 1.0))
-        progress.advance(tasks[0], work if todo else 1.0)
         total += work
+        progress.advance(bar, work)
 
     try:
         yield advance
     except Exception:
-        if tasks and not total:
-            progress.remove_task(tasks[0])
+        if not total:
+            progress.remove_task(bar)
         raise
-
-
-def _description(text: str, progress: Progress) -> str:
-    """A text that the columns of a display show as it is: a title may contain brackets."""
-    from rich.markup import escape
-
-    return escape(text) if any(getattr(column, "markup", False) for column in progress.columns) else text
+    if not todo:
+        advance(1.0)
 
 
 def _plain(cell: Mapping[str, Any]) -> Row:
-    """A cell's parameters: the names of its metrics are columns of the row."""
+    """Return a cell's parameters: the names of its metrics are columns of the row."""
     return {name: value for name, value in cell.items() if name != "metrics"}
 
 
-def _row(job: Job, cell: Mapping[str, Any], values: Values | Mapping[str, Any]) -> Row:
+def _row(job: Job, cell: Mapping[str, Any], values: Mapping[str, Any]) -> Row:
     row = _plain(cell)
-    double = sorted(set(row) & set(values))
+    double = sorted(row.keys() & values.keys())
     if double:
         raise InputError(f"{job.name}: {', '.join(double)} is both a parameter and a number")
     return {**row, **values}

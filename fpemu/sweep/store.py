@@ -1,9 +1,10 @@
 """Stored results: one durable row per cell, under a key that covers everything that determines its numbers.
 
-The key is the SHA-256 of a canonical JSON of the evaluator's name, the cell's parameters, and the versions of the code
-and of NumPy. Rows are written to an SQLite file in transactions, so an interrupted run leaves whole rows or none. A
-second table holds the error messages of failed cells until they are evaluated. Each row holds a checksum of its other
-columns; a row that does not match it counts as missing.
+The key is the SHA-256 of a canonical JSON of the evaluator's name, the cell's parameters with every default, NumPy's
+version, and one digest over the bytes of the package's numeric modules and of the job's sources. Rows are written to an
+SQLite file in transactions, so an interrupted run leaves whole rows or none. The row of a failed cell holds the error
+message in place of numbers. Each row holds a checksum of its other columns; a row that does not match it counts as
+missing.
 """
 
 from __future__ import annotations
@@ -24,27 +25,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpemu import files
 from fpemu.errors import InputError
 
 Cell = dict[str, Any]
 Values = dict[str, float]
 
 VERSION = 1
-_COLUMNS = {
-    "cells": ("key", "evaluator", "cell", "code", "numbers", "seconds"),
-    "failures": ("key", "evaluator", "cell", "code", "error", "seconds"),
-}
-"""The columns of each table that the row's checksum covers."""
+_COLUMNS = ("key", "cell", "numbers", "seconds", "checksum")
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS {} (
-    key TEXT PRIMARY KEY,
-    evaluator TEXT NOT NULL,
-    cell TEXT NOT NULL,
-    code TEXT NOT NULL,
-    {} TEXT NOT NULL,
-    seconds REAL NOT NULL,
-    checksum TEXT
+CREATE TABLE IF NOT EXISTS cells (
+    key TEXT PRIMARY KEY, cell TEXT NOT NULL, numbers TEXT NOT NULL, seconds REAL NOT NULL, checksum TEXT
 ) WITHOUT ROWID
+"""
+# the error of a failed cell does not replace numbers
+_KEEP = """
+INSERT INTO cells VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
+SET cell = excluded.cell, numbers = excluded.numbers, seconds = excluded.seconds, checksum = excluded.checksum
+WHERE excluded.numbers LIKE '{%' OR cells.numbers NOT LIKE '{%'
 """
 _BATCH = 500  # keys in one query: below the limit on variables of every SQLite
 _WAIT = 60.0  # seconds for a lock of another process
@@ -63,10 +61,20 @@ class Entry(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The stored numbers of a finished cell, and the seconds that its evaluation took."""
+    """A stored row: the numbers of a finished cell, or the error of a failed one, and the seconds of its evaluation."""
 
     values: Values
+    error: str | None
     seconds: float
+
+
+# --- keys
+_PACKAGE = Path(__file__).resolve().parents[1]
+_NUMERIC = (
+    *(f"{name}.py" for name in ("formats", "rounding", "sticky", "arrays", "parallel", "inputs", "exponential")),
+    *("metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline", "library"),
+)
+_SUFFIXES = (".py", ".json", ".toml", ".gz")
 
 
 def canonical(value: Any) -> str:
@@ -85,14 +93,50 @@ def _plain(value: object) -> object:
 
 
 def key(evaluator: str, cell: Mapping[str, Any], code: str) -> str:
-    """The SHA-256 under which a cell's numbers are stored."""
+    """Return the SHA-256 under which the numbers of a cell with all its defaults are stored."""
     text = canonical({"evaluator": evaluator, "cell": dict(cell), "code": code, "numpy": np.__version__})
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def code(sources: Iterable[Path]) -> str:
+    """Return the SHA-256 over the package's numeric modules and further files, and the files under further folders.
+
+    The bytes are those that this process loaded: a file is recorded by `fpemu.files.seen` before its execution. Paths
+    count from the folder that holds a source, so the digests of two machines are equal.
+
+    Raises
+    ------
+    InputError
+        If a file was changed after this process loaded it.
+    """
+    total = hashlib.sha256()
+    for source in (*(_PACKAGE / name for name in _NUMERIC), *sources):
+        folder = source.is_dir()
+        for file in sorted(f for f in source.rglob("*") if f.suffix in _SUFFIXES) if folder else [source]:
+            if file not in _CHECKED:
+                _check_age(file)
+            total.update(f"{file.relative_to(source.parent).as_posix()}\0{files.seen(file)}\0".encode())
+    return total.hexdigest()
+
+
+_CHECKED: set[Path] = set()
+
+
+def _check_age(file: Path) -> None:
+    """Raise InputError for a module of the package that was perhaps executed before it was changed."""
+    if file.is_relative_to(_PACKAGE) and file.stat().st_mtime_ns > files.STARTED:
+        raise InputError(f"{file} was changed after this process started: start the process (or kernel) again")
+    _CHECKED.add(file)
+
+
+if not _PACKAGE.is_dir():
+    raise InputError(f"{_PACKAGE} is in an archive: sweeps and figures hash fpemu's source files; install fpemu by pip")
+
+
+# --- the file
 def default_path() -> Path:
-    """``$FPEMU_CACHE/results.sqlite``, or ``.fpemu/results.sqlite`` under the working directory."""
-    return Path(os.environ.get("FPEMU_CACHE") or ".fpemu") / "results.sqlite"
+    """``$FPEMU_CACHE/cells.sqlite``, or ``.fpemu/cells.sqlite`` under the working directory."""
+    return Path(os.environ.get("FPEMU_CACHE") or ".fpemu") / "cells.sqlite"
 
 
 class Store:
@@ -128,10 +172,11 @@ class Store:
                 if _code(refusal) in _FOREIGN | _DAMAGED or not self.path.is_file():
                     raise
                 self._refusal = refusal
-                self._db = _open_read_only(self.path, self._copy)
-                if _version(self._db) == 0:  # without tables: only the refusal is worth reporting
-                    self.close()
-                    raise
+                try:
+                    self._db = _open_read_only(self.path, self._copy)
+                except (OSError, sqlite3.Error):  # a file without a table: only the refusal is worth reporting
+                    self._copy.close()
+                    raise refusal from None
         except (OSError, sqlite3.Error, InputError) as problem:
             elsewhere = "set FPEMU_CACHE to another folder"
             if _code(problem) in _DAMAGED:
@@ -163,60 +208,43 @@ class Store:
             f"cannot write to the results file {self.path}: {problem}; set FPEMU_CACHE to a folder that can be written"
         )
 
-    def get(self, key: str) -> Values | None:
-        """The numbers stored under ``key``, or None."""
-        stored, _ = self.read([key])
-        return stored[key].values if key in stored else None
-
     def read(self, keys: Sequence[str]) -> tuple[dict[str, Known], list[str]]:
-        """The numbers and seconds of those of ``keys`` that are finished, and the keys whose rows are damaged."""
+        """Return the rows of those of ``keys`` that are stored, and the keys whose rows are damaged."""
         stored, damaged = {}, []
-        for name, columns in self._select("cells", keys):
-            if columns is None:
-                damaged.append(name)
-            else:
-                stored[name] = Known(json.loads(columns[4]), columns[5])
-        return stored, damaged
-
-    def failures(self, keys: Sequence[str]) -> dict[str, str]:
-        """The error of those of ``keys`` whose last evaluation failed; a damaged row counts as missing."""
-        rows = self._select("failures", keys)
-        return {name: str(columns[4], "utf-8", "replace") for name, columns in rows if columns is not None}
-
-    def _select(self, table: str, keys: Sequence[str]) -> Iterator[tuple[str, list[Any] | None]]:
-        """The keys that have rows, with the rows' columns, or None where these do not match the row's checksum."""
         for start in range(0, len(keys), _BATCH):
             some = keys[start : start + _BATCH]
             with self._errors("read"):
-                selected = ", ".join([*_COLUMNS[table], "checksum"])
-                query = f"SELECT {selected} FROM {table} WHERE key IN ({','.join('?' * len(some))})"
+                query = f"SELECT {', '.join(_COLUMNS)} FROM cells WHERE key IN ({','.join('?' * len(some))})"
                 rows = self._db.execute(query, some).fetchall()
-            requested = {name.encode(): name for name in some}
             for *columns, checksum in rows:
-                if columns[0] in requested:
-                    yield requested[columns[0]], columns if checksum == _checksum(*columns).encode() else None
+                name = columns[0].decode()  # equal to one of the keys, which are text
+                if checksum != _checksum(*columns).encode():
+                    damaged.append(name)
+                    continue
+                numbers = json.loads(columns[2])
+                failed = isinstance(numbers, str)
+                stored[name] = Known({} if failed else numbers, numbers if failed else None, columns[3])
+        return stored, damaged
 
-    def keep(self, evaluator: str, code: str, entries: Iterable[Entry]) -> None:
+    def keep(self, entries: Iterable[Entry]) -> None:
         """Store cells that finished or failed, in one transaction: on the disk when this returns.
 
-        Numbers replace those under the same key; a failure leaves them.
+        Numbers replace those under the same key; an error leaves them.
         """
-        finished: list[tuple[Any, ...]] = []
-        failed: list[tuple[Any, ...]] = []
+        rows = []
         for e in entries:
-            result = e.error if e.values is None else json.dumps(as_numbers(e.values))
             # an error message may quote a file name whose bytes are not text
-            head = (e.key, evaluator, canonical(dict(e.cell)), code, result.encode(errors="backslashreplace").decode())
-            checksum = _checksum(*(text.encode() for text in head), float(e.seconds))
-            (failed if e.values is None else finished).append((*head, float(e.seconds), checksum))
+            message = e.error.encode(errors="backslashreplace").decode()
+            numbers = json.dumps(message if e.values is None else as_numbers(e.values))
+            head, seconds = (e.key, canonical(dict(e.cell)), numbers), float(e.seconds)
+            rows.append((*head, seconds, _checksum(*(text.encode() for text in head), seconds)))
         with self._errors("write to"), self._db:
-            self._db.executemany("INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?)", finished)
-            self._db.executemany("DELETE FROM failures WHERE key = ?", ((row[0],) for row in finished))
-            self._db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", failed)
+            self._db.executemany(_KEEP, rows)
 
     def __len__(self) -> int:
+        """Return the number of finished cells."""
         with self._errors("read"):
-            return int(self._db.execute("SELECT COUNT(*) FROM cells").fetchone()[0])
+            return int(self._db.execute("SELECT COUNT(*) FROM cells WHERE numbers LIKE '{%'").fetchone()[0])
 
     def close(self) -> None:
         """Close the file."""
@@ -243,7 +271,7 @@ class Store:
 
 
 def as_numbers(values: Mapping[str, Any]) -> Values:
-    """An evaluator's results as floats. NaN and Inf are valid: a scheme may overflow.
+    """Return an evaluator's results as floats. NaN and Inf are valid: a scheme may overflow.
 
     Raises
     ------
@@ -258,9 +286,8 @@ def as_numbers(values: Mapping[str, Any]) -> Values:
     return numbers
 
 
-# --- rows and the file
 def _checksum(*columns: bytes | float) -> str:
-    """The SHA-256 of a row's other columns: texts as bytes, seconds as a float."""
+    """Return the SHA-256 of a row's other columns: texts as bytes, seconds as a float."""
     return hashlib.sha256(repr(columns).encode()).hexdigest()
 
 
@@ -273,16 +300,15 @@ def _code(problem: Exception) -> int | None:
 
 def _open_read_only(path: Path, stack: contextlib.ExitStack) -> sqlite3.Connection:
     """Open the file where SQLite can write nothing beside it; ``stack`` removes the copy if a log must be replayed."""
-    address, log = path.absolute().as_uri(), Path(f"{path}-wal")
-    try:
-        return _connect(f"{address}?mode=ro", _check_schema)
-    except sqlite3.OperationalError:
-        if not log.exists() or log.stat().st_size == 0:
-            return _connect(f"{address}?mode=ro&immutable=1", _check_schema)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fpemu-"))
-    for file in (path, log):
-        shutil.copyfile(file, Path(folder, file.name))
-    db = _connect(Path(folder, path.name), _check_schema)
+    files = (path, Path(f"{path}-wal"))
+    if files[1].exists() and files[1].stat().st_size > 0:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fpemu-"))
+        for file in files:
+            shutil.copyfile(file, Path(folder, file.name))
+        db = _connect(Path(folder, path.name), _check_schema)
+    else:
+        db = _connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", _check_schema)
+    db.execute("SELECT key FROM cells LIMIT 1")
     db.execute("PRAGMA query_only=ON")  # a row written to the copy would be lost
     return db
 
@@ -302,44 +328,33 @@ def _connect(address: str | Path, prepare: Callable[[sqlite3.Connection], None])
 
 
 def _prepare(db: sqlite3.Connection) -> None:
-    """Create the tables; a second process waits up to 60 s for a lock."""
+    """Create the table; a second process waits up to 60 s for a lock."""
     _check_schema(db)
-    _write_ahead(db)
-    db.execute("PRAGMA synchronous=FULL")
-    if _version(db) == VERSION:
-        return
-    with db:
-        db.execute("BEGIN IMMEDIATE")
-        for table, columns in _COLUMNS.items():
-            db.execute(_SCHEMA.format(table, columns[4]))
-        db.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def _write_ahead(db: sqlite3.Connection) -> None:
-    """Select write-ahead logging; SQLite itself does not wait here while another process opens the new file."""
     end = time.monotonic() + _WAIT
     while True:
         try:
             db.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as problem:
+            break
+        except sqlite3.OperationalError as problem:  # SQLite does not wait here for a process that opens the new file
             if _code(problem) != sqlite3.SQLITE_BUSY or time.monotonic() > end:
                 raise
             time.sleep(0.01)
+    db.execute("PRAGMA synchronous=FULL")
+    if _version(db) < VERSION:
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute(_SCHEMA)
+            db.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _check_schema(db: sqlite3.Connection) -> None:
-    """Raise unless the file is empty or holds the tables of this version."""
-    tables = {name.decode(errors="replace") for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    """Raise unless the file is empty or holds the table of this version."""
+    tables = db.execute("SELECT name FROM sqlite_master").fetchall()
     version = _version(db)
     if version > VERSION:
         raise InputError(f"its schema {version} belongs to a newer version of fpemu")
-    for table, columns in _COLUMNS.items() if tables else ():
-        present = {name.decode(errors="replace") for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}
-        lacking = [name for name in (*columns, "checksum") if name not in present]
-        if lacking:
-            raise sqlite3.DatabaseError(f"its table {table} lacks {', '.join(lacking)}")
-        db.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 1").fetchall()
+    if tables:
+        db.execute(f"SELECT {', '.join(_COLUMNS)} FROM cells LIMIT 1").fetchall()
 
 
 def _version(db: sqlite3.Connection) -> int:

@@ -16,8 +16,8 @@ from fpemu.gpu.runtime import device as gpu
 from fpemu.gpu.runtime.device import GpuError, missing
 from fpemu.mma import device as devices
 from fpemu.reproduce import pages
-from fpemu.sweep import Store, executors, run
-from fpemu.sweep.executors import WorkerError
+from fpemu.sweep import Store, run, workers
+from fpemu.sweep.workers import WorkerError
 from tests import toy
 from tests.commands import refusal
 
@@ -129,7 +129,7 @@ def test_auto_sends_less_where_processes_share_the_gpu(launches, monkeypatch):
         assert launches
         launches.clear()
     for jobs in (1, 3):
-        with executors.starting(jobs):
+        with workers.starting(jobs):
             assert os.environ["FPEMU_PROCESSES"] == str(jobs)
     assert os.environ["FPEMU_PROCESSES"] == "4"
 

@@ -42,7 +42,7 @@ def test_commands_without_their_packages_name_the_extra(without, capsys):
     [
         ("matplotlib", lambda: fpemu.plotting.figure()),
         ("pandas", lambda: fpemu.sweep.frame([{"n": 1}])),
-        ("pyarrow", lambda: fpemu.sweep.export.check_target("rows.parquet")),
+        ("pyarrow", lambda: fpemu.sweep.tables.check_target("rows.parquet")),
     ],
 )
 def test_functions_without_their_package_name_the_extra(package, call, without, tmp_path, monkeypatch):

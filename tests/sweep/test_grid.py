@@ -15,10 +15,10 @@ from fpemu import inputs, metrics, mma, reference, schemes
 from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.sweep import Grid, Store, frame, run
-from fpemu.sweep.evaluate import evaluate
-from fpemu.sweep.export import export
+from fpemu.sweep.grid import evaluate
 from fpemu.sweep.run import estimate, survey
-from fpemu.sweep.store import Entry, canonical, key
+from fpemu.sweep.store import canonical, code
+from fpemu.sweep.tables import export
 
 TOML = """
 title = "H2SGEMM over its scaling exponent"
@@ -125,17 +125,17 @@ def test_results_of_a_users_scheme_depend_on_its_file_and_workers_load_it(tmp_pa
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "four", raising=False)
     (tmp_path / "grid.py").write_text(IN_FOUR)
-    plain, versions = _small().code, []
+    plain, versions = code(_small().sources), []
     for text in (FOUR, FOUR + "    SCALE = 2\n"):
         (tmp_path / "four.py").write_text(text)
         grid = Grid.read(tmp_path / "grid.py")
-        versions.append(grid.code)
+        versions.append(code(grid.sources))
         sys.modules.pop("four")
         schemes.base._SCHEMES.pop("four")  # as in a worker process
-        source = grid.source("cpu")
-        function, version = source.load(*source.arguments)
-        assert version == grid.code
-        assert function(grid.cells()[0], "cpu")["relative_l2"] > 0
+        load, arguments = grid.loader
+        loaded = load(*arguments)
+        assert code(loaded.sources) == versions[-1]
+        assert loaded.evaluate(grid.cells()[0], "cpu")["relative_l2"] > 0
         sys.modules.pop("four")
         schemes.base._SCHEMES.pop("four")
     assert len({plain, *versions}) == 3
@@ -149,12 +149,14 @@ def test_a_users_scheme_that_changed_or_has_no_file_is_an_error(tmp_path, monkey
     with (tmp_path / "grid.py").open("a") as stream:
         stream.write("SCALE = 2\n")
     with pytest.raises(InputError, match=r"grid\.py was changed after this process loaded it"):
-        _ = grid.code
-    assert Grid.read(tmp_path / "grid.py").code != _small().code  # read again, the scheme registered again
+        code(grid.sources)
+    assert code(Grid.read(tmp_path / "grid.py").sources) != code(
+        _small().sources
+    )  # read again, the scheme registered again
     schemes.base._SCHEMES.pop("four")
     exec(FOUR, {"__name__": "a notebook"})
     with pytest.raises(InputError, match="'four' is defined in no file"):
-        _ = _small(schemes=["four"], hardware="ampere").code
+        _ = _small(schemes=["four"], hardware="ampere").sources
 
 
 @pytest.mark.parametrize(
@@ -412,25 +414,6 @@ def test_the_estimate_of_a_large_cell_measures_a_part_of_it(tmp_path, monkeypatc
     assert [(cell["M"], cell["N"], cell["K"]) for cell in measured] == [(93, 187, 1500)] * 2
     assert grid.cost(measured[0]) <= 1e9
     assert seconds > 0
-
-
-def test_a_stored_row_without_all_metrics_is_evaluated_again(file, capsys):
-    path = file.with_name("small.toml")
-    path.write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = "4:8"\n')
-    assert main(["sweep", "small.toml", "-j", "1", "--export", "first.csv"]) == 0
-    grid = Grid.read("small.toml")
-    cell = next(cell for cell in grid.cells() if cell["K"] == 4)
-    with Store() as results:
-        results.keep(
-            grid.evaluator,
-            grid.code,
-            [Entry(key(grid.evaluator, cell, grid.code), cell, {"max_relative": 1.0}, "", 0.1)],
-        )
-    capsys.readouterr()
-    assert main(["sweep", "small.toml", "--dry-run"]) == 0
-    assert "5 cells: 4 stored, 1 to do" in capsys.readouterr().out
-    assert main(["sweep", "small.toml", "-j", "1", "--export", "second.csv"]) == 0
-    assert file.with_name("second.csv").read_bytes() == file.with_name("first.csv").read_bytes()
 
 
 # --- tables

@@ -13,8 +13,8 @@ import pytest
 from fpemu import plotting, schemes
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.sweep import evaluate, maps, planes, tables
-from fpemu.sweep.axes import LARGEST, parse_range
+from fpemu.sweep import grid, maps, planes, tables
+from fpemu.sweep.grid import LARGEST, parse_range
 from tests.commands import refusal
 
 
@@ -293,7 +293,7 @@ def test_an_interrupted_map_says_all_of_the_command(folder, capsys, monkeypatch)
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluate, "evaluate", interrupted)
+    monkeypatch.setattr(grid, "evaluate", interrupted)
     given = ["-e", "processes", "--export", "my rows.csv", "-o", "other"]
     assert main(["sweep", "scaling", "--sb", "0,12", "--offset", "-9,0", *_SMALL, *given]) == 130
     err = capsys.readouterr().err
@@ -400,14 +400,14 @@ def test_a_dry_run_counts_and_writes_nothing(folder, capsys):
 
 
 def test_a_failed_cell_is_hatched_and_shows_in_the_exit_status(folder, capsys, monkeypatch):
-    plain = evaluate.evaluate
+    plain = grid.evaluate
 
     def failing(cell, device):
         if (cell["scheme.sb"], cell["inputs.exponent"], cell["seed"]) == (12, 0, 1):
             raise RuntimeError("lightning")
         return plain(cell, device)
 
-    monkeypatch.setattr(evaluate, "evaluate", failing)
+    monkeypatch.setattr(grid, "evaluate", failing)
     assert main(["sweep", "scaling", "--sb", "6,12", "--offset", "-6:0:6", *_SMALL]) == 1
     assert "lightning" in capsys.readouterr().err
     record = json.loads(

@@ -15,24 +15,21 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import textwrap
-import time
-import types
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fpemu import parallel
+import fpemu
+from fpemu import files, parallel, schemes
 from fpemu.errors import InputError
 from fpemu.reproduce import figures, pages
-from fpemu.sweep import CellError, Grid, Store, code, executors, frame, maps, run, tables
+from fpemu.sweep import CellError, Grid, Store, frame, maps, run, tables, workers
 from fpemu.sweep import store as store_module
-from fpemu.sweep.executors import LocalWorkers, WorkerError
-from fpemu.sweep.export import check_target, export, medians
-from fpemu.sweep.run import keys
+from fpemu.sweep.run import survey
 from fpemu.sweep.store import Entry
+from fpemu.sweep.tables import check_target, export, medians
+from fpemu.sweep.workers import WorkerError, Workers
 from tests import toy
 from tests.hostile import FACTOR
 
@@ -102,11 +99,11 @@ def _evaluated(folder):
 # --- the store
 def test_numbers_come_back_as_they_went_in(tmp_path):
     values = {"a": 0.1, "tiny": 5e-324, "nan": float("nan"), "inf": float("-inf"), "count": 3, "half": np.float16(0.1)}
-    with Store(tmp_path / "deep" / "results.sqlite") as results:
-        results.keep("paper.fig", "code", [Entry("k", {"n": 1}, values, "", 0.5)])
-        assert results.get("other") is None
-    with Store(tmp_path / "deep" / "results.sqlite") as results:
-        back = results.get("k")
+    with Store(tmp_path / "deep" / "cells.sqlite") as results:
+        results.keep([Entry("k", {"n": 1}, values, "", 0.5)])
+        assert results.read(["other"]) == ({}, [])
+    with Store(tmp_path / "deep" / "cells.sqlite") as results:
+        back = results.read(["k"])[0]["k"].values
         assert len(results) == 1
     assert {name: np.float64(value).tobytes() for name, value in back.items()} == {
         name: np.float64(value).tobytes() for name, value in values.items()
@@ -122,7 +119,7 @@ def test_keys_depend_on_everything_and_on_nothing_else():
 
 
 def test_a_file_that_is_no_store_is_left_alone(tmp_path):
-    path = tmp_path / "results.sqlite"
+    path = tmp_path / "cells.sqlite"
     path.write_bytes(b"not a database, but something that someone may want to keep" * 20)
     before = path.read_bytes()
     with pytest.raises(InputError, match="is not a results file"):
@@ -140,17 +137,17 @@ def test_the_store_is_where_it_is_said_to_be(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FPEMU_CACHE", raising=False)
     Store().close()
-    assert (tmp_path / ".fpemu" / "results.sqlite").is_file()
+    assert (tmp_path / ".fpemu" / "cells.sqlite").is_file()
     monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / "elsewhere"))
     Store().close()
-    assert (tmp_path / "elsewhere" / "results.sqlite").is_file()
+    assert (tmp_path / "elsewhere" / "cells.sqlite").is_file()
 
 
 def test_what_is_no_number_is_refused(tmp_path):
     with Store(tmp_path / "r.sqlite") as results:
         for bad in ("text", None, [1.0], 2**60 + 1):
             with pytest.raises((TypeError, ValueError)):
-                results.keep("e", "c", [Entry("k", {}, {"a": bad}, "", 0.0)])
+                results.keep([Entry("k", {}, {"a": bad}, "", 0.0)])
         assert len(results) == 0
 
 
@@ -215,12 +212,12 @@ def test_rows_of_failed_cells_are_returned_on_request(folder, monkeypatch):
     with Store() as results:
         rows = run(experiment, results=results, keep_failures=True)
         assert rows[1] == {"n": 1, "kind": "odd", "error": "ValueError: no luck"}
-        names = keys(experiment, experiment.cells("quick"))
-        assert results.failures(names) == {names[1]: "ValueError: no luck"}
-        assert set(results.read(names)[0]) == {names[0], *names[2:]}
+        plan = survey(experiment, "quick", results)
+        assert plan.failed_before == {plan.keys[1]: "ValueError: no luck"}
+        assert set(plan.stored) == {plan.keys[0], *plan.keys[2:]}
         monkeypatch.delenv("FPEMU_TEST_FAIL")
         assert "error" not in run(experiment, results=results, keep_failures=True)[1]
-        assert results.failures(names) == {}
+        assert survey(experiment, "quick", results).failed_before == {}
 
 
 def test_fresh_results_replace_old_ones_and_only_then(folder):
@@ -250,10 +247,10 @@ def test_a_fresh_run_that_does_not_finish_loses_nothing(folder, monkeypatch, how
         assert _evaluated(folder) == []
 
 
-def _change(column, content, table="cells"):
+def _change(column, content):
     """Change the row of the cell n = 1 behind the store's back."""
     with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
-        assert db.execute(f"UPDATE {table} SET {column} = {content} WHERE cell LIKE '%\"n\":1%'").rowcount == 1
+        assert db.execute(f"UPDATE cells SET {column} = {content} WHERE cell LIKE '%\"n\":1%'").rowcount == 1
 
 
 @pytest.mark.parametrize(
@@ -265,8 +262,6 @@ def _change(column, content, table="cells"):
         ("seconds", "1e300"),
         ("cell", "replace(cell, '1', '01')"),
         ("cell", "cell || 'x'"),
-        ("evaluator", "'x' || evaluator"),
-        ("code", "lower(hex(code))"),
         ("numbers", "CAST(X'7BFF7D' AS TEXT)"),
         ("numbers", "'{broken'"),
         ("seconds", "'long'"),
@@ -298,7 +293,7 @@ def test_rows_under_damaged_keys_are_not_used(folder):
     experiment = pages.load("paper/fig2")
     with Store() as results:
         rows = run(experiment, results=results)
-        names = keys(experiment, experiment.cells("quick"))
+        names = survey(experiment, "quick", results).keys
     _evaluated(folder)
     for wrong in ("'x' || key", "X'00FF'", "CAST(X'FF' AS TEXT)", f"'{names[0]}'"):
         if names[0] in wrong:  # the numbers of one cell under the key of another
@@ -310,23 +305,6 @@ def test_rows_under_damaged_keys_are_not_used(folder):
         assert _evaluated(folder) == ([0, 1] if names[0] in wrong else [1])
         with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
             db.execute(f"DELETE FROM cells WHERE key NOT IN ({','.join('?' * 4)})", names)
-
-
-def test_a_damaged_failure_counts_as_none(folder, monkeypatch):
-    experiment = pages.load("paper/fig2")
-    monkeypatch.setenv("FPEMU_TEST_FAIL", "1")
-    with Store() as results:
-        run(experiment, results=results, keep_failures=True)
-        names = keys(experiment, experiment.cells("quick"))
-        assert list(results.failures(names)) == [names[1]]
-    for column, content in (("error", "'another'"), ("error", "X'FF'"), ("seconds", "'long'"), ("key", "X'FF'")):
-        _change(column, content, "failures")
-        with Store() as results:
-            assert results.failures(names) == {}
-            run(experiment, results=results, keep_failures=True)
-            assert list(results.failures(names)) == [names[1]]
-        with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
-            db.execute("DELETE FROM failures WHERE key <> ?", (names[1],))
 
 
 def test_flipped_bits_anywhere_in_the_file_change_no_number(folder):
@@ -349,7 +327,7 @@ def test_flipped_bits_anywhere_in_the_file_change_no_number(folder):
                 found = run(experiment, results=results)
         except (InputError, OSError) as problem:
             refused, message = refused + 1, str(problem)
-        assert str(found) == str(rows) or "results.sqlite" in message
+        assert str(found) == str(rows) or "cells.sqlite" in message
     assert refused < 30 * FACTOR
 
 
@@ -357,15 +335,15 @@ def test_flipped_bits_anywhere_in_the_file_change_no_number(folder):
     ("change", "reason"),
     [
         ("PRAGMA user_version = 7", "its schema 7 belongs to a newer version of fpemu"),
-        ("ALTER TABLE failures DROP COLUMN checksum", "its table failures lacks checksum"),
-        ("DROP TABLE cells", "its table cells lacks key"),
+        ("ALTER TABLE cells DROP COLUMN checksum", "no such column: checksum"),
+        ("ALTER TABLE cells RENAME TO rows", "no such table: cells"),
     ],
 )
 def test_a_store_of_another_version_is_refused(folder, change, reason):
     Store().close()
     with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
         db.execute(change)
-    with pytest.raises(InputError, match=rf"results\.sqlite is not a results file \({reason}"):
+    with pytest.raises(InputError, match=rf"cells\.sqlite is not a results file \({reason}"):
         Store()
 
 
@@ -375,14 +353,15 @@ def test_a_damaged_page_of_the_file_is_called_damage(folder):
     content = bytearray(path.read_bytes())
     content[100:108] = b"\xff" * 8  # the header of the first page's tree
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"the results file \S*results\.sqlite is damaged \(.*malformed"):
+    with pytest.raises(InputError, match=r"the results file \S*cells\.sqlite is damaged \(.*malformed"):
         Store()
 
 
 def test_an_error_message_that_is_no_text_is_stored(tmp_path):
     with Store(tmp_path / "r.sqlite") as results:
-        results.keep("e", "c", [Entry("k", {}, None, "no file b\udcff", 0.0)])
-        assert results.failures(["k"]) == {"k": "no file b\\udcff"}
+        results.keep([Entry("k", {}, None, "no file b\udcff", 0.0)])
+        assert results.read(["k"])[0]["k"].error == "no file b\\udcff"
+        assert len(results) == 0
 
 
 # --- the progress bar
@@ -416,7 +395,7 @@ def test_no_bar_before_a_refusal(folder, monkeypatch):
     with Store() as results:
         for how in ({"executor": "mpi"}, {}):
             stream = io.StringIO()
-            monkeypatch.setattr(executors, "here", refused)
+            monkeypatch.setitem(run.__globals__, "here", refused)
             with _display(stream) as display, pytest.raises(InputError, match=r"other code|unknown executor"):
                 run(experiment, results=results, progress=display, **how)
             assert display.tasks == []
@@ -445,7 +424,7 @@ def test_quick_grids_start_no_processes(tmp_path, monkeypatch):
         started.append(self.jobs)
         return iter(())
 
-    monkeypatch.setattr(LocalWorkers, "evaluate", evaluate)
+    monkeypatch.setattr(Workers, "evaluate", evaluate)
     grid = Grid(inputs=["uniform"], schemes=["sgemm"], M=2, N=2, K=2, seeds=50)
     with Store(tmp_path / "r.sqlite") as results:
         assert len(run(grid, results=results, jobs=4)) == 50
@@ -456,48 +435,14 @@ def test_quick_grids_start_no_processes(tmp_path, monkeypatch):
     assert started == [4]
 
 
-def test_tasks_have_as_many_quick_cells_as_take_a_twentieth_of_a_second():
-    def sizes(costs, pace):
-        queue = [(str(i), {"cost": cost}) for i, cost in enumerate(costs)][::-1]
-        found = []
-        while queue:
-            found.append(len(executors._task(queue, lambda cell: cell["cost"], pace)))
-        return found
-
-    assert sizes([1] * 5, math.inf) == [1] * 5
-    assert sizes([1] * 40, 1e-9) == [32, 8]
-    assert sizes([1] * 12, 0.01) == [5, 5, 2]
-    assert sizes([1, 1, 100, 1, 1], 0.01) == [2, 1, 2]
-
-
-def test_a_task_whose_cells_take_longer_than_expected_ends_early(monkeypatch):
-    """The cells that it leaves are evaluated by further tasks, each once."""
-    evaluated = []
-
-    def evaluate(cell, device):
-        evaluated.append(cell["n"])
-        time.sleep(0.0 if cell["n"] < 3 else 1.2 * executors._BATCH_SECONDS)
-        return {}
-
-    monkeypatch.setattr(executors, "_function", lambda source: evaluate)
-    workers = LocalWorkers(1)
-    with ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(workers, "_connect", lambda: pool)
-        source = types.SimpleNamespace(device="cpu")
-        batches = [[e.key for e in batch] for batch in workers.evaluate(source, {str(n): {"n": n} for n in range(9)})]
-    assert sorted(evaluated) == list(range(9))
-    assert sorted(key for batch in batches for key in batch) == [str(n) for n in range(9)]
-    assert sum(map(bool, batches)) >= 6  # each slow cell is stored before the next one ends
-
-
 @pytest.mark.parametrize("jobs", [2, 100])
 def test_processes_start_on_a_system_without_a_resource_tracker(monkeypatch, jobs):
     """Windows has neither that process nor signal masks, and starts at most 61 processes."""
     monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.delattr(signal, "pthread_sigmask", raising=False)
-    monkeypatch.delattr(executors.resource_tracker, "ensure_running")
-    with LocalWorkers(jobs) as workers, workers._submitting():
-        assert workers._connect()._max_workers == min(jobs, 61)
+    monkeypatch.delattr(workers.resource_tracker, "ensure_running")
+    with Workers(jobs) as pool, pool._starting():
+        assert pool._connect()._max_workers == min(jobs, 61)
 
 
 def test_a_result_that_is_no_number_is_a_failure(folder):
@@ -507,22 +452,30 @@ def test_a_result_that_is_no_number_is_a_failure(folder):
         run(pages.load("paper/fig3"), results=results)
 
 
-def test_workers_refuse_other_code(folder):
+def test_workers_refuse_other_code(folder, monkeypatch):
+    """The page changes between its load here and in the worker; nothing is stored under either key."""
     experiment = pages.load("paper/fig2")
-    source = experiment.source("cpu")
-    assert executors._function(source)({"n": 3}, "cpu")["value"] == experiment.evaluate({"n": 3})["value"]
-    missing = (*source.arguments[:0], "paper/fig99", experiment.root)
-    for change in ({"code": "0" * 64}, {"numpy": "1.0"}, {"arguments": missing}):
-        with pytest.raises(WorkerError, match=r"a worker (has other code|cannot evaluate the cells: unknown exp)"):
-            executors._function(replace(source, **change))
+    _page(folder, scale="0.25")
+    with monkeypatch.context() as patch, Store() as results:
+        patch.setattr(workers.store, "code", lambda sources: "0" * 64)
+        with pytest.raises(WorkerError, match=r"a worker has other code than this process: code [0-9a-f]{12}, NumPy"):
+            run(experiment, results=results, jobs=2)
+        assert len(results) == 0
+    _page(folder)
+    for arguments, version, message in (
+        (("paper/fig99", experiment.root), np.__version__, "a worker cannot evaluate the cells: unknown experiment"),
+        (experiment.loader[1], "1.0", "a worker has other code than this process: .*, NumPy 1.0 there"),
+    ):
+        with pytest.raises(WorkerError, match=message):
+            workers._checked("", "", version, workers._work((pages.load, arguments), "key", {"n": 3}, "cpu")[2])
 
 
 @pytest.mark.parametrize(("setting", "share"), [("1", "1"), ("", "4"), ("5", "4")])
 def test_processes_have_as_many_threads_as_the_user_allows(monkeypatch, setting, share):
     monkeypatch.setenv("FPEMU_THREADS", setting)
-    for module in (executors, parallel):
+    for module in (workers, parallel):
         monkeypatch.setattr(module, "cores", lambda: 8)
-    assert executors.share(2)["FPEMU_THREADS"] == executors.share(2)["OMP_NUM_THREADS"] == share
+    assert workers.share(2)["FPEMU_THREADS"] == workers.share(2)["OMP_NUM_THREADS"] == share
 
 
 def test_pages_share_the_processes_of_a_pool(folder):
@@ -530,11 +483,11 @@ def test_pages_share_the_processes_of_a_pool(folder):
     for figure, result in (("fig3", "os.getpid()"), ("fig4", "os.getpid()"), ("fig5", "None")):
         path = _page(folder, figure=figure)
         path.write_text(path.read_text().replace('SCALE * cell["n"]', result))
-    with Store() as results, LocalWorkers(1) as workers:
-        first = run(pages.load("paper/fig3"), results=results, workers=workers)
+    with Store() as results, Workers(1) as shared:
+        first = run(pages.load("paper/fig3"), results=results, workers=shared)
         with pytest.raises(CellError, match="4 of 4 cells failed"):
-            run(pages.load("paper/fig5"), results=results, workers=workers)
-        second = run(pages.load("paper/fig4"), results=results, workers=workers)
+            run(pages.load("paper/fig5"), results=results, workers=shared)
+        second = run(pages.load("paper/fig4"), results=results, workers=shared)
     assert len({row["value"] for row in first + second}) == 1
     assert first[0]["value"] != os.getpid()
 
@@ -609,137 +562,82 @@ def test_a_page_that_is_no_experiment(folder):
         pages.load("paper/notes")
 
 
-def test_only_what_computes_changes_the_code_version(tmp_path):
-    def version(**changes):
-        return code.code_version(_page(tmp_path, **changes))
-
-    plain = version()
-    assert version(doc="Other words.", comment="# a comment and a claim\n    pass") == plain
-    assert version(scale="0.2") != plain
-    path = _page(tmp_path)
-    path.write_text(path.read_text().replace("SCALE * cell", "2 * SCALE * cell"))
-    assert code.code_version(path) != plain
-
-
-def test_code_that_evaluate_reaches_through_others_counts(tmp_path):
-    page = textwrap.dedent("""
-        from math import {root}
-        ONE = {one}
-        TWO = {{"a": ONE}}
-        def helper(x):
-            return TWO["a"] * x
-        def evaluate(cell):
-            return {{"v": helper(cell["n"])}}
-        def draw(rows):
-            return {draw}
-    """)
-    path = tmp_path / "x.py"
-
-    def version(one="1", root="sqrt", draw="0"):
-        path.write_text(page.format(one=one, root=root, draw=draw))
-        return code.code_version(path)
-
-    assert version(draw="ONE") == version()
-    assert len({version(), version(one="3"), version(root="cbrt as sqrt")}) == 3
+def test_a_page_that_was_changed_after_its_load_writes_under_no_key(folder):
+    """A process with the older code stores nothing under the key of the newer, which another process then evaluates."""
+    experiment = pages.load("paper/fig2")
+    with Store() as results:
+        run(experiment, results=results)
+        before = survey(experiment, "quick", results).code
+        path = _page(folder, scale="0.2")
+        with pytest.raises(InputError, match=r"fig2\.py was changed after this process loaded it: start the process"):
+            run(experiment, "full", results=results)
+        assert len(results) == 4
+        script = "import sys; from fpemu.cli import main; sys.exit(main(['reproduce', 'paper/fig2', '-j', '1']))"
+        subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+        assert len(results) == 8
+        lines = Path("figures/paper/fig2.csv").read_text().splitlines()
+        assert [line.split(",")[2] for line in lines[1:]] == ["0.0", "0.2", "0.4", "0.6"]
+        _page(folder)
+        os.utime(path)  # the bytes of the load with another time
+        assert survey(experiment, "quick", results).code == before
+        assert len(run(experiment, "full", results=results)) == 8
 
 
-def test_a_page_that_was_changed_under_the_process_is_refused(folder):
-    before = pages.load("paper/fig2")
-    assert before.code
-    _page(folder, scale="0.2")
-    with pytest.raises(InputError, match=r"fig2\.py was changed after this process loaded it: start the process"):
-        _ = pages.load("paper/fig2").code
-
-
-def test_code_of_the_package_that_was_changed_under_the_process_is_refused(monkeypatch):
-    grid = Grid(inputs="uniform", schemes="sgemm", M=4, N=4, K=4)
-    monkeypatch.setitem(code._SEEN, next(iter(code._SEEN)), "another text")
-    with pytest.raises(InputError, match="was changed after this process loaded it"):
-        _ = grid.code
+def test_a_module_of_the_package_that_is_newer_than_the_process_is_refused(monkeypatch):
+    monkeypatch.setattr(store_module, "_CHECKED", set())
+    monkeypatch.setattr(files, "STARTED", 0)
+    with pytest.raises(InputError, match=r"formats\.py was changed after this process started: start the process"):
+        store_module.code(())
 
 
 def test_every_numeric_module_counts():
     """No module that computes a number imports one that is not in the number's key."""
     # checks of arguments refuse a call and leave every number as it is
     uncounted = {"arguments", "errors", "files", "hints", "kernelcache", "digests"}
-    files = [path for path in code._numeric_files() if path.suffix == ".py"]
-    relative = {path.relative_to(code._PACKAGE).with_suffix("").as_posix() for path in code._numeric_files()}
-    listed = {name.partition("/")[0] for name in relative}
-    assert {"library/data/openblas", "library/data/cublas-13.1.0.3-h200.json"} <= relative
-    for path in files:
+    listed = {name.removesuffix(".py") for name in store_module._NUMERIC}
+    paths = [path for name in store_module._NUMERIC for path in Path(fpemu.__file__).parent.glob(f"{name}/**/*.py")]
+    assert len(paths) > 80
+    for path in paths:
         text = path.read_text()
         names = set(re.findall(r"^from fpemu\.(\w+)", text, re.MULTILINE))
         names |= {
             name for line in re.findall(r"^from fpemu import (.+)$", text, re.MULTILINE) for name in line.split(", ")
         }
+        names -= {"probing"} if path.parent.name == "library" else set()  # names and checks of recorded orders
         assert names - uncounted <= listed, path
-        of_library = set(re.findall(r"^from fpemu\.(library\.\w+)", text, re.MULTILINE))
-        assert {name.replace(".", "/") for name in of_library} <= relative, path
 
 
-def test_code_of_a_module_beside_the_page_counts(tmp_path):
-    page, model = tmp_path / "fig1.py", tmp_path / "model.py"
-    page.write_text(
-        "from . import model\nfrom .model import two\ndef evaluate(cell):\n    return model.one() + two()\n"
-    )
-
-    def version(one="1", two="2", three="3"):
-        model.write_text(
-            "".join(
-                f"def {n}():\n    return {v}\n" for n, v in zip(("one", "two", "three"), (one, two, three), strict=True)
-            )
-        )
-        return code.code_version(page)
-
-    assert version(three="4") == version()
-    assert len({version(), version(one="4"), version(two="4")}) == 3
-
-
-@pytest.mark.parametrize(
-    "statement",
-    ["T['a'] = {}", "T.update(a={})", "for i in [{}]:\n    T['a'] = i", "T |= {{'a': {}}}", "T['b']['c'] = {}"],
-)
-def test_a_statement_that_changes_a_variable_of_the_page_counts(tmp_path, statement):
-    path, versions = tmp_path / "fig1.py", set()
-    for value in (1, 2):
-        path.write_text(f"T = {{'b': {{}}}}\n{statement.format(value)}\ndef evaluate(cell):\n    return T\n")
-        versions.add(code.code_version(path))
-    assert len(versions) == 2
-
-
-@pytest.mark.parametrize(
-    ("page", "middle"),
-    [
-        ("from .middle import *", "def f():\n    return {}\n"),
-        ("from .middle import f", "from .last import f\n"),
-        ("from . import middle\nf = middle.f", "from .last import *\n"),
-        ("from .last import f", ""),
-    ],
-)
-@pytest.mark.parametrize("last", ["last.py", "last/__init__.py"])
-def test_code_of_a_function_that_passes_through_modules_counts(tmp_path, page, middle, last):
-    (tmp_path / last).parent.mkdir(exist_ok=True)
-    (tmp_path / "fig1.py").write_text(f"{page}\ndef evaluate(cell):\n    return f()\n")
+def test_the_bytes_of_the_sources_count(tmp_path):
+    """Every file of code or data of a folder, and its name, but not the folder's place."""
     versions = set()
-    for value in (1, 2):
-        (tmp_path / "middle.py").write_text(middle.format(value))
-        (tmp_path / last).write_text(f"def f():\n    return {value}\n")
-        versions.add(code.code_version(tmp_path / "fig1.py"))
-    assert len(versions) == 2
+    for place, name, text in (("a", "x.json", "1"), ("b", "x.json", "1"), ("c", "y.json", "1"), ("d", "x.json", "2")):
+        folder = tmp_path / place / "papers"
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / name).write_text(text)
+        (folder / "notes.txt").write_text(place)
+        versions.add(store_module.code([folder]))
+    assert len(versions) == 3
 
 
-def test_code_of_the_benchmarks_that_evaluate_uses_counts(tmp_path, monkeypatch):
-    package = types.ModuleType("benchmarks")
-    package.__path__ = [str(tmp_path / "benchmarks")]
-    monkeypatch.setitem(sys.modules, "benchmarks", package)
-    (tmp_path / "benchmarks" / "gpu").mkdir(parents=True)
-    page, versions = tmp_path / "fig1.py", []
-    page.write_text("from benchmarks.gpu import record\ndef evaluate(cell):\n    return record.rate(cell)\n")
-    for rate, other in ((1, 1), (2, 1), (2, 2)):
-        text = f"def rate(cell):\n    return {rate}\ndef other():\n    return {other}\n"
-        (tmp_path / "benchmarks" / "gpu" / "record.py").write_text(text)
-        versions.append(code.code_version(page))
-    assert versions[0] != versions[1] == versions[2]
+def test_an_option_given_as_its_default_and_one_omitted_are_one_cell(tmp_path):
+    def keys(*schemes, **changes):
+        grid = Grid(
+            inputs=changes.pop("inputs", ["uniform"]), schemes=schemes, M=4, N=4, K=32, hardware="ampere", **changes
+        )
+        with Store(tmp_path / "r.sqlite") as results:
+            return survey(grid, "quick", results).keys
+
+    for name in schemes.names():
+        plain = schemes.get(name)
+        given = {option.name: getattr(plain, option.name) for option in plain.info.options}
+        given = {option: list(value) if isinstance(value, tuple) else value for option, value in given.items()}
+        for option, value in given.items():
+            chosen = ",".join(value) if isinstance(value, list) else "none" if value is None else value
+            assert keys({"name": name, option: chosen}) == keys(name), (name, option)
+    assert keys({"name": "h2sgemm", "sb": 11}) != keys("h2sgemm")
+    assert keys("sgemm", inputs=[{"name": "uniform", "low": -1}]) == keys("sgemm")
+    assert keys("sgemm", orders=[{"split": 2, "join": "ascending"}]) == keys("sgemm", orders=[{"split": 2}])
+    assert keys("sgemm", orders=[{"split": 2, "join": "descending"}]) != keys("sgemm", orders=[{"split": 2}])
 
 
 def test_a_module_beside_the_page_that_was_changed_under_the_process_is_refused(folder):

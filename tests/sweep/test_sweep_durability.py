@@ -22,7 +22,7 @@ import pytest
 from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.reproduce import pages
-from fpemu.sweep import CellError, Grid, Store, executors, run
+from fpemu.sweep import CellError, Grid, Store, run, workers
 from fpemu.sweep.run import survey
 from fpemu.sweep.store import Entry
 from tests import toy
@@ -113,7 +113,7 @@ def _log(folder):
 def test_a_run_that_is_killed_again_and_again_loses_nothing(folder, monkeypatch, jobs):
     kills = KILLS if jobs == 1 else 2
     monkeypatch.setenv("FPEMU_TEST_SLEEP", "0.005")
-    path, moment = folder / "cache" / "results.sqlite", random.Random(jobs)
+    path, moment = folder / "cache" / "cells.sqlite", random.Random(jobs)
     again = killed = 0
     for _ in range(kills):
         before, _state = _stored(path)
@@ -183,7 +183,7 @@ def test_a_script_without_a_main_guard_gets_an_error_that_says_so(folder):
     done = subprocess.run([sys.executable, "bare.py", "2"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert "must do so under if __name__ == '__main__'" in done.stderr
-    assert _stored(folder / "cache" / "results.sqlite")[0] == {}
+    assert _stored(folder / "cache" / "cells.sqlite")[0] == {}
 
 
 # --- disks and folders
@@ -196,7 +196,7 @@ def test_a_full_database_keeps_what_is_stored(folder):
         stored, problem = 0, None
         while problem is None and stored < CELLS:
             try:
-                results.keep("e", "c", [Entry(str(stored), {"n": stored, "text": "x" * 500}, {"v": 1.0}, "", 0.0)])
+                results.keep([Entry(str(stored), {"n": stored, "text": "x" * 500}, {"v": 1.0}, "", 0.0)])
                 stored += 1
             except OSError as refusal:
                 problem = str(refusal)
@@ -226,7 +226,7 @@ def test_a_disk_that_fills_up_during_a_run(folder):
     line = done.stderr.strip().splitlines()[-1]
     assert line.startswith("fpemu: cannot write to the results file")
     assert "Traceback" not in done.stderr
-    found, state = _stored(folder / "cache" / "results.sqlite")
+    found, state = _stored(folder / "cache" / "cells.sqlite")
     assert state == "ok"
     before = len(_log(folder))
     with Store() as results:
@@ -256,7 +256,7 @@ def test_a_folder_that_is_a_file(folder, monkeypatch, capsys):
     assert main(["reproduce", "paper/fig1"]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     monkeypatch.setenv("FPEMU_CACHE", str(folder))
-    (folder / "results.sqlite").mkdir()
+    (folder / "cells.sqlite").mkdir()
     assert main(["reproduce", "paper/fig1"]) == 2
     assert "cannot open the results file" in capsys.readouterr().err
 
@@ -265,7 +265,7 @@ def test_a_folder_that_is_a_file(folder, monkeypatch, capsys):
 def test_a_folder_that_cannot_be_written(folder, monkeypatch, capsys):
     monkeypatch.setenv("FPEMU_CACHE", "/proc/self")
     assert main(["reproduce", "paper/fig1"]) == 2
-    assert "cannot open the results file /proc/self/results.sqlite" in capsys.readouterr().err
+    assert "cannot open the results file /proc/self/cells.sqlite" in capsys.readouterr().err
     monkeypatch.setenv("FPEMU_CACHE", "/proc/nowhere/deep")
     assert main(["reproduce", "paper/fig1"]) == 2
     assert _log(folder) == []
@@ -313,7 +313,7 @@ def test_stored_results_are_read_where_nothing_can_be_written(folder, change, of
     (folder / "grid.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = [4, 5]\n')
     (folder / "more.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = [4, 6]\n')
     assert main(["sweep", "grid.toml", "-j", "1", "--export", "first.csv"]) == 0
-    path = folder / "cache" / "results.sqlite"
+    path = folder / "cache" / "cells.sqlite"
     change(path)
     for file in path.parent.iterdir():
         file.chmod(of_file)
@@ -333,7 +333,7 @@ def test_stored_results_are_read_where_nothing_can_be_written(folder, change, of
     (line,) = refused.stderr.strip().splitlines()
     assert line.startswith(f"fpemu: cannot write to the results file {path}: ")
     assert path.read_bytes() == before
-    assert not list(Path(tempfile.gettempdir()).glob("fpemu-*/results.sqlite"))
+    assert not list(Path(tempfile.gettempdir()).glob("fpemu-*/cells.sqlite"))
 
 
 def test_a_table_that_cannot_be_written_is_refused_before_the_computation(folder):
@@ -375,7 +375,7 @@ def test_an_interrupt_while_a_process_starts_is_raised_after_the_start():
     other.start()
 
     def start():
-        with executors.starting(1):
+        with workers.starting(1):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.1)
             reached.append(True)
@@ -408,7 +408,7 @@ def test_ctrl_c_at_any_moment_of_the_start_is_one_line(folder, how):
         )
         try:
             limit = time.monotonic() + 60
-            while not (folder / "cache" / "results.sqlite").exists() and time.monotonic() < limit:
+            while not (folder / "cache" / "cells.sqlite").exists() and time.monotonic() < limit:
                 time.sleep(0.005)
             time.sleep(moment.uniform(0, 2))
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
@@ -423,7 +423,7 @@ def test_ctrl_c_at_any_moment_of_the_start_is_one_line(folder, how):
 
 
 def _stored_state(folder):
-    with contextlib.closing(sqlite3.connect(folder / "cache" / "results.sqlite")) as db:
+    with contextlib.closing(sqlite3.connect(folder / "cache" / "cells.sqlite")) as db:
         return db.execute("PRAGMA integrity_check").fetchone()[0]
 
 
@@ -431,7 +431,7 @@ def test_a_store_that_is_damaged_is_left_alone(folder, capsys):
     experiment = pages.load("paper/fig1")
     with Store() as results:
         run(experiment, "full", results=results)
-    path = folder / "cache" / "results.sqlite"
+    path = folder / "cache" / "cells.sqlite"
     size = path.stat().st_size
     with path.open("r+b") as stream:
         stream.seek(size // 3)
@@ -439,13 +439,13 @@ def test_a_store_that_is_damaged_is_left_alone(folder, capsys):
     before = path.read_bytes()
     assert main(["reproduce", "paper/fig1", "--full", "-j", "1"]) == 2
     err = capsys.readouterr().err
-    assert "results.sqlite" in err
+    assert "cells.sqlite" in err
     assert "damaged" in err
     assert path.read_bytes() == before
 
 
 def test_two_processes_may_create_the_results_file_at_the_same_time(tmp_path):
-    path = tmp_path / "results.sqlite"
+    path = tmp_path / "cells.sqlite"
     with contextlib.closing(sqlite3.connect(path, check_same_thread=False)) as other:
         other.execute("BEGIN IMMEDIATE")  # as while another process creates the tables
         release = threading.Timer(0.1, other.rollback)
