@@ -25,7 +25,7 @@ from fpemu.cli import matrices as matrixio
 from fpemu.cli.gemm import _errors
 from fpemu.reproduce import pages
 from fpemu.schemes.errorfree.plan import Fault
-from fpemu.sweep import Grid, Store, executors
+from fpemu.sweep import Grid, Store, run
 from tests import toy
 from tests.commands import refusal
 
@@ -575,7 +575,7 @@ def test_fresh_keeps_the_old_until_the_new_is_there_and_evaluates_what_is_shared
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(executors, "here", interrupted)
+    monkeypatch.setitem(run.__globals__, "here", interrupted)
     assert main(["reproduce", "-j", "1", "--fresh"]) == 130
     with Store() as results:
         assert len(results) == 3

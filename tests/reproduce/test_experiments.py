@@ -112,7 +112,7 @@ def _hex(numbers):
 def test_figures_10_and_11_share_their_cells():
     ten, eleven = (pages.load(f"legemm/fig{n}", ROOT) for n in (10, 11))
     assert ten.evaluator == eleven.evaluator
-    assert ten.code == eleven.code
+    assert ten.sources == eleven.sources
     assert ten.cells("quick") == eleven.cells("quick")
 
 

@@ -200,7 +200,9 @@ def test_the_wait_for_a_worker_begins_when_the_last_one_is_lost(monkeypatch):
     def nthreads():
         return {}
 
-    monkeypatch.setattr(workers, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        workers, "time", types.SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
+    )
     monkeypatch.setattr(workers, "_WATCH_SECONDS", 0.05)
     monkeypatch.setattr(workers, "_loaded", lambda loader: (evaluate, "code"))
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
