@@ -100,21 +100,21 @@ class Blocking:
     gemv: bool = False
 
     def panels(self, K: int) -> list[int]:
-        """Return the lengths in k of the panels.
+        """Return the lengths in k of the panels."""
+        return [length for _, length in _divided(K, self.q, self.unroll_m)]
 
-        A rest between q and 2q is divided into two panels, the first rounded up to a multiple of `unroll_m`.
-        """
-        lengths = []
-        rest = K
-        while rest > 0:
-            length = rest
-            if rest >= 2 * self.q:
-                length = self.q
-            elif rest > self.q:
-                length = -(-(rest // 2) // self.unroll_m) * self.unroll_m
-            lengths.append(length)
-            rest -= length
-        return lengths
+
+def _divided(size: int, most: int, unroll: int) -> Iterator[tuple[int, int]]:
+    """Start and length of each part; a rest between `most` and twice that is halved, rounded up to `unroll`."""
+    first = 0
+    while first < size:
+        rest = length = size - first
+        if rest >= 2 * most:
+            length = most
+        elif rest > most:
+            length = -(-(rest // 2) // unroll) * unroll
+        yield first, length
+        first += length
 
 
 Region = tuple[NDArray[np.int64], NDArray[np.int64], Lanes]
@@ -208,17 +208,9 @@ def _haswell_sgemm(blocks: Blocking, m: int, n: int) -> Iterator[Region]:
 
 
 def _blocks_of_m(m: int, blocks: Blocking) -> Iterator[tuple[int, int]]:
-    """First column and number of columns of D in each block; a rest between p and 2p is divided in two."""
+    """First column and number of columns of D in each block."""
     assert blocks.p is not None
-    first = 0
-    while first < m:
-        size = m - first
-        if size >= 2 * blocks.p:
-            size = blocks.p
-        elif size > blocks.p:
-            size = -(-(size // 2) // blocks.unroll_m) * blocks.unroll_m
-        yield first, size
-        first += size
+    return _divided(m, blocks.p, blocks.unroll_m)
 
 
 def _groups_of_n(n: int, first_block: bool, blocks: Blocking) -> Iterator[tuple[int, int]]:

@@ -177,13 +177,12 @@ class Probe:
         ways: list[list[Tree]] = [[Sum((first, second))], steps]
         if width == 3:
             ways = [[Sum((t, Chain(((2,),)))) for t in some] + [Chain(((2,),), start=t) for t in some] for some in ways]
-        dtype = {"fp16": np.float16, "fp64": np.float64}.get(self.inputs.name, np.float32)
         partial = None
         for b, x, y in self._near_halves():
             values = [x, y, -x][:width]
             if not self.inputs.contains(np.array([*values, b])).all():
                 continue
-            A, B = np.array([values], dtype), np.full((width, 1), b, dtype)
+            A, B = np.array([values], self.inputs.dtype), np.full((width, 1), b, self.inputs.dtype)
             with np.errstate(all="ignore"):
                 sums, instruction = (
                     {float(round_to(gemm(A, B, None, self.spec, t, backend="numpy")[0, 0], self.out)) for t in some}

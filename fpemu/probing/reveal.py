@@ -131,8 +131,7 @@ def reveal(
     run: Any = gemm
     longest = spec.block if given else k
     if not hasattr(gemm, "runs_probes"):
-        dtype = {"fp16": np.float16, "fp64": np.float64}.get(inputs.name, np.float32)
-        run = Rows(run, k, dtype, shape or (min(k, 512), 1), at)
+        run = Rows(run, k, inputs.dtype, shape or (min(k, 512), 1), at)
     d_format = formats.get(out) if out else spec.operand_formats[3]
     probe = Probe(run, k, inputs, spec, d_format)
     top = structure(k, probe.sizes)
@@ -510,8 +509,7 @@ class Target:
     def operands(self, M: int, N: int, seed: int) -> tuple[Array, Array]:
         """Normal random operands (M, K) and (K, N)."""
         rng, K = np.random.default_rng(seed), self.shape[2]
-        dtype = {"fp16": np.float16, "fp64": np.float64}.get(self.inputs.name, np.float32)
-        A, B = (np.asarray(round_to(rng.standard_normal(s), self.inputs)).astype(dtype) for s in ((M, K), (K, N)))
+        A, B = (np.asarray(round_to(rng.standard_normal(shape), self.inputs)) for shape in ((M, K), (K, N)))
         return A, B
 
     def _contradiction(self) -> str | None:
@@ -558,21 +556,20 @@ class Target:
         D = self.gemm(A, B)
         rows, columns = _sample(M, self.at if N > M else 0), _sample(N, 0 if N > M else self.at)
         D, a, b = D[np.ix_(rows, columns)].astype(np.float64), A[rows], B[:, columns]
-        best: Comparison | None = None
+        comparisons: list[Comparison] = []
         for spec in self._specs(revealed.tree):
-            expected = mma.gemm(a, b, None, spec, revealed.tree).astype(np.float64)
-            with np.errstate(over="ignore"):
-                wrong = np.asarray(round_to(expected, self.result)).astype(np.float64) != D
-            across = wrong.any(axis=1 if N > M else 0)
-            probed = wrong[rows.index(self.at)] if N > M else wrong[:, columns.index(self.at)]
-            comparison = Comparison(spec, D.size, int(wrong.sum()), int(across.sum()), int(probed.sum()))
-            if best is None or comparison.mismatches < best.mismatches:
-                best = comparison
-            if not comparison.mismatches:
+            expected = mma.gemm(a, b, None, spec, revealed.tree)
+            wrong = np.asarray(round_to(expected, self.result)).astype(np.float64) != D
+            lines = wrong if N > M else wrong.T  # the rows or columns of D, one of which was probed
+            probed = lines[(rows if N > M else columns).index(self.at)]
+            comparisons.append(
+                Comparison(spec, D.size, int(wrong.sum()), int(lines.any(axis=1).sum()), int(probed.sum()))
+            )
+            if not wrong.any():
                 break
-        if best is None:
+        if not comparisons:
             raise InputError("check: no known instruction has these formats and blocks of this length; give --hardware")
-        return best
+        return min(comparisons, key=lambda comparison: comparison.mismatches)
 
     def _specs(self, tree: Tree) -> list[MmaSpec]:
         """The possible instructions: the given one, then those of the catalogue with sufficiently long blocks.

@@ -410,6 +410,26 @@ def test_a_broken_file_is_refused(tmp_path, text, message):
     assert "\n" not in str(e.value)
 
 
+def test_a_file_of_an_earlier_version_is_read(tmp_path):
+    path = tmp_path / "old.json"
+    path.write_text(  # each part of a sum had a line
+        """{"file": "fpemu summation order",
+ "version": 1,
+ "k": 8,
+ "probes": 12,
+ "tree": {"sum": [
+  {"of": {"fma": [{"of": 0, "count": 2, "step": 4}]}, "count": 2, "step": 1},
+  {"instruction": [["2..3"], [7, 6]]}
+ ], "stored": "fp16"},
+ "about": {"of": "gemm", "at": 0}}
+"""
+    )
+    lanes = [Chain(((k,), (k + 4,)), "fma") for k in (0, 1)]
+    assert probing.load(path) == Sum((*lanes, Chain(((2, 3), (7, 6)))), None, "fp16")
+    path.write_text(HEAD + '"k": 8,\n "probes": 12,\n "order": {"split": 4}}\n')
+    assert probing.load(path) == KOrder(split=4)
+
+
 def test_files_are_whole_or_not_there(tmp_path):
     with pytest.raises(InputError, match=r"\.json"):
         probing.save(KOrder(), tmp_path / "order.txt")
