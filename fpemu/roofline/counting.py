@@ -18,9 +18,9 @@ m × n × k:
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from fpemu.arguments import checked, sizes
+from fpemu.arguments import LARGEST, choice, integers, sizes
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec, catalog
 from fpemu.roofline import gpus
@@ -51,7 +51,6 @@ Split = Literal["kernel", "fused", "given"]
 """Where the words are computed."""
 
 
-@checked
 def work(
     scheme: str | Scheme,
     hardware: str | MmaSpec | Gpu | None,
@@ -104,7 +103,8 @@ def work(
     chosen = build(scheme, options)
     sizes(M=M, N=N, K=K)
     shape = (int(M), int(N), int(K))
-    sizes(**{"rows of a tile": tile[0], "columns of a tile": tile[1]})
+    choice("split", split, get_args(Split))
+    integers("tile", tile, 1, LARGEST, length=2)
     if not chosen.needs_hardware:
         return _native(chosen, hardware, shape)
     spec = chosen.spec(_matrix_unit(hardware))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fpemu import reading
-from fpemu.arguments import LARGEST, checked, choice, integer, keywords, number, text
+from fpemu.arguments import LARGEST, choice, integer, keywords, number, text
 from fpemu.errors import InputError, shown, unknown_name
 from fpemu.files import read_toml
 from fpemu.mma import catalog
@@ -127,7 +127,6 @@ class Gpu:
         if self.architecture is not None:
             object.__setattr__(self, "architecture", catalog.architecture(self.architecture))
 
-    @checked
     def need(self, what: str, model: str = "this model") -> Any:
         """Return a field, or the peak of a unit.
 
@@ -165,7 +164,6 @@ def names() -> list[str]:
     return list(_table())
 
 
-@checked
 def get(name: str | Path | Gpu) -> Gpu:
     """Return a GPU of the table, or of a file.
 
@@ -202,7 +200,6 @@ def get(name: str | Path | Gpu) -> Gpu:
     return _find(str(name), _table(), "GPU")
 
 
-@checked
 def read(path: str | Path) -> dict[str, Gpu]:
     """Read the GPUs of a TOML file, one table a GPU, its keys the fields of `Gpu`.
 

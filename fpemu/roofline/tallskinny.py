@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fpemu.arguments import check_fields, checked, choice, integer, positive, sizes
+from fpemu.arguments import choice, integer, positive, sizes
 from fpemu.errors import InputError
 from fpemu.roofline.gpus import Gpu
 
@@ -51,12 +51,11 @@ class Model:
     setup: int = SETUP
 
     def __post_init__(self) -> None:
-        check_fields(self)
         choice("format of TSM2", self.fmt, BYTES)
         for name, value in (("memory_latency", self.memory_latency), ("compute_latency", self.compute_latency)):
             if value is not None:
                 positive(", in cycles", **{name: value})
-        integer("setup", self.setup, 0, 255)
+        object.__setattr__(self, "setup", integer("setup", self.setup, 0, 255))
         for name in ("sms", "clock", "bandwidth", self.fmt, "threads", "registers", "registers_per_thread", "shared"):
             self.gpu.need(name, _MODEL)
 
@@ -181,7 +180,6 @@ def most_tcf(model: Model, m: int, t2: int = 1, t3: int = 1) -> int:
     return max(1, int(m / (model.gpu.need("sms") * model.occupancy(t2, t3))))
 
 
-@checked
 def check(model: Model, t1: int, t2: int, t3: int, n: int) -> None:
     """Raise an InputError that names the first violated condition on a kernel's parameters.
 

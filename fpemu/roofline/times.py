@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
-from fpemu.arguments import checked, choice, integer, is_size, number
+from fpemu.arguments import choice, integer, is_size, number
 from fpemu.errors import InputError, shown
 from fpemu.roofline import gpus
 from fpemu.roofline.counting import Split, work
@@ -108,7 +108,6 @@ class Estimate:
         return sum(span.matrix for span in self.spans) / self.seconds
 
 
-@checked
 def time(
     job: Work,
     gpu: str | Gpu,
@@ -194,7 +193,6 @@ class BreakEven(NamedTuple):
     largest: int
 
 
-@checked
 def break_even(
     scheme: str | Scheme,
     gpu: str | Gpu,
@@ -247,7 +245,7 @@ def break_even(
     """
     chosen, device = build(scheme, options), gpus.get(gpu)
     native = {"fp32": "sgemm", "fp64": "dgemm"}[chosen.operand.name]
-    if against not in (None, native):
+    if choice("against", against, ("sgemm", "dgemm"), none=True) not in (None, native):
         raise InputError(f"{chosen.name} multiplies {chosen.operand} here: compare it with {native}, not {against}")
     sides = _shape(shape)
     largest = integer("largest", largest, 64)
@@ -267,8 +265,8 @@ def break_even(
 def _shape(shape: str | Sequence[int | str]) -> tuple[int | str, ...]:
     if isinstance(shape, str):
         return SHAPES[choice("shape", shape, SHAPES)]
-    sides = tuple(shape)
+    sides = shape if isinstance(shape, tuple | list) else ()
     fixed = [side for side in sides if not (isinstance(side, str) and side == "n")]
     if len(sides) != 3 or len(fixed) == 3 or not all(map(is_size, fixed)):
         raise InputError(f"shape = {shown(shape)} must be M, N, K: positive integers, and 'n' for the size that grows")
-    return sides
+    return tuple(sides)

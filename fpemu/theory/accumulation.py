@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fpemu import formats
-from fpemu.arguments import LARGEST, checked, integer
+from fpemu.arguments import LARGEST, integer
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.lowering import Chains
 from fpemu.theory import walk
@@ -91,7 +91,6 @@ def outer(spec: MmaSpec) -> formats.FloatFormat:
     return formats.FP64 if str(spec.d_format) == "fp64" else formats.FP32
 
 
-@checked
 def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 1, N: int = 1) -> Bound:
     """Return the a-priori error of a product on one instruction.
 

@@ -25,7 +25,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fpemu import simt
-from fpemu.arguments import checked
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import words
@@ -76,7 +75,6 @@ class _Sum:
         return sum(t.typical.variance for t in self.terms)
 
 
-@checked
 def bound(
     scheme: str | Scheme,
     hardware: str | MmaSpec | None = None,

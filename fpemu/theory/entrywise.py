@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import checked
 from fpemu.mma import MmaSpec
 from fpemu.schemes import strassen
 from fpemu.schemes.base import Scheme, build, matrices
@@ -28,7 +27,6 @@ _JOINS = ((0, 1), (0, 5, 4, 2), (0, 5, 6, 3), (0, 5, 6, 4))
 """The products whose sums are the blocks of the result"""
 
 
-@checked
 def entrywise(
     scheme: str | Scheme,
     hardware: str | MmaSpec | None = None,

@@ -72,13 +72,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from numbers import Real
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from fpemu import simt
+from fpemu.arguments import number
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, exactness
@@ -203,8 +203,7 @@ def slices_for(
     >>> [slices_for(target, norms, hardware="H200") for target in (1e-4, 1e-8, 1e-12)]
     [3, 5, 7]
     """
-    if not (isinstance(target, Real) and 0 < target < math.inf):
-        raise InputError(f"target = {target!r} must be a positive number, an error relative to |A||B|")
+    target = number("target", target, above=0, what=", an error relative to |A||B|")
     built = build(scheme, options)
     if not built.error_free:
         raise InputError(f"scheme {scheme!r} has no number of slices: choose ozaki, ozimmu or ozaki2")
