@@ -241,7 +241,9 @@ def wrong_values(argument, annotation):
     if argument in ARRAYS and re.match(r"Any$|NDArray", annotation):
         yield from ((label, value, True) for label, value in REFUSED_ARRAYS.items())
         yield from ((label, value, False) for label, value in SHAPES.items())
-    elif argument in ("alpha", "beta") or (re.search(r"\bfloat\b", annotation) and "Callable" not in annotation):
+    elif argument in ("alpha", "beta") or (
+        re.search(r"\bfloat\b", annotation) and not re.search("Callable|Mapping", annotation)
+    ):
         yield from ((label, value, label == "nan" and annotation != "Any") for label, value in NUMBERS.items())
     elif re.search(r"\bint\b", annotation):
         yield from ((label, value, False) for label, value in INTEGERS.items())

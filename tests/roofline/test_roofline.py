@@ -398,7 +398,6 @@ def test_an_instruction_without_a_shape_counts_as_16_by_16():
         (lambda: work("ozimmu", "H200", 8, 8, 2**27), "not drawn for K = 134217728, above 67108864: give"),
         (lambda: work("ozimmu", "H200", 8, 8, 2**33, slices=8), "K = 8589934592 leaves no bit a slice"),
         (lambda: work("ozaki", "H200", 8, 8, 2**29, slices=8), "0 bits a slice .* give a smaller k_block"),
-        (lambda: Gpu(name="mine", source="s", peak=None), "peak = None must be a table of peaks by unit"),
         (lambda: time(work("ootomo", "A100", 8, 8, 8), "H200"), "counted for ampere, but H200 is hopper"),
         (lambda: time(work("ootomo", "A100", 8, 8, 8), "A100", efficiency=0), "efficiency = 0 must be a number"),
         (lambda: time(work("sgemm", None, 8, 8, 8), "A100", memory_efficiency=1.5), "memory_efficiency = 1.5 must be"),
