@@ -217,13 +217,12 @@ def _split(p: Operands, words: list[list[Buffer]]) -> None:
 
 def _package(implementation: Implementation, p: Operands) -> Prepared:
     from fpemu import schemes
-    from fpemu.schemes.errorfree.base import ErrorFree
 
     chosen = scheme(implementation)
     if str(chosen.operand) != p.fmt:
         raise MissingKernelError(f"{implementation.name} multiplies {chosen.operand} operands")
     D, A, B = p.result(chosen.operand.dtype), p.matrix("A"), p.matrix("B")
-    if isinstance(chosen, ErrorFree):
+    if chosen.error_free:
         return _error_free(chosen, A, B, D)
     product_kernel = kernel(chosen, implementation.hints, (p.M, p.N, p.K))
     words: dict[str, Any] = {}

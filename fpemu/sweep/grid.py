@@ -358,7 +358,7 @@ def _scheme(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[Cell, int]
     scheme = schemes.build(name, {option.removeprefix("scheme."): value for option, value in options})
     count = len(scheme.plan().products) if isinstance(scheme, schemes.SplitScheme) else 1
     every = {option.name: _flat(getattr(scheme, option.name)) for option in scheme.info.options}
-    return _prefixed("scheme", every), 30 if isinstance(scheme, schemes.ErrorFree) else count
+    return _prefixed("scheme", every), 30 if scheme.error_free else count
 
 
 # --- the numbers of a cell

@@ -23,7 +23,6 @@ from fpemu.mma.serialise import from_dict, to_dict
 from fpemu.mma.tree import order_of
 from fpemu.schemes.base import build, scalar
 from fpemu.schemes.call import configure
-from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.words import OverflowPolicy
 
 DEFAULT_GPU = "H200"
@@ -104,7 +103,7 @@ def kernel_order(scheme: str, options: str, M: int, N: int, K: int) -> KOrder | 
     hardware, order = given.pop("hardware"), given.pop("order", None)
     given.pop("on_range", None)
     chosen = configure(scheme, hardware, OverflowPolicy.PROPAGATE, order, given)
-    if order is not None or chosen.spec is None or isinstance(chosen.scheme, ErrorFree) or min(M, N, K) < 1:
+    if order is not None or chosen.spec is None or chosen.scheme.error_free or min(M, N, K) < 1:
         return order
     try:
         return find(chosen.scheme, chosen.spec, (M, N, K), None).order

@@ -177,7 +177,7 @@ def _draw_tree(draw: Draw, K: int, row: MmaSpec) -> Tree:
 def scheme_case(pair: str, number: int) -> Case:
     """Return a product of a scheme, such as "ootomo on hopper": 0 plain, 1 with C, scalars, NaN, Inf and split-K."""
     scheme = schemes.get(pair.partition(" on ")[0])
-    few = isinstance(scheme, schemes.ErrorFree) or scheme.operand.name == "fp64"
+    few = scheme.error_free or scheme.operand.name == "fp64"
     sizes = (6, 5, 40) if few else (24, 20, 100)
     if not number:
         return Case(pair, number, 0, sizes)
@@ -237,7 +237,7 @@ def compute_scheme(case: Case, device: Literal["cuda", "cpu"], seed: int) -> NDA
     if case.number:
         A[M // 2, 3], B[5, N // 2], B[6, 0] = np.nan, np.inf, -np.inf
         options = {"C": C, "alpha": case.alpha, "beta": case.beta, "on_range": "propagate", "order": case.order}
-        if isinstance(scheme, schemes.ErrorFree):
+        if scheme.error_free:
             options["carrier"] = "compiled"  # case 0 uses BLAS on the CPU
     place = hardware if scheme.needs_hardware else None
     with np.errstate(all="ignore"):

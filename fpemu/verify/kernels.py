@@ -24,7 +24,7 @@ from fpemu.gpu.gemm.choice import NoKernelError, architecture, kernel
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
-from fpemu.schemes import ErrorFree, Scheme, SplitScheme
+from fpemu.schemes import Scheme, SplitScheme
 from fpemu.schemes.words import of_operand
 from fpemu.verify import paths
 from fpemu.verify.cases import LAYOUTS, Case, Computed, Draw, Result, arrange, codes
@@ -179,7 +179,7 @@ def case(variant: Variant, number: int, seed: int) -> Case:
     turn = _FEW if variant.options else SIZES
     M, N, K = sizes = turn[number % len(turn)]
     lead: Any = LEADS[0]
-    if prod(sizes) > _MANY and (scheme.operand.name == "fp64" or isinstance(scheme, ErrorFree)):
+    if prod(sizes) > _MANY and (scheme.operand.name == "fp64" or scheme.error_free):
         sizes = min(M, 80), min(N, 80), min(K, 80)
     if number % 4 == 2 and prod(sizes) < _MANY:
         lead = draw.pick(LEADS[1:])
@@ -287,7 +287,7 @@ class Kernels(ProductSuite):
 
     def resolve(self, case: Case) -> Case:
         scheme = case.subject.build()
-        if isinstance(scheme, ErrorFree):
+        if scheme.error_free:
             arguments = {"scheme": scheme, "hardware": architecture(), "order": case.order}
             return replace(case, options={**case.options, "kernel": "error-free", "arguments": arguments})
         M, N, K = case.sizes
@@ -376,7 +376,7 @@ def replayed(variant: Variant, facts: dict[str, Any]) -> dict[str, Any]:
 def _policy(case: Case, path: str) -> str | None:
     """The overflow policy of a path's calls; None: left out, so that range errors are deferred."""
     policy: str = case.options["on_range"]
-    if policy != "raise" or path == "host" or isinstance(case.subject.build(), ErrorFree):
+    if policy != "raise" or path == "host" or case.subject.build().error_free:
         return policy
     deferred = path == "gradient" or path.startswith("graph") or case.number // 8 % 2
     return None if deferred else policy
@@ -385,7 +385,7 @@ def _policy(case: Case, path: str) -> str | None:
 def _runs(path: str, case: Case) -> bool:
     """Whether a path computes the product of a case."""
     scheme, policy = case.subject.build(), _policy(case, path)
-    error_free = isinstance(scheme, ErrorFree)
+    error_free = scheme.error_free
     if path in ("plan", "prepared") or path.startswith("graph"):
         waits = policy is not None and (policy != "propagate" or scheme.limited)
         return not error_free and case.options["recordable"] and not (waits and path.startswith("graph"))

@@ -12,7 +12,7 @@ import pytest
 import fpemu
 from fpemu import InputError, mma, reference, schemes, theory
 from fpemu.mma import KOrder
-from fpemu.schemes import ErrorFree, SplitScheme, gemm, get
+from fpemu.schemes import SplitScheme, gemm, get
 from tests import golden
 
 HARDWARE = ("ideal", "hopper", "ampere", "cdna2", "ascend910a")
@@ -31,7 +31,7 @@ def runs(scheme, hardware):
 GRID = [(s, h) for s in schemes.names() for h in HARDWARE if runs(s, h)]
 SPLIT = [s for s in schemes.names() if isinstance(get(s), SplitScheme)]
 SPLIT_GRID = [(s, h) for s, h in GRID if s in SPLIT]
-ROUNDED_GRID = [(s, h) for s, h in GRID if not isinstance(get(s), ErrorFree)]  # the others: test_errorfree.py
+ROUNDED_GRID = [(s, h) for s, h in GRID if not get(s).error_free]  # the others: test_errorfree.py
 every = pytest.mark.parametrize(("scheme", "hardware"), GRID)
 every_rounded = pytest.mark.parametrize(("scheme", "hardware"), ROUNDED_GRID)
 every_split = pytest.mark.parametrize(("scheme", "hardware"), SPLIT_GRID)
@@ -279,7 +279,7 @@ def test_an_order_applies_to_every_chain(scheme, hardware):
     X, Y = rng.integers(-8, 9, (4, 96)), rng.integers(-8, 9, (96, 5))
     for order in (KOrder(split=32, join="descending"), KOrder(split=40, tile=16, residue_first=True)):
         same(gemm(X, Y, scheme=scheme, hardware=hardware, order=order), (X @ Y).astype(result_type(scheme)))
-    if isinstance(get(scheme), ErrorFree):
+    if get(scheme).error_free:
         return  # an order may allow more bits a slice
     # a slice to itself: the same as a product of that slice, added to nothing
     front = gemm(A[:, :32], B[:32], scheme=scheme, hardware=hardware)

@@ -19,7 +19,6 @@ from fpemu.errors import InputError
 from fpemu.gpu.batched import products
 from fpemu.gpu.gemm import plans
 from fpemu.gpu.runtime import device, faults, matrices
-from fpemu.schemes import ErrorFree
 from fpemu.verify import arrays, batched, kernels, paths, tallskinny
 from fpemu.verify.arguments import Arguments
 from fpemu.verify.batched import Batched
@@ -320,7 +319,7 @@ def test_every_scheme_is_multiplied_by_every_path_that_it_has(simulated):
     for scheme in schemes.names():
         cases = [suite.resolve(suite.case(scheme, number)) for number in suite.numbers(scheme)]
         used = {path for case in cases for path in suite.paths_of(case)}
-        error_free = isinstance(schemes.get(scheme), ErrorFree)
+        error_free = schemes.get(scheme).error_free
         assert used == ({"host", "eager", "torch", "routed"} if error_free else {*PATHS}), scheme
     suite = Batched(0)
     for group in suite.groups():

@@ -24,7 +24,6 @@ from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import OrderResult, order_of
 from fpemu.schemes import call as calls
 from fpemu.schemes.base import Call, Scheme, build
-from fpemu.schemes.errorfree.base import ErrorFree
 
 BUILDERS = (staged_int8.kernel, strassen.kernel, wgmma.kernel, fused.kernel)
 """The kernels of schemes on matrix instructions, in order of preference: each function takes (scheme, spec, (M, N, K),
@@ -128,7 +127,7 @@ def kernel(
     refuse_hardware(options)
     chosen = build(scheme, options)
     need_a_gpu(chosen)
-    if isinstance(chosen, ErrorFree):
+    if chosen.error_free:
         raise InputError(f"{chosen.name}: its products are exact, in any order: there is no kernel to describe")
     path: KOrder | None = order_of(order, trees=False)
     check_sizes(M=M, N=N, K=K)
@@ -224,4 +223,4 @@ def check_out(operands: Mapping[str, Any], shape: tuple[int, ...], dtype: Any) -
 
 def direct(dtype: Any, scheme: Scheme) -> bool:
     """Whether kernels read numbers of this dtype: the scheme's own, and the Ozaki family fp32 too."""
-    return bool(dtype == scheme.operand.dtype or (dtype == np.float32 and isinstance(scheme, ErrorFree)))
+    return bool(dtype == scheme.operand.dtype or (dtype == np.float32 and scheme.error_free))

@@ -15,7 +15,6 @@ from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.sequence import lock
 from fpemu.schemes.base import Call, Scheme
-from fpemu.schemes.errorfree.base import ErrorFree
 
 __all__ = ["computed", "no_copy", "no_room", "on_gpu", "release", "returned", "too_little"]
 
@@ -80,7 +79,7 @@ def no_room(problem: BaseException, sizes: str) -> GpuError:
 
 def too_little(problem: BaseException, call: Call) -> GpuError:
     """Return an error with the bytes needed, the bytes free, and the sizes to lower."""
-    if isinstance(call.scheme, ErrorFree) and isinstance(problem, GpuError):  # its message has them already
+    if call.scheme.error_free and isinstance(problem, GpuError):  # its message has them already
         return problem
     largest = problem.nbytes if isinstance(problem, OutOfMemoryError) else 0
     one_piece = f", {largest / 1e9:.2f} GB of it in one piece" if largest else ""

@@ -21,7 +21,6 @@ from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of
 from fpemu.schemes.base import Call, Scheme
 from fpemu.schemes.call import Policy
-from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.words import OverflowPolicy
 
 __all__ = ["Plan", "PreparedOperand", "plan"]
@@ -91,7 +90,7 @@ def plan(
             raise InputError(f"{' and '.join(outside)} must be on the GPU: a plan multiplies where the operands are")
         policy = OverflowPolicy.PROPAGATE if on_range is None else on_range
         call = validate(operands, scheme, alpha, beta, policy, path, options)
-        if isinstance(call.scheme, ErrorFree):
+        if call.scheme.error_free:
             raise InputError(f"{call.scheme.name}: its kernels depend on the operands' values: call fpemu.gpu.gemm")
         if call.empty:
             raise InputError("there is nothing to multiply: the operands are empty, or alpha is 0")

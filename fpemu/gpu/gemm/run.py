@@ -20,7 +20,6 @@ from fpemu.gpu.runtime import callers, faults, matrices, tensors
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.tensors import Read
 from fpemu.schemes.base import Call
-from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.words import OverflowPolicy
 
 __all__ = ["multiply", "received"]
@@ -53,7 +52,7 @@ def multiply(
         D, result = matrices.empty(shape, scheme.operand.dtype), None
     private = given_out is None
     product = None
-    if a is not None and b is not None and not isinstance(scheme, ErrorFree):
+    if a is not None and b is not None and not scheme.error_free:
         key = None if arrays is None or not arrays.in_place(a, b, c, given_out) else arrays.key
         checks = not on_device or recorded.waits(call.on_range, scheme, deferred)
         product = _recorded(call, a, b, c, D, deferred, checks, key)
@@ -63,7 +62,7 @@ def multiply(
     with nullcontext() if not stream else callers.ordered(callers.streams(given.values())):
         if a is None or b is None:
             _without_product(D, c, call)
-        elif isinstance(scheme, ErrorFree):
+        elif scheme.error_free:
             target = D if private else matrices.empty(shape, D.dtype)  # `out` keeps its content after an error
             report = errorfree.gemm(a, b, target, scheme, call.spec, call.alpha, call.beta, c, call.order)
             if not report.ok:
