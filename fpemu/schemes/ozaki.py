@@ -51,7 +51,7 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.mma import KOrder, MmaSpec, exactness
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import Call, build, register
-from fpemu.schemes.errorfree.base import S, SliceScheme, finite
+from fpemu.schemes.errorfree.base import SliceScheme, finite
 from fpemu.schemes.errorfree.plan import Counts, Report, SlicePlan, lengths
 from fpemu.schemes.errorfree.products import SliceProducts
 from fpemu.schemes.errorfree.split import ADAPTIVE, Cost, Length, block, left_out, length, needed_for, pieces, row_sums
@@ -263,7 +263,7 @@ class Ozaki(SliceScheme):
             one_exponent=self.exponents == "row",
         )
 
-    def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], S]) -> tuple[S, S, int, bool]:
+    def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], Any]) -> tuple[Any, Any, int, bool]:
         d = self.slices if isinstance(self.slices, int) else needed(0)
         other = d
         if self.slices is None:

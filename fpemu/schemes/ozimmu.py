@@ -38,7 +38,7 @@ from fpemu.formats import FP64
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import Call, register
-from fpemu.schemes.errorfree.base import S, SliceScheme
+from fpemu.schemes.errorfree.base import SliceScheme
 from fpemu.schemes.errorfree.plan import INT32, Counts, Report, SlicePlan
 from fpemu.schemes.errorfree.split import FIXED, left_out
 from fpemu.schemes.errorfree.sums import multiply
@@ -95,7 +95,7 @@ class Ozimmu(SliceScheme):
         split = self.slice_bits(K), self.split, True, FP64, self.headroom
         return SlicePlan(self.name, spec, order, K, *split, shared=self.sharing(K))
 
-    def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], S]) -> tuple[S, S, int, bool]:
+    def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], Any]) -> tuple[Any, Any, int, bool]:
         s = self.slices or needed(0)
         return cut(0, s), cut(1, s), s, True
 

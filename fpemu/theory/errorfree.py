@@ -84,7 +84,7 @@ from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, exactness
 from fpemu.schemes.base import Scheme, build
 from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.errorfree.plan import INT32, SlicePlan, levels
+from fpemu.schemes.errorfree.plan import INT32, SlicePlan, inexact, levels
 from fpemu.schemes.ozaki import Ozaki, for_both
 from fpemu.schemes.ozaki2 import Ozaki2
 from fpemu.schemes.ozimmu import Ozimmu
@@ -257,7 +257,7 @@ def _not_exact(plan: SlicePlan, split: Split) -> str:
     """The reason why products of slices may be inexact; empty if all are exact."""
     spec = plan.spec
     assert spec is not None
-    if plan.inexact(plan.limit, plan.limit):
+    if inexact(plan, plan.limit, plan.limit):
         return f"products of {plan.bits}-bit slices, which are not exact on {spec.name}"
     if plan.one_exponent:
         # from above the largest element to b bits below the last place of the smallest

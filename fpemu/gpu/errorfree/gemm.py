@@ -51,7 +51,7 @@ from fpemu.gpu.runtime.properties import LONGEST, multiprocessors
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.errorfree.base import SliceScheme
-from fpemu.schemes.errorfree.plan import INT32, ModularPlan, Report, SlicePlan
+from fpemu.schemes.errorfree.plan import INT32, ModularPlan, Report, SlicePlan, Slicing
 from fpemu.schemes.ozaki import Ozaki
 from fpemu.schemes.ozaki2 import Ozaki2
 from fpemu.schemes.ozimmu import Ozimmu
@@ -149,15 +149,21 @@ def gemm(
     if max(sizes := (*D.shape[-2:], A.shape[-1])) > LONGEST:
         raise InputError(f"{scheme.name}: M, N and K are {sizes}, and {LONGEST} at most on a GPU: split the product")
     work = workspace() if work is None else work
+    given = [(name, X) for name, X in (("A", A), ("B", B), ("C", C), ("D", D)) if X is not None]
+    (M, K), N, lead = A.shape[-2:], B.shape[-1], D.shape[:-2]
+    offsets = [X.offsets(lead) for _, X in given]
     reports = []
-    lead = D.shape[:-2]
-    offsets = [None if X is None else X.offsets(lead) for X in (A, B, C, D)]
     for at in range(max(1, int(np.prod(lead)))):
-        a, b, c, d = (
-            None if X is None or o is None else replace(X, pointer=X.pointer + X.dtype.itemsize * int(o[at]))
-            for X, o in zip((A, B, C, D), offsets, strict=True)
-        )
-        reports.append(_run(_problem(work, a, b, c, d, scheme, spec, alpha, beta, order, method), scheme))
+        end = np.zeros(1, END)
+        for (name, X), offset in zip(given, offsets, strict=True):
+            pointer = X.pointer + X.dtype.itemsize * int(offset[at])
+            end[name] = (pointer, *X.strides[-2:], X.dtype == np.float32, 0)
+        places = [int(end[name]["at"][0]) for name in "AB"]
+        a = Rows.of(work, Operand(places[0], A.dtype == np.float32, M, K, *A.strides[-2:]), "A")
+        b = Rows.of(work, Operand(places[1], B.dtype == np.float32, N, K, *B.strides[:-3:-1]), "B")
+        end["alpha"], end["beta"], end["K"], end["has_c"] = alpha, beta, K, C is not None
+        end["rows"], end["columns"], end["nan"] = a.special.pointer, b.special.pointer, scheme.nan_code(spec)
+        reports.append(_run(ErrorFreeProduct(work, a, b, end, spec, order, method), scheme))
     return next((r for r in reports if not r.ok), reports[0])
 
 
@@ -179,33 +185,6 @@ def _run(x: ErrorFreeProduct, scheme: Any) -> Report:
         return modular.scheme2(x.work, x.A, x.B, scheme, x.spec, x.end)
     plan = scheme.plan_for(x.spec, x.shape[2], x.order)
     return _exact(x, scheme, plan) if plan.adds_in is None else _floating(x, scheme, plan)
-
-
-def _problem(
-    work: Workspace,
-    A: Any,
-    B: Any,
-    C: Any,
-    D: Any,
-    scheme: Scheme,
-    spec: MmaSpec,
-    alpha: Any,
-    beta: Any,
-    order: Any,
-    method: str,
-) -> ErrorFreeProduct:
-    M, K = A.shape[-2:]
-    N = B.shape[-1]
-    a = Rows.of(work, Operand(A.pointer, A.dtype == np.float32, M, K, *A.strides[-2:]), "A")
-    b = Rows.of(work, Operand(B.pointer, B.dtype == np.float32, N, K, *B.strides[:-3:-1]), "B")
-    end = np.zeros(1, END)
-    for name, X in (("A", A), ("B", B), ("C", C), ("D", D)):
-        if X is not None:
-            end[name] = (X.pointer, *X.strides[-2:], X.dtype == np.float32, 0)
-    end["alpha"], end["beta"], end["K"], end["has_c"] = alpha, beta, K, C is not None
-    end["rows"], end["columns"] = a.special.pointer, b.special.pointer
-    end["nan"] = scheme.nan_code(spec)
-    return ErrorFreeProduct(work, a, b, end, spec, order, method)
 
 
 # --- products of slices
@@ -238,8 +217,8 @@ def _floating(x: ErrorFreeProduct, scheme: SliceScheme, plan: SlicePlan) -> Repo
 
 
 def _report(x: ErrorFreeProduct, plan: SlicePlan, a: Slices, b: Slices, d: int, fast: bool) -> Report:
-    M, N, _ = x.shape
-    return plan.report(a, b, d, fast, plan.unit_lost, (M, N))
+    left, right = (Slicing(side.slices, side.complete, side.largest, side.fill) for side in (a, b))
+    return plan.report(left, right, d, fast, plan.unit_lost, x.shape[:2])
 
 
 def _exact_products(a: Slices, b: Slices) -> int:

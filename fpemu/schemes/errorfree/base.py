@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,10 @@ from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import options as choose
 from fpemu.schemes import words
 from fpemu.schemes.base import Call, Scheme, matrices, matrix_instruction, scaled
-from fpemu.schemes.errorfree.plan import Certified, Counts, ModularPlan, Report, Side, SlicePlan
+from fpemu.schemes.errorfree.plan import Certified, Counts, ModularPlan, Report, SlicePlan
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
-S = TypeVar("S", bound=Side)
 CARRIERS = ("blas", "compiled", "numpy")
 
 
@@ -205,11 +204,11 @@ class SliceScheme(ErrorFree):
         return Counts((s, s), s, getattr(self, "fast", None) is not False, plan.bits) if isinstance(s, int) else None
 
     @abstractmethod
-    def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], S]) -> tuple[S, S, int, bool]:
+    def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], Any]) -> tuple[Any, Any, int, bool]:
         """The splits of A and of B, the number of slices d, and whether products p + q > d + 1 are left out.
 
         `needed(0)` returns the number of slices that the data of A require (1: of B), `cut(0, count)` the split of A
-        into at most `count` slices.
+        into at most `count` slices, with attributes `slices` and `complete`.
         """
 
     @abstractmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -128,28 +128,25 @@ class Certified:
     reports: tuple[Report, ...]
 
 
-class Side(Protocol):
-    """An operand's slices, on the CPU or on a GPU, or their number alone."""
+class Slicing(NamedTuple):
+    """An operand's slices, as far as a report needs them.
 
-    @property
-    def slices(self) -> int:
-        """Number of slices."""
+    Parameters
+    ----------
+    slices : int
+        Number of slices.
+    complete : bool
+        Whether they add up to the operand.
+    largest : int
+        Largest magnitude of a digit.
+    fill : tuple of float
+        Fraction of non-zero digits in every slice.
+    """
 
-    @property
-    def complete(self) -> bool:
-        """Whether the slices add up to the operand."""
-
-
-class Digits(Side, Protocol):
-    """An operand's slices, as far as a report needs them."""
-
-    @property
-    def largest(self) -> int:
-        """Largest magnitude of a digit."""
-
-    @property
-    def fill(self) -> tuple[float, ...]:
-        """Fraction of non-zero digits in every slice."""
+    slices: int
+    complete: bool
+    largest: int
+    fill: tuple[float, ...]
 
 
 class Counts(NamedTuple):
@@ -283,21 +280,12 @@ class SlicePlan:
         """The number of `groups`."""
         return sum(-(-count // (self.shared or 1)) for count in levels(a, b, d, fast))
 
-    # --- conditions, for digits of magnitudes up to x in A and y in B
-
-    @property
-    def lengths(self) -> set[int]:
-        """Lengths in k of the parts that the instruction sums."""
-        return lengths(self.K, self.k_block)
+    # --- conditions
 
     @cached_property
     def longest_chain(self) -> int:
         """Largest number of products in one accumulator of the instruction."""
-        return max(exactness.longest_chain(n, self.order) for n in self.lengths)
-
-    def inexact(self, x: int, y: int) -> str:
-        """Reason why a product, or the sum of its k-blocks, may be inexact on the instruction; "" if all are exact."""
-        return _inexact(self, x, y)
+        return max(exactness.longest_chain(n, self.order) for n in lengths(self.K, self.k_block))
 
     @cached_property
     def unit_lost(self) -> bool:
@@ -309,7 +297,7 @@ class SlicePlan:
         """Largest magnitude of a sum of `shared` products of a and b slices, of digits with products up to `size`."""
         return min(self.shared or 1, max(levels(a, b, d, True))) * self.K * size
 
-    def report(self, a: Digits, b: Digits, d: int, fast: bool, lost: bool, block: tuple[int, int]) -> Report:
+    def report(self, a: Slicing, b: Slicing, d: int, fast: bool, lost: bool, block: tuple[int, int]) -> Report:
         """The conditions of a product of A and B; `lost`: digits or their products are lost to underflow."""
         x, y = a.largest, b.largest
         assert self.spec is not None
@@ -323,9 +311,9 @@ class SlicePlan:
                     f"{int32}, beyond 2^31 - 1: take fewer bits a slice or a smaller group"
                 )
                 faults.append(Fault("int32-overflow", message))
-        inexact = self.inexact(x, y)
-        if inexact:
-            why = f"are not exact on {name}: {inexact}; take fewer bits a slice or a smaller k_block"
+        reason = inexact(self, x, y)
+        if reason:
+            why = f"are not exact on {name}: {reason}; take fewer bits a slice or a smaller k_block"
             faults.append(Fault("inexact-product", f"{self.scheme}: products of slices of {self.bits} bits {why}"))
         if lost:
             why = f"are lost to underflow on {name}: take exponents='slice'"
@@ -337,7 +325,7 @@ class SlicePlan:
             (a.slices, b.slices),
             products=sum(levels(a.slices, b.slices, d, fast)),
             fast=fast,
-            exact=not inexact,
+            exact=not reason,
             sum_bound=self.longest_chain * x * y,
             sum_limit=exactness.sum_limit(self.spec),
             complete=a.complete and b.complete,
@@ -351,18 +339,22 @@ class SlicePlan:
 
 
 @lru_cache(maxsize=1024)
-def _inexact(plan: SlicePlan, x: int, y: int) -> str:
-    spec, order, size = plan.spec, plan.order, x * y
+def inexact(plan: SlicePlan, x: int, y: int) -> str:
+    """Reason why a product, or the sum of its k-blocks, may be inexact on the instruction; "" if all are exact.
+
+    `x` and `y` are the largest magnitudes of digits of A and B.
+    """
+    spec, order, size, sizes = plan.spec, plan.order, x * y, lengths(plan.K, plan.k_block)
     assert spec is not None
     limit, outer = exactness.sum_limit(spec), exactness.outer_limit(spec)
-    bound, longest = plan.longest_chain * size, max(plan.lengths) * size
+    bound, longest = plan.longest_chain * size, max(sizes) * size
     if bound > limit:
         return f"sums may reach {bound}, and it is exact to {limit}"
     if longest > outer:
         return f"chains may add up to {longest}, and their sum is exact to {outer}"
     if plan.K * size > 2**53:
         return f"k-blocks may add up to {plan.K * size}, and their sum is exact to 2^53"
-    if all(exactness.holds(spec, x, y, n, order) for n in plan.lengths):
+    if all(exactness.holds(spec, x, y, n, order) for n in sizes):
         return ""
     return f"digits of {max(x, y)} do not fit {spec.a_format}"
 

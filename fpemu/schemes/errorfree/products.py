@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from fpemu.mma import device as devices
 from fpemu.mma.device import Backend, Device
 from fpemu.mma.gemm import _chain
 from fpemu.rounding import round_to
-from fpemu.schemes.errorfree.plan import INT32, SlicePlan
+from fpemu.schemes.errorfree.plan import INT32, SlicePlan, Slicing, inexact
 from fpemu.schemes.errorfree.split import Slices, times
 
 Array = NDArray[Any]
@@ -80,7 +80,7 @@ class SliceProducts:
     @cached_property
     def inexact(self) -> str:
         """Reason why a product may be inexact on the instruction; "" if all are exact."""
-        return self.plan.inexact(self.a.largest, self.b.largest)
+        return inexact(self.plan, self.a.largest, self.b.largest)
 
     @cached_property
     def lost(self) -> bool:
@@ -150,15 +150,6 @@ class SliceProducts:
         return _chain(terms, None, self.plan.spec, self.plan.order, **model_of(self.carrier, self.device))
 
 
-class Total(NamedTuple):
-    """An operand's slices in all blocks, as `plan.Side`."""
-
-    slices: int
-    complete: bool
-    largest: int
-    fill: tuple[float, ...]
-
-
 class Tally:
     """The slices of an operand in the blocks of a product."""
 
@@ -174,7 +165,7 @@ class Tally:
         for p, item in enumerate(x.items):
             self._filled[p] += int(np.count_nonzero(item.digits))
 
-    def total(self) -> Total:
+    def total(self) -> Slicing:
         """The slices of all blocks."""
         fill = tuple(n / self._size for n in self._filled)
-        return Total(len(self._filled), self._complete, self._largest, fill)
+        return Slicing(len(self._filled), self._complete, self._largest, fill)
