@@ -10,21 +10,35 @@ m × n × k:
   its rounding and one for its scaling, if it has a scale; every word after it two, for the conversion back and the
   subtraction. Scaled rows take two per element and two per entry of the result. A promotion takes one per entry, as
   does an addition of accumulators, and one more if it scales. Products that are separate calls add to C: two per entry.
-* *Ozaki schemes*: `fpemu.roofline.slicing`; *Strassen's algorithm*: `fpemu.roofline.strassen`; *int8 corrections*:
-  `fpemu.roofline.eightbits`.
+* *Ozaki schemes.* A slice takes five operations per element: largest of the row, two additions that truncate, the
+  subtraction of the slice, the conversion. A product of slices takes three per entry: conversion, scaling, sum. In CR
+  mode it takes seven, one error-free addition for every product, which is less than any accurate summation needs.
+  A residue takes four per element, the scaling two. Each product of residues takes eight per entry, four to reduce it
+  and four to accumulate it; the last steps take eight. Every product is a separate call: it reads its two words and
+  writes a matrix that the sums read back. The running sum is read and written for every product, except in CR mode,
+  where all products are stored. A product of residues is reduced to a stored byte; all bytes are read for the result.
+* *Strassen's algorithm.* Of Winograd's fifteen additions four are on blocks of A, four on blocks of B and seven on
+  products; two levels apply them to the quarters and then to the quarters of these. The split kernel computes the sums,
+  so that an operand is read once and 7/4 of its size (two levels: 49/16) is written as words.
+* *int8 corrections* of `staged-int8`: a stage takes one product in fp16 and two in int8, an exact stage three in fp16.
+  An element takes two operations for its scaling and six for h, r and the two integers; its words are stored in four
+  bytes (h, and the integers or r). An entry takes one addition per stage, two per chunk for the corrections and four
+  for the scales.
 * *Bytes* are the minimum: every phase reads its inputs and writes its outputs once. A tf32 word is stored in four
   bytes. Powers of two of rows and columns are not counted.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Literal, get_args
+
+import numpy as np
 
 from fpemu.arguments import LARGEST, choice, integers, sizes
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec, catalog
 from fpemu.roofline import gpus
-from fpemu.roofline.eightbits import staged_int8
 from fpemu.roofline.gpus import Gpu
 from fpemu.roofline.phases import (
     BYTES,
@@ -39,16 +53,18 @@ from fpemu.roofline.phases import (
     unit,
     width,
 )
-from fpemu.roofline.slicing import error_free
-from fpemu.roofline.strassen import blocks, strassen
 from fpemu.schemes import Scheme, SplitScheme, build
-from fpemu.schemes.errorfree.base import ErrorFree
+from fpemu.schemes.errorfree.base import ErrorFree, SliceScheme
+from fpemu.schemes.errorfree.plan import Counts, ModularPlan, SlicePlan
 from fpemu.schemes.staged import Staged
-from fpemu.schemes.staged_int8 import StagedInt8
+from fpemu.schemes.staged_int8 import CHUNK, StagedInt8
 from fpemu.schemes.words import Join
 
 Split = Literal["kernel", "fused", "given"]
 """Where the words are computed."""
+LONGEST = 2**26
+"""Largest K for which nominal data are drawn."""
+_BEFORE, _AFTER = 4, 7  # additions of blocks of an operand, of products
 
 
 def work(
@@ -110,17 +126,17 @@ def work(
     spec = chosen.spec(_matrix_unit(hardware))
     assert spec is not None
     if isinstance(chosen, StagedInt8):
-        return staged_int8(chosen, spec, shape, split)
+        return _staged_int8(chosen, spec, shape, split)
     if isinstance(chosen, Staged) and chosen.levels:
-        inner = _words(chosen.blocks, spec, blocks(chosen, shape), "kernel", tile)
-        return strassen(chosen, spec, shape, split, inner)
+        inner = _words(chosen.blocks, spec, _blocks(chosen, shape), "kernel", tile)
+        return _strassen(chosen, spec, shape, split, inner)
     if isinstance(chosen, SplitScheme):
         return _words(chosen, spec, shape, split, tile)
     if split == "fused":
         raise InputError(f"{chosen.name}: its products are separate calls, so that the split cannot be fused")
     if not isinstance(chosen, ErrorFree):
         raise InputError(f"{chosen.name}: only the work of sgemm, dgemm and schemes of words or slices is counted")
-    return error_free(chosen, spec, shape, split)
+    return _error_free(chosen, spec, shape, split)
 
 
 def _native(scheme: Scheme, hardware: str | MmaSpec | Gpu | None, shape: Shape) -> Work:
@@ -196,6 +212,179 @@ def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: Split, tile:
         words=(len(used[0]), len(used[1])),
         resident=operands + result + (0 if split == "fused" else stored),
     )
+
+
+# --- error-free schemes
+
+
+def _error_free(scheme: ErrorFree, spec: MmaSpec, shape: Shape, split: str) -> Work:
+    """Count the split (unless split="given"), the products and the sums."""
+    M, N, K = shape
+    sizes, fmt = areas(*shape), scheme.operand.name
+    size, wide, out = BYTES[fmt], width(spec.a_format), width(spec.d_format)
+    plan = scheme.plan_for(spec, K)
+    (sA, sB), products, sums = _slices(scheme, plan)
+    elements = float(sA * sizes[0] + sB * sizes[1])
+    operands, result = float(size * (sizes[0] + sizes[1])), float(size * sizes[2])
+    part = min((isinstance(plan, SlicePlan) and plan.k_block) or K, K)
+    whole, rest = divmod(K, part)
+    instructions = products * (whole * -(-part // spec.k) + -(-rest // spec.k)) * across(spec, M, N)
+    if isinstance(plan, ModularPlan):
+        splitting = 2.0 * (sizes[0] + sizes[1]) + 4.0 * elements
+        joining = sizes[2] * (8.0 * sA + 8.0)
+        extra = plan.extra  # the product that determines the scaling has separate words
+        stored = out * sizes[2] * float(products)
+        reduced = sizes[2] * float(sA)  # bytes to which the products are reduced
+        read, written, resident = stored + reduced, reduced + result, reduced + out * sizes[2]
+    else:
+        at_once = plan.adds_in is None
+        splitting, extra = 5.0 * elements, 0
+        joining = (7.0 if at_once else 3.0) * sizes[2] * sums
+        stored = out * sizes[2] * float(sums)
+        # the running sum is read and written for every product, except in CR mode
+        read = stored + (0 if at_once else result * (sums - 1))
+        written = result * (1 if at_once else sums)
+        resident = stored if at_once else out * float(sizes[2])
+    words = wide * (elements + extra * (sizes[0] + sizes[1]))
+    phases = [] if split == "given" else [Phase(name="split", vector={fmt: splitting}, read=operands, written=words)]
+    inputs = float(wide * products * (sizes[0] + sizes[1]))
+    executed = {unit(spec): instructions * operations(spec)}
+    phases.append(Phase(name="products", products=executed, read=inputs, written=stored))
+    phases.append(Phase(name="sums", vector={fmt: joining}, read=read, written=written))
+    return counted(
+        scheme,
+        spec,
+        shape,
+        phases,
+        instructions=instructions,
+        products=products,
+        words=(sA, sB),
+        resident=operands + result + words + resident,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _slices(scheme: ErrorFree, plan: SlicePlan | ModularPlan) -> tuple[tuple[int, int], int, int]:
+    """Slices of A and B, products, and sums outside the instruction: as given, or counted on nominal data."""
+    if isinstance(plan, ModularPlan):
+        return (plan.moduli, plan.moduli), plan.products, plan.moduli
+    assert isinstance(scheme, SliceScheme)
+    counts = scheme.given(plan) or _nominal(scheme, plan)
+    (a, b), blocks = counts.slices, -(-plan.K // (plan.k_block or plan.K))
+    return counts.slices, counts.products, plan.sums(a, b, counts.d, counts.fast) * blocks
+
+
+def _nominal(scheme: SliceScheme, plan: SlicePlan) -> Counts:
+    """Slices of a few rows of nominal data, whose number stands for all."""
+    K = plan.K
+    if K > LONGEST:
+        raise InputError(
+            f"{scheme.name}: its number of slices depends on the data, which are not drawn for K = {K}, above "
+            f"{LONGEST}: give slices="
+        )
+    rows = max(2, min(16, 2**17 // K))
+    rng = np.random.default_rng(0)
+    A, B = ((rng.random(s) - 0.5) * np.exp(0.1 * rng.standard_normal(s)) for s in ((rows, K), (K, rows)))
+    A, B = (X.astype(scheme.operand.dtype).astype(np.float64) for X in (A, B))
+    return scheme.counts(A, B, plan)
+
+
+# --- corrections in 8 bits and Strassen's algorithm
+
+
+def _staged_int8(scheme: StagedInt8, spec: MmaSpec, shape: Shape, split: str) -> Work:
+    """Count the split (unless split="given") and the product."""
+    M, N, K = shape
+    assert scheme.stage is not None
+    stages = -(-K // scheme.stage)
+    sizes = areas(*shape)
+    elements = float(sizes[0] + sizes[1])
+    lowering = scheme.lowering(spec)
+    whole, stage = (
+        lowering.chains(lowering.accumulators[0], k, spec.k).total_blocks for k in (K, min(K, scheme.stage))
+    )
+    exact = 0  # blocks of the exact stages, the last of which may be a shorter one
+    if scheme.exact is not None:
+        exact = -(-stages // scheme.exact) * stage
+        exact -= (stages * stage - whole) * ((stages - 1) % scheme.exact == 0)
+    instructions = across(spec, M, N) * (whole + 2 * exact)
+    products = {
+        unit(spec): instructions * operations(spec),
+        "int8": 2 * across(spec, M, N) * (whole - exact) * operations(spec),
+    }
+    vector = sizes[2] * (stages + 2.0 * -(-K // CHUNK) + 4.0)
+    separate = Phase(name="split", vector={"fp32": 8 * elements}, read=4 * elements, written=4 * elements)
+    product = Phase(
+        name="product",
+        products={name: n for name, n in products.items() if n},
+        vector={"fp32": vector},
+        read=4 * elements,
+        written=4.0 * sizes[2],
+    )
+    return counted(
+        scheme,
+        spec,
+        shape,
+        [product] if split == "given" else [separate, product],
+        instructions=instructions,
+        products=3,
+        words=(2, 2),
+        resident=8 * elements + 4.0 * sizes[2],
+    )
+
+
+def _blocks(scheme: Staged, shape: Shape) -> Shape:
+    """M, N, K of the smallest products: halved once per level and rounded up."""
+    M, N, K = shape
+    for _ in range(scheme.levels):
+        M, N, K = -(-M // 2), -(-N // 2), -(-K // 2)
+    return M, N, K
+
+
+def _strassen(scheme: Staged, spec: MmaSpec, shape: Shape, split: str, inner: Work) -> Work:
+    """Count the split (unless split="given"), the products and their sums; `inner` is the work of one of them."""
+    if split == "fused":
+        raise InputError(
+            f"{scheme.name}: sums of blocks are split before the products: choose split='kernel' or 'given'"
+        )
+    count, small = 7**scheme.levels, areas(*inner.shape)
+    separate, *others = inner.phases
+    elements, words = float(sum(areas(*shape)[:2])), count * separate.written
+    produced, result = float(count * small[2]), 4.0 * areas(*shape)[2]
+    phases = []
+    if split == "kernel":
+        vector = count * separate.vector["fp32"] + _additions(scheme.levels, _BEFORE, small[0] + small[1])
+        phases.append(Phase(name="split", vector={"fp32": vector}, read=4 * elements, written=words))
+    phases += [
+        Phase(
+            name=phase.name,
+            products={unit: count * n for unit, n in phase.products.items()},
+            vector={unit: count * n for unit, n in phase.vector.items()},
+            read=count * phase.read,
+            written=count * phase.written,
+        )
+        for phase in others
+    ]
+    sums = {"fp32": _additions(scheme.levels, _AFTER, small[2])}
+    phases.append(Phase(name="sums", vector=sums, read=4 * produced, written=result))
+    return counted(
+        scheme,
+        spec,
+        shape,
+        phases,
+        instructions=count * inner.instructions[spec.name],
+        products=count * inner.products,
+        words=(count * inner.words[0], count * inner.words[1]),
+        resident=4 * (elements + produced) + words + result,
+    )
+
+
+def _additions(levels: int, each: int, small: int) -> float:
+    """Additions of single numbers: `each` of blocks per level, the smallest blocks having `small` elements."""
+    return float(sum(7 ** (level - 1) * each * small * 4 ** (levels - level) for level in range(1, levels + 1)))
+
+
+# --- hardware
 
 
 def _matrix_unit(hardware: str | MmaSpec | Gpu | None) -> str | MmaSpec | None:
