@@ -112,21 +112,11 @@ def certify(
 
     Parameters
     ----------
-    A, B : array_like (..., M, K) and (..., K, N)
-        Operands, as in `gemm`.
-    C : array_like (..., M, N), optional
-        Addend, as in `gemm`.
+    A, B, C : array_like
+        Operands and addend, as in `gemm`.
     scheme : str or Scheme
         An error-free scheme: ozaki, ozimmu or ozaki2.
-    hardware : str or MmaSpec, optional
-        An architecture, a GPU or an instruction, as in `gemm`.
-    alpha, beta : real numbers
-        As in `gemm`.
-    on_range : str
-        As in `gemm`.
-    order : KOrder, optional
-        As in `gemm`.
-    device : {"cpu", "cuda", "auto"}
+    hardware, alpha, beta, on_range, order, device : object
         As in `gemm`.
     **options
         The scheme's choices.
