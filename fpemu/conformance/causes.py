@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice, product
 from typing import Any
 
@@ -114,18 +115,20 @@ def indistinguishable(sample: Sample, seconds: float, most: int) -> tuple[tuple[
     """Other orders, instructions and schemes that give a result without mismatches, and the number tried."""
     end = time.perf_counter() + seconds
     original, K = sample.specification, sample.A.shape[1]
-    unchanged = _key(original.change(scheme=None), K)
+    unchanged = cache(lambda: _key(replace(original, scheme=None), K))
     texts, tried = [], 0
     for deviations in alternatives(original, sample.A, sample.D):
         for d in islice(deviations, _ALIKE):
-            other = d.apply(original)
             if tried >= most or time.perf_counter() > end:
                 break
-            if other.scheme == original.scheme and _key(other.change(scheme=None), K) == unchanged:
-                continue
             attempt = sample.attempt((d,))
             tried += 1
-            if attempt is not None and attempt.mismatches == 0 and sample.mismatches(other) == 0:
+            if attempt is None or attempt.mismatches:
+                continue
+            other = attempt.specification
+            if other.scheme == original.scheme and _key(replace(other, scheme=None), K) == unchanged():
+                tried -= 1  # the same additions in other words
+            elif sample.mismatches(other) == 0:
                 texts.append(d.text)
     return tuple(texts), tried
 
@@ -234,4 +237,4 @@ def _key(specification: Specification, K: int) -> Any:
         order = str(order.segments(K)) + order.join
     elif spec is not None and order is not None:
         order = tree.canonical(order, tree.exact_products(spec))
-    return specification.change(order=None), order
+    return replace(specification, order=None), order

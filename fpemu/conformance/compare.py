@@ -118,6 +118,11 @@ def compare(got: Any, expected: Any, fmt: str) -> Difference | None:
             f"got is {got.dtype} of shape {got.shape} and expected is {expected.dtype} of shape {expected.shape}: "
             "compare two matrices of one shape and dtype, floating-point or signed integers"
         )
+    return _compare(got, expected, fmt)
+
+
+def _compare(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> Difference | None:
+    """`compare` for two matrices of one shape and dtype."""
     x, y = bits(got), bits(expected)
     wrong = x != y
     if not wrong.any():

@@ -52,4 +52,4 @@ def _arithmetic(spec: MmaSpec) -> tuple[Any, ...]:
     """The fields that determine the bits of a chain."""
     k = spec.k if spec.rules.via is not None else 0
     rounding = (spec.F, spec.E0, spec.final, spec.fraction_bits, spec.nan_code)
-    return str(spec.a_format), str(spec.d_format), spec.arithmetic, spec.block, *rounding, k
+    return spec.a_format, spec.d_format, spec.arithmetic, spec.block, *rounding, k

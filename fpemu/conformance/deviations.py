@@ -170,9 +170,10 @@ def _orders(s: Specification, K: int) -> Iterator[Deviation]:
     """Orders over K, and split-K with partial sums in the format of D."""
     promote = s.order.promote if isinstance(s.order, KOrder) else None
     narrow = s.scheme is None and s.out != s.accumulator and not (s.join or s.stored)
+    unchanged = s.order or KOrder()
     for order in orders.orders(K, promote):
-        text = describe_order(replace(order, promote=None))
-        if order != (s.order or KOrder()):
+        text = describe_order(order if promote is None else replace(order, promote=None))
+        if order != unchanged:
             yield deviation("order", text, order=order)
         if narrow and order.split is not None and order.join == "ascending":
             stored = f"{text}, the slices stored in {s.out}"

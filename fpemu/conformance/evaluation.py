@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats, mma, schemes, simt
+from fpemu import formats, schemes, simt
+from fpemu.arrays import _float64
 from fpemu.conformance.specification import Specification
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, tree
 from fpemu.mma.device import Backend, Device
+from fpemu.mma.gemm import _chain
 from fpemu.probing.callables import bits
-from fpemu.rounding import round_to
+from fpemu.rounding import Rounding, _round_to
 
 Array = NDArray[Any]
 EPILOGUES = {
@@ -46,10 +48,12 @@ def evaluate(
 ) -> Array:
     """The specified D, or its given rows and columns, in the dtype of its format.
 
+    A and B are values of the instruction's formats after `Specification.inputs`, and C of the accumulator's.
+
     Raises
     ------
     InputError
-        Operands that the specification does not admit.
+        Operands that a scheme does not admit.
     """
     s = specification
     if s.place == "BA":
@@ -60,7 +64,7 @@ def evaluate(
     transposed = s.place == "(AB)'"
     A, B = A[columns if transposed else rows], B[:, rows if transposed else columns]
     if s.inputs is not None:
-        A, B = (np.asarray(round_to(x, *s.inputs)) for x in (A, B))
+        A, B = (_rounded(x, *s.inputs) for x in (A, B))
     if s.flush == "inputs":
         A, B = (_flushed(x, s.inputs[0] if s.inputs else s.operand) for x in (A, B))
     if C is not None:
@@ -74,7 +78,7 @@ def evaluate(
             return np.asarray(D)
         dtype = formats.get(s.out).dtype
         if s.out != s.accumulator or s.rounding != "RNE" or D.dtype != dtype:  # some epilogues are in another format
-            D = np.asarray(round_to(D, s.out, s.rounding)).astype(dtype)
+            D = _rounded(D, s.out, s.rounding).astype(dtype)
         if s.flush == "result":
             D = _flushed(D, s.out)
     D = np.ascontiguousarray(D)
@@ -93,7 +97,7 @@ def _product(s: Specification, A: Array, B: Array, C: Array | None, device: Devi
     if (s.join or s.stored) and isinstance(order, KOrder) and order.split is not None:
         sums = tree.from_order(order, A.shape[-1], s.spec)
         order = tree.Sum(sums.parts, s.join, s.stored) if isinstance(sums, tree.Sum) else sums
-    return np.asarray(mma.gemm(A, B, C, s.spec, order, backend=backend, device=device))
+    return _chain([(A, B)], C, s.spec, order, None, backend, device)
 
 
 def _with_epilogue(s: Specification, A: Array, B: Array, C: Array | None, device: Device, backend: Backend) -> Array:
@@ -105,14 +109,14 @@ def _with_epilogue(s: Specification, A: Array, B: Array, C: Array | None, device
         factors: dict[str, Any] = {"alpha": s.alpha, "beta": s.beta, "order": s.order, "on_range": s.on_range}
         return schemes.gemm(A, B, C, scheme=s.scheme, hardware=s.spec, device=device, **factors)
     if kind == "alpha-on-A":
-        A = np.asarray(round_to(A.astype(np.float64) * s.alpha, s.operand))
+        A = _rounded(A.astype(np.float64) * s.alpha, s.operand)
     if kind == "first":
         if s.scheme is not None or C is None or s.alpha != 1:
             raise InputError("C can start the accumulator of a plain product with alpha = 1")
-        return _product(s, A, B, np.asarray(round_to(s.beta * C.astype(np.float64), s.accumulator)), device, backend)
+        return _product(s, A, B, _rounded(s.beta * C.astype(np.float64), s.accumulator), device, backend)
     T = _product(s, A, B, None, device, backend)
     if kind in ("half", "rounded"):
-        T = np.asarray(round_to(T, "fp16" if kind == "half" else s.out))
+        T = _rounded(T, "fp16" if kind == "half" else s.out)
     if kind == "half":
         T = T.astype(np.float16)
     elif T.dtype == np.float16:
@@ -138,6 +142,10 @@ def _combined(kind: str, T: Array, c: Array | None, alpha: Any, beta: Any) -> An
     if kind == "alpha-last":
         return alpha * (T + beta * c)
     return (T if alpha == 1 else alpha * T) + beta * c
+
+
+def _rounded(x: Array, fmt: FloatFormat | str, mode: str = "RNE") -> Array:
+    return _round_to(_float64(x, "x"), formats.get(fmt), Rounding[mode])
 
 
 def _flushed(x: Array, fmt: FloatFormat | str) -> Array:

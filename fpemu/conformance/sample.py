@@ -57,6 +57,7 @@ class Sample:
     ):
         self.specification, self.A, self.B, self.C, self.D, self.device = specification, A, B, C, D, device
         wrong = bits(D) != bits(expected)
+        self.fmt = specification.out if specification.out in names() else "fp32"
         self.entries = int(wrong.sum())
         self.factor = _factor(D, expected)
         self.rows, self.columns = _sample(wrong, A.shape[1])
@@ -105,8 +106,7 @@ class Sample:
         return int((bits(self._evaluate(specification, self.D.dtype, whole=True)) != bits(self.D)).sum())
 
     def _attempt(self, deviations: tuple[Deviation, ...], specification: Specification, D: Array) -> Attempt:
-        fmt = self.specification.out if self.specification.out in names() else "fp32"
-        steps = distance(self.part, D, fmt)
+        steps = distance(self.part, D, self.fmt)
         mean = float(np.log2(1.0 + np.minimum(steps, 2**40)).mean())
         return Attempt(deviations, specification, int((steps != 0).sum()), mean)
 

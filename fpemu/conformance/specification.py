@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -91,7 +92,7 @@ class Specification:
         keywords("field of a specification", fields, self.__dataclass_fields__)
         return replace(self, **fields)
 
-    @property
+    @cached_property
     def is_integer(self) -> bool:
         """Whether it is a plain product of the integer instruction."""
         return self.scheme is None and self.spec is not None and self.spec.is_integer

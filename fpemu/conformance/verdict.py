@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from fpemu import formats, inputs, schemes
 from fpemu.arguments import integer, integers, number, unwrapped
 from fpemu.conformance.causes import Cause, indistinguishable, search
-from fpemu.conformance.compare import Difference, compare
+from fpemu.conformance.compare import Difference, _compare
 from fpemu.conformance.evaluation import evaluate
 from fpemu.conformance.sample import Sample
 from fpemu.conformance.specification import Specification, Specified, from_arguments, with_input_rounding
 from fpemu.errors import InputError, entries, shown
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.device import Device
+from fpemu.mma.gemm import as_values
 from fpemu.mma.tree import Tree
 from fpemu.probing.callables import CheckedCallable, as_matrix, bits
 from fpemu.probing.reveal import Revealed, reveal
@@ -258,13 +259,16 @@ def verify(
         on_range=on_range,
         options=options,
     )
-    specification = with_input_rounding(specification, a.values, b.values)
+    x, y = a.values, b.values
+    specification = with_input_rounding(specification, x, y)
+    if specification.is_integer:
+        x, y = as_values(x, "int8", "A"), as_values(y, "int8", "B")
     _check_dtype(D.values, specification)
     if c is not None:
         _check_c(c, specification)
-    expected = evaluate(specification, a.values, b.values, c, device=device).astype(D.values.dtype, copy=False)
-    operands = (a.values, b.values, c, D.values, expected)
-    difference = compare(D.values, expected, specification.out if specification.out != "int32" else "fp32")
+    expected = evaluate(specification, x, y, c, device=device).astype(D.values.dtype, copy=False)
+    operands = (x, y, c, D.values, expected)
+    difference = _compare(D.values, expected, specification.out if specification.out != "int32" else "fp32")
     verdict = Verdict(difference is None, specification, (M, N, K), difference)
     if not causes or (verdict.equal and specification.is_integer):
         return verdict

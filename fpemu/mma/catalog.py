@@ -314,14 +314,20 @@ def architecture(hardware: str) -> str:
     'hopper'
     """
 
-    def fold(name: str) -> str:
-        return "".join(c for c in name.lower() if c.isalnum())
-
-    known = {fold(a): a for a in architectures()} | {fold(g): a for g, a in gpu_names().items()}
-    key = fold(hardware.lower().removeprefix("nvidia").removeprefix("amd"))
-    if key not in known:
+    key = _folded(hardware.lower().removeprefix("nvidia").removeprefix("amd"))
+    if key not in _known():
         raise unknown_name("hardware", hardware, [*architectures(), *gpu_names()], architectures())
-    return known[key]
+    return _known()[key]
+
+
+@cache
+def _known() -> dict[str, str]:
+    """The architecture of every name without case, blanks and punctuation."""
+    return {_folded(a): a for a in architectures()} | {_folded(g): a for g, a in gpu_names().items()}
+
+
+def _folded(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
 
 
 _MIXED_PAIRS = ({"e4m3", "e5m2"}, {"e4m3fnuz", "e5m2fnuz"})

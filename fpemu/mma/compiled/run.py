@@ -42,10 +42,13 @@ def run(params: Any, x: Operands, spec: MmaSpec) -> NDArray[Any]:
     # small products share a task: starting a task takes longer than computing one of them
     group = min(-(-products // workers), max(1, _SMALL // (min(rows, M) * width * A.shape[-1])))
 
+    most = max(_LONG // spec.k, 1)  # instructions of a panel at a time
+    stretches = [(0, len(cuts))] if len(cuts) <= most else _stretches(cuts, most)
+
     def task(corner: tuple[int, int, int]) -> None:
         product, row, first = corner
         start = C
-        for lo, hi in _stretches(cuts, max(_LONG // spec.k, 1)):
+        for lo, hi in stretches:
             panels(
                 params,
                 A,
