@@ -141,8 +141,9 @@ class Reproduction:
     @property
     def judgements(self) -> list[Judgement]:
         """The claims and checks that this figure decides, each with its numbers and its verdict."""
+        record = self.record
         return [
-            claims.verdict_on(claim, self.record)
+            claims.verdict_on(claim, record)
             for paper in claims.papers(self.experiment.root)
             for claim in (*paper.claims, *paper.checks)
             if claim.page == self.experiment.name

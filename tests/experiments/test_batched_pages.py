@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fpemu import batched, inputs, plotting
-from fpemu.reproduce import claims, pages
-from tests.layout import legend_labels
+from fpemu import batched, inputs
+from fpemu.reproduce import pages
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 SMALL = {
@@ -128,34 +127,6 @@ def test_expected_growth_of_slices():
 
 def _measured(page, rows):
     return {(one.name, one.variant): one.value for one in page.module.measures(rows)}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_measures_and_findings_work_on_part_of_the_rows(name):
-    page, rows = _made_up(name)
-    paper = next(one for one in claims.papers(ROOT) if one.folder == name.split("/")[0])
-    known = {one.name for one in (*paper.claims, *paper.checks) if one.page == name}
-    assert {one for one, _ in _measured(page, [row for row in rows if row["seed"] == 0])} == known
-    for column in ("seed", "n", "k", "accumulate", "slices", "hardware", "panel", "scale", "low"):
-        for value in {row[column] for row in rows if column in row}:
-            some = [row for row in rows if row.get(column) == value]
-            assert {one for one, _ in _measured(page, some)} <= known
-            assert all(math.isfinite(number) for number in _measured(page, some).values())
-            assert page.module.finding(some).endswith(".")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_figures_name_their_axes_and_keep_the_legend_outside(name):
-    page, rows = _made_up(name, seeds=1)
-    with plotting.style():
-        figure = page.draw(rows)
-        figure.draw_without_rendering()
-    assert figure.axes[0].get_ylabel()
-    assert figure.axes[-1].get_xlabel()
-    assert legend_labels(figure)
-    for axis in figure.axes:  # nothing is drawn outside the axes
-        low, high = axis.get_ylim()
-        assert all(low <= y <= high for line in axis.lines if line.get_marker() != "None" for y in line.get_ydata())
 
 
 def test_measures_follow_the_rows():

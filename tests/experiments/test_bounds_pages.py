@@ -200,13 +200,6 @@ def test_products_without_a_worst_case_are_counted_and_drawn_without_it():
     ] == [7, 7, 7]
 
 
-@every
-def test_texts_work_on_a_part_of_the_rows(name):
-    experiment, found = rows(name, made_up())
-    for part in (found[:1], [row for row in found if row["data"] == "zero mean"], found[-5:]):
-        assert experiment.finding(part).endswith(".")
-
-
 @pytest.mark.parametrize("name", ["bounds/dgemm", "bounds/h2sgemm", "bounds/ozaki", "bounds/ozaki2"])
 def test_the_figure_names_its_axes_and_keeps_the_legend_outside(name):
     experiment, found = rows(name, made_up())

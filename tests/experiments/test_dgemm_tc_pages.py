@@ -10,13 +10,11 @@ import pytest
 
 import fpemu
 from benchmarks.errorfree import dgemm_tc
-from fpemu import plotting
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.errorfree.operands import Workspace
 from fpemu.gpu.runtime import compiler
-from fpemu.reproduce import claims, figures, pages
+from fpemu.reproduce import claims, pages
 from fpemu.schemes import ozaki
-from tests.layout import legend_labels
 from tests.processor import Processor, matrix
 
 FIGURES = Path(__file__).resolve().parents[2] / "figures" / "dgemm_tc"
@@ -93,13 +91,6 @@ def measured(name, numbers, size="quick"):
     page = pages.load(f"dgemm_tc/{name}")
     rows = [{**cell, **numbers(cell)} for cell in page.cells(size)]
     return page, {(m.name, m.reading, m.variant): m.value for m in page.measures(rows)}
-
-
-def test_every_measure_of_the_figures_has_a_claim_or_check_and_the_other_way_round():
-    (paper,) = (one for one in claims.papers() if one.folder == "dgemm_tc")
-    named = {(claim.page, claim.name) for claim in (*paper.claims, *paper.checks)}
-    records = [figures.load_record(path) for path in FIGURES.glob("*.json")]
-    assert {(record.figure, one.name) for record in records for one in record.measures} == named
 
 
 def test_the_record_agrees_with_the_cpu_and_cr_mode_with_the_residues():
@@ -281,36 +272,3 @@ def test_yardsticks_are_ratios_to_the_published_medians():
     assert all(measure.value == pytest.approx(3) for measure in found)
     (claim,) = (one for paper in claims.papers() for one in paper.claims if one.name == "medians")
     assert [claim.criterion.met(x) for x in (0.5, 0.9, 1.1, 2.0)] == [False, True, True, False]
-
-
-def accuracies(cell):
-    found = {"chain": 1e-12 * cell["n"], "OpenBLAS": 1e-12, "TC": 1e-13, "CR": 0.0, "CR differing": 0.0}
-    return found | ({"cuBLAS": 4e-12} if cell["n"] <= 2048 else {})
-
-
-MADE_UP = {
-    "dgemm_tc/fig3": accuracies,
-    "dgemm_tc/fig8": accuracies,
-    "dgemm_tc/fig5b": counts,
-    "dgemm_tc/fig7b": counts,
-    "dgemm_tc/promise": lambda cell: errors(1e-12),
-    "ozaki2/yardsticks": lambda cell: {
-        name: 10.0 ** -(10 + i) * cell["k"]
-        for i, name in enumerate(pages.load("ozaki2/yardsticks").module.METHODS[cell["precision"]])
-    },
-}
-
-
-@pytest.mark.parametrize("name", sorted(MADE_UP))
-def test_figures_of_several_panels_name_their_axes_and_keep_the_legend_outside(name):
-    page = pages.load(name)
-    figure = page.draw([{**cell, **MADE_UP[name](cell)} for cell in page.cells("quick")])
-    plotting.png(figure)
-    assert all(axis.get_xlabel() for axis in figure.axes)
-    assert figure.axes[0].get_ylabel() or figure.axes[0].get_yticklabels()
-    assert len(legend_labels(figure)) == len(figure.axes[0].get_legend_handles_labels()[1])
-    for axis in figure.axes:  # nothing is drawn outside the axes
-        low, high = axis.get_ylim()
-        points = [y for line in axis.lines if line.get_marker() != "None" for y in line.get_ydata()]
-        assert points
-        assert all(min(low, high) <= y <= max(low, high) for y in points)

@@ -143,23 +143,6 @@ def test_measures_follow_the_record(monkeypatch, made_up, name):
     assert not judged or not all(criteria[key[0]].met(against[key]) for key in judged)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_pages_name_their_axes_and_number_their_panels(monkeypatch, made_up, name):
-    page, rows = _rows(monkeypatch, made_up, "as", name)
-    figure = page.draw(rows)
-    axes = figure.axes
-    assert all(axis.lines for axis in axes)
-    entries = [len(legend.get_texts()) for legend in figure.legends]
-    assert all(entry <= 8 for entry in entries)
-    assert entries or all(axis.texts for axis in axes)  # a legend, or labels at the lines
-    assert any(axis.get_xlabel() for axis in axes)
-    assert any(axis.get_ylabel() for axis in axes)
-    titles = [axis.get_title("left") for axis in axes]
-    assert len(axes) == 1 or [title[:3] for title in titles] == [f"({letter})" for letter in "abcdefgh"[: len(axes)]]
-    assert page.finding(rows)
-    assert page.finding([]) == ""
-
-
 # --- the record that is kept
 @pytest.fixture(scope="module")
 def kept():
