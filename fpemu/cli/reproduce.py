@@ -168,9 +168,8 @@ def _all(
             for experiment, figure in drawn:
                 with _failure(experiment, failed):
                     written[experiment.name] = figure.result()
-    judged = [claim for paper in claims.papers() for claim in (*paper.claims, *paper.checks)]
     for name, files in written.items():
-        _show(name, writing.size, files, judged)
+        _show(name, writing.size, files, claims.on_page(name))
     if written:
         console().print(f"\n{_summary(written)}", soft_wrap=True)
         paths = [files.paths[0].as_posix() for files in written.values()]
@@ -196,7 +195,7 @@ def _show(name: str, size: str, files: Written, claims: list[Claim]) -> None:
 
     stem = files.paths[0].with_suffix("").as_posix()
     console().print(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}", soft_wrap=True)
-    judgements = [verdict_on(claim, files.record) for claim in claims if claim.page == name]
+    judgements = [verdict_on(claim, files.record) for claim in claims]
     if judgements:
         shown = table(f"{name} ({size}): claims and checks", "claim", "criterion", "measured", "verdict")
         for one in judgements:

@@ -42,7 +42,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from fpemu.errors import InputError
-from fpemu.files import read_toml
 from fpemu.reading import read
 from fpemu.reproduce import pages
 
@@ -301,7 +300,7 @@ class Paper:
                 if claim.kind not in kinds:
                     raise InputError(f"{claim.name}: the kind {claim.kind!r} is none of {', '.join(kinds)}")
                 for page in filter(None, (claim.page, claim.explained)):
-                    if page.startswith(f"{self.folder}/") and page not in listed:
+                    if page not in listed:
                         raise InputError(f"the claim {claim.name} names {page}, which [titles] lacks")
         for page in (page for item in self.items for page in item.pages if page not in listed):
             raise InputError(f"an item names {page}, which [titles] lacks")
@@ -337,8 +336,34 @@ def papers(root: Path | None = None) -> tuple[Paper, ...]:
         If a file is not TOML, or an entry does not have the form that the module's docstring shows.
     """
     found = sorted((pages.root() if root is None else root).glob("*/paper.toml"))
-    read_in = [read(Paper, {"folder": path.parent.name} | _joined(read_toml(path)), str(path)) for path in found]
-    return tuple(sorted(read_in, key=lambda paper: not paper.headlines))
+    return tuple(sorted(map(_paper, found), key=lambda paper: not paper.headlines))
+
+
+def on_page(name: str, root: Path | None = None) -> list[Claim]:
+    """Return the claims and checks that a page decides, from its paper's file alone.
+
+    Parameters
+    ----------
+    name : str
+        ``paper/figure``.
+    root : Path, optional
+        Folder of the papers' folders; default: the folder of the experiments.
+
+    Returns
+    -------
+    list of Claim
+
+    Raises
+    ------
+    InputError
+        As `papers`.
+    """
+    paper = _paper((pages.root() if root is None else root) / name.partition("/")[0] / "paper.toml")
+    return [claim for claim in (*paper.claims, *paper.checks) if claim.page == name]
+
+
+def _paper(path: Path) -> Paper:
+    return read(Paper, {"folder": path.parent.name} | _joined(pages.paper(path)), str(path))
 
 
 def _joined(value: Any) -> Any:

@@ -41,8 +41,7 @@ FORMATS = ("svg", "pdf")
 """Formats of a picture that are written only on request, beside the PNG."""
 UNCHANGED, REWRITTEN, NEW = "unchanged", "rewritten", "new"
 _PACKAGES = ("numpy", "numba", "scipy", "python-flint", "matplotlib")
-_PLOTS = ("plotting/__init__.py", "plotting/bits.py", "sweep/planes.py")
-_DRAWING = [Path(__file__).resolve().parents[1] / name for name in _PLOTS]
+_DRAWING = [Path(__file__).resolve().parents[1] / name for name in ("plotting", "sweep/planes.py")]
 
 
 @dataclass(frozen=True)
@@ -143,10 +142,7 @@ class Reproduction:
         """The claims and checks that this figure decides, each with its numbers and its verdict."""
         record = self.record
         return [
-            claims.verdict_on(claim, record)
-            for paper in claims.papers(self.experiment.root)
-            for claim in (*paper.claims, *paper.checks)
-            if claim.page == self.experiment.name
+            claims.verdict_on(claim, record) for claim in claims.on_page(self.experiment.name, self.experiment.root)
         ]
 
     @property
@@ -329,9 +325,7 @@ def write(
 # --- when a picture was drawn: a file of the cache folder for each picture, with a digest of its data and its code
 def _drawing_code(experiment: Experiment, data: str) -> str:
     """A digest of a picture's data and of the bytes of all code that may draw it."""
-    shared = [*experiment.root.glob("_*.py"), *(experiment.root / "speed").glob("_*.py")]
-    page = (experiment.root / experiment.name).parent.glob("*.py")
-    return hashlib.sha256(f"{data}{code([*sorted([*shared, *page]), *_DRAWING])}".encode()).hexdigest()
+    return _sha256(f"{data}{code([*experiment.sources, *_DRAWING])}".encode())
 
 
 def _entry(picture: bytes) -> Path:

@@ -265,15 +265,37 @@ def titles(folder: Path | None = None) -> dict[str, str]:
 
 
 def _titles(path: Path) -> Mapping[str, str]:
-    return _parsed_titles(path, path.stat().st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=64)  # a run over all pages loads each from its paper's file
-def _parsed_titles(path: Path, changed: int) -> Mapping[str, str]:
-    table = read_toml(path).get("titles", {})
+    table = paper(path).get("titles", {})
     if not isinstance(table, dict) or not all(isinstance(title, str) for title in table.values()):
         raise InputError(f"{path}: [titles] is not a table of figures with their titles")
     return table
+
+
+def _title(where: Path, name: str) -> str | None:
+    """The title of a page, from its paper's file alone; None if the file does not list it."""
+    folder, _, figure = name.partition("/")
+    path = where / folder / "paper.toml"
+    return _titles(path).get(figure) if folder and path.is_file() else None
+
+
+def paper(path: Path) -> dict[str, Any]:
+    """Return the content of a ``paper.toml``.
+
+    Returns
+    -------
+    dict
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is not TOML.
+    """
+    return _parsed(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)  # a run over all pages and their claims parses each file once
+def _parsed(path: Path, changed: int) -> dict[str, Any]:
+    return read_toml(path)
 
 
 def names() -> list[str]:
@@ -303,10 +325,12 @@ def select(wanted: str | None) -> list[str]:
     InputError
         If there is no such experiment.
     """
+    wanted = None if wanted is None else wanted.strip("/")
+    if wanted is not None and _title(root(), wanted):
+        return [wanted]
     known = names()
     if wanted is None:
         return known
-    wanted = wanted.strip("/")
     chosen = [name for name in known if name == wanted or name.startswith(wanted + "/")]
     if not chosen:
         raise unknown_name("experiment", wanted, ["all", *{name.split("/")[0] for name in known}, *known])
@@ -333,25 +357,23 @@ def load(name: str, folder: Path | None = None) -> Experiment:
         If ``paper.toml`` lists no such page, or the page cannot be executed or has no `Page`.
     """
     where = root() if folder is None else folder.resolve()
-    paper, _, figure = name.partition("/")
-    table = where / paper / "paper.toml"
-    listed = _titles(table) if paper and table.is_file() else {}
-    if figure not in listed:
+    title = _title(where, name)
+    if title is None:
         raise unknown_name("experiment", name, titles(where))
     import_benchmarks()
-    path = where / paper / f"{figure}.py"
+    path = where / f"{name}.py"
     shared = not path.is_file()
     path = path.with_name("_pages.py") if shared else path
     sources = _sources(where, path)
     code(sources)  # records the modules before they are executed
     try:
-        module = importlib.import_module(f"{_package(where)}.{paper}.{path.stem}")
-        page = module.PAGES[figure] if shared else module.PAGE
+        module = importlib.import_module(f"{_package(where)}.{path.parent.name}.{path.stem}")
+        page = module.PAGES[name.partition("/")[2]] if shared else module.PAGE
     except (Exception, SystemExit) as problem:
         raise InputError(f"{path} cannot be loaded: {type(problem).__name__}: {problem}") from problem
     if not isinstance(page, Page):
         raise InputError(f"{path} is not a page: its {'PAGES' if shared else 'PAGE'} holds no fpemu.reproduce.Page")
-    return Experiment(name, listed[figure], where, page, module, sources)
+    return Experiment(name, title, where, page, module, sources)
 
 
 def _sources(where: Path, page: Path) -> tuple[Path, ...]:

@@ -47,9 +47,10 @@ def table(rows: list[Row], digits: Mapping[str, int | None] | None = None) -> by
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(
-        {name: _text(rounded(value, chosen.get(name, DIGITS))) for name, value in row.items()} for row in rows
-    )
+    for row in rows:
+        values = {name: rounded(value, chosen.get(name, DIGITS)) for name, value in row.items()}
+        # the text of a float is always read as the same float: most values need no comparison
+        writer.writerow({name: repr(x) if type(x) is float else _text(x) for name, x in values.items()})
     return text.getvalue().encode(errors="backslashreplace")  # an error message may quote bytes that are no text
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import fpemu
 from fpemu import schemes
+from fpemu.cli import main
 from tests.calls import count
 
 GENERATOR = np.random.default_rng(0)
@@ -62,6 +63,13 @@ def test_calls_of_a_repeated_product(scheme):
 @pytest.mark.parametrize("name", OTHERS)
 def test_calls_of_other_public_functions(name):
     _check(*OTHERS[name])
+
+
+def test_calls_of_a_stored_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FPEMU_CACHE", raising=False)
+    _check(lambda: main(["reproduce", "h2sgemm/blocking", "-j", "1"]), (7450, 440, 0))
+    assert "figures/h2sgemm/blocking.{png,csv,json}: unchanged" in capsys.readouterr().out
 
 
 def test_the_counter_excludes_imports_and_comprehensions():
