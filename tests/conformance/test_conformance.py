@@ -547,6 +547,12 @@ def test_the_largest_distance_between_two_numbers_is_a_number(pair):
     assert "2^62 ulps or more" in str(difference)
 
 
+@pytest.mark.parametrize("x", [1.0, 4.0, -1e300])
+def test_large_neighbours_in_fp64_are_one_step_apart(x):
+    for got, expected in ((x, np.nextafter(x, 0)), (np.nextafter(x, 0), x)):
+        assert compare(np.array([[got]]), np.array([[expected]]), "fp64").largest == 1
+
+
 def test_a_product_in_fp16_with_an_epilogue_in_fp32_may_be_stored_in_fp32():
     spec = mma.spec("H200", "fp16", "fp16")
     D = (ALPHA * product(spec=spec).astype(np.float32)).astype(np.float16)

@@ -14,7 +14,7 @@ import fpemu
 from fpemu import InputError, mma, reference
 from fpemu.schemes import build
 from fpemu.schemes.errorfree import sums
-from fpemu.schemes.errorfree.plan import SlicePlan
+from fpemu.schemes.errorfree.plan import Counts, SlicePlan
 from fpemu.schemes.errorfree.products import SliceProducts, carrier
 from fpemu.schemes.errorfree.split import ADAPTIVE, FIXED, Cost, block, even, pieces, split
 
@@ -395,3 +395,11 @@ def test_one_slice_fills_one_bin():
     assert a.slices == 1
     assert [sums.bins(a, w) for w in (8, 15)] == [1, 1]
     assert sums.lowest(a, 15).tolist() == [[2 - 15 - 6], [6 - 15 - 6]]
+
+
+def test_the_memory_of_correct_rounding_has_all_limbs_of_the_sum():
+    scheme, K = build("ozaki", {"mode": "CR"}), 100
+    for spread in range(100, 160):
+        cost = scheme._cost(K, Counts((3, 4), 4, False, 7, spread))
+        total = sums.ExactSum(np.zeros((1, 1), int), np.zeros((1, 1), int), spread + K.bit_length() + 2)
+        assert cost.entry == 96 + 16 * len(total._limbs)

@@ -18,7 +18,7 @@ from fpemu.schemes.words import Word, split
 from fpemu.theory import Bound, Norms, Part, bound, entrywise
 from fpemu.theory.accumulation import chain
 from fpemu.theory.entrywise import _lost
-from fpemu.theory.splits import Operands, Size, worst
+from fpemu.theory.splits import Operands, Size, _points, worst
 
 ARCHITECTURES = ("volta", "ampere", "hopper", "cdna2", "cdna3", "ideal")
 PLAIN = [name for name in schemes.names() if not schemes.get(name).error_free]
@@ -419,3 +419,10 @@ def test_a_sum_of_two_blocks_rounds_once_relative_to_both():
     (both,), (one,) = (x.ravel() for x in _lost(np.array([[1.0, 2.0], [4.0, 8.0]]), ("11 22", "21")))
     assert math.isclose(both, 9 * 2.0**-24, rel_tol=1e-6)
     assert one == 0
+
+
+def test_the_points_of_integrals_are_uniform_and_normal_numbers():
+    uniform, normal, weight = _points()
+    assert ((uniform > 0) & (uniform < 1)).all()
+    assert [float(weight @ uniform**n) for n in (1, 2, 3)] == pytest.approx([1 / 2, 1 / 3, 1 / 4], rel=2e-3)
+    assert [float(np.mean(normal**n)) for n in (1, 2, 4)] == pytest.approx([0, 1, 3], abs=0.05)

@@ -17,7 +17,7 @@ from fpemu.errors import GuaranteeError, InputError
 from fpemu.schemes import gemm
 from fpemu.schemes.base import build
 from fpemu.theory import Bound, Norms, entrywise
-from fpemu.theory.errorfree import bound_parts, slices_for
+from fpemu.theory.errorfree import bound_parts, slices_for, splits
 
 WIDE = 1200  # every number of these tests is a multiple of 2^-WIDE
 
@@ -429,3 +429,14 @@ def test_fast_scaling_gives_short_rows_the_exponent_of_four():
     lost = np.mean((A * B - D) / (A * B))  # the error is 2^28 times as large as that of A * B
     bias = bound_parts(build("ozaki2", {"moduli": 6, "scaling": "fast"}), None, Norms.of(A, B))[0].bias
     assert math.isclose(bias, lost, rel_tol=0.15)
+
+
+def test_partial_sums_of_slices_may_exceed_the_product():
+    """Slices of 3 bits alternate in sign: a first slice of A times all of B's slices is larger than a·b."""
+    a, b = np.array([[1.2868429018651735]]), np.array([[1.263084025979676]])
+    scheme = build("ozaki", {"bits": 3})
+    plan = scheme.plan_for(mma.spec("A100", "fp16"), 1)
+    first, *_ = np.cumsum([float(np.ldexp(s.digits, s.exponents)[0, 0]) for s in plan.cut(a, 1, None).items])
+    others = [float(np.ldexp(np.abs(s.digits), s.exponents)[0, 0]) for s in plan.cut(b, 0, None).items]
+    largest = first * sum(others) / (a * b).item()
+    assert 1.62 < largest <= splits(Norms.of(a, b), plan, scheme.operand).growth()
