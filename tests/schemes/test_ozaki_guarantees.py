@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import fpemu
-from fpemu import InputError
+from fpemu import InputError, mma
 from fpemu.errors import GuaranteeError
-from fpemu.schemes import ozaki
+from fpemu.schemes import build, ozaki
 from fpemu.schemes.errorfree.plan import Report
 from tests.oracle import ozaki as oracle
 
@@ -533,3 +533,16 @@ def test_underflow_within_a_scheme_is_no_error_of_the_caller(scheme):
     expected = results()
     with np.errstate(all="raise"):
         assert results() == expected
+
+
+@pytest.mark.parametrize("K", [1, 2, 3, 8, 9, 2**11, 2**13, 2**13 + 1])
+def test_digits_take_all_bits_that_sums_in_fp64_hold(K):
+    """The largest b with K · 2^b · 2^b <= 2^53."""
+    bits = build("ozaki", {"words": "fp64"}).slice_bits(mma.spec("A100", "fp64"), K)
+    assert K * 2 ** (2 * bits) <= 2**53 < K * 2 ** (2 * bits + 2)
+
+
+@pytest.mark.parametrize(("K", "bits", "shared"), [(1024, None, 128), (1025, None, 64), (1, 7, 2**17), (2, 5, 2**20)])
+def test_products_of_int8_digits_share_a_sum_while_int32_holds_it(K, bits, shared):
+    """Uchino et al. (2025): 2^r products with r = 31 - 2 b - ceil(log2 K)."""
+    assert build("ozimmu", {"sums": "group", "bits": bits}).sharing(K) == shared

@@ -426,3 +426,9 @@ def test_the_points_of_integrals_are_uniform_and_normal_numbers():
     assert ((uniform > 0) & (uniform < 1)).all()
     assert [float(weight @ uniform**n) for n in (1, 2, 3)] == pytest.approx([1 / 2, 1 / 3, 1 / 4], rel=2e-3)
     assert [float(np.mean(normal**n)) for n in (1, 2, 4)] == pytest.approx([0, 1, 3], abs=0.05)
+
+
+def test_a_product_of_more_bits_than_the_alignment_keeps_is_truncated_too():
+    half = mma.spec("hopper", "fp16", "fp16")  # products of 21 bits, sums of 11
+    losses = [half.rules.loss(half.replace(F=F)) for F in (20, 19, 10, 9)]
+    assert [loss.tau for loss in losses] == [n * 2.0**-F for n, F in ((16, 20), (17, 19), (17, 10), (17, 9))]
