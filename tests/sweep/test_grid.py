@@ -124,9 +124,12 @@ def test_results_of_a_users_scheme_depend_on_its_file_and_workers_load_it(tmp_pa
     monkeypatch.setattr(schemes.base, "_SCHEMES", dict(schemes.base._SCHEMES))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "four", raising=False)
+    monkeypatch.delitem(sys.modules, "basis", raising=False)
     (tmp_path / "grid.py").write_text(IN_FOUR)
+    (tmp_path / "basis.py").write_text("from fpemu.schemes.markidis import Markidis\n\n\nclass Basis(Markidis): ...\n")
+    derived = FOUR.replace("fpemu.schemes.markidis import Markidis", "basis import Basis as Markidis")
     plain, versions = code(_small().sources), []
-    for text in (FOUR, FOUR + "    SCALE = 2\n"):
+    for text in (FOUR, FOUR + "    SCALE = 2\n", derived):
         (tmp_path / "four.py").write_text(text)
         grid = Grid.read(tmp_path / "grid.py")
         versions.append(code(grid.sources))
@@ -138,7 +141,8 @@ def test_results_of_a_users_scheme_depend_on_its_file_and_workers_load_it(tmp_pa
         assert loaded.evaluate(grid.cells()[0], "cpu")["relative_l2"] > 0
         sys.modules.pop("four")
         schemes.base._SCHEMES.pop("four")
-    assert len({plain, *versions}) == 3
+    sys.modules.pop("basis")
+    assert len({plain, *versions}) == 4
 
 
 def test_a_users_scheme_that_changed_or_has_no_file_is_an_error(tmp_path, monkeypatch):
@@ -534,3 +538,8 @@ def test_an_interrupt_names_the_command_that_goes_on(file, capsys, monkeypatch):
     assert "'fpemu sweep grid.toml -j 1 --export 'my table.csv'' continues from them" in capsys.readouterr().err
     with Store() as results:
         assert len(results) == 4
+
+
+def test_the_cost_of_a_cell_counts_its_products_of_words():
+    grid = _small(M=100, N=100, K=100, schemes=["sgemm", "ootomo", "markidis"], hardware="ampere")
+    assert [grid.cost(cell) / 1e6 - 1 for cell in grid.cells()] == [1, 3, 4]
