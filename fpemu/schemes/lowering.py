@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.mma.device import Device
-from fpemu.mma.gemm import _chain as chain
+from fpemu.mma.gemm import _chain
 from fpemu.mma.order import KOrder, Run, plan
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes.words import Accumulators, Join, Plan, Product, Word, in_k
@@ -194,7 +194,7 @@ def run(A: Sequence[Array], B: Sequence[Array], lowering: Lowering, spec: MmaSpe
     sums = []
     for acc in lowering.accumulators:
         terms = [(A[i], B[j]) for i, j in acc.products]
-        total = chain(terms, None, spec, acc.order, acc.turn, device=device)
+        total = _chain(terms, None, spec, acc.order, acc.turn, device=device)
         sums.append((acc.band, total.astype(np.float32, copy=False)))
     return _combined(sums, lowering)
 
@@ -218,7 +218,7 @@ def _element_wise(A: Sequence[Array], B: Sequence[Array], lowering: Lowering, sp
                 pairs = [lowering.products[run.term] for run in equal]
                 a = np.stack([A[i][..., run.start : run.stop] for run, (i, _) in zip(equal, pairs, strict=True)])
                 b = np.stack([B[j][..., run.start : run.stop, :] for run, (_, j) in zip(equal, pairs, strict=True)])
-                for (i, j), block in zip(pairs, chain([(a, b)], None, spec, device=device), strict=True):
+                for (i, j), block in zip(pairs, _chain([(a, b)], None, spec, device=device), strict=True):
                     total = total + np.ldexp(block.astype(np.float32, copy=False), -lowering.exponent * (i + j))
             slices.append(total)
         return np.asarray(order.join_slices(order.sequence(slices)))
