@@ -1,96 +1,24 @@
 """Checks of arguments: each function returns the value to use, or raises InputError that names the argument.
 
-Types are checked by `checked`, a decorator that reads a function's annotations, and `check_fields`, the same for the
-fields of a dataclass; ranges and names by `integer`, `number`, `flag`, `choice` and so on. Numbers may be Python's or
-NumPy's; True and False are no numbers. A value is compared with names only after its type is checked, because the
-comparison of an array with a name has no truth value.
+They check values: ranges, names and shapes. Numbers may be Python's or NumPy's, and are returned as Python's, because
+operations on NumPy's narrow types would round and overflow; True and False are no numbers. A value of another type may
+raise the TypeError of Python or NumPy instead.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
 
 from fpemu.errors import InputError, shown, unknown_name
-from fpemu.hints import Kind, article, kind_of, resolved
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 LARGEST = 2**63 - 1
 """The largest size: the product of three sizes must stay within the range of fp64."""
-
-
-def checked(function: F) -> F:
-    """Check the arguments of every call against the function's annotations.
-
-    An int takes Python's and NumPy's integers, a float any real number but NaN, a bool truth values alone, a Literal
-    its names, a class its instances; sequences and mappings are checked entry by entry. Any is not checked. An unknown
-    keyword of ``**options: Unpack[TypedDict]`` raises with the nearest name.
-    """
-    parameters = inspect.signature(function).parameters
-    names = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rest = next((name for name, p in parameters.items() if p.kind is p.VAR_KEYWORD), None)
-
-    @functools.cache
-    def kinds() -> tuple[list[Kind | None], dict[str, Kind | None], Mapping[str, Any] | None]:
-        hints = {name: resolved(p.annotation, function) for name, p in parameters.items()}
-        table = {name: kind_of(hint) for name, hint in hints.items() if name != rest}
-        options = None if rest is None else _typed_keywords(hints[rest])
-        if options is not None:
-            table |= {name: kind_of(hint) for name, hint in options.items()}
-        return [table[name] for name in names], table, options
-
-    @functools.wraps(function)
-    def call(*given: Any, **named: Any) -> Any:
-        positional, table, options = kinds()
-        values = [v if k is None else k(n, v) for n, k, v in zip(names, positional, given, strict=False)]
-        for name, value in named.items():
-            if options is not None and name not in table:
-                raise unknown_name(f"argument of {function.__name__}", name, [*parameters, *options])
-            kind = table.get(name)
-            if kind is not None:
-                named[name] = kind(name, value)
-        return function(*values, *given[len(names) :], **named)
-
-    return call  # type: ignore[return-value]
-
-
-def _typed_keywords(hint: Any) -> Mapping[str, Any] | None:
-    """The names and types of ``**options: Unpack[TypedDict]``; None for options of any name."""
-    inner = getattr(hint, "__args__", (None,))[0]
-    return None if not hasattr(inner, "__required_keys__") else {k: resolved(v, inner) for k, v in _annotations(inner)}
-
-
-def _annotations(cls: Any) -> list[tuple[str, Any]]:
-    return [(name, getattr(hint, "__forward_arg__", hint)) for name, hint in cls.__annotations__.items()]
-
-
-def check_fields(instance: Any) -> None:
-    """Check the fields of a dataclass against its annotations; call it first in ``__post_init__``."""
-    cls = type(instance)
-    for name, kind in _field_kinds(cls):  # type: ignore[arg-type]
-        value = getattr(instance, name)
-        checked_value = kind(f"{cls.__name__}: {name}", value)
-        if checked_value is not value:
-            object.__setattr__(instance, name, checked_value)
-
-
-@functools.cache
-def _field_kinds(cls: Any) -> list[tuple[str, Kind]]:
-    owners = {name: base for base in reversed(cls.__mro__) for name in vars(base).get("__annotations__", {})}
-    # from Python 3.14 on, only classes with postponed annotations are owners: the types of other fields are no strings
-    kinds = ((f.name, kind_of(resolved(f.type, owners.get(f.name, cls)))) for f in fields(cls))
-    return [(name, kind) for name, kind in kinds if kind is not None]
-
-
-# --- values
 
 
 def is_integer(value: object) -> bool:
@@ -227,12 +155,11 @@ def instance(name: str, value: Any, kind: type[T], source: str = "") -> T:
 
     >>> instance("order", 5, Fraction, "such as Fraction(1, 3)")
     Traceback (most recent call last):
-    fpemu.errors.InputError: order = 5 must be a Fraction, such as Fraction(1, 3)
+    fpemu.errors.InputError: order = 5 must be of class Fraction, such as Fraction(1, 3)
     """
     if isinstance(value, kind):
         return value
-    what = f"{article(kind.__name__)} {kind.__name__}"
-    raise InputError(f"{name} = {shown(value)} must be {what}{', ' * bool(source)}{source}")
+    raise InputError(f"{name} = {shown(value)} must be of class {kind.__name__}{', ' * bool(source)}{source}")
 
 
 def integers(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,9 +70,6 @@ class FloatFormat:
     padding: int = 0
     max_significand: int | None = None
     positive: bool = False
-
-    also: ClassVar[tuple[type, ...]] = (type, np.dtype)
-    """Other types that an argument annotated as FloatFormat accepts: np.float16, np.dtype("float16")"""
 
     def __post_init__(self) -> None:
         text("FloatFormat: name", self.name)

@@ -18,7 +18,6 @@ import typer
 
 from fpemu.errors import InputError
 from fpemu.files import check_writable
-from fpemu.hints import either
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -209,7 +208,7 @@ def check_file(name: str | None, content: str, *suffixes: str) -> None:
     """Check that a file to write, if there is one, has one of the suffixes and is in a writable folder."""
     if name is not None:
         if not name.endswith(suffixes):
-            raise InputError(f"{name!r}: {content} is written as {either(suffixes)}")
+            raise InputError(f"{name!r}: {content} is written as {' or '.join(suffixes)}")
         check_writable(name)
 
 
