@@ -46,7 +46,7 @@ def arithmetic_names(tree):
 
 
 def test_no_module_names_an_arithmetic_but_its_row_and_the_catalogue():
-    named = {}
+    named: dict[str, list[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         if path.relative_to(PACKAGE).as_posix() not in ("mma/arithmetic.py", "mma/catalog.py"):
             lines = {f"line {n.lineno}: {n.value!r}" for n in arithmetic_names(ast.parse(path.read_text("utf-8")))}
