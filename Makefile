@@ -49,7 +49,7 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run -Werror $(wildcard fpemu/gpu/kernels/*.cu* fpemu/gpu/kernels/*.cpp tests/*_on_cpu.h)
+	$(BIN)/clang-format --dry-run -Werror $(wildcard fpemu/gpu/kernels/*.cu* tests/*_on_cpu.h)
 	$(BIN)/python -m pytest -q tests/project/test_docstrings.py
 
 reproduce: $(STAMP)

@@ -11,7 +11,6 @@ from fpemu import digests, mma
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.emulation.specification import HostLibrary
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import operand_streams as streams
@@ -19,6 +18,7 @@ from fpemu.mma.codes import code_dtype, codes, values
 from fpemu.verify import instructions as verify
 from fpemu.verify import reproducers
 from tests import hostile
+from tests.emulation_on_cpu import HostLibrary
 
 ROWS = mma.catalog.rows()
 DISTINCT = list({emulation.definition(row): row for row in reversed(ROWS)}.values())[::-1]  # one of each arithmetic

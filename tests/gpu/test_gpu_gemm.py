@@ -84,7 +84,7 @@ class HostModule:
     def __init__(self, source, *, name):
         stem = self.folder / str(len(list(self.folder.iterdir())))
         stem.with_suffix(".cpp").write_text(source)
-        flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{emulation.KERNELS}"]
+        flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{compiler.KERNELS}"]
         command = [emulation.compiler(), *flags, str(stem.with_suffix(".cpp")), "-o", str(stem.with_suffix(".so"))]
         subprocess.run(command, check=True)
         self.function = ctypes.CDLL(str(stem.with_suffix(".so"))).gemm

@@ -19,6 +19,7 @@ from fpemu.mma import KOrder
 from fpemu.schemes import words
 from fpemu.schemes.base import build
 from tests import cuda_on_cpu, simulated
+from tests.tiles import tiles_of
 
 needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 
@@ -124,7 +125,7 @@ def smallest(name, order=None, words_in_memory=False, **options):
     scheme = build(name, options)
     spec = scheme.spec("H200")
     kernel = fused.kernel(scheme, spec, (64, 64, 256), order, words=words_in_memory)
-    return fused.kernel(scheme, spec, (64, 64, 256), order, tile=fused.tiles_of(kernel)[-1])
+    return fused.kernel(scheme, spec, (64, 64, 256), order, tile=tiles_of(kernel)[-1])
 
 
 def wide(rng, shape):
@@ -240,7 +241,7 @@ def test_any_layout_and_no_pipeline_give_the_same_bits(gpu):
     rng = np.random.default_rng(1)
     scheme = build("legemm", {})
     given = fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9))
-    kernel = fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9), tile=fused.tiles_of(given)[-1], pipeline=False)
+    kernel = fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9), tile=tiles_of(given)[-1], pipeline=False)
     A, B = (rng.random(shape, np.float32) for shape in ((40, 67), (67, 35)))
     big = np.zeros((90, 140), np.float32)
     big[3:83:2, 2:136:2] = A  # no axis is contiguous

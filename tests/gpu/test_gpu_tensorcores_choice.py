@@ -14,6 +14,7 @@ from fpemu.gpu.gemm.mma_sync import fused, source
 from fpemu.gpu.runtime import compiler, properties
 from fpemu.mma import KOrder
 from fpemu.schemes.base import build
+from tests.tiles import tiles_of
 
 needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
 SPLIT = [name for name in schemes.names() if schemes.get(name).runs_by_plan]
@@ -103,7 +104,7 @@ def test_tma_brings_words_from_hopper_on_but_not_where_sums_are_promoted_after_e
             by_tma = new and name != "ootomo-tf32"
             assert type(kernel) is (fused.BulkKernel if by_tma else fused.WordsKernel)
             assert kernel.name.endswith("by TMA") == by_tma
-            assert all(tile.bulk == by_tma for tile in fused.tiles_of(kernel))
+            assert all(tile.bulk == by_tma for tile in tiles_of(kernel))
 
 
 def test_launches_overlap_where_a_multiprocessor_has_room_for_one_block(monkeypatch):
@@ -176,7 +177,7 @@ def test_kernels_compile_without_local_memory(name):
     gpu_name = "H200" if len(name) % 2 else "A100"
     given = fused.kernel(scheme, scheme.spec(gpu_name), (64, 64, 64))
     assert isinstance(given, fused.FusedKernel)
-    known = fused.tiles_of(given)
+    known = tiles_of(given)
     kernel = fused.kernel(scheme, given.spec, (64, 64, 64), tile=known[-2 if name == "ootomo" else -1])
     layouts = tuple(rng.choice(source.LAYOUTS, 2))
     text = kernel.source(layouts, *(rng.random(2) < 0.5))

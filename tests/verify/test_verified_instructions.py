@@ -15,6 +15,7 @@ from fpemu.mma import operand_streams as streams
 from fpemu.verify import instructions
 from fpemu.verify.records import Record
 from tests import golden, oracle
+from tests.emulation_on_cpu import HostLibrary
 from tests.hostile import FACTOR, bits, integers
 
 FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_instructions.json"
@@ -46,7 +47,7 @@ def test_the_counts_of_a_record_agree_and_its_first_tests_have_the_recorded_dige
 
 @pytest.fixture(scope="module")
 def library():
-    return emulation.HostLibrary(list(ROWS.values()))
+    return HostLibrary(list(ROWS.values()))
 
 
 @pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")

@@ -122,13 +122,6 @@ def tiles(lowering: Lowering, spec: MmaSpec, how: Fused, *, words: bool = False)
     return text.splitting_tiles(lowering, size, how, most)
 
 
-def tiles_of(kernel: Kernel) -> list[Tile]:
-    """The tiles that a kernel of this module could have, largest first; none for the kernels of any order."""
-    if not isinstance(kernel, FusedKernel):
-        return []
-    return tiles(kernel.lowering, kernel.row, kernel.how, words=isinstance(kernel, WordsKernel))
-
-
 def choose(known: list[Tile], M: int, N: int) -> Tile:
     """The tile with the most operations per byte (LE-GEMM, Equation 15), times the fraction of useful work.
 

@@ -1,0 +1,58 @@
+"""The emulations of instructions in CUDA C++, compiled for this CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from fpemu.gpu.emulation.specification import compiler, definition
+from fpemu.gpu.runtime.compiler import KERNELS
+from fpemu.mma.codes import code_dtype
+from fpemu.mma.operand_streams import formats
+
+HERE = Path(__file__).parent
+
+
+class HostLibrary:
+    """Emulations of some specifications; optimised ones compile a few times as long and run ten times as fast."""
+
+    def __init__(self, specs, *, optimise=True):
+        self._number = {}
+        source = ['#include "arithmetic.cuh"', '#include "generator.cuh"', '#include "emulation_on_cpu.h"']
+        for spec in specs:
+            if definition(spec) not in self._number:
+                n = self._number[definition(spec)] = len(self._number)
+                source += [definition(spec, f"Spec{n}"), f"FPEMU_EXPORT({n}, Spec{n})"]
+        flags = ["-std=c++17", "-O2" if optimise else "-O0", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+        with tempfile.TemporaryDirectory() as folder:
+            text, library = Path(folder, "emulation.cpp"), Path(folder, "emulation.so")
+            text.write_text("\n".join(source))
+            command = [compiler(), *flags, f"-I{KERNELS}", f"-I{HERE}", str(text), "-o", str(library)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            self._library = ctypes.CDLL(str(library))
+
+    def execute(self, A, B, C, spec):
+        """The codes of D (tests, M, N) from those of A (tests, M, K), B (tests, N, K) and C (tests, M, N)."""
+        A, B, C = (np.ascontiguousarray(x, code_dtype(f)) for x, f in zip((A, B, C), formats(spec), strict=True))
+        (tests, M, K), N = A.shape, B.shape[1]
+        assert (K, B.shape, C.shape) == (spec.k, (tests, N, K), (tests, M, N))
+        D = np.empty(C.shape, code_dtype(spec.d_format))
+        function = getattr(self._library, f"emulate_{self._number[definition(spec)]}")
+        pointers = [ctypes.c_void_p(x.ctypes.data) for x in (A, B, C, D)]
+        function(*pointers, ctypes.c_longlong(tests), ctypes.c_int(M), ctypes.c_int(N))
+        return D
+
+    def generate(self, spec, operand, recipe, seed, kind, first, tests, rows):
+        """The codes of an operand from ``generator.cuh``, equal to `fpemu.mma.operand_streams.operand`."""
+        columns = 8 if operand == 2 else spec.k
+        out = np.empty((tests, rows, columns), code_dtype(formats(spec)[operand]))
+        function = getattr(self._library, f"generate_{self._number[definition(spec)]}")
+        draw = (ctypes.c_void_p(recipe.ctypes.data), ctypes.c_ulonglong(seed), ctypes.c_int(kind))
+        shape = (ctypes.c_ulonglong(first), ctypes.c_longlong(tests), ctypes.c_int(rows), ctypes.c_int(columns))
+        function(ctypes.c_int(operand), *draw, *shape, ctypes.c_void_p(out.ctypes.data))
+        return out
