@@ -3,8 +3,8 @@
     python tests/mutants/run.py                # all mutants, on two workers
     python tests/mutants/run.py 'ozaki*'       # some, by id
 
-The outcomes are appended to a file as they come, and a later run skips the mutants whose code and tests have not
-changed since. Outcomes: "caught" (a test failed), "timeout" (counts as caught where the same tests end within half of
+The outcomes are appended to a file as they come, and a later run skips the mutants whose module and test files have not
+changed since; delete the file to run all again. Outcomes: "caught" (a test failed), "timeout" (counts as caught where the same tests end within half of
 the limit without the fault), "survived". Exit status 1 if fewer than 95 % are caught.
 """
 
@@ -206,7 +206,11 @@ def main() -> int:
         return 2
     results = Results(options.results)
     mutants = [m for m in chosen if m.runs]
-    _run(mutants, results, options.workers, options.limit)
+    try:
+        _run(mutants, results, options.workers, options.limit)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 2
     score = _summary(mutants, results)
     kinds = Counter("equivalent" if m.equivalent else "gone" for m in chosen if not m.runs)
     print(f"not run: {kinds['equivalent']} equivalent, {kinds['gone']} of deleted code")
