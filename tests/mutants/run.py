@@ -4,8 +4,8 @@
     python tests/mutants/run.py 'ozaki*'       # some, by id
 
 The outcomes are appended to a file as they come, and a later run skips the mutants whose module and test files have not
-changed since; delete the file to run all again. Outcomes: "caught" (a test failed), "timeout" (counts as caught where the same tests end within half of
-the limit without the fault), "survived". Exit status 1 if fewer than 95 % are caught.
+changed since; delete the file to run all again. Outcomes: "caught" (a test failed), "timeout" (counts as caught where
+the same tests end within half of the limit without the fault), "survived". Exit status 1 if fewer than 95 % are caught.
 """
 
 from __future__ import annotations
