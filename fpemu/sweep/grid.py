@@ -276,7 +276,9 @@ class Grid:
             for chosen in combinations:
                 with _at(where):
                     scheme = schemes.build(name, chosen)
-                    options = {option: _flat(getattr(scheme, option)) for option in chosen}
+                    given = [schemes.base._current(plain.name, *pair)[0] for pair in chosen.items()]
+                    other = [o.name for o in plain.info.options if getattr(plain, o.name) != o.default]  # of an alias
+                    options = {option: _flat(getattr(scheme, option)) for option in dict.fromkeys([*given, *other])}
                     for machine in machines:
                         scheme.spec(machine)
                     for order in self._orders:
@@ -562,8 +564,11 @@ def _prefixed(of: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(value: Any) -> Any:
-    """An option's value as one number or word: a tuple of products as the equivalent text."""
-    return ",".join(str(item) for item in value) if isinstance(value, tuple) else value
+    """An option's value as one number or word: products "hh,rh" and groups of them "hh;rh,hr" as text."""
+    if not isinstance(value, tuple):
+        return value
+    groups = any(isinstance(item, tuple) for item in value)
+    return (";" if groups else ",").join(_flat(item) for item in value)
 
 
 def _once(items: Iterable[Any]) -> list[Any]:

@@ -214,6 +214,11 @@ def test_options_are_kept_as_the_scheme_keeps_them():
     assert options(residual_scale=2048) == options(residual_scale=2048.0) == options(residual_scale=[2048, 2048.0])
     products = [["hh", "rh", "hr"], "hh,rh", "hh"]
     assert [c["scheme.products"] for c in options(products=products)] == ["hh,rh,hr", "hh,rh", "hh"]
+    assert [c["scheme.accumulators"] for c in options(accumulators=["hh; rh, hr", "band"])] == ["hh;rh,hr", "band"]
+    assert [c["scheme.step"] for c in options(correction_step=16)] == [16]
+    with pytest.warns(DeprecationWarning, match="'strassen' is now 'staged'"):
+        (cell,) = _small(hardware="ampere", schemes=["strassen"]).cells()
+    assert (cell["scheme"], cell["scheme.levels"]) == ("staged", 1)
 
 
 def test_a_scheme_may_have_hardware_of_its_own():
