@@ -41,9 +41,9 @@ from IPython.display import display
 
 import fpemu
 from fpemu import plotting, reproduce, sweep
+from fpemu.plotting import planes
 from fpemu.reproduce import claims
 from fpemu.schemes import format_split, split_table
-from fpemu.sweep import planes
 
 
 def cases_of(figure, *names):

@@ -10,9 +10,9 @@ import numpy as np
 
 from fpemu import metrics, plotting, schemes
 from fpemu.mma.device import Device
+from fpemu.plotting import planes
+from fpemu.plotting.planes import Plane
 from fpemu.reproduce import Measure, Page
-from fpemu.sweep import planes
-from fpemu.sweep.planes import Plane
 
 from .._findings import paragraph
 from .._rows import Row

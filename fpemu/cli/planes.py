@@ -14,9 +14,9 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable
 
 if TYPE_CHECKING:
+    from fpemu.plotting.planes import Plane
     from fpemu.sweep.grid import Number
     from fpemu.sweep.maps import Map
-    from fpemu.sweep.planes import Plane
 
 _OFFSETS = ("offset_symmetric", "offset_nonnegative")
 _SIZES = ("M", "N", "K")
@@ -262,7 +262,8 @@ def _evaluate(requested: Map, factor: float, output: str, options: RunOptions) -
 
 
 def _best(requested: Map, plane: Plane, factor: float) -> Any:
-    from fpemu.sweep import maps, planes
+    from fpemu.plotting import planes
+    from fpemu.sweep import maps
 
     lines = table(
         f"{requested.title}: the best {plane.y} for each {plane.x}",

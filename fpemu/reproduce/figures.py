@@ -41,7 +41,7 @@ FORMATS = ("svg", "pdf")
 """Formats of a picture that are written only on request, beside the PNG."""
 UNCHANGED, REWRITTEN, NEW = "unchanged", "rewritten", "new"
 _PACKAGES = ("numpy", "numba", "scipy", "python-flint", "matplotlib")
-_DRAWING = [Path(__file__).resolve().parents[1] / name for name in ("plotting", "sweep/planes.py")]
+_DRAWING = [Path(__file__).resolve().parents[1] / "plotting"]
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import fpemu
 from fpemu.files import write_atomic
-from fpemu.sweep import planes, store, tables
+from fpemu.plotting import planes
+from fpemu.sweep import store, tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fpemu.plotting.planes import Plane
     from fpemu.schemes import Scheme
     from fpemu.sweep.grid import Grid, Number
-    from fpemu.sweep.planes import Plane
 
 Row = dict[str, Any]
 SUFFIXES = ("png", "svg", "pdf", "csv", "json")

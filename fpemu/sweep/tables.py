@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,20 +106,23 @@ def parse(content: bytes, name: str) -> list[Row]:
     for number, line in enumerate(rest, start=2):
         if len(line) != len(names):
             raise InputError(f"{name}: row {number} has {len(line)} values for {len(names)} columns")
-    return [{name: _value(text) for name, text in zip(names, line, strict=True) if text} for line in rest]
+    return [
+        {n: float(x) if _FLOAT.fullmatch(x) else _value(x) for n, x in zip(names, line, strict=True) if x}
+        for line in rest
+    ]
 
 
 def _text(value: Any) -> str:
-    plain = value if isinstance(value, str) else repr(value)
-    back = _value(plain)
+    if type(value) in (bool, float, NoneType) or (type(value) is int and abs(value) < _LONGEST):
+        return repr(value)
     # the reader ends a line at a carriage return, around which the writer puts no quotation marks
-    if plain and "\r" not in plain and type(back) is type(value) and (back == value or back != back):
-        return plain
-    return json.dumps(value, ensure_ascii=False)
+    plain = type(value) is str and value and "\r" not in value and _value(value) == value
+    return value if plain else json.dumps(value, ensure_ascii=False)
 
 
+_LONGEST = 10**4000  # Python reads no integer of more than 4300 digits
 _WORDS: dict[str, Any] = {"None": None, "True": True, "False": False}
-_INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")  # Python reads no integer of more than 4300 digits
+_INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")
 _FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|inf|nan)")
 
 

@@ -72,6 +72,15 @@ def test_calls_of_a_stored_page(tmp_path, monkeypatch, capsys):
     assert "figures/h2sgemm/blocking.{png,csv,json}: unchanged" in capsys.readouterr().out
 
 
+def test_calls_of_a_sweep_of_stored_cells(tmp_path):
+    def sweep():
+        grid = fpemu.sweep.Grid(["uniform"], ["ootomo", "h2sgemm"], hardware="ampere", M=16, N=16, K=[16, 32])
+        with fpemu.sweep.Store(tmp_path / "cells.sqlite") as results:
+            assert len(fpemu.sweep.run(grid, results=results)) == 4
+
+    _check(sweep, (1250, 420, 0))
+
+
 def test_the_counter_excludes_imports_and_comprehensions():
     def call():
         fpemu.round_to([0.1], "fp16")

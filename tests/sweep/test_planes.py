@@ -13,7 +13,8 @@ import pytest
 from fpemu import plotting, schemes
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.sweep import grid, maps, planes, tables
+from fpemu.plotting import planes
+from fpemu.sweep import grid, maps, tables
 from fpemu.sweep.grid import LARGEST, parse_range
 from tests.commands import refusal
 

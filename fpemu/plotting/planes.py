@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.schemes.h2sgemm import equation6
-from fpemu.sweep.grid import Number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Row = Mapping[str, Any]
+Number = int | float
 TIE = 1.05
 """Errors within this factor of the smallest count as equal: a few roundings explain the difference."""
 
