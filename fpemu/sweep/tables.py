@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -113,16 +112,16 @@ def parse(content: bytes, name: str) -> list[Row]:
 
 
 def _text(value: Any) -> str:
-    if type(value) in (bool, float, NoneType) or (type(value) is int and abs(value) < _LONGEST):
-        return repr(value)
+    plain = value if isinstance(value, str) else repr(value)
+    back = _value(plain)
     # the reader ends a line at a carriage return, around which the writer puts no quotation marks
-    plain = type(value) is str and value and "\r" not in value and _value(value) == value
-    return value if plain else json.dumps(value, ensure_ascii=False)
+    if plain and "\r" not in plain and type(back) is type(value) and (back == value or back != back):
+        return plain
+    return json.dumps(value, ensure_ascii=False)
 
 
-_LONGEST = 10**4000  # Python reads no integer of more than 4300 digits
 _WORDS: dict[str, Any] = {"None": None, "True": True, "False": False}
-_INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")  # Python reads no integer of more than 4300 digits
 _FLOAT = re.compile(r"[+-]?([0-9]+\.[0-9]*([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|inf|nan)")
 
 
