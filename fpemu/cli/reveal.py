@@ -85,7 +85,7 @@ def reveal(
         raise InputError(f"--at {at}: D is {M}×{N}, which has {min(M, N)} columns (rows, if N > M) to read")
     subject = _subject(target, emulated, formats, hardware, instruction, kind, layout, order, (M, N, k), at)
     from fpemu.mma.tree import longest_block
-    from fpemu.probing.trees import shown
+    from fpemu.probing.trees import shown, text
 
     name = subject.gemm.name
     start = time.perf_counter()
@@ -103,7 +103,10 @@ def reveal(
             " the format of --formats"
         )
     tree = shown(revealed.tree, revealed.order, k, subject.instruction(revealed))
-    _print(revealed, tree, seconds, calls)
+    no_name = "no KOrder is found for this order; fpemu.mma.gemm takes the tree itself"
+    print_text(no_name if revealed.order is None else str(revealed.order))
+    print_text(text(tree))
+    print_text(f"K = {k}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
     if shape is None and target not in (None, "cublas"):
         note(f"D is {M}×1, by default; a library may add in another order for another shape, which --shape MxN probes")
     equal = compared is None or not compared.mismatches
@@ -235,29 +238,16 @@ def _spec(inputs: str, accumulator: str, hardware: str | None, instruction: str 
 
 
 def _emulated(spec: MmaSpec, order: str | None, result: str) -> Callable[[Any, Any], Any]:
-    import numpy as np
-
-    from fpemu import formats, mma
+    from fpemu import mma
     from fpemu.rounding import round_to
 
     way = parse_order(order)
 
     def gemm(A: Any, B: Any) -> Any:
         D = mma.gemm(A, B, None, spec, way)
-        if result == str(spec.d_format):
-            return D
-        return np.asarray(round_to(D.astype(np.float64), result)).astype(formats.get(result).dtype)
+        return D if result == str(spec.d_format) else round_to(D, result)
 
     return gemm
-
-
-def _print(revealed: Revealed, tree: Tree, seconds: float, calls: int) -> None:
-    from fpemu.probing.trees import text
-
-    no_name = "no KOrder is found for this order; fpemu.mma.gemm takes the tree itself"
-    print_text(no_name if revealed.order is None else str(revealed.order))
-    print_text(text(tree))
-    print_text(f"K = {revealed.k}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
 
 
 def _print_comparison(comparison: Comparison, fma: bool, shape: tuple[int, int], at: int) -> None:
@@ -287,6 +277,5 @@ def _draw(tree: Tree, revealed: Revealed, title: str, path: str) -> None:
 
     name = str(revealed.order) if revealed.order is not None else "no KOrder"
     figure = picture(tree, f"{title}, K = {revealed.k}: {name}")
-    form = {"png": plotting.png, "svg": plotting.svg, "pdf": plotting.pdf}[path.rpartition(".")[2]]
-    files.write_atomic(path, form(figure))
+    files.write_atomic(path, getattr(plotting, path.rpartition(".")[2])(figure))
     note(f"wrote {path}")

@@ -7,9 +7,10 @@ gives F and E0; the remaining candidates are compared with all probes, those ove
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,26 +161,17 @@ _TERMS = 2**20  # products of candidates and probes processed at a time
 Rows = NDArray[np.int64]  # candidates: F, E0, fraction bits
 
 
-@dataclass(frozen=True)
-class _Fields:
-    """The fields that `reference.truncated` reads from a specification, as arrays over candidates."""
+def _block_of(formats: Formats, rows: Rows, final: str) -> Callable[[Any, Any, Any], NDArray[Any]]:
+    """One block for every candidate: a (n, 1, L), b (n, L, 1), c (n, 1, 1) or (candidates, n, 1, 1)."""
+    F, E0, bits = (rows[:, i, None, None, None] for i in range(3))
+    # the fields that `reference.truncated` reads from a specification, as arrays over candidates
+    fields: Any = SimpleNamespace(operand_formats=formats, F=F, E0=E0, sum_fraction_bits=bits, final=final)
 
-    operand_formats: Formats
-    F: NDArray[np.int64]
-    E0: NDArray[np.int64]
-    sum_fraction_bits: NDArray[np.int64]
-    final: str
-
-    @classmethod
-    def of(cls, formats: Formats, rows: Rows, final: str) -> _Fields:
-        """From rows (F, E0, fraction bits)."""
-        F, E0, fraction_bits = (rows[:, i, None, None, None] for i in range(3))
-        return cls(formats, F, E0, fraction_bits, final)
-
-    def block(self, a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
-        """One block for every candidate: a (n, 1, L), b (n, L, 1), c (n, 1, 1) or (candidates, n, 1, 1)."""
+    def block(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
         with np.errstate(invalid="ignore", over="ignore"):
-            return np.asarray(reference.truncated(a, b, c, cast(MmaSpec, self)))
+            return np.asarray(reference.truncated(a, b, c, fields))
+
+    return block
 
 
 class Results:
@@ -297,10 +289,10 @@ class Results:
         columns = slice(max(self.k - 5, 0) if half else self.k - length, None)
         for some in _chunks(self.order[chosen[self.order]], 8):
             a, b, c = (x[some] for x in self.wide)
-            fields = _Fields.of(formats, rows, final)
+            block_of = _block_of(formats, rows, final)
             if self.k > structure.block:  # blocks of zeros pass C through
-                c = fields.block(a[..., :1] * 0, b[..., :1, :] * 0, c)
-            d = fields.block(a[..., columns], b[..., columns, :], c)
+                c = block_of(a[..., :1] * 0, b[..., :1, :] * 0, c)
+            d = block_of(a[..., columns], b[..., columns, :], c)
             rows = rows[self._equal(d, some).all(axis=1)]
         return rows
 
@@ -340,11 +332,11 @@ class Results:
         if half:
             ks = np.concatenate([ks[ks % 4 < 2], ks[ks % 4 >= 2]])
         a, b, c = (x[some] for x in self.wide)
-        fields = _Fields.of(formats, rows, final)
+        block_of = _block_of(formats, rows, final)
         d = np.zeros_like(c) if half else c
         for start in range(0, self.k, block):
             at = ks[start : start + block]
-            d = fields.block(a[..., at], b[..., at, :], d)
+            d = block_of(a[..., at], b[..., at, :], d)
         if half:
             with np.errstate(invalid="ignore"):
                 d = np.asarray(round_to(c + d, self.formats[3])).astype(np.float64)
