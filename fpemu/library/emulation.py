@@ -228,6 +228,7 @@ def _entries(
             D[np.ix_(r, c)] = np.where(index[np.ix_(r, c)] == n, block, D[np.ix_(r, c)])
     else:
         D = emulated(A, B, product.order, product.stored)
+    # a sum beyond the range of fp16 becomes Inf, as in the library
     with np.errstate(over="ignore"):
         return D.astype(np.float16) if product.type == "fp16->fp16" else D
 

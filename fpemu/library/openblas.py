@@ -188,6 +188,7 @@ class _Chains:
         D = np.zeros((A.shape[0], B.shape[1]), A.dtype) if C is None else C.copy()
         terms = np.empty_like(D)
         for a, b in zip(A.T, B, strict=True):
+            # the product is rounded before its addition, as without fused multiply-adds
             D += np.multiply(a[:, None], b, out=terms)
         return D
 

@@ -269,6 +269,7 @@ def read(path: str | Path) -> dict[str, Any]:
 def files(library: str) -> list[Path]:
     """The package's tables of a library, the newest version last."""
     folder = Path(str(resources.files("fpemu.library"))) / "data"
+    # versions are compared as numbers: 13.10 follows 13.9
     return sorted(folder.glob(f"{library}-*.json.gz"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
 
 

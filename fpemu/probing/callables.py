@@ -47,6 +47,7 @@ def as_numbers(x: Any, name: str) -> Operand:
         if _library(x) == "torch":
             dtype = str(x.dtype).removeprefix("torch.")
             x = x.detach().cpu()
+            # NumPy has no types for bf16 and fp8; float32 holds their values
             if dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"):
                 x, fmt = x.float(), formats.get(dtype).name
             x = x.numpy()
@@ -181,6 +182,7 @@ def load_function(target: str) -> Callable[..., Any]:
     path = Path(name)
     if not path.is_file():
         raise InputError(f"there is no file {name}")
+    # a script may end with sys.exit(), which must not end the command
     try:
         module = files.execute(path)
     except (Exception, SystemExit) as problem:

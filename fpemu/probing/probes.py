@@ -61,6 +61,7 @@ class Rows:
         across = np.full((self.other, self.k), b, self.dtype)
         for lo in range(0, len(where), self.count):
             some = where[lo : lo + self.count]
+            # every call has the full shape, on which a library's order can depend
             rows = np.tile(base.astype(self.dtype), (self.count, 1))
             rows[np.arange(len(some))[:, None], some] = value[lo : lo + self.count]
             D = np.asarray(self.gemm(across, rows.T) if self.by_columns else self.gemm(rows, across.T))

@@ -478,6 +478,7 @@ class Target:
         D = self.gemm.repeat(A, B).values
         if not np.isfinite(D).all():
             raise InputError(f"{name} returns Inf or NaN for random operands: {entries(~np.isfinite(D), D)}")
+        # D holds the sum of up to eight units exactly in every format
         few = np.zeros((M, K), A.dtype)
         few[:, : min(K, 8)] = unit = self._scale()[1]
         total = self.gemm(few, np.ones((K, N), A.dtype))[0, 0]

@@ -222,6 +222,7 @@ def _tiles(chains: Sequence[Chain], spec: MmaSpec) -> list[tuple[int | None, boo
         if short is None:
             continue
         length, end = sum(sizes), sum(sizes[: short + 1])
+        # the tiles of common kernels first; the others are bounded, because every tile is compared for every split
         known = [t for t in (64, 32, 128, 16, 256) if t > end]
         others = [t for t in range(end + 1, length) if (length - end) % t == 0 and t not in known][:50]
         out += [(t, True) for t in known if (length - end) % t == 0]

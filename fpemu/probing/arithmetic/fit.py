@@ -314,6 +314,7 @@ class Results:
     def _filter(self, structure: Structure, final: str, rows: Rows, order: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
         """The candidates consistent with some probes, and the probes that eliminated the others."""
         eliminating = [order[:0]]
+        # few probes eliminate most candidates; later groups are larger, as far as memory allows
         first, size = 0, 16
         while len(rows) and first < len(order):
             some = order[first : first + size]
