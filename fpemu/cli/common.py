@@ -208,7 +208,8 @@ def check_file(name: str | None, content: str, *suffixes: str) -> None:
     """Check that a file to write, if there is one, has one of the suffixes and is in a writable folder."""
     if name is not None:
         if not name.endswith(suffixes):
-            raise InputError(f"{name!r}: {content} is written as {' or '.join(suffixes)}")
+            *first, last = suffixes
+            raise InputError(f"{name!r}: {content} is written as {', '.join(first)}{' or ' * bool(first)}{last}")
         check_writable(name)
 
 
