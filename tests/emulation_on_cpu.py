@@ -21,7 +21,7 @@ class HostLibrary:
     """Emulations of some specifications; optimised ones compile a few times as long and run ten times as fast."""
 
     def __init__(self, specs, *, optimise=True):
-        self._number = {}
+        self._number: dict[str, int] = {}
         source = ['#include "arithmetic.cuh"', '#include "generator.cuh"', '#include "emulation_on_cpu.h"']
         for spec in specs:
             if definition(spec) not in self._number:

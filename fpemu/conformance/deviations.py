@@ -1,27 +1,231 @@
-"""The deviations from a specification that the search for a cause tries, the likely ones first."""
+"""Deviations: changes of a specification in one respect that may explain the mismatches of a product.
+
+The search for a cause tries the likely ones first: orders over K of libraries and kernels, other instructions, other
+options of the scheme, other schemes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from itertools import chain
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import chain, permutations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats, mma, simt
-from fpemu.conformance import orders
-from fpemu.conformance.deviation import Deviation, deviation, other_instructions
-from fpemu.conformance.evaluation import EPILOGUES
-from fpemu.conformance.scheme_deviations import option, options, other_schemes
-from fpemu.conformance.specification import Specification, describe_order
+from fpemu import formats, mma, schemes, simt
+from fpemu.conformance.specification import EPILOGUES, Specification, describe_order
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma.spec import EVIDENCE
+from fpemu.mma.tree import Chain, Sum, Tree
 from fpemu.probing.callables import bits
+from fpemu.schemes import Scheme
 from fpemu.schemes.words import in_k
 
+
+@dataclass(frozen=True)
+class Deviation:
+    """Change of a specification in one respect."""
+
+    kind: str  # the respect: "order", "promotion", "inputs", "epilogue", "accumulator", "hardware", "scheme" ...
+    text: str  # the change in words
+    fields: dict[str, Any]  # the changed fields
+
+    def apply(self, specification: Specification) -> Specification:
+        """The changed specification."""
+        return replace(specification, **self.fields)
+
+
+def deviation(kind: str, text: str, **fields: Any) -> Deviation:
+    """A deviation that sets these fields."""
+    return Deviation(kind, text, fields)
+
+
+def applied(deviations: tuple[Deviation, ...], specification: Specification) -> Specification:
+    """A specification with several deviations."""
+    return reduce(lambda s, d: d.apply(s), deviations, specification)
+
+
+def other_instructions(spec: MmaSpec, rows: list[MmaSpec]) -> Iterator[Deviation]:
+    """One deviation for each arithmetic among catalogue rows other than the spec's, with all hardware that has it."""
+    evidence = list(EVIDENCE)
+    groups: dict[Any, list[MmaSpec]] = {}
+    for row in sorted(rows, key=lambda r: (r.architecture != spec.architecture, evidence.index(r.evidence))):
+        groups.setdefault(_arithmetic(row), []).append(row)
+    groups.pop(_arithmetic(spec), None)
+    for first, *same in groups.values():
+        others = [arch for arch in dict.fromkeys(row.architecture for row in same) if arch != first.architecture]
+        text = f"the instruction is {first.name}" + (f" (or an equal one of {', '.join(others)})" if others else "")
+        yield deviation("hardware", text, spec=first)
+
+
+def _arithmetic(spec: MmaSpec) -> tuple[Any, ...]:
+    """The fields that determine the bits of a chain."""
+    k = spec.k if spec.rules.via is not None else 0
+    rounding = (spec.F, spec.E0, spec.final, spec.fraction_bits, spec.nan_code)
+    return spec.a_format, spec.d_format, spec.arithmetic, spec.block, *rounding, k
+
+
+_GRAINS = (8, 16, 32, 64, 128, 1, 2, 4)
+_TILES = (64, 32, 128, 16, 8, 256)
+PROMOTIONS = (16, 32, 64, 128, 256, 512)
+
+
+def orders(K: int, promote: int | None = None) -> Iterator[KOrder]:
+    """Orders of one product, each once, with a fixed promotion interval."""
+    yield KOrder(promote=promote)
+    lengths = _slice_lengths(K)
+    for tile in _TILES:
+        if tile < K and K % tile:
+            yield KOrder(tile=tile, residue_first=True, promote=promote)
+    for length in lengths:
+        yield KOrder(length, promote=promote)
+    for length in lengths:
+        for tile in _TILES[:3]:
+            if tile < length and (length % tile or K % length % tile):
+                yield KOrder(length, tile, True, promote)
+    for length in lengths:
+        for join in ("pairwise", "descending") if 2 * length < K else ("descending",) if promote else ():
+            yield KOrder(length, promote=promote, join=join)
+
+
+def _slice_lengths(K: int) -> list[int]:
+    """Powers of two, and the lengths of 2 to 32 slices of about equal length, rounded up to whole grains."""
+    lengths = [2**i for i in range(4, 14)]
+    for slices in (*range(2, 17), 24, 32):
+        length = -(-K // slices)
+        lengths += [-(-length // grain) * grain for grain in _GRAINS]
+    return [length for length in dict.fromkeys(lengths) if length < K]
+
+
+def promotions(order: KOrder | None, spec: MmaSpec, K: int) -> Iterator[KOrder]:
+    """The order with other promotion intervals."""
+    base = KOrder() if order is None else order
+    for interval in dict.fromkeys((None, spec.k, *PROMOTIONS)):
+        if interval != base.promote and (interval is None or interval < K):
+            yield replace(base, promote=interval)
+
+
+def interleaved(K: int, spec: MmaSpec) -> Iterator[tuple[str, Tree]]:
+    """Several accumulators that alternate over chunks of K and are added at the end (sliced K)."""
+    for lanes in (2, 4, 8, 3, 5, 6, 7, 9, 10, 12, 16):
+        for chunk in (8, 16, 32, 4, 1, 64, 128):
+            if chunk * lanes <= K and (chunk >= spec.block or spec.rules.fused):
+                yield f"{lanes} accumulators that alternate every {chunk} of k", dealt(K, lanes, chunk, spec)
+
+
+def dealt(K: int, lanes: int, chunk: int, spec: MmaSpec) -> Tree:
+    """The tree of `interleaved`."""
+    parts = []
+    for lane in range(lanes):
+        blocks = tuple(
+            tuple(range(k, min(k + spec.block, start + chunk, K)))
+            for start in range(lane * chunk, K, lanes * chunk)
+            for k in range(start, min(start + chunk, K), spec.block)
+        )
+        if blocks:
+            parts.append(Chain(blocks, spec.rules.kind))
+    return Sum(tuple(parts)) if len(parts) > 1 else parts[0]
+
+
 Array = NDArray[Any]
+_STEPS = (None, "instruction", 16, 32, 64, 128)
+_ROUNDINGS = ("RNE", "RZ", "RNA", "bit-cut")
+_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "combine": ("term-wise", "element-wise"),
+    "products": (),  # permutations
+    "step": _STEPS,
+    "stage": (16, 32, 128, 256),
+    "accumulators": ("one", "band", "each"),
+    "combine_in": ("fp32", "fp64"),
+    "high_rounding": _ROUNDINGS,
+    "residual_rounding": _ROUNDINGS,
+    "rounding": _ROUNDINGS[:3],
+    "residual_scale": tuple(2.0**i for i in (0, 8, 10, 11, 12, 13)),
+    "sb": (0, 8, 10, 11, 13),
+    "refine": ("both", "A"),
+    "accumulator": ("fp32", "fp16"),
+    "words": (1, 2, 3),
+    "fmt": ("fp16", "bf16", "tf32"),
+    "mode": ("DP", "SP", "CR"),
+    "instruction": ("mma", "wgmma"),
+    "scaling": ("accurate", "fast", "invariant"),
+    "slices": tuple(range(2, 13)),
+    "moduli": tuple(range(8, 21)),
+}
+_TF32X3 = {"high_rounding": "RNA", "residual_rounding": "RZ", "products": ("rh", "hr", "hh"), "accumulators": "one"}
+
+
+def other_schemes(s: Specification, A: Array, D: Array) -> Iterator[Deviation]:
+    """Other schemes for the same operands."""
+    wanted = "fp64" if A.dtype == np.float64 else "fp32"
+    if D.dtype != formats.get(wanted).dtype or (s.scheme is None and A.dtype != D.dtype):
+        return
+    arch = s.spec.architecture if s.spec is not None else "hopper"
+    hardware = arch if arch in mma.catalog.architectures() else "hopper"
+    order = s.order if isinstance(s.order, KOrder) else None
+    for name in schemes.names():
+        scheme = schemes.get(name)
+        if scheme.operand.name == wanted and (s.scheme is None or s.scheme.name != name):
+            yield from _scheme(scheme, hardware, f"the scheme is {name}", order)
+    for step in (32, 64, 16, 128) if wanted == "fp32" else ():  # tf32x3 of Triton: the accumulator restarts every step
+        scheme = schemes.build("ootomo-tf32", {**_TF32X3, "step": step, "promote": step})
+        yield from _scheme(scheme, hardware, f"three products of tf32 words every {step} of k (tf32x3)", None)
+
+
+def _scheme(scheme: Scheme, hardware: str, text: str, order: KOrder | None) -> Iterator[Deviation]:
+    try:
+        spec = scheme.spec(hardware)
+    except InputError:
+        return
+    yield deviation("scheme", text, scheme=scheme, spec=spec, order=order, inputs=None, join=None, stored=None)
+
+
+def options(s: Specification) -> Iterator[Deviation]:
+    """Single options of the scheme with other values, and its instruction on other hardware."""
+    scheme = s.scheme
+    assert scheme is not None
+    known = {option.name for option in scheme.info.options} - {scheme.promote_option}
+    kept = scheme.kept() if hasattr(scheme, "kept") else ()
+    for name, values in _OPTIONS.items():
+        if name == "products" and 0 < len(kept) <= 4:
+            values = tuple(permutations(kept))
+        for value in values if name in known else ():
+            kind = "order of terms" if name in ("products", "step", "combine") else "option"
+            yield from option(s, name, value, kind)
+    if scheme.operand.name == "fp32" and kept and len(kept) > 1:
+        for left_out in kept:
+            yield from option(s, "products", tuple(p for p in kept if p != left_out), "order of terms")
+    rows = []
+    for arch in mma.catalog.architectures():
+        try:
+            rows.append(scheme.spec(arch))
+        except InputError:
+            continue
+    if s.spec is not None:
+        yield from other_instructions(s.spec, [row for row in rows if row is not None])
+
+
+def option(s: Specification, name: str, value: Any, kind: str) -> Iterator[Deviation]:
+    """One option of the scheme with another value, if the scheme admits it."""
+    scheme, spec = s.scheme, s.spec
+    assert scheme is not None
+    if getattr(scheme, name) == value:
+        return
+    try:
+        changed = schemes.build(scheme, {name: value})
+        changed.check_order(s.order, {name: value})
+        if name in ("instruction", "fmt", "accumulator") and spec is not None:
+            spec = changed.spec(spec.architecture)
+    except InputError:
+        return
+    shown = ",".join(value) if isinstance(value, tuple) else value
+    yield deviation(kind, f"{scheme.name} with {name} = {shown}", scheme=changed, spec=spec)
+
+
 _MODES = {"RNE": "to nearest even", "RZ": "toward zero", "RNA": "to nearest, ties away"}
 _FACTORS = {
     "BA": "B A, the operands in the other order",
@@ -152,13 +356,13 @@ def _promotions(s: Specification, K: int) -> Iterator[Deviation]:
         if s.spec is None:
             return
         lengths = {in_k(getattr(s.scheme, name), s.spec)}  # "instruction" and its length in k are one deviation
-        for value in (None, "instruction", *orders.PROMOTIONS, "2 instructions", "4 instructions", "8 instructions"):
+        for value in (None, "instruction", *PROMOTIONS, "2 instructions", "4 instructions", "8 instructions"):
             length = in_k(value, s.spec)
             if length not in lengths and (length is None or value == "instruction" or length < K):
                 lengths.add(length)
                 yield from option(s, name, value, "promotion")
     elif s.spec is not None and (s.order is None or isinstance(s.order, KOrder)):
-        for order in orders.promotions(s.order, s.spec, K):
+        for order in promotions(s.order, s.spec, K):
             text = "no promotion" if order.promote is None else f"promotion every {order.promote} of k"
             text += " (one instruction)" * (order.promote == s.spec.k != 1)
             if order.promote is not None and order.split is None and order.tile is None:
@@ -171,7 +375,7 @@ def _orders(s: Specification, K: int) -> Iterator[Deviation]:
     promote = s.order.promote if isinstance(s.order, KOrder) else None
     narrow = s.scheme is None and s.out != s.accumulator and not (s.join or s.stored)
     unchanged = s.order or KOrder()
-    for order in orders.orders(K, promote):
+    for order in orders(K, promote):
         text = describe_order(order if promote is None else replace(order, promote=None))
         if order != unchanged:
             yield deviation("order", text, order=order)
@@ -184,7 +388,7 @@ def _orders(s: Specification, K: int) -> Iterator[Deviation]:
 def _interleaved(s: Specification, K: int) -> Iterator[Deviation]:
     """Accumulators of a plain product that alternate over chunks of K."""
     if s.scheme is None and s.spec is not None:
-        for text, tree in orders.interleaved(K, s.spec):
+        for text, tree in interleaved(K, s.spec):
             yield deviation("order", text, order=tree)
 
 

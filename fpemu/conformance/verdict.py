@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from fpemu import formats, inputs, schemes
 from fpemu.arguments import integer, integers, number, unwrapped
-from fpemu.conformance.causes import Cause, indistinguishable, search
+from fpemu.conformance.causes import Cause, Sample, indistinguishable, search
 from fpemu.conformance.compare import Difference, _compare
-from fpemu.conformance.evaluation import evaluate
-from fpemu.conformance.sample import Sample
-from fpemu.conformance.specification import Specification, Specified, from_arguments, with_input_rounding
+from fpemu.conformance.specification import Specification, evaluate, from_arguments, with_input_rounding
 from fpemu.errors import InputError, entries, shown
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.device import Device
@@ -32,7 +30,7 @@ _FEW = 8  # mismatches that a deviation may remove by chance
 
 
 @dataclass(frozen=True)
-class Verdict(Specified):
+class Verdict:
     """Outcome of the comparison of a result with its specification.
 
     Attributes

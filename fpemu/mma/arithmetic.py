@@ -67,74 +67,50 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """The arithmetic of a matrix instruction: a row of `ARITHMETICS`.
-
-    Parameters
-    ----------
-    name : str
-        Key of the row: `MmaSpec.arithmetic`.
-    text : str
-        The arithmetic in words.
-    reference : callable (a, b, c, spec) -> d
-        NumPy reference implementation of one block: a (..., M, L), b (..., L, N), c and d (..., M, N).
-    compiled : str, optional
-        Compiled implementation of chains, "module.function" in `fpemu.mma.compiled`. None: the reference alone.
-    cuda : str, optional
-        Constant of ``kernels/arithmetic.cuh``. None: not emulated on a GPU.
-    constraints : callable (spec) -> iterator of str
-        The violated constraints of a specification, in words.
-    exact_to : callable (spec) -> int
-        T: a chain from zero whose sum of |x||y| is at most 2^T is exact (`fpemu.mma.exactness` has the proof).
-    loss : callable (spec) -> Loss
-        Largest error of one block.
-    parameters : tuple of str
-        Keys of `DEFAULTS` that the arithmetic reads: "F", "E0" and "fraction_bits" of a truncated sum, "final" of a sum
-        rounded once, "payloads" of NaN.
-    rank : int
-        Position from simple and common to rare. Of several arithmetics with the same results the lowest is reported.
-    integer : bool
-        Whether it adds integers modulo 2^32.
-    fused : bool
-        Whether each product is added by one fused multiply-add.
-    aligned : {"", "products", "terms"}
-        Terms that are truncated F places below the largest exponent among them: none, the products, or the products
-        and the accumulator.
-    flushes : bool
-        Whether subnormal operands and results are replaced by zero.
-    pairwise : bool
-        Whether the products are added in pairs, each sum rounded.
-    floors : bool
-        Whether sums are rounded toward minus infinity, 31 and 32 places below their exponents.
-    groups : int
-        Interleaved groups of k that a block adds apart.
-    zero_exponent : int, optional
-        Exponent of a zero accumulator in the alignment. None: below every other exponent.
-    enter : callable (c) -> c, optional
-        Conversion of C at the start of each instruction.
-    via : str, optional
-        Arithmetic of the half-precision instructions that the instruction is converted to.
-    """
+    """The arithmetic of a matrix instruction: a row of `ARITHMETICS`."""
 
     name: str
+    """Key of the row: `MmaSpec.arithmetic`"""
     text: str
+    """The arithmetic in words"""
     reference: Callable[[Array, Array, Array, MmaSpec], Array]
+    """NumPy reference implementation of one block: a (..., M, L), b (..., L, N), c (..., M, N) -> d (..., M, N)"""
     compiled: str | None
+    """Compiled implementation of chains, "module.function" in `fpemu.mma.compiled`. None: the reference alone"""
     cuda: str | None
+    """Constant of ``kernels/arithmetic.cuh``. None: not emulated on a GPU"""
     constraints: Callable[[MmaSpec], Iterator[str]]
+    """The violated constraints of a specification, in words"""
     exact_to: Callable[[MmaSpec], int]
+    """T: a chain from zero whose sum of |x||y| is at most 2^T is exact (`fpemu.mma.exactness` has the proof)"""
     loss: Callable[[MmaSpec], Loss]
+    """Largest error of one block"""
     parameters: tuple[str, ...] = ()
+    """Keys of `DEFAULTS` that the arithmetic reads: "F", "E0" and "fraction_bits" of a truncated sum, "final" of a sum
+    rounded once, "payloads" of NaN"""
     rank: int = 100
+    """Position from simple and common to rare. Of several arithmetics with the same results the lowest is reported"""
     integer: bool = False
+    """Whether it adds integers modulo 2^32"""
     fused: bool = False
+    """Whether each product is added by one fused multiply-add"""
     aligned: Literal["", "products", "terms"] = ""
+    """The terms that are truncated F places below the largest exponent among them: none, the products, or the products
+    and the accumulator"""
     flushes: bool = False
+    """Whether subnormal operands and results are replaced by zero"""
     pairwise: bool = False
+    """Whether the products are added in pairs, each sum rounded"""
     floors: bool = False
+    """Whether sums are rounded toward minus infinity, 31 and 32 places below their exponents"""
     groups: int = 1
+    """Interleaved groups of k that a block adds apart"""
     zero_exponent: int | None = None
+    """Exponent of a zero accumulator in the alignment. None: below every other exponent"""
     enter: Callable[[Array], Array] | None = None
+    """Conversion of C at the start of each instruction"""
     via: str | None = None
+    """Arithmetic of the half-precision instructions that the instruction is converted to"""
 
     @property
     def truncates(self) -> bool:

@@ -24,9 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fpemu
 from fpemu import mma, schemes, simt
-from fpemu.conformance.evaluation import evaluate
-from fpemu.conformance.orders import dealt
-from fpemu.conformance.specification import Specification
+from fpemu.conformance.deviations import dealt
+from fpemu.conformance.specification import Specification, evaluate
 from fpemu.mma import KOrder
 
 LINES = 24  # recorded rows and columns

@@ -29,10 +29,6 @@ class Flushed(NamedTuple):
     block: tuple[int, ...]  # as long as the instruction, which flushes its C
     group: tuple[int, ...]  # two or four
 
-    @staticmethod
-    def aligned() -> bool:
-        return False
-
 
 class Cdna3(NamedTuple):
     """CDNA3 fp16, bf16, xf32."""

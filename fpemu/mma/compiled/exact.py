@@ -32,10 +32,6 @@ class Exact(NamedTuple):
     fraction: np.int64
     nearest: tuple[int, ...]  # one entry: RZ, two: RNE
 
-    @staticmethod
-    def aligned() -> bool:
-        return False
-
 
 def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
     """Exact block sums."""

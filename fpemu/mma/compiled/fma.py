@@ -26,19 +26,11 @@ class Fma16(NamedTuple):
 
     block: tuple[int, ...]
 
-    @staticmethod
-    def aligned() -> bool:
-        return False
-
 
 class Fma32(NamedTuple):
     """fp32."""
 
     block: tuple[int, ...]
-
-    @staticmethod
-    def aligned() -> bool:
-        return False
 
 
 class Fma64(NamedTuple):
@@ -46,20 +38,12 @@ class Fma64(NamedTuple):
 
     block: tuple[int, ...]
 
-    @staticmethod
-    def aligned() -> bool:
-        return False
-
 
 class Payloads64(NamedTuple):
     """fp64 whose NaN keep their payloads."""
 
     block: tuple[int, ...]
     invalid: np.int64  # the code of a NaN that comes of numbers
-
-    @staticmethod
-    def aligned() -> bool:
-        return False
 
     @staticmethod
     def settles() -> bool:

@@ -1,7 +1,7 @@
 """The loop shared by every arithmetic: rows of A times one panel of columns of B, K in order.
 
-An arithmetic is a NamedTuple of its parameters; its static method `aligned` returns whether it needs the operands'
-exponents. `block` is overloaded on its type, so that one loop compiles into one kernel per arithmetic and block length.
+An arithmetic is a NamedTuple of its parameters; one with a static method `aligned` receives the operands' exponents.
+`block` is overloaded on its type, so that one loop compiles into one kernel per arithmetic and block length.
 A tuple's length is part of its type: a parameter that must be a constant for the compiler (the block length, the kind
 of rounding) is passed as the length of a tuple.
 """
@@ -61,7 +61,7 @@ def _exponent(params: Any, x: Any, emin: Any) -> Any:
     def unused(params: Any, x: Any, emin: Any) -> Any:
         return np.int16(0)
 
-    return aligned if params.instance_class.aligned() else unused
+    return aligned if hasattr(params.instance_class, "aligned") else unused
 
 
 @saved
