@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +27,6 @@ from fpemu.cli.common import (
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
-    from fpemu.mma.device import Device
     from fpemu.reproduce import Claim, Experiment
     from fpemu.reproduce.figures import Written
     from fpemu.sweep import Store
@@ -90,9 +88,9 @@ def reproduce(
         chosen = _load(figures or [])
         check_folder(where, folder)
         files.check_output([experiment.name for experiment in chosen], folder, formats or [])
-        writing = Writing(size, folder, tuple(formats or ()), redraw)
+        options = {"device": on, "fresh": fresh}
         with Store() as results:
-            failed = _all(chosen, writing, results, jobs or default_jobs(), on, fresh)
+            failed = _all(chosen, size, folder, formats or [], redraw, results, jobs or default_jobs(), options)
     if failed:
         cells = [name for name, problem in failed.items() if isinstance(problem, CellError)]
         pages = [name for name in failed if name not in cells]
@@ -116,33 +114,19 @@ def _load(names: list[str]) -> list[Experiment]:
     return list(map(pages.load, dict.fromkeys(name for one in wanted for name in pages.select(one))))
 
 
-@dataclass(frozen=True)
-class Writing:
-    """How the figures of a run are written: arguments of `fpemu.reproduce.figures.write`."""
-
-    size: str
-    folder: Path
-    formats: tuple[str, ...]
-    redraw: bool
-
-    def write(self, experiment: Experiment, rows: list[Row]) -> Written:
-        from fpemu.reproduce import figures
-
-        return figures.write(experiment, self.size, rows, self.folder, self.formats, self.redraw)
-
-    def write_named(self, name: str, root: Path, rows: list[Row]) -> Written:
-        """Load the page and write its figure in a process of its own: a loaded page is not sent between processes."""
-        from fpemu.reproduce import pages
-
-        return self.write(pages.load(name, root), rows)
-
-
 def _all(
-    chosen: list[Experiment], writing: Writing, results: Store, jobs: int, device: Device, fresh: bool
+    chosen: list[Experiment],
+    size: str,
+    folder: Path,
+    formats: list[str],
+    redraw: bool,
+    results: Store,
+    jobs: int,
+    options: dict[str, Any],
 ) -> dict[str, BaseException]:
     """Evaluate, draw and show the experiments; return the errors of those that could not be drawn."""
     from fpemu.parallel import cores
-    from fpemu.reproduce import claims
+    from fpemu.reproduce import claims, figures
     from fpemu.sweep.run import run
     from fpemu.sweep.workers import Workers
 
@@ -153,23 +137,24 @@ def _all(
     with progress() as bars, Workers(jobs) if jobs > 1 else nullcontext() as workers:
         for experiment in chosen:
             with _failure(experiment, failed):
-                options: dict[str, Any] = {"progress": bars, "fresh": fresh, "done": done, "workers": workers}
-                rows[experiment.name] = run(experiment, writing.size, results=results, device=device, **options)
-                if not writing.redraw:
-                    written[experiment.name] = writing.write(experiment, rows[experiment.name])
-    if writing.redraw:
+                rows[experiment.name] = run(
+                    experiment, size, results=results, progress=bars, done=done, workers=workers, **options
+                )
+                if not redraw:
+                    written[experiment.name] = figures.write(experiment, size, rows[experiment.name], folder, formats)
+    if redraw:
         # spawn: a fork would copy the compiled kernels' thread pool in an unusable state
         with ProcessPoolExecutor(min(cores(), len(chosen)), get_context("spawn")) as pool:
             drawn = [
-                (experiment, pool.submit(writing.write_named, experiment.name, experiment.root, rows[experiment.name]))
-                for experiment in chosen
-                if experiment.name in rows
+                (one, pool.submit(figures.redraw, *one.loader[1], size, rows[one.name], folder, formats))
+                for one in chosen
+                if one.name in rows
             ]
             for experiment, figure in drawn:
                 with _failure(experiment, failed):
                     written[experiment.name] = figure.result()
     for name, files in written.items():
-        _show(name, writing.size, files, claims.on_page(name))
+        _show(name, size, files, claims.on_page(name))
     if written:
         console().print(f"\n{_summary(written)}", soft_wrap=True)
         paths = [files.paths[0].as_posix() for files in written.values()]

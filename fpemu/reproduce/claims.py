@@ -34,12 +34,13 @@ The claims and the inventory of a paper are data, in ``experiments/<paper>/paper
 from __future__ import annotations
 
 import math
+import operator
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from fpemu.errors import InputError
 from fpemu.reading import read
@@ -61,7 +62,13 @@ SEEDS = 20
 """The smallest number of seeds that decides a claim on random data."""
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
-_COMPARISONS = {">": "above", ">=": "at least", "<": "below", "<=": "at most", "==": "exactly"}
+_COMPARISONS = {
+    ">": ("above", operator.gt),
+    ">=": ("at least", operator.ge),
+    "<": ("below", operator.lt),
+    "<=": ("at most", operator.le),
+    "==": ("exactly", operator.eq),
+}
 
 
 @dataclass(frozen=True)
@@ -87,32 +94,27 @@ class Criterion:
     text: str
 
     def __post_init__(self) -> None:
-        if not self._range and not self._comparison:
+        comparison, ends = self._parts()
+        if not comparison and not ends:
             raise InputError(f"criterion {self.text!r} is not like '> 1', '<= 2', '== 0' or '0.5 to 2'")
-        if (ends := self._range) and float(ends[1]) > float(ends[2]):
+        if ends and float(ends[1]) > float(ends[2]):
             raise InputError(f"no value meets the criterion {self.text!r}: its first end exceeds its second")
 
-    @property
-    def _range(self) -> re.Match[str] | None:
-        return re.fullmatch(rf"{_NUMBER} to {_NUMBER}", self.text)
-
-    @property
-    def _comparison(self) -> re.Match[str] | None:
-        return re.fullmatch(rf"(>=|<=|==|>|<)\s*{_NUMBER}", self.text)
+    def _parts(self) -> tuple[re.Match[str] | None, re.Match[str] | None]:
+        """The sign and the limit of a comparison, or both ends of a range."""
+        comparison = re.fullmatch(rf"(>=|<=|==|>|<)\s*{_NUMBER}", self.text)
+        return comparison, re.fullmatch(rf"{_NUMBER} to {_NUMBER}", self.text)
 
     def met(self, value: float) -> bool:
         """Return whether a value fulfils the criterion; NaN does not."""
-        if ends := self._range:
-            return float(ends[1]) <= value <= float(ends[2])
-        sign, limit = self._comparison.groups()  # type: ignore[union-attr]
-        x = float(limit)
-        return bool({">": value > x, ">=": value >= x, "<": value < x, "<=": value <= x, "==": value == x}[sign])
+        comparison, ends = self._parts()
+        if comparison:
+            return bool(_COMPARISONS[comparison[1]][1](value, float(comparison[2])))
+        return ends is not None and float(ends[1]) <= value <= float(ends[2])
 
     def __str__(self) -> str:
-        if self._range:
-            return self.text
-        sign, limit = self._comparison.groups()  # type: ignore[union-attr]
-        return f"{_COMPARISONS[sign]} {limit}"
+        comparison, _ = self._parts()
+        return f"{_COMPARISONS[comparison[1]][0]} {comparison[2]}" if comparison else self.text
 
 
 @dataclass(frozen=True)
@@ -159,17 +161,51 @@ class Measured:
             raise InputError("values are missing")
 
 
-class Numbers(Protocol):
-    """The measured numbers of a figure: the part of its record (`fpemu.reproduce.figures.Record`) that is judged."""
+@dataclass(frozen=True)
+class Record:
+    """The JSON of a figure: its words, the command that draws it, its measured numbers and the origin of all files.
 
-    @property
-    def size(self) -> str: ...
-    @property
-    def paper_size(self) -> bool: ...
-    @property
-    def seeds(self) -> int | None: ...
-    @property
-    def measures(self) -> tuple[Measured, ...]: ...
+    Attributes
+    ----------
+    figure, paper, title, kind, caption, assumptions
+        As of the page.
+    command, size, cells
+        The command that evaluates and draws the figure, "quick" or "full", and the number of rows.
+    parameters : mapping of list
+        Distinct values of each parameter of the cells.
+    hardware : tuple of mapping
+        Fields of the instructions.
+    paper_size : bool
+        Whether the data have the size of the paper's.
+    seeds, measures
+        As from `collect`.
+    finding : str or None
+        The result in a paragraph.
+    version : int
+        Version of the page's numbers.
+    data, picture, versions : mapping of str
+        Names and SHA-256 of the CSV and the PNG; versions of the packages that the data were first obtained with.
+    """
+
+    figure: str
+    paper: str
+    title: str
+    kind: str
+    caption: str
+    assumptions: tuple[str, ...]
+    command: str
+    size: str
+    cells: int
+    parameters: Mapping[str, Any]
+    hardware: tuple[Mapping[str, Any], ...]
+    paper_size: bool
+    seeds: int | None
+    measures: tuple[Measured, ...]
+    finding: str | None
+    version: int
+    data: Mapping[str, str]
+    picture: Mapping[str, str]
+    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -490,14 +526,14 @@ def _as_json(value: float) -> Any:
     return float(f"{value:.9g}") if math.isfinite(value) else str(value)
 
 
-def verdict_on(claim: Claim, record: Numbers | None) -> Judgement:
+def verdict_on(claim: Claim, record: Record | None) -> Judgement:
     """Judge a claim by the record of its page.
 
     Parameters
     ----------
     claim : Claim
         The published statement or the check.
-    record : Numbers or None
+    record : Record or None
         Record of the page's figure (`fpemu.reproduce.figures.load_record`); None if there is none.
 
     Returns
@@ -524,7 +560,7 @@ def verdict_on(claim: Claim, record: Numbers | None) -> Judgement:
     return Judgement(claim, verdict, cases, size, note, of_readings)
 
 
-def _cases(claim: Claim, record: Numbers) -> Iterable[Case]:
+def _cases(claim: Claim, record: Record) -> Iterable[Case]:
     for entry in record.measures:
         if entry.name == claim.name:
             values = tuple(float(value) for value in entry.values)

@@ -16,7 +16,7 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable, read_json, sha256, write_atomic
 from fpemu.reading import read
 from fpemu.reproduce import claims, pages
-from fpemu.reproduce.claims import Judgement, Measured
+from fpemu.reproduce.claims import Judgement, Record
 from fpemu.reproduce.pages import Experiment
 from fpemu.sweep import tables
 from fpemu.sweep.run import Row, run
@@ -42,53 +42,6 @@ FORMATS = ("svg", "pdf")
 UNCHANGED, REWRITTEN, NEW = "unchanged", "rewritten", "new"
 _PACKAGES = ("numpy", "numba", "scipy", "python-flint", "matplotlib")
 _DRAWING = [Path(__file__).resolve().parents[1] / "plotting"]
-
-
-@dataclass(frozen=True)
-class Record:
-    """The JSON of a figure: its words, the command that draws it, its measured numbers and the origin of all files.
-
-    Attributes
-    ----------
-    figure, paper, title, kind, caption, assumptions
-        As of the page.
-    command, size, cells
-        The command that evaluates and draws the figure, "quick" or "full", and the number of rows.
-    parameters : mapping of list
-        Distinct values of each parameter of the cells.
-    hardware : tuple of mapping
-        Fields of the instructions.
-    paper_size : bool
-        Whether the data have the size of the paper's.
-    seeds, measures
-        As from `fpemu.reproduce.claims.collect`.
-    finding : str or None
-        The result in a paragraph.
-    version : int
-        Version of the page's numbers.
-    data, picture, versions : mapping of str
-        Names and SHA-256 of the CSV and the PNG; versions of the packages that the data were first obtained with.
-    """
-
-    figure: str
-    paper: str
-    title: str
-    kind: str
-    caption: str
-    assumptions: tuple[str, ...]
-    command: str
-    size: str
-    cells: int
-    parameters: Mapping[str, Any]
-    hardware: tuple[Mapping[str, Any], ...]
-    paper_size: bool
-    seeds: int | None
-    measures: tuple[Measured, ...]
-    finding: str | None
-    version: int
-    data: Mapping[str, str]
-    picture: Mapping[str, str]
-    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -320,6 +273,11 @@ def write(
         if path in further or before[path] != content:
             write_atomic(path, content)
     return Written([*contents, *further], state, record)
+
+
+def redraw(name: str, root: Path, size: str, rows: list[Row], folder: Path, formats: Sequence[str] = ()) -> Written:
+    """Load a page and draw its figure, in a process of its own: a loaded page is not sent between processes."""
+    return write(pages.load(name, root), size, rows, folder, formats, redraw=True)
 
 
 # --- when a picture was drawn: a file of the cache folder for each picture, with a digest of its data and its code

@@ -27,11 +27,12 @@ from fpemu.reproduce.claims import (
     Claim,
     Judgement,
     Paper,
+    Record,
     number_of,
     shown,
     verdict_on,
 )
-from fpemu.reproduce.figures import Record, committed, size_folder
+from fpemu.reproduce.figures import committed, size_folder
 from fpemu.sweep.store import canonical
 
 _HEAD = """# Ledger

@@ -359,6 +359,8 @@ def load(name: str, folder: Path | None = None) -> Experiment:
     where = root() if folder is None else folder.resolve()
     title = _title(where, name)
     if title is None:
+        if name in {f"{path.parent.name}/{path.stem}" for path in where.glob("[!_]*/[!_]*.py")}:
+            raise InputError(f"the page {where / name}.py is not in the table [titles] of the paper.toml beside it")
         raise unknown_name("experiment", name, titles(where))
     import_benchmarks()
     path = where / f"{name}.py"
