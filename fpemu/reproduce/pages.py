@@ -49,7 +49,7 @@ _IMPORT = re.compile(r"^ *(?:from +(\.*)([\w.]*) +import +(?:\(([^)]*)\)|(.*))|i
 class Page:
     """A figure: its words, its cells, and the functions that evaluate, draw and judge them.
 
-    Attributes
+    Parameters
     ----------
     paper, caption : str
         The figure's place in the literature, and its caption.

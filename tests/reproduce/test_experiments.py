@@ -22,12 +22,6 @@ def experiment(request):
     return pages.load(request.param, ROOT)
 
 
-def test_the_figures_so_far_are_there():
-    assert {"h2sgemm/fig8", "legemm/fig10", "legemm/fig11"} <= set(NAMES)
-    assert {f"dgemm_tc/{name}" for name in ("fig3", "fig5b", "fig7b", "fig8", "exactness", "promise")} <= set(NAMES)
-    assert "ozaki2/yardsticks" in NAMES
-
-
 @pytest.mark.parametrize("size", pages.SIZES)
 def test_cells_are_distinct_and_have_the_same_parameters(experiment, size):
     cells = experiment.cells(size)

@@ -1,4 +1,4 @@
-"""Rows written as CSV and read back, and figures written from them: which files change, and which stay."""
+"""Figures evaluated, read back and written: which files change, and which stay."""
 
 from __future__ import annotations
 
@@ -7,20 +7,16 @@ import errno
 import importlib.metadata
 import io
 import json
-import math
 import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
-from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from matplotlib.image import imread, imsave
 
 from fpemu import plotting
@@ -28,7 +24,7 @@ from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.reproduce import figures, pages
 from fpemu.reproduce.figures import Reproduction, committed, reproduce
-from fpemu.sweep import Store, tables
+from fpemu.sweep import Store
 from tests import toy
 from tests.commands import refusal
 
@@ -102,130 +98,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("FPEMU_EXPERIMENTS", str(tmp_path / "papers"))
     monkeypatch.delenv("FPEMU_CACHE", raising=False)
     return tmp_path
-
-
-def _bits(value):
-    return (type(value), value.hex() if isinstance(value, float) else value)
-
-
-# --- data
-VALUES = [
-    0,
-    -7,
-    10**40,
-    True,
-    False,
-    None,
-    0.0,
-    -0.0,
-    1.0,
-    0.1,
-    5e-324,
-    1.7976931348623157e308,
-    1e16,
-    math.inf,
-    -math.inf,
-    "text",
-    "with, comma",
-    'a "quoted" one',
-    "two\nlines",
-    "two\r\nlines",
-    "φ = 0.1",
-    " spaces ",
-    "12",
-    "-3",
-    "1e5",
-    "1.",
-    "0.5",
-    "nan",
-    "inf",
-    "-inf",
-    "True",
-    "None",
-    "",
-    '"12"',
-    "[1, 2]",
-    "[0, 1)",
-    "{",
-    "1_000",
-    "0x10",
-    "Infinity",
-    "element-wise",
-    [1, 2],
-    ["a", None],
-    {"split": 64},
-    math.nan,
-]
-
-
-@pytest.mark.parametrize("value", [*VALUES, 2 / 3], ids=repr)
-def test_every_value_comes_back_with_its_type(tmp_path, value):
-    path = tmp_path / "x.csv"
-    path.write_bytes(tables.table([{"n": 1, "value": value, "last": "end"}], {"value": None}))
-    (row,) = tables.read(path)
-    assert list(row) == ["n", "value", "last"]
-    assert _bits(row["value"]) == _bits(value)
-
-
-def test_what_a_row_does_not_have_it_does_not_get(tmp_path):
-    rows = [{"n": 1, "a": 0.5}, {"n": 2, "b": None}, {"n": 3, "a": 2.0, "b": "x"}]
-    (tmp_path / "x.csv").write_bytes(tables.table(rows))
-    assert tables.read(tmp_path / "x.csv") == rows
-    (tmp_path / "none.csv").write_bytes(tables.table([]))
-    assert tables.read(tmp_path / "none.csv") == []
-
-
-def test_plain_values_look_plain():
-    assert (
-        tables.table([{"n": 4, "x": 0.25, "ok": True, "s": "a", "none": None}])
-        == b"n,x,ok,s,none\n4,0.25,True,a,None\n"
-    )
-
-
-def test_floats_have_nine_significant_digits_also_in_lists_and_counts_have_all():
-    third = 1 / 3
-    row = {
-        "x": third,
-        "list": [third, 1, "a", {"y": third}],
-        "count": 1280001024.0,
-        "large": 1.23456789012e15,
-        "tiny": 5e-324,
-        "integer": 12345678901234567890,
-        "low": third,
-        "exact": third,
-    }
-    assert tables.table([row], {"low": 4, "exact": None}).decode().splitlines()[1] == (
-        '0.333333333,"[0.333333333, 1, ""a"", {""y"": 0.333333333}]",1280001024.0,1234567890000000.0,5e-324,'
-        "12345678901234567890,0.3333,0.3333333333333333"
-    )
-
-
-@given(st.lists(st.floats(), min_size=1), st.sampled_from([3, 9, None]))
-def test_a_table_that_is_read_and_written_again_has_the_same_bytes(values, digits):
-    chosen = {"x": digits}
-    data = tables.table([{"x": value, "all": values} for value in values], chosen)
-    assert tables.table(tables.parse(data, "x"), chosen) == data
-
-
-@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(1, 9))
-def test_rounding_is_to_the_nearest_number_of_that_many_digits(value, digits):
-    result = tables.rounded(value, digits)
-    if value and math.isfinite(result):
-        unit = Decimal(10) ** (Decimal(value).adjusted() + 1 - digits)
-        error = abs(Decimal(result) - Decimal(value))
-        assert error <= unit / 2 + Decimal(math.ulp(value)) or (digits == 9 and result == value)
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [(b"a,b\n1\n", "row 2 has 1 values for 2 columns"), (b'a\n"1\n', "cannot read"), (b"a\n\xff\n", "cannot read")],
-)
-def test_a_table_that_is_none_is_refused(tmp_path, content, complaint):
-    (tmp_path / "x.csv").write_bytes(content)
-    with pytest.raises(InputError, match=complaint):
-        tables.read(tmp_path / "x.csv")
-    with pytest.raises(InputError, match=r"nowhere\.csv"):
-        tables.read(tmp_path / "nowhere.csv")
 
 
 # --- evaluated and committed
@@ -616,9 +488,3 @@ def test_numbers_are_measured_at_every_seed(path):
     found = committed(record["figure"], record["size"], FIGURES)
     assert {len(measure["values"]) for measure in record["measures"]} <= {record["seeds"] or 1}
     assert bool(record["measures"]) == bool(found.experiment.measures(found.rows))
-
-
-def test_every_committed_figure_has_a_page():
-    assert {path.relative_to(FIGURES).with_suffix("").as_posix().removeprefix("full/") for path in DRAWN} <= set(
-        pages.names()
-    )
