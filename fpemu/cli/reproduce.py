@@ -146,7 +146,7 @@ def _all(
         # spawn: a fork would copy the compiled kernels' thread pool in an unusable state
         with ProcessPoolExecutor(min(cores(), len(chosen)), get_context("spawn")) as pool:
             drawn = [
-                (one, pool.submit(figures.redraw, *one.loader[1], size, rows[one.name], folder, formats))
+                (one, pool.submit(figures.redraw, one.name, one.root, size, rows[one.name], folder, formats))
                 for one in chosen
                 if one.name in rows
             ]

@@ -96,7 +96,7 @@ FPEMU_FUNCTION Numbers split(float x, const Scale& scale) {
 
 // x / (j k) · 2^e, rounded once, for j and k of 8 to 15; NEAR: neither 2^e nor the result is out of the normal range.
 // The quotient is the one to nearest: the reciprocal is (its error is squared), and then the theorem of Markstein
-// holds; tests/experiments/test_frontier_pages.py divides all significands. Double needs no care: no quotient by less
+// holds; tests/schemes/test_staged_int8.py divides all significands. Double needs no care: no quotient by less
 // than 2^8 is close to half of a last place of fp32.
 template <bool NEAR> FPEMU_FUNCTION float unscaled(float x, float j, float k, float one_by_j, float one_by_k, int e) {
   const float jk = j * k;
