@@ -14,8 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import choice, flag, integer, text
-from fpemu.arrays import as_array, as_float64, narrow
+from fpemu.arguments import as_array, as_float64, choice, flag, integer, narrow, text
 from fpemu.errors import InputError, entries, shown, unknown_name
 
 NanRule = Literal["ieee", "top", "negative-zero", "none"]

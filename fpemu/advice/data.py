@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs, metrics, reference
-from fpemu.arrays import as_array, as_float64
+from fpemu.arguments import as_array, as_float64
 from fpemu.errors import InputError, entries
 from fpemu.theory import Norms
 

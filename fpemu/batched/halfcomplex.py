@@ -26,8 +26,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import choice, is_integer
-from fpemu.arrays import product_shape
+from fpemu.arguments import choice, is_integer, product_shape
 from fpemu.batched import arguments, layouts, scaling
 from fpemu.batched.arguments import Accumulate, Arithmetic, Kernel
 from fpemu.batched.layouts import Layout

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import choice
-from fpemu.arrays import as_array
+from fpemu.arguments import as_array, choice
 from fpemu.errors import InputError, entries
 from fpemu.formats import FP16
 from fpemu.mma.gemm import as_values

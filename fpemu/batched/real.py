@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arrays import product_shape
+from fpemu.arguments import product_shape
 from fpemu.batched import arguments, scaling
 from fpemu.batched.arguments import Accumulate, Arithmetic, Kernel
 from fpemu.batched.layouts import halves

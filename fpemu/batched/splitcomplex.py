@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arrays import _float64, product_shape
+from fpemu.arguments import _float64, product_shape
 from fpemu.batched.arguments import TC_K, matrix
 from fpemu.batched.halfcomplex import Algorithm, choose_algorithm
 from fpemu.batched.layouts import complex_parts

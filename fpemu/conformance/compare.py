@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.arrays import as_array
+from fpemu.arguments import as_array
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.probing.callables import bits

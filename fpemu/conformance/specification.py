@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats, mma, schemes, simt
-from fpemu.arguments import keywords
-from fpemu.arrays import _float64
+from fpemu.arguments import _float64, keywords
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, tree

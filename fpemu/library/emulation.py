@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.arguments import choice, integers
-from fpemu.arrays import as_array
+from fpemu.arguments import as_array, choice, integers
 from fpemu.errors import InputError
 from fpemu.library import openblas
 from fpemu.library.tables import (

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import flag
-from fpemu.arrays import as_float64
+from fpemu.arguments import as_float64, flag
 from fpemu.errors import InputError
 from fpemu.metrics.analysis import Floats, difference, divide, largest, mean, norm, pair, parts, scaled
 from fpemu.parallel import map_chunks

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.arguments import instance, integer
-from fpemu.arrays import _float64, as_array, product_shape
+from fpemu.arguments import _float64, as_array, instance, integer, product_shape
 from fpemu.errors import InputError, entries
 from fpemu.formats import FP16, FP32, FP64, TF32, FloatFormat
 from fpemu.mma import device as devices

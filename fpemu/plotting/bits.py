@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import mma, plotting
-from fpemu.arguments import integer
-from fpemu.arrays import as_float64
+from fpemu.arguments import as_float64, integer
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec, reference
 

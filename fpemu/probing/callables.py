@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import files, formats
-from fpemu.arrays import as_array, refuse_masked
+from fpemu.arguments import as_array, refuse_masked
 from fpemu.errors import InputError, entries, unknown_name
 
 Array = NDArray[Any]

@@ -8,8 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fpemu import formats
-from fpemu.arguments import choice, is_real, unwrapped
-from fpemu.arrays import _float64, as_array, as_float64, product_shape
+from fpemu.arguments import _float64, as_array, as_float64, choice, is_real, product_shape, unwrapped
 from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
 from fpemu.mma.device import Device

@@ -18,8 +18,7 @@ from fpemu import formats
 from fpemu.arguments import flag, is_integer
 from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
-from fpemu.rounding import Rounding, _round_to
-from fpemu.sticky import Significands
+from fpemu.rounding import Rounding, Significands, _round_to
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -23,7 +23,7 @@ from fpemu.mma import device as devices
 from fpemu.mma.device import Device
 from fpemu.parallel import map_threads
 from fpemu.reference.exact import Floats, Ints, span
-from fpemu.sticky import Significands, bit_lengths
+from fpemu.rounding import Significands, bit_lengths
 
 BLOCK = 1 << 23
 """Entries of the result computed at a time: bounds the memory of the limbs."""

@@ -17,8 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import instance, is_real, unwrapped
-from fpemu.arrays import _float64, as_array
+from fpemu.arguments import _float64, as_array, instance, is_real, unwrapped
 from fpemu.errors import InputError, entries, shown, unknown_name
 from fpemu.files import note
 from fpemu.formats import FP32, FloatFormat

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import formats
-from fpemu.arrays import _float64
+from fpemu.arguments import _float64
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import gemm as _gemm

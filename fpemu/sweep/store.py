@@ -71,7 +71,7 @@ class Known(NamedTuple):
 # --- keys
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NUMERIC = (
-    *(f"{name}.py" for name in ("formats", "rounding", "sticky", "arrays", "parallel", "inputs", "exponential")),
+    *(f"{name}.py" for name in ("formats", "rounding", "arguments", "parallel", "inputs")),
     *("metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline", "library"),
 )
 _SUFFIXES = (".py", ".json", ".toml", ".gz")

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs
-from fpemu.arguments import LARGEST, instance, integer, number
-from fpemu.arrays import as_float64
+from fpemu.arguments import LARGEST, as_float64, instance, integer, number
 from fpemu.errors import InputError, entries
 
 Floats = NDArray[np.float64]

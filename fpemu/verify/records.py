@@ -24,7 +24,7 @@ from fpemu.files import read_json
 
 SCHEMA = 1
 COMMON_CODE = (
-    *("formats.py", "rounding.py", "sticky.py", "digests.py", "arrays.py", "arguments.py", "parallel.py"),
+    *("formats.py", "rounding.py", "digests.py", "arguments.py", "parallel.py"),
     *("mma", "verify"),
     *("gpu/runtime", "gpu/emulation", "gpu/instructions", "gpu/kernels"),
 )

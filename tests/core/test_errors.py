@@ -7,7 +7,7 @@ import pytest
 
 import fpemu
 from fpemu import inputs, mma, simt
-from fpemu.arrays import as_array
+from fpemu.arguments import as_array
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma import MmaSpec

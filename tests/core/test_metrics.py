@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fpemu import arrays, formats, inputs, metrics, reference
+from fpemu import arguments, formats, inputs, metrics, reference
 from fpemu.errors import InputError
 
 PAIRWISE = (metrics.relative_l2, metrics.max_relative, metrics.max_error_legemm, metrics.mred, metrics.max_absolute)
@@ -182,7 +182,7 @@ def test_normwise_with_specials():
 def test_ulps_counts_the_numbers_between(name):
     fmt = formats.get(name)
     width = min(fmt.width, 16)
-    values = np.unique(arrays.as_float64(fmt.decode(np.arange(2**width)), "test"))  # sorted, the zeros are one
+    values = np.unique(arguments.as_float64(fmt.decode(np.arange(2**width)), "test"))  # sorted, the zeros are one
     values = values[~np.isnan(values)]
     places = np.arange(values.size)
     for shift in (1, 2, values.size // 2, values.size - 1):

@@ -50,7 +50,7 @@ OTHERS = {
 def _check(call, limits):
     call()  # imports, compilation, caches of configurations
     calls = count(call)
-    measured = calls.total, calls.file_changes, calls.functions["arrays.py:as_array"]
+    measured = calls.total, calls.file_changes, calls.functions["arguments.py:as_array"]
     most = "\n".join(f"{n:5} {name}" for name, n in calls.functions.most_common(40))
     assert all(m <= limit for m, limit in zip(measured, limits, strict=True)), f"{measured} above {limits}\n{most}"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.arrays import product_shape
+from fpemu.arguments import product_shape
 from fpemu.batched import arguments, scaling
 from fpemu.errors import InputError
 from fpemu.gpu.batched import call, stacks

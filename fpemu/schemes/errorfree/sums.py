@@ -33,11 +33,11 @@ from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import device as devices
 from fpemu.mma.device import Device
+from fpemu.rounding import Ints, Significands, bit_lengths
 from fpemu.schemes.base import Call
 from fpemu.schemes.errorfree.plan import Counts, Report, SlicePlan
 from fpemu.schemes.errorfree.products import Pairs, SliceProducts, Tally
 from fpemu.schemes.errorfree.split import Slices, pieces, times, within_range
-from fpemu.sticky import Ints, Significands, bit_lengths
 
 Array = NDArray[Any]
 WIDTH = 52
