@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -143,16 +145,20 @@ def _all(
                 if not redraw:
                     written[experiment.name] = figures.write(experiment, size, rows[experiment.name], folder, formats)
     if redraw:
-        # spawn: a fork would copy the compiled kernels' thread pool in an unusable state
-        with ProcessPoolExecutor(min(cores(), len(chosen)), get_context("spawn")) as pool:
+        # spawn: a fork would copy the compiled kernels' thread pool in an unusable state; this process handles Ctrl-C
+        ignored = signal.signal, (signal.SIGINT, signal.SIG_IGN)
+        with ProcessPoolExecutor(min(cores(), len(chosen)), get_context("spawn"), *ignored) as pool:
             drawn = [
                 (one, pool.submit(figures.redraw, one.name, one.root, size, rows[one.name], folder, formats))
                 for one in chosen
                 if one.name in rows
             ]
-            for experiment, figure in drawn:
-                with _failure(experiment, failed):
-                    written[experiment.name] = figure.result()
+            try:
+                for experiment, figure in drawn:
+                    with _failure(experiment, failed):
+                        written[experiment.name] = figure.result()
+            finally:
+                pool.shutdown(cancel_futures=True)  # after an interrupt
     for name, files in written.items():
         _show(name, size, files, claims.on_page(name))
     if written:
@@ -168,10 +174,16 @@ def _failure(experiment: Experiment, failed: dict[str, BaseException]) -> Iterat
     try:
         yield
     except (Exception, SystemExit) as problem:
-        called = [Path(frame.filename) for frame in traceback.extract_tb(problem.__traceback__)]
-        if isinstance(problem, OSError) and not any(file.is_relative_to(experiment.root) for file in called):
+        in_page = any(Path(file).is_relative_to(experiment.root) for file, _ in _frames(problem))
+        if isinstance(problem, OSError) and not in_page:
             raise  # results cannot be stored or files not written
         failed[experiment.name] = problem
+
+
+def _frames(problem: BaseException) -> list[tuple[str, str]]:
+    """The file and the line of each call that led to an error, also in a process that drew a picture."""
+    elsewhere = getattr(problem.__cause__, "tb", "")  # the text that a process pool attaches
+    return re.findall(r'File "(.+?)", line (\d+)', elsewhere or "".join(traceback.format_exception(problem)))
 
 
 def _show(name: str, size: str, files: Written, claims: list[Claim]) -> None:
@@ -212,6 +224,6 @@ def _describe(name: str, problem: BaseException) -> str:
     if not isinstance(problem, CellError):
         text = f"{name}: {text}"
     if not isinstance(problem, CellError | InputError):
-        *_, last = traceback.extract_tb(problem.__traceback__)
-        text = f"{name}: {type(problem).__name__}: {problem} ({last.filename}, line {last.lineno})"
+        *_, (file, line) = _frames(problem)
+        text = f"{name}: {type(problem).__name__}: {problem} ({file}, line {line})"
     return " ".join(text.split())

@@ -581,11 +581,12 @@ def test_fresh_keeps_the_old_until_the_new_is_there_and_evaluates_what_is_shared
         assert len(results) == 3
 
 
-def test_a_page_that_cannot_draw_does_not_stop_the_others(paper, capsys):
+@pytest.mark.parametrize("redraw", [[], pytest.param(["--redraw"], marks=pytest.mark.slow)])
+def test_a_page_that_cannot_draw_does_not_stop_the_others(paper, capsys, redraw):
     for name, statement in (("fig0", "1 / 0"), ("fig00", "raise SystemExit"), ("fig000", "open('nowhere.csv')")):
         text = PAGE.replace("    from fpemu import plotting\n", f"    {statement}\n")
         toy.write_page("papers", f"paper/{name}", text)
-    assert main(["reproduce", "-j", "1"]) == 1
+    assert main(["reproduce", "-j", "1", *redraw]) == 1
     out, err = capsys.readouterr()
     assert "paper/fig1.{png" in out
     assert "paper/fig0: ZeroDivisionError: division by zero (" in err
