@@ -151,7 +151,7 @@ def characterize(
     fields: dict[str, Any] = {"nan_code": code, "name": name, "evidence": "custom"}
     if payloads:
         fields["payloads"] = True
-    spec, held = _verified(search, fields, outputs, seed, report)
+    spec, held = search.verified(fields, outputs, seed)
     results = search.results
     specs = [s.replace(**fields) for s in search.specs]
     if spec.rules.truncates:
@@ -160,30 +160,6 @@ def characterize(
     findings = (*evidence.fields(results, spec, specs), *direct)
     alike = tuple(s for s in dict.fromkeys(specs) if s != spec)
     return Characterized(spec, findings, len(results.probes), held.outputs, held.mismatches, held.first, alike)
-
-
-def _verified(
-    search: Search, fields: dict[str, Any], outputs: int, seed: int, report: Report
-) -> tuple[MmaSpec, Verification]:
-    """The preferred specification and its verification; mismatching operands become probes, and the search continues.
-
-    Each verification draws other operands, so that none of the operands of the search verify its result.
-    """
-    for turn in range(_ROUNDS):
-        spec = preferred(search.specs).replace(**fields)
-        report(f"verifying {spec.arithmetic}, block {spec.block}, with {outputs:,} random outputs")
-        held = search.instruction.verify(spec, outputs, (seed + turn) % 2**64)
-        if not held.mismatches or turn == _ROUNDS - 1:
-            break
-        before = search.results, search.by_structure
-        search.probe(reduce(Probes.join, held.examples))
-        if search.specs and preferred(search.specs).replace(**fields) == spec:  # as single probes they do not mismatch
-            break
-        search.probe_separating()
-        if not search.specs:  # no known arithmetic gives all these results
-            search.results, search.by_structure = before
-            break
-    return spec, held
 
 
 # --- the search in rounds of probes
@@ -195,7 +171,9 @@ Report = Callable[[str], None]
 
 
 class Search:
-    """The results so far, and the consistent specifications of each structure (`by_structure`)."""
+    """The results so far, and the consistent specifications of each structure."""
+
+    by_structure: dict[Structure, list[MmaSpec]]
 
     def __init__(
         self, instruction: Instruction, results: Results, possible: Sequence[Structure], report: Report
@@ -230,6 +208,27 @@ class Search:
             parts, quiet = -(-len(rivals) // _RIVALS), quiet + 1
             if self.probe(separating(self.results, [preferred(self.specs), *rivals[quiet % parts :: parts]], turn)):
                 quiet, rivals = 0, self._rivals()
+
+    def verified(self, fields: dict[str, Any], outputs: int, seed: int) -> tuple[MmaSpec, Verification]:
+        """The preferred specification and its verification; mismatching operands become probes of a further search.
+
+        Each verification draws other operands, so that none of the operands of the search verify its result.
+        """
+        for turn in range(_ROUNDS):
+            spec = preferred(self.specs).replace(**fields)
+            self.report(f"verifying {spec.arithmetic}, block {spec.block}, with {outputs:,} random outputs")
+            held = self.instruction.verify(spec, outputs, (seed + turn) % 2**64)
+            if not held.mismatches or turn == _ROUNDS - 1:
+                break
+            before = self.results, self.by_structure
+            self.probe(reduce(Probes.join, held.examples))
+            if self.specs and preferred(self.specs).replace(**fields) == spec:  # as single probes they do not mismatch
+                break
+            self.probe_separating()
+            if not self.specs:  # no known arithmetic gives all these results
+                self.results, self.by_structure = before
+                break
+        return spec, held
 
     def _fit(self, possible: Sequence[Structure]) -> None:
         self.by_structure = {s: self.results.fit(s) for s in possible}
