@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fpemu.cli.common import check_folder, console, parse_options, print_text, show, table
-from fpemu.cli.map_arguments import parse_axis, parse_integers, parse_metric, parse_seeds, parse_size, scale_option
 from fpemu.cli.run_options import RunOptions, with_run_options
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable
 
 if TYPE_CHECKING:
     from fpemu.plotting.planes import Plane
+    from fpemu.schemes import Scheme
     from fpemu.sweep.grid import Number
     from fpemu.sweep.maps import Map
 
@@ -72,7 +73,7 @@ def scaling(
     from fpemu.sweep.maps import Map
 
     chosen = schemes.get(scheme)
-    scale = scale_option(chosen)
+    scale = _scale_option(chosen)
     if distribution in inputs.names() and distribution not in _OFFSETS:
         raise InputError(
             f"--inputs {distribution} has no offset exponent, as {' and '.join(_OFFSETS)} have: 'fpemu sweep plane' "
@@ -81,7 +82,7 @@ def scaling(
     if distribution not in _OFFSETS:
         raise unknown_name("distribution with an offset exponent", distribution, _OFFSETS)
     exponents, offsets = (
-        parse_integers(name, parse_range(name, text), least=2) for name, text in (("--sb", sb), ("--offset", offset))
+        _parse_integers(name, parse_range(name, text), least=2) for name, text in (("--sb", sb), ("--offset", offset))
     )
     fixed = parse_options(option)
     if scale in fixed:
@@ -89,14 +90,14 @@ def scaling(
     if min(exponents) < -60 or max(exponents) > 60:
         raise InputError(f"--sb {sb}: a scale lies between 2^-60 and 2^60")
     values: list[Number] = list(exponents) if scale == "sb" else [2.0**e for e in exponents]
-    sizes, metric = parse_size(size), parse_metric(metric)
+    sizes, metric = _parse_size(size), _parse_metric(metric)
     grid = Grid(
         title=f"{chosen.name} over its scaling exponent",
         inputs=[{"name": distribution, "exponent": offsets}],
         schemes=[{"name": chosen.name, **fixed, scale: values}],
         hardware=hardware,
         metrics=[metric],
-        seeds=parse_seeds(seeds),
+        seeds=_parse_seeds(seeds),
         on_range="propagate",
         M=sizes[0],
         N=sizes[1],
@@ -172,8 +173,8 @@ def plane(
     from fpemu.sweep.maps import Map
 
     chosen = schemes.get(scheme)
-    y, values, fixed = parse_axis("--option", option)
-    x, swept, parameters = parse_axis("--parameter", parameter)
+    y, values, fixed = _parse_axis("--option", option)
+    x, swept, parameters = _parse_axis("--parameter", parameter)
     known = [one.name for one in chosen.info.options]
     for name in (y, *fixed):
         if name not in known:
@@ -181,8 +182,8 @@ def plane(
     inputs.describe(distribution)
     if "name" in (x, *parameters):
         raise InputError(f"--parameter name: the distribution is {distribution}, and --inputs names another")
-    metric = parse_metric(metric)
-    axes: dict[str, Any] = {**dict(zip(_SIZES, parse_size(size), strict=True)), "seeds": parse_seeds(seeds)}
+    metric = _parse_metric(metric)
+    axes: dict[str, Any] = {**dict(zip(_SIZES, _parse_size(size), strict=True)), "seeds": _parse_seeds(seeds)}
     drawn: dict[str, Any] = {}
     for name, value in {**parameters, x: swept}.items():
         if name == "seed":
@@ -279,3 +280,79 @@ def _best(requested: Map, plane: Plane, factor: float) -> Any:
         ranges = [planes.spans(ys, plane.ys, maps.notation(plane.ys)) for ys in (one.ys, good)]
         lines.add_row(maps.notation(plane.xs)(one.x), *ranges, show(one.error))
     return lines
+
+
+# --- the arguments
+def _scale_option(scheme: Scheme) -> str:
+    """The option of a scheme that scales its residual."""
+    from fpemu import schemes
+
+    def scales(one: Scheme) -> list[str]:
+        return [option.name for option in one.info.options if option.name in ("sb", "residual_scale")]
+
+    if not scales(scheme):
+        able = ", ".join(name for name in schemes.names() if scales(schemes.get(name)))
+        raise InputError(f"{scheme.name} does not scale a residual; the schemes that do: {able}")
+    return scales(scheme)[0]
+
+
+def _parse_axis(flag: str, pairs: list[str]) -> tuple[str, list[Number], dict[str, Any]]:
+    """The name of the option with several values, its values, and the other options."""
+    from fpemu.sweep.grid import parse_range
+
+    fixed, swept = {}, {}
+    for pair in pairs:
+        ((name, value),) = parse_options([pair]).items()
+        if name in fixed or name in swept:
+            raise InputError(f"{flag}: {name} is given twice")
+        text = pair.partition("=")[2]
+        if ":" in text or re.fullmatch(r"[-+0-9.eE^* ]*,[-+0-9.eE^*, ]*", text):
+            swept[name] = parse_range(f"{flag} {name}", text)
+        else:
+            fixed[name] = value
+    fixed |= {name: values[0] for name, values in swept.items() if len(values) == 1}
+    several = [(name, values) for name, values in swept.items() if len(values) > 1]
+    if len(several) != 1:
+        what = f"has {' and '.join(name for name, _ in several)}" if several else "has no range of two values or more"
+        raise InputError(f"{flag} {what}: a map has one axis from it, NAME=FIRST:LAST")
+    return *several[0], fixed
+
+
+def _parse_integers(name: str, values: list[Number], least: int = 1) -> list[int]:
+    """The values if they are integers, ``least`` of them or more."""
+    for value in values:
+        if not isinstance(value, int):
+            raise InputError(f"{name} has {value}: integers are needed")
+    if len(values) < least:
+        raise InputError(f"{name} is one value, {values[0]}: an axis of a map needs two or more, FIRST:LAST")
+    return [int(value) for value in values]
+
+
+def _parse_size(text: str) -> list[int]:
+    """ "MxNxK" as three sizes."""
+    parts = re.split(r"[x×]", text.strip())
+    if len(parts) != 3 or not all(re.fullmatch(r"[0-9]{1,6}", part) and int(part) for part in parts):
+        raise InputError(f"--size {text!r} is not MxNxK, three positive integers such as 48x48x512")
+    return [int(part) for part in parts]
+
+
+def _parse_seeds(text: str) -> int | list[int]:
+    """A number of seeds, or the seeds themselves."""
+    from fpemu.sweep.grid import parse_range
+
+    values = _parse_integers("--seeds", parse_range("--seeds", text))
+    if len(values) > 1 or "," in text or ":" in text:
+        return values
+    if not 1 <= values[0] <= 1000:
+        raise InputError(f"--seeds {values[0]}: 1 to 1000 of them, or a list such as 0,5,7")
+    return values[0]
+
+
+def _parse_metric(name: str) -> str:
+    """The full name of an error measure."""
+    from fpemu import metrics
+
+    if name == "effective_bits":
+        known = ", ".join(one for one in metrics.names() if one != name)
+        raise InputError(f"--metric effective_bits grows as the error shrinks; a map is of an error: {known}")
+    return metrics.get(name).__name__

@@ -220,18 +220,6 @@ def test_rows_of_failed_cells_are_returned_on_request(folder, monkeypatch):
         assert survey(experiment, "quick", results).failed_before == {}
 
 
-def test_fresh_results_replace_old_ones_and_only_then(folder):
-    experiment = pages.load("paper/fig2")
-    with Store() as results:
-        rows = run(experiment, results=results)
-        with pytest.raises(InputError, match=r"no Dask scheduler|distributed"):
-            run(experiment, results=results, scheduler="nothing://", fresh=True)
-        assert len(results) == 4
-        _evaluated(folder)
-        assert str(run(experiment, results=results, fresh=True)) == str(rows)
-        assert _evaluated(folder) == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("how", ["FPEMU_TEST_FAIL", "FPEMU_TEST_INTERRUPT"])
 def test_a_fresh_run_that_does_not_finish_loses_nothing(folder, monkeypatch, how):
     experiment = pages.load("paper/fig2")
@@ -344,16 +332,6 @@ def test_a_store_of_another_version_is_refused(folder, change, reason):
     with contextlib.closing(sqlite3.connect(store_module.default_path())) as db, db:
         db.execute(change)
     with pytest.raises(InputError, match=rf"cells\.sqlite is not a results file \({reason}"):
-        Store()
-
-
-def test_a_damaged_page_of_the_file_is_called_damage(folder):
-    Store().close()
-    path = store_module.default_path()
-    content = bytearray(path.read_bytes())
-    content[100:108] = b"\xff" * 8  # the header of the first page's tree
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"the results file \S*cells\.sqlite is damaged \(.*malformed"):
         Store()
 
 

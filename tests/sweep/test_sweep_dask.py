@@ -6,7 +6,6 @@ import concurrent.futures
 import contextlib
 import logging
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -258,28 +257,6 @@ def test_dasks_own_logs_are_silent_during_a_run_and_only_then(tmp_path, grid, ad
 def _levels():
     names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
     return {name: logging.getLogger(name).getEffectiveLevel() for name in names}
-
-
-@pytest.mark.slow
-def test_ctrl_c_is_one_line(tmp_path):
-    (tmp_path / "g.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 64\nN = 64\nseeds = 20000\n')
-    command = [sys.executable, "-m", "fpemu", "sweep", "g.toml", "--executor", "dask", "-j", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FPEMU_CACHE": str(tmp_path)}
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while not _count(tmp_path / "cells.sqlite") and time.monotonic() < deadline:
-            time.sleep(0.1)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
-        _, err = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert err.splitlines()[-1].startswith("fpemu: interrupted; finished cells are stored")
-    assert _count(tmp_path / "cells.sqlite") > 0
 
 
 def _count(path):
