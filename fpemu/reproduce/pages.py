@@ -366,6 +366,8 @@ def load(name: str, folder: Path | None = None) -> Experiment:
     path = where / f"{name}.py"
     shared = not path.is_file()
     path = path.with_name("_pages.py") if shared else path
+    if not path.is_file():
+        raise InputError(f"[titles] of {path.with_name('paper.toml')} lists {name}, but there is no {where / name}.py")
     sources = _sources(where, path)
     code(sources)  # records the modules before they are executed
     try:
@@ -388,8 +390,8 @@ def _sources(where: Path, page: Path) -> tuple[Path, ...]:
     reached, queue = {page}, [page]
     while queue:
         file = queue.pop()
-        for dots, module, inside, plain, whole in _IMPORT.findall(file.read_text(encoding="utf-8")):
-            if not dots and not (module or whole).startswith("benchmarks."):
+        for dots, module, inside, plain, whole in _IMPORT.findall(file.read_text(encoding="utf-8", errors="replace")):
+            if not dots and (module or whole).partition(".")[0] != "benchmarks":
                 continue
             path = (file.parents[len(dots) - 1] if dots else benchmarks).joinpath(*(module or whole).split("."))
             for name in ("", *re.findall(r"\w+", inside or plain)):

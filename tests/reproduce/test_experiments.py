@@ -118,6 +118,27 @@ def test_titles_are_a_table_of_texts(tmp_path):
         pages.titles(tmp_path)
 
 
+def test_a_page_that_is_not_listed_or_not_there_or_no_text_is_one_line(tmp_path):
+    path = toy.write_page(tmp_path, "toy/a", "1 / 0")
+    path.with_name("b.py").write_text("")
+    with pytest.raises(InputError, match=r"b\.py is not in the table \[titles\] of the paper\.toml beside it"):
+        pages.load("toy/b", tmp_path)
+    for content, message in ((b"\xff", "SyntaxError"), (None, r"lists toy/a, but there is no .*a\.py")):
+        path.unlink() if content is None else path.write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            pages.load("toy/a", tmp_path)
+
+
+def test_the_sources_of_a_page_are_its_folder_and_all_that_it_imports_elsewhere(tmp_path):
+    text = "from ..other import _a\nfrom ..other._b import (\n    X,\n)\ndef f():\n    from .._late import Y\n1 / 0\n"
+    path = toy.write_page(tmp_path, "toy/a", text)
+    for name, content in (("_a", "from . import _c"), ("_b", "X = 1"), ("_c", ""), ("_d", "")):
+        toy.write_page(tmp_path, f"other/{name}", content)
+    (tmp_path / "_late.py").write_text("Y = 1")
+    found = [file.relative_to(tmp_path).as_posix() for file in pages._sources(tmp_path, path)]
+    assert found == ["toy", "_late.py", "other/_a.py", "other/_b.py", "other/_c.py"]
+
+
 def test_every_page_is_listed_and_every_listed_page_exists():
     files = [p for p in ROOT.glob("*/*.py") if p.name[0] != "_" and p.name != "model.py"]
     tables = {name for name in NAMES if not (ROOT / f"{name}.py").is_file()}
