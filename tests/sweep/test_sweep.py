@@ -136,8 +136,11 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path):
 def test_the_store_is_where_it_is_said_to_be(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FPEMU_CACHE", raising=False)
+    (tmp_path / ".fpemu").mkdir()
+    (tmp_path / ".fpemu" / "results.sqlite").write_bytes(b"of a former version")
     Store().close()
     assert (tmp_path / ".fpemu" / "cells.sqlite").is_file()
+    assert (tmp_path / ".fpemu" / "results.sqlite").read_bytes() == b"of a former version"
     monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / "elsewhere"))
     Store().close()
     assert (tmp_path / "elsewhere" / "cells.sqlite").is_file()
