@@ -19,7 +19,7 @@ from fpemu.mma.gemm import _chain
 from fpemu.mma.tree import Tree
 from fpemu.probing import trees
 from fpemu.probing.callables import bits
-from fpemu.rounding import Rounding, _round_to
+from fpemu.rounding import Rounding, _round_to, mode_of
 from fpemu.schemes import Scheme
 
 Array = NDArray[Any]
@@ -83,7 +83,7 @@ class Specification:
     on_range: str = "raise"
 
     def __post_init__(self) -> None:
-        for name, known in (("place", get_args(Place)), ("flush", get_args(Flush))):
+        for name, known in (("place", get_args(Place)), ("flush", get_args(Flush)), ("epilogue", EPILOGUES)):
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)
         for name in ("alpha", "beta"):
@@ -406,7 +406,7 @@ def _combined(kind: str, T: Array, c: Array | None, alpha: Any, beta: Any) -> An
 
 
 def _rounded(x: Array, fmt: FloatFormat | str, mode: str = "RNE") -> Array:
-    return _round_to(_float64(x, "x"), formats.get(fmt), Rounding[mode])
+    return _round_to(_float64(x, "x"), formats.get(fmt), Rounding.__members__.get(mode) or mode_of(mode))
 
 
 def _flushed(x: Array, fmt: FloatFormat | str) -> Array:

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.arguments import choice, keywords
-from fpemu.errors import InputError, entries
+from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FP16, FloatFormat
 from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.gemm import _chain
 from fpemu.mma.spec import MmaSpec
-from fpemu.rounding import Rounding, _bit_cut, _round_to
+from fpemu.rounding import Rounding, _bit_cut, _round_to, mode_of
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -119,14 +119,14 @@ class Word:
                 return _round_to(self.unbounded(x), self.format)
             if self.format is FP16 and self.rounding == "RNE":
                 return _nearest_half(x)
-            return _round_to(x, self.format, Rounding[self.rounding])
+            return _round_to(x, self.format, Rounding.__members__.get(self.rounding) or mode_of(self.rounding))
 
     def unbounded(self, x: Array) -> Array:
         """`x` (float64) rounded to the format's precision with no limit on the exponent."""
         if self.rounding == AWAY:
             return np.copysign(_round_to(np.abs(x), self.format, Rounding.RU, unbounded=True), x)
         mode = "RZ" if self.rounding == BIT_CUT else self.rounding
-        return _round_to(x, self.format, Rounding[mode], unbounded=True)
+        return _round_to(x, self.format, Rounding.__members__.get(mode) or mode_of(mode), unbounded=True)
 
     def overflows(self, x: Array) -> NDArray[np.bool_]:
         """Where the rounding of `x` with an unbounded exponent is beyond the format's largest number."""
@@ -321,6 +321,10 @@ class Plan:
     combine_in: Literal["fp32", "fp64"] = "fp32"
 
     def __post_init__(self) -> None:
+        for name, known in (("accumulators", Accumulators), ("join", Join), ("combine_in", ("fp32", "fp64"))):
+            value = getattr(self, name)
+            if isinstance(value, str) and value not in list(known):
+                raise unknown_name(name, value, known)
         if isinstance(self.accumulators, str):
             object.__setattr__(self, "accumulators", Accumulators(self.accumulators))
         object.__setattr__(self, "join", Join(self.join))

@@ -26,6 +26,7 @@ from fpemu.gpu.batched import configuration
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.plotting import bits
 from fpemu.roofline import gpus
+from fpemu.schemes.words import Plan, Word
 from fpemu.theory import Norms
 
 REFUSED_ARRAYS = {
@@ -60,7 +61,7 @@ NAMES = {"empty": "", "unknown": "no", "long": "x" * 200, "str_": np.str_("fp17"
 
 ARRAYS = set("ABCDPRSXabcxz") | {"bits", "random_bits"}
 """Arguments that are arrays."""
-FREE = {"architecture", "epilogue", "inputs", "instruction", "model", "name", "out", "shape", "source"}
+FREE = {"architecture", "inputs", "instruction", "model", "name", "out", "shape", "source"}
 """Arguments whose text is free, or looked up when the object is used."""
 LATER = {"fpemu.conformance.Specification": "checked by verify", "fpemu.probing.save": "takes any remarks"}
 """Rows whose names are not refused at once, and why."""
@@ -313,6 +314,10 @@ def test_the_calls_of_the_table_are_valid(name, tmp_path, monkeypatch):
         (lambda: theory.bound("ootomo", "A100", norms=NORMS, residual_scal=1), "did you mean 'residual_scale'"),
         (lambda: conformance.verify(2 * WIDE, ONE, ONE, hardware="A100", acumulate="fp32"), "mean 'accumulate'"),
         (lambda: conformance.Specification(SPEC).change(alfa=2.0), "did you mean 'alpha'"),
+        (lambda: conformance.Specification(SPEC, epilogue="fuse"), "unknown epilogue 'fuse'"),
+        (lambda: Plan(products=((0, 0),), join="as-runs"), "did you mean 'as-run'"),
+        (lambda: Plan(products=((0, 0),), accumulators="bands"), "did you mean 'band'"),
+        (lambda: Word("h", fpemu.FP16, "to-od").round(WIDE.astype(float)), "did you mean 'to-odd'"),
         (lambda: inputs.make("uniform", 2, 1, hihg=1.0), "did you mean 'high'"),
         (lambda: mma.spec("H200", instruction=""), "unknown instruction ''"),
         (lambda: mma.spec("H200", instruction=0), "unknown instruction 0"),
