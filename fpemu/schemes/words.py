@@ -324,7 +324,7 @@ class Plan:
         for name, known in (("accumulators", Accumulators), ("join", Join), ("combine_in", ("fp32", "fp64"))):
             value = getattr(self, name)
             if isinstance(value, str) and value not in list(known):
-                raise unknown_name(name, value, known)
+                raise unknown_name(name, value, map(str, known))
         if isinstance(self.accumulators, str):
             object.__setattr__(self, "accumulators", Accumulators(self.accumulators))
         object.__setattr__(self, "join", Join(self.join))
