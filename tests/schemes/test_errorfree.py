@@ -140,6 +140,21 @@ def test_merged_sums_with_almost_empty_last_bins(tiny):
     assert np.array_equal(D, reference.matmul(A, B, method="flint"))
 
 
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 8), st.booleans(), st.sampled_from([None, 1, 2, 5]))
+def test_a_plan_has_every_product_once_and_sums_those_of_equal_weight(a, b, d, fast, shared):
+    plan = SlicePlan("ozimmu", None, None, 8, 7, "truncate", True, fpemu.FP64, shared=shared)
+    groups = plan.groups(a, b, d, fast)
+    pairs = [pair for group in groups for pair in group]
+    assert sorted(pairs) == [(p, q) for p in range(a) for q in range(b) if not fast or p + q < d]
+    assert sum(levels(a, b, d, fast)) == len(pairs)
+    assert plan.sums(a, b, d, fast) == len(groups)
+    if shared is None:
+        assert pairs == sorted(pairs, key=lambda pair: pair[::-1])
+    else:
+        assert pairs == sorted(pairs, key=lambda pair: (sum(pair), pair[0]))
+        assert all(len(group) <= shared and len({p + q for p, q in group}) == 1 for group in groups)
+
+
 # --- blocks
 
 

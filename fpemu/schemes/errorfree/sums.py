@@ -92,11 +92,12 @@ def floating_sum(products: SliceProducts, groups: list[Pairs]) -> Array:
         total = np.zeros((a.top.shape[0], b.top.shape[1]), dtype)
         for pairs in groups:
             p, q = pairs[0]
-            T = products(p, q) if len(pairs) == 1 else products.sum(pairs)
+            # float64 at once, so that the memory of a float32 product is free for the next array
+            T = (products(p, q) if len(pairs) == 1 else products.sum(pairs)).astype(np.float64, copy=False)
             rows, columns = a.items[p].exponents, b.items[q].exponents
             if on_grid:  # a slice of zeros repeats the exponent before it, unlike slices of other products of the sum
                 rows, columns = a.top - (p + 1) * plan.bits, b.top - (q + 1) * plan.bits
-            total += _weighted(T.astype(np.float64, copy=False), rows, columns, back).astype(dtype, copy=False)
+            total += _weighted(T, rows, columns, back).astype(dtype, copy=False)
         return total
 
     return within_range(add, a, b, fmt)
