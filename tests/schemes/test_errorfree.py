@@ -14,7 +14,7 @@ import fpemu
 from fpemu import InputError, mma, reference
 from fpemu.schemes import build
 from fpemu.schemes.errorfree import sums
-from fpemu.schemes.errorfree.plan import Counts, SlicePlan
+from fpemu.schemes.errorfree.plan import Counts, SlicePlan, levels
 from fpemu.schemes.errorfree.products import SliceProducts, carrier
 from fpemu.schemes.errorfree.split import ADAPTIVE, FIXED, Cost, block, even, pieces, split
 
