@@ -399,7 +399,7 @@ def on_page(name: str, root: Path | None = None) -> list[Claim]:
 
 
 def _paper(path: Path) -> Paper:
-    return read(Paper, {"folder": path.parent.name} | _joined(pages.paper(path)), str(path))
+    return read(Paper, {"folder": path.parent.name} | _joined(pages._paper(path)), str(path))
 
 
 def _joined(value: Any) -> Any:

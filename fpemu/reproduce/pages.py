@@ -265,7 +265,7 @@ def titles(folder: Path | None = None) -> dict[str, str]:
 
 
 def _titles(path: Path) -> Mapping[str, str]:
-    table = paper(path).get("titles", {})
+    table = _paper(path).get("titles", {})
     if not isinstance(table, dict) or not all(isinstance(title, str) for title in table.values()):
         raise InputError(f"{path}: [titles] is not a table of figures with their titles")
     return table
@@ -278,18 +278,8 @@ def _title(where: Path, name: str) -> str | None:
     return _titles(path).get(figure) if folder and path.is_file() else None
 
 
-def paper(path: Path) -> dict[str, Any]:
-    """Return the content of a ``paper.toml``.
-
-    Returns
-    -------
-    dict
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or is not TOML.
-    """
+def _paper(path: Path) -> dict[str, Any]:
+    """The content of a ``paper.toml``."""
     return _parsed(path, path.stat().st_mtime_ns)
 
 
