@@ -10,14 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError, entries, shown, unknown_name
 
-T = TypeVar("T")
 LARGEST = 2**63 - 1
 """The largest size: the product of three sizes must stay within the range of fp64."""
 
@@ -149,18 +148,6 @@ def text(name: str, value: Any) -> str:
     if isinstance(value, str) and value.strip():
         return value
     raise InputError(f"{name} = {shown(value)} must be a text that is not empty")
-
-
-def instance(name: str, value: Any, kind: type[T], source: str = "") -> T:
-    """Return an object of a class; ``source`` ends the message.
-
-    >>> instance("order", 5, Fraction, "such as Fraction(1, 3)")
-    Traceback (most recent call last):
-    fpemu.errors.InputError: order = 5 must be of class Fraction, such as Fraction(1, 3)
-    """
-    if isinstance(value, kind):
-        return value
-    raise InputError(f"{name} = {shown(value)} must be of class {kind.__name__}{', ' * bool(source)}{source}")
 
 
 def integers(

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.arguments import _float64, as_array, instance, integer, product_shape
-from fpemu.errors import InputError, entries
+from fpemu.arguments import _float64, as_array, integer, product_shape
+from fpemu.errors import InputError, entries, shown
 from fpemu.formats import FP16, FP32, FP64, TF32, FloatFormat
 from fpemu.mma import device as devices
 from fpemu.mma import reference
@@ -385,7 +385,9 @@ def _adds_outside(order: KOrder | Tree, with_c: bool) -> bool:
 
 
 def _check_spec(spec: Any) -> MmaSpec:
-    return instance("spec", spec, MmaSpec, "from fpemu.mma.spec(hardware, ...)")
+    if isinstance(spec, MmaSpec):
+        return spec
+    raise InputError(f"spec = {shown(spec)} must be an MmaSpec, from fpemu.mma.spec(hardware, ...)")
 
 
 # --- checks of arrays

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import _float64, as_array, instance, is_real, unwrapped
+from fpemu.arguments import _float64, as_array, is_real, unwrapped
 from fpemu.errors import InputError, entries, shown, unknown_name
 from fpemu.files import note
 from fpemu.formats import FP32, FloatFormat
@@ -390,7 +390,7 @@ def build(scheme: str | Scheme, options: Mapping[str, Any]) -> Scheme:
     >>> build("h2sgemm", {"sb": 11}).sb
     11
     """
-    plain, options = get(scheme), instance("options", options, Mapping)  # type: ignore[type-abstract]
+    plain = get(scheme)
     known = [option.name for option in plain.info.options]
     options = dict(_current(plain.name, name, value) for name, value in options.items())
     for name in options:

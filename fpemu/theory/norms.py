@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs
-from fpemu.arguments import LARGEST, as_float64, instance, integer, number
+from fpemu.arguments import LARGEST, as_float64, integer, number
 from fpemu.errors import InputError, entries
 
 Floats = NDArray[np.float64]
@@ -127,8 +127,6 @@ class Norms:
 
     def __post_init__(self) -> None:
         integer("Norms: K", self.K, 0, LARGEST)
-        for side in ("cut_A", "cut_B", "cut_AB"):
-            instance(f"Norms: {side}", getattr(self, side), Cut, "as Norms.of(A, B) makes it")
         for name, value in vars(self).items():
             if name != "K" and not isinstance(value, Cut):
                 number(f"Norms: {name}", value, 0, math.inf, what="; take Norms.of(A, B)")
