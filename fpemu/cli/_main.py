@@ -33,19 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if isinstance(output, io.TextIOWrapper):
                 output.reconfigure(errors="replace")  # a terminal may lack Greek letters
         status = _finish(_run(sys.argv[1:] if arguments is None else list(arguments)))
+    except InputError as problem:
+        status = _finish(_complain(str(problem)))
     except KeyboardInterrupt:
         status = _finish(_complain("interrupted", 130))
     if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt of Python's own exit shows no traceback
     return status
-
-
-def _run(arguments: list[str]) -> int:
-    try:
-        require("typer", "rich")
-        return _run_command(arguments)
-    except InputError as problem:
-        return _complain(str(problem))
 
 
 @functools.cache
@@ -58,7 +52,9 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
-def _run_command(arguments: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
+    """Run a command and return its exit status; raise InputError for bad arguments."""
+    require("typer", "rich")
     import typer
 
     usage_error: Any = typer.BadParameter.__mro__[2]  # the base class in Click, or in the copy of Click in typer 0.2x

@@ -1,32 +1,29 @@
-"""``fpemu bench``: speed and memory of the emulation on the CPU, and speed of this GPU's kernels."""
+"""``fpemu bench``, ``fpemu tune``: speed of the emulation and of this GPU's kernels, and their configurations."""
 
 from __future__ import annotations
 
+import datetime
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import check_file, console, note, progress, show, table
-from fpemu.errors import InputError
+from fpemu.cli.common import check_file, note, print_table, progress, show
+from fpemu.cli.verify import missing
+from fpemu.errors import GpuError, InputError, unknown_name
 
 if TYPE_CHECKING:
     from benchmarks.gpu.case import Case
 
-
+FORMS = ("real", "complex")
 _COLUMNS = ("case", "n", "ns", "bar", "/ matmul", "compile s", "MB", "MB bar", "")
 _PRODUCT_COLUMNS = ("M×N×K, data", "implementation", "first", "sustained", "with split", "/ SGEMM", "/ fp16÷3", "error")
 _CALL_COLUMNS = ("product", "implementation", "ms", "TFLOP/s", "GB/s", "/ library", "error", "bits")
 
 
-def need_benchmarks(command: str) -> None:
-    """Make ``benchmarks`` importable.
-
-    Raises
-    ------
-    InputError
-        If the package was installed without a checkout.
-    """
+def _need_benchmarks(command: str) -> None:
+    """Make ``benchmarks`` importable; raise InputError if the package was installed without a checkout."""
     from fpemu.reproduce import pages
 
     if not pages.import_benchmarks():
@@ -45,23 +42,27 @@ def cpu(
 
     Exit status 1 if a case is slower than its limit at the default size.
     """
-    need_benchmarks("bench cpu")
+    _need_benchmarks("bench cpu")
     from benchmarks import cpu as cpu_suite
     from fpemu.files import write_atomic
 
     check_file(json_file, "the table", ".json")
     report = cpu_suite.run(size=size, repeat=repeat, only=only)
+    verdicts = {None: "", True: "ok", False: "missed"}
+    rows = [
+        (
+            line["case"],
+            str(line["n"]),
+            *map(_number, (line["ns"], line["bar"], line["ratio"])),
+            *(f"{x:.1f}" for x in (line["compile"], line["memory"] / 1e6, line["memory_bar"] / 1e6)),
+            verdicts[line["ok"]],
+        )
+        for line in report["lines"]
+    ]
     title = (
         f"emulation on {report['threads']} threads: ns per multiply-add, time over np.matmul's in fp32, extra memory"
     )
-    shown = table(title, *_COLUMNS, numbers=8)
-    for line in report["lines"]:
-        numbers = (line["ns"], line["bar"], line["ratio"])
-        sizes = (line["memory"] / 1e6, line["memory_bar"] / 1e6)
-        verdict = {None: "", True: "ok", False: "missed"}[line["ok"]]
-        fixed = (f"{value:.1f}" for value in (line["compile"], *sizes))
-        shown.add_row(line["case"], str(line["n"]), *map(_number, numbers), *fixed, verdict)
-    console().print(shown)
+    print_table(title, _COLUMNS, rows, numbers=8)
     if json_file is not None:
         write_atomic(json_file, (json.dumps(report, indent=2) + "\n").encode())
     if any(line["ok"] is False for line in report["lines"]):
@@ -111,7 +112,7 @@ def gpu(
     """
     from fpemu.gpu.runtime import device
 
-    need_benchmarks("bench gpu")
+    _need_benchmarks("bench gpu")
     from benchmarks.gpu import record, run, suite
 
     if budget is not None and not budget > 0:
@@ -151,12 +152,12 @@ def gpu(
 def _list(cases: list[Case]) -> None:
     from benchmarks.gpu import suite
 
-    rows = f"{len(cases)} row{'s' if len(cases) != 1 else ''}"
-    shown = table(f"{rows}, about {suite.seconds(cases):.0f} s", "figure", "rows", "s", numbers=2)
+    rows = []
     for page in sorted({page for case in cases for page in case.figures}):
         of_page = [case for case in cases if page in case.figures]
-        shown.add_row(page, str(len(of_page)), f"{suite.seconds(of_page):.0f}")
-    console().print(shown)
+        rows.append((page, str(len(of_page)), f"{suite.seconds(of_page):.0f}"))
+    title = f"{len(cases)} row{'s' if len(cases) != 1 else ''}, about {suite.seconds(cases):.0f} s"
+    print_table(title, ("figure", "rows", "s"), rows, numbers=2)
 
 
 def _show_rows(rows: list[dict[str, Any]], cases: list[Case]) -> None:
@@ -165,16 +166,15 @@ def _show_rows(rows: list[dict[str, Any]], cases: list[Case]) -> None:
 
     wanted = {record.key(case.fields) for case in cases}
     rows = [row for row in rows if record.key(row) in wanted]
-    title = "effective throughput (2MNK / time), TFLOP/s; relative L2 error against fp64"
-    shown = table(title, *_PRODUCT_COLUMNS, "W", "MHz", "bits", numbers=9)
-    others = table("whole calls", *_CALL_COLUMNS, numbers=5)
+    products: list[list[str]] = []
+    calls: list[list[str]] = []
     for row in rows:
         product = row["kind"] == "product"
-        listing, name = shown if product else others, (_product(row), row["contender"])
+        line = [_product(row), row["contender"]]
+        (products if product else calls).append(line)
         if "failed" in row:
-            listing.add_row(*name, row["failed"][:60])
+            line.append(row["failed"][:60])
             continue
-        bits = "" if "checked" not in row else f"{row['checked'] - row['mismatches']} / {row['checked']}"
         if product:
             numbers = [record.rate(row, name) for name in ("first", "sustained", "split_first")]
             numbers += [record.ratio(rows, row, "sgemm"), record.ratio(rows, row, "fp16", 3)]
@@ -185,10 +185,13 @@ def _show_rows(rows: list[dict[str, Any]], cases: list[Case]) -> None:
             rate = record.rate(row) if row.get("operations") or row.get("batch", 1) > 1 else None
             ratio = None if base is None else base["first_s"] / row["first_s"]
             numbers = [1e3 * row["first_s"], rate, moved, ratio, row.get("relative_l2")]
-        listing.add_row(*name, *map(_number, numbers), bits)
-    for rows_of in (shown, others):
-        if rows_of.row_count:
-            console().print(rows_of)
+        bits = "" if "checked" not in row else f"{row['checked'] - row['mismatches']} / {row['checked']}"
+        line += [*map(_number, numbers), bits]
+    title = "effective throughput (2MNK / time), TFLOP/s; relative L2 error against fp64"
+    if products:
+        print_table(title, (*_PRODUCT_COLUMNS, "W", "MHz", "bits"), products, numbers=9)
+    if calls:
+        print_table("whole calls", _CALL_COLUMNS, calls, numbers=5)
 
 
 def _product(row: dict[str, Any]) -> str:
@@ -201,3 +204,98 @@ def _product(row: dict[str, Any]) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else show(value)
+
+
+# --- tune
+def tune_batched(
+    sizes: Annotated[str, typer.Option("--sizes", help="Sizes of the square matrices: 2-128, or 8,16,32.")] = "2-128",
+    forms: Annotated[str, typer.Option("--forms", help="real, complex or both.")] = "real,complex",
+    batch: Annotated[int, typer.Option("--batch", help="Number of products per launch.")] = 1000,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE.toml", help="Write the table that fpemu.gpu.batched reads.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the measurements of an interrupted run.")] = False,
+) -> None:
+    """Measure configurations of the batched kernels, and write the fastest.
+
+    For every size the candidates of benchmarks.tuning are compiled and measured, for contiguous square matrices and
+    fp32 accumulation. For each alignment of the rows the table lists a few configurations with the largest size of
+    each. With --out the measurements are saved in FILE.toml.measured until the command is complete, and the same
+    command resumes from this file.
+    """
+    from fpemu.files import check_writable, write_atomic
+    from fpemu.gpu.batched import products
+
+    _need_benchmarks("tune batched")
+    from benchmarks import tuning
+
+    chosen, selected_forms = _sizes(sizes), _forms(forms)
+    if batch < 1:
+        raise InputError(f"--batch is {batch}: a number from 1 on is needed")
+    check_file(out, "the table", ".toml")
+    if out is not None:
+        check_writable(f"{out}.measured")
+    reason = missing()
+    if reason is not None:
+        raise InputError(f"tune: {reason}")
+    products.need_gpu()
+    from fpemu.gpu.runtime import device
+
+    versions = device.describe()
+    about = {"gpu": versions["gpu"], "batch": batch, "nvrtc": versions["nvrtc"]}
+    partial = None if out is None else Path(f"{out}.measured")
+    before = [] if partial is None or fresh else tuning.resumed(partial, about)
+    wanted = {
+        tuning.place(size, form == "complex"): (size, form == "complex") for form in selected_forms for size in chosen
+    }
+    measured = [m for m in before if (m.form, m.size) in wanted]
+    done = {(m.form, m.size) for m in measured}
+    todo = [one for place, one in wanted.items() if place not in done]
+    try:
+        with progress() as bars:
+            bar = bars.add_task("compiling", total=len(wanted), completed=len(wanted) - len(todo))
+            tuning.compile_all(tuning.task_of(*one) for one in todo)
+            for size, is_complex in todo:
+                bars.update(bar, description=f"{FORMS[is_complex]} {size}")
+                measured += tuning.measure(size, is_complex, batch)
+                if partial is not None:
+                    write_atomic(partial, tuning.saved(measured, about))
+                bars.update(bar, advance=1)
+    except KeyboardInterrupt:
+        if partial is None or not measured:
+            raise
+        note(f"fpemu: interrupted; the measurements are saved in {partial}, and the same command continues from them")
+        raise typer.Exit(130) from None
+    if not measured:
+        raise GpuError("no configuration ran: 'fpemu verify batched' shows the failures")
+    winners = tuning.winners(measured)
+    rows = [(name, str(row["size"]), row["configuration"]) for name, found in winners.items() for row in found]
+    print_table(f"{versions['gpu']}, batch {batch}", ("form", "up to", "configuration"), rows)
+    if out is not None and partial is not None:
+        day = datetime.datetime.now(datetime.UTC).date().isoformat()
+        write_atomic(out, tuning.toml(winners, about | {"sizes": sizes, "date": day}).encode())
+        partial.unlink(missing_ok=True)
+        note(f"{len(measured)} measurements; the winners are in {out}")
+
+
+def _sizes(text: str) -> list[int]:
+    """Parse a list of sizes and ranges."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            low, high = int(first), int(last if dash else first)
+        except ValueError:
+            raise InputError(f"--sizes {text!r}: {part!r} is neither a number nor a range such as 2-128") from None
+        if not 1 <= low <= high <= 1024:
+            raise InputError(f"--sizes {text!r}: {part!r} must be sizes from 1 to 1024, the smaller first")
+        numbers += range(low, high + 1)
+    return sorted(set(numbers))
+
+
+def _forms(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names or [""]:
+        if name not in FORMS:
+            raise unknown_name("form", name, FORMS)
+    return list(dict.fromkeys(names))

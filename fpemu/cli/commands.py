@@ -10,22 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import fpemu
-from fpemu.cli import (
-    advise,
-    bench,
-    characterize,
-    conformance,
-    gemm,
-    ledger,
-    library,
-    listing,
-    reproduce,
-    reveal,
-    split,
-    sweep,
-    tune,
-    verify,
-)
+from fpemu.cli import bench, characterize, ledger, listing, product, reproduce, reveal, sweep, verify
 from fpemu.cli.common import add_command
 from fpemu.errors import unknown_name
 
@@ -66,25 +51,7 @@ def _fpemu(
         typer.echo(context.get_help())
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "list": listing.listing,
-    "gemm": gemm.gemm,
-    "advise": advise.advise,
-    "reproduce": reproduce.reproduce,
-    "ledger": ledger.ledger,
-    "reveal": reveal.reveal,
-    "characterize": characterize.characterize,
-}
-for _name, _command in _COMMANDS.items():
-    add_command(app, _name, _command)
-# a number may begin with a minus sign
-add_command(app, "split", split.split, context_settings={"ignore_unknown_options": True})
-app.add_typer(sweep.app, name="sweep")
-
-
-def _commands(
-    name: str, about: str, commands: dict[str, Callable[..., None]], lacking: Callable[[], str | None]
-) -> None:
+def _add_group(name: str, about: str, commands: dict[str, Callable[..., None]], of_gpu: str | None = None) -> None:
     """Add a group of commands. Without a command it prints its help, and on stderr what this machine lacks for it."""
     group = typer.Typer(cls=_Group, help=about)
 
@@ -92,31 +59,40 @@ def _commands(
     def alone(context: typer.Context) -> None:
         if context.invoked_subcommand is None:
             typer.echo(context.get_help())
-            missing = lacking()
-            if missing is not None:
-                print(f"fpemu: {name}: {missing}", file=sys.stderr)
+            if of_gpu is not None and (missing := verify.missing()) is not None:
+                print(f"fpemu: {name}: {of_gpu}{missing}", file=sys.stderr)
 
     for command, function in commands.items():
         add_command(group, command, function)
     app.add_typer(group, name=name)
 
 
-_commands("bench", "Measure speed and memory on this machine.", {"cpu": bench.cpu, "gpu": bench.gpu}, lambda: None)
-_commands(
-    "tune", "Find the fastest configurations by measurements on this GPU.", {"batched": tune.batched}, verify.missing
+add_command(app, "list", listing.listing)
+add_command(app, "gemm", product.gemm)
+add_command(app, "advise", product.advise)
+add_command(app, "reproduce", reproduce.reproduce)
+add_command(app, "ledger", ledger.ledger)
+add_command(app, "reveal", reveal.reveal)
+add_command(app, "characterize", characterize.characterize)
+# a number may begin with a minus sign
+add_command(app, "split", product.split, context_settings={"ignore_unknown_options": True})
+app.add_typer(sweep.app, name="sweep")
+_add_group("bench", "Measure speed and memory on this machine.", {"cpu": bench.cpu, "gpu": bench.gpu})
+_add_group(
+    "tune", "Find the fastest configurations by measurements on this GPU.", {"batched": bench.tune_batched}, of_gpu=""
 )
-_commands(
+_add_group(
     "verify",
     "Verify a product, an instruction or a kernel against its bit-exact specification.",
     {
-        "gemm": conformance.gemm,
+        "gemm": verify.gemm,
         "instructions": verify.instructions,
         "kernels": verify.kernels,
         "batched": verify.batched,
         "tallskinny": verify.tallskinny,
         "arguments": verify.arguments,
         "emulation": verify.emulation,
-        "library": library.library,
+        "library": verify.library,
     },
-    lambda: (lacking := verify.missing()) and f"all but gemm need a GPU: {lacking}",
+    of_gpu="all but gemm need a GPU: ",
 )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import os
 import re
 import shlex
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,37 +80,17 @@ def console(*, stderr: bool = False) -> Console:
     """Make the console of a stream: as wide as COLUMNS or its terminal, else wide enough for every table."""
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
-    width = _columns() or (None if stream.isatty() else 140)
-    return Console(width=width, highlight=False, markup=False, emoji=False, stderr=stderr)
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    # Rich itself reads COLUMNS
+    width = None if terminal or "COLUMNS" in os.environ else 140
+    made = Console(width=width, highlight=False, markup=False, emoji=False, stderr=stderr)
+    made.width = max(made.width, 20)  # Rich prints nothing where COLUMNS is 0
+    return made
 
 
-def _columns() -> int | None:
-    """The width that COLUMNS sets, at least 20."""
-    columns = os.environ.get("COLUMNS", "")
-    return max(int(columns), 20) if re.fullmatch("[0-9]{1,5}", columns) else None
-
-
-def text_width() -> int | None:
-    """The width at which text on stdout wraps; None where it goes to a file or a pipe and COLUMNS is not set."""
-    return _columns() or (console().width if sys.stdout.isatty() else None)
-
-
-def print_text(text: str, indent: str = "    ") -> None:
-    """Print text on stdout, its lines wrapped at words if they are wider than the terminal.
-
-    Parameters
-    ----------
-    text : str
-    indent : str
-        Before the continuation of a wrapped line, beside the line's own indentation.
-    """
-    width = text_width()
-    for line in text.split("\n"):
-        if width is not None and len(line) > width:
-            margin = line[: len(line) - len(line.lstrip())] + indent
-            line = textwrap.fill(line, width, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False)
-        typer.echo(line)
+def print_text(text: str) -> None:
+    """Print text on stdout, wrapped at words on a terminal and where COLUMNS is set."""
+    console().print(text, soft_wrap=not (sys.stdout.isatty() or "COLUMNS" in os.environ))
 
 
 def table(title: str, *columns: str, numbers: int = 0) -> Table:
@@ -122,6 +103,14 @@ def table(title: str, *columns: str, numbers: int = 0) -> Table:
         # fold: a column narrower than a word would else lose its end
         made.add_column(column, justify="right" if index >= len(columns) - numbers else "left", overflow="fold")
     return made
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> None:
+    """Print a `table` of these rows on stdout."""
+    shown = table(title, *columns, numbers=numbers)
+    for row in rows:
+        shown.add_row(*row)
+    console().print(shown)
 
 
 def progress() -> Progress:
@@ -165,31 +154,11 @@ def spinner(text: str) -> Iterator[Callable[[str], None]]:
         yield lambda text: status.update(Text(text))
 
 
-@contextmanager
-def in_options(names: Mapping[str, str]) -> Iterator[None]:
-    """Name the options instead of the arguments in the library's errors: "--format" for "fmt=".
-
-    Parameters
-    ----------
-    names : mapping
-        The option of each argument.
-    """
-    try:
-        yield
-    except InputError as problem:
-        message = re.sub(
-            rf"\b({'|'.join(names)})=('?)([\w.-]*)\2", lambda m: f"{names[m[1]]} {m[3]}".strip(), str(problem)
-        )
-        problem.args = (message.replace(" or an MmaSpec", ""),)
-        raise
-
-
 def read_matrix(name: str, max_entries: int | None) -> NDArray[Any]:
     """Read a matrix file, of at most ``max_entries`` entries (None: the default of `matrices.read`)."""
     from fpemu.cli import matrices
 
-    with in_options({"max_entries": "--max-entries"}):
-        return matrices.read(name, max_entries=matrices.MAX_ENTRIES if max_entries is None else max_entries)
+    return matrices.read(name, max_entries=matrices.MAX_ENTRIES if max_entries is None else max_entries)
 
 
 def check_folder(given: str, folder: Path | None = None) -> None:
@@ -229,6 +198,35 @@ def add_command(group: typer.Typer, name: str, command: Callable[..., None], **s
     """Add a command whose help is its docstring, each paragraph on one line: Typer would keep the line breaks."""
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
     group.command(name, help="\n\n".join(" ".join(p.split()) for p in paragraphs), **settings)(command)
+
+
+def with_options(kind: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the fields of a dataclass to the options of a command, which receives an object of it as ``options``."""
+    added = typing.get_type_hints(kind, include_extras=True)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = typing.get_type_hints(command, include_extras=True)
+        parameters = [
+            parameter.replace(annotation=hints[name])
+            for name, parameter in inspect.signature(command).parameters.items()
+            if name != "options"
+        ]
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(kind, name), annotation=hint)
+            for name, hint in added.items()
+        ]
+
+        @functools.wraps(command)
+        def wrapper(**arguments: Any) -> None:
+            options = kind(**{name: arguments.pop(name) for name in added})
+            command(**arguments, options=options)
+
+        # Typer reads the signature
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return wrapper
+
+    return decorate
 
 
 @contextmanager
@@ -325,16 +323,3 @@ def parse_order(text: str | None) -> KOrder | Tree | None:
 
         return load(text)
     return KOrder.from_dict(parse_options([part for part in text.split(",") if part.strip()]))
-
-
-def finite(name: str, value: float, fmt: str) -> tuple[float, str | None]:
-    """A scalar rounded to fp32 or fp64, as the product takes it, and a note if that changed it."""
-    import numpy as np
-
-    from fpemu import formats
-
-    with np.errstate(over="ignore", under="ignore"):
-        rounded = float(formats.get(fmt).dtype.type(value))
-    if not math.isfinite(rounded):
-        raise InputError(f"{name} is {value}: a finite {fmt} number is needed")
-    return rounded, None if rounded == value else f"{name}: {value!r} rounded to {fmt}, {rounded!r}"

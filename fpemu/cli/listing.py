@@ -79,8 +79,7 @@ def _hardware() -> None:
     print_text(
         "Matrix instructions by architecture, with the other names that --hardware takes. L: products per rounding; F:"
         " alignment width, the bits kept below the largest exponent; E0: minimum alignment exponent; final: rounding"
-        " of D. *: documented, because the recordings of a replayed row do not determine this field.\n",
-        indent="",
+        " of D. *: documented, because the recordings of a replayed row do not determine this field.\n"
     )
     out = console()
     named: dict[str, list[str]] = {}

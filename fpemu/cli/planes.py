@@ -257,7 +257,7 @@ def _evaluate(requested: Map, factor: float, output: str, options: RunOptions) -
     paths = maps.write(requested, rows, factor, output)
     plane = requested.plane(rows)
     console().print(_best(requested, plane, factor))
-    print_text(maps.answer(plane, factor), indent="")
+    print_text(maps.answer(plane, factor))
     console().print(f"{stem}.{{{','.join(path.suffix[1:] for path in paths)}}}", soft_wrap=True)
     check_failures(requested.grid, rows)
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import typing
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import DEVICE, JOBS, console, duration, note, parse_device, progress, resumable
+from fpemu.cli.common import DEVICE, JOBS, console, duration, note, parse_device, progress, resumable, with_options
 
 if TYPE_CHECKING:
     from fpemu.sweep import Grid, Store
@@ -46,7 +42,7 @@ class RunOptions:
         typer.Option("--export", metavar="OUT", help="Write all rows to OUT.csv or OUT.parquet; may be repeated."),
     ] = None
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Raise InputError for an executor, a device or a table to export that is not available."""
         from fpemu.errors import unknown_name
         from fpemu.sweep.run import EXECUTORS
@@ -125,26 +121,4 @@ class RunOptions:
         return words + [word for target in self.export or [] for word in ("--export", target)]
 
 
-def with_run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of `RunOptions` to a command, which receives them as the argument ``options``."""
-    hints = typing.get_type_hints(command, include_extras=True)
-    parameters = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "options"
-    ]
-    added = typing.get_type_hints(RunOptions, include_extras=True)
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(RunOptions, name), annotation=hint)
-        for name, hint in added.items()
-    ]
-
-    @functools.wraps(command)
-    def wrapper(**arguments: Any) -> None:
-        options = RunOptions(**{name: arguments.pop(name) for name in added})
-        options.check()
-        command(**arguments, options=options)
-
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return wrapper
+with_run_options = with_options(RunOptions)

@@ -22,7 +22,7 @@ from benchmarks import cpu
 from fpemu import mma, probing, reproduce, schemes
 from fpemu.cli import app, main
 from fpemu.cli import matrices as matrixio
-from fpemu.cli.gemm import _errors
+from fpemu.cli.product import _errors
 from fpemu.reproduce import pages
 from fpemu.schemes.errorfree.plan import Fault
 from fpemu.sweep import Grid, Store, run
@@ -421,7 +421,7 @@ def test_out_of_range_is_refused_counted_or_propagated(folder, capsys):
         (["A.npy", "B.npy", "--on-range", "clip"], "unknown on_range 'clip'"),
         (["A.npy", "B.npy", "-s", "fp16", "--order", "tree.json"], "tree.json is a tree, which is an order of one"),
         (["A.npy", "B.npy", "-s", "fp16", "--order", "A.json"], "A.json: No such file"),
-        (["x.npy", "B.npy", "-s", "fp16"], "--on-range scale scales the matrices"),
+        (["x.npy", "B.npy", "-s", "fp16"], "on_range='scale' scales the matrices"),
         (["A.npy", "B.npy", "-s", "fp16,ootomo", "-o", "D.npy"], "of one scheme, and --scheme names 2"),
         (["A.npy", "B.npy", "-s", "fp16", "-o", "D.txt"], "as .npy or .mtx"),
         (["A.npy", "B.npy", "-s", "fp16", "-o", "no/D.npy"], "there is no folder no"),

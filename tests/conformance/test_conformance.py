@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import fpemu
 from fpemu import mma, round_to, simt
-from fpemu.cli import conformance as command
+from fpemu.cli import verify as command
 from fpemu.conformance import compare, verify
 from fpemu.conformance.deviations import other_units
 from fpemu.conformance.specification import Specification
@@ -430,23 +430,23 @@ def test_the_command_says_equal_or_why_not(files, capsys):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("A32.npy B32.npy -r D.npy -H H200 --accumulate fp16", "--accumulate is fp16, and a plain product in fp32 is"),
-        ("A32.npy B32.npy -r D.npy -H H200 --accumulate fp16", "--format gives another format of A and B"),
-        ("A32.npy B32.npy -r D.npy -H H200 -I wgmma", "--format gives another format of A and B"),
-        ("A.npy B32.npy -r D.npy -H H200", "give --format of both"),
-        ("A.npy B.npy -r D.npy -s ootomo -H H200 --accumulate fp32", "--accumulate belongs to a plain product"),
-        ("A.npy B.npy -r D.npy -s ootomo -H H200 --format fp16", "--format belongs to a plain product"),
-        ("A.npy B.npy -r D.npy", "needs --hardware, such as 'H200' or 'ampere'"),
-        ("A.npy B.npy -r D.npy -s ootomo", "give --hardware, such as 'ampere', 'H200'"),
-        ("A32.npy B32.npy --callable library.py:wide -H H200", "--out gives another format of D, --format of A and B"),
+        ("A32.npy B32.npy -r D.npy -H H200 --accumulate fp16", "accumulate= is fp16, and a plain product in fp32 is"),
+        ("A32.npy B32.npy -r D.npy -H H200 --accumulate fp16", "fmt= gives another format of A and B"),
+        ("A32.npy B32.npy -r D.npy -H H200 -I wgmma", "fmt= gives another format of A and B"),
+        ("A.npy B32.npy -r D.npy -H H200", "give fmt= of both"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 --accumulate fp32", "accumulate= belongs to a plain product"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 --format fp16", "fmt= belongs to a plain product"),
+        ("A.npy B.npy -r D.npy", "needs hardware=, such as 'H200' or 'ampere'"),
+        ("A.npy B.npy -r D.npy -s ootomo", "give hardware=, such as 'ampere', 'H200'"),
+        ("A32.npy B32.npy --callable library.py:wide -H H200", "out= gives another format of D, fmt= of A and B"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O progress=3", "unknown ootomo option 'progress'"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O result=3", "unknown ootomo option 'result'"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O instruction=mma", "goes by --instruction"),
         ("A.npy B.npy -r D.npy -H H200 --on-range scale", "--on-range needs --scheme"),
-        ("inf.npy B32.npy -r D.npy -s ootomo -H H200", "--on-range propagate returns"),
+        ("inf.npy B32.npy -r D.npy -s ootomo -H H200", "on_range='propagate' returns"),
     ],
 )
-def test_the_command_speaks_of_its_options(files, line, words):
+def test_the_command_passes_the_errors_of_the_library(files, line, words):
     for name, x in zip("AB", SINGLE, strict=True):
         np.save(f"{name}32.npy", x)
     np.save("inf.npy", np.full((20, 160), np.inf, np.float32))
@@ -455,7 +455,6 @@ def test_the_command_speaks_of_its_options(files, line, words):
     with pytest.raises(InputError) as raised:
         run(*line.split())
     assert words in str(raised.value)
-    assert "MmaSpec" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -68,20 +68,20 @@ def test_every_size_has_a_valid_configuration_and_the_table_only_valid_ones():
 
 
 def test_tune_refuses_sizes_that_are_none(capsys):
-    from fpemu.cli import tune
+    from fpemu.cli import bench
 
     for text in ("x", "9-2", "0-3", "2000"):
         with pytest.raises(InputError, match="--sizes"):
-            tune._sizes(text)
-    assert tune._sizes("2-4,8") == [2, 3, 4, 8]
+            bench._sizes(text)
+    assert bench._sizes("2-4,8") == [2, 3, 4, 8]
     with pytest.raises(InputError):
-        tune._forms("rael")
+        bench._forms("rael")
 
 
 def test_an_interrupted_sweep_goes_on_and_writes_its_table_at_last(monkeypatch, tmp_path):
-    from fpemu.cli import tune
+    from fpemu.cli import bench
 
-    monkeypatch.setattr(tune, "missing", lambda: None)
+    monkeypatch.setattr(bench, "missing", lambda: None)
     monkeypatch.setattr(products, "need_gpu", lambda: None)
     monkeypatch.setattr(device, "describe", lambda: {"gpu": "NVIDIA H200", "nvrtc": "13.0"})
     monkeypatch.setattr(tuning, "compile_all", lambda tasks: list(tasks))
@@ -97,9 +97,9 @@ def test_an_interrupted_sweep_goes_on_and_writes_its_table_at_last(monkeypatch, 
     monkeypatch.setattr(tuning, "measure", measure)
     how = {"sizes": "7-9", "forms": "real", "batch": 10, "out": str(out)}
     with pytest.raises(typer.Exit) as ended:
-        tune.batched(**how)
+        bench.tune_batched(**how)
     assert (ended.value.exit_code, out.exists(), seen) == (130, False, [7, 8])
-    tune.batched(**how)
+    bench.tune_batched(**how)
     assert seen == [7, 8, 8, 9]
     assert [path.name for path in tmp_path.iterdir()] == ["t.toml"]
     assert set(tomllib.loads(out.read_text())) == {"measured", "real 2", "real 16"}
