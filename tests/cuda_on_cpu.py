@@ -100,7 +100,7 @@ class HostModule:
         library = stem.with_suffix(".so")
         if not library.exists():
             stem.with_suffix(".cpp").write_text(text)
-            flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-w", f"-I{emulation.KERNELS}", f"-I{HERE}"]
+            flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-w", f"-I{compiler.KERNELS}", f"-I{HERE}"]
             command = [emulation.compiler(), *flags, str(stem.with_suffix(".cpp")), "-o", str(library)]
             subprocess.run(command, check=True)
         self.library = ctypes.CDLL(str(library))

@@ -52,7 +52,7 @@ def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("split")
     parts = [splitting.definition(rules, f"R{i}") + NUMBER.format(i) for i, rules in enumerate(RULES)]
     (folder / "split.cpp").write_text('#include "split.cuh"\n' + "".join(parts))
-    flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{emulation.KERNELS}"]
+    flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{compiler.KERNELS}"]
     out = folder / "split.so"
     subprocess.run([str(emulation.compiler()), *flags, str(folder / "split.cpp"), "-o", str(out)], check=True)
     return ctypes.CDLL(str(out))
