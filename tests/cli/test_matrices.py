@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import struct
@@ -24,28 +25,20 @@ def _in_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.mtx", "a.MTX"])
-def test_written_matrix_comes_back_bit_for_bit(name):
-    matrixio.write(name, A)
-    back, note = matrixio.to_format(matrixio.read(name), name, "fp32")
+@pytest.mark.parametrize(
+    ("matrix", "fmt"), [(A, "fp32"), (np.array([[0.1, 1 / 3], [5e-324, 1.7976931348623157e308]]), "fp64")]
+)
+def test_written_matrix_comes_back_bit_for_bit(name, matrix, fmt):
+    matrixio.write(name, matrix)
+    back, note = matrixio.to_format(matrixio.read(name), name, fmt)
     assert note is None
-    assert (back.view(np.uint32) == A.view(np.uint32)).all()
-
-
-def test_fp64_comes_back_from_matrix_market_too():
-    wide = np.array([[0.1, 1 / 3], [5e-324, 1.7976931348623157e308]])
-    matrixio.write("wide.mtx", wide)
-    assert (matrixio.read("wide.mtx") == wide).all()
+    assert back.tobytes() == matrix.tobytes()
 
 
 def test_a_symmetric_matrix_is_written_in_full():
     matrixio.write("i.mtx", np.eye(3, dtype=np.float32))
     assert "array real general" in Path("i.mtx").read_text()
     assert (matrixio.read("i.mtx") == np.eye(3)).all()
-
-
-def test_sparse_matrix_market_is_made_dense():
-    Path("s.mtx").write_text("%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n2 1 4.5\n3 3 -1\n")
-    assert (matrixio.read("s.mtx") == [[0, 4.5, 0], [4.5, 0, 0], [0, 0, -1]]).all()
 
 
 def test_a_key_with_a_colon():
@@ -97,69 +90,6 @@ def test_pickles_are_refused_unopened():
     with pytest.raises(InputError, match="not an array written by numpy"):
         matrixio.read("pickle.npy")
     assert not os.path.exists("bomb")
-
-
-def _damaged():
-    np.save("good.npy", A)
-    good = Path("good.npy").read_bytes()
-    np.savez("good.npz", a=A)
-    archive = bytearray(Path("good.npz").read_bytes())
-    flipped = archive.copy()
-    flipped[170] ^= 0xFF
-    return {
-        "empty.npy": b"",
-        "empty.npz": b"",
-        "empty.mtx": b"",
-        "noise.npy": b"noise" * 40,
-        "short.npy": good[:-3],
-        "huge.npy": good.replace(b"(2, 3), }            ", b"(3000000000000, 3), }"),
-        "header.npy": good.replace(b"'<f4'", b"<f4''"),
-        "short.npz": bytes(archive[:-40]),
-        "flipped.npz": bytes(flipped),
-        "npy.npz": good,
-        "npz.npy": bytes(archive),
-        "banner.mtx": b"hello\n1 1\n1\n",
-        "word.mtx": b"%%MatrixMarket matrix array real general\n1 2\n1\nx\n",
-        "few.mtx": b"%%MatrixMarket matrix array real general\n2 2\n1\n2\n",
-        "outside.mtx": b"%%MatrixMarket matrix coordinate real general\n2 2 1\n3 1 1\n",
-        "complex.mtx": b"%%MatrixMarket matrix array complex general\n1 1\n1 2\n",
-        "giant.mtx": b"%%MatrixMarket matrix coordinate real general\n1000000 1000000 1\n1 1 2\n",
-        "text.txt": b"1 2\n3 4\n",
-    }
-
-
-@pytest.mark.parametrize(
-    "name",
-    sorted(
-        [
-            "empty.npy",
-            "empty.npz",
-            "empty.mtx",
-            "noise.npy",
-            "short.npy",
-            "huge.npy",
-            "header.npy",
-            "short.npz",
-            "flipped.npz",
-            "npy.npz",
-            "npz.npy",
-            "banner.mtx",
-            "word.mtx",
-            "few.mtx",
-            "outside.mtx",
-            "complex.mtx",
-            "giant.mtx",
-            "text.txt",
-        ]
-    ),
-)
-def test_damaged_files_are_one_clear_line(name):
-    Path(name).write_bytes(_damaged()[name])
-    with pytest.raises(InputError) as complaint:
-        matrixio.read(name)
-    assert name in str(complaint.value)
-    assert "\n" not in str(complaint.value)
-    assert "allow_pickle" not in str(complaint.value)
 
 
 def test_missing_files_and_folders():
@@ -327,9 +257,30 @@ def _zip(content, claimed=None, method=zipfile.ZIP_DEFLATED, flags=0):
     return bytes(made)
 
 
+def _saved(save, **options):
+    """The bytes that NumPy writes."""
+    stream = io.BytesIO()
+    save(stream, **options)
+    return stream.getvalue()
+
+
 HEAD = _header((2, 3))
 GIANT = _header((30000, 30000))
-CONTRADICTIONS = {
+NPY = _saved(np.save, arr=A)
+NPZ = _saved(np.savez, a=A)
+DAMAGED = {
+    "empty.npy": lambda: b"",
+    "empty.npz": lambda: b"",
+    "empty.mtx": lambda: b"",
+    "noise.npy": lambda: b"noise" * 40,
+    "short.npy": lambda: NPY[:-3],
+    "header.npy": lambda: NPY.replace(b"'<f4'", b"<f4''"),
+    "short.npz": lambda: NPZ[:-40],
+    "flipped.npz": lambda: NPZ[:170] + bytes([NPZ[170] ^ 0xFF]) + NPZ[171:],
+    "npy.npz": lambda: NPY,
+    "npz.npy": lambda: NPZ,
+    "banner.mtx": lambda: b"hello\n1 1\n1\n",
+    "text.txt": lambda: b"1 2\n3 4\n",
     "more.npy": lambda: HEAD + bytes(56),
     "fewer.npy": lambda: HEAD + bytes(40),
     "giant.npy": lambda: GIANT + bytes(100),
@@ -355,12 +306,13 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONTRADICTIONS)
-def test_a_file_that_contradicts_its_header_takes_no_memory(name):
-    Path(name).write_bytes(CONTRADICTIONS[name]())
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_is_one_clear_line_and_takes_no_memory(name):
+    Path(name).write_bytes(DAMAGED[name]())
     peak, message = _peak(lambda: matrixio.read(name))
     assert message.startswith(name)
     assert "\n" not in message
+    assert "allow_pickle" not in message
     assert len(message) < 250
     assert peak < 4 << 20
 
@@ -376,7 +328,7 @@ def test_a_complaint_fits_the_file(name, content, complaint):
         matrixio.read(name)
 
 
-def test_the_examples_of_contradictions_differ_from_a_good_file_in_one_respect():
+def test_the_examples_of_damaged_files_differ_from_a_good_file_in_one_respect():
     Path("good.npy").write_bytes(HEAD + bytes(48))
     Path("good.npz").write_bytes(_zip(HEAD + bytes(48)))
     assert (matrixio.read("good.npy") == np.zeros((2, 3))).all()
@@ -440,6 +392,7 @@ def _market(text):
         ("array real general\n1 1\n 1.5 % text\n", [[1.5]]),
         ("coordinate real general\n2 3 0\n", [[0, 0, 0], [0, 0, 0]]),
         ("coordinate real general\n2 2 3\n1 2 5\n2 1 1\n1 2 6\n", [[0, 11], [1, 0]]),
+        ("coordinate real symmetric\n3 3 2\n2 1 4.5\n3 3 -1\n", [[0, 4.5, 0], [4.5, 0, 0], [0, 0, -1]]),
         ("coordinate pattern symmetric\n2 2 2\n2 1\n2 2\n", [[0, 1], [1, 1]]),
         ("coordinate real skew-symmetric\n2 2 2\n2 1 5\n1 1 0\n", [[0, -5], [5, 0]]),
         ("coordinate real hermitian\n2 2 1\n1 2 5\n", [[0, 5], [5, 0]]),
