@@ -84,7 +84,8 @@ def console(*, stderr: bool = False) -> Console:
     # Rich itself reads COLUMNS
     width = None if terminal or "COLUMNS" in os.environ else 140
     made = Console(width=width, highlight=False, markup=False, emoji=False, stderr=stderr)
-    made.width = max(made.width, 20)  # Rich prints nothing where COLUMNS is 0
+    if made.width < 20:  # Rich prints nothing where COLUMNS is 0; a width that is set follows no terminal
+        made.width = 20
     return made
 
 
