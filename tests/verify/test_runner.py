@@ -394,7 +394,7 @@ def test_the_digest_of_the_code_includes_every_source_that_decides_results(monke
     monkeypatch.setattr(Path, "read_bytes", noted)
     records.code_digest.__wrapped__(tested.code)
     root = compiler.KERNELS.parents[1]
-    needed = [root / f"{name}.py" for name in ("sticky", "arrays", "arguments", "parallel")]
+    needed = [root / f"{name}.py" for name in ("rounding", "arguments", "parallel")]
     for part in (*records.COMMON_CODE, *tested.code):
         if (root / part).is_dir():
             needed += [path for path in (root / part).rglob("*") if path.is_file()]
