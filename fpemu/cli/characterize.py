@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import AS_JSON, console, note, parse_value, spinner, table
+from fpemu.cli.common import AS_JSON, note, parse_value, print_table, print_text, spinner
 from fpemu.errors import GpuError, InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def characterize(
         if not as_json:
             _show(title, result, row)
             if layout is not None:
-                console().print(f"fragments: {layout}")
+                print_text(f"fragments: {layout}")
         if result.contradiction:
             note(f"fpemu: {title}: {result.contradiction}")
     if as_json:
@@ -220,16 +220,14 @@ def _report(title: str, result: Characterized, row: MmaSpec | None) -> dict[str,
 
 
 def _show(title: str, result: Characterized, row: MmaSpec | None) -> None:
-    listed = table(f"{title}: {result.probes:,} probes", "field", "value", "probe", "returned", "otherwise")
-    for f in result.findings:
-        listed.add_row(f.field, f.value, f.probe, f.returned, f.otherwise)
-    out = console()
-    out.print(listed)
+    findings = [(f.field, f.value, f.probe, f.returned, f.otherwise) for f in result.findings]
+    columns = ("field", "value", "probe", "returned", "otherwise")
+    print_table(f"{title}: {result.probes:,} probes", columns, findings)
     if result.spec is None:
         return
-    out.print(row_text(result.spec))
-    out.print(f"{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
+    print_text(row_text(result.spec))
+    print_text(f"{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
     if row is not None:
         fields = differences(result.spec, row, result.alike).items()
         text = "; ".join(f"{f} = {value}, in the catalogue {expected}" for f, (value, expected) in fields)
-        out.print(f"not as in the catalogue: {text}" if text else "as in the catalogue")
+        print_text(f"not as in the catalogue: {text}" if text else "as in the catalogue")

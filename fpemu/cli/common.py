@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
     from rich.progress import Progress
-    from rich.table import Table
 
     from fpemu.mma import KOrder
     from fpemu.mma.device import Device
@@ -94,24 +93,18 @@ def print_text(text: str) -> None:
     console().print(text, soft_wrap=not (sys.stdout.isatty() or "COLUMNS" in os.environ))
 
 
-def table(title: str, *columns: str, numbers: int = 0) -> Table:
-    """Make a plain table; the last ``numbers`` columns hold numbers and are aligned right."""
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> None:
+    """Print a plain table on stdout; the last ``numbers`` columns hold numbers and are aligned right."""
     from rich import box
     from rich.table import Table
 
-    made = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
         # fold: a column narrower than a word would else lose its end
-        made.add_column(column, justify="right" if index >= len(columns) - numbers else "left", overflow="fold")
-    return made
-
-
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> None:
-    """Print a `table` of these rows on stdout."""
-    shown = table(title, *columns, numbers=numbers)
+        table.add_column(column, justify="right" if index >= len(columns) - numbers else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*row)
-    console().print(shown)
+        table.add_row(*row)
+    console().print(table)
 
 
 def progress() -> Progress:

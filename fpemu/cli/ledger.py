@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fpemu.cli.common import EXPERIMENTS, check_folder, console, note, table
+from fpemu.cli.common import EXPERIMENTS, check_folder, note, print_table
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
@@ -90,19 +90,12 @@ def _bytes(path: Path) -> bytes | None:
 def _show_paper(collected: Ledger, paper: Paper) -> None:
     from fpemu.reproduce import ledger
 
-    shown = table(paper.title, "claim", "verdict", "measured", "reason")
-    for line in ledger.lines(collected, paper):
-        shown.add_row(*line)
-    console().print(shown)
+    print_table(paper.title, ("claim", "verdict", "measured", "reason"), ledger.lines(collected, paper))
 
 
 def _show(collected: Ledger) -> None:
     from fpemu.reproduce.claims import VERDICTS
 
-    counts = table("claims by verdict", "paper", *VERDICTS, numbers=len(VERDICTS))
-    counts.columns[0].no_wrap = True
-    for paper in collected.papers:
-        numbers = collected.counts(paper)
-        if numbers:
-            counts.add_row(paper.title, *(str(numbers[verdict]) for verdict in VERDICTS))
-    console().print(counts)
+    counts = [(paper.title, collected.counts(paper)) for paper in collected.papers]
+    rows = [(title, *(str(numbers[verdict]) for verdict in VERDICTS)) for title, numbers in counts if numbers]
+    print_table("claims by verdict", ("paper", *VERDICTS), rows, numbers=len(VERDICTS))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fpemu.cli.common import EXPERIMENTS, console, print_text, table
+from fpemu.cli.common import EXPERIMENTS, print_table, print_text
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -44,23 +44,21 @@ def listing(
 
 def _overview() -> None:
     from fpemu import formats, inputs, metrics, mma, schemes
-
-    names = table("all names; 'fpemu list KIND' describes the names of one kind", "kind", "names")
-    names.add_row("hardware", ", ".join(mma.catalog.architectures()))
-    names.add_row("schemes", ", ".join(schemes.names()))
-    names.add_row("experiments", _experiment_names())
-    for module in (formats, inputs, metrics):
-        names.add_row(module.__name__.rpartition(".")[2], ", ".join(module.names()))
-    console().print(names)
-
-
-def _experiment_names() -> str:
     from fpemu.reproduce import pages
 
     try:
-        return ", ".join(pages.names())
+        experiments = ", ".join(pages.names())
     except InputError:  # the package was installed without its checkout
-        return "(none: they are part of a checkout of fpemu)"
+        experiments = "(none: they are part of a checkout of fpemu)"
+    rows = [
+        ("hardware", ", ".join(mma.catalog.architectures())),
+        ("schemes", ", ".join(schemes.names())),
+        ("experiments", experiments),
+        ("formats", ", ".join(formats.names())),
+        ("inputs", ", ".join(inputs.names())),
+        ("metrics", ", ".join(metrics.names())),
+    ]
+    print_table("all names; 'fpemu list KIND' describes the names of one kind", ("kind", "names"), rows)
 
 
 def block_fields(row: MmaSpec) -> list[str]:
@@ -81,40 +79,34 @@ def _hardware() -> None:
         " alignment width, the bits kept below the largest exponent; E0: minimum alignment exponent; final: rounding"
         " of D. *: documented, because the recordings of a replayed row do not determine this field.\n"
     )
-    out = console()
     named: dict[str, list[str]] = {}
     for gpu, architecture in mma.catalog.gpu_names().items():
         named.setdefault(architecture, []).append(gpu)
     columns = ["instruction", "A, B", "C, D", "arithmetic", "evidence", "L", "F", "E0", "final"]
     for architecture in mma.catalog.architectures():
         title = ": ".join([architecture, *filter(None, [", ".join(named.get(architecture, []))])])
-        instructions = table(title, *columns, numbers=4)
+        instructions = []
         for row in mma.catalog.rows():
             if row.architecture != architecture:
                 continue
             bits = f", {row.fraction_bits} bits" if row.fraction_bits else ""
-            instructions.add_row(
-                f"{row.instruction} {row.shape}",
-                *(str(row.a_format), str(row.d_format), row.arithmetic, row.evidence),
-                *block_fields(row),
-                "-" if row.is_integer else f"{row.final}{bits}",
-            )
-        out.print(instructions)
-    legend = table("evidence", "word", "meaning")
-    for word, meaning in EVIDENCE.items():
-        legend.add_row(word, meaning)
-    out.print(legend)
+            formats = (str(row.a_format), str(row.d_format))
+            final = "-" if row.is_integer else f"{row.final}{bits}"
+            first = (f"{row.instruction} {row.shape}", *formats, row.arithmetic, row.evidence)
+            instructions.append((*first, *block_fields(row), final))
+        print_table(title, columns, instructions, numbers=4)
+    print_table("evidence", ("word", "meaning"), EVIDENCE.items())
 
 
 def _schemes() -> None:
     from fpemu import schemes
 
-    lines = table("schemes", "scheme", "paper", "parts", "products", "range")
+    lines = []
     for name in schemes.names():
         info = schemes.get(name).info
         paper = info.paper if str(info.year) in info.paper or not info.paper else f"{info.paper}, {info.year}"
-        lines.add_row(name, paper or "-", ", ".join(info.parts), " ".join(info.products), info.range)
-    console().print(lines)
+        lines.append((name, paper or "-", ", ".join(info.parts), " ".join(info.products), info.range))
+    print_table("schemes", ("scheme", "paper", "parts", "products", "range"), lines)
 
 
 _SYMBOLS = (
@@ -136,19 +128,15 @@ def _scheme(name: str) -> None:
     relative = "" if "|" in info.bound else " relative to |A||B|"
     symbols = ", ".join(text for text in _SYMBOLS if re.search(rf"\b{text.split(':')[0]}\b", info.bound))
     print_text(f"error{relative}: {info.bound}{f'  ({symbols})' * bool(symbols)}\n")
-    lines = table(f"options of {info.name}: -O NAME=VALUE", "option", "default", "values", "meaning")
-    for option in info.options:
-        lines.add_row(option.name, str(option.default), option.values, option.meaning)
-    console().print(lines)
+    options = [(option.name, str(option.default), option.values, option.meaning) for option in info.options]
+    print_table(f"options of {info.name}: -O NAME=VALUE", ("option", "default", "values", "meaning"), options)
 
 
 def _experiments() -> None:
     from fpemu.reproduce import pages
 
-    lines = table("experiments", "experiment", "title", "cells, quick", "cells, full", numbers=2)
-    for name, title in pages.titles().items():
-        lines.add_row(name, title, *[_cells(name, size) for size in pages.SIZES])
-    console().print(lines)
+    lines = [(name, title, *[_cells(name, size) for size in pages.SIZES]) for name, title in pages.titles().items()]
+    print_table("experiments", ("experiment", "title", "cells, quick", "cells, full"), lines, numbers=2)
 
 
 def _cells(name: str, size: str) -> str:
@@ -166,33 +154,27 @@ def _formats() -> None:
     from fpemu import formats
 
     columns = ["precision, bits", "emin", "emax", "largest", "smallest normal", "smallest subnormal", "unit roundoff"]
-    lines = table("formats", "format", *columns, numbers=7)
+    lines = []
     for name in formats.names():
         f = formats.get(name)
         powers = [f"2^{math.frexp(x)[1] - 1}" for x in (f.min_normal, f.min_subnormal, f.unit_roundoff)]
-        lines.add_row(name, str(f.precision), str(f.emin), str(f.emax), f"{f.max:.6g}", *powers)
-    console().print(lines)
+        lines.append((name, str(f.precision), str(f.emin), str(f.emax), f"{f.max:.6g}", *powers))
+    print_table("formats", ("format", *columns), lines, numbers=7)
 
 
 def _inputs() -> None:
     from fpemu import inputs
 
-    _describe("operand distributions", {name: inputs.describe(name) for name in inputs.names()})
+    descriptions = [(name, inputs.describe(name)) for name in inputs.names()]
+    print_table("operand distributions", ("name", "description"), descriptions)
 
 
 def _metrics() -> None:
     from fpemu import metrics
 
     lines = {name: (metrics.get(name).__doc__ or "").strip().partition("\n")[0] for name in metrics.names()}
-    definitions = {name: line.removeprefix("Return ").removeprefix("the ") for name, line in lines.items()}
-    _describe("error measures (C, p: the result; R, s: the reference)", definitions)
-
-
-def _describe(title: str, descriptions: dict[str, str]) -> None:
-    lines = table(title, "name", "description")
-    for name, description in descriptions.items():
-        lines.add_row(name, description)
-    console().print(lines)
+    definitions = [(name, line.removeprefix("Return ").removeprefix("the ")) for name, line in lines.items()]
+    print_table("error measures (C, p: the result; R, s: the reference)", ("name", "description"), definitions)
 
 
 _KINDS: dict[str, Callable[[], None]] = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import check_folder, console, parse_options, print_text, show, table
+from fpemu.cli.common import check_folder, parse_options, print_table, print_text, show
 from fpemu.cli.run_options import RunOptions, with_run_options
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable
@@ -252,34 +252,29 @@ def _evaluate(requested: Map, factor: float, output: str, options: RunOptions) -
     with options.resumable([*requested.command, *([] if output == "maps" else ["-o", output])]):
         rows = options.evaluate(requested.grid)
     if rows is None:
-        console().print(f"map: {stem}", soft_wrap=True)
+        typer.echo(f"map: {stem}")
         return
     paths = maps.write(requested, rows, factor, output)
     plane = requested.plane(rows)
-    console().print(_best(requested, plane, factor))
+    _print_best(requested, plane, factor)
     print_text(maps.answer(plane, factor))
-    console().print(f"{stem}.{{{','.join(path.suffix[1:] for path in paths)}}}", soft_wrap=True)
+    typer.echo(f"{stem}.{{{','.join(path.suffix[1:] for path in paths)}}}")
     check_failures(requested.grid, rows)
 
 
-def _best(requested: Map, plane: Plane, factor: float) -> Any:
+def _print_best(requested: Map, plane: Plane, factor: float) -> None:
     from fpemu.plotting import planes
     from fpemu.sweep import maps
 
-    lines = table(
-        f"{requested.title}: the best {plane.y} for each {plane.x}",
-        plane.x,
-        f"best {plane.y} (within {100 * (planes.TIE - 1):.0f} %)",
-        f"{plane.y} within a factor of {factor:g}",
-        f"smallest {requested.metric}",
-        numbers=1,
-    )
+    lines = []
     near = planes.losses(plane) <= factor
     for index, one in enumerate(planes.best(plane)):
         good = [y for y, fine in zip(plane.ys, near[:, index].tolist(), strict=True) if fine]
         ranges = [planes.spans(ys, plane.ys, maps.notation(plane.ys)) for ys in (one.ys, good)]
-        lines.add_row(maps.notation(plane.xs)(one.x), *ranges, show(one.error))
-    return lines
+        lines.append((maps.notation(plane.xs)(one.x), *ranges, show(one.error)))
+    best = f"best {plane.y} (within {100 * (planes.TIE - 1):.0f} %)"
+    columns = (plane.x, best, f"{plane.y} within a factor of {factor:g}", f"smallest {requested.metric}")
+    print_table(f"{requested.title}: the best {plane.y} for each {plane.x}", columns, lines, numbers=1)
 
 
 # --- the arguments

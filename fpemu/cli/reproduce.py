@@ -19,12 +19,11 @@ from fpemu.cli.common import (
     EXPERIMENTS,
     JOBS,
     check_folder,
-    console,
     note,
     parse_device,
+    print_table,
     progress,
     resumable,
-    table,
 )
 from fpemu.errors import InputError
 
@@ -162,9 +161,9 @@ def _all(
     for name, files in written.items():
         _show(name, size, files, claims.on_page(name))
     if written:
-        console().print(f"\n{_summary(written)}", soft_wrap=True)
+        typer.echo(f"\n{_summary(written)}")
         paths = [files.paths[0].as_posix() for files in written.values()]
-        console().print(f"Look at {', '.join(paths[:5])}{' ...' * (len(paths) > 5)}", soft_wrap=True)
+        typer.echo(f"Look at {', '.join(paths[:5])}{' ...' * (len(paths) > 5)}")
     return failed
 
 
@@ -191,16 +190,22 @@ def _show(name: str, size: str, files: Written, claims: list[Claim]) -> None:
     from fpemu.reproduce.claims import number_of, verdict_on
 
     stem = files.paths[0].with_suffix("").as_posix()
-    console().print(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}", soft_wrap=True)
+    typer.echo(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}")
     judgements = [verdict_on(claim, files.record) for claim in claims]
     if judgements:
-        shown = table(f"{name} ({size}): claims and checks", "claim", "criterion", "measured", "verdict")
-        for one in judgements:
-            verdict = one.verdict if files.record.paper_size else "needs --full"
-            shown.add_row(one.claim.claim, str(one.claim.criterion or ""), number_of(one), verdict)
-        console().print(shown)
+        rows = [
+            (
+                one.claim.claim,
+                str(one.claim.criterion or ""),
+                number_of(one),
+                one.verdict if files.record.paper_size else "needs --full",
+            )
+            for one in judgements
+        ]
+        columns = ("claim", "criterion", "measured", "verdict")
+        print_table(f"{name} ({size}): claims and checks", columns, rows)
     if files.record.finding:
-        console().print(files.record.finding, soft_wrap=True)
+        typer.echo(files.record.finding)
 
 
 def _summary(written: dict[str, Written]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import DEVICE, JOBS, console, duration, note, parse_device, progress, resumable, with_options
+from fpemu.cli.common import DEVICE, JOBS, duration, note, parse_device, print_text, progress, resumable, with_options
 
 if TYPE_CHECKING:
     from fpemu.sweep import Grid, Store
@@ -101,12 +101,12 @@ class RunOptions:
             check_memory(grid, todo.values())
         again = sum(name in plan.failed_before for name in todo)
         counts = f"{len(plan.cells)} cells: {len(plan.stored)} stored, {len(todo)} to do"
-        console().print(f"{grid.name}: {counts}" + (f", {again} of which failed before" if again else ""))
-        console().print(f"results: {results.path}")
+        print_text(f"{grid.name}: {counts}" + (f", {again} of which failed before" if again else ""))
+        print_text(f"results: {results.path}")
         if todo:
             seconds, basis = estimate(grid, plan, jobs, "auto" if self.scheduler else self._device())
             by = f" by {jobs} process{'es' * (jobs > 1)}"
-            console().print(f"time: {basis}" if seconds is None else f"time: about {duration(seconds)}{by} ({basis})")
+            print_text(f"time: {basis}" if seconds is None else f"time: about {duration(seconds)}{by} ({basis})")
 
     def _words(self) -> list[str]:
         """The options about running and exporting that are not the default, as words of a command line."""

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from fpemu.cli import planes
-from fpemu.cli.common import add_command, console, note, show, table
+from fpemu.cli.common import add_command, note, print_table, show
 from fpemu.cli.run_options import RunOptions, with_run_options
 from fpemu.errors import InputError
 
@@ -74,13 +74,10 @@ def _medians(grid: Grid, rows: list[dict[str, Any]]) -> None:
     from fpemu.sweep.tables import medians
 
     metrics = grid.cells()[0]["metrics"]
-    medians_table = table(
-        f"{grid.name}: median over cells", "scheme", "hardware", *metrics, "cells", numbers=len(metrics) + 1
-    )
     lines = medians(rows, metrics)
-    for scheme, hardware, values, count in lines[:_LINES]:
-        medians_table.add_row(scheme, hardware, *[show(value) for value in values], str(count))
-    console().print(medians_table)
+    shown = [(scheme, hardware, *map(show, values), str(count)) for scheme, hardware, values, count in lines[:_LINES]]
+    columns = ("scheme", "hardware", *metrics, "cells")
+    print_table(f"{grid.name}: median over cells", columns, shown, numbers=len(metrics) + 1)
     if len(lines) > _LINES:
         note(f"and {len(lines) - _LINES} more lines: --export writes all rows")
 

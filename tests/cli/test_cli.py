@@ -23,6 +23,7 @@ from fpemu import mma, probing, reproduce, schemes
 from fpemu.cli import app, main
 from fpemu.cli import matrices as matrixio
 from fpemu.cli.product import _errors
+from fpemu.mma import KOrder
 from fpemu.reproduce import pages
 from fpemu.schemes.errorfree.plan import Fault
 from fpemu.sweep import Grid, Store, run
@@ -30,16 +31,6 @@ from tests import toy
 from tests.commands import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A working directory with A.npy (8×32), B.npy (32×6), C.npy (8×6) in fp32."""
-    monkeypatch.chdir(tmp_path)
-    generator = np.random.default_rng(1)
-    for name, shape in (("A", (8, 32)), ("B", (32, 6)), ("C", (8, 6))):
-        np.save(f"{name}.npy", generator.uniform(-1, 1, shape).astype(np.float32))
-    return tmp_path
 
 
 def _rows(out):
@@ -146,13 +137,6 @@ def test_all_schemes_by_default_and_those_that_cannot_say_why(folder, capsys):
     assert float(rows["ootomo"][0]) < float(rows["fp16"][0])
 
 
-def test_an_order_is_taken_from_the_file_that_reveal_wrote(folder, capsys):
-    probing.save(mma.KOrder(split=8), "order.json")
-    for order in ("order.json", "split=8"):
-        assert main(["gemm", "A.npy", "B.npy", "-s", "fp16", "--order", order, "-o", f"{order}.npy"]) == 0
-    assert np.load("order.json.npy").tobytes() == np.load("split=8.npy").tobytes()
-
-
 def test_an_option_of_several_commands_is_the_same_in_each():
     shared = ("--hardware", "--order", "--instruction", "--option", "--on-range", "--alpha", "--beta", "--c")
     kinds = {name: set() for name in shared}
@@ -198,18 +182,32 @@ def test_the_memory_of_the_errors_does_not_grow_with_the_square_of_m():
     assert errors[2] == pytest.approx(np.max(np.abs(D - R) / (np.abs(A) @ np.abs(B) + 2 * np.abs(C))), rel=1e-6)
 
 
-def test_order_and_options_reach_the_scheme(folder):
-    order = "split=16,join=descending"
-    assert main(["gemm", "A.npy", "B.npy", "-s", "fp16", "--order", order, "-o", "D.npy"]) == 0
-    chosen = fpemu.mma.KOrder(split=16, join="descending")
-    D = schemes.gemm(np.load("A.npy"), np.load("B.npy"), scheme="fp16", hardware="ampere", order=chosen)
+# the words after 'fpemu gemm', a.npy and b.npy being A and B over 3 in fp64, and the same call of the library
+CALLS = [
+    ("A.npy B.npy -s fp16 --order split=16,join=descending", {"order": KOrder(split=16, join="descending")}),
+    ("A.npy B.npy -s fp16 --order order.json", {"order": KOrder(split=8)}),
+    ("A.npy B.npy -s h2sgemm -O sb=3 --option combine=element-wise", {"sb": 3, "combine": "element-wise"}),
+    ("a.npy b.npy -s ozaki -O slices=3 -O fast=false", {"slices": 3, "fast": False}),
+    ("a.npy b.npy -s ozaki -O slices=None -O fast=True", {"slices": None, "fast": True}),
+    ("a.npy b.npy -s ozaki -O slices=printed -O memory=2^20", {"slices": "printed", "memory": 2**20}),
+    ("both.npz:a both.npz:b -s ootomo", {}),
+    ("A.npy B.mtx -s ootomo", {}),
+]
+
+
+@pytest.mark.parametrize(("words", "options"), CALLS)
+def test_files_orders_and_options_reach_the_scheme(folder, words, options):
+    A, B = np.load("A.npy"), np.load("B.npy")
+    np.savez("both.npz", a=A, b=B)
+    matrixio.write("B.mtx", B)
+    probing.save(KOrder(split=8), "order.json")
+    if words.startswith("a.npy"):
+        A, B = A.astype(float) / 3, B.astype(float) / 3
+        np.save("a.npy", A)
+        np.save("b.npy", B)
+    assert main(["gemm", *words.split(), "-o", "D.npy"]) == 0
+    D = schemes.gemm(A, B, scheme=words.split()[3], hardware="ampere", **options)
     assert np.load("D.npy").tobytes() == D.tobytes()
-    arguments = ["-s", "h2sgemm", "-O", "sb=3", "--option", "combine=element-wise", "-o", "E.npy"]
-    assert main(["gemm", "A.npy", "B.npy", *arguments]) == 0
-    E = schemes.gemm(
-        np.load("A.npy"), np.load("B.npy"), scheme="h2sgemm", hardware="A100", sb=3, combine="element-wise"
-    )
-    assert np.load("E.npy").tobytes() == E.tobytes()
 
 
 def test_wider_inputs_are_rounded_once_with_a_note(folder, capsys):
@@ -287,21 +285,6 @@ def test_integers_beyond_fp64_are_rounded_with_a_note(folder, capsys):
     assert capsys.readouterr().err == "i.npy: int64 rounded to fp64, 256 of 256 entries changed\n"
 
 
-def test_options_none_true_and_integers_reach_the_scheme(folder):
-    A, B = np.load("A.npy").astype(float) / 3, np.load("B.npy").astype(float) / 3
-    np.save("a.npy", A)
-    np.save("b.npy", B)
-    for written, meant in (
-        (["slices=3", "fast=false"], {"slices": 3, "fast": False}),
-        (["slices=None", "fast=True"], {"slices": None, "fast": True}),
-        (["slices=printed", "memory=2^20"], {"slices": "printed", "memory": 2**20}),
-    ):
-        arguments = [word for pair in written for word in ("-O", pair)]
-        assert main(["gemm", "a.npy", "b.npy", "-s", "ozaki", *arguments, "-o", "D.npy"]) == 0
-        D = schemes.gemm(A, B, scheme="ozaki", hardware="ampere", **meant)
-        assert np.load("D.npy").tobytes() == D.tobytes()
-
-
 def test_error_free_schemes_certify_below_the_table(double, capsys):
     assert main(["gemm", "A.npy", "B.npy", "-s", "ozaki,ozimmu,ozaki2,dgemm", "-H", "H200"]) == 0
     lines = capsys.readouterr().out.rstrip("\n").split("\n")[-3:]
@@ -354,16 +337,6 @@ def test_among_all_schemes_a_broken_guarantee_leaves_one_out_and_shows_in_the_st
     assert "ozaki is left out: ozaki: made to fail" in err
     assert {"ozimmu", "ootomo"} <= set(_rows(out))
     assert "ozaki" not in _rows(out)
-
-
-def test_archives_and_matrix_market_as_inputs(folder, capsys):
-    np.savez("both.npz", a=np.load("A.npy"), b=np.load("B.npy"))
-    matrixio.write("B.mtx", np.load("B.npy"))
-    for a, b in (("both.npz:a", "both.npz:b"), ("A.npy", "B.mtx")):
-        assert main(["gemm", a, b, "-s", "ootomo", "-o", "D.npy"]) == 0
-        D = schemes.gemm(np.load("A.npy"), np.load("B.npy"), scheme="ootomo", hardware="ampere")
-        assert np.load("D.npy").tobytes() == D.tobytes()
-    capsys.readouterr()
 
 
 def test_out_of_range_is_refused_counted_or_propagated(folder, capsys):

@@ -135,19 +135,8 @@ def test_an_emulated_gemm_needs_no_gpu(capsys):
 
 
 def test_a_function_is_revealed_kept_drawn_and_checked(probed, capsys):
-    status, out, err = run(
-        capsys,
-        "probed.py:split",
-        "--shape",
-        "33x2x100",
-        "--hardware",
-        "A100",
-        "--check",
-        "--json",
-        "o.json",
-        "--draw",
-        "o.png",
-    )
+    words = "probed.py:split --shape 33x2x100 --hardware A100 --check --json o.json --draw o.png"
+    status, out, err = run(capsys, *words.split())
     assert status == 0
     assert out.startswith("KOrder(split=40)\n")
     assert "66 outputs of random operands are equal" in out

@@ -26,16 +26,6 @@ from tests.commands import refusal
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A working directory with A.npy (8×32), B.npy (32×6) in fp32."""
-    monkeypatch.chdir(tmp_path)
-    generator = np.random.default_rng(1)
-    for name, shape in (("A", (8, 32)), ("B", (32, 6))):
-        np.save(f"{name}.npy", generator.uniform(-1, 1, shape).astype(np.float32))
-    return tmp_path
-
-
 def _environment(**more):
     return {**os.environ, "PYTHONPATH": str(ROOT), **more}
 
@@ -147,9 +137,7 @@ def test_numbers_within_fp64_are_read():
 def test_markup_in_names_is_text(folder, capsys, monkeypatch, text):
     assert text in refusal(capsys, "gemm", f"{text}.npy", "B.npy")
     assert text in refusal(capsys, "list", text)
-    shown = common.table(text, text, text)
-    shown.add_row(text, text)
-    common.console().print(shown)
+    common.print_table(text, (text, text), [(text, text)])
     assert capsys.readouterr().out.count(text) == 5
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with common.spinner(text) as change:
