@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import AS_JSON, note, parse_value, print_table, print_text, spinner
+from fpemu.cli.common import AS_JSON, note, parse_sizes, print_table, print_text, spinner
 from fpemu.errors import GpuError, InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -152,10 +152,7 @@ def _callable(
     if len(names) == 4:
         about["c"] = names[2]
     if shape is not None:
-        sizes = [parse_value(x) for x in shape.lower().split("x")]
-        if len(sizes) != 2 or not all(type(x) is int and x > 0 for x in sizes):
-            raise InputError(f"--shape {shape!r} is not MxN, such as 16x8")
-        about["shape"] = tuple(sizes)
+        about["shape"] = tuple(parse_sizes("--shape", shape, "MxN"))
     user_function, attribute = callables.load_function(function), function.rpartition(":")[2]
 
     def execute(A: Any, B: Any, C: Any) -> Any:

@@ -303,6 +303,15 @@ def parse_value(text: str) -> Any:
         return value
 
 
+def parse_sizes(option: str, text: str, form: str = "MxNxK") -> list[int]:
+    """The sizes of "64x64x512", at most 2^31 - 1 each; brackets mark the part of the form that may be left out."""
+    sizes = re.split("[x×,]", text.strip().lower())
+    counts = (form.partition("[")[0].count("x") + 1, form.count("x") + 1)
+    if len(sizes) not in counts or not all(re.fullmatch("[0-9]{1,10}", n) and 0 < int(n) < 2**31 for n in sizes):
+        raise InputError(f"{option} {text!r} is not {form}, positive integers such as {'x'.join(['64'] * counts[1])}")
+    return list(map(int, sizes))
+
+
 def parse_order(text: str | None) -> KOrder | Tree | None:
     """``"split=512,tile=64,residue_first=true,join=pairwise"`` as a KOrder; None passes through.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import check_folder, parse_options, print_table, print_text, show
+from fpemu.cli.common import check_folder, parse_options, parse_sizes, print_table, print_text, show
 from fpemu.cli.run_options import RunOptions, with_run_options
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable
@@ -90,7 +90,7 @@ def scaling(
     if min(exponents) < -60 or max(exponents) > 60:
         raise InputError(f"--sb {sb}: a scale lies between 2^-60 and 2^60")
     values: list[Number] = list(exponents) if scale == "sb" else [2.0**e for e in exponents]
-    sizes, metric = _parse_size(size), _parse_metric(metric)
+    sizes, metric = parse_sizes("--size", size), _parse_metric(metric)
     grid = Grid(
         title=f"{chosen.name} over its scaling exponent",
         inputs=[{"name": distribution, "exponent": offsets}],
@@ -183,7 +183,7 @@ def plane(
     if "name" in (x, *parameters):
         raise InputError(f"--parameter name: the distribution is {distribution}, and --inputs names another")
     metric = _parse_metric(metric)
-    axes: dict[str, Any] = {**dict(zip(_SIZES, _parse_size(size), strict=True)), "seeds": _parse_seeds(seeds)}
+    axes: dict[str, Any] = {**dict(zip(_SIZES, parse_sizes("--size", size), strict=True)), "seeds": _parse_seeds(seeds)}
     drawn: dict[str, Any] = {}
     for name, value in {**parameters, x: swept}.items():
         if name == "seed":
@@ -321,14 +321,6 @@ def _parse_integers(name: str, values: list[Number], least: int = 1) -> list[int
     if len(values) < least:
         raise InputError(f"{name} is one value, {values[0]}: an axis of a map needs two or more, FIRST:LAST")
     return [int(value) for value in values]
-
-
-def _parse_size(text: str) -> list[int]:
-    """ "MxNxK" as three sizes."""
-    parts = re.split(r"[x×]", text.strip())
-    if len(parts) != 3 or not all(re.fullmatch(r"[0-9]{1,6}", part) and int(part) for part in parts):
-        raise InputError(f"--size {text!r} is not MxNxK, three positive integers such as 48x48x512")
-    return [int(part) for part in parts]
 
 
 def _parse_seeds(text: str) -> int | list[int]:

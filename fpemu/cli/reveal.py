@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import HARDWARE, INSTRUCTION, ORDER, check_file, note, parse_order, print_text, spinner
+from fpemu.cli.common import (
+    HARDWARE,
+    INSTRUCTION,
+    ORDER,
+    check_file,
+    note,
+    parse_order,
+    parse_sizes,
+    print_text,
+    spinner,
+)
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
@@ -128,14 +137,7 @@ def reveal(
 
 def _shape(text: str | None, k: int | None) -> tuple[int, int, int]:
     """M, N and K."""
-    numbers: list[int] = []
-    if text is not None:
-        match = re.fullmatch(r"(\d{1,7})[x×,](\d{1,7})(?:[x×,](\d{1,7}))?", text.strip().lower())
-        if match is None:
-            raise InputError(f"--shape {text!r} is not MxN or MxNxK, as 100x60x1000")
-        numbers = [int(n) for n in match.groups() if n is not None]
-        if 0 in numbers:
-            raise InputError(f"--shape {text}: a product without entries has no order")
+    numbers = [] if text is None else parse_sizes("--shape", text, "MxN[xK]")
     if len(numbers) == 3:
         if k not in (None, numbers[2]):
             raise InputError(f"--k {k} contradicts --shape {text}")

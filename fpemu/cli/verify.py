@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +24,7 @@ from fpemu.cli.common import (
     note,
     parse_options,
     parse_order,
+    parse_sizes,
     print_table,
     print_text,
     progress,
@@ -204,10 +204,7 @@ def _sizes(
         raise InputError("--input needs --callable: the operands of --result are files")
     if shape is None:
         raise InputError("--input needs --shape MxNxK")
-    sizes = shape.lower().replace("×", "x").split("x")
-    if len(sizes) != 3 or not all(re.fullmatch("[0-9]{1,10}", size) and 0 < int(size) < 2**31 for size in sizes):
-        raise InputError(f"--shape is {shape!r}: three positive numbers are needed, such as 64x64x512 (M, N, K)")
-    M, N, K = map(int, sizes)
+    M, N, K = parse_sizes("--shape", shape)
     return M, N, K
 
 

@@ -221,7 +221,7 @@ def test_what_adds_by_no_tree_is_refused_with_the_reason(probed, capsys, name, m
         (["leaves.py:f", "--k", "8"], "cannot be run: SystemExit"),
         (["a.py:f", "--k", "8", "--shape", "2x2x9"], "contradicts"),
         (["a.py:f", "--shape", "2"], "not MxN"),
-        (["a.py:f", "--shape", "0x2x9"], "no order"),
+        (["a.py:f", "--shape", "0x2x9"], "positive integers such as"),
         (["a.py:f", "--k", "0"], "not between"),
         (["a.py:f", "--k", "8", "--at", "1"], "--at 1"),
         (["a.py:f", "--k", "8", "--order", "split=2"], "add --emulated"),
