@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import fpemu
-from fpemu.cli import bench, characterize, ledger, listing, product, reproduce, reveal, sweep, verify
+from fpemu.cli import bench, characterize, ledger, listing, planes, product, reproduce, reveal, sweep, verify
 from fpemu.cli.common import add_command
 from fpemu.errors import unknown_name
 
@@ -76,6 +76,8 @@ add_command(app, "reveal", reveal.reveal)
 add_command(app, "characterize", characterize.characterize)
 # a number may begin with a minus sign
 add_command(app, "split", product.split, context_settings={"ignore_unknown_options": True})
+add_command(sweep.app, "scaling", planes.scaling)
+add_command(sweep.app, "plane", planes.plane)
 app.add_typer(sweep.app, name="sweep")
 _add_group("bench", "Measure speed and memory on this machine.", {"cpu": bench.cpu, "gpu": bench.gpu})
 _add_group(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fpemu.cli.common import check_folder, parse_options, parse_sizes, print_table, print_text, show
-from fpemu.cli.run_options import RunOptions, with_run_options
+from fpemu.cli.sweep import RunOptions, with_run_options
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable
 

@@ -193,13 +193,9 @@ def _show(name: str, size: str, files: Written, claims: list[Claim]) -> None:
     typer.echo(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}")
     judgements = [verdict_on(claim, files.record) for claim in claims]
     if judgements:
+        instead = None if files.record.paper_size else "needs --full"
         rows = [
-            (
-                one.claim.claim,
-                str(one.claim.criterion or ""),
-                number_of(one),
-                one.verdict if files.record.paper_size else "needs --full",
-            )
+            (one.claim.claim, str(one.claim.criterion or ""), number_of(one), instead or one.verdict)
             for one in judgements
         ]
         columns = ("claim", "criterion", "measured", "verdict")
