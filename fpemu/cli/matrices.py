@@ -74,12 +74,6 @@ def read(name: str | os.PathLike[str], *, max_entries: int = MAX_ENTRIES) -> NDA
         raise InputError(f"{text}: not a readable {suffix} file ({_first_line(problem)})") from problem
 
 
-def check(matrix: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return the matrix; raise InputError with its name unless it is real, with two axes and at least one entry."""
-    _check_header(matrix.shape, matrix.dtype, name, max(matrix.size, 1))
-    return matrix
-
-
 def _check_header(shape: tuple[int, ...], dtype: np.dtype[Any], name: str, max_entries: int) -> None:
     if dtype.hasobject:
         raise InputError(f"{name} holds Python objects; only arrays of numbers are read")
@@ -157,7 +151,7 @@ def write(name: str | os.PathLike[str], matrix: NDArray[Any]) -> None:
         If it cannot be written.
     """
     check_output(name)
-    check(matrix, str(name))
+    _check_header(matrix.shape, matrix.dtype, str(name), max(matrix.size, 1))
     stream = io.BytesIO()
     if Path(name).suffix.lower() == ".npy":
         np.save(stream, matrix, allow_pickle=False)
