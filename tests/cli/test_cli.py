@@ -139,7 +139,7 @@ def test_all_schemes_by_default_and_those_that_cannot_say_why(folder, capsys):
 
 def test_an_option_of_several_commands_is_the_same_in_each():
     shared = ("--hardware", "--order", "--instruction", "--option", "--on-range", "--alpha", "--beta", "--c")
-    kinds = {name: set() for name in shared}
+    kinds: dict[str, set] = {name: set() for name in shared}
     for words in ("gemm", "reveal", "verify gemm"):
         command = typer.main.get_command(app)
         for word in words.split():
