@@ -22,8 +22,8 @@ def read(kind: type[T], content: Any, where: str) -> T:
     Parameters
     ----------
     kind : type
-        A dataclass. Its fields are texts, numbers, booleans, literals, dataclasses, optional values, and tuples and
-        mappings of these. A dataclass of one field may have its value in place of a table.
+        A dataclass. Its fields are texts, numbers, booleans, literals, dataclasses, optional values, and tuples, lists
+        and mappings of these. A dataclass of one field may have its value in place of a table.
     content : object
         A table from a file: a dict with the fields' names.
     where : str
@@ -84,8 +84,8 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         if value not in arguments:
             raise InputError(f"{where}: {unknown_name('value', value, arguments)}")
         return value
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_value(arguments[0], item, f"{where} {_label(item, i)}") for i, item in enumerate(value))
+    if origin in (tuple, list) and isinstance(value, list | tuple):
+        return origin(_value(arguments[0], item, f"{where} {_label(item, i)}") for i, item in enumerate(value))
     if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
         return {name: _value(arguments[1], item, f"{where}, {name}") for name, item in value.items()}
     if is_dataclass(kind):
@@ -97,7 +97,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return float(value)
     if type(value) is kind:
         return value
-    words = _WORDS.get(kind, "a list" if origin is tuple else "a table")
+    words = _WORDS.get(kind, "a list" if origin in (tuple, list) else "a table")
     raise InputError(f"{where} is {shown(value)}, not {words}")
 
 

@@ -2,7 +2,7 @@
 
 A fact is a property of the operands' memory, their sizes or the scalars on which kernels may depend: operands that
 share memory, strides of 0, a batch within the rows, empty sizes, special values of alpha and beta. A group computes
-small products for every fact that its function accepts, at addresses drawn as in `fpemu.verify.arrays`.
+small products for every fact that its function accepts, at addresses drawn as in `fpemu.verify.cases`.
 """
 
 from __future__ import annotations

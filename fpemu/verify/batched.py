@@ -24,8 +24,7 @@ from fpemu.gpu.batched import products
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Small, Warp
 from fpemu.gpu.batched.task import Task
 from fpemu.verify import paths
-from fpemu.verify.arrays import DeviceArray, Placement
-from fpemu.verify.cases import Case, Computed, Draw, Result, codes
+from fpemu.verify.cases import Case, Computed, DeviceArray, Draw, Placement, Result, codes
 from fpemu.verify.paths import Functions
 from fpemu.verify.records import Outcome, Record
 from fpemu.verify.suite import ProductSuite

@@ -21,6 +21,7 @@ from typing import Any
 import fpemu
 from fpemu.errors import InputError
 from fpemu.files import read_json
+from fpemu.reading import read
 
 SCHEMA = 1
 COMMON_CODE = (
@@ -103,15 +104,11 @@ class Record:
     def read(cls, path: str | os.PathLike[str]) -> Record:
         """Read a record; InputError if the file cannot be read, has another schema, or its outcomes were changed."""
         content = read_json(path)
-        try:
-            rows = content["outcomes"]
-            if content["schema"] != SCHEMA or content["digest"] != _digest(rows):
-                raise InputError(f"{path}: a record of schema {SCHEMA} with unchanged outcomes is needed")
-            ignored = ("schema", "totals", "digest", "outcomes")
-            fields = {name: value for name, value in content.items() if name not in ignored}
-            return cls(**fields, outcomes=[Outcome(**row) for row in rows])
-        except (KeyError, TypeError) as problem:
-            raise InputError(f"{path} is no record of a verification: {problem}") from problem
+        known = isinstance(content, dict) and content.get("schema") == SCHEMA
+        if not known or content.get("digest") != _digest(content.get("outcomes")):
+            raise InputError(f"{path}: a record of schema {SCHEMA} with unchanged outcomes is needed")
+        computed = ("schema", "totals", "digest")  # by `text`
+        return read(cls, {name: value for name, value in content.items() if name not in computed}, str(path))
 
 
 def now() -> str:

@@ -15,7 +15,7 @@ from fpemu.gpu.instructions import run
 from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import codes
 from fpemu.mma import operand_streams as streams
-from fpemu.verify import _instructions, instructions, records
+from fpemu.verify import instructions, records
 from fpemu.verify.records import Record
 from tests.commands import refusal
 from tests.simulated import Buffer
@@ -208,27 +208,27 @@ class Kernels:
             return
         first, tests, totals = arguments[4:7]
         D = D[: int(tests) * bench.m * bench.n]
-        expected = _instructions.execute_codes(*arrays[:3], bench.model).reshape(-1)[: D.size]
+        expected = instructions.execute_codes(*arrays[:3], bench.model).reshape(-1)[: D.size]
         wrong = np.flatnonzero(expected != D) + int(first) * bench.m * bench.n
         counts = {"outputs": D.size, "mismatches": wrong.size, "digest": digests.digest(D)}
-        counts["first"] = int(wrong[0]) if wrong.size else _instructions._NONE
+        counts["first"] = int(wrong[0]) if wrong.size else instructions._NONE
         counts |= {"mismatches": 0} if self.lost == "mismatches" else {self.lost: 5} if self.lost else {}
-        words = np.array([counts.get(name, 0) for name in _instructions.COUNTS], np.uint64)
+        words = np.array([counts.get(name, 0) for name in instructions.COUNTS], np.uint64)
         totals.memory[: words.nbytes] = words.view(np.uint8)
 
 
 @pytest.fixture
 def bench(monkeypatch):
-    monkeypatch.setattr(_instructions, "Buffer", Buffer)
+    monkeypatch.setattr(instructions, "Buffer", Buffer)
     spec = mma.spec("hopper", "fp16", instruction="mma")
-    made: Any = object.__new__(_instructions.Bench)
+    made: Any = object.__new__(instructions.Bench)
     made.spec = made.model = spec
     made.seed, made.m, made.n, made.checked, made.detected = 3, 16, 8, 0, False
     made.dtypes = [codes.code_dtype(f) for f in (*streams.formats(spec), spec.d_format)]
     made.shapes = [(16, spec.k), (8, spec.k), (16, 8), (16, 8)]
     operands = streams.operands(spec, "mixed", 3, 0, TESTS, 16, 8)
     made.A, made.B, made.C = map(Buffer.of, operands)
-    made.D = Buffer.of(_instructions.execute_codes(*operands, spec))
+    made.D = Buffer.of(instructions.execute_codes(*operands, spec))
     made.kernels = Kernels(made)
     return made
 

@@ -17,10 +17,9 @@ from fpemu.gpu.runtime import launches, tensors
 from fpemu.gpu.runtime.recording import placeholder
 from fpemu.gpu.tallskinny import launch as tallskinny_launch
 from fpemu.gpu.tallskinny import problem
-from fpemu.verify import arrays, paths
-from fpemu.verify.arrays import DeviceArray, Placement
+from fpemu.verify import cases, paths
 from fpemu.verify.batched import Batched
-from fpemu.verify.cases import LAYOUTS, Draw, arrange, codes
+from fpemu.verify.cases import LAYOUTS, DeviceArray, Draw, Placement, arrange, codes
 from fpemu.verify.kernels import Kernels
 from fpemu.verify.tallskinny import TallSkinny
 from tests import simulated_driver
@@ -85,7 +84,7 @@ def kernels(gpu, monkeypatch):
     monkeypatch.setattr(launches.Launch, "issue", run)
     monkeypatch.setattr(paths, "missing", lambda path: None)
     monkeypatch.setattr(paths, "capture", lambda call: call)
-    monkeypatch.setattr(arrays, "_tensor", tensor)
+    monkeypatch.setattr(cases, "_tensor", tensor)
     monkeypatch.setattr(paths, "_streams", lambda side: [contextlib.nullcontext] * 2)
     return gpu
 
@@ -216,7 +215,7 @@ def test_every_multiple_of_the_item_size_occurs_and_half_of_the_cases_are_aligne
     assert 60 < sum(alone) < 100
     drawn = [Placement.drawn(Draw(key), size) for key in range(300)]
     assert {place.offset for place in drawn} == set(range(16 // size))
-    assert {place.stride for place in drawn} == {*arrays._STRIDES}
+    assert {place.stride for place in drawn} == {*cases._STRIDES}
     assert {Placement.drawn(Draw(key), 2, 2).offset % 2 for key in range(50)} == {0}
     assert {place.parameter for place in drawn} == {True, False}
 
@@ -248,7 +247,7 @@ def test_operands_that_share_memory_share_their_copy(on_processor):
 
     def held(*operands):
         places = [Placement(1, 3, 7), Placement(2), Placement(3)]
-        return arrays.Operands(operands, tensor=False, factors=(1, 1, 1), places=places, row=1)
+        return cases.Operands(operands, tensor=False, factors=(1, 1, 1), places=places, row=1)
 
     first = held(A, B.T, alone)
     assert [X.read()[0].view(np.float32).tolist() for X in first._held] == [A.tolist(), B.T.tolist(), alone.tolist()]

@@ -19,7 +19,7 @@ from fpemu.errors import InputError
 from fpemu.gpu.batched import products
 from fpemu.gpu.gemm import plans
 from fpemu.gpu.runtime import device, faults, matrices
-from fpemu.verify import arrays, batched, kernels, paths, tallskinny
+from fpemu.verify import batched, cases, kernels, paths, tallskinny
 from fpemu.verify.arguments import Arguments
 from fpemu.verify.batched import Batched
 from fpemu.verify.kernels import Kernels
@@ -46,8 +46,8 @@ def simulated(processor, monkeypatch):
     """All paths on this processor."""
     monkeypatch.setattr(paths, "missing", lambda path: None)
     monkeypatch.setattr(paths, "capture", lambda call: call)
-    interface = lambda X: arrays._interface(X, X.first, X.shape, [s * X.dtype.itemsize for s in X.steps])  # noqa: E731
-    monkeypatch.setattr(arrays, "_tensor", interface)
+    interface = lambda X: cases._interface(X, X.first, X.shape, [s * X.dtype.itemsize for s in X.steps])  # noqa: E731
+    monkeypatch.setattr(cases, "_tensor", interface)
     monkeypatch.setattr(paths, "_streams", lambda side: [contextlib.nullcontext] * 2)
     return processor
 
@@ -57,13 +57,13 @@ def flat(X):
     return importlib.import_module("torch").from_numpy(X.buffer.memory[: X.count * X.dtype.itemsize].view(X.dtype))
 
 
-TENSOR = arrays._tensor
+TENSOR = cases._tensor
 
 
 def as_tensors(monkeypatch):
     """Tensors of PyTorch on the CPU in the place of those on a GPU."""
-    monkeypatch.setattr(arrays, "_tensor", TENSOR)
-    monkeypatch.setattr(arrays, "_flat", flat)
+    monkeypatch.setattr(cases, "_tensor", TENSOR)
+    monkeypatch.setattr(cases, "_flat", flat)
 
 
 def compare(path, monkeypatch):
