@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fpemu.cli.common import check_folder, parse_options, parse_sizes, print_table, print_text, show
-from fpemu.cli.sweep import RunOptions, with_run_options
+from fpemu.cli.common import check_folder, parse_options, parse_sizes, print_table, print_text, show, with_options
+from fpemu.cli.sweep import RunOptions
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable
 
@@ -24,21 +25,47 @@ _SIZES = ("M", "N", "K")
 
 # --- the options of both commands
 _Hardware = Annotated[str, typer.Option("--hardware", "-H", help="An architecture or a GPU.")]
-_Size = Annotated[str, typer.Option("--size", metavar="MxNxK", help="Size of the product.")]
-_Seeds = Annotated[
-    str,
-    typer.Option(
-        "--seeds", help="Number of seeds, or the seeds as a list or range: 0,5,7 or 0:9. The map shows the mean."
-    ),
-]
-_Metric = Annotated[str, typer.Option("--metric", help="The error: see 'fpemu list metrics'.")]
-_Factor = Annotated[
-    float, typer.Option("--factor", help="Largest error of a good setting, relative to the smallest error.")
-]
-_Output = Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the map.")]
 
 
-@with_run_options
+@dataclass(frozen=True)
+class _MapFields:
+    """Options that stand before those of `RunOptions` in the help."""
+
+    size: Annotated[str, typer.Option("--size", metavar="MxNxK", help="Size of the product.")] = "48x48x512"
+    seeds: Annotated[
+        str,
+        typer.Option(
+            "--seeds", help="Number of seeds, or the seeds as a list or range: 0,5,7 or 0:9. The map shows the mean."
+        ),
+    ] = "3"
+    metric: Annotated[str, typer.Option("--metric", help="The error: see 'fpemu list metrics'.")] = "relative_l2"
+    factor: Annotated[
+        float, typer.Option("--factor", help="Largest error of a good setting, relative to the smallest error.")
+    ] = 1.5
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the map.")] = "maps"
+
+
+@dataclass(frozen=True)
+class MapOptions(RunOptions, _MapFields):
+    """Values of the options that both commands have."""
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """An option of a scheme (y) over a parameter of its inputs or sizes (x), and the fixed values beside them."""
+
+    scheme: Scheme
+    y: str
+    values: list[Number]
+    options: dict[str, Any]
+    distribution: str
+    x: str
+    swept: list[Number]
+    parameters: dict[str, Any]
+    hardware: str
+
+
+@with_options(MapOptions)
 def scaling(
     scheme: Annotated[str, typer.Option("--scheme", "-s", help="A scheme with a scaled residual.")] = "h2sgemm",
     sb: Annotated[str, typer.Option("--sb", metavar="RANGE", help="Binary exponents of the scale.")] = "-2:24",
@@ -52,13 +79,8 @@ def scaling(
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", metavar="NAME=VALUE", help="Another option of the scheme.")
     ] = None,
-    size: _Size = "48x48x512",
-    seeds: _Seeds = "3",
-    metric: _Metric = "relative_l2",
-    factor: _Factor = 1.5,
-    output: _Output = "maps",
     *,
-    options: RunOptions,
+    options: MapOptions,
 ) -> None:
     """Map the error over the scaling exponent of the residual and the offset exponent of the inputs.
 
@@ -68,9 +90,7 @@ def scaling(
     first:last:step, with both ends included, or a list a,b,c. The command writes PNG, SVG, PDF, CSV and JSON files.
     """
     from fpemu import inputs, schemes
-    from fpemu.sweep import Grid
     from fpemu.sweep.grid import parse_range
-    from fpemu.sweep.maps import Map
 
     chosen = schemes.get(scheme)
     scale = _scale_option(chosen)
@@ -89,46 +109,20 @@ def scaling(
         raise InputError(f"{scale} is what --sb sweeps: leave it out of --option")
     if min(exponents) < -60 or max(exponents) > 60:
         raise InputError(f"--sb {sb}: a scale lies between 2^-60 and 2^60")
-    values: list[Number] = list(exponents) if scale == "sb" else [2.0**e for e in exponents]
-    sizes, metric = parse_sizes("--size", size), _parse_metric(metric)
-    grid = Grid(
-        title=f"{chosen.name} over its scaling exponent",
-        inputs=[{"name": distribution, "exponent": offsets}],
-        schemes=[{"name": chosen.name, **fixed, scale: values}],
-        hardware=hardware,
-        metrics=[metric],
-        seeds=_parse_seeds(seeds),
-        on_range="propagate",
-        M=sizes[0],
-        N=sizes[1],
-        K=sizes[2],
-    )
-    command = _command(
-        ["scaling"],
-        {"--scheme": chosen.name, "--sb": sb, "--offset": offset, "--hardware": hardware, "--inputs": distribution},
-        {"-O": option or [], "--size": size, "--seeds": seeds, "--metric": metric, "--factor": f"{factor:g}"},
-    )
-    built = schemes.build(chosen, {**fixed, scale: values[0]})
-    fixings = [f"{name}={value}" for name, value in fixed.items()]
+    values: list[Number] = [*exponents] if scale == "sb" else [2.0**e for e in exponents]
     interval = "[-2^e,\\,2^e]" if distribution == _OFFSETS[0] else "[0,\\,2^e]"
-    requested = Map(
-        "scaling",
-        ", ".join([chosen.name, *fixings]) + f" on {hardware}, {'×'.join(map(str, sizes))}",
-        [chosen.name, *fixings, hardware, distribution, metric, "x".join(map(str, sizes))],
-        command,
-        built,
-        grid,
-        metric,
+    command = ["scaling", "--scheme", chosen.name, "--sb", sb, "--offset", offset, "--hardware", hardware]
+    _draw(
+        [*command, "--inputs", distribution, *_repeated("-O", option or [])],
+        _Axes(chosen, scale, values, fixed, distribution, "exponent", [*offsets], {}, hardware),
+        options,
+        f"{chosen.name} over its scaling exponent",
         ("offset exponent", "sb"),
-        ("inputs.exponent", f"scheme.{scale}"),
         (f"offset exponent $e$ of operands in ${interval}$", "scaling exponent sb"),
-        exponents=scale != "sb",
-        equation6=_has_equation6(built),
     )
-    _evaluate(requested, factor, output, options)
 
 
-@with_run_options
+@with_options(MapOptions)
 def plane(
     scheme: Annotated[str, typer.Argument(metavar="SCHEME", help="Name of a scheme.")],
     option: Annotated[
@@ -153,13 +147,8 @@ def plane(
         str, typer.Option("--inputs", help="Distribution of the inputs: see 'fpemu list inputs'.")
     ] = "uniform",
     hardware: _Hardware = "A100",
-    size: _Size = "48x48x512",
-    seeds: _Seeds = "3",
-    metric: _Metric = "relative_l2",
-    factor: _Factor = 1.5,
-    output: _Output = "maps",
     *,
-    options: RunOptions,
+    options: MapOptions,
 ) -> None:
     """Map the error over a numeric option of a scheme and a parameter of its inputs or a size.
 
@@ -169,8 +158,6 @@ def plane(
     files.
     """
     from fpemu import inputs, schemes
-    from fpemu.sweep import Grid
-    from fpemu.sweep.maps import Map
 
     chosen = schemes.get(scheme)
     y, values, fixed = _parse_axis("--option", option)
@@ -182,67 +169,78 @@ def plane(
     inputs.describe(distribution)
     if "name" in (x, *parameters):
         raise InputError(f"--parameter name: the distribution is {distribution}, and --inputs names another")
-    metric = _parse_metric(metric)
-    axes: dict[str, Any] = {**dict(zip(_SIZES, parse_sizes("--size", size), strict=True)), "seeds": _parse_seeds(seeds)}
-    drawn: dict[str, Any] = {}
-    for name, value in {**parameters, x: swept}.items():
-        if name == "seed":
-            axes["seeds"] = value if name == x else [value]
-        else:
-            (axes if name in _SIZES else drawn)[name] = value
+    command = ["plane", chosen.name, *_repeated("-O", option), *_repeated("-P", parameter), "--inputs", distribution]
     machine = hardware if chosen.needs_hardware else ""
+    _draw(
+        [*command, "--hardware", hardware],
+        _Axes(chosen, y, values, fixed, distribution, x, swept, parameters, machine),
+        options,
+        f"{chosen.name} over {y} and {x}",
+        (x, y) if x != y else (f"inputs.{x}", f"scheme.{y}"),
+        (x if x in (*_SIZES, "seed") else f"{x} (inputs {distribution})", f"{y} ({chosen.name})"),
+    )
+
+
+def _draw(
+    command: list[str], of: _Axes, options: MapOptions, title: str, names: tuple[str, str], labels: tuple[str, str]
+) -> None:
+    """Evaluate the grid of a map, write its files and print its table; ``command`` without the options of both."""
+    from fpemu import schemes
+    from fpemu.formats import FP16
+    from fpemu.sweep import Grid
+    from fpemu.sweep.maps import Map
+
+    metric, kind = _parse_metric(options.metric), command[0]
+    command = ["fpemu", "sweep", *command, "--size", options.size, "--seeds", options.seeds]
+    sizes = dict(zip(_SIZES, parse_sizes("--size", options.size), strict=True))
+    axes: dict[str, Any] = {**sizes, "seeds": _parse_seeds(options.seeds)}
+    drawn: dict[str, Any] = {}
+    for name, value in {**of.parameters, of.x: of.swept}.items():
+        target = axes if name in (*_SIZES, "seed") else drawn
+        target["seeds" if name == "seed" else name] = value if name == of.x or name != "seed" else [value]
     grid = Grid(
-        title=f"{chosen.name} over {y} and {x}",
-        inputs=[{"name": distribution, **drawn}],
-        schemes=[{"name": chosen.name, **fixed, y: values}],
-        hardware=machine or (),
+        title=title,
+        inputs=[{"name": of.distribution, **drawn}],
+        schemes=[{"name": of.scheme.name, **of.options, of.y: of.values}],
+        hardware=of.hardware or (),
         metrics=[metric],
         on_range="propagate",
         **axes,
     )
-    fixings = [f"{name}={v}" for part in (fixed, parameters) for name, v in part.items() if name not in _SIZES]
-    command = _command(
-        ["plane", chosen.name],
-        {"-O": option, "-P": parameter, "--inputs": distribution, "--hardware": hardware, "--size": size},
-        {"--seeds": seeds, "--metric": metric, "--factor": f"{factor:g}"},
-    )
-    sizes = [name if name == x else str(axes[name]) for name in _SIZES]
-    of_grid = x in (*_SIZES, "seed")
-    columns = (x if of_grid else f"inputs.{x}", f"scheme.{y}")
+    fixed = [(name, v) for part in (of.options, of.parameters) for name, v in part.items() if name not in _SIZES]
+    fixings = [f"{name}={value}" for name, value in fixed]
+    shape = [name if name == of.x else str(axes[name]) for name in _SIZES]
+    swept = [of.y, of.distribution, of.x, *fixings, of.hardware]
+    words = [*fixings, of.hardware, of.distribution] if kind == "scaling" else swept
+    built: Any = schemes.build(of.scheme, {**of.options, of.y: of.values[0]})
+    equation6 = kind == "scaling" and not built.scales_rows  # it is about two fp16 words of the operands as given
+    equation6 = equation6 and [(word.format, word.rounding) for word in built.rules()] == [(FP16, "RNE")] * 2
     requested = Map(
-        "plane",
-        ", ".join([chosen.name, *fixings]) + f" on {machine}" * bool(machine) + f", {'×'.join(sizes)}",
-        [chosen.name, y, distribution, x, *fixings, machine, metric, "x".join(sizes)],
-        command,
-        schemes.build(chosen, {**fixed, y: values[0]}),
+        kind,
+        ", ".join([of.scheme.name, *fixings]) + f" on {of.hardware}" * bool(of.hardware) + f", {'×'.join(shape)}",
+        [of.scheme.name, *words, metric, "x".join(shape)],
+        [*command, "--metric", metric, "--factor", f"{options.factor:g}"],
+        built,
         grid,
         metric,
-        (x, y) if x != y else columns,
-        columns,
-        (x if of_grid else f"{x} (inputs {distribution})", f"{y} ({chosen.name})"),
+        names,
+        (of.x if of.x in (*_SIZES, "seed") else f"inputs.{of.x}", f"scheme.{of.y}"),
+        labels,
+        exponents=kind == "scaling" and of.y != "sb",
+        equation6=equation6,
     )
-    _evaluate(requested, factor, output, options)
+    _evaluate(requested, options)
 
 
-def _command(head: list[str], *options: dict[str, str | list[str]]) -> list[str]:
-    """The command that makes a map again; a list is an option that is repeated."""
-    words = ["fpemu", "sweep", *head]
-    for name, value in (pair for part in options for pair in part.items()):
-        words += [word for one in ([value] if isinstance(value, str) else value) for word in (name, one)]
-    return words
+def _repeated(flag: str, values: list[str]) -> list[str]:
+    return [word for value in values for word in (flag, value)]
 
 
-def _has_equation6(scheme: Any) -> bool:
-    """Whether the scheme has the two words that equation 6 is about, of the operands as they are given."""
-    from fpemu.formats import FP16
-
-    return not scheme.scales_rows and [(word.format, word.rounding) for word in scheme.rules()] == [(FP16, "RNE")] * 2
-
-
-def _evaluate(requested: Map, factor: float, output: str, options: RunOptions) -> None:
+def _evaluate(requested: Map, options: MapOptions) -> None:
     from fpemu.sweep import maps
     from fpemu.sweep.run import check_failures
 
+    factor, output = options.factor, options.output
     if not 1 <= factor < math.inf:
         raise InputError(f"--factor {factor}: a finite number from 1 is needed; 1 accepts only the best setting")
     check_folder(output)

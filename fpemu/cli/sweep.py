@@ -56,7 +56,7 @@ def _sweep(context: typer.Context) -> None:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Values of the options that `with_run_options` adds to a command."""
+    """Values of the options about running and exporting that `with_options` adds to a command."""
 
     jobs: Annotated[int | None, JOBS] = None
     executor: Annotated[
@@ -160,10 +160,7 @@ class RunOptions:
         return words + [word for target in self.export or [] for word in ("--export", target)]
 
 
-with_run_options = with_options(RunOptions)
-
-
-@with_run_options
+@with_options(RunOptions)
 def run(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A grid: FILE.toml, or FILE.py with the variable GRID.")],
     *,

@@ -41,7 +41,6 @@ LARGEST = 1000
 """The largest number of values of a range."""
 _LARGEST_NUMBER = 1e300
 """No number of a grid is larger, so that its estimates and results are finite in fp64."""
-_LONGEST_WORD = 200
 _LARGEST_SIZE = 2**31 - 1
 _LARGEST_SEED = 2**63 - 1  # an exported column of seeds is int64
 
@@ -157,7 +156,7 @@ class Grid:
     @functools.cached_property
     def sources(self) -> tuple[Path, ...]:
         """This module, and the files of the grid's schemes that are defined outside the package."""
-        return Path(__file__).resolve(), *(Path(file) for _, _, files in self._further_schemes for file in files)
+        return _sources(self._further_schemes)
 
     @property
     def loader(self) -> Loader:
@@ -208,8 +207,7 @@ class Grid:
         for name, values in axes.items():
             for value in values:
                 square = value == "M" and name != "M"
-                whole = isinstance(value, int) and not isinstance(value, bool)
-                if not square and not (whole and 1 <= value <= _LARGEST_SIZE):
+                if not square and not (type(value) is int and 1 <= value <= _LARGEST_SIZE):
                     raise InputError(f"{name} is {shown(value)}: a size is a positive integer, at most 2^31 - 1")
         _check_count(axes.values())
         shapes = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
@@ -217,12 +215,12 @@ class Grid:
 
     @functools.cached_property
     def _seeds(self) -> list[int]:
-        count = isinstance(self.seeds, int | np.integer) and not isinstance(self.seeds, bool)
+        count = type(_plain(self.seeds)) is int
         if count and self.seeds < 1:
             raise InputError(f"seeds is {shown(self.seeds)}: at least one is needed")
         values = _axis("seeds", range(self.seeds) if count else self.seeds)
         for value in values:
-            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _LARGEST_SEED:
+            if type(value) is not int or not 0 <= value <= _LARGEST_SEED:
                 raise InputError(f"seeds has {shown(value)}: a seed is an integer, 0 or more and below 2^63")
         return values
 
@@ -335,8 +333,12 @@ def _loaded(*further: _FurtherScheme) -> SimpleNamespace:
             importlib.import_module(module)
         elif name not in schemes.names():
             execute(file, "" if module == "__main__" else module)
-    sources = Path(__file__).resolve(), *(Path(file) for _, _, files in further for file in files)
-    return SimpleNamespace(evaluate=evaluate, sources=sources)
+    return SimpleNamespace(evaluate=evaluate, sources=_sources(further))
+
+
+def _sources(further: Iterable[_FurtherScheme]) -> tuple[Path, ...]:
+    """This module, and the files of the further schemes."""
+    return Path(__file__).resolve(), *(Path(file) for _, _, files in further for file in files)
 
 
 # --- files
@@ -462,11 +464,9 @@ def _listed(value: Any) -> list[Any]:
     InputError
         For more values than a grid has cells, before they are listed.
     """
-    if isinstance(value, np.ndarray) and value.ndim == 1:
-        many = True
-    else:
-        many = isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
-    if not many:
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         return [_plain(value)]
     try:
         _check_count([value])
@@ -492,22 +492,9 @@ def _axis(key: str, value: Any) -> list[Any]:
     if not values:
         raise InputError(f"{key} is empty")
     for item in values:
-        _check_value(key, item)
+        if isinstance(item, int | float) and not -_LARGEST_NUMBER <= item <= _LARGEST_NUMBER:
+            raise InputError(f"{key} has {shown(item)}: numbers lie between -1e300 and 1e300")
     return _once(values)
-
-
-def _check_value(key: str, item: Any) -> None:
-    """InputError unless a value is a word, a number of moderate size, None, or a list of words."""
-    if isinstance(item, list | tuple) and all(isinstance(word, str) for word in item):
-        return
-    if isinstance(item, str) and len(item) > _LONGEST_WORD:
-        raise InputError(f"{key} has {shown(item)}: a word has at most {_LONGEST_WORD} characters")
-    if item is not None and not isinstance(item, str | int | float):
-        raise InputError(f"{key} has {shown(item)}: a number, a word or a list of words is needed")
-    if isinstance(item, float) and not math.isfinite(item):
-        raise InputError(f"{key} has {item!r}: finite numbers are needed")
-    if isinstance(item, int | float) and not -_LARGEST_NUMBER <= item <= _LARGEST_NUMBER:
-        raise InputError(f"{key} has {shown(item)}: numbers lie between -1e300 and 1e300")
 
 
 def _each(key: str, value: Any, check: Callable[[str], str], none: bool = False) -> list[str]:
@@ -515,9 +502,6 @@ def _each(key: str, value: Any, check: Callable[[str], str], none: bool = False)
     names = _listed(value)
     if not names and not none:
         raise InputError(f"{key} is empty")
-    for name in names:
-        if not isinstance(name, str):
-            raise InputError(f"{key} has {shown(name)}: a name is needed")
     with _at(key):
         return list(dict.fromkeys(check(name) for name in names))
 
@@ -531,9 +515,6 @@ def _named(key: str, entries: Any) -> list[tuple[str, str, dict[str, Any]]]:
         if not isinstance(name, str):
             raise InputError(f"{key} {index}: {shown(entry)} has no name")
         where = f"{key} {index} ({name[:60]})"
-        for option in rest:
-            if not isinstance(option, str):
-                raise InputError(f"{where}: the key {shown(option)} is not a name")
         parsed.append((where, name, rest))
     if not parsed:
         raise InputError(f"{key} is empty")

@@ -178,7 +178,7 @@ def test_rows_in_the_order_of_cells_and_nothing_twice(folder):
 
 
 @pytest.mark.parametrize("how", ["FPEMU_TEST_FAIL", "FPEMU_TEST_INTERRUPT"])
-def test_what_was_finished_before_the_end_is_kept(folder, monkeypatch, how):
+def test_what_was_finished_before_the_end_is_kept_and_a_fresh_run_loses_nothing(folder, monkeypatch, how):
     experiment = pages.load("paper/fig2")
     with Store() as results:
         monkeypatch.setenv(how, "2")
@@ -192,8 +192,17 @@ def test_what_was_finished_before_the_end_is_kept(folder, monkeypatch, how):
         assert len(results) == 3 if failed else 2  # the rest goes on
         monkeypatch.delenv(how)
         _evaluated(folder)
-        assert len(run(experiment, results=results)) == 4
+        rows = run(experiment, results=results)
+        assert len(rows) == len(results) == 4
         assert _evaluated(folder) == ([2] if failed else [2, 3])
+        monkeypatch.setenv(how, "1")
+        with pytest.raises(expected):
+            run(experiment, results=results, fresh=True)
+        monkeypatch.delenv(how)
+        assert len(results) == 4
+        _evaluated(folder)
+        assert str(run(experiment, results=results)) == str(rows)
+        assert _evaluated(folder) == []
 
 
 def test_processes_give_the_same_rows(folder, monkeypatch):
@@ -221,21 +230,6 @@ def test_rows_of_failed_cells_are_returned_on_request(folder, monkeypatch):
         monkeypatch.delenv("FPEMU_TEST_FAIL")
         assert "error" not in run(experiment, results=results, keep_failures=True)[1]
         assert survey(experiment, "quick", results).failed_before == {}
-
-
-@pytest.mark.parametrize("how", ["FPEMU_TEST_FAIL", "FPEMU_TEST_INTERRUPT"])
-def test_a_fresh_run_that_does_not_finish_loses_nothing(folder, monkeypatch, how):
-    experiment = pages.load("paper/fig2")
-    with Store() as results:
-        rows = run(experiment, results=results)
-        monkeypatch.setenv(how, "1")
-        with pytest.raises(CellError if how == "FPEMU_TEST_FAIL" else KeyboardInterrupt):
-            run(experiment, results=results, fresh=True)
-        monkeypatch.delenv(how)
-        assert len(results) == 4
-        _evaluated(folder)
-        assert str(run(experiment, results=results)) == str(rows)
-        assert _evaluated(folder) == []
 
 
 def _change(column, content):
@@ -338,13 +332,6 @@ def test_a_store_of_another_version_is_refused(folder, change, reason):
         Store()
 
 
-def test_an_error_message_that_is_no_text_is_stored(tmp_path):
-    with Store(tmp_path / "r.sqlite") as results:
-        results.keep([Entry("k", {}, None, "no file b\udcff", 0.0)])
-        assert results.read(["k"])[0]["k"].error == "no file b\\udcff"
-        assert len(results) == 0
-
-
 # --- the progress bar
 def _display(stream, markup=True):
     from rich.console import Console
@@ -363,6 +350,7 @@ def test_a_title_with_brackets_is_shown_as_it_is(tmp_path, title, markup):
             stream = io.StringIO()
             with _display(stream, markup) as display:
                 run(grid, results=results, progress=display)
+                assert (display.live.is_started, len(display.tasks), display.finished) == (True, 1, True)
             assert stream.getvalue().startswith(f"{title}{suffix} ")
 
 
@@ -373,28 +361,12 @@ def test_no_bar_before_a_refusal(folder, monkeypatch):
         yield []
         raise InputError("a worker has other code")
 
-    with Store() as results:
-        for how in ({"executor": "mpi"}, {}):
-            stream = io.StringIO()
-            monkeypatch.setitem(run.__globals__, "here", refused)
-            with _display(stream) as display, pytest.raises(InputError, match=r"other code|unknown executor"):
-                run(experiment, results=results, progress=display, **how)
-            assert display.tasks == []
-            assert stream.getvalue().strip() == ""
-
-
-def test_the_bar_stays_in_the_display(folder):
-    experiment = pages.load("paper/fig2")
-    with Store() as results, _display(io.StringIO()) as display:
+    monkeypatch.setitem(run.__globals__, "here", refused)
+    stream = io.StringIO()
+    with Store() as results, _display(stream) as display, pytest.raises(InputError, match="other code"):
         run(experiment, results=results, progress=display)
-        assert display.live.is_started
-        assert [task.description for task in display.tasks] == ["paper/fig2"]
-        assert display.finished
-
-
-def test_the_range_of_a_grids_numbers_includes_its_ends():
-    grid = Grid(inputs=[{"name": "uniform", "low": [-1e300, 0.0], "high": 1e300}], schemes=["dgemm"], M=2, N=2, K=2)
-    assert [cell["inputs.low"] for cell in grid.cells()] == [-1e300, 0.0]
+    assert display.tasks == []
+    assert stream.getvalue().strip() == ""
 
 
 # --- the choice of processes
@@ -426,10 +398,17 @@ def test_processes_start_on_a_system_without_a_resource_tracker(monkeypatch, job
         assert pool._connect()._max_workers == min(jobs, 61)
 
 
-def test_a_result_that_is_no_number_is_a_failure(folder):
+@pytest.mark.parametrize(
+    ("result", "error", "message"),
+    [
+        ('"value": "text"', CellError, r"4 of 4 cells failed; .*: ValueError: could not convert"),
+        ('"n": 1.0', InputError, "n is both a parameter and a number"),
+    ],
+)
+def test_a_result_is_a_number_under_a_name_of_its_own(folder, result, error, message):
     path = _page(folder, figure="fig3")
-    path.write_text(path.read_text().replace('"value": SCALE * cell["n"]', '"value": "text"'))
-    with Store() as results, pytest.raises(CellError, match=r"4 of 4 cells failed; .*: ValueError: could not convert"):
+    path.write_text(path.read_text().replace('"value": SCALE * cell["n"]', result))
+    with Store() as results, pytest.raises(error, match=message):
         run(pages.load("paper/fig3"), results=results)
 
 
@@ -492,26 +471,20 @@ def test_a_cell_that_exceeds_the_memory_is_refused_before_the_run(tmp_path):
         assert len(results) == 0
 
 
-def test_unknown_executors(folder):
-    with Store() as results:
-        for how, message in (
-            ({"executor": "mpi"}, "unknown executor"),
-            ({"executor": "processes", "scheduler": "x"}, "needs"),
-        ):
-            with pytest.raises(InputError, match=message):
-                run(pages.load("paper/fig2"), results=results, **how)
-
-
-def test_at_least_one_process(folder):
-    with Store() as results, pytest.raises(InputError, match="jobs is 0"):
-        run(pages.load("paper/fig2"), results=results, jobs=0)
-
-
-def test_a_number_may_not_hide_a_parameter(folder):
-    path = _page(folder, figure="fig3")
-    path.write_text(path.read_text().replace('{"value": SCALE', '{"n": 1.0, "value": SCALE'))
-    with Store() as results, pytest.raises(InputError, match="n is both"):
-        run(pages.load("paper/fig3"), results=results)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"executor": "mpi"}, "unknown executor"),
+        ({"executor": "processes", "scheduler": "x"}, "needs the executor dask"),
+        ({"jobs": 0}, "jobs is 0"),
+        *(({"executor": "dask", "worker_timeout": limit}, "worker_timeout is") for limit in (0, -1.0, math.nan)),
+    ],
+)
+def test_options_of_a_run_that_are_refused(folder, options, message):
+    stream = io.StringIO()
+    with Store() as results, _display(stream) as display, pytest.raises(InputError, match=message):
+        run(pages.load("paper/fig2"), results=results, progress=display, **options)
+    assert stream.getvalue().strip() == ""
 
 
 # --- experiments and their code
@@ -641,16 +614,17 @@ def test_values_come_back_from_the_data_of_a_figure(value):
     assert repr(tables.parse(tables.table(rows), "data")) == repr(rows)
 
 
-def test_bytes_in_a_message_that_are_no_text_are_escaped_in_the_data_of_a_figure():
-    assert tables.table([{"error": "no file b\udcff"}]) == b"error\nno file b\\udcff\n"
-
-
 def test_scalars_of_numpy_are_numbers_of_a_table():
     table = frame([{"n": np.int64(3), "x": np.float64(0.5), "flag": np.bool_(True)}, {"n": 4, "x": 1.0, "flag": False}])
     assert [str(kind) for kind in table.dtypes] == ["int64", "float64", "bool"]
 
 
-def test_an_error_message_that_is_no_text_is_exported(tmp_path):
+def test_an_error_message_that_is_no_text_is_stored_and_written_escaped(tmp_path):
+    with Store(tmp_path / "r.sqlite") as results:
+        results.keep([Entry("k", {}, None, "no file b\udcff", 0.0)])
+        assert results.read(["k"])[0]["k"].error == "no file b\\udcff"
+        assert len(results) == 0
+    assert tables.table([{"error": "no file b\udcff"}]) == b"error\nno file b\\udcff\n"
     for name in ("t.csv", "t.parquet"):
         export([{"scheme": "sgemm", "error": "no file b\udcff"}], str(tmp_path / name))
     assert (tmp_path / "t.csv").read_text() == "scheme,error\nsgemm,no file b\\udcff\n"
