@@ -19,27 +19,20 @@ from numpy.typing import NDArray
 import fpemu
 from fpemu import batched, digests
 from fpemu.errors import unknown_name
-from fpemu.gpu import tallskinny
 from fpemu.gpu.batched import products
 from fpemu.gpu.gemm.choice import architecture
-from fpemu.verify import kernels, paths
+from fpemu.verify import kernels, paths, tallskinny
 from fpemu.verify.cases import Case, Computed, Draw, Result, codes
 from fpemu.verify.kernels import Kernels, Variant
 from fpemu.verify.paths import PATHS, Functions
 from fpemu.verify.records import Outcome, Record
 from fpemu.verify.suite import ProductSuite
-from fpemu.verify.tallskinny import emulate
 
 Array = NDArray[Any]
 Operands = tuple[Array, Array, Array | None]
 SCHEMES = ("staged", "ootomo", "bf16x9", "sgemm", "staged-int8", "ozaki")
-_FP32, _FP64 = np.dtype(np.float32), np.dtype(np.float64)
-_OTHERS = {
-    "hgemm": np.dtype(np.float16),
-    "hcgemm planar": np.dtype(np.float16),
-    "multiply fp32": _FP32,
-    "multiply fp64": _FP64,
-}
+_FP16, _FP32, _FP64 = map(np.dtype, (np.float16, np.float32, np.float64))
+_OTHERS = {"hgemm": _FP16, "hcgemm planar": _FP16, "multiply fp32": _FP32, "multiply fp64": _FP64}
 _PLANAR: dict[str, Any] = {"layout": "planar", "algorithm": "fused"}
 M, N, K = 19, 23, 40
 
@@ -338,7 +331,9 @@ class Arguments(ProductSuite):
         A, B, C = _operands(group, _fact(case), case.key)
         with np.errstate(all="ignore"):
             if group.startswith("multiply"):
-                return emulate(np.ascontiguousarray(A), np.ascontiguousarray(B), group.removeprefix("multiply "))
+                return tallskinny.emulate(
+                    np.ascontiguousarray(A), np.ascontiguousarray(B), group.removeprefix("multiply ")
+                )
             if group.startswith("gemm"):
                 return codes(fpemu.gemm(A, B, C, alpha=case.alpha, beta=case.beta, **arguments))
             multiply: Any = partial(batched.hcgemm, **_PLANAR) if "planar" in group else batched.hgemm
@@ -374,9 +369,7 @@ def _functions(case: Case, path: str) -> Functions:
     if isinstance(case.subject, Variant):
         return kernels._functions(case, kernels._policy(case, path))
     if case.options["group"].startswith("multiply"):
-        return Functions(
-            lambda A, B, C, **out: tallskinny.multiply(A, B, **out), operator=lambda A, B, C: fpemu.torch.multiply(A, B)
-        )
+        return tallskinny.functions()
     planar = "planar" in case.subject
     name, layout = ("hcgemm", _PLANAR) if planar else ("hgemm", {})
     given: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, **layout}

@@ -87,9 +87,7 @@ class _Setup:
     by_columns: tuple[bool, bool]  # whether A and B are stored by columns
     aligned: int  # a line's length in memory is a multiple of so many elements; 0: no gaps
     has_c: bool
-    whole: bool = (
-        False  # a thread block of the product's size, whose kernel is for this size: flat or not, persistent or not
-    )
+    whole: bool = False  # a thread block of the product's size, whose kernel is for this size
 
 
 def _setup(group: Group, number: int, seed: int) -> _Setup:
@@ -135,12 +133,8 @@ def draw(group: Group, number: int, seed: int) -> tuple[Case, Operands]:
     if setup.whole and max(M, N, K) <= (128 if group.layout is None else 96):
         configuration = _whole_block((M, N, K), number // (2 * SETUPS) % 7)
     pointers = not setup.whole and group.layout is None and rng.random() < 0.15
-    options = {
-        "batch": batch,
-        "pointers": pointers,
-        "configuration": configuration,
-        "arguments": group.options | arguments,
-    }
+    options: dict[str, Any] = {"batch": batch, "pointers": pointers, "configuration": configuration}
+    options["arguments"] = group.options | arguments
     alpha, beta = arguments.get("alpha", 1.0), arguments.get("beta", 0.0)
     case = Case(group, number, seed, (M, N, K), lead=((batch,),) * 3, alpha=alpha, beta=beta, options=options)
     return case, (A, B, C if setup.has_c else None)
@@ -231,7 +225,7 @@ class Batched(ProductSuite):
         *("batched", "simt", "gpu/batched", "schemes/base.py", "torch"),
         *("gpu/gemm/choice.py", "gpu/gemm/memory.py", "roofline/wmma.py"),
     )
-    supported = ("host", "eager", "graph", "torch", "gradient")
+    supported = paths.WITHOUT_PLAN
     kept = 4
 
     def __init__(

@@ -334,14 +334,10 @@ class Emulation(ProductSuite):
 
     def tables(self, record: Record) -> list[Table]:
         names = ("n", "ms", "rate", "checked", "mismatches")
-        rows = [
-            (
-                o.group.removeprefix(speed.RATE),
-                *(f"{(o.facts | {'mismatches': o.mismatches})[name]:g}" for name in names),
-            )
-            for o in record.outcomes
-            if o.group.startswith(speed.RATE) and o.facts
-        ]
+        timed = [o for o in record.outcomes if o.group.startswith(speed.RATE) and o.facts]
+        values = [o.facts | {"mismatches": o.mismatches} for o in timed]
+        numbers = [[f"{facts[name]:g}" for name in names] for facts in values]
+        rows = [(o.group.removeprefix(speed.RATE), *row) for o, row in zip(timed, numbers, strict=True)]
         headings = ("arithmetic", "n", "ms", "10^9 multiply-adds/s", "checked", "mismatches")
         return super().tables(record) + [Table("speed", headings, rows)] * bool(rows)
 

@@ -447,6 +447,11 @@ class Instructions(Suite):
         )
         wrong = [c for c in result.classes if c.mismatches]
         nan_codes = sum(c.nan_codes for c in wrong)
+        facts: dict[str, Any] = {"ptx": result.ptx, "tile": list(result.tile), "seconds": round(result.seconds, 3)}
+        facts["samples"] = {c.kind: c.sample for c in result.classes}
+        if wrong:
+            facts["differ"] = {c.kind: [c.mismatches, c.nan_codes] for c in wrong}
+            facts["examples"] = {c.kind: min(c.examples) for c in wrong}
         return Outcome(
             group,
             len(result.classes),
@@ -456,20 +461,7 @@ class Instructions(Suite):
             digest=result.digest,
             digests={c.kind: c.digest for c in result.classes},
             first=[f"{c.kind}: {c.mismatches} of {c.outputs} differ, the first at {c.first}" for c in wrong[:_SHOWN]],
-            facts={
-                "ptx": result.ptx,
-                "tile": list(result.tile),
-                "seconds": round(result.seconds, 3),
-                "samples": {c.kind: c.sample for c in result.classes},
-            }
-            | (
-                {
-                    "differ": {c.kind: [c.mismatches, c.nan_codes] for c in wrong},
-                    "examples": {c.kind: min(c.examples) for c in wrong},
-                }
-                if wrong
-                else {}
-            ),
+            facts=facts,
         )
 
     def explain(self, outcome: Outcome) -> Iterator[str]:

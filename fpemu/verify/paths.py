@@ -42,6 +42,8 @@ OPERATORS = ("torch", "routed", "gradient")
 """Paths whose result is a new tensor"""
 WITH_TORCH = ("graph", "graph-plan", "graph-prepared", *OPERATORS)
 """Paths that need PyTorch"""
+WITHOUT_PLAN = ("host", "eager", "graph", "torch", "gradient")
+"""Paths of products that have neither a plan nor prepared operands"""
 _FACTORS = (0.5, 0.25, 0.5)  # of the other operands, whose entries out of range are out of range in the operands too
 _PADS = (1, 4, 5)  # elements between the rows of an output
 

@@ -81,9 +81,8 @@ class Record:
 
     def continues(self, other: Record) -> bool:
         """Whether the outcomes of two records may stand in one: same suite, seed, options, GPU, code and version."""
-        return asdict(replace(self, outcomes=[], facts={}, date="")) == asdict(
-            replace(other, outcomes=[], facts={}, date="")
-        )
+        one, another = (replace(record, outcomes=[], facts={}, date="") for record in (self, other))
+        return one == another
 
     def text(self) -> str:
         """Return the record as JSON, one line for each fact and outcome."""

@@ -52,13 +52,9 @@ _LARGER = """
 LARGER = [tuple(map(int, sizes.split("x"))) for sizes in _LARGER.split()]
 """m, k and n of the products after the sweep"""
 CASES = 3 * SWEPT + len(LARGER)
-_TILES = (
-    (256, 1, 4),
-    (96, 3, 3),
-    (64, 8, 2),
-    (128, 16, 8),
-    (32, 20, 1),
-)  # t1, t2, t3: few, each is a kernel to compile
+# t1, t2, t3: few, each is a kernel to compile
+_TILES = ((256, 1, 4), (96, 3, 3), (64, 8, 2), (128, 16, 8), (32, 20, 1))
+_BYTES = {"fp32": 4, "fp64": 8}  # of an element
 _KINDS = tuple(kind for kind in streams.CLASSES if kind != "deep")
 
 
@@ -111,6 +107,13 @@ def emulate(A: NDArray[Any], B: NDArray[Any], fmt: str) -> NDArray[Any]:
         return codes(np.asarray(simt.gemm(A, B, fmt=fmt)))
 
 
+def functions() -> Functions:
+    """Return the functions by which a caller computes a product without naming a kernel."""
+    return Functions(
+        lambda A, B, C, **out: tallskinny.multiply(A, B, **out), operator=lambda A, B, C: fpemu.torch.multiply(A, B)
+    )
+
+
 @lru_cache(maxsize=CASES)
 def _expected(fmt: str, number: int, seed: int) -> NDArray[Any]:
     return emulate(*operands(case(fmt, number, seed)), fmt)
@@ -157,7 +160,7 @@ class Memory:
 def memories(case: Case, *, moved: bool = False) -> tuple[Memory, Memory, Memory]:
     """Return the memory of A, B and C, of half of the cases at any multiple of the item size if `moved`."""
     m, n, k = case.sizes
-    vector = 4 if case.subject == "fp32" else 2
+    vector = 16 // _BYTES[case.subject]
     shapes = ((m, k), (k, n), (m, n))
     a, b, c = (Memory.of(layout, shape, vector) for layout, shape in zip(case.layouts, shapes, strict=True))
     draw = Draw(case.key, "memory")
@@ -168,7 +171,7 @@ def memories(case: Case, *, moved: bool = False) -> tuple[Memory, Memory, Memory
 
 def problem(case: Case, addresses: Sequence[int], owners: object = None, *, moved: bool = False) -> Problem:
     """Return the product of matrices whose memory begins at some addresses; moved: as in `memories`."""
-    (m, n, k), size = case.sizes, 4 if case.subject == "fp32" else 8
+    (m, n, k), size = case.sizes, _BYTES[case.subject]
     a, b, c = memories(case, moved=moved)
     at = [address + memory.first * size for address, memory in zip(addresses, (a, b, c), strict=True)]
     return Problem(case.subject, m, k, n, a.steps, b.steps, c.steps, (at[0], at[1], at[2]), owners)
@@ -223,9 +226,7 @@ def sources(seed: int, numbers: Sequence[int], names: Sequence[str], fmt: str, *
 
 def kernel_texts(seed: int) -> str:
     """Return a digest of the sources of the kernels of some aligned products on this GPU, comments left out."""
-    texts = [
-        path.read_text() for pattern in ("tallskinny*.cuh", "ism2*.cuh") for path in compiler.KERNELS.glob(pattern)
-    ]
+    texts = [file.read_text() for name in ("tallskinny*.cuh", "ism2*.cuh") for file in compiler.KERNELS.glob(name)]
     texts += [text for fmt in FORMATS for text in sources(seed, range(CASES), KERNELS, fmt)]
     stripped = {" ".join(re.sub(r"//[^\n]*|\s+", " ", text).split()) for text in texts}
     return hashlib.sha256("\n".join(sorted(stripped)).encode()).hexdigest()[:16]
@@ -248,7 +249,7 @@ class TallSkinny(ProductSuite):
         " exceed the GPU's memory"
     )
     code = ("simt", "gpu/tallskinny", "gpu/gemm/memory.py", "roofline", "torch")
-    supported = ("host", "eager", "graph", "torch", "gradient")
+    supported = paths.WITHOUT_PLAN
     kept = 12
 
     def __init__(
@@ -302,12 +303,9 @@ class TallSkinny(ProductSuite):
             return run(case.options["kernel"], case)
         (A, B), (a, b, _) = operands(case), memories(case)
         A, B = (memory.view(memory.arrange(X), X.shape) for X, memory in ((A, a), (B, b)))
-        functions = Functions(
-            lambda A, B, C, **out: tallskinny.multiply(A, B, **out), operator=lambda A, B, C: fpemu.torch.multiply(A, B)
-        )
         memory: dict[str, Any] = {"key": case.key, "number": case.number, "columns": True}
         shape = A.shape[0], B.shape[1]
-        return paths.run(functions, path, (A, B, None), shape, A.dtype, **memory)
+        return paths.run(functions(), path, (A, B, None), shape, A.dtype, **memory)
 
     def references(self, case: Case) -> dict[str, Result]:
         return {"fpemu.simt": _expected(case.subject, case.number, self.seed)}
@@ -347,7 +345,7 @@ def check_huge(group: str, seed: int) -> Outcome:
     rows: list[Any] = []
     skipped: list[Any] = []
     for sizes in HUGE_SHAPES:
-        (m, k, n), size = sizes, 4 if fmt == "fp32" else 8
+        (m, k, n), size = sizes, _BYTES[fmt]
         if size * (m * k + k * n + m * n) + _SPARE > callers.free_bytes():
             skipped.append(list(sizes))
             continue
