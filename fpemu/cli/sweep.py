@@ -24,7 +24,7 @@ from fpemu.cli.common import (
     show,
     with_options,
 )
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import InputError
 
 if TYPE_CHECKING:
     from fpemu.sweep import Grid, Store
@@ -84,11 +84,10 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         """Raise InputError for an executor, a device or a table to export that is not available."""
-        from fpemu.sweep.run import EXECUTORS
+        from fpemu.sweep.run import check_executor
         from fpemu.sweep.tables import check_target
 
-        if self.executor is not None and self.executor not in EXECUTORS:
-            raise unknown_name("executor", self.executor, EXECUTORS)
+        check_executor(self.executor, self.scheduler)
         for target in self.export or []:
             check_target(target)
         self._device()

@@ -111,7 +111,11 @@ class Grid:
             raise InputError(f"title must be a text, not {shown(self.title)}")
         axes = (self._sizes, self._inputs, self._seeds, self._methods, self._outs)
         _check_count([*axes, self._metrics[:1]])
-        self._check_inputs()
+        operands = {schemes.build(cell["scheme"], part(cell, "scheme")).operand.name for cell in self._methods}
+        for cell in self._inputs:
+            for fmt in sorted(operands):  # four numbers in each operand format: the parameters are in their ranges
+                with _at(f"inputs {cell['inputs']}"):
+                    inputs.make(cell["inputs"], (2, 2), 0, fmt, **part(cell, "inputs"))
 
     @classmethod
     def read(cls, path: str | Path) -> Grid:
@@ -156,7 +160,7 @@ class Grid:
     @functools.cached_property
     def sources(self) -> tuple[Path, ...]:
         """This module, and the files of the grid's schemes that are defined outside the package."""
-        return _sources(self._further_schemes)
+        return tuple(_loaded(*self._further_schemes).sources)
 
     @property
     def loader(self) -> Loader:
@@ -313,14 +317,6 @@ class Grid:
                 further.append((name, modules[0], tuple(str(Path(str(file)).resolve()) for file in files)))
         return tuple(further)
 
-    def _check_inputs(self) -> None:
-        """Draw four numbers of every distribution, in each operand format of the schemes."""
-        operands = {schemes.build(cell["scheme"], part(cell, "scheme")).operand.name for cell in self._methods}
-        for cell in self._inputs:
-            for fmt in sorted(operands):
-                with _at(f"inputs {cell['inputs']}"):
-                    inputs.make(cell["inputs"], (2, 2), 0, fmt, **part(cell, "inputs"))
-
 
 _FurtherScheme = tuple[str, str, tuple[str, ...]]
 """A scheme that is defined outside the package: its name, its module, and the files of its class and base classes."""
@@ -333,12 +329,8 @@ def _loaded(*further: _FurtherScheme) -> SimpleNamespace:
             importlib.import_module(module)
         elif name not in schemes.names():
             execute(file, "" if module == "__main__" else module)
-    return SimpleNamespace(evaluate=evaluate, sources=_sources(further))
-
-
-def _sources(further: Iterable[_FurtherScheme]) -> tuple[Path, ...]:
-    """This module, and the files of the further schemes."""
-    return Path(__file__).resolve(), *(Path(file) for _, _, files in further for file in files)
+    sources = Path(__file__).resolve(), *(Path(file) for _, _, files in further for file in files)
+    return SimpleNamespace(evaluate=evaluate, sources=sources)
 
 
 # --- files

@@ -149,7 +149,7 @@ def run(
         raise InputError(f"jobs is {jobs}: at least 1 process is needed")
     if not worker_timeout > 0:
         raise InputError(f"worker_timeout is {worker_timeout}: a positive number of seconds is needed")
-    executor = _executor(executor, scheduler)
+    executor = check_executor(executor, scheduler)
     if scheduler is None:  # the workers of a scheduler may be on other machines
         resolve(device)
     plan = survey(job, size, results)
@@ -309,14 +309,13 @@ def _is_quick(job: Job, todo: Mapping[str, Cell], jobs: int) -> bool:
     return all(map(_in_grid, todo.values())) and (1 - 1 / jobs) * sum(map(job.cost, todo.values())) < _START
 
 
-def _executor(executor: str | None, scheduler: str | None) -> str:
-    if executor is None:
-        return "processes" if scheduler is None else "dask"
-    if executor not in EXECUTORS:
+def check_executor(executor: str | None, scheduler: str | None) -> str:
+    """Return the name of the executor, by default that of the scheduler, or raise InputError."""
+    if executor is not None and executor not in EXECUTORS:
         raise unknown_name("executor", executor, EXECUTORS)
     if executor == "processes" and scheduler is not None:
         raise InputError("a scheduler's address needs the executor dask")
-    return executor
+    return executor or ("processes" if scheduler is None else "dask")
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from fpemu.sweep import Grid, Store, frame, run
 from fpemu.sweep.grid import evaluate
 from fpemu.sweep.run import estimate, survey
 from fpemu.sweep.store import canonical, code
-from fpemu.sweep.tables import export
+from fpemu.sweep.tables import check_target, export
 
 TOML = """
 title = "H2SGEMM over its scaling exponent"
@@ -431,10 +431,15 @@ def test_tables_round_trip(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t.csv", "t.parquet"]
 
 
-def test_targets_are_checked_first(tmp_path):
-    for path, message in (("t.xlsx", r"\.csv or \.parquet"), (str(tmp_path / "no" / "t.csv"), "there is no folder")):
+def test_targets_are_checked_first(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for path, message in (
+        ("t.xlsx", r"\.csv or \.parquet"),
+        (str(tmp_path / "no" / "t.csv"), "there is no folder"),
+        (str(tmp_path / "t.csv"), r"the package pandas is not installed: pip install 'fpemu\[plots\]'"),
+    ):
         with pytest.raises(InputError, match=message):
-            export([], path)
+            check_target(path)
 
 
 def test_a_mixed_column_is_text():

@@ -26,6 +26,7 @@ from fpemu.sweep import CellError, Grid, Store, run, workers
 from fpemu.sweep.run import survey
 from fpemu.sweep.store import Entry
 from tests import toy
+from tests.commands import refusal
 from tests.hostile import FACTOR
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,24 +251,15 @@ def test_a_disk_that_is_full_when_the_store_is_made_is_no_damage(folder, limit):
     Store().close()
 
 
-def test_a_folder_that_is_a_file(folder, monkeypatch, capsys):
+@pytest.mark.parametrize("cache", ["plain", ".", "/proc/self", "/proc/nowhere/deep"])
+def test_a_folder_or_a_file_that_cannot_be_written(folder, monkeypatch, capsys, cache):
+    """A file in place of the folder, a folder in place of the file, and folders in which root cannot write either."""
+    if cache.startswith("/proc") and not Path("/proc/self").is_dir():
+        pytest.skip("no folder that even root cannot write in")
     (folder / "plain").write_text("x")
-    monkeypatch.setenv("FPEMU_CACHE", str(folder / "plain"))
-    assert main(["reproduce", "paper/fig1"]) == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
-    monkeypatch.setenv("FPEMU_CACHE", str(folder))
     (folder / "cells.sqlite").mkdir()
-    assert main(["reproduce", "paper/fig1"]) == 2
-    assert "cannot open the results file" in capsys.readouterr().err
-
-
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no folder that even root cannot write in")
-def test_a_folder_that_cannot_be_written(folder, monkeypatch, capsys):
-    monkeypatch.setenv("FPEMU_CACHE", "/proc/self")
-    assert main(["reproduce", "paper/fig1"]) == 2
-    assert "cannot open the results file /proc/self/cells.sqlite" in capsys.readouterr().err
-    monkeypatch.setenv("FPEMU_CACHE", "/proc/nowhere/deep")
-    assert main(["reproduce", "paper/fig1"]) == 2
+    monkeypatch.setenv("FPEMU_CACHE", cache)
+    assert f"cannot open the results file {Path(cache, 'cells.sqlite')}: " in refusal(capsys, "reproduce", "paper/fig1")
     assert _log(folder) == []
 
 
