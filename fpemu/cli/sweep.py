@@ -87,7 +87,7 @@ class RunOptions:
         from fpemu.sweep.run import check_executor
         from fpemu.sweep.tables import check_target
 
-        check_executor(self.executor, self.scheduler)
+        check_executor(self.executor, None)  # a dry run needs no scheduler
         for target in self.export or []:
             check_target(target)
         self._device()
