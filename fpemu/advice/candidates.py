@@ -142,7 +142,7 @@ def machine(hardware: str | MmaSpec | Gpu) -> Machine:
         return _machine(hardware.name, hardware, _first(hardware.architecture))
     architecture, gpu = _known(mma.catalog.architecture, hardware), _known(gpus.get, hardware)
     if architecture is None and gpu is None:  # the lookup raises the error with the nearest name
-        (gpus.get if ".toml" in hardware.lower() else mma.catalog.architecture)(hardware)
+        (gpus.get if ".toml" in str(hardware).lower() else mma.catalog.architecture)(hardware)
     if architecture is None:
         return _machine(hardware, gpu.architecture, gpu)
     return _machine(hardware, hardware, gpu or _first(architecture))

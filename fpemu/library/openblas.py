@@ -30,7 +30,7 @@ from fpemu.arguments import LARGEST, choice, integer, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.library.openblas_orders import Blocking, Lanes, Plan, Routine, T, plan
 from fpemu.library.tables import LAYOUTS, Layout
-from fpemu.mma.device import Backend, Device
+from fpemu.mma.device import Backend, Device, implementation
 from fpemu.mma.gemm import _chain
 from fpemu.mma.tree import Chain, Sum, Tree
 
@@ -140,6 +140,7 @@ def multiply(
         raise InputError(
             f"openblas: {blocks.kernel} has no fused multiply-adds and is emulated on the CPU: device='cpu'"
         )
+    implementation(device, backend)  # an unknown device is refused for a product without terms too
     M, N, K = A.shape[0], B.shape[1], A.shape[1]
     if not (M and N and K):
         return np.zeros((M, N), A.dtype)

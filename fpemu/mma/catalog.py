@@ -314,7 +314,7 @@ def architecture(hardware: str) -> str:
     'hopper'
     """
 
-    key = _folded(hardware.lower().removeprefix("nvidia").removeprefix("amd"))
+    key = _folded(str(hardware).lower().removeprefix("nvidia").removeprefix("amd"))
     if key not in _known():
         raise unknown_name("hardware", hardware, [*architectures(), *gpu_names()], architectures())
     return _known()[key]

@@ -462,6 +462,7 @@ SQUARE = np.ones((3, 3))
         ({"target": "1e-6"}, "target = '1e-6' must be a number"),
         ({"target": True}, "target = True must be a number"),
         ({"hardware": "H2000"}, "unknown hardware 'H2000': did you mean 'H200'"),
+        ({"hardware": None}, "unknown hardware None"),
         ({"hardware": "amper"}, "did you mean 'ampere'"),
         ({"measure": "norm_wise"}, "unknown measure 'norm_wise': did you mean 'normwise'"),
         ({"measure": "max_ulps"}, "a target is a relative error, which max_ulps is not"),

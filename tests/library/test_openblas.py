@@ -258,6 +258,13 @@ def test_a_kernel_without_fused_multiply_adds_has_no_tree():
         openblas.tree(openblas.blocking("sgemm", "SANDYBRIDGE"), (4, 4, 4))
 
 
+@pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (4, 4, 4)])
+def test_an_unknown_device_is_refused_for_empty_products_too(shape):
+    M, K, N = shape
+    with pytest.raises(InputError, match="unknown device 'x'"):
+        emulate("openblas", np.ones((M, K), np.float32), np.ones((K, N), np.float32), hardware="ZEN", device="x")
+
+
 def test_a_column_major_a_needs_a_layout():
     with pytest.raises(InputError, match="A is stored by columns"):
         emulate("openblas", np.ones((4, 3), np.float32, order="F"), np.ones((3, 4), np.float32), hardware="TSV110")

@@ -319,6 +319,7 @@ def test_the_calls_of_the_table_are_valid(name, tmp_path, monkeypatch):
         (lambda: Plan(products=((0, 0),), accumulators="bands"), "did you mean 'band'"),
         (lambda: Word("h", fpemu.FP16, "to-od").round(WIDE.astype(float)), "did you mean 'to-odd'"),
         (lambda: inputs.make("uniform", 2, 1, hihg=1.0), "did you mean 'high'"),
+        (lambda: mma.spec(None), "unknown hardware None"),
         (lambda: mma.spec("H200", instruction=""), "unknown instruction ''"),
         (lambda: mma.spec("H200", instruction=0), "unknown instruction 0"),
         (lambda: probing.reveal(multiply, 4, SHORT, at=-1), "at = -1"),
