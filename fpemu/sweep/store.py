@@ -74,7 +74,8 @@ _NUMERIC = (
     *(f"{name}.py" for name in ("formats", "rounding", "arguments", "parallel", "inputs")),
     *("metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline", "library"),
 )
-_SUFFIXES = (".py", ".json", ".toml", ".gz")
+# data files that pages read count too; pictures and texts beside the pages do not decide numbers
+_SUFFIXES = (".py", ".json", ".toml", ".gz", ".csv", ".npy", ".npz", ".txt")
 
 
 def canonical(value: Any) -> str:

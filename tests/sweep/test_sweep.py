@@ -110,6 +110,18 @@ def test_numbers_come_back_as_they_went_in(tmp_path):
     }
 
 
+@pytest.mark.parametrize(("name", "counts"), [("data.csv", True), ("data.txt", True), ("notes.md", False)])
+def test_data_files_beside_a_page_belong_to_its_key(tmp_path, name, counts):
+    codes = set()
+    for content in ("1", "2"):
+        folder = tmp_path / content / "pages"
+        folder.mkdir(parents=True)
+        (folder / "page.py").write_text("x = 1\n")
+        (folder / name).write_text(content)
+        codes.add(store_module.code([folder]))
+    assert len(codes) == 1 + counts
+
+
 def test_keys_depend_on_everything_and_on_nothing_else():
     cell = {"n": 64, "hardware": "a100"}
     same = store_module.key("e", cell, "c")
