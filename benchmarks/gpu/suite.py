@@ -101,7 +101,7 @@ def chosen(shape: str, names: Sequence[str] = (), data: str = "symmetric") -> li
     from benchmarks.gpu.operands import DATA
 
     sides = shape.replace("×", "x").split("x")
-    if len(sides) not in (1, 3) or not all(side.isdigit() and int(side) for side in sides):
+    if len(sides) not in (1, 3) or not all(side.isdecimal() and len(side) <= 10 and int(side) for side in sides):
         raise InputError(f"{shape!r} is no shape: give n, or M, N and K as in 4096x16384x4096")
     if data not in DATA:
         raise unknown_name("kind of data", data, DATA)
