@@ -79,7 +79,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         for one in others:
             with contextlib.suppress(InputError):
                 return _value(one, value, where)
-        return _value(last, value, where)  # its error is the one that the user sees
+        return _value(last, value, where)  # its error reaches the user
     if origin is Literal:
         if value not in arguments:
             raise InputError(f"{where}: {unknown_name('value', value, arguments)}")

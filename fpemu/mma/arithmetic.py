@@ -249,7 +249,7 @@ def _last(spec: MmaSpec) -> float:
 def _alignment(spec: MmaSpec) -> tuple[int, float]:
     """1 if F bits do not hold a term, and the absolute error of the smallest grids.
 
-    The grid is at least that of the minimum alignment exponent and, beside a subnormal sum, of emin.
+    The grid is no finer than the grid of the minimum alignment exponent and, beside a subnormal sum, of emin.
     """
     a, b, c, _ = spec.operand_formats
     representable = max(c.precision - 1, a.precision + b.precision - 2) <= spec.F

@@ -276,7 +276,7 @@ def write(
 
 
 def redraw(name: str, root: Path, size: str, rows: list[Row], folder: Path, formats: Sequence[str] = ()) -> Written:
-    """Load a page and draw its figure, in a process of its own: a loaded page is not sent between processes."""
+    """Load a page and draw its figure, in a separate process: a loaded page is not sent between processes."""
     return write(pages.load(name, root), size, rows, folder, formats, redraw=True)
 
 

@@ -310,7 +310,7 @@ def _is_quick(job: Job, todo: Mapping[str, Cell], jobs: int) -> bool:
 
 
 def check_executor(executor: str | None, scheduler: str | None) -> str:
-    """Return the name of the executor, by default that of the scheduler, or raise InputError."""
+    """Return the executor's name, by default the scheduler's, or raise InputError."""
     if executor is not None and executor not in EXECUTORS:
         raise unknown_name("executor", executor, EXECUTORS)
     if executor == "processes" and scheduler is not None:

@@ -164,7 +164,7 @@ def test_normwise_of_products_that_underflow():
     C = np.stack([R, R])
     C[1, 0, 0] = 2.0**-1074
     assert metrics.normwise(C, np.stack([R, R]), both, B) == 2.0**126
-    both[1] = [[1.0, 2.0**-602, 0.0], [1.0, 2.0**-600, 0.0]]  # every entry has the weight of its own row and matrix
+    both[1] = [[1.0, 2.0**-602, 0.0], [1.0, 2.0**-600, 0.0]]  # every entry has the weight of its row and matrix
     assert metrics.normwise(C, np.stack([R, R]), both, B) == 2.0**128
 
 
