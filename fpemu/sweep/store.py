@@ -75,7 +75,7 @@ _NUMERIC = (
     *("metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline", "library"),
 )
 # data files that pages read count too; pictures and texts beside the pages do not decide numbers
-_SUFFIXES = (".py", ".json", ".toml", ".gz", ".csv", ".npy", ".npz", ".txt")
+_SUFFIXES = (".py", ".json", ".toml", ".gz", ".csv", ".npy", ".npz")
 
 
 def canonical(value: Any) -> str:

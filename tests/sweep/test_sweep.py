@@ -110,7 +110,7 @@ def test_numbers_come_back_as_they_went_in(tmp_path):
     }
 
 
-@pytest.mark.parametrize(("name", "counts"), [("data.csv", True), ("data.txt", True), ("notes.md", False)])
+@pytest.mark.parametrize(("name", "counts"), [("data.csv", True), ("data.npz", True), ("notes.md", False)])
 def test_data_files_beside_a_page_belong_to_its_key(tmp_path, name, counts):
     codes = set()
     for content in ("1", "2"):
