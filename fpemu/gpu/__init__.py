@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from fpemu.gpu import batched, tallskinny
-from fpemu.gpu.gemm.call import gemm
 from fpemu.gpu.gemm.choice import kernel
-from fpemu.gpu.gemm.memory import release
-from fpemu.gpu.gemm.plans import plan
-from fpemu.gpu.runtime.faults import check
+from fpemu.gpu.operation import gemm, plan, release
+from fpemu.gpu.runtime.counters import check
 from fpemu.mma.spec import MmaSpec
 
 __all__ = ["available", "batched", "check", "execute", "gemm", "kernel", "plan", "release", "tallskinny"]

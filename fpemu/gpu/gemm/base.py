@@ -1,4 +1,4 @@
-"""The interface of a GPU kernel: a kernel of one scheme, its prepared operands, and the records of its launches.
+"""The interface of a GPU kernel: a kernel of one scheme, its prepared operands, and the structures of its launches.
 
 `fpemu.gemm(A, B, **kernel.arguments)` gives the bits that the kernel gives, on any machine.
 """
@@ -8,13 +8,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.gpu.runtime import device, matrices
+from fpemu.gpu.runtime.compiler import kernel_source
+from fpemu.gpu.runtime.counters import NBYTES
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.modules import Module
+from fpemu.gpu.runtime.properties import multiprocessors
+from fpemu.gpu.runtime.steps import Address, Block, Memory, Step, Struct
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes.base import Scheme
@@ -32,26 +38,26 @@ class Prepared:
     source : Matrix
         The operand itself: A (..., M, K), B (..., K, N).
     name : {"A", "B"}
-    words : tuple of Buffer
+    words : tuple of Block
         The words, if the kernel reads them from memory: each (batch, rows, pitch), K contiguous for both operands,
         zeros from K to the pitch; or chunk after chunk of 64 k (`fpemu.gpu.gemm.wgmma.splits.Chunked`).
     pitch : int
         Elements from one row to the next.
-    exponents : Buffer, optional
+    exponents : Block, optional
         int32 (batch, rows): the powers of two that the rows are multiplied by; None: none.
-    special : Buffer, optional
+    special : Block, optional
         uint8 (batch, rows): 1 where a row has a NaN or an Inf (these entries count as zero); None: not looked for.
-    faults : Buffer, optional
+    faults : Address, optional
         Two uint64: how many entries are NaN or infinite, and how many have a word that overflows.
     """
 
     source: Matrix
     name: str
-    words: tuple[device.Buffer, ...] = ()
+    words: tuple[Block, ...] = ()
     pitch: int = 0
-    exponents: device.Buffer | None = None
-    special: device.Buffer | None = None
-    faults: device.Buffer | None = None
+    exponents: Block | None = None
+    special: Block | None = None
+    faults: Address | None = None
 
     @property
     def rows(self) -> int:
@@ -70,16 +76,6 @@ class Prepared:
         return (row, column) if self.name == "A" else (column, row)
 
 
-class LaunchCache(dict[Any, Any]):
-    """At most 16 launches by what they depend on: a caller with ever new arrays does not fill the memory."""
-
-    def keep(self, key: Any, value: Any) -> None:
-        """Enter a value; a full cache is emptied first."""
-        if len(self) >= 16:
-            self.clear()
-        self[key] = value
-
-
 class Kernel(ABC):
     """A kernel for products (..., M, K) times (..., K, N) of one scheme.
 
@@ -93,13 +89,10 @@ class Kernel(ABC):
         The instruction it issues, as a row of the catalog; None: ordinary cores.
     order : KOrder or None
         Its order over K, but for the promotions that are the scheme's own.
-    recordable : bool
-        Whether `prepare_operands` and `multiply` only queue launches and fills, whatever the operands' addresses.
     patches : bool
-        Whether `multiply` writes the outputs that depend on NaN and Inf too.
+        Whether the steps of `multiply` write the outputs that depend on NaN and Inf too.
     """
 
-    recordable: ClassVar[bool] = False
     patches: ClassVar[bool] = False
     name: str
     scheme: Scheme
@@ -107,25 +100,51 @@ class Kernel(ABC):
     order: KOrder | None
 
     @abstractmethod
-    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
-        """Queue the split and scaling of one operand or both; faults are counted on the GPU."""
+    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
+        """Return one or both operands as `multiply` takes them, and the steps that split and scale them.
 
-    def prepare(self, X: Matrix, name: str, on_range: str) -> Prepared:
-        """Prepare one operand."""
-        return self.prepare_operands([(X, name)], on_range)[0]
-
-    def both(self, A: Matrix, B: Matrix, on_range: str) -> tuple[Prepared, Prepared]:
-        """Prepare the two operands of a product, in one launch where the kernel can."""
-        a, b = self.prepare_operands([(A, "A"), (B, "B")], on_range)
-        return a, b
+        The entries out of range are counted in `counters`.
+        """
 
     @abstractmethod
-    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
-        """D = alpha · (A·B) + beta · C as the scheme defines it, but for rows and columns that hold NaN or Inf.
+    def multiply(
+        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
+    ) -> list[Step]:
+        """Return the steps of D = alpha · (A·B) + beta · C as the scheme defines it.
 
-        D is fp32 (or the scheme's operand format), contiguous in its last axis; C broadcasts against it (strides of 0).
-        Every NaN is written with the scheme's code. Only queues: `device.synchronize` reports what went wrong.
+        Rows and columns that hold NaN or Inf are left to `patch` unless `patches`. D is fp32 (or the scheme's operand
+        format), contiguous in its last axis; C broadcasts against it (strides of 0). Every NaN is written with the
+        scheme's code.
         """
+
+    def steps(
+        self, layouts: Mapping[str, Matrix], scalars: tuple[Any, Any], policy: str, memory: Memory
+    ) -> tuple[list[Step], int]:
+        """Return the steps of a product, and the number of those that split the operands, which come first.
+
+        Parameters
+        ----------
+        layouts : mapping of str to Matrix
+            A, B, C or None, and D at addresses in their regions.
+        scalars : (alpha, beta)
+            Real numbers.
+        policy : str
+            Overflow policy.
+        memory : Memory
+            Workspace.
+        """
+        (a, b), split = self.split([(layouts["A"], "A"), (layouts["B"], "B")], policy, memory)
+        return [*split, *self.product(a, b, layouts["D"], *scalars, layouts["C"], policy, memory)], len(split)
+
+    def product(
+        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, policy: str, memory: Memory
+    ) -> list[Step]:
+        """Return the steps of `multiply`, and of `patch` where an overflow policy requires it."""
+        steps = self.multiply(a, b, D, alpha, beta, C, memory)
+        patched = self.patches or policy == "raise"
+        if not patched and a.special is not None and b.special is not None:
+            steps.append(patch(a, b, D, alpha, beta, C, self.scheme.nan_code(self.spec)))
+        return steps
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -172,17 +191,7 @@ TASK = np.dtype(
 """The struct Task of ``kernels/hopper_epilogue.cuh``"""
 
 
-def record(dtype: np.dtype[Any], values: Mapping[str, Any]) -> NDArray[Any]:
-    """One structure: fields by name; what has a pointer stands for it, None for a null, what is not named is zero."""
-    result = np.zeros(1, dtype)
-    for name, value in values.items():
-        result[name] = 0 if value is None else getattr(value, "pointer", value)
-    return result
-
-
-def result(
-    kernel: Kernel, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, d_at: int = 0, c_at: int = 0
-) -> NDArray[Any]:
+def result(kernel: Kernel, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, d_at: int = 0, c_at: int = 0) -> Struct:
     """The struct Result for D = alpha · (A B) + beta · C, for one matrix of a stack, which begins at these elements."""
     values = {
         "d": D.pointer + 4 * d_at,
@@ -194,7 +203,7 @@ def result(
     if C is not None:
         c = C.broadcast(D.shape)
         values |= {"c": c.pointer + 4 * c_at, "c_row": c.strides[-2], "c_column": c.strides[-1]}
-    return record(RESULT, values)
+    return Struct(RESULT, values)
 
 
 def places(D: Matrix, C: Matrix | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -206,11 +215,57 @@ def places(D: Matrix, C: Matrix | None) -> tuple[NDArray[np.int64], NDArray[np.i
 def addend(C: Matrix | None, D: Matrix) -> list[Any]:
     """The parameters for C of a kernel that writes D: pointer, table of the batch, and the last two strides."""
     if C is None:
-        return [np.uint64(0), np.uint64(0), np.int64(0), np.int64(0)]
+        return [0, 0, 0, 0]
     c = C.broadcast(D.shape)
-    return [np.uint64(c.pointer), matrices.table(c, D.shape[:-2]), *(np.int64(s) for s in c.strides[-2:])]
+    return [c.pointer, matrices.table(c, D.shape[:-2]), *c.strides[-2:]]
 
 
-def layout(X: Matrix | None) -> Any:
-    """The values of a matrix that a launch depends on."""
-    return None if X is None else (X.pointer, X.shape, X.strides)
+def counters(name: str, memory: Memory) -> Address:
+    """Return the address of an operand's counters of entries out of range.
+
+    They lie in the slot of its plan; those of an operand that is prepared in advance lie beside its words, because
+    every product with it reads whether its rows have NaN or Inf.
+    """
+    if memory.region == "prepared":
+        return memory.cleared(NBYTES).pointer
+    return Address("counts", NBYTES * "AB".index(name))
+
+
+# --- the outputs that a NaN or an Inf of an operand reaches: `fpemu.schemes.words.patch` on the GPU
+_PATCH_TILE = 16  # SIDE in nonfinite_outputs.cu
+_PATCH_BLOCKS = 4  # per multiprocessor, at most: each block computes several tiles
+
+
+@lru_cache(maxsize=1)
+def _patch_module() -> Module:
+    return Module(kernel_source("nonfinite_outputs.cu"), name="nonfinite_outputs.cu")
+
+
+def patch(a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, nan_code: int) -> Step:
+    """Return the launch that writes the outputs of D in rows and columns with NaN or Inf; every NaN gets `nan_code`.
+
+    D, alpha, beta and C are those of `Kernel.multiply`; the sources of a and b are read again.
+    """
+    M, N, K = D.shape[-2], D.shape[-1], a.source.shape[-1]
+    count, lead = D.count, D.shape[:-2]
+    tiles = count * -(-M // _PATCH_TILE) * -(-N // _PATCH_TILE)
+    sides = []
+    for x in (a, b):
+        index = matrices.numbers(x.source.index(lead))
+        sides += [x.source.pointer, matrices.table(x.source, lead), *x.steps, x.special, index, x.faults]
+    return _patch_module().step(
+        "patch",
+        min(tiles, _PATCH_BLOCKS * multiprocessors()),
+        256,
+        *sides,
+        D.pointer,
+        matrices.table(D),
+        D.strides[-2],
+        *addend(C, D),
+        *(count, M, N, K),
+        np.float32(alpha),
+        np.float32(beta),
+        np.uint64(nan_code),
+        overlap=device.missing() is None
+        and device.capability() >= (9, 0),  # the kernel waits for the product by itself
+    )

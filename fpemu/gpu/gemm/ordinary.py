@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fpemu.gpu.gemm.base import Kernel, Operand, Prepared, addend
 from fpemu.gpu.runtime import compiler, device, matrices, modules
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.steps import Memory, Step
 from fpemu.mma import KOrder
 from fpemu.schemes.base import Scheme
 
@@ -55,8 +56,6 @@ def _module(text: str) -> modules.Module:
 class Ordinary(Kernel):
     """sgemm or dgemm as chains of fused multiply-adds, a tile of 64 x 64 outputs per thread block."""
 
-    recordable = True
-
     def __init__(self, scheme: Scheme, K: int, order: KOrder | None) -> None:
         self.name, self.scheme, self.spec, self.order = f"ordinary {_TILE}x{_TILE}", scheme, None, order
         self._real = np.dtype(scheme.operand.dtype)
@@ -65,29 +64,21 @@ class Ordinary(Kernel):
         self._ks, self._ends = device.Buffer.of(ks), device.Buffer.of(ends)
         self._module = _module(source(_REAL[scheme.operand.name], path))
 
-    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
-        return [Prepared(X, name) for X, name in operands]
+    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
+        return [Prepared(X, name) for X, name in operands], []
 
-    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
+    def multiply(
+        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
+    ) -> list[Step]:
         M, N, K = D.shape[-2], D.shape[-1], a.source.shape[-1]
         lead, real = D.shape[:-2], self._real.type
+        blocks = D.count * -(-M // _TILE) * -(-N // _TILE)
+        if not blocks:
+            return []
         operands: list[Any] = []
         for X in (a.source, b.source):
-            operands += [np.uint64(X.pointer), matrices.table(X, lead), *(np.int64(s) for s in X.strides[-2:])]
-        self._module.launch(
-            "ordinary",
-            D.count * -(-M // _TILE) * -(-N // _TILE),
-            256,
-            *operands,
-            np.uint64(D.pointer),
-            matrices.table(D),
-            np.int64(D.strides[-2]),
-            *addend(C, D),
-            *(np.int64(n) for n in (M, N, K)),
-            self._ks,
-            self._ends,
-            real(alpha),
-            real(beta),
-            np.uint64(self.scheme.nan_code(None)),
-            wait=False,
-        )
+            operands += [X.pointer, matrices.table(X, lead), *X.strides[-2:]]
+        result = (D.pointer, matrices.table(D), D.strides[-2], *addend(C, D))
+        scalars = real(alpha), real(beta), np.uint64(self.scheme.nan_code(None))
+        arguments = (*operands, *result, M, N, K, self._ks, self._ends, *scalars)
+        return [self._module.step("ordinary", blocks, 256, *arguments)]

@@ -2,7 +2,7 @@
 
 `cuda.core` finds the device, retains the primary context (which PyTorch and CuPy share), reads the properties, compiles
 (`compiler`), loads cubins (`modules`), orders streams (`callers`) and reads DLPack (`matrices`). Calls of the driver
-through cuda.bindings remain for launches and tensor maps (`launches`), and for memory: a buffer may still be in use on
+through cuda.bindings remain for launches and tensor maps (`plan`), and for memory: a buffer may still be in use on
 a stream of the caller when it is freed, and cuMemFree waits for all streams, the deallocation of `cuda.core.Buffer` for
 one. Outputs are poisoned, to detect elements that a kernel has not written.
 """
@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import GpuError
-from fpemu.gpu.runtime import recording
 from fpemu.gpu.runtime.compiler import check, compiler_missing, first_line, version
 from fpemu.gpu.runtime.selection import current, per_device, selected
 
@@ -134,7 +133,6 @@ def synchronize(stream: int | None = None) -> None:
 
     A wait for all streams invalidates every capture on the GPU, as that of ``torch.cuda.synchronize`` does.
     """
-    recording.refuse("synchronize")
     cuda = driver()
     if stream is not None:
         check(cuda.cuStreamSynchronize(stream))
@@ -171,11 +169,6 @@ def captures(stream: int) -> bool:
     return int(captured) != 0
 
 
-def check_status(status: int) -> None:
-    """Raise GpuError for a status of the driver, given as a number."""
-    check((bindings().CUresult(status),))
-
-
 # --- memory
 class OutOfMemoryError(GpuError):
     """The GPU's memory does not suffice for a buffer of `nbytes`."""
@@ -191,20 +184,15 @@ class Buffer:
     Parameters
     ----------
     nbytes : int
-        The content is undefined: `of`, `zeroed` and `poisoned` return buffers with a defined one.
-    where : str, optional
-        Region of the buffer in a recording.
+        The content is undefined: `of` and `poisoned` return buffers with a defined one.
 
     Raises
     ------
     OutOfMemoryError
     """
 
-    def __init__(self, nbytes: int, where: str | None = None) -> None:
+    def __init__(self, nbytes: int) -> None:
         self.nbytes, self.pointer, self._index = nbytes, 0, current()
-        if (record := recording.active()) is not None:
-            self.pointer = record.allocate(nbytes, where)
-            return
         status, pointer = driver().cuMemAlloc(max(nbytes, 16))
         if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
             raise OutOfMemoryError(f"CUDA: {status.name} ({nbytes:,} bytes)", nbytes)
@@ -212,22 +200,13 @@ class Buffer:
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> Buffer:
-        """Return a copy of a NumPy array, which is made at once, also during a recording."""
+        """Return a copy of a NumPy array."""
         array = np.ascontiguousarray(array)
-        with recording.immediately():
-            buffer = cls(array.nbytes)
-            if array.nbytes:
-                cuda = driver()
-                check(cuda.cuMemcpyHtoD(buffer.pointer, array.ctypes.data, array.nbytes))
-                check(cuda.cuStreamSynchronize(0))  # the copy may return before its end, and other streams do not wait
-        return buffer
-
-    @classmethod
-    def zeroed(cls, nbytes: int) -> Buffer:
-        """Return a buffer of zeros for kernels that leave zeros in it; in a recording its region is "zeros"."""
-        buffer = cls(nbytes, "zeros")
-        if recording.active() is None:
-            buffer.fill(0)
+        buffer = cls(array.nbytes)
+        if array.nbytes:
+            cuda = driver()
+            check(cuda.cuMemcpyHtoD(buffer.pointer, array.ctypes.data, array.nbytes))
+            check(cuda.cuStreamSynchronize(0))  # the copy may return before its end, and other streams do not wait
         return buffer
 
     @classmethod
@@ -239,9 +218,7 @@ class Buffer:
 
     def fill(self, byte: int) -> None:
         """Set every byte."""
-        if (record := recording.active()) is not None:
-            record.steps.append(recording.Fill(self.pointer, byte, self.nbytes))
-        elif self.nbytes:
+        if self.nbytes:
             check(driver().cuMemsetD8(self.pointer, byte, self.nbytes))
 
     def array(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -253,7 +230,7 @@ class Buffer:
 
     def free(self) -> None:
         """Free the memory."""
-        if self.pointer and recording.region(self.pointer) is None:
+        if self.pointer:
             pointer, self.pointer = self.pointer, 0
             with entered(self._index) as cuda:
                 check(cuda.cuMemFree(pointer))
@@ -280,7 +257,6 @@ def fill_async(pointer: int, byte: int, nbytes: int, stream: int) -> None:
 def fetch(pointer: int, shape: int | tuple[int, ...], dtype: Any, stream: int = 0) -> NDArray[Any]:
     """Copy contiguous memory to the host after the work queued on a stream, by default CUDA's default stream."""
     out = np.empty(shape, dtype)
-    recording.refuse("a copy to the host")
     synchronize(stream)
     if out.nbytes:
         check(driver().cuMemcpyDtoH(out.ctypes.data, pointer, out.nbytes))

@@ -5,20 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError
-from fpemu.gpu.runtime import callers, compiler, device, modules
+from fpemu.gpu.runtime import callers, compiler, device, modules, plan
 from fpemu.gpu.runtime.callers import is_torch
-from fpemu.gpu.runtime.faults import check
+from fpemu.gpu.runtime.counters import check
 from fpemu.gpu.runtime.selection import current, per_device
+from fpemu.gpu.runtime.steps import Address, Launch
 
 _WIDTHS = (1, 2, 4, 8)  # bytes of the entries that kernels/strided_copy.cu copies
 _WORK: Any = 10_000  # limit of `numpy.shares_memory`
@@ -31,8 +32,8 @@ class Matrix:
 
     Parameters
     ----------
-    pointer : int
-        Address of the element (0, ..., 0).
+    pointer : int or Address
+        Address of the element (0, ..., 0); in the layouts of a plan's operands, an address in a region.
     dtype : np.dtype
     shape : tuple of int
         (..., rows, columns).
@@ -42,7 +43,7 @@ class Matrix:
         Referenced, so that the memory is not freed.
     """
 
-    pointer: int
+    pointer: Any
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -348,12 +349,18 @@ def module() -> modules.Module:
 def copy(X: Matrix, to: Matrix | None = None) -> Matrix:
     """Queue a copy of X to new C-contiguous memory, or to `to`, a Matrix of the same shape and width."""
     to = empty(X.shape, X.dtype) if to is None else to
-    shape = (X.count, *(1, 1, *X.shape)[-2:])
-    if 0 not in shape:
-        matrices = (np.uint64(X.pointer), np.uint64(to.pointer), table(X), table(to))
-        strides = (*(0, 0, *X.strides)[-2:], *(0, 0, *to.strides)[-2:])
-        module().launch(f"copy{X.dtype.itemsize}", blocks(prod(shape)), 256, *matrices, *shape, *strides, wait=False)
+    plan.queue(*copy_steps(X, to))
     return to
+
+
+def copy_steps(X: Matrix, to: Matrix) -> list[Launch]:
+    """Return the launch that copies X to a matrix of the same shape and width; none for an empty one."""
+    shape = (X.count, *(1, 1, *X.shape)[-2:])
+    if 0 in shape:
+        return []
+    tables = X.pointer, to.pointer, table(X), table(to)
+    strides = (*(0, 0, *X.strides)[-2:], *(0, 0, *to.strides)[-2:])
+    return [module().step(f"copy{X.dtype.itemsize}", blocks(prod(shape)), 256, *tables, *shape, *strides)]
 
 
 def blocks(threads: int) -> int:
@@ -387,3 +394,147 @@ def forget() -> None:
     """Free the cached tables."""
     _table.cache_clear()
     _numbers.cache_clear()
+
+
+# --- what a repeated call reads of its arguments
+
+
+class Read(NamedTuple):
+    """The arrays of a call, all on one GPU, without conversions and without validation.
+
+    Attributes
+    ----------
+    key : tuple
+        Everything but the addresses that the steps depend on, hashable: shapes, strides and dtypes, then the addresses
+        modulo 16, last the index of the GPU.
+    pointers : list of int
+        Addresses; 0: no array.
+    stream : int
+        Handle of the stream on which the steps are queued: torch's current stream, or CUDA's default stream.
+    """
+
+    key: tuple[Any, ...]
+    pointers: list[int]
+    stream: int
+
+    def in_place(self, *matrices: Matrix | None) -> bool:
+        """Return whether matrices lie where the arrays do, so that no one with entries is a copy."""
+        return all(X is None or X.pointer == at for X, at in zip(matrices, self.pointers, strict=False))
+
+
+def read(*arrays: Any) -> Read | None:
+    """Read the arrays of a call; the first one is never None.
+
+    Returns
+    -------
+    Read or None
+        None if an array is neither a plain torch tensor nor, in a call without any, an array that states CUDA's default
+        stream by ``__cuda_array_interface__``, as CuPy's do; or if it must be converted.
+    """
+    return _tensors(arrays) if arrays[0].__class__ in _classes() else _interfaces(arrays)
+
+
+def _classes() -> tuple[Any, ...]:
+    """Return the classes of torch that no subclass changes."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return ()
+    return getattr(torch, "Tensor", None), getattr(getattr(torch, "nn", None), "Parameter", None)
+
+
+def _tensors(arrays: tuple[Any, ...]) -> Read | None:
+    kinds, alignment, index = _classes(), 0, -1
+    values: list[Any] = []
+    pointers: list[int] = []
+    try:
+        for X in arrays:
+            if X is None:
+                values.append(None)
+                pointers.append(0)
+            elif X.__class__ in kinds and not X.is_neg():
+                if index < 0:
+                    index = X.get_device()
+                if index < 0 or X.get_device() != index:  # on the CPU, or on different GPUs
+                    return None
+                pointer = X.data_ptr()
+                if not pointer and 0 not in X.shape:  # a storage without memory: `take` raises
+                    return None
+                values += (X.shape, X.stride(), X.dtype)
+                pointers.append(pointer)
+                alignment = alignment << 4 | pointer & 15
+            else:
+                return None
+    except (AttributeError, RuntimeError):  # a tensor without strides or memory
+        return None
+    values += (alignment, index)
+    return Read(tuple(values), pointers, callers.stream(index))
+
+
+def _interfaces(arrays: tuple[Any, ...]) -> Read | None:
+    alignment, index = 0, current()
+    values: list[Any] = []
+    pointers: list[int] = []
+    for X in arrays:
+        if X is None:
+            values.append(None)
+            pointers.append(0)
+            continue
+        interface = None if is_torch(X) else getattr(X, "__cuda_array_interface__", None)
+        if interface is None or interface.get("stream") != _DEFAULT_STREAM or interface.get("mask") is not None:
+            return None
+        pointer, read_only = interface["data"]
+        strides = tuple(interface.get("strides") or ())
+        if not pointer or (read_only and X is arrays[-1]) or any(step < 0 for step in strides):
+            return None
+        values += (tuple(interface["shape"]), strides, interface["typestr"])
+        pointers.append(int(pointer))
+        alignment = alignment << 4 | int(pointer) & 15
+    if any(other != index for other in callers.ordinals(*filter(None, pointers))):
+        return None
+    return Read((*values, alignment, index), pointers, 0)
+
+
+def facts_of(*matrices: Matrix | None) -> tuple[Any, ...]:
+    """Return what steps depend on, for matrices on the current GPU."""
+    values: list[Any] = []
+    for X in matrices:
+        values += (None,) if X is None else (X.shape, X.strides, X.dtype, X.pointer & 15)
+    return *values, current()
+
+
+def new(X: Any, shape: tuple[int, ...], index: int) -> tuple[Any, int]:
+    """Return a new array with the kind, the dtype and the GPU of X, and its address.
+
+    Raises
+    ------
+    OutOfMemoryError
+        Memory does not suffice.
+    """
+    if is_torch(X):
+        with allocated(prod(shape) * X.dtype.itemsize):
+            D = X.new_empty(shape)
+        return D, D.data_ptr()
+    with device.entered(index):
+        matrix, D = like(X, shape, X.__cuda_array_interface__["typestr"])
+    return D, matrix.pointer
+
+
+def near(pointers: list[int], extents: Iterable[int]) -> bool:
+    """Return whether the byte range of the last operand meets that of another one, so that they may share memory."""
+    *others, (d, length) = zip(pointers, extents, strict=True)
+    return any(p < d + length and d < p + extent for p, extent in others)
+
+
+def layouts(**operands: Matrix | None) -> dict[str, Any]:
+    """Return operands "A", "B", "C" and "D" at addresses in their regions, for the steps of a plan."""
+    return {
+        name: None if X is None else replace(X, pointer=Address(name, alignment=X.pointer % 16), owner=None)
+        for name, X in operands.items()
+    }
+
+
+def extent(X: Matrix | None) -> int:
+    """Return the bytes from the first to the last entry of a matrix without negative strides."""
+    if X is None or 0 in X.shape:
+        return 0
+    return X.dtype.itemsize * (1 + sum((n - 1) * step for n, step in zip(X.shape, X.strides, strict=True)))

@@ -6,9 +6,11 @@ from contextlib import suppress
 from typing import Any
 
 from fpemu.errors import GpuError
-from fpemu.gpu.runtime import device, launches
+from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.compiler import check, compile_cached, first_line
+from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.gpu.runtime.selection import current
+from fpemu.gpu.runtime.steps import Launch
 
 __all__ = ["Module"]
 
@@ -26,7 +28,6 @@ class Module:
         self._source, self._name = source, name
         self._code: dict[str, Any] = {}
         self._functions: dict[tuple[int, str], Any] = {}
-        self._object_code()
 
     def __del__(self) -> None:
         for index in {index for index, _ in self._functions}:  # kernels of the code may still run
@@ -57,67 +58,49 @@ class Module:
             check(cuda.cuFuncSetAttribute(self._functions[key], limit, shared))
         return self._functions[key]
 
-    def prepare(
+    def step(
         self,
-        name: str,
+        kernel: str,
         grid: int | tuple[int, ...],
         block: int | tuple[int, ...],
-        *args: Any,
+        *arguments: Any,
         shared: int = 0,
         cluster: int = 1,
         overlap: bool = False,
         keep: object = None,
-    ) -> launches.Launch:
-        """Return a launch that can be queued any number of times.
-
-        The parameters are those of `launch`; `keep` is referenced by the result: the owners of the memory that pointers
-        within structs refer to.
-        """
-        function = self.function(name, shared)
-        config = launches.configuration(grid, block, shared, cluster, overlap)
-        return launches.Launch(function, config, args, (self, keep), name)
-
-    def launch(
-        self,
-        name: str,
-        grid: int | tuple[int, ...],
-        block: int | tuple[int, ...],
-        *args: Any,
-        shared: int = 0,
-        wait: bool = True,
-        stream: int = 0,
-        cluster: int = 1,
-        overlap: bool = False,
-    ) -> None:
-        """Run a kernel and wait for it.
-
-        Parameters
-        ----------
-        name : str
-        grid, block : int or tuple of up to three
-        *args : Buffer (its pointer), NumPy scalar or one-element array of the parameter's own type (structs too);
-            a Python int is a `long long`, a float a `double`
-        shared : int
-            Bytes of dynamic shared memory.
-        wait : bool
-            False: the kernel is only queued; `synchronize` reports its failure.
-        stream : int
-            Handle of a stream of PyTorch, CuPy or CUDA; 0: the default stream.
-        cluster : int
-            Thread blocks in a cluster, along x.
-        overlap : bool
-            The kernel may start before the one queued before it has ended: it waits by itself where it has to.
-
-        Raises
-        ------
-        GpuError
-            If the launch or the kernel fails.
-        """
-        self.prepare(name, grid, block, *args, shared=shared, cluster=cluster, overlap=overlap).queue(stream)
-        if wait:
-            device.synchronize(stream)
+    ) -> Launch:
+        """Return a launch of a kernel; the parameters are those of `fpemu.gpu.runtime.steps.Launch`."""
+        return Launch(self, kernel, grid, block, arguments, shared, cluster, overlap, keep)
 
     def clusters(self, name: str, size: int, threads: int, shared: int) -> int:
-        """Return the number of clusters of `size` thread blocks of a kernel that fit on the GPU at once."""
-        config = launches.configuration(size, threads, shared, size, False)
+        """Return the number of clusters of `size` thread blocks of a kernel that fit on the GPU at once.
+
+        Without a GPU it is the number for an H200, on which one thread block of these kernels fits on a multiprocessor.
+        """
+        if device.missing() is not None:
+            return multiprocessors() // size
+        config = configuration(size, threads, shared, size, overlap=False)
         return int(check(device.driver().cuOccupancyMaxActiveClusters(self.function(name, shared), config)))
+
+
+def configuration(grid: Any, block: Any, shared: int, cluster: int, overlap: bool) -> Any:
+    """Return a launch's CUlaunchConfig; the parameters are those of `fpemu.gpu.runtime.steps.Launch`."""
+    cuda = device.driver()
+    config, attributes, kinds = cuda.CUlaunchConfig(), [], cuda.CUlaunchAttributeID
+    for name, size in (("gridDim", grid), ("blockDim", block)):
+        sizes = size if isinstance(size, tuple) else (size,)
+        for axis, length in zip("XYZ", (*sizes, 1, 1), strict=False):
+            setattr(config, name + axis, int(length))
+    config.sharedMemBytes = shared
+    if cluster > 1:
+        attribute, value = cuda.CUlaunchAttribute(), cuda.CUlaunchAttributeValue()
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster, 1, 1
+        attribute.id, attribute.value = kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value
+        attributes.append(attribute)
+    if overlap:
+        attribute, value = cuda.CUlaunchAttribute(), cuda.CUlaunchAttributeValue()
+        value.programmaticStreamSerializationAllowed = 1
+        attribute.id, attribute.value = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, value
+        attributes.append(attribute)
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return config
