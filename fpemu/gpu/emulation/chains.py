@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.runtime import compiler, device, modules
+from fpemu.gpu.runtime import compiler, device, modules, plan
 from fpemu.gpu.runtime.selection import per_device
 from fpemu.mma.arithmetic import Operands
 from fpemu.mma.catalog import FMA_SPECS
@@ -132,16 +132,17 @@ class DeviceGemm:
         self._module, self._buffers, self._K, self._promote = _module(source(spec)), buffers, K, promote
         self._dtype = np.dtype(np.int32 if spec.is_integer else spec.outer_dtype)
 
-    def launch(self, D: device.Buffer, *, wait: bool = True) -> None:
-        """Compute D into a buffer."""
+    def queue(self, D: device.Buffer) -> None:
+        """Queue the kernel that computes D into a buffer."""
         _, M, N = self.shape
         A, B, C, a_of, b_of, cuts = self._buffers
         sizes = (np.int32(x) for x in (M, N, self._K, self._promote))
-        self._module.launch("gemm", _tiles(self.shape), THREADS, A, B, C, D, a_of, b_of, cuts, *sizes, wait=wait)
+        step = self._module.step("gemm", _tiles(self.shape), THREADS, A, B, C, D, a_of, b_of, cuts, *sizes)
+        plan.queue(step)
 
     def result(self) -> NDArray[Any]:
         """Return D (products, M, N), after a check that every element was written."""
-        codes = device.collect(self.launch, self.shape, f"u{self._dtype.itemsize}")
+        codes = device.collect(self.queue, self.shape, f"u{self._dtype.itemsize}")
         return codes.view(self._dtype)
 
 

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.runtime import callers, compiler, cublas, device, modules, properties
-from fpemu.gpu.runtime import workspace as workspaces
-from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime import callers, compiler, modules, plan, properties
+from fpemu.gpu.runtime.cublas import Stack
+from fpemu.gpu.runtime.device import Buffer, OutOfMemoryError
 from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.gpu.runtime.selection import per_device
+from fpemu.gpu.runtime.steps import Fill, Gemm
 from fpemu.schemes.errorfree.plan import SlicePlan
 
 source = lru_cache(maxsize=16)(compiler.kernel_source)
@@ -29,33 +30,53 @@ class Device:
 
     memory, upload, room = Buffer, staticmethod(Buffer.of), staticmethod(callers.free_bytes)
 
-    def __init__(self) -> None:
-        self._blas = cublas.blas()
-
-    def gemm(self, *args: Any, **options: Any) -> None:
-        """Queue a product: `cublas.Blas.gemm`."""
-        self._blas.gemm(*args, **options)
+    def gemm(self, kind: str, M: int, N: int, K: int, A: Stack, B: Stack, D: Stack, *, batch: int = 1) -> None:
+        """Queue a product: `fpemu.gpu.runtime.cublas.Blas.gemm`."""
+        plan.queue(Gemm(kind, M, N, K, A, B, D, batch))
 
     def fill(self, buffer: Buffer, byte: int, nbytes: int) -> None:
-        """Set bytes, in order with the kernels."""
-        device.check(device.driver().cuMemsetD8Async(buffer.pointer, byte, nbytes, 0))
+        """Queue a fill."""
+        plan.queue(Fill(buffer.pointer, byte, nbytes))
 
     def launch(self, source: str, kernel: str, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
         """Queue a kernel of a source."""
-        _module(source).launch(kernel, grid, block, *args, shared=shared, wait=False)
+        plan.queue(_module(source).step(kernel, grid, block, *args, shared=shared))
 
 
-class Workspace(workspaces.Workspace):
-    """A workspace with the kernels and constants of a GPU."""
+class Workspace:
+    """Named buffers that persist between calls, and the kernels and constants of a GPU."""
 
     def __init__(self, machine: Device) -> None:
-        super().__init__(machine.memory, machine.room)
         self.machine = machine
+        self._buffers: dict[str, Any] = {}
         self._tables: dict[bytes, Buffer] = {}
+
+    def get(self, name: str, nbytes: int) -> Buffer:
+        """Return a buffer of at least some bytes, whose content is undefined; a larger one replaces a smaller one."""
+        buffer: Any = self._buffers.get(name)
+        if buffer is None or buffer.nbytes < nbytes:
+            if buffer is not None:
+                self._buffers.pop(name).free()  # before the new one is allocated
+            try:
+                buffer = self.machine.memory(max(nbytes, 16))
+            except OutOfMemoryError:
+                held = sum(other.nbytes for other in self._buffers.values())
+                raise OutOfMemoryError(
+                    f"out of memory: {nbytes / 1e9:.2f} GB are needed for {name} beside {held / 1e9:.2f} GB of other "
+                    f"work space, and {self.machine.room() / 1e9:.2f} GB are free: multiply fewer rows of A or columns "
+                    "of B at a time",
+                    nbytes,
+                ) from None
+            self._buffers[name] = buffer
+        return buffer
+
+    def held(self, name: str) -> int:
+        """Return the bytes of the buffer of this name."""
+        return int(self._buffers[name].nbytes) if name in self._buffers else 0
 
     def zeros(self, name: str, nbytes: int) -> Buffer:
         """Return a buffer filled with zeros."""
-        buffer: Buffer = self.get(name, nbytes)
+        buffer = self.get(name, nbytes)
         self.machine.fill(buffer, 0, nbytes)
         return buffer
 
@@ -74,9 +95,9 @@ class Workspace(workspaces.Workspace):
 
     def free(self) -> None:
         """Free all buffers."""
-        super().free()
-        for buffer in self._tables.values():
+        for buffer in (*self._buffers.values(), *self._tables.values()):
             buffer.free()
+        self._buffers.clear()
         self._tables.clear()
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import compiler, device, modules
+from fpemu.gpu.runtime import compiler, device, modules, plan
 from fpemu.mma.spec import MmaSpec
 
 LANES = 32
@@ -182,10 +182,10 @@ def _run(spec: MmaSpec, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
     out = np.dtype(spec.d_format) if isinstance(spec.d_format, str) else spec.d_format.dtype
     module = modules.Module(source(spec), name=f"fragments of {spec}")
 
-    def launch(D: device.Buffer) -> None:
-        module.launch("fragments", len(A), LANES, a, b, D)
+    def run(D: device.Buffer) -> None:
+        plan.queue(module.step("fragments", len(A), LANES, a, b, D))
 
-    D = device.collect(launch, (len(A), layouts(spec)[2].slots), np.dtype(f"u{out.itemsize}"))
+    D = device.collect(run, (len(A), layouts(spec)[2].slots), np.dtype(f"u{out.itemsize}"))
     return D.view(out)
 
 

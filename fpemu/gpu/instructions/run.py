@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fpemu.arguments import flag, integer
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
-from fpemu.gpu.runtime import compiler, device, modules
+from fpemu.gpu.runtime import compiler, device, modules, plan
 from fpemu.mma import catalog
 from fpemu.mma.gemm import as_values, broadcast, indices
 from fpemu.mma.spec import MmaSpec
@@ -262,7 +262,7 @@ def _run(
     def run(D_gpu: device.Buffer) -> None:
         blocks = -(-count * ins.threads // _BLOCK)
         sizes = (np.int32(m), np.int32(n), np.int64(count))
-        module.launch("execute", blocks, _BLOCK, A, B, C_gpu, D_gpu, a_gpu, b_gpu, *sizes)
+        plan.queue(module.step("execute", blocks, _BLOCK, A, B, C_gpu, D_gpu, a_gpu, b_gpu, *sizes))
 
     D = device.collect(run, tiled.shape, C.dtype)
     return D.transpose(0, 1, 3, 2, 4).reshape(padded.shape)[:, :M, :N]

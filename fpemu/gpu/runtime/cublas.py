@@ -50,7 +50,7 @@ class Stack(NamedTuple):
 
 
 class Blas:
-    """A handle of cuBLAS in the GPU's context, on the default stream.
+    """A handle of cuBLAS in the GPU's context.
 
     Raises
     ------
@@ -66,7 +66,7 @@ class Blas:
         self._library = library()
         handle = ctypes.c_void_p()
         self._check("cublasCreate", self._library.cublasCreate_v2(ctypes.byref(handle)))
-        self._handle = handle
+        self._handle, self._stream = handle, 0
         self._scalars: dict[int, Any] = {
             72: (ctypes.c_int32 * 2)(1, 0),
             70: (ctypes.c_double * 2)(1, 0),
@@ -81,8 +81,10 @@ class Blas:
         self._check("cublasGetVersion", self._library.cublasGetVersion_v2(self._handle, ctypes.byref(number)))
         return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
-    def gemm(self, kind: str, M: int, N: int, K: int, A: Stack, B: Stack, D: Stack, *, batch: int = 1) -> None:
-        """Queue D = A B^T for a batch of matrices.
+    def gemm(
+        self, kind: str, M: int, N: int, K: int, A: Stack, B: Stack, D: Stack, *, batch: int = 1, stream: int = 0
+    ) -> None:
+        """Queue D = A B^T for a batch of matrices on a stream.
 
         Parameters
         ----------
@@ -102,6 +104,9 @@ class Blas:
         product = f"a product of {M} x {K} by {K} x {N} in {kind}"
         if max(M, N, K, A.row, B.row, D.row) >= 2**31:
             raise GpuError(f"cuBLAS: {product}: sizes and strides must be below 2^31")
+        if stream != self._stream:
+            self._check("cublasSetStream", self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)))
+            self._stream = stream
         scalars = self._scalars[types.compute]
         alpha, beta = ctypes.byref(scalars, 0), ctypes.byref(scalars, ctypes.sizeof(scalars) // 2)
         device.driver()
