@@ -10,7 +10,8 @@ from typing import Any
 
 from fpemu.gpu import batched, tallskinny
 from fpemu.gpu.gemm.choice import kernel
-from fpemu.gpu.operation import gemm, plan, release
+from fpemu.gpu.operation import gemm, release
+from fpemu.gpu.plans import plan
 from fpemu.gpu.runtime.counters import check
 from fpemu.mma.spec import MmaSpec
 

@@ -1,4 +1,4 @@
-"""Products of any scheme on a GPU, with the bits of `fpemu.gemm`: `fpemu.gpu.gemm` and `fpemu.gpu.plan`.
+"""Products of any scheme on a GPU, with the bits of `fpemu.gemm`: `fpemu.gpu.gemm`.
 
 A call is validated once for its arguments and the layouts of its arrays: its kernel returns its steps, and their plan
 (`fpemu.gpu.runtime.plan`) is kept. A repeated call reads the layouts and addresses of its arrays, finds the plan, and
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -17,22 +17,36 @@ import numpy as np
 
 from fpemu.errors import GpuError, GuaranteeError, InputError
 from fpemu.gpu.errorfree import gemm as errorfree
-from fpemu.gpu.gemm.base import Kernel, Prepared
+from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.gemm.choice import check_out, direct, find, refuse_hardware, validate
 from fpemu.gpu.runtime import callers, counters, device, matrices
 from fpemu.gpu.runtime.counters import Label
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix, Read
 from fpemu.gpu.runtime.plan import Plan, lock, workspaces
-from fpemu.gpu.runtime.selection import current
-from fpemu.gpu.runtime.steps import Address, Memory, Step
+from fpemu.gpu.runtime.steps import Memory, Step
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of
 from fpemu.schemes.base import Call, Scheme
 from fpemu.schemes.call import Policy
 from fpemu.schemes.words import OverflowPolicy
 
-__all__ = ["GemmPlan", "Operation", "Operations", "PreparedOperand", "computed", "gemm", "no_room", "plan", "release"]
+__all__ = [
+    "Operation",
+    "Operations",
+    "Product",
+    "computed",
+    "gemm",
+    "kernel_of",
+    "labels_of",
+    "no_copy",
+    "no_room",
+    "product_of",
+    "refused",
+    "release",
+    "too_little",
+    "waits",
+]
 
 _NUMBERS = (float, int)
 _MOST = 256  # entries of a cache
@@ -178,14 +192,13 @@ class Product(Operation):
                 self._check(pointers, addresses[-1], stream)
             else:
                 self.plan.queue(addresses, stream, 0, self.plan.mark)
-                # the check sets the counts to zero, which the kernel that patches NaN reads: if there are any, split again
+                # the check sets the counts to zero, which the kernel that patches NaN reads: any counts require
+                # another split
                 counted = self._check(pointers, addresses[-1], stream)
                 self.plan.queue(addresses, stream, 0 if counted else self.plan.mark)
 
     def _check(self, pointers: list[int], counts: int, stream: int) -> bool:
-        """Raise InputError for an operand that the policy refuses; return whether entries are out of range otherwise."""
-        if not self.plan.labels:
-            return False
+        """Raise InputError for an operand that the policy refuses; return whether any entry is out of range."""
         counted = counters.read(counts, stream)
         for i, (label, each) in enumerate(zip(self.plan.labels, counted, strict=True)):
             if refused(label, each):
@@ -212,7 +225,7 @@ def refused(label: Label, counts: tuple[int, int]) -> bool:
     return any(count and refuses for count, refuses in zip(counts, label.refused, strict=True))
 
 
-def _product(
+def product_of(
     call: Call, a: Matrix | None, b: Matrix | None, c: Matrix | None, D: Matrix, *, deferred: bool, wait: bool = False
 ) -> Product:
     """Return the product of operands on the GPU with these layouts; their memory is not accessed.
@@ -231,25 +244,25 @@ def _product(
         if a is None or b is None:
             kernel, split, steps, labels = None, 0, _without_product(layouts["D"], layouts["C"], call), ()
         else:
-            kernel, labels = _kernel(call, a, D), _labels(call, layouts, deferred)
+            kernel, labels = kernel_of(call, a, D), labels_of(call, layouts, deferred)
             steps, split = kernel.steps(layouts, (call.alpha, call.beta), call.on_range, memory)
-        checks = kernel is not None and (wait or _waits(call, deferred))
         plan = Plan(steps, memory, split, labels)
+        checks = bool(plan.labels) and (wait or waits(call, deferred))
         product = Product(plan, D.shape, extents, call, kernel, deferred, checks, layouts)
         _products.keep(key, product)
     return product
 
 
-def _kernel(call: Call, a: Matrix, D: Matrix) -> Kernel:
+def kernel_of(call: Call, a: Matrix, D: Matrix) -> Kernel:
     return find(call.scheme, call.spec, (*D.shape[-2:], a.shape[-1]), call.order)
 
 
-def _waits(call: Call, deferred: bool) -> bool:
+def waits(call: Call, deferred: bool) -> bool:
     """Return whether a call reads the counts of entries out of range: its policy was given and may raise."""
     return not deferred and (call.scheme.limited or call.on_range != OverflowPolicy.PROPAGATE)
 
 
-def _labels(call: Call, layouts: dict[str, Any], deferred: bool) -> tuple[Label, Label]:
+def labels_of(call: Call, layouts: dict[str, Any], deferred: bool) -> tuple[Label, Label]:
     refuses_nonfinite = deferred or call.on_range == OverflowPolicy.RAISE
     refuses_overflow = deferred or call.scheme.limited or call.on_range != OverflowPolicy.PROPAGATE
     a, b = (
@@ -440,7 +453,7 @@ def _multiply(
             if target is not D:
                 matrices.copy(target, D)
     else:
-        product = _product(call, a, b, c, D, deferred=deferred, wait=not on_device)
+        product = product_of(call, a, b, c, D, deferred=deferred, wait=not on_device)
         if key is not None and arrays is not None and arrays.in_place(a, b, c, operands.get("out")):
             _products.keep(key, product)
         pointers = [0 if X is None else X.pointer for X in (a, b, c, D)]
@@ -520,337 +533,3 @@ def too_little(problem: BaseException, call: Call) -> GpuError:
         f"out of memory: A, B, D and their words take {max(size, largest) / 1e9:.2f} GB or more{one_piece}, and "
         f"{callers.free_bytes() / 1e9:.2f} GB are free: lower the batch ({prod(batch)}), M ({M}) or N ({N})"
     )
-
-
-# --- fpemu.gpu.plan
-def plan(
-    scheme: str | Scheme,
-    A: Any,
-    B: Any,
-    C: Any = None,
-    *,
-    alpha: Any = 1.0,
-    beta: Any = 0.0,
-    on_range: Policy | None = None,
-    order: KOrder | OrderResult | None = None,
-    **options: Any,
-) -> GemmPlan:
-    """Return a plan for products by a scheme of operands with the shapes and dtypes of A, B and C.
-
-    Parameters
-    ----------
-    scheme : str or Scheme
-        As in `fpemu.gpu.gemm`, without the Ozaki family.
-    A : array (..., M, K) of the GPU
-        Operand in the scheme's own dtype. Its values are not read.
-    B : array (..., K, N) of the GPU
-        As A.
-    C : array (..., M, N) of the GPU, optional
-        As A.
-    alpha, beta : real numbers
-        As in `fpemu.gpu.gemm`.
-    on_range : str, optional
-        Overflow policy, as in `fpemu.gpu.gemm`.
-    order : KOrder, optional
-        Summation order over K, as in `fpemu.gpu.gemm`.
-    **options
-        The scheme's choices.
-
-    Returns
-    -------
-    GemmPlan
-        Callable: ``plan(A, B, out=D)``.
-
-    Raises
-    ------
-    InputError
-        As `fpemu.gpu.gemm`; arrays of the CPU or of another dtype; a scheme whose steps depend on the operands' values.
-    GpuError
-        As `fpemu.gpu.gemm`.
-
-    Examples
-    --------
-    >>> plan = fpemu.gpu.plan("staged", A, B)  # doctest: +SKIP
-    >>> weights = plan.prepare(B)  # doctest: +SKIP
-    >>> plan(A, weights, out=D)  # doctest: +SKIP
-    """
-    refuse_hardware(options)
-    path = order_of(order, trees=False)
-    if device.missing() is not None:
-        raise GpuError(str(device.missing()))
-    given = {"A": A, "B": B} | ({} if C is None else {"C": C})
-    with lock, device.entered(callers.place(given.values())):
-        operands = computed(lambda: {name: matrices.take(X, name) for name, X in given.items()}, no_copy)
-        outside = [name for name, X in operands.items() if not isinstance(X, Matrix)]
-        if outside:
-            raise InputError(f"{' and '.join(outside)} must be on the GPU: a plan multiplies where the operands are")
-        policy = OverflowPolicy.PROPAGATE if on_range is None else on_range
-        call = validate(operands, scheme, alpha, beta, policy, path, options)
-        if call.scheme.error_free:
-            raise InputError(f"{call.scheme.name}: its kernels depend on the operands' values: call fpemu.gpu.gemm")
-        if call.empty:
-            raise InputError("there is nothing to multiply: the operands are empty, or alpha is 0")
-        for name, X in given.items():
-            _refuse_conversion(name, X, operands[name], np.dtype(call.scheme.operand.dtype))
-        if call.C is None:
-            operands.pop("C", None)
-        return GemmPlan(call, operands, deferred=on_range is None)
-
-
-def _refuse_conversion(name: str, X: Any, x: Matrix, dtype: np.dtype[Any]) -> None:
-    """Raise InputError for an operand X, as matrix x, of another dtype, also if torch has converted it to `dtype`."""
-    given = str(X.dtype if callers.is_torch(X) else x.dtype).removeprefix("torch.")
-    if given != dtype.name:
-        raise InputError(f"{name} has {given} and must be {dtype}: a plan converts no operands")
-
-
-class GemmPlan:
-    """A product of fixed shapes, from `fpemu.gpu.plan`: its kernels are prepared, its operands are not.
-
-    It can be called from several threads and on several streams: its launches are queued under a lock, and every
-    stream has a separate workspace. Calls in a capture by `torch.cuda.graph` use memory of the graph.
-
-    Attributes
-    ----------
-    shapes : dict of str to tuple of int
-        Shapes of A, B, C if there is one, and D.
-    kernels : list of str
-        Kernels of one call in their order; "fill" sets workspace to zero.
-    bytes : int
-        Bytes of workspace per stream.
-    """
-
-    def __init__(self, call: Call, operands: dict[str, Matrix], *, deferred: bool) -> None:
-        self._call, self._deferred, self._dtype = call, deferred, np.dtype(call.scheme.operand.dtype)
-        self._given = {name: replace(X, owner=None) for name, X in operands.items()}
-        self.shapes = {name: X.shape for name, X in operands.items()} | {"D": call.result_shape}
-        self._variants, self._index = Operations(), current()
-        self._first = computed(lambda: self._of(self._given, self._result(None), None), self._too_little)
-
-    def __call__(self, A: Any, B: Any, C: Any = None, *, out: Any = None) -> Any:
-        """Return D = alpha · (A B) + beta · C.
-
-        Parameters
-        ----------
-        A : array (..., M, K) of the GPU, or PreparedOperand
-            Of the plan's shape, in any strides.
-        B : array (..., K, N) of the GPU, or PreparedOperand
-            As A; one of the two may be prepared.
-        C : array (..., M, N) of the GPU, optional
-            As A.
-        out : array (..., M, N) of the GPU, optional
-            Where to write D, as in `fpemu.gpu.gemm`.
-
-        Returns
-        -------
-        D : array (..., M, N) of the kind that A is
-            Ready on torch's current stream.
-
-        Raises
-        ------
-        InputError
-            Shapes or dtypes that are not the plan's; an operand that another plan prepared, or that is prepared as the
-            other operand; two prepared operands; with on_range="raise" also entries out of range.
-        GpuError
-            A run that failed.
-        """
-        ready = B if B.__class__ is PreparedOperand else A if A.__class__ is PreparedOperand else None
-        if ready is not None:
-            ready.check(self, A if ready.name == "B" else B)
-            A, B = (ready.X if X is ready else X for X in (A, B))
-        arrays = matrices.read(A, B, C, out)
-        if arrays is not None:
-            key = arrays.key, ready and ready.name
-            product = self._variants.find(key, out, arrays.pointers)
-            if product is not None:
-                with suppress(OutOfMemoryError):
-                    return product.run(A, out, arrays, 0 if ready is None else ready.buffer.pointer)
-        return computed(lambda: self._run(A, B, C, out, ready, arrays), self._too_little)
-
-    def _run(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None, arrays: Read | None) -> Any:
-        """Return the result of arguments that are checked first."""
-        given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
-        ordered = callers.ordered(callers.streams(given.values())) if arrays is None else nullcontext()
-        with lock, device.entered(self._index), ordered:
-            if (C is None) != ("C" not in self.shapes):
-                raise InputError("C is missing: the plan adds one" if C is None else "the plan adds no C: leave it out")
-            operands = {
-                name: ready.matrix if ready is not None and name == ready.name else self._as_matrix(name, X)
-                for name, X in given.items()
-            }
-            if out is not None:
-                check_out(operands, self.shapes["D"], self._dtype)
-            result = out
-            if out is None:
-                operands["out"], result = matrices.like(A, self.shapes["D"], self._dtype)
-            product = self._of(operands, operands["out"], ready)
-            if arrays is not None:
-                self._variants.keep((arrays.key, ready and ready.name), product)
-            pointers = [X.pointer if (X := operands.get(name)) is not None else 0 for name in ("A", "B", "C", "out")]
-            stream, prepared = 0 if arrays is None else arrays.stream, 0 if ready is None else ready.buffer.pointer
-            product.queue(pointers, stream, private=out is None, prepared=prepared)
-            if arrays is None and callers.must_synchronize(given.values()):
-                device.synchronize(0)
-            return result
-
-    def _too_little(self, problem: BaseException) -> GpuError:
-        """Return the error of `fpemu.gpu.gemm` where memory does not suffice."""
-        with device.entered(self._index):
-            return too_little(problem, self._call)
-
-    def prepare(self, X: Any, operand: str = "B") -> PreparedOperand:
-        """Split an operand once, for any number of calls, and wait for it.
-
-        Parameters
-        ----------
-        X : array of the GPU
-            A or B of the plan's shape. It is kept alive and must not change.
-        operand : {"B", "A"}
-            Operand of the products.
-
-        Returns
-        -------
-        PreparedOperand
-            Argument in the place of the array, for calls of this plan. A CUDA graph that captures such a call reads its
-            memory: keep it alive as long as the graph is replayed.
-
-        Raises
-        ------
-        InputError
-            Another shape or dtype; entries that the overflow policy refuses.
-        """
-        if operand not in ("A", "B"):
-            raise InputError(f"operand = {operand!r} must be 'A' or 'B'")
-        return computed(lambda: self._split(X, operand), self._too_little)
-
-    def _split(self, X: Any, operand: str) -> PreparedOperand:
-        """Return the operand X, split, after a check of its entries."""
-        with lock, device.entered(self._index), callers.ordered(callers.streams([X])):
-            x = self._as_matrix(operand, X)
-            first, _ = self._pair({**self._given, operand: x}, self._result(None), operand)
-            result = PreparedOperand(self, operand, X, x, device.Buffer.poisoned(max(first.plan.prepared, 16), 0))
-            pointers = [x.pointer if name == operand else 0 for name in "ABCD"]
-            addresses, _ = first.plan.addresses(pointers, 0, result.buffer.pointer)
-            first.plan.queue(addresses)
-            if first.prepared_counts is not None:
-                nonfinite, overflow = device.fetch(result.buffer.pointer + first.prepared_counts, 2, np.uint64).tolist()
-                label = _labels(self._call, first.sources, self._deferred)["AB".index(operand)]
-                if refused(label, (nonfinite, overflow)):
-                    message = first.complaint(operand, (nonfinite, overflow), x)
-                    if not self._deferred:
-                        raise InputError(message)
-                    counters.defer(message)
-            return result
-
-    def describe(self) -> str:
-        """Return one line: kernel, scheme with its options, instruction, order, shapes and workspace.
-
-        Returns
-        -------
-        str
-            Description.
-        """
-        shapes = ", ".join(f"{name} {shape}" for name, shape in self.shapes.items())
-        return f"{self._first.kernel.describe()}; {shapes}; {self.bytes} bytes of workspace per stream"
-
-    @property
-    def kernels(self) -> list[str]:
-        """Kernels of one call in their order; "fill" sets workspace to zero."""
-        return list(self._first.plan.kernels)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of workspace per stream."""
-        return self._first.plan.work + self._first.plan.zeros
-
-    def _result(self, D: Matrix | None) -> Matrix:
-        """Return D, or the layout of a new D."""
-        shape = self.shapes["D"]
-        strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
-        return Matrix(0, self._dtype, shape, strides) if D is None else D
-
-    def _of(self, operands: dict[str, Matrix], D: Matrix, ready: PreparedOperand | None) -> Product:
-        """Return the product of operands with some layouts."""
-        if ready is not None:
-            return self._pair(operands, D, ready.name)[1]
-        a, b, c = (operands.get(name) for name in "ABC")
-        return _product(self._call, a, b, c, D, deferred=self._deferred)
-
-    def _pair(self, operands: dict[str, Matrix], D: Matrix, name: str) -> tuple[Product, Product]:
-        """Return the preparation of an operand, and the product with the prepared operand."""
-        a, b, c = operands["A"], operands["B"], operands.get("C")
-        key = name, matrices.facts_of(a, b, c, D)
-        if key not in self._variants:
-            self._variants.keep(key, _pair(self._call, a, b, c, D, name, deferred=self._deferred))
-        pair: tuple[Product, Product] = self._variants[key]
-        return pair
-
-    def _as_matrix(self, name: str, X: Any) -> Matrix:
-        """Return a checked argument as a matrix."""
-        x = matrices.take(X, name, write=name == "out")
-        shape = self.shapes["D" if name == "out" else name]
-        if not isinstance(x, Matrix) or x.shape != shape:
-            raise InputError(f"{name} must be an array on the GPU of the plan's shape {shape} and dtype {self._dtype}")
-        _refuse_conversion(name, X, x, self._dtype)
-        return x
-
-
-def _pair(
-    call: Call, a: Matrix, b: Matrix, c: Matrix | None, D: Matrix, name: str, *, deferred: bool
-) -> tuple[Product, Product]:
-    """Return a product as the preparation of the operand `name` and the rest."""
-    layouts = matrices.layouts(A=a, B=b, C=c, D=D)
-    extents = tuple(matrices.extent(X) for X in (a, b, c, D))
-    kernel, labels, other = _kernel(call, a, D), _labels(call, layouts, deferred), "BA"["AB".index(name)]
-    before, memory, ready = Memory("prepared"), Memory(), dict[str, Prepared]()
-    (ready[name],), first = kernel.split([(layouts[name], name)], call.on_range, before)
-    (ready[other],), steps = kernel.split([(layouts[other], other)], call.on_range, memory)
-    product = kernel.product(
-        ready["A"], ready["B"], layouts["D"], call.alpha, call.beta, layouts["C"], call.on_range, memory
-    )
-    counts = ready[name].faults
-    shared = (D.shape, extents, call, kernel, deferred, _waits(call, deferred), layouts)
-    return (
-        Product(Plan(first, before), *shared, prepared_counts=counts.offset if isinstance(counts, Address) else None),
-        Product(Plan([*steps, *product], memory, len(steps), labels), *shared),
-    )
-
-
-@dataclass(eq=False)
-class PreparedOperand:
-    """An operand of a plan that is split already, from `GemmPlan.prepare`.
-
-    Parameters
-    ----------
-    plan : GemmPlan
-        Plan whose calls take it.
-    name : {"A", "B"}
-        Operand of the products.
-    X : array of the GPU
-        The operand itself, kept alive.
-    matrix : Matrix
-        The operand as pointer, shape and strides.
-    buffer : Buffer
-        Its words, exponents and special rows.
-    """
-
-    plan: GemmPlan
-    name: str
-    X: Any
-    matrix: Matrix
-    buffer: device.Buffer = field(repr=False)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the prepared operand."""
-        return self.buffer.nbytes
-
-    def check(self, plan: GemmPlan, other: Any) -> None:
-        """Raise InputError unless the operand was prepared by a plan, and is not passed as its `other` operand."""
-        if self.plan is not plan:
-            raise InputError(f"{self.name} was prepared by another plan: prepare it by this one")
-        if other is self:
-            place = "A" if self.name == "B" else "B"
-            raise InputError(f"{place} was prepared as {self.name}: prepare it with operand={place!r}")
-        if isinstance(other, PreparedOperand):
-            raise InputError("A and B are prepared: pass one of them as an array")

@@ -108,7 +108,7 @@ def read(address: int, stream: int) -> list[tuple[int, int]]:
 
 @contextmanager
 def reset_on_failure(address: int, stream: int) -> Iterator[None]:
-    """Set the counts of a slot to zero if the work within, on a stream, fails or is interrupted before they are read."""
+    """Set the counts of a slot to zero if the work within fails or is interrupted before they are read."""
     try:
         yield
     except BaseException:

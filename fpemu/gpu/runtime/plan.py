@@ -211,11 +211,15 @@ class Plan:
             The stream is captured: no graph of the plan is launched.
         """
         status, context = _bindings().cuCtxGetCurrent()
+        whole = self._whole and not (captured or start or stop is not None)
         if status or int(context) != self._context:  # another thread, or another GPU is current
             with device.entered(self.index):
-                self.queue(addresses, stream, start, stop, captured=captured)
-            return
-        whole = self._whole and not (captured or start or stop is not None)
+                self._run(addresses, stream, start, stop, whole)
+        else:
+            self._run(addresses, stream, start, stop, whole)
+
+    def _run(self, addresses: tuple[int, ...], stream: int, start: int, stop: int | None, whole: bool) -> None:
+        """Launch the graph of these addresses, or issue the steps; whole: whether a graph may replace them."""
         if whole:
             graph = self._graphs.get(addresses)
             if graph is not None:
