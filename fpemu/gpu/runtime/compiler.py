@@ -1,7 +1,6 @@
-"""Compile CUDA C++ to machine code with NVRTC (`cuda.core.Program`) and save it on disk.
+"""Compile CUDA C++ to machine code with NVRTC and save it on disk, both by cuda.core.
 
-No GPU and no driver is needed, so that the tests compile every kernel. The disk cache is `fpemu.kernelcache`, which the
-kernels for the CPU use too.
+No GPU and no driver is needed, so that the tests compile every kernel.
 """
 
 from __future__ import annotations
@@ -84,8 +83,9 @@ def version() -> str:
 
 
 @cache
-def _headers() -> dict[str, str]:
-    return {path.name: path.read_text() for path in sorted(KERNELS.glob("*.cuh"))}
+def _headers() -> bytes:
+    texts = (f"{path.name}\0{path.read_text()}\0" for path in sorted(KERNELS.glob("*.cuh")))
+    return hashlib.sha256("".join(texts).encode()).digest()
 
 
 def kernel_source(name: str) -> str:
@@ -115,43 +115,53 @@ def compile(source: str, arch: str, *, name: str = "kernel.cu") -> bytes:
     GpuError
         The compiler's messages, if the source does not compile.
     """
-    from cuda.core import Program, ProgramOptions
+    from cuda.core import Program
 
-    options = ProgramOptions(name=name, arch=arch, include_path=str(KERNELS), **_OPTIONS)
     try:
-        return bytes(Program(source, "c++", options).compile("cubin").code)
+        return bytes(Program(source, "c++", _program_options(arch, name)).compile("cubin").code)
     except Exception as problem:  # the exceptions of cuda.core are not public
         raise GpuError(f"{name} does not compile for {arch}:\n{problem}") from None
 
 
-def _cubins() -> KernelCache:
-    """The saved cubins: folder ``cubins`` of $FPEMU_CACHE or of the user's cache folder."""
-    return KernelCache("cubins")
+def _program_options(arch: str, name: str) -> Any:
+    from cuda.core import ProgramOptions
+
+    return ProgramOptions(name=name, arch=arch, include_path=str(KERNELS), **_OPTIONS)
 
 
-def _cubin_name(source: str, arch: str) -> str:
-    """The file name of a source's cubin."""
-    words = [version(), arch, str(_OPTIONS), source, *(f"{name}\0{text}" for name, text in _headers().items())]
-    return f"{hashlib.sha256(chr(0).join(words).encode()).hexdigest()}.cubin"
+@cache
+def _saved() -> Any:
+    """Return the cubins on disk, in a folder that no other user can write; None if there is none."""
+    from cuda.core.utils import FileStreamProgramCache
+
+    folder = KernelCache("cubins").folder
+    if folder is None or (hasattr(os, "geteuid") and folder.stat().st_uid != os.geteuid()):
+        return None
+    folder.chmod(0o700)
+    return FileStreamProgramCache(folder)
 
 
-def compile_cached(source: str, arch: str, *, name: str = "kernel.cu") -> bytes:
-    """Return the cubin of a source, saved on disk under its text, headers and compiler version.
+def _key(source: str, arch: str) -> bytes:
+    """Return the name of a cubin: its text, options, headers and compiler."""
+    from cuda.core.utils import make_program_cache_key
 
-    The parameters are those of `compile`. A damaged file is compiled again; a folder that cannot be written costs
-    time, not the result.
+    options = _program_options(arch, "kernel.cu")
+    key: bytes = make_program_cache_key(
+        code=source, code_type="c++", options=options, target_type="cubin", extra_digest=_headers()
+    )
+    return key
 
-    Raises
-    ------
-    GpuError
-        The compiler's messages, if the source does not compile.
-    """
-    cubins, file = _cubins(), _cubin_name(source, arch)
-    cubin = cubins.load(file)
-    if cubin is None:
-        cubin = compile(source, arch, name=name)
-        cubins.save(file, cubin)
-    return cubin
+
+def cubin(source: str, arch: str, *, name: str = "kernel.cu") -> bytes:
+    """Return the cubin of a source, compiled or from disk; the parameters and errors are those of `compile`."""
+    saved, key = _saved(), _key(source, arch)
+    code: bytes | None = None if saved is None else saved.get(key)
+    if code is None:
+        code = compile(source, arch, name=name)
+        if saved is not None:
+            with suppress(OSError):  # a full disk, for example
+                saved[key] = code
+    return code
 
 
 def compile_all(sources: Sequence[str], arch: str) -> None:
@@ -159,15 +169,15 @@ def compile_all(sources: Sequence[str], arch: str) -> None:
 
     A source that does not compile raises when it is used, not here.
     """
-    cubins = _cubins()
-    missing = [source for source in sources if cubins.load(_cubin_name(source, arch)) is None]
+    saved = _saved()
+    missing = [] if saved is None else [source for source in sources if _key(source, arch) not in saved]
     workers = min(len(missing), os.cpu_count() or 1)
-    if workers < 2 or cubins.folder is None:
+    if workers < 2:
         return
     ignore = (signal.SIGINT, signal.SIG_IGN)  # the main process handles an interrupt
     with ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, ignore) as pool:
         try:
-            for future in [pool.submit(compile_cached, source, arch) for source in missing]:
+            for future in [pool.submit(cubin, source, arch) for source in missing]:
                 with suppress(GpuError):
                     future.result()
         except KeyboardInterrupt:

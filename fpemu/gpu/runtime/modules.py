@@ -7,7 +7,7 @@ from typing import Any
 
 from fpemu.errors import GpuError
 from fpemu.gpu.runtime import device
-from fpemu.gpu.runtime.compiler import check, compile_cached, first_line
+from fpemu.gpu.runtime.compiler import check, cubin, first_line
 from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.gpu.runtime.selection import current
 from fpemu.gpu.runtime.steps import Launch
@@ -21,7 +21,7 @@ class Module:
     Parameters
     ----------
     source, name : str
-        Source and its name in the compiler's messages, as in `fpemu.gpu.runtime.compiler.compile_cached`.
+        Source and its name in the compiler's messages, as in `fpemu.gpu.runtime.compiler.compile`.
     """
 
     def __init__(self, source: str, *, name: str = "kernel.cu") -> None:
@@ -40,8 +40,8 @@ class Module:
 
         target = device.arch()
         if target not in self._code:
-            cubin = compile_cached(self._source, target, name=self._name)
-            self._code[target] = ObjectCode.from_cubin(cubin, name=self._name)
+            code = cubin(self._source, target, name=self._name)
+            self._code[target] = ObjectCode.from_cubin(code, name=self._name)
         return self._code[target]
 
     def function(self, name: str, shared: int = 0) -> Any:
