@@ -2,7 +2,7 @@
 
 ``python tests/simulated_driver.py FILE``. All code of fpemu runs, and NVRTC: arguments are checked, kernels are chosen
 and compiled, operands are copied and launches are prepared. The simulated device memory is host memory, and a launch
-does nothing, so that results are zero.
+does nothing, so that results are zero. It notes its parameters, whose number and sizes are those of the cubin.
 """
 
 # ruff: noqa: N802 (CUDA's names)
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import runpy
+import struct
 import sys
 import types
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 from cuda import core
@@ -30,9 +32,9 @@ GPU = SimpleNamespace(
     set_current=lambda: None,
 )
 RETURNED = {
-    "cuCtxGetCurrent": (0,),
-    "cuCtxSetCurrent": (),
-    "cuCtxSynchronize": (),
+    "cuStreamCreate": (5,),
+    "cuGraphExecDestroy": (),
+    "cuGraphDestroy": (),
     "cuStreamSynchronize": (),
     "cuDriverGetVersion": (13000,),
     "cuInit": (),
@@ -40,13 +42,47 @@ RETURNED = {
     "cuMemGetInfo": (10**11, 10**11),
     "cuOccupancyMaxActiveClusters": (66,),
     "cuThreadExchangeStreamCaptureMode": (0,),
-    "cuStreamIsCapturing": (0,),
 }
 """Values, after the status, of the functions without an effect."""
 
 
+def parameter_sizes(cubin, kernel):
+    """Return the bytes of each parameter of a kernel, from the section .nv.info of its cubin."""
+    start, (entry, count, names) = struct.unpack_from("<Q", cubin, 40)[0], struct.unpack_from("<HHH", cubin, 58)
+    heads = [struct.unpack_from("<IIQQQQ", cubin, start + i * entry) for i in range(count)]
+    for name, _, _, _, at, nbytes in heads:
+        if cubin[heads[names][4] + name :].startswith(b".nv.info." + kernel.encode() + b"\0"):
+            return _parameters(cubin[at : at + nbytes])
+    raise AssertionError(f"no kernel {kernel}")
+
+
+def _parameters(attributes):
+    at, sizes = 0, {}
+    while at < len(attributes):
+        kind, attribute, nbytes = struct.unpack_from("<BBH", attributes, at)
+        if (kind, attribute) == (4, 0x17):  # EIFMT_SVAL, EIATTR_KPARAM_INFO: index, ordinal, offset, size << 18
+            _, ordinal, _, packed = struct.unpack_from("<IHHI", attributes, at + 4)
+            sizes[ordinal] = packed >> 18
+        at += 4 + (nbytes if kind == 4 else 0)
+    return [sizes[i] for i in range(len(sizes))]
+
+
+class Launched(NamedTuple):
+    """A launch: kernel, bytes of each parameter, stream, context."""
+
+    kernel: str
+    parameters: list
+    stream: int
+    context: int
+
+    @property
+    def words(self):
+        """The parameters as 64-bit words."""
+        return [word for data in self.parameters for word in np.frombuffer(data[: len(data) // 8 * 8], "<u8").tolist()]
+
+
 class ObjectCode:
-    """Simulate `cuda.core.ObjectCode`: a kernel is its name, which the cubin must contain."""
+    """Simulate `cuda.core.ObjectCode`: a kernel is its name and the sizes of its parameters, in the cubin."""
 
     def __init__(self, cubin):
         assert cubin[:4] == b"\x7fELF"
@@ -57,15 +93,58 @@ class ObjectCode:
         return cls(cubin)
 
     def get_kernel(self, name):
-        assert b".text." + name.encode() + b"\0" in self.cubin, f"no kernel {name}"
-        return SimpleNamespace(handle=name)
+        return SimpleNamespace(handle=Kernel(name, parameter_sizes(self.cubin, name)))
+
+
+class Kernel(str):
+    """The name of a kernel, with the bytes of its parameters."""
+
+    def __new__(cls, name, sizes):
+        result = super().__new__(cls, name)
+        result.sizes = sizes
+        return result
 
 
 class Driver:
     """Simulate the names of `cuda.bindings.driver` that fpemu uses: the real types, and functions on host memory."""
 
     def __init__(self):
-        self.memory, self.launched = {}, []
+        self.memory, self.launches, self.context, self.synchronised, self.allocated = {}, [], 1, 0, []
+        self.fills, self.captured, self.capturing, self.failing = [], set(), None, None
+
+    @property
+    def launched(self):
+        """The names of the kernels that were launched, in order."""
+        return [launch.kernel for launch in self.launches]
+
+    def cuCtxGetCurrent(self):
+        return SUCCESS, self.context
+
+    def cuCtxSetCurrent(self, context):
+        self.context = int(context)
+        return (SUCCESS,)
+
+    def cuCtxSynchronize(self):
+        self.synchronised += 1
+        return (SUCCESS,)
+
+    def cuStreamIsCapturing(self, stream):
+        return SUCCESS, int(int(stream) in self.captured)
+
+    def cuStreamBeginCapture(self, stream, mode):
+        self.capturing = []
+        return (SUCCESS,)
+
+    def cuStreamEndCapture(self, stream):
+        graph, self.capturing = self.capturing, None
+        return SUCCESS, graph
+
+    def cuGraphInstantiate(self, graph, flags):
+        return SUCCESS, list(graph)
+
+    def cuGraphLaunch(self, graph, stream):
+        self.launches += [launch._replace(stream=stream) for launch in graph]
+        return (SUCCESS,)
 
     def __getattr__(self, name):
         if name in RETURNED:
@@ -76,6 +155,7 @@ class Driver:
         return kind
 
     def cuMemAlloc(self, nbytes):
+        self.allocated.append(nbytes)
         block = np.zeros(nbytes + 1024, np.uint8)
         pointer = -(-block.ctypes.data // 1024) * 1024
         self.memory[pointer] = block
@@ -96,6 +176,7 @@ class Driver:
         return (SUCCESS,)
 
     def cuMemsetD8Async(self, to, byte, nbytes, stream):
+        self.fills.append((to, byte, nbytes, stream))
         return self.cuMemsetD8(to, byte, nbytes)
 
     def cuKernelGetFunction(self, kernel):
@@ -111,10 +192,20 @@ class Driver:
         ctypes.memmove(result.getPtr(), np.uint64([pointer]).ctypes.data, 8)
         return SUCCESS, result
 
+    def cuTensorMapReplaceAddress(self, tensor_map, pointer):
+        assert tensor_map.getPtr() % 64 == pointer % 16 == 0
+        ctypes.memmove(tensor_map.getPtr(), np.uint64([pointer]).ctypes.data, 8)
+        return (SUCCESS,)
+
     def cuLaunchKernelEx(self, config, function, arguments, extra):
         assert min(config.gridDimX, config.gridDimY, config.gridDimZ) >= 1
         assert 1 <= config.blockDimX * config.blockDimY * config.blockDimZ <= 1024
-        self.launched.append(function)
+        if self.failing is not None:
+            return (self.failing,)
+        places = np.ctypeslib.as_array((ctypes.c_uint64 * len(function.sizes)).from_address(arguments)).tolist()
+        values = [ctypes.string_at(at, size) for at, size in zip(places, function.sizes, strict=True)]
+        launch = Launched(str(function), values, int(config.hStream), self.context)
+        (self.launches if self.capturing is None else self.capturing).append(launch)
         return (SUCCESS,)
 
 

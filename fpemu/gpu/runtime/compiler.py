@@ -170,7 +170,7 @@ def compile_all(sources: Sequence[str], arch: str) -> None:
     A source that does not compile raises when it is used, not here.
     """
     saved = _saved()
-    missing = [] if saved is None else [source for source in sources if _key(source, arch) not in saved]
+    missing = [] if saved is None else [source for source in sources if saved.get(_key(source, arch)) is None]
     workers = min(len(missing), os.cpu_count() or 1)
     if workers < 2:
         return
