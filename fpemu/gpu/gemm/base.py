@@ -40,7 +40,9 @@ class Prepared:
     name : {"A", "B"}
     words : tuple of Block
         The words, if the kernel reads them from memory: each (batch, rows, pitch), K contiguous for both operands,
-        zeros from K to the pitch; or chunk after chunk of 64 k (`fpemu.gpu.gemm.wgmma.splits.Chunked`).
+        zeros from K to the pitch.
+    chunked : bool
+        The words lie chunk after chunk of 64 k instead: (batch, chunk, row, 128 bytes).
     pitch : int
         Elements from one row to the next.
     exponents : Block, optional
@@ -58,6 +60,7 @@ class Prepared:
     exponents: Block | None = None
     special: Block | None = None
     faults: Address | None = None
+    chunked: bool = False
 
     @property
     def rows(self) -> int:

@@ -78,16 +78,20 @@ extern "C" __global__ void add(float* x, const float* y, s64 count) {
   for (s64 i = (s64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) x[i] = x[i] + y[i];
 }
 
+struct Sums {
+  const float* of[Plan::GROUPS];
+};
+
 // D from the sums of all groups, each (height, width), for the rows and columns from first_row and first_column on.
-extern "C" __global__ void finish_all(const Problem p, const float* const* sums, int first_row, int first_column,
-                                      int height, int width) {
+extern "C" __global__ void finish_all(const Problem p, const Sums sums, int first_row, int first_column, int height,
+                                      int width) {
   const s64 step = (s64)gridDim.x * blockDim.x, count = (s64)height * width;
   for (s64 i = (s64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
     const int row = first_row + (int)(i / width), column = first_column + (int)(i % width);
     if (row >= p.M || column >= p.N) continue;
     float own[Plan::GROUPS];
     for (int g = 0; g < Plan::GROUPS; g++) {
-      own[g] = sums[Plan::ELEMENT_WISE ? 0 : g][i];
+      own[g] = sums.of[Plan::ELEMENT_WISE ? 0 : g][i];
       if (FPEMU_HALF_SUMS) own[g] = value_of_half(half_of<false>(own[g]));
     }
     finish(p, nullptr, row, column, joined(own), row_exponent(p, nullptr, row) + column_exponent(p, nullptr, column));

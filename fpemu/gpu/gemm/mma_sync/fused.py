@@ -12,28 +12,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpemu.errors import InputError
 from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.base import Kernel, LaunchCache, Operand, Prepared
-from fpemu.gpu.gemm.base import layout as place
+from fpemu.gpu.gemm.base import Kernel, Operand, Prepared
 from fpemu.gpu.gemm.mma_sync import source as text
-from fpemu.gpu.gemm.mma_sync.general import GeneralKernel, batches, describe, layout
+from fpemu.gpu.gemm.mma_sync.general import GeneralKernel, batches, layout, problem
 from fpemu.gpu.gemm.mma_sync.source import Fused, Tile
 from fpemu.gpu.gemm.splitting import Splitter
-from fpemu.gpu.runtime import device, launches, modules, properties
+from fpemu.gpu.runtime import device, modules, properties
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.steps import Memory, Step, Struct, TensorMap
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.lowering import Lowering
 from fpemu.schemes.split_scheme import SplitScheme
 
-_SIDE = 512  # of D, from which on words in memory pay
+_SIDE = 512  # of D, from which on words in memory pay: each is read several times
+_ARITHMETIC = ("architecture", "a_format", "b_format", "c_format", "d_format", "k", "block", "arithmetic")
+_ARITHMETIC += ("F", "E0", "final", "fraction_bits", "nan_code")
 _WORDS = np.dtype([("a", "<u8", (4,)), ("b", "<u8", (4,)), ("a_pitch", "<i8"), ("b_pitch", "<i8")])
 """The struct Words of ``kernels/split_gemm_async.cu``"""
 
@@ -47,7 +47,6 @@ def kernel(
     tile: Tile | None = None,
     pipeline: bool = True,
     words: bool | None = None,
-    general: bool = False,
 ) -> Kernel | None:
     """The mma.sync kernel for products of a shape (M, N, K), or None where mma.sync does not have the arithmetic.
 
@@ -55,7 +54,6 @@ def kernel(
     pipeline : False fetches, splits and multiplies one after another, to measure the pipeline
     words : whether operands are split in memory first; default: where that is faster, as the tile has it, or where A
         and B are split by different rules
-    general : True selects the kernels for any order although one kernel would do
     """
     if spec is None or not scheme.runs_by_plan:
         return None
@@ -65,51 +63,28 @@ def kernel(
         return None
     M, N, K = shape
     lowering = scheme.lowering(spec if row is None else row, order)
-    how = None if general or row is None else text.fused(lowering, text.BYTES[str(row.a_format)], K)
+    how = None if row is None else text.fused(lowering, text.BYTES[str(row.a_format)], K)
     if splitting.differ(lowering.words):
         words = True
     if words is None:
-        words = tile.stages > 0 if tile is not None else pipeline and pays(M, N)
+        words = tile.stages > 0 if tile is not None else pipeline and min(M, N) >= _SIDE
     known = [] if how is None or row is None else tiles(lowering, row, how, words=words)
-    if not known:
+    if how is None or row is None or not known:
         if tile is not None:
             raise InputError(f"{scheme.name}: no tile fits this order or so many sums; leave tile= out")
         return GeneralKernel(scheme, spec, spec if row is None else row, order)
-    assert how is not None
-    assert row is not None
     if tile is None:
         tile = choose(known, M, N)
-    elif (tile.M, tile.N) not in [(t.M, t.N) for t in known]:
+    elif (tile.M, tile.N, tile.stages > 0) not in [(t.M, t.N, t.stages > 0) for t in known]:
         raise InputError(f"{scheme.name}: no tile {tile}; it has {', '.join(map(str, known))}")
-    if words:
-        return (BulkKernel if tile.bulk else WordsKernel)(scheme, spec, row, order, how, tile)
-    return FusedKernel(scheme, spec, row, order, how, tile if pipeline else replace(tile, pipeline=False))
-
-
-def pays(M: int, N: int) -> bool:
-    """Whether a split in memory pays off: where each word is read several times."""
-    return min(M, N) >= _SIDE
+    return FusedKernel(scheme, spec, row, order, how, tile if pipeline or words else replace(tile, pipeline=False))
 
 
 def stand_in(spec: MmaSpec) -> MmaSpec | None:
     """The mma.sync row of the same architecture and arithmetic; None if there is none."""
-    fields = (
-        "a_format",
-        "b_format",
-        "c_format",
-        "d_format",
-        "k",
-        "block",
-        "arithmetic",
-        "F",
-        "E0",
-        "final",
-        "fraction_bits",
-        "nan_code",
-    )
     for row in catalog.rows():
-        same = all(getattr(row, f) == getattr(spec, f) for f in fields) and row.architecture == spec.architecture
-        if same and row.instruction == "mma" and str(row.a_format) in text.BYTES and row.architecture not in text.OLD:
+        issued = row.instruction == "mma" and str(row.a_format) in text.BYTES and row.architecture not in text.OLD
+        if issued and all(getattr(row, name) == getattr(spec, name) for name in _ARITHMETIC):
             return row
     return None
 
@@ -138,13 +113,10 @@ def choose(known: list[Tile], M: int, N: int) -> Tile:
 
 
 class FusedKernel(Kernel):
-    """One kernel that reads fp32 operands and writes D.
+    """One kernel that reads fp32 operands, or words that `fpemu.gpu.gemm.splitting` stored first, and writes D.
 
     With on_range="raise" operands have neither exponents nor special rows: the kernel then omits both.
     """
-
-    words_in_memory = False
-    recordable = True
 
     def __init__(
         self, scheme: SplitScheme, spec: MmaSpec, row: MmaSpec, order: KOrder | None, how: Fused, tile: Tile
@@ -156,97 +128,45 @@ class FusedKernel(Kernel):
         self._shared = tile.shared(text.words_at_a_time(self.lowering, how), text.BYTES[str(row.a_format)])
         # two blocks on a multiprocessor may come to lie on one that became free first, while others idle
         self._overlap = 2 * self._shared > properties.most_shared()
-        self._splitter = Splitter(scheme.rules(), scheme.scaling, words=self.words_in_memory, overlap=self._overlap)
-        self._launches = LaunchCache()
+        self._splitter = Splitter(scheme.rules(), scheme.scaling, words=tile.stages > 0, overlap=self._overlap)
 
-    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
-        return self._splitter.prepare(operands, on_range)
+    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
+        return self._splitter.split(operands, policy, memory)
 
     def source(self, layouts: tuple[str, str], scaled: bool, special: bool) -> str:
-        """The kernel's text; parameters as those of `source.source`."""
+        """The kernel's text; parameters as those of `source.source`, of which words in memory need `scaled` alone."""
+        if self.tile.stages:
+            layouts, special = ("ALONG_K", "ALONG_K"), False
         return text.source(self.lowering, self.row, self.how, self.tile, layouts, scaled, special)
 
-    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
-        if self.how.longest is not None and a.source.shape[-1] > self.how.longest:
-            raise InputError(f"{self.name} supports K up to {self.how.longest}, not {a.source.shape[-1]}")
-        scalars = np.array([alpha, beta], np.float32).tobytes()
-        key = (_launch_key(a), _launch_key(b), place(D), place(C), scalars)
-        if key not in self._launches:
-            self._launches.keep(key, self._launch(a, b, D, alpha, beta, C))
-        launch = self._launches[key]
-        if launch is not None:
-            launch.queue()
-
-    def _launch(
-        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None
-    ) -> launches.Launch | None:
-        """What multiplies these operands; None: D is empty."""
-        M, N = D.shape[-2:]
-        blocks = -(-M // self.tile.M) * -(-N // self.tile.N) * prod(D.shape[:-2])
+    def multiply(
+        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
+    ) -> list[Step]:
+        tile, table = self.tile, batches(a.source, b.source, C, D)
+        blocks = -(-a.rows // tile.M) * -(-b.rows // tile.N) * D.count
         if not blocks:
-            return None
-        problem = describe(self, a, b, D, alpha, beta, C)
-        where, table = batches(a.source, b.source, C, D), None
-        if where is not None:
-            table = device.Buffer.of(where)
-            problem["batches"] = table.pointer
-        scaled, special = (
-            x is not None or y is not None for x, y in ((a.exponents, b.exponents), (a.special, b.special))
-        )
-        layouts = layout(a.source, "A"), layout(b.source, "B")
-        module = _module(self.source(layouts, scaled, special))
-        return module.prepare(
-            "split_gemm",
-            blocks,
-            self.tile.threads,
-            problem,
-            *self._words(a, b),
-            shared=self._shared,
-            overlap=self._overlap and splitting.overlaps(blocks),
-            keep=table,
-        )
+            return []
+        operands = problem(self, a, b, D, alpha, beta, C, None if table is None else device.Buffer.of(table))
+        pairs = ((a.exponents, b.exponents), (a.special, b.special))
+        scaled, special = (any(x is not None for x in pair) for pair in pairs)
+        module = _module(self.source((layout(a.source, "A"), layout(b.source, "B")), scaled, special))
+        overlap = self._overlap and splitting.overlaps(blocks)
+        words = self._words(a, b)
+        return [module.step("split_gemm", blocks, tile.threads, operands, *words, shared=self._shared, overlap=overlap)]
 
-    def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
-        """Further parameters of the kernel."""
-        return ()
-
-
-class WordsKernel(FusedKernel):
-    """The same sums from words in memory, which `fpemu.gpu.gemm.splitting` stores first."""
-
-    words_in_memory = True
-
-    def source(self, layouts: tuple[str, str], scaled: bool, special: bool) -> str:
-        """The kernel's text, which depends on `scaled` alone."""
-        return super().source(("ALONG_K", "ALONG_K"), scaled, False)
-
-    def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
-        words = np.zeros(1, _WORDS)
+    def _words(self, a: Prepared, b: Prepared) -> list[Any]:
+        """The kernel's parameter for words in memory."""
         size = text.BYTES[str(self.row.a_format)]
-        for name, x in (("a", a), ("b", b)):
-            words[name][0, : len(x.words)] = [word.pointer for word in x.words]
-            words[f"{name}_pitch"] = x.pitch * size
-        return (words,)
-
-
-class BulkKernel(WordsKernel):
-    """The same with words loaded by TMA: on Hopper and later."""
-
-    def _words(self, a: Prepared, b: Prepared) -> tuple[NDArray[Any], ...]:
-        maps_of, size = np.zeros((2, splitting.MOST_WORDS, 16), np.uint64), text.BYTES[str(self.row.a_format)]
-        for maps, x, height in zip(maps_of, (a, b), (self.tile.M, self.tile.N), strict=True):
+        if not self.tile.bulk:
+            pitches = {"a_pitch": a.pitch * size, "b_pitch": b.pitch * size}
+            return [Struct(_WORDS, {"a": a.words, "b": b.words} | pitches)] if self.tile.stages else []
+        maps: list[Any] = []
+        for x, height in ((a, self.tile.M), (b, self.tile.N)):
             lines, row = x.source.count * x.rows, x.pitch * size
-            for i, word in enumerate(x.words):
-                maps[i] = launches.tensor_map(
-                    word.pointer, size, (1, lines, x.pitch), (lines * row, row), (height, self.tile.K)
-                )
-        return (maps_of,)
-
-
-def _launch_key(x: Prepared) -> Any:
-    """The values of an operand that a launch depends on."""
-    more = [None if buffer is None else buffer.pointer for buffer in (x.exponents, x.special)]
-    return place(x.source), tuple([word.pointer for word in x.words]), x.pitch, *more
+            shape, strides, box = (1, lines, x.pitch), (lines * row, row), (height, self.tile.K)
+            maps += [TensorMap(word.pointer, size, shape, strides, box) for word in x.words]
+            maps.append(np.zeros(16 * (splitting.MOST_WORDS - len(x.words)), np.uint64))  # a map has 128 bytes
+        return [maps]
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,7 @@
 """Any order over K for every scheme that multiplies words: chains of one instruction on words gathered in memory.
 
 `GeneralKernel` lays out the runs of a lowering, padded to whole instructions, as one chain per accumulator and slice;
-``kernels/split_gemm_any_order.cu`` adds slices and accumulators in the emulator's order. `describe` and `batches` state
+``kernels/split_gemm_any_order.cu`` adds slices and accumulators in the emulator's order. `problem` and `batches` state
 operands, scalars and batches to all kernels of mma.sync.
 """
 
@@ -10,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.base import Kernel, Operand, Prepared, record
+from fpemu.gpu.gemm.base import Kernel, Operand, Prepared
 from fpemu.gpu.gemm.mma_sync import source as text
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import device, modules
+from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.modules import Module
+from fpemu.gpu.runtime.steps import Block, Memory, Step, Struct
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.order import Run
 from fpemu.schemes.split_scheme import SplitScheme
@@ -39,6 +40,9 @@ PROBLEM = np.dtype(
     ]
 )
 """The struct Problem of ``kernels/split_epilogue.cuh``"""
+_OFFSETS = {"A": (4, 0), "B": (4, 1), "C": (4, 2), "D": (4, 3)}
+_OFFSETS |= {"a_exponents": (4, 4), "b_exponents": (4, 5), "a_special": (1, 4), "b_special": (1, 5)}
+"""Bytes of an element behind a pointer of `PROBLEM`, and the column of `batches` that counts them"""
 _STRIPE = 4096  # rows and columns of D at a time, at most
 _BYTES = 2**30  # of gathered words, at most
 _THREADS = 256
@@ -55,72 +59,56 @@ def layout(X: Matrix, name: str) -> str:
     return "ALONG_K_BY_FOUR" if aligned else "ALONG_K"
 
 
-def describe(
-    kernel: Kernel, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None
-) -> NDArray[Any]:
-    """The struct Problem, without its batches."""
-    A, B = a.source, b.source
+def problem(
+    kernel: Kernel, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, where: Any = None
+) -> Struct:
+    """The struct Problem; `where`: a Buffer of `batches`."""
+    A, B, c = a.source, b.source, None if C is None else C.broadcast(D.shape)
     values: dict[str, Any] = {
         "A": A,
         "B": B,
+        "C": c,
         "D": D,
-        "C": C,
         "a_row": A.strides[-2],
         "a_k": A.strides[-1],
         "b_column": B.strides[-1],
         "b_k": B.strides[-2],
-        "c_row": 0 if C is None else C.strides[-2],
-        "c_column": 0 if C is None else C.strides[-1],
+        "c_row": 0 if c is None else c.strides[-2],
+        "c_column": 0 if c is None else c.strides[-1],
         "d_row": D.strides[-2],
-        "M": A.shape[-2],
-        "N": B.shape[-1],
-        "K": A.shape[-1],
+        "batches": where,
+        "M": a.rows,
+        "N": b.rows,
+        "K": a.K,
         "alpha": alpha,
         "beta": beta,
         "nan": kernel.scheme.nan_code(kernel.spec),
     }
     for name, x in (("a", a), ("b", b)):
         values |= {f"{name}_exponents": x.exponents, f"{name}_special": x.special}
-    return record(PROBLEM, values)
+    return Struct(PROBLEM, values)
 
 
 def batches(A: Matrix, B: Matrix, C: Matrix | None, D: Matrix) -> NDArray[np.int64] | None:
     """For each product of a batch the offsets of A, B, C and D, and its first row and column; None for one product."""
     lead = D.shape[:-2]
-    if prod(lead) == 1:
+    if D.count == 1:
         return None
-    columns = [np.zeros(prod(lead), np.int64) if X is None else X.offsets(lead) for X in (A, B, C, D)]
+    columns = [np.zeros(D.count, np.int64) if X is None else X.offsets(lead) for X in (A, B, C, D)]
     columns += [A.index(lead) * A.shape[-2], B.index(lead) * B.shape[-1]]
     return np.stack(columns, axis=1)
 
 
-def moved(problem: NDArray[Any], at: NDArray[np.int64]) -> NDArray[Any]:
-    """The struct Problem of one product of a batch, by its row of `batches`."""
-    result = problem.copy()
-    for name, size, where in (
-        ("A", 4, 0),
-        ("B", 4, 1),
-        ("C", 4, 2),
-        ("D", 4, 3),
-        ("a_exponents", 4, 4),
-        ("b_exponents", 4, 5),
-        ("a_special", 1, 4),
-        ("b_special", 1, 5),
-    ):
-        if result[name][0]:
-            result[name] = int(result[name][0]) + size * int(at[where])
-    return result
-
-
 @dataclass(frozen=True)
 class Chain:
-    """A chain of instructions over gathered words: for every position of k, then for every instruction."""
+    """A chain of instructions over gathered words, as arrays on the GPU."""
 
-    source: NDArray[np.int32]  # the k at a position; -1: a zero
-    word_a: NDArray[np.uint8]  # index of A's word
-    word_b: NDArray[np.uint8]
-    cuts: NDArray[np.uint8] | None  # 1: the accumulator is added to a total and restarts; None: nowhere
-    shifts: NDArray[np.int32]  # binary exponents of the powers of two with which it is added
+    length: int  # positions of k
+    count: int  # instructions
+    source: Buffer  # the k at a position; -1: a zero
+    words: tuple[Buffer, Buffer]  # indices of A's word and of B's at a position
+    cuts: Buffer | None  # of each instruction, 1: the accumulator is added to a total and restarts; None: nowhere
+    shifts: Buffer  # of each instruction: exponent of the power of two with which the accumulator is added
 
 
 def lay_out(
@@ -130,23 +118,18 @@ def lay_out(
 
     A run's term is an index of `products` and of `exponents`, the powers of two with which chains are added.
     """
-    source: list[NDArray[np.int32]] = []
-    words: list[tuple[int, int, int]] = []
-    cuts: list[int] = []
-    scales: list[int] = []
-    for chain in chains:
-        for run in chain:
-            count = -(-(run.stop - run.start) // k)
-            ks = np.full(count * k, -1, np.int32)
-            ks[: run.stop - run.start] = np.arange(run.start, run.stop)
-            source.append(ks)
-            words.append((*products[run.term], count * k))
-            cuts += [0] * count
-            scales += [exponents[run.term]] * count
-        cuts[-1] = 1
-    word_a, word_b = (np.concatenate([np.full(n, w[side], np.uint8) for *w, n in words]) for side in (0, 1))
-    marks = np.array(cuts, np.uint8) if promoted else None
-    return Chain(np.concatenate(source), word_a, word_b, marks, np.array(scales, np.int32))
+    runs = [run for chain in chains for run in chain]
+    counts = [-(-(run.stop - run.start) // k) for run in runs]
+    source = np.full(k * sum(counts), -1, np.int32)
+    for run, first in zip(runs, np.cumsum([0, *counts]) * k, strict=False):
+        source[first : first + run.stop - run.start] = np.arange(run.start, run.stop)
+    words = np.repeat(np.array([products[run.term] for run in runs], np.uint8), np.array(counts) * k, axis=0)
+    shifts = np.repeat(np.array([exponents[run.term] for run in runs], np.int32), counts)
+    cuts = np.zeros(len(shifts), np.uint8)
+    cuts[np.cumsum([sum(-(-(run.stop - run.start) // k) for run in chain) for chain in chains]) - 1] = 1
+    a, b = (Buffer.of(words[:, side]) for side in (0, 1))
+    marks = Buffer.of(cuts) if promoted else None
+    return Chain(len(source), len(shifts), Buffer.of(source), (a, b), marks, Buffer.of(shifts))
 
 
 class GeneralKernel(Kernel):
@@ -158,8 +141,8 @@ class GeneralKernel(Kernel):
         self.row, self.lowering = row, scheme.lowering(row, order)
         self._splitter = Splitter(scheme.rules(), scheme.scaling, words=False)
 
-    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
-        return self._splitter.prepare(operands, on_range)
+    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
+        return self._splitter.split(operands, policy, memory)
 
     def source(self) -> str:
         """The kernels' text."""
@@ -180,113 +163,88 @@ class GeneralKernel(Kernel):
             for slices, products, cut, scale in zip(lowering.runs(K), owners, promoted, scales, strict=False)
         ]
 
-    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
+    def multiply(
+        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
+    ) -> list[Step]:
         if 0 in D.shape:
-            return
-        problem = describe(self, a, b, D, alpha, beta, C)
+            return []
+        work, whole = _Work(self, a, b, memory), problem(self, a, b, D, alpha, beta, C)
         table = batches(a.source, b.source, C, D)
-        work = _Work(_module(self.source()), self.row, self.groups(a.source.shape[-1]), self.order or KOrder())
-        for at in range(prod(D.shape[:-2])):
-            one = problem if table is None else moved(problem, table[at])
-            for row in range(0, D.shape[-2], work.side):
-                for column in range(0, D.shape[-1], work.side):
+        for at in [[0] * 6] if table is None else table.tolist():
+            offsets = {name: size * at[column] for name, (size, column) in _OFFSETS.items() if whole[name]}
+            one = whole.changed(**{name: whole[name] + offset for name, offset in offsets.items()})
+            for row in range(0, a.rows, work.side):
+                for column in range(0, b.rows, work.side):
                     work.stripe(one, row, column)
+        return work.steps
 
 
 @dataclass
 class _Sum:
-    """Numbers in memory that `KOrder.join_slices` adds."""
+    """Partial sums in memory, which `KOrder.join_slices` adds."""
 
-    buffer: device.Buffer
+    block: Block
     work: _Work
 
     def __add__(self, other: _Sum) -> _Sum:
-        count = self.buffer.nbytes // 4
-        self.work.walk("add", count, self.buffer, other.buffer, np.int64(count))
-        self.work.spare.append(other.buffer)
+        count = self.block.nbytes // 4
+        self.work.walk("add", count, self.block, other.block, count)
+        self.work.spare.append(other.block)
         return self
 
 
 class _Work:
-    """The buffers and launches of one multiplication."""
+    """The launches of one multiplication, and the blocks of memory that all of its stripes use."""
 
-    def __init__(self, module: modules.Module, row: MmaSpec, groups: list[list[Chain]], order: KOrder) -> None:
-        self._module, self._row, self._order = module, row, order
-        self._tile, self._size = instructions.instruction(row), text.BYTES[str(row.a_format)]
-        self._groups = [[(chain, _tables(chain)) for chain in slices] for slices in groups]
-        self.spare: list[device.Buffer] = []  # of sums, all of one size
-        longest = max(len(chain.source) for slices in groups for chain in slices)
-        self.side = max(64, min(_STRIPE, _BYTES // (longest * self._size) // 64 * 64))  # rows and columns at a time
+    def __init__(self, kernel: GeneralKernel, a: Prepared, b: Prepared, memory: Memory) -> None:
+        self.steps: list[Step] = []
+        self._module, self._order, self._memory = _module(kernel.source()), kernel.order or KOrder(), memory
+        self._tile, self._groups = instructions.instruction(kernel.row), kernel.groups(a.K)
+        self._sums = np.dtype([("of", "<u8", (len(kernel.lowering.accumulators),))])  # the struct Sums
+        size, longest = text.BYTES[str(kernel.row.a_format)], max(x.length for s in self._groups for x in s)
+        self.side = max(64, min(_STRIPE, _BYTES // (longest * size) // 64 * 64))  # rows and columns at a time
+        sides = self._extent(a.rows, 0, self._tile.m), self._extent(b.rows, 0, self._tile.n)
+        self._words = [memory.block(side * longest * size) for side in sides]
+        self._nbytes = 4 * sides[0] * sides[1]
+        self.spare: list[Block] = []  # of sums
+
+    def _extent(self, size: int, first: int, step: int) -> int:
+        """The rows or columns of the stripe from `first` on, in whole instructions."""
+        return -(-min(self.side, size - first) // step) * step
 
     def walk(self, name: str, count: int, *args: Any) -> None:
-        """Queue a kernel that walks over so many entries."""
-        self._module.launch(name, min(-(-count // _THREADS), _MOST_BLOCKS), _THREADS, *args, wait=False)
+        """Add the launch of a kernel that walks over so many entries."""
+        self.steps.append(self._module.step(name, min(-(-count // _THREADS), _MOST_BLOCKS), _THREADS, *args))
 
-    def stripe(self, p: NDArray[Any], row: int, column: int) -> None:
-        """Some rows and columns of D."""
-        height = -(-min(self.side, int(p["M"][0]) - row) // self._tile.m) * self._tile.m
-        width = -(-min(self.side, int(p["N"][0]) - column) // self._tile.n) * self._tile.n
-        self.spare = [b for b in self.spare if b.nbytes == 4 * height * width]
+    def stripe(self, p: Struct, row: int, column: int) -> None:
+        """Add the launches of some rows and columns of D."""
+        size = self._extent(int(p["M"]), row, self._tile.m), self._extent(int(p["N"]), column, self._tile.n)
         sums: list[_Sum] = []
         for slices in self._groups:
-            partial: Any = (self._sum(p, *slice_, row, column, height, width) for slice_ in slices)
+            partial: Any = (self._sum(p, chain, (row, column), size) for chain in slices)
             sums.append(self._order.join_slices(partial))  # type: ignore[arg-type]
-        pointers = device.Buffer.of(np.array([s.buffer.pointer for s in sums], np.uint64))
-        sizes = [np.int32(x) for x in (row, column, height, width)]
-        self.walk("finish_all", height * width, p, pointers, *sizes)
-        device.synchronize(0)
-        self.spare += [s.buffer for s in sums]
+        blocks = [each.block for each in sums]
+        sizes = [np.int32(x) for x in (row, column, *size)]
+        self.walk("finish_all", size[0] * size[1], p, Struct(self._sums, {"of": blocks}), *sizes)
+        self.spare += blocks
 
-    def _sum(
-        self, p: NDArray[Any], chain: Chain, tables: _Tables, row: int, column: int, height: int, width: int
-    ) -> _Sum:
-        """A chain's result."""
-        a = self._gather(p, "a", "row", tables.source, tables.word_a, row, height, len(chain.source))
-        b = self._gather(p, "b", "column", tables.source, tables.word_b, column, width, len(chain.source))
-        total = self.spare.pop() if self.spare else device.Buffer(4 * height * width)
-        sizes = [np.int32(x) for x in (height, width, len(chain.shifts))]
-        cuts = np.uint64(0) if tables.cuts is None else tables.cuts
-        blocks = height // self._tile.m * (width // self._tile.n)
-        self._module.launch("chain", blocks, self._tile.threads, a, b, total, *sizes, cuts, tables.shifts, wait=False)
-        device.synchronize(0)  # a and b go
+    def _sum(self, p: Struct, chain: Chain, first: tuple[int, int], size: tuple[int, int]) -> _Sum:
+        """Add the launches of a chain, and return its result."""
+        for side, (letter, along, rows) in enumerate((("a", "row", "M"), ("b", "column", "N"))):
+            pointers = [p[name] for name in (letter.upper(), f"{letter}_{along}", f"{letter}_k", f"{letter}_exponents")]
+            count = size[side] * chain.length
+            sizes = np.int32(first[side]), p[rows], np.int32(size[side]), count
+            tables = chain.source, chain.words[side], self._words[side]
+            self.walk(f"gather_{letter}", count, *pointers, *sizes, *tables)
+        total = self.spare.pop() if self.spare else self._memory.block(self._nbytes)
+        total = Block(total.pointer, 4 * size[0] * size[1])
+        blocks = size[0] // self._tile.m * (size[1] // self._tile.n)
+        sizes = [np.int32(x) for x in (*size, chain.count)]
+        operands = *self._words, total, *sizes, 0 if chain.cuts is None else chain.cuts, chain.shifts
+        self.steps.append(self._module.step("chain", blocks, self._tile.threads, *operands))
         return _Sum(total, self)
-
-    def _gather(
-        self,
-        p: NDArray[Any],
-        letter: str,
-        side: str,
-        source: device.Buffer,
-        word: device.Buffer,
-        first: int,
-        height: int,
-        length: int,
-    ) -> device.Buffer:
-        """The words of an operand as a chain takes them."""
-        out = device.Buffer(height * length * self._size)
-        pointers = [p[name][0] for name in (letter.upper(), f"{letter}_{side}", f"{letter}_k", f"{letter}_exponents")]
-        sizes = [np.int32(first), p["M" if letter == "a" else "N"][0], np.int32(height), np.int64(height * length)]
-        self.walk(f"gather_{letter}", height * length, *pointers, *sizes, source, word, out)
-        return out
-
-
-@dataclass(frozen=True)
-class _Tables:
-    """A chain on the GPU."""
-
-    source: device.Buffer
-    word_a: device.Buffer
-    word_b: device.Buffer
-    cuts: device.Buffer | None
-    shifts: device.Buffer
-
-
-def _tables(chain: Chain) -> _Tables:
-    of = device.Buffer.of
-    cuts = None if chain.cuts is None else of(chain.cuts)
-    return _Tables(of(chain.source), of(chain.word_a), of(chain.word_b), cuts, of(chain.shifts))
 
 
 @lru_cache(maxsize=64)
-def _module(source: str) -> modules.Module:
-    return modules.Module(source, name="split_gemm_any_order.cu")
+def _module(source: str) -> Module:
+    return Module(source, name="split_gemm_any_order.cu")

@@ -9,38 +9,22 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpemu.formats import FP16
-from fpemu.gpu.gemm.base import Operand, Prepared, record
-from fpemu.gpu.gemm.splitting import KeptSplitter, Steps
-from fpemu.gpu.runtime import device, launches, matrices, modules, properties
+from fpemu.gpu.gemm.base import Operand, Prepared, counters
+from fpemu.gpu.runtime import matrices, modules, properties
 from fpemu.gpu.runtime.compiler import kernel_source
 from fpemu.gpu.runtime.constants import struct
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.schemes.words import BALANCED, Word
+from fpemu.gpu.runtime.steps import Memory, Step, Struct, TensorMap
+from fpemu.schemes.words import BALANCED, OverflowPolicy, Word
 
+_POINTERS = ("X", "offsets", "high", "low", "exponents", "special", "faults", "next_faults", "panels", "largest")
 OPERAND = np.dtype(
     [
-        *(
-            (name, "<u8")
-            for name in (
-                "X",
-                "offsets",
-                "high",
-                "low",
-                "exponents",
-                "special",
-                "faults",
-                "next_faults",
-                "panels",
-                "largest",
-            )
-        ),
-        ("row_stride", "<i8"),
-        ("k_stride", "<i8"),
-        ("shift", "<f4"),
-        ("limit", "<f4"),
+        *((name, "<u8") for name in _POINTERS),
+        *((name, "<i8") for name in ("row_stride", "k_stride")),
+        *((name, "<f4") for name in ("shift", "limit")),
         *(
             (name, "<i4")
             for name in ("rows", "K", "chunks", "matrices", "all_rows", "all_k", "wide", "second", "exact", "per")
@@ -130,96 +114,76 @@ def takes(rules: Sequence[Word]) -> bool:
     return nearest and 1 <= len(rules) <= 2 and rules[0].exponent == 0 and abs(rules[-1].exponent) <= 40
 
 
-@dataclass(eq=False)
-class Chunked(Prepared):
-    """An operand whose words lie chunk after chunk of 64 k: (matrix, chunk, row, 128 bytes)."""
-
-
-class ChunkSplitter(KeptSplitter):
+class ChunkSplitter:
     """Splits by a kernel of `KINDS` into words chunk after chunk; `settings` are further fields of `OPERAND`."""
 
     def __init__(self, kind: str, settings: dict[str, Any], words: int = 2, *, balanced: bool = False) -> None:
-        super().__init__()
         self._kind, self._words, self._settings = replace(KINDS[kind], balanced=balanced), words, settings
 
-    def _panels(self, X: Matrix, name: str) -> int:
-        """Panels of an operand."""
-        return X.count * -(-self._kind.halved(X.shape[-2 if name == "A" else -1]) // self._kind.side)
-
-    def _steps(self, operands: Sequence[Operand], turns: dict[str, int], on_range: str) -> Steps:
-        both, kind, scaling = np.zeros(1, OPERANDS), self._kind, on_range
-        steps = Steps()
-        for i, (X, name) in enumerate(operands):
-            x, operand, largest = self._operand(X, name, turns[name], scaling)
-            both["of"][0, i] = operand[0]
-            steps.prepared.append(x)
-            steps.zeros += [largest] if largest is not None else []
-        of = both["of"][0]
-        spans = int(of["chunks"].max()) * (CHUNK // kind.span)
-        tile_count = spans * sum(self._panels(X, name) for X, name in operands)
+    def split(self, operands: Sequence[Operand], scaling: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
+        """Return the prepared operands and the steps: `Kernel.split` by the scaling of an overflow policy."""
+        kind, prepared, records = self._kind, list[Prepared](), list[Struct]()
+        for X, name in operands:
+            x, values = self._operand(X, name, scaling, memory)
+            prepared.append(x)
+            records.append(Struct(OPERAND, values | self._settings))
+        K = kind.halved(prepared[0].K)
+        chunks, whole = -(-K // CHUNK), scaling == OverflowPolicy.SCALE
+        spans = chunks * (CHUNK // kind.span)
+        tile_count = spans * sum(map(self._panels, prepared))
         if not tile_count:
-            return Steps(steps.prepared, [fault for _, name in operands for fault in self._faults(name)])
+            return prepared, []
         grid = min(tile_count, BLOCKS * properties.multiprocessors())
-        apart = bool(steps.zeros) or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
-        overlap, shared, threads = tile_count <= 4 * grid and not steps.zeros, kind.shared_bytes, THREADS
-        lines = int(np.sum(of["rows"] * of["matrices"]))
-        if not steps.zeros and (segments := self._segments(spans, lines, apart)) is not None:
-            kind, overlap, shared, threads, length = segments, True, 0, 32 * ROWS, 128 * segments.loads
-            apart = CHUNK * spans > length
-            groups = -(-of["rows"] // ROWS) * of["matrices"]
-            grid = int(np.sum(groups * -(-of["K"] // length)))
+        apart = whole or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
+        overlap, shared, threads = tile_count <= 4 * grid and not whole, kind.shared_bytes, THREADS
+        loads = 0 if whole else self._loads(chunks, sum(x.source.count * x.rows for x in prepared), apart=apart)
+        if loads:
+            kind, overlap, shared, threads, length = kind.of_rows(loads), True, 0, 32 * ROWS, 128 * loads
+            apart = CHUNK * chunks > length
+            grid = sum(x.source.count * -(-x.rows // ROWS) for x in prepared) * -(-K // length)
+        steps: list[Step] = []
         for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
-            both["phases"] = phases
-            both["evict_first"] = phases & MAKE and evict_first(X for X, _ in operands)
-            tables = [matrices.table(X) for X, _ in operands if X.count > 1]
-            steps.launches.append(
-                _module(kind).prepare(
-                    kind.kernel, grid, threads, both.copy(), shared=shared, overlap=overlap, keep=tables
-                )
-            )
-        return steps
+            first = phases & MAKE and evict_first(X for X, _ in operands)
+            both = Struct(OPERANDS, {"of": records, "phases": phases, "evict_first": first})
+            steps.append(_module(kind).step(kind.kernel, grid, threads, both, shared=shared, overlap=overlap))
+        return prepared, steps
 
-    def _segments(self, chunks: int, rows: int, apart: bool) -> Kind | None:
-        """The kernel that keeps segments of rows in registers, where it is faster than that of tiles.
+    def _panels(self, x: Prepared) -> int:
+        return x.source.count * -(-self._kind.halved(x.rows) // self._kind.side)
+
+    def _loads(self, chunks: int, rows: int, *, apart: bool) -> int:
+        """Return the loads of the kernel that keeps segments of rows in registers; 0 where that of tiles is faster.
 
         apart : bool
             Whether tiles need two launches.
         """
         loads = next((n for n in _RESIDENT if CHUNK * chunks <= 128 * n), max(_RESIDENT))
         fastest = (chunks > _NARROW or rows <= _FEW) if CHUNK * chunks <= 128 * loads else apart
-        return self._kind.of_rows(loads) if fastest and self._kind.file == KINDS["halves"].file else None
+        return loads if fastest and self._kind.file == KINDS["halves"].file else 0
 
-    def _operand(
-        self, X: Matrix, name: str, turn: int, scaling: str
-    ) -> tuple[Prepared, NDArray[Any], device.Buffer | None]:
-        """The prepared operand, the struct Operand, and the buffer for the largest entry of each matrix."""
-        x, kind = Chunked(Matrix(X.pointer, X.dtype, X.shape, X.strides), name), self._kind
+    def _operand(self, X: Matrix, name: str, scaling: str, memory: Memory) -> tuple[Prepared, dict[str, Any]]:
+        """Return the prepared operand, and the fields of the struct Operand."""
+        x, kind = Prepared(X, name, chunked=True, faults=counters(name, memory)), self._kind
         rows, K = kind.halved(x.rows), kind.halved(x.K)
-        chunks, lines = -(-K // CHUNK), X.count * kind.sums * rows
+        chunks, sums = -(-K // CHUNK), X.count * kind.sums
         x.pitch = chunks * CHUNK
-        size = X.count * kind.sums * word_bytes(rows, K)
-        x.words = tuple(self._buffer(f"{name} word {i}", size) for i in range(self._words))
-        x.special = self._buffer(f"{name} special", X.count * x.rows)
-        faults = self._faults(name)
-        x.faults = faults[turn]
-        panels = self._buffer(f"{name} panels", kind.panel_bytes * self._panels(X, name), zero=True)
-        if scaling in ("scale", "scale-rows"):
-            x.exponents = self._buffer(f"{name} exponents", 4 * lines)
-        largest = self._buffer(f"{name} largest", 4 * X.count, cleared=True) if scaling == "scale" else None
+        x.words = tuple(memory.block(sums * word_bytes(rows, K)) for _ in range(self._words))
+        x.special = memory.block(X.count * x.rows)
+        if scaling in (OverflowPolicy.SCALE, OverflowPolicy.SCALE_ROWS):
+            x.exponents = memory.block(4 * sums * rows)
         row, k = x.steps
         along, across, start = (row, k, K) if k == 1 else (k, row, rows)
         aligned = (along, *X.strides[:-2], *((start,) if kind.parts > 1 else ()))
-        values = {
+        return x, {
             "X": X.pointer,
             "offsets": matrices.table(X) if X.count > 1 else None,
             "high": x.words[0],
             "low": x.words[1] if self._words > 1 else None,
             "exponents": x.exponents,
             "special": x.special,
-            "faults": faults[turn],
-            "next_faults": faults[1 - turn],
-            "largest": largest,
-            "panels": panels,
+            "faults": x.faults,
+            "largest": memory.cleared(4 * X.count) if scaling == OverflowPolicy.SCALE else None,
+            "panels": memory.zeros(kind.panel_bytes * self._panels(x)),
             "row_stride": row,
             "k_stride": k,
             "rows": rows,
@@ -231,7 +195,6 @@ class ChunkSplitter(KeptSplitter):
             "second": name == "B",
             "wide": across == 1 and X.pointer % 16 == 0 and all(n % 4 == 0 for n in aligned),
         }
-        return x, record(OPERAND, values | self._settings), largest
 
 
 def evict_first(operands: Iterable[Matrix]) -> bool:
@@ -244,18 +207,18 @@ def word_bytes(rows: int, K: int) -> int:
     return rows * -(-K // CHUNK) * 128
 
 
-def tiles(x: Prepared, word: int, itemsize: int, rows: int) -> NDArray[np.uint64]:
+def tiles(x: Prepared, word: int, itemsize: int, rows: int) -> TensorMap:
     """A word of an operand as TMA fetches it (hopper.cuh: tma_fetch): `rows` rows of a chunk, 128 bytes each.
 
     Rows and chunks outside of the operand are read as zeros.
     """
     row, chunks, line = 128, x.pitch // CHUNK, 128 // itemsize
-    if isinstance(x, Chunked):
+    if x.chunked:
         chunk, matrix = row * x.rows, row * x.rows * chunks
     else:
         row, chunk, matrix = itemsize * x.pitch, itemsize * CHUNK, itemsize * x.pitch * x.rows
     shape = (x.source.count, chunks, x.rows, line)
-    return launches.tensor_map(x.words[word].pointer, itemsize, shape, (matrix, chunk, row), (rows, line))
+    return TensorMap(x.words[word].pointer, itemsize, shape, (matrix, chunk, row), (rows, line))
 
 
 @cache

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.gemm.base import TASK, Kernel, LaunchCache, Operand, Prepared, layout, places, record, result
+from fpemu.gpu.gemm.base import TASK, Kernel, Operand, Prepared, places, result
 from fpemu.gpu.gemm.wgmma.schedules import SHARED, SMALL, Tile, best_tile, wgmma
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter, tiles
-from fpemu.gpu.runtime import compiler, constants, launches, modules
+from fpemu.gpu.runtime import compiler, constants, modules
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
+from fpemu.gpu.runtime.steps import Memory, Step, Struct
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.staged_int8 import StagedInt8
@@ -57,45 +58,32 @@ def choose(shape: tuple[int, int, int]) -> Tile:
 class FrontierKernel(Kernel):
     """The product of `staged-int8` by tiles of 128 rows."""
 
-    recordable = True
-
     def __init__(self, scheme: StagedInt8, spec: MmaSpec, tile: Tile) -> None:
         self.scheme, self.spec, self.order, self.tile = scheme, spec, KOrder(), tile
         self.name = f"frontier {tile}"
         assert scheme.stage is not None
         self.exact, self.per = scheme.exact or 0, scheme.stage // PIECE
-        self._splitter = ChunkSplitter("bytes", {"exact": self.exact, "per": self.per})
-        self._launches = LaunchCache()
 
-    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
-        return self._splitter.prepare(operands, OverflowPolicy.SCALE_ROWS)
+    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
+        splitter = ChunkSplitter("bytes", {"exact": self.exact, "per": self.per})
+        return splitter.split(operands, OverflowPolicy.SCALE_ROWS, memory)
 
-    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
-        held = tuple(buffer.pointer for x in (a, b) for buffer in (*x.words, x.exponents) if buffer is not None)
-        scalars = np.array([alpha, beta], np.float32).tobytes()  # 0 and -0 are two
-        key = (held, *map(layout, (a.source, b.source, D, C)), scalars)
-        if key not in self._launches:
-            self._launches.keep(key, self.launches(a, b, D, alpha, beta, C))
-        for launch in self._launches[key]:
-            launch.queue()
-
-    def launches(
-        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any = 1.0, beta: Any = 0.0, C: Matrix | None = None
-    ) -> list[launches.Launch]:
-        """The launches of `multiply`, one per matrix of the batch; each can be queued any number of times."""
-        M, N, K = D.shape[-2], D.shape[-1], a.source.shape[-1]
+    def multiply(
+        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
+    ) -> list[Step]:
+        M, N, K, lead = a.rows, b.rows, a.K, D.shape[:-2]
         columns, cluster = self.tile.columns, self.tile.cluster
         module, shared = _gemm(columns, cluster, self.per, bool(self.exact)), shared_bytes(columns)
         maps = [tiles(x, word, 2 - word, rows) for x, rows in ((a, ROWS), (b, columns)) for word in range(2)]
         fit = multiprocessors() if cluster == 1 else module.clusters("staged_int8_gemm", cluster, 384, shared)
         blocks = min(fit, -(-M // (ROWS * cluster)) * -(-N // columns)) * cluster
-        lead, launches = D.shape[:-2], []
         assert a.exponents is not None
         assert b.exponents is not None
+        steps: list[Step] = []
         for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):
             out = result(self, D, alpha, beta, C, int(d), int(c))
-            task = record(TASK, {"out": out, "M": M, "N": N, "K": K, "batch": 1, "group": self.tile.group})
-            product = record(
+            task = Struct(TASK, {"out": out, "M": M, "N": N, "K": K, "batch": 1, "group": self.tile.group})
+            product = Struct(
                 _PRODUCT,
                 {
                     "task": task,
@@ -106,19 +94,15 @@ class FrontierKernel(Kernel):
                     "scale_b": b.exponents.pointer + 4 * N * int(j),
                 },
             )
-            launches.append(
-                module.prepare(
-                    "staged_int8_gemm",
-                    blocks,
-                    384,
-                    *maps,
-                    product,
+            steps.append(
+                module.step(
+                    *("staged_int8_gemm", blocks, 384, *maps, product),
                     shared=shared,
                     cluster=cluster,
                     overlap=M * N * K < SMALL,
                 )
             )
-        return launches
+        return steps
 
 
 def stages(columns: int) -> int:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.gemm.base import RESULT, Kernel, LaunchCache, Operand, Prepared, layout, places, record, result
+from fpemu.gpu.gemm.base import RESULT, Kernel, Operand, Prepared, counters, places, result
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.gemm.wgmma import words as hopper
-from fpemu.gpu.gemm.wgmma.splits import Chunked, ChunkSplitter
-from fpemu.gpu.runtime import compiler, constants, device, faults, launches, modules, recording
+from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter
+from fpemu.gpu.runtime import compiler, constants, modules
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
-from fpemu.gpu.runtime.workspace import Workspace
+from fpemu.gpu.runtime.steps import Block, Memory, Step, Struct
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.staged import Staged
@@ -70,118 +69,108 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
 class StrassenKernel(Kernel):
     """Sums of blocks, and 7 or 49 products of them as one batch of the kernel `inner` of `staged`."""
 
-    recordable = True
     scheme: Staged
 
     def __init__(self, scheme: Staged, spec: MmaSpec, order: KOrder | None, inner: Kernel) -> None:
         self.scheme, self.spec, self.order, self.inner = scheme, spec, order, inner
         self.name, self.levels, self.products = f"strassen on {inner.name}", scheme.levels, 7**scheme.levels
-        self._workspaces, self._joins = {name: Workspace() for name in "ABD"}, LaunchCache()
         self._limit, self._balanced = limit(self.levels), scheme.high_rounding == BALANCED
-        self._splitter = (
-            ChunkSplitter("sums", {"limit": self._limit}, balanced=self._balanced) if self.levels == 1 else None
+
+    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
+        if self.levels == 1:
+            splitter = ChunkSplitter("sums", {"limit": self._limit}, balanced=self._balanced)
+            return splitter.split(operands, OverflowPolicy.SCALE_ROWS, memory)
+        prepared, steps = [], list[Step]()
+        for X, name in operands:
+            x = Prepared(X, name, chunked=True, faults=counters(name, memory))
+            steps += self._split_twice(x, memory)
+            prepared.append(x)
+        return prepared, steps
+
+    def _split_twice(self, x: Prepared, memory: Memory) -> list[Step]:
+        """Split an operand of 49 products: a launch for the largest entries of their rows, another for the words."""
+        half, half_k, block, block_k = (_block(n, level) for level in (1, 2) for n in (x.rows, x.K))
+        chunks, (row_stride, k_stride), count = -(-block_k // BK), x.steps, x.source.count
+        x.pitch, words, lines = chunks * BK, self.products * splits.word_bytes(block, block_k), self.products * block
+        x.words, x.exponents = (
+            (memory.block(count * words), memory.block(count * words)),
+            memory.block(count * 4 * lines),
         )
-
-    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
-        if self._splitter is not None:
-            return self._splitter.prepare(operands, OverflowPolicy.SCALE_ROWS)
-        return [self._split_twice(X, name) for X, name in operands]
-
-    def _split_twice(self, X: Matrix, name: str) -> Prepared:
-        """The operands of 49 products: one launch for the largest entries of their rows, another for the split."""
-        ready, workspace = Prepared(X, name), self._workspaces[name]
-        rows, k = ready.rows, X.shape[-1 if name == "A" else -2]
-        half, half_k, block, block_k = (_block(n, level) for level in (1, 2) for n in (rows, k))
-        chunks, (row_stride, k_stride) = -(-block_k // BK), ready.steps
-        ready.pitch, words = chunks * BK, self.products * splits.word_bytes(block, block_k)
-        sizes = {"high": words, "low": words, "exponents": 4 * self.products * block}
-        zeros = {"largest": 4 * self.products * block, "special": rows}
-        held = {name: workspace.get(name, X.count * size) for name, size in sizes.items()}
-        held |= {name: workspace.zeros(name, X.count * size) for name, size in zeros.items()}
-        ready.words, ready.exponents, ready.special = (held["high"], held["low"]), held["exponents"], held["special"]
-        ready.faults = workspace.zeros("faults", faults.NBYTES) if recording.active() is None else faults.counters(name)
-        module = _module(2, self._balanced)
-        for number, offset in enumerate(X.offsets()):
-            operand = record(
+        x.special, largest = memory.cleared(count * x.rows), memory.cleared(count * 4 * lines)
+        module, steps = _module(2, self._balanced), list[Step]()
+        for number, offset in enumerate(x.source.offsets()):
+            operand = Struct(
                 _OPERAND,
                 {
-                    **{name: held[name].pointer + number * size for name, size in (sizes | zeros).items()},
-                    "x": X.pointer + 4 * int(offset),
+                    "x": x.source.pointer + 4 * int(offset),
                     "row_stride": row_stride,
                     "k_stride": k_stride,
-                    "rows": rows,
-                    "k": k,
+                    "rows": x.rows,
+                    "k": x.K,
                     "half": half,
                     "half_k": half_k,
                     "block": block,
                     "block_k": block_k,
-                    "faults": ready.faults,
+                    "high": x.words[0].pointer + number * words,
+                    "low": x.words[1].pointer + number * words,
+                    "largest": largest.pointer + number * 4 * lines,
+                    "exponents": x.exponents.pointer + number * 4 * lines,
+                    "special": x.special.pointer + number * x.rows,
+                    "faults": x.faults,
                     "limit": self._limit,
-                    "second": name == "B",
+                    "second": x.name == "B",
                     "number": number,
                 },
             )
             across = -(-block // (16 if k_stride == 1 else 32))
             parts = max(1, min(-(-_BLOCKS * multiprocessors() // across), block_k // 256))
-            module.launch("strassen_largest", (across, parts), (32, 16), operand, wait=False)
             tiles = (chunks, -(-block // ROWS))
-            module.launch("strassen_split", tiles, 256, operand, shared=4 * 16 * ROWS * (BK + 1), wait=False)
-        return ready
+            steps += [
+                module.step("strassen_largest", (across, parts), (32, 16), operand),
+                module.step("strassen_split", tiles, 256, operand, shared=4 * 16 * ROWS * (BK + 1)),
+            ]
+        return steps
 
-    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
+    def multiply(
+        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
+    ) -> list[Step]:
         (M, N), lead = D.shape[-2:], D.shape[:-2]
         m, n = (_block(size, self.levels) for size in (M, N))
-        held = self._workspaces["D"].get("products", 4 * self.products * m * n)
-        products = Matrix(held.pointer, _FP32, (self.products, m, n), (m * n, n, 1))
-        scalars = np.array([alpha, beta], np.float32).tobytes()
+        sums = memory.block(4 * self.products * m * n)
+        products = Matrix(sums.pointer, _FP32, (self.products, m, n), (m * n, n, 1))
+        steps, allocated = list[Step](), dict(memory.nbytes)
         for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):
+            memory.nbytes |= allocated  # all matrices of the stack share the workspace of `inner`
             words = self._batch(a, int(i)), self._batch(b, int(j))
-            self.inner.multiply(*words, products, np.float32(1), np.float32(0), None)
-            key = (held.pointer, layout(D), layout(C), scalars, int(d), int(c))
-            if key not in self._joins:
-                self._joins.keep(key, self._join(held, (m, n), D, alpha, beta, C, int(d), int(c)))
-            self._joins[key].queue()
-
-    def _join(
-        self,
-        products: device.Buffer,
-        block: tuple[int, int],
-        D: Matrix,
-        alpha: Any,
-        beta: Any,
-        C: Matrix | None,
-        d: int,
-        c: int,
-    ) -> launches.Launch:
-        """The launch that adds the products of one matrix of a stack."""
-        (m, n), (M, N) = block, D.shape[-2:]
-        join = record(
-            _JOIN,
-            {
-                "products": products,
-                "out": result(self, D, alpha, beta, C, d, c),
-                "m": M,
-                "n": N,
-                "half_m": _block(M, 1),
-                "half_n": _block(N, 1),
-                "block_m": m,
-                "block_n": n,
-            },
-        )
-        blocks = min(-(-m * n // 256), _JOIN_BLOCKS * multiprocessors())
-        return _module(self.levels, self._balanced).prepare("strassen_join", blocks, 256, join)
+            steps += self.inner.multiply(*words, products, 1.0, 0.0, None, memory)
+            join = Struct(
+                _JOIN,
+                {
+                    "products": sums,
+                    "out": result(self, D, alpha, beta, C, int(d), int(c)),
+                    "m": M,
+                    "n": N,
+                    "half_m": _block(M, 1),
+                    "half_n": _block(N, 1),
+                    "block_m": m,
+                    "block_n": n,
+                },
+            )
+            blocks = min(-(-m * n // 256), _JOIN_BLOCKS * multiprocessors())
+            steps.append(_module(self.levels, self._balanced).step("strassen_join", blocks, 256, join))
+        return steps
 
     def _batch(self, x: Prepared, number: int) -> Prepared:
-        """The operands of the products of one matrix of a stack, as a batch."""
-        block, k = (_block(n, self.levels) for n in (x.rows, x.source.shape[-1 if x.name == "A" else -2]))
+        """Return the operands of the products of one matrix of a stack, as a batch."""
+        block, k = _block(x.rows, self.levels), _block(x.K, self.levels)
         shape = (self.products, block, k) if x.name == "A" else (self.products, k, block)
-        at = self.products * block * number
-        start = self.products * number * splits.word_bytes(block, k)
-        words: list[Any] = [SimpleNamespace(pointer=w.pointer + start) for w in x.words]
-        assert x.exponents is not None
-        exponents: Any = SimpleNamespace(pointer=x.exponents.pointer + 4 * at)
         source = Matrix(0, _FP32, shape, (block * k, shape[2], 1))
-        return Chunked(source, x.name, tuple(words), x.pitch, exponents)
+        assert x.exponents is not None
+        nbytes = self.products * splits.word_bytes(block, k)
+        words = tuple(Block(word.pointer + number * nbytes, nbytes) for word in x.words)
+        lines = 4 * self.products * block
+        exponents = Block(x.exponents.pointer + number * lines, lines)
+        return Prepared(source, x.name, words, x.pitch, exponents, chunked=True)
 
 
 def _block(size: int, levels: int) -> int:

@@ -8,21 +8,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.base import TASK, Kernel, LaunchCache, Operand, Prepared, layout, places, record, result
-from fpemu.gpu.gemm.splitting import KeptSplitter, Splitter
+from fpemu.gpu.gemm.base import TASK, Kernel, Operand, Prepared, places, result
+from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.gemm.wgmma import schedules, splits
 from fpemu.gpu.gemm.wgmma.schedules import Schedule, Tile
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter
-from fpemu.gpu.runtime import device, launches, matrices, modules
+from fpemu.gpu.runtime import matrices, modules
+from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
-from fpemu.gpu.runtime.workspace import Workspace
+from fpemu.gpu.runtime.steps import Memory, Step, Struct
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.split_scheme import SplitScheme
@@ -104,59 +103,39 @@ def columns(schedule: Schedule) -> list[int]:
 class Hopper(Kernel):
     """A scheme of one or two fp16 words on wgmma."""
 
-    recordable = True
     patches = True
 
     def __init__(
         self, scheme: SplitScheme, spec: MmaSpec, order: KOrder | None, schedule: Schedule, tile: Tile
     ) -> None:
-        self.scheme, self.spec, self.order, self.tile = scheme, spec, order, tile
+        self.scheme: SplitScheme = scheme
+        self.spec, self.order, self.tile = spec, order, tile
         self.schedule, self.name = schedule, f"hopper {tile}"
-        rules, self._workspace = scheme.rules(), Workspace()
-        self._chunks = splits.takes(rules)
-        self._scaling = scheme.scaling
-        self._splitter: KeptSplitter = (
-            ChunkSplitter(
-                "halves", {"shift": 2.0 ** rules[-1].exponent}, len(rules), balanced=rules[0].rounding == BALANCED
-            )
-            if self._chunks
-            else Splitter(rules, scheme.scaling, words=True)
-        )
-        self._launches = LaunchCache()
 
-    def prepare_operands(self, operands: Sequence[Operand], on_range: str) -> list[Prepared]:
-        return self._splitter.prepare(operands, self._scaling(on_range) if self._chunks else on_range)
+    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
+        scheme, rules = self.scheme, self.scheme.rules()
+        if not splits.takes(rules):
+            return Splitter(rules, scheme.scaling, words=True).split(operands, policy, memory)
+        balanced, settings = rules[0].rounding == BALANCED, {"shift": 2.0 ** rules[-1].exponent}
+        splitter = ChunkSplitter("halves", settings, len(rules), balanced=balanced)
+        return splitter.split(operands, scheme.scaling(policy), memory)
 
-    def multiply(self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None) -> None:
-        slices, tile, split = None, self.tile, self.schedule.split
-        tiles = prod(D.shape[:-2]) * tile.count(a.rows, b.rows)
-        spread = 0  # slices of a tile that thread blocks compute; 0: one block computes all of them
+    def multiply(
+        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
+    ) -> list[Step]:
+        batch, tile, split, lead = D.count, self.tile, self.schedule.split, D.shape[:-2]
+        tiles = batch * tile.count(a.rows, b.rows)
+        slices, spread = None, 0  # slices of a tile that thread blocks compute; 0: one block computes all of them
         if split is not None:
             spread, size = -(-a.K // split), 4 * tile.rows * tile.columns
             if tile.cluster > 1 or 2 * tiles > multiprocessors() or tiles * spread * size > _PARTIAL_SUMS:
                 spread = 0
-            slices = self._workspace.get("slices", size * (tiles * spread or multiprocessors()))
-        scalars = np.array([alpha, beta], np.float32).tobytes()
-        key = (_place(a), _place(b), layout(D), layout(C), scalars, slices and slices.pointer)
-        if key not in self._launches:
-            self._launches.keep(key, self._prepared_launches(a, b, D, alpha, beta, C, slices, spread))
-        for launch in self._launches[key]:
-            launch.queue()
-
-    def _prepared_launches(
-        self,
-        a: Prepared,
-        b: Prepared,
-        D: Matrix,
-        alpha: Any,
-        beta: Any,
-        C: Matrix | None,
-        slices: device.Buffer | None,
-        spread: int,
-    ) -> list[launches.Launch]:
-        batch, K, tile = prod(D.shape[:-2]), a.source.shape[-1], self.tile
-        where = device.Buffer.of(_where(a.source, b.source, D, C)) if batch > 1 else None
-        task = record(
+            slices = memory.block(size * (tiles * spread or multiprocessors()))
+        where = None  # of each product the matrices of A and B, and the offsets of D and C: the struct Where
+        if batch > 1:
+            columns = (a.source.index(lead), b.source.index(lead), *places(D, C))
+            where = Buffer.of(np.stack(columns, axis=1))
+        task = Struct(
             TASK,
             {
                 "out": result(self, D, alpha, beta, C),
@@ -166,66 +145,49 @@ class Hopper(Kernel):
                 "slices": slices,
                 "M": a.rows,
                 "N": b.rows,
-                "K": K,
+                "K": a.K,
                 "batch": batch,
                 "group": tile.group,
                 "evict_first": splits.evict_first((a.source, b.source)),
             },
         )
-        nonfinite, tables = _nonfinite(a, b)
-        sides = ((a, tile.rows), (b, tile.box))
-        maps = [splits.tiles(x, i, 2, height) for x, height in sides for i in range(len(x.words))]
-        module, shared = _module(self.schedule, tile, bool(spread)), schedules.shared_bytes(tile)
-        threads, tiles = 128 + 2 * tile.rows, tile.count(a.rows, b.rows) * batch
+        nonfinite = _nonfinite(a, b)
+        maps = [
+            splits.tiles(x, i, 2, height) for x, height in ((a, tile.rows), (b, tile.box)) for i in range(len(x.words))
+        ]
+        module, shared, threads = (
+            _module(self.schedule, tile, bool(spread)),
+            schedules.shared_bytes(tile),
+            128 + 2 * tile.rows,
+        )
         fit = multiprocessors() if tile.cluster == 1 else module.clusters("hopper_gemm", tile.cluster, threads, shared)
-        product = module.prepare(
-            "hopper_gemm",
-            min(fit, tiles * (spread or 1)) * tile.cluster,
-            threads,
-            np.stack(maps),
-            task,
-            nonfinite,
-            shared=shared,
-            cluster=tile.cluster,
-            overlap=a.rows * b.rows * K * batch < MIDDLE,
-            keep=(where, slices, a.words, b.words, tables),
-        )
-        if not spread:
-            return [product]
-        blocks = tiles * tile.rows * tile.columns // 256
-        reduction = _reduction(tile).prepare(
-            "hopper_reduce", blocks, 256, task, nonfinite, np.int32(spread), overlap=True, keep=(where, slices, tables)
-        )
-        return [product, reduction]
+        blocks, overlap = min(fit, tiles * (spread or 1)) * tile.cluster, a.rows * b.rows * a.K * batch < MIDDLE
+        steps: list[Step] = [
+            module.step(
+                *("hopper_gemm", blocks, threads, maps, task, nonfinite),
+                shared=shared,
+                cluster=tile.cluster,
+                overlap=overlap,
+            )
+        ]
+        if spread:
+            blocks = tiles * tile.rows * tile.columns // 256
+            arguments = task, nonfinite, np.int32(spread)
+            steps.append(_reduction(tile).step("hopper_reduce", blocks, 256, *arguments, overlap=True))
+        return steps
 
 
-def _place(x: Prepared) -> Any:
-    """The values of an operand that a launch depends on."""
-    exponents = None if x.exponents is None else x.exponents.pointer
-    place = x.source.pointer, x.source.shape, x.source.strides
-    nonfinite = () if x.special is None or x.faults is None else (x.special.pointer, x.faults.pointer)
-    return *place, tuple(w.pointer for w in x.words), x.pitch, exponents, nonfinite
-
-
-def _nonfinite(a: Prepared, b: Prepared) -> tuple[NDArray[Any], list[device.Buffer | None]]:
-    """The struct Nonfinite, all zero where special rows were not looked for, and the buffers that it points to."""
-    result = np.zeros(1, NONFINITE)
-    tables: list[device.Buffer | None] = []
+def _nonfinite(a: Prepared, b: Prepared) -> Struct:
+    """The struct Nonfinite, all zero where special rows were not looked for."""
     if a.special is None or b.special is None:
-        return result, tables
+        return Struct(NONFINITE, {})
+    sides = {}
     for x in (a, b):
         table = matrices.table(x.source) if x.source.count > 1 else None
         row, k = x.steps
         values = {"x": x.source, "of": table, "row_step": row, "k_step": k, "special": x.special, "faults": x.faults}
-        result[x.name.lower()] = record(_NONFINITE_OPERAND, values)
-        tables.append(table)
-    return result, tables
-
-
-def _where(A: Matrix, B: Matrix, D: Matrix, C: Matrix | None) -> NDArray[np.int64]:
-    """For each product of a batch the indices of the matrices of A and B, and the offsets of D and C (struct Where)."""
-    lead = D.shape[:-2]
-    return np.stack([A.index(lead), B.index(lead), *places(D, C)], axis=1)
+        sides[x.name.lower()] = Struct(_NONFINITE_OPERAND, values)
+    return Struct(NONFINITE, sides)
 
 
 @cache
