@@ -177,7 +177,8 @@ class Driver:
 
     def cuMemsetD8Async(self, to, byte, nbytes, stream):
         self.fills.append((to, byte, nbytes, stream))
-        return self.cuMemsetD8(to, byte, nbytes)
+        ctypes.memset(int(to), byte, nbytes)
+        return (SUCCESS,)
 
     def cuKernelGetFunction(self, kernel):
         return SUCCESS, kernel
@@ -242,6 +243,9 @@ class Tensor:
     def is_neg(self):
         return False
 
+    def float(self):
+        return Tensor(self._array.astype(np.float32), self.device.type)
+
     def get_device(self):
         return self.device.index if self.is_cuda else -1
 
@@ -282,7 +286,7 @@ def torch():
 
     module = types.ModuleType("torch")
     stream = SimpleNamespace(cuda_stream=0)
-    cuda = SimpleNamespace(current_stream=lambda device: stream, is_initialized=lambda: True)
+    cuda = SimpleNamespace(current_stream=lambda device: stream, is_initialized=lambda: True, empty_cache=lambda: None)
     module.zeros = empty
     module._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda number: stream.cuda_stream)
     vars(module).update(DTYPES, Tensor=Tensor, rand=drawn("random"), randn=drawn("normal"), empty=empty, cuda=cuda)
