@@ -68,7 +68,7 @@ class Plan:
         self, steps: Sequence[Step], memory: Memory | None = None, mark: int = 0, labels: tuple[Any, ...] = ()
     ) -> None:
         self.index, self.labels, memory = current(), labels, memory or Memory()
-        self._context = int(device.context())
+        self._context, self._current_context = int(device.context()), device.bindings().cuCtxGetCurrent
         self.work, self.zeros, self.prepared, cleared = (
             memory.nbytes[name] for name in ("work", "zeros", "prepared", "cleared")
         )
@@ -157,18 +157,19 @@ class Plan:
             Address of an operand prepared in advance.
         """
         captured = bool(stream) and device.captures(stream)  # the default stream cannot be captured
-        work, zeros, owner = self._captured() if captured else (*self._workspace(stream), None)
-        return (*pointers, work, zeros, prepared, self.counts(captured=captured) if self.labels else 0), owner
+        work, zeros, owner = self._captured() if captured else self._workspace(stream)
+        A, B, C, D = pointers
+        return (A, B, C, D, work, zeros, prepared, self.counts(captured=captured) if self.labels else 0), owner
 
-    def _workspace(self, stream: int) -> tuple[int, int]:
+    def _workspace(self, stream: int) -> tuple[int, int, None]:
         if not self.work and not self.zeros:
-            return 0, 0
+            return 0, 0, None
         held = workspaces.get((self.index, stream))
         if held is None or held.nbytes[0] < self.work or held.nbytes[1] < self.zeros:
             held = workspaces.setdefault((self.index, stream), Workspace())
             with device.entered(self.index):
                 held.grow(self.work, self.zeros, stream)
-        return held.pointers[0], held.pointers[1]
+        return *held.pointers, None
 
     def _captured(self) -> tuple[int, int, Any]:
         """Return a workspace that torch allocates within the memory of the graph; the plan is kept for its replays."""
@@ -210,7 +211,7 @@ class Plan:
         captured : bool
             The stream is captured: no graph of the plan is launched.
         """
-        status, context = _bindings().cuCtxGetCurrent()
+        status, context = self._current_context()
         whole = self._whole and not (captured or start or stop is not None)
         if status or int(context) != self._context:  # another thread, or another GPU is current
             with device.entered(self.index):
@@ -223,7 +224,9 @@ class Plan:
         if whole:
             graph = self._graphs.get(addresses)
             if graph is not None:
-                graph.launch(stream)
+                (status,) = graph.launch(stream)
+                if status:
+                    check((status,))
                 return
         if addresses != self._written:
             self._write(addresses)
@@ -270,7 +273,7 @@ class Workspace:
     """The workspace of one stream: it grows to the largest that its plans need."""
 
     def __init__(self) -> None:
-        self.pointers, self.nbytes = [0, 0], [0, 0]
+        self.pointers, self.nbytes = (0, 0), [0, 0]
         self._buffers: list[Buffer | None] = [None, None]
 
     def grow(self, work: int, zeros: int, stream: int) -> None:
@@ -281,7 +284,8 @@ class Workspace:
                 self._buffers[i] = buffer = Buffer(nbytes)
                 if i:
                     device.fill_async(buffer.pointer, 0, nbytes, stream)
-                self.pointers[i], self.nbytes[i] = buffer.pointer, nbytes
+                self.nbytes[i] = nbytes
+                self.pointers = (self.pointers[0], buffer.pointer) if i else (buffer.pointer, self.pointers[1])
 
 
 workspaces: dict[tuple[int, int], Workspace] = {}
@@ -347,13 +351,7 @@ class _Graph:
             self._executable = check(cuda.cuGraphInstantiate(graph, 0))
         finally:
             check(cuda.cuGraphDestroy(graph))
-        self._launch = cuda.cuGraphLaunch
-
-    def launch(self, stream: int) -> None:
-        """Launch the graph on a stream."""
-        (status,) = self._launch(self._executable, stream)
-        if status:
-            check((status,))
+        self.launch = partial(cuda.cuGraphLaunch, self._executable)
 
     def __del__(self) -> None:
         if self._executable is not None:
