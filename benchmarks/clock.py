@@ -12,6 +12,7 @@ import numpy as np
 from benchmarks.sensors import Watch
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.plan import queue
 from fpemu.verify.seeded import kernels
 
 
@@ -22,7 +23,7 @@ class Clock:
 
     def hold(self, seconds: float) -> None:
         """Let the GPU wait; subsequent launches queue up."""
-        kernels().launch("hold", 1, 1, np.int64(seconds * 1e9), _longest(), wait=False)
+        queue(kernels().step("hold", 1, 1, np.int64(seconds * 1e9), _longest()))
 
     def mark(self, number: int) -> None:
         """Queue an event."""

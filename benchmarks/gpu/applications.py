@@ -12,13 +12,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
+import fpemu
 from benchmarks import timing
 from benchmarks.gpu import implementations
 from benchmarks.gpu.case import SEED, Case, Group
 from fpemu.errors import GpuError
-from fpemu.gpu.runtime.matrices import Matrix
 
 PAGE = "legemm/fig15"
 KIND = "application"
@@ -106,54 +104,43 @@ class Layer:
     torch : module
     name : str
     W : tensor (K, N), fp32
-        Split here; `set` splits another.
+        Split here unless X is constant; `set` replaces it.
     rows : int
         Of X.
     X : tensor (rows, K), fp32, optional
-        A constant X: it is split here too, and all calls are with it.
+        A constant X: it is split here in place of W, and all calls are with it.
     """
 
     def __init__(self, torch: Any, name: str, W: Any, rows: int, X: Any = None) -> None:
-        self.torch, self.name = torch, name
+        self.torch, self.name, self.plan, self.constant = torch, name, None, X
         self.about: dict[str, Any] = {"kernel": f"PyTorch {torch.__version__}"}
         implementation = implementations.find(name)
-        self.kernel: Any = None
         if implementation.scheme is not None:
-            shape = (rows, int(W.shape[1]), int(W.shape[0]))
-            scheme = implementations.scheme(implementation)
-            self.kernel = implementations.kernel(scheme, implementation.hints, shape)
-            self.about = {"kernel": self.kernel.name}
-        self.constant = None if X is None else self._split(X)
+            scheme, (K, N) = implementations.scheme(implementation), W.shape
+            like = torch.empty((rows, K), dtype=W.dtype, device=W.device) if X is None else X
+            self.plan = fpemu.gpu.plan(scheme, like, W)
+            self.about = {"kernel": fpemu.gpu.kernel(scheme, rows, int(N), int(K)).name}
+        if X is not None:
+            self.constant = self._half(X) if self.plan is None else self.plan.prepare(X, "A")
         self.set(W)
 
     def set(self, W: Any) -> None:
         """Replace W by another of the same shape."""
         self.torch.backends.cuda.matmul.allow_tf32 = self.name == "tf32"
-        self.W = W
-        self.words = W.half() if self.kernel is None and self.name == "fp16" else W
-        if self.kernel is not None:
-            self.words = self.kernel.prepare(matrix(W), "B", "raise")
-
-    def _split(self, X: Any) -> Any:
-        if self.kernel is None:
-            return X.half() if self.name == "fp16" else X
-        return self.kernel.prepare(matrix(X), "A", "raise")
+        if self.plan is None:
+            self.W = self._half(W)
+        else:
+            self.W = self.plan.prepare(W) if self.constant is None else W
 
     def __call__(self, X: Any) -> Any:
         """Return X·W in fp32."""
-        t = self.torch
-        words = self._split(X) if self.constant is None else self.constant
-        if self.kernel is not None:
-            D = t.empty((X.shape[0], self.W.shape[1]), dtype=t.float32, device=X.device)
-            self.kernel.multiply(words, self.words, matrix(D), 1.0, 0.0, None)
-            return D
-        return t.mm(words, self.words, out_dtype=t.float32) if self.name == "fp16" else t.mm(words, self.words)
+        if self.plan is not None:
+            return self.plan(X if self.constant is None else self.constant, self.W)
+        more = {"out_dtype": self.torch.float32} if self.name == "fp16" else {}
+        return self.torch.mm(self._half(X) if self.constant is None else self.constant, self.W, **more)
 
-
-def matrix(X: Any) -> Matrix:
-    """Return a tensor in two dimensions as kernels take it."""
-    dtype = np.dtype(str(X.dtype).removeprefix("torch."))
-    return Matrix(int(X.data_ptr()), dtype, tuple(X.shape), tuple(X.stride()), X)
+    def _half(self, X: Any) -> Any:
+        return X.half() if self.name == "fp16" else X
 
 
 def _timed(case: Case, call: Callable[[], Any]) -> dict[str, Any]:

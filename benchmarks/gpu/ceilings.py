@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks import timing
 from benchmarks.gpu.case import STEADY, Case
+from benchmarks.gpu.steps import queued
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.verify.seeded import kernels
@@ -36,7 +37,8 @@ def copy() -> timing.Timing:
 
 def launch() -> timing.Timing:
     """Time an empty kernel whose arguments are prepared once."""
-    return timing.measure(kernels().prepare("nothing", 1, 1).queue, timing.STEADY)
+    _, queue = queued([kernels().step("nothing", 1, 1)])
+    return timing.measure(queue, timing.STEADY)
 
 
 @cache

@@ -13,11 +13,13 @@ from benchmarks.gpu import cublas
 from benchmarks.gpu.groups import LIBRARY
 from benchmarks.gpu.operands import Operands
 from benchmarks.gpu.prepared import Prepared
+from benchmarks.gpu.steps import Queue, queued
 from fpemu.errors import unknown_name
 from fpemu.gpu.gemm.base import Kernel
-from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.steps import Memory
 from fpemu.verify.seeded import kernels
 
 STRASSEN = "strassen"
@@ -145,7 +147,7 @@ def kernel(scheme: Any, hints: Mapping[str, Any], shape: tuple[int, int, int]) -
     spec: Any = scheme.spec(choice.architecture()) if scheme.needs_hardware else None
     if not hints:
         try:
-            return choice.find.__wrapped__(scheme, spec, shape, None)  # not cached: later calls must not share it
+            return choice.find(scheme, spec, shape, None)
         except choice.NoKernelError as problem:
             raise MissingKernelError(str(problem)) from problem
     options = {name: value for name, value in hints.items() if name != "mma"}
@@ -203,16 +205,18 @@ def _library(implementation: Implementation, p: Operands) -> Prepared:
         for call in calls:
             call()
 
-    return Prepared(multiply, about, lambda: _split(p, words), D)
+    return Prepared(multiply, about, _split(p, words), D)
 
 
-def _split(p: Operands, words: list[list[Buffer]]) -> None:
-    """Write the words of A and B in fp16, K contiguous in both."""
-    none = np.zeros(1, np.uint64)
+def _split(p: Operands, words: list[list[Buffer]]) -> Queue:
+    """Return the function that queues the split of A and B into words of fp16, K contiguous in both."""
     (high_a, *low_a), (high_b, *low_b) = words
-    kernels().launch("words_rows", 1056, 256, high_a, low_a[0] if low_a else none, p.A, p.M * p.K, wait=False)
     grid = (-(-p.N // 32), -(-p.K // 32))
-    kernels().launch("words_columns", grid, (32, 8), high_b, low_b[0] if low_b else none, p.B, p.K, p.N, wait=False)
+    steps = [
+        kernels().step("words_rows", 1056, 256, high_a, low_a[0] if low_a else 0, p.A, p.M * p.K),
+        kernels().step("words_columns", grid, (32, 8), high_b, low_b[0] if low_b else 0, p.B, p.K, p.N),
+    ]
+    return queued(steps)[1]
 
 
 def _package(implementation: Implementation, p: Operands) -> Prepared:
@@ -225,13 +229,9 @@ def _package(implementation: Implementation, p: Operands) -> Prepared:
     if chosen.error_free:
         return _error_free(chosen, A, B, D)
     product_kernel = kernel(chosen, implementation.hints, (p.M, p.N, p.K))
-    words: dict[str, Any] = {}
-
-    def split() -> None:
-        words["A"], words["B"] = product_kernel.both(A, B, "raise")
-
-    def multiply() -> None:
-        product_kernel.multiply(words["A"], words["B"], D, 1.0, 0.0, None)
+    memory, layouts = Memory(), matrices.layouts(A=A, B=B, C=None, D=D)
+    steps, mark = product_kernel.steps(layouts, (1.0, 0.0), "raise", memory)
+    split, multiply = queued(steps, memory, [A.pointer, B.pointer, 0, D.pointer], mark)
 
     def emulate(a: Any, b: Any) -> Any:
         with np.errstate(all="ignore"):

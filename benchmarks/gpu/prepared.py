@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from benchmarks import timing
 from benchmarks.gpu import ceilings
+from benchmarks.gpu.steps import Queue
 from fpemu import metrics
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.verify.seeded import digest
-
-Queue = Callable[[], None]
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Host time of one kernel launch, side by side on an empty kernel: fpemu's prepared launch, cuda.core, cuda.bindings.
+"""Host time of one kernel launch, side by side on an empty kernel: fpemu's plan, cuda.core, cuda.bindings.
 
 Run in the checkout, on a machine with an NVIDIA GPU: ``python -m benchmarks.launches.launch_cost``. It prints one JSON
 object: microseconds of host time per launch, the median over 25 repetitions of 400 launches each. The stream is
@@ -10,12 +10,14 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from benchmarks import timing
-from fpemu.gpu.runtime import device, modules
+from fpemu.gpu.runtime import device, modules, plan
+from fpemu.gpu.runtime.steps import Address
 
 SOURCE = """
 extern "C" __global__ void eight(const void* a, const void* b, void* d, long long m, long long n, long long k,
@@ -31,23 +33,24 @@ def microseconds(launch: Callable[[], Any], synchronize: Callable[[], Any]) -> f
 
 
 def prepared() -> dict[str, float]:
-    """Return the times of fpemu's launches: arguments packed once, patched, or packed again for every launch."""
+    """Return the times of fpemu's launches: with the addresses of the last call, with others, or packed every time."""
     module = modules.Module(SOURCE, name="empty.cu")
-    arguments = (np.uint64(0), np.uint64(0), np.uint64(0), 1, 1, 1, 1.0, 0.0)
-    ready = module.prepare("eight", 132, 128, *arguments)
-    pointers = ready.arguments[:3]
+    operands = (Address("A"), Address("B"), Address("D"))
+    step = module.step("eight", 132, 128, *operands, 1, 1, 1, 1.0, 0.0)
+    ready = plan.Plan([step])
+    calls = [partial(ready.queue, ready.addresses([pointer] * 4, 0)[0]) for pointer in (256, 512)]
 
-    def patched() -> None:
-        for pointer in pointers:
-            pointer[0] = 256
-        ready.queue()
+    def alternate() -> None:
+        calls.reverse()
+        calls[0]()
 
-    calls = {
-        "fpemu: prepared launch": ready.queue,
-        "fpemu: prepared launch, three pointers patched": patched,
-        "fpemu: prepare and launch": lambda: module.launch("eight", 132, 128, *arguments, wait=False),
+    direct = module.step("eight", 132, 128, 0, 0, 0, 1, 1, 1, 1.0, 0.0)
+    times = {
+        "fpemu: plan of one launch": calls[0],
+        "fpemu: plan of one launch, three addresses written": alternate,
+        "fpemu: plan and launch": lambda: plan.queue(direct),
     }
-    return {name: microseconds(call, device.synchronize) for name, call in calls.items()}
+    return {name: microseconds(call, device.synchronize) for name, call in times.items()}
 
 
 def core() -> dict[str, float]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fpemu.digests import _mix
 from fpemu.gpu.runtime import compiler, device, modules
 from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.plan import queue
 
 _THREADS, _BLOCKS = 256, 1056
 _FORMATS = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}
@@ -25,7 +26,7 @@ def kernels() -> modules.Module:
 def run(name: str, *arguments: Any) -> None:
     """Queue a kernel of `kernels` whose threads stride over an array."""
     device.synchronize()
-    kernels().launch(name, _BLOCKS, _THREADS, *arguments, wait=False)
+    queue(kernels().step(name, _BLOCKS, _THREADS, *arguments))
 
 
 def draw(fmt: str, count: int, seed: int, low: float, high: float, phi: float = -1.0) -> Buffer:

@@ -1,0 +1,35 @@
+"""Steps of kernels, packed once and queued again and again on the default stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fpemu.gpu.runtime.counters import Label
+from fpemu.gpu.runtime.plan import Plan, lock
+from fpemu.gpu.runtime.steps import Memory, Step
+
+Queue = Callable[[], None]
+_UNCHECKED = (Label("A", (), (False, False)), Label("B", (), (False, False)))
+
+
+def queued(
+    steps: Sequence[Step], memory: Memory | None = None, pointers: Sequence[int] = (0, 0, 0, 0), mark: int = 0
+) -> tuple[Queue, Queue]:
+    """Return the functions that queue the first `mark` steps, and the others.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+    memory : Memory, optional
+        Their workspace. Nothing else may use that of the default stream between the first steps and the others.
+    pointers : sequence of int
+        Addresses of A, B, C and D.
+    mark : int
+    """
+    plan = Plan(steps, memory, mark, _UNCHECKED)
+
+    def queue(start: int, stop: int | None) -> None:
+        with lock:
+            plan.queue(plan.addresses(pointers, 0)[0], 0, start, stop)
+
+    return lambda: queue(0, plan.mark), lambda: queue(plan.mark, None)
