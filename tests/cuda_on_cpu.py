@@ -1,199 +1,231 @@
-"""CUDA kernels on the CPU: every thread is a separate context, which waits where the block waits.
+"""CUDA kernels on the CPU: the simulated driver, whose launches run kernels that a C++ compiler has compiled.
 
-For kernels that use shared memory, barriers and atomics, and none of the warp's own instructions. `stand_in` puts it in
-the place of the GPU.
+Every thread is a fiber, which waits where its block or its warp waits (cuda_on_cpu.h); mma.sync is the emulation of its
+arithmetic (mma_on_cpu.h), and copies by TMA are complete at once. Kernels of wgmma do not run.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import re
 import subprocess
-import sys
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
+from cuda import core
 
 from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.gemm import choice
 from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.gemm.splitting import Splitter
-from fpemu.gpu.runtime import callers, compiler, device, faults, launches, modules, native, properties, sequence
+from fpemu.gpu.instructions import run as instructions
+from fpemu.gpu.runtime import compiler, device, matrices, modules
+from fpemu.gpu.runtime.counters import Label
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.plan import Plan, lock
+from fpemu.gpu.runtime.steps import Launch, Memory
 from fpemu.schemes import base, lowering, words
-from tests.simulated import HERE, Buffer
+from tests import gpu_fixtures, simulated_driver
+from tests.simulated import HERE
 
 SHIM = r"""
-#include <cstdlib>
-#include <tuple>
-#include <utility>
-#include "fibers.h"
-#define __global__
-#define __device__
+#include "cuda_on_cpu.h"
 #define __forceinline__ inline
-#define __shared__ static
-#define __launch_bounds__(...)
-struct Three { unsigned x, y, z; };
-static Three threadIdx, blockIdx, blockDim, gridDim;
-static Fiber block_of_threads, all[1024];
-static unsigned running, together, together_before;
-static void yield_() { continue_fiber(all[running], block_of_threads); }
-static void __syncthreads() { yield_(); }
-static int __syncthreads_or(int mine) { together |= mine != 0; yield_(); return together_before; }
-template <class T> static T atomicAdd(T* at, T x) { T old = *at; *at += x; return old; }
-template <class T> static T atomicMax(T* at, T x) { T old = *at; if (x > old) *at = x; return old; }
-static void (*body)(void);
-static void thread_body() { body(), all[running].done = true, yield_(); }
-static void run_block(unsigned threads) {
-  for (unsigned t = 0; t < threads; t++) all[t].prepare(thread_body);
-  for (unsigned left = threads; left;) {
-    left = 0, together = 0;
-    for (running = 0; running < threads; running++) {
-      if (all[running].done) continue;
-      threadIdx = {running, 0, 0};
-      continue_fiber(block_of_threads, all[running]);
-      left += !all[running].done;
-    }
-    together_before = together;
-  }
+#define __grid_constant__
+inline int __syncthreads_or(int x) {
+  static int any;
+  any |= x != 0, __syncthreads();
+  const int result = any;
+  __syncthreads();
+  if (threadIdx.x == 0) any = 0;
+  __syncthreads();
+  return result;
 }
-static void** given;
-template <class... P, size_t... I>
-static void call_(void (*f)(P...), std::index_sequence<I...>) { f(*(P*)given[I]...); }
-template <class... P> static void call_all(void (*f)(P...)) { call_(f, std::index_sequence_for<P...>()); }
-static void run_grid(unsigned blocks, unsigned threads, void** arguments) {
-  given = arguments, gridDim = {blocks, 1, 1}, blockDim = {threads, 1, 1};
-  for (unsigned b = 0; b < blocks; b++) blockIdx = {b, 0, 0}, run_block(threads);
+template <class T> T atomicAdd(T* at, T x) { T old = *at; *at += x; return old; }
+template <class T> T atomicMax(T* at, T x) { T old = *at; if (x > old) *at = x; return old; }
+"""
+FRAGMENTS = """
+void multiply_add(Sum& c, const u32 (&a)[A_WORDS], const u32 (&b)[B_WORDS]) { simulated_mma(c.word, a, b); }
+void load_rows(u32 (&r)[4], const u8* row) { rows_of_lanes(r, row); }
+void load_rows(u32 (&r)[2], const u8* row) { rows_of_lanes(r, row); }
+"""
+TMA = """
+template <class T> u32 shared_address(const T* p) { return (u32)((const u8*)p - memory); }
+struct Barrier { u8 count, left, phase; int bytes; };
+Barrier& barrier_at(u32 at) { return *(Barrier*)(memory + at); }
+void barrier_init(u32 at, int count) { barrier_at(at) = {(u8)count, (u8)count, 0, 0}; }
+void barrier_inits_done() {}
+void settle(Barrier& b) { if (!b.left && !b.bytes) b.left = b.count, b.phase ^= 1; }
+void barrier_arrive(u32 at) { barrier_at(at).left--, settle(barrier_at(at)); }
+void barrier_expect(u32 at, u32 bytes) { barrier_at(at).bytes += bytes, barrier_arrive(at); }
+void barrier_wait(u32 at, u32 phase) { while (barrier_at(at).phase == phase) simulation::give_way(); }
+void __syncwarp() { simulation::meet(); }
+struct TensorMap { u64 word, size, lines, pitch, height, more[11]; };
+void tma_load(u32 to, const TensorMap* m, u32 barrier, int k, int row, int) {
+  for (int r = 0; r < (int)m->height; r++)
+    for (int byte = 0; byte < 128; byte++) {
+      const bool inside = row + r < (int)m->lines && k + byte / m->size < m->pitch;
+      const u8* from = (const u8*)m->word + ((row + r) * m->pitch + k) * m->size + byte;
+      memory[to + 128 * r + (byte / 16 ^ r % 8) * 16 + byte % 16] = inside ? *from : 0;
+    }
+  barrier_at(barrier).bytes -= 128 * (int)m->height, settle(barrier_at(barrier));
+}
+"""
+"""In the place of hopper.cuh in split_gemm_tma.cu: copies complete at once, and barriers count them like TMA's."""
+
+
+EMULATED_GEMM = """
+extern "C" void run_gemm(unsigned tiles, unsigned, void** a) {
+  const int M = *(int*)a[7], N = *(int*)a[8], products = tiles / (tiles_along(M) * tiles_along(N));
+  gemm(*(const Element**)a[0], *(const Element**)a[1], *(const Total**)a[2], *(Total**)a[3], *(const int**)a[4],
+       *(const int**)a[5], *(const u8**)a[6], M, N, *(int*)a[9], *(int*)a[10], products);
 }
 """
 
 
-class HostLaunch(launches.Launch):
-    """What `launches.Launch` is."""
-
-    def __init__(self, name, run, grid, block, arguments, keep):
-        self.name, self.arguments = name, [launches.pack(x) for x in arguments]
-        self.run, self.grid, self.block, self.keep = run, grid, block, (keep, arguments)
-
-    def issue(self, stream=0):
-        pointers = (ctypes.c_void_p * len(self.arguments))(*(p.ctypes.data for p in self.arguments))
-        self.run(ctypes.c_uint(self.grid), ctypes.c_uint(self.block), pointers)
-
-
-class HostModule:
-    """What `modules.Module` is: compiled once, kept for all tests of a run."""
+class Code:
+    """Simulate `cuda.core.ObjectCode`: a source compiled for this machine, once for all tests of a run."""
 
     folder = None
 
-    def __init__(self, source, *, name="kernel.cu"):
-        names = re.findall(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(', source)
-        made = [n for macro, n in re.findall(r"^(COPY|ALONE)\((\w+),", source, re.MULTILINE)]
-        names = [n for n in names if not n.endswith("##BYTES") and n not in ("copy", "NAME")]
-        names += [f"copy{n}" if n.isdigit() else n for n in made]
-        lines = [SHIM, source]
-        for n in names:
-            lines.append(
-                f"static void body_{n}() {{ call_all({n}); }}\n"
-                f'extern "C" void run_{n}(unsigned b, unsigned t, void** a) {{ body = body_{n}; run_grid(b, t, a); }}'
-            )
-        text = "\n".join(lines)
-        stem = self.folder / hashlib.sha256(text.encode()).hexdigest()[:16]
+    def __init__(self, source):
+        stem = Code.folder / hashlib.sha256((source + device.arch()).encode()).hexdigest()[:16]
         library = stem.with_suffix(".so")
         if not library.exists():
+            text = _program(source)
             stem.with_suffix(".cpp").write_text(text)
-            flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-w", f"-I{compiler.KERNELS}", f"-I{HERE}"]
-            command = [emulation.compiler(), *flags, str(stem.with_suffix(".cpp")), "-o", str(library)]
-            subprocess.run(command, check=True)
-        self.library = ctypes.CDLL(str(library))
+            flags = ["-std=c++17", "-shared", "-fPIC", "-ffp-contract=off"]
+            flags += ["-O1", "-Wall", "-Wextra", "-Werror"] if EMULATED_GEMM in text else ["-O0", "-w"]
+            command = [
+                emulation.compiler(),
+                *flags,
+                f"-I{compiler.KERNELS}",
+                f"-I{HERE}",
+                str(stem.with_suffix(".cpp")),
+            ]
+            subprocess.run([*command, "-o", str(library)], check=True)
+        self._library = ctypes.CDLL(str(library))
 
-    def prepare(self, name, grid, block, *arguments, keep=None, **_):
-        return HostLaunch(name, getattr(self.library, f"run_{name}"), int(grid), block, arguments, keep)
+    @classmethod
+    def from_cubin(cls, source, *, name):
+        return cls(source.decode())
 
-    def launch(self, name, grid, block, *arguments, **_):
-        self.prepare(name, grid, block, *arguments).queue()
+    def get_kernel(self, name):
+        return SimpleNamespace(handle=getattr(self._library, f"run_{name}"))
 
 
-def fetch(pointer, shape, dtype, stream=0):
-    """What `device.fetch` does."""
-    out = np.empty(shape, dtype)
-    ctypes.memmove(out.ctypes.data, pointer, out.nbytes)
-    return out
+def _program(source):
+    """A CUDA source as a C++ program with a function for each kernel."""
+    if "#ifdef __CUDACC__" in source:  # of emulated_gemm.cu, which has a function for processors
+        return source + EMULATED_GEMM
+    names = re.findall(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(', source)
+    macros = [n for _, n in re.findall(r"^(COPY|ALONE)\((\w+),", source, re.MULTILINE)]  # of strided_copy.cu
+    names = [n for n in names if not n.endswith("##BYTES") and n not in ("copy", "NAME")]
+    names += [f"copy{n}" if n.isdigit() else n for n in macros]
+    rows = [row for row in instructions.rows() if f"{instructions.instruction(row).ptx} " in source]
+    parts = [SHIM, source]
+    if rows:
+        source = source.replace("extern __shared__", "extern").replace('#include "hopper.cuh"', TMA)
+        source = re.sub(r"#define ISSUE .*", "#define ISSUE simulated_mma(c, a, b)", source)
+        parts = ['#include "arithmetic.cuh"', emulation.definition(rows[0]), '#include "mma_on_cpu.h"', SHIM, source]
+        parts += [FRAGMENTS] if "split_gemm" in names else []
+    return "\n".join([*parts, *(f"FPEMU_KERNEL({name})" for name in names)])
+
+
+class Driver(simulated_driver.Driver):
+    """The simulated driver with poisoned memory, whose launches run; it captures no graphs."""
+
+    def cuMemAlloc(self, nbytes):  # noqa: N802
+        status, pointer = super().cuMemAlloc(nbytes)
+        ctypes.memset(pointer, device.POISON, nbytes)
+        return status, pointer
+
+    def cuLaunchKernelEx(self, config, function, arguments, extra):  # noqa: N802
+        function(ctypes.c_uint(config.gridDimX), ctypes.c_uint(config.blockDimX), ctypes.c_void_p(arguments))
+        return (simulated_driver.SUCCESS,)
+
+    def cuKernelGetFunction(self, kernel):  # noqa: N802
+        return simulated_driver.SUCCESS, kernel
+
+    def cuStreamBeginCapture(self, stream, mode):  # noqa: N802
+        return (simulated_driver.real.CUresult.CUDA_ERROR_NOT_SUPPORTED,)
+
+    def cuTensorMapEncodeTiled(self, kind, rank, pointer, shape, strides, box, *more):  # noqa: N802
+        result, itemsize = simulated_driver.real.CUtensorMap(), 128 // int(box[0])
+        assert [int(s) for s in strides] == [int(shape[0]) * itemsize, int(shape[0]) * int(shape[1]) * itemsize]
+        values = np.uint64([int(pointer), itemsize, int(shape[1]), int(shape[0]), int(box[1])])
+        ctypes.memmove(result.getPtr(), values.ctypes.data, values.nbytes)
+        return simulated_driver.SUCCESS, result
 
 
 def stand_in(patch, folder, capability=(9, 0)):
-    """Put this machine in the place of a GPU, by a pytest MonkeyPatch."""
-    HostModule.folder = folder
-    patch.setattr(device, "Buffer", Buffer)
-    patch.setattr(modules, "Module", HostModule)
-    patch.setattr(device, "missing", lambda: None)
+    """Put this machine in the place of a GPU, by a pytest MonkeyPatch; libraries are kept in a folder."""
+    Code.folder, driver = folder, Driver()
+    gpu = SimpleNamespace(**{**vars(simulated_driver.GPU), "name": "this processor", "compute_capability": capability})
+    forget()
+    patch.setattr(core, "Device", lambda number: gpu)
+    patch.setattr(core, "ObjectCode", Code)
+    patch.setattr(device, "bindings", lambda: driver)
+    patch.setattr(modules, "cubin", lambda source, arch, name: source.encode())
     patch.setattr(compiler, "compile_all", lambda sources, arch: None)
-    patch.setattr(device, "synchronize", lambda *_: None)
-    patch.setattr(device, "fetch", fetch)
-    patch.setattr(device, "entered", contextlib.nullcontext)
-    patch.setattr(native, "calls", lambda: None)
-    patch.setattr(device, "zero", lambda pointer, nbytes: ctypes.memset(pointer, 0, nbytes))
-    patch.setattr(device, "fill_async", lambda pointer, byte, nbytes, stream: ctypes.memset(pointer, byte, nbytes))
-    for name in ("_pools", "_entries", "_messages"):
-        patch.setattr(faults, name, [])
-    patch.setattr(faults, "_free", {})
-    patch.setattr(faults, "Buffer", Buffer)
-    patch.setattr(sequence, "Buffer", Buffer)
-    patch.setattr(device, "capability", lambda: capability)
-    patch.setattr(device, "describe", lambda: {"gpu": "this processor", "arch": device.arch()})
-    patch.setattr(properties, "multiprocessors", lambda: 132)
-    patch.setattr(callers, "ordinals", lambda *pointers: [0] * len(pointers))
-    patch.setattr(callers, "free_bytes", lambda: 10**9)
-    patch.setattr(callers, "_after", lambda waits, waited_for: None)
+    return driver
+
+
+forget = gpu_fixtures.forget
+
+
+@pytest.fixture
+def processor(tmp_path_factory, monkeypatch):
+    """A function that puts this machine in the place of a GPU of a compute capability."""
+    if emulation.compiler() is None:
+        pytest.skip("no C++ compiler here")
+    folder = tmp_path_factory.getbasetemp() / "kernels"
+    folder.mkdir(exist_ok=True)
+    yield partial(stand_in, monkeypatch, folder)
     forget()
 
 
-def forget():
-    """Empty what the modules keep between calls: it belongs to the GPU, or to its stand-in."""
-    sys.modules["fpemu.gpu.gemm.recorded"].products.clear()
-    sequence.arenas.clear()
-    for name in [name for name in sys.modules if name.startswith(("fpemu.gpu.gemm", "fpemu.gpu.runtime.matrices"))]:
-        for value in vars(sys.modules[name]).values():
-            if hasattr(value, "cache_clear") and value.__module__ == name:
-                value.cache_clear()
+# --- steps, on this processor in a GPU's place or on a GPU
+def split(kernel, operands, policy):
+    """Split operands (array, name) by a kernel or splitter; return the prepared ones and a reader of their blocks."""
+    memory, given = Memory("prepared"), {name: _matrix(x) for x, name in operands}
+    layouts = matrices.layouts(**given)
+    prepared, steps = kernel.split([(layouts[name], name) for name in given], policy, memory)
+    plan = Plan(steps, memory)
+    held = device.Buffer.poisoned(plan.prepared)
+    _queue(plan, [given[name].pointer if name in given else 0 for name in "ABCD"], held.pointer)
+
+    def read(block, shape, dtype):
+        return device.fetch(held.pointer + getattr(block, "pointer", block).offset, shape, dtype)
+
+    return prepared, read
 
 
-class Emulated(Kernel):
-    """A kernel that multiplies the words it finds in memory by the emulator: what stands for one of the GPU's."""
+def multiply(kernel, A, B, C=None, *, alpha=1.0, beta=0.0, policy="propagate", calls=1):
+    """Run a kernel's steps on arrays of the CPU into poisoned memory."""
+    shape, memory = (*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), A.shape[-2], B.shape[-1]), Memory()
+    given = {name: None if x is None else _matrix(x) for name, x in (("A", A), ("B", B), ("C", C))}
+    given["D"] = matrices.empty(shape, np.float32)
+    given["D"].owner.fill(device.POISON)
+    steps, mark = kernel.steps(matrices.layouts(**given), (alpha, beta), policy, memory)
+    plan = Plan(steps, memory, mark, (Label("A", ()), Label("B", ())))
+    for _ in range(calls):
+        _queue(plan, [0 if X is None else X.pointer for X in given.values()])
+    return matrices.download(given["D"])
 
-    def __init__(self, scheme, spec, order):
-        self.name, self.scheme, self.spec, self.order = "emulated", scheme, spec, order
-        self.splitter = Splitter(scheme.rules(), scheme.scaling, words=True)
 
-    def prepare_operands(self, operands, on_range):
-        return self.splitter.prepare(operands, on_range)
+def _queue(plan, pointers, prepared=0):
+    with lock:
+        plan.queue(plan.addresses(pointers, 0, prepared)[0])
 
-    def multiply(self, a, b, D, alpha, beta, C):
-        with np.errstate(all="ignore"):
-            A, B = (self._words(x) for x in (a, b))
-            spec = self.spec
-            T = lowering.run(A, B, self.scheme.lowering(spec, self.order), spec)
-            ready = [words.Prepared(np.zeros(0), (), self._exponents(x), None) for x in (a, b)]
-            T = words.undo(T, *ready)
-            c = None if C is None else view(C)
-            d = np.broadcast_to(base.scaled(T, c, alpha, beta), D.shape).copy()
-        d.view(np.uint32)[np.isnan(d)] = self.scheme.nan_code(spec)
-        view(D)[...] = d
 
-    def _words(self, x):
-        K, lead = x.source.shape[-1 if x.name == "A" else -2], x.source.shape[:-2]
-        fmt = self.scheme.rules()[0].format
-        found = []
-        for buffer in x.words:
-            codes = buffer.array((*lead, x.rows, x.pitch), fmt.code_dtype)
-            values = np.asarray(fmt.decode(codes[..., :K]))
-            assert not codes[..., K:].any()
-            found.append(values if x.name == "A" else values.swapaxes(-1, -2))
-        return found
-
-    def _exponents(self, x):
-        if x.exponents is None:
-            return np.zeros((1, 1), np.int32)
-        e = x.exponents.array((*x.source.shape[:-2], x.rows), np.int32)
-        return e[..., :, None] if x.name == "A" else e[..., None, :]
+def _matrix(x):
+    if isinstance(device.bindings(), Driver):
+        return Matrix(x.ctypes.data, x.dtype, x.shape, tuple(s // x.itemsize for s in x.strides), x)
+    return matrices.upload(x)
 
 
 def view(X):
@@ -205,7 +237,63 @@ def view(X):
     return np.lib.stride_tricks.as_strided(flat, X.shape, [s * size for s in X.strides])
 
 
+# --- a kernel that emulates
+class Emulated(Kernel):
+    """A kernel that multiplies the words in memory by the emulator: in the place of the GPU's."""
+
+    def __init__(self, scheme, spec, order):
+        self.name, self.scheme, self.spec, self.order = "emulated", scheme, spec, order
+
+    def split(self, operands, policy, memory):
+        return Splitter(self.scheme.rules(), self.scheme.scaling, words=True).split(operands, policy, memory)
+
+    def multiply(self, a, b, D, alpha, beta, C, memory):
+        operands = [x for y in (a, b) for x in (*y.words, y.exponents)]
+        c = None if C is None else C.broadcast(D.shape)
+
+        def run(grid, threads, arguments):
+            places = (ctypes.c_uint64 * (len(operands) + 2)).from_address(arguments.value)
+            values = [ctypes.c_uint64.from_address(at).value for at in places]
+            self._multiply(a, b, values, D, alpha, beta, c)
+
+        module = SimpleNamespace(function=lambda name, shared: run)
+        pointers = [0 if x is None else x for x in operands]
+        return [Launch(module, "emulated", 1, 1, (*pointers, 0 if C is None else c.pointer, D.pointer))]
+
+    def _multiply(self, a, b, pointers, D, alpha, beta, C):
+        *pointers, at_c, at_d = pointers
+        count = len(a.words) + 1
+        with np.errstate(all="ignore"):
+            A, B = (self._words(x, at) for x, at in ((a, pointers[:count]), (b, pointers[count:])))
+            T = lowering.run(A, B, self.scheme.lowering(self.spec, self.order), self.spec)
+            ends = (a, pointers[count - 1]), (b, pointers[-1])
+            ready = [words.Prepared(np.zeros(0), (), self._exponents(x, at), None) for x, at in ends]
+            T = words.undo(T, *ready)
+            c = None if C is None else view(_at(C, at_c))
+            d = np.broadcast_to(base.scaled(T, c, alpha, beta), D.shape).copy()
+        d.view(np.uint32)[np.isnan(d)] = self.scheme.nan_code(self.spec)
+        view(_at(D, at_d))[...] = d
+
+    def _words(self, x, pointers):
+        fmt, found = self.scheme.rules()[0].format, []
+        for _, pointer in zip(x.words, pointers, strict=False):
+            codes = device.fetch(pointer, (*x.source.shape[:-2], x.rows, x.pitch), fmt.code_dtype)
+            values = np.asarray(fmt.decode(codes[..., : x.K]))
+            assert not codes[..., x.K :].any()
+            found.append(values if x.name == "A" else values.swapaxes(-1, -2))
+        return found
+
+    def _exponents(self, x, pointer):
+        if x.exponents is None:
+            return np.zeros((1, 1), np.int32)
+        e = device.fetch(pointer, (*x.source.shape[:-2], x.rows), np.int32)
+        return e[..., :, None] if x.name == "A" else e[..., None, :]
+
+
+def _at(X, pointer):
+    return Matrix(pointer, X.dtype, X.shape, X.strides)
+
+
 def emulated_kernels(patch):
     """`Emulated` in place of all kernels of split schemes."""
-    choice = sys.modules["fpemu.gpu.gemm.choice"]
     patch.setattr(choice, "BUILDERS", (lambda scheme, spec, sizes, order: Emulated(scheme, spec, order),))

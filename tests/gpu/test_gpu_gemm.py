@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
-import subprocess
 
 import numpy as np
 import pytest
@@ -13,15 +11,17 @@ import fpemu
 from fpemu import InputError, mma
 from fpemu.gpu.emulation import chains
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.runtime import compiler, device, modules
+from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import KOrder
 from fpemu.mma import device as devices
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.arithmetic import Operands
 from fpemu.mma.codes import code_dtype, values
 from tests import hostile
+from tests.cuda_on_cpu import processor
 from tests.hostile import bits
 
+__all__ = ["processor"]
 ON_A_GPU = device.missing() is None
 
 
@@ -66,61 +66,10 @@ needs_device = pytest.mark.skipif(
 needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
 
 
-class HostBuffer:
-    """What `device.Buffer` is, in this machine's memory."""
-
-    def __init__(self, array):
-        self.memory = np.frombuffer(bytearray(np.ascontiguousarray(array).tobytes()), np.uint8)
-
-    of = classmethod(lambda cls, array: cls(array))
-
-
-class HostModule:
-    """What `modules.Module` is: the threads of the kernel one after another."""
-
-    folder = None
-    launches = 0
-
-    def __init__(self, source, *, name):
-        stem = self.folder / str(len(list(self.folder.iterdir())))
-        stem.with_suffix(".cpp").write_text(source)
-        flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{compiler.KERNELS}"]
-        command = [emulation.compiler(), *flags, str(stem.with_suffix(".cpp")), "-o", str(stem.with_suffix(".so"))]
-        subprocess.run(command, check=True)
-        self.function = ctypes.CDLL(str(stem.with_suffix(".so"))).gemm
-
-    def launch(self, name, grid, block, *arguments, wait=True):
-        buffers, (M, N, K, promote) = arguments[:7], arguments[7:]
-        assert all(isinstance(size, np.int32) for size in arguments[7:])
-        products, rest = divmod(grid, -(-M // 64) * -(-N // 64))
-        assert (name, block, rest) == ("gemm", 256, 0)
-        pointers = [ctypes.c_void_p(buffer.memory.ctypes.data) for buffer in buffers]
-        self.function(*pointers, *map(ctypes.c_int, (M, N, K, promote)), ctypes.c_longlong(products))
-        HostModule.launches += 1
-
-
-def collect(run, shape, dtype):
-    out = HostBuffer(np.full(shape, 0xAB, dtype))
-    run(out)
-    return out.memory.view(dtype).reshape(shape)
-
-
-@pytest.fixture(scope="module")
-def build_folder(tmp_path_factory):
-    yield tmp_path_factory.mktemp("gemm")
-    chains._module.cache_clear()
-
-
 @pytest.fixture
-def cuda(build_folder, monkeypatch):
+def cuda(request):
     """`device="cuda"`: the GPU, or this machine in its place."""
-    if not ON_A_GPU:
-        HostModule.folder = build_folder
-        monkeypatch.setattr(device, "Buffer", HostBuffer)
-        monkeypatch.setattr(modules, "Module", HostModule)
-        monkeypatch.setattr(device, "collect", collect)
-        monkeypatch.setattr(device, "missing", lambda: None)
-        monkeypatch.setattr(chains, "_memory", lambda: 2**37)
+    return None if ON_A_GPU else request.getfixturevalue("processor")()
 
 
 def draw(fmt, kind, rng, shape):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 import pytest
 
@@ -13,9 +11,11 @@ from fpemu.gpu.gemm import base as records
 from fpemu.gpu.gemm.wgmma import schedules, splits
 from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.gemm.wgmma.schedules import CHUNK, K, Schedule, Tile
-from fpemu.gpu.runtime import compiler, device, matrices
+from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import KOrder
 from fpemu.schemes import build, words
+from tests.cuda_on_cpu import multiply, split
+from tests.tiles import frames
 
 SPEC = mma.spec("hopper", "fp16", "fp32")
 needs_compiler = pytest.mark.skipif(
@@ -206,23 +206,6 @@ def test_whole_rows_stay_in_registers():
     assert not any(frames(compiler.compile(text, "sm_90a"))[0] for text in texts)
 
 
-def frames(cubin):
-    """Bytes of local memory that kernels use: FRAME_SIZE of the section .nv.info."""
-    start, size, count, names = struct.unpack_from("<Q10xHHH", cubin, 40)
-    heads = [struct.unpack_from("<IIQQQQ", cubin, start + i * size) for i in range(count)]
-    found = []
-    for name, _, _, _, at, length in heads:
-        if not cubin[heads[names][4] + name :].startswith(b".nv.info\0"):
-            continue
-        end = at + length
-        while at < end:
-            kind, what, more = struct.unpack_from("<BBH", cubin, at)
-            if (kind, what) == (4, 0x11):
-                found.append(struct.unpack_from("<I", cubin, at + 8)[0])
-            at += 4 + (more if kind == 4 else 0)
-    return found
-
-
 WIDEST = [
     ("staged", {}, 208),
     ("staged", {"stage": 128}, 192),
@@ -278,20 +261,6 @@ def test_every_type_of_wgmma_compiles(ab, d):
 
 
 # --- on a GPU
-def on_gpu(kernel, A, B, *, alpha=1.0, beta=0.0, C=None, on_range="raise", calls=1, joint=True):
-    """The kernel's D for NumPy arrays, in poisoned memory."""
-    a, b = matrices.upload(A), matrices.upload(B)
-    c = None if C is None else matrices.upload(C)
-    shape = (*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), A.shape[-2], B.shape[-1])
-    D = matrices.empty(shape, np.float32)
-    D.owner.fill(device.POISON)
-    for _ in range(calls):
-        apart = (kernel.prepare(a, "A", on_range), kernel.prepare(b, "B", on_range))
-        kernel.multiply(*(kernel.both(a, b, on_range) if joint else apart), D, alpha, beta, c)
-    device.synchronize()
-    return matrices.download(D)
-
-
 def same(D, want):
     return np.array_equal(D.view(np.uint32), want.view(np.uint32))
 
@@ -305,7 +274,7 @@ def test_a_gpu_gives_the_bits_of_the_scheme(name, options, order, shape):
     kernel = hopper.kernel(scheme, SPEC, shape, order)
     A, B = rng.standard_normal((M, length)).astype(np.float32), rng.standard_normal((length, N)).astype(np.float32)
     for a, b in ((A, B), (np.asfortranarray(A), np.asfortranarray(B))):
-        assert same(on_gpu(kernel, a, b, calls=2), fpemu.gemm(A, B, **kernel.arguments))
+        assert same(multiply(kernel, a, b, policy="raise", calls=2), fpemu.gemm(A, B, **kernel.arguments))
 
 
 @needs_hopper
@@ -317,8 +286,8 @@ def test_a_gpu_gives_them_with_every_tile(columns):
         np.ldexp(rng.uniform(-1, 1, x), rng.integers(-60, 60, x)).astype(np.float32) for x in ((600, 200), (200, 1000))
     )
     want = fpemu.gemm(A, B, **kernel.arguments)
-    assert same(on_gpu(kernel, A, B, calls=3), want)
-    assert same(on_gpu(kernel, np.asfortranarray(A), np.asfortranarray(B)), want)
+    assert same(multiply(kernel, A, B, policy="raise", calls=3), want)
+    assert same(multiply(kernel, np.asfortranarray(A), np.asfortranarray(B), policy="raise"), want)
 
 
 @needs_hopper
@@ -330,17 +299,18 @@ def test_words_split_on_a_gpu_are_those_of_the_scheme_and_one_launch_does_for_bo
     A[0, 0] = np.nan
     B = np.asfortranarray(A[::-1]).T
     want = [words.prepare(x, "A", rules, "propagate", "scale-rows", "staged") for x in (A, B.T)]
-    a, b = matrices.upload(A), matrices.upload(B)
-    for operands in ([(a, "A"), (b, "B")], [(b, "B")], [(a, "A")], [(a, "A"), (b, "B")]):
-        for x in splitter.prepare(operands, "scale-rows"):
+    for operands in ([(A, "A"), (B, "B")], [(B, "B")], [(A, "A")], [(A, "A"), (B, "B")]):
+        prepared, read = split(splitter, operands, "scale-rows")
+        for x in prepared:
             right = want[x.name == "B"]
             for word, expected in zip(x.words, right.words, strict=True):
-                got = word.array((x.pitch // 64, x.rows, 64), np.uint16).transpose(1, 0, 2).reshape(x.rows, x.pitch)
+                chunks = read(word, (x.pitch // 64, x.rows, 64), np.uint16)
+                got = chunks.transpose(1, 0, 2).reshape(x.rows, x.pitch)
                 assert (got[:, : shape[1]] == expected.view(np.uint16)).all()
                 assert not got[:, shape[1] :].any()
-            assert (x.exponents.array((x.rows, 1), np.int32) == right.exponents).all()
-            assert (x.special.array(x.rows, bool) == right.special.reshape(-1)).all()
-            assert x.faults.array(2, np.uint64)[0] == 1
+            assert (read(x.exponents, (x.rows, 1), np.int32) == right.exponents).all()
+            assert (read(x.special, x.rows, bool) == right.special.reshape(-1)).all()
+            assert read(x.faults, 2, np.uint64)[0] == 1
 
 
 @needs_hopper
@@ -351,5 +321,5 @@ def test_batches_scalars_addends_and_numbers_over_all_of_fp32():
     B = np.ldexp(rng.uniform(-1, 1, (2, 200, 100)), rng.integers(-148, 128, (2, 1, 100))).astype(np.float32)
     C = rng.uniform(-1, 1, (140, 100)).astype(np.float32)
     for alpha, beta, c in ((1.0, 0.0, None), (1e30, 0.0, None), (-3e-30, 2.5, C), (0.7, 1.0, C.T.copy().T)):
-        got = on_gpu(kernel, A, B, alpha=np.float32(alpha), beta=np.float32(beta), C=c)
+        got = multiply(kernel, A, B, c, alpha=alpha, beta=beta, policy="raise")
         assert same(got, fpemu.gemm(A, B, c, alpha=alpha, beta=beta, **kernel.arguments)), (alpha, beta)

@@ -19,6 +19,7 @@ from fpemu.gpu.gemm import base
 from fpemu.gpu.gemm.wgmma import schedules
 from fpemu.gpu.gemm.wgmma.schedules import Tile
 from fpemu.gpu.runtime import compiler
+from fpemu.gpu.runtime.steps import Struct
 from fpemu.mma import KOrder
 from fpemu.schemes import build
 
@@ -270,11 +271,11 @@ def test_tiles_hold_the_sums_of_their_products(tmp_path, tile, grid, order):
     D, exponents = np.full((batch, M, N), 7, np.float32), [rng.integers(-3, 4, (batch, n), np.int32) for n in (M, N)]
     slices = -(-K // order.split) if order else 1
     partial = np.zeros((batch * tile.count(M, N) * slices, tile.rows * tile.columns), np.float32)
-    out = base.record(base.RESULT, {"d": D.ctypes.data, "d_row": N, "alpha": 1.0, "nan": 0x7FFFFFFF})
+    out = Struct(base.RESULT, {"d": D.ctypes.data, "d_row": N, "alpha": 1.0, "nan": 0x7FFFFFFF})
     values = {"out": out, "where": where.ctypes.data, "slices": partial.ctypes.data}
     values |= {f"{n}_exponents": e.ctypes.data for n, e in zip(("row", "column"), exponents, strict=True)}
-    task = base.record(base.TASK, values | {"M": M, "N": N, "K": K, "batch": batch, "group": tile.group})
-    problem = launch(ctypes.c_void_p(maps.ctypes.data), ctypes.c_void_p(task.ctypes.data), ctypes.c_int(grid))
+    task = Struct(base.TASK, values | {"M": M, "N": N, "K": K, "batch": batch, "group": tile.group})
+    problem = launch(ctypes.c_void_p(maps.ctypes.data), ctypes.c_void_p(task.data.ctypes.data), ctypes.c_int(grid))
     assert problem == 0, "threads wait for each other"
     a, b = ([x.astype(np.float64) for x in pair] for pair in words)
 

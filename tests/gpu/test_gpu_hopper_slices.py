@@ -18,6 +18,7 @@ from fpemu.gpu.gemm.wgmma import schedules
 from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.gemm.wgmma.schedules import Tile
 from fpemu.gpu.runtime import compiler, device
+from fpemu.gpu.runtime.steps import Struct
 from fpemu.mma import KOrder
 from fpemu.schemes import build
 
@@ -136,12 +137,12 @@ def test_partial_sums_are_added_ascending_and_finished(launch, slices):
             total = np.where(affected, A @ B, total)
         want = total if c is None else np.float32(alpha) * total + np.float32(3) * C
         want[np.isnan(want)] = np.uint32(0x7FFFFFFF).view(np.float32)
-        out = base.record(
+        out = Struct(
             base.RESULT,
             {"d": D.ctypes.data, "d_row": N, "alpha": alpha, "beta": 3.0, "nan": 0x7FFFFFFF}
             | ({} if c is None else {"c": C.ctypes.data, "c_row": N, "c_column": 1}),
         )
-        task = base.record(
+        task = Struct(
             base.TASK,
             {
                 "out": out,
@@ -158,7 +159,8 @@ def test_partial_sums_are_added_ascending_and_finished(launch, slices):
         )
         D[...] = 7
         grid = batch * tile.count(M, N) * tile.rows * tile.columns // 256
-        launch(*map(ctypes.c_void_p, (task.ctypes.data, nonfinite.ctypes.data)), *map(ctypes.c_int, (slices, grid)))
+        structs = (task.data.ctypes.data, nonfinite.ctypes.data)
+        launch(*map(ctypes.c_void_p, structs), *map(ctypes.c_int, (slices, grid)))
         assert (D.view(np.uint32) == want.view(np.uint32)).all()
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.gemm.base import record
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.runtime import compiler
+from fpemu.gpu.runtime.steps import Struct
 from fpemu.schemes import build, strassen
 from fpemu.schemes.words import of_operand, prepare, steps
 
@@ -237,7 +237,7 @@ class Side:
     def operand(self, scaling, **more):
         count, rows, K = self.x.shape
         scaled = scaling in ("scale", "scale-rows")
-        return record(
+        return Struct(
             splits.OPERAND,
             {
                 "X": at(self.held),
@@ -286,9 +286,7 @@ def run(launch, kind, sides, scaling, grid, *, resident=None, late=0, balanced=F
     Only `resident` blocks run at a time, by default all. Additions to counters take effect `late` turns after they are
     issued: their order relative to other writes is undefined unless a thread reads the counter.
     """
-    both = np.zeros(1, splits.OPERANDS)
-    for i, side in enumerate(sides):
-        both["of"][0, i] = side.operand(scaling, **more)[0]
+    both = Struct(splits.OPERANDS, {"of": [side.operand(scaling, **more) for side in sides]})
     spans = max(s.chunks * 64 // s.kind.span for s in sides)
     apart = scaling == "scale" or spans > (splits.LAG - 1) * grid
     if loads:
@@ -298,7 +296,7 @@ def run(launch, kind, sides, scaling, grid, *, resident=None, late=0, balanced=F
     for phases in (splits.LOOK, splits.MAKE) if apart else (splits.LOOK | splits.MAKE,):
         both["phases"] = phases
         function = launch(kind, balanced, loads)
-        problem = function(ctypes.c_void_p(at(both)), grid, grid if resident is None else resident, late)
+        problem = function(ctypes.c_void_p(at(both.data)), grid, grid if resident is None else resident, late)
         assert problem == 0, "thread blocks wait for each other"
     for side in sides:
         wrong = np.count_nonzero(~np.isfinite(side.x))

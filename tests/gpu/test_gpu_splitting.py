@@ -12,11 +12,13 @@ import fpemu
 from fpemu import InputError, formats
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm import splitting
-from fpemu.gpu.runtime import compiler, device, matrices
+from fpemu.gpu.runtime import compiler
 from fpemu.schemes import words
 from fpemu.schemes.words import Word
 from tests import cuda_on_cpu, hostile
+from tests.cuda_on_cpu import processor
 
+__all__ = ["processor"]
 FORMATS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
 MODES = ("RNE", "RNA", "RZ", "RU", "RD", "ODD")
 EXPONENTS = (0, 11, 24, -20, 60)
@@ -130,23 +132,7 @@ def test_another_rounding_is_noticed(library):
     assert len(set(answers)) == len(MODES)
 
 
-# --- operands in memory
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("kernels")
-
-
-@pytest.fixture
-def gpu(folder, monkeypatch):
-    """The GPU, or this machine in its place."""
-    if device.missing() is not None:
-        if emulation.compiler() is None:
-            pytest.skip("neither a GPU nor a C++ compiler here")
-        cuda_on_cpu.stand_in(monkeypatch, folder)
-    yield
-    cuda_on_cpu.forget()
-
-
+# --- operands in memory, split by kernels that are compiled for this processor
 def layouts(x):
     spaced = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)
     spaced[..., ::2] = x
@@ -157,7 +143,8 @@ SCHEMES = [("ootomo", {}), ("ootomo-tf32", {}), ("multiword", {"fmt": "e4m3", "w
 
 
 @pytest.mark.parametrize(("name", "options"), SCHEMES, ids=[name for name, _ in SCHEMES])
-def test_operands_of_any_strides_become_words_along_k(name, options, gpu):
+def test_operands_of_any_strides_become_words_along_k(name, options, processor):
+    processor()
     rules, rng = fpemu.schemes.build(name, options).rules(), np.random.default_rng(3)
     for shape in ((3, 70, 45), (33, 129), (1, 1), (2, 64, 64)):
         x = (rng.standard_normal(shape) * np.exp2(rng.integers(-20, 10, shape))).astype(np.float32)
@@ -169,41 +156,43 @@ def test_operands_of_any_strides_become_words_along_k(name, options, gpu):
                     with np.errstate(all="ignore"):
                         want = words.prepare(y, who, rules, "propagate", scaling, name)
                     splitter = splitting.Splitter(rules, lambda _, scaling=scaling: scaling, words=True)
-                    (got,) = splitter.prepare([(matrices.upload(y), who)], "propagate")
-                    assert_prepared(got, want, y, rules, scaling)
+                    (got,), read = cuda_on_cpu.split(splitter, [(y, who)], "propagate")
+                    assert_prepared(got, read, want, y, rules, scaling)
 
 
-def assert_prepared(got, want, x, rules, scaling):
+def assert_prepared(got, read, want, x, rules, scaling):
     A = got.name == "A"
     K, rows, lead = x.shape[-1 if A else -2], x.shape[-2 if A else -1], x.shape[:-2]
-    for buffer, value, rule in zip(got.words, want.words, rules, strict=True):
-        codes = buffer.array((*lead, rows, got.pitch), rule.format.code_dtype)
+    for block, value, rule in zip(got.words, want.words, rules, strict=True):
+        codes = read(block, (*lead, rows, got.pitch), rule.format.code_dtype)
         assert equal_words(codes[..., :K], value if A else value.swapaxes(-1, -2), rule.format).all()
         assert not codes[..., K:].any()
     if scaling.startswith("scale"):
-        exponents = got.exponents.array((*lead, rows), np.int32)
+        exponents = read(got.exponents, (*lead, rows), np.int32)
         wanted = want.exponents[..., 0] if A else want.exponents[..., 0, :]
         assert np.array_equal(exponents, np.broadcast_to(wanted, exponents.shape))
-    special = got.special.array((*lead, rows), np.uint8)
+    special = read(got.special, (*lead, rows), np.uint8)
     assert np.array_equal(special, np.zeros(special.shape) if want.special is None else want.special)
-    faulty, counters = ~np.isfinite(x), got.faults.array(4, np.uint64)
-    assert (counters[0], counters[2]) == (np.count_nonzero(faulty), first(faulty))
+    nonfinite = ~np.isfinite(x)
+    counts = read(got.faults, 4, np.uint64)
+    assert (counts[0], counts[2]) == (np.count_nonzero(nonfinite), first(nonfinite))
 
 
-def first(faulty):
-    """The complement of the first index with a fault, 0 without one."""
-    return 2**64 - 1 - int(np.argmax(faulty)) if faulty.any() else 0
+def first(selected):
+    """The complement of the first selected index, 0 without one."""
+    return 2**64 - 1 - int(np.argmax(selected)) if selected.any() else 0
 
 
 @pytest.mark.parametrize("policy", ["raise", "propagate", "scale", "scale-rows"])
-def test_a_kernel_that_splits_by_itself_gets_exponents_rows_and_counts(policy, gpu):
+def test_a_kernel_that_splits_by_itself_gets_exponents_rows_and_counts(policy, processor):
+    processor()
     rules, rng = fpemu.schemes.get("h2sgemm").rules(), np.random.default_rng(4)
     x = rng.standard_normal((5, 90)).astype(np.float32)
     x[1, 3], x[2, 70], x[4, 0] = 1e6, np.inf, 65519.999
     for who in "AB":
-        (got,) = splitting.Splitter(rules, str, words=False).prepare([(matrices.upload(x), who)], policy)
+        (got,), read = cuda_on_cpu.split(splitting.Splitter(rules, str, words=False), [(x, who)], policy)
         assert got.words == ()
-        nonfinite, overflows, first_nonfinite, first_overflow = got.faults.array(4, np.uint64)
+        nonfinite, overflows, first_nonfinite, first_overflow = read(got.faults, 4, np.uint64)
         assert (nonfinite, first_nonfinite) == (1, first(np.isinf(x)))
         assert overflows == {"raise": 2, "propagate": 2, "scale": 0, "scale-rows": 0}[policy]
         assert first_overflow == (first(x == 1e6) if overflows else 0)
@@ -211,19 +200,20 @@ def test_a_kernel_that_splits_by_itself_gets_exponents_rows_and_counts(policy, g
         assert (got.exponents is None) == (policy in ("raise", "propagate"))
 
 
-def test_words_that_overflow_after_scaling_are_counted_without_being_kept(gpu):
+def test_words_that_overflow_after_scaling_are_counted_without_being_stored(processor):
+    processor()
     rules = fpemu.schemes.build("ootomo", {"residual_scale": 2.0**20}).rules()
     x = np.random.default_rng(5).standard_normal((40, 30)).astype(np.float32)
     values = np.ldexp(x.astype(np.float64), words.prepare(x, "A", rules[:1], "scale", "scale", "").exponents)
     over = [word.overflows(left) for word, left, _, _ in words.steps(values, rules)]
-    (got,) = splitting.Splitter(rules, str, words=False).prepare([(matrices.upload(x), "A")], "scale")
-    faulty = over[0] | over[1]
-    assert got.faults.array(4, np.uint64).tolist() == [0, np.count_nonzero(faulty), 0, first(faulty)]
+    (got,), read = cuda_on_cpu.split(splitting.Splitter(rules, str, words=False), [(x, "A")], "scale")
+    either = over[0] | over[1]
+    assert read(got.faults, 4, np.uint64).tolist() == [0, np.count_nonzero(either), 0, first(either)]
     assert over[1].any()
 
 
-def splitter(scheme, words=True):
-    return splitting.Splitter(scheme.rules(), scheme.scaling, words=words)
+def splitter(scheme):
+    return splitting.Splitter(scheme.rules(), scheme.scaling, words=True)
 
 
 @pytest.mark.parametrize(
@@ -234,37 +224,28 @@ def splitter(scheme, words=True):
     ],
     ids=lambda x: getattr(x, "name", x),
 )
-def test_both_operands_are_split_as_by_numpy_call_after_call(scheme, policy, gpu):
+def test_both_operands_are_split_as_by_numpy(scheme, policy, processor):
     """In one launch, or where A and B have different rules in two."""
+    processor()
     scheme, rng = fpemu.schemes.get(scheme), np.random.default_rng(7)
     rules = scheme.rules()
-    both = splitter(scheme)
-    for call, (M, N, K) in enumerate([(33, 70, 130), (33, 70, 130), (5, 9, 64), (33, 70, 130), (40, 3, 1100)]):
+    for call, (M, N, K) in enumerate([(33, 70, 130), (5, 9, 64), (40, 3, 1100)]):
         A, B = (rng.standard_normal(shape).astype(np.float32) for shape in ((2, M, K), (N, K)))
         B = B.T
         if call % 2 == 0:
             A[1, M // 2, K - 1], A[0, 0, 0], B[K // 2, N - 1] = np.inf, 3e4, np.nan
         with np.errstate(all="ignore"):
             want = {who: words.prepare(X, who, rules, "propagate", policy, "") for X, who in ((A, "A"), (B, "B"))}
-        pair = [(matrices.upload(A), "A"), (matrices.upload(B), "B")]
-        for operands in (pair, pair[:1], pair[1:], pair):  # memory that comes again, one operand or both
-            for (_, who), got in zip(operands, both.prepare(operands, policy), strict=True):
-                assert_prepared(got, want[who], A if who == "A" else B, rules, policy)
+        prepared, read = cuda_on_cpu.split(splitter(scheme), [(A, "A"), (B, "B")], policy)
+        for got, x in zip(prepared, (A, B), strict=True):
+            assert_prepared(got, read, want[got.name], x, rules, policy)
 
 
-def test_operands_that_come_again_are_not_described_again(gpu):
-    scheme, rng = fpemu.schemes.get("legemm"), np.random.default_rng(8)
-    both = splitter(scheme)
-    pair = [
-        (matrices.upload(rng.standard_normal(shape).astype(np.float32)), who)
-        for shape, who in (((20, 30), "A"), ((30, 10), "B"))
-    ]
-    steps = [both.prepare(pair, "raise") and set(map(id, both._kept.values())) for _ in range(5)]
-    assert steps[1] == steps[2] == steps[4]
-    assert all(x.faults.array(2, np.uint64).tolist() == [0, 0] for x in both.prepare(pair, "raise"))
-    empty = matrices.empty((0, 30), np.float32)
-    faults = both.prepare([(empty, "A"), pair[1]], "raise")[0].faults
-    assert faults.array(2, np.uint64).tolist() == [0, 0]
+def test_an_empty_operand_is_split_by_no_kernel(processor):
+    processor()
+    for shape in ((0, 30), (30, 0), (0, 5, 30)):
+        (got,), read = cuda_on_cpu.split(splitter(fpemu.schemes.get("legemm")), [(np.zeros(shape, "f4"), "A")], "raise")
+        assert read(got.faults, 4, np.uint64).tolist() == [0] * 4
 
 
 def test_no_word_overflows_below_the_safe_magnitude_and_some_do_above_it():
@@ -281,9 +262,10 @@ def test_no_word_overflows_below_the_safe_magnitude_and_some_do_above_it():
         assert splitting.within(rules) <= x[over][0] <= 1.01 * splitting.within(rules)
 
 
-def test_words_of_other_numbers_than_fp32_are_refused(gpu):
+def test_words_of_other_numbers_than_fp32_are_refused(processor):
+    processor()
     with pytest.raises(InputError, match="fp32 numbers, not 2 of float64"):
-        splitter(fpemu.schemes.get("ootomo")).prepare([(matrices.upload(np.ones((2, 2))), "A")], "raise")
+        cuda_on_cpu.split(splitter(fpemu.schemes.get("ootomo")), [(np.ones((2, 2)), "A")], "raise")
 
 
 @needs_nvrtc

@@ -1,4 +1,4 @@
-"""What splits the operands of Hopper's kernels: its buffers from call to call; on a GPU, Strassen's bits."""
+"""The split of the operands of Hopper's kernels: its launches; on a GPU, the bits of Strassen's algorithm."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import fpemu
 from fpemu import mma
 from fpemu.gpu.gemm.wgmma import splits, strassen
 from fpemu.gpu.gemm.wgmma import words as hopper
-from fpemu.gpu.runtime import device, matrices, properties
+from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.steps import Memory
 from fpemu.mma import KOrder
 from fpemu.schemes.staged import Staged
+from tests.cuda_on_cpu import multiply
 
 SPEC = mma.spec("hopper", "fp16", "fp32")
 needs_hopper = pytest.mark.skipif(
@@ -20,69 +22,22 @@ needs_hopper = pytest.mark.skipif(
 )
 
 
-@pytest.fixture
-def queued(monkeypatch):
-    """Launches that a `ChunkSplitter` queues, as structs, on a GPU that is none."""
-    launches, memory = [], iter(range(2**20, 2**60, 2**40))
-
-    class Buffer:
-        def __init__(self, nbytes, where=None):
-            self.nbytes, self.pointer = nbytes, next(memory)
-
-        @classmethod
-        def zeroed(cls, nbytes):
-            return cls(nbytes)
-
-        def fill(self, byte):
-            assert byte == 0
-
-    class Launch:
-        def __init__(self, operands):
-            self.operands = operands
-
-        def queue(self):
-            launches.append(self.operands)
-
-    class Module:
-        def prepare(self, name, grid, threads, operands, **more):
-            return Launch(operands[0])
-
-    monkeypatch.setattr(device, "Buffer", Buffer)
-    monkeypatch.setattr(splits, "_module", lambda kind: Module())
-    monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
-    monkeypatch.setattr(matrices, "table", lambda X: Buffer(8))
-    return launches
-
-
-def operand(*shape):
-    steps = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
-    return Matrix(4096, np.dtype(np.float32), shape, tuple(steps))
-
-
 @pytest.mark.parametrize("kind", list(splits.KINDS))
-def test_each_launch_zeroes_the_counts_of_faults_for_the_one_after_it(queued, kind):
-    splitter, rng = splits.ChunkSplitter(kind, {}), np.random.default_rng(1)
-    zero: dict = {}  # by pointer, once it has been used
-    sizes = [(rng.integers(1, 700), rng.integers(1, 3000)) for _ in range(8)]
-    for turn in range(60):
-        rows, k = sizes[rng.integers(0, 8)]
-        sides = [(operand(rows, k), "A"), (operand(k, rows), "B")]
-        splitter.prepare(sides if turn % 3 else sides[:1] if turn % 2 else sides[1:], "scale-rows")
-    for launch in queued:
-        if launch["phases"] == splits.MAKE:  # the second launch of a split
-            continue
-        for op in launch["of"][launch["of"]["rows"] > 0]:
-            assert zero.get(int(op["faults"]), True)
-            zero |= {int(op["faults"]): False, int(op["next_faults"]): True}
+def test_a_split_is_one_launch_where_rows_are_seen_before_their_words_are_written(kind):
+    """Else two launches; one exponent for a matrix takes two as well."""
 
+    def launches(rows, k, scaling, names="AB"):
+        sides = {"A": (rows, k), "B": (k, rows)}
+        operands = {name: Matrix(4096, np.dtype(np.float32), sides[name], (sides[name][1], 1)) for name in names}
+        memory, layouts = Memory(), matrices.layouts(**operands)
+        _, steps = splits.ChunkSplitter(kind, {}).split([(layouts[name], name) for name in names], scaling, memory)
+        return [step.arguments[0]["phases"] for step in steps]
 
-def test_operands_that_come_again_are_launches_that_exist(queued):
-    splitter = splits.ChunkSplitter("halves", {})
-    sides = [(operand(300, 200), "A"), (operand(200, 100), "B")]
-    for _ in range(10):
-        splitter.prepare(sides, "scale-rows")
-    assert len(queued) == 10
-    assert len({id(operands) for operands in queued}) == 2  # in turns
+    both, one, two = [splits.LOOK | splits.MAKE], "scale-rows", [splits.LOOK, splits.MAKE]
+    assert launches(300, 200, one) == launches(300, 200, one, "A") == launches(300, 200, one, "B") == both
+    assert launches(300, 200, "scale") == two
+    assert launches(0, 200, one) == []
+    assert launches(64, 2**18, one) == two
 
 
 @needs_hopper
@@ -95,11 +50,7 @@ def test_a_gpu_gives_the_bits_of_strassens_algorithm(levels, shape):
     B = rng.standard_normal((K, N)).astype(np.float32)
     want = fpemu.gemm(A, B, **kernel.arguments)
     for x, y in ((A, B), (A.swapaxes(1, 2).copy().swapaxes(1, 2), np.asfortranarray(B))):
-        a, b, D = matrices.upload(x), matrices.upload(y), matrices.empty((2, M, N), np.float32)
-        for _ in range(2):
-            D.owner.fill(device.POISON)
-            kernel.multiply(*kernel.both(a, b, "raise"), D, np.float32(1), np.float32(0), None)
-        assert (matrices.download(D).view(np.uint32) == want.view(np.uint32)).all()
+        assert (multiply(kernel, x, y, policy="raise", calls=2).view(np.uint32) == want.view(np.uint32)).all()
 
 
 def test_two_levels_of_strassens_algorithm_refuse_more_rows_than_their_grid_has():

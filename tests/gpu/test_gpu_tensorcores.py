@@ -1,131 +1,39 @@
-"""The mma.sync kernels of all schemes, simulated on this processor: the bits of fpemu.gemm."""
+"""The mma.sync kernels of all schemes, run on this processor: the bits of fpemu.gemm."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import fpemu
-from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.base import Prepared
 from fpemu.gpu.gemm.mma_sync import fused, general
-from fpemu.gpu.runtime import device, launches, modules, properties
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.mma import KOrder
-from fpemu.schemes import words
 from fpemu.schemes.base import build
-from tests import cuda_on_cpu, simulated
+from tests import cuda_on_cpu
+from tests.cuda_on_cpu import processor
 from tests.tiles import tiles_of
 
-needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
+__all__ = ["processor"]
+ADA = (8, 9)  # compute capability of a GPU without TMA
 
 
-TMA = """
-template <class T> u32 shared_address(const T* p) { return (u32)((const u8*)p - memory); }
-struct Barrier { u8 count, left, phase; int bytes; };
-Barrier& barrier_at(u32 at) { return *(Barrier*)(memory + at); }
-void barrier_init(u32 at, int count) { barrier_at(at) = {(u8)count, (u8)count, 0, 0}; }
-void barrier_inits_done() {}
-void settle(Barrier& b) { if (!b.left && !b.bytes) b.left = b.count, b.phase ^= 1; }
-void barrier_arrive(u32 at) { barrier_at(at).left--, settle(barrier_at(at)); }
-void barrier_expect(u32 at, u32 bytes) { barrier_at(at).bytes += bytes, barrier_arrive(at); }
-void barrier_wait(u32 at, u32 phase) { while (barrier_at(at).phase == phase) simulation::give_way(); }
-void __syncwarp() { simulation::meet(); }
-struct TensorMap { u64 word, size, lines, pitch, height, more[11]; };
-void tma_load(u32 to, const TensorMap* m, u32 barrier, int k, int row, int) {
-  for (int r = 0; r < (int)m->height; r++)
-    for (int byte = 0; byte < 128; byte++) {
-      const bool inside = row + r < (int)m->lines && k + byte / m->size < m->pitch;
-      const u8* from = (const u8*)m->word + ((row + r) * m->pitch + k) * m->size + byte;
-      memory[to + 128 * r + (byte / 16 ^ r % 8) * 16 + byte % 16] = inside ? *from : 0;
-    }
-  barrier_at(barrier).bytes -= 128 * (int)m->height, settle(barrier_at(barrier));
-}
-"""
-"""Stand-in for hopper.cuh in split_gemm_tma.cu: copies complete at once, and barriers count them like TMA's."""
+def differing(kernel, A, B, C=None, *, alpha=1.0, beta=0.0, policy="raise", want=None):
+    """How many outputs of a kernel are not those of the emulator."""
+    D = cuda_on_cpu.multiply(kernel, A, B, C, alpha=alpha, beta=beta, policy=policy)
+    if want is None:
+        want = fpemu.gemm(A, B, C, alpha=alpha, beta=beta, on_range=policy, **kernel.arguments)
+    return np.count_nonzero(D.view(np.uint32) != want.view(np.uint32))
 
 
-class Module(simulated.Module):
-    def __init__(self, source, **more):
-        source = source.replace("__grid_constant__ ", "").replace('#include "hopper.cuh"', TMA)
-        super().__init__(source, **more)
-
-    def prepare(self, *args, keep=None, overlap=False, **more):
-        return SimpleNamespace(queue=lambda: self.launch(*args, **more), keep=keep)
-
-
-def forget():
-    """What belongs to the GPU, or to what stands for it."""
-    for made in (fused._module, general._module):
-        made.cache_clear()
-    cuda_on_cpu.forget()
-
-
-@pytest.fixture(scope="module")
-def gpu(tmp_path_factory):
-    """This processor in a GPU's place."""
-    forget()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulated.Module, "folder", tmp_path_factory.mktemp("kernels"))
-        patch.setattr(modules, "Module", Module)
-        patch.setattr(device, "Buffer", simulated.Buffer)
-        patch.setattr(device, "synchronize", lambda *_: None)
-        patch.setattr(properties, "multiprocessors", lambda: 132)
-        patch.setattr(splitting, "from_hopper_on", lambda: False)
-        yield
-    forget()
-
-
-def matrix(x):
-    return Matrix(x.ctypes.data, x.dtype, x.shape, tuple(s // x.itemsize for s in x.strides), x)
-
-
-def prepared(scheme, X, who, on_range, in_memory=False):
-    """As `Kernel.prepare` leaves it, by NumPy; in_memory: with the words."""
-    ready = words.prepare(X, who, scheme.rules(), on_range, scheme.scaling(on_range), scheme.name)
-    found = Prepared(matrix(X), who)
-    lines = (*X.shape[:-2], X.shape[-2] if who == "A" else X.shape[-1])
-    if scheme.scaling(on_range).startswith("scale"):
-        one = ready.exponents[..., 0] if who == "A" else ready.exponents[..., 0, :]
-        found.exponents = device.Buffer.of(np.broadcast_to(one, lines).astype(np.int32))
-    if on_range != "raise":
-        special = np.zeros(lines, bool) if ready.special is None else ready.special
-        found.special = device.Buffer.of(special.astype(np.uint8))
-    if in_memory:
-        found.pitch = -(-X.shape[-1 if who == "A" else -2] // splitting.PITCH) * splitting.PITCH
-        sides = [np.asarray(w) if who == "A" else np.asarray(w).swapaxes(-1, -2) for w in ready.words]
-        ends = [(0, 0)] * (X.ndim - 1) + [(0, found.pitch - sides[0].shape[-1])]
-        codes = [rule.format.encode(np.pad(w, ends)) for rule, w in zip(scheme.rules(), sides, strict=True)]
-        found.words = tuple(device.Buffer.of(code) for code in codes)
-    return found, ready.special
-
-
-def differing(kernel, A, B, C=None, *, alpha=1.0, beta=0.0, on_range="raise", want=None):
-    """How many outputs of a kernel are not those of the emulator, where NaN and Inf do not reach."""
-    simulated.Module.spec = kernel.row
-    in_memory = isinstance(kernel, fused.WordsKernel)
-    (a, rows), (b, columns) = (prepared(kernel.scheme, X, who, on_range, in_memory) for X, who in ((A, "A"), (B, "B")))
-    D = np.full((*np.broadcast_shapes(A.shape[:-2], B.shape[:-2]), A.shape[-2], B.shape[-1]), np.nan, np.float32)
-    c = None if C is None else matrix(C).broadcast(D.shape)
-    kernel.multiply(a, b, matrix(D), np.float32(alpha), np.float32(beta), c)
-    want = fpemu.gemm(A, B, C, alpha=alpha, beta=beta, on_range=on_range, **kernel.arguments) if want is None else want
-    wrong = D.view(np.uint32) != want.view(np.uint32)
-    for special, axis in ((rows, -1), (columns, -2)):
-        if special is not None:
-            wrong &= ~np.expand_dims(special, axis)
-    return np.count_nonzero(wrong)
-
-
-def smallest(name, order=None, words_in_memory=False, **options):
+def smallest(name, hardware="H200", in_memory=False, **options):
     """The kernel with the smallest tile, on a processor the quickest."""
     scheme = build(name, options)
-    spec = scheme.spec("H200")
-    kernel = fused.kernel(scheme, spec, (64, 64, 256), order, words=words_in_memory)
-    return fused.kernel(scheme, spec, (64, 64, 256), order, tile=tiles_of(kernel)[-1])
+    spec = scheme.spec(hardware)
+    kernel = fused.kernel(scheme, spec, (64, 64, 256), words=in_memory)
+    return fused.kernel(scheme, spec, (64, 64, 256), tile=tiles_of(kernel)[-1])
 
 
 def wide(rng, shape):
@@ -154,22 +62,21 @@ def first_fast(names):
     return [first, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
 
 
-@needs_compiler
 @pytest.mark.parametrize("name", first_fast(FUSED))
-def test_the_kernel_gives_the_bits_of_the_emulator(gpu, name):
+def test_the_kernel_gives_the_bits_of_the_emulator(processor, name):
+    processor()
     scheme, options = FUSED[name]
     kernel = smallest(scheme, **options)
     rng = np.random.default_rng([*name.encode()])
     assert kernel.name.startswith("mma 32x32")
-    half = scheme == "fp16"
     A, B = wide(rng, (20, 72)), wide(rng, (72, 24))
-    assert differing(kernel, A, B, on_range="propagate" if half else "scale-rows") == 0
+    assert differing(kernel, A, B, policy="propagate" if scheme == "fp16" else "scale-rows") == 0
     A, B, C = anything(rng, (2, 35, 100)), anything(rng, (100, 33)), wide(rng, (35, 1))
-    policy = "propagate" if half else "scale" if scheme == "staged" else "propagate"
-    if policy == "scale":
-        A, B = (np.clip(x, -1, 1) for x in (A, B))
+    policy = "propagate"
+    if scheme == "staged":
+        A, B, policy = np.clip(A, -1, 1), np.clip(B, -1, 1), "scale"
     C = np.broadcast_to(C, (35, 33))
-    assert differing(kernel, A, B, C, alpha=1.5, beta=-0.75, on_range=policy) == 0
+    assert differing(kernel, A, B, C, alpha=1.5, beta=-0.75, policy=policy) == 0
 
 
 FROM_MEMORY = {
@@ -186,24 +93,19 @@ FROM_MEMORY = {
 }
 
 
-@needs_compiler
 @pytest.mark.parametrize("name", first_fast(FROM_MEMORY))
-def test_words_from_memory_give_the_bits_of_the_emulator(gpu, name):
+def test_words_from_memory_give_the_bits_of_the_emulator(processor, name):
+    processor(ADA)
     scheme, options = FROM_MEMORY[name]
-    kernel = smallest(scheme, words_in_memory=True, **options)
+    kernel = smallest(scheme, "ada", in_memory=True, **options)
     assert kernel.name.startswith("mma 32x32")
     assert "of words" in kernel.name
+    assert not kernel.tile.bulk
     rng = np.random.default_rng([*name.encode()])
     A, B = (wide(rng, shape) * np.float32(2.0**-30) for shape in ((2, 35, 200), (200, 33)))
-    assert differing(kernel, A, B, on_range="scale-rows") == 0
+    assert differing(kernel, A, B, policy="scale-rows") == 0
     A, B = anything(rng, (2, 20, 20)), anything(rng, (20, 34))
-    assert differing(kernel, A, B, wide(rng, (20, 34)), alpha=1.5, beta=-0.75, on_range="propagate") == 0
-
-
-def tensor_map(pointer, itemsize, shape, strides, box):
-    assert strides == (shape[1] * shape[2] * itemsize, shape[2] * itemsize)
-    assert box[1] * itemsize == 128
-    return np.array([pointer, itemsize, *shape[1:], box[0], *[0] * 11], np.uint64)
+    assert differing(kernel, A, B, wide(rng, (20, 34)), alpha=1.5, beta=-0.75, policy="propagate") == 0
 
 
 BY_TMA = {
@@ -218,28 +120,28 @@ BY_TMA = {
 }
 
 
-@needs_compiler
 @pytest.mark.parametrize("name", first_fast(BY_TMA))
-def test_words_brought_by_tma_give_the_bits_of_the_emulator(gpu, name, monkeypatch):
-    monkeypatch.setattr(splitting, "from_hopper_on", lambda: True)
-    monkeypatch.setattr(launches, "tensor_map", tensor_map)
+def test_words_loaded_by_tma_give_the_bits_of_the_emulator(processor, name):
+    processor()
     scheme, options, shape = BY_TMA[name]
-    kernel = smallest(scheme, words_in_memory=True, **options)
-    assert isinstance(kernel, fused.BulkKernel)
+    kernel = smallest(scheme, in_memory=True, **options)
+    assert kernel.tile.bulk
     if name.startswith("three"):
         tile = replace(kernel.tile, stages=2)  # where warps wait for each other
-        kernel = fused.BulkKernel(kernel.scheme, kernel.spec, kernel.row, None, kernel.how, tile)
+        kernel = fused.kernel(kernel.scheme, kernel.spec, (64, 64, 256), tile=tile)
     rng = np.random.default_rng([*name.encode()])
     A, B = (wide(rng, s) * np.float32(2.0**-30) for s in (shape, (shape[-1], 34)))
-    assert differing(kernel, A, B, on_range="scale-rows") == 0
+    assert differing(kernel, A, B, policy="scale-rows") == 0
     A, B = anything(rng, shape), anything(rng, (shape[-1], 33))
-    assert differing(kernel, A, B, wide(rng, (shape[-2], 33)), alpha=1.5, beta=-0.75, on_range="propagate") == 0
+    assert differing(kernel, A, B, wide(rng, (shape[-2], 33)), alpha=1.5, beta=-0.75, policy="propagate") == 0
 
 
-@needs_compiler
-def test_any_layout_and_no_pipeline_give_the_same_bits(gpu):
-    rng = np.random.default_rng(1)
-    scheme = build("legemm", {})
+def test_any_layout_and_no_pipeline_give_the_same_bits(processor):
+    def matrix(x):
+        return Matrix(x.ctypes.data, x.dtype, x.shape, tuple(s // x.itemsize for s in x.strides), x)
+
+    processor()
+    rng, scheme = np.random.default_rng(1), build("legemm", {})
     given = fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9))
     kernel = fused.kernel(scheme, scheme.spec("H200"), (9, 9, 9), tile=tiles_of(given)[-1], pipeline=False)
     A, B = (rng.random(shape, np.float32) for shape in ((40, 67), (67, 35)))
@@ -260,20 +162,19 @@ ORDERS = {
 }
 
 
-@needs_compiler
 @pytest.mark.parametrize("name", ORDERS)
-def test_any_order_gives_the_bits_of_the_emulator(gpu, name):
+def test_any_order_gives_the_bits_of_the_emulator(processor, name):
+    processor(ADA)
     scheme, options, order = ORDERS[name]
-    chosen = build(scheme, options)
-    kernel = fused.kernel(chosen, chosen.spec("H200"), (20, 24, 130), order)
-    assert kernel.name == "mma of any order"
     rng = np.random.default_rng([*name.encode()])
-    A, B = anything(rng, (2, 18, 130)), anything(rng, (130, 10))
-    assert differing(kernel, A, B, wide(rng, (18, 10)), beta=0.5, on_range="propagate") == 0
+    A, B, C = anything(rng, (2, 18, 130)), anything(rng, (130, 10)), wide(rng, (18, 10))
+    kernel = fpemu.gpu.kernel(scheme, 18, 10, 130, order=order, **options)
+    assert kernel.name == "mma of any order"
+    assert differing(kernel, A, B, C, beta=0.5, policy="propagate") == 0
 
 
-@needs_compiler
-def test_another_promotion_is_noticed(gpu):
+def test_another_promotion_is_noticed(processor):
+    processor()
     rng = np.random.default_rng(2)
     A, B = (rng.random(shape, np.float32) for shape in ((16, 200), (200, 16)))
     kernel = smallest("ootomo")

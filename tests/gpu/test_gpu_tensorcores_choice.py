@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from struct import unpack_from
 
 import numpy as np
 import pytest
@@ -12,9 +11,11 @@ from fpemu import InputError, mma, schemes
 from fpemu.gpu.gemm import choice, splitting
 from fpemu.gpu.gemm.mma_sync import fused, source
 from fpemu.gpu.runtime import compiler, properties
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.steps import Address, Memory
 from fpemu.mma import KOrder
 from fpemu.schemes.base import build
-from tests.tiles import tiles_of
+from tests.tiles import frames, tiles_of
 
 needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
 SPLIT = [name for name in schemes.names() if schemes.get(name).runs_by_plan]
@@ -102,17 +103,24 @@ def test_tma_brings_words_from_hopper_on_but_not_where_sums_are_promoted_after_e
             scheme = schemes.get(name)
             kernel = fused.kernel(scheme, scheme.spec("H200"), (4096, 4096, 64))
             by_tma = new and name != "ootomo-tf32"
-            assert type(kernel) is (fused.BulkKernel if by_tma else fused.WordsKernel)
-            assert kernel.name.endswith("by TMA") == by_tma
+            assert kernel.tile.stages > 0
+            assert kernel.name.endswith("by TMA") == kernel.tile.bulk == by_tma
             assert all(tile.bulk == by_tma for tile in tiles_of(kernel))
 
 
 def test_launches_overlap_where_a_multiprocessor_has_room_for_one_block(monkeypatch):
     monkeypatch.setattr(splitting, "from_hopper_on", lambda: True)
     scheme = schemes.get("markidis")
+
+    def overlap(kernel, n):
+        layouts = {name: Matrix(Address(name), np.dtype(np.float32), (n, n), (n, 1)) for name in "ABD"}
+        steps, _ = kernel.steps({**layouts, "C": None}, (1.0, 0.0), "raise", Memory())
+        return steps[-1].overlap
+
     large, small = (fused.kernel(scheme, scheme.spec("H200"), (n, n, n)) for n in (4096, 1024))
-    assert (large._overlap, small._overlap) == (True, False)
-    assert (splitting.overlaps(132), splitting.overlaps(10**4)) == (True, False)
+    assert overlap(large, 512)
+    assert not overlap(large, 8192)
+    assert not overlap(small, 512)
 
 
 def test_tiles_are_chosen_by_size(monkeypatch):
@@ -131,27 +139,6 @@ def test_tiles_are_chosen_by_size(monkeypatch):
 
 
 # --- for GPUs
-def frames(cubin):
-    """Bytes of local memory that each kernel's threads have, from the attributes in a cubin (EIATTR_FRAME_SIZE)."""
-    assert cubin[:4] == b"\x7fELF"
-    sections, size, count, names = (
-        unpack_from("<Q", cubin, 40)[0],
-        *(unpack_from("<H", cubin, at)[0] for at in (58, 60, 62)),
-    )
-    headers = [unpack_from("<IIQQQQ", cubin, sections + i * size) for i in range(count)]
-    found = []
-    for name, _, _, _, offset, length in headers:
-        label = cubin[headers[names][4] + name :].split(b"\0")[0]
-        at = offset
-        while label == b".nv.info" and at < offset + length:
-            form, attribute, extra = unpack_from("<BBH", cubin, at)
-            if form == 4:
-                found += [unpack_from("<I", cubin, at + 8)[0]] if attribute == 0x11 else []
-                at += extra
-            at += 4
-    return found
-
-
 @needs_nvrtc
 @pytest.mark.parametrize(
     ("name", "gpu_name", "arch"),
@@ -165,7 +152,7 @@ def test_kernels_for_words_in_memory_compile_without_local_memory(name, gpu_name
     monkeypatch.setattr(splitting, "from_hopper_on", lambda: arch != "sm_80")
     scheme = schemes.get(name)
     kernel = fused.kernel(scheme, scheme.spec(gpu_name), (8192, 8192, 64))
-    assert type(kernel) is (fused.WordsKernel if arch == "sm_80" else fused.BulkKernel)
+    assert kernel.tile.bulk == (arch != "sm_80")
     assert frames(compiler.compile(kernel.source(("ALONG_K", "ALONG_K"), False, False), arch)) == [0]
 
 
@@ -189,7 +176,7 @@ def test_the_kernels_of_any_order_compile():
     for name, options, arch in (("ootomo", {}, "sm_80"), ("multiword", {"fmt": "e4m3"}, "sm_90a")):
         scheme = build(name, options)
         spec = scheme.spec("A100" if arch == "sm_80" else "H200")
-        kernel = fused.kernel(scheme, spec, (64, 64, 64), general=True)
+        kernel = fused.kernel(scheme, spec, (64, 64, 64), KOrder(split=32))
         assert set(frames(compiler.compile(kernel.source(), arch))) == {0}
 
 
