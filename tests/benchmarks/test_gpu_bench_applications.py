@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
+import fpemu
 from benchmarks import timing
-from benchmarks.gpu import applications, implementations
+from benchmarks.gpu import applications
 from benchmarks.timing import Timing
 from fpemu import schemes
 from fpemu.errors import GpuError
@@ -45,12 +47,6 @@ class Tensor(np.ndarray):
     def index_add_(self, axis, index, values):
         np.add.at(self, np.asarray(index), values)
         return self
-
-    def data_ptr(self):
-        return self.ctypes.data
-
-    def stride(self):
-        return tuple(step // self.itemsize for step in self.strides)
 
 
 def _of(x):
@@ -96,32 +92,33 @@ class PyTorch:
         return _of(np.matmul(a.astype(np.float64), b).astype(out_dtype or a.dtype))
 
 
-class Stub:
-    """A kernel that emulates; `splits` counts the operands that it splits."""
+class Plan:
+    """A plan that emulates; `splits` counts the operands that it splits."""
 
-    name, splits = "stub", None
+    splits: ClassVar = {"A": 0, "B": 0}
 
-    def __init__(self, scheme, hints, shape):
-        self.scheme, self.shape = scheme, shape
+    def __init__(self, scheme, A, B):
+        self.scheme, self.shapes = scheme, {"A": A.shape, "B": B.shape}
 
-    def prepare(self, X, who, on_range):
-        M, N, K = self.shape
-        assert X.shape == ((M, K) if who == "A" else (K, N))
+    def prepare(self, X, operand="B"):
+        assert X.shape == self.shapes[operand]
         assert X.dtype == np.float32
-        Stub.splits[who] += 1
-        return X
+        Plan.splits[operand] += 1
+        return (X,)
 
-    def multiply(self, a, b, D, alpha, beta, C):
+    def __call__(self, A, B):
+        ready = [X if isinstance(X, tuple) else self.prepare(X, name) for name, X in (("A", A), ("B", B))]
         hardware = "hopper" if self.scheme.needs_hardware else None
-        D.owner[...] = schemes.gemm(np.asarray(a.owner), np.asarray(b.owner), scheme=self.scheme, hardware=hardware)
+        return _of(schemes.gemm(*(np.asarray(X) for (X,) in ready), scheme=self.scheme, hardware=hardware))
 
 
 @pytest.fixture
 def torch(monkeypatch):
     made = PyTorch()
     monkeypatch.setitem(sys.modules, "torch", made)
-    monkeypatch.setattr(implementations, "kernel", Stub)
-    monkeypatch.setattr(Stub, "splits", {"A": 0, "B": 0})
+    monkeypatch.setattr(fpemu.gpu, "plan", Plan)
+    monkeypatch.setattr(fpemu.gpu, "kernel", lambda *request: SimpleNamespace(name="stub"))
+    Plan.splits.update(A=0, B=0)
 
     def measure(call, rules):
         call()
@@ -158,11 +155,10 @@ def test_an_application_runs_with_every_implementation(name, torch):
 
 def test_constant_operands_are_split_once(torch):
     applications.measure(_task("linear", SMALL["linear"], "staged"))
-    assert Stub.splits == {"A": 2 * 3, "B": 3}  # the result that is compared, and one that is timed
-    Stub.splits.update(A=0, B=0)
+    assert Plan.splits == {"A": 2 * 3, "B": 3}  # the result that is compared, and one that is timed
+    Plan.splits.update(A=0, B=0)
     row = applications.measure(_task("k-means", SMALL["k-means"], "staged"))
-    assert Stub.splits["A"] == 1
-    assert Stub.splits["B"] == 1 + row["iterations"] + 1
+    assert Plan.splits == {"A": 1, "B": row["iterations"] + 1}
 
 
 def test_lloyds_iterations_end_at_the_means(torch):

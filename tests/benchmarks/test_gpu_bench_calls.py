@@ -17,7 +17,7 @@ from benchmarks.calls.timer import CALLS, HOST, LONGEST, TURN, WHOLE, Timer
 from experiments.speed import calls as page
 from fpemu import InputError
 from fpemu.gpu.runtime import device
-from tests.gpu.test_calls import gpu, simulated
+from tests.gpu_fixtures import gpu, simulated
 from tests.simulated_driver import Tensor
 
 __all__ = ["gpu"]
@@ -201,7 +201,7 @@ def timer(gpu, monkeypatch):
         counts = {}
         for name, call in calls.items():
             call()
-            gpu.launched.clear()
+            gpu.launches.clear()
             call()
             counts[name] = len(gpu.launched)
         return counts
