@@ -119,7 +119,7 @@ class Code:
 
 def _program(source):
     """A CUDA source as a C++ program with a function for each kernel."""
-    if "#ifdef __CUDACC__" in source:  # of emulated_gemm.cu, which has a function for processors
+    if "BLOCKS_PER_MULTIPROCESSOR)\n    gemm(" in source:  # emulated_gemm.cu, which has a function for processors
         return source + EMULATED_GEMM
     names = re.findall(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(', source)
     macros = [n for _, n in re.findall(r"^(COPY|ALONE)\((\w+),", source, re.MULTILINE)]  # of strided_copy.cu
@@ -166,8 +166,9 @@ def stand_in(patch, folder, capability=(9, 0)):
     Code.folder, driver = folder, Driver()
     gpu = SimpleNamespace(**{**vars(simulated_driver.GPU), "name": "this processor", "compute_capability": capability})
     forget()
-    patch.setattr(core, "Device", lambda number: gpu)
-    patch.setattr(core, "ObjectCode", Code)
+    for name, simulation in (simulated_driver.CORE | {"Device": lambda number: gpu, "ObjectCode": Code}).items():
+        patch.setattr(core, name, simulation)
+    simulated_driver.Stream.waits.clear()
     patch.setattr(device, "bindings", lambda: driver)
     patch.setattr(modules, "cubin", lambda source, arch, name: source.encode())
     patch.setattr(compiler, "compile_all", lambda sources, arch: None)

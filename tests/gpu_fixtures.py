@@ -56,8 +56,9 @@ def gpu():
     forget()
     driver = simulated_driver.Driver()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(core, "Device", lambda number: simulated_driver.GPU)
-        patch.setattr(core, "ObjectCode", simulated_driver.ObjectCode)
+        for name, simulation in simulated_driver.CORE.items():
+            patch.setattr(core, name, simulation)
+        simulated_driver.Stream.waits.clear()
         patch.setattr(device, "bindings", lambda: driver)
         patch.setitem(sys.modules, "torch", simulated_driver.torch())
         yield driver

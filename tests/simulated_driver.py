@@ -14,7 +14,7 @@ import struct
 import sys
 import types
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from cuda import core
@@ -210,6 +210,22 @@ class Driver:
         return (SUCCESS,)
 
 
+class Stream:
+    """Simulate `cuda.core.Stream`: it notes which stream waits for which, both by their handles."""
+
+    waits: ClassVar[list] = []
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    @classmethod
+    def from_handle(cls, handle):
+        return cls(handle)
+
+    def wait(self, producer):
+        Stream.waits.append((self.handle, producer.handle))
+
+
 class DType:
     """Simulate torch.dtype."""
 
@@ -293,10 +309,14 @@ def torch():
     return module
 
 
+CORE = {"Device": lambda number: GPU, "ObjectCode": ObjectCode, "Stream": Stream, "LEGACY_DEFAULT_STREAM": Stream(0)}
+"""Simulations of names of cuda.core."""
+
+
 def install():
-    """Replace cuda.core's device and code objects, the driver and torch by simulations; return the driver."""
+    """Replace cuda.core's objects, the driver and torch by simulations; return the driver."""
     driver = Driver()
-    vars(core).update(Device=lambda number: GPU, ObjectCode=ObjectCode)
+    vars(core).update(CORE)
     vars(device).update(bindings=lambda: driver)
     sys.modules["torch"] = torch()
     return driver

@@ -1,6 +1,6 @@
 """Repeated calls, plans and deferred range errors, on the simulated driver: it notes launches and runs none.
 
-The tests cover validation, parameters, streams, allocations and waits; `test_gpu_call` covers bits where a processor
+The tests cover validation, parameters, streams, allocations and waits; `test_gpu_arrays` covers bits where a processor
 stands in for a GPU, and `tests/verification` those on a GPU.
 """
 
