@@ -7,24 +7,26 @@ queues it. The Ozaki family, whose steps depend on the values of the operands, w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fpemu.errors import GpuError, GuaranteeError, InputError
 from fpemu.gpu.errorfree import gemm as errorfree
 from fpemu.gpu.gemm.base import Kernel
-from fpemu.gpu.gemm.choice import check_out, direct, find, refuse_hardware, validate
+from fpemu.gpu.gemm.choice import direct, find, refuse_hardware, validate
 from fpemu.gpu.runtime import callers, counters, device, matrices
 from fpemu.gpu.runtime.counters import Label
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix, Read
 from fpemu.gpu.runtime.plan import Plan, lock, workspaces
-from fpemu.gpu.runtime.steps import Memory, Step
+from fpemu.gpu.runtime.steps import REGIONS, Launch, Memory, Step
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of
 from fpemu.schemes.base import Call, Scheme
@@ -35,6 +37,8 @@ __all__ = [
     "Operation",
     "Operations",
     "Product",
+    "Queued",
+    "Request",
     "computed",
     "gemm",
     "kernel_of",
@@ -98,6 +102,34 @@ class Operation:
         self.plan.queue(addresses, stream, captured=owner is not None)
 
 
+class Request(ABC):
+    """The checked arguments of a call but for its arrays.
+
+    Attributes
+    ----------
+    sizes : str
+        Sizes to lower where memory does not suffice, for messages.
+    """
+
+    sizes: ClassVar[str]
+
+    def arrays(self, given: dict[str, Any]) -> list[Any]:
+        """Return the arrays of the arguments, whose streams the call waits for."""
+        return list(given.values())
+
+    def take(self, X: Any, name: str) -> Any:
+        """Return an array of the GPU as a `Matrix`, another one as a NumPy array."""
+        return matrices.take(X, name, write=name == "out")
+
+    @abstractmethod
+    def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return shape and dtype of the output; InputError for operands that do not fit."""
+
+    @abstractmethod
+    def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
+        """Return the steps for matrices at addresses in their regions."""
+
+
 class Operations(dict[Any, Any]):
     """Operations by what they depend on: at most 256, all dropped when another one is added."""
 
@@ -146,6 +178,76 @@ class Operations(dict[Any, Any]):
             with suppress(OutOfMemoryError):  # the call is validated again, and releases memory
                 return operation.run(A, out, arrays), arrays, key
         return None, arrays, key
+
+    def compute(self, request: Request, given: dict[str, Any], arrays: Read | None, key: Any) -> Any:
+        """Return the output of a call that has no operation yet, and keep its operation.
+
+        Parameters
+        ----------
+        request : Request
+            The checked arguments.
+        given : dict of str to array
+            A, B, C and out, without those that are None.
+        arrays, key : Read or None, object
+            As from `repeat`.
+
+        Returns
+        -------
+        array
+            `out`, else a new array like A: on the GPU if A is.
+        """
+        if device.missing() is not None:
+            raise GpuError(str(device.missing()))
+        listed = request.arrays(given)
+        ordered = callers.ordered(callers.streams(listed)) if arrays is None else nullcontext()
+        with lock, device.entered(callers.place(listed)), ordered:
+            D = computed(lambda: self._first(request, given, arrays, key), lambda e: no_room(e, request.sizes))
+            if arrays is None and not isinstance(D, np.ndarray) and callers.must_synchronize(listed):
+                device.synchronize(0)
+            return D if not isinstance(D, np.ndarray) else _returned(D, given["A"])
+
+    def _first(self, request: Request, given: dict[str, Any], arrays: Read | None, key: Any) -> Any:
+        operands = {name: request.take(X, name) for name, X in given.items()}
+        on_device, result = matrices.same_place(operands), given.get("out")
+        shape, dtype = request.result(operands)
+        if result is not None:
+            matrices.check_out(operands, shape, dtype)
+        elif on_device:
+            operands["out"], result = matrices.like(given["A"], shape, dtype)
+        else:
+            operands = {name: matrices.upload(X) for name, X in operands.items()}
+            operands["out"] = matrices.empty(shape, dtype)
+        placed = [operands.get(name) for name in ("A", "B", "C", "out")]
+        # an empty operand has no address, by which a converted one differs from the caller's array
+        repeats = arrays is not None and key is not None and all(X is None or 0 not in X.shape for X in placed)
+        repeats = repeats and arrays.in_place(*placed[:3])
+        operation = self.find(key, None, []) if repeats else None
+        if operation is None:
+            memory, layouts = Memory(), matrices.layouts(**dict(zip("ABCD", placed, strict=True)))
+            plan = Plan(request.steps(layouts, memory), memory)
+            operation = Operation(plan, shape, tuple(map(matrices.extent, placed)))
+            if repeats:
+                self.keep(key, operation)
+        pointers = [0 if X is None else X.pointer for X in placed]
+        operation.queue(pointers, 0 if arrays is None else arrays.stream, private=True)
+        return result if on_device else matrices.download(placed[3])
+
+
+@dataclass(frozen=True, eq=False)
+class Queued:
+    """Steps on arrays that are kept alive, to be queued repeatedly."""
+
+    step: Launch
+    owners: object = field(default=None, repr=False)
+
+    @cached_property
+    def _plan(self) -> Plan:
+        return Plan([self.step])
+
+    def queue(self, stream: int = 0) -> None:
+        """Queue the launch on a stream."""
+        with lock:
+            self._plan.queue((0,) * len(REGIONS), stream)
 
 
 _products = Operations()
@@ -411,7 +513,7 @@ def _first(A: Any, B: Any, C: Any, request: tuple[Any, ...], out: Any, arrays: R
 
         operands, on_device, call = computed(received, no_copy)
         if "out" in operands:
-            check_out(operands, call.result_shape, call.scheme.operand.dtype)
+            matrices.check_out(operands, call.result_shape, call.scheme.operand.dtype, rows=True)
         if call.empty and not on_device:
             return _returned(call.finish(None), A)
         deferred = on_device and on_range is None
@@ -454,7 +556,7 @@ def _multiply(
                 matrices.copy(target, D)
     else:
         product = product_of(call, a, b, c, D, deferred=deferred, wait=not on_device)
-        if key is not None and arrays is not None and arrays.in_place(a, b, c, operands.get("out")):
+        if key is not None and arrays is not None and not call.empty and arrays.in_place(a, b, c, operands.get("out")):
             _products.keep(key, product)
         pointers = [0 if X is None else X.pointer for X in (a, b, c, D)]
         product.queue(pointers, stream, private=private)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fpemu.errors import GpuError, InputError
 from fpemu.gpu.gemm.base import Prepared
-from fpemu.gpu.gemm.choice import check_out, refuse_hardware, validate
+from fpemu.gpu.gemm.choice import refuse_hardware, validate
 from fpemu.gpu.operation import (
     Operations,
     Product,
@@ -195,7 +195,7 @@ class GemmPlan:
                 for name, X in given.items()
             }
             if out is not None:
-                check_out(operands, self.shapes["D"], self._dtype)
+                matrices.check_out(operands, self.shapes["D"], self._dtype, rows=True)
             result = out
             if out is None:
                 operands["out"], result = matrices.like(A, self.shapes["D"], self._dtype)

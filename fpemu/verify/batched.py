@@ -21,8 +21,7 @@ from fpemu import batched, digests
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched import products
-from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Small, Warp
-from fpemu.gpu.batched.task import Task
+from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Small, Task, Warp
 from fpemu.verify import paths
 from fpemu.verify.cases import Case, Computed, DeviceArray, Draw, Placement, Result, codes
 from fpemu.verify.paths import Functions
@@ -223,7 +222,7 @@ class Batched(ProductSuite):
     )
     code = (
         *("batched", "simt", "gpu/batched", "schemes/base.py", "torch"),
-        *("gpu/gemm/choice.py", "gpu/gemm/memory.py", "roofline/wmma.py"),
+        *("gpu/gemm/choice.py", "gpu/operation.py", "roofline/wmma.py"),
     )
     supported = paths.WITHOUT_PLAN
     kept = 4

@@ -21,8 +21,7 @@ from fpemu import digests, simt
 from fpemu.gpu import tallskinny
 from fpemu.gpu.runtime import callers, compiler, device, properties
 from fpemu.gpu.tallskinny import hopper, published
-from fpemu.gpu.tallskinny.launch import Plan
-from fpemu.gpu.tallskinny.problem import Problem
+from fpemu.gpu.tallskinny.problem import KernelLaunch, Problem
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
 from fpemu.verify import paths, seeded
@@ -177,7 +176,7 @@ def problem(case: Case, addresses: Sequence[int], owners: object = None, *, move
     return Problem(case.subject, m, k, n, a.steps, b.steps, c.steps, (at[0], at[1], at[2]), owners)
 
 
-def plan(kernel: str, case: Case, problem: Problem) -> Plan:
+def plan(kernel: str, case: Case, problem: Problem) -> KernelLaunch:
     """Return the launch of one of `KERNELS` with a case's parameters."""
     model, options = published.here(case.subject), case.options
     if kernel in ("V0", "V1"):
@@ -248,7 +247,7 @@ class TallSkinny(ProductSuite):
         " 2^32 elements; facts.products: kernel, (m, k, n), layout, outputs and mismatches; facts.skipped: sizes that"
         " exceed the GPU's memory"
     )
-    code = ("simt", "gpu/tallskinny", "gpu/gemm/memory.py", "roofline", "torch")
+    code = ("simt", "gpu/tallskinny", "gpu/operation.py", "roofline", "torch")
     supported = paths.WITHOUT_PLAN
     kept = 12
 
@@ -391,7 +390,7 @@ def _sampled_rows(m: int, k: int) -> NDArray[np.int64]:
     return np.unique([*spread, *near, m - 2, m - 1])
 
 
-def _huge_plan(kernel: str, problem: Problem) -> Plan:
+def _huge_plan(kernel: str, problem: Problem) -> KernelLaunch:
     model = published.here(problem.fmt)
     if kernel.startswith("V"):
         return published.tsm2(problem, model, kernel)

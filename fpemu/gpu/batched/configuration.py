@@ -1,24 +1,100 @@
-"""Configurations of the batched kernels: four kinds of kernels, their parameters and the constraints on them.
+"""Configurations of the batched kernels: four kinds of kernels, their constraints, and the choice for a product.
 
 `Block` has the eight parameters of Abdelfattah, Tomov, Dongarra (2020), section 5.8, under the constraints of
 `fpemu.roofline.wmma.check`, and parameters for the products and blocks in flight and the copies to and from shared
-memory.
+memory. A product is run by the fastest configuration of a measurement if there is one, otherwise by its sizes.
 """
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
 
+from fpemu import mma
 from fpemu.arguments import flag, integer, integers
 from fpemu.errors import InputError, unknown_name
-from fpemu.gpu.batched.memory import SHARED, shared_bytes
-from fpemu.gpu.batched.task import Task
+from fpemu.gpu.gemm.choice import architecture
+from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.selection import per_device
 from fpemu.roofline.wmma import Kernel, check
+
+TABLE = Path(__file__).with_name("h200.toml")
+MOST_SMALL = 32
+"""Largest size of a product of magma-small"""
+SHARED = 227 * 1024
+"""Largest shared memory of a thread block on Hopper, bytes"""
+SHARED_BEFORE = {(8, 0): 163 * 1024, (8, 7): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (12, 0): 99 * 1024}
+"""The same on other GPUs, by compute capability"""
+_RESERVED, _BARRIER = 1024, 16  # bytes reserved for each thread block, and bytes of a buffer's barrier
 
 
 @dataclass(frozen=True)
-class Block:
+class Task:
+    """The properties of a product for which a kernel is compiled."""
+
+    M: int
+    N: int
+    K: int
+    complex: bool = False
+    planar: bool = False
+    accumulate: str = "fp32"
+    products: int = 4
+    """Real products of a complex one: 4 or 3"""
+    conjugate_a: bool = False
+    """A's imaginary parts, or A itself if real, are negated"""
+    conjugate_b: bool = False
+    a_along_k: bool = True
+    """A's rows are contiguous, otherwise its columns"""
+    b_along_k: bool = False
+    """B's columns are contiguous, otherwise its rows"""
+    width: int = 2
+    """Alignment of all lines of A, B and D in bytes: 2, 4 (the minimum for interleaved parts), 8 or 16"""
+    plain: bool = True
+    """alpha is 1 and beta is 0"""
+    contiguous: bool = False
+    """A, B and D are stacks whose matrices and lines follow each other without gaps"""
+
+    @property
+    def parts(self) -> int:
+        return 2 if self.complex else 1
+
+    @property
+    def interleaved(self) -> bool:
+        return self.complex and not self.planar
+
+    @property
+    def terms(self) -> int:
+        """Accumulators of an element."""
+        return 1 if not self.complex else 3 if self.products == 3 else 2
+
+    @property
+    def whole(self) -> bool:
+        """Whether every line of A and B is a multiple of eight elements long."""
+        lines = (self.K if self.a_along_k else self.M, self.K if self.b_along_k else self.N)
+        return all(length % 8 == 0 for length in lines)
+
+
+# --- configurations
+class _Kind:
+    """The check of a configuration's types; `validate` compares its values with the limits of a task."""
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            name, value = f"{type(self).__name__}: {field.name}", getattr(self, field.name)
+            if isinstance(field.default, tuple):
+                value = integers(name, value, length=len(field.default))
+            else:
+                value = flag(name, value) if isinstance(field.default, bool) else integer(name, value)
+            object.__setattr__(self, field.name, value)  # Python's integers, by which equal configurations are equal
+
+
+@dataclass(frozen=True)
+class Block(_Kind):
     """Configuration of MAGMA's kernel.
 
     Parameters
@@ -67,13 +143,6 @@ class Block:
 
     kind = "block"
 
-    def __post_init__(self) -> None:
-        for name, length in (("tensor", 3), ("block", 3), ("threads", 2)):
-            object.__setattr__(self, name, integers(f"Block: {name}", getattr(self, name), length=length))
-        _check_integers(self, "products", "stages", "resident")
-        for name in ("direct", "staged", "flat", "persistent", "bulk", "ahead"):
-            flag(f"Block: {name}", getattr(self, name))
-
     @property
     def warps(self) -> int:
         """Warps of a thread block."""
@@ -85,15 +154,14 @@ class Block:
         return self.tensor[0] == 8
 
     @property
-    def tiles(self) -> tuple[int, int]:
-        """Tiles of D's block along the rows and the columns of the instruction's product."""
-        along = self.block[0] // self.tensor[0], self.block[1] // self.tensor[1]
-        return along[::-1] if self.turned else along
-
-    @property
     def grid(self) -> tuple[int, int]:
-        """Grid of warps over the tiles: equal numbers of tiles, as many warps as possible, most nearly square."""
-        rows, columns = self.tiles
+        """Grid of warps over the tiles of D's block, along the rows and the columns of the instruction's product.
+
+        It has equal numbers of tiles, as many warps as possible, and is most nearly square.
+        """
+        rows, columns = self.block[0] // self.tensor[0], self.block[1] // self.tensor[1]
+        if self.turned:
+            rows, columns = columns, rows
         grids = [
             (x, y)
             for x in range(1, rows + 1)
@@ -102,9 +170,13 @@ class Block:
         ]
         return max(grids, key=lambda g: (g[0] * g[1], -abs(rows / g[0] - columns / g[1])))
 
+    def holds(self, task: Task) -> bool:
+        """Whether one thread block computes a whole product, and K is positive."""
+        return self.block[0] >= task.M and self.block[1] >= task.N and self.block[2] >= task.K > 0
+
 
 @dataclass(frozen=True)
-class Warp:
+class Warp(_Kind):
     """Configuration of the kernel with a warp for each tile of D and operands read directly from memory.
 
     Parameters
@@ -126,12 +198,9 @@ class Warp:
 
     kind = "warp"
 
-    def __post_init__(self) -> None:
-        _check_integers(self, "rows", "columns", "steps", "warps")
-
 
 @dataclass(frozen=True)
-class Packed:
+class Packed(_Kind):
     """Configuration of the kernel that packs several products of 8×8×8 at most into one instruction.
 
     Parameters
@@ -141,14 +210,12 @@ class Packed:
     """
 
     warps: int = 4
-    kind = "packed"
 
-    def __post_init__(self) -> None:
-        _check_integers(self, "warps")
+    kind = "packed"
 
 
 @dataclass(frozen=True)
-class Small:
+class Small(_Kind):
     """Configuration of magma-small, the kernel with a thread for each element of D.
 
     Parameters
@@ -158,115 +225,12 @@ class Small:
     """
 
     threads: int = 128
+
     kind = "small"
-
-    def __post_init__(self) -> None:
-        _check_integers(self, "threads")
-
-
-def _check_integers(configuration: Any, *names: str) -> None:
-    """Turn fields into Python's integers; `validate` compares them with the limits of a task."""
-    for name in names:
-        label = f"{type(configuration).__name__}: {name}"
-        object.__setattr__(configuration, name, integer(label, getattr(configuration, name)))
 
 
 Configuration = Block | Warp | Packed | Small
-KINDS: dict[str, type[Any]] = {"block": Block, "warp": Warp, "packed": Packed, "small": Small}
-MOST_SMALL = 32
-"""Largest size of a product of magma-small"""
-
-
-def validate(
-    configuration: Configuration, task: Task, block_of: int = 16, shared: int = SHARED, bulk: bool = True
-) -> None:
-    """Raise InputError if a configuration cannot run a task.
-
-    The GPU has instructions that add `block_of` products together (`MmaSpec.block`), thread blocks of at most `shared`
-    bytes of shared memory, and bulk copies or none.
-
-    >>> validate(Block(block=(64, 40, 64), threads=(8, 4)), Task(64, 64, 64))
-    Traceback (most recent call last):
-    fpemu.errors.InputError: TC_N = 16 does not divide BLK_N = 40 (section 5.8): choose a multiple of 16
-    """
-    for field in fields(configuration):
-        value = getattr(configuration, field.name)
-        if type(value) is int and value < 1:
-            raise InputError(f"{configuration.kind}: {field.name} = {value} must be a positive integer")
-    if isinstance(configuration, Block):
-        if configuration.bulk and not bulk:
-            raise InputError("block: bulk is for GPUs of compute capability 9.0 and later")
-        _validate_block(configuration, task, shared)
-    elif isinstance(configuration, Packed):
-        sizes = (task.M, task.N, task.K)
-        if max(sizes) > 8 or min(sizes) < 1:
-            raise InputError(f"packed: products of {sizes} do not share an instruction: 8 is the longest side")
-        if block_of < 16 and 8 % task.K:
-            raise InputError(
-                f"packed: K = {task.K} lies across the {block_of} products that the instruction adds together"
-            )
-    elif isinstance(configuration, Small) and not 1 <= min(task.M, task.N) <= max(task.M, task.N, task.K) <= MOST_SMALL:
-        raise InputError(f"small: products of {(task.M, task.N, task.K)}: {MOST_SMALL} is the longest side")
-    for name, most in (("warps", 32), ("threads", 1024)):
-        value = getattr(configuration, name, 1)
-        if not isinstance(value, tuple) and value > most:
-            raise InputError(f"{configuration.kind}: {name} = {value}: a thread block has {most} at most")
-    if isinstance(configuration, Warp) and configuration.rows * configuration.columns * task.terms > 32:
-        raise InputError(f"warp: a tile of {configuration.rows} by {configuration.columns} takes too many registers")
-
-
-def _validate_block(c: Block, task: Task, shared: int) -> None:
-    check(Kernel(c.tensor, c.block, c.threads, task.complex, task.accumulate))
-    threads = c.threads[0] * c.threads[1] * c.products
-    if threads > 1024:
-        raise InputError(f"block: {c.products} products of {c.threads} threads: a thread block has 1024 at most")
-    if c.products > 15:
-        raise InputError(f"block: products = {c.products}: there are barriers for 15 at most")
-    if (c.stages == 1 or c.persistent) and c.block[2] < task.K:
-        raise InputError(f"block: stages = 1 needs BLK_K = {c.block[2]} to be K = {task.K} at least")
-    if c.stages > 2 and not c.direct:
-        raise InputError(f"block: stages = {c.stages} needs direct: by way of registers there are 2")
-    if c.stages > 4:
-        raise InputError(f"block: stages = {c.stages}: 4 are the most")
-    interleaved = task.complex and not task.planar
-    if c.staged and interleaved:
-        raise InputError("block: staged is not for interleaved results")
-    if c.flat and not (_can_be_flat(c, task) and task.M * task.N):
-        raise InputError(
-            "block: flat is for products without gaps of one block each, stages = 1, and not for planar ones"
-        )
-    if c.persistent and not (_one_block(c, task) and c.products == 1 and (c.flat or c.direct)):
-        raise InputError("block: persistent is for products of one block each, products = 1, direct or flat")
-    if c.bulk and not (c.flat and c.persistent):
-        raise InputError("block: bulk is for flat products of persistent thread blocks")
-    need = shared_bytes(c, task)
-    if need > shared:
-        raise InputError(f"block: {need} bytes of shared memory, and a thread block has {shared} at most")
-
-
-def _one_block(c: Block, task: Task) -> bool:
-    """Whether one thread block computes a whole product, and K is positive."""
-    return c.block[0] >= task.M and c.block[1] >= task.N and c.block[2] >= task.K > 0
-
-
-def _can_be_flat(c: Block, task: Task) -> bool:
-    """Whether matrices can be copied without rearrangement."""
-    return _one_block(c, task) and task.contiguous and not task.planar and (c.stages == 1 or c.persistent)
-
-
-def fitted(configuration: Configuration, task: Task, bulk: bool = True) -> Configuration:
-    """Return the configuration without the options that a task does not allow; `bulk` as in `validate`."""
-    if not isinstance(configuration, Block):
-        return configuration
-    c, interleaved = configuration, task.complex and not task.planar
-    stages = c.stages if c.direct else min(c.stages, 2)
-    if stages == 1 and c.block[2] < task.K:
-        stages = 2
-    persistent = c.persistent and _one_block(c, task) and c.products == 1 and c.direct
-    allowed = replace(c, stages=stages, persistent=persistent)
-    flat = c.flat and _can_be_flat(allowed, task)
-    staged = (c.staged or (c.flat and not flat)) and not interleaved
-    return replace(allowed, flat=flat, bulk=c.bulk and bulk and flat and persistent, staged=staged)
+KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Block, Warp, Packed, Small)}
 
 
 def text(configuration: Configuration) -> str:
@@ -303,9 +267,223 @@ def parse(line: str) -> Configuration:
             numbers = tuple(int(v) for v in value.split("x"))
         except ValueError:
             raise InputError(f"{part}: {name} is a number, or several joined by x") from None
-        count = len(known[name]) if isinstance(known[name], tuple) else 1
-        if len(numbers) != count:
-            raise InputError(f"{part}: {name} has {count} number{'s' * (count > 1)}, not {len(numbers)}")
-        values[name] = numbers if isinstance(known[name], tuple) else type(known[name])(numbers[0])
+        default = known[name]
+        values[name] = numbers if isinstance(default, tuple) or len(numbers) > 1 else type(default)(numbers[0])
     configuration: Configuration = KINDS[kind](**values)
     return configuration
+
+
+# --- shared memory of a block, with the formulas of ``batched_block.cuh``
+def shared_bytes(c: Block, task: Task) -> int:
+    """Return the shared memory of a thread block in bytes.
+
+    >>> shared_bytes(Block(block=(64, 64, 64), stages=1), Task(64, 64, 64, width=16))
+    18432
+    """
+    if c.bulk:
+        return _bulk(c, task)[0]
+    total = _tiles(c, task)
+    staged = task.parts * c.block[0] * (c.block[1] // 8 | 1) * 16 if c.staged else 0
+    buffers = c.stages + c.persistent
+    if apart(c, task):
+        return c.products * (buffers * _raw(task)[0] + total)
+    if c.flat:
+        raw, staged = _raw(task)
+        total = max(total, raw)
+    if c.persistent and c.stages == 1:  # D has separate memory
+        return c.products * (buffers * total + staged)
+    return c.products * max(buffers * max(total, staged) if c.persistent else buffers * total, staged)
+
+
+def result_apart(c: Block, task: Task) -> bool:
+    """Whether D and the tiles have separate memory in a thread block with bulk copies."""
+    return c.bulk and _bulk(c, task)[1]
+
+
+def _bulk(c: Block, task: Task) -> tuple[int, bool]:
+    """Bytes of a thread block with bulk copies, and whether D and the tiles have separate memory."""
+    *ab, d = _matrix_bytes(task)
+    tiles, fixed = _tiles(c, task), c.stages * (sum(ab) + 48 + _BARRIER)
+    separate = fixed + tiles + d
+    if c.resident * (separate + _RESERVED) <= SHARED + _RESERVED:
+        return separate, True
+    return fixed + max(tiles, d), False
+
+
+def apart(c: Block, task: Task) -> bool:
+    """Whether the copied matrices of a flat kernel and its tiles have separate memory."""
+    return c.flat and c.products * ((c.stages + c.persistent) * _raw(task)[0] + _tiles(c, task)) <= SHARED
+
+
+def _tiles(c: Block, task: Task) -> int:
+    """Bytes of a tile of A and one of B."""
+    m, n, k = c.block
+    padding = task.width == 2 and c.direct and not c.flat
+    total = 0
+    for lines, length in ((m, k) if task.a_along_k else (k, m), (n, k) if task.b_along_k else (k, n)):
+        total += lines * (task.parts * (length // 8 + padding) | 1) * 16  # an odd number of 16 bytes: no bank conflict
+    return total
+
+
+def _raw(task: Task) -> tuple[int, int]:
+    """Bytes of A and B together, or of D if that is more, without rearrangement; bytes of D."""
+    a, b, d = _matrix_bytes(task)
+    return max(a + b + 48, d), d
+
+
+def _matrix_bytes(task: Task) -> tuple[int, int, int]:
+    """Bytes of A, B and D, rounded up to multiples of 16 and increased by 16."""
+    unit = 4 if task.complex else 2
+    sides = (task.M, task.K), (task.K, task.N), (task.M, task.N)
+    a, b, d = (16 * (-(-x * y * unit // 16) + 1) for x, y in sides)
+    return a, b, d
+
+
+# --- constraints
+def validate(
+    configuration: Configuration, task: Task, block_of: int = 16, shared: int = SHARED, bulk: bool = True
+) -> None:
+    """Raise InputError if a configuration cannot run a task.
+
+    The GPU has instructions that add `block_of` products together (`MmaSpec.block`), thread blocks of at most `shared`
+    bytes of shared memory, and bulk copies or none.
+
+    >>> validate(Block(block=(64, 40, 64), threads=(8, 4)), Task(64, 64, 64))
+    Traceback (most recent call last):
+    fpemu.errors.InputError: TC_N = 16 does not divide BLK_N = 40 (section 5.8): choose a multiple of 16
+    """
+    c, sizes = configuration, (task.M, task.N, task.K)
+    for field in fields(c):
+        value = getattr(c, field.name)
+        if type(value) is int and value < 1:
+            raise InputError(f"{c.kind}: {field.name} = {value} must be a positive integer")
+    if isinstance(c, Block):
+        check(Kernel(c.tensor, c.block, c.threads, task.complex, task.accumulate))
+    for wrong, why in _constraints(c, task, sizes, block_of, shared, bulk):
+        if wrong:
+            raise InputError(f"{c.kind}: {why}")
+
+
+def _constraints(
+    c: Configuration, task: Task, sizes: tuple[int, int, int], block_of: int, shared: int, bulk: bool
+) -> list[tuple[Any, str]]:
+    """What a configuration may violate, in the order of the checks, each with its message."""
+    if isinstance(c, Warp):
+        registers = c.rows * c.columns * task.terms
+        return [
+            (c.warps > 32, f"warps = {c.warps}: a thread block has 32 at most"),
+            (registers > 32, f"a tile of {c.rows} by {c.columns} takes too many registers"),
+        ]
+    if isinstance(c, Packed):
+        across = block_of < 16 and task.K and 8 % task.K
+        return [
+            (
+                max(sizes) > 8 or min(sizes) < 1,
+                f"products of {sizes} do not share an instruction: 8 is the longest side",
+            ),
+            (across, f"K = {task.K} lies across the {block_of} products that the instruction adds together"),
+            (c.warps > 32, f"warps = {c.warps}: a thread block has 32 at most"),
+        ]
+    if isinstance(c, Small):
+        fits = min(task.M, task.N) >= 1 and max(sizes) <= MOST_SMALL
+        return [
+            (not fits, f"products of {sizes}: {MOST_SMALL} is the longest side"),
+            (c.threads > 1024, f"threads = {c.threads}: a thread block has 1024 at most"),
+        ]
+    threads, need = c.threads[0] * c.threads[1] * c.products, shared_bytes(c, task)
+    flat = _can_be_flat(c, task) and task.M * task.N
+    persistent = c.holds(task) and c.products == 1 and (c.flat or c.direct)
+    return [
+        (c.bulk and not bulk, "bulk is for GPUs of compute capability 9.0 and later"),
+        (threads > 1024, f"{c.products} products of {c.threads} threads: a thread block has 1024 at most"),
+        (c.products > 15, f"products = {c.products}: there are barriers for 15 at most"),
+        (
+            (c.stages == 1 or c.persistent) and c.block[2] < task.K,
+            f"stages = 1 needs BLK_K = {c.block[2]} to be K = {task.K} at least",
+        ),
+        (c.stages > 2 and not c.direct, f"stages = {c.stages} needs direct: by way of registers there are 2"),
+        (c.stages > 4, f"stages = {c.stages}: 4 are the most"),
+        (c.staged and task.interleaved, "staged is not for interleaved results"),
+        (
+            c.flat and not flat,
+            "flat is for products without gaps of one block each, stages = 1, and not for planar ones",
+        ),
+        (c.persistent and not persistent, "persistent is for products of one block each, products = 1, direct or flat"),
+        (c.bulk and not (c.flat and c.persistent), "bulk is for flat products of persistent thread blocks"),
+        (need > shared, f"{need} bytes of shared memory, and a thread block has {shared} at most"),
+    ]
+
+
+def _can_be_flat(c: Block, task: Task) -> bool:
+    """Whether matrices can be copied without rearrangement."""
+    return c.holds(task) and task.contiguous and not task.planar and (c.stages == 1 or c.persistent)
+
+
+def fitted(configuration: Configuration, task: Task, bulk: bool = True) -> Configuration:
+    """Return the configuration without the options that a task does not allow; `bulk` as in `validate`."""
+    if not isinstance(configuration, Block):
+        return configuration
+    c = configuration
+    stages = c.stages if c.direct else min(c.stages, 2)
+    if stages == 1 and c.block[2] < task.K:
+        stages = 2
+    allowed = replace(c, stages=stages, persistent=c.persistent and c.holds(task) and c.products == 1 and c.direct)
+    flat = c.flat and _can_be_flat(allowed, task)
+    staged = (c.staged or (c.flat and not flat)) and not task.interleaved
+    return replace(allowed, flat=flat, bulk=c.bulk and bulk and flat and allowed.persistent, staged=staged)
+
+
+# --- choice
+@cache
+def table() -> dict[str, Any]:
+    """Return the fastest configurations by form and largest size."""
+    return tomllib.loads(TABLE.read_text(encoding="utf-8"))
+
+
+def form(task: Task) -> str:
+    """Return the section of the table for a task: real or complex, and the alignment of its lines in bytes.
+
+    >>> form(Task(12, 12, 12, width=8))
+    'real 8'
+    """
+    return f"{'complex' if task.complex else 'real'} {task.width}"
+
+
+@per_device(maxsize=16)
+def limits(accumulate: str) -> dict[str, Any]:
+    """Return the arguments of `validate` for the current GPU; empty, for Hopper's, without a GPU."""
+    if device.missing() is not None:
+        return {}
+    spec, capability = mma.spec(architecture(), "fp16", accumulate, "mma"), device.capability()
+    return {
+        "block_of": spec.block or spec.k,
+        "shared": SHARED_BEFORE.get(capability, SHARED),
+        "bulk": capability >= (9, 0),
+    }
+
+
+@per_device(maxsize=4096)
+def choose(task: Task, batch: int, kernel: str = "tensor") -> Configuration:
+    """Return the configuration that runs a task with a kernel, "tensor" or "magma-small"."""
+    if kernel == "magma-small":
+        return Small(threads=128)
+    size = max(task.M, task.N, task.K)
+    line = next((line for most, line in table().get(form(task), {}).items() if size <= int(most)), None)
+    if line is not None:
+        allowed = limits(task.accumulate)
+        configuration = fitted(parse(line), task, allowed.get("bulk", True))
+        try:
+            validate(configuration, task, **allowed)
+        except InputError:  # a GPU with less shared memory than the measured one
+            return fitted(by_size(task), task)
+        return configuration
+    return fitted(by_size(task), task)
+
+
+def by_size(task: Task) -> Configuration:
+    """Return a configuration that is valid for any task."""
+    M, N = task.M, task.N
+    if max(M, N) <= 32:
+        return Warp(1 if M <= 16 else 2, 1 if N <= 8 else 2 if N <= 16 else 4, 1 if task.K <= 16 else 2)
+    K = 32 if task.K <= 32 or task.complex else 64
+    return Block((16, 16, 16), (64, 64, K), (16, 8), 1, 2, True, not task.complex)

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import copysign, prod
 from typing import Any
 
-from fpemu.arguments import choice as choice_of
-from fpemu.batched import arguments, layouts
-from fpemu.errors import GpuError, InputError, unknown_name
-from fpemu.gpu.batched import stacks
-from fpemu.gpu.batched.call import Product
-from fpemu.gpu.batched.configuration import Configuration
-from fpemu.gpu.batched.lowering import launches_of, queue, shape_of
-from fpemu.gpu.batched.request import Request, key_of
-from fpemu.gpu.batched.stacks import HALF, Pointers
-from fpemu.gpu.gemm import memory
-from fpemu.gpu.runtime import callers, device, matrices, recording, tensors
-from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.recording import NotRecordableError
-from fpemu.gpu.runtime.sequence import Sequence, lock
-from fpemu.gpu.runtime.tensors import Read, Recorded
+import numpy as np
 
-_REGION = {"A": "A", "B": "B", "C": "C", "out": "D"}
-_recorded = tensors.Cache()
+from fpemu.arguments import choice as choice_of
+from fpemu.arguments import keywords, product_shape
+from fpemu.batched import arguments, halfcomplex, layouts, scaling
+from fpemu.errors import GpuError, InputError
+from fpemu.gpu.batched import stacks
+from fpemu.gpu.batched.configuration import Configuration, Task, choose, fitted, limits, parse, validate
+from fpemu.gpu.batched.source import plan
+from fpemu.gpu.batched.stacks import HALF, Operand
+from fpemu.gpu.gemm.choice import architecture
+from fpemu.gpu.operation import Operations, Queued, Request
+from fpemu.gpu.runtime import callers, device, matrices, properties
+from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.modules import Module
+from fpemu.gpu.runtime.plan import queue
+from fpemu.gpu.runtime.steps import Memory, Step, Struct
+
+PROBLEM = np.dtype(
+    [(x, stacks.STACK) for x in "abcd"]
+    + [("c_entry", "i8"), ("alpha", "f4", 2), ("beta", "f4", 2)]
+    + [(n, "i4") for n in ("M", "N", "K", "batch", "tiles_m", "tiles_n", "added", "unused")]
+)
+"""The struct Problem of kernels/batched.cuh"""
+_MOST = 2**31 - 2**20  # largest count of a kernel's int variables, with a margin for idle threads
+_NUMBERS = (float, int, complex)
+_ONE, _ZERO = (1.0, 0.0), (0.0, 0.0)
+_operations = Operations()
 
 
 def hgemm(
@@ -82,18 +95,18 @@ def hgemm(
 
     Notes
     -----
-    A call whose kernels are recorded, because an earlier one had the same options, shapes, strides and alignment,
-    validates nothing again: it queues the kernels on torch's current stream, or on CUDA's default stream if the arrays
-    are of another library that states this stream, as CuPy does. Calls of several threads are queued one after another.
-    A CUDA graph can capture a call on torch tensors if alpha and beta are numbers of Python and not NaN, and
-    if each operand needs no more than one stride for its batch.
+    A call with the options, shapes, strides and alignment of an earlier one validates nothing again: it queues its
+    kernels on torch's current stream, or on CUDA's default stream if the arrays are of another library that states this
+    stream, as CuPy does. Calls of several threads are queued one after another. A CUDA graph can capture a call on
+    torch tensors if alpha and beta are numbers of Python and not NaN.
     """
-    request_key = key_of(None, alpha, beta, transa, transb, accumulate, kernel, configuration)
-    D, read = _recorded.repeat(request_key, A, B, C, out)
-    if D is not None:
-        return D
-    options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
-    return _run(A, B, C, out, Request(alpha=alpha, beta=beta, configuration=configuration, **options), read)
+    key = _key_of(None, alpha, beta, transa, transb, accumulate, kernel, configuration)
+    D, arrays, key = _operations.repeat(key, A, B, C, out)
+    if D is None:
+        options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
+        request = BatchedRequest(alpha=alpha, beta=beta, configuration=configuration, **options)
+        D = _operations.compute(request, _given(request, A, B, C, out), arrays, key)
+    return D
 
 
 def hcgemm(
@@ -157,19 +170,15 @@ def hcgemm(
     Repeated calls on torch tensors are queued as by `hgemm`.
     """
     choices = (products.__class__, products, kernel, algorithm, configuration)  # 4.0 and 4 are equal keys
-    D, read = _recorded.repeat(key_of(layout, alpha, beta, transa, transb, accumulate, choices), A, B, C, out)
-    if D is not None:
-        return D
-    options: dict[str, Any] = {
-        "transa": transa,
-        "transb": transb,
-        "accumulate": accumulate,
-        "kernel": kernel,
-        "products": products,
-    }
-    layouts.axis_of(layout)
-    request = Request(layout, alpha=alpha, beta=beta, configuration=configuration, algorithm=algorithm, **options)
-    return _run(A, B, C, out, request, read)
+    key = _key_of(layout, alpha, beta, transa, transb, accumulate, choices)
+    D, arrays, key = _operations.repeat(key, A, B, C, out)
+    if D is None:
+        layouts.axis_of(layout)
+        options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
+        options |= {"products": products, "algorithm": algorithm, "configuration": configuration}
+        request = BatchedRequest(layout, alpha=alpha, beta=beta, **options)
+        D = _operations.compute(request, _given(request, A, B, C, out), arrays, key)
+    return D
 
 
 def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
@@ -195,8 +204,6 @@ def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
     choice_of("kernel", kernel, arguments.KERNELS)
     if kernel == "magma-small":
         return {}
-    from fpemu.gpu.gemm.choice import architecture
-
     return {"hardware": architecture(), "instruction": "mma"}
 
 
@@ -230,25 +237,28 @@ def prepare(
     GpuError
         As `hgemm`.
     """
-    known = ["alpha", "beta", "transa", "transb", "accumulate", "kernel", "configuration"]
-    if layout is not None:
-        known += ["products", "algorithm"]
-        options.setdefault("algorithm", None)
-    for name in options:
-        if name not in known:
-            raise unknown_name("option", name, known)
-    request = Request(layout, **options)
-    need_gpu()
-    given = {name: X for name, X in {"A": A, "B": B, "C": C, "out": out}.items() if X is not None}
-    arrays = [array for X in given.values() for array in stacks.arrays(X)]
-    with device.entered(callers.place(arrays)), callers.ordered(callers.streams(arrays)):
-        matrices_of = {name: stacks.take(X, name) for name, X in given.items()}
-        on_cpu = [name for name, X in matrices_of.items() if not isinstance(X, Matrix | Pointers)]
-        if on_cpu:
-            raise InputError(f"{' and '.join(on_cpu)} must be on the GPU")
-        operands = {name: stacks.operand(X, layout, name) for name, X in matrices_of.items()}
-        shape_of(operands, request)
-        return launches_of(operands, request, overlap)
+    known = ("alpha", "beta", "transa", "transb", "accumulate", "kernel", "configuration")
+    keywords("option", options, known if layout is None else (*known, "products", "algorithm"))
+    request = BatchedRequest(layout, **options)
+    given = _given(request, A, B, C, out)
+    listed = request.arrays(given)
+    with device.entered(callers.place(listed)), callers.ordered(callers.streams(listed)):
+        operands = {name: request.take(X, name) for name, X in given.items()}
+        if not matrices.same_place(operands):
+            raise InputError("A, B and out must be on the GPU")
+        shape, dtype = request.result(operands)
+        matrices.check_out(operands, shape, dtype)
+        ready, copies = request.operands({"D": operands.pop("out"), **operands}, _Buffers)
+        queue(*copies)
+        if request.calls and layout == "interleaved":
+            raise InputError("algorithm='calls' is prepared on planar arrays only")
+        return request.products(ready, overlap=overlap) if 0 not in shape else []
+
+
+class _Buffers:
+    """Memory whose blocks have addresses, in place of a plan's."""
+
+    block = Buffer
 
 
 def need_gpu() -> None:
@@ -262,80 +272,226 @@ def need_gpu() -> None:
         )
 
 
-def _run(A: Any, B: Any, C: Any, out: Any, request: Request, read: Read | None) -> Any:
-    """The product of a checked request; read: if its kernels can be recorded, and by which key."""
+def _given(request: BatchedRequest, A: Any, B: Any, C: Any, out: Any) -> dict[str, Any]:
+    """Return the arrays that a request reads or writes, after a check of the GPU."""
     need_gpu()
-    given = {"A": A, "B": B, "C": C if request.has_c else None, "out": out}
-    arrays = [array for X in given.values() for array in stacks.arrays(X)]
-    with lock, device.entered(callers.place(arrays)):
-        return memory.computed(
-            lambda: _result(given, arrays, request, read), lambda problem: memory.no_room(problem, "the batch, M or N")
-        )
+    given = {"A": A, "B": B, "C": C if request.beta != _ZERO else None, "out": out}
+    return {name: X for name, X in given.items() if X is not None}
 
 
-def _result(given: dict[str, Any], arrays: list[Any], request: Request, read: Read | None) -> Any:
-    """The product of the given arguments, of which `arrays` may be on the GPU."""
-    layout, A, out = request.layout, given["A"], given["out"]
-    with callers.ordered(callers.streams(arrays)) if read is None else nullcontext():
-        stacked: dict[str, Any] = {name: stacks.take(X, name) for name, X in given.items() if X is not None}
-        on_gpu = {name: isinstance(X, Matrix | Pointers) for name, X in stacked.items()}
-        if len(set(on_gpu.values())) > 1:
-            cpu, gpu = (" and ".join(name for name, on in on_gpu.items() if on == side) for side in (False, True))
-            raise InputError(f"{cpu} in the CPU's memory and {gpu} on the GPU: copy them to one of the two")
-        if out is not None and not on_gpu["A"]:
-            raise InputError("out= is for arrays of the GPU")
-        _check_out(stacked)
-        if not on_gpu["A"]:
-            stacked = {name: matrices.upload(X) for name, X in stacked.items()}
-        lead, M, N, _ = shape_of({name: stacks.view(X, layout, name) for name, X in stacked.items()}, request)
-        result = out
-        if out is None:
-            shape = (*lead, M, N)
-            if layout is not None:
-                shape = (2, *shape) if layout == "planar" else (*shape, 2)
-            if on_gpu["A"] and not isinstance(A, Pointers | list | tuple):
-                D, result = matrices.like(A, shape, HALF)
-            else:
-                D = matrices.empty(shape, HALF)
-                result = matrices.Array(D)
-            stacked["out"] = D
-        if (
-            read is not None
-            and read.in_place(*(stacked.get(name) for name in "ABC"))
-            and (product := _record(stacked, request)) is not None
-        ):
-            _recorded.keep(read.key, product)
-            read.pointers[3] = stacked["out"].pointer
-            return product.run(A, result, read)
-        with callers.ordered(callers.streams(arrays)) if read is not None else nullcontext():
-            queue(stacked, request)
-        if not on_gpu["A"]:
-            downloaded = matrices.download(D)
-            return matrices.as_torch(downloaded) if callers.is_torch(A) else downloaded
-        if callers.must_synchronize(arrays):
-            device.synchronize(0)
-        return result
-
-
-def _record(stacked: dict[str, Any], request: Request) -> Recorded | None:
-    """The recorded kernels of a product; None if they depend on more than the facts of the operands."""
-    placed: dict[str, Any] = tensors.place(**{_REGION[name]: X for name, X in stacked.items()})
-    try:
-        with recording.start() as steps:
-            queue({name: placed[_REGION[name]] for name in stacked}, request)
-    except NotRecordableError:
+# --- requests
+def _key_of(layout: Any, alpha: Any, beta: Any, *request: Any) -> Any:
+    """Return what the steps of a product depend on; None for scalars that are NaN, or not numbers of Python."""
+    if alpha.__class__ not in _NUMBERS or beta.__class__ not in _NUMBERS or alpha != alpha or beta != beta:
         return None
-    extents = tuple(tensors.extent(stacked.get(name)) for name in _REGION)
-    return Recorded(Sequence(steps), stacked["out"].shape, extents)
+    if alpha and alpha.__class__ is not complex and beta.__class__ is not complex:
+        return layout, alpha, beta, *request
+    parts = [part for x in (alpha, beta) for part in (x.real, x.imag)]
+    signs = [copysign(1.0, part) if part.__class__ is float else part < 0 for part in parts]  # 0.0 == -0.0
+    return layout, alpha, beta, (alpha.__class__, beta.__class__, *signs), *request
 
 
-def _check_out(operands: dict[str, Any]) -> None:
-    """Raise for an `out` whose entries share memory with each other or with an operand."""
-    D = operands.get("out")
-    if not isinstance(D, Matrix) or 0 in D.shape:
-        return
-    if not matrices.apart(D):
-        raise InputError("out must have no overlapping entries and no negative strides")
-    for name, X in operands.items():
-        if name != "out" and isinstance(X, Matrix) and matrices.overlap(X, D):
-            raise InputError(f"out shares memory with {name}: pass separate memory")
+class BatchedRequest(Request):
+    """The checked options of a product: those of `hgemm` (layout None) or `hcgemm`."""
+
+    sizes = "the batch, M or N"
+
+    def __init__(
+        self,
+        layout: str | None = None,
+        *,
+        alpha: Any = 1.0,
+        beta: Any = 0.0,
+        transa: str = "N",
+        transb: str = "N",
+        accumulate: str = "fp32",
+        kernel: str = "tensor",
+        configuration: Any = None,
+        products: int = 4,
+        algorithm: str | None = None,
+    ) -> None:
+        if layout is not None:
+            layouts.axis_of(layout)
+            algorithm = halfcomplex.choose_algorithm(products, algorithm, default=halfcomplex.ALGORITHMS[layout])
+        choice_of("kernel", kernel, arguments.KERNELS)
+        fmt = arguments.arithmetic(kernel, accumulate, None if kernel == "magma-small" else "hopper", None).accumulator
+        for name, letter in (("transa", transa), ("transb", transb)):
+            choice_of(name, letter.upper() if isinstance(letter, str) else letter, arguments.TRANSPOSES)
+        self.layout, self.kernel, self.given_beta = layout, kernel, beta
+        self.transa, self.transb, self.calls = transa.upper(), transb.upper(), algorithm == "calls"
+        if layout is None:
+            a, b = ((x, 0.0) for x in scaling.real_scalars(alpha, beta, fmt))
+        else:
+            a, b = scaling.complex_scalar(alpha, "alpha", fmt), scaling.complex_scalar(beta, "beta", fmt)
+        self.alpha, self.beta = (float(a[0]), float(a[1])), (float(b[0]), float(b[1]))
+        if self.calls and (self.alpha[1] or self.beta[1]):
+            raise InputError(
+                "algorithm='calls' is four calls of HGEMM, which scale by real numbers: alpha and beta "
+                "must have no imaginary part"
+            )
+        fused = layout is not None and not self.calls
+        conjugates = {"conjugate_a": fused and self.transa == "C", "conjugate_b": fused and self.transb == "C"}
+        self.task = Task(0, 0, 0, fused, fused and layout == "planar", accumulate, products, **conjugates)
+        self.configuration = parse(configuration) if isinstance(configuration, str) else configuration
+        if not isinstance(self.configuration, Configuration | None):
+            raise InputError(f"configuration is a {type(configuration).__name__}: give a Block, Warp, ... or its text")
+        if self.configuration is not None and (kernel == "magma-small") != (self.configuration.kind == "small"):
+            raise InputError(f"configuration is of kind {self.configuration.kind!r}, and kernel is {kernel!r}")
+
+    def arrays(self, given: dict[str, Any]) -> list[Any]:
+        return [array for X in given.values() for array in stacks.arrays(X)]
+
+    def take(self, X: Any, name: str) -> Any:
+        return stacks.take(X, name)
+
+    def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return shape and dtype of D; raises as `fpemu.batched` does."""
+        shapes = {name: stacks.shape_of(X, self.layout, name) for name, X in operands.items()}
+        zeros = {name: np.broadcast_to(np.float16(0), shape) for name, shape in shapes.items()}
+        a = arguments.transposed(zeros["A"], self.transa, "transa")
+        b = arguments.transposed(zeros["B"], self.transb, "transb")
+        shape = product_shape(a, b, arguments.factor_names(self.transa, self.transb))
+        scaling.needs_c(zeros.get("C"), self.given_beta if self.beta != _ZERO else 0, shape)
+        if "C" in zeros:
+            arguments.check_addend(zeros["C"], shape)
+        if self.layout is not None:
+            shape = (2, *shape) if self.layout == "planar" else (*shape, 2)
+        return shape, HALF
+
+    def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
+        """Return the steps: copies of operands that kernels cannot read, and the product's launches.
+
+        Four calls multiply planar copies of interleaved matrices.
+        """
+        if 0 in layouts["D"].shape:
+            return []
+        operands, before = self.operands(layouts, memory)
+        if not (self.calls and self.layout == "interleaved"):
+            return [*before, *(product.step for product in self.products(operands))]
+        planar = {name: stacks.packed((2, *X.shape), memory) for name, X in operands.items()}
+        before += [
+            step
+            for name, X in operands.items()
+            if name != "D"
+            for step in matrices.copy_steps(_planes(X), planar[name])
+        ]
+        products = self.products({name: stacks.view(X, "planar") for name, X in planar.items()})
+        after = matrices.copy_steps(planar["D"], _planes(operands["D"]))
+        return [*before, *(product.step for product in products), *after]
+
+    def operands(self, given: dict[str, Any], memory: Any) -> tuple[dict[str, Operand], list[Step]]:
+        """Return A, B, C and D as operands, and the copies of those that kernels cannot read."""
+        operands, steps = dict[str, Operand](), list[Step]()
+        for name, X in given.items():
+            if X is not None:
+                operands[name], copies = stacks.operand(X, self.layout, memory)
+                steps += copies
+                if name == "D" and (copies or not operands[name].along_columns):
+                    raise InputError(
+                        "out must have contiguous rows, and in the interleaved layout both parts of an element in one "
+                        "aligned word"
+                    )
+        return operands, steps
+
+    def products(self, operands: dict[str, Operand], *, overlap: bool = True) -> list[Product]:
+        """Return the launch of a product, or the four of algorithm="calls" on planar matrices."""
+        a = operands["A"].transposed if self.transa != "N" else operands["A"]
+        b = operands["B"].transposed if self.transb != "N" else operands["B"]
+        c, d = operands.get("C"), operands["D"]
+        if not self.calls:
+            return [self._product(a, b, c, d, self.task, self.alpha, self.beta, overlap=overlap)]
+        # Cr = Ar Br + beta Cr, Cr -= Ai Bi, Ci = Ar Bi + beta Ci, Ci += Ai Br (section 6.2); conjugates change signs
+        alpha, products = self.alpha[0], []
+        for part, i, j in ((0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)):
+            first = i == 0
+            addend = (None if c is None else c.part(part)) if first else d.part(part)
+            factor, beta = (alpha if first or part else -alpha, 0.0), self.beta if first else _ONE
+            negative_a, negative_b = (k == 1 and t == "C" for k, t in ((i, self.transa), (j, self.transb)))
+            task = replace(self.task, conjugate_a=negative_a, conjugate_b=negative_b)
+            operands_of = a.part(i), b.part(j), addend, d.part(part)
+            products.append(self._product(*operands_of, task, factor, beta, overlap=overlap))
+        return products
+
+    def _product(
+        self,
+        A: Operand,
+        B: Operand,
+        C: Operand | None,
+        D: Operand,
+        task: Task,
+        alpha: tuple[float, float],
+        beta: tuple[float, float],
+        *,
+        overlap: bool,
+    ) -> Product:
+        """Return the launch of D = alpha · A B + beta · C, transposes done; leading axes broadcast to those of D.
+
+        task : Task
+            Its sizes and layouts are replaced by those of the operands.
+        """
+        lead, (M, N), K = D.shape[:-2], D.shape[-2:], A.shape[-1]
+        batch = prod(lead)
+        if max(M, N, K, batch) > _MOST:
+            raise InputError(f"M, N, K = {M}, {N}, {K} and a batch of {batch}: {_MOST} is the most")
+        a_along, b_along = bool(A.along_columns), not B.along_columns
+        struct, widths = Struct(PROBLEM, {"alpha": alpha, "beta": beta}), []
+        sides = {"a": (A, a_along), "b": (B, not b_along), "d": (D, True)}
+        contiguous = True
+        for name, (X, along) in sides.items():
+            of_stack, width = stacks.stack(X, lead, along)
+            struct[name] = of_stack
+            widths.append(width)
+            contiguous = contiguous and _contiguous(of_stack, X, batch, along)
+        if C is not None:
+            struct["c"], struct["c_entry"] = stacks.stack(C, lead, True)[0], C.strides[-1]
+        layout: dict[str, Any] = {"a_along_k": a_along, "b_along_k": b_along, "width": min(widths)}
+        plain = (alpha, beta) == (_ONE, _ZERO)
+        task = replace(task, M=M, N=N, K=K, **layout, plain=plain, contiguous=contiguous)
+        given = self.configuration
+        configuration = choose(task, batch, self.kernel) if given is None else fitted(given, task)
+        validate(configuration, task, **limits(task.accumulate))
+        kernel = plan(task, configuration, overlap)
+        tiles, blocks = kernel.tiles(M, N), kernel.blocks(M, N, batch)
+        for name, value in (("M", M), ("N", N), ("K", K), ("batch", batch), ("added", int(C is not None))):
+            struct[name] = value
+        struct["tiles_m"], struct["tiles_n"] = tiles
+        if kernel.persistent:
+            blocks = min(blocks, kernel.persistent * properties.multiprocessors())
+        parts, what = (M * N, "elements") if configuration.kind == "small" else (prod(tiles), "tiles")
+        if batch * parts > _MOST:
+            raise InputError(
+                f"{batch} products of {parts} {what} each: {_MOST} are the most of a launch, split the batch"
+            )
+        overlap = overlap and (device.missing() is not None or device.capability() >= (9, 0))
+        step = _module(kernel.source, kernel.name).step(
+            kernel.name, blocks, kernel.threads, struct, shared=kernel.shared, overlap=overlap
+        )
+        return Product(step, task=task, configuration=configuration, kernel=kernel)
+
+
+@dataclass(frozen=True, eq=False)
+class Product(Queued):
+    """A prepared product, which `queue` queues repeatedly."""
+
+    task: Any = None
+    configuration: Any = None
+    kernel: Any = None
+
+
+def _planes(X: Operand) -> Matrix:
+    """Return a stack with its two parts as the first axis."""
+    return Matrix(X.pointer, HALF, (2, *X.shape), tuple(s // 2 for s in (X.plane, *X.strides)), X.source)
+
+
+def _contiguous(struct: Struct, X: Operand, batch: int, along_columns: bool) -> bool:
+    """Whether all distances in memory follow from the sizes."""
+    rows, columns = X.shape[-2:]
+    length, lines = (columns, rows) if along_columns else (rows, columns)
+    gaps = lines > 1 and struct["line"] != length * X.unit
+    gaps = gaps or (batch > 1 and struct["step"] != rows * columns * X.unit)
+    return not (gaps or struct["table"] or rows * columns * X.unit >= 2**31)  # which the kernels count in an int
+
+
+@lru_cache(maxsize=512)
+def _module(source: str, name: str) -> Module:
+    return Module(source, name=name)

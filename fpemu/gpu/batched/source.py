@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Warp
-from fpemu.gpu.batched.memory import apart, result_apart, shared_bytes
-from fpemu.gpu.batched.task import Task
+from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Task, Warp, apart, result_apart, shared_bytes
 from fpemu.gpu.runtime.compiler import kernel_source
 from fpemu.gpu.runtime.constants import struct
 

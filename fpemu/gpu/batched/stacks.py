@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd, prod
 from typing import Any
@@ -14,8 +13,9 @@ import numpy as np
 from fpemu.arguments import LARGEST, integer, integers
 from fpemu.batched.layouts import LAYOUTS, halves
 from fpemu.errors import InputError
-from fpemu.gpu.runtime import callers, device, matrices, recording
+from fpemu.gpu.runtime import callers, device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.steps import Launch, Struct
 
 HALF = np.dtype(np.float16)
 STACK = np.dtype([("first", "u8"), ("step", "i8"), ("table", "u8"), ("line", "i8"), ("plane", "i8")])
@@ -57,61 +57,49 @@ class Pointers:
         if integer("Pointers: aligned", self.aligned) not in (2, 4, 8, 16):
             raise InputError(f"Pointers: aligned = {self.aligned} must be 2, 4, 8 or 16")
 
-    def table(self) -> Matrix:
-        """Return the addresses as a contiguous array; InputError if kernels cannot read them."""
-        X = self.addresses
+    def take(self) -> Scattered:
+        """Return the matrices as an operand; InputError if kernels cannot read the addresses."""
+        X, (rows, columns) = self.addresses, self.shape
         if isinstance(X, device.Buffer):
-            return Matrix(X.pointer, np.dtype(np.uint64), (X.nbytes // 8,), (1,), X)
-        table = X if isinstance(X, Matrix) else matrices.take(X, "addresses", write=not _read_only(X))
+            table: Any = Matrix(X.pointer, np.dtype(np.uint64), (X.nbytes // 8,), (1,), X)
+        else:
+            read_only = bool(getattr(X, "__cuda_array_interface__", {}).get("data", (0, False))[1])
+            table = matrices.take(X, "addresses", write=not read_only)  # write: never a copy
         if not isinstance(table, Matrix) or table.dtype not in (np.uint64, np.int64) or len(table.shape) != 1:
             raise InputError("addresses must be an array of uint64 or int64 with one axis in the GPU's memory")
         if table.shape[0] > 1 and table.strides != (1,):
             raise InputError(f"addresses have strides {table.strides}: they must follow on one another")
-        return table
-
-
-def _read_only(X: Any) -> bool:
-    return bool(getattr(X, "__cuda_array_interface__", {}).get("data", (0, False))[1])
+        shape, strides = (*table.shape, rows, columns), (rows * max(self.ld, columns), self.ld, 1)
+        return Scattered(0, HALF, shape, strides, (self.owner, table), table, self.aligned)
 
 
 @dataclass(frozen=True, eq=False)
-class Operand:
-    """Matrices of fp16 numbers, or of pairs of them, in the GPU's memory; strides in bytes."""
+class Scattered(Matrix):
+    """Matrices at the addresses of a table; the pointer is 0, and the first stride without meaning.
 
-    first: int  # address of the first element
-    shape: tuple[int, ...]  # (..., rows, columns), without the axis of real and imaginary parts
-    strides: tuple[int, ...]
-    plane: int  # from the real to the imaginary parts
-    unit: int  # bytes of an element: 4 where real and imaginary parts are interleaved, otherwise 2
-    table: Pointers | None = None
-    owner: object = None
+    Parameters
+    ----------
+    table : Matrix
+        The addresses.
+    aligned : int
+        Bytes that divide every address.
+    """
 
-    @property
-    def transposed(self) -> Operand:
-        """The operand with its last two axes exchanged."""
-        s, t = self.shape, self.strides
-        shape, strides = (*s[:-2], s[-1], s[-2]), (*t[:-2], t[-1], t[-2])
-        return Operand(self.first, shape, strides, self.plane, self.unit, self.table, self.owner)
-
-    @property
-    def along_columns(self) -> bool | None:
-        """Whether rows are contiguous (True), columns (False), or neither (None)."""
-        if self.strides[-1] == self.unit or self.shape[-1] <= 1:
-            return True
-        return False if self.strides[-2] == self.unit or self.shape[-2] <= 1 else None
+    table: Any = None
+    aligned: int = 2
 
 
-def take(X: Any, name: str) -> Matrix | Pointers | Any:
-    """Return a GPU array of fp16 as a Matrix, a list of them as Pointers, another array as float16 in the CPU's memory.
+def take(X: Any, name: str) -> Matrix | Any:
+    """Return a GPU array of fp16 as a Matrix, a list of them too, another array as float16 in the CPU's memory.
 
     An array named "out" is never copied, because it will be written.
     """
     if isinstance(X, Pointers):
-        return X
+        return X.take()
     if isinstance(X, list | tuple) and any(on_gpu := [_on_gpu(x) for x in X]):
         if not all(on_gpu):
             raise InputError(f"{name} is a list of {len(X)} arrays, {sum(on_gpu)} of them on the GPU: copy all there")
-        return _pointers([_matrix(x, f"{name}[{i}]", name == "out") for i, x in enumerate(X)], name)
+        return _pointers([_matrix(x, f"{name}[{i}]", name == "out") for i, x in enumerate(X)], name).take()
     return _matrix(X, name, name == "out")
 
 
@@ -146,10 +134,10 @@ def arrays(X: Any) -> list[Any]:
     if isinstance(X, Pointers):
         owners = X.owner if isinstance(X.owner, list | tuple) else (X.owner,)
         return [x for x in (X.addresses, *owners) if _on_gpu(x) and not isinstance(x, Matrix)]
-    return [] if X is None or isinstance(X, Matrix) else [X]
+    return [] if isinstance(X, Matrix) else [X]
 
 
-def _pointers(arrays: Sequence[Any], name: str) -> Pointers:
+def _pointers(arrays: list[Matrix], name: str) -> Pointers:
     shapes = {(X.shape, X.strides) for X in arrays}
     X = arrays[0]
     if len(shapes) > 1:
@@ -158,95 +146,112 @@ def _pointers(arrays: Sequence[Any], name: str) -> Pointers:
         raise InputError(f"{name} is a list of arrays of shape {X.shape}: give matrices, with two axes")
     if (X.strides[1] != 1 and X.shape[1] > 1) or (X.shape[0] > 1 and X.strides[0] < X.shape[1]):
         raise InputError(f"{name} is a list of matrices with strides {X.strides}: their rows must be contiguous")
-    places = np.array([m.pointer for m in arrays], np.uint64)
-    if name == "out" and len(np.unique(places)) < len(places) and 0 not in X.shape:
+    addresses = np.array([m.pointer for m in arrays], np.uint64)
+    if name == "out" and len(np.unique(addresses)) < len(addresses) and 0 not in X.shape:
         raise InputError("out has a matrix twice: pass separate memory for each product")
-    shape, aligned = (X.shape[0], X.shape[1]), _aligned(*places.tolist())
-    return Pointers(device.Buffer.of(places), shape, max(X.strides[0], X.shape[1], 1), aligned, tuple(arrays))
+    aligned = gcd(16, *addresses.tolist())
+    return Pointers(device.Buffer.of(addresses), X.shape, max(X.strides[0], X.shape[1], 1), aligned, arrays)
 
 
-def view(X: Matrix | Pointers, layout: str | None, name: str) -> Operand:
-    """Return a stack of real (layout None) or complex matrices, whether kernels can read it or not."""
-    if isinstance(X, Pointers):
-        if layout is not None:
-            raise InputError(f"{name} is an array of pointers: half-complex products take strided batches")
-        return Operand(0, (*X.table().shape, *X.shape), (0, 2 * X.ld, 2), 0, 2, X, X)
+# --- as kernels read them
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """Matrices of fp16 numbers, or of pairs of them, in the GPU's memory; strides in bytes."""
+
+    pointer: Any  # address of the first element
+    shape: tuple[int, ...]  # (..., rows, columns), without the axis of real and imaginary parts
+    strides: tuple[int, ...]
+    plane: int  # from the real to the imaginary parts
+    unit: int  # bytes of an element: 4 where real and imaginary parts are interleaved, otherwise 2
+    source: Matrix
+
+    @property
+    def transposed(self) -> Operand:
+        """The operand with its last two axes exchanged."""
+        s, t = self.shape, self.strides
+        return replace(self, shape=(*s[:-2], s[-1], s[-2]), strides=(*t[:-2], t[-1], t[-2]))
+
+    @property
+    def along_columns(self) -> bool | None:
+        """Whether rows are contiguous (True), columns (False), or neither (None)."""
+        if self.strides[-1] == self.unit or self.shape[-1] <= 1:
+            return True
+        return False if self.strides[-2] == self.unit or self.shape[-2] <= 1 else None
+
+    @property
+    def readable(self) -> bool:
+        """Whether kernels can read it: lines are contiguous, and both parts of an element in one aligned word."""
+        if self.along_columns is None or self.unit == 2:
+            return self.along_columns is not None
+        steps = [step for n, step in zip(self.shape, self.strides, strict=True) if n > 1]
+        return self.source.strides[-1] == 1 and self.pointer % 4 == 0 and all(step % 4 == 0 for step in steps)
+
+    def part(self, index: int) -> Operand:
+        """Return the real (0) or imaginary parts (1) of planar matrices."""
+        return replace(self, pointer=self.pointer + index * self.plane, plane=0)
+
+
+def shape_of(X: Any, layout: str | None, name: str) -> tuple[int, ...]:
+    """Return the shape of a stack of real (layout None) or complex matrices, without the axis of the two parts."""
+    shape = tuple(X.shape)
     if layout is not None:
+        if isinstance(X, Scattered):
+            raise InputError(f"{name} is an array of pointers: half-complex products take strided batches")
         axis = LAYOUTS[layout]
-        if len(X.shape) < 3 or X.shape[axis] != 2:
+        if len(shape) < 3 or shape[axis] != 2:
             where = f"its {'last' if axis else 'first'} axis must be the two parts, of length 2"
-            raise InputError(f"{name} of shape {X.shape} is not {layout}: {where}")
-    result = _operand(X, layout)
-    if len(result.shape) < 2:
-        raise InputError(f"{name} has shape {X.shape}: it needs two axes or more, the last two those of its matrices")
-    return result
+            raise InputError(f"{name} of shape {shape} is not {layout}: {where}")
+        shape = shape[:-1] if axis else shape[1:]
+    if len(shape) < 2:
+        raise InputError(f"{name} has shape {shape}: it needs two axes or more, the last two those of its matrices")
+    return shape
 
 
-def operand(X: Matrix | Pointers, layout: str | None, name: str) -> Operand:
-    """Return the same stack, copied if kernels cannot read it, except for "out"."""
-    result = view(X, layout, name)
-    if isinstance(X, Pointers) or 0 in result.shape:
-        return result
-    if result.along_columns is None or (result.unit == 4 and not _paired(result, X)):
-        if name == "out":
-            raise InputError(
-                "out must have contiguous rows, and in the interleaved layout both parts of an element in "
-                "one aligned word"
-            )
-        return _operand(matrices.copy(X), layout)
-    return result
-
-
-def _operand(X: Matrix, layout: str | None) -> Operand:
-    size = X.dtype.itemsize
-    steps = tuple(size * s for s in X.strides)
+def view(X: Matrix, layout: str | None) -> Operand:
+    """Return a stack as an operand, whether kernels can read it or not."""
+    steps = tuple(2 * s for s in X.strides)
     if layout == "planar":
-        return Operand(X.pointer, X.shape[1:], steps[1:], steps[0], 2, None, X)
+        return Operand(X.pointer, X.shape[1:], steps[1:], steps[0], 2, X)
     if layout == "interleaved":
-        return Operand(X.pointer, X.shape[:-1], steps[:-1], 2, 4, None, X)
-    return Operand(X.pointer, X.shape, steps, 0, 2, None, X)
+        return Operand(X.pointer, X.shape[:-1], steps[:-1], 2, 4, X)
+    return Operand(X.pointer, X.shape, steps, 0, 2, X)
 
 
-def _paired(operand: Operand, X: Matrix) -> bool:
-    """Whether the real and imaginary part of every element are in one aligned word."""
-    steps = [step for n, step in zip(operand.shape, operand.strides, strict=True) if n > 1]
-    return X.strides[-1] == 1 and operand.first % 4 == 0 and all(step % 4 == 0 for step in steps)
+def operand(X: Matrix, layout: str | None, memory: Any) -> tuple[Operand, list[Launch]]:
+    """Return a stack as an operand, and the launch that copies it to memory first, if kernels cannot read it."""
+    result = view(X, layout)
+    if 0 in X.shape or result.readable:
+        return result, []
+    to = packed(X.shape, memory)
+    return view(to, layout), matrices.copy_steps(X, to)
 
 
-def stack(X: Operand, lead: tuple[int, ...], along_columns: bool) -> tuple[np.ndarray[Any, Any], int, object]:
-    """Return the struct of a stack broadcast to a batch, the alignment of its lines in bytes, and its owner."""
+def packed(shape: tuple[int, ...], memory: Any) -> Matrix:
+    """Return C-contiguous memory for fp16 numbers; `memory` has the method `block` of `steps.Memory`."""
+    block = memory.block(2 * prod(shape))
+    return Matrix(block.pointer, HALF, shape, tuple(prod(shape[i + 1 :]) for i in range(len(shape))), block)
+
+
+def stack(X: Operand, lead: tuple[int, ...], along_columns: bool) -> tuple[Struct, int]:
+    """Return the struct of a stack broadcast to a batch, and the alignment of its lines in bytes."""
     line = X.strides[-2 if along_columns else -1]
-    lines = X.shape[-2 if along_columns else -1]
-    struct = np.zeros(1, STACK)
-    struct["line"], struct["plane"], struct["first"] = line, X.plane, X.first
-    odd = [line] if lines > 1 else []
-    odd += [X.plane] if X.unit == 2 else []
+    struct = Struct(STACK, {"first": X, "line": line, "plane": X.plane})  # which keeps the memory alive
     if 0 in lead or 0 in X.shape:
-        return struct, 16, X
-    if X.table is not None:
-        table = X.table.table()
+        return struct, 16
+    aligned = gcd(16, line if X.shape[-2 if along_columns else -1] > 1 else 0, X.plane if X.unit == 2 else 0)
+    if isinstance(X.source, Scattered):
+        table = X.source.table
         if prod(lead) != prod(table.shape):  # kernels index the table by the product
             table = matrices.copy(table.broadcast(lead))
-        struct["table"] = table.pointer
-        return struct, _aligned(X.table.aligned, *odd), (X.table, table)
-    count = prod(lead)
-    shape = X.shape[:-2]
-    missing = len(lead) - len(shape)
-    steps = [0] * missing + [s if n > 1 else 0 for n, s in zip(shape, X.strides[:-2], strict=True)]
+        struct["table"] = table
+        return struct, gcd(aligned, X.source.aligned)
+    aligned = gcd(aligned, X.pointer % 16)
+    missing = len(lead) - (len(X.shape) - 2)
+    steps = [0] * missing + [s if n > 1 else 0 for n, s in zip(X.shape[:-2], X.strides[:-2], strict=True)]
     axes = [(n, s) for n, s in zip(lead, steps, strict=True) if n > 1]
-    even = all(s == m * t for (_, s), (m, t) in pairwise(axes))
-    if even:
+    if all(s == m * t for (_, s), (m, t) in pairwise(axes)):
         struct["step"] = axes[-1][1] if axes else 0
-        return struct, _aligned(X.first, *odd, *([int(struct["step"][0])] if count > 1 else [])), X
-    recording.refuse("a table of addresses")
-    offsets = np.zeros((), np.int64)
-    for n, s in zip(lead, steps, strict=True):
-        offsets = offsets[..., None] + np.arange(n, dtype=np.int64) * s
-    places = (offsets.reshape(-1) + X.first).astype(np.uint64)
-    buffer = device.Buffer.of(places)
-    struct["table"] = buffer.pointer
-    return struct, _aligned(*np.unique(places % np.uint64(16)).tolist(), *odd), (X, buffer)
-
-
-def _aligned(*values: int) -> int:
-    return gcd(16, *values)
+        return struct, gcd(aligned, axes[-1][1] if axes else 0)
+    offsets = Matrix(0, np.dtype(np.uint8), (*X.shape[:-2], 1, 1), (*X.strides[:-2], 0, 0))
+    struct["table"] = matrices.table(offsets, lead)
+    return struct, gcd(aligned, *steps)

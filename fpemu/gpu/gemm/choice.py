@@ -204,23 +204,6 @@ def _zeros(shape: tuple[int, ...], dtype: Any, scheme: Scheme) -> Any:
     return np.broadcast_to(np.zeros((), scheme.operand.dtype if number else dtype), shape)
 
 
-def check_out(operands: Mapping[str, Any], shape: tuple[int, ...], dtype: Any) -> None:
-    """Raise InputError for an `out` that does not fit the result, or shares memory with an operand."""
-    out = operands["out"]
-    if not isinstance(out, Matrix) or out.dtype != dtype or out.shape != shape:
-        fits = False
-    else:
-        fits = 0 in shape or ((out.strides[-1] == 1 or shape[-1] == 1) and matrices.apart(out))
-    if not fits:
-        raise InputError(
-            f"out must be an array on the GPU of shape {shape} and dtype {dtype} whose last axis is "
-            "contiguous, without overlapping entries"
-        )
-    for name, X in operands.items():
-        if name != "out" and isinstance(X, Matrix) and matrices.overlap(X, out):
-            raise InputError(f"out shares memory with {name}: pass separate memory")
-
-
 def direct(dtype: Any, scheme: Scheme) -> bool:
     """Whether kernels read numbers of this dtype: the scheme's own, and the Ozaki family fp32 too."""
     return bool(dtype == scheme.operand.dtype or (dtype == np.float32 and scheme.error_free))

@@ -1,7 +1,7 @@
 // What the batched kernels share: the problem, eight neighbours from memory and back whatever their alignment, matrix
 // instructions, and what follows a product (alpha, beta, C and the rounding to fp16, as fpemu.batched has them).
 //
-// A stack of matrices is a pointer and a step, or a table of pointers. A line of a matrix is what lies side by side in
+// A stack of matrices is a pointer and a step, or a table of offsets. A line of a matrix is what lies side by side in
 // memory: a row, or a column where it is stored transposed. All distances are in bytes.
 //
 // fpemu.gpu.batched.source defines the struct Config before this file:
@@ -23,7 +23,7 @@
 struct Stack {
   u64 first;         // address of matrix 0
   s64 step;          // from one matrix to the next
-  const u64* table;  // or the address of each; null: by the step
+  const u64* table;  // or from matrix 0 to each; null: by the step
   s64 line;          // from one line to the next
   s64 plane;         // from the real parts to the imaginary ones
 };
@@ -36,7 +36,7 @@ struct Problem {
   int added, unused;     // beta is not 0
 };
 
-FPEMU_FUNCTION u64 matrix_of(const Stack& s, int i) { return s.table ? s.table[i] : s.first + i * s.step; }
+FPEMU_FUNCTION u64 matrix_of(const Stack& s, int i) { return s.first + (s.table ? s.table[i] : i * s.step); }
 
 constexpr int PARTS = Config::PARTS;
 constexpr bool SPLIT = PARTS == 2 && !Config::PLANAR;          // interleaved

@@ -319,6 +319,26 @@ def apart(X: Matrix) -> bool:
     return True
 
 
+def check_out(operands: dict[str, Any], shape: tuple[int, ...], dtype: Any, *, rows: bool = False) -> None:
+    """Raise InputError for an `out` that does not fit the result, or shares memory with itself or an operand.
+
+    rows : bool
+        The last axis must be contiguous.
+    """
+    out = operands["out"]
+    fits = isinstance(out, Matrix) and out.dtype == dtype and out.shape == shape
+    if fits and 0 not in shape:
+        fits = apart(out) and (not rows or out.strides[-1] == 1 or shape[-1] == 1)
+    if not fits:
+        last = " whose last axis is contiguous" if rows else ""
+        raise InputError(
+            f"out must be an array on the GPU of shape {shape} and dtype {dtype}{last}, without overlapping entries"
+        )
+    for name, X in operands.items():
+        if name != "out" and isinstance(X, Matrix) and overlap(X, out):
+            raise InputError(f"out shares memory with {name}: pass separate memory")
+
+
 class Array:
     """A result for arrays of other libraries, with ``__cuda_array_interface__``."""
 

@@ -10,21 +10,26 @@ Source: Rivera, Chen, Xiong, Song, Tao, ISM2: optimizing irregular-shaped matrix
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from fpemu.arguments import LARGEST, choice, integer
 from fpemu.errors import GpuError, InputError
-from fpemu.gpu.runtime import device, launches, matrices, properties
+from fpemu.gpu.operation import Operations, Queued, Request
+from fpemu.gpu.runtime import device, matrices, properties
+from fpemu.gpu.runtime.steps import Memory, Step
 from fpemu.gpu.tallskinny import hopper, published
-from fpemu.gpu.tallskinny.launch import Plan
-from fpemu.gpu.tallskinny.problem import Problem, check_out, checked, refuse_tiles, solve
+from fpemu.gpu.tallskinny.problem import KernelLaunch, Problem, checked, refuse_tiles
 
-__all__ = ["Plan", "Problem", "chosen", "ism2", "multiply", "plan", "prepare", "tsm2"]
+__all__ = ["KernelLaunch", "Problem", "chosen", "ism2", "multiply", "plan", "prepare", "tsm2"]
 
 SMALL, SMALL_TALL = 32, 128
 """Largest k for which `multiply` uses ISM2, the algorithm for a small B: for any A, and for an A of contiguous columns
 with at least `TALL` rows"""
 TALL = 2**18
+_operations = Operations()
 
 
 def tsm2(
@@ -68,11 +73,7 @@ def tsm2(
     GpuError
         No GPU, or one with too little memory or without the instructions of the version.
     """
-    options = {"version": version, "t1": t1, "t2": t2, "t3": t3}
-    request: tuple[Any, ...] = ("tsm2", version)
-    if not t1 is t2 is t3 is None:  # 128.0 and 128 are equal keys
-        request += (t1.__class__, t1, t2.__class__, t2, t3.__class__, t3)
-    return solve(A, B, out, lambda problem: plan(problem, "tsm2", **options).run(problem), request)
+    return _solve(A, B, out, "tsm2", {"version": version, "t1": t1, "t2": t2, "t3": t3})
 
 
 def ism2(
@@ -116,11 +117,7 @@ def ism2(
     GpuError
         As `tsm2`.
     """
-    options = {"optimisation": optimisation, "tcf": tcf, "t1": t1, "t2": t2, "t3": t3}
-    request: tuple[Any, ...] = ("ism2", optimisation.__class__, optimisation)
-    if not tcf is t1 is t2 is t3 is None:
-        request += (tcf.__class__, tcf, t1.__class__, t1, t2.__class__, t2, t3.__class__, t3)
-    return solve(A, B, out, lambda problem: plan(problem, "ism2", **options).run(problem), request)
+    return _solve(A, B, out, "ism2", {"optimisation": optimisation, "tcf": tcf, "t1": t1, "t2": t2, "t3": t3})
 
 
 def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
@@ -151,12 +148,39 @@ def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
     -----
     Repeated calls on torch tensors are queued as by `fpemu.gpu.batched.hgemm`.
     """
+    return _solve(A, B, out, None, {})
 
-    def run(problem: Problem) -> None:
-        algorithm, options = chosen(problem.m, problem.k, problem.n, problem.a_layout)
-        plan(problem, algorithm, **options).run(problem)
 
-    return solve(A, B, out, run, ("multiply",))
+@dataclass(frozen=True)
+class _Request(Request):
+    """An algorithm with its options; None: the choice of `chosen`."""
+
+    algorithm: str | None
+    options: dict[str, Any]
+    sizes = "the sizes of A or B"
+
+    def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        dtype, (m, _, n) = checked(operands["A"], operands["B"])
+        return (m, n), dtype
+
+    def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
+        problem = Problem.of(layouts["A"], layouts["B"], layouts["D"])
+        if not problem.m or not problem.n:
+            return []
+        algorithm, options = self.algorithm, self.options
+        if algorithm is None:
+            algorithm, options = chosen(problem.m, problem.k, problem.n, problem.a_layout)
+        return [plan(problem, algorithm, **options).step(problem)]
+
+
+def _solve(A: Any, B: Any, out: Any, algorithm: str | None, options: dict[str, Any]) -> Any:
+    """Return C = A B, by the operation of an earlier call where there is one."""
+    key = algorithm, *options.values(), *map(type, options.values())  # 128.0 and 128 are equal
+    D, arrays, key = _operations.repeat(key, A, B, None, out)
+    if D is None:
+        given = {"A": A, "B": B} | ({} if out is None else {"out": out})
+        D = _operations.compute(_Request(algorithm, options), given, arrays, key)
+    return D
 
 
 def chosen(m: int, k: int, n: int, layout: str = "rows") -> tuple[str, dict[str, Any]]:
@@ -194,7 +218,7 @@ def chosen(m: int, k: int, n: int, layout: str = "rows") -> tuple[str, dict[str,
     return "tsm2", {"version": "hopper" if fast else "V3"}
 
 
-def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> launches.Launch:
+def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> Queued:
     """Return the launch of a product of arrays on the GPU, to be queued repeatedly for measurements.
 
     Parameters
@@ -212,7 +236,7 @@ def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> launche
 
     Returns
     -------
-    Launch
+    Queued
         Launch whose ``queue(stream)`` queues it once.
 
     Raises
@@ -226,12 +250,12 @@ def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> launche
     if not matrices.same_place(operands):
         raise InputError("A, B and out must be arrays on the GPU")
     dtype, (m, _, n) = checked(operands["A"], operands["B"])
-    check_out(operands, (m, n), dtype)
+    matrices.check_out(operands, (m, n), dtype)
     problem = Problem.of(*operands.values())
-    return plan(problem, algorithm, **options).prepare(problem)
+    return Queued(plan(problem, algorithm, **options).step(problem), problem.owners)
 
 
-def plan(problem: Problem, algorithm: str, **options: Any) -> Plan:
+def plan(problem: Problem, algorithm: str, **options: Any) -> KernelLaunch:
     """Return the kernel and the launch of a product on the current GPU.
 
     Parameters
@@ -245,7 +269,7 @@ def plan(problem: Problem, algorithm: str, **options: Any) -> Plan:
 
     Returns
     -------
-    Plan
+    KernelLaunch
         Kernel, grid and parameters.
 
     Raises
@@ -259,7 +283,7 @@ def plan(problem: Problem, algorithm: str, **options: Any) -> Plan:
     named, default = ("version", "V3") if algorithm == "tsm2" else ("optimisation", 2)
     version = options.pop(named, default)
     if version != "hopper":
-        launch: Callable[..., Plan] = published.tsm2 if algorithm == "tsm2" else published.ism2
+        launch: Callable[..., KernelLaunch] = published.tsm2 if algorithm == "tsm2" else published.ism2
         return launch(problem, published.here(problem.fmt), version, **options)
     what = f"{algorithm.upper()}'s {named} 'hopper'"
     if device.capability() != (9, 0):

@@ -9,8 +9,7 @@ from typing import Any
 
 from fpemu.arguments import sizes
 from fpemu.errors import InputError
-from fpemu.gpu.tallskinny.launch import Plan
-from fpemu.gpu.tallskinny.problem import Problem
+from fpemu.gpu.tallskinny.problem import KernelLaunch, Problem
 
 __all__ = ["ism2", "tsm2"]
 
@@ -49,7 +48,7 @@ def rows(m: int, sms: int) -> int:
     return min(range(8, 0, -1), key=lambda r: -(-m // (32 * r * sms)) * r)
 
 
-def tsm2(problem: Problem, sms: int, **changes: Any) -> Plan:
+def tsm2(problem: Problem, sms: int, **changes: Any) -> KernelLaunch:
     """Return the launch of TSM2's Hopper kernel on `sms` multiprocessors; `changes` override the chosen constants."""
     wide, double = width(problem.n), problem.fmt == "fp64"
     layout, depth = problem.a_layout, 16 if double else 32
@@ -85,7 +84,7 @@ def tsm2(problem: Problem, sms: int, **changes: Any) -> Plan:
     _check_grid(blocks, passes, problem)
     shared = values["STAGES"] * (stage + 16)
     threads = 32 * (values["CONSUMERS"] + values["PRODUCERS"])
-    return Plan(
+    return KernelLaunch(
         "tsm2_hopper.cu", "tsm2_hopper", tuple(values.items()), (blocks, passes), threads, shared, bool(values["BULK"])
     )
 
@@ -132,7 +131,7 @@ def ism2(
     unit: str | None = None,
     spread: int | None = None,
     **changes: Any,
-) -> Plan:
+) -> KernelLaunch:
     """Return the launch of ISM2's Hopper kernels; TSM2's if B is too large for shared memory.
 
     tcf: tiles of rows per thread block, or per warp with DMMA; default 1, with DMMA up to 2. unit: "cores" or "DMMA";
@@ -161,7 +160,7 @@ def _some_rows(problem: Problem, unit: str) -> int:
     return 8192 if unit == "cores" and (problem.n > 8 or problem.k >= 16) else 2048
 
 
-def _cores(problem: Problem, tcf: int, spread: dict[str, int], changes: dict[str, Any]) -> Plan:
+def _cores(problem: Problem, tcf: int, spread: dict[str, int], changes: dict[str, Any]) -> KernelLaunch:
     size, most = problem.bytes, 16 // problem.bytes
     wide = min(problem.n, spread.get("WIDTH", _WIDEST))
     values: dict[str, Any] = {"REAL": "float" if size == 4 else "double", "WIDTH": wide}
@@ -179,7 +178,9 @@ def _cores(problem: Problem, tcf: int, spread: dict[str, int], changes: dict[str
     _check_grid(blocks, passes, problem)
     pitch = max(values.get("A_PITCH", 0), values.get("C_PITCH", 0))
     shared = (problem.k * padded + tile * pitch) * size
-    return Plan("ism2_hopper.cu", "ism2_hopper", tuple(values.items()), (blocks, passes), values["THREADS"], shared)
+    return KernelLaunch(
+        "ism2_hopper.cu", "ism2_hopper", tuple(values.items()), (blocks, passes), values["THREADS"], shared
+    )
 
 
 def _spread(problem: Problem, spread: int) -> dict[str, int]:
@@ -268,7 +269,7 @@ def _dividing(most: int, *numbers: int) -> int:
     return most
 
 
-def _dmma(problem: Problem, many: bool, tcf: int | None, changes: dict[str, Any]) -> Plan:
+def _dmma(problem: Problem, many: bool, tcf: int | None, changes: dict[str, Any]) -> KernelLaunch:
     wide, k, layout = min(problem.n, _WIDEST), problem.k, problem.a_layout
     depth = min(-(-k // 4) * 4, 16)
     deep = depth > 8
@@ -295,7 +296,7 @@ def _dmma(problem: Problem, many: bool, tcf: int | None, changes: dict[str, Any]
     span = 8 * values["TILES"] * values["THREADS"] // 32
     blocks, passes = -(-problem.m // (span * tcf)), -(-problem.n // wide)
     _check_grid(blocks, passes, problem)
-    return Plan("ism2_fp64.cu", "ism2_fp64", tuple(values.items()), (blocks, passes), values["THREADS"])
+    return KernelLaunch("ism2_fp64.cu", "ism2_fp64", tuple(values.items()), (blocks, passes), values["THREADS"])
 
 
 def _check_grid(blocks: int, passes: int, problem: Problem) -> None:

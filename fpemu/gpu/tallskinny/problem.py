@@ -1,25 +1,29 @@
-"""A tall and skinny product on the GPU: checked operands, as addresses and steps."""
+"""A tall and skinny product as its kernels receive it: sizes, steps and addresses; and the launch of a kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fpemu.errors import GpuError, InputError
-from fpemu.gpu.gemm import memory
-from fpemu.gpu.runtime import callers, device, matrices, recording, tensors
+from fpemu.errors import InputError
+from fpemu.gpu.runtime import compiler, plan
+from fpemu.gpu.runtime.constants import struct
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.recording import NotRecordableError
-from fpemu.gpu.runtime.sequence import Sequence, lock
-from fpemu.gpu.runtime.tensors import Read, Recorded
+from fpemu.gpu.runtime.modules import Module
+from fpemu.gpu.runtime.steps import Launch, Struct, TensorMap
 
 REALS = {"float32": "fp32", "float64": "fp64"}
-_recorded = tensors.Cache()
+OPERANDS = np.dtype([field for x in "abc" for field in ((x, "<u8"), (f"{x}_steps", "<i8", 2))] + [("sizes", "<i8", 3)])
+"""The struct Operands of ``kernels/tallskinny.cuh``"""
+_FLAGS = """
+A_ROWS A_COLUMNS A_ANY A_LINEAR B_ROWS B_COLUMNS B_KEPT C_COLUMNS C_DIRECT C_FLAT C_LINEAR C_PAIRS C_STAGED
+DIRECT DMMA FLAT ONE_BOX VECTORS WHOLE_K
+"""
+FLAGS = frozenset(_FLAGS.split())
+"""Settings that a kernel tests with ``#ifdef``: layouts of the operands, and the code paths that they permit"""
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,8 @@ class Problem:
         Sizes: A is m×k, B is k×n.
     a, b, c : (int, int)
         Steps from one row and from one column to the next, in elements.
-    addresses : (int, int, int)
-        Addresses of A, B and C in the GPU's memory.
+    addresses : tuple of three int or Address
+        Addresses of A, B and C in the GPU's memory, or in the regions of a plan.
     owners : object
         Objects that own the memory, kept alive.
     """
@@ -47,16 +51,15 @@ class Problem:
     a: tuple[int, int]
     b: tuple[int, int]
     c: tuple[int, int]
-    addresses: tuple[int, int, int] = (0, 0, 0)
+    addresses: tuple[Any, Any, Any] = (0, 0, 0)
     owners: object = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, A: Matrix, B: Matrix, C: Matrix) -> Problem:
         """Return the product of matrices on the GPU."""
         (m, k), n = A.shape, B.shape[1]
-        steps = [(X.strides[0], X.strides[1]) for X in (A, B, C)]
-        addresses = (A.pointer, B.pointer, C.pointer)
-        return cls(REALS[A.dtype.name], m, k, n, steps[0], steps[1], steps[2], addresses, (A, B, C))
+        a, b, c = ((X.strides[0], X.strides[1]) for X in (A, B, C))
+        return cls(REALS[A.dtype.name], m, k, n, a, b, c, (A.pointer, B.pointer, C.pointer), (A, B, C))
 
     @property
     def bytes(self) -> int:
@@ -86,114 +89,93 @@ class Problem:
             count //= 2
         return count
 
-    def operands(self) -> NDArray[np.int64]:
-        """Return the struct ``Operands`` of the kernels."""
-        A, B, C = self.addresses
-        return np.array((A, *self.a, B, *self.b, C, *self.c, self.m, self.k, self.n), np.int64)
-
 
 def _layout(steps: tuple[int, int], shape: tuple[int, int]) -> str:
+    # the step along an axis of length 1 is arbitrary
     if steps[0] == 1 and (steps[1] >= shape[0] or shape[1] == 1 or steps[1] != 1):
         return "columns"
     return "rows" if steps[1] == 1 else "any"
 
 
-def solve(A: Any, B: Any, out: Any, run: Callable[[Problem], None], request: tuple[Any, ...]) -> Any:
-    """Compute C = A B by `run`, in `out` or in a new array of A's kind.
+@dataclass(frozen=True)
+class KernelLaunch:
+    """A kernel and its launch.
 
-    request : tuple
-        Everything else that `run` depends on: its kernels are recorded, and queued when the same request comes with
-        arrays of the same shapes, strides, dtype and alignment.
+    Parameters
+    ----------
+    file, entry : str
+        ``kernels/<file>`` and the kernel in it.
+    settings : tuple of (str, value)
+        Compile-time settings of the kernel: the type REAL, names of `FLAGS`, and integers.
+    grid : (int, int)
+        Thread blocks.
+    threads : int
+        Threads of a thread block.
+    shared : int
+        Bytes of dynamic shared memory of a thread block.
+    tensor : bool, optional
+        Whether the kernel reads A through a TMA tensor; None: the kernel has no parameter for it.
     """
-    D, read = _recorded.repeat(request, A, B, None, out)
-    if D is not None:
-        return D
-    if device.missing() is not None:
-        raise GpuError(str(device.missing()))
-    arrays = {"A": A, "B": B} | ({} if out is None else {"out": out})
-    with lock, device.entered(callers.place(arrays.values())):
-        return memory.computed(
-            lambda: _result(arrays, run, read), lambda problem: memory.no_room(problem, "the sizes of A or B")
-        )
+
+    file: str
+    entry: str
+    settings: tuple[tuple[str, Any], ...]
+    grid: tuple[int, int]
+    threads: int
+    shared: int = 0
+    tensor: bool | None = None
+
+    @property
+    def constants(self) -> str:
+        """Source before the kernel's: REAL, the flags as macros, the integers as members of struct Config."""
+        flags = [f"#define {name}" for name, _ in self.settings if name in FLAGS]
+        integers = {name: value for name, value in self.settings if name not in FLAGS and name != "REAL"}
+        return "\n".join([f"typedef {self.parameters['REAL']} REAL;", *flags, struct(integers), ""])
+
+    @property
+    def source(self) -> str:
+        """Source of the kernel."""
+        return self.constants + compiler.kernel_source(self.file)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The compile-time settings by name."""
+        return dict(self.settings)
+
+    def step(self, problem: Problem) -> Launch:
+        """Return the launch for a problem."""
+        addresses = dict(zip("abc", problem.addresses, strict=True))
+        steps = {"a_steps": problem.a, "b_steps": problem.b, "c_steps": problem.c}
+        operands = Struct(OPERANDS, addresses | steps | {"sizes": (problem.m, problem.k, problem.n)})
+        tensor = () if self.tensor is None else (self._tensor(problem),)
+        module = _module(self.source, self.file)
+        return module.step(self.entry, self.grid, self.threads, operands, *tensor, shared=self.shared)
+
+    def run(self, problem: Problem) -> None:
+        """Queue the launch on the default stream, for a problem with addresses on the GPU."""
+        plan.queue(self.step(problem))
+
+    def _tensor(self, problem: Problem) -> Any:
+        if not self.tensor:
+            return np.zeros(16, np.uint64)
+        lengths, steps, boxes = zip(*self.box(problem)[::-1], strict=True)
+        return TensorMap(problem.addresses[0], 4, lengths, steps[:-1], boxes)
+
+    def box(self, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Return A as words of 4 bytes: for each axis, innermost first, length, step in bytes, box length."""
+        words, values, size = problem.bytes // 4, self.parameters, problem.bytes
+        if problem.a_layout == "rows":
+            return (problem.k * words, 4, 32), (problem.m, problem.a[0] * size, 32 * values["ROWS"]), (1, 16, 1)
+        column = problem.a[1] * size
+        if "ONE_BOX" not in values:
+            return (problem.m * words, 4, 32), (problem.k, column, values["DEPTH"]), (1, 16, 1)
+        blocks = values["ROWS"] * words
+        return (32, 4, 32), (problem.m * words // 32, 128, blocks), (problem.k, column, values["DEPTH"])
 
 
-def _result(arrays: dict[str, Any], run: Callable[[Problem], None], read: Read | None) -> Any:
-    """The product of the given arrays; read: if its kernels can be recorded."""
-    A, out = arrays["A"], arrays.get("out")
-    with callers.ordered(callers.streams(arrays.values())) if read is None else nullcontext():
-        operands = {name: matrices.take(X, name, write=name == "out") for name, X in arrays.items()}
-        on_gpu = matrices.same_place(operands)
-        dtype, (m, k, n) = checked(operands["A"], operands["B"])
-        result = out
-        if out is not None:
-            check_out(operands, (m, n), dtype)
-            C = operands["out"]
-        elif on_gpu:
-            C, result = matrices.like(A, (m, n), dtype)
-        else:
-            C = matrices.empty((m, n), dtype)
-        if (
-            read is not None
-            and all((m, k, n))  # an empty operand has no address, which would tell whether it is converted
-            and read.in_place(operands["A"], operands["B"], None, operands.get("out"))
-            and (product := _record(operands["A"], operands["B"], C, run)) is not None
-        ):
-            _recorded.keep(read.key, product)
-            read.pointers[3] = C.pointer
-            return product.run(A, result, read)
-        if m and n:
-            a, b = (X if isinstance(X, Matrix) else matrices.upload(X) for X in (operands["A"], operands["B"]))
-            with callers.ordered(callers.streams(arrays.values())) if read is not None else nullcontext():
-                run(Problem.of(a, b, C))
-        if on_gpu:
-            if callers.must_synchronize(arrays.values()):
-                device.synchronize(0)
-            return result
-        D = matrices.download(C)
-        return matrices.as_torch(D) if callers.is_torch(A) else D
-
-
-def _record(A: Matrix, B: Matrix, C: Matrix, run: Callable[[Problem], None]) -> Recorded | None:
-    """The recorded kernels of a product; None if they depend on more than the facts of the operands."""
-    placed: dict[str, Any] = tensors.place(A=A, B=B, D=C)
-    try:
-        with recording.start() as steps:
-            run(Problem.of(placed["A"], placed["B"], placed["D"]))
-    except NotRecordableError:
-        return None
-    return Recorded(Sequence(steps), C.shape, tuple(tensors.extent(X) for X in (A, B, None, C)))
-
-
-def checked(A: Any, B: Any) -> tuple[np.dtype[Any], tuple[int, int, int]]:
-    """Return the dtype and (m, k, n) of a product; InputError for other dtypes, or shapes that do not fit."""
-    (shape_a, a), (shape_b, b) = _kind(A, "A"), _kind(B, "B")
-    if a != b:
-        raise InputError(f"A has {a} and B {b}: convert one of them")
-    if shape_a[1] != shape_b[0]:
-        raise InputError(f"A {shape_a} and B {shape_b} do not fit: A's columns must be as many as B's rows")
-    return a, (shape_a[0], shape_a[1], shape_b[1])
-
-
-def _kind(X: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    if not isinstance(X, Matrix | np.ndarray):
-        raise InputError(f"{name} is a {type(X).__name__}: give an array of NumPy, CuPy or torch")
-    if X.dtype.name not in REALS or not X.dtype.isnative:
-        raise InputError(f"{name} has {X.dtype}: tall and skinny products are in float32 or float64")
-    if len(X.shape) != 2:
-        raise InputError(f"{name} has shape {tuple(X.shape)}: one matrix, with two axes, is needed")
-    return tuple(X.shape), np.dtype(X.dtype.name)
-
-
-def check_out(operands: dict[str, Any], shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
-    """Raise InputError for an `out` of another shape or dtype, or with shared memory."""
-    C = operands["out"]
-    if not isinstance(C, Matrix) or C.dtype != dtype or C.shape != shape or not (0 in shape or matrices.apart(C)):
-        raise InputError(
-            f"out must be an array on the GPU of shape {shape} and dtype {dtype}, without overlapping entries"
-        )
-    for name in "AB":
-        if matrices.overlap(operands[name], C):
-            raise InputError(f"out shares memory with {name}: pass separate memory")
+@lru_cache(maxsize=512)
+def _module(text: str, name: str) -> Module:
+    return Module(text, name=name)
 
 
 def refuse_tiles(why: str, tiles: dict[str, Any]) -> None:
@@ -201,3 +183,19 @@ def refuse_tiles(why: str, tiles: dict[str, Any]) -> None:
     given = [name for name, value in tiles.items() if value is not None]
     if given:
         raise InputError(f"{why}: leave {' and '.join(given)} out")
+
+
+def checked(A: Any, B: Any) -> tuple[np.dtype[Any], tuple[int, int, int]]:
+    """Return the dtype and (m, k, n) of a product; InputError for other dtypes, or shapes that do not fit."""
+    for name, X in (("A", A), ("B", B)):
+        if not isinstance(X, Matrix | np.ndarray):
+            raise InputError(f"{name} is a {type(X).__name__}: give an array of NumPy, CuPy or torch")
+        if X.dtype.name not in REALS or not X.dtype.isnative:
+            raise InputError(f"{name} has {X.dtype}: tall and skinny products are in float32 or float64")
+        if len(X.shape) != 2:
+            raise InputError(f"{name} has shape {tuple(X.shape)}: one matrix, with two axes, is needed")
+    if A.dtype != B.dtype:
+        raise InputError(f"A has {A.dtype} and B {B.dtype}: convert one of them")
+    if A.shape[1] != B.shape[0]:
+        raise InputError(f"A {A.shape} and B {B.shape} do not fit: A's columns must be as many as B's rows")
+    return A.dtype, (A.shape[0], A.shape[1], B.shape[1])

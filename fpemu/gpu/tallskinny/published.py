@@ -8,8 +8,7 @@ from typing import Any
 from fpemu.arguments import choice, is_size, sizes
 from fpemu.errors import InputError, shown
 from fpemu.gpu.runtime import device
-from fpemu.gpu.tallskinny.launch import Plan
-from fpemu.gpu.tallskinny.problem import Problem, refuse_tiles
+from fpemu.gpu.tallskinny.problem import KernelLaunch, Problem, refuse_tiles
 from fpemu.roofline import gpus, tallskinny
 from fpemu.roofline.tallskinny import Model
 from fpemu.simt.tallskinny import VERSIONS
@@ -98,7 +97,7 @@ def _macros(problem: Problem, t1: int, t2: int, t3: int) -> tuple[tuple[str, Any
 
 def tsm2(
     problem: Problem, model: Model, version: str, t1: int | None = None, t2: int | None = None, t3: int | None = None
-) -> Plan:
+) -> KernelLaunch:
     """Return the launch of one of TSM2's versions."""
     choice("version of TSM2", version, (*VERSIONS, "hopper"))
     if version in ("V0", "V1"):
@@ -108,7 +107,7 @@ def tsm2(
     else:
         t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, t1, t2, t3)
     shared = t1 * t2 * problem.bytes if version in ("V2", "V3") else 0
-    return Plan(
+    return KernelLaunch(
         "tsm2.cu", f"tsm2_{version.lower()}", _macros(problem, t1, t2, t3), (_blocks(problem.m, t1), 1), t1, shared
     )
 
@@ -121,7 +120,7 @@ def ism2(
     t1: int | None = None,
     t2: int | None = None,
     t3: int | None = None,
-) -> Plan:
+) -> KernelLaunch:
     """Return the launch of one of ISM2's optimisations.
 
     tcf: rows of a thread; default: as many as leave enough threads to fill the GPU, at most 8 as published.
@@ -136,7 +135,7 @@ def ism2(
         return tsm2(problem, model, "V0")
     shared = t1 * t2 * problem.bytes
     grid = (_blocks(problem.m, t1 * tcf), 1)
-    return Plan("ism2.cu", f"ism2_{optimisation}", _macros(problem, t1, t2, t3), grid, t1, shared)
+    return KernelLaunch("ism2.cu", f"ism2_{optimisation}", _macros(problem, t1, t2, t3), grid, t1, shared)
 
 
 def _blocks(m: int, rows: int) -> int:
