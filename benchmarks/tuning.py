@@ -22,10 +22,8 @@ from benchmarks import timing
 from fpemu.errors import GpuError, InputError
 from fpemu.files import read_json
 from fpemu.gpu.batched import configuration as conf
-from fpemu.gpu.batched import memory, source
-from fpemu.gpu.batched.choice import form
-from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Warp
-from fpemu.gpu.batched.task import Task
+from fpemu.gpu.batched import source
+from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Task, Warp, form
 from fpemu.gpu.runtime import compiler, device, matrices
 
 TOLERANCE = 0.03
@@ -160,7 +158,7 @@ def _in_bulk(task: Task, side: int) -> list[Configuration]:
 def _resident(c: Block, task: Task, most: int = _RESIDENT) -> int:
     """Return the number of thread blocks that fit in a multiprocessor."""
     registers = (64 if c.bulk or not c.persistent else 80) * task.terms**0.5
-    fit = memory.SHARED // (memory.shared_bytes(c, task) + 1024), int(_REGISTERS / (32 * c.warps * registers))
+    fit = conf.SHARED // (conf.shared_bytes(c, task) + 1024), int(_REGISTERS / (32 * c.warps * registers))
     return min(*fit, _THREADS // (32 * c.warps), most)
 
 

@@ -1,4 +1,4 @@
-"""The batched kernels on this processor in a GPU's place: built once in a session, on matrices between fences."""
+"""The batched kernels on the CPU in place of a GPU: built once in a session, on matrices between fences."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import os
 import shutil
 import subprocess
 import tempfile
-from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from cuda import core
 
 from fpemu import batched, mma
-from fpemu.gpu.batched import call, choice, products, stacks
+from fpemu.gpu.batched import products
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.runtime import callers, compiler, device, launches, matrices, modules
-from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime import compiler, device
 from fpemu.verify.batched import SPECIAL
-from tests import simulated
+from tests import cuda_on_cpu, simulated_driver
 
 needs_compiler = pytest.mark.skipif(
     emulation.compiler() is None or not hasattr(os, "fork"), reason="no C++ compiler here, or no processes to fork"
@@ -69,6 +69,13 @@ void arrival_of(u8* barrier, int) { ++*(int*)barrier; }
 void wait_for_arrival(u8* barrier, int phase) { while ((*(volatile int*)barrier & 1) == phase) simulation::give_way(); }
 template <bool T> void load_rows(u32 (&r)[4], const u8* row) { rows_either<T>(r, row); }
 template <bool T> void load_rows(u32 (&r)[2], const u8* row) { rows_either<T>(r, row); }
+extern "C" void run_ends(unsigned grid, unsigned threads, void** args) {  // the first and the last thread block
+  using namespace simulation;
+  argument = args;
+  body = [](void* args) { batched_block(*(Problem*)*(void**)args); };
+  blockDim = {threads, 1, 1}, gridDim = {grid, 1, 1};
+  for (unsigned number : {0u, grid - 1}) blockIdx = {number, 0, 0}, block(threads);
+}
 """,
     "batched_warp": """
 u32 transposed(u32 x) {
@@ -89,34 +96,48 @@ bool any_of_warp(bool mine) {
 """,
     "batched_small": "",
 }
-_COMMON = '#include "arithmetic.cuh"\n#include "cuda_on_cpu.h"\n'  # which has no kernel's own text: compiled once
 
 
-class Simulated:
-    """As `fpemu.gpu.runtime.modules.Module`."""
+class Code(cuda_on_cpu.Code):
+    """Simulate `cuda.core.ObjectCode`: a batched kernel, which aborts if it reads or writes what it must not.
 
-    def __init__(self, source, *, options=(), name="kernel.cu"):
-        self.library = ctypes.CDLL(_built(source, name))
+    bounds: what may be read, besides constants; None: everything. most: thread blocks that alternate over products.
+    ends: only the first and the last thread block run.
+    """
 
-    def prepare(self, name, grid, block, *args, shared=0, overlap=False, keep=None):
-        packed = [launches.pack(a) for a in args]
-        pointers = np.array([p.ctypes.data for p in packed], np.uint64)
-        assert shared <= 1 << 18
-        return _Launch(self.library, getattr(self.library, f"run_{name}"), grid, block, pointers, (packed, keep))
+    bounds, most, ends = None, None, False
+
+    def __init__(self, source):
+        self.name = next((name for name in _OF_KERNEL if f" {name}(" in source), None)
+        if self.name is None:  # a copy
+            super().__init__(source)
+        else:
+            self.persistent = "PERSISTENT = true" in source
+            self._library = ctypes.CDLL(_built(source, self.name))
+
+    def get_kernel(self, name):
+        return SimpleNamespace(handle=self.run) if self.name else super().get_kernel(name)
+
+    def run(self, config, arguments):
+        bounds = np.array(Code.bounds or [], np.uint64)
+        self._library.only(ctypes.c_void_p(bounds.ctypes.data), len(bounds))
+        run = getattr(self._library, "run_ends" if Code.ends else f"run_{self.name}")
+        grid = min(config.gridDimX, Code.most) if Code.most and self.persistent else config.gridDimX
+        run(ctypes.c_uint(grid), ctypes.c_uint(config.blockDimX), ctypes.c_void_p(arguments))
+        if self.name == "batched_block":  # nothing is written beyond the launch's shared memory
+            memory = (ctypes.c_ubyte * (1 << 18)).in_dll(self._library, "memory")
+            if (np.frombuffer(memory, np.uint8)[config.sharedMemBytes :] != 0x7E).any():
+                os.abort()
 
 
-class _Launch:
-    def __init__(self, library, function, grid, block, pointers, keep):
-        self.library, self.all = library, (function, grid, block, pointers, keep)
+class Driver(cuda_on_cpu.Driver):
+    """The simulated driver, which runs batched kernels with a launch's shared memory."""
 
-    def queue(self, stream=0):
-        function, grid, block, pointers, _ = self.all
-        function(ctypes.c_uint(grid), ctypes.c_uint(block), ctypes.c_void_p(pointers.ctypes.data))
-
-    def only(self, operands):
-        """Let nothing else be read."""
-        bounds = np.array([np.lib.array_utils.byte_bounds(X) for X in operands], np.uint64)
-        self.library.only(ctypes.c_void_p(bounds.ctypes.data), len(bounds))
+    def cuLaunchKernelEx(self, config, function, arguments, extra):  # noqa: N802
+        if not isinstance(getattr(function, "__self__", None), Code):
+            return super().cuLaunchKernelEx(config, function, arguments, extra)
+        function(config, arguments)
+        return (simulated_driver.SUCCESS,)
 
 
 @cache
@@ -124,45 +145,64 @@ def _folder():
     """Of this session's libraries, with what all have in common compiled already."""
     made = Path(tempfile.mkdtemp(prefix="batched"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
-    (made / "common.h").write_text(_COMMON)
-    _compile("-x", "c++-header", str(made / "common.h"), "-o", str(made / "common.h.gch"))
+    (made / "common.h").write_text('#include "arithmetic.cuh"\n#include "cuda_on_cpu.h"\n')
+    compile_cpp("-x", "c++-header", str(made / "common.h"), "-o", str(made / "common.h.gch"))
     return made
 
 
-def _compile(*arguments):
+def compile_cpp(*arguments):
     flags = ["-std=c++17", "-O0", "-fPIC", "-w", "-ffp-contract=off", f"-I{Path(__file__).parent}"]
     command = [emulation.compiler(), *flags, f"-I{compiler.KERNELS}", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4000]
 
 
+def library(text, *flags):
+    """Compile a C++ text after the common headers."""
+    stem = _folder() / f"kernel{len(list(_folder().glob('*.cpp')))}"
+    stem.with_suffix(".cpp").write_text(text)
+    common = ("-include", str(_folder() / "common.h"))
+    compile_cpp(*common, *(flags or ("-shared",)), str(stem.with_suffix(".cpp")), "-o", str(stem.with_suffix(".so")))
+    return str(stem.with_suffix(".so"))
+
+
+def head(source):
+    """What comes before the kernel's text, for a C++ compiler."""
+    spec = mma.spec("hopper", "fp16", "fp16" if "FPEMU_HALF_SUMS 1" in source else "fp32", "mma")
+    return "\n".join([emulation.definition(spec), _TOGETHER, source[: source.index("\n};") + 3]])
+
+
 @cache
 def _built(source, name):
-    spec = mma.spec("hopper", "fp16", "fp16" if "FPEMU_HALF_SUMS 1" in source else "fp32", "mma")
-    parts = [emulation.definition(spec), _TOGETHER, source, _READS, _MULTIPLY, _OF_KERNEL[name]]
-    parts.append(f"FPEMU_KERNEL({name})")
-    folder = _folder()
-    stem = folder / f"kernel{len(list(folder.glob('*.cpp')))}"
-    stem.with_suffix(".cpp").write_text("\n".join(parts))
-    library = str(stem.with_suffix(".so"))
-    _compile("-include", str(folder / "common.h"), "-shared", str(stem.with_suffix(".cpp")), "-o", library)
-    return library
+    rest = source[source.index("\n};") + 3 :]
+    return library("\n".join([head(source), rest, _READS, _MULTIPLY, _OF_KERNEL[name], f"FPEMU_KERNEL({name})"]))
 
 
-@pytest.fixture
-def gpu(monkeypatch):
-    """Kernels and buffers are this processor's."""
-    monkeypatch.setattr(modules, "Module", Simulated)
-    monkeypatch.setattr(device, "Buffer", simulated.Buffer)
-    monkeypatch.setattr(device, "entered", nullcontext)
-    monkeypatch.setattr(products, "need_gpu", lambda: None)
-    call.module.cache_clear()
-    yield
-    call.module.cache_clear()
+@pytest.fixture(scope="module")
+def gpu():
+    """This processor in place of an H200."""
+    with pytest.MonkeyPatch.context() as patch:
+        cuda_on_cpu.stand_in(patch, _folder())
+        driver = Driver()
+        patch.setattr(core, "ObjectCode", Code)
+        patch.setattr(device, "bindings", lambda: driver)
+        yield driver
+        cuda_on_cpu.forget()
 
 
-def matrix(x):
-    return Matrix(x.ctypes.data, x.dtype, x.shape, tuple(s // x.itemsize for s in x.strides), x)
+class Foreign:
+    """An array of another GPU library."""
+
+    def __init__(self, x, stream=None):
+        self.x = x
+        self.__cuda_array_interface__ = {
+            "shape": x.shape,
+            "strides": x.strides,
+            "typestr": x.dtype.str,
+            "data": (x.ctypes.data, False),
+            "version": 3,
+            "stream": stream,
+        }
 
 
 def differing(A, B, C=None, *, configuration, layout=None, pointers=False, **options):
@@ -176,21 +216,26 @@ def differing(A, B, C=None, *, configuration, layout=None, pointers=False, **opt
     wrong = 0
     for at_end in (True, False):
         *operands, D = (None if X is None else fenced(X, at_end) for X in (A, B, C, poison))
-        given = [None if X is None else matrix(X) for X in operands]
-        if pointers:
-            given = [stacks._pointers([matrix(x) for x in X], "X") for X in operands[:2]] + given[2:]
-        ready = products.prepare(*given, out=matrix(D), layout=layout, configuration=configuration, **options)
+        given = [None if X is None else [Foreign(x) for x in X] if pointers else Foreign(X) for X in operands]
+        ready = products.prepare(*given, out=Foreign(D), layout=layout, configuration=configuration, **options)
         read = [X for X in operands if X is not None] + [D] * (layout == "planar")
-        child = os.fork()  # it dies if a fence is touched, or a byte that is no operand's
-        if not child:
-            for product in ready:
-                product.launch.only(read)
-                product.queue()
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0, "something outside of the matrices was touched"
+        run(lambda ready=ready: [product.queue() for product in ready], read)
         assert untouched(D), "something beside the result was written"
         wrong += int(np.count_nonzero(D.view(np.uint16) != want.view(np.uint16)))
     return wrong
+
+
+def run(call, read):
+    """Make a call in a process that dies if a fence is touched, or a byte that is in no array of `read`."""
+    child = os.fork()
+    if not child:
+        try:
+            Code.bounds = [np.lib.array_utils.byte_bounds(X) for X in read]
+            call()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0, "something outside of the matrices was touched"
 
 
 def fenced(x, at_end):
@@ -227,63 +272,3 @@ def hostile(rng, *shape):
     wild = rng.random(shape) < 0.01
     x.view(np.uint16)[wild] = rng.choice(SPECIAL, int(wild.sum()))
     return x
-
-
-# ---- what users pass, on this machine's memory in the GPU's place
-class Foreign:
-    """An array of another GPU library."""
-
-    def __init__(self, x, stream=None):
-        self.x = x
-        self.__cuda_array_interface__ = {
-            "shape": x.shape,
-            "strides": x.strides,
-            "typestr": x.dtype.str,
-            "data": (x.ctypes.data, False),
-            "version": 3,
-            "stream": stream,
-        }
-
-
-def copied(X, to=None):
-    """As `fpemu.gpu.runtime.matrices.copy`."""
-
-    def seen(Y):
-        raw = (ctypes.c_char * (1 << 16)).from_address(Y.pointer)
-        return np.ndarray(Y.shape, Y.dtype, raw, 0, tuple(s * Y.dtype.itemsize for s in Y.strides))
-
-    if to is None:
-        x = np.array(
-            [
-                seen(
-                    matrices.Matrix(
-                        X.pointer + X.dtype.itemsize * sum(s * i for s, i in zip(X.strides, at, strict=True)),
-                        X.dtype,
-                        (),
-                        (),
-                    )
-                )[()]
-                for at in np.ndindex(X.shape)
-            ],
-            X.dtype,
-        ).reshape(X.shape)
-        return matrix(x)
-    seen(to)[...] = seen(X)
-    return to
-
-
-@pytest.fixture
-def here(gpu, monkeypatch):
-    """Simulate what `hgemm` calls on a GPU; return the streams that were waited for."""
-    waited = []
-    monkeypatch.setattr(device, "missing", lambda: None)
-    monkeypatch.setattr(device, "capability", lambda: (9, 0))
-    monkeypatch.setattr(device, "entered", nullcontext)
-    monkeypatch.setattr(device, "synchronize", lambda *_: None)
-    monkeypatch.setattr(callers, "ordinals", lambda *pointers: [0] * len(pointers))
-    monkeypatch.setattr(callers, "wait_for", lambda X: None)
-    monkeypatch.setattr(callers, "_after", lambda waits, waited_for: waited.append((waits, waited_for)))
-    monkeypatch.setattr(matrices, "copy", copied)
-    choice.limits.cache_clear()
-    yield waited
-    choice.limits.cache_clear()

@@ -1,7 +1,7 @@
-"""The Hopper kernels for tall and skinny products on this machine's processor.
+"""The kernels for tall and skinny products on this machine's processor.
 
-Fibers for threads, stand-ins for the copy engine, the barriers in shared memory and the matrix instruction; everything
-else is the kernels' own text.
+For those of Hopper: fibers for threads, stand-ins for the copy engine, the barriers in shared memory and the matrix
+instruction; everything else is the kernels' own text.
 """
 
 from __future__ import annotations
@@ -15,6 +15,26 @@ import numpy as np
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime.compiler import KERNELS
+from tests import cuda_on_cpu
+
+WORDS = """
+#include <cmath>
+#define __align__(n)
+#undef __shared__
+#define __shared__
+#define __fmaf_rn __builtin_fmaf
+#define __fma_rn __builtin_fma
+#include "integers.cuh"
+"""
+
+
+class Code(cuda_on_cpu.Code):
+    """Simulate `cuda.core.ObjectCode` for the published kernels, with shared memory of any size."""
+
+    def __init__(self, source):
+        start = source.index("//")
+        super().__init__(f"{source[:start]}{WORDS}REAL curr_b[1 << 16];\n{source[start:]}")
+
 
 COPIES = r"""
 #pragma once
@@ -135,9 +155,9 @@ def run(plan, problem, folder):
     """Run a plan on a problem whose addresses are this machine's."""
     axes = plan.box(problem) if plan.tensor else ((0, 0, 0),) * 3
     tensor = np.array([problem.addresses[0], *sum(axes, ())], np.uint64)
-    given = (problem.operands(), tensor)
-    pointers = (ctypes.c_void_p * 2)(*(x.ctypes.data for x in given))
-    library(plan, folder).run(*plan.grid, plan.threads, pointers)
+    step = plan.step(problem)
+    pointers = (ctypes.c_void_p * 2)(*(x.ctypes.data for x in (step.arguments[0].data, tensor)))
+    library(plan, folder).run(*step.grid, step.block, pointers)
 
 
 def aligned(count, dtype):

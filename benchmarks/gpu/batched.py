@@ -24,15 +24,14 @@ from benchmarks.gpu import cublas, prepared, shapes
 from benchmarks.gpu.case import SEED, Case
 from benchmarks.gpu.memory import DeviceArray
 from benchmarks.gpu.prepared import Prepared
+from fpemu.errors import InputError
 from fpemu.gpu import batched as gpu
-from fpemu.gpu.batched import configuration as gpu_configuration
-from fpemu.gpu.batched import stacks
-from fpemu.gpu.batched.choice import choose
-from fpemu.gpu.batched.configuration import Block, Configuration, Packed, fitted, text
-from fpemu.gpu.batched.source import plan
+from fpemu.gpu.batched.configuration import Block, Configuration, Packed, text
+from fpemu.gpu.batched.products import BatchedRequest
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.steps import Address, Memory
 from fpemu.verify.seeded import draw, fetch
 
 SAMPLE = 4
@@ -225,28 +224,15 @@ def sources(case: Case) -> list[str]:
     """Return the source of a case's kernel."""
     if case.implementation.startswith("cublas"):
         return []
-    complex, shape = case.data == "complex", (case.M, case.N, case.K)
-    chosen = options(case.implementation, complex)
-    layout = chosen.get("layout")
-    sides = {"A": (case.M, case.K), "B": (case.K, case.N), "D": (case.M, case.N)}
-    widths = []
-    for name, side in sides.items():
-        lead: tuple[int, ...] = (case.batch, *side)
-        lead = lead if layout is None else (2, *lead) if layout == "planar" else (*lead, 2)
-        steps = tuple(math.prod(lead[axis + 1 :]) for axis in range(len(lead)))
-        operand = stacks.operand(Matrix(2**20, np.dtype(np.float16), lead, steps), layout, name)
-        widths.append(stacks.stack(operand, (case.batch,), True)[1])
-    given = configuration(case.implementation, shape)
-    with suppress(Exception):  # the measurement of the row reports it
-        task = gpu_configuration.Task(
-            *shape,
-            complex,
-            layout == "planar",
-            chosen.get("accumulate", "fp32"),
-            chosen.get("products", 4),
-            width=min(widths),
-            contiguous=True,
-        )
-        kernel = chosen.get("kernel", "tensor")
-        return [plan(task, choose(task, case.batch, kernel) if given is None else fitted(given, task)).source]
+    chosen = options(case.implementation, case.data == "complex")
+    layout, given = chosen.pop("layout", None), configuration(case.implementation, (case.M, case.N, case.K))
+    layouts: dict[str, Any] = {}
+    for name, side in {"A": (case.M, case.K), "B": (case.K, case.N), "D": (case.M, case.N)}.items():
+        shape: tuple[int, ...] = (case.batch, *side)
+        shape = shape if layout is None else (2, *shape) if layout == "planar" else (*shape, 2)
+        steps = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        layouts[name] = Matrix(Address(name), np.dtype(np.float16), shape, steps)
+    with suppress(InputError):  # the measurement of the row reports it
+        steps = BatchedRequest(layout, configuration=given, **chosen).steps(layouts, Memory())
+        return list(dict.fromkeys(step.module.source for step in steps))
     return []

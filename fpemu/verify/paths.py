@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import GuaranteeError, InputError, missing_package, unknown_name
-from fpemu.gpu.runtime import device, faults
+from fpemu.gpu.runtime import counters, device
 from fpemu.verify.cases import Computed, DeviceArray, Draw, Operands, Output, Placement, Result, codes, load_torch
 
 PATHS = {
@@ -169,7 +169,7 @@ def run(
     new = path in OPERATORS
     D.buffer.fill(device.POISON)
     with suppress(InputError):
-        faults.check()
+        counters.check()
 
     def compute() -> Result | None:
         call = _call(functions, path, own, other, D, number)
@@ -186,7 +186,7 @@ def run(
             return codes(result.detach().cpu().numpy()) if new else None
 
     result = message_or(compute)
-    raised = message_or(faults.check) is not None if deferred else None
+    raised = message_or(counters.check) is not None if deferred else None
     device.synchronize()  # a call may have queued its work on another stream
     written, gaps = D.read()
     outside = own.changed()

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from cuda import core
 
 from fpemu import InputError
 from fpemu.gpu import tallskinny
-from fpemu.gpu.runtime import compiler, device, properties
+from fpemu.gpu.runtime import compiler
 from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.problem import Problem
 from fpemu.roofline import gpus
 from fpemu.roofline.tallskinny import check
 from fpemu.verify.tallskinny import FORMATS
+from tests import simulated_driver
+from tests.gpu_fixtures import forget, gpu
+
+__all__ = ["gpu"]
 
 H200 = "NVIDIA H200"
 needs_compiler = pytest.mark.skipif(
     compiler.compiler_missing() is not None, reason=compiler.compiler_missing() or "NVRTC is here"
 )
-
-
-@pytest.fixture
-def an_h200(monkeypatch):
-    """Plans are made as on an H200."""
-    monkeypatch.setattr(device, "missing", lambda: None)
-    monkeypatch.setattr(device, "describe", lambda: {"gpu": H200})
-    monkeypatch.setattr(device, "capability", lambda: (9, 0))
-    monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
 
 
 def columns(fmt, m, k, n, lda=None):
@@ -74,7 +72,7 @@ def test_the_busiest_multiprocessor_has_least_to_do():
         assert busiest[chosen] <= min(busiest.values()) * (1 if m < 2**18 else 1.1)
 
 
-def test_bulk_copies_are_taken_where_steps_and_addresses_are_multiples_of_16_bytes(an_h200):
+def test_bulk_copies_are_taken_where_steps_and_addresses_are_multiples_of_16_bytes(gpu):
     for fmt, four in (("fp32", 4), ("fp64", 2)):
         for make in (columns, rows):
             for lda, bulk in ((640, 1), (640 + four, 1), (641, 0)):
@@ -87,14 +85,14 @@ def test_bulk_copies_are_taken_where_steps_and_addresses_are_multiples_of_16_byt
         assert hopper.tsm2(Problem(fmt, 60, 60, 8, (180, 3), (1, 60), (1, 60), (2**20,) * 3), 132).parameters["A_ANY"]
 
 
-def test_the_copy_engine_is_given_no_empty_copy_and_no_line_many_times(an_h200):
+def test_the_copy_engine_is_given_no_empty_copy_and_no_line_many_times(gpu):
     for a, k in (((0, 1), 0), ((1, 8), 0), ((0, 1), 8)):
         found = Problem("fp32", 8, k, 2, a, (2, 1), (2, 1), (2**20, 2**21, 2**22))
         assert not hopper.tsm2(found, 132).tensor
         assert hopper.ism2(found, 132).tensor in (None, False)
 
 
-def test_a_large_a_has_parameters_of_its_own(an_h200):
+def test_a_large_a_has_parameters_of_its_own(gpu):
     for make, n, chosen in (
         (columns, 16, {"DEPTH": 64, "SHARE": 2, "CONSUMERS": 4}),
         (columns, 8, {"CONSUMERS": 4, "SHARE": 4}),
@@ -108,7 +106,7 @@ def test_a_large_a_has_parameters_of_its_own(an_h200):
         assert hopper.tsm2(make("fp32", 10**6, 512, n), 132).parameters["DEPTH"] == 32
 
 
-def test_shared_memory_of_a_plan_is_what_a_block_can_have(an_h200):
+def test_shared_memory_of_a_plan_is_what_a_block_can_have(gpu):
     for fmt in FORMATS:
         for make in (columns, rows):
             for m, n in ((1, 1), (20480, 16), (20480, 2), (30720, 16), (10**6, 5), (300, 40)):
@@ -119,13 +117,13 @@ def test_shared_memory_of_a_plan_is_what_a_block_can_have(an_h200):
                 assert small.shared <= 227 * 1024
 
 
-def test_a_b_too_large_for_shared_memory_and_an_empty_one_are_tsm2s(an_h200):
+def test_a_b_too_large_for_shared_memory_and_an_empty_one_are_tsm2s(gpu):
     assert hopper.ism2(columns("fp32", 10, 3000, 16), 132).file == "tsm2_hopper.cu"
     assert hopper.ism2(columns("fp32", 10, 0, 16), 132).file == "tsm2_hopper.cu"
     assert hopper.ism2(columns("fp32", 10, 300, 16), 132).file == "ism2_hopper.cu"
 
 
-def test_few_rows_are_spread_over_more_threads_and_thread_blocks(an_h200):
+def test_few_rows_are_spread_over_more_threads_and_thread_blocks(gpu):
     for make in (columns, rows):
         blocks = [np.prod(hopper.ism2(make("fp32", 10**4, 16, 16), 132, spread=s).grid) for s in (0, 1, 2)]
         assert blocks[0] < blocks[1] < blocks[2] >= 132
@@ -134,7 +132,7 @@ def test_few_rows_are_spread_over_more_threads_and_thread_blocks(an_h200):
         assert hopper.ism2(make("fp64", 10**7, 16, 16), 132) == hopper.ism2(make("fp64", 10**7, 16, 16), 132, 2)
 
 
-def test_a_b_of_few_elements_is_kept_in_registers(an_h200):
+def test_a_b_of_few_elements_is_kept_in_registers(gpu):
     for make in (columns, rows):
         for k, n, kept in ((2, 2, True), (4, 4, True), (1, 3, True), (4, 16, False), (8, 4, False)):
             for spread in (0, 1, 2):
@@ -142,7 +140,7 @@ def test_a_b_of_few_elements_is_kept_in_registers(an_h200):
                 assert ("B_KEPT" in found) == kept, (make, k, n, spread)
 
 
-def test_grids_cover_every_row_and_column_also_beyond_32_bits(an_h200):
+def test_grids_cover_every_row_and_column_also_beyond_32_bits(gpu):
     huge = columns("fp32", 10**9 + 1, 7, 40)
     found = hopper.tsm2(huge, 132)
     assert found.grid == (132, 3)  # which go on to other rows
@@ -155,12 +153,14 @@ def test_grids_cover_every_row_and_column_also_beyond_32_bits(an_h200):
         hopper.tsm2(columns("fp32", 10, 7, 2**21), 132)
 
 
-def test_multiply_takes_ism2_for_a_small_b_and_tsm2_for_a_large_a(an_h200, monkeypatch):
+def test_multiply_takes_ism2_for_a_small_b_and_tsm2_for_a_large_a(gpu, monkeypatch):
     assert tallskinny.chosen(10**7, 16, 16) == ("ism2", {"optimisation": "hopper"})
     assert tallskinny.chosen(20480, 20480, 16) == ("tsm2", {"version": "hopper"})
     assert [tallskinny.chosen(10**6, 64, 16, layout)[0] for layout in ("columns", "rows")] == ["ism2", "tsm2"]
     assert tallskinny.chosen(10**4, 64, 16, "columns")[0] == "tsm2"
-    monkeypatch.setattr(device, "capability", lambda: (8, 0))
+    older = SimpleNamespace(**{**vars(simulated_driver.GPU), "compute_capability": (8, 0)})
+    monkeypatch.setattr(core, "Device", lambda number: older)
+    forget()
     assert tallskinny.chosen(10**7, 16, 16) == ("ism2", {"optimisation": 1})
     assert tallskinny.chosen(20480, 20480, 16) == ("tsm2", {"version": "V3"})
 
@@ -174,7 +174,7 @@ def test_steps_determine_the_layout():
 
 
 @needs_compiler
-def test_the_published_kernels_compile(an_h200):
+def test_the_published_kernels_compile(gpu):
     by_columns, by_rows = columns("fp32", 20480, 20480, 6), rows("fp64", 20480, 20480, 6)
     for made, arch in (
         (published.tsm2(by_columns, published.here("fp32"), "V3"), "sm_80"),
@@ -185,7 +185,7 @@ def test_the_published_kernels_compile(an_h200):
 
 @needs_compiler
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_the_kernels_for_hopper_compile(fmt, an_h200):
+def test_the_kernels_for_hopper_compile(fmt, gpu):
     """Those with instructions of the machine's that the stand-ins replace: all of them."""
     for made in [
         hopper.tsm2(columns(fmt, 333, 777, 3), 132),

@@ -287,7 +287,7 @@ def as_torch(x: NDArray[Any]) -> Any:
 
 def overlap(X: Matrix, Y: Matrix) -> bool:
     """Return whether two stacks share memory; True also where NumPy cannot decide it within its limit of work."""
-    if 0 in X.shape or 0 in Y.shape:
+    if 0 in X.shape or 0 in Y.shape or not X.pointer or not Y.pointer:  # matrices of a table have no pointer
         return False
     x, y = (_addresses(Z) for Z in (X, Y))
     try:

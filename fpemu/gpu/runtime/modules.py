@@ -25,7 +25,7 @@ class Module:
     """
 
     def __init__(self, source: str, *, name: str = "kernel.cu") -> None:
-        self._source, self._name = source, name
+        self.source, self.name = source, name
         self._code: dict[str, Any] = {}
         self._functions: dict[tuple[int, str], Any] = {}
 
@@ -40,8 +40,8 @@ class Module:
 
         target = device.arch()
         if target not in self._code:
-            code = cubin(self._source, target, name=self._name)
-            self._code[target] = ObjectCode.from_cubin(code, name=self._name)
+            code = cubin(self.source, target, name=self.name)
+            self._code[target] = ObjectCode.from_cubin(code, name=self.name)
         return self._code[target]
 
     def function(self, name: str, shared: int = 0) -> Any:
