@@ -230,9 +230,9 @@ def sources(case: Case) -> list[str]:
     for name, side in {"A": (case.M, case.K), "B": (case.K, case.N), "D": (case.M, case.N)}.items():
         shape: tuple[int, ...] = (case.batch, *side)
         shape = shape if layout is None else (2, *shape) if layout == "planar" else (*shape, 2)
-        steps = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-        layouts[name] = Matrix(Address(name), np.dtype(np.float16), shape, steps)
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        layouts[name] = Matrix(Address(name), np.dtype(np.float16), shape, strides)
     with suppress(InputError):  # the measurement of the row reports it
-        steps = BatchedRequest(layout, configuration=given, **chosen).steps(layouts, Memory())
-        return list(dict.fromkeys(step.module.source for step in steps))
+        request = BatchedRequest(layout, configuration=given, **chosen)
+        return list(dict.fromkeys(step.module.source for step in request.steps(layouts, Memory())))
     return []

@@ -219,8 +219,8 @@ class Operations(dict[Any, Any]):
             operands["out"] = matrices.empty(shape, dtype)
         placed = [operands.get(name) for name in ("A", "B", "C", "out")]
         # an empty operand has no address, by which a converted one differs from the caller's array
-        repeats = arrays is not None and key is not None and all(X is None or 0 not in X.shape for X in placed)
-        repeats = repeats and arrays.in_place(*placed[:3])
+        empty = any(X is not None and 0 in X.shape for X in placed)
+        repeats = arrays is not None and key is not None and not empty and arrays.in_place(*placed[:3])
         operation = self.find(key, None, []) if repeats else None
         if operation is None:
             memory, layouts = Memory(), matrices.layouts(**dict(zip("ABCD", placed, strict=True)))
@@ -230,7 +230,7 @@ class Operations(dict[Any, Any]):
                 self.keep(key, operation)
         pointers = [0 if X is None else X.pointer for X in placed]
         operation.queue(pointers, 0 if arrays is None else arrays.stream, private=True)
-        return result if on_device else matrices.download(placed[3])
+        return result if on_device else matrices.download(operands["out"])
 
 
 @dataclass(frozen=True, eq=False)
