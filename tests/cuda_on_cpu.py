@@ -248,20 +248,18 @@ class Emulated(Kernel):
     def split(self, operands, policy, memory):
         return Splitter(self.scheme.rules(), self.scheme.scaling, words=True).split(operands, policy, memory)
 
-    def multiply(self, a, b, D, alpha, beta, C, memory):
-        operands = [x for y in (a, b) for x in (*y.words, y.exponents)]
-        c = None if C is None else C.broadcast(D.shape)
+    def multiply(self, a, b, end, memory):
+        operands = [0 if x is None else x for y in (a, b) for x in (*y.words, y.exponents)]
 
         def run(grid, threads, arguments):
             places = (ctypes.c_uint64 * (len(operands) + 2)).from_address(arguments.value)
-            values = [ctypes.c_uint64.from_address(at).value for at in places]
-            self._multiply(a, b, values, D, alpha, beta, c)
+            self._multiply(a, b, end, [ctypes.c_uint64.from_address(at).value for at in places])
 
         module = SimpleNamespace(function=lambda name, shared: run)
-        pointers = [0 if x is None else x for x in operands]
-        return [Launch(module, "emulated", 1, 1, (*pointers, 0 if C is None else c.pointer, D.pointer))]
+        pointers = (*operands, 0 if end.C is None else end.C.pointer, end.D.pointer)
+        return [Launch(module, "emulated", 1, 1, pointers)]
 
-    def _multiply(self, a, b, pointers, D, alpha, beta, C):
+    def _multiply(self, a, b, end, pointers):
         *pointers, at_c, at_d = pointers
         count = len(a.words) + 1
         with np.errstate(all="ignore"):
@@ -269,11 +267,11 @@ class Emulated(Kernel):
             T = lowering.run(A, B, self.scheme.lowering(self.spec, self.order), self.spec)
             ends = (a, pointers[count - 1]), (b, pointers[-1])
             ready = [words.Prepared(np.zeros(0), (), self._exponents(x, at), None) for x, at in ends]
-            T = words.undo(T, *ready)
-            c = None if C is None else view(_at(C, at_c))
-            d = np.broadcast_to(base.scaled(T, c, alpha, beta), D.shape).copy()
+            c = None if end.C is None else view(_at(end.C, at_c))
+            T = base.scaled(words.undo(T, *ready), c, end.alpha, end.beta)
+            d = np.broadcast_to(T, end.D.shape).copy()
         d.view(np.uint32)[np.isnan(d)] = self.scheme.nan_code(self.spec)
-        view(_at(D, at_d))[...] = d
+        view(_at(end.D, at_d))[...] = d
 
     def _words(self, x, pointers):
         fmt, found = self.scheme.rules()[0].format, []

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fpemu.errors import GpuError, InputError
-from fpemu.gpu.gemm.base import Prepared
+from fpemu.gpu.gemm.base import Output, Prepared
 from fpemu.gpu.gemm.choice import refuse_hardware, validate
 from fpemu.gpu.operation import (
     Operations,
@@ -321,9 +321,8 @@ def _pair(
     before, memory, ready = Memory("prepared"), Memory(), dict[str, Prepared]()
     (ready[name],), first = kernel.split([(layouts[name], name)], call.on_range, before)
     (ready[other],), steps = kernel.split([(layouts[other], other)], call.on_range, memory)
-    product = kernel.product(
-        ready["A"], ready["B"], layouts["D"], call.alpha, call.beta, layouts["C"], call.on_range, memory
-    )
+    end = Output(layouts["D"], call.alpha, call.beta, layouts["C"])
+    product = kernel.product(ready["A"], ready["B"], end, call.on_range, memory)
     counts = ready[name].faults
     shared = (D.shape, extents, call, kernel, deferred)
     offset = counts.offset if isinstance(counts, Address) else None

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from fpemu.gpu.runtime.counters import NBYTES
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.modules import Module
 from fpemu.gpu.runtime.properties import multiprocessors
-from fpemu.gpu.runtime.steps import Address, Block, Memory, Step, Struct
+from fpemu.gpu.runtime.steps import Address, Block, Memory, Step, Struct, fields
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes.base import Scheme
@@ -79,6 +80,33 @@ class Prepared:
         return (row, column) if self.name == "A" else (column, row)
 
 
+class Output:
+    """The end of a product: D = alpha · (A·B) + beta · C.
+
+    Parameters
+    ----------
+    D : Matrix
+        fp32 (or the scheme's operand format), contiguous in its last axis.
+    alpha, beta : float
+    C : Matrix, optional
+        It is broadcast against D, by strides of 0.
+    """
+
+    def __init__(self, D: Matrix, alpha: Any = 1.0, beta: Any = 0.0, C: Matrix | None = None) -> None:
+        self.D, self.alpha, self.beta, self.C = D, alpha, beta, None if C is None else C.broadcast(D.shape)
+        self.lead, self.count = D.shape[:-2], D.count
+
+    def offsets(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where each product of a stack begins in D and in C, in elements."""
+        return self.D.offsets(), np.zeros(self.count, np.int64) if self.C is None else self.C.offsets()
+
+    @property
+    def addend(self) -> list[Any]:
+        """The parameters for C of a kernel: pointer, table of the batch, and the last two strides."""
+        C = self.C
+        return [0, 0, 0, 0] if C is None else [C.pointer, matrices.table(C), *C.strides[-2:]]
+
+
 class Kernel(ABC):
     """A kernel for products (..., M, K) times (..., K, N) of one scheme.
 
@@ -110,14 +138,10 @@ class Kernel(ABC):
         """
 
     @abstractmethod
-    def multiply(
-        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
-    ) -> list[Step]:
-        """Return the steps of D = alpha · (A·B) + beta · C as the scheme defines it.
+    def multiply(self, a: Prepared, b: Prepared, end: Output, memory: Memory) -> list[Step]:
+        """Return the steps of a product as the scheme defines it; every NaN is written with the scheme's code.
 
-        Rows and columns that hold NaN or Inf are left to `patch` unless `patches`. D is fp32 (or the scheme's operand
-        format), contiguous in its last axis; C broadcasts against it (strides of 0). Every NaN is written with the
-        scheme's code.
+        Rows and columns that hold NaN or Inf are left to `patch` unless `patches`.
         """
 
     def steps(
@@ -137,16 +161,15 @@ class Kernel(ABC):
             Workspace.
         """
         (a, b), split = self.split([(layouts["A"], "A"), (layouts["B"], "B")], policy, memory)
-        return [*split, *self.product(a, b, layouts["D"], *scalars, layouts["C"], policy, memory)], len(split)
+        end = Output(layouts["D"], *scalars, layouts["C"])
+        return [*split, *self.product(a, b, end, policy, memory)], len(split)
 
-    def product(
-        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, policy: str, memory: Memory
-    ) -> list[Step]:
+    def product(self, a: Prepared, b: Prepared, end: Output, policy: str, memory: Memory) -> list[Step]:
         """Return the steps of `multiply`, and of `patch` where an overflow policy requires it."""
-        steps = self.multiply(a, b, D, alpha, beta, C, memory)
+        steps = self.multiply(a, b, end, memory)
         patched = self.patches or policy == "raise"
         if not patched and a.special is not None and b.special is not None:
-            steps.append(patch(a, b, D, alpha, beta, C, self.scheme.nan_code(self.spec)))
+            steps.append(patch(a, b, end, self.scheme.nan_code(self.spec)))
         return steps
 
     @property
@@ -160,7 +183,7 @@ class Kernel(ABC):
     @property
     def options(self) -> dict[str, Any]:
         """The scheme's options that are not the published ones."""
-        values = {f: getattr(self.scheme, f.name) for f in fields(self.scheme)}
+        values = {f: getattr(self.scheme, f.name) for f in dataclasses.fields(self.scheme)}
         return {f.name: value for f, value in values.items() if value != f.default}
 
     def describe(self) -> str:
@@ -172,55 +195,20 @@ class Kernel(ABC):
 
 
 # --- parameters of launches
-RESULT = np.dtype(
-    [
-        *((name, "<u8") for name in ("d", "c")),
-        *((name, "<i8") for name in ("d_row", "c_row", "c_column")),
-        ("alpha", "<f4"),
-        ("beta", "<f4"),
-        ("nan", "<u8"),
-    ],
-    align=True,
-)
+RESULT = fields("u8 d c, i8 d_row c_row c_column, f4 alpha beta, u8 nan")
 """The struct Result of ``kernels/hopper_epilogue.cuh``"""
-TASK = np.dtype(
-    [
-        ("out", RESULT),
-        *((name, "<u8") for name in ("where", "row_exponents", "column_exponents", "slices")),
-        *((name, "<i4") for name in ("M", "N", "K", "batch", "group", "evict_first")),
-    ],
-    align=True,
-)
+_TASK = "RESULT out, u8 where row_exponents column_exponents slices, i4 M N K batch group evict_first"
+TASK = fields(_TASK, RESULT=RESULT)
 """The struct Task of ``kernels/hopper_epilogue.cuh``"""
 
 
-def result(kernel: Kernel, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, d_at: int = 0, c_at: int = 0) -> Struct:
-    """The struct Result for D = alpha · (A B) + beta · C, for one matrix of a stack, which begins at these elements."""
-    values = {
-        "d": D.pointer + 4 * d_at,
-        "d_row": D.strides[-2],
-        "alpha": alpha,
-        "beta": beta,
-        "nan": kernel.scheme.nan_code(kernel.spec),
-    }
+def result(kernel: Kernel, end: Output, d_at: int = 0, c_at: int = 0) -> Struct:
+    """The struct Result, for one matrix of a stack, which begins at these elements of D and C."""
+    D, C, nan = end.D, end.C, kernel.scheme.nan_code(kernel.spec)
+    values = {"d": D.pointer + 4 * d_at, "d_row": D.strides[-2], "alpha": end.alpha, "beta": end.beta, "nan": nan}
     if C is not None:
-        c = C.broadcast(D.shape)
-        values |= {"c": c.pointer + 4 * c_at, "c_row": c.strides[-2], "c_column": c.strides[-1]}
+        values |= {"c": C.pointer + 4 * c_at, "c_row": C.strides[-2], "c_column": C.strides[-1]}
     return Struct(RESULT, values)
-
-
-def places(D: Matrix, C: Matrix | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each product of a stack begins in D and in C, in elements."""
-    lead = D.shape[:-2]
-    return D.offsets(lead), np.zeros(D.count, np.int64) if C is None else C.broadcast(D.shape).offsets(lead)
-
-
-def addend(C: Matrix | None, D: Matrix) -> list[Any]:
-    """The parameters for C of a kernel that writes D: pointer, table of the batch, and the last two strides."""
-    if C is None:
-        return [0, 0, 0, 0]
-    c = C.broadcast(D.shape)
-    return [c.pointer, matrices.table(c, D.shape[:-2]), *c.strides[-2:]]
 
 
 def counters(name: str, memory: Memory) -> Address:
@@ -244,31 +232,16 @@ def _patch_module() -> Module:
     return Module(kernel_source("nonfinite_outputs.cu"), name="nonfinite_outputs.cu")
 
 
-def patch(a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, nan_code: int) -> Step:
-    """Return the launch that writes the outputs of D in rows and columns with NaN or Inf; every NaN gets `nan_code`.
-
-    D, alpha, beta and C are those of `Kernel.multiply`; the sources of a and b are read again.
-    """
-    M, N, K = D.shape[-2], D.shape[-1], a.source.shape[-1]
-    count, lead = D.count, D.shape[:-2]
-    tiles = count * -(-M // _PATCH_TILE) * -(-N // _PATCH_TILE)
+def patch(a: Prepared, b: Prepared, end: Output, nan_code: int) -> Step:
+    """Return the launch that writes the outputs in rows and columns with NaN or Inf; every NaN gets `nan_code`."""
+    M, N, D = a.rows, b.rows, end.D
+    tiles = end.count * -(-M // _PATCH_TILE) * -(-N // _PATCH_TILE)
     sides = []
     for x in (a, b):
-        index = matrices.numbers(x.source.index(lead))
-        sides += [x.source.pointer, matrices.table(x.source, lead), *x.steps, x.special, index, x.faults]
-    return _patch_module().step(
-        "patch",
-        min(tiles, _PATCH_BLOCKS * multiprocessors()),
-        256,
-        *sides,
-        D.pointer,
-        matrices.table(D),
-        D.strides[-2],
-        *addend(C, D),
-        *(count, M, N, K),
-        np.float32(alpha),
-        np.float32(beta),
-        np.uint64(nan_code),
-        overlap=device.missing() is None
-        and device.capability() >= (9, 0),  # the kernel waits for the product by itself
-    )
+        index = matrices.numbers(x.source.index(end.lead))
+        sides += [x.source.pointer, matrices.table(x.source, end.lead), *x.steps, x.special, index, x.faults]
+    sizes, scalars = (end.count, M, N, a.K), (np.float32(end.alpha), np.float32(end.beta), np.uint64(nan_code))
+    arguments = *sides, D.pointer, matrices.table(D), D.strides[-2], *end.addend, *sizes, *scalars
+    waits = device.missing() is None and device.capability() >= (9, 0)  # the kernel waits for the product by itself
+    blocks = min(tiles, _PATCH_BLOCKS * multiprocessors())
+    return _patch_module().step("patch", blocks, 256, *arguments, overlap=waits)

@@ -147,61 +147,27 @@ def validate(
     order: KOrder | None,
     options: Mapping[str, Any],
 ) -> Call:
-    """The checked call, with zeros in place of arrays on the GPU that have the dtype of the scheme's operands."""
-    on_gpu = {name: (X.shape, X.dtype) for name, X in operands.items() if isinstance(X, Matrix) and name in "ABC"}
-    if len(on_gpu) < len({*operands} - {"out"}):
-        return _call(operands, scheme, alpha, beta, on_range, order, options)
-    typed = tuple((name, type(value), value) for name, value in options.items())  # 64.0 and 64 are equal keys
-    request = (tuple(on_gpu.items()), scheme, (type(alpha), alpha), (type(beta), beta), on_range, order, typed)
-    try:
-        call = _call_like(*request)
-    except TypeError:  # an argument is not hashable: a list of products, or a wrong argument
-        call = _call_like.__wrapped__(*request)
-    read = {"A": call.alpha != 0, "B": call.alpha != 0, "C": call.beta != 0}
-    converted = [name for name, (_, dtype) in on_gpu.items() if read[name] and not direct(dtype, call.scheme)]
-    if not converted:
-        return call
-    given = {name: _zeros(shape, dtype, call.scheme) for name, (shape, dtype) in on_gpu.items()}
-    given |= {name: matrices.download(operands[name]) for name in converted}
-    return _call(given, scheme, alpha, beta, on_range, order, options)
-
-
-@per_device(maxsize=256)
-def _call_like(
-    kinds: tuple[Any, ...],
-    scheme: str | Scheme,
-    alpha: Any,
-    beta: Any,
-    on_range: str,
-    order: Any,
-    options: tuple[tuple[str, type, Any], ...],
-) -> Call:
-    """The call with zeros of some shapes and dtypes; checking takes longer than a small product."""
-    given = {name: value for name, _, value in options}
-    zeros = {name: _zeros(shape, dtype, build(scheme, given)) for name, (shape, dtype) in kinds}
-    return _call(zeros, scheme, alpha[1], beta[1], on_range, order, given)
-
-
-def _call(
-    operands: Mapping[str, Any],
-    scheme: str | Scheme,
-    alpha: Any,
-    beta: Any,
-    on_range: str,
-    order: Any,
-    options: Mapping[str, Any],
-) -> Call:
+    """The checked call, with zeros in place of arrays on the GPU that kernels read where they are."""
     chosen = build(scheme, options)
     need_a_gpu(chosen)
     hardware = architecture() if chosen.needs_hardware else None
-    A, B, C = (operands.get(name) for name in "ABC")
-    return calls.validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, "cpu", options)
+
+    def checked(A: Any, B: Any, C: Any = None) -> Call:
+        return calls.validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, "cpu", options)
+
+    given = {name: X for name, X in operands.items() if name in "ABC"}
+    on_gpu = {name: X for name, X in given.items() if isinstance(X, Matrix)}
+    given |= {name: _zeros(X, chosen) for name, X in on_gpu.items()}
+    call = checked(**given)
+    read = {"A": call.alpha != 0, "B": call.alpha != 0, "C": call.beta != 0}
+    converted = [name for name, X in on_gpu.items() if read[name] and not direct(X.dtype, chosen)]
+    return checked(**given | {name: matrices.download(on_gpu[name]) for name in converted}) if converted else call
 
 
-def _zeros(shape: tuple[int, ...], dtype: Any, scheme: Scheme) -> Any:
+def _zeros(X: Matrix, scheme: Scheme) -> Any:
     """Zeros in one entry's memory: of the scheme's own dtype where another one would be converted to it in full."""
-    number = dtype.kind in "fiu" and dtype.itemsize <= 8
-    return np.broadcast_to(np.zeros((), scheme.operand.dtype if number else dtype), shape)
+    number = X.dtype.kind in "fiu" and X.dtype.itemsize <= 8
+    return np.broadcast_to(np.zeros((), scheme.operand.dtype if number else X.dtype), X.shape)
 
 
 def direct(dtype: Any, scheme: Scheme) -> bool:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.base import Kernel, Operand, Prepared, addend
+from fpemu.gpu.gemm.base import Kernel, Operand, Output, Prepared
 from fpemu.gpu.runtime import compiler, device, matrices, modules
-from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Memory, Step
 from fpemu.mma import KOrder
 from fpemu.schemes.base import Scheme
@@ -67,18 +66,15 @@ class Ordinary(Kernel):
     def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
         return [Prepared(X, name) for X, name in operands], []
 
-    def multiply(
-        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
-    ) -> list[Step]:
-        M, N, K = D.shape[-2], D.shape[-1], a.source.shape[-1]
-        lead, real = D.shape[:-2], self._real.type
-        blocks = D.count * -(-M // _TILE) * -(-N // _TILE)
+    def multiply(self, a: Prepared, b: Prepared, end: Output, memory: Memory) -> list[Step]:
+        D, real = end.D, self._real.type
+        blocks = end.count * -(-a.rows // _TILE) * -(-b.rows // _TILE)
         if not blocks:
             return []
         operands: list[Any] = []
         for X in (a.source, b.source):
-            operands += [X.pointer, matrices.table(X, lead), *X.strides[-2:]]
-        result = (D.pointer, matrices.table(D), D.strides[-2], *addend(C, D))
-        scalars = real(alpha), real(beta), np.uint64(self.scheme.nan_code(None))
-        arguments = (*operands, *result, M, N, K, self._ks, self._ends, *scalars)
+            operands += [X.pointer, matrices.table(X, end.lead), *X.strides[-2:]]
+        result = (D.pointer, matrices.table(D), D.strides[-2], *end.addend)
+        scalars = real(end.alpha), real(end.beta), np.uint64(self.scheme.nan_code(None))
+        arguments = (*operands, *result, a.rows, b.rows, a.K, self._ks, self._ends, *scalars)
         return [self._module.step("ordinary", blocks, 256, *arguments)]

@@ -20,21 +20,14 @@ from fpemu.gpu.gemm.base import Operand, Prepared, counters
 from fpemu.gpu.runtime import compiler, device, matrices, modules, properties
 from fpemu.gpu.runtime.counters import NBYTES
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.steps import Memory, Step, Struct
+from fpemu.gpu.runtime.steps import Memory, Step, Struct, fields
 from fpemu.schemes.words import AWAY, BIT_CUT, TOP, OverflowPolicy, Word, of_operand
 
 PITCH = 64  # words of a row are padded to a multiple of so many
 MOST_WORDS = 4
-_OPERAND = np.dtype(
-    [
-        *((name, "<u8") for name in ("x", "of")),
-        *((name, "<i8") for name in ("rows", "K", "row_step", "k_step", "second")),
-        ("exponents", "<u8"),
-        ("word", "<u8", (MOST_WORDS,)),
-        ("pitch", "<i8"),
-        *((name, "<u8") for name in ("special", "faults", "largest", "next_faults")),
-        *((name, "<i8") for name in ("bound", "blocks")),
-    ]
+_OPERAND = fields(
+    "u8 x of, i8 rows K row_step k_step second, u8 exponents, 4u8 word, i8 pitch, "
+    "u8 special faults largest next_faults, i8 bound blocks"
 )
 """The struct Operand of ``kernels/split.cu``"""
 _ROWS, _LENGTH, _SURVEYED = 32, 64, 1024  # ROWS, LENGTH and SURVEYED in split.cu
@@ -177,21 +170,9 @@ class Splitter:
             nbytes = lines * x.pitch * rules[0].format.code_dtype.itemsize
             x.words = tuple(memory.block(nbytes) for _ in rules)
         row_step, k_step = x.steps
-        return x, {
-            "x": X.pointer,
-            "of": matrices.table(X) if X.count > 1 else None,
-            "rows": x.rows,
-            "K": x.K,
-            "row_step": row_step,
-            "k_step": k_step,
-            "second": name == "B",
-            "exponents": x.exponents,
-            "word": x.words,
-            "pitch": x.pitch,
-            "special": x.special,
-            "largest": largest,
-            "faults": x.faults,
-        }
+        values = {"x": X.pointer, "of": matrices.table(X) if X.count > 1 else None, "second": name == "B"}
+        values |= {"rows": x.rows, "K": x.K, "row_step": row_step, "k_step": k_step, "pitch": x.pitch, "word": x.words}
+        return x, values | {"exponents": x.exponents, "special": x.special, "largest": largest, "faults": x.faults}
 
     def _launches(
         self, kernel: str, prepared: list[Prepared], records: list[Struct], memory: Memory, *, last: bool

@@ -13,7 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["REGIONS", "Address", "Block", "Fill", "Gemm", "Launch", "Memory", "Step", "Struct", "TensorMap", "pack"]
+__all__ = [
+    "REGIONS",
+    "Address",
+    "Block",
+    "Fill",
+    "Gemm",
+    "Launch",
+    "Memory",
+    "Step",
+    "Struct",
+    "TensorMap",
+    "fields",
+    "pack",
+]
 
 REGIONS = ("A", "B", "C", "D", "work", "zeros", "prepared", "counts")
 """Memory that steps address: operands and result, workspace, workspace that is zero before and after the steps, an
@@ -101,6 +114,25 @@ class Memory:
         start = self.nbytes[region]
         self.nbytes[region] = start + -(-max(nbytes, 16) // _ALIGNMENT) * _ALIGNMENT
         return Block(Address(region, start), nbytes)
+
+
+def fields(text: str, **nested: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a C structure: in each part of a text a type, as NumPy names it, and the fields of this type.
+
+    Parameters
+    ----------
+    text : str
+        Parts, separated by commas; pointers are "u8".
+    **nested : np.dtype
+        Further types by name.
+
+    Examples
+    --------
+    >>> fields("u8 A B, i4 rows, 4u8 words").itemsize
+    56
+    """
+    parts = (part.split() for part in text.split(","))
+    return np.dtype([(name, nested.get(kind, kind)) for kind, *names in parts for name in names], align=True)
 
 
 class Struct:

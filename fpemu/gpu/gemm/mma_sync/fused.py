@@ -18,14 +18,13 @@ import numpy as np
 
 from fpemu.errors import InputError
 from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.base import Kernel, Operand, Prepared
+from fpemu.gpu.gemm.base import Kernel, Operand, Output, Prepared
 from fpemu.gpu.gemm.mma_sync import source as text
 from fpemu.gpu.gemm.mma_sync.general import GeneralKernel, batches, layout, problem
 from fpemu.gpu.gemm.mma_sync.source import Fused, Tile
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.runtime import device, modules, properties
-from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.steps import Memory, Step, Struct, TensorMap
+from fpemu.gpu.runtime.steps import Memory, Step, Struct, TensorMap, fields
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.lowering import Lowering
@@ -34,7 +33,7 @@ from fpemu.schemes.split_scheme import SplitScheme
 _SIDE = 512  # of D, from which on words in memory pay: each is read several times
 _ARITHMETIC = ("architecture", "a_format", "b_format", "c_format", "d_format", "k", "block", "arithmetic")
 _ARITHMETIC += ("F", "E0", "final", "fraction_bits", "nan_code")
-_WORDS = np.dtype([("a", "<u8", (4,)), ("b", "<u8", (4,)), ("a_pitch", "<i8"), ("b_pitch", "<i8")])
+_WORDS = fields("4u8 a b, i8 a_pitch b_pitch")
 """The struct Words of ``kernels/split_gemm_async.cu``"""
 
 
@@ -139,20 +138,18 @@ class FusedKernel(Kernel):
             layouts, special = ("ALONG_K", "ALONG_K"), False
         return text.source(self.lowering, self.row, self.how, self.tile, layouts, scaled, special)
 
-    def multiply(
-        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
-    ) -> list[Step]:
-        tile, table = self.tile, batches(a.source, b.source, C, D)
-        blocks = -(-a.rows // tile.M) * -(-b.rows // tile.N) * D.count
+    def multiply(self, a: Prepared, b: Prepared, end: Output, memory: Memory) -> list[Step]:
+        tile, table = self.tile, batches(a.source, b.source, end)
+        blocks = -(-a.rows // tile.M) * -(-b.rows // tile.N) * end.count
         if not blocks:
             return []
-        operands = problem(self, a, b, D, alpha, beta, C, None if table is None else device.Buffer.of(table))
-        pairs = ((a.exponents, b.exponents), (a.special, b.special))
-        scaled, special = (any(x is not None for x in pair) for pair in pairs)
+        operands = problem(self, a, b, end, None if table is None else device.Buffer.of(table))
+        scaled = a.exponents is not None or b.exponents is not None
+        special = a.special is not None or b.special is not None
         module = _module(self.source((layout(a.source, "A"), layout(b.source, "B")), scaled, special))
-        overlap = self._overlap and splitting.overlaps(blocks)
-        words = self._words(a, b)
-        return [module.step("split_gemm", blocks, tile.threads, operands, *words, shared=self._shared, overlap=overlap)]
+        overlap, more = self._overlap and splitting.overlaps(blocks), self._words(a, b)
+        launch = module.step("split_gemm", blocks, tile.threads, operands, *more, shared=self._shared, overlap=overlap)
+        return [launch]
 
     def _words(self, a: Prepared, b: Prepared) -> list[Any]:
         """The kernel's parameter for words in memory."""

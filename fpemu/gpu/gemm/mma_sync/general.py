@@ -15,29 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.base import Kernel, Operand, Prepared
+from fpemu.gpu.gemm.base import Kernel, Operand, Output, Prepared
 from fpemu.gpu.gemm.mma_sync import source as text
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.modules import Module
-from fpemu.gpu.runtime.steps import Block, Memory, Step, Struct
+from fpemu.gpu.runtime.steps import Block, Memory, Step, Struct, fields
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.order import Run
 from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.words import Product
 
-PROBLEM = np.dtype(
-    [
-        *((name, "<u8") for name in ("A", "B", "C", "D")),
-        *((name, "<i8") for name in ("a_row", "a_k", "b_column", "b_k", "c_row", "c_column", "d_row")),
-        *((name, "<u8") for name in ("a_exponents", "b_exponents", "a_special", "b_special", "batches")),
-        *((name, "<i4") for name in ("M", "N", "K")),
-        ("alpha", "<f4"),
-        ("beta", "<f4"),
-        ("nan", "<u4"),
-    ]
+PROBLEM = fields(
+    "u8 A B C D, i8 a_row a_k b_column b_k c_row c_column d_row, "
+    "u8 a_exponents b_exponents a_special b_special batches, i4 M N K, f4 alpha beta, u4 nan"
 )
 """The struct Problem of ``kernels/split_epilogue.cuh``"""
 _OFFSETS = {"A": (4, 0), "B": (4, 1), "C": (4, 2), "D": (4, 3)}
@@ -59,44 +52,25 @@ def layout(X: Matrix, name: str) -> str:
     return "ALONG_K_BY_FOUR" if aligned else "ALONG_K"
 
 
-def problem(
-    kernel: Kernel, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, where: Any = None
-) -> Struct:
-    """The struct Problem; `where`: a Buffer of `batches`."""
-    A, B, c = a.source, b.source, None if C is None else C.broadcast(D.shape)
-    values: dict[str, Any] = {
-        "A": A,
-        "B": B,
-        "C": c,
-        "D": D,
-        "a_row": A.strides[-2],
-        "a_k": A.strides[-1],
-        "b_column": B.strides[-1],
-        "b_k": B.strides[-2],
-        "c_row": 0 if c is None else c.strides[-2],
-        "c_column": 0 if c is None else c.strides[-1],
-        "d_row": D.strides[-2],
-        "batches": where,
-        "M": a.rows,
-        "N": b.rows,
-        "K": a.K,
-        "alpha": alpha,
-        "beta": beta,
-        "nan": kernel.scheme.nan_code(kernel.spec),
-    }
+def problem(kernel: Kernel, a: Prepared, b: Prepared, end: Output, where: Buffer | None = None) -> Struct:
+    """The struct Problem; `where`: the rows of `batches`."""
+    A, B, C, D = a.source, b.source, end.C, end.D
+    values: dict[str, Any] = {"A": A, "B": B, "C": C, "D": D, "batches": where, "M": a.rows, "N": b.rows, "K": a.K}
+    values |= dict(zip(("a_row", "a_k", "b_k", "b_column"), (*A.strides[-2:], *B.strides[-2:]), strict=True))
+    values |= dict(zip(("c_row", "c_column"), (0, 0) if C is None else C.strides[-2:], strict=True))
+    values |= {"d_row": D.strides[-2], "alpha": end.alpha, "beta": end.beta}
     for name, x in (("a", a), ("b", b)):
         values |= {f"{name}_exponents": x.exponents, f"{name}_special": x.special}
-    return Struct(PROBLEM, values)
+    return Struct(PROBLEM, values | {"nan": kernel.scheme.nan_code(kernel.spec)})
 
 
-def batches(A: Matrix, B: Matrix, C: Matrix | None, D: Matrix) -> NDArray[np.int64] | None:
+def batches(A: Matrix, B: Matrix, end: Output) -> NDArray[np.int64] | None:
     """For each product of a batch the offsets of A, B, C and D, and its first row and column; None for one product."""
-    lead = D.shape[:-2]
-    if D.count == 1:
+    if end.count == 1:
         return None
-    columns = [np.zeros(D.count, np.int64) if X is None else X.offsets(lead) for X in (A, B, C, D)]
-    columns += [A.index(lead) * A.shape[-2], B.index(lead) * B.shape[-1]]
-    return np.stack(columns, axis=1)
+    D, C = end.offsets()
+    columns = A.offsets(end.lead), B.offsets(end.lead), C, D
+    return np.stack([*columns, A.index(end.lead) * A.shape[-2], B.index(end.lead) * B.shape[-1]], axis=1)
 
 
 @dataclass(frozen=True)
@@ -163,13 +137,10 @@ class GeneralKernel(Kernel):
             for slices, products, cut, scale in zip(lowering.runs(K), owners, promoted, scales, strict=False)
         ]
 
-    def multiply(
-        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
-    ) -> list[Step]:
-        if 0 in D.shape:
+    def multiply(self, a: Prepared, b: Prepared, end: Output, memory: Memory) -> list[Step]:
+        if 0 in end.D.shape:
             return []
-        work, whole = _Work(self, a, b, memory), problem(self, a, b, D, alpha, beta, C)
-        table = batches(a.source, b.source, C, D)
+        work, whole, table = _Work(self, a, b, memory), problem(self, a, b, end), batches(a.source, b.source, end)
         for at in [[0] * 6] if table is None else table.tolist():
             offsets = {name: size * at[column] for name, (size, column) in _OFFSETS.items() if whole[name]}
             one = whole.changed(**{name: whole[name] + offset for name, offset in offsets.items()})

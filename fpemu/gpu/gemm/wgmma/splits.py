@@ -16,24 +16,15 @@ from fpemu.gpu.runtime import matrices, modules, properties
 from fpemu.gpu.runtime.compiler import kernel_source
 from fpemu.gpu.runtime.constants import struct
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.steps import Memory, Step, Struct, TensorMap
+from fpemu.gpu.runtime.steps import Memory, Step, Struct, TensorMap, fields
 from fpemu.schemes.words import BALANCED, OverflowPolicy, Word
 
-_POINTERS = ("X", "offsets", "high", "low", "exponents", "special", "faults", "next_faults", "panels", "largest")
-OPERAND = np.dtype(
-    [
-        *((name, "<u8") for name in _POINTERS),
-        *((name, "<i8") for name in ("row_stride", "k_stride")),
-        *((name, "<f4") for name in ("shift", "limit")),
-        *(
-            (name, "<i4")
-            for name in ("rows", "K", "chunks", "matrices", "all_rows", "all_k", "wide", "second", "exact", "per")
-        ),
-    ],
-    align=True,
+OPERAND = fields(
+    "u8 X offsets high low exponents special faults next_faults panels largest, i8 row_stride k_stride, "
+    "f4 shift limit, i4 rows K chunks matrices all_rows all_k wide second exact per"
 )
 """The struct Operand of ``kernels/hopper_split.cuh``"""
-OPERANDS = np.dtype([("of", OPERAND, 2), ("phases", "<i4"), ("evict_first", "<i4")], align=True)
+OPERANDS = np.dtype([("of", OPERAND, 2), ("phases", "i4"), ("evict_first", "i4")], align=True)
 """The struct Operands there"""
 CHUNK = 64  # of k, whose words lie together
 STAGES, LAG, BLOCKS, THREADS = 4, 2, 3, 256  # constants of the same names there
@@ -174,27 +165,14 @@ class ChunkSplitter:
         row, k = x.steps
         along, across, start = (row, k, K) if k == 1 else (k, row, rows)
         aligned = (along, *X.strides[:-2], *((start,) if kind.parts > 1 else ()))
-        return x, {
-            "X": X.pointer,
-            "offsets": matrices.table(X) if X.count > 1 else None,
-            "high": x.words[0],
-            "low": x.words[1] if self._words > 1 else None,
-            "exponents": x.exponents,
-            "special": x.special,
-            "faults": x.faults,
-            "largest": memory.cleared(4 * X.count) if scaling == OverflowPolicy.SCALE else None,
-            "panels": memory.zeros(kind.panel_bytes * self._panels(x)),
-            "row_stride": row,
-            "k_stride": k,
-            "rows": rows,
-            "K": K,
-            "chunks": chunks,
-            "matrices": X.count,
-            "all_rows": x.rows,
-            "all_k": x.K,
-            "second": name == "B",
-            "wide": across == 1 and X.pointer % 16 == 0 and all(n % 4 == 0 for n in aligned),
-        }
+        wide = across == 1 and X.pointer % 16 == 0 and all(n % 4 == 0 for n in aligned)
+        largest = memory.cleared(4 * X.count) if scaling == OverflowPolicy.SCALE else None
+        values = {"X": X.pointer, "offsets": matrices.table(X) if X.count > 1 else None, "second": name == "B"}
+        values |= {"row_stride": row, "k_stride": k, "rows": rows, "K": K, "chunks": chunks, "matrices": X.count}
+        values |= {"all_rows": x.rows, "all_k": x.K, "wide": wide, "largest": largest, "faults": x.faults}
+        values |= dict(zip(("high", "low"), x.words, strict=False))
+        values |= {"panels": memory.zeros(kind.panel_bytes * self._panels(x))}
+        return x, values | {"exponents": x.exponents, "special": x.special}
 
 
 def evict_first(operands: Iterable[Matrix]) -> bool:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
-import numpy as np
-
-from fpemu.gpu.gemm.base import TASK, Kernel, Operand, Prepared, places, result
+from fpemu.gpu.gemm.base import TASK, Kernel, Operand, Output, Prepared, result
 from fpemu.gpu.gemm.wgmma.schedules import SHARED, SMALL, Tile, best_tile, wgmma
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter, tiles
 from fpemu.gpu.runtime import compiler, constants, modules
-from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
-from fpemu.gpu.runtime.steps import Memory, Step, Struct
+from fpemu.gpu.runtime.steps import Memory, Step, Struct, fields
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.staged_int8 import StagedInt8
@@ -26,15 +22,7 @@ from fpemu.schemes.words import OverflowPolicy
 
 PIECE, ROWS = 64, 128  # k in an entry of the ring; rows of a tile
 _COLUMNS = (32, 64, 96, 128, 144)
-_PRODUCT = np.dtype(
-    [
-        ("task", TASK),
-        ("scale_a", "u8"),
-        ("scale_b", "u8"),
-        *((name, "i4") for name in ("exact", "matrix_a", "matrix_b")),
-    ],
-    align=True,
-)
+_PRODUCT = fields("TASK task, u8 scale_a scale_b, i4 exact matrix_a matrix_b", TASK=TASK)
 """The struct Product of ``kernels/staged_int8_gemm.cu``"""
 
 
@@ -68,40 +56,22 @@ class FrontierKernel(Kernel):
         splitter = ChunkSplitter("bytes", {"exact": self.exact, "per": self.per})
         return splitter.split(operands, OverflowPolicy.SCALE_ROWS, memory)
 
-    def multiply(
-        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
-    ) -> list[Step]:
-        M, N, K, lead = a.rows, b.rows, a.K, D.shape[:-2]
-        columns, cluster = self.tile.columns, self.tile.cluster
+    def multiply(self, a: Prepared, b: Prepared, end: Output, memory: Memory) -> list[Step]:
+        M, N, K, columns, cluster = a.rows, b.rows, a.K, self.tile.columns, self.tile.cluster
         module, shared = _gemm(columns, cluster, self.per, bool(self.exact)), shared_bytes(columns)
         maps = [tiles(x, word, 2 - word, rows) for x, rows in ((a, ROWS), (b, columns)) for word in range(2)]
         fit = multiprocessors() if cluster == 1 else module.clusters("staged_int8_gemm", cluster, 384, shared)
         blocks = min(fit, -(-M // (ROWS * cluster)) * -(-N // columns)) * cluster
+        more = {"shared": shared, "cluster": cluster, "overlap": M * N * K < SMALL}
         assert a.exponents is not None
         assert b.exponents is not None
-        steps: list[Step] = []
-        for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):
-            out = result(self, D, alpha, beta, C, int(d), int(c))
-            task = Struct(TASK, {"out": out, "M": M, "N": N, "K": K, "batch": 1, "group": self.tile.group})
-            product = Struct(
-                _PRODUCT,
-                {
-                    "task": task,
-                    "exact": self.exact,
-                    "matrix_a": i,
-                    "matrix_b": j,
-                    "scale_a": a.exponents.pointer + 4 * M * int(i),
-                    "scale_b": b.exponents.pointer + 4 * N * int(j),
-                },
-            )
-            steps.append(
-                module.step(
-                    *("staged_int8_gemm", blocks, 384, *maps, product),
-                    shared=shared,
-                    cluster=cluster,
-                    overlap=M * N * K < SMALL,
-                )
-            )
+        steps, operands = list[Step](), (a.source.index(end.lead), b.source.index(end.lead))
+        for d, c, i, j in zip(*end.offsets(), *operands, strict=True):
+            task = {"out": result(self, end, int(d), int(c)), "M": M, "N": N, "K": K, "batch": 1}
+            values = {"task": Struct(TASK, task | {"group": self.tile.group}), "exact": self.exact}
+            values |= {"matrix_a": i, "scale_a": a.exponents.pointer + 4 * M * int(i)}
+            values |= {"matrix_b": j, "scale_b": b.exponents.pointer + 4 * N * int(j)}
+            steps.append(module.step("staged_int8_gemm", blocks, 384, *maps, Struct(_PRODUCT, values), **more))
         return steps
 
 

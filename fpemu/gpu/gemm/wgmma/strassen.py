@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.gemm.base import RESULT, Kernel, Operand, Prepared, counters, places, result
+from fpemu.gpu.gemm.base import RESULT, Kernel, Operand, Output, Prepared, counters, result
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter
 from fpemu.gpu.runtime import compiler, constants, modules
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
-from fpemu.gpu.runtime.steps import Block, Memory, Step, Struct
+from fpemu.gpu.runtime.steps import Block, Memory, Step, Struct, fields
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.staged import Staged
@@ -30,27 +30,11 @@ BK, ROWS = 64, 16  # constants of the same names there
 _BLOCKS, _JOIN_BLOCKS = 8, 16  # per multiprocessor, at most: of the kernels for the largest entries, for the sums
 _MOST_GRID = 2**16 - 1  # thread blocks of a grid along its second axis
 _FP32 = np.dtype(np.float32)
-_OPERAND = np.dtype(
-    [
-        ("x", "u8"),
-        ("row_stride", "i8"),
-        ("k_stride", "i8"),
-        *((name, "i4") for name in ("rows", "k", "half", "half_k", "block", "block_k")),
-        *((name, "u8") for name in ("high", "low", "largest", "exponents", "special", "faults")),
-        ("limit", "f4"),
-        ("second", "i4"),
-        ("number", "i4"),
-    ],
-    align=True,
+_OPERAND = fields(
+    "u8 x, i8 row_stride k_stride, i4 rows k half half_k block block_k, "
+    "u8 high low largest exponents special faults, f4 limit, i4 second number"
 )
-_JOIN = np.dtype(
-    [
-        ("products", "u8"),
-        ("out", RESULT),
-        *((name, "i4") for name in ("m", "n", "half_m", "half_n", "block_m", "block_n")),
-    ],
-    align=True,
-)
+_JOIN = fields("u8 products, RESULT out, i4 m n half_m half_n block_m block_n", RESULT=RESULT)
 
 
 def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], order: KOrder | None) -> Kernel | None:
@@ -91,73 +75,40 @@ class StrassenKernel(Kernel):
         """Split an operand of 49 products: a launch for the largest entries of their rows, another for the words."""
         half, half_k, block, block_k = (_block(n, level) for level in (1, 2) for n in (x.rows, x.K))
         chunks, (row_stride, k_stride), count = -(-block_k // BK), x.steps, x.source.count
-        x.pitch, words, lines = chunks * BK, self.products * splits.word_bytes(block, block_k), self.products * block
-        x.words, x.exponents = (
-            (memory.block(count * words), memory.block(count * words)),
-            memory.block(count * 4 * lines),
-        )
-        x.special, largest = memory.cleared(count * x.rows), memory.cleared(count * 4 * lines)
+        words, lines = self.products * splits.word_bytes(block, block_k), 4 * self.products * block
+        x.pitch, x.words = chunks * BK, (memory.block(count * words), memory.block(count * words))
+        x.exponents, x.special = memory.block(count * lines), memory.cleared(count * x.rows)
+        largest, tile = memory.cleared(count * lines), 4 * 16 * ROWS * (BK + 1)  # bytes of 16 blocks in shared memory
+        values: dict[str, Any] = {"row_stride": row_stride, "k_stride": k_stride, "rows": x.rows, "k": x.K}
+        values |= {"half": half, "half_k": half_k, "block": block, "block_k": block_k}
+        common = Struct(_OPERAND, values | {"faults": x.faults, "limit": self._limit, "second": x.name == "B"})
+        blocks = {"high": (x.words[0], words), "low": (x.words[1], words), "largest": (largest, lines)}
+        blocks |= {"exponents": (x.exponents, lines), "special": (x.special, x.rows)}
         module, steps = _module(2, self._balanced), list[Step]()
         for number, offset in enumerate(x.source.offsets()):
-            operand = Struct(
-                _OPERAND,
-                {
-                    "x": x.source.pointer + 4 * int(offset),
-                    "row_stride": row_stride,
-                    "k_stride": k_stride,
-                    "rows": x.rows,
-                    "k": x.K,
-                    "half": half,
-                    "half_k": half_k,
-                    "block": block,
-                    "block_k": block_k,
-                    "high": x.words[0].pointer + number * words,
-                    "low": x.words[1].pointer + number * words,
-                    "largest": largest.pointer + number * 4 * lines,
-                    "exponents": x.exponents.pointer + number * 4 * lines,
-                    "special": x.special.pointer + number * x.rows,
-                    "faults": x.faults,
-                    "limit": self._limit,
-                    "second": x.name == "B",
-                    "number": number,
-                },
-            )
+            pointers = {name: held.pointer + number * nbytes for name, (held, nbytes) in blocks.items()}
+            operand = common.changed(x=x.source.pointer + 4 * int(offset), number=number, **pointers)
             across = -(-block // (16 if k_stride == 1 else 32))
             parts = max(1, min(-(-_BLOCKS * multiprocessors() // across), block_k // 256))
-            tiles = (chunks, -(-block // ROWS))
             steps += [
                 module.step("strassen_largest", (across, parts), (32, 16), operand),
-                module.step("strassen_split", tiles, 256, operand, shared=4 * 16 * ROWS * (BK + 1)),
+                module.step("strassen_split", (chunks, -(-block // ROWS)), 256, operand, shared=tile),
             ]
         return steps
 
-    def multiply(
-        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
-    ) -> list[Step]:
-        (M, N), lead = D.shape[-2:], D.shape[:-2]
-        m, n = (_block(size, self.levels) for size in (M, N))
+    def multiply(self, a: Prepared, b: Prepared, end: Output, memory: Memory) -> list[Step]:
+        M, N, m, n = a.rows, b.rows, _block(a.rows, self.levels), _block(b.rows, self.levels)
         sums = memory.block(4 * self.products * m * n)
-        products = Matrix(sums.pointer, _FP32, (self.products, m, n), (m * n, n, 1))
+        products = Output(Matrix(sums.pointer, _FP32, (self.products, m, n), (m * n, n, 1)))
+        sizes = {"m": M, "n": N, "half_m": _block(M, 1), "half_n": _block(N, 1), "block_m": m, "block_n": n}
+        module, blocks = _module(self.levels, self._balanced), min(-(-m * n // 256), _JOIN_BLOCKS * multiprocessors())
         steps, allocated = list[Step](), dict(memory.nbytes)
-        for d, c, i, j in zip(*places(D, C), a.source.index(lead), b.source.index(lead), strict=True):
+        operands = (a.source.index(end.lead), b.source.index(end.lead))
+        for d, c, i, j in zip(*end.offsets(), *operands, strict=True):
             memory.nbytes |= allocated  # all matrices of the stack share the workspace of `inner`
-            words = self._batch(a, int(i)), self._batch(b, int(j))
-            steps += self.inner.multiply(*words, products, 1.0, 0.0, None, memory)
-            join = Struct(
-                _JOIN,
-                {
-                    "products": sums,
-                    "out": result(self, D, alpha, beta, C, int(d), int(c)),
-                    "m": M,
-                    "n": N,
-                    "half_m": _block(M, 1),
-                    "half_n": _block(N, 1),
-                    "block_m": m,
-                    "block_n": n,
-                },
-            )
-            blocks = min(-(-m * n // 256), _JOIN_BLOCKS * multiprocessors())
-            steps.append(_module(self.levels, self._balanced).step("strassen_join", blocks, 256, join))
+            steps += self.inner.multiply(self._batch(a, int(i)), self._batch(b, int(j)), products, memory)
+            join = Struct(_JOIN, {"products": sums, "out": result(self, end, int(d), int(c)), **sizes})
+            steps.append(module.step("strassen_join", blocks, 256, join))
         return steps
 
     def _batch(self, x: Prepared, number: int) -> Prepared:

@@ -8,20 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.gemm.base import TASK, Kernel, Operand, Prepared, places, result
+from fpemu.gpu.gemm.base import TASK, Kernel, Operand, Output, Prepared, result
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.gemm.wgmma import schedules, splits
 from fpemu.gpu.gemm.wgmma.schedules import Schedule, Tile
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter
 from fpemu.gpu.runtime import matrices, modules
 from fpemu.gpu.runtime.device import Buffer
-from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.properties import multiprocessors
-from fpemu.gpu.runtime.steps import Memory, Step, Struct
+from fpemu.gpu.runtime.steps import Memory, Step, Struct, fields
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.split_scheme import SplitScheme
@@ -29,14 +27,8 @@ from fpemu.schemes.words import BALANCED
 
 _COLUMNS = {1: (32, 64, 128, 192, 256), 2: (32, 64, 128, 176, 192, 208), 3: (32, 64, 128)}  # by accumulators
 MIDDLE = 2**34  # products M N K to which launches overlap, and clusters cost more time than they save
-_NONFINITE_OPERAND = np.dtype(
-    [
-        *((name, "<u8") for name in ("x", "of")),
-        *((name, "<i8") for name in ("row_step", "k_step")),
-        *((name, "<u8") for name in ("special", "faults")),
-    ]
-)
-NONFINITE = np.dtype([("a", _NONFINITE_OPERAND), ("b", _NONFINITE_OPERAND)])
+_NONFINITE_OPERAND = fields("u8 x of, i8 row_step k_step, u8 special faults")
+NONFINITE = fields("OPERAND a b", OPERAND=_NONFINITE_OPERAND)
 """The struct Nonfinite of ``kernels/hopper_nonfinite.cuh``"""
 _LONG = 2**12  # K from which slices of it are distributed over thread blocks, where D has few tiles
 _SHORTEST = 512  # least length in k of a slice
@@ -120,11 +112,9 @@ class Hopper(Kernel):
         splitter = ChunkSplitter("halves", settings, len(rules), balanced=balanced)
         return splitter.split(operands, scheme.scaling(policy), memory)
 
-    def multiply(
-        self, a: Prepared, b: Prepared, D: Matrix, alpha: Any, beta: Any, C: Matrix | None, memory: Memory
-    ) -> list[Step]:
-        batch, tile, split, lead = D.count, self.tile, self.schedule.split, D.shape[:-2]
-        tiles = batch * tile.count(a.rows, b.rows)
+    def multiply(self, a: Prepared, b: Prepared, end: Output, memory: Memory) -> list[Step]:
+        tile, split = self.tile, self.schedule.split
+        tiles = end.count * tile.count(a.rows, b.rows)
         slices, spread = None, 0  # slices of a tile that thread blocks compute; 0: one block computes all of them
         if split is not None:
             spread, size = -(-a.K // split), 4 * tile.rows * tile.columns
@@ -132,48 +122,23 @@ class Hopper(Kernel):
                 spread = 0
             slices = memory.block(size * (tiles * spread or multiprocessors()))
         where = None  # of each product the matrices of A and B, and the offsets of D and C: the struct Where
-        if batch > 1:
-            columns = (a.source.index(lead), b.source.index(lead), *places(D, C))
-            where = Buffer.of(np.stack(columns, axis=1))
-        task = Struct(
-            TASK,
-            {
-                "out": result(self, D, alpha, beta, C),
-                "where": where,
-                "row_exponents": a.exponents,
-                "column_exponents": b.exponents,
-                "slices": slices,
-                "M": a.rows,
-                "N": b.rows,
-                "K": a.K,
-                "batch": batch,
-                "group": tile.group,
-                "evict_first": splits.evict_first((a.source, b.source)),
-            },
-        )
+        if end.count > 1:
+            where = Buffer.of(np.stack([a.source.index(end.lead), b.source.index(end.lead), *end.offsets()], axis=1))
+        values = {"out": result(self, end), "where": where, "slices": slices, "group": tile.group, "batch": end.count}
+        values |= {"row_exponents": a.exponents, "column_exponents": b.exponents, "M": a.rows, "N": b.rows, "K": a.K}
+        task = Struct(TASK, values | {"evict_first": splits.evict_first((a.source, b.source))})
         nonfinite = _nonfinite(a, b)
-        maps = [
-            splits.tiles(x, i, 2, height) for x, height in ((a, tile.rows), (b, tile.box)) for i in range(len(x.words))
-        ]
-        module, shared, threads = (
-            _module(self.schedule, tile, bool(spread)),
-            schedules.shared_bytes(tile),
-            128 + 2 * tile.rows,
-        )
+        sides = ((a, tile.rows), (b, tile.box))
+        maps = [splits.tiles(x, i, 2, height) for x, height in sides for i in range(len(x.words))]
+        shared, threads = schedules.shared_bytes(tile), 128 + 2 * tile.rows
+        module = _module(self.schedule, tile, bool(spread))
         fit = multiprocessors() if tile.cluster == 1 else module.clusters("hopper_gemm", tile.cluster, threads, shared)
-        blocks, overlap = min(fit, tiles * (spread or 1)) * tile.cluster, a.rows * b.rows * a.K * batch < MIDDLE
-        steps: list[Step] = [
-            module.step(
-                *("hopper_gemm", blocks, threads, maps, task, nonfinite),
-                shared=shared,
-                cluster=tile.cluster,
-                overlap=overlap,
-            )
-        ]
+        launch = "hopper_gemm", min(fit, tiles * (spread or 1)) * tile.cluster, threads, maps, task, nonfinite
+        overlap = a.rows * b.rows * a.K * end.count < MIDDLE
+        steps: list[Step] = [module.step(*launch, shared=shared, cluster=tile.cluster, overlap=overlap)]
         if spread:
-            blocks = tiles * tile.rows * tile.columns // 256
-            arguments = task, nonfinite, np.int32(spread)
-            steps.append(_reduction(tile).step("hopper_reduce", blocks, 256, *arguments, overlap=True))
+            reduction = "hopper_reduce", tiles * tile.rows * tile.columns // 256, 256, task, nonfinite, np.int32(spread)
+            steps.append(_reduction(tile).step(*reduction, overlap=True))
         return steps
 
 
