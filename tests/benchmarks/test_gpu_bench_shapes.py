@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -273,13 +274,14 @@ def bench_cu(name, *arguments):
 @pytest.fixture
 def square(library, monkeypatch):
     """What the products of the kind "product" need besides."""
-    module = SimpleNamespace(launch=lambda name, grid, block, *arguments, wait: bench_cu(name, *arguments))
+    module = SimpleNamespace(step=lambda name, grid, block, *arguments: partial(bench_cu, name, *arguments))
     monkeypatch.setattr(operands, "run", bench_cu)
     monkeypatch.setattr(operands, "draw", lambda *args: Buffer.of(drawn(*args[:5])))
     monkeypatch.setattr(
         operands, "digest", lambda pointer, nbytes, bits: digests.text(at(pointer, 8 * nbytes // bits, f"u{bits // 8}"))
     )
     monkeypatch.setattr(implementations, "kernels", lambda: module)
+    monkeypatch.setattr(implementations, "queued", lambda steps: (None, lambda: [step() for step in steps]))
     monkeypatch.setattr(implementations.cublas, "version", lambda: "cuBLAS 13")
     monkeypatch.setattr(
         memory.DeviceArray,
