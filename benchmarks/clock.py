@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.sensors import Watch
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
-from fpemu.verify.seeded import kernels
+from fpemu.verification.seeded import kernels
 
 
 class Clock:

@@ -21,7 +21,7 @@ from fpemu.gpu.batched import call, choice, products, stacks
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import callers, compiler, device, launches, matrices, modules
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.verify.batched import SPECIAL
+from fpemu.verification.batched import SPECIAL
 from tests import simulated
 
 needs_compiler = pytest.mark.skipif(

@@ -33,7 +33,7 @@ from fpemu.gpu.batched.source import plan
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.verify.seeded import draw, fetch
+from fpemu.verification.seeded import draw, fetch
 
 SAMPLE = 4
 """Products of the batch whose outputs are compared."""

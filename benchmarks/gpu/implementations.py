@@ -18,7 +18,7 @@ from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.verify.seeded import kernels
+from fpemu.verification.seeded import kernels
 
 STRASSEN = "strassen"
 """Its outputs depend on more than a row of A and a column of B: a sample is not emulated."""

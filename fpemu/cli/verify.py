@@ -35,7 +35,7 @@ from fpemu.cli.common import (
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from fpemu.verify.suite import Suite
+    from fpemu.verification.suite import Suite
 
 _LISTED = 30  # groups with mismatches or errors that are shown
 
@@ -250,7 +250,7 @@ class SuiteOptions:
 
         Exit with status 1 if there are mismatches or errors, or if nothing was compared.
         """
-        from fpemu.verify.runner import Run
+        from fpemu.verification.runner import Run
 
         run = Run(suite, self.record, fresh=self.fresh)
         if run.outcomes:
@@ -336,7 +336,7 @@ def instructions(
     if not (math.isfinite(outputs) and 1 <= outputs < 2**53):
         raise InputError(f"--outputs is {outputs:g}: a number from 1 to 9e15 is needed")
     options.check()
-    from fpemu.verify.instructions import Instructions
+    from fpemu.verification.instructions import Instructions
 
     options.run(Instructions(options.seed, int(outputs), name))
 
@@ -356,7 +356,7 @@ def emulation(
     not, 2 without a GPU.
     """
     options.check()
-    from fpemu.verify.emulation import Emulation
+    from fpemu.verification.emulation import Emulation
 
     options.run(Emulation(options.seed, quick=quick))
 
@@ -383,7 +383,7 @@ def kernels(
     """
     names, paths = _names("--schemes", "scheme", schemes), options.paths()
     options.check(shapes=shapes, jobs=jobs)
-    from fpemu.verify.kernels import Kernels
+    from fpemu.verification.kernels import Kernels
 
     options.run(Kernels(options.seed, shapes, names, published=published, paths=paths), jobs)
 
@@ -411,7 +411,7 @@ def batched(
     paths = options.paths()
     options.check()
     from fpemu.gpu.batched import products
-    from fpemu.verify.batched import Batched
+    from fpemu.verification.batched import Batched
 
     products.need_gpu()
     options.run(Batched(options.seed, cases, seconds, paths=paths))
@@ -434,7 +434,7 @@ def tallskinny(
     """
     paths = options.paths()
     options.check(every=every)
-    from fpemu.verify.tallskinny import TallSkinny
+    from fpemu.verification.tallskinny import TallSkinny
 
     options.run(TallSkinny(options.seed, every, huge=huge, paths=paths))
 
@@ -458,7 +458,7 @@ def arguments(
     paths = options.paths()
     options.check(rounds=rounds, jobs=jobs)
     from fpemu.gpu.batched import products
-    from fpemu.verify.arguments import Arguments
+    from fpemu.verification.arguments import Arguments
 
     products.need_gpu()
     options.run(Arguments(options.seed, rounds, paths=paths), jobs)
@@ -498,7 +498,7 @@ def library(
     if shapes < 0 or new < 0 or options.seed < 0:
         raise InputError("--shapes, --new and --seed must not be negative")
     check_file(options.record, "the record", ".json")  # the suite itself names what its machine lacks
-    from fpemu.verify.library import Library
+    from fpemu.verification.library import Library
 
     options.run(Library(options.seed, kinds, shapes, new))
 

@@ -288,7 +288,7 @@ def origin(is_emulated: bool) -> dict[str, str]:
     import torch
     import triton
 
-    from fpemu.verify import records
+    from fpemu.verification import records
 
     return {
         "device": torch.cuda.get_device_name(0),

@@ -2,7 +2,7 @@
 
 The simulated driver lists the launches and runs none: the tests on it cover validation, launches, allocations and
 synchronisation.
-`test_gpu_call` covers bits where a processor stands in for a GPU, and `tests/verify/test_paths.py` on a GPU.
+`test_gpu_call` covers bits where a processor stands in for a GPU, and `tests/verification/test_paths.py` on a GPU.
 """
 
 from __future__ import annotations

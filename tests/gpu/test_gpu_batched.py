@@ -14,8 +14,8 @@ from fpemu.gpu.batched.configuration import Block, Packed, Small, Warp
 from fpemu.gpu.batched.source import plan
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.runtime import compiler, properties
-from fpemu.verify.batched import Batched
-from fpemu.verify.records import Record
+from fpemu.verification.batched import Batched
+from fpemu.verification.records import Record
 from tests import batched_on_cpu as harness
 from tests.batched_on_cpu import differing, gpu, hostile, needs_compiler
 

@@ -19,8 +19,8 @@ from fpemu.gpu.batched.source import TaskKernel, plan
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device, modules
-from fpemu.verify.batched import Batched
-from fpemu.verify.records import Record
+from fpemu.verification.batched import Batched
+from fpemu.verification.records import Record
 from tests import batched_on_cpu as harness
 from tests.batched_on_cpu import Simulated, differing, gpu, hostile, needs_compiler
 from tests.gpu.test_gpu_batched import needs_nvrtc

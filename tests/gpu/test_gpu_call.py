@@ -19,11 +19,11 @@ from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm import ordinary
 from fpemu.gpu.runtime import callers, compiler, device, matrices
 from fpemu.mma import KOrder
-from fpemu.verify import kernels
-from fpemu.verify.cases import LAYOUTS
-from fpemu.verify.kernels import Kernels
-from fpemu.verify.records import Record
-from fpemu.verify.runner import Run
+from fpemu.verification import kernels
+from fpemu.verification.cases import LAYOUTS
+from fpemu.verification.kernels import Kernels
+from fpemu.verification.records import Record
+from fpemu.verification.runner import Run
 from tests import cuda_on_cpu
 from tests.hostile import bits
 

@@ -12,7 +12,7 @@ from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.problem import Problem
 from fpemu.roofline import gpus
 from fpemu.roofline.tallskinny import check
-from fpemu.verify.tallskinny import FORMATS
+from fpemu.verification.tallskinny import FORMATS
 
 H200 = "NVIDIA H200"
 needs_compiler = pytest.mark.skipif(

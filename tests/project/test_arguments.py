@@ -169,9 +169,9 @@ VALID = {
         library.predict, CASE, np.ones((64, 64), np.float16), np.ones((64, 64), np.float16), [0], [1]
     ),
     "fpemu.library.replay": row(library.replay, CASE),
-    "fpemu.verify.instructions.source": row(fpemu.verify.instructions.source, SPEC),
-    "fpemu.verify.instructions.sources": row(fpemu.verify.instructions.sources, SPEC),
-    "fpemu.verify.instructions.verify": row(fpemu.verify.instructions.verify, SPEC, outputs=64),
+    "fpemu.verification.instructions.source": row(fpemu.verification.instructions.source, SPEC),
+    "fpemu.verification.instructions.sources": row(fpemu.verification.instructions.sources, SPEC),
+    "fpemu.verification.instructions.verify": row(fpemu.verification.instructions.verify, SPEC, outputs=64),
     "fpemu.gpu.batched.Block": row(configuration.Block),
     "fpemu.gpu.batched.Packed": row(configuration.Packed),
     "fpemu.gpu.batched.Small": row(configuration.Small),
@@ -294,7 +294,7 @@ def test_a_wrong_value_raises_an_input_error(name, tmp_path, monkeypatch):
     assert not wrong, f"{name}: {len(wrong)} wrong outcomes, such as {wrong[:5]}"
 
 
-GPU_ROWS = {name for name in VALID if name.startswith(("fpemu.gpu.", "fpemu.verify."))}
+GPU_ROWS = {name for name in VALID if name.startswith(("fpemu.gpu.", "fpemu.verification."))}
 
 
 @pytest.mark.parametrize("name", sorted(VALID.keys() - GPU_ROWS - {"fpemu.probing.load"}))
@@ -324,7 +324,7 @@ def test_the_calls_of_the_table_are_valid(name, tmp_path, monkeypatch):
         (lambda: mma.spec("H200", instruction=0), "unknown instruction 0"),
         (lambda: probing.reveal(multiply, 4, SHORT, at=-1), "at = -1"),
         (lambda: conformance.verify(2 * WIDE, ONE, ONE, hardware="A100", seconds=float("nan")), "seconds = nan"),
-        (lambda: fpemu.verify.instructions.verify(SPEC, outputs=float("nan")), "outputs = nan"),
+        (lambda: fpemu.verification.instructions.verify(SPEC, outputs=float("nan")), "outputs = nan"),
         (lambda: fpemu.round_to(1e6, "e4m3", saturate="no"), "saturate = 'no' must be True or False"),
         (lambda: fpemu.round_to(ONE, "fp16", random_bits=ONE), "random_bits go with mode 'SR'"),
         (lambda: fpemu.formats.get(float), "unknown format"),

@@ -23,11 +23,11 @@ from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched import products
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Small, Warp
 from fpemu.gpu.batched.task import Task
-from fpemu.verify import paths
-from fpemu.verify.cases import Case, Computed, DeviceArray, Draw, Placement, Result, codes
-from fpemu.verify.paths import Functions
-from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import ProductSuite
+from fpemu.verification import paths
+from fpemu.verification.cases import Case, Computed, DeviceArray, Draw, Placement, Result, codes
+from fpemu.verification.paths import Functions
+from fpemu.verification.records import Outcome, Record
+from fpemu.verification.suite import ProductSuite
 
 Operands = tuple[NDArray[np.float16], NDArray[np.float16], NDArray[np.float16] | None]
 CASES = 520

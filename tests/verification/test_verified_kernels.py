@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fpemu import schemes
-from fpemu.verify import kernels
-from fpemu.verify.cases import Case, Computed
-from fpemu.verify.kernels import Kernels
-from fpemu.verify.records import Record
+from fpemu.verification import kernels
+from fpemu.verification.cases import Case, Computed
+from fpemu.verification.kernels import Kernels
+from fpemu.verification.records import Record
 from tests.commands import refusal
 from tests.hostile import FACTOR
 
