@@ -128,8 +128,7 @@ def _all(
     """Evaluate, draw and show the experiments; return the errors of those that could not be drawn."""
     from fpemu.parallel import cores
     from fpemu.reproduce import claims, figures
-    from fpemu.sweep.run import run
-    from fpemu.sweep.workers import Workers
+    from fpemu.sweep.run import Workers, run
 
     written: dict[str, Written] = {}
     rows: dict[str, list[Row]] = {}
