@@ -592,7 +592,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(paper, jobs):
 def test_a_broken_store_is_one_line(paper, capsys):
     Path(".fpemu").mkdir()
     Path(".fpemu/cells.sqlite").write_bytes(b"something else" * 99)
-    assert "is not a results file" in refusal(capsys, "reproduce")
+    assert "cannot open the results file" in refusal(capsys, "reproduce")
 
 
 # --- bench
