@@ -7,7 +7,7 @@ that reproduces all bits is an explanation; one that only removes mismatches exp
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice, product
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.conformance.compare import distance
-from fpemu.conformance.deviations import Deviation, alternatives, applied, deviation, other_units, single_deviations
+from fpemu.conformance.deviations import Deviation, alternatives, deviation, other_units, single_deviations
 from fpemu.conformance.specification import Specification, describe_order, evaluate
 from fpemu.errors import GuaranteeError, InputError
 from fpemu.formats import names
@@ -26,15 +26,46 @@ from fpemu.mma.device import Backend, Device
 from fpemu.probing.callables import bits
 
 Array = NDArray[Any]
+Deviations = tuple[Deviation, ...]
 _WORK = 2e6  # multiply-adds of one deviation on the sample
 _LINES = (4, 12)  # least and largest number of rows and columns of the sample
+_BEAM = 6  # deviations that are combined with all others
+_LISTED = 8  # explanations confirmed on the whole result
+_PARTS = 3  # partial explanations reported
+_ALIKE = 6  # deviations of a kind that are compared with a result without mismatches
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Deviation from the specification that explains mismatches.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+        The respects in which the specification is changed.
+    text : str
+        The change in words.
+    left : int
+        Entries of the whole result that still mismatch; 0: the change explains all.
+    specification : Specification
+        The changed specification.
+    """
+
+    kinds: tuple[str, ...]
+    text: str
+    left: int
+    specification: Specification
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {**self.__dict__, "specification": str(self.specification)}
 
 
 @dataclass(frozen=True)
 class Attempt:
     """Deviations with the specification they lead to, and its distance from the result on the sample."""
 
-    deviations: tuple[Deviation, ...]
+    deviations: Deviations
     specification: Specification
     mismatches: int
     distance: float  # mean of log2(1 + ulps)
@@ -44,10 +75,9 @@ class Attempt:
         """The kinds of the deviations."""
         return tuple(d.kind for d in self.deviations)
 
-    @property
-    def text(self) -> str:
-        """The deviations in words."""
-        return "; ".join(d.text for d in self.deviations)
+    def cause(self, left: int) -> Cause:
+        """The deviations as a cause that leaves some mismatches."""
+        return Cause(self.kinds, "; ".join(d.text for d in self.deviations), left, self.specification)
 
 
 class Sample:
@@ -64,20 +94,19 @@ class Sample:
         device: Device = "cpu",
     ):
         self.specification, self.A, self.B, self.C, self.D, self.device = specification, A, B, C, D, device
+        self.fmt = specification.result if specification.result in names() else "fp32"
         wrong = bits(D) != bits(expected)
-        self.fmt = specification.out if specification.out in names() else "fp32"
         self.entries = int(wrong.sum())
         self.factor = _factor(D, expected)
         self.rows, self.columns = _sample(wrong, A.shape[1])
-        self.part = D[self.rows][:, self.columns]
         value = expected[self.rows][:, self.columns]
         if not np.array_equal(bits(self._evaluate(specification, value.dtype)), bits(value)):
             self.rows, self.columns = np.arange(len(D)), np.arange(D.shape[1])  # the scheme's rows are not independent
-            self.part, value = D, expected
+            value = expected
+        self.part = D[self.rows][:, self.columns]
         self.tried = 0
         self.base = self._attempt((), specification, value)
-        self._values = {bits(value).tobytes()}
-        self._specifications = {specification}
+        self._values, self._specifications = {bits(value).tobytes()}, {specification}
 
     def _evaluate(self, specification: Specification, dtype: Any, *, whole: bool = False) -> Array:
         rows, columns = (None, None) if whole else (self.rows, self.columns)
@@ -89,9 +118,12 @@ class Sample:
         device: Device = self.device if whole else "cpu"
         return evaluate(specification, self.A, self.B, self.C, rows, columns, device, backend).astype(dtype, copy=False)
 
-    def attempt(self, deviations: tuple[Deviation, ...]) -> Attempt | None:
+    def attempt(self, deviations: Deviations) -> Attempt | None:
         """Evaluate deviations; None if they are impossible, repeated, or give the bits of earlier ones."""
-        specification = applied(deviations, self.specification)
+        fields: dict[str, Any] = {}
+        for d in deviations:
+            fields |= d.fields
+        specification = replace(self.specification, **fields)
         if specification in self._specifications:
             return None
         self._specifications.add(specification)
@@ -109,11 +141,15 @@ class Sample:
         self._values.add(key)
         return attempt
 
+    def attempts(self, combinations: Iterable[Deviations]) -> list[Attempt]:
+        """The attempts of combinations of deviations, without None."""
+        return [attempt for attempt in map(self.attempt, combinations) if attempt is not None]
+
     def mismatches(self, specification: Specification) -> int:
         """Mismatching entries of the whole result."""
         return int((bits(self._evaluate(specification, self.D.dtype, whole=True)) != bits(self.D)).sum())
 
-    def _attempt(self, deviations: tuple[Deviation, ...], specification: Specification, D: Array) -> Attempt:
+    def _attempt(self, deviations: Deviations, specification: Specification, D: Array) -> Attempt:
         steps = distance(self.part, D, self.fmt)
         mean = float(np.log2(1.0 + np.minimum(steps, 2**40)).mean())
         return Attempt(deviations, specification, int((steps != 0).sum()), mean)
@@ -147,60 +183,18 @@ def _sample(wrong: NDArray[np.bool_], K: int) -> tuple[NDArray[np.int64], NDArra
     return rows, columns
 
 
-_BEAM = 6  # deviations that are combined with all others
-_LISTED = 8  # explanations confirmed on the whole result
-_PARTS = 3  # partial explanations reported
-_ALIKE = 6  # deviations of a kind that are compared with a result without mismatches
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Deviation from the specification that explains mismatches.
-
-    Attributes
-    ----------
-    kinds : tuple of str
-        The respects in which the specification is changed.
-    text : str
-        The change in words.
-    left : int
-        Entries of the whole result that still mismatch; 0: the change explains all.
-    specification : Specification
-        The changed specification.
-    """
-
-    kinds: tuple[str, ...]
-    text: str
-    left: int
-    specification: Specification
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same for JSON."""
-        text = str(self.specification)
-        return {"kinds": list(self.kinds), "text": self.text, "left": self.left, "specification": text}
-
-
-@dataclass(frozen=True)
-class Search:
-    """Result of a search."""
-
-    causes: tuple[Cause, ...]  # those that reproduce all bits, the likeliest first; otherwise partial explanations
-    tried: int  # number of evaluated alternatives
-    complete: bool  # the search ended before its budget was spent
-
-
 def search(
     sample: Sample,
-    *,
-    seconds: float = 20.0,
-    most: int = 20000,
+    seconds: float,
+    most: int,
     reveal: Callable[[Specification], Any] | None = None,
     progress: Callable[[str, int], None] | None = None,
-) -> Search:
-    """Search for the deviations that reproduce a result, within `seconds` and at most `most` evaluations.
+) -> tuple[tuple[Cause, ...], bool]:
+    """The deviations that reproduce a result, the likeliest first, or otherwise partial explanations.
 
-    `reveal` returns the order of the user's callable from probes; it is used if no single deviation suffices.
-    `progress` is called with a description and the number of evaluations.
+    The search takes `seconds` and `most` evaluations at most; also returned is whether it ended before. `reveal`
+    returns the order of the user's callable from probes; it is used if no single deviation suffices. `progress` is
+    called with a description and the number of evaluations.
     """
     end = time.perf_counter() + seconds
 
@@ -220,7 +214,7 @@ def search(
         causes = _confirmed(sample, single, over)
     if not causes:
         report("other units")
-        single += _attempts(sample, ((d,) for d in other_units(sample.specification) if not over()))
+        single += sample.attempts((d,) for d in other_units(sample.specification) if not over())
         causes = _confirmed(sample, single, over)
     double: list[Attempt] = []
     starts = [] if causes else _starts(sample, single)
@@ -233,7 +227,7 @@ def search(
         if causes:
             break
     complete = not over()
-    return Search(tuple(causes or _partial(sample, single + double, over)), sample.tried, complete)
+    return tuple(causes or _partial(sample, single + double, over)), complete
 
 
 def indistinguishable(sample: Sample, seconds: float, most: int) -> tuple[tuple[str, ...], int]:
@@ -258,21 +252,12 @@ def indistinguishable(sample: Sample, seconds: float, most: int) -> tuple[tuple[
     return tuple(texts), tried
 
 
-def _attempts(sample: Sample, combinations: Iterable[tuple[Deviation, ...]]) -> list[Attempt]:
-    attempts = (sample.attempt(deviations) for deviations in combinations)
-    return [attempt for attempt in attempts if attempt is not None]
-
-
-def _extended(
-    sample: Sample, start: tuple[Deviation, ...], over: Callable[[], bool], orders: bool | None = None
-) -> list[Attempt]:
+def _extended(sample: Sample, start: Deviations, over: Callable[[], bool], orders: bool | None = None) -> list[Attempt]:
     """Every further deviation of another kind; only orders (`orders` True), or none of them (False)."""
     kinds = {d.kind for d in start}
-    specification = sample.specification
-    for d in start:
-        specification = d.apply(specification)
+    specification = replace(sample.specification, **{name: value for d in start for name, value in d.fields.items()})
 
-    def combinations() -> Iterable[tuple[Deviation, ...]]:
+    def combinations() -> Iterator[Deviations]:
         for d in single_deviations(specification, sample.A, sample.B, sample.C, sample.D, sample.factor):
             if over():
                 return
@@ -280,7 +265,7 @@ def _extended(
                 yield (*start, d)
 
     with np.errstate(all="ignore"):
-        return _attempts(sample, combinations())
+        return sample.attempts(combinations())
 
 
 def _promising(sample: Sample, single: Iterable[Attempt]) -> list[Attempt]:
@@ -309,13 +294,13 @@ def _starts(sample: Sample, single: list[Attempt]) -> list[Attempt]:
 def _probed(sample: Sample, single: list[Attempt], reveal: Callable[[Specification], Any]) -> list[Attempt]:
     """The order from probes of the callable, alone and combined with the nearest deviations."""
     try:
-        order = reveal(sample.specification)
+        order = tree.order_of(reveal(sample.specification))
     except (InputError, GuaranteeError):
         return []
     revealed = deviation("order", f"{describe_order(order)}, found by probes", order=order)
     starts = [(), *(t.deviations for t in _promising(sample, single))]
     fitting = [s for s in starts if not s or s[-1].kind not in ("order", "promotion", "scheme")]
-    return _attempts(sample, ((*start, revealed) for start in fitting))
+    return sample.attempts((*start, revealed) for start in fitting)
 
 
 def _confirmed(sample: Sample, attempts: list[Attempt], over: Callable[[], bool]) -> list[Cause]:
@@ -328,11 +313,11 @@ def _confirmed(sample: Sample, attempts: list[Attempt], over: Callable[[], bool]
         key = _key(attempt.specification, sample.A.shape[1])
         if key not in causes and len(causes) < _LISTED and not (causes and over()):
             left = sample.mismatches(attempt.specification)
-            causes[key] = _cause(attempt, left) if left == 0 else None
+            causes[key] = attempt.cause(left) if left == 0 else None
             continue
         same = causes.get(key)
         if same is not None and ", or " not in same.text and same.kinds != attempt.kinds:
-            causes[key] = replace(same, text=f"{same.text}, or {attempt.text}, which is the same")
+            causes[key] = replace(same, text=f"{same.text}, or {attempt.cause(0).text}, which is the same")
     return [cause for cause in causes.values() if cause is not None]
 
 
@@ -341,15 +326,11 @@ def _partial(sample: Sample, attempts: list[Attempt], over: Callable[[], bool]) 
     causes = []
     for attempt in sorted(attempts, key=lambda t: (t.mismatches, t.distance))[: 3 * _PARTS]:
         if attempt.mismatches < sample.base.mismatches:
-            causes.append(_cause(attempt, sample.mismatches(attempt.specification)))
+            causes.append(attempt.cause(sample.mismatches(attempt.specification)))
             if over():
                 break
     causes.sort(key=lambda cause: cause.left)
     return [cause for cause in causes if cause.left <= 0.67 * sample.entries][:_PARTS]
-
-
-def _cause(attempt: Attempt, left: int) -> Cause:
-    return Cause(attempt.kinds, attempt.text, left, attempt.specification)
 
 
 def _key(specification: Specification, K: int) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 from itertools import chain, permutations
 from typing import Any
 
@@ -24,112 +23,6 @@ from fpemu.mma.tree import Chain, Sum, Tree
 from fpemu.probing.callables import bits
 from fpemu.schemes import Scheme
 from fpemu.schemes.words import in_k
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """Change of a specification in one respect."""
-
-    kind: str  # the respect: "order", "promotion", "inputs", "epilogue", "accumulator", "hardware", "scheme" ...
-    text: str  # the change in words
-    fields: dict[str, Any]  # the changed fields
-
-    def apply(self, specification: Specification) -> Specification:
-        """The changed specification."""
-        return replace(specification, **self.fields)
-
-
-def deviation(kind: str, text: str, **fields: Any) -> Deviation:
-    """A deviation that sets these fields."""
-    return Deviation(kind, text, fields)
-
-
-def applied(deviations: tuple[Deviation, ...], specification: Specification) -> Specification:
-    """A specification with several deviations."""
-    return reduce(lambda s, d: d.apply(s), deviations, specification)
-
-
-def other_instructions(spec: MmaSpec, rows: list[MmaSpec]) -> Iterator[Deviation]:
-    """One deviation for each arithmetic among catalogue rows other than the spec's, with all hardware that has it."""
-    evidence = list(EVIDENCE)
-    groups: dict[Any, list[MmaSpec]] = {}
-    for row in sorted(rows, key=lambda r: (r.architecture != spec.architecture, evidence.index(r.evidence))):
-        groups.setdefault(_arithmetic(row), []).append(row)
-    groups.pop(_arithmetic(spec), None)
-    for first, *same in groups.values():
-        others = [arch for arch in dict.fromkeys(row.architecture for row in same) if arch != first.architecture]
-        text = f"the instruction is {first.name}" + (f" (or an equal one of {', '.join(others)})" if others else "")
-        yield deviation("hardware", text, spec=first)
-
-
-def _arithmetic(spec: MmaSpec) -> tuple[Any, ...]:
-    """The fields that determine the bits of a chain."""
-    k = spec.k if spec.rules.via is not None else 0
-    rounding = (spec.F, spec.E0, spec.final, spec.fraction_bits, spec.nan_code)
-    return spec.a_format, spec.d_format, spec.arithmetic, spec.block, *rounding, k
-
-
-_GRAINS = (8, 16, 32, 64, 128, 1, 2, 4)
-_TILES = (64, 32, 128, 16, 8, 256)
-PROMOTIONS = (16, 32, 64, 128, 256, 512)
-
-
-def orders(K: int, promote: int | None = None) -> Iterator[KOrder]:
-    """Orders of one product, each once, with a fixed promotion interval."""
-    yield KOrder(promote=promote)
-    lengths = _slice_lengths(K)
-    for tile in _TILES:
-        if tile < K and K % tile:
-            yield KOrder(tile=tile, residue_first=True, promote=promote)
-    for length in lengths:
-        yield KOrder(length, promote=promote)
-    for length in lengths:
-        for tile in _TILES[:3]:
-            if tile < length and (length % tile or K % length % tile):
-                yield KOrder(length, tile, True, promote)
-    for length in lengths:
-        for join in ("pairwise", "descending") if 2 * length < K else ("descending",) if promote else ():
-            yield KOrder(length, promote=promote, join=join)
-
-
-def _slice_lengths(K: int) -> list[int]:
-    """Powers of two, and the lengths of 2 to 32 slices of about equal length, rounded up to whole grains."""
-    lengths = [2**i for i in range(4, 14)]
-    for slices in (*range(2, 17), 24, 32):
-        length = -(-K // slices)
-        lengths += [-(-length // grain) * grain for grain in _GRAINS]
-    return [length for length in dict.fromkeys(lengths) if length < K]
-
-
-def promotions(order: KOrder | None, spec: MmaSpec, K: int) -> Iterator[KOrder]:
-    """The order with other promotion intervals."""
-    base = KOrder() if order is None else order
-    for interval in dict.fromkeys((None, spec.k, *PROMOTIONS)):
-        if interval != base.promote and (interval is None or interval < K):
-            yield replace(base, promote=interval)
-
-
-def interleaved(K: int, spec: MmaSpec) -> Iterator[tuple[str, Tree]]:
-    """Several accumulators that alternate over chunks of K and are added at the end (sliced K)."""
-    for lanes in (2, 4, 8, 3, 5, 6, 7, 9, 10, 12, 16):
-        for chunk in (8, 16, 32, 4, 1, 64, 128):
-            if chunk * lanes <= K and (chunk >= spec.block or spec.rules.fused):
-                yield f"{lanes} accumulators that alternate every {chunk} of k", dealt(K, lanes, chunk, spec)
-
-
-def dealt(K: int, lanes: int, chunk: int, spec: MmaSpec) -> Tree:
-    """The tree of `interleaved`."""
-    parts = []
-    for lane in range(lanes):
-        blocks = tuple(
-            tuple(range(k, min(k + spec.block, start + chunk, K)))
-            for start in range(lane * chunk, K, lanes * chunk)
-            for k in range(start, min(start + chunk, K), spec.block)
-        )
-        if blocks:
-            parts.append(Chain(blocks, spec.rules.kind))
-    return Sum(tuple(parts)) if len(parts) > 1 else parts[0]
-
 
 Array = NDArray[Any]
 _STEPS = (None, "instruction", 16, 32, 64, 128)
@@ -157,6 +50,87 @@ _OPTIONS: dict[str, tuple[Any, ...]] = {
     "moduli": tuple(range(8, 21)),
 }
 _TF32X3 = {"high_rounding": "RNA", "residual_rounding": "RZ", "products": ("rh", "hr", "hh"), "accumulators": "one"}
+_MODES = {"RNE": "to nearest even", "RZ": "toward zero", "RNA": "to nearest, ties away"}
+_FACTORS = {
+    "BA": "B A, the operands in the other order",
+    "A'B": "the transpose of A times B",
+    "AB'": "A times the transpose of B",
+    "(AB)'": "the transpose of A B",
+    "A'B'": "the transpose of A times the transpose of B",
+}
+_GRAINS = (8, 16, 32, 64, 128, 1, 2, 4)
+_TILES = (64, 32, 128, 16, 8, 256)
+_PROMOTIONS = (16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Change of a specification in one respect."""
+
+    kind: str  # the respect: "order", "promotion", "inputs", "epilogue", "accumulator", "hardware", "scheme" ...
+    text: str  # the change in words
+    fields: dict[str, Any]  # the changed fields
+
+
+def deviation(kind: str, text: str, **fields: Any) -> Deviation:
+    """A deviation that sets these fields."""
+    return Deviation(kind, text, fields)
+
+
+def other_instructions(spec: MmaSpec, rows: list[MmaSpec]) -> Iterator[Deviation]:
+    """One deviation for each arithmetic among catalogue rows other than the spec's, with all hardware that has it."""
+    evidence = list(EVIDENCE)
+    groups: dict[Any, list[MmaSpec]] = {}
+    for row in sorted(rows, key=lambda r: (r.architecture != spec.architecture, evidence.index(r.evidence))):
+        groups.setdefault(_arithmetic(row), []).append(row)
+    groups.pop(_arithmetic(spec), None)
+    for first, *same in groups.values():
+        others = [arch for arch in dict.fromkeys(row.architecture for row in same) if arch != first.architecture]
+        text = f"the instruction is {first.name}" + (f" (or an equal one of {', '.join(others)})" if others else "")
+        yield deviation("hardware", text, hardware=first)
+
+
+def _arithmetic(spec: MmaSpec) -> tuple[Any, ...]:
+    """The fields that determine the bits of a chain."""
+    k = spec.k if spec.rules.via is not None else 0
+    rounding = (spec.F, spec.E0, spec.final, spec.fraction_bits, spec.nan_code)
+    return spec.a_format, spec.d_format, spec.arithmetic, spec.block, *rounding, k
+
+
+def _likely_orders(K: int, *, promoted: bool) -> Iterator[KOrder]:
+    """Orders of libraries and kernels: tiles, slices, slices with tiles, other reductions of the slices."""
+    yield KOrder()
+    for tile in _TILES:
+        if tile < K and K % tile:
+            yield KOrder(tile=tile, residue_first=True)
+    lengths = [2**i for i in range(4, 14)]
+    for slices in (*range(2, 17), 24, 32):  # of about equal length, rounded up to whole grains
+        length = -(-K // slices)
+        lengths += [-(-length // grain) * grain for grain in _GRAINS]
+    lengths = [length for length in dict.fromkeys(lengths) if length < K]
+    for length in lengths:
+        yield KOrder(length)
+    for length in lengths:
+        for tile in _TILES[:3]:
+            if tile < length and (length % tile or K % length % tile):
+                yield KOrder(length, tile, residue_first=True)
+    for length in lengths:
+        for join in ("pairwise", "descending") if 2 * length < K else ("descending",) if promoted else ():
+            yield KOrder(length, join=join)
+
+
+def dealt(K: int, lanes: int, chunk: int, spec: MmaSpec) -> Tree:
+    """Several accumulators that alternate over chunks of K and are added at the end (sliced K)."""
+    parts = []
+    for lane in range(lanes):
+        blocks = tuple(
+            tuple(range(k, min(k + spec.block, start + chunk, K)))
+            for start in range(lane * chunk, K, lanes * chunk)
+            for k in range(start, min(start + chunk, K), spec.block)
+        )
+        if blocks:
+            parts.append(Chain(blocks, spec.rules.kind))
+    return Sum(tuple(parts)) if len(parts) > 1 else parts[0]
 
 
 def other_schemes(s: Specification, A: Array, D: Array) -> Iterator[Deviation]:
@@ -181,7 +155,7 @@ def _scheme(scheme: Scheme, hardware: str, text: str, order: KOrder | None) -> I
         spec = scheme.spec(hardware)
     except InputError:
         return
-    yield deviation("scheme", text, scheme=scheme, spec=spec, order=order, inputs=None, join=None, stored=None)
+    yield deviation("scheme", text, scheme=scheme, hardware=spec, order=order, inputs=None, join=None, stored=None)
 
 
 def options(s: Specification) -> Iterator[Deviation]:
@@ -223,17 +197,7 @@ def option(s: Specification, name: str, value: Any, kind: str) -> Iterator[Devia
     except InputError:
         return
     shown = ",".join(value) if isinstance(value, tuple) else value
-    yield deviation(kind, f"{scheme.name} with {name} = {shown}", scheme=changed, spec=spec)
-
-
-_MODES = {"RNE": "to nearest even", "RZ": "toward zero", "RNA": "to nearest, ties away"}
-_FACTORS = {
-    "BA": "B A, the operands in the other order",
-    "A'B": "the transpose of A times B",
-    "AB'": "A times the transpose of B",
-    "(AB)'": "the transpose of A B",
-    "A'B'": "the transpose of A times the transpose of B",
-}
+    yield deviation(kind, f"{scheme.name} with {name} = {shown}", scheme=changed, hardware=spec)
 
 
 def single_deviations(
@@ -281,9 +245,9 @@ def _operands(s: Specification, A: Array, B: Array) -> Iterator[Deviation]:
     """Exchanged or transposed operands, and a shorter K."""
     (M, K), (_, N) = A.shape, B.shape
     fits = {"BA": M == N == K, "A'B": M == K, "AB'": K == N, "(AB)'": M == N, "A'B'": M == N == K}
-    for place, text in _FACTORS.items():
-        if fits[place] and place != s.place:
-            yield deviation("operands", f"the result is {text}", place=place)
+    for factors, text in _FACTORS.items():
+        if fits[factors] and factors != s.factors:
+            yield deviation("operands", f"the result is {text}", factors=factors)
     for grain in (1, 8, 16, 32, 64, 128):
         length = (K - 1) // grain * grain
         if length and s.length is None:
@@ -313,8 +277,8 @@ def _inputs(s: Specification, A: Array, B: Array) -> Iterator[Deviation]:
 
 def _results(s: Specification, D: Array) -> Iterator[Deviation]:
     """Conversions of the result."""
-    if s.out in formats.names():
-        out = formats.get(s.out)
+    if s.result in formats.names():
+        out = formats.get(s.result)
         nans = np.unique(bits(D)[np.isnan(D)])
         if len(nans) == 1 and D.dtype == out.dtype:
             text = f"NaN has the code 0x{int(nans[0]):0{2 * D.dtype.itemsize}X}"
@@ -324,13 +288,15 @@ def _results(s: Specification, D: Array) -> Iterator[Deviation]:
                 fmt = formats.get(name)
                 if fmt.precision < out.precision and fmt.contains(D).all():
                     for mode, words in _MODES.items():
-                        yield deviation("result", f"the result is rounded to {name} {words}", out=name, rounding=mode)
-        if s.scheme is None and s.accumulator not in ("", s.out):
-            if D.dtype.itemsize > out.dtype.itemsize or s.out in ("bf16", "tf32"):
-                yield deviation("result", f"the result is not rounded to {s.out}", out=s.accumulator)
+                        yield deviation(
+                            "result", f"the result is rounded to {name} {words}", out=name, out_rounding=mode
+                        )
+        if s.scheme is None and s.accumulator not in ("", s.result):
+            if D.dtype.itemsize > out.dtype.itemsize or s.result in ("bf16", "tf32"):
+                yield deviation("result", f"the result is not rounded to {s.result}", out=s.accumulator)
             for mode, words in _MODES.items():
-                if mode != s.rounding:
-                    yield deviation("result", f"the result is rounded to {s.out} {words}", rounding=mode)
+                if mode != s.out_rounding:
+                    yield deviation("result", f"the result is rounded to {s.result} {words}", out_rounding=mode)
         if s.flush != "result" and not (np.abs(D[np.isfinite(D)]) >= out.min_normal).all():
             yield deviation("flush", "subnormal results are flushed to zero", flush="result")
     if not s.relu and (D >= 0).all():
@@ -356,40 +322,46 @@ def _promotions(s: Specification, K: int) -> Iterator[Deviation]:
         if s.spec is None:
             return
         lengths = {in_k(getattr(s.scheme, name), s.spec)}  # "instruction" and its length in k are one deviation
-        for value in (None, "instruction", *PROMOTIONS, "2 instructions", "4 instructions", "8 instructions"):
+        for value in (None, "instruction", *_PROMOTIONS, "2 instructions", "4 instructions", "8 instructions"):
             length = in_k(value, s.spec)
             if length not in lengths and (length is None or value == "instruction" or length < K):
                 lengths.add(length)
                 yield from option(s, name, value, "promotion")
     elif s.spec is not None and (s.order is None or isinstance(s.order, KOrder)):
-        for order in promotions(s.order, s.spec, K):
-            text = "no promotion" if order.promote is None else f"promotion every {order.promote} of k"
-            text += " (one instruction)" * (order.promote == s.spec.k != 1)
-            if order.promote is not None and order.split is None and order.tile is None:
-                text += f", or split in slices of {order.promote}, which is the same"
-            yield deviation("promotion", text, order=order)
+        base = s.order or KOrder()
+        for interval in dict.fromkeys((None, s.spec.k, *_PROMOTIONS)):
+            if interval == base.promote or (interval is not None and interval >= K):
+                continue
+            text = "no promotion" if interval is None else f"promotion every {interval} of k"
+            text += " (one instruction)" * (interval == s.spec.k != 1)
+            if interval is not None and base.split is None and base.tile is None:
+                text += f", or split in slices of {interval}, which is the same"
+            yield deviation("promotion", text, order=replace(base, promote=interval))
 
 
 def _orders(s: Specification, K: int) -> Iterator[Deviation]:
     """Orders over K, and split-K with partial sums in the format of D."""
     promote = s.order.promote if isinstance(s.order, KOrder) else None
-    narrow = s.scheme is None and s.out != s.accumulator and not (s.join or s.stored)
+    narrow = s.scheme is None and s.result != s.accumulator and not (s.join or s.stored)
     unchanged = s.order or KOrder()
-    for order in orders(K, promote):
-        text = describe_order(order if promote is None else replace(order, promote=None))
+    for plain in _likely_orders(K, promoted=bool(promote)):
+        text, order = describe_order(plain), plain if promote is None else replace(plain, promote=promote)
         if order != unchanged:
             yield deviation("order", text, order=order)
         if narrow and order.split is not None and order.join == "ascending":
-            stored = f"{text}, the slices stored in {s.out}"
-            yield deviation("order", f"{stored} and added in fp32", order=order, stored=s.out)
-            yield deviation("order", f"{stored} and added in {s.out}", order=order, join=s.out)
+            stored = f"{text}, the slices stored in {s.result}"
+            yield deviation("order", f"{stored} and added in fp32", order=order, stored=s.result)
+            yield deviation("order", f"{stored} and added in {s.result}", order=order, join=s.result)
 
 
 def _interleaved(s: Specification, K: int) -> Iterator[Deviation]:
     """Accumulators of a plain product that alternate over chunks of K."""
     if s.scheme is None and s.spec is not None:
-        for text, tree in interleaved(K, s.spec):
-            yield deviation("order", text, order=tree)
+        for lanes in (2, 4, 8, 3, 5, 6, 7, 9, 10, 12, 16):
+            for chunk in (8, 16, 32, 4, 1, 64, 128):
+                if chunk * lanes <= K and (chunk >= s.spec.block or s.spec.rules.fused):
+                    text = f"{lanes} accumulators that alternate every {chunk} of k"
+                    yield deviation("order", text, order=dealt(K, lanes, chunk, s.spec))
 
 
 def _accumulators(s: Specification, spec: MmaSpec) -> Iterator[Deviation]:
@@ -398,9 +370,9 @@ def _accumulators(s: Specification, spec: MmaSpec) -> Iterator[Deviation]:
     a, b = str(spec.a_format), str(spec.b_format)
     row = _row(spec.architecture, a if a == b else (a, b), other, spec.instruction, spec.k)
     if row is not None:
-        yield deviation("accumulator", f"the accumulator is {other}", spec=row)
-    if s.stored is None and s.out != s.accumulator and s.order is not None:
-        yield deviation("join", f"the slices are stored in {s.out} before they are added", stored=s.out)
+        yield deviation("accumulator", f"the accumulator is {other}", hardware=row)
+    if s.stored is None and s.result != s.accumulator and s.order is not None:
+        yield deviation("join", f"the slices are stored in {s.result} before they are added", stored=s.result)
 
 
 def _instructions(s: Specification, spec: MmaSpec, A: Array) -> Iterator[Deviation]:
@@ -410,17 +382,17 @@ def _instructions(s: Specification, spec: MmaSpec, A: Array) -> Iterator[Deviati
     if spec.is_integer:
         return
     for name in ("fp32", "fp64"):
-        if spec != simt.SPECS[name] and formats.get(name).precision >= formats.get(s.out).precision:
+        if spec != simt.SPECS[name] and formats.get(name).precision >= formats.get(s.result).precision:
             text = f"ordinary cores: FMAs in {name}"
-            yield deviation("hardware", text, spec=simt.SPECS[name])
+            yield deviation("hardware", text, hardware=simt.SPECS[name])
             if s.inputs is not None:
-                yield deviation("hardware", f"{text}, inputs not rounded", spec=simt.SPECS[name], inputs=None)
+                yield deviation("hardware", f"{text}, inputs not rounded", hardware=simt.SPECS[name], inputs=None)
     for name in ("tf32", "fp16", "bf16") if A.dtype == np.float32 else ():
         for arch in dict.fromkeys((spec.architecture, "hopper", "ampere")):
             row = _row(arch, name, "fp32") if name != str(spec.a_format) else None
             if row is not None and arch in mma.catalog.architectures():
                 text = f"the instruction is {row.name}, with A and B rounded to {name} to nearest even"
-                yield deviation("hardware", text, spec=row, inputs=(name, "RNE"))
+                yield deviation("hardware", text, hardware=row, inputs=(name, "RNE"))
 
 
 def _row(arch: str, pair: Any, d: str, instruction: str | None = None, k: int | None = None) -> MmaSpec | None:
@@ -443,4 +415,4 @@ def other_units(s: Specification) -> Iterator[Deviation]:
                 if (block, F, final) != (spec.block, spec.F, spec.final) and not (kept and s.accumulator != "fp32"):
                     k = max(block, spec.k // block * block)
                     unit = spec.replace(block=block, k=k, F=F, final=final, fraction_bits=kept, E0=None)
-                    yield deviation("hardware", f"a unit with blocks of {block}, F = {F}, {final}", spec=unit)
+                    yield deviation("hardware", f"a unit with blocks of {block}, F = {F}, {final}", hardware=unit)

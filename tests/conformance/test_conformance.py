@@ -344,7 +344,7 @@ def restless(A, B, state=[0]):  # noqa: B006 (the state is the point)
             np.zeros((20, 24), np.float32),
             SINGLE,
             {"accumulate": "fp16"},
-            "ordinary cores, which add in fp32: fmt= gives another format",
+            "is one of ordinary cores: simt fp32; fmt= gives another format",
         ),
         (np.zeros((20, 24), np.float32), SINGLE, {"accumulate": "fp61"}, "unknown format 'fp61'"),
         (
@@ -492,7 +492,7 @@ def test_a_result_that_is_stored_by_columns_is_named():
         ({"accumulate": "fp16"}, "accumulate= is fp16, and hardware= is hopper wgmma"),
         ({"fmt": "bf16"}, "fmt= is bf16, and hardware= is hopper wgmma"),
         ({"k": 8}, "k= is 8, and hardware= is hopper wgmma"),
-        ({"instruction": "mma"}, "instruction= is mma, and hardware= is an instruction already"),
+        ({"instruction": "mma"}, "instruction= is mma, and hardware= is hopper wgmma"),
     ],
 )
 def test_an_argument_that_contradicts_the_given_instruction_is_refused(options, message):
@@ -592,7 +592,7 @@ def test_a_c_that_the_accumulator_does_not_hold_is_refused(c, message):
 
 
 def test_units_with_other_constants_are_all_but_the_given_one():
-    found = [d.fields["spec"] for d in other_units(Specification(HOPPER))]
+    found = [d.fields["hardware"] for d in other_units(Specification(HOPPER))]
     units = [(unit.block, unit.F, unit.final) for unit in found]
     tried = itertools.product((4, 8, 16, 32), (13, 23, 24, 25, 26), ("RZ", "RNE"))
     assert sorted(units) == sorted(set(tried) - {(16, 25, "RZ")})
