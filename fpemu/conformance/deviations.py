@@ -143,7 +143,7 @@ def other_schemes(s: Specification, A: Array, D: Array) -> Iterator[Deviation]:
     order = s.order if isinstance(s.order, KOrder) else None
     for name in schemes.names():
         scheme = schemes.get(name)
-        if scheme.operand.name == wanted and (s.scheme is None or s.scheme.name != name):
+        if scheme.operand.name == wanted and getattr(s.scheme, "name", None) != name:
             yield from _scheme(scheme, hardware, f"the scheme is {name}", order)
     for step in (32, 64, 16, 128) if wanted == "fp32" else ():  # tf32x3 of Triton: the accumulator restarts every step
         scheme = schemes.build("ootomo-tf32", {**_TF32X3, "step": step, "promote": step})
@@ -161,7 +161,7 @@ def _scheme(scheme: Scheme, hardware: str, text: str, order: KOrder | None) -> I
 def options(s: Specification) -> Iterator[Deviation]:
     """Single options of the scheme with other values, and its instruction on other hardware."""
     scheme = s.scheme
-    assert scheme is not None
+    assert isinstance(scheme, Scheme)
     known = {option.name for option in scheme.info.options} - {scheme.promote_option}
     kept = scheme.kept() if hasattr(scheme, "kept") else ()
     for name, values in _OPTIONS.items():
@@ -186,7 +186,7 @@ def options(s: Specification) -> Iterator[Deviation]:
 def option(s: Specification, name: str, value: Any, kind: str) -> Iterator[Deviation]:
     """One option of the scheme with another value, if the scheme admits it."""
     scheme, spec = s.scheme, s.spec
-    assert scheme is not None
+    assert isinstance(scheme, Scheme)
     if getattr(scheme, name) == value:
         return
     try:
@@ -315,7 +315,7 @@ def _epilogues(s: Specification, C: Array | None) -> Iterator[Deviation]:
 
 
 def _promotions(s: Specification, K: int) -> Iterator[Deviation]:
-    if s.scheme is not None:
+    if isinstance(s.scheme, Scheme):
         name = s.scheme.promote_option
         if not hasattr(s.scheme, name) or (isinstance(s.order, KOrder) and s.order.promote is not None):
             return

@@ -189,8 +189,8 @@ class Specification:
                 out = accumulator
             else:
                 precision = formats.get(accumulator).precision
-                narrow = result is not None and formats.get(result).precision < precision
-                out = formats.get(self.out or (result if narrow else accumulator)).name
+                narrow = result if result and formats.get(result).precision < precision else accumulator
+                out = formats.get(self.out or narrow).name
                 if formats.get(out).precision > precision:
                     raise InputError(f"D in {out} is wider than the accumulator of {spec}, which is {accumulator}")
         unset: dict[str, Any] = {"instruction": None, "k": None, "fmt": None, "accumulate": None, "options": {}}
@@ -302,7 +302,7 @@ def _describe_scheme(scheme: Scheme) -> str:
     return scheme.name + (f" with {', '.join(chosen)}" if chosen else "")
 
 
-def describe_order(order: KOrder | Tree | None) -> str:
+def describe_order(order: Any) -> str:
     """An order in words.
 
     Examples

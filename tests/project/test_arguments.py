@@ -65,7 +65,7 @@ FREE = {"architecture", "inputs", "instruction", "model", "name", "out", "shape"
 """Arguments whose text is free, or looked up when the object is used."""
 LATER = {"fpemu.conformance.Specification": "checked by verify", "fpemu.probing.save": "takes any remarks"}
 """Rows whose names are not refused at once, and why."""
-CLASSES = re.compile("Any|Norms|Product|Report|Scheme|Seed|Work|Execute|Mapping|Callable")
+CLASSES = re.compile("Any|Norms|Product|Report|Scheme|Seed|Specification|Work|Execute|Mapping|Callable")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", PendingDeprecationWarning)
@@ -148,6 +148,7 @@ VALID = {
     "fpemu.batched.planar": row(batched.planar, ONE),
     "fpemu.conformance.Specification": row(conformance.Specification, SPEC),
     "fpemu.conformance.Specification.change": row(conformance.Specification(SPEC).change, alpha=2.0),
+    "fpemu.conformance.Specification.resolved": row(conformance.Specification("A100").resolved, "fp16"),
     "fpemu.conformance.compare": row(conformance.compare, ONE, ONE, "fp16"),
     "fpemu.conformance.verify": row(conformance.verify, 2 * WIDE, ONE, ONE, hardware="A100", causes=False),
     "fpemu.conformance.verify scheme": row(
