@@ -282,7 +282,7 @@ class Specification:
             parts.append(f"alpha = {self.alpha:g}, beta = {self.beta:g}")
         if self.inputs is not None:
             parts.append(f"A and B rounded to {self.inputs[0]} by {self.inputs[1]}")
-        if self.spec is None or self.result != str(self.spec.d_format):
+        if self.result and (self.spec is None or self.result != str(self.spec.d_format)):
             parts.append(f"D in {self.result}")
         return ", ".join(parts)
 
