@@ -114,7 +114,7 @@ def with_options(source: Any = None, *names: str) -> Callable[[Callable[..., Non
             if source is not None:
                 given = {p.name: values.pop(p.name) for p in added}
                 values["options"] = source(**given) if isinstance(source, type) else given
-            command(*(values.pop(name) for name in arguments), **values)
+            command(*[values.pop(name) for name in arguments], **values)
 
         parameters = [_as_option(p, texts.get(p.name, "")) for p in (*own, *added)]
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it

@@ -180,7 +180,9 @@ class Specification:
             scheme.check_order(self.order, options)
             spec, out = scheme.spec(self.hardware), formats.get(self.out or scheme.operand).name
         else:
-            keywords("argument of verify", self.options, _FIELDS)
+            keywords("field of a specification", self.options, _FIELDS)
+            if self.on_range != "raise":
+                raise InputError("on_range= belongs to a scheme: a plain product takes all values")
             scheme, spec = None, self._instruction(operand)
             accumulator = str(spec.d_format)
             if spec.is_integer:

@@ -441,8 +441,7 @@ def test_the_command_says_equal_or_why_not(files, capsys):
         ("A32.npy B32.npy --callable library.py:wide -H H200", "out= gives another format of D, fmt= of A and B"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O progress=3", "unknown ootomo option 'progress'"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O result=3", "unknown ootomo option 'result'"),
-        ("A.npy B.npy -r D.npy -s ootomo -H H200 -O instruction=mma", "goes by --instruction"),
-        ("A.npy B.npy -r D.npy -H H200 --on-range scale", "--on-range needs --scheme"),
+        ("A.npy B.npy -r D.npy -H H200 --on-range scale", "on_range= belongs to a scheme"),
         ("inf.npy B32.npy -r D.npy -s ootomo -H H200", "on_range='propagate' returns"),
     ],
 )
@@ -469,7 +468,7 @@ def test_the_command_passes_the_errors_of_the_library(files, line, words):
         "A.npy B.npy --callable library -H H200",
         "-r D.npy --input normal --shape 4x4x4",
         "--callable library.py:chain --input normal --shape 4x4",
-        "A.npy B.npy -r D.npy -H H200 --seconds 0",
+        "A.npy B.npy -r D.npy -H H200 --seconds -1",
         "A.npy B.npy -r D.npy -H H200 -O promote=4",
         "A.npy B.npy -r D.npy -s ootomo -H H200 -O seed=4",
         "A.npy B.npy -r D.npy -H H200 --order promote=4 --promote 8",
