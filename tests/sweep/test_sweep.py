@@ -294,14 +294,18 @@ def test_the_bar_is_full_at_the_end(tmp_path):
 # --- the choice of processes
 def test_quick_grids_start_no_processes(tmp_path, monkeypatch):
     started = []
-    monkeypatch.setattr(Workers, "connect", lambda self: started.append(self.jobs))
-    monkeypatch.setattr(Workers, "evaluate", lambda self, *arguments: (one for one in [[]]))
+
+    def connect(self):
+        started.append(self.jobs)
+        raise ConnectionError
+
+    monkeypatch.setattr(Workers, "connect", connect)
     grid = Grid(inputs=["uniform"], schemes=["sgemm"], M=2, N=2, K=2, seeds=50)
+    large = Grid(inputs=["uniform"], schemes=["sgemm"], M=2048, N=2048, K=2048, seeds=4)
     with Store(tmp_path / "r.sqlite") as results:
         assert len(run(grid, results=results, jobs=4)) == 50
         assert started == []
-        large = Grid(inputs=["uniform"], schemes=["sgemm"], M=2048, N=2048, K=2048, seeds=4)
-        with contextlib.suppress(KeyError):
+        with pytest.raises(ConnectionError):
             run(large, results=results, jobs=4)
     assert started == [4]
 
