@@ -7,7 +7,6 @@ import inspect
 import math
 import os
 import re
-import shlex
 import sys
 import types
 import typing
@@ -22,7 +21,6 @@ from fpemu.errors import InputError
 from fpemu.files import check_writable
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from rich.console import Console
     from rich.progress import Progress
 
@@ -59,7 +57,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "instruction": {"help": "Instruction of the hardware: mma, wgmma, tcgen05 or mfma."},
     "jobs": {"min": 1, "max": 256, "help": "Number of local processes; default: one per core, at most 4."},
     "json": {"help": "Print the result as JSON."},
-    "max_entries": {"metavar": "N", "min": 1, "help": "Largest number of entries of a matrix file; default: 2^30."},
+    "max_entries": {"metavar": "N", "min": 1, "help": "Largest number of entries of a matrix file."},
     "on_range": {
         "help": "Overflow policy for operands outside the range of a scheme's words: raise, propagate, scale, "
         "scale-rows."
@@ -228,20 +226,31 @@ def show(value: float) -> str:
 
 
 @contextmanager
-def resumable(command: Sequence[str] = ()) -> Iterator[None]:
-    """After Ctrl-C state that the finished cells are stored, and exit with status 130."""
+def resumable() -> Iterator[None]:
+    """Make the message after Ctrl-C name the command that continues from the stored results."""
     try:
         yield
     except KeyboardInterrupt:
-        same = f"'{shlex.join(command)}'" if command else "and the same command without --fresh"
-        note(f"fpemu: interrupted; finished cells are stored: {same} continues from them")
-        raise typer.Exit(130) from None
+        raise KeyboardInterrupt("finished cells are stored") from None
+
+
+def failed(message: str) -> typer.Exit:
+    """Print the line of a check that failed on stderr; return the exception that ends the command with status 1."""
+    note(f"fpemu: {' '.join(message.split())}")
+    return typer.Exit(1)
 
 
 # --- checks of arguments
-def check_folder(name: str, folder: Path | None = None) -> None:
+def need_hardware(name: str | None) -> str:
+    """Return the argument of --hardware, or raise InputError if a matrix instruction computes and it is left out."""
+    if name is None:
+        raise InputError("--hardware is missing: give an architecture or a GPU, which 'fpemu list hardware' prints")
+    return name
+
+
+def check_folder(name: str) -> None:
     """Raise InputError if an output folder cannot be made or written to."""
-    folder = Path(name) if folder is None else folder
+    folder = Path(name)
     if not name or any(p.exists() and not p.is_dir() for p in (folder, *folder.parents)):
         raise InputError(f"{name!r} is not a folder, nor can one be made there")
     check_writable(folder / "file", make_folders=True)
@@ -254,13 +263,6 @@ def check_file(name: str | None, content: str, *suffixes: str) -> None:
             kinds = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
             raise InputError(f"{name!r}: {content} is written as {kinds}")
         check_writable(name)
-
-
-def read_matrix(name: str, max_entries: int | None) -> NDArray[Any]:
-    """Read a matrix file, of at most ``max_entries`` entries (None: the default of `matrices.read`)."""
-    from fpemu.cli import matrices
-
-    return matrices.read(name, max_entries=matrices.MAX_ENTRIES if max_entries is None else max_entries)
 
 
 def parse_device(name: str) -> Device:
@@ -331,22 +333,3 @@ def parse_order(text: str | None) -> KOrder | Tree | None:
 
         return load(text)
     return KOrder.from_dict(parse_options([part for part in text.split(",") if part.strip()]))
-
-
-# --- transitional: options as the verify commands state them
-def _shared(name: str) -> Any:
-    short = [_SHORT[name]] if name in _SHORT else []
-    return typer.Option(f"--{name.replace('_', '-')}", *short, **SHARED[name])
-
-
-HARDWARE, INSTRUCTION, ORDER, OPTION = map(_shared, ("hardware", "instruction", "order", "option"))
-ON_RANGE, ALPHA, BETA, C_FILE = map(_shared, ("on_range", "alpha", "beta", "c"))
-MAX_ENTRIES, JOBS, DEVICE, AS_JSON = map(_shared, ("max_entries", "jobs", "device", "json"))
-EXPERIMENTS: Any = _shared("experiments")
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the unit that suits them."""
-    if seconds < 120:
-        return f"{max(round(seconds), 1)} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.2g} h"

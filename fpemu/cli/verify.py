@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fpemu.cli import matrices
 from fpemu.cli.common import (
     check_file,
     note,
@@ -18,7 +19,6 @@ from fpemu.cli.common import (
     print_table,
     print_text,
     progress,
-    read_matrix,
     spinner,
     with_options,
 )
@@ -53,7 +53,7 @@ def gemm(
     causes: Annotated[bool, "Search for the cause of a mismatch."] = True,
     seconds: Annotated[float, "Time limit of the search for causes, in seconds."] = 30.0,
     device: str = "cpu",
-    max_entries: int | None = None,
+    max_entries: int = matrices.MAX_ENTRIES,
     json_: bool = False,
     *,
     options: Specification,
@@ -94,10 +94,12 @@ def gemm(
         # float64 for integers of an .mtx, which has no shorter type than int64; no scheme has integer operands
         A, B = (
             x.astype("float64") if x.dtype.kind in "iu" and (options.scheme or x.dtype.itemsize > 4) else x
-            for x in (read_matrix(name, max_entries) for name in (a, b))
+            for x in (matrices.read(name, max_entries=max_entries) for name in (a, b))
         )
-    C = None if c is None else read_matrix(c, max_entries)
-    product: Any = read_matrix(str(result), max_entries) if callable_ is None else callables.load_function(callable_)
+    C = None if c is None else matrices.read(c, max_entries=max_entries)
+    product: Any = (
+        matrices.read(str(result), max_entries=max_entries) if callable_ is None else callables.load_function(callable_)
+    )
     M, N, K = (0, 0, 0) if shape is None else parse_sizes("--shape", shape)
     with spinner("emulating the specification") as say:
         verdict = verify(
