@@ -104,15 +104,6 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """Lengths of the products, their rows and columns, and seeds."""
-
-    lengths: tuple[int, ...] = tuple(4**i for i in range(2, 9))
-    rows: int = 16
-    seeds: int = 3
-
-
-@dataclass(frozen=True)
 class Figure:
     """The figure of one scheme."""
 
@@ -133,14 +124,15 @@ class Figure:
             self.draw,
             finding=self.finding,
             cost=cost,
-            parameters=Parameters(),
-            quick=Parameters(tuple(4**i for i in range(2, 8)), rows=8, seeds=1),
+            quick={"lengths": tuple(4**i for i in range(2, 8)), "rows": 8, "seeds": 1},
             kind="M",
             digits=DIGITS,
             specs=list(specs),
         )
 
-    def cells(self, p: Parameters) -> list[Row]:
+    def cells(
+        self, lengths: tuple[int, ...] = tuple(4**i for i in range(2, 9)), rows: int = 16, seeds: int = 3
+    ) -> list[Row]:
         return [
             {
                 "scheme": self.scheme,
@@ -148,12 +140,12 @@ class Figure:
                 "options": dict(curve.options),
                 "data": data,
                 "k": k,
-                "rows": p.rows,
+                "rows": rows,
                 "seed": seed,
             }
-            for k in p.lengths
+            for k in lengths
             for data in DATA
-            for seed in range(p.seeds)
+            for seed in range(seeds)
             for curve in self.curves
         ]
 

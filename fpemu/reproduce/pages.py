@@ -56,7 +56,8 @@ class Page:
     assumptions : sequence of str
         Statements that the paper does not make and the page assumes.
     cells : function
-        Returns the parameter dicts to evaluate; it takes `parameters`, if the page has some.
+        Returns the parameter dicts to evaluate. The defaults of its arguments are the published values: sizes, seeds,
+        hardware.
     evaluate : function of a cell, or of a cell and a device
         Returns the numbers of one cell as a dict, with its products computed on ``device`` as in `fpemu.gemm`.
     draw : function of rows
@@ -68,10 +69,8 @@ class Page:
         Returns a paragraph on the result of the figure, every number in it computed from the rows.
     cost : function of a cell, optional
         Returns the relative work of a cell, for the time left.
-    parameters : frozen dataclass, optional
-        The published values: sizes, seeds, hardware.
-    quick : frozen dataclass, optional
-        The parameters at quick size; default: `parameters`.
+    quick : mapping of str to object
+        The arguments of `cells` at quick size.
     kind : {"E", "M", "G"}
         An error figure, a model or formula, or speed on a GPU from a record.
     version : int
@@ -92,8 +91,7 @@ class Page:
     measures: Callable[[list[dict[str, Any]]], Iterable[Measure]] | None = None
     finding: Callable[[list[dict[str, Any]]], str] | None = None
     cost: Callable[[Cell], float] | None = None
-    parameters: Any = None
-    quick: Any = None
+    quick: Mapping[str, Any] = field(default_factory=dict)
     kind: str = "E"
     version: int = 1
     digits: Mapping[str, int | None] = field(default_factory=dict)
@@ -148,8 +146,7 @@ class Experiment:
         """The parameters to evaluate at ``size``."""
         if size not in SIZES:
             raise unknown_name("size", size, SIZES)
-        parameters = (self.page.quick if size == "quick" else None) or self.page.parameters
-        return [dict(cell) for cell in (self.page.cells(parameters) if parameters else self.page.cells())]
+        return [dict(cell) for cell in self.page.cells(**(self.page.quick if size == "quick" else {}))]
 
     def evaluate(self, cell: Mapping[str, Any], device: Device = "cpu") -> Values:
         """The numbers of one cell; ``device`` is passed on to a page whose ``evaluate`` has this parameter."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 
@@ -145,15 +144,6 @@ def test_every_page_is_listed_and_every_listed_page_exists():
     tables = {name for name in NAMES if not (ROOT / f"{name}.py").is_file()}
     assert {f"{p.parent.name}/{p.stem}" for p in files} | tables == set(NAMES)
     assert {pages.load(name, ROOT).module.__name__.rpartition(".")[2] for name in tables} == {"_pages"}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_published_parameters_are_frozen_dataclasses(name):
-    page = pages.load(name, ROOT).page
-    if page.parameters is not None:
-        assert type(page.quick) is type(page.parameters)
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(page.parameters, dataclasses.fields(page.parameters)[0].name, 0)
 
 
 def test_a_folder_of_the_user_with_the_same_names_is_another_package(tmp_path, monkeypatch):
