@@ -82,6 +82,9 @@ def _problem(data: str, k: int, rows: int, seed: int, fmt: str) -> Any:
     return A, B, reference.matmul(np.abs(A), np.abs(B)), theory.Norms.of(A, B)
 
 
+_LENGTHS = tuple(4**i for i in range(2, 9))
+
+
 @dataclass(frozen=True)
 class Curve:
     """One colour of a figure."""
@@ -130,9 +133,7 @@ class Figure:
             specs=list(specs),
         )
 
-    def cells(
-        self, lengths: tuple[int, ...] = tuple(4**i for i in range(2, 9)), rows: int = 16, seeds: int = 3
-    ) -> list[Row]:
+    def cells(self, lengths: tuple[int, ...] = _LENGTHS, rows: int = 16, seeds: int = 3) -> list[Row]:
         return [
             {
                 "scheme": self.scheme,

@@ -55,9 +55,10 @@ INSTRUCTIONS = {
 SPECS = [(gpu, words, "fp32") for gpu, words in INSTRUCTIONS.values()]
 
 
-def cells(
-    m: int = 16, n: int = 16, runs: int = 20, lengths: tuple[int, ...] = tuple(2**i for i in range(4, 17))
-) -> list[Row]:
+_LENGTHS = tuple(2**i for i in range(4, 17))
+
+
+def cells(m: int = 16, n: int = 16, runs: int = 20, lengths: tuple[int, ...] = _LENGTHS) -> list[Row]:
     return [
         {"hardware": hardware, "ab": ab, "inputs": "uniform", "low": low, "k": k, "m": m, "n": n, "seed": seed}
         for k in lengths

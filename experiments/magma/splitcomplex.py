@@ -52,11 +52,10 @@ SHOWN = ("ootomo", "staged", "bf16x9", "sgemm")
 MIDDLE = 256
 
 
-def cells(
-    lengths: tuple[int, ...] = tuple(2**i for i in range(4, 13)),
-    scales: Sequence[int] = range(0, 21, 2),
-    runs: int = 20,
-) -> list[Row]:
+_LENGTHS = tuple(2**i for i in range(4, 13))
+
+
+def cells(lengths: tuple[int, ...] = _LENGTHS, scales: Sequence[int] = range(0, 21, 2), runs: int = 20) -> list[Row]:
     some = [(chip, k, 0) for chip in CHIPS for k in lengths]
     some += [("hopper", MIDDLE, s) for s in scales if s or MIDDLE not in lengths]
     return [

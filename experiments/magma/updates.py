@@ -43,11 +43,15 @@ RANK = 16
 _BATCH = 20
 
 
+_RANKS = tuple(2**i for i in range(13))
+_REPEATS = tuple(2**i for i in range(8))
+
+
 def cells(
     runs: int = 20,
-    ranks: tuple[int, ...] = tuple(2**i for i in range(13)),
+    ranks: tuple[int, ...] = _RANKS,
     batches: tuple[int, ...] = (1, 10, 100, 1000, 10000),
-    repeats: tuple[int, ...] = tuple(2**i for i in range(8)),
+    repeats: tuple[int, ...] = _REPEATS,
 ) -> list[Row]:
     some = [("k", _BATCH, k, 1) for k in ranks]
     some += [("batch", batch, RANK, 1) for batch in batches]

@@ -38,11 +38,10 @@ ASSUMPTIONS = [
 TALL = (2, 4, 8, 16)
 
 
-def cells(
-    lengths: tuple[int, ...] = (*(2**i for i in range(5, 14)), *range(10240, 30721, 5120)),
-    rows: tuple[int, int] = (10000, 256),
-    runs: int = 20,
-) -> list[Row]:
+_LENGTHS = (*(2**i for i in range(5, 14)), *range(10240, 30721, 5120))
+
+
+def cells(lengths: tuple[int, ...] = _LENGTHS, rows: tuple[int, int] = (10000, 256), runs: int = 20) -> list[Row]:
     tall, large = rows
     return [
         {"inputs": "uniform", "format": fmt, "m": tall if k in TALL else large, "n": 8, "k": k, "seed": seed}

@@ -51,7 +51,10 @@ SCHEMES = ("markidis", "legemm", "ootomo", "ootomo-tf32", "staged", "bf16x9")
 SPECS = [(gpu, words, "fp32") for gpu in ("ampere", "hopper") for words in ("fp16", "tf32", "bf16")]
 
 
-def cells(lengths: tuple[int, ...] = tuple(2**i for i in range(6, 17)), runs: int = 20) -> list[Row]:
+_LENGTHS = tuple(2**i for i in range(6, 17))
+
+
+def cells(lengths: tuple[int, ...] = _LENGTHS, runs: int = 20) -> list[Row]:
     return [
         {"hardware": hardware, "inputs": "uniform", "m": 4, "n": 4, "k": k, "seed": seed}
         for k in lengths

@@ -45,7 +45,10 @@ WALKED = (4, 96)
 """Rows and k of the published loops."""
 
 
-def cells(counts: tuple[int, ...] = tuple(2**i for i in range(12)), runs: int = 20) -> list[Row]:
+_COUNTS = tuple(2**i for i in range(12))
+
+
+def cells(counts: tuple[int, ...] = _COUNTS, runs: int = 20) -> list[Row]:
     return [
         {"inputs": "uniform", "low": low, "format": fmt, "m": 16, "n": 8, "k": 10240, "slices": slices, "seed": seed}
         for slices in counts
