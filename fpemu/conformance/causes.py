@@ -56,10 +56,6 @@ class Cause:
     left: int
     specification: Specification
 
-    def as_dict(self) -> dict[str, Any]:
-        """The same for JSON."""
-        return {**self.__dict__, "specification": str(self.specification)}
-
 
 @dataclass(frozen=True)
 class Attempt:
@@ -92,6 +88,8 @@ class Sample:
         D: Array,
         expected: Array,
         device: Device = "cpu",
+        seconds: float = 20.0,
+        most: int = 20000,
     ):
         self.specification, self.A, self.B, self.C, self.D, self.device = specification, A, B, C, D, device
         self.fmt = specification.result if specification.result in names() else "fp32"
@@ -105,6 +103,7 @@ class Sample:
             value = expected
         self.part = D[self.rows][:, self.columns]
         self.tried = 0
+        self.end, self.most = time.perf_counter() + seconds, most
         self.base = self._attempt((), specification, value)
         self._values, self._specifications = {bits(value).tobytes()}, {specification}
 
@@ -140,6 +139,10 @@ class Sample:
             return None
         self._values.add(key)
         return attempt
+
+    def over(self) -> bool:
+        """Whether the budget of the search is spent."""
+        return self.tried >= self.most or time.perf_counter() > self.end
 
     def attempts(self, combinations: Iterable[Deviations]) -> list[Attempt]:
         """The attempts of combinations of deviations, without None."""
@@ -184,61 +187,52 @@ def _sample(wrong: NDArray[np.bool_], K: int) -> tuple[NDArray[np.int64], NDArra
 
 
 def search(
-    sample: Sample,
-    seconds: float,
-    most: int,
-    reveal: Callable[[Specification], Any] | None = None,
-    progress: Callable[[str, int], None] | None = None,
+    sample: Sample, reveal: Callable[[Specification], Any] | None, progress: Callable[[str, int], None] | None
 ) -> tuple[tuple[Cause, ...], bool]:
     """The deviations that reproduce a result, the likeliest first, or otherwise partial explanations.
 
-    The search takes `seconds` and `most` evaluations at most; also returned is whether it ended before. `reveal`
-    returns the order of the user's callable from probes; it is used if no single deviation suffices. `progress` is
-    called with a description and the number of evaluations.
+    Also returned is whether the search ended before its budget. `reveal` returns the order of the user's callable from
+    probes; it is used if no single deviation suffices. `progress` is called with a description and the number of
+    evaluations.
     """
-    end = time.perf_counter() + seconds
-
-    def over() -> bool:
-        return sample.tried >= most or time.perf_counter() > end
 
     def report(what: str) -> None:
         if progress is not None:
             progress(what, sample.tried)
 
     report("one change")
-    single = _extended(sample, (), over)
-    causes = _confirmed(sample, single, over)
+    single = _extended(sample, ())
+    causes = _confirmed(sample, single)
     if not causes and reveal is not None:
         report("probes")
         single += _probed(sample, single, reveal)
-        causes = _confirmed(sample, single, over)
+        causes = _confirmed(sample, single)
     if not causes:
         report("other units")
-        single += sample.attempts((d,) for d in other_units(sample.specification) if not over())
-        causes = _confirmed(sample, single, over)
+        single += sample.attempts((d,) for d in other_units(sample.specification) if not sample.over())
+        causes = _confirmed(sample, single)
     double: list[Attempt] = []
     starts = [] if causes else _starts(sample, single)
     for orders, start in product((False, True), starts):  # the many orders last
-        if over():
+        if sample.over():
             break
         report(f"{start.deviations[-1].text}, and")
-        double += _extended(sample, start.deviations, over, orders)
-        causes = _confirmed(sample, double, over)
+        double += _extended(sample, start.deviations, orders)
+        causes = _confirmed(sample, double)
         if causes:
             break
-    complete = not over()
-    return tuple(causes or _partial(sample, single + double, over)), complete
+    complete = not sample.over()
+    return tuple(causes or _partial(sample, single + double)), complete
 
 
-def indistinguishable(sample: Sample, seconds: float, most: int) -> tuple[tuple[str, ...], int]:
+def indistinguishable(sample: Sample) -> tuple[tuple[str, ...], int]:
     """Other orders, instructions and schemes that give a result without mismatches, and the number tried."""
-    end = time.perf_counter() + seconds
     original, K = sample.specification, sample.A.shape[1]
     unchanged = cache(lambda: _key(replace(original, scheme=None), K))
     texts, tried = [], 0
     for deviations in alternatives(original, sample.A, sample.D):
         for d in islice(deviations, _ALIKE):
-            if tried >= most or time.perf_counter() > end:
+            if tried >= sample.most or time.perf_counter() > sample.end:
                 break
             attempt = sample.attempt((d,))
             tried += 1
@@ -252,14 +246,14 @@ def indistinguishable(sample: Sample, seconds: float, most: int) -> tuple[tuple[
     return tuple(texts), tried
 
 
-def _extended(sample: Sample, start: Deviations, over: Callable[[], bool], orders: bool | None = None) -> list[Attempt]:
+def _extended(sample: Sample, start: Deviations, orders: bool | None = None) -> list[Attempt]:
     """Every further deviation of another kind; only orders (`orders` True), or none of them (False)."""
     kinds = {d.kind for d in start}
     specification = replace(sample.specification, **{name: value for d in start for name, value in d.fields.items()})
 
     def combinations() -> Iterator[Deviations]:
         for d in single_deviations(specification, sample.A, sample.B, sample.C, sample.D, sample.factor):
-            if over():
+            if sample.over():
                 return
             if d.kind not in kinds and orders in (None, d.kind == "order"):
                 yield (*start, d)
@@ -303,7 +297,7 @@ def _probed(sample: Sample, single: list[Attempt], reveal: Callable[[Specificati
     return sample.attempts((*start, revealed) for start in fitting)
 
 
-def _confirmed(sample: Sample, attempts: list[Attempt], over: Callable[[], bool]) -> list[Cause]:
+def _confirmed(sample: Sample, attempts: list[Attempt]) -> list[Cause]:
     """The attempts that reproduce the sample, confirmed on the whole result; at least one, even after the budget.
 
     Specifications that add the same numbers in the same places count as one.
@@ -311,7 +305,7 @@ def _confirmed(sample: Sample, attempts: list[Attempt], over: Callable[[], bool]
     causes: dict[Any, Cause | None] = {}
     for attempt in sorted((t for t in attempts if t.mismatches == 0), key=lambda t: len(t.deviations)):
         key = _key(attempt.specification, sample.A.shape[1])
-        if key not in causes and len(causes) < _LISTED and not (causes and over()):
+        if key not in causes and len(causes) < _LISTED and not (causes and sample.over()):
             left = sample.mismatches(attempt.specification)
             causes[key] = attempt.cause(left) if left == 0 else None
             continue
@@ -321,13 +315,13 @@ def _confirmed(sample: Sample, attempts: list[Attempt], over: Callable[[], bool]
     return [cause for cause in causes.values() if cause is not None]
 
 
-def _partial(sample: Sample, attempts: list[Attempt], over: Callable[[], bool]) -> list[Cause]:
+def _partial(sample: Sample, attempts: list[Attempt]) -> list[Cause]:
     """The attempts that remove most mismatches, if they remove a third of them: fewer can be chance."""
     causes = []
     for attempt in sorted(attempts, key=lambda t: (t.mismatches, t.distance))[: 3 * _PARTS]:
         if attempt.mismatches < sample.base.mismatches:
             causes.append(attempt.cause(sample.mismatches(attempt.specification)))
-            if over():
+            if sample.over():
                 break
     causes.sort(key=lambda cause: cause.left)
     return [cause for cause in causes if cause.left <= 0.67 * sample.entries][:_PARTS]

@@ -7,8 +7,9 @@ options of the scheme, other schemes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain, permutations
+from itertools import chain, permutations, product
 from typing import Any
 
 import numpy as np
@@ -79,22 +80,21 @@ def deviation(kind: str, text: str, **fields: Any) -> Deviation:
 
 def other_instructions(spec: MmaSpec, rows: list[MmaSpec]) -> Iterator[Deviation]:
     """One deviation for each arithmetic among catalogue rows other than the spec's, with all hardware that has it."""
+
+    def arithmetic(row: MmaSpec) -> tuple[Any, ...]:
+        """The fields that determine the bits of a chain."""
+        rounding = (row.F, row.E0, row.final, row.fraction_bits, row.nan_code)
+        return row.a_format, row.d_format, row.arithmetic, row.block, *rounding, row.rules.via is not None and row.k
+
     evidence = list(EVIDENCE)
     groups: dict[Any, list[MmaSpec]] = {}
     for row in sorted(rows, key=lambda r: (r.architecture != spec.architecture, evidence.index(r.evidence))):
-        groups.setdefault(_arithmetic(row), []).append(row)
-    groups.pop(_arithmetic(spec), None)
+        groups.setdefault(arithmetic(row), []).append(row)
+    groups.pop(arithmetic(spec), None)
     for first, *same in groups.values():
         others = [arch for arch in dict.fromkeys(row.architecture for row in same) if arch != first.architecture]
         text = f"the instruction is {first.name}" + (f" (or an equal one of {', '.join(others)})" if others else "")
         yield deviation("hardware", text, hardware=first)
-
-
-def _arithmetic(spec: MmaSpec) -> tuple[Any, ...]:
-    """The fields that determine the bits of a chain."""
-    k = spec.k if spec.rules.via is not None else 0
-    rounding = (spec.F, spec.E0, spec.final, spec.fraction_bits, spec.nan_code)
-    return spec.a_format, spec.d_format, spec.arithmetic, spec.block, *rounding, k
 
 
 def _likely_orders(K: int, *, promoted: bool) -> Iterator[KOrder]:
@@ -110,10 +110,9 @@ def _likely_orders(K: int, *, promoted: bool) -> Iterator[KOrder]:
     lengths = [length for length in dict.fromkeys(lengths) if length < K]
     for length in lengths:
         yield KOrder(length)
-    for length in lengths:
-        for tile in _TILES[:3]:
-            if tile < length and (length % tile or K % length % tile):
-                yield KOrder(length, tile, residue_first=True)
+    for length, tile in product(lengths, _TILES[:3]):
+        if tile < length and (length % tile or K % length % tile):
+            yield KOrder(length, tile, residue_first=True)
     for length in lengths:
         for join in ("pairwise", "descending") if 2 * length < K else ("descending",) if promoted else ():
             yield KOrder(length, join=join)
@@ -141,21 +140,17 @@ def other_schemes(s: Specification, A: Array, D: Array) -> Iterator[Deviation]:
     arch = s.spec.architecture if s.spec is not None else "hopper"
     hardware = arch if arch in mma.catalog.architectures() else "hopper"
     order = s.order if isinstance(s.order, KOrder) else None
-    for name in schemes.names():
-        scheme = schemes.get(name)
-        if scheme.operand.name == wanted and getattr(s.scheme, "name", None) != name:
-            yield from _scheme(scheme, hardware, f"the scheme is {name}", order)
+    others = [(schemes.get(name), f"the scheme is {name}", order) for name in schemes.names()]
+    others = [
+        other for other in others if other[0].operand.name == wanted and other[0].name != getattr(s.scheme, "name", "")
+    ]
     for step in (32, 64, 16, 128) if wanted == "fp32" else ():  # tf32x3 of Triton: the accumulator restarts every step
         scheme = schemes.build("ootomo-tf32", {**_TF32X3, "step": step, "promote": step})
-        yield from _scheme(scheme, hardware, f"three products of tf32 words every {step} of k (tf32x3)", None)
-
-
-def _scheme(scheme: Scheme, hardware: str, text: str, order: KOrder | None) -> Iterator[Deviation]:
-    try:
-        spec = scheme.spec(hardware)
-    except InputError:
-        return
-    yield deviation("scheme", text, scheme=scheme, hardware=spec, order=order, inputs=None, join=None, stored=None)
+        others.append((scheme, f"three products of tf32 words every {step} of k (tf32x3)", None))
+    plain: dict[str, Any] = {"inputs": None, "join": None, "stored": None}
+    for scheme, text, over_k in others:
+        with suppress(InputError):  # the hardware lacks the instruction
+            yield deviation("scheme", text, scheme=scheme, hardware=scheme.spec(hardware), order=over_k, **plain)
 
 
 def options(s: Specification) -> Iterator[Deviation]:
@@ -173,31 +168,26 @@ def options(s: Specification) -> Iterator[Deviation]:
     if scheme.operand.name == "fp32" and kept and len(kept) > 1:
         for left_out in kept:
             yield from option(s, "products", tuple(p for p in kept if p != left_out), "order of terms")
-    rows = []
-    for arch in mma.catalog.architectures():
-        try:
+    rows: list[Any] = []
+    for arch in mma.catalog.architectures() if s.spec is not None else ():
+        with suppress(InputError):
             rows.append(scheme.spec(arch))
-        except InputError:
-            continue
     if s.spec is not None:
-        yield from other_instructions(s.spec, [row for row in rows if row is not None])
+        yield from other_instructions(s.spec, rows)
 
 
 def option(s: Specification, name: str, value: Any, kind: str) -> Iterator[Deviation]:
     """One option of the scheme with another value, if the scheme admits it."""
     scheme, spec = s.scheme, s.spec
     assert isinstance(scheme, Scheme)
-    if getattr(scheme, name) == value:
-        return
-    try:
-        changed = schemes.build(scheme, {name: value})
-        changed.check_order(s.order, {name: value})
-        if name in ("instruction", "fmt", "accumulator") and spec is not None:
-            spec = changed.spec(spec.architecture)
-    except InputError:
-        return
-    shown = ",".join(value) if isinstance(value, tuple) else value
-    yield deviation(kind, f"{scheme.name} with {name} = {shown}", scheme=changed, hardware=spec)
+    if getattr(scheme, name) != value:
+        shown = ",".join(value) if isinstance(value, tuple) else value
+        with suppress(InputError):
+            changed = schemes.build(scheme, {name: value})
+            changed.check_order(s.order, {name: value})
+            if name in ("instruction", "fmt", "accumulator") and spec is not None:
+                spec = changed.spec(spec.architecture)
+            yield deviation(kind, f"{scheme.name} with {name} = {shown}", scheme=changed, hardware=spec)
 
 
 def single_deviations(
@@ -205,8 +195,7 @@ def single_deviations(
 ) -> Iterator[Deviation]:
     """Every deviation in one respect, for these operands and a result that is about `factor` times the specified."""
     K = A.shape[1]
-    yield from _scale(s, factor)
-    yield from _operands(s, A, B)
+    yield from _operands(s, A, B, factor)
     yield from _inputs(s, A, B)
     yield from _results(s, D)
     yield from _epilogues(s, C)
@@ -230,19 +219,18 @@ def alternatives(s: Specification, A: Array, D: Array) -> list[Iterator[Deviatio
     return [chain(_orders(s, K), _interleaved(s, K)), _promotions(s, K), instructions, other_schemes(s, A, D)]
 
 
-def _scale(s: Specification, factor: float) -> Iterator[Deviation]:
-    """Another alpha: a power of two, or a number of few digits."""
-    if factor == 1 or s.beta != 0 or s.is_integer:
-        return
+def _operands(s: Specification, A: Array, B: Array, factor: float) -> Iterator[Deviation]:
+    """Another alpha (a power of two, or a number of few digits), exchanged or transposed operands, and a shorter K."""
     alpha = s.alpha * factor
     power = s.alpha * float(np.copysign(2.0 ** np.round(np.log2(abs(factor))), factor))
-    for value in dict.fromkeys((power, *(float(f"{alpha:.{digits}g}") for digits in (1, 2, 3, 4, 6)))):
+    values = (
+        ()
+        if factor == 1 or s.beta != 0 or s.is_integer
+        else (power, *(float(f"{alpha:.{d}g}") for d in (1, 2, 3, 4, 6)))
+    )
+    for value in dict.fromkeys(values):
         if value != s.alpha and abs(value / alpha - 1) < 0.01:
             yield deviation("scale", f"alpha is {value:g}, not {s.alpha:g}", alpha=value)
-
-
-def _operands(s: Specification, A: Array, B: Array) -> Iterator[Deviation]:
-    """Exchanged or transposed operands, and a shorter K."""
     (M, K), (_, N) = A.shape, B.shape
     fits = {"BA": M == N == K, "A'B": M == K, "AB'": K == N, "(AB)'": M == N, "A'B'": M == N == K}
     for factors, text in _FACTORS.items():
@@ -288,9 +276,8 @@ def _results(s: Specification, D: Array) -> Iterator[Deviation]:
                 fmt = formats.get(name)
                 if fmt.precision < out.precision and fmt.contains(D).all():
                     for mode, words in _MODES.items():
-                        yield deviation(
-                            "result", f"the result is rounded to {name} {words}", out=name, out_rounding=mode
-                        )
+                        text = f"the result is rounded to {name} {words}"
+                        yield deviation("result", text, out=name, out_rounding=mode)
         if s.scheme is None and s.accumulator not in ("", s.result):
             if D.dtype.itemsize > out.dtype.itemsize or s.result in ("bf16", "tf32"):
                 yield deviation("result", f"the result is not rounded to {s.result}", out=s.accumulator)
@@ -317,9 +304,8 @@ def _epilogues(s: Specification, C: Array | None) -> Iterator[Deviation]:
 def _promotions(s: Specification, K: int) -> Iterator[Deviation]:
     if isinstance(s.scheme, Scheme):
         name = s.scheme.promote_option
-        if not hasattr(s.scheme, name) or (isinstance(s.order, KOrder) and s.order.promote is not None):
-            return
-        if s.spec is None:
+        promoted = isinstance(s.order, KOrder) and s.order.promote is not None
+        if s.spec is None or promoted or not hasattr(s.scheme, name):
             return
         lengths = {in_k(getattr(s.scheme, name), s.spec)}  # "instruction" and its length in k are one deviation
         for value in (None, "instruction", *_PROMOTIONS, "2 instructions", "4 instructions", "8 instructions"):
@@ -357,19 +343,18 @@ def _orders(s: Specification, K: int) -> Iterator[Deviation]:
 def _interleaved(s: Specification, K: int) -> Iterator[Deviation]:
     """Accumulators of a plain product that alternate over chunks of K."""
     if s.scheme is None and s.spec is not None:
-        for lanes in (2, 4, 8, 3, 5, 6, 7, 9, 10, 12, 16):
-            for chunk in (8, 16, 32, 4, 1, 64, 128):
-                if chunk * lanes <= K and (chunk >= s.spec.block or s.spec.rules.fused):
-                    text = f"{lanes} accumulators that alternate every {chunk} of k"
-                    yield deviation("order", text, order=dealt(K, lanes, chunk, s.spec))
+        for lanes, chunk in product((2, 4, 8, 3, 5, 6, 7, 9, 10, 12, 16), (8, 16, 32, 4, 1, 64, 128)):
+            if chunk * lanes <= K and (chunk >= s.spec.block or s.spec.rules.fused):
+                text = f"{lanes} accumulators that alternate every {chunk} of k"
+                yield deviation("order", text, order=dealt(K, lanes, chunk, s.spec))
 
 
 def _accumulators(s: Specification, spec: MmaSpec) -> Iterator[Deviation]:
     """The other accumulator format of the instruction; partial sums stored in the format of the result."""
     other = "fp16" if s.accumulator == "fp32" else "fp32"
     a, b = str(spec.a_format), str(spec.b_format)
-    row = _row(spec.architecture, a if a == b else (a, b), other, spec.instruction, spec.k)
-    if row is not None:
+    with suppress(InputError):  # the hardware has no such accumulator
+        row = mma.spec(spec.architecture, a if a == b else (a, b), other, spec.instruction, spec.k)
         yield deviation("accumulator", f"the accumulator is {other}", hardware=row)
     if s.stored is None and s.result != s.accumulator and s.order is not None:
         yield deviation("join", f"the slices are stored in {s.result} before they are added", stored=s.result)
@@ -389,18 +374,11 @@ def _instructions(s: Specification, spec: MmaSpec, A: Array) -> Iterator[Deviati
                 yield deviation("hardware", f"{text}, inputs not rounded", hardware=simt.SPECS[name], inputs=None)
     for name in ("tf32", "fp16", "bf16") if A.dtype == np.float32 else ():
         for arch in dict.fromkeys((spec.architecture, "hopper", "ampere")):
-            row = _row(arch, name, "fp32") if name != str(spec.a_format) else None
-            if row is not None and arch in mma.catalog.architectures():
-                text = f"the instruction is {row.name}, with A and B rounded to {name} to nearest even"
-                yield deviation("hardware", text, hardware=row, inputs=(name, "RNE"))
-
-
-def _row(arch: str, pair: Any, d: str, instruction: str | None = None, k: int | None = None) -> MmaSpec | None:
-    """A row of the catalogue, if there is one."""
-    try:
-        return mma.spec(arch, pair, d, instruction, k)
-    except InputError:
-        return None
+            if arch in mma.catalog.architectures() and name != str(spec.a_format):
+                with suppress(InputError):
+                    row = mma.spec(arch, name, "fp32")
+                    text = f"the instruction is {row.name}, with A and B rounded to {name} to nearest even"
+                    yield deviation("hardware", text, hardware=row, inputs=(name, "RNE"))
 
 
 def other_units(s: Specification) -> Iterator[Deviation]:
@@ -408,11 +386,9 @@ def other_units(s: Specification) -> Iterator[Deviation]:
     spec = s.spec
     if spec is None or spec.rules.aligned != "terms" or s.scheme is not None:
         return
-    for block in (4, 8, 16, 32):
-        for F in dict.fromkeys((spec.F, 23, 24, 25, 26, 13)):
-            for final in ("RZ", "RNE"):
-                kept = 13 if F == 13 else None
-                if (block, F, final) != (spec.block, spec.F, spec.final) and not (kept and s.accumulator != "fp32"):
-                    k = max(block, spec.k // block * block)
-                    unit = spec.replace(block=block, k=k, F=F, final=final, fraction_bits=kept, E0=None)
-                    yield deviation("hardware", f"a unit with blocks of {block}, F = {F}, {final}", hardware=unit)
+    for block, F, final in product((4, 8, 16, 32), dict.fromkeys((spec.F, 23, 24, 25, 26, 13)), ("RZ", "RNE")):
+        kept = 13 if F == 13 else None
+        if (block, F, final) != (spec.block, spec.F, spec.final) and not (kept and s.accumulator != "fp32"):
+            k = max(block, spec.k // block * block)
+            unit = spec.replace(block=block, k=k, F=F, final=final, fraction_bits=kept, E0=None)
+            yield deviation("hardware", f"a unit with blocks of {block}, F = {F}, {final}", hardware=unit)

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from fpemu import formats, mma, schemes, simt
 from fpemu.arguments import _float64, keywords, number, unwrapped
-from fpemu.errors import InputError, entries, unknown_name
+from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, serialise, tree
 from fpemu.mma.device import Backend, Device
-from fpemu.mma.gemm import _chain
+from fpemu.mma.gemm import _chain, as_values
 from fpemu.mma.spec import INTEGERS
 from fpemu.mma.tree import Tree
 from fpemu.probing import trees
@@ -83,8 +83,8 @@ class Specification:
 
     Examples
     --------
-    >>> print(Specification("H200", order={"split": 64}, fmt="fp16", alpha=2).resolved())
-    hopper wgmma m64nNk16 fp16->fp32, split in slices of 64, alpha = 2, beta = 0
+    >>> print(Specification("H200", order={"split": 64}, fmt="fp16", alpha=2))
+    H200, split in slices of 64, alpha = 2, beta = 0
     """
 
     hardware: MmaSpec | str | None = None
@@ -122,23 +122,8 @@ class Specification:
             given = serialise.from_dict(self.order) if isinstance(self.order, Mapping) else tree.order_of(self.order)
             object.__setattr__(self, "order", given)
 
-    def change(self, **fields: Any) -> Specification:
-        """Return a copy with some fields changed.
-
-        Parameters
-        ----------
-        **fields
-            Fields of the specification; where the scheme has an option of another name, the option.
-
-        Returns
-        -------
-        Specification
-
-        Raises
-        ------
-        InputError
-            An unknown name, with the nearest, or a wrong value.
-        """
+    def _changed(self, **fields: Any) -> Specification:
+        """A copy with other fields and options of the scheme; a name that the scheme has too is its option."""
         scheme = fields.get("scheme", self.scheme)
         known = [] if scheme is None else [option.name for option in schemes.get(scheme).info.options]
         own = [name for name in _FIELDS if name not in known or name in ("instruction", "k")]
@@ -148,25 +133,11 @@ class Specification:
         options = {**self.options, **{name: value for name, value in fields.items() if name not in own}}
         return replace(self, **{"options": options, **named})
 
-    def resolved(self, operand: str | None = None, result: str | None = None) -> Specification:
-        """Return the specification with its instruction, scheme and format of D in place of their names.
+    def _resolved(self, operand: str | None, result: str | None) -> Specification:
+        """The specification with an `MmaSpec`, a `Scheme` and the format of D in place of names.
 
-        Parameters
-        ----------
-        operand : str, optional
-            Format of A and B, if `fmt` does not state it.
-        result : str, optional
-            Format of D, if `out` does not state it and the accumulator's is wider.
-
-        Returns
-        -------
-        Specification
-            `hardware` is an `MmaSpec` (None: a scheme that uses none), `scheme` a `Scheme` or None, and `out` a format.
-
-        Raises
-        ------
-        InputError
-            The fields contradict one another, or the hardware has no such instruction.
+        `operand` is the format of A and B if `fmt` does not state it, `result` that of D if `out` does not state it and
+        the accumulator's is wider.
         """
         if self.scheme is not None:
             for name in ("fmt", "accumulate"):
@@ -225,32 +196,25 @@ class Specification:
                 raise InputError(f"{name}= is {getattr(self, name)}, and {what} {spec}{more}")
         return spec
 
-    def with_input_rounding(self, A: Array, B: Array) -> Specification:
-        """The specification with A and B rounded to nearest, if they do not lie in a plain instruction's input format.
+    def _with_operands(self, A: Array, B: Array) -> tuple[Specification, Array, Array]:
+        """The specification with the operands of a product: A and B are rounded to nearest to the instruction's format.
 
         tf32 is an exception: the instruction reads fp32 words and ignores their low 13 bits.
         """
-        if self.scheme is not None or self.inputs is not None:
-            return self
-        fmt = self.operand
-        if isinstance(fmt, str):
-            for x, name in ((A, "A"), (B, "B")):
-                if x.dtype.kind not in "iu":
-                    raise InputError(f"{name} has dtype {x.dtype}: the specification takes {fmt}")
-            return self
-        if self.spec is not None and self.spec.b_format != fmt:
-            for x, name, its in ((A, "A", fmt), (B, "B", formats.get(self.spec.b_format))):
-                if not its.contains(x).all():
-                    raise InputError(f"{name} has entries that are not values of {its}: {entries(~its.contains(x), x)}")
-            return self
+        spec = self.spec
+        if self.scheme is not None or self.inputs is not None or spec is None:
+            return self, A, B
+        if isinstance(spec.a_format, str) or spec.a_format != spec.b_format:  # integers, or two formats
+            return self, as_values(A, spec.a_format, "A"), as_values(B, spec.b_format, "B")
+        fmt = spec.a_format
         same = fmt.name in ("fp16", "fp32", "fp64", "tf32") and A.dtype == B.dtype == fmt.dtype
         if same or (fmt.contains(A).all() and fmt.contains(B).all()):
-            return self
-        return replace(self, inputs=(fmt.name, "RNE"))
+            return self, A, B
+        return replace(self, inputs=(fmt.name, "RNE")), A, B
 
     @cached_property
     def spec(self) -> MmaSpec | None:
-        """The instruction; None for a scheme that uses none, and before `resolved`."""
+        """The instruction; None for a scheme that uses none, and for names."""
         return self.hardware if isinstance(self.hardware, MmaSpec) else None
 
     @cached_property
@@ -384,9 +348,8 @@ def evaluate(
         if s.is_integer:
             return np.asarray(D)
         dtype = formats.get(s.result).dtype
-        if (
-            s.result != s.accumulator or s.out_rounding != "RNE" or D.dtype != dtype
-        ):  # some epilogues are in another format
+        # some epilogues are in another format
+        if s.result != s.accumulator or s.out_rounding != "RNE" or D.dtype != dtype:
             D = _rounded(D, s.result, s.out_rounding).astype(dtype)
         if s.flush == "result":
             D = _flushed(D, s.result)
@@ -426,31 +389,24 @@ def _with_epilogue(s: Specification, A: Array, B: Array, C: Array | None, device
     T = _product(s, A, B, None, device, backend)
     if kind in ("half", "rounded"):
         T = _rounded(T, "fp16" if kind == "half" else s.result)
-    if kind == "half":
-        T = T.astype(np.float16)
-    elif T.dtype == np.float16:
-        T = T.astype(np.float32)  # the epilogue of an fp16 accumulator is in fp32
-    number = T.dtype.type
-    alpha = number(1 if kind in ("no-alpha", "alpha-on-A") else s.alpha)
-    beta = number(1 if kind == "beta-1" else s.beta)
-    c = None if C is None or kind == "no-beta" else C.astype(number)
-    return np.asarray(_combined(kind, T, c, alpha, beta))
-
-
-def _combined(kind: str, T: Array, c: Array | None, alpha: Any, beta: Any) -> Any:
+    if kind == "half" or T.dtype == np.float16:  # otherwise the epilogue of an fp16 accumulator is in fp32
+        T = T.astype(np.float16 if kind == "half" else np.float32)
+    alpha, beta = T.dtype.type(s.alpha), T.dtype.type(s.beta)
+    c = None if C is None or kind == "no-beta" else C.astype(T.dtype)
     if kind == "double":
-        wide = alpha.astype(np.float64) * T.astype(np.float64)
-        return (wide if c is None else wide + beta.astype(np.float64) * c.astype(np.float64)).astype(T.dtype)
+        wide = np.float64(alpha) * T.astype(np.float64)
+        return (wide if c is None else wide + np.float64(beta) * c.astype(np.float64)).astype(T.dtype)
+    scaled = T if alpha == 1 or kind in ("no-alpha", "alpha-on-A") else alpha * T
     if c is None:
-        return T if alpha == 1 else alpha * T
+        return scaled
     fmt = {2: "fp16", 4: "fp32", 8: "fp64"}[T.dtype.itemsize]
     if kind == "fma":
-        return simt.fma(alpha, T, beta * c, fmt)
+        return np.asarray(simt.fma(alpha, T, beta * c, fmt))
     if kind == "fma-c":
-        return simt.fma(beta, c, alpha * T, fmt)
+        return np.asarray(simt.fma(beta, c, scaled, fmt))
     if kind == "alpha-last":
-        return alpha * (T + beta * c)
-    return (T if alpha == 1 else alpha * T) + beta * c
+        return np.asarray(alpha * (T + beta * c))
+    return np.asarray(scaled + (c if kind == "beta-1" else beta * c))
 
 
 def _rounded(x: Array, fmt: FloatFormat | str, mode: str = "RNE") -> Array:

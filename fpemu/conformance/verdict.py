@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from fpemu.conformance.compare import Difference, _compare
 from fpemu.conformance.specification import Specification, evaluate
 from fpemu.errors import InputError, entries, shown
 from fpemu.mma.device import Device
-from fpemu.mma.gemm import as_values
 from fpemu.probing.callables import CheckedCallable, as_matrix, bits
 from fpemu.probing.reveal import reveal
 
@@ -86,10 +85,10 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """The same for JSON."""
-        difference = None if self.difference is None else self.difference.as_dict()
-        causes = [cause.as_dict() for cause in self.causes]
+        difference = None if self.difference is None else asdict(self.difference)
+        causes = [{**vars(cause), "specification": str(cause.specification)} for cause in self.causes]
         texts = {"specification": str(self.specification), "difference": difference, "causes": causes}
-        return {**self.__dict__, **texts, "explained": self.explained}
+        return {**vars(self), **texts, "explained": self.explained}
 
 
 def _list_alternatives(what: str, texts: tuple[str, ...], tried: str = "") -> list[str]:
@@ -170,7 +169,7 @@ def verify(
     >>> verify(D, A, B, hardware="H100").causes[0].text
     'split in slices of 48'
     """
-    s = (specification or Specification()).change(**fields)
+    s = (specification or Specification())._changed(**fields)
     seed, most = integer("seed", seed, 0), integer("most", most, 0)
     seconds = number("seconds", seconds, 0, np.inf)
     if isinstance(A, str):
@@ -181,9 +180,9 @@ def verify(
         raise InputError("B is missing")
     a, b = as_matrix(A, "A"), as_matrix(B, "B")
     c = None if C is None else as_matrix(C, "C").values
-    (M, K), (rows, N) = a.values.shape, b.values.shape
-    if rows != K:
-        raise InputError(f"A of shape {(M, K)} and B of shape {(rows, N)}: A has {K} columns and B {rows} rows")
+    (M, K), (k, N) = a.values.shape, b.values.shape
+    if k != K:
+        raise InputError(f"A of shape {(M, K)} and B of shape {(k, N)}: A has {K} columns and B {k} rows")
     if (c is None) != (s.beta == 0):
         raise InputError("C is given but beta is 0: it would not be used" if c is not None else "beta needs C")
     if c is not None and c.shape != (M, N):
@@ -196,40 +195,38 @@ def verify(
         transposed = "; transpose a result that is stored by columns" * (D.values.shape == (N, M))
         raise InputError(f"the result has shape {D.values.shape}: the product of A and B has {(M, N)}{transposed}")
     operand = a.fmt or {"f4": "fp32", "i1": "int8"}.get(a.values.dtype.str[1:])
-    s = s.resolved(operand, D.fmt if D.fmt != "fp64" else None).with_input_rounding(a.values, b.values)
-    x, y = (as_values(x, "int8", name) if s.is_integer else x for x, name in ((a.values, "A"), (b.values, "B")))
+    s, x, y = s._resolved(operand, D.fmt if D.fmt != "fp64" else None)._with_operands(a.values, b.values)
     _check_formats(D.values, c, s)
     expected = evaluate(s, x, y, c, device=device).astype(D.values.dtype, copy=False)
     difference = _compare(D.values, expected, s.result if s.result != "int32" else "fp32")
     verdict = Verdict(difference is None, s, (M, N, K), difference)
     if not causes or (verdict.equal and s.is_integer):
         return verdict
-    sample = Sample(s, x, y, c, D.values, expected, device)
-    if verdict.equal:
-        same, tried = indistinguishable(sample, seconds, most)
+    wrong = bits(D.values) != bits(expected)
+    rows, columns = np.flatnonzero(wrong.any(axis=1)), np.flatnonzero(wrong.any(axis=0))
+    # a region with mismatches is searched by itself, unless it is almost the whole result or they are few
+    local = len(rows) * len(columns) <= 0.9 * wrong.size and wrong.sum() >= _FEW
+    seconds = seconds / 2 if local else seconds
+    sample = Sample(s, x, y, c, D.values, expected, device, seconds, most)
+    if difference is None:
+        same, tried = indistinguishable(sample)
         return replace(verdict, tried=tried, alike=same)
     if gemm is not None:
         gemm.end = time.perf_counter() + seconds / 2
     reveal = None if gemm is None or c is not None else lambda changed: _reveal(gemm, changed, (M, N, K))
-    wrong = bits(D.values) != bits(expected)
-    lines = np.flatnonzero(wrong.any(axis=1)), np.flatnonzero(wrong.any(axis=0))
-    # the region of the mismatches is searched by itself, unless it is almost the whole result or they are few
-    local = len(lines[0]) * len(lines[1]) <= 0.9 * wrong.size and wrong.sum() >= _FEW
-    seconds = seconds / 2 if local else seconds
-    found, complete = search(sample, seconds, most, reveal, progress)
-    verdict = replace(verdict, causes=found, tried=sample.tried, complete=complete)
+    explanations, complete = search(sample, reveal, progress)
+    verdict = replace(verdict, causes=explanations, tried=sample.tried, complete=complete)
     if verdict.explained or not local:
         return verdict
-    region = np.ix_(*lines)
+    at = np.ix_(rows, columns)
     part = Sample(
-        s, x[lines[0]], y[:, lines[1]], None if c is None else c[region], D.values[region], expected[region], device
+        s, x[rows], y[:, columns], None if c is None else c[at], D.values[at], expected[at], device, seconds, most
     )
-    found, complete = search(part, seconds, most, None, progress)
-    assert difference is not None
+    explanations, ended = search(part, None, progress)
     where = next((p for p in difference.patterns if p.startswith("only in")), "only where entries differ")
-    local_causes = tuple(replace(c, text=f"{where}: {c.text}") for c in found if c.left == 0)
-    tried, complete = sample.tried + part.tried, verdict.complete and complete
-    return replace(verdict, causes=local_causes or verdict.causes, tried=tried, complete=complete)
+    causes_there = tuple(replace(one, text=f"{where}: {one.text}") for one in explanations if one.left == 0)
+    tried = sample.tried + part.tried
+    return replace(verdict, causes=causes_there or verdict.causes, tried=tried, complete=complete and ended)
 
 
 def _drawn(result: Any, name: str, B: Any, shape: Any, seed: int, s: Specification) -> tuple[Array, Array]:
