@@ -202,11 +202,6 @@ def verify(
     verdict = Verdict(difference is None, s, (M, N, K), difference)
     if not causes or (verdict.equal and s.is_integer):
         return verdict
-    wrong = bits(D.values) != bits(expected)
-    rows, columns = np.flatnonzero(wrong.any(axis=1)), np.flatnonzero(wrong.any(axis=0))
-    # a region with mismatches is searched by itself, unless it is almost the whole result or they are few
-    local = len(rows) * len(columns) <= 0.9 * wrong.size and wrong.sum() >= _FEW
-    seconds = seconds / 2 if local else seconds
     sample = Sample(s, x, y, c, D.values, expected, device, seconds, most)
     if difference is None:
         same, tried = indistinguishable(sample)
@@ -214,6 +209,13 @@ def verify(
     if gemm is not None:
         gemm.end = time.perf_counter() + seconds / 2
     reveal = None if gemm is None or c is not None else lambda changed: _reveal(gemm, changed, (M, N, K))
+    wrong = bits(D.values) != bits(expected)
+    rows, columns = np.flatnonzero(wrong.any(axis=1)), np.flatnonzero(wrong.any(axis=0))
+    # a region with mismatches is searched by itself, unless it is almost the whole result or they are few
+    local = len(rows) * len(columns) <= 0.9 * wrong.size and wrong.sum() >= _FEW
+    if local:
+        seconds /= 2
+        sample.end -= seconds
     explanations, complete = search(sample, reveal, progress)
     verdict = replace(verdict, causes=explanations, tried=sample.tried, complete=complete)
     if verdict.explained or not local:

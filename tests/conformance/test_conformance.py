@@ -19,7 +19,7 @@ import fpemu
 from fpemu import mma, round_to, simt
 from fpemu.cli import verify as command
 from fpemu.conformance import compare, verify
-from fpemu.conformance.deviations import other_units
+from fpemu.conformance.causes import other_units
 from fpemu.conformance.specification import Specification
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
