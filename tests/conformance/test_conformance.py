@@ -511,7 +511,7 @@ def test_operands_of_two_formats_are_each_in_its_own():
     D = mma.gemm(A, B, None, spec)
     verdict = verify(D, A, B, hardware=spec, causes=False)
     assert (verdict.equal, verdict.specification.inputs) == (True, None)
-    with pytest.raises(InputError, match="B has entries that are not values of e5m2 .fpemu.round_to rounds them.: 128 of 128"):
+    with pytest.raises(InputError, match=r"B has entries that are not values of e5m2 .*: 128 of 128"):
         verify(D, A, B * np.float32(1.125), hardware=spec, causes=False)
 
 
