@@ -13,7 +13,7 @@ from benchmarks.sensors import Watch
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.plan import queue
-from fpemu.verify.seeded import kernels
+from fpemu.verification.seeded import kernels
 
 
 class Clock:

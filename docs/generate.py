@@ -30,7 +30,7 @@ API = {
     "Bounds, performance models, choice of a scheme": "theory theory.errorfree roofline roofline.gpus advice",
     "Other software": "probing probing.trees conformance library",
     "Batches": "batched",
-    "GPUs": "gpu gpu.batched gpu.tallskinny torch verify verify.instructions verify.records",
+    "GPUs": "gpu gpu.batched gpu.tallskinny torch verification verification.instructions verification.records",
     "Sweeps and figures": "sweep reproduce plotting plotting.bits plotting.trees",
 }
 """The public modules by subject."""
@@ -243,7 +243,7 @@ def calls() -> str:
 
 def record_schema() -> dict[str, Any]:
     """Return the JSON schema of the records that `fpemu verify` writes, from the dataclasses of a record."""
-    from fpemu.verify.records import SCHEMA, Outcome, Record
+    from fpemu.verification.records import SCHEMA, Outcome, Record
 
     types: dict[str, dict[str, Any]] = {
         "str": {"type": "string"},

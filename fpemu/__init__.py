@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         torch,
     )
     from fpemu.advice import advise
+    from fpemu.conformance import verify
     from fpemu.errors import GpuError, GuaranteeError, InputError
     from fpemu.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, FP16, FP32, FP64, TF32, FloatFormat
     from fpemu.rounding import Rounding, bit_cut, round_to
@@ -74,10 +75,12 @@ __all__ = [
     "sweep",
     "theory",
     "torch",
+    "verify",
 ]
 _SMALL_FORMATS = ("E4M3", "E5M2", "E3M2", "E2M3", "E2M1", "E8M0")
 _NAMES = {
     "fpemu.advice": ("advise",),
+    "fpemu.conformance": ("verify",),
     "fpemu.errors": ("GpuError", "GuaranteeError", "InputError"),
     "fpemu.formats": ("FP16", "BF16", "TF32", "FP32", "FP64", *_SMALL_FORMATS, "FloatFormat"),
     "fpemu.rounding": ("Rounding", "bit_cut", "round_to"),
@@ -85,7 +88,7 @@ _NAMES = {
 }
 """The names of each module that are names of the package too."""
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {*__all__, "errors", "formats", "rounding", "verify"} - _MODULE_OF.keys()
+_MODULES = {*__all__, "errors", "formats", "rounding", "verification"} - _MODULE_OF.keys()
 _SUBMODULES = {"mma": ("exactness", "serialise"), "probing": ("trees",), "schemes": ("strassen",)}
 """Public submodules that their subpackage does not import; `__getattr__` imports them with it."""
 

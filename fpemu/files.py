@@ -76,26 +76,38 @@ _SEEN: dict[Path, tuple[tuple[int, int], str]] = {}
 
 def note(path: Path) -> None:
     """Record the SHA-256 of a file that is about to be executed; `seen` compares the file with it later."""
-    status = path.stat()
-    _SEEN[path] = (status.st_mtime_ns, status.st_size), sha256(path)
+    _SEEN.pop(path, None)
+    seen(path)
 
 
-def seen(path: Path) -> str:
+def seen(path: Path, *, loaded: bool = False) -> str:
     """Return the SHA-256 of a file that was recorded by `note`, or else by the first call.
+
+    Parameters
+    ----------
+    path : Path
+    loaded : bool
+        The process may have executed the file before the first call.
+
+    Returns
+    -------
+    str
+        Hexadecimal digits.
 
     Raises
     ------
     InputError
         If the content of the file has changed since.
     """
-    if path not in _SEEN:
-        note(path)
-    (modified, size), digest = _SEEN[path]
-    status = path.stat()
-    if (status.st_mtime_ns, status.st_size) != (modified, size):
-        if sha256(path) != digest:
-            raise InputError(f"{path} was changed after this process loaded it: start the process (or kernel) again")
-        note(path)  # the same content with another time
+    status, known = path.stat(), _SEEN.get(path)
+    stamp = status.st_mtime_ns, status.st_size
+    if known is not None and known[0] == stamp:
+        return known[1]
+    digest = sha256(path)
+    # the same content with another time is no change
+    if (loaded and status.st_mtime_ns > STARTED) if known is None else known[1] != digest:
+        raise InputError(f"{path} was changed after this process loaded it: start the process (or kernel) again")
+    _SEEN[path] = stamp, digest
     return digest
 
 

@@ -216,7 +216,7 @@ assert (cases_of(plane, "sb12_robust") == "holds").all()
 #
 # ```
 # fpemu sweep scaling --scheme h2sgemm --hardware H200 --sb 0:24:2 --offset=-20:4:2 --size 16x16x512
-# fpemu sweep plane ozimmu --option slices=3:9 --inputs phi --parameter phi=0:4:0.5
+# fpemu sweep plane ozimmu --option slices=3:9 --inputs phi --parameter phi=0:4:0.5 --hardware A100
 # ```
 #
 # draw such maps. The next cell draws two maps in Python for a Hopper GPU: the main sum stays in the accumulator over

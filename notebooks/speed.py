@@ -31,7 +31,7 @@ from IPython.display import display
 
 from fpemu import batched, digests, reproduce
 from fpemu.reproduce import pages
-from fpemu.verify import seeded
+from fpemu.verification import seeded
 
 pages.import_benchmarks()  # from the checkout, wherever this notebook runs
 from benchmarks.gpu import record, shapes  # noqa: E402

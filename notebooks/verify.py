@@ -10,7 +10,7 @@
 # %% [markdown]
 # # Verification of matrix products against their specification
 #
-# `fpemu.conformance.verify`, on the command line `fpemu verify gemm`, compares a matrix product with its specification:
+# `fpemu.verify`, on the command line `fpemu verify gemm`, compares a matrix product with its specification:
 # an instruction and a summation order over $K$, or a scheme. The verdict is *equal* only if every bit is equal. If a
 # bit differs, the verdict lists the positions of the mismatches and the likeliest cause. To find the cause, the
 # function tries deviations from the specification: other orders, promotions, roundings of the operands, epilogues,
@@ -31,7 +31,7 @@ import pandas as pd
 from IPython.display import display
 
 import fpemu
-from fpemu.conformance import verify
+from fpemu import verify
 from fpemu.mma import KOrder
 
 sys.path.insert(0, "notebooks/data")

@@ -21,7 +21,7 @@ from fpemu import batched, mma
 from fpemu.gpu.batched import products
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device
-from fpemu.verify.batched import SPECIAL
+from fpemu.verification.batched import SPECIAL
 from tests import cuda_on_cpu, simulated_driver
 
 needs_compiler = pytest.mark.skipif(

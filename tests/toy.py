@@ -6,7 +6,8 @@ from pathlib import Path
 
 PAGE = (
     "\nfrom fpemu.reproduce import Page\n"
-    'PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, parameters="full", quick="quick"{})\n'
+    'sized = lambda size="full": cells(size)\n'
+    'PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, sized, evaluate, draw, quick={{"size": "quick"}}{})\n'
 )
 """The last lines of a page; its ``cells`` take the size, and further arguments go into the braces."""
 

@@ -40,7 +40,7 @@ from fpemu.schemes import ozaki
 from fpemu.schemes.base import build
 from fpemu.schemes.errorfree.plan import SlicePlan
 from fpemu.schemes.errorfree.split import even, pieces
-from fpemu.verify.seeded import digest, fetch
+from fpemu.verification.seeded import digest, fetch
 
 PHASES = ("split A", "split B", "products", "sums")
 _SOURCE = Path(__file__).with_name("dgemm_tc.cu").read_text()

@@ -32,7 +32,7 @@ from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Address, Memory
-from fpemu.verify.seeded import draw, fetch
+from fpemu.verification.seeded import draw, fetch
 
 SAMPLE = 4
 """Products of the batch whose outputs are compared."""

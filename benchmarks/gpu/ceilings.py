@@ -10,7 +10,7 @@ from benchmarks.gpu.case import STEADY, Case
 from benchmarks.gpu.steps import queued
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
-from fpemu.verify.seeded import kernels
+from fpemu.verification.seeded import kernels
 
 KIND = "ceiling"
 PAGE = "legemm/fig14"

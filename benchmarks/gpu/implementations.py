@@ -20,7 +20,7 @@ from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Memory
-from fpemu.verify.seeded import kernels
+from fpemu.verification.seeded import kernels
 
 STRASSEN = "strassen"
 """Its outputs depend on more than a row of A and a column of B: a sample is not emulated."""

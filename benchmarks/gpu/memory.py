@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.gpu.runtime import device
-from fpemu.verify.seeded import fetch
+from fpemu.verification.seeded import fetch
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from fpemu import metrics
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.verify.seeded import digest
+from fpemu.verification.seeded import digest
 
 
 @dataclass(eq=False)

@@ -19,7 +19,7 @@ from benchmarks.gpu import cublas, implementations, suite
 from benchmarks.gpu.case import SEED, STEADY, Case
 from benchmarks.gpu.record import FORMAT, Record, Row
 from fpemu.gpu.runtime import compiler, device
-from fpemu.verify import records
+from fpemu.verification import records
 
 
 def head(date: str | None = None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fpemu import reference
 from fpemu.gpu import tallskinny as gpu
 from fpemu.gpu.runtime import matrices
 from fpemu.gpu.runtime.device import Buffer
-from fpemu.verify.seeded import draw, fetch
+from fpemu.verification.seeded import draw, fetch
 
 SAMPLE = 16
 """Rows of the result that are compared."""

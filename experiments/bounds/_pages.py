@@ -82,6 +82,9 @@ def _problem(data: str, k: int, rows: int, seed: int, fmt: str) -> Any:
     return A, B, reference.matmul(np.abs(A), np.abs(B)), theory.Norms.of(A, B)
 
 
+_LENGTHS = tuple(4**i for i in range(2, 9))
+
+
 @dataclass(frozen=True)
 class Curve:
     """One colour of a figure."""
@@ -101,15 +104,6 @@ class Curve:
         curve = (self.hardware, canonical(dict(self.options)), data)
         selected = [row for row in rows if (row["hardware"], canonical(row["options"]), row["data"]) == curve]
         return sorted(selected, key=lambda row: (row["k"], row["seed"]))
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """Lengths of the products, their rows and columns, and seeds."""
-
-    lengths: tuple[int, ...] = tuple(4**i for i in range(2, 9))
-    rows: int = 16
-    seeds: int = 3
 
 
 @dataclass(frozen=True)
@@ -133,14 +127,13 @@ class Figure:
             self.draw,
             finding=self.finding,
             cost=cost,
-            parameters=Parameters(),
-            quick=Parameters(tuple(4**i for i in range(2, 8)), rows=8, seeds=1),
+            quick={"lengths": tuple(4**i for i in range(2, 8)), "rows": 8, "seeds": 1},
             kind="M",
             digits=DIGITS,
             specs=list(specs),
         )
 
-    def cells(self, p: Parameters) -> list[Row]:
+    def cells(self, lengths: tuple[int, ...] = _LENGTHS, rows: int = 16, seeds: int = 3) -> list[Row]:
         return [
             {
                 "scheme": self.scheme,
@@ -148,12 +141,12 @@ class Figure:
                 "options": dict(curve.options),
                 "data": data,
                 "k": k,
-                "rows": p.rows,
+                "rows": rows,
                 "seed": seed,
             }
-            for k in p.lengths
+            for k in lengths
             for data in DATA
-            for seed in range(p.seeds)
+            for seed in range(seeds)
             for curve in self.curves
         ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from fpemu import plotting
@@ -37,21 +36,13 @@ OURS = ("staged", "staged-int8")
 DIGITS = dict.fromkeys(("measured", "probable", "worst"), 4)
 
 
-@dataclass(frozen=True)
-class Parameters:
-    seeds: int = 20
-
-
-QUICK = Parameters(seeds=1)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(seeds: int = 20) -> list[Row]:
     return [
         {"scheme": page.scheme, "hardware": curve.hardware, "options": dict(curve.options), "data": data}
         | {"k": k, "rows": 8, "seed": seed}
         for k in LENGTHS
         for data in _pages.DATA
-        for seed in range(p.seeds)
+        for seed in range(seeds)
         for page in _pages.FIGURES.values()
         for curve in page.curves
     ]
@@ -132,18 +123,7 @@ def _where(rows: list[Row]) -> str:
     return f"{len(rows)}" + (f" ({'; '.join(dict.fromkeys(map(', '.join, places)))})" if rows else "")
 
 
+QUICK = {"seeds": 1}
 PAGE = Page(
-    PAPER,
-    CAPTION,
-    ASSUMPTIONS,
-    cells,
-    evaluate,
-    draw,
-    measures,
-    finding,
-    cost,
-    Parameters(),
-    QUICK,
-    kind="M",
-    digits=DIGITS,
+    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK, kind="M", digits=DIGITS
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ __all__ = [
     "PAPER",
     "PHI",
     "QUICK",
-    "Parameters",
     "cells",
     "cost",
     "draw_counts",
@@ -42,24 +40,20 @@ ASSUMPTIONS = [
 ]
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """Published sizes. A record of a GPU holds the counts at full size; at quick size the CPU counts fewer rows."""
-
-    recorded: bool = True
-    lengths: tuple[int, ...] = (1024, 2048, 3584, 5120, 7168, 10240)
-    rows: int = 128
-    seeds: int = 3
+QUICK = {"recorded": False}
 
 
-QUICK = Parameters(recorded=False)
-
-
-def cells(p: Parameters) -> list[Row]:
-    if p.recorded:
+def cells(
+    recorded: bool = True,
+    lengths: tuple[int, ...] = (1024, 2048, 3584, 5120, 7168, 10240),
+    rows: int = 128,
+    seeds: int = 3,
+) -> list[Row]:
+    """A record of a GPU holds the counts at full size; at quick size the CPU counts fewer rows."""
+    if recorded:
         return _record.cells("counts", lambda row: True, "n", "phi", "seed")
-    common = {"hardware": "turing", "inputs": "phi", "rows": p.rows}
-    return [{**common, "phi": phi, "n": n, "seed": seed} for n in p.lengths for phi in PHI for seed in range(p.seeds)]
+    common = {"hardware": "turing", "inputs": "phi", "rows": rows}
+    return [{**common, "phi": phi, "n": n, "seed": seed} for n in lengths for phi in PHI for seed in range(seeds)]
 
 
 def cost(cell: Row) -> float:

@@ -79,15 +79,6 @@ def _cublas(A: Any, B: Any, precision: str, device: Device) -> Any:
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """Published sizes; `rows` is the number of rows of A, and of columns of B."""
-
-    lengths: tuple[int, ...] = LENGTHS
-    rows: int = 64
-    seeds: int = 20
-
-
-@dataclass(frozen=True)
 class Accuracy:
     """The figure of one mode."""
 
@@ -110,18 +101,17 @@ class Accuracy:
             self.measures,
             self.finding,
             cost=cost,
-            parameters=Parameters(),
-            quick=Parameters(seeds=3),
+            quick={"seeds": 3},
             version=2,
         )
 
-    def cells(self, p: Parameters) -> list[Row]:
+    def cells(self, lengths: tuple[int, ...] = LENGTHS, rows: int = 64, seeds: int = 20) -> list[Row]:
         common = {"hardware": "turing", "inputs": "phi", "mode": self.mode}
         return [
-            {**common, "phi": phi, "n": n, "rows": p.rows, "seed": seed}
-            for n in p.lengths
+            {**common, "phi": phi, "n": n, "rows": rows, "seed": seed}
+            for n in lengths
             for phi in PHI
-            for seed in range(p.seeds)
+            for seed in range(seeds)
         ]
 
     def draw(self, rows: list[Row]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -61,23 +60,13 @@ BITS = ("formula", "cut", "derived", "one more")
 KINDS = ("one sign", "uniform")
 
 
-@dataclass(frozen=True)
-class Parameters:
-    m: int = 8
-    n: int = 8
-    runs: int = 20
-
-
-QUICK = Parameters(runs=1)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(m: int = 8, n: int = 8, runs: int = 20) -> list[Row]:
     return [
-        {"instruction": spec.name, "k": 4**i, "m": p.m, "n": p.n, "seed": seed}
+        {"instruction": spec.name, "k": 4**i, "m": m, "n": n, "seed": seed}
         for specs in CLASSES.values()
         for spec in specs
         for i in range(8)
-        for seed in range(p.runs)
+        for seed in range(runs)
     ]
 
 
@@ -226,4 +215,4 @@ def _worst(row: Row, bits: str) -> float:
     return max(row[f"{bits} inexact {kind}"] for kind in KINDS)
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, parameters=Parameters(), quick=QUICK)
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, quick={"runs": 1})

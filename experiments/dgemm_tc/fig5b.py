@@ -13,7 +13,7 @@ from fpemu.reproduce import Measure, Page
 from .._findings import paragraph
 from .._rows import Row
 from . import _counts
-from ._counts import PHI, QUICK, Parameters, cells, cost, evaluate, lengths, means
+from ._counts import PHI, QUICK, cells, cost, evaluate, lengths, means
 
 PAPER = f"{_counts.PAPER}, section 5.2, figure 5b"
 CAPTION = """(a) Slices of A (solid) and of B (dotted, mostly covered) by Algorithm 3 and (b) products of slices over n,
@@ -91,4 +91,4 @@ def _implied(speed: float) -> float:
     return model.implied_products(speed, PEAK)
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, QUICK)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,20 +58,9 @@ FAMILIES = {
 }
 
 
-@dataclass(frozen=True)
-class Parameters:
-    n: int = 256
-    seeds: int = 20
-
-
-QUICK = Parameters(seeds=3)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(n: int = 256, seeds: int = 20) -> list[Row]:
     return [
-        {"hardware": "turing", "family": family, "n": p.n, "seed": seed}
-        for family in FAMILIES
-        for seed in range(p.seeds)
+        {"hardware": "turing", "family": family, "n": n, "seed": seed} for family in FAMILIES for seed in range(seeds)
     ]
 
 
@@ -195,4 +183,4 @@ def finding(rows: list[Row]) -> str:
 _runs = runs_by("family")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, parameters=Parameters(), quick=QUICK)
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, quick={"seeds": 3})

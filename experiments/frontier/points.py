@@ -8,7 +8,6 @@ parts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -71,21 +70,11 @@ LOOK = {
 _CHECKED = ("sgemm", "exact=6", "strassen 2", "e4m3")  # the points of the checks
 
 
-@dataclass(frozen=True)
-class Parameters:
-    k: int = 8192
-    rows: int = 32
-    seeds: int = 20
-
-
-QUICK = Parameters(seeds=1)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(k: int = 8192, rows: int = 32, seeds: int = 20) -> list[Row]:
     return [
-        {"point": point, "data": data, "K": p.k, "rows": p.rows, "seed": seed}
+        {"point": point, "data": data, "K": k, "rows": rows, "seed": seed}
         for data in DATA
-        for seed in range(1, p.seeds + 1)
+        for seed in range(1, seeds + 1)
         for point in (("sgemm", *POINTS, *WORDS) if seed == 1 else _CHECKED)
     ]
 
@@ -191,4 +180,4 @@ def finding(rows: list[Row]) -> str:
     )
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, parameters=Parameters(), quick=QUICK)
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, quick={"seeds": 1})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,24 +34,18 @@ ASSUMPTIONS = [
 ]
 
 
-@dataclass(frozen=True)
-class Parameters:
-    m: int = 176
-    n: int = 32
-    k: int = 64 * 44
-    seeds: int = 20
-    exponents: Sequence[int] = (-20, -18, -16, -14, -12, -8, -4, 0)
-
-
-QUICK = Parameters(m=48, n=48, seeds=3, exponents=range(-20, 1))
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(
+    m: int = 176,
+    n: int = 32,
+    k: int = 64 * 44,
+    seeds: int = 20,
+    exponents: Sequence[int] = (-20, -18, -16, -14, -12, -8, -4, 0),
+) -> list[Row]:
     return [
-        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": p.m, "n": p.n, "k": p.k}
+        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": m, "n": n, "k": k}
         for kind in KINDS
-        for exponent in p.exponents
-        for seed in range(p.seeds)
+        for exponent in exponents
+        for seed in range(seeds)
     ]
 
 
@@ -163,4 +156,5 @@ def _text(points: dict[int, float]) -> str:
     return f"e = {min(points)} to {max(points)}" if len(points) > 1 else f"e = {min(points)}"
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, parameters=Parameters(), quick=QUICK)
+QUICK = {"m": 48, "n": 48, "seeds": 3, "exponents": range(-20, 1)}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, quick=QUICK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,18 +42,12 @@ PANELS = {
 _COLUMNS = [name for name in METHODS if not name.startswith(("sb=0", "sb=6"))]
 
 
-@dataclass(frozen=True)
-class Parameters:
-    rows_and_columns: tuple[int, ...] = (11, 22, 44, 88, 176)
-    k: tuple[int, ...] = (64, 256, 1024, 2816, 8192, 16384, 45056)
-    squares: tuple[int, ...] = (32, 64, 128, 256, 512)
-    seeds: int = 20
-
-
-QUICK = Parameters(rows_and_columns=(16, 24, 32, 48, 64), k=(64, 256, 1024, 2816), squares=(32, 64, 128, 256), seeds=3)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(
+    rows_and_columns: tuple[int, ...] = (11, 22, 44, 88, 176),
+    depths: tuple[int, ...] = (64, 256, 1024, 2816, 8192, 16384, 45056),
+    squares: tuple[int, ...] = (32, 64, 128, 256, 512),
+    seeds: int = 20,
+) -> list[Row]:
     return [
         {
             "hardware": methods.HARDWARE,
@@ -67,10 +60,10 @@ def cells(p: Parameters) -> list[Row]:
             "k": k,
         }
         for kind in KINDS
-        for panel, lengths in zip(PANELS, (p.rows_and_columns, p.k, p.squares), strict=True)
+        for panel, lengths in zip(PANELS, (rows_and_columns, depths, squares), strict=True)
         for x in lengths
         for m, n, k in [{"m = n": (x, x, 64 * 44), "k": (176, 32, x), "m = n = k": (x, x, x)}[panel]]
-        for seed in range(p.seeds)
+        for seed in range(seeds)
     ]
 
 
@@ -149,4 +142,10 @@ def growth(errors: Mapping[int, float]) -> float:
     return float(np.sum(x * y) / np.sum(x * x))
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+QUICK = {
+    "rows_and_columns": (16, 24, 32, 48, 64),
+    "depths": (64, 256, 1024, 2816),
+    "squares": (32, 64, 128, 256),
+    "seeds": 3,
+}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,23 +41,12 @@ ASSUMPTIONS = [
 SCALES, OFFSETS, RECOMMENDED = range(-2, 25), range(-20, 16), 12
 
 
-@dataclass(frozen=True)
-class Parameters:
-    m: int = 24
-    n: int = 24
-    k: int = 64 * 44
-    seeds: int = 20
-
-
-QUICK = Parameters(k=256, seeds=2)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(m: int = 24, n: int = 24, k: int = 64 * 44, seeds: int = 20) -> list[Row]:
     return [
-        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": p.m, "n": p.n, "k": p.k}
+        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": m, "n": n, "k": k}
         for kind in KINDS
         for exponent in OFFSETS
-        for seed in range(p.seeds)
+        for seed in range(seeds)
     ]
 
 
@@ -154,4 +142,4 @@ def loss(one: Plane, sb: int) -> Any:
     return planes.losses(one)[one.ys.index(sb)]
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, parameters=Parameters(), quick=QUICK)
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, quick={"k": 256, "seeds": 2})

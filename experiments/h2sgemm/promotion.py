@@ -9,7 +9,6 @@ products, from P of one instruction to no promotion.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,24 +42,18 @@ KINDS = {"offset_symmetric": "uniform in $[-1,\\,1]$", "offset_nonnegative": "un
 NAMES = {"offset_symmetric": "[-1, 1]", "offset_nonnegative": "[0, 1]"}
 
 
-@dataclass(frozen=True)
-class Parameters:
-    m: int = 48
-    k: int = 16384
-    runs: int = 20
-    intervals: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 0)
-
-
-QUICK = Parameters(m=24, k=4096, runs=3, intervals=(16, 64, 256, 1024, 0))
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(
+    m: int = 48,
+    k: int = 16384,
+    runs: int = 20,
+    intervals: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 0),
+) -> list[Row]:
     """`promote` 0 stands for never; without hardware the cell is SGEMM's."""
     return [
-        {"inputs": kind, "seed": seed, "hardware": gpu, "promote": interval, "k": p.k, "m": p.m, "n": p.m}
+        {"inputs": kind, "seed": seed, "hardware": gpu, "promote": interval, "k": k, "m": m, "n": m}
         for kind in KINDS
-        for seed in range(p.runs)
-        for gpu, interval in [("", 0), *((gpu, interval) for gpu in HARDWARE for interval in p.intervals)]
+        for seed in range(runs)
+        for gpu, interval in [("", 0), *((gpu, interval) for gpu in HARDWARE for interval in intervals)]
     ]
 
 
@@ -142,4 +135,5 @@ def _runs(rows: list[Row], kind: str, gpu: str, interval: int) -> list[float]:
     return [row["error"] for row in rows if (row["inputs"], row["hardware"], row["promote"]) == (kind, gpu, interval)]
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, parameters=Parameters(), quick=QUICK)
+QUICK = {"m": 24, "k": 4096, "runs": 3, "intervals": (16, 64, 256, 1024, 0)}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, quick=QUICK)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,23 +45,13 @@ DETAIL, BLOCKS, EXPONENTS = 4096, (1, 2, 4, 8, 16, 32, 64), (0, -7, -14)
 HARDWARE = {"ascend910a": "Ascend 910A", "ampere": "Ampere", "hopper": "Hopper"}
 
 
-@dataclass(frozen=True)
-class Parameters:
-    m: int = 48
-    k: tuple[int, ...] = (64, 256, 1024, DETAIL, 16384)
-    seeds: int = 20
-
-
-QUICK = Parameters(m=24, k=(64, 256, 1024, DETAIL), seeds=3)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(m: int = 48, lengths: tuple[int, ...] = (64, 256, 1024, DETAIL, 16384), seeds: int = 20) -> list[Row]:
     return [
-        {"inputs": kind, "k": k, "exponent": exponent, "seed": seed, "m": p.m, "n": p.m}
+        {"inputs": kind, "k": k, "exponent": exponent, "seed": seed, "m": m, "n": m}
         for kind in KINDS
-        for k in p.k
+        for k in lengths
         for exponent in (EXPONENTS if k == DETAIL else (0,))
-        for seed in range(p.seeds)
+        for seed in range(seeds)
     ]
 
 
@@ -186,4 +175,5 @@ def _detail(rows: list[Row], kind: str) -> dict[int, dict[str, float]]:
     return {e: {name: of[name][e] for name in columns} for e in EXPONENTS if all(e in of[name] for name in columns)}
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+QUICK = {"m": 24, "lengths": (64, 256, 1024, DETAIL), "seeds": 3}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK)

@@ -12,7 +12,6 @@ with r unscaled. The paper analyses the underflow in the first part, and calls t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,23 +46,12 @@ ASSUMPTIONS = [
 SCALES, PARTS = (0, 12), ("error", "words", "left out", "sums")
 
 
-@dataclass(frozen=True)
-class Parameters:
-    m: int = 32
-    k: int = 64 * 44
-    seeds: int = 20
-    step: int = 1
-
-
-QUICK = Parameters(m=16, seeds=3, step=2)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(m: int = 32, k: int = 64 * 44, seeds: int = 20, step: int = 1) -> list[Row]:
     return [
-        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": p.m, "n": p.m, "k": p.k}
+        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": m, "n": m, "k": k}
         for kind in KINDS
-        for exponent in range(-20, 1, p.step)
-        for seed in range(p.seeds)
+        for exponent in range(-20, 1, step)
+        for seed in range(seeds)
     ]
 
 
@@ -165,4 +153,6 @@ def finding(rows: list[Row]) -> str:
     return paragraph(*statements)
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, parameters=Parameters(), quick=QUICK)
+PAGE = Page(
+    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, quick={"m": 16, "seeds": 3, "step": 2}
+)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,21 +44,10 @@ PUBLISHED = {
 METRICS = {"max_error": metrics.max_error_legemm, "mred": metrics.mred}
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """Published sizes; `runs` is the number of seeds."""
-
-    lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
-    runs: int = 20
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048), runs: int = 20) -> list[Row]:
     # the platforms innermost: they share the operands and both reference products
     return [
-        {"n": n, "seed": seed, "hardware": hardware}
-        for n in p.lengths
-        for seed in range(p.runs)
-        for hardware in PLATFORMS
+        {"n": n, "seed": seed, "hardware": hardware} for n in lengths for seed in range(runs) for hardware in PLATFORMS
     ]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,22 +36,13 @@ HALVES = range(-60, -7)
 SMALLEST = 2.0 ** (HALVES[0] / 2)
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """Published sizes; `runs` is the number of seeds."""
-
-    m: int = 1024
-    n: int = 1024
-    runs: int = 20
-
-
-def cells(p: Parameters, shown: str) -> list[Row]:
+def cells(shown: str, m: int = 1024, n: int = 1024, runs: int = 20) -> list[Row]:
     """The cells of a platform's figure; the figure of the MI210 decides claims on both platforms."""
     platforms = tuple(PLATFORMS) if shown == "cdna2" else (shown,)
     # the platforms innermost: they share the operands and both reference products
     return [
-        {"m": p.m, "n": p.n, "k": 1024, "seed": seed, "hardware": hardware}
-        for seed in range(p.runs)
+        {"m": m, "n": n, "k": 1024, "seed": seed, "hardware": hardware}
+        for seed in range(runs)
         for hardware in platforms
     ]
 

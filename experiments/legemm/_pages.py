@@ -33,8 +33,7 @@ def _over_n(number: int, caption: str, measure: str) -> Page:
         partial(_accuracy.draw, measure=measure),
         partial(_accuracy.measures, measure=measure),
         cost=_accuracy.cost,
-        parameters=_accuracy.Parameters(),
-        quick=_accuracy.Parameters((64, 128, 256, 512, 1024), runs=5),
+        quick={"lengths": (64, 128, 256, 512, 1024), "runs": 5},
     )
 
 
@@ -50,8 +49,7 @@ def _at_1024(number: int, caption: str, hardware: str) -> Page:
         partial(_histogram.measures, shown=hardware),
         partial(_histogram.finding, hardware=hardware),
         cost=_histogram.cost,
-        parameters=_histogram.Parameters(),
-        quick=_histogram.Parameters(m=128, n=128, runs=3),
+        quick={"m": 128, "n": 128, "runs": 3},
     )
 
 

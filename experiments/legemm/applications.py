@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,15 +39,7 @@ _MOST = 40
 _FOOT = 1e-4
 
 
-@dataclass(frozen=True)
-class Parameters:
-    seeds: int = 20
-
-
-QUICK = Parameters(seeds=3)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(seeds: int = 20) -> list[Row]:
     sizes = {"BERT": (8, 768, 3072), "scores": (16, 1024, 1024), "k-means": (512, 64, 16)}
     return [
         {
@@ -60,7 +51,7 @@ def cells(p: Parameters) -> list[Row]:
             "hardware": hardware,
         }
         for name in APPLICATIONS
-        for seed in range(p.seeds)
+        for seed in range(seeds)
         for hardware in PLATFORMS
     ]
 
@@ -208,5 +199,5 @@ def finding(rows: list[Row]) -> str:
 
 
 PAGE = Page(
-    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK, digits=DIGITS
+    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick={"seeds": 3}, digits=DIGITS
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,22 +44,12 @@ APPLICATIONS: dict[str, list[tuple[int, int, int]]] = {
 """(M, N, K) of every product."""
 
 
-@dataclass(frozen=True)
-class Parameters:
+def cells(
+    kmeans: tuple[int, int] = (64, 1), bert: tuple[int, int] = (1, 12), llm: tuple[int, int] = (8, 32), runs: int = 20
+) -> list[Row]:
     """Divisors of M and N that reduce each application, and the number of runs."""
-
-    kmeans: tuple[int, int] = (64, 1)
-    bert: tuple[int, int] = (1, 12)
-    llm: tuple[int, int] = (8, 32)
-    runs: int = 20
-
-
-QUICK = Parameters(kmeans=(1024, 8), bert=(8, 96), llm=(128, 256), runs=3)
-
-
-def cells(p: Parameters) -> list[Row]:
     listed = []
-    cuts = {"K-means": p.kmeans, "BERT": p.bert, "LLM": p.llm}
+    cuts = {"K-means": kmeans, "BERT": bert, "LLM": llm}
     for name, shapes in APPLICATIONS.items():
         over, along = cuts[name]
         # the platforms innermost: they share the operands and both reference products
@@ -78,7 +67,7 @@ def cells(p: Parameters) -> list[Row]:
             }
             for M, N, K in shapes
             for data in RANGES
-            for seed in range(p.runs)
+            for seed in range(runs)
             for hardware in PLATFORMS
         ]
     return listed
@@ -203,4 +192,5 @@ def _points(here: list[Row], name: str, column: str) -> list[tuple[int, float]]:
 _mean = mean_by("K")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+QUICK = {"kmeans": (1024, 8), "bert": (8, 96), "llm": (128, 256), "runs": 3}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK)

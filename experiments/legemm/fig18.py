@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,17 +33,8 @@ MODES = {"FAST_16F": "fp16", "LE-GEMM": "legemm", "64F": "dgemm", "SGEMM": "sgem
 """Runs of each n."""
 
 
-@dataclass(frozen=True)
-class Parameters:
-    lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048)
-    runs: int = 20
-
-
-QUICK = Parameters(lengths=(64, 128, 256, 512), runs=5)
-
-
-def cells(p: Parameters) -> list[Row]:
-    return [{"n": n, "seed": seed, "hardware": "ampere"} for n in p.lengths for seed in range(p.runs)]
+def cells(lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048), runs: int = 20) -> list[Row]:
+    return [{"n": n, "seed": seed, "hardware": "ampere"} for n in lengths for seed in range(runs)]
 
 
 def cost(cell: Row) -> float:
@@ -113,4 +103,5 @@ def finding(rows: list[Row]) -> str:
 _mean = mean_by("n")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+QUICK = {"lengths": (64, 128, 256, 512), "runs": 5}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK)

@@ -5,7 +5,6 @@ No paper has this comparison: each used one or two GPUs. The columns differ in t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,21 +40,12 @@ FACTOR = 1.5
 _WAYS = {"zero-mean": "[-1, 1]", "positive": "[0, 1]"}
 
 
-@dataclass(frozen=True)
-class Parameters:
-    rows: int = 128
-    runs: int = 5
-
-
-QUICK = Parameters(rows=12, runs=3)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(rows: int = 128, runs: int = 5) -> list[Row]:
     return [
-        {"data": data, "k": k, "rows": p.rows, "seed": seed, "hardware": hardware}
+        {"data": data, "k": k, "rows": rows, "seed": seed, "hardware": hardware}
         for data in DATA
         for k in LENGTHS
-        for seed in range(p.runs)
+        for seed in range(runs)
         for hardware in plotting.HARDWARE
     ]
 
@@ -172,4 +162,4 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value < 999.5 else f"{value / 1000:.1f}k"
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, None, finding, cost, Parameters(), QUICK)
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, None, finding, cost, quick={"rows": 12, "runs": 3})

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,21 +61,11 @@ WIDE = 35
 PARTS = ("direction", "alignment", "rounding", "flushed", "underflow", "product", "bits")
 
 
-@dataclass(frozen=True)
-class Parameters:
-    rows: int = 64
-    lengths: tuple[int, ...] = (64, 256, 1024, 4096)
-    runs: int = 20
-
-
-QUICK = Parameters(rows=16, runs=3)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(rows: int = 64, lengths: tuple[int, ...] = (64, 256, 1024, 4096), runs: int = 20) -> list[Row]:
     return [
-        {"k": k, "rows": p.rows, "seed": seed, "hardware": hardware}
-        for k in p.lengths
-        for seed in range(p.runs)
+        {"k": k, "rows": rows, "seed": seed, "hardware": hardware}
+        for k in lengths
+        for seed in range(runs)
         for hardware in CHIPS
     ]
 
@@ -265,4 +254,4 @@ def finding(rows: list[Row]) -> str:
 _mean = mean_by("hardware", "k")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick={"rows": 16, "runs": 3})

@@ -9,7 +9,6 @@ separate.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,22 +52,12 @@ MARGIN = 1.05
 _WAYS = {"zero-mean": "[-1, 1]", "positive": "[0, 1]"}
 
 
-@dataclass(frozen=True)
-class Parameters:
-    rows: int = 16
-    lengths: tuple[int, ...] = (256, 4096)
-    runs: int = 20
-
-
-QUICK = Parameters(lengths=(256, 1024), runs=3)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(rows: int = 16, lengths: tuple[int, ...] = (256, 4096), runs: int = 20) -> list[Row]:
     return [
-        {"data": data, "k": k, "rows": p.rows, "seed": seed, "hardware": hardware}
+        {"data": data, "k": k, "rows": rows, "seed": seed, "hardware": hardware}
         for data in DATA
-        for k in p.lengths
-        for seed in range(p.runs)
+        for k in lengths
+        for seed in range(runs)
         for hardware in plotting.HARDWARE
     ]
 
@@ -218,4 +207,5 @@ def _named(where: tuple[str, str, str, int]) -> str:
 _mean = mean_by("hardware", "data", "k")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+QUICK = {"lengths": (256, 1024), "runs": 3}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK)

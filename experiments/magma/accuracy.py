@@ -8,7 +8,6 @@ of fused multiply-adds in fp16.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,25 +40,16 @@ SPECS = [(options["hardware"], "fp16", options["accumulate"]) for options in MET
 LENGTHS = [2**i for i in range(1, 9)]
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """Published values; `batch` has the number of products of each n."""
-
-    runs: int = 20
-    batch: Mapping[int, int] = field(
-        default_factory=lambda: {n: {16: 300, 32: 60, 64: 12, 128: 4, 256: 2}.get(n, 1000) for n in LENGTHS}
-    )
+_BATCHES = {n: {16: 300, 32: 60, 64: 12, 128: 4, 256: 2}.get(n, 1000) for n in LENGTHS}
+"""Number of products of each n at the paper's size."""
 
 
-QUICK = Parameters(runs=3, batch={n: {128: 8, 256: 3}.get(n, 20) for n in LENGTHS})
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(runs: int = 20, batches: Mapping[int, int] = _BATCHES) -> list[Row]:
     return [
         {"hardware": "volta", "inputs": "uniform", "low": low, "n": n, "batch": batch, "seed": seed}
-        for n, batch in sorted(p.batch.items())
+        for n, batch in sorted(batches.items())
         for low in KINDS.values()
-        for seed in range(p.runs)
+        for seed in range(runs)
     ]
 
 
@@ -168,6 +158,5 @@ def finding(rows: list[Row]) -> str:
 _rows, _runs = rows_by("low"), runs_by("low", "n")
 
 
-PAGE = Page(
-    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK, specs=SPECS
-)
+QUICK = {"runs": 3, "batches": {n: {128: 8, 256: 3}.get(n, 20) for n in LENGTHS}}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK, specs=SPECS)

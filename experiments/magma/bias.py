@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,23 +55,15 @@ INSTRUCTIONS = {
 SPECS = [(gpu, words, "fp32") for gpu, words in INSTRUCTIONS.values()]
 
 
-@dataclass(frozen=True)
-class Parameters:
-    m: int = 16
-    n: int = 16
-    runs: int = 20
-    lengths: tuple[int, ...] = tuple(2**i for i in range(4, 17))
+_LENGTHS = tuple(2**i for i in range(4, 17))
 
 
-QUICK = Parameters(runs=3, lengths=tuple(4**i for i in range(2, 9)))
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(m: int = 16, n: int = 16, runs: int = 20, lengths: tuple[int, ...] = _LENGTHS) -> list[Row]:
     return [
-        {"hardware": hardware, "ab": ab, "inputs": "uniform", "low": low, "k": k, "m": p.m, "n": p.n, "seed": seed}
-        for k in p.lengths
+        {"hardware": hardware, "ab": ab, "inputs": "uniform", "low": low, "k": k, "m": m, "n": n, "seed": seed}
+        for k in lengths
         for low in KINDS.values()
-        for seed in range(p.runs)
+        for seed in range(runs)
         for hardware, ab in INSTRUCTIONS.values()
     ]
 
@@ -252,6 +243,5 @@ def _rows(rows: list[Row], name: str, low: float, k: int) -> list[Row]:
     return _at(rows, *INSTRUCTIONS[name], low, k)
 
 
-PAGE = Page(
-    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK, specs=SPECS
-)
+QUICK = {"runs": 3, "lengths": tuple(4**i for i in range(2, 9))}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK, specs=SPECS)

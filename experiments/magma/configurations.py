@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fpemu import plotting
@@ -35,18 +34,9 @@ LENGTHS = (4, 8, 12, 16, 20, 24, 32, 40, 48, 56, 64)
 SQUARES = (16, 32, 64)
 
 
-@dataclass(frozen=True)
-class Parameters:
-    limits: tuple[int, ...] = LIMITS
-    lengths: Sequence[int] = range(1, 65)
-
-
-QUICK = Parameters(limits=LIMITS[:6], lengths=LENGTHS)
-
-
-def cells(p: Parameters) -> list[Row]:
-    listed = [{"part": "count", "largest": limit, "n": 0} for limit in p.limits]
-    return [*listed, *({"part": "size", "largest": 64, "n": n} for n in p.lengths)]
+def cells(limits: tuple[int, ...] = LIMITS, lengths: Sequence[int] = range(1, 65)) -> list[Row]:
+    listed = [{"part": "count", "largest": limit, "n": 0} for limit in limits]
+    return [*listed, *({"part": "size", "largest": 64, "n": n} for n in lengths)]
 
 
 def evaluate(cell: Row) -> dict[str, float]:
@@ -168,4 +158,5 @@ def _pick(rows: list[Row], part: str, by: str) -> list[Row]:
     return sorted((row for row in rows if row["part"] == part), key=lambda row: row[by])
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, None, Parameters(), QUICK, kind="M")
+QUICK = {"limits": LIMITS[:6], "lengths": LENGTHS}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, quick=QUICK, kind="M")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,17 +33,8 @@ SQUARES = (32, 64, 128)
 LENGTHS = (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """The step of the widths, in units of 8."""
-
-    step: int = 1
-
-
-QUICK = Parameters(step=2)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(step: int = 1) -> list[Row]:
+    """`step` is the step of the widths, in units of 8."""
     listed = []
     for name, (tm, tn) in TENSOR.items():
         for m in range(tm, LARGEST + 1, tm):
@@ -52,7 +42,7 @@ def cells(p: Parameters) -> list[Row]:
             listed += [
                 {"tensor": name, "blk_m": m, "blk_n": n}
                 for n in range(tn, LARGEST + 1, tn)
-                if tn == 16 or n % (8 * p.step) == 0 or n == 8
+                if tn == 16 or n % (8 * step) == 0 or n == 8
             ]
     return listed
 
@@ -168,4 +158,4 @@ def finding(rows: list[Row]) -> str:
     )
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, None, Parameters(), QUICK, kind="M")
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, quick={"step": 2}, kind="M")

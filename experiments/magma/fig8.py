@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fpemu import plotting
@@ -39,16 +38,8 @@ DIGITS = dict.fromkeys(
 LENGTHS = sorted({10, 20, 50, 75, *range(100, 1001, 50), *range(560, 600, 10)})
 
 
-@dataclass(frozen=True)
-class Parameters:
-    lengths: Sequence[int] = tuple(sorted({*LENGTHS, *range(10, 1001, 10)}))
-
-
-QUICK = Parameters(lengths=LENGTHS)
-
-
-def cells(p: Parameters) -> list[Row]:
-    return [{"gpu": gpu, "n": n, "rank": rank} for gpu in MACHINES for rank in (0, 16) for n in p.lengths]
+def cells(lengths: Sequence[int] = tuple(sorted({*LENGTHS, *range(10, 1001, 10)}))) -> list[Row]:
+    return [{"gpu": gpu, "n": n, "rank": rank} for gpu in MACHINES for rank in (0, 16) for n in lengths]
 
 
 def evaluate(cell: Row) -> dict[str, float]:
@@ -175,18 +166,7 @@ def finding(rows: list[Row]) -> str:
 _rows = rows_by("gpu", "rank", order="n")
 
 
+QUICK = {"lengths": LENGTHS}
 PAGE = Page(
-    PAPER,
-    CAPTION,
-    ASSUMPTIONS,
-    cells,
-    evaluate,
-    draw,
-    measures,
-    finding,
-    None,
-    Parameters(),
-    QUICK,
-    kind="M",
-    digits=DIGITS,
+    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, None, quick=QUICK, kind="M", digits=DIGITS
 )

@@ -8,7 +8,6 @@ compares their errors with the errors of three real products and of the kernel f
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,26 +51,17 @@ SMALL = "tiny kernel, fp16"
 LENGTHS = [2**i for i in range(1, 8)]
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """Published values; `batch` has the number of products of each n."""
-
-    runs: int = 20
-    batch: Mapping[int, int] = field(
-        default_factory=lambda: {n: {32: 40, 64: 10, 128: 3, 256: 1}.get(n, 100) for n in (*LENGTHS, 256)}
-    )
+_BATCHES = {n: {32: 40, 64: 10, 128: 3, 256: 1}.get(n, 100) for n in (*LENGTHS, 256)}
+"""Number of products of each n at the paper's size."""
 
 
-QUICK = Parameters(runs=3, batch={n: 6 if n == 128 else 20 for n in LENGTHS})
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(runs: int = 20, batches: Mapping[int, int] = _BATCHES) -> list[Row]:
     return [
         {"hardware": chip, "inputs": "uniform", "low": low, "n": n, "batch": batch, "seed": seed}
-        for n, batch in sorted(p.batch.items())
+        for n, batch in sorted(batches.items())
         for low in KINDS.values()
         for chip in CHIPS
-        for seed in range(p.runs)
+        for seed in range(runs)
     ]
 
 
@@ -184,4 +174,5 @@ def _ratio(rows: list[Row], point: Point, way: str, d: str) -> float:
     return _mean(rows, *point, f"{way}, {d} relative_l2") / _mean(rows, *point, f"one kernel, {d} relative_l2")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+QUICK = {"runs": 3, "batches": {n: 6 if n == 128 else 20 for n in LENGTHS}}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK)

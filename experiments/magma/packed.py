@@ -10,7 +10,6 @@ multiplied by the entries of the other products, and an infinite entry gives 0 Â
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,23 +42,14 @@ ARRANGEMENTS = ("same k", "own k")
 SIDE = 16
 
 
-@dataclass(frozen=True)
-class Parameters:
-    runs: int = 20
-    groups: int = 400
-
-
-QUICK = Parameters(runs=3, groups=40)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(runs: int = 20, groups: int = 400) -> list[Row]:
     return [
-        {"hardware": chip, "accumulate": d, "inputs": "uniform", "n": n, "groups": p.groups, "seed": seed}
+        {"hardware": chip, "accumulate": d, "inputs": "uniform", "n": n, "groups": groups, "seed": seed}
         for n in range(1, SIDE // 2 + 1)
         for d in sorted(ACCUMULATORS)
         for chip in CHIPS
         if d == "fp32" or _has_fp16(chip)
-        for seed in range(p.runs)
+        for seed in range(runs)
     ]
 
 
@@ -191,4 +181,6 @@ def finding(rows: list[Row]) -> str:
 _runs = runs_by("hardware", "accumulate", "n")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+PAGE = Page(
+    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick={"runs": 3, "groups": 40}
+)

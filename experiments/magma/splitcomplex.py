@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,23 +52,16 @@ SHOWN = ("ootomo", "staged", "bf16x9", "sgemm")
 MIDDLE = 256
 
 
-@dataclass(frozen=True)
-class Parameters:
-    k: tuple[int, ...] = tuple(2**i for i in range(4, 13))
-    scales: Sequence[int] = range(0, 21, 2)
-    runs: int = 20
+_LENGTHS = tuple(2**i for i in range(4, 13))
 
 
-QUICK = Parameters(k=tuple(4**i for i in range(2, 7)), scales=range(0, 17, 4), runs=3)
-
-
-def cells(p: Parameters) -> list[Row]:
-    some = [(chip, k, 0) for chip in CHIPS for k in p.k]
-    some += [("hopper", MIDDLE, s) for s in p.scales if s or MIDDLE not in p.k]
+def cells(lengths: tuple[int, ...] = _LENGTHS, scales: Sequence[int] = range(0, 21, 2), runs: int = 20) -> list[Row]:
+    some = [(chip, k, 0) for chip in CHIPS for k in lengths]
+    some += [("hopper", MIDDLE, s) for s in scales if s or MIDDLE not in lengths]
     return [
         {"hardware": chip, "inputs": "uniform", "m": 8, "k": k, "scale": scale, "seed": seed}
         for chip, k, scale in some
-        for seed in range(p.runs)
+        for seed in range(runs)
     ]
 
 
@@ -230,4 +222,5 @@ def _ratio(rows: list[Row], chip: str, k: int, name: str, way: str) -> float:
     return _mean(rows, chip, k, 0, f"{name} {way} relative_l2") / _mean(rows, chip, k, 0, f"{name} four relative_l2")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+QUICK = {"lengths": tuple(4**i for i in range(2, 7)), "scales": range(0, 17, 4), "runs": 3}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK)

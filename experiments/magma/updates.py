@@ -8,7 +8,6 @@ grows with the number of its products.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,27 +43,23 @@ RANK = 16
 _BATCH = 20
 
 
-@dataclass(frozen=True)
-class Parameters:
-    runs: int = 20
-    k: tuple[int, ...] = tuple(2**i for i in range(13))
-    batches: tuple[int, ...] = (1, 10, 100, 1000, 10000)
-    updates: tuple[int, ...] = tuple(2**i for i in range(8))
+_RANKS = tuple(2**i for i in range(13))
+_REPEATS = tuple(2**i for i in range(8))
 
 
-QUICK = Parameters(
-    runs=3, k=tuple(4**i for i in range(7)), batches=(1, 10, 100, 1000), updates=tuple(2**i for i in range(7))
-)
-
-
-def cells(p: Parameters) -> list[Row]:
-    some = [("k", _BATCH, k, 1) for k in p.k]
-    some += [("batch", batch, RANK, 1) for batch in p.batches]
-    some += [("updates", _BATCH, RANK, updates) for updates in p.updates]
+def cells(
+    runs: int = 20,
+    ranks: tuple[int, ...] = _RANKS,
+    batches: tuple[int, ...] = (1, 10, 100, 1000, 10000),
+    repeats: tuple[int, ...] = _REPEATS,
+) -> list[Row]:
+    some = [("k", _BATCH, k, 1) for k in ranks]
+    some += [("batch", batch, RANK, 1) for batch in batches]
+    some += [("updates", _BATCH, RANK, updates) for updates in repeats]
     return [
         {"panel": panel, "inputs": "uniform", "n": 16, "k": k, "batch": batch, "updates": updates, "seed": seed}
         for panel, batch, k, updates in some
-        for seed in range(p.runs)
+        for seed in range(runs)
     ]
 
 
@@ -191,4 +186,10 @@ def _mean(rows: list[Row], panel: str, x: int, name: str, measure: str = "relati
     return float(np.mean(_runs(rows, panel, x, f"{name} {measure}")))
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+QUICK = {
+    "runs": 3,
+    "ranks": tuple(4**i for i in range(7)),
+    "batches": (1, 10, 100, 1000),
+    "repeats": tuple(2**i for i in range(7)),
+}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -69,31 +68,12 @@ LENGTHS = (1024, 4096, 8192)
 _ROWS = 64
 
 
-@dataclass(frozen=True)
-class Parameters:
-    phi: float = PHI
-    rows: int = _ROWS
-    lengths: tuple[int, ...] = LENGTHS
-    seeds: int = 20
-
-
-QUICK = Parameters(seeds=2)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(phi: float = PHI, rows: int = _ROWS, lengths: tuple[int, ...] = LENGTHS, seeds: int = 20) -> list[Row]:
     return [
-        {
-            "hardware": "H200",
-            "inputs": "phi",
-            "phi": p.phi,
-            "precision": precision,
-            "k": k,
-            "rows": p.rows,
-            "seed": seed,
-        }
-        for k in p.lengths
+        {"hardware": "H200", "inputs": "phi", "phi": phi, "precision": precision, "k": k, "rows": rows, "seed": seed}
+        for k in lengths
         for precision in METHODS
-        for seed in range(p.seeds)
+        for seed in range(seeds)
     ]
 
 
@@ -150,4 +130,4 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 _runs = runs_by("k")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, None, cost, Parameters(), QUICK, specs=SPECS)
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, None, cost, quick={"seeds": 2}, specs=SPECS)

@@ -8,7 +8,6 @@ and skinny one; ISM2 a tall and skinny matrix by a small one, k from 2 to 16. Th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,23 +38,16 @@ ASSUMPTIONS = [
 TALL = (2, 4, 8, 16)
 
 
-@dataclass(frozen=True)
-class Parameters:
-    lengths: tuple[int, ...] = (*(2**i for i in range(5, 14)), *range(10240, 30721, 5120))
-    rows: tuple[int, int] = (10000, 256)
-    runs: int = 20
+_LENGTHS = (*(2**i for i in range(5, 14)), *range(10240, 30721, 5120))
 
 
-QUICK = Parameters(lengths=(64, 256, 1024, 4096, 10240, 30720), rows=(1000, 32), runs=3)
-
-
-def cells(p: Parameters) -> list[Row]:
-    tall, large = p.rows
+def cells(lengths: tuple[int, ...] = _LENGTHS, rows: tuple[int, int] = (10000, 256), runs: int = 20) -> list[Row]:
+    tall, large = rows
     return [
         {"inputs": "uniform", "format": fmt, "m": tall if k in TALL else large, "n": 8, "k": k, "seed": seed}
-        for k in [*TALL, *p.lengths]
+        for k in [*TALL, *lengths]
         for fmt in FORMATS
-        for seed in range(p.runs)
+        for seed in range(runs)
     ]
 
 
@@ -136,4 +128,5 @@ def _ratios(rows: list[Row]) -> dict[tuple[int, str], float]:
 _runs = runs_by("k", "format")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+QUICK = {"lengths": (64, 256, 1024, 4096, 10240, 30720), "rows": (1000, 32), "runs": 3}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK)

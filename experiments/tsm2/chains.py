@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,20 +51,14 @@ SCHEMES = ("markidis", "legemm", "ootomo", "ootomo-tf32", "staged", "bf16x9")
 SPECS = [(gpu, words, "fp32") for gpu in ("ampere", "hopper") for words in ("fp16", "tf32", "bf16")]
 
 
-@dataclass(frozen=True)
-class Parameters:
-    lengths: tuple[int, ...] = tuple(2**i for i in range(6, 17))
-    runs: int = 20
+_LENGTHS = tuple(2**i for i in range(6, 17))
 
 
-QUICK = Parameters(lengths=tuple(4**i for i in range(3, 9)), runs=3)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(lengths: tuple[int, ...] = _LENGTHS, runs: int = 20) -> list[Row]:
     return [
         {"hardware": hardware, "inputs": "uniform", "m": 4, "n": 4, "k": k, "seed": seed}
-        for k in p.lengths
-        for seed in range(p.runs)
+        for k in lengths
+        for seed in range(runs)
         for hardware in ("ampere", "hopper")
     ]
 
@@ -153,6 +147,5 @@ def finding(rows: list[Row]) -> str:
 _runs, _mean = runs_by("hardware", "k"), mean_by("hardware", "k")
 
 
-PAGE = Page(
-    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK, specs=SPECS
-)
+QUICK = {"lengths": tuple(4**i for i in range(3, 9)), "runs": 3}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK, specs=SPECS)

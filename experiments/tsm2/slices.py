@@ -8,7 +8,6 @@ one for each block of threads, and add the sums of the slices, which changes the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,22 +45,16 @@ WALKED = (4, 96)
 """Rows and k of the published loops."""
 
 
-@dataclass(frozen=True)
-class Parameters:
-    slices: tuple[int, ...] = tuple(2**i for i in range(12))
-    runs: int = 20
+_COUNTS = tuple(2**i for i in range(12))
 
 
-QUICK = Parameters(slices=tuple(4**i for i in range(6)), runs=3)
-
-
-def cells(p: Parameters) -> list[Row]:
+def cells(counts: tuple[int, ...] = _COUNTS, runs: int = 20) -> list[Row]:
     return [
         {"inputs": "uniform", "low": low, "format": fmt, "m": 16, "n": 8, "k": 10240, "slices": slices, "seed": seed}
-        for slices in p.slices
+        for slices in counts
         for low in KINDS.values()
         for fmt in FORMATS
-        for seed in range(p.runs)
+        for seed in range(runs)
     ]
 
 
@@ -173,4 +166,5 @@ def _errors(rows: list[Row], low: float, fmt: str, join: str) -> dict[int, float
 _runs = runs_by("low", "format", "slices")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, Parameters(), QUICK)
+QUICK = {"counts": tuple(4**i for i in range(6)), "runs": 3}
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK)

@@ -12,6 +12,8 @@ import typer
 from fpemu.cli.common import check_file, note, print_table, progress, show
 from fpemu.cli.verify import missing
 from fpemu.errors import GpuError, InputError, unknown_name
+from fpemu.files import check_writable, write_atomic
+from fpemu.reproduce import pages
 
 if TYPE_CHECKING:
     from benchmarks.gpu.case import Case
@@ -24,19 +26,15 @@ _CALL_COLUMNS = ("product", "implementation", "ms", "TFLOP/s", "GB/s", "/ librar
 
 def _need_benchmarks(command: str) -> None:
     """Make ``benchmarks`` importable; raise InputError if the package was installed without a checkout."""
-    from fpemu.reproduce import pages
-
     if not pages.import_benchmarks():
         raise InputError(f"{command}: the benchmarks come with a checkout of fpemu, not with the installed package")
 
 
 def cpu(
-    size: Annotated[int, typer.Option("--size", "-n", help="M = N = K of the compiled implementations.")] = 1024,
-    repeat: Annotated[int, typer.Option("--repeat", help="Number of runs; the median is reported.")] = 3,
-    only: Annotated[str | None, typer.Option("--only", help="Only the cases whose name contains this.")] = None,
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Also write the table to this file.")
-    ] = None,
+    size: Annotated[int, "M = N = K of the compiled implementations."] = 1024,
+    repeat: Annotated[int, "Number of runs; the median is reported."] = 3,
+    only: Annotated[str | None, "Only the cases whose name contains this."] = None,
+    json_: Annotated[str | None, "FILE", "Also write the table to this file."] = None,
 ) -> None:
     """Measure the emulation on this CPU: ns per multiply-add, ratio to np.matmul in fp32, extra memory.
 
@@ -44,9 +42,8 @@ def cpu(
     """
     _need_benchmarks("bench cpu")
     from benchmarks import cpu as cpu_suite
-    from fpemu.files import write_atomic
 
-    check_file(json_file, "the table", ".json")
+    check_file(json_, "the table", ".json")
     report = cpu_suite.run(size=size, repeat=repeat, only=only)
     verdicts = {None: "", True: "ok", False: "missed"}
     rows = [
@@ -63,20 +60,16 @@ def cpu(
         f"emulation on {report['threads']} threads: ns per multiply-add, time over np.matmul's in fp32, extra memory"
     )
     print_table(title, _COLUMNS, rows, numbers=8)
-    if json_file is not None:
-        write_atomic(json_file, (json.dumps(report, indent=2) + "\n").encode())
+    if json_ is not None:
+        write_atomic(json_, (json.dumps(report, indent=2) + "\n").encode())
     if any(line["ok"] is False for line in report["lines"]):
         raise typer.Exit(1)
 
 
 def gpu(
-    figure: Annotated[
-        list[str] | None, typer.Option("--figure", metavar="PAPER[/PAGE]", help="Only the products of these figures.")
-    ] = None,
-    shape: Annotated[
-        str | None, typer.Option("--shape", metavar="MxNxK", help="Only this product; n stands for n×n×n.")
-    ] = None,
-    names: Annotated[
+    figure: Annotated[list[str] | None, "PAPER[/PAGE]", "Only the products of these figures."] = None,
+    shape: Annotated[str | None, "MxNxK", "Only this product; n stands for n×n×n."] = None,
+    implementation: Annotated[
         list[str] | None,
         typer.Option(
             "--implementation",
@@ -85,23 +78,12 @@ def gpu(
             help='With --shape: such as "staged stage=128" or "sgemm".',
         ),
     ] = None,
-    data: Annotated[
-        str, typer.Option("--data", metavar="NAME", help="With --shape: the distribution of its operands.")
-    ] = "symmetric",
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes.")] = False,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE.json", help="Save the rows in this file, and measure only missing rows."
-        ),
-    ] = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Measure the rows of the file again and replace them.")
-    ] = False,
-    budget: Annotated[
-        float | None, typer.Option("--budget", help="Time limit in seconds; no further row is measured after it.")
-    ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Only list the rows that would be measured.")] = False,
+    data: Annotated[str, "NAME", "With --shape: the distribution of its operands."] = "symmetric",
+    quick: Annotated[bool, "Fewer sizes."] = False,
+    output: Annotated[str | None, "FILE.json", "Save the rows in this file, and measure only missing rows."] = None,
+    again: Annotated[bool, "Measure the rows of the file again and replace them."] = False,
+    budget: Annotated[float | None, "Time limit in seconds; no further row is measured after it."] = None,
+    list_: Annotated[bool, "Only list the rows that would be measured."] = False,
 ) -> None:
     """Measure speed and error of the vendor's library and of every scheme's kernel on this GPU.
 
@@ -119,11 +101,15 @@ def gpu(
         raise InputError(f"--budget is {budget:g}: seconds above 0 are needed")
     if shape is not None and figure:
         raise InputError("--shape and --figure both choose products: leave one out")
-    if shape is None and names:
+    if shape is None and implementation:
         raise InputError("--implementation needs --shape, such as --shape 4096")
-    cases = suite.cases(figure or None, quick) if shape is None else suite.chosen(shape, names or (), data)
-    if listed:
-        _list(cases)
+    cases = suite.cases(figure or None, quick) if shape is None else suite.chosen(shape, implementation or (), data)
+    if list_:
+        figures = sorted({page for case in cases for page in case.figures})
+        by_figure = {page: [case for case in cases if page in case.figures] for page in figures}
+        lines = [(page, str(len(of_page)), f"{suite.seconds(of_page):.0f}") for page, of_page in by_figure.items()]
+        title = f"{len(cases)} row{'s' if len(cases) != 1 else ''}, about {suite.seconds(cases):.0f} s"
+        print_table(title, ("figure", "rows", "s"), lines, numbers=2)
         return
     check_file(output, "the record", ".json")
     if device.missing() is not None:
@@ -149,17 +135,6 @@ def gpu(
         raise typer.Exit(1)
 
 
-def _list(cases: list[Case]) -> None:
-    from benchmarks.gpu import suite
-
-    rows = []
-    for page in sorted({page for case in cases for page in case.figures}):
-        of_page = [case for case in cases if page in case.figures]
-        rows.append((page, str(len(of_page)), f"{suite.seconds(of_page):.0f}"))
-    title = f"{len(cases)} row{'s' if len(cases) != 1 else ''}, about {suite.seconds(cases):.0f} s"
-    print_table(title, ("figure", "rows", "s"), rows, numbers=2)
-
-
 def _show_rows(rows: list[dict[str, Any]], cases: list[Case]) -> None:
     """Print the rows of the cases, with ratios to the library's on the same product."""
     from benchmarks.gpu import record, suite
@@ -169,20 +144,21 @@ def _show_rows(rows: list[dict[str, Any]], cases: list[Case]) -> None:
     products: list[list[str]] = []
     calls: list[list[str]] = []
     for row in rows:
-        product = row["kind"] == "product"
-        line = [_product(row), row["contender"]]
-        (products if product else calls).append(line)
+        many = f" times {row['batch']}" if row.get("batch", 1) > 1 else ""
+        product = f"{row['M']}×{row['N']}×{row['K']}{many} {row['data']}".strip() if row["M"] else row["kind"]
+        line = [product, row["contender"]]
+        (products if row["kind"] == "product" else calls).append(line)
         if "failed" in row:
             line.append(row["failed"][:60])
             continue
-        if product:
+        if row["kind"] == "product":
             numbers = [record.rate(row, name) for name in ("first", "sustained", "split_first")]
             numbers += [record.ratio(rows, row, "sgemm"), record.ratio(rows, row, "fp16", 3)]
             numbers += [row.get(name) for name in ("relative_l2", "power_W", "clock_MHz")]
         else:
             base = record.base(rows, row, suite.base(row["kind"]))
             moved = row["bytes"] / row["first_s"] * 1e-9 if row.get("bytes") else None
-            rate = record.rate(row) if row.get("operations") or row.get("batch", 1) > 1 else None
+            rate = record.rate(row) if row.get("operations") or many else None
             ratio = None if base is None else base["first_s"] / row["first_s"]
             numbers = [1e3 * row["first_s"], rate, moved, ratio, row.get("relative_l2")]
         bits = "" if "checked" not in row else f"{row['checked'] - row['mismatches']} / {row['checked']}"
@@ -194,27 +170,17 @@ def _show_rows(rows: list[dict[str, Any]], cases: list[Case]) -> None:
         print_table("whole calls", _CALL_COLUMNS, calls, numbers=5)
 
 
-def _product(row: dict[str, Any]) -> str:
-    """Return the product of a row, or its kind if it is not a product."""
-    if not row["M"]:
-        return str(row["kind"])
-    many = f" times {row['batch']}" if row.get("batch", 1) > 1 else ""
-    return f"{row['M']}×{row['N']}×{row['K']}{many} {row['data']}".strip()
-
-
 def _number(value: float | None) -> str:
     return "" if value is None else show(value)
 
 
 # --- tune
 def tune_batched(
-    sizes: Annotated[str, typer.Option("--sizes", help="Sizes of the square matrices: 2-128, or 8,16,32.")] = "2-128",
-    forms: Annotated[str, typer.Option("--forms", help="real, complex or both.")] = "real,complex",
-    batch: Annotated[int, typer.Option("--batch", help="Number of products per launch.")] = 1000,
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE.toml", help="Write the table that fpemu.gpu.batched reads.")
-    ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the measurements of an interrupted run.")] = False,
+    sizes: Annotated[str, "Sizes of the square matrices: 2-128, or 8,16,32."] = "2-128",
+    forms: Annotated[str, "real, complex or both."] = "real,complex",
+    batch: Annotated[int, "Number of products per launch."] = 1000,
+    out: Annotated[str | None, "FILE.toml", "Write the table that fpemu.gpu.batched reads."] = None,
+    fresh: Annotated[bool, "Ignore the measurements of an interrupted run."] = False,
 ) -> None:
     """Measure configurations of the batched kernels, and write the fastest.
 
@@ -223,31 +189,30 @@ def tune_batched(
     each. With --out the measurements are saved in FILE.toml.measured until the command is complete, and the same
     command resumes from this file.
     """
-    from fpemu.files import check_writable, write_atomic
     from fpemu.gpu.batched import products
+    from fpemu.gpu.runtime import device
 
     _need_benchmarks("tune batched")
     from benchmarks import tuning
 
-    chosen, selected_forms = _sizes(sizes), _forms(forms)
+    chosen, selected = _sizes(sizes), list(dict.fromkeys(name.strip() for name in forms.split(",")))
+    for name in selected:
+        if name not in FORMS:
+            raise unknown_name("form", name, FORMS)
     if batch < 1:
         raise InputError(f"--batch is {batch}: a number from 1 on is needed")
     check_file(out, "the table", ".toml")
-    if out is not None:
-        check_writable(f"{out}.measured")
-    reason = missing()
-    if reason is not None:
+    partial = None if out is None else Path(f"{out}.measured")
+    if partial is not None:
+        check_writable(partial)
+    if (reason := missing()) is not None:
         raise InputError(f"tune: {reason}")
     products.need_gpu()
-    from fpemu.gpu.runtime import device
-
     versions = device.describe()
     about = {"gpu": versions["gpu"], "batch": batch, "nvrtc": versions["nvrtc"]}
-    partial = None if out is None else Path(f"{out}.measured")
     before = [] if partial is None or fresh else tuning.resumed(partial, about)
-    wanted = {
-        tuning.place(size, form == "complex"): (size, form == "complex") for form in selected_forms for size in chosen
-    }
+    tasks = [(size, form == "complex") for form in selected for size in chosen]
+    wanted = {tuning.place(*task): task for task in tasks}
     measured = [m for m in before if (m.form, m.size) in wanted]
     done = {(m.form, m.size) for m in measured}
     todo = [one for place, one in wanted.items() if place not in done]
@@ -264,8 +229,7 @@ def tune_batched(
     except KeyboardInterrupt:
         if partial is None or not measured:
             raise
-        note(f"fpemu: interrupted; the measurements are saved in {partial}, and the same command continues from them")
-        raise typer.Exit(130) from None
+        raise KeyboardInterrupt(f"the measurements are saved in {partial}") from None
     if not measured:
         raise GpuError("no configuration ran: 'fpemu verify batched' shows the failures")
     winners = tuning.winners(measured)
@@ -280,7 +244,7 @@ def tune_batched(
 
 def _sizes(text: str) -> list[int]:
     """Parse a list of sizes and ranges."""
-    numbers: list[int] = []
+    numbers: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         try:
@@ -289,13 +253,5 @@ def _sizes(text: str) -> list[int]:
             raise InputError(f"--sizes {text!r}: {part!r} is neither a number nor a range such as 2-128") from None
         if not 1 <= low <= high <= 1024:
             raise InputError(f"--sizes {text!r}: {part!r} must be sizes from 1 to 1024, the smaller first")
-        numbers += range(low, high + 1)
-    return sorted(set(numbers))
-
-
-def _forms(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    for name in names or [""]:
-        if name not in FORMS:
-            raise unknown_name("form", name, FORMS)
-    return list(dict.fromkeys(names))
+        numbers |= set(range(low, high + 1))
+    return sorted(numbers)

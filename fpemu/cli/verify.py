@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fpemu.cli import matrices
 from fpemu.cli.common import (
-    ALPHA,
-    AS_JSON,
-    BETA,
-    C_FILE,
-    HARDWARE,
-    INSTRUCTION,
-    MAX_ENTRIES,
-    ON_RANGE,
-    OPTION,
-    ORDER,
     check_file,
     note,
     parse_options,
@@ -28,66 +19,44 @@ from fpemu.cli.common import (
     print_table,
     print_text,
     progress,
-    read_matrix,
     spinner,
     with_options,
 )
+from fpemu.conformance import Specification
 from fpemu.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from fpemu.verify.suite import Suite
+    from fpemu.verification.suite import Suite
 
 _LISTED = 30  # groups with mismatches or errors that are shown
+_FIELDS = ("scheme", "hardware", "instruction", "k", "out", "accumulate", "on_range", "alpha", "beta")
 
 
 # --- a product
+@with_options(Specification, *_FIELDS)
 def gemm(
-    a: Annotated[
-        str | None, typer.Argument(metavar="A", help="The matrix A: FILE.npy, FILE.npz[:KEY] or FILE.mtx.")
+    a: str | None = None,
+    b: str | None = None,
+    /,
+    result: Annotated[str | None, "D", "The product to check: a matrix file."] = None,
+    callable_: Annotated[
+        str | None, "FILE.py:FUNCTION", "Instead of --result: a function (A, B) → D of NumPy arrays."
     ] = None,
-    b: Annotated[str | None, typer.Argument(metavar="B", help="The matrix B, likewise.")] = None,
-    result: Annotated[
-        str | None, typer.Option("--result", "-r", metavar="D", help="The product to check: a matrix file.")
-    ] = None,
-    call: Annotated[
-        str | None,
-        typer.Option(
-            "--callable", metavar="FILE.py:FUNCTION", help="Instead of --result: a function (A, B) → D of NumPy arrays."
-        ),
-    ] = None,
-    scheme: Annotated[
-        str | None, typer.Option("--scheme", "-s", help="A scheme; default: a plain product of instructions.")
-    ] = None,
-    hardware: Annotated[str | None, HARDWARE] = None,
-    instruction: Annotated[str | None, INSTRUCTION] = None,
-    fmt: Annotated[
-        str | None,
-        typer.Option("--format", help="Format of A and B in a plain product: fp16, bf16, tf32, e4m3, int8 ..."),
-    ] = None,
-    out: Annotated[str | None, typer.Option("--out", help="Format of D; default: from the dtype of its file.")] = None,
-    accumulate: Annotated[
-        str | None, typer.Option("--accumulate", help="Accumulator format of a plain product: fp32 or fp16.")
-    ] = None,
-    order: Annotated[str | None, ORDER] = None,
-    promote: Annotated[int | None, typer.Option("--promote", help="Promotion interval over K.")] = None,
-    on_range: Annotated[str, ON_RANGE] = "raise",
-    option: Annotated[list[str] | None, OPTION] = None,
-    alpha: Annotated[float, ALPHA] = 1.0,
-    beta: Annotated[float, BETA] = 0.0,
-    c: Annotated[str | None, C_FILE] = None,
-    distribution: Annotated[
-        str | None,
-        typer.Option("--input", metavar="NAME", help="Distribution of random A and B, with --callable and --shape."),
-    ] = None,
-    shape: Annotated[str | None, typer.Option("--shape", metavar="MxNxK", help="Shape of random operands.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of random operands.")] = 0,
-    causes: Annotated[bool, typer.Option(help="Search for the cause of a mismatch.")] = True,
-    seconds: Annotated[
-        float, typer.Option("--seconds", help="Time limit of the search for causes, in seconds.")
-    ] = 30.0,
-    device: Annotated[str, typer.Option("--device", help="Device of the emulation: cpu or cuda.")] = "cpu",
-    max_entries: Annotated[int | None, MAX_ENTRIES] = None,
-    as_json: Annotated[bool, AS_JSON] = False,
+    format_: Annotated[str | None, "Format of A and B in a plain product: fp16, bf16, tf32, e4m3, int8 ..."] = None,
+    order: str | None = None,
+    promote: Annotated[int | None, "Promotion interval over K."] = None,
+    option: list[str] | None = None,
+    c: str | None = None,
+    input_: Annotated[str | None, "NAME", "Distribution of random A and B, with --callable and --shape."] = None,
+    shape: Annotated[str | None, "MxNxK", "Shape of random operands."] = None,
+    seed: int = 0,
+    causes: Annotated[bool, "Search for the cause of a mismatch."] = True,
+    seconds: Annotated[float, "Time limit of the search for causes, in seconds."] = 30.0,
+    device: str = "cpu",
+    max_entries: int = matrices.MAX_ENTRIES,
+    json_: bool = False,
+    *,
+    options: Specification,
 ) -> None:
     """Verify a product against its specification bit by bit, and search for the cause of a mismatch.
 
@@ -102,110 +71,63 @@ def gemm(
 
     Exit status: 0 equal, 1 mismatches, 2 bad input. The file of a function is executed: check only files you trust.
     """
-    from fpemu import simt
+    from fpemu import mma, simt
     from fpemu.conformance import verify
-    from fpemu.mma import KOrder
     from fpemu.probing import callables
 
-    if (result is None) == (call is None):
+    if (result is None) == (callable_ is None):
         raise InputError("give a product to check: either --result or --callable")
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"--seconds is {seconds:g}: a positive number is needed")
+    if input_ is not None and (a is not None or shape is None or callable_ is None):
+        raise InputError("--input goes with --callable and --shape MxNxK, and without files of A and B")
+    if input_ is None and (a is None or b is None or shape is not None):
+        raise InputError("A and B are missing: two matrix files, or --input NAME --shape MxNxK with --callable")
     over_k: Any = parse_order(order)
     if promote is not None:
-        over_k = KOrder() if over_k is None else over_k
-        if not isinstance(over_k, KOrder):
-            raise InputError("--promote does not apply to a tree, which defines every addition")
-        if over_k.promote not in (None, promote):
-            raise InputError("--promote and --order have different promotion intervals: leave one out")
+        over_k = mma.KOrder() if over_k is None else over_k
+        if not isinstance(over_k, mma.KOrder) or over_k.promote not in (None, promote):
+            raise InputError("--promote changes an --order that has no promotion interval and is no tree")
         over_k = replace(over_k, promote=promote)
-    options = parse_options(option)
-    if on_range != "raise" and scheme is None:
-        raise InputError("--on-range needs --scheme: a plain product takes all values")
-    if options:
-        _check_options(scheme, options)
-    C = None if c is None else read_matrix(c, max_entries)
-    sizes = _sizes(a, distribution, shape, drawable=call is not None)
-    A: Any = distribution
+    specification = replace(options, order=over_k, fmt=format_, options=parse_options(option))
+    A: Any = input_
     B: Any = None
-    if distribution is None:
-        if a is None or b is None:
-            raise InputError("A and B are missing: two matrix files, or --input NAME --shape MxNxK with --callable")
+    if a is not None and b is not None:
         # float64 for integers of an .mtx, which has no shorter type than int64; no scheme has integer operands
         A, B = (
-            x.astype("float64") if x.dtype.kind in "iu" and (scheme is not None or x.dtype.itemsize > 4) else x
-            for x in (read_matrix(name, max_entries) for name in (a, b))
+            x.astype("float64") if x.dtype.kind in "iu" and (options.scheme or x.dtype.itemsize > 4) else x
+            for x in (matrices.read(name, max_entries=max_entries) for name in (a, b))
         )
-    product: Any = callables.load_function(call) if call is not None else read_matrix(str(result), max_entries)
+    C = None if c is None else matrices.read(c, max_entries=max_entries)
+    product: Any = (
+        matrices.read(str(result), max_entries=max_entries) if callable_ is None else callables.load_function(callable_)
+    )
+    M, N, K = (0, 0, 0) if shape is None else parse_sizes("--shape", shape)
     with spinner("emulating the specification") as say:
         verdict = verify(
             product,
             A,
             B,
             C,
-            scheme=scheme,
-            hardware=hardware,
-            order=over_k,
-            alpha=alpha,
-            beta=beta,
-            fmt=fmt,
-            out=out,
-            accumulate=accumulate,
-            instruction=instruction,
-            on_range=on_range,
-            shape=sizes,
+            specification=specification,
+            shape=None if shape is None else (M, N, K),
             seed=seed,
             causes=causes,
             seconds=seconds,
             device=device,  # type: ignore[arg-type]  # checked by verify
             progress=lambda what, tried: say(f"trying {what} ({tried} so far)"),
-            **options,
         )
-    if scheme is None and fmt is None and verdict.specification.spec in simt.SPECS.values():
-        where = "" if hardware is None else f", not on the matrix units of {hardware}"
+    if options.scheme is None and format_ is None and verdict.specification.spec in simt.SPECS.values():
+        where = "" if options.hardware is None else f", not on the matrix units of {options.hardware}"
         used = verdict.specification.operand
         note(
             f"--format is not given and A and B are {used}: compared with a plain {used} product of ordinary"
             f" cores{where}; --format fp16 (bf16, tf32 ...) names the operands of a matrix instruction"
         )
-    if as_json:
+    if json_:
         typer.echo(json.dumps(verdict.as_dict(), indent=1))
     else:
         print_text(str(verdict))
     if not verdict.equal:
         raise typer.Exit(1)
-
-
-def _check_options(scheme: str | None, options: dict[str, Any]) -> None:
-    """Raise InputError for a name that is not an option of the scheme, or that has its own flag."""
-    from fpemu import schemes
-
-    if scheme is None:
-        raise InputError("--option needs --scheme: a plain product has no options")
-    known = [option.name for option in schemes.get(scheme).info.options]
-    for name in options:
-        if name in ("instruction", "on_range"):
-            raise InputError(f"option {name!r} goes by --{name.replace('_', '-')}")
-        if name not in known:
-            raise unknown_name(f"{scheme} option", name, known)
-
-
-def _sizes(
-    a: str | None, distribution: str | None, shape: str | None, *, drawable: bool
-) -> tuple[int, int, int] | None:
-    """M, N and K of drawn operands; None if A and B are files."""
-    if distribution is None:
-        if shape is not None:
-            raise InputError("--shape needs --input: the files of A and B determine their shapes")
-        return None
-    if a is not None:
-        raise InputError("A and B are files or come from --input: leave one out")
-    if not drawable:
-        raise InputError("--input needs --callable: the operands of --result are files")
-    if shape is None:
-        raise InputError("--input needs --shape MxNxK")
-    M, N, K = parse_sizes("--shape", shape)
-    return M, N, K
 
 
 # --- suites
@@ -223,35 +145,33 @@ def missing() -> str | None:
 class SuiteOptions:
     """The options that all suites have."""
 
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the operands.")] = 0
+    seed: Annotated[int, "Seed of the operands."] = 0
     record: Annotated[
         str | None,
-        typer.Option(
-            "--record",
-            metavar="FILE.json",
-            help="Write the record. An interrupted run leaves FILE.json.partial, from which the same command "
-            "continues.",
-        ),
+        "FILE.json",
+        "Write the record. An interrupted run leaves FILE.json.partial, from which the same command continues.",
     ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print the record instead of the table.")] = False
-    fresh: Annotated[bool, typer.Option("--fresh", help="Ignore the outcomes of earlier runs.")] = False
+    json: Annotated[bool, "Print the record instead of the table."] = False
+    fresh: Annotated[bool, "Ignore the outcomes of earlier runs."] = False
 
-    def check(self, **counts: int | None) -> None:
-        """Check the record's file name, options that are counts, and that a GPU can be used."""
-        check_file(self.record, "the record", ".json")
+    def check(self, **counts: float | None) -> None:
+        """Check options that are counts, the record's file name, and that a GPU can be used."""
         for name, count in counts.items():
-            if count is not None and count < 1:
-                raise InputError(f"--{name} is {count}: a number from 1 on is needed")
+            if count is not None and not 1 <= count < 2**53:
+                raise InputError(f"--{name} is {count:g}: a number from 1 on is needed")
+        check_file(self.record, "the record", ".json")
         if (reason := missing()) is not None:
             raise InputError(f"verify: {reason}")
 
-    def run(self, suite: Suite, jobs: int | None = None) -> None:
-        """Run a suite with progress bars and print its tables and mismatches.
+    def run(self, name: str, *arguments: Any, jobs: int | None = None, **options: Any) -> None:
+        """Run a suite of `fpemu.verification`, "module.class", with progress bars; print its tables and mismatches.
 
         Exit with status 1 if there are mismatches or errors, or if nothing was compared.
         """
-        from fpemu.verify.runner import Run
+        from fpemu import verification
+        from fpemu.verification.runner import Run
 
+        suite: Suite = attrgetter(name)(verification)(self.seed, *arguments, **options)
         run = Run(suite, self.record, fresh=self.fresh)
         if run.outcomes:
             note(f"{run} already")
@@ -263,20 +183,19 @@ class SuiteOptions:
         except KeyboardInterrupt:
             note(f"fpemu: {run.interrupted()}")
             raise typer.Exit(130) from None
-        if self.as_json:
+        if self.json:
             typer.echo(result.text(), nl=False)
         else:
             for title, columns, rows in suite.tables(result):
                 print_table(title, columns, rows, numbers=len(columns) - 1)
             for line in suite.summary(result):
                 print_text(line)
-        faults = [outcome for outcome in result.outcomes if not outcome.ok]
+        faults, elsewhere = [outcome for outcome in result.outcomes if not outcome.ok], run.failed_elsewhere
         for outcome in faults[:_LISTED]:
             for line in suite.explain(outcome):
                 note(line)
         if len(faults) > _LISTED:
             note(f"and {len(faults) - _LISTED} more" + ("" if self.record is None else f": see {self.record}"))
-        elsewhere = run.failed_elsewhere
         if elsewhere:
             note(f"{len(elsewhere)} groups outside this run have failed: {', '.join(elsewhere[:_LISTED])}")
         compared = suite.has_comparisons(result)
@@ -291,21 +210,15 @@ class PathOptions(SuiteOptions):
     """The options of the suites that call products by several paths."""
 
     path: Annotated[
-        str | None,
-        typer.Option(
-            "--path",
-            help="Only these paths of a caller, such as eager,plan,graph. Default: all that this machine can run.",
-        ),
+        str | None, "Only these paths of a caller, such as eager,plan,graph. Default: all that this machine can run."
     ] = None
 
-    def paths(self) -> list[str] | None:
-        """The names of --path; None if it is left out."""
-        return _names("--path", "path", self.path)
+    def run(self, name: str, *arguments: Any, jobs: int | None = None, **options: Any) -> None:
+        """Run a suite on the paths of --path."""
+        super().run(name, *arguments, jobs=jobs, paths=_names("--path", "path", self.path), **options)
 
 
-Jobs = Annotated[
-    int | None, typer.Option("--jobs", "-j", help="Number of processes; default: one per core, at most 16.")
-]
+Jobs = Annotated[int | None, "Number of processes; default: one per core, at most 16."]
 
 
 def _names(option: str, kind: str, text: str | None) -> list[str] | None:
@@ -316,14 +229,17 @@ def _names(option: str, kind: str, text: str | None) -> list[str] | None:
     return names
 
 
+def _need_tensor_cores() -> None:
+    from fpemu.gpu.batched import products
+
+    products.need_gpu()
+
+
 @with_options(SuiteOptions)
 def instructions(
-    name: Annotated[
-        str, typer.Argument(metavar="[NAME-PART]", help="Only instructions whose name contains this text.")
-    ] = "",
-    outputs: Annotated[
-        float, typer.Option("--outputs", "-n", help="Smallest number of outputs per instruction, over all classes.")
-    ] = 1e9,
+    name: Annotated[str, "[NAME-PART]", "Only instructions whose name contains this text."] = "",
+    /,
+    outputs: Annotated[float, "Smallest number of outputs per instruction, over all classes."] = 1e9,
     *,
     options: SuiteOptions,
 ) -> None:
@@ -333,19 +249,13 @@ def instructions(
     NaN and Inf. Each mismatch is reduced to a minimal reproducer, shown with the effect of each rounding rule. Exit
     status 0 if all outputs are equal, 1 if not, 2 without a GPU.
     """
-    if not (math.isfinite(outputs) and 1 <= outputs < 2**53):
-        raise InputError(f"--outputs is {outputs:g}: a number from 1 to 9e15 is needed")
-    options.check()
-    from fpemu.verify.instructions import Instructions
-
-    options.run(Instructions(options.seed, int(outputs), name))
+    options.check(outputs=outputs)
+    options.run("instructions.Instructions", int(outputs), name)
 
 
 @with_options(SuiteOptions)
 def emulation(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A sixth of the specifications and schemes, without the speed.")
-    ] = False,
+    quick: Annotated[bool, "A sixth of the specifications and schemes, without the speed."] = False,
     *,
     options: SuiteOptions,
 ) -> None:
@@ -356,18 +266,14 @@ def emulation(
     not, 2 without a GPU.
     """
     options.check()
-    from fpemu.verify.emulation import Emulation
-
-    options.run(Emulation(options.seed, quick=quick))
+    options.run("emulation.Emulation", quick=quick)
 
 
 @with_options(PathOptions)
 def kernels(
-    schemes: Annotated[str | None, typer.Option("--schemes", help="Only these schemes, such as ootomo,staged.")] = None,
-    shapes: Annotated[
-        int, typer.Option("--shapes", help="Number of products per scheme; a sixth per other set of options.")
-    ] = 36,
-    published: Annotated[bool, typer.Option("--published", help="Only the published options.")] = False,
+    schemes: Annotated[str | None, "Only these schemes, such as ootomo,staged."] = None,
+    shapes: Annotated[int, "Number of products per scheme; a sixth per other set of options."] = 36,
+    published: Annotated[bool, "Only the published options."] = False,
     jobs: Jobs = None,
     *,
     options: PathOptions,
@@ -381,22 +287,15 @@ def kernels(
     fpemu.torch, its gradient and the routed torch.matmul (torch, gradient, routed). Exit status 0 if all bits are
     equal, 1 if not, 2 without a GPU. An existing record of the same code, seed, shapes and paths is extended.
     """
-    names, paths = _names("--schemes", "scheme", schemes), options.paths()
+    names = _names("--schemes", "scheme", schemes)
     options.check(shapes=shapes, jobs=jobs)
-    from fpemu.verify.kernels import Kernels
-
-    options.run(Kernels(options.seed, shapes, names, published=published, paths=paths), jobs)
+    options.run("kernels.Kernels", shapes, names, jobs=jobs, published=published)
 
 
 @with_options(PathOptions)
 def batched(
-    cases: Annotated[
-        int, typer.Option("--cases", help="Number of products per group; 520 products cover all sizes once.")
-    ] = 520,
-    seconds: Annotated[
-        float | None,
-        typer.Option("--seconds", help="Time limit per group; a group that exceeds it has fewer products."),
-    ] = None,
+    cases: Annotated[int, "Number of products per group; 520 products cover all sizes once."] = 520,
+    seconds: Annotated[float | None, "Time limit per group; a group that exceeds it has fewer products."] = None,
     *,
     options: PathOptions,
 ) -> None:
@@ -406,23 +305,17 @@ def batched(
     and C, all layouts, random configurations of all kernels, and special values, by the paths host, eager, graph,
     torch and gradient (see `fpemu verify kernels`). Exit status 0 if all bits are equal, 1 if not, 2 without a GPU.
     """
-    if cases < 1 or (seconds is not None and not seconds > 0):
-        raise InputError(f"--cases is {cases} and --seconds {seconds}: positive numbers are needed")
-    paths = options.paths()
-    options.check()
-    from fpemu.gpu.batched import products
-    from fpemu.verify.batched import Batched
-
-    products.need_gpu()
-    options.run(Batched(options.seed, cases, seconds, paths=paths))
+    if seconds is not None and not seconds > 0:
+        raise InputError(f"--seconds is {seconds}: a positive number is needed")
+    options.check(cases=cases)
+    _need_tensor_cores()
+    options.run("batched.Batched", cases, seconds)
 
 
 @with_options(PathOptions)
 def tallskinny(
-    every: Annotated[int, typer.Option("--every", help="Compute only every N-th product.")] = 1,
-    huge: Annotated[
-        bool, typer.Option("--huge", help="Also matrices of more than 2^32 elements; needs 18 to 37 GB of memory.")
-    ] = False,
+    every: Annotated[int, "Compute only every N-th product."] = 1,
+    huge: Annotated[bool, "Also matrices of more than 2^32 elements; needs 18 to 37 GB of memory."] = False,
     *,
     options: PathOptions,
 ) -> None:
@@ -432,18 +325,13 @@ def tallskinny(
     values; fpemu.gpu.tallskinny.multiply is called by the paths host, eager, graph, torch and gradient. Exit
     status 0 if all bits are equal, 1 if not, 2 without a GPU.
     """
-    paths = options.paths()
     options.check(every=every)
-    from fpemu.verify.tallskinny import TallSkinny
-
-    options.run(TallSkinny(options.seed, every, huge=huge, paths=paths))
+    options.run("tallskinny.TallSkinny", every, huge=huge)
 
 
 @with_options(PathOptions)
 def arguments(
-    rounds: Annotated[
-        int, typer.Option("--rounds", help="Number of products of every case, each at another address.")
-    ] = 2,
+    rounds: Annotated[int, "Number of products of every case, each at another address."] = 2,
     jobs: Jobs = None,
     *,
     options: PathOptions,
@@ -455,29 +343,17 @@ def arguments(
     values of alpha and beta, and conversions, by the paths of `fpemu verify kernels`. Exit status 0 if all bits are
     equal, 1 if not, 2 without a GPU.
     """
-    paths = options.paths()
     options.check(rounds=rounds, jobs=jobs)
-    from fpemu.gpu.batched import products
-    from fpemu.verify.arguments import Arguments
-
-    products.need_gpu()
-    options.run(Arguments(options.seed, rounds, paths=paths), jobs)
+    _need_tensor_cores()
+    options.run("arguments.Arguments", rounds, jobs=jobs)
 
 
 @with_options(SuiteOptions)
 def library(
-    shapes: Annotated[
-        int, typer.Option("--shapes", "-n", help="Number of shapes drawn from the table by --seed; 0: all.")
-    ] = 20,
-    types: Annotated[
-        list[str] | None, typer.Option("--types", "-t", help="Only products of this type; may be repeated.")
-    ] = None,
-    new: Annotated[
-        int, typer.Option("--new", help="Number of further random shapes, whose orders probes reveal first.")
-    ] = 0,
-    listed: Annotated[
-        bool, typer.Option("--list", help="Only list the kinds of orders in the table; needs no GPU.")
-    ] = False,
+    shapes: Annotated[int, "Number of shapes drawn from the table by --seed; 0: all."] = 20,
+    types: Annotated[list[str] | None, "Only products of this type; may be repeated."] = None,
+    new: Annotated[int, "Number of further random shapes, whose orders probes reveal first."] = 0,
+    list_: Annotated[bool, "Only list the kinds of orders in the table; needs no GPU."] = False,
     *,
     options: SuiteOptions,
 ) -> None:
@@ -492,15 +368,13 @@ def library(
     for kind in kinds:
         if kind not in TYPES:
             raise unknown_name("type of a product", kind, TYPES)
-    if listed:
-        _list_orders(kinds, options.as_json)
+    if list_:
+        _list_orders(kinds, options.json)
         return
     if shapes < 0 or new < 0 or options.seed < 0:
         raise InputError("--shapes, --new and --seed must not be negative")
     check_file(options.record, "the record", ".json")  # the suite itself names what its machine lacks
-    from fpemu.verify.library import Library
-
-    options.run(Library(options.seed, kinds, shapes, new))
+    options.run("library.Library", kinds, shapes, new)
 
 
 def _list_orders(types: tuple[str, ...], as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,10 +64,6 @@ class Difference:
             f"{self.columns} of {N} columns; first at [{self.first[0]}, {self.first[1]}]: "
             f"{self.got}, expected {self.expected}; largest difference: {size}; {'; '.join(self.patterns)}"
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same for JSON."""
-        return asdict(self)
 
 
 def distance(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> NDArray[np.int64]:

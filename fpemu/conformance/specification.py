@@ -1,8 +1,10 @@
-"""The bit-exact specification of a product, as frozen data, and its value: the emulated D = alpha A B + beta C."""
+"""The specification of a product, as frozen data, and its value: the emulated D = alpha A B + beta C."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -10,20 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats, mma, schemes, simt
-from fpemu.arguments import _float64, keywords
-from fpemu.errors import InputError, entries, unknown_name
+from fpemu.arguments import _float64, keywords, number, unwrapped
+from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
-from fpemu.mma import KOrder, MmaSpec, tree
+from fpemu.mma import KOrder, MmaSpec, serialise, tree
 from fpemu.mma.device import Backend, Device
-from fpemu.mma.gemm import _chain
+from fpemu.mma.gemm import _chain, as_values
+from fpemu.mma.spec import INTEGERS
 from fpemu.mma.tree import Tree
 from fpemu.probing import trees
 from fpemu.probing.callables import bits
 from fpemu.rounding import Rounding, _round_to, mode_of
 from fpemu.schemes import Scheme
+from fpemu.schemes.words import POLICIES
 
 Array = NDArray[Any]
-Place = Literal["AB", "BA", "A'B", "AB'", "(AB)'", "A'B'"]
+Factors = Literal["AB", "BA", "A'B", "AB'", "(AB)'", "A'B'"]
 Flush = Literal["", "inputs", "result"]
 
 
@@ -31,25 +35,41 @@ Flush = Literal["", "inputs", "result"]
 class Specification:
     """Specification of D = alpha A B + beta C, in every detail that affects its bits.
 
+    `fpemu.reading.read` reads one from the table of a TOML or JSON file.
+
     Parameters
     ----------
-    spec : MmaSpec or None
-        The instruction (None: a scheme that uses none).
-    scheme : Scheme or None
-        None: a plain product on the instruction.
-    order : KOrder or tree, optional
-        Summation order over K. Default: one chain.
+    hardware : str or MmaSpec, optional
+        An architecture, a GPU or an instruction, as in `fpemu.mma.spec`. A plain fp32 product runs as FMAs of ordinary
+        cores where the hardware has no other.
+    scheme : str or Scheme, optional
+        Scheme of `fpemu.gemm`; default: a plain product of instructions.
+    order : KOrder, tree, Revealed or dict, optional
+        Summation order over K, or its data of `fpemu.mma.serialise.to_dict`. Default: one chain.
     alpha, beta : float
-        Factors of the product and of C.
-    out : str
-        Format of D; where it is narrower than the accumulator's, the result is rounded to it once, to nearest.
-    inputs : (format, mode) or None
+        Factors of the product and of C: t = round(alpha T), D = round(t + round(beta C)) by the default epilogue.
+    out : str, optional
+        Format of D; default: the result's, at most the accumulator's. The product is rounded once to a narrower format.
+    instruction : str, optional
+        Name of the matrix instruction, as in `fpemu.mma.spec`.
+    k : int, optional
+        Length in k of the instruction, as in `fpemu.mma.spec`.
+    fmt : str, optional
+        Format of a plain instruction's operands; default: A's. Operands that are wider are rounded to nearest first,
+        except for tf32, whose low 13 bits the instruction ignores.
+    accumulate : str, optional
+        Format of a plain instruction's accumulator: fp32 or fp16.
+    on_range : str
+        Overflow policy of a scheme.
+    options : mapping
+        Options of the scheme.
+    inputs : (format, mode), optional
         Format and rounding mode of a conversion of A and B before the product.
-    place : {"AB", "BA", "A'B", "AB'", "(AB)'", "A'B'"}
-        Operands of the product and their transposes.
+    factors : {"AB", "BA", "A'B", "AB'", "(AB)'", "A'B'"}
+        Factors of the product and their transposes.
     epilogue : str
         Use of alpha, beta and C: a key of `fpemu.conformance.specification.EPILOGUES`.
-    rounding : str
+    out_rounding : str
         Rounding mode of the conversion to `out`.
     flush : {"", "inputs", "result"}
         Subnormal numbers that become zero.
@@ -60,195 +80,185 @@ class Specification:
         Negative results become zero.
     length, nan : int, optional
         Length in k to which the operands are truncated; code of every NaN of D.
-    on_range : str
-        Overflow policy of a scheme.
+
+    Examples
+    --------
+    >>> print(Specification("H200", order={"split": 64}, fmt="fp16", alpha=2))
+    H200, split in slices of 64, alpha = 2, beta = 0
     """
 
-    spec: MmaSpec | None
-    scheme: Scheme | None = None
-    order: KOrder | Tree | None = None
+    hardware: MmaSpec | str | None = None
+    scheme: Scheme | str | None = None
+    order: KOrder | Tree | Mapping[str, Any] | None = None
     alpha: float = 1.0
     beta: float = 0.0
-    out: str = "fp32"
+    out: str | None = None
+    instruction: str | None = None
+    k: int | None = None
+    fmt: str | None = None
+    accumulate: str | None = None
+    on_range: str = "raise"
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     inputs: tuple[str, str] | None = None
-    place: Place = "AB"
+    factors: Factors = "AB"
     epilogue: str = "separate"
-    rounding: str = "RNE"
+    out_rounding: str = "RNE"
     flush: Flush = ""
     join: str | None = None
     stored: str | None = None
     relu: bool = False
     length: int | None = None
     nan: int | None = None
-    on_range: str = "raise"
 
     def __post_init__(self) -> None:
-        for name, known in (("place", get_args(Place)), ("flush", get_args(Flush)), ("epilogue", EPILOGUES)):
-            if getattr(self, name) not in known:
-                raise unknown_name(name, getattr(self, name), known)
+        known = {"factors": get_args(Factors), "flush": get_args(Flush), "epilogue": EPILOGUES, "on_range": POLICIES}
+        for name, names in known.items():
+            if getattr(self, name) not in names:
+                raise unknown_name(name, getattr(self, name), names)
         for name in ("alpha", "beta"):
-            if not -np.inf <= getattr(self, name) <= np.inf:  # NaN compares false
-                raise InputError(f"{name} = {getattr(self, name)} is no factor of a product")
+            if type(getattr(self, name)) is not float or not math.isfinite(getattr(self, name)):
+                object.__setattr__(self, name, number(name, unwrapped(getattr(self, name))))
+        if not isinstance(self.order, KOrder | None):
+            given = serialise.from_dict(self.order) if isinstance(self.order, Mapping) else tree.order_of(self.order)
+            object.__setattr__(self, "order", given)
 
-    def change(self, **fields: Any) -> Specification:
-        """A copy with some fields changed."""
-        keywords("field of a specification", fields, self.__dataclass_fields__)
-        return replace(self, **fields)
+    def _changed(self, **fields: Any) -> Specification:
+        """A copy with other fields and options of the scheme; a name that the scheme has too is its option."""
+        scheme = fields.get("scheme", self.scheme)
+        known = [] if scheme is None else [option.name for option in schemes.get(scheme).info.options]
+        own = [name for name in _FIELDS if name not in known or name in ("instruction", "k")]
+        if scheme is None:
+            keywords("field of a specification", fields, own)
+        named = {name: value for name, value in fields.items() if name in own}
+        options = {**self.options, **{name: value for name, value in fields.items() if name not in own}}
+        return replace(self, **{"options": options, **named})
+
+    def _resolved(self, operand: str | None, result: str | None) -> Specification:
+        """The specification with an `MmaSpec`, a `Scheme` and the format of D in place of names.
+
+        `operand` is the format of A and B if `fmt` does not state it, `result` that of D if `out` does not state it and
+        the accumulator's is wider.
+        """
+        if self.scheme is not None:
+            for name in ("fmt", "accumulate"):
+                if getattr(self, name) is not None:
+                    raise InputError(f"{name}= belongs to a plain product: a scheme defines its formats itself")
+            if isinstance(self.order, tree.Chain | tree.Sum):
+                raise InputError("a scheme takes a KOrder: a tree is an order of one plain product")
+            length = {name: getattr(self, name) for name in ("instruction", "k") if getattr(self, name) is not None}
+            options = {**self.options, **length}
+            scheme = schemes.build(self.scheme, options)
+            scheme.check_order(self.order, options)
+            spec, out = scheme.spec(self.hardware), formats.get(self.out or scheme.operand).name
+        else:
+            keywords("field of a specification", self.options, _FIELDS)
+            if self.on_range != "raise":
+                raise InputError("on_range= belongs to a scheme: a plain product takes all values")
+            scheme, spec = None, self._instruction(operand)
+            accumulator = str(spec.d_format)
+            if spec.is_integer:
+                if self.alpha != 1 or self.beta not in (0, 1) or self.out not in (None, "int32"):
+                    raise InputError("an int8 product has an int32 result, alpha = 1 and beta = 0 or 1")
+                out = accumulator
+            else:
+                precision = formats.get(accumulator).precision
+                narrow = result if result and formats.get(result).precision < precision else accumulator
+                out = formats.get(self.out or narrow).name
+                if formats.get(out).precision > precision:
+                    raise InputError(f"D in {out} is wider than the accumulator of {spec}, which is {accumulator}")
+        unset: dict[str, Any] = {"instruction": None, "k": None, "fmt": None, "accumulate": None, "options": {}}
+        return replace(self, hardware=spec, scheme=scheme, out=out, **unset)
+
+    def _instruction(self, operand: str | None) -> MmaSpec:
+        """The instruction of a plain product; FMAs of ordinary cores for fp32 and fp64 without a matrix instruction."""
+        hardware, fmt = self.hardware, _name(operand if self.fmt is None else self.fmt)
+        if fmt is None and not isinstance(hardware, MmaSpec):
+            raise InputError("the dtype of A does not determine the format of A and B: give fmt=")
+        if isinstance(hardware, MmaSpec):
+            spec, what = hardware, "hardware= is"
+        else:
+            arch = hardware and mma.catalog.architecture(hardware)
+            has_format = any(row.architecture == arch and str(row.a_format) == fmt for row in mma.catalog.rows())
+            if has_format or self.instruction is not None or fmt not in ("fp32", "fp64"):
+                if hardware is None:
+                    raise InputError(f"a plain product in {fmt} needs hardware=, such as 'H200' or 'ampere'")
+                try:
+                    return mma.spec(hardware, fmt or "", self.accumulate, self.instruction, self.k)
+                except InputError as problem:
+                    more = "" if has_format else "; fmt= gives another format of A and B"
+                    raise InputError(f"{problem}{more}") from None
+            spec, what = simt.SPECS[fmt], f"a plain product in {fmt} is one of ordinary cores:"
+        pair, d = {str(spec.a_format), str(spec.b_format)}, str(spec.d_format)
+        fits = {"fmt": pair == {_name(self.fmt)}, "accumulate": d == _name(self.accumulate), "k": spec.k == self.k}
+        for name in (*fits, "instruction"):
+            if getattr(self, name) is not None and not fits.get(name):
+                more = "" if spec is hardware else "; fmt= gives another format of A and B"
+                raise InputError(f"{name}= is {getattr(self, name)}, and {what} {spec}{more}")
+        return spec
+
+    def _with_operands(self, A: Array, B: Array) -> tuple[Specification, Array, Array]:
+        """The specification with the operands of a product: A and B are rounded to nearest to the instruction's format.
+
+        tf32 is an exception: the instruction reads fp32 words and ignores their low 13 bits.
+        """
+        spec = self.spec
+        if self.scheme is not None or self.inputs is not None or spec is None:
+            return self, A, B
+        if isinstance(spec.a_format, str) or spec.a_format != spec.b_format:  # integers, or two formats
+            return self, as_values(A, spec.a_format, "A"), as_values(B, spec.b_format, "B")
+        fmt = spec.a_format
+        same = fmt.name in ("fp16", "fp32", "fp64", "tf32") and A.dtype == B.dtype == fmt.dtype
+        if same or (fmt.contains(A).all() and fmt.contains(B).all()):
+            return self, A, B
+        return replace(self, inputs=(fmt.name, "RNE")), A, B
+
+    @cached_property
+    def spec(self) -> MmaSpec | None:
+        """The instruction; None for a scheme that uses none, and for names."""
+        return self.hardware if isinstance(self.hardware, MmaSpec) else None
 
     @cached_property
     def is_integer(self) -> bool:
         """Whether it is a plain product of the integer instruction."""
         return self.scheme is None and self.spec is not None and self.spec.is_integer
 
-    @property
+    @cached_property
     def operand(self) -> FloatFormat | str:
         """Format of A and B: of the scheme, or of the instruction."""
-        if self.scheme is not None:
-            return self.scheme.operand
-        assert self.spec is not None
-        return self.spec.a_format
+        return self.scheme.operand if isinstance(self.scheme, Scheme) else self.spec.a_format  # type: ignore[union-attr]
 
-    @property
+    @cached_property
     def accumulator(self) -> str:
-        """Format of the product before its conversion to `out`."""
-        if self.scheme is not None:
+        """Format of the product before its conversion to `result`."""
+        if isinstance(self.scheme, Scheme):
             return self.scheme.operand.name
         return "" if self.spec is None else str(self.spec.d_format)
 
+    @cached_property
+    def result(self) -> str:
+        """Format of D."""
+        return self.out or self.accumulator
+
     def __str__(self) -> str:
-        instruction = "ordinary cores" if self.spec is None else self.spec.name
-        parts = [instruction] if self.scheme is None else [_describe_scheme(self.scheme), instruction]
+        instruction = str(self.hardware or "ordinary cores") if self.spec is None else self.spec.name
+        scheme = _describe_scheme(self.scheme) if isinstance(self.scheme, Scheme) else self.scheme
+        parts = [part for part in (scheme, instruction) if part]
         parts.append(describe_order(self.order))
         if (self.alpha, self.beta) != (1.0, 0.0):
             parts.append(f"alpha = {self.alpha:g}, beta = {self.beta:g}")
         if self.inputs is not None:
             parts.append(f"A and B rounded to {self.inputs[0]} by {self.inputs[1]}")
-        if self.spec is None or self.out != str(self.spec.d_format):
-            parts.append(f"D in {self.out}")
+        if self.result and (self.spec is None or self.result != str(self.spec.d_format)):
+            parts.append(f"D in {self.result}")
         return ", ".join(parts)
 
 
-def from_arguments(
-    A: Array,
-    A_format: str | None,
-    D_format: str | None,
-    *,
-    scheme: str | Scheme | None,
-    hardware: Any,
-    order: Any,
-    alpha: Any,
-    beta: Any,
-    fmt: str | None,
-    out: str | None,
-    accumulate: str | None,
-    instruction: str | None,
-    k: int | None,
-    on_range: str,
-    options: dict[str, Any],
-) -> Specification:
-    """The specification that the arguments of `verify` define.
-
-    `A_format` and `D_format` are the formats that the dtypes of A and D define; without them and without `fmt`, A's
-    NumPy dtype decides.
-    """
-    order = tree.order_of(order)
-    if scheme is not None:
-        if fmt is not None or accumulate is not None:
-            wrong = "fmt=" if accumulate is None else "accumulate="
-            raise InputError(f"{wrong} belongs to a plain product: a scheme defines its formats itself")
-        if isinstance(order, tree.Chain | tree.Sum):
-            raise InputError("a scheme takes a KOrder: a tree is an order of one plain product")
-        options |= {name: v for name, v in (("instruction", instruction), ("k", k)) if v is not None}
-        chosen = schemes.build(scheme, options)
-        chosen.check_order(order, options)
-        out = formats.get(out or chosen.operand).name
-        return Specification(chosen.spec(hardware), chosen, order, alpha, beta, out, on_range=on_range)
-    if options:
-        named = ["scheme", "hardware", "order", "alpha", "beta", "device", "fmt", "out", "accumulate"]
-        raise unknown_name("argument of verify", next(iter(options)), [*named, "instruction", "k"])
-    if fmt is not None and isinstance(hardware, MmaSpec):
-        inputs = [str(hardware.a_format), str(hardware.b_format)]
-        name = fmt if hardware.is_integer else formats.get(fmt).name
-        if inputs != [name, name]:
-            raise InputError(f"fmt= is {name}, and hardware= is {hardware}, with A and B in {' and '.join(inputs)}")
-    spec = plain_instruction(
-        hardware, (A_format or _format_of(A.dtype)) if fmt is None else fmt, accumulate, instruction, k
-    )
-    d = str(spec.d_format)
-    if spec.is_integer:
-        if alpha != 1 or beta not in (0, 1) or out not in (None, "int32"):
-            raise InputError("an int8 product has an int32 result, alpha = 1 and beta = 0 or 1")
-        return Specification(spec, None, order, alpha, beta, d)
-    narrow = d if D_format is None or formats.get(D_format).precision >= formats.get(d).precision else D_format
-    out = formats.get(out or narrow).name
-    if formats.get(out).precision > formats.get(d).precision:
-        raise InputError(f"D in {out} is wider than the accumulator of {spec}, which is {d}")
-    return Specification(spec, None, order, alpha, beta, out)
+_FIELDS = tuple(f.name for f in fields(Specification))
 
 
-def plain_instruction(
-    hardware: Any, fmt: str, accumulate: str | None = None, instruction: str | None = None, k: int | None = None
-) -> MmaSpec:
-    """The instruction of a plain product; FMAs of ordinary cores for fp32 and fp64 without a matrix instruction."""
-    if isinstance(hardware, MmaSpec):
-        if accumulate is not None and (hardware.is_integer or formats.get(accumulate) != hardware.d_format):
-            raise InputError(f"accumulate= is {accumulate}, and hardware= is {hardware}, with {hardware.d_format}")
-        if k is not None and k != hardware.k:
-            raise InputError(f"k= is {k}, and hardware= is {hardware}, with k = {hardware.k}")
-        if instruction is not None:
-            raise InputError(f"instruction= is {instruction}, and hardware= is an instruction already: {hardware}")
-        return hardware
-    name = fmt if fmt in ("int8", "int32") else formats.get(fmt).name
-    arch = hardware is not None and mma.catalog.architecture(hardware)
-    has_format = arch and any(row.architecture == arch and str(row.a_format) == name for row in mma.catalog.rows())
-    if name in ("fp32", "fp64") and instruction is None and not has_format:
-        if accumulate is not None and formats.get(accumulate).name != name:
-            raise InputError(
-                f"accumulate= is {accumulate}, and a plain product in {name} is one of ordinary cores, which add in"
-                f" {name}: fmt= gives another format of A and B"
-            )
-        if k is not None:
-            raise InputError(
-                f"k= is {k}, and a plain product in {name} is one of ordinary cores, which have no such length"
-            )
-        return simt.SPECS[name]
-    if hardware is None:
-        raise InputError(f"the specification of a product in {name} needs hardware=, such as 'H200' or 'ampere'")
-    try:
-        return mma.spec(hardware, name, accumulate, instruction, k)
-    except InputError as problem:
-        raise problem if has_format else InputError(f"{problem}; fmt= gives another format of A and B") from None
-
-
-def with_input_rounding(specification: Specification, A: Array, B: Array) -> Specification:
-    """The specification with A and B rounded to nearest, if they do not lie in a plain instruction's input format.
-
-    tf32 is an exception: the instruction reads fp32 words and ignores their low 13 bits.
-    """
-    if specification.scheme is not None or specification.inputs is not None:
-        return specification
-    fmt = specification.operand
-    if isinstance(fmt, str):
-        for x, name in ((A, "A"), (B, "B")):
-            if x.dtype.kind not in "iu":
-                raise InputError(f"{name} has dtype {x.dtype}: the specification takes {fmt}")
-        return specification
-    if specification.spec is not None and specification.spec.b_format != fmt:
-        for x, name, its in ((A, "A", fmt), (B, "B", formats.get(specification.spec.b_format))):
-            if not its.contains(x).all():
-                raise InputError(f"{name} has entries that are not values of {its}: {entries(~its.contains(x), x)}")
-        return specification
-    same = fmt.name in ("fp16", "fp32", "fp64", "tf32") and A.dtype == B.dtype == fmt.dtype
-    if same or (fmt.contains(A).all() and fmt.contains(B).all()):
-        return specification
-    return specification.change(inputs=(fmt.name, "RNE"))
-
-
-def _format_of(dtype: np.dtype[Any]) -> str:
-    name = {"f2": "fp16", "f4": "fp32", "f8": "fp64", "i1": "int8"}.get(dtype.str[1:])
-    if name is None:
-        raise InputError(f"A has dtype {dtype}: give the format of A and B by fmt=")
-    return name
+def _name(fmt: Any) -> Any:
+    """The canonical name of a floating-point format; anything else as it is."""
+    return formats.get(fmt).name if isinstance(fmt, str) and fmt not in INTEGERS else fmt
 
 
 def _describe_scheme(scheme: Scheme) -> str:
@@ -258,7 +268,7 @@ def _describe_scheme(scheme: Scheme) -> str:
     return scheme.name + (f" with {', '.join(chosen)}" if chosen else "")
 
 
-def describe_order(order: KOrder | Tree | None) -> str:
+def describe_order(order: Any) -> str:
     """An order in words.
 
     Examples
@@ -317,12 +327,12 @@ def evaluate(
         Operands that a scheme does not admit.
     """
     s = specification
-    if s.place == "BA":
+    if s.factors == "BA":
         A, B = B, A
-    A, B = (A.T if s.place[1] == "'" else A), (B.T if s.place in ("AB'", "A'B'") else B)
+    A, B = (A.T if s.factors[1] == "'" else A), (B.T if s.factors in ("AB'", "A'B'") else B)
     A, B = A[:, : s.length], B[: s.length]
     rows, columns = (slice(None) if x is None else x for x in (rows, columns))
-    transposed = s.place == "(AB)'"
+    transposed = s.factors == "(AB)'"
     A, B = A[columns if transposed else rows], B[:, rows if transposed else columns]
     if s.inputs is not None:
         A, B = (_rounded(x, *s.inputs) for x in (A, B))
@@ -337,11 +347,12 @@ def evaluate(
             D = np.where(D > 0, D, D.dtype.type(0))
         if s.is_integer:
             return np.asarray(D)
-        dtype = formats.get(s.out).dtype
-        if s.out != s.accumulator or s.rounding != "RNE" or D.dtype != dtype:  # some epilogues are in another format
-            D = _rounded(D, s.out, s.rounding).astype(dtype)
+        dtype = formats.get(s.result).dtype
+        # some epilogues are in another format
+        if s.result != s.accumulator or s.out_rounding != "RNE" or D.dtype != dtype:
+            D = _rounded(D, s.result, s.out_rounding).astype(dtype)
         if s.flush == "result":
-            D = _flushed(D, s.out)
+            D = _flushed(D, s.result)
     D = np.ascontiguousarray(D)
     if s.nan is not None:
         bits(D)[np.isnan(D)] = s.nan
@@ -377,32 +388,25 @@ def _with_epilogue(s: Specification, A: Array, B: Array, C: Array | None, device
         return _product(s, A, B, _rounded(s.beta * C.astype(np.float64), s.accumulator), device, backend)
     T = _product(s, A, B, None, device, backend)
     if kind in ("half", "rounded"):
-        T = _rounded(T, "fp16" if kind == "half" else s.out)
-    if kind == "half":
-        T = T.astype(np.float16)
-    elif T.dtype == np.float16:
-        T = T.astype(np.float32)  # the epilogue of an fp16 accumulator is in fp32
-    number = T.dtype.type
-    alpha = number(1 if kind in ("no-alpha", "alpha-on-A") else s.alpha)
-    beta = number(1 if kind == "beta-1" else s.beta)
-    c = None if C is None or kind == "no-beta" else C.astype(number)
-    return np.asarray(_combined(kind, T, c, alpha, beta))
-
-
-def _combined(kind: str, T: Array, c: Array | None, alpha: Any, beta: Any) -> Any:
+        T = _rounded(T, "fp16" if kind == "half" else s.result)
+    if kind == "half" or T.dtype == np.float16:  # otherwise the epilogue of an fp16 accumulator is in fp32
+        T = T.astype(np.float16 if kind == "half" else np.float32)
+    alpha, beta = T.dtype.type(s.alpha), T.dtype.type(s.beta)
+    c = None if C is None or kind == "no-beta" else C.astype(T.dtype)
     if kind == "double":
-        wide = alpha.astype(np.float64) * T.astype(np.float64)
-        return (wide if c is None else wide + beta.astype(np.float64) * c.astype(np.float64)).astype(T.dtype)
+        wide = np.float64(alpha) * T.astype(np.float64)
+        return (wide if c is None else wide + np.float64(beta) * c.astype(np.float64)).astype(T.dtype)
+    scaled = T if alpha == 1 or kind in ("no-alpha", "alpha-on-A") else alpha * T
     if c is None:
-        return T if alpha == 1 else alpha * T
+        return scaled
     fmt = {2: "fp16", 4: "fp32", 8: "fp64"}[T.dtype.itemsize]
     if kind == "fma":
-        return simt.fma(alpha, T, beta * c, fmt)
+        return np.asarray(simt.fma(alpha, T, beta * c, fmt))
     if kind == "fma-c":
-        return simt.fma(beta, c, alpha * T, fmt)
+        return np.asarray(simt.fma(beta, c, scaled, fmt))
     if kind == "alpha-last":
-        return alpha * (T + beta * c)
-    return (T if alpha == 1 else alpha * T) + beta * c
+        return np.asarray(alpha * (T + beta * c))
+    return np.asarray(scaled + (c if kind == "beta-1" else beta * c))
 
 
 def _rounded(x: Array, fmt: FloatFormat | str, mode: str = "RNE") -> Array:

@@ -1,6 +1,6 @@
 """The device of a product: the CPU, or an NVIDIA GPU that emulates the instruction with the same bits.
 
-No other module outside `fpemu.gpu`, `fpemu.verify` and the command line imports `fpemu.gpu`.
+No other module outside `fpemu.gpu`, `fpemu.verification` and the command line imports `fpemu.gpu`.
 """
 
 from __future__ import annotations

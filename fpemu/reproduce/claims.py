@@ -38,7 +38,7 @@ import operator
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,20 +73,10 @@ _COMPARISONS = {
 
 @dataclass(frozen=True)
 class Criterion:
-    """The values of a measured quantity for which a claim holds.
+    """The values for which a claim holds: ``"> x"``, ``">= x"``, ``"< x"``, ``"<= x"``, ``"== x"`` or ``"a to b"``.
 
-    Parameters
-    ----------
-    text : str
-        ``"> x"``, ``">= x"``, ``"< x"``, ``"<= x"``, ``"== x"``, or ``"a to b"`` with both ends included.
+    Both ends of a range are included. InputError if the text has another form.
 
-    Raises
-    ------
-    InputError
-        If the text has another form.
-
-    Examples
-    --------
     >>> Criterion("0.5 to 2").met(2.0), Criterion("> 1").met(1.0), str(Criterion("<= 3"))
     (True, False, 'at most 3')
     """
@@ -94,27 +84,28 @@ class Criterion:
     text: str
 
     def __post_init__(self) -> None:
-        comparison, ends = self._parts()
-        if not comparison and not ends:
-            raise InputError(f"criterion {self.text!r} is not like '> 1', '<= 2', '== 0' or '0.5 to 2'")
-        if ends and float(ends[1]) > float(ends[2]):
+        _, low, high = self._parts()
+        if high is not None and float(high) < float(low):
             raise InputError(f"no value meets the criterion {self.text!r}: its first end exceeds its second")
 
-    def _parts(self) -> tuple[re.Match[str] | None, re.Match[str] | None]:
-        """The sign and the limit of a comparison, or both ends of a range."""
-        comparison = re.fullmatch(rf"(>=|<=|==|>|<)\s*{_NUMBER}", self.text)
-        return comparison, re.fullmatch(rf"{_NUMBER} to {_NUMBER}", self.text)
+    def _parts(self) -> tuple[str, str, str | None]:
+        """The sign and the limit of a comparison, or "to" and both ends of a range."""
+        if comparison := re.fullmatch(rf"(>=|<=|==|>|<)\s*{_NUMBER}", self.text):
+            return comparison[1], comparison[2], None
+        if ends := re.fullmatch(rf"{_NUMBER} to {_NUMBER}", self.text):
+            return "to", ends[1], ends[2]
+        raise InputError(f"criterion {self.text!r} is not like '> 1', '<= 2', '== 0' or '0.5 to 2'")
 
     def met(self, value: float) -> bool:
         """Return whether a value fulfils the criterion; NaN does not."""
-        comparison, ends = self._parts()
-        if comparison:
-            return bool(_COMPARISONS[comparison[1]][1](value, float(comparison[2])))
-        return ends is not None and float(ends[1]) <= value <= float(ends[2])
+        sign, low, high = self._parts()
+        if high is not None:
+            return float(low) <= value <= float(high)
+        return bool(_COMPARISONS[sign][1](value, float(low)))
 
     def __str__(self) -> str:
-        comparison, _ = self._parts()
-        return f"{_COMPARISONS[comparison[1]][0]} {comparison[2]}" if comparison else self.text
+        sign, limit, high = self._parts()
+        return self.text if high is not None else f"{_COMPARISONS[sign][0]} {limit}"
 
 
 @dataclass(frozen=True)
@@ -141,14 +132,9 @@ class Measure:
 
 @dataclass(frozen=True)
 class Measured:
-    """The values of a measure at all seeds, as in a figure's record.
+    """The values of a `Measure` at all seeds, or one number where the data are not random, as in a figure's record.
 
-    Attributes
-    ----------
-    name, reading, variant : str
-        As in `Measure`.
-    values : tuple of float or text
-        One number a seed, or one number where the data are not random; texts stand for NaN and Inf, which JSON lacks.
+    Texts stand for NaN and Inf, which JSON lacks.
     """
 
     name: str
@@ -163,29 +149,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Record:
-    """The JSON of a figure: its words, the command that draws it, its measured numbers and the origin of all files.
-
-    Attributes
-    ----------
-    figure, paper, title, kind, caption, assumptions
-        As of the page.
-    command, size, cells
-        The command that evaluates and draws the figure, "quick" or "full", and the number of rows.
-    parameters : mapping of list
-        Distinct values of each parameter of the cells.
-    hardware : tuple of mapping
-        Fields of the instructions.
-    paper_size : bool
-        Whether the data have the size of the paper's.
-    seeds, measures
-        As from `collect`.
-    finding : str or None
-        The result in a paragraph.
-    version : int
-        Version of the page's numbers.
-    data, picture, versions : mapping of str
-        Names and SHA-256 of the CSV and the PNG; versions of the packages that the data were first obtained with.
-    """
+    """The JSON of a figure: its words, the command that draws it, its measured numbers and the origin of all files."""
 
     figure: str
     paper: str
@@ -197,37 +161,31 @@ class Record:
     size: str
     cells: int
     parameters: Mapping[str, Any]
+    """Distinct values of each parameter of the cells"""
     hardware: tuple[Mapping[str, Any], ...]
+    """Fields of the instructions"""
     paper_size: bool
+    """Whether the data have the size of the paper's"""
     seeds: int | None
     measures: tuple[Measured, ...]
     finding: str | None
     version: int
     data: Mapping[str, str]
+    """Name and SHA-256 of the CSV"""
     picture: Mapping[str, str]
     versions: Mapping[str, str]
+    """Of the packages with which the data were first obtained"""
 
 
 @dataclass(frozen=True)
 class Item:
-    """An experiment, figure, table, formula or algorithm of a paper.
-
-    Attributes
-    ----------
-    item, what : str
-        Its number in the paper and its content.
-    status : {"reproduced", "partly", "not testable here"}
-        Whether a page here shows it.
-    note : str
-        The missing part, or the reason why it cannot be tested here.
-    pages : tuple of str
-        The pages that show it.
-    """
+    """An experiment, figure, table, formula or algorithm of a paper, and the pages that show it."""
 
     item: str
     what: str
     status: Status
     note: str = ""
+    """The missing part, or the reason why it cannot be tested here"""
     pages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -300,19 +258,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Paper:
-    """A folder of experiments: the inventory of a paper, its claims and the checks of this project.
-
-    Attributes
-    ----------
-    folder, title, source : str
-        Folder in ``experiments``, short name, and place of publication.
-    titles : mapping of str
-        Titles of the folder's pages.
-    items : tuple of Item
-        The inventory.
-    claims, checks : tuple of Claim
-        Published statements, and checks of this project.
-    """
+    """A folder of experiments: the inventory of a paper, its claims and the checks of this project."""
 
     folder: str
     title: str
@@ -335,11 +281,10 @@ class Paper:
             for claim in claims:
                 if claim.kind not in kinds:
                     raise InputError(f"{claim.name}: the kind {claim.kind!r} is none of {', '.join(kinds)}")
-                for page in filter(None, (claim.page, claim.explained)):
-                    if page not in listed:
-                        raise InputError(f"the claim {claim.name} names {page}, which [titles] lacks")
-        for page in (page for item in self.items for page in item.pages if page not in listed):
-            raise InputError(f"an item names {page}, which [titles] lacks")
+        named = [(claim.name, page) for claim in (*self.claims, *self.checks) for page in (claim.page, claim.explained)]
+        for name, page in [*named, *((item.item, page) for item in self.items for page in item.pages)]:
+            if page and page not in listed:
+                raise InputError(f"{name} names {page}, which [titles] lacks")
 
     @property
     def pages(self) -> list[str]:
@@ -355,51 +300,19 @@ class Paper:
 
 
 def papers(root: Path | None = None) -> tuple[Paper, ...]:
-    """Read ``paper.toml`` of every folder: those with a summary first, then the others, each by name.
-
-    Parameters
-    ----------
-    root : Path, optional
-        Folder of the papers' folders; default: the folder of the experiments.
-
-    Returns
-    -------
-    tuple of Paper
-
-    Raises
-    ------
-    InputError
-        If a file is not TOML, or an entry does not have the form that the module's docstring shows.
-    """
-    found = sorted((pages.root() if root is None else root).glob("*/paper.toml"))
-    return tuple(sorted(map(_paper, found), key=lambda paper: not paper.headlines))
+    """Read ``paper.toml`` of every folder in ``root`` (default: of the experiments), those with a summary first."""
+    paths = sorted((pages.root() if root is None else root).glob("*/paper.toml"))
+    return tuple(sorted(map(_paper, paths), key=lambda paper: not paper.headlines))
 
 
 def on_page(name: str, root: Path | None = None) -> list[Claim]:
-    """Return the claims and checks that a page decides, from its paper's file alone.
-
-    Parameters
-    ----------
-    name : str
-        ``paper/figure``.
-    root : Path, optional
-        Folder of the papers' folders; default: the folder of the experiments.
-
-    Returns
-    -------
-    list of Claim
-
-    Raises
-    ------
-    InputError
-        As `papers`.
-    """
+    """Return the claims and checks that a page decides, from its paper's file alone."""
     paper = _paper((pages.root() if root is None else root) / name.partition("/")[0] / "paper.toml")
     return [claim for claim in (*paper.claims, *paper.checks) if claim.page == name]
 
 
 def _paper(path: Path) -> Paper:
-    return read(Paper, {"folder": path.parent.name} | _joined(pages._paper(path)), str(path))
+    return read(Paper, {"folder": path.parent.name} | _joined(pages.table(path)), str(path))
 
 
 def _joined(value: Any) -> Any:
@@ -413,25 +326,15 @@ def _joined(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """The numbers of a claim in one reading and one variant.
-
-    Attributes
-    ----------
-    reading, variant : str
-        As in `Measure`.
-    values : tuple of float
-        One number a seed; one number where the data are not random.
-    seeds : int, optional
-        Number of seeds; None where the data are not random.
-    verdict : str
-        Verdict on this case; empty where nothing is judged.
-    """
+    """The numbers of a claim in one reading and one variant, one a seed, with the verdict on them."""
 
     reading: str
     variant: str
     values: tuple[float, ...]
     seeds: int | None
+    """None where the data are not random"""
     verdict: str
+    """Empty where nothing is judged"""
 
     @property
     def median(self) -> float:
@@ -481,24 +384,9 @@ class Judgement:
 
 
 def collect(measure: Callable[[list[dict[str, Any]]], Iterable[Measure]], rows: Sequence[dict[str, Any]]) -> Any:
-    """Return the numbers of every measure of a page, in the form of a record.
+    """Return the numbers of a page's ``measures`` at each seed, in the form of a record.
 
-    Parameters
-    ----------
-    measure : function of rows
-        The page's ``measures``.
-    rows : sequence of dict
-        Rows of the page; a column ``seed`` separates random data.
-
-    Returns
-    -------
-    dict
-        "seeds", None where the data are not random, and "measures", a tuple of `Measured`.
-
-    Raises
-    ------
-    InputError
-        Some rows have a seed and others have none, or the page measures a case twice.
+    InputError if some rows have a seed and others have none, or the page measures a case twice.
     """
     seeded = any("seed" in row for row in rows)
     if seeded and not all("seed" in row for row in rows):
@@ -508,16 +396,17 @@ def collect(measure: Callable[[list[dict[str, Any]]], Iterable[Measure]], rows: 
         groups.setdefault(row["seed"] if seeded else None, []).append(row)
     values: dict[tuple[str, str, str], list[float]] = {}
     for group in groups.values():
-        once: set[tuple[str, str, str]] = set()
+        numbers: dict[tuple[str, str, str], float] = {}
         for one in measure(group):
             case = (one.name, one.reading, one.variant)
-            if case in once:
+            if case in numbers:
                 raise InputError(
                     f"the page measures {', '.join(filter(None, case))} twice: name a reading or a variant"
                 )
-            once.add(case)
-            values.setdefault(case, []).append(float(one.value))
-    measures = tuple(Measured(*case, tuple(map(_as_json, numbers))) for case, numbers in values.items())
+            numbers[case] = float(one.value)
+        for case, value in numbers.items():
+            values.setdefault(case, []).append(value)
+    measures = tuple(Measured(*case, tuple(map(_as_json, of))) for case, of in values.items())
     return {"seeds": len(groups) if seeded else None, "measures": measures}
 
 
@@ -527,19 +416,7 @@ def _as_json(value: float) -> Any:
 
 
 def verdict_on(claim: Claim, record: Record | None) -> Judgement:
-    """Judge a claim by the record of its page.
-
-    Parameters
-    ----------
-    claim : Claim
-        The published statement or the check.
-    record : Record or None
-        Record of the page's figure (`fpemu.reproduce.figures.load_record`); None if there is none.
-
-    Returns
-    -------
-    Judgement
-    """
+    """Judge a claim by the record of its page; None if there is no figure."""
     size = "" if record is None else record.size
     cases = () if record is None else tuple(_cases(claim, record))
     if not claim.judged:
@@ -565,18 +442,12 @@ def _cases(claim: Claim, record: Record) -> Iterable[Case]:
         if entry.name == claim.name:
             values = tuple(float(value) for value in entry.values)
             seeds = None if record.seeds is None else len(values)
-            complete = record.paper_size and seeds == record.seeds
-            verdict = _verdict(claim, values, seeds, complete) if claim.judged else ""
-            yield Case(entry.reading, entry.variant, values, seeds, verdict)
-
-
-def _verdict(claim: Claim, values: tuple[float, ...], seeds: int | None, complete: bool) -> str:
-    assert claim.criterion is not None
-    met = sum(map(claim.criterion.met, values))
-    decided = complete and (seeds is None or seeds >= SEEDS) and not any(map(math.isnan, values))
-    if not decided or 0 < met < len(values):
-        return UNDECIDED
-    return HOLDS if met else FAILS
+            case = Case(entry.reading, entry.variant, values, seeds, UNDECIDED if claim.judged else "")
+            decided = record.paper_size and seeds == record.seeds and (seeds is None or seeds >= SEEDS)
+            met = case.met(claim)
+            if claim.judged and decided and met in (0, len(values)) and not any(map(math.isnan, values)):
+                case = replace(case, verdict=HOLDS if met else FAILS)
+            yield case
 
 
 def _by_reading(cases: Iterable[Case]) -> dict[str, list[Case]]:

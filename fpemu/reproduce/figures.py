@@ -77,9 +77,7 @@ class Reproduction:
     @property
     def frame(self) -> pandas.DataFrame:
         """The rows as a table, a column for each parameter and number."""
-        from fpemu.sweep.tables import frame
-
-        return frame(self.rows)
+        return tables.frame(self.rows)
 
     def figure(self) -> Figure:
         """The figure, drawn anew."""
@@ -210,36 +208,21 @@ def write(
     formats: Sequence[str] = (),
     redraw: bool = False,
 ) -> Written:
-    """Write ``folder/<paper>/<figure>.{png,csv,json}``; each file appears whole or not at all.
+    """Write ``folder/<paper>/<figure>.{png,csv,json}`` and further `FORMATS`; each file appears whole or not at all.
 
-    Parameters
-    ----------
-    experiment : Experiment
-    size : {"quick", "full"}
-    rows : list of dict
-        From :func:`fpemu.sweep.run.run`.
-    folder : path-like
-    formats : sequence of {"svg", "pdf"}
-        Pictures to write in addition.
-    redraw : bool
-        Draw the picture even if neither its data nor the code that draws it changed.
-
-    Returns
-    -------
-    Written
-
-    Notes
-    -----
     The data and the statements are always computed and compared with the files. A picture whose SHA-256 is the
     record's is drawn again if its data changed, or the bytes of the code that draws it since the last run, which the
-    cache folder holds. It is replaced if the new one looks otherwise (`fpemu.plotting.look_alike`): the bytes of a PNG
-    also depend on the versions of matplotlib and FreeType and on the processor. In the same way the package versions
-    in the record are those that the data were first obtained with. A file whose content stays the same is not written.
+    cache folder holds, or with ``redraw``. It is replaced if the new one looks otherwise (`fpemu.plotting.look_alike`):
+    the bytes of a PNG also depend on the versions of matplotlib and FreeType and on the processor. In the same way the
+    package versions in the record are those that the data were first obtained with. A file whose content stays the
+    same is not written.
     """
     from fpemu import plotting
 
-    png, data_path, record_path = (_path(folder, experiment, suffix) for suffix in ("png", "csv", "json"))
-    known = _known(record_path)
+    png, data_path, record_path = (Path(folder) / f"{experiment.name}.{suffix}" for suffix in ("png", "csv", "json"))
+    known = None  # the existing record, unless it is missing or damaged
+    with contextlib.suppress(InputError):
+        known = load_record(record_path)
     data = tables.table(rows, digits(experiment, size))
     rows = tables.parse(data, str(data_path))
     record = record_of(experiment, size, rows, data)
@@ -268,7 +251,7 @@ def write(
     }
     before = {path: _bytes(path) for path in contents}
     state = UNCHANGED if before == contents else REWRITTEN if before[record_path] is not None else NEW
-    further = {_path(folder, experiment, name): getattr(plotting, name)(drawn()) for name in formats}
+    further = {png.with_suffix(f".{name}"): getattr(plotting, name)(drawn()) for name in formats}
     for path, content in (contents | further).items():
         if path in further or before[path] != content:
             write_atomic(path, content)
@@ -306,14 +289,7 @@ def _remember(picture: bytes, code: str) -> None:
 
 
 def check_output(names: Iterable[str], folder: str | os.PathLike[str], formats: Sequence[str] = ()) -> None:
-    """Check before a computation that the figures ``<paper>/<figure>`` can be written in a folder.
-
-    Raises
-    ------
-    InputError
-        If a format is unknown, a file stands in the place of a folder or a folder in the place of a file, or a folder
-        is read-only.
-    """
+    """Check before a computation that the figures ``<paper>/<figure>`` can be written in a folder."""
     for name in formats:
         if name not in FORMATS:
             raise unknown_name("format", name, FORMATS)
@@ -325,18 +301,6 @@ def check_output(names: Iterable[str], folder: str | os.PathLike[str], formats: 
             if not path.parent.is_dir():
                 raise InputError(f"cannot write figures in {folder}: {path.parent} is not a folder")
             check_writable(path)
-
-
-def _path(folder: str | os.PathLike[str], experiment: Experiment, suffix: str) -> Path:
-    return Path(folder) / f"{experiment.name}.{suffix}"
-
-
-def _known(path: Path) -> Record | None:
-    """The existing record; None if it is missing or damaged."""
-    try:
-        return load_record(path)
-    except InputError:
-        return None
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -397,19 +361,8 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def load_record(path: str | os.PathLike[str]) -> Record:
-    """Read the record that :func:`write` wrote.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, or not such a record.
-    """
-    content = read_json(path)
-    try:
-        json.dumps(content, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as problem:  # half a surrogate pair cannot be written again
-        raise InputError(f"cannot read the record of a figure from {path}: {problem}") from problem
-    return read(Record, content, f"{os.fspath(path)}, the record of a figure")
+    """Read the record that `write` wrote; InputError if the file is missing, or not such a record."""
+    return read(Record, read_json(path), f"{os.fspath(path)}, the record of a figure")
 
 
 def hardware(experiment: Experiment, rows: list[Row]) -> tuple[dict[str, Any], ...]:

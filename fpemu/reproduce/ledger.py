@@ -11,7 +11,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fpemu.errors import InputError, unknown_name
@@ -57,21 +56,14 @@ _INTRODUCTIONS = {
 
 @dataclass(frozen=True)
 class Ledger:
-    """The content of the ledger's pages.
-
-    Attributes
-    ----------
-    papers : tuple of Paper
-        The papers and the folders of this project, in the ledger's order.
-    records : dict
-        The record of each drawn figure, by its name; of two sizes the full one.
-    judgements : dict
-        The judged claims and checks of each paper, by its folder.
-    """
+    """The content of the ledger's pages."""
 
     papers: tuple[Paper, ...]
+    """The papers and the folders of this project, in the ledger's order"""
     records: dict[str, Record]
+    """The record of each drawn figure, by its name; of two sizes the full one"""
     judgements: dict[str, list[Judgement]]
+    """The judged claims and checks of each paper, by its folder"""
 
     def claims(self, paper: Paper) -> list[Judgement]:
         """Return the judged claims of a paper, without definitions."""
@@ -91,13 +83,7 @@ class Ledger:
         return Counter(one.verdict for one in self.claims(paper))
 
     def paper(self, folder: str) -> Paper:
-        """Return the paper of a folder.
-
-        Raises
-        ------
-        InputError
-            If there is no such folder.
-        """
+        """Return the paper of a folder, or raise InputError."""
         known = {paper.folder: paper for paper in self.papers}
         if folder not in known:
             raise unknown_name("paper", folder, known)
@@ -107,72 +93,36 @@ class Ledger:
 def collect(folder: str = "figures") -> Ledger:
     """Collect the ledger of the figures in ``folder`` (quick) and ``folder/full``; of two sizes the full one counts.
 
-    Parameters
-    ----------
-    folder : str
-        Folder of the figures.
-
-    Returns
-    -------
-    Ledger
-
-    Raises
-    ------
-    InputError
-        If there is no ``paper.toml``, one or the record of a figure is broken, a figure is drawn that no ``paper.toml``
-        names, or a figure measures a number that no claim names.
+    InputError if there is no ``paper.toml``, one or the record of a figure is broken, a figure is drawn that no
+    ``paper.toml`` names, or a figure measures a number that no claim names.
     """
-    read = claims.papers()
-    if not read:
+    papers = claims.papers()
+    if not papers:
         raise InputError(f"there is no paper.toml in the folders of {pages.root()}")
     records: dict[str, Record] = {}
+    listed = {page for paper in papers for page in paper.pages}
+    named = {(claim.page, claim.name) for paper in papers for claim in (*paper.claims, *paper.checks)}
     for size in pages.SIZES:
         for path in sorted(size_folder(folder, size).glob("*/*.json")):
             if path.parent.name != "full":
-                records[f"{path.parent.name}/{path.stem}"] = _record(path, size)
-    _check_names(read, records)
+                record, name = figures.load_record(path), f"{path.parent.name}/{path.stem}"
+                if (record.figure, record.size) != (name, size):
+                    raise InputError(f"{path} is the record of {record.figure} at {record.size} size")
+                if name not in listed:
+                    raise InputError(f"{name} is drawn, but no paper.toml names this page")
+                for measure in record.measures:
+                    if (name, measure.name) not in named:
+                        raise InputError(f"{name} measures {measure.name}, but no claim of this page has this name")
+                records[name] = record
     judgements = {
         paper.folder: [verdict_on(claim, records.get(claim.page)) for claim in (*paper.claims, *paper.checks)]
-        for paper in read
+        for paper in papers
     }
-    return Ledger(read, records, judgements)
-
-
-def _record(path: Path, size: str) -> Record:
-    record, name = figures.load_record(path), f"{path.parent.name}/{path.stem}"
-    if (record.figure, record.size) != (name, size):
-        raise InputError(f"{path} is the record of {record.figure} at {record.size} size")
-    return record
-
-
-def _check_names(read: tuple[Paper, ...], records: dict[str, Record]) -> None:
-    listed = {page for paper in read for page in paper.pages}
-    named = {(claim.page, claim.name) for paper in read for claim in (*paper.claims, *paper.checks)}
-    for page, record in records.items():
-        if page not in listed:
-            raise InputError(f"{page} is drawn, but no paper.toml names this page")
-        for measure in record.measures:
-            if (page, measure.name) not in named:
-                raise InputError(f"{page} measures {measure.name}, but no claim of this page has this name")
+    return Ledger(papers, records, judgements)
 
 
 def stale(ledger: Ledger, folder: str = "figures") -> list[str]:
-    """Return the figures whose data were changed or are not of the page's cells, or whose record is out of date.
-
-    A record is out of date if it differs from the page's statements about the data.
-
-    Parameters
-    ----------
-    ledger : Ledger
-        From `collect`.
-    folder : str
-        Folder of the figures.
-
-    Returns
-    -------
-    list of str
-        Names of the figures.
-    """
+    """Return the figures whose data are not of the page's cells, or whose record the page would not write now."""
     names = []
     for name, record in ledger.records.items():
         figure = committed(name, record.size, folder)
@@ -187,12 +137,7 @@ def stale(ledger: Ledger, folder: str = "figures") -> list[str]:
 
 # --- pages and the table
 def table(ledger: Ledger) -> bytes:
-    """LEDGER.csv: a row for each case of each claim and each check.
-
-    Returns
-    -------
-    bytes
-    """
+    """LEDGER.csv: a row for each case of each claim and each check."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     cases = ("reading", "variant", "median", "smallest", "largest", "seeds", "criterion met", "verdict on the case")
@@ -204,31 +149,19 @@ def table(ledger: Ledger) -> bytes:
             head = [paper.folder, claim.name, claim.kind, claim.headline or "", claim.claim, claim.place]
             head += [claim.quantity, claim.unit, claim.criterion.text if claim.criterion else "", claim.page, one.size]
             command = ledger.records[claim.page].command if claim.page in ledger.records else ""
-            for case in one.cases or (None,):
-                writer.writerow([*head, *_fields(claim, case), _verdict(one), one.note, command])
+            rows: list[list[Any]] = [[""] * len(cases)] if not one.cases else []
+            for case in one.cases:
+                numbers = [f"{value:.9g}" for value in (case.median, min(case.values), max(case.values))]
+                met = case.met(claim) if claim.judged else ""
+                rows.append([case.reading, case.variant, *numbers, case.seeds or "", met, case.verdict])
+            writer.writerows([*head, *row, _verdict(one), one.note, command] for row in rows)
     return text.getvalue().encode()
-
-
-def _fields(claim: Claim, case: Case | None) -> list[Any]:
-    if case is None:
-        return [""] * 8
-    numbers = [f"{value:.9g}" for value in (case.median, min(case.values), max(case.values))]
-    met = case.met(claim) if claim.judged else ""
-    return [case.reading, case.variant, *numbers, case.seeds or "", met, case.verdict]
 
 
 def summary(ledger: Ledger, figures: str = "") -> bytes:
     """LEDGER.md: the summary of each paper, and the number of claims by verdict.
 
-    Parameters
-    ----------
-    ledger : Ledger
-    figures : str
-        Path from the page's folder to the figures: empty, or ending in a slash.
-
-    Returns
-    -------
-    bytes
+    ``figures`` is the path from the page's folder to the figures: empty, or ending in a slash.
     """
     parts = [_HEAD]
     for paper in ledger.papers:
@@ -240,22 +173,13 @@ def summary(ledger: Ledger, figures: str = "") -> bytes:
 
 
 def lines(ledger: Ledger, paper: Paper) -> list[tuple[str, str, str, str]]:
-    """Return the rows of a paper's summary as plain text: claim, verdict, number, and cause or missing data.
-
-    Returns
-    -------
-    list of tuple of str
-    """
-    return [
-        (one.claim.claim, _verdict(one), number_of(one), _missing(one, ledger) or one.claim.why)
-        for one in ledger.headlines(paper)
-    ]
-
-
-def _missing(one: Judgement, ledger: Ledger) -> str:
-    if one.verdict != UNDECIDED:
-        return ""
-    return one.note if one.claim.page in ledger.records else f"the figure {one.claim.page} is not drawn"
+    """Return the rows of a paper's summary as plain text: claim, verdict, number, and cause or missing data."""
+    rows = []
+    for one in ledger.headlines(paper):
+        missing = one.note if one.claim.page in ledger.records else f"the figure {one.claim.page} is not drawn"
+        reason = (missing if one.verdict == UNDECIDED else "") or one.claim.why
+        rows.append((one.claim.claim, _verdict(one), number_of(one), reason))
+    return rows
 
 
 def _row(one: Judgement, ledger: Ledger, figures: str) -> list[str]:
@@ -297,19 +221,7 @@ def _met(checks: list[Judgement]) -> str:
 
 
 def details(ledger: Ledger, paper: Paper, figures: str = "../") -> bytes:
-    """Page of a paper: each claim with its numbers, the inventory, the checks, and the assumptions of the figures.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    paper : Paper
-    figures : str
-        Path from the page's folder to the figures, ending in a slash.
-
-    Returns
-    -------
-    bytes
-    """
+    """Page of a paper: each claim with its numbers, the inventory, the checks, and the assumptions of the figures."""
     parts = [f"# {_escape(paper.title)}", _escape(paper.source), "[Summary of all papers](../LEDGER.md)"]
     claims = [one for one in ledger.judgements[paper.folder] if one.claim in paper.claims]
     claims.sort(key=lambda one: one.claim.headline or len(claims) + 1)
@@ -351,17 +263,11 @@ def _claim(one: Judgement, ledger: Ledger, figures: str) -> list[str]:
         rows = [[_escape(text) for text in _case(claim, case)] for case in one.cases]
         parts.append(_table(("case", "median", "smallest to largest", "seeds", "verdict"), rows))
     if claim.page in ledger.records:
-        command = ledger.records[claim.page].command
-        parts.append(
-            f"[Figure]({_image(ledger, claim.page, figures)}), `{command}`{_explained(claim, ledger, figures)}"
-        )
+        text = f"[Figure]({_image(ledger, claim.page, figures)}), `{ledger.records[claim.page].command}`"
+        if claim.explained in ledger.records:
+            text += f"; explained by [{claim.explained}]({_image(ledger, claim.explained, figures)})"
+        parts.append(text)
     return parts
-
-
-def _explained(claim: Claim, ledger: Ledger, figures: str) -> str:
-    if claim.explained not in ledger.records:
-        return ""
-    return f"; explained by [{claim.explained}]({_image(ledger, claim.explained, figures)})"
 
 
 def _case(claim: Claim, case: Case) -> list[str]:

@@ -56,7 +56,8 @@ class Page:
     assumptions : sequence of str
         Statements that the paper does not make and the page assumes.
     cells : function
-        Returns the parameter dicts to evaluate; it takes `parameters`, if the page has some.
+        Returns the parameter dicts to evaluate. The defaults of its arguments are the published values: sizes, seeds,
+        hardware.
     evaluate : function of a cell, or of a cell and a device
         Returns the numbers of one cell as a dict, with its products computed on ``device`` as in `fpemu.gemm`.
     draw : function of rows
@@ -68,10 +69,8 @@ class Page:
         Returns a paragraph on the result of the figure, every number in it computed from the rows.
     cost : function of a cell, optional
         Returns the relative work of a cell, for the time left.
-    parameters : frozen dataclass, optional
-        The published values: sizes, seeds, hardware.
-    quick : frozen dataclass, optional
-        The parameters at quick size; default: `parameters`.
+    quick : mapping of str to object
+        The arguments of `cells` at quick size.
     kind : {"E", "M", "G"}
         An error figure, a model or formula, or speed on a GPU from a record.
     version : int
@@ -92,8 +91,7 @@ class Page:
     measures: Callable[[list[dict[str, Any]]], Iterable[Measure]] | None = None
     finding: Callable[[list[dict[str, Any]]], str] | None = None
     cost: Callable[[Cell], float] | None = None
-    parameters: Any = None
-    quick: Any = None
+    quick: Mapping[str, Any] = field(default_factory=dict)
     kind: str = "E"
     version: int = 1
     digits: Mapping[str, int | None] = field(default_factory=dict)
@@ -148,8 +146,7 @@ class Experiment:
         """The parameters to evaluate at ``size``."""
         if size not in SIZES:
             raise unknown_name("size", size, SIZES)
-        parameters = (self.page.quick if size == "quick" else None) or self.page.parameters
-        return [dict(cell) for cell in (self.page.cells(parameters) if parameters else self.page.cells())]
+        return [dict(cell) for cell in self.page.cells(**(self.page.quick if size == "quick" else {}))]
 
     def evaluate(self, cell: Mapping[str, Any], device: Device = "cpu") -> Values:
         """The numbers of one cell; ``device`` is passed on to a page whose ``evaluate`` has this parameter."""
@@ -177,17 +174,9 @@ class Experiment:
 
 
 def root() -> Path:
-    """Return the folder of the papers' folders.
+    """Return ``$FPEMU_EXPERIMENTS``, or else the experiments of the checkout or the wheel that contains this package.
 
-    Returns
-    -------
-    Path
-        ``$FPEMU_EXPERIMENTS``, or else the experiments of the checkout that contains this package, or of the wheel.
-
-    Raises
-    ------
-    InputError
-        If ``$FPEMU_EXPERIMENTS`` is not a folder, or it is not set and the package was installed without a checkout.
+    InputError if ``$FPEMU_EXPERIMENTS`` is not a folder, or if there is none of them.
     """
     given = os.environ.get(_VARIABLE)
     if given:
@@ -201,12 +190,9 @@ def root() -> Path:
 
 
 def import_benchmarks() -> bool:
-    """Make the package ``benchmarks`` importable: pages read its records, and ``fpemu bench`` runs it.
+    """Make the package ``benchmarks`` beside `root`, or beside this package, importable; return whether there is one.
 
-    Returns
-    -------
-    bool
-        Whether the folder ``benchmarks`` is beside `root`, or beside this package.
+    Pages read its records, and ``fpemu bench`` runs it.
     """
     given = os.environ.get(_VARIABLE)
     roots = [*([Path(given).resolve().parent] if given else []), _CHECKOUT, _INSTALLED]
@@ -221,13 +207,7 @@ def import_benchmarks() -> bool:
 
 @contextlib.contextmanager
 def using(folder: str | os.PathLike[str] | None) -> Iterator[None]:
-    """Take the pages from another folder inside a ``with`` block; worker processes do so too.
-
-    Parameters
-    ----------
-    folder : path-like or None
-        None: no change.
-    """
+    """Load the pages from another folder inside a ``with`` block, also in worker processes; None: no change."""
     before = os.environ.get(_VARIABLE)
     try:
         if folder is not None:
@@ -241,45 +221,27 @@ def using(folder: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def titles(folder: Path | None = None) -> dict[str, str]:
-    """Return the title of every experiment by its name ``paper/figure``, from the files ``paper.toml``.
+    """Return the title of every experiment in ``folder`` (default: `root`) by its name ``paper/figure``.
 
-    Parameters
-    ----------
-    folder : Path, optional
-        Folder of the papers' folders; default: `root`.
-
-    Returns
-    -------
-    dict of str
-        Papers in order, figures in natural order (fig8 before fig10).
-
-    Raises
-    ------
-    InputError
-        If a file is not TOML, or its ``[titles]`` is not a table of texts.
+    Papers are in order, and figures in natural order (fig8 before fig10). InputError if a ``paper.toml`` is not TOML,
+    or its ``[titles]`` is not a table of texts.
     """
     listed: dict[str, str] = {}
-    for path in (root() if folder is None else folder).glob("[!_]*/paper.toml"):
-        listed |= {f"{path.parent.name}/{figure}": title for figure, title in _titles(path).items()}
-    return dict(sorted(listed.items(), key=lambda entry: _natural(entry[0])))
+    for path in sorted((root() if folder is None else folder).glob("[!_]*/paper.toml")):
+        listed |= _titles(path, path.stat().st_mtime_ns)
+    return listed
 
 
-def _titles(path: Path) -> Mapping[str, str]:
-    table = _paper(path).get("titles", {})
-    if not isinstance(table, dict) or not all(isinstance(title, str) for title in table.values()):
+@functools.lru_cache(maxsize=64)
+def _titles(path: Path, changed: int) -> dict[str, str]:
+    figures = table(path).get("titles", {})
+    if not isinstance(figures, dict) or not all(isinstance(title, str) for title in figures.values()):
         raise InputError(f"{path}: [titles] is not a table of figures with their titles")
-    return table
+    return {f"{path.parent.name}/{figure}": figures[figure] for figure in sorted(figures, key=_natural)}
 
 
-def _title(where: Path, name: str) -> str | None:
-    """The title of a page, from its paper's file alone; None if the file does not list it."""
-    folder, _, figure = name.partition("/")
-    path = where / folder / "paper.toml"
-    return _titles(path).get(figure) if folder and path.is_file() else None
-
-
-def _paper(path: Path) -> dict[str, Any]:
-    """The content of a ``paper.toml``."""
+def table(path: Path) -> dict[str, Any]:
+    """Return the content of a ``paper.toml``."""
     return _parsed(path, path.stat().st_mtime_ns)
 
 
@@ -289,38 +251,20 @@ def _parsed(path: Path, changed: int) -> dict[str, Any]:
 
 
 def names() -> list[str]:
-    """Return the name of every experiment as ``paper/figure``, in the order of `titles`.
-
-    Returns
-    -------
-    list of str
-    """
+    """Return the name of every experiment as ``paper/figure``, in the order of `titles`."""
     return list(titles())
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
-    digits = "".join(c if c.isdigit() else f" {c} " for c in name).split()
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in digits]
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.findall(r"[0-9]+|[^0-9]", name)]
 
 
 def select(wanted: str | None) -> list[str]:
-    """Return the experiments that ``wanted`` names: None is all, ``paper`` all of a paper, ``paper/figure`` one.
-
-    Returns
-    -------
-    list of str
-
-    Raises
-    ------
-    InputError
-        If there is no such experiment.
-    """
-    wanted = None if wanted is None else wanted.strip("/")
-    if wanted is not None and _title(root(), wanted):
-        return [wanted]
+    """Return the experiments that ``wanted`` names: None is all, ``paper`` all of a paper, ``paper/figure`` one."""
     known = names()
     if wanted is None:
         return known
+    wanted = wanted.strip("/")
     chosen = [name for name in known if name == wanted or name.startswith(wanted + "/")]
     if not chosen:
         raise unknown_name("experiment", wanted, ["all", *{name.split("/")[0] for name in known}, *known])
@@ -328,30 +272,14 @@ def select(wanted: str | None) -> list[str]:
 
 
 def load(name: str, folder: Path | None = None) -> Experiment:
-    """Execute the page of an experiment.
+    """Execute the page of an experiment, from ``folder`` in place of `root`.
 
-    Parameters
-    ----------
-    name : str
-        ``paper/figure``.
-    folder : Path, optional
-        Folder of the papers' folders; default: `root`.
-
-    Returns
-    -------
-    Experiment
-
-    Raises
-    ------
-    InputError
-        If ``paper.toml`` lists no such page, or the page cannot be executed or has no `Page`.
+    InputError if no ``paper.toml`` lists the page, or it cannot be executed or has no `Page`.
     """
     where = root() if folder is None else folder.resolve()
-    title = _title(where, name)
-    if title is None:
-        if name in {f"{path.parent.name}/{path.stem}" for path in where.glob("[!_]*/[!_]*.py")}:
-            raise InputError(f"the page {where / name}.py is not in the table [titles] of the paper.toml beside it")
-        raise unknown_name("experiment", name, titles(where))
+    listed = titles(where)
+    if name not in listed:
+        raise unknown_name("experiment", name, listed)
     import_benchmarks()
     path = where / f"{name}.py"
     shared = not path.is_file()
@@ -367,7 +295,7 @@ def load(name: str, folder: Path | None = None) -> Experiment:
         raise InputError(f"{path} cannot be loaded: {type(problem).__name__}: {problem}") from problem
     if not isinstance(page, Page):
         raise InputError(f"{path} is not a page: its {'PAGES' if shared else 'PAGE'} holds no fpemu.reproduce.Page")
-    return Experiment(name, title, where, page, module, sources)
+    return Experiment(name, listed[name], where, page, module, sources)
 
 
 def _sources(where: Path, page: Path) -> tuple[Path, ...]:
@@ -394,23 +322,7 @@ def _sources(where: Path, page: Path) -> tuple[Path, ...]:
 
 
 def model(paper: str) -> types.ModuleType:
-    """Import a paper's own performance model, ``experiments/<paper>/model.py``.
-
-    Parameters
-    ----------
-    paper : str
-        Name of the paper's folder, such as "legemm".
-
-    Returns
-    -------
-    types.ModuleType
-        The module.
-
-    Raises
-    ------
-    InputError
-        If no experiments are installed, or the paper has no model.
-    """
+    """Import a paper's own performance model, ``experiments/<paper>/model.py``, by the name of its folder."""
     known = sorted(path.parent.name for path in root().glob("*/model.py"))
     if paper not in known:
         raise unknown_name("paper with a performance model", paper, known)

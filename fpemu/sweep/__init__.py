@@ -1,7 +1,6 @@
-"""Parameter sweeps: the cells (grid), their evaluation (run, workers), the results (store) and tables of them."""
+"""Parameter sweeps: the cells (grid), their evaluation (run), the results (store) and tables of them."""
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from fpemu.sweep.run import CellError, run
@@ -15,10 +14,7 @@ __all__ = ["CellError", "Grid", "Store", "frame", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return `Grid`, which imports the schemes, or a name of `fpemu.reproduce` that was here until 0.1."""
-    if name == "Grid":
-        return importlib.import_module("fpemu.sweep.grid").Grid
-    if name not in ("Claim", "Experiment", "Reproduction", "committed", "reproduce"):
+    """Return `Grid`, which imports the schemes."""
+    if name != "Grid":
         raise AttributeError(f"module 'fpemu.sweep' has no attribute {name!r}")
-    warnings.warn(f"fpemu.sweep.{name} is fpemu.reproduce.{name} now", DeprecationWarning, stacklevel=2)
-    return getattr(importlib.import_module("fpemu.reproduce"), name)
+    return importlib.import_module("fpemu.sweep.grid").Grid

@@ -15,26 +15,23 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 
-from fpemu import formats, inputs, metrics, mma, reference, schemes
+from fpemu import formats, inputs, metrics, mma, reading, reference, schemes
 from fpemu.errors import InputError, shown, unknown_name
 from fpemu.files import execute, read_toml
 from fpemu.mma import KOrder
 from fpemu.mma.device import Device
 from fpemu.schemes import words
+from fpemu.sweep.run import Loader
 from fpemu.sweep.store import Cell, Values
 
-if TYPE_CHECKING:
-    from fpemu.sweep.workers import Loader
-
-Entry = str | Mapping[str, Any]
 Number = int | float
 MOST_CELLS = 1_000_000
 LARGEST = 1000
@@ -90,10 +87,10 @@ class Grid:
     (0, None)
     """
 
-    inputs: Sequence[Entry]
-    schemes: Sequence[Entry]
+    inputs: Any
+    schemes: Any
     hardware: Any = ()
-    orders: Sequence[Mapping[str, Any]] = ()
+    orders: Any = ()
     metrics: Any = ("relative_l2",)
     seeds: Any = 1
     M: Any = 64
@@ -109,8 +106,7 @@ class Grid:
     def __post_init__(self) -> None:
         if not isinstance(self.title, str):
             raise InputError(f"title must be a text, not {shown(self.title)}")
-        axes = (self._sizes, self._inputs, self._seeds, self._methods, self._outs)
-        _check_count([*axes, self._metrics[:1]])
+        _check_count([self._sizes, self._inputs, self._seeds, self._methods, self._outs, self._metrics[:1]])
         operands = {schemes.build(cell["scheme"], part(cell, "scheme")).operand.name for cell in self._methods}
         for cell in self._inputs:
             for fmt in sorted(operands):  # four numbers in each operand format: the parameters are in their ranges
@@ -127,20 +123,18 @@ class Grid:
             If the file does not exist, is not TOML or Python, or its grid is invalid; the message begins with the file.
         """
         path = Path(path)
-        if not path.is_file():
-            raise InputError(
-                f"{path} {'is a folder' if path.is_dir() else 'does not exist'}: a grid is a .toml or .py file"
-            )
-        if path.suffix not in (".toml", ".py"):
-            raise InputError(f"{path}: a grid is a .toml file, or a .py file that binds GRID")
-        table = read_toml(path) if path.suffix == ".toml" else None
-        try:
-            grid = getattr(execute(path), "GRID", None) if table is None else _from_table(table)
-        except RecursionError:
-            raise InputError(f"{path}: its values are nested too deeply") from None
-        except (Exception, SystemExit) as problem:
-            kind = "" if isinstance(problem, InputError | OSError) else f"{type(problem).__name__}: "
-            raise InputError(f"{path}: {kind}{problem}") from problem
+        if path.suffix not in (".toml", ".py") or not path.is_file():
+            missing = "" if path.exists() else " does not exist"
+            raise InputError(f"{path}{missing}: a grid is a .toml file, or a .py file that binds GRID")
+        grid: Any
+        if path.suffix == ".toml":
+            grid = reading.read(cls, read_toml(path), str(path))
+        else:
+            try:
+                grid = getattr(execute(path), "GRID", None)
+            except (Exception, SystemExit) as problem:
+                kind = "" if isinstance(problem, InputError | OSError) else f"{type(problem).__name__}: "
+                raise InputError(f"{path}: {kind}{problem}") from problem
         if not isinstance(grid, Grid):
             raise InputError(f"{path} binds no GRID = fpemu.sweep.Grid(...)")
         object.__setattr__(grid, "title", grid.title or path.stem)
@@ -203,26 +197,24 @@ class Grid:
     # --- the axes
     @functools.cached_property
     def _metrics(self) -> list[str]:
-        return _each("metrics", self.metrics, lambda name: (metrics.get(name), name)[1])
+        return _names("metrics", self.metrics, metrics.get)
 
     @functools.cached_property
     def _sizes(self) -> list[Cell]:
-        axes = {name: _axis(name, value) for name, value in (("M", self.M), ("N", self.N), ("K", self.K))}
-        for name, values in axes.items():
-            for value in values:
+        for name in ("M", "N", "K"):
+            for value in _axis(name, getattr(self, name)):
                 square = value == "M" and name != "M"
                 if not square and not (type(value) is int and 1 <= value <= _LARGEST_SIZE):
                     raise InputError(f"{name} is {shown(value)}: a size is a positive integer, at most 2^31 - 1")
-        _check_count(axes.values())
-        shapes = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+        shapes = _combinations("", {"M": self.M, "N": self.N, "K": self.K})
         return [{name: shape["M"] if value == "M" else value for name, value in shape.items()} for shape in shapes]
 
     @functools.cached_property
     def _seeds(self) -> list[int]:
-        count = type(_plain(self.seeds)) is int
-        if count and self.seeds < 1:
-            raise InputError(f"seeds is {shown(self.seeds)}: at least one is needed")
-        values = _axis("seeds", range(self.seeds) if count else self.seeds)
+        seeds = _plain(self.seeds)
+        if type(seeds) is int and seeds < 1:
+            raise InputError(f"seeds is {shown(seeds)}: at least one is needed")
+        values = _axis("seeds", range(seeds) if type(seeds) is int else seeds)
         for value in values:
             if type(value) is not int or not 0 <= value <= _LARGEST_SEED:
                 raise InputError(f"seeds has {shown(value)}: a seed is an integer, 0 or more and below 2^63")
@@ -230,7 +222,7 @@ class Grid:
 
     @functools.cached_property
     def _outs(self) -> list[str]:
-        return _each("out", self.out, lambda name: formats.get(name).name)
+        return list(dict.fromkeys(formats.get(name).name for name in _names("out", self.out, formats.get)))
 
     @functools.cached_property
     def _inputs(self) -> list[Cell]:
@@ -238,9 +230,7 @@ class Grid:
         for where, name, rest in _named("inputs", self.inputs):
             if name not in inputs.names():
                 raise InputError(f"{where}: {unknown_name('distribution', name, inputs.names())}")
-            chosen = _combinations(where, rest)
-            distributions += [{"inputs": name, **_prefixed("inputs", one)} for one in chosen]
-            _check_count([distributions])
+            distributions += [{"inputs": name, **_prefixed("inputs", one)} for one in _combinations(where, rest)]
         return _once(distributions)
 
     @functools.cached_property
@@ -254,21 +244,18 @@ class Grid:
                 with _at(where):
                     KOrder.from_dict(chosen)
                 orders.append(chosen)
-            _check_count([orders])
         return _once(orders)
 
     @functools.cached_property
     def _methods(self) -> list[Cell]:
         """Schemes with their options, on their hardware, in every order and with every range policy."""
-        policies = _each("on_range", self.on_range, words.policy)
+        policies = _names("on_range", self.on_range, words.policy)
         methods: list[Cell] = []
         for where, name, rest in _named("schemes", self.schemes):
-            hardware = rest.pop("hardware", self.hardware)
-            machines: list[Any] = _each(
-                f"{where}: hardware", hardware, lambda n: (mma.catalog.architecture(n), n)[1], True
-            )
+            machines: list[Any] = _listed(rest.pop("hardware", self.hardware))
             with _at(where):
                 plain = schemes.get(name)
+                machines = machines and _names("hardware", machines, mma.catalog.architecture)
                 if not plain.needs_hardware:
                     machines = [None]
                 if not machines:
@@ -284,20 +271,10 @@ class Grid:
                     for machine in machines:
                         scheme.spec(machine)
                     for order in self._orders:
-                        scheme.check_order(mma.KOrder(**order), chosen)
-                methods += [
-                    {
-                        "scheme": plain.name,
-                        **_prefixed("scheme", options),
-                        "hardware": machine,
-                        **_prefixed("order", order),
-                        "on_range": policy,
-                    }
-                    for machine in machines
-                    for order in self._orders
-                    for policy in policies
-                ]
-            _check_count([methods])
+                        scheme.check_order(KOrder(**order), chosen)
+                for machine, order, policy in itertools.product(machines, self._orders, policies):
+                    method = {"scheme": plain.name, **_prefixed("scheme", options), "hardware": machine}
+                    methods.append(method | _prefixed("order", order) | {"on_range": policy})
         return _once(methods)
 
     @functools.cached_property
@@ -331,18 +308,6 @@ def _loaded(*further: _FurtherScheme) -> SimpleNamespace:
             execute(file, "" if module == "__main__" else module)
     sources = Path(__file__).resolve(), *(Path(file) for _, _, files in further for file in files)
     return SimpleNamespace(evaluate=evaluate, sources=sources)
-
-
-# --- files
-def _from_table(given: dict[str, Any]) -> Grid:
-    known = [field.name for field in fields(Grid)]
-    for name in given:
-        if name not in known:
-            raise unknown_name("key", name, known)
-    for name in ("inputs", "schemes"):
-        if name not in given:
-            raise InputError(f"the key {name} is missing")
-    return Grid(**given)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -449,22 +414,15 @@ def _at(where: str) -> Iterator[None]:
 
 
 def _listed(value: Any) -> list[Any]:
-    """A list or array of one dimension as a list, anything else as a list of one; NumPy's scalars as Python's.
-
-    Raises
-    ------
-    InputError
-        For more values than a grid has cells, before they are listed.
-    """
+    """A list or array of one dimension as a list, anything else as a list of one; NumPy's scalars as Python's."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         return [_plain(value)]
-    try:
-        _check_count([value])
-    except OverflowError:  # a range longer than any list
-        raise InputError(f"{shown(value)} has too many values; a grid has at most {MOST_CELLS} cells") from None
-    return [_plain(item) for item in value]
+    values = [_plain(item) for item in itertools.islice(value, MOST_CELLS + 1)]
+    if len(values) > MOST_CELLS:  # a range may be longer than the memory
+        raise InputError(f"{shown(value)} has too many values; a grid has at most {MOST_CELLS} cells")
+    return values
 
 
 def _plain(value: Any) -> Any:
@@ -489,13 +447,15 @@ def _axis(key: str, value: Any) -> list[Any]:
     return _once(values)
 
 
-def _each(key: str, value: Any, check: Callable[[str], str], none: bool = False) -> list[str]:
-    """The names of an entry, each checked and once; the entry may be empty if ``none``."""
+def _names(key: str, value: Any, check: Callable[[str], Any]) -> list[str]:
+    """The names of an entry, each once; ``check`` raises InputError for an unknown one."""
     names = _listed(value)
-    if not names and not none:
+    if not names:
         raise InputError(f"{key} is empty")
     with _at(key):
-        return list(dict.fromkeys(check(name) for name in names))
+        for name in names:
+            check(name)
+    return list(dict.fromkeys(names))
 
 
 def _named(key: str, entries: Any) -> list[tuple[str, str, dict[str, Any]]]:
@@ -506,8 +466,7 @@ def _named(key: str, entries: Any) -> list[tuple[str, str, dict[str, Any]]]:
         name = rest.pop("name", None)
         if not isinstance(name, str):
             raise InputError(f"{key} {index}: {shown(entry)} has no name")
-        where = f"{key} {index} ({name[:60]})"
-        parsed.append((where, name, rest))
+        parsed.append((f"{key} {index} ({name[:60]})", name, rest))
     if not parsed:
         raise InputError(f"{key} is empty")
     return parsed
@@ -515,7 +474,7 @@ def _named(key: str, entries: Any) -> list[tuple[str, str, dict[str, Any]]]:
 
 def _combinations(where: str, axes: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Every choice of one value from each axis."""
-    values = [_axis(f"{where}: {name}", value) for name, value in axes.items()]
+    values = [_axis(f"{where}: {name}" if where else name, value) for name, value in axes.items()]
     _check_count(values)
     return [dict(zip(axes, chosen, strict=True)) for chosen in itertools.product(*values)]
 
@@ -550,22 +509,8 @@ def _once(items: Iterable[Any]) -> list[Any]:
 
 
 # --- ranges
-_POWER = re.compile(r"(\d{1,4})(?:\^|\*\*)([+-]?\d{1,4})", re.ASCII)
+_POWER = re.compile(r"([2-9]|[1-9]\d{1,3})(?:\^|\*\*)([+-]?\d{1,4})", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
-
-
-class _Parsed(NamedTuple):
-    """A decimal number, or the exponent of a power."""
-
-    value: Decimal
-    base: int | None
-    integer: bool
-
-    def number(self, value: Decimal) -> Number:
-        """Another value of the same kind as a number: an exponent as its power."""
-        if self.base is not None:
-            return self.base ** int(value)
-        return int(value) if self.integer else float(value)
 
 
 def parse_range(axis: str, text: str) -> list[Number]:
@@ -587,50 +532,43 @@ def parse_range(axis: str, text: str) -> list[Number]:
     """
     values: list[Number] = []
     try:
-        for part in text.split(",") if len(text) <= 60 * LARGEST else ():
-            values += _span(*[_parsed(word.strip()) for word in part.split(":")])
+        for words in text.split(","):
+            values += _span(*(word.strip() for word in words.split(":")))
             if len(values) > LARGEST:
-                break
-        if not 0 < len(values) <= LARGEST:
-            raise ValueError(f"{{}} has more than {LARGEST} values")
-        repeated = [value for i, value in enumerate(values) if value in values[:i]]
-        if repeated:
-            raise ValueError(f"{{}} has {repeated[0]} twice")
+                raise ValueError(f"has more than {LARGEST} values")
+        if len(set(values)) < len(values):
+            raise ValueError("has a value twice")
     except ValueError as problem:
-        raise InputError(f"{axis}: {str(problem).replace('{}', shown(text))}") from None
+        raise InputError(f"{axis}: {shown(text)} {problem}") from None
     return values
 
 
-def _parsed(word: str) -> _Parsed:
-    power = _POWER.fullmatch(word)
-    if power and int(power[1]) >= 2:
-        base, exponent = int(power[1]), int(power[2])
-        if abs(exponent) * math.log2(base) > 1000:
-            raise ValueError(f"{word} in {{}} is beyond fp64")
-        return _Parsed(Decimal(exponent), base, exponent >= 0)
-    if len(word) > 40 or not _DECIMAL.fullmatch(word):
-        what = f"{word[:40]!r} in {{}} is not a number" if word else "{} lacks a number"
-        raise ValueError(f"{what}; a range is a:b or a:b:step, both ends included, or a list a,b,c")
-    value = Decimal(word)
-    if abs(value) > Decimal(10) ** 300:
-        raise ValueError(f"{word} in {{}} is beyond fp64")
-    return _Parsed(value, None, re.fullmatch(r"[+-]?\d+", word) is not None)
-
-
-def _span(first: _Parsed, *rest: _Parsed) -> list[Number]:
-    """The values from first to last by a step of 1, or of the third number."""
-    if not rest:
-        return [first.number(first.value)]
-    if len(rest) > 2:
-        raise ValueError("{} has too many colons: a range is a:b or a:b:step")
-    if len({end.base for end in (first, *rest)}) > 1:
-        raise ValueError("{} mixes powers: a range of powers is 2^a:2^b or 2^a:2^b:2^step")
-    last, step = rest[0].value, rest[1].value if len(rest) == 2 else Decimal(1)
+def _span(*words: str) -> list[Number]:
+    """The values from first to last by a step of 1, or of the third word."""
+    for word in words:
+        if not _POWER.fullmatch(word) and not (len(word) <= 40 and _DECIMAL.fullmatch(word)):
+            what = f"has {word[:40]!r}, which is not a number" if word else "lacks a number"
+            raise ValueError(f"{what}; a range is a:b or a:b:step, both ends included, or a list a,b,c")
+    powers = [power for power in map(_POWER.fullmatch, words) if power]
+    bases = {int(power[1]) for power in powers}
+    if powers and (len(bases) > 1 or len(powers) < len(words)):
+        raise ValueError("mixes powers: a range of powers is 2^a:2^b or 2^a:2^b:2^step")
+    numbers = [Decimal(power[2]) for power in powers] or [Decimal(word) for word in words]
+    if len(numbers) > 3:
+        raise ValueError("has too many colons: a range is a:b or a:b:step")
+    first, last = numbers[0], numbers[min(1, len(numbers) - 1)]
+    step = numbers[2] if len(numbers) == 3 else Decimal(1)
+    if max(map(abs, numbers)) > (1000 / math.log2(max(bases)) if powers else Decimal(10) ** 300):
+        raise ValueError("has a number beyond fp64")
     if step <= 0:
-        raise ValueError("the step of {} must be positive")
-    if last < first.value:
-        raise ValueError("{} ends below its start")
-    if (last - first.value) / step >= LARGEST:
-        raise ValueError(f"{{}} has more than {LARGEST} values")
-    kind = first._replace(integer=all(end.integer for end in (first, *rest)))
-    return [kind.number(first.value + i * step) for i in range(int((last - first.value) / step) + 1)]
+        raise ValueError("has a step that is not positive")
+    if last < first:
+        raise ValueError("ends below its start")
+    if (last - first) / step >= LARGEST:
+        raise ValueError(f"has more than {LARGEST} values")
+    values = [first + i * step for i in range(int((last - first) / step) + 1)]
+    if powers:
+        base = max(bases)
+        return [base ** int(value) for value in values]
+    whole = all(re.fullmatch(r"[+-]?\d+", word) for word in words)
+    return [int(value) if whole else float(value) for value in values]

@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,56 +43,42 @@ _PACKAGES = ("numpy", "numba", "matplotlib")
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """A sweep over two parameters, and the names of its axes.
-
-    Parameters
-    ----------
-    kind : str
-        "scaling" or "plane".
-    title : str
-        Title of the picture: scheme, fixed parameters, hardware.
-    words : list of str
-        Words in the name of the files, after the kind.
-    command : list of str
-        Command that makes the map again.
-    scheme : Scheme
-        With the first value of the swept option.
-    grid : Grid
-    metric : str
-        Column that is drawn.
-    names : (str, str)
-        Short names of the axes x and y.
-    columns : (str, str)
-        Columns of the rows that hold x and y.
-    labels : (str, str)
-        Labels of the axes.
-    exponents : bool
-        y is the binary exponent of its column, not the value.
-    equation6 : bool
-        The map is one of scaling and offset exponents to which H2SGEMM's equation 6 applies.
-    """
+    """A sweep over two parameters, and the names of its axes x and y."""
 
     kind: str
+    """"scaling" or "plane\""""
     title: str
+    """Of the picture: scheme, fixed parameters, hardware"""
     words: list[str]
+    """Words in the name of the files, after the kind"""
     command: list[str]
+    """The command that makes the map again"""
     scheme: Scheme
+    """With the first value of the swept option"""
     grid: Grid
     metric: str
+    """The column that is drawn"""
     names: tuple[str, str]
     columns: tuple[str, str]
+    """The columns of the rows that hold x and y"""
     labels: tuple[str, str]
     exponents: bool = False
+    """y is the binary exponent of its column, not the value."""
     equation6: bool = False
+    """The axes are scaling and offset exponents to which H2SGEMM's equation 6 applies."""
 
     def plane(self, rows: Sequence[Mapping[str, Any]]) -> Plane:
         """The rows over the two axes."""
         x, y = self.columns
-        values = [int(math.log2(row[y])) if self.exponents else row[y] for row in rows]
-        points = [(row[x], value, row.get(self.metric)) for row, value in zip(rows, values, strict=True)]
-        return planes.plane(
-            [dict(zip((*self.names, "error"), point, strict=True)) for point in points], *self.names, "error"
-        )
+        points = [
+            {
+                self.names[0]: row[x],
+                self.names[1]: int(math.log2(row[y])) if self.exponents else row[y],
+                "error": row.get(self.metric),
+            }
+            for row in rows
+        ]
+        return planes.plane(points, *self.names, "error")
 
     def paths(self, folder: str | os.PathLike[str]) -> list[Path]:
         """The files that `write` writes: readable words and a hash of the command."""
@@ -216,14 +201,9 @@ def provenance(requested: Map, rows: list[Row], plane: Plane, factor: float, dat
             }
             for x in plane.xs
         ]
-    root = Path(fpemu.__file__).resolve().parents[1]
     return record | {
         "data": {"file": f"{requested.paths('')[0].stem}.csv", "sha256": hashlib.sha256(data).hexdigest()},
-        "code": {
-            "version": fpemu.__version__,
-            "sha256": store.code(requested.grid.sources),
-            "revision": revision(root / "experiments"),
-        },
+        "code": {"version": fpemu.__version__, "sha256": store.code(requested.grid.sources)},
         "versions": {
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in _PACKAGES},
@@ -239,18 +219,3 @@ def _parameters(requested: Map, rows: list[Row]) -> list[str]:
 
 def _ends(allowed: range) -> list[int] | None:
     return [allowed.start, allowed.stop - 1] if allowed else None
-
-
-def revision(folder: Path) -> str | None:
-    """The commit that last changed the package or the experiments; "+changes" if they were edited since; else None."""
-    paths = ["fpemu", "experiments"]
-    try:
-        last = _git(folder, "log", "-1", "--format=%H", "--", *paths)
-        return (last + ("+changes" if _git(folder, "status", "--porcelain", "--", *paths) else "")) if last else None
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder.parent), *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.strip()

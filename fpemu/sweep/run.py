@@ -1,34 +1,58 @@
-"""Evaluate the cells of a job that are not stored yet, in this process or by an executor, and return all its rows."""
+"""Evaluate the cells of a job that are not stored yet, and return all its rows.
+
+Cells are evaluated in this process, by local worker processes, or by the workers of a Dask cluster: the executor is one
+of `concurrent.futures`. With a scheduler's address an existing cluster is used, whose workers need the same fpemu and
+NumPy, and a page of an experiments folder at the same path. Only the process of `run` writes to the store.
+
+An exception in a cell is stored as its error, and the other cells continue. A worker process that dies (out of memory,
+for example) takes the submitted cells with it: these cells are evaluated again one at a time, and a cell whose worker
+dies a second time has failed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
+import multiprocessing
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from fpemu.errors import InputError, unknown_name
+import numpy as np
+
+from fpemu.errors import InputError, require, unknown_name
 from fpemu.mma.device import Device, resolve
-from fpemu.parallel import cores
+from fpemu.parallel import cores, threads
 from fpemu.sweep import store
-from fpemu.sweep.workers import DaskWorkers, Loader, Workers, here
+from fpemu.sweep.store import Cell, Result, Store
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from fpemu.sweep.store import Cell, Known, Store
-
 Row = dict[str, Any]
+Loader = tuple[Callable[..., Any], tuple[Any, ...]]
+Batch = list[tuple[str, Cell, Result]]
 EXECUTORS = ("processes", "dask")
+DIED = "its worker process died twice: killed, or out of memory"
+PATIENCE = 5.0
+"""Seconds that a Dask scheduler, and then its first worker, have to answer."""
 _TRIAL = 1e9
 """Largest cost of a grid's cell that is evaluated for an estimate: at about a nanosecond each, a second."""
 _START = 2e9
 """Cost of a grid's cells that takes as long as the start of a process, about two seconds."""
+_BATCH_SECONDS = 0.05
+"""Quick cells of this process are stored together for this long: a transaction costs milliseconds."""
+_WATCH_SECONDS = 2.0
+"""Time without a finished cell after which a Dask cluster is searched for workers."""
 _LOG = logging.getLogger("fpemu.sweep")
 
 
@@ -36,31 +60,19 @@ class CellError(RuntimeError):
     """Cells could not be evaluated; all others are stored."""
 
 
+class WorkerError(InputError):
+    """A worker cannot evaluate any cell: its code differs, or it lacks the page or a GPU."""
+
+
 class Job(Protocol):
     """The attributes of a page or a `Grid` that a run uses.
 
-    Attributes
-    ----------
-    name : str
-        Name in messages and beside the progress bar.
-    evaluator : str
-        Dotted name of the function that evaluates cells: part of the keys.
-    sources : tuple of Path
-        Files and folders, beside the numeric modules of the package, whose bytes are part of the keys. They are the
-        same in every process, and `fpemu.files.seen` has recorded them before their execution.
-    loader : tuple of a callable and its arguments
-        In a worker process, the call returns an object with ``sources`` and ``evaluate``.
-
-    Methods
-    -------
-    cells(size)
-        The parameters of every cell.
-    resolved(cell)
-        A cell with the defaults of all omitted options, as it enters the key.
-    evaluate(cell, device)
-        The numbers of one cell.
-    cost(cell)
-        The relative work of a cell.
+    ``name`` stands in messages and beside the progress bar, and ``evaluator``, the name of the function that evaluates
+    cells, in the keys. ``sources`` are the files and folders, beside the numeric modules of the package, whose bytes
+    are part of the keys: the same in every process, and recorded by `fpemu.files.seen` before their execution.
+    ``loader`` is a callable with its arguments: in a worker process it returns an object with ``sources`` and
+    ``evaluate``. ``resolved`` returns a cell with the defaults of all omitted options, as it enters the key, and
+    ``cost`` its relative work.
     """
 
     @property
@@ -102,8 +114,7 @@ def run(
     size : {"quick", "full"}
         Of an experiment; a grid has one size.
     results : Store
-        Finished cells are read from it, and each new one is written to it as soon as it is evaluated. Damaged rows are
-        logged and evaluated again. It must be writable only if cells are missing.
+        Finished cells are read from it, and each new one is written to it as soon as it is evaluated.
     jobs : int
         Local processes, among which the cores are divided; 1 evaluates in this process, as does a grid whose missing
         cells take less time than the start of a process.
@@ -137,11 +148,10 @@ def run(
     CellError
         If cells failed, after all the others have been evaluated. A later run tries them again.
     InputError
-        If ``jobs`` or ``worker_timeout`` is not positive, the executor or the device is not available, the store is
-        read-only although cells are missing, a cell needs more memory than this machine has, or a number has the name
-        of a parameter.
+        If ``jobs`` or ``worker_timeout`` is not positive, the executor or the device is not available, or a cell needs
+        more memory than this machine has.
     OSError
-        If storing fails later, or the Dask cluster is lost. Stored cells remain; the next run continues from them.
+        If storing fails, or the Dask cluster is lost. Stored cells remain; the next run continues from them.
     KeyboardInterrupt
         On Ctrl-C. Stored cells remain as well.
     """
@@ -156,53 +166,41 @@ def run(
     done = set() if done is None else done
     plan = plan.afresh(done) if fresh else plan
     todo = plan.todo
-    if todo:
-        results.check_writable()
     if scheduler is None:
         check_memory(job, todo.values())
-    failed: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         if workers is None and executor == "dask" and todo:
             workers = stack.enter_context(DaskWorkers(jobs, scheduler, worker_timeout))
         elif workers is None and jobs > 1 and not _is_quick(job, todo, jobs):
             workers = stack.enter_context(Workers(min(jobs, len(todo))))
-        advance = stack.enter_context(_bar(job, todo, progress))
-        batches = here(job, todo, device) if workers is None else workers.evaluate(job, plan.code, todo, device)
+        if workers is not None and todo:
+            workers.connect()  # before the bar, so that an error is the only line
+        advance = _bar(job, todo, progress)
+        batches = _here(job, todo, device) if workers is None else workers.evaluate(job, plan.code, todo, device)
         for batch in stack.enter_context(contextlib.closing(batches)):  # ends the workers after an interrupt
-            for entry in batch:
-                _row(job, entry.cell, entry.values or {})
             results.keep(batch)
-            for entry in batch:
-                if entry.values is None:
-                    failed[entry.key] = entry.error
-                else:
-                    plan.stored[entry.key] = store.Known(dict(entry.values), None, entry.seconds)
-                    done.add(entry.key)
-                advance(job.cost(entry.cell))
-    if failed and not keep_failures:
-        raise failure(job.name, [(plan.cells[name], error) for name, error in failed.items()], len(plan.cells))
-    return [
-        {**_plain(plan.cells[name]), "error": failed[name]}
-        if name in failed
-        else _row(job, plan.cells[name], plan.stored[name].values)
-        for name in plan.keys
-    ]
-
-
-def failure(name: str, failed: Sequence[tuple[Mapping[str, Any], str]], total: int) -> CellError:
-    """Return the error with the number of failed cells and the error of the first."""
-    cell, error = failed[0]
-    return CellError(
-        f"{name}: {len(failed)} of {total} cells failed; the first, {store.canonical(dict(cell))}: {error}"
-    )
+            for name, cell, result in batch:
+                plan.known[name] = result
+                if result.values is not None:
+                    done.add(name)
+                advance(job.cost(cell))
+    rows = []
+    for name in plan.keys:
+        cell, result = plan.cells[name], plan.known[name]
+        numbers = {"error": result.error} if result.values is None else result.values
+        rows.append({**{of: value for of, value in cell.items() if of != "metrics"}, **numbers})
+    if not keep_failures:
+        check_failures(job, rows)
+    return rows
 
 
 def check_failures(job: Job, rows: Sequence[Row]) -> None:
-    """Raise CellError if rows of a run with ``keep_failures`` failed."""
-    pairs = zip(job.cells("quick"), rows, strict=True)
-    failed = [(cell, row["error"]) for cell, row in pairs if "error" in row]
+    """Raise CellError with the number of failed cells and the error of the first, if rows of a run failed."""
+    failed = [dict(row) for row in rows if isinstance(row.get("error"), str)]
     if failed:
-        raise failure(job.name, failed, len(rows))
+        error = failed[0].pop("error")
+        first = store.canonical(failed[0])
+        raise CellError(f"{job.name}: {len(failed)} of {len(rows)} cells failed; the first, {first}: {error}")
 
 
 def default_jobs() -> int:
@@ -213,45 +211,44 @@ def default_jobs() -> int:
 # --- missing and stored cells
 @dataclass(frozen=True)
 class Survey:
-    """The cells of a job, and the stored ones among them."""
+    """The cells of a job, and the results that are stored for them."""
 
     keys: list[str]
     """The key of every cell, in the job's order; a repeated cell has a repeated key"""
     cells: dict[str, Cell]
     """The distinct cells by key"""
-    stored: dict[str, Known]
-    failed_before: dict[str, str]
-    """The error of each cell whose last evaluation failed"""
+    known: dict[str, Result]
+    """The numbers or the last error of each cell that was evaluated"""
     code: str
     """The digest of the code and data that the numbers depend on"""
 
     @property
+    def stored(self) -> dict[str, Result]:
+        """The results of the finished cells."""
+        return {name: result for name, result in self.known.items() if result.values is not None}
+
+    @property
+    def failed_before(self) -> dict[str, str]:
+        """The error of each cell whose last evaluation failed."""
+        return {name: result.error for name, result in self.known.items() if result.values is None}
+
+    @property
     def todo(self) -> dict[str, Cell]:
         """The cells to evaluate, in order."""
-        return {name: cell for name, cell in self.cells.items() if name not in self.stored}
+        stored = self.stored
+        return {name: cell for name, cell in self.cells.items() if name not in stored}
 
     def afresh(self, but: Collection[str] = ()) -> Survey:
         """The plan with only the keys in ``but`` counted as stored."""
-        stored = {name: known for name, known in self.stored.items() if name in but}
-        return replace(self, stored=stored, failed_before={})
+        return replace(self, known={name: result for name, result in self.known.items() if name in but})
 
 
 def survey(job: Job, size: str, results: Store) -> Survey:
-    """Look up a job's cells in the store; log a line if stored rows are damaged."""
+    """Look up a job's cells in the store."""
     listed, code = job.cells(size), store.code(job.sources)
     names = [store.key(job.evaluator, job.resolved(cell), code) for cell in listed]
     cells = dict(zip(names, listed, strict=True))
-    known, damaged = results.read(list(cells))
-    if damaged:
-        _LOG.warning(
-            "%s: %d of %d stored rows are damaged and count as missing; the first is of the cell %s",
-            results.path,
-            len(damaged),
-            len(known) + len(damaged),
-            store.canonical(cells[damaged[0]]),
-        )
-    stored = {name: row for name, row in known.items() if row.error is None}
-    return Survey(names, cells, stored, {name: row.error for name, row in known.items() if row.error is not None}, code)
+    return Survey(names, cells, results.read(list(cells)), code)
 
 
 def check_memory(job: Job, cells: Iterable[Cell]) -> None:
@@ -276,24 +273,20 @@ def estimate(job: Job, plan: Survey, jobs: int, device: Device = "cpu") -> tuple
     ``device``, with `cost`. Of a large cell of a grid, some rows and columns are evaluated. The number is None if the
     cell fails.
     """
-    todo = plan.todo
-    work = sum(job.cost(cell) for cell in todo.values())
-    if plan.stored:
-        done = sum(job.cost(plan.cells[name]) for name in plan.stored)
-        seconds = sum(known.seconds for known in plan.stored.values())
-        basis = f"from {len(plan.stored)} stored cells"
+    todo, stored = plan.todo, plan.stored
+    work = sum(map(job.cost, todo.values()))
+    if stored:
+        done = sum(job.cost(plan.cells[name]) for name in stored)
+        seconds, basis = sum(result.seconds for result in stored.values()), f"from {len(stored)} stored cells"
     else:
         cell = whole = min(todo.values(), key=job.cost)
         while _in_grid(cell) and job.cost(cell) > _TRIAL and cell["M"] * cell["N"] > 1:
             cell = {**cell, "M": max(1, cell["M"] // 2), "N": max(1, cell["N"] // 2)}
-        try:
-            job.evaluate(cell, device)  # compiles, and draws the operands that neighbours share
-            start = time.perf_counter()
-            job.evaluate(cell, device)
-        except (Exception, SystemExit) as problem:
-            return None, f"unknown: the cell {store.canonical(cell)} failed: {problem}"
-        done, seconds = job.cost(cell), time.perf_counter() - start
-        basis = "from one cell measured now"
+        _evaluate(job.evaluate, cell, device)  # compiles, and draws the operands that neighbours share
+        values, error, seconds = _evaluate(job.evaluate, cell, device)
+        if values is None:
+            return None, f"unknown: the cell {store.canonical(cell)} failed: {error}"
+        done, basis = job.cost(cell), "from one cell measured now"
         if cell is not whole:
             basis += f", with M = {cell['M']}, N = {cell['N']} instead of {whole['M']}, {whole['N']}: likely too much"
     return seconds / done * work / min(jobs, cores(), len(todo)), basis
@@ -318,46 +311,326 @@ def check_executor(executor: str | None, scheduler: str | None) -> str:
     return executor or ("processes" if scheduler is None else "dask")
 
 
-@contextlib.contextmanager
-def _bar(job: Job, todo: Mapping[str, Cell], progress: Progress | None) -> Iterator[Callable[[float], None]]:
-    """Show a bar measured in work, not in cells, so that the time left is meaningful; yield the function to advance it.
+def _bar(job: Job, todo: Mapping[str, Cell], progress: Progress | None) -> Callable[[float], None]:
+    """Show a bar measured in work, so that the time left is meaningful, and return the function to advance it.
 
-    Stored cells are left out: they would make the first estimate of the time left far too short. An error before the
-    first finished cell removes the bar.
+    Stored cells are left out: they would make the first estimate of the time left far too short.
     """
     if progress is None:
-        yield lambda work: None
-        return
-    text = job.name if todo else f"{job.name} (stored)"
-    if any(getattr(column, "markup", False) for column in progress.columns):
-        from rich.markup import escape
-
-        text = escape(text)  # a title may contain brackets
-    bar, total = progress.add_task(text, total=math.fsum(map(job.cost, todo.values())) or 1.0), 0.0
-
-    def advance(work: float) -> None:
-        nonlocal total
-        total += work
-        progress.advance(bar, work)
-
-    try:
-        yield advance
-    except Exception:
-        if not total:
-            progress.remove_task(bar)
-        raise
+        return lambda work: None
+    total = math.fsum(map(job.cost, todo.values()))
+    bar = progress.add_task(job.name if todo else f"{job.name} (stored)", total=total or 1.0)
     if not todo:
-        advance(1.0)
+        progress.advance(bar)
+    return lambda work: progress.advance(bar, work)
 
 
-def _plain(cell: Mapping[str, Any]) -> Row:
-    """Return a cell's parameters: the names of its metrics are columns of the row."""
-    return {name: value for name, value in cell.items() if name != "metrics"}
+# --- the evaluation
+def _evaluate(evaluate: Callable[..., Mapping[str, Any]], cell: Cell, device: Device) -> Result:
+    """Evaluate one cell; an error is returned as text, since not every exception can be pickled."""
+    start = time.perf_counter()
+    try:
+        values, error = {name: float(value) for name, value in evaluate(cell, device).items()}, ""
+        double = sorted(cell.keys() & values.keys())
+        if double:
+            raise InputError(f"{', '.join(double)} is both a parameter and a number")
+    except (Exception, SystemExit) as problem:
+        kind = "" if isinstance(problem, InputError) else f"{type(problem).__name__}: "
+        return Result(None, " ".join(f"{kind}{problem}".split()), time.perf_counter() - start)
+    return Result(values, error, time.perf_counter() - start)
 
 
-def _row(job: Job, cell: Mapping[str, Any], values: Mapping[str, Any]) -> Row:
-    row = _plain(cell)
-    double = sorted(row.keys() & values.keys())
-    if double:
-        raise InputError(f"{job.name}: {', '.join(double)} is both a parameter and a number")
-    return {**row, **values}
+def _here(job: Job, todo: Mapping[str, Cell], device: Device) -> Generator[Batch, None, None]:
+    """Evaluate one cell after another in this process."""
+    batch, since = Batch(), time.perf_counter()
+    try:
+        for name, cell in todo.items():
+            batch.append((name, cell, _evaluate(job.evaluate, cell, device)))
+            if time.perf_counter() - since > _BATCH_SECONDS:
+                yield batch
+                batch, since = [], time.perf_counter()
+    except KeyboardInterrupt:
+        yield batch  # finished cells are stored before the interrupt is raised
+        raise
+    yield batch
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(loader: Loader) -> tuple[Callable[..., Mapping[str, Any]], tuple[str, str]]:
+    """In a worker: the function of a job, and the versions of the code and of NumPy there."""
+    load, arguments = loader
+    job = load(*arguments)
+    return job.evaluate, (store.code(job.sources), np.__version__)
+
+
+def _work(loader: Loader, cell: Cell, device: Device) -> tuple[tuple[str, str], Result]:
+    """In a worker: evaluate a cell."""
+    if device == "cuda":
+        resolve("cuda")
+    evaluate, versions = _loaded(loader)
+    return versions, _evaluate(evaluate, cell, device)
+
+
+class Workers:
+    """Local worker processes, started by `connect` and kept until `close`, each with its share of the cores.
+
+    Parameters
+    ----------
+    jobs : int
+        Number of processes.
+    """
+
+    _death: type[BaseException] = BrokenProcessPool
+    """Raised by a future whose worker died."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self._window = 3 * jobs  # cells that are submitted at a time: a dying worker takes them with it
+        self._pool: ProcessPoolExecutor | None = None
+
+    def connect(self) -> Executor:
+        """Return the executor, started where necessary.
+
+        Raises
+        ------
+        InputError
+            If no worker starts.
+        """
+        if self._pool is None:
+            # spawn: a fork would copy the compiled kernels' thread pool in an unusable state
+            context = multiprocessing.get_context("spawn")
+            with _starting(self.jobs):
+                self._pool = ProcessPoolExecutor(self.jobs, mp_context=context, initializer=_end_with_parent)
+                started = [self._pool.submit(os.getpid) for _ in range(self.jobs)]  # each starts a process
+            try:
+                started[0].result()
+            except BrokenProcessPool as problem:
+                raise InputError(
+                    "worker processes end as soon as they start; a script that runs a sweep with jobs > 1 must do so "
+                    "under if __name__ == '__main__'"
+                ) from problem
+        return self._pool
+
+    def evaluate(self, job: Job, code: str, todo: Mapping[str, Cell], device: Device) -> Generator[Batch, None, None]:
+        """Evaluate cells and yield their results as they arrive.
+
+        Raises
+        ------
+        WorkerError, ConnectionError
+            No worker can evaluate the cells, or the scheduler is lost.
+        """
+        left = dict(todo)
+        try:
+            while left:
+                for name in (yield from self._round(job, code, left, device)):
+                    cell = left.pop(name)
+                    if (yield from self._round(job, code, {name: cell}, device)):
+                        yield [(name, cell, Result(None, DIED, 0.0))]
+        except BaseException:  # on Ctrl-C, or when results cannot be stored: do not wait for long cells
+            self.close(at_once=True)
+            raise
+
+    def _round(self, job: Job, code: str, left: dict[str, Cell], device: Device) -> Generator[Batch, None, list[str]]:
+        """Evaluate the cells of ``left`` and remove those that finish; return the keys submitted when a worker died."""
+        pool, queue, lost = self.connect(), list(reversed(left.items())), list[str]()
+        waiting: dict[Future[tuple[tuple[str, str], Result]], str] = {}
+        while waiting or (queue and not lost):
+            while queue and len(waiting) < self._window and not lost:
+                name, cell = queue.pop()
+                try:
+                    waiting[pool.submit(_work, job.loader, cell, device)] = name
+                except self._death:
+                    lost.append(name)
+            finished = wait(waiting, timeout=_WATCH_SECONDS, return_when=FIRST_COMPLETED).done
+            self._watch(idle=not finished)
+            batch = []
+            for future in finished:
+                name = waiting.pop(future)
+                try:
+                    versions, result = future.result()
+                except self._death:
+                    lost.append(name)
+                    continue
+                except Exception as problem:
+                    raise WorkerError(f"a worker cannot evaluate the cells: {problem}") from problem
+                if versions != (code, np.__version__):
+                    raise WorkerError(
+                        f"a worker has other code than this process: code {versions[0][:12]}, NumPy {versions[1]} "
+                        f"there, {code[:12]}, {np.__version__} here; install the same versions on all machines"
+                    )
+                batch.append((name, left.pop(name), result))
+            if batch:
+                yield batch
+        if lost:
+            self._replace()
+        return lost
+
+    def _replace(self) -> None:
+        """End the pool, which is of no use after the death of a worker."""
+        self.close(at_once=True)
+
+    def _watch(self, idle: bool) -> None:
+        """Raise an error if no cell can finish; ``idle`` after every `_WATCH_SECONDS` in which none does."""
+
+    def close(self, *, at_once: bool = False) -> None:
+        """End the workers, with ``at_once`` in the middle of a cell; the next `evaluate` starts others."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            for process in list(pool._processes.values()) if at_once and pool._processes else ():
+                process.terminate()
+            pool.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class DaskWorkers(Workers):
+    """The workers of a Dask cluster.
+
+    Parameters
+    ----------
+    jobs : int
+        Local workers of one thread each, if there is no ``scheduler``.
+    scheduler : str, optional
+        Address such as "tcp://10.0.0.1:8786".
+    worker_timeout : float
+        Seconds for which a run waits for a worker after the last one is lost; it then raises TimeoutError.
+    """
+
+    def __init__(self, jobs: int, scheduler: str | None, worker_timeout: float) -> None:
+        super().__init__(jobs)
+        self.scheduler, self.worker_timeout = scheduler, worker_timeout
+        self._stack = contextlib.ExitStack()
+        self._client: Any = None
+        self._lost: float | None = None  # the time at which the last worker was missed
+
+    def connect(self) -> Any:
+        require("distributed")
+        import distributed
+        from distributed.scheduler import KilledWorker
+
+        self._death = KilledWorker
+        if self._client is None:
+            self._stack.enter_context(_silent_dask())
+            try:
+                address: Any = self.scheduler or self._stack.enter_context(_local_cluster(self.jobs))
+                if self.scheduler is not None:
+                    distributed.comm.resolve_address(address)  # a client with a wrong one takes long to close
+                client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
+                self._stack.enter_context(client)
+                client.wait_for_workers(1, timeout=PATIENCE)
+            except (RuntimeError, OSError, ValueError) as problem:
+                self.close()
+                where = f"at {self.scheduler}" if self.scheduler else "on this machine"
+                raise InputError(f"no Dask scheduler answers {where}, or it has no worker: {problem}") from problem
+            self._client = client
+            self._watch(idle=False)
+        return self._client.get_executor(pure=False)
+
+    def _round(self, job: Job, code: str, left: dict[str, Cell], device: Device) -> Generator[Batch, None, list[str]]:
+        try:
+            return (yield from super()._round(job, code, left, device))
+        except Exception as problem:
+            if self._client is None or self._client.status == "running":
+                raise
+            raise ConnectionError("lost the Dask scheduler; finished cells are stored, run again later") from problem
+
+    def _replace(self) -> None:
+        """The cluster itself starts a worker in place of one that died."""
+
+    def _watch(self, idle: bool) -> None:
+        """Submit three cells for each thread of the cluster; wait up to ``worker_timeout`` if there is none."""
+        count = sum(self._client.nthreads().values())  # workers may join and leave
+        self._window = 3 * max(1, count)
+        if count or not idle:
+            self._lost = None
+            return
+        if self._lost is None:
+            self._lost = time.monotonic()
+            _LOG.warning("the Dask scheduler has no worker; the sweep waits %.0f s for one", self.worker_timeout)
+        waited = time.monotonic() - self._lost
+        if waited >= self.worker_timeout:
+            raise TimeoutError(
+                f"the Dask scheduler has had no worker for {waited:.0f} s; finished cells are stored, add workers and "
+                "run again"
+            )
+
+    def close(self, *, at_once: bool = False) -> None:
+        self._client = None
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def _local_cluster(jobs: int) -> Iterator[Any]:
+    import dask
+    import distributed
+
+    # a task whose worker dies fails at once: its cell is evaluated again alone
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+        options = {"threads_per_worker": 1, "processes": True, "dashboard_address": "127.0.0.1:0"}
+        with _starting(jobs):
+            cluster = distributed.LocalCluster(
+                n_workers=jobs, env=_share(jobs), silence_logs=logging.CRITICAL, **options
+            )
+        with cluster:
+            yield cluster
+
+
+@contextlib.contextmanager
+def _silent_dask() -> Iterator[None]:
+    """Silence Dask's loggers, whose errors are raised as well, and restore their levels at the end."""
+    packages = ("distributed", "tornado", "asyncio")
+    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in packages]
+    before = {name: logging.getLogger(name).level for name in {*packages, *names}}
+    for name in before:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+
+
+# --- the start of processes
+def _share(jobs: int) -> dict[str, str]:
+    """Return the environment variables of ``jobs`` processes that run side by side.
+
+    Each process gets its share of the cores, at most ``FPEMU_THREADS`` (BLAS reads the variable once, when loaded);
+    ``FPEMU_PROCESSES`` holds the number of processes that share a GPU, for `fpemu.gpu.emulation.chains`.
+    """
+    names = ("FPEMU_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    return dict.fromkeys(names, str(max(1, min(threads(), cores() // jobs)))) | {"FPEMU_PROCESSES": str(jobs)}
+
+
+@contextlib.contextmanager
+def _starting(jobs: int) -> Iterator[None]:
+    """Start worker processes in this context, with their share of the cores.
+
+    They inherit that SIGINT is ignored, so that only this process handles Ctrl-C, though not within this context.
+    """
+    before = dict(os.environ)
+    main = threading.current_thread() is threading.main_thread()  # no other thread may set a handler
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+    os.environ.update(_share(jobs))
+    try:
+        yield
+    finally:
+        for name in _share(jobs):
+            os.environ.pop(name) if name not in before else os.environ.update({name: before[name]})
+        if main:
+            signal.signal(signal.SIGINT, handler)
+
+
+def _end_with_parent() -> None:
+    """In a worker: end as soon as the parent is gone, since a killed parent cannot stop its workers."""
+
+    def watch() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fpemu
 from fpemu import mma, schemes, simt
-from fpemu.conformance.deviations import dealt
+from fpemu.conformance.causes import dealt
 from fpemu.conformance.specification import Specification, evaluate
 from fpemu.mma import KOrder
 
@@ -288,7 +288,7 @@ def origin(is_emulated: bool) -> dict[str, str]:
     import torch
     import triton
 
-    from fpemu.verify import records
+    from fpemu.verification import records
 
     return {
         "device": torch.cuda.get_device_name(0),

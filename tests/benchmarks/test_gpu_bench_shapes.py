@@ -33,8 +33,8 @@ from fpemu import digests
 from fpemu.gpu import batched as gpu_batched
 from fpemu.gpu.batched import configuration
 from fpemu.gpu.runtime import compiler
-from fpemu.verify import seeded
-from fpemu.verify.seeded import drawn
+from fpemu.verification import seeded
+from fpemu.verification.seeded import drawn
 from tests.simulated import Buffer
 
 needs_compiler = pytest.mark.skipif(compiler.compiler_missing() is not None, reason="NVRTC is not here")

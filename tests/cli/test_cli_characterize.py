@@ -38,16 +38,8 @@ def test_the_command_takes_a_function_and_writes_json(capsys, tmp_path):
     printed = capsys.readouterr()
     assert json.loads(printed.out)[0]["row"] is None
     assert printed.err.startswith("fpemu: odd: no arithmetic known")
-    for arguments, message in (
-        ([f"{file}:fails", *common], "RuntimeError: no"),
-        ([f"{file}:ragged", *common], "the result of ragged is no array"),
-        ([f"{file}:none", *common], "unknown function of"),
-        ([f"{file}", *common], "FILE.py:FUNCTION"),
-        ([f"{file}:odd", "--k", "2"], "--formats"),
-        ([f"{file}:odd", *common, "--shape", "16"], "MxN"),
-        ([str(tmp_path / "x.py:f"), *common], "no file"),
-    ):
-        assert message in refusal(capsys, "characterize", "--callable", *arguments)
+    for name, message in (("fails", "RuntimeError: no"), ("ragged", "the result of ragged is no array")):
+        assert message in refusal(capsys, "characterize", "--callable", f"{file}:{name}", *common)
 
 
 def test_a_terminal_shows_the_instruction_being_characterized(capsys, monkeypatch):
@@ -61,8 +53,6 @@ def test_without_a_gpu_the_command_says_what_needs_none(capsys, monkeypatch):
     monkeypatch.setattr(gpu, "available", lambda: "no NVIDIA GPU is usable here")
     assert main(["characterize"]) == 2
     assert "--emulated" in capsys.readouterr().err
-    assert main(["characterize", "--emulated", "hoper"]) == 2
-    assert "hopper" in capsys.readouterr().err
 
 
 def test_on_a_gpu_the_shape_of_an_instruction_is_found_too(capsys, monkeypatch):

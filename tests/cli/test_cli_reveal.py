@@ -209,48 +209,6 @@ def test_what_adds_by_no_tree_is_refused_with_the_reason(probed, capsys, name, m
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--k", "8"], "name one thing"),
-        (["cublas", "--emulated", "H200", "--k", "8"], "name one thing"),
-        (["a.py:f"], "K is not given"),
-        (["a.py:f", "--k", "8"], "there is no file a.py"),
-        (["a.py", "--k", "8"], "neither FILE.py:FUNCTION nor cublas"),
-        (["broken.py:f", "--k", "8"], "cannot be run: ZeroDivisionError"),
-        (["leaves.py:f", "--k", "8"], "cannot be run: SystemExit"),
-        (["a.py:f", "--k", "8", "--shape", "2x2x9"], "contradicts"),
-        (["a.py:f", "--shape", "2"], "not MxN"),
-        (["a.py:f", "--shape", "0x2x9"], "positive integers such as"),
-        (["a.py:f", "--k", "0"], "not between"),
-        (["a.py:f", "--k", "8", "--at", "1"], "--at 1"),
-        (["a.py:f", "--k", "8", "--order", "split=2"], "add --emulated"),
-        (["a.py:f", "--k", "8", "--instruction", "mma"], "add --hardware"),
-        (["a.py:f", "--k", "8", "--json", "o.txt"], "as .json"),
-        (["a.py:f", "--k", "8", "--draw", "no/o.png"], "no folder"),
-        (["a.py:f", "--k", "8", "--draw", "o.gif"], ".png, .svg or .pdf"),
-        (["a.py:f", "--k", "8", "--type", "fp16"], "--type applies to cublas only"),
-        (["--emulated", "H200", "--k", "8", "--layout", "NN"], "--layout applies to cublas only"),
-        (["cublas", "--k", "8", "--formats", "fp16,fp16"], "for cublas use --type"),
-        (["empty.py:f", "--k", "8"], "unknown function of empty.py 'f'"),
-        (["--emulated", "H200", "--k", "8", "--formats", "int8,int32"], "exactly"),
-        (["--emulated", "H200", "--k", "8", "--formats", "fp16,fp32,fp32,fp32"], "IN,OUT"),
-        (["--emulated", "H201", "--k", "8"], "unknown hardware"),
-        (["--emulated", "H200", "--k", "8", "--order", "splt=2"], "did you mean 'split'"),
-        (["--emulated", "H200", "--k", "40", "--formats", "e4m3,fp32"], "too narrow"),
-    ],
-)
-def test_wrong_words_are_refused_in_one_line(tmp_path, monkeypatch, capsys, words, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "broken.py").write_text("1 / 0")
-    (tmp_path / "empty.py").write_text("")
-    (tmp_path / "leaves.py").write_text("raise SystemExit(0)")
-    status, out, err = run(capsys, *words)
-    assert (status, out) == (2, "")
-    assert message in err
-    assert err.count("\n") == 1
-
-
 def test_a_users_file_hides_no_module_and_its_functions_import_what_lies_beside(tmp_path):
     (tmp_path / "json.py").write_text("def f(A, B):\n    from beside_json import g\n    return g(A, B)\n")
     (tmp_path / "beside_json.py").write_text("def g(A, B):\n    return A @ B\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import fpemu
 from fpemu import files
 from fpemu.errors import InputError
 
@@ -204,13 +202,3 @@ def test_unreadable_files_are_one_line(tmp_path, language, content, complaint):
         read(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
-
-
-def test_sweeps_from_an_archive_say_what_to_do(tmp_path):
-    archive = shutil.make_archive(str(tmp_path / "fpemu"), "zip", Path(fpemu.__file__).parents[1], "fpemu")
-    script = "import sys; sys.path.insert(0, sys.argv[1]); from fpemu.cli import main; sys.exit(main(['list']))"
-    done = subprocess.run([sys.executable, "-c", script, archive], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == (
-        f"fpemu: {archive}/fpemu is in an archive: sweeps and figures hash fpemu's source files; install fpemu by pip\n"
-    )

@@ -13,7 +13,7 @@ from benchmarks.gpu.case import SEED
 from fpemu import batched as emulated
 from fpemu import digests, simt
 from fpemu.reproduce import claims, pages
-from fpemu.verify.seeded import drawn
+from fpemu.verification.seeded import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "experiments" / "speed" / "h200_shapes.json"

@@ -15,8 +15,8 @@ from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import code_dtype, codes, values
-from fpemu.verify import instructions as verify
-from fpemu.verify import reproducers
+from fpemu.verification import instructions as verify
+from fpemu.verification import reproducers
 from tests import hostile
 from tests.emulation_on_cpu import HostLibrary
 

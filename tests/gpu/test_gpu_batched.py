@@ -26,8 +26,8 @@ from fpemu.gpu.batched.configuration import (
 )
 from fpemu.gpu.batched.source import plan
 from fpemu.gpu.runtime import compiler
-from fpemu.verify.batched import Batched
-from fpemu.verify.records import Record
+from fpemu.verification.batched import Batched
+from fpemu.verification.records import Record
 from tests import batched_on_cpu as harness
 from tests.batched_on_cpu import Code, Foreign, differing, gpu, hostile, needs_compiler
 from tests.gpu.test_gpu_tensorcores_choice import frames

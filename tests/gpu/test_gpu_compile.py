@@ -16,7 +16,7 @@ from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler, device
 from fpemu.kernelcache import KernelCache
 from fpemu.schemes import build
-from fpemu.verify import instructions as verify
+from fpemu.verification import instructions as verify
 from tests.simulated import Buffer
 
 SLOW = pytest.mark.slow

@@ -12,11 +12,11 @@ from fpemu.errors import GpuError
 from fpemu.gpu import tallskinny
 from fpemu.gpu.runtime import compiler, device
 from fpemu.gpu.tallskinny import hopper
-from fpemu.verify import tallskinny as suite
-from fpemu.verify.cases import Case
-from fpemu.verify.records import Record
-from fpemu.verify.runner import Run
-from fpemu.verify.tallskinny import TallSkinny
+from fpemu.verification import tallskinny as suite
+from fpemu.verification.cases import Case
+from fpemu.verification.records import Record
+from fpemu.verification.runner import Run
+from fpemu.verification.tallskinny import TallSkinny
 from tests import tallskinny_on_cpu
 from tests.gpu_fixtures import forget, gpu
 from tests.hostile import FACTOR

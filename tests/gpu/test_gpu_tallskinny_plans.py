@@ -15,7 +15,7 @@ from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.problem import Problem
 from fpemu.roofline import gpus
 from fpemu.roofline.tallskinny import check
-from fpemu.verify.tallskinny import FORMATS
+from fpemu.verification.tallskinny import FORMATS
 from tests import simulated_driver
 from tests.gpu_fixtures import forget, gpu
 

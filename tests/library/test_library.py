@@ -300,8 +300,8 @@ def test_the_command_says_in_one_line_what_is_missing(capsys, monkeypatch):
 
 
 def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
-    from fpemu.verify import library as suite
-    from fpemu.verify.records import Record
+    from fpemu.verification import library as suite
+    from fpemu.verification.records import Record
 
     wrong: list = []
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fpemu import InputError, mma
-from fpemu.cli.characterize import differences, row_text
+from fpemu.cli.probe import differences, row_text
 from fpemu.mma import MmaSpec
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import codes, values

@@ -65,7 +65,7 @@ FREE = {"architecture", "inputs", "instruction", "model", "name", "out", "shape"
 """Arguments whose text is free, or looked up when the object is used."""
 LATER = {"fpemu.conformance.Specification": "checked by verify", "fpemu.probing.save": "takes any remarks"}
 """Rows whose names are not refused at once, and why."""
-CLASSES = re.compile("Any|Norms|Product|Report|Scheme|Seed|Work|Execute|Mapping|Callable")
+CLASSES = re.compile("Any|Norms|Product|Report|Scheme|Seed|Specification|Work|Execute|Mapping|Callable")
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", PendingDeprecationWarning)
@@ -147,7 +147,6 @@ VALID = {
     "fpemu.batched.interleaved": row(batched.interleaved, ONE),
     "fpemu.batched.planar": row(batched.planar, ONE),
     "fpemu.conformance.Specification": row(conformance.Specification, SPEC),
-    "fpemu.conformance.Specification.change": row(conformance.Specification(SPEC).change, alpha=2.0),
     "fpemu.conformance.compare": row(conformance.compare, ONE, ONE, "fp16"),
     "fpemu.conformance.verify": row(conformance.verify, 2 * WIDE, ONE, ONE, hardware="A100", causes=False),
     "fpemu.conformance.verify scheme": row(
@@ -169,9 +168,9 @@ VALID = {
         library.predict, CASE, np.ones((64, 64), np.float16), np.ones((64, 64), np.float16), [0], [1]
     ),
     "fpemu.library.replay": row(library.replay, CASE),
-    "fpemu.verify.instructions.source": row(fpemu.verify.instructions.source, SPEC),
-    "fpemu.verify.instructions.sources": row(fpemu.verify.instructions.sources, SPEC),
-    "fpemu.verify.instructions.verify": row(fpemu.verify.instructions.verify, SPEC, outputs=64),
+    "fpemu.verification.instructions.source": row(fpemu.verification.instructions.source, SPEC),
+    "fpemu.verification.instructions.sources": row(fpemu.verification.instructions.sources, SPEC),
+    "fpemu.verification.instructions.verify": row(fpemu.verification.instructions.verify, SPEC, outputs=64),
     "fpemu.gpu.batched.Block": row(configuration.Block),
     "fpemu.gpu.batched.Packed": row(configuration.Packed),
     "fpemu.gpu.batched.Small": row(configuration.Small),
@@ -294,7 +293,7 @@ def test_a_wrong_value_raises_an_input_error(name, tmp_path, monkeypatch):
     assert not wrong, f"{name}: {len(wrong)} wrong outcomes, such as {wrong[:5]}"
 
 
-GPU_ROWS = {name for name in VALID if name.startswith(("fpemu.gpu.", "fpemu.verify."))}
+GPU_ROWS = {name for name in VALID if name.startswith(("fpemu.gpu.", "fpemu.verification."))}
 
 
 @pytest.mark.parametrize("name", sorted(VALID.keys() - GPU_ROWS - {"fpemu.probing.load"}))
@@ -313,7 +312,7 @@ def test_the_calls_of_the_table_are_valid(name, tmp_path, monkeypatch):
         (lambda: fpemu.gemm(ONE, ONE, scheme="ootomo", hardware="A100", promte=1), "did you mean 'promote'"),
         (lambda: theory.bound("ootomo", "A100", norms=NORMS, residual_scal=1), "did you mean 'residual_scale'"),
         (lambda: conformance.verify(2 * WIDE, ONE, ONE, hardware="A100", acumulate="fp32"), "mean 'accumulate'"),
-        (lambda: conformance.Specification(SPEC).change(alfa=2.0), "did you mean 'alpha'"),
+        (lambda: conformance.verify(WIDE, ONE, ONE, hardware=SPEC, alfa=2.0), "did you mean 'alpha'"),
         (lambda: conformance.Specification(SPEC, epilogue="fuse"), "unknown epilogue 'fuse'"),
         (lambda: Plan(products=((0, 0),), join="as-runs"), "did you mean 'as-run'"),
         (lambda: Plan(products=((0, 0),), accumulators="bands"), "did you mean 'band'"),
@@ -324,7 +323,7 @@ def test_the_calls_of_the_table_are_valid(name, tmp_path, monkeypatch):
         (lambda: mma.spec("H200", instruction=0), "unknown instruction 0"),
         (lambda: probing.reveal(multiply, 4, SHORT, at=-1), "at = -1"),
         (lambda: conformance.verify(2 * WIDE, ONE, ONE, hardware="A100", seconds=float("nan")), "seconds = nan"),
-        (lambda: fpemu.verify.instructions.verify(SPEC, outputs=float("nan")), "outputs = nan"),
+        (lambda: fpemu.verification.instructions.verify(SPEC, outputs=float("nan")), "outputs = nan"),
         (lambda: fpemu.round_to(1e6, "e4m3", saturate="no"), "saturate = 'no' must be True or False"),
         (lambda: fpemu.round_to(ONE, "fp16", random_bits=ONE), "random_bits go with mode 'SR'"),
         (lambda: fpemu.formats.get(float), "unknown format"),

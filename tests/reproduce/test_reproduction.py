@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import importlib.metadata
 import io
 import json
@@ -12,7 +11,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -308,14 +306,9 @@ def test_other_versions_of_packages_and_another_renderer_change_no_file(noisy, m
     [
         (("A caption.", "Another caption."), None, {"fig1.json"}),
         (("version=1", "version=2"), None, {"fig1.json"}),
-        (("    return line", "    # a comment\n    return line"), None, set()),
         (("def finding", "def helper():\n    pass\n\n\ndef finding"), None, set()),
-        (("return line", "return  line"), None, set()),
         (None, ("UNUSED = 1", "UNUSED = 2"), set()),
-        (None, ("values", "heights"), set()),
         (None, ('"red"', '"blue"'), {"fig1.json", "fig1.png"}),
-        (None, ("color=colour", "color=colour, linewidth=3"), {"fig1.json", "fig1.png"}),
-        (None, ("plotting.figure(1)", "plotting.figure(1, height=3)"), {"fig1.json", "fig1.png"}),
     ],
 )
 def test_an_edited_page_changes_the_files_that_depend_on_the_edit(noisy, page, look, changed):
@@ -387,24 +380,6 @@ def test_a_damaged_or_missing_file_is_written_again(noisy, suffix, damage):
     assert _files() == before
 
 
-def test_further_formats_are_written_on_request_and_change_nothing_else(noisy):
-    noisy()
-    before = _files()
-    written = noisy(formats=["pdf", "svg"])
-    assert written.state == "unchanged"
-    assert [path.name for path in written.paths[3:]] == ["fig1.pdf", "fig1.svg"]
-    assert _changed(before) == {"fig1.pdf", "fig1.svg"}
-    assert _files()["fig1.pdf"].startswith(b"%PDF")
-    assert _files()["fig1.svg"].rstrip().endswith(b"</svg>")
-
-
-def test_a_record_names_no_source_file_and_no_commit(noisy):
-    record = noisy().record
-    assert record.version == 1
-    assert not {"code", "revision"} & set(dataclasses.asdict(record))
-    assert noisy(page=NOISY.replace("version=1", "version=3")).record.version == 3
-
-
 def test_the_command_says_which_figures_changed_and_counts_them(folder, capsys):
     toy.write_page("papers", "paper/fig3", PAGE)
     lines = lambda: [line for line in capsys.readouterr().out.splitlines() if "figure" in line][:-1]  # noqa: E731
@@ -433,30 +408,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_computation(fold
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("a file")
     assert "out" in refusal(capsys, "reproduce", "-j", "1", "-o", "out", "--format", "svg")
-    assert not Path("log").exists()
-    if where.endswith("svg/x"):  # a file that was not requested is not checked
-        assert main(["reproduce", "-j", "1", "-o", "out"]) == 0
-
-
-@pytest.mark.parametrize("closed", [".", "out", "out/paper"])
-def test_a_read_only_folder_is_refused_before_the_computation(folder, capsys, monkeypatch, closed):
-    if closed != ".":
-        Path(closed).mkdir(parents=True)
-    temporary_file = tempfile.TemporaryFile
-
-    def refused(*, dir):  # chmod has no effect on root
-        if Path(dir) == Path(closed):
-            raise PermissionError(errno.EACCES, "Permission denied", dir)
-        return temporary_file(dir=dir)
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
-    assert "cannot write" in refusal(capsys, "reproduce", "-j", "1", "-o", "out")
-    assert not Path("log").exists()
-
-
-def test_an_unknown_format_is_refused_with_the_known_ones(folder, capsys):
-    assert main(["reproduce", "--format", "pfd"]) == 2
-    assert "unknown format 'pfd': did you mean 'pdf'? known: pdf, svg" in capsys.readouterr().err
+    assert "unknown format 'pfd': did you mean 'pdf'" in refusal(capsys, "reproduce", "--format", "pfd")
     assert not Path("log").exists()
 
 

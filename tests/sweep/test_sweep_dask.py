@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import logging
 import os
@@ -11,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 from pathlib import Path
 
 import pytest
@@ -22,8 +20,8 @@ import distributed
 from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.reproduce import pages
-from fpemu.sweep import CellError, Grid, Store, run, store, workers
-from fpemu.sweep.workers import DaskWorkers
+from fpemu.sweep import CellError, Grid, Store, run, store
+from fpemu.sweep.run import DIED
 from tests import toy
 
 pytestmark = pytest.mark.slow
@@ -111,7 +109,7 @@ def test_cells_that_fail_or_kill_their_worker(tmp_path, address):
         with pytest.raises(CellError, match="2 of 6 cells failed"):
             run(experiment, results=results, scheduler=address)
         rows = run(experiment, results=results, scheduler=address, keep_failures=True)
-    expected = [0.0, 1 / 3, 2 / 3, workers.DIED, "ValueError: no luck", 5 / 3]
+    expected = [0.0, 1 / 3, 2 / 3, DIED, "ValueError: no luck", 5 / 3]
     assert [row.get("value", row.get("error")) for row in rows] == expected
 
 
@@ -137,25 +135,21 @@ def _worker(address):
 
 
 @pytest.mark.parametrize("another", [False, True], ids=["no-worker-joins", "a-worker-joins"])
-@pytest.mark.slow
-def test_a_run_without_workers_says_so_waits_and_stops(tmp_path, monkeypatch, caplog, another):
-    monkeypatch.setattr(workers, "PATIENCE", 60.0)
-    monkeypatch.setattr(workers, "_REMINDER", 2.0)
+def test_a_run_without_workers_says_so_waits_and_stops(tmp_path, caplog, another):
     toy.write_page(tmp_path / "papers", "paper/fig1", SLOW.replace("range(6)", "range(40)") + toy.PAGE.format(""))
     experiment = pages.load("paper/fig1", tmp_path / "papers")
     scheduler = distributed.LocalCluster(
         n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL, processes=True
     )
     with scheduler, _worker(scheduler.scheduler_address) as worker, Store(tmp_path / "r.sqlite") as results:
-        lost = []
+        _wait_until(lambda: scheduler.scheduler.workers)
 
         def lines():
-            return [record for record in caplog.records if record.name == "fpemu.sweep"]
+            return [record.getMessage() for record in caplog.records if record.name == "fpemu.sweep"]
 
         def kill():
             _wait_until(lambda: _count(results.path) > 0)
             worker.kill()
-            lost.append(time.monotonic())
             if another:
                 _wait_until(lines)
                 with _worker(scheduler.scheduler_address):
@@ -167,43 +161,11 @@ def test_a_run_without_workers_says_so_waits_and_stops(tmp_path, monkeypatch, ca
         if another:
             assert len(run(experiment, results=results, **address)) == 40
         else:
-            with pytest.raises(TimeoutError, match=r"no worker for [56] s; finished cells are stored"):
+            with pytest.raises(TimeoutError, match=r"no worker for [5-9] s; finished cells are stored"):
                 run(experiment, results=results, **address)
-            assert time.monotonic() - lost[0] < 5 + 10
             assert 0 < len(results) < 40
-            assert len(lines()) == 3  # at once, and after 2 and 4 s
         killer.join()
-        assert lines()[0].getMessage().startswith("the Dask scheduler has no worker; the sweep stops in ")
-        assert lines()[0].created - time.time() + time.monotonic() - lost[0] < 10
-
-
-def test_the_wait_for_a_worker_begins_when_the_last_one_is_lost(monkeypatch):
-    """Tasks that finish between two losses show that there was a worker."""
-    cluster, now, lost = DaskWorkers(1, "tcp://host:1", 600.0), [0.0], {"a", "z"}
-    names = iter("abz")
-
-    def evaluate(cell, device):
-        now[0] += 500.0
-        if cell["name"] in lost:
-            end = time.monotonic() + 0.2  # two intervals in which no task finishes
-            while time.monotonic() < end:
-                time.sleep(0.01)
-        return {"value": 1.0}
-
-    def nthreads():
-        return {}
-
-    monkeypatch.setattr(
-        workers, "time", types.SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
-    )
-    monkeypatch.setattr(workers, "_WATCH_SECONDS", 0.05)
-    monkeypatch.setattr(workers, "_loaded", lambda loader: (evaluate, "code"))
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(cluster, "_connect", lambda: pool)
-        cluster._client, cluster._death = types.SimpleNamespace(nthreads=nthreads, status="running"), KeyError
-        job, todo = types.SimpleNamespace(loader=()), {name: {"name": name} for name in names}
-        entries = [entry for batch in cluster.evaluate(job, "code", todo, "cpu") for entry in batch]
-    assert [entry.values for entry in entries] == [{"value": 1.0}] * 3
+        assert lines() == [f"the Dask scheduler has no worker; the sweep waits {address['worker_timeout']} s for one"]
 
 
 def _wait_until(condition, limit=60):
@@ -220,31 +182,11 @@ def test_workers_with_other_code_take_no_part(tmp_path, grid, address, monkeypat
         assert len(results) == 0
 
 
-@pytest.mark.slow
 def test_a_cluster_of_its_own(tmp_path, grid):
     with Store(tmp_path / "r.sqlite") as results:
         rows = run(grid, results=results, executor="dask", jobs=2)
         assert len(rows) == 72
         assert all(row["relative_l2"] < 1e-5 for row in rows)
-
-
-def test_dasks_own_logs_are_silent_during_a_run_and_only_then(tmp_path, grid, address, monkeypatch):
-    levels, during = _levels(), []
-
-    def window(self, plain=DaskWorkers._window):
-        during.append(_levels())
-        return plain(self)
-
-    monkeypatch.setattr(DaskWorkers, "_window", window)
-    with Store(tmp_path / "r.sqlite") as results:
-        run(grid, results=results, scheduler=address)
-    assert _levels() == levels
-    assert min(during[0].values()) > logging.CRITICAL
-
-
-def _levels():
-    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
-    return {name: logging.getLogger(name).getEffectiveLevel() for name in names}
 
 
 def _count(path):
@@ -258,8 +200,7 @@ def _count(path):
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nothing://here", "no address"])
-def test_a_scheduler_that_does_not_answer(tmp_path, grid, monkeypatch, address):
-    monkeypatch.setattr(workers, "PATIENCE", 1.0)
+def test_a_scheduler_that_does_not_answer(tmp_path, grid, address):
     with Store(tmp_path / "r.sqlite") as results, pytest.raises(InputError, match="no Dask scheduler answers at"):
         run(grid, results=results, scheduler=address)
 

@@ -11,7 +11,7 @@ struct Recipes {
   Recipe of[3];
 };
 
-// What `compare` found, summed over launches; words of fpemu.verify.instructions.COUNTS, in that order.
+// What `compare` found, summed over launches; words of fpemu.verification.instructions.COUNTS, in that order.
 struct Counts {
   u64 outputs, mismatches;
   u64 nan_codes;  // those of the mismatches where both are NaN

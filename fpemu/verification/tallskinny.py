@@ -24,11 +24,11 @@ from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.problem import KernelLaunch, Problem
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
-from fpemu.verify import paths, seeded
-from fpemu.verify.cases import Case, Computed, Draw, Result, codes
-from fpemu.verify.paths import Functions
-from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import ProductSuite, Progress
+from fpemu.verification import paths, seeded
+from fpemu.verification.cases import Case, Computed, Draw, Result, codes
+from fpemu.verification.paths import Functions
+from fpemu.verification.records import Outcome, Record
+from fpemu.verification.suite import ProductSuite, Progress
 
 Format = Literal["fp32", "fp64"]
 FORMATS: tuple[Format, ...] = ("fp32", "fp64")

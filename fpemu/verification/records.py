@@ -26,7 +26,7 @@ from fpemu.reading import read
 SCHEMA = 1
 COMMON_CODE = (
     *("formats.py", "rounding.py", "digests.py", "arguments.py", "parallel.py"),
-    *("mma", "verify"),
+    *("mma", "verification"),
     *("gpu/runtime", "gpu/emulation", "gpu/instructions", "gpu/kernels"),
 )
 """Modules and subpackages that every suite depends on."""

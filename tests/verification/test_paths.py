@@ -12,6 +12,7 @@ import importlib.util
 
 import numpy as np
 import pytest
+from tests.gpu.test_calls import processor
 
 import fpemu
 from fpemu import schemes
@@ -19,18 +20,17 @@ from fpemu.errors import InputError
 from fpemu.gpu.batched import products
 from fpemu.gpu.gemm import plans
 from fpemu.gpu.runtime import device, faults, matrices
-from fpemu.verify import batched, cases, kernels, paths, tallskinny
-from fpemu.verify.arguments import Arguments
-from fpemu.verify.batched import Batched
-from fpemu.verify.kernels import Kernels
-from fpemu.verify.paths import OPERATORS, PATHS, Functions
-from fpemu.verify.records import Outcome
-from fpemu.verify.runner import Run
-from fpemu.verify.suite import by_path
-from fpemu.verify.tallskinny import TallSkinny
+from fpemu.verification import batched, cases, kernels, paths, tallskinny
+from fpemu.verification.arguments import Arguments
+from fpemu.verification.batched import Batched
+from fpemu.verification.kernels import Kernels
+from fpemu.verification.paths import OPERATORS, PATHS, Functions
+from fpemu.verification.records import Outcome
+from fpemu.verification.runner import Run
+from fpemu.verification.suite import by_path
+from fpemu.verification.tallskinny import TallSkinny
 from tests import cuda_on_cpu
 from tests.commands import refusal
-from tests.gpu.test_calls import processor
 
 __all__ = ["processor"]
 WITH_TORCH = importlib.util.find_spec("torch") is not None
@@ -162,7 +162,7 @@ def test_a_path_is_run_and_its_wrong_bit_is_found(simulated, monkeypatch, path):
     assert f"by {path}, " in wrong.first[0]
     again = list(Kernels(0, CASES, paths=[path]).explain(wrong))[-1]
     number = int(wrong.first[0].partition(":")[0])
-    assert again == f"  again: fpemu.verify.kernels.Kernels(0, paths=['{path}']).compare('{SCHEME}', {number})"
+    assert again == f"  again: fpemu.verification.kernels.Kernels(0, paths=['{path}']).compare('{SCHEME}', {number})"
     suite = Kernels(0, paths=[path], emulated_on="cpu")
     assert suite.compare(SCHEME, number).mismatches >= 1
     monkeypatch.undo()

@@ -12,8 +12,8 @@ from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.instructions import run
 from fpemu.mma import codes as mma_codes
 from fpemu.mma import operand_streams as streams
-from fpemu.verify import instructions
-from fpemu.verify.records import Record
+from fpemu.verification import instructions
+from fpemu.verification.records import Record
 from tests import golden, oracle
 from tests.emulation_on_cpu import HostLibrary
 from tests.hostile import FACTOR, bits, integers

@@ -24,10 +24,10 @@ from fpemu.mma import operand_streams as streams
 from fpemu.mma.arithmetic import ARITHMETICS, Arithmetic
 from fpemu.mma.codes import values
 from fpemu.mma.tree import Chain, Sum, Tree
-from fpemu.verify import speed
-from fpemu.verify.cases import Case, Computed, Draw, Result, arrange, codes
-from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import ProductSuite, Progress, Table
+from fpemu.verification import speed
+from fpemu.verification.cases import Case, Computed, Draw, Result, arrange, codes
+from fpemu.verification.records import Outcome, Record
+from fpemu.verification.suite import ProductSuite, Progress, Table
 
 Implementation = Literal["cuda", "compiled", "numpy"]
 CASES = 6

@@ -15,8 +15,8 @@ from typing import Any
 from fpemu.errors import InputError
 from fpemu.files import write_atomic
 from fpemu.gpu.runtime import compiler, device
-from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import Progress, Suite
+from fpemu.verification.records import Outcome, Record
+from fpemu.verification.suite import Progress, Suite
 
 _PROCESSES = 16
 _FRESH = "fresh"  # fact of a partial record: the outcomes in the record beside it are ignored

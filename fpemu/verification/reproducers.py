@@ -45,7 +45,7 @@ class Mismatch:
 
 
 def locate(spec: MmaSpec, kind: str, seed: int, index: int, hardware: int, *, n: int | None = None) -> Mismatch:
-    """Draw the operands of an output of `fpemu.verify.instructions` again from its index."""
+    """Draw the operands of an output of `fpemu.verification.instructions` again from its index."""
     tile = instructions.instruction(spec, n=n)
     test, rest = divmod(index, tile.m * tile.n)
     row, column = divmod(rest, tile.n)

@@ -8,23 +8,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fpemu.gpu.gemm.recorded import products
+from fpemu.gpu.runtime.recording import placeholder
+from tests.gpu.test_calls import gpu, processor, simulated
 
 import fpemu
 from fpemu.gpu.batched import call
 from fpemu.gpu.batched import products as batched_products
-from fpemu.gpu.gemm.recorded import products
 from fpemu.gpu.runtime import launches, tensors
-from fpemu.gpu.runtime.recording import placeholder
 from fpemu.gpu.tallskinny import launch as tallskinny_launch
 from fpemu.gpu.tallskinny import problem
-from fpemu.verify import cases, paths
-from fpemu.verify.batched import Batched
-from fpemu.verify.cases import LAYOUTS, DeviceArray, Draw, Placement, arrange, codes
-from fpemu.verify.kernels import Kernels
-from fpemu.verify.tallskinny import TallSkinny
+from fpemu.verification import cases, paths
+from fpemu.verification.batched import Batched
+from fpemu.verification.cases import LAYOUTS, DeviceArray, Draw, Placement, arrange, codes
+from fpemu.verification.kernels import Kernels
+from fpemu.verification.tallskinny import TallSkinny
 from tests import simulated_driver
-from tests.gpu.test_calls import gpu, processor, simulated
-from tests.verify.test_paths import simulated as on_processor
+from tests.verification.test_paths import simulated as on_processor
 
 __all__ = ["gpu", "on_processor", "processor"]
 RECORDED = ("eager", "plan", "prepared", "graph", "graph-plan", "graph-prepared")

@@ -16,7 +16,7 @@ from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.gpu.batched import products
 from fpemu.gpu.runtime import compiler, device
-from fpemu.verify import (
+from fpemu.verification import (
     arguments,
     batched,
     emulation,
@@ -28,9 +28,9 @@ from fpemu.verify import (
     suite,
     tallskinny,
 )
-from fpemu.verify.cases import Case, Computed
-from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import ProductSuite, by_path
+from fpemu.verification.cases import Case, Computed
+from fpemu.verification.records import Outcome, Record
+from fpemu.verification.suite import ProductSuite, by_path
 from tests.commands import refusal
 
 KERNELS = ["V0", "opt 1"]

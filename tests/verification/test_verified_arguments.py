@@ -6,18 +6,18 @@ import importlib.util
 
 import numpy as np
 import pytest
+from tests.gpu.test_calls import gpu, processor, simulated
 
 from fpemu.errors import InputError
 from fpemu.gpu.runtime import device, matrices
-from fpemu.verify import arguments
-from fpemu.verify.arguments import Arguments
-from fpemu.verify.paths import OPERATORS, PATHS
-from fpemu.verify.records import Outcome, Record
+from fpemu.verification import arguments
+from fpemu.verification.arguments import Arguments
+from fpemu.verification.paths import OPERATORS, PATHS
+from fpemu.verification.records import Outcome, Record
 from tests.commands import refusal
-from tests.gpu.test_calls import gpu, processor, simulated
-from tests.verify.test_memory import kernels
-from tests.verify.test_paths import as_tensors
-from tests.verify.test_paths import simulated as on_processor
+from tests.verification.test_memory import kernels
+from tests.verification.test_paths import as_tensors
+from tests.verification.test_paths import simulated as on_processor
 
 __all__ = ["gpu", "kernels", "on_processor", "processor"]
 WITH_TORCH = importlib.util.find_spec("torch") is not None

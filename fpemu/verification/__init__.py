@@ -8,7 +8,7 @@ _SUITES = ("arguments", "batched", "emulation", "instructions", "kernels", "libr
 def __getattr__(name: str) -> Any:
     """Import a suite when its name is first used."""
     if name not in _SUITES:
-        raise AttributeError(f"module 'fpemu.verify' has no attribute {name!r}")
+        raise AttributeError(f"module 'fpemu.verification' has no attribute {name!r}")
     import importlib
 
-    return importlib.import_module(f"fpemu.verify.{name}")
+    return importlib.import_module(f"fpemu.verification.{name}")

@@ -14,10 +14,10 @@ from fpemu.cli import main
 from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.spec import ARITHMETICS
-from fpemu.verify import emulation, speed
-from fpemu.verify.cases import LAYOUTS, arrange
-from fpemu.verify.emulation import CASES, CUSTOM, DRAWN, Emulation
-from fpemu.verify.records import Outcome, Record
+from fpemu.verification import emulation, speed
+from fpemu.verification.cases import LAYOUTS, arrange
+from fpemu.verification.emulation import CASES, CUSTOM, DRAWN, Emulation
+from fpemu.verification.records import Outcome, Record
 from tests.hostile import FACTOR
 
 FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_emulation.json"

@@ -22,11 +22,11 @@ from fpemu.errors import InputError, unknown_name
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched import products
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Small, Task, Warp
-from fpemu.verify import paths
-from fpemu.verify.cases import Case, Computed, DeviceArray, Draw, Placement, Result, codes
-from fpemu.verify.paths import Functions
-from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import ProductSuite
+from fpemu.verification import paths
+from fpemu.verification.cases import Case, Computed, DeviceArray, Draw, Placement, Result, codes
+from fpemu.verification.paths import Functions
+from fpemu.verification.records import Outcome, Record
+from fpemu.verification.suite import ProductSuite
 
 Operands = tuple[NDArray[np.float16], NDArray[np.float16], NDArray[np.float16] | None]
 CASES = 520

@@ -1,7 +1,7 @@
 """The interface of a verification suite, and the comparison of its cases with their references, bit by bit.
 
 A suite declares its groups and cases as functions of a seed, the computation of a case on the GPU, and its reference on
-the CPU. `fpemu.verify.runner` runs the groups.
+the CPU. `fpemu.verification.runner` runs the groups.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 from fpemu.arguments import integer
 from fpemu.digests import digest
 from fpemu.gpu.runtime import device
-from fpemu.verify import records
-from fpemu.verify.cases import Case, Computed, Result
-from fpemu.verify.paths import choose
-from fpemu.verify.records import Outcome, Record
+from fpemu.verification import records
+from fpemu.verification.cases import Case, Computed, Result
+from fpemu.verification.paths import choose
+from fpemu.verification.records import Outcome, Record
 
 Progress = Callable[[str, float], None]
 """Called with a group's name and the number of groups completed since the last call, which may be a fraction"""
@@ -139,7 +139,7 @@ class Suite(ABC):
 
 
 class ProductSuite(Suite):
-    """A suite whose cases are products, numbered in each group, and computed by several of `fpemu.verify.paths.PATHS`.
+    """A suite whose cases are products, numbered in each group, and computed by several paths (`paths.PATHS`).
 
     Parameters
     ----------

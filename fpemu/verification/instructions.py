@@ -2,7 +2,7 @@
 
 Operands are drawn, the instruction is issued, and its outputs are emulated (``kernels/arithmetic.cuh``), compared and
 counted on the GPU: neither operands nor results leave it. A mismatch is computed again on the CPU from its index alone
-(`fpemu.mma.operand_streams`) and reduced to a minimal reproducer (`fpemu.verify.reproducers`).
+(`fpemu.mma.operand_streams`) and reduced to a minimal reproducer (`fpemu.verification.reproducers`).
 
 Every run checks itself: the first tests of each class are copied back, drawn again with NumPy, computed again with
 `fpemu.mma.execute` and counted again; and a deliberately changed output must be detected.
@@ -32,10 +32,10 @@ from fpemu.gpu.runtime.modules import Module
 from fpemu.mma import MmaSpec
 from fpemu.mma import codes as mma_codes
 from fpemu.mma import operand_streams as streams
-from fpemu.verify import reproducers
-from fpemu.verify.records import Outcome
-from fpemu.verify.reproducers import Mismatch
-from fpemu.verify.suite import Progress, Suite
+from fpemu.verification import reproducers
+from fpemu.verification.records import Outcome
+from fpemu.verification.reproducers import Mismatch
+from fpemu.verification.suite import Progress, Suite
 
 __all__ = ["ClassCounts", "Verification", "first_failures", "source", "sources", "verify"]
 
@@ -413,7 +413,7 @@ class Instructions(Suite):
         " (fpemu.mma.operand_streams). digests: of all outputs of the hardware, by class. nan_codes: mismatches of two"
         f" NaN. facts: samples, digests of the first {SAMPLE} tests of each class; differ, mismatches and nan_codes by"
         " class; trial, digests by class of a shorter run of trial_outputs outputs with the same seed; widths, for each"
-        " n of a wgmma the digest of a test of each class of WIDTH_CLASSES in fpemu.verify.instructions"
+        " n of a wgmma the digest of a test of each class of WIDTH_CLASSES in fpemu.verification.instructions"
     )
     columns: ClassVar = {name: name for name in ("outputs", "mismatches", "seconds")}
 

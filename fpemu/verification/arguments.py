@@ -2,7 +2,7 @@
 
 A fact is a property of the operands' memory, their sizes or the scalars on which kernels may depend: operands that
 share memory, strides of 0, a batch within the rows, empty sizes, special values of alpha and beta. A group computes
-small products for every fact that its function accepts, at addresses drawn as in `fpemu.verify.cases`.
+small products for every fact that its function accepts, at addresses drawn as in `fpemu.verification.cases`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from fpemu import batched, digests
 from fpemu.errors import unknown_name
 from fpemu.gpu.batched import products
 from fpemu.gpu.gemm.choice import architecture
-from fpemu.verify import kernels, paths, tallskinny
-from fpemu.verify.cases import Case, Computed, Draw, Result, codes
-from fpemu.verify.kernels import Kernels, Variant
-from fpemu.verify.paths import PATHS, Functions
-from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import ProductSuite
+from fpemu.verification import kernels, paths, tallskinny
+from fpemu.verification.cases import Case, Computed, Draw, Result, codes
+from fpemu.verification.kernels import Kernels, Variant
+from fpemu.verification.paths import PATHS, Functions
+from fpemu.verification.records import Outcome, Record
+from fpemu.verification.suite import ProductSuite
 
 Array = NDArray[Any]
 Operands = tuple[Array, Array, Array | None]

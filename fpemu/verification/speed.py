@@ -20,8 +20,8 @@ from fpemu.mma import operand_streams as streams
 from fpemu.mma.arithmetic import Operands
 from fpemu.mma.codes import values
 from fpemu.mma.gemm import carried
-from fpemu.verify.cases import Draw, codes
-from fpemu.verify.records import Outcome
+from fpemu.verification.cases import Draw, codes
+from fpemu.verification.records import Outcome
 
 RATE, CROSSOVER = "speed: ", "crossover: "
 """Prefixes of the names of measurements"""

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fpemu import schemes
-from fpemu.verify import kernels
-from fpemu.verify.cases import Case, Computed
-from fpemu.verify.kernels import Kernels
-from fpemu.verify.records import Record
+from fpemu.verification import kernels
+from fpemu.verification.cases import Case, Computed
+from fpemu.verification.kernels import Kernels
+from fpemu.verification.records import Record
 from tests.commands import refusal
 from tests.hostile import FACTOR
 
@@ -58,7 +58,7 @@ def test_small_products_have_the_recorded_digests(entry):
     ("arguments", "message"),
     [
         (["--shapes", "0"], "--shapes is 0: a number from 1 on"),
-        (["--jobs", "0"], "--jobs is 0: a number from 1 on"),
+        (["--jobs", "0"], "Invalid value for '--jobs'"),
         (["--schemes", ","], "--schemes ',' names no scheme"),
         (["--record", "kernels.txt"], "the record is written as .json"),
     ],

@@ -17,10 +17,10 @@ from fpemu.errors import InputError
 from fpemu.library import LAYOUTS, cublas, revealing
 from fpemu.library.emulation import predict_entries
 from fpemu.library.tables import Product, digest_of, lookup, orders, sample_indices
-from fpemu.verify import records
-from fpemu.verify.cases import codes
-from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import Progress, Suite, difference
+from fpemu.verification import records
+from fpemu.verification.cases import codes
+from fpemu.verification.records import Outcome, Record
+from fpemu.verification.suite import Progress, Suite, difference
 
 Shape = tuple[int, int, int]
 _SECONDS = 60.0  # time limit of the probes of one new shape

@@ -15,8 +15,8 @@ from fpemu.gpu.instructions import run
 from fpemu.gpu.runtime import compiler, device
 from fpemu.mma import codes
 from fpemu.mma import operand_streams as streams
-from fpemu.verify import instructions, records
-from fpemu.verify.records import Record
+from fpemu.verification import instructions, records
+from fpemu.verification.records import Record
 from tests.commands import refusal
 from tests.simulated import Buffer
 

@@ -4,7 +4,7 @@ A path calls the product's functions as a caller's program does: several times, 
 same layout in turn, so that recorded launches, their CUDA graphs and prepared operands are used again at other
 addresses. The output is filled with a poison before the last call, whose result counts.
 
-`fpemu.verify.cases` places the arrays.
+`fpemu.verification.cases` places the arrays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fpemu.errors import GuaranteeError, InputError, missing_package, unknown_name
 from fpemu.gpu.runtime import counters, device
-from fpemu.verify.cases import Computed, DeviceArray, Draw, Operands, Output, Placement, Result, codes, load_torch
+from fpemu.verification.cases import Computed, DeviceArray, Draw, Operands, Output, Placement, Result, codes, load_torch
 
 PATHS = {
     "host": "a call on NumPy arrays",

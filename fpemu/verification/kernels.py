@@ -26,11 +26,11 @@ from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
 from fpemu.schemes import Scheme, SplitScheme
 from fpemu.schemes.words import of_operand
-from fpemu.verify import paths
-from fpemu.verify.cases import LAYOUTS, Case, Computed, Draw, Result, arrange, codes
-from fpemu.verify.paths import PATHS, Functions
-from fpemu.verify.records import Outcome, Record
-from fpemu.verify.suite import ProductSuite, SkippedError
+from fpemu.verification import paths
+from fpemu.verification.cases import LAYOUTS, Case, Computed, Draw, Result, arrange, codes
+from fpemu.verification.paths import PATHS, Functions
+from fpemu.verification.records import Outcome, Record
+from fpemu.verification.suite import ProductSuite, SkippedError
 
 _SIZES = """
 128x128x64 1x1x1 127x129x65 3x2x10000 1x500x77 500x1x77 256x128x512 17x9x1 64x64x1000 2x3x5 130x70x100

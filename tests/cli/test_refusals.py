@@ -1,0 +1,299 @@
+"""Wrong arguments and input of all commands: one line, status 2, nothing written, no stray file executed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fpemu import library, mma, probing
+from fpemu.cli import common, main
+from fpemu.cli.commands import command as fpemu
+from fpemu.reproduce import pages
+from tests import toy
+from tests.commands import refusal
+
+# AB stands for A.npy B.npy
+REFUSALS = [
+    ("gemm B.npy A.npy -s sgemm", "B.npy is 32×6 and A.npy is 8×32"),
+    ("gemm AB -s sgemm --c A.npy --beta 1", "A.npy is 8×32 and the product is 8×6"),
+    ("gemm A.npy no.npy -s sgemm", "no.npy: No such file or directory"),
+    ("gemm A.npy B.txt -s sgemm", "ends in .npy, .npz or .mtx"),
+    ("gemm AB -s otomo", "unknown scheme 'otomo': did you mean 'ootomo'"),
+    ("gemm AB -s ootomo,nonesuch", "unknown scheme 'nonesuch'"),
+    ("gemm AB -s ,", "no scheme is named"),
+    ("gemm AB -s all,ootomo", "all goes alone"),
+    ("gemm AB -s ootomo -H A10O", "unknown hardware 'A10O': did you mean"),
+    ("gemm AB -s bf16x9 -H volta", "volta has no matrix instruction for bf16"),
+    ("gemm AB -s ootomo -H A100 -O sb=12", "option 'sb'"),
+    ("gemm AB -s h2sgemm -H A100 -O sb=99999", "sb"),
+    ("gemm AB -s h2sgemm -O sb", "'sb' is not name=value"),
+    ("gemm AB -s h2sgemm -O sb=1 -O sb=2", "'sb' is given twice"),
+    ("gemm AB -O sb=1", "--option needs --scheme"),
+    ("gemm AB -s fp16 -H A100 --order splt=3", "field of an order 'splt': did you mean 'split'"),
+    ("gemm AB -s fp16 -H A100 --order split=0", "split = 0 must be a positive integer"),
+    ("gemm AB -s fp16 -H A100 --order join=up", "unknown join 'up'"),
+    ("gemm AB --c C.npy", "β is 0"),
+    ("gemm AB --beta 2", "β is given without C"),
+    ("gemm AB -s sgemm --alpha nan", "alpha is nan"),
+    ("gemm AB -s sgemm --alpha 1e300", "alpha is 1e+300: a finite fp32 number"),
+    ("gemm AB -s dgemm --alpha inf", "alpha is inf: a finite fp64 number"),
+    ("gemm AB -s ozaki -H A100 -O mode=XX", "ozaki option mode"),
+    ("gemm AB -s ozaki,ozimmu -H A100 -O modulii=8", "unknown ozaki or ozimmu option 'modulii'"),
+    ("gemm AB -s ozimmu -H volta", "volta has no matrix instruction for int8"),
+    ("gemm AB --alpha one", "--alpha"),
+    ("gemm AB --on-range clip", "unknown on_range 'clip'"),
+    ("gemm AB -s fp16 -H A100 --order tree.json", "tree.json is a tree, which is an order of one"),
+    ("gemm AB -s fp16 -H A100 --order A.json", "A.json: No such file"),
+    ("gemm x.npy B.npy -s fp16 -H A100", "on_range='scale' scales the matrices"),
+    ("gemm AB -s fp16,ootomo -o D.npy", "of one scheme, and --scheme names 2"),
+    ("gemm AB -s fp16 -o D.txt", "as .npy or .mtx"),
+    ("gemm AB -s fp16 -o no/D.npy", "there is no folder no"),
+    ("gemm AB -s fp16 -o read-only/D.npy", "there is no folder read-only"),
+    ("gemm A.npy", "Missing argument"),
+    ("gemm AB --shceme fp16", "--shceme"),
+    ("gemm AB -s fp16 -H A100 --order tile=64,residue_first=maybe", "must be True or False"),
+    ("gemm AB -s sgemm --max-entries 200", "A.npy is 8×32: more entries than max_entries=200"),
+    ("gemm three.npy B.npy -s sgemm", "a matrix has two axes"),
+    ("gemm empty.npy B.npy -s sgemm", "no entries"),
+    ("gemm object.npy B.npy -s sgemm", "Python objects"),
+    ("gemm y.npy B.npy -s sgemm", "beyond the range of fp32 in 256 of 256"),
+    ("gem", "unknown command 'gem': did you mean 'gemm'"),
+    ("list scheme", "unknown kind 'scheme': did you mean 'schemes'"),
+    ("list hardware A100", "only 'fpemu list schemes' takes a name"),
+    ("split abc", "'abc' is not a number"),
+    ("split --bogus", "'--bogus' is not a number"),
+    ("split nan", "a finite number"),
+    ("split 1e39", "1e+39"),
+    ("split 0.1 --sb 1 -O sb=2", "sb is given twice"),
+    ("split 0.1 -s sgemm", "sgemm"),
+    ("split 0.1 -s h2sgem", "did you mean 'h2sgemm'"),
+    ("split 0.1 -s ootomo --sb 3", "option 'sb'"),
+    ("advise -t 1e-3 -H A100 --data A.npy B.npy --max-entries 200", "more entries than max_entries=200"),
+    ("advise -t 1e-3 -H deep.toml --k 8", "deep.toml"),
+    ("reproduce h2sgemm/fig99", "unknown experiment 'h2sgemm/fig99': did you mean 'h2sgemm/fig9'"),
+    ("reproduce --jobs 0", "--jobs"),
+    ("reproduce -j 1000", "256"),
+    ("reproduce -o A.npy", "'A.npy' is not a folder"),
+    ("reproduce -o A.npy/figures", "nor can one be made there"),
+    ("ledger --figures none", "there is no folder 'none'"),
+    ("sweep none", "neither a file nor a command"),
+    ("sweep deep.toml", "deep.toml"),
+    ("sweep scaling -H A100 -o read-only/maps", "nor can one be made there"),
+    ("sweep scaling -H A100 -o /proc/maps", "cannot write in the folder"),
+    ("sweep plane ozimmu -O slices=3:4 -P K=8,16 -H A100 -o A.npy/x", "nor can one be made there"),
+    ("bench gpus", "unknown command 'gpus'"),
+    ("bench cpu --size 0", "size 0"),
+    ("bench cpu --only abacus", "no case contains 'abacus'"),
+    ("bench cpu --size 100000000", "must lie between 1 and 16384"),
+    ("bench cpu --json table.txt", "the table is written as .json"),
+    ("bench cpu --json A.npy/table.json", "there is no folder A.npy"),
+    ("bench gpu --output /proc/x.json", "/proc/x.json"),
+    ("tune batched --sizes 0", "sizes from 1 to 1024"),
+    ("tune batched --forms imaginary", "unknown form 'imaginary'"),
+    ("verify kernels --record /proc/x.json", "/proc/x.json"),
+    ("verify gemm AB -r A.npy --max-entries 200", "more entries than max_entries=200"),
+    ("reveal --k 8", "name one thing"),
+    ("reveal cublas --emulated H200 --k 8", "name one thing"),
+    ("reveal a.py:f", "K is not given"),
+    ("reveal a.py:f --k 8", "there is no file a.py"),
+    ("reveal a.py --k 8", "neither FILE.py:FUNCTION nor cublas"),
+    ("reveal broken.py:f --k 8", "cannot be run: ZeroDivisionError"),
+    ("reveal leaves.py:f --k 8", "cannot be run: SystemExit"),
+    ("reveal leaves.py:f --k 8 --json /proc/x.json", "/proc/x.json"),
+    ("reveal leaves.py:f --k 8 --draw fixed.png", "read-only"),
+    ("reveal a.py:f --k 8 --shape 2x2x9", "contradicts"),
+    ("reveal a.py:f --shape 2", "not MxN"),
+    ("reveal a.py:f --shape 0x2x9", "positive integers such as"),
+    ("reveal a.py:f --k 0", "not between"),
+    ("reveal a.py:f --k 8 --at 1", "--at 1"),
+    ("reveal a.py:f --k 8 --order split=2", "add --emulated"),
+    ("reveal a.py:f --k 8 --instruction mma", "add --hardware"),
+    ("reveal a.py:f --k 8 --json o.txt", "as .json"),
+    ("reveal a.py:f --k 8 --draw no/o.png", "no folder"),
+    ("reveal a.py:f --k 8 --draw o.gif", ".png, .svg or .pdf"),
+    ("reveal a.py:f --k 8 --type fp16", "--type applies to cublas only"),
+    ("reveal --emulated H200 --k 8 --layout NN", "--layout applies to cublas only"),
+    ("reveal cublas --k 8 --formats fp16,fp16", "for cublas use --type"),
+    ("reveal empty.py:f --k 8", "unknown function of empty.py 'f'"),
+    ("reveal --emulated H200 --k 8 --formats int8,int32", "exactly"),
+    ("reveal --emulated H200 --k 8 --formats fp16,fp32,fp32,fp32", "IN,OUT"),
+    ("reveal --emulated H201 --k 8", "unknown hardware"),
+    ("reveal --emulated H200 --k 8 --order splt=2", "did you mean 'split'"),
+    ("reveal --emulated H200 --k 8 --order deep.json", "nested too deep"),
+    ("reveal --emulated H200 --k 40 --formats e4m3,fp32", "too narrow"),
+    ("characterize --emulated hoper", "hopper"),
+    ("characterize a --emulated hoper", "choose one of"),
+    ("characterize --emulated hopper --k 3", "describe a --callable"),
+    ("characterize --callable x.py:f --formats a,b,c --k 2 --outputs 0", "from 1 to 1e12"),
+    ("characterize --callable x.py:f --formats fp16,fp16,fp32 --k 2", "no file"),
+    ("characterize --callable empty.py:f --formats fp16,fp16,fp32 --k 2", "unknown function of"),
+    ("characterize --callable empty.py --formats fp16,fp16,fp32 --k 2", "FILE.py:FUNCTION"),
+    ("characterize --callable empty.py:f --k 2", "--formats"),
+    ("characterize --callable empty.py:f --formats fp16,fp16,fp32 --k 2 --shape 16", "MxN"),
+    # a matrix instruction computes
+    *((words, "'fpemu list hardware'") for words in ("gemm AB", "gemm AB -s sgemm,fp16", "advise -t 1e-3 --k 64")),
+    *((words, "'fpemu list hardware'") for words in ("sweep scaling", "sweep plane ootomo -O promote=16,32 -P K=8,16")),
+]
+
+
+@pytest.fixture
+def files(folder, monkeypatch):
+    """The files of the refused commands, beside those of `folder`."""
+    monkeypatch.setenv("FPEMU_CACHE", str(folder / "cache"))
+    for name, array in (("x", np.full((8, 32), 1e30, np.float32)), ("y", np.full((8, 32), 1e39))):
+        np.save(name, array)
+    for name, array in (("three", np.zeros((2, 3, 4))), ("empty", np.zeros((3, 0))), ("object", np.array([[None]]))):
+        np.save(name, array, allow_pickle=True)
+    for name, text in (("broken", "1 / 0"), ("empty", ""), ("leaves", "raise SystemExit(0)")):
+        Path(f"{name}.py").write_text(text)
+    probing.save(mma.tree.Chain(((0,), (2,), (1,)), "fma"), "tree.json")
+    Path("deep.json").write_text('{"a":' * 100_000)
+    Path("deep.toml").write_text("a = " + "[" * 100_000)
+    Path("read-only").touch()
+    Path("fixed.png").touch(0o444)
+    return folder
+
+
+@pytest.mark.parametrize(("command", "complaint"), REFUSALS)
+def test_wrong_arguments_are_one_line_and_leave_nothing(files, capsys, command, complaint):
+    before = sorted(os.listdir())
+    assert complaint in refusal(capsys, *command.replace("AB", "A.npy B.npy").split())
+    assert sorted(os.listdir()) == before
+
+
+# --- values of options
+@pytest.mark.parametrize("value", ["9**9999", "10^400", "99**9999", "1e400", "0^-1", "nan", "", "[/a]", "[red]"])
+def test_option_values_out_of_range_are_one_line(folder, capsys, value):
+    for arguments in (
+        ["gemm", "A.npy", "B.npy", "-s", "h2sgemm", "-H", "A100", "-O", f"sb={value}"],
+        ["split", "0.1", "-O", f"sb={value}"],
+        ["gemm", "A.npy", "B.npy", "-s", "fp16", "-H", "A100", "--order", f"split={value}"],
+        ["verify", "gemm", "A.npy", "B.npy", "-r", "A.npy", "-s", "h2sgemm", "-H", "A100", "-O", f"sb={value}"],
+        ["reveal", "--emulated", "A100", "--k", "8", "--order", f"tile={value}"],
+        ["characterize", "--callable", "x.py:f", "--formats", "fp16,fp16,fp32", "--k", "8", "--shape", f"{value}x8"],
+    ):
+        refusal(capsys, *arguments)
+
+
+def test_values_of_options():
+    read = common.parse_options(["a=2^1023", "b=2**-3", "c=-7", "d=1e308", "e=2^1024", "f=1_000", "g=abc", "h=none"])
+    assert read == {"a": 2**1023, "b": 0.125, "c": -7, "d": 1e308, "e": np.inf, "f": 1000, "g": "abc", "h": None}
+    assert [type(value) for value in read.values()] == [int, float, int, float, float, int, str, type(None)]
+
+
+@pytest.mark.parametrize("text", ["[/a]", "[red]x", "[link=x]", ":smile:", "\\[x"])
+def test_markup_in_names_is_text(folder, capsys, text):
+    assert text in refusal(capsys, "gemm", f"{text}.npy", "B.npy", "-s", "sgemm")
+    assert text in refusal(capsys, "list", text)
+    common.print_table(text, (text, text), [(text, text)])
+    assert capsys.readouterr().out.count(text) == 5
+
+
+WRONG = ("", "-1", "nan", "9**9999", "[/a]", "1,2,3", "x" * 300, "no/such", "0x0x0", "=")
+VALID = {
+    "gemm": ["A.npy", "B.npy", "-s", "sgemm"],
+    "advise": ["-t", "1e-3", "-H", "A100", "--k", "16"],
+    "reveal": ["--emulated", "A100", "--k", "8"],
+    "characterize": ["--emulated", "nosuchrow"],
+    "split": ["0.1"],
+    "ledger": ["--figures", "none"],
+    "reproduce": ["none/fig"],
+    "sweep run": ["none.toml"],
+    "sweep scaling": ["-H", "A100", "--dry-run"],
+    "sweep plane": ["ootomo", "-H", "A100", "-O", "promote=16,32", "-P", "K=16,32", "--dry-run"],
+    "bench cpu": ["--size", "8", "--repeat", "1", "--only", "nosuch"],
+    "bench gpu": ["--list"],
+    "verify gemm": ["A.npy", "B.npy", "-r", "A.npy", "-H", "A100"],
+    "verify library": ["--list"],
+}
+
+
+def _commands(command=fpemu, words=()):
+    children = getattr(command, "commands", None)
+    if not children:
+        yield words, command
+    for name, child in (children or {}).items():
+        yield from _commands(child, (*words, name))
+
+
+OPTIONS = [
+    pytest.param(
+        words,
+        option.opts[0],
+        option.nargs,
+        id=" ".join((*words, option.opts[0])),
+        marks=[pytest.mark.slow] * (words in (("verify", "library"), ("bench", "cpu"))),
+    )
+    for words, command in _commands()
+    for option in command.params
+    if option.param_type_name == "option" and not option.is_flag and option.name not in ("help", "scheduler")
+]
+
+
+def _few_orders(name="cublas", orders=library.orders):
+    """The first rows of the table: reading all of it takes seconds."""
+    return itertools.islice(orders(name), 20)
+
+
+@pytest.mark.parametrize("values", [WRONG[::3], pytest.param([*WRONG[1::3], *WRONG[2::3]], marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("words", "option", "count"), OPTIONS)
+def test_wrong_values_of_every_option_are_one_line(folder, capsys, monkeypatch, words, option, count, values):
+    monkeypatch.setenv("FPEMU_CACHE", str(folder / "cache"))
+    monkeypatch.setattr(library, "orders", _few_orders)
+    for value in values:
+        if option == "--only" and not value:
+            continue  # all benchmarks
+        status = main([*words, *VALID.get(" ".join(words), []), option, *[value] * count])
+        out, err = capsys.readouterr()
+        assert status in (0, 1, 2)
+        assert "Traceback" not in err
+        if status == 2:
+            assert (out.strip(), err.count("\n")) == ("", 1)
+            assert err.startswith("fpemu: ")
+
+
+# --- experiments are executed only from a named folder
+@pytest.fixture
+def stray(folder, monkeypatch):
+    """A working directory with a page that must not be executed."""
+    toy.write_page(folder / "experiments", "paper/fig1", "raise SystemExit(open('executed', 'w').close())\n")
+    (folder / "figures" / "paper").mkdir(parents=True)
+    (folder / "figures" / "paper" / "fig1.json").write_text("{}")
+    monkeypatch.delenv("FPEMU_EXPERIMENTS", raising=False)
+    return folder
+
+
+COMMANDS = ("-h", "list", "list experiments", "reproduce paper/fig1", "reproduce -h", "ledger", "ledger --check")
+
+
+@pytest.mark.parametrize("checkout", [True, False])
+@pytest.mark.parametrize("command", [*COMMANDS, "sweep paper/fig1", "bench gpu --list"])
+def test_pages_of_the_working_directory_are_not_executed(stray, capsys, monkeypatch, command, checkout):
+    if not checkout:
+        monkeypatch.setattr(pages, "_CHECKOUT", stray / "none")
+    assert main(command.split()) in (0, 2)
+    assert not Path("executed").exists()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_without_a_checkout_the_folder_must_be_named(stray, capsys, monkeypatch):
+    monkeypatch.setattr(pages, "_CHECKOUT", stray / "none")
+    for command in (["list", "experiments"], ["reproduce", "paper/fig1"], ["ledger"]):
+        assert refusal(capsys, *command) == (
+            "fpemu: this installation has no experiments: name a folder by --experiments or FPEMU_EXPERIMENTS\n"
+        )
+        assert "names nowhere, which is not a folder" in refusal(capsys, *command, "--experiments", "nowhere")
+
+
+def test_a_named_folder_is_listed_without_execution_and_executed_to_reproduce(stray, capsys):
+    assert main(["list", "experiments", "--experiments", "experiments"]) == 0
+    assert ["paper/fig1", "a", "title", "-", "-"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert "FPEMU_EXPERIMENTS" not in os.environ
+    assert not Path("executed").exists()
+    assert main(["reproduce", "paper/fig1", "--experiments", "experiments"]) == 2
+    assert "fig1.py cannot be loaded: SystemExit" in capsys.readouterr().err
+    assert Path("executed").exists()
