@@ -23,7 +23,7 @@ from fpemu.verification import kernels
 from fpemu.verification.cases import LAYOUTS
 from fpemu.verification.kernels import Kernels
 from fpemu.verification.records import Record
-from fpemu.verification.runner import Run
+from fpemu.verification.suite import Run
 from tests import cuda_on_cpu
 from tests.hostile import bits
 
@@ -82,7 +82,7 @@ def assert_same(got, want):
 def test_drawn_products_of_some_schemes_have_the_emulators_bits_and_errors(gpu):
     outcomes = []
     for scheme, cases in SCHEMES.items():
-        outcomes.append(Kernels(0, cases, emulated_on="cpu").run(scheme))
+        outcomes.append(Kernels(0, cases, emulated_on="cpu", paths=["host", "eager"]).run(scheme))
     for outcome in outcomes:
         assert outcome.ok, outcome.first
         assert outcome.outputs > 1000
@@ -396,9 +396,9 @@ def test_the_suite_covers_every_scheme_and_enough_shapes():
 @stand_in_only
 def test_a_kernel_that_computes_something_else_is_noticed_and_shown(gpu, monkeypatch, capsys, tmp_path):
     emulate = kernels.emulate
-    monkeypatch.setattr(kernels, "emulate", lambda case, arguments, device: emulate(case, arguments, "cpu"))
+    monkeypatch.setattr(kernels, "emulate", lambda case, on_range, device: emulate(case, on_range, "cpu"))
     file = str(tmp_path / "kernels.json")
-    options = ["--published", "--shapes", "5", "--jobs", "1", "--record", file]
+    options = ["--path", "host,eager", "--published", "--shapes", "5", "--jobs", "1", "--record", file]
     arguments = ["verify", "kernels", "--schemes", "ootomo", *options]
     assert main(arguments) == 0
     record = Record.read(file)
@@ -411,13 +411,10 @@ def test_a_kernel_that_computes_something_else_is_noticed_and_shown(gpu, monkeyp
         assert Kernels(0, 5).replay(record, entry, number) == digest
     assert main([*arguments[:3], "strassen", *arguments[4:]]) == 1  # the stand-in takes it for another scheme
     assert main([*arguments[:3], "sgemm", *arguments[4:]]) == 1  # strassen has failed
-    assert [(o.group, o.ok) for o in Record.read(file).outcomes] == [
-        ("sgemm", True),
-        ("ootomo", True),
-        ("strassen", False),
-    ]
-    assert len(Run(Kernels(0, 5), file).outcomes) == 3
-    assert not Run(Kernels(0, 6), file).outcomes
+    by_group = {o.group: o.ok for o in Record.read(file).outcomes}
+    assert by_group == {"sgemm": True, "ootomo": True, "strassen": False}
+    assert len(Run(Kernels(0, 5, paths=["host", "eager"]), file).outcomes) == 3
+    assert not Run(Kernels(0, 6, paths=["host", "eager"]), file).outcomes
     capsys.readouterr()
     wrong = mma.spec("volta").replace(architecture="hopper")
     monkeypatch.setattr(choice, "BUILDERS", (lambda scheme, spec, *rest: Spoilt(scheme, spec, wrong),))
