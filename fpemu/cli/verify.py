@@ -249,9 +249,7 @@ def instructions(
 
 @with_options(SuiteOptions)
 def emulation(
-    quick: Annotated[bool, "A sixth of the specifications and schemes."] = False,
-    *,
-    options: SuiteOptions,
+    quick: Annotated[bool, "A sixth of the specifications and schemes."] = False, *, options: SuiteOptions
 ) -> None:
     """Verify GEMMs emulated on this GPU against the CPU's compiled and NumPy implementations.
 

@@ -243,7 +243,7 @@ def test_the_status_is_1_if_nothing_was_compared(machine, monkeypatch, capsys, k
     ("arguments", "message"),
     [
         ("kernels --shapes 0", "--shapes is 0: a number from 1 on"),
-        ("kernels --jobs 0", "--jobs is 0: a number from 1 on"),
+        ("kernels --jobs 0", "'--jobs' / '-j'"),
         ("kernels --schemes ,", "--schemes ',' names no scheme"),
         ("kernels --record kernels.txt", "the record is written as .json"),
         ("arguments --rounds 0", "--rounds is 0"),
