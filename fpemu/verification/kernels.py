@@ -273,8 +273,10 @@ def product(case: Case, path: str, operands: Operands) -> Product:
 @lru_cache(maxsize=2)  # the paths of a case expect the same result
 def emulate(case: Case, on_range: str, device: Any) -> Result:
     """Return the codes of a resolved case's product by `fpemu.gemm`, or the message of its error."""
-    options = {"alpha": case.alpha, "beta": case.beta, "on_range": on_range, "device": device}
-    return message_or(lambda: codes(fpemu.gemm(*operands(case), **options, **case.options["arguments"])))
+    A, B, C = operands(case)
+    options: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, "on_range": on_range, "device": device}
+    result: Result = message_or(lambda: codes(fpemu.gemm(A, B, C, **options, **case.options["arguments"])))
+    return result
 
 
 class Kernels(Suite):
@@ -328,8 +330,8 @@ class Kernels(Suite):
         return product(case, path, operands(case))
 
     def on_gpu(self, case: Case, path: str) -> Computed:
-        result, *changes = super().on_gpu(case, path)
-        return Computed(_text(result, path), *changes)
+        computed = super().on_gpu(case, path)
+        return Computed(_text(computed.result, path), computed.outside, computed.deferred)
 
     def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
         result, deferred = emulate(case, case.options["on_range"], self.emulated_on), None

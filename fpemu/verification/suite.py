@@ -158,7 +158,7 @@ class Suite(ABC):
         for name in case.options.get("counts", ()):
             _count(outcome, name)
         kernel = case.options.get("kernel")
-        if kernel not in (None, *outcome.kernels):
+        if kernel is not None and kernel not in outcome.kernels:
             outcome.kernels.append(kernel)
         if isinstance(result, str):
             _count(outcome, "errors")
@@ -267,7 +267,8 @@ class Run:
 
     def __init__(self, suite: Suite, path: str | os.PathLike[str] | None = None, *, fresh: bool = False) -> None:
         self.suite, self.fresh, self.groups = suite, fresh, suite.groups()
-        self.path, self.partial = (None, None) if path is None else (Path(path), Path(f"{path}.partial"))
+        self.path = None if path is None else Path(path)
+        self.partial = None if path is None else Path(f"{path}.partial")
         self.outcomes: dict[str, Outcome] = {}
         # the partial record holds the outcomes of the record too, unless its run was a fresh one
         for file in () if fresh else (self.partial, self.path):

@@ -39,7 +39,7 @@ SUITES = {
     "planar": (lambda path: Batched(0, 8, paths=[path]), "hcgemm planar fp16"),
     "tallskinny": (lambda path: TallSkinny(0, 50, paths=[path]), "multiply in fp32"),
     "fp64": (lambda path: TallSkinny(0, 50, paths=[path]), "multiply in fp64"),
-    **{group: (lambda path: Arguments(0, 1, paths=[path]), group) for group in Arguments.groups(None)},  # type: ignore[arg-type]
+    **{group: (lambda path: Arguments(0, 1, paths=[path]), group) for group in Arguments.groups(None)},
 }
 
 
