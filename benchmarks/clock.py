@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.seeded import kernels
 from benchmarks.sensors import Watch
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.plan import queue
-from fpemu.verification.seeded import kernels
 
 
 class Clock:

@@ -21,10 +21,11 @@ def digest(D: NDArray[Any], first: int = 0) -> int:
         Index of the first output.
     """
     index = np.arange(first, first + D.size, dtype=np.uint64)
-    return int(_mix(_mix(index) + D.reshape(-1).astype(np.uint64)).sum(dtype=np.uint64))
+    return int(mix(mix(index) + D.reshape(-1).astype(np.uint64)).sum(dtype=np.uint64))
 
 
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the finaliser of SplitMix64 (Steele, Lea and Flood 2014) of each word."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
     return x ^ (x >> np.uint64(31))

@@ -29,9 +29,9 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 
+from benchmarks import seeded
 from fpemu import batched, digests, reproduce
 from fpemu.reproduce import pages
-from fpemu.verification import seeded
 
 pages.import_benchmarks()  # from the checkout, wherever this notebook runs
 from benchmarks.gpu import record, shapes  # noqa: E402

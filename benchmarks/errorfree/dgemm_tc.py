@@ -25,6 +25,7 @@ import fpemu
 from benchmarks.gpu.cublas import product, version
 from benchmarks.gpu.operands import Operands
 from benchmarks.gpu.phases import SUMS, TimedDevice
+from benchmarks.seeded import digest, fetch
 from benchmarks.timing import wall
 from fpemu import mma, simt
 from fpemu.errors import InputError
@@ -40,7 +41,6 @@ from fpemu.schemes import ozaki
 from fpemu.schemes.base import build
 from fpemu.schemes.errorfree.plan import SlicePlan
 from fpemu.schemes.errorfree.split import even, pieces
-from fpemu.verification.seeded import digest, fetch
 
 PHASES = ("split A", "split B", "products", "sums")
 _SOURCE = Path(__file__).with_name("dgemm_tc.cu").read_text()

@@ -24,6 +24,7 @@ from benchmarks.gpu import cublas, prepared, shapes
 from benchmarks.gpu.case import SEED, Case
 from benchmarks.gpu.memory import DeviceArray
 from benchmarks.gpu.prepared import Prepared
+from benchmarks.seeded import draw, fetch
 from fpemu.errors import InputError
 from fpemu.gpu import batched as gpu
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, text
@@ -32,7 +33,6 @@ from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Address, Memory
-from fpemu.verification.seeded import draw, fetch
 
 SAMPLE = 4
 """Products of the batch whose outputs are compared."""

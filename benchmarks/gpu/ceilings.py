@@ -8,9 +8,9 @@ from typing import Any
 from benchmarks import timing
 from benchmarks.gpu.case import STEADY, Case
 from benchmarks.gpu.steps import queued
+from benchmarks.seeded import kernels
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
-from fpemu.verification.seeded import kernels
 
 KIND = "ceiling"
 PAGE = "legemm/fig14"

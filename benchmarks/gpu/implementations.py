@@ -14,13 +14,13 @@ from benchmarks.gpu.groups import LIBRARY
 from benchmarks.gpu.operands import Operands
 from benchmarks.gpu.prepared import Prepared
 from benchmarks.gpu.steps import Queue, queued
+from benchmarks.seeded import kernels
 from fpemu.errors import unknown_name
 from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Memory
-from fpemu.verification.seeded import kernels
 
 STRASSEN = "strassen"
 """Its outputs depend on more than a row of A and a column of B: a sample is not emulated."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.seeded import fetch
 from fpemu.gpu.runtime import device
-from fpemu.verification.seeded import fetch
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from benchmarks.gpu import cublas
 from benchmarks.gpu.memory import DeviceArray
 from benchmarks.gpu.prepared import errors
+from benchmarks.seeded import digest, draw, run
 from fpemu.errors import unknown_name
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.library.tables import sample_indices
-from fpemu.verification.seeded import digest, draw, run
 
 _BLOCKS, _SUMS = 1056, 7  # of the kernel compare_fp32
 _SAMPLE = 16  # rows and columns of D that the CPU computes too
@@ -28,7 +28,7 @@ DATA: dict[str, tuple[float, float, float]] = {
     "normal": (0.0, 1.0, -2.0),
     **{f"phi {phi:g}": (0.0, 0.0, phi) for phi in (0.1, 0.5, 1.0, 2.0)},
 }
-"""Arguments low, high and phi of `fpemu.verification.seeded.draw`."""
+"""Arguments low, high and phi of `benchmarks.seeded.draw`."""
 
 
 class Operands:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from benchmarks import timing
 from benchmarks.gpu import ceilings
 from benchmarks.gpu.steps import Queue
+from benchmarks.seeded import digest
 from fpemu import metrics
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.verification.seeded import digest
 
 
 @dataclass(eq=False)

@@ -19,11 +19,11 @@ from benchmarks.gpu import cublas, prepared, shapes
 from benchmarks.gpu.case import SEED, Case
 from benchmarks.gpu.memory import DeviceArray
 from benchmarks.gpu.prepared import Prepared
+from benchmarks.seeded import draw, fetch
 from fpemu import reference
 from fpemu.gpu import tallskinny as gpu
 from fpemu.gpu.runtime import matrices
 from fpemu.gpu.runtime.device import Buffer
-from fpemu.verification.seeded import draw, fetch
 
 SAMPLE = 16
 """Rows of the result that are compared."""

@@ -164,12 +164,12 @@ class SuiteOptions:
             raise InputError(f"verify: {reason}")
 
     def run(self, name: str, *arguments: Any, jobs: int | None = None, **options: Any) -> None:
-        """Run a suite of `fpemu.verification`, "module.class", with progress bars; print its tables and mismatches.
+        """Run a suite of `fpemu.verification`, "module.class", with a progress bar; print its table and mismatches.
 
         Exit with status 1 if there are mismatches or errors, or if nothing was compared.
         """
         from fpemu import verification
-        from fpemu.verification.runner import Run
+        from fpemu.verification.suite import Run
 
         suite: Suite = attrgetter(name)(verification)(self.seed, *arguments, **options)
         run = Run(suite, self.record, fresh=self.fresh)
@@ -179,15 +179,15 @@ class SuiteOptions:
             with progress() as bars:
                 total = len(run.groups)
                 bar = bars.add_task(suite.name, total=total, completed=total - len(run.missing))
-                result = run.finish(jobs, lambda group, done: bars.update(bar, advance=done, description=group))
+                result = run.finish(jobs, lambda group: bars.update(bar, advance=1, description=group))
         except KeyboardInterrupt:
             note(f"fpemu: {run.interrupted()}")
             raise typer.Exit(130) from None
         if self.json:
             typer.echo(result.text(), nl=False)
         else:
-            for title, columns, rows in suite.tables(result):
-                print_table(title, columns, rows, numbers=len(columns) - 1)
+            title, columns, rows = suite.table(result)
+            print_table(title, columns, rows, numbers=len(columns) - 1)
             for line in suite.summary(result):
                 print_text(line)
         faults, elsewhere = [outcome for outcome in result.outcomes if not outcome.ok], run.failed_elsewhere
@@ -198,7 +198,7 @@ class SuiteOptions:
             note(f"and {len(faults) - _LISTED} more" + ("" if self.record is None else f": see {self.record}"))
         if elsewhere:
             note(f"{len(elsewhere)} groups outside this run have failed: {', '.join(elsewhere[:_LISTED])}")
-        compared = suite.has_comparisons(result)
+        compared = result.total("outputs") + result.total("errors")
         if not compared:
             note("nothing was compared")
         if faults or elsewhere or not compared:
@@ -229,12 +229,6 @@ def _names(option: str, kind: str, text: str | None) -> list[str] | None:
     return names
 
 
-def _need_tensor_cores() -> None:
-    from fpemu.gpu.batched import products
-
-    products.need_gpu()
-
-
 @with_options(SuiteOptions)
 def instructions(
     name: Annotated[str, "[NAME-PART]", "Only instructions whose name contains this text."] = "",
@@ -255,11 +249,9 @@ def instructions(
 
 @with_options(SuiteOptions)
 def emulation(
-    quick: Annotated[bool, "A sixth of the specifications and schemes, without the speed."] = False,
-    *,
-    options: SuiteOptions,
+    quick: Annotated[bool, "A sixth of the specifications and schemes."] = False, *, options: SuiteOptions
 ) -> None:
-    """Verify GEMMs emulated on this GPU against the CPU's compiled and NumPy implementations, and measure their speed.
+    """Verify GEMMs emulated on this GPU against the CPU's compiled and NumPy implementations.
 
     The cases cover every instruction of the catalogue and random specifications, adversarial operands, all kinds of
     summation orders including trees, and every scheme on every hardware. Exit status 0 if all bits are equal, 1 if
@@ -283,9 +275,8 @@ def kernels(
     The cases cover every scheme with its options, odd shapes, K of 1 and of 10,000, batches, all layouts, alpha,
     beta and C, all overflow policies, error messages, and adversarial operands: subnormals, overflow, cancellation,
     NaN and Inf. Each is computed by every path of a caller: calls on arrays of the CPU (host) and of the GPU (eager),
-    plans (plan, prepared), CUDA graphs of these (graph, graph-plan, graph-prepared), and with PyTorch the operator of
-    fpemu.torch, its gradient and the routed torch.matmul (torch, gradient, routed). Exit status 0 if all bits are
-    equal, 1 if not, 2 without a GPU. An existing record of the same code, seed, shapes and paths is extended.
+    plans (plan), and with PyTorch CUDA graphs (graph) and the operator of fpemu.torch (torch). Exit status 0 if all
+    bits are equal, 1 if not, 2 without a GPU. An existing record of the same code, seed, shapes and paths is extended.
     """
     names = _names("--schemes", "scheme", schemes)
     options.check(shapes=shapes, jobs=jobs)
@@ -302,28 +293,27 @@ def batched(
     """Verify the batched kernels on this GPU against the emulation of its instructions.
 
     The cases cover sizes 1 to 130 in M, N and K, odd leading dimensions, transposes, pointer arrays, alpha, beta
-    and C, all layouts, random configurations of all kernels, and special values, by the paths host, eager, graph,
-    torch and gradient (see `fpemu verify kernels`). Exit status 0 if all bits are equal, 1 if not, 2 without a GPU.
+    and C, all layouts, configurations of all kernels, and special values, by the paths host, eager, graph and torch
+    (see `fpemu verify kernels`). Exit status 0 if all bits are equal, 1 if not, 2 without a GPU.
     """
     if seconds is not None and not seconds > 0:
         raise InputError(f"--seconds is {seconds}: a positive number is needed")
     options.check(cases=cases)
-    _need_tensor_cores()
     options.run("batched.Batched", cases, seconds)
 
 
 @with_options(PathOptions)
 def tallskinny(
     every: Annotated[int, "Compute only every N-th product."] = 1,
-    huge: Annotated[bool, "Also matrices of more than 2^32 elements; needs 18 to 37 GB of memory."] = False,
+    huge: Annotated[bool, "Also matrices of more than 2^32 elements; needs 18 to 37 GB and PyTorch."] = False,
     *,
     options: PathOptions,
 ) -> None:
     """Verify TSM2, ISM2 and the versions for Hopper on this GPU against the emulation, in fp32 and fp64.
 
     The cases cover sizes 1 to 130 for m, k and n, larger sizes, all layouts, odd leading dimensions, and special
-    values; fpemu.gpu.tallskinny.multiply is called by the paths host, eager, graph, torch and gradient. Exit
-    status 0 if all bits are equal, 1 if not, 2 without a GPU.
+    values; fpemu.gpu.tallskinny.multiply is called by the paths host, eager, graph and torch. Exit status 0 if all
+    bits are equal, 1 if not, 2 without a GPU.
     """
     options.check(every=every)
     options.run("tallskinny.TallSkinny", every, huge=huge)
@@ -344,7 +334,6 @@ def arguments(
     equal, 1 if not, 2 without a GPU.
     """
     options.check(rounds=rounds, jobs=jobs)
-    _need_tensor_cores()
     options.run("arguments.Arguments", rounds, jobs=jobs)
 
 

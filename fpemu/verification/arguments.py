@@ -1,8 +1,8 @@
-"""``fpemu verify arguments``: facts of the arguments that drawn products do not vary, by every path of a caller.
+"""``fpemu verify arguments``: arguments of unusual memory, sizes and scalars, by every path of a caller.
 
-A fact is a property of the operands' memory, their sizes or the scalars on which kernels may depend: operands that
-share memory, strides of 0, a batch within the rows, empty sizes, special values of alpha and beta. A group computes
-small products for every fact that its function accepts, at addresses drawn as in `fpemu.verification.cases`.
+A view is a property of the arguments on which kernels may depend: operands that share memory, strides of 0, a batch
+within the rows, empty sizes, special values of alpha and beta. A group computes small products for every view that its
+function accepts.
 """
 
 from __future__ import annotations
@@ -14,25 +14,20 @@ from math import inf, nan, prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import fpemu
 from fpemu import batched, digests
 from fpemu.errors import unknown_name
-from fpemu.gpu.batched import products
-from fpemu.gpu.gemm.choice import architecture
-from fpemu.verification import kernels, paths, tallskinny
-from fpemu.verification.cases import Case, Computed, Draw, Result, codes
-from fpemu.verification.kernels import Kernels, Variant
-from fpemu.verification.paths import PATHS, Functions
+from fpemu.gpu import batched as on_gpu
+from fpemu.verification import kernels, tallskinny
+from fpemu.verification.cases import Array, Case, Draw, Operands, Result, arrange, codes
+from fpemu.verification.kernels import Variant
+from fpemu.verification.paths import PATHS, Product
 from fpemu.verification.records import Outcome, Record
-from fpemu.verification.suite import ProductSuite
+from fpemu.verification.suite import Suite
 
-Array = NDArray[Any]
-Operands = tuple[Array, Array, Array | None]
 SCHEMES = ("staged", "ootomo", "bf16x9", "sgemm", "staged-int8", "ozaki")
-_FP16, _FP32, _FP64 = map(np.dtype, (np.float16, np.float32, np.float64))
-_OTHERS = {"hgemm": _FP16, "hcgemm planar": _FP16, "multiply fp32": _FP32, "multiply fp64": _FP64}
+_OTHERS = {"hgemm": np.float16, "hcgemm planar": np.float16, "multiply fp32": np.float32, "multiply fp64": np.float64}
 _PLANAR: dict[str, Any] = {"layout": "planar", "algorithm": "fused"}
 M, N, K = 19, 23, 40
 
@@ -43,22 +38,17 @@ class Numbers:
     def __init__(self, group: str, key: int) -> None:
         self._rng = np.random.default_rng(key)
         self.first = (2,) if "planar" in group else ()  # axes before those of a product: real and imaginary parts
-        self.dtype: Any = _OTHERS.get(group, _FP64 if group == "gemm ozaki" else _FP32)
+        self.dtype: Any = np.dtype(_OTHERS.get(group, np.float64 if group == "gemm ozaki" else np.float32))
 
     def __call__(self, *shape: int) -> Array:
-        """Draw an array, a view of an array with one axis."""
+        """Draw an array."""
         shape = (*self.first, *shape)
         return self._rng.uniform(-1, 1, prod(shape)).astype(self.dtype).reshape(shape)
 
-    def all(self, *lead: int) -> Operands:
-        """Draw A, B and C."""
-        return self(*lead, M, K), self(*lead, K, N), self(*lead, M, N)
-
     def expand(self, x: Array, *shape: int) -> Array:
         """Broadcast an array by strides of 0."""
-        first = len(self.first)
-        ones = [1] * (len(shape) + first - x.ndim)
-        return np.broadcast_to(x.reshape(*self.first, *ones, *x.shape[first:]), (*self.first, *shape))
+        ones = [1] * (len(shape) + len(self.first) - x.ndim)
+        return np.broadcast_to(x.reshape(*self.first, *ones, *x.shape[len(self.first) :]), (*self.first, *shape))
 
     def permute(self, x: Array, *axes: int) -> Array:
         """Exchange axes."""
@@ -66,36 +56,25 @@ class Numbers:
         return x.transpose(*range(first), *(axis + first for axis in axes))
 
 
-@dataclass(frozen=True)
-class Fact:
-    """A property of the arguments of a product.
+def _drawn(draw: Numbers, rows: int, columns: int) -> Array:
+    return draw(rows, columns)
 
-    Attributes
-    ----------
-    name : str
-        Name.
-    operands : callable
-        Function of `Numbers` that returns A, B and C.
-    alpha, beta : complex
-        Scalars; C is left out where beta = 0, unless `unread`.
-    groups : str
-        Beginnings of the names of the groups that accept it.
-    paths : sequence of str
-        Paths of a caller that accept it.
-    unread : bool
-        C is passed and not read.
-    """
+
+@dataclass(frozen=True)
+class View:
+    """A property of the arguments: a function that returns each operand of so many rows and columns, or all three."""
 
     name: str
-    operands: Callable[[Numbers], Operands]
+    each: Callable[[Numbers, int, int], Array] = _drawn
+    beta: complex = 0.5  # C is left out where it is 0, unless `unread`
+    groups: str = "gemm hgemm hcgemm"  # beginnings of the names of the groups that accept it
+    paths: Sequence[str] = tuple(PATHS)  # that accept it
     alpha: complex = 1.0
-    beta: complex = 0.0
-    groups: str = "gemm hgemm hcgemm"
-    paths: Sequence[str] = tuple(PATHS)
-    unread: bool = False
+    sizes: tuple[int, int, int] = (M, N, K)
+    whole: Callable[[Numbers], Operands] | None = None
+    unread: bool = False  # C is passed and not read
 
 
-# --- the facts
 def _one_array(draw: Numbers) -> Operands:
     A = draw(33, 33)
     return A, A, A
@@ -103,12 +82,7 @@ def _one_array(draw: Numbers) -> Operands:
 
 def _transpose(draw: Numbers) -> Operands:
     A = draw(M, K)
-    return A, A.swapaxes(-1, -2), None
-
-
-def _windows(draw: Numbers) -> Operands:
-    A, B = (np.lib.stride_tricks.sliding_window_view(draw(n + K - 1), K, axis=-1) for n in (M, N))
-    return A, B.swapaxes(-1, -2), None
+    return A, A.swapaxes(-1, -2), draw(M, M)
 
 
 def _slices(draw: Numbers) -> Operands:
@@ -116,62 +90,29 @@ def _slices(draw: Numbers) -> Operands:
     return wide[..., :M, 3 : 3 + K], wide[..., 5 : 5 + K, K:], wide[..., 2 : 2 + M, 1 : 1 + N]
 
 
-def _zero_strides(draw: Numbers) -> Operands:
-    return draw.expand(draw(M, 1), M, K), draw.expand(draw(1, N), K, N), draw.expand(draw(M, 1), M, N)
-
-
-def _all_zero_strides(draw: Numbers) -> Operands:
-    return draw.expand(draw(1, 1), M, K), draw(K, N), draw.expand(draw(1, 1), M, N)
-
-
-def _expanded_batch(draw: Numbers) -> Operands:
-    return draw.expand(draw(M, K), 3, M, K), draw(3, K, N), draw.expand(draw(M, N), 3, M, N)
-
-
-def _broadcast_batch(draw: Numbers) -> Operands:
+def _broadcast(draw: Numbers) -> Operands:
     return draw(2, 1, M, K), draw(3, K, N), draw(2, 3, M, N)
 
 
-def _batch_in_rows(draw: Numbers) -> Operands:
-    A, B, C = (draw.permute(draw(m, 3, n), 1, 0, 2) for m, n in ((M, K), (K, N), (M, N)))
-    return A, B, C
+def _overlapping(draw: Numbers, m: int, n: int) -> Array:
+    return np.lib.stride_tricks.sliding_window_view(draw(m + n), n + 1, -1)[..., :n]
 
 
-def _batch_after_columns(draw: Numbers) -> Operands:
-    return draw.permute(draw(M, K, 3), 2, 0, 1), draw(3, K, N), draw(3, M, N)
+def _long_stride(draw: Numbers, m: int, n: int) -> Array:
+    x = draw(1, m, n)  # no element is multiplied by the stride of its one matrix, which exceeds 32 bits
+    strides = (*x.strides[:-3], 2**34, *x.strides[-2:])
+    return np.lib.stride_tricks.as_strided(x, x.shape, strides)
 
 
-def _exchanged_batch(draw: Numbers) -> Operands:
-    return draw.permute(draw(3, 2, M, K), 1, 0, 2, 3), draw(2, 3, K, N), draw(2, 3, M, N)
-
-
-def _every_other(draw: Numbers) -> Operands:
-    return draw(6, M, K)[..., ::2, :, :], draw(3, K, N), draw(9, M, N)[..., ::3, :, :]
-
-
-def _reversed(draw: Numbers, axis: int) -> Operands:
-    A, B, C = (np.flip(X, axis) for X in draw.all(3) if X is not None)
-    return A, B, C
-
-
-def _sized(draw: Numbers, m: int, n: int, k: int, lead: tuple[int, ...]) -> Operands:
-    return draw(*lead, m, k), draw(*lead, k, n), draw(*lead, m, n)
-
-
-def _nan_in_c(draw: Numbers) -> Operands:
-    A, B, C = draw.all()
-    assert C is not None
-    C[..., 3] = nan
-    return A, B, C
-
-
-def _converted(draw: Numbers, dtype: str) -> Operands:
-    A, B, C = (np.rint(16 * X).astype(dtype) for X in draw.all() if X is not None)
-    return A, B, C
+def _with_nan(draw: Numbers, m: int, n: int) -> Array:
+    x = draw(m, n)
+    if (m, n) == (M, N):  # C
+        x[..., 3] = nan
+    return x
 
 
 _ALL = "gemm hgemm hcgemm multiply"
-_IMMEDIATE = ("host", "eager", "torch", "routed", "gradient")
+_IMMEDIATE = ("host", "eager", "torch")
 """Paths of calls without plan and graph"""
 _SIZES: tuple[tuple[int, int, int, tuple[int, ...], float], ...] = (
     (1, 1, 1, (), 0.0),
@@ -188,78 +129,94 @@ _SIZES: tuple[tuple[int, int, int, tuple[int, ...], float], ...] = (
     (M, N, 0, (2,), 0.5),
     (1, 1, 3, (5,), 0.0),
 )
-_SCALARS: tuple[tuple[complex, complex, str, Sequence[str]], ...] = (
-    (0.0, 1.0, "gemm hgemm hcgemm", _IMMEDIATE),
-    (-0.0, 0.0, "gemm hgemm hcgemm", _IMMEDIATE),
-    (nan, 0.0, "gemm hgemm hcgemm", _IMMEDIATE),
-    (inf, 0.5, "gemm hgemm hcgemm", tuple(PATHS)),
-    (1.0, nan, "gemm hgemm hcgemm", _IMMEDIATE),
-    (1e-45, -1.0, "gemm hgemm hcgemm", tuple(PATHS)),
-    (2, 1, "gemm hgemm hcgemm", tuple(PATHS)),
-    (2 - 0.5j, 0.5j, "hcgemm", tuple(PATHS)),
-    (complex(2.0, -0.0), 0.0, "hcgemm", tuple(PATHS)),
-    (0j, complex(-0.0, 1.0), "hcgemm", tuple(PATHS)),
+_SCALARS: tuple[tuple[complex, complex, Sequence[str]], ...] = (
+    (0.0, 1.0, _IMMEDIATE),
+    (-0.0, 0.0, _IMMEDIATE),
+    (nan, 0.0, _IMMEDIATE),
+    (inf, 0.5, tuple(PATHS)),
+    (1.0, nan, _IMMEDIATE),
+    (1e-45, -1.0, tuple(PATHS)),
+    (2, 1, tuple(PATHS)),
+    (2 - 0.5j, 0.5j, tuple(PATHS)),
+    (complex(2.0, -0.0), 0.0, tuple(PATHS)),
+    (0j, complex(-0.0, 1.0), tuple(PATHS)),
 )
-FACTS = (
-    Fact("all operands are one array", _one_array, beta=0.5, groups=_ALL),
-    Fact("B is the transpose of A", _transpose, groups=_ALL),
-    Fact("rows that overlap", _windows, groups=_ALL),
-    Fact("slices of one array", _slices, beta=-1.0, groups=_ALL),
-    Fact("strides of 0", _zero_strides, beta=1.0, groups=_ALL),
-    Fact("all strides 0", _all_zero_strides, beta=1.0, groups=_ALL),
-    Fact("an expanded batch", _expanded_batch, beta=0.5),
-    Fact("batches that broadcast", _broadcast_batch, beta=0.5),
-    Fact("batch between rows and columns", _batch_in_rows, beta=0.5),
-    Fact("batch after the columns", _batch_after_columns, beta=0.5),
-    Fact("exchanged batch axes", _exchanged_batch, beta=0.5),
-    Fact("every other matrix", _every_other, beta=0.5),
+VIEWS = (
+    View("all operands are one array", groups=_ALL, whole=_one_array),
+    View("B is the transpose of A", groups=_ALL, whole=_transpose),
+    View("slices of one array", groups=_ALL, whole=_slices, beta=-1.0),
+    View("rows that overlap", _overlapping, groups=_ALL),
+    View("row strides of 0", lambda x, m, n: x.expand(x(1, n), m, n), groups=_ALL),
+    View("column strides of 0", lambda x, m, n: x.expand(x(m, 1), m, n), groups=_ALL),
+    View("all strides 0", lambda x, m, n: x.expand(x(1, 1), m, n), groups=_ALL),
+    View("an expanded batch", lambda x, m, n: x.expand(x(m, n), 3, m, n)),
+    View("batches that broadcast", whole=_broadcast),
+    View("batch between rows and columns", lambda x, m, n: x.permute(x(m, 3, n), 1, 0, 2)),
+    View("batch after the columns", lambda x, m, n: x.permute(x(m, n, 3), 2, 0, 1)),
+    View("exchanged batch axes", lambda x, m, n: x.permute(x(3, 2, m, n), 1, 0, 2, 3)),
+    View("every other matrix", lambda x, m, n: x(6, m, n)[..., ::2, :, :]),
+    View("gaps between matrices", lambda x, m, n: x(3, m + 1, n)[..., :-1, :]),
+    View("a long stride of one matrix", _long_stride),
+    View("reversed batch", lambda x, m, n: np.flip(x(3, m, n), -3)),
+    View("reversed rows", lambda x, m, n: np.flip(x(3, m, n), -2)),
+    View("reversed columns", lambda x, m, n: np.flip(x(3, m, n), -1)),
     *(
-        Fact(f"reversed {name}", partial(_reversed, axis=axis), beta=0.5)
-        for name, axis in (("batch", -3), ("rows", -2), ("columns", -1))
-    ),
-    *(
-        Fact(
+        View(
             f"{m}×{n}×{k}" + f" in a batch of {lead}" * bool(lead) + f", beta {beta:g}",
-            partial(_sized, m=m, n=n, k=k, lead=lead),
-            beta=beta,
-            groups="gemm hgemm hcgemm" if lead else _ALL,
-            paths=tuple(PATHS) if prod((m, n, k, *lead)) else _IMMEDIATE,
+            lambda x, rows, columns, lead=lead: x(*lead, rows, columns),  # type: ignore[misc]
+            beta,
+            "gemm hgemm hcgemm" if lead else _ALL,
+            tuple(PATHS) if prod((m, n, k, *lead)) else _IMMEDIATE,
+            sizes=(m, n, k),
         )
         for m, n, k, lead, beta in _SIZES
     ),
     *(
-        Fact(f"alpha {alpha}, beta {beta}", Numbers.all, alpha, beta, groups, paths)
-        for alpha, beta, groups, paths in _SCALARS
+        View(
+            f"alpha {alpha}, beta {beta}",
+            beta=beta,
+            groups="hcgemm" if isinstance(alpha, complex) else "gemm hgemm hcgemm",
+            paths=accepted,
+            alpha=alpha,
+        )
+        for alpha, beta, accepted in _SCALARS
     ),
-    Fact("C with NaN that is not read", _nan_in_c, beta=-0.0, paths=("host", "eager", "graph"), unread=True),
+    View("C with NaN that is not read", _with_nan, -0.0, paths=("host", "eager", "graph"), unread=True),
     *(
-        Fact(f"operands of {kind}", partial(_converted, dtype=kind), beta=0.5, groups="gemm", paths=("host", "eager"))
+        View(
+            f"operands of {kind}",
+            lambda x, m, n, kind=kind: np.rint(16 * x(m, n)).astype(kind),  # type: ignore[misc]
+            groups="gemm",
+            paths=("host", "eager"),
+        )
         for kind in ("float16", "float64", "int32")
     ),
 )
-"""All facts"""
+"""All views"""
 _UNEVEN = ("batches that broadcast", "exchanged batch axes")
-"""Facts by which batched kernels read a table of addresses, which a CUDA graph cannot capture"""
+"""Views by which batched kernels read a table of addresses, which a CUDA graph cannot capture"""
 
 
-def of(group: str) -> list[Fact]:
-    """Return the facts of a group."""
-    return [fact for fact in FACTS if group.startswith(tuple(fact.groups.split()))]
+def of(group: str) -> list[View]:
+    """Return the views of a group."""
+    return [view for view in VIEWS if group.startswith(tuple(view.groups.split()))]
 
 
-class Arguments(ProductSuite):
-    """Verification of every fact in `rounds` products of each group, which lie at other addresses."""
+@lru_cache(maxsize=2)
+def operands(group: str, view: View, key: int) -> Operands:
+    """Return A, B and C of a product; C is None where it is left out."""
+    draw, (m, n, k) = Numbers(group, key), view.sizes
+    A, B, C = view.whole(draw) if view.whole else (view.each(draw, *s) for s in ((m, k), (k, n), (m, n)))
+    return A, B, C if (view.beta or view.unread) and not group.startswith("multiply") else None
+
+
+class Arguments(Suite):
+    """Verification of every view in `rounds` products of each group, which lie at other addresses."""
 
     name = "arguments"
     about = (
-        "products of fpemu.gpu.gemm, batched and tallskinny by every path of a caller (options.paths), with arguments"
-        " that share memory, have unusual strides, are empty or have special values, compared with the emulation. A"
-        " product is a function of seed, group and number. digests: of some products, by number; facts.paths:"
-        " products, outputs, mismatches and errors by path"
-    )
-    code = (
-        *("batched", "roofline", "schemes", "simt", "torch"),
-        *("gpu/batched", "gpu/errorfree", "gpu/gemm", "gpu/tallskinny"),
+        "products with arguments that share memory, have unusual strides, are empty or have special values, compared"
+        " with the emulation. counts: outputs by path. digests: of some products, by number"
     )
     supported = tuple(PATHS)
 
@@ -271,7 +228,7 @@ class Arguments(ProductSuite):
         return [*(f"gemm {scheme}" for scheme in SCHEMES), *_OTHERS]
 
     def facts(self) -> dict[str, Any]:
-        return {"architecture": architecture()}
+        return {"architecture": kernels.hardware()}
 
     def numbers(self, group: str) -> Sequence[int]:
         return range(self.rounds * len(of(group)))
@@ -279,101 +236,75 @@ class Arguments(ProductSuite):
     def case(self, group: str, number: int) -> Case:
         if group not in self.groups():
             raise unknown_name("group of products", group, self.groups())
-        known = of(group)
-        fact = known[number % len(known)]
+        view = of(group)[number % len(of(group))]
         key = Draw(self.seed, "arguments", group, number).word()
-        A, B, C = _operands(group, fact, key)
+        A, B, C = operands(group, view, key)
         skipped = len(Numbers(group, 0).first)
-        lead = tuple(() if X is None else X.shape[skipped:-2] for X in (A, B, C))
+        lead: Any = tuple(() if X is None else X.shape[skipped:-2] for X in (A, B, C))
         sizes = A.shape[-2], B.shape[-1], A.shape[-1]
-        options = {"fact": fact.name, "group": group, "on_range": "raise", "recordable": True}
-        subject: Any = Variant(group.removeprefix("gemm ")) if group.startswith("gemm") else group
-        return Case(subject, number, key, sizes, lead=lead, alpha=fact.alpha, beta=fact.beta, options=options)  # type: ignore[arg-type]
+        subject = Variant(group.removeprefix("gemm ")) if group.startswith("gemm") else group
+        options = {"view": view.name, "group": group, "on_range": "raise"}
+        return Case(subject, number, key, sizes, lead=lead, alpha=view.alpha, beta=view.beta, options=options)
 
     def resolve(self, case: Case) -> Case:
         if not isinstance(case.subject, Variant):
             return case
-        sizes = tuple(max(n, 1) for n in case.sizes)
-        chosen = Kernels().resolve(replace(case, sizes=sizes))  # type: ignore[arg-type]
-        return replace(case, options={**chosen.options, **case.options, "recordable": chosen.options.get("recordable")})
+        M, N, K = (max(size, 1) for size in case.sizes)
+        known = kernels.resolve(replace(case, sizes=(M, N, K)), kernels.hardware())
+        return replace(known, sizes=case.sizes)
 
     def paths_of(self, case: Case) -> list[str]:
-        fact = _fact(case)
-        refused = "graph" if fact.name in _UNEVEN and not case.options["group"].startswith("gemm") else None
-        return [path for path in self.paths if path in fact.paths and path != refused and _runs(path, case)]
-
-    def on_gpu(self, case: Case, path: str) -> Computed:
-        group = case.options["group"]
-        operands = _operands(group, _fact(case), case.key)
-        lead = np.broadcast_shapes(*(shape for shape, X in zip(case.lead, operands, strict=True) if X is not None))
-        numbers = Numbers(group, 0)
-        shape, deferred = (*numbers.first, *lead, *case.sizes[:2]), _deferred(path, case)
-        memory: dict[str, Any] = {"key": case.key, "number": case.number, "columns": "multiply" in group}
-        computed = paths.run(_functions(case, path), path, operands, shape, numbers.dtype, deferred=deferred, **memory)
+        view, accepted = _view(case), set(self.paths)
         if isinstance(case.subject, Variant):
-            computed.kernel, computed.facts = case.options["kernel"], kernels.replay_facts(case)
-        return computed
+            accepted &= {path for path in accepted if kernels.runs(path, case)}
+        else:
+            accepted -= {"plan", *(["graph"] if view.name in _UNEVEN else [])}
+        return [path for path in self.paths if path in accepted and path in view.paths]
 
-    def expected(self, case: Case, path: str, references: dict[str, Result]) -> tuple[dict[str, Result], bool | None]:
-        return references, False if _deferred(path, case) else None
+    def product(self, case: Case, path: str) -> Product:
+        group, given = case.options["group"], _operands(case)
+        if isinstance(case.subject, Variant):
+            return kernels.product(case, path, given)
+        numbers = Numbers(group, 0)
+        like = arrange(np.zeros((*numbers.first, *case.shape), numbers.dtype), ("rows", "rows padded")[case.number % 2])
+        if "multiply" in group:
+            return tallskinny.product(given, like, fpemu.gpu.tallskinny.multiply)
+        name, options = _batched(case)
+        by_torch = getattr(fpemu.torch, name)
+        return Product(
+            given, like, partial(getattr(on_gpu, name), **options), lambda A, B, C: by_torch(A, B, C, **options)
+        )
 
-    def references(self, case: Case) -> dict[str, Result]:
-        return {"the emulation": self._emulate(case, case.options.get("arguments", {}), products.arguments_of)}
+    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
+        deferred = isinstance(case.subject, Variant) and kernels.policy(case, path) is None
+        return {"the emulation": self._emulate(case, on_gpu.arguments())}, False if deferred else None
 
     def replay(self, record: Record, outcome: Outcome, number: str) -> str:
         case, facts = self.case(outcome.group, int(number)), outcome.facts.get("replay", {}).get(number)
-        arguments = {} if facts is None else kernels.replayed(case.subject, facts)
-        instruction = {"hardware": record.facts["architecture"], "instruction": "mma"}
-        return digests.text(self._emulate(case, arguments, lambda: instruction))
+        case = kernels.replayed(case, facts) if facts else case
+        return digests.text(self._emulate(case, {"hardware": record.facts["architecture"], "instruction": "mma"}))
 
-    def _emulate(self, case: Case, arguments: dict[str, Any], instruction: Callable[[], dict[str, Any]]) -> Array:
-        group = case.options["group"]
-        A, B, C = _operands(group, _fact(case), case.key)
+    def _emulate(self, case: Case, instruction: dict[str, Any]) -> Array:
+        A, B, C = _operands(case)
+        scalars: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta}
         with np.errstate(all="ignore"):
-            if group.startswith("multiply"):
-                return tallskinny.emulate(
-                    np.ascontiguousarray(A), np.ascontiguousarray(B), group.removeprefix("multiply ")
-                )
-            if group.startswith("gemm"):
-                return codes(fpemu.gemm(A, B, C, alpha=case.alpha, beta=case.beta, **arguments))
-            multiply: Any = partial(batched.hcgemm, **_PLANAR) if "planar" in group else batched.hgemm
-            return codes(multiply(A, B, C, alpha=case.alpha, beta=case.beta, **instruction()))
+            if isinstance(case.subject, Variant):
+                return codes(fpemu.gemm(A, B, C, **scalars, **case.options["arguments"]))
+            if "multiply" in case.subject:
+                return tallskinny.emulate(A, B, case.subject.removeprefix("multiply "))
+            name, options = _batched(case)
+            return codes(getattr(batched, name)(A, B, C, **options, **instruction))
 
 
-@lru_cache(maxsize=2)
-def _operands(group: str, fact: Fact, key: int) -> Operands:
-    A, B, C = fact.operands(Numbers(group, key))
-    return A, B, C if (fact.beta or fact.unread) and not group.startswith("multiply") else None
+def _operands(case: Case) -> Operands:
+    return operands(case.options["group"], _view(case), case.key)
 
 
-def _fact(case: Case) -> Fact:
-    return next(fact for fact in FACTS if fact.name == case.options["fact"])
+def _view(case: Case) -> View:
+    return next(view for view in VIEWS if view.name == case.options["view"])
 
 
-def _runs(path: str, case: Case) -> bool:
-    """Whether a path computes products of the group and the operands of a case."""
-    if isinstance(case.subject, Variant):
-        return kernels._runs(path, case)
-    if "plan" in path or path in ("prepared", "graph-prepared", "routed"):
-        return False
-    return path != "gradient" or "multiply" in case.subject or ("hgemm" in case.subject and not case.beta)
-
-
-def _deferred(path: str, case: Case) -> bool:
-    """Whether a call leaves the overflow policy out."""
-    return isinstance(case.subject, Variant) and kernels._policy(case, path) is None
-
-
-def _functions(case: Case, path: str) -> Functions:
-    """The functions by which a caller computes the product of a case."""
-    if isinstance(case.subject, Variant):
-        return kernels._functions(case, kernels._policy(case, path))
-    if case.options["group"].startswith("multiply"):
-        return tallskinny.functions()
-    planar = "planar" in case.subject
-    name, layout = ("hcgemm", _PLANAR) if planar else ("hgemm", {})
-    given: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, **layout}
-    return Functions(
-        lambda A, B, C, **out: getattr(products, name)(A, B, C, **given, **out),
-        operator=lambda A, B, C: getattr(fpemu.torch, name)(A, B, C, **given),
-    )
+def _batched(case: Case) -> tuple[str, dict[str, Any]]:
+    """Return the function of a batched product and its options."""
+    name, options = ("hcgemm", _PLANAR) if "planar" in case.subject else ("hgemm", {})
+    return name, {"alpha": case.alpha, "beta": case.beta, **options}

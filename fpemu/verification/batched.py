@@ -8,30 +8,28 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from math import inf
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import fpemu
 from fpemu import batched, digests
-from fpemu.errors import InputError, unknown_name
-from fpemu.gpu.batched import configuration as conf
-from fpemu.gpu.batched import products
-from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Small, Task, Warp
+from fpemu.errors import unknown_name
+from fpemu.gpu import batched as on_gpu
+from fpemu.gpu.batched import Block, Packed, Small, Warp
 from fpemu.verification import paths
-from fpemu.verification.cases import Case, Computed, DeviceArray, Draw, Placement, Result, codes
-from fpemu.verification.paths import Functions
+from fpemu.verification.cases import Array, Case, Draw, Operands, Result, codes
+from fpemu.verification.paths import Computed, Memory, Product
 from fpemu.verification.records import Outcome, Record
-from fpemu.verification.suite import ProductSuite
+from fpemu.verification.suite import Suite
 
-Operands = tuple[NDArray[np.float16], NDArray[np.float16], NDArray[np.float16] | None]
 CASES = 520
 """Products of a group that cover all sizes once"""
-LARGEST = 130
+LARGEST, LARGEST_SMALL = 130, 32
+"""Largest sizes, and those of magma-small"""
 SPECIAL = np.array(
     [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0x7C01, 0xFFFF],
     np.uint16,
@@ -39,6 +37,18 @@ SPECIAL = np.array(
 """Zeros, subnormals, the smallest normal number, the largest, infinities, NaN"""
 SETUPS = 10
 """Combinations of kernel, transposes and layouts that alternate in a group; each has a kernel to compile"""
+_CONFIGURATIONS: tuple[Any, ...] = (
+    Block((16, 16, 16), (32, 32, 32), (16, 4), 2, 2, direct=True, staged=True),
+    Block((16, 16, 16), (64, 32, 16), (16, 8), 1, 3, direct=True),
+    Block((16, 16, 16), (16, 16, 64), (8, 4), 3, 2, staged=True),
+    Block((16, 16, 16), (16, 64, 32), (8, 8), 1, 3),
+    Block((32, 8, 16), (32, 32, 16), (8, 8), 1, 2, direct=True),
+    Block((8, 32, 16), (32, 32, 16), (8, 8), 1, 2, staged=True),
+    Warp(1, 2, 1, 4),
+    Warp(2, 1, 2, 5),
+    Warp(1, 1, 1, 2),
+)
+"""Configurations that are valid for every size and layout"""
 
 
 @dataclass(frozen=True)
@@ -47,18 +57,22 @@ class Group:
 
     name: str
     layout: str | None = None  # of complex numbers
-    options: dict[str, Any] = field(default_factory=dict)  # arguments of `fpemu.batched`
+    options: dict[str, Any] = field(default_factory=dict, hash=False)  # arguments of `fpemu.batched`
     largest: int = LARGEST  # size
-    kinds: tuple[str, ...] = ("block", "warp", "packed")  # of kernels
 
     @property
     def four_calls(self) -> bool:
         """Whether a complex product is four calls of real products."""
         return self.options.get("algorithm") == "calls"
 
+    @property
+    def small(self) -> bool:
+        """Whether the kernel is magma-small."""
+        return self.largest == LARGEST_SMALL
 
-def groups() -> list[Group]:
-    """Return all kinds of products."""
+
+def groups() -> dict[str, Group]:
+    """Return all kinds of products by name."""
     listed = []
     for accumulate in ("fp32", "fp16"):
         common = {"accumulate": accumulate}
@@ -72,71 +86,59 @@ def groups() -> list[Group]:
         for layout in (None, "interleaved", "planar"):
             name = f"magma-small {'hgemm' if layout is None else f'hcgemm {layout}'} {accumulate}"
             fused = {"algorithm": "fused"} if layout == "planar" else {}
-            options = common | fused | {"kernel": "magma-small"}
-            listed.append(Group(name, layout, options, conf.MOST_SMALL, ("small",)))
-    return listed
+            listed.append(Group(name, layout, common | fused | {"kernel": "magma-small"}, LARGEST_SMALL))
+    return {group.name: group for group in sorted(listed, key=lambda group: group.name)}
 
 
-@dataclass(frozen=True)
-class _Setup:
-    """What some products of a group have in common besides its options."""
-
-    configuration: Configuration | None
-    transposes: tuple[str, str]
-    by_columns: tuple[bool, bool]  # whether A and B are stored by columns
-    aligned: int  # a line's length in memory is a multiple of so many elements; 0: no gaps
-    has_c: bool
-    whole: bool = False  # a thread block of the product's size, whose kernel is for this size
-
-
-def _setup(group: Group, number: int, seed: int) -> _Setup:
-    index = number % SETUPS
-    rng = np.random.default_rng([seed, zlib.crc32(group.name.encode()), 10**9 + index])
-    transposes = str(_one(rng, "NTC")), str(_one(rng, "NTC"))
-    by_columns = bool(rng.integers(2)), bool(rng.integers(2))
-    aligned, has_c = int(_one(rng, (1, 1, 4, 8))), index % 3 == 2
-    if "packed" in group.kinds and index == 9 and number // SETUPS % 4 == 0:
-        return _Setup(Warp(1, 2, 1, 4), ("N", "N"), (False, False), 0, False)
-    if "packed" in group.kinds and index == 8 and number // SETUPS % 2 == 0 and not group.four_calls:
-        return _Setup(None, (transposes[0], "N"), (False, False), 0, False, whole=True)
-    return _Setup(None if index == 0 else _configuration(rng, group), transposes, by_columns, aligned, has_c)
-
-
+@lru_cache(maxsize=1)
 def draw(group: Group, number: int, seed: int) -> tuple[Case, Operands]:
     """Return a product of a group and its operands.
 
     The case's options are "batch", "configuration", "pointers" (whether the matrices are passed one by one), and
     "arguments" of `fpemu.batched`.
     """
-    setup = _setup(group, number, seed)
-    rng = np.random.default_rng([seed, zlib.crc32(group.name.encode()), number])
+    # kernel, transposes and layouts: those of a setup
+    index, name = number % SETUPS, zlib.crc32(group.name.encode())
+    rng = np.random.default_rng([seed, name, 10**9 + index])
+    transa, transb = str(_one(rng, "NTC")), str(_one(rng, "NTC"))
+    by_columns = bool(rng.integers(2)), bool(rng.integers(2))
+    aligned, has_c = int(_one(rng, (1, 1, 4, 8))), index % 3 == 2
+    some = tuple(map(Small, (32, 128, 256))) if group.small else _CONFIGURATIONS
+    configuration = None if index == 0 else _one(rng, some)
+    gaps, whole = True, index == 8 and number // SETUPS % 2 == 0 and not (group.four_calls or group.small)
+    if index == 9 and number // SETUPS % 4 == 0 and not group.small:
+        configuration, transa, transb, gaps = Warp(1, 2, 1, 4), "N", "N", False
+    elif whole:
+        configuration, transb, gaps = None, "N", False
+    if not gaps:
+        by_columns, has_c = (False, False), False
+
+    rng = np.random.default_rng([seed, name, number])
     sizes = [int(n) for n in rng.integers(1, group.largest + 1, 3)]
     size, axis = 1 + number // 4 % group.largest, number % 4
     M, N, K = [size] * 3 if axis == 3 else [size if i == axis else n for i, n in enumerate(sizes)]
     batch = int(rng.integers(1, 1 + max(2, min(40, 60000 // (M * N * K)))))
-    arguments: dict[str, Any] = dict(zip(("transa", "transb"), setup.transposes, strict=True))
+    arguments: dict[str, Any] = {**group.options, "transa": transa, "transb": transb}
     special = float(_one(rng, (0.0, 0.0, 0.01)))
-    shapes = [
-        (M, K) if arguments["transa"] == "N" else (K, M),
-        (K, N) if arguments["transb"] == "N" else (N, K),
-        (M, N),
-    ]
-    layouts = zip(shapes, (*setup.by_columns, bool(rng.integers(2))), strict=True)
-    A, B, C = (_operand(rng, batch, shape, group.layout, special, columns, setup.aligned) for shape, columns in layouts)
-    if setup.has_c:
+    shapes = (M, K) if transa == "N" else (K, M), (K, N) if transb == "N" else (N, K), (M, N)
+    columns = (*by_columns, bool(rng.integers(2)))
+    A, B, C = (
+        _operand(rng, batch, shape, group.layout, special, by_column, aligned if gaps else 0)
+        for shape, by_column in zip(shapes, columns, strict=True)
+    )
+    if has_c:
         complex_scalars = group.layout is not None and not group.four_calls and rng.random() < 0.5
         arguments |= {"alpha": 1.7 - 0.3j if complex_scalars else -0.6, "beta": 0.5j if complex_scalars else 1.25}
-    configuration = setup.configuration
     if isinstance(configuration, Warp) and max(M, N, K) <= 8 and not group.four_calls and number % 2:
         configuration = Packed(configuration.warps)
-    if setup.whole and max(M, N, K) <= (128 if group.layout is None else 96):
+    if whole and max(M, N, K) <= (128 if group.layout is None else 96):
         configuration = _whole_block((M, N, K), number // (2 * SETUPS) % 7)
-    pointers = not setup.whole and group.layout is None and rng.random() < 0.15
-    options: dict[str, Any] = {"batch": batch, "pointers": pointers, "configuration": configuration}
-    options["arguments"] = group.options | arguments
-    alpha, beta = arguments.get("alpha", 1.0), arguments.get("beta", 0.0)
-    case = Case(group, number, seed, (M, N, K), lead=((batch,),) * 3, alpha=alpha, beta=beta, options=options)
-    return case, (A, B, C if setup.has_c else None)
+    pointers = not whole and group.layout is None and rng.random() < 0.15
+    counts = ["default" if configuration is None else configuration.kind, *["pointers"] * pointers]
+    options = {"batch": batch, "pointers": pointers, "configuration": configuration, "arguments": arguments}
+    scalars: dict[str, Any] = {name: arguments[name] for name in ("alpha", "beta") if has_c}
+    case = Case(group, number, seed, (M, N, K), lead=((batch,),) * 3, options=options | {"counts": counts}, **scalars)
+    return case, (A, B, C if has_c else None)
 
 
 def _one(rng: np.random.Generator, options: Any) -> Any:
@@ -151,7 +153,7 @@ def _operand(
     special: float,
     by_columns: bool,
     aligned: int,
-) -> NDArray[np.float16]:
+) -> Array:
     """Draw numbers of many magnitudes, in lines longer than the matrix, or in columns."""
     rows, columns = shape
     lines, length = (columns, rows) if by_columns else (rows, columns)
@@ -189,40 +191,13 @@ def _whole_block(sizes: tuple[int, int, int], turn: int) -> Block:
     )
 
 
-def _configuration(rng: np.random.Generator, group: Group) -> Configuration:
-    """Draw a configuration that is valid for every size."""
-    kind = _one(rng, ("block", "block", "warp") if "block" in group.kinds else group.kinds)
-    if kind == "small":
-        return Small(int(_one(rng, (32, 128, 256))))
-    if kind == "warp":
-        return Warp(*(int(_one(rng, n)) for n in ((1, 2), (1, 2), (1, 2), (2, 4, 5))))
-    task = Task(130, 130, 130, complex=group.layout is not None, planar=group.layout == "planar")
-    while True:
-        tensor = _one(rng, ((16, 16, 16), (16, 16, 16), (32, 8, 16), (8, 32, 16)))
-        block = tuple(t * int(_one(rng, (1, 2, 4))) for t in tensor)
-        threads = int(_one(rng, (4, 8, 16))), int(_one(rng, (2, 4, 8, 16)))
-        count, stages = int(_one(rng, (1, 1, 2, 3))), int(_one(rng, (2, 2, 3)))
-        direct, staged = bool(rng.integers(2)), bool(rng.integers(2))
-        drawn = Block(tensor, (block[0], block[1], block[2]), threads, count, stages, direct, staged)
-        with suppress(InputError):
-            conf.validate(conf.fitted(drawn, task), task)
-            if task.terms * block[0] * block[1] <= 64 * threads[0] * threads[1]:
-                return drawn
-
-
-class Batched(ProductSuite):
+class Batched(Suite):
     """Verification of the batched kernels: `cases` products of each group, within a time limit of `seconds`."""
 
     name = "batched"
     about = (
-        "products by every path of a caller (options.paths) compared with fpemu.batched, which emulates the"
-        " instruction. A product is a function of seed, group and number. counts: products by kind of kernel;"
-        " 'pointers': products of matrices passed one by one. digests: of small products, by number; facts.paths:"
-        " products, outputs, mismatches and errors by path"
-    )
-    code = (
-        *("batched", "simt", "gpu/batched", "schemes/base.py", "torch"),
-        *("gpu/gemm/choice.py", "gpu/operation.py", "roofline/wmma.py"),
+        "products compared with fpemu.batched, which emulates the instruction. counts: outputs by path; products by"
+        " kind of kernel; 'pointers', products of matrices passed one by one. digests: of small products, by number"
     )
     supported = paths.WITHOUT_PLAN
     kept = 4
@@ -234,10 +209,10 @@ class Batched(ProductSuite):
         self.cases, self.seconds = cases, inf if seconds is None else seconds
 
     def groups(self) -> list[str]:
-        return sorted(group.name for group in groups())
+        return list(groups())
 
     def facts(self) -> dict[str, Any]:
-        return {"architecture": products.arguments_of()["hardware"]}
+        return {"architecture": on_gpu.arguments()["hardware"]}
 
     def numbers(self, group: str) -> Sequence[int]:
         largest = _group(group).largest
@@ -246,78 +221,61 @@ class Batched(ProductSuite):
     def case(self, group: str, number: int) -> Case:
         return draw(_group(group), number, self.seed)[0]
 
-    def paths_of(self, case: Case) -> list[str]:
-        return [path for path in self.paths if _runs(path, case)]
+    def product(self, case: Case, path: str) -> Product:
+        group, pad = case.subject, case.number % 2
+        name, options = ("hgemm", {}) if group.layout is None else ("hcgemm", {"layout": group.layout})
+        options |= case.options["arguments"]
+        M, N, _ = case.sizes
+        shape: tuple[int, ...] = (case.options["batch"], M, N + pad)
+        shape = {"planar": (2, *shape), "interleaved": (*shape, 2)}.get(str(group.layout), shape)
+        like = np.zeros(shape, np.float16)
+        return Product(
+            draw(group, case.number, case.key)[1],
+            like[:, :, :N] if group.layout == "interleaved" else like[..., :N],
+            partial(getattr(on_gpu, name), configuration=case.options["configuration"], **options),
+            lambda A, B, C: getattr(fpemu.torch, name)(A, B, C, **options),
+            unit=2 if group.layout == "interleaved" else 1,
+        )
 
     def on_gpu(self, case: Case, path: str) -> Computed:
-        options, group = case.options, case.subject
-        operands = draw(group, case.number, case.key)[1]
-        layout = {} if group.layout is None else {"layout": group.layout}
-        arguments, configuration = options["arguments"] | layout, options["configuration"]
-        if path == "gradient":  # of op(A) op(B)
-            names = ("transa", "transb")
-            A, B, C = operands
-            A, B = (X if arguments[t] == "N" else X.swapaxes(-1, -2) for X, t in zip((A, B), names, strict=True))
-            operands, arguments = (A, B, C), arguments | dict.fromkeys(names, "N")
-        multiply = products.hgemm if group.layout is None else products.hcgemm
-        counts = {"default" if configuration is None else configuration.kind: 1}
-        name = "hgemm" if group.layout is None else "hcgemm"
-        functions = Functions(
-            lambda A, B, C, **out: multiply(A, B, C, configuration=configuration, **arguments, **out),
-            operator=lambda A, B, C: getattr(fpemu.torch, name)(A, B, C, **arguments),
-        )
-        if path == "host" and options["pointers"]:
-            computed = _by_pointers(functions.multiply, case, operands)
-            computed.counts = counts | {"pointers": 1}
-            return computed
-        shape: tuple[int, ...] = (options["batch"], *case.sizes[:2])
-        shape = {"planar": (2, *shape), "interleaved": (*shape, 2)}.get(str(group.layout), shape)
-        row = 2 if group.layout == "interleaved" else 1
-        computed = paths.run(functions, path, operands, shape, np.float16, key=case.key, number=case.number, row=row)
-        computed.counts = counts
-        return computed
+        listed = path == "host" and case.options["pointers"]
+        return _by_pointers(self.product(case, path), case) if listed else super().on_gpu(case, path)
 
-    def references(self, case: Case) -> dict[str, Result]:
-        return {"fpemu.batched": self._emulate(case, products.arguments_of())}
+    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
+        return {"fpemu.batched": _emulate(case, on_gpu.arguments())}, None
 
     def replay(self, record: Record, outcome: Outcome, number: str) -> str:
         instruction = {"hardware": record.facts["architecture"], "instruction": "mma"}
-        return digests.text(self._emulate(self.case(outcome.group, int(number)), instruction))
-
-    def _emulate(self, case: Case, instruction: dict[str, Any]) -> NDArray[Any]:
-        arguments, group = dict(case.options["arguments"]), case.subject
-        arguments |= {} if arguments.get("kernel") == "magma-small" else instruction
-        operands = draw(group, case.number, case.key)[1]
-        if group.layout is None:
-            return codes(batched.hgemm(*operands, **arguments))
-        return codes(batched.hcgemm(*operands, layout=group.layout, **arguments))
+        return digests.text(_emulate(self.case(outcome.group, int(number)), instruction))
 
 
-def _by_pointers(multiply: Any, case: Case, operands: Operands) -> Computed:
-    """Multiply lists of matrices, each at its own address; D is a list too in half of the cases."""
+def _emulate(case: Case, instruction: dict[str, Any]) -> Array:
+    arguments, group = dict(case.options["arguments"]), case.subject
+    arguments |= {} if group.small else instruction
+    operands = draw(group, case.number, case.key)[1]
+    if group.layout is None:
+        return codes(batched.hgemm(*operands, **arguments))
+    return codes(batched.hcgemm(*operands, layout=group.layout, **arguments))
+
+
+def _by_pointers(product: Product, case: Case) -> Computed:
+    """Multiply lists of matrices, each at its own address."""
     draw = Draw(case.key, "pointers", case.number)
 
-    def listed(X: Any) -> list[DeviceArray]:
+    def copies(X: Array) -> list[Memory]:
         most = draw.pick((1, 8))  # 1: aligned
-        return [DeviceArray(np.ascontiguousarray(x), tensor=False, place=Placement(draw.below(most))) for x in X]
+        return [Memory(np.ascontiguousarray(x), draw.below(most)) for x in X]
 
-    lists = [None if X is None else listed(X) for X in operands]
-    given = [None if X is None else [x.array for x in X] for X in lists]
-    if draw.below(2):
-        return Computed(codes(np.asarray(multiply(*given).get())))
-    D = listed(np.zeros((case.options["batch"], *case.sizes[:2]), np.float16))
-    multiply(*given, out=[x.array for x in D])
-    outside = sum(x.changed(outside=True) for x in D)
-    return Computed(np.stack([x.read()[0] for x in D]), outside=outside)
-
-
-def _runs(path: str, case: Case) -> bool:
-    """Whether a path computes a product: a gradient those of real matrices without C."""
-    return path != "gradient" or (case.subject.layout is None and "beta" not in case.options["arguments"])
+    lists = [None if X is None else copies(X) for X in (*product.operands, np.zeros(product.like.shape, np.float16))]
+    *given, D = [None if X is None else [x.array(x.x, tensor=False) for x in X] for X in lists]
+    product.call(*given, out=D)
+    results = lists[-1] or []
+    return Computed(
+        codes(np.stack([x.view(x.x, x.read()) for x in results])), outside=sum(x.changed(x.x) for x in results)
+    )
 
 
 def _group(name: str) -> Group:
-    listed = {group.name: group for group in groups()}
-    if name not in listed:
-        raise unknown_name("group of batched products", name, listed)
-    return listed[name]
+    if name not in groups():
+        raise unknown_name("group of batched products", name, groups())
+    return groups()[name]

@@ -1,7 +1,7 @@
 """``fpemu verify emulation``: GEMMs emulated on the GPU against the compiled and NumPy implementations on the CPU.
 
 Every instruction of the catalogue and randomly drawn specifications, on hostile operands, in all summation orders over
-K, trees included; every scheme on every hardware; the speed of the emulation.
+K, trees included; every scheme on every hardware.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from math import prod
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpemu import digests, mma, schemes
 from fpemu.errors import InputError, unknown_name
@@ -24,10 +23,10 @@ from fpemu.mma import operand_streams as streams
 from fpemu.mma.arithmetic import ARITHMETICS, Arithmetic
 from fpemu.mma.codes import values
 from fpemu.mma.tree import Chain, Sum, Tree
-from fpemu.verification import speed
-from fpemu.verification.cases import Case, Computed, Draw, Result, arrange, codes
+from fpemu.verification.cases import Array, Case, Draw, Result, arrange, codes
+from fpemu.verification.paths import Computed
 from fpemu.verification.records import Outcome, Record
-from fpemu.verification.suite import ProductSuite, Progress, Table
+from fpemu.verification.suite import Suite
 
 Implementation = Literal["cuda", "compiled", "numpy"]
 CASES = 6
@@ -44,7 +43,6 @@ _SIZES = ((1, 1), (3, 2), (7, 5), (20, 10), (1, 200), (65, 1), (64, 64), (130, 5
 _SLOW = 2000  # largest number of fp64 multiply-adds for NumPy's implementation, which uses Python's integers
 _FORMATS = ("fp16", "bf16", "tf32", "fp32", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e4m3fnuz", "e5m2fnuz")
 _ARITHMETICS = [row for row in ARITHMETICS.values() for _ in range(5 if row.aligned == "terms" else not row.integer)]
-_FIELDS = "name a_format b_format d_format k block arithmetic F E0 final fraction_bits payloads"
 
 
 # --- specifications
@@ -62,12 +60,6 @@ def spec(name: str, seed: int) -> MmaSpec:
     if name not in known:
         raise unknown_name("instruction", name, known)
     return known[name]
-
-
-def fields(row: MmaSpec) -> dict[str, Any]:
-    """Return the arguments of `MmaSpec` that make a drawn specification again, as JSON values."""
-    named = {f: getattr(row, f) for f in _FIELDS.split()}
-    return {f: value if isinstance(value, int) else str(value) for f, value in named.items() if value is not None}
 
 
 def _draw_spec(draw: Draw, rules: Arithmetic, name: str) -> MmaSpec:
@@ -185,7 +177,7 @@ def scheme_case(pair: str, number: int) -> Case:
 
 
 # --- operands and results
-def operands(case: Case) -> tuple[list[tuple[NDArray[Any], NDArray[Any]]], NDArray[Any] | None]:
+def operands(case: Case) -> tuple[list[tuple[Array, Array]], Array | None]:
     """Return the terms (A, B) of a specification's case and its C, as `fpemu.mma.chain` takes them."""
     M, N, _ = case.sizes
     terms = []
@@ -203,7 +195,7 @@ def operands(case: Case) -> tuple[list[tuple[NDArray[Any], NDArray[Any]]], NDArr
     return terms, values(C, streams.formats(case.subject)[2]).reshape(*lead, M, N)
 
 
-def _over_k(case: Case, letter: str, term: int, rows: int) -> NDArray[Any]:
+def _over_k(case: Case, letter: str, term: int, rows: int) -> Array:
     """Draw A, or B by its columns; the instructions over K alternate between the case's classes."""
     row, lead, K = case.subject, case.lead["AB".index(letter)], case.sizes[2]
     stack, count = prod(lead), -(-K // row.k)
@@ -217,7 +209,7 @@ def _over_k(case: Case, letter: str, term: int, rows: int) -> NDArray[Any]:
     return values(np.concatenate(drawn, -1)[..., :K], fmt).reshape(*lead, rows, K)
 
 
-def compute(case: Case, implementation: Implementation) -> NDArray[Any]:
+def compute(case: Case, implementation: Implementation) -> Array:
     """Return the codes of a specification's case by one of the implementations."""
     terms, C = operands(case)
     where: dict[str, Any] = {"device": "cuda"}
@@ -226,7 +218,7 @@ def compute(case: Case, implementation: Implementation) -> NDArray[Any]:
     return codes(mma.chain(terms, C, case.subject, case.order, step=case.options["step"], **where))
 
 
-def compute_scheme(case: Case, device: Literal["cuda", "cpu"], seed: int) -> NDArray[Any]:
+def compute_scheme(case: Case, device: Literal["cuda", "cpu"], seed: int) -> Array:
     """Return the codes of a scheme's product."""
     name, hardware = case.subject.split(" on ")
     scheme = schemes.get(name)
@@ -244,7 +236,7 @@ def compute_scheme(case: Case, device: Literal["cuda", "cpu"], seed: int) -> NDA
         return codes(schemes.gemm(A, B, scheme=name, hardware=place, device=device, **options))
 
 
-def _uniform(fmt: FloatFormat, shape: tuple[int, int], seed: int, case: Case, letter: str) -> NDArray[Any]:
+def _uniform(fmt: FloatFormat, shape: tuple[int, int], seed: int, case: Case, letter: str) -> Array:
     key = Draw(seed, case.subject, case.number, letter).word()
     return values(streams.operand(mma.spec("cdna2", fmt), "A", "uniform", key, 0, 1, *shape), fmt)[0].copy()
 
@@ -254,17 +246,14 @@ def slow(case: Case) -> bool:
     return str(case.subject.d_format) == "fp64" and case.products * case.options["terms"] > _SLOW
 
 
-class Emulation(ProductSuite):
-    """Verification of the emulated GEMM; quick: a sixth of the specifications and schemes, no measurement of speed."""
+class Emulation(Suite):
+    """Verification of the emulated GEMM; quick: a sixth of the specifications and schemes."""
 
     name = "emulation"
     about = (
         "GEMMs emulated on a GPU compared with the compiled and NumPy implementations on a CPU, and products of schemes"
-        " with fpemu.gemm on a CPU. A case is a function of seed, group and number. counts: 'against numpy', outputs"
-        " compared with NumPy's implementation too. digests: of the GPU's outputs, by case. facts.spec: the fields of a"
-        " drawn specification. The groups 'speed' and 'crossover' are measurements"
+        " with fpemu.gemm on a CPU. counts: outputs compared with NumPy's implementation too. digests: by case"
     )
-    code = ("simt", "schemes")
     kept, small = CASES, 2**62
 
     def __init__(self, seed: int = 0, *, quick: bool = False) -> None:
@@ -273,22 +262,8 @@ class Emulation(ProductSuite):
 
     def groups(self) -> list[str]:
         step = _QUICK if self.quick else 1
-        drawn = [f"{CUSTOM}{i}" for i in range(DRAWN)]
-        rows = [row.name for row in mma.catalog.rows()]
-        return [*rows[::step], *drawn[::step], *pairs()[::step], *([] if self.quick else speed.groups())]
-
-    def order(self) -> list[str]:
-        return Emulation(self.seed).groups()
-
-    def sources(self, groups: Sequence[str]) -> list[str]:
-        from fpemu.gpu.emulation import chains
-
-        rows = [spec(group, self.seed) for group in groups if " on " not in group and not self.runs_alone(group)]
-        timed = speed.sources() if any(map(self.runs_alone, groups)) else []
-        return list(dict.fromkeys([*map(chains.source, rows), *timed]))
-
-    def runs_alone(self, group: str) -> bool:
-        return group.startswith((speed.RATE, speed.CROSSOVER))
+        rows, drawn = [row.name for row in mma.catalog.rows()], [f"{CUSTOM}{i}" for i in range(DRAWN)]
+        return [*rows[::step], *drawn[::step], *pairs()[::step]]
 
     def numbers(self, group: str) -> Sequence[int]:
         return range(PRODUCTS if " on " in group else CASES)
@@ -301,11 +276,11 @@ class Emulation(ProductSuite):
             return Computed(compute_scheme(case, "cuda", self.seed))
         return Computed(compute(case, "cuda"))
 
-    def references(self, case: Case) -> dict[str, Result]:
+    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
         if isinstance(case.subject, str):
-            return {"cpu": compute_scheme(case, "cpu", self.seed)}
+            return {"cpu": compute_scheme(case, "cpu", self.seed)}, None
         names: tuple[Implementation, ...] = ("compiled",) if slow(case) else ("compiled", "numpy")
-        return {name: compute(case, name) for name in names}
+        return {name: compute(case, name) for name in names}, None
 
     def replay(self, record: Record, outcome: Outcome, number: str) -> str | None:
         case = self.case(outcome.group, int(number))
@@ -313,39 +288,10 @@ class Emulation(ProductSuite):
             return digests.text(compute_scheme(case, "cpu", self.seed))
         return None if slow(case) else digests.text(compute(case, "numpy"))
 
-    def group_facts(self, group: str) -> dict[str, Any]:
-        return {"spec": fields(spec(group, self.seed))} if group.startswith(CUSTOM) else {}
-
     def facts(self) -> dict[str, Any]:
         return {"host": {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}}
 
-    def run(self, group: str, progress: Progress | None = None) -> Outcome:
-        return speed.measure(group, self.seed) if self.runs_alone(group) else super().run(group, progress)
-
     def section(self, group: str) -> str:
-        if self.runs_alone(group):
-            return "measurements of speed"
         if " on " in group:
             return "schemes on hardware"
         return "drawn instructions" if group.startswith(CUSTOM) else "instructions of the catalog"
-
-    def title(self, record: Record) -> str:
-        return f"emulated on {record.device['gpu']} against the CPU, seed {record.seed}"
-
-    def tables(self, record: Record) -> list[Table]:
-        names = ("n", "ms", "rate", "checked", "mismatches")
-        timed = [o for o in record.outcomes if o.group.startswith(speed.RATE) and o.facts]
-        values = [o.facts | {"mismatches": o.mismatches} for o in timed]
-        numbers = [[f"{facts[name]:g}" for name in names] for facts in values]
-        rows = [(o.group.removeprefix(speed.RATE), *row) for o, row in zip(timed, numbers, strict=True)]
-        headings = ("arithmetic", "n", "ms", "10^9 multiply-adds/s", "checked", "mismatches")
-        return super().tables(record) + [Table("speed", headings, rows)] * bool(rows)
-
-    def summary(self, record: Record) -> list[str]:
-        lines = []
-        for o in record.outcomes:
-            if o.group.startswith(speed.CROSSOVER) and o.facts:
-                n = o.facts["from"]
-                where = "at no size tried" if n is None else f"from n = {n} on"
-                lines.append(f"{o.facts['spec']}: faster than the CPU here {where}, transfers included")
-        return lines

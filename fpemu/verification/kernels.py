@@ -6,31 +6,26 @@ can be computed again without a GPU.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import fpemu
 from fpemu import digests, mma, schemes
 from fpemu.errors import InputError, unknown_name
-from fpemu.formats import FloatFormat
-from fpemu.gpu.gemm.choice import NoKernelError, architecture, kernel
+from fpemu.gpu import batched
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
-from fpemu.schemes import Scheme, SplitScheme
-from fpemu.schemes.words import of_operand
-from fpemu.verification import paths
-from fpemu.verification.cases import LAYOUTS, Case, Computed, Draw, Result, arrange, codes
-from fpemu.verification.paths import PATHS, Functions
+from fpemu.schemes import Scheme
+from fpemu.verification.cases import LAYOUTS, Case, Draw, Operands, Result, arrange, codes
+from fpemu.verification.paths import PATHS, Computed, Product, message_or
 from fpemu.verification.records import Outcome, Record
-from fpemu.verification.suite import ProductSuite, SkippedError
+from fpemu.verification.suite import SkippedError, Suite
 
 _SIZES = """
 128x128x64 1x1x1 127x129x65 3x2x10000 1x500x77 500x1x77 256x128x512 17x9x1 64x64x1000 2x3x5 130x70x100
@@ -48,8 +43,6 @@ _HOSTILE = ("mixed", "powers", "small", "large", "finite", "any-bits", "sparse",
 _POLICIES = ("raise", "propagate", "scale-rows", "scale")
 _SCALARS = ((1.0, 0.0), (1.0, 1.0), (0.5, -2.0), (-1.0, 0.0), (3.0e-39, 1.5), (0.1, 0.3))
 _MANY = 2**22  # largest number of multiply-adds of a product in a batch, or in fp64
-_ON_CPU = 2**17  # largest number of multiply-adds of a product that is emulated on the CPU too
-_SHARED = 3  # a kernel of this many variants is compiled in advance
 _ROUNDINGS = ("RNE", "RNA", "RZ", "RU", "RD", "ODD", "bit-cut")
 _INTERVALS = (None, "instruction", "3 instructions", 32, 40, 64)
 VALUES: dict[str, tuple[Any, ...]] = {
@@ -105,8 +98,6 @@ TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
 """Options tried together"""
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {"strassen": ("staged", {"levels": 1})}
 """Groups with a name that is not a scheme's: the scheme and its options"""
-_ERRORS_BY_TYPE = ("prepared", *paths.OPERATORS)
-"""Paths whose range errors have other texts: they name the prepared operand first, or count broadcast entries"""
 
 
 @dataclass(frozen=True)
@@ -205,9 +196,10 @@ def case(variant: Variant, number: int, seed: int) -> Case:
 
 
 @lru_cache(maxsize=1)
-def operands(case: Case, fmt: FloatFormat) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+def operands(case: Case) -> Operands:
     """Return A, B and C of a case; C is None where beta = 0."""
     M, N, K = case.sizes
+    fmt = case.subject.build().operand
     row, arrays = mma.spec("cdna2", fmt), []
     for letter, lead, shape, layout in zip("ABC", case.lead, ((M, K), (K, N), (M, N)), case.layouts, strict=True):
         kind = case.kinds["AB".index(letter)] if letter != "C" else "uniform"
@@ -217,28 +209,90 @@ def operands(case: Case, fmt: FloatFormat) -> tuple[NDArray[Any], NDArray[Any], 
     return arrays[0], arrays[1], arrays[2] if case.beta else None
 
 
-class Kernels(ProductSuite):
+def resolve(case: Case, hardware: str) -> Case:
+    """Return a case with the arguments of `fpemu.gemm` that emulate its kernel; a kernel may lack its order."""
+    scheme, (M, N, K) = case.subject.build(), case.sizes
+    order, name = case.order, "error-free"
+    arguments: dict[str, Any] = {"scheme": scheme, "hardware": hardware, "order": order}
+    if not scheme.error_free:
+        try:
+            kernel = fpemu.gpu.kernel(scheme, M, N, K, order=order)
+        except InputError as problem:
+            if order is None:
+                raise SkippedError from problem
+            return resolve(replace(case, order=None), hardware)
+        name, arguments = kernel.name, kernel.arguments
+    spec, over_k = arguments["hardware"], arguments["order"]
+    replay = {"spec": spec.name if isinstance(spec, MmaSpec) else spec}
+    replay |= {} if over_k is None else {"order": over_k.to_dict()}
+    return replace(case, options={**case.options, "kernel": name, "arguments": arguments, "replay": replay})
+
+
+def replayed(case: Case, facts: dict[str, Any]) -> Case:
+    """Return a case with the arguments of `fpemu.gemm` that emulate its recorded kernel."""
+    variant, spec = case.subject, facts["spec"]
+    rows = {row.name: row for row in catalog.rows()}
+    if spec in rows:
+        variant = replace(variant, options=tuple(x for x in variant.options if x[0] not in ("instruction", "k")))
+    order = KOrder.from_dict(facts["order"]) if "order" in facts else None
+    arguments = {"scheme": variant.build(), "hardware": rows.get(spec, spec), "order": order}
+    return replace(case, options={**case.options, "arguments": arguments})
+
+
+def policy(case: Case, path: str) -> str | None:
+    """Return the overflow policy of a path's calls; None: left out, so that range errors are deferred."""
+    chosen: str = case.options["on_range"]
+    if chosen != "raise" or path == "host" or case.subject.build().error_free:
+        return chosen
+    return None if path == "graph" or case.number // 8 % 2 else chosen
+
+
+def runs(path: str, case: Case) -> bool:
+    """Return whether a path computes the product of a case: a plan, and a graph unless its calls wait for the GPU."""
+    scheme, chosen = case.subject.build(), policy(case, path)
+    waits = chosen is not None and (chosen != "propagate" or scheme.limited)
+    return path in ("host", "eager", "torch") or not (scheme.error_free or (path == "graph" and waits))
+
+
+def product(case: Case, path: str, operands: Operands) -> Product:
+    """Return the product of a case by `fpemu.gpu.gemm`."""
+    chosen, dtype = policy(case, path), case.subject.build().operand.dtype
+    options: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, "on_range": chosen, "order": case.order}
+    options |= case.subject.arguments
+    scheme = options.pop("scheme")
+    return Product(
+        operands,
+        arrange(np.zeros(case.shape, dtype), ("rows", "rows padded")[case.number % 2]),
+        lambda A, B, C, out=None: fpemu.gpu.gemm(A, B, C, scheme=scheme, out=out, **options),
+        lambda A, B, C: fpemu.torch.gemm(A, B, C, scheme=scheme, **options),
+        lambda A, B, C: fpemu.gpu.plan(scheme, A, B, C, **options),
+        chosen is None,
+    )
+
+
+@lru_cache(maxsize=2)  # the paths of a case expect the same result
+def emulate(case: Case, on_range: str, device: Any) -> Result:
+    """Return the codes of a resolved case's product by `fpemu.gemm`, or the message of its error."""
+    A, B, C = operands(case)
+    options: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, "on_range": on_range, "device": device}
+    result: Result = message_or(lambda: codes(fpemu.gemm(A, B, C, **options, **case.options["arguments"])))
+    return result
+
+
+class Kernels(Suite):
     """Verification of the kernels of `fpemu.gpu.gemm`: all schemes or those named, with all or only published options.
 
-    `cases` are the products of a scheme with its published options. Small ones of them are emulated on the CPU too. On
-    arrays of the GPU, half of the cases with the policy "raise" leave it out, so that `fpemu.gpu.check` raises.
+    `cases` are the products of a scheme with its published options. On arrays of the GPU, half of the cases with the
+    policy "raise" leave it out, so that `fpemu.gpu.check` raises.
     """
 
     name = "kernels"
     about = (
-        "products by every path of a caller (options.paths) compared with fpemu.gemm, which emulates the instruction;"
-        " errors by their text, of the last paths by their type. A product is a function of seed, group (a scheme with"
-        " its options) and number. counts: 'against cpu', outputs emulated on the CPU too; 'errors', products rejected"
-        " by both; 'no kernel', products that no kernel runs. digests: of small products, by number; facts.replay:"
-        " instruction and order of their kernels; facts.paths: products, outputs, mismatches and errors by path"
+        "products compared with fpemu.gemm, which emulates the instruction; errors by their text, of PyTorch's operator"
+        " by their type. counts: outputs by path; 'errors', products rejected by both; 'no kernel', products that no"
+        " kernel runs. digests: of small products, by number; facts.replay: instruction and order of their kernels"
     )
-    code = ("simt", "schemes", "gpu/gemm", "gpu/errorfree", "torch")
     supported = tuple(PATHS)
-    columns: ClassVar = {
-        **{name: name for name in ("cases", "outputs")},
-        **{"on the CPU too": "against cpu", "errors alike": "errors"},
-        **{name: name for name in ("no kernel", "mismatches", "failed")},
-    }
     small = 2**16
 
     def __init__(
@@ -248,170 +302,59 @@ class Kernels(ProductSuite):
         names: Sequence[str] | None = None,
         *,
         published: bool = False,
-        emulated_on: str = "cuda",
+        emulated_on: str = "auto",
         paths: Sequence[str] | None = None,
     ) -> None:
         super().__init__(seed, paths, cases=cases)
         self.cases, self.names, self.published, self.emulated_on = cases, names, published, emulated_on
 
     def groups(self) -> list[str]:
-        return [str(v) for v in variants(self.names, architecture()) if not (self.published and v.options)]
-
-    def order(self) -> list[str]:
-        return [str(v) for v in variants(None, architecture())]
+        return [str(v) for v in variants(self.names, hardware()) if not (self.published and v.options)]
 
     def facts(self) -> dict[str, Any]:
-        return {"architecture": architecture()}
-
-    def sources(self, groups: Sequence[str]) -> list[str]:
-        from fpemu.gpu.emulation import chains
-        from fpemu.gpu.gemm import splitting
-        from fpemu.gpu.runtime import compiler
-
-        texts = [compiler.kernel_source(f"{name}.cu") for name in ("strided_copy", "nonfinite_outputs")] * _SHARED
-        for group in groups:
-            scheme = _variant(group, architecture()).build()
-            spec = scheme.spec(architecture()) if scheme.needs_hardware else None
-            if spec is not None and isinstance(scheme, SplitScheme):
-                rules = {of_operand(scheme.rules(), name) for name in "AB"}
-                texts += [chains.source(spec), *map(splitting.source, rules)]
-        return [text for text, count in Counter(texts).items() if count >= _SHARED]
+        return {"architecture": hardware()}
 
     def numbers(self, group: str) -> Sequence[int]:
-        return numbers(_variant(group, architecture()), self.seed, self.cases)
+        return numbers(_variant(group, hardware()), self.seed, self.cases)
 
     def case(self, group: str, number: int) -> Case:
-        return case(_variant(group, architecture()), number, self.seed)
+        return case(_variant(group, hardware()), number, self.seed)
 
     def resolve(self, case: Case) -> Case:
-        scheme = case.subject.build()
-        if scheme.error_free:
-            arguments = {"scheme": scheme, "hardware": architecture(), "order": case.order}
-            return replace(case, options={**case.options, "kernel": "error-free", "arguments": arguments})
-        M, N, K = case.sizes
-        try:
-            chosen = kernel(scheme, M, N, K, order=case.order)
-        except NoKernelError:
-            case = replace(case, order=None)
-            try:
-                chosen = kernel(scheme, M, N, K)
-            except NoKernelError as problem:
-                raise SkippedError from problem
-        more = {"kernel": chosen.name, "arguments": chosen.arguments, "recordable": chosen.recordable}
-        return replace(case, options={**case.options, **more})
+        return resolve(case, hardware())
 
     def paths_of(self, case: Case) -> list[str]:
-        return [path for path in self.paths if _runs(path, case)]
+        return [path for path in self.paths if runs(path, case)]
+
+    def product(self, case: Case, path: str) -> Product:
+        return product(case, path, operands(case))
 
     def on_gpu(self, case: Case, path: str) -> Computed:
-        policy, fmt = _policy(case, path), case.subject.build().operand
-        given = operands(case, fmt)
-        lead = np.broadcast_shapes(*(X.shape[:-2] for X in given if X is not None))
-        shape, deferred = (*lead, *case.sizes[:2]), policy is None
-        functions = _functions(case, policy)
-        memory: dict[str, Any] = {"key": case.key, "number": case.number}
-        computed = paths.run(functions, path, given, shape, fmt.dtype, deferred=deferred, **memory)
-        if isinstance(computed.result, str) and path in _ERRORS_BY_TYPE:
-            computed.result = computed.result.partition(":")[0]
-        computed.kernel, computed.facts = case.options["kernel"], replay_facts(case)
-        return computed
+        computed = super().on_gpu(case, path)
+        return Computed(_text(computed.result, path), computed.outside, computed.deferred)
 
-    def expected(self, case: Case, path: str, references: dict[str, Result]) -> tuple[dict[str, Result], bool | None]:
-        errors = {name: x for name, x in references.items() if isinstance(x, str)}
-        deferred = None
-        if _policy(case, path) is None:
-            deferred = bool(errors)
-            if len(errors) == len(references):  # otherwise the references disagree, which is a mismatch
-                propagated = replace(case, options={**case.options, "on_range": "propagate"})
-                references = {name: x for name, x in self.references(propagated).items() if not isinstance(x, str)}
-        elif path in _ERRORS_BY_TYPE:
-            references = {name: x.partition(":")[0] if isinstance(x, str) else x for name, x in references.items()}
-        return references, deferred
-
-    def references(self, case: Case) -> dict[str, Result]:
-        both = case.products <= _ON_CPU and self.emulated_on != "cpu" and not case.subject.options
-        arguments = case.options["arguments"]
-        devices = [self.emulated_on, *["cpu"] * both]
-        return {device: paths.message_or(partial(emulate, case, arguments, device)) for device in devices}
+    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
+        result, deferred = emulate(case, case.options["on_range"], self.emulated_on), None
+        if policy(case, path) is None:
+            deferred = isinstance(result, str)
+            result = emulate(case, "propagate", self.emulated_on) if deferred else result
+        return {"the emulation": _text(result, path)}, deferred
 
     def replay(self, record: Record, outcome: Outcome, number: str) -> str:
-        variant = _variant(outcome.group, record.facts["architecture"])
-        arguments = replayed(variant, outcome.facts["replay"][number])
+        drawn = case(_variant(outcome.group, record.facts["architecture"]), int(number), self.seed)
         with np.errstate(all="ignore"):
-            return digests.text(emulate(case(variant, int(number), self.seed), arguments, "cpu"))
+            result = emulate(replayed(drawn, outcome.facts["replay"][number]), drawn.options["on_range"], "cpu")
+        return digests.text(np.asarray(result))
 
     def section(self, group: str) -> str:
         return group.partition("(")[0]
 
 
-def emulate(case: Case, arguments: dict[str, Any], device: Any) -> NDArray[Any]:
-    """Return the codes of a case's product by `fpemu.gemm`."""
-    A, B, C = operands(case, case.subject.build().operand)
-    scalars: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, "on_range": case.options["on_range"]}
-    return codes(fpemu.gemm(A, B, C, **scalars, device=device, **arguments))
+def hardware() -> str:
+    """Return the architecture of the current GPU, as the catalogue names it."""
+    return str(batched.arguments()["hardware"])
 
 
-def replay_facts(case: Case) -> dict[str, Any]:
-    """Return what `replayed` needs of a resolved case."""
-    spec, order = case.options["arguments"]["hardware"], case.options["arguments"]["order"]
-    facts = {"spec": spec.name if isinstance(spec, MmaSpec) else spec}
-    return facts if order is None else {**facts, "order": order.to_dict()}
-
-
-def replayed(variant: Variant, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `emulate` for the kernel of a recorded case."""
-    scheme, spec = variant.build(), facts["spec"]
-    rows = {row.name: row for row in catalog.rows()}
-    if spec in rows:
-        spec = rows[spec]
-        options = tuple(x for x in variant.options if x[0] not in ("instruction", "k"))
-        scheme = replace(variant, options=options).build()
-    order = KOrder.from_dict(facts["order"]) if "order" in facts else None
-    return {"scheme": scheme, "hardware": spec, "order": order}
-
-
-# --- paths
-def _policy(case: Case, path: str) -> str | None:
-    """The overflow policy of a path's calls; None: left out, so that range errors are deferred."""
-    policy: str = case.options["on_range"]
-    if policy != "raise" or path == "host" or case.subject.build().error_free:
-        return policy
-    deferred = path == "gradient" or path.startswith("graph") or case.number // 8 % 2
-    return None if deferred else policy
-
-
-def _runs(path: str, case: Case) -> bool:
-    """Whether a path computes the product of a case."""
-    scheme, policy = case.subject.build(), _policy(case, path)
-    error_free = scheme.error_free
-    if path in ("plan", "prepared") or path.startswith("graph"):
-        waits = policy is not None and (policy != "propagate" or scheme.limited)
-        return not error_free and case.options["recordable"] and not (waits and path.startswith("graph"))
-    if path != "gradient":
-        return True
-    if case.beta or case.order is not None or policy not in (None, "propagate") or error_free:
-        return False
-    M, N, K = (max(n, 1) for n in case.sizes)
-    try:
-        kernel(scheme, *((K, N, M) if case.number % 2 else (M, K, N)))  # of the product that has the gradient
-    except NoKernelError:
-        return False
-    return True
-
-
-def _functions(case: Case, policy: str | None) -> Functions:
-    """The functions by which a caller computes the product of a case."""
-    scalars, choices = {"alpha": case.alpha, "beta": case.beta}, {"on_range": policy, "order": case.order}
-    given: dict[str, Any] = {**scalars, **choices, **case.subject.arguments}
-    scheme = {name: value for name, value in given.items() if name not in scalars}
-
-    def plan(A: Any, B: Any, C: Any) -> Any:
-        options = {name: value for name, value in given.items() if name != "scheme"}
-        return fpemu.gpu.plan(given["scheme"], A, B, C, **options)
-
-    return Functions(
-        lambda A, B, C, out=None: fpemu.gpu.gemm(A, B, C, out=out, **given),
-        plan,
-        lambda A, B, C: fpemu.torch.gemm(A, B, C, **given),
-        lambda A, B, C: paths.routed(fpemu.torch.matmul(**scheme), A, B, C, case.alpha, case.beta),
-    )
+def _text(result: Result, path: str) -> Result:
+    """Return a result, or of the error of PyTorch's operator the type: it may count the entries of expanded batches."""
+    return result.partition(":")[0] if isinstance(result, str) and path == "torch" else result

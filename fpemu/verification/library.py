@@ -20,7 +20,7 @@ from fpemu.library.tables import Product, digest_of, lookup, orders, sample_indi
 from fpemu.verification import records
 from fpemu.verification.cases import codes
 from fpemu.verification.records import Outcome, Record
-from fpemu.verification.suite import Progress, Suite, difference
+from fpemu.verification.suite import Suite, difference
 
 Shape = tuple[int, int, int]
 _SECONDS = 60.0  # time limit of the probes of one new shape
@@ -50,12 +50,10 @@ class Library(Suite):
 
     name = "library"
     about = (
-        "Products of cuBLAS compared with the emulation by the orders of the table (facts.table), on seeded operands"
-        " (fpemu.library.tables.operands), in up to 32 rows and columns. digest: of the whole product; digests.sample:"
-        " of the compared entries. The groups 'new' are products of shapes outside the table; facts: the revealed"
-        " order, and the numbers of probes and calls"
+        "Products of cuBLAS compared with the emulation by the orders of the table (facts.table), in up to 32 rows and"
+        " columns. digest: of the whole product; digests.sample: of the compared entries. The groups 'new' are products"
+        " of shapes outside the table; facts: the revealed order, and the numbers of probes and calls"
     )
-    code = ("library", "probing", "simt")
 
     def __init__(self, seed: int, types: Sequence[str], shapes: int = 20, new: int = 0) -> None:
         self._environment = cublas.environment()
@@ -77,7 +75,7 @@ class Library(Suite):
     def runs_alone(self, group: str) -> bool:
         return True
 
-    def run(self, group: str, progress: Progress) -> Outcome:
+    def run(self, group: str) -> Outcome:
         layout: Any
         kind, layout, sizes = group.removeprefix(_NEW).split()
         M, N, K = map(int, sizes.split("x"))
@@ -95,7 +93,7 @@ class Library(Suite):
         outcome = Outcome(group, 1)
         try:
             order, equal = revealing.find(product, self.seed, device="cpu" if gpu.available() else "cuda")
-            outcome.facts["order"], outcome.mismatches = order, int(not equal)
+            outcome.facts["order"], outcome.outputs, outcome.mismatches = order, shape[0] * shape[1], int(not equal)
         except (InputError, TimeoutError) as problem:
             outcome.failed, outcome.first = 1, [str(problem)]
         outcome.facts |= {"probes": product.probes, "calls": product.calls}
@@ -104,9 +102,7 @@ class Library(Suite):
     def section(self, group: str) -> str:
         return group.rpartition(" ")[0]
 
-    def title(self, record: Record) -> str:
-        return f"cuBLAS {record.device['cublas']}, {record.device['gpu']}, against the emulation"
-
     def summary(self, record: Record) -> list[str]:
         table, version = record.facts["table"], record.device["cublas"]
-        return [] if version in table else [f"the table is of {table}, this GPU has cuBLAS {version}"]
+        lines = [f"cuBLAS {version} against the table of {table}"]
+        return lines if version in table else [f"the table is of {table}, this GPU has cuBLAS {version}"]

@@ -1,10 +1,10 @@
-"""The paths by which a caller multiplies on the GPU, and the computation of one product by one path.
+"""The paths by which a caller multiplies on the GPU: each is one function from a product's operands to its result.
 
-A path calls the product's functions as a caller's program does: several times, on the operands and on others of the
-same layout in turn, so that recorded launches, their CUDA graphs and prepared operands are used again at other
-addresses. The output is filled with a poison before the last call, whose result counts.
+A path calls the product on other operands of the same layout first, so that the plan of the first call runs again at
+other addresses. The output is filled with a poison before the last call, whose result counts.
 
-`fpemu.verification.cases` places the arrays.
+In half of the cases the arrays begin at multiples of 16 bytes, as NumPy's and PyTorch's allocators place them, and in
+the others at any multiple of the item size, as slices of larger arrays do. The memory around an operand is NaN.
 """
 
 from __future__ import annotations
@@ -12,187 +12,216 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import nullcontext
 from functools import cache
-from math import prod
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fpemu import gpu
 from fpemu.errors import GuaranteeError, InputError, missing_package, unknown_name
-from fpemu.gpu.runtime import counters, device
-from fpemu.verification.cases import Computed, DeviceArray, Draw, Operands, Output, Placement, Result, codes, load_torch
+from fpemu.gpu.runtime import device
+from fpemu.verification.cases import Array, Draw, Operands, Result, codes
 
-PATHS = {
-    "host": "a call on NumPy arrays",
-    "eager": "a repeated call on arrays of the GPU, with out=",
-    "plan": "a plan",
-    "prepared": "a plan with an operand prepared in advance",
-    "graph": "a replayed CUDA graph of a call",
-    "graph-plan": "a replayed CUDA graph of a plan",
-    "graph-prepared": "a replayed CUDA graph of a plan with an operand prepared in advance",
-    "torch": "the operator of fpemu.torch",
-    "routed": "PyTorch's product within fpemu.torch.matmul",
-    "gradient": "a gradient of the operator of fpemu.torch",
+POISON = 0xAB  # every byte of an output before the last call
+_NAN = 0xFF  # every byte around an operand: a NaN in every format
+_ALIGNED = 16  # bytes: the widest load of a kernel
+_GUARD = 64  # bytes before and after an array
+_SMALLER = 0.5  # the other operands are smaller, so that their entries are out of range only where the operands' are
+
+
+class Product(NamedTuple):
+    """A product of a case, and the functions by which a caller computes it from A, B and C."""
+
+    operands: Operands
+    like: Array  # with the shape, the dtype and the strides of D
+    call: Callable[..., Any]  # returns D, written to `out` if this is given
+    operator: Callable[..., Any] | None = None  # of `fpemu.torch`
+    plan: Callable[..., Any] | None = None  # returns a plan
+    deferred: bool = False  # calls leave the overflow policy out, so that `fpemu.gpu.check` raises their range errors
+    unit: int = 1  # the address of D is a multiple of the size of so many elements
+
+
+class Computed(NamedTuple):
+    """Result of a product by a path."""
+
+    result: Result
+    outside: int = 0  # bytes beside the result and in the operands that the calls changed
+    deferred: bool | None = None  # whether `fpemu.gpu.check` raised; None: no error was deferred by request
+
+
+# --- memory
+class Memory:
+    """A copy of a NumPy array, times a factor, in GPU memory: in its strides, `offset` elements from its alignment."""
+
+    def __init__(self, x: Array, offset: int = 0, factor: float = 1.0) -> None:
+        self.x = x
+        low, high = np.lib.array_utils.byte_bounds(x) if x.size else (x.ctypes.data, x.ctypes.data)
+        start = _GUARD + low % _ALIGNED + offset * x.itemsize
+        self._shift = start - low
+        self.content = np.full(-(-(start + high - low + _GUARD) // _ALIGNED) * _ALIGNED, _NAN, np.uint8)
+        with np.errstate(all="ignore"):
+            self.view(x, self.content)[...] = x if factor == 1 else x * x.dtype.type(factor)
+        self.buffer = device.Buffer.of(self.content)
+
+    def view(self, x: Array, memory: Array) -> Array:
+        """Return the elements of `x`, or of a view of it, in a copy of the buffer on the host."""
+        return np.ndarray(x.shape, x.dtype, memory, self._shift + x.ctypes.data, x.strides)
+
+    def array(self, x: Array, *, tensor: bool) -> Any:
+        """Return the copy of `x` as a torch tensor, or as an object with ``__cuda_array_interface__`` only."""
+        first = self._shift + x.ctypes.data
+        if tensor:
+            steps = [stride // x.itemsize for stride in x.strides]
+            return self.flat(x.dtype).as_strided(x.shape, steps, first // x.itemsize)
+        return self._interface(first, x.shape, x.strides, x.dtype)
+
+    def flat(self, dtype: Any) -> Any:
+        """Return a torch tensor of all memory of the buffer."""
+        size = np.dtype(dtype).itemsize
+        return load_torch().as_tensor(self._interface(0, (self.content.size // size,), (size,), dtype), device="cuda")
+
+    def _interface(self, first: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
+        fields = {"shape": shape, "typestr": np.dtype(dtype).str, "data": (self.buffer.pointer + first, False)}
+        fields |= {"strides": strides, "version": 3, "stream": 1}  # CUDA's default stream
+        return SimpleNamespace(__cuda_array_interface__=fields, memory=self.buffer)
+
+    def read(self) -> Array:
+        """Return a copy of the buffer on the host."""
+        return self.buffer.array(self.content.size, np.uint8)
+
+    def changed(self, x: Array | None = None) -> int:
+        """Return the number of bytes that calls have changed, but for those of the elements of `x`."""
+        memory = self.read()
+        if x is not None:
+            self.view(x, memory)[...] = self.view(x, self.content)
+        return int(np.count_nonzero(memory != self.content))
+
+
+class Copies:
+    """A, B and C times a factor in GPU memory, at drawn offsets; operands that share memory share their copy."""
+
+    def __init__(self, operands: Operands, factor: float, draw: Draw | None, *, tensor: bool) -> None:
+        self.memories: list[Memory] = []
+        self.arrays: list[Any] = []  # of the caller; None for a C that is missing
+        for x in operands:
+            if x is None:
+                self.arrays.append(None)
+                continue
+            if tensor and min(x.strides, default=0) < 0:  # PyTorch has no negative strides
+                x = np.ascontiguousarray(x)
+            root = _root(x)
+            memory = next((m for m in self.memories if m.x is root), None)
+            if memory is None:
+                memory = Memory(root, 0 if draw is None else draw.below(_ALIGNED // x.itemsize), factor)
+                self.memories.append(memory)
+            self.arrays.append(memory.array(x, tensor=tensor))
+
+    def assign(self, source: Copies) -> None:
+        """Copy the memory of operands of the same layout and alignment."""
+        for to, of in zip(self.memories, source.memories, strict=True):
+            to.flat(np.uint8).copy_(of.flat(np.uint8))
+            to.content = of.content
+
+    def changed(self) -> int:
+        """Return the number of bytes that calls have changed."""
+        return sum(memory.changed() for memory in self.memories)
+
+
+def _root(x: Array) -> Array:
+    """Return the array whose memory `x` shows."""
+    while isinstance(x.base, np.ndarray):
+        x = x.base
+    return x
+
+
+# --- paths: each calls the product on other operands, and returns its last call
+Last = Callable[[], Any]
+
+
+def _eager(product: Product, own: Copies, other: Copies, D: Any) -> Last:
+    message_or(lambda: product.call(*other.arrays, out=D))
+    return lambda: product.call(*own.arrays, out=D)
+
+
+def _plan(product: Product, own: Copies, other: Copies, D: Any) -> Last:
+    plan = product.plan(*other.arrays)  # type: ignore[misc]
+    message_or(lambda: plan(*other.arrays, out=D))
+    return lambda: plan(*own.arrays, out=D)
+
+
+def _graph(product: Product, own: Copies, other: Copies, D: Any) -> Last:
+    torch = load_torch()
+    product.call(*other.arrays, out=D)  # kernels are compiled and workspace is allocated before the capture
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        product.call(*other.arrays, out=D)
+    other.assign(own)
+    return graph.replay
+
+
+def _torch(product: Product, own: Copies, other: Copies, D: Any) -> Last:
+    message_or(lambda: product.operator(*other.arrays))  # type: ignore[misc]
+    return lambda: product.operator(*own.arrays)  # type: ignore[misc]
+
+
+PATHS: dict[str, tuple[str, Callable[..., Last] | None]] = {
+    "host": ("a call on NumPy arrays", None),
+    "eager": ("a repeated call on arrays of the GPU, with out=", _eager),
+    "plan": ("a plan of fpemu.gpu.plan", _plan),
+    "graph": ("a CUDA graph of a call, replayed on other values", _graph),
+    "torch": ("an operator of fpemu.torch", _torch),
 }
-"""Names and meanings of all paths"""
-OPERATORS = ("torch", "routed", "gradient")
-"""Paths whose result is a new tensor"""
-WITH_TORCH = ("graph", "graph-plan", "graph-prepared", *OPERATORS)
-"""Paths that need PyTorch"""
-WITHOUT_PLAN = ("host", "eager", "graph", "torch", "gradient")
-"""Paths of products that have neither a plan nor prepared operands"""
-_FACTORS = (0.5, 0.25, 0.5)  # of the other operands, whose entries out of range are out of range in the operands too
-_PADS = (1, 4, 5)  # elements between the rows of an output
+"""Meanings of the paths, and the functions of those on arrays of the GPU"""
+WITHOUT_PLAN = ("host", "eager", "graph", "torch")
+"""Paths of products that have no plan"""
+_WITH_TORCH = ("graph", "torch")
 
 
-@dataclass(frozen=True)
-class Functions:
-    """The functions of a product. Each takes A, B and C, which is None where the product adds none.
+def run(path: str, product: Product, key: int, number: int) -> Computed:
+    """Compute a product by a path: codes of D, or the message of the caller's error.
 
-    Attributes
-    ----------
-    multiply : callable
-        Returns D, written to `out` if this is given.
-    plan : callable, optional
-        Returns a plan.
-    operator, routed : callable, optional
-        Return D as a new tensor.
+    The addresses of the arrays are drawn from key and number; of three numbers, one has arrays that are no tensors.
     """
-
-    multiply: Callable[..., Any]
-    plan: Callable[..., Any] | None = None
-    operator: Callable[..., Any] | None = None
-    routed: Callable[..., Any] | None = None
-
-
-# --- choice
-@cache
-def missing(path: str) -> str | None:
-    """Return what this machine lacks for a path; None if nothing."""
-    if path not in WITH_TORCH:
-        return None
-    if importlib.util.find_spec("torch") is None:
-        return "PyTorch is not installed"
-    return None if load_torch().cuda.is_available() else "PyTorch has no CUDA device"
-
-
-def choose(names: Sequence[str] | None, supported: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the paths of a run, in the order of `PATHS`, and one line for the paths that this machine cannot run.
-
-    Parameters
-    ----------
-    names : sequence of str, optional
-        Requested paths. Default: all of the supported paths that this machine can run.
-    supported : sequence of str
-        Paths of the suite.
-
-    Raises
-    ------
-    InputError
-        An unknown path, or a requested path that this machine cannot run.
-    """
-    for name in names or ():
-        if name not in supported:
-            raise unknown_name("path", name, supported)
-        if (reason := missing(name)) is not None:
-            raise missing_package("torch") if "installed" in reason else InputError(f"path {name}: {reason}")
-    lacking = [name for name in supported if missing(name) is not None]
-    skipped = [f"paths {', '.join(lacking)}: skipped, {missing(lacking[0])}"] if lacking and names is None else []
-    return [name for name in supported if name not in lacking and (names is None or name in names)], skipped
-
-
-# --- computation
-def run(
-    functions: Functions,
-    path: str,
-    operands: Sequence[NDArray[Any] | None],
-    shape: tuple[int, ...],
-    dtype: Any,
-    *,
-    key: int = 0,
-    number: int = 0,
-    deferred: bool = False,
-    row: int = 1,
-    columns: bool = False,
-) -> Computed:
-    """Multiply by a path.
-
-    Parameters
-    ----------
-    functions : Functions
-        The product.
-    path : str
-        One of `PATHS`.
-    operands : sequence of array or None
-        A, B and C.
-    shape, dtype
-        Shape and dtype of D.
-    key : int
-        Key of the case, from which the memory of the arrays is drawn.
-    number : int
-        Number of the case, by which the details alternate: tensors or other arrays of the GPU where a path takes both,
-        an output with gaps or without, the prepared operand, and the operand of the gradient.
-    deferred : bool
-        The call leaves the overflow policy out, so that `fpemu.gpu.check` raises its range errors.
-    row : int
-        Axes of a row of D, which is contiguous.
-    columns : bool
-        D may be stored by columns.
-
-    Returns
-    -------
-    Computed
-        Codes of D, or the message of the caller's error; `outside` includes the elements of D that changed in spite of
-        an error, and changed elements of the operands; `deferred` is whether `fpemu.gpu.check` raised.
-    """
-    if path == "host":
-        return Computed(message_or(lambda: codes(np.asarray(functions.multiply(*operands)))))
-    tensor = path in WITH_TORCH or (number % 3 != 1 and missing("graph") is None)
+    prepare = PATHS[path][1]
+    if prepare is None:
+        return Computed(message_or(lambda: codes(np.asarray(product.call(*product.operands)))))
+    tensor = path in _WITH_TORCH or (number % 3 != 1 and missing("torch") is None)
     draw = Draw(key, "memory", number)
-    scattered = draw.below(2) == 1
-    size, places = np.dtype(dtype).itemsize, [Placement()] * 5  # of A, B, C, D and E
-    if scattered:
-        places = [Placement.drawn(draw, size, unit) for unit in (1, 1, 1, row, row)]
-    moved = [place.moved(draw, size) for place in places[:3]] if scattered and draw.below(2) else places[:3]
-    common: dict[str, Any] = {"tensor": tensor, "row": row}
+    moved, elsewhere, on_stream = (draw.below(2) == 1 for _ in range(3))
+    # a graph reads the memory of the other operands, to which the operands are copied
+    places = ("own", "other" if elsewhere and path != "graph" else "own")
     own, other = (
-        Operands(operands, factors=factors, places=some, **common)
-        for factors, some in (((1.0, 1.0, 1.0), places[:3]), (_FACTORS, moved))
+        Copies(product.operands, factor, Draw(key, place, number) if moved else None, tensor=tensor)
+        for place, factor in zip(places, (1.0, _SMALLER), strict=True)
     )
-    pad = draw.pick(_PADS) * (number % 2)
-    by_columns = columns and draw.below(2) == 1
-    D, E = (Output(shape, dtype, pad=pad, columns=by_columns, place=place, **common) for place in places[3:])
-    streams = _streams(tensor and not path.startswith("graph") and draw.below(2) == 1)
-    new = path in OPERATORS
-    D.buffer.fill(device.POISON)
-    with suppress(InputError):
-        counters.check()
+    offset = product.unit * draw.below(_ALIGNED // product.like.itemsize // product.unit) if moved else 0
+    D = Memory(_root(product.like), offset)
+    D.content.fill(POISON)
+    D.buffer.fill(POISON)
+    out = D.array(product.like, tensor=tensor)
 
-    def compute() -> Result | None:
-        call = _call(functions, path, own, other, D, number)
-        for X, out in ((other, E), (own, D), (own, D), (other, E)):
-            with suppress(InputError, GuaranteeError), streams[X is own]():
-                call(X, out)
-        if path.startswith("graph"):
-            functions.multiply(*other.arrays, out=E.array)
+    def compute() -> Any:
+        last = prepare(product, own, other, out)
+        device.synchronize()  # the fill and the copies do not wait for other streams, nor these for them
+        D.buffer.fill(POISON)
+        message_or(gpu.check)  # range errors of the other operands
         device.synchronize()
-        D.buffer.fill(device.POISON)
-        device.synchronize()  # another stream does not wait for the fill
-        with streams[1]():
-            result = call(own, D)
-            return codes(result.detach().cpu().numpy()) if new else None
+        result = last()
+        return codes(result.detach().cpu().numpy()) if path == "torch" else None
 
-    result = message_or(compute)
-    raised = message_or(counters.check) is not None if deferred else None
-    device.synchronize()  # a call may have queued its work on another stream
-    written, gaps = D.read()
-    outside = own.changed()
-    if not new:
-        outside += D.changes(gaps) + (D.changes(written) if isinstance(result, str) else 0)
-    return Computed(written if result is None else result, outside=outside, deferred=raised)
+    device.synchronize()
+    stream: Any = nullcontext()
+    if tensor and on_stream and path != "graph":
+        stream = load_torch().cuda.stream(load_torch().cuda.Stream())
+    with stream:
+        result = message_or(compute)
+    deferred = message_or(gpu.check) is not None if product.deferred else None
+    device.synchronize()
+    outside = D.changed(product.like if result is None else None) + own.changed() + other.changed()
+    return Computed(codes(D.view(product.like, D.read())) if result is None else result, outside, deferred)
 
 
 def message_or(compute: Callable[[], Any]) -> Any:
@@ -203,94 +232,29 @@ def message_or(compute: Callable[[], Any]) -> Any:
         return f"{type(problem).__name__}: {problem}"
 
 
-def _call(
-    functions: Functions, path: str, own: Operands, other: Operands, D: DeviceArray, number: int
-) -> Callable[[Operands, DeviceArray], Any]:
-    """Return the call of a path: a function of `own` or `other` and of the output."""
-    if path == "gradient":
-        return lambda X, out: gradient(functions.operator, *X.arrays[:2], of_second=bool(number % 2))
-    if path in OPERATORS:
-        operator: Any = functions.routed if path == "routed" else functions.operator
-        return lambda X, out: operator(*X.arrays)
-    multiply: Any = functions.multiply
-    which = number // 2 % 2  # index of the prepared operand
-    ready: dict[Operands, Any] = {}
-    if path.endswith(("plan", "prepared")):
-        assert functions.plan is not None
-        multiply = functions.plan(*other.arrays)
-    if path.endswith("prepared"):
-        ready = {X: multiply.prepare(X.arrays[which], "AB"[which]) for X in (own, other)}
-
-    def call(X: Operands, out: DeviceArray) -> Any:
-        arrays = X.arrays
-        if ready:
-            arrays[which] = ready[X]
-        return multiply(*arrays, out=out.array)
-
-    if not path.startswith("graph"):
-        return call
-    static = other.copy()
-    if ready:
-        ready[static] = ready[own]
-    call(static, D)
-    replay = capture(lambda: call(static, D))
-
-    captured = multiply, ready  # the graph reads the memory of the plan and of the prepared operand
-
-    def assign_and_replay(X: Operands, out: DeviceArray) -> None:
-        assert captured
-        static.assign(X)
-        replay()
-
-    return assign_and_replay
+# --- choice
+@cache
+def missing(path: str) -> str | None:
+    """Return what this machine lacks for a path; None if nothing."""
+    if path not in _WITH_TORCH:
+        return None
+    if importlib.util.find_spec("torch") is None:
+        return "PyTorch is not installed"
+    return None if load_torch().cuda.is_available() else "PyTorch has no CUDA device"
 
 
-def _streams(side: bool) -> list[Callable[[], AbstractContextManager[Any]]]:
-    """Contexts of the calls on other operands, and of those on the operands themselves: torch's streams."""
-    if not side:
-        return [nullcontext, nullcontext]
-    torch = load_torch()
-    stream = torch.cuda.Stream()
-    torch.cuda.synchronize()
-    return [nullcontext, lambda: torch.cuda.stream(stream)]
+def choose(names: Sequence[str] | None, supported: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the requested paths, by default all, and one line for those that this machine cannot run by default."""
+    for name in names or ():
+        if name not in supported:
+            raise unknown_name("path", name, supported)
+        if (reason := missing(name)) is not None:
+            raise missing_package("torch") if "installed" in reason else InputError(f"path {name}: {reason}")
+    lacking = [name for name in supported if missing(name) is not None]
+    skipped = [f"paths {', '.join(lacking)}: skipped, {missing(lacking[0])}"] if lacking and names is None else []
+    return [name for name in supported if name not in lacking and (names is None or name in names)], skipped
 
 
-def capture(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Capture a call in a CUDA graph of PyTorch and return the function that replays it."""
-    torch = load_torch()
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        call()
-    replay: Callable[[], Any] = graph.replay
-    return replay
-
-
-# --- products of PyTorch
-def routed(context: Any, A: Any, B: Any, C: Any, alpha: complex, beta: complex) -> Any:
-    """Return alpha · A B + beta · C by PyTorch's own functions within a context of `fpemu.torch.matmul`."""
-    torch = load_torch()
-    A, B = _batched(A, B, C)
-    shape = (*A.shape[:-1], B.shape[-1])
-    with context:
-        if C is None and alpha == 1:
-            return torch.matmul(A, B)
-        C = A.new_zeros(()).expand(shape) if C is None else C.expand(shape)
-        if A.dim() == 2:
-            return torch.addmm(C, A, B, beta=beta, alpha=alpha)
-        C, A, B = (X.reshape(prod(X.shape[:-2]), *X.shape[-2:]) for X in (C, A, B))
-        return torch.baddbmm(C, A, B, beta=beta, alpha=alpha).reshape(shape)
-
-
-def gradient(operator: Any, A: Any, B: Any, *, of_second: bool) -> Any:
-    """Return A B as a gradient: of P Q by P for Q = Bᵀ and dD = A, or by Q for P = Aᵀ and dD = B."""
-    A, B = _batched(A, B)
-    unknown = A.new_ones((*A.shape[:-1], B.shape[-1])).requires_grad_()
-    factors, dD = ((A.mT, unknown), B) if of_second else ((unknown, B.mT), A)
-    return load_torch().autograd.grad(operator(*factors, None), unknown, dD)[0]
-
-
-def _batched(A: Any, B: Any, C: Any = None) -> tuple[Any, Any]:
-    """A and B with the batch axes of the result."""
-    lead = load_torch().broadcast_shapes(*(X.shape[:-2] for X in (A, B, C) if X is not None))
-    return tuple(X.expand(*lead, *X.shape[-2:]) for X in (A, B))
+def load_torch() -> Any:
+    """Import PyTorch."""
+    return importlib.import_module("torch")

@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -24,12 +23,6 @@ from fpemu.files import read_json
 from fpemu.reading import read
 
 SCHEMA = 1
-COMMON_CODE = (
-    *("formats.py", "rounding.py", "digests.py", "arguments.py", "parallel.py"),
-    *("mma", "verification"),
-    *("gpu/runtime", "gpu/emulation", "gpu/instructions", "gpu/kernels"),
-)
-"""Modules and subpackages that every suite depends on."""
 _SOURCES = (".py", ".cu", ".cuh", ".cpp", ".ll", ".toml", ".json", ".gz")
 
 
@@ -40,7 +33,7 @@ class Outcome:
     group: str
     cases: int = 0
     outputs: int = 0  # elements compared
-    mismatches: int = 0  # outputs that differ from a reference, and elements outside a result that a kernel changed
+    mismatches: int = 0  # outputs that differ from a reference, and memory outside a result that a kernel changed
     failed: int = 0  # cases that raised an error
     counts: dict[str, int] = field(default_factory=dict)  # of the suite, by name
     kernels: list[str] = field(default_factory=list)  # names of the kernels that ran
@@ -64,7 +57,7 @@ class Record:
     seed: int
     options: dict[str, Any]  # that decide the suite's cases
     device: dict[str, str]  # names and versions of the GPU, its driver and compiler
-    code: str  # digest of the suite's code
+    code: str  # digest of the package's code
     facts: dict[str, Any] = field(default_factory=dict)
     outcomes: list[Outcome] = field(default_factory=list)
     fpemu: str = fpemu.__version__
@@ -116,11 +109,10 @@ def now() -> str:
 
 
 @cache
-def code_digest(parts: Sequence[str]) -> str:
-    """Return a digest of the sources of `COMMON_CODE` and of further modules and subpackages."""
+def code_digest() -> str:
+    """Return a digest of all sources of the package."""
     root, total = Path(fpemu.__file__).parent, hashlib.sha256()
-    files = {file for part in (*COMMON_CODE, *parts) for file in [root / part, *(root / part).rglob("*")]}
-    for file in sorted(file for file in files if file.suffix in _SOURCES):
+    for file in sorted(file for file in root.rglob("*") if file.suffix in _SOURCES):
         total.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
     return total.hexdigest()[:16]
 

@@ -1,78 +1,70 @@
-"""The interface of a verification suite, and the comparison of its cases with their references, bit by bit.
+"""A verification suite: groups of cases from a seed, compared bit by bit, run in processes and continued from a file.
 
-A suite declares its groups and cases as functions of a seed, the computation of a case on the GPU, and its reference on
-the CPU. `fpemu.verification.runner` runs the groups.
+A suite declares its groups, their cases, the product of a case and the results that the emulation expects.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from math import inf
-from typing import Any, ClassVar, NamedTuple
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fpemu.arguments import integer
 from fpemu.digests import digest
+from fpemu.errors import InputError
+from fpemu.files import write_atomic
 from fpemu.gpu.runtime import device
-from fpemu.verification import records
-from fpemu.verification.cases import Case, Computed, Result
-from fpemu.verification.paths import choose
+from fpemu.verification import paths, records
+from fpemu.verification.cases import Case, Result
+from fpemu.verification.paths import Computed, Product
 from fpemu.verification.records import Outcome, Record
 
-Progress = Callable[[str, float], None]
-"""Called with a group's name and the number of groups completed since the last call, which may be a fraction"""
-BY_PATH = ("products", "outputs", "mismatches", "failed")
-"""Numbers of each path in ``facts["paths"]`` of an outcome"""
 _PLACES = 3  # mismatches and errors of a group that are recorded
-_MESSAGE = 300  # characters of one of them
+_MESSAGE = 600  # characters of one of them
+_PROCESSES = 16  # at most: each holds a context of the GPU
 
 
 class SkippedError(Exception):
     """Raised by a suite for a case that no kernel runs."""
 
 
-class Table(NamedTuple):
-    """A table of results; all columns but the first hold numbers."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-
 class Suite(ABC):
-    """A verification suite; its options decide the cases, are JSON values, and are part of the record."""
+    """A verification suite. It overrides `run`, or the functions of cases.
+
+    Its options decide the cases, are JSON values, and are part of the record.
+    """
 
     name: ClassVar[str]
     about: ClassVar[str]
-    code: ClassVar[tuple[str, ...]] = ()
-    """Modules and subpackages besides `records.COMMON_CODE` that decide the results"""
-    columns: ClassVar[dict[str, str]] = {name: name for name in ("cases", "outputs", "mismatches", "failed")}
-    """Columns of the table of results: heading and count, see `Record.total`"""
+    supported: ClassVar[tuple[str, ...]] = ()
+    """Paths by which the suite computes products; none: `on_gpu` computes them itself"""
+    kept: ClassVar[int] = 3
+    """Cases of a group whose digests are recorded: the first with at most `small` multiply-adds"""
+    small: ClassVar[int] = 2**15
+    seconds: float = inf
+    """Time limit of a group"""
 
-    def __init__(self, seed: int = 0, **options: Any) -> None:
+    def __init__(self, seed: int = 0, names: Sequence[str] | None = None, **options: Any) -> None:
+        self.paths, self.skipped = paths.choose(names, self.supported)
         self.seed, self.options = integer("seed", seed, 0, 2**64 - 1), options
+        if self.supported:
+            self.options["paths"] = self.paths
 
     @abstractmethod
     def groups(self) -> list[str]:
         """Names of the groups of this run."""
-
-    @abstractmethod
-    def run(self, group: str, progress: Progress) -> Outcome:
-        """Run and compare the cases of a group."""
-
-    def order(self) -> list[str]:
-        """Names of all groups that a record of this suite can hold, in its order."""
-        return self.groups()
-
-    def sources(self, groups: Sequence[str]) -> list[str]:
-        """Sources of kernels to compile in advance."""
-        return []
 
     def runs_alone(self, group: str) -> bool:
         """Whether a group needs the GPU for itself."""
@@ -90,205 +82,143 @@ class Suite(ABC):
         """Row of the table of results in which a group is counted."""
         return group
 
-    def title(self, record: Record) -> str:
-        """Title of the table of results."""
-        return f"{record.device['gpu']} against the emulation, seed {record.seed}"
-
-    def tables(self, record: Record) -> list[Table]:
-        """Tables of a record, for the command line."""
-        sections: dict[str, list[Outcome]] = {}
-        for outcome in record.outcomes:
-            sections.setdefault(self.section(outcome.group), []).append(outcome)
-        merged = len(sections) < len(record.outcomes)
-        if len(sections) > 1:
-            sections["all"] = record.outcomes
-        rows = []
-        for name, some in sections.items():
-            totals = [replace(record, outcomes=some).total(count) for count in self.columns.values()]
-            numbers = [f"{x:,.2f}" if isinstance(x, float) else f"{x:,}" for x in totals]
-            rows.append((name, *[str(len(some))] * merged, *numbers))
-        return [Table(self.title(record), (self.name, *["groups"] * merged, *self.columns), rows)]
-
-    def summary(self, record: Record) -> list[str]:
-        """Lines that follow the tables."""
-        return []
-
-    def has_comparisons(self, record: Record) -> bool:
-        """Whether anything was compared in a record."""
-        return bool(record.outcomes)
-
-    def explain(self, outcome: Outcome) -> Iterator[str]:
-        """Describe the mismatches and errors of an outcome."""
-        what = [f"{outcome.mismatches:,} outputs differ"] if outcome.mismatches else []
-        what += [f"{outcome.failed} cases failed"] if outcome.failed else []
-        yield f"{outcome.group}: {', '.join(what)}"
-        yield from (f"  {place}" for place in outcome.first)
-
-    def record(self, outcomes: Sequence[Outcome]) -> Record:
-        """Return the record of some outcomes on the current GPU, in the order of `order`; other groups follow."""
-        place, empty = self._place_and_empty
-        return replace(
-            empty, date=records.now(), outcomes=sorted(outcomes, key=lambda o: place.get(o.group, len(place)))
-        )
-
-    @cached_property
-    def _place_and_empty(self) -> tuple[dict[str, int], Record]:
-        code = records.code_digest(self.code)
-        empty = Record(self.name, self.about, self.seed, self.options, self.device(), code, self.facts())
-        return {name: i for i, name in enumerate(self.order())}, empty
-
-
-class ProductSuite(Suite):
-    """A suite whose cases are products, numbered in each group, and computed by several paths (`paths.PATHS`).
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the cases.
-    paths : sequence of str, optional
-        Names of paths. Default: all that the suite supports and this machine can run.
-    **options
-        As in `Suite`.
-    """
-
-    supported: ClassVar[tuple[str, ...]] = ()
-    """Paths by which the suite computes cases; none: `on_gpu` launches the kernels itself"""
-    kept: ClassVar[int] = 3
-    """Cases of a group whose digests are recorded: the first with at most `small` multiply-adds"""
-    small: ClassVar[int] = 2**15
-    seconds: float = inf
-    """Time limit of a group"""
-
-    def __init__(self, seed: int = 0, paths: Sequence[str] | None = None, **options: Any) -> None:
-        self.paths, self.skipped = choose(paths, self.supported)
-        super().__init__(seed, **options, **({"paths": self.paths} if self.supported else {}))
-
-    @abstractmethod
+    # --- cases
     def numbers(self, group: str) -> Sequence[int]:
         """Numbers of the cases of a group."""
+        raise NotImplementedError
 
-    @abstractmethod
     def case(self, group: str, number: int) -> Case:
         """Return a case; needs no GPU."""
+        raise NotImplementedError
+
+    def resolve(self, case: Case) -> Case:
+        """Return the case with the choices that depend on the GPU's kernels; SkippedError if no kernel runs it.
+
+        Of its options, "counts" names counts that include it, "kernel" its kernel, and "replay" is what `replay` needs.
+        """
+        return case
 
     def paths_of(self, case: Case) -> Sequence[str]:
         """Paths by which a case is computed."""
         return self.paths or [""]
 
-    @abstractmethod
+    def product(self, case: Case, path: str) -> Product:
+        """Return the product of a case and its functions."""
+        raise NotImplementedError
+
     def on_gpu(self, case: Case, path: str) -> Computed:
         """Compute a case on the GPU by a path."""
+        return paths.run(path, self.product(case, path), case.key, case.number)
 
-    @abstractmethod
-    def references(self, case: Case) -> dict[str, Result]:
-        """Compute a case by its reference implementations; results by the implementation's name."""
+    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
+        """Return the results that a path must return by implementation, and whether `fpemu.gpu.check` must raise."""
+        raise NotImplementedError
 
-    def expected(self, case: Case, path: str, references: dict[str, Result]) -> tuple[dict[str, Result], bool | None]:
-        """Return the results that a path must return, and whether `fpemu.gpu.check` must raise afterwards."""
-        return references, None
-
-    @abstractmethod
     def replay(self, record: Record, outcome: Outcome, number: str) -> str | None:
         """Compute a recorded case again without a GPU; return its digest, or None if that takes too long."""
+        raise NotImplementedError
 
-    def resolve(self, case: Case) -> Case:
-        """Return the case with the choices that depend on the GPU's kernels; SkippedError if no kernel runs it."""
-        return case
-
-    def group_facts(self, group: str) -> dict[str, Any]:
-        """Facts about a group, for its outcome."""
-        return {}
-
-    def run(self, group: str, progress: Progress | None = None) -> Outcome:
+    def run(self, group: str) -> Outcome:
         """Compare all cases of a group, until its time limit; an error in one case does not stop the others."""
-        outcome, digests = Outcome(group, facts=self.group_facts(group)), []
-        deadline = time.monotonic() + self.seconds
+        outcome, values, deadline = Outcome(group), [], time.monotonic() + self.seconds
         for number in self.numbers(group):
             if time.monotonic() > deadline:
                 break
-            outcome.cases += 1
-            digests.append(self._compare(group, number, outcome))
-        outcome.digest = f"{digest(np.array(digests, np.uint64)):016x}"
+            values.append(int(self.compare(group, number, outcome).digest, 16))
+        outcome.digest = f"{digest(np.array(values, np.uint64)):016x}"
         return outcome
 
-    def compare(self, group: str, number: int) -> Outcome:
-        """Compute and compare one case by the paths of this suite, as a reproducer does."""
-        outcome = Outcome(group, cases=1)
-        outcome.digest = f"{self._compare(group, number, outcome):016x}"
-        return outcome
+    def compare(self, group: str, number: int, outcome: Outcome | None = None) -> Outcome:
+        """Compute and compare one case by the paths of this suite, and add it to an outcome, by default a new one.
 
-    def _compare(self, group: str, number: int, outcome: Outcome) -> int:
-        """Run one case by its paths and count its mismatches; return the digest of the first path's result."""
-        case: Case | None = None
+        The digest of the outcome becomes that of the first path's result, 0 if there is none.
+        """
+        outcome = Outcome(group) if outcome is None else outcome
+        outcome.cases += 1
+        outcome.digest, path, case = "0", "", None
         try:
             case = self.resolve(self.case(group, number))
-            with np.errstate(all="ignore"):
-                references = self.references(case)
-            names = self.paths_of(case)
-        except SkippedError:
-            _count(outcome, {"no kernel": 1})
-            return 0
-        except Exception as problem:
-            _fail(outcome, f"{number}: {case}", problem)
-            return 0
-        value = None
-        for path in names:
-            place = f"{number}: {f'by {path}, ' if path else ''}{case}"
-            try:
+            for path in self.paths_of(case):
                 with np.errstate(all="ignore"):
+                    expected, deferred = self.expected(case, path)
                     computed = self.on_gpu(case, path)
-                    expected = self.expected(case, path, references)
-            except Exception as problem:
-                _fail(outcome, place, problem, path)
-                continue
-            _count_mismatches(outcome, place, path, computed, *expected)
-            if value is None:
-                value = self._first_path(outcome, case, computed, references)
-        return value or 0
+                for text in _compare(outcome, path, computed, expected, deferred):
+                    _note(outcome, f"{number}: {path}: {text}; {case}")
+                if outcome.digest == "0":
+                    self._keep(outcome, case, computed.result, list(expected)[1:])
+        except SkippedError:
+            _count(outcome, "no kernel")
+        except Exception as problem:
+            outcome.failed += 1
+            _note(outcome, f"{number}: {path}: {type(problem).__name__}: {problem}; {case}")
+        return outcome
 
-    def _first_path(self, outcome: Outcome, case: Case, computed: Computed, references: dict[str, Result]) -> int:
-        """Add what an outcome holds of a case for all of its paths; return the digest of the result."""
-        result = computed.result
-        if computed.kernel and computed.kernel not in outcome.kernels:
-            outcome.kernels.append(computed.kernel)
-        _count(outcome, computed.counts)
+    def _keep(self, outcome: Outcome, case: Case, result: Result, others: Sequence[str]) -> None:
+        """Add what an outcome holds of a case for all of its paths."""
+        for name in case.options.get("counts", ()):
+            _count(outcome, name)
+        kernel = case.options.get("kernel")
+        if kernel is not None and kernel not in outcome.kernels:
+            outcome.kernels.append(kernel)
         if isinstance(result, str):
-            _count(outcome, {"errors": 1})
-            return digest(np.frombuffer(result.encode(), np.uint8))
-        _count(outcome, {f"against {name}": result.size for name in list(references)[1:]})
-        value = digest(result)
+            _count(outcome, "errors")
+            outcome.digest = f"{digest(np.frombuffer(result.encode(), np.uint8)):016x}"
+            return
+        for name in others:
+            _count(outcome, f"against {name}", result.size)
+        outcome.digest = f"{digest(result):016x}"
         if len(outcome.digests) < self.kept and case.products <= self.small:
-            outcome.digests[str(case.number)] = f"{value:016x}"
-            if computed.facts:
-                outcome.facts.setdefault("replay", {})[str(case.number)] = computed.facts
-        return value
+            outcome.digests[str(case.number)] = outcome.digest
+            if "replay" in case.options:
+                outcome.facts.setdefault("replay", {})[str(case.number)] = case.options["replay"]
 
-    def tables(self, record: Record) -> list[Table]:
-        rows = [(path, *(f"{n:,}" for n in by_path(record.outcomes, path))) for path in self.paths]
-        return super().tables(record) + [Table("by path of the caller", ("path", *BY_PATH), rows)] * bool(rows)
+    # --- report
+    def record(self, outcomes: Sequence[Outcome]) -> Record:
+        """Return the record of some outcomes on the current GPU, in the order of `groups`; other groups follow."""
+        place = {group: i for i, group in enumerate(self.groups())}
+        ordered = sorted(outcomes, key=lambda o: place.get(o.group, len(place)))
+        return replace(self._empty, date=records.now(), outcomes=ordered)
+
+    @cached_property
+    def _empty(self) -> Record:
+        code = records.code_digest()
+        return Record(self.name, self.about, self.seed, self.options, self.device(), code, self.facts())
+
+    def table(self, record: Record) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+        """Return title, columns and rows of the table of results; all columns but the first hold numbers."""
+        sections: dict[str, list[Outcome]] = {}
+        for outcome in record.outcomes:
+            sections.setdefault(self.section(outcome.group), []).append(outcome)
+        if len(sections) > 1:
+            sections["all"] = record.outcomes
+        counts = dict.fromkeys(name for o in record.outcomes for name in o.counts if name not in self.paths)
+        columns = ("cases", "outputs", *counts, "mismatches", "failed")
+        parts = {name: replace(record, outcomes=some) for name, some in sections.items()}
+        rows = [(name, *(f"{part.total(column):,}" for column in columns)) for name, part in parts.items()]
+        return f"{record.device['gpu']} against the emulation, seed {record.seed}", (self.name, *columns), rows
 
     def summary(self, record: Record) -> list[str]:
-        unused = [path for path in self.paths if not by_path(record.outcomes, path)[0]]
-        return self.skipped + [f"paths {', '.join(unused)}: no product of this run has them"] * bool(unused)
-
-    def has_comparisons(self, record: Record) -> bool:
-        return bool(record.total("outputs") + record.total("errors"))
+        """Return the lines that follow the table."""
+        numbers = ", ".join(f"{path} {record.total(path):,}" for path in self.paths)
+        return [*self.skipped, *([f"outputs by path: {numbers}"] if numbers else [])]
 
     def explain(self, outcome: Outcome) -> Iterator[str]:
-        yield from super().explain(outcome)
+        """Describe the mismatches and errors of an outcome, and the call that computes the first again."""
+        yield f"{outcome.group}: {outcome.mismatches:,} outputs differ, {outcome.failed} cases failed"
+        yield from (f"  {place}" for place in outcome.first)
         number = outcome.first[0].partition(":")[0] if outcome.first else ""
         if number.isdigit():
-            kind = f"{type(self).__module__}.{type(self).__name__}"
             arguments = f"{self.seed}, paths={self.paths}" if self.paths else f"{self.seed}"
+            kind = f"{type(self).__module__}.{type(self).__name__}"
             yield f"  again: {kind}({arguments}).compare({outcome.group!r}, {number})"
 
 
 def difference(result: Result, reference: Result) -> tuple[int, str]:
     """Count the mismatches of a result, and describe the first."""
     if isinstance(result, str) or isinstance(reference, str):
-        texts = [x[:_MESSAGE] if isinstance(x, str) else f"a result of shape {x.shape}" for x in (result, reference)]
-        equal = isinstance(result, str) and isinstance(reference, str) and result == reference
-        return (0, "") if equal else (1, " in place of ".join(texts))
+        if isinstance(result, str) and isinstance(reference, str) and result == reference:
+            return 0, ""
+        return 1, " in place of ".join(x if isinstance(x, str) else f"shape {x.shape}" for x in (result, reference))
     if result.shape != reference.shape or result.dtype != reference.dtype:
         count = max(result.size, reference.size, 1)
         return count, f"{result.dtype} {result.shape} in place of {reference.dtype} {reference.shape}"
@@ -300,49 +230,137 @@ def difference(result: Result, reference: Result) -> tuple[int, str]:
     return len(wrong), f"{len(wrong)} of {result.size} differ, the first at {at}: {first}"
 
 
-def _count_mismatches(
-    outcome: Outcome, place: str, path: str, computed: Computed, references: Mapping[str, Result], deferred: bool | None
-) -> None:
-    """Compare a result with its references and add the counts to an outcome."""
-    result, wrong = computed.result, 0
-    for name, reference in references.items():
-        count, where = difference(result, reference)
-        wrong = max(wrong, count)
-        if count:
-            _note(outcome, f"{place}: against {name}: {where}")
+def _compare(
+    outcome: Outcome, path: str, computed: Computed, expected: dict[str, Result], deferred: bool | None
+) -> Iterator[str]:
+    """Compare a result with the expected ones, add the counts to an outcome, and describe each mismatch."""
+    differences = {name: difference(computed.result, reference) for name, reference in expected.items()}
+    yield from (f"against {name}: {text}" for name, (count, text) in differences.items() if count)
     if computed.outside:
-        _note(outcome, f"{place}: {computed.outside} elements outside the result changed")
+        yield f"{computed.outside} bytes outside the result changed"
     if computed.deferred != deferred:
-        _note(outcome, f"{place}: a range error was {'deferred' if computed.deferred else 'lost'}")
-    outputs = 0 if isinstance(result, str) or not references else result.size
-    mismatches = wrong + computed.outside + (computed.deferred != deferred)
-    outcome.outputs += outputs
-    outcome.mismatches += mismatches
-    _count_path(outcome, path, [1, outputs, mismatches, 0])
-
-
-def _count_path(outcome: Outcome, path: str, numbers: Sequence[int]) -> None:
+        yield f"a range error was {'deferred' if computed.deferred else 'lost'}"
+    wrong = max(count for count, _ in differences.values())
+    outcome.mismatches += wrong + computed.outside + (computed.deferred != deferred)
+    size = 0 if isinstance(computed.result, str) else computed.result.size
+    outcome.outputs += size
     if path:
-        before = by_path([outcome], path)
-        outcome.facts.setdefault("paths", {})[path] = [n + m for n, m in zip(before, numbers, strict=True)]
+        _count(outcome, path, size)
 
 
-def by_path(outcomes: Sequence[Outcome], path: str) -> list[int]:
-    """Return the sums of `BY_PATH` of a path."""
-    rows = [outcome.facts.get("paths", {}).get(path, [0] * len(BY_PATH)) for outcome in outcomes]
-    return [sum(column) for column in zip([0] * len(BY_PATH), *rows, strict=True)]
-
-
-def _fail(outcome: Outcome, place: str, problem: Exception, path: str = "") -> None:
-    outcome.failed += 1
-    _count_path(outcome, path, [1, 0, 0, 1])
-    _note(outcome, f"{place}: {type(problem).__name__}: {problem}")
-
-
-def _count(outcome: Outcome, counts: Mapping[str, int]) -> None:
-    outcome.counts = dict(Counter(outcome.counts) + Counter(counts))
+def _count(outcome: Outcome, name: str, by: int = 1) -> None:
+    outcome.counts[name] = outcome.counts.get(name, 0) + by
 
 
 def _note(outcome: Outcome, text: str) -> None:
     if len(outcome.first) < _PLACES:
-        outcome.first.append(" ".join(text.split())[: 2 * _MESSAGE])
+        outcome.first.append(" ".join(text.split())[:_MESSAGE])
+
+
+# --- runs
+class Run:
+    """A run of a suite, saved after every group in a file beside its record, from which the next run continues.
+
+    `outcomes` includes those of earlier runs with equal seed, options, GPU and code; groups of this run with mismatches
+    or errors are run again. `fresh` ignores earlier runs.
+    """
+
+    def __init__(self, suite: Suite, path: str | os.PathLike[str] | None = None, *, fresh: bool = False) -> None:
+        self.suite, self.fresh, self.groups = suite, fresh, suite.groups()
+        self.path = None if path is None else Path(path)
+        self.partial = None if path is None else Path(f"{path}.partial")
+        self.outcomes: dict[str, Outcome] = {}
+        # the partial record holds the outcomes of the record too, unless its run was a fresh one
+        for file in () if fresh else (self.partial, self.path):
+            with suppress(InputError):  # another file, or one that was changed
+                if file is not None and file.exists() and not self.outcomes:
+                    earlier = Record.read(file)
+                    if earlier.continues(suite.record([])):
+                        self.outcomes = {o.group: o for o in earlier.outcomes}
+
+    @property
+    def missing(self) -> list[str]:
+        """Groups that have to be run."""
+        return [group for group in self.groups if group not in self.outcomes or not self.outcomes[group].ok]
+
+    @property
+    def failed_elsewhere(self) -> list[str]:
+        """Groups outside this run whose saved outcomes have mismatches or errors."""
+        return [o.group for o in self.outcomes.values() if not o.ok and o.group not in self.groups]
+
+    def finish(self, jobs: int | None = None, progress: Callable[[str], None] = lambda group: None) -> Record:
+        """Run the missing groups, write the record unless all groups are in it already, and return it.
+
+        `jobs` processes share the GPU, since kernels take longer to compile than to run; default: one for each core, at
+        most 16. The file also keeps groups of earlier runs with the same options.
+        """
+        missing = self.missing
+        if self.fresh:
+            self._remove()
+        for outcome in _outcomes(self.suite, missing, jobs):
+            self.outcomes[outcome.group] = outcome
+            self._save(self.partial)
+            progress(outcome.group)
+        if missing or self._interrupted:
+            self._save(self.path)
+            self._remove()
+        return self.suite.record([self.outcomes[group] for group in self.groups if group in self.outcomes])
+
+    @property
+    def _interrupted(self) -> bool:
+        return self.partial is not None and self.partial.exists()
+
+    def _save(self, file: Path | None) -> None:
+        if file is not None:
+            write_atomic(file, self.suite.record(list(self.outcomes.values())).text().encode())
+
+    def _remove(self) -> None:
+        if self.partial is not None:
+            self.partial.unlink(missing_ok=True)
+
+    def __str__(self) -> str:
+        source = self.partial if self._interrupted else self.path
+        return f"{len(self.groups) - len(self.missing)} of {len(self.groups)} groups are saved in {source}"
+
+    def interrupted(self) -> str:
+        """Describe in one line what an interrupt has left."""
+        if not self._interrupted:
+            return "interrupted; nothing is saved" + (" without --record" if self.path is None else " yet")
+        command = "the same command without --fresh" if self.fresh else "the same command"
+        return f"interrupted; {self}, and {command} continues from there"
+
+
+def _outcomes(suite: Suite, groups: Sequence[str], jobs: int | None) -> Iterator[Outcome]:
+    """Run groups in processes side by side, then one after another those that need the GPU for themselves."""
+    shared = [group for group in groups if not suite.runs_alone(group)]
+    jobs = min(os.cpu_count() or 1, _PROCESSES, len(shared)) if jobs is None else jobs
+    if jobs > 1:
+        groups = [group for group in groups if suite.runs_alone(group)]
+        with ProcessPoolExecutor(jobs, get_context("spawn"), _start) as processes:
+            futures = {processes.submit(suite.run, group): group for group in shared}
+            try:
+                for future in as_completed(futures):
+                    yield _outcome(futures[future], future.result)
+            except BaseException:  # an interrupt does not wait for running cases
+                for process in list(processes._processes.values()):
+                    process.terminate()
+                processes.shutdown(cancel_futures=True)
+                raise
+    for group in groups:
+        yield _outcome(group, lambda group=group: suite.run(group))  # type: ignore[misc]
+
+
+def _outcome(group: str, run: Callable[[], Outcome]) -> Outcome:
+    """Return the outcome of a group; if its run or its process fails, an outcome that says so."""
+    try:
+        return run()
+    except Exception as problem:
+        outcome = Outcome(group, failed=1)
+        _note(outcome, f"{type(problem).__name__}: {problem}")
+        return outcome
+
+
+def _start() -> None:
+    """Set up a process: one thread, and the parent handles interrupts."""
+    os.environ["FPEMU_THREADS"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import timing
+from benchmarks import seeded, timing
 from benchmarks.gpu import (
     batched,
     ceilings,
@@ -29,12 +29,11 @@ from benchmarks.gpu import (
     tallskinny,
 )
 from benchmarks.gpu.case import SEED, Case
+from benchmarks.seeded import drawn
 from fpemu import digests
 from fpemu.gpu import batched as gpu_batched
 from fpemu.gpu.batched import configuration
 from fpemu.gpu.runtime import compiler
-from fpemu.verification import seeded
-from fpemu.verification.seeded import drawn
 from tests.simulated import Buffer
 
 needs_compiler = pytest.mark.skipif(compiler.compiler_missing() is not None, reason="NVRTC is not here")

@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.gpu import batched, record, shapes, suite
 from benchmarks.gpu.case import SEED
+from benchmarks.seeded import drawn
 from fpemu import batched as emulated
 from fpemu import digests, simt
 from fpemu.reproduce import claims, pages
-from fpemu.verification.seeded import drawn
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "experiments" / "speed" / "h200_shapes.json"

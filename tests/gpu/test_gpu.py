@@ -7,7 +7,7 @@ import pytest
 
 from fpemu import gpu, mma
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import device, modules
+from fpemu.gpu.runtime import device, modules, plan
 from tests.hostile import CLASSES, bits, carrier, operands
 
 pytestmark = pytest.mark.skipif(gpu.available() is not None, reason=gpu.available() or "there is a GPU")
@@ -66,18 +66,18 @@ def test_leading_axes_broadcast_and_any_m_and_n_are_tiled(shape):
 def test_a_failed_launch_raises():
     module = modules.Module('extern "C" __global__ void f(int* x) { *x = 1; }')
     with pytest.raises(device.GpuError, match="CUDA: "):
-        module.launch("f", 1, 4096, np.uint64(0))
+        plan.queue(module.step("f", 1, 4096, np.uint64(0)))
     with pytest.raises(device.GpuError, match="CUDA: "):
-        module.launch("missing", 1, 1)
+        plan.queue(module.step("missing", 1, 1))
 
 
 def test_an_unwritten_output_raises():
     module = modules.Module('extern "C" __global__ void f(int* x) { if (threadIdx.x != 3) x[threadIdx.x] = 1; }')
     with pytest.raises(device.GpuError, match="7 of 8"):
-        device.collect(lambda out: module.launch("f", 1, 8, out), (8,), np.int32)
+        device.collect(lambda out: plan.queue(module.step("f", 1, 8, out)), (8,), np.int32)
 
 
 def test_an_output_equal_to_the_poison_is_accepted():
     module = modules.Module('extern "C" __global__ void f(unsigned* x) { x[threadIdx.x] = 0xABABABAB; }')
-    out = device.collect(lambda out: module.launch("f", 1, 8, out), (8,), np.uint32)
+    out = device.collect(lambda out: plan.queue(module.step("f", 1, 8, out)), (8,), np.uint32)
     assert (out == 0xABABABAB).all()

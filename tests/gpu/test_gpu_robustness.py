@@ -10,7 +10,7 @@ import pytest
 
 import fpemu
 from fpemu import GpuError, InputError
-from fpemu.gpu.runtime import device, launches, modules, selection
+from fpemu.gpu.runtime import device, modules, plan, selection
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device.missing() is not None, reason=str(device.missing()))]
@@ -108,27 +108,8 @@ def test_calls_work_after_one_that_needs_more_than_all_memory():
 def test_calls_work_after_a_launch_with_too_many_threads():
     module = modules.Module('extern "C" __global__ void nothing() {}', name="nothing.cu")
     with pytest.raises(GpuError, match="CUDA_ERROR_INVALID_VALUE"):
-        module.launch("nothing", 1, 2048)
+        plan.queue(module.step("nothing", 1, 2048))
     assert mismatches(fpemu.gpu.gemm(*operands(), scheme="staged"), emulated("staged")) == 0
-
-
-def test_a_plan_whose_launch_failed_can_be_called_again():
-    A, B = operands()
-    plan = fpemu.gpu.plan("staged", A, B)
-    outputs = [torch.empty(M, N, device="cuda") for _ in range(6)]
-    for out in outputs[:2]:
-        plan(A, B, out=out)
-    steps = [step for product in plan._products.values() for step in product.sequence._keep]
-    configs = [step._config for step in steps if isinstance(step, launches.Launch)]
-    grids = [config.gridDimX for config in configs]
-    for config in configs:
-        config.gridDimX = 0
-    for out in outputs[2:4]:
-        with pytest.raises(GpuError, match="CUDA_ERROR_INVALID_VALUE"):
-            plan(A, B, out=out)
-    for config, grid in zip(configs, grids, strict=True):
-        config.gridDimX = grid
-    assert [mismatches(plan(A, B, out=out), emulated("staged")) for out in outputs for _ in range(3)] == [0] * 18
 
 
 # --- a second GPU

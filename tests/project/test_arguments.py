@@ -168,8 +168,6 @@ VALID = {
         library.predict, CASE, np.ones((64, 64), np.float16), np.ones((64, 64), np.float16), [0], [1]
     ),
     "fpemu.library.replay": row(library.replay, CASE),
-    "fpemu.verification.instructions.source": row(fpemu.verification.instructions.source, SPEC),
-    "fpemu.verification.instructions.sources": row(fpemu.verification.instructions.sources, SPEC),
     "fpemu.verification.instructions.verify": row(fpemu.verification.instructions.verify, SPEC, outputs=64),
     "fpemu.gpu.batched.Block": row(configuration.Block),
     "fpemu.gpu.batched.Packed": row(configuration.Packed),

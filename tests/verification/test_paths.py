@@ -1,261 +1,249 @@
-"""The paths of a caller on stand-ins for the GPU: each path runs, and a wrong bit of one path is found.
-
-CUDA graphs are simulated by a second call. PyTorch's operators run on the CPU, where they emulate an H200.
-"""
+"""The paths of a caller on a stand-in for the GPU: each computes the emulation's bits, and a fault is found."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import importlib
-import importlib.util
 
 import numpy as np
 import pytest
-from tests.gpu.test_calls import processor
 
 import fpemu
 from fpemu import schemes
 from fpemu.errors import InputError
-from fpemu.gpu.batched import products
-from fpemu.gpu.gemm import plans
-from fpemu.gpu.runtime import device, faults, matrices
-from fpemu.verification import batched, cases, kernels, paths, tallskinny
+from fpemu.gpu.runtime import device
+from fpemu.verification import arguments, paths, tallskinny
 from fpemu.verification.arguments import Arguments
 from fpemu.verification.batched import Batched
+from fpemu.verification.cases import LAYOUTS, Draw, arrange, codes
 from fpemu.verification.kernels import Kernels
-from fpemu.verification.paths import OPERATORS, PATHS, Functions
-from fpemu.verification.records import Outcome
-from fpemu.verification.runner import Run
-from fpemu.verification.suite import by_path
+from fpemu.verification.paths import PATHS, Copies, Memory, Product
+from fpemu.verification.records import Outcome, Record
+from fpemu.verification.suite import Run
 from fpemu.verification.tallskinny import TallSkinny
-from tests import cuda_on_cpu
 from tests.commands import refusal
+from tests.verification.conftest import view
 
-__all__ = ["processor"]
-WITH_TORCH = importlib.util.find_spec("torch") is not None
-needs_torch = pytest.mark.skipif(not WITH_TORCH, reason="PyTorch is not installed")
-every_path = pytest.mark.parametrize(
-    "path", [pytest.param(path, marks=[needs_torch] * (path in OPERATORS)) for path in PATHS]
-)
-CASES, SCHEME = 5, "ootomo"
+LOCAL = ["host", "eager", "plan"]
+ONES = (np.ones((3, 3), np.float32), np.ones((3, 3), np.float32), None)
+LIKE = np.zeros((3, 8), np.float32)[:, :3]
 
 
-@pytest.fixture
-def simulated(processor, monkeypatch):
-    """All paths on this processor."""
-    monkeypatch.setattr(paths, "missing", lambda path: None)
-    monkeypatch.setattr(paths, "capture", lambda call: call)
-    interface = lambda X: cases._interface(X, X.first, X.shape, [s * X.dtype.itemsize for s in X.steps])  # noqa: E731
-    monkeypatch.setattr(cases, "_tensor", interface)
-    monkeypatch.setattr(paths, "_streams", lambda side: [contextlib.nullcontext] * 2)
-    return processor
+def kernels(path):
+    return Kernels(0, 9, ["ootomo"], emulated_on="cpu", paths=[path])
 
 
-def flat(X):
-    """A tensor of the CPU on all memory of a buffer of the simulation."""
-    return importlib.import_module("torch").from_numpy(X.buffer.memory[: X.count * X.dtype.itemsize].view(X.dtype))
+SUITES = {
+    "kernels": (kernels, "ootomo"),
+    "batched": (lambda path: Batched(0, 14, paths=[path]), "hgemm fp32"),
+    "interleaved": (lambda path: Batched(0, 8, paths=[path]), "hcgemm interleaved fp32"),
+    "planar": (lambda path: Batched(0, 8, paths=[path]), "hcgemm planar fp16"),
+    "tallskinny": (lambda path: TallSkinny(0, 50, paths=[path]), "multiply in fp32"),
+    "fp64": (lambda path: TallSkinny(0, 50, paths=[path]), "multiply in fp64"),
+    **{group: (lambda path: Arguments(0, 1, paths=[path]), group) for group in Arguments.groups(None)},
+}
 
 
-TENSOR = cases._tensor
-
-
-def as_tensors(monkeypatch):
-    """Tensors of PyTorch on the CPU in the place of those on a GPU."""
-    monkeypatch.setattr(cases, "_tensor", TENSOR)
-    monkeypatch.setattr(cases, "_flat", flat)
-
-
-def compare(path, monkeypatch):
-    if path in OPERATORS:
-        as_tensors(monkeypatch)
-    return Kernels(0, CASES, [SCHEME], published=True, emulated_on="cpu", paths=[path]).run(SCHEME)
-
-
-def flip(D):
-    """Change the last bit of the first element of a result, and return it."""
-    if isinstance(D, np.ndarray):
-        D.reshape(-1).view(np.uint8)[0] ^= 1
-    elif hasattr(D, "__cuda_array_interface__"):
-        ctypes.c_uint8.from_address(D.__cuda_array_interface__["data"][0]).value ^= 1
-    else:
-        ctypes.c_uint8.from_address(D.data_ptr()).value ^= 1
+def flipped(D, operands, out):
+    """The last bit of the first element is wrong."""
+    D = np.array(D)
+    D.reshape(-1)[:1].view(np.uint8)[0] ^= 1
     return D
 
 
-def seen(X):
-    """An array of the simulated GPU as a NumPy array."""
-    X = matrices.take(X, "X", write=True)
-    return cuda_on_cpu.view(X)
-
-
-def prepared(plan, *operands, **out):
-    return any(isinstance(X, plans.PreparedOperand) for X in operands)
-
-
-def within(path, replays):
-    """Whether a call is one of the path: for a graph, one of its replays."""
-    return bool(replays) or not path.startswith("graph")
-
-
-def spoil(path, monkeypatch):
-    """Spoil the results of the function that one path alone calls; return the list of its calls."""
-    calls = []
-
-    def replace(place, name, applies):
-        function = getattr(place, name)
-
-        def spoilt(*given, **more):
-            D = function(*given, **more)
-            if applies(*given, **more):
-                calls.append(name)
-                flip(D[0] if isinstance(D, tuple) else D)
-            return D
-
-        monkeypatch.setattr(place, name, spoilt)
-
-    def always(*given, **more):
-        return True
-
-    def captured(call):
-        def replay():
-            replays.append(path)
-            D = call()
-            replays.pop()
-            return D
-
-        return replay
-
-    replays: list[str] = []
-    base = path.replace("graph-", "").replace("graph", "eager")
-    if base != path:
-        monkeypatch.setattr(paths, "capture", captured)
-    if base in ("host", "eager"):
-        replace(
-            fpemu.gpu, "gemm", lambda *X, **more: (more["out"] is None) == (base == "host") and within(path, replays)
-        )
-    elif base in ("plan", "prepared"):
-        replace(plans.Plan, "__call__", lambda *X, **_: prepared(*X) == (base == "prepared") and within(path, replays))
-    elif path == "torch":
-        replace(fpemu.torch, "gemm", always)
-    elif path == "routed":
-        for name in ("matmul", "addmm", "baddbmm"):
-            replace(importlib.import_module("torch"), name, always)
-    else:
-        replace(importlib.import_module("torch").autograd, "grad", always)
-    return calls
-
-
-@every_path
-def test_a_path_is_run_and_its_wrong_bit_is_found(simulated, monkeypatch, path):
-    outcome = compare(path, monkeypatch)
+@pytest.mark.parametrize("path", LOCAL)
+@pytest.mark.parametrize("name", SUITES)
+def test_products_have_the_emulations_bits_by_every_path_and_a_wrong_bit_is_found(gpu, name, path):
+    make, group = SUITES[name]
+    suite = make(path if path != "plan" or name in ("kernels", "gemm ootomo") else "eager")
+    outcome = suite.run(group)
     assert outcome.ok, outcome.first
-    count, *others = by_path([outcome], path)
-    assert count >= 1
-    assert others == [outcome.outputs, 0, 0]
-    assert outcome.outputs > 0
-    calls = spoil(path, monkeypatch)
-    wrong = compare(path, monkeypatch)
-    assert calls
-    assert by_path([wrong], path) == [count, outcome.outputs, wrong.mismatches, 0]
-    assert wrong.mismatches >= 1
-    assert f"by {path}, " in wrong.first[0]
-    again = list(Kernels(0, CASES, paths=[path]).explain(wrong))[-1]
-    number = int(wrong.first[0].partition(":")[0])
-    assert again == f"  again: fpemu.verification.kernels.Kernels(0, paths=['{path}']).compare('{SCHEME}', {number})"
-    suite = Kernels(0, paths=[path], emulated_on="cpu")
-    assert suite.compare(SCHEME, number).mismatches >= 1
-    monkeypatch.undo()
+    assert outcome.counts[suite.paths[0]] == outcome.outputs > 100
+    assert outcome.cases == len(suite.numbers(group))
+    gpu.faults.append(flipped)
+    number = next(n for n in suite.numbers(group) if suite.case(group, n).products and suite.compare(group, n).outputs)
+    wrong = suite.compare(group, number)
+    assert (wrong.mismatches, wrong.failed) == (1, 0)
+    assert wrong.first[0].startswith(f"{number}: {suite.paths[0]}: against ")
+    *_, again = suite.explain(wrong)
+    kind = f"{type(suite).__module__}.{type(suite).__name__}"
+    assert again == f"  again: {kind}(0, paths={suite.paths}).compare('{group}', {number})"
 
 
-@pytest.mark.parametrize("path", ["eager", "plan", "graph", "graph-plan"])
-def test_a_result_of_an_earlier_call_is_no_result(simulated, path):
-    """The last call writes nothing, as launches that keep the addresses of earlier operands."""
+@pytest.mark.parametrize("path", ["eager", "plan"])
+def test_a_result_of_an_earlier_call_is_no_result(gpu, path):
+    """The last call writes nothing, as launches that keep the addresses of other operands."""
     calls = []
 
-    def multiply(A, B, C, out):
+    def call(A, B, C, out):
         calls.append(out)
-        return fpemu.gpu.gemm(A, B, C, scheme="sgemm", out=out) if len(calls) < last else out
+        return out if len(calls) > 1 else gpu.gemm(A, B, C, scheme="sgemm", out=out)
 
-    A, B = (np.ones((3, 3), np.float32) for _ in "AB")
-    given = (Functions(multiply, lambda *operands: multiply), path, (A, B, None), (3, 3), np.float32)
-    last = 100
-    assert (paths.run(*given).result == 0x40400000).all()
-    last = len(calls)
-    calls.clear()
-    assert (paths.run(*given).result == 0xABABABAB).all()
-
-
-@pytest.mark.parametrize("path", [pytest.param(p, marks=[needs_torch] * (p in OPERATORS)) for p in Batched.supported])
-@pytest.mark.parametrize("group", ["hgemm fp32", "hcgemm interleaved fp32", "hcgemm planar, four calls, fp16"])
-def test_batched_products_are_computed_by_every_path(simulated, monkeypatch, group, path):
-    """The stand-in for a kernel writes the emulator's product to `out`."""
-
-    def stand_in(name):
-        def multiply(*operands, out=None, configuration, **arguments):
-            arrays = [X if X is None or isinstance(X, np.ndarray) else seen(X) for X in operands]
-            magma = {"hardware": "hopper", "instruction": "mma"}
-            D = getattr(fpemu.batched, name)(*arrays, **arguments, **magma)
-            if out is None:
-                return D
-            seen(out)[...] = D
-            return out
-
-        return multiply
-
-    monkeypatch.setattr(products, "arguments_of", lambda: {"hardware": "hopper", "instruction": "mma"})
-    for name in ("hgemm", "hcgemm"):
-        monkeypatch.setattr(products, name, stand_in(name))
-    if path in OPERATORS:
-        as_tensors(monkeypatch)
-    suite = Batched(0, paths=[path])
-    numbers = [number for number in range(12) if not suite.case(group, number).options["pointers"]]
-    outcomes = [suite.compare(group, number) for number in numbers]
-    assert all(outcome.ok for outcome in outcomes), [outcome.first for outcome in outcomes]
-    assert (by_path(outcomes, path)[1] > 0) != (path == "gradient" and "hc" in group)
-    calls, value = [], np.uint16(1)
-    run = paths.run
-
-    def spoilt(*given, **more):
-        computed = run(*given, **more)
-        calls.append(given[1])
-        computed.result = computed.result ^ value
-        return computed
-
-    monkeypatch.setattr(paths, "run", spoilt)
-    assert all(
-        suite.compare(group, number).mismatches for number in numbers if suite.paths_of(suite.case(group, number))
-    )
-    assert {*calls} <= {path}
+    product = Product(ONES, LIKE, call, plan=lambda A, B, C: call)
+    computed = paths.run(path, product, 0, 0)
+    assert (computed.result == 0xABABABAB).all()
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize(
-    "path", [pytest.param(p, marks=[needs_torch] * (p in OPERATORS)) for p in TallSkinny.supported]
+    ("fault", "outside", "deferred", "text"),
+    [
+        ("", 0, False, ""),
+        ("gap", 1, False, ""),
+        ("operand", 2, False, ""),
+        ("raises", 1, False, "InputError: no"),
+        ("defers", 0, True, ""),
+    ],
 )
-def test_tall_and_skinny_products_are_computed_by_every_path(simulated, monkeypatch, path):
-    spoilt: list[int] = []
+def test_writes_beside_the_result_and_deferred_errors_are_counted(gpu, fault, outside, deferred, text):
+    def call(A, B, C, out):
+        X = B if fault == "operand" else out
+        where = X.__cuda_array_interface__["data"][0] + (12 if fault == "gap" else 0)
+        if fault in ("gap", "operand", "raises"):
+            ctypes.c_uint8.from_address(where).value ^= 0x10
+        if fault == "raises":
+            raise InputError("no")
+        gpu.deferred += ["A: NaN"] * (fault == "defers")
+        return gpu.gemm(A, B, C, scheme="sgemm", out=out)
 
-    def multiply(A, B, out=None):
-        A, B = (X if isinstance(X, np.ndarray) else seen(X) for X in (A, B))
-        D = fpemu.simt.gemm(A, B, fmt="fp32" if A.itemsize == 4 else "fp64")
-        if out is not None:
-            seen(out)[...] = D
-        for _ in spoilt:
-            flip(D if out is None else out)
+    computed = paths.run("eager", Product(ONES, LIKE, call, deferred=True), 0, 0)
+    assert (computed.outside, computed.deferred) == (outside, deferred)
+    assert not text or computed.result == text
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_deferred_range_error_that_is_lost_is_a_mismatch(gpu, monkeypatch, lost):
+    suite = Kernels(0, 36, ["ootomo"], emulated_on="cpu", paths=["eager"])
+    if lost:
+        monkeypatch.setattr(fpemu.gpu, "check", lambda: None)
+    cases = [suite.case("ootomo", number) for number in range(9, 36, 2)]
+    outcomes = [suite.compare("ootomo", case.number) for case in cases if case.products < 2**15]
+    assert any("a range error was lost" in text for outcome in outcomes for text in outcome.first) == lost
+    assert all(outcome.ok for outcome in outcomes) != lost
+
+
+def test_matrices_are_passed_one_by_one(gpu):
+    suite = Batched(0, paths=["host"])
+    numbers = [n for n in range(120) if suite.case("hgemm fp32", n).options["pointers"]][:6]
+    outcomes = [suite.compare("hgemm fp32", number) for number in numbers]
+    assert all(outcome.ok and outcome.counts["pointers"] for outcome in outcomes), [o.first for o in outcomes]
+
+
+# --- memory
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
+def test_an_array_is_copied_between_nan(gpu, layout, lead):
+    x = arrange(np.arange(np.prod(lead, dtype=int) * 20).reshape(*lead, 4, 5).astype(np.float32), layout)
+    for offset in range(4):
+        memory = Memory(x if x.base is None else x.base, offset)
+        assert (codes(memory.view(x, memory.read())) == codes(x)).all()
+        interface = memory.array(x, tensor=False).__cuda_array_interface__
+        assert (interface["shape"], interface["strides"]) == (x.shape, x.strides)
+        assert (interface["data"][0] - x.ctypes.data - 4 * offset) % 16 == 0
+        assert (memory.read()[:64] == 0xFF).all()
+        assert (memory.changed(), memory.changed(x)) == (0, 0)
+        memory.buffer.memory[interface["data"][0] - memory.buffer.pointer] ^= 1
+        assert (memory.changed(), memory.changed(x)) == (1, 0)
+        memory.buffer.memory[-1] ^= 1
+        assert (memory.changed(), memory.changed(x)) == (2, 1)
+
+
+def test_operands_that_share_memory_share_their_copy(gpu):
+    flat = np.arange(60, dtype=np.float32)
+    A, B, alone = flat[:24].reshape(4, 6), flat[12:36].reshape(4, 6), np.ones((4, 6), np.float32)
+    copies = Copies((A, B.T, alone), 1.0, None, tensor=False)
+    pointers = [X.__cuda_array_interface__["data"][0] for X in copies.arrays]
+    assert pointers[1] - pointers[0] == 12 * 4
+    assert len(copies.memories) == 2
+    assert copies.changed() == 0
+
+
+def test_half_of_the_cases_are_aligned_and_every_address_occurs_in_the_others(gpu):
+    found = []
+    for number in range(160):
+        gpu.addresses.clear()
+        call = lambda A, B, C, out: gpu.gemm(A, B, C, scheme="sgemm", out=out)  # noqa: E731
+        paths.run("eager", Product(ONES, LIKE, call), 5, number)
+        found.append({address % 16 for address in gpu.addresses})
+    assert 60 < sum(places == {0} for places in found) < 100
+    assert set.union(*found) == {0, 4, 8, 12}
+
+
+# --- views and cases
+def test_a_batch_that_is_assumed_to_be_contiguous_is_found(gpu):
+    def contiguous(D, operands, out):
+        A = operands[0]
+        if hasattr(A, "memory") and len(A.__cuda_array_interface__["shape"]) > 2:
+            fields = dict(A.__cuda_array_interface__)
+            fields["strides"] = np.zeros(fields["shape"], fields["typestr"]).strides
+            flat = type(A)(__cuda_array_interface__=fields)
+            D = fpemu.gemm(view(flat), *map(view, operands[1:]), scheme="sgemm", beta=0.5, hardware="hopper")
         return D
 
-    monkeypatch.setattr(tallskinny.tallskinny, "multiply", multiply)
-    if path in OPERATORS:
-        as_tensors(monkeypatch)
-    suite = TallSkinny(0, paths=[path])
-    for wrong in (False, True):
-        for fmt in tallskinny.FORMATS:
-            outcomes = [suite.compare(f"multiply in {fmt}", number) for number in range(6)]
-            assert all(outcome.ok for outcome in outcomes) != wrong, [outcome.first for outcome in outcomes]
-            assert by_path(outcomes, path)[0] == 6
-        if path in OPERATORS:
-            break
-        spoilt.append(1)
+    gpu.faults.append(contiguous)
+    suite, group = Arguments(0, 1, paths=["eager"]), "gemm sgemm"
+    bad = {suite.case(group, n).options["view"] for n in suite.numbers(group) if not suite.compare(group, n).ok}
+    assert bad >= {"an expanded batch", "batch between rows and columns", "every other matrix", "gaps between matrices"}
+
+
+def test_cases_are_functions_of_seed_group_and_number_and_are_replayed(gpu):
+    suite = Arguments(7, 2, paths=["host"])
+    assert {v.name for group in suite.groups() for v in arguments.of(group)} == {v.name for v in arguments.VIEWS}
+    record = Record("arguments", "", 7, {}, {}, "", {"architecture": "hopper"})
+    for group in ("hgemm", "multiply fp32", "gemm ootomo"):
+        assert suite.case(group, 1) == suite.case(group, 1)
+        assert suite.case(group, 1).key != suite.case(group, 1 + len(arguments.of(group))).key
+        outcome = suite.compare(group, 1)
+        assert outcome.digests == {"1": suite.replay(record, Outcome(group, facts=outcome.facts), "1")}
+    with pytest.raises(InputError, match="unknown group of products 'hgem': did you mean 'hgemm'"):
+        suite.case("hgem", 0)
+
+
+def test_every_scheme_is_multiplied_by_every_path_that_it_has(gpu, monkeypatch):
+    monkeypatch.setattr(paths, "missing", lambda path: None)
+    suite = Kernels(0)
+    assert suite.paths == list(PATHS) == suite.options["paths"]
+    for scheme in schemes.names():
+        cases = [suite.resolve(suite.case(scheme, number)) for number in suite.numbers(scheme)]
+        used = {path for case in cases for path in suite.paths_of(case)}
+        assert used == ({"host", "eager", "torch"} if schemes.get(scheme).error_free else {*PATHS}), scheme
+    named = TallSkinny(0, names=["V0", "multiply"])
+    assert [named.paths_of(named.case(f"{name} in fp32", 0)) for name in ("V0", "multiply")] == [["eager"], named.paths]
+
+
+def test_the_sizes_layouts_and_classes_of_tall_and_skinny_matrices():
+    for fmt in tallskinny.FORMATS:
+        products = [tallskinny.case(fmt, number, 0) for number in range(tallskinny.CASES)]
+        for axis in range(3):
+            assert {product.sizes[axis] for product in products} >= set(range(1, 131))
+        assert {layout for product in products for layout in product.layouts} == set(tallskinny.LAYOUTS)
+    x = np.arange(15, dtype=np.float32).reshape(3, 5)
+    for layout in tallskinny.LAYOUTS:
+        matrix = tallskinny.arrange(x, layout)
+        assert (matrix == x).all()
+        assert matrix.ctypes.data % 16 == (4 if "odd" in layout else 0)
+        assert ("padded" in layout) <= (max(matrix.strides) % 16 == 0)
+
+
+def test_paths_are_chosen_and_those_without_pytorch_are_listed(gpu, capsys):
+    suite = Kernels(0)
+    assert suite.paths == LOCAL == suite.options["paths"]
+    assert suite.skipped == ["paths graph, torch: skipped, PyTorch is not installed"]
+    assert Kernels(0, paths=["plan", "eager"]).paths == ["eager", "plan"]
+    with pytest.raises(InputError, match="the package torch is not installed"):
+        Kernels(0, paths=["graph"])
+    for name, path, message in (
+        ("kernels", ",", "--path ',' names no path"),
+        ("kernels", "plann", "unknown path 'plann': did you mean 'plan'"),
+        ("batched", "plan", "unknown path 'plan'"),
+        ("tallskinny", "eagr", "unknown path 'eagr': did you mean 'eager'"),
+    ):
+        assert message in refusal(capsys, "verify", name, "--path", path)
+
+
+def test_draws_cover_their_ranges():
+    draw = Draw(1, "draws")
+    assert {draw.between(2, 4) for _ in range(50)} == {2, 3, 4}
+    assert sorted(draw.shuffled(9)) == list(range(9))
 
 
 @pytest.mark.gpu
@@ -267,103 +255,4 @@ def test_a_gpu_returns_the_emulators_bits_by_every_path():
     for suite in (*small, Arguments(5, 1)):
         record = Run(suite).finish()
         assert record.ok, [outcome.first for outcome in record.outcomes if not outcome.ok]
-        assert all(by_path(record.outcomes, path)[1] for path in suite.paths)
-
-
-# --- deferred errors, and memory beside the result
-class Faulty:
-    """A function of a product that writes beside D, raises after writing, or loses a deferred error."""
-
-    def __init__(self, fault):
-        self.fault = fault
-
-    def __call__(self, A, B, C, out):
-        pointer = out.__cuda_array_interface__["data"][0]
-        if self.fault == "gap":
-            ctypes.c_uint8.from_address(pointer + 3 * 4).value = 0
-        if self.fault == "written":
-            ctypes.c_uint8.from_address(pointer).value = 0
-            raise InputError("no")
-        if self.fault == "deferred":
-            faults.defer("A: NaN")
-        return fpemu.gpu.gemm(A, B, C, scheme="sgemm", out=out)
-
-
-@pytest.mark.parametrize(
-    ("fault", "outside", "deferred"), [("", 0, False), ("gap", 1, False), ("written", 1, False), ("deferred", 0, True)]
-)
-def test_writes_beside_the_result_and_deferred_errors_are_counted(simulated, fault, outside, deferred):
-    A, B = (np.ones((3, 3), np.float32) for _ in "AB")
-    computed = paths.run(Functions(Faulty(fault)), "eager", (A, B, None), (3, 3), np.float32, number=1, deferred=True)
-    assert (computed.outside, computed.deferred) == (outside, deferred)
-    assert isinstance(computed.result, str) == (fault == "written")
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_deferred_range_error_that_is_lost_is_a_mismatch(simulated, monkeypatch, lost):
-    suite = Kernels(0, 36, [SCHEME], emulated_on="cpu", paths=["eager"])
-    cases = [suite.case(SCHEME, number) for number in suite.numbers(SCHEME)]
-    deferred = [case for case in cases if kernels._policy(case, "eager") is None and case.number % 2]
-    if lost:
-        monkeypatch.setattr(faults, "check", lambda: None)
-    outcomes = [suite.compare(SCHEME, case.number) for case in deferred if case.products < 2**15]
-    assert any("a range error was lost" in text for outcome in outcomes for text in outcome.first) == lost
-    assert all(outcome.ok for outcome in outcomes) != lost
-    assert outcomes
-
-
-# --- the paths of the cases
-def test_every_scheme_is_multiplied_by_every_path_that_it_has(simulated):
-    suite = Kernels(0)
-    assert suite.paths == list(PATHS)
-    for scheme in schemes.names():
-        cases = [suite.resolve(suite.case(scheme, number)) for number in suite.numbers(scheme)]
-        used = {path for case in cases for path in suite.paths_of(case)}
-        error_free = schemes.get(scheme).error_free
-        assert used == ({"host", "eager", "torch", "routed"} if error_free else {*PATHS}), scheme
-    suite = Batched(0)
-    for group in suite.groups():
-        used = {path for number in range(200) for path in suite.paths_of(suite.case(group, number))}
-        assert used == {*Batched.supported} - ({"gradient"} if batched._group(group).layout else set())
-    suite = TallSkinny(0, names=["V0", "multiply"])
-    assert [suite.paths_of(suite.case(f"{name} in fp32", 0)) for name in suite.names] == [[""], suite.paths]
-
-
-def test_paths_are_chosen_and_those_without_pytorch_are_listed(monkeypatch):
-    monkeypatch.setattr(paths, "missing", lambda path: "PyTorch is not installed" if path in paths.WITH_TORCH else None)
-    suite = Kernels(0)
-    assert suite.paths == ["host", "eager", "plan", "prepared"] == suite.options["paths"]
-    skipped = f"paths {', '.join(paths.WITH_TORCH)}: skipped, PyTorch is not installed"
-    assert suite.skipped == [skipped]
-    assert Kernels(0, paths=["plan", "eager"]).paths == ["eager", "plan"]
-    with pytest.raises(InputError, match="the package torch is not installed"):
-        Kernels(0, paths=["graph"])
-    with pytest.raises(InputError, match="unknown path 'plann': did you mean 'plan'"):
-        Kernels(0, paths=["plann"])
-    monkeypatch.setattr(paths, "missing", lambda path: None)
-    assert Kernels(0).skipped == []
-
-
-def test_the_summary_lists_outputs_and_mismatches_by_path_and_paths_without_a_product(monkeypatch):
-    suite = TallSkinny(0, paths=["host", "eager"])
-    facts = {"paths": {"host": [3, 1200, 2, 0]}}
-    monkeypatch.setattr(suite, "record", lambda outcomes: kernels.Record("", "", 0, {}, {"gpu": ""}, "", {}, outcomes))
-    record = suite.record([Outcome("multiply in fp32", facts=facts), Outcome("multiply in fp64", facts=facts)])
-    table = suite.tables(record)[-1]
-    assert table.columns == ("path", "products", "outputs", "mismatches", "failed")
-    assert table.rows == [("host", "6", "2,400", "4", "0"), ("eager", "0", "0", "0", "0")]
-    assert suite.summary(record) == [*suite.skipped, "paths eager: no product of this run has them"]
-
-
-@pytest.mark.parametrize(
-    ("suite", "path", "message"),
-    [
-        ("kernels", ",", "--path ',' names no path"),
-        ("batched", "plan", "unknown path 'plan'"),
-        ("tallskinny", "eagr", "unknown path 'eagr': did you mean 'eager'"),
-    ],
-)
-def test_an_unknown_path_is_one_line(suite, path, message, capsys, monkeypatch):
-    monkeypatch.setattr(device, "missing", lambda: None)
-    monkeypatch.setattr(device, "capability", lambda: (9, 0))
-    assert message in refusal(capsys, "verify", suite, "--path", path)
+        assert all(record.total(path) for path in suite.paths)

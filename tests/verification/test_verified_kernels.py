@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fpemu import schemes
 from fpemu.verification import kernels
-from fpemu.verification.cases import Case, Computed
 from fpemu.verification.kernels import Kernels
 from fpemu.verification.records import Record
 from tests.commands import refusal
@@ -67,28 +65,3 @@ def test_small_products_have_the_recorded_digests(entry):
 def test_an_error_in_the_arguments_is_one_line(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr("fpemu.gpu.runtime.device.missing", lambda: None)
     assert message in refusal(capsys, "verify", "kernels", *arguments)
-
-
-@pytest.mark.parametrize("path", ["host", "eager", "graph", "torch"])
-@pytest.mark.parametrize("deferred", [None, True, False])
-def test_references_that_disagree_about_an_error_are_a_mismatch(monkeypatch, path, deferred):
-    """The products of the last three paths leave the overflow policy out, so that `fpemu.gpu.check` raises."""
-    product = np.array([[1]], np.uint32)
-
-    class Disagreeing(Kernels):
-        def case(self, group, number):
-            return Case(kernels.Variant(group), number, 0, (1, 1, 1), ("uniform",), options={"on_range": "raise"})
-
-        def resolve(self, case):
-            return case
-
-        def references(self, case):
-            raised = case.options["on_range"] == "raise"
-            return {"cuda": "InputError: A: too large" if raised else product, "cpu": product}
-
-        def on_gpu(self, case, path):
-            return Computed(product, deferred=deferred)
-
-    suite = Disagreeing(0, paths=["host"])
-    monkeypatch.setattr(suite, "paths_of", lambda case: [path])
-    assert suite.compare("staged", 9).mismatches >= 1

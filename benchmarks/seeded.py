@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.digests import _mix
+from fpemu.digests import mix
 from fpemu.gpu.runtime import compiler, device, modules
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.plan import queue
@@ -64,8 +64,8 @@ def drawn(fmt: str, count: int, seed: int, low: float, high: float) -> NDArray[A
 
 def drawn_at(fmt: str, index: NDArray[Any], seed: int, low: float, high: float) -> NDArray[Any]:
     """Return the numbers of `drawn` at some indices, in their shape."""
-    mixed = _mix(index.astype(np.uint64) * np.uint64(4)) + np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
-    x = low + (high - low) * ((_mix(mixed) >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+    mixed = mix(index.astype(np.uint64) * np.uint64(4)) + np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
+    x = low + (high - low) * ((mix(mixed) >> np.uint64(11)).astype(np.float64) * 2.0**-53)
     return x if fmt == "fp64" else x.astype(np.float32).astype(_FORMATS[fmt])
 
 
