@@ -19,7 +19,7 @@ from cuda import core
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm import choice
-from fpemu.gpu.gemm.base import Kernel
+from fpemu.gpu.gemm.base import Kernel, Prepared
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler, device, matrices, modules
@@ -193,8 +193,8 @@ def processor(tmp_path_factory, monkeypatch):
 def split(kernel, operands, policy):
     """Split operands (array, name) by a kernel or splitter; return the prepared ones and a reader of their blocks."""
     memory, given = Memory("prepared"), {name: _matrix(x) for x, name in operands}
-    layouts = matrices.layouts(**given)
-    prepared, steps = kernel.split([(layouts[name], name) for name in given], policy, memory)
+    prepared = [Prepared(X, name) for name, X in matrices.layouts(**given).items()]
+    steps = kernel.split(prepared, policy, memory)
     plan = Plan(steps, memory)
     held = device.Buffer.poisoned(plan.prepared)
     _queue(plan, [given[name].pointer if name in given else 0 for name in "ABCD"], held.pointer)
@@ -244,9 +244,7 @@ class Emulated(Kernel):
 
     def __init__(self, scheme, spec, order):
         self.name, self.scheme, self.spec, self.order = "emulated", scheme, spec, order
-
-    def split(self, operands, policy, memory):
-        return Splitter(self.scheme.rules(), self.scheme.scaling, words=True).split(operands, policy, memory)
+        self.splitter = Splitter(scheme.rules(), scheme.scaling, words=True)
 
     def multiply(self, a, b, end, memory):
         operands = [0 if x is None else x for y in (a, b) for x in (*y.words, y.exponents)]

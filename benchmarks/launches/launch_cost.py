@@ -45,7 +45,7 @@ def prepared() -> dict[str, float]:
         calls[0]()
 
     direct = module.step("eight", 132, 128, 0, 0, 0, 1, 1, 1, 1.0, 0.0)
-    times = {
+    times: dict[str, Callable[[], Any]] = {
         "fpemu: plan of one launch": calls[0],
         "fpemu: plan of one launch, three addresses written": alternate,
         "fpemu: plan and launch": lambda: plan.queue(direct),

@@ -318,9 +318,9 @@ def _pair(
     layouts = matrices.layouts(A=a, B=b, C=c, D=D)
     extents = tuple(matrices.extent(X) for X in (a, b, c, D))
     kernel, labels, other = kernel_of(call, a, D), labels_of(call, layouts, deferred), "BA"["AB".index(name)]
-    before, memory, ready = Memory("prepared"), Memory(), dict[str, Prepared]()
-    (ready[name],), first = kernel.split([(layouts[name], name)], call.on_range, before)
-    (ready[other],), steps = kernel.split([(layouts[other], other)], call.on_range, memory)
+    before, memory, ready = Memory("prepared"), Memory(), {each: Prepared(layouts[each], each) for each in "AB"}
+    first = kernel.split([ready[name]], call.on_range, before)
+    steps = kernel.split([ready[other]], call.on_range, memory)
     end = Output(layouts["D"], call.alpha, call.beta, layouts["C"])
     product = kernel.product(ready["A"], ready["B"], end, call.on_range, memory)
     counts = ready[name].faults

@@ -293,7 +293,7 @@ def test_a_gpu_gives_them_with_every_tile(columns):
 @needs_hopper
 @pytest.mark.parametrize("shape", [(1, 1), (130, 72), (65, 1000), (40, 40_000)])
 def test_words_split_on_a_gpu_are_those_of_the_scheme_and_one_launch_does_for_both(shape):
-    rng, splitter = np.random.default_rng(8), splits.ChunkSplitter("halves", {"shift": 1.0})
+    rng, splitter = np.random.default_rng(8), splits.ChunkSplitter("halves", {"shift": 1.0}, scaling=str)
     rules = build("staged", {}).rules()
     A = np.ldexp(rng.uniform(-1, 1, shape), rng.integers(-148, 100, shape)).astype(np.float32)
     A[0, 0] = np.nan

@@ -7,6 +7,7 @@ import pytest
 
 import fpemu
 from fpemu import mma
+from fpemu.gpu.gemm.base import Prepared
 from fpemu.gpu.gemm.wgmma import splits, strassen
 from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.runtime import device, matrices
@@ -30,7 +31,8 @@ def test_a_split_is_one_launch_where_rows_are_seen_before_their_words_are_writte
         sides = {"A": (rows, k), "B": (k, rows)}
         operands = {name: Matrix(4096, np.dtype(np.float32), sides[name], (sides[name][1], 1)) for name in names}
         memory, layouts = Memory(), matrices.layouts(**operands)
-        _, steps = splits.ChunkSplitter(kind, {}).split([(layouts[name], name) for name in names], scaling, memory)
+        splitter = splits.ChunkSplitter(kind, {}, scaling=str)
+        steps = splitter.split([Prepared(layouts[name], name) for name in names], scaling, memory)
         return [step.arguments[0]["phases"] for step in steps]
 
     both, one, two = [splits.LOOK | splits.MAKE], "scale-rows", [splits.LOOK, splits.MAKE]

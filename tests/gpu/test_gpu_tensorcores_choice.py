@@ -167,7 +167,7 @@ def test_kernels_compile_without_local_memory(name):
     known = tiles_of(given)
     kernel = fused.kernel(scheme, given.spec, (64, 64, 64), tile=known[-2 if name == "ootomo" else -1])
     layouts = tuple(rng.choice(source.LAYOUTS, 2))
-    text = kernel.source(layouts, *(rng.random(2) < 0.5))
+    text = kernel.source(layouts, *(rng.random(2) < 0.5).tolist())
     assert frames(compiler.compile(text, "sm_90a" if gpu_name == "H200" else "sm_80", name=name)) == [0]
 
 

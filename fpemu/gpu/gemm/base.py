@@ -26,9 +26,6 @@ from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes.base import Scheme
 
-Operand = tuple[Matrix, str]
-"""A matrix and its name, "A" or "B"."""
-
 
 @dataclass(eq=False)
 class Prepared:
@@ -120,6 +117,8 @@ class Kernel(ABC):
         The instruction it issues, as a row of the catalog; None: ordinary cores.
     order : KOrder or None
         Its order over K, but for the promotions that are the scheme's own.
+    splitter : Splitter or ChunkSplitter
+        The split of the operands.
     patches : bool
         Whether the steps of `multiply` write the outputs that depend on NaN and Inf too.
     """
@@ -129,13 +128,15 @@ class Kernel(ABC):
     scheme: Scheme
     spec: MmaSpec | None
     order: KOrder | None
+    splitter: Any
 
-    @abstractmethod
-    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
-        """Return one or both operands as `multiply` takes them, and the steps that split and scale them.
+    def split(self, operands: Sequence[Prepared], policy: str, memory: Memory) -> list[Step]:
+        """Complete one or both operands, and return the steps that split and scale them for an overflow policy.
 
         The entries out of range are counted in `counters`.
         """
+        steps: list[Step] = self.splitter.split(operands, policy, memory)
+        return steps
 
     @abstractmethod
     def multiply(self, a: Prepared, b: Prepared, end: Output, memory: Memory) -> list[Step]:
@@ -149,19 +150,11 @@ class Kernel(ABC):
     ) -> tuple[list[Step], int]:
         """Return the steps of a product, and the number of those that split the operands, which come first.
 
-        Parameters
-        ----------
-        layouts : mapping of str to Matrix
-            A, B, C or None, and D at addresses in their regions.
-        scalars : (alpha, beta)
-            Real numbers.
-        policy : str
-            Overflow policy.
-        memory : Memory
-            Workspace.
+        layouts : A, B, C or None, and D at addresses in their regions; scalars : alpha, beta; policy : overflow policy
         """
-        (a, b), split = self.split([(layouts["A"], "A"), (layouts["B"], "B")], policy, memory)
+        a, b = (Prepared(layouts[name], name) for name in "AB")
         end = Output(layouts["D"], *scalars, layouts["C"])
+        split = self.split([a, b], policy, memory)
         return [*split, *self.product(a, b, end, policy, memory)], len(split)
 
     def product(self, a: Prepared, b: Prepared, end: Output, policy: str, memory: Memory) -> list[Step]:

@@ -70,13 +70,7 @@ def refuse_hardware(options: Mapping[str, Any]) -> None:
 
 @per_device(maxsize=16)
 def find(scheme: Scheme, spec: MmaSpec | None, sizes: tuple[int, int, int], order: KOrder | None) -> Kernel:
-    """The kernel of a scheme, an instruction, sizes (M, N, K) and an order, kept with its buffers.
-
-    Raises
-    ------
-    NoKernelError
-        If there is none.
-    """
+    """The kernel of a scheme, an instruction, sizes (M, N, K) and an order; NoKernelError if there is none."""
     if spec is None:
         if sizes[2] > LONGEST:
             raise NoKernelError(f"{scheme.name}: K = {sizes[2]} is more than {LONGEST} on a GPU: split the product")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.base import Kernel, Operand, Output, Prepared
+from fpemu.gpu.gemm.base import Kernel, Output, Prepared
 from fpemu.gpu.runtime import compiler, device, matrices, modules
 from fpemu.gpu.runtime.steps import Memory, Step
 from fpemu.mma import KOrder
@@ -63,8 +63,8 @@ class Ordinary(Kernel):
         self._ks, self._ends = device.Buffer.of(ks), device.Buffer.of(ends)
         self._module = _module(source(_REAL[scheme.operand.name], path))
 
-    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
-        return [Prepared(X, name) for X, name in operands], []
+    def split(self, operands: Sequence[Prepared], policy: str, memory: Memory) -> list[Step]:
+        return []
 
     def multiply(self, a: Prepared, b: Prepared, end: Output, memory: Memory) -> list[Step]:
         D, real = end.D, self._real.type

@@ -8,18 +8,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.gemm.base import Operand, Prepared, counters
+from fpemu.gpu.gemm.base import Prepared, counters
 from fpemu.gpu.runtime import compiler, device, matrices, modules, properties
 from fpemu.gpu.runtime.counters import NBYTES
-from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Memory, Step, Struct, fields
 from fpemu.schemes.words import AWAY, BIT_CUT, TOP, OverflowPolicy, Word, of_operand
 
@@ -55,11 +52,6 @@ def definition(rules: Sequence[Word], name: str = "Rules") -> str:
     'typedef Split<Word<Format<11, -14, 15, 5, 0, NAN_IEEE, true, true, true>, RNE, 0, 0x7bff, 0x7c00>> Rules;\\n'
     """
     return f"typedef Split<{', '.join(map(_word, rules))}> {name};\n"
-
-
-def differ(rules: Sequence[Word]) -> bool:
-    """Whether A and B are split by different rules."""
-    return of_operand(rules, "A") != of_operand(rules, "B")
 
 
 def _word(rule: Word) -> str:
@@ -126,41 +118,37 @@ class Splitter:
         self._rules = {name: of_operand(rules, name) for name in "AB"}
         self._scaling, self._words, self._overlap = scaling, words, overlap
 
-    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
-        """Return the prepared operands and the steps: `Kernel.split` for fp32 operands of any strides."""
+    def split(self, operands: Sequence[Prepared], policy: str, memory: Memory) -> list[Step]:
+        """Complete the operands and return the steps: `Kernel.split` for fp32 operands of any strides."""
         fmt, scaling = self._rules["A"][0].format, OverflowPolicy(self._scaling(policy))
         propagates, top = policy == OverflowPolicy.PROPAGATE, min(TOP, fmt.emax - 1)
         # scaled entries lie below 2^top; unscaled ones are counted by the survey, which skips those below `safe`
         safe = min(map(within, self._rules.values()))
         splits = self._words or (scaling.scales and safe < 2.0**top and not propagates)
         bound = np.inf if splits or scaling.scales else safe
-        prepared, records = [], []
-        for X, name in operands:
-            x, values = self._operand(X, name, memory, special=policy != OverflowPolicy.RAISE, scaled=scaling.scales)
-            records.append(Struct(_OPERAND, values | {"bound": int(_code(bound))}))
-            prepared.append(x)
+        records = []
+        for x in operands:
+            record = self._record(x, memory, special=policy != OverflowPolicy.RAISE, scaled=scaling.scales)
+            records.append(record.changed(bound=int(_code(bound))))
         steps: list[Step] = []
-        if not any(x.source.count * x.rows * x.K for x in prepared):
-            return prepared, steps
+        if not any(x.source.count * x.rows * x.K for x in operands):
+            return steps
         if scaling.scales or not splits:
-            steps += self._launches("survey_operands", prepared, records, memory, last=not splits)
+            steps += self._launches("survey_operands", operands, records, memory, last=not splits)
         if scaling.scales:
             whole = scaling == OverflowPolicy.SCALE
-            pairs = [(x, one) for x, one in zip(prepared, records, strict=True) if x.source.count * x.rows]
+            pairs = [(x, one) for x, one in zip(operands, records, strict=True) if x.source.count * x.rows]
             steps += [self._settle(x, one, whole, top) for x, one in pairs]
         if splits:
-            steps += self._launches("split_operands", prepared, records, memory, last=True)
-        return prepared, steps
+            steps += self._launches("split_operands", operands, records, memory, last=True)
+        return steps
 
-    def _operand(
-        self, X: Matrix, name: str, memory: Memory, *, special: bool, scaled: bool
-    ) -> tuple[Prepared, dict[str, Any]]:
-        """Return the prepared operand, and the fields of the struct Operand."""
-        rules = self._rules[name]
+    def _record(self, x: Prepared, memory: Memory, *, special: bool, scaled: bool) -> Struct:
+        """Complete an operand and return the struct Operand."""
+        X, rules, largest = x.source, self._rules[x.name], None
         if X.dtype != np.float32 or len(rules) > MOST_WORDS:
-            raise InputError(f"{name}: at most {MOST_WORDS} words of fp32 numbers, not {len(rules)} of {X.dtype}")
-        x, largest = Prepared(replace(X, owner=None), name, faults=counters(name, memory)), None
-        lines = X.count * x.rows
+            raise InputError(f"{x.name}: at most {MOST_WORDS} words of fp32 numbers, not {len(rules)} of {X.dtype}")
+        lines, x.faults = X.count * x.rows, counters(x.name, memory)
         if special:
             x.special = memory.cleared(lines)
         if scaled:
@@ -170,12 +158,13 @@ class Splitter:
             nbytes = lines * x.pitch * rules[0].format.code_dtype.itemsize
             x.words = tuple(memory.block(nbytes) for _ in rules)
         row_step, k_step = x.steps
-        values = {"x": X.pointer, "of": matrices.table(X) if X.count > 1 else None, "second": name == "B"}
+        values = {"x": X.pointer, "of": matrices.table(X) if X.count > 1 else None, "second": x.name == "B"}
         values |= {"rows": x.rows, "K": x.K, "row_step": row_step, "k_step": k_step, "pitch": x.pitch, "word": x.words}
-        return x, values | {"exponents": x.exponents, "special": x.special, "largest": largest, "faults": x.faults}
+        values |= {"exponents": x.exponents, "special": x.special, "largest": largest, "faults": x.faults}
+        return Struct(_OPERAND, values)
 
     def _launches(
-        self, kernel: str, prepared: list[Prepared], records: list[Struct], memory: Memory, *, last: bool
+        self, kernel: str, operands: Sequence[Prepared], records: list[Struct], memory: Memory, *, last: bool
     ) -> list[Step]:
         """Return one launch for some operands, or one for each where their rules differ.
 
@@ -183,7 +172,7 @@ class Splitter:
         """
         length = _SURVEYED if kernel == "survey_operands" else _LENGTH
         pairs = []
-        for x, one in zip(prepared, records, strict=True):
+        for x, one in zip(operands, records, strict=True):
             blocks = x.source.count * -(-x.rows // _ROWS) * -(-x.K // length)
             unread = {} if last else {"faults": memory.block(NBYTES)}
             pairs.append((x.name, blocks, one.changed(blocks=blocks, **unread)))
@@ -192,11 +181,8 @@ class Splitter:
         for some in together:
             total = sum(blocks for _, blocks, _ in some)
             both = [operand for *_, operand in some] + [Struct(_OPERAND, {})] * (2 - len(some))
-            steps.append(
-                _module(self._rules[some[0][0]]).step(
-                    kernel, total, _THREADS, both, overlap=self._overlap and overlaps(total)
-                )
-            )
+            module, overlap = _module(self._rules[some[0][0]]), self._overlap and overlaps(total)
+            steps.append(module.step(kernel, total, _THREADS, both, overlap=overlap))
         return steps
 
     def _settle(self, x: Prepared, one: Struct, whole: bool, top: int) -> Step:

@@ -42,18 +42,16 @@ FPEMU_FUNCTION void store_some(const Loads& load, const Problem& p, const Place&
   }
 }
 
-// Multiply from `buffer`; with the pipeline, fetch the K block at `next` into `other` meanwhile, in PIECES chunks:
-// during a part of the products the chunk is stored that was fetched AHEAD chunks before.
+// Multiply from `buffer`; with the pipeline, fetch the K block at `next` into `other` meanwhile, in PIECES chunks: each is
+// stored after a part of the products.
 constexpr int PIECES = smaller(SLICES * ROW_FRAGMENTS, smaller(FETCHES, Tile::PIECES));
-constexpr int AHEAD = smaller(PIECES - 1, Tile::AHEAD);
 constexpr int piece_begin(int piece) { return piece * FETCHES / PIECES; }
 
 template <int PASS, int PIECE>
 FPEMU_FUNCTION void stretch(Sums& own, const Loads& load, const Problem& p, const u8* buffer, u8* other, int next,
                             const Place& begin, float (&x)[FETCHES][8], FragmentsB& b) {
-  constexpr int FETCHED = (PIECE + AHEAD) % PIECES, STEPS = (PIECE + AHEAD) / PIECES, UNITS = Units<PASS>::COUNT;
-  if (Tile::PIPELINE)
-    fetch_some<piece_begin(FETCHED), piece_begin(FETCHED + 1)>(load, p, next + STEPS * Tile::K, STEPS, x);
+  constexpr int UNITS = Units<PASS>::COUNT;
+  if (Tile::PIPELINE) fetch_some<piece_begin(PIECE), piece_begin(PIECE + 1)>(load, p, next, 0, x);
   FPEMU_UNROLL
   for (int unit = PIECE * UNITS / PIECES; unit < (PIECE + 1) * UNITS / PIECES; unit++)
     multiply_unit<PASS>(own, unit, buffer, begin.warp_row, begin.warp_column, b);
@@ -78,7 +76,6 @@ template <int PASS> FPEMU_FUNCTION void run(Sums& own, const Problem& p, u8* mem
   load.b.begin(p.B + offset(begin.at, AT_B), p.b_column, p.b_k, begin.column, p.N);
   fetch_some<0, FETCHES>(load, p, 0, 0, x);
   store_some<PASS, 0, FETCHES>(load, p, begin, x, memory);
-  if (Tile::PIPELINE) fetch_some<0, piece_begin(AHEAD)>(load, p, Tile::K, 1, x);
   __syncthreads();
   FPEMU_SOME(unroll 1)
   for (int k = 0, number = 0; k < p.K; k += Tile::K, number++) {
@@ -99,7 +96,7 @@ template <int PASS> FPEMU_FUNCTION void run(Sums& own, const Problem& p, u8* mem
 
 extern __shared__ __align__(16) u8 memory[];  // one buffer, or two
 
-extern "C" __global__ void __launch_bounds__(THREADS, Tile::BLOCKS) split_gemm(const Problem p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) split_gemm(const Problem p) {
   wait_for_previous_grid();
   Sums own;
   clear(own);

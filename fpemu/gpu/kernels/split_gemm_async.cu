@@ -101,7 +101,7 @@ FPEMU_FUNCTION void run(Sums& own, const Problem& p, const Words& words, u8* mem
 
 extern __shared__ __align__(16) u8 memory[];  // the stages' buffers
 
-extern "C" __global__ void __launch_bounds__(THREADS, Tile::BLOCKS) split_gemm(const Problem p, const Words words) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) split_gemm(const Problem p, const Words words) {
   wait_for_previous_grid();
   Sums own;
   clear(own);

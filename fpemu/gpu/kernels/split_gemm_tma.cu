@@ -69,7 +69,7 @@ FPEMU_FUNCTION void run(Sums& own, const Problem& p, const Maps& maps, const Blo
 
 extern __shared__ __align__(1024) u8 memory[];  // as Block says
 
-extern "C" __global__ void __launch_bounds__(THREADS, Tile::BLOCKS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     split_gemm(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
   Sums own;
   clear(own);

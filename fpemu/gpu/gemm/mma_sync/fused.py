@@ -9,7 +9,6 @@ do not fit into registers, run in `fpemu.gpu.gemm.mma_sync.general`, which suppo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 
 from fpemu.errors import InputError
 from fpemu.gpu.gemm import splitting
-from fpemu.gpu.gemm.base import Kernel, Operand, Output, Prepared
+from fpemu.gpu.gemm.base import Kernel, Output, Prepared
 from fpemu.gpu.gemm.mma_sync import source as text
 from fpemu.gpu.gemm.mma_sync.general import GeneralKernel, batches, layout, problem
 from fpemu.gpu.gemm.mma_sync.source import Fused, Tile
@@ -29,10 +28,10 @@ from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.lowering import Lowering
 from fpemu.schemes.split_scheme import SplitScheme
+from fpemu.schemes.words import of_operand
 
 _SIDE = 512  # of D, from which on words in memory pay: each is read several times
-_ARITHMETIC = ("architecture", "a_format", "b_format", "c_format", "d_format", "k", "block", "arithmetic")
-_ARITHMETIC += ("F", "E0", "final", "fraction_bits", "nan_code")
+_ARITHMETIC = "architecture a_format b_format c_format d_format k block arithmetic F E0 final fraction_bits nan_code"
 _WORDS = fields("4u8 a b, i8 a_pitch b_pitch")
 """The struct Words of ``kernels/split_gemm_async.cu``"""
 
@@ -63,7 +62,7 @@ def kernel(
     M, N, K = shape
     lowering = scheme.lowering(spec if row is None else row, order)
     how = None if row is None else text.fused(lowering, text.BYTES[str(row.a_format)], K)
-    if splitting.differ(lowering.words):
+    if of_operand(lowering.words, "A") != of_operand(lowering.words, "B"):
         words = True
     if words is None:
         words = tile.stages > 0 if tile is not None else pipeline and min(M, N) >= _SIDE
@@ -83,7 +82,7 @@ def stand_in(spec: MmaSpec) -> MmaSpec | None:
     """The mma.sync row of the same architecture and arithmetic; None if there is none."""
     for row in catalog.rows():
         issued = row.instruction == "mma" and str(row.a_format) in text.BYTES and row.architecture not in text.OLD
-        if issued and all(getattr(row, name) == getattr(spec, name) for name in _ARITHMETIC):
+        if issued and all(getattr(row, name) == getattr(spec, name) for name in _ARITHMETIC.split()):
             return row
     return None
 
@@ -127,10 +126,7 @@ class FusedKernel(Kernel):
         self._shared = tile.shared(text.words_at_a_time(self.lowering, how), text.BYTES[str(row.a_format)])
         # two blocks on a multiprocessor may come to lie on one that became free first, while others idle
         self._overlap = 2 * self._shared > properties.most_shared()
-        self._splitter = Splitter(scheme.rules(), scheme.scaling, words=tile.stages > 0, overlap=self._overlap)
-
-    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
-        return self._splitter.split(operands, policy, memory)
+        self.splitter = Splitter(scheme.rules(), scheme.scaling, words=tile.stages > 0, overlap=self._overlap)
 
     def source(self, layouts: tuple[str, str], scaled: bool, special: bool) -> str:
         """The kernel's text; parameters as those of `source.source`, of which words in memory need `scaled` alone."""

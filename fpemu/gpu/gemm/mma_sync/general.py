@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.gemm.base import Kernel, Operand, Output, Prepared
+from fpemu.gpu.gemm.base import Kernel, Output, Prepared
 from fpemu.gpu.gemm.mma_sync import source as text
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.instructions import run as instructions
@@ -113,10 +113,7 @@ class GeneralKernel(Kernel):
         self.scheme, self.spec, self.order = scheme, spec, order
         self.name = f"{row.instruction} of any order"
         self.row, self.lowering = row, scheme.lowering(row, order)
-        self._splitter = Splitter(scheme.rules(), scheme.scaling, words=False)
-
-    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
-        return self._splitter.split(operands, policy, memory)
+        self.splitter = Splitter(scheme.rules(), scheme.scaling, words=False)
 
     def source(self) -> str:
         """The kernels' text."""
@@ -204,9 +201,9 @@ class _Work:
         for side, (letter, along, rows) in enumerate((("a", "row", "M"), ("b", "column", "N"))):
             pointers = [p[name] for name in (letter.upper(), f"{letter}_{along}", f"{letter}_k", f"{letter}_exponents")]
             count = size[side] * chain.length
-            sizes = np.int32(first[side]), p[rows], np.int32(size[side]), count
+            extent = np.int32(first[side]), p[rows], np.int32(size[side]), count
             tables = chain.source, chain.words[side], self._words[side]
-            self.walk(f"gather_{letter}", count, *pointers, *sizes, *tables)
+            self.walk(f"gather_{letter}", count, *pointers, *extent, *tables)
         total = self.spare.pop() if self.spare else self._memory.block(self._nbytes)
         total = Block(total.pointer, 4 * size[0] * size[1])
         blocks = size[0] // self._tile.m * (size[1] // self._tile.n)

@@ -13,7 +13,7 @@ import numpy as np
 
 from fpemu.gpu.gemm import splitting
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import compiler
+from fpemu.gpu.runtime import compiler, constants
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes.lowering import Lowering
 from fpemu.schemes.words import Join, of_operand
@@ -43,8 +43,6 @@ class Tile:
     warp_m: int
     warp_n: int
     pieces: int = 1  # the next stretch is fetched, split and stored in so many parts
-    ahead: int = 0  # parts fetched before one is stored; 0: a part is fetched while another is multiplied
-    blocks: int = 1  # thread blocks that share the registers of a multiprocessor
     pipeline: bool = True  # the next stretch is fetched into a second buffer while one is multiplied
     stages: int = 0  # stretches in shared memory or in flight, for words from memory; 0: the loads split
     bulk: bool = False  # TMA loads the words, in rows of 128 bytes
@@ -64,7 +62,7 @@ class Tile:
         if self.stages:
             return fragments + _WORDS_REGISTERS
         eights = (self.M + self.N) * self.K // 8 // self.threads
-        return fragments + 8 * -(-eights // self.pieces) * (1 + self.ahead) + _OTHER_REGISTERS
+        return fragments + 8 * -(-eights // self.pieces) + _OTHER_REGISTERS
 
     def shared(self, words: tuple[int, int], size: int) -> int:
         """Bytes of shared memory for so many words of A and of B, of `size` bytes each."""
@@ -81,19 +79,14 @@ class Fused:
     promote: tuple[int, ...]  # for each accumulator its promotion interval in k; 0: none
     stretch: int  # length in k in shared memory: whole turns, and whole intervals or a part of one
     sums: int  # accumulators and totals that persist over the whole loop
-    longest: int | None = None  # largest supported K; None: any
 
 
 def fused(lowering: Lowering, size: int, K: int) -> Fused | None:
-    """How a lowering runs in one kernel on words of `size` bytes; None if its order needs `general_source`."""
+    """How a lowering runs in one kernel up to K on words of `size` bytes; None if its order needs `general_source`."""
     order = lowering.order
     if order.split is not None or (order.tile is not None and order.tile < K):
         return None
-    how = _fused(lowering, size)
-    if how is not None and order.tile is None:
-        return how
-    how = _fused(lowering.within(K), size) if how is None else how
-    return None if how is None else replace(how, longest=K)
+    return _fused(lowering, size) or _fused(lowering.within(K), size)
 
 
 def _fused(lowering: Lowering, size: int) -> Fused | None:
@@ -123,7 +116,8 @@ def _fused(lowering: Lowering, size: int) -> Fused | None:
     stretch = next(iter(_stretches(least, turn, intervals)), None)
     if stretch is None:
         return None
-    lasting = sum(not _short(p, len(acc.products), turn) for p, acc in zip(intervals, accumulators, strict=True))
+    # an accumulator of one product that is promoted within every turn does not last
+    lasting = sum(not 0 < p <= turn or len(acc.products) > 1 for p, acc in zip(intervals, accumulators, strict=True))
     totals = 1 if lowering.block else sum(p > 0 for p in intervals)
     return Fused(turn, tuple(passes), tuple(intervals), stretch, lasting + totals)
 
@@ -138,11 +132,6 @@ def _stretches(least: int, turn: int, intervals: Sequence[int]) -> list[int]:
         for s in (least, 2 * least, 4 * least)
         if s <= 256 and s.bit_count() == 1 and s % turn == 0 and all(p % s == 0 or s % p == 0 for p in intervals if p)
     ]
-
-
-def _short(interval: int, products: int, turn: int) -> bool:
-    """Whether a group's accumulator begins and ends within one turn."""
-    return 0 < interval <= turn and products == 1
 
 
 def splitting_tiles(lowering: Lowering, size: int, how: Fused, shared: int) -> list[Tile]:
@@ -204,28 +193,19 @@ def source(
 
     layouts: of A and B, from LAYOUTS; scaled: rows have exponents; special: entries may be NaN, infinite or too large.
     """
-    numbers = {
-        "M": tile.M,
-        "N": tile.N,
-        "K": tile.K,
-        "WARP_M": tile.warp_m,
-        "WARP_N": tile.warp_n,
-        "PIECES": tile.pieces,
-        "AHEAD": tile.ahead,
-        "BLOCKS": tile.blocks,
-        "STAGES": tile.stages,
-    }
-    return "".join(
+    numbers = {"M": tile.M, "N": tile.N, "K": tile.K, "WARP_M": tile.warp_m, "WARP_N": tile.warp_n}
+    numbers |= {"PIECES": tile.pieces, "STAGES": tile.stages}
+    flags = {"PIPELINE": tile.pipeline, "SCALED": scaled, "SPECIAL": special}
+    tile_layouts = f"static constexpr Layout LAYOUT_A = {layouts[0]}, LAYOUT_B = {layouts[1]};"
+    return "\n".join(
         (
-            f"#define MMA_SYNC {mma_text(spec)}\n#define FPEMU_CUTS_LARGE {int(special)}\n",
+            f"#define MMA_SYNC {mma_text(spec)}",
+            f"#define FPEMU_CUTS_LARGE {int(special)}",
             _head(lowering, spec),
             _plan(lowering, spec, how),
-            "enum Layout { ALONG_ROWS, ALONG_K, ALONG_K_BY_FOUR };  "
-            "// where neighbours in memory lie; by four: aligned\n",
-            f"struct Tile {{\n  static constexpr int {_constants(numbers)};\n"
-            f"  static constexpr bool PIPELINE = {_bool(tile.pipeline)};\n"
-            f"  static constexpr bool SCALED = {_bool(scaled)}, SPECIAL = {_bool(special)};\n"
-            f"  static constexpr Layout LAYOUT_A = {layouts[0]}, LAYOUT_B = {layouts[1]};\n}};\n",
+            "enum Layout { ALONG_ROWS, ALONG_K, ALONG_K_BY_FOUR };  // the neighbours in memory; by four: aligned",
+            constants.struct({**numbers, **flags}, "TileNumbers"),
+            f"struct Tile : TileNumbers {{ {tile_layouts} }};",
             compiler.kernel_source(f"split_gemm{'_tma' if tile.bulk else '_async' if tile.stages else ''}.cu"),
         )
     )
@@ -234,46 +214,26 @@ def source(
 def general_source(lowering: Lowering, spec: MmaSpec) -> str:
     """The text of the kernels that run any order."""
     how = Fused(spec.k, (0,) * len(lowering.products), (0,) * len(lowering.accumulators), spec.k, 0)
-    return "".join(
-        (
-            instructions.prelude(spec),
-            _head(lowering, spec),
-            splitting.definition(of_operand(lowering.words, "B"), "RulesB"),
-            _plan(lowering, spec, how),
-            compiler.kernel_source("split_gemm_any_order.cu"),
-        )
-    )
+    rules_b = splitting.definition(of_operand(lowering.words, "B"), "RulesB")
+    kernels = compiler.kernel_source("split_gemm_any_order.cu")
+    parts = instructions.prelude(spec), _head(lowering, spec), rules_b, _plan(lowering, spec, how), kernels
+    return "\n".join(parts)
 
 
 def _head(lowering: Lowering, spec: MmaSpec) -> str:
-    half = str(spec.d_format) == "fp16"
-    return "".join(
-        (
-            '#include "split.cuh"\n#include "carrier.cuh"\n',
-            f"#define FPEMU_HALF_SUMS {int(half)}\n",
-            splitting.definition(of_operand(lowering.words, "A")),
-        )
-    )
+    half = f"#define FPEMU_HALF_SUMS {int(str(spec.d_format) == 'fp16')}"
+    rules = splitting.definition(of_operand(lowering.words, "A"))
+    return "\n".join(('#include "split.cuh"', '#include "carrier.cuh"', half, rules))
 
 
 def _plan(lowering: Lowering, spec: MmaSpec, how: Fused) -> str:
     bands, products, wise = [acc.band for acc in lowering.accumulators], lowering.products, lowering.block is not None
-    totals = np.cumsum([0, *(p > 0 for p in how.promote)])
-    size = BYTES[str(spec.a_format)]
-    numbers = {
-        "WORDS": len(lowering.words),
-        "PRODUCTS": len(products),
-        "GROUPS": len(bands),
-        "BANDS": 1 + max(bands),
-        "PASSES": 1 + max(how.passes),
-        "TOTALS": 1 if wise else int(totals[-1]),
-        "ELEMENT": size,
-        "MMA_K": spec.k,
-        "MMA_BYTES": spec.k * size,
-        "TURN": how.turn,
-        "EXPONENT": lowering.exponent,
-    }
-    flags = {"JOIN_AS_RUN": lowering.join == Join.AS_RUN, "JOIN_IN_DOUBLE": lowering.in_double, "ELEMENT_WISE": wise}
+    totals, size = np.cumsum([0, *(p > 0 for p in how.promote)]), BYTES[str(spec.a_format)]
+    numbers: dict[str, bool | int] = {"WORDS": len(lowering.words), "PRODUCTS": len(products), "GROUPS": len(bands)}
+    numbers |= {"BANDS": 1 + max(bands), "PASSES": 1 + max(how.passes), "TOTALS": 1 if wise else int(totals[-1])}
+    numbers |= {"ELEMENT": size, "MMA_K": spec.k, "MMA_BYTES": spec.k * size, "TURN": how.turn}
+    numbers |= {"EXPONENT": lowering.exponent, "JOIN_AS_RUN": lowering.join == Join.AS_RUN}
+    numbers |= {"JOIN_IN_DOUBLE": lowering.in_double, "ELEMENT_WISE": wise}
     tables = {
         "word_a": [i for i, _ in products],
         "word_b": [j for _, j in products],
@@ -283,29 +243,17 @@ def _plan(lowering: Lowering, spec: MmaSpec, how: Fused) -> str:
         "promote": list(how.promote),
         "total": [0 if wise else int(t) for t in totals[:-1]],
     }
-    chosen = ", ".join(f"{name} = {_bool(value)}" for name, value in flags.items())
-    return (
-        f"struct Plan {{\n  static constexpr int {_constants(numbers)};\n  static constexpr bool {chosen};\n"
-        + "".join(
-            f"  static FPEMU_FUNCTION constexpr int {name}(int i) {{ return {_chain(table)}; }}\n"
-            for name, table in tables.items()
-        )
-        + "};\n"
-    )
+    functions = [
+        f"  static FPEMU_FUNCTION constexpr int {name}(int i) {{ return {_chain(table)}; }}"
+        for name, table in tables.items()
+    ]
+    return "\n".join((constants.struct(numbers, "PlanNumbers"), "struct Plan : PlanNumbers {", *functions, "};"))
 
 
 def _chain(table: Sequence[int]) -> str:
     """A table as nested choices, which a compiler folds where the index is a constant."""
     *before, last = table
     return "".join(f"i == {i} ? {value} : " for i, value in enumerate(before)) + str(last)
-
-
-def _constants(numbers: dict[str, int]) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in numbers.items())
-
-
-def _bool(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def mma_text(spec: MmaSpec) -> str:

@@ -199,20 +199,14 @@ def reduction(tile: Tile) -> str:
     return constants.struct({"TILE_M": tile.rows, "TILE_N": tile.columns}) + "\n" + kernel_source("hopper_reduce.cu")
 
 
-def _products(name: str, products: tuple[tuple[int, int], ...], turn: int) -> str:
+def _products(name: str, products: tuple[Product, ...], turn: int) -> str:
     words = [", ".join(str(p[side]) for p in products or ((0, 0),)) for side in (0, 1)]
     functions = [
-        f"""    static FPEMU_FUNCTION constexpr int of_{side}(int p) {{
-        constexpr int words[] = {{{words[i]}}};
-        return words[p];
-    }}
-"""
-        for i, side in enumerate("ab")
+        f"  static FPEMU_FUNCTION constexpr int of_{letter}(int p) {{ constexpr int w[] = {{{of}}}; return w[p]; }}"
+        for letter, of in zip("ab", words, strict=True)
     ]
-    return f"""
-struct {name} {{
-    static constexpr int COUNT = {len(products)}, TURN = {turn // K};
-{"".join(functions)}}};"""
+    constant = f"  static constexpr int COUNT = {len(products)}, TURN = {turn // K};"
+    return "\n".join((f"struct {name} {{", constant, *functions, "};"))
 
 
 def wgmma(name: str, columns: int, ab: str = "f16", d: str = "f32") -> str:

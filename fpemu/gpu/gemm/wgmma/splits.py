@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fpemu.formats import FP16
-from fpemu.gpu.gemm.base import Operand, Prepared, counters
+from fpemu.gpu.gemm.base import Prepared, counters
 from fpemu.gpu.runtime import matrices, modules, properties
 from fpemu.gpu.runtime.compiler import kernel_source
 from fpemu.gpu.runtime.constants import struct
@@ -105,39 +105,43 @@ def takes(rules: Sequence[Word]) -> bool:
     return nearest and 1 <= len(rules) <= 2 and rules[0].exponent == 0 and abs(rules[-1].exponent) <= 40
 
 
+Scaling = Callable[[str], str] | None
+"""The scaling of an overflow policy; None: that of rows for every policy"""
+
+
 class ChunkSplitter:
     """Splits by a kernel of `KINDS` into words chunk after chunk; `settings` are further fields of `OPERAND`."""
 
-    def __init__(self, kind: str, settings: dict[str, Any], words: int = 2, *, balanced: bool = False) -> None:
+    def __init__(
+        self, kind: str, settings: dict[str, Any], words: int = 2, scaling: Scaling = None, *, balanced: bool = False
+    ) -> None:
         self._kind, self._words, self._settings = replace(KINDS[kind], balanced=balanced), words, settings
+        self._scaling = scaling
 
-    def split(self, operands: Sequence[Operand], scaling: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
-        """Return the prepared operands and the steps: `Kernel.split` by the scaling of an overflow policy."""
-        kind, prepared, records = self._kind, list[Prepared](), list[Struct]()
-        for X, name in operands:
-            x, values = self._operand(X, name, scaling, memory)
-            prepared.append(x)
-            records.append(Struct(OPERAND, values | self._settings))
-        K = kind.halved(prepared[0].K)
+    def split(self, operands: Sequence[Prepared], policy: str, memory: Memory) -> list[Step]:
+        """Complete the operands and return the steps: `Kernel.split`."""
+        kind, scaling = self._kind, OverflowPolicy.SCALE_ROWS if self._scaling is None else self._scaling(policy)
+        records = [self._record(x, scaling, memory) for x in operands]
+        K = kind.halved(operands[0].K)
         chunks, whole = -(-K // CHUNK), scaling == OverflowPolicy.SCALE
         spans = chunks * (CHUNK // kind.span)
-        tile_count = spans * sum(map(self._panels, prepared))
+        tile_count = spans * sum(map(self._panels, operands))
         if not tile_count:
-            return prepared, []
+            return []
         grid = min(tile_count, BLOCKS * properties.multiprocessors())
         apart = whole or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
         overlap, shared, threads = tile_count <= 4 * grid and not whole, kind.shared_bytes, THREADS
-        loads = 0 if whole else self._loads(chunks, sum(x.source.count * x.rows for x in prepared), apart=apart)
+        loads = 0 if whole else self._loads(chunks, sum(x.source.count * x.rows for x in operands), apart=apart)
         if loads:
             kind, overlap, shared, threads, length = kind.of_rows(loads), True, 0, 32 * ROWS, 128 * loads
             apart = CHUNK * chunks > length
-            grid = sum(x.source.count * -(-x.rows // ROWS) for x in prepared) * -(-K // length)
+            grid = sum(x.source.count * -(-x.rows // ROWS) for x in operands) * -(-K // length)
         steps: list[Step] = []
         for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
-            first = phases & MAKE and evict_first(X for X, _ in operands)
+            first = phases & MAKE and evict_first(x.source for x in operands)
             both = Struct(OPERANDS, {"of": records, "phases": phases, "evict_first": first})
             steps.append(_module(kind).step(kind.kernel, grid, threads, both, shared=shared, overlap=overlap))
-        return prepared, steps
+        return steps
 
     def _panels(self, x: Prepared) -> int:
         return x.source.count * -(-self._kind.halved(x.rows) // self._kind.side)
@@ -152,9 +156,10 @@ class ChunkSplitter:
         fastest = (chunks > _NARROW or rows <= _FEW) if CHUNK * chunks <= 128 * loads else apart
         return loads if fastest and self._kind.file == KINDS["halves"].file else 0
 
-    def _operand(self, X: Matrix, name: str, scaling: str, memory: Memory) -> tuple[Prepared, dict[str, Any]]:
-        """Return the prepared operand, and the fields of the struct Operand."""
-        x, kind = Prepared(X, name, chunked=True, faults=counters(name, memory)), self._kind
+    def _record(self, x: Prepared, scaling: str, memory: Memory) -> Struct:
+        """Complete an operand and return the struct Operand."""
+        X, kind = x.source, self._kind
+        x.chunked, x.faults = True, counters(x.name, memory)
         rows, K = kind.halved(x.rows), kind.halved(x.K)
         chunks, sums = -(-K // CHUNK), X.count * kind.sums
         x.pitch = chunks * CHUNK
@@ -167,12 +172,12 @@ class ChunkSplitter:
         aligned = (along, *X.strides[:-2], *((start,) if kind.parts > 1 else ()))
         wide = across == 1 and X.pointer % 16 == 0 and all(n % 4 == 0 for n in aligned)
         largest = memory.cleared(4 * X.count) if scaling == OverflowPolicy.SCALE else None
-        values = {"X": X.pointer, "offsets": matrices.table(X) if X.count > 1 else None, "second": name == "B"}
+        values = {"X": X.pointer, "offsets": matrices.table(X) if X.count > 1 else None, "second": x.name == "B"}
         values |= {"row_stride": row, "k_stride": k, "rows": rows, "K": K, "chunks": chunks, "matrices": X.count}
         values |= {"all_rows": x.rows, "all_k": x.K, "wide": wide, "largest": largest, "faults": x.faults}
         values |= dict(zip(("high", "low"), x.words, strict=False))
         values |= {"panels": memory.zeros(kind.panel_bytes * self._panels(x))}
-        return x, values | {"exponents": x.exponents, "special": x.special}
+        return Struct(OPERAND, values | {"exponents": x.exponents, "special": x.special} | self._settings)
 
 
 def evict_first(operands: Iterable[Matrix]) -> bool:

@@ -6,10 +6,10 @@ products without a kernel. The order is that of the scheme: stages of 64, k asce
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
-from fpemu.gpu.gemm.base import TASK, Kernel, Operand, Output, Prepared, result
+from fpemu.gpu.gemm.base import TASK, Kernel, Output, Prepared, result
 from fpemu.gpu.gemm.wgmma.schedules import SHARED, SMALL, Tile, best_tile, wgmma
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter, tiles
 from fpemu.gpu.runtime import compiler, constants, modules
@@ -18,7 +18,6 @@ from fpemu.gpu.runtime.steps import Memory, Step, Struct, fields
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.staged_int8 import StagedInt8
-from fpemu.schemes.words import OverflowPolicy
 
 PIECE, ROWS = 64, 128  # k in an entry of the ring; rows of a tile
 _COLUMNS = (32, 64, 96, 128, 144)
@@ -51,10 +50,7 @@ class FrontierKernel(Kernel):
         self.name = f"frontier {tile}"
         assert scheme.stage is not None
         self.exact, self.per = scheme.exact or 0, scheme.stage // PIECE
-
-    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
-        splitter = ChunkSplitter("bytes", {"exact": self.exact, "per": self.per})
-        return splitter.split(operands, OverflowPolicy.SCALE_ROWS, memory)
+        self.splitter = ChunkSplitter("bytes", {"exact": self.exact, "per": self.per})
 
     def multiply(self, a: Prepared, b: Prepared, end: Output, memory: Memory) -> list[Step]:
         M, N, K, columns, cluster = a.rows, b.rows, a.K, self.tile.columns, self.tile.cluster
@@ -62,7 +58,7 @@ class FrontierKernel(Kernel):
         maps = [tiles(x, word, 2 - word, rows) for x, rows in ((a, ROWS), (b, columns)) for word in range(2)]
         fit = multiprocessors() if cluster == 1 else module.clusters("staged_int8_gemm", cluster, 384, shared)
         blocks = min(fit, -(-M // (ROWS * cluster)) * -(-N // columns)) * cluster
-        more = {"shared": shared, "cluster": cluster, "overlap": M * N * K < SMALL}
+        more: dict[str, Any] = {"shared": shared, "cluster": cluster, "overlap": M * N * K < SMALL}
         assert a.exponents is not None
         assert b.exponents is not None
         steps, operands = list[Step](), (a.source.index(end.lead), b.source.index(end.lead))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.gemm.base import RESULT, Kernel, Operand, Output, Prepared, counters, result
+from fpemu.gpu.gemm.base import RESULT, Kernel, Output, Prepared, counters, result
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter
@@ -24,7 +24,7 @@ from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.staged import Staged
 from fpemu.schemes.strassen import limit
-from fpemu.schemes.words import BALANCED, OverflowPolicy
+from fpemu.schemes.words import BALANCED
 
 BK, ROWS = 64, 16  # constants of the same names there
 _BLOCKS, _JOIN_BLOCKS = 8, 16  # per multiprocessor, at most: of the kernels for the largest entries, for the sums
@@ -59,22 +59,18 @@ class StrassenKernel(Kernel):
         self.scheme, self.spec, self.order, self.inner = scheme, spec, order, inner
         self.name, self.levels, self.products = f"strassen on {inner.name}", scheme.levels, 7**scheme.levels
         self._limit, self._balanced = limit(self.levels), scheme.high_rounding == BALANCED
+        self.splitter = ChunkSplitter("sums", {"limit": self._limit}, balanced=self._balanced)
 
-    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
+    def split(self, operands: Sequence[Prepared], policy: str, memory: Memory) -> list[Step]:
         if self.levels == 1:
-            splitter = ChunkSplitter("sums", {"limit": self._limit}, balanced=self._balanced)
-            return splitter.split(operands, OverflowPolicy.SCALE_ROWS, memory)
-        prepared, steps = [], list[Step]()
-        for X, name in operands:
-            x = Prepared(X, name, chunked=True, faults=counters(name, memory))
-            steps += self._split_twice(x, memory)
-            prepared.append(x)
-        return prepared, steps
+            return super().split(operands, policy, memory)
+        return [step for x in operands for step in self._split_twice(x, memory)]
 
     def _split_twice(self, x: Prepared, memory: Memory) -> list[Step]:
         """Split an operand of 49 products: a launch for the largest entries of their rows, another for the words."""
         half, half_k, block, block_k = (_block(n, level) for level in (1, 2) for n in (x.rows, x.K))
         chunks, (row_stride, k_stride), count = -(-block_k // BK), x.steps, x.source.count
+        x.chunked, x.faults = True, counters(x.name, memory)
         words, lines = self.products * splits.word_bytes(block, block_k), 4 * self.products * block
         x.pitch, x.words = chunks * BK, (memory.block(count * words), memory.block(count * words))
         x.exponents, x.special = memory.block(count * lines), memory.cleared(count * x.rows)

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
-from fpemu.gpu.gemm.base import TASK, Kernel, Operand, Output, Prepared, result
+from fpemu.gpu.gemm.base import TASK, Kernel, Output, Prepared, result
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.gemm.wgmma import schedules, splits
 from fpemu.gpu.gemm.wgmma.schedules import Schedule, Tile
@@ -68,11 +67,8 @@ def slice_length(shape: tuple[int, int, int], schedule: Schedule) -> int | None:
     tile, (M, N, K) = few_tiles(shape), shape
     if tile is None or schedule.rest:
         return None
-    return _up(max(_SHORTEST, -(-K * tile.count(M, N) // multiprocessors())), schedule.round)
-
-
-def _up(length: int, step: int) -> int:
-    return -(-length // step) * step
+    length = max(_SHORTEST, -(-K * tile.count(M, N) // multiprocessors()))
+    return -(-length // schedule.round) * schedule.round
 
 
 def choose(shape: tuple[int, int, int], schedule: Schedule) -> Tile:
@@ -102,15 +98,12 @@ class Hopper(Kernel):
     ) -> None:
         self.scheme: SplitScheme = scheme
         self.spec, self.order, self.tile = spec, order, tile
-        self.schedule, self.name = schedule, f"hopper {tile}"
-
-    def split(self, operands: Sequence[Operand], policy: str, memory: Memory) -> tuple[list[Prepared], list[Step]]:
-        scheme, rules = self.scheme, self.scheme.rules()
-        if not splits.takes(rules):
-            return Splitter(rules, scheme.scaling, words=True).split(operands, policy, memory)
+        self.schedule, self.name, rules = schedule, f"hopper {tile}", scheme.rules()
         balanced, settings = rules[0].rounding == BALANCED, {"shift": 2.0 ** rules[-1].exponent}
-        splitter = ChunkSplitter("halves", settings, len(rules), balanced=balanced)
-        return splitter.split(operands, scheme.scaling(policy), memory)
+        if splits.takes(rules):
+            self.splitter = ChunkSplitter("halves", settings, len(rules), scheme.scaling, balanced=balanced)
+        else:
+            self.splitter = Splitter(rules, scheme.scaling, words=True)
 
     def multiply(self, a: Prepared, b: Prepared, end: Output, memory: Memory) -> list[Step]:
         tile, split = self.tile, self.schedule.split
