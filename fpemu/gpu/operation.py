@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
 
@@ -26,7 +25,7 @@ from fpemu.gpu.runtime.counters import Label
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix, Read
 from fpemu.gpu.runtime.plan import Plan, lock, workspaces
-from fpemu.gpu.runtime.steps import REGIONS, Launch, Memory, Step
+from fpemu.gpu.runtime.steps import REGIONS, Memory, Step
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of
 from fpemu.schemes.base import Call, Scheme
@@ -235,19 +234,15 @@ class Operations(dict[Any, Any]):
 
 @dataclass(frozen=True, eq=False)
 class Queued:
-    """Steps on arrays that are kept alive, to be queued repeatedly."""
+    """A plan for arrays that are kept alive, to be queued repeatedly."""
 
-    step: Launch
+    plan: Plan
     owners: object = field(default=None, repr=False)
 
-    @cached_property
-    def _plan(self) -> Plan:
-        return Plan([self.step])
-
     def queue(self, stream: int = 0) -> None:
-        """Queue the launch on a stream."""
+        """Queue the steps on a stream."""
         with lock:
-            self._plan.queue((0,) * len(REGIONS), stream)
+            self.plan.queue((0,) * len(REGIONS), stream)
 
 
 _products = Operations()

@@ -8,6 +8,7 @@ memory. A product is run by the fastest configuration of a measurement if there 
 from __future__ import annotations
 
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from fpemu.arguments import flag, integer, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu.gemm.choice import architecture
 from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.properties import most_shared
 from fpemu.gpu.runtime.selection import per_device
 from fpemu.roofline.wmma import Kernel, check
 
@@ -26,8 +28,6 @@ MOST_SMALL = 32
 """Largest size of a product of magma-small"""
 SHARED = 227 * 1024
 """Largest shared memory of a thread block on Hopper, bytes"""
-SHARED_BEFORE = {(8, 0): 163 * 1024, (8, 7): 163 * 1024, (8, 6): 99 * 1024, (8, 9): 99 * 1024, (12, 0): 99 * 1024}
-"""The same on other GPUs, by compute capability"""
 _RESERVED, _BARRIER = 1024, 16  # bytes reserved for each thread block, and bytes of a buffer's barrier
 
 
@@ -359,64 +359,40 @@ def validate(
             raise InputError(f"{c.kind}: {field.name} = {value} must be a positive integer")
     if isinstance(c, Block):
         check(Kernel(c.tensor, c.block, c.threads, task.complex, task.accumulate))
-    for wrong, why in _constraints(c, task, sizes, block_of, shared, bulk):
-        if wrong:
-            raise InputError(f"{c.kind}: {why}")
-
-
-def _constraints(
-    c: Configuration, task: Task, sizes: tuple[int, int, int], block_of: int, shared: int, bulk: bool
-) -> list[tuple[Any, str]]:
-    """What a configuration may violate, in the order of the checks, each with its message."""
-    if isinstance(c, Warp):
+        possible = fitted(c, task, bulk)
+        for field in fields(c):
+            value, other = getattr(c, field.name), getattr(possible, field.name)
+            if value != other:
+                raise InputError(
+                    f"block: {field.name} = {value} is for other products or GPUs, see Block: give {other}"
+                )
+        threads, need = c.threads[0] * c.threads[1] * c.products, shared_bytes(c, task)
+        wrong = {
+            f"{c.products} products of {c.threads} threads: a thread block has 1024 at most": threads > 1024,
+            f"products = {c.products}: there are barriers for 15 at most": c.products > 15,
+            f"stages = {c.stages}: 4 are the most": c.stages > 4,
+            f"{need} bytes of shared memory, and a thread block has {shared} at most": need > shared,
+        }
+    elif isinstance(c, Warp):
         registers = c.rows * c.columns * task.terms
-        return [
-            (c.warps > 32, f"warps = {c.warps}: a thread block has 32 at most"),
-            (registers > 32, f"a tile of {c.rows} by {c.columns} takes too many registers"),
-        ]
-    if isinstance(c, Packed):
-        across = block_of < 16 and task.K and 8 % task.K
-        return [
-            (
-                max(sizes) > 8 or min(sizes) < 1,
-                f"products of {sizes} do not share an instruction: 8 is the longest side",
-            ),
-            (across, f"K = {task.K} lies across the {block_of} products that the instruction adds together"),
-            (c.warps > 32, f"warps = {c.warps}: a thread block has 32 at most"),
-        ]
-    if isinstance(c, Small):
+        wrong = {f"a tile of {c.rows} by {c.columns} takes too many registers": registers > 32}
+    elif isinstance(c, Packed):
+        across = block_of < 16 and 8 % max(task.K, 1) != 0
+        wrong = {
+            f"products of {sizes} do not share an instruction: 8 is the longest side": max(sizes) > 8 or min(sizes) < 1,
+            f"K = {task.K} lies across the {block_of} products that the instruction adds together": across,
+        }
+    else:
         fits = min(task.M, task.N) >= 1 and max(sizes) <= MOST_SMALL
-        return [
-            (not fits, f"products of {sizes}: {MOST_SMALL} is the longest side"),
-            (c.threads > 1024, f"threads = {c.threads}: a thread block has 1024 at most"),
-        ]
-    threads, need = c.threads[0] * c.threads[1] * c.products, shared_bytes(c, task)
-    flat = _can_be_flat(c, task) and task.M * task.N
-    persistent = c.holds(task) and c.products == 1 and (c.flat or c.direct)
-    return [
-        (c.bulk and not bulk, "bulk is for GPUs of compute capability 9.0 and later"),
-        (threads > 1024, f"{c.products} products of {c.threads} threads: a thread block has 1024 at most"),
-        (c.products > 15, f"products = {c.products}: there are barriers for 15 at most"),
-        (
-            (c.stages == 1 or c.persistent) and c.block[2] < task.K,
-            f"stages = 1 needs BLK_K = {c.block[2]} to be K = {task.K} at least",
-        ),
-        (c.stages > 2 and not c.direct, f"stages = {c.stages} needs direct: by way of registers there are 2"),
-        (c.stages > 4, f"stages = {c.stages}: 4 are the most"),
-        (c.staged and task.interleaved, "staged is not for interleaved results"),
-        (
-            c.flat and not flat,
-            "flat is for products without gaps of one block each, stages = 1, and not for planar ones",
-        ),
-        (c.persistent and not persistent, "persistent is for products of one block each, products = 1, direct or flat"),
-        (c.bulk and not (c.flat and c.persistent), "bulk is for flat products of persistent thread blocks"),
-        (need > shared, f"{need} bytes of shared memory, and a thread block has {shared} at most"),
-    ]
-
-
-def _can_be_flat(c: Block, task: Task) -> bool:
-    """Whether matrices can be copied without rearrangement."""
-    return c.holds(task) and task.contiguous and not task.planar and (c.stages == 1 or c.persistent)
+        wrong = {
+            f"products of {sizes}: {MOST_SMALL} is the longest side": not fits,
+            f"threads = {c.threads}: a thread block has 1024 at most": c.threads > 1024,
+        }
+    if not isinstance(c, Small):
+        wrong[f"warps = {c.warps}: a thread block has 32 at most"] = c.warps > 32
+    for why, is_wrong in wrong.items():
+        if is_wrong:
+            raise InputError(f"{c.kind}: {why}")
 
 
 def fitted(configuration: Configuration, task: Task, bulk: bool = True) -> Configuration:
@@ -424,13 +400,15 @@ def fitted(configuration: Configuration, task: Task, bulk: bool = True) -> Confi
     if not isinstance(configuration, Block):
         return configuration
     c = configuration
-    stages = c.stages if c.direct else min(c.stages, 2)
+    stages = c.stages if c.direct else min(c.stages, 2)  # by way of registers there are two
     if stages == 1 and c.block[2] < task.K:
         stages = 2
-    allowed = replace(c, stages=stages, persistent=c.persistent and c.holds(task) and c.products == 1 and c.direct)
-    flat = c.flat and _can_be_flat(allowed, task)
+    persistent = c.persistent and c.holds(task) and c.products == 1 and c.direct
+    flat = c.flat and c.holds(task) and task.contiguous and not task.planar and (stages == 1 or persistent)
+    flat = flat and task.M * task.N > 0
     staged = (c.staged or (c.flat and not flat)) and not task.interleaved
-    return replace(allowed, flat=flat, bulk=c.bulk and bulk and flat and allowed.persistent, staged=staged)
+    bulk = c.bulk and bulk and flat and persistent
+    return replace(c, stages=stages, persistent=persistent, flat=flat, bulk=bulk, staged=staged)
 
 
 # --- choice
@@ -455,11 +433,7 @@ def limits(accumulate: str) -> dict[str, Any]:
     if device.missing() is not None:
         return {}
     spec, capability = mma.spec(architecture(), "fp16", accumulate, "mma"), device.capability()
-    return {
-        "block_of": spec.block or spec.k,
-        "shared": SHARED_BEFORE.get(capability, SHARED),
-        "bulk": capability >= (9, 0),
-    }
+    return {"block_of": spec.block or spec.k, "shared": most_shared(), "bulk": capability >= (9, 0)}
 
 
 @per_device(maxsize=4096)
@@ -467,16 +441,13 @@ def choose(task: Task, batch: int, kernel: str = "tensor") -> Configuration:
     """Return the configuration that runs a task with a kernel, "tensor" or "magma-small"."""
     if kernel == "magma-small":
         return Small(threads=128)
-    size = max(task.M, task.N, task.K)
+    size, allowed = max(task.M, task.N, task.K), limits(task.accumulate)
     line = next((line for most, line in table().get(form(task), {}).items() if size <= int(most)), None)
     if line is not None:
-        allowed = limits(task.accumulate)
         configuration = fitted(parse(line), task, allowed.get("bulk", True))
-        try:
+        with suppress(InputError):  # a GPU with less shared memory than the measured one
             validate(configuration, task, **allowed)
-        except InputError:  # a GPU with less shared memory than the measured one
-            return fitted(by_size(task), task)
-        return configuration
+            return configuration
     return fitted(by_size(task), task)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import copysign, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,9 @@ from fpemu.gpu.gemm.choice import architecture
 from fpemu.gpu.operation import Operations, Queued, Request
 from fpemu.gpu.runtime import callers, device, matrices, properties
 from fpemu.gpu.runtime.device import Buffer
-from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.modules import Module
-from fpemu.gpu.runtime.plan import queue
-from fpemu.gpu.runtime.steps import Memory, Step, Struct
+from fpemu.gpu.runtime.plan import Plan, queue
+from fpemu.gpu.runtime.steps import Launch, Memory, Step, Struct
 
 PROBLEM = np.dtype(
     [(x, stacks.STACK) for x in "abcd"]
@@ -98,7 +97,7 @@ def hgemm(
     A call with the options, shapes, strides and alignment of an earlier one validates nothing again: it queues its
     kernels on torch's current stream, or on CUDA's default stream if the arrays are of another library that states this
     stream, as CuPy does. Calls of several threads are queued one after another. A CUDA graph can capture a call on
-    torch tensors if alpha and beta are numbers of Python and not NaN.
+    torch tensors if alpha and beta are numbers of Python.
     """
     key = _key_of(None, alpha, beta, transa, transb, accumulate, kernel, configuration)
     D, arrays, key = _operations.repeat(key, A, B, C, out)
@@ -240,6 +239,8 @@ def prepare(
     known = ("alpha", "beta", "transa", "transb", "accumulate", "kernel", "configuration")
     keywords("option", options, known if layout is None else (*known, "products", "algorithm"))
     request = BatchedRequest(layout, **options)
+    if request.calls and layout == "interleaved":
+        raise InputError("algorithm='calls' is prepared on planar arrays only")
     given = _given(request, A, B, C, out)
     listed = request.arrays(given)
     with device.entered(callers.place(listed)), callers.ordered(callers.streams(listed)):
@@ -248,11 +249,18 @@ def prepare(
             raise InputError("A, B and out must be on the GPU")
         shape, dtype = request.result(operands)
         matrices.check_out(operands, shape, dtype)
-        ready, copies = request.operands({"D": operands.pop("out"), **operands}, _Buffers)
+        if 0 in shape:
+            return []
+        copies, products, _ = request.lower({"D": operands.pop("out"), **operands}, _Buffers, overlap=overlap)
         queue(*copies)
-        if request.calls and layout == "interleaved":
-            raise InputError("algorithm='calls' is prepared on planar arrays only")
-        return request.products(ready, overlap=overlap) if 0 not in shape else []
+        return [Product(Plan([step]), given, configuration) for step, configuration in products]
+
+
+@dataclass(frozen=True, eq=False)
+class Product(Queued):
+    """A prepared launch of a product with its configuration; `queue(stream)` queues it."""
+
+    configuration: Any = None
 
 
 class _Buffers:
@@ -281,14 +289,10 @@ def _given(request: BatchedRequest, A: Any, B: Any, C: Any, out: Any) -> dict[st
 
 # --- requests
 def _key_of(layout: Any, alpha: Any, beta: Any, *request: Any) -> Any:
-    """Return what the steps of a product depend on; None for scalars that are NaN, or not numbers of Python."""
-    if alpha.__class__ not in _NUMBERS or beta.__class__ not in _NUMBERS or alpha != alpha or beta != beta:
+    """Return what the steps of a product depend on; None for scalars that are no numbers of Python."""
+    if alpha.__class__ not in _NUMBERS or beta.__class__ not in _NUMBERS:
         return None
-    if alpha and alpha.__class__ is not complex and beta.__class__ is not complex:
-        return layout, alpha, beta, *request
-    parts = [part for x in (alpha, beta) for part in (x.real, x.imag)]
-    signs = [copysign(1.0, part) if part.__class__ is float else part < 0 for part in parts]  # 0.0 == -0.0
-    return layout, alpha, beta, (alpha.__class__, beta.__class__, *signs), *request
+    return layout, repr(alpha), repr(beta), *request  # 0.0 and -0.0 are equal, and their texts are not
 
 
 class BatchedRequest(Request):
@@ -313,12 +317,12 @@ class BatchedRequest(Request):
         if layout is not None:
             layouts.axis_of(layout)
             algorithm = halfcomplex.choose_algorithm(products, algorithm, default=halfcomplex.ALGORITHMS[layout])
-        choice_of("kernel", kernel, arguments.KERNELS)
         fmt = arguments.arithmetic(kernel, accumulate, None if kernel == "magma-small" else "hopper", None).accumulator
-        for name, letter in (("transa", transa), ("transb", transb)):
+        self.layout, self.kernel, self.given_beta, self.calls = layout, kernel, beta, algorithm == "calls"
+        self.transa, self.transb = (
             choice_of(name, letter.upper() if isinstance(letter, str) else letter, arguments.TRANSPOSES)
-        self.layout, self.kernel, self.given_beta = layout, kernel, beta
-        self.transa, self.transb, self.calls = transa.upper(), transb.upper(), algorithm == "calls"
+            for name, letter in (("transa", transa), ("transb", transb))
+        )
         if layout is None:
             a, b = ((x, 0.0) for x in scaling.real_scalars(alpha, beta, fmt))
         else:
@@ -359,58 +363,47 @@ class BatchedRequest(Request):
         return shape, HALF
 
     def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
-        """Return the steps: copies of operands that kernels cannot read, and the product's launches.
+        """Return the steps: copies of operands that kernels cannot read, and the product's launches."""
+        before, products, after = self.lower(layouts, memory) if 0 not in layouts["D"].shape else ([], [], [])
+        return [*before, *(step for step, _ in products), *after]
 
-        Four calls multiply planar copies of interleaved matrices.
+    def lower(
+        self, layouts: dict[str, Any], memory: Any, *, overlap: bool = True
+    ) -> tuple[list[Launch], list[tuple[Launch, Configuration]], list[Launch]]:
+        """Return the copies of operands, the product's launches with their configurations, and the copy to D.
+
+        Four calls read and write planar parts. memory : object with the method `block` of `Memory`
         """
-        if 0 in layouts["D"].shape:
-            return []
-        operands, before = self.operands(layouts, memory)
-        if not (self.calls and self.layout == "interleaved"):
-            return [*before, *(product.step for product in self.products(operands))]
-        planar = {name: stacks.packed((2, *X.shape), memory) for name, X in operands.items()}
-        before += [
-            step
-            for name, X in operands.items()
-            if name != "D"
-            for step in matrices.copy_steps(_planes(X), planar[name])
-        ]
-        products = self.products({name: stacks.view(X, "planar") for name, X in planar.items()})
-        after = matrices.copy_steps(planar["D"], _planes(operands["D"]))
-        return [*before, *(product.step for product in products), *after]
-
-    def operands(self, given: dict[str, Any], memory: Any) -> tuple[dict[str, Operand], list[Step]]:
-        """Return A, B, C and D as operands, and the copies of those that kernels cannot read."""
-        operands, steps = dict[str, Operand](), list[Step]()
-        for name, X in given.items():
+        split = self.calls and self.layout == "interleaved"
+        layout = "planar" if split else self.layout
+        operands, before, after = dict[str, Operand](), list[Launch](), list[Launch]()
+        for name, X in layouts.items():
             if X is not None:
-                operands[name], copies = stacks.operand(X, self.layout, memory)
-                steps += copies
-                if name == "D" and (copies or not operands[name].along_columns):
-                    raise InputError(
-                        "out must have contiguous rows, and in the interleaved layout both parts of an element in one "
-                        "aligned word"
-                    )
-        return operands, steps
-
-    def products(self, operands: dict[str, Operand], *, overlap: bool = True) -> list[Product]:
-        """Return the launch of a product, or the four of algorithm="calls" on planar matrices."""
-        a = operands["A"].transposed if self.transa != "N" else operands["A"]
-        b = operands["B"].transposed if self.transb != "N" else operands["B"]
-        c, d = operands.get("C"), operands["D"]
+                X = stacks.parts_first(X) if split else X
+                operands[name], copies = stacks.operand(X, layout, memory)
+                if name == "D" and copies:
+                    after, copies = matrices.copy_steps(operands[name].source, X), []
+                before += copies
+        D = operands["D"]
+        if (after and not split) or not D.along_columns:
+            raise InputError(
+                "out must have contiguous rows, and both parts of an interleaved element in one aligned word"
+            )
+        A = operands["A"].transposed if self.transa != "N" else operands["A"]
+        B = operands["B"].transposed if self.transb != "N" else operands["B"]
+        C = operands.get("C")
         if not self.calls:
-            return [self._product(a, b, c, d, self.task, self.alpha, self.beta, overlap=overlap)]
+            return before, [self._product(A, B, C, D, self.task, self.alpha, self.beta, overlap)], after
         # Cr = Ar Br + beta Cr, Cr -= Ai Bi, Ci = Ar Bi + beta Ci, Ci += Ai Br (section 6.2); conjugates change signs
         alpha, products = self.alpha[0], []
         for part, i, j in ((0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)):
             first = i == 0
-            addend = (None if c is None else c.part(part)) if first else d.part(part)
-            factor, beta = (alpha if first or part else -alpha, 0.0), self.beta if first else _ONE
+            addend = (None if C is None else C.part(part)) if first else D.part(part)
+            factors = (alpha if first or part else -alpha, 0.0), self.beta if first else _ONE
             negative_a, negative_b = (k == 1 and t == "C" for k, t in ((i, self.transa), (j, self.transb)))
             task = replace(self.task, conjugate_a=negative_a, conjugate_b=negative_b)
-            operands_of = a.part(i), b.part(j), addend, d.part(part)
-            products.append(self._product(*operands_of, task, factor, beta, overlap=overlap))
-        return products
+            products.append(self._product(A.part(i), B.part(j), addend, D.part(part), task, *factors, overlap))
+        return before, products, after
 
     def _product(
         self,
@@ -421,9 +414,8 @@ class BatchedRequest(Request):
         task: Task,
         alpha: tuple[float, float],
         beta: tuple[float, float],
-        *,
         overlap: bool,
-    ) -> Product:
+    ) -> tuple[Launch, Configuration]:
         """Return the launch of D = alpha · A B + beta · C, transposes done; leading axes broadcast to those of D.
 
         task : Task
@@ -433,63 +425,33 @@ class BatchedRequest(Request):
         batch = prod(lead)
         if max(M, N, K, batch) > _MOST:
             raise InputError(f"M, N, K = {M}, {N}, {K} and a batch of {batch}: {_MOST} is the most")
-        a_along, b_along = bool(A.along_columns), not B.along_columns
-        struct, widths = Struct(PROBLEM, {"alpha": alpha, "beta": beta}), []
-        sides = {"a": (A, a_along), "b": (B, not b_along), "d": (D, True)}
-        contiguous = True
-        for name, (X, along) in sides.items():
-            of_stack, width = stacks.stack(X, lead, along)
-            struct[name] = of_stack
-            widths.append(width)
-            contiguous = contiguous and _contiguous(of_stack, X, batch, along)
-        if C is not None:
-            struct["c"], struct["c_entry"] = stacks.stack(C, lead, True)[0], C.strides[-1]
-        layout: dict[str, Any] = {"a_along_k": a_along, "b_along_k": b_along, "width": min(widths)}
-        plain = (alpha, beta) == (_ONE, _ZERO)
-        task = replace(task, M=M, N=N, K=K, **layout, plain=plain, contiguous=contiguous)
+        a_along_k, b_along_k = bool(A.along_columns), not B.along_columns
+        a, b, d = (stacks.stack(X, lead, along) for X, along in ((A, a_along_k), (B, not b_along_k), (D, True)))
+        task = replace(
+            task,
+            **{"M": M, "N": N, "K": K, "a_along_k": a_along_k, "b_along_k": b_along_k},
+            width=min(a.width, b.width, d.width),
+            plain=(alpha, beta) == (_ONE, _ZERO),
+            contiguous=a.contiguous and b.contiguous and d.contiguous,
+        )
         given = self.configuration
         configuration = choose(task, batch, self.kernel) if given is None else fitted(given, task)
         validate(configuration, task, **limits(task.accumulate))
         kernel = plan(task, configuration, overlap)
         tiles, blocks = kernel.tiles(M, N), kernel.blocks(M, N, batch)
-        for name, value in (("M", M), ("N", N), ("K", K), ("batch", batch), ("added", int(C is not None))):
-            struct[name] = value
-        struct["tiles_m"], struct["tiles_n"] = tiles
+        if batch * prod(tiles) > _MOST:
+            raise InputError(f"{batch} products of {prod(tiles)} tiles: {_MOST} are the most, so split the batch")
         if kernel.persistent:
             blocks = min(blocks, kernel.persistent * properties.multiprocessors())
-        parts, what = (M * N, "elements") if configuration.kind == "small" else (prod(tiles), "tiles")
-        if batch * parts > _MOST:
-            raise InputError(
-                f"{batch} products of {parts} {what} each: {_MOST} are the most of a launch, split the batch"
-            )
+        values = {"a": a.struct, "b": b.struct, "d": d.struct, "alpha": alpha, "beta": beta, "batch": batch}
+        values |= {"M": M, "N": N, "K": K, "tiles_m": tiles[0], "tiles_n": tiles[1]}
+        if C is not None:
+            values |= {"c": stacks.stack(C, lead, True).struct, "c_entry": C.strides[-1], "added": 1}
         overlap = overlap and (device.missing() is not None or device.capability() >= (9, 0))
         step = _module(kernel.source, kernel.name).step(
-            kernel.name, blocks, kernel.threads, struct, shared=kernel.shared, overlap=overlap
+            kernel.name, blocks, kernel.threads, Struct(PROBLEM, values), shared=kernel.shared, overlap=overlap
         )
-        return Product(step, task=task, configuration=configuration, kernel=kernel)
-
-
-@dataclass(frozen=True, eq=False)
-class Product(Queued):
-    """A prepared product, which `queue` queues repeatedly."""
-
-    task: Any = None
-    configuration: Any = None
-    kernel: Any = None
-
-
-def _planes(X: Operand) -> Matrix:
-    """Return a stack with its two parts as the first axis."""
-    return Matrix(X.pointer, HALF, (2, *X.shape), tuple(s // 2 for s in (X.plane, *X.strides)), X.source)
-
-
-def _contiguous(struct: Struct, X: Operand, batch: int, along_columns: bool) -> bool:
-    """Whether all distances in memory follow from the sizes."""
-    rows, columns = X.shape[-2:]
-    length, lines = (columns, rows) if along_columns else (rows, columns)
-    gaps = lines > 1 and struct["line"] != length * X.unit
-    gaps = gaps or (batch > 1 and struct["step"] != rows * columns * X.unit)
-    return not (gaps or struct["table"] or rows * columns * X.unit >= 2**31)  # which the kernels count in an int
+        return step, configuration
 
 
 @lru_cache(maxsize=512)

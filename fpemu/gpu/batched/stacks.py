@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,18 +58,12 @@ class Pointers:
 
     def take(self) -> Scattered:
         """Return the matrices as an operand; InputError if kernels cannot read the addresses."""
-        X, (rows, columns) = self.addresses, self.shape
-        if isinstance(X, device.Buffer):
-            table: Any = Matrix(X.pointer, np.dtype(np.uint64), (X.nbytes // 8,), (1,), X)
-        else:
-            read_only = bool(getattr(X, "__cuda_array_interface__", {}).get("data", (0, False))[1])
-            table = matrices.take(X, "addresses", write=not read_only)  # write: never a copy
+        table = matrices.take(self.addresses, "addresses")
         if not isinstance(table, Matrix) or table.dtype not in (np.uint64, np.int64) or len(table.shape) != 1:
             raise InputError("addresses must be an array of uint64 or int64 with one axis in the GPU's memory")
         if table.shape[0] > 1 and table.strides != (1,):
             raise InputError(f"addresses have strides {table.strides}: they must follow on one another")
-        shape, strides = (*table.shape, rows, columns), (rows * max(self.ld, columns), self.ld, 1)
-        return Scattered(0, HALF, shape, strides, (self.owner, table), table, self.aligned)
+        return _scattered(table, self.shape, self.ld, self.aligned, self.owner)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +82,11 @@ class Scattered(Matrix):
     aligned: int = 2
 
 
+def _scattered(table: Matrix, shape: tuple[int, int], ld: int, aligned: int, owner: object) -> Scattered:
+    strides = (shape[0] * max(ld, shape[1]), ld, 1)
+    return Scattered(0, HALF, (*table.shape, *shape), strides, owner, table, aligned)
+
+
 def take(X: Any, name: str) -> Matrix | Any:
     """Return a GPU array of fp16 as a Matrix, a list of them too, another array as float16 in the CPU's memory.
 
@@ -99,21 +97,8 @@ def take(X: Any, name: str) -> Matrix | Any:
     if isinstance(X, list | tuple) and any(on_gpu := [_on_gpu(x) for x in X]):
         if not all(on_gpu):
             raise InputError(f"{name} is a list of {len(X)} arrays, {sum(on_gpu)} of them on the GPU: copy all there")
-        return _pointers([_matrix(x, f"{name}[{i}]", name == "out") for i, x in enumerate(X)], name).take()
-    return _matrix(X, name, name == "out")
-
-
-def _matrix(X: Any, name: str, write: bool) -> Matrix | Any:
-    if matrices.is_torch(X):
-        tensor, X = X, X.detach()
-        if str(X.layout) != "torch.strided" or X.dtype != sys.modules["torch"].float16:
-            raise InputError(f"{name} is a tensor of {X.layout} and {X.dtype}: give a dense one of float16")
-        if not write:
-            X = X.resolve_neg()
-            if X.is_cuda and X.data_ptr() != tensor.data_ptr():
-                callers.wait_for(X)  # torch copies on its own stream
-        write = True  # otherwise torch's fp16 becomes fp32; strides of torch are never negative
-    array = matrices.take(X, name, write=write)
+        return _stacked([take(x, name) for x in X], name)
+    array = matrices.take(X, name, write=name == "out", half=True)
     if not isinstance(array, Matrix):
         return halves(array, name)
     if array.dtype != HALF:
@@ -122,24 +107,19 @@ def _matrix(X: Any, name: str, write: bool) -> Matrix | Any:
 
 
 def _on_gpu(x: Any) -> bool:
-    if matrices.is_torch(x):
-        return bool(x.is_cuda)
-    return isinstance(x, Matrix) or hasattr(x, "__cuda_array_interface__") or matrices.on_gpu_by_dlpack(x)
+    return hasattr(x, "__cuda_array_interface__") or callers.index_of(x) is not None
 
 
 def arrays(X: Any) -> list[Any]:
-    """Return the arrays of an argument, whose streams are waited for."""
-    if isinstance(X, list | tuple):
-        return [array for x in X for array in arrays(x)] if any(_on_gpu(x) for x in X) else []
+    """Return the arrays of an argument on the GPU, whose streams are waited for."""
     if isinstance(X, Pointers):
-        owners = X.owner if isinstance(X.owner, list | tuple) else (X.owner,)
-        return [x for x in (X.addresses, *owners) if _on_gpu(x) and not isinstance(x, Matrix)]
-    return [] if isinstance(X, Matrix) else [X]
+        X = [X.addresses, *(X.owner if isinstance(X.owner, list | tuple) else [X.owner])]
+    return [x for x in (X if isinstance(X, list | tuple) else [X]) if _on_gpu(x)]
 
 
-def _pointers(arrays: list[Matrix], name: str) -> Pointers:
-    shapes = {(X.shape, X.strides) for X in arrays}
-    X = arrays[0]
+def _stacked(arrays: list[Matrix], name: str) -> Scattered:
+    """Return a list of matrices as an operand."""
+    shapes, X = {(X.shape, X.strides) for X in arrays}, arrays[0]
     if len(shapes) > 1:
         raise InputError(f"{name} is a list of arrays of {len(shapes)} kinds: give matrices of one shape and layout")
     if len(X.shape) != 2:
@@ -149,8 +129,9 @@ def _pointers(arrays: list[Matrix], name: str) -> Pointers:
     addresses = np.array([m.pointer for m in arrays], np.uint64)
     if name == "out" and len(np.unique(addresses)) < len(addresses) and 0 not in X.shape:
         raise InputError("out has a matrix twice: pass separate memory for each product")
-    aligned = gcd(16, *addresses.tolist())
-    return Pointers(device.Buffer.of(addresses), X.shape, max(X.strides[0], X.shape[1], 1), aligned, arrays)
+    buffer = device.Buffer.of(addresses)
+    table = Matrix(buffer.pointer, addresses.dtype, addresses.shape, (1,), buffer)
+    return _scattered(table, X.shape, X.strides[0], gcd(16, *addresses.tolist()), arrays)
 
 
 # --- as kernels read them
@@ -217,41 +198,53 @@ def view(X: Matrix, layout: str | None) -> Operand:
     return Operand(X.pointer, X.shape, steps, 0, 2, X)
 
 
+def parts_first(X: Matrix) -> Matrix:
+    """Return an interleaved stack as a planar one, in the same memory."""
+    return replace(X, shape=(2, *X.shape[:-1]), strides=(X.strides[-1], *X.strides[:-1]))
+
+
 def operand(X: Matrix, layout: str | None, memory: Any) -> tuple[Operand, list[Launch]]:
     """Return a stack as an operand, and the launch that copies it to memory first, if kernels cannot read it."""
-    result = view(X, layout)
-    if 0 in X.shape or result.readable:
+    result, shape = view(X, layout), X.shape
+    if 0 in shape or result.readable:
         return result, []
-    to = packed(X.shape, memory)
+    block = memory.block(2 * prod(shape))
+    to = Matrix(block.pointer, HALF, shape, tuple(prod(shape[i + 1 :]) for i in range(len(shape))), block)
     return view(to, layout), matrices.copy_steps(X, to)
 
 
-def packed(shape: tuple[int, ...], memory: Any) -> Matrix:
-    """Return C-contiguous memory for fp16 numbers; `memory` has the method `block` of `steps.Memory`."""
-    block = memory.block(2 * prod(shape))
-    return Matrix(block.pointer, HALF, shape, tuple(prod(shape[i + 1 :]) for i in range(len(shape))), block)
+class Stack(NamedTuple):
+    """A stack of a batch: its struct, the alignment of its lines in bytes, and whether it has no gaps."""
+
+    struct: Struct
+    width: int
+    contiguous: bool
 
 
-def stack(X: Operand, lead: tuple[int, ...], along_columns: bool) -> tuple[Struct, int]:
-    """Return the struct of a stack broadcast to a batch, and the alignment of its lines in bytes."""
-    line = X.strides[-2 if along_columns else -1]
-    struct = Struct(STACK, {"first": X, "line": line, "plane": X.plane})  # which keeps the memory alive
+def stack(X: Operand, lead: tuple[int, ...], along_columns: bool) -> Stack:
+    """Return a stack broadcast to a batch, whose lines are rows (along_columns) or columns."""
+    rows, columns = X.shape[-2:]
+    length, lines, line = (columns, rows, X.strides[-2]) if along_columns else (rows, columns, X.strides[-1])
+    struct = Struct(STACK, {"first": X, "line": line, "plane": X.plane})  # X: which keeps the memory alive
     if 0 in lead or 0 in X.shape:
-        return struct, 16
-    aligned = gcd(16, line if X.shape[-2 if along_columns else -1] > 1 else 0, X.plane if X.unit == 2 else 0)
+        return Stack(struct, 16, False)
+    width = gcd(16, line if lines > 1 else 0, X.plane if X.unit == 2 else 0)
     if isinstance(X.source, Scattered):
         table = X.source.table
         if prod(lead) != prod(table.shape):  # kernels index the table by the product
             table = matrices.copy(table.broadcast(lead))
         struct["table"] = table
-        return struct, gcd(aligned, X.source.aligned)
-    aligned = gcd(aligned, X.pointer % 16)
+        return Stack(struct, gcd(width, X.source.aligned), False)
+    width = gcd(width, X.pointer % 16)
     missing = len(lead) - (len(X.shape) - 2)
     steps = [0] * missing + [s if n > 1 else 0 for n, s in zip(X.shape[:-2], X.strides[:-2], strict=True)]
     axes = [(n, s) for n, s in zip(lead, steps, strict=True) if n > 1]
     if all(s == m * t for (_, s), (m, t) in pairwise(axes)):
-        struct["step"] = axes[-1][1] if axes else 0
-        return struct, gcd(aligned, axes[-1][1] if axes else 0)
+        step = axes[-1][1] if axes else 0
+        struct["step"] = step
+        size = rows * columns * X.unit
+        gaps = (lines > 1 and line != length * X.unit) or (prod(lead) > 1 and step != size)
+        return Stack(struct, gcd(width, step), not gaps and size < 2**31)  # the kernels count in an int
     offsets = Matrix(0, np.dtype(np.uint8), (*X.shape[:-2], 1, 1), (*X.strides[:-2], 0, 0))
     struct["table"] = matrices.table(offsets, lead)
-    return struct, gcd(aligned, *steps)
+    return Stack(struct, gcd(width, *steps), False)

@@ -81,7 +81,7 @@ class Matrix:
 # --- arguments
 
 
-def take(X: Any, name: str, *, write: bool = False) -> Matrix | Any:
+def take(X: Any, name: str, *, write: bool = False, half: bool = False) -> Matrix | Any:
     """Return a GPU array as a Matrix, and anything else unchanged; torch and DLPack arrays of the CPU as NumPy arrays.
 
     Parameters
@@ -90,6 +90,8 @@ def take(X: Any, name: str, *, write: bool = False) -> Matrix | Any:
         An argument and its name in messages.
     write : bool
         The array is an output: the Matrix refers to its own memory, never to a copy.
+    half : bool
+        Whether fp16 tensors stay fp16.
 
     Raises
     ------
@@ -97,7 +99,7 @@ def take(X: Any, name: str, *, write: bool = False) -> Matrix | Any:
         An array on another GPU, or one that cannot be read, or written.
     """
     if is_torch(X):
-        matrix = _from_torch(X, name, write)
+        matrix = _from_torch(X, name, write, half)
         if not isinstance(matrix, Matrix):
             return matrix
     elif hasattr(X, "__cuda_array_interface__"):
@@ -126,7 +128,7 @@ def take(X: Any, name: str, *, write: bool = False) -> Matrix | Any:
     return copy(matrix)
 
 
-def _from_torch(X: Any, name: str, write: bool) -> Matrix | NDArray[Any]:
+def _from_torch(X: Any, name: str, write: bool, half: bool) -> Matrix | NDArray[Any]:
     """Convert a tensor; formats narrower than fp32, some of which NumPy lacks, become fp32."""
     X = X.detach()
     if X.device.type not in ("cpu", "cuda"):
@@ -137,7 +139,8 @@ def _from_torch(X: Any, name: str, write: bool) -> Matrix | NDArray[Any]:
         _check_memory(name, X.data_ptr())  # before torch converts it
     if not write:
         original, X = X, X.resolve_neg()  # imag of conj() is a view with negated signs
-        X = X.float() if X.dtype.is_floating_point and X.dtype.itemsize < 4 else X
+        narrow = X.dtype.is_floating_point and X.dtype.itemsize < 4 and not (half and str(X.dtype) == "torch.float16")
+        X = X.float() if narrow else X
         if X is not original:
             callers.wait_for(X)  # torch converts on its own stream
     elif X.is_neg():

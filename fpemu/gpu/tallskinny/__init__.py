@@ -19,6 +19,7 @@ from fpemu.arguments import LARGEST, choice, integer
 from fpemu.errors import GpuError, InputError
 from fpemu.gpu.operation import Operations, Queued, Request
 from fpemu.gpu.runtime import device, matrices, properties
+from fpemu.gpu.runtime.plan import Plan
 from fpemu.gpu.runtime.steps import Memory, Step
 from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.problem import KernelLaunch, Problem, checked, refuse_tiles
@@ -46,12 +47,10 @@ def tsm2(
 
     Parameters
     ----------
-    A : array (m, k)
-        float32 or float64, as B: NumPy, CuPy or torch arrays, or any with ``__cuda_array_interface__`` or DLPack; both
-        in the CPU's memory or both in the GPU's; any strides. The published versions are made for an A whose columns
-        are contiguous.
-    B : array (k, n)
-        As A.
+    A, B : arrays (m, k) and (k, n)
+        float32 or float64, both of one type: NumPy, CuPy or torch arrays, or any with ``__cuda_array_interface__`` or
+        DLPack; both in the CPU's memory or both in the GPU's; any strides. The published versions are made for an A
+        whose columns are contiguous.
     version : {"V3", "V2", "V1", "V0", "hopper"}
         The paper's inner products (V0), outer products (V1), tiles of B in shared memory (V2), tiles loaded ahead (V3);
         "hopper": a ring of tiles filled by bulk copies, fp64 by DMMA.
@@ -91,9 +90,7 @@ def ism2(
 
     Parameters
     ----------
-    A : array (m, k)
-        As in `tsm2`.
-    B : array (k, n)
+    A, B : arrays (m, k) and (k, n)
         As in `tsm2`.
     optimisation : {2, 1, "hopper"}
         1: a thread does one row after another (Algorithm 6); 2: for each tile of B all its rows (Algorithm 7);
@@ -112,9 +109,7 @@ def ism2(
 
     Raises
     ------
-    InputError
-        As `tsm2`.
-    GpuError
+    InputError, GpuError
         As `tsm2`.
     """
     return _solve(A, B, out, "ism2", {"optimisation": optimisation, "tcf": tcf, "t1": t1, "t2": t2, "t3": t3})
@@ -125,11 +120,7 @@ def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
 
     Parameters
     ----------
-    A : array (m, k)
-        As in `tsm2`.
-    B : array (k, n)
-        As in `tsm2`.
-    out : array (m, n) of the GPU, optional
+    A, B, out : arrays (m, k), (k, n) and (m, n)
         As in `tsm2`.
 
     Returns
@@ -139,9 +130,7 @@ def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
 
     Raises
     ------
-    InputError
-        As `tsm2`.
-    GpuError
+    InputError, GpuError
         As `tsm2`.
 
     Notes
@@ -223,12 +212,8 @@ def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> Queued:
 
     Parameters
     ----------
-    A : array (m, k) of the GPU
-        As in `tsm2`; it is kept alive.
-    B : array (k, n) of the GPU
-        As A.
-    out : array (m, n) of the GPU
-        As A.
+    A, B, out : arrays of the GPU
+        As in `tsm2`; they are kept alive.
     algorithm : {"tsm2", "ism2"}
         Algorithm.
     **options
@@ -252,7 +237,7 @@ def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> Queued:
     dtype, (m, _, n) = checked(operands["A"], operands["B"])
     matrices.check_out(operands, (m, n), dtype)
     problem = Problem.of(*operands.values())
-    return Queued(plan(problem, algorithm, **options).step(problem), problem.owners)
+    return Queued(Plan([plan(problem, algorithm, **options).step(problem)]), problem.owners)
 
 
 def plan(problem: Problem, algorithm: str, **options: Any) -> KernelLaunch:

@@ -55,8 +55,7 @@ def tsm2(problem: Problem, sms: int, **changes: Any) -> KernelLaunch:
     # a TMA tensor is not empty, and its lines are distinct
     possible = problem.k > 0 and problem.a[layout == "columns"] > 0 and max(problem.m, problem.k) < 2**30
     bulk = layout != "any" and problem.vector("a") * problem.bytes == 16 and possible
-    high, words = rows(problem.m, sms), problem.bytes // 4
-    line = 32 // words
+    high, line = rows(problem.m, sms), 128 // problem.bytes
     values: dict[str, Any] = {
         "REAL": "double" if double else "float",
         f"A_{layout.upper()}": 1,
@@ -77,16 +76,11 @@ def tsm2(problem: Problem, sms: int, **changes: Any) -> KernelLaunch:
     if not values.get("ONE_BOX"):
         values.pop("ONE_BOX", None)
     stage = _stage(values, problem.bytes)
-    tile = 32 * values["ROWS"]
-    blocks, passes = min(-(-problem.m // tile), sms), -(-problem.n // wide)
     ring = _FP64_RING if double and (layout != "columns" or high % 2 == 0) else _RING
     values.setdefault("STAGES", max(2, min(_MOST_STAGES, ring // stage)))
-    _check_grid(blocks, passes, problem)
+    threads, more = 32 * (values["CONSUMERS"] + values["PRODUCERS"]), {"tensor": bool(values["BULK"])}
     shared = values["STAGES"] * (stage + 16)
-    threads = 32 * (values["CONSUMERS"] + values["PRODUCERS"])
-    return KernelLaunch(
-        "tsm2_hopper.cu", "tsm2_hopper", tuple(values.items()), (blocks, passes), threads, shared, bool(values["BULK"])
-    )
+    return _launch("tsm2_hopper", problem, values, 32 * values["ROWS"], threads, sms, shared=shared, **more)
 
 
 def _of_columns(problem: Problem, wide: int, high: int) -> dict[str, int]:
@@ -174,13 +168,9 @@ def _cores(problem: Problem, tcf: int, spread: dict[str, int], changes: dict[str
         values["B_KEPT"] = 1
     values |= changes
     tile = values["ROWS"] * values["THREADS"]
-    blocks, passes = -(-problem.m // (tile * tcf)), -(-problem.n // wide)
-    _check_grid(blocks, passes, problem)
     pitch = max(values.get("A_PITCH", 0), values.get("C_PITCH", 0))
     shared = (problem.k * padded + tile * pitch) * size
-    return KernelLaunch(
-        "ism2_hopper.cu", "ism2_hopper", tuple(values.items()), (blocks, passes), values["THREADS"], shared
-    )
+    return _launch("ism2_hopper", problem, values, tile * tcf, values["THREADS"], shared=shared)
 
 
 def _spread(problem: Problem, spread: int) -> dict[str, int]:
@@ -294,13 +284,16 @@ def _dmma(problem: Problem, many: bool, tcf: int | None, changes: dict[str, Any]
         values["C_PAIRS"] = 1
     values |= changes
     span = 8 * values["TILES"] * values["THREADS"] // 32
-    blocks, passes = -(-problem.m // (span * tcf)), -(-problem.n // wide)
-    _check_grid(blocks, passes, problem)
-    return KernelLaunch("ism2_fp64.cu", "ism2_fp64", tuple(values.items()), (blocks, passes), values["THREADS"])
+    return _launch("ism2_fp64", problem, values, span * tcf, values["THREADS"])
 
 
-def _check_grid(blocks: int, passes: int, problem: Problem) -> None:
+def _launch(
+    entry: str, problem: Problem, values: dict[str, Any], rows: int, threads: int, most: int = 2**63, **more: Any
+) -> KernelLaunch:
+    """Return a launch with thread blocks of so many rows, at most `most`, which then loop over rows."""
+    blocks, passes = min(-(-problem.m // rows), most), -(-problem.n // values["WIDTH"])
     if passes > 65535:
         raise InputError(f"n = {problem.n} columns are not skinny: {_WIDEST * 65535} are the most")
     if blocks >= 2**31:
         raise InputError(f"m = {problem.m} rows take {blocks} thread blocks, and 2147483647 are the most: raise tcf")
+    return KernelLaunch(f"{entry}.cu", entry, tuple(values.items()), (blocks, passes), threads, **more)

@@ -58,7 +58,8 @@ def parameters(
     given = {"t1": t1, "t2": t2, "t3": t3}
     sizes(**{name: value for name, value in given.items() if value is not None})
     if t2 is None or t3 is None:
-        best2, best3 = _best(model, min(n, _MODELLED), t2, t3)
+        times = model.fmt, model.memory_latency, model.compute_latency, model.setup
+        best2, best3 = _best(model.gpu.name, times, min(n, _MODELLED), t2, t3)
         t2, t3 = best2 if t2 is None else t2, best3 if t3 is None else t3
     if t1 is None:
         fitting = [size for size, fits in tallskinny.block_sizes(model, t2, t3).items() if fits]
@@ -67,22 +68,13 @@ def parameters(
     return t1, t2, t3
 
 
-_cache: dict[tuple[Any, ...], tuple[int, int]] = {}
-
-
-def _best(model: Model, n: int, t2: int | None, t3: int | None) -> tuple[int, int]:
+@lru_cache(maxsize=256)
+def _best(gpu: str, model: tuple[Any, ...], n: int, t2: int | None, t3: int | None) -> tuple[int, int]:
     """t2 and t3 with the shortest time, the same for every m and k; the search is slow, so they are cached."""
-    times = (model.memory_latency, model.compute_latency, model.setup)
-    key = (model.gpu.name, model.fmt, *times, n, t2, t3)
-    if key not in _cache:
-        _cache[key] = _search(model, n, t2, t3)
-    return _cache[key]
-
-
-def _search(model: Model, n: int, t2: int | None, t3: int | None) -> tuple[int, int]:
+    where = Model(gpus.get(gpu), *model)
     if t2 is not None:
-        return t2, min(T3, max(1, int(model.most_t3(t2))))
-    choices = [choice for choice in tallskinny.exhaustive(model, 1, 1, n) if t3 is None or choice.t3 == t3]
+        return t2, min(T3, max(1, int(where.most_t3(t2))))
+    choices = [choice for choice in tallskinny.exhaustive(where, 1, 1, n) if t3 is None or choice.t3 == t3]
     if not choices:
         return min(n, 8), T3
     # a t3 that divides every t1 is preferred, then the nearest to the published one
@@ -95,47 +87,39 @@ def _macros(problem: Problem, t1: int, t2: int, t3: int) -> tuple[tuple[str, Any
     return (("REAL", _REAL[problem.fmt]), ("T1", t1), ("T2", t2), ("T3", t3), (layout, 1))
 
 
-def tsm2(
-    problem: Problem, model: Model, version: str, t1: int | None = None, t2: int | None = None, t3: int | None = None
-) -> KernelLaunch:
-    """Return the launch of one of TSM2's versions."""
+def tsm2(problem: Problem, model: Model, version: str, *tiles: int | None, **named: int | None) -> KernelLaunch:
+    """Return the launch of one of TSM2's versions; tiles: t1, t2 and t3 in this order, or by name."""
     choice("version of TSM2", version, (*VERSIONS, "hopper"))
     if version in ("V0", "V1"):
-        refuse_tiles(f"TSM2 {version} has no tiles", {"t1": t1, "t2": t2, "t3": t3})
+        given = dict(zip(("t1", "t2", "t3"), tiles, strict=False)) | named
+        refuse_tiles(f"TSM2 {version} has no tiles", given)
         wide = next((w for w in _COLUMNS if w >= problem.n), _COLUMNS[-1])
         t1, t2, t3 = T1, wide if version == "V1" else 1, 1
     else:
-        t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, t1, t2, t3)
+        t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, *tiles, **named)
     shared = t1 * t2 * problem.bytes if version in ("V2", "V3") else 0
-    return KernelLaunch(
-        "tsm2.cu", f"tsm2_{version.lower()}", _macros(problem, t1, t2, t3), (_blocks(problem.m, t1), 1), t1, shared
-    )
+    grid = _blocks(problem.m, t1), 1
+    return KernelLaunch("tsm2.cu", f"tsm2_{version.lower()}", _macros(problem, t1, t2, t3), grid, t1, shared)
 
 
 def ism2(
-    problem: Problem,
-    model: Model,
-    optimisation: int,
-    tcf: int | None = None,
-    t1: int | None = None,
-    t2: int | None = None,
-    t3: int | None = None,
+    problem: Problem, model: Model, optimisation: int, tcf: int | None = None, *tiles: int | None, **named: int | None
 ) -> KernelLaunch:
-    """Return the launch of one of ISM2's optimisations.
+    """Return the launch of one of ISM2's optimisations; tiles: as in `tsm2`.
 
     tcf: rows of a thread; default: as many as leave enough threads to fill the GPU, at most 8 as published.
     """
     if not is_size(optimisation) or optimisation not in OPTIMISATIONS:
         raise InputError(f"optimisation = {shown(optimisation)} must be 1, 2 or 'hopper'")
-    t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, t1, t2, t3)
+    t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, *tiles, **named)
     if tcf is None:
         tcf = min(8, tallskinny.most_tcf(model, max(problem.m, 1), t2, t3))
     sizes(tcf=tcf)
     if not problem.k:  # nothing to add: C is zero
         return tsm2(problem, model, "V0")
-    shared = t1 * t2 * problem.bytes
-    grid = (_blocks(problem.m, t1 * tcf), 1)
-    return KernelLaunch("ism2.cu", f"ism2_{optimisation}", _macros(problem, t1, t2, t3), grid, t1, shared)
+    grid = _blocks(problem.m, t1 * tcf), 1
+    macros = _macros(problem, t1, t2, t3)
+    return KernelLaunch("ism2.cu", f"ism2_{optimisation}", macros, grid, t1, t1 * t2 * problem.bytes)
 
 
 def _blocks(m: int, rows: int) -> int:
