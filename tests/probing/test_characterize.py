@@ -137,22 +137,17 @@ def test_random_operands_that_contradict_a_result_become_probes(monkeypatch):
 
 
 def test_a_probes_level_is_the_highest_exponent_of_its_terms():
-    builder = Builder(mma.spec("V100", "fp16", "fp32").operand_formats, 4)
-    for e in (-28, -20, 0):
-        probes.around(builder, e, 2)
-    exponents = [e for _, e, *_ in builder.rows]
-    pool = builder.probes()
+    formats = mma.spec("V100", "fp16", "fp32").operand_formats
+    pool = probes.first_round(formats, 4)
 
     def exponent(x, emin):
-        return -np.inf if x == 0 else max(int(np.floor(np.log2(abs(x)))), emin)
+        return -np.inf if x == 0 else max(int(np.floor(np.log2(abs(float(x))))), emin)
 
-    a, b, c = (values(x, f) for x, f in zip((pool.A, pool.B, pool.C), builder.formats[:3], strict=True))
-    off = 0
-    for p, q, r, level, wanted in zip(a, b, c, pool.levels, exponents, strict=True):
+    a, b, c = (values(x, f) for x, f in zip((pool.A, pool.B, pool.C), formats[:3], strict=True))
+    for p, q, r, level in zip(a, b, c, pool.levels, strict=True):
         highest = max([exponent(x, -14) + exponent(y, -14) for x, y in zip(p, q, strict=True)] + [exponent(r, -126)])
         assert level in (highest, NO_LEVEL)
-        off += level == NO_LEVEL and wanted != NO_LEVEL
-    assert 0 < off < len(exponents) // 10
+    assert 0 < np.mean(pool.levels == NO_LEVEL) < 0.5
 
 
 def test_a_function_may_write_into_its_operands():
