@@ -1,8 +1,8 @@
 """The arithmetic of a matrix instruction as a specification, from directed probes of a callable.
 
-Directed probes come first: special values, sums at several levels, and the positions that are added in one rounding.
-Then operands that distinguish the remaining specifications are searched for, while there are any. Random operands
-verify the result; those that contradict it become probes, and the search continues.
+Directed probes come first: special values, sums at several levels, and the positions that are added in one rounding;
+then sums near D's smallest number. Operands that distinguish the remaining specifications are searched for, while there
+are any. Random operands verify the result; those that contradict it become probes, and the search continues.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic import evidence
 from fpemu.probing.arithmetic.evidence import Finding, nan_rule, specials
 from fpemu.probing.arithmetic.fit import Results, preferred, structures
-from fpemu.probing.arithmetic.probes import Execute, Formats, Instruction, Probes, Verification, first_round
+from fpemu.probing.arithmetic.probes import (
+    Execute,
+    Formats,
+    Instruction,
+    Probes,
+    Verification,
+    at_the_smallest,
+    first_round,
+)
 from fpemu.probing.arithmetic.separating import separating
 
 _ROUNDS = 4  # largest number of verifications; a further search follows all but the last
@@ -143,7 +151,9 @@ def characterize(
     report(f"running {len(special) + len(directed):,} probes")
     of_specials = instruction.results(special)
     D = np.concatenate([of_specials, instruction.results(directed)])
-    results = _separated(Results(formats, k, special.join(directed), D, possible), instruction, report)
+    results = Results(formats, k, special.join(directed), D, possible)
+    results = _probed(results, instruction, at_the_smallest(formats, k, results.specs))
+    results = _separated(results, instruction, report)
     code, payloads, nan_text = nan_rule(special, of_specials, formats)
     direct = evidence.direct(special, of_specials, formats, nan_text)
     if not results.specs or code is None:

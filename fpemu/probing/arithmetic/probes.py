@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any
@@ -272,6 +272,17 @@ def first_round(formats: Formats, k: int) -> Probes:
     low, high = fa.emin + fb.emin, min(fa.emax + fb.emax, fd.emax - 2)
     _blocks(probes, sorted({fd.precision, fd.precision - 1, 11, 14}), [(high, max(low, high - 40)), (0, max(low, -9))])
     return probes.probes()
+
+
+def at_the_smallest(formats: Formats, k: int, specs: Sequence[MmaSpec]) -> Probes:
+    """Sums near the smallest number of a D that keeps fewer fraction bits than its format; without levels."""
+    probes, fd = Builder(formats, k), formats[3]
+    for kept in sorted({s.sum_fraction_bits for s in specs} - {fd.fraction_bits}):
+        for e in range(fd.emin - kept - 1, fd.emin - kept + 2):
+            if e >= formats[0].emin + formats[1].emin:
+                _level(probes, e)
+    found = probes.probes()
+    return replace(found, levels=np.full(len(found), NO_LEVEL))
 
 
 def _level(probes: Builder, e: int) -> None:

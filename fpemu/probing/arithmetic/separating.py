@@ -6,7 +6,7 @@ drawn near the halves and truncation points of the specifications, the emulator 
 operands with different results are sent to the instruction.
 
 Each kind of operands brings a sum to a tie, or to a number of D at a truncation, in another way: by C, by a product, or
-by the products of an earlier block. Which of them is possible depends on the formats.
+by both. Which of them is possible depends on the formats.
 """
 
 from __future__ import annotations
@@ -113,6 +113,22 @@ def _product_is_a_tie(draws: Draws) -> Drawn:
     return a, b, np.where(draws.chance(0.2), 0.0, c)
 
 
+def _c_is_a_tie(draws: Draws) -> Drawn:
+    """C halfway between two numbers of D, and products below it."""
+    a, b, first, second = _places(draws)
+    fc, fd = draws.formats[2:]
+    top = np.clip(draws.tops(), fc.emin - 2, fc.emax)
+    unit = np.maximum(top, fd.emin) - draws.kept
+    whole = np.ldexp(1.0, np.clip(top - unit, 0, 52))
+    c = np.ldexp(np.floor(whole * (1 + draws.rng.random(len(draws)))) + 0.5, unit)
+    cut = draws.cuts(top)
+    for q in (second, first):
+        e = draws.choose([draws.near(cut), draws.near(cut), top - draws.rng.integers(0, 60, len(draws))])
+        _put(draws, a, b, q, e, 0.5)
+    a[draws.rows, second] = np.where((second != first) & draws.chance(0.5), 0.0, a[draws.rows, second])
+    return a, b, c * draws.signs()
+
+
 def _c_alone(draws: Draws) -> Drawn:
     """C alone, halfway between two numbers of D except for a rest."""
     n, rng, (fc, fd) = len(draws), draws.rng, draws.formats[2:]
@@ -174,6 +190,7 @@ def _grown(draws: Draws) -> Drawn:
 _KINDS: dict[Callable[[Draws], Drawn], int] = {  # with their shares
     _terms: 3,
     _product_is_a_tie: 2,
+    _c_is_a_tie: 2,
     _c_alone: 1,
     _c_to_a_tie: 3,
     _grown: 2,
