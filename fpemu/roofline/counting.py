@@ -290,8 +290,8 @@ def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: Split, tile:
         else:
             additions, joins = sum(chain.total * (1 + (scaled and acc.band > 0)) for acc, chain in chains), 0
         again = (-(-N // tile[1]), -(-M // tile[0])) if split == "fused" else (0, 0)
-        vector = sum(n * area * r for n, area, r in zip(each, sizes, again, strict=False))
-        sums = {"fp32": vector + (additions + 2 * scheme.scales_rows) * float(sizes[2])}
+        splitting = sum(n * area * r for n, area, r in zip(each, sizes, again, strict=False))
+        sums = {"fp32": splitting + (additions + 2 * scheme.scales_rows) * float(sizes[2])}
         combined = "fp64" if lowering.in_double else "fp32"
         sums[combined] = sums.get(combined, 0.0) + joins * float(sizes[2])
         vectors = {name: n for name, n in sums.items() if n}

@@ -135,9 +135,9 @@ def characterize(
         arguments.integers("shape", shape, 1, 2**20, length=2)
     if "int8" in (str(a), str(b)) or "int32" in (str(d), str(c)):
         integer = Instruction(execute, ("int8", "int8", "int32", "int32"), shape)
-        spec, findings, probes, why = evidence.probe_integers(integer, (a, b, d), c, k, name)
-        held = Verification(first=why) if spec is None else integer.verify(spec, outputs, seed)
-        return Characterized(spec, findings, probes, held.outputs, held.mismatches, held.first)
+        row, shown, count, why = evidence.probe_integers(integer, (a, b, d), c, k, name)
+        held = Verification(first=why) if row is None else integer.verify(row, outputs, seed)
+        return Characterized(row, shown, count, held.outputs, held.mismatches, held.first)
     formats: Formats = tuple(known.get(f) for f in (a, b, d if c is None else c, d))  # type: ignore[assignment]
     possible = structures(formats, k)
     if not possible:
