@@ -16,17 +16,7 @@ import typer
 
 from fpemu import files, gpu, mma, probing, simt
 from fpemu import formats as known
-from fpemu.cli.common import (
-    check_file,
-    failed,
-    note,
-    parse_order,
-    parse_sizes,
-    print_table,
-    print_text,
-    spinner,
-    with_options,
-)
+from fpemu.cli import options as cli
 from fpemu.errors import GpuError, InputError, unknown_name
 from fpemu.mma import catalog
 from fpemu.mma.tree import longest_block
@@ -66,7 +56,7 @@ class Probed:
 
     def sizes(self) -> tuple[int, int, int]:
         """M, N and K."""
-        numbers = [] if self.shape is None else parse_sizes("--shape", self.shape, "MxN[xK]")
+        numbers = [] if self.shape is None else cli.parse_sizes("--shape", self.shape, "MxN[xK]")
         k = self.k if len(numbers) < 3 else numbers[2]
         if self.k not in (None, k):
             raise InputError(f"--k {self.k} contradicts --shape {self.shape}")
@@ -114,7 +104,7 @@ class Probed:
         spec = _spec(inputs, accumulator, hardware, self.instruction)
         if target is None:
             assert spec is not None
-            order, emulated = parse_order(self.order), spec
+            order, emulated = cli.parse_order(self.order), spec
             exact = result == str(spec.d_format)
 
             def gemm(A: Any, B: Any) -> Any:
@@ -126,7 +116,7 @@ class Probed:
         return Target(product, shape, known.get(inputs), result, accumulator, spec, hardware, self.at)
 
 
-@with_options(Probed)
+@cli.with_options(Probed)
 def reveal(
     target: Annotated[str | None, "[FILE.py:FUNCTION | cublas]", "A function (A, B) -> D, or cuBLAS."] = None,
     /,
@@ -147,13 +137,13 @@ def reveal(
     The output is the tree, and its KOrder if the tree has one. Exit status 0; 1 if --check finds a mismatch; 2 if
     no tree explains the results: the message then names the contradiction.
     """
-    check_file(json_, "the order", ".json")
-    check_file(draw, "a drawing", ".png", ".svg", ".pdf")
+    cli.check_file(json_, "the order", ".json")
+    cli.check_file(draw, "a drawing", ".png", ".svg", ".pdf")
     M, N, k = options.sizes()
     at, which = options.at, "row" if N > M else "column"
     subject = options.subject(target, (M, N, k))
     name, start = subject.gemm.name, time.perf_counter()
-    with spinner("probing") as say:
+    with cli.spinner("probing") as say:
         subject.gemm.report = lambda n: say(f"probing: {n} calls")
         revealed = subject.reveal()
         seconds, calls = time.perf_counter() - start, subject.gemm.calls
@@ -168,11 +158,13 @@ def reveal(
         )
     tree = shown(revealed.tree, revealed.order, k, subject.instruction(revealed))
     no_name = "no KOrder is found for this order; fpemu.mma.gemm takes the tree itself"
-    print_text(no_name if revealed.order is None else order)
-    print_text(text(tree))
-    print_text(f"K = {k}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
+    cli.print_text(no_name if revealed.order is None else order)
+    cli.print_text(text(tree))
+    cli.print_text(f"K = {k}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
     if options.shape is None and target not in (None, "cublas"):
-        note(f"D is {M}×1, by default; a library may add in another order for another shape, which --shape MxN probes")
+        cli.note(
+            f"D is {M}×1, by default; a library may add in another order for another shape, which --shape MxN probes"
+        )
     failing = False
     if check and compared is not None:
         failing = bool(compared.mismatches)
@@ -183,15 +175,15 @@ def reveal(
             outcome = f"{compared.outputs:,} outputs of random operands are equal to the emulation's, bit for bit"
         elif not compared.at_probed:
             outcome += f", not {which} {at}: the order depends on the position, and --at shows another"
-        print_text(f"check: {outcome} {by}")
+        cli.print_text(f"check: {outcome} {by}")
     if not failing and (place := subject.disagreement()):
         other = place[0 if which == "row" else 1]
         hint = f": --at {other} shows that of another {which}" if other not in (0, at) else ""
-        note(f"D{place} is added in another order than D[0, 0]{hint}")
+        cli.note(f"D{place} is added in another order than D[0, 0]{hint}")
     if json_ is not None:
         about = {"of": name, "formats": [subject.inputs.name, subject.result], "shape": [M, N, k], "at": at}
         probing.save(revealed, json_, **about, calls=calls, seconds=round(seconds, 3))
-        note(f"wrote {json_}")
+        cli.note(f"wrote {json_}")
     if draw is not None:
         from fpemu import plotting
         from fpemu.plotting.trees import picture
@@ -199,7 +191,7 @@ def reveal(
         title = "no KOrder" if revealed.order is None else order
         figure = picture(tree, f"{Path(name).name}, K = {k}: {title}")
         files.write_atomic(draw, getattr(plotting, draw.rpartition(".")[2])(figure))
-        note(f"wrote {draw}")
+        cli.note(f"wrote {draw}")
     if failing:
         raise typer.Exit(1)
 
@@ -234,7 +226,7 @@ def _spec(inputs: str, accumulator: str, hardware: str | None, instruction: str 
 
 
 # --- characterize
-@with_options(probing.characterize, "seed")
+@cli.with_options(probing.characterize, "seed")
 def characterize(
     name: Annotated[str, "[NAME-PART]", "Only instructions of this GPU whose name contains this text."] = "",
     /,
@@ -288,13 +280,13 @@ def characterize(
     unsure, reports = False, []
     for n, (title, execute, about, row) in enumerate(sources, 1):
         try:
-            with spinner(title) as say:
+            with cli.spinner(title) as say:
                 of = f"{title} ({n} of {len(sources)})" if len(sources) > 1 else title
                 counted = _counted(execute, say, of)
                 result = probing.characterize(counted, **about, outputs=int(outputs), name=title, **options)
                 layout = fragments.find(row) if on_gpu and row is not None and row.instruction == "mma" else None
         except GpuError as problem:
-            raise failed(f"{title}: {problem}") from problem
+            raise cli.failed(f"{title}: {problem}") from problem
         unsure |= not result
         report = _report(title, result, row)
         if layout is not None and row is not None:
@@ -304,17 +296,17 @@ def characterize(
         if not json_:
             findings = [(f.field, f.value, f.probe, f.returned, f.otherwise) for f in result.findings]
             columns = ("field", "value", "probe", "returned", "otherwise")
-            print_table(f"{title}: {result.probes:,} probes", columns, findings)
+            cli.print_table(f"{title}: {result.probes:,} probes", columns, findings)
             if result.spec is not None:
-                print_text(row_text(result.spec))
-                print_text(f"{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
+                cli.print_text(row_text(result.spec))
+                cli.print_text(f"{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
             if "catalog" in report:
                 other = "; ".join(f"{f} = {a}, in the catalogue {b}" for f, (a, b) in report["catalog"].items())
-                print_text(f"not as in the catalogue: {other}" if other else "as in the catalogue")
+                cli.print_text(f"not as in the catalogue: {other}" if other else "as in the catalogue")
             if layout is not None:
-                print_text(f"fragments: {layout}")
+                cli.print_text(f"fragments: {layout}")
         if result.contradiction:
-            note(f"fpemu: {title}: {result.contradiction}")
+            cli.note(f"fpemu: {title}: {result.contradiction}")
     if json_:
         typer.echo(json.dumps(reports, indent=1))
     if unsure:
@@ -345,7 +337,7 @@ def _function(
         raise InputError("--callable needs --formats A,B,D (or A,B,C,D) and --k")
     about: dict[str, Any] = {"a": names[0], "b": names[1], "d": names[-1], "k": k}
     about |= {"c": names[2]} if len(names) == 4 else {}
-    about |= {} if shape is None else {"shape": tuple(parse_sizes("--shape", shape, "MxN"))}
+    about |= {} if shape is None else {"shape": tuple(cli.parse_sizes("--shape", shape, "MxN"))}
     user_function, attribute = load_function(function), function.rpartition(":")[2]
 
     def execute(A: Any, B: Any, C: Any) -> Any:

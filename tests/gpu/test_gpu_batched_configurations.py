@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 
 import pytest
-import typer
 
 from benchmarks import tuning
 from fpemu import InputError
+from fpemu.cli import main
 from fpemu.gpu.batched import choice, products
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched.configuration import Block, Packed, Small, Warp
 from fpemu.gpu.batched.task import Task
 from fpemu.gpu.runtime import device
+from tests.commands import refusal
 
 ORDINARY = Task(64, 64, 64, width=16)
 
@@ -67,18 +69,12 @@ def test_every_size_has_a_valid_configuration_and_the_table_only_valid_ones():
                 conf.validate(found, task)
 
 
-def test_tune_refuses_sizes_that_are_none(capsys):
-    from fpemu.cli import bench
-
-    for text in ("x", "9-2", "0-3", "2000"):
-        with pytest.raises(InputError, match="--sizes"):
-            bench._sizes(text)
-    assert bench._sizes("2-4,8") == [2, 3, 4, 8]
-    with pytest.raises(InputError):
-        bench._forms("rael")
+@pytest.mark.parametrize("sizes", ["x", "9-2", "0-3", "2000"])
+def test_tune_refuses_sizes_that_are_none(capsys, sizes):
+    assert "--sizes" in refusal(capsys, "tune", "batched", "--sizes", sizes)
 
 
-def test_an_interrupted_sweep_goes_on_and_writes_its_table_at_last(monkeypatch, tmp_path):
+def test_an_interrupted_sweep_goes_on_and_writes_its_table_at_last(monkeypatch, tmp_path, capsys):
     from fpemu.cli import bench
 
     monkeypatch.setattr(bench, "missing", lambda: None)
@@ -95,11 +91,10 @@ def test_an_interrupted_sweep_goes_on_and_writes_its_table_at_last(monkeypatch, 
         return [tuning.Measured(*tuning.place(size, complex), "warp rows=1 columns=1 steps=1 warps=8", 1.0)]
 
     monkeypatch.setattr(tuning, "measure", measure)
-    how = {"sizes": "7-9", "forms": "real", "batch": 10, "out": str(out)}
-    with pytest.raises(typer.Exit) as ended:
-        bench.tune_batched(**how)
-    assert (ended.value.exit_code, out.exists(), seen) == (130, False, [7, 8])
-    bench.tune_batched(**how)
+    command = ["tune", "batched", "--sizes", "7-9", "--forms", "real", "--batch", "10", "--out", str(out)]
+    assert (main(command), out.exists(), seen) == (130, False, [7, 8])
+    assert f"'fpemu {shlex.join(command)}' continues from them" in capsys.readouterr().err
+    assert main(command) == 0
     assert seen == [7, 8, 8, 9]
     assert [path.name for path in tmp_path.iterdir()] == ["t.toml"]
     assert set(tomllib.loads(out.read_text())) == {"measured", "real 2", "real 16"}
