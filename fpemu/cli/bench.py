@@ -102,9 +102,9 @@ def gpu(
     if list_:
         figures = sorted({page for case in cases for page in case.figures})
         by_figure = {page: [case for case in cases if page in case.figures] for page in figures}
-        lines = [(page, str(len(of_page)), f"{suite.seconds(of_page):.0f}") for page, of_page in by_figure.items()]
+        counts = [(page, str(len(of_page)), f"{suite.seconds(of_page):.0f}") for page, of_page in by_figure.items()]
         title = f"{len(cases)} row{'s' if len(cases) != 1 else ''}, about {suite.seconds(cases):.0f} s"
-        cli.print_table(title, ("figure", "rows", "s"), lines, numbers=2)
+        cli.print_table(title, ("figure", "rows", "s"), counts, numbers=2)
         return
     cli.check_file(output, "the record", ".json")
     if device.missing() is not None:

@@ -64,7 +64,8 @@ class RunOptions:
         """Evaluate the missing cells, export the tables and return all rows; None after a dry run."""
         for target in self.export or []:
             check_target(target)
-        jobs, device = self.jobs or default_jobs(), self.device
+        jobs: int = self.jobs or default_jobs()
+        device: Any = self.device
         if self.scheduler is None or device != "cuda":  # the workers of a scheduler may be on machines with a GPU
             device = cli.parse_device(device)
         with cli.resumable(), Store() as results:
@@ -160,7 +161,8 @@ class _Axis:
     @classmethod
     def read(cls, flag: str, pairs: list[str], of: str) -> _Axis:
         """The axis of the one option with several values among those of the command line."""
-        fixed, swept = cli.parse_options(pairs), {}
+        fixed = cli.parse_options(pairs)
+        swept: dict[str, list[Number]] = {}
         for name, pair in zip(fixed, pairs, strict=True):
             text = pair.partition("=")[2]
             if ":" in text or re.fullmatch(r"[-+0-9.eE^* ]*,[-+0-9.eE^*, ]*", text):

@@ -190,7 +190,7 @@ def _read_array(stream: IO[bytes], length: int, name: str, max_entries: int) -> 
     if length != head.tell() + size:
         raise InputError(f"{name}: {length - head.tell()} bytes where its header declares {size}")
     stream.seek(0)
-    return np.lib.format.read_array(stream, allow_pickle=False)  # type: ignore[no-any-return]
+    return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 # --- Matrix Market: Boisvert, Pozo and Remington, The Matrix Market Exchange Formats, NISTIR 5935 (1996)
