@@ -12,7 +12,6 @@ import pytest
 import fpemu
 from fpemu import inputs, plotting, schemes, theory
 from fpemu.reproduce import pages
-from tests.layout import legend_labels
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 NAMES = sorted(f"bounds/{name.replace('-', '_')}" for name in schemes.names())
@@ -198,22 +197,3 @@ def test_products_without_a_worst_case_are_counted_and_drawn_without_it():
     assert [
         sum(line.get_marker() == "None" and len(line.get_xdata()) > 1 for line in axis.lines) for axis in figure.axes
     ] == [7, 7, 7]
-
-
-@pytest.mark.parametrize("name", ["bounds/dgemm", "bounds/h2sgemm", "bounds/ozaki", "bounds/ozaki2"])
-def test_the_figure_names_its_axes_and_keeps_the_legend_outside(name):
-    experiment, found = rows(name, made_up())
-    figure = experiment.draw(found)
-    plotting.png(figure)
-    assert len(figure.axes) == 3
-    assert all(axis.get_xlabel() == "$k$" for axis in figure.axes)
-    assert figure.axes[0].get_ylabel()
-    assert len(legend_labels(figure)) == len(curves(experiment)) + 2
-    for axis in figure.axes:
-        low, high = axis.get_ylim()
-        markers = [line for line in axis.lines if line.get_marker() != "None"]
-        lines = [line for line in axis.lines if line.get_marker() == "None" and len(line.get_xdata())]
-        assert len(lines) == 2 * len(markers) == 2 * len(curves(experiment))
-        assert all(low < y < high for line in (*markers, *lines) for y in line.get_ydata())
-        looks = {(line.get_color(), line.get_marker()) for line in markers}
-        assert len(looks) == len(markers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from pathlib import Path
 
 import mpmath
@@ -14,18 +13,6 @@ from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.reproduce import claims, pages
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
-PAGES = ("fig10", "fig11", "fig12", "fig13", "fig16", "fig18", "hardware", "split_rounding", "markidis_budget")
-SMALL = {
-    "fig10": {"n": 32},
-    "fig11": {"n": 32},
-    "fig12": {"m": 16, "n": 16, "k": 64},
-    "fig13": {"m": 16, "n": 16, "k": 64},
-    "fig16": {"m": 8, "n": 8},
-    "fig18": {"n": 32},
-    "hardware": {"rows": 4, "k": 64},
-    "split_rounding": {"rows": 4, "k": 64},
-    "markidis_budget": {"rows": 4, "k": 64},
-}
 
 
 def _page(name):
@@ -42,26 +29,6 @@ def _values(page, rows, name):
     """The numbers of a claim, from the rows of the first seed."""
     one = [row for row in rows if row.get("seed", 0) == 0]
     return [measure.value for measure in page.measures(one) if measure.name == name]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
-def test_a_small_cell_gives_finite_numbers_and_the_page_stands_on_one_seed(name):
-    page = _page(name)
-    cell = {**page.cells("quick")[0], **SMALL[name]}
-    numbers = page.evaluate(cell)
-    assert numbers
-    assert all(type(number) is float and math.isfinite(number) and number >= 0 for number in numbers.values())
-    one = [{**cell, **numbers} for cell in page.cells("quick") if cell["seed"] == 0]
-    paper = next(paper for paper in claims.papers(ROOT) if paper.folder == "legemm")
-    wanted = {claim.name for claim in (*paper.claims, *paper.checks) if claim.page == page.name}
-    measures = page.measures(one)
-    assert {measure.name for measure in measures} == wanted
-    assert all(math.isfinite(measure.value) for measure in measures)
-    assert len({(m.name, m.reading, m.variant) for m in measures}) == len(measures)
-    text = page.finding(one)
-    assert text is None or (text.endswith(".") and "nan" not in text)
-    plotting.png(page.draw(one))
 
 
 # --- histograms
@@ -188,15 +155,6 @@ def test_figure_16_judges_growth_with_k_and_the_rest_apart(power, noise):
     assert _values(page, rows, "error_grows_with_K") == pytest.approx([64.0**power / at_128] * 8)
     means = [K**power * (at_128 if K == 128 else 1.0) for K in (128, 768, 1024, 2048, 3072, 4096, 5120, 8192)]
     assert _values(page, rows, "K_decides_the_error") == pytest.approx([max(means) / min(means) / noise] * 8)
-
-
-def test_figure_16_keeps_the_inner_length_whole():
-    for size in pages.SIZES:
-        page = _page("fig16")
-        for cell in page.cells(size):
-            assert (cell["M"], cell["N"], cell["K"]) in page.module.APPLICATIONS[cell["application"]]
-            assert 1 <= cell["m"] <= cell["M"]
-            assert cell["M"] % cell["m"] == cell["N"] % cell["n"] == 0
 
 
 def test_figure_18_orders_the_three_modes():

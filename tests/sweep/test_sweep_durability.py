@@ -172,7 +172,7 @@ def test_a_cell_that_kills_its_worker_fails_and_the_rest_goes_on(folder, monkeyp
     monkeypatch.delenv("FPEMU_TEST_KILL")
     with Store() as results:
         assert len(run(experiment, results=results)) == 12
-        assert survey(experiment, "quick", results).failed_before == {}
+        assert survey(experiment, "quick", results).failed_before == set()
 
 
 @pytest.mark.slow
