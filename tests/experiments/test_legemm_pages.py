@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu import inputs, metrics, reference, schemes
 from fpemu.reproduce import claims, pages
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
@@ -172,33 +172,6 @@ def test_figure_18_orders_the_three_modes():
     assert _values(page, rows, "single_precision_accuracy") == pytest.approx([1.25] * 2)
 
 
-@pytest.mark.parametrize(("power", "concluded"), [(1.0, True), (0.1, False), (-1.0, False)])
-def test_figure_16_concludes_from_the_growth_it_finds_alone(power, concluded):
-    def numbers(cell):
-        error = 1e-7 * cell["K"] ** (power if cell["hardware"] == "ampere" else 0.1)
-        names = ("max_error s", "max_error exact", "mred s", "mred exact", "SGEMM max_error", "SGEMM mred")
-        return {name: error * (7 if "max" in name else 1) for name in names}
-
-    page, rows = _made_up("fig16", numbers)
-    text = page.module.finding(rows)
-    assert ("have one sign and accumulate" in text) == concluded
-
-
-@pytest.mark.parametrize("wide", [1e-15, 1e-6])
-def test_figure_18_calls_the_error_of_64f_that_of_s_only_if_it_is(wide):
-    def numbers(_):
-        errors = {"FAST_16F": 1e-3, "LE-GEMM": 2e-3, "64F": wide, "SGEMM": 1e-6}
-        return {f"{m} {x} {r}": e for m, e in errors.items() for x in ("max_error", "mred") for r in ("s", "exact")} | {
-            f"64F {x} s": 1.4e-6 for x in ("max_error", "mred")
-        }
-
-    page, rows = _made_up("fig18", numbers)
-    text = page.module.finding(rows)
-    assert ("nearly the whole error of 64F" in text) == (wide < 1e-8)
-    assert "The ratio of FAST_16F to LE-GEMM is 0.5×" in text  # nothing is called better where it is not
-    assert "better" not in text
-
-
 # --- every architecture
 def test_architectures_are_the_same_only_if_every_error_agrees():
     module = _page("hardware").module
@@ -220,30 +193,6 @@ def test_ampere_and_ada_are_one_arithmetic_and_volta_another():
         cell = {**page.cells("quick")[0], "rows": 4, "k": 64, "hardware": chip}
         rows.append({**cell, **page.evaluate(cell)})
     assert page.module.same(rows) == [["volta"], ["ampere", "ada"]]
-
-
-@pytest.mark.parametrize("useless", [("volta", "turing", "ampere", "hopper"), ("volta", "cdna2"), ()])
-def test_truncation_is_named_as_the_cause_only_if_it_separates_the_useless_chains(useless):
-    module = _page("hardware").module
-    same = {"ada": "ampere", "blackwell": "hopper"}
-    chips = [chip for chip in plotting.HARDWARE if chip not in same]
-
-    def numbers(cell):
-        chip = same.get(cell["hardware"], cell["hardware"])
-        error = 9e-5 if chip in useless else 1e-6 * (1 + chips.index(chip) / 100)
-        return dict.fromkeys(module.SCHEMES, error) | {"fp16": 1e-4 + 1e-9 * chips.index(chip)}
-
-    _, rows = _made_up("hardware", numbers)
-    text = module.finding(rows)
-    assert ("gains less than 1.5× over plain fp16" in text) == bool(useless)
-    assert ("These are all architectures that round sums toward zero" in text) == (len(useless) == 4)
-    assert "Ampere, Ada (k 16 in blocks of 8" in text
-
-
-def test_architectures_that_agree_by_different_rules_have_all_of_them_named():
-    page, rows = _made_up("hardware", lambda _: dict.fromkeys(_page("hardware").module.SCHEMES, 1e-6))
-    text = page.module.finding(rows)
-    assert "terms truncated 23 bits below the largest, sums rounded toward zero or k 8 in blocks of 8" in text
 
 
 # --- split against accumulation
@@ -346,21 +295,6 @@ def test_shares_sum_to_one_and_name_the_cause():
     assert share["direction"] == pytest.approx(0.75)
     assert share["flushed"] == 0
     assert share["bits"] == pytest.approx(0.09)
-
-
-@pytest.mark.parametrize(("alone", "concluded"), [(1.5e-5, True), (5e-6, False)])
-def test_the_cuts_at_alignment_are_said_to_help_only_where_they_do(alone, concluded):
-    module = _page("markidis_budget").module
-
-    def numbers(_):
-        made = {f"left after {part}": 1e-6 for part in module.PARTS}
-        made |= {"error": 1e-5, "without alignment alone": alone}
-        return {f"{name} {what}": value for name in module.METHODS for what, value in made.items()}
-
-    _, rows = _made_up("markidis_budget", numbers)
-    text = module.finding(rows)
-    assert f"without alignment {alone / 1e-5:.3g}×" in text
-    assert ("at alignment reduces the error" in text) == concluded
 
 
 def test_the_omitted_product_of_residuals_has_the_same_limit_in_both_papers():
