@@ -313,7 +313,7 @@ REFUSED = [  # result, operands, C, fields and words of the error; of callables:
     (lambda A, B: np.float64(product((A, B))), HALF, None, {}, "the result is float64"),
     (product, ("normal", None), None, {"shape": (2, 2, 8), "fmt": "int8", "seed": -1}, "seed = -1"),
     (ZEROS, ("normal", None), None, {"shape": (20, 24, 8)}, "goes with a callable"),
-    (ZEROS, SINGLE, None, {"accumulate": "fp16"}, "is one of ordinary cores: simt fp32; fmt= gives another format"),
+    (ZEROS, SINGLE, None, {"accumulate": "fp16"}, "is one of ordinary cores: fmt= gives another format"),
     (ZEROS, SINGLE, None, {"accumulate": "fp61"}, "unknown format 'fp61'"),
     (ZEROS, SINGLE, None, {"instruction": "wgmma"}, "no matrix instruction for fp32; it has bf16, e4m3"),
     (ZEROS, SINGLE, None, {"k": 4}, "k= is 4, and a plain product in fp32"),
