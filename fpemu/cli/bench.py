@@ -64,15 +64,7 @@ def cpu(
 def gpu(
     figure: Annotated[list[str] | None, "PAPER[/PAGE]", "Only the products of these figures."] = None,
     shape: Annotated[str | None, "MxNxK", "Only this product; n stands for n×n×n."] = None,
-    implementation: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--implementation",
-            "--contender",
-            metavar="NAME",
-            help='With --shape: such as "staged stage=128" or "sgemm".',
-        ),
-    ] = None,
+    implementation: Annotated[list[str] | None, "NAME", "With --shape: such as 'staged stage=128' or 'sgemm'."] = None,
     data: Annotated[str, "NAME", "With --shape: the distribution of its operands."] = "symmetric",
     quick: Annotated[bool, "Fewer sizes."] = False,
     output: Annotated[str | None, "FILE.json", "Save the rows in this file, and measure only missing rows."] = None,

@@ -50,9 +50,7 @@ class RunOptions:
     """How the cells of a grid are evaluated, and the tables to which the rows are exported."""
 
     jobs: int | None = None
-    executor: Annotated[str | None, "processes (default) or dask; dask without --scheduler starts local workers."] = (
-        None
-    )
+    executor: Annotated[str | None, "processes (default) or dask (without --scheduler: local workers)."] = None
     scheduler: Annotated[str | None, "ADDRESS", "A Dask scheduler, such as tcp://host:8786."] = None
     worker_timeout: Annotated[float, "SECONDS", "With Dask: seconds to wait for a worker if none is left."] = 600.0
     device: str = "auto"
@@ -231,12 +229,8 @@ def plane(
     scheme: Annotated[str, "SCHEME", "Name of a scheme."],
     /,
     *,
-    option: Annotated[
-        list[str], "NAME=RANGE", "Option on one axis, with its range; NAME=VALUE fixes another option; may be repeated."
-    ],
-    parameter: Annotated[
-        list[str], "NAME=RANGE", "Parameter of the inputs, or M, N, K, seed, on the other axis, with its range."
-    ],
+    option: Annotated[list[str], "NAME=RANGE", "Option on one axis; NAME=VALUE fixes another option."],
+    parameter: Annotated[list[str], "NAME=RANGE", "Parameter of the inputs, or M, N, K, seed, on the other axis."],
     inputs: Annotated[str, "Distribution of the inputs: see 'fpemu list inputs'."] = "uniform",
     hardware: str | None = None,
     options: MapOptions,
@@ -364,9 +358,7 @@ def _integers(flag: str, text: str, least: int) -> list[int]:
 # --- reproduce
 def reproduce(
     names: Annotated[
-        list[str] | None,
-        "[PAPER[/FIGURE]]...",
-        "Figures, papers, or 'all'; default: the figure of each paper's first claim.",
+        list[str] | None, "[PAPER[/FIGURE]]...", "Default: the figures of the papers' first claims."
     ] = None,
     /,
     *,

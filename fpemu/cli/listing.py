@@ -29,9 +29,7 @@ _SYMBOLS = (
 
 
 def listing(
-    what: Annotated[
-        str | None, "KIND", "hardware, schemes, experiments, formats, inputs or metrics; default: all."
-    ] = None,
+    what: Annotated[str | None, "KIND", "hardware, schemes, experiments, formats, inputs or metrics."] = None,
     name: Annotated[str | None, "NAME", "The name of a scheme, after 'schemes'."] = None,
     /,
     *,

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from fpemu.mma import MmaSpec
     from fpemu.probing import Characterized
 
+_NOT_OF = {
+    "cublas": ("formats", "order"),
+    "a function": ("type", "layout", "order"),
+    "an emulated GEMM": ("type", "layout", "hardware"),
+}
+"""Options that do not apply to a subject"""
 _ARITHMETIC = ("arithmetic", "block", "F", "E0", "final", "fraction_bits", "nan_code", "payloads")
 
 
@@ -38,14 +44,8 @@ class Probed:
     """The GEMM to probe."""
 
     k: Annotated[int | None, "K of the product."] = None
-    shape: Annotated[
-        str | None,
-        "MxN[xK]",
-        "Shape of D in every call, on which the order may depend; default: K rows, at most 512, and one column.",
-    ] = None
-    formats: Annotated[
-        str | None, "IN,OUT[,SUM]", "Formats of A and B, of D, and of accumulators other than fp32 (fp64)."
-    ] = None
+    shape: Annotated[str | None, "MxN[xK]", "Shape of D in every call; default: min(K, 512) rows, one column."] = None
+    formats: Annotated[str | None, "IN,OUT[,SUM]", "Formats of A and B, of D, and of accumulators."] = None
     hardware: str | None = None
     instruction: str | None = None
     at: Annotated[int, "COLUMN", "Index of the probed column of D, or row if N > M."] = 0
@@ -56,40 +56,29 @@ class Probed:
 
     def sizes(self) -> tuple[int, int, int]:
         """M, N and K."""
-        numbers = [] if self.shape is None else cli.parse_sizes("--shape", self.shape, "MxN[xK]")
-        k = self.k if len(numbers) < 3 else numbers[2]
-        if self.k not in (None, k):
-            raise InputError(f"--k {self.k} contradicts --shape {self.shape}")
-        if k is None:
-            raise InputError("K is not given: add --k, or --shape MxNxK")
-        if not 1 <= k <= 2**20:
-            raise InputError(f"K = {k} is not between 1 and {2**20}")
-        M, N = (numbers[0], numbers[1]) if numbers else (min(k, 512), 1)
-        if max(M, N) * k > 2**30:
-            raise InputError(f"{M}×{N}×{k} is too large: the probes are rows of K, as many as the larger of M and N")
+        M, N, *K = [0, 1] if self.shape is None else cli.parse_sizes("--shape", self.shape, "MxN[xK]")
+        k = K[0] if K else self.k
+        if k is None or self.k not in (None, k):
+            raise InputError(f"--k {self.k} contradicts --shape {self.shape}: give K once, as --k or --shape MxNxK")
+        M = M or min(k, 512)
+        if not 1 <= k <= 2**20 or max(M, N) * k > 2**30:
+            raise InputError(f"{M}×{N}×{k}: K is not between 1 and 2^20, or the probes take more than 2^30 numbers")
         if not 0 <= self.at < min(M, N):
             raise InputError(f"--at {self.at}: D is {M}×{N}, which has {min(M, N)} columns (rows, if N > M) to read")
         return M, N, k
 
     def subject(self, target: str | None, shape: tuple[int, int, int]) -> Target:
         """The GEMM with its formats and its instruction."""
-        given, hardware, cublas = self.formats, self.hardware, target == "cublas"
         if (target is None) == (self.emulated is None):
             raise InputError("name one thing to probe: FILE.py:FUNCTION, cublas, or --emulated HARDWARE")
-        if self.emulated is not None and hardware is not None:
-            raise InputError("--hardware and --emulated both name the hardware: leave --hardware out")
-        for flag, value in (("--type", self.type_), ("--layout", self.layout)):
-            if value is not None and not cublas:
-                raise InputError(f"{flag} applies to cublas only: for a function or an emulated GEMM use --formats")
-        if given is not None and cublas:
-            raise InputError("--formats applies to a function or an emulated GEMM: for cublas use --type")
-        if self.order is not None and self.emulated is None:
-            raise InputError("--order is the summation order of an emulated GEMM: add --emulated")
-        if self.instruction is not None and hardware is None and target is not None and not cublas:
-            raise InputError("--instruction is one of an architecture's: add --hardware")
-        if target is not None and not cublas and ":" not in target:
-            raise InputError(f"{target!r} is neither FILE.py:FUNCTION nor cublas")
-        if cublas:
+        subject = target if target == "cublas" else "an emulated GEMM" if target is None else "a function"
+        options = {"type": self.type_, "layout": self.layout, "formats": self.formats}
+        options |= {"order": self.order, "hardware": self.hardware}
+        for name in _NOT_OF[subject]:
+            if options[name] is not None:
+                raise InputError(f"--{name} does not apply to {subject}")
+        given, hardware = self.formats, self.hardware or self.emulated
+        if target == "cublas":
             from fpemu.library.cublas import CublasProduct, architecture
 
             kind, layout = self.type_ or "fp16", self.layout or "NN"
@@ -98,20 +87,17 @@ class Probed:
             first, _, second = kind.partition("->")
             given = f"{first},{second or ('fp64' if first == 'fp64' else 'fp32')}"
         inputs, result, accumulator = _formats(given)
-        hardware = hardware or self.emulated
-        if target is not None and not cublas:
-            gemm, name = load_function(target), target
         spec = _spec(inputs, accumulator, hardware, self.instruction)
         if target is None:
             assert spec is not None
-            order, emulated = cli.parse_order(self.order), spec
-            exact = result == str(spec.d_format)
+            order, emulated, name = cli.parse_order(self.order), spec, f"emulated {spec}"
 
             def gemm(A: Any, B: Any) -> Any:
                 D = mma.gemm(A, B, None, emulated, order)
-                return D if exact else round_to(D, result)
+                return D if result == str(emulated.d_format) else round_to(D, result)
 
-            name = f"emulated {spec}"
+        elif target != "cublas":
+            gemm, name = load_function(target), target
         product = CheckedCallable(gemm, name)
         return Target(product, shape, known.get(inputs), result, accumulator, spec, hardware, self.at)
 
@@ -162,20 +148,18 @@ def reveal(
     cli.print_text(text(tree))
     cli.print_text(f"K = {k}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
     if options.shape is None and target not in (None, "cublas"):
-        cli.note(
-            f"D is {M}×1, by default; a library may add in another order for another shape, which --shape MxN probes"
-        )
-    failing = False
+        cli.note(f"D is {M}×1, by default; a library may add in another order for another shape: --shape MxN probes it")
+    failing = check and compared is not None and bool(compared.mismatches)
     if check and compared is not None:
-        failing = bool(compared.mismatches)
-        by = f"({'fused multiply-adds' if fma else compared.spec})"
-        outcome = f"of {compared.outputs:,} outputs of random operands mismatch, in {compared.across} {which}"
-        outcome = f"{compared.mismatches:,} {outcome}{'s' * (compared.across != 1)}"
-        if not failing:
-            outcome = f"{compared.outputs:,} outputs of random operands are equal to the emulation's, bit for bit"
-        elif not compared.at_probed:
+        outcome = f"{compared.outputs:,} outputs of random operands are equal to the emulation's, bit for bit"
+        if failing:
+            across = f"{compared.across} {which}{'s' * (compared.across != 1)}"
+            outcome = (
+                f"{compared.mismatches:,} of {compared.outputs:,} outputs of random operands mismatch, in {across}"
+            )
+        if failing and not compared.at_probed:
             outcome += f", not {which} {at}: the order depends on the position, and --at shows another"
-        cli.print_text(f"check: {outcome} {by}")
+        cli.print_text(f"check: {outcome} ({'fused multiply-adds' if fma else compared.spec})")
     if not failing and (place := subject.disagreement()):
         other = place[0 if which == "row" else 1]
         hint = f": --at {other} shows that of another {which}" if other not in (0, at) else ""
@@ -198,31 +182,27 @@ def reveal(
 
 def _formats(given: str | None) -> tuple[str, str, str]:
     """Formats of the inputs, of D and of the accumulator."""
-    names = [name.strip() for name in (given or "fp16,fp32").split(",")]
-    if not 1 <= len(names) <= 3 or not all(names):
-        raise InputError(f"--formats {given!r} is not IN,OUT or IN,OUT,SUM, as fp16,fp32")
+    names = [name.strip() for name in (given or "fp16").split(",")]
     if {"int8", "int32"} & {name.lower() for name in names}:
         raise InputError("integers are added exactly: their sums show no order")
     inputs, *others = [known.get(name).name for name in names]
     wide = "fp64" if inputs == "fp64" else "fp32"
-    result = others[0] if others else wide
-    accumulator = others[1] if len(others) > 1 else wide
-    if accumulator not in ("fp16", "fp32", "fp64"):
-        raise InputError(f"accumulators are fp16, fp32 or fp64, not {accumulator}")
-    return inputs, result, accumulator
+    if len(others) > 2 or others[1:] not in ([], ["fp16"], ["fp32"], ["fp64"]):
+        raise InputError(f"--formats {given} is not IN,OUT[,SUM] with a sum in fp16, fp32 or fp64, as fp16,fp32")
+    return inputs, *[*others, *[wide, wide][len(others) :]]  # type: ignore[return-value]
 
 
 def _spec(inputs: str, accumulator: str, hardware: str | None, instruction: str | None) -> MmaSpec | None:
     """The instruction of a product, a chain of fused multiply-adds, or None if it is unknown."""
-    if inputs in ("fp32", "fp64") and accumulator == inputs and (hardware is None or instruction is None):
-        if hardware is not None:
-            catalog.architecture(hardware)
-        return simt.SPECS[inputs]
+    if hardware is None and instruction is not None:
+        raise InputError("--instruction is one of an architecture's: add --hardware")
     if hardware is not None:
-        return mma.spec(hardware, inputs, accumulator, instruction)
-    if accumulator != "fp32":
+        catalog.architecture(hardware)
+    if inputs in ("fp32", "fp64") and accumulator == inputs and instruction is None:
+        return simt.SPECS[inputs]
+    if hardware is None and accumulator != "fp32":
         raise InputError(f"accumulators in {accumulator} need --hardware")
-    return None
+    return None if hardware is None else mma.spec(hardware, inputs, accumulator, instruction)
 
 
 # --- characterize
@@ -231,9 +211,7 @@ def characterize(
     name: Annotated[str, "[NAME-PART]", "Only instructions of this GPU whose name contains this text."] = "",
     /,
     *,
-    emulated: Annotated[
-        str | None, "NAME-PART", "Probe the emulated instructions whose name contains this text; needs no GPU."
-    ] = None,
+    emulated: Annotated[str | None, "NAME-PART", "Probe emulated instructions by their name; needs no GPU."] = None,
     callable_: Annotated[str | None, "FILE.py:FUNCTION", "Probe a function (A, B, C) -> D."] = None,
     formats: Annotated[str | None, "A,B,D", "Formats of the function: fp16,fp16,fp32; or A,B,C,D."] = None,
     k: Annotated[int | None, "Length K of the dot products of the function."] = None,
@@ -260,23 +238,17 @@ def characterize(
     if callable_ is None and (formats, k, shape) != (None, None, None):
         raise InputError("--formats, --k and --shape describe a --callable")
     on_gpu = callable_ is None and emulated is None
-    rows = []
-    if emulated is not None:
-        rows = [row for row in catalog.rows() if emulated and emulated.lower() in row.name.lower()]
-        if not rows:
-            names = [row.name for row in catalog.rows()]
-            raise unknown_name("row of the catalog", emulated, names, catalog.architectures())
-    elif on_gpu:
-        if (missing := gpu.available()) is not None:
-            raise InputError(f"characterize: {missing}; --emulated NAME and --callable FILE.py:FUNCTION need none")
-        rows = [row for row in instructions.rows() if name.lower() in row.name.lower()]
-        if not rows:
-            raise unknown_name("instruction of this GPU", name, [row.name for row in instructions.rows()])
     if callable_ is not None:
         sources = [_function(callable_, formats, k, shape)]
     else:
+        if on_gpu and (missing := gpu.available()) is not None:
+            raise InputError(f"characterize: {missing}; --emulated NAME and --callable FILE.py:FUNCTION need none")
+        rows = instructions.rows() if on_gpu else catalog.rows()
+        part = (name if emulated is None else emulated).lower()
         run = partial(gpu.execute) if on_gpu else partial(mma.execute, backend="numpy")
-        sources = [(row.name, partial(run, spec=row), _about(row), row) for row in rows]
+        sources = [(row.name, partial(run, spec=row), _about(row), row) for row in rows if part in row.name.lower()]
+        if not sources:
+            raise unknown_name("instruction", emulated or name, [row.name for row in rows], catalog.architectures())
     unsure, reports = False, []
     for n, (title, execute, about, row) in enumerate(sources, 1):
         try:
@@ -298,7 +270,7 @@ def characterize(
             columns = ("field", "value", "probe", "returned", "otherwise")
             cli.print_table(f"{title}: {result.probes:,} probes", columns, findings)
             if result.spec is not None:
-                cli.print_text(row_text(result.spec))
+                cli.print_text(repr(result.spec))
                 cli.print_text(f"{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
             if "catalog" in report:
                 other = "; ".join(f"{f} = {a}, in the catalogue {b}" for f, (a, b) in report["catalog"].items())
@@ -352,24 +324,6 @@ def _function(
     return attribute, execute, about, None
 
 
-def row_text(spec: MmaSpec) -> str:
-    """A specification as a Python expression."""
-    parts = [repr(str(f)) for f in (spec.a_format, spec.b_format, spec.d_format)]
-    parts += [f"k={spec.k}", f"block={spec.block}", f"arithmetic={spec.arithmetic!r}"]
-    if spec.rules.truncates:
-        parts += [f"F={spec.F}", f"E0={spec.E0}", f"final={spec.final!r}"]
-        parts += [f"fraction_bits={spec.fraction_bits}"] if spec.fraction_bits is not None else []
-    elif "final" in spec.rules.parameters:
-        parts.append(f"final={spec.final!r}")
-    if spec.c_format != spec.d_format:
-        parts.append(f"c_format={str(spec.c_format)!r}")
-    if spec.nan_code is not None:
-        parts.append(f"nan_code=0x{spec.nan_code:X}")
-    if spec.payloads:
-        parts.append("payloads=True")
-    return f"MmaSpec({', '.join(parts)})"
-
-
 def differences(spec: MmaSpec, row: MmaSpec, alike: tuple[MmaSpec, ...]) -> dict[str, list[Any]]:
     """The fields of two specifications that differ, [spec's, the catalogue's], except floors with the same bits."""
     fields = [f for f in _ARITHMETIC if getattr(spec, f) != getattr(row, f)]
@@ -384,7 +338,7 @@ def _report(title: str, result: Characterized, row: MmaSpec | None) -> dict[str,
     spec = result.spec
     report: dict[str, Any] = {
         "instruction": title,
-        "row": None if spec is None else row_text(spec),
+        "row": None if spec is None else repr(spec),
         "probes": result.probes,
         "verified_outputs": result.verified_outputs,
         "mismatches": result.mismatches,
@@ -393,7 +347,7 @@ def _report(title: str, result: Characterized, row: MmaSpec | None) -> dict[str,
     }
     if spec is not None:
         report["fields"] = {f: getattr(spec, f) for f in _ARITHMETIC}
-        report["alike"] = [row_text(s) for s in result.alike]
+        report["alike"] = list(map(repr, result.alike))
         if row is not None:
             report["catalog"] = differences(spec, row, result.alike)
     return report

@@ -31,9 +31,7 @@ def gemm(
     b: str,
     /,
     *,
-    scheme: Annotated[list[str] | None, "A scheme, or several separated by commas; may be repeated; default: all."] = (
-        None
-    ),
+    scheme: Annotated[list[str] | None, "A scheme, or several separated by commas; default: all."] = None,
     hardware: str | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,

@@ -162,7 +162,7 @@ def test_ratios_are_those_of_the_same_run_where_it_has_both():
 def test_the_command_lists_without_a_gpu(capsys):
     assert main(["bench", "gpu", "--list", "--figure", "dgemm_tc/fig9"]) == 0
     assert "dgemm_tc/fig9" in capsys.readouterr().out
-    assert main(["bench", "gpu", "--list", "--shape", "512x64x100", "--contender", "staged stage=128"]) == 0
+    assert main(["bench", "gpu", "--list", "--shape", "512x64x100", "--implementation", "staged stage=128"]) == 0
     assert "1 row, about" in capsys.readouterr().out
 
 
@@ -180,7 +180,7 @@ def measured(monkeypatch):
 
 def test_the_command_saves_and_prints_its_rows(measured, tmp_path, capsys):
     path = tmp_path / "record.json"
-    words = f"bench gpu --shape 512x64x100 --contender sgemm --contender staged -o {path}"
+    words = f"bench gpu --shape 512x64x100 --implementation sgemm --implementation staged -o {path}"
     command = words.split(" ")
     assert main(command) == 0
     assert "256 / 256" in capsys.readouterr().out
@@ -210,9 +210,9 @@ def test_whole_calls_have_a_table_of_their_own(measured, capsys):
         (["--output", "x.txt", "--quick"], "written as .json"),
         (["--figure", "nothing"], "unknown figure"),
         (["--shape", "4y"], "'4y' is no shape"),
-        (["--contender", "sgemm"], "such as --shape 4096"),
+        (["--implementation", "sgemm"], "such as --shape 4096"),
         (["--shape", "64", "--figure", "dgemm_tc"], "leave one out"),
-        (["--shape", "64", "--contender", "turbo"], "unknown contender 'turbo'"),
+        (["--shape", "64", "--implementation", "turbo"], "unknown contender 'turbo'"),
         (["--shape", "64", "--data", "nice"], "unknown kind of data 'nice'"),
     ],
 )

@@ -15,14 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 
 import fpemu
 from benchmarks import cpu
 from fpemu import probing, reproduce, schemes
 from fpemu.cli import main
 from fpemu.cli import matrices as matrixio
-from fpemu.cli.commands import app
 from fpemu.cli.product import normwise
 from fpemu.mma import KOrder
 from fpemu.reproduce import pages
@@ -121,19 +119,6 @@ def test_all_schemes_by_default_and_those_that_cannot_say_why(folder, capsys):
     assert missing == {"bf16x3", "bf16x6", "bf16x9", "ootomo-tf32", "staged-int8", "ozimmu", "ozaki2"}
     assert set(schemes.names()) <= set(rows) | missing
     assert float(rows["ootomo"][0]) < float(rows["fp16"][0])
-
-
-def test_an_option_of_several_commands_is_the_same_in_each():
-    shared = ("--hardware", "--order", "--instruction", "--option", "--on-range", "--alpha", "--beta", "--c")
-    kinds: dict[str, set] = {name: set() for name in shared}
-    for words in ("gemm", "reveal", "verify gemm"):
-        command = typer.main.get_command(app)
-        for word in words.split():
-            command = command.commands[word]
-        for option in command.params:
-            if option.opts[0] in shared:
-                kinds[option.opts[0]].add((*option.opts, option.help, option.metavar))
-    assert all(len(kind) == 1 for kind in kinds.values())
 
 
 @pytest.mark.parametrize("name", ["D.npy", "D.mtx"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fpemu import InputError, mma
-from fpemu.cli.probe import differences, row_text
+from fpemu.cli.probe import differences
 from fpemu.mma import MmaSpec
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import codes, values
@@ -337,7 +337,7 @@ def test_every_row_found_on_the_h200_is_the_catalogs():
     for entry in RECORD["instructions"]:
         row, found = of_the_catalog(entry["instruction"]), made(entry["row"])
         assert row.name == entry["instruction"]
-        assert row_text(found) == entry["row"]
+        assert repr(found) == entry["row"]
         assert differences(found, row, tuple(map(made, entry["alike"]))) == {}
         assert entry["mismatches"] == entry["verified"]["mismatches"] == 0
         assert entry["verified"]["outputs"] >= 10**6
@@ -353,7 +353,7 @@ def test_the_emulated_instruction_is_found_to_be_what_the_h200s_was(name):
     entry = next(e for e in RECORD["instructions"] if e["instruction"] == f"hopper {name}")
     row = of_the_catalog(entry["instruction"])
     found = characterize(emulated(row), a=row.a_format, b=row.b_format, d=row.d_format, k=row.k, outputs=0)
-    assert row_text(found.spec) == entry["row"]
+    assert repr(found.spec) == entry["row"]
     assert {f.field: f.value for f in found.findings} == entry["found"]
 
 
