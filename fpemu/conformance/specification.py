@@ -248,10 +248,13 @@ class Specification:
             parts.append(f"A and B rounded to {self.inputs[0]} by {self.inputs[1]}")
         if self.result and (self.spec is None or self.result != str(self.spec.d_format)):
             parts.append(f"D in {self.result}")
+        details = [f for f in fields(self) if f.name in _DETAILS and getattr(self, f.name) != f.default]
+        parts += [f"{f.name} = {getattr(self, f.name)}" for f in details]
         return ", ".join(parts)
 
 
 _FIELDS = tuple(f.name for f in fields(Specification))
+_DETAILS = ("factors", "epilogue", "out_rounding", "flush", "join", "stored", "relu", "length", "nan")
 
 
 def _name(fmt: Any) -> Any:

@@ -365,14 +365,12 @@ def test_a_specification_is_read_from_a_table_and_changed_by_fields():
     assert not verify(D, *HALF, specification=read, order=None, causes=False).equal
     tree = Sum((Chain(((0, 1), (2, 3)), "instruction"), Chain(((4, 5),), "instruction")))
     assert reading.read(Specification, {"order": serialise.to_dict(tree)}, "").order == tree
-    scheme = reading.read(Specification, {"scheme": "ootomo", "options": {"promote": 64}}, "")
-    assert verify(
-        fpemu.gemm(*SINGLE, scheme="ootomo", hardware="H200", promote=64),
-        *SINGLE,
-        specification=scheme,
-        hardware="H200",
-        causes=False,
-    ).equal
+    relu = verify(np.maximum(D, 0), *HALF, specification=read, relu=True, causes=False)
+    assert relu.equal
+    assert str(relu.specification).endswith("split in slices of 64, relu = True")
+    read = reading.read(Specification, {"scheme": "ootomo", "hardware": "A100", "options": {"promote": 64}}, "")
+    D = fpemu.gemm(*SINGLE, scheme="ootomo", hardware="H200", promote=64)
+    assert verify(D, *SINGLE, specification=read, hardware="H200", causes=False).equal
     with pytest.raises(InputError, match=r"product.toml: unknown field of an order 'splt': did you mean 'split'"):
         reading.read(Specification, {"order": {"splt": 64}}, "product.toml")
 
