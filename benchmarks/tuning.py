@@ -14,17 +14,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks import timing
 from fpemu.errors import GpuError, InputError
-from fpemu.files import read_json
+from fpemu.files import read_json, write_atomic
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched import source
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Task, Warp, form
 from fpemu.gpu.runtime import compiler, device, matrices
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 TOLERANCE = 0.03
 """A configuration serves a range of sizes if it is nowhere slower than the fastest by more than this share."""
@@ -217,6 +220,33 @@ def measure(size: int, complex: bool, batch: int) -> list[Measured]:
     fastest = [conf.parse(m.configuration) for m in sorted(measured, key=lambda m: m.seconds)[:_EARLY]]
     add(replace(c, ahead=True) for c in fastest if isinstance(c, Block) and c.block[0] >= _LARGE)
     return measured
+
+
+def tune(
+    tasks: Sequence[tuple[int, bool]], batch: int, partial: Path | None, fresh: bool, bars: Progress
+) -> tuple[list[Measured], dict[str, Any]]:
+    """Measure sizes of real or complex matrices; return the measurements, and the GPU, batch and compiler.
+
+    Each size is saved in the file ``partial``, from which the next call continues unless it is ``fresh``.
+    """
+    versions = device.describe()
+    about = {"gpu": versions["gpu"], "batch": batch, "nvrtc": versions["nvrtc"]}
+    before = [] if partial is None or fresh else resumed(partial, about)
+    wanted = {place(*task): task for task in tasks}
+    measured = [m for m in before if (m.form, m.size) in wanted]
+    done = {(m.form, m.size) for m in measured}
+    todo = [task for at, task in wanted.items() if at not in done]
+    bar = bars.add_task("compiling", total=len(wanted), completed=len(wanted) - len(todo))
+    compile_all(task_of(*task) for task in todo)
+    for size, is_complex in todo:
+        bars.update(bar, description=f"{'complex' if is_complex else 'real'} {size}")
+        measured += measure(size, is_complex, batch)
+        if partial is not None:
+            write_atomic(partial, saved(measured, about))
+        bars.update(bar, advance=1)
+    if not measured:
+        raise GpuError("no configuration ran: 'fpemu verify batched' shows the failures")
+    return measured, about
 
 
 def saved(measured: Sequence[Measured], about: dict[str, Any]) -> bytes:

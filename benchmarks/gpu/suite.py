@@ -18,12 +18,13 @@ and optionally
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from benchmarks.gpu.case import RANK, Case
-from benchmarks.gpu.record import key
+from benchmarks.gpu.record import base as row_of
+from benchmarks.gpu.record import key, rate, ratio
 from fpemu.errors import InputError, unknown_name
 
 MODULES = {
@@ -116,6 +117,48 @@ def chosen(shape: str, names: Sequence[str] = (), data: str = "symmetric") -> li
 def seconds(cases: Iterable[Case]) -> float:
     """Estimate how long some cases take."""
     return sum(module(case.kind).seconds(case) for case in cases)
+
+
+Number = float | None
+_PRODUCTS = ("M×N×K, data", "implementation", "first", "sustained", "with split", "/ SGEMM", "/ fp16÷3", "error")
+_CALLS = ("product", "implementation", "ms", "TFLOP/s", "GB/s", "/ library", "error", "bits")
+
+
+def tables(
+    rows: Sequence[dict[str, Any]], cases: Iterable[Case], show: Callable[[Number], str]
+) -> list[tuple[str, tuple[str, ...], list[list[str]], int]]:
+    """Return tables of the rows of some cases: title, columns, lines, and the number of columns of numbers.
+
+    ``show`` formats a number. Ratios divide by the speed of the library on the same product.
+    """
+    wanted = {key(case.fields) for case in cases}
+    rows = [row for row in rows if key(row) in wanted]
+    products: list[list[str]] = []
+    calls: list[list[str]] = []
+    for row in rows:
+        many = f" times {row['batch']}" if row.get("batch", 1) > 1 else ""
+        product = f"{row['M']}×{row['N']}×{row['K']}{many} {row['data']}".strip() if row["M"] else row["kind"]
+        line = [product, row["contender"]]
+        (products if row["kind"] == "product" else calls).append(line)
+        if "failed" in row:
+            line.append(row["failed"][:60])
+            continue
+        numbers: list[Number]
+        if row["kind"] == "product":
+            numbers = [rate(row, name) for name in ("first", "sustained", "split_first")]
+            numbers += [ratio(rows, row, "sgemm"), ratio(rows, row, "fp16", 3)]
+            numbers += [row.get(name) for name in ("relative_l2", "power_W", "clock_MHz")]
+        else:
+            library = row_of(rows, row, base(row["kind"]))
+            moved = row["bytes"] / row["first_s"] * 1e-9 if row.get("bytes") else None
+            speedup = None if library is None else library["first_s"] / row["first_s"]
+            throughput = rate(row) if row.get("operations") or many else None
+            numbers = [1e3 * row["first_s"], throughput, moved, speedup, row.get("relative_l2")]
+        bits = "" if "checked" not in row else f"{row['checked'] - row['mismatches']} / {row['checked']}"
+        line += [*map(show, numbers), bits]
+    title = "effective throughput (2MNK / time), TFLOP/s; relative L2 error against fp64"
+    made = [(title, (*_PRODUCTS, "W", "MHz", "bits"), products, 9), ("whole calls", _CALLS, calls, 5)]
+    return [table for table in made if table[2]]
 
 
 def _rank(rules: str) -> int:

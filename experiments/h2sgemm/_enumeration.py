@@ -21,74 +21,46 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import integer
-from fpemu.errors import InputError
 from fpemu.schemes.words import Word, steps
 
-from ._residuals import BIT_CUT, Choice, Split
+from ._residuals import Choice, Split
 
 _CHUNK = 1 << 16
-_MOST = 32
-"""Bits of the mantissa that can be enumerated: 2^32 numbers take minutes."""
 
 
 @dataclass(frozen=True)
 class Residuals:
-    """Distribution of the residuals d = x - h of the mantissas of one exponent, as numbers of mantissas.
-
-    Attributes
-    ----------
-    mantissas : int
-        Number of mantissas that were split.
-    down : Counter of int
-        Mantissas with d >= 0 by N, where E - (p + 1) - N is the exponent of d; N = P - p - 1 is d = 0.
-    up : Counter of int
-        As `down`, where d < 0.
-    carried : Counter of int
-        Mantissas of both signs of d, with N counted from the exponent of h, which a carry has raised (E where h is 0).
-    below_normal : int
-        Mantissas with abs(d · 2^sb) < 2^emin, d = 0 included.
-    below_least : int
-        Mantissas with abs(d · 2^sb) below the smallest number of the format, d = 0 included.
-    gone : int
-        Mantissas whose word of d is 0 although d is not.
-    exact : int
-        Mantissas with d = 0.
-    h_overflows : int
-        Mantissas whose high word overflows; they are left out of all other counts.
-    """
+    """Distribution of the residuals d = x - h of the mantissas of one exponent, as numbers of mantissas."""
 
     mantissas: int
     down: Counter[int] = field(default_factory=Counter)
+    """With d >= 0 by N, where E - (p + 1) - N is the exponent of d; N = P - p - 1 is d = 0"""
     up: Counter[int] = field(default_factory=Counter)
+    """As `down`, where d < 0"""
     carried: Counter[int] = field(default_factory=Counter)
+    """Of both signs, with N counted from the exponent of h, which a carry has raised (E where h is 0)"""
     below_normal: int = 0
+    """With abs(d · 2^sb) < 2^emin, d = 0 included"""
     below_least: int = 0
+    """With abs(d · 2^sb) below the smallest number of the format, d = 0 included"""
     gone: int = 0
+    """Whose word of d is 0 although d is not"""
     exact: int = 0
+    """With d = 0"""
     h_overflows: int = 0
+    """Whose high word overflows; they are left out of all other counts."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Accuracy of two words over the mantissas of one exponent, as numbers of mantissas.
-
-    Attributes
-    ----------
-    mantissas : int
-        Number of mantissas that were split.
-    bits : Counter of int
-        Mantissas by the largest b with abs(x - h - r / 2^sb) <= 2^(E - b), 0 to P; only where no word overflows.
-    h_overflows : int
-        Mantissas whose high word overflows.
-    r_overflows : int
-        Mantissas whose residual overflows and whose high word does not.
-    """
+    """Accuracy of two words over the mantissas of one exponent, as numbers of mantissas."""
 
     mantissas: int
     bits: Counter[int] = field(default_factory=Counter)
+    """By the largest b with abs(x - h - r / 2^sb) <= 2^(E - b), 0 to P; only where no word overflows"""
     h_overflows: int = 0
     r_overflows: int = 0
+    """Whose residual overflows and whose high word does not"""
 
     @property
     def worst(self) -> int:
@@ -102,9 +74,7 @@ class Kept:
         return sum(b * count for b, count in self.bits.items()) / finite if finite else 0.0
 
 
-def residuals(
-    exponent: int, *, sb: int = 0, mantissas: int | NDArray[Any] | None = None, **split: Unpack[Choice]
-) -> Residuals:
+def residuals(exponent: int, *, sb: int = 0, mantissas: int | None = None, **split: Unpack[Choice]) -> Residuals:
     """Split the numbers of an exponent and count their residuals.
 
     >>> counts = residuals(-12, mantissas=14)
@@ -138,7 +108,7 @@ def residuals(
     return replace(counts, **tally)
 
 
-def kept(exponent: int, sb: int = 0, *, mantissas: int | NDArray[Any] | None = None, **split: Unpack[Choice]) -> Kept:
+def kept(exponent: int, sb: int = 0, *, mantissas: int | None = None, **split: Unpack[Choice]) -> Kept:
     """Split the numbers of an exponent and count the bits that the two words keep.
 
     >>> counts = kept(15, 12)
@@ -166,38 +136,13 @@ def kept(exponent: int, sb: int = 0, *, mantissas: int | NDArray[Any] | None = N
 
 
 def _rules(setup: Split, sb: int) -> list[Word]:
-    sb = integer("sb", sb, -2000, 2000)
-    if BIT_CUT in (setup.rounding, setup.residual_rounding) and setup.narrow.name != "fp16":
-        raise InputError(f"bit-cut makes fp16 words, not {setup.narrow}: RZ is the same rounding there")
     return [Word("h", setup.narrow, setup.rounding), Word("r", setup.narrow, setup.residual_rounding, sb)]
 
 
-def _numbers(setup: Split, exponent: int, mantissas: int | NDArray[Any] | None) -> tuple[int, Iterator[NDArray[Any]]]:
-    """The number of values and the values themselves, in chunks."""
+def _numbers(setup: Split, exponent: int, mantissas: int | None) -> tuple[int, Iterator[NDArray[Any]]]:
+    """The number of values and the values themselves, in chunks: those of the low bits of the mantissa, or all."""
     unit, one = setup.unit(exponent), setup.mantissas()
-    if setup.narrow.emin - setup.narrow.fraction_bits > exponent and {"RU", "RD"} & {
-        setup.rounding,
-        setup.residual_rounding,
-    }:
-        raise InputError(
-            f"exponent {exponent}: numbers below the smallest of {setup.narrow} are lifted by RU and RD, and what is "
-            f"left has more bits than float64"
-        )
-    if isinstance(mantissas, np.ndarray):
-        given = mantissas.ravel()
-        if given.dtype.kind not in "iu" or ((given < 0) | (given >= one)).any():
-            raise InputError(f"mantissas must be integers from 0 to {one - 1} in {setup.wide}")
-        return given.size, (
-            np.ldexp((given[i : i + _CHUNK].astype(np.int64) + one).astype(np.float64), unit)
-            for i in range(0, given.size, _CHUNK)
-        )
-    low = setup.wide.fraction_bits if mantissas is None else integer("mantissas", mantissas)
-    if not 0 <= low <= min(setup.wide.fraction_bits, _MOST):
-        raise InputError(
-            f"{low} bits of the mantissa of {setup.wide}: it has {setup.wide.fraction_bits}, and at most {_MOST} "
-            f"can be enumerated; one period is {setup.period(exponent)}"
-        )
-    every = 1 << low
+    every = 1 << (setup.wide.fraction_bits if mantissas is None else mantissas)
     return every, ((float(one) + np.arange(i, min(i + _CHUNK, every))) * 2.0**unit for i in range(0, every, _CHUNK))
 
 

@@ -11,7 +11,7 @@ intervals; no floating-point number is rounded, so that `_enumeration` is an ind
 Period: rho and the parity of m are the low D + 1 bits of M. So any 2^(D+1) consecutive mantissas have the residuals of
 all the others, as long as h does not overflow.
 
-Roundings are RNE, RNA, RZ (bit-cut is the same), RU and RD; x is positive: for negative x swap RU and RD.
+Roundings are RNE and RZ; x is positive.
 """
 
 from __future__ import annotations
@@ -21,14 +21,10 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from fpemu import formats
-from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
-from fpemu.rounding import mode_of
 
 Event = Literal["T", "R"]
 Form = Literal["printed", "corrected"]
-BIT_CUT = "bit-cut"
-ROUNDINGS = ("RNE", "RNA", "RZ", "RU", "RD", BIT_CUT)
 
 
 class Choice(TypedDict, total=False):
@@ -81,23 +77,11 @@ class Split:
         >>> Split.of("fp32", "bf16", "RZ").dropped(0)
         16
         """
-        wide, narrow = formats.get(wide), formats.get(narrow)
-        if not 2 <= narrow.precision < wide.precision:
-            raise InputError(
-                f"a split of {wide} into {narrow} words: the narrow format has {narrow.precision} bits and needs 2 to "
-                f"{wide.precision - 1}"
-            )
-        second = rounding if residual_rounding is None else residual_rounding
-        return Split(wide, narrow, _mode(rounding), _mode(second))
+        return Split(formats.get(wide), formats.get(narrow), rounding, residual_rounding or rounding)
 
     def unit(self, exponent: int) -> int:
         """Binary exponent of the last place of numbers in [2^exponent, 2^(exponent+1))."""
-        if exponent != int(exponent) or not self.wide.emin <= exponent <= self.wide.emax:
-            raise InputError(
-                f"exponent {exponent}: {self.wide} has normal numbers with integer exponents from {self.wide.emin} to "
-                f"{self.wide.emax}"
-            )
-        return int(exponent) - self.wide.precision + 1
+        return exponent - self.wide.precision + 1
 
     @property
     def least(self) -> int:
@@ -125,49 +109,35 @@ class Split:
             low, high, multiples = 1 << (P - 1), (1 << P) - 1, range(1)
         most = _limit(self.narrow, exponent)
         below, above = _upto(multiples, most), _upto(multiples, most - 1)
-        half, intervals = 1 << (D - 1), []
-        if self.rounding in ("RZ", "RD", BIT_CUT):
-            intervals.append(Interval("T", low, high, len(below)))
-        elif self.rounding == "RU":
-            intervals += [Interval("T", low, 0, len(below)), _up(D, max(low, 1), high, len(above))]
+        half = 1 << (D - 1)
+        if self.rounding == "RZ":
+            intervals = [Interval("T", low, high, len(below))]
         else:
-            intervals += [
+            up = max(low, half + 1)  # the least remainder that is rounded up
+            intervals = [
                 Interval("T", low, min(high, half - 1), len(below)),
-                _up(D, max(low, half + 1), high, len(above)),
+                Interval("R", (1 << D) - high, (1 << D) - up, len(above)),
             ]
             if low <= half <= high:
-                even = _evens(below) if self.rounding == "RNE" else 0
-                odd = len(above) - (_evens(above) if self.rounding == "RNE" else 0)
-                intervals += [Interval("T", half, half, even), Interval("R", half, half, odd)]
+                even = _evens(below)
+                intervals += [Interval("T", half, half, even), Interval("R", half, half, len(above) - _evens(above))]
         return tuple(one for one in intervals if one.count and one.first <= one.last)
 
-    def smallest(self, exponent: int, event: Event, i: int) -> int:
-        """The smallest X with the residual i after an event of `intervals`."""
-        D = self.dropped(exponent)
-        rho = i if event == "T" else (1 << D) - i
-        m = max(0, -((rho - self.mantissas()) >> D))  # m · 2^D + rho is 2^(P-1) or more
-        if self.rounding == "RNE" and 2 * rho == 1 << D and m % 2 != (event == "R"):
-            m += 1  # a tie goes to the even one
-        return (m << D) + rho
-
     # --- what becomes of the scaled residual
-    def least_over(self, exponent: int, sb: int, event: Event) -> int:
-        """The least i whose word would be beyond the largest number of the narrow format, whatever the mode gives."""
-        way, largest = _way(self.residual_rounding, event), _significand(self.narrow)
+    def least_over(self, exponent: int, sb: int) -> int:
+        """The least i whose word would be beyond the largest number of the narrow format."""
+        nearest, largest = self.residual_rounding == "RNE", _significand(self.narrow)
         # i · 2^c against a threshold in half last places of the largest number
         c = sb + self.unit(exponent) - self.narrow.emax + self.narrow.precision
-        threshold = 2 * largest + {"in": 2, "out": 0}.get(way, 1)
-        strict = way == "out" or (way == "RNE" and largest % 2 == 0)
-        return _floor(threshold, -c) + 1 if strict else -_floor(-threshold, -c)
+        threshold = 2 * largest + (1 if nearest else 2)
+        return _floor(threshold, -c) + 1 if nearest and largest % 2 == 0 else -_floor(-threshold, -c)
 
-    def last_gone(self, exponent: int, sb: int, event: Event) -> int:
+    def last_gone(self, exponent: int, sb: int) -> int:
         """The largest i whose word is 0; 0 if there is none."""
-        way, s = _way(self.residual_rounding, event), sb + self.unit(exponent)
-        if way == "out":
-            return 0
-        if way == "RNE":  # a tie with 0 is one with an even number
+        s = sb + self.unit(exponent)
+        if self.residual_rounding == "RNE":  # a tie with 0 is one with an even number
             return _floor(1, self.least - 1 - s)
-        return -_floor(-1, self.least - (1 if way == "RNA" else 0) - s) - 1
+        return -_floor(-1, self.least - s) - 1
 
     def bits(self, exponent: int, sb: int) -> dict[int, int]:
         """Mantissas by number of bits kept: b is the most with abs(x - h - r/2^sb) <= 2^(E - b), 0 to P.
@@ -177,34 +147,17 @@ class Split:
         P, counts = self.wide.precision, dict.fromkeys(range(self.wide.precision + 1), 0)
         s = sb + self.unit(exponent)
         for interval in self.intervals(exponent):
-            end = min(interval.last, self.least_over(exponent, sb, interval.event) - 1)
-            way = _way(self.residual_rounding, interval.event)
+            end = min(interval.last, self.least_over(exponent, sb) - 1)
             for first, last in _binades(interval.first, end):
                 top = first.bit_length() - 1
                 k = _quantum(self.narrow, top + s) - s if first else 0
                 before = 0
                 for m in range(-1, P - 1):  # numbers with an error of at most 2^m units; m = -1: of zero
-                    within = last - first + 1 if k <= 0 else _near(first, last, k, m, way)
+                    within = last - first + 1 if k <= 0 else _near(first, last, k, m, self.residual_rounding)
                     counts[P - 1 - m] += interval.count * (within - before)
                     before = within
                 counts[0] += interval.count * (last - first + 1 - before)
         return counts
-
-
-def _mode(name: str) -> str:
-    if str(name).lower().replace("_", "-") == BIT_CUT:
-        return BIT_CUT
-    mode = mode_of(name).name
-    if mode not in ROUNDINGS:
-        raise unknown_name("rounding of a split", name, ROUNDINGS)
-    return mode
-
-
-def _way(mode: str, event: Event) -> str:
-    """What a mode does to the magnitude of the residual, which is positive after T and negative after R."""
-    if mode in ("RNE", "RNA"):
-        return mode
-    return "out" if (mode, event) in (("RU", "T"), ("RD", "R")) else "in"
 
 
 def _quantum(fmt: FloatFormat, exponent: int) -> int:
@@ -234,11 +187,6 @@ def _evens(multiples: range) -> int:
     return (multiples.stop + 1) // 2 - (multiples.start + 1) // 2
 
 
-def _up(D: int, low: int, high: int, count: int) -> Interval:
-    """The interval of remainders `low` to `high` rounded up."""
-    return Interval("R", (1 << D) - high, (1 << D) - low, count)
-
-
 def _floor(number: int, exponent: int) -> int:
     """floor(number · 2^exponent)."""
     return number << exponent if exponent >= 0 else number >> -exponent
@@ -252,11 +200,11 @@ def _binades(first: int, last: int) -> Iterator[tuple[int, int]]:
         first = end + 1
 
 
-def _near(first: int, last: int, k: int, m: int, way: str) -> int:
+def _near(first: int, last: int, k: int, m: int, rounding: str) -> int:
     """How many integers are rounded to a multiple of 2^k with an error of 2^m at most (m = -1: none); k >= 1."""
     reach = 0 if m < 0 else 1 << m
-    left, right = (0 if way == "in" else reach), (0 if way == "out" else reach)
-    width = left + right + 1  # remainders from -left to right
+    left = reach if rounding == "RNE" else 0
+    width = left + reach + 1  # remainders from -left to reach
     whole = 1 << k
     if width >= whole:
         return last - first + 1

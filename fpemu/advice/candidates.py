@@ -15,9 +15,8 @@ from fpemu import mma, schemes
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
 from fpemu.roofline import gpus
-from fpemu.roofline.counting import work
+from fpemu.roofline.counting import BYTES, Work, work
 from fpemu.roofline.gpus import Gpu
-from fpemu.roofline.phases import BYTES, Work
 from fpemu.schemes import Scheme, SplitScheme, ozaki
 from fpemu.schemes.call import Policy
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from fpemu.cli.common import check_file, note, print_table, progress, show
+from fpemu.cli import options as cli
 from fpemu.cli.verify import missing
-from fpemu.errors import GpuError, InputError, unknown_name
+from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable, write_atomic
 from fpemu.reproduce import pages
 
-if TYPE_CHECKING:
-    from benchmarks.gpu.case import Case
-
 FORMS = ("real", "complex")
 _COLUMNS = ("case", "n", "ns", "bar", "/ matmul", "compile s", "MB", "MB bar", "")
-_PRODUCT_COLUMNS = ("M×N×K, data", "implementation", "first", "sustained", "with split", "/ SGEMM", "/ fp16÷3", "error")
-_CALL_COLUMNS = ("product", "implementation", "ms", "TFLOP/s", "GB/s", "/ library", "error", "bits")
 
 
 def _need_benchmarks(command: str) -> None:
@@ -43,7 +38,7 @@ def cpu(
     _need_benchmarks("bench cpu")
     from benchmarks import cpu as cpu_suite
 
-    check_file(json_, "the table", ".json")
+    cli.check_file(json_, "the table", ".json")
     report = cpu_suite.run(size=size, repeat=repeat, only=only)
     verdicts = {None: "", True: "ok", False: "missed"}
     rows = [
@@ -59,7 +54,7 @@ def cpu(
     title = (
         f"emulation on {report['threads']} threads: ns per multiply-add, time over np.matmul's in fp32, extra memory"
     )
-    print_table(title, _COLUMNS, rows, numbers=8)
+    cli.print_table(title, _COLUMNS, rows, numbers=8)
     if json_ is not None:
         write_atomic(json_, (json.dumps(report, indent=2) + "\n").encode())
     if any(line["ok"] is False for line in report["lines"]):
@@ -69,15 +64,7 @@ def cpu(
 def gpu(
     figure: Annotated[list[str] | None, "PAPER[/PAGE]", "Only the products of these figures."] = None,
     shape: Annotated[str | None, "MxNxK", "Only this product; n stands for n×n×n."] = None,
-    implementation: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--implementation",
-            "--contender",
-            metavar="NAME",
-            help='With --shape: such as "staged stage=128" or "sgemm".',
-        ),
-    ] = None,
+    implementation: Annotated[list[str] | None, "NAME", "With --shape: such as 'staged stage=128' or 'sgemm'."] = None,
     data: Annotated[str, "NAME", "With --shape: the distribution of its operands."] = "symmetric",
     quick: Annotated[bool, "Fewer sizes."] = False,
     output: Annotated[str | None, "FILE.json", "Save the rows in this file, and measure only missing rows."] = None,
@@ -107,17 +94,17 @@ def gpu(
     if list_:
         figures = sorted({page for case in cases for page in case.figures})
         by_figure = {page: [case for case in cases if page in case.figures] for page in figures}
-        lines = [(page, str(len(of_page)), f"{suite.seconds(of_page):.0f}") for page, of_page in by_figure.items()]
+        counts = [(page, str(len(of_page)), f"{suite.seconds(of_page):.0f}") for page, of_page in by_figure.items()]
         title = f"{len(cases)} row{'s' if len(cases) != 1 else ''}, about {suite.seconds(cases):.0f} s"
-        print_table(title, ("figure", "rows", "s"), lines, numbers=2)
+        cli.print_table(title, ("figure", "rows", "s"), counts, numbers=2)
         return
-    check_file(output, "the record", ".json")
+    cli.check_file(output, "the record", ".json")
     if device.missing() is not None:
         raise InputError(f"bench gpu needs a GPU: {device.missing()}")
     kept = record.resume(output, run.head())
     measured: list[dict[str, Any]] = []
     try:
-        with progress() as bars:
+        with cli.progress() as bars:
             todo = run.missing(cases, kept, again)
             bar = bars.add_task("compiling", total=len(cases), completed=len(cases) - len(todo))
             run.compile_all(todo)
@@ -128,50 +115,16 @@ def gpu(
     finally:
         left = len(run.missing(cases, kept, again))
         if left:
-            note(f"{left} of {len(cases)} rows are left" + (f"; the others are in {output}" if output else ""))
-    _show_rows(kept.rows, cases)
+            cli.note(f"{left} of {len(cases)} rows are left" + (f"; the others are in {output}" if output else ""))
+    for title, columns, lines, numbers in suite.tables(kept.rows, cases, _number):
+        cli.print_table(title, columns, lines, numbers=numbers)
     if any(row.get("mismatches") or row.get("again") is False for row in measured):
-        note("the bits of some rows differ from the emulation or between two runs: see the last column")
+        cli.note("the bits of some rows differ from the emulation or between two runs: see the last column")
         raise typer.Exit(1)
 
 
-def _show_rows(rows: list[dict[str, Any]], cases: list[Case]) -> None:
-    """Print the rows of the cases, with ratios to the library's on the same product."""
-    from benchmarks.gpu import record, suite
-
-    wanted = {record.key(case.fields) for case in cases}
-    rows = [row for row in rows if record.key(row) in wanted]
-    products: list[list[str]] = []
-    calls: list[list[str]] = []
-    for row in rows:
-        many = f" times {row['batch']}" if row.get("batch", 1) > 1 else ""
-        product = f"{row['M']}×{row['N']}×{row['K']}{many} {row['data']}".strip() if row["M"] else row["kind"]
-        line = [product, row["contender"]]
-        (products if row["kind"] == "product" else calls).append(line)
-        if "failed" in row:
-            line.append(row["failed"][:60])
-            continue
-        if row["kind"] == "product":
-            numbers = [record.rate(row, name) for name in ("first", "sustained", "split_first")]
-            numbers += [record.ratio(rows, row, "sgemm"), record.ratio(rows, row, "fp16", 3)]
-            numbers += [row.get(name) for name in ("relative_l2", "power_W", "clock_MHz")]
-        else:
-            base = record.base(rows, row, suite.base(row["kind"]))
-            moved = row["bytes"] / row["first_s"] * 1e-9 if row.get("bytes") else None
-            rate = record.rate(row) if row.get("operations") or many else None
-            ratio = None if base is None else base["first_s"] / row["first_s"]
-            numbers = [1e3 * row["first_s"], rate, moved, ratio, row.get("relative_l2")]
-        bits = "" if "checked" not in row else f"{row['checked'] - row['mismatches']} / {row['checked']}"
-        line += [*map(_number, numbers), bits]
-    title = "effective throughput (2MNK / time), TFLOP/s; relative L2 error against fp64"
-    if products:
-        print_table(title, (*_PRODUCT_COLUMNS, "W", "MHz", "bits"), products, numbers=9)
-    if calls:
-        print_table("whole calls", _CALL_COLUMNS, calls, numbers=5)
-
-
 def _number(value: float | None) -> str:
-    return "" if value is None else show(value)
+    return "" if value is None else cli.show(value)
 
 
 # --- tune
@@ -190,7 +143,6 @@ def tune_batched(
     command resumes from this file.
     """
     from fpemu.gpu.batched import products
-    from fpemu.gpu.runtime import device
 
     _need_benchmarks("tune batched")
     from benchmarks import tuning
@@ -201,45 +153,29 @@ def tune_batched(
             raise unknown_name("form", name, FORMS)
     if batch < 1:
         raise InputError(f"--batch is {batch}: a number from 1 on is needed")
-    check_file(out, "the table", ".toml")
+    cli.check_file(out, "the table", ".toml")
     partial = None if out is None else Path(f"{out}.measured")
     if partial is not None:
         check_writable(partial)
     if (reason := missing()) is not None:
         raise InputError(f"tune: {reason}")
     products.need_gpu()
-    versions = device.describe()
-    about = {"gpu": versions["gpu"], "batch": batch, "nvrtc": versions["nvrtc"]}
-    before = [] if partial is None or fresh else tuning.resumed(partial, about)
-    tasks = [(size, form == "complex") for form in selected for size in chosen]
-    wanted = {tuning.place(*task): task for task in tasks}
-    measured = [m for m in before if (m.form, m.size) in wanted]
-    done = {(m.form, m.size) for m in measured}
-    todo = [one for place, one in wanted.items() if place not in done]
     try:
-        with progress() as bars:
-            bar = bars.add_task("compiling", total=len(wanted), completed=len(wanted) - len(todo))
-            tuning.compile_all(tuning.task_of(*one) for one in todo)
-            for size, is_complex in todo:
-                bars.update(bar, description=f"{FORMS[is_complex]} {size}")
-                measured += tuning.measure(size, is_complex, batch)
-                if partial is not None:
-                    write_atomic(partial, tuning.saved(measured, about))
-                bars.update(bar, advance=1)
+        with cli.progress() as bars:
+            tasks = [(size, form == "complex") for form in selected for size in chosen]
+            measured, about = tuning.tune(tasks, batch, partial, fresh, bars)
     except KeyboardInterrupt:
-        if partial is None or not measured:
+        if partial is None or not partial.is_file():
             raise
         raise KeyboardInterrupt(f"the measurements are saved in {partial}") from None
-    if not measured:
-        raise GpuError("no configuration ran: 'fpemu verify batched' shows the failures")
     winners = tuning.winners(measured)
     rows = [(name, str(row["size"]), row["configuration"]) for name, found in winners.items() for row in found]
-    print_table(f"{versions['gpu']}, batch {batch}", ("form", "up to", "configuration"), rows)
+    cli.print_table(f"{about['gpu']}, batch {batch}", ("form", "up to", "configuration"), rows)
     if out is not None and partial is not None:
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
         write_atomic(out, tuning.toml(winners, about | {"sizes": sizes, "date": day}).encode())
         partial.unlink(missing_ok=True)
-        note(f"{len(measured)} measurements; the winners are in {out}")
+        cli.note(f"{len(measured)} measurements; the winners are in {out}")
 
 
 def _sizes(text: str) -> list[int]:

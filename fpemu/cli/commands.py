@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 import fpemu
 from fpemu.cli import bench, lab, listing, probe, product, verify
-from fpemu.cli.common import add_command, note
+from fpemu.cli import options as cli
 from fpemu.errors import unknown_name
 
 
@@ -66,22 +66,22 @@ def _add_group(name: str, about: str, of_gpu: str | None = None, /, **commands: 
         if context.invoked_subcommand is None:
             typer.echo(context.get_help())
             if of_gpu is not None and (missing := verify.missing()) is not None:
-                note(f"fpemu: {name}: {of_gpu}{missing}")
+                cli.note(f"fpemu: {name}: {of_gpu}{missing}")
 
     for command, function in commands.items():
-        add_command(group, command, function)
+        cli.add_command(group, command, function)
     app.add_typer(group, name=name)
 
 
-add_command(app, "list", listing.listing)
-add_command(app, "gemm", product.gemm)
-add_command(app, "advise", product.advise)
-add_command(app, "reproduce", lab.reproduce)
-add_command(app, "ledger", lab.write_ledger)
-add_command(app, "reveal", probe.reveal)
-add_command(app, "characterize", probe.characterize)
+cli.add_command(app, "list", listing.listing)
+cli.add_command(app, "gemm", product.gemm)
+cli.add_command(app, "advise", product.advise)
+cli.add_command(app, "reproduce", lab.reproduce)
+cli.add_command(app, "ledger", lab.write_ledger)
+cli.add_command(app, "reveal", probe.reveal)
+cli.add_command(app, "characterize", probe.characterize)
 # a number may begin with a minus sign
-add_command(app, "split", product.split, context_settings={"ignore_unknown_options": True})
+cli.add_command(app, "split", product.split, context_settings={"ignore_unknown_options": True})
 _add_group(
     "sweep",
     "Evaluate the errors of schemes over a grid: 'fpemu sweep FILE'; 'fpemu sweep run -h' lists its options.",

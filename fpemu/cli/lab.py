@@ -8,9 +8,10 @@ import os
 import re
 import signal
 import traceback
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,21 +20,8 @@ import typer
 
 from fpemu import inputs as distributions
 from fpemu import metrics, schemes
-from fpemu.cli.common import (
-    check_folder,
-    failed,
-    need_hardware,
-    note,
-    parse_device,
-    parse_options,
-    parse_sizes,
-    print_table,
-    print_text,
-    progress,
-    resumable,
-    show,
-    with_options,
-)
+from fpemu.arguments import keywords
+from fpemu.cli import options as cli
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable, write_atomic
 from fpemu.formats import FP16
@@ -41,17 +29,7 @@ from fpemu.parallel import cores
 from fpemu.reproduce import claims, figures, ledger, pages
 from fpemu.sweep import Grid, Store
 from fpemu.sweep.grid import parse_range
-from fpemu.sweep.run import (
-    CellError,
-    Workers,
-    check_executor,
-    check_failures,
-    check_memory,
-    default_jobs,
-    estimate,
-    run,
-    survey,
-)
+from fpemu.sweep.run import CellError, Workers, check_failures, check_memory, default_jobs, estimate, run, survey
 from fpemu.sweep.store import default_path
 from fpemu.sweep.tables import check_target, export, medians
 
@@ -64,7 +42,6 @@ if TYPE_CHECKING:
 _LINES = 60  # of the table of medians
 _OFFSETS = ("offset_symmetric", "offset_nonnegative")
 _SIZES = ("M", "N", "K")
-_STATES = (figures.NEW, figures.REWRITTEN, figures.UNCHANGED)
 
 
 # --- sweep
@@ -73,9 +50,7 @@ class RunOptions:
     """How the cells of a grid are evaluated, and the tables to which the rows are exported."""
 
     jobs: int | None = None
-    executor: Annotated[str | None, "processes (default) or dask; dask without --scheduler starts local workers."] = (
-        None
-    )
+    executor: Annotated[str | None, "processes (default) or dask (without --scheduler: local workers)."] = None
     scheduler: Annotated[str | None, "ADDRESS", "A Dask scheduler, such as tcp://host:8786."] = None
     worker_timeout: Annotated[float, "SECONDS", "With Dask: seconds to wait for a worker if none is left."] = 600.0
     device: str = "auto"
@@ -83,21 +58,15 @@ class RunOptions:
     fresh: bool = False
     export: Annotated[list[str] | None, "OUT", "Write all rows to OUT.csv or OUT.parquet; may be repeated."] = None
 
-    def __post_init__(self) -> None:
-        """Raise InputError for an executor, a device or a table to export that is not available."""
-        check_executor(self.executor, None)  # a dry run needs no scheduler
-        for target in self.export or []:
-            check_target(target)
-        self._device()
-
-    def _device(self) -> Any:
-        # the workers of a scheduler may be on machines with a GPU
-        return self.device if self.scheduler is not None and self.device == "cuda" else parse_device(self.device)
-
     def evaluate(self, grid: Grid) -> list[dict[str, Any]] | None:
         """Evaluate the missing cells, export the tables and return all rows; None after a dry run."""
-        jobs = self.jobs or default_jobs()
-        with Store() as results:
+        for target in self.export or []:
+            check_target(target)
+        jobs: int = self.jobs or default_jobs()
+        device: Any = self.device
+        if self.scheduler is None or device != "cuda":  # the workers of a scheduler may be on machines with a GPU
+            device = cli.parse_device(device)
+        with cli.resumable(), Store() as results:
             if self.dry_run:
                 plan = survey(grid, "quick", results)
                 plan = plan.afresh() if self.fresh else plan
@@ -105,32 +74,23 @@ class RunOptions:
                 if self.scheduler is None:
                     check_memory(grid, todo.values())
                 again = sum(name in plan.failed_before for name in todo)
-                before = f", {again} of which failed before" * bool(again)
-                print_text(
-                    f"{grid.name}: {len(plan.cells)} cells: {len(plan.stored)} stored, {len(todo)} to do{before}"
-                )
-                print_text(f"results: {results.path}")
+                counts = f"{len(plan.cells)} cells: {len(plan.stored)} stored, {len(todo)} to do"
+                cli.print_text(f"{grid.name}: {counts}" + f", {again} of which failed before" * bool(again))
+                cli.print_text(f"results: {results.path}")
                 if todo:
-                    seconds, basis = estimate(grid, plan, jobs, "auto" if self.scheduler else self._device())
+                    seconds, basis = estimate(grid, plan, jobs, "auto" if self.scheduler else device)
                     by = f" by {jobs} process{'es' * (jobs > 1)} ({basis})"
-                    print_text(f"time: {basis}" if seconds is None else f"time: about {_duration(seconds)}{by}")
+                    cli.print_text(f"time: {basis}" if seconds is None else f"time: about {_duration(seconds)}{by}")
                 return None
-            with progress() as bars:
-                rows = run(
-                    grid,
-                    results=results,
-                    jobs=jobs,
-                    executor=self.executor,
-                    scheduler=self.scheduler,
-                    worker_timeout=self.worker_timeout,
-                    device=self._device(),
-                    progress=bars,
-                    keep_failures=True,
-                    fresh=self.fresh,
-                )
+            settings: dict[str, Any] = {
+                name: getattr(self, name) for name in ("executor", "scheduler", "worker_timeout", "fresh")
+            }
+            with cli.progress() as bars:
+                settings |= {"results": results, "jobs": jobs, "device": device, "progress": bars}
+                rows = run(grid, keep_failures=True, **settings)
         for target in self.export or []:
             export(rows, target)
-            note(f"wrote {target}: {len(rows)} rows")
+            cli.note(f"wrote {target}: {len(rows)} rows")
         return rows
 
 
@@ -140,7 +100,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.2g} h"
 
 
-@with_options(RunOptions)
+@cli.with_options(RunOptions)
 def sweep(
     file: Annotated[str, "FILE", "A grid: FILE.toml, or FILE.py with the variable GRID."], /, *, options: RunOptions
 ) -> None:
@@ -152,19 +112,21 @@ def sweep(
     """
     if not file.endswith((".toml", ".py")) and not Path(file).exists():
         raise InputError(f"{file!r} is neither a file nor a command of 'fpemu sweep'")
-    with resumable():
+    with cli.resumable():
         grid = Grid.read(file)
         rows = options.evaluate(grid)
     if rows is None:
         return
     if not options.export:
         names = grid.cells()[0]["metrics"]
-        lines = [(scheme, hardware, *map(show, values), str(n)) for scheme, hardware, values, n in medians(rows, names)]
+        lines = [
+            (scheme, hardware, *map(cli.show, values), str(n)) for scheme, hardware, values, n in medians(rows, names)
+        ]
         columns = ("scheme", "hardware", *names, "cells")
-        print_table(f"{grid.name}: median over cells", columns, lines[:_LINES], numbers=len(names) + 1)
+        cli.print_table(f"{grid.name}: median over cells", columns, lines[:_LINES], numbers=len(names) + 1)
         if len(lines) > _LINES:
-            note(f"and {len(lines) - _LINES} more lines: --export writes all rows")
-    note(f"{len(rows)} cells, results in {default_path()}")
+            cli.note(f"and {len(lines) - _LINES} more lines: --export writes all rows")
+    cli.note(f"{len(rows)} cells, results in {default_path()}")
     check_failures(grid, rows)
 
 
@@ -182,7 +144,37 @@ class MapOptions(RunOptions):
     output: Annotated[str, "FOLDER", "Folder for the map."] = "maps"
 
 
-@with_options(MapOptions)
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of a map: an option of a scheme, or a parameter of its inputs or a size."""
+
+    name: str
+    values: list[Number]
+    fixed: dict[str, Any]
+    """Values of the other options or parameters"""
+    short: str
+    label: str
+    """In the picture"""
+
+    @classmethod
+    def read(cls, flag: str, pairs: list[str], of: str) -> _Axis:
+        """The axis of the one option with several values among those of the command line."""
+        fixed = cli.parse_options(pairs)
+        swept: dict[str, list[Number]] = {}
+        for name, pair in zip(fixed, pairs, strict=True):
+            text = pair.partition("=")[2]
+            if ":" in text or re.fullmatch(r"[-+0-9.eE^* ]*,[-+0-9.eE^*, ]*", text):
+                fixed[name], *more = values = parse_range(f"{flag} {name}", text)
+                swept |= {name: values} if more else {}
+        if len(swept) != 1:
+            what = f"has {' and '.join(swept)}" if swept else "has no range of two values or more"
+            raise InputError(f"{flag} {what}: a map has one axis from it, NAME=FIRST:LAST")
+        ((name, values),) = swept.items()
+        del fixed[name]
+        return cls(name, values, fixed, name, name if name in (*_SIZES, "seed") else f"{name} ({of})")
+
+
+@cli.with_options(MapOptions)
 def scaling(
     scheme: Annotated[str, "A scheme with a scaled residual."] = "h2sgemm",
     sb: Annotated[str, "RANGE", "Binary exponents of the scale."] = "-2:24",
@@ -211,39 +203,34 @@ def scaling(
         raise InputError(f"{chosen.name} does not scale a residual; the schemes that do: {', '.join(scales)}")
     if inputs not in _OFFSETS:
         raise unknown_name("distribution with an offset exponent", inputs, _OFFSETS)
-    exponents, offsets = (_integers(flag, text, 2) for flag, text in (("--sb", sb), ("--offset", offset)))
+    exponents, offsets = _integers("--sb", sb, 2), _integers("--offset", offset, 2)
     if min(exponents) < -60 or max(exponents) > 60:
         raise InputError(f"--sb {sb}: a scale lies between 2^-60 and 2^60")
-    scale, fixed, machine = scales[chosen.name], parse_options(option), need_hardware(hardware)
+    scale, fixed, machine = scales[chosen.name], cli.parse_options(option), cli.need_hardware(hardware)
     if scale in fixed:
         raise InputError(f"{scale} is what --sb sweeps: leave it out of --option")
+    values: list[Number] = [*exponents] if scale == "sb" else [2.0**e for e in exponents]
     interval = "[-2^e,\\,2^e]" if inputs == _OFFSETS[0] else "[0,\\,2^e]"
+    label = f"offset exponent $e$ of operands in ${interval}$"
     words = ["scaling", "--scheme", chosen.name, "--sb", sb, "--offset", offset, "--hardware", machine]
     _map(
         [*words, "--inputs", inputs, *_repeated("-O", option)],
         chosen,
-        (scale, [*exponents] if scale == "sb" else [2.0**e for e in exponents], fixed),
+        _Axis(scale, values, fixed, "sb", "scaling exponent sb"),
+        _Axis("exponent", [*offsets], {}, "offset exponent", label),
         inputs,
-        ("exponent", [*offsets], {}),
         machine,
         options,
-        f"{chosen.name} over its scaling exponent",
-        ("offset exponent", "sb"),
-        (f"offset exponent $e$ of operands in ${interval}$", "scaling exponent sb"),
     )
 
 
-@with_options(MapOptions)
+@cli.with_options(MapOptions)
 def plane(
     scheme: Annotated[str, "SCHEME", "Name of a scheme."],
     /,
     *,
-    option: Annotated[
-        list[str], "NAME=RANGE", "Option on one axis, with its range; NAME=VALUE fixes another option; may be repeated."
-    ],
-    parameter: Annotated[
-        list[str], "NAME=RANGE", "Parameter of the inputs, or M, N, K, seed, on the other axis, with its range."
-    ],
+    option: Annotated[list[str], "NAME=RANGE", "Option on one axis; NAME=VALUE fixes another option."],
+    parameter: Annotated[list[str], "NAME=RANGE", "Parameter of the inputs, or M, N, K, seed, on the other axis."],
     inputs: Annotated[str, "Distribution of the inputs: see 'fpemu list inputs'."] = "uniform",
     hardware: str | None = None,
     options: MapOptions,
@@ -256,53 +243,27 @@ def plane(
     and JSON files.
     """
     chosen = schemes.get(scheme)
-    y_axis, x_axis = _axis("--option", option), _axis("--parameter", parameter)
-    (y, _, fixed), (x, _, parameters) = y_axis, x_axis
-    known = [one.name for one in chosen.info.options]
-    for name in (y, *fixed):
-        if name not in known:
-            raise unknown_name(f"{chosen.name} option", name, known or ["(none)"])
+    y, x = _Axis.read("--option", option, chosen.name), _Axis.read("--parameter", parameter, f"inputs {inputs}")
+    keywords(f"{chosen.name} option", (y.name, *y.fixed), [one.name for one in chosen.info.options])
     distributions.describe(inputs)
-    if "name" in (x, *parameters):
+    if "name" in (x.name, *x.fixed):
         raise InputError(f"--parameter name: the distribution is {inputs}, and --inputs names another")
-    machine = need_hardware(hardware) if chosen.needs_hardware else ""
+    if x.name == y.name:
+        x, y = replace(x, short=f"inputs.{x.name}"), replace(y, short=f"scheme.{y.name}")
+    machine = cli.need_hardware(hardware) if chosen.needs_hardware else ""
     words = ["plane", chosen.name, *_repeated("-O", option), *_repeated("-P", parameter), "--inputs", inputs]
-    _map(
-        [*words, *(["--hardware", machine] if machine else [])],
-        chosen,
-        y_axis,
-        inputs,
-        x_axis,
-        machine,
-        options,
-        f"{chosen.name} over {y} and {x}",
-        (x, y) if x != y else (f"inputs.{x}", f"scheme.{y}"),
-        (x if x in (*_SIZES, "seed") else f"{x} (inputs {inputs})", f"{y} ({chosen.name})"),
-    )
+    words += ["--hardware", machine] if machine else []
+    _map(words, chosen, y, x, inputs, machine, options)
 
 
 def _map(
-    words: list[str],
-    scheme: Scheme,
-    y_axis: tuple[str, list[Number], dict[str, Any]],
-    distribution: str,
-    x_axis: tuple[str, list[Number], dict[str, Any]],
-    hardware: str,
-    options: MapOptions,
-    title: str,
-    names: tuple[str, str],
-    labels: tuple[str, str],
+    words: list[str], scheme: Scheme, y: _Axis, x: _Axis, distribution: str, hardware: str, options: MapOptions
 ) -> None:
-    """Evaluate a grid over an option of a scheme (y) and a parameter of its inputs or a size (x), and draw its map.
-
-    ``words`` is the command without the options of both commands; an axis is a name, its values, and the fixed values
-    of other options or parameters.
-    """
+    """Evaluate a grid over two axes and draw its map; ``words`` is the command without the options of `MapOptions`."""
     from fpemu.plotting import planes
     from fpemu.sweep import maps
 
-    (y, values, fixed), (x, swept, parameters), kind = y_axis, x_axis, words[0]
-    metric = metrics.get(options.metric).__name__
+    kind, metric = words[0], metrics.get(options.metric).__name__
     if metric == "effective_bits":
         known = ", ".join(one for one in metrics.names() if one != metric)
         raise InputError(f"--metric effective_bits grows as the error shrinks; a map is of an error: {known}")
@@ -314,91 +275,73 @@ def _map(
     count = len(seeds) == 1 and not {",", ":"} & set(options.seeds)
     if count and not 1 <= seeds[0] <= 1000:
         raise InputError(f"--seeds {options.seeds}: 1 to 1000 of them, or a list such as 0,5,7")
-    axes: dict[str, Any] = dict(zip(_SIZES, parse_sizes("--size", options.size), strict=True))
+    axes: dict[str, Any] = dict(zip(_SIZES, cli.parse_sizes("--size", options.size), strict=True))
     axes["seeds"] = seeds[0] if count else seeds
-    drawn: dict[str, Any] = {}
-    for name, value in {**parameters, x: swept}.items():
+    drawn: dict[str, Any] = {"name": distribution}
+    for name, value in {**x.fixed, x.name: x.values}.items():
         if name == "seed":
-            axes["seeds"] = value if name == x else [value]
+            axes["seeds"] = value if name == x.name else [value]
         else:
             (axes if name in _SIZES else drawn)[name] = value
     grid = Grid(
-        title=title,
-        inputs=[{"name": distribution, **drawn}],
-        schemes=[{"name": scheme.name, **fixed, y: values}],
+        title=f"{scheme.name} over {y.short} and {x.short}",
+        inputs=[drawn],
+        schemes=[{"name": scheme.name, **y.fixed, y.name: y.values}],
         hardware=hardware or (),
         metrics=[metric],
         on_range="propagate",
         **axes,
     )
-    fixings = [f"{name}={value}" for name, value in {**fixed, **parameters}.items() if name not in _SIZES]
-    shape = [name if name == x else str(axes[name]) for name in _SIZES]
-    stem = [*fixings, hardware, distribution] if kind == "scaling" else [y, distribution, x, *fixings, hardware]
-    built: Any = schemes.build(scheme, {**fixed, y: values[0]})
-    evaluated = ["--size", options.size, "--seeds", options.seeds]
+    fixings = [f"{name}={value}" for name, value in {**y.fixed, **x.fixed}.items() if name not in _SIZES]
+    shape = [name if name == x.name else str(axes[name]) for name in _SIZES]
+    swept = (
+        [*fixings, hardware, distribution] if kind == "scaling" else [y.name, distribution, x.name, *fixings, hardware]
+    )
+    command = ["fpemu", "sweep", *words, "--size", options.size, "--seeds", options.seeds]
+    built: Any = schemes.build(scheme, {**y.fixed, y.name: y.values[0]})
+    # the equation is about two fp16 words of the operands as given
+    is_equation6 = kind == "scaling" and not built.scales_rows
+    is_equation6 = is_equation6 and [(word.format, word.rounding) for word in built.rules()] == [(FP16, "RNE")] * 2
     requested = maps.Map(
         kind,
         ", ".join([scheme.name, *fixings]) + f" on {hardware}" * bool(hardware) + f", {'×'.join(shape)}",
-        [scheme.name, *stem, metric, "x".join(shape)],
-        ["fpemu", "sweep", *words, *evaluated, "--metric", metric, "--factor", f"{options.factor:g}"],
+        [scheme.name, *swept, metric, "x".join(shape)],
+        [*command, "--metric", metric, "--factor", f"{options.factor:g}"],
         built,
         grid,
         metric,
-        names,
-        (x if x in (*_SIZES, "seed") else f"inputs.{x}", f"scheme.{y}"),
-        labels,
-        exponents=kind == "scaling" and y != "sb",
-        # the equation is about two fp16 words of the operands as given
-        equation6=kind == "scaling"
-        and not built.scales_rows
-        and [(word.format, word.rounding) for word in built.rules()] == [(FP16, "RNE")] * 2,
+        (x.short, y.short),
+        (x.name if x.name in (*_SIZES, "seed") else f"inputs.{x.name}", f"scheme.{y.name}"),
+        (x.label, y.label),
+        exponents=kind == "scaling" and y.name != "sb",
+        equation6=is_equation6,
     )
-    check_folder(options.output)
+    cli.check_folder(options.output)
     for path in requested.paths(options.output):
         check_writable(path, make_folders=True)
     file = requested.paths(options.output)[0].with_suffix("").as_posix()
-    with resumable():
-        rows = options.evaluate(grid)
+    rows = options.evaluate(grid)
     if rows is None:
         typer.echo(f"map: {file}")
         return
     paths = maps.write(requested, rows, options.factor, options.output)
     over = requested.plane(rows)
     near = planes.losses(over) <= options.factor
-    write_x, write_y = maps.notation(over.xs), maps.notation(over.ys)
     lines = []
     for index, best in enumerate(planes.best(over)):
         good = [setting for setting, fine in zip(over.ys, near[:, index].tolist(), strict=True) if fine]
-        ranges = [planes.spans(settings, over.ys, write_y) for settings in (best.ys, good)]
-        lines.append((write_x(best.x), *ranges, show(best.error)))
+        ranges = [planes.spans(settings, over.ys, maps.notation(over.ys)) for settings in (best.ys, good)]
+        lines.append((maps.notation(over.xs)(best.x), *ranges, cli.show(best.error)))
     best_within = f"best {over.y} (within {100 * (planes.TIE - 1):.0f} %)"
     columns = (over.x, best_within, f"{over.y} within a factor of {options.factor:g}", f"smallest {metric}")
-    print_table(f"{requested.title}: the best {over.y} for each {over.x}", columns, lines, numbers=1)
-    print_text(maps.answer(over, options.factor))
+    cli.print_table(f"{requested.title}: the best {over.y} for each {over.x}", columns, lines, numbers=1)
+    cli.print_text(maps.answer(over, options.factor))
     typer.echo(f"{file}.{{{','.join(path.suffix[1:] for path in paths)}}}")
     check_failures(grid, rows)
 
 
 def _repeated(flag: str, values: list[str] | None) -> list[str]:
     return [word for value in values or [] for word in (flag, value)]
-
-
-def _axis(flag: str, pairs: list[str]) -> tuple[str, list[Number], dict[str, Any]]:
-    """The name of the option with several values, its values, and the other options."""
-    fixed, swept = parse_options(pairs), {}
-    for pair in pairs:
-        name, _, text = (part.strip() for part in pair.partition("="))
-        name = name.replace("-", "_")
-        if ":" in text or re.fullmatch(r"[-+0-9.eE^* ]*,[-+0-9.eE^*, ]*", text):
-            fixed[name], *more = values = parse_range(f"{flag} {name}", text)
-            if more:
-                swept[name] = values
-    if len(swept) != 1:
-        what = f"has {' and '.join(swept)}" if swept else "has no range of two values or more"
-        raise InputError(f"{flag} {what}: a map has one axis from it, NAME=FIRST:LAST")
-    ((name, values),) = swept.items()
-    del fixed[name]
-    return name, values, fixed
 
 
 def _integers(flag: str, text: str, least: int) -> list[int]:
@@ -415,9 +358,7 @@ def _integers(flag: str, text: str, least: int) -> list[int]:
 # --- reproduce
 def reproduce(
     names: Annotated[
-        list[str] | None,
-        "[PAPER[/FIGURE]]...",
-        "Figures, papers, or 'all'; default: the figure of each paper's first claim.",
+        list[str] | None, "[PAPER[/FIGURE]]...", "Default: the figures of the papers' first claims."
     ] = None,
     /,
     *,
@@ -439,36 +380,25 @@ def reproduce(
     """
     size, folder, formats = "full" if full else "quick", Path(output, "full" if full else ""), format_ or []
     rows: dict[str, list[Row]] = {}
-    drawn: dict[str, Written | str] = {}
-    cells: dict[str, str] = {}  # errors of cells, and of pages, by figure
-    broken: dict[str, str] = {}
-    done: set[str] = set()  # figures that share cells have them evaluated once, however fresh
-    with resumable():
-        on, jobs = parse_device(device), jobs or default_jobs()
+    drawn: dict[str, Written | str] = {}  # the files of each figure, or the error of its cells or page
+    with cli.resumable():
+        # figures that share cells have them evaluated once, however fresh
+        settings: dict[str, Any] = {"fresh": fresh, "device": cli.parse_device(device), "done": set()}
         if names:
             chosen = dict.fromkeys(name for one in names for name in pages.select(None if one == "all" else one))
         else:
             first = [paper.headlines[0].page for paper in claims.papers() if paper.headlines]
             chosen = dict.fromkeys(first or pages.names())
-        experiments_ = list(map(pages.load, chosen))
-        check_folder(output)
+        loaded, jobs = list(map(pages.load, chosen)), jobs or default_jobs()
+        cli.check_folder(output)
         figures.check_output(chosen, folder, formats)
         draw = functools.partial(_draw, pages.root(), size, folder, formats, redraw)
-        with Store() as results, progress() as bars, Workers(jobs) if jobs > 1 else nullcontext() as workers:
-            shared: dict[str, Any] = {
-                "results": results,
-                "progress": bars,
-                "workers": workers,
-                "device": on,
-                "done": done,
-            }
-            for one in experiments_:
+        with Store() as results, cli.progress() as bars, Workers(jobs) if jobs > 1 else nullcontext() as workers:
+            for one in loaded:
                 try:
-                    rows[one.name] = run(one, size, fresh=fresh, **shared)
-                except CellError as problem:
-                    cells[one.name] = " ".join(str(problem).split())
+                    rows[one.name] = run(one, size, results=results, progress=bars, workers=workers, **settings)
                 except (Exception, SystemExit) as problem:
-                    broken[one.name] = _of_page(one.name, one.root, problem)
+                    drawn[one.name] = _error(one.name, one.root, problem)
                 else:
                     drawn |= {} if redraw else {one.name: draw(one.name, rows[one.name])}
         if redraw:
@@ -476,29 +406,37 @@ def reproduce(
             ignored = signal.signal, (signal.SIGINT, signal.SIG_IGN)  # this process handles Ctrl-C
             with ProcessPoolExecutor(min(cores(), len(chosen)), get_context("spawn"), *ignored) as pool:
                 try:
-                    drawn = dict(zip(rows, pool.map(draw, rows, rows.values()), strict=True))
+                    drawn |= dict(zip(rows, pool.map(draw, rows, rows.values()), strict=True))
                 finally:
                     pool.shutdown(cancel_futures=True)  # after an interrupt
     written = {name: files for name, files in drawn.items() if not isinstance(files, str)}
-    broken |= {name: text for name, text in drawn.items() if isinstance(text, str)}
     for name, files in written.items():
-        _show_figure(name, size, files)
+        stem = files.paths[0].with_suffix("").as_posix()
+        typer.echo(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}")
+        judgements = [claims.verdict_on(claim, files.record) for claim in claims.on_page(name)]
+        verdicts = [one.verdict if files.record.paper_size else "needs --full" for one in judgements]
+        lines = [
+            (one.claim.claim, str(one.claim.criterion or ""), claims.number_of(one), verdict)
+            for one, verdict in zip(judgements, verdicts, strict=True)
+        ]
+        if lines:
+            columns = ("claim", "criterion", "measured", "verdict")
+            cli.print_table(f"{name} ({size}): claims and checks", columns, lines)
+        if files.record.finding:
+            typer.echo(files.record.finding)
     if written:
-        by_state = {state: [n for n, files in written.items() if files.state == state] for state in _STATES}
-        counts = ", ".join(f"{len(of)} {state}" for state, of in by_state.items() if of)
-        rewritten = ", ".join(by_state[figures.REWRITTEN])
-        note_on = f" (rewritten: {rewritten})" * bool(rewritten)
-        typer.echo(f"\n{len(written)} figure{'s' * (len(written) != 1)}: {counts}{note_on}")
+        states = Counter(sorted(files.state for files in written.values()))
+        rewritten = ", ".join(name for name, files in written.items() if files.state == figures.REWRITTEN)
+        counts = ", ".join(f"{count} {state}" for state, count in states.items())
+        counts += f" (rewritten: {rewritten})" * bool(rewritten)
+        typer.echo(f"\n{len(written)} figure{'s' * (len(written) != 1)}: {counts}")
         paths = [files.paths[0].as_posix() for files in written.values()]
         typer.echo(f"Look at {', '.join(paths[:5])}{' ...' * (len(paths) > 5)}")
-    for text in (*cells.values(), *broken.values()):
-        note(f"fpemu: {text}")
-    if cells:
-        note(f"fpemu: not drawn, because cells failed: {', '.join(cells)}; the next run tries them again")
-    if broken:
-        note(f"fpemu: not drawn, because their pages failed: {', '.join(broken)}")
-    if cells or broken:
-        raise typer.Exit(1)
+    errors = {name: error for name, error in drawn.items() if isinstance(error, str)}
+    for error in errors.values():
+        cli.note(f"fpemu: {error}")
+    if errors:
+        raise cli.failed(f"not drawn: {', '.join(errors)}; the next run tries failed cells again")
 
 
 def _draw(root: Path, size: str, folder: Path, formats: list[str], redraw: bool, name: str, rows: Any) -> Written | str:
@@ -506,35 +444,17 @@ def _draw(root: Path, size: str, folder: Path, formats: list[str], redraw: bool,
     try:
         return figures.write(pages.load(name, root), size, rows, folder, formats, redraw)
     except (Exception, SystemExit) as problem:
-        return _of_page(name, root, problem)
+        return _error(name, root, problem)
 
 
-def _of_page(name: str, root: Path, problem: BaseException) -> str:
-    """The error of a page, with its place if the page did not raise it on purpose."""
+def _error(name: str, root: Path, problem: BaseException) -> str:
+    """The error of a figure, with its place if the page did not raise it on purpose."""
     frames = traceback.extract_tb(problem.__traceback__)
     if isinstance(problem, OSError) and not any(Path(frame.filename).is_relative_to(root) for frame in frames):
         raise problem  # results cannot be stored or files not written: every further figure would have this error
-    if isinstance(problem, InputError):
-        return f"{name}: {problem}"
-    where = f"({frames[-1].filename}, line {frames[-1].lineno})"
-    return " ".join(f"{name}: {type(problem).__name__}: {problem} {where}".split())
-
-
-def _show_figure(name: str, size: str, files: Written) -> None:
-    """Print a figure's files, its claims and its finding."""
-    stem = files.paths[0].with_suffix("").as_posix()
-    typer.echo(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}")
-    judgements = [claims.verdict_on(claim, files.record) for claim in claims.on_page(name)]
-    if judgements:
-        instead = None if files.record.paper_size else "needs --full"
-        rows = [
-            (one.claim.claim, str(one.claim.criterion or ""), claims.number_of(one), instead or one.verdict)
-            for one in judgements
-        ]
-        columns = ("claim", "criterion", "measured", "verdict")
-        print_table(f"{name} ({size}): claims and checks", columns, rows)
-    if files.record.finding:
-        typer.echo(files.record.finding)
+    text = f"{type(problem).__name__}: {problem} ({frames[-1].filename}, line {frames[-1].lineno})"
+    text = str(problem) if isinstance(problem, InputError | CellError) else text
+    return " ".join(f"{'' if isinstance(problem, CellError) else f'{name}: '}{text}".split())
 
 
 # --- ledger
@@ -557,32 +477,27 @@ def write_ledger(
         raise InputError(f"there is no folder {figures!r}: 'fpemu reproduce' makes the figures")
     output = figures if output is None else output
     folder = Path(output)
-    check_folder(output)
+    cli.check_folder(output)
     collected = ledger.collect(figures)
     if paper is not None:
         chosen = collected.paper(paper)
-        print_table(chosen.title, ("claim", "verdict", "measured", "reason"), ledger.lines(collected, chosen))
+        cli.print_table(chosen.title, ("claim", "verdict", "measured", "reason"), ledger.lines(collected, chosen))
         return
     to_figures = Path(os.path.relpath(figures, folder)).as_posix()
     prefix = "" if to_figures == "." else f"{to_figures}/"
     contents = {"LEDGER.md": ledger.summary(collected, prefix), "LEDGER.csv": ledger.table(collected)}
     contents |= {f"ledger/{one.folder}.md": ledger.details(collected, one, f"../{prefix}") for one in collected.papers}
     if check:
-        outdated = ledger.stale(collected, figures)
-        if outdated:
-            raise failed(f"out of date: the records of {', '.join(outdated)}; run 'fpemu reproduce' for them")
-        stale = [
-            name
-            for name, content in contents.items()
-            if not (folder / name).is_file() or (folder / name).read_bytes() != content
-        ]
-        if stale:
-            raise failed(f"out of date: {', '.join(stale)} in {folder}; run 'fpemu ledger'")
+        if outdated := ledger.stale(collected, figures):
+            raise cli.failed(f"out of date: the records of {', '.join(outdated)}; run 'fpemu reproduce' for them")
+        before = {name: (folder / name).read_bytes() for name in contents if (folder / name).is_file()}
+        if stale := [name for name, content in contents.items() if before.get(name) != content]:
+            raise cli.failed(f"out of date: {', '.join(stale)} in {folder}; run 'fpemu ledger'")
         print(f"The {len(contents)} files of the ledger in {folder} agree with the figures")
         return
     for name, content in contents.items():
         write_atomic(folder / name, content)
     counts = [(one.title, collected.counts(one)) for one in collected.papers]
     lines = [(title, *(str(numbers[verdict]) for verdict in claims.VERDICTS)) for title, numbers in counts if numbers]
-    print_table("claims by verdict", ("paper", *claims.VERDICTS), lines, numbers=len(claims.VERDICTS))
+    cli.print_table("claims by verdict", ("paper", *claims.VERDICTS), lines, numbers=len(claims.VERDICTS))
     print(f"{(folder / 'LEDGER.md').as_posix()}; 'fpemu ledger PAPER' prints the summary of a paper")

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Annotated
 
 from fpemu import formats, inputs, metrics, mma, schemes
-from fpemu.cli.common import print_table, print_text
+from fpemu.cli import options as cli
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import read_json
 from fpemu.mma.catalog import documented_fields
@@ -29,9 +29,7 @@ _SYMBOLS = (
 
 
 def listing(
-    what: Annotated[
-        str | None, "KIND", "hardware, schemes, experiments, formats, inputs or metrics; default: all."
-    ] = None,
+    what: Annotated[str | None, "KIND", "hardware, schemes, experiments, formats, inputs or metrics."] = None,
     name: Annotated[str | None, "NAME", "The name of a scheme, after 'schemes'."] = None,
     /,
     *,
@@ -64,7 +62,7 @@ def listing(
                 rows.append((kind, ", ".join(names())))
             except InputError:  # the package was installed without its checkout
                 rows.append((kind, "(none: they are part of a checkout of fpemu)"))
-        print_table("all names; 'fpemu list KIND' describes the names of one kind", ("kind", "names"), rows)
+        cli.print_table("all names; 'fpemu list KIND' describes the names of one kind", ("kind", "names"), rows)
 
 
 def block_fields(row: MmaSpec) -> list[str]:
@@ -75,7 +73,7 @@ def block_fields(row: MmaSpec) -> list[str]:
 
 
 def _hardware() -> None:
-    print_text(
+    cli.print_text(
         "Matrix instructions by architecture, with the other names that --hardware takes. L: products per rounding; F:"
         " alignment width, the bits kept below the largest exponent; E0: minimum alignment exponent; final: rounding"
         " of D. *: documented, because the recordings of a replayed row do not determine this field.\n"
@@ -91,8 +89,8 @@ def _hardware() -> None:
                 final = "-" if row.is_integer else f"{row.final}{bits}"
                 first = f"{row.instruction} {row.shape}", str(row.a_format), str(row.d_format)
                 instructions.append((*first, row.arithmetic, row.evidence, *block_fields(row), final))
-        print_table(f"{architecture}{f': {others}' * bool(others)}", columns, instructions, numbers=4)
-    print_table("evidence", ("word", "meaning"), EVIDENCE.items())
+        cli.print_table(f"{architecture}{f': {others}' * bool(others)}", columns, instructions, numbers=4)
+    cli.print_table("evidence", ("word", "meaning"), EVIDENCE.items())
 
 
 def _schemes() -> None:
@@ -101,24 +99,24 @@ def _schemes() -> None:
         info = schemes.get(name).info
         paper = info.paper if str(info.year) in info.paper or not info.paper else f"{info.paper}, {info.year}"
         lines.append((name, paper or "-", ", ".join(info.parts), " ".join(info.products), info.range))
-    print_table("schemes", ("scheme", "paper", "parts", "products", "range"), lines)
+    cli.print_table("schemes", ("scheme", "paper", "parts", "products", "range"), lines)
 
 
 def _scheme(name: str) -> None:
     info = schemes.get(name).info
     paper = f"{info.paper}{f', DOI {info.doi}' * bool(info.doi)}"
-    print_text(f"{info.name}: {info.title}{f'. {paper}' * bool(paper)}")
-    print_text(f"range: {info.range}")
+    cli.print_text(f"{info.name}: {info.title}{f'. {paper}' * bool(paper)}")
+    cli.print_text(f"range: {info.range}")
     relative = "" if "|" in info.bound else " relative to |A||B|"
     symbols = ", ".join(text for text in _SYMBOLS if re.search(rf"\b{text.split(':')[0]}\b", info.bound))
-    print_text(f"error{relative}: {info.bound}{f'  ({symbols})' * bool(symbols)}\n")
+    cli.print_text(f"error{relative}: {info.bound}{f'  ({symbols})' * bool(symbols)}\n")
     options = [(option.name, str(option.default), option.values, option.meaning) for option in info.options]
-    print_table(f"options of {info.name}: -O NAME=VALUE", ("option", "default", "values", "meaning"), options)
+    cli.print_table(f"options of {info.name}: -O NAME=VALUE", ("option", "default", "values", "meaning"), options)
 
 
 def _experiments() -> None:
     lines = [(name, title, *[_cells(name, size) for size in pages.SIZES]) for name, title in pages.titles().items()]
-    print_table("experiments", ("experiment", "title", "cells, quick", "cells, full"), lines, numbers=2)
+    cli.print_table("experiments", ("experiment", "title", "cells, quick", "cells, full"), lines, numbers=2)
 
 
 def _cells(name: str, size: str) -> str:
@@ -135,15 +133,15 @@ def _formats() -> None:
         f = formats.get(name)
         powers = [f"2^{math.frexp(x)[1] - 1}" for x in (f.min_normal, f.min_subnormal, f.unit_roundoff)]
         lines.append((name, str(f.precision), str(f.emin), str(f.emax), f"{f.max:.6g}", *powers))
-    print_table("formats", ("format", *columns), lines, numbers=7)
+    cli.print_table("formats", ("format", *columns), lines, numbers=7)
 
 
 def _inputs() -> None:
     descriptions = [(name, inputs.describe(name)) for name in inputs.names()]
-    print_table("operand distributions", ("name", "description"), descriptions)
+    cli.print_table("operand distributions", ("name", "description"), descriptions)
 
 
 def _metrics() -> None:
     lines = {name: (metrics.get(name).__doc__ or "").strip().partition("\n")[0] for name in metrics.names()}
     definitions = [(name, line.removeprefix("Return ").removeprefix("the ")) for name, line in lines.items()]
-    print_table("error measures (C, p: the result; R, s: the reference)", ("name", "description"), definitions)
+    cli.print_table("error measures (C, p: the result; R, s: the reference)", ("name", "description"), definitions)

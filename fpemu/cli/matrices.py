@@ -25,8 +25,6 @@ from fpemu.files import check_writable, write_atomic
 MAX_ENTRIES = 2**30
 """Default limit of `read`: emulating a product of more entries takes days, and reading them can exhaust the memory."""
 
-_SUFFIXES = (".npy", ".npz", ".mtx")
-_CHUNK = 1 << 20  # bytes read at once
 _LONGEST_HEADER = 10_000  # bytes, of an .npy: numpy.load has the same limit
 _SHOWN = 8  # names of an archive's arrays in a message
 
@@ -55,41 +53,37 @@ def read(name: str | os.PathLike[str], *, max_entries: int = MAX_ENTRIES) -> NDA
         If it cannot be read.
     """
     text = os.fspath(name)
-    path, key = _parts(text)
-    suffix = Path(path).suffix.lower()
     integer("max_entries", max_entries, 1)
-    if suffix not in _SUFFIXES:
-        raise InputError(f"{text or 'an empty name'}: a matrix file ends in .npy, .npz or .mtx")
-    if Path(path).is_dir():
-        raise InputError(f"{text} is a folder, not a matrix file")
+    path, archive, key = text.partition(".npz:")  # FILE.npz:KEY
+    path += archive[:-1]
+    suffix = Path(path).suffix.lower()
     try:
         if suffix == ".mtx":
             return _read_mtx(path, max_entries)
-        return _read_npy(path, text, max_entries) if suffix == ".npy" else _read_npz(path, key, text, max_entries)
+        if suffix == ".npy":
+            with open(path, "rb") as stream:
+                return _read_array(stream, os.fstat(stream.fileno()).st_size, text, max_entries)
+        if suffix == ".npz":
+            return _read_npz(path, key, text, max_entries)
     except (InputError, OSError):
         raise
     except MemoryError as problem:
         raise InputError(f"{text}: too large for the memory, or a damaged file") from problem
     except Exception as problem:  # NumPy, zipfile and zlib raise many kinds of exceptions for a damaged file
-        raise InputError(f"{text}: not a readable {suffix} file ({_first_line(problem)})") from problem
+        # without the advice of NumPy's reader on its own options
+        line = (str(problem).strip() or type(problem).__name__).splitlines()[0].partition("; use `usecols`")[0]
+        raise InputError(f"{text}: not a readable {suffix} file ({line})") from problem
+    raise InputError(f"{text or 'an empty name'}: a matrix file ends in .npy, .npz or .mtx")
 
 
 def _check_header(shape: tuple[int, ...], dtype: np.dtype[Any], name: str, max_entries: int) -> None:
-    if dtype.hasobject:
-        raise InputError(f"{name} holds Python objects; only arrays of numbers are read")
-    if dtype.kind == "c":
-        raise InputError(f"{name} is complex ({dtype}): real matrices only")
     if dtype.kind not in "fiu":
-        raise InputError(f"{name} holds {dtype}, not numbers")
-    if len(shape) != 2:
-        raise InputError(f"{name} has shape {shape}: a matrix has two axes")
-    if min(shape) < 0:
-        raise InputError(f"{name} has shape {shape}: a size is negative, so that the file is damaged")
-    if 0 in shape:
-        raise InputError(f"{name} has shape {shape}: it has no entries")
+        kind = {"O": "Python objects", "c": "complex numbers"}.get(dtype.kind, str(dtype))
+        raise InputError(f"{name} holds {kind}, and a matrix real numbers")
+    if len(shape) != 2 or min(shape) < 1:
+        raise InputError(f"{name} has shape {shape}: a matrix has two axes and at least one entry")
     if math.prod(shape) > max_entries:
-        size = "×".join(map(str, shape))
-        raise InputError(f"{name} is {size}: more entries than max_entries={max_entries}")
+        raise InputError(f"{name} is {shape[0]}×{shape[1]}: more entries than max_entries={max_entries}")
 
 
 def to_format(matrix: NDArray[Any], name: str, fmt: str) -> tuple[NDArray[Any], str | None]:
@@ -168,33 +162,19 @@ def write(name: str | os.PathLike[str], matrix: NDArray[Any]) -> None:
     write_atomic(name, stream.getvalue())
 
 
-def _parts(text: str) -> tuple[str, str | None]:
-    """Split ``FILE.npz:KEY``; any other text is a file name without a key."""
-    end = text.lower().find(".npz:") + len(".npz")
-    return (text, None) if end < len(".npz") else (text[:end], text[end + 1 :])
-
-
-def _read_npy(path: str, name: str, max_entries: int) -> NDArray[Any]:
-    with open(path, "rb") as stream:
-        if stream.read(4) == b"PK\3\4":
-            raise InputError(f"{path}: an .npz archive under the name of an .npy")
-        stream.seek(0)
-        return _read_array(stream, os.fstat(stream.fileno()).st_size, name, max_entries)
-
-
-def _read_npz(path: str, key: str | None, name: str, max_entries: int) -> NDArray[Any]:
-    with open(path, "rb") as stream:  # opened here: zipfile leaves a damaged archive open
-        if stream.read(6) == np.lib.format.MAGIC_PREFIX:
-            raise InputError(f"{path}: a single .npy array under the name of an .npz")
-        with zipfile.ZipFile(stream) as archive:
-            members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-            if len(members) < len(archive.infolist()):
-                raise InputError(f"{path}: two arrays in the archive have the same name")
-            member = members[_key(path, key, list(members))]
-            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise InputError(f"{name}: compressed by a method that numpy.savez_compressed does not use")
-            with archive.open(member) as content:
-                return _read_array(content, member.file_size, name, max_entries)
+def _read_npz(path: str, key: str, name: str, max_entries: int) -> NDArray[Any]:
+    with open(path, "rb") as stream, zipfile.ZipFile(stream) as archive:  # zipfile leaves a damaged file open
+        members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+        names = ", ".join([*members][:_SHOWN]) + (f" and {len(members) - _SHOWN} more" * (len(members) > _SHOWN))
+        if not key and len(members) != 1:
+            raise InputError(f"{path} holds {len(members)} arrays: name one as {path}:KEY, KEY one of {names}")
+        if key and key not in members:
+            raise InputError(f"{path} has no array {key!r}: it holds {names}")
+        member = members[key or next(iter(members))]
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise InputError(f"{name}: compressed by a method that numpy.savez_compressed does not use")
+        with archive.open(member) as content:
+            return _read_array(content, member.file_size, name, max_entries)
 
 
 def _read_array(stream: IO[bytes], length: int, name: str, max_entries: int) -> NDArray[Any]:
@@ -203,24 +183,14 @@ def _read_array(stream: IO[bytes], length: int, name: str, max_entries: int) -> 
     if not head.getvalue().startswith(np.lib.format.MAGIC_PREFIX):
         raise InputError(f"{name}: not an array written by numpy.save")
     version = np.lib.format.read_magic(head)
-    if version not in ((1, 0), (2, 0)):  # 3.0 is for the names of structured arrays
-        raise InputError(f"{name}: version {version[0]}.{version[1]} of .npy is not used for matrices")
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran_order, dtype = read_header(head)
-    stream.seek(head.tell())
+    shape, _, dtype = read_header(head)
     _check_header(shape, dtype, name, max_entries)
     size = math.prod(shape) * dtype.itemsize
     if length != head.tell() + size:
         raise InputError(f"{name}: {length - head.tell()} bytes where its header declares {size}")
-    flat = np.empty(math.prod(shape), dtype)  # the system provides memory as the entries arrive
-    content = flat.view(np.uint8).data
-    for start in range(0, size, _CHUNK):
-        part = content[start : start + _CHUNK]
-        received = stream.read(len(part))
-        if len(received) != len(part):
-            raise InputError(f"{name}: ends after {start + len(received)} of {size} bytes")
-        part[:] = received
-    return flat.reshape(shape, order="F" if fortran_order else "C")
+    stream.seek(0)
+    return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 # --- Matrix Market: Boisvert, Pozo and Remington, The Matrix Market Exchange Formats, NISTIR 5935 (1996)
@@ -296,20 +266,3 @@ def _read_mtx(path: str, max_entries: int) -> NDArray[Any]:
     if not np.isfinite(wide).all() or (np.abs(D - wide) > 2.0**62).any():
         raise InputError(f"{path}: a sum or a negative of entries is outside the range of {dtype}")
     return D
-
-
-def _key(path: str, key: str | None, names: list[str]) -> str:
-    """The name of the requested array, or of the only one."""
-    if not names:
-        raise InputError(f"{path}: an archive without arrays")
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    if key is None and len(names) > 1:
-        raise InputError(f"{path} holds {len(names)} arrays: name one as {path}:KEY, KEY one of {shown}")
-    if key is not None and key not in names:
-        raise InputError(f"{path} has no array {key!r}: it holds {shown}")
-    return names[0] if key is None else key
-
-
-def _first_line(problem: BaseException) -> str:
-    text = str(problem).strip() or type(problem).__name__
-    return text.splitlines()[0].partition("; use `usecols`")[0]  # an option of NumPy's reader, not of ours

@@ -16,17 +16,7 @@ import typer
 
 from fpemu import files, gpu, mma, probing, simt
 from fpemu import formats as known
-from fpemu.cli.common import (
-    check_file,
-    failed,
-    note,
-    parse_order,
-    parse_sizes,
-    print_table,
-    print_text,
-    spinner,
-    with_options,
-)
+from fpemu.cli import options as cli
 from fpemu.errors import GpuError, InputError, unknown_name
 from fpemu.mma import catalog
 from fpemu.mma.tree import longest_block
@@ -39,6 +29,12 @@ if TYPE_CHECKING:
     from fpemu.mma import MmaSpec
     from fpemu.probing import Characterized
 
+_NOT_OF = {
+    "cublas": ("formats", "order"),
+    "a function": ("type", "layout", "order"),
+    "an emulated GEMM": ("type", "layout", "hardware"),
+}
+"""Options that do not apply to a subject"""
 _ARITHMETIC = ("arithmetic", "block", "F", "E0", "final", "fraction_bits", "nan_code", "payloads")
 
 
@@ -48,14 +44,8 @@ class Probed:
     """The GEMM to probe."""
 
     k: Annotated[int | None, "K of the product."] = None
-    shape: Annotated[
-        str | None,
-        "MxN[xK]",
-        "Shape of D in every call, on which the order may depend; default: K rows, at most 512, and one column.",
-    ] = None
-    formats: Annotated[
-        str | None, "IN,OUT[,SUM]", "Formats of A and B, of D, and of accumulators other than fp32 (fp64)."
-    ] = None
+    shape: Annotated[str | None, "MxN[xK]", "Shape of D in every call; default: min(K, 512) rows, one column."] = None
+    formats: Annotated[str | None, "IN,OUT[,SUM]", "Formats of A and B, of D, and of accumulators."] = None
     hardware: str | None = None
     instruction: str | None = None
     at: Annotated[int, "COLUMN", "Index of the probed column of D, or row if N > M."] = 0
@@ -66,40 +56,29 @@ class Probed:
 
     def sizes(self) -> tuple[int, int, int]:
         """M, N and K."""
-        numbers = [] if self.shape is None else parse_sizes("--shape", self.shape, "MxN[xK]")
-        k = self.k if len(numbers) < 3 else numbers[2]
-        if self.k not in (None, k):
-            raise InputError(f"--k {self.k} contradicts --shape {self.shape}")
-        if k is None:
-            raise InputError("K is not given: add --k, or --shape MxNxK")
-        if not 1 <= k <= 2**20:
-            raise InputError(f"K = {k} is not between 1 and {2**20}")
-        M, N = (numbers[0], numbers[1]) if numbers else (min(k, 512), 1)
-        if max(M, N) * k > 2**30:
-            raise InputError(f"{M}×{N}×{k} is too large: the probes are rows of K, as many as the larger of M and N")
+        M, N, *K = [0, 1] if self.shape is None else cli.parse_sizes("--shape", self.shape, "MxN[xK]")
+        k = K[0] if K else self.k
+        if k is None or self.k not in (None, k):
+            raise InputError(f"--k {self.k} contradicts --shape {self.shape}: give K once, as --k or --shape MxNxK")
+        M = M or min(k, 512)
+        if not 1 <= k <= 2**20 or max(M, N) * k > 2**30:
+            raise InputError(f"{M}×{N}×{k}: K is not between 1 and 2^20, or the probes take more than 2^30 numbers")
         if not 0 <= self.at < min(M, N):
             raise InputError(f"--at {self.at}: D is {M}×{N}, which has {min(M, N)} columns (rows, if N > M) to read")
         return M, N, k
 
     def subject(self, target: str | None, shape: tuple[int, int, int]) -> Target:
         """The GEMM with its formats and its instruction."""
-        given, hardware, cublas = self.formats, self.hardware, target == "cublas"
         if (target is None) == (self.emulated is None):
             raise InputError("name one thing to probe: FILE.py:FUNCTION, cublas, or --emulated HARDWARE")
-        if self.emulated is not None and hardware is not None:
-            raise InputError("--hardware and --emulated both name the hardware: leave --hardware out")
-        for flag, value in (("--type", self.type_), ("--layout", self.layout)):
-            if value is not None and not cublas:
-                raise InputError(f"{flag} applies to cublas only: for a function or an emulated GEMM use --formats")
-        if given is not None and cublas:
-            raise InputError("--formats applies to a function or an emulated GEMM: for cublas use --type")
-        if self.order is not None and self.emulated is None:
-            raise InputError("--order is the summation order of an emulated GEMM: add --emulated")
-        if self.instruction is not None and hardware is None and target is not None and not cublas:
-            raise InputError("--instruction is one of an architecture's: add --hardware")
-        if target is not None and not cublas and ":" not in target:
-            raise InputError(f"{target!r} is neither FILE.py:FUNCTION nor cublas")
-        if cublas:
+        subject = target if target == "cublas" else "an emulated GEMM" if target is None else "a function"
+        options = {"type": self.type_, "layout": self.layout, "formats": self.formats}
+        options |= {"order": self.order, "hardware": self.hardware}
+        for name in _NOT_OF[subject]:
+            if options[name] is not None:
+                raise InputError(f"--{name} does not apply to {subject}")
+        given, hardware = self.formats, self.hardware or self.emulated
+        if target == "cublas":
             from fpemu.library.cublas import CublasProduct, architecture
 
             kind, layout = self.type_ or "fp16", self.layout or "NN"
@@ -108,25 +87,22 @@ class Probed:
             first, _, second = kind.partition("->")
             given = f"{first},{second or ('fp64' if first == 'fp64' else 'fp32')}"
         inputs, result, accumulator = _formats(given)
-        hardware = hardware or self.emulated
-        if target is not None and not cublas:
-            gemm, name = load_function(target), target
         spec = _spec(inputs, accumulator, hardware, self.instruction)
         if target is None:
             assert spec is not None
-            order, emulated = parse_order(self.order), spec
-            exact = result == str(spec.d_format)
+            order, emulated, name = cli.parse_order(self.order), spec, f"emulated {spec}"
 
             def gemm(A: Any, B: Any) -> Any:
                 D = mma.gemm(A, B, None, emulated, order)
-                return D if exact else round_to(D, result)
+                return D if result == str(emulated.d_format) else round_to(D, result)
 
-            name = f"emulated {spec}"
+        elif target != "cublas":
+            gemm, name = load_function(target), target
         product = CheckedCallable(gemm, name)
         return Target(product, shape, known.get(inputs), result, accumulator, spec, hardware, self.at)
 
 
-@with_options(Probed)
+@cli.with_options(Probed)
 def reveal(
     target: Annotated[str | None, "[FILE.py:FUNCTION | cublas]", "A function (A, B) -> D, or cuBLAS."] = None,
     /,
@@ -147,13 +123,13 @@ def reveal(
     The output is the tree, and its KOrder if the tree has one. Exit status 0; 1 if --check finds a mismatch; 2 if
     no tree explains the results: the message then names the contradiction.
     """
-    check_file(json_, "the order", ".json")
-    check_file(draw, "a drawing", ".png", ".svg", ".pdf")
+    cli.check_file(json_, "the order", ".json")
+    cli.check_file(draw, "a drawing", ".png", ".svg", ".pdf")
     M, N, k = options.sizes()
     at, which = options.at, "row" if N > M else "column"
     subject = options.subject(target, (M, N, k))
     name, start = subject.gemm.name, time.perf_counter()
-    with spinner("probing") as say:
+    with cli.spinner("probing") as say:
         subject.gemm.report = lambda n: say(f"probing: {n} calls")
         revealed = subject.reveal()
         seconds, calls = time.perf_counter() - start, subject.gemm.calls
@@ -168,30 +144,30 @@ def reveal(
         )
     tree = shown(revealed.tree, revealed.order, k, subject.instruction(revealed))
     no_name = "no KOrder is found for this order; fpemu.mma.gemm takes the tree itself"
-    print_text(no_name if revealed.order is None else order)
-    print_text(text(tree))
-    print_text(f"K = {k}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
+    cli.print_text(no_name if revealed.order is None else order)
+    cli.print_text(text(tree))
+    cli.print_text(f"K = {k}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
     if options.shape is None and target not in (None, "cublas"):
-        note(f"D is {M}×1, by default; a library may add in another order for another shape, which --shape MxN probes")
-    failing = False
+        cli.note(f"D is {M}×1, by default; a library may add in another order for another shape: --shape MxN probes it")
+    failing = check and compared is not None and bool(compared.mismatches)
     if check and compared is not None:
-        failing = bool(compared.mismatches)
-        by = f"({'fused multiply-adds' if fma else compared.spec})"
-        outcome = f"of {compared.outputs:,} outputs of random operands mismatch, in {compared.across} {which}"
-        outcome = f"{compared.mismatches:,} {outcome}{'s' * (compared.across != 1)}"
-        if not failing:
-            outcome = f"{compared.outputs:,} outputs of random operands are equal to the emulation's, bit for bit"
-        elif not compared.at_probed:
+        outcome = f"{compared.outputs:,} outputs of random operands are equal to the emulation's, bit for bit"
+        if failing:
+            across = f"{compared.across} {which}{'s' * (compared.across != 1)}"
+            outcome = (
+                f"{compared.mismatches:,} of {compared.outputs:,} outputs of random operands mismatch, in {across}"
+            )
+        if failing and not compared.at_probed:
             outcome += f", not {which} {at}: the order depends on the position, and --at shows another"
-        print_text(f"check: {outcome} {by}")
+        cli.print_text(f"check: {outcome} ({'fused multiply-adds' if fma else compared.spec})")
     if not failing and (place := subject.disagreement()):
         other = place[0 if which == "row" else 1]
         hint = f": --at {other} shows that of another {which}" if other not in (0, at) else ""
-        note(f"D{place} is added in another order than D[0, 0]{hint}")
+        cli.note(f"D{place} is added in another order than D[0, 0]{hint}")
     if json_ is not None:
         about = {"of": name, "formats": [subject.inputs.name, subject.result], "shape": [M, N, k], "at": at}
         probing.save(revealed, json_, **about, calls=calls, seconds=round(seconds, 3))
-        note(f"wrote {json_}")
+        cli.note(f"wrote {json_}")
     if draw is not None:
         from fpemu import plotting
         from fpemu.plotting.trees import picture
@@ -199,49 +175,43 @@ def reveal(
         title = "no KOrder" if revealed.order is None else order
         figure = picture(tree, f"{Path(name).name}, K = {k}: {title}")
         files.write_atomic(draw, getattr(plotting, draw.rpartition(".")[2])(figure))
-        note(f"wrote {draw}")
+        cli.note(f"wrote {draw}")
     if failing:
         raise typer.Exit(1)
 
 
 def _formats(given: str | None) -> tuple[str, str, str]:
     """Formats of the inputs, of D and of the accumulator."""
-    names = [name.strip() for name in (given or "fp16,fp32").split(",")]
-    if not 1 <= len(names) <= 3 or not all(names):
-        raise InputError(f"--formats {given!r} is not IN,OUT or IN,OUT,SUM, as fp16,fp32")
+    names = [name.strip() for name in (given or "fp16").split(",")]
     if {"int8", "int32"} & {name.lower() for name in names}:
         raise InputError("integers are added exactly: their sums show no order")
     inputs, *others = [known.get(name).name for name in names]
     wide = "fp64" if inputs == "fp64" else "fp32"
-    result = others[0] if others else wide
-    accumulator = others[1] if len(others) > 1 else wide
-    if accumulator not in ("fp16", "fp32", "fp64"):
-        raise InputError(f"accumulators are fp16, fp32 or fp64, not {accumulator}")
-    return inputs, result, accumulator
+    if len(others) > 2 or others[1:] not in ([], ["fp16"], ["fp32"], ["fp64"]):
+        raise InputError(f"--formats {given} is not IN,OUT[,SUM] with a sum in fp16, fp32 or fp64, as fp16,fp32")
+    return inputs, *[*others, *[wide, wide][len(others) :]]  # type: ignore[return-value]
 
 
 def _spec(inputs: str, accumulator: str, hardware: str | None, instruction: str | None) -> MmaSpec | None:
     """The instruction of a product, a chain of fused multiply-adds, or None if it is unknown."""
-    if inputs in ("fp32", "fp64") and accumulator == inputs and (hardware is None or instruction is None):
-        if hardware is not None:
-            catalog.architecture(hardware)
-        return simt.SPECS[inputs]
+    if hardware is None and instruction is not None:
+        raise InputError("--instruction is one of an architecture's: add --hardware")
     if hardware is not None:
-        return mma.spec(hardware, inputs, accumulator, instruction)
-    if accumulator != "fp32":
+        catalog.architecture(hardware)
+    if inputs in ("fp32", "fp64") and accumulator == inputs and instruction is None:
+        return simt.SPECS[inputs]
+    if hardware is None and accumulator != "fp32":
         raise InputError(f"accumulators in {accumulator} need --hardware")
-    return None
+    return None if hardware is None else mma.spec(hardware, inputs, accumulator, instruction)
 
 
 # --- characterize
-@with_options(probing.characterize, "seed")
+@cli.with_options(probing.characterize, "seed")
 def characterize(
     name: Annotated[str, "[NAME-PART]", "Only instructions of this GPU whose name contains this text."] = "",
     /,
     *,
-    emulated: Annotated[
-        str | None, "NAME-PART", "Probe the emulated instructions whose name contains this text; needs no GPU."
-    ] = None,
+    emulated: Annotated[str | None, "NAME-PART", "Probe emulated instructions by their name; needs no GPU."] = None,
     callable_: Annotated[str | None, "FILE.py:FUNCTION", "Probe a function (A, B, C) -> D."] = None,
     formats: Annotated[str | None, "A,B,D", "Formats of the function: fp16,fp16,fp32; or A,B,C,D."] = None,
     k: Annotated[int | None, "Length K of the dot products of the function."] = None,
@@ -268,33 +238,27 @@ def characterize(
     if callable_ is None and (formats, k, shape) != (None, None, None):
         raise InputError("--formats, --k and --shape describe a --callable")
     on_gpu = callable_ is None and emulated is None
-    rows = []
-    if emulated is not None:
-        rows = [row for row in catalog.rows() if emulated and emulated.lower() in row.name.lower()]
-        if not rows:
-            names = [row.name for row in catalog.rows()]
-            raise unknown_name("row of the catalog", emulated, names, catalog.architectures())
-    elif on_gpu:
-        if (missing := gpu.available()) is not None:
-            raise InputError(f"characterize: {missing}; --emulated NAME and --callable FILE.py:FUNCTION need none")
-        rows = [row for row in instructions.rows() if name.lower() in row.name.lower()]
-        if not rows:
-            raise unknown_name("instruction of this GPU", name, [row.name for row in instructions.rows()])
     if callable_ is not None:
         sources = [_function(callable_, formats, k, shape)]
     else:
+        if on_gpu and (missing := gpu.available()) is not None:
+            raise InputError(f"characterize: {missing}; --emulated NAME and --callable FILE.py:FUNCTION need none")
+        rows = instructions.rows() if on_gpu else catalog.rows()
+        part = (name if emulated is None else emulated).lower()
         run = partial(gpu.execute) if on_gpu else partial(mma.execute, backend="numpy")
-        sources = [(row.name, partial(run, spec=row), _about(row), row) for row in rows]
+        sources = [(row.name, partial(run, spec=row), _about(row), row) for row in rows if part in row.name.lower()]
+        if not sources:
+            raise unknown_name("instruction", emulated or name, [row.name for row in rows], catalog.architectures())
     unsure, reports = False, []
     for n, (title, execute, about, row) in enumerate(sources, 1):
         try:
-            with spinner(title) as say:
+            with cli.spinner(title) as say:
                 of = f"{title} ({n} of {len(sources)})" if len(sources) > 1 else title
                 counted = _counted(execute, say, of)
                 result = probing.characterize(counted, **about, outputs=int(outputs), name=title, **options)
                 layout = fragments.find(row) if on_gpu and row is not None and row.instruction == "mma" else None
         except GpuError as problem:
-            raise failed(f"{title}: {problem}") from problem
+            raise cli.failed(f"{title}: {problem}") from problem
         unsure |= not result
         report = _report(title, result, row)
         if layout is not None and row is not None:
@@ -304,17 +268,17 @@ def characterize(
         if not json_:
             findings = [(f.field, f.value, f.probe, f.returned, f.otherwise) for f in result.findings]
             columns = ("field", "value", "probe", "returned", "otherwise")
-            print_table(f"{title}: {result.probes:,} probes", columns, findings)
+            cli.print_table(f"{title}: {result.probes:,} probes", columns, findings)
             if result.spec is not None:
-                print_text(row_text(result.spec))
-                print_text(f"{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
+                cli.print_text(repr(result.spec))
+                cli.print_text(f"{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
             if "catalog" in report:
                 other = "; ".join(f"{f} = {a}, in the catalogue {b}" for f, (a, b) in report["catalog"].items())
-                print_text(f"not as in the catalogue: {other}" if other else "as in the catalogue")
+                cli.print_text(f"not as in the catalogue: {other}" if other else "as in the catalogue")
             if layout is not None:
-                print_text(f"fragments: {layout}")
+                cli.print_text(f"fragments: {layout}")
         if result.contradiction:
-            note(f"fpemu: {title}: {result.contradiction}")
+            cli.note(f"fpemu: {title}: {result.contradiction}")
     if json_:
         typer.echo(json.dumps(reports, indent=1))
     if unsure:
@@ -345,7 +309,7 @@ def _function(
         raise InputError("--callable needs --formats A,B,D (or A,B,C,D) and --k")
     about: dict[str, Any] = {"a": names[0], "b": names[1], "d": names[-1], "k": k}
     about |= {"c": names[2]} if len(names) == 4 else {}
-    about |= {} if shape is None else {"shape": tuple(parse_sizes("--shape", shape, "MxN"))}
+    about |= {} if shape is None else {"shape": tuple(cli.parse_sizes("--shape", shape, "MxN"))}
     user_function, attribute = load_function(function), function.rpartition(":")[2]
 
     def execute(A: Any, B: Any, C: Any) -> Any:
@@ -358,24 +322,6 @@ def _function(
         return as_numbers(D, f"the result of {attribute}").values
 
     return attribute, execute, about, None
-
-
-def row_text(spec: MmaSpec) -> str:
-    """A specification as a Python expression."""
-    parts = [repr(str(f)) for f in (spec.a_format, spec.b_format, spec.d_format)]
-    parts += [f"k={spec.k}", f"block={spec.block}", f"arithmetic={spec.arithmetic!r}"]
-    if spec.rules.truncates:
-        parts += [f"F={spec.F}", f"E0={spec.E0}", f"final={spec.final!r}"]
-        parts += [f"fraction_bits={spec.fraction_bits}"] if spec.fraction_bits is not None else []
-    elif "final" in spec.rules.parameters:
-        parts.append(f"final={spec.final!r}")
-    if spec.c_format != spec.d_format:
-        parts.append(f"c_format={str(spec.c_format)!r}")
-    if spec.nan_code is not None:
-        parts.append(f"nan_code=0x{spec.nan_code:X}")
-    if spec.payloads:
-        parts.append("payloads=True")
-    return f"MmaSpec({', '.join(parts)})"
 
 
 def differences(spec: MmaSpec, row: MmaSpec, alike: tuple[MmaSpec, ...]) -> dict[str, list[Any]]:
@@ -392,7 +338,7 @@ def _report(title: str, result: Characterized, row: MmaSpec | None) -> dict[str,
     spec = result.spec
     report: dict[str, Any] = {
         "instruction": title,
-        "row": None if spec is None else row_text(spec),
+        "row": None if spec is None else repr(spec),
         "probes": result.probes,
         "verified_outputs": result.verified_outputs,
         "mismatches": result.mismatches,
@@ -401,7 +347,7 @@ def _report(title: str, result: Characterized, row: MmaSpec | None) -> dict[str,
     }
     if spec is not None:
         report["fields"] = {f: getattr(spec, f) for f in _ARITHMETIC}
-        report["alike"] = [row_text(s) for s in result.alike]
+        report["alike"] = list(map(repr, result.alike))
         if row is not None:
             report["catalog"] = differences(spec, row, result.alike)
     return report

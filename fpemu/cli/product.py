@@ -12,21 +12,10 @@ import typer
 
 from fpemu import advice, formats, metrics, mma, reference, schemes
 from fpemu.advice.search import FAILURE
+from fpemu.arguments import keywords
 from fpemu.cli import matrices
-from fpemu.cli.common import (
-    failed,
-    need_hardware,
-    note,
-    parse_device,
-    parse_options,
-    parse_order,
-    print_table,
-    print_text,
-    show,
-    spinner,
-    with_options,
-)
-from fpemu.errors import GuaranteeError, InputError, unknown_name
+from fpemu.cli import options as cli
+from fpemu.errors import GuaranteeError, InputError
 from fpemu.schemes import words
 
 if TYPE_CHECKING:
@@ -42,9 +31,7 @@ def gemm(
     b: str,
     /,
     *,
-    scheme: Annotated[list[str] | None, "A scheme, or several separated by commas; may be repeated; default: all."] = (
-        None
-    ),
+    scheme: Annotated[list[str] | None, "A scheme, or several separated by commas; default: all."] = None,
     hardware: str | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
@@ -75,7 +62,7 @@ def gemm(
         raise InputError("--scheme all goes alone")
     every = names in (["all"], list(schemes.names()))
     names = list(schemes.names()) if every else list(dict.fromkeys(schemes.get(name).name for name in names))
-    options = parse_options(option)
+    options = cli.parse_options(option)
     words.policy(on_range)  # otherwise each of several schemes would be left out
     if output is not None:
         if len(names) > 1:
@@ -88,14 +75,22 @@ def gemm(
     if c is None and beta != 0:
         raise InputError("β is given without C: add --c")
     if any(schemes.get(name).needs_hardware for name in names):
-        need_hardware(hardware)
+        cli.need_hardware(hardware)
     architecture = "" if hardware is None else f" on {mma.catalog.architecture(hardware)}"
-    chosen = _divide(names, options)
+    known = {name: [option.name for option in schemes.get(name).info.options] for name in names}
+    keywords(f"{' or '.join(names)} option", options, {option for its in known.values() for option in its})
+    chosen = {name: {o: value for o, value in options.items() if o in known[name]} for name in names}
     operands = {schemes.build(name, its_options).operand.name for name, its_options in chosen.items()}
     fmt = "fp64" if operands == {"fp64"} else "fp32"
-    A, B, C = _inputs(a, b, c, fmt, max_entries)
-    scalars: dict[str, Any] = {"alpha": _scalar("alpha", alpha, fmt), "beta": _scalar("beta", beta, fmt)}
-    summation, where = parse_order(order), parse_device(device)
+    read: dict[str | None, Any] = {None: None}
+    for name in dict.fromkeys((a, b, *([c] if c else []))):
+        read[name], changed = matrices.to_format(matrices.read(name, max_entries=max_entries), name, fmt)
+        if changed:
+            cli.note(changed)
+    A, B, C = read[a], read[b], read[c]
+    with np.errstate(over="ignore", under="ignore"):  # scalars as the product takes them
+        scalars: dict[str, Any] = {"alpha": float(A.dtype.type(alpha)), "beta": float(A.dtype.type(beta))}
+    summation, where = cli.parse_order(order), cli.parse_device(device)
     if summation is not None and not isinstance(summation, mma.KOrder):
         raise InputError(f"{order} is a tree, which is an order of one plain product: a scheme takes NAME=VALUE,...")
     call = {"hardware": hardware, "on_range": on_range, "order": summation, "device": where, **scalars}
@@ -110,7 +105,7 @@ def gemm(
     for n, (name, its_options) in enumerate(chosen.items(), 1):
         start, report = time.perf_counter(), None
         try:
-            with spinner(f"{name} ({n} of {len(chosen)})"):
+            with cli.spinner(f"{name} ({n} of {len(chosen)})"):
                 if schemes.get(name).error_free:
                     certified = schemes.certify(A, B, C, scheme=name, **call, **its_options)
                     D, report = certified.D, certified.report
@@ -134,7 +129,7 @@ def gemm(
             metrics.max_ulps(near, S, fmt),
             metrics.effective_bits(D, R),
         )
-        lines.append([name, *map(show, errors), f"{seconds:.2f}"])
+        lines.append([name, *map(cli.show, errors), f"{seconds:.2f}"])
         if report is not None:
             products = f"{report.products or 0} products"
             if report.slices is not None:
@@ -145,14 +140,14 @@ def gemm(
             certificates.append(f"{report.scheme}: {', '.join([products, *checked])}")
         if output is not None and name in names:
             matrices.write(output, D)
-            note(f"wrote {output}: {D.shape[0]}×{D.shape[1]} {D.dtype}")
+            cli.note(f"wrote {output}: {D.shape[0]}×{D.shape[1]} {D.dtype}")
     shapes = f"{A.shape[0]}×{A.shape[1]} times {B.shape[0]}×{B.shape[1]}"
     columns = ("relative L2", "max relative", "max err/|A||B|", f"max ulps ({fmt})", "effective bits", "seconds")
-    print_table(f"{shapes}{architecture}: error against the exact result", ("scheme", *columns), lines, numbers=6)
+    cli.print_table(f"{shapes}{architecture}: error against the exact result", ("scheme", *columns), lines, numbers=6)
     for line in certificates:
-        print_text(line)
+        cli.print_text(line)
     for reason in left_out:
-        note(reason)
+        cli.note(reason)
     if violated:
         raise typer.Exit(1)
 
@@ -161,45 +156,7 @@ def _note_overflow(name: str, D: NDArray[Any], finite: tuple[NDArray[Any], ...],
     """Note the infinities and NaN in D if all of the arrays ``finite`` are so."""
     count = np.count_nonzero(~np.isfinite(D))
     if count and all(np.isfinite(x).all() for x in finite):
-        note(f"{name} overflows in {count} of {D.size} entries: {advised}")
-
-
-def _divide(names: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Each scheme with those of the options that it has; InputError for an option that none of the schemes has."""
-    known = {name: [option.name for option in schemes.get(name).info.options] for name in names}
-    every = sorted({option for its_options in known.values() for option in its_options})
-    for option in options:
-        if option not in every:
-            raise unknown_name(f"{' or '.join(names)} option", option, every or ["(none)"])
-    return {name: {o: value for o, value in options.items() if o in known[name]} for name in names}
-
-
-def _inputs(a: str, b: str, c: str | None, fmt: str, max_entries: int) -> tuple[Any, Any, Any]:
-    """A, B and C in a format and of fitting shapes, with a note on each that was rounded."""
-    read = {name: matrices.read(name, max_entries=max_entries) for name in (a, b, c) if name is not None}
-    (M, K), (L, N) = read[a].shape, read[b].shape
-    if K != L:
-        raise InputError(f"{a} is {M}×{K} and {b} is {L}×{N}: A must have as many columns as B has rows")
-    if c is not None and read[c].shape != (M, N):
-        rows, columns = read[c].shape
-        raise InputError(f"{c} is {rows}×{columns} and the product is {M}×{N}: C must have its shape")
-    rounded = {}
-    for name, matrix in read.items():
-        rounded[name], changed = matrices.to_format(matrix, name, fmt)
-        if changed:
-            note(changed)
-    return rounded[a], rounded[b], None if c is None else rounded[c]
-
-
-def _scalar(name: str, value: float, fmt: str) -> float:
-    """A scalar rounded to fp32 or fp64, as the product takes it, with a note if that changes it."""
-    with np.errstate(over="ignore", under="ignore"):
-        rounded = float(formats.get(fmt).dtype.type(value))
-    if not math.isfinite(rounded):
-        raise InputError(f"{name} is {value}: a finite {fmt} number is needed")
-    if rounded != value:
-        note(f"{name}: {value!r} rounded to {fmt}, {rounded!r}")
-    return rounded
+        cli.note(f"{name} overflows in {count} of {D.size} entries: {advised}")
 
 
 @np.errstate(over="ignore", under="ignore")
@@ -224,7 +181,7 @@ def split(
     option: list[str] | None = None,
 ) -> None:
     """Show the split of one number into words: the value of each word, its bits, and the lost bits."""
-    options = parse_options(option)
+    options = cli.parse_options(option)
     if sb is not None:
         if "sb" in options:
             raise InputError("sb is given twice, by --sb and by --option")
@@ -238,7 +195,7 @@ def split(
     typer.echo(schemes.format_split(schemes.split_table(value, scheme, **options)))
 
 
-@with_options(advice.advise, "target", "K", "M", "N", "measure", "dtype", "seed")
+@cli.with_options(advice.advise, "target", "K", "M", "N", "measure", "dtype", "seed")
 def advise(
     *,
     hardware: Annotated[str | None, "An architecture, a GPU or FILE.toml: see 'fpemu list hardware'."] = None,
@@ -261,15 +218,15 @@ def advise(
         if inputs != "uniform" or options["dtype"] is not None:
             raise InputError("--inputs and --dtype describe A and B without --data: leave them out")
         operands = {x: matrices.read(file, max_entries=max_entries) for x, file in zip("AB", data, strict=True)}
-    drawn = {"inputs": name.strip(), "parameters": parse_options(rest), **operands}
+    drawn = {"inputs": name.strip(), "parameters": cli.parse_options(rest), **operands}
     try:
-        with spinner("analysing A and B") as say:
+        with cli.spinner("analysing A and B") as say:
             confidence: Any = "worst" if worst else "probable"
             advised = advice.advise(
-                hardware=need_hardware(hardware), confidence=confidence, progress=say, **drawn, **options
+                hardware=cli.need_hardware(hardware), confidence=confidence, progress=say, **drawn, **options
             )
     except advice.TargetError as problem:
-        raise failed(str(problem)) from problem
+        raise cli.failed(str(problem)) from problem
     chosen, command = advised.chosen, advised.command(*(data or ()))
     if json_:
         plain = ("target", "measure", "confidence", "hardware", "M", "N", "K", "data", "rates", "checked", "notes")
@@ -285,35 +242,35 @@ def advise(
         typer.echo(json.dumps(report, indent=2))
         return
     bound = "the worst-case bound" if advised.confidence == "worst" else "the probable bound"
-    parts = "; ".join(f"{part} {show(size)}" for part, size in chosen.parts() if size)
-    print_text(advised.call())
+    parts = "; ".join(f"{part} {cli.show(size)}" for part, size in chosen.parts() if size)
+    cli.print_text(advised.call())
     typer.echo(command)  # never wrapped: a line break would end the command
     lines = [
         "",
         f"{advised.measure} error of {advised.M}×{advised.K} times {advised.K}×{advised.N}, "
         f"at most {advised.target:g} by {bound}:",
-        f"measured    {show(chosen.measured or 0.0):>9}  on {advised.data}",
+        f"measured    {cli.show(chosen.measured or 0.0):>9}  on {advised.data}",
         f"probable    {_bound(chosen.probable):>9}  random data exceed it with a probability of {FAILURE:g} at most",
         f"worst case  {_bound(chosen.worst):>9}" + (f"  relative to |A||B|: {parts}" if parts else ""),
         *(f"note: {line}" for line in advised.notes),
         "",
     ]
-    print_text("\n".join(lines))
+    cli.print_text("\n".join(lines))
     verdicts = [(chosen, "chosen"), *((v, "meets it") for v in advised.alternatives)]
     rows = [
         (
             verdict.candidate.label,
             outcome,
-            show(verdict.candidate.cost.work),
-            show(verdict.candidate.cost.memory / 1e6),
+            cli.show(verdict.candidate.cost.work),
+            cli.show(verdict.candidate.cost.memory / 1e6),
             _bound(verdict.worst),
             _bound(verdict.probable),
-            "" if verdict.measured is None else show(verdict.measured),
+            "" if verdict.measured is None else cli.show(verdict.measured),
         )
         for verdict, outcome in [*verdicts, *((v, v.why) for v in advised.nearest)]
     ]
     unit = "fp32" if advised.unit is None else "fp16"
-    print_table(
+    cli.print_table(
         f"the cheapest schemes that meet {advised.target:g}, then cheaper ones that fail; work: "
         f"{unit} products ({advised.rates})",
         ("scheme", "verdict", "work", "memory, MB", "worst case", "probable", "measured"),
@@ -323,7 +280,7 @@ def advise(
 
 
 def _bound(value: float) -> str:
-    return show(value) if math.isfinite(value) else "none"
+    return cli.show(value) if math.isfinite(value) else "none"
 
 
 def _as_json(verdict: Verdict) -> dict[str, Any]:

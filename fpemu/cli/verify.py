@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fpemu.cli import matrices
-from fpemu.cli.common import (
+from fpemu.cli.options import (
     check_file,
     note,
     parse_options,

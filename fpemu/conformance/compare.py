@@ -82,8 +82,8 @@ def distance(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> NDArray[np.
         a, b = _ordered(x), _ordered(y)  # of float64, up to 2^64 apart: their halves do not overflow
     apart = np.abs(a // 2 - b // 2) >= _LOST // 2
     steps = np.where(apart, _LOST, np.abs(a - np.where(apart, a, b)))
-    nan = np.isnan(got) | np.isnan(expected)
-    steps = np.where(nan, np.where(np.isnan(got) & np.isnan(expected), 0, _LOST), steps)
+    one, other = np.isnan(got), np.isnan(expected)
+    steps = np.where(one | other, np.where(one & other, 0, _LOST), steps)
     return np.asarray(np.where((steps == 0) & (x != y), 1, steps), np.int64)
 
 

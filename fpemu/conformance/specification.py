@@ -143,10 +143,8 @@ class Specification:
             for name in ("fmt", "accumulate"):
                 if getattr(self, name) is not None:
                     raise InputError(f"{name}= belongs to a plain product: a scheme defines its formats itself")
-            if isinstance(self.order, tree.Chain | tree.Sum):
-                raise InputError("a scheme takes a KOrder: a tree is an order of one plain product")
-            length = {name: getattr(self, name) for name in ("instruction", "k") if getattr(self, name) is not None}
-            options = {**self.options, **length}
+            given = {"instruction": self.instruction, "k": self.k}
+            options = {**self.options, **{name: value for name, value in given.items() if value is not None}}
             scheme = schemes.build(self.scheme, options)
             scheme.check_order(self.order, options)
             spec, out = scheme.spec(self.hardware), formats.get(self.out or scheme.operand).name
@@ -175,9 +173,9 @@ class Specification:
         if fmt is None and not isinstance(hardware, MmaSpec):
             raise InputError("the dtype of A does not determine the format of A and B: give fmt=")
         if isinstance(hardware, MmaSpec):
-            spec, what = hardware, "hardware= is"
+            spec, what = hardware, f"hardware= is {hardware}"
         else:
-            arch = hardware and mma.catalog.architecture(hardware)
+            arch = None if hardware is None else mma.catalog.architecture(hardware)
             has_format = any(row.architecture == arch and str(row.a_format) == fmt for row in mma.catalog.rows())
             if has_format or self.instruction is not None or fmt not in ("fp32", "fp64"):
                 if hardware is None:
@@ -187,13 +185,13 @@ class Specification:
                 except InputError as problem:
                     more = "" if has_format else "; fmt= gives another format of A and B"
                     raise InputError(f"{problem}{more}") from None
-            spec, what = simt.SPECS[fmt], f"a plain product in {fmt} is one of ordinary cores:"
+            spec = simt.SPECS[fmt]
+            what = f"a plain product in {fmt} is one of ordinary cores: fmt= gives another format of A and B"
         pair, d = {str(spec.a_format), str(spec.b_format)}, str(spec.d_format)
         fits = {"fmt": pair == {_name(self.fmt)}, "accumulate": d == _name(self.accumulate), "k": spec.k == self.k}
         for name in (*fits, "instruction"):
             if getattr(self, name) is not None and not fits.get(name):
-                more = "" if spec is hardware else "; fmt= gives another format of A and B"
-                raise InputError(f"{name}= is {getattr(self, name)}, and {what} {spec}{more}")
+                raise InputError(f"{name}= is {getattr(self, name)}, and {what}")
         return spec
 
     def _with_operands(self, A: Array, B: Array) -> tuple[Specification, Array, Array]:
@@ -214,7 +212,7 @@ class Specification:
 
     @cached_property
     def spec(self) -> MmaSpec | None:
-        """The instruction; None for a scheme that uses none, and for names."""
+        """The instruction; None for a scheme that uses none, and while `hardware` is a name."""
         return self.hardware if isinstance(self.hardware, MmaSpec) else None
 
     @cached_property
@@ -250,10 +248,13 @@ class Specification:
             parts.append(f"A and B rounded to {self.inputs[0]} by {self.inputs[1]}")
         if self.result and (self.spec is None or self.result != str(self.spec.d_format)):
             parts.append(f"D in {self.result}")
+        details = [f for f in fields(self) if f.name in _DETAILS and getattr(self, f.name) != f.default]
+        parts += [f"{f.name} = {getattr(self, f.name)}" for f in details]
         return ", ".join(parts)
 
 
 _FIELDS = tuple(f.name for f in fields(Specification))
+_DETAILS = ("factors", "epilogue", "out_rounding", "flush", "join", "stored", "relu", "length", "nan")
 
 
 def _name(fmt: Any) -> Any:

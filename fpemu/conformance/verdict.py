@@ -176,8 +176,6 @@ def verify(
         A, B = _drawn(result, A, B, shape, seed, s)
     elif shape is not None:
         raise InputError("shape= goes with operands drawn by name: A and B have theirs")
-    if B is None:
-        raise InputError("B is missing")
     a, b = as_matrix(A, "A"), as_matrix(B, "B")
     c = None if C is None else as_matrix(C, "C").values
     (M, K), (k, N) = a.values.shape, b.values.shape

@@ -189,6 +189,18 @@ class MmaSpec:
     def __str__(self) -> str:
         return self.name
 
+    def __repr__(self) -> str:
+        """The expression that makes the arithmetic, without the name and the evidence."""
+        parts = [repr(str(f)) for f in (self.a_format, self.b_format, self.d_format)]
+        parts += [f"k={self.k}", f"block={self.block}", f"arithmetic={self.arithmetic!r}"]
+        names = ["F", "E0", "final"] if self.rules.truncates else ["final"] if "final" in self.rules.parameters else []
+        if self.rules.truncates and self.fraction_bits is not None:
+            names.append("fraction_bits")
+        parts += [f"{name}={getattr(self, name)!r}" for name in names]
+        parts += [f"c_format={str(self.c_format)!r}"] if self.c_format != self.d_format else []
+        parts += [f"nan_code=0x{self.nan_code:X}"] if self.nan_code is not None else []
+        return f"MmaSpec({', '.join(parts + ['payloads=True'] * self.payloads)})"
+
 
 def _format(fmt: FloatFormat | str) -> FloatFormat | str:
     return fmt if isinstance(fmt, str) and fmt in INTEGERS else formats.get(fmt)

@@ -279,31 +279,12 @@ def heatmap(
     shown = np.ma.masked_array(np.where(drawable, values, 1.0), ~drawable)
     axes.grid(False)
     axes.patch.set(hatch="xxxx", edgecolor="#BBBBBB")
+    centres = np.asarray(x), np.asarray(y)
+    cells: dict[str, Any] = {"shading": "nearest", "rasterized": True, "linewidth": 0, "zorder": 0.5}
     if (values == 0).any():
         white = np.ma.masked_array(np.ones_like(values), values != 0)
-        axes.pcolormesh(
-            np.asarray(x),
-            np.asarray(y),
-            white,
-            cmap="Greys",
-            vmin=1,
-            vmax=2,
-            shading="nearest",
-            rasterized=True,
-            linewidth=0,
-            zorder=0.5,
-        )
-    mesh = axes.pcolormesh(
-        np.asarray(x),
-        np.asarray(y),
-        shown,
-        norm=LogNorm(low, high),
-        cmap="cividis",
-        shading="nearest",
-        rasterized=True,
-        linewidth=0,
-        zorder=0.5,
-    )
+        axes.pcolormesh(*centres, white, cmap="Greys", vmin=1, vmax=2, **cells)
+    mesh = axes.pcolormesh(*centres, shown, norm=LogNorm(low, high), cmap="cividis", **cells)
     axes.set_axisbelow(False)
     return mesh
 

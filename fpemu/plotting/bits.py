@@ -299,15 +299,8 @@ def _panel(axis: Axes, lines: list[_Line], high: int, low: int) -> None:
             fate = "kept" if place >= line.end else line.fate
             cells[row, high - place] = 2 * list(_COLOURS).index(fate) + bit
             if columns <= _DIGITS:
-                axis.text(
-                    -place,
-                    row,
-                    str(bit),
-                    ha="center",
-                    va="center_baseline",
-                    fontsize=7,
-                    color="white" if bit and fate != "rounded" else "black",
-                )
+                color = "white" if bit and fate != "rounded" else "black"
+                axis.text(-place, row, str(bit), ha="center", va="center_baseline", fontsize=7, color=color)
         if line.magnitude and line.place < low:
             axis.annotate("", (2.1 - low, row), (0.6 - low, row), arrowprops={"arrowstyle": "->", "lw": 0.8})
         axis.text(1.01, row, line.note, transform=axis.get_yaxis_transform(), va="center_baseline", fontsize=7)

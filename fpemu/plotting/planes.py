@@ -37,10 +37,6 @@ class Plane:
     errors: NDArray[np.float64]
     """Of shape (len(ys), len(xs))"""
 
-    def column(self, x: Number) -> NDArray[np.float64]:
-        """The errors at one x, in the order of `ys`."""
-        return np.asarray(self.errors[:, self.xs.index(x)])
-
 
 def plane(rows: Sequence[Row], x: str, y: str, value: str) -> Plane:
     """The plane of column ``value`` over the columns ``x`` and ``y``; a row without the value is a failed run."""
@@ -66,14 +62,13 @@ class Best:
 
 def best(of: Plane, tie: float = TIE) -> list[Best]:
     """At each x the y with the smallest error, with all those within the factor ``tie`` of it."""
-    columns = []
-    for x in of.xs:
-        column = of.column(x)
-        usable = np.isfinite(column)
-        smallest = float(np.min(column[usable])) if usable.any() else math.nan
-        tied = usable & (column <= tie * smallest)
-        columns.append(Best(x, smallest, tuple(y for y, good in zip(of.ys, tied, strict=True) if good)))
-    return columns
+    best_of = []
+    for x, column in zip(of.xs, of.errors.T, strict=True):
+        smallest = float(np.min(column[np.isfinite(column)], initial=math.inf))
+        tied = np.isfinite(column) & (column <= tie * smallest)
+        ys = tuple(y for y, good in zip(of.ys, tied, strict=True) if good)
+        best_of.append(Best(x, smallest if ys else math.nan, ys))
+    return best_of
 
 
 def losses(of: Plane) -> NDArray[np.float64]:
@@ -124,15 +119,14 @@ def bounds(of: Plane, offset: Callable[[Number], int]) -> dict[str, list[float]]
 
     ``offset(x)`` is the offset exponent of the largest entries at x.
     """
-    kinds: dict[str, list[float]] = {"Eq. 6, lower": [], "Eq. 6, upper, as printed": [], "upper bound that holds": []}
+    edges = []
     for x in of.xs:
         exponent = offset(x)
         held, printed = equation6(exponent, exponent), equation6(exponent, exponent, printed=True)
-        low, high = (printed.start - 0.5, printed.stop - 0.5) if printed else (math.nan, math.nan)
-        edges = (low, high, held.stop - 0.5 if held else math.nan)
-        for line, edge in zip(kinds.values(), edges, strict=True):
-            line.append(edge)
-    return kinds
+        ends = (printed.start - 0.5, printed.stop - 0.5) if printed else (math.nan, math.nan)
+        edges.append((*ends, held.stop - 0.5 if held else math.nan))
+    names = ("Eq. 6, lower", "Eq. 6, upper, as printed", "upper bound that holds")
+    return {name: list(line) for name, line in zip(names, zip(*edges, strict=True), strict=True)}
 
 
 def draw(
@@ -146,16 +140,8 @@ def draw(
 ) -> Any:
     """The map of a plane with the best y's outlined and ``lines`` between cells; returns the mesh for a colour bar.
 
-    Parameters
-    ----------
-    axes : matplotlib Axes
-    of : Plane
-    low, high : float, optional
-        Ends of the colour scale.
-    lines : mapping of label to one y for every x, optional
-        Such as `bounds`; in the order of solid, dashed and dotted.
-    labels : two callables
-        How a value is written at x and at y where the values are not equally spaced.
+    ``low`` and ``high`` are the ends of the colour scale. ``lines`` has one y for every x by label, such as `bounds`,
+    in the order of solid, dashed and dotted. ``labels`` write a value at x and at y where these are not equally spaced.
     """
     from matplotlib.collections import LineCollection
     from matplotlib.ticker import MaxNLocator

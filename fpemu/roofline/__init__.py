@@ -7,9 +7,8 @@ own performance models are in ``experiments/<paper>/model.py``.
 from __future__ import annotations
 
 from fpemu.roofline import gpus
-from fpemu.roofline.counting import work
+from fpemu.roofline.counting import Phase, Work, work
 from fpemu.roofline.gpus import Gpu
-from fpemu.roofline.phases import Phase, Work
 from fpemu.roofline.times import BreakEven, Estimate, Span, break_even, time
 
 __all__ = ["BreakEven", "Estimate", "Gpu", "Phase", "Span", "Work", "break_even", "gpus", "time", "work"]

@@ -30,6 +30,9 @@ m × n × k:
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -40,25 +43,99 @@ from fpemu.errors import InputError
 from fpemu.mma import MmaSpec, catalog
 from fpemu.roofline import gpus
 from fpemu.roofline.gpus import Gpu
-from fpemu.roofline.phases import (
-    BYTES,
-    Phase,
-    Shape,
-    Work,
-    across,
-    areas,
-    counted,
-    operations,
-    split_operations,
-    unit,
-    width,
-)
 from fpemu.schemes import Scheme, SplitScheme, build
 from fpemu.schemes.errorfree.base import ErrorFree, SliceScheme
 from fpemu.schemes.errorfree.plan import Counts, ModularPlan, SlicePlan
 from fpemu.schemes.staged import Staged
 from fpemu.schemes.staged_int8 import CHUNK, StagedInt8
-from fpemu.schemes.words import Join
+from fpemu.schemes.words import Join, Word
+
+Shape = tuple[int, int, int]
+"""M, N, K"""
+BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "fp32": 4, "fp64": 8, "int32": 4, "int8": 1}
+"""Bytes of a stored number; one for all other formats."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A kernel, or several equal kernels.
+
+    Attributes
+    ----------
+    name : str
+        Name of the phase.
+    products : mapping of str to float
+        Operations of matrix products by format of their inputs, a multiply-add being two; padding included.
+    vector : mapping of str to float
+        Instructions of the ordinary cores by format, one element each.
+    read, written : float
+        Bytes read from and written to memory.
+    """
+
+    name: str
+    products: Mapping[str, float] = field(default_factory=dict)
+    vector: Mapping[str, float] = field(default_factory=dict)
+    read: float = 0.0
+    written: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Work of one product by a scheme.
+
+    Attributes
+    ----------
+    scheme : str
+        Name of the scheme.
+    operand : str
+        Format of A, B and the result.
+    architecture : str or None
+        Architecture of the matrix units; None: ordinary cores.
+    shape : (int, int, int)
+        M, N, K.
+    phases : tuple of Phase
+        Kernels in order.
+    instructions : mapping of str to float
+        Matrix instructions by name.
+    products : int
+        Products of words, slices or residues.
+    words : (int, int)
+        Words, slices or residues of A and of B.
+    resident : float
+        Least number of bytes in memory at the same time: operands, words, result, products not yet summed.
+    """
+
+    scheme: str
+    operand: str
+    architecture: str | None
+    shape: tuple[int, int, int]
+    phases: tuple[Phase, ...]
+    instructions: Mapping[str, float]
+    products: int
+    words: tuple[int, int]
+    resident: float
+
+    @property
+    def operations(self) -> float:
+        """Operations of all matrix products."""
+        return sum(sum(phase.products.values()) for phase in self.phases)
+
+    @property
+    def vector(self) -> float:
+        """Instructions of the ordinary cores, one element each."""
+        return sum(sum(phase.vector.values()) for phase in self.phases)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes read and written."""
+        return sum(phase.read + phase.written for phase in self.phases)
+
+    @property
+    def nominal(self) -> float:
+        """2 M N K, the operations of the product that the scheme emulates."""
+        M, N, K = self.shape
+        return 2.0 * M * N * K
+
 
 Split = Literal["kernel", "fused", "given"]
 """Where the words are computed."""
@@ -122,64 +199,88 @@ def work(
     choice("split", split, get_args(Split))
     integers("tile", tile, 1, LARGEST, length=2)
     if not chosen.needs_hardware:
-        return _native(chosen, hardware, shape)
-    spec = chosen.spec(_matrix_unit(hardware))
-    assert spec is not None
-    if isinstance(chosen, StagedInt8):
-        return _staged_int8(chosen, spec, shape, split)
-    if isinstance(chosen, Staged) and chosen.levels:
-        inner = _words(chosen.blocks, spec, _blocks(chosen, shape), "kernel", tile)
-        return _strassen(chosen, spec, shape, split, inner)
-    if isinstance(chosen, SplitScheme):
-        return _words(chosen, spec, shape, split, tile)
+        _known(hardware)
+        return _count(chosen, None, shape, split, tile)
+    return _count(chosen, chosen.spec(_matrix_unit(hardware)), shape, split, tile)
+
+
+def _count(scheme: Scheme, spec: MmaSpec | None, shape: Shape, split: Split, tile: tuple[int, int]) -> Work:
+    if spec is None:
+        counts = _native(scheme, shape)
+    elif isinstance(scheme, StagedInt8):
+        counts = _staged_int8(scheme, spec, shape, split)
+    elif isinstance(scheme, Staged) and scheme.levels:
+        M, N, K = shape
+        for _ in range(scheme.levels):  # the smallest products: halved once per level and rounded up
+            M, N, K = -(-M // 2), -(-N // 2), -(-K // 2)
+        counts = _strassen(scheme, shape, split, _count(scheme.blocks, spec, (M, N, K), "kernel", tile))
+    elif isinstance(scheme, SplitScheme):
+        counts = _words(scheme, spec, shape, split, tile)
+    elif isinstance(scheme, ErrorFree):
+        counts = _error_free(scheme, spec, shape, split)
+    else:
+        raise InputError(f"{scheme.name}: only the work of sgemm, dgemm and schemes of words or slices is counted")
+    return Work(
+        scheme=scheme.name,
+        operand=scheme.operand.name,
+        architecture=None if spec is None else spec.architecture,
+        shape=shape,
+        phases=tuple(counts.phases),
+        instructions={} if spec is None else {spec.name: float(counts.instructions)},
+        products=counts.products,
+        words=counts.words,
+        resident=counts.resident,
+    )
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """The fields of `Work` that depend on the kind of scheme; `instructions`: of the one instruction."""
+
+    phases: Sequence[Phase]
+    resident: float
+    instructions: float = 0.0
+    products: int = 1
+    words: tuple[int, int] = (1, 1)
+
+
+def _not_fused(scheme: Scheme, split: Split) -> None:
     if split == "fused":
-        raise InputError(f"{chosen.name}: its products are separate calls, so that the split cannot be fused")
-    if not isinstance(chosen, ErrorFree):
-        raise InputError(f"{chosen.name}: only the work of sgemm, dgemm and schemes of words or slices is counted")
-    return _error_free(chosen, spec, shape, split)
+        raise InputError(f"{scheme.name}: its products are separate calls, so that the split cannot be fused")
 
 
-def _native(scheme: Scheme, hardware: str | MmaSpec | Gpu | None, shape: Shape) -> Work:
+def _native(scheme: Scheme, shape: Shape) -> _Counts:
     fmt = scheme.operand.name
     a, b, c = (float(BYTES[fmt] * n) for n in areas(*shape))
-    product = Phase(name="product", products={fmt: 2.0 * shape[0] * shape[1] * shape[2]}, read=a + b, written=c)
-    _known(hardware)
-    return counted(scheme, None, shape, [product], resident=a + b + c)
+    products = {fmt: 2.0 * shape[0] * shape[1] * shape[2]}
+    return _Counts([Phase("product", products, read=a + b, written=c)], a + b + c)
 
 
-def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: Split, tile: tuple[int, int]) -> Work:
+def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: Split, tile: tuple[int, int]) -> _Counts:
     M, N, K = shape
     rules, lowering = scheme.rules(), scheme.lowering(spec)
-    sizes, products = areas(*shape), lowering.products
+    sizes, products, kind = areas(*shape), lowering.products, unit(spec)
     used = [sorted({pair[side] for pair in products}) for side in (0, 1)]
     calls = lowering.join == Join.AS_RUN
-    if split == "fused" and calls:
-        raise InputError(f"{scheme.name}: its products are separate calls, so that the split cannot be fused")
+    if calls:
+        _not_fused(scheme, split)
     operands, result = 4.0 * (sizes[0] + sizes[1]), 4.0 * sizes[2]
     stored = float(sum(width(spec.a_format) * len(words) * area for words, area in zip(used, sizes, strict=False)))
     each = [split_operations(rules[: max(words) + 1], scheme.scales_rows) for words in used]
     phases = []
     if split == "kernel":
         once = sum(n * area for n, area in zip(each, sizes, strict=False))
-        phases.append(Phase(name="split", vector={"fp32": once}, read=operands, written=stored))
+        phases.append(Phase("split", vector={"fp32": once}, read=operands, written=stored))
     chains = [(acc, lowering.chains(acc, K, spec.k)) for acc in lowering.accumulators]
     instructions = sum(len(acc.products) * chain.total_blocks for acc, chain in chains) * across(spec, M, N)
-    kind = unit(spec)
     if calls:
-        share = instructions / len(products)
+        executed = {kind: instructions / len(products) * operations(spec)}
         promotions = {acc.products[0]: float(chain.total) for acc, chain in chains if acc.interval}
         for number, (i, j) in enumerate(products):
             read = width(spec.a_format) * (sizes[0] + sizes[1]) + (result if number else 0)
             additions = (2.0 if number else 0.0) + promotions.get((i, j), 0.0)
-            phases.append(
-                Phase(
-                    name=f"product {rules[i].name}{rules[j].name}",
-                    written=result,
-                    read=read,
-                    products={kind: share * operations(spec)},
-                    vector={"fp32": additions * sizes[2]} if additions else {},
-                )
-            )
+            vector = {"fp32": additions * sizes[2]} if additions else {}
+            phases.append(Phase(f"product {rules[i].name}{rules[j].name}", executed, vector, read, result))
     else:
         # divisions by the power of two of a band, and additions outside the instruction, per entry
         scaled = lowering.exponent != 0
@@ -189,36 +290,23 @@ def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: Split, tile:
         else:
             additions, joins = sum(chain.total * (1 + (scaled and acc.band > 0)) for acc, chain in chains), 0
         again = (-(-N // tile[1]), -(-M // tile[0])) if split == "fused" else (0, 0)
-        vector = sum(n * area * r for n, area, r in zip(each, sizes, again, strict=False))
-        sums = {"fp32": vector + (additions + 2 * scheme.scales_rows) * float(sizes[2])}
+        splitting = sum(n * area * r for n, area, r in zip(each, sizes, again, strict=False))
+        sums = {"fp32": splitting + (additions + 2 * scheme.scales_rows) * float(sizes[2])}
         combined = "fp64" if lowering.in_double else "fp32"
         sums[combined] = sums.get(combined, 0.0) + joins * float(sizes[2])
-        phases.append(
-            Phase(
-                name="product",
-                products={kind: instructions * operations(spec)},
-                vector={name: n for name, n in sums.items() if n},
-                written=result,
-                read=operands if split == "fused" else stored,
-            )
-        )
-    return counted(
-        scheme,
-        spec,
-        shape,
-        phases,
-        instructions=instructions,
-        products=len(products),
-        words=(len(used[0]), len(used[1])),
-        resident=operands + result + (0 if split == "fused" else stored),
-    )
+        vectors = {name: n for name, n in sums.items() if n}
+        read = operands if split == "fused" else stored
+        phases.append(Phase("product", {kind: instructions * operations(spec)}, vectors, read, result))
+    resident = operands + result + (0 if split == "fused" else stored)
+    return _Counts(phases, resident, instructions, len(products), (len(used[0]), len(used[1])))
 
 
 # --- error-free schemes
 
 
-def _error_free(scheme: ErrorFree, spec: MmaSpec, shape: Shape, split: str) -> Work:
-    """Count the split (unless split="given"), the products and the sums."""
+def _error_free(scheme: ErrorFree, spec: MmaSpec, shape: Shape, split: Split) -> _Counts:
+    """The split (unless split="given"), the products and the sums."""
+    _not_fused(scheme, split)
     M, N, K = shape
     sizes, fmt = areas(*shape), scheme.operand.name
     size, wide, out = BYTES[fmt], width(spec.a_format), width(spec.d_format)
@@ -246,21 +334,11 @@ def _error_free(scheme: ErrorFree, spec: MmaSpec, shape: Shape, split: str) -> W
         written = result * (1 if at_once else sums)
         resident = stored if at_once else out * float(sizes[2])
     words = wide * (elements + extra * (sizes[0] + sizes[1]))
-    phases = [] if split == "given" else [Phase(name="split", vector={fmt: splitting}, read=operands, written=words)]
+    phases = [] if split == "given" else [Phase("split", vector={fmt: splitting}, read=operands, written=words)]
     inputs = float(wide * products * (sizes[0] + sizes[1]))
-    executed = {unit(spec): instructions * operations(spec)}
-    phases.append(Phase(name="products", products=executed, read=inputs, written=stored))
-    phases.append(Phase(name="sums", vector={fmt: joining}, read=read, written=written))
-    return counted(
-        scheme,
-        spec,
-        shape,
-        phases,
-        instructions=instructions,
-        products=products,
-        words=(sA, sB),
-        resident=operands + result + words + resident,
-    )
+    phases.append(Phase("products", {unit(spec): instructions * operations(spec)}, read=inputs, written=stored))
+    phases.append(Phase("sums", vector={fmt: joining}, read=read, written=written))
+    return _Counts(phases, operands + result + words + resident, instructions, products, (sA, sB))
 
 
 @lru_cache(maxsize=4096)
@@ -292,8 +370,8 @@ def _nominal(scheme: SliceScheme, plan: SlicePlan) -> Counts:
 # --- corrections in 8 bits and Strassen's algorithm
 
 
-def _staged_int8(scheme: StagedInt8, spec: MmaSpec, shape: Shape, split: str) -> Work:
-    """Count the split (unless split="given") and the product."""
+def _staged_int8(scheme: StagedInt8, spec: MmaSpec, shape: Shape, split: Split) -> _Counts:
+    """The split (unless split="given") and the product."""
     M, N, K = shape
     assert scheme.stage is not None
     stages = -(-K // scheme.stage)
@@ -312,37 +390,16 @@ def _staged_int8(scheme: StagedInt8, spec: MmaSpec, shape: Shape, split: str) ->
         unit(spec): instructions * operations(spec),
         "int8": 2 * across(spec, M, N) * (whole - exact) * operations(spec),
     }
-    vector = sizes[2] * (stages + 2.0 * -(-K // CHUNK) + 4.0)
-    separate = Phase(name="split", vector={"fp32": 8 * elements}, read=4 * elements, written=4 * elements)
-    product = Phase(
-        name="product",
-        products={name: n for name, n in products.items() if n},
-        vector={"fp32": vector},
-        read=4 * elements,
-        written=4.0 * sizes[2],
-    )
-    return counted(
-        scheme,
-        spec,
-        shape,
-        [product] if split == "given" else [separate, product],
-        instructions=instructions,
-        products=3,
-        words=(2, 2),
-        resident=8 * elements + 4.0 * sizes[2],
-    )
+    products = {name: n for name, n in products.items() if n}
+    vector = {"fp32": sizes[2] * (stages + 2.0 * -(-K // CHUNK) + 4.0)}
+    phases = [Phase("product", products, vector, 4 * elements, 4.0 * sizes[2])]
+    if split != "given":
+        phases.insert(0, Phase("split", {}, {"fp32": 8 * elements}, 4 * elements, 4 * elements))
+    return _Counts(phases, 8 * elements + 4.0 * sizes[2], instructions, 3, (2, 2))
 
 
-def _blocks(scheme: Staged, shape: Shape) -> Shape:
-    """M, N, K of the smallest products: halved once per level and rounded up."""
-    M, N, K = shape
-    for _ in range(scheme.levels):
-        M, N, K = -(-M // 2), -(-N // 2), -(-K // 2)
-    return M, N, K
-
-
-def _strassen(scheme: Staged, spec: MmaSpec, shape: Shape, split: str, inner: Work) -> Work:
-    """Count the split (unless split="given"), the products and their sums; `inner` is the work of one of them."""
+def _strassen(scheme: Staged, shape: Shape, split: Split, inner: Work) -> _Counts:
+    """The split (unless split="given"), the products and their sums; `inner` is the work of one of them."""
     if split == "fused":
         raise InputError(
             f"{scheme.name}: sums of blocks are split before the products: choose split='kernel' or 'given'"
@@ -354,34 +411,66 @@ def _strassen(scheme: Staged, spec: MmaSpec, shape: Shape, split: str, inner: Wo
     phases = []
     if split == "kernel":
         vector = count * separate.vector["fp32"] + _additions(scheme.levels, _BEFORE, small[0] + small[1])
-        phases.append(Phase(name="split", vector={"fp32": vector}, read=4 * elements, written=words))
-    phases += [
-        Phase(
-            name=phase.name,
-            products={unit: count * n for unit, n in phase.products.items()},
-            vector={unit: count * n for unit, n in phase.vector.items()},
-            read=count * phase.read,
-            written=count * phase.written,
-        )
-        for phase in others
-    ]
+        phases.append(Phase("split", vector={"fp32": vector}, read=4 * elements, written=words))
+    for phase in others:
+        products, vectors = ({unit: count * n for unit, n in x.items()} for x in (phase.products, phase.vector))
+        phases.append(Phase(phase.name, products, vectors, count * phase.read, count * phase.written))
     sums = {"fp32": _additions(scheme.levels, _AFTER, small[2])}
-    phases.append(Phase(name="sums", vector=sums, read=4 * produced, written=result))
-    return counted(
-        scheme,
-        spec,
-        shape,
-        phases,
-        instructions=count * inner.instructions[spec.name],
-        products=count * inner.products,
-        words=(count * inner.words[0], count * inner.words[1]),
-        resident=4 * (elements + produced) + words + result,
-    )
+    phases.append(Phase("sums", vector=sums, read=4 * produced, written=result))
+    instructions = count * sum(inner.instructions.values())
+    used = count * inner.words[0], count * inner.words[1]
+    return _Counts(phases, 4 * (elements + produced) + words + result, instructions, count * inner.products, used)
 
 
 def _additions(levels: int, each: int, small: int) -> float:
     """Additions of single numbers: `each` of blocks per level, the smallest blocks having `small` elements."""
     return float(sum(7 ** (level - 1) * each * small * 4 ** (levels - level) for level in range(1, levels + 1)))
+
+
+# --- sizes and units
+
+
+def split_operations(rules: Sequence[Word], scales_rows: bool) -> float:
+    """Vector operations per element for its words."""
+    return 1.0 * len(rules) + sum(1 for word in rules if word.exponent) + 2 * (len(rules) - 1) + 2 * scales_rows
+
+
+def across(spec: MmaSpec, M: int, N: int) -> float:
+    """Instructions that cover M × N, in units of the widest: an instruction with fewer columns counts as a fraction."""
+    m, n, step = tile(spec)
+    ways = ((M, N), (N, M))
+    return min(-(-a // m) * (-(-b // step) * step) / n for a, b in ways)
+
+
+def tile(spec: MmaSpec) -> tuple[int, int, int]:
+    """Rows, columns, and the unit of the columns; 16, 16, 16 for an instruction without a named shape."""
+    name = re.fullmatch(r"m(\d+)n(\d+|N)k\d+", spec.shape)
+    if name is None:
+        return 16, 16, 16
+    m = int(name[1])
+    return (m, 256, 8 if m == 64 else 16) if name[2] == "N" else (m, int(name[2]), int(name[2]))
+
+
+def operations(spec: MmaSpec) -> float:
+    """Operations of one instruction."""
+    m, n, _ = tile(spec)
+    return 2.0 * m * n * spec.k
+
+
+def areas(M: int, N: int, K: int) -> tuple[int, int, int]:
+    """Elements of A, of B, of the result."""
+    return M * K, K * N, M * N
+
+
+def unit(spec: MmaSpec) -> str:
+    """The format that names the unit: fp8, fp6 and fp4 run at the rate of fp8, converted formats like fp16."""
+    name = str(spec.issued.a_format)
+    return "fp8" if re.fullmatch(r"e\dm\d(fnuz)?", name) else name
+
+
+def width(fmt: Any) -> int:
+    """Bytes of a stored number."""
+    return BYTES.get(str(fmt), 1)
 
 
 # --- hardware

@@ -22,9 +22,8 @@ from typing import Any, Literal, NamedTuple
 from fpemu.arguments import choice, integer, is_size, number
 from fpemu.errors import InputError, shown
 from fpemu.roofline import gpus
-from fpemu.roofline.counting import Split, work
+from fpemu.roofline.counting import Split, Work, work
 from fpemu.roofline.gpus import Gpu
-from fpemu.roofline.phases import Work
 from fpemu.schemes import Scheme, build
 
 MODEL = "the roofline"

@@ -324,35 +324,13 @@ def _scheme(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[Cell, int]
 
 # --- the numbers of a cell
 def evaluate(cell: Mapping[str, Any], device: Device = "cpu") -> dict[str, float]:
-    """The metrics of one cell, by name.
+    """Return the metrics of one cell of `Grid.cells`, by name, with its product on ``device`` as in `fpemu.gemm`.
 
-    Parameters
-    ----------
-    cell : dict
-        As in `fpemu.sweep.Grid.cells`: M, N, K, seed, inputs and its parameters ("inputs.exponent"), scheme and its
-        options ("scheme.sb"), hardware (None for a scheme without a matrix instruction), parts of an order
-        ("order.split"), on_range, out (format of the exact product) and metrics (a list of names).
-    device : {"auto", "cpu", "cuda"}
-        Where the product is computed, as in `fpemu.gemm`.
+    ``normwise`` also uses the operands; ``max_ulps`` counts in the format of the result, from the exact product rounded
+    to that format, whatever ``out`` is. Operands are drawn in the operand format of the scheme, fp32 or fp64; the last
+    few pairs and their exact products are cached, since neighbouring cells share them. The scheme raises InputError or
+    GuaranteeError for operands outside its range.
 
-    Returns
-    -------
-    dict of float
-        ``normwise`` also uses the operands; ``max_ulps`` counts in the format of the result, from the exact product
-        rounded to that format, whatever ``out`` is.
-
-    Raises
-    ------
-    InputError, GuaranteeError
-        From the scheme, for operands outside its range.
-
-    Notes
-    -----
-    Operands are drawn in the operand format of the scheme, fp32 or fp64; the last few pairs and their exact products
-    are cached, since neighbouring cells share them.
-
-    Examples
-    --------
     >>> cell = {"M": 8, "N": 8, "K": 32, "seed": 0, "inputs": "uniform", "scheme": "sgemm", "hardware": None}
     >>> evaluate({**cell, "on_range": "raise", "out": "fp64", "metrics": ["relative_l2"]})["relative_l2"] < 1e-6
     True

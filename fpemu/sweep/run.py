@@ -52,7 +52,7 @@ _START = 2e9
 _BATCH_SECONDS = 0.05
 """Quick cells of this process are stored together for this long: a transaction costs milliseconds."""
 _WATCH_SECONDS = 2.0
-"""Time without a finished cell after which a Dask cluster is searched for workers."""
+"""Time without a finished cell after which the workers of a Dask cluster are counted."""
 _LOG = logging.getLogger("fpemu.sweep")
 
 
@@ -228,9 +228,9 @@ class Survey:
         return {name: result for name, result in self.known.items() if result.values is not None}
 
     @property
-    def failed_before(self) -> dict[str, str]:
-        """The error of each cell whose last evaluation failed."""
-        return {name: result.error for name, result in self.known.items() if result.values is None}
+    def failed_before(self) -> set[str]:
+        """The keys of the cells whose last evaluation failed."""
+        return self.known.keys() - self.stored.keys()
 
     @property
     def todo(self) -> dict[str, Cell]:
@@ -509,17 +509,25 @@ class DaskWorkers(Workers):
 
     def connect(self) -> Any:
         require("distributed")
+        import dask
         import distributed
         from distributed.scheduler import KilledWorker
 
         self._death = KilledWorker
         if self._client is None:
             self._stack.enter_context(_silent_dask())
+            options: dict[str, Any] = {"address": self.scheduler}
+            if self.scheduler is None:  # the client starts a cluster
+                options = {"n_workers": self.jobs, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+                options |= {"processes": True, "env": _share(self.jobs), "silence_logs": logging.CRITICAL}
             try:
-                address: Any = self.scheduler or self._stack.enter_context(_local_cluster(self.jobs))
-                if self.scheduler is not None:
-                    distributed.comm.resolve_address(address)  # a client with a wrong one takes long to close
-                client = distributed.Client(address, timeout=PATIENCE, set_as_default=False)
+                # a task whose worker dies fails at once: its cell is evaluated again alone
+                with dask.config.set({"distributed.scheduler.allowed-failures": 0}), _starting(self.jobs):
+                    if self.scheduler is not None:
+                        distributed.comm.resolve_address(
+                            self.scheduler
+                        )  # a client with a wrong one takes long to close
+                    client = distributed.Client(**options, timeout=PATIENCE, set_as_default=False)
                 self._stack.enter_context(client)
                 client.wait_for_workers(1, timeout=PATIENCE)
             except (RuntimeError, OSError, ValueError) as problem:
@@ -561,22 +569,6 @@ class DaskWorkers(Workers):
     def close(self, *, at_once: bool = False) -> None:
         self._client = None
         self._stack.close()
-
-
-@contextlib.contextmanager
-def _local_cluster(jobs: int) -> Iterator[Any]:
-    import dask
-    import distributed
-
-    # a task whose worker dies fails at once: its cell is evaluated again alone
-    with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
-        options = {"threads_per_worker": 1, "processes": True, "dashboard_address": "127.0.0.1:0"}
-        with _starting(jobs):
-            cluster = distributed.LocalCluster(
-                n_workers=jobs, env=_share(jobs), silence_logs=logging.CRITICAL, **options
-            )
-        with cluster:
-            yield cluster
 
 
 @contextlib.contextmanager

@@ -575,7 +575,7 @@ def test_what_cannot_be_met_is_one_line_with_the_best_and_status_1(folder, capsy
     ("words", "message"),
     [
         ("--hardware H200 --k 4", "Missing option '--target'"),
-        ("--target 1e-3 --k 4", "Missing option '--hardware'"),
+        ("--target 1e-3 --k 4", "'fpemu list hardware'"),
         ("--target x --hardware H200 --k 4", "Invalid value for '--target'"),
         ("--target 2 --hardware H200 --k 4", "target = 2.0 must be a number above 0 and below 1"),
         ("--target nan --hardware H200 --k 4", "target = nan must be a number"),

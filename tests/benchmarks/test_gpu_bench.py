@@ -10,7 +10,7 @@ import pytest
 from benchmarks import timing
 from benchmarks.gpu import implementations, record, suite
 from benchmarks.gpu.case import Case
-from fpemu import InputError, roofline
+from fpemu import InputError
 from fpemu.gpu.gemm import choice
 from fpemu.gpu.runtime import compiler, properties
 from fpemu.reproduce import pages
@@ -109,13 +109,6 @@ def test_the_duration_of_a_measurement_is_estimated(name, each):
     assert machine.time == pytest.approx(timing.seconds(rules, each), rel=0.5, abs=0.06)
 
 
-def test_a_slow_product_is_launched_three_times_before_the_run():
-    machine = Machine(0.5)
-    found = machine.measure(timing.Sustained(run=0.0))
-    assert machine.launches == 2 + 3
-    assert found.sustained is None
-
-
 def test_a_row_records_that_another_process_used_the_gpu(monkeypatch):
     gone = iter([2.4e-3, 9e-7])  # before this measurement, and in it
     machine = Machine(4e-3)
@@ -144,13 +137,6 @@ def test_every_page_of_speed_has_rows():
     speeds = {name for name in pages.names() if pages.load(name).page.kind == "G"}
     assert speeds
     assert speeds - {"speed/calls"} <= set(suite.figures())  # whole calls: benchmarks.calls measures them
-
-
-def test_a_row_that_two_figures_show_is_measured_with_the_more_careful_rules():
-    place = (8192, 8192, 8192, "symmetric", "fp16")
-    task = next(t for t in suite.cases() if (t.M, t.N, t.K, t.data, t.implementation) == place)
-    assert task.rules == "full"
-    assert {"speed/frontier", "legemm/fig9", "h2sgemm/fig11"} <= set(task.figures)
 
 
 def test_a_paper_or_a_page_chooses_rows():
@@ -200,24 +186,6 @@ def test_strassen_is_found_outside_of_the_registry():
     who = implementations.find("strassen levels=2")
     assert implementations.scheme(who) == Staged(levels=2)
     assert implementations.scheme(implementations.find("staged stage=128")).stage == 128
-
-
-@pytest.mark.parametrize("levels", [1, 2])
-def test_the_work_of_strassen_is_that_of_its_products(levels):
-    sizes = (1000, 777, 2050)
-    found, plain = (roofline.work(x, "H200", *sizes) for x in (Staged(levels=levels), "staged"))
-    assert 0.87**levels < found.operations / plain.operations < 1.1 * (7 / 8) ** levels
-    assert (found.products, found.nominal) == (3 * 7**levels, plain.nominal)
-    blocks = roofline.work("staged", "H200", *(-(-n // 2**levels) for n in sizes), split="given")
-    product = next(phase for phase in found.phases if phase.name == "product")
-    assert product.products == {"fp16": 7**levels * blocks.operations}
-    assert [phase.name for phase in found.phases] == ["split", "product", "sums"]
-    assert roofline.work(Staged(levels=1), "H200", *sizes, split="given").bytes < found.bytes
-
-
-def test_work_that_is_not_counted_raises():
-    with pytest.raises(InputError, match=r"staged: sums of blocks are split before"):
-        roofline.work(Staged(levels=1), "H200", 64, 64, 64, split="fused")
 
 
 @pytest.mark.parametrize("name", ["turbo", "legemm 64y64", "legemm fast"])

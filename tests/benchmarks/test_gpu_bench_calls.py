@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-import fpemu
 from benchmarks.calls import __main__ as command
 from benchmarks.calls import host, products, run
 from benchmarks.calls.sections import BATCHES, SECTIONS, Section
@@ -137,23 +136,6 @@ def test_an_interrupted_run_leaves_the_finished_cases_and_names_the_others(machi
     assert record["about"]["x"]["not measured"] == ["b", "c"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "values", "status"),
-    [(9.0, (1.0, 1.0), 0), (0.5, (1.0, 1.0), 1), (0.0, (1.0, 1.0), 1), (9.0, (1.0, ValueError()), 1)],
-)
-def test_the_command_fails_while_a_case_has_no_times(machine, tmp_path, monkeypatch, seconds, values, status):
-    monkeypatch.setattr(device, "missing", lambda: None)
-    monkeypatch.setattr(command, "Timer", lambda: machine.timer)
-    machine.torch.__version__ = "2.11.0"
-    monkeypatch.setattr(command, "head", lambda: {"runs": [HEAD]})
-    monkeypatch.setattr(command, "SECTIONS", {"x": section(machine, 50, **dict(zip("ab", values, strict=True)))})
-    monkeypatch.setattr(fpemu.gpu, "release", lambda: None)
-    original = run.measure
-    monkeypatch.setattr(run, "measure", lambda *given, **more: original(*given, **more, now=lambda: machine.time))
-    arguments = ["--output", str(tmp_path / "calls.json"), "--sections", "x", "--seconds", str(seconds)]
-    assert command.main(arguments) == status
-
-
 def test_other_sections_stay_and_another_gpu_is_refused(machine, tmp_path):
     file = tmp_path / "calls.json"
     measure(machine, file, {"x": section(machine, 50, a=1.0), "y": section(machine, 50, b=1.0)})
@@ -236,48 +218,6 @@ def test_products_by_three_schemes_with_prepared_operands(timer):
     assert all(row[name] >= 2 for name in ("staged", "ootomo", "legemm"))
     assert set(row) == {"SGEMM", "three fp16"} | {
         f"{s}{p}" for s in ("staged", "ootomo", "legemm") for p in ("", " prepared")
-    }
-
-
-@simulated
-def test_sustained_calls_and_the_ozaki_scheme_pass_their_options(timer, monkeypatch):
-    requests = []
-    monkeypatch.setattr(fpemu.gpu, "gemm", lambda A, B, out, **options: requests.append((A.dtype.name, options)))
-    monkeypatch.setattr(timer, "sustained", lambda calls: {name: call() for name, call in calls.items()})
-    row = products.sustained(timer, n=8, names=tuple(products.VARIANTS))
-    assert list(row) == ["three fp16", *products.VARIANTS]
-    assert [options.pop("scheme") for _, options in requests] == 3 * ["staged"]
-    assert [options for _, options in requests] == list(products.VARIANTS.values())
-    requests.clear()
-    products.ozaki2(timer, n=8)
-    assert requests[::2] == [("float64", {"scheme": "ozaki2", "scaling": s}) for s in ("fast", "accurate", "invariant")]
-
-
-def test_split_and_product_are_measured_alone(monkeypatch):
-    prepared = SimpleNamespace(split=lambda: 1e-6, multiply=lambda: 2e-6, both=lambda: 3e-6)
-    monkeypatch.setattr(products, "Operands", lambda *shape: shape)
-    monkeypatch.setattr(products.implementations, "prepare", lambda implementation, operands: prepared)
-    monkeypatch.setattr(products.timing, "measure", lambda call, method: SimpleNamespace(median=call()))
-    assert products.split(Machine().timer, n=512) == {"split": 1.0, "product": 2.0, "both": 3.0}
-
-
-def test_operators_and_their_gradients(monkeypatch):
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("the operators of the CPU are timed where there is no GPU")
-    timer = Timer(torch)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(timer, "draw", lambda *shape, dtype="float32": torch.randn(*shape).to(getattr(torch, dtype)))
-    monkeypatch.setattr(timer, "host", lambda calls: {name: call() for name, call in calls.items()})
-    for function in ("gemm", "batched.hgemm", "tallskinny.multiply"):
-        monkeypatch.setattr(f"fpemu.gpu.{function}", lambda *operands, **options: None)
-    row = host.gemm(timer)
-    assert row["fpemu.torch.gemm"].shape == row["A @ B within fpemu.torch.matmul"].shape == (64, 64)
-    assert host.hgemm(timer)["fpemu.torch.hgemm"].shape == (16, 16, 16)
-    assert host.multiply(timer)["fpemu.torch.multiply"].shape == (512, 4)
-    assert host.gradients(timer)["fpemu.torch.gemm"].requires_grad
-    assert set(host.gradients(timer)) == {
-        f"{f}{b}" for f in ("torch.mm", "fpemu.torch.gemm") for b in ("", " and backward")
     }
 
 

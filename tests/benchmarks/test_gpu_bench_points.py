@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import clock, timing
-from benchmarks.gpu import ceilings, run
-from benchmarks.gpu.case import STEADY
-from benchmarks.timing import Steady, Timing
+from benchmarks.gpu import ceilings
+from benchmarks.timing import Steady
 
 TURN = 2.4e-3
 ONCE = Steady(loop=0.0)
@@ -215,14 +214,6 @@ def test_the_clock_reads_its_own_events(monkeypatch):
     assert [events.passed(number) for number in (1, 2)] == [True, False]
 
 
-def test_a_copy_counts_reads_and_writes(monkeypatch):
-    ceilings.copy_rate.cache_clear()
-    took = 2e-3
-    monkeypatch.setattr(ceilings, "copy", lambda: Timing(took, took))
-    assert ceilings.copy_rate() == 2 * 2**32 / took
-    ceilings.copy_rate.cache_clear()
-
-
 def test_both_buffers_of_a_copy_are_written_before_it_is_timed(monkeypatch):
     made, copied = [], []
 
@@ -249,12 +240,3 @@ def test_both_buffers_of_a_copy_are_written_before_it_is_timed(monkeypatch):
     ceilings.copy()
     assert made == [ceilings.BYTES] * 2
     assert copied == [(2, 1, ceilings.BYTES)]
-
-
-def test_the_head_of_a_record_contains_the_methods(monkeypatch):
-    monkeypatch.setattr(run.device, "describe", lambda: {"gpu": "none"})
-    monkeypatch.setattr(run.records, "driver", lambda: "1")
-    monkeypatch.setattr(run.cublas, "version", lambda: "cuBLAS")
-    rules = run.head("2026-01-01")["rules"]
-    assert set(rules) == {*timing.RULES, STEADY}
-    assert Steady(**rules[STEADY][0]) == timing.STEADY

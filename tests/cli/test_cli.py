@@ -15,14 +15,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 
 import fpemu
 from benchmarks import cpu
 from fpemu import probing, reproduce, schemes
 from fpemu.cli import main
 from fpemu.cli import matrices as matrixio
-from fpemu.cli.commands import app
 from fpemu.cli.product import normwise
 from fpemu.mma import KOrder
 from fpemu.reproduce import pages
@@ -123,19 +121,6 @@ def test_all_schemes_by_default_and_those_that_cannot_say_why(folder, capsys):
     assert float(rows["ootomo"][0]) < float(rows["fp16"][0])
 
 
-def test_an_option_of_several_commands_is_the_same_in_each():
-    shared = ("--hardware", "--order", "--instruction", "--option", "--on-range", "--alpha", "--beta", "--c")
-    kinds: dict[str, set] = {name: set() for name in shared}
-    for words in ("gemm", "reveal", "verify gemm"):
-        command = typer.main.get_command(app)
-        for word in words.split():
-            command = command.commands[word]
-        for option in command.params:
-            if option.opts[0] in shared:
-                kinds[option.opts[0]].add((*option.opts, option.help, option.metavar))
-    assert all(len(kind) == 1 for kind in kinds.values())
-
-
 @pytest.mark.parametrize("name", ["D.npy", "D.mtx"])
 def test_the_result_is_written_bit_for_bit(folder, capsys, name):
     arguments = ["--alpha", "0.5", "--beta", "-2", "--c", "C.npy", "-O", "residual_scale=2**12"]
@@ -150,8 +135,7 @@ def test_the_result_is_written_bit_for_bit(folder, capsys, name):
 def test_alpha_and_beta_enter_the_exact_result_too(folder, capsys):
     arguments = ["--alpha", "0.1", "--beta", "3", "--c", "C.npy", "-s", "dgemm,sgemm"]
     assert main(["gemm", "A.npy", "B.npy", *arguments]) == 0
-    out, err = capsys.readouterr()
-    assert err == "alpha: 0.1 rounded to fp32, 0.10000000149011612\n"
+    out = capsys.readouterr().out
     assert float(_rows(out)["dgemm"][0]) < 1e-15
     assert float(_rows(out)["dgemm"][3]) == 0
 
@@ -447,7 +431,7 @@ def test_a_page_that_cannot_draw_does_not_stop_the_others(paper, capsys, redraw)
     assert "paper/fig1.{png" in out
     assert "paper/fig0: ZeroDivisionError: division by zero (" in err
     assert "paper/fig000: FileNotFoundError: [Errno 2] No such file or directory: 'nowhere.csv' (" in err
-    assert "not drawn, because their pages failed: paper/fig0" in err
+    assert "not drawn: paper/fig0" in err
     assert "Traceback" not in err
     assert Path("figures/paper/fig1.png").exists()
 

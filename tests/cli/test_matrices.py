@@ -62,10 +62,10 @@ def test_keys_of_an_archive():
     [
         (A[0], r"shape \(3,\): a matrix has two axes"),
         (A[None], r"shape \(1, 2, 3\): a matrix has two axes"),
-        (A[:0], "no entries"),
+        (A[:0], "at least one entry"),
         (A + 1j, "complex"),
-        (A > 0, "bool, not numbers"),
-        (np.array([["x", "y"]]), "not numbers"),
+        (A > 0, "holds bool"),
+        (np.array([["x", "y"]]), "holds <U1"),
     ],
 )
 def test_arrays_that_are_no_real_matrix(array, complaint):
@@ -97,7 +97,7 @@ def test_missing_files_and_folders():
     for name in ("no.npy", "no.npz", "no.npz:a", "no.mtx"):
         with pytest.raises(FileNotFoundError):
             matrixio.read(name)
-    with pytest.raises(InputError, match="a folder"):
+    with pytest.raises(IsADirectoryError):
         matrixio.read("folder.npy")
 
 
@@ -154,10 +154,10 @@ def test_a_failed_write_leaves_what_was_there(monkeypatch):
     ("matrix", "complaint"),
     [
         (np.array([[2**53 + 1, 2**53]]), "1 of 2 entries need more bits than fp64 has"),
-        (np.array([[1j]]), "is complex"),
+        (np.array([[1j]]), "complex"),
         (np.array([[True]]), "holds bool"),
         (np.zeros(2), "a matrix has two axes"),
-        (np.zeros((0, 2)), "it has no entries"),
+        (np.zeros((0, 2)), "at least one entry"),
     ],
 )
 def test_a_matrix_that_could_not_be_read_back_is_not_written(matrix, complaint):
@@ -319,7 +319,7 @@ def test_a_damaged_file_is_one_clear_line_and_takes_no_memory(name):
 
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
-    [("", None, "^an empty name: "), ("x.npy", lambda: _header((2, -3)) + bytes(48), "a size is negative")],
+    [("", None, "^an empty name: "), ("x.npy", lambda: _header((2, -3)) + bytes(48), "at least one entry")],
 )
 def test_a_complaint_fits_the_file(name, content, complaint):
     if content is not None:
@@ -335,17 +335,11 @@ def test_the_examples_of_damaged_files_differ_from_a_good_file_in_one_respect():
     assert (matrixio.read("good.npz") == np.zeros((2, 3))).all()
 
 
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_archives_of_many_names_and_of_equal_names():
+def test_an_archive_of_many_arrays_names_the_first():
     np.savez("many.npz", **{f"array{i}": A for i in range(300)})
     with pytest.raises(InputError, match=r"holds 300 arrays.*array0.* and 292 more$"):
         matrixio.read("many.npz")
     assert (matrixio.read("many.npz:array299") == A).all()
-    with zipfile.ZipFile("equal.npz", "w") as archive:
-        archive.writestr("a.npy", HEAD + bytes(48))
-        archive.writestr("a", HEAD + bytes(48))
-    with pytest.raises(InputError, match="the same name"):
-        matrixio.read("equal.npz:a")
 
 
 def test_changed_bytes_raise_one_line_or_change_a_number():
@@ -441,9 +435,9 @@ def test_matrix_market(text, matrix):
         ("array real general\n", "line 2 is not the number"),
         ("array real general\n99999999999999999999 1\n1\n", "line 2 is not the number"),
         ("array real general\n" + "1" * 70000 + " 1\n", "line 2 is not the number"),
-        ("array real general\n0 0\n", "it has no entries"),  # SciPy divides by zero there
-        ("array real general\n0 2\n", "it has no entries"),
-        ("coordinate real general\n2 0 0\n", "it has no entries"),
+        ("array real general\n0 0\n", "at least one entry"),  # SciPy divides by zero there
+        ("array real general\n0 2\n", "at least one entry"),
+        ("coordinate real general\n2 0 0\n", "at least one entry"),
         ("array real general\n1 2\n1\nnan\n", "no NaN or Inf"),
         ("coordinate real general\n1 2 1\n1 1 -Infinity\n", "no NaN or Inf"),
         ("array real general\n1 1\n1e400\n", "no NaN or Inf, and fp64 nothing larger"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fpemu import library, mma, probing
-from fpemu.cli import common, main
+from fpemu.cli import main, options
 from fpemu.cli.commands import command as fpemu
 from fpemu.reproduce import pages
 from tests import toy
@@ -18,8 +18,8 @@ from tests.commands import refusal
 
 # AB stands for A.npy B.npy
 REFUSALS = [
-    ("gemm B.npy A.npy -s sgemm", "B.npy is 32×6 and A.npy is 8×32"),
-    ("gemm AB -s sgemm --c A.npy --beta 1", "A.npy is 8×32 and the product is 8×6"),
+    ("gemm B.npy A.npy -s sgemm", "A of shape (32, 6) and B of shape (8, 32) do not share K"),
+    ("gemm AB -s sgemm --c A.npy --beta 1", "C (8, 32) does not broadcast"),
     ("gemm A.npy no.npy -s sgemm", "no.npy: No such file or directory"),
     ("gemm A.npy B.txt -s sgemm", "ends in .npy, .npz or .mtx"),
     ("gemm AB -s otomo", "unknown scheme 'otomo': did you mean 'ootomo'"),
@@ -38,9 +38,9 @@ REFUSALS = [
     ("gemm AB -s fp16 -H A100 --order join=up", "unknown join 'up'"),
     ("gemm AB --c C.npy", "β is 0"),
     ("gemm AB --beta 2", "β is given without C"),
-    ("gemm AB -s sgemm --alpha nan", "alpha is nan"),
-    ("gemm AB -s sgemm --alpha 1e300", "alpha is 1e+300: a finite fp32 number"),
-    ("gemm AB -s dgemm --alpha inf", "alpha is inf: a finite fp64 number"),
+    ("gemm AB -s sgemm --alpha nan", "alpha must be a finite real number, not nan"),
+    ("gemm AB -s sgemm --alpha 1e300", "alpha must be a finite real number, not inf"),
+    ("gemm AB -s dgemm --alpha inf", "alpha must be a finite real number, not inf"),
     ("gemm AB -s ozaki -H A100 -O mode=XX", "ozaki option mode"),
     ("gemm AB -s ozaki,ozimmu -H A100 -O modulii=8", "unknown ozaki or ozimmu option 'modulii'"),
     ("gemm AB -s ozimmu -H volta", "volta has no matrix instruction for int8"),
@@ -58,7 +58,7 @@ REFUSALS = [
     ("gemm AB -s fp16 -H A100 --order tile=64,residue_first=maybe", "must be True or False"),
     ("gemm AB -s sgemm --max-entries 200", "A.npy is 8×32: more entries than max_entries=200"),
     ("gemm three.npy B.npy -s sgemm", "a matrix has two axes"),
-    ("gemm empty.npy B.npy -s sgemm", "no entries"),
+    ("gemm empty.npy B.npy -s sgemm", "at least one entry"),
     ("gemm object.npy B.npy -s sgemm", "Python objects"),
     ("gemm y.npy B.npy -s sgemm", "beyond the range of fp32 in 256 of 256"),
     ("gem", "unknown command 'gem': did you mean 'gemm'"),
@@ -98,9 +98,9 @@ REFUSALS = [
     ("verify gemm AB -r A.npy --max-entries 200", "more entries than max_entries=200"),
     ("reveal --k 8", "name one thing"),
     ("reveal cublas --emulated H200 --k 8", "name one thing"),
-    ("reveal a.py:f", "K is not given"),
+    ("reveal a.py:f", "give K once"),
     ("reveal a.py:f --k 8", "there is no file a.py"),
-    ("reveal a.py --k 8", "neither FILE.py:FUNCTION nor cublas"),
+    ("reveal a.py --k 8", "FILE.py:FUNCTION"),
     ("reveal broken.py:f --k 8", "cannot be run: ZeroDivisionError"),
     ("reveal leaves.py:f --k 8", "cannot be run: SystemExit"),
     ("reveal leaves.py:f --k 8 --json /proc/x.json", "/proc/x.json"),
@@ -110,14 +110,14 @@ REFUSALS = [
     ("reveal a.py:f --shape 0x2x9", "positive integers such as"),
     ("reveal a.py:f --k 0", "not between"),
     ("reveal a.py:f --k 8 --at 1", "--at 1"),
-    ("reveal a.py:f --k 8 --order split=2", "add --emulated"),
+    ("reveal a.py:f --k 8 --order split=2", "--order does not apply to a function"),
     ("reveal a.py:f --k 8 --instruction mma", "add --hardware"),
     ("reveal a.py:f --k 8 --json o.txt", "as .json"),
     ("reveal a.py:f --k 8 --draw no/o.png", "no folder"),
     ("reveal a.py:f --k 8 --draw o.gif", ".png, .svg or .pdf"),
-    ("reveal a.py:f --k 8 --type fp16", "--type applies to cublas only"),
-    ("reveal --emulated H200 --k 8 --layout NN", "--layout applies to cublas only"),
-    ("reveal cublas --k 8 --formats fp16,fp16", "for cublas use --type"),
+    ("reveal a.py:f --k 8 --type fp16", "--type does not apply to a function"),
+    ("reveal --emulated H200 --k 8 --layout NN", "--layout does not apply to an emulated GEMM"),
+    ("reveal cublas --k 8 --formats fp16,fp16", "--formats does not apply to cublas"),
     ("reveal empty.py:f --k 8", "unknown function of empty.py 'f'"),
     ("reveal --emulated H200 --k 8 --formats int8,int32", "exactly"),
     ("reveal --emulated H200 --k 8 --formats fp16,fp32,fp32,fp32", "IN,OUT"),
@@ -180,7 +180,7 @@ def test_option_values_out_of_range_are_one_line(folder, capsys, value):
 
 
 def test_values_of_options():
-    read = common.parse_options(["a=2^1023", "b=2**-3", "c=-7", "d=1e308", "e=2^1024", "f=1_000", "g=abc", "h=none"])
+    read = options.parse_options(["a=2^1023", "b=2**-3", "c=-7", "d=1e308", "e=2^1024", "f=1_000", "g=abc", "h=none"])
     assert read == {"a": 2**1023, "b": 0.125, "c": -7, "d": 1e308, "e": np.inf, "f": 1000, "g": "abc", "h": None}
     assert [type(value) for value in read.values()] == [int, float, int, float, float, int, str, type(None)]
 
@@ -189,7 +189,7 @@ def test_values_of_options():
 def test_markup_in_names_is_text(folder, capsys, text):
     assert text in refusal(capsys, "gemm", f"{text}.npy", "B.npy", "-s", "sgemm")
     assert text in refusal(capsys, "list", text)
-    common.print_table(text, (text, text), [(text, text)])
+    options.print_table(text, (text, text), [(text, text)])
     assert capsys.readouterr().out.count(text) == 5
 
 

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpemu
-from fpemu import mma, round_to, simt
+from fpemu import mma, reading, round_to, simt
 from fpemu.cli import verify as command
 from fpemu.conformance import compare, verify
 from fpemu.conformance.causes import other_units
 from fpemu.conformance.specification import Specification
 from fpemu.errors import InputError
-from fpemu.mma import KOrder
+from fpemu.mma import KOrder, serialise
 from fpemu.mma.tree import Chain, Sum
 
 HALF = fpemu.inputs.operands("normal", 20, 24, 160, 0, "fp16")
@@ -114,40 +114,28 @@ HIDDEN: dict[str, tuple] = {  # what a library does, and a part of the words in 
 
 @pytest.mark.parametrize("name", HIDDEN)
 def test_what_is_hidden_is_found(name):
-    hidden, operands, claim, words = HIDDEN[name]
+    hidden, operands, fields, words = HIDDEN[name]
     D = hidden()
-    found = verify(D, *operands, C if "beta" in claim else None, **{"hardware": "H200", **claim}, seconds=60)
+    found = verify(D, *operands, C if "beta" in fields else None, **{"hardware": "H200", **fields}, seconds=60)
     assert not found.equal
     assert found.explained
     assert words in " ".join(cause.text for cause in found.causes)
     assert words in str(found)
 
 
-def test_an_order_that_no_list_has_is_found_by_probing_the_callable():
+def test_an_order_that_no_list_has_is_found_by_probes_in_the_form_of_the_operands():
     order = KOrder(split=92, tile=40, residue_first=True)
-    calls = []
-
-    def library(A, B):
-        calls.append(A.shape)
-        return mma.gemm(A, B, None, HOPPER, order)
-
-    found = verify(library, *HALF, hardware="H200", seconds=60)
-    assert found.causes[0].text.endswith("found by probes")
-    assert set(calls) == {HALF[0].shape}
-    assert verify(library, *HALF, hardware="H200", order=found.causes[0].specification.order).equal
-
-
-def test_probes_of_an_order_have_the_form_of_the_checked_operands():
     seen = set()
 
     def library(A, B):
-        seen.add((A.dtype, A.flags.c_contiguous, B.dtype, B.flags.c_contiguous))
-        return mma.gemm(A, B, None, HOPPER, KOrder(split=92, tile=40, residue_first=True))
+        seen.add((A.shape, A.dtype, A.flags.c_contiguous, B.dtype, B.flags.c_contiguous))
+        return mma.gemm(A, B, None, HOPPER, order)
 
     A, B = HALF[0], np.asfortranarray(HALF[1])
     found = verify(library, A, B, hardware="H200", seconds=60)
     assert found.causes[0].text.endswith("found by probes")
-    assert seen == {(np.dtype(np.float16), True, np.dtype(np.float16), False)}
+    assert seen == {(A.shape, np.dtype(np.float16), True, np.dtype(np.float16), False)}
+    assert verify(library, A, B, hardware="H200", order=found.causes[0].specification.order).equal
 
 
 class Tensor:
@@ -243,11 +231,12 @@ def test_operands_that_do_not_tell_are_called_so(name):
     assert f"do not distinguish it from {found.tried} others ({found.tried} alternatives tried)" in str(found)
 
 
-def test_operands_that_tell_leave_nothing_beside_the_claim():
+def test_operands_that_tell_leave_nothing_beside_the_specification():
     found = verify(product(), *HALF, hardware="H200")
     assert found.tried >= 10
     assert found.alike == ()
     assert str(found).endswith("equal: all 480 entries, bit for bit")
+    assert verify(product(), *HALF, hardware="H200", most=2).tried == 2
 
 
 def test_probes_of_a_slow_callable_end_with_the_time():
@@ -311,72 +300,79 @@ def test_the_pattern_of_a_difference_is_reported():
     assert compare(zero, nan, "fp32").largest is None
 
 
-def changing(A, B):
-    A[0, 0] += 1
-    return mma.gemm(A, B, None, HOPPER)
-
-
-def failing(A, B):
-    raise RuntimeError("no\nGPU")
-
-
 def leaving(A, B):
     sys.exit(0)
 
 
-def restless(A, B, state=[0]):  # noqa: B006 (the state is the point)
-    state[0] += 1
-    return product((A, B)) + np.float32(state[0])
+ZEROS, INT8 = np.zeros((20, 24), np.float32), tuple(np.ones(shape, np.int8) for shape in ((20, 32), (32, 24)))
+ONES = np.ones((20, 24))
+FP8 = np.full((20, 32), 1.125, np.float32), np.full((32, 24), 1.125 * 2.0**14, np.float32)  # 2^14 is no value of e4m3
+REFUSED = [  # result, operands, C, fields and words of the error; of callables: tests/cli/test_cli_reveal.py
+    (leaving, HALF, None, {}, "raised SystemExit for A (20, 160) and B (160, 24) in float16: 0"),
+    (lambda A, B: [[1], [1, 2]], HALF, None, {}, "the result of the callable is no array that NumPy can hold"),
+    (lambda A, B: np.float64(product((A, B))), HALF, None, {}, "the result is float64"),
+    (product, ("normal", None), None, {"shape": (2, 2, 8), "fmt": "int8", "seed": -1}, "seed = -1"),
+    (ZEROS, ("normal", None), None, {"shape": (20, 24, 8)}, "goes with a callable"),
+    (ZEROS, SINGLE, None, {"accumulate": "fp16"}, "is one of ordinary cores: fmt= gives another format"),
+    (ZEROS, SINGLE, None, {"accumulate": "fp61"}, "unknown format 'fp61'"),
+    (ZEROS, SINGLE, None, {"instruction": "wgmma"}, "no matrix instruction for fp32; it has bf16, e4m3"),
+    (ZEROS, SINGLE, None, {"k": 4}, "k= is 4, and a plain product in fp32"),
+    (ZEROS, [np.float64(x) for x in SINGLE], None, {}, "out= gives another format of D, fmt= of A and B"),
+    (ZEROS, HALF, None, {"fmt": ""}, "unknown format ''"),
+    (ZEROS, (HALF[0], HALF[0]), None, {}, "A has 160 columns and B 20 rows"),
+    (ZEROS, (HALF[0], SINGLE[1]), None, {}, "give fmt="),
+    (ZEROS.T, HALF, None, {}, "transpose a result that is stored by columns"),
+    (ZEROS, SINGLE, None, {"fmt": "int8"}, "A has dtype float32"),
+    (ZEROS, FP8, None, {"hardware": mma.spec("H200", ("e4m3", "e5m2"))}, "B has entries that are not values of e5m2"),
+    (ZEROS, HALF, None, {"hardware": "H2O0"}, "did you mean"),
+    (ZEROS, HALF, None, {"hardware": HOPPER, "accumulate": "fp16"}, "accumulate= is fp16, and hardware= is hopper"),
+    (ZEROS, HALF, None, {"hardware": HOPPER, "fmt": "bf16"}, "fmt= is bf16, and hardware= is hopper wgmma"),
+    (ZEROS, HALF, None, {"hardware": HOPPER, "k": 8}, "k= is 8, and hardware= is hopper wgmma"),
+    (ZEROS, HALF, None, {"hardware": HOPPER, "instruction": "mma"}, "instruction= is mma, and hardware= is hopper"),
+    (ZEROS, HALF, None, {"on_range": "scale"}, "on_range= belongs to a scheme"),
+    (ZEROS, HALF, None, {"promte": 2}, "promte"),
+    (ZEROS, HALF, None, {"beta": 2}, "beta needs C"),
+    (ZEROS, HALF, 0.1 * ONES, {"beta": 1}, "C has entries that are not values of fp32"),
+    (np.int32(ZEROS), INT8, 0.5 * ONES, {"beta": 1}, "values of int32: 480 of 480 entries, first at [0, 0]: 0.5"),
+    (np.int32(ZEROS), INT8, 2**32 * ONES, {"beta": 1}, "C has entries that are not values of int32"),
+    (np.int32(ZEROS), INT8, np.nan * ONES, {"beta": 1}, "C has entries that are not values of int32"),
+]
 
 
-@pytest.mark.parametrize(
-    ("result", "operands", "claim", "words"),
-    [
-        (changing, HALF, {}, "changes its operand A, which later calls would read: 1 of 3200 entries"),
-        (failing, HALF, {}, "raised RuntimeError for A (20, 160) and B (160, 24) in float16: no GPU"),
-        (leaving, HALF, {}, "raised SystemExit for A (20, 160) and B (160, 24) in float16: 0"),
-        (restless, HALF, {}, "not deterministic: two calls"),
-        (lambda A, B: None, HALF, {}, "returned None"),
-        (lambda A, B: product((A, B))[:3], HALF, {}, "(3, 24)"),
-        (lambda A, B: [[1], [1, 2]], HALF, {}, "the result of the callable is no array that NumPy can hold"),
-        (lambda A, B: np.full((20, 24), "a"), HALF, {}, "the result of the callable holds <U1, not numbers"),
-        (
-            np.zeros((20, 24), np.float32),
-            SINGLE,
-            {"accumulate": "fp16"},
-            "is one of ordinary cores: simt fp32; fmt= gives another format",
-        ),
-        (np.zeros((20, 24), np.float32), SINGLE, {"accumulate": "fp61"}, "unknown format 'fp61'"),
-        (
-            np.zeros((20, 24), np.float32),
-            SINGLE,
-            {"instruction": "wgmma"},
-            "no matrix instruction for fp32; it has bf16, e4m3",
-        ),
-        (
-            np.zeros((20, 24), np.float32),
-            [np.float64(x) for x in SINGLE],
-            {},
-            "out= gives another format of D, fmt= of A and B",
-        ),
-        (np.zeros((20, 24), np.float32), HALF, {"fmt": ""}, "unknown format ''"),
-        (product, ("normal",), {"shape": (2, 2, 8), "fmt": "int8", "seed": -1}, "seed = -1"),
-        (lambda A, B: np.float64(product((A, B))), HALF, {}, "the result is float64"),
-        (np.zeros((20, 24), np.float32), (HALF[0], HALF[0]), {}, "24"),
-        (np.zeros((20, 24), np.float32), (HALF[0], SINGLE[1]), {}, "give fmt="),
-        (np.zeros((20, 24), np.int32), SINGLE, {"fmt": "int8"}, "float32"),
-        (np.zeros((20, 24), np.float32), HALF, {"hardware": "H2O0"}, "did you mean"),
-        (np.zeros((20, 24), np.float32), HALF, {"beta": 2}, "beta needs C"),
-        (np.zeros((20, 24), np.float32), HALF, {"promte": 2}, "promte"),
-        (np.zeros((20, 24), np.float32), ("normal",), {"shape": (20, 24, 8)}, "goes with a callable"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(result, operands, claim, words):
-    A, B = (x.copy() if isinstance(x, np.ndarray) else x for x in (*operands, None)[:2])
+@pytest.mark.parametrize(("result", "operands", "c", "fields", "words"), REFUSED, ids=[row[-1] for row in REFUSED])
+def test_what_does_not_fit_is_one_line(result, operands, c, fields, words):
+    A, B = (x.copy() if isinstance(x, np.ndarray) else x for x in operands)
     with pytest.raises(InputError) as raised:
-        verify(result, A, B, **{"hardware": "H200", **claim})
-    assert words in str(raised.value) or words == "24"
+        verify(result, A, B, c, **{"hardware": "H200", **fields})
+    assert words in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_redundant_fields_and_a_fitting_c_are_accepted():
+    assert verify(product(), *HALF, hardware=HOPPER, fmt="fp16", accumulate="fp32", k=16, causes=False).equal
+    for A, dtype in ((INT8, np.int32), ([np.float16(x) for x in INT8], np.float32)):
+        for c in (3 * ONES, np.int64(3 * ONES)):
+            D = np.full((20, 24), 35, dtype)
+            assert verify(D, *A, c, beta=1, hardware="H100", causes=False).equal
+
+
+def test_a_specification_is_read_from_a_table_and_changed_by_fields():
+    table = {"hardware": "H200", "fmt": "fp16", "order": {"split": 64}}
+    read = reading.read(Specification, table, "product.toml")
+    assert read == Specification("H200", fmt="fp16", order=KOrder(64))
+    D = product(order=KOrder(64))
+    assert verify(D, *HALF, specification=read, causes=False).equal
+    assert not verify(D, *HALF, specification=read, order=None, causes=False).equal
+    tree = Sum((Chain(((0, 1), (2, 3)), "instruction"), Chain(((4, 5),), "instruction")))
+    assert reading.read(Specification, {"order": serialise.to_dict(tree)}, "").order == tree
+    relu = verify(np.maximum(D, 0), *HALF, specification=read, relu=True, causes=False)
+    assert relu.equal
+    assert str(relu.specification).endswith("split in slices of 64, relu = True")
+    read = reading.read(Specification, {"scheme": "ootomo", "hardware": "A100", "options": {"promote": 64}}, "")
+    D = fpemu.gemm(*SINGLE, scheme="ootomo", hardware="H200", promote=64)
+    assert verify(D, *SINGLE, specification=read, hardware="H200", causes=False).equal
+    with pytest.raises(InputError, match=r"product.toml: unknown field of an order 'splt': did you mean 'split'"):
+        reading.read(Specification, {"order": {"splt": 64}}, "product.toml")
 
 
 def test_operands_are_drawn_by_name_and_int8_is_exact():
@@ -440,12 +436,23 @@ def test_the_command_says_equal_or_why_not(files, capsys):
         ("A.npy B.npy -r D.npy -s ootomo", "give hardware=, such as 'ampere', 'H200'"),
         ("A32.npy B32.npy --callable library.py:wide -H H200", "out= gives another format of D, fmt= of A and B"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O progress=3", "unknown ootomo option 'progress'"),
-        ("A.npy B.npy -r D.npy -s ootomo -H H200 -O result=3", "unknown ootomo option 'result'"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 -O seed=4", "unknown ootomo option 'seed'"),
+        ("A.npy B.npy -r D.npy -H H200 -O promote=4", "unknown field of a specification 'promote'"),
         ("A.npy B.npy -r D.npy -H H200 --on-range scale", "on_range= belongs to a scheme"),
         ("inf.npy B32.npy -r D.npy -s ootomo -H H200", "on_range='propagate' returns"),
+        ("A.npy B.npy -H H200", "either --result or --callable"),
+        ("A.npy -r D.npy -H H200", "A and B are missing"),
+        ("B.npy A.npy -r D.npy -H H200", "A has 24 columns and B 20 rows"),
+        ("A.npy B.npy -r no.npy -H H200 --order splt=3", "unknown field of an order 'splt'"),
+        ("A.npy B.npy -r D.npy -H H200 --order promote=4 --promote 8", "--promote changes an --order"),
+        ("A.npy B.npy --callable library.py:chan -H H200", "did you mean 'chain'"),
+        ("A.npy B.npy --callable library -H H200", "'library' is not FILE.py:FUNCTION"),
+        ("-r D.npy --input normal --shape 4x4x4", "--input goes with --callable"),
+        ("--callable library.py:chain --input normal --shape 4x4", "--shape '4x4' is not MxNxK"),
+        ("A.npy B.npy -r D.npy -H H200 --seconds -1", "seconds = -1"),
     ],
 )
-def test_the_command_passes_the_errors_of_the_library(files, line, words):
+def test_the_command_refuses_in_one_line(files, line, words):
     for name, x in zip("AB", SINGLE, strict=True):
         np.save(f"{name}32.npy", x)
     np.save("inf.npy", np.full((20, 160), np.inf, np.float32))
@@ -454,55 +461,7 @@ def test_the_command_passes_the_errors_of_the_library(files, line, words):
     with pytest.raises(InputError) as raised:
         run(*line.split())
     assert words in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "A.npy B.npy -H H200",
-        "A.npy -r D.npy -H H200",
-        "A.npy B.npy -r D.npy",
-        "B.npy A.npy -r D.npy -H H200",
-        "A.npy B.npy -r no.npy -H H200 --order splt=3",
-        "A.npy B.npy --callable library.py:chan -H H200",
-        "A.npy B.npy --callable library -H H200",
-        "-r D.npy --input normal --shape 4x4x4",
-        "--callable library.py:chain --input normal --shape 4x4",
-        "A.npy B.npy -r D.npy -H H200 --seconds -1",
-        "A.npy B.npy -r D.npy -H H200 -O promote=4",
-        "A.npy B.npy -r D.npy -s ootomo -H H200 -O seed=4",
-        "A.npy B.npy -r D.npy -H H200 --order promote=4 --promote 8",
-    ],
-)
-def test_the_command_refuses_in_one_line(files, line):
-    with pytest.raises(InputError) as raised:
-        run(*line.split())
     assert "\n" not in str(raised.value)
-
-
-def test_a_result_that_is_stored_by_columns_is_named():
-    with pytest.raises(InputError, match="transpose a result that is stored by columns"):
-        verify(np.ones((3, 2), np.float32), np.ones((2, 4), np.float16), np.ones((4, 3), np.float16), hardware=HOPPER)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"accumulate": "fp16"}, "accumulate= is fp16, and hardware= is hopper wgmma"),
-        ({"fmt": "bf16"}, "fmt= is bf16, and hardware= is hopper wgmma"),
-        ({"k": 8}, "k= is 8, and hardware= is hopper wgmma"),
-        ({"instruction": "mma"}, "instruction= is mma, and hardware= is hopper wgmma"),
-    ],
-)
-def test_an_argument_that_contradicts_the_given_instruction_is_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        verify(product(), *HALF, hardware=HOPPER, causes=False, **options)
-    assert verify(product(), *HALF, hardware=HOPPER, fmt="fp16", accumulate="fp32", k=16, causes=False).equal
-
-
-def test_ordinary_cores_have_no_length_in_k():
-    with pytest.raises(InputError, match="k= is 4, and a plain product in fp32"):
-        verify(product(SINGLE, FP32), *SINGLE, hardware="H200", k=4, causes=False)
 
 
 def test_operands_of_two_formats_are_each_in_its_own():
@@ -511,8 +470,6 @@ def test_operands_of_two_formats_are_each_in_its_own():
     D = mma.gemm(A, B, None, spec)
     verdict = verify(D, A, B, hardware=spec, causes=False)
     assert (verdict.equal, verdict.specification.inputs) == (True, None)
-    with pytest.raises(InputError, match=r"B has entries that are not values of e5m2 .*: 128 of 128"):
-        verify(D, A, B * np.float32(1.125), hardware=spec, causes=False)
 
 
 def test_the_transposed_product_is_recognised_beside_c():
@@ -565,29 +522,6 @@ def test_codes_of_nan_are_combined_with_an_epilogue_in_fp16():
     verdict = verify(D, *NAN, C, alpha=0.7, beta=0.5, hardware="H200")
     assert verdict.explained
     assert {*verdict.causes[0].kinds} == {"epilogue", "result"}
-
-
-def test_the_number_of_alternatives_is_bounded_for_an_equal_result_too():
-    assert verify(product(), *HALF, hardware="H200", most=2).tried == 2
-
-
-@pytest.mark.parametrize(
-    ("c", "message"),
-    [
-        (np.full((4, 4), 0.5), "C has entries that are not values of int32: 16 of 16 entries, first at .0, 0.: 0.5"),
-        (np.full((4, 4), 2**32), "C has entries that are not values of int32"),
-        (np.full((4, 4), np.nan), "C has entries that are not values of int32"),
-        (np.full((4, 4), 0.1), "C has entries that are not values of fp32"),
-    ],
-)
-def test_a_c_that_the_accumulator_does_not_hold_is_refused(c, message):
-    integers = "int32" in message
-    A, B = (np.ones(shape, np.int8 if integers else np.float16) for shape in ((4, 32), (32, 4)))
-    D = np.full((4, 4), 32, np.int32 if integers else np.float32)
-    with pytest.raises(InputError, match=message):
-        verify(D, A, B, c, beta=1, hardware="H100", causes=False)
-    fits = np.full((4, 4), 3, c.dtype)
-    assert verify(D + D.dtype.type(3), A, B, fits, beta=1, hardware="H100", causes=False).equal
 
 
 def test_units_with_other_constants_are_all_but_the_given_one():

@@ -12,7 +12,6 @@ import pytest
 import fpemu
 from fpemu import inputs, plotting, schemes, theory
 from fpemu.reproduce import pages
-from tests.layout import legend_labels
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 NAMES = sorted(f"bounds/{name.replace('-', '_')}" for name in schemes.names())
@@ -106,16 +105,6 @@ def error(A, B, D):
     return found
 
 
-def test_exact_products_have_no_ratio_and_are_counted():
-    experiment, found = rows("bounds/dgemm", made_up())
-    for row in found:
-        row["measured"] = 0.0 if row["data"] != "positive" else row["measured"]
-    assert f"{len(found) * 2 // 3} of {len(found)} products have no error at all" in experiment.finding(found)
-    for row in found:
-        row["measured"] = 0.0
-    plotting.png(experiment.draw(found))
-
-
 @pytest.fixture(scope="module")
 def coverage():
     """Synthetic rows of the page of all schemes, probable bounds four times and worst cases twenty times the error."""
@@ -174,46 +163,3 @@ def test_coverage_counts_exact_products_and_draws_schemes_without_a_worst_case(c
     plotting.png(figure)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()].count("staged (ours)") == 1
     assert "0 of them without any error" in experiment.finding(found)
-
-
-@every
-def test_a_finding_names_the_largest_parts_and_the_growth(name):
-    experiment, found = rows(name, made_up(power=0.5))
-    text = experiment.finding(found)
-    assert "measured 0.50, probable 0.50, worst 0.50 on [0, 1]" in text
-    assert "sums 100 % of the worst case and split 99 % of the mean square, drift 25 % of the probable bound" in text
-    assert "geometric means 20 (at most 20) and 4 (4 to 4) on [0, 1]" in text
-
-
-def test_products_without_a_worst_case_are_counted_and_drawn_without_it():
-    experiment, found = rows("bounds/ozaki", made_up())
-    gone = [row for row in found if row["options"] == {"mode": "DP"}]
-    for row in gone:
-        for column in ("worst", "worst: split", "worst: sums"):
-            del row[column]
-    text = experiment.finding(found)
-    assert f"no worst case to {len(gone)} products (Turing, DP)." in text
-    assert "no worst case, split 99 % of the mean square, drift 25 % of the probable bound (Turing, DP)" in text
-    figure = experiment.draw(found)
-    assert [
-        sum(line.get_marker() == "None" and len(line.get_xdata()) > 1 for line in axis.lines) for axis in figure.axes
-    ] == [7, 7, 7]
-
-
-@pytest.mark.parametrize("name", ["bounds/dgemm", "bounds/h2sgemm", "bounds/ozaki", "bounds/ozaki2"])
-def test_the_figure_names_its_axes_and_keeps_the_legend_outside(name):
-    experiment, found = rows(name, made_up())
-    figure = experiment.draw(found)
-    plotting.png(figure)
-    assert len(figure.axes) == 3
-    assert all(axis.get_xlabel() == "$k$" for axis in figure.axes)
-    assert figure.axes[0].get_ylabel()
-    assert len(legend_labels(figure)) == len(curves(experiment)) + 2
-    for axis in figure.axes:
-        low, high = axis.get_ylim()
-        markers = [line for line in axis.lines if line.get_marker() != "None"]
-        lines = [line for line in axis.lines if line.get_marker() == "None" and len(line.get_xdata())]
-        assert len(lines) == 2 * len(markers) == 2 * len(curves(experiment))
-        assert all(low < y < high for line in (*markers, *lines) for y in line.get_ydata())
-        looks = {(line.get_color(), line.get_marker()) for line in markers}
-        assert len(looks) == len(markers)

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 from pathlib import Path
 
 import mpmath
 import numpy as np
 import pytest
 
-from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu import inputs, metrics, reference, schemes
 from fpemu.reproduce import claims, pages
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
-PAGES = ("fig10", "fig11", "fig12", "fig13", "fig16", "fig18", "hardware", "split_rounding", "markidis_budget")
-SMALL = {
-    "fig10": {"n": 32},
-    "fig11": {"n": 32},
-    "fig12": {"m": 16, "n": 16, "k": 64},
-    "fig13": {"m": 16, "n": 16, "k": 64},
-    "fig16": {"m": 8, "n": 8},
-    "fig18": {"n": 32},
-    "hardware": {"rows": 4, "k": 64},
-    "split_rounding": {"rows": 4, "k": 64},
-    "markidis_budget": {"rows": 4, "k": 64},
-}
 
 
 def _page(name):
@@ -42,26 +29,6 @@ def _values(page, rows, name):
     """The numbers of a claim, from the rows of the first seed."""
     one = [row for row in rows if row.get("seed", 0) == 0]
     return [measure.value for measure in page.measures(one) if measure.name == name]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PAGES)
-def test_a_small_cell_gives_finite_numbers_and_the_page_stands_on_one_seed(name):
-    page = _page(name)
-    cell = {**page.cells("quick")[0], **SMALL[name]}
-    numbers = page.evaluate(cell)
-    assert numbers
-    assert all(type(number) is float and math.isfinite(number) and number >= 0 for number in numbers.values())
-    one = [{**cell, **numbers} for cell in page.cells("quick") if cell["seed"] == 0]
-    paper = next(paper for paper in claims.papers(ROOT) if paper.folder == "legemm")
-    wanted = {claim.name for claim in (*paper.claims, *paper.checks) if claim.page == page.name}
-    measures = page.measures(one)
-    assert {measure.name for measure in measures} == wanted
-    assert all(math.isfinite(measure.value) for measure in measures)
-    assert len({(m.name, m.reading, m.variant) for m in measures}) == len(measures)
-    text = page.finding(one)
-    assert text is None or (text.endswith(".") and "nan" not in text)
-    plotting.png(page.draw(one))
 
 
 # --- histograms
@@ -190,15 +157,6 @@ def test_figure_16_judges_growth_with_k_and_the_rest_apart(power, noise):
     assert _values(page, rows, "K_decides_the_error") == pytest.approx([max(means) / min(means) / noise] * 8)
 
 
-def test_figure_16_keeps_the_inner_length_whole():
-    for size in pages.SIZES:
-        page = _page("fig16")
-        for cell in page.cells(size):
-            assert (cell["M"], cell["N"], cell["K"]) in page.module.APPLICATIONS[cell["application"]]
-            assert 1 <= cell["m"] <= cell["M"]
-            assert cell["M"] % cell["m"] == cell["N"] % cell["n"] == 0
-
-
 def test_figure_18_orders_the_three_modes():
     factors = {"FAST_16F": 200.0, "LE-GEMM": 1.0, "64F": 0.1, "SGEMM": 0.8}
     page, rows = _made_up(
@@ -212,33 +170,6 @@ def test_figure_18_orders_the_three_modes():
     )
     assert _values(page, rows, "error_between_fast16f_and_64f") == pytest.approx([200.0, 10.0] * 4)
     assert _values(page, rows, "single_precision_accuracy") == pytest.approx([1.25] * 2)
-
-
-@pytest.mark.parametrize(("power", "concluded"), [(1.0, True), (0.1, False), (-1.0, False)])
-def test_figure_16_concludes_from_the_growth_it_finds_alone(power, concluded):
-    def numbers(cell):
-        error = 1e-7 * cell["K"] ** (power if cell["hardware"] == "ampere" else 0.1)
-        names = ("max_error s", "max_error exact", "mred s", "mred exact", "SGEMM max_error", "SGEMM mred")
-        return {name: error * (7 if "max" in name else 1) for name in names}
-
-    page, rows = _made_up("fig16", numbers)
-    text = page.module.finding(rows)
-    assert ("have one sign and accumulate" in text) == concluded
-
-
-@pytest.mark.parametrize("wide", [1e-15, 1e-6])
-def test_figure_18_calls_the_error_of_64f_that_of_s_only_if_it_is(wide):
-    def numbers(_):
-        errors = {"FAST_16F": 1e-3, "LE-GEMM": 2e-3, "64F": wide, "SGEMM": 1e-6}
-        return {f"{m} {x} {r}": e for m, e in errors.items() for x in ("max_error", "mred") for r in ("s", "exact")} | {
-            f"64F {x} s": 1.4e-6 for x in ("max_error", "mred")
-        }
-
-    page, rows = _made_up("fig18", numbers)
-    text = page.module.finding(rows)
-    assert ("nearly the whole error of 64F" in text) == (wide < 1e-8)
-    assert "The ratio of FAST_16F to LE-GEMM is 0.5×" in text  # nothing is called better where it is not
-    assert "better" not in text
 
 
 # --- every architecture
@@ -262,30 +193,6 @@ def test_ampere_and_ada_are_one_arithmetic_and_volta_another():
         cell = {**page.cells("quick")[0], "rows": 4, "k": 64, "hardware": chip}
         rows.append({**cell, **page.evaluate(cell)})
     assert page.module.same(rows) == [["volta"], ["ampere", "ada"]]
-
-
-@pytest.mark.parametrize("useless", [("volta", "turing", "ampere", "hopper"), ("volta", "cdna2"), ()])
-def test_truncation_is_named_as_the_cause_only_if_it_separates_the_useless_chains(useless):
-    module = _page("hardware").module
-    same = {"ada": "ampere", "blackwell": "hopper"}
-    chips = [chip for chip in plotting.HARDWARE if chip not in same]
-
-    def numbers(cell):
-        chip = same.get(cell["hardware"], cell["hardware"])
-        error = 9e-5 if chip in useless else 1e-6 * (1 + chips.index(chip) / 100)
-        return dict.fromkeys(module.SCHEMES, error) | {"fp16": 1e-4 + 1e-9 * chips.index(chip)}
-
-    _, rows = _made_up("hardware", numbers)
-    text = module.finding(rows)
-    assert ("gains less than 1.5× over plain fp16" in text) == bool(useless)
-    assert ("These are all architectures that round sums toward zero" in text) == (len(useless) == 4)
-    assert "Ampere, Ada (k 16 in blocks of 8" in text
-
-
-def test_architectures_that_agree_by_different_rules_have_all_of_them_named():
-    page, rows = _made_up("hardware", lambda _: dict.fromkeys(_page("hardware").module.SCHEMES, 1e-6))
-    text = page.module.finding(rows)
-    assert "terms truncated 23 bits below the largest, sums rounded toward zero or k 8 in blocks of 8" in text
 
 
 # --- split against accumulation
@@ -388,21 +295,6 @@ def test_shares_sum_to_one_and_name_the_cause():
     assert share["direction"] == pytest.approx(0.75)
     assert share["flushed"] == 0
     assert share["bits"] == pytest.approx(0.09)
-
-
-@pytest.mark.parametrize(("alone", "concluded"), [(1.5e-5, True), (5e-6, False)])
-def test_the_cuts_at_alignment_are_said_to_help_only_where_they_do(alone, concluded):
-    module = _page("markidis_budget").module
-
-    def numbers(_):
-        made = {f"left after {part}": 1e-6 for part in module.PARTS}
-        made |= {"error": 1e-5, "without alignment alone": alone}
-        return {f"{name} {what}": value for name in module.METHODS for what, value in made.items()}
-
-    _, rows = _made_up("markidis_budget", numbers)
-    text = module.finding(rows)
-    assert f"without alignment {alone / 1e-5:.3g}×" in text
-    assert ("at alignment reduces the error" in text) == concluded
 
 
 def test_the_omitted_product_of_residuals_has_the_same_limit_in_both_papers():

@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -135,59 +134,6 @@ def test_nearest_loses_nothing_in_the_final_rounding_but_still_in_alignment(trun
     assert made.final(c, 2 * c) == 0 < made.alignment(c)
 
 
-def _bias_rows(factor, deviation=0.0, scatter=0.0, seeds=(0, 1, 2)):
-    """Rows whose bias is ``factor`` times the prediction; seeds 1 and 2 are off by ``scatter`` either way."""
-    page = _page("magma/bias")
-    module, rows = page.module, []
-    for cell in page.cells("quick"):
-        name = next(n for n, pair in module.INSTRUCTIONS.items() if pair == (cell["hardware"], cell["ab"]))
-        value = factor * module.predicted(name, cell["low"], cell["k"]) + (0.0, scatter, -scatter)[cell["seed"]]
-        row = {c: value for c in ("relative loss", "towards zero", "downwards")}
-        if cell["seed"] in seeds:
-            rows.append({**cell, **row, **{f"{c} deviation": deviation for c in row}, "rms": 1e-7})
-    return module, rows
-
-
-def _agreed(text):
-    """Points that agree and points that are judged: one pair for each kind of data."""
-    return [tuple(map(int, pair)) for pair in re.findall(r"agrees at (\d+) of the (\d+) points", text)]
-
-
-def test_what_the_bias_page_says_depends_on_the_rows():
-    module, rows = _bias_rows(1.0)
-    lengths = sorted({row["k"] for row in rows})
-    judged = [
-        sum(module.predicted(name, low, k) > 0 for name in module._LOOK for k in lengths)
-        for low in module.KINDS.values()
-    ]
-    assert max(judged) == 5 * len(lengths)  # no bias is predicted for the ideal instruction
-    assert _agreed(module.finding(rows)) == [(many, many) for many in judged]
-    module, rows = _bias_rows(2.0)
-    text = module.finding(rows)
-    assert _agreed(text) == [(0, many) for many in judged]
-    assert "It does not agree at: Volta, k = 16" in text
-
-
-def test_no_bias_at_all_agrees_nowhere():
-    for deviation in (0.0, 1e-5, 1e-3, 1.0):
-        module, rows = _bias_rows(0.0, deviation)
-        assert all(agree == 0 for agree, _ in _agreed(module.finding(rows)))
-
-
-def test_seeds_that_scatter_more_than_their_outputs_widen_the_standard_error():
-    module, rows = _bias_rows(1.0, deviation=1e-6, scatter=3e-5)
-    (_, error), *_ = module._measured(rows, "volta", 0.0)
-    assert error == pytest.approx(3e-5 / math.sqrt(3))
-    module, rows = _bias_rows(1.0, deviation=1e-2, scatter=3e-5)
-    (_, error), *_ = module._measured(rows, "volta", 0.0)
-    assert error == pytest.approx(1e-2 / math.sqrt(3 * 16 * 16))
-    assert "no less than the scatter of 3 seeds' means" in module.finding(rows)
-    module, rows = _bias_rows(1.0, deviation=1e-6, scatter=3e-5, seeds=(0, 1))
-    (_, error), *_ = module._measured(rows, "volta", 0.0)
-    assert error == pytest.approx(1e-6 / math.sqrt(2 * 16 * 16))
-    assert "too few seeds" in module.finding(rows)
-
-
 # --- the chains of TSM2
 def test_expected_growth_of_a_chain_of_fmas():
     assert chains.expected(1, 24) == pytest.approx(2.0**-25 / math.sqrt(12) / 0.25)
@@ -273,16 +219,6 @@ def test_fp16_accumulation_of_one_block_is_one_rounding():
     assert numbers["small relative_l2"] > 1.2 * numbers["once relative_l2"]
 
 
-@pytest.mark.parametrize("excess", [1.01, 1.5])
-def test_the_error_over_one_rounding_is_stated(excess):
-    page = _page("magma/accuracy")
-    numbers = {f"{name} {x}": 1e-3 for name in (*page.module.METHODS, "small") for x in ("relative_l2", "normwise")}
-    rows = [{**cell, **numbers, "once relative_l2": 1e-3 / excess} for cell in page.cells("quick")]
-    text = page.module.finding(rows)
-    assert f"at most {excess:.4f}×" in text
-    assert "Hopper, a rounding for every 16 products" in text
-
-
 @pytest.mark.parametrize(
     ("name", "formats"),
     [
@@ -297,16 +233,3 @@ def test_every_instruction_behind_a_figure_is_in_its_record(name, formats):
     recorded = {spec["name"] for spec in figures.hardware(page, page.cells("quick"))}
     assert {spec.split()[-1] for spec in recorded} == formats
     assert len(recorded) == {"magma/accuracy": 6, "magma/bias": 7, "tsm2/chains": 6, "ozaki2/yardsticks": 2}[name]
-
-
-def test_schemes_below_the_chain_are_named():
-    page = _page("tsm2/chains")
-    rows = []
-    for cell in page.cells("quick"):
-        numbers = dict.fromkeys((*page.module.CHAINS, *page.module.SCHEMES), 1e-6)
-        numbers |= {"staged": 2e-6 if cell["k"] < 1024 else 5e-7, "ootomo": 1e-7, "markidis": 1e-5}
-        rows.append({**cell, **numbers})
-    text = page.module.finding(rows)
-    assert "staged (ours) from k = 1024 (0.5×" in text
-    assert "Ootomo everywhere (0.1×" in text
-    assert "Markidis nowhere (10×" in text

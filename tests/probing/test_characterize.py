@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fpemu import InputError, mma
-from fpemu.cli.probe import differences, row_text
+from fpemu.cli.probe import differences
 from fpemu.mma import MmaSpec
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import codes, values
@@ -137,22 +137,17 @@ def test_random_operands_that_contradict_a_result_become_probes(monkeypatch):
 
 
 def test_a_probes_level_is_the_highest_exponent_of_its_terms():
-    builder = Builder(mma.spec("V100", "fp16", "fp32").operand_formats, 4)
-    for e in (-28, -20, 0):
-        probes.around(builder, e, 2)
-    exponents = [e for _, e, *_ in builder.rows]
-    pool = builder.probes()
+    formats = mma.spec("V100", "fp16", "fp32").operand_formats
+    pool = probes.first_round(formats, 4)
 
     def exponent(x, emin):
-        return -np.inf if x == 0 else max(int(np.floor(np.log2(abs(x)))), emin)
+        return -np.inf if x == 0 else max(int(np.floor(np.log2(abs(float(x))))), emin)
 
-    a, b, c = (values(x, f) for x, f in zip((pool.A, pool.B, pool.C), builder.formats[:3], strict=True))
-    off = 0
-    for p, q, r, level, wanted in zip(a, b, c, pool.levels, exponents, strict=True):
+    a, b, c = (values(x, f) for x, f in zip((pool.A, pool.B, pool.C), formats[:3], strict=True))
+    for p, q, r, level in zip(a, b, c, pool.levels, strict=True):
         highest = max([exponent(x, -14) + exponent(y, -14) for x, y in zip(p, q, strict=True)] + [exponent(r, -126)])
         assert level in (highest, NO_LEVEL)
-        off += level == NO_LEVEL and wanted != NO_LEVEL
-    assert 0 < off < len(exponents) // 10
+    assert 0 < np.mean(pool.levels == NO_LEVEL) < 0.5
 
 
 def test_a_function_may_write_into_its_operands():
@@ -342,7 +337,7 @@ def test_every_row_found_on_the_h200_is_the_catalogs():
     for entry in RECORD["instructions"]:
         row, found = of_the_catalog(entry["instruction"]), made(entry["row"])
         assert row.name == entry["instruction"]
-        assert row_text(found) == entry["row"]
+        assert repr(found) == entry["row"]
         assert differences(found, row, tuple(map(made, entry["alike"]))) == {}
         assert entry["mismatches"] == entry["verified"]["mismatches"] == 0
         assert entry["verified"]["outputs"] >= 10**6
@@ -358,7 +353,7 @@ def test_the_emulated_instruction_is_found_to_be_what_the_h200s_was(name):
     entry = next(e for e in RECORD["instructions"] if e["instruction"] == f"hopper {name}")
     row = of_the_catalog(entry["instruction"])
     found = characterize(emulated(row), a=row.a_format, b=row.b_format, d=row.d_format, k=row.k, outputs=0)
-    assert row_text(found.spec) == entry["row"]
+    assert repr(found.spec) == entry["row"]
     assert {f.field: f.value for f in found.findings} == entry["found"]
 
 

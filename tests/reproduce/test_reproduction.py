@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import io
 import json
 import os
@@ -27,18 +26,6 @@ from tests import toy
 from tests.commands import refusal
 
 ROOT = Path(__file__).resolve().parents[2]
-FIGURES = ROOT / "figures"
-DRAWN = sorted(path for folder in ("", "full") for path in (FIGURES / folder).glob("*/*.json"))
-DRAWN = [path for path in DRAWN if path.parent.parent in (FIGURES, FIGURES / "full") and path.parent.name != "full"]
-
-each_drawn_figure = pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=[pytest.mark.slow] * (i % 40 > 0)) for i, path in enumerate(DRAWN)],
-    ids=[path.relative_to(FIGURES).with_suffix("").as_posix() for path in DRAWN],
-)
-FULL = [path for path in DRAWN if path.parent.parent.name == "full"]
-FEW = [path for i, path in enumerate(DRAWN) if i % 40 == 0 and path not in FULL]
-"""Figures of quick size; `make reproduce ARGS=all` evaluates and draws all of them."""
 
 PAGE = """
 PAPER, CAPTION, ASSUMPTIONS = "A paper", "A caption.", ["One."]
@@ -410,33 +397,3 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_computation(fold
     assert "out" in refusal(capsys, "reproduce", "-j", "1", "-o", "out", "--format", "svg")
     assert "unknown format 'pfd': did you mean 'pdf'" in refusal(capsys, "reproduce", "--format", "pfd")
     assert not Path("log").exists()
-
-
-# --- the figures in the repository
-@pytest.mark.parametrize(
-    "path",
-    [*FEW, *(pytest.param(path, marks=pytest.mark.slow) for path in FULL)],
-    ids=lambda path: path.relative_to(FIGURES).with_suffix("").as_posix(),
-)
-def test_committed_figures_are_drawn_again_from_their_data(path):
-    record = json.loads(path.read_text(encoding="utf-8"))
-    found = committed(record["figure"], record["size"], FIGURES)
-    assert len(found.rows) == record["cells"]
-    assert [list(cell.items()) for cell in found.experiment.cells(record["size"])] == [
-        [(name, row[name]) for name in record["parameters"]] for row in found.rows
-    ]
-    assert found.record.measures == figures.load_record(path).measures
-    for name in ("matplotlib", "numpy"):
-        here = importlib.metadata.version(name)
-        if here != record["versions"][name]:
-            pytest.skip(f"drawn with {name} {record['versions'][name]}, here is {here}: other bytes")
-    assert plotting.look_alike(plotting.png(found.figure()), path.with_suffix(".png").read_bytes())
-
-
-@each_drawn_figure
-def test_numbers_are_measured_at_every_seed(path):
-    """Every seed measures every claim."""
-    record = json.loads(path.read_text(encoding="utf-8"))
-    found = committed(record["figure"], record["size"], FIGURES)
-    assert {len(measure["values"]) for measure in record["measures"]} <= {record["seeds"] or 1}
-    assert bool(record["measures"]) == bool(found.experiment.measures(found.rows))

@@ -9,8 +9,8 @@ import pytest
 from fpemu import mma, schemes
 from fpemu.errors import InputError
 from fpemu.roofline import gpus
+from fpemu.roofline.counting import Phase, Work
 from fpemu.roofline.gpus import Gpu
-from fpemu.roofline.phases import Phase, Work
 from fpemu.roofline.times import break_even, time, work
 from fpemu.schemes import lowering, ozaki
 from fpemu.schemes.split_scheme import SplitScheme

@@ -1,13 +1,13 @@
 """The arithmetic of a matrix instruction as a specification, from directed probes of a callable.
 
-First come sums at several levels and special values; then terms near the last bits that the first round found, and the
-positions that are added in one rounding; then operands that distinguish the remaining specifications, while there are
-any. Random operands verify the result; those that contradict it become probes, and the search continues.
+Directed probes come first: special values, sums at several levels, and the positions that are added in one rounding;
+then sums near D's smallest number. Operands that distinguish the remaining specifications are searched for, while there
+are any. Random operands verify the result; those that contradict it become probes, and the search continues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -21,11 +21,22 @@ from fpemu.formats import FloatFormat
 from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic import evidence
 from fpemu.probing.arithmetic.evidence import Finding, nan_rule, specials
-from fpemu.probing.arithmetic.fit import Results, Structure, neighbours, preferred, structures
-from fpemu.probing.arithmetic.probes import Execute, Formats, Instruction, Probes, Verification, first_round, next_round
+from fpemu.probing.arithmetic.fit import Results, preferred, structures
+from fpemu.probing.arithmetic.probes import (
+    Execute,
+    Formats,
+    Instruction,
+    Probes,
+    Verification,
+    at_the_smallest,
+    first_round,
+)
 from fpemu.probing.arithmetic.separating import separating
 
 _ROUNDS = 4  # largest number of verifications; a further search follows all but the last
+_TURNS = 60  # largest number of rounds of separating probes
+_QUIET = 3  # consecutive rounds without separating operands that end a search
+_RIVALS = 10  # specifications compared with the preferred one in a round
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,7 @@ def characterize(
     outputs: int = 2**16,
     seed: int = 0,
     name: str = "custom",
-    report: Report | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> Characterized:
     """Find the arithmetic of a matrix instruction from directed probes, and verify it with random operands.
 
@@ -124,9 +135,9 @@ def characterize(
         arguments.integers("shape", shape, 1, 2**20, length=2)
     if "int8" in (str(a), str(b)) or "int32" in (str(d), str(c)):
         integer = Instruction(execute, ("int8", "int8", "int32", "int32"), shape)
-        spec, findings, probes, why = evidence.probe_integers(integer, (a, b, d), c, k, name)
-        held = Verification(first=why) if spec is None else integer.verify(spec, outputs, seed)
-        return Characterized(spec, findings, probes, held.outputs, held.mismatches, held.first)
+        row, shown, count, why = evidence.probe_integers(integer, (a, b, d), c, k, name)
+        held = Verification(first=why) if row is None else integer.verify(row, outputs, seed)
+        return Characterized(row, shown, count, held.outputs, held.mismatches, held.first)
     formats: Formats = tuple(known.get(f) for f in (a, b, d if c is None else c, d))  # type: ignore[assignment]
     possible = structures(formats, k)
     if not possible:
@@ -140,20 +151,33 @@ def characterize(
     report(f"running {len(special) + len(directed):,} probes")
     of_specials = instruction.results(special)
     D = np.concatenate([of_specials, instruction.results(directed)])
-    search = Search(instruction, Results(formats, k, special.join(directed), D), possible, report)
-    search.probe_directed()
-    search.probe_separating()
+    results = Results(formats, k, special.join(directed), D, possible)
+    results = _probed(results, instruction, at_the_smallest(formats, k, results.specs))
+    results = _separated(results, instruction, report)
     code, payloads, nan_text = nan_rule(special, of_specials, formats)
     direct = evidence.direct(special, of_specials, formats, nan_text)
-    if not search.specs or code is None:
-        why = evidence.contradiction(search.results, possible) if not search.specs else nan_text
-        return Characterized(None, direct, len(search.results.probes), 0, 0, why)
+    if not results.specs or code is None:
+        why = nan_text if results.specs else evidence.contradiction(results, possible)
+        return Characterized(None, direct, len(results.probes), 0, 0, why)
     fields: dict[str, Any] = {"nan_code": code, "name": name, "evidence": "custom"}
     if payloads:
         fields["payloads"] = True
-    spec, held = search.verified(fields, outputs, seed)
-    results = search.results
-    specs = [s.replace(**fields) for s in search.specs]
+    for turn in range(_ROUNDS):
+        spec = preferred(results.specs).replace(**fields)
+        report(f"verifying {spec.arithmetic}, block {spec.block}, with {outputs:,} random outputs")
+        # other operands in each round, so that none of the operands of the search verify its result
+        held = instruction.verify(spec, outputs, (seed + turn) % 2**64)
+        if not held.mismatches or turn == _ROUNDS - 1:
+            break
+        more = _probed(results, instruction, reduce(Probes.join, held.examples))
+        if more.specs and preferred(more.specs).replace(**fields) == spec:  # as single probes they do not mismatch
+            results = more
+            break
+        more = _separated(more, instruction, report)
+        if not more.specs:  # no known arithmetic gives all these results
+            break
+        results = more
+    specs = [s.replace(**fields) for s in results.specs]
     if spec.rules.truncates:
         top = results.reach(spec)
         specs += [] if top is None else [spec.replace(E0=top, name=name)]
@@ -162,82 +186,22 @@ def characterize(
     return Characterized(spec, findings, len(results.probes), held.outputs, held.mismatches, held.first, alike)
 
 
-# --- the search in rounds of probes
-_TURNS = 60  # largest number of rounds of separating probes
-_QUIET = 3  # consecutive rounds without separating operands that end the search
-_RIVALS = 10  # specifications compared with the preferred one in a round
-_DIRECTED = 2  # rounds of directed probes after the first
-Report = Callable[[str], None]
+def _probed(results: Results, instruction: Instruction, more: Probes) -> Results:
+    """With the results of further probes; the same object if none of them is new."""
+    more = more.without(results.probes)
+    return results.extended(more, instruction.results(more)) if len(more) else results
 
 
-class Search:
-    """The results so far, and the consistent specifications of each structure."""
-
-    by_structure: dict[Structure, list[MmaSpec]]
-
-    def __init__(
-        self, instruction: Instruction, results: Results, possible: Sequence[Structure], report: Report
-    ) -> None:
-        self.instruction, self.results, self.report = instruction, results, report
-        self._fit(possible)
-
-    @property
-    def specs(self) -> list[MmaSpec]:
-        """The remaining specifications; of those that differ in F and E0 alone, a few."""
-        return [spec for specs in self.by_structure.values() for spec in specs]
-
-    def probe(self, more: Probes) -> bool:
-        """Run further probes and eliminate specifications; return whether any of the probes was new."""
-        more = more.without(self.results.probes)
-        if len(more):
-            self.results = self.results.extended(more, self.instruction.results(more))
-            self._fit([s for s, specs in self.by_structure.items() if specs])
-        return bool(len(more))
-
-    def probe_directed(self) -> None:
-        """Run directed probes near the last bits kept by the remaining specifications."""
-        for _ in range(_DIRECTED):
-            self.probe(next_round(self.results.formats, self.results.k, self.specs))
-
-    def probe_separating(self) -> None:
-        """Run probes that distinguish the preferred specification from the others, until none are found."""
-        quiet, rivals = 0, self._rivals()
-        for turn in range(_TURNS):
-            if not rivals or quiet == _QUIET:
-                break
-            parts, quiet = -(-len(rivals) // _RIVALS), quiet + 1
-            if self.probe(separating(self.results, [preferred(self.specs), *rivals[quiet % parts :: parts]], turn)):
-                quiet, rivals = 0, self._rivals()
-
-    def verified(self, fields: dict[str, Any], outputs: int, seed: int) -> tuple[MmaSpec, Verification]:
-        """The preferred specification and its verification; mismatching operands become probes of a further search.
-
-        Each verification draws other operands, so that none of the operands of the search verify its result.
-        """
-        for turn in range(_ROUNDS):
-            spec = preferred(self.specs).replace(**fields)
-            self.report(f"verifying {spec.arithmetic}, block {spec.block}, with {outputs:,} random outputs")
-            held = self.instruction.verify(spec, outputs, (seed + turn) % 2**64)
-            if not held.mismatches or turn == _ROUNDS - 1:
-                break
-            before = self.results, self.by_structure
-            self.probe(reduce(Probes.join, held.examples))
-            if self.specs and preferred(self.specs).replace(**fields) == spec:  # as single probes they do not mismatch
-                break
-            self.probe_separating()
-            if not self.specs:  # no known arithmetic gives all these results
-                self.results, self.by_structure = before
-                break
-        return spec, held
-
-    def _fit(self, possible: Sequence[Structure]) -> None:
-        self.by_structure = {s: self.results.fit(s) for s in possible}
-        self.report(f"{len(self.results.probes):,} probes, {len(self.specs)} specifications fit")
-
-    def _rivals(self) -> list[MmaSpec]:
-        """The specifications beside the preferred one, and its consistent neighbours."""
-        if not self.specs:
-            return []
-        spec = preferred(self.specs)
-        rivals = [s for s in self.specs if s != spec]
-        return rivals + [s for s in neighbours(spec) if s not in rivals and self.results.fits(s)]
+def _separated(results: Results, instruction: Instruction, report: Callable[[str], None]) -> Results:
+    """With probes that distinguish the preferred specification from the others, until none are found."""
+    quiet, rivals = 0, results.rivals()
+    for turn in range(_TURNS):
+        report(f"{len(results.probes):,} probes, {len(results.specs)} specifications fit")
+        if not rivals or quiet == _QUIET:
+            break
+        parts, quiet = -(-len(rivals) // _RIVALS), quiet + 1
+        some = [preferred(results.specs), *rivals[quiet % parts :: parts]]
+        more = _probed(results, instruction, separating(results, some, turn))
+        if more is not results:
+            results, quiet, rivals = more, 0, more.rivals()
+    return results

@@ -177,7 +177,9 @@ def _block_of(formats: Formats, rows: Rows, final: str) -> Callable[[Any, Any, A
 class Results:
     """Probes with the codes D that an instruction returned, and the specifications consistent with them."""
 
-    def __init__(self, formats: Formats, k: int, probes: Probes, D: NDArray[Any]) -> None:
+    def __init__(
+        self, formats: Formats, k: int, probes: Probes, D: NDArray[Any], possible: Iterable[Structure] = ()
+    ) -> None:
         self.formats, self.k, self.probes, self.D = formats, k, probes, D
         a, b, c = probes.values(formats)
         self.a, self.b, self.c = a[:, None, :], b[:, :, None], c[:, None, None]
@@ -185,16 +187,32 @@ class Results:
             self.wide = [x.astype(np.float64) for x in (self.a, self.b, self.c)]
             self.d = values(D, formats[3]).astype(np.float64)
         self.order = np.random.default_rng(0).permutation(len(probes))  # a few probes of each kind eliminate most
-        self._open: dict[tuple[Structure, str], Rows] = {}  # candidates that no probe has eliminated so far
-        self._consistent: dict[tuple[Structure, str], Rows] = {}  # candidates that are consistent with all probes
+        # candidates that no probe has eliminated so far, and those that are consistent with all probes
+        self._rows: dict[tuple[Structure, str], tuple[Rows, Rows]] = {}
+        self.by_structure = {s: self._fit(s) for s in possible}
+
+    @property
+    def specs(self) -> list[MmaSpec]:
+        """The consistent specifications; of those that differ in F and E0 alone, a few."""
+        return [spec for specs in self.by_structure.values() for spec in specs]
+
+    def rivals(self) -> list[MmaSpec]:
+        """The specifications beside the preferred one, and its consistent neighbours."""
+        if not self.specs:
+            return []
+        spec = preferred(self.specs)
+        rivals = [s for s in self.specs if s != spec]
+        return rivals + [s for s in neighbours(spec) if s not in rivals and self.fits(s)]
 
     def extended(self, more: Probes, D: NDArray[Any]) -> Results:
-        """With the results of further probes."""
+        """With the results of further probes, which have no level."""
         results = Results(self.formats, self.k, self.probes.join(more), np.concatenate([self.D, D]))
-        if (more.levels == NO_LEVEL).all():
-            new = np.arange(len(self.probes), len(results.probes))
-            for old, filtered in ((self._open, results._open), (self._consistent, results._consistent)):
-                filtered.update({key: results._filter(*key, rows, new)[0] for key, rows in old.items()})
+        new = np.arange(len(self.probes), len(results.probes))
+        results._rows = {
+            key: (results._filter(*key, rest, new)[0], results._filter(*key, consistent, new)[0])
+            for key, (rest, consistent) in self._rows.items()
+        }
+        results.by_structure = {s: results._fit(s) for s, specs in self.by_structure.items() if specs}
         return results
 
     # --- one specification
@@ -226,21 +244,16 @@ class Results:
         return None if low == start and spec.E0 is not None else low
 
     # --- all fields of one structure
-    def fit(self, structure: Structure) -> list[MmaSpec]:
+    def _fit(self, structure: Structure) -> list[MmaSpec]:
         """The consistent specifications of a structure; of several floors with the same results, some."""
         if not ARITHMETICS[structure.arithmetic].truncates:
             both = [spec_of(self.formats, self.k, structure, final) for final in ("RNE", "RZ")]
             return [spec for spec in both if spec is not None and self.fits(spec)]
-        if spec_of(self.formats, self.k, structure) is None:
-            return []
         out: list[MmaSpec] = []
         for final in ("RNE", "RZ"):
-            if (structure, final) not in self._open:
-                self._open[structure, final] = self._from_levels(structure, final)
-                self._consistent[structure, final] = np.empty((0, 3), np.int64)
-            self._eliminate(structure, final)
-            rows = self._consistent[structure, final].tolist()
-            candidates = [spec_of(self.formats, self.k, structure, final, *row) for row in rows]
+            candidates = [
+                spec_of(self.formats, self.k, structure, final, *row) for row in self._eliminate(structure, final)
+            ]
             specs = [spec for spec in candidates if spec is not None]
             if specs and self.fits(preferred(specs)):  # signs of zeros too, which depend on the structure alone
                 out += specs
@@ -296,10 +309,13 @@ class Results:
             rows = rows[self._equal(d, some).all(axis=1)]
         return rows
 
-    def _eliminate(self, structure: Structure, final: str) -> None:
-        """Compare the simplest candidates and some of all others with all probes, and the next ones if few remain."""
-        key = structure, final
-        rows, consistent, order = self._open[key], self._consistent[key], self.order
+    def _eliminate(self, structure: Structure, final: str) -> list[list[int]]:
+        """The consistent candidates: the simplest and some of all others are compared with all probes, and the next
+        ones if few remain."""
+        key, order = (structure, final), self.order
+        if key not in self._rows:
+            self._rows[key] = self._from_levels(structure, final), np.empty((0, 3), np.int64)
+        rows, consistent = self._rows[key]
         for turn in range(len(rows)):
             some = _selection(rows, len(consistent) < _ENOUGH)
             kept, eliminating = self._filter(*key, rows[some], order)
@@ -309,7 +325,8 @@ class Results:
                 break
             front = np.isin(order, eliminating)
             order = np.concatenate([order[front], order[~front]])
-        self._open[key], self._consistent[key] = rows, consistent
+        self._rows[key] = rows, consistent
+        return consistent.tolist()
 
     def _filter(self, structure: Structure, final: str, rows: Rows, order: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
         """The candidates consistent with some probes, and the probes that eliminated the others."""

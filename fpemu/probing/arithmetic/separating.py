@@ -6,7 +6,7 @@ drawn near the halves and truncation points of the specifications, the emulator 
 operands with different results are sent to the instruction.
 
 Each kind of operands brings a sum to a tie, or to a number of D at a truncation, in another way: by C, by a product, or
-by the products of an earlier block. Which of them is possible depends on the formats.
+by both. Which of them is possible depends on the formats.
 """
 
 from __future__ import annotations
@@ -91,16 +91,6 @@ def _terms(draws: Draws) -> Drawn:
     return a, b, np.where(draws.chance(0.25), 0.0, c)
 
 
-def _half_and_rest(draws: Draws) -> Drawn:
-    """C, half a unit of its last place in D, and a rest near the truncation."""
-    a, b, first, second = _places(draws)
-    top = draws.tops()
-    for q, e in ((first, top - draws.kept - 1), (second, draws.near(draws.cuts(top)))):
-        _put(draws, a, b, q, e, 0.5)
-    c = np.ldexp(draws.significands(draws.formats[2], (len(draws),)), np.clip(top, -1000, draws.formats[2].emax))
-    return a, b, c * draws.signs()
-
-
 def _product_is_a_tie(draws: Draws) -> Drawn:
     """A product halfway between two numbers of D, and a rest near the truncation: C or another product."""
     fa, fb, fc, fd = draws.formats
@@ -175,35 +165,6 @@ def _c_to_a_tie(draws: Draws) -> Drawn:
     return a, b, c * (1 + rng.choice([-2, -1, -1, 0, 1, 1, 2], n) * 2.0**-fc.fraction_bits)
 
 
-def _product_to_a_tie(draws: Draws) -> Drawn:
-    """C or products, some in earlier blocks, and the product that brings the sum as near to a tie as possible."""
-    _, fb, _, fd = draws.formats
-    n, k, rng, rows = len(draws), draws.k, draws.rng, draws.rows
-    top = np.where(draws.chance(0.3), draws.high - rng.integers(0, 3, n), draws.tops())
-    a, b, last, _ = _places(draws)
-    start = last // draws.block * draws.block
-    x, y = draws.factors(np.repeat(top[:, None], k, axis=1) - rng.integers(0, 3, (n, k)))
-    used = rng.permuted(np.arange(k) < rng.integers(0, np.minimum(k, 4), n)[:, None], axis=1)
-    used[rows, last] = False
-    a, b = np.where(used, x * draws.signs(k), 0.0), np.where(used, y, 0.0)
-    c = draws.addends(top)
-    c = np.where(draws.chance(0.5) & used.any(axis=1), 0.0, c)
-    before = np.arange(k) < start[:, None]
-    total = c + np.where(before, a * b, 0.0).sum(axis=1)
-    unit = draws.units(total)
-    total = np.where(before.any(axis=1), np.round(total / unit) * unit, total)
-    total += np.where(before, 0.0, a * b).sum(axis=1)
-    unit = draws.units(total)
-    near = np.floor(total / unit) + 0.5 + np.round(np.ldexp(draws.signs(), rng.integers(-2, fd.fraction_bits, n)))
-    rest = np.ldexp(draws.signs(), draws.near(draws.cuts(np.maximum(top, exponents(total, fd)))))
-    wanted = near * unit - total + np.where(draws.chance(0.3), 0.0, rest)
-    _put(draws, a, b, last, np.frexp(wanted)[1].astype(np.int64) - 1, 0.0, small=0.2)
-    divided = wanted / a[rows, last]
-    place = np.ldexp(1.0, np.maximum(np.frexp(divided)[1] - 1, fb.emin) - fb.fraction_bits)
-    b[rows, last] = (np.round(divided / place) + rng.choice([-1, 0, 0, 1], n)) * place
-    return a, b, c
-
-
 def _grown(draws: Draws) -> Drawn:
     """Products of one sign, so that their sum exceeds each of them, and a product near the truncation."""
     n, k, rng, rows = len(draws), draws.k, draws.rng, draws.rows
@@ -226,26 +187,13 @@ def _grown(draws: Draws) -> Drawn:
     return a, b, c
 
 
-def _alike(draws: Draws) -> Drawn:
-    """Products of nearly one exponent with all their bits, and C near them."""
-    n, k = len(draws), draws.k
-    top = np.clip(draws.tops(), draws.low, draws.high)
-    a, b = draws.factors(draws.near(np.repeat(top[:, None], k, axis=1), 3, 1))
-    fc = draws.formats[2]
-    c = np.ldexp(1 + draws.rng.random(n), np.clip(draws.near(top, 8, 8), fc.emin - fc.fraction_bits, fc.emax))
-    return a * draws.signs(k), b, np.where(draws.chance(0.4), 0.0, c * draws.signs())
-
-
 _KINDS: dict[Callable[[Draws], Drawn], int] = {  # with their shares
     _terms: 3,
-    _half_and_rest: 2,
     _product_is_a_tie: 2,
     _c_is_a_tie: 2,
     _c_alone: 1,
     _c_to_a_tie: 3,
-    _product_to_a_tie: 1,
     _grown: 2,
-    _alike: 1,
 }
 
 

@@ -43,14 +43,11 @@ SHARED: dict[str, dict[str, Any]] = {
     "b": {"metavar": "B", "help": "The matrix B, likewise."},
     "beta": {"help": "β in α·A·B + β·C."},
     "c": {"metavar": "C", "help": "A matrix file for C."},
-    "device": {
-        "help": "Device of the emulation, with equal bits: cpu, cuda, or auto (large products on the GPU if there is "
-        "one)."
-    },
+    "device": {"help": "Device of the emulation: cpu, cuda, or auto (large products on the GPU if there is one)."},
     "experiments": {
         "metavar": "DIR",
         "callback": _use_experiments,
-        "help": "Folder of the papers' pages, which the command executes; default: FPEMU_EXPERIMENTS or the checkout.",
+        "help": "Folder of the papers' pages, which are executed; default: FPEMU_EXPERIMENTS or the checkout.",
     },
     "fresh": {"help": "Evaluate stored cells again."},
     "hardware": {"help": "An architecture or a GPU: see 'fpemu list hardware'."},
@@ -58,16 +55,9 @@ SHARED: dict[str, dict[str, Any]] = {
     "jobs": {"min": 1, "max": 256, "help": "Number of local processes; default: one per core, at most 4."},
     "json": {"help": "Print the result as JSON."},
     "max_entries": {"metavar": "N", "min": 1, "help": "Largest number of entries of a matrix file."},
-    "on_range": {
-        "help": "Overflow policy for operands outside the range of a scheme's words: raise, propagate, scale, "
-        "scale-rows."
-    },
+    "on_range": {"help": "Overflow policy of a scheme's words: raise, propagate, scale or scale-rows."},
     "option": {"metavar": "NAME=VALUE", "help": "An option of the scheme; may be repeated."},
-    "order": {
-        "metavar": "ORDER",
-        "help": "Summation order over K: split=512,tile=64 (also residue_first, promote, join), or a FILE.json of "
-        "'fpemu reveal'.",
-    },
+    "order": {"help": "Order over K: split=512,tile=64,residue_first=true,promote=64,join=pairwise, or a FILE.json."},
     "seed": {"help": "Seed of the random operands."},
 }
 """Options that several commands have: the settings of `typer.Option` by the name of the parameter."""
