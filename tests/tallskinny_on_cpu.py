@@ -158,10 +158,3 @@ def run(plan, problem, folder):
     step = plan.step(problem)
     pointers = (ctypes.c_void_p * 2)(*(x.ctypes.data for x in (step.arguments[0].data, tensor)))
     library(plan, folder).run(*step.grid, step.block, pointers)
-
-
-def aligned(count, dtype):
-    """An array that begins at a multiple of 16 bytes, every byte the poison."""
-    raw = np.full((count + 16) * np.dtype(dtype).itemsize, 0xAB, np.uint8)
-    start = -raw.ctypes.data % 16
-    return raw[start : start + count * np.dtype(dtype).itemsize].view(dtype)

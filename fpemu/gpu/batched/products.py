@@ -69,9 +69,7 @@ def hgemm(
         As in `fpemu.batched.hgemm`.
     transa, transb : {"N", "T", "C"}
         As in `fpemu.batched.hgemm`.
-    accumulate : {"fp32", "fp16"}
-        As in `fpemu.batched.hgemm`.
-    kernel : {"tensor", "magma-small"}
+    accumulate, kernel : {"fp32", "fp16"}, {"tensor", "magma-small"}
         As in `fpemu.batched.hgemm`.
     configuration : Configuration or str, optional
         Configuration of the kernel, see `fpemu.gpu.batched.configuration`; options that the task does not allow (flat,
@@ -99,13 +97,8 @@ def hgemm(
     stream, as CuPy does. Calls of several threads are queued one after another. A CUDA graph can capture a call on
     torch tensors if alpha and beta are numbers of Python.
     """
-    key = _key_of(None, alpha, beta, transa, transb, accumulate, kernel, configuration)
-    D, arrays, key = _operations.repeat(key, A, B, C, out)
-    if D is None:
-        options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
-        request = BatchedRequest(alpha=alpha, beta=beta, configuration=configuration, **options)
-        D = _operations.compute(request, _given(request, A, B, C, out), arrays, key)
-    return D
+    options = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
+    return _multiply(None, A, B, C, out, alpha, beta, configuration=configuration, **options)
 
 
 def hcgemm(
@@ -135,21 +128,17 @@ def hcgemm(
         The last of two (interleaved) or the first (planar); else as in `hgemm`.
     alpha, beta : complex or real numbers
         As in `fpemu.batched.hcgemm`.
-    transa, transb : {"N", "T", "C"}
-        As in `fpemu.batched.hcgemm`.
-    accumulate : {"fp32", "fp16"}
+    transa, transb, accumulate : str
         As in `hgemm`.
     layout : {"interleaved", "planar"}
         Layout of A, B, C and D.
     products : {4, 3}
         Real products of a complex one.
-    kernel : {"tensor", "magma-small"}
+    kernel : str
         As in `hgemm`.
     algorithm : {"fused", "calls"}, optional
         As in `fpemu.batched.hcgemm`: "calls" launches the real kernel four times.
-    configuration : Configuration or str, optional
-        As in `hgemm`.
-    out : array of the GPU, or Pointers, optional
+    configuration, out : optional
         As in `hgemm`.
 
     Returns
@@ -159,22 +148,23 @@ def hcgemm(
 
     Raises
     ------
-    InputError
+    InputError, GpuError
         As `hgemm`.
-    GpuError
-        As `hgemm`.
-
-    Notes
-    -----
-    Repeated calls on torch tensors are queued as by `hgemm`.
     """
-    choices = (products.__class__, products, kernel, algorithm, configuration)  # 4.0 and 4 are equal keys
-    key = _key_of(layout, alpha, beta, transa, transb, accumulate, choices)
+    if layout is None:
+        layouts.axis_of(layout)
+    options = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel, "products": products}
+    return _multiply(layout, A, B, C, out, alpha, beta, algorithm=algorithm, configuration=configuration, **options)
+
+
+def _multiply(layout: Any, A: Any, B: Any, C: Any, out: Any, alpha: Any, beta: Any, **options: Any) -> Any:
+    """Return D by the operation of an earlier call with the same options and layouts, if there is one."""
+    key: Any = None
+    if alpha.__class__ in _NUMBERS and beta.__class__ in _NUMBERS:
+        # of 0.0 and -0.0, 4 and 4.0, which are equal, the texts and the classes differ
+        key = layout, repr(alpha), repr(beta), options.get("products").__class__, *options.values()
     D, arrays, key = _operations.repeat(key, A, B, C, out)
     if D is None:
-        layouts.axis_of(layout)
-        options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
-        options |= {"products": products, "algorithm": algorithm, "configuration": configuration}
         request = BatchedRequest(layout, alpha=alpha, beta=beta, **options)
         D = _operations.compute(request, _given(request, A, B, C, out), arrays, key)
     return D
@@ -288,13 +278,6 @@ def _given(request: BatchedRequest, A: Any, B: Any, C: Any, out: Any) -> dict[st
 
 
 # --- requests
-def _key_of(layout: Any, alpha: Any, beta: Any, *request: Any) -> Any:
-    """Return what the steps of a product depend on; None for scalars that are no numbers of Python."""
-    if alpha.__class__ not in _NUMBERS or beta.__class__ not in _NUMBERS:
-        return None
-    return layout, repr(alpha), repr(beta), *request  # 0.0 and -0.0 are equal, and their texts are not
-
-
 class BatchedRequest(Request):
     """The checked options of a product: those of `hgemm` (layout None) or `hcgemm`."""
 

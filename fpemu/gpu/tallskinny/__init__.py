@@ -237,7 +237,7 @@ def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> Queued:
     dtype, (m, _, n) = checked(operands["A"], operands["B"])
     matrices.check_out(operands, (m, n), dtype)
     problem = Problem.of(*operands.values())
-    return Queued(Plan([plan(problem, algorithm, **options).step(problem)]), problem.owners)
+    return Queued(Plan([plan(problem, algorithm, **options).step(problem)]), operands)
 
 
 def plan(problem: Problem, algorithm: str, **options: Any) -> KernelLaunch:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from fpemu.errors import InputError
-from fpemu.gpu.runtime import compiler, plan
+from fpemu.gpu.runtime import compiler
 from fpemu.gpu.runtime.constants import struct
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.modules import Module
@@ -40,8 +40,6 @@ class Problem:
         Steps from one row and from one column to the next, in elements.
     addresses : tuple of three int or Address
         Addresses of A, B and C in the GPU's memory, or in the regions of a plan.
-    owners : object
-        Objects that own the memory, kept alive.
     """
 
     fmt: str
@@ -52,14 +50,13 @@ class Problem:
     b: tuple[int, int]
     c: tuple[int, int]
     addresses: tuple[Any, Any, Any] = (0, 0, 0)
-    owners: object = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, A: Matrix, B: Matrix, C: Matrix) -> Problem:
         """Return the product of matrices on the GPU."""
         (m, k), n = A.shape, B.shape[1]
         a, b, c = ((X.strides[0], X.strides[1]) for X in (A, B, C))
-        return cls(REALS[A.dtype.name], m, k, n, a, b, c, (A.pointer, B.pointer, C.pointer), (A, B, C))
+        return cls(REALS[A.dtype.name], m, k, n, a, b, c, (A.pointer, B.pointer, C.pointer))
 
     @property
     def bytes(self) -> int:
@@ -81,10 +78,7 @@ class Problem:
         layout, steps, address = self.a_layout, self.a, self.addresses[0]
         if which == "c":
             layout, steps, address = self.c_layout, self.c, self.addresses[2]
-        if layout == "any":
-            return 1
-        step = steps[layout == "columns"]
-        count = 16 // self.bytes
+        step, count = steps[layout == "columns"], 1 if layout == "any" else 16 // self.bytes
         while count > 1 and (step % count or address % (count * self.bytes)):
             count //= 2
         return count
@@ -150,10 +144,6 @@ class KernelLaunch:
         tensor = () if self.tensor is None else (self._tensor(problem),)
         module = _module(self.source, self.file)
         return module.step(self.entry, self.grid, self.threads, operands, *tensor, shared=self.shared)
-
-    def run(self, problem: Problem) -> None:
-        """Queue the launch on the default stream, for a problem with addresses on the GPU."""
-        plan.queue(self.step(problem))
 
     def _tensor(self, problem: Problem) -> Any:
         if not self.tensor:
