@@ -32,7 +32,7 @@ from fpemu.gpu.batched.products import BatchedRequest
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.steps import Address, Memory
+from fpemu.gpu.runtime.steps import Address, Launch, Memory
 
 SAMPLE = 4
 """Products of the batch whose outputs are compared."""
@@ -234,5 +234,6 @@ def sources(case: Case) -> list[str]:
         layouts[name] = Matrix(Address(name), np.dtype(np.float16), shape, strides)
     with suppress(InputError):  # the measurement of the row reports it
         request = BatchedRequest(layout, configuration=given, **chosen)
-        return list(dict.fromkeys(step.module.source for step in request.steps(layouts, Memory())))
+        steps = request.steps(layouts, Memory())
+        return list(dict.fromkeys(step.module.source for step in steps if isinstance(step, Launch)))
     return []

@@ -123,7 +123,7 @@ struct alignas(64) TensorMap {  // a kernel's parameter, __grid_constant__
 FPEMU_FUNCTION void tma_prefetch(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-// Of (k, row, matrix), as fpemu.gpu.runtime.launches.tensor_map encodes it.
+// Of (k, row, matrix), as fpemu.gpu.runtime.plan encodes it.
 FPEMU_FUNCTION void tma_load(u32 to, const TensorMap* map, u32 barrier, int k, int row, int matrix) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "

@@ -155,7 +155,7 @@ class Struct:
             self[name] = value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        kind, offset = self.data.dtype.fields[name][:2]  # type: ignore[index]
+        kind, offset = self.data.dtype.fields[name][:2]
         if kind.shape:
             for i, each in enumerate(value):
                 self._set(self.data[name][0][i : i + 1], kind.base, offset + i * kind.base.itemsize, each)
@@ -180,7 +180,7 @@ class Struct:
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of a field; an `Address` if it holds one."""
-        offset = self.data.dtype.fields[name][1]  # type: ignore[index]
+        offset = self.data.dtype.fields[name][1]
         return self.slots.get(offset, self.data[name][0])
 
     def changed(self, **values: Any) -> Struct:
@@ -310,7 +310,7 @@ def pack(value: Any) -> tuple[bytes, dict[int, Any]]:
 
 
 def _adjacent(values: Sequence[Any]) -> tuple[bytes, dict[int, Any]]:
-    data, slots = b"", {}
+    data, slots = b"", dict[int, Any]()
     for value in values:
         more, within = pack(value)
         slots |= {len(data) + at: target for at, target in within.items()}
