@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from fpemu.gpu.emulation import chains
 from fpemu.gpu.gemm.wgmma import schedules, staged_int8
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler, device
-from fpemu.kernelcache import KernelCache
 from fpemu.schemes import build
 from fpemu.verification import instructions as verify
 from tests.simulated import Buffer
@@ -60,7 +60,7 @@ def test_the_kernels_around_an_instruction_compile_for_every_arithmetic(arch, tm
     sources.append(chains.source(next(row for row in rows if row.payloads)))
     compiler.compile_all(sources, arch)
     for source in sources:
-        assert machine(compiler.compile_cached(source, arch)) == int(re.sub(r"\D", "", arch))
+        assert machine(compiler.cubin(source, arch)) == int(re.sub(r"\D", "", arch))
 
 
 @needs_compiler
@@ -106,27 +106,33 @@ def test_every_tile_of_staged_int8_compiles(columns):
     assert machine(compiler.compile(staged_int8.source(columns, 2, 1, False), "sm_90a")) == 90
 
 
+def python(code, folder, *arguments):
+    """The output of a program whose cubins are saved in a folder."""
+    environment = {**os.environ, "FPEMU_CACHE": str(folder)}
+    head = "import sys\nfrom fpemu.gpu.runtime import compiler\n"
+    command = [sys.executable, "-c", head + code, *arguments]
+    return subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+
+
 @needs_compiler
-def test_cubins_are_saved_and_a_changed_source_is_compiled_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
+def test_cubins_are_saved_and_a_changed_source_is_compiled_again(tmp_path):
     one, two = (f'extern "C" __global__ void f(int* x) {{ *x = {value}; }}' for value in (1, 2))
-    first = compiler.compile_cached(one, "sm_80")
-    (kept,) = (tmp_path / "cubins").glob("*.cubin")
-    cubins = KernelCache("cubins")
-    assert cubins.load(kept.name) == first
-    cubins.save(kept.name, b"from the disk")
-    assert compiler.compile_cached(one, "sm_80") == b"from the disk"
-    assert compiler.compile_cached(two, "sm_80") not in (first, b"from the disk")
+    code = 'sys.stdout.buffer.write(compiler.cubin(sys.argv[1], "sm_80"))'
+    first = python(code, tmp_path, one)
+    assert first[:4] == b"\x7fELF"
+    assert (tmp_path / "cubins").stat().st_mode & 0o777 == 0o700
+    assert python("compiler.compile = None\n" + code, tmp_path, one) == first  # from the folder
+    assert python(code, tmp_path, two) != first
 
 
 @needs_compiler
-def test_sources_are_compiled_in_parallel_and_an_invalid_one_stops_none(tmp_path, monkeypatch):
-    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
+def test_sources_are_compiled_in_parallel_and_an_invalid_one_stops_none(tmp_path):
     sources = [f'extern "C" __global__ void f(int* x) {{ *x = {value}; }}' for value in ("1", "wrong", "3")]
-    compiler.compile_all(sources, "sm_80")
-    kept = {KernelCache("cubins").load(path.name) for path in (tmp_path / "cubins").glob("*.cubin")}
-    assert len(kept) == 2
-    assert compiler.compile_cached(sources[0], "sm_80") in kept
+    python('compiler.compile_all(sys.argv[1:], "sm_80")', tmp_path, *sources)
+    code = 'compiler.compile = None\nfor x in sys.argv[1:]: compiler.cubin(x, "sm_80")'
+    python(code, tmp_path, sources[0], sources[2])
+    with pytest.raises(subprocess.CalledProcessError):
+        python(code, tmp_path, sources[1])
 
 
 def test_every_row_of_the_catalog_has_an_instruction_or_raises_the_reason():
