@@ -186,64 +186,64 @@ def test_the_kernels_for_hopper_return_the_emulations_bits(folder, fmt, sizes, l
         assert (wrong, outside) == (0, 0), kinds
 
 
-# --- what users do wrong
-def test_arrays_that_no_product_takes_are_refused(processor):
-    A, B = _zeros(4, 3, 2)
-    for a, b, words in (
-        (A, B[:2], r"A \(4, 3\) and B \(2, 2\) do not fit"),
-        (A.astype(np.float64), B, "A has float64 and B float32"),
-        (A.astype(np.int32), B, "A has int32"),
-        (A, B[None], "one matrix"),
-        (A, [[1.0]], "B is a list"),
-        (A, B.astype(np.float16), "B has float16"),
-        (A.astype(">f4"), B, "A has"),
-    ):
-        with pytest.raises(InputError, match=words):
-            tallskinny.tsm2(a, b)
-    with pytest.raises(InputError, match="out must be an array on the GPU"):
-        tallskinny.tsm2(A, B, out=np.zeros((4, 2), np.float32))
+# --- refusals
+A, B = _zeros(100, 50, 8)
+X, Y = _zeros(4, 3, 2)
+REFUSED = [
+    *(
+        (tallskinny.tsm2, operands, {}, said)
+        for operands, said in (
+            ((X, Y[:2]), r"A \(4, 3\) and B \(2, 2\) do not fit"),
+            ((X.astype(np.float64), Y), "A has float64 and B float32"),
+            ((X.astype(np.int32), Y), "A has int32"),
+            ((X, Y[None]), "one matrix"),
+            ((X, [[1.0]]), "B is a list"),
+            ((X, Y.astype(np.float16)), "B has float16"),
+            ((X.astype(">f4"), Y), "A has"),
+        )
+    ),
+    *(
+        (tallskinny.tsm2, (A, B), options, said)
+        for options, said in (
+            ({"out": np.zeros((100, 8), np.float32)}, "out in the GPU's memory|out on the GPU|out must be an array"),
+            ({"version": "V4"}, "'V4': known: V0, V1, V2, V3, hopper"),
+            ({"version": "V0", "t1": 32}, "V0 has no tiles: leave t1 out"),
+            ({"t1": 100}, "t1 = 100"),
+            ({"t1": 2048}, "t1 = 2048"),
+            ({"t2": 9}, "t2 = 9 exceeds n = 8"),
+            ({"t1": 64, "t3": 3}, "t3 = 3 does not divide t1"),
+            ({"t3": 0}, "t3 = 0 must be"),
+            ({"t2": True}, "t2 = True"),
+            ({"t1": 1024, "t2": 8, "t3": 64}, "registers"),
+            ({"t1": 256, "t2": 8, "t3": 128}, "registers a thread"),
+            ({"version": "hopper", "t1": 32, "t3": 4}, "leave t1 and t3 out"),
+        )
+    ),
+    *(
+        (tallskinny.ism2, (A, B), options, said)
+        for options, said in (
+            ({"optimisation": 3}, "optimisation = 3"),
+            ({"optimisation": True}, "optimisation = True"),
+            ({"optimisation": 2.0}, "optimisation = 2.0"),
+            ({"tcf": 0}, "tcf = 0"),
+            ({"tcf": 1.5}, "tcf = 1.5"),
+            ({"optimisation": "hopper", "tcf": 0}, "tcf = 0"),
+        )
+    ),
+]
 
 
-def test_parameters_are_refused_by_name(processor):
-    A, B = _zeros(100, 50, 8)
-    for options, words in (
-        ({"version": "V4"}, "'V4': known: V0, V1, V2, V3, hopper"),
-        ({"version": "V0", "t1": 32}, "V0 has no tiles: leave t1 out"),
-        ({"t1": 100}, "t1 = 100"),
-        ({"t1": 2048}, "t1 = 2048"),
-        ({"t2": 9}, "t2 = 9 exceeds n = 8"),
-        ({"t1": 64, "t3": 3}, "t3 = 3 does not divide t1"),
-        ({"t3": 0}, "t3 = 0 must be"),
-        ({"t2": True}, "t2 = True"),
-        ({"t1": 1024, "t2": 8, "t3": 64}, "registers"),
-        ({"t1": 256, "t2": 8, "t3": 128}, "registers a thread"),
-    ):
-        with pytest.raises(InputError, match=words):
-            tallskinny.tsm2(A, B, **options)
-    for options, words in (
-        ({"optimisation": 3}, "optimisation = 3"),
-        ({"optimisation": True}, "optimisation = True"),
-        ({"optimisation": 2.0}, "optimisation = 2.0"),
-        ({"tcf": 0}, "tcf = 0"),
-        ({"tcf": 1.5}, "tcf = 1.5"),
-    ):
-        with pytest.raises(InputError, match=words):
-            tallskinny.ism2(A, B, **options)
+@pytest.mark.parametrize(("function", "operands", "options", "said"), REFUSED)
+def test_wrong_arguments_are_refused(gpu, function, operands, options, said):
+    with pytest.raises(InputError, match=said):
+        function(*operands, **options)
 
 
-def test_the_kernels_for_hopper_are_for_hopper(processor):
-    A, B = _zeros(100, 50, 8)
-    for compute, options in ((tallskinny.tsm2, {"version": "hopper"}), (tallskinny.ism2, {"optimisation": "hopper"})):
-        with pytest.raises(GpuError, match=r"needs compute capability 9\.0; this processor has 8\.0"):
-            compute(A, B, **options)
-
-
-def test_the_kernels_for_hopper_have_tiles_of_their_own(gpu):
-    A, B = _zeros(100, 50, 8)
-    with pytest.raises(InputError, match="leave t1 and t3 out"):
-        tallskinny.tsm2(A, B, version="hopper", t1=32, t3=4)
-    with pytest.raises(InputError, match="tcf = 0"):
-        tallskinny.ism2(A, B, optimisation="hopper", tcf=0)
+@pytest.mark.parametrize("options", [{"version": "hopper"}, {"optimisation": "hopper"}])
+def test_the_kernels_for_hopper_are_for_hopper(processor, options):
+    function = tallskinny.tsm2 if "version" in options else tallskinny.ism2
+    with pytest.raises(GpuError, match=r"needs compute capability 9\.0; this processor has 8\.0"):
+        function(A, B, **options)
 
 
 # --- a GPU, and the record of one
