@@ -16,6 +16,7 @@ from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Address, Memory
 from tests.batched_on_cpu import Foreign, gpu, hostile, needs_compiler
+from tests.gpu_fixtures import needs_gpu
 
 __all__ = ["gpu"]
 TINY = Warp(1, 1, 1, 2)
@@ -126,23 +127,66 @@ def test_the_counts_of_a_kernels_ints_are_limited(gpu):
 
 
 # --- calls
+def odd(x):
+    """A copy of an array at an odd multiple of two bytes."""
+    result = np.zeros(x.size + 1, np.float16)[1:].reshape(x.shape)
+    result[...] = x
+    return result
+
+
+CALLS = {"layout": "interleaved", "algorithm": "calls"}
+UNUSUAL = {
+    "two strides": (lambda draw: (draw(3, 4, 9, 21)[:, :2], draw(1, 2, 21, 13)), {}),
+    "no contiguous lines": (lambda draw: (draw(3, 9, 42)[..., ::2], draw(21, 13)), {}),
+    "unaligned pairs": (lambda draw: (odd(draw(3, 9, 21, 2)), draw(3, 21, 5, 2)), {"layout": "interleaved"}),
+    "four calls": (
+        lambda draw: (draw(3, 9, 21, 2), draw(3, 21, 5, 2)),
+        {"layout": "interleaved", "algorithm": "calls"},
+    ),
+}
+"""Operands by a function that draws, and options, of calls whose steps copy operands or read a table"""
+
+
 @needs_compiler
-def test_copied_and_uneven_operands_have_the_emulators_bits(waited):
-    rng = np.random.default_rng(8)
-    pair = hostile(rng, 3, 9, 21, 2), hostile(rng, 3, 21, 5, 2)
-    odd = np.zeros(pair[0].size + 1, np.float16)[1:].reshape(pair[0].shape)
-    odd[...] = pair[0]
-    for A, B, options in (
-        (hostile(rng, 3, 4, 9, 21)[:, :2], hostile(rng, 1, 2, 21, 13), {}),
-        (hostile(rng, 3, 9, 42)[..., ::2], hostile(rng, 21, 13), {}),
-        (odd, pair[1], {"layout": "interleaved"}),
-        (*pair, {"layout": "interleaved", "algorithm": "calls"}),
-    ):
-        name = "hcgemm" if options else "hgemm"
-        want = getattr(batched, name)(A, B, **options, **MMA)
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_copied_and_uneven_operands_have_the_emulators_bits_also_in_repeated_calls(waited, name):
+    rng, (make, options) = np.random.default_rng(8), UNUSUAL[name]
+    function = "hcgemm" if options else "hgemm"
+    for _ in range(2):
+        A, B = make(partial(hostile, rng))
+        want = getattr(batched, function)(A, B, **options, **MMA)
         D = np.zeros(want.shape, np.float16)
-        assert getattr(gpu_batched, name)(Foreign(A), Foreign(B), out=(out := Foreign(D)), **options) is out
-        assert (codes(D) == codes(want)).all(), options
+        given = Foreign(A, 1), Foreign(B, 1)
+        assert getattr(gpu_batched, function)(*given, out=(out := Foreign(D, 1)), **options) is out
+        assert (codes(D) == codes(want)).all()
+    assert not waited
+
+
+@needs_gpu
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_a_cuda_graph_captures_copied_and_uneven_operands(name):
+    torch = pytest.importorskip("torch")
+    rng, (make, options) = np.random.default_rng(9), UNUSUAL[name]
+    function = getattr(gpu_batched, "hcgemm" if options else "hgemm")
+    held, tensors = [], []
+    for X in make(partial(hostile, rng)):  # the same strides and alignment on the GPU
+        base = X if X.base is None else X.base
+        held.append(torch.from_numpy(base).cuda())
+        start = (X.ctypes.data - base.ctypes.data) // 2
+        tensors.append(torch.as_strided(held[-1], X.shape, [s // 2 for s in X.strides], start))
+    expected = function(*tensors, **options)
+    graph, D = torch.cuda.CUDAGraph(), torch.empty_like(expected)
+    function(*tensors, out=D, **options)  # constants are uploaded outside of the capture
+    with torch.cuda.graph(graph):
+        function(*tensors, out=D, **options)
+    for base in held:
+        base.neg_()  # of A and B: the product keeps its sign, and its bits but for those of NaN and zeros
+    expected = function(*tensors, **options)
+    D.fill_(7)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (D.view(torch.int16) == expected.view(torch.int16)).all()
 
 
 @needs_compiler
