@@ -12,6 +12,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,7 +106,9 @@ class Code(cuda_on_cpu.Code):
     ends: only the first and the last thread block run.
     """
 
-    bounds, most, ends = None, None, False
+    bounds: Any = None
+    most: Any = None
+    ends = False
 
     def __init__(self, source):
         self.name = next((name for name in _OF_KERNEL if f" {name}(" in source), None)

@@ -412,7 +412,11 @@ class BatchedRequest(Request):
         a, b, d = (stacks.stack(X, lead, along) for X, along in ((A, a_along_k), (B, not b_along_k), (D, True)))
         task = replace(
             task,
-            **{"M": M, "N": N, "K": K, "a_along_k": a_along_k, "b_along_k": b_along_k},
+            M=M,
+            N=N,
+            K=K,
+            a_along_k=a_along_k,
+            b_along_k=b_along_k,
             width=min(a.width, b.width, d.width),
             plain=(alpha, beta) == (_ONE, _ZERO),
             contiguous=a.contiguous and b.contiguous and d.contiguous,
