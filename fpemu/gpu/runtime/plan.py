@@ -13,7 +13,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from threading import RLock
 from typing import Any
 
@@ -33,6 +33,7 @@ lock = RLock()
 """Held while work of this package is queued"""
 _LINE = 64  # bytes: the parameters' alignment, which a tensor map needs
 _MOST_GRAPHS = 32  # addresses of a plan that are remembered
+_LONGEST = 64  # steps of a graph: the launches of a longer plan take the GPU longer than the host
 _CONTEXT_ERRORS = ("CUDA_ERROR_INVALID_CONTEXT", "CUDA_ERROR_INVALID_HANDLE")
 _TYPES = {1: "UINT8", 2: "FLOAT16", 4: "FLOAT32"}  # by bytes: TMA copies elements, whatever they represent
 _captured: set[Plan] = set()  # plans in the caller's CUDA graphs, whose replays read their kernels and constants
@@ -93,7 +94,7 @@ class Plan:
         self._issue = [self._prepared(step, next(queued) if isinstance(step, Launch) else []) for step in steps]
         if all(region != REGIONS.index("counts") for _, region, _ in self._slots):
             self.labels = ()
-        self._whole = len(steps) > 1 and not any(isinstance(step, Gemm) for step in steps)
+        self._whole = 1 < len(steps) <= _LONGEST and not any(isinstance(step, Gemm) for step in steps)
 
     def _prepared(self, step: Step, parameters: list[tuple[bytes, dict[int, Any]]]) -> Callable[[int], None]:
         """Return the function that issues a step on a stream."""
@@ -255,18 +256,29 @@ class Plan:
             self._whole = False
 
 
-def queue(*steps: Step, stream: int = 0) -> None:
-    """Queue steps without regions once: those of a kernel that reads results of the GPU in between.
+def queue(*steps: Step) -> None:
+    """Queue steps without regions once, on the default stream: those of a kernel that reads results in between.
 
     Parameters
     ----------
     *steps : Step
         Steps whose pointers are addresses on the current GPU.
-    stream : int
-        Handle of the stream; 0: the default stream.
     """
+    cuda, nowhere = device.driver(), (0,) * len(REGIONS)
     with lock:
-        Plan(steps).queue((0,) * len(REGIONS), stream, captured=True)
+        for step in steps:
+            packed = [pack(value) for value in step.arguments] if isinstance(step, Launch) else []
+            if not isinstance(step, Launch) or any(slots for _, slots in packed):
+                Plan([step]).queue(nowhere, captured=True)
+                continue
+            values = [np.frombuffer(data, np.uint8) for data, _ in packed]  # less host time than a plan
+            addresses = np.array([value.__array_interface__["data"][0] for value in values], np.uint64)
+            config = _fixed(step.grid, step.block, step.shared, step.cluster, step.overlap)
+            function = step.module.function(step.kernel, step.shared)
+            check(cuda.cuLaunchKernelEx(config, function, int(addresses.ctypes.data), 0))
+
+
+_fixed = lru_cache(maxsize=256)(configuration)  # on the default stream
 
 
 class Workspace:
