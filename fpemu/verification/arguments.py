@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import inf, nan, prod
 from typing import Any
 
@@ -268,12 +268,9 @@ class Arguments(Suite):
         numbers = Numbers(group, 0)
         like = arrange(np.zeros((*numbers.first, *case.shape), numbers.dtype), ("rows", "rows padded")[case.number % 2])
         if "multiply" in group:
-            return tallskinny.product(given, like, fpemu.gpu.tallskinny.multiply)
+            return Product("tallskinny.multiply", given, like, {})
         name, options = _batched(case)
-        by_torch = getattr(fpemu.torch, name)
-        return Product(
-            given, like, partial(getattr(on_gpu, name), **options), lambda A, B, C: by_torch(A, B, C, **options)
-        )
+        return Product(f"batched.{name}", given, like, options)
 
     def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
         deferred = isinstance(case.subject, Variant) and kernels.policy(case, path) is None

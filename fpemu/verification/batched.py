@@ -9,13 +9,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import inf
 from typing import Any
 
 import numpy as np
 
-import fpemu
 from fpemu import batched, digests
 from fpemu.errors import unknown_name
 from fpemu.gpu import batched as on_gpu
@@ -222,20 +221,15 @@ class Batched(Suite):
         return draw(_group(group), number, self.seed)[0]
 
     def product(self, case: Case, path: str) -> Product:
-        group, pad = case.subject, case.number % 2
-        name, options = ("hgemm", {}) if group.layout is None else ("hcgemm", {"layout": group.layout})
-        options |= case.options["arguments"]
-        M, N, _ = case.sizes
-        shape: tuple[int, ...] = (case.options["batch"], M, N + pad)
-        shape = {"planar": (2, *shape), "interleaved": (*shape, 2)}.get(str(group.layout), shape)
-        like = np.zeros(shape, np.float16)
-        return Product(
-            draw(group, case.number, case.key)[1],
-            like[:, :, :N] if group.layout == "interleaved" else like[..., :N],
-            partial(getattr(on_gpu, name), configuration=case.options["configuration"], **options),
-            lambda A, B, C: getattr(fpemu.torch, name)(A, B, C, **options),
-            unit=2 if group.layout == "interleaved" else 1,
-        )
+        group, (M, N, _), options = case.subject, case.sizes, case.options["arguments"]
+        operands, on_gpu = draw(group, case.number, case.key)[1], {"configuration": case.options["configuration"]}
+        shape = (case.options["batch"], M, N + case.number % 2)
+        if group.layout is None:
+            return Product("batched.hgemm", operands, np.zeros(shape, np.float16)[..., :N], options, on_gpu)
+        planar, options = group.layout == "planar", {**options, "layout": group.layout}
+        like = np.zeros((2, *shape) if planar else (*shape, 2), np.float16)
+        like = like[..., :N] if planar else like[..., :N, :]
+        return Product("batched.hcgemm", operands, like, options, on_gpu, unit=1 if planar else 2)
 
     def on_gpu(self, case: Case, path: str) -> Computed:
         listed = path == "host" and case.options["pointers"]

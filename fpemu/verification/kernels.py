@@ -6,10 +6,12 @@ can be computed again without a GPU.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,59 +45,7 @@ _HOSTILE = ("mixed", "powers", "small", "large", "finite", "any-bits", "sparse",
 _POLICIES = ("raise", "propagate", "scale-rows", "scale")
 _SCALARS = ((1.0, 0.0), (1.0, 1.0), (0.5, -2.0), (-1.0, 0.0), (3.0e-39, 1.5), (0.1, 0.3))
 _MANY = 2**22  # largest number of multiply-adds of a product in a batch, or in fp64
-_ROUNDINGS = ("RNE", "RNA", "RZ", "RU", "RD", "ODD", "bit-cut")
-_INTERVALS = (None, "instruction", "3 instructions", 32, 40, 64)
-VALUES: dict[str, tuple[Any, ...]] = {
-    "high_rounding": (*_ROUNDINGS, "balanced"),
-    "residual_rounding": _ROUNDINGS,
-    "rounding": _ROUNDINGS,
-    "residual_scale": (1.0, 2.0**7, 2.0**11, 2.0**20, 0.125),
-    "sb": (0, 11, 24),
-    "combine": ("element-wise",),
-    "products": (("hh",), ("hh", "hr", "rh", "rr"), ("rh", "hh"), ("11", "12", "21"), ("11", "22", "33")),
-    "accumulators": ("one", "band", "each", (("hh",), ("rh", "hr")), (("rh", "hh"), ("hr",))),
-    "combine_in": ("fp64",),
-    "step": _INTERVALS,
-    "promote": _INTERVALS,
-    "stage": (32, 64, 128, "instruction"),
-    "accumulator": ("fp16",),
-    "words": (1, 3, 4, "bf16", "int8", "e4m3"),
-    "fmt": ("bf16", "tf32", "e4m3", "e5m2"),
-    "instruction": ("mma",),
-    "k": (8,),
-    "mode": ("SP", "CR", "DP"),
-    "slices": (3, "printed"),
-    "fast": (True, False),
-    "split": ("balanced",),
-    "bits": (5,),
-    "k_block": (64,),
-    "scaling": ("accurate", "fast", "invariant"),
-    "moduli": (10, 14),
-    "precision": ("fp32",),
-    "exact": (1, 2, 8),
-}
-"""Values of options, each tried alone, where the scheme takes them and the hardware has the instruction"""
-TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
-    "ootomo": ({"promote": 64, "step": 64}, {"instruction": "mma", "promote": 64, "step": 64}),
-    "h2sgemm": ({"combine": "element-wise", "step": 64}, {"combine": "element-wise", "instruction": "mma"}),
-    "staged": (
-        {"instruction": "mma", "stage": 32},
-        {"instruction": "mma", "high_rounding": "RZ"},
-        {"instruction": "mma", "high_rounding": "balanced"},
-    ),
-    "fp16": ({"instruction": "mma", "k": 8}, {"instruction": "mma", "accumulator": "fp16"}),
-    "strassen": (
-        {"levels": 2},
-        {"stage": 32},
-        {"levels": 2, "stage": 128},
-        {"high_rounding": "balanced"},
-        {"levels": 2, "high_rounding": "balanced"},
-    ),
-    "multiword": ({"words": 3, "promote": None}, {"words": 3, "fmt": "bf16"}, {"words": 2, "fmt": "tf32"}),
-    "bf16x6": ({"residual_scale": 1.0, "accumulators": (("11",), ("31", "22", "13", "21", "12"))},),
-    "egemm": ({"accumulators": (("hh",), ("rr", "rh", "hr"))}, {"accumulators": (("hh", "rr"), ("hr", "rh"))}),
-}
-"""Options tried together"""
+_OPTIONS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {"strassen": ("staged", {"levels": 1})}
 """Groups with a name that is not a scheme's: the scheme and its options"""
 
@@ -128,11 +78,11 @@ def variants(names: Sequence[str] | None, hardware: str) -> list[Variant]:
     for name in known if names is None else names:
         if name not in known:
             raise unknown_name("scheme", name, known)
-        trials: list[dict[str, Any]] = [{}, *TOGETHER.get(name, ())]
+        trials: list[dict[str, Any]] = [{}, *_OPTIONS["together"].get(name, ())]
         options = () if name in OTHERS else schemes.get(name).info.options
-        trials += [{o.name: v} for o in options for v in VALUES.get(o.name, ())]
+        trials += [{o.name: v} for o in options for v in _OPTIONS["alone"].get(o.name, ())]
         for trial in trials:
-            variant = Variant(name, tuple(trial.items()))
+            variant = Variant(name, tuple((option, _value(value)) for option, value in trial.items()))
             try:
                 scheme = variant.build()
                 scheme.spec(hardware if scheme.needs_hardware else None)
@@ -140,6 +90,11 @@ def variants(names: Sequence[str] | None, hardware: str) -> list[Variant]:
                 continue
             by_scheme.setdefault(scheme, variant)
     return list(by_scheme.values())
+
+
+def _value(value: Any) -> Any:
+    """Return an option's value from its form in TOML."""
+    return tuple(map(_value, value)) if isinstance(value, list) else None if value == "none" else value
 
 
 @cache
@@ -257,17 +212,9 @@ def runs(path: str, case: Case) -> bool:
 def product(case: Case, path: str, operands: Operands) -> Product:
     """Return the product of a case by `fpemu.gpu.gemm`."""
     chosen, dtype = policy(case, path), case.subject.build().operand.dtype
-    options: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, "on_range": chosen, "order": case.order}
-    options |= case.subject.arguments
-    scheme = options.pop("scheme")
-    return Product(
-        operands,
-        arrange(np.zeros(case.shape, dtype), ("rows", "rows padded")[case.number % 2]),
-        lambda A, B, C, out=None: fpemu.gpu.gemm(A, B, C, scheme=scheme, out=out, **options),
-        lambda A, B, C: fpemu.torch.gemm(A, B, C, scheme=scheme, **options),
-        lambda A, B, C: fpemu.gpu.plan(scheme, A, B, C, **options),
-        chosen is None,
-    )
+    options = {"alpha": case.alpha, "beta": case.beta, "on_range": chosen, "order": case.order}
+    like = arrange(np.zeros(case.shape, dtype), ("rows", "rows padded")[case.number % 2])
+    return Product("gemm", operands, like, options | case.subject.arguments, deferred=chosen is None)
 
 
 @lru_cache(maxsize=2)  # the paths of a case expect the same result

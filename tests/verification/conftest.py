@@ -86,7 +86,7 @@ class Gpu:
 
         return self.written(compute, (A, B, C), out)
 
-    def plan(self, scheme, *operands, **options):
+    def plan(self, scheme, A, B, C=None, **options):
         return lambda A, B, C, out: self.gemm(A, B, C, scheme=scheme, out=out, **options)
 
     def check(self):
