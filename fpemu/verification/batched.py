@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from fpemu import batched, digests
+from fpemu import batched
 from fpemu.errors import unknown_name
 from fpemu.gpu import batched as on_gpu
 from fpemu.gpu.batched import Block, Packed, Small, Warp
 from fpemu.verification import paths
 from fpemu.verification.cases import Array, Case, Draw, Operands, Result, codes
 from fpemu.verification.paths import Computed, Memory, Product
-from fpemu.verification.records import Outcome, Record
 from fpemu.verification.suite import Suite
 
 CASES = 520
@@ -235,21 +234,18 @@ class Batched(Suite):
         listed = path == "host" and case.options["pointers"]
         return _by_pointers(self.product(case, path), case) if listed else super().on_gpu(case, path)
 
-    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
-        return {"fpemu.batched": _emulate(case, on_gpu.arguments())}, None
-
-    def replay(self, record: Record, outcome: Outcome, number: str) -> str:
-        instruction = {"hardware": record.facts["architecture"], "instruction": "mma"}
-        return digests.text(_emulate(self.case(outcome.group, int(number)), instruction))
+    def emulate(self, case: Case, hardware: Any) -> Result:
+        return _emulate(case, hardware)
 
 
-def _emulate(case: Case, instruction: dict[str, Any]) -> Array:
-    arguments, group = dict(case.options["arguments"]), case.subject
-    arguments |= {} if group.small else instruction
+@lru_cache(maxsize=1)  # the paths of a case expect the same result
+def _emulate(case: Case, hardware: str) -> Array:
+    group, options = case.subject, case.options["arguments"]
+    options = options if group.small else {**options, "hardware": hardware, "instruction": "mma"}
     operands = draw(group, case.number, case.key)[1]
     if group.layout is None:
-        return codes(batched.hgemm(*operands, **arguments))
-    return codes(batched.hcgemm(*operands, layout=group.layout, **arguments))
+        return codes(batched.hgemm(*operands, **options))
+    return codes(batched.hcgemm(*operands, layout=group.layout, **options))
 
 
 def _by_pointers(product: Product, case: Case) -> Computed:

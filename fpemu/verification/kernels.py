@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import fpemu
-from fpemu import digests, mma, schemes
+from fpemu import mma, schemes
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu import batched
 from fpemu.mma import KOrder, MmaSpec, catalog
@@ -26,7 +26,6 @@ from fpemu.mma.codes import values
 from fpemu.schemes import Scheme
 from fpemu.verification.cases import LAYOUTS, Case, Draw, Operands, Result, arrange, codes
 from fpemu.verification.paths import PATHS, Computed, Product, message_or
-from fpemu.verification.records import Outcome, Record
 from fpemu.verification.suite import SkippedError, Suite
 
 _SIZES = """
@@ -98,8 +97,9 @@ def _value(value: Any) -> Any:
 
 
 @cache
-def _variant(group: str, hardware: str) -> Variant:
-    return next(v for v in variants([group.partition("(")[0]], hardware) if str(v) == group)
+def _variant(group: str) -> Variant:
+    name = group.partition("(")[0]
+    return next(v for row in catalog.architectures() for v in variants([name], row) if str(v) == group)
 
 
 def numbers(variant: Variant, seed: int, cases: int) -> list[int]:
@@ -262,10 +262,10 @@ class Kernels(Suite):
         return {"architecture": hardware()}
 
     def numbers(self, group: str) -> Sequence[int]:
-        return numbers(_variant(group, hardware()), self.seed, self.cases)
+        return numbers(_variant(group), self.seed, self.cases)
 
     def case(self, group: str, number: int) -> Case:
-        return case(_variant(group, hardware()), number, self.seed)
+        return case(_variant(group), number, self.seed)
 
     def resolve(self, case: Case) -> Case:
         return resolve(case, hardware())
@@ -287,11 +287,11 @@ class Kernels(Suite):
             result = emulate(case, "propagate", self.emulated_on) if deferred else result
         return {"the emulation": _text(result, path)}, deferred
 
-    def replay(self, record: Record, outcome: Outcome, number: str) -> str:
-        drawn = case(_variant(outcome.group, record.facts["architecture"]), int(number), self.seed)
-        with np.errstate(all="ignore"):
-            result = emulate(replayed(drawn, outcome.facts["replay"][number]), drawn.options["on_range"], "cpu")
-        return digests.text(np.asarray(result))
+    def recorded(self, case: Case, facts: Any) -> Case:
+        return replayed(case, facts)
+
+    def emulate(self, case: Case, hardware: Any) -> Result:
+        return emulate(case, case.options["on_range"], "cpu")
 
     def section(self, group: str) -> str:
         return group.partition("(")[0]
