@@ -21,7 +21,7 @@ from fpemu.gpu import batched as on_gpu
 from fpemu.gpu.batched import Block, Packed, Small, Warp
 from fpemu.verification import paths
 from fpemu.verification.cases import Array, Case, Draw, Operands, Result, codes
-from fpemu.verification.paths import Computed, Memory, Product
+from fpemu.verification.paths import POISON, Computed, Memory, Product
 from fpemu.verification.suite import Suite
 
 CASES = 520
@@ -251,18 +251,16 @@ def _emulate(case: Case, hardware: str) -> Array:
 def _by_pointers(product: Product, case: Case) -> Computed:
     """Multiply lists of matrices, each at its own address."""
     draw = Draw(case.key, "pointers", case.number)
-
-    def copies(X: Array) -> list[Memory]:
+    poison = np.full(product.like.shape, POISON << 8 | POISON, np.uint16).view(np.float16)
+    lists = []
+    for X in (*product.operands, poison):
         most = draw.pick((1, 8))  # 1: aligned
-        return [Memory(np.ascontiguousarray(x), draw.below(most)) for x in X]
-
-    lists = [None if X is None else copies(X) for X in (*product.operands, np.zeros(product.like.shape, np.float16))]
+        lists.append(None if X is None else [Memory(np.ascontiguousarray(x), draw.below(most)) for x in X])
     *given, D = [None if X is None else [x.array(x.x, tensor=False) for x in X] for X in lists]
     product.call(*given, out=D)
     results = lists[-1] or []
-    return Computed(
-        codes(np.stack([x.view(x.x, x.read()) for x in results])), outside=sum(x.changed(x.x) for x in results)
-    )
+    outside = sum(x.changed(x.x) for x in results)
+    return Computed(codes(np.stack([x.view(x.x, x.read()) for x in results])), outside)
 
 
 def _group(name: str) -> Group:

@@ -118,19 +118,19 @@ class Copies:
 
     def __init__(self, operands: Operands, factor: float, draw: Draw | None, *, tensor: bool) -> None:
         self.memories: list[Memory] = []
-        self.arrays: list[Any] = []  # of the caller; None for a C that is missing
+        exposed: dict[int, Any] = {id(None): None}  # an array that is passed twice is one object
         for x in operands:
-            if x is None:
-                self.arrays.append(None)
+            if x is None or id(x) in exposed:
                 continue
-            if tensor and min(x.strides, default=0) < 0:  # PyTorch has no negative strides
-                x = np.ascontiguousarray(x)
-            root = _root(x)
+            # PyTorch has no negative strides
+            placed = np.ascontiguousarray(x) if tensor and min(x.strides, default=0) < 0 else x
+            root = _root(placed)
             memory = next((m for m in self.memories if m.x is root), None)
             if memory is None:
                 memory = Memory(root, 0 if draw is None else draw.below(_ALIGNED // x.itemsize), factor)
                 self.memories.append(memory)
-            self.arrays.append(memory.array(x, tensor=tensor))
+            exposed[id(x)] = memory.array(placed, tensor=tensor)
+        self.arrays = [exposed[id(x)] for x in operands]  # of the caller; None for a C that is missing
 
     def assign(self, source: Copies) -> None:
         """Copy the memory of operands of the same layout and alignment."""
