@@ -147,7 +147,12 @@ def with_torch(gpu, monkeypatch):
     @contextmanager
     def capture(graph):
         written = gpu.written
-        monkeypatch.setattr(gpu, "written", lambda *given: captured.append(given) or written(*given))
+
+        def noted(*given):
+            captured.append(given)
+            return written(*given)
+
+        monkeypatch.setattr(gpu, "written", noted)
         yield
         monkeypatch.setattr(gpu, "written", written)
 
