@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,19 +18,19 @@ from pathlib import Path
 from fpemu.files import write_atomic
 
 _DIGEST = hashlib.sha256().digest_size  # bytes at the end of a file: the checksum of the bytes before them
-_ADVICE = "set FPEMU_CACHE to a folder that is writable and persists"
 
 
 class KernelCache:
     """Files of compiled kernels, written to the first writable folder and read from that and the folders before it.
 
-    The folders are the preferred ones, ``$FPEMU_CACHE``, the user's cache folder, and a temporary folder that no other
-    user can write. A note on stderr states that kernels are saved in the temporary folder, or not at all.
+    The folders are the preferred ones, ``$FPEMU_CACHE`` and the user's cache folder. A temporary folder is not used:
+    kernels that another user may have put there would be code of that user. If no folder is writable, a note on stderr
+    states that kernels cannot be saved.
 
     Parameters
     ----------
     subfolder : str
-        Of ``$FPEMU_CACHE``, the user's cache folder and the temporary folder.
+        Of ``$FPEMU_CACHE`` and the user's cache folder.
     *preferred : Path
         Folders to try first.
 
@@ -49,13 +48,7 @@ class KernelCache:
             if _is_writable(folder):
                 self.folder = folder
                 return
-        private = _private_temporary_folder()
-        if private is not None and _is_writable(private / subfolder):
-            self.folder = private / subfolder
-            self._readable.append(self.folder)
-            _note(f"compiled kernels are saved in the temporary folder {private}: {_ADVICE}")
-        else:
-            _note(f"compiled kernels cannot be saved, so that each process compiles them again: {_ADVICE}")
+        _note()
 
     def load(self, name: str) -> bytes | None:
         """Return the content of a file; None if it is missing or damaged.
@@ -115,27 +108,12 @@ def _is_writable(folder: Path) -> bool:
     return True
 
 
-def _private_temporary_folder() -> Path | None:
-    """A folder of this user, closed to all others.
-
-    Its name is predictable, so that another user may have made it or put a link there: kernels that this user loads
-    from it would then be code of that user.
-    """
-    try:
-        user = os.geteuid() if hasattr(os, "geteuid") else None  # Windows: the temporary folder is the user's
-        folder = Path(tempfile.gettempdir()) / ("fpemu" if user is None else f"fpemu-{user}")
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        status = folder.lstat()
-    except OSError:
-        return None
-    if not stat.S_ISDIR(status.st_mode) or (user is not None and (status.st_uid != user or status.st_mode & 0o077)):
-        return None
-    return folder
-
-
 @cache
-def _note(text: str) -> None:
+def _note() -> None:
     """Print a note once, and only in the main process."""
     if multiprocessing.parent_process() is None:
-        print(f"fpemu: {text}", file=sys.stderr)
+        print(
+            "fpemu: compiled kernels cannot be saved, so that each process compiles them again: set FPEMU_CACHE to a "
+            "folder that is writable and persists",
+            file=sys.stderr,
+        )

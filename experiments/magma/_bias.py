@@ -42,18 +42,6 @@ k again (each c loses the same fraction), the second to sqrt(k).
 **CDNA 3** truncates products 24 bits below their largest exponent, then rounds downwards: the sum of products to
 2^(E - 32), everything to 2^(E' - 31), and rounds to nearest. Downwards is a loss for positive data; for others it is a
 drift to minus infinity that is the same for either sign of S.
-
-**Promotion** (`promotion_interval`). Chains of P products that start from zero are added outside to nearest, with f0
-fraction bits. A positive sum c_t = c t/n that is rounded n times has a rounding error of u(c_t) each time. For c
-anywhere in its binade, in octaves, the u(c_t) add up to n 2^-f c / (4 ln 2), their squares to n 4^-f c^2 / (8 ln 2). In
-units of 4^-f / (96 ln 2), a rounding error being uniform,
-
-    error^2 = 6 beta^2 / ln 2 · P^2  +  P^2 / (L k)  +  4^(f - f0) k / P
-
-are the drift, which all chains share, the roundings in the chains, P/L in each and averaged over k/P of them, and the
-roundings outside. The sum is least where P^3 = 4^(f - f0) k / (12 beta^2 / ln 2 + 2 / (L k)): P = (L k^2 / 2)^(1/3)
-where nothing is truncated, hence 2 k^(2/3) for L = 16 and (k^2 / 2)^(1/3) for FMAs, but about (k / (17 beta^2))^(1/3)
-on a truncating unit, a few instructions.
 """
 
 from __future__ import annotations
@@ -61,18 +49,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fpemu.arguments import LARGEST, integer
-from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
-from fpemu.mma.arithmetic import ARITHMETICS
 
-from ._steps import Floats, Products, exponent
-
+Floats = NDArray[np.float64]
 _QUANTILES, _BLOCKS, _STRETCHES = 301, 15, 120
 _MEAN, _SQUARE = 1 / 4, 1 / 9
 """Of a product of two magnitudes uniform in [0, 1]."""
@@ -87,7 +73,6 @@ def positive(spec: MmaSpec, k: int) -> float:
     >>> [f"{positive(fpemu.mma.spec(gpu, 'fp16', 'fp32'), 4096):.1e}" for gpu in ("V100", "A100", "H200")]
     ['8.1e-05', '4.5e-05', '2.3e-05']
     """
-    _check(spec, k)
     products, lost, L = Products.of(spec), 0.0, min(spec.block, k)
     block = _MEAN * L + _deviation(_SQUARE - _MEAN**2, L) * _quantiles(_BLOCKS)
     for steps, t in _walk(k, L):
@@ -109,7 +94,6 @@ def towards_zero(spec: MmaSpec, k: int) -> float:
     >>> [f"{towards_zero(fpemu.mma.spec(gpu, 'fp16', 'fp32'), 4096):.1e}" for gpu in ("V100", "A100", "H200")]
     ['5.7e-07', '4.5e-06', '3.3e-06']
     """
-    _check(spec, k)
     from scipy.special import erf  # slow to import
 
     products, lost, L = Products.of(spec), 0.0, min(spec.block, k)
@@ -137,7 +121,6 @@ def downwards(spec: MmaSpec, k: int) -> float:
     >>> f"{downwards(fpemu.mma.spec('MI300X', 'fp16', 'fp32'), 4096):.1e}"
     '6.2e-13'
     """
-    _check(spec, k)
     products, lost, L = Products.of(spec), 0.0, min(spec.block, k)
     for steps, t in _walk(k, L) if spec.rules.floors else ():
         c = _deviation(_SQUARE, t * L) * _quantiles(_QUANTILES)[:, None]
@@ -149,11 +132,10 @@ def downwards(spec: MmaSpec, k: int) -> float:
 def per_product(spec: MmaSpec) -> float:
     """Return beta, the loss per product of a long sum of positive products.
 
-        >>> import fpemu
+    >>> import fpemu
     >>> [per_product(fpemu.mma.spec(gpu, "fp16", "fp32")) * 128 for gpu in ("V100", "A100", "H200")]
     [64.0, 36.0, 19.0]
     """
-    _check(spec, 1)
     kept = spec.sum_fraction_bits
     if spec.rules.floors:
         return 2.0 ** (kept - 31) / 2 / spec.block
@@ -162,20 +144,85 @@ def per_product(spec: MmaSpec) -> float:
     return q / 2 + (final + max(q - 1, 0.0)) / (2 * spec.block)
 
 
-def promotion_interval(spec: MmaSpec, k: int) -> int:
-    """Return the best number of products after which to restart a chain over k positive products.
+# --- the mean losses of one step
+@dataclass(frozen=True)
+class Products:
+    """The products of an instruction by exponent, and the mean losses of the products and of the sum c in a step.
 
-    The sum of each chain is then added outside the instruction.
-
-    >>> import fpemu
-    >>> [promotion_interval(fpemu.mma.spec(gpu, "fp16", "fp32"), 4096) for gpu in ("A100", "H200", "ideal")]
-    [16, 16, 512]
+    The methods take magnitudes of sums.
     """
-    _check(spec, k)
-    outside = 52 if spec.operand_formats[3].name == "fp64" else 23
-    falls = 12 * per_product(spec) ** 2 / math.log(2) + 2 / (spec.block * k)
-    best = math.cbrt(4.0 ** (spec.sum_fraction_bits - outside) * k / falls)
-    return min(max(round(best / spec.k), 1) * spec.k, k)
+
+    spec: MmaSpec
+    kept: int
+    """f"""
+    classes: tuple[tuple[int, float, float], ...]
+    """Exponent, probability and mean magnitude."""
+    places: int
+    """A product is a multiple of 2^(its exponent - places)."""
+    top: int
+    """The largest exponent that the products of a block usually have."""
+
+    @staticmethod
+    @functools.cache
+    def of(spec: MmaSpec) -> Products:
+        a, b = spec.operand_formats[:2]
+        sums: dict[int, tuple[float, float]] = {}
+        for ea, pa, ma in _magnitudes(a.emin):
+            for eb, pb, mb in _magnitudes(b.emin):
+                p, total = sums.get(ea + eb, (0.0, 0.0))
+                sums[ea + eb] = (p + pa * pb, total + pa * pb * ma * mb)
+        classes = tuple((e, p, total / p) for e, (p, total) in sums.items())
+        usual = (e for e, p, _ in classes if p * spec.block >= 0.5)
+        top = max(usual, default=max(classes, key=lambda c: c[1])[0])
+        return Products(spec, spec.sum_fraction_bits, classes, a.precision + b.precision - 2, top)
+
+    def grid(self, c: Floats) -> Floats:
+        """q; 0 without truncation."""
+        if self.spec.rules.aligned != "terms":
+            return np.full_like(c, 2.0 ** (self.top - self.spec.F) if self.spec.rules.aligned else 0.0)
+        return np.ldexp(1.0, np.maximum(exponent(c), self.top) - self.spec.F)
+
+    def alignment(self, c: Floats, by_size: bool = False) -> Floats:
+        """l, the mean loss of a product; by_size: E[l |p|]."""
+        grids, where = np.unique(self.grid(c), return_inverse=True)
+        return np.array([self._lost(q, by_size) for q in grids.tolist()])[where].reshape(c.shape)
+
+    def entering(self, c: Floats) -> Floats:
+        """Mean loss of the sum in the alignment, (q - u) / 2."""
+        if self.spec.rules.aligned != "terms":
+            return np.zeros_like(c)
+        return np.where(c > 0, np.maximum(self.grid(c) - np.ldexp(1.0, exponent(c) - self.kept), 0.0) / 2, 0.0)
+
+    def final(self, c: Floats, after: Floats) -> Floats:
+        """r, the mean loss of the final rounding."""
+        if self.spec.rules.floors:
+            low = np.ldexp(1.0, np.maximum(exponent(c), self.top) - 32)
+            high = np.ldexp(1.0, exponent(after) - 31)
+            return (np.maximum(low - self.grid(c), 0.0) + np.maximum(high - np.maximum(low, self.grid(c)), 0.0)) / 2
+        if self.spec.final == "RNE":
+            return np.zeros_like(after)
+        return np.maximum(np.ldexp(1.0, exponent(after) - self.kept) - self.grid(c), 0.0) / 2
+
+    def _lost(self, q: float, by_size: bool) -> float:
+        total = 0.0
+        for e, p, mean in self.classes:
+            last = 2.0 ** (e - self.places)
+            j = math.log2(q / last) if q > last else 0.0
+            loss = mean if q >= 4 * 2.0**e else last * (2.0**j - 1 - j / 2) / 2
+            total += p * loss * (mean if by_size else 1.0)
+        return total
+
+
+def _magnitudes(emin: int) -> list[tuple[int, float, float]]:
+    """Exponent, probability and mean of a magnitude uniform in [0, 1]; the last class includes all smaller ones."""
+    least = max(emin, -30)
+    normal = [(e, 2.0**e, 1.5 * 2.0**e) for e in range(-1, least, -1)]
+    return [*normal, (least, 2.0 ** (least + 1), 2.0**least)]
+
+
+def exponent(c: Floats) -> NDArray[Any]:
+    """floor(log2 c); for 0 a value below the exponent of every product."""
+    return np.where(c > 0, np.frexp(c)[1] - 1, -80)
 
 
 def _absorbed(c: Floats, spec: MmaSpec, L: int) -> float:
@@ -185,15 +232,6 @@ def _absorbed(c: Floats, spec: MmaSpec, L: int) -> float:
     u = u[u > 2 * deviation]  # below, the errors have a mean of less than a hundredth of the deviation
     block = mean + deviation * _quantiles(_QUANTILES)[:, None]
     return float(np.sum(np.mean(block - u * np.rint(block / u), axis=0))) / c.size
-
-
-def _check(spec: MmaSpec, k: int) -> None:
-    known = [name for name, rules in ARITHMETICS.items() if rules.groups == 1 and not rules.integer]
-    if spec.arithmetic not in known:
-        raise InputError(
-            f"no model of the bias of {spec.name!r}, arithmetic {spec.arithmetic!r}; known: {', '.join(known)}"
-        )
-    k = integer("k", k, 1, LARGEST)
 
 
 def _walk(k: int, L: int) -> Iterator[tuple[int, float]]:

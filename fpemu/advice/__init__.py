@@ -19,8 +19,7 @@ from typing import Any, Literal
 
 from fpemu import metrics
 from fpemu.advice.candidates import Candidate, Cost, machine
-from fpemu.advice.data import MEASURES, SMALL, Data
-from fpemu.advice.search import Advice, Request, TargetError, Verdict, cheapest
+from fpemu.advice.search import MEASURES, SMALL, Advice, Data, Request, TargetError, Verdict, cheapest
 from fpemu.arguments import choice, integer, number
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec

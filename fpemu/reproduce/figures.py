@@ -275,16 +275,13 @@ def _entry(picture: bytes) -> Path:
 
 def _drawn_by(picture: bytes) -> str | None:
     """The digest of the code that drew a picture or found it current; None if the cache does not have it."""
-    try:
-        return _entry(picture).read_text()
-    except (OSError, UnicodeDecodeError):
-        return None
+    entry = _entry(picture)
+    return entry.read_text(errors="replace") if entry.is_file() else None
 
 
 def _remember(picture: bytes, code: str) -> None:
     if _drawn_by(picture) != code:
         with contextlib.suppress(OSError):  # a cache that cannot be written costs a drawing later
-            _entry(picture).parent.mkdir(parents=True, exist_ok=True)
             write_atomic(_entry(picture), code.encode())
 
 
@@ -295,12 +292,7 @@ def check_output(names: Iterable[str], folder: str | os.PathLike[str], formats: 
             raise unknown_name("format", name, FORMATS)
     for name in names:
         for suffix in ("png", "csv", "json", *formats):
-            path = Path(folder) / f"{name}.{suffix}"
-            while not os.path.lexists(path.parent):
-                path = path.parent  # the folder to make
-            if not path.parent.is_dir():
-                raise InputError(f"cannot write figures in {folder}: {path.parent} is not a folder")
-            check_writable(path)
+            check_writable(Path(folder) / f"{name}.{suffix}", make_folders=True)
 
 
 def _bytes(path: Path) -> bytes | None:

@@ -15,6 +15,18 @@ data that spread over many octaves (phi = 2, lognormal) few elements dominate, a
 twenty times the error, and more than a hundred times where hardware reads subnormal words as zero (CDNA 2). With first
 words rounded up or down and operands of one sign, residuals have one sign too; their products are taken as of both
 signs where truncated sums add them, and `probable` may be up to three times too small.
+
+**Corrections in 8 bits** are the additional part of `staged-int8` beside those of `staged`. With x s = h + r, q the
+integer for r, h + g the integer for h, and d = r - q, a term of the sum has in stages that are not exact the error
+
+    x_A x_B - [h_A h_B + q_A (h_B + g_B) + (h_A + g_A) q_B] = d_A h_B + h_A d_B + r_A r_B - q_A g_B - g_A q_B
+
+|d| <= 2^-6 and |g| <= 2^6 (at the end of the 8-bit range; else half of that), |q| <= |r| + 2^-7 and |r| <= 2^-11 |x| +
+2^-25, while the largest entry of a row is scaled to [t, 2^13), t = 2^13 8/9. An entry of A or B therefore loses
+(2^-6 + 2^-5) / t times the largest of its row.
+
+On random operands d, g and r are distributed as rounding errors to nearest; r is 0.41 times the unit on average over a
+binade.
 """
 
 from __future__ import annotations
@@ -34,11 +46,11 @@ from fpemu.schemes.call import Policy
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.staged import Staged
-from fpemu.schemes.staged_int8 import StagedInt8
+from fpemu.schemes.staged_int8 import CHUNK, StagedInt8
 from fpemu.schemes.words import Join, Product
-from fpemu.theory import accumulation, eightbits, splits, walk
+from fpemu.theory import accumulation, splits, walk
 from fpemu.theory.accumulation import Term, growth
-from fpemu.theory.errorfree import bound_parts
+from fpemu.theory.errorfree import bound_parts, cut_off, rounded
 from fpemu.theory.norms import Norms
 from fpemu.theory.parts import LEAST_TAIL, Bound, Part
 from fpemu.theory.splits import Operands, Size
@@ -47,6 +59,11 @@ _SLACK = 1 + 2.0**-20
 """Covers the roundings of the norms (float64 products) and of the sums of parts"""
 _FP32 = 2.0**-24
 """Unit roundoff of fp32"""
+_LEAST = 2.0**13 * 8 / 9
+"""Largest entry of a row under the scale of `staged-int8`"""
+_LOW, _HIGH, _UNIT, _TINY = 2.0**-6, 2.0**6, 2.0**-11, 2.0**-25
+_EVEN = 1 / math.sqrt(12)
+"""Root mean square of a rounding error to nearest over the distance of two words"""
 
 
 @dataclass(frozen=True)
@@ -156,7 +173,7 @@ def bound(
     built.check_policy(policy)
     parts = _Product(built, spec, norms, path, policy).parts()
     if isinstance(built, StagedInt8):
-        parts += eightbits.corrections(built, norms)
+        parts += corrections(built, norms)
     return Bound(tuple(parts), entries)
 
 
@@ -183,7 +200,7 @@ class _Product:
         self.scaling = scheme.scaling(on_range)
         self.data = Operands.of(norms, self.scaling, self.rules[0].format.emax)
         if isinstance(scheme, StagedInt8) and scheme.exact == 1:  # else the error of the 8-bit integers is larger
-            self.data = eightbits.scaled(self.data)
+            self.data = _scaled(self.data)
         self.random = walk.Data.of(norms)
         flushed, d = spec.rules.flushes, self.data
         rules = [words.of_operand(self.rules, name) for name in "AB"]
@@ -346,3 +363,42 @@ class _Product:
         largest = max(math.ldexp(s.size + s.worst, self.lowering.exponent * s.band) for s in sums)
         overflow = accumulation.overflow(self.spec, self.data.S * max(largest, 1.0), self.random)
         return overflow or accumulation.overflow(simt.SPECS["fp32"], self.norms.largest * (1 + worst), self.random)
+
+
+# --- the corrections of staged-int8
+
+
+def _scaled(data: Operands) -> Operands:
+    """The operands under the scale of `staged-int8` instead of "scale-rows", which brings a row to [2^13, 2^14).
+
+    An entry is at least 4/9 as large, and its last place is up to 2^4 smaller in relation to it, since the scale is an
+    integer of four bits times a power of two.
+    """
+    more = 2.0**13 / _LEAST
+    return replace(
+        data,
+        smallest=(data.smallest[0] / 36, data.smallest[1] / 36),
+        over_A=data.over_A * more,
+        over_B=data.over_B * more,
+        over_AB=data.over_AB * more**2,
+        over_D=data.over_D * more**2,
+    )
+
+
+def corrections(scheme: StagedInt8, norms: Norms) -> tuple[Part, ...]:
+    """Errors of the 8-bit integers, and of adding and unscaling their products, relative to (|A||B|)_ij.
+
+    >>> part, _ = corrections(StagedInt8(), Norms.sample("uniform", 1024, low=-1.0))
+    >>> 1e-5 < part.worst < 1e-4, part.deviation < 1e-6
+    (True, True)
+    """
+    whole = rounded("joins and scales", norms, 2.0**-24, 2 * -(-norms.K // CHUNK) + 1, 2)
+    if norms.is_zero or scheme.exact == 1:
+        return (whole,)
+    share = 1.0 if scheme.exact is None else 1 - 1 / scheme.exact
+    one = (_LOW * (1 + _UNIT) + _TINY + _HIGH * _UNIT) / _LEAST
+    both = (2 * _HIGH * (_LOW / 2 + _TINY) + 2 * _LOW * _TINY + _TINY**2) / _LEAST**2
+    worst = (one * (norms.row_A + norms.row_B) + both * norms.row_AB + _UNIT**2) * _SLACK
+    # over the power of two above a row's largest entry, which is scaled to 2^13 at least
+    typical = math.hypot(_LOW, _HIGH * _UNIT * 0.41) * _EVEN / 2.0**13 * math.sqrt(share)
+    return cut_off("corrections in 8 bits", worst, norms, (0.0, typical), (0.0, typical)), whole

@@ -6,7 +6,6 @@ the same bits for tensors of the CPU by emulation. The functions require PyTorch
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from typing import Any
 
@@ -26,8 +25,8 @@ class _Missing:
 
 
 _installed = importlib.util.find_spec("torch") is not None
-_calls, _routing = (
-    importlib.import_module(f"fpemu.torch.{name}") if _installed else _Missing() for name in ("calls", "routing")
+_operators, _routing = (
+    importlib.import_module(f"fpemu.torch.{name}") if _installed else _Missing() for name in ("operators", "routing")
 )
 
 
@@ -39,27 +38,17 @@ def gemm(
     scheme: Any,
     alpha: Any = 1.0,
     beta: Any = 0.0,
-    on_range: str | None = None,
+    on_range: Any = None,
     **options: Any,
 ) -> Any:
     """Return D = alpha · (A B by a scheme) + beta · C, with gradients by the same scheme.
 
     Parameters
     ----------
-    A : torch.Tensor (..., M, K)
-        Operand of `fpemu.gpu.gemm`, of any strides; leading axes broadcast. Tensors of the GPU are multiplied there,
-        and tensors of the CPU by the emulation of a GPU.
-    B : torch.Tensor (..., K, N)
-        As A.
-    C : torch.Tensor (..., M, N), optional
-        As A; not read if beta = 0.
-    scheme : str or Scheme
-        As in `fpemu.gemm`.
-    alpha, beta : real numbers
-        As in `fpemu.gemm`; no gradient.
-    on_range : str, optional
-        Overflow policy, with the default of `fpemu.gpu.gemm`: "raise" for tensors of the CPU; for tensors of the GPU
-        the bits of "propagate", and the errors of "raise" deferred to `fpemu.gpu.check`.
+    A, B, C : torch.Tensor (..., M, K), (..., K, N) and (..., M, N)
+        As in `fpemu.gpu.gemm`. A GPU multiplies its own tensors; tensors of the CPU are multiplied by emulation.
+    scheme, alpha, beta, on_range : object
+        As in `fpemu.gpu.gemm`; alpha and beta have no gradient.
     **options
         The scheme's choices, and ``order`` as in `fpemu.gpu.gemm`. For tensors of the CPU also ``hardware``, the GPU
         that is emulated: "H200" by default. The default order is the order of the H200's kernel for the shape.
@@ -71,10 +60,8 @@ def gemm(
 
     Raises
     ------
-    InputError
-        As `fpemu.gpu.gemm`; arguments that are no tensors; options that are no literals; no PyTorch.
-    GpuError
-        As `fpemu.gpu.gemm`.
+    InputError, GpuError
+        As `fpemu.gpu.gemm`; options that are no literals; no PyTorch.
 
     Notes
     -----
@@ -82,45 +69,21 @@ def gemm(
     scheme with the same options. A gradient that is summed over batch axes, because they were broadcast, is one product
     whose sums run over these axes too, the axes before the rows or columns. PyTorch sums dC over such axes.
     """
-    if on_range is not None:
-        options["on_range"] = on_range
-    return _calls.gemm(A, B, C, scheme, alpha, beta, options)
+    name, text = _operators.request(scheme, {"on_range": on_range, **options})
+    return _operators.gemm(A, B, C, name, *_operators.numbers(alpha, beta), text)
 
 
-def hgemm(
-    A: Any,
-    B: Any,
-    C: Any = None,
-    *,
-    alpha: Any = 1.0,
-    beta: Any = 0.0,
-    transa: str = "N",
-    transb: str = "N",
-    accumulate: str = "fp32",
-    kernel: str = "tensor",
-    hardware: str | None = None,
-) -> Any:
+def hgemm(A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, **options: Any) -> Any:
     """Return D = alpha · op(A) op(B) + beta · C for a batch of fp16 matrices, with gradients by the same kernel.
 
     Parameters
     ----------
-    A : torch.Tensor (..., M, K), or (..., K, M) with transa="T"
-        Operand of `fpemu.gpu.batched.hgemm`, float16. Tensors of the GPU are multiplied there, and tensors of the CPU
-        by `fpemu.batched.hgemm`.
-    B : torch.Tensor (..., K, N), or (..., N, K) with transb="T"
-        As A.
-    C : torch.Tensor (..., M, N), optional
-        As A; not read if beta = 0.
+    A, B, C : torch.Tensor of float16
+        As in `fpemu.gpu.batched.hgemm`, or on the CPU, for `fpemu.batched.hgemm`.
     alpha, beta : real numbers
         As in `fpemu.batched.hgemm`; no gradient.
-    transa, transb : {"N", "T", "C"}
-        As in `fpemu.batched.hgemm`.
-    accumulate : {"fp32", "fp16"}
-        As in `fpemu.batched.hgemm`.
-    kernel : {"tensor", "magma-small"}
-        As in `fpemu.batched.hgemm`.
-    hardware : str, optional
-        GPU that is emulated for tensors of the CPU. Default: "H200".
+    **options
+        ``transa``, ``transb``, ``accumulate``, ``kernel`` as in `fpemu.batched.hgemm`; ``hardware`` as in `gemm`.
 
     Returns
     -------
@@ -129,10 +92,8 @@ def hgemm(
 
     Raises
     ------
-    InputError
-        As `fpemu.gpu.batched.hgemm`; arguments that are no tensors; hardware for tensors of the GPU; no PyTorch.
-    GpuError
-        As `fpemu.gpu.batched.hgemm`.
+    InputError, GpuError
+        As `fpemu.gpu.batched.hgemm`; no PyTorch.
 
     Notes
     -----
@@ -140,25 +101,11 @@ def hgemm(
     With kernel="magma-small", whose K is at most 32 on a GPU, PyTorch instead sums the products of the batch, each
     rounded to float16, over such axes: the bits of these sums are those of `torch.sum` on the device.
     """
-    options = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel, "hardware": hardware}
-    return _calls.batched(A, B, C, alpha, beta, None, options)
+    return _operators.batched(A, B, C, None, *_operators.numbers(alpha, beta), _operators.literal(options))
 
 
 def hcgemm(
-    A: Any,
-    B: Any,
-    C: Any = None,
-    *,
-    alpha: Any = 1.0,
-    beta: Any = 0.0,
-    transa: str = "N",
-    transb: str = "N",
-    accumulate: str = "fp32",
-    layout: str = "interleaved",
-    products: int = 4,
-    kernel: str = "tensor",
-    algorithm: str | None = None,
-    hardware: str | None = None,
+    A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, layout: str = "interleaved", **options: Any
 ) -> Any:
     """Return D = alpha · op(A) op(B) + beta · C for half-complex matrices, with gradients by the same kernel.
 
@@ -168,41 +115,21 @@ def hcgemm(
         The last of two (interleaved) or the first (planar); else as in `hgemm`.
     alpha, beta : complex or real numbers
         As in `fpemu.batched.hcgemm`; no gradient.
-    transa, transb : {"N", "T", "C"}
-        As in `fpemu.batched.hcgemm`.
-    accumulate : {"fp32", "fp16"}
-        As in `hgemm`.
     layout : {"interleaved", "planar"}
         Layout of A, B, C and D.
-    products : {4, 3}
-        Real products of a complex one.
-    kernel : {"tensor", "magma-small"}
-        As in `hgemm`.
-    algorithm : {"fused", "calls"}, optional
-        As in `fpemu.batched.hcgemm`.
-    hardware : str, optional
-        As in `hgemm`.
+    **options
+        As in `hgemm`, and ``products`` and ``algorithm`` as in `fpemu.batched.hcgemm`.
 
     Returns
     -------
     torch.Tensor
         D in the layout, float16 and contiguous.
 
-    Raises
-    ------
-    InputError
-        As `hgemm`.
-    GpuError
-        As `hgemm`.
-
     Notes
     -----
-    Gradients are those of the real and imaginary parts: with the adjoint of a matrix in place of its transpose, as in
-    `hgemm`. PyTorch multiplies dD by a complex beta.
+    Gradients are those of the parts: as in `hgemm`, with adjoint matrices. PyTorch multiplies dD by a complex beta.
     """
-    options: dict[str, Any] = {"transa": transa, "transb": transb, "accumulate": accumulate, "kernel": kernel}
-    options |= {"hardware": hardware, "products": products, "algorithm": algorithm}
-    return _calls.batched(A, B, C, alpha, beta, layout, options)
+    return _operators.batched(A, B, C, layout, *_operators.numbers(alpha, beta), _operators.literal(options))
 
 
 def multiply(A: Any, B: Any) -> Any:
@@ -210,12 +137,9 @@ def multiply(A: Any, B: Any) -> Any:
 
     Parameters
     ----------
-    A : torch.Tensor (m, k)
-        Operand of `fpemu.gpu.tallskinny.multiply`, float32 or float64; float16 and bfloat16 are converted to float32.
-        Tensors of the GPU are multiplied there, and tensors of the CPU by `fpemu.simt.tsm2`, whose bits every kernel
-        has.
-    B : torch.Tensor (k, n)
-        As A.
+    A, B : torch.Tensor (m, k) and (k, n)
+        As in `fpemu.gpu.tallskinny.multiply`, or on the CPU, for `fpemu.simt.tsm2`, whose bits every kernel has;
+        float32 or float64; float16 and bfloat16 are converted to float32.
 
     Returns
     -------
@@ -224,24 +148,18 @@ def multiply(A: Any, B: Any) -> Any:
 
     Raises
     ------
-    InputError
-        As `fpemu.gpu.tallskinny.multiply`; arguments that are no tensors; no PyTorch.
-    GpuError
-        As `fpemu.gpu.tallskinny.multiply`.
+    InputError, GpuError
+        As `fpemu.gpu.tallskinny.multiply`; no PyTorch.
     """
-    return _calls.multiply(A, B)
+    return _operators.tallskinny(A, B)
 
 
-def matmul(scheme: Any, *, on_range: str | None = None, **options: Any) -> Any:
+def matmul(scheme: Any, *, on_range: Any = None, **options: Any) -> Any:
     """Return a context manager in which PyTorch's products of the scheme's dtype are computed by the scheme.
 
     Parameters
     ----------
-    scheme : str or Scheme
-        As in `gemm`.
-    on_range : str, optional
-        As in `gemm`.
-    **options
+    scheme, on_range, **options : object
         As in `gemm`.
 
     Returns
@@ -258,10 +176,9 @@ def matmul(scheme: Any, *, on_range: str | None = None, **options: Any) -> Any:
     -----
     ``@``, `torch.matmul`, ``mm``, ``bmm``, ``addmm``, ``baddbmm``, `torch.nn.functional.linear` and the methods of the
     same names are routed for dense tensors of the scheme's operand dtype: float32, and float64 for dgemm and the Ozaki
-    family. All others run unchanged, so that two nested contexts can route two dtypes. A call with an ``out`` that
-    PyTorch rejects, because of its dtype or device or because a gradient would be recorded, raises PyTorch's error. The
+    family. All others run unchanged, so that two nested contexts can route two dtypes, and functions that multiply
+    internally (`torch.einsum`, convolutions) do too. An ``out`` that PyTorch rejects raises PyTorch's error. The
     gradients of a routed product are products by the scheme, wherever ``backward`` runs. `torch.compile` traces the
-    routed products without graph breaks. Functions that multiply internally (`torch.einsum`, convolutions,
-    `scaled_dot_product_attention`, ``MultiheadAttention``) run unchanged.
+    routed products without graph breaks.
     """
     return _routing.Routing(scheme, {"on_range": on_range, **options})

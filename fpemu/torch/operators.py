@@ -1,120 +1,316 @@
-"""The operators `torch.ops.fpemu`: their schemas, and their kernels for the CPU and for CUDA."""
+"""The operators `torch.ops.fpemu`: schemas, kernels, shapes of results, gradients, and their calls."""
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.forward_ad import unpack_dual as dual
 
 from fpemu import batched as emulated
-from fpemu import schemes, simt
-from fpemu.errors import InputError
-from fpemu.gpu import batched as gpu_batched
-from fpemu.gpu import gemm as gpu_gemm
-from fpemu.gpu import tallskinny
-from fpemu.gpu.batched import stacks
-from fpemu.gpu.runtime import matrices
-from fpemu.gpu.tallskinny import problem
-from fpemu.torch import shapes
-from fpemu.torch.options import DEFAULT_GPU, kernel_order, read
+from fpemu import gpu, schemes, simt
+from fpemu.batched.layouts import LAYOUTS, axis_of
+from fpemu.errors import InputError, shown
+from fpemu.gpu.gemm.choice import NoKernelError, find
+from fpemu.mma.order import KOrder
+from fpemu.mma.serialise import from_dict, to_dict
+from fpemu.mma.tree import order_of
+from fpemu.schemes.base import build
+from fpemu.schemes.call import configure
+from fpemu.schemes.words import OverflowPolicy
 
-PLAIN = Tensor, torch.nn.Parameter
-"""Classes of tensors that no subclass changes"""
-
+DEFAULT_GPU = "H200"  # the GPU that is emulated for tensors of the CPU
+_LITERALS = (str, int, float, bool, tuple, list, type(None))
+_ARRAYS = (np.generic, np.ndarray, Tensor)
+_OF_THE_CALL = ("on_range", "order", "hardware", "algorithm")  # None is their default; all others are of the scheme
+_Call = Callable[..., Any]
 library = torch.library.Library("fpemu", "DEF")
-for _schema in (
-    "gemm(Tensor A, Tensor B, Tensor? C, str scheme, float alpha=1.0, float beta=0.0, str options='') -> Tensor",
-    "batched(Tensor A, Tensor B, Tensor? C, Scalar alpha=1.0, Scalar beta=0.0, str? layout=None, str options='') "
-    "-> Tensor",
-    "tallskinny(Tensor A, Tensor B) -> Tensor",
-):
-    library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 
 
-def gemm_cuda(
-    A: Tensor, B: Tensor, C: Tensor | None, scheme: str, alpha: float = 1.0, beta: float = 0.0, options: str = ""
+# --- options: one string, so that a schema is the same for every scheme and a graph holds all that a product depends on
+def request(scheme: Any, options: dict[str, Any]) -> tuple[str, str]:
+    """Return the name of a scheme, and its options with those of the call as a literal."""
+    if isinstance(scheme, str):
+        return scheme, literal(options)
+    chosen = schemes.get(scheme)
+    own = [(o.name, getattr(chosen, o.name)) for o in chosen.info.options if getattr(chosen, o.name) != o.default]
+    return chosen.name, literal(dict(own) | options)  # an option of the call replaces the scheme's
+
+
+def literal(options: dict[str, Any]) -> str:
+    """Return options as a literal of Python that `read` evaluates, without those of the call that are None."""
+    given = {name: value for name, value in options.items() if value is not None or name not in _OF_THE_CALL}
+    return str({name: _plain(name, value) for name, value in given.items()}) if given else ""
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A value whose text is a literal."""
+    if name == "order":
+        return to_dict(order_of(value))
+    if value.__class__ not in _LITERALS:
+        value = value.item() if isinstance(value, np.generic) else getattr(value, "value", value)  # of an Enum
+    if value.__class__ not in _LITERALS:
+        raise InputError(f"{name} = {shown(value)} is no number, string or tuple")
+    return value
+
+
+@lru_cache(maxsize=1024)
+def read(text: str) -> dict[str, Any]:
+    """Return the options of a literal, which must not be changed."""
+    options = ast.literal_eval(text or "{}")
+    return options | {"order": from_dict(options["order"])} if "order" in options else options
+
+
+def numbers(*values: Any) -> tuple[Any, ...]:
+    """Return alpha and beta as numbers of Python, also those of NumPy and tensors of one entry."""
+    return tuple(value.item() if isinstance(value, _ARRAYS) else value for value in values)
+
+
+@torch.compiler.assume_constant_result
+def dtype(scheme: str, options: str) -> torch.dtype:
+    """Return the dtype of a scheme's operands and result."""
+    own = {name: value for name, value in read(options).items() if name not in _OF_THE_CALL}
+    return getattr(torch, build(scheme, own).operand.dtype.name)
+
+
+@lru_cache(maxsize=1024)
+def kernel_order(scheme: str, options: str, M: int, N: int, K: int) -> KOrder | None:
+    """Return the order over K of the kernel that runs a product on a GPU; None: the scheme's."""
+    given = {"hardware": DEFAULT_GPU, "on_range": None, "order": None} | read(options)
+    hardware, _, order = (given.pop(name) for name in ("hardware", "on_range", "order"))
+    chosen = configure(scheme, hardware, OverflowPolicy.PROPAGATE, order, given)
+    if order is not None or chosen.spec is None or chosen.scheme.error_free or min(M, N, K) < 1:
+        return order
+    try:
+        return find(chosen.scheme, chosen.spec, (M, N, K), None).order
+    except NoKernelError:
+        return None
+
+
+# --- products of tensors of a GPU and of the CPU, with the arguments of the schemas
+def gemm_product(
+    A: Tensor, B: Tensor, C: Tensor | None, scheme: str, alpha: Any = 1.0, beta: Any = 0.0, options: str = ""
 ) -> Tensor:
-    a, b, c = _bare(A), _bare(B), None if C is None else _bare(C)
-    return gpu_gemm(a, b, c, scheme=scheme, alpha=alpha, beta=beta, **read(options))
-
-
-def gemm_cpu(
-    A: Tensor, B: Tensor, C: Tensor | None, scheme: str, alpha: float = 1.0, beta: float = 0.0, options: str = ""
-) -> Tensor:
-    a: Any
-    b: Any
-    a, b, c = (None if X is None else matrices.take(X, name) for name, X in (("A", A), ("B", B), ("C", C)))
     given = read(options)
+    if A.is_cuda or B.is_cuda:
+        return gpu.gemm(A, B, C, scheme=scheme, alpha=alpha, beta=beta, **given)
     if schemes.get(scheme).needs_hardware:
         given = {"hardware": DEFAULT_GPU} | given
-        if a.ndim > 1 and b.ndim > 1:
-            given["order"] = kernel_order(scheme, options, a.shape[-2], b.shape[-1], a.shape[-1])
-    return _tensor(schemes.gemm(a, b, c, scheme=scheme, alpha=alpha, beta=beta, **given))
+        if A.dim() > 1 and B.dim() > 1:
+            given["order"] = kernel_order(scheme, options, A.shape[-2], B.shape[-1], A.shape[-1])
+    return torch.tensor(schemes.gemm(*map(_array, (A, B, C)), scheme=scheme, alpha=alpha, beta=beta, **given))
 
 
-def batched_cuda(
-    A: Tensor,
-    B: Tensor,
-    C: Tensor | None,
-    alpha: Any = 1.0,
-    beta: Any = 0.0,
-    layout: str | None = None,
-    options: str = "",
+def batched_product(
+    A: Tensor, B: Tensor, C: Tensor | None, layout: Any = None, alpha: Any = 1.0, beta: Any = 0.0, options: str = ""
 ) -> Tensor:
-    a, b, c = _bare(A), _bare(B), None if C is None else _bare(C)
-    given = read(options)
-    if "hardware" in given:
-        raise InputError(f"hardware={given['hardware']!r} is for tensors of the CPU: leave it out for those of a GPU")
-    if layout is None:
-        return gpu_batched.hgemm(a, b, c, alpha=alpha, beta=beta, **given)
-    return gpu_batched.hcgemm(a, b, c, alpha=alpha, beta=beta, layout=layout, **given)
-
-
-def batched_cpu(
-    A: Tensor,
-    B: Tensor,
-    C: Tensor | None,
-    alpha: Any = 1.0,
-    beta: Any = 0.0,
-    layout: str | None = None,
-    options: str = "",
-) -> Tensor:
-    a, b, c = (None if X is None else stacks.take(X, name) for name, X in (("A", A), ("B", B), ("C", C)))
-    given: dict[str, Any] = {"alpha": alpha, "beta": beta, **read(options)}
+    function = "hgemm" if layout is None else "hcgemm"
+    given = {"alpha": alpha, "beta": beta} | ({} if layout is None else {"layout": layout}) | read(options)
+    if A.is_cuda or B.is_cuda:
+        return getattr(gpu.batched, function)(A, B, C, **given)
+    batched_shape(A, B, C, layout, alpha, beta, options)  # checks the dtypes
     if given.get("kernel", "tensor") == "tensor":
         given = {"hardware": DEFAULT_GPU, "instruction": "mma"} | given
-    if layout is None:
-        return _tensor(emulated.hgemm(a, b, c, **given))
-    given["layout"] = layout
-    return _tensor(emulated.hcgemm(a, b, c, **given))
+    return torch.tensor(getattr(emulated, function)(*map(_array, (A, B, C)), **given))
 
 
-def tallskinny_cuda(A: Tensor, B: Tensor) -> Tensor:
-    return tallskinny.multiply(_bare(A), _bare(B))
+def tallskinny_product(A: Tensor, B: Tensor) -> Tensor:
+    if A.is_cuda or B.is_cuda:
+        return gpu.tallskinny.multiply(A, B)
+    fmt = "fp64" if tallskinny_shape(A, B).dtype == torch.float64 else "fp32"
+    return torch.tensor(simt.tsm2(_array(A), _array(B), fmt=fmt))
 
 
-def tallskinny_cpu(A: Tensor, B: Tensor) -> Tensor:
-    a, b = matrices.take(A, "A"), matrices.take(B, "B")
-    dtype, _ = problem.checked(a, b)
-    return _tensor(simt.tsm2(a, b, fmt=problem.REALS[dtype.name]))
+def _array(X: Tensor | None) -> Any:
+    """A tensor of the CPU as a NumPy array; narrow formats, some of which NumPy lacks, as float32."""
+    if X is None:
+        return None
+    X = X.detach().resolve_conj().resolve_neg()
+    return (X.float() if X.is_floating_point() and X.dtype.itemsize < 4 else X).numpy()
 
 
-def _bare(X: Tensor) -> Tensor:
-    """A tensor whose class `fpemu.gpu` reads when it repeats recorded kernels."""
-    return X if X.__class__ in PLAIN else X.detach()
+# --- results without entries, from which tracers take shape and dtype
+def gemm_shape(
+    A: Tensor, B: Tensor, C: Tensor | None, scheme: str, alpha: Any = 1.0, beta: Any = 0.0, options: str = ""
+) -> Tensor:
+    return A.new_empty(_shape(A, B, C, reads_c=beta != 0), dtype=dtype(scheme, options))
 
 
-def _tensor(D: Any) -> Tensor:
-    return torch.from_numpy(np.require(D, requirements=["C", "W"]))
+def batched_shape(
+    A: Tensor, B: Tensor, C: Tensor | None, layout: Any = None, alpha: Any = 1.0, beta: Any = 0.0, options: str = ""
+) -> Tensor:
+    axis, given, operands = None if layout is None else axis_of(layout), read(options), []
+    for name, X in (("A", A), ("B", B), ("C", C)):
+        if X is not None and X.dtype != torch.float16:
+            raise InputError(f"{name} is of {X.dtype}: pass float16")
+        Y: Any = X if X is None or axis is None else X.select(axis, 0)
+        operands.append(Y if given.get(f"trans{name.lower()}", "N") in "Nn" or Y.dim() < 2 else Y.mT)
+    D = _shape(*operands)
+    return A.new_empty(D if axis is None else (2, *D) if axis == 0 else (*D, 2))
 
 
-for _name, _cpu, _cuda, _fake in (
-    ("gemm", gemm_cpu, gemm_cuda, shapes.gemm),
-    ("batched", batched_cpu, batched_cuda, shapes.batched),
-    ("tallskinny", tallskinny_cpu, tallskinny_cuda, shapes.tallskinny),
-):
-    library.impl(_name, _cpu, "CPU")
-    library.impl(_name, _cuda, "CUDA")
-    torch.library.register_fake(f"fpemu::{_name}", _fake, lib=library)
+def tallskinny_shape(A: Tensor, B: Tensor) -> Tensor:
+    for name, X in (("A", A), ("B", B)):
+        if X.dim() != 2:
+            raise InputError(f"{name} has shape {tuple(X.shape)}: one matrix, with two axes, is needed")
+    kinds = {torch.float32 if X.dtype in (torch.float16, torch.bfloat16) else X.dtype for X in (A, B)}
+    if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
+        a, b = (str(X.dtype).removeprefix("torch.") for X in (A, B))
+        raise InputError(f"A has {a} and B {b}: pass float32 or float64 for both")
+    return A.new_empty(_shape(A, B), dtype=kinds.pop())
+
+
+def _shape(A: Tensor, B: Tensor, C: Tensor | None = None, *, reads_c: bool = False) -> tuple[int, ...]:
+    """The shape of D, with the batch axes of a C that is read."""
+    for name, X in (("A", A), ("B", B), ("C", C)):
+        if X is not None and X.dim() < 2:
+            raise InputError(f"{name} must be a matrix (..., rows, columns), not of shape {tuple(X.shape)}")
+    if A.shape[-1] != B.shape[-2]:
+        raise InputError(f"A has {A.shape[-1]} columns and B {B.shape[-2]} rows: they must be equal")
+    batches = [X.shape[:-2] for X in (A, B, C if reads_c else None) if X is not None]
+    D = (*torch.broadcast_shapes(*batches), A.shape[-2], B.shape[-1])
+    if C is not None and tuple(C.shape[-2:]) != D[-2:]:
+        raise InputError(f"C of shape {tuple(C.shape)} does not fit the product of shape {D}")
+    return D
+
+
+# --- gradients: products by the same operator, which records gradients in turn
+def _gradients(ctx: Any, dD: Tensor, multiply: _Call) -> tuple[Tensor | None, ...]:
+    """Return the gradients of a product P Q of op(A) and op(B): dP = dD Q* and dQ = P* dD, with adjoint matrices."""
+    A, B = ctx.saved_tensors
+    choice, alpha, beta, options = ctx.request or (None, 1.0, 0.0, "")  # choice: a scheme or a layout
+    parts, axis = (1, axis_of(choice)) if choice in LAYOUTS else (0, 0)  # real and imaginary parts, moved to the front
+    given = dict(read(options))
+    transposes = [given.pop(name, "N").upper() for name in ("transa", "transb")]
+    plain = literal(given)
+    one_product = given.get("kernel") != "magma-small"  # whose K is at most 32 on a GPU: PyTorch sums the products
+
+    def op(X: Tensor, transpose: str) -> Tensor:
+        if transpose == "N":
+            return X
+        return (torch.stack((X[0], -X[1])) if parts and transpose == "C" else X).mT
+
+    def product(X: Tensor, Y: Tensor, like: Tensor, transpose: str) -> Tensor:
+        if one_product:
+            X, Y = _summed(X, Y, like.shape, parts)
+        X, Y = (Z.movedim(0, axis) for Z in (X, Y))
+        D = multiply(X, Y, *((None, choice, alpha.conjugate(), 0.0, plain) if ctx.request else ())).movedim(axis, 0)
+        if not one_product:
+            D = D.sum_to_size(_aligned(like.shape, D.dim(), parts))
+        return op(D.reshape(like.shape), transpose).movedim(0, axis).to(like.dtype)
+
+    d = dD.movedim(axis, 0)
+    P, Q = (op(X.movedim(axis, 0), transpose) for X, transpose in zip((A, B), transposes, strict=True))
+    dA = product(d, op(Q, "C"), P, transposes[0]) if ctx.needs_input_grad[0] else None
+    dB = product(op(P, "C"), d, Q, transposes[1]) if ctx.needs_input_grad[1] else None
+    if not beta or not ctx.needs_input_grad[2]:
+        return dA, dB, None
+    re, im = beta.real, beta.imag
+    scaled = torch.stack((re * d[0] + im * d[1], re * d[1] - im * d[0])) if im else d if re == 1 else re * d
+    shape, kind = ctx.addend
+    dC = scaled.movedim(0, axis).sum_to_size(_aligned(shape, d.dim(), parts if axis == 0 else 0))
+    return dA, dB, dC.reshape(shape).to(kind)
+
+
+def _aligned(shape: Sequence[int], rank: int, parts: int) -> tuple[int, ...]:
+    """A shape with axes of length 1 after the first `parts` axes, `rank` in all."""
+    return (*shape[:parts], *(1,) * (rank - len(shape)), *shape[parts:])
+
+
+def _summed(X: Tensor, Y: Tensor, shape: Sequence[int], parts: int) -> tuple[Tensor, Tensor]:
+    """Operands whose product is X Y summed over the batch axes along which `shape` was broadcast.
+
+    These axes become the outer part of the inner dimension, so that the sums are those of the product.
+    """
+    rank = max(X.dim(), Y.dim())
+    X, Y = (Z.reshape(_aligned(Z.shape, rank, parts)) for Z in (X, Y))
+    n, full, kept = rank - 2, torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2]), _aligned(shape, rank, parts)
+    over = [i for i in range(n) if kept[i] == 1 and full[i] != 1]
+    if not over:
+        return X, Y
+    others = [i for i in range(n) if i not in over]
+    X, Y = (Z.expand(*(full[i] if i in over else Z.shape[i] for i in range(n)), *Z.shape[-2:]) for Z in (X, Y))
+    X = X.permute(*others, n, *over, n + 1).flatten(len(others) + 1)
+    return X, Y.permute(*others, *over, n, n + 1).flatten(len(others), -2)
+
+
+# --- the operators
+def _operator(schema: str, product: _Call, shape: _Call) -> _Call:
+    """Define an operator of ``torch.ops.fpemu`` and return a function that calls it with all arguments.
+
+    The overload `default` records gradients, and compiled graphs contain it. Its calls take several times the host time
+    of a product, so that the function calls the overload `product`, which records none, by itself or within a
+    `torch.autograd.Function`.
+    """
+    name, _, arguments = schema.partition("(")
+    for overload in (name, f"{name}.product"):
+        library.define(f"{overload}({arguments} -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+        for key in ("CPU", "CUDA"):
+            library.impl(overload, product, key)
+        torch.library.register_fake(f"fpemu::{overload}", shape, lib=library)
+    default, plain = (getattr(getattr(torch.ops.fpemu, name), overload) for overload in ("default", "product"))
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        A, B, C, *ctx.request = inputs if len(inputs) > 2 else (*inputs, None)
+        ctx.save_for_backward(A, B)
+        ctx.addend = None if C is None else (C.shape, C.dtype)
+
+    def differentiate(ctx: Any, dD: Tensor) -> tuple[Any, ...]:
+        return (*_gradients(ctx, dD, call), *(None for _ in ctx.request))[: len(ctx.needs_input_grad)]
+
+    class Recorded(Function):
+        backward = staticmethod(differentiate)
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Tensor:
+            save(ctx, inputs, None)
+            return plain(*inputs)
+
+    class Transformed(Function):  # slower, and for `torch.func` too
+        generate_vmap_rule = True
+        forward, setup_context, backward = staticmethod(plain), staticmethod(save), staticmethod(differentiate)
+
+    torch.library.register_autograd(f"fpemu::{name}", differentiate, setup_context=save, lib=library)
+
+    def call(A: Any, B: Any, *rest: Any) -> Tensor:
+        C = rest[0] if rest else None
+        if not (isinstance(A, Tensor) and isinstance(B, Tensor) and (C is None or isinstance(C, Tensor))):
+            raise InputError(f"{', '.join(type(X).__name__ for X in (A, B, C))} as A, B, C: pass torch tensors")
+        if torch.compiler.is_compiling():
+            return default(A, B, *rest)
+        try:
+            _ = A.untyped_storage(), B.untyped_storage(), C is None or C.untyped_storage()
+            if torch.is_grad_enabled() and (A.requires_grad or B.requires_grad or (C is not None and C.requires_grad)):
+                return default(A, B, *rest) if torch.jit.is_tracing() else Recorded.apply(A, B, *rest)
+            if dual(A).tangent is None and dual(B).tangent is None and (C is None or dual(C).tangent is None):
+                return plain(A, B, *rest)
+        except RuntimeError:  # a tensor without storage, or a transformation of `torch.func` around the call
+            pass
+        return Transformed.apply(A, B, *rest)
+
+    return call
+
+
+_SCHEMA = "{}(Tensor A, Tensor B, Tensor? C, {}, Scalar alpha=1.0, Scalar beta=0.0, str options='')"
+gemm = _operator(_SCHEMA.format("gemm", "str scheme"), gemm_product, gemm_shape)
+batched = _operator(_SCHEMA.format("batched", "str? layout=None"), batched_product, batched_shape)
+tallskinny = _operator("tallskinny(Tensor A, Tensor B)", tallskinny_product, tallskinny_shape)
+
+
+@torch.compiler.substitute_in_graph(gpu.gemm, skip_signature_check=True)
+def traced(
+    A: Any, B: Any, C: Any = None, *, scheme: Any, alpha: Any = 1.0, beta: Any = 0.0, out: Any = None, **options: Any
+) -> Any:
+    """`fpemu.gpu.gemm` in compiled functions: the operator without gradients, on copies of tensors of the CPU."""
+    if not A.is_cuda and options.get("on_range") is None:
+        options["on_range"] = "raise"
+    name, text = request(scheme, options)
+    a, b, c = (None if X is None else X.detach() if X.is_cuda else X.detach().cuda() for X in (A, B, C))
+    D = gemm(a, b, c, name, *numbers(alpha, beta), text)
+    return out.copy_(D) if out is not None else D if A.is_cuda else D.cpu()

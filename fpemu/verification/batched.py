@@ -9,21 +9,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import inf
 from typing import Any
 
 import numpy as np
 
-import fpemu
-from fpemu import batched, digests
+from fpemu import batched
 from fpemu.errors import unknown_name
 from fpemu.gpu import batched as on_gpu
 from fpemu.gpu.batched import Block, Packed, Small, Warp
 from fpemu.verification import paths
 from fpemu.verification.cases import Array, Case, Draw, Operands, Result, codes
-from fpemu.verification.paths import Computed, Memory, Product
-from fpemu.verification.records import Outcome, Record
+from fpemu.verification.paths import POISON, Computed, Memory, Product
 from fpemu.verification.suite import Suite
 
 CASES = 520
@@ -222,57 +220,47 @@ class Batched(Suite):
         return draw(_group(group), number, self.seed)[0]
 
     def product(self, case: Case, path: str) -> Product:
-        group, pad = case.subject, case.number % 2
-        name, options = ("hgemm", {}) if group.layout is None else ("hcgemm", {"layout": group.layout})
-        options |= case.options["arguments"]
-        M, N, _ = case.sizes
-        shape: tuple[int, ...] = (case.options["batch"], M, N + pad)
-        shape = {"planar": (2, *shape), "interleaved": (*shape, 2)}.get(str(group.layout), shape)
-        like = np.zeros(shape, np.float16)
-        return Product(
-            draw(group, case.number, case.key)[1],
-            like[:, :, :N] if group.layout == "interleaved" else like[..., :N],
-            partial(getattr(on_gpu, name), configuration=case.options["configuration"], **options),
-            lambda A, B, C: getattr(fpemu.torch, name)(A, B, C, **options),
-            unit=2 if group.layout == "interleaved" else 1,
-        )
+        group, (M, N, _), options = case.subject, case.sizes, case.options["arguments"]
+        operands, on_gpu = draw(group, case.number, case.key)[1], {"configuration": case.options["configuration"]}
+        shape = (case.options["batch"], M, N + case.number % 2)
+        if group.layout is None:
+            return Product("batched.hgemm", operands, np.zeros(shape, np.float16)[..., :N], options, on_gpu)
+        planar, options = group.layout == "planar", {**options, "layout": group.layout}
+        like = np.zeros((2, *shape) if planar else (*shape, 2), np.float16)
+        like = like[..., :N] if planar else like[..., :N, :]
+        return Product("batched.hcgemm", operands, like, options, on_gpu, unit=1 if planar else 2)
 
     def on_gpu(self, case: Case, path: str) -> Computed:
         listed = path == "host" and case.options["pointers"]
         return _by_pointers(self.product(case, path), case) if listed else super().on_gpu(case, path)
 
-    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
-        return {"fpemu.batched": _emulate(case, on_gpu.arguments())}, None
-
-    def replay(self, record: Record, outcome: Outcome, number: str) -> str:
-        instruction = {"hardware": record.facts["architecture"], "instruction": "mma"}
-        return digests.text(_emulate(self.case(outcome.group, int(number)), instruction))
+    def emulate(self, case: Case, hardware: Any) -> Result:
+        return _emulate(case, hardware)
 
 
-def _emulate(case: Case, instruction: dict[str, Any]) -> Array:
-    arguments, group = dict(case.options["arguments"]), case.subject
-    arguments |= {} if group.small else instruction
+@lru_cache(maxsize=1)  # the paths of a case expect the same result
+def _emulate(case: Case, hardware: str) -> Array:
+    group, options = case.subject, case.options["arguments"]
+    options = options if group.small else {**options, "hardware": hardware, "instruction": "mma"}
     operands = draw(group, case.number, case.key)[1]
     if group.layout is None:
-        return codes(batched.hgemm(*operands, **arguments))
-    return codes(batched.hcgemm(*operands, layout=group.layout, **arguments))
+        return codes(batched.hgemm(*operands, **options))
+    return codes(batched.hcgemm(*operands, layout=group.layout, **options))
 
 
 def _by_pointers(product: Product, case: Case) -> Computed:
     """Multiply lists of matrices, each at its own address."""
     draw = Draw(case.key, "pointers", case.number)
-
-    def copies(X: Array) -> list[Memory]:
+    poison = np.full(product.like.shape, POISON << 8 | POISON, np.uint16).view(np.float16)
+    lists = []
+    for X in (*product.operands, poison):
         most = draw.pick((1, 8))  # 1: aligned
-        return [Memory(np.ascontiguousarray(x), draw.below(most)) for x in X]
-
-    lists = [None if X is None else copies(X) for X in (*product.operands, np.zeros(product.like.shape, np.float16))]
+        lists.append(None if X is None else [Memory(np.ascontiguousarray(x), draw.below(most)) for x in X])
     *given, D = [None if X is None else [x.array(x.x, tensor=False) for x in X] for X in lists]
     product.call(*given, out=D)
     results = lists[-1] or []
-    return Computed(
-        codes(np.stack([x.view(x.x, x.read()) for x in results])), outside=sum(x.changed(x.x) for x in results)
-    )
+    outside = sum(x.changed(x.x) for x in results)
+    return Computed(codes(np.stack([x.view(x.x, x.read()) for x in results])), outside)
 
 
 def _group(name: str) -> Group:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fpemu import digests, mma, schemes
+from fpemu import mma, schemes
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec
@@ -25,7 +25,6 @@ from fpemu.mma.codes import values
 from fpemu.mma.tree import Chain, Sum, Tree
 from fpemu.verification.cases import Array, Case, Draw, Result, arrange, codes
 from fpemu.verification.paths import Computed
-from fpemu.verification.records import Outcome, Record
 from fpemu.verification.suite import Suite
 
 Implementation = Literal["cuda", "compiled", "numpy"]
@@ -282,11 +281,10 @@ class Emulation(Suite):
         names: tuple[Implementation, ...] = ("compiled",) if slow(case) else ("compiled", "numpy")
         return {name: compute(case, name) for name in names}, None
 
-    def replay(self, record: Record, outcome: Outcome, number: str) -> str | None:
-        case = self.case(outcome.group, int(number))
+    def emulate(self, case: Case, hardware: Any) -> Result:
         if isinstance(case.subject, str):
-            return digests.text(compute_scheme(case, "cpu", self.seed))
-        return None if slow(case) else digests.text(compute(case, "numpy"))
+            return compute_scheme(case, "cpu", self.seed)
+        return compute(case, "compiled" if slow(case) else "numpy")
 
     def facts(self) -> dict[str, Any]:
         return {"host": {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}}

@@ -49,15 +49,7 @@ _BLOCKS, _THREADS = 132 * 64, 128  # blocks: 64 for each multiprocessor of an H2
 _NONE = 2**64 - 1
 
 
-def verify(
-    spec: MmaSpec,
-    *,
-    outputs: int = 10**9,
-    seed: int = 0,
-    classes: Sequence[str] | None = None,
-    n: int | None = None,
-    emulate: MmaSpec | None = None,
-) -> Outcome:
+def verify(spec: MmaSpec, *, outputs: int = 10**9, seed: int = 0, emulate: MmaSpec | None = None) -> Outcome:
     """Compare an instruction of the current GPU with its emulation.
 
     Parameters
@@ -68,10 +60,6 @@ def verify(
         Smallest number of outputs, in equal parts over the classes, in whole tiles.
     seed : int
         From 0 to 2^64 - 1.
-    classes : sequence of str, optional
-        Keys of `fpemu.mma.operand_streams.CLASSES`; default: all.
-    n : int, optional
-        Columns of a wgmma; default 8.
     emulate : MmaSpec, optional
         Arithmetic to compare with, of the same formats and k; default: the arithmetic of `spec`.
 
@@ -83,26 +71,21 @@ def verify(
     Raises
     ------
     InputError
-        Unknown names, an instruction that this GPU does not have, or counts that are not positive.
+        An instruction that this GPU does not have, or counts that are not positive.
     GpuError
         No GPU, a run that failed, or a run whose checks failed.
     """
-    kinds = list(streams.CLASSES) if classes is None else list(classes)
-    for kind in kinds:
-        if kind not in streams.CLASSES:
-            raise unknown_name("operand class", kind, streams.CLASSES)
+    kinds = list(streams.CLASSES)
     outputs, seed = integer("outputs", outputs, 1, 2**62), integer("seed", seed, 0, 2**64 - 1)
-    if not kinds:
-        raise InputError("classes = [] must name a class of operands")
     model = spec if emulate is None else emulate
     if streams.formats(model) != streams.formats(spec) or (model.k, model.d_format) != (spec.k, spec.d_format):
         raise InputError(f"{model} has other formats or another k than {spec}")
     if gpu.available() is not None:
         raise GpuError(str(gpu.available()))
-    tile = instructions.instruction(spec, n=n)
+    tile = instructions.instruction(spec)
     if not tile.exists_on(device.arch()):
         raise InputError(f"{spec}: the GPU here is {device.arch()}, which has no {tile.ptx}")
-    bench, began = Bench(spec, model, n, seed), time.perf_counter()
+    bench, began = Bench(spec, model, seed), time.perf_counter()
     facts: dict[str, Any] = {"ptx": tile.ptx, "tile": [tile.m, tile.n], "samples": {}}
     outcome = Outcome(spec.name, len(kinds), facts=facts)
     for kind in kinds:
@@ -127,9 +110,9 @@ def failures(outcome: Outcome, spec: MmaSpec, seed: int) -> Iterator[Mismatch]:
 
 
 # --- kernels and buffers on the GPU
-def source(spec: MmaSpec, n: int | None = None, model: MmaSpec | None = None) -> str:
+def source(spec: MmaSpec, model: MmaSpec | None = None) -> str:
     """Return the source of the kernels that compare an instruction with its arithmetic, or with that of `model`."""
-    tile = instructions.instruction(spec, n=n)
+    tile = instructions.instruction(spec)
     sizes = f"constexpr int TILE_ROWS = {tile.m}, TILE_COLUMNS = {tile.n};\n"
     definition = emulation.definition(spec if model is None else model)
     return f'#include "arithmetic.cuh"\n{definition}{sizes}{compiler.kernel_source("verify.cu")}'
@@ -138,12 +121,12 @@ def source(spec: MmaSpec, n: int | None = None, model: MmaSpec | None = None) ->
 class Bench:
     """Kernels and buffers for one instruction, compared with the arithmetic of `model`."""
 
-    def __init__(self, spec: MmaSpec, model: MmaSpec, n: int | None, seed: int) -> None:
+    def __init__(self, spec: MmaSpec, model: MmaSpec, seed: int) -> None:
         self.spec, self.model, self.seed = spec, model, seed
-        self.tile = instructions.instruction(spec, n=n)
+        self.tile = instructions.instruction(spec)
         self.m, self.n = self.tile.m, self.tile.n
-        self.instruction = Module(instructions.source(spec, n=n), name=spec.name)
-        self.kernels = Module(source(spec, n, model), name=f"verification of {spec.name}")
+        self.instruction = Module(instructions.source(spec), name=spec.name)
+        self.kernels = Module(source(spec, model), name=f"verification of {spec.name}")
         self.chunk = max(1, _CHUNK // (self.m * self.n))  # tests
         self.dtypes = [mma_codes.code_dtype(f) for f in (*streams.formats(spec), spec.d_format)]
         self.shapes = [(self.m, spec.k), (self.n, spec.k), (self.m, self.n), (self.m, self.n)]

@@ -6,16 +6,18 @@ can be computed again without a GPU.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import fpemu
-from fpemu import digests, mma, schemes
+from fpemu import mma, schemes
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu import batched
 from fpemu.mma import KOrder, MmaSpec, catalog
@@ -24,7 +26,6 @@ from fpemu.mma.codes import values
 from fpemu.schemes import Scheme
 from fpemu.verification.cases import LAYOUTS, Case, Draw, Operands, Result, arrange, codes
 from fpemu.verification.paths import PATHS, Computed, Product, message_or
-from fpemu.verification.records import Outcome, Record
 from fpemu.verification.suite import SkippedError, Suite
 
 _SIZES = """
@@ -43,59 +44,7 @@ _HOSTILE = ("mixed", "powers", "small", "large", "finite", "any-bits", "sparse",
 _POLICIES = ("raise", "propagate", "scale-rows", "scale")
 _SCALARS = ((1.0, 0.0), (1.0, 1.0), (0.5, -2.0), (-1.0, 0.0), (3.0e-39, 1.5), (0.1, 0.3))
 _MANY = 2**22  # largest number of multiply-adds of a product in a batch, or in fp64
-_ROUNDINGS = ("RNE", "RNA", "RZ", "RU", "RD", "ODD", "bit-cut")
-_INTERVALS = (None, "instruction", "3 instructions", 32, 40, 64)
-VALUES: dict[str, tuple[Any, ...]] = {
-    "high_rounding": (*_ROUNDINGS, "balanced"),
-    "residual_rounding": _ROUNDINGS,
-    "rounding": _ROUNDINGS,
-    "residual_scale": (1.0, 2.0**7, 2.0**11, 2.0**20, 0.125),
-    "sb": (0, 11, 24),
-    "combine": ("element-wise",),
-    "products": (("hh",), ("hh", "hr", "rh", "rr"), ("rh", "hh"), ("11", "12", "21"), ("11", "22", "33")),
-    "accumulators": ("one", "band", "each", (("hh",), ("rh", "hr")), (("rh", "hh"), ("hr",))),
-    "combine_in": ("fp64",),
-    "step": _INTERVALS,
-    "promote": _INTERVALS,
-    "stage": (32, 64, 128, "instruction"),
-    "accumulator": ("fp16",),
-    "words": (1, 3, 4, "bf16", "int8", "e4m3"),
-    "fmt": ("bf16", "tf32", "e4m3", "e5m2"),
-    "instruction": ("mma",),
-    "k": (8,),
-    "mode": ("SP", "CR", "DP"),
-    "slices": (3, "printed"),
-    "fast": (True, False),
-    "split": ("balanced",),
-    "bits": (5,),
-    "k_block": (64,),
-    "scaling": ("accurate", "fast", "invariant"),
-    "moduli": (10, 14),
-    "precision": ("fp32",),
-    "exact": (1, 2, 8),
-}
-"""Values of options, each tried alone, where the scheme takes them and the hardware has the instruction"""
-TOGETHER: dict[str, tuple[dict[str, Any], ...]] = {
-    "ootomo": ({"promote": 64, "step": 64}, {"instruction": "mma", "promote": 64, "step": 64}),
-    "h2sgemm": ({"combine": "element-wise", "step": 64}, {"combine": "element-wise", "instruction": "mma"}),
-    "staged": (
-        {"instruction": "mma", "stage": 32},
-        {"instruction": "mma", "high_rounding": "RZ"},
-        {"instruction": "mma", "high_rounding": "balanced"},
-    ),
-    "fp16": ({"instruction": "mma", "k": 8}, {"instruction": "mma", "accumulator": "fp16"}),
-    "strassen": (
-        {"levels": 2},
-        {"stage": 32},
-        {"levels": 2, "stage": 128},
-        {"high_rounding": "balanced"},
-        {"levels": 2, "high_rounding": "balanced"},
-    ),
-    "multiword": ({"words": 3, "promote": None}, {"words": 3, "fmt": "bf16"}, {"words": 2, "fmt": "tf32"}),
-    "bf16x6": ({"residual_scale": 1.0, "accumulators": (("11",), ("31", "22", "13", "21", "12"))},),
-    "egemm": ({"accumulators": (("hh",), ("rr", "rh", "hr"))}, {"accumulators": (("hh", "rr"), ("hr", "rh"))}),
-}
-"""Options tried together"""
+_OPTIONS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {"strassen": ("staged", {"levels": 1})}
 """Groups with a name that is not a scheme's: the scheme and its options"""
 
@@ -128,11 +77,11 @@ def variants(names: Sequence[str] | None, hardware: str) -> list[Variant]:
     for name in known if names is None else names:
         if name not in known:
             raise unknown_name("scheme", name, known)
-        trials: list[dict[str, Any]] = [{}, *TOGETHER.get(name, ())]
+        trials: list[dict[str, Any]] = [{}, *_OPTIONS["together"].get(name, ())]
         options = () if name in OTHERS else schemes.get(name).info.options
-        trials += [{o.name: v} for o in options for v in VALUES.get(o.name, ())]
+        trials += [{o.name: v} for o in options for v in _OPTIONS["alone"].get(o.name, ())]
         for trial in trials:
-            variant = Variant(name, tuple(trial.items()))
+            variant = Variant(name, tuple((option, _value(value)) for option, value in trial.items()))
             try:
                 scheme = variant.build()
                 scheme.spec(hardware if scheme.needs_hardware else None)
@@ -142,9 +91,15 @@ def variants(names: Sequence[str] | None, hardware: str) -> list[Variant]:
     return list(by_scheme.values())
 
 
+def _value(value: Any) -> Any:
+    """Return an option's value from its form in TOML."""
+    return tuple(map(_value, value)) if isinstance(value, list) else None if value == "none" else value
+
+
 @cache
-def _variant(group: str, hardware: str) -> Variant:
-    return next(v for v in variants([group.partition("(")[0]], hardware) if str(v) == group)
+def _variant(group: str) -> Variant:
+    name = group.partition("(")[0]
+    return next(v for row in catalog.architectures() for v in variants([name], row) if str(v) == group)
 
 
 def numbers(variant: Variant, seed: int, cases: int) -> list[int]:
@@ -257,17 +212,9 @@ def runs(path: str, case: Case) -> bool:
 def product(case: Case, path: str, operands: Operands) -> Product:
     """Return the product of a case by `fpemu.gpu.gemm`."""
     chosen, dtype = policy(case, path), case.subject.build().operand.dtype
-    options: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, "on_range": chosen, "order": case.order}
-    options |= case.subject.arguments
-    scheme = options.pop("scheme")
-    return Product(
-        operands,
-        arrange(np.zeros(case.shape, dtype), ("rows", "rows padded")[case.number % 2]),
-        lambda A, B, C, out=None: fpemu.gpu.gemm(A, B, C, scheme=scheme, out=out, **options),
-        lambda A, B, C: fpemu.torch.gemm(A, B, C, scheme=scheme, **options),
-        lambda A, B, C: fpemu.gpu.plan(scheme, A, B, C, **options),
-        chosen is None,
-    )
+    options = {"alpha": case.alpha, "beta": case.beta, "on_range": chosen, "order": case.order}
+    like = arrange(np.zeros(case.shape, dtype), ("rows", "rows padded")[case.number % 2])
+    return Product("gemm", operands, like, options | case.subject.arguments, deferred=chosen is None)
 
 
 @lru_cache(maxsize=2)  # the paths of a case expect the same result
@@ -315,10 +262,10 @@ class Kernels(Suite):
         return {"architecture": hardware()}
 
     def numbers(self, group: str) -> Sequence[int]:
-        return numbers(_variant(group, hardware()), self.seed, self.cases)
+        return numbers(_variant(group), self.seed, self.cases)
 
     def case(self, group: str, number: int) -> Case:
-        return case(_variant(group, hardware()), number, self.seed)
+        return case(_variant(group), number, self.seed)
 
     def resolve(self, case: Case) -> Case:
         return resolve(case, hardware())
@@ -340,11 +287,11 @@ class Kernels(Suite):
             result = emulate(case, "propagate", self.emulated_on) if deferred else result
         return {"the emulation": _text(result, path)}, deferred
 
-    def replay(self, record: Record, outcome: Outcome, number: str) -> str:
-        drawn = case(_variant(outcome.group, record.facts["architecture"]), int(number), self.seed)
-        with np.errstate(all="ignore"):
-            result = emulate(replayed(drawn, outcome.facts["replay"][number]), drawn.options["on_range"], "cpu")
-        return digests.text(np.asarray(result))
+    def recorded(self, case: Case, facts: Any) -> Case:
+        return replayed(case, facts)
+
+    def emulate(self, case: Case, hardware: Any) -> Result:
+        return emulate(case, case.options["on_range"], "cpu")
 
     def section(self, group: str) -> str:
         return group.partition("(")[0]

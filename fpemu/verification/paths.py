@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import cache
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+import fpemu
 from fpemu import gpu
 from fpemu.errors import GuaranteeError, InputError, missing_package, unknown_name
 from fpemu.gpu.runtime import device
@@ -31,16 +34,27 @@ _GUARD = 64  # bytes before and after an array
 _SMALLER = 0.5  # the other operands are smaller, so that their entries are out of range only where the operands' are
 
 
-class Product(NamedTuple):
-    """A product of a case, and the functions by which a caller computes it from A, B and C."""
+@dataclass(frozen=True)
+class Product:
+    """A product of a case, by a function of `fpemu.gpu`, its namesake of `fpemu.torch`, or a plan."""
 
+    function: str  # such as "batched.hgemm"
     operands: Operands
     like: Array  # with the shape, the dtype and the strides of D
-    call: Callable[..., Any]  # returns D, written to `out` if this is given
-    operator: Callable[..., Any] | None = None  # of `fpemu.torch`
-    plan: Callable[..., Any] | None = None  # returns a plan
+    options: Mapping[str, Any]
+    on_gpu: Mapping[str, Any] = field(default_factory=dict)  # further options of the function of `fpemu.gpu`
     deferred: bool = False  # calls leave the overflow policy out, so that `fpemu.gpu.check` raises their range errors
     unit: int = 1  # the address of D is a multiple of the size of so many elements
+
+    def call(self, A: Any, B: Any, C: Any, **out: Any) -> Any:
+        """Return D, written to `out` if this is given."""
+        given = (A, B) if C is None else (A, B, C)
+        return attrgetter(self.function)(gpu)(*given, **self.options, **self.on_gpu, **out)
+
+    def operator(self, A: Any, B: Any, C: Any) -> Any:
+        """Return D as a new tensor."""
+        given = (A, B) if C is None else (A, B, C)
+        return getattr(fpemu.torch, self.function.rpartition(".")[2])(*given, **self.options)
 
 
 class Computed(NamedTuple):
@@ -104,19 +118,19 @@ class Copies:
 
     def __init__(self, operands: Operands, factor: float, draw: Draw | None, *, tensor: bool) -> None:
         self.memories: list[Memory] = []
-        self.arrays: list[Any] = []  # of the caller; None for a C that is missing
+        exposed: dict[int, Any] = {id(None): None}  # an array that is passed twice is one object
         for x in operands:
-            if x is None:
-                self.arrays.append(None)
+            if x is None or id(x) in exposed:
                 continue
-            if tensor and min(x.strides, default=0) < 0:  # PyTorch has no negative strides
-                x = np.ascontiguousarray(x)
-            root = _root(x)
+            # PyTorch has no negative strides
+            placed = np.ascontiguousarray(x) if tensor and min(x.strides, default=0) < 0 else x
+            root = _root(placed)
             memory = next((m for m in self.memories if m.x is root), None)
             if memory is None:
                 memory = Memory(root, 0 if draw is None else draw.below(_ALIGNED // x.itemsize), factor)
                 self.memories.append(memory)
-            self.arrays.append(memory.array(x, tensor=tensor))
+            exposed[id(x)] = memory.array(placed, tensor=tensor)
+        self.arrays = [exposed[id(x)] for x in operands]  # of the caller; None for a C that is missing
 
     def assign(self, source: Copies) -> None:
         """Copy the memory of operands of the same layout and alignment."""
@@ -146,7 +160,7 @@ def _eager(product: Product, own: Copies, other: Copies, D: Any) -> Last:
 
 
 def _plan(product: Product, own: Copies, other: Copies, D: Any) -> Last:
-    plan = product.plan(*other.arrays)  # type: ignore[misc]
+    plan = gpu.plan(**dict(zip("ABC", other.arrays, strict=True)), **product.options)
     message_or(lambda: plan(*other.arrays, out=D))
     return lambda: plan(*own.arrays, out=D)
 
@@ -163,8 +177,8 @@ def _graph(product: Product, own: Copies, other: Copies, D: Any) -> Last:
 
 
 def _torch(product: Product, own: Copies, other: Copies, D: Any) -> Last:
-    message_or(lambda: product.operator(*other.arrays))  # type: ignore[misc]
-    return lambda: product.operator(*own.arrays)  # type: ignore[misc]
+    message_or(lambda: product.operator(*other.arrays))
+    return lambda: product.operator(*own.arrays)
 
 
 PATHS: dict[str, tuple[str, Callable[..., Last] | None]] = {

@@ -161,9 +161,9 @@ def _rules(mismatch: Mismatch) -> Iterator[str]:
         floor = " (E0)" if spec.rules.truncates and block.exponent == spec.E0 else ""
         yield f"  block {i + 1} of {len(blocks)}: largest exponent {block.exponent}{floor}, {cut}"
         for t in block.terms:
-            label, kept = t.label.replace("$", ""), float(np.ldexp(float(t.kept), block.place))
-            yield f"    {label:>24} = {t.significand:+d} · 2^{t.place}, exponent {t.exponent}, kept {kept:.10g}"
+            kept = float(np.ldexp(float(t.kept), block.place))
+            yield f"    {t.label.replace('$', ''):>24} exponent {t.exponent}, kept {kept:.10g}"
         final = f"rounded ({spec.final}) to a multiple of 2^{block.quantum}: {block.result:.10g}"
-        yield f"    {'sum':>24} = {block.total:+d} · 2^{block.place}, {final}"
+        yield f"    {'sum':>24} {block.sum:.10g}, {final}"
     if half:
         yield "  then c is added, rounded to nearest"

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fpemu.arguments import integer
-from fpemu.digests import digest
+from fpemu.digests import digest, text
 from fpemu.errors import InputError
 from fpemu.files import write_atomic
 from fpemu.gpu.runtime import device
@@ -110,13 +110,23 @@ class Suite(ABC):
         """Compute a case on the GPU by a path."""
         return paths.run(path, self.product(case, path), case.key, case.number)
 
-    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
-        """Return the results that a path must return by implementation, and whether `fpemu.gpu.check` must raise."""
+    def emulate(self, case: Case, hardware: Any) -> Result:
+        """Emulate a case on hardware, None where the suite names none."""
         raise NotImplementedError
 
-    def replay(self, record: Record, outcome: Outcome, number: str) -> str | None:
-        """Compute a recorded case again without a GPU; return its digest, or None if that takes too long."""
-        raise NotImplementedError
+    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
+        """Return the results that a path must return by implementation, and whether `fpemu.gpu.check` must raise."""
+        return {"the emulation": self.emulate(case, self.facts().get("architecture"))}, None
+
+    def recorded(self, case: Case, facts: Any) -> Case:
+        """Return a case with what its recorded option "replay" states."""
+        return case
+
+    def replay(self, record: Record, outcome: Outcome, number: str) -> str:
+        """Compute a recorded case again without a GPU; return its digest."""
+        case = self.recorded(self.case(outcome.group, int(number)), outcome.facts.get("replay", {}).get(number))
+        with np.errstate(all="ignore"):
+            return text(np.asarray(self.emulate(case, record.facts.get("architecture"))))
 
     def run(self, group: str) -> Outcome:
         """Compare all cases of a group, until its time limit; an error in one case does not stop the others."""
@@ -142,8 +152,8 @@ class Suite(ABC):
                 with np.errstate(all="ignore"):
                     expected, deferred = self.expected(case, path)
                     computed = self.on_gpu(case, path)
-                for text in _compare(outcome, path, computed, expected, deferred):
-                    _note(outcome, f"{number}: {path}: {text}; {case}")
+                for mismatch in _compare(outcome, path, computed, expected, deferred):
+                    _note(outcome, f"{number}: {path}: {mismatch}; {case}")
                 if outcome.digest == "0":
                     self._keep(outcome, case, computed.result, list(expected)[1:])
         except SkippedError:
@@ -235,7 +245,7 @@ def _compare(
 ) -> Iterator[str]:
     """Compare a result with the expected ones, add the counts to an outcome, and describe each mismatch."""
     differences = {name: difference(computed.result, reference) for name, reference in expected.items()}
-    yield from (f"against {name}: {text}" for name, (count, text) in differences.items() if count)
+    yield from (f"against {name}: {where}" for name, (count, where) in differences.items() if count)
     if computed.outside:
         yield f"{computed.outside} bytes outside the result changed"
     if computed.deferred != deferred:
@@ -252,9 +262,9 @@ def _count(outcome: Outcome, name: str, by: int = 1) -> None:
     outcome.counts[name] = outcome.counts.get(name, 0) + by
 
 
-def _note(outcome: Outcome, text: str) -> None:
+def _note(outcome: Outcome, message: str) -> None:
     if len(outcome.first) < _PLACES:
-        outcome.first.append(" ".join(text.split())[:_MESSAGE])
+        outcome.first.append(" ".join(message.split())[:_MESSAGE])
 
 
 # --- runs

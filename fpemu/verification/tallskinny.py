@@ -6,20 +6,19 @@ Every size from 1 to 130 occurs as m, as k and as n; larger products follow. Ope
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 
-import fpemu
-from fpemu import digests, simt
+from fpemu import simt
 from fpemu.gpu import tallskinny
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
 from fpemu.verification import paths
-from fpemu.verification.cases import Array, Case, Draw, Operands, Result, codes
+from fpemu.verification.cases import Array, Case, Draw, Result, codes
 from fpemu.verification.paths import Product
 from fpemu.verification.records import Outcome, Record
 from fpemu.verification.suite import Suite
@@ -27,17 +26,17 @@ from fpemu.verification.suite import Suite
 Format = Literal["fp32", "fp64"]
 FORMATS: tuple[Format, ...] = ("fp32", "fp64")
 _TILES = ("t1", "t2", "t3")
-KERNELS: dict[str, tuple[Callable[..., Any], dict[str, Any], tuple[str, ...]]] = {
-    "V0": (tallskinny.tsm2, {"version": "V0"}, ()),
-    "V1": (tallskinny.tsm2, {"version": "V1"}, ()),
-    "V2": (tallskinny.tsm2, {"version": "V2"}, _TILES),
-    "V3": (tallskinny.tsm2, {"version": "V3"}, _TILES),
-    "opt 1": (tallskinny.ism2, {"optimisation": 1}, (*_TILES, "tcf")),
-    "opt 2": (tallskinny.ism2, {"optimisation": 2}, (*_TILES, "tcf")),
-    "TSM2 hopper": (tallskinny.tsm2, {"version": "hopper"}, ()),
-    "ISM2 hopper": (tallskinny.ism2, {"optimisation": "hopper"}, ("tcf",)),
+KERNELS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "V0": ("tsm2", {"version": "V0"}, ()),
+    "V1": ("tsm2", {"version": "V1"}, ()),
+    "V2": ("tsm2", {"version": "V2"}, _TILES),
+    "V3": ("tsm2", {"version": "V3"}, _TILES),
+    "opt 1": ("ism2", {"optimisation": 1}, (*_TILES, "tcf")),
+    "opt 2": ("ism2", {"optimisation": 2}, (*_TILES, "tcf")),
+    "TSM2 hopper": ("tsm2", {"version": "hopper"}, ()),
+    "ISM2 hopper": ("ism2", {"optimisation": "hopper"}, ("tcf",)),
 }
-"""The function of each kernel, its arguments, and the names of the arguments that cases draw"""
+"""Function of `fpemu.gpu.tallskinny` of each kernel, its arguments, and the names of the arguments that cases draw"""
 MULTIPLY = "multiply"
 """Name of the groups that call `fpemu.gpu.tallskinny.multiply`, which chooses the kernel"""
 LAYOUTS = ("columns", "rows", "columns padded", "rows padded", "columns odd", "rows odd", "spaced")
@@ -122,13 +121,6 @@ def _expected(fmt: str, number: int, seed: int) -> Array:
     return emulate(*operands(case(fmt, number, seed)), fmt)
 
 
-def product(operands: Operands, like: Array, compute: Callable[..., Any]) -> Product:
-    """Return the product of A and B by a function of `fpemu.gpu.tallskinny`."""
-    return Product(
-        operands, like, lambda A, B, C, **out: compute(A, B, **out), lambda A, B, C: fpemu.torch.multiply(A, B)
-    )
-
-
 class TallSkinny(Suite):
     """Verification of the tall and skinny kernels on every `every`-th product; a group is a kernel in a format.
 
@@ -178,20 +170,15 @@ class TallSkinny(Suite):
         return self.paths if case.options["kernel"] == MULTIPLY else ["eager"]
 
     def product(self, case: Case, path: str) -> Product:
-        compute: Callable[..., Any] = tallskinny.multiply
-        if case.options["kernel"] != MULTIPLY:
-            function, fixed, drawn = KERNELS[case.options["kernel"]]
-            compute = partial(function, **fixed, **{name: case.options[name] for name in drawn})
+        function, fixed, drawn = KERNELS.get(case.options["kernel"], (MULTIPLY, {}, ()))
+        options = fixed | {name: case.options[name] for name in drawn}
         A, B = operands(case)
         matrices = (A, B, np.zeros(case.shape, A.dtype))
         A, B, C = (arrange(X, layout) for X, layout in zip(matrices, case.layouts, strict=True))
-        return product((A, B, None), C, compute)
+        return Product(f"tallskinny.{function}", (A, B, None), C, options)
 
-    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
-        return {"fpemu.simt": _expected(case.subject, case.number, self.seed)}, None
-
-    def replay(self, record: Record, outcome: Outcome, number: str) -> str:
-        return digests.text(_expected(outcome.group.rpartition(" in ")[2], int(number), self.seed))
+    def emulate(self, case: Case, hardware: Any) -> Result:
+        return _expected(case.subject, case.number, self.seed)
 
     def run(self, group: str) -> Outcome:
         return check_huge(group, self.seed) if self.runs_alone(group) else super().run(group)
@@ -238,7 +225,7 @@ def check_huge(group: str, seed: int) -> Outcome:
             for kernel in _HUGE_KERNELS:
                 C.fill_(np.nan)
                 function, fixed, _ = KERNELS[kernel]
-                function(A, B, out=C, **fixed)
+                getattr(tallskinny, function)(A, B, out=C, **fixed)
                 wrong = int(np.count_nonzero(want != codes(C[sample].cpu().numpy())))
                 rows.append([kernel, [m, k, n], layout, want.size, wrong])
                 if wrong:

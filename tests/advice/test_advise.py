@@ -14,7 +14,6 @@ import pytest
 import fpemu
 from fpemu import InputError, inputs, metrics, mma, reference, schemes, theory
 from fpemu.advice import TargetError, advise, search
-from fpemu.advice import data as advice_data
 from fpemu.advice.candidates import candidates, machine
 from fpemu.cli import main
 from fpemu.theory import Bound, Part
@@ -158,7 +157,7 @@ def _nothing_cheaper(found, hardware, A, B):
             assert D is None or _error(D, A, B) > found.target
 
 
-@pytest.mark.parametrize("measure", advice_data.MEASURES)
+@pytest.mark.parametrize("measure", search.MEASURES)
 @pytest.mark.parametrize("name", ["positive", "uniform"])
 def test_every_measure_is_kept(measure, name):
     A, B = inputs.operands(name, M, N, K, 5)
@@ -384,7 +383,7 @@ def test_sums_of_one_product():
 @pytest.fixture
 def stingy(monkeypatch):
     """Samples of 8 rows and columns, and nothing measured on all of the data."""
-    monkeypatch.setattr(advice_data, "SMALL", 64 * 64)
+    monkeypatch.setattr(search, "SMALL", 64 * 64)
     monkeypatch.setattr(search, "BUDGET", 0)
 
 
@@ -393,7 +392,7 @@ def test_a_sample_has_the_rows_where_errors_are_largest(stingy):
     A, B = rng.uniform(0.5, 1, (300, 64)).astype(np.float32), rng.uniform(0.5, 1, (64, 300)).astype(np.float32)
     A[17] *= np.float32(2.0) ** np.arange(-32, 32)
     A[100], B[:, 250] = A[100] * 2.0**-30, B[:, 250] * 2.0**40
-    block = advice_data.Data.read(A, B, 0).small
+    block = search.Data.read(A, B, 0).small
     assert block.shape == (8, 8)
     for row in (A[17], A[100]):
         assert np.equal(block.A, row).all(axis=1).any()
@@ -423,7 +422,7 @@ def test_the_range_of_all_entries_counts_in_a_sample(stingy):
 def test_all_of_the_data_is_tried_where_the_sample_is_not_enough(monkeypatch):
     """A bound of zero and a sample that misses the bad entry: measuring everything finds it."""
     monkeypatch.setattr(theory, "bound", lambda *args, **more: Bound((Part("none", 0.0),)))
-    monkeypatch.setattr(advice_data, "SMALL", 64 * 64)
+    monkeypatch.setattr(search, "SMALL", 64 * 64)
     A, B = np.ones((200, 64), np.float32), np.ones((64, 200), np.float32)
     # fp16 holds all but one entry, whose row looks like any other to every score of the sample
     A[150, 3] = 1 - 2.0**-13
@@ -617,6 +616,6 @@ def test_underflow_within_a_search_is_no_error_of_the_caller():
 def test_ratios_to_a_small_entry_do_not_underflow():
     A = np.array([[2.0**500, 0.0], [2.0**-300, 2.0**-300]])
     B = np.array([[2.0**500, 2.0**-300], [0.0, -(2.0**-300) * (1 - 2.0**-20)]])
-    data = advice_data.Data.read(A, B, 0)
+    data = search.Data.read(A, B, 0)
     assert data.factor("max_relative") == pytest.approx(2**21 - 1)  # (2 - 2^-20) / 2^-20
     assert data.factor("mred") == pytest.approx((2**21 - 1 + 2) / 4)

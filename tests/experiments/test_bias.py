@@ -1,11 +1,10 @@
-"""The bias of truncating accumulation and the best promotion interval, against the instructions themselves.
+"""The bias of truncating accumulation against the instructions themselves.
 
 The derivation of the predictions is tested with the page that draws them, in `test_shape_pages.py`.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import replace
 
@@ -13,8 +12,7 @@ import numpy as np
 import pytest
 
 from experiments.magma import _bias as bias
-from fpemu import inputs, mma, simt, theory
-from fpemu.errors import InputError
+from fpemu import inputs, mma, theory
 
 
 def _spec(gpu, words="fp16", out="fp32"):
@@ -85,72 +83,6 @@ def test_exact_sums_that_are_truncated_once_drift():
 def test_the_bound_s_bias_and_the_model_of_the_page_agree(gpu):
     norms = theory.Norms.sample("uniform", 4096, rows=16, low=0.0)
     assert theory.chain(_spec(gpu), norms).bias == pytest.approx(bias.positive(_spec(gpu), 4096), rel=0.02)
-
-
-@pytest.mark.parametrize("k", [2**8, 2**12, 2**15])
-def test_intervals_where_nothing_is_truncated_are_the_known_ones(k):
-    ideal, chain = _spec("ideal"), _spec("hopper", "fp64", "fp64")
-    assert (ideal.block, chain.arithmetic, chain.block) == (16, "fma", 1)
-    assert abs(bias.promotion_interval(ideal, k) - 2 * k ** (2 / 3)) <= ideal.k / 2
-    assert abs(bias.promotion_interval(chain, k) - (k * k / 2) ** (1 / 3)) <= chain.k / 2
-    assert bias.promotion_interval(ideal, 7) == 7  # never
-
-
-@functools.cache
-def _problem(k):
-    A, B = inputs.operands("uniform", 24, 24, k, 3, "fp16", low=0.0, high=1.0)
-    return A, B, A.astype(np.float64) @ B.astype(np.float64)
-
-
-def _error(spec, k, interval):
-    A, B, exact = _problem(k)
-    D = mma.gemm(A, B, spec=spec, order=mma.KOrder(promote=interval)).astype(np.float64)
-    return math.sqrt(np.mean(((D - exact) / exact) ** 2))
-
-
-@pytest.mark.parametrize(
-    ("gpu", "k"), [("ideal", 1024), ("ideal", 4096), ("cdna3", 4096), ("hopper", 4096), ("volta", 1024)]
-)
-def test_no_interval_is_much_better_than_the_predicted_one(gpu, k):
-    spec = _spec(gpu)
-    best = bias.promotion_interval(spec, k)
-    others = [n for n in (best // 4, best // 2, 2 * best, 4 * best, 16 * best) if n >= spec.k]
-    errors = [_error(spec, k, n) for n in others]
-    predicted = _error(spec, k, best)
-    assert predicted < 1.3 * min(errors)
-    assert predicted < 0.5 * max(errors)
-
-
-def test_truncating_units_want_short_intervals_that_grow_as_the_cube_root():
-    hopper = _spec("hopper")
-    near = (2**16 / (12 * (19 / 128) ** 2 / math.log(2))) ** (1 / 3)
-    assert abs(bias.promotion_interval(hopper, 2**16) - near) <= 8
-    assert bias.promotion_interval(hopper, 2**31) == pytest.approx(8 * bias.promotion_interval(hopper, 2**22), rel=0.02)
-    assert bias.promotion_interval(_spec("hopper", "e4m3"), 4096) == 32  # 13 fraction bits: every instruction
-
-
-def test_the_interval_of_a_chain_of_fmas_by_emulation():
-    spec = mma.MmaSpec("fp32", "fp32", "fp32", k=1, block=1, arithmetic="fma")
-    k, errors = 1024, {}
-    A, B = inputs.operands("uniform", 48, 48, k, 5, "fp32", low=0.0, high=1.0)
-    exact = A.astype(np.float64) @ B.astype(np.float64)
-    best = bias.promotion_interval(spec, k)
-    for interval in (best // 8, best, 8 * best):
-        sums = np.float32([simt.gemm(A[:, i : i + interval], B[i : i + interval]) for i in range(0, k, interval)])
-        total = functools.reduce(np.add, sums)  # one after another, in fp32
-        errors[interval] = np.sqrt(np.mean(((total - exact) / exact) ** 2))
-    assert min(errors, key=errors.get) == best
-
-
-def test_what_is_not_modelled_is_refused():
-    with pytest.raises(InputError, match="'integer'; known: truncated"):
-        bias.positive(mma.spec("hopper", "int8"), 16)
-    with pytest.raises(InputError, match="'via-half'"):
-        bias.promotion_interval(replace(_spec("hopper", "e4m3"), arithmetic="via-half"), 16)
-    for k in (0, -1, 1.5, True, "64"):
-        for function in (bias.positive, bias.towards_zero, bias.downwards, bias.promotion_interval):
-            with pytest.raises(InputError, match=r"(positive|an) integer"):
-                function(_spec("ampere"), k)
 
 
 @pytest.mark.parametrize("gpu", ["volta", "hopper", "cdna3"])

@@ -62,7 +62,7 @@ def mismatches(kernel, case):
         memory.array(X, tensor=False) for memory, X in zip((a, b, c), (*given.operands[:2], given.like), strict=True)
     )
     options = fixed | {name: case.options[name] for name in drawn}
-    tallskinny.prepare(*arrays, function.__name__, **options).queue()
+    tallskinny.prepare(*arrays, function, **options).queue()
     wrong = np.count_nonzero(codes(c.view(given.like, c.read())) != want)
     return wrong + c.changed(given.like) + a.changed() + b.changed(), want.size
 

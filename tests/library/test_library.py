@@ -210,7 +210,7 @@ def test_orders_of_tiles():
         ({"hardware": "A100"}, "A100"),
         ({"library": "mkl"}, "mkl"),
         ({"library": "*"}, "library"),
-        ({"hardware": 3}, "unknown GPU .* 3"),
+        ({"hardware": 3}, "unknown GPU with a table of cublas 3"),
         ({"A": [[1.0, 2.0], [3.0]]}, "A is no array"),
         ({"A": np.ones((8, 8), int), "B": np.ones((8, 8), int)}, "int64"),
     ],
@@ -345,8 +345,3 @@ def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
     file.write_text(capsys.readouterr().out)
     record = Record.read(file)
     assert [o.group for o in record.outcomes if not o.ok] == [o.group for o in record.outcomes if "new" not in o.group]
-
-
-def test_a_table_that_is_missing_is_an_error_of_the_call():
-    with pytest.raises(InputError, match="unknown GPU with a table of cublas 'H20'"):
-        library.orders("cublas", hardware="H20")

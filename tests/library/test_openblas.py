@@ -18,7 +18,7 @@ from fpemu.errors import InputError
 from fpemu.library import emulate, openblas
 from fpemu.library.openblas_orders import Lanes
 from fpemu.library.tables import digest_of, operands
-from fpemu.mma.tree import Chain, Sum, canonical
+from fpemu.mma.tree import canonical
 from tests import hostile
 from tests.hostile import bits, carrier
 from tests.library.numpy_blas import NumpyBlas, paths
@@ -207,9 +207,6 @@ def test_reductions_of_interleaved_chains():
 
     assert Lanes(4, 4).reduce(list("0123"), text) == "((01)(23))"
     assert Lanes(4, 4, "zeros", "halves").reduce(list("0123"), text) == "((02)(13))"
-    tail = openblas._panel(0, 5, Lanes(2, 2, "after"), openblas._fma_chain, openblas._sum)
-    first, second = Chain(((0,), (2,)), "fma"), Chain(((1,), (3,)), "fma")
-    assert tail == Chain(((4,),), "fma", Sum((first, second)))
 
 
 # --- arguments
@@ -238,6 +235,8 @@ def test_names_of_kernels_and_versions():
         ({"version": "0.3.22"}, "unknown version of openblas with kernel TSV110 '0.3.22'.* known: 0.3.21"),
         ({"library": "openblass"}, "did you mean 'openblas'"),
         ({"layout": "TT"}, "layout"),
+        ({"device": "x"}, "unknown device 'x'"),
+        ({"device": "x", "rows": 0}, "unknown device 'x'"),
         ({"dtype": np.float16}, "openblas has no products of type fp16: float32 or float64"),
         ({"fmt": "tf32"}, "openblas has no products of type tf32"),
         ({"out": "fp16"}, "no fp32 products with fp16 results"),
@@ -253,29 +252,13 @@ def test_wrong_arguments(change, message):
         emulate(given.pop("library"), np.ones((rows, 2), dtype), np.ones((2, 3), dtype), **given)
 
 
-def test_a_kernel_without_fused_multiply_adds_has_no_tree():
-    with pytest.raises(InputError, match="which SANDYBRIDGE does not use"):
-        openblas.tree(openblas.blocking("sgemm", "SANDYBRIDGE"), (4, 4, 4))
-
-
-@pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (4, 4, 4)])
-def test_an_unknown_device_is_refused_for_empty_products_too(shape):
-    M, K, N = shape
-    with pytest.raises(InputError, match="unknown device 'x'"):
-        emulate("openblas", np.ones((M, K), np.float32), np.ones((K, N), np.float32), hardware="ZEN", device="x")
-
-
-def test_a_column_major_a_needs_a_layout():
-    with pytest.raises(InputError, match="A is stored by columns"):
-        emulate("openblas", np.ones((4, 3), np.float32, order="F"), np.ones((3, 4), np.float32), hardware="TSV110")
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: openblas.blocking("cgemm", "HASWELL"), "unknown routine 'cgemm'"),
         (lambda: openblas.tree(openblas.blocking("sgemm", "HASWELL"), (2, 2, 4), (2, 0)), "the row in at = 2"),
         (lambda: openblas.tree(openblas.blocking("sgemm", "HASWELL"), (2, 2, 0)), "shape = .2, 2, 0. must be 3"),
+        (lambda: openblas.tree(openblas.blocking("sgemm", "SANDYBRIDGE"), (4, 4, 4)), "which SANDYBRIDGE does not use"),
     ],
 )
 def test_arguments_outside_of_the_table_or_the_product(call, message):

@@ -132,33 +132,12 @@ def test_a_sum_outside_is_visible_before_an_instruction_that_keeps_few_bits():
     assert reveal(by(tree, spec), 7, spec).tree == trees.canonical(tree, exact=True)
 
 
-def test_no_tree_is_returned_that_the_instruction_cannot_compute():
-    wide, narrow = mma.spec("hopper", "fp16", "fp32"), mma.spec("volta", "fp16", "fp32")
-    with pytest.raises(InputError, match=r"16 products are added at once, and a block of volta .* has 4"):
-        reveal(by(KOrder(), wide), 32, narrow)
-    through_half = mma.spec("hopper", "e5m2", "fp32", "mma")
-    with pytest.raises(InputError, match="adds the halves of its k apart"):
-        reveal(by(KOrder(), through_half), 32, through_half)
-
-
 def test_units_are_normal_numbers_where_subnormal_inputs_are_flushed():
     spec = mma.spec("cdna2", "fp16", "fp32")
     tree = reveal(by(KOrder(), spec), 9, spec).tree
     rng = np.random.default_rng(1)
     A, B = (rng.standard_normal(shape).astype(np.float16) for shape in ((40, 9), (9, 40)))
     assert np.array_equal(by(tree, spec)(A, B), by(KOrder(), spec)(A, B))
-
-
-def test_the_documented_orders_are_named_as_they_are_documented():
-    spec = SPECS["fp16"]
-    for order, K in (
-        (KOrder(), 777),
-        (KOrder(split=104, tile=64, residue_first=True), 777),
-        (KOrder(split=128), 1000),
-        (KOrder(split=352), 1000),
-        (KOrder(tile=64, residue_first=True), 129),
-    ):
-        assert reveal(by(order, spec), K, spec).order == order
 
 
 @pytest.mark.parametrize(
@@ -352,49 +331,54 @@ def test_without_a_spec_the_structure_is_found():
     assert dot.tree == Sum(tuple(Chain(((k,),), "fma") for k in range(50)))
 
 
+def multiplied(tree, spec, K):
+    return mma.gemm(np.ones((2, K)), np.ones((K, 2)), None, SPECS[spec], tree)
+
+
 @pytest.mark.parametrize(
-    ("gemm", "message"),
+    ("call", "message"),
     [
-        (lambda A, B: A.astype(np.float64) @ B.astype(np.float64), "fit no tree|no whole number"),
-        (lambda A, B: np.zeros((2, 2)), "shape"),
-        (lambda A, B: np.full((len(A), B.shape[1]), np.nan), "no whole number"),
+        (lambda: multiplied(Chain(((0, 1), (3,))), "fp16", 4), "not over K = 4"),
+        (lambda: multiplied(Chain(((0, 1, 2, 3), (3,))), "fp16", 4), "not over K = 4"),
+        (lambda: multiplied(Chain((tuple(range(4)), (4,))), "fp16", 4), "not over K = 4"),
+        (lambda: multiplied(Chain((tuple(range(5)),)), "fp16 blocks of 4", 5), "takes 4"),
+        (lambda: Chain(((0, 1),), "fma"), "one position"),
+        (lambda: Chain(((0,),), "dot"), "kind"),
+        (lambda: Chain(()), "block"),
+        (lambda: Sum(()), "part"),
+        (
+            lambda: mma.chain([(np.ones((2, 4)), np.ones((4, 2)))] * 2, None, SPECS["fp16"], Chain(((0, 1, 2, 3),))),
+            "one term",
+        ),
     ],
 )
-def test_what_is_no_tree_is_refused(gemm, message):
+def test_wrong_trees(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+HALVES = mma.spec("hopper", "e5m2", "fp32", "mma")
+
+
+@pytest.mark.parametrize(
+    ("gemm", "spec", "message"),
+    [
+        (lambda A, B: A.astype(np.float64) @ B.astype(np.float64), SPECS["fp16"], "fit no tree|no whole number"),
+        (lambda A, B: np.zeros((2, 2)), SPECS["fp16"], "shape"),
+        (lambda A, B: np.full((len(A), B.shape[1]), np.nan), SPECS["fp16"], "no whole number"),
+        (lambda A, B: A @ B, mma.spec("hopper", "e4m3", "fp32"), "too narrow"),
+        (
+            by(KOrder(), SPECS["fp16"]),
+            SPECS["fp16 blocks of 4"],
+            "16 products are added at once, and a block of volta .* has 4",
+        ),
+        (by(KOrder(), HALVES), HALVES, "adds the halves of its k apart"),
+    ],
+)
+def test_what_is_no_tree_of_the_instruction_is_refused(gemm, spec, message):
     with pytest.raises(InputError, match=message) as e:
-        reveal(gemm, 40, SPECS["fp16"])
+        reveal(gemm, 40, spec)
     assert "\n" not in str(e.value)
-
-
-def test_a_format_too_narrow_for_the_probe_is_refused():
-    with pytest.raises(InputError, match="too narrow"):
-        reveal(lambda A, B: A @ B, 40, mma.spec("hopper", "e4m3", "fp32"))
-
-
-def test_wrong_trees():
-    for tree in (Chain(((0, 1), (3,))), Chain(((0, 1, 2, 3), (3,))), Chain((tuple(range(4)), (4,)))):
-        with pytest.raises(InputError, match="not over K = 4"):
-            mma.gemm(np.ones((2, 4)), np.ones((4, 2)), None, SPECS["fp16"], tree)
-    with pytest.raises(InputError, match="takes 4"):
-        mma.gemm(np.ones((2, 5)), np.ones((5, 2)), None, SPECS["fp16 blocks of 4"], Chain((tuple(range(5)),)))
-    with pytest.raises(InputError, match="one position"):
-        Chain(((0, 1),), "fma")
-    with pytest.raises(InputError, match="kind"):
-        Chain(((0,),), "dot")
-    with pytest.raises(InputError):
-        Chain(())
-    with pytest.raises(InputError):
-        Sum(())
-    x = np.ones((2, 4))
-    with pytest.raises(InputError, match="one term"):
-        mma.chain([(x, x.T), (x, x.T)], None, SPECS["fp16"], Chain(((0, 1, 2, 3),)))
-
-
-def test_a_drawing_names_what_is_added():
-    spec = SPECS["fp16"]
-    text = str(reveal(by(KOrder(split=40), spec), 100, spec))
-    assert "KOrder(split=40" in text
-    assert "chain of 2 blocks of 16, 1 of 8: k = 0..39" in text
 
 
 @pytest.mark.parametrize(

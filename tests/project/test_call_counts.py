@@ -103,7 +103,7 @@ CHECKS_ARRAYS = {  # the boundary, one module of a public subpackage: arrays are
     "conformance/compare.py",
     "library/emulation.py",
     "probing/callables.py",
-    "advice/data.py",
+    "advice/search.py",
     "theory/norms.py",
     "plotting/bits.py",
 }

@@ -12,7 +12,7 @@ from fpemu.roofline import gpus
 from fpemu.roofline.counting import Phase, Work
 from fpemu.roofline.gpus import Gpu
 from fpemu.roofline.times import break_even, time, work
-from fpemu.schemes import lowering, ozaki
+from fpemu.schemes import lowering
 from fpemu.schemes.split_scheme import SplitScheme
 
 SPLIT = [n for n in schemes.names() if isinstance(schemes.get(n), SplitScheme) and n != "staged-int8"]
@@ -299,15 +299,6 @@ def test_no_time_is_below_that_of_the_products_or_of_the_bytes_alone(scheme, opt
         assert found.seconds >= products * (1 - 1e-12)
         assert found.seconds >= job.bytes / gpu.bandwidth * (1 - 1e-12)
         assert 0 <= found.share <= 1 + 1e-12
-
-
-@pytest.mark.parametrize(("K", "phi"), [(64, 0.1), (300, 1.0), (2048, 2.0)])
-def test_products_of_the_ozaki_scheme_on_given_data_are_those_of_its_own_count(K, phi):
-    rng = np.random.default_rng(3)
-    A, B = ((rng.random(s) - 0.5) * np.exp(phi * rng.standard_normal(s)) for s in ((16, K), (K, 16)))
-    found = ozaki.counts(A, B, hardware="Titan RTX")
-    job = work("ozaki", "Titan RTX", 16, 16, K, slices=found.d)
-    assert (job.products, job.words) == (found.d * (found.d + 1) // 2, (found.d, found.d))
 
 
 def test_shares_of_the_peaks_scale_their_own_part():

@@ -14,7 +14,6 @@ from fpemu.roofline import gpus
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
 magma, tsm2 = pages.model("magma"), pages.model("tsm2")
-PAGES = ("magma/fig5", "magma/fig8", "magma/fig17", "magma/configurations", "tsm2/parameters")
 
 
 # --- MAGMA: traffic and rooflines
@@ -365,16 +364,6 @@ def test_short_sums_use_less_bandwidth_and_more_rows_a_thread_keep_the_gpu_full(
 
 
 # --- the pages
-@pytest.mark.parametrize("name", PAGES)
-def test_measures_and_finding_work_on_a_part_of_the_rows(name):
-    experiment = pages.load(name, ROOT)
-    cells = experiment.cells("quick")
-    rows = [{**cell, **experiment.evaluate(cell)} for cell in cells[:: max(1, len(cells) // 6)]]
-    for part in ([], rows[:1], rows[-1:], rows):
-        assert all(math.isfinite(one.value) for one in experiment.measures(part))
-        assert isinstance(experiment.finding(part), str | None)
-
-
 def test_published_gains_over_rocblas_are_relative_to_ordinary_cores():
     page = pages.load("models/yardsticks", ROOT)
     cell = next(cell for cell in page.cells("quick") if cell["label"] == "DGEMM")

@@ -404,18 +404,6 @@ def test_examples_of_the_models(paper):
 # the pages
 
 
-@pytest.mark.parametrize("name", ["legemm/table2", "h2sgemm/fig5", "h2sgemm/blocking"])
-def test_measures_finding_and_drawing_work_on_a_part_of_the_rows(name):
-    page = pages.load(name, ROOT)
-    cells = page.cells("quick")
-    rows = [{**cell, **page.evaluate(cell)} for cell in cells[:: max(1, len(cells) // 12)]]
-    assert all(math.isfinite(one.value) for one in page.measures(rows))
-    for some in ([], rows[:1], rows[-1:], rows):
-        assert isinstance(page.finding(some), str | None)
-    page.draw([])
-    page.draw(rows)
-
-
 def test_table_2_fails_on_other_tiles():
     page = pages.load("legemm/table2", ROOT)
     rows = [{**cell, **page.evaluate(cell)} for cell in page.cells("quick") if cell["gpu"] == "A800"]

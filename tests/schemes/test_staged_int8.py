@@ -18,7 +18,7 @@ from fpemu.mma import KOrder
 from fpemu.schemes import staged_int8, strassen
 from fpemu.schemes.staged import Staged
 from fpemu.theory import Norms
-from fpemu.theory.eightbits import corrections
+from fpemu.theory.bounds import corrections
 
 SPEC = schemes.get("staged-int8").spec("H200")
 OPTIONS = (None, 1, 2, 5)

@@ -164,12 +164,6 @@ def test_every_row_is_done_once_by_m_over_tcf_threads(m, tcf, t1):
         assert [turn.stop - turn.start for turn in turns] == [m // tcf] * tcf
 
 
-def test_the_package_has_what_the_module_had():
-    assert {"SPECS", "fma", "gemm"} <= set(simt.__all__)
-    assert fpemu.simt.gemm is simt.chains.gemm
-    assert simt.tsm2 is tsm2
-
-
 ONE = np.ones((2, 2), np.float32)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,7 +87,7 @@ class Gpu:
 
         return self.written(compute, (A, B, C), out)
 
-    def plan(self, scheme, *operands, **options):
+    def plan(self, scheme, A, B, C=None, **options):
         return lambda A, B, C, out: self.gemm(A, B, C, scheme=scheme, out=out, **options)
 
     def check(self):
@@ -111,6 +112,63 @@ class Gpu:
             return np.asarray(fpemu.simt.gemm(A, B, fmt="fp32" if A.itemsize == 4 else "fp64"))
 
         return self.written(compute, (A, B), out)
+
+
+class Tensor:
+    """A tensor of PyTorch on the stand-in: a view of its memory."""
+
+    memory = None
+
+    def __init__(self, x):
+        self.x, self.shape, size = x, x.shape, x.itemsize
+        fields = {"shape": x.shape, "strides": x.strides, "typestr": x.dtype.str, "data": (x.ctypes.data, False)}
+        self.__cuda_array_interface__, self.size = fields, size
+
+    def as_strided(self, shape, steps, first):
+        return Tensor(np.lib.stride_tricks.as_strided(self.x[first:], shape, [s * self.size for s in steps]))
+
+    def copy_(self, other):
+        self.x[...] = other.x
+
+    def detach(self):
+        return self
+
+    cpu = detach
+
+    def numpy(self):
+        return self.x
+
+
+@pytest.fixture
+def with_torch(gpu, monkeypatch):
+    """PyTorch on the stand-in: a graph repeats the last product that was written while it was captured."""
+    captured = []
+
+    @contextmanager
+    def capture(graph):
+        written = gpu.written
+
+        def noted(*given):
+            captured.append(given)
+            return written(*given)
+
+        monkeypatch.setattr(gpu, "written", noted)
+        yield
+        monkeypatch.setattr(gpu, "written", written)
+
+    def operator(function):
+        return lambda *operands, **options: Tensor(np.asarray(function(*map(view, operands), **options)))
+
+    graph = SimpleNamespace(replay=lambda: gpu.written(*captured[-1]))
+    stream = {"Stream": int, "stream": nullcontext, "synchronize": int}
+    cuda = SimpleNamespace(CUDAGraph=lambda: graph, graph=capture, **stream)
+    torch = SimpleNamespace(as_tensor=lambda X, device: Tensor(view(X)), cuda=cuda)
+    functions = {"gemm": gpu.gemm, "multiply": gpu.tallskinny}
+    functions |= {name: gpu.batched(name) for name in ("hgemm", "hcgemm")}
+    operators = SimpleNamespace(**{name: operator(function) for name, function in functions.items()})
+    monkeypatch.setattr(paths, "missing", lambda path: None)
+    monkeypatch.setattr(paths, "load_torch", lambda: torch)
+    monkeypatch.setattr(fpemu, "torch", operators, raising=False)
 
 
 @pytest.fixture

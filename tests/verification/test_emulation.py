@@ -10,7 +10,6 @@ import pytest
 
 from fpemu import mma
 from fpemu.cli import main
-from fpemu.errors import GpuError
 from fpemu.gpu.runtime import device
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.spec import ARITHMETICS
@@ -65,7 +64,7 @@ def test_cases_of_the_record_have_the_recorded_digests(tenth):
     for position, outcome in enumerate(outcomes[tenth::10]):
         for number in range(CASES) if FACTOR > 1 else [(position + tenth) % CASES]:
             digest = SUITE.replay(RECORD, outcome, str(number))
-            assert digest in (None, outcome.digests[str(number)]), f"{outcome.group}, case {number}"
+            assert digest == outcome.digests[str(number)], f"{outcome.group}, case {number}"
         if "spec" in outcome.facts:
             assert mma.MmaSpec(**outcome.facts["spec"]) == emulation.spec(outcome.group, RECORD.seed)
 
@@ -135,43 +134,8 @@ def test_the_compiled_implementation_and_schemes_agree_with_numpy_and_replay(sta
     record = suite.record(outcomes)
     for outcome in outcomes:
         for number, digest in outcome.digests.items():
-            assert suite.replay(record, outcome, number) in (None, digest)
+            assert suite.replay(record, outcome, number) == digest
             assert Emulation(6).replay(record, outcome, number) != digest
-
-
-def test_one_mismatching_output_is_counted_and_located(stand_in):
-    def change(case, codes):
-        codes = codes.copy()
-        codes.reshape(-1)[-1] ^= case.options["terms"] > 1
-        return codes
-
-    stand_in.append(change)
-    outcome = Emulation(3).run(VOLTA)
-    assert (outcome.mismatches, outcome.failed, outcome.ok) == (1, 0, False)
-    assert len(outcome.first) == 2  # against either implementation
-    assert outcome.first[0].startswith("1: ")
-    assert "1 of" in outcome.first[0]
-
-
-def test_a_case_that_fails_is_one_failure(stand_in):
-    def fail(case, codes):
-        if case.lead != ((), (), ()):
-            raise GpuError("the GPU\nis gone")
-        return codes
-
-    stand_in.append(fail)
-    outcome = Emulation(3).run(VOLTA)
-    assert (outcome.mismatches, outcome.failed, outcome.ok) == (0, 1, False)
-    assert list(outcome.digests) == ["0", "1", "2", "3", "5"]
-    assert "GpuError: the GPU is gone" in outcome.first[0]
-
-
-def test_every_output_of_an_array_of_another_shape_is_a_mismatch(stand_in):
-    stand_in.append(lambda case, codes: codes[:0] if case.options["terms"] > 1 else codes)
-    outcome = Emulation(3).run(VOLTA)
-    M, N, _ = Emulation(3).case(VOLTA, 1).sizes
-    assert outcome.mismatches == M * N
-    assert "in place of" in outcome.first[0]
 
 
 def test_the_command_prints_a_table_and_writes_a_record(stand_in, monkeypatch, tmp_path, capsys):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fpemu import files, gpu
+from fpemu import gpu
 from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.gpu.runtime import device
@@ -206,26 +206,6 @@ def test_a_damaged_file_is_ignored(machine, tmp_path, which):
     assert main([*BATCHED, "--record", str(record)]) == 0
     assert machine.done == GROUPS
     assert names(tmp_path) == ["record.json"]
-
-
-def test_a_full_disk_leaves_whole_files(machine, tmp_path, monkeypatch, capsys):
-    """The second write fails: the first file is complete, and the next run continues from it."""
-    record, real, renames = tmp_path / "record.json", os.replace, list[str]()
-
-    def replace(source, target):
-        renames.append(str(target))
-        if len(renames) == 2:
-            raise OSError(28, "No space left on device", str(target))
-        real(source, target)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(files.os, "replace", replace)
-        assert main([*BATCHED, "--record", str(record)]) == 2
-    assert "No space left on device" in capsys.readouterr().err
-    assert names(tmp_path) == ["record.json.partial"]
-    machine.again()
-    assert main([*BATCHED, "--record", str(record)]) == 0
-    assert machine.done == GROUPS[1:]
 
 
 @pytest.mark.parametrize("kind", ["no group", "no output", "errors alike"])
