@@ -100,7 +100,7 @@ class Code:
             flags = ["-std=c++17", "-shared", "-fPIC", "-ffp-contract=off"]
             flags += ["-O1", "-Wall", "-Wextra", "-Werror"] if EMULATED_GEMM in text else ["-O0", "-w"]
             command = [
-                emulation.compiler(),
+                str(emulation.compiler()),
                 *flags,
                 f"-I{compiler.KERNELS}",
                 f"-I{HERE}",

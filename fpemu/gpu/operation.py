@@ -337,9 +337,9 @@ def product_of(
     if product is None:
         layouts = matrices.layouts(A=a, B=b, C=c, D=D)
         extents = tuple(matrices.extent(X) for X in (a, b, c, D))
-        memory = Memory()
+        memory, kernel, labels, split = Memory(), None, tuple[Label, ...](), 0
         if a is None or b is None:
-            kernel, split, steps, labels = None, 0, _without_product(layouts["D"], layouts["C"], call), ()
+            steps = _without_product(layouts["D"], layouts["C"], call)
         else:
             kernel, labels = kernel_of(call, a, D), labels_of(call, layouts, deferred)
             steps, split = kernel.steps(layouts, (call.alpha, call.beta), call.on_range, memory)

@@ -453,7 +453,12 @@ def test_the_kernels_compile():
 def test_the_stream_of_an_array_interface_orders_the_product(driver, stream, waits):
     A, B, out = Lent(draw((6, 8)), stream=stream), Lent(draw((8, 5)), stream=1), Lent(np.zeros((6, 5), np.float32))
     synchronized: list = []
-    driver.cuStreamSynchronize = lambda handle: synchronized.append(handle) or (0,)
+
+    def synchronize(handle):
+        synchronized.append(handle)
+        return (0,)
+
+    driver.cuStreamSynchronize = synchronize
     for _ in range(2):  # the first call copies constants, and waits for them
         synchronized.clear()
         Stream.waits.clear()

@@ -116,7 +116,12 @@ def test_every_function_repeats_its_launches_with_given_and_new_outputs(gpu, nam
 def test_launches_with_addresses_that_come_again_become_one_graph(gpu, scheme):
     A, B, D = draw(64, 64), draw(64, 64), draw(64, 64)
     graphs, launch = [], gpu.cuGraphLaunch
-    gpu.cuGraphLaunch = lambda graph, stream: graphs.append(stream) or launch(graph, stream)
+
+    def launched(graph, stream):
+        graphs.append(stream)
+        return launch(graph, stream)
+
+    gpu.cuGraphLaunch = launched
     fpemu.gpu.gemm(A, B, scheme=scheme, out=D)
     first = list(gpu.launches)
     for stream, expected in ((0, 0), (0, 1), (SIDE, 0), (SIDE, 0), (SIDE, 1), (0, 1)):
