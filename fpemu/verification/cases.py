@@ -91,10 +91,8 @@ def arrange(x: Array, layout: str, pad: int = 5) -> Array:
         return np.ascontiguousarray(x[..., ::-1, ::-1])[..., ::-1, ::-1]
     if layout == "repeated":
         return np.broadcast_to(x[..., :1, :].copy(), x.shape)
-    rows, columns = x.shape[-2:]
-    wide = np.empty(
-        (*x.shape[:-2], *((2 * rows, 3 * columns) if layout == "spaced" else (rows, columns + pad))), x.dtype
-    )
+    *lead, rows, columns = x.shape
+    wide = np.empty((*lead, 2 * rows, 3 * columns) if layout == "spaced" else (*lead, rows, columns + pad), x.dtype)
     wide.view(np.uint8)[...] = 0xFF  # NaN
     view = wide[..., ::2, ::3] if layout == "spaced" else wide[..., :columns]
     view[...] = x

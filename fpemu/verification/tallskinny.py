@@ -40,7 +40,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 MULTIPLY = "multiply"
 """Name of the groups that call `fpemu.gpu.tallskinny.multiply`, which chooses the kernel"""
 LAYOUTS = ("columns", "rows", "columns padded", "rows padded", "columns odd", "rows odd", "spaced")
-"""Memory layouts of a matrix. padded: with a leading dimension that is a multiple of 16 bytes; odd: with one that is not"""
+"""Memory layouts of a matrix. padded: the leading dimension is a multiple of 16 bytes; odd: it is not"""
 _COMBINATIONS = ((0, 0, 0), (1, 1, 1), (2, 2, 2), (4, 4, 4), (5, 5, 5), (6, 6, 6), (0, 1, 3), (3, 6, 0))
 """Layouts of A, B and C: few, since kernels are compiled for them"""
 SWEPT = 130
