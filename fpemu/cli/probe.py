@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from fpemu import files, gpu, mma, probing, simt
+from fpemu import files, mma, probing, simt
 from fpemu import formats as known
 from fpemu.cli import options as cli
 from fpemu.errors import GpuError, InputError, unknown_name
@@ -228,6 +228,7 @@ def characterize(
     outputs; 1 if it does not, or if no known arithmetic explains the probes; 2 for an invalid argument or without a
     GPU.
     """
+    from fpemu import gpu
     from fpemu.gpu.instructions import fragments
     from fpemu.gpu.instructions import run as instructions
 
