@@ -247,10 +247,10 @@ def characterize(
         part = (emulated or name).lower()
         run = partial(gpu.execute) if on_gpu else partial(mma.execute, backend="numpy")
         sources = []
-        for row in rows:
-            if part in row.name.lower() and emulated != "":
-                about = {operand: getattr(row, f"{operand}_format") for operand in "abcd"}
-                sources.append((row.name, partial(run, spec=row), about | {"k": row.k}, row))
+        for one in rows:
+            if part in one.name.lower() and emulated != "":
+                about = {operand: getattr(one, f"{operand}_format") for operand in "abcd"}
+                sources.append((one.name, partial(run, spec=one), about | {"k": one.k}, one))
         if not sources:
             raise unknown_name("instruction", emulated or name, [row.name for row in rows], catalog.architectures())
     unsure, reports = False, []
