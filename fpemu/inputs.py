@@ -282,21 +282,16 @@ def _lognormal(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, sigma:
     return signs * np.exp2(sigma * stream.normal(shape))
 
 
-def _exponents(stream: _Stream, shape: tuple[int, ...], low: Any, high: Any) -> NDArray[np.int64]:
+def _powers(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, low: Any, high: Any) -> Floats:
     low, high = (integer(n, v, -1074, 1023) for n, v in (("low", low), ("high", high)))
     if low > high:
         raise InputError(f"inputs: low={low} is above high={high}")
-    return stream.integers(low, high, shape)
+    exponents = stream.integers(low, high, shape)
+    return np.ldexp(stream.signs(shape), exponents.astype(np.int32))
 
 
 def _wide(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, low: Any, high: Any) -> Floats:
-    exponents = _exponents(stream, shape, low, high)
-    return np.ldexp(stream.signs(shape) * (1.0 + stream.uniform(shape)), exponents.astype(np.int32))
-
-
-def _powers(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, low: Any, high: Any) -> Floats:
-    exponents = _exponents(stream, shape, low, high)
-    return np.ldexp(stream.signs(shape), exponents.astype(np.int32))
+    return _powers(stream, shape, fmt, low, high) * (1.0 + stream.uniform(shape))
 
 
 def _positive(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat) -> Floats:
@@ -416,18 +411,9 @@ _POLYNOMIAL = tuple(
 def _exp(x: Floats) -> Floats:
     """Return e^x elementwise, with an error below 0.75 units in the last place.
 
-    Parameters
-    ----------
-    x : array of float64
-        Numbers or infinities.
-
-    Notes
-    -----
     x = (n / 16) ln 2 + r with an integer n and 0 <= r <= ln 2 / 16, so that e^x = 2^(n / 16) e^r: a table of 16 powers
     and a polynomial of degree 6 (P. T. P. Tang, ACM Transactions on Mathematical Software 15, 144-157, 1989).
 
-    Examples
-    --------
     >>> _exp(np.array([0.0, 1.0, -np.inf])).tolist()
     [1.0, 2.718281828459045, 0.0]
     """
@@ -435,12 +421,12 @@ def _exp(x: Floats) -> Floats:
     out = np.empty(x.shape)
     given, result = x.reshape(-1), out.reshape(-1)
     for start in range(0, x.size, _BLOCK):
+        # e^x is 0 or overflows beyond +-800, and n fits in int32
         result[start : start + _BLOCK] = _block(np.clip(given[start : start + _BLOCK], -800.0, 800.0))
     return out
 
 
 def _block(x: Floats) -> Floats:
-    """e^x for x from -800 to 800."""
     high, low = _product(x, _STEPS)
     n = np.floor(high)
     n -= (n == high) & (low < 0)  # the floor of the exact product

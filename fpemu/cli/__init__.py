@@ -42,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, message = 2, str(problem)
     except MemoryError as problem:
         status, message = 2, f"not enough memory: {problem}"
+    except BrokenPipeError:
+        return 1  # the reader of standard output has left
     except OSError as problem:
         status, message = 2, ": ".join(str(x) for x in (problem.filename, problem.strerror or problem) if x is not None)
     except KeyboardInterrupt as problem:

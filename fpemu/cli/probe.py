@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
-from fpemu import files, gpu, mma, probing, simt
+from fpemu import files, mma, probing, simt
 from fpemu import formats as known
 from fpemu.cli import options as cli
 from fpemu.errors import GpuError, InputError, unknown_name
@@ -228,6 +227,7 @@ def characterize(
     outputs; 1 if it does not, or if no known arithmetic explains the probes; 2 for an invalid argument or without a
     GPU.
     """
+    from fpemu import gpu
     from fpemu.gpu.instructions import fragments
     from fpemu.gpu.instructions import run as instructions
 
@@ -244,18 +244,22 @@ def characterize(
         if on_gpu and (missing := gpu.available()) is not None:
             raise InputError(f"characterize: {missing}; --emulated NAME and --callable FILE.py:FUNCTION need none")
         rows = instructions.rows() if on_gpu else catalog.rows()
-        part = (name if emulated is None else emulated).lower()
+        part = (emulated or name).lower()
         run = partial(gpu.execute) if on_gpu else partial(mma.execute, backend="numpy")
-        sources = [(row.name, partial(run, spec=row), _about(row), row) for row in rows if part in row.name.lower()]
+        sources = []
+        for one in rows:
+            if part in one.name.lower() and emulated != "":
+                about = {operand: getattr(one, f"{operand}_format") for operand in "abcd"}
+                sources.append((one.name, partial(run, spec=one), about | {"k": one.k}, one))
         if not sources:
             raise unknown_name("instruction", emulated or name, [row.name for row in rows], catalog.architectures())
     unsure, reports = False, []
     for n, (title, execute, about, row) in enumerate(sources, 1):
         try:
             with cli.spinner(title) as say:
-                of = f"{title} ({n} of {len(sources)})" if len(sources) > 1 else title
-                counted = _counted(execute, say, of)
-                result = probing.characterize(counted, **about, outputs=int(outputs), name=title, **options)
+                where = f"{title} ({n} of {len(sources)})" if len(sources) > 1 else title
+                about["report"] = lambda step, say=say, where=where: say(f"{where}: {step}")
+                result = probing.characterize(execute, **about, outputs=int(outputs), name=title, **options)
                 layout = fragments.find(row) if on_gpu and row is not None and row.instruction == "mma" else None
         except GpuError as problem:
             raise cli.failed(f"{title}: {problem}") from problem
@@ -283,21 +287,6 @@ def characterize(
         typer.echo(json.dumps(reports, indent=1))
     if unsure:
         raise typer.Exit(1)
-
-
-def _counted(execute: Callable[..., Any], say: Callable[[str], None], title: str) -> Callable[..., Any]:
-    """The instruction, with its calls counted in the spinner."""
-    calls = count(1)
-
-    def counted(A: Any, B: Any, C: Any) -> Any:
-        say(f"{title}: call {next(calls)}")
-        return execute(A, B, C)
-
-    return counted
-
-
-def _about(row: MmaSpec) -> dict[str, Any]:
-    return {"a": row.a_format, "b": row.b_format, "c": row.c_format, "d": row.d_format, "k": row.k}
 
 
 def _function(

@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fpemu.cli import matrices
-from fpemu.cli.options import (
-    check_file,
-    note,
-    parse_options,
-    parse_order,
-    parse_sizes,
-    print_table,
-    print_text,
-    progress,
-    spinner,
-    with_options,
-)
+from fpemu.cli import options as cli
 from fpemu.conformance import Specification
 from fpemu.errors import InputError, unknown_name
 
@@ -33,7 +22,7 @@ _FIELDS = ("scheme", "hardware", "instruction", "k", "out", "accumulate", "on_ra
 
 
 # --- a product
-@with_options(Specification, *_FIELDS)
+@cli.with_options(Specification, *_FIELDS)
 def gemm(
     a: str | None = None,
     b: str | None = None,
@@ -81,13 +70,13 @@ def gemm(
         raise InputError("--input goes with --callable and --shape MxNxK, and without files of A and B")
     if input_ is None and (a is None or b is None or shape is not None):
         raise InputError("A and B are missing: two matrix files, or --input NAME --shape MxNxK with --callable")
-    over_k: Any = parse_order(order)
+    over_k: Any = cli.parse_order(order)
     if promote is not None:
         over_k = mma.KOrder() if over_k is None else over_k
         if not isinstance(over_k, mma.KOrder) or over_k.promote not in (None, promote):
             raise InputError("--promote changes an --order that has no promotion interval and is no tree")
         over_k = replace(over_k, promote=promote)
-    specification = replace(options, order=over_k, fmt=format_, options=parse_options(option))
+    specification = replace(options, order=over_k, fmt=format_, options=cli.parse_options(option))
     A: Any = input_
     B: Any = None
     if a is not None and b is not None:
@@ -100,8 +89,8 @@ def gemm(
     product: Any = (
         matrices.read(str(result), max_entries=max_entries) if callable_ is None else callables.load_function(callable_)
     )
-    M, N, K = (0, 0, 0) if shape is None else parse_sizes("--shape", shape)
-    with spinner("emulating the specification") as say:
+    M, N, K = (0, 0, 0) if shape is None else cli.parse_sizes("--shape", shape)
+    with cli.spinner("emulating the specification") as say:
         verdict = verify(
             product,
             A,
@@ -118,14 +107,14 @@ def gemm(
     if options.scheme is None and format_ is None and verdict.specification.spec in simt.SPECS.values():
         where = "" if options.hardware is None else f", not on the matrix units of {options.hardware}"
         used = verdict.specification.operand
-        note(
+        cli.note(
             f"--format is not given and A and B are {used}: compared with a plain {used} product of ordinary"
             f" cores{where}; --format fp16 (bf16, tf32 ...) names the operands of a matrix instruction"
         )
     if json_:
         typer.echo(json.dumps(verdict.as_dict(), indent=1))
     else:
-        print_text(str(verdict))
+        cli.print_text(str(verdict))
     if not verdict.equal:
         raise typer.Exit(1)
 
@@ -159,7 +148,7 @@ class SuiteOptions:
         for name, count in counts.items():
             if count is not None and not 1 <= count < 2**53:
                 raise InputError(f"--{name} is {count:g}: a number from 1 on is needed")
-        check_file(self.record, "the record", ".json")
+        cli.check_file(self.record, "the record", ".json")
         if (reason := missing()) is not None:
             raise InputError(f"verify: {reason}")
 
@@ -174,33 +163,33 @@ class SuiteOptions:
         suite: Suite = attrgetter(name)(verification)(self.seed, *arguments, **options)
         run = Run(suite, self.record, fresh=self.fresh)
         if run.outcomes:
-            note(f"{run} already")
+            cli.note(f"{run} already")
         try:
-            with progress() as bars:
+            with cli.progress() as bars:
                 total = len(run.groups)
                 bar = bars.add_task(suite.name, total=total, completed=total - len(run.missing))
                 result = run.finish(jobs, lambda group: bars.update(bar, advance=1, description=group))
         except KeyboardInterrupt:
-            note(f"fpemu: {run.interrupted()}")
+            cli.note(f"fpemu: {run.interrupted()}")
             raise typer.Exit(130) from None
         if self.json:
             typer.echo(result.text(), nl=False)
         else:
             title, columns, rows = suite.table(result)
-            print_table(title, columns, rows, numbers=len(columns) - 1)
+            cli.print_table(title, columns, rows, numbers=len(columns) - 1)
             for line in suite.summary(result):
-                print_text(line)
+                cli.print_text(line)
         faults, elsewhere = [outcome for outcome in result.outcomes if not outcome.ok], run.failed_elsewhere
         for outcome in faults[:_LISTED]:
             for line in suite.explain(outcome):
-                note(line)
+                cli.note(line)
         if len(faults) > _LISTED:
-            note(f"and {len(faults) - _LISTED} more" + ("" if self.record is None else f": see {self.record}"))
+            cli.note(f"and {len(faults) - _LISTED} more" + ("" if self.record is None else f": see {self.record}"))
         if elsewhere:
-            note(f"{len(elsewhere)} groups outside this run have failed: {', '.join(elsewhere[:_LISTED])}")
+            cli.note(f"{len(elsewhere)} groups outside this run have failed: {', '.join(elsewhere[:_LISTED])}")
         compared = result.total("outputs") + result.total("errors")
         if not compared:
-            note("nothing was compared")
+            cli.note("nothing was compared")
         if faults or elsewhere or not compared:
             raise typer.Exit(1)
 
@@ -229,7 +218,7 @@ def _names(option: str, kind: str, text: str | None) -> list[str] | None:
     return names
 
 
-@with_options(SuiteOptions)
+@cli.with_options(SuiteOptions)
 def instructions(
     name: Annotated[str, "[NAME-PART]", "Only instructions whose name contains this text."] = "",
     /,
@@ -247,7 +236,7 @@ def instructions(
     options.run("instructions.Instructions", int(outputs), name)
 
 
-@with_options(SuiteOptions)
+@cli.with_options(SuiteOptions)
 def emulation(
     quick: Annotated[bool, "A sixth of the specifications and schemes."] = False, *, options: SuiteOptions
 ) -> None:
@@ -261,7 +250,7 @@ def emulation(
     options.run("emulation.Emulation", quick=quick)
 
 
-@with_options(PathOptions)
+@cli.with_options(PathOptions)
 def kernels(
     schemes: Annotated[str | None, "Only these schemes, such as ootomo,staged."] = None,
     shapes: Annotated[int, "Number of products per scheme; a sixth per other set of options."] = 36,
@@ -283,7 +272,7 @@ def kernels(
     options.run("kernels.Kernels", shapes, names, jobs=jobs, published=published)
 
 
-@with_options(PathOptions)
+@cli.with_options(PathOptions)
 def batched(
     cases: Annotated[int, "Number of products per group; 520 products cover all sizes once."] = 520,
     seconds: Annotated[float | None, "Time limit per group; a group that exceeds it has fewer products."] = None,
@@ -302,7 +291,7 @@ def batched(
     options.run("batched.Batched", cases, seconds)
 
 
-@with_options(PathOptions)
+@cli.with_options(PathOptions)
 def tallskinny(
     every: Annotated[int, "Compute only every N-th product."] = 1,
     huge: Annotated[bool, "Also matrices of more than 2^32 elements; needs 18 to 37 GB and PyTorch."] = False,
@@ -319,7 +308,7 @@ def tallskinny(
     options.run("tallskinny.TallSkinny", every, huge=huge)
 
 
-@with_options(PathOptions)
+@cli.with_options(PathOptions)
 def arguments(
     rounds: Annotated[int, "Number of products of every case, each at another address."] = 2,
     jobs: Jobs = None,
@@ -337,7 +326,7 @@ def arguments(
     options.run("arguments.Arguments", rounds, jobs=jobs)
 
 
-@with_options(SuiteOptions)
+@cli.with_options(SuiteOptions)
 def library(
     shapes: Annotated[int, "Number of shapes drawn from the table by --seed; 0: all."] = 20,
     types: Annotated[list[str] | None, "Only products of this type; may be repeated."] = None,
@@ -362,7 +351,7 @@ def library(
         return
     if shapes < 0 or new < 0 or options.seed < 0:
         raise InputError("--shapes, --new and --seed must not be negative")
-    check_file(options.record, "the record", ".json")  # the suite itself names what its machine lacks
+    cli.check_file(options.record, "the record", ".json")  # the suite itself names what its machine lacks
     options.run("library.Library", kinds, shapes, new)
 
 
@@ -382,4 +371,4 @@ def _list_orders(types: tuple[str, ...], as_json: bool) -> None:
     rows = [
         (text, *(str(n or "") for n in numbers), str(sum(numbers))) for text, numbers in each.items() if any(numbers)
     ]
-    print_table(title, ("order", *counts, "all"), rows, numbers=len(counts) + 1)
+    cli.print_table(title, ("order", *counts, "all"), rows, numbers=len(counts) + 1)

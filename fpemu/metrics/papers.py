@@ -62,10 +62,8 @@ def max_relative(C: Any, R: Any) -> float:
 
     Parameters
     ----------
-    C : array_like
-        Result under test, of any shape; entries of at most 64 bits.
-    R : array_like or ExactMatrix
-        Reference of the same shape, or the result of ``fpemu.reference.matmul(out="exact")``.
+    C, R : array_like
+        Result under test and reference, as in `relative_l2`.
 
     Returns
     -------
@@ -96,10 +94,8 @@ def max_error_legemm(P: Any, S: Any) -> float:
 
     Parameters
     ----------
-    P : array_like
-        Result under test, of any shape; entries of at most 64 bits.
-    S : array_like
-        Reference of the same shape.
+    P, S : array_like
+        Result under test and reference, of the same shape; entries of at most 64 bits.
 
     Returns
     -------
@@ -129,10 +125,8 @@ def mred(P: Any, S: Any) -> float:
 
     Parameters
     ----------
-    P : array_like
-        Result under test, of any shape; entries of at most 64 bits.
-    S : array_like or ExactMatrix
-        Reference of the same shape, or the result of ``fpemu.reference.matmul(out="exact")``.
+    P, S : array_like
+        Result under test and reference, as in `relative_l2`.
 
     Returns
     -------
@@ -162,10 +156,8 @@ def relative(C: Any, R: Any, *, signed: bool = False) -> Floats:
 
     Parameters
     ----------
-    C : array_like
-        Result under test, of any shape; entries of at most 64 bits.
-    R : array_like or ExactMatrix
-        Reference of the same shape, or the result of ``fpemu.reference.matmul(out="exact")``.
+    C, R : array_like
+        Result under test and reference, as in `relative_l2`.
     signed : bool
         Give each error the sign of C - R.
 
@@ -209,10 +201,8 @@ def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
 
     Parameters
     ----------
-    P : array_like
-        Result under test, of any shape; entries of at most 64 bits.
-    S : array_like
-        Reference of the same shape.
+    P, S : array_like
+        Result under test and reference, of the same shape; entries of at most 64 bits.
     signed : bool
         Give each error the sign of p - s.
 

@@ -133,25 +133,16 @@ def ism2(
 
     Parameters
     ----------
-    A : array_like (..., M, K)
-        Values of ``fmt``; leading axes broadcast; any strides.
-    B : array_like (..., K, N)
-        As A.
-    C : array_like (..., M, N), optional
-        Addend; without it the chains start from +0.
+    A, B, C : array_like
+        Operands, as in `fpemu.simt.tsm2`.
     optimisation : {2, 1}
         Loop order: 1 is Algorithm 6, 2 is Algorithm 7.
     tcf : int
         "Thread count factor": rows of A per thread. The paper uses 1 to 8.
     t1, t2, t3 : int, optional
         Tiles as in `fpemu.simt.tsm2`. Neither they nor tcf change a bit of the result.
-    fmt : {"fp32", "fp64", "fp16"} or FloatFormat
-        Format of the operands and of D.
-    backend : {"compiled", "numpy"}
-        Compiled implementation, one chain per element; or NumPy reference implementation, which executes the published
-        loops. The same bits.
-    device : {"cpu", "cuda", "auto"}
-        As in `fpemu.mma.gemm`.
+    fmt, backend, device : str
+        As in `fpemu.simt.tsm2`.
 
     Returns
     -------

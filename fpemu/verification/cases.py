@@ -81,18 +81,18 @@ class Draw:
         return sorted(range(n), key=[self.word() for _ in range(n)].__getitem__)
 
 
-def arrange(x: Array, layout: str) -> Array:
-    """Return the same values in one of `LAYOUTS`; "repeated" returns the first row in place of every row."""
+def arrange(x: Array, layout: str, pad: int = 5) -> Array:
+    """Return the same values in one of `LAYOUTS`, padded by so many elements; "repeated" repeats the first row."""
     if layout == "rows":
         return np.ascontiguousarray(x)
     if layout.startswith("columns"):
-        return arrange(x.swapaxes(-1, -2), layout.replace("columns", "rows")).swapaxes(-1, -2)
+        return arrange(x.swapaxes(-1, -2), layout.replace("columns", "rows"), pad).swapaxes(-1, -2)
     if layout == "reversed":
         return np.ascontiguousarray(x[..., ::-1, ::-1])[..., ::-1, ::-1]
     if layout == "repeated":
         return np.broadcast_to(x[..., :1, :].copy(), x.shape)
-    rows, columns = x.shape[-2:]
-    wide = np.empty((*x.shape[:-2], *((2 * rows, 3 * columns) if layout == "spaced" else (rows, columns + 5))), x.dtype)
+    *lead, rows, columns = x.shape
+    wide = np.empty((*lead, 2 * rows, 3 * columns) if layout == "spaced" else (*lead, rows, columns + pad), x.dtype)
     wide.view(np.uint8)[...] = 0xFF  # NaN
     view = wide[..., ::2, ::3] if layout == "spaced" else wide[..., :columns]
     view[...] = x

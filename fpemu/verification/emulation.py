@@ -165,14 +165,14 @@ def _draw_tree(draw: Draw, K: int, row: MmaSpec) -> Tree:
     return trees[0]
 
 
-def scheme_case(pair: str, number: int) -> Case:
+def scheme_case(pair: str, number: int, seed: int) -> Case:
     """Return a product of a scheme, such as "ootomo on hopper": 0 plain, 1 with C, scalars, NaN, Inf and split-K."""
     scheme = schemes.get(pair.partition(" on ")[0])
     few = scheme.error_free or scheme.operand.name == "fp64"
     sizes = (6, 5, 40) if few else (24, 20, 100)
     if not number:
-        return Case(pair, number, 0, sizes)
-    return Case(pair, number, 0, sizes, order=KOrder(split=32, join="pairwise"), alpha=0.5, beta=-2.0)
+        return Case(pair, number, seed, sizes)
+    return Case(pair, number, seed, sizes, order=KOrder(split=32, join="pairwise"), alpha=0.5, beta=-2.0)
 
 
 # --- operands and results
@@ -209,7 +209,9 @@ def _over_k(case: Case, letter: str, term: int, rows: int) -> Array:
 
 
 def compute(case: Case, implementation: Implementation) -> Array:
-    """Return the codes of a specification's case by one of the implementations."""
+    """Return the codes of a case by one of the implementations."""
+    if isinstance(case.subject, str):
+        return compute_scheme(case, "cuda" if implementation == "cuda" else "cpu")
     terms, C = operands(case)
     where: dict[str, Any] = {"device": "cuda"}
     if implementation != "cuda":
@@ -217,13 +219,13 @@ def compute(case: Case, implementation: Implementation) -> Array:
     return codes(mma.chain(terms, C, case.subject, case.order, step=case.options["step"], **where))
 
 
-def compute_scheme(case: Case, device: Literal["cuda", "cpu"], seed: int) -> Array:
+def compute_scheme(case: Case, device: Literal["cuda", "cpu"]) -> Array:
     """Return the codes of a scheme's product."""
     name, hardware = case.subject.split(" on ")
     scheme = schemes.get(name)
     M, N, K = case.sizes
     shapes = {"A": (M, K), "B": (K, N), "C": (M, N)}
-    A, B, C = (_uniform(scheme.operand, shape, seed, case, letter) for letter, shape in shapes.items())
+    A, B, C = (_uniform(scheme.operand, shape, case, letter) for letter, shape in shapes.items())
     options: dict[str, Any] = {}
     if case.number:
         A[M // 2, 3], B[5, N // 2], B[6, 0] = np.nan, np.inf, -np.inf
@@ -235,14 +237,17 @@ def compute_scheme(case: Case, device: Literal["cuda", "cpu"], seed: int) -> Arr
         return codes(schemes.gemm(A, B, scheme=name, hardware=place, device=device, **options))
 
 
-def _uniform(fmt: FloatFormat, shape: tuple[int, int], seed: int, case: Case, letter: str) -> Array:
-    key = Draw(seed, case.subject, case.number, letter).word()
+def _uniform(fmt: FloatFormat, shape: tuple[int, int], case: Case, letter: str) -> Array:
+    key = Draw(case.key, case.subject, case.number, letter).word()
     return values(streams.operand(mma.spec("cdna2", fmt), "A", "uniform", key, 0, 1, *shape), fmt)[0].copy()
 
 
-def slow(case: Case) -> bool:
-    """Whether NumPy's implementation takes too long."""
-    return str(case.subject.d_format) == "fp64" and case.products * case.options["terms"] > _SLOW
+def implementations(case: Case) -> tuple[Implementation, ...]:
+    """Return the implementations of the CPU that compute a case: NumPy's is left out where it takes too long."""
+    if isinstance(case.subject, str):
+        return ("compiled",)
+    slow = str(case.subject.d_format) == "fp64" and case.products * case.options["terms"] > _SLOW
+    return ("compiled",) if slow else ("compiled", "numpy")
 
 
 class Emulation(Suite):
@@ -268,23 +273,18 @@ class Emulation(Suite):
         return range(PRODUCTS if " on " in group else CASES)
 
     def case(self, group: str, number: int) -> Case:
-        return scheme_case(group, number) if " on " in group else spec_case(spec(group, self.seed), number, self.seed)
+        if " on " in group:
+            return scheme_case(group, number, self.seed)
+        return spec_case(spec(group, self.seed), number, self.seed)
 
     def on_gpu(self, case: Case, path: str) -> Computed:
-        if isinstance(case.subject, str):
-            return Computed(compute_scheme(case, "cuda", self.seed))
         return Computed(compute(case, "cuda"))
 
     def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
-        if isinstance(case.subject, str):
-            return {"cpu": compute_scheme(case, "cpu", self.seed)}, None
-        names: tuple[Implementation, ...] = ("compiled",) if slow(case) else ("compiled", "numpy")
-        return {name: compute(case, name) for name in names}, None
+        return {name: compute(case, name) for name in implementations(case)}, None
 
     def emulate(self, case: Case, hardware: Any) -> Result:
-        if isinstance(case.subject, str):
-            return compute_scheme(case, "cpu", self.seed)
-        return compute(case, "compiled" if slow(case) else "numpy")
+        return compute(case, implementations(case)[-1])
 
     def facts(self) -> dict[str, Any]:
         return {"host": {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}}

@@ -17,7 +17,7 @@ from fpemu import simt
 from fpemu.gpu import tallskinny
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
-from fpemu.verification import paths
+from fpemu.verification import cases, paths
 from fpemu.verification.cases import Array, Case, Draw, Result, codes
 from fpemu.verification.paths import Product
 from fpemu.verification.records import Outcome, Record
@@ -40,8 +40,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 MULTIPLY = "multiply"
 """Name of the groups that call `fpemu.gpu.tallskinny.multiply`, which chooses the kernel"""
 LAYOUTS = ("columns", "rows", "columns padded", "rows padded", "columns odd", "rows odd", "spaced")
-"""Memory layouts of a matrix. padded: with a leading dimension, a multiple of 16 bytes; odd: neither the leading
-dimension nor the address is a multiple of 16 bytes"""
+"""Memory layouts of a matrix. padded: the leading dimension is a multiple of 16 bytes; odd: it is not"""
 _COMBINATIONS = ((0, 0, 0), (1, 1, 1), (2, 2, 2), (4, 4, 4), (5, 5, 5), (6, 6, 6), (0, 1, 3), (3, 6, 0))
 """Layouts of A, B and C: few, since kernels are compiled for them"""
 SWEPT = 130
@@ -95,19 +94,9 @@ def operands(case: Case) -> tuple[Array, Array]:
 
 def arrange(x: Array, layout: str) -> Array:
     """Return a matrix in one of `LAYOUTS`, NaN around it."""
-    if layout.startswith("columns"):
-        return arrange(x.T, layout.replace("columns", "rows")).T
-    (rows, columns), vector = x.shape, 16 // x.itemsize
-    if layout == "spaced":
-        view = np.full((rows, 6 * columns), np.nan, x.dtype)[:, ::3][:, :columns]
-    else:
-        pitch = {"rows": columns, "rows padded": -(-columns // vector) * vector + vector}.get(
-            layout, columns + 1 + columns % 2
-        )
-        odd = layout == "rows odd"  # the address too
-        view = np.full(rows * pitch + odd, np.nan, x.dtype)[odd:].reshape(rows, pitch)[:, :columns]
-    view[...] = x
-    return view
+    length, vector = x.shape[0 if layout.startswith("columns") else 1], 16 // x.itemsize
+    pads = {"padded": vector + -length % vector, "odd": 1 + length % 2}
+    return cases.arrange(x, layout.replace("odd", "padded"), pads.get(layout.rpartition(" ")[2], 0))
 
 
 def emulate(A: Array, B: Array, fmt: str) -> Array:

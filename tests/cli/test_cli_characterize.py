@@ -46,7 +46,7 @@ def test_a_terminal_shows_the_instruction_being_characterized(capsys, monkeypatc
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert main(["characterize", "--emulated", "volta mma m8n8k4 fp16->fp16", "--outputs", "500"]) == 0
-    assert "volta mma m8n8k4 fp16->fp16: call" in capsys.readouterr().err
+    assert "volta mma m8n8k4 fp16->fp16: running" in capsys.readouterr().err
 
 
 def test_without_a_gpu_the_command_says_what_needs_none(capsys, monkeypatch):

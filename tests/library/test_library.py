@@ -13,7 +13,7 @@ import pytest
 from fpemu import library, mma
 from fpemu.cli import main
 from fpemu.errors import InputError
-from fpemu.library import cublas, revealing, tables
+from fpemu.library import cublas, tables
 from fpemu.library.tables import INPUT_DTYPES, KINDS, Tiles, summary
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
@@ -50,9 +50,9 @@ class Emulated:
 
     def mm(self, A, B):
         self.calls += 1
-        D = library.predict(revealing.tabulated(self, self.left), A, B)
+        D = library.predict(cublas.tabulated(self, self.left), A, B)
         if self.right is not None:
-            D[:, self.cut :] = library.predict(revealing.tabulated(self, self.right), A, B)[:, self.cut :]
+            D[:, self.cut :] = library.predict(cublas.tabulated(self, self.right), A, B)[:, self.cut :]
         return D
 
     def __call__(self, base, where, value, b):
@@ -233,10 +233,10 @@ def test_what_is_not_known_is_said_in_one_line(change, message):
 )
 def test_an_order_is_found_also_where_it_depends_on_the_place(kind, shape, left, right):
     emulated = Emulated(kind, shape, left, right, cut=32 if right is not None else 0)
-    found, equal = revealing.find(emulated, 5)
+    found, equal = cublas.find(emulated, 5)
     assert equal
     A, B, D = emulated.run(6)
-    assert library.predict(revealing.tabulated(emulated, found), A, B).tobytes() == D.tobytes()
+    assert library.predict(cublas.tabulated(emulated, found), A, B).tobytes() == D.tobytes()
     if right is None:
         assert found == left
     else:

@@ -16,7 +16,7 @@ import pytest
 from fpemu import probing, simt
 from fpemu.errors import InputError
 from fpemu.library import emulate, openblas
-from fpemu.library.openblas_orders import Lanes
+from fpemu.library.openblas import Lanes
 from fpemu.library.tables import digest_of, operands
 from fpemu.mma.tree import canonical
 from tests import hostile

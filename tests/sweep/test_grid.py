@@ -183,17 +183,6 @@ def test_axes(value, meant):
     assert {type(size) for size in sizes} == {int}
 
 
-def test_options_seeds_and_hardware_of_numpy():
-    schemes = [{"name": "ozimmu", "slices": np.array([3, 4])}]
-    numpys = _small(seeds=np.int32(2), schemes=schemes, hardware=np.array(["A100"]))
-    assert numpys.cells() == _small(seeds=2, schemes=[{"name": "ozimmu", "slices": [3, 4]}], hardware="A100").cells()
-
-
-def test_the_range_of_a_grids_numbers_includes_its_ends():
-    grid = _small(inputs=[{"name": "uniform", "low": [-1e300, 0.0], "high": 1e300}], schemes=["dgemm"])
-    assert [cell["inputs.low"] for cell in grid.cells()] == [-1e300, 0.0]
-
-
 def test_no_other_evaluate_under_the_same_keys():
     with pytest.raises(TypeError, match="Grid cannot be subclassed"):
         type("Other", (Grid,), {})
@@ -494,13 +483,6 @@ def test_bad_arguments_are_one_line_and_exit_status_2(file, capsys, arguments, m
     assert main(["sweep", *arguments]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()  # no progress bar before it
     assert message in line
-
-
-def test_help_without_arguments(capsys):
-    assert main(["sweep"]) == 0
-    assert "fpemu sweep FILE" in capsys.readouterr().out
-    assert main(["sweep", "x.toml", "-h"]) == 0
-    assert "--dry-run" in capsys.readouterr().out
 
 
 def test_an_interrupt_names_the_command_that_goes_on(file, capsys, monkeypatch):

@@ -267,18 +267,6 @@ def test_maps_of_other_sizes_ranges_seeds_and_metrics_are_other_files(folder, ca
     assert names[-1] == names[0]
 
 
-def test_an_interrupted_map_says_all_of_the_command(folder, capsys, monkeypatch):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(grid, "evaluate", interrupted)
-    given = ["-e", "processes", "--export", "my rows.csv", "-o", "other"]
-    command = ["sweep", "scaling", *_A100, "--sb", "0,12", "--offset", "-9,0", *_SMALL, *given]
-    assert main(command) == 130
-    err = capsys.readouterr().err
-    assert f"'fpemu {shlex.join(command)}' continues from them" in err
-
-
 def test_scaling_writes_a_map_and_says_what_is_best(folder, capsys):
     arguments = ["sweep", "scaling", "-H", "ascend910a", "--sb", "-2:24:13", "--offset", "-10:14:12", *_SMALL]
     assert main([*arguments, "--export", "rows.csv"]) == 0
@@ -309,15 +297,6 @@ def test_schemes_with_a_residual_scale_take_its_exponent(folder, capsys):
     assert record["parameters"]["scheme.residual_scale"] == [1.0, 2048.0, 2.0**22]
     assert [one["sb"] for one in record["best"]] == [[11, 22], [0, 11, 22]]
     assert record["equation 6"][1]["holds"] == [-3, 25]
-
-
-def test_a_map_has_its_parameters_in_full_and_its_errors_with_nine_digits(folder):
-    arguments = ["-s", "ootomo", "-H", "ampere", "--inputs", "offset_nonnegative", "--sb=-16,0", "--offset", "0,1"]
-    assert main(["sweep", "scaling", *arguments, *_SMALL]) == 0
-    record, rows = _written("scaling-ootomo-ampere-offset_nonnegative-relative_l2-8x8x32")
-    assert {row["scheme.residual_scale"] for row in rows} == {2.0**-16, 1.0}
-    assert all(tables.rounded(row["relative_l2"]) == row["relative_l2"] > 0 for row in rows)
-    assert record["parameters"]["scheme.residual_scale"] == [2.0**-16, 1.0]
 
 
 def test_any_option_over_any_parameter(folder, capsys):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
-import json
 import math
 import os
 import random
@@ -22,8 +20,8 @@ import pytest
 import fpemu
 from fpemu import files, schemes
 from fpemu.errors import InputError
-from fpemu.reproduce import figures, pages
-from fpemu.sweep import CellError, Grid, Store, frame, run, tables
+from fpemu.reproduce import pages
+from fpemu.sweep import CellError, Grid, Store, run, tables
 from fpemu.sweep import store as store_module
 from fpemu.sweep.run import WorkerError, Workers, survey
 from fpemu.sweep.store import Result
@@ -414,12 +412,6 @@ def test_names_in_natural_order_and_selected_by_paper(folder):
             pages.load(name)
 
 
-def test_a_page_that_is_no_experiment(folder):
-    toy.write_page(folder / "papers", "paper/notes", "PAGE = 'x'\n")
-    with pytest.raises(InputError, match=r"notes\.py is not a page: its PAGE holds no fpemu\.reproduce\.Page"):
-        pages.load("paper/notes")
-
-
 def test_a_page_that_was_changed_after_its_load_writes_under_no_key(folder):
     """A process with the older code stores nothing under the key of the newer, which another process then evaluates."""
     experiment = pages.load("paper/fig2")
@@ -526,11 +518,6 @@ def test_values_come_back_from_the_data_of_a_figure(value):
     assert repr(tables.parse(tables.table(rows), "data")) == repr(rows)
 
 
-def test_scalars_of_numpy_are_numbers_of_a_table():
-    table = frame([{"n": np.int64(3), "x": np.float64(0.5), "flag": np.bool_(True)}, {"n": 4, "x": 1.0, "flag": False}])
-    assert [str(kind) for kind in table.dtypes] == ["int64", "float64", "bool"]
-
-
 def test_an_error_message_that_is_no_text_is_written_escaped(tmp_path):
     assert tables.table([{"error": "no file b\udcff"}]) == b"error\nno file b\\udcff\n"
     for name in ("t.csv", "t.parquet"):
@@ -546,22 +533,3 @@ def test_a_median_does_not_depend_on_the_order_of_the_cells(order):
     ((_, _, (m, n), count),) = medians(rows, ["m", "n"])
     assert math.isnan(m)
     assert (n, count) == (4.0, 3)
-
-
-def test_figures_are_the_same_bytes_twice_and_tell_their_origin(folder):
-    experiment = pages.load("paper/fig2")
-    with Store() as results:
-        rows = run(experiment, results=results)
-    first = {path.suffix: path.read_bytes() for path in figures.write(experiment, "quick", rows, "one").paths}
-    second = {path.suffix: path.read_bytes() for path in figures.write(experiment, "quick", rows, "two").paths}
-    assert first == second
-    assert set(first) == {".png", ".csv", ".json"}
-    assert sorted(os.listdir("one/paper")) == ["fig2.csv", "fig2.json", "fig2.png"]
-    record = json.loads(first[".json"])
-    assert record["caption"] == "a caption in two lines"
-    assert record["parameters"] == {"n": [0, 1, 2, 3], "kind": ["even", "odd"]}
-    assert record["measures"] == [{"name": "something", "reading": "", "variant": "", "values": [2.5]}]
-    assert record["command"] == "fpemu reproduce paper/fig2"
-    assert str(folder) not in first[".json"].decode()
-    lines = list(csv.DictReader(first[".csv"].decode().splitlines()))
-    assert [(int(line["n"]), float(line["value"])) for line in lines] == [(n, round(n / 10, 9)) for n in range(4)]
