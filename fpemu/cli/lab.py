@@ -68,8 +68,7 @@ class RunOptions:
             device = cli.parse_device(device)
         with cli.resumable(), Store() as results:
             if self.dry_run:
-                plan = survey(grid, "quick", results)
-                plan = plan.afresh() if self.fresh else plan
+                plan = survey(grid, "quick", results, () if self.fresh else None)
                 todo = plan.todo
                 if self.scheduler is None:
                     check_memory(grid, todo.values())

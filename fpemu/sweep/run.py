@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -159,17 +159,19 @@ def run(
         raise InputError(f"jobs is {jobs}: at least 1 process is needed")
     if not worker_timeout > 0:
         raise InputError(f"worker_timeout is {worker_timeout}: a positive number of seconds is needed")
-    executor = check_executor(executor, scheduler)
+    if executor not in (None, *EXECUTORS):
+        raise unknown_name("executor", executor, EXECUTORS)
+    if executor == "processes" and scheduler is not None:
+        raise InputError("a scheduler's address needs the executor dask")
     if scheduler is None:  # the workers of a scheduler may be on other machines
         resolve(device)
-    plan = survey(job, size, results)
     done = set() if done is None else done
-    plan = plan.afresh(done) if fresh else plan
+    plan = survey(job, size, results, done if fresh else None)
     todo = plan.todo
     if scheduler is None:
         check_memory(job, todo.values())
     with contextlib.ExitStack() as stack:
-        if workers is None and executor == "dask" and todo:
+        if workers is None and (executor == "dask" or scheduler is not None) and todo:
             workers = stack.enter_context(DaskWorkers(jobs, scheduler, worker_timeout))
         elif workers is None and jobs > 1 and not _is_quick(job, todo, jobs):
             workers = stack.enter_context(Workers(min(jobs, len(todo))))
@@ -238,17 +240,13 @@ class Survey:
         stored = self.stored
         return {name: cell for name, cell in self.cells.items() if name not in stored}
 
-    def afresh(self, but: Collection[str] = ()) -> Survey:
-        """The plan with only the keys in ``but`` counted as stored."""
-        return replace(self, known={name: result for name, result in self.known.items() if name in but})
 
-
-def survey(job: Job, size: str, results: Store) -> Survey:
-    """Look up a job's cells in the store."""
+def survey(job: Job, size: str, results: Store, only: Collection[str] | None = None) -> Survey:
+    """Look up a job's cells in the store; with ``only``, rows under other keys count as missing."""
     listed, code = job.cells(size), store.code(job.sources)
     names = [store.key(job.evaluator, job.resolved(cell), code) for cell in listed]
     cells = dict(zip(names, listed, strict=True))
-    return Survey(names, cells, results.read(list(cells)), code)
+    return Survey(names, cells, results.read([name for name in cells if only is None or name in only]), code)
 
 
 def check_memory(job: Job, cells: Iterable[Cell]) -> None:
@@ -300,15 +298,6 @@ def _in_grid(cell: Cell) -> bool:
 def _is_quick(job: Job, todo: Mapping[str, Cell], jobs: int) -> bool:
     """Whether one process finishes a grid's cells before several would start and share them."""
     return all(map(_in_grid, todo.values())) and (1 - 1 / jobs) * sum(map(job.cost, todo.values())) < _START
-
-
-def check_executor(executor: str | None, scheduler: str | None) -> str:
-    """Return the executor's name, by default the scheduler's, or raise InputError."""
-    if executor is not None and executor not in EXECUTORS:
-        raise unknown_name("executor", executor, EXECUTORS)
-    if executor == "processes" and scheduler is not None:
-        raise InputError("a scheduler's address needs the executor dask")
-    return executor or ("processes" if scheduler is None else "dask")
 
 
 def _bar(job: Job, todo: Mapping[str, Cell], progress: Progress | None) -> Callable[[float], None]:

@@ -68,7 +68,7 @@ def test_calls_of_other_public_functions(name):
 def test_calls_of_a_stored_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FPEMU_CACHE", raising=False)
-    _check(lambda: main(["reproduce", "h2sgemm/blocking", "-j", "1"]), (6000, 440, 0))
+    _check(lambda: main(["reproduce", "h2sgemm/blocking", "-j", "1"]), (5800, 430, 0))
     assert "figures/h2sgemm/blocking.{png,csv,json}: unchanged" in capsys.readouterr().out
 
 
@@ -78,7 +78,7 @@ def test_calls_of_a_sweep_of_stored_cells(tmp_path):
         with fpemu.sweep.Store(tmp_path / "cells.sqlite") as results:
             assert len(fpemu.sweep.run(grid, results=results)) == 4
 
-    _check(sweep, (950, 530, 0))
+    _check(sweep, (900, 520, 0))
 
 
 def test_the_counter_excludes_imports_and_comprehensions():
