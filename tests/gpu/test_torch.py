@@ -38,10 +38,12 @@ CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_
 on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not ON_A_GPU, reason="needs a GPU")]
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
-    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),  # on a GPU, from inductor
-    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning"),  # on a GPU, in another thread
-    pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning"),
-    pytest.mark.filterwarnings("ignore:There is a performance drop"),  # of vmap
+    # of inductor, of cuBLAS in another thread, of nested tensors and of vmap
+    *(
+        pytest.mark.filterwarnings(f"ignore:{text}")
+        for text in ("TensorFloat32", "Attempting to run", "The PyTorch API")
+    ),
+    pytest.mark.filterwarnings("ignore:There is a performance drop"),
 ]
 
 
@@ -57,7 +59,7 @@ def arrays(*tensors):
 def emulated(A, B, C=None, scheme="staged", **options):
     """The product of an H200 by the emulator."""
     hardware = {"hardware": "H200"} if fpemu.schemes.get(scheme).needs_hardware else {}
-    return fpemu.gemm(*arrays(A, B, C), scheme=scheme, **hardware, **options)
+    return fpemu.gemm(*arrays(A, B, C), scheme=scheme, **hardware | options)
 
 
 def half(A, B, C=None, **options):
@@ -92,23 +94,24 @@ def compiled(function, **options):
 
 
 # --- the operator of gemm
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"scheme": name} for name in ("staged", "ootomo", "legemm", "bf16x6", "sgemm", "dgemm", "ozaki")),
-        {"scheme": "ootomo", "on_range": "scale-rows", "promote": None},
-        {"scheme": "ootomo", "high_rounding": "RZ", "residual_scale": 1024, "promote": np.int64(64)},
-        {"scheme": "ootomo", "products": ["rr", "hh", "rh", "hr"], "order": KOrder(split=16)},
-    ],
-    ids=str,
-)
+STAGED = fpemu.schemes.staged.Staged(stage=128)
+PRODUCTS = [
+    *({"scheme": name} for name in ("staged", "ootomo", "legemm", "bf16x6", "sgemm", "dgemm", "ozaki", STAGED)),
+    {"scheme": STAGED, "stage": 32},  # the option of the call replaces the scheme's
+    {"scheme": "ootomo", "on_range": "scale-rows", "promote": None},
+    {"scheme": "ootomo", "high_rounding": "RZ", "residual_scale": 1024, "promote": np.int64(64)},
+    {"scheme": "ootomo", "products": ["rr", "hh", "rh", "hr"], "order": KOrder(split=16)},
+    *([] if ON_A_GPU else [{"scheme": "fp16", "hardware": "V100"}]),
+]
+
+
+@pytest.mark.parametrize("options", PRODUCTS, ids=str)
 def test_products_have_the_emulators_bits(options):
     dtype = WIDE if options["scheme"] in ("dgemm", "ozaki") else torch.float32
-    A, B, C = draw(33, 70, dtype=dtype), draw(70, 20, dtype=dtype), draw(33, 20, dtype=dtype)
-    D = gemm(A, B, **options)
+    A, B, C = draw(33, 170, dtype=dtype), draw(170, 20, dtype=dtype), draw(33, 20, dtype=dtype)
+    D, E = gemm(A, B, **options), gemm(A, B, C, alpha=np.float32(0.75), beta=-2, **options)
     assert D.device == A.device
     assert D.is_contiguous()
-    E = gemm(A, B, C, alpha=np.float32(0.75), beta=-2, **options)
     assert_same(D, emulated(A, B, **options), E, emulated(A, B, C, alpha=0.75, beta=-2, **options))
 
 
@@ -119,23 +122,6 @@ def test_the_order_is_the_order_of_the_kernel():
     D = gemm(A, B, scheme="staged")
     assert_same(D, emulated(A, B, order=order), gemm(A, B, scheme="staged", order=KOrder()), emulated(A, B))
     assert not np.array_equal(*arrays(D), emulated(A, B))  # K is split
-
-
-def test_an_option_of_a_call_replaces_that_of_the_scheme_object():
-    A, B, scheme = draw(8, 512), draw(512, 8), fpemu.schemes.staged.Staged(stage=128)
-    coarse, fine = emulated(A, B, stage=128), emulated(A, B, stage=32)
-    assert not np.array_equal(coarse, fine)
-    assert_same(gemm(A, B, scheme=scheme), coarse, gemm(A, B, scheme=scheme, stage=32), fine)
-    with matmul(scheme, stage=32):
-        assert_same(A @ B, fine)
-
-
-@pytest.mark.skipif(ON_A_GPU, reason="tensors of a GPU are multiplied by that GPU")
-def test_the_emulated_gpu_is_an_option_of_the_cpu():
-    A, B = draw(20, 100), draw(100, 40)
-    D = gemm(A, B, scheme="fp16", hardware="V100")
-    assert_same(D, fpemu.gemm(*arrays(A, B), scheme="fp16", hardware="V100"))
-    assert not torch.equal(D, gemm(A, B, scheme="fp16"))
 
 
 @pytest.mark.parametrize("shapes", ["1,1 1,1", "0,3 3,2", "4,0 0,2", "0,4,3 3,2", "2,1,5,6 3,6,7", "5,6 2,2,6,3"])
@@ -150,46 +136,28 @@ def test_shapes_without_entries_and_broadcast_batches(shapes):
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("dtype", [HALF, torch.bfloat16, torch.float32, WIDE], ids=str)
 def test_operators_pass_pytorchs_checks_for_every_dtype_and_view(dtype, strided):
-    ops = torch.ops.fpemu
+    ops, wide = torch.ops.fpemu, torch.promote_types(dtype, torch.float32)
     for (M, K, N), grad in (((5, 6, 7), 0), ((1, 6, 1), 1), ((0, 6, 7), 1), ((5, 0, 7), 0)):
         A, B = draw(M, K, dtype=dtype), draw(K, N, dtype=dtype)
         A, B = (torch._neg_view(-A), torch.stack((B, B), -1)[..., 1]) if strided else (A, B.mT.contiguous().mT)
         (B if grad else A).requires_grad_()
-        a, b = (X.detach().to(torch.promote_types(dtype, torch.float32)) for X in (A, B))
-        cases = {
-            ops.tallskinny: ((A, B), chains(a, b)),
-            ops.gemm: ((A, B, None, "dgemm"), emulated(a, b, None, "dgemm")),
-        }
+        a, b = A.detach().to(wide), B.detach().to(wide)
+        check(ops.tallskinny, A, B, want=chains(a, b))
+        check(ops.gemm, A, B, None, "dgemm", want=emulated(a, b, None, "dgemm"))
         if dtype == HALF:
-            cases[ops.batched] = (A, B, None), half(A, B)
-        for operator, (arguments, want) in cases.items():
-            torch.library.opcheck(operator.default, arguments, test_utils=CHECKS)
-            assert_same(operator(*arguments), want)
+            check(ops.batched, A, B, None, want=half(A, B))
+    if dtype == torch.float32:
+        A, B, C = draw(2, 5, 6, grad=True), draw(6, 7, grad=True), draw(3, 2, 5, 7, grad=True)
+        want = emulated(A, B, C, "ootomo", alpha=0.5, beta=2.0, promote=None)
+        check(ops.gemm, A, B, C, "ootomo", 0.5, 2.0, "{'promote': None}", want=want)
+        X, Y = draw(2, 5, 6, 2, dtype=HALF), draw(6, 7, 2, dtype=HALF)
+        want = half(X, Y, layout="interleaved", alpha=1j)
+        check(ops.batched, X, Y, None, "interleaved", 1j, 0.0, "{'transa': 'N'}", want=want)
 
 
-def test_operators_pass_pytorchs_checks_with_all_arguments():
-    A, B, C = draw(2, 5, 6, grad=True), draw(6, 7, grad=True), draw(3, 2, 5, 7, grad=True)
-    X, Y, ops = draw(2, 5, 6, 2, dtype=HALF), draw(6, 7, 2, dtype=HALF), torch.ops.fpemu
-    for operator, arguments in (
-        (ops.gemm, (A, B, C, "ootomo", 0.5, 2.0, "{'promote': None}")),
-        (ops.gemm, (A.detach().double(), B.detach().double(), None, "ozaki")),
-        (ops.batched, (X, Y, None, "interleaved", 1j, 0.0, "{'transa': 'N'}")),
-    ):
-        torch.library.opcheck(operator.default, arguments, test_utils=CHECKS)
-
-
-@pytest.mark.parametrize("shapes", [((3, 4), (4, 5), None), ((2, 1, 3, 4), (7, 4, 5), (9, 1, 1, 3, 5))], ids=str)
-def test_fake_tensors_have_the_result_s_shape_dtype_and_strides(shapes):
-    def results(A, B, C):
-        with matmul("staged"):
-            routed = A @ B
-        return gemm(A, B, C, scheme="staged", beta=float(C is not None)), gemm(A, B, scheme="sgemm"), routed
-
-    tensors = [None if shape is None else draw(*shape) for shape in shapes]
-    with FakeTensorMode() as mode:
-        fakes = results(*(None if X is None else mode.from_tensor(X) for X in tensors))
-    for X, Y in zip(fakes, results(*tensors), strict=True):
-        assert (X.shape, X.dtype, X.device, X.stride()) == (Y.shape, Y.dtype, Y.device, Y.stride())
+def check(operator, *arguments, want):
+    torch.library.opcheck(operator.default, arguments, test_utils=CHECKS)
+    assert_same(operator(*arguments), want)
 
 
 # --- gradients
@@ -198,31 +166,18 @@ def test_gradients_are_products_by_the_scheme():
     options = {"scheme": "ootomo", "alpha": 0.3, "promote": 64}
     dA, dB, dC, dD = grads(gemm(A, B, C, beta=-2, **options), A, B, C)
     assert_same(dA, emulated(dD, B.mT, **options), dB, emulated(A.mT, dD, **options), dC, -2 * dD)
-    dB, dD = grads(gemm(A.detach(), B, scheme="staged"), B)
-    assert_same(dB, emulated(A.mT, dD))
-    a = draw(33, 70, dtype=torch.bfloat16, grad=True)
+    a, b = draw(33, 70, dtype=torch.bfloat16, grad=True), B.detach()
     da, dB, dD = grads(gemm(a, B, scheme="staged"), a, B)
     assert_same(da.float(), torch.from_numpy(emulated(dD, B.mT)).to(a.dtype).float(), dB, emulated(a.float().mT, dD))
-
-
-def test_an_addend_alone_has_a_gradient():
-    A, B, C = draw(9, 8), draw(8, 7), draw(9, 7, grad=True)
-    a, b, c = A.half(), B.half(), draw(9, 7, dtype=HALF, grad=True)
-    for D, X in ((gemm(A, B, C, scheme="staged", beta=2.0), C), (hgemm(a, b, c, beta=2.0), c)):
-        assert_same(torch.autograd.grad(D.sum(), X)[0], torch.full((9, 7), 2.0, dtype=X.dtype))
-    D = torch.ops.fpemu.gemm(A, B, C, "staged", 1.0, 2.0)
-    assert_same(torch.autograd.grad(D.sum(), C)[0], torch.full((9, 7), 2.0))
+    for D in (gemm(A.detach(), b, C, scheme="staged", beta=2.0), torch.ops.fpemu.gemm(a, b, C, "staged", 1.0, 2.0)):
+        dC, dD = grads(D, C)
+        assert_same(dC, 2 * dD)
     assert torch.autograd.grad(gemm(A, B, C, scheme="staged").sum(), C, allow_unused=True) == (None,)
-
-
-def test_calls_without_gradients_record_none():
-    A, B = draw(9, 8), draw(8, 7, grad=True)
+    assert not gemm(A.detach(), b, scheme="staged").requires_grad
     with torch.no_grad():
         assert not gemm(A, B, scheme="staged").requires_grad
     with torch.inference_mode():
-        D = gemm(A, B, scheme="staged")
-    assert D.is_inference()
-    assert not gemm(A, B.detach(), scheme="staged").requires_grad
+        assert gemm(A, B, scheme="staged").is_inference()
 
 
 def test_gradients_summed_over_broadcast_batches_are_one_product():
@@ -329,9 +284,6 @@ def test_compiled_functions_have_the_same_bits_and_gradients():
     D = compiled(lambda A, B: gemm(A, B, scheme="staged"))(A, B)
     dA, dB, dD = grads(D, A, B)
     assert_same(D, emulated(A, B), dA, emulated(dD, B.mT), dB, emulated(A.mT, dD))
-
-
-def test_sizes_can_be_dynamic():
     product = compiled(lambda A, B: gemm(A, B, scheme="staged"), dynamic=True)
     for M, N, K in ((33, 20, 70), (5, 6, 7), (64, 64, 64)):
         A, B = draw(M, K), draw(K, N)
@@ -347,52 +299,37 @@ def test_routed_products_compile_within_and_around_the_function():
     def around(A, B, bias):
         return torch.addmm(bias, A, B), functional.linear(A, B.mT, bias), torch.mm(A, mat2=B)
 
-    A, B, bias = draw(33, 70), draw(70, 20), draw(20)
+    A, B, bias = draw(33, 70, grad=True), draw(70, 20), draw(20)
     D, plain = compiled(within)(A, B)
     assert_same(D, emulated(A, B, scheme="ootomo", promote=64), plain, torch.mm(A, B))
     function, C = compiled(around), bias.expand(33, 20)
     for scheme in ("staged", "ootomo"):  # the function is compiled again for another context, and for none
         with matmul(scheme):
             D, E, F = function(A, B, bias)
-        want = emulated(A, B, C, scheme=scheme, beta=1.0)
-        assert_same(D, want, E, want, F, emulated(A, B, scheme=scheme), function(A, B, bias)[2], plain)
+        want, (dA, dD) = emulated(A, B, C, scheme=scheme, beta=1.0), grads(D, A)  # after the context
+        assert_same(D, want, E, want, F, emulated(A, B, scheme=scheme), dA, emulated(dD, B.mT, scheme=scheme))
+        assert_same(function(A, B, bias)[2], plain)
 
 
-def test_an_exported_module_contains_the_operator():
+def test_exported_modules_contain_the_operator():
     class Model(torch.nn.Linear):
         def forward(self, X):
             with matmul("staged", stage=128):
                 return super().forward(X)
 
-    model, X = Model(16, 8).to(DEVICE), draw(3, 16)
-    program = torch.export.export(model, (X,))
-    assert "torch.ops.fpemu.gemm" in str(program.graph)
-    assert_same(program.module()(X), model(X))
-
-
-def test_a_compiled_module_trains_by_the_scheme():
-    layer, X, dD = torch.nn.Linear(16, 8).to(DEVICE), draw(3, 5, 16), draw(3, 5, 8)
-    flat, C = X.reshape(15, 16), layer.bias.expand(15, 8)
-    for function in (layer, compiled(layer)):
-        layer.zero_grad()
-        with matmul("staged"):
-            D = function(X)
-        D.backward(dD)  # after the context
-        assert_same(D, emulated(flat, layer.weight.mT, C, beta=1.0).reshape(3, 5, 8))
-        assert_same(layer.weight.grad, emulated(flat.mT, dD.reshape(15, 8)).T)
-
-
-def test_a_traced_call_of_gpu_gemm_is_the_operator():
-    class Model(torch.nn.Module):
+    class OnTheGpu(torch.nn.Module):
         def forward(self, A, B):
             return fpemu.gpu.gemm(A, B, scheme="staged", stage=128, order=KOrder(split=2)) + 1
 
+    model, X = Model(16, 8).to(DEVICE), draw(3, 16)
+    program = torch.export.export(model, (X,))
+    assert_same(program.module()(X), model(X))
     with FakeTensorMode():
-        A, B = torch.empty(4, 8, device="cuda"), torch.empty(8, 6, device="cuda")
-        graph = str(torch.export.export(Model(), (A, B), strict=True).graph)
-    assert "torch.ops.fpemu.gemm.default" in graph
-    assert "'stage': 128" in graph
-    assert "'order': {'split': 2}" in graph
+        operands = torch.empty(4, 8, device="cuda"), torch.empty(8, 6, device="cuda")
+        traced = torch.export.export(OnTheGpu(), operands, strict=True)
+    for graph, options in ((program.graph, "'stage': 128"), (traced.graph, "'order': {'split': 2}")):
+        assert "torch.ops.fpemu.gemm" in str(graph)
+        assert options in str(graph)
 
 
 # --- the context manager
@@ -475,47 +412,36 @@ def test_an_output_that_pytorch_refuses_raises_its_error(name):
 def test_contexts_nest_and_apply_to_their_thread():
     A, B, results = draw(33, 70), draw(70, 20), []
     a, b, plain, outer = A.double(), B.double(), A @ B, matmul("staged")
-
-    def other():
-        results.append(A @ B)
-        with matmul("ootomo"):
-            results.append(A @ B)
-
     with outer:
+        with matmul("ootomo"), outer:
+            assert_same(A @ B, emulated(A, B))
         with matmul("ootomo"):
             assert_same(A @ B, emulated(A, B, scheme="ootomo"))
-            with outer:
-                assert_same(A @ B, emulated(A, B))
         with matmul("ozaki", mode="CR"):
             assert_same(A @ B, emulated(A, B), a @ b, emulated(a, b, scheme="ozaki", mode="CR"))
         with pytest.raises(InputError), matmul("ootomo"):
             A @ A
-        thread = Thread(target=other)
+        thread = Thread(target=lambda: results.append(A @ B))
         thread.start()
         thread.join()
         assert_same(A @ B, emulated(A, B))
-    assert_same(A @ B, plain, results[0], plain, results[1], emulated(A, B, scheme="ootomo"))
-
-
-def test_gradients_of_routed_products_are_those_of_the_scheme():
-    A, B, c = draw(3, 33, 70, grad=True), draw(70, 20, grad=True), draw(20, grad=True)
-    with matmul("staged"):
-        D, E = functional.linear(A, B.mT, c), A @ B
-    dA, dB, dc, dD = grads(D, A, B, c)
-    d = dD.reshape(99, 20)
-    assert_same(dA, emulated(d, B.mT).reshape(3, 33, 70), dB, emulated(A.reshape(99, 70).mT, d), dc, d.sum(0))
-    assert_same(grads(E, B)[0], dB)
+    assert_same(A @ B, plain, results[0], plain)
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_a_checkpointed_function_enters_the_context(reentrant):
+def test_gradients_of_routed_products_are_those_of_the_scheme(reentrant):
     def function(A, B):
         with matmul("staged"):
             return A @ B
 
-    A, B, dD = draw(9, 8, grad=True), draw(8, 7, grad=True), draw(9, 7)
+    A, B, c = draw(3, 33, 70, grad=True), draw(70, 20, grad=True), draw(20, grad=True)
+    with matmul("staged"):
+        D = functional.linear(A, B.mT, c)
+    dA, dB, dc, dD = grads(D, A, B, c)
+    d = dD.reshape(99, 20)
+    assert_same(dA, emulated(d, B.mT).reshape(3, 33, 70), dB, emulated(A.reshape(99, 70).mT, d), dc, d.sum(0))
     checkpoint(function, A, B, use_reentrant=reentrant).backward(dD)
-    assert_same(A.grad, emulated(dD, B.mT), B.grad, emulated(A.mT, dD))
+    assert_same(A.grad, dA, B.grad, dB)
 
 
 # --- transformations and observers of operators
@@ -539,14 +465,10 @@ def test_transformations_of_torch_func_apply_to_products():
     assert_same(pulled[0], dA, pulled[1], dB)
     scaled = vmap(lambda x: x * weighted(P, B))(torch.ones(2, device=DEVICE))  # P is no operand of vmap
     assert_same(torch.autograd.grad(scaled[0], P)[0], dA)
-
-
-def test_forward_mode_derivatives_raise():
-    A, B = draw(9, 8), draw(8, 7)
-    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
-        gemm(forward_ad.make_dual(A, A), B, scheme="staged")
     with pytest.raises(NotImplementedError, match="jvp"):
-        torch.func.jvp(lambda a: gemm(a, B, scheme="staged"), (A,), (A,))
+        torch.func.jvp(product, (A[0], B), (A[0], B))
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="jvp"):
+        product(forward_ad.make_dual(A, A), B)
 
 
 def test_modes_tracers_and_profilers_observe_the_operator():
@@ -571,8 +493,6 @@ def test_modes_tracers_and_profilers_observe_the_operator():
     for X in (A, A.clone().requires_grad_()):
         assert "fpemu::gemm" in str(torch.jit.trace(lambda a, b: call(a, b) + 1, (X, B)).graph)
     assert packet.product in [node.target for node in make_fx(call)(A, B).graph.nodes]
-    zeros = torch._efficientzerotensor((9, 8), device=DEVICE)  # has no memory
-    assert_same(call(zeros, B), emulated(torch.zeros(9, 8), B))
 
 
 # --- errors
@@ -581,14 +501,9 @@ def test_modes_tracers_and_profilers_observe_the_operator():
     [
         (lambda A, C: gemm(A, A.cpu().numpy(), scheme="staged"), "Tensor, ndarray, NoneType as A, B, C: pass torch"),
         (lambda A, C: gemm(A, A, scheme="stagd"), "did you mean 'staged'"),
-        (lambda A, C: gemm(A, A, scheme=3), "unknown scheme 3"),
-        (lambda A, C: gemm(A, A, scheme="staged", stge=3), "did you mean 'stage'"),
         (lambda A, C: gemm(A, A, scheme="staged", stage=object()), "stage = <object"),
         (lambda A, C: gemm(A, A, scheme="staged", beta=1.0), "beta = 1.0 needs C"),
-        (lambda A, C: gemm(A, A, scheme="staged", on_range="rais"), "did you mean 'raise'"),
         (lambda A, C: gemm(1e6 * A, A, scheme="ootomo", on_range="raise"), "overflows"),
-        (lambda A, C: hgemm(A.half(), A.half(), transa="X"), "transa"),
-        (lambda A, C: matmul("stagd"), "did you mean 'staged'"),
         (lambda A, C: matmul("staged", stge=1), "did you mean 'stage'"),
         # also of tensors without entries
         (lambda A, C: gemm(A, A[:3], scheme="staged"), "A has 4 columns and B 3 rows"),
@@ -607,7 +522,7 @@ def test_the_message_states_what_is_wrong(call, message, request):
         call(*operands)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
-    if request.node.callspec.indices["call"] >= 11:
+    if request.node.callspec.indices["call"] >= 6:
         with FakeTensorMode() as mode, pytest.raises(InputError) as caught:
             call(*(mode.from_tensor(X) for X in operands))
         assert message in str(caught.value)
@@ -665,18 +580,3 @@ class TestOnAGpu:
         D.zero_()
         graph.replay()
         assert_same(D, want)
-
-    @pytest.mark.parametrize("function", [gemm, hgemm, multiply])
-    def test_repeated_products_and_gradients_of_several_shapes_have_the_same_bits(self, function):
-        kind, lead = (HALF, (2,)) if function is hgemm else (torch.float32, ())
-        options = {"scheme": "staged"} if function is gemm else {}
-        sizes = ((32, 72, 16), (16, 8, 40), (300, 24, 4))
-        cases = [[draw(*lead, *shape, dtype=kind, grad=True) for shape in ((M, K), (K, N))] for M, K, N in sizes]
-
-        def run(A, B):
-            D = function(A, B, **options)
-            return D, *grads(D, A, B)
-
-        first, *_, last = ([X for case in cases for X in run(*case)] for _ in range(4))
-        for X, Y in zip(first, last, strict=True):
-            assert_same(X, Y)
