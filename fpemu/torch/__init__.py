@@ -98,8 +98,8 @@ def hgemm(A: Any, B: Any, C: Any = None, *, alpha: Any = 1.0, beta: Any = 0.0, *
     Notes
     -----
     Gradients are products with the same options, and sums over broadcast batch axes are part of them, as in `gemm`.
-    With kernel="magma-small", whose K is at most 32 on a GPU, PyTorch instead sums the products of the batch, each
-    rounded to float16, over such axes: the bits of these sums are those of `torch.sum` on the device.
+    With kernel="magma-small" PyTorch instead sums the products of the batch, each rounded to float16, over such axes:
+    the sums have the bits of `torch.sum` on the device.
     """
     return _operators.batched(A, B, C, None, *_operators.numbers(alpha, beta), _operators.literal(options))
 

@@ -211,9 +211,8 @@ def _gradients(ctx: Any, dD: Tensor, multiply: _Call) -> tuple[Tensor | None, ..
     dB = product(op(P, "C"), d, Q, transposes[1]) if ctx.needs_input_grad[1] else None
     if not beta or not ctx.needs_input_grad[2]:
         return dA, dB, None
-    re, im = beta.real, beta.imag
+    (shape, kind), re, im = ctx.addend, beta.real, beta.imag
     scaled = torch.stack((re * d[0] + im * d[1], re * d[1] - im * d[0])) if im else d if re == 1 else re * d
-    shape, kind = ctx.addend
     dC = scaled.movedim(0, axis).sum_to_size(_aligned(shape, d.dim(), parts if axis == 0 else 0))
     return dA, dB, dC.reshape(shape).to(kind)
 
@@ -303,14 +302,15 @@ batched = _operator(_SCHEMA.format("batched", "str? layout=None"), batched_produ
 tallskinny = _operator("tallskinny(Tensor A, Tensor B)", tallskinny_product, tallskinny_shape)
 
 
-@torch.compiler.substitute_in_graph(gpu.gemm, skip_signature_check=True)
 def traced(
     A: Any, B: Any, C: Any = None, *, scheme: Any, alpha: Any = 1.0, beta: Any = 0.0, out: Any = None, **options: Any
 ) -> Any:
     """`fpemu.gpu.gemm` in compiled functions: the operator without gradients, on copies of tensors of the CPU."""
-    if not A.is_cuda and options.get("on_range") is None:
-        options["on_range"] = "raise"
+    options |= {} if A.is_cuda or options.get("on_range") else {"on_range": "raise"}
     name, text = request(scheme, options)
     a, b, c = (None if X is None else X.detach() if X.is_cuda else X.detach().cuda() for X in (A, B, C))
     D = gemm(a, b, c, name, *numbers(alpha, beta), text)
     return out.copy_(D) if out is not None else D if A.is_cuda else D.cpu()
+
+
+torch.compiler.substitute_in_graph(gpu.gemm, skip_signature_check=True)(traced)
