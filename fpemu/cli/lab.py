@@ -81,12 +81,10 @@ class RunOptions:
                     by = f" by {jobs} process{'es' * (jobs > 1)} ({basis})"
                     cli.print_text(f"time: {basis}" if seconds is None else f"time: about {_duration(seconds)}{by}")
                 return None
-            settings: dict[str, Any] = {
-                name: getattr(self, name) for name in ("executor", "scheduler", "worker_timeout", "fresh")
-            }
+            taken = ("executor", "scheduler", "worker_timeout", "fresh")
+            settings: dict[str, Any] = {name: getattr(self, name) for name in taken} | {"jobs": jobs, "device": device}
             with cli.progress() as bars:
-                settings |= {"results": results, "jobs": jobs, "device": device, "progress": bars}
-                rows = run(grid, keep_failures=True, **settings)
+                rows = run(grid, results=results, progress=bars, keep_failures=True, **settings)
         for target in self.export or []:
             export(rows, target)
             cli.note(f"wrote {target}: {len(rows)} rows")
@@ -357,7 +355,7 @@ def _integers(flag: str, text: str, least: int) -> list[int]:
 # --- reproduce
 def reproduce(
     names: Annotated[
-        list[str] | None, "[PAPER[/FIGURE]]...", "Default: the figures of the papers' first claims."
+        list[str] | None, "[PAPER[/FIGURE]]...", "Figures, papers or 'all'; default: the figures of the first claims."
     ] = None,
     /,
     *,

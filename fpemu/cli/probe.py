@@ -26,7 +26,6 @@ from fpemu.rounding import round_to
 
 if TYPE_CHECKING:
     from fpemu.mma import MmaSpec
-    from fpemu.probing import Characterized
 
 _NOT_OF = {
     "cublas": ("formats", "order"),
@@ -264,17 +263,23 @@ def characterize(
         except GpuError as problem:
             raise cli.failed(f"{title}: {problem}") from problem
         unsure |= not result
-        report = _report(title, result, row)
+        counts = {name: getattr(result, name) for name in ("probes", "verified_outputs", "mismatches", "contradiction")}
+        findings = list(map(vars, result.findings))
+        report: dict[str, Any] = {"instruction": title, "row": None, **counts, "findings": findings}
+        if (spec := result.spec) is not None:
+            report |= {"row": repr(spec), "fields": {f: getattr(spec, f) for f in _ARITHMETIC}}
+            report |= {"alike": list(map(repr, result.alike))}
+            report |= {} if row is None else {"catalog": differences(spec, row, result.alike)}
         if layout is not None and row is not None:
             instruction_shape = {"shape": f"m{layout.m}n{layout.n}k{layout.k}", "probes": layout.probes}
             report["fragments"] = {**instruction_shape, "as_used": fragments.agrees(layout, row)}
         reports.append(report)
         if not json_:
-            findings = [(f.field, f.value, f.probe, f.returned, f.otherwise) for f in result.findings]
             columns = ("field", "value", "probe", "returned", "otherwise")
-            cli.print_table(f"{title}: {result.probes:,} probes", columns, findings)
-            if result.spec is not None:
-                cli.print_text(repr(result.spec))
+            lines = [[finding[name] for name in columns] for finding in findings]
+            cli.print_table(f"{title}: {result.probes:,} probes", columns, lines)
+            if spec is not None:
+                cli.print_text(repr(spec))
                 cli.print_text(f"{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
             if "catalog" in report:
                 other = "; ".join(f"{f} = {a}, in the catalogue {b}" for f, (a, b) in report["catalog"].items())
@@ -321,22 +326,3 @@ def differences(spec: MmaSpec, row: MmaSpec, alike: tuple[MmaSpec, ...]) -> dict
     if "E0" in fields and floors and row.E0 is not None and (spec.E0 or -(10**6)) <= row.E0 <= max(floors):
         fields.remove("E0")
     return {f: [getattr(spec, f), getattr(row, f)] for f in fields}
-
-
-def _report(title: str, result: Characterized, row: MmaSpec | None) -> dict[str, Any]:
-    spec = result.spec
-    report: dict[str, Any] = {
-        "instruction": title,
-        "row": None if spec is None else repr(spec),
-        "probes": result.probes,
-        "verified_outputs": result.verified_outputs,
-        "mismatches": result.mismatches,
-        "contradiction": result.contradiction,
-        "findings": [vars(f) for f in result.findings],
-    }
-    if spec is not None:
-        report["fields"] = {f: getattr(spec, f) for f in _ARITHMETIC}
-        report["alike"] = list(map(repr, result.alike))
-        if row is not None:
-            report["catalog"] = differences(spec, row, result.alike)
-    return report
