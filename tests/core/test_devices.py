@@ -269,9 +269,10 @@ def test_every_command_refuses_a_device_in_one_line(command, no_gpu, capsys, tmp
     monkeypatch.chdir(tmp_path)
     for name in ("a.npy", "b.npy"):
         np.save(name, np.ones((2, 2)))
+    (tmp_path / "grid.toml").write_text(GRID)
     for device, message in (("cuda", "device = 'cuda': no GPU is here"), ("cpuu", "unknown device 'cpuu'")):
         assert message in refusal(capsys, *command, "--device", device)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "b.npy"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "b.npy", "grid.toml"]
 
 
 def test_a_failure_on_the_gpu_is_one_line_and_no_reason_to_take_the_cpu(launches, capsys, tmp_path, monkeypatch):
