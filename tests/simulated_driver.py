@@ -303,7 +303,7 @@ def torch():
     module = types.ModuleType("torch")
     stream = SimpleNamespace(cuda_stream=0)
     cuda = SimpleNamespace(current_stream=lambda device: stream, is_initialized=lambda: True, empty_cache=lambda: None)
-    module.zeros = empty
+    module.zeros, module.compiler = empty, SimpleNamespace(is_dynamo_compiling=lambda: False)
     module._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda number: stream.cuda_stream)
     vars(module).update(DTYPES, Tensor=Tensor, rand=drawn("random"), randn=drawn("normal"), empty=empty, cuda=cuda)
     return module

@@ -7,6 +7,7 @@ queues it. The Ozaki family, whose steps depend on the values of the operands, w
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -464,11 +465,21 @@ def gemm(
     workspace of the graph, except where ``on_range`` waits, operands of another dtype than the scheme's, and the Ozaki
     family. The kernels and constants of a captured call stay in memory until the process ends.
     """
+    if _traced():
+        options |= {"on_range": on_range, "order": order}
+        torch = sys.modules["fpemu"].torch
+        return torch.operators.traced(A, B, C, scheme=scheme, alpha=alpha, beta=beta, out=out, **options)
     request = _request(scheme, alpha, beta, on_range, order, options)
     D, arrays, key = _products.repeat(request, A, B, C, out)
     if D is None:
         D = _first(A, B, C, (scheme, alpha, beta, on_range, order, options), out, arrays, key)
     return D
+
+
+def _traced() -> bool:
+    """Return whether torch.compile traces the call, which becomes the operator of `fpemu.torch`."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
 def _request(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, options: dict[str, Any]) -> Any:
