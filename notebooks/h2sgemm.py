@@ -250,12 +250,12 @@ with plotting.style():
 display(figure)
 
 # %%
-never, promoted = (one.column(0)[one.ys.index(12)] for one in maps.values())
+never, promoted = (one.errors[one.ys.index(12), one.xs.index(0)] for one in maps.values())
 assert never > 2 * promoted
 for one in maps.values():
     assert planes.losses(one)[one.ys.index(12), one.xs.index(-12) :].max() < 1.5
 left = maps["never promoted"]
-subnormal = left.column(-14)[left.ys.index(12)]
+subnormal = left.errors[left.ys.index(12), left.xs.index(-14)]
 assert subnormal < never / 1.5
 print(f"sb = 12, e = 0: {never:.1e} and {promoted:.1e}; e = -14, never promoted: {subnormal:.1e}")
 
