@@ -200,8 +200,10 @@ CASES = {
             "slices": [1, 2, 3, 4, 6],
             "fast": [True, False, None],
             "split": ["published", "balanced"],
-            "words": ["fp16", "int8", "bf16"],
-            "k_block": [None, 16, 64],
+            "words": ["fp16", "int8", "bf16", "e5m2"],
+            "bits": [None, 1, 2, 3],
+            "exponents": ["slice", "row"],
+            "k_block": [None, 4, 16, 64],
             "precision": ["fp32", None],
         },
     ),
@@ -209,6 +211,7 @@ CASES = {
         INT8,
         {
             "slices": [1, 2, 3, 5, 8, None],
+            "bits": [None, 1, 3],
             "headroom": [0, 1],
             "split": ["truncate", "nearest"],
             "sums": ["each", "group"],
@@ -219,7 +222,7 @@ CASES = {
     "ozaki2": (
         INT8,
         {
-            "moduli": [2, 4, 8, 12, 15, None],
+            "moduli": [2, 4, 8, 12, 15, 20, None],
             "scaling": ["accurate", "fast", "invariant"],
             "precision": ["fp64", "fp32"],
         },
