@@ -7,7 +7,7 @@ gives F and E0; the remaining candidates are compared with all probes, those ove
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -161,19 +161,6 @@ _TERMS = 2**20  # products of candidates and probes processed at a time
 Rows = NDArray[np.int64]  # candidates: F, E0, fraction bits
 
 
-def _block_of(formats: Formats, rows: Rows, final: str) -> Callable[[Any, Any, Any], NDArray[Any]]:
-    """One block for every candidate: a (n, 1, L), b (n, L, 1), c (n, 1, 1) or (candidates, n, 1, 1)."""
-    F, E0, bits = (rows[:, i, None, None, None] for i in range(3))
-    # the fields that `reference.truncated` reads from a specification, as arrays over candidates
-    fields: Any = SimpleNamespace(operand_formats=formats, F=F, E0=E0, sum_fraction_bits=bits, final=final)
-
-    def block(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any]) -> NDArray[Any]:
-        with np.errstate(invalid="ignore", over="ignore"):
-            return np.asarray(reference.truncated(a, b, c, fields))
-
-    return block
-
-
 class Results:
     """Probes with the codes D that an instruction returned, and the specifications consistent with them."""
 
@@ -272,8 +259,9 @@ class Results:
                 continue
             table = np.zeros((len(offsets), len(bits)), bool)
             rows = [(o, e, bit) for o in offsets.tolist() for bit in bits[possible].tolist()]
-            for o, _, bit in self._one_level(structure, final, e, np.array(rows, np.int64).reshape(-1, 3)).tolist():
-                table[o + _ABOVE, bits[0] - bit] = True
+            # with E0 = e a candidate F is an offset e - U
+            fitting, _ = self._filter(structure, final, np.array(rows, np.int64), self._at_level(structure, e))
+            table[fitting[:, 0] + _ABOVE, bits[0] - fitting[:, 2]] = True
             admitted[e] = table
             possible &= table.any(axis=0)
             if not possible.any():
@@ -290,24 +278,15 @@ class Results:
             candidates.append(np.stack([F[f], lows[floor], np.full(len(f), bits[n])], axis=1))
         return np.concatenate(candidates)
 
-    def _one_level(self, structure: Structure, final: str, e: int, rows: Rows) -> Rows:
-        """The candidates (e - U, E0 = e, fraction bits) consistent with the probes of one level."""
-        half = ARITHMETICS[structure.arithmetic].via is not None
-        length = min(structure.block, 5)
-        chosen = (self.probes.levels == e) & (self.probes.spans <= (5 if half else length))
-        if half:  # in the second half, from zero; C is added outside
+    def _at_level(self, structure: Structure, e: int) -> NDArray[Any]:
+        """The probes of a level whose products lie in one block, or in the second half of k with C = 0."""
+        if ARITHMETICS[structure.arithmetic].via is None:
+            chosen = (self.probes.levels == e) & (self.probes.spans <= min(structure.block, 5))
+        else:
             first = np.flatnonzero(np.arange(self.k) % 4 < 2)
-            chosen &= (self.probes.C == 0) & (self.wide[0][:, 0, first] == 0).all(axis=1)
-        formats = (FP16, FP16, *self.formats[2:]) if half else self.formats
-        columns = slice(max(self.k - 5, 0) if half else self.k - length, None)
-        for some in _chunks(self.order[chosen[self.order]], 8):
-            a, b, c = (x[some] for x in self.wide)
-            block_of = _block_of(formats, rows, final)
-            if self.k > structure.block:  # blocks of zeros pass C through
-                c = block_of(a[..., :1] * 0, b[..., :1, :] * 0, c)
-            d = block_of(a[..., columns], b[..., columns, :], c)
-            rows = rows[self._equal(d, some).all(axis=1)]
-        return rows
+            chosen = (self.probes.levels == e) & (self.probes.spans <= 5) & (self.probes.C == 0)
+            chosen &= (self.wide[0][:, 0, first] == 0).all(axis=1)
+        return self.order[chosen[self.order]]
 
     def _eliminate(self, structure: Structure, final: str) -> list[list[int]]:
         """The consistent candidates: the simplest and some of all others are compared with all probes, and the next
@@ -345,20 +324,19 @@ class Results:
         """The values that candidates give for some probes."""
         half = ARITHMETICS[structure.arithmetic].via is not None
         formats = (FP16, FP16, *self.formats[2:]) if half else self.formats
-        block = self.k // 2 if half else structure.block
-        ks = np.arange(self.k)
+        ks, block = np.arange(self.k), structure.block
         if half:
-            ks = np.concatenate([ks[ks % 4 < 2], ks[ks % 4 >= 2]])
+            ks, block = np.concatenate([ks[ks % 4 < 2], ks[ks % 4 >= 2]]), self.k // 2
+        F, E0, bits = (rows[:, i, None, None, None] for i in range(3))
+        # the fields that `reference.truncated` reads from a specification, as arrays over candidates
+        spec: Any = SimpleNamespace(operand_formats=formats, F=F, E0=E0, sum_fraction_bits=bits, final=final)
         a, b, c = (x[some] for x in self.wide)
-        block_of = _block_of(formats, rows, final)
         d = np.zeros_like(c) if half else c
-        for start in range(0, self.k, block):
-            at = ks[start : start + block]
-            d = block_of(a[..., at], b[..., at, :], d)
-        if half:
-            with np.errstate(invalid="ignore"):
-                d = np.asarray(round_to(c + d, self.formats[3])).astype(np.float64)
-        return d
+        with np.errstate(invalid="ignore", over="ignore"):
+            for start in range(0, self.k, block):
+                at = ks[start : start + block]
+                d = np.asarray(reference.truncated(a[..., at], b[..., at, :], d, spec))
+            return np.asarray(round_to(c + d, self.formats[3])).astype(np.float64) if half else d
 
     def values(self, specs: Sequence[MmaSpec]) -> NDArray[np.float64]:
         """The values that each specification gives for all probes, (specs, n); those of a structure together."""
