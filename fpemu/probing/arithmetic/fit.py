@@ -7,7 +7,7 @@ gives F and E0; the remaining candidates are compared with all probes, those ove
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -338,24 +338,14 @@ class Results:
                 d = np.asarray(reference.truncated(a[..., at], b[..., at, :], d, spec))
             return np.asarray(round_to(c + d, self.formats[3])).astype(np.float64) if half else d
 
-    def values(self, specs: Sequence[MmaSpec]) -> NDArray[np.float64]:
-        """The values that each specification gives for all probes, (specs, n); those of a structure together."""
-        out = np.empty((len(specs), len(self.probes)))
-        groups: dict[tuple[Structure, str], list[int]] = {}
-        for i, s in enumerate(specs):
-            groups.setdefault((Structure(s.arithmetic, s.block), str(s.final)), []).append(i)
-        for (structure, final), some in groups.items():
-            chosen = [specs[i] for i in some]
-            if ARITHMETICS[structure.arithmetic].truncates:
-                floors_ = [NO_FLOOR if s.E0 is None else s.E0 for s in chosen]
-                bits = [s.sum_fraction_bits for s in chosen]
-                rows = np.array([[s.F for s in chosen], floors_, bits], np.int64).T
-                every = np.arange(len(self.probes))
-                out[some] = self._emulated(structure, final, rows, every).reshape(len(some), -1)
-            else:
-                with np.errstate(invalid="ignore"):
-                    out[some] = values(np.stack([self.codes(s) for s in chosen]), self.formats[3])
-        return out
+    def values(self, spec: MmaSpec) -> NDArray[np.float64]:
+        """The values that a specification gives, up to signs of zeros."""
+        if spec.rules.truncates:  # without the checks and codes of an executed instruction
+            row = np.array([[spec.F, NO_FLOOR if spec.E0 is None else spec.E0, spec.sum_fraction_bits]], np.int64)
+            structure = Structure(spec.arithmetic, spec.block)
+            return self._emulated(structure, str(spec.final), row, np.arange(len(self.probes))).reshape(-1)
+        with np.errstate(invalid="ignore"):
+            return values(self.codes(spec), self.formats[3]).astype(np.float64)
 
     def _equal(self, d: NDArray[Any], some: NDArray[Any]) -> NDArray[np.bool_]:
         """The results equal to the values d (candidates, n, 1, 1), as (candidates, n); signs of zeros aside."""

@@ -36,7 +36,8 @@ def separating(results: Results, specs: Sequence[MmaSpec], seed: int) -> Probes:
     """Probes for which some specifications give other results than the first; empty if none were drawn."""
     rng = np.random.default_rng(seed)
     drawn = draw(results.formats, results.k, specs, rng, min(MOST, PRODUCTS // results.k))
-    emulated = Results(results.formats, results.k, drawn, np.zeros(len(drawn), results.D.dtype)).values(specs)
+    pool = Results(results.formats, results.k, drawn, np.zeros(len(drawn), results.D.dtype))
+    emulated = [pool.values(spec) for spec in specs]
     chosen: set[int] = set()
     order = np.argsort(drawn.terms(), kind="stable")  # few terms first
     for other in emulated[1:]:
