@@ -25,10 +25,9 @@ from fpemu.gpu.operation import (
     waits,
 )
 from fpemu.gpu.runtime import callers, counters, device, matrices
-from fpemu.gpu.runtime.device import OutOfMemoryError
+from fpemu.gpu.runtime.device import OutOfMemoryError, current
 from fpemu.gpu.runtime.matrices import Matrix, Read
 from fpemu.gpu.runtime.plan import Plan, lock
-from fpemu.gpu.runtime.selection import current
 from fpemu.gpu.runtime.steps import Address, Memory
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of

@@ -12,7 +12,7 @@ from benchmarks.gpu import implementations, record, suite
 from benchmarks.gpu.case import Case
 from fpemu import InputError
 from fpemu.gpu.gemm import choice
-from fpemu.gpu.runtime import compiler, properties
+from fpemu.gpu.runtime import compiler, device
 from fpemu.reproduce import pages
 from fpemu.schemes.staged import Staged
 
@@ -198,8 +198,8 @@ def test_an_unknown_contender_or_hint_is_named(name):
 def hopper(monkeypatch):
     """What kernels ask of the GPU, without one."""
     monkeypatch.setattr(choice, "architecture", lambda: "hopper")
-    monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
-    monkeypatch.setattr(properties, "most_shared", lambda: 232448)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(device, "most_shared", lambda: 232448)
 
 
 def test_the_kernels_of_all_schemes_are_known_before_they_are_measured(hopper):

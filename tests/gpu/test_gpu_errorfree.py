@@ -17,7 +17,7 @@ from fpemu.gpu.errorfree import gemm as errorfree
 from fpemu.gpu.errorfree import operands
 from fpemu.gpu.errorfree import residues as modular
 from fpemu.gpu.errorfree.operands import Workspace
-from fpemu.gpu.runtime import compiler, cublas, device, properties
+from fpemu.gpu.runtime import compiler, cublas, device
 from fpemu.gpu.runtime.compiler import compile, kernel_source
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.base import build
@@ -230,7 +230,7 @@ def test_no_kernel_takes_more_shared_memory_than_the_gpu_has(work, monkeypatch, 
         launch(*args, shared=shared)
 
     monkeypatch.setattr(work.machine, "launch", watched)
-    monkeypatch.setattr(properties, "most_shared", lambda: 99 * 1024)
+    monkeypatch.setattr(device, "most_shared", lambda: 99 * 1024)
     rng = np.random.default_rng(6)
     for K in (13000, 9000):
         agree(

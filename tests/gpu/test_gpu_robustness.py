@@ -10,7 +10,7 @@ import pytest
 
 import fpemu
 from fpemu import GpuError, InputError
-from fpemu.gpu.runtime import device, modules, plan, selection
+from fpemu.gpu.runtime import device, modules, plan
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device.missing() is not None, reason=str(device.missing()))]
@@ -202,7 +202,7 @@ def test_arrays_of_the_cpu_are_multiplied_on_the_current_gpu():
     for index in (1, 0):
         with torch.cuda.device(index):
             assert mismatches(fpemu.gpu.gemm(*drawn(), scheme="staged"), emulated("staged")) == 0
-            assert selection.current() == index
+            assert device.current() == index
     (A, _), (_, B) = operands(0), operands(1)
     for pair in ((A, B), (B.mT, A.mT)):
         with pytest.raises(InputError, match="copy all arrays to one GPU"):

@@ -10,7 +10,7 @@ import pytest
 from fpemu import InputError, mma, schemes
 from fpemu.gpu.gemm import choice, splitting
 from fpemu.gpu.gemm.mma_sync import fused, source
-from fpemu.gpu.runtime import compiler, properties
+from fpemu.gpu.runtime import compiler, device
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Address, Memory
 from fpemu.mma import KOrder
@@ -124,7 +124,7 @@ def test_launches_overlap_where_a_multiprocessor_has_room_for_one_block(monkeypa
 
 
 def test_tiles_are_chosen_by_size(monkeypatch):
-    monkeypatch.setattr(properties, "multiprocessors", lambda: 132)
+    monkeypatch.setattr(device, "multiprocessors", lambda: 132)
     scheme = schemes.get("ootomo")
     spec = scheme.spec("H200")
     large, small = (fused.kernel(scheme, spec, (n, n, n)).tile for n in (8192, 256))

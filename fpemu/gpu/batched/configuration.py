@@ -19,8 +19,7 @@ from fpemu.arguments import flag, integer, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.gpu.gemm.choice import architecture
 from fpemu.gpu.runtime import device
-from fpemu.gpu.runtime.properties import most_shared
-from fpemu.gpu.runtime.selection import per_device
+from fpemu.gpu.runtime.device import most_shared, per_device
 from fpemu.roofline.wmma import Kernel, check
 
 TABLE = Path(__file__).with_name("h200.toml")

@@ -19,7 +19,7 @@ from fpemu.gpu.batched.source import plan
 from fpemu.gpu.batched.stacks import HALF, Operand
 from fpemu.gpu.gemm.choice import architecture
 from fpemu.gpu.operation import Operations, Queued, Request
-from fpemu.gpu.runtime import callers, device, matrices, properties
+from fpemu.gpu.runtime import callers, device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.modules import Module
 from fpemu.gpu.runtime.plan import Plan, queue
@@ -429,7 +429,7 @@ class BatchedRequest(Request):
         if batch * prod(tiles) > _MOST:
             raise InputError(f"{batch} products of {prod(tiles)} tiles: {_MOST} are the most, so split the batch")
         if kernel.persistent:
-            blocks = min(blocks, kernel.persistent * properties.multiprocessors())
+            blocks = min(blocks, kernel.persistent * device.multiprocessors())
         values = {"a": a.struct, "b": b.struct, "d": d.struct, "alpha": alpha, "beta": beta, "batch": batch}
         values |= {"M": M, "N": N, "K": K, "tiles_m": tiles[0], "tiles_n": tiles[1]}
         if C is not None:

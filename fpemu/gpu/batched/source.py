@@ -6,8 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Task, Warp, apart, result_apart, shared_bytes
-from fpemu.gpu.runtime.compiler import kernel_source
-from fpemu.gpu.runtime.constants import struct
+from fpemu.gpu.runtime.compiler import kernel_source, struct
 
 
 class TaskKernel(NamedTuple):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import compiler, device, modules, plan
-from fpemu.gpu.runtime.selection import per_device
+from fpemu.gpu.runtime.device import per_device
 from fpemu.mma.arithmetic import Operands
 from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.spec import MmaSpec

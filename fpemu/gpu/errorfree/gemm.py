@@ -46,8 +46,8 @@ from fpemu.gpu.errorfree.operands import (
     workspace,
 )
 from fpemu.gpu.errorfree.sums import Sum, Term, add_up, round_exactly
+from fpemu.gpu.runtime.device import LONGEST, multiprocessors
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.properties import LONGEST, multiprocessors
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.errorfree.base import SliceScheme

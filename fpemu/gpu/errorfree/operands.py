@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.runtime import callers, compiler, modules, plan, properties
+from fpemu.gpu.runtime import callers, compiler, device, modules, plan
 from fpemu.gpu.runtime.cublas import Stack
-from fpemu.gpu.runtime.device import Buffer, OutOfMemoryError
-from fpemu.gpu.runtime.properties import multiprocessors
-from fpemu.gpu.runtime.selection import per_device
+from fpemu.gpu.runtime.device import Buffer, OutOfMemoryError, multiprocessors, per_device
 from fpemu.gpu.runtime.steps import Fill, Gemm
 from fpemu.schemes.errorfree.plan import SlicePlan
 
@@ -346,7 +344,7 @@ def split(
 
 def most_shared() -> int:
     """Return the bytes of dynamic shared memory that a thread block of these kernels can have on the current GPU."""
-    return properties.most_shared() - _STATIC
+    return device.most_shared() - _STATIC
 
 
 def padded(n: int, to: int) -> int:

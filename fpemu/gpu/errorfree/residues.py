@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpemu.gpu.errorfree.operands import Rows, Workspace, int32, most_shared, padded, source
-from fpemu.gpu.runtime.constants import struct
+from fpemu.gpu.runtime.compiler import struct
 from fpemu.gpu.runtime.cublas import Stack
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.schemes.errorfree.crt import MODULI

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.compiler import kernel_source
 from fpemu.gpu.runtime.counters import NBYTES
+from fpemu.gpu.runtime.device import multiprocessors
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.modules import Module
-from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.gpu.runtime.steps import Address, Block, Memory, Step, Struct, fields
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec

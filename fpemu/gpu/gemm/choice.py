@@ -15,9 +15,8 @@ from fpemu.gpu.gemm.mma_sync import fused
 from fpemu.gpu.gemm.wgmma import staged_int8, strassen
 from fpemu.gpu.gemm.wgmma import words as wgmma
 from fpemu.gpu.runtime import device, matrices
+from fpemu.gpu.runtime.device import LONGEST, per_device
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.properties import LONGEST
-from fpemu.gpu.runtime.selection import per_device
 from fpemu.mma import catalog
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec

@@ -15,7 +15,7 @@ import numpy as np
 from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm.base import Prepared, counters
-from fpemu.gpu.runtime import compiler, device, matrices, modules, properties
+from fpemu.gpu.runtime import compiler, device, matrices, modules
 from fpemu.gpu.runtime.counters import NBYTES
 from fpemu.gpu.runtime.steps import Memory, Step, Struct, fields
 from fpemu.schemes.words import AWAY, BIT_CUT, TOP, OverflowPolicy, Word, of_operand
@@ -39,7 +39,7 @@ def from_hopper_on() -> bool:
 
 def overlaps(blocks: int) -> bool:
     """Whether a launch begins while the one before it ends: small ones do (``kernels/dependent_launch.cuh``)."""
-    return blocks <= _SMALL * properties.multiprocessors() and from_hopper_on()
+    return blocks <= _SMALL * device.multiprocessors() and from_hopper_on()
 
 
 def definition(rules: Sequence[Word], name: str = "Rules") -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fpemu.errors import InputError
 from fpemu.gpu.runtime import device
-from fpemu.gpu.runtime.selection import current
+from fpemu.gpu.runtime.device import current
 
 _DEFAULT = (0, 1)  # the default stream, by both of its handles
 CUDA_DEVICES = (2, 13)  # of DLDeviceType: memory of a GPU, managed memory

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fpemu.errors import GpuError
 from fpemu.gpu.runtime import device
-from fpemu.gpu.runtime.selection import per_device
+from fpemu.gpu.runtime.device import per_device
 
 _STATUS = {
     **{1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 11: "MAPPING_ERROR"},

@@ -1,4 +1,4 @@
-"""The GPU of a thread (`selection`): its context, its properties and its memory.
+"""The GPU of a thread: its context, its properties and its memory.
 
 `cuda.core` finds the device, retains the primary context (which PyTorch and CuPy share), reads the properties, compiles
 (`compiler`), loads cubins (`modules`), orders streams (`callers`) and reads DLPack (`matrices`). Calls of the driver
@@ -9,22 +9,72 @@ one. Outputs are poisoned, to detect elements that a kernel has not written.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, lru_cache, update_wrapper
 from threading import RLock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import GpuError
 from fpemu.gpu.runtime.compiler import check, compiler_missing, first_line, version
-from fpemu.gpu.runtime.selection import current, per_device, selected
 
 POISON = 0xAB  # every byte of an output before a launch
 _MOST_UNUSED = 256  # objects of `release_later`
 _OTHER_POISON = 0x54  # of a second run, where results of the first are equal to the poison
+LONGEST = 2**31 - 2**12  # of rows, columns and k: the int counters of a kernel pass them by less than a tile
+_H200 = {"multiprocessor_count": 132, "max_shared_memory_per_block_optin": 227 * 1024}
+_R = TypeVar("_R")
+_thread = threading.local()
+
+
+# --- the GPU of a thread
+def current() -> int:
+    """Return the index of the GPU of this thread: the selected one, else the GPU of its CUDA context, else 0."""
+    index = getattr(_thread, "index", None)
+    return _of_context() if index is None else index
+
+
+def _of_context() -> int:
+    try:
+        from cuda.bindings import driver
+
+        status, context = driver.cuCtxGetCurrent()
+        return 0 if status or not int(context) else int(driver.cuCtxGetDevice()[1])
+    except Exception:  # no driver
+        return 0
+
+
+@contextmanager
+def selected(index: int) -> Iterator[None]:
+    """Let this thread work on a GPU within; `entered` changes its CUDA context as well."""
+    before = getattr(_thread, "index", None)
+    _thread.index = index
+    try:
+        yield
+    finally:
+        _thread.index = before
+
+
+class PerDevice(Generic[_R]):
+    """A function whose results are cached for each GPU, from `per_device`."""
+
+    def __init__(self, function: Callable[..., _R], maxsize: int | None) -> None:
+        update_wrapper(self, function)
+        self._of = lru_cache(maxsize)(lambda index, *arguments: function(*arguments))
+        self.cache_clear = self._of.cache_clear
+
+    def __call__(self, *arguments: Any) -> _R:
+        """Return the cached result for the GPU of this thread."""
+        return self._of(current(), *arguments)
+
+
+def per_device(maxsize: int | None = None) -> Callable[[Callable[..., _R]], PerDevice[_R]]:
+    """Return a decorator like `functools.lru_cache`, with results for each GPU; `maxsize` counts all GPUs together."""
+    return lambda function: PerDevice(function, maxsize)
 
 
 # --- the device and its context
@@ -126,6 +176,22 @@ def describe() -> dict[str, str]:
         "driver_cuda": f"{number // 1000}.{number % 1000 // 10}",
         "nvrtc": version(),
     }
+
+
+@per_device()
+def _property(name: str) -> int:
+    """Return a property of the GPU; without a GPU that of an H200."""
+    return _H200[name] if missing() is not None else int(getattr(gpu().properties, name))
+
+
+def multiprocessors() -> int:
+    """Return the number of streaming multiprocessors; without a GPU that of an H200, as `most_shared`."""
+    return _property("multiprocessor_count")
+
+
+def most_shared() -> int:
+    """Return the bytes of shared memory that one thread block can have."""
+    return _property("max_shared_memory_per_block_optin")
 
 
 def synchronize(stream: int | None = None) -> None:

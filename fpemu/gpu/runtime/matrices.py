@@ -18,7 +18,7 @@ from fpemu.errors import InputError
 from fpemu.gpu.runtime import callers, compiler, device, modules, plan
 from fpemu.gpu.runtime.callers import is_torch
 from fpemu.gpu.runtime.counters import check
-from fpemu.gpu.runtime.selection import current, per_device
+from fpemu.gpu.runtime.device import current, per_device
 from fpemu.gpu.runtime.steps import Address, Launch
 
 _WIDTHS = (1, 2, 4, 8)  # bytes of the entries that kernels/strided_copy.cu copies

@@ -8,8 +8,7 @@ from typing import Any
 from fpemu.errors import GpuError
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.compiler import check, cubin, first_line
-from fpemu.gpu.runtime.properties import multiprocessors
-from fpemu.gpu.runtime.selection import current
+from fpemu.gpu.runtime.device import current, multiprocessors
 from fpemu.gpu.runtime.steps import Launch
 
 __all__ = ["Module"]

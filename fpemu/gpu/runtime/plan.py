@@ -22,9 +22,8 @@ import numpy as np
 from fpemu.errors import GpuError
 from fpemu.gpu.runtime import counters, cublas, device
 from fpemu.gpu.runtime.compiler import check
-from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.device import Buffer, current, per_device
 from fpemu.gpu.runtime.modules import configuration
-from fpemu.gpu.runtime.selection import current, per_device
 from fpemu.gpu.runtime.steps import REGIONS, Address, Fill, Gemm, Launch, Memory, Step, TensorMap, pack
 
 __all__ = ["Plan", "Workspace", "lock", "queue", "workspaces"]

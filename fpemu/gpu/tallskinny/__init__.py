@@ -18,7 +18,7 @@ import numpy as np
 from fpemu.arguments import LARGEST, choice, integer
 from fpemu.errors import GpuError, InputError
 from fpemu.gpu.operation import Operations, Queued, Request
-from fpemu.gpu.runtime import device, matrices, properties
+from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.plan import Plan
 from fpemu.gpu.runtime.steps import Memory, Step
 from fpemu.gpu.tallskinny import hopper, published
@@ -276,4 +276,4 @@ def plan(problem: Problem, algorithm: str, **options: Any) -> KernelLaunch:
         raise GpuError(f"{what} needs compute capability 9.0; {device.describe()['gpu']} has {major}.{minor}")
     refuse_tiles(f"{what} has fixed tiles", {name: options.pop(name, None) for name in ("t1", "t2", "t3")})
     launch = hopper.tsm2 if algorithm == "tsm2" else hopper.ism2
-    return launch(problem, properties.multiprocessors(), **options)
+    return launch(problem, device.multiprocessors(), **options)

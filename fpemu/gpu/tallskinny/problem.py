@@ -10,7 +10,7 @@ import numpy as np
 
 from fpemu.errors import InputError
 from fpemu.gpu.runtime import compiler
-from fpemu.gpu.runtime.constants import struct
+from fpemu.gpu.runtime.compiler import struct
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.modules import Module
 from fpemu.gpu.runtime.steps import Launch, Struct, TensorMap

@@ -22,7 +22,7 @@ from fpemu.gpu.gemm.mma_sync import source as text
 from fpemu.gpu.gemm.mma_sync.general import GeneralKernel, batches, layout, problem
 from fpemu.gpu.gemm.mma_sync.source import Fused, Tile
 from fpemu.gpu.gemm.splitting import Splitter
-from fpemu.gpu.runtime import device, modules, properties
+from fpemu.gpu.runtime import device, modules
 from fpemu.gpu.runtime.steps import Memory, Step, Struct, TensorMap, fields
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme
@@ -89,7 +89,7 @@ def stand_in(spec: MmaSpec) -> MmaSpec | None:
 
 def tiles(lowering: Lowering, spec: MmaSpec, how: Fused, *, words: bool = False) -> list[Tile]:
     """The tiles that a lowering can have, largest first; words: those of kernels that read words from memory."""
-    most, size = properties.most_shared(), text.BYTES[str(spec.a_format)]
+    most, size = device.most_shared(), text.BYTES[str(spec.a_format)]
     if words:
         return text.copying_tiles(lowering, size, how, most, splitting.from_hopper_on())
     return text.splitting_tiles(lowering, size, how, most)
@@ -103,8 +103,8 @@ def choose(known: list[Tile], M: int, N: int) -> Tile:
     """
 
     def value(tile: Tile) -> float:
-        rounds = -(-(-(-M // tile.M) * -(-N // tile.N)) // properties.multiprocessors())
-        share = M * N / (rounds * properties.multiprocessors() * tile.M * tile.N)
+        rounds = -(-(-(-M // tile.M) * -(-N // tile.N)) // device.multiprocessors())
+        share = M * N / (rounds * device.multiprocessors() * tile.M * tile.N)
         return 3 * tile.M * tile.N / (2 * (tile.M + tile.N)) * share  # LE-GEMM, Eq. 15: operations per byte
 
     return max(reversed(known), key=value)
@@ -125,7 +125,7 @@ class FusedKernel(Kernel):
         self.row, self.how, self.lowering = row, how, scheme.lowering(row, order)
         self._shared = tile.shared(text.words_at_a_time(self.lowering, how), text.BYTES[str(row.a_format)])
         # two blocks on a multiprocessor may come to lie on one that became free first, while others idle
-        self._overlap = 2 * self._shared > properties.most_shared()
+        self._overlap = 2 * self._shared > device.most_shared()
         self.splitter = Splitter(scheme.rules(), scheme.scaling, words=tile.stages > 0, overlap=self._overlap)
 
     def source(self, layouts: tuple[str, str], scaled: bool, special: bool) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fpemu.gpu.gemm import splitting
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import compiler, constants
+from fpemu.gpu.runtime import compiler
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes.lowering import Lowering
 from fpemu.schemes.words import Join, of_operand
@@ -204,7 +204,7 @@ def source(
             _head(lowering, spec),
             _plan(lowering, spec, how),
             "enum Layout { ALONG_ROWS, ALONG_K, ALONG_K_BY_FOUR };  // the neighbours in memory; by four: aligned",
-            constants.struct({**numbers, **flags}, "TileNumbers"),
+            compiler.struct({**numbers, **flags}, "TileNumbers"),
             f"struct Tile : TileNumbers {{ {tile_layouts} }};",
             compiler.kernel_source(f"split_gemm{'_tma' if tile.bulk else '_async' if tile.stages else ''}.cu"),
         )
@@ -247,7 +247,7 @@ def _plan(lowering: Lowering, spec: MmaSpec, how: Fused) -> str:
         f"  static FPEMU_FUNCTION constexpr int {name}(int i) {{ return {_chain(table)}; }}"
         for name, table in tables.items()
     ]
-    return "\n".join((constants.struct(numbers, "PlanNumbers"), "struct Plan : PlanNumbers {", *functions, "};"))
+    return "\n".join((compiler.struct(numbers, "PlanNumbers"), "struct Plan : PlanNumbers {", *functions, "};"))
 
 
 def _chain(table: Sequence[int]) -> str:

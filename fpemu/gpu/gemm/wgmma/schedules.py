@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fpemu.gpu.runtime import constants
+from fpemu.gpu.runtime import compiler
 from fpemu.gpu.runtime.compiler import kernel_source
-from fpemu.gpu.runtime.properties import multiprocessors
+from fpemu.gpu.runtime.device import multiprocessors
 from fpemu.schemes.lowering import Accumulator, Lowering
 from fpemu.schemes.words import Join, Product
 
@@ -189,14 +189,14 @@ def source(s: Schedule, tile: Tile, *, spread: bool = False) -> str:
         "STAGES": stages(tile),
         **s.constants(),
     }
-    lines = [constants.struct(config), '#include "hopper.cuh"', wgmma("wgmma", tile.box)]
+    lines = [compiler.struct(config), '#include "hopper.cuh"', wgmma("wgmma", tile.box)]
     lines += [_products("MainProducts", s.main, s.main_turn), _products("CorrectionProducts", s.rest, s.rest_turn)]
     return "\n".join((*lines, kernel_source("hopper_wide.cu" if tile.halves else "hopper_gemm.cu")))
 
 
 def reduction(tile: Tile) -> str:
     """The text of the kernel that adds the partial sums of spread slices."""
-    return constants.struct({"TILE_M": tile.rows, "TILE_N": tile.columns}) + "\n" + kernel_source("hopper_reduce.cu")
+    return compiler.struct({"TILE_M": tile.rows, "TILE_N": tile.columns}) + "\n" + kernel_source("hopper_reduce.cu")
 
 
 def _products(name: str, products: tuple[Product, ...], turn: int) -> str:

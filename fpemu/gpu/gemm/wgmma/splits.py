@@ -12,9 +12,8 @@ import numpy as np
 
 from fpemu.formats import FP16
 from fpemu.gpu.gemm.base import Prepared, counters
-from fpemu.gpu.runtime import matrices, modules, properties
-from fpemu.gpu.runtime.compiler import kernel_source
-from fpemu.gpu.runtime.constants import struct
+from fpemu.gpu.runtime import device, matrices, modules
+from fpemu.gpu.runtime.compiler import kernel_source, struct
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Memory, Step, Struct, TensorMap, fields
 from fpemu.schemes.words import BALANCED, OverflowPolicy, Word
@@ -128,7 +127,7 @@ class ChunkSplitter:
         tile_count = spans * sum(map(self._panels, operands))
         if not tile_count:
             return []
-        grid = min(tile_count, BLOCKS * properties.multiprocessors())
+        grid = min(tile_count, BLOCKS * device.multiprocessors())
         apart = whole or spans > (LAG - 1) * grid  # rows have to be seen as a whole before
         overlap, shared, threads = tile_count <= 4 * grid and not whole, kind.shared_bytes, THREADS
         loads = 0 if whole else self._loads(chunks, sum(x.source.count * x.rows for x in operands), apart=apart)

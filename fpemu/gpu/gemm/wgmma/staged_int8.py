@@ -12,8 +12,8 @@ from typing import Any
 from fpemu.gpu.gemm.base import TASK, Kernel, Output, Prepared, result
 from fpemu.gpu.gemm.wgmma.schedules import SHARED, SMALL, Tile, best_tile, wgmma
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter, tiles
-from fpemu.gpu.runtime import compiler, constants, modules
-from fpemu.gpu.runtime.properties import multiprocessors
+from fpemu.gpu.runtime import compiler, modules
+from fpemu.gpu.runtime.device import multiprocessors
 from fpemu.gpu.runtime.steps import Memory, Step, Struct, fields
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
@@ -95,6 +95,6 @@ def source(columns: int, cluster: int, per: int, exact: bool) -> str:
         "INTERVAL_CHUNKS": per,
         "EXACT_INTERVALS": exact,
     }
-    lines = [constants.struct(config), '#include "hopper_epilogue.cuh"', '#include "staged_int8_words.cuh"']
+    lines = [compiler.struct(config), '#include "hopper_epilogue.cuh"', '#include "staged_int8_words.cuh"']
     products = wgmma("fp16_product", columns) + wgmma("int8_product", columns, "s8", "s32")
     return "\n".join([*lines, products, compiler.kernel_source("staged_int8_gemm.cu")])

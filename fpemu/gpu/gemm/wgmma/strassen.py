@@ -16,9 +16,9 @@ from fpemu.gpu.gemm.base import RESULT, Kernel, Output, Prepared, counters, resu
 from fpemu.gpu.gemm.wgmma import splits
 from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter
-from fpemu.gpu.runtime import compiler, constants, modules
+from fpemu.gpu.runtime import compiler, modules
+from fpemu.gpu.runtime.device import multiprocessors
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.properties import multiprocessors
 from fpemu.gpu.runtime.steps import Block, Memory, Step, Struct, fields
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
@@ -127,7 +127,7 @@ def _block(size: int, levels: int) -> int:
 
 def source(levels: int, balanced: bool = False) -> str:
     """The text of the kernels."""
-    config = constants.struct({"LEVELS": levels, "BALANCED": balanced})
+    config = compiler.struct({"LEVELS": levels, "BALANCED": balanced})
     levels_defined = f"#define FPEMU_TWO_LEVELS {int(levels == 2)}"
     return "\n".join((config, levels_defined, compiler.kernel_source("strassen_combine.cu")))
 

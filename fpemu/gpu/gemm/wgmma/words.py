@@ -16,8 +16,7 @@ from fpemu.gpu.gemm.wgmma import schedules, splits
 from fpemu.gpu.gemm.wgmma.schedules import Schedule, Tile
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter
 from fpemu.gpu.runtime import matrices, modules
-from fpemu.gpu.runtime.device import Buffer
-from fpemu.gpu.runtime.properties import multiprocessors
+from fpemu.gpu.runtime.device import Buffer, multiprocessors
 from fpemu.gpu.runtime.steps import Memory, Step, Struct, fields
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.schemes.base import Scheme
