@@ -107,6 +107,8 @@ def take(X: Any, name: str) -> Matrix | Any:
 
 
 def _on_gpu(x: Any) -> bool:
+    if callers.is_torch(x):  # a tensor that requires gradients raises where its array interface is read
+        return bool(x.is_cuda)
     return hasattr(x, "__cuda_array_interface__") or callers.index_of(x) is not None
 
 
