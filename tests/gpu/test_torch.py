@@ -561,7 +561,7 @@ class TestOnAGpu:
         D, E = function(A, B, None), function(A, B, out)
         assert not D.requires_grad
         assert_same(D, want + 1, E, want + 1, out, want)
-        assert_same(function(A.cpu(), B.cpu(), None), want + 1)
+        assert_same(function(A.detach().cpu(), B.cpu(), None), want + 1)
 
     def test_operands_of_the_gpu_and_the_cpu_do_not_mix(self):
         A = draw(4, 4)
