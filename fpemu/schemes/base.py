@@ -287,8 +287,6 @@ def scalar(value: Any, name: str, fmt: FloatFormat) -> Any:
 # --- the registry
 
 _SCHEMES: dict[str, type[Scheme]] = {}
-_ALIASES: dict[str, tuple[str, dict[str, Any]]] = {"strassen": ("staged", {"levels": 1})}
-"""Former names: the scheme and its options"""
 _ARGUMENTS = ("hardware", "alpha", "beta", "on_range", "order", "device")
 """Arguments of `fpemu.gemm`: a misspelt one arrives as an option"""
 _FORMER_OPTIONS = {
@@ -355,11 +353,9 @@ def get(name: str | Scheme) -> Scheme:
     if isinstance(name, Scheme):
         return name
     key = name.lower().replace("_", "-").strip() if isinstance(name, str) else ""
-    if key in _ALIASES:
-        current, options = _ALIASES[key]
-        values = ", ".join(f"{option}={value!r}" for option, value in options.items())
-        warnings.warn(f"the scheme {key!r} is now {current!r} with {values}", DeprecationWarning, stacklevel=3)
-        return replace(_SCHEMES[current](), **options)
+    if key == "strassen":  # its former name
+        warnings.warn("the scheme 'strassen' is now 'staged' with levels=1", DeprecationWarning, stacklevel=3)
+        return build("staged", {"levels": 1})
     if key not in _SCHEMES:
         raise unknown_name("scheme", name, _SCHEMES)
     return _SCHEMES[key]()

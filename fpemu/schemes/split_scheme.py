@@ -160,8 +160,12 @@ class TwoWords(SplitScheme):
         fmt = self.word_format
         return Word("h", fmt, self.high_rounding), Word("r", fmt, self.residual_rounding, exponent_of(scale))
 
+    def plan(self) -> Plan:
+        paper: Any = self  # fields of all schemes but those with a plan of their own
+        return self.sums(paper.residual_scale, paper.step, paper.promote)
+
     def sums(self, scale: float, step: int | str | None, promote: int | str | None) -> Plan:
-        """The plan of the products."""
+        """The plan of the products for a scale, steps and a promotion interval."""
         pairs = words.pairs(self.kept(), "hr")
         shared = words.groups(self.accumulators, "hr")
         return Plan(pairs, exponent_of(scale), shared, step, promote, combine_in=self.combine_in)
