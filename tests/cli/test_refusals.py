@@ -55,10 +55,7 @@ REFUSALS = [
     ("gemm AB -s fp16 -o read-only/D.npy", "there is no folder read-only"),
     ("gemm A.npy", "Missing argument"),
     ("gemm AB --shceme fp16", "--shceme"),
-    (
-        "gemm AB -s fp16 -H A100 --order tile=64,residue_first=maybe",
-        "order: residue_first is 'maybe', not true or false",
-    ),
+    ("gemm AB -s fp16 -H A100 --order tile=64,residue_first=maybe", "residue_first is 'maybe', not true or false"),
     ("gemm AB -s sgemm --max-entries 200", "A.npy is 8×32: more entries than max_entries=200"),
     ("gemm three.npy B.npy -s sgemm", "a matrix has two axes"),
     ("gemm empty.npy B.npy -s sgemm", "at least one entry"),
