@@ -11,7 +11,7 @@ import pytest
 
 from fpemu import library, mma, probing
 from fpemu.cli import main, options
-from fpemu.cli.commands import command as fpemu
+from fpemu.cli.commands import load_all
 from fpemu.reproduce import pages
 from tests import toy
 from tests.commands import refusal
@@ -212,7 +212,7 @@ VALID = {
 }
 
 
-def _commands(command=fpemu, words=()):
+def _commands(command, words=()):
     children = getattr(command, "commands", None)
     if not children:
         yield words, command
@@ -228,7 +228,7 @@ OPTIONS = [
         id=" ".join((*words, option.opts[0])),
         marks=[pytest.mark.slow] * (words in (("verify", "library"), ("bench", "cpu"))),
     )
-    for words, command in _commands()
+    for words, command in _commands(load_all())
     for option in command.params
     if option.param_type_name == "option" and not option.is_flag and option.name not in ("help", "scheduler")
 ]
