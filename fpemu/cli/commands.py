@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Annotated, Any
 
@@ -101,6 +102,7 @@ class _Unloaded(TyperCommand):
         return load(self.name).make_context(info_name, args, *rest, **extra)
 
 
+@functools.cache
 def load(name: str) -> Any:
     """Import the module of a command and return the command with its options, a group with its subcommands."""
     module, functions, summary = COMMANDS[name]
