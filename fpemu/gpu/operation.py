@@ -20,7 +20,7 @@ import numpy as np
 
 from fpemu.errors import GpuError, GuaranteeError, InputError
 from fpemu.gpu.errorfree import gemm as errorfree
-from fpemu.gpu.gemm.base import Kernel
+from fpemu.gpu.gemm.base import Kernel, Output, Prepared
 from fpemu.gpu.gemm.choice import direct, find, refuse_hardware, validate
 from fpemu.gpu.runtime import callers, counters, device, matrices
 from fpemu.gpu.runtime.counters import Label
@@ -34,22 +34,7 @@ from fpemu.schemes.base import Call, Scheme
 from fpemu.schemes.call import Policy
 from fpemu.schemes.words import OverflowPolicy
 
-__all__ = [
-    "GemmRequest",
-    "Operation",
-    "Operations",
-    "Product",
-    "Queued",
-    "Request",
-    "computed",
-    "gemm",
-    "kernel_of",
-    "labels_of",
-    "refused",
-    "release",
-    "too_little",
-    "waits",
-]
+__all__ = ["GemmRequest", "Operation", "Operations", "Product", "Queued", "Request", "computed", "gemm", "release"]
 
 _NUMBERS = (float, int)
 _MOST = 256  # entries of a cache
@@ -179,9 +164,8 @@ class Operations(dict[Any, Any]):
             operation = self.get(key)
         except TypeError:  # an argument is not hashable
             return None
-        return (
-            None if operation is None or (out is not None and matrices.near(pointers, operation.extents)) else operation
-        )
+        shared = operation is not None and out is not None and matrices.near(pointers, operation.extents)
+        return None if shared else operation
 
     def repeat(self, request: Any, A: Any, B: Any, C: Any, out: Any, prepared: int = 0) -> tuple[Any, Read | None, Any]:
         """Run the operation of an earlier call with the same request and layouts.
@@ -298,25 +282,22 @@ class Product(Operation):
 
     Parameters
     ----------
-    call : Call
-        The checked request.
     kernel : Kernel or None
         The kernel; None if there is nothing to multiply.
-    deferred : bool
-        The overflow policy was left out: entries out of range then raise in `fpemu.gpu.check`.
-    checks : bool
-        Whether a call waits for the counts of such entries, and raises InputError for them.
     sources : dict of str to Matrix
         Layouts of A and B.
+    policy : OverflowPolicy
+        Policy whose errors a check raises.
+    checks : bool
+        Whether a call waits for the counts of entries out of range, and raises InputError for them.
     prepared_counts : int, optional
         Where the counts lie in an operand prepared in advance.
     """
 
-    call: Call
     kernel: Kernel | None
-    deferred: bool
-    checks: bool
     sources: dict[str, Matrix]
+    policy: OverflowPolicy
+    checks: bool = False
     prepared_counts: int | None = None
 
     def queue(self, pointers: list[int], stream: int, *, private: bool, prepared: int = 0) -> None:
@@ -342,7 +323,7 @@ class Product(Operation):
         """Raise InputError for an operand that the policy refuses; return whether any entry is out of range."""
         counted = counters.read(counts, stream)
         for i, (label, each) in enumerate(zip(self.plan.labels, counted, strict=True)):
-            if refused(label, each):
+            if label.refuses(each):
                 name = "AB"[i]
                 raise InputError(self.complaint(name, each, replace(self.sources[name], pointer=pointers[i])))
         return any(map(any, counted))
@@ -350,20 +331,14 @@ class Product(Operation):
     def complaint(self, name: str, counts: tuple[int, int], source: Matrix) -> str:
         """Return the scheme's error for an operand that the policy refuses."""
         assert self.kernel is not None
-        policy = OverflowPolicy.RAISE if self.deferred else self.call.on_range
         try:
-            self.kernel.scheme.check_operand(matrices.download(source), name, policy)
+            self.kernel.scheme.check_operand(matrices.download(source), name, self.policy)
         except InputError as problem:
             return str(problem)
         raise GpuError(
             f"{self.kernel.name}: {counts[0]} entries of {name} were found NaN or infinite, {counts[1]} "
             "beyond their words, on the GPU alone"
         )
-
-
-def refused(label: Label, counts: tuple[int, int]) -> bool:
-    """Return whether the overflow policy refuses an operand with these counts of entries out of range."""
-    return any(count and refuses for count, refuses in zip(counts, label.refused, strict=True))
 
 
 # --- the request of a product
@@ -410,29 +385,79 @@ class GemmRequest(Request):
         return placed
 
     def operation(self, placed: Sequence[Matrix | None]) -> Operation:
-        call, memory, (a, b, _, D) = self.call, Memory(), placed
+        call, memory, layouts = self.call, Memory(), matrices.layouts(**dict(zip("ABCD", placed, strict=True)))
         assert call is not None
-        assert D is not None
-        layouts = matrices.layouts(**dict(zip("ABCD", placed, strict=True)))
-        shared, kernel = (D.shape, tuple(map(matrices.extent, placed)), call), None
-        if a is None or b is None:
-            plan = Plan(_without_product(layouts["D"], layouts["C"], call))
-        elif call.scheme.error_free:
-            return _ErrorFree(Plan([]), *shared, layouts)
-        else:
-            kernel = kernel_of(call, a, D)
-            steps, split = kernel.steps(layouts, (call.alpha, call.beta), call.on_range, memory)
-            plan = Plan(steps, memory, split, labels_of(call, layouts, self.deferred))
+        facts = layouts["D"].shape, tuple(map(matrices.extent, placed))
+        if call.empty:
+            return Product(Plan(_without_product(layouts["D"], layouts["C"], call)), *facts, None, layouts, self.policy)
+        if call.scheme.error_free:
+            return _ErrorFree(Plan([]), *facts, call, layouts)
+        kernel = self.kernel(layouts)
+        steps, split = kernel.steps(layouts, (call.alpha, call.beta), call.on_range, memory)
+        plan = Plan(steps, memory, split, self.labels(layouts))
         # arrays of the CPU are copied, for which the call waits anyway
-        checks = bool(plan.labels) and (not self._on_device or waits(call, self.deferred))
-        return Product(plan, *shared, kernel, self.deferred, checks, layouts)
+        checks = bool(plan.labels) and (not self._on_device or self.waits)
+        return Product(plan, *facts, kernel, layouts, self.policy, checks)
+
+    def halves(self, placed: Sequence[Matrix | None], name: str) -> tuple[Product, Product]:
+        """Return the operation as the preparation of the operand `name` and the rest."""
+        call, layouts = self.call, matrices.layouts(**dict(zip("ABCD", placed, strict=True)))
+        assert call is not None
+        kernel, labels, other = self.kernel(layouts), self.labels(layouts), "BA"["AB".index(name)]
+        before, memory, ready = Memory("prepared"), Memory(), {each: Prepared(layouts[each], each) for each in "AB"}
+        first = kernel.split([ready[name]], call.on_range, before)
+        steps = kernel.split([ready[other]], call.on_range, memory)
+        end = Output(layouts["D"], call.alpha, call.beta, layouts["C"])
+        product = kernel.product(ready["A"], ready["B"], end, call.on_range, memory)
+        counts = ready[name].faults
+        offset = None if counts is None else counts.offset
+        facts = layouts["D"].shape, tuple(map(matrices.extent, placed)), kernel, layouts, self.policy
+        rest = Plan([*steps, *product], memory, len(steps), labels)
+        checks = bool(rest.labels) and self.waits
+        return Product(Plan(first, before), *facts, prepared_counts=offset), Product(rest, *facts, checks)
+
+    def kernel(self, layouts: dict[str, Any]) -> Kernel:
+        """Return the kernel for operands with some layouts."""
+        assert self.call is not None
+        sizes = (*layouts["D"].shape[-2:], layouts["A"].shape[-1])
+        return find(self.call.scheme, self.call.spec, sizes, self.call.order)
+
+    @property
+    def policy(self) -> OverflowPolicy:
+        """The overflow policy whose errors a check raises."""
+        assert self.call is not None
+        return OverflowPolicy.RAISE if self.deferred else self.call.on_range
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call reads the counts of entries out of range: its policy was given and may raise."""
+        assert self.call is not None
+        limited = self.call.scheme.limited or self.call.on_range != OverflowPolicy.PROPAGATE
+        return not self.deferred and limited
+
+    def labels(self, layouts: dict[str, Any]) -> tuple[Label, ...]:
+        """Return what the errors say of A and B."""
+        assert self.call is not None
+        refused = self.policy == OverflowPolicy.RAISE, self.deferred or self.waits
+        return tuple(Label(f"{name} of {self.call.scheme.name}", layouts[name].shape, refused) for name in "AB")
 
     def complaint(self, problem: BaseException) -> GpuError:
-        if self.call is not None:
-            return too_little(problem, self.call)
+        call, free = self.call, f"{callers.free_bytes() / 1e9:.2f} GB are free"
+        if call is None:
+            return GpuError(
+                f"out of memory: {free}, too little for a copy of an operand: "
+                "give arrays of the scheme's own dtype, without negative strides"
+            )
+        if call.scheme.error_free and isinstance(problem, GpuError):  # its message has them already
+            return problem
+        largest = problem.nbytes if isinstance(problem, OutOfMemoryError) else 0
+        one_piece = f", {largest / 1e9:.2f} GB of it in one piece" if largest else ""
+        words = 0 if call.lowering is None else sum(word.format.code_dtype.itemsize for word in call.lowering.words)
+        size = (call.A.size + call.B.size) * (call.scheme.operand.dtype.itemsize + words) + 8 * prod(call.result_shape)
+        *batch, M, N = call.result_shape
         return GpuError(
-            f"out of memory: {callers.free_bytes() / 1e9:.2f} GB are free, too little for a copy of an operand: "
-            "give arrays of the scheme's own dtype, without negative strides"
+            f"out of memory: A, B, D and their words take {max(size, largest) / 1e9:.2f} GB or more{one_piece}, and "
+            f"{free}: lower the batch ({prod(batch)}), M ({M}) or N ({N})"
         )
 
 
@@ -458,26 +483,6 @@ class _ErrorFree(Operation):
                 raise GuaranteeError("; ".join(fault.message for fault in report.faults))
             if target is not D:
                 matrices.copy(target, D)
-
-
-def kernel_of(call: Call, a: Matrix, D: Matrix) -> Kernel:
-    """Return the kernel of a call for operands on the GPU."""
-    return find(call.scheme, call.spec, (*D.shape[-2:], a.shape[-1]), call.order)
-
-
-def waits(call: Call, deferred: bool) -> bool:
-    """Return whether a call reads the counts of entries out of range: its policy was given and may raise."""
-    return not deferred and (call.scheme.limited or call.on_range != OverflowPolicy.PROPAGATE)
-
-
-def labels_of(call: Call, layouts: dict[str, Any], deferred: bool) -> tuple[Label, Label]:
-    refuses_nonfinite = deferred or call.on_range == OverflowPolicy.RAISE
-    refuses_overflow = deferred or call.scheme.limited or call.on_range != OverflowPolicy.PROPAGATE
-    a, b = (
-        Label(f"{name} of {call.scheme.name}", layouts[name].shape, (refuses_nonfinite, refuses_overflow))
-        for name in "AB"
-    )
-    return a, b
 
 
 def _without_product(D: Matrix, C: Matrix | None, call: Call) -> list[Step]:
@@ -627,8 +632,6 @@ def computed(compute: Callable[[], Any], complaint: Callable[[BaseException], Gp
     for last in (False, True):
         try:
             return compute()
-        except (InputError, GuaranteeError):
-            raise
         except Exception as problem:
             if "OUT_OF_MEMORY" not in str(problem) and "OutOfMemory" not in type(problem).__name__:
                 raise
@@ -637,18 +640,3 @@ def computed(compute: Callable[[], Any], complaint: Callable[[BaseException], Gp
         release()
         callers.free_cached_memory()
     raise AssertionError
-
-
-def too_little(problem: BaseException, call: Call) -> GpuError:
-    """Return an error with the bytes needed, the bytes free, and the sizes to lower."""
-    if call.scheme.error_free and isinstance(problem, GpuError):  # its message has them already
-        return problem
-    largest = problem.nbytes if isinstance(problem, OutOfMemoryError) else 0
-    one_piece = f", {largest / 1e9:.2f} GB of it in one piece" if largest else ""
-    words = 0 if call.lowering is None else sum(word.format.code_dtype.itemsize for word in call.lowering.words)
-    size = (call.A.size + call.B.size) * (call.scheme.operand.dtype.itemsize + words) + 8 * prod(call.result_shape)
-    *batch, M, N = call.result_shape
-    return GpuError(
-        f"out of memory: A, B, D and their words take {max(size, largest) / 1e9:.2f} GB or more{one_piece}, and "
-        f"{callers.free_bytes() / 1e9:.2f} GB are free: lower the batch ({prod(batch)}), M ({M}) or N ({N})"
-    )

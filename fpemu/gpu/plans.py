@@ -10,24 +10,10 @@ from typing import Any
 import numpy as np
 
 from fpemu.errors import GpuError, InputError
-from fpemu.gpu.gemm.base import Output, Prepared
-from fpemu.gpu.operation import (
-    GemmRequest,
-    Operation,
-    Operations,
-    Product,
-    Request,
-    computed,
-    kernel_of,
-    labels_of,
-    refused,
-    too_little,
-    waits,
-)
+from fpemu.gpu.operation import GemmRequest, Operation, Operations, Request, computed
 from fpemu.gpu.runtime import callers, counters, device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.plan import Plan, lock
-from fpemu.gpu.runtime.steps import Address, Memory
+from fpemu.gpu.runtime.plan import lock
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult
 from fpemu.schemes.base import Scheme
@@ -96,7 +82,7 @@ def plan(
         outside = [name for name, X in operands.items() if not isinstance(X, Matrix)]
         if outside:
             raise InputError(f"{' and '.join(outside)} must be on the GPU: a plan multiplies where the operands are")
-        _, dtype = computed(lambda: request.result(operands), request.complaint)
+        shape, dtype = computed(lambda: request.result(operands), request.complaint)
         call = request.call
         assert call is not None
         if call.scheme.error_free:
@@ -107,7 +93,8 @@ def plan(
             _refuse_conversion(name, X, operands[name], dtype)
         if call.C is None:
             operands.pop("C", None)
-        return GemmPlan(request, operands)
+        strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+        return GemmPlan(request, operands, Matrix(0, dtype, shape, strides))
 
 
 def _refuse_conversion(name: str, X: Any, x: Matrix, dtype: np.dtype[Any]) -> None:
@@ -133,18 +120,11 @@ class GemmPlan:
         Bytes of workspace per stream.
     """
 
-    def __init__(self, request: GemmRequest, operands: dict[str, Matrix]) -> None:
-        assert request.call is not None
-        self._request, self._call = request, request.call
-        self._dtype = np.dtype(self._call.scheme.operand.dtype)
-        self._given = {name: replace(X, owner=None) for name, X in operands.items()}
-        self.shapes = {name: X.shape for name, X in operands.items()} | {"D": self._call.result_shape}
-        shape = self.shapes["D"]
-        strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
-        self._given["out"] = Matrix(0, self._dtype, shape, strides)
-        self._variants, self._index = Operations(), device.current()
-        placed = [self._given.get(name) for name in ("A", "B", "C", "out")]
-        self._first: Any = computed(lambda: request.operation(placed), self._too_little)
+    def __init__(self, request: GemmRequest, operands: dict[str, Matrix], D: Matrix) -> None:
+        self._request, self._variants, self._index = request, Operations(), device.current()
+        self._layouts = {name: replace(X, owner=None) for name, X in operands.items()} | {"D": D}
+        self.shapes = {name: X.shape for name, X in self._layouts.items()}
+        self._first: Any = computed(lambda: request.operation(self._placed({})), request.complaint)
 
     def __call__(self, A: Any, B: Any, C: Any = None, *, out: Any = None) -> Any:
         """Return D = alpha · (A B) + beta · C.
@@ -187,11 +167,6 @@ class GemmPlan:
             D = self._variants.compute(_PlanRequest(self, ready), given, arrays, key)
         return D
 
-    def _too_little(self, problem: BaseException) -> GpuError:
-        """Return the error of `fpemu.gpu.gemm` where memory does not suffice."""
-        with device.entered(self._index):
-            return too_little(problem, self._call)
-
     def prepare(self, X: Any, operand: str = "B") -> PreparedOperand:
         """Split an operand once, for any number of calls, and wait for it.
 
@@ -215,27 +190,26 @@ class GemmPlan:
         """
         if operand not in ("A", "B"):
             raise InputError(f"operand = {operand!r} must be 'A' or 'B'")
-        return computed(lambda: self._split(X, operand), self._too_little)
+        with lock, device.entered(self._index), callers.ordered(callers.streams([X])):
+            result: PreparedOperand = computed(lambda: self._split(X, operand), self._request.complaint)
+        return result
 
     def _split(self, X: Any, operand: str) -> PreparedOperand:
         """Return the operand X, split, after a check of its entries."""
-        with lock, device.entered(self._index), callers.ordered(callers.streams([X])):
-            x = self.as_matrix(operand, X)
-            given = {**self._given, operand: x}
-            first, _ = _pair(self._request, [given.get(name) for name in ("A", "B", "C", "out")], operand)
-            result = PreparedOperand(self, operand, X, x, device.Buffer.poisoned(max(first.plan.prepared, 16), 0))
-            pointers = [x.pointer if name == operand else 0 for name in "ABCD"]
-            addresses, _ = first.plan.addresses(pointers, 0, result.buffer.pointer)
-            first.plan.queue(addresses)
-            if first.prepared_counts is not None:
-                nonfinite, overflow = device.fetch(result.buffer.pointer + first.prepared_counts, 2, np.uint64).tolist()
-                label = labels_of(self._call, first.sources, first.deferred)["AB".index(operand)]
-                if refused(label, (nonfinite, overflow)):
-                    message = first.complaint(operand, (nonfinite, overflow), x)
-                    if not first.deferred:
-                        raise InputError(message)
-                    counters.defer(message)
-            return result
+        x, request = self.matrix(operand, X), self._request
+        first, _ = request.halves(self._placed({operand: x}), operand)
+        result = PreparedOperand(self, operand, X, x, device.Buffer.poisoned(max(first.plan.prepared, 16), 0))
+        pointers = [x.pointer if name == operand else 0 for name in "ABCD"]
+        addresses, _ = first.plan.addresses(pointers, 0, result.buffer.pointer)
+        first.plan.queue(addresses)
+        if first.prepared_counts is not None:
+            nonfinite, overflow = device.fetch(result.buffer.pointer + first.prepared_counts, 2, np.uint64).tolist()
+            if request.labels(first.sources)["AB".index(operand)].refuses((nonfinite, overflow)):
+                message = first.complaint(operand, (nonfinite, overflow), x)
+                if not request.deferred:
+                    raise InputError(message)
+                counters.defer(message)
+        return result
 
     def describe(self) -> str:
         """Return one line: kernel, scheme with its options, instruction, order, shapes and workspace.
@@ -258,13 +232,18 @@ class GemmPlan:
         """Bytes of workspace per stream."""
         return self._first.plan.work + self._first.plan.zeros
 
-    def as_matrix(self, name: str, X: Any) -> Matrix:
+    def _placed(self, given: dict[str, Matrix]) -> list[Matrix | None]:
+        """Return A, B, C and D, with the plan's own layouts for those that are not given."""
+        return [given.get(name, self._layouts.get(name)) for name in "ABCD"]
+
+    def matrix(self, name: str, X: Any) -> Matrix:
         """Return a checked argument as a matrix."""
-        x = matrices.take(X, name, write=name == "out")
-        shape = self.shapes["D" if name == "out" else name]
-        if not isinstance(x, Matrix) or x.shape != shape:
-            raise InputError(f"{name} must be an array on the GPU of the plan's shape {shape} and dtype {self._dtype}")
-        _refuse_conversion(name, X, x, self._dtype)
+        x, own = matrices.take(X, name, write=name == "out"), self._layouts["D" if name == "out" else name]
+        if not isinstance(x, Matrix) or x.shape != own.shape:
+            raise InputError(
+                f"{name} must be an array on the GPU of the plan's shape {own.shape} and dtype {own.dtype}"
+            )
+        _refuse_conversion(name, X, x, own.dtype)
         return x
 
 
@@ -279,41 +258,18 @@ class _PlanRequest(Request):
 
     def take(self, X: Any, name: str) -> Any:
         ready = self._ready
-        return ready.matrix if ready is not None and name == ready.name else self._plan.as_matrix(name, X)
+        return ready.matrix if ready is not None and name == ready.name else self._plan.matrix(name, X)
 
     def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        return self._plan.shapes["D"], self._plan._dtype
+        D = self._plan._layouts["D"]
+        return D.shape, D.dtype
 
     def operation(self, placed: Sequence[Matrix | None]) -> Operation:
-        request, ready = self._plan._request, self._ready
-        return request.operation(placed) if ready is None else _pair(request, placed, ready.name)[1]
+        ready, request = self._ready, self._plan._request
+        return request.operation(placed) if ready is None else request.halves(placed, ready.name)[1]
 
     def complaint(self, problem: BaseException) -> GpuError:
-        return self._plan._too_little(problem)
-
-
-def _pair(request: GemmRequest, placed: Sequence[Matrix | None], name: str) -> tuple[Product, Product]:
-    """Return a product of A, B, C and D as the preparation of the operand `name` and the rest."""
-    call, deferred, (a, _, _, D) = request.call, request.deferred, placed
-    assert call is not None
-    assert a is not None
-    assert D is not None
-    layouts = matrices.layouts(**dict(zip("ABCD", placed, strict=True)))
-    kernel, labels, other = kernel_of(call, a, D), labels_of(call, layouts, deferred), "BA"["AB".index(name)]
-    before, memory, ready = Memory("prepared"), Memory(), {each: Prepared(layouts[each], each) for each in "AB"}
-    first = kernel.split([ready[name]], call.on_range, before)
-    steps = kernel.split([ready[other]], call.on_range, memory)
-    end = Output(layouts["D"], call.alpha, call.beta, layouts["C"])
-    product = kernel.product(ready["A"], ready["B"], end, call.on_range, memory)
-    counts = ready[name].faults
-    shared = (D.shape, tuple(map(matrices.extent, placed)), call, kernel, deferred)
-    offset = counts.offset if isinstance(counts, Address) else None
-    rest = Plan([*steps, *product], memory, len(steps), labels)
-    checks = bool(rest.labels) and waits(call, deferred)
-    return (
-        Product(Plan(first, before), *shared, checks=False, sources=layouts, prepared_counts=offset),
-        Product(rest, *shared, checks=checks, sources=layouts),
-    )
+        return self._plan._request.complaint(problem)
 
 
 @dataclass(eq=False)
