@@ -127,10 +127,9 @@ class Request(ABC):
 
     def operation(self, placed: Sequence[Matrix | None]) -> Operation:
         """Return the operation for A, B, C and the output with these layouts."""
-        memory, D = Memory(), placed[3]
-        assert D is not None
-        plan = Plan(self.steps(matrices.layouts(**dict(zip("ABCD", placed, strict=True))), memory), memory)
-        return Operation(plan, D.shape, tuple(map(matrices.extent, placed)))
+        memory, layouts = Memory(), matrices.layouts(*placed)
+        plan = Plan(self.steps(layouts, memory), memory)
+        return Operation(plan, layouts["D"].shape, tuple(map(matrices.extent, placed)))
 
     def complaint(self, problem: BaseException) -> GpuError:
         """Return the error where memory does not suffice: bytes needed in one piece, bytes free, sizes to lower."""
@@ -346,7 +345,7 @@ class GemmRequest(Request):
     """The arguments of `fpemu.gpu.gemm` but for the arrays."""
 
     rows = True
-    call: Call | None = None
+    call: Call  # once `result` has validated the operands
 
     def __init__(
         self,
@@ -362,7 +361,6 @@ class GemmRequest(Request):
         self._on_range, self._order = on_range, order_of(order, trees=False)
 
     def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        self.call = None
         self._on_device = isinstance(operands["A"], Matrix)
         self.deferred = self._on_device and self._on_range is None
         default = OverflowPolicy.PROPAGATE if self._on_device else OverflowPolicy.RAISE
@@ -376,7 +374,6 @@ class GemmRequest(Request):
     def place(self, operands: dict[str, Any]) -> list[Matrix | None]:
         """Return the operands that are read: the caller's arrays of a dtype that kernels read, else copies."""
         call, placed = self.call, list[Matrix | None]()
-        assert call is not None
         for name, is_read in (("A", not call.empty), ("B", not call.empty), ("C", call.C is not None)):
             X = operands.get(name) if is_read else None
             if X is not None and not (isinstance(X, Matrix) and direct(X.dtype, call.scheme)):
@@ -385,8 +382,7 @@ class GemmRequest(Request):
         return placed
 
     def operation(self, placed: Sequence[Matrix | None]) -> Operation:
-        call, memory, layouts = self.call, Memory(), matrices.layouts(**dict(zip("ABCD", placed, strict=True)))
-        assert call is not None
+        call, memory, layouts = self.call, Memory(), matrices.layouts(*placed)
         facts = layouts["D"].shape, tuple(map(matrices.extent, placed))
         if call.empty:
             return Product(Plan(_without_product(layouts["D"], layouts["C"], call)), *facts, None, layouts, self.policy)
@@ -401,8 +397,7 @@ class GemmRequest(Request):
 
     def halves(self, placed: Sequence[Matrix | None], name: str) -> tuple[Product, Product]:
         """Return the operation as the preparation of the operand `name` and the rest."""
-        call, layouts = self.call, matrices.layouts(**dict(zip("ABCD", placed, strict=True)))
-        assert call is not None
+        call, layouts = self.call, matrices.layouts(*placed)
         kernel, labels, other = self.kernel(layouts), self.labels(layouts), "BA"["AB".index(name)]
         before, memory, ready = Memory("prepared"), Memory(), {each: Prepared(layouts[each], each) for each in "AB"}
         first = kernel.split([ready[name]], call.on_range, before)
@@ -418,36 +413,33 @@ class GemmRequest(Request):
 
     def kernel(self, layouts: dict[str, Any]) -> Kernel:
         """Return the kernel for operands with some layouts."""
-        assert self.call is not None
         sizes = (*layouts["D"].shape[-2:], layouts["A"].shape[-1])
         return find(self.call.scheme, self.call.spec, sizes, self.call.order)
 
     @property
     def policy(self) -> OverflowPolicy:
         """The overflow policy whose errors a check raises."""
-        assert self.call is not None
         return OverflowPolicy.RAISE if self.deferred else self.call.on_range
 
     @property
     def waits(self) -> bool:
         """Whether a call reads the counts of entries out of range: its policy was given and may raise."""
-        assert self.call is not None
         limited = self.call.scheme.limited or self.call.on_range != OverflowPolicy.PROPAGATE
         return not self.deferred and limited
 
     def labels(self, layouts: dict[str, Any]) -> tuple[Label, ...]:
         """Return what the errors say of A and B."""
-        assert self.call is not None
         refused = self.policy == OverflowPolicy.RAISE, self.deferred or self.waits
         return tuple(Label(f"{name} of {self.call.scheme.name}", layouts[name].shape, refused) for name in "AB")
 
     def complaint(self, problem: BaseException) -> GpuError:
-        call, free = self.call, f"{callers.free_bytes() / 1e9:.2f} GB are free"
-        if call is None:
+        free = f"{callers.free_bytes() / 1e9:.2f} GB are free"
+        if "call" not in vars(self):
             return GpuError(
                 f"out of memory: {free}, too little for a copy of an operand: "
                 "give arrays of the scheme's own dtype, without negative strides"
             )
+        call = self.call
         if call.scheme.error_free and isinstance(problem, GpuError):  # its message has them already
             return problem
         largest = problem.nbytes if isinstance(problem, OutOfMemoryError) else 0

@@ -84,7 +84,6 @@ def plan(
             raise InputError(f"{' and '.join(outside)} must be on the GPU: a plan multiplies where the operands are")
         shape, dtype = computed(lambda: request.result(operands), request.complaint)
         call = request.call
-        assert call is not None
         if call.scheme.error_free:
             raise InputError(f"{call.scheme.name}: its kernels depend on the operands' values: call fpemu.gpu.gemm")
         if call.empty:
