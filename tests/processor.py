@@ -22,7 +22,7 @@ PRODUCTS = {
     "tf32": (np.float32, np.float32, 2**24),
     "fp64": (np.float64, np.float64, math.inf),
 }
-_LIBRARIES = {}
+_LIBRARIES: dict[str, ctypes.CDLL] = {}
 
 
 def view(address, shape, strides, dtype):

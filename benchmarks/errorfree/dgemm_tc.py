@@ -24,7 +24,7 @@ import numpy as np
 import fpemu
 from benchmarks.gpu.cublas import product, version
 from benchmarks.gpu.operands import Operands
-from benchmarks.gpu.phases import TimedQueue
+from benchmarks.gpu.phases import SUMS, TimedQueue
 from benchmarks.seeded import digest, fetch
 from benchmarks.timing import wall
 from fpemu import mma, simt
@@ -75,6 +75,10 @@ MODES = {
 
 class Queue(TimedQueue):
     """A queue with one call of cuBLAS for each product, which times its steps if `timed`."""
+
+    def __init__(self) -> None:
+        super().__init__(timed=False)
+        self.sums = SUMS | {"near_sum"}
 
     def __call__(self, step: Step) -> None:
         """Queue a step, and the products of a batch one after another."""
@@ -215,7 +219,7 @@ def _time(call: Callable[[], object]) -> dict[str, float]:
 
 def published(problem: Problem, mode: str) -> dict[str, float]:
     """Time one mode: a call as a whole, and one more call by its phases."""
-    queue = Queue(timed=False)
+    queue = Queue()
     work = Workspace(queue)
     try:
         row = _time(lambda: multiply(work, problem.A, problem.B, problem.D, mode))
@@ -252,7 +256,7 @@ def check(n: int) -> dict[str, bool]:
     equal = {}
     for mode, how in MODES.items():
         for phi in PHIS:
-            problem, work = Problem(n, phi, how.operand.name), Workspace(Queue(timed=False))
+            problem, work = Problem(n, phi, how.operand.name), Workspace(Queue())
             multiply(work, problem.A, problem.B, problem.D, mode)
             A, B, D = problem.host()
             options: dict[str, Any] = {"mode": "CR"} if how.rounds_once else {"mode": mode, "slices": "printed"}
@@ -274,7 +278,7 @@ def extremes(work: Workspace, X: Matrix) -> tuple[float, float]:
 
 def counts(n: int, seeds: int) -> Iterator[dict[str, Any]]:
     """Count slices and products in modes DP and CR, and find the range of A and B, for some seeds."""
-    work = Workspace(Queue(timed=False))
+    work = Workspace(Queue())
     for phi in PHIS:
         for seed in range(seeds):
             problem = Problem(n, phi, "fp64", 1000 + seed)

@@ -12,7 +12,7 @@ from fpemu.gpu.runtime import plan
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Fill, Launch, Step
 
-_SUMS = frozenset({"add_products", "add_tame_products", "finish", "round_products", "rebuild", "fold", "near_sum"})
+SUMS = frozenset({"add_products", "add_tame_products", "finish", "round_products", "rebuild", "fold"})
 """Kernels that add products; the others count slices, scale and split."""
 _MOST = 4000  # steps of a call that are timed
 
@@ -21,7 +21,7 @@ class TimedQueue:
     """The queue of a `Workspace`, with each launch and product between two events while `timed`."""
 
     def __init__(self, *, timed: bool = True) -> None:
-        self.timed, self.clock, self.split = timed, Clock(), "split"
+        self.timed, self.clock, self.split, self.sums = timed, Clock(), "split", SUMS
         self.phases: list[str] = []
 
     def __call__(self, step: Step) -> None:
@@ -34,7 +34,7 @@ class TimedQueue:
         plan.queue(step)
         self.clock.mark(number + 1)
         kernel = step.kernel if isinstance(step, Launch) else None
-        self.phases.append("products" if kernel is None else "sums" if kernel in _SUMS else self.split)
+        self.phases.append("products" if kernel is None else "sums" if kernel in self.sums else self.split)
 
     def seconds(self) -> Iterator[tuple[str, float]]:
         """Yield the phase of each step, and its time."""

@@ -110,17 +110,20 @@ def gemm(
         raise InputError(f"{scheme.name}: M, N and K are {sizes}, and {LONGEST} at most on a GPU: split the product")
     work = workspace() if work is None else work
     lead = D.shape[:-2]
-    given = [(X, X.offsets(lead)) for X in (A, B, D, C) if X is not None]
     reports = []
-    for i in range(len(given[0][1])):
-        a, b, d, *c = (
-            Matrix(X.pointer + X.dtype.itemsize * int(offsets[i]), X.dtype, X.shape[-2:], X.strides[-2:], X.owner)
-            for X, offsets in given
-        )
+    stacks = (_matrices(X, lead) for X in (A, B, D, C) if X is not None)
+    for a, b, d, *c in zip(*stacks, strict=True):
         rows, columns = Rows.of(work, a, "A"), Rows.of(work, transposed(b), "B")
-        x = ErrorFreeProduct.of(work, rows, columns, d, *c, alpha=alpha, beta=beta, nan=scheme.nan_code(spec))
+        end = {"C": c[0] if c else None, "alpha": alpha, "beta": beta, "nan": scheme.nan_code(spec)}
+        x = ErrorFreeProduct.of(work, rows, columns, d, **end)
         reports.append(_run(x, scheme, spec, order, method))
     return next((r for r in reports if not r.ok), reports[0])
+
+
+def _matrices(X: Matrix, lead: tuple[int, ...]) -> list[Matrix]:
+    """Return the matrices of a stack, broadcast to a batch of shape `lead`."""
+    places = (X.pointer + X.dtype.itemsize * int(offset) for offset in X.offsets(lead))
+    return [Matrix(place, X.dtype, X.shape[-2:], X.strides[-2:], X.owner) for place in places]
 
 
 def _check(scheme: Scheme) -> None:

@@ -264,6 +264,7 @@ class ErrorFreeProduct:
         B: Rows,
         D: Matrix,
         C: Matrix | None = None,
+        *,
         alpha: float = 1.0,
         beta: float = 0.0,
         nan: int = 0,
@@ -348,7 +349,8 @@ def panels(x: ErrorFreeProduct, count: int, item: int, *, more: int = 0) -> tupl
 # --- slices
 
 
-class Slices(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Slices:
     """The slices of some rows, side by side along K.
 
     Parameters

@@ -212,15 +212,16 @@ def powers_of_two(x: ErrorFreeProduct, rule: str, P: int, norms: int) -> tuple[B
     norms : address of two doubles, zero at first
         But for the rule "accurate", they receive bounds on the sums of squares of the rows of A' and columns of B'.
     """
-    work, sides, K = x.work, (x.A, x.B), x.shape[2]
+    work, sides, K, text = x.work, (x.A, x.B), x.shape[2], source("scaling.cu")
     h, g = _scaled(P, K, rule)
     a, b = powers = work.get("powers of A", 4 * x.A.rows), work.get("powers of B", 4 * x.B.rows)
     kept = 8 * K if most_shared() >= 8 * K else 0  # bytes of a row in shared memory; longer rows are read again
     if rule != "accurate":
         most = h - 1 - (g < 1)  # leaves two bits for sums of 4
         for i, X in enumerate(sides):
-            row = (*X.arguments, kept > 0, h, g, rule == "fast", most, powers[i], X.special, norms + 8 * i)
-            work.launch(source("scaling.cu"), "by_squares", min(X.rows, 1 << 16), 512, *row, shared=kept)
+            limits = (kept > 0, h, g, rule == "fast", most)
+            row = (*X.arguments, *limits, powers[i], X.special, norms + 8 * i)
+            work.launch(text, "by_squares", min(X.rows, 1 << 16), 512, *row, shared=kept)
         return a, b
     width = padded(K, 128)
     blocks = range(0, width, LONGEST)  # of K, each with an int32 sum
@@ -232,21 +233,21 @@ def powers_of_two(x: ErrorFreeProduct, rule: str, P: int, norms: int) -> tuple[B
         zeros.append(work.get(f"zero of {X.name}", 4 * X.rows))
         largest.append(work.zeros(f"largest of {X.name}", size * X.rows))
         all_rows, out = padded(X.rows, 16), (leading[-1], width, firsts[-1], zeros[-1], X.special)
-        row = (X.pointer, X.pitch, X.rows, all_rows, K, kept > 0, *out)
-        work.launch(source("scaling.cu"), "leading", min(all_rows, 1 << 16), 512, *row, shared=kept)
+        sizes = (X.pointer, X.pitch, X.rows, all_rows, K, kept > 0)
+        work.launch(text, "leading", min(all_rows, 1 << 16), 512, *sizes, *out, shared=kept)
     T, parts = panels(x, len(blocks), 4)
     for start, rows, multiplied in parts:
         for block, k in enumerate(blocks):
             A, B = Stack(leading[0].pointer + start * width + k, width), Stack(leading[1].pointer + k, width)
-            sizes = (multiplied, padded(x.B.rows, 16), min(LONGEST, width - k))
-            work.queue(Gemm("int8", *sizes, A, B, T.stack(block, 0)))
+            length = min(LONGEST, width - k)
+            work.queue(Gemm("int8", multiplied, padded(x.B.rows, 16), length, A, B, T.stack(block, 0)))
         grid = (min(-(-x.B.rows // 256), 1024), max(1, min(multiplied // 32, 64)))
         kernel, long = ("largest_sums", ()) if len(blocks) == 1 else ("largest_long_sums", (len(blocks), T.stride))
         sums = (T.pointer, *long, T.pitch, rows, x.B.rows, largest[0].pointer + size * start, largest[1])
-        work.launch(source("scaling.cu"), kernel, grid, 256, *sums)
+        work.launch(text, kernel, grid, 256, *sums)
     for X, first, zero, most_of, power in zip(sides, firsts, zeros, largest, powers, strict=True):
-        row = (X.rows, first, zero, most_of, len(blocks) > 1, h, g, power)
-        work.launch(source("scaling.cu"), "accurate", -(-X.rows // 256), 256, *row)
+        scaled = (first, zero, most_of, len(blocks) > 1, h, g, power)
+        work.launch(text, "accurate", -(-X.rows // 256), 256, X.rows, *scaled)
     return a, b
 
 
@@ -268,13 +269,12 @@ def _upward(K: int) -> float:
 def _check(x: ErrorFreeProduct, powers: tuple[Buffer, Buffer], limit: float) -> tuple[float, tuple[int, int] | None]:
     """Return a bound of 2 sum|a'||b'| by one fp64 product, and the index of its maximum if it reaches the limit."""
     work, (M, N, K), text = x.work, x.shape, source("scaling.cu")
-    width, sides = padded(K, 16), []
-    for X, power in zip((x.A, x.B), powers, strict=True):
-        sizes = work.zeros(f"sizes of {X.name}", 8 * X.rows * width)
+    width = padded(K, 16)
+    a, b = (work.zeros(f"sizes of {X.name}", 8 * X.rows * width) for X in (x.A, x.B))
+    for X, power, sizes in zip((x.A, x.B), powers, (a, b), strict=True):
         work.launch(text, "sizes", min(X.rows, 1 << 16), 256, *X.arguments, power, sizes, width)
-        sides.append(Stack(sizes.pointer, width))
     T = work.get("products", 8 * M * N)
-    work.queue(Gemm("fp64", M, N, width, *sides, Stack(T.pointer, N)))
+    work.queue(Gemm("fp64", M, N, width, Stack(a.pointer, width), Stack(b.pointer, width), Stack(T.pointer, N)))
     place, most = work.zeros("largest place", 16), work.zeros("largest sum", 8)
     for kernel in ("largest_double", "where_double"):
         work.launch(text, kernel, 1024, 256, T, M * N, most, place)
