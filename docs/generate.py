@@ -279,15 +279,13 @@ def record_schema() -> dict[str, Any]:
 
 def commands() -> str:
     """Return the page of the command line, from the help texts."""
-    import typer.main
-
-    from fpemu.cli.commands import app
+    from fpemu.cli.commands import load_all
 
     parts = [
         "# Command line\n\n`fpemu COMMAND -h` prints the same text. Exit status: 0, done; 1, a check failed; 2, an "
         "invalid argument or file, reported in one line; 130, interrupted.\n\n"
     ]
-    parts += _command(typer.main.get_command(app), "fpemu", 1)
+    parts += _command(load_all(), "fpemu", 1)
     return "".join(parts)
 
 

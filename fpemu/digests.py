@@ -11,15 +11,7 @@ SAMPLE = 4  # tests of each operand class with separate digests, few enough to b
 
 
 def digest(D: NDArray[Any], first: int = 0) -> int:
-    """Return the sum modulo 2^64 of a mixture of each code with its index.
-
-    Parameters
-    ----------
-    D : array of unsigned integers
-        Codes of the outputs.
-    first : int
-        Index of the first output.
-    """
+    """Return the sum modulo 2^64 of a mixture of each code of D with its index, the first of which is `first`."""
     index = np.arange(first, first + D.size, dtype=np.uint64)
     return int(mix(mix(index) + D.reshape(-1).astype(np.uint64)).sum(dtype=np.uint64))
 

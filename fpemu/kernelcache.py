@@ -23,21 +23,9 @@ _DIGEST = hashlib.sha256().digest_size  # bytes at the end of a file: the checks
 class KernelCache:
     """Files of compiled kernels, written to the first writable folder and read from that and the folders before it.
 
-    The folders are the preferred ones, ``$FPEMU_CACHE`` and the user's cache folder. A temporary folder is not used:
-    kernels that another user may have put there would be code of that user. If no folder is writable, a note on stderr
-    states that kernels cannot be saved.
-
-    Parameters
-    ----------
-    subfolder : str
-        Of ``$FPEMU_CACHE`` and the user's cache folder.
-    *preferred : Path
-        Folders to try first.
-
-    Attributes
-    ----------
-    folder : Path or None
-        The folder that kernels are written to; None if there is none.
+    The folders are the preferred ones, ``$FPEMU_CACHE`` and the user's cache folder; `folder` is the one that kernels
+    are written to. A temporary folder is not used: kernels that another user may have put there would be code of that
+    user. If no folder is writable, `folder` is None, and a note on stderr states that kernels cannot be saved.
     """
 
     def __init__(self, subfolder: str, *preferred: Path) -> None:

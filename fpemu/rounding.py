@@ -49,13 +49,7 @@ _ALIASES = {alias: name for name, aliases in _NAMES.items() for alias in aliases
 
 
 def mode_of(mode: Rounding | str) -> Rounding:
-    """Return a `Rounding` by name ("RNE", "to-odd", "stochastic" ...); a Rounding passes through.
-
-    Raises
-    ------
-    InputError
-        An unknown name, with the nearest known.
-    """
+    """Return a `Rounding` by name ("RNE", "to-odd", "stochastic" ...); a Rounding passes through."""
     if isinstance(mode, Rounding):
         return mode
     key = _ALIASES.get(mode.lower().replace("_", "-"), mode.upper()) if isinstance(mode, str) else None

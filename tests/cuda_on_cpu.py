@@ -193,7 +193,8 @@ def processor(tmp_path_factory, monkeypatch):
 def split(kernel, operands, policy):
     """Split operands (array, name) by a kernel or splitter; return the prepared ones and a reader of their blocks."""
     memory, given = Memory("prepared"), {name: _matrix(x) for x, name in operands}
-    prepared = [Prepared(X, name) for name, X in matrices.layouts(**given).items()]
+    layouts = matrices.layouts(*map(given.get, "ABCD"))
+    prepared = [Prepared(X, name) for name, X in layouts.items() if X is not None]
     steps = kernel.split(prepared, policy, memory)
     plan = Plan(steps, memory)
     held = device.Buffer.poisoned(plan.prepared)
@@ -211,7 +212,7 @@ def multiply(kernel, A, B, C=None, *, alpha=1.0, beta=0.0, policy="propagate", c
     given = {name: None if x is None else _matrix(x) for name, x in (("A", A), ("B", B), ("C", C))}
     given["D"] = matrices.empty(shape, np.float32)
     given["D"].owner.fill(device.POISON)
-    steps, mark = kernel.steps(matrices.layouts(**given), (alpha, beta), policy, memory)
+    steps, mark = kernel.steps(matrices.layouts(*map(given.get, "ABCD")), (alpha, beta), policy, memory)
     plan = Plan(steps, memory, mark, (Label("A", ()), Label("B", ())))
     for _ in range(calls):
         _queue(plan, [0 if X is None else X.pointer for X in given.values()])

@@ -1,4 +1,4 @@
-"""A simulated GPU for the error-free schemes: kernels compiled for the CPU, one thread per block, NumPy for cuBLAS."""
+"""The steps of the error-free schemes on this processor: kernels compiled for it, NumPy for cuBLAS, host memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import math
 import subprocess
 
 import numpy as np
+import pytest
 
 from fpemu.gpu.emulation import specification as emulation
+from fpemu.gpu.errorfree.operands import Workspace
 from fpemu.gpu.runtime.compiler import KERNELS
-from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix
-from tests.simulated import Buffer
+from fpemu.gpu.runtime.steps import Fill, Gemm, pack
+from tests import cuda_on_cpu
 
 PRODUCTS = {
     "int8": (np.int8, np.int32, 2**31 - 1),
@@ -20,6 +22,7 @@ PRODUCTS = {
     "tf32": (np.float32, np.float32, 2**24),
     "fp64": (np.float64, np.float64, math.inf),
 }
+_LIBRARIES: dict[str, ctypes.CDLL] = {}
 
 
 def view(address, shape, strides, dtype):
@@ -30,70 +33,83 @@ def view(address, shape, strides, dtype):
 
 
 class Processor:
-    """Simulate `errorfree.operands.Device`, one thread per block, and check that products are exact."""
+    """Run steps, a block as one thread, and check that products are exact."""
 
     def __init__(self, folder):
-        self.folder, self._libraries, self.products, self.free = folder, {}, [], 1 << 32
+        self.folder, self.steps = folder, []
 
-    def memory(self, nbytes):
-        if nbytes > self.free:
-            raise OutOfMemoryError("CUDA: CUDA_ERROR_OUT_OF_MEMORY", nbytes)
-        return Buffer(nbytes)
+    def __call__(self, step):
+        self.steps.append(step)
+        if isinstance(step, Fill):
+            ctypes.memset(step.pointer, step.byte, step.nbytes)
+        elif isinstance(step, Gemm):
+            self.multiply(step)
+        else:
+            self.launch(step)
 
-    def upload(self, array):
-        return Buffer.of(array)
+    @property
+    def kernels(self):
+        """The names of the kernels that have run."""
+        return {step.kernel for step in self.steps if hasattr(step, "kernel")}
 
-    def fill(self, at, byte, nbytes):
-        at.memory[:nbytes] = byte
-
-    def room(self):
-        return self.free
+    @property
+    def products(self):
+        """The products that have run."""
+        return [step for step in self.steps if isinstance(step, Gemm)]
 
     def library(self, source):
-        if source not in self._libraries:
-            place = self.folder / f"kernels{len(self._libraries)}.cpp"
+        if source not in _LIBRARIES:
+            place = self.folder / f"kernels{len(_LIBRARIES)}.cpp"
             place.write_text(source)
             flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unused"]
             command = [emulation.compiler(), *flags, f"-I{KERNELS}", str(place), "-o", str(place.with_suffix(".so"))]
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
-            self._libraries[source] = ctypes.CDLL(str(place.with_suffix(".so")))
-        return self._libraries[source]
+            _LIBRARIES[source] = ctypes.CDLL(str(place.with_suffix(".so")))
+        return _LIBRARIES[source]
 
-    def launch(self, source, kernel, grid, block, *args, shared=0):
-        assert shared <= 1 << 20
-        library = self.library(source)
-        sizes = grid if isinstance(grid, tuple) else (grid,)
+    def launch(self, step):
+        library, arguments = self.library(step.module.source), [parameter(x) for x in step.arguments]
+        sizes = step.grid if isinstance(step.grid, tuple) else (step.grid,)
         sizes = (*sizes, *(1,) * (3 - len(sizes)))
-        packed = [pack(a) for a in args]
-        function = getattr(library, kernel)
         for z, y, x in np.ndindex(*sizes[::-1]):
             library.set_block(x, y, z, *sizes)
-            function(*packed)
+            getattr(library, step.kernel)(*arguments)
 
-    def gemm(self, kind, M, N, K, A, B, D, *, batch=1):
-        low, high, limit = PRODUCTS[kind]
-        self.products.append((kind, M, N, K, batch))
+    def multiply(self, step):
+        low, high, limit = PRODUCTS[step.kind]
+        M, N, K, A, B, D = step.M, step.N, step.K, step.A, step.B, step.D
         sizes = np.dtype(low).itemsize, np.dtype(high).itemsize
-        for i in range(batch):
+        for i in range(step.batch):
             X = view(A.pointer + sizes[0] * A.batch * i, (M, K), (A.row, 1), low).astype(np.float64)
             Y = view(B.pointer + sizes[0] * B.batch * i, (N, K), (B.row, 1), low).astype(np.float64)
             assert (abs(X) @ abs(Y).T).max() <= limit
-            assert kind != "int8" or (K % 16, A.row % 16, B.row % 16) == (0, 0, 0)
+            assert step.kind != "int8" or (K % 16, A.row % 16, B.row % 16) == (0, 0, 0)
             view(D.pointer + sizes[1] * D.batch * i, (M, N), (D.row, 1), high)[...] = X @ Y.T
 
 
-def pack(value):
-    if isinstance(value, Buffer):
-        return ctypes.c_void_p(value.pointer)
-    if isinstance(value, np.ndarray):  # a struct by value
-        words = ctypes.c_ulonglong * (value.nbytes // 8)
-        return type("Struct", (ctypes.Structure,), {"_fields_": [("words", words)]}).from_buffer_copy(value.tobytes())
-    if isinstance(value, np.generic):
-        kinds = {"int32": ctypes.c_int, "uint64": ctypes.c_ulonglong, "float64": ctypes.c_double}
-        return kinds[value.dtype.name](value.item())
-    return ctypes.c_longlong(value)
+def parameter(value):
+    """A parameter of a kernel for ctypes."""
+    data, _ = pack(value)
+    if isinstance(value, np.float64):
+        return ctypes.c_double(value)
+    if len(data) <= 8:
+        return {4: ctypes.c_int, 8: ctypes.c_longlong}[len(data)].from_buffer_copy(data)
+    words = ctypes.c_ulonglong * (len(data) // 8)
+    return type("Struct", (ctypes.Structure,), {"_fields_": [("words", words)]}).from_buffer_copy(data)
 
 
 def matrix(X):
     return Matrix(X.ctypes.data, X.dtype, X.shape, tuple(step // X.itemsize for step in X.strides), X)
+
+
+@pytest.fixture
+def work(tmp_path_factory, monkeypatch):
+    """A workspace in host memory, poisoned, whose steps run on this processor; its `queue` is a `Processor`."""
+    if emulation.compiler() is None:
+        pytest.skip("no C++ compiler here")
+    folder = tmp_path_factory.getbasetemp() / "errorfree"
+    folder.mkdir(exist_ok=True)
+    cuda_on_cpu.stand_in(monkeypatch, folder)
+    yield Workspace(Processor(folder))
+    cuda_on_cpu.forget()

@@ -24,19 +24,28 @@ import numpy as np
 import fpemu
 from benchmarks.gpu.cublas import product, version
 from benchmarks.gpu.operands import Operands
-from benchmarks.gpu.phases import SUMS, TimedDevice
+from benchmarks.gpu.phases import SUMS, TimedQueue
 from benchmarks.seeded import digest, fetch
 from benchmarks.timing import wall
 from fpemu import mma, simt
 from fpemu.errors import InputError
 from fpemu.formats import FP32, FP64, FloatFormat
 from fpemu.gpu.errorfree import gemm as errorfree
-from fpemu.gpu.errorfree.operands import Device as PlainDevice
-from fpemu.gpu.errorfree.operands import Operand, Rows, Slices, Span, Workspace, int32, padded, split, survey
-from fpemu.gpu.errorfree.sums import Sum, Term, add_up
+from fpemu.gpu.errorfree.operands import (
+    ErrorFreeProduct,
+    Rows,
+    Slices,
+    Span,
+    Workspace,
+    panels,
+    split,
+    survey,
+    transposed,
+)
+from fpemu.gpu.errorfree.sums import TYPES, Sum, Term, add_up
 from fpemu.gpu.runtime import cublas, device
-from fpemu.gpu.runtime.cublas import Stack
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.steps import Gemm, Step
 from fpemu.schemes import ozaki
 from fpemu.schemes.base import build
 from fpemu.schemes.errorfree.plan import SlicePlan
@@ -64,29 +73,23 @@ MODES = {
 }
 
 
-class Device(TimedDevice):
-    """The GPU with one call of cuBLAS for each product, and events around every launch if `timed`."""
+class Queue(TimedQueue):
+    """A queue with one call of cuBLAS for each product, which times its steps if `timed`."""
 
-    timed, operand = False, "A"
+    def __init__(self) -> None:
+        super().__init__(timed=False)
+        self.sums = SUMS | {"near_sum"}
 
-    def _between(self, phase: str, call: Any, *args: Any, **options: Any) -> None:
-        if self.timed:
-            super()._between(phase, call, *args, **options)
-        else:
-            call(*args, **options)
-
-    def launch(self, source: str, kernel: str, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
-        """Queue a kernel."""
-        phase = "sums" if kernel in SUMS or kernel == "near_sum" else f"split {self.operand}"
-        launch = super(TimedDevice, self).launch
-        self._between(phase, launch, source, kernel, grid, block, *args, shared=shared)
-
-    def gemm(self, kind: str, M: int, N: int, K: int, A: Stack, B: Stack, D: Stack, *, batch: int = 1) -> None:
-        """Queue the products of a batch one after another."""
-        types = cublas.KINDS[kind]
-        sides = ((A, types.bytes), (B, types.bytes), (D, types.result_bytes))
-        for i in range(batch):
-            super().gemm(kind, M, N, K, *(Stack(X.pointer + size * i * X.batch, X.row) for X, size in sides))
+    def __call__(self, step: Step) -> None:
+        """Queue a step, and the products of a batch one after another."""
+        if not isinstance(step, Gemm):
+            super().__call__(step)
+            return
+        types = cublas.KINDS[step.kind]
+        sides = ((step.A, types.bytes), (step.B, types.bytes), (step.D, types.result_bytes))
+        for i in range(step.batch):
+            A, B, D = (X._replace(pointer=X.pointer + size * i * X.batch) for X, size in sides)
+            super().__call__(replace(step, A=A, B=B, D=D, batch=1))
 
 
 class Counts(NamedTuple):
@@ -103,7 +106,7 @@ def multiply(work: Workspace, A: Matrix, B: Matrix, D: Matrix | None, mode: str)
     Parameters
     ----------
     work : Workspace
-        Its machine's attribute ``operand`` names the matrix being split.
+        The attribute ``split`` of its queue becomes the phase of the launches that split A or B.
     A : Matrix (M, K), B : Matrix (K, N), D : Matrix (M, N)
         Of the mode's operand format, finite, exponents within 900 of zero.
     mode : one of `MODES`
@@ -113,60 +116,42 @@ def multiply(work: Workspace, A: Matrix, B: Matrix, D: Matrix | None, mode: str)
     bits = int((how.sum_bits - np.log2(K)) / 2)
     plan = SlicePlan("ozaki", None, None, K, bits, "published", False, how.operand)
     counts = []
-    columns = [_side(B, j, "B") for j in pieces(N, even(N, ozaki.BLOCK))]
     for i in pieces(M, even(M, ozaki.BLOCK)):
         _label(work, "A")
-        rows = Rows.of(work, _side(A, i, "A"), "A")
+        rows = Rows.of(work, _part(A, i, slice(0, K)), "A")
         (span,) = survey(work, rows)
         d = 0
         if not how.rounds_once:
-            whole = replace(rows, operand=_side(B, slice(0, N), "B"))
-            d = errorfree.needed(work, rows, span, whole, 0, plan, how.operand.unit_roundoff, True)
+            d = errorfree.needed(work, rows, span, B, 0, plan, how.operand.unit_roundoff, True)
         a = _cut(work, rows, span, plan, d, how.slices)
-        done = 0
-        for side in columns:
+        for j in pieces(N, even(N, ozaki.BLOCK)):
             _label(work, "B")
-            other = Rows.of(work, side, "B")
-            (span_b,) = survey(work, other)
-            b = _cut(work, other, span_b, plan, 0 if a.complete else d, how.slices)
+            columns = Rows.of(work, transposed(_part(B, slice(0, K), j)), "B")
+            (span_b,) = survey(work, columns)
+            b = _cut(work, columns, span_b, plan, 0 if a.complete else d, how.slices)
             fast = not (how.rounds_once or a.complete)
             pairs = [pair for (pair,) in plan.groups(a.slices, b.slices, d, fast)]
             counts.append(Counts(a.slices, b.slices, len(pairs)))
             if D is None:
                 continue
-            block = _block(D, i.start, done)
-            done += side.rows
+            x = ErrorFreeProduct.of(work, rows, columns, _part(D, i, j))
+            x.end["rows"] = x.end["columns"] = 0  # all numbers are finite
             if how.rounds_once:
-                _near_sum(work, a, b, pairs, block, rows.loaded.rows, side.rows)
+                _near_sum(x, a, b, pairs)
             else:
-                total = Sum([Term(p, q) for p, q in pairs], False, how.operand, a.width)
-                add_up(work, a, b, rows.loaded.rows, side.rows, total, False, K, _end(block))
+                add_up(x, a, b, Sum([Term(p, q) for p, q in pairs], False, how.operand, a.width))
     return counts
 
 
 def _label(work: Workspace, operand: str) -> None:
-    work.machine.operand = operand  # type: ignore[attr-defined]
+    work.queue.split = f"split {operand}"  # type: ignore[attr-defined]
 
 
-def _side(X: Matrix, part: slice, name: str) -> Operand:
-    """Some rows of A, or columns of B."""
-    axis = 0 if name == "A" else 1
-    start = X.pointer + X.dtype.itemsize * X.strides[axis] * part.start
-    return Operand(
-        start, X.dtype == np.float32, part.stop - part.start, X.shape[1 - axis], X.strides[axis], X.strides[1 - axis]
-    )
-
-
-def _block(D: Matrix, row: int, column: int) -> Matrix:
-    return replace(D, pointer=D.pointer + D.dtype.itemsize * (row * D.strides[0] + column))
-
-
-def _end(D: Matrix) -> Any:
-    """The epilogue of D = A B."""
-    end = np.zeros(1, errorfree.END)
-    end["D"] = (D.pointer, *D.strides, D.dtype == np.float32, 0)
-    end["alpha"] = 1
-    return end
+def _part(X: Matrix, rows: slice, columns: slice) -> Matrix:
+    """Return a block of a matrix."""
+    start = rows.start * X.strides[0] + columns.start * X.strides[1]
+    shape = rows.stop - rows.start, columns.stop - columns.start
+    return replace(X, pointer=X.pointer + X.dtype.itemsize * start, shape=shape)
 
 
 def _cut(work: Workspace, rows: Rows, span: Span, how: SlicePlan, count: int, kind: str) -> Slices:
@@ -177,23 +162,17 @@ def _cut(work: Workspace, rows: Rows, span: Span, how: SlicePlan, count: int, ki
     return slices
 
 
-def _near_sum(work: Workspace, a: Slices, b: Slices, pairs: list[tuple[int, int]], D: Matrix, M: int, N: int) -> None:
+def _near_sum(x: ErrorFreeProduct, a: Slices, b: Slices, pairs: list[tuple[int, int]]) -> None:
     """All products of slices, and their sums."""
-    item, product_type = {"fp16": (4, 1), "fp64": (8, 2)}[a.kind]  # FP32_PRODUCT, FP64_PRODUCT of exact_sums.cuh
-    pitch = padded(N, 32)
-    stride = a.all_rows * pitch
-    T = work.get("products", len(pairs) * stride * item)
-    for t, (p, q) in enumerate(pairs):
-        left, right = Stack(a.place(p), a.stride), Stack(b.place(q), b.stride)
-        result = Stack(T.pointer + item * t * stride, pitch)
-        work.machine.gemm(a.kind, a.all_rows, b.all_rows, a.width, left, right, result)  # padded: cuBLAS is faster then
-    exponents = (a.exponents, *int32(a.all_rows, a.slices), b.exponents, *int32(b.all_rows, b.slices))
-    log_count = (len(pairs) + 1).bit_length()
-    products = (T, *int32(product_type), stride, pitch, *int32(M, N))
-    grid = (-(-N // 256), min(M, 65535))
-    work.machine.launch(
-        _SOURCE, "near_sum", grid, 256, *products, *exponents, *int32(log_count), np.uint64(D.pointer), D.strides[0]
-    )
+    (M, N, _), (kind, item) = x.shape, TYPES[a.kind]
+    T, ((_, _, multiplied),) = panels(x, len(pairs), item)
+    for t, (p, q) in enumerate(pairs):  # padded: cuBLAS is faster then
+        sizes = (a.kind, multiplied, b.all_rows, a.width)
+        x.work.queue(Gemm(*sizes, a.stack(p), b.stack(q), T.stack(t, 0)))
+    exponents = (a.exponents, a.all_rows, a.slices, b.exponents, b.all_rows, b.slices)
+    log_count, D = (len(pairs) + 1).bit_length(), x.end["D"][0]
+    products = (T.pointer, kind, T.stride, T.pitch, M, N, *exponents, log_count, int(D["at"]), D["row"])
+    x.work.launch(_SOURCE, "near_sum", x.grid(M), 256, *products)
 
 
 # --- measurement
@@ -240,18 +219,17 @@ def _time(call: Callable[[], object]) -> dict[str, float]:
 
 def published(problem: Problem, mode: str) -> dict[str, float]:
     """Time one mode: a call as a whole, and one more call by its phases."""
-    machine = Device()
-    work = Workspace(machine)
+    queue = Queue()
+    work = Workspace(queue)
     try:
         row = _time(lambda: multiply(work, problem.A, problem.B, problem.D, mode))
-        machine.timed = True
-        machine.phases.clear()
+        queue.timed = True
         counts = multiply(work, problem.A, problem.B, problem.D, mode)
-        spans = machine.clock.intervals(2 * len(machine.phases) - 1)[::2]
+        spans = list(queue.seconds())
     finally:
         work.free()
     for phase in PHASES:
-        row[phase] = sum(s for name, s in zip(machine.phases, spans, strict=True) if name == phase)
+        row[phase] = sum(s for name, s in spans if name == phase)
     names = ("slices A", "slices B", "products of a block")
     row |= dict(zip(names, np.mean(counts, axis=0).tolist(), strict=True))
     return row | {"calls of GEMM": float(sum(c.products for c in counts))}
@@ -260,7 +238,7 @@ def published(problem: Problem, mode: str) -> dict[str, float]:
 def other(problem: Problem, options: dict[str, Any]) -> dict[str, float]:
     """Time a scheme of the package."""
     scheme = build(options["scheme"], {name: value for name, value in options.items() if name != "scheme"})
-    spec, work = mma.spec("H200", "int8"), Workspace(PlainDevice())
+    spec, work = mma.spec("H200", "int8"), Workspace()
     try:
         return _time(lambda: errorfree.gemm(problem.A, problem.B, problem.D, scheme, spec, work=work))
     finally:
@@ -278,7 +256,7 @@ def check(n: int) -> dict[str, bool]:
     equal = {}
     for mode, how in MODES.items():
         for phi in PHIS:
-            problem, work = Problem(n, phi, how.operand.name), Workspace(Device())
+            problem, work = Problem(n, phi, how.operand.name), Workspace(Queue())
             multiply(work, problem.A, problem.B, problem.D, mode)
             A, B, D = problem.host()
             options: dict[str, Any] = {"mode": "CR"} if how.rounds_once else {"mode": mode, "slices": "printed"}
@@ -292,7 +270,7 @@ def extremes(work: Workspace, X: Matrix) -> tuple[float, float]:
     """Return the smallest and the largest |x| of the fp64 numbers that are not zero."""
     ends = work.zeros("extremes", 16)
     count = X.shape[0] * X.shape[1]
-    work.machine.launch(_SOURCE, "extremes", min(1056, -(-count // 256)), 256, np.uint64(X.pointer), count, ends)
+    work.launch(_SOURCE, "extremes", min(1056, -(-count // 256)), 256, X.pointer, count, ends)
     largest, smallest = ends.array(2, np.uint64)
     low, high = (np.array([~smallest, largest]) >> np.uint64(1)).view(np.float64).tolist()
     return low, high
@@ -300,7 +278,7 @@ def extremes(work: Workspace, X: Matrix) -> tuple[float, float]:
 
 def counts(n: int, seeds: int) -> Iterator[dict[str, Any]]:
     """Count slices and products in modes DP and CR, and find the range of A and B, for some seeds."""
-    work = Workspace(Device())
+    work = Workspace(Queue())
     for phi in PHIS:
         for seed in range(seeds):
             problem = Problem(n, phi, "fp64", 1000 + seed)

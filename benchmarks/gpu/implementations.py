@@ -229,7 +229,7 @@ def _package(implementation: Implementation, p: Operands) -> Prepared:
     if chosen.error_free:
         return _error_free(chosen, A, B, D)
     product_kernel = kernel(chosen, implementation.hints, (p.M, p.N, p.K))
-    memory, layouts = Memory(), matrices.layouts(A=A, B=B, C=None, D=D)
+    memory, layouts = Memory(), matrices.layouts(A, B, None, D)
     steps, mark = product_kernel.steps(layouts, (1.0, 0.0), "raise", memory)
     split, multiply = queued(steps, memory, [A.pointer, B.pointer, 0, D.pointer], mark)
 

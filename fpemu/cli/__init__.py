@@ -57,7 +57,6 @@ def _run(words: list[str]) -> int:
     import typer
 
     from fpemu.cli.commands import command
-    from fpemu.sweep.run import CellError
 
     usage_error: Any = typer.BadParameter.__mro__[2]  # the base class in Click, or in typer's copy of Click
     try:
@@ -67,6 +66,10 @@ def _run(words: list[str]) -> int:
         return end.exit_code
     except usage_error as problem:
         raise InputError(problem.format_message()) from problem
-    except CellError as problem:  # no error of the arguments
-        raise GuaranteeError(str(problem)) from problem
+    except RuntimeError as problem:
+        from fpemu.sweep import CellError  # here: most commands start without it
+
+        if isinstance(problem, CellError):  # no error of the arguments
+            raise GuaranteeError(str(problem)) from problem
+        raise
     return 0

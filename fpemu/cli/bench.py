@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from fpemu.cli import options as cli
-from fpemu.cli.verify import missing
 from fpemu.errors import InputError, unknown_name
 from fpemu.files import check_writable, write_atomic
 from fpemu.reproduce import pages
@@ -157,7 +156,7 @@ def tune_batched(
     partial = None if out is None else Path(f"{out}.measured")
     if partial is not None:
         check_writable(partial)
-    if (reason := missing()) is not None:
+    if (reason := cli.missing_gpu()) is not None:
         raise InputError(f"tune: {reason}")
     products.need_gpu()
     try:

@@ -1,17 +1,80 @@
-"""The tree of commands: ``app`` is the Typer application, ``command`` what :func:`fpemu.cli.main` runs."""
+"""The tree of commands: `command` is what :func:`fpemu.cli.main` runs. A command's module is imported when it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import importlib
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import fpemu
-from fpemu.cli import bench, lab, listing, probe, product, verify
 from fpemu.cli import options as cli
 from fpemu.errors import unknown_name
+
+COMMANDS: dict[str, tuple[str, str | dict[str, str], str]] = {
+    "list": (
+        "listing",
+        "listing",
+        "List hardware, schemes, experiments, formats, input distributions and error measures.",
+    ),
+    "gemm": (
+        "product",
+        "gemm",
+        "Multiply two matrices by split schemes and compare the results with the exact product.",
+    ),
+    "advise": (
+        "advise",
+        "advise",
+        "Find the cheapest scheme whose error bound and whose error measured on the data meet a target.",
+    ),
+    "reproduce": (
+        "lab",
+        "reproduce",
+        "Reproduce figures of the papers: picture (PNG), data (CSV) and record of provenance and claims (JSON).",
+    ),
+    "ledger": (
+        "lab",
+        "write_ledger",
+        "Write the ledger of published claims: LEDGER.md, LEDGER.csv and a page of details for each paper in ledger/.",
+    ),
+    "reveal": ("probe", "reveal", "Find the summation tree of any GEMM by probes."),
+    "characterize": (
+        "probe",
+        "characterize",
+        "Find the arithmetic of a matrix instruction by directed probes, and verify it with random operands.",
+    ),
+    "split": (
+        "product",
+        "split",
+        "Show the split of one number into words: the value of each word, its bits, and the lost bits.",
+    ),
+    "sweep": (
+        "lab",
+        {"run": "sweep", "scaling": "scaling", "plane": "plane"},
+        "Evaluate the errors of schemes over a grid: 'fpemu sweep FILE'; 'fpemu sweep run -h' lists its options.",
+    ),
+    "bench": ("bench", {"cpu": "cpu", "gpu": "gpu"}, "Measure speed and memory on this machine."),
+    "tune": ("bench", {"batched": "tune_batched"}, "Find the fastest configurations by measurements on this GPU."),
+    "verify": (
+        "verify",
+        {
+            "gemm": "gemm",
+            "instructions": "instructions",
+            "kernels": "kernels",
+            "batched": "batched",
+            "tallskinny": "tallskinny",
+            "arguments": "arguments",
+            "emulation": "emulation",
+            "library": "library",
+        },
+        "Verify a product, an instruction or a kernel against its bit-exact specification.",
+    ),
+}
+"""By the name of a command: its module, its function, or the functions of its subcommands, and its summary."""
+_OF_GPU = {"tune": "", "verify": "all but gemm need a GPU: "}
+"""Groups that need a GPU: what precedes the reason that there is none."""
 
 
 class _Group(TyperGroup):
@@ -31,13 +94,52 @@ class _Sweep(TyperGroup):
         return super().parse_args(ctx, ["run", *args] if file else args)
 
 
+class _Unloaded(TyperCommand):
+    """The name and the summary of a command, which is loaded to parse its arguments."""
+
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
+        assert self.name is not None
+        return load(self.name).make_context(info_name, args, *rest, **extra)
+
+
+@functools.cache
+def load(name: str) -> Any:
+    """Import the module of a command and return the command with its options, a group with its subcommands."""
+    module, functions, summary = COMMANDS[name]
+    source = importlib.import_module(f"fpemu.cli.{module}")
+    app = typer.Typer(name=name, cls=_Sweep if name == "sweep" else _Group, help=summary, add_completion=False)
+    if isinstance(functions, str):
+        # split: a number may begin with a minus sign
+        settings = {"context_settings": {"ignore_unknown_options": True}} if name == "split" else {}
+        cli.add_command(app, name, getattr(source, functions), **settings)
+        return typer.main.get_command(app)
+
+    @app.callback(invoke_without_command=True)
+    def alone(context: typer.Context) -> None:
+        """Print the help, and on stderr what this machine lacks for the group."""
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+            if name in _OF_GPU and (missing := cli.missing_gpu()) is not None:
+                cli.note(f"fpemu: {name}: {_OF_GPU[name]}{missing}")
+
+    for subcommand, function in functions.items():
+        cli.add_command(app, subcommand, getattr(source, function))
+    return typer.main.get_command(app)
+
+
+def load_all() -> Any:
+    """Load every command, for the documentation of their options, and return `command`."""
+    command.commands.update({name: load(name) for name in COMMANDS})
+    return command
+
+
 def _version(value: bool) -> None:
     if value:
         typer.echo(f"fpemu {fpemu.__version__}")
         raise typer.Exit
 
 
-app = typer.Typer(
+_app = typer.Typer(
     name="fpemu",
     cls=_Group,
     help="Emulate matrix units bit for bit, and the schemes that build FP32 and FP64 products from their products.",
@@ -46,7 +148,7 @@ app = typer.Typer(
 )
 
 
-@app.callback(invoke_without_command=True)
+@_app.callback(invoke_without_command=True)
 def _fpemu(
     context: typer.Context,
     version: Annotated[
@@ -57,51 +159,5 @@ def _fpemu(
         typer.echo(context.get_help())
 
 
-def _add_group(name: str, about: str, of_gpu: str | None = None, /, **commands: Callable[..., None]) -> None:
-    """Add a group of commands. Without a command it prints its help, and on stderr what this machine lacks for it."""
-    group = typer.Typer(cls=_Sweep if name == "sweep" else _Group, help=about)
-
-    @group.callback(invoke_without_command=True)
-    def alone(context: typer.Context) -> None:
-        if context.invoked_subcommand is None:
-            typer.echo(context.get_help())
-            if of_gpu is not None and (missing := verify.missing()) is not None:
-                cli.note(f"fpemu: {name}: {of_gpu}{missing}")
-
-    for command, function in commands.items():
-        cli.add_command(group, command, function)
-    app.add_typer(group, name=name)
-
-
-cli.add_command(app, "list", listing.listing)
-cli.add_command(app, "gemm", product.gemm)
-cli.add_command(app, "advise", product.advise)
-cli.add_command(app, "reproduce", lab.reproduce)
-cli.add_command(app, "ledger", lab.write_ledger)
-cli.add_command(app, "reveal", probe.reveal)
-cli.add_command(app, "characterize", probe.characterize)
-# a number may begin with a minus sign
-cli.add_command(app, "split", product.split, context_settings={"ignore_unknown_options": True})
-_add_group(
-    "sweep",
-    "Evaluate the errors of schemes over a grid: 'fpemu sweep FILE'; 'fpemu sweep run -h' lists its options.",
-    run=lab.sweep,
-    scaling=lab.scaling,
-    plane=lab.plane,
-)
-_add_group("bench", "Measure speed and memory on this machine.", cpu=bench.cpu, gpu=bench.gpu)
-_add_group("tune", "Find the fastest configurations by measurements on this GPU.", "", batched=bench.tune_batched)
-_add_group(
-    "verify",
-    "Verify a product, an instruction or a kernel against its bit-exact specification.",
-    "all but gemm need a GPU: ",
-    gemm=verify.gemm,
-    instructions=verify.instructions,
-    kernels=verify.kernels,
-    batched=verify.batched,
-    tallskinny=verify.tallskinny,
-    arguments=verify.arguments,
-    emulation=verify.emulation,
-    library=verify.library,
-)
-command: Any = typer.main.get_command(app)
+command: Any = typer.main.get_command(_app)
+command.commands = {name: _Unloaded(name, help=summary) for name, (_, _, summary) in COMMANDS.items()}

@@ -238,6 +238,16 @@ def need_hardware(name: str | None) -> str:
     return name
 
 
+def missing_gpu() -> str | None:
+    """What this machine lacks for the commands that need a GPU, in one line; None if nothing."""
+    from fpemu.gpu.runtime import device
+
+    reason = device.missing()
+    if reason is None or "pip install" in reason:
+        return reason
+    return f"{reason}; beside a GPU and its driver: pip install 'fpemu[gpu]'"
+
+
 def check_folder(name: str) -> None:
     """Raise InputError if an output folder cannot be made or written to."""
     folder = Path(name)

@@ -1,8 +1,7 @@
-"""``fpemu gemm``, ``fpemu split`` and ``fpemu advise``: products by schemes, their words, and the choice of one."""
+"""``fpemu gemm``, ``fpemu split``: products by schemes, and the words of one number."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from fpemu import advice, formats, metrics, mma, reference, schemes
-from fpemu.advice.search import FAILURE
+from fpemu import formats, metrics, mma, reference, schemes
 from fpemu.arguments import keywords
 from fpemu.cli import matrices
 from fpemu.cli import options as cli
@@ -20,8 +18,6 @@ from fpemu.schemes import words
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from fpemu.advice import Verdict
 
 _ROWS = 1024  # of D that are compared at once: with C, the memory grows with their square
 
@@ -193,106 +189,3 @@ def split(
     if not math.isfinite(value):
         raise InputError(f"{number} is not a finite number: only finite numbers are split")
     typer.echo(schemes.format_split(schemes.split_table(value, scheme, **options)))
-
-
-@cli.with_options(advice.advise, "target", "K", "M", "N", "measure", "dtype", "seed")
-def advise(
-    *,
-    hardware: Annotated[str | None, "An architecture, a GPU or FILE.toml: see 'fpemu list hardware'."] = None,
-    data: Annotated[tuple[str, str] | None, "A B", "The matrices A and B, as for 'fpemu gemm'."] = None,
-    worst: Annotated[bool, "Use the worst-case bound instead of the probable bound."] = False,
-    inputs: Annotated[str, "NAME[,X=Y...]", "Without --data: the distribution of A and B."] = "uniform",
-    max_entries: int = matrices.MAX_ENTRIES,
-    json_: bool = False,
-    options: dict[str, Any],
-) -> None:
-    """Find the cheapest scheme whose error bound and whose error measured on the data meet a target.
-
-    The cost of a scheme is the number of matrix instructions, weighted by their rate on the hardware; memory traffic
-    decides between equal costs. A scheme whose measured error exceeds the target is never recommended. Exit status 1 if
-    no scheme on the hardware meets the target; a line on stderr then names the scheme with the smallest bound.
-    """
-    name, *rest = inputs.split(",")
-    operands: dict[str, Any] = {}
-    if data is not None:
-        if inputs != "uniform" or options["dtype"] is not None:
-            raise InputError("--inputs and --dtype describe A and B without --data: leave them out")
-        operands = {x: matrices.read(file, max_entries=max_entries) for x, file in zip("AB", data, strict=True)}
-    drawn = {"inputs": name.strip(), "parameters": cli.parse_options(rest), **operands}
-    try:
-        with cli.spinner("analysing A and B") as say:
-            confidence: Any = "worst" if worst else "probable"
-            advised = advice.advise(
-                hardware=cli.need_hardware(hardware), confidence=confidence, progress=say, **drawn, **options
-            )
-    except advice.TargetError as problem:
-        raise cli.failed(str(problem)) from problem
-    chosen, command = advised.chosen, advised.command(*(data or ()))
-    if json_:
-        plain = ("target", "measure", "confidence", "hardware", "M", "N", "K", "data", "rates", "checked", "notes")
-        report = {
-            **{name: getattr(advised, name) for name in plain},
-            "python": advised.call(),
-            "command": command,
-            "chosen": _as_json(chosen),
-            "alternatives": list(map(_as_json, advised.alternatives)),
-            "nearest": list(map(_as_json, advised.nearest)),
-            "considered": len(advised.considered),
-        }
-        typer.echo(json.dumps(report, indent=2))
-        return
-    bound = "the worst-case bound" if advised.confidence == "worst" else "the probable bound"
-    parts = "; ".join(f"{part} {cli.show(size)}" for part, size in chosen.parts() if size)
-    cli.print_text(advised.call())
-    typer.echo(command)  # never wrapped: a line break would end the command
-    lines = [
-        "",
-        f"{advised.measure} error of {advised.M}×{advised.K} times {advised.K}×{advised.N}, "
-        f"at most {advised.target:g} by {bound}:",
-        f"measured    {cli.show(chosen.measured or 0.0):>9}  on {advised.data}",
-        f"probable    {_bound(chosen.probable):>9}  random data exceed it with a probability of {FAILURE:g} at most",
-        f"worst case  {_bound(chosen.worst):>9}" + (f"  relative to |A||B|: {parts}" if parts else ""),
-        *(f"note: {line}" for line in advised.notes),
-        "",
-    ]
-    cli.print_text("\n".join(lines))
-    verdicts = [(chosen, "chosen"), *((v, "meets it") for v in advised.alternatives)]
-    rows = [
-        (
-            verdict.candidate.label,
-            outcome,
-            cli.show(verdict.candidate.cost.work),
-            cli.show(verdict.candidate.cost.memory / 1e6),
-            _bound(verdict.worst),
-            _bound(verdict.probable),
-            "" if verdict.measured is None else cli.show(verdict.measured),
-        )
-        for verdict, outcome in [*verdicts, *((v, v.why) for v in advised.nearest)]
-    ]
-    unit = "fp32" if advised.unit is None else "fp16"
-    cli.print_table(
-        f"the cheapest schemes that meet {advised.target:g}, then cheaper ones that fail; work: "
-        f"{unit} products ({advised.rates})",
-        ("scheme", "verdict", "work", "memory, MB", "worst case", "probable", "measured"),
-        rows,
-        numbers=5,
-    )
-
-
-def _bound(value: float) -> str:
-    return cli.show(value) if math.isfinite(value) else "none"
-
-
-def _as_json(verdict: Verdict) -> dict[str, Any]:
-    """A verdict without infinities, which JSON does not have: they are null."""
-    candidate = verdict.candidate
-    numbers = {name: getattr(verdict, name) for name in ("worst", "probable", "measured")}
-    return {
-        "scheme": candidate.scheme,
-        "options": dict(candidate.options),
-        "on_range": candidate.on_range,
-        "cost": {name: getattr(candidate.cost, name) for name in ("work", "memory", "vector")},
-        **{name: x if x is not None and math.isfinite(x) else None for name, x in numbers.items()},
-        "parts": {name: x if math.isfinite(x) else None for name, x in verdict.parts()},
-        "why": verdict.why,
-    }

@@ -120,16 +120,6 @@ def gemm(
 
 
 # --- suites
-def missing() -> str | None:
-    """What this machine lacks for `fpemu verify`, in one line; None if nothing."""
-    from fpemu.gpu.runtime import device
-
-    reason = device.missing()
-    if reason is None or "pip install" in reason:
-        return reason
-    return f"{reason}; beside a GPU and its driver: pip install 'fpemu[gpu]'"
-
-
 @dataclass(frozen=True)
 class SuiteOptions:
     """The options that all suites have."""
@@ -149,7 +139,7 @@ class SuiteOptions:
             if count is not None and not 1 <= count < 2**53:
                 raise InputError(f"--{name} is {count:g}: a number from 1 on is needed")
         cli.check_file(self.record, "the record", ".json")
-        if (reason := missing()) is not None:
+        if (reason := cli.missing_gpu()) is not None:
             raise InputError(f"verify: {reason}")
 
     def run(self, name: str, *arguments: Any, jobs: int | None = None, **options: Any) -> None:

@@ -1,15 +1,16 @@
 """Products of any scheme on a GPU, with the bits of `fpemu.gemm`: `fpemu.gpu.gemm`.
 
-A call is validated once for its arguments and the layouts of its arrays: its kernel returns its steps, and their plan
-(`fpemu.gpu.runtime.plan`) is kept. A repeated call reads the layouts and addresses of its arrays, finds the plan, and
-queues it. The Ozaki family, whose steps depend on the values of the operands, waits for the GPU in between.
+A call is validated once for its arguments and the layouts of its arrays: its `Request` returns the steps, and their
+plan (`fpemu.gpu.runtime.plan`) is kept as an `Operation`. A repeated call reads the layouts and addresses of its
+arrays, finds the operation, and queues it. The Ozaki family, whose steps depend on the values of the operands, waits
+for the GPU in between.
 """
 
 from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -19,7 +20,7 @@ import numpy as np
 
 from fpemu.errors import GpuError, GuaranteeError, InputError
 from fpemu.gpu.errorfree import gemm as errorfree
-from fpemu.gpu.gemm.base import Kernel
+from fpemu.gpu.gemm.base import Kernel, Output, Prepared
 from fpemu.gpu.gemm.choice import direct, find, refuse_hardware, validate
 from fpemu.gpu.runtime import callers, counters, device, matrices
 from fpemu.gpu.runtime.counters import Label
@@ -33,24 +34,7 @@ from fpemu.schemes.base import Call, Scheme
 from fpemu.schemes.call import Policy
 from fpemu.schemes.words import OverflowPolicy
 
-__all__ = [
-    "Operation",
-    "Operations",
-    "Product",
-    "Queued",
-    "Request",
-    "computed",
-    "gemm",
-    "kernel_of",
-    "labels_of",
-    "no_copy",
-    "no_room",
-    "product_of",
-    "refused",
-    "release",
-    "too_little",
-    "waits",
-]
+__all__ = ["GemmRequest", "Operation", "Operations", "Product", "Queued", "Request", "computed", "gemm", "release"]
 
 _NUMBERS = (float, int)
 _MOST = 256  # entries of a cache
@@ -109,9 +93,24 @@ class Request(ABC):
     ----------
     sizes : str
         Sizes to lower where memory does not suffice, for messages.
+    rows : bool
+        The rows of `out` must be contiguous.
+    kept : bool
+        Whether an operation runs for any values of the operands.
+    index : int or None
+        GPU of the call; None: that of its arrays.
+    signature : object
+        All that the steps depend on beside the layouts, hashable, once `result` has returned; None: more.
+    prepared : int
+        Address of an operand prepared in advance.
     """
 
-    sizes: ClassVar[str]
+    sizes: ClassVar[str] = ""
+    rows: ClassVar[bool] = False
+    kept = True
+    index: int | None = None
+    signature: Any = None
+    prepared = 0
 
     def arrays(self, given: dict[str, Any]) -> list[Any]:
         """Return the arrays of the arguments, whose streams the call waits for."""
@@ -121,13 +120,38 @@ class Request(ABC):
         """Return an array of the GPU as a `Matrix`, another one as a NumPy array."""
         return matrices.take(X, name, write=name == "out")
 
+    def place(self, operands: dict[str, Any]) -> list[Matrix | None]:
+        """Return A, B and C on the GPU, copied there if they are not; None for one that the steps do not read."""
+        given = [operands.get(name) for name in "ABC"]
+        return [matrices.upload(X) if isinstance(X, np.ndarray) else X for X in given]
+
+    def operation(self, placed: Sequence[Matrix | None]) -> Operation:
+        """Return the operation for A, B, C and the output with these layouts."""
+        memory, layouts = Memory(), matrices.layouts(*placed)
+        plan = Plan(self.steps(layouts, memory), memory)
+        return Operation(plan, layouts["D"].shape, tuple(map(matrices.extent, placed)))
+
+    def complaint(self, problem: BaseException) -> GpuError:
+        """Return the error where memory does not suffice: bytes needed in one piece, bytes free, sizes to lower."""
+        nbytes = problem.nbytes if isinstance(problem, OutOfMemoryError) else 0
+        needed = f"{nbytes / 1e9:.2f} GB are needed in one piece, and " if nbytes else ""
+        return GpuError(f"out of memory: {needed}{callers.free_bytes() / 1e9:.2f} GB are free: lower {self.sizes}")
+
     @abstractmethod
     def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return shape and dtype of the output; InputError for operands that do not fit."""
 
-    @abstractmethod
     def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
         """Return the steps for matrices at addresses in their regions."""
+        raise NotImplementedError
+
+    def on_gpu(self, given: dict[str, Any]) -> dict[str, Matrix]:
+        """Return arrays, `out` among them, as checked matrices on the GPU; InputError for arrays of the CPU."""
+        operands = {name: self.take(X, name) for name, X in given.items()}
+        if not matrices.same_place(operands):
+            raise InputError("A, B and out must be arrays on the GPU")
+        matrices.check_out(operands, *self.result(operands), rows=self.rows)
+        return operands
 
 
 class Operations(dict[Any, Any]):
@@ -139,18 +163,10 @@ class Operations(dict[Any, Any]):
             operation = self.get(key)
         except TypeError:  # an argument is not hashable
             return None
-        return (
-            None if operation is None or (out is not None and matrices.near(pointers, operation.extents)) else operation
-        )
+        shared = operation is not None and out is not None and matrices.near(pointers, operation.extents)
+        return None if shared else operation
 
-    def keep(self, key: Any, operation: Any) -> None:
-        """Add an operation; a key that is not hashable adds none."""
-        if len(self) >= _MOST:
-            self.clear()
-        with suppress(TypeError):
-            self[key] = operation
-
-    def repeat(self, request: Any, A: Any, B: Any, C: Any, out: Any) -> tuple[Any, Read | None, Any]:
+    def repeat(self, request: Any, A: Any, B: Any, C: Any, out: Any, prepared: int = 0) -> tuple[Any, Read | None, Any]:
         """Run the operation of an earlier call with the same request and layouts.
 
         Parameters
@@ -159,6 +175,8 @@ class Operations(dict[Any, Any]):
             All arguments but the arrays; None: the operation depends on more.
         A, B, C, out : arrays, or None
             Arrays of the call.
+        prepared : int
+            Address of an operand prepared in advance.
 
         Returns
         -------
@@ -176,7 +194,7 @@ class Operations(dict[Any, Any]):
         operation = self.find(key, out, arrays.pointers)
         if operation is not None:
             with suppress(OutOfMemoryError):  # the call is validated again, and releases memory
-                return operation.run(A, out, arrays), arrays, key
+                return operation.run(A, out, arrays, prepared), arrays, key
         return None, arrays, key
 
     def compute(self, request: Request, given: dict[str, Any], arrays: Read | None, key: Any) -> Any:
@@ -199,38 +217,46 @@ class Operations(dict[Any, Any]):
         if device.missing() is not None:
             raise GpuError(str(device.missing()))
         listed = request.arrays(given)
+        index = callers.place(listed) if request.index is None else request.index
         ordered = callers.ordered(callers.streams(listed)) if arrays is None else nullcontext()
-        with lock, device.entered(callers.place(listed)), ordered:
-            D = computed(lambda: self._first(request, given, arrays, key), lambda e: no_room(e, request.sizes))
-            if arrays is None and not isinstance(D, np.ndarray) and callers.must_synchronize(listed):
+        with lock, device.entered(index), ordered:
+            D = computed(lambda: self._first(request, given, arrays, key), request.complaint)
+            if isinstance(D, np.ndarray):
+                return matrices.as_torch(D) if matrices.is_torch(given["A"]) else D
+            if arrays is None and callers.must_synchronize(listed):
                 device.synchronize(0)
-            return D if not isinstance(D, np.ndarray) else _returned(D, given["A"])
+            return D
 
     def _first(self, request: Request, given: dict[str, Any], arrays: Read | None, key: Any) -> Any:
         operands = {name: request.take(X, name) for name, X in given.items()}
         on_device, result = matrices.same_place(operands), given.get("out")
         shape, dtype = request.result(operands)
         if result is not None:
-            matrices.check_out(operands, shape, dtype)
+            matrices.check_out(operands, shape, dtype, rows=request.rows)
+        placed = request.place(operands)
+        if result is not None:
+            D = operands["out"]
         elif on_device:
-            operands["out"], result = matrices.like(given["A"], shape, dtype)
+            D, result = matrices.like(given["A"], shape, dtype)
         else:
-            operands = {name: matrices.upload(X) for name, X in operands.items()}
-            operands["out"] = matrices.empty(shape, dtype)
-        placed = [operands.get(name) for name in ("A", "B", "C", "out")]
+            D = matrices.empty(shape, dtype)
+        placed.append(D)
         # an empty operand has no address, by which a converted one differs from the caller's array
         empty = any(X is not None and 0 in X.shape for X in placed)
-        repeats = arrays is not None and key is not None and not empty and arrays.in_place(*placed[:3])
-        operation = self.find(key, None, []) if repeats else None
+        keys = [] if request.signature is None else [(request.signature, matrices.facts_of(*placed))]
+        if arrays is not None and key is not None and not empty and arrays.in_place(*placed[:3]):
+            keys.append(key)
+        operation = next((each for key in keys if (each := self.find(key, None, [])) is not None), None)
         if operation is None:
-            memory, layouts = Memory(), matrices.layouts(**dict(zip("ABCD", placed, strict=True)))
-            plan = Plan(request.steps(layouts, memory), memory)
-            operation = Operation(plan, shape, tuple(map(matrices.extent, placed)))
-            if repeats:
-                self.keep(key, operation)
-        pointers = [0 if X is None else X.pointer for X in placed]
-        operation.queue(pointers, 0 if arrays is None else arrays.stream, private=True)
-        return result if on_device else matrices.download(operands["out"])
+            operation = request.operation(placed)
+        if request.kept and keys:
+            if len(self) >= _MOST:
+                self.clear()
+            with suppress(TypeError):  # an argument is not hashable
+                self.update(dict.fromkeys(keys, operation))
+        pointers, stream = [0 if X is None else X.pointer for X in placed], 0 if arrays is None else arrays.stream
+        operation.queue(pointers, stream, private="out" not in given, prepared=request.prepared)
+        return result if on_device else matrices.download(D)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,25 +281,22 @@ class Product(Operation):
 
     Parameters
     ----------
-    call : Call
-        The checked request.
     kernel : Kernel or None
         The kernel; None if there is nothing to multiply.
-    deferred : bool
-        The overflow policy was left out: entries out of range then raise in `fpemu.gpu.check`.
-    checks : bool
-        Whether a call waits for the counts of such entries, and raises InputError for them.
     sources : dict of str to Matrix
         Layouts of A and B.
+    policy : OverflowPolicy
+        Policy whose errors a check raises.
+    checks : bool
+        Whether a call waits for the counts of entries out of range, and raises InputError for them.
     prepared_counts : int, optional
         Where the counts lie in an operand prepared in advance.
     """
 
-    call: Call
     kernel: Kernel | None
-    deferred: bool
-    checks: bool
     sources: dict[str, Matrix]
+    policy: OverflowPolicy
+    checks: bool = False
     prepared_counts: int | None = None
 
     def queue(self, pointers: list[int], stream: int, *, private: bool, prepared: int = 0) -> None:
@@ -299,7 +322,7 @@ class Product(Operation):
         """Raise InputError for an operand that the policy refuses; return whether any entry is out of range."""
         counted = counters.read(counts, stream)
         for i, (label, each) in enumerate(zip(self.plan.labels, counted, strict=True)):
-            if refused(label, each):
+            if label.refuses(each):
                 name = "AB"[i]
                 raise InputError(self.complaint(name, each, replace(self.sources[name], pointer=pointers[i])))
         return any(map(any, counted))
@@ -307,9 +330,8 @@ class Product(Operation):
     def complaint(self, name: str, counts: tuple[int, int], source: Matrix) -> str:
         """Return the scheme's error for an operand that the policy refuses."""
         assert self.kernel is not None
-        policy = OverflowPolicy.RAISE if self.deferred else self.call.on_range
         try:
-            self.kernel.scheme.check_operand(matrices.download(source), name, policy)
+            self.kernel.scheme.check_operand(matrices.download(source), name, self.policy)
         except InputError as problem:
             return str(problem)
         raise GpuError(
@@ -318,56 +340,141 @@ class Product(Operation):
         )
 
 
-def refused(label: Label, counts: tuple[int, int]) -> bool:
-    """Return whether the overflow policy refuses an operand with these counts of entries out of range."""
-    return any(count and refuses for count, refuses in zip(counts, label.refused, strict=True))
+# --- the request of a product
+class GemmRequest(Request):
+    """The arguments of `fpemu.gpu.gemm` but for the arrays."""
+
+    rows = True
+    call: Call  # once `result` has validated the operands
+
+    def __init__(
+        self,
+        scheme: str | Scheme,
+        alpha: Any,
+        beta: Any,
+        on_range: str | None,
+        order: KOrder | OrderResult | None,
+        options: dict[str, Any],
+    ) -> None:
+        refuse_hardware(options)
+        self._arguments, self._options = (scheme, alpha, beta), options
+        self._on_range, self._order = on_range, order_of(order, trees=False)
+
+    def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        self._on_device = isinstance(operands["A"], Matrix)
+        self.deferred = self._on_device and self._on_range is None
+        default = OverflowPolicy.PROPAGATE if self._on_device else OverflowPolicy.RAISE
+        policy = default if self._on_range is None else self._on_range
+        self.call = call = validate(operands, *self._arguments, policy, self._order, self._options)
+        scalars = np.array([call.alpha, call.beta], np.float64).tobytes()  # 0 and -0 are two
+        self.kept = call.empty or not call.scheme.error_free
+        self.signature = (call.scheme, call.spec, call.order, call.on_range, scalars, self.deferred, self._on_device)
+        return call.result_shape, np.dtype(call.scheme.operand.dtype)
+
+    def place(self, operands: dict[str, Any]) -> list[Matrix | None]:
+        """Return the operands that are read: the caller's arrays of a dtype that kernels read, else copies."""
+        call, placed = self.call, list[Matrix | None]()
+        for name, is_read in (("A", not call.empty), ("B", not call.empty), ("C", call.C is not None)):
+            X = operands.get(name) if is_read else None
+            if X is not None and not (isinstance(X, Matrix) and direct(X.dtype, call.scheme)):
+                X = matrices.upload(getattr(call, name))
+            placed.append(X)
+        return placed
+
+    def operation(self, placed: Sequence[Matrix | None]) -> Operation:
+        call, memory, layouts = self.call, Memory(), matrices.layouts(*placed)
+        facts = layouts["D"].shape, tuple(map(matrices.extent, placed))
+        if call.empty:
+            return Product(Plan(_without_product(layouts["D"], layouts["C"], call)), *facts, None, layouts, self.policy)
+        if call.scheme.error_free:
+            return _ErrorFree(Plan([]), *facts, call, layouts)
+        kernel = self.kernel(layouts)
+        steps, split = kernel.steps(layouts, (call.alpha, call.beta), call.on_range, memory)
+        plan = Plan(steps, memory, split, self.labels(layouts))
+        # arrays of the CPU are copied, for which the call waits anyway
+        checks = bool(plan.labels) and (not self._on_device or self.waits)
+        return Product(plan, *facts, kernel, layouts, self.policy, checks)
+
+    def halves(self, placed: Sequence[Matrix | None], name: str) -> tuple[Product, Product]:
+        """Return the operation as the preparation of the operand `name` and the rest."""
+        call, layouts = self.call, matrices.layouts(*placed)
+        kernel, labels, other = self.kernel(layouts), self.labels(layouts), "BA"["AB".index(name)]
+        before, memory, ready = Memory("prepared"), Memory(), {each: Prepared(layouts[each], each) for each in "AB"}
+        first = kernel.split([ready[name]], call.on_range, before)
+        steps = kernel.split([ready[other]], call.on_range, memory)
+        end = Output(layouts["D"], call.alpha, call.beta, layouts["C"])
+        product = kernel.product(ready["A"], ready["B"], end, call.on_range, memory)
+        counts = ready[name].faults
+        offset = None if counts is None else counts.offset
+        facts = layouts["D"].shape, tuple(map(matrices.extent, placed)), kernel, layouts, self.policy
+        rest = Plan([*steps, *product], memory, len(steps), labels)
+        checks = bool(rest.labels) and self.waits
+        return Product(Plan(first, before), *facts, prepared_counts=offset), Product(rest, *facts, checks)
+
+    def kernel(self, layouts: dict[str, Any]) -> Kernel:
+        """Return the kernel for operands with some layouts."""
+        sizes = (*layouts["D"].shape[-2:], layouts["A"].shape[-1])
+        return find(self.call.scheme, self.call.spec, sizes, self.call.order)
+
+    @property
+    def policy(self) -> OverflowPolicy:
+        """The overflow policy whose errors a check raises."""
+        return OverflowPolicy.RAISE if self.deferred else self.call.on_range
+
+    @property
+    def waits(self) -> bool:
+        """Whether a call reads the counts of entries out of range: its policy was given and may raise."""
+        limited = self.call.scheme.limited or self.call.on_range != OverflowPolicy.PROPAGATE
+        return not self.deferred and limited
+
+    def labels(self, layouts: dict[str, Any]) -> tuple[Label, ...]:
+        """Return what the errors say of A and B."""
+        refused = self.policy == OverflowPolicy.RAISE, self.deferred or self.waits
+        return tuple(Label(f"{name} of {self.call.scheme.name}", layouts[name].shape, refused) for name in "AB")
+
+    def complaint(self, problem: BaseException) -> GpuError:
+        free = f"{callers.free_bytes() / 1e9:.2f} GB are free"
+        if "call" not in vars(self):
+            return GpuError(
+                f"out of memory: {free}, too little for a copy of an operand: "
+                "give arrays of the scheme's own dtype, without negative strides"
+            )
+        call = self.call
+        if call.scheme.error_free and isinstance(problem, GpuError):  # its message has them already
+            return problem
+        largest = problem.nbytes if isinstance(problem, OutOfMemoryError) else 0
+        one_piece = f", {largest / 1e9:.2f} GB of it in one piece" if largest else ""
+        words = 0 if call.lowering is None else sum(word.format.code_dtype.itemsize for word in call.lowering.words)
+        size = (call.A.size + call.B.size) * (call.scheme.operand.dtype.itemsize + words) + 8 * prod(call.result_shape)
+        *batch, M, N = call.result_shape
+        return GpuError(
+            f"out of memory: A, B, D and their words take {max(size, largest) / 1e9:.2f} GB or more{one_piece}, and "
+            f"{free}: lower the batch ({prod(batch)}), M ({M}) or N ({N})"
+        )
 
 
-def product_of(
-    call: Call, a: Matrix | None, b: Matrix | None, c: Matrix | None, D: Matrix, *, deferred: bool, wait: bool = False
-) -> Product:
-    """Return the product of operands on the GPU with these layouts; their memory is not accessed.
+@dataclass(eq=False)
+class _ErrorFree(Operation):
+    """A product of the Ozaki family, whose plan is empty: the steps depend on the values of the operands."""
 
-    wait : bool
-        The operands are copies of arrays of the CPU, for which the call waits anyway.
-    """
-    scalars = np.array([call.alpha, call.beta], np.float64).tobytes()  # 0 and -0 are two
-    request = call.scheme, call.spec, call.order, call.on_range, scalars, deferred, wait
-    key = request, matrices.facts_of(a, b, c, D)
-    product: Product | None = _products.get(key)
-    if product is None:
-        layouts = matrices.layouts(A=a, B=b, C=c, D=D)
-        extents = tuple(matrices.extent(X) for X in (a, b, c, D))
-        memory, kernel, labels, split = Memory(), None, tuple[Label, ...](), 0
-        if a is None or b is None:
-            steps = _without_product(layouts["D"], layouts["C"], call)
-        else:
-            kernel, labels = kernel_of(call, a, D), labels_of(call, layouts, deferred)
-            steps, split = kernel.steps(layouts, (call.alpha, call.beta), call.on_range, memory)
-        plan = Plan(steps, memory, split, labels)
-        checks = bool(plan.labels) and (wait or waits(call, deferred))
-        product = Product(plan, D.shape, extents, call, kernel, deferred, checks, layouts)
-        _products.keep(key, product)
-    return product
+    call: Call
+    sources: dict[str, Matrix | None]
 
-
-def kernel_of(call: Call, a: Matrix, D: Matrix) -> Kernel:
-    return find(call.scheme, call.spec, (*D.shape[-2:], a.shape[-1]), call.order)
-
-
-def waits(call: Call, deferred: bool) -> bool:
-    """Return whether a call reads the counts of entries out of range: its policy was given and may raise."""
-    return not deferred and (call.scheme.limited or call.on_range != OverflowPolicy.PROPAGATE)
-
-
-def labels_of(call: Call, layouts: dict[str, Any], deferred: bool) -> tuple[Label, Label]:
-    refuses_nonfinite = deferred or call.on_range == OverflowPolicy.RAISE
-    refuses_overflow = deferred or call.scheme.limited or call.on_range != OverflowPolicy.PROPAGATE
-    a, b = (
-        Label(f"{name} of {call.scheme.name}", layouts[name].shape, (refuses_nonfinite, refuses_overflow))
-        for name in "AB"
-    )
-    return a, b
+    def queue(self, pointers: list[int], stream: int, *, private: bool, prepared: int = 0) -> None:
+        call = self.call
+        a, b, c, D = (
+            None if X is None else replace(X, pointer=at) for X, at in zip(self.sources.values(), pointers, strict=True)
+        )
+        assert a is not None
+        assert b is not None
+        assert D is not None
+        with callers.ordered([stream] if stream else []):
+            target = D if private else matrices.empty(D.shape, D.dtype)  # `out` keeps its content after an error
+            report = errorfree.gemm(a, b, target, call.scheme, call.spec, call.alpha, call.beta, c, call.order)
+            if not report.ok:
+                raise GuaranteeError("; ".join(fault.message for fault in report.faults))
+            if target is not D:
+                matrices.copy(target, D)
 
 
 def _without_product(D: Matrix, C: Matrix | None, call: Call) -> list[Step]:
@@ -469,10 +576,12 @@ def gemm(
         options |= {"on_range": on_range, "order": order}
         torch = sys.modules["fpemu"].torch
         return torch.operators.traced(A, B, C, scheme=scheme, alpha=alpha, beta=beta, out=out, **options)
-    request = _request(scheme, alpha, beta, on_range, order, options)
-    D, arrays, key = _products.repeat(request, A, B, C, out)
+    key = _key(scheme, alpha, beta, on_range, order, options)
+    D, arrays, key = _products.repeat(key, A, B, C, out)
     if D is None:
-        D = _first(A, B, C, (scheme, alpha, beta, on_range, order, options), out, arrays, key)
+        request = GemmRequest(scheme, alpha, beta, on_range, order, options)
+        given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
+        D = _products.compute(request, given, arrays, key)
     return D
 
 
@@ -482,7 +591,7 @@ def _traced() -> bool:
     return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
-def _request(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, options: dict[str, Any]) -> Any:
+def _key(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, options: dict[str, Any]) -> Any:
     """All that the steps depend on beside the arrays; None for scalars that are not plain nonzero numbers."""
     if alpha.__class__ not in _NUMBERS or beta.__class__ not in _NUMBERS or not alpha or alpha != alpha or beta != beta:
         return None
@@ -491,82 +600,6 @@ def _request(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, opti
     if not options:
         return scheme, on_range, order, alpha, beta
     return scheme, on_range, order, alpha, beta, *((n, v.__class__, v) for n, v in options.items())
-
-
-def _first(A: Any, B: Any, C: Any, request: tuple[Any, ...], out: Any, arrays: Read | None, key: Any) -> Any:
-    """Return the result of a request that is validated.
-
-    arrays : Read or None
-        The arrays, if they are queued on their stream; None: they are queued on the default stream.
-    key : object
-        Where to keep the product, if no operand is converted.
-    """
-    scheme, alpha, beta, on_range, order, options = request
-    refuse_hardware(options)
-    path = order_of(order, trees=False)
-    if device.missing() is not None:
-        raise GpuError(str(device.missing()))
-    given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
-    ordered = callers.ordered(callers.streams(given.values())) if arrays is None else nullcontext()
-    with lock, device.entered(callers.place(given.values())), ordered:
-
-        def received() -> tuple[dict[str, Any], bool, Call]:
-            operands = {name: matrices.take(X, name, write=name == "out") for name, X in given.items()}
-            on_device = matrices.same_place(operands)
-            default = OverflowPolicy.PROPAGATE if on_device else OverflowPolicy.RAISE
-            policy = default if on_range is None else on_range
-            return operands, on_device, validate(operands, scheme, alpha, beta, policy, path, options)
-
-        operands, on_device, call = computed(received, no_copy)
-        if "out" in operands:
-            matrices.check_out(operands, call.result_shape, call.scheme.operand.dtype, rows=True)
-        if call.empty and not on_device:
-            return _returned(call.finish(None), A)
-        deferred = on_device and on_range is None
-        D = computed(
-            lambda: _multiply(operands, call, given, on_device, deferred, arrays, key),
-            lambda problem: too_little(problem, call),
-        )
-        if on_device and arrays is None and callers.must_synchronize(given.values()):
-            device.synchronize(0)
-        return D if on_device else _returned(D, A)
-
-
-def _multiply(
-    operands: dict[str, Any],
-    call: Call,
-    given: dict[str, Any],
-    on_device: bool,
-    deferred: bool,
-    arrays: Read | None,
-    key: Any,
-) -> Any:
-    """Return the result of a call: of the kind that A is on the GPU, else a NumPy array."""
-    scheme, shape, stream = call.scheme, call.result_shape, 0 if arrays is None else arrays.stream
-    a, b = (None if call.empty else _on_gpu(operands[name], getattr(call, name), scheme) for name in "AB")
-    c = None if call.C is None else _on_gpu(operands["C"], call.C, scheme)
-    private = "out" not in operands
-    if not private:
-        D, result = operands["out"], given["out"]
-    elif on_device:
-        D, result = matrices.like(given["A"], shape, scheme.operand.dtype)
-    else:
-        D, result = matrices.empty(shape, scheme.operand.dtype), None
-    if a is not None and b is not None and scheme.error_free:
-        with callers.ordered(callers.streams(given.values())) if stream else nullcontext():
-            target = D if private else matrices.empty(shape, D.dtype)  # `out` keeps its content after an error
-            report = errorfree.gemm(a, b, target, scheme, call.spec, call.alpha, call.beta, c, call.order)
-            if not report.ok:
-                raise GuaranteeError("; ".join(fault.message for fault in report.faults))
-            if target is not D:
-                matrices.copy(target, D)
-    else:
-        product = product_of(call, a, b, c, D, deferred=deferred, wait=not on_device)
-        if key is not None and arrays is not None and not call.empty and arrays.in_place(a, b, c, operands.get("out")):
-            _products.keep(key, product)
-        pointers = [0 if X is None else X.pointer for X in (a, b, c, D)]
-        product.queue(pointers, stream, private=private)
-    return result if on_device else matrices.download(D)
 
 
 # --- memory
@@ -586,23 +619,11 @@ def release() -> None:
         errorfree.workspace.cache_clear()
 
 
-def _on_gpu(X: Any, checked: Any, scheme: Scheme) -> Matrix:
-    """Return an operand on the GPU: the caller's array if it is there in a dtype that kernels read, else a copy."""
-    return X if isinstance(X, Matrix) and direct(X.dtype, scheme) else matrices.upload(checked)
-
-
-def _returned(D: Any, A: Any) -> Any:
-    """Return a NumPy result as the caller's kind: a tensor for a torch tensor of the CPU's."""
-    return matrices.as_torch(D) if matrices.is_torch(A) else D
-
-
 def computed(compute: Callable[[], Any], complaint: Callable[[BaseException], GpuError]) -> Any:
     """Return a result; where memory does not suffice, compute it again without the buffers kept between calls."""
     for last in (False, True):
         try:
             return compute()
-        except (InputError, GuaranteeError):
-            raise
         except Exception as problem:
             if "OUT_OF_MEMORY" not in str(problem) and "OutOfMemory" not in type(problem).__name__:
                 raise
@@ -611,33 +632,3 @@ def computed(compute: Callable[[], Any], complaint: Callable[[BaseException], Gp
         release()
         callers.free_cached_memory()
     raise AssertionError
-
-
-def no_copy(problem: BaseException) -> GpuError:
-    """Return the error where memory does not suffice for a copy of an operand."""
-    return GpuError(
-        f"out of memory: {callers.free_bytes() / 1e9:.2f} GB are free, too little for a copy of an operand: "
-        "give arrays of the scheme's own dtype, without negative strides"
-    )
-
-
-def no_room(problem: BaseException, sizes: str) -> GpuError:
-    """Return an error with the bytes needed in one piece, the bytes free, and the sizes to lower."""
-    nbytes = problem.nbytes if isinstance(problem, OutOfMemoryError) else 0
-    needed = f"{nbytes / 1e9:.2f} GB are needed in one piece, and " if nbytes else ""
-    return GpuError(f"out of memory: {needed}{callers.free_bytes() / 1e9:.2f} GB are free: lower {sizes}")
-
-
-def too_little(problem: BaseException, call: Call) -> GpuError:
-    """Return an error with the bytes needed, the bytes free, and the sizes to lower."""
-    if call.scheme.error_free and isinstance(problem, GpuError):  # its message has them already
-        return problem
-    largest = problem.nbytes if isinstance(problem, OutOfMemoryError) else 0
-    one_piece = f", {largest / 1e9:.2f} GB of it in one piece" if largest else ""
-    words = 0 if call.lowering is None else sum(word.format.code_dtype.itemsize for word in call.lowering.words)
-    size = (call.A.size + call.B.size) * (call.scheme.operand.dtype.itemsize + words) + 8 * prod(call.result_shape)
-    *batch, M, N = call.result_shape
-    return GpuError(
-        f"out of memory: A, B, D and their words take {max(size, largest) / 1e9:.2f} GB or more{one_piece}, and "
-        f"{callers.free_bytes() / 1e9:.2f} GB are free: lower the batch ({prod(batch)}), M ({M}) or N ({N})"
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -10,30 +10,14 @@ from typing import Any
 import numpy as np
 
 from fpemu.errors import GpuError, InputError
-from fpemu.gpu.gemm.base import Output, Prepared
-from fpemu.gpu.gemm.choice import refuse_hardware, validate
-from fpemu.gpu.operation import (
-    Operations,
-    Product,
-    computed,
-    kernel_of,
-    labels_of,
-    no_copy,
-    product_of,
-    refused,
-    too_little,
-    waits,
-)
+from fpemu.gpu.operation import GemmRequest, Operation, Operations, Request, computed
 from fpemu.gpu.runtime import callers, counters, device, matrices
-from fpemu.gpu.runtime.device import OutOfMemoryError, current
-from fpemu.gpu.runtime.matrices import Matrix, Read
-from fpemu.gpu.runtime.plan import Plan, lock
-from fpemu.gpu.runtime.steps import Address, Memory
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.plan import lock
 from fpemu.mma.order import KOrder
-from fpemu.mma.tree import OrderResult, order_of
-from fpemu.schemes.base import Call, Scheme
+from fpemu.mma.tree import OrderResult
+from fpemu.schemes.base import Scheme
 from fpemu.schemes.call import Policy
-from fpemu.schemes.words import OverflowPolicy
 
 __all__ = ["GemmPlan", "PreparedOperand", "plan"]
 
@@ -89,27 +73,27 @@ def plan(
     >>> weights = plan.prepare(B)  # doctest: +SKIP
     >>> plan(A, weights, out=D)  # doctest: +SKIP
     """
-    refuse_hardware(options)
-    path = order_of(order, trees=False)
+    request = GemmRequest(scheme, alpha, beta, on_range, order, options)
     if device.missing() is not None:
         raise GpuError(str(device.missing()))
     given = {"A": A, "B": B} | ({} if C is None else {"C": C})
     with lock, device.entered(callers.place(given.values())):
-        operands = computed(lambda: {name: matrices.take(X, name) for name, X in given.items()}, no_copy)
+        operands = computed(lambda: {name: request.take(X, name) for name, X in given.items()}, request.complaint)
         outside = [name for name, X in operands.items() if not isinstance(X, Matrix)]
         if outside:
             raise InputError(f"{' and '.join(outside)} must be on the GPU: a plan multiplies where the operands are")
-        policy = OverflowPolicy.PROPAGATE if on_range is None else on_range
-        call = validate(operands, scheme, alpha, beta, policy, path, options)
+        shape, dtype = computed(lambda: request.result(operands), request.complaint)
+        call = request.call
         if call.scheme.error_free:
             raise InputError(f"{call.scheme.name}: its kernels depend on the operands' values: call fpemu.gpu.gemm")
         if call.empty:
             raise InputError("there is nothing to multiply: the operands are empty, or alpha is 0")
         for name, X in given.items():
-            _refuse_conversion(name, X, operands[name], np.dtype(call.scheme.operand.dtype))
+            _refuse_conversion(name, X, operands[name], dtype)
         if call.C is None:
             operands.pop("C", None)
-        return GemmPlan(call, operands, deferred=on_range is None)
+        strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+        return GemmPlan(request, operands, Matrix(0, dtype, shape, strides))
 
 
 def _refuse_conversion(name: str, X: Any, x: Matrix, dtype: np.dtype[Any]) -> None:
@@ -135,12 +119,11 @@ class GemmPlan:
         Bytes of workspace per stream.
     """
 
-    def __init__(self, call: Call, operands: dict[str, Matrix], *, deferred: bool) -> None:
-        self._call, self._deferred, self._dtype = call, deferred, np.dtype(call.scheme.operand.dtype)
-        self._given = {name: replace(X, owner=None) for name, X in operands.items()}
-        self.shapes = {name: X.shape for name, X in operands.items()} | {"D": call.result_shape}
-        self._variants, self._index = Operations(), current()
-        self._first = computed(lambda: self._of(self._given, self._result(None), None), self._too_little)
+    def __init__(self, request: GemmRequest, operands: dict[str, Matrix], D: Matrix) -> None:
+        self._request, self._variants, self._index = request, Operations(), device.current()
+        self._layouts = {name: replace(X, owner=None) for name, X in operands.items()} | {"D": D}
+        self.shapes = {name: X.shape for name, X in self._layouts.items()}
+        self._first: Any = computed(lambda: request.operation(self._placed({})), request.complaint)
 
     def __call__(self, A: Any, B: Any, C: Any = None, *, out: Any = None) -> Any:
         """Return D = alpha · (A B) + beta · C.
@@ -170,48 +153,18 @@ class GemmPlan:
             A run that failed.
         """
         ready = B if B.__class__ is PreparedOperand else A if A.__class__ is PreparedOperand else None
+        name, prepared = "", 0
         if ready is not None:
             ready.check(self, A if ready.name == "B" else B)
             A, B = (ready.X if X is ready else X for X in (A, B))
-        arrays = matrices.read(A, B, C, out)
-        if arrays is not None:
-            key = arrays.key, ready and ready.name
-            product = self._variants.find(key, out, arrays.pointers)
-            if product is not None:
-                with suppress(OutOfMemoryError):
-                    return product.run(A, out, arrays, 0 if ready is None else ready.buffer.pointer)
-        return computed(lambda: self._run(A, B, C, out, ready, arrays), self._too_little)
-
-    def _run(self, A: Any, B: Any, C: Any, out: Any, ready: PreparedOperand | None, arrays: Read | None) -> Any:
-        """Return the result of arguments that are checked first."""
-        given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
-        ordered = callers.ordered(callers.streams(given.values())) if arrays is None else nullcontext()
-        with lock, device.entered(self._index), ordered:
+            name, prepared = ready.name, ready.buffer.pointer
+        D, arrays, key = self._variants.repeat(name, A, B, C, out, prepared)
+        if D is None:
             if (C is None) != ("C" not in self.shapes):
                 raise InputError("C is missing: the plan adds one" if C is None else "the plan adds no C: leave it out")
-            operands = {
-                name: ready.matrix if ready is not None and name == ready.name else self._as_matrix(name, X)
-                for name, X in given.items()
-            }
-            if out is not None:
-                matrices.check_out(operands, self.shapes["D"], self._dtype, rows=True)
-            result = out
-            if out is None:
-                operands["out"], result = matrices.like(A, self.shapes["D"], self._dtype)
-            product = self._of(operands, operands["out"], ready)
-            if arrays is not None:
-                self._variants.keep((arrays.key, ready and ready.name), product)
-            pointers = [X.pointer if (X := operands.get(name)) is not None else 0 for name in ("A", "B", "C", "out")]
-            stream, prepared = 0 if arrays is None else arrays.stream, 0 if ready is None else ready.buffer.pointer
-            product.queue(pointers, stream, private=out is None, prepared=prepared)
-            if arrays is None and callers.must_synchronize(given.values()):
-                device.synchronize(0)
-            return result
-
-    def _too_little(self, problem: BaseException) -> GpuError:
-        """Return the error of `fpemu.gpu.gemm` where memory does not suffice."""
-        with device.entered(self._index):
-            return too_little(problem, self._call)
+            given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
+            D = self._variants.compute(_PlanRequest(self, ready), given, arrays, key)
+        return D
 
     def prepare(self, X: Any, operand: str = "B") -> PreparedOperand:
         """Split an operand once, for any number of calls, and wait for it.
@@ -236,26 +189,26 @@ class GemmPlan:
         """
         if operand not in ("A", "B"):
             raise InputError(f"operand = {operand!r} must be 'A' or 'B'")
-        return computed(lambda: self._split(X, operand), self._too_little)
+        with lock, device.entered(self._index), callers.ordered(callers.streams([X])):
+            result: PreparedOperand = computed(lambda: self._split(X, operand), self._request.complaint)
+        return result
 
     def _split(self, X: Any, operand: str) -> PreparedOperand:
         """Return the operand X, split, after a check of its entries."""
-        with lock, device.entered(self._index), callers.ordered(callers.streams([X])):
-            x = self._as_matrix(operand, X)
-            first, _ = self._pair({**self._given, operand: x}, self._result(None), operand)
-            result = PreparedOperand(self, operand, X, x, device.Buffer.poisoned(max(first.plan.prepared, 16), 0))
-            pointers = [x.pointer if name == operand else 0 for name in "ABCD"]
-            addresses, _ = first.plan.addresses(pointers, 0, result.buffer.pointer)
-            first.plan.queue(addresses)
-            if first.prepared_counts is not None:
-                nonfinite, overflow = device.fetch(result.buffer.pointer + first.prepared_counts, 2, np.uint64).tolist()
-                label = labels_of(self._call, first.sources, self._deferred)["AB".index(operand)]
-                if refused(label, (nonfinite, overflow)):
-                    message = first.complaint(operand, (nonfinite, overflow), x)
-                    if not self._deferred:
-                        raise InputError(message)
-                    counters.defer(message)
-            return result
+        x, request = self.matrix(operand, X), self._request
+        first, _ = request.halves(self._placed({operand: x}), operand)
+        result = PreparedOperand(self, operand, X, x, device.Buffer.poisoned(max(first.plan.prepared, 16), 0))
+        pointers = [x.pointer if name == operand else 0 for name in "ABCD"]
+        addresses, _ = first.plan.addresses(pointers, 0, result.buffer.pointer)
+        first.plan.queue(addresses)
+        if first.prepared_counts is not None:
+            nonfinite, overflow = device.fetch(result.buffer.pointer + first.prepared_counts, 2, np.uint64).tolist()
+            if request.labels(first.sources)["AB".index(operand)].refuses((nonfinite, overflow)):
+                message = first.complaint(operand, (nonfinite, overflow), x)
+                if not request.deferred:
+                    raise InputError(message)
+                counters.defer(message)
+        return result
 
     def describe(self) -> str:
         """Return one line: kernel, scheme with its options, instruction, order, shapes and workspace.
@@ -278,59 +231,44 @@ class GemmPlan:
         """Bytes of workspace per stream."""
         return self._first.plan.work + self._first.plan.zeros
 
-    def _result(self, D: Matrix | None) -> Matrix:
-        """Return D, or the layout of a new D."""
-        shape = self.shapes["D"]
-        strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
-        return Matrix(0, self._dtype, shape, strides) if D is None else D
+    def _placed(self, given: dict[str, Matrix]) -> list[Matrix | None]:
+        """Return A, B, C and D, with the plan's own layouts for those that are not given."""
+        return [given.get(name, self._layouts.get(name)) for name in "ABCD"]
 
-    def _of(self, operands: dict[str, Matrix], D: Matrix, ready: PreparedOperand | None) -> Product:
-        """Return the product of operands with some layouts."""
-        if ready is not None:
-            return self._pair(operands, D, ready.name)[1]
-        a, b, c = (operands.get(name) for name in "ABC")
-        return product_of(self._call, a, b, c, D, deferred=self._deferred)
-
-    def _pair(self, operands: dict[str, Matrix], D: Matrix, name: str) -> tuple[Product, Product]:
-        """Return the preparation of an operand, and the product with the prepared operand."""
-        a, b, c = operands["A"], operands["B"], operands.get("C")
-        key = name, matrices.facts_of(a, b, c, D)
-        if key not in self._variants:
-            self._variants.keep(key, _pair(self._call, a, b, c, D, name, deferred=self._deferred))
-        pair: tuple[Product, Product] = self._variants[key]
-        return pair
-
-    def _as_matrix(self, name: str, X: Any) -> Matrix:
+    def matrix(self, name: str, X: Any) -> Matrix:
         """Return a checked argument as a matrix."""
-        x = matrices.take(X, name, write=name == "out")
-        shape = self.shapes["D" if name == "out" else name]
-        if not isinstance(x, Matrix) or x.shape != shape:
-            raise InputError(f"{name} must be an array on the GPU of the plan's shape {shape} and dtype {self._dtype}")
-        _refuse_conversion(name, X, x, self._dtype)
+        x, own = matrices.take(X, name, write=name == "out"), self._layouts["D" if name == "out" else name]
+        if not isinstance(x, Matrix) or x.shape != own.shape:
+            raise InputError(
+                f"{name} must be an array on the GPU of the plan's shape {own.shape} and dtype {own.dtype}"
+            )
+        _refuse_conversion(name, X, x, own.dtype)
         return x
 
 
-def _pair(
-    call: Call, a: Matrix, b: Matrix, c: Matrix | None, D: Matrix, name: str, *, deferred: bool
-) -> tuple[Product, Product]:
-    """Return a product as the preparation of the operand `name` and the rest."""
-    layouts = matrices.layouts(A=a, B=b, C=c, D=D)
-    extents = tuple(matrices.extent(X) for X in (a, b, c, D))
-    kernel, labels, other = kernel_of(call, a, D), labels_of(call, layouts, deferred), "BA"["AB".index(name)]
-    before, memory, ready = Memory("prepared"), Memory(), {each: Prepared(layouts[each], each) for each in "AB"}
-    first = kernel.split([ready[name]], call.on_range, before)
-    steps = kernel.split([ready[other]], call.on_range, memory)
-    end = Output(layouts["D"], call.alpha, call.beta, layouts["C"])
-    product = kernel.product(ready["A"], ready["B"], end, call.on_range, memory)
-    counts = ready[name].faults
-    shared = (D.shape, extents, call, kernel, deferred)
-    offset = counts.offset if isinstance(counts, Address) else None
-    rest = Plan([*steps, *product], memory, len(steps), labels)
-    checks = bool(rest.labels) and waits(call, deferred)
-    return (
-        Product(Plan(first, before), *shared, checks=False, sources=layouts, prepared_counts=offset),
-        Product(rest, *shared, checks=checks, sources=layouts),
-    )
+class _PlanRequest(Request):
+    """A call of a plan, with an operand prepared in advance or none."""
+
+    rows = True
+
+    def __init__(self, plan: GemmPlan, ready: PreparedOperand | None) -> None:
+        self._plan, self._ready, self.index = plan, ready, plan._index
+        self.prepared = 0 if ready is None else ready.buffer.pointer
+
+    def take(self, X: Any, name: str) -> Any:
+        ready = self._ready
+        return ready.matrix if ready is not None and name == ready.name else self._plan.matrix(name, X)
+
+    def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        D = self._plan._layouts["D"]
+        return D.shape, D.dtype
+
+    def operation(self, placed: Sequence[Matrix | None]) -> Operation:
+        ready, request = self._ready, self._plan._request
+        return request.operation(placed) if ready is None else request.halves(placed, ready.name)[1]
+
+    def complaint(self, problem: BaseException) -> GpuError:
+        return self._plan._request.complaint(problem)
 
 
 @dataclass(eq=False)

@@ -32,18 +32,12 @@ DEFAULTS: dict[str, Any] = {"F": 24, "E0": None, "fraction_bits": None, "final":
 class Operands(NamedTuple):
     """Operands of chains in their carriers: product p is A[index_a[p]] B[index_b[p]] + C[p]."""
 
-    A: Array
-    """(stack, M, K), K a multiple of the instruction's k"""
-    B: Array
-    """(stack, K, N)"""
-    index_a: NDArray[np.int64]
-    """(products,)"""
-    index_b: NDArray[np.int64]
-    """(products,)"""
-    C: Array
-    """(products, M, N)"""
-    cuts: NDArray[np.bool_]
-    """(instructions,): True where the accumulator is added to an outer sum and restarts from zero"""
+    A: Array  # (stack, M, K), K a multiple of the instruction's k
+    B: Array  # (stack, K, N)
+    index_a: NDArray[np.int64]  # (products,)
+    index_b: NDArray[np.int64]  # (products,)
+    C: Array  # (products, M, N)
+    cuts: NDArray[np.bool_]  # (instructions,): True where the accumulator joins an outer sum and restarts from zero
 
 
 class Loss(NamedTuple):
@@ -53,64 +47,45 @@ class Loss(NamedTuple):
     normal number of its format, and c the accumulator. `fpemu.theory.accumulation` adds the errors of a chain.
     """
 
-    tau: float
-    """Alignment of the products with the accumulator"""
-    pi: float
-    """Alignment or rounding of the products among themselves"""
-    rho: float
-    """Rounding of the sum"""
-    absolute: float
-    """Minimum alignment exponent, and subnormal results"""
-    grows: bool
-    """Whether a block may increase the sum of magnitudes, because it rounds to nearest"""
+    tau: float  # alignment of the products with the accumulator
+    pi: float  # alignment or rounding of the products among themselves
+    rho: float  # rounding of the sum
+    absolute: float  # minimum alignment exponent, and subnormal results
+    grows: bool  # whether a block may increase the sum of magnitudes, because it rounds to nearest
 
 
 @dataclass(frozen=True)
 class Arithmetic:
     """The arithmetic of a matrix instruction: a row of `ARITHMETICS`."""
 
-    name: str
-    """Key of the row: `MmaSpec.arithmetic`"""
-    text: str
-    """The arithmetic in words"""
+    name: str  # key of the row: `MmaSpec.arithmetic`
+    text: str  # the arithmetic in words
+    # NumPy reference implementation of one block: a (..., M, L), b (..., L, N), c (..., M, N) -> d (..., M, N)
     reference: Callable[[Array, Array, Array, MmaSpec], Array]
-    """NumPy reference implementation of one block: a (..., M, L), b (..., L, N), c (..., M, N) -> d (..., M, N)"""
+    # Compiled implementation of chains, "module.function" in `fpemu.mma.compiled`. None: the reference alone
     compiled: str | None
-    """Compiled implementation of chains, "module.function" in `fpemu.mma.compiled`. None: the reference alone"""
-    cuda: str | None
-    """Constant of ``kernels/arithmetic.cuh``. None: not emulated on a GPU"""
-    constraints: Callable[[MmaSpec], Iterator[str]]
-    """The violated constraints of a specification, in words"""
+    cuda: str | None  # constant of ``kernels/arithmetic.cuh``. None: not emulated on a GPU
+    constraints: Callable[[MmaSpec], Iterator[str]]  # the violated constraints of a specification, in words
+    # T: a chain from zero whose sum of |x||y| is at most 2^T is exact (`fpemu.mma.exactness` has the proof)
     exact_to: Callable[[MmaSpec], int]
-    """T: a chain from zero whose sum of |x||y| is at most 2^T is exact (`fpemu.mma.exactness` has the proof)"""
-    loss: Callable[[MmaSpec], Loss]
-    """Largest error of one block"""
+    loss: Callable[[MmaSpec], Loss]  # largest error of one block
+    # Keys of `DEFAULTS` that the arithmetic reads: "F", "E0" and "fraction_bits" of a truncated sum, "final" of a sum
+    # rounded once, "payloads" of NaN
     parameters: tuple[str, ...] = ()
-    """Keys of `DEFAULTS` that the arithmetic reads: "F", "E0" and "fraction_bits" of a truncated sum, "final" of a sum
-    rounded once, "payloads" of NaN"""
+    # Position from simple and common to rare. Of several arithmetics with the same results the lowest is reported
     rank: int = 100
-    """Position from simple and common to rare. Of several arithmetics with the same results the lowest is reported"""
-    integer: bool = False
-    """Whether it adds integers modulo 2^32"""
-    fused: bool = False
-    """Whether each product is added by one fused multiply-add"""
+    integer: bool = False  # whether it adds integers modulo 2^32
+    fused: bool = False  # whether each product is added by one fused multiply-add
+    # The terms that are truncated F places below the largest exponent among them: none, the products, or the products
+    # and the accumulator
     aligned: Literal["", "products", "terms"] = ""
-    """The terms that are truncated F places below the largest exponent among them: none, the products, or the products
-    and the accumulator"""
-    flushes: bool = False
-    """Whether subnormal operands and results are replaced by zero"""
-    pairwise: bool = False
-    """Whether the products are added in pairs, each sum rounded"""
-    floors: bool = False
-    """Whether sums are rounded toward minus infinity, 31 and 32 places below their exponents"""
-    groups: int = 1
-    """Interleaved groups of k that a block adds apart"""
-    zero_exponent: int | None = None
-    """Exponent of a zero accumulator in the alignment. None: below every other exponent"""
-    enter: Callable[[Array], Array] | None = None
-    """Conversion of C at the start of each instruction"""
-    via: str | None = None
-    """Arithmetic of the half-precision instructions that the instruction is converted to"""
+    flushes: bool = False  # whether subnormal operands and results are replaced by zero
+    pairwise: bool = False  # whether the products are added in pairs, each sum rounded
+    floors: bool = False  # whether sums are rounded toward minus infinity, 31 and 32 places below their exponents
+    groups: int = 1  # interleaved groups of k that a block adds apart
+    zero_exponent: int | None = None  # of a zero accumulator in the alignment. None: below every other exponent
+    enter: Callable[[Array], Array] | None = None  # conversion of C at the start of each instruction
+    via: str | None = None  # arithmetic of the half-precision instructions that the instruction is converted to
 
     @property
     def truncates(self) -> bool:

@@ -11,25 +11,12 @@ from fpemu.formats import FloatFormat
 
 
 def code_dtype(fmt: FloatFormat | str) -> np.dtype[Any]:
-    """Return the unsigned integer type that holds a format's codes.
-
-    Parameters
-    ----------
-    fmt : FloatFormat or str
-        A string names an integer type: "int8", "int32".
-    """
+    """Return the unsigned integer type that holds a format's codes; "int8" and "int32" are formats too."""
     return np.dtype(f"u{np.dtype(fmt).itemsize}") if isinstance(fmt, str) else fmt.code_dtype
 
 
 def values(codes: NDArray[Any], fmt: FloatFormat | str) -> NDArray[Any]:
-    """Return the operand of `fpemu.mma.execute` with these codes; the payloads of NaN and tf32's ignored bits are kept.
-
-    Parameters
-    ----------
-    codes : array of unsigned integers
-    fmt : FloatFormat or str
-        As in `code_dtype`.
-    """
+    """Return the operand of `fpemu.mma.execute` with these codes, payloads of NaN and tf32's ignored bits kept."""
     codes = np.ascontiguousarray(codes)
     if isinstance(fmt, str):
         return codes.view(fmt)
@@ -41,13 +28,5 @@ def values(codes: NDArray[Any], fmt: FloatFormat | str) -> NDArray[Any]:
 
 
 def codes(x: NDArray[Any], fmt: FloatFormat | str) -> NDArray[Any]:
-    """Return the codes of a result of `fpemu.mma.execute`.
-
-    Parameters
-    ----------
-    x : array
-        Values of the format's own type.
-    fmt : FloatFormat or str
-        As in `code_dtype`.
-    """
+    """Return the codes of a result of `fpemu.mma.execute`."""
     return np.ascontiguousarray(x).view(code_dtype(fmt))

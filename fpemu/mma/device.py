@@ -22,10 +22,7 @@ Device = Literal["auto", "cpu", "cuda"]
 def resolve(device: str) -> Literal["cpu", "cuda"]:
     """Return "cuda" for "cuda", and for "auto" if a GPU can be used here; otherwise "cpu".
 
-    Raises
-    ------
-    InputError
-        Unknown device; "cuda" without a GPU that can be used.
+    An unknown device, and "cuda" without a GPU that can be used, raise InputError.
     """
     if device == "cpu":
         return "cpu"

@@ -404,13 +404,7 @@ def _values(terms: Sequence[tuple[Any, Any]], C: Any, spec: MmaSpec) -> tuple[li
 
 
 def as_values(x: Any, fmt: FloatFormat | str, name: str, axes: int = 0) -> Array:
-    """Return ``x`` as an array of values of ``fmt``, without a copy if it has the format's dtype.
-
-    Raises
-    ------
-    InputError
-        Not an array of numbers, fewer axes than `axes`, or entries that are not values of ``fmt``.
-    """
+    """Return ``x`` as an array of values of ``fmt`` with at least `axes` axes, without a copy if it has the dtype."""
     a = as_array(x, name)
     if a.ndim < axes:
         raise InputError(f"{name} has shape {a.shape}: it needs two axes or more")
@@ -437,13 +431,7 @@ def as_values(x: Any, fmt: FloatFormat | str, name: str, axes: int = 0) -> Array
 
 
 def broadcast(A: Array, B: Array, C: Array | None) -> tuple[int, ...]:
-    """Return the shape (..., M, N) of A B + C.
-
-    Raises
-    ------
-    InputError
-        Shapes that do not fit one another.
-    """
+    """Return the shape (..., M, N) of A B + C; shapes that do not fit one another raise InputError."""
     shape = product_shape(A, B)
     if C is None:
         return shape

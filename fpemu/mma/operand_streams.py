@@ -42,33 +42,21 @@ _OPERANDS = "ABC"
 class Recipe:
     """Distribution of one operand's codes in a class: ``Recipe`` in ``kernels/generator.cuh``, field by field."""
 
-    low: int = 0
-    """Lowest exponent field"""
-    high: int = 0
-    """Highest exponent field; the distribution is uniform"""
-    other_low: int = 0
-    """Lowest exponent field of a second range"""
+    low: int = 0  # lowest exponent field
+    high: int = 0  # highest exponent field; the distribution is uniform
+    other_low: int = 0  # lowest exponent field of a second range
     other_high: int = 0
-    other_in_16: int = 0
-    """Probability of the second range, in sixteenths"""
-    zero_in_16: int = 0
-    """Probability of a zero of either sign, in sixteenths"""
+    other_in_16: int = 0  # probability of the second range, in sixteenths
+    zero_in_16: int = 0  # probability of a zero of either sign, in sixteenths
+    # Probability of the top exponent field (Inf and NaN, if the format has them), in units of 1/4096
     special_in_4096: int = 0
-    """Probability of the top exponent field (Inf and NaN, if the format has them), in units of 1/4096"""
-    fall: int = 0
-    """Decrease of the exponent field with every k"""
-    lift: int = 0
-    """Increase of the exponent field for k = 0 and 1"""
-    geometric: int = 0
-    """1: the field is `high` minus the number of trailing zeros of a random word"""
-    mirror: int = 0
-    """1: the second half of k repeats the first, except the last k; 2: k = 1 repeats k = 0"""
-    opposite: int = 0
-    """1: repeated elements have the opposite sign"""
-    keep: int = -1
-    """Mask of the random bits of the fraction"""
-    fill: int = 0
-    """Mask of the bits of the fraction that are 1"""
+    fall: int = 0  # decrease of the exponent field with every k
+    lift: int = 0  # increase of the exponent field for k = 0 and 1
+    geometric: int = 0  # 1: the field is `high` minus the number of trailing zeros of a random word
+    mirror: int = 0  # 1: the second half of k repeats the first, except the last k; 2: k = 1 repeats k = 0
+    opposite: int = 0  # 1: repeated elements have the opposite sign
+    keep: int = -1  # mask of the random bits of the fraction
+    fill: int = 0  # mask of the bits of the fraction that are 1
 
     def numbers(self) -> NDArray[np.int64]:
         """Return the fields as a kernel argument."""
@@ -81,13 +69,7 @@ def formats(spec: MmaSpec) -> tuple[FloatFormat | str, FloatFormat | str, FloatF
 
 
 def recipes(spec: MmaSpec, kind: str) -> tuple[Recipe, Recipe, Recipe]:
-    """Return the recipes of A, B and C of an instruction in a class.
-
-    Raises
-    ------
-    InputError
-        If the class is unknown.
-    """
+    """Return the recipes of A, B and C of an instruction in a class; an unknown class raises InputError."""
     if kind not in CLASSES:
         raise unknown_name("operand class", kind, CLASSES)
     if spec.is_integer:
@@ -188,17 +170,10 @@ def philox(counter: NDArray[np.uint32], key: int) -> NDArray[np.uint32]:
 def operand(
     spec: MmaSpec, letter: str, kind: str, seed: int, first: int, tests: int, rows: int, columns: int
 ) -> NDArray[Any]:
-    """Return the codes (tests, rows, columns) of A, B or C in the tests from `first` on.
+    """Return the codes (tests, rows, columns) of A, B or C in a class, in the tests from `first` on.
 
-    Parameters
-    ----------
-    spec : MmaSpec
-    letter : {"A", "B", "C"}
-        A has the rows of the tile and K columns, B is stored by its columns, C has the tile's shape.
-    kind : str
-        A key of `CLASSES`.
-    seed, first : int
-        From 0 to 2^64 - 1.
+    A has the rows of the tile and K columns, B is stored by its columns, C has the tile's shape. `seed` and `first` are
+    from 0 to 2^64 - 1.
     """
     which = _OPERANDS.index(letter)
     fmt, recipe = formats(spec)[which], recipes(spec, kind)[which]

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from numpy.typing import NDArray
 
 from fpemu.arguments import LARGEST, choice, flag, integer
-from fpemu.errors import InputError, shown, unknown_name
+from fpemu.errors import InputError
+from fpemu.reading import read
 
 Join = Literal["ascending", "descending", "pairwise"]
 T = TypeVar("T")
@@ -77,13 +78,7 @@ class KOrder:
         InputError
             The data are no dict, or a name or a value is no field's.
         """
-        if not isinstance(data, dict):
-            raise InputError(f"{shown(data)} is no order: a dict of the fields of a KOrder is needed, or a tree")
-        known = [field.name for field in fields(cls)]
-        for name in data:
-            if name not in known:
-                raise unknown_name("field of an order", name, known)
-        return cls(**data)
+        return read(cls, data, "order")
 
     def segments(self, K: int) -> list[list[list[tuple[int, int]]]]:
         """Return, for each slice and each of its chains, the ranges of k in the order of summation."""

@@ -22,15 +22,15 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from fpemu import files, formats
 from fpemu.errors import InputError, shown
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import Chain, OrderResult, Sum, Tree, fold, leaves, order_of
+from fpemu.reading import read
 
-_KIND, _VERSION = "fpemu summation order", 1
 _TOO_DEEP = "the tree is nested too deep"
 _MOST = 2**22  # positions; larger products are not probed
 
@@ -127,7 +127,7 @@ def save(order: OrderResult | KOrder | Tree, path: str | os.PathLike[str], **abo
         raise InputError(f"{name}: an order is written as .json")
     files.check_writable(name)
     plain: KOrder | Tree = order_of(order)
-    record: dict[str, Any] = {"file": _KIND, "version": _VERSION}
+    record: dict[str, Any] = {"file": "fpemu summation order", "version": 1}
     record |= {field: getattr(order, field) for field in ("k", "probes") if hasattr(order, field)}  # of a Revealed
     if not isinstance(plain, KOrder):
         record["k"] = sum(1 for _ in leaves(plain))
@@ -161,9 +161,7 @@ def load(path: str | os.PathLike[str]) -> KOrder | Tree:
     Raises
     ------
     InputError
-        The file has no order, or a malformed one.
-    OSError
-        The file cannot be read.
+        The file cannot be read, has no order, or a malformed one.
 
     Examples
     --------
@@ -173,39 +171,42 @@ def load(path: str | os.PathLike[str]) -> KOrder | Tree:
     ...     load(os.path.join(folder, "order.json"))
     KOrder(split=128, tile=64, residue_first=True)
     """
-    file = Path(path)
-    if file.is_dir():
-        raise InputError(f"{file} is a folder, not a file with an order")
+    name = os.fspath(path)
+    record = read(_Record, files.read_json(name), name)
     try:
-        return _order(json.loads(file.read_bytes()))
-    except RecursionError:
-        reason = _TOO_DEEP
-    except json.JSONDecodeError as problem:
-        reason = f"not JSON: {problem.msg} in line {problem.lineno}"
-    except ValueError as problem:  # an InputError, bytes that are no text, or a number with thousands of digits
-        reason = str(problem)
-    raise InputError(f"{file}: no order of fpemu can be read from it ({reason})")
+        if (record.order is None) == (record.tree is None):
+            raise InputError('it needs either "order" or "tree"')
+        if record.tree is None:
+            return KOrder.from_dict(record.order)
+        tree = from_dict(record.tree)
+        if isinstance(tree, KOrder):
+            raise InputError("the tree is neither a chain nor a sum")
+        positions = sorted(leaves(tree))
+        if positions != list(range(len(positions))):
+            wrong = next(i for i, k in enumerate(positions) if i != k)
+            raise InputError(f"each k from 0 must occur in the tree once: {wrong} does not")
+        if record.k not in (None, len(positions)):
+            raise InputError(f"k is {record.k}, and the tree has {len(positions)} positions")
+        return tree
+    except InputError as problem:
+        raise InputError(f"{name}: {problem}") from None
 
 
-def _order(record: Any) -> KOrder | Tree:
-    if not isinstance(record, dict) or record.get("file") != _KIND:
-        raise InputError(f'it is not marked as "{_KIND}"')
-    if record.get("version") != _VERSION:
-        raise InputError(f"its version is {shown(record.get('version'))}, this fpemu reads {_VERSION}")
-    if ("order" in record) == ("tree" in record):
-        raise InputError('it needs either "order" or "tree"')
-    if "order" in record:
-        return KOrder.from_dict(record["order"])
-    tree = from_dict(record["tree"])
-    if isinstance(tree, KOrder):
-        raise InputError("the tree is neither a chain nor a sum")
-    positions = sorted(leaves(tree))
-    if positions != list(range(len(positions))):
-        wrong = next(i for i, k in enumerate(positions) if i != k)
-        raise InputError(f"each k from 0 must occur in the tree once: {wrong} does not")
-    if record.get("k", len(positions)) != len(positions):
-        raise InputError(f"k is {shown(record['k'])}, and the tree has {len(positions)} positions")
-    return tree
+@dataclass(frozen=True)
+class _Record:
+    """The content of a file."""
+
+    file: Literal["fpemu summation order"]
+    version: int
+    order: Any = None
+    tree: Any = None
+    k: int | None = None
+    probes: int | None = None
+    about: Any = None
+
+    def __post_init__(self) -> None:
+        if self.version != 1:
+            raise InputError(f"its version is {self.version}, this fpemu reads 1")
 
 
 # --- a tree as data

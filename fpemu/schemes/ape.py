@@ -49,4 +49,4 @@ class Ape(TwoWords):
     promote: int | str | None = choose.promotion(None)
 
     def plan(self) -> Plan:
-        return replace(self.sums(self.residual_scale, self.step, self.promote), join="as-run")
+        return replace(super().plan(), join="as-run")

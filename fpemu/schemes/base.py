@@ -35,34 +35,17 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A product alpha · A·B + beta · C by a scheme, its arguments checked.
-
-    Parameters
-    ----------
-    A, B : array (..., M, K) and (..., K, N)
-        Operands in the scheme's operand format.
-    C : array or None
-        Addend; None where beta = 0.
-    alpha, beta : scalars of the operand format
-    spec : MmaSpec or None
-        Matrix instruction; None: ordinary cores.
-    order : KOrder, tree or None
-        Summation order over K as given.
-    lowering : Lowering or None
-        Of a split scheme, in this order on this instruction.
-    on_range : OverflowPolicy
-    device : {"cpu", "cuda", "auto"}
-    """
+    """A product alpha · A·B + beta · C by a scheme, its arguments checked."""
 
     scheme: Scheme
-    A: Array
-    B: Array
-    C: Array | None
+    A: Array  # (..., M, K) in the scheme's operand format
+    B: Array  # (..., K, N)
+    C: Array | None  # None where beta = 0
     alpha: Any
     beta: Any
-    spec: Any
-    order: Any
-    lowering: Lowering | None
+    spec: Any  # matrix instruction; None: ordinary cores
+    order: Any  # over K, as given
+    lowering: Lowering | None  # of a split scheme, in this order on this instruction
     on_range: OverflowPolicy
     device: Device = "cpu"
 
@@ -211,13 +194,7 @@ def matrix_instruction(scheme: Any, hardware: str | MmaSpec | None, low: str, ou
 
 
 def as_operand(X: Any, name: str, fmt: FloatFormat, *, read: bool = True, axes: int = 2) -> Array:
-    """`X` as an array of `fmt` (fp32 or fp64) with the same values and at least so many axes.
-
-    Raises
-    ------
-    InputError
-        Not real numbers; fewer than two axes; entries that are not numbers of `fmt` (how many, and the first).
-    """
+    """`X` as an array of `fmt` (fp32 or fp64) with the same values and at least so many axes; else InputError."""
     x = as_array(X, name)
     if x.ndim < axes:
         raise InputError(f"{name} must be a matrix (..., rows, columns), not of shape {x.shape}")
@@ -287,8 +264,6 @@ def scalar(value: Any, name: str, fmt: FloatFormat) -> Any:
 # --- the registry
 
 _SCHEMES: dict[str, type[Scheme]] = {}
-_ALIASES: dict[str, tuple[str, dict[str, Any]]] = {"strassen": ("staged", {"levels": 1})}
-"""Former names: the scheme and its options"""
 _ARGUMENTS = ("hardware", "alpha", "beta", "on_range", "order", "device")
 """Arguments of `fpemu.gemm`: a misspelt one arrives as an option"""
 _FORMER_OPTIONS = {
@@ -355,11 +330,9 @@ def get(name: str | Scheme) -> Scheme:
     if isinstance(name, Scheme):
         return name
     key = name.lower().replace("_", "-").strip() if isinstance(name, str) else ""
-    if key in _ALIASES:
-        current, options = _ALIASES[key]
-        values = ", ".join(f"{option}={value!r}" for option, value in options.items())
-        warnings.warn(f"the scheme {key!r} is now {current!r} with {values}", DeprecationWarning, stacklevel=3)
-        return replace(_SCHEMES[current](), **options)
+    if key == "strassen":  # its former name
+        warnings.warn("the scheme 'strassen' is now 'staged' with levels=1", DeprecationWarning, stacklevel=3)
+        return build("staged", {"levels": 1})
     if key not in _SCHEMES:
         raise unknown_name("scheme", name, _SCHEMES)
     return _SCHEMES[key]()

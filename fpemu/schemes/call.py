@@ -179,13 +179,7 @@ def validate(
     device: Device,
     options: Mapping[str, Any],
 ) -> Call:
-    """The checked call of `gemm`, `certify` or `fpemu.gpu.gemm` with these arguments.
-
-    Raises
-    ------
-    InputError
-        As `gemm`, except for entries out of range: `Scheme.check_operand` finds these.
-    """
+    """The checked call of `gemm`, `certify` or `fpemu.gpu.gemm`; `Scheme.check_operand` finds entries out of range."""
     order = order_of(order)
     chosen = configure(scheme, hardware, on_range, order, options)
     fmt = chosen.scheme.operand

@@ -21,7 +21,6 @@ from fpemu.schemes import options as choose
 from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.split_scheme import TwoWords
-from fpemu.schemes.words import Plan
 
 FOUR = ("rr", "rh", "hr", "hh")
 
@@ -48,6 +47,3 @@ class Egemm(TwoWords):
     accumulators: str | tuple[tuple[str, ...], ...] = choose.accumulators("one")
     step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion(None)
-
-    def plan(self) -> Plan:
-        return self.sums(self.residual_scale, self.step, self.promote)

@@ -22,7 +22,7 @@ from fpemu.schemes import options as choose
 from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.split_scheme import TwoWords
-from fpemu.schemes.words import BIT_CUT, Plan
+from fpemu.schemes.words import BIT_CUT
 
 
 @register
@@ -48,6 +48,3 @@ class Legemm(TwoWords):
     products: tuple[str, ...] | None = choose.products(("hh", "hr", "rh"), "hr")
     step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion(None)
-
-    def plan(self) -> Plan:
-        return self.sums(self.residual_scale, self.step, self.promote)

@@ -29,25 +29,13 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Accumulator:
-    """One accumulator of the instruction: its products, and when it restarts from zero.
+    """One accumulator of the instruction: its products, and when it restarts from zero."""
 
-    Parameters
-    ----------
-    band : int
-        Smallest i + j of its products; its sum is divided by 2^(band · exponent).
-    products : tuple of (int, int)
-        Index of A's word and of B's word, in the order run.
-    turn : int or None
-        The products alternate after so many k. None: each runs over a whole chain before the next, or there is only
-        one.
-    order : KOrder or tree
-        Order over K. ``order.promote`` is the promotion interval in k: the accumulator restarts from zero after it, and
-        its sum is added to an fp32 total outside the instruction.
-    """
-
-    band: int
-    products: tuple[Product, ...]
-    turn: int | None
+    band: int  # smallest i + j of its products; its sum is divided by 2^(band · exponent)
+    products: tuple[Product, ...]  # in the order run
+    turn: int | None  # products alternate after so many k; None: each runs over a whole chain, or there is only one
+    # Over K. `order.promote` is the promotion interval in k: the accumulator restarts from zero after it, and its sum
+    # is added to an fp32 total outside the instruction.
     order: Any
 
     @property
@@ -58,40 +46,19 @@ class Accumulator:
 
 @dataclass(frozen=True)
 class Lowering:
-    """A split scheme on one instruction, in one order over K.
+    """A split scheme on one instruction, in one order over K."""
 
-    Parameters
-    ----------
-    words : tuple of Word
-        Rules of the words that are multiplied.
-    products : tuple of (int, int)
-        Products in the order run on each part of K.
-    accumulators : tuple of Accumulator
-        In the order of their first product.
-    order : KOrder or tree
-        The order as given: its slices over K, and the reduction of their partial sums.
-    block : int or None
-        Element-wise schemes: no accumulator persists. Each product of `block` k starts from zero and is added, divided
-        by its power of two, to one fp32 total that all accumulators share, product after product on each block.
-    exponent : int
-        Binary exponent of the scale between a word and the next.
-    join : Join
-        Order of the final combination of the accumulators.
-    in_double : bool
-        Whether the combination is in fp64 and rounds to fp32 once, at its end.
-    k : int
-        Length in k of the instruction.
-    """
-
-    words: tuple[Word, ...]
-    products: tuple[Product, ...]
-    accumulators: tuple[Accumulator, ...]
-    order: Any
+    words: tuple[Word, ...]  # rules of the words that are multiplied
+    products: tuple[Product, ...]  # in the order run on each part of K
+    accumulators: tuple[Accumulator, ...]  # in the order of their first product
+    order: Any  # as given: its slices over K, and the reduction of their partial sums
+    # Element-wise schemes: no accumulator persists. Each product of `block` k starts from zero and is added, divided by
+    # its power of two, to one fp32 total that all accumulators share, product after product on each block.
     block: int | None
-    exponent: int
-    join: Join
-    in_double: bool
-    k: int
+    exponent: int  # binary, of the scale between a word and the next
+    join: Join  # order of the final combination of the accumulators
+    in_double: bool  # whether the combination is in fp64 and rounds to fp32 once, at its end
+    k: int  # of the instruction
 
     @property
     def accumulator_of(self) -> list[int]:
@@ -141,15 +108,8 @@ class Lowering:
 def lower(words: Sequence[Word], plan: Plan, spec: MmaSpec, order: Any = None) -> Lowering:
     """The lowering of a scheme's words and plan on an instruction.
 
-    Parameters
-    ----------
-    order : KOrder, tree or None
-        Order over K inside every accumulator; its `promote` replaces the plan's.
-
-    Raises
-    ------
-    InputError
-        An order with promotions for an element-wise plan.
+    `order` is the order over K inside every accumulator; its `promote` replaces the plan's, and an element-wise plan
+    takes none.
     """
     order = KOrder() if order is None else order
     step = in_k(plan.step, spec)
@@ -182,13 +142,7 @@ def lower(words: Sequence[Word], plan: Plan, spec: MmaSpec, order: Any = None) -
 
 
 def run(A: Sequence[Array], B: Sequence[Array], lowering: Lowering, spec: MmaSpec, device: Device = "cpu") -> Array:
-    """The sum of the products of words, fp32 (..., M, N).
-
-    Parameters
-    ----------
-    A, B : sequences of arrays (..., M, K) and (..., K, N)
-        Words of the two matrices.
-    """
+    """The sum of the products of words A (..., M, K) and B (..., K, N), fp32."""
     if lowering.block is not None:
         return _element_wise(A, B, lowering, spec, device)
     sums = []
@@ -256,35 +210,19 @@ class _Chain(NamedTuple):
 class Chains:
     """Number of blocks, chains and slices of a sum over K. `blocks` and `first` are those of the longest chain."""
 
-    slices: int
-    """Slices, reduced at the end"""
-    chains: int
-    """Chains in a slice, added outside"""
-    blocks: int
-    """Blocks that hold any of a product's terms, in a chain, for each product"""
-    first: int
-    """Of these, the ones before another product's turn"""
-    rounds: int
-    """Turns of a product in the longest chain"""
-    total: int
-    """All chains of all slices"""
-    total_blocks: int
-    """All blocks, for each product"""
-    even: float
-    """Number of equal chains with the same sum of squares of their lengths"""
+    slices: int  # reduced at the end
+    chains: int  # in a slice, added outside
+    blocks: int  # that hold any of a product's terms, in a chain, for each product
+    first: int  # of these, the ones before another product's turn
+    rounds: int  # turns of a product in the longest chain
+    total: int  # all chains of all slices
+    total_blocks: int  # all blocks, for each product
+    even: float  # number of equal chains with the same sum of squares of their lengths
 
     @staticmethod
     @lru_cache(maxsize=1024)
     def of(order: KOrder, K: int, block: int, turn: int | None = None, fresh: bool = False) -> Chains:
-        """The counts of an order over K in blocks of an instruction.
-
-        Parameters
-        ----------
-        turn : int, optional
-            Products alternate after so many k.
-        fresh : bool
-            Whether every turn is a separate chain.
-        """
+        """The counts of an order over K in blocks of an instruction; `fresh`: every turn is a separate chain."""
         sizes = _cut(K, order.split)
         parts = [(count, _slice(order, length, block, turn, fresh)) for count, length in sizes]
         chains = [(count * chain.number, chain) for count, slice_ in parts for chain in slice_]

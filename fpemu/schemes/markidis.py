@@ -22,7 +22,6 @@ from fpemu.schemes import options as choose
 from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.split_scheme import TwoWords
-from fpemu.schemes.words import Plan
 
 REFINED = {"both": ("rr", "hr", "rh", "hh"), "A": ("rh", "hh")}
 
@@ -58,6 +57,3 @@ class Markidis(TwoWords):
 
     def kept(self) -> tuple[str, ...]:
         return REFINED[self.refine] if self.products is None else self.products
-
-    def plan(self) -> Plan:
-        return self.sums(self.residual_scale, self.step, self.promote)

@@ -30,7 +30,6 @@ from fpemu.schemes import options as choose
 from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.split_scheme import TwoWords
-from fpemu.schemes.words import Plan
 
 
 @register
@@ -54,9 +53,6 @@ class Ootomo(TwoWords):
     products: tuple[str, ...] | None = choose.products(("hh", "rh", "hr"), "hr")
     step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion("instruction")
-
-    def plan(self) -> Plan:
-        return self.sums(self.residual_scale, self.step, self.promote)
 
 
 @register

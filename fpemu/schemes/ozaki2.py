@@ -98,18 +98,10 @@ class Ozaki2(ErrorFree):
     def report(
         self, plan: ModularPlan, size: float, worst: tuple[int, int] | None, vanished: list[int], complete: bool
     ) -> Report:
-        """The conditions of a product.
+        """The conditions of a product, with a bound `size` on the largest 2 sum|a'||b'|.
 
-        Parameters
-        ----------
-        size : float
-            A bound on the largest 2 sum|a'||b'|.
-        worst : (int, int) or None
-            The index of an entry for which the bound exceeds what the moduli hold.
-        vanished : list of int
-            Rows of A and columns of B that are not zero and of which nothing is left.
-        complete : bool
-            Whether no digit was cut off.
+        `worst` is the index of an entry for which the bound exceeds what the moduli hold, `vanished` the numbers of
+        rows of A and columns of B that are not zero and of which nothing is left; `complete`: no digit was cut off.
         """
         bits = math.log2(max(size, 1.0)), math.log2(self.basis().product)
         faults = []

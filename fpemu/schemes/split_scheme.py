@@ -75,13 +75,7 @@ class SplitScheme(Scheme):
             self.refuse("products with an accumulator each do not alternate, so the step has no effect")
 
     def spec(self, hardware: str | MmaSpec | None) -> MmaSpec:
-        """The matrix instruction that the scheme runs on.
-
-        Raises
-        ------
-        InputError
-            Without hardware; if it lacks the instruction; if an MmaSpec's formats are not those of the words.
-        """
+        """The matrix instruction that the scheme runs on; without one for its formats InputError."""
         low, out = self.rules()[0].format, self.accumulator_format
         spec = matrix_instruction(self, hardware, low.name, out)
         have = tuple(str(f) for f in (spec.a_format, spec.b_format, spec.c_format, spec.d_format))
@@ -95,12 +89,7 @@ class SplitScheme(Scheme):
     def split(self, X: Any, operand: Literal["A", "B"] = "A") -> tuple[Array, ...]:
         """The words of `X`, fp32 numbers of any shape, as values of the low format (without any scaling of rows).
 
-        `operand` matters to balanced splits only.
-
-        Raises
-        ------
-        InputError
-            Entries that are not fp32 numbers; an unknown operand.
+        `operand` matters to balanced splits only. Entries that are not fp32 numbers raise InputError.
         """
         rules = words.of_operand(self.rules(), choice("operand", operand, ("A", "B")))
         return words.split(as_operand(X, f"X of {self.name}.split", FP32, axes=0), rules)
@@ -160,8 +149,12 @@ class TwoWords(SplitScheme):
         fmt = self.word_format
         return Word("h", fmt, self.high_rounding), Word("r", fmt, self.residual_rounding, exponent_of(scale))
 
+    def plan(self) -> Plan:
+        paper: Any = self  # fields of all schemes but those with a plan of their own
+        return self.sums(paper.residual_scale, paper.step, paper.promote)
+
     def sums(self, scale: float, step: int | str | None, promote: int | str | None) -> Plan:
-        """The plan of the products."""
+        """The plan of the products for a scale, steps and a promotion interval."""
         pairs = words.pairs(self.kept(), "hr")
         shared = words.groups(self.accumulators, "hr")
         return Plan(pairs, exponent_of(scale), shared, step, promote, combine_in=self.combine_in)

@@ -53,14 +53,11 @@ CHUNK = 2**16
 class Split(NamedTuple):
     """An operand scaled and split, in float64."""
 
-    values: Array
-    """x s"""
+    values: Array  # x s
     h: Array
-    r: Array
-    """RNE16(x s - h)"""
-    high: Array
-    low: Array
-    """qh and qr"""
+    r: Array  # RNE16(x s - h)
+    high: Array  # qh
+    low: Array  # qr
     factors: Array
     exponents: NDArray[np.int32]
     special: NDArray[np.bool_] | None
@@ -90,13 +87,7 @@ class StagedInt8(SplitScheme):
     )
 
     def spec(self, hardware: str | MmaSpec | None) -> MmaSpec:
-        """The fp16 instruction.
-
-        Raises
-        ------
-        InputError
-            As every split scheme; if the hardware has no int8 instruction.
-        """
+        """The fp16 instruction, of hardware that has one for int8 too."""
         spec = super().spec(hardware)
         if not isinstance(hardware, MmaSpec):
             catalog.spec(str(hardware), "int8", "int32")
@@ -138,13 +129,7 @@ class StagedInt8(SplitScheme):
         return np.zeros(K, bool) if self.exact is None else stage % self.exact == 0
 
     def split_operand(self, X: Array, name: str, on_range: str) -> Split:
-        """The words of an operand, fp32 (..., M, K) or (..., K, N).
-
-        Raises
-        ------
-        InputError
-            NaN or Inf, with on_range="raise".
-        """
+        """The words of an operand, fp32 (..., M, K) or (..., K, N); NaN and Inf raise with on_range="raise"."""
         axis = -1 if name == "A" else -2
         ready = words.prepare(X, name, (), on_range, "", self.name)
         factors, exponents = scales(np.max(abs(ready.values), axis=axis, keepdims=True, initial=0.0))

@@ -64,13 +64,7 @@ class OverflowPolicy(StrEnum):
 
 
 def policy(on_range: str) -> OverflowPolicy:
-    """The overflow policy of a name.
-
-    Raises
-    ------
-    InputError
-        An unknown name, with the nearest known.
-    """
+    """The overflow policy of a name; an unknown one raises InputError."""
     return OverflowPolicy(choice("on_range", on_range, POLICIES))
 
 
@@ -92,23 +86,14 @@ class Join(StrEnum):
 
 @dataclass(frozen=True)
 class Word:
-    """Rule of one word of a split.
+    """Rule of one word of a split."""
 
-    Parameters
-    ----------
-    name : str
-        "h" or "r", or the word's number from 1.
-    format : FloatFormat
-    rounding : str
-        Name of a rounding mode, "bit-cut" (fp16 only), "away-from-zero", or "balanced", which depends on the operand.
-    exponent : int
-        Binary exponent of the scale: the word is the rounding of residual · 2^exponent.
-    """
-
-    name: str
+    name: str  # "h" or "r", or the word's number from 1
     format: FloatFormat
-    rounding: str = "RNE"
-    exponent: int = 0
+    rounding: str = (
+        "RNE"  # a mode, "bit-cut" (fp16 only), "away-from-zero", or "balanced", which depends on the operand
+    )
+    exponent: int = 0  # binary, of the scale: the word is the rounding of residual · 2^exponent
 
     def round(self, x: Array) -> Array:
         """`x` (float64, already scaled) as values of the format."""
@@ -196,16 +181,9 @@ class Prepared:
 
 
 def prepare(X: Array, name: str, rules: Sequence[Word], on_range: str, scaling: str, scheme: str) -> Prepared:
-    """Scale an operand by its policy, split it, and check that its words hold it.
+    """Scale operand "A" (..., M, K) or "B" (..., K, N), fp32, split it, and check that its words hold it.
 
-    Parameters
-    ----------
-    X : array (..., M, K) or (..., K, N) of fp32
-    name : {"A", "B"}
-    on_range : str
-        Overflow policy.
-    scaling : str
-        "scale" or "scale-rows"; anything else scales nothing.
+    `on_range` is the overflow policy; a `scaling` other than "scale" and "scale-rows" scales nothing.
     """
     finite = np.isfinite(X)
     special = None
@@ -287,38 +265,22 @@ def _signs(X: Array) -> Array:
 
 @dataclass(frozen=True)
 class Plan:
-    """Products of words, their accumulators, and the final combination.
+    """Products of words, their accumulators, and the final combination."""
 
-    Parameters
-    ----------
-    products : tuple of (int, int)
-        Index of A's word and of B's word, in the order run.
-    exponent : int
-        Binary exponent of the scale between a word and the next.
-    accumulators : {"one", "band", "each", "none"} or tuple of tuples of (int, int)
-        One accumulator for all products, one per band, one per product, or one per group of products; or none that
-        outlives a step: the block product of every step starts from zero and is added to one fp32 total outside.
-    step : int, "instruction", "N instructions" or None
-        Products that share an accumulator alternate after so many k; None: each runs over all of K before the next.
-    promote : int, "instruction", "N instructions" or None
-        The accumulator restarts from zero after so many k and is added to an fp32 total outside.
-    promote_all : bool
-        Whether the accumulators of the corrections are promoted too, or only the accumulator of band 0.
-    join : {"smallest-first", "as-run"}
-        total = sum of the highest band, then total = total / 2^exponent + next band; or each sum divided by its own
-        power of two and added in the order run.
-    combine_in : {"fp32", "fp64"}
-        Arithmetic of the join; "fp64" rounds to fp32 once, at the end.
-    """
-
-    products: tuple[Product, ...]
-    exponent: int = 0
+    products: tuple[Product, ...]  # in the order run
+    exponent: int = 0  # binary, of the scale between a word and the next
+    # One accumulator for all products, one per band, one per product, or one per group of products; or none that
+    # outlives a step: the block product of every step starts from zero and is added to one fp32 total outside.
     accumulators: str | tuple[tuple[Product, ...], ...] = "band"
+    # Products that share an accumulator alternate after so many k; None: each runs over all of K before the next.
     step: int | str | None = None
+    # The accumulator restarts from zero after so many k and is added to an fp32 total outside.
     promote: int | str | None = None
-    promote_all: bool = False
+    promote_all: bool = False  # the accumulators of the corrections too, not only the accumulator of band 0
+    # total = sum of the highest band, then total = total / 2^exponent + next band; or each sum divided by its own power
+    # of two and added in the order run.
     join: Literal["smallest-first", "as-run"] = "smallest-first"
-    combine_in: Literal["fp32", "fp64"] = "fp32"
+    combine_in: Literal["fp32", "fp64"] = "fp32"  # arithmetic of the join; fp64 rounds to fp32 once, at the end
 
     def __post_init__(self) -> None:
         for name, known in (("accumulators", Accumulators), ("join", Join), ("combine_in", ("fp32", "fp64"))):

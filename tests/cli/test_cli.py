@@ -18,7 +18,7 @@ import pytest
 import fpemu
 from benchmarks import cpu
 from fpemu import probing, reproduce, schemes
-from fpemu.cli import main
+from fpemu.cli import commands, main
 from fpemu.cli import matrices as matrixio
 from fpemu.cli.product import normwise
 from fpemu.mma import KOrder
@@ -54,6 +54,32 @@ def test_as_a_module_in_a_process_of_its_own(folder):
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "fpemu: no.npy: No such file or directory\n")
+
+
+@pytest.mark.parametrize("command", commands.COMMANDS)
+def test_the_summary_of_a_command_is_that_of_its_docstring(command):
+    assert commands.load(command).help.partition("\n\n")[0] == commands.COMMANDS[command][2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "others"),
+    [
+        (["-h"], "advice conformance gpu mma probing schemes sweep"),
+        (["split", "0.1"], "advice conformance gpu probing sweep"),
+    ],
+)
+def test_a_command_imports_what_it_needs(arguments, others):
+    script = "import sys; from fpemu.cli import main; assert not main(sys.argv[1:]); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "fpemu.cli.commands" in loaded
+    assert not {"numba", "matplotlib", "scipy", *(f"fpemu.{name}" for name in others.split())} & loaded
 
 
 # --- list
@@ -515,7 +541,8 @@ SLOW = "import time\ndef f(A, B):\n    time.sleep(0.2)\n    return A @ B\n"
 def test_an_interrupt_is_one_line_and_status_130(folder, command):
     np.save("L.npy", np.random.default_rng(1).uniform(-1, 1, (1200, 1200)).astype(np.float32))
     Path("slow.py").write_text(SLOW)
-    script = "from fpemu.cli import commands, main; print('loaded', flush=True); raise SystemExit(main())"
+    script = "import sys; from fpemu.cli import commands, main; commands.load_all(); print('loaded', flush=True)"
+    script += "; sys.exit(main())"
     process = subprocess.Popen(
         [sys.executable, "-c", script, *command.split()],
         env={**os.environ, "PYTHONPATH": str(ROOT), "FPEMU_CACHE": str(folder / "cache")},

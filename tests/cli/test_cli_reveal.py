@@ -333,19 +333,19 @@ HEAD = '{"file": "fpemu summation order", "version": 1, '
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "not JSON"),
-        ("\xff\xfe", "not JSON|not text"),
-        ("[1]", "not marked"),
+        ("", "not readable as JSON"),
+        ("\xff\xfe", "not readable as JSON"),
+        ("[1]", "not a table of fields"),
         ('{"file": "fpemu summation order", "version": 2, "order": {}}', "version"),
         (HEAD + '"k": 3}', "either"),
-        (HEAD + '"order": {"splt": 3}}', "of an order 'splt': did you mean 'split'"),
+        (HEAD + '"order": {"splt": 3}}', "unknown field 'splt': did you mean 'split'"),
         (HEAD + '"tree": {"fma": ["0..3", 5]}}', "4 does not"),
         (HEAD + '"tree": {"fma": ["0..3"]}, "k": 5}', "k is 5"),
         (HEAD + '"tree": {"fma": ["0..3"]}, "k": "\\n"}', "k is"),
         (HEAD + '"tree": {"fma": ["3..0"]}}', "no range"),
         (HEAD + '"tree": {}}', "neither"),
         (HEAD + '"tree": ' + '{"sum": [' * 3000 + "]}" * 3000 + "}", "nested too deep"),
-        (HEAD + '"order": {"split": ' + "9" * 5000 + "}}", "read from it"),
+        (HEAD + '"order": {"split": ' + "9" * 5000 + "}}", "not readable as JSON"),
     ],
 )
 def test_a_broken_file_is_refused(tmp_path, text, message):

@@ -11,7 +11,7 @@ import pytest
 
 from fpemu import library, mma, probing
 from fpemu.cli import main, options
-from fpemu.cli.commands import command as fpemu
+from fpemu.cli.commands import load_all
 from fpemu.reproduce import pages
 from tests import toy
 from tests.commands import refusal
@@ -33,9 +33,9 @@ REFUSALS = [
     ("gemm AB -s h2sgemm -O sb", "'sb' is not name=value"),
     ("gemm AB -s h2sgemm -O sb=1 -O sb=2", "'sb' is given twice"),
     ("gemm AB -O sb=1", "--option needs --scheme"),
-    ("gemm AB -s fp16 -H A100 --order splt=3", "field of an order 'splt': did you mean 'split'"),
+    ("gemm AB -s fp16 -H A100 --order splt=3", "order: unknown field 'splt': did you mean 'split'"),
     ("gemm AB -s fp16 -H A100 --order split=0", "split = 0 must be a positive integer"),
-    ("gemm AB -s fp16 -H A100 --order join=up", "unknown join 'up'"),
+    ("gemm AB -s fp16 -H A100 --order join=up", "order: join: unknown value 'up'"),
     ("gemm AB --c C.npy", "β is 0"),
     ("gemm AB --beta 2", "β is given without C"),
     ("gemm AB -s sgemm --alpha nan", "alpha must be a finite real number, not nan"),
@@ -55,7 +55,7 @@ REFUSALS = [
     ("gemm AB -s fp16 -o read-only/D.npy", "there is no folder read-only"),
     ("gemm A.npy", "Missing argument"),
     ("gemm AB --shceme fp16", "--shceme"),
-    ("gemm AB -s fp16 -H A100 --order tile=64,residue_first=maybe", "must be True or False"),
+    ("gemm AB -s fp16 -H A100 --order tile=64,residue_first=maybe", "residue_first is 'maybe', not true or false"),
     ("gemm AB -s sgemm --max-entries 200", "A.npy is 8×32: more entries than max_entries=200"),
     ("gemm three.npy B.npy -s sgemm", "a matrix has two axes"),
     ("gemm empty.npy B.npy -s sgemm", "at least one entry"),
@@ -212,7 +212,7 @@ VALID = {
 }
 
 
-def _commands(command=fpemu, words=()):
+def _commands(command, words=()):
     children = getattr(command, "commands", None)
     if not children:
         yield words, command
@@ -228,7 +228,7 @@ OPTIONS = [
         id=" ".join((*words, option.opts[0])),
         marks=[pytest.mark.slow] * (words in (("verify", "library"), ("bench", "cpu"))),
     )
-    for words, command in _commands()
+    for words, command in _commands(load_all())
     for option in command.params
     if option.param_type_name == "option" and not option.is_flag and option.name not in ("help", "scheduler")
 ]

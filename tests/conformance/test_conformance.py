@@ -371,7 +371,7 @@ def test_a_specification_is_read_from_a_table_and_changed_by_fields():
     read = reading.read(Specification, {"scheme": "ootomo", "hardware": "A100", "options": {"promote": 64}}, "")
     D = fpemu.gemm(*SINGLE, scheme="ootomo", hardware="H200", promote=64)
     assert verify(D, *SINGLE, specification=read, hardware="H200", causes=False).equal
-    with pytest.raises(InputError, match=r"product.toml: unknown field of an order 'splt': did you mean 'split'"):
+    with pytest.raises(InputError, match=r"product.toml: order: unknown field 'splt': did you mean 'split'"):
         reading.read(Specification, {"order": {"splt": 64}}, "product.toml")
 
 
@@ -443,7 +443,7 @@ def test_the_command_says_equal_or_why_not(files, capsys):
         ("A.npy B.npy -H H200", "either --result or --callable"),
         ("A.npy -r D.npy -H H200", "A and B are missing"),
         ("B.npy A.npy -r D.npy -H H200", "A has 24 columns and B 20 rows"),
-        ("A.npy B.npy -r no.npy -H H200 --order splt=3", "unknown field of an order 'splt'"),
+        ("A.npy B.npy -r no.npy -H H200 --order splt=3", "order: unknown field 'splt'"),
         ("A.npy B.npy -r D.npy -H H200 --order promote=4 --promote 8", "--promote changes an --order"),
         ("A.npy B.npy --callable library.py:chan -H H200", "did you mean 'chain'"),
         ("A.npy B.npy --callable library -H H200", "'library' is not FILE.py:FUNCTION"),

@@ -154,8 +154,12 @@ def test_values_are_rounded_once():
 
 
 # --- wrong arguments
+FLUSH = formats.FloatFormat("flush", 11, -14, 15, subnormals=False)
+SIZES = r"shape = .* must be an integer from 0 to 2\^48 or a sequence of them"
+
+
 @pytest.mark.parametrize(
-    ("name", "parameters", "message"),
+    ("name", "arguments", "message"),
     [
         ("unifrm", {}, "unknown distribution 'unifrm': did you mean 'uniform'"),
         ("uniform", {"hihg": 2}, "unknown parameter of 'uniform' 'hihg': did you mean 'high'"),
@@ -174,41 +178,24 @@ def test_values_are_rounded_once():
         ("powers", {"low": 3, "high": 2}, "low=3 is above high=2"),
         ("wide", {"low": 0, "high": 1023}, "values beyond fp32"),
         ("all_bits", {"specials": 1}, "specials = 1 must be True or False"),
+        ("all_bits", {"dtype": formats.FloatFormat("x", 4, -6, 5)}, "has codes that mean nothing"),
         ("cancellation", {"bits": -1}, "bits = -1 must be an integer"),
+        ("cancellation", {"shape": ()}, "at least one axis"),
+        ("subnormals", {"dtype": FLUSH}, "no subnormal numbers"),
+        ("uniform", {"dtype": "fp31"}, "unknown format"),
+        ("uniform", {"dtype": "e2m1", "low": -10, "high": 10}, "values beyond e2m1"),
+        ("uniform", {"dtype": "e8m0"}, "no zero and no negative numbers"),
+        *(("uniform", {"seed": seed}, r"seed = .* must") for seed in (-1, 0.5, None, "7", [], [1, -2], [1, "2"])),
+        *(("uniform", {"shape": shape}, SIZES) for shape in (-1, (2, -3), (2, 0.5))),
     ],
 )
-def test_wrong_parameters(name, parameters, message):
+def test_wrong_arguments(name, arguments, message):
     with pytest.raises(InputError, match=message):
-        inputs.make(name, 100, 1, **parameters)
-
-
-@pytest.mark.parametrize("seed", [-1, 0.5, None, "7", [], [1, -2], [1, "2"]])
-def test_wrong_seeds(seed):
-    with pytest.raises(InputError, match=r"seed = .* must"):
-        inputs.make("uniform", 3, seed)
-
-
-@pytest.mark.parametrize("shape", [-1, (2, -3), (2, 0.5)])
-def test_wrong_shapes(shape):
-    with pytest.raises(InputError, match=r"shape = .* must be an integer from 0 to 2\^48 or a sequence of them"):
-        inputs.make("uniform", shape, 1)
-
-
-def test_other_refusals():
-    with pytest.raises(InputError, match="unknown format"):
-        inputs.make("uniform", 3, 1, "fp31")
-    with pytest.raises(InputError, match="values beyond e2m1"):
-        inputs.make("uniform", 100, 1, "e2m1", low=-10, high=10)
-    with pytest.raises(InputError, match="no zero and no negative numbers"):
-        inputs.make("uniform", 100, 1, "e8m0")
-    with pytest.raises(InputError, match="at least one axis"):
-        inputs.make("cancellation", (), 1)
-    with pytest.raises(InputError, match="no subnormal numbers"):
-        inputs.make("subnormals", 3, 1, formats.FloatFormat("flush", 11, -14, 15, subnormals=False))
-    with pytest.raises(InputError, match="unknown distribution"):
-        inputs.describe("nothing")
+        inputs.make(name, **{"shape": 100, "seed": 1, **arguments})
 
 
 def test_descriptions():
     for name in inputs.names():
         assert len(inputs.describe(name)) > 20
+    with pytest.raises(InputError, match="unknown distribution"):
+        inputs.describe("nothing")

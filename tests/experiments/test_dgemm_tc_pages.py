@@ -10,21 +10,15 @@ import pytest
 
 import fpemu
 from benchmarks.errorfree import dgemm_tc
-from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.errorfree.operands import Workspace
 from fpemu.gpu.runtime import compiler
 from fpemu.reproduce import claims, pages
 from fpemu.schemes import ozaki
-from tests.processor import Processor, matrix
+from tests.processor import matrix, work
+
+__all__ = ["work"]
 
 FIGURES = Path(__file__).resolve().parents[2] / "figures" / "dgemm_tc"
-needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory):
-    return Workspace(Processor(tmp_path_factory.mktemp("kernels")))
 
 
 def published(work, A, B, mode):
@@ -43,7 +37,6 @@ def operands(family, rng):
     return (x * rng.choice([-1.0, 0.0, 1.0], x.shape) for x in powers)
 
 
-@needs_compiler
 @pytest.mark.parametrize("mode", ["CR", "CR, DGEMM"])
 @pytest.mark.parametrize("family", ["paper", "cancelling", "ties"])
 def test_near_sum_rounds_the_exact_product_once(work, mode, family):
@@ -56,12 +49,10 @@ def test_near_sum_rounds_the_exact_product_once(work, mode, family):
         assert (expected != A @ B).mean() > 0.01
 
 
-@needs_compiler
 @pytest.mark.parametrize("mode", ["DP", "SP"])
 def test_blocks_and_counts_are_the_printed_algorithms(work, mode, monkeypatch):
     monkeypatch.setattr(ozaki, "BLOCK", 4)
     A, B = (X.astype(dgemm_tc.MODES[mode].operand.dtype) for X in operands("paper", np.random.default_rng(2)))
-    work.machine.products.clear()
     D, counts = published(work, A, B, mode)
     assert len(counts) == 3 * 3
     for i in range(3):  # three blocks of three rows
@@ -79,7 +70,6 @@ def test_near_sum_compiles_for_hopper():
     assert compiler.compile(dgemm_tc._SOURCE, "sm_90a", name="near_sum.cu")[:4] == b"\x7fELF"
 
 
-@needs_compiler
 def test_the_extremes_are_the_smallest_and_the_largest_magnitude(work):
     X = np.array([[0.0, -3e-7, 2.5], [-7e4, 1.0, -0.0]])
     assert dgemm_tc.extremes(work, matrix(X)) == (3e-7, 7e4)

@@ -12,35 +12,30 @@ import pytest
 
 import fpemu
 from fpemu.errors import GpuError, InputError
-from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.errorfree import gemm as errorfree
 from fpemu.gpu.errorfree import operands
 from fpemu.gpu.errorfree import residues as modular
-from fpemu.gpu.errorfree.operands import Workspace
 from fpemu.gpu.runtime import compiler, cublas, device
 from fpemu.gpu.runtime.compiler import compile, kernel_source
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.base import build
-from tests.processor import PRODUCTS, Processor, matrix, view
-from tests.simulated import Buffer
+from tests import processor, simulated_driver
+from tests.processor import PRODUCTS, matrix, view
 
-needs_compiler = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
 needs_gpu = pytest.mark.skipif(device.missing() is not None, reason=str(device.missing()))
 
 
-@pytest.fixture(scope="module")
-def processor(tmp_path_factory):
-    return Processor(tmp_path_factory.mktemp("kernels"))
+base = processor.work
 
 
 @pytest.fixture
-def work(processor, monkeypatch):
-    """A workspace on the processor; mode CR takes 24 moduli or none, so that few kernels have to be compiled."""
+def work(base, monkeypatch):
+    """A workspace on this processor; mode CR takes 24 moduli or none, so that few kernels have to be compiled."""
     found = modular.moduli_for
     monkeypatch.setattr(modular, "moduli_for", lambda bits: 24 if (found(bits) or 99) <= 24 else None)
     monkeypatch.setattr(modular, "words_of", lambda longest: 6 if longest <= 88 else 9)
-    return Workspace(processor)
+    return base
 
 
 def both(work, A, B, C=None, alpha=1.0, beta=0.0, *, scheme="ozaki", method="auto", **options):
@@ -54,18 +49,6 @@ def both(work, A, B, C=None, alpha=1.0, beta=0.0, *, scheme="ozaki", method="aut
     report = errorfree.gemm(given[0], given[1], matrix(D), chosen, spec, alpha, beta, c, method=method, work=work)
     code = chosen.operand.code_dtype
     return D.view(code), np.ascontiguousarray(want.D).view(code), report, want.report
-
-
-def launched(work, monkeypatch):
-    """The names of the kernels that run from now on."""
-    names, launch = [], work.machine.launch
-
-    def watched(source, kernel, *args, **more):
-        names.append(kernel)
-        launch(source, kernel, *args, **more)
-
-    monkeypatch.setattr(work.machine, "launch", watched)
-    return names
 
 
 def agree(work, *args, **options):
@@ -95,7 +78,6 @@ SLICED = [
 ]
 
 
-@needs_compiler
 @pytest.mark.parametrize("options", SLICED, ids=str)
 def test_sums_of_slices_and_reports_equal_the_cpus(work, options):
     rng = np.random.default_rng(1)
@@ -107,7 +89,6 @@ def test_sums_of_slices_and_reports_equal_the_cpus(work, options):
             assert getattr(report, name) == getattr(expected, name), name
 
 
-@needs_compiler
 @pytest.mark.parametrize(
     ("options", "method"),
     [
@@ -127,33 +108,27 @@ def test_the_exact_sum_is_rounded_once_by_either_method(work, options, method):
         agree(work, A, B, C, alpha, beta, mode="CR", method=method, **options)
 
 
-@needs_compiler
-def test_moderate_exponents_use_floating_point_kernels_and_others_integers(work, monkeypatch):
+def test_moderate_exponents_use_floating_point_kernels_and_others_integers(work):
     rng = np.random.default_rng(13)
     A, B = wide(rng, (5, 300)), wide(rng, (300, 6))
-    names = launched(work, monkeypatch)
     for options in ({"words": "int8"}, {"mode": "SP"}, {"scheme": "ozimmu"}):
         agree(work, A.astype("f4"), B.astype("f4"), **options)
-    assert {"cut_doubles", "criterion_doubles", "add_tame_products"} <= set(names)
-    assert not {"cut", "criterion", "add_products"} & set(names)
-    names.clear()
+    assert {"cut_doubles", "criterion_doubles", "add_tame_products"} <= work.queue.kernels
+    assert not {"cut", "criterion", "add_products"} & work.queue.kernels
     A[0, 0], A[1, 1] = 2.0**-1000, 2.0**950
     for options in ({"words": "int8"}, {"scheme": "ozimmu"}):
         agree(work, A, B, **options)
-    assert {"cut", "criterion", "add_products"} <= set(names)
+    assert {"cut", "criterion", "add_products"} <= work.queue.kernels
 
 
-@needs_compiler
-def test_integers_too_wide_for_fp32_sums_have_residues_by_integer_arithmetic(work, monkeypatch):
+def test_integers_too_wide_for_fp32_sums_have_residues_by_integer_arithmetic(work):
     rng = np.random.default_rng(12)
     A = rng.standard_normal((3, 40)) * np.exp2(rng.integers(-50, 1, (3, 40)).astype(float))
     B = rng.integers(-9, 10, (40, 4)).astype(float)
-    names = launched(work, monkeypatch)
     agree(work, A, B, mode="CR", words="int8")
-    assert {"residues", "residues_by_pieces", "rebuild"} <= set(names)
+    assert {"residues", "residues_by_pieces", "rebuild"} <= work.queue.kernels
 
 
-@needs_compiler
 @pytest.mark.parametrize("scaling", ["accurate", "fast", "invariant"])
 def test_scheme_two_has_the_same_powers_of_two_and_integers(work, scaling):
     rng = np.random.default_rng(3)
@@ -166,48 +141,32 @@ def test_scheme_two_has_the_same_powers_of_two_and_integers(work, scaling):
     assert faults == 0
 
 
-@needs_compiler
-def test_scheme_two_reads_its_conditions_once_and_multiplies_in_fp64_only_where_norms_do_not_confirm_them(
-    work, monkeypatch
-):
-    reads, array = [], Buffer.array
-
-    def read(self, *shape):
-        reads.append(shape)
-        return array(self, *shape)
-
-    monkeypatch.setattr(Buffer, "array", read)
+def test_scheme_two_multiplies_in_fp64_only_where_norms_do_not_confirm_its_conditions(work):
     rng = np.random.default_rng(14)
     B = wide(rng, (64, 5))
     small, half = np.full((4, 256), 2.0**-6), np.arange(256) < 128  # "fast" makes integers of its rows too large
     for scaling in ("accurate", "invariant", "fast"):
-        reads.clear()
-        work.machine.products.clear()
         report, _ = agree(work, wide(rng, (4, 64)), B, scheme="ozaki2", scaling=scaling)
         assert report.ok
-        assert len(reads) == 1
-        assert {kind for kind, *_ in work.machine.products} == {"int8"}
+    assert {step.kind for step in work.queue.products} == {"int8"}
     for A, Y, ok in ((small, small.T, False), (small * half, small.T * ~half[:, None], True)):  # parallel; orthogonal
-        reads.clear()
+        work.queue.steps.clear()
         report, expected = agree(work, A, Y, scheme="ozaki2", scaling="fast")
         assert report.ok == ok
-        assert len(reads) > 1
+        assert {step.kind for step in work.queue.products} == {"int8", "fp64"}
         assert [f.message for f in report.faults] == [f.message for f in expected.faults]
         assert report.crt_bits == expected.crt_bits
 
 
-@needs_compiler
 def test_leading_bits_of_a_long_k_are_summed_in_parts(work, monkeypatch):
     rng = np.random.default_rng(4)
     A, B = wide(rng, (5, 700)), np.full((700, 3), 1.0)
     A[3], B[:, 1] = 2.0, 0
     monkeypatch.setattr(modular, "LONGEST", 128)
-    names = launched(work, monkeypatch)
     agree(work, A, B, scheme="ozaki2", scaling="accurate")
-    assert "largest_long_sums" in names
+    assert "largest_long_sums" in work.queue.kernels
 
 
-@needs_compiler
 @pytest.mark.parametrize(
     "options",
     [*({"scheme": "ozaki2", "scaling": rule} for rule in ("accurate", "fast", "invariant")), {"words": "int8"}],
@@ -215,51 +174,33 @@ def test_leading_bits_of_a_long_k_are_summed_in_parts(work, monkeypatch):
 )
 def test_rows_too_long_for_shared_memory_are_read_again(work, monkeypatch, options):
     rng = np.random.default_rng(5)
-    for module in (modular, operands, errorfree):
-        monkeypatch.setattr(module, "most_shared", lambda: 64)
+    monkeypatch.setattr(device, "most_shared", lambda: 64 + 7 * 1024)
     agree(work, wide(rng, (5, 90)), wide(rng, (90, 4)), **options)
 
 
-@needs_compiler
 @pytest.mark.parametrize("scheme", ["ozaki", "ozimmu", "ozaki2"])
 def test_no_kernel_takes_more_shared_memory_than_the_gpu_has(work, monkeypatch, scheme):
-    largest, launch = [0], work.machine.launch
-
-    def watched(*args, shared=0):
-        largest.append(shared)
-        launch(*args, shared=shared)
-
-    monkeypatch.setattr(work.machine, "launch", watched)
     monkeypatch.setattr(device, "most_shared", lambda: 99 * 1024)
     rng = np.random.default_rng(6)
     for K in (13000, 9000):
-        agree(
-            work,
-            wide(rng, (1, K)),
-            wide(rng, (K, 1)),
-            scheme=scheme,
-            **({"scaling": "fast"} if scheme == "ozaki2" else {}),
-        )
-    assert 0 < max(largest) <= 99 * 1024
+        options = {"scaling": "fast"} if scheme == "ozaki2" else {}
+        agree(work, wide(rng, (1, K)), wide(rng, (K, 1)), scheme=scheme, **options)
+    assert 0 < max(getattr(step, "shared", 0) for step in work.queue.steps) <= 99 * 1024
     for n in (1500000, 2**31 - 1):
         with pytest.raises(InputError, match=rf"^ozaki: the partial sums of {n} terms .*: give the number of slices"):
-            errorfree._plan(work, n)
+            errorfree.pairwise(work, n)
 
 
-@needs_compiler
-def test_full_tables_are_freed_between_launches_alone(work):
-    """The four lists of a plan stay in memory together, whichever table is the last before all are freed."""
-    for held in range(250, 258):
-        work._tables.clear()
-        for i in range(held):
-            work.table(np.array([i, -1], np.int32))
-        plan, _ = errorfree._plan(work, 361)
-        live = [(x.pointer, x.pointer + x.nbytes) for x in work._tables.values()]
-        for name in ("starts", "sizes", "merges", "levels"):
-            assert any(first <= plan[name][0] < end for first, end in live), (held, name)
+def test_the_lists_of_a_pairing_stay_in_memory_together_when_full_tables_are_freed(work):
+    for i in range(257):
+        work.table(np.array([i, -1], np.int32))
+    argument, _ = errorfree.pairwise(work, 361)
+    how = errorfree.pairing(361)
+    for name, values in zip(("starts", "sizes", "merges", "levels"), how, strict=True):
+        expected = np.array(values).reshape(-1)
+        assert np.array_equal(view(int(argument[name][0]), expected.shape, (1,), np.int32), expected)
 
 
-@needs_compiler
 def test_every_slice_of_a_wide_range_is_counted(work):
     A, B = np.array([[2.0**1000, 2.0**-1000]]), np.ones((2, 1))
     report, expected = agree(work, A, B, scheme="ozimmu", bits=1)
@@ -280,7 +221,6 @@ def hostile(kind, rng, shape):
     return np.zeros(shape) if kind == "zeros" else X
 
 
-@needs_compiler
 @pytest.mark.parametrize("kind", ["tiny", "huge", "far apart", "special", "zeros"])
 def test_extreme_ranges_and_special_values_equal_the_cpus(work, kind):
     rng = np.random.default_rng(4)
@@ -295,14 +235,12 @@ def test_extreme_ranges_and_special_values_equal_the_cpus(work, kind):
         agree(work, A, B, **options)
 
 
-@needs_compiler
 def test_slices_for_short_blocks_of_k_are_narrower_if_all_of_k_is_one_sum(work):
     rng = np.random.default_rng(2)
     A, B = hostile("far apart", rng, (4, 900)), hostile("far apart", rng, (900, 3))
     agree(work, A, B, mode="CR", words="fp16", k_block=16)
 
 
-@needs_compiler
 def test_batches_single_entries_and_views(work):
     rng = np.random.default_rng(5)
     A, B = wide(rng, (2, 1, 6, 9)), wide(rng, (3, 9, 4))
@@ -316,11 +254,10 @@ def test_batches_single_entries_and_views(work):
     agree(work, np.array([[0.1]]), np.array([[3.0]]), mode="CR")
 
 
-@needs_compiler
 def test_rows_beyond_the_memory_are_computed_in_panels(work, monkeypatch):
     rng = np.random.default_rng(6)
     A, B = wide(rng, (50, 20)), wide(rng, (20, 9))
-    monkeypatch.setattr(modular, "PANEL", 1)
+    monkeypatch.setattr(operands, "PANEL", 1)
     monkeypatch.setattr(modular, "CHAIN", 64)
     for options in (
         {"words": "int8", "slices": 3},
@@ -329,31 +266,27 @@ def test_rows_beyond_the_memory_are_computed_in_panels(work, monkeypatch):
         {"scheme": "ozaki2"},
     ):
         agree(work, A, B, **options)
-    assert {M for _, M, *_ in work.machine.products} >= {16}
+    assert {step.M for step in work.queue.products} >= {16}
     agree(work, wide(rng, (3, 200)), wide(rng, (200, 2)), scheme="ozaki2")  # parts of K
 
 
-@needs_compiler
 def test_a_corrupted_product_is_detected(work):
     rng = np.random.default_rng(7)
     A, B = wide(rng, (8, 40)), wide(rng, (40, 8))
-    machine, honest = work.machine, work.machine.gemm
+    run = work.queue
 
-    def spoilt(kind, M, N, K, A, B, D, *, batch=1):
-        honest(kind, M, N, K, A, B, D, batch=batch)
-        view(D.pointer, (1,), (1,), PRODUCTS[kind][1])[0] += 1
+    def spoilt(step):
+        run(step)
+        if hasattr(step, "kind"):
+            view(step.D.pointer, (1,), (1,), PRODUCTS[step.kind][1])[0] += 1
 
-    machine.gemm = spoilt
-    try:
-        for options in ({"words": "int8"}, {"mode": "CR"}, {"scheme": "ozaki2"}, {"scheme": "ozimmu"}):
-            D, want, *_ = both(work, A, B, **options)
-            assert (want != D).any(), options
-    finally:
-        machine.gemm = honest
+    work.queue = spoilt
+    for options in ({"words": "int8"}, {"mode": "CR"}, {"scheme": "ozaki2"}, {"scheme": "ozimmu"}):
+        D, want, *_ = both(work, A, B, **options)
+        assert (want != D).any(), options
 
 
 # --- conditions and errors
-@needs_compiler
 def test_a_violated_condition_is_the_same_fault(work):
     rng = np.random.default_rng(8)
     A, B = wide(rng, (2, 20000)), wide(rng, (20000, 2))
@@ -370,29 +303,39 @@ def test_a_violated_condition_is_the_same_fault(work):
     assert report.ok
 
 
-@needs_compiler
-def test_unsupported_requests_raise_one_line(work, processor):
-    A, D = matrix(np.ones((2, 2))), matrix(np.empty((2, 2)))
-    spec = fpemu.mma.spec("H200", "int8")
-    with pytest.raises(InputError, match="did you mean 'residues'"):
-        errorfree.gemm(A, A, D, build("ozaki", {"mode": "CR", "words": "int8"}), spec, method="residue", work=work)
-    with pytest.raises(InputError, match="not of the Ozaki family"):
-        errorfree.gemm(A, A, D, build("ootomo", {}), spec, work=work)
-    with pytest.raises(InputError, match=r"only fpemu\.gemm checks"):
-        errorfree.gemm(A, A, D, build("ozaki", {"exponents": "row"}), spec, work=work)
-    with pytest.raises(InputError, match=r"^ozaki: memory=100 bounds the work space of fpemu\.gemm"):
-        errorfree.gemm(A, A, D, build("ozaki", {"memory": 100}), spec, work=work)
-    for M, K in ((2**31, 1), (1, 2**31 - 1)):
-        long, out = (Matrix(A.pointer, A.dtype, shape, (0, 0), A) for shape in ((M, K), (M, 2)))
-        with pytest.raises(InputError, match=r"ozaki2: M, N and K are .* split the product"):
-            errorfree.gemm(long, replace(long, shape=(K, 2)), out, build("ozaki2", {}), spec, work=work)
-    far = matrix(np.array([[2.0**-1000, 2.0**1000], [1.0, 1.0]]))
-    with pytest.raises(InputError, match="take method='slices'"):
-        errorfree.gemm(far, far, D, build("ozaki", {"mode": "CR", "words": "int8"}), spec, method="residues", work=work)
-    small = Processor(processor.folder)
-    small._libraries, small.free = processor._libraries, 1000
+def far(M, K, N):
+    """Operands of any size, of which only the first entries exist."""
+    A = matrix(np.array([[2.0**-1000, 2.0**1000], [1.0, 1.0]]))
+    return [
+        replace(A, shape=shape, strides=A.strides if max(shape) == 2 else (0, 0)) for shape in ((M, K), (K, N), (M, N))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "sizes", "message"),
+    [
+        ("ozaki", {"mode": "CR", "words": "int8", "method": "residue"}, (2, 2, 2), "did you mean 'residues'"),
+        ("ozaki", {"mode": "CR", "words": "int8", "method": "residues"}, (2, 2, 2), "take method='slices'"),
+        ("ootomo", {}, (2, 2, 2), "not of the Ozaki family"),
+        ("ozaki", {"exponents": "row"}, (2, 2, 2), r"only fpemu\.gemm checks"),
+        ("ozaki", {"memory": 100}, (2, 2, 2), r"^ozaki: memory=100 bounds the work space of fpemu\.gemm"),
+        ("ozaki2", {}, (2**31, 1, 2), r"ozaki2: M, N and K are .* split the product"),
+        ("ozaki2", {}, (1, 2**31 - 1, 2), r"ozaki2: M, N and K are .* split the product"),
+    ],
+)
+def test_unsupported_requests_raise_one_line(work, scheme, options, sizes, message):
+    chosen = build(scheme, {name: value for name, value in options.items() if name != "method"})
+    method, spec = options.get("method", "auto"), fpemu.mma.spec("H200", "int8")
+    with pytest.raises(InputError, match=message):
+        errorfree.gemm(*far(*sizes), chosen, spec, method=method, work=work)
+
+
+def test_an_error_names_the_memory_that_is_missing(work, monkeypatch):
+    status = simulated_driver.real.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    monkeypatch.setattr(device.bindings(), "cuMemAlloc", lambda nbytes: (status, None), raising=False)
+    chosen = build("ozaki2", {})
     with pytest.raises(GpuError, match="fewer rows of A"):
-        errorfree.gemm(A, A, D, build("ozaki2", {}), spec, work=Workspace(small))
+        errorfree.gemm(*far(2, 2, 2), chosen, chosen.spec("H200"), work=work)
 
 
 @pytest.mark.skipif(device.missing() is None, reason="there is a GPU here")

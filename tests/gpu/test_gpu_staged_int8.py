@@ -30,7 +30,7 @@ def test_a_split_is_one_launch_where_rows_are_seen_before_their_words_are_writte
     def launches(rows, k, scaling, names="AB"):
         sides = {"A": (rows, k), "B": (k, rows)}
         operands = {name: Matrix(4096, np.dtype(np.float32), sides[name], (sides[name][1], 1)) for name in names}
-        memory, layouts = Memory(), matrices.layouts(**operands)
+        memory, layouts = Memory(), matrices.layouts(*map(operands.get, "ABCD"))
         splitter = splits.ChunkSplitter(kind, {}, scaling=str)
         steps = splitter.split([Prepared(layouts[name], name) for name in names], scaling, memory)
         return [step.arguments[0]["phases"] for step in steps]

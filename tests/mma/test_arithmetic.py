@@ -13,6 +13,7 @@ import pytest
 import fpemu
 from fpemu import conformance, mma, theory
 from fpemu.errors import InputError
+from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.arithmetic import ARITHMETICS, DEFAULTS, Arithmetic, Loss
 from fpemu.probing.arithmetic.fit import structures
@@ -102,12 +103,17 @@ def test_a_specification_and_its_copies_have_the_row():
     ("fields", "message"),
     [
         ({"F": 24.5}, "F = 24.5 must be an integer"),
+        ({"F": "24"}, "F = '24' must be an integer"),
+        ({"F": -1}, "F = -1 is not between 1 and 35"),
         ({"F": 36}, "F = 36 is not between 1 and 35"),
         ({"k": -16}, "k = -16 must be a positive integer"),
         ({"block": 0}, "block = 0 must be a positive integer"),
+        ({"k": 12}, "k = 12 is not a multiple of block = 8"),
+        ({"block": 65, "k": 65}, "block = 65 is more than 64"),
         ({"E0": "low"}, "E0 = 'low' must be an integer or None"),
         ({"E0": 301}, "E0 = 301 is not between"),
-        ({"nan_code": 0}, "nan_code 0 is no NaN of fp32"),
+        ({"nan_code": 0x7F800000}, "nan_code 2139095040 is no NaN of fp32"),
+        ({"nan_code": -1}, "nan_code -1 is no NaN of fp32"),
         ({"fraction_bits": 24}, "fraction_bits = 24 goes with an fp32 result and is between 1 and 23"),
         ({"arithmetic": "truncatd"}, "did you mean 'truncated'"),
         ({"final": "RN"}, "unknown final 'RN'"),
@@ -115,6 +121,10 @@ def test_a_specification_and_its_copies_have_the_row():
         ({"a_format": "fp61"}, "unknown format 'fp61'"),
         ({"blok": 8}, "did you mean 'block'"),
         ({"arithmetic": "cdna3"}, "F and E0 and final have no effect in the arithmetic 'cdna3'"),
+        ({"arithmetic": "exact", "fraction_bits": 3}, "fraction_bits have no effect in the arithmetic 'exact'"),
+        ({"a_format": "bf16", "b_format": "bf16", "block": 16, "arithmetic": "via-half"}, "do not both fit into fp16"),
+        ({"a_format": FloatFormat("low", 4, -140, 113)}, "the input format low is wider than fp32"),
+        ({"b_format": FloatFormat("high", 8, -100, 300)}, "the input format high is wider than fp32"),
         ({"arithmetic": "integer"}, "the integer arithmetic goes with int8 inputs and int32 results"),
         ({"payloads": True}, "payloads have no effect in the arithmetic 'truncated'"),
         ({"b_format": "e8m0"}, "the input format e8m0 has no zero"),

@@ -313,8 +313,3 @@ def test_execute_takes_exactly_one_instruction(backend):
 def test_wrong_chains(arguments, options):
     with pytest.raises(InputError):
         mma.chain(*arguments, None, HOPPER, **options)
-
-
-def test_unknown_backend_is_named():
-    with pytest.raises(InputError, match="numpy"):
-        mma.gemm(zeros(2, 2), zeros(2, 2), None, HOPPER, backend="nunpy")

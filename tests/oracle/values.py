@@ -48,25 +48,34 @@ def carries(fraction: Fraction, word: int, width: int) -> bool:
 
 
 def round_value(
-    x: float, t: Target, mode: str, saturate: bool = False, unbounded: bool = False, word: int = 0, width: int = 8
+    x: float | Fraction,
+    t: Target,
+    mode: str,
+    saturate: bool = False,
+    unbounded: bool = False,
+    word: int = 0,
+    width: int = 8,
 ) -> float:
-    """The float64 ``x`` rounded once. Overflow is decided after rounding with an unbounded exponent."""
-    negative = math.copysign(1, x) < 0
+    """The float64 or fraction ``x`` rounded once. Overflow is decided after rounding with an unbounded exponent."""
+    negative = x < 0 if isinstance(x, Fraction) else math.copysign(1, x) < 0
     signed = -1.0 if negative else 1.0
     limitless = unbounded
-    if math.isnan(x):
+    if isinstance(x, Fraction):
+        if x == 0:
+            return 0.0
+    elif math.isnan(x):
         if not (t.nan or limitless):
             raise NotRepresentable
         return x
-    if math.isinf(x):
+    elif math.isinf(x):
         if limitless:
             return x
         return signed * float(t.max) if saturate else _overflowed(t, signed)
-    if x == 0:
+    elif x == 0:
         return x if t.negative_zero or limitless else 0.0
     numerator, denominator = abs(x).as_integer_ratio()
-    unit = 1 - denominator.bit_length()
-    exponent = numerator.bit_length() - 1 + unit
+    exponent = numerator.bit_length() - denominator.bit_length()
+    exponent -= Fraction(2) ** exponent > abs(x)
     quantum = exponent - t.precision + 1
     if limitless:
         quantum = max(quantum, -1074)  # the carrier ends there

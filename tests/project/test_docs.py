@@ -143,9 +143,7 @@ def _fpemu_commands():
 @functools.cache
 def _help():
     """The options of every command by its name, from the same source as the page of commands."""
-    import typer.main
-
-    from fpemu.cli.commands import app
+    from fpemu.cli.commands import load_all
 
     known = {}
 
@@ -154,7 +152,7 @@ def _help():
         for sub, child in getattr(command, "commands", {}).items():
             enter(child, f"{name} {sub}")
 
-    enter(typer.main.get_command(app), "fpemu")
+    enter(load_all(), "fpemu")
     return known
 
 

@@ -368,8 +368,7 @@ def test_the_detector_against_integers():
         found, want = certify(A, B, scaling="fast", moduli=count), oracle.ozaki2(A, B, count, "fast")
         assert found.report.crt == found.report.ok == want.unique
         assert found.report.crt_bits[0] >= want.bits - 1e-12
-        if want.unique:
-            assert np.array_equal(found.D, want.D)
+        assert np.array_equal(found.D, want.D)  # where the remainder is not unique, the same wrong one
         verdicts.append(want.unique)
     assert 10 < sum(verdicts) < 50
 

@@ -5,7 +5,6 @@ The results themselves, bit for bit, are in test_ozaki_family.py.
 
 from __future__ import annotations
 
-import math
 import re
 
 import numpy as np
@@ -151,18 +150,12 @@ def test_an_incomplete_split_is_not_called_complete():
 # --- counts
 
 
-@pytest.mark.parametrize(("k", "bits"), [(16, 10), (256, 8), (1024, 7), (4096, 6), (16384, 5)])
-@pytest.mark.parametrize("hardware", ["volta", "turing", "ampere", "hopper", "ideal"])
-def test_bits_per_slice_of_the_paper(k, bits, hardware):
+@pytest.mark.parametrize("k", [5, 16, 17, 100, 255, 256, 257, 1000, 1024, 1025, 4096, 16384])
+def test_bits_per_slice_of_the_paper(k):
     X = np.ones((1, k))
-    assert ozaki.counts(X, X.T, hardware=hardware).bits == bits
-    assert oracle.published_bits(k) == bits
-
-
-@pytest.mark.parametrize("k", [5, 17, 100, 255, 257, 1000, 1025])
-def test_bits_per_slice_of_other_lengths(k):
-    X = np.ones((1, k))
-    assert ozaki.counts(X, X.T, hardware="hopper").bits == oracle.published_bits(k)
+    for hardware in ("volta", "turing", "ampere", "hopper", "ideal"):
+        assert ozaki.counts(X, X.T, hardware=hardware).bits == oracle.published_bits(k)
+    assert oracle.published_bits(k) == {16: 10, 256: 8, 1024: 7, 4096: 6, 16384: 5}.get(k, oracle.published_bits(k))
 
 
 def test_the_paper_multiplies_66_times():
@@ -222,16 +215,6 @@ def test_digits_are_values_of_the_words(words, hardware, most):
     got = fpemu.certify(X, X, scheme="ozaki", hardware=hardware, mode="CR", words=words, carrier="compiled")
     assert got.report.ok
     assert got.D.item() == oracle.product(X, X).item()
-
-
-@pytest.mark.parametrize("k", [64, 1024, 1025, 2048, 2049, 4096, 4097])
-def test_blocks_of_k_leave_as_many_bits_as_their_sum_in_fp64_holds(k):
-    """fp64 words and short chains: only k · 4^bits <= 2^53 limits the bits, with equality at odd powers of two."""
-    options = {"scheme": "ozaki", "hardware": "A100", "words": "fp64", "k_block": 16}
-    A, B = np.ones((1, k)), np.full((k, 1), 1 - 2.0**-53)
-    report = fpemu.certify(A, B, **options).report
-    assert report.ok
-    assert k * 4**report.bits <= 2**53 < k * 4 ** (report.bits + 1)
 
 
 @pytest.mark.parametrize("hardware", ["volta", "ampere", "hopper", "cdna1", "cdna2", "cdna3", "ascend910a", "ideal"])
@@ -361,46 +344,6 @@ def test_int32_sums_of_a_group_overflow():
     assert abs(good.D.item() - exact) < 1e-13 * exact
 
 
-def test_the_published_fast_scaling_breaks_on_small_entries():
-    A = np.full((3, 1024), 2.0**-10)
-    got = broken("crt", A, A.T, scheme="ozaki2", hardware="ampere", scaling="fast", moduli=8, names=("moduli|unique",))
-    assert got.report.crt is False
-    need, have = got.report.crt_bits
-    assert need > have
-    assert have == pytest.approx(math.log2(math.prod(oracle.MODULI[:8])))
-    assert (got.D != 2.0**-10).all()  # 1024 · 2^-20; wrong, as said
-    for scaling in ("accurate", "invariant"):
-        good = fpemu.certify(A, A.T, scheme="ozaki2", hardware="ampere", scaling=scaling, moduli=8)
-        assert good.report.ok
-        assert good.report.crt is True
-        assert good.report.crt_bits[0] < good.report.crt_bits[1]
-        assert (good.D == 2.0**-10).all()
-
-
-@pytest.mark.parametrize("scaling", ["fast", "accurate", "invariant"])
-@pytest.mark.parametrize("N", [2, 8, 15])
-@pytest.mark.parametrize("low", [-1.0, 0.0, 0.9])
-def test_the_crt_bits_cover_the_sums_and_the_verdict_follows(scaling, N, low):
-    A, B = uniform((4, 50), 17, low=low), uniform((50, 3), 18, low=low)
-    expected = oracle.ozaki2(A, B, N, scaling)
-    report = fpemu.certify(A, B, scheme="ozaki2", hardware="ampere", scaling=scaling, moduli=N).report
-    need, have = report.crt_bits
-    assert need >= expected.bits - 1e-6
-    assert report.crt == (need < have)
-    assert report.ok == report.crt
-    assert have == pytest.approx(math.log2(math.prod(oracle.MODULI[:N])))
-
-
-def test_certify_never_raises_for_a_broken_condition_and_gemm_always_does():
-    X = -uniform((2, 300), 19, low=0.5)
-    for options in ({"bits": 11}, {"bits": 11, "slices": 1}, {"exponents": "row", "mode": "CR"}):
-        assert not fpemu.certify(X, X.T, scheme="ozaki", hardware="hopper", **options).report.ok
-        with pytest.raises(GuaranteeError):
-            fpemu.gemm(X, X.T, scheme="ozaki", hardware="hopper", **options)
-    assert issubclass(GuaranteeError, ArithmeticError)
-    assert not issubclass(GuaranteeError, InputError)
-
-
 def test_a_fault_in_one_matrix_of_a_batch_is_reported():
     good, bad = np.ones((2, 1024)), np.full((2, 1024), 2.0**-10)
     A = np.stack([good, bad])
@@ -449,6 +392,11 @@ REFUSED = [
     ("ozaki2", {"moduli": 21}, "moduli.*20"),
     ("ozaki2", {"moduli": 0}, "moduli"),
     ("ozaki2", {"scaling": "slow"}, r"slow.*accurate"),
+    *((scheme, {"hardware": None}, "give hardware=") for scheme in ("ozaki", "ozimmu", "ozaki2")),
+    *((scheme, {"hardware": "volta"}, r"volta.*int8") for scheme in ("ozimmu", "ozaki2")),
+    ("ozaki", {"hardware": "volta", "words": "int8"}, r"volta.*int8"),
+    ("ozaki", {"hardware": "turing", "words": "bf16"}, "bf16"),
+    ("ozaki", {"hardware": "ampere", "instruction": "wgmma"}, "wgmma"),
 ]
 
 
@@ -456,7 +404,7 @@ REFUSED = [
 def test_wrong_options_are_refused(scheme, options, match):
     for call in (fpemu.gemm, fpemu.certify):
         with pytest.raises(InputError, match=match) as caught:
-            call(A1, B1, scheme=scheme, hardware="hopper", **options)
+            call(A1, B1, scheme=scheme, **{"hardware": "hopper", **options})
         assert "\n" not in str(caught.value)
 
 
@@ -489,31 +437,6 @@ def test_too_little_memory_is_refused_with_the_least_that_works(mode):
     assert (got == fpemu.gemm(A, B, scheme="ozaki", hardware="hopper", mode=mode)).all()
     with pytest.raises(InputError, match="memory"):
         fpemu.gemm(A, B, scheme="ozaki", hardware="hopper", mode=mode, memory=least - 1)
-
-
-def test_hardware_is_needed_and_must_have_the_format():
-    for scheme in ("ozaki", "ozimmu", "ozaki2"):
-        with pytest.raises(InputError, match="hardware"):
-            fpemu.gemm(A1, B1, scheme=scheme)
-        with pytest.raises(InputError, match="did you mean"):
-            fpemu.gemm(A1, B1, scheme=scheme, hardware="hoper")
-    for options in ({"scheme": "ozaki", "mode": "CR", "words": "int8"}, {"scheme": "ozimmu"}, {"scheme": "ozaki2"}):
-        with pytest.raises(InputError, match=r"volta.*int8"):
-            fpemu.gemm(A1, B1, hardware="volta", **options)
-    with pytest.raises(InputError, match="bf16"):
-        fpemu.gemm(A1, B1, scheme="ozaki", words="bf16", hardware="turing")
-    with pytest.raises(InputError, match="wgmma"):
-        fpemu.gemm(A1, B1, scheme="ozaki", hardware="ampere", instruction="wgmma")
-
-
-@every
-def test_shapes_must_fit(scheme, options):
-    with pytest.raises(InputError):
-        fpemu.gemm(A1, A1, scheme=scheme, hardware="hopper", **options)
-    with pytest.raises(InputError):
-        fpemu.gemm(A1, B1, np.ones((4, 4)), scheme=scheme, hardware="hopper", beta=1.0, **options)
-    with pytest.raises(InputError):
-        fpemu.gemm(np.ones((2, 3, 8)), np.ones((3, 8, 2)), scheme=scheme, hardware="hopper", **options)
 
 
 def test_certify_is_for_schemes_that_certify():

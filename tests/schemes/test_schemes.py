@@ -61,26 +61,8 @@ def operands(shape=(M, K, N), seed=1, low=-1.0, batch_a=(), batch_b=()):
 
 
 def test_the_grid_is_not_empty():
-    assert {
-        "fp16",
-        "markidis",
-        "egemm",
-        "ootomo",
-        "ootomo-tf32",
-        "ape",
-        "legemm",
-        "h2sgemm",
-        "staged",
-        "multiword",
-        "bf16x3",
-        "bf16x6",
-        "bf16x9",
-        "sgemm",
-        "dgemm",
-    } <= set(schemes.names())
-    assert len(SPLIT) >= 13
-    for hardware in ("hopper", "ampere", "ideal"):
-        assert all((s, hardware) in GRID for s in schemes.names())
+    assert len(SPLIT) >= 14
+    assert all((s, h) in GRID for s in schemes.names() for h in ("hopper", "ampere", "ideal"))
     assert ("ootomo-tf32", "ascend910a") not in GRID
 
 
@@ -175,16 +157,9 @@ def test_strides_and_dtypes(scheme, hardware):
     variants = (wide[::-2, ::3], np.asfortranarray(A), A.astype(np.float64), A.astype(np.longdouble).astype(float))
     for X in variants:
         same(gemm(X, np.ascontiguousarray(B.T).T, scheme=scheme, hardware=hardware), D)
-    low = A.astype(np.float16)
-    same(
-        gemm(low, B, scheme=scheme, hardware=hardware),
-        gemm(low.astype(np.float32), B, scheme=scheme, hardware=hardware),
-    )
-    brain = A.astype(ml_dtypes.bfloat16)
-    same(
-        gemm(brain, B, scheme=scheme, hardware=hardware),
-        gemm(brain.astype(np.float32), B, scheme=scheme, hardware=hardware),
-    )
+    for low in (A.astype(np.float16), A.astype(ml_dtypes.bfloat16)):
+        wide = low.astype(np.float32)
+        same(gemm(low, B, scheme=scheme, hardware=hardware), gemm(wide, B, scheme=scheme, hardware=hardware))
     same(gemm([[1, 2]], [[3], [4]], scheme=scheme, hardware=hardware), np.full((1, 1), 11, D.dtype))
 
 
@@ -340,62 +315,51 @@ def toward_zero(x):
     return np.where(over, np.nextafter(h, np.float16(0)), h)
 
 
-class Accumulator:
-    """One fp32 accumulator fed instruction by instruction."""
+def chain(spec, *products, alternate=True, start=0, stop=None):
+    """Products (X, Y) in one accumulator: alternating after every instruction, or one after another."""
+    stop = products[0][0].shape[1] if stop is None else stop
+    ks = range(start, stop, spec.k)
+    order = [(p, k) for k in ks for p in products] if alternate else [(p, k) for p in products for k in ks]
+    value = None
+    for (X, Y), k in order:
+        a, b = X[:, k : min(k + spec.k, stop)], Y[k : min(k + spec.k, stop)]
+        short = spec.k - a.shape[1]
+        value = mma.execute(np.pad(a, ((0, 0), (0, short))), np.pad(b, ((0, short), (0, 0))), value, spec)
+    return value
 
-    def __init__(self, spec):
-        self.spec, self.value = spec, None
 
-    def add(self, X, Y, k):
-        a, b = X[:, k : k + self.spec.k], Y[k : k + self.spec.k]
-        short = self.spec.k - a.shape[1]
-        a, b = np.pad(a, ((0, 0), (0, short))), np.pad(b, ((0, short), (0, 0)))
-        self.value = mma.execute(a, b, self.value, self.spec)
-
-
-def block(X, Y, k, spec):
-    acc = Accumulator(spec)
-    acc.add(X, Y, k)
-    return acc.value
+def promoted(spec, *products, every, alternate=True):
+    """The same, with an accumulator that restarts after `every` k and is added in fp32."""
+    total = np.zeros((M, N), np.float32)
+    K = products[0][0].shape[1]
+    for start in range(0, K, every):
+        total = total + chain(spec, *products, alternate=alternate, start=start, stop=min(start + every, K))
+    return total
 
 
 @by_hand
 def test_fp16_bits(hardware):
     A, B = operands()
-    spec = SPECS[hardware]
-    acc = Accumulator(spec)
-    for k in range(0, K, spec.k):
-        acc.add(A.astype(np.float16), B.astype(np.float16), k)
-    same(gemm(A, B, scheme="fp16", hardware=hardware), acc.value)
+    D = chain(SPECS[hardware], (A.astype(np.float16), B.astype(np.float16)))
+    same(gemm(A, B, scheme="fp16", hardware=hardware), D)
 
 
 @by_hand
-@pytest.mark.parametrize("kept", [("rr", "hr", "rh", "hh"), ("rh", "hh")])
-def test_markidis_bits(hardware, kept):
+@pytest.mark.parametrize(("refine", "kept"), [("both", ("rr", "hr", "rh", "hh")), ("A", ("rh", "hh"))])
+def test_markidis_bits(hardware, refine, kept):
     A, B = operands()
-    spec = SPECS[hardware]
     (hA, rA), (hB, rB) = residual(A, 1), residual(B, 1)
     left, right = {"h": hA, "r": rA}, {"h": hB, "r": rB}
-    acc = Accumulator(spec)
-    for a, b in kept:
-        for k in range(0, K, spec.k):
-            acc.add(left[a], right[b], k)
-    refine = "both" if len(kept) == 4 else "A"
-    same(gemm(A, B, scheme="markidis", hardware=hardware, refine=refine), acc.value)
+    D = chain(SPECS[hardware], *((left[a], right[b]) for a, b in kept), alternate=False)
+    same(gemm(A, B, scheme="markidis", hardware=hardware, refine=refine), D)
 
 
 @by_hand
 def test_egemm_bits(hardware):
     A, B = operands()
-    spec = SPECS[hardware]
     (hA, rA), (hB, rB) = residual(A, 1), residual(B, 1)
-    acc = Accumulator(spec)
-    for k in range(0, K, spec.k):
-        acc.add(rA, rB, k)
-        acc.add(rA, hB, k)
-        acc.add(hA, rB, k)
-        acc.add(hA, hB, k)
-    same(gemm(A, B, scheme="egemm", hardware=hardware), acc.value)
+    D = chain(SPECS[hardware], (rA, rB), (rA, hB), (hA, rB), (hA, hB))
+    same(gemm(A, B, scheme="egemm", hardware=hardware), D)
 
 
 @by_hand
@@ -404,17 +368,9 @@ def test_ootomo_bits(hardware, instructions):
     A, B = operands()
     spec = SPECS[hardware]
     (hA, rA), (hB, rB) = residual(A, 2**11), residual(B, 2**11)
-    main, corr = np.zeros((M, N), np.float32), Accumulator(spec)
-    for start in range(0, K, instructions * spec.k):
-        fresh = Accumulator(spec)
-        for k in range(start, min(start + instructions * spec.k, K), spec.k):
-            fresh.add(hA, hB, k)
-        main = main + fresh.value
-    for k in range(0, K, spec.k):
-        corr.add(rA, hB, k)
-        corr.add(hA, rB, k)
+    D = promoted(spec, (hA, hB), every=instructions * spec.k) + chain(spec, (rA, hB), (hA, rB)) / np.float32(2**11)
     options = {} if instructions == 1 else {"promote": 2 * spec.k}
-    same(gemm(A, B, scheme="ootomo", hardware=hardware, **options), main + corr.value / np.float32(2**11))
+    same(gemm(A, B, scheme="ootomo", hardware=hardware, **options), D)
 
 
 @pytest.mark.parametrize("hardware", ["hopper", "ampere"])
@@ -422,34 +378,19 @@ def test_ootomo_tf32_bits(hardware):
     A, B = operands()
     spec = mma.spec(hardware, "tf32")
     assert spec.k == 8
-
-    def split(x):
-        h = fpemu.round_to(x, "tf32")
-        return h, fpemu.round_to(x - h, "tf32")
-
-    (hA, rA), (hB, rB) = split(A), split(B)
-    main, corr = np.zeros((M, N), np.float32), Accumulator(spec)
-    for k in range(0, K, spec.k):
-        main = main + block(hA, hB, k, spec)
-        corr.add(rA, hB, k)
-        corr.add(hA, rB, k)
-    same(gemm(A, B, scheme="ootomo-tf32", hardware=hardware), main + corr.value)
+    hA, hB = fpemu.round_to(A, "tf32"), fpemu.round_to(B, "tf32")
+    rA, rB = fpemu.round_to(A - hA, "tf32"), fpemu.round_to(B - hB, "tf32")
+    D = promoted(spec, (hA, hB), every=spec.k) + chain(spec, (rA, hB), (hA, rB))
+    same(gemm(A, B, scheme="ootomo-tf32", hardware=hardware), D)
 
 
 @by_hand
 def test_ape_bits(hardware):
     A, B = operands()
-    spec = SPECS[hardware]
     (hA, rA), (hB, rB) = residual(A, 2**12), residual(B, 2**12)
-    hh, rh, hr = (Accumulator(spec) for _ in range(3))
-    for k in range(0, K, spec.k):
-        hh.add(hA, hB, k)
-        rh.add(rA, hB, k)
-        hr.add(hA, rB, k)
-    C = hh.value
-    C = C + rh.value * np.float32(2.0**-12)
-    C = C + hr.value * np.float32(2.0**-12)
-    same(gemm(A, B, scheme="ape", hardware=hardware), C)
+    hh, rh, hr = (chain(SPECS[hardware], pair) for pair in ((hA, hB), (rA, hB), (hA, rB)))
+    D = (hh + rh * np.float32(2.0**-12)) + hr * np.float32(2.0**-12)
+    same(gemm(A, B, scheme="ape", hardware=hardware), D)
 
 
 @by_hand
@@ -457,49 +398,30 @@ def test_legemm_bits(hardware):
     rng = np.random.default_rng(11)
     A, B = (np.where(rng.integers(0, 2, s), -1, 1) * rng.uniform(2.0**-10, 1, s) for s in ((M, K), (K, N)))
     A, B = A.astype(np.float32), B.astype(np.float32)
-    spec = SPECS[hardware]
     hA, hB = cut(A), cut(B)
     rA, rB = (toward_zero((x - h.astype(np.float32)) * np.float32(2**10)) for x, h in ((A, hA), (B, hB)))
-    acc0, acc1 = Accumulator(spec), Accumulator(spec)
-    for k in range(0, K, spec.k):
-        acc0.add(hA, hB, k)
-        acc1.add(hA, rB, k)
-        acc1.add(rA, hB, k)
+    acc0, acc1 = chain(SPECS[hardware], (hA, hB)), chain(SPECS[hardware], (hA, rB), (rA, hB))
     C = rng.standard_normal((M, N)).astype(np.float32)
     D = gemm(A, B, C, scheme="legemm", hardware=hardware, alpha=1.5, beta=-0.5)
-    same(D, np.float32(1.5) * (acc0.value + acc1.value / np.float32(2**10)) + np.float32(-0.5) * C)
+    same(D, np.float32(1.5) * (acc0 + acc1 / np.float32(2**10)) + np.float32(-0.5) * C)
 
 
 @by_hand
 @pytest.mark.parametrize("sb", [0, 6, 12])
-def test_h2sgemm_term_wise_bits(hardware, sb):
+def test_h2sgemm_bits(hardware, sb):
     A, B = operands()
     spec = SPECS[hardware]
     (hA, rA), (hB, rB) = residual(A, 2**sb), residual(B, 2**sb)
-    rh, hr, hh = (Accumulator(spec) for _ in range(3))
-    for k in range(0, K, spec.k):
-        rh.add(rA, hB, k)
-        hr.add(hA, rB, k)
-        hh.add(hA, hB, k)
-    expected = (rh.value + hr.value) / np.float32(2**sb) + hh.value
-    same(gemm(A, B, scheme="h2sgemm", hardware=hardware, sb=sb), expected)
-
-
-@by_hand
-@pytest.mark.parametrize("sb", [0, 12])
-def test_h2sgemm_element_wise_bits(hardware, sb):
-    A, B = operands()
-    spec = SPECS[hardware]
-    (hA, rA), (hB, rB) = residual(A, 2**sb), residual(B, 2**sb)
+    rh, hr, hh = (chain(spec, pair) for pair in ((rA, hB), (hA, rB), (hA, hB)))
+    same(gemm(A, B, scheme="h2sgemm", hardware=hardware, sb=sb), (rh + hr) / np.float32(2**sb) + hh)
+    options = {"scheme": "h2sgemm", "hardware": hardware, "sb": sb, "combine": "element-wise"}
     total = np.zeros((M, N), np.float32)
     for k in range(0, K, spec.k):
-        total = total + block(rA, hB, k, spec) / np.float32(2**sb)
-        total = total + block(hA, rB, k, spec) / np.float32(2**sb)
-        total = total + block(hA, hB, k, spec)
-    same(gemm(A, B, scheme="h2sgemm", hardware=hardware, sb=sb, combine="element-wise"), total)
+        for pair, scale in (((rA, hB), 2**sb), ((hA, rB), 2**sb), ((hA, hB), 1)):
+            total = total + chain(spec, pair, start=k, stop=min(k + spec.k, K)) / np.float32(scale)
+    same(gemm(A, B, **options), total)
     # in slices, each has a separate total
     A, B = operands((M, 96, N))
-    options = {"scheme": "h2sgemm", "hardware": hardware, "sb": sb, "combine": "element-wise"}
     first, second, third = (gemm(A[:, k : k + 32], B[k : k + 32], **options) for k in (0, 32, 64))
     same(gemm(A, B, **options, order=KOrder(split=32)), (first + second) + third)
     same(gemm(A, B, **options, order=KOrder(split=32, join="descending")), (third + second) + first)
@@ -508,18 +430,10 @@ def test_h2sgemm_element_wise_bits(hardware, sb):
 @by_hand
 def test_staged_bits(hardware):
     A, B = operands((M, 150, N))
-    spec = SPECS[hardware]
     sA = 2.0 ** (13 - np.floor(np.log2(np.abs(A).max(1, keepdims=True)))).astype(np.float32)
     sB = 2.0 ** (13 - np.floor(np.log2(np.abs(B).max(0, keepdims=True)))).astype(np.float32)
     (hA, rA), (hB, rB) = residual(A * sA, 1), residual(B * sB, 1)
-    total = np.zeros((M, N), np.float32)
-    for stage in range(0, 150, 64):
-        acc = Accumulator(spec)
-        for X, Y in ((rA, hB), (hA, rB), (hA, hB)):
-            for k in range(stage, min(stage + 64, 150), spec.k):
-                end = min(stage + 64, 150)
-                acc.add(X[:, :end], Y[:end], k)
-        total = total + acc.value
+    total = promoted(SPECS[hardware], (rA, hB), (hA, rB), (hA, hB), every=64, alternate=False)
     same(gemm(A, B, scheme="staged", hardware=hardware), total / sA / sB)
 
 
@@ -535,17 +449,11 @@ def test_multiword_bits(hardware):
         return one, two, three
 
     a, b = words(A), words(B)
-    bands = []
-    for band in (2, 1, 0):
-        total = np.zeros((M, N), np.float32)
-        for start in range(0, K, 4 * spec.k):
-            acc = Accumulator(spec)
-            for i in range(band, -1, -1):
-                for k in range(start, min(start + 4 * spec.k, K), spec.k):
-                    acc.add(a[i], b[band - i], k)
-            total = total + acc.value
-        bands.append(total)
-    expected = (bands[0] / np.float32(2**11) + bands[1]) / np.float32(2**11) + bands[2]
+    small, middle, large = (
+        promoted(spec, *((a[i], b[band - i]) for i in range(band, -1, -1)), every=4 * spec.k, alternate=False)
+        for band in (2, 1, 0)
+    )
+    expected = (small / np.float32(2**11) + middle) / np.float32(2**11) + large
     same(gemm(A, B, scheme="multiword", hardware=hardware, words=3), expected)
 
 
@@ -562,14 +470,10 @@ def test_bf16x_bits(hardware, scheme, reach):
         return one, two, three.astype(ml_dtypes.bfloat16).astype(np.float32)
 
     a, b = words(A), words(B)
-    total = None
+    total = np.zeros((M, N), np.float32)
     for band in range(reach, -1, -1):
-        acc = Accumulator(spec)
-        for k in range(0, K, spec.k):
-            for i in (2, 1, 0):
-                if 0 <= band - i <= 2:
-                    acc.add(a[i], b[band - i], k)
-        total = acc.value if total is None else total / np.float32(2**8) + acc.value
+        acc = chain(spec, *((a[i], b[band - i]) for i in (2, 1, 0) if 0 <= band - i <= 2))
+        total = total / np.float32(2**8) + acc
     same(gemm(A, B, scheme=scheme, hardware=hardware), total)
 
 
@@ -924,6 +828,8 @@ ONE = np.ones((2, 2), np.float32)
         ({"scheme": "ootomo", "hardware": mma.spec("hopper", "bf16")}, "multiplies fp16 by fp16 into fp32"),
         ({"scheme": "ootomo", "hardware": mma.spec("hopper", "fp16", "fp16")}, "multiplies fp16 by fp16 into fp32"),
         ({"scheme": "fp16", "accumulator": "fp16", "hardware": mma.spec("hopper")}, "into fp16"),
+        ({"scheme": "fp16", "accumulator": "fp16", "on_range": "scale"}, "above what an fp16 accumulator holds"),
+        ({"scheme": "fp16", "accumulator": "fp16", "on_range": "scale-rows"}, "above what an fp16 accumulator holds"),
         ({"scheme": "ootomo", "on_range": "wrap"}, "unknown on_range 'wrap'"),
         ({"scheme": "ootomo", "beta": 1e300}, "beta = 1e\\+300 is beyond the largest fp32 number"),
         ({"scheme": "ootomo", "alpha": 1j}, "alpha must be one real number"),
@@ -989,28 +895,6 @@ def test_the_fast_way_to_fp16_is_one_rounding():
     halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
     x = np.concatenate([x, halves, halves * (1 + 2.0**-11), [np.inf, -np.inf]]).reshape(1, -1)
     same(schemes.words.split(x, get("fp16").rules())[0], fpemu.round_to(x, "fp16"))
-
-
-def test_alpha_and_beta_round_to_fp32_as_in_a_blas_call():
-    A = np.float32([[1.5]])
-    D = gemm(A, A, A, scheme="sgemm", alpha=0.1, beta=0.7)
-    assert D.item() == np.float32(np.float32(0.1) * np.float32(2.25)) + np.float32(np.float32(0.7) * A[0, 0])
-
-
-def test_an_order_that_is_none_is_refused():
-    with pytest.raises(InputError, match=r"order must be a fpemu\.mma\.KOrder or a tree, not 'x'"):
-        gemm(ONE, ONE, scheme="ootomo", hardware="hopper", order="x")
-
-
-@pytest.mark.parametrize("policy", ["scale", "scale-rows"])
-def test_scaling_up_does_not_go_with_an_fp16_accumulator(policy):
-    with pytest.raises(InputError, match="above what an fp16 accumulator holds"):
-        gemm(ONE, ONE, scheme="fp16", accumulator="fp16", hardware="hopper", on_range=policy)
-
-
-def test_split_takes_fp32_numbers_only():
-    with pytest.raises(InputError, match=r"1 of 1 entry, first 0\.1"):
-        get("ootomo").split(0.1)
 
 
 def test_a_band_without_products_counts_in_the_scale_of_the_next():

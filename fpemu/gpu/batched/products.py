@@ -234,12 +234,8 @@ def prepare(
     given = _given(request, A, B, C, out)
     listed = request.arrays(given)
     with device.entered(callers.place(listed)), callers.ordered(callers.streams(listed)):
-        operands = {name: request.take(X, name) for name, X in given.items()}
-        if not matrices.same_place(operands):
-            raise InputError("A, B and out must be on the GPU")
-        shape, dtype = request.result(operands)
-        matrices.check_out(operands, shape, dtype)
-        if 0 in shape:
+        operands: dict[str, Any] = request.on_gpu(given)
+        if 0 in operands["out"].shape:
             return []
         copies, products, _ = request.lower({"D": operands.pop("out"), **operands}, _Buffers, overlap=overlap)
         queue(*copies)

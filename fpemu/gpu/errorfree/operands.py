@@ -1,9 +1,12 @@
-"""The GPU as the error-free schemes use it: persistent buffers, operands as rows with K contiguous, their slices."""
+"""Operands of the error-free schemes on the GPU: persistent buffers, rows with K contiguous, slices, panels of D."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from math import frexp, isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,70 +15,53 @@ from numpy.typing import NDArray
 from fpemu.gpu.runtime import callers, compiler, device, modules, plan
 from fpemu.gpu.runtime.cublas import Stack
 from fpemu.gpu.runtime.device import Buffer, OutOfMemoryError, multiprocessors, per_device
-from fpemu.gpu.runtime.steps import Fill, Gemm
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.steps import Fill, Step, fields
 from fpemu.schemes.errorfree.plan import SlicePlan
 
 source = lru_cache(maxsize=16)(compiler.kernel_source)
-
-
-def int32(*values: int) -> tuple[np.int32, ...]:
-    """Return kernel arguments of type int."""
-    return tuple(np.int32(value) for value in values)
-
-
-class Device:
-    """The GPU with cuBLAS; the tests pass a CPU with the same methods."""
-
-    memory, upload, room = Buffer, staticmethod(Buffer.of), staticmethod(callers.free_bytes)
-
-    def gemm(self, kind: str, M: int, N: int, K: int, A: Stack, B: Stack, D: Stack, *, batch: int = 1) -> None:
-        """Queue a product: `fpemu.gpu.runtime.cublas.Blas.gemm`."""
-        plan.queue(Gemm(kind, M, N, K, A, B, D, batch))
-
-    def fill(self, buffer: Buffer, byte: int, nbytes: int) -> None:
-        """Queue a fill."""
-        plan.queue(Fill(buffer.pointer, byte, nbytes))
-
-    def launch(self, source: str, kernel: str, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
-        """Queue a kernel of a source."""
-        plan.queue(_module(source).step(kernel, grid, block, *args, shared=shared))
+_TYPES = {"int": np.int32, "s64": np.int64, "double": np.float64}
 
 
 class Workspace:
-    """Named buffers that persist between calls, and the kernels and constants of a GPU."""
+    """Named buffers that persist between calls, and the steps that fill them.
 
-    def __init__(self, machine: Device) -> None:
-        self.machine = machine
-        self._buffers: dict[str, Any] = {}
+    Parameters
+    ----------
+    queue : callable (step)
+        Issues a launch, a fill or a product of cuBLAS; benchmarks time them, and tests run them without a GPU.
+    """
+
+    def __init__(self, queue: Callable[[Step], object] = plan.queue) -> None:
+        self.queue = queue
+        self._buffers: dict[str, Buffer] = {}
         self._tables: dict[bytes, Buffer] = {}
 
     def get(self, name: str, nbytes: int) -> Buffer:
         """Return a buffer of at least some bytes, whose content is undefined; a larger one replaces a smaller one."""
-        buffer: Any = self._buffers.get(name)
-        if buffer is None or buffer.nbytes < nbytes:
-            if buffer is not None:
+        if self.held(name) < max(nbytes, 16):
+            if name in self._buffers:
                 self._buffers.pop(name).free()  # before the new one is allocated
             try:
-                buffer = self.machine.memory(max(nbytes, 16))
+                self._buffers[name] = Buffer(max(nbytes, 16))
             except OutOfMemoryError:
-                held = sum(other.nbytes for other in self._buffers.values())
+                others = sum(buffer.nbytes for buffer in self._buffers.values())
                 raise OutOfMemoryError(
-                    f"out of memory: {nbytes / 1e9:.2f} GB are needed for {name} beside {held / 1e9:.2f} GB of other "
-                    f"work space, and {self.machine.room() / 1e9:.2f} GB are free: multiply fewer rows of A or columns "
-                    "of B at a time",
+                    f"out of memory: {nbytes / 1e9:.2f} GB are needed for {name} beside {others / 1e9:.2f} GB of other "
+                    f"work space, and {callers.free_bytes() / 1e9:.2f} GB are free: multiply fewer rows of A or "
+                    "columns of B at a time",
                     nbytes,
                 ) from None
-            self._buffers[name] = buffer
-        return buffer
+        return self._buffers[name]
 
     def held(self, name: str) -> int:
-        """Return the bytes of the buffer of this name."""
-        return int(self._buffers[name].nbytes) if name in self._buffers else 0
+        """Return the bytes of the buffer of this name, 0 if there is none."""
+        return self._buffers[name].nbytes if name in self._buffers else 0
 
     def zeros(self, name: str, nbytes: int) -> Buffer:
         """Return a buffer filled with zeros."""
         buffer = self.get(name, nbytes)
-        self.machine.fill(buffer, 0, nbytes)
+        self.queue(Fill(buffer.pointer, 0, nbytes))
         return buffer
 
     def table(self, array: NDArray[Any]) -> Buffer:
@@ -84,12 +70,14 @@ class Workspace:
         if key not in self._tables:
             if len(self._tables) > 256:
                 self._tables.clear()
-            self._tables[key] = self.machine.upload(array)
+            self._tables[key] = Buffer.of(array)
         return self._tables[key]
 
-    def launch(self, file: str, kernel: str, grid: Any, block: Any, *args: Any, shared: int = 0) -> None:
-        """Queue a kernel of ``kernels/<file>``."""
-        self.machine.launch(source(file), kernel, grid, block, *args, shared=shared)
+    def launch(self, text: str, kernel: str, grid: Any, block: Any, *arguments: Any, shared: int = 0) -> None:
+        """Queue a kernel of a CUDA source; the numbers get the types of its parameters."""
+        types = _parameter_types(text, kernel)
+        typed = (x if kind is None else kind(x) for kind, x in zip(types, arguments, strict=True))
+        self.queue(_module(text).step(kernel, grid, block, *typed, shared=shared))
 
     def free(self) -> None:
         """Free all buffers."""
@@ -100,17 +88,34 @@ class Workspace:
 
 
 @lru_cache(maxsize=64)
-def _module(source: str) -> modules.Module:
-    return modules.Module(source, name="errorfree.cu")
+def _module(text: str) -> modules.Module:
+    return modules.Module(text, name="errorfree.cu")
+
+
+@lru_cache(maxsize=512)
+def _parameter_types(text: str, kernel: str) -> list[Callable[[Any], Any] | None]:
+    """Return the types of a kernel's parameters; None for pointers and structures, which are packed as they are."""
+    (declared,) = re.findall(rf"__global__ void __launch_bounds__\(\d+\)\s+{kernel}\(([^)]*)\)", text)
+    return [_TYPES.get(parameter.split()[0]) for parameter in declared.split(",")]
 
 
 @per_device()
 def workspace() -> Workspace:
     """Return the workspace that calls on the current GPU share; `workspace().free()` frees its memory."""
-    return Workspace(Device())
+    return Workspace()
 
 
-# --- operands and their slices
+def padded(n: int, to: int) -> int:
+    """Return the least multiple that is not below n."""
+    return -(-n // to) * to
+
+
+def most_shared() -> int:
+    """Return the bytes of dynamic shared memory that a thread block of these kernels can have on the current GPU."""
+    return device.most_shared() - _STATIC
+
+
+# --- operands
 
 NOTHING = -(1 << 20)  # as in kernels/slices.cuh
 _STATIC = 7 * 1024  # bytes of shared memory set aside for the reductions of a thread block
@@ -120,74 +125,72 @@ CARRIERS = {"int8": (0, 1), "fp16": (1, 2), "bf16": (2, 2), "tf32": (3, 4), "fp3
 _MOST_FILLED = 2176  # as in kernels/slices.cu; slices of one bit span all of fp64
 _BLOCKS = 2  # thread blocks per multiprocessor of kernels that need scratch memory for each row
 _MODERATE = 900  # binary exponents for which scaling by 2^±unit is exact in fp64
-
-
-class Operand(NamedTuple):
-    """A matrix of the caller as rows: A's rows, or B's columns.
-
-    Parameters
-    ----------
-    pointer : int
-    narrow : bool
-        fp32; else fp64.
-    rows, K : int
-    row_step, step : int
-        Strides in elements between rows and along K.
-    """
-
-    pointer: int
-    narrow: bool
-    rows: int
-    K: int
-    row_step: int
-    step: int
-
-    @property
-    def transposed(self) -> Operand:
-        """The matrix with K as its rows."""
-        return Operand(self.pointer, self.narrow, self.K, self.rows, self.step, self.row_step)
-
-
-class Loaded(NamedTuple):
-    """Rows of doubles with K contiguous."""
-
-    pointer: int
-    pitch: int
-    rows: int
-    K: int
+_VIEW = fields("u8 at, i8 row column, i4 narrow unused")
+_END = fields("View A B C D, f8 alpha beta, u8 rows columns nan, i4 K has_c", View=_VIEW)  # as in exact_sums.cuh
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of doubles.
+    """A's rows, or B's columns, as rows of doubles with K contiguous.
 
     Parameters
     ----------
-    loaded : Loaded
-    operand : Operand
     name : {"A", "B"}
+    source : Matrix (rows, K)
+        The matrix of the caller.
+    pointer, pitch : int
+        Address of the doubles, and elements between rows.
     high, low, special : Buffer
         int32 (rows,), written by `survey`: ceil(log2 max|x|), the least exponent of a last place, and whether there is
         a NaN or an Inf.
     """
 
-    loaded: Loaded
-    operand: Operand
     name: str
+    source: Matrix
+    pointer: int
+    pitch: int
     high: Buffer
     low: Buffer
     special: Buffer
 
     @classmethod
-    def of(cls, work: Workspace, X: Operand, name: str) -> Rows:
-        """Return the rows of X, before `survey`."""
-        exponents = (work.get(f"{what} of {name}", 4 * X.rows) for what in ("high", "low", "special"))
-        return cls(load(work, X, name), X, name, *exponents)
+    def of(cls, work: Workspace, source: Matrix, name: str) -> Rows:
+        """Return the rows of a matrix, before `survey`."""
+        exponents = (work.get(f"{what} of {name}", 4 * source.shape[0]) for what in ("high", "low", "special"))
+        return cls(name, source, *load(work, source, name), *exponents)
 
     @property
-    def arguments(self) -> tuple[Any, ...]:
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.source.shape[0]
+
+    @property
+    def K(self) -> int:  # noqa: N802 (a name of the field's)
+        """Length of a row."""
+        return self.source.shape[1]
+
+    @property
+    def arguments(self) -> tuple[int, int, int, int]:
         """Kernel arguments."""
-        return self.loaded.pointer, self.loaded.pitch, *int32(self.loaded.rows, self.loaded.K)
+        return self.pointer, self.pitch, self.rows, self.K
+
+
+def transposed(X: Matrix) -> Matrix:
+    """Return a view of a matrix with rows and columns exchanged."""
+    return Matrix(X.pointer, X.dtype, X.shape[::-1], X.strides[::-1], X.owner)
+
+
+def load(work: Workspace, X: Matrix, name: str) -> tuple[int, int]:
+    """Return address and pitch of a matrix as rows of contiguous doubles, copied only where necessary."""
+    (rows, K), (row_step, step) = X.shape, X.strides
+    if X.dtype == np.float64 and step == 1 and row_step >= K:
+        return X.pointer, row_step
+    copy = work.get(f"rows of {name}", 8 * rows * K)
+    far = 1 << 40  # the stride of an axis of one entry means nothing; the kernel reads along the smaller one
+    steps = (far if n == 1 else d for n, d in zip(X.shape, X.strides, strict=True))
+    matrix = (X.pointer, X.dtype == np.float32, *steps, rows, K)
+    work.launch(source("slices.cu"), "gather", -(-K // 32) * -(-rows // 32), (32, 8), *matrix, copy, K)
+    return copy.pointer, K
 
 
 class Span(NamedTuple):
@@ -217,33 +220,133 @@ class Span(NamedTuple):
         return self.top <= _MODERATE and self.bottom >= -_MODERATE and self.width <= _MODERATE
 
 
-def load(work: Workspace, X: Operand, name: str) -> Loaded:
-    """Return X as rows of doubles with K contiguous, copied only where necessary."""
-    if not X.narrow and X.step == 1 and X.row_step >= X.K:
-        return Loaded(X.pointer, X.row_step, X.rows, X.K)
-    copy = work.get(f"rows of {name}", 8 * X.rows * X.K)
-    far = 1 << 40  # the stride of an axis of one entry means nothing; the kernel reads along the smaller one
-    row_step, step = (far if n == 1 else d for n, d in ((X.rows, X.row_step), (X.K, X.step)))
-    tiles = -(-X.K // 32) * -(-X.rows // 32)
-    matrix = (X.pointer, *int32(X.narrow), row_step, step, *int32(X.rows, X.K))
-    work.launch("slices.cu", "gather", tiles, (32, 8), *matrix, copy, X.K)
-    return Loaded(copy.pointer, X.K, X.rows, X.K)
-
-
 def survey(work: Workspace, *sides: Rows) -> list[Span]:
     """Return the exponents of all rows; waits for the GPU."""
     maxima = work.get("surveys", 20 * len(sides))
-    work.machine.fill(maxima, 0x80, 20 * len(sides))  # far below zero
+    work.queue(Fill(maxima.pointer, 0x80, 20 * len(sides)))  # far below zero
     for i, X in enumerate(sides):
-        row = (*X.arguments, X.high, X.low, X.special, np.uint64(maxima.pointer + 20 * i))
-        work.launch("slices.cu", "survey", min(X.loaded.rows, 1 << 16), 256, *row)
+        row = (*X.arguments, X.high, X.low, X.special, maxima.pointer + 20 * i)
+        work.launch(source("slices.cu"), "survey", min(X.rows, 1 << 16), 256, *row)
     spans = []
     for width, top, bottom, nonfinite, norm in maxima.array((len(sides), 5), np.int32).tolist():
         zero = top <= NOTHING
         normal = max(top, bottom) <= _MODERATE // 2  # no square leaves the normal range
-        norm = max(norm, 0) if normal else 2 * max(width, 0) + sides[0].loaded.K.bit_length()
+        norm = max(norm, 0) if normal else 2 * max(width, 0) + sides[0].K.bit_length()
         spans.append(Span(max(width, 0), 0 if zero else top, 0 if zero else -bottom, nonfinite > 0, norm))
     return spans
+
+
+# --- one product
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorFreeProduct:
+    """One product D = alpha · A B + beta · C: its operands, and the parameters of its epilogue.
+
+    Parameters
+    ----------
+    work : Workspace
+    A, B : Rows
+    end : structured array
+        struct End of kernels/exact_sums.cuh.
+    """
+
+    work: Workspace
+    A: Rows
+    B: Rows
+    end: Any
+
+    @classmethod
+    def of(
+        cls,
+        work: Workspace,
+        A: Rows,
+        B: Rows,
+        D: Matrix,
+        C: Matrix | None = None,
+        *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        nan: int = 0,
+    ) -> ErrorFreeProduct:
+        """Return the product; `nan` is the code of a NaN in the result."""
+        end = np.zeros(1, _END)
+        for name, X in (("A", A.source), ("B", transposed(B.source)), ("C", C), ("D", D)):
+            if X is not None:
+                end[name] = (X.pointer, *X.strides, X.dtype == np.float32, 0)
+        end["alpha"], end["beta"], end["K"], end["has_c"] = alpha, beta, A.K, C is not None
+        end["rows"], end["columns"], end["nan"] = A.special.pointer, B.special.pointer, nan
+        return cls(work, A, B, end)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """M, N, K."""
+        return self.A.rows, self.B.rows, self.A.K
+
+    @property
+    def plain(self) -> bool:
+        """Whether D is the rounded sum times a power of two."""
+        alpha = float(self.end["alpha"][0])
+        return isfinite(alpha) and frexp(alpha)[0] == 0.5 and not self.end["has_c"][0]
+
+    def survey(self) -> tuple[Span, Span]:
+        """Return the exponents of A and B; if all rows are finite, the epilogue does not check them again."""
+        a, b = survey(self.work, self.A, self.B)
+        for span, field in ((a, "rows"), (b, "columns")):
+            if not span.nonfinite:
+                self.end[field] = 0
+        return a, b
+
+    def grid(self, rows: int) -> tuple[int, int]:
+        """Return the thread blocks of a kernel with 256 threads that computes some rows of D."""
+        return -(-self.B.rows // 256), min(rows, 65535)
+
+
+PANEL = 12 << 30
+"""Limit of the bytes of products in memory at a time."""
+
+
+class Products(NamedTuple):
+    """Memory for some rows of several products, with pitch and stride in elements."""
+
+    pointer: int
+    item: int
+    pitch: int
+    stride: int
+
+    def stack(self, i: int, step: int = 1) -> Stack:
+        """Return the products i, i + step ..."""
+        return Stack(self.pointer + self.item * i * self.stride, self.pitch, step * self.stride)
+
+
+def panels(x: ErrorFreeProduct, count: int, item: int, *, more: int = 0) -> tuple[Products, list[tuple[int, int, int]]]:
+    """Return the memory of products for some rows of D at a time, and these: the first, and how many.
+
+    Parameters
+    ----------
+    count, item : int
+        Products at a time, and bytes of an element.
+    more : int
+        Further bytes for each row.
+
+    Returns
+    -------
+    (Products, list of (first, rows, multiplied))
+        The rows multiplied are a multiple of 16, which cuBLAS' int8 kernels need.
+    """
+    M, N, _ = x.shape
+    pitch, held, rows = padded(N, 32), x.work.held("products"), padded(M, 16)
+    row_bytes = count * pitch * item + more
+    if rows * row_bytes > min(PANEL, held):  # the memory of an earlier product does not suffice
+        most = min(PANEL, (callers.free_bytes() + held) // 2)
+        number = -(-M // max(16, most // row_bytes // 16 * 16))
+        rows = min(padded(-(-M // number), 16), rows)
+    T = x.work.get("products", count * rows * pitch * item)
+    parts = [(first, min(rows, M - first), min(rows, padded(M, 16) - first)) for first in range(0, M, rows)]
+    return Products(T.pointer, item, pitch, rows * pitch), parts
+
+
+# --- slices
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,6 +363,7 @@ class Slices:
         Zeros fill rows up to `all_rows` and columns up to `width`.
     exponents, tops : Buffer
         int32 (count, all_rows) and (all_rows,): exponent of a slice's unit, and tau.
+    backwards : bool
     slices : int
         Number of slices that are not all zero, at least one.
     complete : bool
@@ -268,7 +372,6 @@ class Slices:
         Largest entry, and largest magnitude of an exponent.
     fill : tuple of float
         Fraction of non-zero entries in every slice.
-    backwards : bool
     """
 
     data: Buffer
@@ -278,75 +381,49 @@ class Slices:
     width: int
     exponents: Buffer
     tops: Buffer
+    backwards: bool
     slices: int
     complete: bool
     largest: int
     deepest: int
     fill: tuple[float, ...]
-    backwards: bool
 
-    def place(self, p: int) -> int:
-        """Return the address of slice p of the first row."""
-        return self.data.pointer + self.width * CARRIERS[self.kind][1] * (self.count - 1 - p if self.backwards else p)
-
-    @property
-    def stride(self) -> int:
-        """Entries between rows."""
-        return self.count * self.width
+    def stack(self, p: int, step: int = 0, *, row: int = 0, k: int = 0) -> Stack:
+        """Return the slices p, p + step ... from a row and a k on."""
+        index, sign = (self.count - 1 - p, -1) if self.backwards else (p, 1)
+        pitch = self.count * self.width
+        start = self.data.pointer + CARRIERS[self.kind][1] * (row * pitch + index * self.width + k)
+        return Stack(start, pitch, sign * step * self.width)
 
 
-def room(plan: SlicePlan) -> int:
+def room(how: SlicePlan) -> int:
     """Return the argument of `key` in kernels/slices.cuh: entries reach 2^bits - 1 in a limited split, else 2^bits."""
-    if not plan.limited:
+    if not how.limited:
         return 0
-    return {"published": plan.bits, "truncate": 64}.get(plan.rule, plan.bits + 1)
+    return {"published": how.bits, "truncate": 64}.get(how.rule, how.bits + 1)
 
 
 def split(
     work: Workspace, X: Rows, span: Span, how: SlicePlan, count: int, kind: str, *, backwards: bool = False
 ) -> Slices:
     """Compute the first `count` slices of every row; waits for the GPU."""
-    K, rows, name = X.loaded.K, X.loaded.rows, X.name
-    all_rows, width, (carrier, size) = padded(rows, 16), padded(K, 128), CARRIERS[kind]
+    name, all_rows, width, (carrier, size) = X.name, padded(X.rows, 16), padded(X.K, 128), CARRIERS[kind]
     data = work.get(f"digits of {name}", all_rows * count * width * size)
     exponents, tops = work.get(f"exponents of {name}", 4 * count * all_rows), work.get(f"tops of {name}", 4 * all_rows)
     flags = work.zeros(f"cut of {name}", 16 + 8 * _MOST_FILLED)
-    rule = int32(all_rows, K, how.bits, RULES[how.rule], room(how), how.headroom, count, carrier, backwards)
-    row = (*X.arguments[:3], *rule, width, data, exponents, tops)
-    grid, residuals = min(all_rows, 1 << 16), 10 * padded(K, 8)
+    rule = (how.bits, RULES[how.rule], room(how), how.headroom)
+    row = (X.pointer, X.pitch, X.rows, all_rows, X.K, *rule, count, carrier, backwards, width, data, exponents, tops)
+    text, grid, residuals = source("slices.cu"), min(all_rows, 1 << 16), 10 * padded(X.K, 8)
     if span.moderate and 8 * width <= most_shared():
-        work.launch("slices.cu", "cut_doubles", grid, 512, *row, flags, shared=8 * width)
+        work.launch(text, "cut_doubles", grid, 512, *row, flags, shared=8 * width)
     elif residuals <= most_shared():
-        work.launch("slices.cu", "cut", grid, 512, *row, 0, flags, shared=residuals)
+        work.launch(text, "cut", grid, 512, *row, 0, flags, shared=residuals)
     else:
         blocks = _BLOCKS * multiprocessors()
-        scratch = work.get("residuals", residuals * blocks)
-        work.launch("slices.cu", "cut", blocks, 512, *row, scratch, flags)
+        work.launch(text, "cut", blocks, 512, *row, work.get("residuals", residuals * blocks), flags)
     numbers = flags.array(4 + 2 * _MOST_FILLED, np.int32)
     used, incomplete, largest, deepest = numbers[:4].tolist()
     nonzero = numbers[4:].view(np.uint64)[: min(max(used, 1), _MOST_FILLED)].tolist()
-    return Slices(
-        data=data,
-        kind=kind,
-        all_rows=all_rows,
-        count=count,
-        width=width,
-        exponents=exponents,
-        tops=tops,
-        slices=max(used, 1),
-        complete=not incomplete,
-        largest=largest,
-        deepest=deepest,
-        fill=tuple(n / (rows * K) for n in nonzero),
-        backwards=backwards,
-    )
-
-
-def most_shared() -> int:
-    """Return the bytes of dynamic shared memory that a thread block of these kernels can have on the current GPU."""
-    return device.most_shared() - _STATIC
-
-
-def padded(n: int, to: int) -> int:
-    """Return the least multiple that is not below n."""
-    return -(-n // to) * to
+    fill = tuple(n / (X.rows * X.K) for n in nonzero)
+    found = (max(used, 1), not incomplete, largest, deepest, fill)
+    return Slices(data, kind, all_rows, count, width, exponents, tops, backwards, *found)

@@ -16,14 +16,15 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.errorfree.operands import Rows, Workspace, int32, most_shared, padded, source
+from fpemu.gpu.errorfree.operands import ErrorFreeProduct, Rows, Workspace, most_shared, padded, panels, source
 from fpemu.gpu.runtime.compiler import struct
 from fpemu.gpu.runtime.cublas import Stack
 from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.steps import Gemm
 from fpemu.schemes.errorfree.crt import MODULI
 from fpemu.schemes.errorfree.plan import Report
 from fpemu.schemes.ozaki2 import Ozaki2
@@ -34,8 +35,6 @@ ALL = (*MODULI, *map(int, _SMALLER.split()))
 CHAIN = 1 << 16
 """Products of int8 in one int32 sum: 2^14 · 2^16 = 2^30."""
 _WORDS = 8  # words of 15 bits whose sum is exact in fp32
-PANEL = 12 << 30
-"""Limit of the bytes of products in memory at a time."""
 
 
 def moduli_for(bits: int) -> int | None:
@@ -114,96 +113,70 @@ def _centred(x: int, p: int) -> int:
     return x - p * (2 * x > p)
 
 
-class Residues(NamedTuple):
-    """Residues of some rows: int8 (moduli, all_rows, width)."""
+def residues(work: Workspace, X: Rows, count: int, shifts: Buffer, sign: int, longest: int, flags: int) -> Buffer:
+    """Queue the residues of trunc(x 2^(sign · shifts[row])), below 2^longest in magnitude: int8 (moduli, rows, width).
 
-    data: Buffer
-    all_rows: int
-    width: int
-
-    @property
-    def plane(self) -> int:
-        """Bytes per modulus."""
-        return self.all_rows * self.width
-
-
-def residues(
-    work: Workspace, X: Rows, count: int, shifts: Buffer, sign: int, more: int, longest: int, flags: np.uint64
-) -> Residues:
-    """Queue the residues of trunc(x 2^shift), shift = sign · shifts[row] + more, below 2^longest in magnitude.
+    Zeros fill the rows up to a multiple of 16 and the width up to one of 128.
 
     flags : address of two int32, zero at first
         Receives whether a number was no integer, and the number of rows that became zero.
     """
-    K, rows, name = X.loaded.K, X.loaded.rows, X.name
-    all_rows, width = padded(rows, 16), padded(K, 128)
-    data = work.get(f"residues of {name}", count * all_rows * width)
+    all_rows, width = padded(X.rows, 16), padded(X.K, 128)
+    data = work.get(f"residues of {X.name}", count * all_rows * width)
     words, grid = words_of(longest), min(all_rows, 1 << 16)
-    numbers = (X.loaded.pointer, X.loaded.pitch, *int32(rows, all_rows, K), shifts, *int32(sign, more))
+    numbers = (X.pointer, X.pitch, X.rows, all_rows, X.K, shifts, sign, 0)
     out = (data, width, all_rows * width, flags)
     if words <= _WORDS:
-        work.machine.launch(residues_source(count, words), "residues_by_pieces", grid, 256, *numbers, *out)
-        return Residues(data, all_rows, width)
+        work.launch(residues_source(count, words), "residues_by_pieces", grid, 256, *numbers, *out)
+        return data
     powers = np.zeros((longest + 1, padded(count, 4)), np.uint8)
     powers[:, :count] = [[pow(2, s, p) for p in ALL[:count]] for s in range(longest + 1)]
-    table, text = (work.table(powers), *int32(len(powers))), residues_source(count, 1)
-    work.machine.launch(text, "residues", grid, 256, *numbers, *table, *out, shared=powers.nbytes)
-    return Residues(data, all_rows, width)
-
-
-class Exponents(NamedTuple):
-    """Scaling of A' = A 2^(sign · rows[i] + more) and of B' with columns[j]; `more` is the sum of both."""
-
-    rows: Buffer
-    columns: Buffer
-    sign: int
-    more: int
+    table, text = work.table(powers), residues_source(count, 1)
+    work.launch(text, "residues", grid, 256, *numbers, table, len(powers), *out, shared=powers.nbytes)
+    return data
 
 
 def multiply(
-    work: Workspace,
-    a: Residues,
-    b: Residues,
+    x: ErrorFreeProduct,
     count: int,
-    exponents: Exponents,
-    M: int,
-    N: int,
-    end: Any,
+    shifts: tuple[Buffer, Buffer],
+    sign: int,
+    longest: tuple[int, int],
+    flags: int,
     *,
     once: bool,
-    plain: bool,
 ) -> None:
-    """Compute D from the residues of A and B, some rows at a time."""
-    parts = -(-a.width // CHAIN)
-    pitch = padded(b.all_rows, 32)
-    rows = panel(work, M, count * parts * pitch * 4)
-    T = work.get("products", count * parts * rows * pitch * 4)
-    stride = rows * pitch
-    program = crt_source(count, once, plain or not once, bool(end["D"]["narrow"][0]))
-    for first in range(0, M, rows):
-        height = min(rows, a.all_rows - first)
-        for part in range(parts):
-            k, length = part * CHAIN, min(CHAIN, a.width - part * CHAIN)
-            A = Stack(a.data.pointer + first * a.width + k, a.width, a.plane)
-            B = Stack(b.data.pointer + k, b.width, b.plane)
-            D = Stack(T.pointer + 4 * part * stride, pitch, parts * stride)
-            work.machine.gemm("int8", height, b.all_rows, length, A, B, D, batch=count)
-        height = min(rows, M - first)
-        if parts > 1:
-            work.machine.launch(program, "fold", 1 << 14, 256, T, stride, *int32(parts))
-        products = (T, parts * stride, pitch, *int32(height, N), exponents.rows, exponents.columns)
-        last = (*int32(exponents.sign, exponents.more, first), end)
-        work.machine.launch(program, "rebuild", (-(-N // 256), min(height, 65535)), 256, *products, *last)
+    """Queue D from the residues of A' = A 2^(sign · shifts of rows) and B' = B 2^(sign · shifts of columns).
 
-
-def panel(work: Workspace, M: int, row_bytes: int) -> int:
-    """Return the number of rows of D to compute at a time, a multiple of 16."""
-    if padded(M, 16) * row_bytes <= min(PANEL, work.held("products")):  # the memory of an earlier product suffices
-        return padded(M, 16)
-    most = min(PANEL, (work.machine.room() + work.held("products")) // 2)
-    held = max(16, most // row_bytes // 16 * 16)
-    panels = -(-M // held)
-    return min(padded(-(-M // panels), 16), padded(M, 16))
+    Parameters
+    ----------
+    count : int
+        Number of moduli.
+    longest : (int, int)
+        Bits of the integers of A' and of B'.
+    flags : int
+        Address of the flags of `residues`, for A and for B.
+    once : bool
+        Round once, for mode CR, not first the product and then alpha and beta.
+    """
+    work, (M, N, K) = x.work, x.shape
+    a, b = (
+        residues(work, X, count, shifts[i], sign, longest[i], flags + 8 * i).pointer for i, X in enumerate((x.A, x.B))
+    )
+    all_rows, columns, width = padded(M, 16), padded(N, 16), padded(K, 128)
+    blocks = range(0, width, CHAIN)
+    T, parts = panels(x, count * len(blocks), 4)
+    program = crt_source(count, once, x.plain or not once, bool(x.end["D"]["narrow"][0]))
+    for first, rows, multiplied in parts:
+        for block, k in enumerate(blocks):
+            A = Stack(a + first * width + k, width, all_rows * width)
+            B = Stack(b + k, width, columns * width)
+            sizes = (multiplied, columns, min(CHAIN, width - k))
+            work.queue(Gemm("int8", *sizes, A, B, T.stack(block, len(blocks)), count))
+        if len(blocks) > 1:
+            work.launch(program, "fold", 1 << 14, 256, T.pointer, T.stride, len(blocks))
+        products = (T.pointer, len(blocks) * T.stride, T.pitch, rows, N)
+        work.launch(program, "rebuild", x.grid(rows), 256, *products, *shifts, sign, 0, first, x.end)
 
 
 # --- scheme II
@@ -215,83 +188,67 @@ _FLAGS = [("incomplete", "i4"), ("vanished", "i4")]  # struct Cutting of residue
 _CONDITIONS = np.dtype([("flags", _FLAGS, 2), ("norms", "f8", 2)])  # of A and of B
 
 
-def scheme2(work: Workspace, A: Rows, B: Rows, scheme: Ozaki2, spec: Any, end: Any) -> Report:
+def scheme2(x: ErrorFreeProduct, scheme: Ozaki2, spec: Any) -> Report:
     """Compute D = alpha · (A B by the scheme) + beta · C; return the report. Waits for the GPU."""
-    basis = scheme.basis()
+    basis, K = scheme.basis(), x.shape[2]
     count, P = len(basis.moduli), basis.product
-    K, M, N = A.loaded.K, A.loaded.rows, B.loaded.rows
-    conditions = work.zeros("conditions", _CONDITIONS.itemsize)
-    flags, norms = ([np.uint64(conditions.pointer + at + 8 * side) for side in (0, 1)] for at in (0, 16))
-    mu, nu = exponents(work, A, B, scheme.scaling, P, norms)
+    conditions = x.work.zeros("conditions", _CONDITIONS.itemsize)
+    powers = powers_of_two(x, scheme.scaling, P, conditions.pointer + 16)
     longest = P.bit_length() // 2 + _SPARE
-    a = residues(work, A, count, mu, 1, 0, longest, flags[0])
-    b = residues(work, B, count, nu, 1, 0, longest, flags[1])
-    multiply(work, a, b, count, Exponents(mu, nu, 1, 0), M, N, end, once=False, plain=True)
+    multiply(x, count, powers, 1, (longest, longest), conditions.pointer, once=False)
     results = conditions.array(1, _CONDITIONS)[0]
     size, worst = (P - 1) // 2 * 2 + 0.0, None
     if scheme.scaling == "fast":
         size = 2 * math.prod(np.sqrt(results["norms"]).tolist()) * _upward(K)
         if size >= basis.limit:
-            size, worst = _check(work, A, B, mu, nu, basis.limit)
+            size, worst = _check(x, powers, basis.limit)
     complete = not results["flags"]["incomplete"].any()
     return scheme.report(scheme.plan_for(spec, K), size, worst, results["flags"]["vanished"].tolist(), complete)
 
 
-def exponents(work: Workspace, A: Rows, B: Rows, rule: str, P: int, norms: list[np.uint64]) -> tuple[Buffer, Buffer]:
+def powers_of_two(x: ErrorFreeProduct, rule: str, P: int, norms: int) -> tuple[Buffer, Buffer]:
     """Return mu of every row of A and nu of every column of B, int32.
 
-    norms : addresses of two doubles, zero at first
+    norms : address of two doubles, zero at first
         But for the rule "accurate", they receive bounds on the sums of squares of the rows of A' and columns of B'.
     """
-    K = A.loaded.K
+    work, sides, K, text = x.work, (x.A, x.B), x.shape[2], source("scaling.cu")
     h, g = _scaled(P, K, rule)
+    a, b = powers = work.get("powers of A", 4 * x.A.rows), work.get("powers of B", 4 * x.B.rows)
+    kept = 8 * K if most_shared() >= 8 * K else 0  # bytes of a row in shared memory; longer rows are read again
     if rule != "accurate":
         most = h - 1 - (g < 1)  # leaves two bits for sums of 4
-        a, b = (_squares(work, X, h, g, rule, most, norm) for X, norm in zip((A, B), norms, strict=True))
+        for i, X in enumerate(sides):
+            limits = (kept > 0, h, g, rule == "fast", most)
+            row = (*X.arguments, *limits, powers[i], X.special, norms + 8 * i)
+            work.launch(text, "by_squares", min(X.rows, 1 << 16), 512, *row, shared=kept)
         return a, b
-    sides = [_leading(work, X) for X in (A, B)]
-    (a, first_a, zero_a), (b, first_b, zero_b) = sides
-    M, N, width = A.loaded.rows, B.loaded.rows, padded(K, 128)
-    parts = -(-width // LONGEST)  # blocks of K, each with an int32 sum
-    size, pitch = 4 if parts == 1 else 8, padded(N, 32)
-    rows, columns = work.zeros("largest of A", size * M), work.zeros("largest of B", size * N)
-    step = panel(work, M, 4 * parts * pitch)
-    T, stride = work.get("products", 4 * parts * step * pitch), step * pitch
-    for start in range(0, M, step):
-        count = min(step, padded(M, 16) - start)
-        for part, k in enumerate(range(0, width, LONGEST)):
-            X, Y = Stack(a.pointer + start * width + k, width), Stack(b.pointer + k, width)
-            D = Stack(T.pointer + 4 * part * stride, pitch)
-            work.machine.gemm("int8", count, padded(N, 16), min(LONGEST, width - k), X, Y, D)
-        grid = (min(-(-N // 256), 1024), max(1, min(count // 32, 64)))
-        name, long = ("largest_sums", ()) if parts == 1 else ("largest_long_sums", (*int32(parts), stride))
-        sizes = (*long, pitch, *int32(min(count, M - start), N))
-        work.launch("scaling.cu", name, grid, 256, T, *sizes, np.uint64(rows.pointer + size * start), columns)
-    powers = []
-    for n, first, zero, largest, name in ((M, first_a, zero_a, rows, "A"), (N, first_b, zero_b, columns, "B")):
-        powers.append(work.get(f"powers of {name}", 4 * n))
-        row = (*int32(n), first, zero, largest, *int32(parts > 1, h), np.float64(g), powers[-1])
-        work.launch("scaling.cu", "accurate", -(-n // 256), 256, *row)
-    return powers[0], powers[1]
-
-
-def _leading(work: Workspace, X: Rows) -> tuple[Buffer, Buffer, Buffer]:
-    rows, K = X.loaded.rows, X.loaded.K
-    all_rows, width = padded(rows, 16), padded(K, 128)
-    out = work.get(f"leading of {X.name}", all_rows * width)
-    first, zero = work.get(f"first of {X.name}", 4 * rows), work.get(f"zero of {X.name}", 4 * rows)
-    shared = 8 * K if most_shared() >= 8 * K else 0
-    row = (*X.arguments[:3], *int32(all_rows, K, shared > 0), out, width, first, zero, X.special)
-    work.launch("scaling.cu", "leading", min(all_rows, 1 << 16), 512, *row, shared=shared)
-    return out, first, zero
-
-
-def _squares(work: Workspace, X: Rows, h: int, g: float, rule: str, most: int, norm: np.uint64) -> Buffer:
-    rows, shared = X.loaded.rows, 8 * X.loaded.K if most_shared() >= 8 * X.loaded.K else 0
-    mu = work.get(f"powers of {X.name}", 4 * rows)
-    row = (*X.arguments, *int32(shared > 0, h), np.float64(g), *int32(rule == "fast", most), mu, X.special, norm)
-    work.launch("scaling.cu", "by_squares", min(rows, 1 << 16), 512, *row, shared=shared)
-    return mu
+    width = padded(K, 128)
+    blocks = range(0, width, LONGEST)  # of K, each with an int32 sum
+    size = 4 if len(blocks) == 1 else 8
+    leading, firsts, zeros, largest = [], [], [], []
+    for X in sides:
+        leading.append(work.get(f"leading of {X.name}", padded(X.rows, 16) * width))
+        firsts.append(work.get(f"first of {X.name}", 4 * X.rows))
+        zeros.append(work.get(f"zero of {X.name}", 4 * X.rows))
+        largest.append(work.zeros(f"largest of {X.name}", size * X.rows))
+        all_rows, out = padded(X.rows, 16), (leading[-1], width, firsts[-1], zeros[-1], X.special)
+        sizes = (X.pointer, X.pitch, X.rows, all_rows, K, kept > 0)
+        work.launch(text, "leading", min(all_rows, 1 << 16), 512, *sizes, *out, shared=kept)
+    T, parts = panels(x, len(blocks), 4)
+    for start, rows, multiplied in parts:
+        for block, k in enumerate(blocks):
+            A, B = Stack(leading[0].pointer + start * width + k, width), Stack(leading[1].pointer + k, width)
+            length = min(LONGEST, width - k)
+            work.queue(Gemm("int8", multiplied, padded(x.B.rows, 16), length, A, B, T.stack(block, 0)))
+        grid = (min(-(-x.B.rows // 256), 1024), max(1, min(multiplied // 32, 64)))
+        kernel, long = ("largest_sums", ()) if len(blocks) == 1 else ("largest_long_sums", (len(blocks), T.stride))
+        sums = (T.pointer, *long, T.pitch, rows, x.B.rows, largest[0].pointer + size * start, largest[1])
+        work.launch(text, kernel, grid, 256, *sums)
+    for X, first, zero, most_of, power in zip(sides, firsts, zeros, largest, powers, strict=True):
+        scaled = (first, zero, most_of, len(blocks) > 1, h, g, power)
+        work.launch(text, "accurate", -(-X.rows // 256), 256, X.rows, *scaled)
+    return a, b
 
 
 @lru_cache(maxsize=64)
@@ -309,22 +266,17 @@ def _upward(K: int) -> float:
     return 1 + (K + 8) * 2.0**-52
 
 
-def _check(
-    work: Workspace, A: Rows, B: Rows, mu: Buffer, nu: Buffer, limit: float
-) -> tuple[float, tuple[int, int] | None]:
+def _check(x: ErrorFreeProduct, powers: tuple[Buffer, Buffer], limit: float) -> tuple[float, tuple[int, int] | None]:
     """Return a bound of 2 sum|a'||b'| by one fp64 product, and the index of its maximum if it reaches the limit."""
-    sides = []
-    for X, power in ((A, mu), (B, nu)):
-        rows, width = X.loaded.rows, padded(X.loaded.K, 16)
-        sizes = work.zeros(f"sizes of {X.name}", 8 * rows * width)
-        work.launch("scaling.cu", "sizes", min(rows, 1 << 16), 256, *X.arguments, power, sizes, width)
-        sides.append((sizes, rows, width))
-    (x, M, width), (y, N, _) = sides
+    work, (M, N, K), text = x.work, x.shape, source("scaling.cu")
+    width = padded(K, 16)
+    a, b = (work.zeros(f"sizes of {X.name}", 8 * X.rows * width) for X in (x.A, x.B))
+    for X, power, sizes in zip((x.A, x.B), powers, (a, b), strict=True):
+        work.launch(text, "sizes", min(X.rows, 1 << 16), 256, *X.arguments, power, sizes, width)
     T = work.get("products", 8 * M * N)
-    work.machine.gemm("fp64", M, N, width, Stack(x.pointer, width), Stack(y.pointer, width), Stack(T.pointer, N))
+    work.queue(Gemm("fp64", M, N, width, Stack(a.pointer, width), Stack(b.pointer, width), Stack(T.pointer, N)))
     place, most = work.zeros("largest place", 16), work.zeros("largest sum", 8)
     for kernel in ("largest_double", "where_double"):
-        work.launch("scaling.cu", kernel, 1024, 256, T, M * N, most, place)
-    top = float(most.array(1, np.float64)[0])
-    bound = 2 * top * _upward(A.loaded.K)
+        work.launch(text, kernel, 1024, 256, T, M * N, most, place)
+    bound = 2 * float(most.array(1, np.float64)[0]) * _upward(K)
     return bound, None if bound < limit else divmod(M * N - int(place.array(1, np.int64)[0]), N)

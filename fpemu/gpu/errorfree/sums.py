@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from fpemu.formats import FloatFormat
-from fpemu.gpu.errorfree.operands import CARRIERS, Slices, Workspace, int32, padded
-from fpemu.gpu.errorfree.residues import panel
-from fpemu.gpu.runtime.cublas import Stack
+from fpemu.gpu.errorfree.operands import ErrorFreeProduct, Products, Slices, panels, source
+from fpemu.gpu.runtime.steps import Gemm, fields
 
-_MOST = 64  # as in kernels/exact_sums.cu
-PAIRS = np.dtype([("a", "i4", _MOST), ("b", "i4", _MOST), ("more", "i4", _MOST), ("count", "i4"), ("parts", "i4")])
+_PAIRS = fields("64i4 a b more, i4 count parts")  # as in kernels/exact_sums.cu
 _AT_ONCE = 16  # products in memory at a time
 _EXACT_RANGE = 900  # products of numbers with smaller exponents, scaled by powers of two, are exact in fp64
-_PRODUCT = {"int8": 0, "fp64": 2}
+TYPES = {"int8": (0, 4), "fp16": (1, 4), "bf16": (1, 4), "tf32": (1, 4), "fp32": (1, 4), "fp64": (2, 8)}
+"""Code in kernels/exact_sums.cuh and bytes of the products of each format of slices."""
 
 
 class Term(NamedTuple):
@@ -31,43 +30,53 @@ class Term(NamedTuple):
     more: int = 0
 
 
+def _batches(terms: Sequence[Term]) -> Iterator[tuple[int, int, int]]:
+    """Yield consecutive terms that one batch multiplies: the first, their number, and the step of B's slice.
+
+    The slice of A advances by one, that of B by zero or minus one.
+    """
+    start = 0
+    while start < len(terms):
+        p, q, length, _ = terms[start]
+        count, step = 1, terms[start + 1].q - q if start + 1 < len(terms) else 0
+        while step in (0, -1) and terms[start + count : start + count + 1] and length == 1:
+            if terms[start + count][:3] != (p + count, q + count * step, 1):
+                break
+            count += 1
+        yield start, count, step if count > 1 else 0
+        start += count
+
+
 def queue_products(
-    work: Workspace,
+    x: ErrorFreeProduct,
     a: Slices,
     b: Slices,
     terms: Sequence[Term],
-    k_block: int,
+    T: Products,
     first: int,
     rows: int,
-    T: int,
-    stride: int,
-    pitch: int,
+    k_block: int | None = None,
+    at: int = 0,
 ) -> None:
-    """Queue the products of some terms and rows of A; consecutive matrices T are the k-blocks of each term."""
-    size = CARRIERS[a.kind][1]
-    blocks = range(0, a.width, k_block)
-    start = 0
-    while start < len(terms):
-        # consecutive terms whose slice of A advances by one, and that of B by zero or one, form a batch
+    """Queue the products of some terms for some rows of A.
+
+    Parameters
+    ----------
+    terms : list of Term
+    T : Products
+        Consecutive ones are the k-blocks of each term, from number `at` on.
+    first, rows : int
+    k_block : int, optional
+        Length along K of one product; default all of K.
+    """
+    blocks = range(0, a.width, k_block or a.width)
+    for start, count, step in _batches(terms):
         p, q, length, _ = terms[start]
-        count, step = 1, 0
-        while start + count < len(terms) and length == 1 and terms[start + count].length == 1:
-            other = terms[start + count]
-            down = q + (count * step) - other.q if count > 1 else q - other.q
-            if count == 1 and other.p == p + 1 and down in (0, 1):
-                step = -down
-                count += 1
-            elif count > 1 and other.p == p + count and down == 0:
-                count += 1
-            else:
-                break
         for block, k in enumerate(blocks):
-            K = length * a.width if len(blocks) == 1 else min(k_block, a.width - k)
-            A = Stack(a.place(p) + size * (first * a.stride + k), a.stride, a.width)
-            B = Stack(b.place(q) + size * k, b.stride, -step * b.width)
-            at = T + (8 if a.kind == "fp64" else 4) * (start * len(blocks) + block) * stride
-            work.machine.gemm(a.kind, rows, b.all_rows, K, A, B, Stack(at, pitch, len(blocks) * stride), batch=count)
-        start += count
+            K = length * a.width if len(blocks) == 1 else min(blocks.step, a.width - k)
+            A, B = a.stack(p, 1, row=first, k=k), b.stack(q, step, k=k)
+            D = T.stack(at + start * len(blocks) + block, len(blocks))
+            x.work.queue(Gemm(a.kind, rows, b.all_rows, K, A, B, D, count))
 
 
 class Sum(NamedTuple):
@@ -83,87 +92,72 @@ class Sum(NamedTuple):
         Format of the additions.
     k_block : int
         Length along K of one product.
+    may_overflow : bool
+        Sums are kept a second time, brought down by a power of two.
     """
 
     terms: list[Term]
     by_tops: bool
     fmt: FloatFormat
     k_block: int
+    may_overflow: bool = False
 
 
-def add_up(
-    work: Workspace, a: Slices, b: Slices, M: int, N: int, how: Sum, may_overflow: bool, K: int, end: Any
-) -> None:
-    """Compute D from the sum of the terms."""
-    parts = -(-a.width // how.k_block)
-    item = 8 if a.kind == "fp64" else 4
-    pitch, at_once = padded(N, 32), max(1, min(_AT_ONCE, len(how.terms)))
+def add_up(x: ErrorFreeProduct, a: Slices, b: Slices, how: Sum) -> None:
+    """Queue D from the sum of the terms."""
+    work, (_, N, K), text = x.work, x.shape, source("exact_sums.cu")
+    kind, item = TYPES[a.kind]
+    parts, at_once = -(-a.width // how.k_block), max(1, min(_AT_ONCE, len(how.terms)))
     narrow = how.fmt.name == "fp32"
-    rows = panel(work, M, at_once * parts * pitch * item + N * 16)
-    stride = rows * pitch
-    T = work.get("products", at_once * parts * stride * item)
-    total = work.get("sums", rows * N * (4 if narrow else 8))
-    spare = work.get("sums brought down", rows * N * (4 if narrow else 8)) if may_overflow else 0
+    T, rows_at_once = panels(x, at_once * parts, item, more=N * 16)
+    nbytes = T.stride // T.pitch * N * (4 if narrow else 8)
+    total = work.get("sums", nbytes)
+    spare = work.get("sums brought down", nbytes) if how.may_overflow else 0
     back = K.bit_length() + 2 - how.fmt.emax
     # a top is the exponent of the first slice plus its bits (26 at most); the terms' `more` accounts for later slices
     farthest = a.deepest + b.deepest + 52 + max((abs(term.more) for term in how.terms), default=0)
-    exact = parts == 1 and not may_overflow and farthest <= _EXACT_RANGE and (not narrow or a.kind != "fp64")
-    exponents = (a.tops, b.tops) if how.by_tops else (a.exponents, b.exponents)
-    for first in range(0, M, rows):
-        count, held = min(rows, M - first), min(rows, a.all_rows - first)
-        grid = (-(-N // 256), min(count, 65535))
+    exact = parts == 1 and not how.may_overflow and farthest <= _EXACT_RANGE and (not narrow or a.kind != "fp64")
+    exponents = (a.tops, a.all_rows, b.tops, b.all_rows)
+    if not how.by_tops:
+        exponents = (a.exponents, a.all_rows, b.exponents, b.all_rows)
+    for first, rows, multiplied in rows_at_once:
         for start in range(0, len(how.terms), at_once):
             terms = how.terms[start : start + at_once]
-            queue_products(work, a, b, terms, how.k_block, first, held, T.pointer, stride, pitch)
-            pairs = np.zeros(1, PAIRS)
-            for name in ("p", "q", "more"):
-                column = {"p": "a", "q": "b"}.get(name, name)
-                if name == "more" or not how.by_tops:
-                    pairs[column][0, : len(terms)] = [getattr(term, name) for term in terms]
+            queue_products(x, a, b, terms, T, first, multiplied, how.k_block)
+            pairs = np.zeros(1, _PAIRS)
             pairs["count"], pairs["parts"] = len(terms), parts
-            kind = _PRODUCT.get(a.kind, 1)
-            products = (T, *int32(kind), stride, pitch, *int32(count, N), pairs)
-            sides = (exponents[0], *int32(a.all_rows), exponents[1], *int32(b.all_rows))
-            last = int32(first, start == 0)
+            p, q, _, more = zip(*terms, strict=True)
+            for name, values in (("more", more),) if how.by_tops else (("a", p), ("b", q), ("more", more)):
+                pairs[name][0, : len(terms)] = values
+            products = (T.pointer, kind, T.stride, T.pitch, rows, N, pairs, *exponents)
             if exact:
-                tile = (grid[0], min(-(-count // 4), 65535))
-                work.launch(
-                    "exact_sums.cu", "add_tame_products", tile, 256, total, *int32(narrow), *products, *sides, *last
-                )
+                grid = (-(-N // 256), min(-(-rows // 4), 65535))
+                work.launch(text, "add_tame_products", grid, 256, total, narrow, *products, first, start == 0)
                 continue
-            scaled = (total, spare, *int32(narrow), *products, *sides, a.tops, b.tops, *int32(back), *last)
-            work.launch("exact_sums.cu", "add_products", grid, 256, *scaled)
-        result = (total, spare, *int32(narrow, count, N), a.tops, b.tops, *int32(back, first), end)
-        work.launch("exact_sums.cu", "finish", grid, 256, *result)
+            scaled = (total, spare, narrow, *products, a.tops, b.tops, back, first, start == 0)
+            work.launch(text, "add_products", x.grid(rows), 256, *scaled)
+        result = (total, spare, narrow, rows, N, a.tops, b.tops, back, first, x.end)
+        work.launch(text, "finish", x.grid(rows), 256, *result)
 
 
-def round_exactly(
-    work: Workspace, a: Slices, b: Slices, M: int, N: int, bits: int, room: int, plain: bool, end: Any
-) -> int:
-    """Compute D from the exact sum of all products of slices on one grid; return the number of matrices T.
+def round_exactly(x: ErrorFreeProduct, a: Slices, b: Slices, bits: int, longest: int) -> None:
+    """Queue D from the exact sum of all products of slices on one grid, whose units are `bits` bits apart.
 
-    room : int
+    longest : int
         Products that one accumulator holds exactly.
-    plain : bool
-        D is the sum times a power of two.
     """
-    s, t = a.slices, b.slices
+    s, t, (kind, item) = a.slices, b.slices, TYPES[a.kind]
     terms = []
     for g in range(s + t - 2, -1, -1):  # the lowest weight first
         p, last = max(0, g - t + 1), min(g, s - 1)
-        terms += [Term(i, g - i, min(room, last + 1 - i), (s + t - 2 - g) * bits) for i in range(p, last + 1, room)]
-    item = 8 if a.kind == "fp64" else 4
-    pitch = padded(N, 32)
-    rows = panel(work, M, len(terms) * pitch * item)
-    stride = rows * pitch
-    T = work.get("products", len(terms) * stride * item)
-    offsets = work.table(np.array([term.more for term in terms], np.int32))
-    for first in range(0, M, rows):
-        count, held = min(rows, M - first), min(rows, a.all_rows - first)
+        terms += [
+            Term(i, g - i, min(longest, last + 1 - i), (s + t - 2 - g) * bits) for i in range(p, last + 1, longest)
+        ]
+    T, parts = panels(x, len(terms), item)
+    offsets = x.work.table(np.array([term.more for term in terms], np.int32))
+    for first, rows, multiplied in parts:
         for i, term in enumerate(terms):
-            at = T.pointer + item * i * stride
-            queue_products(work, a, b, [term], term.length * a.width, first, held, at, stride, pitch)
-        products = (T, *int32(_PRODUCT.get(a.kind, 1)), stride, pitch, *int32(count, N, len(terms)), offsets)
-        scale = (*int32(terms[-1].more // 32 + 3), a.tops, b.tops, *int32(-(s + t) * bits, first, plain))
-        work.launch("exact_sums.cu", "round_products", (-(-N // 256), min(count, 65535)), 256, *products, *scale, end)
-    return len(terms)
+            queue_products(x, a, b, [term], T, first, multiplied, at=i)
+        products = (T.pointer, kind, T.stride, T.pitch, rows, x.B.rows, len(terms), offsets)
+        scale = (terms[-1].more // 32 + 3, a.tops, b.tops, -(s + t) * bits, first, x.plain)
+        x.work.launch(source("exact_sums.cu"), "round_products", x.grid(rows), 256, *products, *scale, x.end)

@@ -44,6 +44,10 @@ class Label(NamedTuple):
     shape: tuple[int, ...]
     refused: tuple[bool, bool] = (True, True)
 
+    def refuses(self, counts: tuple[int, int]) -> bool:
+        """Return whether these counts of NaN and Inf, and of overflow, are an error."""
+        return any(count and refuses for count, refuses in zip(counts, self.refused, strict=True))
+
 
 class _Table:
     """The counters of one GPU: a buffer with a slot for each plan that runs there."""

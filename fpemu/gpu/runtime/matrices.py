@@ -551,11 +551,11 @@ def near(pointers: list[int], extents: tuple[int, ...]) -> bool:
     return False
 
 
-def layouts(**operands: Matrix | None) -> dict[str, Any]:
-    """Return operands "A", "B", "C" and "D" at addresses in their regions, for the steps of a plan."""
+def layouts(*operands: Matrix | None) -> dict[str, Any]:
+    """Return A, B, C and D, or the first of these, at addresses in their regions, for the steps of a plan."""
     return {
         name: None if X is None else replace(X, pointer=Address(name, alignment=X.pointer % 16), owner=None)
-        for name, X in operands.items()
+        for name, X in zip("ABCD", operands, strict=False)
     }
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from fpemu.arguments import LARGEST, choice, integer
-from fpemu.errors import GpuError, InputError
+from fpemu.errors import GpuError
 from fpemu.gpu.operation import Operations, Queued, Request
-from fpemu.gpu.runtime import device, matrices
+from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.plan import Plan
 from fpemu.gpu.runtime.steps import Memory, Step
 from fpemu.gpu.tallskinny import hopper, published
@@ -140,7 +140,7 @@ def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
     return _solve(A, B, out, None, {})
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Request(Request):
     """An algorithm with its options; None: the choice of `chosen`."""
 
@@ -230,12 +230,7 @@ def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> Queued:
         As `tsm2`, or arrays that are not all on the GPU.
     """
     choice("algorithm", algorithm, ("tsm2", "ism2"))
-    arrays = {"A": A, "B": B, "out": out}
-    operands = {name: matrices.take(X, name, write=name == "out") for name, X in arrays.items()}
-    if not matrices.same_place(operands):
-        raise InputError("A, B and out must be arrays on the GPU")
-    dtype, (m, _, n) = checked(operands["A"], operands["B"])
-    matrices.check_out(operands, (m, n), dtype)
+    operands = _Request(algorithm, options).on_gpu({"A": A, "B": B, "out": out})
     problem = Problem.of(*operands.values())
     return Queued(Plan([plan(problem, algorithm, **options).step(problem)]), operands)
 

@@ -64,13 +64,7 @@ class ErrorFree(Scheme):
         return "int8"
 
     def spec(self, hardware: str | MmaSpec | None) -> MmaSpec:
-        """The matrix instruction that the scheme runs on.
-
-        Raises
-        ------
-        InputError
-            Without hardware; if the hardware lacks the instruction; if an MmaSpec multiplies other formats.
-        """
+        """The matrix instruction that the scheme runs on; without one for its formats InputError."""
         word = self.word_format
         spec = matrix_instruction(self, hardware, word, None)
         have = {str(spec.a_format), str(spec.b_format)}
@@ -84,13 +78,7 @@ class ErrorFree(Scheme):
 
     @abstractmethod
     def plan_for(self, spec: MmaSpec | None, K: int, order: KOrder | None = None) -> SlicePlan | ModularPlan:
-        """The plan of a product over K.
-
-        Raises
-        ------
-        InputError
-            For options that leave no bit a slice.
-        """
+        """The plan of a product over K; options that leave no bit a slice raise InputError."""
 
     @abstractmethod
     def multiply(self, call: Call) -> tuple[Array, Report]:

@@ -238,13 +238,7 @@ def invariant(A: Array, B: Array, P: int) -> tuple[Array, Array]:
 
 
 def accurate(A: Array, B: Array, P: int, product: Product) -> tuple[Array, Array]:
-    """Exponents of the published accurate mode.
-
-    Parameters
-    ----------
-    product : callable (X, Y, largest) -> XY
-        The exact product of matrices of integers of magnitude at most `largest`.
-    """
+    """Exponents of the published accurate mode; `product(X, Y, largest)` is exact for integers up to `largest`."""
     limit = _limit(P, A.shape[1])
 
     def leading(X: Array) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from fpemu.formats import FloatFormat
-from fpemu.mma import KOrder, MmaSpec, exactness
+from fpemu.mma import KOrder, exactness
 from fpemu.schemes.errorfree.split import FIXED, Slices, split
 
 INT32 = 2**31 - 1
@@ -129,48 +129,22 @@ class Certified:
 
 
 class Slicing(NamedTuple):
-    """An operand's slices, as far as a report needs them.
-
-    Parameters
-    ----------
-    slices : int
-        Number of slices.
-    complete : bool
-        Whether they add up to the operand.
-    largest : int
-        Largest magnitude of a digit.
-    fill : tuple of float
-        Fraction of non-zero digits in every slice.
-    """
+    """An operand's slices, as far as a report needs them."""
 
     slices: int
-    complete: bool
-    largest: int
-    fill: tuple[float, ...]
+    complete: bool  # whether they add up to the operand
+    largest: int  # magnitude of a digit
+    fill: tuple[float, ...]  # fraction of non-zero digits in every slice
 
 
 class Counts(NamedTuple):
-    """How much work a product of slices is, known from splitting alone.
+    """How much work a product of slices is, known from splitting alone."""
 
-    Parameters
-    ----------
-    slices : (int, int)
-        Slices of A and of B.
-    d : int
-        The larger requested number of slices.
-    fast : bool
-        Whether the products p + q > d + 1 are left out.
-    bits : int
-        Bits a slice.
-    spread : int
-        Bits from the first to the last of a row's slices, of A and of B together, at most.
-    """
-
-    slices: tuple[int, int]
-    d: int
-    fast: bool
-    bits: int
-    spread: int = 0
+    slices: tuple[int, int]  # of A and of B
+    d: int  # the larger requested number of slices
+    fast: bool  # whether the products p + q > d + 1 are left out
+    bits: int  # a slice
+    spread: int = 0  # bits from the first to the last of a row's slices, of A and of B together, at most
 
     @property
     def products(self) -> int:
@@ -204,48 +178,22 @@ def lengths(K: int, k_block: int | None) -> set[int]:
 
 @dataclass(frozen=True)
 class SlicePlan:
-    """Products of slices on one instruction, in one order over K.
-
-    Parameters
-    ----------
-    scheme : str
-        Name of the scheme.
-    spec : MmaSpec or None
-        The instruction; None where only the splits and the number of sums matter.
-    order : KOrder or None
-        Order over K of every chain.
-    K : int
-    bits : int
-        b: bits a slice.
-    rule : str
-        Rule of the split, see `fpemu.schemes.errorfree.split`.
-    limited : bool
-        The largest digit is 2^b - 1, not 2^b.
-    headroom : int
-        Unused bits above the largest entry of a row.
-    adds_in : FloatFormat or None
-        Format in which the products are added, one rounding each; None: the exact sum is rounded once.
-    shared : int or None
-        Up to so many products of equal p + q are added in one int32 sum before. None: every product is added alone, in
-        the order of Algorithm 2 of Mukunoki et al. (2020).
-    k_block : int or None
-        Length in k of a chain of instructions; the chains are added in fp64.
-    one_exponent : bool
-        All slices of a row are stored with the exponent of its first slice.
-    """
+    """Products of slices on one instruction, in one order over K."""
 
     scheme: str
-    spec: MmaSpec | None
-    order: KOrder | None
+    spec: Any  # MmaSpec; None where only the splits and the number of sums matter
+    order: KOrder | None  # over K, of every chain
     K: int
-    bits: int
-    rule: str
-    limited: bool
-    adds_in: FloatFormat | None
-    headroom: int = 0
+    bits: int  # b: bits a slice
+    rule: str  # of the split, see `fpemu.schemes.errorfree.split`
+    limited: bool  # the largest digit is 2^b - 1, not 2^b
+    adds_in: FloatFormat | None  # format of the sums, rounded at every product; None: the exact sum is rounded once
+    headroom: int = 0  # unused bits above the largest entry of a row
+    # Up to so many products of equal p + q are added in one int32 sum before. None: every product is added alone, in
+    # the order of Algorithm 2 of Mukunoki et al. (2020).
     shared: int | None = None
-    k_block: int | None = None
-    one_exponent: bool = False
+    k_block: int | None = None  # length in k of a chain of instructions; the chains are added in fp64
+    one_exponent: bool = False  # all slices of a row are stored with the exponent of its first slice
 
     # --- splits
 
@@ -290,7 +238,6 @@ class SlicePlan:
     @cached_property
     def unit_lost(self) -> bool:
         """Whether products of digits, each slice scaled to magnitudes of at most 1, may be lost to underflow."""
-        assert self.spec is not None
         return not exactness.unit_fits(self.spec, -2 * self.bits)
 
     def int32_bound(self, a: int, b: int, d: int, size: int) -> int:
@@ -300,7 +247,6 @@ class SlicePlan:
     def report(self, a: Slicing, b: Slicing, d: int, fast: bool, lost: bool, block: tuple[int, int]) -> Report:
         """The conditions of a product of A and B; `lost`: digits or their products are lost to underflow."""
         x, y = a.largest, b.largest
-        assert self.spec is not None
         name, faults, int32 = self.spec.name, [], None
         if self.shared is not None:
             int32 = self.int32_bound(a.slices, b.slices, d, x * y)
@@ -345,7 +291,6 @@ def inexact(plan: SlicePlan, x: int, y: int) -> str:
     `x` and `y` are the largest magnitudes of digits of A and B.
     """
     spec, order, size, sizes = plan.spec, plan.order, x * y, lengths(plan.K, plan.k_block)
-    assert spec is not None
     limit, outer = exactness.sum_limit(spec), exactness.outer_limit(spec)
     bound, longest = plan.longest_chain * size, max(sizes) * size
     if bound > limit:
@@ -361,26 +306,13 @@ def inexact(plan: SlicePlan, x: int, y: int) -> str:
 
 @dataclass(frozen=True)
 class ModularPlan:
-    """Products of residues modulo pairwise coprime numbers up to 256, on one instruction.
-
-    Parameters
-    ----------
-    scheme : str
-        Name of the scheme.
-    spec : MmaSpec or None
-        The instruction; None where only the number of products matters.
-    K : int
-    moduli : int
-        Their number: as many products of residues.
-    extra : int
-        Products that determine the scaling of the operands.
-    """
+    """Products of residues modulo pairwise coprime numbers up to 256, on one instruction."""
 
     scheme: str
-    spec: MmaSpec | None
+    spec: Any  # MmaSpec; None where only the number of products matters
     K: int
-    moduli: int
-    extra: int = 0
+    moduli: int  # their number: as many products of residues
+    extra: int = 0  # products that determine the scaling of the operands
 
     @property
     def products(self) -> int:
@@ -392,7 +324,6 @@ class ModularPlan:
 
         A residue is at most 128 in magnitude, so that no int32 sum of a chain overflows.
         """
-        assert self.spec is not None
         kinds, chain = {fault.kind for fault in faults}, min(self.K, CHAIN) * 2**14
         return Report(
             self.scheme,

@@ -86,7 +86,6 @@ class SliceProducts:
     def lost(self) -> bool:
         """Whether a non-zero digit is below the range of its word, or its products below the range of the sums."""
         plan, spec, sides = self.plan, self.plan.spec, (self.a, self.b)
-        assert spec is not None
         formats = spec.a_format, spec.b_format
         if not plan.one_exponent and all(isinstance(fmt, str) or -plan.bits >= fmt.emin for fmt in formats):
             return plan.unit_lost  # the unit of a slice is a normal number
@@ -96,7 +95,6 @@ class SliceProducts:
         )
 
     def _lost(self, x: Slices, p: int, fmt: FloatFormat | str) -> bool:
-        assert self.plan.spec is not None
         if isinstance(fmt, str):
             return False
         exact = times(x.items[p].digits.astype(np.float64), self._scale(x, p))
@@ -115,18 +113,13 @@ class SliceProducts:
         """Whether BLAS computes the products, because it returns the same integers as the instruction."""
         return self.carrier == "blas" and not self.inexact and not self.lost
 
-    @cached_property
-    def _dtype(self) -> Any:
-        return carrier(self.bound)
-
     def __call__(self, p: int, q: int) -> Array:
         """Slice p of A times slice q of B, in units of their last places: integers as float32, float64 or int64."""
         X, Y = self.a.items[p].digits, self.b.items[q].digits
         if self.by_blas:
-            dtype = self._dtype
+            dtype = carrier(self.bound)
             return devices.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False), self.device)
         plan, spec, model = self.plan, self.plan.spec, model_of(self.carrier, self.device)
-        assert spec is not None
         if spec.is_integer:
             x, y = stored(X, spec.a_format), stored(Y, spec.b_format)
             return instruction_product(x, y, spec, plan.order, plan.k_block, model)
@@ -146,7 +139,6 @@ class SliceProducts:
             dtype = carrier(bound)
             return devices.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False), self.device)
         terms = [(x.astype(np.int8), y.astype(np.int8)) for x, y in zip(*digits, strict=True)]
-        assert self.plan.spec is not None
         return _chain(terms, None, self.plan.spec, self.plan.order, **model_of(self.carrier, self.device))
 
 

@@ -54,8 +54,7 @@ def multiply(
 ) -> tuple[Array, Report]:
     """The product of a call by a plan, and its report; some rows and columns of the result at a time.
 
-    counts : Counts or None
-        Largest numbers of slices; None: all slices and products.
+    `counts` has the largest numbers of slices; None: all slices and products.
     """
     A, B, fmt = call.A, call.B, call.scheme.operand
     D, tallies = np.empty((len(A), B.shape[1]), fmt.dtype), (Tally(), Tally())
@@ -116,17 +115,9 @@ def _weighted(T: Array, rows: Array, columns: Array, back: Array) -> Array:
 class ExactSum:
     """A matrix S of exact sums of integer matrices times powers of two.
 
-    Entry (i, j) is (sum of T[i, j] * 2^shift) * 2^(rows[i] + columns[j]).
+    Entry (i, j) is (sum of T[i, j] * 2^shift) * 2^(rows[i] + columns[j]): rows (M, 1) and columns (1, N) have the
+    binary exponent of the sum's lowest unit. Every partial sum is below 2^bits units in magnitude, bits zero or more.
 
-    Parameters
-    ----------
-    rows, columns : integer arrays (M, 1) and (1, N)
-        Binary exponent of the sum's lowest unit.
-    bits : int
-        Zero or more. Every partial sum is below 2^bits units in magnitude.
-
-    Examples
-    --------
     >>> S = ExactSum(np.array([[-60]]), np.array([[0]]), bits=70)
     >>> S.add(np.array([[1]]), 60)
     >>> S.add(np.array([[1.0]]), 0)
