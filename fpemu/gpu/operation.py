@@ -37,7 +37,7 @@ from fpemu.schemes.words import OverflowPolicy
 __all__ = ["GemmRequest", "Operation", "Operations", "Product", "Queued", "Request", "computed", "gemm", "release"]
 
 _NUMBERS = (float, int)
-_MOST = 256  # entries of a cache
+_MOST = 1024  # keys of a cache
 
 
 # --- operations: plans with one output
@@ -155,7 +155,7 @@ class Request(ABC):
 
 
 class Operations(dict[Any, Any]):
-    """Operations by what they depend on: at most 256, all dropped when another one is added."""
+    """Operations by what they depend on: the older half is dropped where there are too many."""
 
     def find(self, key: Any, out: Any, pointers: list[int]) -> Any:
         """Return the operation of a key; None if there is none, or if `out` may share memory with an operand."""
@@ -242,7 +242,7 @@ class Operations(dict[Any, Any]):
             D = matrices.empty(shape, dtype)
         placed.append(D)
         # an empty operand has no address, by which a converted one differs from the caller's array
-        empty = any(X is not None and 0 in X.shape for X in placed)
+        empty = None in placed[:2] or any(X is not None and 0 in X.shape for X in placed)
         keys = [] if request.signature is None else [(request.signature, matrices.facts_of(*placed))]
         if arrays is not None and key is not None and not empty and arrays.in_place(*placed[:3]):
             keys.append(key)
@@ -250,8 +250,8 @@ class Operations(dict[Any, Any]):
         if operation is None:
             operation = request.operation(placed)
         if request.kept and keys:
-            if len(self) >= _MOST:
-                self.clear()
+            for old in list(self)[: _MOST // 2 if len(self) >= _MOST else 0]:
+                del self[old]
             with suppress(TypeError):  # an argument is not hashable
                 self.update(dict.fromkeys(keys, operation))
         pointers, stream = [0 if X is None else X.pointer for X in placed], 0 if arrays is None else arrays.stream

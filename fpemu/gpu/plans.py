@@ -254,6 +254,7 @@ class _PlanRequest(Request):
     def __init__(self, plan: GemmPlan, ready: PreparedOperand | None) -> None:
         self._plan, self._ready, self.index = plan, ready, plan._index
         self.prepared = 0 if ready is None else ready.buffer.pointer
+        self.signature = "" if ready is None else ready.name
 
     def take(self, X: Any, name: str) -> Any:
         ready = self._ready

@@ -310,4 +310,6 @@ def traced(
     name, text = request(scheme, options)
     a, b, c = (None if X is None else X.detach() if X.is_cuda else X.detach().cuda() for X in (A, B, C))
     D = gemm(a, b, c, name, *numbers(alpha, beta), text)
+    if out is not None and (out.shape, out.dtype) != (D.shape, D.dtype):
+        raise InputError(f"out must be an array on the GPU of shape {tuple(D.shape)} and dtype {D.dtype}")
     return out.copy_(D) if out is not None else D if A.is_cuda else D.cpu()

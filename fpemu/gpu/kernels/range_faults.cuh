@@ -1,4 +1,4 @@
-// Counters of an operand's entries out of range, which fpemu.gpu.runtime.faults reads: the entries that are NaN or
+// Counters of an operand's entries out of range, which fpemu.gpu.runtime.counters reads: the entries that are NaN or
 // infinite, those with a word that overflows, and of either the complement of the smallest index, 0 if there is none.
 #pragma once
 #include "integers.cuh"

@@ -1,7 +1,7 @@
 """The caller's arrays: their device, the streams that produce and consume them, and memory that their libraries cache.
 
-Recorded kernels on torch tensors are queued on torch's current stream (`tensors`), all other work on CUDA's default
-stream, ordered after and before the work on the streams of the caller's arrays.
+Plans on torch tensors are queued on torch's current stream (`matrices.read`), all other work on CUDA's default stream,
+ordered after and before the work on the streams of the caller's arrays.
 """
 
 from __future__ import annotations

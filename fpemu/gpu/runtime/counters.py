@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import prod
+from threading import RLock
 from typing import NamedTuple
 
 import numpy as np
@@ -19,9 +20,12 @@ from fpemu.errors import GpuError, InputError
 from fpemu.gpu.runtime import callers, device
 from fpemu.gpu.runtime.device import Buffer
 
-__all__ = ["NBYTES", "Label", "check", "defer", "forget", "message", "read", "reset_on_failure", "take"]
+__all__ = ["NBYTES", "Label", "check", "defer", "forget", "lock", "message", "read", "reset_on_failure", "take"]
 
 _SLOTS, _OPERANDS, _WORDS = 2048, 2, 4  # slots of a table; operands of a slot; 64-bit words of an operand
+_MOST = 16  # tables of a GPU
+lock = RLock()
+"""Held while work of this package is queued, and while its counters are read and set to zero"""
 NBYTES = 8 * _WORDS
 """Bytes of the counters of an operand: entries that are NaN or infinite, entries with a word that overflows, and of
 either the complement of the smallest index in the operand (row-major), 0 for none"""
@@ -79,11 +83,11 @@ _messages: list[str] = []  # deferred by calls that have synchronised, or from t
 def take(index: int, labels: tuple[Label, ...], *, captured: bool = False) -> tuple[_Table, int]:
     """Return a table and the address of a slot for the operands of a plan; the caller holds the lock of the plans.
 
-    A full table is read, and its plans take new slots. The slots of captured calls are never taken again, because a
+    Where all tables are full, they are read, and their plans take new slots. The slots of captured calls are never taken again, because a
     replay of their graphs counts there.
     """
     tables = _tables.setdefault((index, captured), [])
-    if tables and len(tables[-1].labels) == _SLOTS and not captured and not _capturing(index):
+    if len(tables) == _MOST and len(tables[-1].labels) == _SLOTS and not captured and not _capturing(index):
         for table in tables:
             _messages.extend(table.collect())
             table.current = False
@@ -129,8 +133,8 @@ def defer(text: str) -> None:
 
 def forget() -> None:
     """Free the tables of calls that are not captured; their messages are kept."""
-    for (_, captured), tables in _tables.items():
-        if not captured:
+    for (index, captured), tables in _tables.items():
+        if not captured and not _capturing(index):
             for table in tables:
                 _messages.extend(table.collect())
                 table.current = False
@@ -153,9 +157,10 @@ def check() -> None:
     GpuError
         A failed kernel.
     """
-    collected = [text for tables in list(_tables.values()) for table in list(tables) for text in table.collect()]
-    messages = [each for each in (*_messages, *collected) if each]
-    _messages.clear()
+    with lock:  # kernels of a call read the counts, so that no call may begin between the wait and the zeros
+        collected = [text for tables in _tables.values() for table in tables for text in table.collect()]
+        messages = [each for each in (*_messages, *collected) if each]
+        _messages.clear()
     if messages:
         more = f" (and {len(messages) - 1} other operands)" if len(messages) > 1 else ""
         raise InputError(messages[0] + more)

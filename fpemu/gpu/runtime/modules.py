@@ -66,10 +66,9 @@ class Module:
         shared: int = 0,
         cluster: int = 1,
         overlap: bool = False,
-        keep: object = None,
     ) -> Launch:
         """Return a launch of a kernel; the parameters are those of `fpemu.gpu.runtime.steps.Launch`."""
-        return Launch(self, kernel, grid, block, arguments, shared, cluster, overlap, keep)
+        return Launch(self, kernel, grid, block, arguments, shared, cluster, overlap)
 
     def clusters(self, name: str, size: int, threads: int, shared: int) -> int:
         """Return the number of clusters of `size` thread blocks of a kernel that fit on the GPU at once.

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -22,16 +21,15 @@ import numpy as np
 from fpemu.errors import GpuError
 from fpemu.gpu.runtime import counters, cublas, device
 from fpemu.gpu.runtime.compiler import check
+from fpemu.gpu.runtime.counters import lock
 from fpemu.gpu.runtime.device import Buffer, current, per_device
 from fpemu.gpu.runtime.modules import configuration
 from fpemu.gpu.runtime.steps import REGIONS, Address, Fill, Gemm, Launch, Memory, Step, TensorMap, pack
 
 __all__ = ["Plan", "Workspace", "lock", "queue", "workspaces"]
 
-lock = RLock()
-"""Held while work of this package is queued"""
 _LINE = 64  # bytes: the parameters' alignment, which a tensor map needs
-_MOST_GRAPHS = 32  # addresses of a plan that are remembered
+_MOST_GRAPHS = 64  # addresses of a plan that are remembered; where there are more, the older half is dropped
 _LONGEST = 64  # steps of a graph: the launches of a longer plan take the GPU longer than the host
 _CONTEXT_ERRORS = ("CUDA_ERROR_INVALID_CONTEXT", "CUDA_ERROR_INVALID_HANDLE")
 _TYPES = {1: "UINT8", 2: "FLOAT16", 4: "FLOAT32"}  # by bytes: TMA copies elements, whatever they represent
@@ -230,27 +228,33 @@ class Plan:
                 return
         if addresses != self._written:
             self._write(addresses)
-        for issue in self._issue[start:stop]:
-            issue(stream)
+        try:
+            for issue in self._issue[start:stop]:
+                issue(stream)
+        except BaseException:  # the steps that set `zeros` to zero again may be missing
+            workspaces.pop((self.index, stream), None)
+            raise
         if whole:
             self._remember(addresses)
 
     def _write(self, addresses: tuple[int, ...]) -> None:
-        self._written, words = addresses, self._words
+        self._written, words = (), self._words  # an interrupt within must not leave words of two calls
         for word, region, offset in self._slots:
             words[word] = addresses[region] + offset
         for tensor_map, region, offset in self._maps:
             check(_bindings().cuTensorMapReplaceAddress(tensor_map, addresses[region] + offset))
+        self._written = addresses
 
     def _remember(self, addresses: tuple[int, ...]) -> None:
         """Instantiate a graph for addresses that have come twice."""
         if addresses not in self._graphs:
-            if len(self._graphs) >= _MOST_GRAPHS:
-                del self._graphs[next(iter(self._graphs))]
+            for old in list(self._graphs)[: _MOST_GRAPHS // 2 if len(self._graphs) >= _MOST_GRAPHS else 0]:
+                del self._graphs[old]
             self._graphs[addresses] = None
             return
         try:
-            self._graphs[addresses] = _Graph(self._issue)
+            with device.entered(self.index):  # another thread may capture a stream
+                self._graphs[addresses] = _Graph(self._issue)
         except GpuError:  # the driver refuses a capture: the steps are issued one by one
             self._whole = False
 

@@ -7,7 +7,7 @@ of every call.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -237,8 +237,6 @@ class Launch:
         Thread blocks in a cluster, along x.
     overlap : bool
         The kernel may start before the one queued before it has ended: it waits by itself where it has to.
-    keep : object
-        Owners of further memory that the parameters refer to.
     """
 
     module: Any
@@ -249,7 +247,6 @@ class Launch:
     shared: int = 0
     cluster: int = 1
     overlap: bool = False
-    keep: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
