@@ -100,7 +100,7 @@ def run(size: int = 1024, repeat: int = 3, only: str | None = None) -> dict[str,
         raise InputError(f"no case contains {only!r}: {', '.join(case.name for case in CASES)}")
     import numba
 
-    from fpemu.parallel import threads
+    from fpemu._system import threads
 
     lines = [_measure(case, size, repeat) for case in chosen]
     versions = {"python": sys.version.split()[0], "numpy": np.__version__, "numba": numba.__version__}

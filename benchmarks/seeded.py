@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.digests import mix
+from fpemu._system import mix
 from fpemu.gpu.runtime import compiler, device, modules
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.plan import queue
@@ -76,7 +76,7 @@ def fetch(pointer: int, first: int, count: int, dtype: Any) -> NDArray[Any]:
 
 
 def digest(pointer: int, nbytes: int, bits: int = 32) -> str:
-    """Return the digest of memory that `fpemu.digests` defines, of its words of 32 or 64 bits."""
+    """Return the digest of memory that `fpemu._system.digest` defines, of its words of 32 or 64 bits."""
     out = Buffer(_BLOCKS * 8)
     run(f"digest_{bits}", out, np.uint64(pointer), nbytes * 8 // bits)
     return f"{int(out.array(_BLOCKS, np.uint64).sum(dtype=np.uint64)):016x}"

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks import timing
+from fpemu._system import read_json, write_atomic
 from fpemu.errors import GpuError, InputError
-from fpemu.files import read_json, write_atomic
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched import source
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Task, Warp, form

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
+from fpemu._system import map_chunks
 from fpemu.arguments import as_array, as_float64, flag
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
-from fpemu.parallel import map_chunks
 
 
 class Rounding(Enum):

@@ -176,7 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _write(path: Path, content: str) -> None:
-    from fpemu.files import write_atomic
+    from fpemu._system import write_atomic
 
     write_atomic(path, content.encode())
 

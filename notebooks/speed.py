@@ -30,7 +30,8 @@ import pandas as pd
 from IPython.display import display
 
 from benchmarks import seeded
-from fpemu import batched, digests, reproduce
+from fpemu import batched, reproduce
+from fpemu.library.tables import digest_of
 from fpemu.reproduce import pages
 
 pages.import_benchmarks()  # from the checkout, wherever this notebook runs
@@ -204,7 +205,7 @@ results = {
 for kernel, D in results.items():
     case = {"kind": shapes.BATCHED, "data": "real", "batch": shapes.BATCH, "M": N, "N": N, "K": N, "contender": kernel}
     row = next(row for row in measurements.rows if all(row.get(name) == value for name, value in case.items()))
-    assert digests.text(D.reshape(-1).view(np.uint32)) == row["digest"]
+    assert digest_of(D.reshape(-1).view(np.uint32)) == row["digest"]
     print(f"{kernel}: {D.size} entries, bits equal to the GPU's")
 print(f"large products: {frame['checked'].sum():.0f} outputs compared, {frame['mismatches'].sum():.0f} mismatches")
 assert not frame["mismatches"].any()

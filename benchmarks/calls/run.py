@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.calls.sections import Section
 from benchmarks.calls.timer import Row, Timer
 from benchmarks.sensors import Watch
+from fpemu._system import read_json, write_atomic
 from fpemu.errors import InputError
-from fpemu.files import read_json, write_atomic
 
 Record = dict[str, Any]
 _OF_A_RUN = ("date", "code")

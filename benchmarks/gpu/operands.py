@@ -117,5 +117,5 @@ class Operands:
         )
 
     def digest(self, D: Matrix) -> str:
-        """Return the digest of all bits of D, as `fpemu.digests` defines it."""
+        """Return the digest of all bits of D, as `fpemu._system.digest` defines it."""
         return digest(D.pointer, self.M * self.N * D.dtype.itemsize, 8 * D.dtype.itemsize)

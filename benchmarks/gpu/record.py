@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fpemu._system import read_json, write_atomic
 from fpemu.errors import InputError
-from fpemu.files import read_json, write_atomic
 
 FORMAT = 1
 KEY = ("kind", "M", "N", "K", "data", "contender")

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from fpemu._system import check_writable, write_atomic
 from fpemu.cli import options as cli
 from fpemu.errors import InputError, unknown_name
-from fpemu.files import check_writable, write_atomic
 from fpemu.reproduce import pages
 
 FORMS = ("real", "complex")

@@ -20,12 +20,11 @@ import typer
 
 from fpemu import inputs as distributions
 from fpemu import metrics, schemes
+from fpemu._system import check_writable, cores, write_atomic
 from fpemu.arguments import keywords
 from fpemu.cli import options as cli
 from fpemu.errors import InputError, unknown_name
-from fpemu.files import check_writable, write_atomic
 from fpemu.formats import FP16
-from fpemu.parallel import cores
 from fpemu.reproduce import claims, figures, ledger, pages
 from fpemu.sweep import Grid, Store
 from fpemu.sweep.grid import parse_range

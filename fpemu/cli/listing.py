@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING, Annotated
 
 from fpemu import formats, inputs, metrics, mma, schemes
+from fpemu._system import read_json
 from fpemu.cli import options as cli
 from fpemu.errors import InputError, unknown_name
-from fpemu.files import read_json
 from fpemu.mma.catalog import documented_fields
 from fpemu.mma.spec import EVIDENCE
 from fpemu.reproduce import pages

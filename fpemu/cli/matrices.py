@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
+from fpemu._system import check_writable, write_atomic
 from fpemu.arguments import integer
 from fpemu.errors import InputError, entries
-from fpemu.files import check_writable, write_atomic
 
 MAX_ENTRIES = 2**30
 """Default limit of `read`: emulating a product of more entries takes days, and reading them can exhaust the memory."""

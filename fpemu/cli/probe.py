@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from fpemu import files, mma, probing, simt
+from fpemu import _system, mma, probing, simt
 from fpemu import formats as known
 from fpemu.cli import options as cli
 from fpemu.errors import GpuError, InputError, unknown_name
@@ -172,7 +172,7 @@ def reveal(
 
         title = "no KOrder" if revealed.order is None else order
         figure = picture(tree, f"{Path(name).name}, K = {k}: {title}")
-        files.write_atomic(draw, getattr(plotting, draw.rpartition(".")[2])(figure))
+        _system.write_atomic(draw, getattr(plotting, draw.rpartition(".")[2])(figure))
         cli.note(f"wrote {draw}")
     if failing:
         raise typer.Exit(1)

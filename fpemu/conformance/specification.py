@@ -35,7 +35,7 @@ Flush = Literal["", "inputs", "result"]
 class Specification:
     """Specification of D = alpha A B + beta C, in every detail that affects its bits.
 
-    `fpemu.reading.read` reads one from the table of a TOML or JSON file.
+    `fpemu.arguments.read_table` reads one from the table of a TOML or JSON file.
 
     Parameters
     ----------

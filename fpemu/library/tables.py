@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import digests, mma, simt
+from fpemu import _system, mma, simt
 from fpemu.arguments import LARGEST, choice, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.mma import KOrder, MmaSpec
@@ -345,7 +345,7 @@ def sample_indices(M: int, N: int) -> tuple[NDArray[Any], NDArray[Any]]:
 def digest_of(D: NDArray[Any]) -> str:
     """The digest of a product's bits, as the tables hold it."""
     D = np.ascontiguousarray(D)
-    return digests.text(D.view(f"u{D.itemsize}"))
+    return _system.digest_text(D.view(f"u{D.itemsize}"))
 
 
 # --- kinds of orders

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
+from fpemu._system import map_chunks
 from fpemu.arguments import as_float64, product_shape
 from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
-from fpemu.parallel import map_chunks
 
 Floats = NDArray[np.float64]
 

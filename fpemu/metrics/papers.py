@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu._system import map_chunks
 from fpemu.arguments import as_float64, flag
 from fpemu.errors import InputError
 from fpemu.metrics.analysis import Floats, difference, divide, largest, mean, norm, pair, parts, scaled
-from fpemu.parallel import map_chunks
 
 
 def relative_l2(C: Any, R: Any) -> float:

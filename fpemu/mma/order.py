@@ -11,9 +11,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from numpy.typing import NDArray
 
-from fpemu.arguments import LARGEST, choice, flag, integer
+from fpemu.arguments import LARGEST, choice, flag, integer, read_table
 from fpemu.errors import InputError
-from fpemu.reading import read
 
 Join = Literal["ascending", "descending", "pairwise"]
 T = TypeVar("T")
@@ -78,7 +77,7 @@ class KOrder:
         InputError
             The data are no dict, or a name or a value is no field's.
         """
-        return read(cls, data, "order")
+        return read_table(cls, data, "order")
 
     def segments(self, K: int) -> list[list[list[tuple[int, int]]]]:
         """Return, for each slice and each of its chains, the ranges of k in the order of summation."""

@@ -25,11 +25,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fpemu import files, formats
+from fpemu import _system, formats
+from fpemu.arguments import read_table
 from fpemu.errors import InputError, shown
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import Chain, OrderResult, Sum, Tree, fold, leaves, order_of
-from fpemu.reading import read
 
 _TOO_DEEP = "the tree is nested too deep"
 _MOST = 2**22  # positions; larger products are not probed
@@ -125,7 +125,7 @@ def save(order: OrderResult | KOrder | Tree, path: str | os.PathLike[str], **abo
     name = os.fspath(path)
     if not name.endswith(".json"):
         raise InputError(f"{name}: an order is written as .json")
-    files.check_writable(name)
+    _system.check_writable(name)
     plain: KOrder | Tree = order_of(order)
     record: dict[str, Any] = {"file": "fpemu summation order", "version": 1}
     record |= {field: getattr(order, field) for field in ("k", "probes") if hasattr(order, field)}  # of a Revealed
@@ -142,7 +142,7 @@ def save(order: OrderResult | KOrder | Tree, path: str | os.PathLike[str], **abo
         raise InputError(_TOO_DEEP) from None
     except (TypeError, ValueError) as problem:
         raise InputError(f"{name}: a remark is no JSON: {problem}") from None
-    files.write_atomic(name, content)
+    _system.write_atomic(name, content)
 
 
 def load(path: str | os.PathLike[str]) -> KOrder | Tree:
@@ -172,7 +172,7 @@ def load(path: str | os.PathLike[str]) -> KOrder | Tree:
     KOrder(split=128, tile=64, residue_first=True)
     """
     name = os.fspath(path)
-    record = read(_Record, files.read_json(name), name)
+    record = read_table(_Record, _system.read_json(name), name)
     try:
         if (record.order is None) == (record.tree is None):
             raise InputError('it needs either "order" or "tree"')

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import files, formats
+from fpemu import _system, formats
 from fpemu.arguments import as_array, refuse_masked
 from fpemu.errors import InputError, entries, unknown_name
 
@@ -184,7 +184,7 @@ def load_function(target: str) -> Callable[..., Any]:
         raise InputError(f"there is no file {name}")
     # a script may end with sys.exit(), which must not end the command
     try:
-        module = files.execute(path)
+        module = _system.execute(path)
     except (Exception, SystemExit) as problem:
         raise InputError(f"{name} cannot be run: {type(problem).__name__}: {_line(problem)}") from problem
     if not hasattr(module, attribute):

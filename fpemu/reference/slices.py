@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu._system import map_threads
 from fpemu.formats import FloatFormat
 from fpemu.mma import device as devices
 from fpemu.mma.device import Device
-from fpemu.parallel import map_threads
 from fpemu.reference.exact import Floats, Ints, span
 from fpemu.rounding import Significands, bit_lengths
 

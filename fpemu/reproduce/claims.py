@@ -42,8 +42,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from fpemu.arguments import read_table
 from fpemu.errors import InputError
-from fpemu.reading import read
 from fpemu.reproduce import pages
 
 Status = Literal["reproduced", "partly", "not testable here"]
@@ -312,7 +312,7 @@ def on_page(name: str, root: Path | None = None) -> list[Claim]:
 
 
 def _paper(path: Path) -> Paper:
-    return read(Paper, {"folder": path.parent.name} | _joined(pages.table(path)), str(path))
+    return read_table(Paper, {"folder": path.parent.name} | _joined(pages.table(path)), str(path))
 
 
 def _joined(value: Any) -> Any:

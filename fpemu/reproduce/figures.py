@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fpemu._system import check_writable, read_json, sha256, write_atomic
+from fpemu.arguments import read_table
 from fpemu.errors import InputError, unknown_name
-from fpemu.files import check_writable, read_json, sha256, write_atomic
-from fpemu.reading import read
 from fpemu.reproduce import claims, pages
 from fpemu.reproduce.claims import Judgement, Record
 from fpemu.reproduce.pages import Experiment
@@ -354,7 +354,7 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 def load_record(path: str | os.PathLike[str]) -> Record:
     """Read the record that `write` wrote; InputError if the file is missing, or not such a record."""
-    return read(Record, read_json(path), f"{os.fspath(path)}, the record of a figure")
+    return read_table(Record, read_json(path), f"{os.fspath(path)}, the record of a figure")
 
 
 def hardware(experiment: Experiment, rows: list[Row]) -> tuple[dict[str, Any], ...]:

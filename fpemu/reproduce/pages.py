@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fpemu._system import read_toml
 from fpemu.errors import InputError, unknown_name
-from fpemu.files import read_toml
 from fpemu.mma.device import Device
 from fpemu.sweep.store import Cell, Values, code
 

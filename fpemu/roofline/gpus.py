@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fpemu import reading
-from fpemu.arguments import LARGEST, choice, integer, keywords, number, text
+from fpemu._system import read_toml
+from fpemu.arguments import LARGEST, choice, integer, keywords, number, read_table, text
 from fpemu.errors import InputError, shown, unknown_name
-from fpemu.files import read_toml
 from fpemu.mma import catalog
 
 UNITS = (
@@ -254,7 +253,7 @@ def _gpu(where: str, name: str, table: dict[str, Any], before: dict[str, Gpu], i
         start = {field: getattr(base, field) for field in _TYPES if field != "source"}
         if isinstance(table.get("peak"), Mapping):
             table["peak"] = {**base.peak, **table["peak"]}
-    return reading.read(Gpu, {"name": name, **start, **table}, where)
+    return read_table(Gpu, {"name": name, **start, **table}, where)
 
 
 def _check(field: str, kind: str, value: Any) -> None:

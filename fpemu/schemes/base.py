@@ -17,9 +17,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu._system import note
 from fpemu.arguments import _float64, as_array, is_real, unwrapped
 from fpemu.errors import InputError, entries, shown, unknown_name
-from fpemu.files import note
 from fpemu.formats import FP32, FloatFormat
 from fpemu.mma import catalog
 from fpemu.mma.catalog import FMA_SPECS

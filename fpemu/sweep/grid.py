@@ -23,9 +23,10 @@ from typing import Any, final
 
 import numpy as np
 
-from fpemu import formats, inputs, metrics, mma, reading, reference, schemes
+from fpemu import formats, inputs, metrics, mma, reference, schemes
+from fpemu._system import execute, read_toml
+from fpemu.arguments import read_table
 from fpemu.errors import InputError, shown, unknown_name
-from fpemu.files import execute, read_toml
 from fpemu.mma import KOrder
 from fpemu.mma.device import Device
 from fpemu.schemes import words
@@ -128,7 +129,7 @@ class Grid:
             raise InputError(f"{path}{missing}: a grid is a .toml file, or a .py file that binds GRID")
         grid: Any
         if path.suffix == ".toml":
-            grid = reading.read(cls, read_toml(path), str(path))
+            grid = read_table(cls, read_toml(path), str(path))
         else:
             try:
                 grid = getattr(execute(path), "GRID", None)

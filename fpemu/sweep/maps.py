@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fpemu
-from fpemu.files import write_atomic
+from fpemu._system import write_atomic
 from fpemu.plotting import planes
 from fpemu.sweep import store, tables
 

@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
+from fpemu._system import cores, threads
 from fpemu.errors import InputError, require, unknown_name
 from fpemu.mma.device import Device, resolve
-from fpemu.parallel import cores, threads
 from fpemu.sweep import store
 from fpemu.sweep.store import Cell, Result, Store
 
@@ -69,7 +69,7 @@ class Job(Protocol):
 
     ``name`` stands in messages and beside the progress bar, and ``evaluator``, the name of the function that evaluates
     cells, in the keys. ``sources`` are the files and folders, beside the numeric modules of the package, whose bytes
-    are part of the keys: the same in every process, and recorded by `fpemu.files.seen` before their execution.
+    are part of the keys: the same in every process, and recorded by `fpemu._system.seen` before their execution.
     ``loader`` is a callable with its arguments: in a worker process it returns an object with ``sources`` and
     ``evaluate``. ``resolved`` returns a cell with the defaults of all omitted options, as it enters the key, and
     ``cost`` its relative work.

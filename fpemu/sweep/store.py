@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from fpemu import files
+from fpemu import _system
 from fpemu.errors import InputError
 
 Cell = dict[str, Any]
@@ -53,7 +53,7 @@ class Result(NamedTuple):
 # --- keys
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NUMERIC = (
-    *(f"{name}.py" for name in ("formats", "rounding", "arguments", "parallel", "inputs")),
+    *(f"{name}.py" for name in ("formats", "rounding", "arguments", "_system", "inputs")),
     *("metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline", "library"),
 )
 # data files that pages read count too; pictures and texts beside the pages do not decide numbers
@@ -78,7 +78,7 @@ def key(evaluator: str, cell: Mapping[str, Any], code: str) -> str:
 def code(sources: Iterable[Path]) -> str:
     """Return the SHA-256 over the package's numeric modules and further files, and the files under further folders.
 
-    The bytes are those that this process loaded: a file is recorded by `fpemu.files.seen` before its execution. Paths
+    The bytes are those that this process loaded: a file is recorded by `fpemu._system.seen` before its execution. Paths
     count from the folder that holds a source, so the digests of two machines are equal.
 
     Raises
@@ -90,7 +90,7 @@ def code(sources: Iterable[Path]) -> str:
     for source in (*(_PACKAGE / name for name in _NUMERIC), *sources):
         folder = source.is_dir()
         for file in sorted(f for f in source.rglob("*") if f.suffix in _SUFFIXES) if folder else [source]:
-            digest = files.seen(file, loaded=file.is_relative_to(_PACKAGE))
+            digest = _system.seen(file, loaded=file.is_relative_to(_PACKAGE))
             total.update(f"{file.relative_to(source.parent).as_posix()}\0{digest}\0".encode())
     return total.hexdigest()
 

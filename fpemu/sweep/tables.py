@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fpemu._system import check_writable, write_atomic
 from fpemu.errors import InputError, require
-from fpemu.files import check_writable, write_atomic
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from fpemu import digests, gpu, mma
+from fpemu import gpu, mma
+from fpemu._system import digest, digest_text
 from fpemu.arguments import integer
-from fpemu.digests import SAMPLE, digest
 from fpemu.errors import GpuError, InputError, unknown_name
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.instructions import run as instructions
@@ -37,6 +37,7 @@ from fpemu.verification.records import Outcome
 from fpemu.verification.reproducers import Mismatch
 from fpemu.verification.suite import Suite
 
+SAMPLE = 4  # tests of each operand class with separate digests, few enough to be repeated on any machine
 __all__ = ["verify"]
 
 COUNTS = ("outputs", "mismatches", "nan_codes", "first", "digest", "nan", "infinite", "zero", "subnormal")
@@ -183,7 +184,7 @@ class Bench:
         expected, counted = {"outputs": D.size, "mismatches": mismatches, "digest": digest(D)}, counts.read()
         if any(counted[name] != value for name, value in expected.items()):
             raise GpuError(f"{self.spec}, {kind}: the CPU counts {expected}, the GPU {counted}")
-        return digests.text(D[:SAMPLE])
+        return digest_text(D[:SAMPLE])
 
     def _change_one(self, first: int, tests: int) -> None:
         """Change one of the outputs in the buffers, which all agree: exactly this one must be detected."""
@@ -217,7 +218,7 @@ def execute_codes(A: Array, B: Array, C: Array, spec: MmaSpec) -> Array:
 
 def replay(spec: MmaSpec, kind: str, seed: int, tile: Sequence[int]) -> str:
     """Return the digest of the first tests of a class by the emulation."""
-    return digests.text(execute_codes(*streams.operands(spec, kind, seed, 0, SAMPLE, *tile), spec))
+    return digest_text(execute_codes(*streams.operands(spec, kind, seed, 0, SAMPLE, *tile), spec))
 
 
 class Instructions(Suite):

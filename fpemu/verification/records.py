@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import fpemu
+from fpemu._system import read_json
+from fpemu.arguments import read_table
 from fpemu.errors import InputError
-from fpemu.files import read_json
-from fpemu.reading import read
 
 SCHEMA = 1
 _SOURCES = (".py", ".cu", ".cuh", ".cpp", ".ll", ".toml", ".json", ".gz")
@@ -100,7 +100,7 @@ class Record:
         if not known or content.get("digest") != _digest(content.get("outcomes")):
             raise InputError(f"{path}: a record of schema {SCHEMA} with unchanged outcomes is needed")
         computed = ("schema", "totals", "digest")  # by `text`
-        return read(cls, {name: value for name, value in content.items() if name not in computed}, str(path))
+        return read_table(cls, {name: value for name, value in content.items() if name not in computed}, str(path))
 
 
 def now() -> str:

@@ -21,10 +21,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fpemu._system import digest, digest_text, write_atomic
 from fpemu.arguments import integer
-from fpemu.digests import digest, text
 from fpemu.errors import InputError
-from fpemu.files import write_atomic
 from fpemu.gpu.runtime import device
 from fpemu.verification import paths, records
 from fpemu.verification.cases import Case, Result
@@ -126,7 +125,7 @@ class Suite(ABC):
         """Compute a recorded case again without a GPU; return its digest."""
         case = self.recorded(self.case(outcome.group, int(number)), outcome.facts.get("replay", {}).get(number))
         with np.errstate(all="ignore"):
-            return text(np.asarray(self.emulate(case, record.facts.get("architecture"))))
+            return digest_text(np.asarray(self.emulate(case, record.facts.get("architecture"))))
 
     def run(self, group: str) -> Outcome:
         """Compare all cases of a group, until its time limit; an error in one case does not stop the others."""

@@ -30,7 +30,7 @@ from benchmarks.gpu import (
 )
 from benchmarks.gpu.case import SEED, Case
 from benchmarks.seeded import drawn
-from fpemu import digests
+from fpemu import _system
 from fpemu.gpu import batched as gpu_batched
 from fpemu.gpu.batched import configuration
 from fpemu.gpu.runtime import compiler
@@ -114,7 +114,9 @@ def library(monkeypatch):
     monkeypatch.setattr(cublas.cublas, "blas", lambda: Blas)
     monkeypatch.setattr(cublas.device, "driver", lambda: None)
     monkeypatch.setattr(prepared.device, "synchronize", lambda: None)
-    monkeypatch.setattr(prepared, "digest", lambda pointer, nbytes: digests.text(at(pointer, nbytes // 4, np.uint32)))
+    monkeypatch.setattr(
+        prepared, "digest", lambda pointer, nbytes: _system.digest_text(at(pointer, nbytes // 4, np.uint32))
+    )
     monkeypatch.setattr(ceilings, "copy_rate", lambda: 4e12)
     monkeypatch.setattr(ceilings, "launch_time", lambda: 1e-6)
     for module in (batched, tallskinny):
@@ -277,7 +279,9 @@ def square(library, monkeypatch):
     monkeypatch.setattr(operands, "run", bench_cu)
     monkeypatch.setattr(operands, "draw", lambda *args: Buffer.of(drawn(*args[:5])))
     monkeypatch.setattr(
-        operands, "digest", lambda pointer, nbytes, bits: digests.text(at(pointer, 8 * nbytes // bits, f"u{bits // 8}"))
+        operands,
+        "digest",
+        lambda pointer, nbytes, bits: _system.digest_text(at(pointer, 8 * nbytes // bits, f"u{bits // 8}")),
     )
     monkeypatch.setattr(implementations, "kernels", lambda: module)
     monkeypatch.setattr(implementations, "queued", lambda steps: (None, lambda: [step() for step in steps]))

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpemu
-from fpemu import mma, reading, round_to, simt
+from fpemu import arguments, mma, round_to, simt
 from fpemu.cli import verify as command
 from fpemu.conformance import compare, verify
 from fpemu.conformance.causes import other_units
@@ -358,21 +358,21 @@ def test_redundant_fields_and_a_fitting_c_are_accepted():
 
 def test_a_specification_is_read_from_a_table_and_changed_by_fields():
     table = {"hardware": "H200", "fmt": "fp16", "order": {"split": 64}}
-    read = reading.read(Specification, table, "product.toml")
+    read = arguments.read_table(Specification, table, "product.toml")
     assert read == Specification("H200", fmt="fp16", order=KOrder(64))
     D = product(order=KOrder(64))
     assert verify(D, *HALF, specification=read, causes=False).equal
     assert not verify(D, *HALF, specification=read, order=None, causes=False).equal
     tree = Sum((Chain(((0, 1), (2, 3)), "instruction"), Chain(((4, 5),), "instruction")))
-    assert reading.read(Specification, {"order": serialise.to_dict(tree)}, "").order == tree
+    assert arguments.read_table(Specification, {"order": serialise.to_dict(tree)}, "").order == tree
     relu = verify(np.maximum(D, 0), *HALF, specification=read, relu=True, causes=False)
     assert relu.equal
     assert str(relu.specification).endswith("split in slices of 64, relu = True")
-    read = reading.read(Specification, {"scheme": "ootomo", "hardware": "A100", "options": {"promote": 64}}, "")
+    read = arguments.read_table(Specification, {"scheme": "ootomo", "hardware": "A100", "options": {"promote": 64}}, "")
     D = fpemu.gemm(*SINGLE, scheme="ootomo", hardware="H200", promote=64)
     assert verify(D, *SINGLE, specification=read, hardware="H200", causes=False).equal
     with pytest.raises(InputError, match=r"product.toml: order: unknown field 'splt': did you mean 'split'"):
-        reading.read(Specification, {"order": {"splt": 64}}, "product.toml")
+        arguments.read_table(Specification, {"order": {"splt": 64}}, "product.toml")
 
 
 def test_operands_are_drawn_by_name_and_int8_is_exact():

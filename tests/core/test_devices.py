@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fpemu
-from fpemu import InputError, metrics, mma, parallel, reference
+from fpemu import InputError, _system, metrics, mma, reference
 from fpemu.cli import main
 from fpemu.gpu.emulation import chains
 from fpemu.gpu.runtime import device as gpu
@@ -175,13 +175,13 @@ def test_several_threads_compute_what_one_computes(monkeypatch):
         errors = [metrics.relative(C, R), metrics.symmetric(C, R), np.array(metrics.relative_l2(C, R))]
         results.append([x.tobytes() for x in (R, fpemu.round_to(R.T, "bf16", "RU"), *errors)])
         with np.errstate(over="raise"), pytest.raises(FloatingPointError):
-            parallel.map_chunks(lambda x: x * 1e308, R * 1e10)
+            _system.map_chunks(lambda x: x * 1e308, R * 1e10)
     assert results[0] == results[1]
     assert results[0][1] == np.concatenate([fpemu.round_to(row, "bf16", "RU") for row in R.T]).tobytes()
-    assert parallel.map_threads(lambda x: x * x, range(5)) == [0, 1, 4, 9, 16]
+    assert _system.map_threads(lambda x: x * x, range(5)) == [0, 1, 4, 9, 16]
     monkeypatch.setenv("FPEMU_THREADS", "none")
     with pytest.raises(InputError, match="FPEMU_THREADS = 'none' must be a positive integer"):
-        parallel.threads()
+        _system.threads()
 
 
 def test_threads_start_no_further_call_after_an_error(monkeypatch):
@@ -195,7 +195,7 @@ def test_threads_start_no_further_call_after_an_error(monkeypatch):
         time.sleep(0.01)
 
     with pytest.raises(KeyboardInterrupt):
-        parallel.map_threads(call, range(100))
+        _system.map_threads(call, range(100))
     assert len(called) < 50
 
 

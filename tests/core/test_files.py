@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fpemu import files
+from fpemu import _system
 from fpemu.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_a_file_is_written_whole_with_the_permissions_of_the_umask(tmp_path):
     path = tmp_path / "new" / "folder" / "x.bin"
-    files.write_atomic(path, b"one")
-    files.write_atomic(path, b"two")
+    _system.write_atomic(path, b"one")
+    _system.write_atomic(path, b"two")
     assert path.read_bytes() == b"two"
     assert os.listdir(path.parent) == ["x.bin"]
     mask = os.umask(0)
@@ -33,7 +33,7 @@ def test_a_replaced_file_passes_its_permissions_on(tmp_path, mode):
     path = tmp_path / "x.bin"
     path.write_bytes(b"one")
     path.chmod(mode)
-    files.write_atomic(path, b"two")
+    _system.write_atomic(path, b"two")
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"two", mode)
 
 
@@ -47,7 +47,7 @@ def test_a_failed_write_names_the_file_and_leaves_the_old_one(tmp_path, monkeypa
 
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(OSError, match="No space left") as caught:
-        files.write_atomic(path, b"new")
+        _system.write_atomic(path, b"new")
     assert caught.value.filename == str(path)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["x.bin"]
@@ -74,19 +74,19 @@ def test_a_command_names_the_output_for_which_the_disk_has_no_room(tmp_path):
 
 
 def test_devices_and_pipes_are_written_in_place(tmp_path):
-    files.check_writable("/dev/null")
-    files.write_atomic("/dev/null", b"content")
+    _system.check_writable("/dev/null")
+    _system.write_atomic("/dev/null", b"content")
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
     with pytest.raises(OSError, match="No space left") as caught:
-        files.write_atomic("/dev/full", b"content")
+        _system.write_atomic("/dev/full", b"content")
     assert caught.value.filename == "/dev/full"
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    files.check_writable(pipe)
+    _system.check_writable(pipe)
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
     reader.start()
-    files.write_atomic(pipe, b"content")
+    _system.write_atomic(pipe, b"content")
     reader.join(10)
     assert received == [b"content"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
@@ -98,8 +98,8 @@ def test_a_symbolic_link_is_followed(tmp_path):
     for target in (tmp_path / "there" / "old", tmp_path / "there" / "new"):
         link.unlink(missing_ok=True)
         link.symlink_to(target)
-        files.check_writable(link)
-        files.write_atomic(link, b"content")
+        _system.check_writable(link)
+        _system.write_atomic(link, b"content")
         assert link.is_symlink()
         assert target.read_bytes() == b"content"
 
@@ -126,22 +126,24 @@ def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path, monkey
     Path("read-only").chmod(0o444)
     before = sorted(os.listdir())
     with pytest.raises(InputError, match=complaint):
-        files.check_writable(name)
+        _system.check_writable(name)
     if name == "read-only":
         with pytest.raises(PermissionError, match="read-only"):
-            files.write_atomic(name, b"")
+            _system.write_atomic(name, b"")
     assert sorted(os.listdir()) == before
 
 
 def test_missing_folders_are_accepted_on_demand(tmp_path):
-    files.check_writable(tmp_path / "a" / "b" / "x", make_folders=True)
+    _system.check_writable(tmp_path / "a" / "b" / "x", make_folders=True)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="there is no folder"):
-        files.check_writable(tmp_path / "file" / "b" / "x", make_folders=True)
+        _system.check_writable(tmp_path / "file" / "b" / "x", make_folders=True)
     assert os.listdir(tmp_path) == ["file"]
 
 
-@pytest.mark.parametrize(("read", "value", "text"), [(files.read_json, 3, b'{"a": 3}'), (files.read_toml, 3, b"a = 3")])
+@pytest.mark.parametrize(
+    ("read", "value", "text"), [(_system.read_json, 3, b'{"a": 3}'), (_system.read_toml, 3, b"a = 3")]
+)
 def test_values_are_read(tmp_path, read, value, text):
     for mark in (b"", b"\xef\xbb\xbf"):  # a byte order mark, which some editors write
         (tmp_path / "x").write_bytes(mark + text)
@@ -163,7 +165,7 @@ def test_unreadable_files_are_one_line(tmp_path, language, content, complaint):
     path = tmp_path / "x"
     if content is not None:
         path.write_bytes(content if language == "JSON" else b"a = " + content)
-    read = files.read_json if language == "JSON" else files.read_toml
+    read = _system.read_json if language == "JSON" else _system.read_toml
     with pytest.raises(InputError, match=complaint) as caught:
         read(path)
     assert str(caught.value).startswith(str(path))

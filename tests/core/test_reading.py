@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import pytest
 
+from fpemu.arguments import read_table
 from fpemu.errors import InputError
-from fpemu.reading import read
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Table:
 def test_every_kind_of_field_is_read():
     content = {"kind": "b", "count": 3, "unit": "Hz", "value": "inf", "done": True, "rest": [1, {}]}
     content |= {"parts": [{"name": "x", "size": 1, "sides": [2, 3]}], "peaks": {"fp16": 2}}
-    table = read(Table, content, "f.toml")
+    table = read_table(Table, content, "f.toml")
     assert table == Table("b", 3, Unit("Hz"), "inf", True, (Part("x", 1.0, (2, 3)),), {"fp16": 2.0}, [1, {}])
     assert [type(number) for number in (table.parts[0].size, table.peaks["fp16"])] == [float, float]
-    assert read(Table, {"kind": "a", "count": None}, "f.toml") == Table("a")
+    assert read_table(Table, {"kind": "a", "count": None}, "f.toml") == Table("a")
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,6 @@ def test_every_kind_of_field_is_read():
 )
 def test_a_wrong_table_is_refused_with_its_place(content, message):
     with pytest.raises(InputError) as raised:
-        read(Table, content, "f.toml")
+        read_table(Table, content, "f.toml")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -12,7 +12,8 @@ from benchmarks.gpu import batched, record, shapes, suite
 from benchmarks.gpu.case import SEED
 from benchmarks.seeded import drawn
 from fpemu import batched as emulated
-from fpemu import digests, simt
+from fpemu import simt
+from fpemu._system import digest_text
 from fpemu.reproduce import claims, pages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -213,7 +214,7 @@ def test_the_records_bits_are_the_emulators(kept, data, contender, n):
     else:
         A, B = (np.moveaxis(x, 0, -1) if layout == "interleaved" else x for x in (A, B))
         D = emulated.hcgemm(A, B, layout=layout, **options, **hardware)
-    assert digests.text(np.ascontiguousarray(D).reshape(-1).view(np.uint32)) == row["digest"]
+    assert digest_text(np.ascontiguousarray(D).reshape(-1).view(np.uint32)) == row["digest"]
 
 
 def _row(kept, data, contender, n):
@@ -238,6 +239,6 @@ def test_the_records_tall_products_are_chains(kept, fmt):
     A = drawn(fmt, M * n, 2 * SEED, 0.0, 1.0).reshape(n, M).T
     B = drawn(fmt, n * n, 2 * SEED + 1, 0.0, 1.0).reshape(n, n).T
     C = simt.tsm2(A, B, fmt=fmt)
-    want = digests.text(np.ascontiguousarray(C.T).reshape(-1).view(np.uint32))
+    want = digest_text(np.ascontiguousarray(C.T).reshape(-1).view(np.uint32))
     assert {row["contender"] for row in found} == {"V3", "opt 1", "opt 2", "hopper"}
     assert {row["digest"] for row in found} == {want}

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import fpemu
-from fpemu import kernelcache
-from fpemu.kernelcache import KernelCache
+from fpemu import _system
+from fpemu._system import KernelCache
 from fpemu.mma.compiled.cache import saved
 
 COMPILE = """
@@ -38,9 +38,9 @@ def no_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", UNWRITABLE)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.delenv("FPEMU_CACHE", raising=False)
-    kernelcache._note.cache_clear()
+    _system._note_unsaved.cache_clear()
     yield tmp_path
-    kernelcache._note.cache_clear()
+    _system._note_unsaved.cache_clear()
 
 
 # --- folders
@@ -64,8 +64,8 @@ def test_the_first_writable_folder_is_used(no_folder, monkeypatch, capsys):
 def test_a_read_only_folder_before_the_writable_one_is_read(no_folder, monkeypatch):
     first, second = no_folder / "first", no_folder / "second"
     KernelCache("kernels", first).save("a", b"kernel")
-    writable = kernelcache._is_writable
-    monkeypatch.setattr(kernelcache, "_is_writable", lambda folder: folder != first and writable(folder))
+    writable = _system._is_writable
+    monkeypatch.setattr(_system, "_is_writable", lambda folder: folder != first and writable(folder))
     files = KernelCache("kernels", first, second)
     assert files.folder == second
     assert files.load("a") == b"kernel"

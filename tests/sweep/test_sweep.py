@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import fpemu
-from fpemu import files, schemes
+from fpemu import _system, schemes
 from fpemu.errors import InputError
 from fpemu.reproduce import pages
 from fpemu.sweep import CellError, Grid, Store, run, tables
@@ -436,8 +436,8 @@ def test_a_page_that_was_changed_after_its_load_writes_under_no_key(folder):
 def test_a_module_of_the_package_that_is_newer_than_the_process_is_refused(tmp_path):
     (tmp_path / "loaded.py").write_text("")
     with pytest.raises(InputError, match=r"loaded\.py was changed after this process loaded it: start the process"):
-        files.seen(tmp_path / "loaded.py", loaded=True)
-    assert files.seen(tmp_path / "loaded.py") == files.sha256(tmp_path / "loaded.py")
+        _system.seen(tmp_path / "loaded.py", loaded=True)
+    assert _system.seen(tmp_path / "loaded.py") == _system.sha256(tmp_path / "loaded.py")
 
 
 def test_every_numeric_module_counts():

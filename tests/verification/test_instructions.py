@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fpemu import digests, gpu, mma
+from fpemu import _system, gpu, mma
 from fpemu.cli import main
 from fpemu.errors import GpuError
 from fpemu.gpu.instructions import run
@@ -55,7 +55,7 @@ class StandIn:
                 result = result ^ np.uint64(1)
             wrong = np.flatnonzero(expected != result)
             outcome.outputs, outcome.mismatches = outcome.outputs + expected.size, outcome.mismatches + wrong.size
-            outcome.facts["samples"][kind] = digests.text(result[:4])
+            outcome.facts["samples"][kind] = _system.digest_text(result[:4])
             if wrong.size:
                 outcome.facts["examples"][kind] = int(wrong[0]), int(result.reshape(-1)[wrong[0]])
         return outcome
@@ -166,7 +166,7 @@ class Kernels:
         D = D[: int(tests) * bench.m * bench.n]
         expected = instructions.execute_codes(*arrays[:3], bench.model).reshape(-1)[: D.size]
         wrong = np.flatnonzero(expected != D) + int(first) * bench.m * bench.n
-        counts = {"outputs": D.size, "mismatches": wrong.size, "digest": digests.digest(D)}
+        counts = {"outputs": D.size, "mismatches": wrong.size, "digest": _system.digest(D)}
         counts["first"] = int(wrong[0]) if wrong.size else instructions._NONE
         counts |= {"mismatches": 0} if self.lost == "mismatches" else {self.lost: 5} if self.lost else {}
         words = np.array([counts.get(name, 0) for name in instructions.COUNTS], np.uint64)
@@ -190,7 +190,7 @@ def bench(monkeypatch):
 
 
 def test_the_first_tests_of_a_run_are_computed_and_counted_again(bench):
-    assert bench._check("mixed", TESTS) == digests.text(bench.buffers[3].array((4, 16, 8), np.uint32))
+    assert bench._check("mixed", TESTS) == _system.digest_text(bench.buffers[3].array((4, 16, 8), np.uint32))
     bench.kernels.launch("spoil", bench.buffers[3], 7)
     bench._check("mixed", TESTS)  # the counts agree on the mismatch
     for lost in ("outputs", "mismatches", "digest"):

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fpemu import digests, mma
+from fpemu import _system, mma
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.instructions import run
 from fpemu.mma import codes as mma_codes
 from fpemu.mma import operand_streams as streams
 from fpemu.verification import instructions
+from fpemu.verification.instructions import SAMPLE
 from fpemu.verification.records import Record
 from tests import golden, oracle
 from tests.emulation_on_cpu import HostLibrary
@@ -27,7 +28,7 @@ entries = pytest.mark.parametrize("entry", RECORD.outcomes, ids=[entry.group for
 
 def test_every_instruction_of_hopper_is_recorded_with_a_billion_outputs():
     assert sorted(entry.group for entry in RECORD.outcomes) == sorted(ROWS)
-    assert RECORD.facts == {"sample_tests": digests.SAMPLE, "classes": KINDS}
+    assert RECORD.facts == {"sample_tests": SAMPLE, "classes": KINDS}
     assert RECORD.device.keys() == {"gpu", "arch", "driver_cuda", "nvrtc", "driver"}
     assert RECORD.ok
     assert FILE.stat().st_size < 80_000
@@ -63,7 +64,7 @@ def test_digests_of_the_hardware_are_those_of_the_emulation(entry, library):
             library.generate(row, which, drawn[which], RECORD.seed, KINDS.index(kind), 0, tests, rows)
             for which, rows in enumerate((m, n, m))
         )
-        assert digests.text(library.execute(A, B, C, row)) == facts["trial"][kind], kind
+        assert _system.digest_text(library.execute(A, B, C, row)) == facts["trial"][kind], kind
 
 
 @pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
@@ -75,7 +76,7 @@ def test_every_width_of_a_wgmma_gives_the_recorded_digest(entry, library):
     for n in some:
         drawn = [streams.operands(row, kind, RECORD.seed, 0, 1, 64, n) for kind in ("any-bits", "mixed", "leftover")]
         A, B, C = (np.concatenate(x) for x in zip(*drawn, strict=True))
-        assert digests.text(library.execute(A, B, C, row)) == recorded[str(n)]
+        assert _system.digest_text(library.execute(A, B, C, row)) == recorded[str(n)]
 
 
 # --- settled questions: tests/data/h200_settled.npz

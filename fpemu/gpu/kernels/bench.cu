@@ -109,7 +109,7 @@ extern "C" __global__ void compare_fp64(double* out, const double* D, const doub
   compare(out, D, R, count);
 }
 
-// --- fpemu.digests.digest of 32- or 64-bit codes; each block's sum
+// --- fpemu._system.digest of 32- or 64-bit codes; each block's sum
 template <class T> __device__ void digest(u64* out, const T* D, u64 count) {
   u64 sum = 0;
   for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += (u64)gridDim.x * blockDim.x)

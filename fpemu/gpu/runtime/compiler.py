@@ -16,8 +16,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from fpemu._system import KernelCache
 from fpemu.errors import GpuError
-from fpemu.kernelcache import KernelCache
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 _OPTIONS: dict[str, Any] = {

@@ -16,7 +16,7 @@ from typing import Any
 import llvmlite
 import numba
 
-from fpemu.kernelcache import KernelCache
+from fpemu._system import KernelCache
 
 _SOURCES = Path(__file__).resolve().parent
 

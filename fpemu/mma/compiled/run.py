@@ -12,11 +12,11 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu._system import threads
 from fpemu.errors import InputError
 from fpemu.mma.arithmetic import Operands
 from fpemu.mma.compiled.panel import WIDTH, panels
 from fpemu.mma.spec import MmaSpec
-from fpemu.parallel import threads
 
 _SMALL = 2**18  # multiply-adds below which threads are not worth starting
 _ROWS = 256  # most rows of a task

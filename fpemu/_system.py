@@ -1,4 +1,4 @@
-"""Whole-or-nothing output files, output checks before a computation, and readers of JSON, TOML and Python files."""
+"""What the package takes from the operating system: files, folders of compiled kernels, threads; and digests."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fpemu.errors import InputError
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.errors import InputError, shown
 
 
 # --- reading
@@ -245,3 +251,167 @@ def _target(name: str | os.PathLike[str]) -> Path:
 def _check_not_read_only(path: Path) -> None:
     if path.exists() and not path.stat().st_mode & stat.S_IWUSR:
         raise PermissionError(errno.EACCES, "the file is read-only", str(path))
+
+
+# --- compiled kernels on disk: a damaged file counts as missing, and one that cannot be written is compiled again
+_CHECKSUM = hashlib.sha256().digest_size  # bytes at the end of a file: the checksum of the bytes before them
+
+
+class KernelCache:
+    """Files of compiled kernels, written to the first writable folder and read from that and the folders before it.
+
+    The folders are the preferred ones, ``$FPEMU_CACHE`` and the user's cache folder; `folder` is the one that kernels
+    are written to. A temporary folder is not used: kernels that another user may have put there would be code of that
+    user. If no folder is writable, `folder` is None, and a note on stderr states that kernels cannot be saved.
+    """
+
+    def __init__(self, subfolder: str, *preferred: Path) -> None:
+        self.folder: Path | None = None
+        self._readable: list[Path] = []
+        for folder in (*preferred, *_persistent_folders(subfolder)):
+            self._readable.append(folder)
+            if _is_writable(folder):
+                self.folder = folder
+                return
+        _note_unsaved()
+
+    def load(self, name: str) -> bytes | None:
+        """Return the content of a file; None if it is missing or damaged.
+
+        A damaged file is deleted, and so are an empty folder or a pipe in its place.
+        """
+        for folder in self._readable:
+            path = folder / name
+            with suppress(OSError):
+                if path.is_file():
+                    content = path.read_bytes()
+                    if hashlib.sha256(content[:-_CHECKSUM]).digest() == content[-_CHECKSUM:]:
+                        return content[:-_CHECKSUM]
+                if path.is_dir():
+                    path.rmdir()
+                else:
+                    path.unlink(missing_ok=True)
+        return None
+
+    def save(self, name: str, content: bytes) -> None:
+        """Write a file in one step, with its checksum; without effect if that fails."""
+        if self.folder is None:
+            return
+        with suppress(OSError):  # a full disk, for example
+            write_atomic(self.folder / name, content + hashlib.sha256(content).digest())
+
+    def discard(self, pattern: str, *, except_prefix: str | None = None) -> None:
+        """Delete the files whose names match a pattern (as of `Path.glob`) and do not begin with a prefix."""
+        for folder in self._readable:
+            with suppress(OSError):
+                for path in folder.glob(pattern):
+                    if except_prefix is None or not path.name.startswith(except_prefix):
+                        path.unlink(missing_ok=True)
+
+
+def _persistent_folders(subfolder: str) -> Iterator[Path]:
+    named = os.environ.get("FPEMU_CACHE")
+    if named:
+        yield Path(named).absolute() / subfolder
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not user_cache.is_absolute():
+        try:
+            user_cache = Path.home() / ".cache"
+        except RuntimeError:  # no HOME, and a user without an entry in the password database
+            return
+    yield user_cache / "fpemu" / subfolder
+
+
+@cache
+def _is_writable(folder: Path) -> bool:
+    """Make the folder and a file in it: permissions alone do not show a read-only file system."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def _note_unsaved() -> None:
+    """Print a note once, and only in the main process."""
+    import multiprocessing  # takes longer than all other imports of this module
+
+    if multiprocessing.parent_process() is None:
+        print(
+            "fpemu: compiled kernels cannot be saved, so that each process compiles them again: set FPEMU_CACHE to a "
+            "folder that is writable and persists",
+            file=sys.stderr,
+        )
+
+
+# --- threads
+_CHUNK = 2**15  # entries of an array that one task computes: NumPy's temporaries then stay in a core's cache
+
+
+def cores() -> int:
+    """Number of cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on every system
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def threads() -> int:
+    """Number of threads to use: FPEMU_THREADS, else the number of cores."""
+    setting = os.environ.get("FPEMU_THREADS", "")
+    if not setting:
+        return cores()
+    if not re.fullmatch("0*[1-9][0-9]{0,8}", setting):
+        raise InputError(f"FPEMU_THREADS = {shown(setting)} must be a positive integer below 10^9")
+    return int(setting)
+
+
+def map_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """Apply a function to every item on threads, and return the results in order."""
+    items = list(items)
+    count = min(threads(), len(items))
+    if count < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(count) as pool:
+        try:
+            # in a copy of the caller's context, which holds NumPy's treatment of overflow
+            return [future.result() for future in [pool.submit(copy_context().run, function, x) for x in items]]
+        except BaseException:  # after an error or Ctrl-C only the calls under way end
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def map_chunks(function: Callable[..., Any], *arrays: NDArray[Any]) -> Any:
+    """Apply an elementwise function to arrays of one shape, on threads where there are many entries.
+
+    The function returns an array, or a tuple of arrays, of the shape of its arguments.
+    """
+    shape, size = arrays[0].shape, arrays[0].size
+    if size <= 2 * _CHUNK:
+        return function(*arrays)
+    flat = [x.reshape(-1) for x in arrays]
+    results = map_threads(
+        lambda chunk: function(*(x[chunk] for x in flat)), [slice(i, i + _CHUNK) for i in range(0, size, _CHUNK)]
+    )
+    if isinstance(results[0], tuple):
+        return tuple(np.concatenate(column).reshape(shape) for column in zip(*results, strict=True))
+    return np.concatenate(results).reshape(shape)
+
+
+# --- digests of arrays of bit patterns, by which two machines compare outputs without exchanging them
+def digest(D: NDArray[Any], first: int = 0) -> int:
+    """Return the sum modulo 2^64 of a mixture of each code of D with its index, the first of which is `first`."""
+    index = np.arange(first, first + D.size, dtype=np.uint64)
+    return int(mix(mix(index) + D.reshape(-1).astype(np.uint64)).sum(dtype=np.uint64))
+
+
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the finaliser of SplitMix64 (Steele, Lea and Flood 2014) of each word."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return x ^ (x >> np.uint64(31))
+
+
+def digest_text(D: NDArray[Any], first: int = 0) -> str:
+    """Return the digest as 16 hexadecimal digits, its form in records."""
+    return f"{digest(D, first):016x}"
