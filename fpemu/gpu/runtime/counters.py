@@ -83,8 +83,8 @@ _messages: list[str] = []  # deferred by calls that have synchronised, or from t
 def take(index: int, labels: tuple[Label, ...], *, captured: bool = False) -> tuple[_Table, int]:
     """Return a table and the address of a slot for the operands of a plan; the caller holds the lock of the plans.
 
-    Where all tables are full, they are read, and their plans take new slots. The slots of captured calls are never taken again, because a
-    replay of their graphs counts there.
+    Where all tables are full, they are read, and their plans take new slots. The slots of captured calls are never
+    taken again, because a replay of their graphs counts there.
     """
     tables = _tables.setdefault((index, captured), [])
     if len(tables) == _MOST and len(tables[-1].labels) == _SLOTS and not captured and not _capturing(index):
