@@ -23,7 +23,7 @@ from fpemu.schemes import options as choose
 from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.split_scheme import SplitScheme, exponent_of
-from fpemu.schemes.words import Plan, Word, groups, pairs
+from fpemu.schemes.words import Plan, Word
 
 NINE = tuple(f"{i}{s - i}" for s in range(6, 1, -1) for i in range(3, 0, -1) if 1 <= s - i <= 3)
 SIX = tuple(p for p in NINE if int(p[0]) + int(p[1]) <= 4)
@@ -61,15 +61,7 @@ class Bf16x9(SplitScheme):
         return tuple(Word(str(i + 1), BF16, self.rounding, i * e) for i in range(3))
 
     def plan(self) -> Plan:
-        return Plan(
-            pairs(self.products, "123"),
-            exponent_of(self.residual_scale),
-            groups(self.accumulators, "123"),
-            self.step,
-            self.promote,
-            promote_all=True,
-            combine_in=self.combine_in,
-        )
+        return self.sums_of_bands(self.products, "123", exponent_of(self.residual_scale))
 
 
 @register

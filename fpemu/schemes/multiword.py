@@ -26,7 +26,7 @@ from fpemu.schemes import options as choose
 from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.split_scheme import SplitScheme, exponent_of
-from fpemu.schemes.words import BIT_CUT, Plan, Word, groups, pairs
+from fpemu.schemes.words import BIT_CUT, Plan, Word
 
 DIGITS = "1234"
 FORMATS = ("fp16", "bf16", "tf32", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
@@ -82,12 +82,4 @@ class Multiword(SplitScheme):
     def plan(self) -> Plan:
         p = self.words
         kept = self.products or [f"{i}{j}" for s in range(p + 1, 1, -1) for i in range(s - 1, 0, -1) for j in (s - i,)]
-        return Plan(
-            pairs(kept, DIGITS),
-            self._exponent,
-            groups(self.accumulators, DIGITS),
-            self.step,
-            self.promote,
-            promote_all=True,
-            combine_in=self.combine_in,
-        )
+        return self.sums_of_bands(kept, DIGITS, self._exponent)

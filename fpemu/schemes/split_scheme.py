@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -43,6 +44,13 @@ class SplitScheme(Scheme):
     @abstractmethod
     def plan(self) -> Plan:
         """The products of words, their accumulators and the final combination."""
+
+    def sums_of_bands(self, products: Sequence[str], letters: str, exponent: int) -> Plan:
+        """The plan of products by name, in accumulators that are all promoted, for a scheme with their options."""
+        own: Any = self
+        shared = words.groups(own.accumulators, letters)
+        more: dict[str, Any] = {"promote_all": True, "combine_in": own.combine_in}
+        return Plan(words.pairs(products, letters), exponent, shared, own.step, own.promote, **more)
 
     @property
     def takes_trees(self) -> bool:

@@ -22,18 +22,7 @@ _SOURCES = Path(__file__).resolve().parent
 
 
 def saved(kernel: Any) -> Any:
-    """Give a jitted function a cache on disk.
-
-    Parameters
-    ----------
-    kernel : numba dispatcher
-        Compiled from the modules of this package alone, without ``cache=True``.
-
-    Returns
-    -------
-    numba dispatcher
-        The same object.
-    """
+    """Return a jitted function, compiled from the modules of this package alone, with a cache on disk."""
     sources = sorted(_SOURCES.glob("*.py"))
     if sources:  # none where the package is imported from a zip archive
         kernel._cache = _Cache(kernel.__name__, hashlib.sha256(b"".join(path.read_bytes() for path in sources)))

@@ -113,11 +113,15 @@ class SliceProducts:
         """Whether BLAS computes the products, because it returns the same integers as the instruction."""
         return self.carrier == "blas" and not self.inexact and not self.lost
 
+    @cached_property
+    def _dtype(self) -> Any:
+        return carrier(self.bound)  # once, not at every product
+
     def __call__(self, p: int, q: int) -> Array:
         """Slice p of A times slice q of B, in units of their last places: integers as float32, float64 or int64."""
         X, Y = self.a.items[p].digits, self.b.items[q].digits
         if self.by_blas:
-            dtype = carrier(self.bound)
+            dtype = self._dtype
             return devices.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False), self.device)
         plan, spec, model = self.plan, self.plan.spec, model_of(self.carrier, self.device)
         if spec.is_integer:
