@@ -57,7 +57,8 @@ class Probed:
         M, N, *K = [0, 1] if self.shape is None else cli.parse_sizes("--shape", self.shape, "MxN[xK]")
         k = K[0] if K else self.k
         if k is None or self.k not in (None, k):
-            raise InputError(f"--k {self.k} contradicts --shape {self.shape}: give K once, as --k or --shape MxNxK")
+            problem = "K is missing" if k is None else f"--k {self.k} contradicts --shape {self.shape}"
+            raise InputError(f"{problem}: give K once, as --k or --shape MxNxK")
         M = M or min(k, 512)
         if not 1 <= k <= 2**20 or max(M, N) * k > 2**30:
             raise InputError(f"{M}×{N}×{k}: K is not between 1 and 2^20, or the probes take more than 2^30 numbers")
