@@ -96,7 +96,6 @@ def test_fragments_are_found_whatever_the_layout(scramble):
         for mine, theirs in zip((found.a, found.b, found.d), held, strict=True):
             for i in (0, 1):  # the same slots together, by whatever name
                 assert len({*zip(mine[:, i].tolist(), theirs[:, i].tolist(), strict=True)}) == len(set(theirs[:, i]))
-        assert fragments.record(found)["shape"] == f"m{ins.m}n{ins.n}k{ins.k}"
 
 
 def test_answers_of_no_product_are_no_fragments():

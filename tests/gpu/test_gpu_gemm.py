@@ -153,13 +153,13 @@ def test_no_array_on_the_gpu_is_larger_than_the_limit(M, N, K, limit, cuda, monk
     """Nor is D, however short K is."""
     for name, value in limit.items():
         monkeypatch.setattr(chains, name, value)
-    sizes, prepare = [], chains.prepare
+    sizes, product = [], chains.product
 
     def watched(x, spec):
         sizes.append(max(x.A.nbytes, x.B.nbytes, x.C.nbytes))
-        return prepare(x, spec)
+        return product(x, spec)
 
-    monkeypatch.setattr(chains, "prepare", watched)
+    monkeypatch.setattr(chains, "product", watched)
     spec, rng = mma.spec("ampere"), np.random.default_rng(2)
     A, B = rng.standard_normal((M, K)).astype(np.float16), rng.standard_normal((K, N)).astype(np.float16)
     assert_same(mma.gemm(A, B, spec=spec, device="cuda"), mma.gemm(A, B, spec=spec))

@@ -62,7 +62,7 @@ def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
     if A.shape[-1] > _LONGEST:
         raise InputError(f"device = 'cuda': K = {A.shape[-1]} is more than {_LONGEST}: take device='cpu'")
     if max(A.nbytes, B.nbytes, C.nbytes) <= _most() and _tiles(C.shape) <= _GRID:
-        return prepare(x, spec).result()
+        return product(x, spec)
     M, N = C.shape[-2:]  # too large for the GPU: one product after another, in stripes
     K, most = A.shape[-1], _most() // max(A.itemsize, C.itemsize)  # entries of A, B or C
     columns = min(N, _whole_tiles(most // max(K, TILE)))
@@ -74,7 +74,7 @@ def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
             for n in range(0, N, columns):
                 a, b = A[i : i + 1, m : m + rows], B[j : j + 1, :, n : n + columns]
                 part = slice(p, p + 1), slice(m, m + rows), slice(n, n + columns)
-                D[part] = prepare(Operands(a, b, one, one, C[part], x.cuts), spec).result()
+                D[part] = product(Operands(a, b, one, one, C[part], x.cuts), spec)
     return D
 
 
@@ -112,45 +112,18 @@ def _crowd() -> int:
     return _SHARED * processes if processes > 1 else 1
 
 
-class DeviceGemm:
-    """A GEMM whose operands are on the GPU.
+def product(x: Operands, spec: MmaSpec) -> NDArray[Any]:
+    """Compute a chain whose operands fit on the GPU at once; GpuError if not every element was written."""
+    indices = x.index_a.astype(np.int32), x.index_b.astype(np.int32)
+    A, B, C, *rest = map(device.Buffer.of, (x.A, x.B, x.C, *indices, x.cuts.astype(np.uint8)))
+    _, M, N = shape = x.C.shape
+    module, sizes = _module(source(spec)), [np.int32(n) for n in (M, N, x.A.shape[-1], x.cuts.any())]
 
-    Parameters
-    ----------
-    spec : MmaSpec
-    buffers : list of Buffer
-        A, B, C, indices of A, of B, cuts.
-    shape : (products, M, N)
-    K : int
-    promote : bool
-    """
+    def queue(D: device.Buffer) -> None:
+        plan.queue(module.step("gemm", _tiles(shape), THREADS, A, B, C, D, *rest, *sizes))
 
-    def __init__(
-        self, spec: MmaSpec, buffers: list[device.Buffer], shape: tuple[int, int, int], K: int, promote: bool
-    ) -> None:
-        self.shape = shape
-        self._module, self._buffers, self._K, self._promote = _module(source(spec)), buffers, K, promote
-        self._dtype = np.dtype(np.int32 if spec.is_integer else spec.outer_dtype)
-
-    def queue(self, D: device.Buffer) -> None:
-        """Queue the kernel that computes D into a buffer."""
-        _, M, N = self.shape
-        A, B, C, a_of, b_of, cuts = self._buffers
-        sizes = (np.int32(x) for x in (M, N, self._K, self._promote))
-        step = self._module.step("gemm", _tiles(self.shape), THREADS, A, B, C, D, a_of, b_of, cuts, *sizes)
-        plan.queue(step)
-
-    def result(self) -> NDArray[Any]:
-        """Return D (products, M, N), after a check that every element was written."""
-        codes = device.collect(self.queue, self.shape, f"u{self._dtype.itemsize}")
-        return codes.view(self._dtype)
-
-
-def prepare(x: Operands, spec: MmaSpec) -> DeviceGemm:
-    """Copy the operands of `chain` to the GPU."""
-    arrays = (x.A, x.B, x.C, x.index_a.astype(np.int32), x.index_b.astype(np.int32), x.cuts.astype(np.uint8))
-    shape = (len(x.C), x.C.shape[-2], x.C.shape[-1])
-    return DeviceGemm(spec, [device.Buffer.of(y) for y in arrays], shape, x.A.shape[-1], bool(x.cuts.any()))
+    dtype = np.dtype(np.int32 if spec.is_integer else spec.outer_dtype)
+    return device.collect(queue, shape, f"u{dtype.itemsize}").view(dtype)
 
 
 def _most() -> int:

@@ -22,13 +22,9 @@ def format_type(fmt: FloatFormat | str) -> str:
     """Return a format as a C++ type."""
     if isinstance(fmt, str):
         return f"Integer<{8 * np.dtype(fmt).itemsize}>"
-    numbers = map(str, (fmt.precision, fmt.emin, fmt.emax, fmt.exponent_bits, fmt.padding))
-    flags = map(_boolean, (fmt.inf, fmt.subnormals, fmt.negative_zero))
-    return f"Format<{', '.join([*numbers, _NAN_RULES[fmt.nan], *flags])}>"
-
-
-def _boolean(flag: bool) -> str:
-    return str(flag).lower()
+    numbers = (fmt.precision, fmt.emin, fmt.emax, fmt.exponent_bits, fmt.padding, _NAN_RULES[fmt.nan])
+    flags = (str(flag).lower() for flag in (fmt.inf, fmt.subnormals, fmt.negative_zero))
+    return f"Format<{', '.join([*map(str, numbers), *flags])}>"
 
 
 def definition(spec: MmaSpec, name: str = "Spec") -> str:
@@ -60,7 +56,8 @@ def definition(spec: MmaSpec, name: str = "Spec") -> str:
         f"  static constexpr Arithmetic ARITHMETIC = {spec.rules.cuda};\n"
         f"  static constexpr int K = {spec.k}, BLOCK = {spec.block}, F = {spec.F}, E0 = {floor}, "
         f"FRACTION_BITS = {fraction};\n"
-        f"  static constexpr bool NEAREST = {_boolean(spec.final == 'RNE')}, PAYLOADS = {_boolean(spec.payloads)};\n"
+        f"  static constexpr bool NEAREST = {str(spec.final == 'RNE').lower()}, "
+        f"PAYLOADS = {str(spec.payloads).lower()};\n"
         f"  static constexpr u64 NAN_CODE = {spec.nan_code or 0}ull;\n}};\n"
     )
 

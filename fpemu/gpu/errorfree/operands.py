@@ -131,27 +131,16 @@ _END = fields("View A B C D, f8 alpha beta, u8 rows columns nan, i4 K has_c", Vi
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A's rows, or B's columns, as rows of doubles with K contiguous.
+    """A's rows, or B's columns, as rows of doubles with K contiguous."""
 
-    Parameters
-    ----------
-    name : {"A", "B"}
-    source : Matrix (rows, K)
-        The matrix of the caller.
-    pointer, pitch : int
-        Address of the doubles, and elements between rows.
-    high, low, special : Buffer
-        int32 (rows,), written by `survey`: ceil(log2 max|x|), the least exponent of a last place, and whether there is
-        a NaN or an Inf.
-    """
-
-    name: str
-    source: Matrix
+    name: str  # "A" or "B"
+    source: Matrix  # of the caller (rows, K)
     pointer: int
-    pitch: int
-    high: Buffer
-    low: Buffer
-    special: Buffer
+    pitch: int  # elements between rows
+    # int32 (rows,), written by `survey`
+    high: Buffer  # ceil(log2 max|x|)
+    low: Buffer  # least exponent of a last place
+    special: Buffer  # whether there is a NaN or an Inf
 
     @classmethod
     def of(cls, work: Workspace, source: Matrix, name: str) -> Rows:
@@ -194,25 +183,13 @@ def load(work: Workspace, X: Matrix, name: str) -> tuple[int, int]:
 
 
 class Span(NamedTuple):
-    """Exponents of all rows.
+    """Exponents of all rows."""
 
-    Parameters
-    ----------
-    width : int
-        Bits from the highest to the lowest of a row, at most.
-    top, bottom : int
-        ceil(log2 max|x|) of all rows and the least exponent of a last place; 0 for zeros.
-    nonfinite : bool
-        A row has a NaN or an Inf.
-    norm : int
-        The sum of squares of a row, as integers in units of its lowest place, is 2^norm at most.
-    """
-
-    width: int
-    top: int
-    bottom: int
-    nonfinite: bool
-    norm: int
+    width: int  # bits from the highest to the lowest of a row, at most
+    top: int  # ceil(log2 max|x|) of all rows; 0 for zeros
+    bottom: int  # least exponent of a last place; 0 for zeros
+    nonfinite: bool  # a row has a NaN or an Inf
+    norm: int  # the sum of squares of a row, as integers in units of its lowest place, is 2^norm at most
 
     @property
     def moderate(self) -> bool:
@@ -241,20 +218,12 @@ def survey(work: Workspace, *sides: Rows) -> list[Span]:
 
 @dataclass(frozen=True, eq=False)
 class ErrorFreeProduct:
-    """One product D = alpha · A B + beta · C: its operands, and the parameters of its epilogue.
-
-    Parameters
-    ----------
-    work : Workspace
-    A, B : Rows
-    end : structured array
-        struct End of kernels/exact_sums.cuh.
-    """
+    """One product D = alpha · A B + beta · C: its operands, and the parameters of its epilogue."""
 
     work: Workspace
     A: Rows
     B: Rows
-    end: Any
+    end: Any  # struct End of kernels/exact_sums.cuh
 
     @classmethod
     def of(
@@ -320,19 +289,10 @@ class Products(NamedTuple):
 
 
 def panels(x: ErrorFreeProduct, count: int, item: int, *, more: int = 0) -> tuple[Products, list[tuple[int, int, int]]]:
-    """Return the memory of products for some rows of D at a time, and these: the first, and how many.
+    """Return the memory of `count` products for some rows of D at a time, and these: first, number, rows to multiply.
 
-    Parameters
-    ----------
-    count, item : int
-        Products at a time, and bytes of an element.
-    more : int
-        Further bytes for each row.
-
-    Returns
-    -------
-    (Products, list of (first, rows, multiplied))
-        The rows multiplied are a multiple of 16, which cuBLAS' int8 kernels need.
+    The rows to multiply are a multiple of 16, which cuBLAS' int8 kernels need. `item` is the bytes of an element, and
+    `more` the further bytes for each row.
     """
     M, N, _ = x.shape
     pitch, held, rows = padded(N, 32), x.work.held("products"), padded(M, 16)
@@ -351,42 +311,21 @@ def panels(x: ErrorFreeProduct, count: int, item: int, *, more: int = 0) -> tupl
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """The slices of some rows, side by side along K.
+    """The slices of some rows, side by side along K."""
 
-    Parameters
-    ----------
-    data : Buffer
-        Entries (all_rows, count, width); slice p is at index p, or count - 1 - p where `backwards`.
-    kind : str
-        Their format.
-    all_rows, count, width : int
-        Zeros fill rows up to `all_rows` and columns up to `width`.
-    exponents, tops : Buffer
-        int32 (count, all_rows) and (all_rows,): exponent of a slice's unit, and tau.
-    backwards : bool
-    slices : int
-        Number of slices that are not all zero, at least one.
-    complete : bool
-        The slices sum to the operand.
-    largest, deepest : int
-        Largest entry, and largest magnitude of an exponent.
-    fill : tuple of float
-        Fraction of non-zero entries in every slice.
-    """
-
-    data: Buffer
-    kind: str
-    all_rows: int
+    data: Buffer  # (all_rows, count, width); slice p is at index p, or count - 1 - p where `backwards`
+    kind: str  # format of the entries
+    all_rows: int  # zeros fill rows up to this number
     count: int
-    width: int
-    exponents: Buffer
-    tops: Buffer
+    width: int  # zeros fill columns up to this number
+    exponents: Buffer  # int32 (count, all_rows), of a slice's unit
+    tops: Buffer  # int32 (all_rows,), tau
     backwards: bool
-    slices: int
-    complete: bool
-    largest: int
-    deepest: int
-    fill: tuple[float, ...]
+    slices: int  # that are not all zero, at least one
+    complete: bool  # whether they sum to the operand
+    largest: int  # largest entry
+    deepest: int  # largest magnitude of an exponent
+    fill: tuple[float, ...]  # fraction of non-zero entries in every slice
 
     def stack(self, p: int, step: int = 0, *, row: int = 0, k: int = 0) -> Stack:
         """Return the slices p, p + step ... from a row and a k on."""

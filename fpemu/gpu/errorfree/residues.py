@@ -14,6 +14,7 @@ decides.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -63,29 +64,29 @@ def definitions(count: int) -> str:
     def words(x: int) -> list[int]:
         return [x >> 32 * i & 0xFFFFFFFF for i in range(limbs)]
 
-    def array(name: str, values: Any) -> str:
-        return f"constexpr u32 {name} = {{{', '.join(f'{v}u' for v in values)}}};"
-
     groups = [math.prod(moduli[i : i + 3]) for i in range(0, count, 3)]
-    weights = list(zip(*(words(P // G) for G in groups), strict=True))
-    rows = ", ".join("{" + ", ".join(f"{w}u" for w in row) + "}" for row in weights)
-    return "\n".join(
-        [
-            '#include "integers.cuh"',
-            f"constexpr int N = {count}, GROUPS = {len(groups)}, LIMBS = {limbs};",
-            array("MODULUS[N]", moduli),
-            array("MAGIC[N]", [2**32 // p for p in moduli]),
-            array("W18[N]", [2**18 % p for p in moduli]),
-            array("W36[N]", [2**36 % p for p in moduli]),
-            array("LIFT[N]", [2**31 // p * p for p in moduli]),
-            array("INVERSE[N]", [pow(P // p, -1, p) for p in moduli]),
-            array("OTHERS[N]", [groups[i // 3] // p for i, p in enumerate(moduli)]),
-            f"constexpr double SHARE[GROUPS] = {{{', '.join((1 / G).hex() for G in groups)}}};",
-            f"constexpr u32 WEIGHT[LIMBS][GROUPS] = {{{rows}}};",
-            array("PRODUCT[LIMBS]", words(P)),
-            "",
-        ]
-    )
+    arrays: dict[str, Sequence[Any]] = {
+        "u32 MODULUS[N]": moduli,
+        "u32 MAGIC[N]": [2**32 // p for p in moduli],
+        "u32 W18[N]": [2**18 % p for p in moduli],
+        "u32 W36[N]": [2**36 % p for p in moduli],
+        "u32 LIFT[N]": [2**31 // p * p for p in moduli],
+        "u32 INVERSE[N]": [pow(P // p, -1, p) for p in moduli],
+        "u32 OTHERS[N]": [groups[i // 3] // p for i, p in enumerate(moduli)],
+        "double SHARE[GROUPS]": [(1 / G).hex() for G in groups],
+        "u32 WEIGHT[LIMBS][GROUPS]": list(zip(*(words(P // G) for G in groups), strict=True)),
+        "u32 PRODUCT[LIMBS]": words(P),
+    }
+    sizes = f"constexpr int N = {count}, GROUPS = {len(groups)}, LIMBS = {limbs};"
+    constants = [f"constexpr {name} = {_initializer(values)};" for name, values in arrays.items()]
+    return "\n".join(['#include "integers.cuh"', sizes, *constants, ""])
+
+
+def _initializer(values: Any) -> str:
+    """Return numbers, texts and sequences of these in C++; integers are unsigned."""
+    if isinstance(values, list | tuple):
+        return "{" + ", ".join(map(_initializer, values)) + "}"
+    return f"{values}u" if isinstance(values, int) else str(values)
 
 
 @lru_cache(maxsize=64)
@@ -98,9 +99,8 @@ def crt_source(count: int, once: bool = False, plain: bool = True, narrow: bool 
 @lru_cache(maxsize=64)
 def residues_source(count: int, words: int) -> str:
     """Return kernels/residues.cu for a number of moduli, and integers of some words of 15 bits."""
-    factors = [[_centred(pow(2, 15 * j, p), p) for p in ALL[:count]] for j in range(words)]
-    rows = ", ".join("{" + ", ".join(f"{f}.0f" for f in row) + "}" for row in factors)
-    constants = f"constexpr int PIECES = {words};\nconstexpr float FACTOR[PIECES][N] = {{{rows}}};\n"
+    factors = [[float(_centred(pow(2, 15 * j, p), p)) for p in ALL[:count]] for j in range(words)]
+    constants = f"constexpr int PIECES = {words};\nconstexpr float FACTOR[PIECES][N] = {_initializer(factors)};\n"
     return definitions(count) + constants + source("residues.cu")
 
 
@@ -148,16 +148,8 @@ def multiply(
 ) -> None:
     """Queue D from the residues of A' = A 2^(sign · shifts of rows) and B' = B 2^(sign · shifts of columns).
 
-    Parameters
-    ----------
-    count : int
-        Number of moduli.
-    longest : (int, int)
-        Bits of the integers of A' and of B'.
-    flags : int
-        Address of the flags of `residues`, for A and for B.
-    once : bool
-        Round once, for mode CR, not first the product and then alpha and beta.
+    `count` is the number of moduli, `longest` the bits of the integers of A' and of B', `flags` the address of the
+    flags of `residues` for A and for B. `once`: the result is rounded once, as in mode CR; else the product is first.
     """
     work, (M, N, K) = x.work, x.shape
     a, b = (

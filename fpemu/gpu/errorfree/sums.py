@@ -19,15 +19,12 @@ TYPES = {"int8": (0, 4), "fp16": (1, 4), "bf16": (1, 4), "tf32": (1, 4), "fp32":
 
 
 class Term(NamedTuple):
-    """Products of slices added in one accumulator: (p, q), (p + 1, q - 1) ... `length` of them.
-
-    `more` is added to the exponent of the product.
-    """
+    """Products of slices added in one accumulator: (p, q), (p + 1, q - 1) ... `length` of them."""
 
     p: int
     q: int
     length: int = 1
-    more: int = 0
+    more: int = 0  # added to the exponent of the product
 
 
 def _batches(terms: Sequence[Term]) -> Iterator[tuple[int, int, int]]:
@@ -58,16 +55,9 @@ def queue_products(
     k_block: int | None = None,
     at: int = 0,
 ) -> None:
-    """Queue the products of some terms for some rows of A.
+    """Queue the products of some terms for some rows of A, each in blocks of `k_block` along K, by default in one.
 
-    Parameters
-    ----------
-    terms : list of Term
-    T : Products
-        Consecutive ones are the k-blocks of each term, from number `at` on.
-    first, rows : int
-    k_block : int, optional
-        Length along K of one product; default all of K.
+    The blocks of each term are consecutive products of T, from number `at` on.
     """
     blocks = range(0, a.width, k_block or a.width)
     for start, count, step in _batches(terms):
@@ -80,27 +70,13 @@ def queue_products(
 
 
 class Sum(NamedTuple):
-    """A sum in floating point.
+    """A sum in floating point."""
 
-    Parameters
-    ----------
-    terms : list of Term
-        In their order.
-    by_tops : bool
-        The exponents are the rows' tops and the terms' `more` instead of those of the slices.
-    fmt : FloatFormat
-        Format of the additions.
-    k_block : int
-        Length along K of one product.
-    may_overflow : bool
-        Sums are kept a second time, brought down by a power of two.
-    """
-
-    terms: list[Term]
-    by_tops: bool
-    fmt: FloatFormat
-    k_block: int
-    may_overflow: bool = False
+    terms: list[Term]  # in their order
+    by_tops: bool  # exponents are the rows' tops and the terms' `more`, not those of the slices
+    fmt: FloatFormat  # of the additions
+    k_block: int  # length along K of one product
+    may_overflow: bool = False  # sums are kept a second time, brought down by a power of two
 
 
 def add_up(x: ErrorFreeProduct, a: Slices, b: Slices, how: Sum) -> None:

@@ -37,34 +37,25 @@ class Layout:
         """Number of elements in a warp."""
         return LANES * self.registers * self.parts
 
-    def place(self, slot: int) -> tuple[int, int, int]:
-        """Return lane, register and position of a slot."""
-        return slot // (self.registers * self.parts), slot // self.parts % self.registers, slot % self.parts
+    @property
+    def places(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Lane, register and position of every slot."""
+        slots = np.arange(self.slots)
+        return slots // (self.registers * self.parts), slots // self.parts % self.registers, slots % self.parts
 
 
 @dataclass(frozen=True, eq=False)
 class Fragments:
-    """The result of `find`: the shape, and the element in each slot.
-
-    Attributes
-    ----------
-    m, n, k : int
-    a, b, d : array (slots, 2)
-        Row and k, k and column, row and column of each slot.
-    layouts : three Layouts
-        Of A, B and D.
-    probes : int
-        Number of runs of the instruction.
-    """
+    """The result of `find`: the shape, and the element in each slot."""
 
     m: int
     n: int
     k: int
-    a: NDArray[np.int64]
-    b: NDArray[np.int64]
-    d: NDArray[np.int64]
-    layouts: tuple[Layout, Layout, Layout]
-    probes: int
+    a: NDArray[np.int64]  # (slots, 2): row and k of each slot
+    b: NDArray[np.int64]  # k and column
+    d: NDArray[np.int64]  # row and column
+    layouts: tuple[Layout, Layout, Layout]  # of A, B and D
+    probes: int  # runs of the instruction
 
     def __str__(self) -> str:
         held = ", ".join(
@@ -119,7 +110,7 @@ def find(spec: MmaSpec, run: Execution | None = None) -> Fragments:
         No GPU, or a failed run.
     """
     held = layouts(spec)
-    ask = _Counted(partial(_run, spec) if run is None else run)
+    ask = partial(_run, spec) if run is None else run
     A, B, _ = (x.slots for x in held)
     rows = ask(np.eye(A, dtype=bool), np.ones((A, B), bool)) != 0  # (slots of A, slots of D)
     columns = ask(np.ones((B, A), bool), np.eye(B, dtype=bool)) != 0
@@ -144,16 +135,7 @@ def find(spec: MmaSpec, run: Execution | None = None) -> Fragments:
     for pairs, size in ((a, m * k), (b, n * k), (d, m * n)):
         if len(np.unique(pairs, axis=0)) != size:
             raise InputError(f"{spec}: two slots hold one element")
-    return Fragments(m, n, k, a, b, d, held, ask.count)
-
-
-class _Counted:
-    def __init__(self, run: Execution) -> None:
-        self.run, self.count = run, 0
-
-    def __call__(self, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
-        self.count += len(A)
-        return self.run(A, B)
+    return Fragments(m, n, k, a, b, d, held, A + B + met.size + met_a.size)
 
 
 def _label(sets: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -189,14 +171,6 @@ def _run(spec: MmaSpec, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
     return D.view(out)
 
 
-def record(fragments: Fragments) -> dict[str, Any]:
-    """Return the shape and each operand's elements by lane and register, for JSON."""
-    elements = zip("abd", (fragments.a, fragments.b, fragments.d), fragments.layouts, strict=True)
-    return {"shape": f"m{fragments.m}n{fragments.n}k{fragments.k}", "probes": fragments.probes} | {
-        name: pairs.reshape(LANES, layout.registers * layout.parts, 2).tolist() for name, pairs, layout in elements
-    }
-
-
 def agrees(fragments: Fragments, spec: MmaSpec) -> bool:
     """Return whether the layout is that of ``kernels/instruction.cuh``, up to permutations of rows, columns and k."""
     return all(_permuted(x, y) for x, y in zip((fragments.a, fragments.b, fragments.d), expected(spec), strict=True))
@@ -215,19 +189,11 @@ def expected(spec: MmaSpec) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArr
     ins, (a, b, d) = instructions.instruction(spec), layouts(spec)
     halves = 1 if ins.m == 8 else 2
     words = 1 if str(spec.d_format) == "fp16" else 2  # registers that hold two neighbours of a row
-    A: list[tuple[int, int]] = []
-    B: list[tuple[int, int]] = []
-    D: list[tuple[int, int]] = []
-    for layout, out in ((a, A), (b, B), (d, D)):
-        for slot in range(layout.slots):
-            lane, register, part = layout.place(slot)
-            g, t = lane // 4, lane % 4
-            if out is A:
-                word = t + 4 * (register // halves)
-                out.append((g + 8 * (register % halves), word * layout.parts + part))
-            elif out is B:
-                out.append(((t + 4 * register) * layout.parts + part, g))
-            else:
-                row, group = g + 8 * (register // words % halves), register // (words * halves)
-                out.append((row, 8 * group + 2 * t + (register % words if words == 2 else part)))
-    return np.array(A), np.array(B), np.array(D)
+    lane, register, part = a.places
+    A = lane // 4 + 8 * (register % halves), (lane % 4 + 4 * (register // halves)) * a.parts + part
+    lane, register, part = b.places
+    B = (lane % 4 + 4 * register) * b.parts + part, lane // 4
+    lane, register, part = d.places
+    column = 8 * (register // (words * halves)) + 2 * (lane % 4) + (register % words if words == 2 else part)
+    D = lane // 4 + 8 * (register // words % halves), column
+    return np.stack(A, axis=1), np.stack(B, axis=1), np.stack(D, axis=1)

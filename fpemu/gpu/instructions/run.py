@@ -30,30 +30,16 @@ _BLOCK = 128  # threads
 
 @dataclass(frozen=True)
 class Instruction:
-    """A PTX matrix instruction and the layout of its tiles in memory.
+    """A PTX matrix instruction and the layout of its tiles in memory."""
 
-    Parameters
-    ----------
-    ptx : str
-        Its name, such as "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32".
-    m, n, k : int
-        Its shape.
-    a_format, d_format : str
-        Formats of A and B (both of one width), and of C and D.
-    warpgroup : bool
-        A wgmma.
-    needs : int
-        Ten times the least compute capability that has it; only 90 has wgmma.
-    """
-
-    ptx: str
+    ptx: str  # its name, such as "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
     m: int
     n: int
     k: int
-    a_format: str
-    d_format: str
-    warpgroup: bool
-    needs: int
+    a_format: str  # of A and B, which have one width
+    d_format: str  # of C and D
+    warpgroup: bool  # a wgmma
+    needs: int  # ten times the least compute capability that has it; only 90 has wgmma
 
     @property
     def threads(self) -> int:
@@ -162,14 +148,9 @@ def prelude(spec: MmaSpec, n: int | None = None, saturate: bool = False) -> str:
         inputs += [f'"{"d" if double else "r"}"(b[{i}])' for i in range(steps)]
     issue = f'asm volatile("{ins.ptx} {", ".join(parts)};" : {", ".join(c)} : {", ".join(inputs)} : "memory")'
     wait = f'asm volatile("wgmma.wait_group.sync.aligned 0;" : {", ".join(c)} :: "memory")'
-    macros: dict[str, object] = {
-        "IS_WGMMA": int(ins.warpgroup),
-        "TILE_M": ins.m,
-        "TILE_N": ins.n,
-        "ROW_WORDS": row_words,
-        "CD_PAIR": pair,
-    }
-    macros |= {"AB_WORD": "double" if double else "unsigned", "CD_WORD": words, "ISSUE": issue, "AWAIT": wait}
+    sizes = {"IS_WGMMA": int(ins.warpgroup), "TILE_M": ins.m, "TILE_N": ins.n, "ROW_WORDS": row_words, "CD_PAIR": pair}
+    types = {"AB_WORD": "double" if double else "unsigned", "CD_WORD": words}
+    macros = {**sizes, **types, "ISSUE": issue, "AWAIT": wait}
     return "".join(f"#define {name} {value}\n" for name, value in macros.items())
 
 
@@ -232,37 +213,27 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
     a, b = indices(A, shape[:-2]), indices(B, shape[:-2])
     flat = A.reshape(-1, M, spec.k), np.swapaxes(B, -1, -2).reshape(-1, N, spec.k)
     A_gpu, B_gpu = (device.Buffer.of(tiles(x, h)) for x, h in zip(flat, (ins.m, ins.n), strict=True))
+    module, m, n = _module(spec, n, saturate), -(-M // ins.m), -(-N // ins.n)
     D = np.empty(C.shape, patterns)
-    step = max(1, _OUTPUTS // (-(-M // ins.m) * ins.m * -(-N // ins.n) * ins.n))  # whole tiles are in memory
-    module = _module(spec, n, saturate)
-    for first in range(0, len(C), step):
-        some = slice(first, first + step)
-        D[some] = _run(module, ins, A_gpu, B_gpu, C[some], a[some], b[some])
-    return D.view(out_dtype).reshape(shape)
 
-
-def _run(
-    module: modules.Module,
-    ins: Instruction,
-    A: device.Buffer,
-    B: device.Buffer,
-    C: NDArray[Any],
-    a_of: NDArray[np.int64],
-    b_of: NDArray[np.int64],
-) -> NDArray[Any]:
-    """Run some products: codes of C (products, M, N) to those of D."""
-    products, M, N = C.shape
-    m, n = -(-M // ins.m), -(-N // ins.n)
-    padded = np.zeros((products, m * ins.m, n * ins.n), C.dtype)
-    padded[:, :M, :N] = C
-    tiled = padded.reshape(products, m, ins.m, n, ins.n).transpose(0, 1, 3, 2, 4)
-    count = products * m * n
-    C_gpu, a_gpu, b_gpu = (device.Buffer.of(x) for x in (tiled, a_of.astype(np.int32), b_of.astype(np.int32)))
-
-    def run(D_gpu: device.Buffer) -> None:
-        blocks = -(-count * ins.threads // _BLOCK)
+    def product(some: slice) -> None:
+        """Compute some products, whose results are on the GPU as whole tiles."""
+        padded = np.zeros((len(C[some]), m * ins.m, n * ins.n), C.dtype)
+        padded[:, :M, :N] = C[some]
+        tiled = padded.reshape(-1, m, ins.m, n, ins.n).transpose(0, 1, 3, 2, 4)
+        count = tiled[..., 0, 0].size
+        inputs = (A_gpu, B_gpu, device.Buffer.of(tiled))
+        indices = [device.Buffer.of(x[some].astype(np.int32)) for x in (a, b)]
         sizes = (np.int32(m), np.int32(n), np.int64(count))
-        plan.queue(module.step("execute", blocks, _BLOCK, A, B, C_gpu, D_gpu, a_gpu, b_gpu, *sizes))
 
-    D = device.collect(run, tiled.shape, C.dtype)
-    return D.transpose(0, 1, 3, 2, 4).reshape(padded.shape)[:, :M, :N]
+        def run(D_gpu: device.Buffer) -> None:
+            blocks = -(-count * ins.threads // _BLOCK)
+            plan.queue(module.step("execute", blocks, _BLOCK, *inputs, D_gpu, *indices, *sizes))
+
+        results = device.collect(run, tiled.shape, C.dtype)
+        D[some] = results.transpose(0, 1, 3, 2, 4).reshape(padded.shape)[:, :M, :N]
+
+    step = max(1, _OUTPUTS // (m * ins.m * n * ins.n))
+    for first in range(0, len(C), step):
+        product(slice(first, first + step))
+    return D.view(out_dtype).reshape(shape)
