@@ -222,7 +222,7 @@ class Operations(dict[Any, Any]):
         with lock, device.entered(index), ordered:
             D = computed(lambda: self._first(request, given, arrays, key), request.complaint)
             if isinstance(D, np.ndarray):
-                return matrices.as_torch(D) if matrices.is_torch(given["A"]) else D
+                return sys.modules["torch"].from_numpy(D) if matrices.is_torch(given["A"]) else D
             if arrays is None and callers.must_synchronize(listed):
                 device.synchronize(0)
             return D
@@ -615,7 +615,6 @@ def release() -> None:
         _products.clear()
         workspaces.clear()
         counters.forget()
-        matrices.forget()
         errorfree.workspace.cache_clear()
 
 

@@ -97,6 +97,10 @@ class Output:
         """Where each product of a stack begins in D and in C, in elements."""
         return self.D.offsets(), np.zeros(self.count, np.int64) if self.C is None else self.C.offsets()
 
+    def where(self, a: Prepared, b: Prepared) -> NDArray[np.int64]:
+        """Of each product its matrices of A and B, and `offsets`: the struct Where of kernels/hopper_epilogue.cuh."""
+        return np.stack([a.source.index(self.lead), b.source.index(self.lead), *self.offsets()], axis=1)
+
     @property
     def addend(self) -> list[Any]:
         """The parameters for C of a kernel: pointer, table of the batch, and the last two strides."""
@@ -231,7 +235,7 @@ def patch(a: Prepared, b: Prepared, end: Output, nan_code: int) -> Step:
     tiles = end.count * -(-M // _PATCH_TILE) * -(-N // _PATCH_TILE)
     sides = []
     for x in (a, b):
-        index = matrices.numbers(x.source.index(end.lead))
+        index = device.Buffer.of(x.source.index(end.lead))
         sides += [x.source.pointer, matrices.table(x.source, end.lead), *x.steps, x.special, index, x.faults]
     sizes, scalars = (end.count, M, N, a.K), (np.float32(end.alpha), np.float32(end.beta), np.uint64(nan_code))
     arguments = *sides, D.pointer, matrices.table(D), D.strides[-2], *end.addend, *sizes, *scalars

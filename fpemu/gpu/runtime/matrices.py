@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,7 +18,7 @@ from fpemu.errors import InputError
 from fpemu.gpu.runtime import callers, compiler, device, modules, plan
 from fpemu.gpu.runtime.callers import is_torch
 from fpemu.gpu.runtime.counters import check
-from fpemu.gpu.runtime.device import current, per_device
+from fpemu.gpu.runtime.device import current
 from fpemu.gpu.runtime.steps import Address, Launch
 
 _WIDTHS = (1, 2, 4, 8)  # bytes of the entries that kernels/strided_copy.cu copies
@@ -106,13 +106,13 @@ def take(X: Any, name: str, *, write: bool = False, half: bool = False) -> Matri
         matrix = _from_interface(X, X.__cuda_array_interface__, name, write)
     elif isinstance(X, np.ndarray) or not hasattr(X, "__dlpack__"):
         return X
-    elif on_gpu_by_dlpack(X):
+    elif (kind := callers.dlpack_device(X)[0]) in callers.CUDA_DEVICES:
         matrix = _from_dlpack(X, name, write)
     elif hasattr(X, "__array__"):
         return X
+    elif kind not in callers.CPU_DEVICES:
+        raise InputError(f"{name} lies on a device of DLPack's type {kind}: pass an array of the CPU or a CUDA GPU")
     else:
-        if (kind := callers.dlpack_device(X)[0]) not in callers.CPU_DEVICES:
-            raise InputError(f"{name} lies on a device of DLPack's type {kind}: pass an array of the CPU or a CUDA GPU")
         with _dlpack_errors(name):
             return np.from_dlpack(X)
     if 0 in matrix.shape:
@@ -176,11 +176,6 @@ def _from_dlpack(X: Any, name: str, write: bool) -> Matrix:
     _check_writable(name, write, view.readonly)
     shape = tuple(view.shape)
     return Matrix(int(view.ptr), dtype, shape, tuple(view.strides or _packed(shape)), (X, view))
-
-
-def on_gpu_by_dlpack(X: Any) -> bool:
-    """Return whether an object lies on an NVIDIA GPU, by its ``__dlpack_device__``."""
-    return callers.dlpack_device(X)[0] in callers.CUDA_DEVICES
 
 
 @contextmanager
@@ -281,11 +276,6 @@ def allocated(nbytes: int) -> Iterator[None]:
         if "OutOfMemory" not in type(problem).__name__:
             raise
         raise device.OutOfMemoryError(compiler.first_line(problem), nbytes) from None
-
-
-def as_torch(x: NDArray[Any]) -> Any:
-    """Return a NumPy array as a torch tensor on the CPU."""
-    return sys.modules["torch"].from_numpy(x)
 
 
 def overlap(X: Matrix, Y: Matrix) -> bool:
@@ -392,31 +382,8 @@ def blocks(threads: int) -> int:
 
 
 def table(X: Matrix, lead: tuple[int, ...] | None = None) -> device.Buffer:
-    """Return `Matrix.offsets` on the GPU, cached between calls."""
-    lead = X.shape[:-2] if lead is None else lead
-    return _table(X.shape[:-2], X.strides[:-2], lead)
-
-
-@per_device(maxsize=256)
-def _table(shape: tuple[int, ...], strides: tuple[int, ...], lead: tuple[int, ...]) -> device.Buffer:
-    none = np.dtype(np.float32)
-    return device.Buffer.of(Matrix(0, none, (*shape, 1, 1), (*strides, 0, 0)).offsets(lead))
-
-
-def numbers(values: Iterable[int]) -> device.Buffer:
-    """Return int64 values on the GPU, cached between calls."""
-    return _numbers(tuple(values))
-
-
-@per_device(maxsize=256)
-def _numbers(values: tuple[int, ...]) -> device.Buffer:
-    return device.Buffer.of(np.array(values, np.int64))
-
-
-def forget() -> None:
-    """Free the cached tables."""
-    _table.cache_clear()
-    _numbers.cache_clear()
+    """Return `Matrix.offsets` on the GPU."""
+    return device.Buffer.of(X.offsets(lead))
 
 
 # --- what a repeated call reads of its arguments

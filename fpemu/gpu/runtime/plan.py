@@ -242,7 +242,7 @@ class Plan:
         for word, region, offset in self._slots:
             words[word] = addresses[region] + offset
         for tensor_map, region, offset in self._maps:
-            check(_bindings().cuTensorMapReplaceAddress(tensor_map, addresses[region] + offset))
+            check(device.bindings().cuTensorMapReplaceAddress(tensor_map, addresses[region] + offset))
         self._written = addresses
 
     def _remember(self, addresses: tuple[int, ...]) -> None:
@@ -308,13 +308,9 @@ workspaces: dict[tuple[int, int], Workspace] = {}
 
 
 # --- the driver
-def _bindings() -> Any:
-    return device.bindings()
-
-
 def _launcher(function: Any, config: Any, addresses: Any) -> Callable[[int], None]:
     """Return the function that launches a kernel on a stream, with one call of the driver."""
-    launch, address, last = _bindings().cuLaunchKernelEx, int(addresses.ctypes.data), 0
+    launch, address, last = device.bindings().cuLaunchKernelEx, int(addresses.ctypes.data), 0
 
     def issue(stream: int, keep: Any = addresses) -> None:
         nonlocal last

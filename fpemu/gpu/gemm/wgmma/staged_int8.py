@@ -61,12 +61,12 @@ class FrontierKernel(Kernel):
         more: dict[str, Any] = {"shared": shared, "cluster": cluster, "overlap": M * N * K < SMALL}
         assert a.exponents is not None
         assert b.exponents is not None
-        steps, operands = list[Step](), (a.source.index(end.lead), b.source.index(end.lead))
-        for d, c, i, j in zip(*end.offsets(), *operands, strict=True):
-            task = {"out": result(self, end, int(d), int(c)), "M": M, "N": N, "K": K, "batch": 1}
+        steps = list[Step]()
+        for i, j, d, c in end.where(a, b).tolist():
+            task = {"out": result(self, end, d, c), "M": M, "N": N, "K": K, "batch": 1}
             values = {"task": Struct(TASK, task | {"group": self.tile.group}), "exact": self.exact}
-            values |= {"matrix_a": i, "scale_a": a.exponents.pointer + 4 * M * int(i)}
-            values |= {"matrix_b": j, "scale_b": b.exponents.pointer + 4 * N * int(j)}
+            values |= {"matrix_a": i, "scale_a": a.exponents.pointer + 4 * M * i}
+            values |= {"matrix_b": j, "scale_b": b.exponents.pointer + 4 * N * j}
             steps.append(module.step("staged_int8_gemm", blocks, 384, *maps, Struct(_PRODUCT, values), **more))
         return steps
 

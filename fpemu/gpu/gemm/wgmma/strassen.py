@@ -99,11 +99,10 @@ class StrassenKernel(Kernel):
         sizes = {"m": M, "n": N, "half_m": _block(M, 1), "half_n": _block(N, 1), "block_m": m, "block_n": n}
         module, blocks = _module(self.levels, self._balanced), min(-(-m * n // 256), _JOIN_BLOCKS * multiprocessors())
         steps, allocated = list[Step](), dict(memory.nbytes)
-        operands = (a.source.index(end.lead), b.source.index(end.lead))
-        for d, c, i, j in zip(*end.offsets(), *operands, strict=True):
+        for i, j, d, c in end.where(a, b).tolist():
             memory.nbytes |= allocated  # all matrices of the stack share the workspace of `inner`
-            steps += self.inner.multiply(self._batch(a, int(i)), self._batch(b, int(j)), products, memory)
-            join = Struct(_JOIN, {"products": sums, "out": result(self, end, int(d), int(c)), **sizes})
+            steps += self.inner.multiply(self._batch(a, i), self._batch(b, j), products, memory)
+            join = Struct(_JOIN, {"products": sums, "out": result(self, end, d, c), **sizes})
             steps.append(module.step("strassen_join", blocks, 256, join))
         return steps
 

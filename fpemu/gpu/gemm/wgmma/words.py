@@ -113,9 +113,7 @@ class Hopper(Kernel):
             if tile.cluster > 1 or 2 * tiles > multiprocessors() or tiles * spread * size > _PARTIAL_SUMS:
                 spread = 0
             slices = memory.block(size * (tiles * spread or multiprocessors()))
-        where = None  # of each product the matrices of A and B, and the offsets of D and C: the struct Where
-        if end.count > 1:
-            where = Buffer.of(np.stack([a.source.index(end.lead), b.source.index(end.lead), *end.offsets()], axis=1))
+        where = Buffer.of(end.where(a, b)) if end.count > 1 else None
         values = {"out": result(self, end), "where": where, "slices": slices, "group": tile.group, "batch": end.count}
         values |= {"row_exponents": a.exponents, "column_exponents": b.exponents, "M": a.rows, "N": b.rows, "K": a.K}
         task = Struct(TASK, values | {"evict_first": splits.evict_first((a.source, b.source))})
