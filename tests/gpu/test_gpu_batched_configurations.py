@@ -141,7 +141,7 @@ def test_tune_refuses_sizes_that_are_none(capsys, sizes):
 def test_an_interrupted_sweep_goes_on_and_writes_its_table_at_last(monkeypatch, tmp_path, capsys):
     from fpemu.cli import bench
 
-    monkeypatch.setattr(bench, "missing", lambda: None)
+    monkeypatch.setattr(bench.cli, "missing_gpu", lambda: None)
     monkeypatch.setattr(products, "need_gpu", lambda: None)
     monkeypatch.setattr(device, "describe", lambda: {"gpu": "NVIDIA H200", "nvrtc": "13.0"})
     monkeypatch.setattr(tuning, "compile_all", lambda tasks: list(tasks))

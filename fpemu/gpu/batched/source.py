@@ -41,23 +41,11 @@ def plan(task: Task, configuration: Configuration, overlap: bool = True) -> Task
     """
     c, name = configuration, f"batched_{configuration.kind}"
     exact = task.contiguous or not isinstance(c, Block | Warp)
-    constants: dict[str, int | bool] = {
-        "PARTS": task.parts,
-        "PLANAR": task.planar,
-        "HALF_SUMS": task.accumulate == "fp16",
-        "THREE": task.products == 3,
-        "CONJUGATE_A": task.conjugate_a,
-        "CONJUGATE_B": task.conjugate_b,
-        "PLAIN": task.plain,
-        "WHOLE": task.whole,
-        "OVERLAP": overlap,
-        "A_ALONG_K": task.a_along_k,
-        "B_ALONG_K": task.b_along_k,
-        "WIDTH": task.width,
-        "EXACT": exact,
-        "CONTIGUOUS": exact and task.contiguous,
-        **{side: getattr(task, side) if exact else 0 for side in "MNK"},
-    }
+    same = ("parts", "planar", "conjugate_a", "conjugate_b", "plain", "whole", "a_along_k", "b_along_k", "width")
+    constants: dict[str, int | bool] = {name.upper(): getattr(task, name) for name in same}
+    constants |= {"HALF_SUMS": task.accumulate == "fp16", "THREE": task.products == 3, "OVERLAP": overlap}
+    constants |= {"EXACT": exact, "CONTIGUOUS": exact and task.contiguous}
+    constants |= {side: getattr(task, side) if exact else 0 for side in "MNK"}
     launch: dict[str, Any] = {"groups": getattr(c, "warps", 1), "threads": 32 * getattr(c, "warps", 0)}
     if isinstance(c, Block):
         constants |= dict(zip(("BLK_M", "BLK_N", "BLK_K"), c.block, strict=True))

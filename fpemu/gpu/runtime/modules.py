@@ -57,18 +57,9 @@ class Module:
             check(cuda.cuFuncSetAttribute(self._functions[key], limit, shared))
         return self._functions[key]
 
-    def step(
-        self,
-        kernel: str,
-        grid: int | tuple[int, ...],
-        block: int | tuple[int, ...],
-        *arguments: Any,
-        shared: int = 0,
-        cluster: int = 1,
-        overlap: bool = False,
-    ) -> Launch:
+    def step(self, kernel: str, grid: Any, block: Any, *arguments: Any, **options: Any) -> Launch:
         """Return a launch of a kernel; the parameters are those of `fpemu.gpu.runtime.steps.Launch`."""
-        return Launch(self, kernel, grid, block, arguments, shared, cluster, overlap)
+        return Launch(self, kernel, grid, block, arguments, **options)
 
     def clusters(self, name: str, size: int, threads: int, shared: int) -> int:
         """Return the number of clusters of `size` thread blocks of a kernel that fit on the GPU at once.
