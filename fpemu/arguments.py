@@ -2,7 +2,7 @@
 
 They check values: ranges, names and shapes. Numbers may be Python's or NumPy's, and are returned as Python's, because
 operations on NumPy's narrow types would round and overflow; True and False are no numbers. A value of another type may
-raise the TypeError of Python or NumPy instead.
+raise the TypeError of Python or NumPy instead. `read_table` checks a table of a TOML or JSON file.
 """
 
 from __future__ import annotations

@@ -249,19 +249,19 @@ def missing_gpu() -> str | None:
 
 def check_folder(name: str) -> None:
     """Raise InputError if an output folder cannot be made or written to."""
+    from fpemu._system import check_writable
+
     folder = Path(name)
     if not name or any(p.exists() and not p.is_dir() for p in (folder, *folder.parents)):
         raise InputError(f"{name!r} is not a folder, nor can one be made there")
-    from fpemu._system import check_writable
-
     check_writable(folder / "file", make_folders=True)
 
 
 def check_file(name: str | None, content: str, *suffixes: str) -> None:
     """Check that a file to write, if there is one, has one of the suffixes and is in a writable folder."""
-    if name is not None:
-        from fpemu._system import check_writable
+    from fpemu._system import check_writable
 
+    if name is not None:
         if not name.endswith(suffixes):
             kinds = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
             raise InputError(f"{name!r}: {content} is written as {kinds}")
