@@ -121,14 +121,6 @@ def test_moderate_exponents_use_floating_point_kernels_and_others_integers(work)
     assert {"cut", "criterion", "add_products"} <= work.queue.kernels
 
 
-def test_integers_too_wide_for_fp32_sums_have_residues_by_integer_arithmetic(work):
-    rng = np.random.default_rng(12)
-    A = rng.standard_normal((3, 40)) * np.exp2(rng.integers(-50, 1, (3, 40)).astype(float))
-    B = rng.integers(-9, 10, (40, 4)).astype(float)
-    agree(work, A, B, mode="CR", words="int8")
-    assert {"residues", "residues_by_pieces", "rebuild"} <= work.queue.kernels
-
-
 @pytest.mark.parametrize("scaling", ["accurate", "fast", "invariant"])
 def test_scheme_two_has_the_same_powers_of_two_and_integers(work, scaling):
     rng = np.random.default_rng(3)
@@ -156,15 +148,6 @@ def test_scheme_two_multiplies_in_fp64_only_where_norms_do_not_confirm_its_condi
         assert {step.kind for step in work.queue.products} == {"int8", "fp64"}
         assert [f.message for f in report.faults] == [f.message for f in expected.faults]
         assert report.crt_bits == expected.crt_bits
-
-
-def test_leading_bits_of_a_long_k_are_summed_in_parts(work, monkeypatch):
-    rng = np.random.default_rng(4)
-    A, B = wide(rng, (5, 700)), np.full((700, 3), 1.0)
-    A[3], B[:, 1] = 2.0, 0
-    monkeypatch.setattr(modular, "LONGEST", 128)
-    agree(work, A, B, scheme="ozaki2", scaling="accurate")
-    assert "largest_long_sums" in work.queue.kernels
 
 
 @pytest.mark.parametrize(
@@ -201,13 +184,6 @@ def test_the_lists_of_a_pairing_stay_in_memory_together_when_full_tables_are_fre
         assert np.array_equal(view(int(argument[name][0]), expected.shape, (1,), np.int32), expected)
 
 
-def test_every_slice_of_a_wide_range_is_counted(work):
-    A, B = np.array([[2.0**1000, 2.0**-1000]]), np.ones((2, 1))
-    report, expected = agree(work, A, B, scheme="ozimmu", bits=1)
-    assert expected.slices[0] > 2000
-    assert report.fill == expected.fill
-
-
 def hostile(kind, rng, shape):
     X = rng.standard_normal(shape)
     if kind == "tiny":
@@ -219,6 +195,25 @@ def hostile(kind, rng, shape):
     if kind == "special":
         X.flat[rng.integers(0, X.size, 3)] = np.nan, np.inf, -np.inf
     return np.zeros(shape) if kind == "zeros" else X
+
+
+def test_special_cases_run_in_kernels_of_their_own(work, monkeypatch):
+    rng = np.random.default_rng(12)
+    far, integers = rng.integers(-50, 1, (3, 40)).astype(float), rng.integers(-9, 10, (40, 4)).astype(float)
+    agree(
+        work, rng.standard_normal((3, 40)) * np.exp2(far), integers, mode="CR", words="int8"
+    )  # too wide for fp32 sums
+    assert {"residues", "residues_by_pieces", "rebuild"} <= work.queue.kernels
+    monkeypatch.setattr(modular, "LONGEST", 128)  # leading bits of a long K are summed in parts
+    A, B = wide(rng, (5, 700)), np.full((700, 3), 1.0)
+    A[3], B[:, 1] = 2.0, 0
+    agree(work, A, B, scheme="ozaki2", scaling="accurate")
+    assert "largest_long_sums" in work.queue.kernels
+    A, B = hostile("far apart", rng, (4, 900)), hostile("far apart", rng, (900, 3))  # slices narrower than for k_block
+    agree(work, A, B, mode="CR", words="fp16", k_block=16)
+    report, expected = agree(work, np.array([[2.0**1000, 2.0**-1000]]), np.ones((2, 1)), scheme="ozimmu", bits=1)
+    assert expected.slices[0] > 2000
+    assert report.fill == expected.fill
 
 
 @pytest.mark.parametrize("kind", ["tiny", "huge", "far apart", "special", "zeros"])
@@ -233,12 +228,6 @@ def test_extreme_ranges_and_special_values_equal_the_cpus(work, kind):
     ):
         A, B = hostile(kind, rng, (2, 3)), hostile(kind, rng, (3, 4))
         agree(work, A, B, **options)
-
-
-def test_slices_for_short_blocks_of_k_are_narrower_if_all_of_k_is_one_sum(work):
-    rng = np.random.default_rng(2)
-    A, B = hostile("far apart", rng, (4, 900)), hostile("far apart", rng, (900, 3))
-    agree(work, A, B, mode="CR", words="fp16", k_block=16)
 
 
 def test_batches_single_entries_and_views(work):
