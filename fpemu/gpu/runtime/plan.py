@@ -31,7 +31,6 @@ __all__ = ["Plan", "Workspace", "lock", "queue", "workspaces"]
 _LINE = 64  # bytes: the parameters' alignment, which a tensor map needs
 _MOST_GRAPHS = 64  # addresses of a plan that are remembered; where there are more, the older half is dropped
 _LONGEST = 64  # steps of a graph: the launches of a longer plan take the GPU longer than the host
-_CONTEXT_ERRORS = ("CUDA_ERROR_INVALID_CONTEXT", "CUDA_ERROR_INVALID_HANDLE")
 _TYPES = {1: "UINT8", 2: "FLOAT16", 4: "FLOAT32"}  # by bytes: TMA copies elements, whatever they represent
 _captured: set[Plan] = set()  # plans in the caller's CUDA graphs, whose replays read their kernels and constants
 
