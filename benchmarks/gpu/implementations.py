@@ -231,7 +231,7 @@ def _package(implementation: Implementation, p: Operands) -> Prepared:
     product_kernel = kernel(chosen, implementation.hints, (p.M, p.N, p.K))
     memory, layouts = Memory(), matrices.layouts(A, B, None, D)
     steps, mark = product_kernel.steps(layouts, (1.0, 0.0), "raise", memory)
-    split, multiply = queued(steps, memory, [A.pointer, B.pointer, 0, D.pointer], mark)
+    split, multiply = queued(steps, memory, (A, B, None, D), mark)
 
     def emulate(a: Any, b: Any) -> Any:
         with np.errstate(all="ignore"):

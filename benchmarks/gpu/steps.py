@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fpemu.gpu.runtime.counters import Label
 from fpemu.gpu.runtime.plan import Plan, lock
@@ -13,7 +14,7 @@ _UNCHECKED = (Label("A", (), (False, False)), Label("B", (), (False, False)))
 
 
 def queued(
-    steps: Sequence[Step], memory: Memory | None = None, pointers: Sequence[int] = (0, 0, 0, 0), mark: int = 0
+    steps: Sequence[Step], memory: Memory | None = None, operands: Sequence[Any] = (None,) * 4, mark: int = 0
 ) -> tuple[Queue, Queue]:
     """Return the functions that queue the first `mark` steps, and the others.
 
@@ -22,14 +23,15 @@ def queued(
     steps : sequence of Step
     memory : Memory, optional
         Their workspace. Nothing else may use that of the default stream between the first steps and the others.
-    pointers : sequence of int
-        Addresses of A, B, C and D.
+    operands : sequence of Matrix or None
+        A, B, C and D, which are kept alive.
     mark : int
     """
     plan = Plan(steps, memory, mark, _UNCHECKED)
 
     def queue(start: int, stop: int | None) -> None:
         with lock:
+            pointers = [0 if X is None else X.pointer for X in operands]
             plan.queue(plan.addresses(pointers, 0)[0], 0, start, stop)
 
     return lambda: queue(0, plan.mark), lambda: queue(plan.mark, None)

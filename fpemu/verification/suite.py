@@ -249,7 +249,7 @@ def _compare(
         yield f"{computed.outside} bytes outside the result changed"
     if computed.deferred != deferred:
         yield f"a range error was {'deferred' if computed.deferred else 'lost'}"
-    wrong = max(count for count, _ in differences.values())
+    wrong = max((count for count, _ in differences.values()), default=0)
     outcome.mismatches += wrong + computed.outside + (computed.deferred != deferred)
     size = 0 if isinstance(computed.result, str) else computed.result.size
     outcome.outputs += size
