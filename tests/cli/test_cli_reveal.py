@@ -384,9 +384,9 @@ def test_files_are_whole_or_not_there(tmp_path):
         probing.save(KOrder(), tmp_path / "no" / "order.json")
     with pytest.raises(InputError, match="order must be"):
         probing.save(3, tmp_path / "order.json")
-    with pytest.raises(InputError, match="folder"):
+    with pytest.raises(InputError, match="directory"):
         probing.load(tmp_path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(InputError, match=r"order\.json"):
         probing.load(tmp_path / "order.json")
     assert not list(tmp_path.iterdir())
 

@@ -86,7 +86,7 @@ def test_a_result_of_an_earlier_call_is_no_result(gpu, monkeypatch, path):
     monkeypatch.setattr(fpemu.gpu, "plan", lambda A, B, C, scheme: call)
     computed = paths.run(path, Product("gemm", ONES, LIKE, SGEMM), 0, 0)
     assert (computed.result == 0xABABABAB).all()
-    assert len(calls) == 2
+    assert len(calls) == (4 if path == "eager" else 2)  # the third call with the same addresses launches a graph
 
 
 @pytest.mark.parametrize(
