@@ -260,8 +260,8 @@ _CHECKSUM = hashlib.sha256().digest_size  # bytes at the end of a file: the chec
 class KernelCache:
     """Files of compiled kernels, written to the first writable folder and read from that and the folders before it.
 
-    The folders are the preferred ones, ``$FPEMU_CACHE`` and the user's cache folder; `folder` is the one that kernels
-    are written to. A temporary folder is not used: kernels that another user may have put there would be code of that
+    The folders are, in this order, `preferred`, ``$FPEMU_CACHE`` and the user's cache folder. Kernels are written to
+    `folder`. A temporary folder is not used: kernels that another user may have put there would be code of that
     user. If no folder is writable, `folder` is None, and a note on stderr states that kernels cannot be saved.
     """
 

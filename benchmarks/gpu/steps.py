@@ -22,7 +22,8 @@ def queued(
     ----------
     steps : sequence of Step
     memory : Memory, optional
-        Their workspace. Nothing else may use that of the default stream between the first steps and the others.
+        Workspace of the steps. No other work may use the workspace of the default stream between the calls of the two
+        functions.
     operands : sequence of Matrix or None
         A, B, C and D, which are kept alive.
     mark : int

@@ -436,7 +436,7 @@ def reproduce(
 
 
 def _draw(root: Path, size: str, folder: Path, formats: list[str], redraw: bool, name: str, rows: Any) -> Written | str:
-    """Draw a figure, also in a process of its own; return its files, or the error of its page."""
+    """Draw a figure; return its files, or the error of its page. A pool of processes calls this function."""
     try:
         return figures.write(pages.load(name, root), size, rows, folder, formats, redraw)
     except (Exception, SystemExit) as problem:

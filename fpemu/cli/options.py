@@ -72,9 +72,10 @@ def with_options(source: Any = None, *names: str) -> Callable[[Callable[..., Non
 
     The option of a parameter ``max_entries`` is ``--max-entries``; a bool is a flag, which ``--no-NAME`` unsets if its
     default is True. A trailing underscore, as of ``type_``, is dropped. The annotation is a type, ``Annotated[type,
-    "help"]``, ``Annotated[type, "METAVAR", "help"]`` or one of Typer's. Without a help text of its own an option has
-    that of `SHARED`, or the description of the parameter in the numpydoc section of ``source``. A type that no word
-    has, such as a class or a Literal, becomes str: the library checks the value.
+    "help"]``, ``Annotated[type, "METAVAR", "help"]`` or one of Typer's. If the annotation contains no help text, the
+    option takes its help text from `SHARED`, or else from the description of the parameter in the docstring of
+    ``source``. A type that cannot be parsed from one word, such as a class or a Literal, becomes str: the library
+    checks the value.
 
     Parameters
     ----------

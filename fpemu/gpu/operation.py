@@ -26,7 +26,7 @@ from fpemu.gpu.runtime import callers, counters, device, matrices
 from fpemu.gpu.runtime.counters import Label
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix, Read
-from fpemu.gpu.runtime.plan import Plan, lock, workspaces
+from fpemu.gpu.runtime.plan import Plan, lock, make_room, workspaces
 from fpemu.gpu.runtime.steps import REGIONS, Memory, Step
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of
@@ -214,8 +214,7 @@ class Operations(dict[Any, Any]):
         array
             `out`, else a new array like A: on the GPU if A is.
         """
-        if device.missing() is not None:
-            raise GpuError(str(device.missing()))
+        device.need()
         listed = request.arrays(given)
         index = callers.place(listed) if request.index is None else request.index
         ordered = callers.ordered(callers.streams(listed)) if arrays is None else nullcontext()
@@ -250,8 +249,7 @@ class Operations(dict[Any, Any]):
         if operation is None:
             operation = request.operation(placed)
         if request.kept and keys:
-            for old in list(self)[: _MOST // 2 if len(self) >= _MOST else 0]:
-                del self[old]
+            make_room(self, _MOST)
             with suppress(TypeError):  # an argument is not hashable
                 self.update(dict.fromkeys(keys, operation))
         pointers, stream = [0 if X is None else X.pointer for X in placed], 0 if arrays is None else arrays.stream

@@ -140,7 +140,7 @@ class Suite(ABC):
     def compare(self, group: str, number: int, outcome: Outcome | None = None) -> Outcome:
         """Compute and compare one case by the paths of this suite, and add it to an outcome, by default a new one.
 
-        The digest of the outcome becomes that of the first path's result, 0 if there is none.
+        `outcome.digest` becomes the digest of the result of the first path, or "0" if no path returns a result.
         """
         outcome = Outcome(group) if outcome is None else outcome
         outcome.cases += 1

@@ -257,8 +257,7 @@ class _Buffers:
 
 def need_gpu() -> None:
     """Raise GpuError, in one line, unless there is a GPU with the instructions."""
-    if device.missing() is not None:
-        raise GpuError(str(device.missing()))
+    device.need()
     if device.capability() < (8, 0):
         raise GpuError(
             "fpemu.gpu.batched needs a GPU of compute capability 8.0 or later (Ampere): "

@@ -36,15 +36,13 @@ class NoKernelError(InputError):
 
 def architecture() -> str:
     """The architecture of the current GPU, as `fpemu.mma.catalog` names it."""
-    if device.missing() is not None:
-        raise GpuError(str(device.missing()))
+    device.need()
     return catalog.architecture(device.arch().rstrip("a"))
 
 
 def need_a_gpu(scheme: Scheme) -> None:
     """Raise GpuError where there is no GPU, or one too old for a scheme."""
-    if device.missing() is not None:
-        raise GpuError(str(device.missing()))
+    device.need()
     have = device.capability()
     if scheme.needs_hardware and have < _LEAST:
         raise GpuError(

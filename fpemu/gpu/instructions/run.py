@@ -196,8 +196,7 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
     if spec.instruction == "wgmma" and n is None:
         n = min((w for w in widths(spec) if w >= N), default=256)
     ins = instruction(spec, n=n, saturate=saturate)
-    if device.missing() is not None:
-        raise device.GpuError(str(device.missing()))
+    device.need()
     if not ins.exists_on(device.arch()):
         raise InputError(f"{spec}: the GPU here is {device.arch()}, which has no {ins.ptx}")
     out_dtype = np.dtype(spec.d_format) if isinstance(spec.d_format, str) else spec.d_format.dtype

@@ -59,9 +59,7 @@ class Blas:
     """
 
     def __init__(self) -> None:
-        reason = device.missing()
-        if reason is not None:
-            raise GpuError(reason)
+        device.need()
         device.driver()
         self._library = library()
         handle = ctypes.c_void_p()

@@ -91,6 +91,13 @@ def missing() -> str | None:
     return None
 
 
+def need() -> None:
+    """Raise GpuError, with the line of `missing`, if there is no GPU to run on."""
+    reason = missing()
+    if reason is not None:
+        raise GpuError(reason)
+
+
 @per_device()
 def _opened() -> tuple[Any, Any]:
     """Return the `cuda.core.Device` of the GPU and its primary context; the current context stays as it is."""

@@ -58,7 +58,7 @@ class Plan:
     mark : int
         Number of the plan's steps before the same point.
     kernels : list of str
-        Names of the kernels in order; "fill" for a fill, "cublas" for a product of cuBLAS.
+        Names of the kernels in order; "fill" for a fill, "gemm" for a product of cuBLAS.
     """
 
     def __init__(
@@ -247,8 +247,7 @@ class Plan:
     def _remember(self, addresses: tuple[int, ...]) -> None:
         """Instantiate a graph for addresses that have come twice."""
         if addresses not in self._graphs:
-            for old in list(self._graphs)[: _MOST_GRAPHS // 2 if len(self._graphs) >= _MOST_GRAPHS else 0]:
-                del self._graphs[old]
+            make_room(self._graphs, _MOST_GRAPHS)
             self._graphs[addresses] = None
             return
         try:
@@ -256,6 +255,13 @@ class Plan:
                 self._graphs[addresses] = _Graph(self._issue)
         except GpuError:  # the driver refuses a capture: the steps are issued one by one
             self._whole = False
+
+
+def make_room(kept: dict[Any, Any], most: int) -> None:
+    """Drop the older half of the entries if there are as many as allowed."""
+    if len(kept) >= most:
+        for old in list(kept)[: most // 2]:
+            del kept[old]
 
 
 def queue(*steps: Step) -> None:

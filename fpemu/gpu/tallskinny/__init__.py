@@ -199,8 +199,7 @@ def chosen(m: int, k: int, n: int, layout: str = "rows") -> tuple[str, dict[str,
     for name, size in (("m", m), ("k", k), ("n", n)):
         integer(name, size, 0, LARGEST)
     choice("layout", layout, ("rows", "columns", "any"))
-    if device.missing() is not None:
-        raise GpuError(str(device.missing()))
+    device.need()
     fast = device.capability() == (9, 0)
     if k <= SMALL or (k <= SMALL_TALL and m >= TALL and layout == "columns"):
         return "ism2", {"optimisation": "hopper" if fast else 1}
