@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +24,7 @@ class Calls(NamedTuple):
 
 
 def count(call: Callable[[], Any]) -> Calls:
-    """Count the calls within `call`, the functions that an import runs excluded."""
+    """Count the calls within `call`, those excluded that an import or the collection of other objects makes."""
     files: Counter[str] = Counter()
     functions: Counter[str] = Counter()
     changes, last, importing = 0, "", 0
@@ -41,10 +42,14 @@ def count(call: Callable[[], Any]) -> Calls:
         files[file] += 1
         functions[f"{file}:{code.co_qualname}"] += 1
 
-    before = sys.getprofile()
+    before, collecting = sys.getprofile(), gc.isenabled()
+    gc.collect()  # a graph of an earlier test, destroyed within `call`, would be counted
+    gc.disable()
     sys.setprofile(profile)
     try:
         call()
     finally:
         sys.setprofile(before)
+        if collecting:
+            gc.enable()
     return Calls(sum(files.values()), changes, files, functions)
