@@ -26,13 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.mma import MmaSpec
+from fpemu.theory.norms import SHARES
 
 Floats = NDArray[np.float64]
 POWER = 1 / (2 * math.log(2))
 """E[2^E / x] for x = m 2^E, m distributed as 1/m on [1, 2)"""
 _POINTS = 7
-_SHARES = (0.03, 0.07, 0.1, 0.15, 0.15, 0.15, 0.15, 0.1, 0.05, 0.03, 0.015, 0.005)
-_PARTS = len(_SHARES)
 _LEAST = (4.0, 1.0, 0.25, 1 / 16, 1 / 256)
 """Least last place among L products, over g of a product L times smaller than the mean; it varies."""
 
@@ -46,6 +45,8 @@ class Products:
     square: float
     sign: float
     """Expected sum of the products over the sum of their magnitudes"""
+    terms: tuple[float, ...]
+    """`Norms.terms`: their magnitudes over the mean magnitude, with the weights `SHARES`"""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def losses(
     reach = abs(step[0]) + math.sqrt(step[1])  # typical change of the sum by a block
     truncates = spec.rules.aligned == "terms"
     q = _grid(spec, into, top)
-    each, share = _aligned(q[..., None], g, p), _weights()
+    each, share = _aligned(q[..., None], g, p), np.array(SHARES)
     lost, lost2 = each @ share, (each * np.minimum(q[..., None] * 2 / 3, p)) @ share
     entering = np.where(into > 0, np.maximum(q - unit * into, 0) / 2, 0.0) * truncates
     left = np.maximum(q * truncates, 0.0)[..., None]
@@ -133,53 +134,10 @@ def _products(products: Products, spec: MmaSpec) -> tuple[Floats, float, Floats,
     """Magnitudes of products, the largest power of two 2^e among them, their last places, the least of these."""
     a, b, _, _ = spec.operand_formats
     L, average = products.count, products.magnitude
-    p = average * _spread(products.square / average**2 if average else 1.0)
+    p = average * np.array(products.terms)
     place = POWER**2 * 2.0 ** -(a.precision + b.precision - 2)
-    ordered, below = np.sort(p), np.cumsum(_weights()[np.argsort(p)])
-    top = POWER**2 * float(ordered @ np.diff(below**L, prepend=0.0))
+    top = POWER**2 * float(p @ np.diff(np.cumsum(SHARES) ** L, prepend=0.0))
     return p, top, place * p, place * average / L * np.array(_LEAST)
-
-
-def power_of_uniform(ratio: float) -> tuple[float, float]:
-    """(s, v) of a magnitude U^s e^(sqrt(v) Z) with this ratio of mean square to squared mean.
-
-    U is uniform in [0, 1] and Z normal. Uniform data have s = 1, v = 0 (ratio 4/3); wider data have a lognormal factor,
-    as `fpemu.inputs` "phi"; narrower data have s < 1 with (1 + s)^2 / (1 + 2 s) = ratio.
-    """
-    if ratio >= 4 / 3:
-        return 1.0, math.log(ratio * 3 / 4)
-    more = max(ratio - 1, 0.0)
-    return more + math.sqrt(more**2 + more), 0.0
-
-
-@lru_cache(maxsize=512)
-def _spread(ratio: float) -> Floats:
-    """Products of two such magnitudes at points with `_weights`, their mean 1."""
-    s, v = power_of_uniform(math.sqrt(max(ratio, 1.0)))
-    z = np.polynomial.hermite_e.hermegauss(3)[0]
-    p = np.exp(-s * _gamma()[:, None] + math.sqrt(2 * v) * z).ravel()
-    return np.asarray(p / (p @ _weights()))
-
-
-@lru_cache(maxsize=1)
-def _gamma() -> Floats:
-    """-ln(U U') at the middles of parts of probability `_SHARES`; its distribution is 1 - (1 + x) e^-x."""
-    x, low, high = _middles(), np.zeros(_PARTS), np.full(_PARTS, 60.0)
-    for _ in range(60):
-        middle = (low + high) / 2
-        below = 1 - (1 + middle) * np.exp(-middle) < x
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return (low + high) / 2
-
-
-def _middles() -> Floats:
-    return np.concatenate([[0.0], np.cumsum(_SHARES)[:-1]]) + np.array(_SHARES) / 2
-
-
-@lru_cache(maxsize=1)
-def _weights() -> Floats:
-    w = np.polynomial.hermite_e.hermegauss(3)[1]
-    return np.outer(_SHARES, w / w.sum()).ravel()
 
 
 def _aligned(q: Floats, g: Floats, p: Floats) -> Floats:

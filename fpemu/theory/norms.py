@@ -16,6 +16,8 @@ from fpemu.errors import InputError, entries
 Floats = NDArray[np.float64]
 TINY = 2.0**-1074
 """Least mean of numbers that are not all zero"""
+SHARES = (0.05,) * 19 + (0.025, 0.0125, 0.00625, 0.00625)
+"""Shares of the products for `Norms.terms`, finer where the largest of a block of 16 or 32 products lies"""
 LARGE = 2.0**400
 """Limit of the typical ratios, whose squares do not overflow"""
 
@@ -94,6 +96,9 @@ class Norms:
         Geometric mean of the largest S_ij / 2^(e_i + f_j) of every row, and of every column; e, f as for `Cut`.
     lead_spread : float
         Standard deviation of its binary logarithm over rows and columns.
+    terms : tuple of float
+        Magnitudes of the products a_ik b_kj over their mean S_ij / K, ascending: their mean in each of the `SHARES`,
+        over 16 entries (i, j) at most.
     """
 
     K: int
@@ -124,11 +129,12 @@ class Norms:
     cut_AB: Cut
     lead: float
     lead_spread: float
+    terms: tuple[float, ...]
 
     def __post_init__(self) -> None:
         integer("Norms: K", self.K, 0, LARGEST)
         for name, value in vars(self).items():
-            if name != "K" and not isinstance(value, Cut):
+            if name not in ("K", "terms") and not isinstance(value, Cut):
                 number(f"Norms: {name}", value, 0, math.inf, what="; take Norms.of(A, B)")
         for name in ("max_A", "max_B"):
             if math.isinf(getattr(self, name)):
@@ -271,7 +277,21 @@ def _ratios(a: Floats, b: Floats) -> dict[str, Any]:
         "cut_AB": cut(u @ v, xs @ ys),
         "lead": 2.0 ** float(np.mean(leads)) if leads.size else 0.0,
         "lead_spread": float(np.std(leads)) if leads.size else 0.0,
+        "terms": _terms(x, y, np.where(some, S, np.inf)),
     }
+
+
+def _terms(x: Floats, y: Floats, S: Floats) -> tuple[float, ...]:
+    """The means of ascending products over S / K, one for each of the `SHARES`; entries with S = inf do not count."""
+    i, j = (np.unique(np.linspace(0, n - 1, 4).astype(int)) if n else np.zeros(0, int) for n in S.shape)
+    p = np.sort((x[i][:, :, None] * y[:, j] / S[np.ix_(i, j)][:, None] * x.shape[1]), axis=1)
+    p = p.transpose(1, 0, 2)[:, np.isfinite(S[np.ix_(i, j)])].ravel()
+    if not p.size:
+        return (1.0,) * len(SHARES)
+    sums = np.concatenate([[0.0], np.cumsum(np.sort(p))])
+    edges = np.cumsum([0.0, *SHARES]) * p.size
+    means = np.diff(np.interp(edges, np.arange(p.size + 1), sums)) / (np.array(SHARES) * p.size)
+    return tuple(float(m) for m in np.maximum(means, 0.0))
 
 
 def _unit_of(x: Floats) -> float:

@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.schemes.words import ALONG_SIGN, BIT_CUT, NEAREST, TOP, Word, steps
-from fpemu.theory.losses import power_of_uniform
 from fpemu.theory.norms import Norms
 
 Floats = NDArray[np.float64]
@@ -234,8 +233,8 @@ def typical(
 
 
 def _sample(mean: float, rms: float, smallest: float, largest: float) -> tuple[Floats, Floats]:
-    """fp32 numbers of both signs in a range, distributed as `losses.power_of_uniform`, and their weights."""
-    s, v = power_of_uniform(max((rms / mean) ** 2, 1.0))
+    """fp32 numbers of both signs in a range, distributed as `_power_of_uniform`, and their weights."""
+    s, v = _power_of_uniform(max((rms / mean) ** 2, 1.0))
     u, z, weight = _points()
     with np.errstate(over="ignore", under="ignore"):
         x = u**s * np.exp(math.sqrt(v) * z)
@@ -245,6 +244,18 @@ def _sample(mean: float, rms: float, smallest: float, largest: float) -> tuple[F
         x, weight, within = np.array([largest]), np.ones(1), np.array([True])
     x, weight = x[within], weight[within]
     return np.concatenate([x, -x]), np.concatenate([weight, weight])
+
+
+def _power_of_uniform(ratio: float) -> tuple[float, float]:
+    """(s, v) of a magnitude U^s e^(sqrt(v) Z) with this ratio of mean square to squared mean.
+
+    U is uniform in [0, 1] and Z normal. Uniform data have s = 1, v = 0 (ratio 4/3); wider data have a lognormal factor,
+    as `fpemu.inputs` "phi"; narrower data have s < 1 with (1 + s)^2 / (1 + 2 s) = ratio.
+    """
+    if ratio >= 4 / 3:
+        return 1.0, math.log(ratio * 3 / 4)
+    more = max(ratio - 1, 0.0)
+    return more + math.sqrt(more**2 + more), 0.0
 
 
 @lru_cache(maxsize=1)

@@ -19,7 +19,7 @@ import numpy as np
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.lowering import Chains
 from fpemu.theory.losses import Products, losses
-from fpemu.theory.norms import Norms
+from fpemu.theory.norms import SHARES, Norms
 from fpemu.theory.parts import LEAST_TAIL
 
 _STRETCHES = 24
@@ -36,6 +36,8 @@ class Data:
     uneven: float = 1.0
     S: float = math.nan
     """Typical size of S_ij, which determines where partial sums of one sign pass powers of two"""
+    terms: tuple[float, ...] = (1.0,) * len(SHARES)
+    """`Norms.terms`"""
 
     @staticmethod
     def of(norms: Norms) -> Data:
@@ -44,7 +46,9 @@ class Data:
         square = norms.spread**2
         whole = norms.part**2
         mean = min(max(whole - square, 0.0) / (1 - 1 / K), whole) if K > 1 else whole
-        return Data(K, math.sqrt(mean), math.sqrt(max(whole - mean, 0.0)), square, norms.uneven, norms.rms_S)
+        return Data(
+            K, math.sqrt(mean), math.sqrt(max(whole - mean, 0.0)), square, norms.uneven, norms.rms_S, norms.terms
+        )
 
     def along(self) -> tuple[float, float]:
         """E[sign C] and E[W(1) sign C] for C = m + v W(1), W standard normal."""
@@ -177,7 +181,7 @@ def _chain(terms: Sequence[Steps], spec: MmaSpec, parts: float, blocks: int, tur
         ahead = np.outer(middle, steps_before.sum(axis=0) if turns else steps_before[i]) + passed
         L = min(spec.block, data.K)
         sign = max(min(term.drift / term.magnitude, 1.0), -1.0) if term.magnitude else 0.0
-        products = Products(L, term.magnitude / data.K, term.squares / data.K, sign)
+        products = Products(L, term.magnitude / data.K, term.squares / data.K, sign, data.terms)
         blocks_lost.append(losses(products, spec, ahead[:, 0], ahead[:, 1], (float(drift), float(variance)), data.S))
         variances.append(ahead[:, 1])
     weights = np.tile(steps, len(terms))
