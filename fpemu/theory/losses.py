@@ -41,8 +41,10 @@ class Products:
     """The products of a block: number, mean magnitude, mean square, and share along one sign."""
 
     count: int
-    magnitude: float
-    square: float
+    magnitude: Floats
+    """(n,), as the sums"""
+    square: Floats
+    """(n,)"""
     sign: float
     """Expected sum of the products over the sum of their magnitudes"""
     terms: tuple[float, ...]
@@ -64,22 +66,22 @@ class Losses:
 
 
 def losses(
-    products: Products, spec: MmaSpec, mean: Floats, variance: Floats, step: tuple[float, float], S: float
+    products: Products, spec: MmaSpec, mean: Floats, variance: Floats, step: tuple[Floats, Floats], S: float
 ) -> Losses:
     """Errors of blocks added to normally distributed sums of this mean and variance (n,).
 
-    A block has the mean and the variance `step`. All are relative to S, whose size determines where sums of small
-    variance pass powers of two (nan: unknown).
+    A block has the mean and the variance `step`, (n,) each. All are relative to S, whose size determines where sums of
+    small variance pass powers of two (nan: unknown).
     """
     z, w = points()
     sd = np.sqrt(np.maximum(variance, 0))
     before = mean[:, None] + sd[:, None] * z
-    after = mean[:, None] + step[0] + np.sqrt(np.maximum(variance, 0) + step[1])[:, None] * z
+    after = (mean + step[0])[:, None] + np.sqrt(np.maximum(variance, 0) + step[1])[:, None] * z
     steady = (mean**2 > 9 * np.maximum(variance, 0))[:, None] & (0 < S < math.inf)
     into, out = _power(before, S, steady), _power(after, S, steady)
     L, sign, unit = products.count, products.sign, 2.0**-spec.sum_fraction_bits
     p, top, g, least = _products(products, spec)
-    reach = abs(step[0]) + math.sqrt(step[1])  # typical change of the sum by a block
+    reach = np.abs(step[0]) + np.sqrt(step[1])  # typical change of the sum by a block
     truncates = spec.rules.aligned == "terms"
     q = _grid(spec, into, top)
     each, share = _aligned(q[..., None], g, p), np.array(SHARES)
@@ -93,12 +95,12 @@ def losses(
     else:
         rest = np.maximum(left, least)
         square = np.maximum((unit * out[..., None]) ** 2 - rest**2, 0).mean(-1) / 12
-        stuck = (unit * out / 2 > reach) & (into > 0)  # the sum absorbs each block
-        rounded = np.where(stuck, abs(step[0]), 0.0)
+        stuck = (unit * out / 2 > reach[:, None]) & (into > 0)  # the sum absorbs each block
+        rounded = np.where(stuck, np.abs(step[0])[:, None], 0.0)
     if spec.rules.pairwise:
-        square = square + math.log2(spec.block) * L * (POWER * unit) ** 2 / 12 * products.square
+        square = square + math.log2(spec.block) * L * (POWER * unit) ** 2 / 12 * products.square[:, None]
     if spec.rules.via is not None:
-        inner = reach * 2.0**-23 * POWER / L
+        inner = reach[:, None] * 2.0**-23 * POWER / L
         lost, lost2 = lost + 0.75 * inner, lost2 + inner**2 * L / 2
     down = np.zeros_like(before)
     if spec.rules.floors:
@@ -123,20 +125,20 @@ def _power(c: Floats, S: float, steady: NDArray[np.bool_]) -> Floats:
     return np.where(c == 0, 0.0, np.where(steady, exact, POWER * np.abs(c)))
 
 
-def _grid(spec: MmaSpec, into: Floats, top: float) -> Floats:
+def _grid(spec: MmaSpec, into: Floats, top: Floats) -> Floats:
     """q for each sum; 0 without alignment."""
     if spec.rules.aligned == "terms":
         return np.maximum(into, top) * 2.0**-spec.F
-    return np.full_like(into, top * 2.0**-spec.F if spec.rules.aligned else 0.0)
+    return np.zeros_like(into) + (top * 2.0**-spec.F if spec.rules.aligned else 0.0)
 
 
-def _products(products: Products, spec: MmaSpec) -> tuple[Floats, float, Floats, Floats]:
-    """Magnitudes of products, the largest power of two 2^e among them, their last places, the least of these."""
+def _products(products: Products, spec: MmaSpec) -> tuple[Floats, Floats, Floats, Floats]:
+    """Magnitudes of products (n, 1, ...), the largest power of two 2^e among them, their last places, the least."""
     a, b, _, _ = spec.operand_formats
-    L, average = products.count, products.magnitude
+    L, average = products.count, products.magnitude[:, None, None]
     p = average * np.array(products.terms)
     place = POWER**2 * 2.0 ** -(a.precision + b.precision - 2)
-    top = POWER**2 * float(p @ np.diff(np.cumsum(SHARES) ** L, prepend=0.0))
+    top = POWER**2 * (p @ np.diff(np.cumsum(SHARES) ** L, prepend=0.0))
     return p, top, place * p, place * average / L * np.array(_LEAST)
 
 

@@ -18,6 +18,12 @@ TINY = 2.0**-1074
 """Least mean of numbers that are not all zero"""
 SHARES = (0.05,) * 19 + (0.025, 0.0125, 0.00625, 0.00625)
 """Shares of the products for `Norms.terms`, finer where the largest of a block of 16 or 32 products lies"""
+_DRAWN = 2**14
+"""Products of an entry from which `Norms.terms` are computed; of a longer K, a sample is sorted in milliseconds"""
+_LEAST = 2.0**-400
+"""Magnitudes below it, relative to the mean, are counted as zero, so that ratios to them do not overflow"""
+STRETCHES = 24
+"""Stretches of k along which sums are followed"""
 LARGE = 2.0**400
 """Limit of the typical ratios, whose squares do not overflow"""
 
@@ -96,9 +102,11 @@ class Norms:
         Geometric mean of the largest S_ij / 2^(e_i + f_j) of every row, and of every column; e, f as for `Cut`.
     lead_spread : float
         Standard deviation of its binary logarithm over rows and columns.
+    along : tuple of float
+        Shares of S_ij in `STRETCHES` equal stretches of k, mean over the entries.
     terms : tuple of float
-        Magnitudes of the products a_ik b_kj over their mean S_ij / K, ascending: their mean in each of the `SHARES`,
-        over 16 entries (i, j) at most.
+        Magnitudes of the products a_ik b_kj over their mean in a stretch of k, ascending: their mean in each of the
+        `SHARES`, over 16 entries (i, j) and 16384 k at most.
     """
 
     K: int
@@ -129,12 +137,13 @@ class Norms:
     cut_AB: Cut
     lead: float
     lead_spread: float
+    along: tuple[float, ...]
     terms: tuple[float, ...]
 
     def __post_init__(self) -> None:
         integer("Norms: K", self.K, 0, LARGEST)
         for name, value in vars(self).items():
-            if name not in ("K", "terms") and not isinstance(value, Cut):
+            if name not in ("K", "along", "terms") and not isinstance(value, Cut):
                 number(f"Norms: {name}", value, 0, math.inf, what="; take Norms.of(A, B)")
         for name in ("max_A", "max_B"):
             if math.isinf(getattr(self, name)):
@@ -277,21 +286,34 @@ def _ratios(a: Floats, b: Floats) -> dict[str, Any]:
         "cut_AB": cut(u @ v, xs @ ys),
         "lead": 2.0 ** float(np.mean(leads)) if leads.size else 0.0,
         "lead_spread": float(np.std(leads)) if leads.size else 0.0,
-        "terms": _terms(x, y, np.where(some, S, np.inf)),
+        **_products(x, y, S, some),
     }
 
 
-def _terms(x: Floats, y: Floats, S: Floats) -> tuple[float, ...]:
-    """The means of ascending products over S / K, one for each of the `SHARES`; entries with S = inf do not count."""
-    i, j = (np.unique(np.linspace(0, n - 1, 4).astype(int)) if n else np.zeros(0, int) for n in S.shape)
-    p = np.sort((x[i][:, :, None] * y[:, j] / S[np.ix_(i, j)][:, None] * x.shape[1]), axis=1)
-    p = p.transpose(1, 0, 2)[:, np.isfinite(S[np.ix_(i, j)])].ravel()
-    if not p.size:
-        return (1.0,) * len(SHARES)
-    sums = np.concatenate([[0.0], np.cumsum(np.sort(p))])
-    edges = np.cumsum([0.0, *SHARES]) * p.size
-    means = np.diff(np.interp(edges, np.arange(p.size + 1), sums)) / (np.array(SHARES) * p.size)
-    return tuple(float(m) for m in np.maximum(means, 0.0))
+def _products(x: Floats, y: Floats, S: Floats, some: NDArray[np.bool_]) -> dict[str, tuple[float, ...]]:
+    """`along` and `terms` of two matrices of magnitudes; entries outside `some` do not count."""
+    K = x.shape[1]
+    if not K or not some.any():
+        return {"along": (1 / STRETCHES,) * STRETCHES, "terms": (1.0,) * len(SHARES)}
+    edges = np.linspace(0, K, STRETCHES + 1)
+    first = np.unique(edges[:-1].astype(int))
+    shares = [np.mean((x[:, k:n] @ y[k:n])[some] / S[some]) for k, n in zip(first, [*first[1:], K], strict=True)]
+    # fewer terms than stretches: a term is spread evenly over its stretches
+    along = np.diff(np.interp(edges, [*first, K], np.concatenate([[0.0], np.cumsum(shares)])))
+    local = np.interp(np.arange(K) + 0.5, (edges[:-1] + edges[1:]) / 2, along) * STRETCHES
+    i, j = (np.unique(np.linspace(0, n - 1, 4).astype(int)) for n in S.shape)
+    i, j = (index.ravel() for index in np.meshgrid(i, j, indexing="ij"))
+    i, j = i[some[i, j]], j[some[i, j]]
+    means = np.ones(len(SHARES))
+    if i.size:
+        # drawn, since a fixed distance might select the large entries of every block only
+        k = np.arange(K) if K <= _DRAWN else np.random.default_rng(0).choice(K, _DRAWN, replace=False)
+        p = x[np.ix_(i, k)] * y[np.ix_(k, j)].T / S[i, j][:, None] * K / np.maximum(local[k], TINY)
+        sums = np.concatenate([[0.0], np.cumsum(np.sort(p, axis=None))])
+        ends = np.concatenate([[0.0], np.cumsum(SHARES)]) * p.size
+        means = np.diff(np.interp(ends, np.arange(p.size + 1), sums)) / np.diff(ends)
+        means = np.where(means < _LEAST, 0.0, means / (means @ SHARES))
+    return {"along": tuple(along.tolist()), "terms": tuple(means.tolist())}
 
 
 def _unit_of(x: Floats) -> float:

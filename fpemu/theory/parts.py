@@ -106,6 +106,8 @@ class Bound:
         part's deviation is multiplied by its `tail`, since the partial sums of entries differ, and the bias by 1.1, the
         accuracy of its model. The result is at most `worst`.
 
+        The products' magnitudes and their change along k are those of the operands (`Norms.terms`, `Norms.along`).
+
         Two kinds of random operands exceed it. Magnitudes within the spacing of a word's numbers (uniform in
         [0.9999, 1]) have equal residuals, which add up: the error is several times the result. And if few elements
         dominate (phi = 2, lognormal), norms of a sample are too small for other operands of the distribution.

@@ -1,7 +1,8 @@
 """Error of a chain on random operands: a partial sum that drifts and walks, and every rounding along it.
 
-After a fraction t of the terms the partial sum over S is c = m t + v W(t): a drift, and a walk of variance v^2 t.
-m^2 + v^2 is the square of `Norms.part`, and the squares of all terms sum to `Norms.spread`^2 = v^2 + m^2 / K.
+After terms that are a fraction t of S the partial sum over S is c = m t + v W(t): a drift, and a walk of variance
+v^2 at the end. m^2 + v^2 is the square of `Norms.part`, and the squares of all terms sum to `Norms.spread`^2 =
+v^2 + m^2 / K. `Norms.along` relates t to k: if large terms come first, most blocks are added to a large sum.
 
 `fpemu.theory.losses` models the error of a block. The error of truncating c has the sign of c, which persists: these
 errors add up with the covariance of the walk, not as independent errors. They are averaged over c at Gauss-Hermite
@@ -15,14 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.lowering import Chains
 from fpemu.theory.losses import Products, losses
-from fpemu.theory.norms import SHARES, Norms
+from fpemu.theory.norms import SHARES, STRETCHES, Norms
 from fpemu.theory.parts import LEAST_TAIL
 
-_STRETCHES = 24
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Data:
     """Typical size of S_ij, which determines where partial sums of one sign pass powers of two"""
     terms: tuple[float, ...] = (1.0,) * len(SHARES)
     """`Norms.terms`"""
+    shares: tuple[float, ...] = (1 / STRETCHES,) * STRETCHES
+    """`Norms.along`"""
 
     @staticmethod
     def of(norms: Norms) -> Data:
@@ -46,9 +50,8 @@ class Data:
         square = norms.spread**2
         whole = norms.part**2
         mean = min(max(whole - square, 0.0) / (1 - 1 / K), whole) if K > 1 else whole
-        return Data(
-            K, math.sqrt(mean), math.sqrt(max(whole - mean, 0.0)), square, norms.uneven, norms.rms_S, norms.terms
-        )
+        sizes = math.sqrt(mean), math.sqrt(max(whole - mean, 0.0)), square
+        return Data(K, *sizes, norms.uneven, norms.rms_S, norms.terms, norms.along)
 
     def along(self) -> tuple[float, float]:
         """E[sign C] and E[W(1) sign C] for C = m + v W(1), W standard normal."""
@@ -67,6 +70,25 @@ class Data:
         walks = variance / 2
         share = walks / (mean**2 / 3 + walks) if walks else 0.0
         return math.sqrt((LEAST_TAIL * (1 + 0.8 * share)) ** 2 + share * (self.uneven**2 - 1))
+
+    def along_chain(self, parts: float, t: Floats) -> tuple[Floats, Floats]:
+        """Shares of the drift and of the variance before a fraction t of the mean of `parts` equal chains.
+
+        The second array has those of a stretch at t over their mean; both are (n, 2). The variance of a stretch of k is
+        taken as proportional to the square of its drift.
+        """
+        starts = np.arange(math.ceil(parts)) / parts if parts <= STRETCHES else np.zeros(0)
+        grid = np.linspace(0, 1, STRETCHES + 1)
+        columns = []
+        for shares in (np.array(self.shares), np.array(self.shares) ** 2):
+            along = np.concatenate([[0.0], np.cumsum(shares)]) / shares.sum()
+            chain = sum(
+                (np.interp(s + grid / parts, grid, along) - np.interp(s, grid, along) for s in starts), 0 * grid
+            )
+            columns.append(chain / chain[-1] if starts.size else grid)
+        before = [np.interp(t, grid, chain) for chain in columns]
+        local = [np.diff(chain)[np.minimum((t * STRETCHES).astype(int), STRETCHES - 1)] for chain in columns]
+        return np.stack(before, axis=1), np.stack(local, axis=1) * STRETCHES
 
     @property
     def whole(self) -> float:
@@ -170,19 +192,23 @@ def drift(terms: Sequence[Steps], spec: MmaSpec, order: KOrder, chains: Chains, 
 def _chain(terms: Sequence[Steps], spec: MmaSpec, parts: float, blocks: int, turns: bool) -> tuple[Drift, float]:
     """One of `parts` equal chains, with so many blocks for each term; and its loss toward minus infinity."""
     data, count = terms[0].data, parts * blocks
-    edges = np.unique(np.rint(np.linspace(0, blocks, min(blocks, _STRETCHES) + 1)))
+    edges = np.unique(np.rint(np.linspace(0, blocks, min(blocks, STRETCHES) + 1)))
     steps, middle = np.diff(edges), (edges[:-1] + edges[1:] - 1) / 2
-    steps_before = np.array([[t.drift / count, t.variance / count] for t in terms])
+    sizes = np.array([[t.drift / count, t.variance / count] for t in terms])  # of a block
+    # shares of the drift and of the variance: before a block, in blocks of the mean, and of the block itself
+    before, local = data.along_chain(parts, middle / blocks)
+    before *= blocks
     blocks_lost, variances = [], []
     for i, term in enumerate(terms):
-        drift, variance = steps_before[i]
         # the earlier terms are one step ahead, or complete
-        passed = steps_before[:i].sum(axis=0) * (1 if turns else blocks)
-        ahead = np.outer(middle, steps_before.sum(axis=0) if turns else steps_before[i]) + passed
+        passed = sizes[:i].sum(axis=0) * (local if turns else blocks)
+        ahead = before * (sizes.sum(axis=0) if turns else sizes[i]) + passed
         L = min(spec.block, data.K)
         sign = max(min(term.drift / term.magnitude, 1.0), -1.0) if term.magnitude else 0.0
-        products = Products(L, term.magnitude / data.K, term.squares / data.K, sign, data.terms)
-        blocks_lost.append(losses(products, spec, ahead[:, 0], ahead[:, 1], (float(drift), float(variance)), data.S))
+        squares = term.squares / data.K * local[:, 1]
+        products = Products(L, term.magnitude / data.K * local[:, 0], squares, sign, data.terms)
+        step = sizes[i, 0] * local[:, 0], sizes[i, 1] * local[:, 1]
+        blocks_lost.append(losses(products, spec, ahead[:, 0], ahead[:, 1], step, data.S))
         variances.append(ahead[:, 1])
     weights = np.tile(steps, len(terms))
     mean, slope, square, down = (

@@ -193,6 +193,39 @@ def test_the_probable_bound_holds_and_is_within_a_factor_of_ten(hardware: str, d
             assert found.rms / wide <= math.sqrt(np.mean(error**2)) <= found.rms * wide, (scheme, K)
 
 
+def one_sign(K: int, large: slice) -> tuple[np.ndarray, np.ndarray]:
+    """Uniform numbers in [0.5, 1), those of A in one slice of k 256 times as large."""
+    rng = np.random.default_rng(K)
+    A, B = rng.uniform(0.5, 1, (12, K)), rng.uniform(0.5, 1, (K, 12))
+    A[:, large] *= 256
+    return A.astype(np.float32), B.astype(np.float32)
+
+
+@pytest.mark.parametrize("hardware", ["A100", "H200"])
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("multiword", {"words": 3, "fmt": "bf16", "promote": None}),
+        ("ootomo", {"promote": None}),
+        ("bf16x9", {}),
+        ("markidis", {}),
+    ],
+)
+@pytest.mark.parametrize("block", [8, 16, 32, "first", "falling"])
+def test_the_probable_bound_holds_where_magnitudes_have_a_structure_along_k(
+    scheme: str, options: dict[str, object], hardware: str, block: int | str
+) -> None:
+    """A large entry in every block of the instruction, large entries first, and magnitudes that fall along k."""
+    for K in (256, 1024):
+        slices = {"first": slice(0, K // 8), "falling": slice(0, 0)}
+        A, B = one_sign(K, slices[block] if isinstance(block, str) else slice(0, K, block))
+        if block == "falling":
+            A *= np.float32(256) ** -np.linspace(0, 1, K, dtype=np.float32)
+        found = bound(scheme, hardware, norms=Norms.of(A, B), M=12, N=12, **options)
+        error = errors(fpemu.gemm(A, B, scheme=scheme, hardware=hardware, **options), A, B).max()
+        assert error <= found.probable() <= 10 * error
+
+
 @pytest.mark.parametrize("hardware", ["volta", "ampere", "hopper"])
 def test_the_bias_of_truncation_is_foreseen(hardware: str) -> None:
     A, B = inputs.operands("tsm2", 16, 16, 2048, seed=7)

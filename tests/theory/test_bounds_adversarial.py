@@ -18,6 +18,7 @@ import fpemu
 from fpemu import mma, schemes, theory
 from fpemu.errors import GuaranteeError, InputError
 from fpemu.mma import KOrder, MmaSpec
+from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.theory import accumulation
 from tests.hostile import examples
 
@@ -259,6 +260,8 @@ def cases(draw, name):
         scheme = schemes.build(name, options)
         scheme.check_order(order, options)
         spec = scheme.spec(chip)
+        if isinstance(scheme, SplitScheme):
+            scheme.lowering(spec, order)
     except InputError:  # choices that contradict one another, hardware without the instruction
         assume(False)
     words = "" if spec is None else str(spec.a_format)
