@@ -71,24 +71,25 @@ class Data:
         share = walks / (mean**2 / 3 + walks) if walks else 0.0
         return math.sqrt((LEAST_TAIL * (1 + 0.8 * share)) ** 2 + share * (self.uneven**2 - 1))
 
-    def along_chain(self, parts: float, t: Floats) -> tuple[Floats, Floats]:
-        """Shares of the drift and of the variance before a fraction t of the mean of `parts` equal chains.
+    def along_chain(self, parts: float, blocks: int, at: Floats) -> tuple[Floats, Floats]:
+        """Shares of drift and variance, in blocks of their mean, before the block `at` of a chain and in that block.
 
-        The second array has those of a stretch at t over their mean; both are (n, 2). The variance of a stretch of k is
+        The mean of `parts` equal chains of so many blocks; arrays of shape (n, 2). The variance of a stretch of k is
         taken as proportional to the square of its drift.
         """
-        starts = np.arange(math.ceil(parts)) / parts if parts <= STRETCHES else np.zeros(0)
-        grid = np.linspace(0, 1, STRETCHES + 1)
+        grid, ends = np.linspace(0, 1, STRETCHES + 1), np.stack([at, at + 1]) / blocks
+        # the sums of many short chains grow evenly
+        starts = np.arange(math.ceil(parts)) / parts if parts <= STRETCHES else None
         columns = []
         for shares in (np.array(self.shares), np.array(self.shares) ** 2):
-            along = np.concatenate([[0.0], np.cumsum(shares)]) / shares.sum()
-            chain = sum(
-                (np.interp(s + grid / parts, grid, along) - np.interp(s, grid, along) for s in starts), 0 * grid
-            )
-            columns.append(chain / chain[-1] if starts.size else grid)
-        before = [np.interp(t, grid, chain) for chain in columns]
-        local = [np.diff(chain)[np.minimum((t * STRETCHES).astype(int), STRETCHES - 1)] for chain in columns]
-        return np.stack(before, axis=1), np.stack(local, axis=1) * STRETCHES
+            if starts is not None:
+                along = np.concatenate([[0.0], np.cumsum(shares)])
+                chains = np.interp(starts + grid[:, None] / parts, grid, along) - np.interp(starts, grid, along)
+                columns.append(np.interp(ends, grid, chains.sum(axis=1) / chains[-1].sum()))
+            else:
+                columns.append(ends)
+        before, after = np.stack(columns, axis=-1) * blocks
+        return before, after - before
 
     @property
     def whole(self) -> float:
@@ -196,8 +197,7 @@ def _chain(terms: Sequence[Steps], spec: MmaSpec, parts: float, blocks: int, tur
     steps, middle = np.diff(edges), (edges[:-1] + edges[1:] - 1) / 2
     sizes = np.array([[t.drift / count, t.variance / count] for t in terms])  # of a block
     # shares of the drift and of the variance: before a block, in blocks of the mean, and of the block itself
-    before, local = data.along_chain(parts, middle / blocks)
-    before *= blocks
+    before, local = data.along_chain(parts, blocks, middle)
     blocks_lost, variances = [], []
     for i, term in enumerate(terms):
         # the earlier terms are one step ahead, or complete
