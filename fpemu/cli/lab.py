@@ -151,8 +151,9 @@ class _Axis:
     fixed: dict[str, Any]
     """Values of the other options or parameters"""
     short: str
+    """Name in the title of the grid and in the table"""
     label: str
-    """In the picture"""
+    """Label of the axis in the picture"""
 
     @classmethod
     def read(cls, flag: str, pairs: list[str], of: str) -> _Axis:
@@ -356,7 +357,7 @@ def reproduce(
     rows: dict[str, list[Row]] = {}
     drawn: dict[str, Written | str] = {}  # the files of each figure, or the error of its cells or page
     with cli.resumable():
-        # figures that share cells have them evaluated once, however fresh
+        # done: with --fresh, a cell that several figures share is evaluated once
         settings: dict[str, Any] = {"fresh": fresh, "device": cli.parse_device(device), "done": set()}
         if names:
             chosen = dict.fromkeys(name for one in names for name in pages.select(None if one == "all" else one))
@@ -420,7 +421,7 @@ def _draw(root: Path, size: str, folder: Path, formats: list[str], redraw: bool,
 
 
 def _error(name: str, root: Path, problem: BaseException) -> str:
-    """The error of a figure, with its place if the page did not raise it on purpose."""
+    """The error of a figure, with file and line unless it is an InputError of its page or a CellError."""
     frames = traceback.extract_tb(problem.__traceback__)
     if isinstance(problem, OSError) and not any(Path(frame.filename).is_relative_to(root) for frame in frames):
         raise problem  # results cannot be stored or files not written: every further figure would have this error

@@ -58,10 +58,10 @@ class Probed:
             if value is not None:
                 raise InputError(f"{option} does not apply to {target or 'an emulated GEMM'}")
         sizes = [] if self.shape is None else cli.parse_sizes("--shape", self.shape, "MxN[xK]")
-        Ks = {*sizes[2:], *([] if self.k is None else [self.k])}
-        if len(Ks) != 1:
+        lengths = {*sizes[2:], *([] if self.k is None else [self.k])}
+        if len(lengths) != 1:
             raise InputError("give K once, as --k or --shape MxNxK")
-        (K,) = Ks
+        (K,) = lengths
         M, N = sizes[:2] or (min(K, 512), 1)
         if not 1 <= K <= 2**20 or max(M, N) * K > 2**30:
             raise InputError(f"{M}×{N}×{K}: K is not between 1 and 2^20, or the probes take more than 2^30 numbers")
@@ -133,7 +133,8 @@ def reveal(
         subject.gemm.report = lambda n: say(f"probing: {n} calls")
         revealed = subject.reveal()
         seconds, calls = time.perf_counter() - start, subject.gemm.calls
-        fma = longest_block(revealed.tree) == 1  # no other instruction is possible: compared in any case
+        # fused multiply-adds leave no choice of the instruction: their products are compared even without --check
+        fma = longest_block(revealed.tree) == 1
         compared = subject.compare(revealed) if check or fma else None
     order = "a tree" if revealed.order is None else str(revealed.order)
     if compared is not None and not check and compared.at_probed:

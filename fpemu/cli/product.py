@@ -54,7 +54,7 @@ def gemm(
     every = names in (["all"], list(schemes.names()))
     names = list(schemes.names()) if every else list(dict.fromkeys(schemes.get(name).name for name in names))
     options = cli.parse_options(option)
-    words.policy(on_range)  # otherwise each of several schemes would be left out
+    words.policy(on_range)  # an unknown policy would otherwise leave out each scheme of `all`
     if output is not None:
         if len(names) > 1:
             raise InputError(f"--output writes the result of one scheme, and --scheme names {len(names)}")
@@ -79,7 +79,7 @@ def gemm(
         if rounded:
             cli.note(rounded)
     A, B, C = read[a], read[b], read[c]
-    with np.errstate(over="ignore", under="ignore"):  # scalars as the product takes them
+    with np.errstate(over="ignore", under="ignore"):  # α and β in the format of the operands, as the schemes round them
         scalars: dict[str, Any] = {"alpha": float(A.dtype.type(alpha)), "beta": float(A.dtype.type(beta))}
     where = cli.parse_device(device)
     call = {"hardware": hardware, "on_range": on_range, "order": cli.parse_order(order), "device": where, **scalars}
@@ -110,12 +110,12 @@ def gemm(
             continue
         seconds = time.perf_counter() - start
         _note_overflow(name, D, (R,), "the exact product is finite there; --on-range scale may avoid the overflow")
-        near = D.astype(formats.get(fmt).dtype)  # fp64 results beside fp32 operands: how near in places of fp32
+        in_format = D.astype(formats.get(fmt).dtype)  # an fp64 result of fp32 operands is compared in ulps of fp32
         errors = (
             metrics.relative_l2(D, R),
             metrics.max_relative(D, R),
             normwise(D, R, A, B, C, **scalars),
-            metrics.max_ulps(near, S, fmt),
+            metrics.max_ulps(in_format, S, fmt),
             metrics.effective_bits(D, R),
         )
         lines.append([name, *map(cli.show, errors), f"{seconds:.2f}"])
@@ -142,7 +142,7 @@ def gemm(
 
 
 def _note_overflow(name: str, D: NDArray[Any], finite: tuple[NDArray[Any], ...], advised: str) -> None:
-    """Note the infinities and NaN in D if all of the arrays ``finite`` are so."""
+    """Print a note that counts the infinities and NaN in D, if all arrays in ``finite`` are finite."""
     count = np.count_nonzero(~np.isfinite(D))
     if count and all(np.isfinite(x).all() for x in finite):
         cli.note(f"{name} overflows in {count} of {D.size} entries: {advised}")

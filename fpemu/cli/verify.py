@@ -161,10 +161,10 @@ class SuiteOptions:
             cli.print_table(title, columns, rows, numbers=len(columns) - 1)
             for line in suite.summary(result):
                 typer.echo(line)
-        faults, elsewhere = [outcome for outcome in result.outcomes if not outcome.ok], run.failed_elsewhere
-        notes = [line for outcome in faults[:_LISTED] for line in suite.explain(outcome)]
-        if len(faults) > _LISTED:
-            notes.append(f"and {len(faults) - _LISTED} more" + ("" if self.record is None else f": see {self.record}"))
+        failed, elsewhere = [outcome for outcome in result.outcomes if not outcome.ok], run.failed_elsewhere
+        notes = [line for outcome in failed[:_LISTED] for line in suite.explain(outcome)]
+        if len(failed) > _LISTED:
+            notes.append(f"and {len(failed) - _LISTED} more" + ("" if self.record is None else f": see {self.record}"))
         if elsewhere:
             notes.append(f"{len(elsewhere)} groups outside this run have failed: {', '.join(elsewhere[:_LISTED])}")
         if not result.total("outputs") + result.total("errors"):
