@@ -10,10 +10,10 @@ import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -142,35 +142,31 @@ class MapOptions(RunOptions):
     output: Annotated[str, "FOLDER", "Folder for the map."] = "maps"
 
 
-@dataclass(frozen=True)
-class _Axis:
+class _Axis(NamedTuple):
     """An axis of a map: an option of a scheme, or a parameter of its inputs or a size."""
 
     name: str
     values: list[Number]
-    fixed: dict[str, Any]
-    """Values of the other options or parameters"""
-    short: str
-    """Name in the title of the grid and in the table"""
-    label: str
-    """Label of the axis in the picture"""
+    fixed: dict[str, Any]  # values of the other options or parameters
+    short: str  # name in the title of the grid and in the table
+    label: str  # label in the picture
 
-    @classmethod
-    def read(cls, flag: str, pairs: list[str], of: str) -> _Axis:
-        """The axis of the one option with several values among those of the command line."""
-        fixed = cli.parse_options(pairs)
-        swept: dict[str, list[Number]] = {}
-        for name, pair in zip(fixed, pairs, strict=True):
-            text = pair.partition("=")[2]
-            if ":" in text or re.fullmatch(r"[-+0-9.eE^* ]*,[-+0-9.eE^*, ]*", text):
-                fixed[name], *more = values = parse_range(f"{flag} {name}", text)
-                swept |= {name: values} if more else {}
-        if len(swept) != 1:
-            what = f"has {' and '.join(swept)}" if swept else "has no range of two values or more"
-            raise InputError(f"{flag} {what}: a map has one axis from it, NAME=FIRST:LAST")
-        ((name, values),) = swept.items()
-        del fixed[name]
-        return cls(name, values, fixed, name, name if name in (*_SIZES, "seed") else f"{name} ({of})")
+
+def _axis(flag: str, pairs: list[str], of: str) -> _Axis:
+    """The axis of the one option with several values among those of the command line."""
+    fixed = cli.parse_options(pairs)
+    swept: dict[str, list[Number]] = {}
+    for name, pair in zip(fixed, pairs, strict=True):
+        text = pair.partition("=")[2]
+        if ":" in text or re.fullmatch(r"[-+0-9.eE^* ]*,[-+0-9.eE^*, ]*", text):
+            fixed[name], *more = values = parse_range(f"{flag} {name}", text)
+            swept |= {name: values} if more else {}
+    if len(swept) != 1:
+        what = f"has {' and '.join(swept)}" if swept else "has no range of two values or more"
+        raise InputError(f"{flag} {what}: a map has one axis from it, NAME=FIRST:LAST")
+    ((name, values),) = swept.items()
+    del fixed[name]
+    return _Axis(name, values, fixed, name, name if name in (*_SIZES, "seed") else f"{name} ({of})")
 
 
 @cli.with_options(MapOptions)
@@ -239,11 +235,11 @@ def plane(
     and JSON files.
     """
     chosen = schemes.get(scheme)
-    y, x = _Axis.read("--option", option, chosen.name), _Axis.read("--parameter", parameter, f"inputs {inputs}")
+    y, x = _axis("--option", option, chosen.name), _axis("--parameter", parameter, f"inputs {inputs}")
     if "name" in (x.name, *x.fixed):
         raise InputError(f"--parameter name: the distribution is {inputs}, and --inputs names another")
     if x.name == y.name:
-        x, y = replace(x, short=f"inputs.{x.name}"), replace(y, short=f"scheme.{y.name}")
+        x, y = x._replace(short=f"inputs.{x.name}"), y._replace(short=f"scheme.{y.name}")
     machine = cli.need_hardware(hardware) if chosen.needs_hardware else ""
     words = ["plane", chosen.name, *_repeated("-O", option), *_repeated("-P", parameter), "--inputs", inputs]
     words += ["--hardware", machine] if machine else []
@@ -464,11 +460,11 @@ def write_ledger(
         before = {name: (folder / name).read_bytes() for name in contents if (folder / name).is_file()}
         if stale := [name for name, content in contents.items() if before.get(name) != content]:
             raise GuaranteeError(f"out of date: {', '.join(stale)} in {folder}; run 'fpemu ledger'")
-        print(f"The {len(contents)} files of the ledger in {folder} agree with the figures")
+        typer.echo(f"The {len(contents)} files of the ledger in {folder} agree with the figures")
         return
     for name, content in contents.items():
         write_atomic(folder / name, content)
     counts = [(one.title, collected.counts(one)) for one in collected.papers]
     lines = [(title, *(str(numbers[verdict]) for verdict in claims.VERDICTS)) for title, numbers in counts if numbers]
     cli.print_table("claims by verdict", ("paper", *claims.VERDICTS), lines, numbers=len(claims.VERDICTS))
-    print(f"{(folder / 'LEDGER.md').as_posix()}; 'fpemu ledger PAPER' prints the summary of a paper")
+    typer.echo(f"{(folder / 'LEDGER.md').as_posix()}; 'fpemu ledger PAPER' prints the summary of a paper")

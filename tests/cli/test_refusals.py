@@ -22,7 +22,6 @@ REFUSALS = [
     ("gemm A.npy no.npy -s sgemm", "no.npy: No such file or directory"),
     ("gemm A.npy B.txt -s sgemm", "ends in .npy, .npz or .mtx"),
     ("gemm AB -s otomo", "unknown scheme 'otomo': did you mean 'ootomo'"),
-    ("gemm AB -s ootomo,nonesuch", "unknown scheme 'nonesuch'"),
     ("gemm AB -s ,", "unknown scheme ''"),
     ("gemm AB -s all,ootomo", "unknown scheme 'all'"),
     ("gemm AB -s ootomo -H A10O", "unknown hardware 'A10O': did you mean"),
@@ -39,7 +38,6 @@ REFUSALS = [
     ("gemm AB --beta 2", "β is given without C"),
     ("gemm AB -s sgemm --alpha nan", "alpha must be a finite real number, not nan"),
     ("gemm AB -s sgemm --alpha 1e300", "alpha must be a finite real number, not inf"),
-    ("gemm AB -s dgemm --alpha inf", "alpha must be a finite real number, not inf"),
     ("gemm AB -s ozaki -H A100 -O mode=XX", "ozaki option mode"),
     ("gemm AB -s ozaki,ozimmu -H A100 -O modulii=8", "unknown ozaki or ozimmu option 'modulii'"),
     ("gemm AB -s ozimmu -H volta", "volta has no matrix instruction for int8"),
@@ -50,14 +48,11 @@ REFUSALS = [
     ("gemm x.npy B.npy -s fp16 -H A100", "on_range='scale' scales the matrices"),
     ("gemm AB -s fp16,ootomo -o D.npy", "of one scheme, and --scheme names 2"),
     ("gemm AB -s fp16 -o D.txt", "as .npy or .mtx"),
-    ("gemm AB -s fp16 -o no/D.npy", "there is no folder no"),
     ("gemm AB -s fp16 -o read-only/D.npy", "there is no folder read-only"),
     ("gemm A.npy", "Missing argument"),
     ("gemm AB --shceme fp16", "--shceme"),
     ("gemm AB -s fp16 -H A100 --order tile=64,residue_first=maybe", "residue_first is 'maybe', not true or false"),
     ("gemm AB -s sgemm --max-entries 200", "A.npy is 8×32: more entries than max_entries=200"),
-    ("gemm three.npy B.npy -s sgemm", "a matrix has two axes"),
-    ("gemm empty.npy B.npy -s sgemm", "at least one entry"),
     ("gemm object.npy B.npy -s sgemm", "Python objects"),
     ("gemm y.npy B.npy -s sgemm", "beyond the range of fp32 in 256 of 256"),
     ("gem", "No such command 'gem'. Did you mean 'gemm'"),
@@ -69,7 +64,6 @@ REFUSALS = [
     ("split 1e39", "1e+39"),
     ("split 0.1 --sb 1 -O sb=2", "'sb' is given twice"),
     ("split 0.1 -s sgemm", "sgemm"),
-    ("split 0.1 -s h2sgem", "did you mean 'h2sgemm'"),
     ("split 0.1 -s ootomo --sb 3", "option 'sb'"),
     ("advise -t 1e-3 -H A100 --data A.npy B.npy --max-entries 200", "more entries than max_entries=200"),
     ("advise -t 1e-3 -H deep.toml --k 8", "deep.toml"),
@@ -77,20 +71,16 @@ REFUSALS = [
     ("reproduce --jobs 0", "--jobs"),
     ("reproduce -j 1000", "256"),
     ("reproduce -o A.npy", "there is no folder A.npy"),
-    ("reproduce -o A.npy/figures", "there is no folder A.npy"),
     ("ledger --figures none", "there is no folder 'none'"),
     ("sweep none", "none does not exist: a grid is a .toml file"),
     ("sweep deep.toml", "deep.toml"),
     ("sweep scaling -H A100 -o read-only/maps", "there is no folder read-only"),
     ("sweep scaling -H A100 -o /proc/maps", "cannot write in the folder"),
-    ("sweep plane ozimmu -O slices=3:4 -P K=8,16 -H A100 -o A.npy/x", "there is no folder A.npy"),
     ("bench gpus", "No such command 'gpus'"),
     ("bench cpu --size 0", "size 0"),
     ("bench cpu --only abacus", "no case contains 'abacus'"),
-    ("bench cpu --size 100000000", "must lie between 1 and 16384"),
     ("bench cpu --json table.txt", "the table is written as .json"),
     ("bench cpu --json A.npy/table.json", "there is no folder A.npy"),
-    ("bench gpu --output /proc/x.json", "/proc/x.json"),
     ("tune batched --sizes 0", "integers from 1 to 1024"),
     ("tune batched --forms imaginary", "unknown form 'imaginary'"),
     ("verify kernels --record /proc/x.json", "/proc/x.json"),
@@ -102,7 +92,6 @@ REFUSALS = [
     ("reveal a.py --k 8", "FILE.py:FUNCTION"),
     ("reveal broken.py:f --k 8", "cannot be run: ZeroDivisionError"),
     ("reveal leaves.py:f --k 8", "cannot be run: SystemExit"),
-    ("reveal leaves.py:f --k 8 --json /proc/x.json", "/proc/x.json"),
     ("reveal leaves.py:f --k 8 --draw fixed.png", "read-only"),
     ("reveal a.py:f --k 8 --shape 2x2x9", "give K once"),
     ("reveal a.py:f --shape 2", "not MxN"),
@@ -112,7 +101,6 @@ REFUSALS = [
     ("reveal a.py:f --k 8 --order split=2", "--order does not apply to a.py:f"),
     ("reveal a.py:f --k 8 --instruction mma", "add --hardware"),
     ("reveal a.py:f --k 8 --json o.txt", "as .json"),
-    ("reveal a.py:f --k 8 --draw no/o.png", "no folder"),
     ("reveal a.py:f --k 8 --draw o.gif", ".png, .svg or .pdf"),
     ("reveal a.py:f --k 8 --type fp16", "--type does not apply to a.py:f"),
     ("reveal --emulated H200 --k 8 --layout NN", "--layout does not apply to an emulated GEMM"),
@@ -132,7 +120,6 @@ REFUSALS = [
     ("characterize --callable x.py:f --formats a,b,c --k 2 --outputs 0", "greater than or equal to 1"),
     ("characterize --callable x.py:f --formats fp16,fp16,fp32 --k 2", "no file"),
     ("characterize --callable empty.py:f --formats fp16,fp16,fp32 --k 2", "unknown function of"),
-    ("characterize --callable empty.py --formats fp16,fp16,fp32 --k 2", "FILE.py:FUNCTION"),
     ("characterize --callable empty.py:f --k 2", "--formats"),
     ("characterize --callable empty.py:f --formats fp16,fp16,fp32 --k 2 --shape 16", "MxN"),
     # values of options
@@ -153,10 +140,9 @@ REFUSALS = [
 def files(folder, monkeypatch):
     """The files of the refused commands, beside those of `folder`."""
     monkeypatch.setenv("FPEMU_CACHE", str(folder / "cache"))
-    for name, array in (("x", np.full((8, 32), 1e30, np.float32)), ("y", np.full((8, 32), 1e39))):
-        np.save(name, array)
-    for name, array in (("three", np.zeros((2, 3, 4))), ("empty", np.zeros((3, 0))), ("object", np.array([[None]]))):
-        np.save(name, array, allow_pickle=True)
+    np.save("x", np.full((8, 32), 1e30, np.float32))
+    np.save("y", np.full((8, 32), 1e39))
+    np.save("object", np.array([[None]]), allow_pickle=True)
     for name, text in (("broken", "1 / 0"), ("empty", ""), ("leaves", "raise SystemExit(0)")):
         Path(f"{name}.py").write_text(text)
     probing.save(mma.tree.Chain(((0,), (2,), (1,)), "fma"), "tree.json")
