@@ -141,7 +141,7 @@ def tune_batched(
     chosen: Any = sorted(parse_range("--sizes", sizes.replace("-", ":")))
     if not all(isinstance(size, int) and 1 <= size <= 1024 for size in chosen):
         raise InputError(f"--sizes {sizes!r}: sizes are integers from 1 to 1024")
-    selected = [choice("form", name.strip(), ("real", "complex")) for name in forms.split(",")]
+    selected = dict.fromkeys(choice("form", name.strip(), ("real", "complex")) for name in forms.split(","))
     cli.check_file(out, "the table", ".toml")
     partial = None if out is None else Path(f"{out}.measured")
     if partial is not None:
@@ -158,7 +158,7 @@ def tune_batched(
             raise
         raise KeyboardInterrupt(f"the measurements are saved in {partial}") from None
     winners = tuning.winners(measured)
-    rows = [(name, str(row["size"]), row["configuration"]) for name, found in winners.items() for row in found]
+    rows = [(form, str(row["size"]), row["configuration"]) for form, fastest in winners.items() for row in fastest]
     cli.print_table(f"{about['gpu']}, batch {batch}", ("form", "up to", "configuration"), rows)
     if out is not None and partial is not None:
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
