@@ -66,10 +66,4 @@ def _run(words: list[str]) -> int:
         return end.exit_code
     except usage_error as problem:
         raise InputError(problem.format_message()) from problem
-    except RuntimeError as problem:
-        from fpemu.sweep import CellError  # here: most commands start without it
-
-        if isinstance(problem, CellError):  # no error of the arguments
-            raise GuaranteeError(str(problem)) from problem
-        raise
     return 0

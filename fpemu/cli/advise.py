@@ -12,7 +12,7 @@ from fpemu import advice
 from fpemu.advice.search import FAILURE
 from fpemu.cli import matrices
 from fpemu.cli import options as cli
-from fpemu.errors import InputError
+from fpemu.errors import GuaranteeError, InputError
 
 if TYPE_CHECKING:
     from fpemu.advice import Verdict
@@ -35,26 +35,29 @@ def advise(
     decides between equal costs. A scheme whose measured error exceeds the target is never recommended. Exit status 1 if
     no scheme on the hardware meets the target; a line on stderr then names the scheme with the smallest bound.
     """
-    name, *rest = inputs.split(",")
+    drawn, *parameters = inputs.split(",")
     operands: dict[str, Any] = {}
     if data is not None:
         if inputs != "uniform" or options["dtype"] is not None:
             raise InputError("--inputs and --dtype describe A and B without --data: leave them out")
         operands = {x: matrices.read(file, max_entries=max_entries) for x, file in zip("AB", data, strict=True)}
-    drawn = {"inputs": name.strip(), "parameters": cli.parse_options(rest), **operands}
     try:
         with cli.spinner("analysing A and B") as say:
-            confidence: Any = "worst" if worst else "probable"
             advised = advice.advise(
-                hardware=cli.need_hardware(hardware), confidence=confidence, progress=say, **drawn, **options
+                hardware=cli.need_hardware(hardware),
+                confidence="worst" if worst else "probable",
+                inputs=drawn.strip(),
+                parameters=cli.parse_options(parameters),
+                progress=say,
+                **operands,
+                **options,
             )
     except advice.TargetError as problem:
-        raise cli.failed(str(problem)) from problem
+        raise GuaranteeError(str(problem)) from problem
     chosen, command = advised.chosen, advised.command(*(data or ()))
     if json_:
         plain = ("target", "measure", "confidence", "hardware", "M", "N", "K", "data", "rates", "checked", "notes")
-        report = {
-            **{name: getattr(advised, name) for name in plain},
+        report = {name: getattr(advised, name) for name in plain} | {
             "python": advised.call(),
             "command": command,
             "chosen": _as_json(chosen),
@@ -66,32 +69,25 @@ def advise(
         return
     bound = "the worst-case bound" if advised.confidence == "worst" else "the probable bound"
     parts = "; ".join(f"{part} {cli.show(size)}" for part, size in chosen.parts() if size)
-    cli.print_text(advised.call())
-    typer.echo(command)  # never wrapped: a line break would end the command
-    lines = [
+    for line in (
+        advised.call(),
+        command,
         "",
         f"{advised.measure} error of {advised.M}×{advised.K} times {advised.K}×{advised.N}, "
         f"at most {advised.target:g} by {bound}:",
         f"measured    {cli.show(chosen.measured or 0.0):>9}  on {advised.data}",
         f"probable    {_bound(chosen.probable):>9}  random data exceed it with a probability of {FAILURE:g} at most",
         f"worst case  {_bound(chosen.worst):>9}" + (f"  relative to |A||B|: {parts}" if parts else ""),
-        *(f"note: {line}" for line in advised.notes),
+        *(f"note: {note}" for note in advised.notes),
         "",
-    ]
-    cli.print_text("\n".join(lines))
+    ):
+        typer.echo(line)
     verdicts = [(chosen, "chosen"), *((v, "meets it") for v in advised.alternatives)]
-    rows = [
-        (
-            verdict.candidate.label,
-            outcome,
-            cli.show(verdict.candidate.cost.work),
-            cli.show(verdict.candidate.cost.memory / 1e6),
-            _bound(verdict.worst),
-            _bound(verdict.probable),
-            "" if verdict.measured is None else cli.show(verdict.measured),
-        )
-        for verdict, outcome in [*verdicts, *((v, v.why) for v in advised.nearest)]
-    ]
+    rows = []
+    for verdict, outcome in [*verdicts, *((v, v.why) for v in advised.nearest)]:
+        cost, measured = verdict.candidate.cost, "" if verdict.measured is None else cli.show(verdict.measured)
+        numbers = cli.show(cost.work), cli.show(cost.memory / 1e6), _bound(verdict.worst), _bound(verdict.probable)
+        rows.append((verdict.candidate.label, outcome, *numbers, measured))
     unit = "fp32" if advised.unit is None else "fp16"
     cli.print_table(
         f"the cheapest schemes that meet {advised.target:g}, then cheaper ones that fail; work: "

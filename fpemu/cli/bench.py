@@ -10,12 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from fpemu._system import check_writable, write_atomic
+from fpemu.arguments import choice
 from fpemu.cli import options as cli
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import InputError
 from fpemu.reproduce import pages
-
-FORMS = ("real", "complex")
-_COLUMNS = ("case", "n", "ns", "bar", "/ matmul", "compile s", "MB", "MB bar", "")
+from fpemu.sweep.grid import parse_range
 
 
 def _need_benchmarks(command: str) -> None:
@@ -39,21 +38,17 @@ def cpu(
 
     cli.check_file(json_, "the table", ".json")
     report = cpu_suite.run(size=size, repeat=repeat, only=only)
-    verdicts = {None: "", True: "ok", False: "missed"}
-    rows = [
-        (
-            line["case"],
-            str(line["n"]),
-            *map(_number, (line["ns"], line["bar"], line["ratio"])),
-            *(f"{x:.1f}" for x in (line["compile"], line["memory"] / 1e6, line["memory_bar"] / 1e6)),
-            verdicts[line["ok"]],
-        )
-        for line in report["lines"]
-    ]
+    rows = []
+    for line in report["lines"]:
+        times = map(_number, (line["ns"], line["bar"], line["ratio"]))
+        sizes = (f"{x:.1f}" for x in (line["compile"], line["memory"] / 1e6, line["memory_bar"] / 1e6))
+        verdict = {None: "", True: "ok", False: "missed"}[line["ok"]]
+        rows.append((line["case"], str(line["n"]), *times, *sizes, verdict))
     title = (
         f"emulation on {report['threads']} threads: ns per multiply-add, time over np.matmul's in fp32, extra memory"
     )
-    cli.print_table(title, _COLUMNS, rows, numbers=8)
+    columns = ("case", "n", "ns", "bar", "/ matmul", "compile s", "MB", "MB bar", "")
+    cli.print_table(title, columns, rows, numbers=8)
     if json_ is not None:
         write_atomic(json_, (json.dumps(report, indent=2) + "\n").encode())
     if any(line["ok"] is False for line in report["lines"]):
@@ -78,28 +73,25 @@ def gpu(
     "sustained" the median of the second half of a run without a pause. Exit status 0; 1 if a kernel's bits differ
     from the emulation; 2 without a GPU.
     """
-    from fpemu.gpu.runtime import device
-
     _need_benchmarks("bench gpu")
     from benchmarks.gpu import record, run, suite
 
-    if budget is not None and not budget > 0:
-        raise InputError(f"--budget is {budget:g}: seconds above 0 are needed")
     if shape is not None and figure:
         raise InputError("--shape and --figure both choose products: leave one out")
     if shape is None and implementation:
         raise InputError("--implementation needs --shape, such as --shape 4096")
     cases = suite.cases(figure or None, quick) if shape is None else suite.chosen(shape, implementation or (), data)
     if list_:
-        figures = sorted({page for case in cases for page in case.figures})
-        by_figure = {page: [case for case in cases if page in case.figures] for page in figures}
-        counts = [(page, str(len(of_page)), f"{suite.seconds(of_page):.0f}") for page, of_page in by_figure.items()]
+        counts = []
+        for page in sorted({page for case in cases for page in case.figures}):
+            of_page = [case for case in cases if page in case.figures]
+            counts.append((page, str(len(of_page)), f"{suite.seconds(of_page):.0f}"))
         title = f"{len(cases)} row{'s' if len(cases) != 1 else ''}, about {suite.seconds(cases):.0f} s"
         cli.print_table(title, ("figure", "rows", "s"), counts, numbers=2)
         return
     cli.check_file(output, "the record", ".json")
-    if device.missing() is not None:
-        raise InputError(f"bench gpu needs a GPU: {device.missing()}")
+    if (missing := cli.missing_gpu()) is not None:
+        raise InputError(f"bench gpu: {missing}")
     kept = record.resume(output, run.head())
     measured: list[dict[str, Any]] = []
     try:
@@ -146,18 +138,16 @@ def tune_batched(
     _need_benchmarks("tune batched")
     from benchmarks import tuning
 
-    chosen, selected = _sizes(sizes), list(dict.fromkeys(name.strip() for name in forms.split(",")))
-    for name in selected:
-        if name not in FORMS:
-            raise unknown_name("form", name, FORMS)
-    if batch < 1:
-        raise InputError(f"--batch is {batch}: a number from 1 on is needed")
+    chosen: Any = sorted(parse_range("--sizes", sizes.replace("-", ":")))
+    if not all(isinstance(size, int) and 1 <= size <= 1024 for size in chosen):
+        raise InputError(f"--sizes {sizes!r}: sizes are integers from 1 to 1024")
+    selected = dict.fromkeys(choice("form", name.strip(), ("real", "complex")) for name in forms.split(","))
     cli.check_file(out, "the table", ".toml")
     partial = None if out is None else Path(f"{out}.measured")
     if partial is not None:
         check_writable(partial)
-    if (reason := cli.missing_gpu()) is not None:
-        raise InputError(f"tune: {reason}")
+    if (missing := cli.missing_gpu()) is not None:
+        raise InputError(f"tune: {missing}")
     products.need_gpu()
     try:
         with cli.progress() as bars:
@@ -168,25 +158,10 @@ def tune_batched(
             raise
         raise KeyboardInterrupt(f"the measurements are saved in {partial}") from None
     winners = tuning.winners(measured)
-    rows = [(name, str(row["size"]), row["configuration"]) for name, found in winners.items() for row in found]
+    rows = [(form, str(row["size"]), row["configuration"]) for form, fastest in winners.items() for row in fastest]
     cli.print_table(f"{about['gpu']}, batch {batch}", ("form", "up to", "configuration"), rows)
     if out is not None and partial is not None:
         day = datetime.datetime.now(datetime.UTC).date().isoformat()
         write_atomic(out, tuning.toml(winners, about | {"sizes": sizes, "date": day}).encode())
         partial.unlink(missing_ok=True)
         cli.note(f"{len(measured)} measurements; the winners are in {out}")
-
-
-def _sizes(text: str) -> list[int]:
-    """Parse a list of sizes and ranges."""
-    numbers: set[int] = set()
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        try:
-            low, high = int(first), int(last if dash else first)
-        except ValueError:
-            raise InputError(f"--sizes {text!r}: {part!r} is neither a number nor a range such as 2-128") from None
-        if not 1 <= low <= high <= 1024:
-            raise InputError(f"--sizes {text!r}: {part!r} must be sizes from 1 to 1024, the smaller first")
-        numbers |= set(range(low, high + 1))
-    return sorted(numbers)

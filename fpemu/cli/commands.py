@@ -10,80 +10,41 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import fpemu
-from fpemu.cli import options as cli
-from fpemu.errors import unknown_name
+from fpemu.cli.options import missing_gpu, note, with_options
 
-COMMANDS: dict[str, tuple[str, str | dict[str, str], str]] = {
-    "list": (
-        "listing",
-        "listing",
-        "List hardware, schemes, experiments, formats, input distributions and error measures.",
-    ),
-    "gemm": (
-        "product",
-        "gemm",
-        "Multiply two matrices by split schemes and compare the results with the exact product.",
-    ),
-    "advise": (
-        "advise",
-        "advise",
-        "Find the cheapest scheme whose error bound and whose error measured on the data meet a target.",
-    ),
-    "reproduce": (
-        "lab",
-        "reproduce",
-        "Reproduce figures of the papers: picture (PNG), data (CSV) and record of provenance and claims (JSON).",
-    ),
-    "ledger": (
-        "lab",
-        "write_ledger",
-        "Write the ledger of published claims: LEDGER.md, LEDGER.csv and a page of details for each paper in ledger/.",
-    ),
-    "reveal": ("probe", "reveal", "Find the summation tree of any GEMM by probes."),
-    "characterize": (
-        "probe",
-        "characterize",
-        "Find the arithmetic of a matrix instruction by directed probes, and verify it with random operands.",
-    ),
-    "split": (
-        "product",
-        "split",
-        "Show the split of one number into words: the value of each word, its bits, and the lost bits.",
-    ),
-    "sweep": (
-        "lab",
-        {"run": "sweep", "scaling": "scaling", "plane": "plane"},
-        "Evaluate the errors of schemes over a grid: 'fpemu sweep FILE'; 'fpemu sweep run -h' lists its options.",
-    ),
-    "bench": ("bench", {"cpu": "cpu", "gpu": "gpu"}, "Measure speed and memory on this machine."),
-    "tune": ("bench", {"batched": "tune_batched"}, "Find the fastest configurations by measurements on this GPU."),
-    "verify": (
-        "verify",
-        {
-            "gemm": "gemm",
-            "instructions": "instructions",
-            "kernels": "kernels",
-            "batched": "batched",
-            "tallskinny": "tallskinny",
-            "arguments": "arguments",
-            "emulation": "emulation",
-            "library": "library",
-        },
-        "Verify a product, an instruction or a kernel against its bit-exact specification.",
-    ),
+SUMMARIES = {
+    "list": "List hardware, schemes, experiments, formats, input distributions and error measures.",
+    "gemm": "Multiply two matrices by split schemes and compare the results with the exact product.",
+    "advise": "Find the cheapest scheme whose error bound and whose error measured on the data meet a target.",
+    "reproduce": "Reproduce figures of papers: picture (PNG), data (CSV) and record of provenance and claims (JSON).",
+    "ledger": "Write the ledger of published claims: LEDGER.md, LEDGER.csv and a page of details per paper in ledger/.",
+    "reveal": "Find the summation tree of any GEMM by probes.",
+    "characterize": "Find the arithmetic of a matrix instruction by directed probes, and verify it by random operands.",
+    "split": "Show the split of one number into words: the value of each word, its bits, and the lost bits.",
+    "sweep": "Evaluate the errors of schemes over a grid: 'fpemu sweep FILE'; 'fpemu sweep run -h' lists its options.",
+    "bench": "Measure speed and memory on this machine.",
+    "tune": "Find the fastest configurations by measurements on this GPU.",
+    "verify": "Verify a product, an instruction or a kernel against its bit-exact specification.",
 }
-"""By the name of a command: its module, its function, or the functions of its subcommands, and its summary."""
-_OF_GPU = {"tune": "", "verify": "all but gemm need a GPU: "}
-"""Groups that need a GPU: what precedes the reason that there is none."""
-
-
-class _Group(TyperGroup):
-    """Commands: an unknown name is an error that names the nearest ones."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            raise unknown_name("command", args[0], self.commands)
-        return super().resolve_command(ctx, args)
+"""The first line of the help of every command, stated here because the help of `fpemu` imports no command."""
+_FUNCTIONS: dict[str, str | dict[str, str]] = {
+    "list": "listing.listing",
+    "gemm": "product.gemm",
+    "advise": "advise.advise",
+    "reproduce": "lab.reproduce",
+    "ledger": "lab.write_ledger",
+    "reveal": "probe.reveal",
+    "characterize": "probe.characterize",
+    "split": "product.split",
+    "sweep": {"run": "lab.sweep", "scaling": "lab.scaling", "plane": "lab.plane"},
+    "bench": {"cpu": "bench.cpu", "gpu": "bench.gpu"},
+    "tune": {"batched": "bench.tune_batched"},
+    "verify": {
+        name: f"verify.{name}"
+        for name in ("gemm", "instructions", "kernels", "batched", "tallskinny", "arguments", "emulation", "library")
+    },
+}
+"""The function of every command, or those of its subcommands."""
 
 
 class _Sweep(TyperGroup):
@@ -105,43 +66,38 @@ class _Unloaded(TyperCommand):
 @functools.cache
 def load(name: str) -> Any:
     """Import the module of a command and return the command with its options, a group with its subcommands."""
-    module, functions, summary = COMMANDS[name]
-    source = importlib.import_module(f"fpemu.cli.{module}")
-    app = typer.Typer(name=name, cls=_Sweep if name == "sweep" else _Group, help=summary, add_completion=False)
+    functions, kind = _FUNCTIONS[name], _Sweep if name == "sweep" else TyperGroup
+    app = typer.Typer(name=name, cls=kind, help=SUMMARIES[name], add_completion=False)
     if isinstance(functions, str):
+        functions = {name: functions}
+    else:
+        app.callback(invoke_without_command=True)(_print_help)
+    for word, path in functions.items():
+        module, _, attribute = path.partition(".")
+        function = getattr(importlib.import_module(f"fpemu.cli.{module}"), attribute)
+        # each paragraph on one line: Typer would keep the line breaks
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in (function.__doc__ or "").split("\n\n"))
+        with_its_options = function if hasattr(function, "__wrapped__") else with_options()(function)
         # split: a number may begin with a minus sign
-        settings = {"context_settings": {"ignore_unknown_options": True}} if name == "split" else {}
-        cli.add_command(app, name, getattr(source, functions), **settings)
-        return typer.main.get_command(app)
-
-    @app.callback(invoke_without_command=True)
-    def alone(context: typer.Context) -> None:
-        """Print the help, and on stderr what this machine lacks for the group."""
-        if context.invoked_subcommand is None:
-            typer.echo(context.get_help())
-            if name in _OF_GPU and (missing := cli.missing_gpu()) is not None:
-                cli.note(f"fpemu: {name}: {_OF_GPU[name]}{missing}")
-
-    for subcommand, function in functions.items():
-        cli.add_command(app, subcommand, getattr(source, function))
+        app.command(word, help=text, context_settings={"ignore_unknown_options": word == "split"})(with_its_options)
     return typer.main.get_command(app)
 
 
 def load_all() -> Any:
     """Load every command, for the documentation of their options, and return `command`."""
-    command.commands.update({name: load(name) for name in COMMANDS})
+    command.commands.update({name: load(name) for name in SUMMARIES})
     return command
 
 
-def _version(value: bool) -> None:
-    if value:
-        typer.echo(f"fpemu {fpemu.__version__}")
-        raise typer.Exit
+def _print_help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        if context.info_name in ("tune", "verify") and (missing := missing_gpu()) is not None:
+            note(f"fpemu: {context.info_name}: commands on a GPU cannot run here: {missing}")
 
 
 _app = typer.Typer(
     name="fpemu",
-    cls=_Group,
     help="Emulate matrix units bit for bit, and the schemes that build FP32 and FP64 products from their products.",
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -150,14 +106,13 @@ _app = typer.Typer(
 
 @_app.callback(invoke_without_command=True)
 def _fpemu(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
 ) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    if version:
+        typer.echo(f"fpemu {fpemu.__version__}")
+        raise typer.Exit
+    _print_help(context)
 
 
 command: Any = typer.main.get_command(_app)
-command.commands = {name: _Unloaded(name, help=summary) for name, (_, _, summary) in COMMANDS.items()}
+command.commands = {name: _Unloaded(name, help=summary) for name, summary in SUMMARIES.items()}

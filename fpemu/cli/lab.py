@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import re
 import signal
@@ -11,19 +10,18 @@ import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from fpemu import inputs as distributions
 from fpemu import metrics, schemes
 from fpemu._system import check_writable, cores, write_atomic
-from fpemu.arguments import keywords
+from fpemu.arguments import choice
 from fpemu.cli import options as cli
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import GuaranteeError, InputError
 from fpemu.formats import FP16
 from fpemu.reproduce import claims, figures, ledger, pages
 from fpemu.sweep import Grid, Store
@@ -63,31 +61,32 @@ class RunOptions:
             check_target(target)
         jobs: int = self.jobs or default_jobs()
         device: Any = self.device
-        if self.scheduler is None or device != "cuda":  # the workers of a scheduler may be on machines with a GPU
-            device = cli.parse_device(device)
+        if self.scheduler is None or self.device != "cuda":  # the workers of a scheduler may be on machines with a GPU
+            device = cli.parse_device(self.device)
         with cli.resumable(), Store() as results:
-            if self.dry_run:
-                plan = survey(grid, "quick", results, () if self.fresh else None)
-                todo = plan.todo
-                if self.scheduler is None:
-                    check_memory(grid, todo.values())
-                again = sum(name in plan.failed_before for name in todo)
-                counts = f"{len(plan.cells)} cells: {len(plan.stored)} stored, {len(todo)} to do"
-                cli.print_text(f"{grid.name}: {counts}" + f", {again} of which failed before" * bool(again))
-                cli.print_text(f"results: {results.path}")
-                if todo:
-                    seconds, basis = estimate(grid, plan, jobs, "auto" if self.scheduler else device)
-                    by = f" by {jobs} process{'es' * (jobs > 1)} ({basis})"
-                    cli.print_text(f"time: {basis}" if seconds is None else f"time: about {_duration(seconds)}{by}")
-                return None
-            taken = ("executor", "scheduler", "worker_timeout", "fresh")
-            settings: dict[str, Any] = {name: getattr(self, name) for name in taken} | {"jobs": jobs, "device": device}
-            with cli.progress() as bars:
-                rows = run(grid, results=results, progress=bars, keep_failures=True, **settings)
-        for target in self.export or []:
-            export(rows, target)
-            cli.note(f"wrote {target}: {len(rows)} rows")
-        return rows
+            if not self.dry_run:
+                names = ("executor", "scheduler", "worker_timeout", "fresh")
+                settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+                with cli.progress() as bars:
+                    settings |= {"jobs": jobs, "device": device, "progress": bars}
+                    rows = run(grid, results=results, keep_failures=True, **settings)
+                for target in self.export or []:
+                    export(rows, target)
+                    cli.note(f"wrote {target}: {len(rows)} rows")
+                return rows
+            plan = survey(grid, "quick", results, () if self.fresh else None)
+            todo = plan.todo
+            if self.scheduler is None:
+                check_memory(grid, todo.values())
+            again = sum(name in plan.failed_before for name in todo)
+            counts = f"{len(plan.cells)} cells: {len(plan.stored)} stored, {len(todo)} to do"
+            typer.echo(f"{grid.name}: {counts}" + f", {again} of which failed before" * bool(again))
+            typer.echo(f"results: {results.path}")
+            if todo:
+                seconds, basis = estimate(grid, plan, jobs, "auto" if self.scheduler else device)
+                by = f" by {jobs} process{'es' * (jobs > 1)} ({basis})"
+                typer.echo(f"time: {basis}" if seconds is None else f"time: about {_duration(seconds)}{by}")
+        return None
 
 
 def _duration(seconds: float) -> str:
@@ -106,24 +105,27 @@ def sweep(
     from them. A failing cell does not stop the other cells; the exit status is then 1, and the next run evaluates
     the cell again.
     """
-    if not file.endswith((".toml", ".py")) and not Path(file).exists():
-        raise InputError(f"{file!r} is neither a file nor a command of 'fpemu sweep'")
-    with cli.resumable():
-        grid = Grid.read(file)
-        rows = options.evaluate(grid)
+    grid = Grid.read(file)
+    rows = options.evaluate(grid)
     if rows is None:
         return
     if not options.export:
         names = grid.cells()[0]["metrics"]
-        lines = [
-            (scheme, hardware, *map(cli.show, values), str(n)) for scheme, hardware, values, n in medians(rows, names)
-        ]
+        medians_of = medians(rows, names)
+        lines = [(scheme, hardware, *map(cli.show, values), str(n)) for scheme, hardware, values, n in medians_of]
         columns = ("scheme", "hardware", *names, "cells")
         cli.print_table(f"{grid.name}: median over cells", columns, lines[:_LINES], numbers=len(names) + 1)
         if len(lines) > _LINES:
             cli.note(f"and {len(lines) - _LINES} more lines: --export writes all rows")
     cli.note(f"{len(rows)} cells, results in {default_path()}")
-    check_failures(grid, rows)
+    _check_failures(grid, rows)
+
+
+def _check_failures(grid: Grid, rows: list[dict[str, Any]]) -> None:
+    try:
+        check_failures(grid, rows)
+    except CellError as problem:
+        raise GuaranteeError(str(problem)) from problem
 
 
 # --- maps
@@ -140,34 +142,31 @@ class MapOptions(RunOptions):
     output: Annotated[str, "FOLDER", "Folder for the map."] = "maps"
 
 
-@dataclass(frozen=True)
-class _Axis:
+class _Axis(NamedTuple):
     """An axis of a map: an option of a scheme, or a parameter of its inputs or a size."""
 
     name: str
     values: list[Number]
-    fixed: dict[str, Any]
-    """Values of the other options or parameters"""
-    short: str
-    label: str
-    """In the picture"""
+    fixed: dict[str, Any]  # values of the other options or parameters
+    short: str  # name in the title of the grid and in the table
+    label: str  # label in the picture
 
-    @classmethod
-    def read(cls, flag: str, pairs: list[str], of: str) -> _Axis:
-        """The axis of the one option with several values among those of the command line."""
-        fixed = cli.parse_options(pairs)
-        swept: dict[str, list[Number]] = {}
-        for name, pair in zip(fixed, pairs, strict=True):
-            text = pair.partition("=")[2]
-            if ":" in text or re.fullmatch(r"[-+0-9.eE^* ]*,[-+0-9.eE^*, ]*", text):
-                fixed[name], *more = values = parse_range(f"{flag} {name}", text)
-                swept |= {name: values} if more else {}
-        if len(swept) != 1:
-            what = f"has {' and '.join(swept)}" if swept else "has no range of two values or more"
-            raise InputError(f"{flag} {what}: a map has one axis from it, NAME=FIRST:LAST")
-        ((name, values),) = swept.items()
-        del fixed[name]
-        return cls(name, values, fixed, name, name if name in (*_SIZES, "seed") else f"{name} ({of})")
+
+def _axis(flag: str, pairs: list[str], of: str) -> _Axis:
+    """The axis of the one option with several values among those of the command line."""
+    fixed = cli.parse_options(pairs)
+    swept: dict[str, list[Number]] = {}
+    for name, pair in zip(fixed, pairs, strict=True):
+        text = pair.partition("=")[2]
+        if ":" in text or re.fullmatch(r"[-+0-9.eE^* ]*,[-+0-9.eE^*, ]*", text):
+            fixed[name], *more = values = parse_range(f"{flag} {name}", text)
+            swept |= {name: values} if more else {}
+    if len(swept) != 1:
+        what = f"has {' and '.join(swept)}" if swept else "has no range of two values or more"
+        raise InputError(f"{flag} {what}: a map has one axis from it, NAME=FIRST:LAST")
+    ((name, values),) = swept.items()
+    del fixed[name]
+    return _Axis(name, values, fixed, name, name if name in (*_SIZES, "seed") else f"{name} ({of})")
 
 
 @cli.with_options(MapOptions)
@@ -189,31 +188,28 @@ def scaling(
     first:last:step, with both ends included, or a list a,b,c. The command writes PNG, SVG, PDF, CSV and JSON files.
     """
     chosen = schemes.get(scheme)
-    scales = {
-        name: one.name
-        for name in schemes.names()
-        for one in schemes.get(name).info.options
-        if one.name in ("sb", "residual_scale")
-    }
+    named = ("sb", "residual_scale")
+    scales = {name: one.name for name in schemes.names() for one in schemes.get(name).info.options if one.name in named}
     if chosen.name not in scales:
         raise InputError(f"{chosen.name} does not scale a residual; the schemes that do: {', '.join(scales)}")
-    if inputs not in _OFFSETS:
-        raise unknown_name("distribution with an offset exponent", inputs, _OFFSETS)
-    exponents, offsets = _integers("--sb", sb, 2), _integers("--offset", offset, 2)
-    if min(exponents) < -60 or max(exponents) > 60:
-        raise InputError(f"--sb {sb}: a scale lies between 2^-60 and 2^60")
+    choice("distribution with an offset exponent", inputs, _OFFSETS)
     scale, fixed, machine = scales[chosen.name], cli.parse_options(option), cli.need_hardware(hardware)
     if scale in fixed:
         raise InputError(f"{scale} is what --sb sweeps: leave it out of --option")
-    values: list[Number] = [*exponents] if scale == "sb" else [2.0**e for e in exponents]
+    exponents, offsets = parse_range("--sb", sb), parse_range("--offset", offset)
+    for flag, values in (("--sb", exponents), ("--offset", offsets)):
+        if len(values) < 2 or not all(isinstance(value, int) for value in values):
+            raise InputError(f"{flag}: an axis of a map needs two or more integers, FIRST:LAST")
+    if min(exponents) < -60 or max(exponents) > 60:
+        raise InputError(f"--sb {sb}: a scale lies between 2^-60 and 2^60")
     interval = "[-2^e,\\,2^e]" if inputs == _OFFSETS[0] else "[0,\\,2^e]"
     label = f"offset exponent $e$ of operands in ${interval}$"
     words = ["scaling", "--scheme", chosen.name, "--sb", sb, "--offset", offset, "--hardware", machine]
     _map(
         [*words, "--inputs", inputs, *_repeated("-O", option)],
         chosen,
-        _Axis(scale, values, fixed, "sb", "scaling exponent sb"),
-        _Axis("exponent", [*offsets], {}, "offset exponent", label),
+        _Axis(scale, exponents if scale == "sb" else [2.0**e for e in exponents], fixed, "sb", "scaling exponent sb"),
+        _Axis("exponent", offsets, {}, "offset exponent", label),
         inputs,
         machine,
         options,
@@ -239,13 +235,11 @@ def plane(
     and JSON files.
     """
     chosen = schemes.get(scheme)
-    y, x = _Axis.read("--option", option, chosen.name), _Axis.read("--parameter", parameter, f"inputs {inputs}")
-    keywords(f"{chosen.name} option", (y.name, *y.fixed), [one.name for one in chosen.info.options])
-    distributions.describe(inputs)
+    y, x = _axis("--option", option, chosen.name), _axis("--parameter", parameter, f"inputs {inputs}")
     if "name" in (x.name, *x.fixed):
         raise InputError(f"--parameter name: the distribution is {inputs}, and --inputs names another")
     if x.name == y.name:
-        x, y = replace(x, short=f"inputs.{x.name}"), replace(y, short=f"scheme.{y.name}")
+        x, y = x._replace(short=f"inputs.{x.name}"), y._replace(short=f"scheme.{y.name}")
     machine = cli.need_hardware(hardware) if chosen.needs_hardware else ""
     words = ["plane", chosen.name, *_repeated("-O", option), *_repeated("-P", parameter), "--inputs", inputs]
     words += ["--hardware", machine] if machine else []
@@ -261,18 +255,10 @@ def _map(
 
     kind, metric = words[0], metrics.get(options.metric).__name__
     if metric == "effective_bits":
-        known = ", ".join(one for one in metrics.names() if one != metric)
-        raise InputError(f"--metric effective_bits grows as the error shrinks; a map is of an error: {known}")
-    if not 1 <= options.factor < math.inf:
-        raise InputError(
-            f"--factor {options.factor}: a finite number from 1 is needed; 1 accepts only the best setting"
-        )
-    seeds = _integers("--seeds", options.seeds, 1)
-    count = len(seeds) == 1 and not {",", ":"} & set(options.seeds)
-    if count and not 1 <= seeds[0] <= 1000:
-        raise InputError(f"--seeds {options.seeds}: 1 to 1000 of them, or a list such as 0,5,7")
+        raise InputError("--metric effective_bits grows as the error shrinks, and a map is of an error")
     axes: dict[str, Any] = dict(zip(_SIZES, cli.parse_sizes("--size", options.size), strict=True))
-    axes["seeds"] = seeds[0] if count else seeds
+    seeds = parse_range("--seeds", options.seeds)
+    axes["seeds"] = seeds if {",", ":"} & set(options.seeds) else seeds[0]
     drawn: dict[str, Any] = {"name": distribution}
     for name, value in {**x.fixed, x.name: x.values}.items():
         if name == "seed":
@@ -290,9 +276,9 @@ def _map(
     )
     fixings = [f"{name}={value}" for name, value in {**y.fixed, **x.fixed}.items() if name not in _SIZES]
     shape = [name if name == x.name else str(axes[name]) for name in _SIZES]
-    swept = (
-        [*fixings, hardware, distribution] if kind == "scaling" else [y.name, distribution, x.name, *fixings, hardware]
-    )
+    swept = [y.name, distribution, x.name, *fixings, hardware]
+    if kind == "scaling":
+        swept = [*fixings, hardware, distribution]
     command = ["fpemu", "sweep", *words, "--size", options.size, "--seeds", options.seeds]
     built: Any = schemes.build(scheme, {**y.fixed, y.name: y.values[0]})
     # the equation is about two fp16 words of the operands as given
@@ -312,15 +298,15 @@ def _map(
         exponents=kind == "scaling" and y.name != "sb",
         equation6=is_equation6,
     )
-    cli.check_folder(options.output)
-    for path in requested.paths(options.output):
+    paths = requested.paths(options.output)
+    for path in paths:
         check_writable(path, make_folders=True)
-    file = requested.paths(options.output)[0].with_suffix("").as_posix()
+    file = paths[0].with_suffix("").as_posix()
     rows = options.evaluate(grid)
     if rows is None:
         typer.echo(f"map: {file}")
         return
-    paths = maps.write(requested, rows, options.factor, options.output)
+    maps.write(requested, rows, options.factor, options.output)
     over = requested.plane(rows)
     near = planes.losses(over) <= options.factor
     lines = []
@@ -331,24 +317,13 @@ def _map(
     best_within = f"best {over.y} (within {100 * (planes.TIE - 1):.0f} %)"
     columns = (over.x, best_within, f"{over.y} within a factor of {options.factor:g}", f"smallest {metric}")
     cli.print_table(f"{requested.title}: the best {over.y} for each {over.x}", columns, lines, numbers=1)
-    cli.print_text(maps.answer(over, options.factor))
+    typer.echo(maps.answer(over, options.factor))
     typer.echo(f"{file}.{{{','.join(path.suffix[1:] for path in paths)}}}")
-    check_failures(grid, rows)
+    _check_failures(grid, rows)
 
 
 def _repeated(flag: str, values: list[str] | None) -> list[str]:
     return [word for value in values or [] for word in (flag, value)]
-
-
-def _integers(flag: str, text: str, least: int) -> list[int]:
-    """The integers of a range, ``least`` of them or more."""
-    values = parse_range(flag, text)
-    for value in values:
-        if not isinstance(value, int):
-            raise InputError(f"{flag} has {value}: integers are needed")
-    if len(values) < least:
-        raise InputError(f"{flag} is one value, {values[0]}: an axis of a map needs two or more, FIRST:LAST")
-    return values  # type: ignore[return-value]
 
 
 # --- reproduce
@@ -367,7 +342,7 @@ def reproduce(
     experiments: str | None = None,
     format_: Annotated[list[str] | None, "Also write the picture as svg or pdf; may be repeated."] = None,
 ) -> None:
-    """Reproduce figures of the papers: picture (PNG), data (CSV) and record of provenance and claims (JSON).
+    """Reproduce figures of papers: picture (PNG), data (CSV) and record of provenance and claims (JSON).
 
     Finished cells (evaluations) are saved in .fpemu/cells.sqlite, or in the folder FPEMU_CACHE, and a later run
     evaluates only the missing cells. A picture is drawn again if its data or the code that draws it changed, and a
@@ -378,7 +353,7 @@ def reproduce(
     rows: dict[str, list[Row]] = {}
     drawn: dict[str, Written | str] = {}  # the files of each figure, or the error of its cells or page
     with cli.resumable():
-        # figures that share cells have them evaluated once, however fresh
+        # done: with --fresh, a cell that several figures share is evaluated once
         settings: dict[str, Any] = {"fresh": fresh, "device": cli.parse_device(device), "done": set()}
         if names:
             chosen = dict.fromkeys(name for one in names for name in pages.select(None if one == "all" else one))
@@ -386,7 +361,6 @@ def reproduce(
             first = [paper.headlines[0].page for paper in claims.papers() if paper.headlines]
             chosen = dict.fromkeys(first or pages.names())
         loaded, jobs = list(map(pages.load, chosen)), jobs or default_jobs()
-        cli.check_folder(output)
         figures.check_output(chosen, folder, formats)
         draw = functools.partial(_draw, pages.root(), size, folder, formats, redraw)
         with Store() as results, cli.progress() as bars, Workers(jobs) if jobs > 1 else nullcontext() as workers:
@@ -409,12 +383,11 @@ def reproduce(
     for name, files in written.items():
         stem = files.paths[0].with_suffix("").as_posix()
         typer.echo(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}")
-        judgements = [claims.verdict_on(claim, files.record) for claim in claims.on_page(name)]
-        verdicts = [one.verdict if files.record.paper_size else "needs --full" for one in judgements]
-        lines = [
-            (one.claim.claim, str(one.claim.criterion or ""), claims.number_of(one), verdict)
-            for one, verdict in zip(judgements, verdicts, strict=True)
-        ]
+        lines = []
+        for claim in claims.on_page(name):
+            judged = claims.verdict_on(claim, files.record)
+            verdict = judged.verdict if files.record.paper_size else "needs --full"
+            lines.append((claim.claim, str(claim.criterion or ""), claims.number_of(judged), verdict))
         if lines:
             columns = ("claim", "criterion", "measured", "verdict")
             cli.print_table(f"{name} ({size}): claims and checks", columns, lines)
@@ -432,7 +405,7 @@ def reproduce(
     for error in errors.values():
         cli.note(f"fpemu: {error}")
     if errors:
-        raise cli.failed(f"not drawn: {', '.join(errors)}; the next run tries failed cells again")
+        raise GuaranteeError(f"not drawn: {', '.join(errors)}; the next run tries failed cells again")
 
 
 def _draw(root: Path, size: str, folder: Path, formats: list[str], redraw: bool, name: str, rows: Any) -> Written | str:
@@ -444,7 +417,7 @@ def _draw(root: Path, size: str, folder: Path, formats: list[str], redraw: bool,
 
 
 def _error(name: str, root: Path, problem: BaseException) -> str:
-    """The error of a figure, with its place if the page did not raise it on purpose."""
+    """The error of a figure, with file and line unless it is an InputError of its page or a CellError."""
     frames = traceback.extract_tb(problem.__traceback__)
     if isinstance(problem, OSError) and not any(Path(frame.filename).is_relative_to(root) for frame in frames):
         raise problem  # results cannot be stored or files not written: every further figure would have this error
@@ -463,17 +436,15 @@ def write_ledger(
     check: Annotated[bool, "Write nothing; exit status 1 if the ledger or a record is out of date."] = False,
     experiments: str | None = None,
 ) -> None:
-    """Write the ledger of published claims: LEDGER.md, LEDGER.csv and a page of details for each paper in ledger/.
+    """Write the ledger of published claims: LEDGER.md, LEDGER.csv and a page of details per paper in ledger/.
 
     The command reads the records of the figures that 'fpemu reproduce' has drawn, and evaluates nothing. If a figure
     exists at both sizes, the full size counts. With --check a record is out of date if it differs from the page's
     statements about the data of the figure, or if the page has other cells.
     """
-    if not Path(figures).is_dir():
+    if not figures or not Path(figures).is_dir():
         raise InputError(f"there is no folder {figures!r}: 'fpemu reproduce' makes the figures")
-    output = figures if output is None else output
-    folder = Path(output)
-    cli.check_folder(output)
+    folder = Path(figures if output is None else output)
     collected = ledger.collect(figures)
     if paper is not None:
         chosen = collected.paper(paper)
@@ -485,15 +456,15 @@ def write_ledger(
     contents |= {f"ledger/{one.folder}.md": ledger.details(collected, one, f"../{prefix}") for one in collected.papers}
     if check:
         if outdated := ledger.stale(collected, figures):
-            raise cli.failed(f"out of date: the records of {', '.join(outdated)}; run 'fpemu reproduce' for them")
+            raise GuaranteeError(f"out of date: the records of {', '.join(outdated)}; run 'fpemu reproduce' for them")
         before = {name: (folder / name).read_bytes() for name in contents if (folder / name).is_file()}
         if stale := [name for name, content in contents.items() if before.get(name) != content]:
-            raise cli.failed(f"out of date: {', '.join(stale)} in {folder}; run 'fpemu ledger'")
-        print(f"The {len(contents)} files of the ledger in {folder} agree with the figures")
+            raise GuaranteeError(f"out of date: {', '.join(stale)} in {folder}; run 'fpemu ledger'")
+        typer.echo(f"The {len(contents)} files of the ledger in {folder} agree with the figures")
         return
     for name, content in contents.items():
         write_atomic(folder / name, content)
     counts = [(one.title, collected.counts(one)) for one in collected.papers]
     lines = [(title, *(str(numbers[verdict]) for verdict in claims.VERDICTS)) for title, numbers in counts if numbers]
     cli.print_table("claims by verdict", ("paper", *claims.VERDICTS), lines, numbers=len(claims.VERDICTS))
-    print(f"{(folder / 'LEDGER.md').as_posix()}; 'fpemu ledger PAPER' prints the summary of a paper")
+    typer.echo(f"{(folder / 'LEDGER.md').as_posix()}; 'fpemu ledger PAPER' prints the summary of a paper")

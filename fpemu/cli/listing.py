@@ -6,6 +6,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from fpemu import formats, inputs, metrics, mma, schemes
 from fpemu._system import read_json
 from fpemu.cli import options as cli
@@ -18,13 +20,12 @@ from fpemu.reproduce.figures import size_folder
 if TYPE_CHECKING:
     from fpemu.mma import MmaSpec
 
-
-_SYMBOLS = (
-    "K: length of the sums",
-    "k: length of the instruction",
-    "L: block length of the instruction",
-    "eps: relative error of the sum of a block",
-)
+_SYMBOLS = {
+    "K": "length of the sums",
+    "k": "length of the instruction",
+    "L": "block length of the instruction",
+    "eps": "relative error of the sum of a block",
+}
 """Symbols of the formulas of errors"""
 
 
@@ -39,8 +40,6 @@ def listing(
 
     'fpemu list schemes NAME' prints a scheme with its options.
     """
-    if name is not None and what != "schemes":
-        raise InputError(f"only 'fpemu list schemes' takes a name, not {what!r}")
     kinds = {
         "hardware": (_hardware, mma.catalog.architectures),
         "schemes": (_schemes, schemes.names),
@@ -49,12 +48,14 @@ def listing(
         "inputs": (_inputs, inputs.names),
         "metrics": (_metrics, metrics.names),
     }
+    if name is not None and what != "schemes":
+        raise InputError(f"only 'fpemu list schemes' takes a name, not {what!r}")
+    if what is not None and what not in kinds:
+        raise unknown_name("kind", what, kinds)
     if name is not None:
         _scheme(name)
-    elif what in kinds:
-        kinds[what][0]()
     elif what is not None:
-        raise unknown_name("kind", what, kinds)
+        kinds[what][0]()
     else:
         rows = []
         for kind, (_, names) in kinds.items():
@@ -73,15 +74,14 @@ def block_fields(row: MmaSpec) -> list[str]:
 
 
 def _hardware() -> None:
-    cli.print_text(
+    typer.echo(
         "Matrix instructions by architecture, with the other names that --hardware takes. L: products per rounding; F:"
         " alignment width, the bits kept below the largest exponent; E0: minimum alignment exponent; final: rounding"
         " of D. *: documented, because the recordings of a replayed row do not determine this field.\n"
     )
-    gpus = mma.catalog.gpu_names()
     columns = ["instruction", "A, B", "C, D", "arithmetic", "evidence", "L", "F", "E0", "final"]
     for architecture in mma.catalog.architectures():
-        others = ", ".join(gpu for gpu, of in gpus.items() if of == architecture)
+        others = ", ".join(gpu for gpu, of in mma.catalog.gpu_names().items() if of == architecture)
         instructions = []
         for row in mma.catalog.rows():
             if row.architecture == architecture:
@@ -95,44 +95,43 @@ def _hardware() -> None:
 
 def _schemes() -> None:
     lines = []
-    for name in schemes.names():
-        info = schemes.get(name).info
+    for info in (schemes.get(name).info for name in schemes.names()):
         paper = info.paper if str(info.year) in info.paper or not info.paper else f"{info.paper}, {info.year}"
-        lines.append((name, paper or "-", ", ".join(info.parts), " ".join(info.products), info.range))
+        lines.append((info.name, paper or "-", ", ".join(info.parts), " ".join(info.products), info.range))
     cli.print_table("schemes", ("scheme", "paper", "parts", "products", "range"), lines)
 
 
 def _scheme(name: str) -> None:
     info = schemes.get(name).info
-    paper = f"{info.paper}{f', DOI {info.doi}' * bool(info.doi)}"
-    cli.print_text(f"{info.name}: {info.title}{f'. {paper}' * bool(paper)}")
-    cli.print_text(f"range: {info.range}")
+    doi = f", DOI {info.doi}" if info.doi else ""
     relative = "" if "|" in info.bound else " relative to |A||B|"
-    symbols = ", ".join(text for text in _SYMBOLS if re.search(rf"\b{text.split(':')[0]}\b", info.bound))
-    cli.print_text(f"error{relative}: {info.bound}{f'  ({symbols})' * bool(symbols)}\n")
+    used = [f"{symbol}: {text}" for symbol, text in _SYMBOLS.items() if re.search(rf"\b{symbol}\b", info.bound)]
+    typer.echo(f"{info.name}: {info.title}" + (f". {info.paper}{doi}" if info.paper else ""))
+    typer.echo(f"range: {info.range}")
+    typer.echo(f"error{relative}: {info.bound}" + (f"  ({', '.join(used)})" if used else "") + "\n")
     options = [(option.name, str(option.default), option.values, option.meaning) for option in info.options]
     cli.print_table(f"options of {info.name}: -O NAME=VALUE", ("option", "default", "values", "meaning"), options)
 
 
 def _experiments() -> None:
-    lines = [(name, title, *[_cells(name, size) for size in pages.SIZES]) for name, title in pages.titles().items()]
+    lines = []
+    for name, title in pages.titles().items():
+        counts = []
+        for size in pages.SIZES:
+            # the number of cells in the committed record, because the page would have to be executed to count them
+            record = size_folder(pages.root().parent / "figures", size) / f"{name}.json"
+            content = read_json(record) if record.is_file() else None
+            counts.append(str(content.get("cells", "-")) if isinstance(content, dict) else "-")
+        lines.append((name, title, *counts))
     cli.print_table("experiments", ("experiment", "title", "cells, quick", "cells, full"), lines, numbers=2)
-
-
-def _cells(name: str, size: str) -> str:
-    """The number of cells in the committed record of a figure, because the page would have to be executed to count."""
-    record = size_folder(pages.root().parent / "figures", size) / f"{name}.json"
-    content = read_json(record) if record.is_file() else None
-    return str(content.get("cells", "-")) if isinstance(content, dict) else "-"
 
 
 def _formats() -> None:
     columns = ["precision, bits", "emin", "emax", "largest", "smallest normal", "smallest subnormal", "unit roundoff"]
     lines = []
-    for name in formats.names():
-        f = formats.get(name)
+    for f in map(formats.get, formats.names()):
         powers = [f"2^{math.frexp(x)[1] - 1}" for x in (f.min_normal, f.min_subnormal, f.unit_roundoff)]
-        lines.append((name, str(f.precision), str(f.emin), str(f.emax), f"{f.max:.6g}", *powers))
+        lines.append((f.name, str(f.precision), str(f.emin), str(f.emax), f"{f.max:.6g}", *powers))
     cli.print_table("formats", ("format", *columns), lines, numbers=7)
 
 

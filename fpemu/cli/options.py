@@ -12,7 +12,6 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,7 +19,6 @@ import typer
 from fpemu.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.progress import Progress
 
     from fpemu.mma import KOrder
@@ -40,6 +38,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "a": {"metavar": "A", "help": "The matrix A: FILE.npy, FILE.npz[:KEY] or FILE.mtx."},
     "alpha": {"help": "α in α·A·B + β·C."},
     "b": {"metavar": "B", "help": "The matrix B, likewise."},
+    "budget": {"min": 0},
     "beta": {"help": "β in α·A·B + β·C."},
     "c": {"metavar": "C", "help": "A matrix file for C."},
     "device": {"help": "Device of the emulation: cpu, cuda, or auto (large products on the GPU if there is one)."},
@@ -48,6 +47,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "callback": _use_experiments,
         "help": "Folder of the papers' pages, which are executed; default: FPEMU_EXPERIMENTS or the checkout.",
     },
+    "factor": {"min": 1, "max": 10**9},
     "fresh": {"help": "Evaluate stored cells again."},
     "hardware": {"help": "An architecture or a GPU: see 'fpemu list hardware'."},
     "instruction": {"help": "Instruction of the hardware: mma, wgmma, tcgen05 or mfma."},
@@ -57,7 +57,9 @@ SHARED: dict[str, dict[str, Any]] = {
     "on_range": {"help": "Overflow policy of a scheme's words: raise, propagate, scale or scale-rows."},
     "option": {"metavar": "NAME=VALUE", "help": "An option of the scheme; may be repeated."},
     "order": {"help": "Order over K: split=512,tile=64,residue_first=true,promote=64,join=pairwise, or a FILE.json."},
+    "outputs": {"min": 1, "max": 10**12},
     "seed": {"help": "Seed of the random operands."},
+    **{name: {"min": 1} for name in ("batch", "cases", "every", "rounds")},
 }
 """Options that several commands have: the settings of `typer.Option` by the name of the parameter."""
 _SHORT = {
@@ -70,24 +72,15 @@ _SHORT = {
 def with_options(source: Any = None, *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function: its parameters before ``/`` are arguments, all others options.
 
+    ``source`` is a dataclass or a function whose parameters, all or those of ``names``, become options too: the command
+    receives an object of the dataclass, or a dict, as ``options``.
+
     The option of a parameter ``max_entries`` is ``--max-entries``; a bool is a flag, which ``--no-NAME`` unsets if its
     default is True. A trailing underscore, as of ``type_``, is dropped. The annotation is a type, ``Annotated[type,
     "help"]``, ``Annotated[type, "METAVAR", "help"]`` or one of Typer's. If the annotation contains no help text, the
     option takes its help text from `SHARED`, or else from the description of the parameter in the docstring of
     ``source``. A type that cannot be parsed from one word, such as a class or a Literal, becomes str: the library
     checks the value.
-
-    Parameters
-    ----------
-    source : type or callable, optional
-        A dataclass or a function whose parameters become options too. The command receives them as ``options``: an
-        object of the dataclass, or a dict.
-    *names : str
-        Parameters of ``source`` to take; default: all.
-
-    Returns
-    -------
-    decorator
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -147,32 +140,11 @@ def _as_option(p: inspect.Parameter, described: str) -> inspect.Parameter:
     return p.replace(kind=p.KEYWORD_ONLY, annotation=annotation)
 
 
-def add_command(group: typer.Typer, name: str, command: Callable[..., None], **settings: Any) -> None:
-    """Add a command whose help is its docstring, each paragraph on one line: Typer would keep the line breaks."""
-    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
-    made = command if hasattr(command, "__wrapped__") else with_options()(command)
-    group.command(name, help="\n\n".join(" ".join(p.split()) for p in paragraphs), **settings)(made)
-
-
 # --- output
-def console(*, stderr: bool = False) -> Console:
-    """Make the console of a stream: as wide as COLUMNS or its terminal, else wide enough for every table."""
-    from rich.console import Console
-
-    terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    # Rich itself reads COLUMNS
-    width = None if terminal or "COLUMNS" in os.environ else 140
-    return Console(width=width, highlight=False, markup=False, emoji=False, stderr=stderr)
-
-
-def print_text(text: str) -> None:
-    """Print text on stdout, wrapped at words on a terminal and where COLUMNS is set."""
-    console().print(text, soft_wrap=not (sys.stdout.isatty() or "COLUMNS" in os.environ))
-
-
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: int = 0) -> None:
     """Print a plain table on stdout; the last ``numbers`` columns hold numbers and are aligned right."""
     from rich import box
+    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -181,25 +153,28 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         table.add_column(column, justify="right" if index >= len(columns) - numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    console().print(table)
+    # in a file or a pipe wide enough for every table, instead of Rich's 80 characters; Rich itself reads COLUMNS
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
+    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
 
 
 def progress() -> Progress:
     """Make the bars of long work with the time left, on stderr if that is a terminal."""
+    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    text = TextColumn("{task.description}", markup=False)
+    text, output = TextColumn("{task.description}", markup=False), Console(stderr=True)
     columns = text, BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn()
-    output = console(stderr=True)
     return Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=output, disable=not output.is_terminal)
 
 
 @contextmanager
 def spinner(text: str) -> Iterator[Callable[[str], None]]:
     """Show a step of work without a known end, on stderr if that is a terminal; yield the function that changes it."""
+    from rich.console import Console
     from rich.text import Text
 
-    with console(stderr=True).status(Text(text)) as status:
+    with Console(stderr=True).status(Text(text)) as status:
         yield lambda text: status.update(Text(text))  # Text: a str would be markup
 
 
@@ -224,12 +199,6 @@ def resumable() -> Iterator[None]:
         raise KeyboardInterrupt("finished cells are stored") from None
 
 
-def failed(message: str) -> typer.Exit:
-    """Print the line of a check that failed on stderr; return the exception that ends the command with status 1."""
-    note(f"fpemu: {' '.join(message.split())}")
-    return typer.Exit(1)
-
-
 # --- checks of arguments
 def need_hardware(name: str | None) -> str:
     """Return the argument of --hardware, or raise InputError if a matrix instruction computes and it is left out."""
@@ -248,16 +217,6 @@ def missing_gpu() -> str | None:
     return f"{reason}; beside a GPU and its driver: pip install 'fpemu[gpu]'"
 
 
-def check_folder(name: str) -> None:
-    """Raise InputError if an output folder cannot be made or written to."""
-    from fpemu._system import check_writable
-
-    folder = Path(name)
-    if not name or any(p.exists() and not p.is_dir() for p in (folder, *folder.parents)):
-        raise InputError(f"{name!r} is not a folder, nor can one be made there")
-    check_writable(folder / "file", make_folders=True)
-
-
 def check_file(name: str | None, content: str, *suffixes: str) -> None:
     """Check that a file to write, if there is one, has one of the suffixes and is in a writable folder."""
     from fpemu._system import check_writable
@@ -270,7 +229,7 @@ def check_file(name: str | None, content: str, *suffixes: str) -> None:
 
 
 def parse_device(name: str) -> Device:
-    """Check the argument of --device; "cpu" for "auto" on a machine without a GPU that can be used."""
+    """Check the argument of --device; "auto" becomes "cpu" if there is no GPU, so that workers look for none."""
     from fpemu.mma.device import resolve
 
     resolved = resolve(name)
@@ -278,13 +237,7 @@ def parse_device(name: str) -> Device:
 
 
 def parse_options(pairs: list[str] | None) -> dict[str, Any]:
-    """``["promote=16", "combine=term-wise"]`` as ``{"promote": 16, "combine": "term-wise"}``.
-
-    Raises
-    ------
-    InputError
-        If one is not ``name=value``, or a name comes twice.
-    """
+    """``["promote=16", "combine=term-wise"]`` as ``{"promote": 16, "combine": "term-wise"}``."""
     options: dict[str, Any] = {}
     for pair in pairs or []:
         name, equals, text = pair.partition("=")

@@ -27,12 +27,6 @@ from fpemu.rounding import round_to
 if TYPE_CHECKING:
     from fpemu.mma import MmaSpec
 
-_NOT_OF = {
-    "cublas": ("formats", "order"),
-    "a function": ("type", "layout", "order"),
-    "an emulated GEMM": ("type", "layout", "hardware"),
-}
-"""Options that do not apply to a subject"""
 _ARITHMETIC = ("arithmetic", "block", "F", "E0", "final", "fraction_bits", "nan_code", "payloads")
 
 
@@ -52,41 +46,49 @@ class Probed:
     emulated: Annotated[str | None, "HARDWARE", "Probe an emulated GEMM; needs no GPU."] = None
     order: str | None = None
 
-    def sizes(self) -> tuple[int, int, int]:
-        """M, N and K."""
-        M, N, *K = [0, 1] if self.shape is None else cli.parse_sizes("--shape", self.shape, "MxN[xK]")
-        k = K[0] if K else self.k
-        if k is None or self.k not in (None, k):
-            problem = "K is missing" if k is None else f"--k {self.k} contradicts --shape {self.shape}"
-            raise InputError(f"{problem}: give K once, as --k or --shape MxNxK")
-        M = M or min(k, 512)
-        if not 1 <= k <= 2**20 or max(M, N) * k > 2**30:
-            raise InputError(f"{M}×{N}×{k}: K is not between 1 and 2^20, or the probes take more than 2^30 numbers")
-        if not 0 <= self.at < min(M, N):
-            raise InputError(f"--at {self.at}: D is {M}×{N}, which has {min(M, N)} columns (rows, if N > M) to read")
-        return M, N, k
-
-    def subject(self, target: str | None, shape: tuple[int, int, int]) -> Target:
-        """The GEMM with its formats and its instruction."""
+    def subject(self, target: str | None) -> Target:
+        """The GEMM with its sizes, formats and instruction."""
         if (target is None) == (self.emulated is None):
             raise InputError("name one thing to probe: FILE.py:FUNCTION, cublas, or --emulated HARDWARE")
-        subject = target if target == "cublas" else "an emulated GEMM" if target is None else "a function"
-        options = {"type": self.type_, "layout": self.layout, "formats": self.formats}
-        options |= {"order": self.order, "hardware": self.hardware}
-        for name in _NOT_OF[subject]:
-            if options[name] is not None:
-                raise InputError(f"--{name} does not apply to {subject}")
-        given, hardware = self.formats, self.hardware or self.emulated
+        unused = {"--type": self.type_, "--layout": self.layout}
+        unused |= {"--hardware": self.hardware} if target is None else {"--order": self.order}
+        if target == "cublas":
+            unused = {"--formats": self.formats, "--order": self.order}
+        for option, value in unused.items():
+            if value is not None:
+                raise InputError(f"{option} does not apply to {target or 'an emulated GEMM'}")
+        sizes = [] if self.shape is None else cli.parse_sizes("--shape", self.shape, "MxN[xK]")
+        lengths = {*sizes[2:], *([] if self.k is None else [self.k])}
+        if len(lengths) != 1:
+            raise InputError("give K once, as --k or --shape MxNxK")
+        (K,) = lengths
+        M, N = sizes[:2] or (min(K, 512), 1)
+        if not 1 <= K <= 2**20 or max(M, N) * K > 2**30:
+            raise InputError(f"{M}×{N}×{K}: K is not between 1 and 2^20, or the probes take more than 2^30 numbers")
+        given, hardware = self.formats or "fp16", self.hardware or self.emulated
         if target == "cublas":
             from fpemu.library.cublas import CublasProduct, architecture
 
             kind, layout = self.type_ or "fp16", self.layout or "NN"
-            gemm, name = CublasProduct(kind, layout, shape).product, f"cuBLAS {kind} {layout}"
-            hardware = hardware or architecture()
-            first, _, second = kind.partition("->")
-            given = f"{first},{second or ('fp64' if first == 'fp64' else 'fp32')}"
-        inputs, result, accumulator = _formats(given)
-        spec = _spec(inputs, accumulator, hardware, self.instruction)
+            gemm, name = CublasProduct(kind, layout, (M, N, K)).product, f"cuBLAS {kind} {layout}"
+            given, hardware = kind.replace("->", ","), hardware or architecture()
+        inputs, *others = [known.get(one.strip()).name for one in given.split(",")]
+        wide = "fp64" if inputs == "fp64" else "fp32"
+        result, accumulator, *more = *others, *[wide, wide][len(others) :]
+        if more or accumulator not in ("fp16", "fp32", "fp64"):
+            raise InputError(f"--formats {given} is not IN,OUT[,SUM] with a sum in fp16, fp32 or fp64, as fp16,fp32")
+        if hardware is not None:
+            catalog.architecture(hardware)
+        elif self.instruction is not None:
+            raise InputError("--instruction is one of an architecture's: add --hardware")
+        if inputs in simt.SPECS and accumulator == inputs and self.instruction is None:
+            spec = simt.SPECS[inputs]
+        elif hardware is not None:
+            spec = mma.spec(hardware, inputs, accumulator, self.instruction)
+        elif accumulator == "fp32":
+            spec = None
+        else:
+            raise InputError(f"accumulators in {accumulator} need --hardware")
         if target is None:
             assert spec is not None
             order, emulated, name = cli.parse_order(self.order), spec, f"emulated {spec}"
@@ -98,7 +100,7 @@ class Probed:
         elif target != "cublas":
             gemm, name = load_function(target), target
         product = CheckedCallable(gemm, name)
-        return Target(product, shape, known.get(inputs), result, accumulator, spec, hardware, self.at)
+        return Target(product, (M, N, K), known.get(inputs), result, accumulator, spec, hardware, self.at)
 
 
 @cli.with_options(Probed)
@@ -124,15 +126,15 @@ def reveal(
     """
     cli.check_file(json_, "the order", ".json")
     cli.check_file(draw, "a drawing", ".png", ".svg", ".pdf")
-    M, N, k = options.sizes()
-    at, which = options.at, "row" if N > M else "column"
-    subject = options.subject(target, (M, N, k))
-    name, start = subject.gemm.name, time.perf_counter()
+    subject = options.subject(target)
+    (M, N, K), at, name = subject.shape, subject.at, subject.gemm.name
+    start, which = time.perf_counter(), "row" if N > M else "column"
     with cli.spinner("probing") as say:
         subject.gemm.report = lambda n: say(f"probing: {n} calls")
         revealed = subject.reveal()
         seconds, calls = time.perf_counter() - start, subject.gemm.calls
-        fma = longest_block(revealed.tree) == 1  # no other instruction is possible: compared in any case
+        # fused multiply-adds leave no choice of the instruction: their products are compared even without --check
+        fma = longest_block(revealed.tree) == 1
         compared = subject.compare(revealed) if check or fma else None
     order = "a tree" if revealed.order is None else str(revealed.order)
     if compared is not None and not check and compared.at_probed:
@@ -141,30 +143,30 @@ def reveal(
             " operands mismatch: it does more than add in that order (compensation, other roundings?), or D is not in"
             " the format of --formats"
         )
-    tree = shown(revealed.tree, revealed.order, k, subject.instruction(revealed))
+    tree = shown(revealed.tree, revealed.order, K, subject.instruction(revealed))
     no_name = "no KOrder is found for this order; fpemu.mma.gemm takes the tree itself"
-    cli.print_text(no_name if revealed.order is None else order)
-    cli.print_text(text(tree))
-    cli.print_text(f"K = {k}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
+    typer.echo(no_name if revealed.order is None else order)
+    typer.echo(text(tree))
+    typer.echo(f"K = {K}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
     if options.shape is None and target not in (None, "cublas"):
         cli.note(f"D is {M}×1, by default; a library may add in another order for another shape: --shape MxN probes it")
-    failing = check and compared is not None and bool(compared.mismatches)
+    failing = False
     if check and compared is not None:
         outcome = f"{compared.outputs:,} outputs of random operands are equal to the emulation's, bit for bit"
-        if failing:
+        if failing := compared.mismatches > 0:
             across = f"{compared.across} {which}{'s' * (compared.across != 1)}"
             outcome = (
                 f"{compared.mismatches:,} of {compared.outputs:,} outputs of random operands mismatch, in {across}"
             )
-        if failing and not compared.at_probed:
-            outcome += f", not {which} {at}: the order depends on the position, and --at shows another"
-        cli.print_text(f"check: {outcome} ({'fused multiply-adds' if fma else compared.spec})")
+            if not compared.at_probed:
+                outcome += f", not {which} {at}: the order depends on the position, and --at shows another"
+        typer.echo(f"check: {outcome} ({'fused multiply-adds' if fma else compared.spec})")
     if not failing and (place := subject.disagreement()):
         other = place[0 if which == "row" else 1]
         hint = f": --at {other} shows that of another {which}" if other not in (0, at) else ""
         cli.note(f"D{place} is added in another order than D[0, 0]{hint}")
     if json_ is not None:
-        about = {"of": name, "formats": [subject.inputs.name, subject.result], "shape": [M, N, k], "at": at}
+        about = {"of": name, "formats": [subject.inputs.name, subject.result], "shape": [M, N, K], "at": at}
         probing.save(revealed, json_, **about, calls=calls, seconds=round(seconds, 3))
         cli.note(f"wrote {json_}")
     if draw is not None:
@@ -172,36 +174,11 @@ def reveal(
         from fpemu.plotting.trees import picture
 
         title = "no KOrder" if revealed.order is None else order
-        figure = picture(tree, f"{Path(name).name}, K = {k}: {title}")
+        figure = picture(tree, f"{Path(name).name}, K = {K}: {title}")
         _system.write_atomic(draw, getattr(plotting, draw.rpartition(".")[2])(figure))
         cli.note(f"wrote {draw}")
     if failing:
         raise typer.Exit(1)
-
-
-def _formats(given: str | None) -> tuple[str, str, str]:
-    """Formats of the inputs, of D and of the accumulator."""
-    names = [name.strip() for name in (given or "fp16").split(",")]
-    if {"int8", "int32"} & {name.lower() for name in names}:
-        raise InputError("integers are added exactly: their sums show no order")
-    inputs, *others = [known.get(name).name for name in names]
-    wide = "fp64" if inputs == "fp64" else "fp32"
-    if len(others) > 2 or others[1:] not in ([], ["fp16"], ["fp32"], ["fp64"]):
-        raise InputError(f"--formats {given} is not IN,OUT[,SUM] with a sum in fp16, fp32 or fp64, as fp16,fp32")
-    return inputs, *[*others, *[wide, wide][len(others) :]]  # type: ignore[return-value]
-
-
-def _spec(inputs: str, accumulator: str, hardware: str | None, instruction: str | None) -> MmaSpec | None:
-    """The instruction of a product, a chain of fused multiply-adds, or None if it is unknown."""
-    if hardware is None and instruction is not None:
-        raise InputError("--instruction is one of an architecture's: add --hardware")
-    if hardware is not None:
-        catalog.architecture(hardware)
-    if inputs in ("fp32", "fp64") and accumulator == inputs and instruction is None:
-        return simt.SPECS[inputs]
-    if hardware is None and accumulator != "fp32":
-        raise InputError(f"accumulators in {accumulator} need --hardware")
-    return None if hardware is None else mma.spec(hardware, inputs, accumulator, instruction)
 
 
 # --- characterize
@@ -219,7 +196,7 @@ def characterize(
     json_: bool = False,
     options: dict[str, Any],
 ) -> None:
-    """Find the arithmetic of a matrix instruction by directed probes, and verify it with random operands.
+    """Find the arithmetic of a matrix instruction by directed probes, and verify it by random operands.
 
     The result is a row of the catalogue: block length, alignment width, rounding, minimum alignment exponent, NaN
     codes, zeros and subnormals, each with the probe that determines it. For an mma.sync instruction of this GPU the
@@ -231,8 +208,6 @@ def characterize(
     from fpemu.gpu.instructions import fragments
     from fpemu.gpu.instructions import run as instructions
 
-    if not 1 <= outputs < 2**40:
-        raise InputError(f"--outputs is {outputs:g}: give a number from 1 to 1e12")
     if sum((bool(name), emulated is not None, callable_ is not None)) > 1:
         raise InputError("choose one of NAME-PART, --emulated and --callable")
     if callable_ is None and (formats, k, shape) != (None, None, None):
@@ -262,31 +237,32 @@ def characterize(
                 result = probing.characterize(execute, **about, outputs=int(outputs), name=title, **options)
                 layout = fragments.find(row) if on_gpu and row is not None and row.instruction == "mma" else None
         except GpuError as problem:
-            raise cli.failed(f"{title}: {problem}") from problem
+            raise GpuError(f"{title}: {problem}") from problem
         unsure |= not result
-        counts = {name: getattr(result, name) for name in ("probes", "verified_outputs", "mismatches", "contradiction")}
-        findings = list(map(vars, result.findings))
-        report: dict[str, Any] = {"instruction": title, "row": None, **counts, "findings": findings}
-        if (spec := result.spec) is not None:
-            report |= {"row": repr(spec), "fields": {f: getattr(spec, f) for f in _ARITHMETIC}}
-            report |= {"alike": list(map(repr, result.alike))}
-            report |= {} if row is None else {"catalog": differences(spec, row, result.alike)}
+        spec, findings = result.spec, list(map(vars, result.findings))
+        report: dict[str, Any] = {"instruction": title, "row": None if spec is None else repr(spec)}
+        for count in ("probes", "verified_outputs", "mismatches", "contradiction"):
+            report[count] = getattr(result, count)
+        report["findings"] = findings
+        if spec is not None:
+            report |= {"fields": {f: getattr(spec, f) for f in _ARITHMETIC}, "alike": list(map(repr, result.alike))}
+            if row is not None:
+                report["catalog"] = differences(spec, row, result.alike)
         if layout is not None and row is not None:
-            instruction_shape = {"shape": f"m{layout.m}n{layout.n}k{layout.k}", "probes": layout.probes}
-            report["fragments"] = {**instruction_shape, "as_used": fragments.agrees(layout, row)}
+            about = {"shape": f"m{layout.m}n{layout.n}k{layout.k}", "probes": layout.probes}
+            report["fragments"] = {**about, "as_used": fragments.agrees(layout, row)}
         reports.append(report)
         if not json_:
             columns = ("field", "value", "probe", "returned", "otherwise")
             lines = [[finding[name] for name in columns] for finding in findings]
             cli.print_table(f"{title}: {result.probes:,} probes", columns, lines)
             if spec is not None:
-                cli.print_text(repr(spec))
-                cli.print_text(f"{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
+                typer.echo(f"{spec!r}\n{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
             if "catalog" in report:
                 other = "; ".join(f"{f} = {a}, in the catalogue {b}" for f, (a, b) in report["catalog"].items())
-                cli.print_text(f"not as in the catalogue: {other}" if other else "as in the catalogue")
+                typer.echo(f"not as in the catalogue: {other}" if other else "as in the catalogue")
             if layout is not None:
-                cli.print_text(f"fragments: {layout}")
+                typer.echo(f"fragments: {layout}")
         if result.contradiction:
             cli.note(f"fpemu: {title}: {result.contradiction}")
     if json_:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,7 @@ from fpemu.schemes import words
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_ROWS = 1024  # of D that are compared at once: with C, the memory grows with their square
+_ROWS = 1024  # of D that are compared at once if there is a C: the memory grows with their square
 
 
 def gemm(
@@ -51,15 +50,11 @@ def gemm(
     is exact, and whether the sums of the slices are A and B. Exit status 1 if a condition of such a scheme does not
     hold for these matrices.
     """
-    names = [name.strip() for text in scheme or ["all"] for name in text.split(",") if name.strip()]
-    if not names:
-        raise InputError("no scheme is named")
-    if "all" in names and len(names) > 1:
-        raise InputError("--scheme all goes alone")
+    names = [name.strip() for text in scheme or ["all"] for name in text.split(",")]
     every = names in (["all"], list(schemes.names()))
     names = list(schemes.names()) if every else list(dict.fromkeys(schemes.get(name).name for name in names))
     options = cli.parse_options(option)
-    words.policy(on_range)  # otherwise each of several schemes would be left out
+    words.policy(on_range)  # an unknown policy would otherwise leave out each scheme of `all`
     if output is not None:
         if len(names) > 1:
             raise InputError(f"--output writes the result of one scheme, and --scheme names {len(names)}")
@@ -80,16 +75,14 @@ def gemm(
     fmt = "fp64" if operands == {"fp64"} else "fp32"
     read: dict[str | None, Any] = {None: None}
     for name in dict.fromkeys((a, b, *([c] if c else []))):
-        read[name], changed = matrices.to_format(matrices.read(name, max_entries=max_entries), name, fmt)
-        if changed:
-            cli.note(changed)
+        read[name], rounded = matrices.to_format(matrices.read(name, max_entries=max_entries), name, fmt)
+        if rounded:
+            cli.note(rounded)
     A, B, C = read[a], read[b], read[c]
-    with np.errstate(over="ignore", under="ignore"):  # scalars as the product takes them
+    with np.errstate(over="ignore", under="ignore"):  # α and β in the format of the operands, as the schemes round them
         scalars: dict[str, Any] = {"alpha": float(A.dtype.type(alpha)), "beta": float(A.dtype.type(beta))}
-    summation, where = cli.parse_order(order), cli.parse_device(device)
-    if summation is not None and not isinstance(summation, mma.KOrder):
-        raise InputError(f"{order} is a tree, which is an order of one plain product: a scheme takes NAME=VALUE,...")
-    call = {"hardware": hardware, "on_range": on_range, "order": summation, "device": where, **scalars}
+    where = cli.parse_device(device)
+    call = {"hardware": hardware, "on_range": on_range, "order": cli.parse_order(order), "device": where, **scalars}
     R = reference.matmul(A, B, C, **scalars, device=where)
     S = R if fmt == "fp64" else reference.matmul(A, B, C, **scalars, out=fmt, device=where)
     _note_overflow(
@@ -117,12 +110,12 @@ def gemm(
             continue
         seconds = time.perf_counter() - start
         _note_overflow(name, D, (R,), "the exact product is finite there; --on-range scale may avoid the overflow")
-        near = D.astype(formats.get(fmt).dtype)  # fp64 results beside fp32 operands: how near in places of fp32
+        in_format = D.astype(formats.get(fmt).dtype)  # an fp64 result of fp32 operands is compared in ulps of fp32
         errors = (
             metrics.relative_l2(D, R),
             metrics.max_relative(D, R),
             normwise(D, R, A, B, C, **scalars),
-            metrics.max_ulps(near, S, fmt),
+            metrics.max_ulps(in_format, S, fmt),
             metrics.effective_bits(D, R),
         )
         lines.append([name, *map(cli.show, errors), f"{seconds:.2f}"])
@@ -141,7 +134,7 @@ def gemm(
     columns = ("relative L2", "max relative", "max err/|A||B|", f"max ulps ({fmt})", "effective bits", "seconds")
     cli.print_table(f"{shapes}{architecture}: error against the exact result", ("scheme", *columns), lines, numbers=6)
     for line in certificates:
-        cli.print_text(line)
+        typer.echo(line)
     for reason in left_out:
         cli.note(reason)
     if violated:
@@ -149,7 +142,7 @@ def gemm(
 
 
 def _note_overflow(name: str, D: NDArray[Any], finite: tuple[NDArray[Any], ...], advised: str) -> None:
-    """Note the infinities and NaN in D if all of the arrays ``finite`` are so."""
+    """Print a note that counts the infinities and NaN in D, if all arrays in ``finite`` are finite."""
     count = np.count_nonzero(~np.isfinite(D))
     if count and all(np.isfinite(x).all() for x in finite):
         cli.note(f"{name} overflows in {count} of {D.size} entries: {advised}")
@@ -157,14 +150,15 @@ def _note_overflow(name: str, D: NDArray[Any], finite: tuple[NDArray[Any], ...],
 
 @np.errstate(over="ignore", under="ignore")
 def normwise(D: Any, R: Any, A: Any, B: Any, C: Any, *, alpha: float, beta: float) -> float:
-    """The largest error of D against R relative to |α||A||B| + |β||C|, by blocks of rows."""
-    left, errors = alpha * A.astype(np.float64), []
-    for i in range(0, len(A), _ROWS):
-        rows, right = slice(i, i + _ROWS), B
-        block = left[rows]
-        if C is not None:  # |αA | βI| times |B over C| is |α||A||B| + |β||C|: the size of all that goes into an entry
-            block, right = np.hstack([block, beta * np.eye(len(block))]), np.vstack([B, C[rows]])
-        errors.append(metrics.normwise(D[rows], R[rows], block, right))
+    """The largest error of D against R relative to |α||A||B| + |β||C|."""
+    left = alpha * A.astype(np.float64)
+    if C is None:
+        return metrics.normwise(D, R, left, B)
+    errors = []
+    for i in range(0, len(A), _ROWS):  # |αA | βI| times |B over C| is |α||A||B| + |β||C|
+        rows = slice(i, i + _ROWS)
+        block = np.hstack([left[rows], beta * np.eye(len(left[rows]))])
+        errors.append(metrics.normwise(D[rows], R[rows], block, np.vstack([B, C[rows]])))
     return max(errors)
 
 
@@ -177,15 +171,9 @@ def split(
     option: list[str] | None = None,
 ) -> None:
     """Show the split of one number into words: the value of each word, its bits, and the lost bits."""
-    options = cli.parse_options(option)
-    if sb is not None:
-        if "sb" in options:
-            raise InputError("sb is given twice, by --sb and by --option")
-        options["sb"] = sb
+    options = cli.parse_options([*(option or []), *([] if sb is None else [f"sb={sb}"])])
     try:
         value = float.fromhex(number) if "0x" in number.lower() else float(number)
     except (ValueError, OverflowError) as problem:
         raise InputError(f"{number!r} is not a number") from problem
-    if not math.isfinite(value):
-        raise InputError(f"{number} is not a finite number: only finite numbers are split")
     typer.echo(schemes.format_split(schemes.split_table(value, scheme, **options)))

@@ -60,7 +60,7 @@ def gemm(
 
     Exit status: 0 equal, 1 mismatches, 2 bad input. The file of a function is executed: check only files you trust.
     """
-    from fpemu import mma, simt
+    from fpemu import simt
     from fpemu.conformance import verify
     from fpemu.probing import callables
 
@@ -70,13 +70,10 @@ def gemm(
         raise InputError("--input goes with --callable and --shape MxNxK, and without files of A and B")
     if input_ is None and (a is None or b is None or shape is not None):
         raise InputError("A and B are missing: two matrix files, or --input NAME --shape MxNxK with --callable")
-    over_k: Any = cli.parse_order(order)
-    if promote is not None:
-        over_k = mma.KOrder() if over_k is None else over_k
-        if not isinstance(over_k, mma.KOrder) or over_k.promote not in (None, promote):
-            raise InputError("--promote changes an --order that has no promotion interval and is no tree")
-        over_k = replace(over_k, promote=promote)
-    specification = replace(options, order=over_k, fmt=format_, options=cli.parse_options(option))
+    over_k = ",".join([*([] if order is None else [order]), *([] if promote is None else [f"promote={promote}"])])
+    specification = replace(
+        options, order=cli.parse_order(over_k or None), fmt=format_, options=cli.parse_options(option)
+    )
     A: Any = input_
     B: Any = None
     if a is not None and b is not None:
@@ -89,7 +86,7 @@ def gemm(
     product: Any = (
         matrices.read(str(result), max_entries=max_entries) if callable_ is None else callables.load_function(callable_)
     )
-    M, N, K = (0, 0, 0) if shape is None else cli.parse_sizes("--shape", shape)
+    sizes: Any = None if shape is None else cli.parse_sizes("--shape", shape)
     with cli.spinner("emulating the specification") as say:
         verdict = verify(
             product,
@@ -97,7 +94,7 @@ def gemm(
             B,
             C,
             specification=specification,
-            shape=None if shape is None else (M, N, K),
+            shape=sizes,
             seed=seed,
             causes=causes,
             seconds=seconds,
@@ -114,7 +111,7 @@ def gemm(
     if json_:
         typer.echo(json.dumps(verdict.as_dict(), indent=1))
     else:
-        cli.print_text(str(verdict))
+        typer.echo(verdict)
     if not verdict.equal:
         raise typer.Exit(1)
 
@@ -133,15 +130,6 @@ class SuiteOptions:
     json: Annotated[bool, "Print the record instead of the table."] = False
     fresh: Annotated[bool, "Ignore the outcomes of earlier runs."] = False
 
-    def check(self, **counts: float | None) -> None:
-        """Check options that are counts, the record's file name, and that a GPU can be used."""
-        for name, count in counts.items():
-            if count is not None and not 1 <= count < 2**53:
-                raise InputError(f"--{name} is {count:g}: a number from 1 on is needed")
-        cli.check_file(self.record, "the record", ".json")
-        if (reason := cli.missing_gpu()) is not None:
-            raise InputError(f"verify: {reason}")
-
     def run(self, name: str, *arguments: Any, jobs: int | None = None, **options: Any) -> None:
         """Run a suite of `fpemu.verification`, "module.class", with a progress bar; print its table and mismatches.
 
@@ -150,6 +138,10 @@ class SuiteOptions:
         from fpemu import verification
         from fpemu.verification.suite import Run
 
+        cli.check_file(self.record, "the record", ".json")
+        # the suite of libraries needs PyTorch too, and itself names what is missing
+        if name != "library.Library" and (missing := cli.missing_gpu()) is not None:
+            raise InputError(f"verify: {missing}")
         suite: Suite = attrgetter(name)(verification)(self.seed, *arguments, **options)
         run = Run(suite, self.record, fresh=self.fresh)
         if run.outcomes:
@@ -168,19 +160,18 @@ class SuiteOptions:
             title, columns, rows = suite.table(result)
             cli.print_table(title, columns, rows, numbers=len(columns) - 1)
             for line in suite.summary(result):
-                cli.print_text(line)
-        faults, elsewhere = [outcome for outcome in result.outcomes if not outcome.ok], run.failed_elsewhere
-        for outcome in faults[:_LISTED]:
-            for line in suite.explain(outcome):
-                cli.note(line)
-        if len(faults) > _LISTED:
-            cli.note(f"and {len(faults) - _LISTED} more" + ("" if self.record is None else f": see {self.record}"))
+                typer.echo(line)
+        failed, elsewhere = [outcome for outcome in result.outcomes if not outcome.ok], run.failed_elsewhere
+        notes = [line for outcome in failed[:_LISTED] for line in suite.explain(outcome)]
+        if len(failed) > _LISTED:
+            notes.append(f"and {len(failed) - _LISTED} more" + ("" if self.record is None else f": see {self.record}"))
         if elsewhere:
-            cli.note(f"{len(elsewhere)} groups outside this run have failed: {', '.join(elsewhere[:_LISTED])}")
-        compared = result.total("outputs") + result.total("errors")
-        if not compared:
-            cli.note("nothing was compared")
-        if faults or elsewhere or not compared:
+            notes.append(f"{len(elsewhere)} groups outside this run have failed: {', '.join(elsewhere[:_LISTED])}")
+        if not result.total("outputs") + result.total("errors"):
+            notes.append("nothing was compared")
+        for line in notes:
+            cli.note(line)
+        if notes:
             raise typer.Exit(1)
 
 
@@ -192,20 +183,17 @@ class PathOptions(SuiteOptions):
         str | None, "Only these paths of a caller, such as eager,plan,graph. Default: all that this machine can run."
     ] = None
 
-    def run(self, name: str, *arguments: Any, jobs: int | None = None, **options: Any) -> None:
-        """Run a suite on the paths of --path."""
-        super().run(name, *arguments, jobs=jobs, paths=_names("--path", "path", self.path), **options)
+    @property
+    def paths(self) -> list[str] | None:
+        """The names in --path."""
+        return _names(self.path)
 
 
 Jobs = Annotated[int | None, "Number of processes; default: one per core, at most 16."]
 
 
-def _names(option: str, kind: str, text: str | None) -> list[str] | None:
-    """The names in a list of an option; None if it is left out."""
-    names = None if text is None else [name.strip().lower() for name in text.split(",") if name.strip()]
-    if names == []:
-        raise InputError(f"{option} {text!r} names no {kind}")
-    return names
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip().lower() for name in text.split(",")]
 
 
 @cli.with_options(SuiteOptions)
@@ -222,7 +210,6 @@ def instructions(
     NaN and Inf. Each mismatch is reduced to a minimal reproducer, shown with the effect of each rounding rule. Exit
     status 0 if all outputs are equal, 1 if not, 2 without a GPU.
     """
-    options.check(outputs=outputs)
     options.run("instructions.Instructions", int(outputs), name)
 
 
@@ -236,14 +223,16 @@ def emulation(
     summation orders including trees, and every scheme on every hardware. Exit status 0 if all bits are equal, 1 if
     not, 2 without a GPU.
     """
-    options.check()
     options.run("emulation.Emulation", quick=quick)
 
 
 @cli.with_options(PathOptions)
 def kernels(
     schemes: Annotated[str | None, "Only these schemes, such as ootomo,staged."] = None,
-    shapes: Annotated[int, "Number of products per scheme; a sixth per other set of options."] = 36,
+    shapes: Annotated[
+        int,
+        typer.Option("--shapes", "-n", min=1, help="Number of products per scheme; a sixth per other set of options."),
+    ] = 36,
     published: Annotated[bool, "Only the published options."] = False,
     jobs: Jobs = None,
     *,
@@ -257,9 +246,7 @@ def kernels(
     plans (plan), and with PyTorch CUDA graphs (graph) and the operator of fpemu.torch (torch). Exit status 0 if all
     bits are equal, 1 if not, 2 without a GPU. An existing record of the same code, seed, shapes and paths is extended.
     """
-    names = _names("--schemes", "scheme", schemes)
-    options.check(shapes=shapes, jobs=jobs)
-    options.run("kernels.Kernels", shapes, names, jobs=jobs, published=published)
+    options.run("kernels.Kernels", shapes, _names(schemes), jobs=jobs, published=published, paths=options.paths)
 
 
 @cli.with_options(PathOptions)
@@ -275,10 +262,7 @@ def batched(
     and C, all layouts, configurations of all kernels, and special values, by the paths host, eager, graph and torch
     (see `fpemu verify kernels`). Exit status 0 if all bits are equal, 1 if not, 2 without a GPU.
     """
-    if seconds is not None and not seconds > 0:
-        raise InputError(f"--seconds is {seconds}: a positive number is needed")
-    options.check(cases=cases)
-    options.run("batched.Batched", cases, seconds)
+    options.run("batched.Batched", cases, seconds, paths=options.paths)
 
 
 @cli.with_options(PathOptions)
@@ -294,8 +278,7 @@ def tallskinny(
     values; fpemu.gpu.tallskinny.multiply is called by the paths host, eager, graph and torch. Exit status 0 if all
     bits are equal, 1 if not, 2 without a GPU.
     """
-    options.check(every=every)
-    options.run("tallskinny.TallSkinny", every, huge=huge)
+    options.run("tallskinny.TallSkinny", every, huge=huge, paths=options.paths)
 
 
 @cli.with_options(PathOptions)
@@ -312,8 +295,7 @@ def arguments(
     values of alpha and beta, and conversions, by the paths of `fpemu verify kernels`. Exit status 0 if all bits are
     equal, 1 if not, 2 without a GPU.
     """
-    options.check(rounds=rounds, jobs=jobs)
-    options.run("arguments.Arguments", rounds, jobs=jobs)
+    options.run("arguments.Arguments", rounds, jobs=jobs, paths=options.paths)
 
 
 @cli.with_options(SuiteOptions)
@@ -330,29 +312,19 @@ def library(
     The command compares up to 32 rows and columns of each D. Exit status 0 if all entries are equal, 1 if not, 2
     without a GPU or PyTorch.
     """
-    from fpemu.library import TYPES
+    from fpemu.library import TYPES, orders
+    from fpemu.library.tables import KINDS, summary
 
     kinds = tuple(types or TYPES)
     for kind in kinds:
         if kind not in TYPES:
             raise unknown_name("type of a product", kind, TYPES)
-    if list_:
-        _list_orders(kinds, options.json)
+    if not list_:
+        options.run("library.Library", kinds, shapes, new)
         return
-    if shapes < 0 or new < 0 or options.seed < 0:
-        raise InputError("--shapes, --new and --seed must not be negative")
-    cli.check_file(options.record, "the record", ".json")  # the suite itself names what its machine lacks
-    options.run("library.Library", kinds, shapes, new)
-
-
-def _list_orders(types: tuple[str, ...], as_json: bool) -> None:
-    """Print the kinds of orders of the table, by type."""
-    from fpemu.library import orders
-    from fpemu.library.tables import KINDS, summary
-
-    products = [product for product in orders("cublas") if product.type in types]
+    products = [product for product in orders("cublas") if product.type in kinds]
     counts = summary(products)
-    if as_json:
+    if options.json:
         typer.echo(json.dumps(counts))
         return
     first = products[0]

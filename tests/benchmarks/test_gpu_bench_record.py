@@ -190,7 +190,7 @@ def test_the_command_saves_and_prints_its_rows(measured, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--budget", "0"], "--budget is 0"),
+        (["--budget", "-1"], "'--budget'"),
         (["--output", "x.txt", "--quick"], "written as .json"),
         (["--figure", "nothing"], "unknown figure"),
         (["--shape", "4y"], "'4y' is no shape"),

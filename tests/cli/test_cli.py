@@ -24,11 +24,14 @@ from fpemu.cli.product import normwise
 from fpemu.mma import KOrder
 from fpemu.reproduce import pages
 from fpemu.schemes.errorfree.plan import Fault
-from fpemu.sweep import Grid, Store
+from fpemu.sweep import Store
 from tests import toy
 from tests.commands import refusal
 
-ROOT = Path(__file__).resolve().parents[2]
+
+def _environment(**more):
+    """The environment of a process that imports this checkout."""
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **more}
 
 
 def _rows(out):
@@ -46,19 +49,14 @@ def test_version_help_and_no_arguments(capsys):
 
 
 def test_as_a_module_in_a_process_of_its_own(folder):
-    done = subprocess.run(
-        [sys.executable, "-m", "fpemu", "gemm", "no.npy", "B.npy", "-s", "sgemm"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    command = [sys.executable, "-m", "fpemu", "gemm", "no.npy", "B.npy", "-s", "sgemm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "fpemu: no.npy: No such file or directory\n")
 
 
-@pytest.mark.parametrize("command", commands.COMMANDS)
+@pytest.mark.parametrize("command", commands.SUMMARIES)
 def test_the_summary_of_a_command_is_that_of_its_docstring(command):
-    assert commands.load(command).help.partition("\n\n")[0] == commands.COMMANDS[command][2]
+    assert commands.load(command).help.partition("\n\n")[0] == commands.SUMMARIES[command]
 
 
 @pytest.mark.parametrize(
@@ -70,13 +68,8 @@ def test_the_summary_of_a_command_is_that_of_its_docstring(command):
 )
 def test_a_command_imports_what_it_needs(arguments, others):
     script = "import sys; from fpemu.cli import main; assert not main(sys.argv[1:]); print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment())
     loaded = set(done.stdout.splitlines()[-1].split())
     assert "fpemu.cli.commands" in loaded
     assert not {"numba", "matplotlib", "scipy", *(f"fpemu.{name}" for name in others.split())} & loaded
@@ -128,10 +121,9 @@ def test_the_table_is_the_errors_of_the_schemes(folder, capsys):
 
 
 def test_sgemm_is_left_out_on_demand_and_not_shown_twice(folder, capsys):
-    assert main(["gemm", "A.npy", "B.npy", "-s", "ootomo", "-H", "A100", "--no-compare"]) == 0
-    assert "sgemm" not in capsys.readouterr().out
-    assert main(["gemm", "A.npy", "B.npy", "-s", "sgemm,ootomo", "-H", "A100"]) == 0
-    assert capsys.readouterr().out.count("sgemm") == 1
+    for arguments, count in (["ootomo", "--no-compare"], 0), (["sgemm,ootomo"], 1):
+        assert main(["gemm", "A.npy", "B.npy", "-H", "A100", "-s", *arguments]) == 0
+        assert capsys.readouterr().out.count("sgemm") == count
 
 
 def test_all_schemes_by_default_and_those_that_cannot_say_why(folder, capsys):
@@ -144,17 +136,6 @@ def test_all_schemes_by_default_and_those_that_cannot_say_why(folder, capsys):
     assert missing == {"bf16x3", "bf16x6", "bf16x9", "ootomo-tf32", "staged-int8", "ozimmu", "ozaki2"}
     assert set(schemes.names()) <= set(rows) | missing
     assert float(rows["ootomo"][0]) < float(rows["fp16"][0])
-
-
-@pytest.mark.parametrize("name", ["D.npy", "D.mtx"])
-def test_the_result_is_written_bit_for_bit(folder, capsys, name):
-    arguments = ["--alpha", "0.5", "--beta", "-2", "--c", "C.npy", "-O", "residual_scale=2**12"]
-    assert main(["gemm", "A.npy", "B.npy", "-s", "ootomo", "-H", "H200", "-o", name, *arguments]) == 0
-    assert f"wrote {name}: 8×6 float32" in capsys.readouterr().err
-    A, B, C = (np.load(f"{x}.npy") for x in "ABC")
-    expected = schemes.gemm(A, B, C, scheme="ootomo", hardware="hopper", alpha=0.5, beta=-2.0, residual_scale=2**12)
-    back = matrixio.to_format(matrixio.read(name), name, "fp32")[0]
-    assert (back.view(np.uint32) == expected.view(np.uint32)).all()
 
 
 def test_alpha_and_beta_enter_the_exact_result_too(folder, capsys):
@@ -177,11 +158,14 @@ def test_the_memory_of_the_errors_does_not_grow_with_the_square_of_m():
     assert largest == pytest.approx(np.max(np.abs(D - R) / (np.abs(A) @ np.abs(B) + 2 * np.abs(C))), rel=1e-6)
 
 
-# the words after 'fpemu gemm', a.npy and b.npy being A and B over 3 in fp64, and the same call of the library
+# the words after 'fpemu gemm', a, b and c being A, B and C over 3 in fp64, and the same call of the library
 CALLS = [
     ("A.npy B.npy -s fp16 --order split=16,join=descending", {"order": KOrder(split=16, join="descending")}),
     ("A.npy B.npy -s fp16 --order order.json", {"order": KOrder(split=8)}),
+    ("A.npy B.npy -s fp16 --on-range scale-rows", {"on_range": "scale-rows"}),
     ("A.npy B.npy -s h2sgemm -O sb=3 --option combine=element-wise", {"sb": 3, "combine": "element-wise"}),
+    ("A.npy B.npy -s ootomo --alpha 0.5 --beta -2 --c C.npy -O k=8", {"alpha": 0.5, "beta": -2.0, "k": 8}),
+    ("a.npy b.npy -s ozaki --alpha 0.1 --beta -1e40 -c c.npy", {"alpha": 0.1, "beta": -1e40}),
     ("a.npy b.npy -s ozaki -O slices=3 -O fast=false", {"slices": 3, "fast": False}),
     ("a.npy b.npy -s ozaki -O slices=None -O fast=True", {"slices": None, "fast": True}),
     ("a.npy b.npy -s ozaki -O slices=printed -O memory=2^20", {"slices": "printed", "memory": 2**20}),
@@ -191,25 +175,19 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("words", "options"), CALLS)
-def test_files_orders_and_options_reach_the_scheme(folder, words, options):
-    A, B = np.load("A.npy"), np.load("B.npy")
+def test_files_orders_scalars_and_options_reach_the_scheme(folder, capsys, words, options):
+    A, B, C = (np.load(f"{name}.npy") for name in "ABC")
     np.savez("both.npz", a=A, b=B)
     matrixio.write("B.mtx", B)
     probing.save(KOrder(split=8), "order.json")
     if words.startswith("a.npy"):
-        A, B = A.astype(float) / 3, B.astype(float) / 3
-        np.save("a.npy", A)
-        np.save("b.npy", B)
+        A, B, C = (x.astype(float) / 3 for x in (A, B, C))
+        for name, x in (("a", A), ("b", B), ("c", C)):
+            np.save(name, x)
     assert main(["gemm", *words.split(), "-H", "A100", "-o", "D.npy"]) == 0
-    D = schemes.gemm(A, B, scheme=words.split()[3], hardware="ampere", **options)
+    assert capsys.readouterr().err == f"wrote D.npy: 8×6 {A.dtype}\n"
+    D = schemes.gemm(A, B, C if "beta" in options else None, scheme=words.split()[3], hardware="ampere", **options)
     assert np.load("D.npy").tobytes() == D.tobytes()
-
-
-def test_wider_inputs_are_rounded_once_with_a_note(folder, capsys):
-    np.save("wide.npy", np.load("A.npy").astype(np.float64) + 2.0**-40)
-    np.save("whole.npy", np.arange(32 * 6).reshape(32, 6))
-    assert main(["gemm", "wide.npy", "whole.npy", "-s", "sgemm"]) == 0
-    assert re.search(r"wide.npy: float64 rounded to fp32, \d+ of 256 entries changed\n$", capsys.readouterr().err)
 
 
 # --- gemm in fp64
@@ -223,26 +201,16 @@ def double(folder):
 
 
 def test_fp64_operands_stay_fp64_where_every_scheme_takes_them(double, capsys):
-    assert main(["gemm", "A.npy", "B.npy", "--scheme", "ozaki", "-H", "A100", "-O", "mode=CR", "-o", "D.npy"]) == 0
+    assert main(["gemm", "A.npy", "B.npy", "--scheme", "ozaki", "-H", "A100", "-O", "mode=CR"]) == 0
     out, err = capsys.readouterr()
-    assert err == "wrote D.npy: 8×6 float64\n"
-    A, B = np.load("A.npy"), np.load("B.npy")
-    assert (np.load("D.npy") == fpemu.reference.matmul(A, B)).all()
+    rows, A, B = _rows(out), np.load("A.npy"), np.load("B.npy")
+    assert err == ""
     assert "max ulps (fp64)" in out
-    rows = _rows(out)
     assert rows["ozaki"][:4] == ["0", "0", "0", "0"]
     # beside them stands DGEMM, against the exact product in fp64
     plain = schemes.gemm(A, B, scheme="dgemm")
     assert "sgemm" not in rows
     assert float(rows["dgemm"][3]) == fpemu.metrics.max_ulps(plain, fpemu.reference.matmul(A, B), "fp64") > 0
-
-
-def test_alpha_beta_and_c_are_fp64_too(double, capsys):
-    arguments = ["-O", "mode=CR", "--alpha", "0.1", "--beta", "-1e40", "-c", "C.npy", "-o", "D.mtx"]
-    assert main(["gemm", "A.npy", "B.npy", "-s", "ozaki", "-H", "A100", *arguments]) == 0
-    assert capsys.readouterr().err == "wrote D.mtx: 8×6 float64\n"
-    A, B, C = (np.load(f"{x}.npy") for x in "ABC")
-    assert (matrixio.read("D.mtx") == fpemu.reference.matmul(A, B, C, alpha=0.1, beta=-1e40)).all()
 
 
 def test_fp32_schemes_and_mixtures_round_as_before(folder, capsys):
@@ -276,28 +244,19 @@ def test_error_free_schemes_certify_below_the_table(double, capsys):
     assert "complete" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (["-s", "ozaki", "-O", "bits=12"], "not exact on"),
-        (["-s", "ozaki2", "-O", "scaling=fast", "-O", "moduli=8"], "2 sum|a'||b'|"),
-        (["-s", "ozimmu", "-O", "sums=group", "-O", "group=100000", "-O", "slices=40"], "int32"),
-        (["-s", "ozaki", "-O", "mode=CR", "-O", "exponents=row"], "underflow|below the normal numbers"),
-    ],
-)
-def test_a_broken_guarantee_is_one_line_and_exit_status_1(double, capsys, options, complaint):
+def test_a_broken_guarantee_is_one_line_and_exit_status_1(folder, capsys):
     np.save("a.npy", np.full((4, 1024), 2.0**-10) + np.array([[0.0], [2.0**-60], [0.0], [2.0**-40]]))
     np.save("b.npy", np.full((1024, 3), 2.0**-10))
-    if "ozimmu" in options:
-        np.save("a.npy", np.full((4, 2**16), 1.0) - 2.0**-53)
-        np.save("b.npy", np.full((2**16, 3), 1.0) - 2.0**-53)
     before = sorted(os.listdir())
-    assert main(["gemm", "a.npy", "b.npy", "-H", "A100", *options, "-o", "D.npy"]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("fpemu: oz")
-    assert err.count("\n") == 1
-    assert re.search(complaint.replace("|a'||b'|", r"\|a'\|\|b'\|"), err)
+    for words, complaint in (
+        ("ozaki -O bits=12", "not exact on"),
+        ("ozaki2 -O scaling=fast -O moduli=8", "2 sum|a'||b'|"),
+        ("ozaki -O mode=CR -O exponents=row", "under"),
+    ):
+        assert main(["gemm", "a.npy", "b.npy", "-H", "A100", "-o", "D.npy", "-s", *words.split()]) == 1
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n"), err.partition(" ")[0]) == ("", 1, "fpemu:")
+        assert complaint in err
     assert sorted(os.listdir()) == before
 
 
@@ -313,34 +272,19 @@ def test_among_all_schemes_a_broken_guarantee_leaves_one_out_and_shows_in_the_st
     assert "ozaki" not in _rows(out)
 
 
-def test_out_of_range_is_refused_counted_or_propagated(folder, capsys):
-    A = np.load("A.npy")
-    A[2, 3] = 2e5
-    np.save("big.npy", A)
-    command = ["gemm", "big.npy", "B.npy", "-s", "ootomo", "-H", "A100"]
-    assert "1 of 256 entries, first at [2, 3]: 200000.0" in refusal(capsys, *command)
-    for policy in ("propagate", "scale", "scale-rows"):
-        assert main([*command, "--on-range", policy]) == 0
-        error = float(_rows(capsys.readouterr().out)["ootomo"][0])
-        assert (error == float("inf")) == (policy == "propagate")
-
-
 # --- split
-def test_split_shows_the_way_of_a_number(capsys):
-    assert main(["split", "0.1", "--scheme", "h2sgemm", "--sb", "12"]) == 0
-    out = capsys.readouterr().out
-    assert out.rstrip("\n") == schemes.format_split(schemes.split_table(0.1, "h2sgemm", sb=12)).rstrip("\n")
-    assert "0x2e66" in out
-    assert main(["split", "--scheme", "h2sgemm", "-O", "sb=12", "0.1"]) == 0
-    assert capsys.readouterr().out == out
-    assert main(["split", "0x1.99999ap-4", "--sb", "12"]) == 0
-    assert "0x3dcccccd" in capsys.readouterr().out
-
-
-def test_split_of_a_negative_number(capsys):
-    for arguments in (["--", "-0.1"], ["-0.1"]):
-        assert main(["split", "-s", "ootomo", *arguments]) == 0
-        assert "0xae66" in capsys.readouterr().out
+def test_split_shows_the_words_of_a_number(capsys):
+    shown = schemes.format_split(schemes.split_table(0.1, "h2sgemm", sb=12)).rstrip("\n")
+    for words, part in (
+        ("0.1 --scheme h2sgemm --sb 12", shown),
+        ("--scheme h2sgemm -O sb=12 0.1", shown),
+        ("0x1.99999ap-4 --sb 12", "0x3dcccccd"),
+        ("-s ootomo -- -0.1", "0xae66"),
+        ("-s ootomo -0.1", "0xae66"),
+        ("70000 --scheme h2sgemm", "h overflows fp16"),
+    ):
+        assert main(["split", *words.split()]) == 0
+        assert part in capsys.readouterr().out
 
 
 # --- reproduce
@@ -439,21 +383,9 @@ def test_a_page_that_cannot_draw_does_not_stop_the_others(paper, capsys, redraw)
     assert Path("figures/paper/fig1.png").exists()
 
 
-@pytest.mark.parametrize("arguments", [["reproduce", "paper"], ["sweep", "g.toml"]])
-def test_ctrl_c_before_anything_runs(paper, monkeypatch, capsys, arguments):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pages, "select", interrupted)
-    monkeypatch.setattr(Grid, "read", interrupted)
-    Path("g.toml").touch()
-    assert main(arguments) == 130
-    assert f"'fpemu {' '.join(arguments)}' continues from them" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(paper, jobs):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FPEMU_TEST_SLOW": "1"}
+    environment = _environment(FPEMU_TEST_SLOW="1")
     command = [sys.executable, "-m", "fpemu", "reproduce", "paper", "--jobs", jobs]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
@@ -481,14 +413,6 @@ def test_a_broken_store_is_one_line(paper, capsys):
 
 
 # --- bench
-def test_bench_holds_the_exact_product_against_its_own_bar():
-    (line,) = cpu.run(repeat=1, only="ozaki CR")["lines"]
-    assert line["n"] == 512
-    assert line["bar"] > 0
-    assert line["ns"] > 0
-    assert line["ok"] == (line["memory"] <= line["memory_bar"] and line["ns"] <= line["bar"])
-
-
 def test_bench_measures_every_kind_and_writes_json(folder, capsys):
     command = ["bench", "cpu", "--size", "48", "--repeat", "1", "--only", "hopper fp16", "--json", "b.json"]
     assert main(command) in (0, 1)
@@ -499,31 +423,21 @@ def test_bench_measures_every_kind_and_writes_json(folder, capsys):
     assert all(name in out for name in names)
     assert [line["n"] for line in report["lines"]] == [48, 48, 256]
     for line in report["lines"]:
-        assert line["ns"] > 0
-        assert line["ratio"] > 0
+        assert min(line["ns"], line["ratio"]) > 0
         assert line["memory"] <= line["memory_bar"]
     assert report["threads"] >= 1
 
 
 def test_a_missed_bar_is_exit_status_1(folder, capsys, monkeypatch):
-    slow = cpu.Case("slow", "hopper", bar=1e-9, size=32)
-    monkeypatch.setattr(cpu, "CASES", (slow,))
+    monkeypatch.setattr(cpu, "CASES", (cpu.Case("slow", "hopper", bar=1e-9, size=32),))
     assert main(["bench", "cpu"]) == 1
     assert "missed" in capsys.readouterr().out
 
 
-def test_every_required_kind_is_in_the_benchmark():
+def test_the_benchmark_contains_every_kind_of_arithmetic():
     names = " / ".join(case.name for case in cpu.CASES)
     kinds = "ampere fp16,volta fp16,bf16,tf32,fp16->fp16,e4m3,e5m2,cdna1,cdna2,cdna3,ascend910a,ideal,simt,NumPy"
-    for part in kinds.split(","):
-        assert part in names
-    assert cpu.CASES[0].name == "hopper fp16->fp32"
-    assert cpu.CASES[0].bar == 0.3
-
-
-def test_split_says_that_a_word_overflows(capsys):
-    assert main(["split", "70000", "--scheme", "h2sgemm"]) == 0
-    assert "h overflows fp16" in capsys.readouterr().out
+    assert all(kind in names for kind in (*kinds.split(","), "ozaki CR"))
 
 
 # --- interrupts
@@ -545,7 +459,7 @@ def test_an_interrupt_is_one_line_and_status_130(folder, command):
     script += "; sys.exit(main())"
     process = subprocess.Popen(
         [sys.executable, "-c", script, *command.split()],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "FPEMU_CACHE": str(folder / "cache")},
+        env=_environment(FPEMU_CACHE=str(folder / "cache")),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -561,15 +475,6 @@ def test_an_interrupt_is_one_line_and_status_130(folder, command):
     assert process.returncode == 130, err
     assert err.strip().splitlines()[-1].startswith("fpemu: interrupted")
     assert "Traceback" not in err
-
-
-def test_an_interrupt_without_a_message_of_its_own_in_process(folder, capsys, monkeypatch):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fpemu.schemes, "split_table", interrupted)
-    assert main(["split", "0.1"]) == 130
-    assert capsys.readouterr().err == "fpemu: interrupted\n"
 
 
 # --- notes

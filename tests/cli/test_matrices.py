@@ -25,36 +25,28 @@ def _in_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.mtx", "a.MTX"])
-@pytest.mark.parametrize(
-    ("matrix", "fmt"), [(A, "fp32"), (np.array([[0.1, 1 / 3], [5e-324, 1.7976931348623157e308]]), "fp64")]
-)
-def test_written_matrix_comes_back_bit_for_bit(name, matrix, fmt):
+@pytest.mark.parametrize("matrix", [A, np.eye(3), np.array([[0.1, 1 / 3], [5e-324, 1.7976931348623157e308]])])
+def test_a_written_matrix_comes_back_bit_for_bit(name, matrix):
     matrixio.write(name, matrix)
-    back, note = matrixio.to_format(matrixio.read(name), name, fmt)
+    assert name == "a.npy" or b"array real general" in Path(name).read_bytes()  # symmetric ones are written in full
+    back, note = matrixio.to_format(matrixio.read(name), name, {4: "fp32", 8: "fp64"}[matrix.itemsize])
     assert note is None
     assert back.tobytes() == matrix.tobytes()
 
 
-def test_a_symmetric_matrix_is_written_in_full():
-    matrixio.write("i.mtx", np.eye(3, dtype=np.float32))
-    assert "array real general" in Path("i.mtx").read_text()
-    assert (matrixio.read("i.mtx") == np.eye(3)).all()
-
-
-def test_a_key_with_a_colon():
-    np.savez("two.npz", **{"a:b": A, "c": A[:1]})
-    assert (matrixio.read("two.npz:a:b") == A).all()
-
-
 def test_keys_of_an_archive():
     np.savez("one.npz", only=A)
-    np.savez_compressed("two.npz", a=A, b=A[:1] / 2)
+    np.savez_compressed("two.npz", **{"a": A, "b:c": A[:1] / 2})
+    np.savez("many.npz", **{f"array{i}": A for i in range(300)})
     assert (matrixio.read("one.npz") == A).all()
-    assert (matrixio.read("two.npz:b") == A[:1] / 2).all()
-    with pytest.raises(InputError, match=r"holds 2 arrays.*a, b"):
-        matrixio.read("two.npz")
-    with pytest.raises(InputError, match="no array 'c': it holds a, b"):
-        matrixio.read("two.npz:c")
+    assert (matrixio.read("two.npz:b:c") == A[:1] / 2).all()
+    for name, complaint in (
+        ("two.npz", r"holds 2 arrays.*a, b:c"),
+        ("two.npz:c", "no array 'c': it holds a, b:c"),
+        ("many.npz", r"holds 300 arrays.*array0.* and 292 more$"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            matrixio.read(name)
 
 
 @pytest.mark.parametrize(
@@ -94,56 +86,33 @@ def test_pickles_are_refused_unopened():
 
 def test_missing_files_and_folders():
     os.mkdir("folder.npy")
-    for name in ("no.npy", "no.npz", "no.npz:a", "no.mtx"):
-        with pytest.raises(FileNotFoundError):
+    for name in ("no.npy", "no.npz", "no.npz:a", "no.mtx", "folder.npy"):
+        with pytest.raises(OSError, match=name.partition(":")[0]):
             matrixio.read(name)
-    with pytest.raises(IsADirectoryError):
-        matrixio.read("folder.npy")
 
 
-def test_rounding_to_fp32_is_counted():
-    single, note = matrixio.to_format(np.array([[0.1, 0.5, np.nan, np.inf, 1e-60]]), "A.npy", "fp32")
-    assert note == "A.npy: float64 rounded to fp32, 2 of 5 entries changed"
-    assert single[0, 0] == np.float32(0.1)
-    assert np.isnan(single[0, 2])
-    assert np.isinf(single[0, 3])
-    assert matrixio.to_format(np.float16([[65504.0, 6e-8]]), "h", "fp32")[1] is None
-    note = matrixio.to_format(np.array([[2**24 + 1, 3]]), "i", "fp32")[1]
-    assert note == "i: int64 rounded to fp32, 1 of 2 entries changed"
-
-
-def test_fp64_stays_as_it_is_and_wider_integers_are_rounded_with_a_note():
-    wide = np.array([[0.1, 5e-324, np.nan], [1e300, -np.inf, -0.0]])
-    same, note = matrixio.to_format(wide, "A.npy", "fp64")
-    assert note is None
-    assert same.dtype == np.float64
-    assert (same.view(np.uint64) == wide.view(np.uint64)).all()
-    rounded, note = matrixio.to_format(np.array([[2**53 + 1, 2**53]]), "i", "fp64")
-    assert note == "i: int64 rounded to fp64, 1 of 2 entries changed"
-    assert rounded.tolist() == [[2.0**53, 2.0**53]]
-    assert matrixio.to_format(np.array([[2**53 + 2]]), "i", "fp64")[1] is None
-    assert matrixio.to_format(np.float32([[0.1]]), "s", "fp64") == (np.float64(np.float32(0.1)), None)
+@pytest.mark.parametrize(
+    ("matrix", "fmt", "changed"),
+    [
+        (np.array([[0.1, 0.5, np.nan, np.inf, 1e-60]]), "fp32", 2),
+        (np.float16([[65504.0, 6e-8]]), "fp32", 0),
+        (np.array([[2**24 + 1, 3]]), "fp32", 1),
+        (np.array([[0.1, 5e-324, np.nan], [1e300, -np.inf, -0.0]]), "fp64", 0),
+        (np.array([[2**53 + 1, 2**53 + 2, 2**63 - 1]]), "fp64", 2),
+        (np.array([[2**64 - 1, 2**64 - 2048]], np.uint64), "fp64", 1),
+        (np.float32([[0.1]]), "fp64", 0),
+    ],
+)
+def test_a_matrix_is_rounded_once_and_its_changed_entries_are_counted(matrix, fmt, changed):
+    rounded, note = matrixio.to_format(matrix, "A.npy", fmt)
+    assert rounded.tobytes() == matrix.astype({"fp32": np.float32, "fp64": np.float64}[fmt]).tobytes()
+    expected = f"A.npy: {matrix.dtype} rounded to {fmt}, {changed} of {matrix.size} entries changed"
+    assert note == (expected if changed else None)
 
 
 def test_beyond_fp32_is_an_error_that_counts():
     with pytest.raises(InputError, match=r"A: beyond the range of fp32 in 1 of 2 entries, first at \[0, 1\]: 1e\+300"):
         matrixio.to_format(np.array([[1.0, 1e300]]), "A", "fp32")
-
-
-@pytest.mark.parametrize(
-    ("matrix", "complaint"),
-    [
-        (np.array([[2**53 + 1, 2**53]]), "1 of 2 entries need more bits than fp64 has"),
-        (np.array([[1j]]), "complex"),
-        (np.array([[True]]), "holds bool"),
-        (np.zeros(2), "a matrix has two axes"),
-        (np.zeros((0, 2)), "at least one entry"),
-    ],
-)
-def test_a_matrix_that_could_not_be_read_back_is_not_written(matrix, complaint):
-    with pytest.raises(InputError, match=complaint):
-        matrixio.write("a.mtx", matrix)
-    assert os.listdir() == []
 
 
 def test_nan_has_no_place_in_matrix_market():
@@ -166,32 +135,17 @@ def _peak(call):
         tracemalloc.stop()
 
 
-def _write_zeros(name, M, N):
-    A = np.zeros((M, N))
-    if name == "fortran.npy":
-        np.save(name, np.asfortranarray(A))
-    elif name.endswith(".npy"):
-        np.save(name, A)
-    elif name.endswith(".npz"):
-        np.savez_compressed(name, other=A[:1], zeros=A)
-    else:
-        Path(name).write_text(f"%%MatrixMarket matrix coordinate real general\n{M} {N} 1\n1 1 0\n")
-
-
 @pytest.mark.parametrize("name", ["zeros.npy", "fortran.npy", "zeros.npz:zeros", "zeros.mtx"])
 def test_the_limit_holds_for_every_format_before_the_entries_are_read(name):
-    _write_zeros(name.partition(":")[0], 2000, 1000)
+    zeros = np.zeros((2000, 1000))
+    np.save("zeros.npy", zeros)
+    np.save("fortran.npy", np.asfortranarray(zeros))
+    np.savez_compressed("zeros.npz", other=zeros[:1], zeros=zeros)
+    Path("zeros.mtx").write_text("%%MatrixMarket matrix coordinate real general\n2000 1000 1\n1 1 0\n")
     assert matrixio.read(name, max_entries=2_000_000).shape == (2000, 1000)
     peak, message = _peak(lambda: matrixio.read(name, max_entries=1_999_999))
     assert message == f"{name} is 2000×1000: more entries than max_entries=1999999"
     assert peak < 1 << 20
-
-
-@pytest.mark.parametrize("limit", [0, -1, 1.5, "9", True, None, pytest.param(-(10**5000), id="-10^5000")])
-def test_a_limit_is_a_positive_integer(limit):
-    matrixio.write("a.npy", A)
-    with pytest.raises(InputError, match="must be a positive integer"):
-        matrixio.read("a.npy", max_entries=limit)
 
 
 def test_fortran_order_and_byte_order_are_read():
@@ -295,13 +249,6 @@ def test_the_examples_of_damaged_files_differ_from_a_good_file_in_one_respect():
     assert (matrixio.read("good.npz") == np.zeros((2, 3))).all()
 
 
-def test_an_archive_of_many_arrays_names_the_first():
-    np.savez("many.npz", **{f"array{i}": A for i in range(300)})
-    with pytest.raises(InputError, match=r"holds 300 arrays.*array0.* and 292 more$"):
-        matrixio.read("many.npz")
-    assert (matrixio.read("many.npz:array299") == A).all()
-
-
 def test_changed_bytes_raise_one_line_or_change_a_number():
     np.savez_compressed("good.npz", A)
     np.save("good.npy", A)
@@ -368,54 +315,35 @@ def test_matrix_market(text, matrix):
     [
         ("coordinate real symmetric\n8 16 1\n2 1 1\n", "symmetric, but 8×16: only a square matrix"),
         ("coordinate real skew-symmetric\n2 4 1\n2 1 1\n", "skew-symmetric, but 2×4"),
-        ("coordinate real hermitian\n2 4 1\n2 1 1\n", "hermitian, but 2×4"),
-        ("array real symmetric\n2 3\n1\n2\n3\n", "symmetric, but 2×3"),
-        ("coordinate complex hermitian\n2 2 1\n2 1 5 1\n", "complex: real matrices only"),
+        ("coordinate complex hermitian\n2 2 1\n2 1 5 1\n", "holds complex numbers"),
         ("array real symmetric\n2 2\n1\n2\n", "declares 3 stored entries and has only 2"),
-        ("array real symmetric\n2 2\n1\n2\n3\n4\n", "declares 3 stored entries and has more"),
-        ("array real skew-symmetric\n2 2\n1\n2\n", "declares 1 stored entries and has more"),
         ("coordinate real symmetric\n2 2 2\n2 1 5\n1 2 5\n", "both sides of the diagonal"),
         ("array pattern general\n2 2\n", "'array pattern general' in the first line"),
         ("coordinate pattern skew-symmetric\n2 2 1\n2 1\n", "'coordinate pattern skew-symmetric' in the first line"),
         ("coordinate pattern general\n2 2 1\n2 1 5\n", "requires 2 columns but 3 were found at row 1\\)"),
-        ("coordinate real general\n2 2 1\n0 1 5\n", r"entry 1 at \(0, 1\) is outside the 2×2 matrix"),
-        ("coordinate real general\n2 2 2\n1 1 5\n1 3 5\n", r"entry 2 at \(1, 3\) is outside"),
-        ("coordinate real general\n2 2 1\n-1 1 5\n", r"entry 1 at \(-1, 1\) is outside"),
+        ("coordinate real general\n2 2 1\n0 1 5\n", "negative axis 0 index: -1"),
+        ("coordinate real general\n2 2 2\n1 1 5\n1 3 5\n", "axis 1 index 2 exceeds matrix dimension 2"),
         ("coordinate real general\n2 2 1\n1 1 5\n2 2 6\n", "declares 1 stored entries and has more"),
-        ("coordinate real general\n2 2 0\n1 1 5\n", "declares 0 stored entries and has more"),
         ("coordinate real general\n2 2 3\n1 1 5\n2 2 6\n", "declares 3 stored entries and has only 2"),
-        ("array real general\n2 2\n1\n2\n3\n", "declares 4 stored entries and has only 3"),
-        ("array real general\n1 1\n1\n2\n", "declares 1 stored entries and has more"),
         ("coordinate real general\n2 2 1000000000000\n1 1 5\n", "declares 1000000000000 stored entries and has only 1"),
         ("array real general\n1000000 1000000\n1\n", "is 1000000×1000000: more entries than max_entries"),
-        ("coordinate real general\n2 2 -1\n", "line 2 is not the number of rows, columns and stored entries"),
-        ("array real general\n-2 -2\n1\n1\n1\n1\n", "line 2 is not the number of rows, columns"),
-        ("array real general\n% text\n2 2 7\n1\n2\n3\n4\n", "line 3 is not the number of rows, columns"),
-        ("coordinate real general\n2 2\n1 1 5\n", "line 2 is not the number of rows, columns and stored entries"),
-        ("array real general\n", "line 2 is not the number"),
-        ("array real general\n99999999999999999999 1\n1\n", "line 2 is not the number"),
-        ("array real general\n" + "1" * 70000 + " 1\n", "line 2 is not the number"),
+        ("coordinate real general\n2 2 -1\n", "NNZ can't be negative"),
+        ("array real general\n% text\n2 2 7\n1\n2\n3\n4\n", "dimension line not of length 2"),
+        ("array real general\n", "Premature EOF"),
+        ("array real general\n99999999999999999999 1\n1\n", "Integer out of range"),
         ("array real general\n0 0\n", "at least one entry"),  # SciPy divides by zero there
-        ("array real general\n0 2\n", "at least one entry"),
-        ("coordinate real general\n2 0 0\n", "at least one entry"),
         ("array real general\n1 2\n1\nnan\n", "no NaN or Inf"),
-        ("coordinate real general\n1 2 1\n1 1 -Infinity\n", "no NaN or Inf"),
         ("array real general\n1 1\n1e400\n", "no NaN or Inf, and fp64 nothing larger"),
         ("array real general\n2 1\n1\n1d5\n", "could not convert string '1d5' to float64 at row 1,"),
         ("array real general\n1 1\n0x10\n", "could not convert string '0x10'"),
         ("array real general\n1 1\n1.5abc\n", "could not convert string '1.5abc'"),
         ("array real general\n1 1\n1_5\n", "could not convert string '1_5'"),
-        ("array real general\n1 1\n1,5\n", "could not convert string '1,5'"),
-        ("array real general\n1 1\n1j\n", "could not convert string '1j'"),
-        ("array integer general\n1 1\n1.5\n", "could not convert string '1.5' to int64"),
         ("array integer general\n1 1\n99999999999999999999\n", "could not convert string .* to int64"),
         ("coordinate real general\n2 2 1\n1.5 1 5\n", "could not convert string '1.5' to int64"),
         ("array real general\n1 1\n1 2 3\n", "requires 1 columns but 3 were found"),
-        ("coordinate real general\n1 1 1\n1 1 1 7\n", "requires 3 columns but 4 were found"),
         ("coordinate real general\n2 2 2\n1 1\n2 2 3\n", "requires 3 columns but 2 were found"),
-        ("vector coordinate real general\n3 1\n1 5\n", "the first line is not"),
-        ("array decimal general\n1 1\n1\n", "'array decimal general' in the first line"),
-        ("array real lower\n1 1\n1\n", "'array real lower' in the first line"),
+        ("vector coordinate real general\n3 1\n1 5\n", "header element: vector"),
+        ("array decimal general\n1 1\n1\n", "header element: decimal"),
         ("array unsigned-integer skew-symmetric\n2 2\n5\n", "a negative of entries is outside the range of uint64"),
         (f"array integer skew-symmetric\n2 2\n{-(2**63)}\n", "a negative of entries is outside the range of int64"),
         (f"coordinate integer general\n1 2 2\n1 2 {2**63 - 1}\n1 2 1\n", "outside the range of int64"),
@@ -450,8 +378,3 @@ def test_matrix_market_is_read_as_scipy_reads_it():
         assert symmetry in Path("s.mtx").read_text().partition("\n")[0]
         dense = matrix.toarray() if sparse.issparse(matrix) else matrix
         assert (matrixio.read("s.mtx") == dense).all()
-
-
-def test_float16_is_written_exactly():
-    matrixio.write("h.mtx", np.float16([[0.5, 2**-24]]))  # mmwrite alone writes 0 for float16
-    assert matrixio.read("h.mtx").tolist() == [[0.5, 2**-24]]

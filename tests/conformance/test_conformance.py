@@ -444,7 +444,7 @@ def test_the_command_says_equal_or_why_not(files, capsys):
         ("A.npy -r D.npy -H H200", "A and B are missing"),
         ("B.npy A.npy -r D.npy -H H200", "A has 24 columns and B 20 rows"),
         ("A.npy B.npy -r no.npy -H H200 --order splt=3", "order: unknown field 'splt'"),
-        ("A.npy B.npy -r D.npy -H H200 --order promote=4 --promote 8", "--promote changes an --order"),
+        ("A.npy B.npy -r D.npy -H H200 --order promote=4 --promote 8", "'promote' is given twice"),
         ("A.npy B.npy --callable library.py:chan -H H200", "did you mean 'chain'"),
         ("A.npy B.npy --callable library -H H200", "'library' is not FILE.py:FUNCTION"),
         ("-r D.npy --input normal --shape 4x4x4", "--input goes with --callable"),

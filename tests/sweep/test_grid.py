@@ -471,7 +471,7 @@ def test_failed_cells_are_exit_status_1(file, capsys):
     ("arguments", "message"),
     [
         (["nowhere.toml"], "nowhere.toml does not exist"),
-        (["scalling"], "'scalling' is neither a file nor a command"),
+        (["scalling"], "scalling does not exist: a grid is a .toml file"),
         (["grid.toml", "--executor", "dusk"], "unknown executor 'dusk': did you mean 'dask'"),
         (["grid.toml", "--executor", "processes", "--scheduler", "tcp://127.0.0.1:1"], "needs the executor dask"),
         (["grid.toml", "--export", "out.xls"], "out.xls: tables are written as .csv or .parquet"),

@@ -237,7 +237,7 @@ def test_paths_are_chosen_and_those_without_pytorch_are_listed(gpu, capsys):
     with pytest.raises(InputError, match="the package torch is not installed"):
         Kernels(0, paths=["graph"])
     for name, path, message in (
-        ("kernels", ",", "--path ',' names no path"),
+        ("kernels", ",", "unknown path ''"),
         ("kernels", "plann", "unknown path 'plann': did you mean 'plan'"),
         ("batched", "plan", "unknown path 'plan'"),
         ("tallskinny", "eagr", "unknown path 'eagr': did you mean 'eager'"),

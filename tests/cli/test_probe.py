@@ -1,0 +1,276 @@
+"""``fpemu reveal`` and ``fpemu characterize``: what they print, write and refuse."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fpemu import gpu, mma, probing, simt
+from fpemu.cli import main
+from fpemu.library import cublas
+from fpemu.mma import KOrder
+from tests.commands import refusal
+
+FP16 = mma.spec("hopper", "fp16", "fp32")
+FP32 = simt.SPECS["fp32"]
+PROBED = """
+import random
+import numpy as np
+import fpemu
+
+S = fpemu.mma.spec("A100", "fp16")
+
+def split(A, B):
+    assert A.dtype == B.dtype == np.float16 and A.flags.c_contiguous and B.flags.c_contiguous
+    return fpemu.mma.gemm(A, B, None, S, fpemu.mma.KOrder(split=40))
+
+def half(A, B):
+    return split(A, B).astype(np.float16)
+
+def lanes(A, B):
+    P = A.astype(np.float32)[:, :, None] * B.astype(np.float32)[None]
+    D = [P[:, i] for i in range(4)]
+    for k in range(4, A.shape[1]):
+        D[k % 4] = D[k % 4] + P[:, k]
+    return (D[0] + D[1]) + (D[2] + D[3])
+
+def kahan(A, B):
+    total = np.zeros((len(A), B.shape[1]), np.float32)
+    lost = total.copy()
+    for k in range(A.shape[1]):
+        y = A[:, k : k + 1].astype(np.float32) * B[k : k + 1].astype(np.float32) - lost
+        after = total + y
+        lost, total = (after - total) - y, after
+    return total
+
+def exact(A, B):
+    return (A.astype(np.float64) @ B.astype(np.float64)).astype(np.float32)
+
+def columns(A, B):
+    D = split(A, B)
+    D[:, 2:] = fpemu.mma.gemm(A, B[:, 2:], None, S)
+    return D
+
+def rows(A, B):
+    D = split(A, B)
+    D[3:] = fpemu.mma.gemm(A[3:], B, None, S)
+    return D
+
+def atomics(A, B):
+    return split(A, B) + np.float32(random.random()) * np.float32(1e-3)
+
+def raises(A, B):
+    raise RuntimeError("an illegal\\naddress")
+
+def flushes(A, B):
+    return split(np.where(abs(A) < 2.0**-14, np.float16(0), A), B)
+
+def shape(A, B):
+    return np.zeros(3)
+
+def words(A, B):
+    return np.full((len(A), B.shape[1]), "a")
+
+def changes(A, B):
+    A[0] = 0
+    return np.zeros((len(A), B.shape[1]))
+
+def nothing(A, B):
+    A @ B
+
+def brain(A, B):
+    import ml_dtypes
+    D = fpemu.mma.gemm(A, B, None, fpemu.mma.spec("A100", "bf16"), fpemu.mma.KOrder(split=40))
+    return D.astype(ml_dtypes.bfloat16)
+
+def nan(A, B):
+    return np.full((len(A), B.shape[1]), np.nan)
+
+no_function = 3
+"""
+
+
+@pytest.fixture
+def probed(tmp_path, monkeypatch):
+    (tmp_path / "probed.py").write_text(PROBED)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(capsys, *words):
+    status = main(["reveal", *map(str, words)])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+# --- the command
+def test_an_emulated_gemm_needs_no_gpu(capsys):
+    status, out, err = run(capsys, "--emulated", "H200", "--order", "split=128", "--k", 1000, "--check")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[:4] == [
+        "KOrder(split=128)",
+        "sum of 8, from left to right",
+        "├─ 7 × chain of 8 blocks of 16: k = 0..127, 128..255 ... 768..895",
+        "└─ chain of 6 blocks of 16, 1 of 8: k = 896..999",
+    ]
+    assert lines[4].startswith("K = 1000: ")
+    assert lines[5].startswith("check: 64 outputs of random operands are equal")
+
+
+def test_a_function_is_revealed_kept_drawn_and_checked(probed, capsys):
+    words = "probed.py:split --shape 33x2x100 --hardware A100 --check --json o.json --draw o.png"
+    status, out, err = run(capsys, *words.split())
+    assert status == 0
+    assert out.startswith("KOrder(split=40)\n")
+    assert "66 outputs of random operands are equal" in out
+    assert err.split() == ["wrote", "o.json", "wrote", "o.png"]
+    assert probing.load("o.json") == KOrder(split=40)
+    record = json.loads((probed / "o.json").read_text())
+    assert record["k"] == 100
+    assert record["about"]["shape"] == [33, 2, 100]
+    assert (probed / "o.png").read_bytes().startswith(b"\x89PNG")
+    _, out, err = run(capsys, "probed.py:split", "--k", 100)  # nothing is known of it
+    assert out.startswith("KOrder(split=40)\n")
+    assert "D is 100×1, by default" in err
+    for name, formats in (("half", "fp16,fp16"), ("brain", "bf16,bf16")):  # brain: of another library's type
+        status, out, _ = run(capsys, f"probed.py:{name}", "--formats", formats, "--k", 100, "--check")
+        assert (status, out.splitlines()[0]) == (0, "KOrder(split=40)")
+
+
+def test_a_tree_without_a_name_is_kept_and_emulated(probed, capsys):
+    status, out, _ = run(capsys, "probed.py:lanes", "--k", 64, "--check", "--json", "lanes.json")
+    assert status == 0
+    tree = "sum of 4, pairwise\n└─ 4 × chain of 16 fma: k = 0, 4 ... 60; then from 1, 2, 3\n"
+    assert out.startswith("no KOrder is found for this order; fpemu.mma.gemm takes the tree itself\n" + tree)
+    assert tree in run(capsys, "--emulated", "A100", "--order", "lanes.json", "--k", 64)[1]
+
+
+def test_an_order_that_depends_on_the_place_is_reported(probed, capsys):
+    status, out, err = run(capsys, "probed.py:columns", "--shape", "8x4x100")
+    assert (status, out.splitlines()[0]) == (0, "KOrder(split=40)")
+    assert "--at 2" in err
+    assert run(capsys, "probed.py:columns", "--shape", "8x4x100", "--at", 3)[1].startswith("KOrder()\n")
+    status, out, _ = run(capsys, "probed.py:columns", "--shape", "8x4x100", "--check", "--hardware", "A100")
+    assert status == 1
+    assert "not column 0: the order depends on the position" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("exact", "no unit is lost"),
+        ("kahan", "does more than add in that order"),
+        ("rows", "rows of D disagree"),
+        ("atomics", "not deterministic: two calls with the same operands differ in "),
+        ("flushes", "flushes subnormal"),
+        ("raises", "raised RuntimeError for A (20, 50) and B (50, 3) in float16: an illegal address"),
+        ("shape", "returned an array of shape (3,)"),
+        ("words", "the result of probed.py:words holds <U1, not numbers"),
+        ("nothing", "returned None"),
+        ("changes", "changes its operand A"),
+        ("nan", "returns Inf or NaN"),
+        ("no_function", "int, not a function"),
+        ("kahn", "did you mean 'kahan'"),
+    ],
+)
+def test_what_adds_by_no_tree_is_refused_with_the_reason(probed, capsys, name, message):
+    status, out, err = run(capsys, f"probed.py:{name}", "--shape", "20x3", "--k", 50)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_on_a_terminal_the_calls_are_counted(capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    status, out, err = run(capsys, "--emulated", "H200", "--order", "split=48", "--k", 100)
+    assert (status, out.splitlines()[0]) == (0, "KOrder(split=48)")
+    assert "probing" in err
+
+
+# --- cuBLAS, on a stand-in for PyTorch
+class Tensor:
+    def __init__(self, x):
+        self.x = x
+
+    def to(self, what):
+        return self if what == "cuda" else Tensor(self.x.astype(what))
+
+    def t(self):
+        return Tensor(self.x.T)
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return self.x
+
+
+class Torch:
+    """Adds by slices of 24, tf32 by slices of 16; remembers how B lay."""
+
+    float16, float32, float64, bfloat16, from_numpy = np.float16, np.float32, np.float64, "bfloat16", Tensor
+    backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=None)))
+    cuda = SimpleNamespace(is_available=lambda: True, get_device_capability=lambda: (9, 0))
+
+    def __init__(self):
+        self.seen = set()
+
+    def mm(self, a, b, out_dtype=None):
+        self.seen.add("TN" if b.x.flags.f_contiguous else "NN")
+        if a.x.dtype == np.float32:
+            tf32 = self.backends.cuda.matmul.allow_tf32
+            spec = mma.spec("hopper", "tf32", "fp32") if tf32 else FP32
+            return Tensor(mma.gemm(a.x, b.x, None, spec, KOrder(split=16 if tf32 else 24)))
+        D = mma.gemm(a.x, b.x, None, FP16, KOrder(split=24))
+        return Tensor(D.astype(out_dtype or np.float16))
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout", "split"), [("fp16", "TN", 24), ("fp16->fp16", "NN", 24), ("tf32", "TN", 16), ("fp32", "NN", 24)]
+)
+def test_cublas_is_called_with_the_named_layout_and_type(monkeypatch, capsys, kind, layout, split):
+    torch = Torch()
+    monkeypatch.setattr(cublas, "torch", lambda: torch)
+    status, out, _ = run(capsys, "cublas", "--type", kind, "--layout", layout, "--shape", "9x7x60", "--check")
+    assert (status, out.splitlines()[0]) == (0, f"KOrder(split={split})")
+    assert torch.seen == {layout}
+    assert torch.backends.cuda.matmul.allow_tf32 is None  # as it was before
+
+
+# --- characterize
+def test_the_command_prints_a_row_and_its_evidence(capsys):
+    assert main(["characterize", "--emulated", "volta mma m8n8k4 fp16->fp16", "--outputs", "500"]) == 0
+    out = capsys.readouterr().out
+    assert "MmaSpec('fp16', 'fp16', 'fp16', k=4, block=4, arithmetic='truncated', F=23, E0=-19, final='RNE'" in out
+    assert "as in the catalogue" in out
+    assert "not as in" not in out
+
+
+def test_the_command_takes_a_function_and_writes_json(capsys, tmp_path):
+    file = tmp_path / "unknown.py"
+    file.write_text(
+        "import numpy as np\n"
+        "def exact(A, B, C):\n    return (C.astype('f8') + A.astype('f8') @ B.astype('f8')).astype('f4')\n"
+        "def odd(A, B, C):\n    return exact(A, B, C) * np.float32(1.5)\n"
+        "def fails(A, B, C):\n    raise RuntimeError('no')\n"
+        "def ragged(A, B, C):\n    return [[1], [1, 2]]\n"
+    )
+    common = ["--formats", "e4m3,e4m3,fp32", "--k", "2", "--json", "-n", "100"]
+    assert main(["characterize", "--callable", f"{file}:odd", *common]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)[0]["row"] is None
+    assert printed.err.startswith("fpemu: odd: no arithmetic known")
+    for name, message in (("fails", "RuntimeError: no"), ("ragged", "the result of ragged is no array")):
+        assert message in refusal(capsys, "characterize", "--callable", f"{file}:{name}", *common)
+
+
+def test_without_a_gpu_the_command_says_what_needs_none(capsys, monkeypatch):
+    monkeypatch.setattr(gpu, "available", lambda: "no NVIDIA GPU is usable here")
+    assert main(["characterize"]) == 2
+    assert "--emulated" in capsys.readouterr().err
