@@ -158,7 +158,7 @@ class SuiteOptions:
             with cli.progress() as bars:
                 total = len(run.groups)
                 bar = bars.add_task(suite.name, total=total, completed=total - len(run.missing))
-                result = run.finish(jobs, lambda group: bars.update(bar, advance=1, description=group))
+                result = run.run_missing(jobs, lambda group: bars.update(bar, advance=1, description=group))
         except KeyboardInterrupt:
             cli.note(f"fpemu: {run.interrupted()}")
             raise typer.Exit(130) from None

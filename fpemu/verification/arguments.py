@@ -9,20 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import inf, nan, prod
 from typing import Any
 
 import numpy as np
 
-import fpemu
-from fpemu import batched
-from fpemu.errors import unknown_name
-from fpemu.verification import kernels, tallskinny
-from fpemu.verification.cases import Array, Case, Draw, Operands, Result, arrange, codes
+from fpemu.errors import InputError, unknown_name
+from fpemu.verification import kernels
+from fpemu.verification.cases import Array, Case, Draw, Operands, arrange
 from fpemu.verification.kernels import Variant
-from fpemu.verification.paths import PATHS, Product
-from fpemu.verification.suite import Suite
+from fpemu.verification.paths import PATHS, WITHOUT_PLAN, Call
+from fpemu.verification.suite import ProductSuite
 
 SCHEMES = ("staged", "ootomo", "bf16x9", "sgemm", "staged-int8", "ozaki")
 _OTHERS = {"hgemm": np.float16, "hcgemm planar": np.float16, "multiply fp32": np.float32, "multiply fp64": np.float64}
@@ -200,7 +197,6 @@ def of(group: str) -> list[View]:
     return [view for view in VIEWS if group.startswith(tuple(view.groups.split()))]
 
 
-@lru_cache(maxsize=2)
 def operands(group: str, view: View, key: int) -> Operands:
     """Return A, B and C of a product; C is None where it is left out."""
     draw, (m, n, k) = Numbers(group, key), view.sizes
@@ -208,7 +204,7 @@ def operands(group: str, view: View, key: int) -> Operands:
     return A, B, C if (view.beta or view.unread) and not group.startswith("multiply") else None
 
 
-class Arguments(Suite):
+class Arguments(ProductSuite):
     """Verification of every view in `rounds` products of each group, which lie at other addresses."""
 
     name = "arguments"
@@ -224,9 +220,6 @@ class Arguments(Suite):
 
     def groups(self) -> list[str]:
         return [*(f"gemm {scheme}" for scheme in SCHEMES), *_OTHERS]
-
-    def facts(self) -> dict[str, Any]:
-        return {"architecture": kernels.hardware()}
 
     def numbers(self, group: str) -> Sequence[int]:
         return range(self.rounds * len(of(group)))
@@ -244,64 +237,26 @@ class Arguments(Suite):
         options = {"view": view.name, "group": group, "on_range": "raise"}
         return Case(subject, number, key, sizes, lead=lead, alpha=view.alpha, beta=view.beta, options=options)
 
-    def resolve(self, case: Case) -> Case:
-        if not isinstance(case.subject, Variant):
-            return case
-        M, N, K = (max(size, 1) for size in case.sizes)
-        known = kernels.resolve(replace(case, sizes=(M, N, K)), kernels.hardware())
-        return replace(known, sizes=case.sizes)
-
-    def paths_of(self, case: Case) -> list[str]:
-        view, accepted = _view(case), set(self.paths)
+    def product(self, case: Case, hardware: Any, recorded: Any = None) -> Call:
+        group, view = case.options["group"], _view(case)
+        given = operands(group, view, case.key)
         if isinstance(case.subject, Variant):
-            accepted &= {path for path in accepted if kernels.runs(path, case)}
-        else:
-            accepted -= {"plan", *(["graph"] if view.name in _UNEVEN else [])}
-        return [path for path in self.paths if path in accepted and path in view.paths]
-
-    def product(self, case: Case, path: str) -> Product:
-        group, given = case.options["group"], _operands(case)
-        if isinstance(case.subject, Variant):
-            return kernels.product(case, path, given)
+            product = kernels.product(case, hardware, recorded, given)
+            if isinstance(error := product.emulate(), str):
+                raise InputError(error)  # every view is valid
+            return replace(product, paths=[path for path in product.paths if path in view.paths])
         numbers = Numbers(group, 0)
         like = arrange(np.zeros((*numbers.first, *case.shape), numbers.dtype), ("rows", "rows padded")[case.number % 2])
-        if "multiply" in group:
-            return Product("tallskinny.multiply", given, like, {})
-        name, options = _batched(case)
-        return Product(f"batched.{name}", given, like, options)
-
-    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
-        deferred = isinstance(case.subject, Variant) and kernels.policy(case, path) is None
-        return super().expected(case, path)[0], False if deferred else None
-
-    def recorded(self, case: Case, facts: Any) -> Case:
-        return kernels.replayed(case, facts) if facts else case
-
-    def emulate(self, case: Case, hardware: Any) -> Result:
-        return _emulate(case, hardware)
-
-
-@lru_cache(maxsize=1)  # the paths of a case expect the same result
-def _emulate(case: Case, hardware: str) -> Array:
-    A, B, C = _operands(case)
-    scalars: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta}
-    if isinstance(case.subject, Variant):
-        return codes(fpemu.gemm(A, B, C, **scalars, **case.options["arguments"]))
-    if "multiply" in case.subject:
-        return tallskinny.emulate(A, B, case.subject.removeprefix("multiply "))
-    name, options = _batched(case)
-    return codes(getattr(batched, name)(A, B, C, **options, hardware=hardware, instruction="mma"))
-
-
-def _operands(case: Case) -> Operands:
-    return operands(case.options["group"], _view(case), case.key)
+        function, options = "tallskinny.multiply", dict[str, Any]()
+        emulation: dict[str, Any] = {"fmt": group.rpartition(" ")[2]}
+        if "multiply" not in group:
+            function = "batched.hcgemm" if "planar" in group else "batched.hgemm"
+            options = {"alpha": case.alpha, "beta": case.beta, **(_PLANAR if "planar" in group else {})}
+            emulation = {**options, "hardware": hardware, "instruction": "mma"}
+        captured = view.name not in _UNEVEN
+        by = [path for path in WITHOUT_PLAN if path in view.paths and (captured or path != "graph")]
+        return Call(case, function, given, like, options, emulation, by)
 
 
 def _view(case: Case) -> View:
     return next(view for view in VIEWS if view.name == case.options["view"])
-
-
-def _batched(case: Case) -> tuple[str, dict[str, Any]]:
-    """Return the function of a batched product and its options."""
-    name, options = ("hcgemm", _PLANAR) if "planar" in case.subject else ("hgemm", {})
-    return name, {"alpha": case.alpha, "beta": case.beta, **options}

@@ -15,14 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from fpemu import batched
 from fpemu.errors import unknown_name
-from fpemu.gpu import batched as on_gpu
 from fpemu.gpu.batched import Block, Packed, Small, Warp
-from fpemu.verification import paths
-from fpemu.verification.cases import Array, Case, Draw, Operands, Result, codes
-from fpemu.verification.paths import POISON, Computed, Memory, Product
-from fpemu.verification.suite import Suite
+from fpemu.verification.cases import Array, Case, Computed, Draw, Operands, codes
+from fpemu.verification.paths import POISON, WITHOUT_PLAN, Call, Memory
+from fpemu.verification.suite import ProductSuite
 
 CASES = 520
 """Products of a group that cover all sizes once"""
@@ -189,7 +186,7 @@ def _whole_block(sizes: tuple[int, int, int], turn: int) -> Block:
     )
 
 
-class Batched(Suite):
+class Batched(ProductSuite):
     """Verification of the batched kernels: `cases` products of each group, within a time limit of `seconds`."""
 
     name = "batched"
@@ -197,7 +194,7 @@ class Batched(Suite):
         "products compared with fpemu.batched, which emulates the instruction. counts: outputs by path; products by"
         " kind of kernel; 'pointers', products of matrices passed one by one. digests: of small products, by number"
     )
-    supported = paths.WITHOUT_PLAN
+    supported = WITHOUT_PLAN
     kept = 4
 
     def __init__(
@@ -209,9 +206,6 @@ class Batched(Suite):
     def groups(self) -> list[str]:
         return list(groups())
 
-    def facts(self) -> dict[str, Any]:
-        return {"architecture": on_gpu.arguments()["hardware"]}
-
     def numbers(self, group: str) -> Sequence[int]:
         largest = _group(group).largest
         return range(min(self.cases, 4 * largest) if largest < LARGEST else self.cases)
@@ -219,48 +213,40 @@ class Batched(Suite):
     def case(self, group: str, number: int) -> Case:
         return draw(_group(group), number, self.seed)[0]
 
-    def product(self, case: Case, path: str) -> Product:
-        group, (M, N, _), options = case.subject, case.sizes, case.options["arguments"]
-        operands, on_gpu = draw(group, case.number, case.key)[1], {"configuration": case.options["configuration"]}
-        shape = (case.options["batch"], M, N + case.number % 2)
-        if group.layout is None:
-            return Product("batched.hgemm", operands, np.zeros(shape, np.float16)[..., :N], options, on_gpu)
-        planar, options = group.layout == "planar", {**options, "layout": group.layout}
-        like = np.zeros((2, *shape) if planar else (*shape, 2), np.float16)
-        like = like[..., :N] if planar else like[..., :N, :]
-        return Product("batched.hcgemm", operands, like, options, on_gpu, unit=1 if planar else 2)
-
-    def on_gpu(self, case: Case, path: str) -> Computed:
-        listed = path == "host" and case.options["pointers"]
-        return _by_pointers(self.product(case, path), case) if listed else super().on_gpu(case, path)
-
-    def emulate(self, case: Case, hardware: Any) -> Result:
-        return _emulate(case, hardware)
+    def product(self, case: Case, hardware: Any, recorded: Any = None) -> Call:
+        group, (M, N, _), chosen = case.subject, case.sizes, case.options
+        shape, options = (chosen["batch"], M, N + case.number % 2), chosen["arguments"]
+        function, unit, like = "batched.hgemm", 1, np.zeros(shape, np.float16)[..., :N]
+        if group.layout is not None:
+            function, options = "batched.hcgemm", {**options, "layout": group.layout}
+            like = np.zeros((2, *shape), np.float16)[..., :N]
+        if group.layout == "interleaved":
+            unit, like = 2, np.zeros((*shape, 2), np.float16)[..., :N, :]
+        emulation = options if group.small else {**options, "hardware": hardware, "instruction": "mma"}
+        on_gpu, operands = {"configuration": chosen["configuration"]}, draw(group, case.number, case.key)[1]
+        return _Batch(
+            case, function, operands, like, options, emulation, on_gpu=on_gpu, unit=unit, counts=chosen["counts"]
+        )
 
 
-@lru_cache(maxsize=1)  # the paths of a case expect the same result
-def _emulate(case: Case, hardware: str) -> Array:
-    group, options = case.subject, case.options["arguments"]
-    options = options if group.small else {**options, "hardware": hardware, "instruction": "mma"}
-    operands = draw(group, case.number, case.key)[1]
-    if group.layout is None:
-        return codes(batched.hgemm(*operands, **options))
-    return codes(batched.hcgemm(*operands, layout=group.layout, **options))
+class _Batch(Call):
+    """A product of batches, which some host calls pass as lists of matrices."""
 
-
-def _by_pointers(product: Product, case: Case) -> Computed:
-    """Multiply lists of matrices, each at its own address."""
-    draw = Draw(case.key, "pointers", case.number)
-    poison = np.full(product.like.shape, POISON << 8 | POISON, np.uint16).view(np.float16)
-    lists = []
-    for X in (*product.operands, poison):
-        most = draw.pick((1, 8))  # 1: aligned
-        lists.append(None if X is None else [Memory(np.ascontiguousarray(x), draw.below(most)) for x in X])
-    *given, D = [None if X is None else [x.array(x.x, tensor=False) for x in X] for X in lists]
-    product.call(*given, out=D)
-    results = lists[-1] or []
-    outside = sum(x.changed(x.x) for x in results)
-    return Computed(codes(np.stack([x.view(x.x, x.read()) for x in results])), outside)
+    def compute(self, path: str) -> Computed:
+        """Compute the product by a path, or multiply lists of matrices, each at its own address."""
+        if path != "host" or not self.case.options["pointers"]:
+            return super().compute(path)
+        draw = Draw(self.case.key, "pointers", self.case.number)
+        poison = np.full(self.like.shape, POISON << 8 | POISON, np.uint16).view(np.float16)
+        lists = []
+        for X in (*self.operands, poison):
+            most = draw.pick((1, 8))  # 1: aligned
+            lists.append(None if X is None else [Memory(np.ascontiguousarray(x), draw.below(most)) for x in X])
+        *given, D = [None if X is None else [x.array(x.x, tensor=False) for x in X] for X in lists]
+        self(*given, out=D)
+        results = lists[-1] or []
+        outside = sum(x.changed(x.x) for x in results)
+        return Computed(codes(np.stack([x.view(x.x, x.read()) for x in results])), outside)
 
 
 def _group(name: str) -> Group:

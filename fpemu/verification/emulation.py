@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import Any, Literal
@@ -23,9 +24,8 @@ from fpemu.mma import operand_streams as streams
 from fpemu.mma.arithmetic import ARITHMETICS, Arithmetic
 from fpemu.mma.codes import values
 from fpemu.mma.tree import Chain, Sum, Tree
-from fpemu.verification.cases import Array, Case, Draw, Result, arrange, codes
-from fpemu.verification.paths import Computed
-from fpemu.verification.suite import Suite
+from fpemu.verification.cases import Array, Case, Computed, Draw, Product, Result, arrange, codes
+from fpemu.verification.suite import ProductSuite
 
 Implementation = Literal["cuda", "compiled", "numpy"]
 CASES = 6
@@ -250,7 +250,26 @@ def implementations(case: Case) -> tuple[Implementation, ...]:
     return ("compiled",) if slow else ("compiled", "numpy")
 
 
-class Emulation(Suite):
+@dataclass
+class Gemm(Product):
+    """An emulated product."""
+
+    case: Case
+
+    def compute(self, path: str) -> Computed:
+        """Emulate the product on the GPU."""
+        return Computed(compute(self.case, "cuda"))
+
+    def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
+        """Emulate the product by the implementations of the CPU."""
+        return {name: compute(self.case, name) for name in implementations(self.case)}, None
+
+    def emulate(self) -> Array:
+        """Emulate the product by NumPy's implementation if it is fast enough."""
+        return compute(self.case, implementations(self.case)[-1])
+
+
+class Emulation(ProductSuite):
     """Verification of the emulated GEMM; quick: a sixth of the specifications and schemes."""
 
     name = "emulation"
@@ -277,14 +296,8 @@ class Emulation(Suite):
             return scheme_case(group, number, self.seed)
         return spec_case(spec(group, self.seed), number, self.seed)
 
-    def on_gpu(self, case: Case, path: str) -> Computed:
-        return Computed(compute(case, "cuda"))
-
-    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
-        return {name: compute(case, name) for name in implementations(case)}, None
-
-    def emulate(self, case: Case, hardware: Any) -> Result:
-        return compute(case, implementations(case)[-1])
+    def product(self, case: Case, hardware: Any, recorded: Any = None) -> Gemm:
+        return Gemm(case)
 
     def facts(self) -> dict[str, Any]:
         return {"host": {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}}

@@ -264,10 +264,10 @@ def test_the_digest_depends_on_every_bit_and_its_place():
 @needs_gpu
 def test_a_wrong_specification_is_detected_on_the_gpu():
     wrong = WGMMA.replace(F=24)
-    found = verify.verify(WGMMA, outputs=10**5, seed=3, emulate=wrong)
+    found = verify.verify(wrong, outputs=10**5, seed=3)
     assert found.mismatches > 0
     first = next(verify.failures(found, WGMMA, 3))
-    assert first.hardware == first.emulated  # by the right model
+    assert first.hardware == first.emulated  # by the right specification
 
 
 @needs_gpu

@@ -164,7 +164,7 @@ class Kernels:
             return
         first, tests, totals = arguments[4:7]
         D = D[: int(tests) * bench.m * bench.n]
-        expected = instructions.execute_codes(*arrays[:3], bench.model).reshape(-1)[: D.size]
+        expected = instructions.execute_codes(*arrays[:3], bench.spec).reshape(-1)[: D.size]
         wrong = np.flatnonzero(expected != D) + int(first) * bench.m * bench.n
         counts = {"outputs": D.size, "mismatches": wrong.size, "digest": _system.digest(D)}
         counts["first"] = int(wrong[0]) if wrong.size else instructions._NONE
@@ -179,7 +179,7 @@ def bench(monkeypatch):
     monkeypatch.setattr(instructions.plan, "queue", lambda step: step())
     spec = mma.spec("hopper", "fp16", instruction="mma")
     made: Any = object.__new__(instructions.Bench)
-    made.spec = made.model = spec
+    made.spec = spec
     made.seed, made.m, made.n, made.detected = 3, 16, 8, False
     made.dtypes = [codes.code_dtype(f) for f in (*streams.formats(spec), spec.d_format)]
     made.shapes = [(16, spec.k), (8, spec.k), (16, 8), (16, 8)]

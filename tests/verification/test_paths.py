@@ -14,9 +14,9 @@ from fpemu.gpu.runtime import device
 from fpemu.verification import arguments, paths, tallskinny
 from fpemu.verification.arguments import Arguments
 from fpemu.verification.batched import Batched
-from fpemu.verification.cases import LAYOUTS, Draw, arrange, codes
+from fpemu.verification.cases import LAYOUTS, Case, Draw, arrange, codes
 from fpemu.verification.kernels import Kernels
-from fpemu.verification.paths import PATHS, Copies, Memory, Product
+from fpemu.verification.paths import PATHS, Call, Copies, Memory
 from fpemu.verification.records import Outcome, Record
 from fpemu.verification.suite import Run
 from fpemu.verification.tallskinny import TallSkinny
@@ -27,6 +27,11 @@ LOCAL = ["host", "eager", "plan"]
 ONES = (np.ones((3, 3), np.float32), np.ones((3, 3), np.float32), None)
 SGEMM = {"scheme": "sgemm"}
 LIKE = np.zeros((3, 8), np.float32)[:, :3]
+
+
+def ones(number=0, key=0, **fields):
+    """A product of ones by `fpemu.gpu.gemm`."""
+    return Call(Case("", number, key, (3, 3, 3)), "gemm", ONES, LIKE, SGEMM, SGEMM, **fields)
 
 
 def kernels(path):
@@ -84,7 +89,7 @@ def test_a_result_of_an_earlier_call_is_no_result(gpu, monkeypatch, path):
 
     monkeypatch.setattr(fpemu.gpu, "gemm", call)
     monkeypatch.setattr(fpemu.gpu, "plan", lambda A, B, C, scheme: call)
-    computed = paths.run(path, Product("gemm", ONES, LIKE, SGEMM), 0, 0)
+    computed = paths.run(path, ones())
     assert (computed.result == 0xABABABAB).all()
     assert len(calls) == (4 if path == "eager" else 2)  # the third call with the same addresses launches a graph
 
@@ -111,7 +116,7 @@ def test_writes_beside_the_result_and_deferred_errors_are_counted(gpu, monkeypat
         return gpu.gemm(A, B, C, scheme=scheme, out=out)
 
     monkeypatch.setattr(fpemu.gpu, "gemm", call)
-    computed = paths.run("eager", Product("gemm", ONES, LIKE, SGEMM, deferred=True), 0, 0)
+    computed = paths.run("eager", ones(8, policy="raise", deferrable=True))
     assert (computed.outside, computed.deferred) == (outside, deferred)
     assert not text or computed.result == text
 
@@ -167,7 +172,7 @@ def test_half_of_the_cases_are_aligned_and_every_address_occurs_in_the_others(gp
     found = []
     for number in range(160):
         gpu.addresses.clear()
-        paths.run("eager", Product("gemm", ONES, LIKE, SGEMM), 5, number)
+        paths.run("eager", ones(number, 5))
         found.append({address % 16 for address in gpu.addresses})
     assert 60 < sum(places == {0} for places in found) < 100
     assert set.union(*found) == {0, 4, 8, 12}
@@ -208,11 +213,12 @@ def test_every_scheme_is_multiplied_by_every_path_that_it_has(gpu, monkeypatch):
     suite = Kernels(0)
     assert suite.paths == list(PATHS) == suite.options["paths"]
     for scheme in schemes.names():
-        cases = [suite.resolve(suite.case(scheme, number)) for number in suite.numbers(scheme)]
-        used = {path for case in cases for path in suite.paths_of(case)}
+        products = (suite.product(suite.case(scheme, number), "hopper") for number in range(9))
+        used = {path for product in products for path in product.paths}
         assert used == ({"host", "eager", "torch"} if schemes.get(scheme).error_free else {*PATHS}), scheme
     named = TallSkinny(0, names=["V0", "multiply"])
-    assert [named.paths_of(named.case(f"{name} in fp32", 0)) for name in ("V0", "multiply")] == [["eager"], named.paths]
+    used = [named.product(named.case(f"{name} in fp32", 0), None).paths for name in ("V0", "multiply")]
+    assert used == [("eager",), tuple(named.paths)]
 
 
 def test_the_sizes_layouts_and_classes_of_tall_and_skinny_matrices():
@@ -258,6 +264,6 @@ def test_a_gpu_returns_the_emulators_bits_by_every_path():
     chosen = ["staged", "legemm", "h2sgemm", "bf16x3", "sgemm", "staged-int8", "ozaki"]
     small = Kernels(5, 4, chosen, published=True), Batched(5, 3), TallSkinny(5, 8, names=["multiply"])
     for suite in (*small, Arguments(5, 1)):
-        record = Run(suite).finish()
+        record = Run(suite).run_missing()
         assert record.ok, [outcome.first for outcome in record.outcomes if not outcome.ok]
         assert all(record.total(path) for path in suite.paths)
