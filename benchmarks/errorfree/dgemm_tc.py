@@ -103,13 +103,8 @@ class Counts(NamedTuple):
 def multiply(work: Workspace, A: Matrix, B: Matrix, D: Matrix | None, mode: str) -> list[Counts]:
     """Compute D = A B, or without D only the slices; return the counts of every pair of blocks.
 
-    Parameters
-    ----------
-    work : Workspace
-        The attribute ``split`` of its queue becomes the phase of the launches that split A or B.
-    A : Matrix (M, K), B : Matrix (K, N), D : Matrix (M, N)
-        Of the mode's operand format, finite, exponents within 900 of zero.
-    mode : one of `MODES`
+    Operands have the mode's format, finite, exponents within 900 of zero. The attribute ``split`` of the queue becomes
+    the phase of the launches that split A or B.
     """
     how = MODES[mode]
     (M, K), N = A.shape, B.shape[1]

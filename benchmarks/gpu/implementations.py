@@ -30,24 +30,14 @@ RESIDUAL_SCALE = 2.0**11
 
 @dataclass(frozen=True)
 class Implementation:
-    """What computes a product.
-
-    Parameters
-    ----------
-    name : str
-    scheme : str or None
-        Of `fpemu.schemes`, or "strassen"; None: the library.
-    options : mapping
-        Of the scheme.
-    hints : mapping
-        Of the kernel: its tile, whether loads overlap with products.
-    operand : {"fp32", "fp64"}
-    """
+    """What computes a product."""
 
     name: str
-    scheme: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    hints: Mapping[str, Any] = field(default_factory=dict)
+    scheme: str | None = None  # of `fpemu.schemes`, or "strassen"; None: the library
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the scheme
+    hints: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # of the kernel: its tile, whether loads overlap with products
     operand: str = "fp32"
 
 
@@ -75,11 +65,6 @@ def find(name: str) -> Implementation:
 
     >>> find("legemm 64x64 plain").hints, find("staged stage=128").options
     ({'tile': (64, 64), 'pipeline': False}, {'stage': 128})
-
-    Raises
-    ------
-    InputError
-        An unknown name.
     """
     from fpemu import schemes
 
@@ -129,17 +114,8 @@ def scheme(implementation: Implementation) -> Any:
 def kernel(scheme: Any, hints: Mapping[str, Any], shape: tuple[int, int, int]) -> Kernel:
     """Return the fastest kernel for a product (M, N, K), or the kernel that the hints describe.
 
-    Parameters
-    ----------
-    scheme : Scheme
-    hints : mapping
-        "mma", a kernel of `fpemu.gpu.gemm.mma_sync.fused`; its "tile", rows and columns, "pipeline" and "words".
-    shape : (M, N, K)
-
-    Raises
-    ------
-    MissingKernelError
-        If there is none.
+    Hints are "mma", a kernel of `fpemu.gpu.gemm.mma_sync.fused`; its "tile", rows and columns, "pipeline" and "words".
+    MissingKernelError: there is no such kernel.
     """
     from fpemu.gpu.gemm import choice
     from fpemu.gpu.gemm.mma_sync import fused, source
@@ -168,15 +144,7 @@ def kernel(scheme: Any, hints: Mapping[str, Any], shape: tuple[int, int, int]) -
 
 
 def prepare(implementation: Implementation, operands: Operands) -> Prepared:
-    """Make an implementation ready and run it once.
-
-    Raises
-    ------
-    MissingKernelError
-        If there is no kernel for it.
-    GpuError
-        If it does not run.
-    """
+    """Make an implementation ready and run it once; MissingKernelError if there is no kernel for it."""
     prepared = (_library if implementation.scheme is None else _package)(implementation, operands)
     prepared.both()
     device.synchronize()

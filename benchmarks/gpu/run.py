@@ -65,23 +65,10 @@ def rows(
     make: Callable[[Case], Any] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Row]:
-    """Measure the missing rows; each is added to the record before it is yielded.
+    """Measure the missing rows, and yield each, with "failed" if it could not be measured, once it is in the record.
 
-    Parameters
-    ----------
-    cases : sequence of Case
-    record : Record
-    budget : float, optional
-        Seconds: no case is begun that is likely to end later.
-    again : bool
-        Measure the record's rows too: each new row replaces the old one, unless it failed.
-    evaluate, make, clock
-        Replacements of the measurement, for tests.
-
-    Yields
-    ------
-    dict
-        The row; with "failed" if it could not be measured.
+    No case is begun that is likely to end after `budget` seconds. With `again`, the record's rows are measured too:
+    each new row replaces the old one, unless it failed. Tests replace `evaluate`, `make` and `clock`.
     """
     begun, number = clock(), len(record.head["runs"]) - 1
     evaluate, make = evaluate or _measure, make or _make

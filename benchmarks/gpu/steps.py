@@ -16,17 +16,9 @@ _UNCHECKED = (Label("A", (), (False, False)), Label("B", (), (False, False)))
 def queued(
     steps: Sequence[Step], memory: Memory | None = None, operands: Sequence[Any] = (None,) * 4, mark: int = 0
 ) -> tuple[Queue, Queue]:
-    """Return the functions that queue the first `mark` steps, and the others.
+    """Return the functions that queue the first `mark` steps, and the others; A, B, C and D are kept alive.
 
-    Parameters
-    ----------
-    steps : sequence of Step
-    memory : Memory, optional
-        Workspace of the steps. No other work may use the workspace of the default stream between the calls of the two
-        functions.
-    operands : sequence of Matrix or None
-        A, B, C and D, which are kept alive.
-    mark : int
+    No other work may use the workspace of the default stream, `memory`, between the calls of the two functions.
     """
     plan = Plan(steps, memory, mark, _UNCHECKED)
 
