@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from benchmarks.calls.timer import Row, Timer
 from benchmarks.sensors import Watch
 from fpemu._system import read_json, write_atomic
 from fpemu.errors import InputError
+from fpemu.verification.records import text_of
 
 Record = dict[str, Any]
 _OF_A_RUN = ("date", "code")
@@ -90,13 +90,4 @@ def measure(
 
 def text(record: Record) -> bytes:
     """Return the record as JSON, one row per line."""
-
-    def lines(value: Any, depth: int) -> str:
-        if depth == 2 or not isinstance(value, dict):
-            return json.dumps(value)
-        inside = ",\n".join(
-            f"{' ' * (depth + 1)}{json.dumps(name)}: {lines(x, depth + 1)}" for name, x in value.items()
-        )
-        return f"{{\n{inside}\n{' ' * depth}}}"
-
-    return f"{lines(record, 0)}\n".encode()
+    return text_of(record, [name for name, value in record.items() if isinstance(value, dict)]).encode()

@@ -6,7 +6,6 @@ the reason under "failed"; a row of a kernel that has been replaced since has "o
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from fpemu._system import read_json, write_atomic
 from fpemu.errors import InputError
+from fpemu.verification.records import text_of
 
 FORMAT = 1
 KEY = ("kind", "M", "N", "K", "data", "contender")
@@ -62,9 +62,7 @@ class Record:
 
     def text(self) -> str:
         """Return the record as JSON, one row per line."""
-        head = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in self.head.items()]
-        rows = ",\n".join(f"  {json.dumps(row)}" for row in self.rows)
-        return "{\n" + ",\n".join([*head, ' "rows": [\n' + rows + "\n ]"]) + "\n}\n"
+        return text_of({**self.head, "rows": self.rows}, ["rows"])
 
 
 def read(path: str | os.PathLike[str]) -> Record:
