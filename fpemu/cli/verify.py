@@ -265,7 +265,6 @@ def kernels(
 @cli.with_options(PathOptions)
 def batched(
     cases: Annotated[int, "Number of products per group; 520 products cover all sizes once."] = 520,
-    seconds: Annotated[float | None, "Time limit per group; a group that exceeds it has fewer products."] = None,
     *,
     options: PathOptions,
 ) -> None:
@@ -275,10 +274,8 @@ def batched(
     and C, all layouts, configurations of all kernels, and special values, by the paths host, eager, graph and torch
     (see `fpemu verify kernels`). Exit status 0 if all bits are equal, 1 if not, 2 without a GPU.
     """
-    if seconds is not None and not seconds > 0:
-        raise InputError(f"--seconds is {seconds}: a positive number is needed")
     options.check(cases=cases)
-    options.run("batched.Batched", cases, seconds)
+    options.run("batched.Batched", cases)
 
 
 @cli.with_options(PathOptions)

@@ -27,28 +27,22 @@ _PLANAR: dict[str, Any] = {"layout": "planar", "algorithm": "fused"}
 M, N, K = 19, 23, 40
 
 
-class Numbers:
-    """Uniform numbers for the operands of a case of a group."""
+Numbers = Callable[..., Array]
+"""Draws an array of a shape"""
 
-    def __init__(self, group: str, key: int) -> None:
-        self._rng = np.random.default_rng(key)
-        self.first = (2,) if "planar" in group else ()  # axes before those of a product: real and imaginary parts
-        self.dtype: Any = np.dtype(_OTHERS.get(group, np.float64 if group == "gemm ozaki" else np.float32))
 
-    def __call__(self, *shape: int) -> Array:
-        """Draw an array."""
-        shape = (*self.first, *shape)
-        return self._rng.uniform(-1, 1, prod(shape)).astype(self.dtype).reshape(shape)
+def _first(group: str) -> tuple[int, ...]:
+    """Axes before those of a product: real and imaginary parts."""
+    return (2,) if "planar" in group else ()
 
-    def expand(self, x: Array, *shape: int) -> Array:
-        """Broadcast an array by strides of 0."""
-        ones = [1] * (len(shape) + len(self.first) - x.ndim)
-        return np.broadcast_to(x.reshape(*self.first, *ones, *x.shape[len(self.first) :]), (*self.first, *shape))
 
-    def permute(self, x: Array, *axes: int) -> Array:
-        """Exchange axes."""
-        first = len(self.first)
-        return x.transpose(*range(first), *(axis + first for axis in axes))
+def _dtype(group: str) -> Any:
+    return np.dtype(_OTHERS.get(group, np.float64 if group == "gemm ozaki" else np.float32))
+
+
+def _expand(x: Array, *shape: int) -> Array:
+    """Broadcast the last axes by strides of 0."""
+    return np.broadcast_to(x, (*x.shape[: -len(shape)], *shape))
 
 
 def _drawn(draw: Numbers, rows: int, columns: int) -> Array:
@@ -141,14 +135,14 @@ VIEWS = (
     View("B is the transpose of A", groups=_ALL, whole=_transpose),
     View("slices of one array", groups=_ALL, whole=_slices, beta=-1.0),
     View("rows that overlap", _overlapping, groups=_ALL),
-    View("row strides of 0", lambda x, m, n: x.expand(x(1, n), m, n), groups=_ALL),
-    View("column strides of 0", lambda x, m, n: x.expand(x(m, 1), m, n), groups=_ALL),
-    View("all strides 0", lambda x, m, n: x.expand(x(1, 1), m, n), groups=_ALL),
-    View("an expanded batch", lambda x, m, n: x.expand(x(m, n), 3, m, n)),
+    View("row strides of 0", lambda x, m, n: _expand(x(1, n), m, n), groups=_ALL),
+    View("column strides of 0", lambda x, m, n: _expand(x(m, 1), m, n), groups=_ALL),
+    View("all strides 0", lambda x, m, n: _expand(x(1, 1), m, n), groups=_ALL),
+    View("an expanded batch", lambda x, m, n: _expand(x(1, m, n), 3, m, n)),
     View("batches that broadcast", whole=_broadcast),
-    View("batch between rows and columns", lambda x, m, n: x.permute(x(m, 3, n), 1, 0, 2)),
-    View("batch after the columns", lambda x, m, n: x.permute(x(m, n, 3), 2, 0, 1)),
-    View("exchanged batch axes", lambda x, m, n: x.permute(x(3, 2, m, n), 1, 0, 2, 3)),
+    View("batch between rows and columns", lambda x, m, n: x(m, 3, n).swapaxes(-3, -2)),
+    View("batch after the columns", lambda x, m, n: np.moveaxis(x(m, n, 3), -1, -3)),
+    View("exchanged batch axes", lambda x, m, n: x(3, 2, m, n).swapaxes(-4, -3)),
     View("every other matrix", lambda x, m, n: x(6, m, n)[..., ::2, :, :]),
     View("gaps between matrices", lambda x, m, n: x(3, m + 1, n)[..., :-1, :]),
     View("a long stride of one matrix", _long_stride),
@@ -199,11 +193,16 @@ def of(group: str) -> list[View]:
 
 def operands(group: str, view: View, key: int) -> Operands:
     """Return A, B and C of a product; C is None where it is left out."""
-    draw, (m, n, k) = Numbers(group, key), view.sizes
+    rng, first, (m, n, k) = np.random.default_rng(key), _first(group), view.sizes
+
+    def draw(*shape: int) -> Array:
+        return rng.uniform(-1, 1, prod(first + shape)).astype(_dtype(group)).reshape(first + shape)
+
     A, B, C = view.whole(draw) if view.whole else (view.each(draw, *s) for s in ((m, k), (k, n), (m, n)))
     return A, B, C if (view.beta or view.unread) and not group.startswith("multiply") else None
 
 
+@dataclass
 class Arguments(ProductSuite):
     """Verification of every view in `rounds` products of each group, which lie at other addresses."""
 
@@ -214,9 +213,8 @@ class Arguments(ProductSuite):
     )
     supported = tuple(PATHS)
 
-    def __init__(self, seed: int = 0, rounds: int = 2, *, paths: Sequence[str] | None = None) -> None:
-        super().__init__(seed, paths, rounds=rounds)
-        self.rounds = rounds
+    decisive = ("rounds",)
+    rounds: int = 2
 
     def groups(self) -> list[str]:
         return [*(f"gemm {scheme}" for scheme in SCHEMES), *_OTHERS]
@@ -230,8 +228,7 @@ class Arguments(ProductSuite):
         view = of(group)[number % len(of(group))]
         key = Draw(self.seed, "arguments", group, number).word()
         A, B, C = operands(group, view, key)
-        skipped = len(Numbers(group, 0).first)
-        lead: Any = tuple(() if X is None else X.shape[skipped:-2] for X in (A, B, C))
+        lead: Any = tuple(() if X is None else X.shape[len(_first(group)) : -2] for X in (A, B, C))
         sizes = A.shape[-2], B.shape[-1], A.shape[-1]
         subject = Variant(group.removeprefix("gemm ")) if group.startswith("gemm") else group
         options = {"view": view.name, "group": group, "on_range": "raise"}
@@ -245,8 +242,8 @@ class Arguments(ProductSuite):
             if isinstance(error := product.emulate(), str):
                 raise InputError(error)  # every view is valid
             return replace(product, paths=[path for path in product.paths if path in view.paths])
-        numbers = Numbers(group, 0)
-        like = arrange(np.zeros((*numbers.first, *case.shape), numbers.dtype), ("rows", "rows padded")[case.number % 2])
+        zeros = np.zeros((*_first(group), *case.shape), _dtype(group))
+        like = arrange(zeros, ("rows", "rows padded")[case.number % 2])
         function, options = "tallskinny.multiply", dict[str, Any]()
         emulation: dict[str, Any] = {"fmt": group.rpartition(" ")[2]}
         if "multiply" not in group:

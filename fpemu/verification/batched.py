@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -186,8 +185,9 @@ def _whole_block(sizes: tuple[int, int, int], turn: int) -> Block:
     )
 
 
+@dataclass
 class Batched(ProductSuite):
-    """Verification of the batched kernels: `cases` products of each group, within a time limit of `seconds`."""
+    """Verification of the batched kernels: `cases` products of each group."""
 
     name = "batched"
     about = (
@@ -196,12 +196,8 @@ class Batched(ProductSuite):
     )
     supported = WITHOUT_PLAN
     kept = 4
-
-    def __init__(
-        self, seed: int = 0, cases: int = CASES, seconds: float | None = None, *, paths: Sequence[str] | None = None
-    ) -> None:
-        super().__init__(seed, paths, cases=cases, seconds=seconds)
-        self.cases, self.seconds = cases, inf if seconds is None else seconds
+    decisive = ("cases",)
+    cases: int = CASES
 
     def groups(self) -> list[str]:
         return list(groups())

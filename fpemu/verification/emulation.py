@@ -269,6 +269,7 @@ class Gemm(Product):
         return compute(self.case, implementations(self.case)[-1])
 
 
+@dataclass
 class Emulation(ProductSuite):
     """Verification of the emulated GEMM; quick: a sixth of the specifications and schemes."""
 
@@ -278,10 +279,7 @@ class Emulation(ProductSuite):
         " with fpemu.gemm on a CPU. counts: outputs compared with NumPy's implementation too. digests: by case"
     )
     kept, small = CASES, 2**62
-
-    def __init__(self, seed: int = 0, *, quick: bool = False) -> None:
-        super().__init__(seed)
-        self.quick = quick
+    quick: bool = False
 
     def groups(self) -> list[str]:
         step = _QUICK if self.quick else 1

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -215,6 +216,7 @@ def replay(spec: MmaSpec, kind: str, seed: int, tile: Sequence[int]) -> str:
     return digest_text(execute_codes(*streams.operands(spec, kind, seed, 0, SAMPLE, *tile), spec))
 
 
+@dataclass
 class Instructions(Suite):
     """Verification of the GPU's matrix instructions whose name contains `part`, with `outputs` outputs each or more."""
 
@@ -225,11 +227,14 @@ class Instructions(Suite):
         " examples, index of a mismatch and the hardware's code by class"
     )
 
-    def __init__(self, seed: int = 0, outputs: int = 10**9, part: str = "") -> None:
-        super().__init__(seed, outputs=outputs)
-        self.outputs, self.part = outputs, part
+    decisive = ("outputs",)
+    outputs: int = 10**9
+    part: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.groups():
-            raise unknown_name("instruction of this GPU", part, [row.name for row in instructions.rows()])
+            raise unknown_name("instruction of this GPU", self.part, [row.name for row in instructions.rows()])
 
     def groups(self) -> list[str]:
         return [row.name for row in instructions.rows() if self.part.lower() in row.name.lower()]

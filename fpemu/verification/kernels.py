@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -164,6 +164,7 @@ def _emulation(variant: Variant, recorded: dict[str, Any]) -> dict[str, Any]:
     return {"scheme": variant.build(), "hardware": rows.get(spec, spec), "order": order}
 
 
+@dataclass
 class Kernels(ProductSuite):
     """Verification of the kernels of `fpemu.gpu.gemm`: all schemes or those named, with all or only published options.
 
@@ -179,19 +180,11 @@ class Kernels(ProductSuite):
     )
     supported = tuple(PATHS)
     small = 2**16
-
-    def __init__(
-        self,
-        seed: int = 0,
-        cases: int = len(SIZES),
-        names: Sequence[str] | None = None,
-        *,
-        published: bool = False,
-        emulated_on: str = "auto",
-        paths: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(seed, paths, cases=cases)
-        self.cases, self.names, self.published, self.emulated_on = cases, names, published, emulated_on
+    decisive = ("cases",)
+    cases: int = len(SIZES)
+    names: Sequence[str] | None = None
+    published: bool = field(default=False, kw_only=True)
+    emulated_on: str = field(default="auto", kw_only=True)
 
     def groups(self) -> list[str]:
         known = variants(self.names, self.facts()["architecture"])

@@ -56,8 +56,8 @@ class Library(Suite):
     )
 
     def __init__(self, seed: int, types: Sequence[str], shapes: int = 20, new: int = 0) -> None:
-        self._environment = cublas.environment()
         super().__init__(seed)
+        self._environment = cublas.environment()
         products = drawn(shapes, types, seed)
         named = [(p.type, p.layout, (p.M, p.N, p.K), "") for p in products]
         named += [(t, layout, shape, _NEW) for shape in new_shapes(new, seed) for t in types for layout in LAYOUTS]

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,8 +24,9 @@ from fpemu.arguments import integer
 from fpemu.errors import InputError
 from fpemu.gpu import batched
 from fpemu.gpu.runtime import device
-from fpemu.verification import paths, records
+from fpemu.verification import records
 from fpemu.verification.cases import Case, Computed, Product, Result
+from fpemu.verification.paths import PATHS, choose
 from fpemu.verification.records import Outcome, Record
 
 _PLACES = 3  # mismatches and errors of a group that are recorded
@@ -39,14 +38,18 @@ class SkippedError(Exception):
     """Raised by a suite for a case that no kernel runs; the message is the name of its count."""
 
 
+@dataclass
 class Suite(ABC):
-    """A verification suite. Its options decide the cases, are JSON values, and are part of the record."""
+    """A verification suite. The fields in `decisive` decide the cases, and are options of the record."""
 
     name: ClassVar[str]
     about: ClassVar[str]
+    decisive: ClassVar[tuple[str, ...]] = ()
+    seed: int = 0
 
-    def __init__(self, seed: int = 0, **options: Any) -> None:
-        self.seed, self.options = integer("seed", seed, 0, 2**64 - 1), options
+    def __post_init__(self) -> None:
+        self.seed = integer("seed", self.seed, 0, 2**64 - 1)
+        self.options = {name: getattr(self, name) for name in self.decisive}
 
     @abstractmethod
     def groups(self) -> list[str]:
@@ -91,7 +94,7 @@ class Suite(ABC):
             sections.setdefault(self.section(outcome.group), []).append(outcome)
         if len(sections) > 1:
             sections["all"] = record.outcomes
-        counts = dict.fromkeys(name for o in record.outcomes for name in o.counts if name not in paths.PATHS)
+        counts = dict.fromkeys(name for o in record.outcomes for name in o.counts if name not in PATHS)
         columns = ("cases", "outputs", *counts, "mismatches", "failed")
         parts = {name: replace(record, outcomes=some) for name, some in sections.items()}
         rows = [(name, *(f"{part.total(column):,}" for column in columns)) for name, part in parts.items()]
@@ -107,20 +110,21 @@ class Suite(ABC):
         yield from (f"  {place}" for place in outcome.first)
 
 
+@dataclass
 class ProductSuite(Suite):
-    """A suite of products, which are compared case by case."""
+    """A suite of products, which are compared case by case, by all paths or those named."""
 
     supported: ClassVar[tuple[str, ...]] = ()
     """Paths by which the suite computes products; none: the product has one way only"""
     kept: ClassVar[int] = 3
     """Cases of a group whose digests are recorded: the first with at most `small` multiply-adds"""
     small: ClassVar[int] = 2**15
-    seconds: float = inf
-    """Time limit of a group"""
+    paths: Sequence[str] | None = field(default=None, kw_only=True)
 
-    def __init__(self, seed: int = 0, names: Sequence[str] | None = None, **options: Any) -> None:
-        self.paths, self.skipped = paths.choose(names, self.supported)
-        super().__init__(seed, **options, **({"paths": self.paths} if self.supported else {}))
+    def __post_init__(self) -> None:
+        self.paths, self.skipped = choose(self.paths, self.supported)
+        super().__post_init__()
+        self.options |= {"paths": self.paths} if self.supported else {}
 
     @abstractmethod
     def numbers(self, group: str) -> Sequence[int]:
@@ -149,12 +153,9 @@ class ProductSuite(Suite):
         return digest_text(np.asarray(result))
 
     def run(self, group: str) -> Outcome:
-        """Compare all cases of a group, until its time limit; an error in one case does not stop the others."""
-        outcome, values, deadline = Outcome(group), [], time.monotonic() + self.seconds
-        for number in self.numbers(group):
-            if time.monotonic() > deadline:
-                break
-            values.append(int(self.compare(group, number, outcome).digest, 16))
+        """Compare all cases of a group; an error in one case does not stop the others."""
+        outcome = Outcome(group)
+        values = [int(self.compare(group, number, outcome).digest, 16) for number in self.numbers(group)]
         outcome.digest = f"{digest(np.array(values, np.uint64)):016x}"
         return outcome
 
@@ -206,7 +207,7 @@ class ProductSuite(Suite):
 
     def summary(self, record: Record) -> list[str]:
         """Return the paths that were skipped, and the outputs by path."""
-        numbers = ", ".join(f"{path} {record.total(path):,}" for path in self.paths)
+        numbers = ", ".join(f"{path} {record.total(path):,}" for path in self.paths or ())
         return [*self.skipped, *([f"outputs by path: {numbers}"] if numbers else [])]
 
     def explain(self, outcome: Outcome) -> Iterator[str]:

@@ -7,7 +7,7 @@ Every size from 1 to 130 occurs as m, as k and as n; larger products follow. Ope
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -164,6 +164,7 @@ class Huge(Product):
         return {"the emulation": emulate(A[self._rows].cpu().numpy(), B.cpu().numpy(), self.case.subject)}, None
 
 
+@dataclass
 class TallSkinny(ProductSuite):
     """Verification of the tall and skinny kernels on every `every`-th product; a group is a kernel in a format.
 
@@ -177,18 +178,10 @@ class TallSkinny(ProductSuite):
     )
     supported = paths.WITHOUT_PLAN
     kept = 12
-
-    def __init__(
-        self,
-        seed: int = 0,
-        every: int = 1,
-        *,
-        huge: bool = False,
-        names: Sequence[str] | None = None,
-        paths: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(seed, paths, every=every)
-        self.every, self.huge, self.names = every, huge, names
+    decisive = ("every",)
+    every: int = 1
+    huge: bool = field(default=False, kw_only=True)
+    names: Sequence[str] | None = field(default=None, kw_only=True)
 
     def groups(self) -> list[str]:
         hopper = self.names is None and tallskinny.chosen(1, 1, 1)[1] == {"optimisation": "hopper"}

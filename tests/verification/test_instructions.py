@@ -20,7 +20,7 @@ from fpemu.mma import operand_streams as streams
 from fpemu.verification import instructions, records
 from fpemu.verification.records import Outcome, Record
 from tests.commands import refusal
-from tests.verification.conftest import Buffer
+from tests.simulated import Buffer
 
 ROWS = [mma.spec("hopper", "fp16"), mma.spec("hopper", "fp64"), mma.spec("hopper", "int8")]
 DEVICE = {"gpu": "Stand-in", "arch": "sm_90a", "driver_cuda": "13.0", "nvrtc": "13.0"}

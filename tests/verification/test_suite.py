@@ -124,13 +124,13 @@ def test_an_interrupt_before_the_first_group_or_without_a_record_saves_nothing(m
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("other", ["seed", "cases", "seconds", "gpu", "nvrtc", "driver", "code"])
+@pytest.mark.parametrize("other", ["seed", "cases", "gpu", "nvrtc", "driver", "code"])
 def test_outcomes_of_another_run_are_not_used(machine, tmp_path, monkeypatch, other):
     record, command = tmp_path / "record.json", BATCHED
     machine.stop = GROUPS[6]
     assert main([*command, "--record", str(record)]) == 130
     machine.again()
-    if other in ("seed", "cases", "seconds"):
+    if other in ("seed", "cases"):
         command = [*command, f"--{other}", "45"]
     elif other in ("driver", "code"):
         monkeypatch.setattr(records, {"driver": "driver", "code": "code_digest"}[other], lambda: "another")
