@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -23,30 +22,21 @@ from fpemu.verification import records
 
 
 def head(date: str | None = None) -> dict[str, Any]:
-    """Return the head of a record: the device, the methods of timing, and this run with the code that it measures."""
+    """Return the head of a record: the device, the methods of timing, and this run.
+
+    "code" is the digest of the kernels, their launchers and these benchmarks.
+    """
     here = {**device.describe(), "driver": records.driver(), "library": cublas.version()}
     run = {
         "date": date or datetime.now(UTC).date().isoformat(),
         "fpemu": fpemu.__version__,
         "numpy": np.__version__,
-        "code": code(),
+        "code": records.code_digest(Path(fpemu.__file__).parent / "gpu", Path(__file__).parents[1]),
         **here,
     }
     rules = {name: [asdict(method) for method in both] for name, both in timing.RULES.items()}
     rules[STEADY] = [asdict(timing.STEADY)]
     return {"format": FORMAT, "device": here, "seed": SEED, "rules": rules, "runs": [run]}
-
-
-def code() -> str:
-    """Return the first 12 digits of the SHA-256 of the package's kernels, their launchers and these benchmarks."""
-    folders = Path(fpemu.__file__).parent / "gpu", Path(__file__).parents[1]
-    files = ((path, path.relative_to(folder)) for folder in folders for path in sorted(folder.rglob("*")))
-    texts = (
-        name.as_posix().encode() + b"\0" + path.read_bytes()
-        for path, name in files
-        if path.suffix in (".py", ".cu", ".cuh")
-    )
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()[:12]
 
 
 def missing(cases: Sequence[Case], record: Record, again: bool = False) -> list[Case]:

@@ -184,7 +184,6 @@ class Kernels(ProductSuite):
     cases: int = len(SIZES)
     names: Sequence[str] | None = None
     published: bool = field(default=False, kw_only=True)
-    emulated_on: str = field(default="auto", kw_only=True)
 
     def groups(self) -> list[str]:
         known = variants(self.names, self.facts()["architecture"])
@@ -237,7 +236,7 @@ class Kernels(ProductSuite):
         return Case(variant, number, draw.word(), sizes, kinds, layouts, lead, order, alpha, beta, options)
 
     def product(self, case: Case, hardware: Any, recorded: Any = None) -> Call:
-        return product(case, hardware, recorded, operands(case), self.emulated_on if recorded is None else "cpu")
+        return product(case, hardware, recorded, operands(case), "auto" if recorded is None else "cpu")
 
     def section(self, group: str) -> str:
         return group.partition("(")[0]

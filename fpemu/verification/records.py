@@ -125,11 +125,12 @@ def now() -> str:
 
 
 @cache
-def code_digest() -> str:
-    """Return a digest of all sources of the package."""
-    root, total = Path(fpemu.__file__).parent, hashlib.sha256()
-    for file in sorted(file for file in root.rglob("*") if file.suffix in _SOURCES):
-        total.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
+def code_digest(*folders: Path) -> str:
+    """Return a digest of all sources in some folders, by default of the package."""
+    total = hashlib.sha256()
+    for root in folders or (Path(fpemu.__file__).parent,):
+        for file in sorted(file for file in root.rglob("*") if file.suffix in _SOURCES):
+            total.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
     return total.hexdigest()[:16]
 
 

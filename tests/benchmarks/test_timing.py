@@ -97,7 +97,7 @@ def test_the_hosts_time_is_not_counted(seconds, host):
 
 
 def test_a_limiter_shows_in_the_second_half_and_not_in_the_first_launches():
-    gpu = Gpu(lambda count: 4e-3 * (2 if gpu.free > 1.2 else 1), 1e-5)
+    gpu: Gpu = Gpu(lambda count: 4e-3 * (2 if gpu.free > 1.2 else 1), 1e-5)
     found = gpu.measure(timing.FULL)
     assert found.median == pytest.approx(4e-3)
     assert found.sustained == pytest.approx(8e-3)

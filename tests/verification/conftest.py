@@ -156,6 +156,7 @@ def gpu(monkeypatch):
     stand_in = Gpu()
     monkeypatch.setattr(device, "Buffer", Buffer)
     monkeypatch.setattr(device, "missing", lambda: None)
+    monkeypatch.setattr(fpemu.mma.device, "resolve", lambda device: "cpu")
     monkeypatch.setattr(device, "synchronize", lambda: None)
     monkeypatch.setattr(device, "describe", lambda: {"gpu": "Stand-in"})
     lacking = dict.fromkeys(("graph", "torch"), "PyTorch is not installed")

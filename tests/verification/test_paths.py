@@ -35,7 +35,7 @@ def ones(number=0, key=0, **fields):
 
 
 def kernels(path):
-    return Kernels(0, 9, ["ootomo"], emulated_on="cpu", paths=[path])
+    return Kernels(0, 9, ["ootomo"], paths=[path])
 
 
 SUITES = {
@@ -123,7 +123,7 @@ def test_writes_beside_the_result_and_deferred_errors_are_counted(gpu, monkeypat
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_deferred_range_error_that_is_lost_is_a_mismatch(gpu, monkeypatch, lost):
-    suite = Kernels(0, 36, ["ootomo"], emulated_on="cpu", paths=["eager"])
+    suite = Kernels(0, 36, ["ootomo"], paths=["eager"])
     if lost:
         monkeypatch.setattr(fpemu.gpu, "check", lambda: None)
     cases = [suite.case("ootomo", number) for number in range(9, 36, 2)]
