@@ -8,7 +8,8 @@ function accepts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from math import inf, nan, prod
 from typing import Any
 
@@ -19,7 +20,7 @@ from fpemu.verification import kernels
 from fpemu.verification.cases import Array, Case, Draw, Operands, arrange
 from fpemu.verification.kernels import Variant
 from fpemu.verification.paths import PATHS, WITHOUT_PLAN, Call
-from fpemu.verification.suite import ProductSuite
+from fpemu.verification.suite import Group, ProductSuite
 
 SCHEMES = ("staged", "ootomo", "bf16x9", "sgemm", "staged-int8", "ozaki")
 _OTHERS = {"hgemm": np.float16, "hcgemm planar": np.float16, "multiply fp32": np.float32, "multiply fp64": np.float64}
@@ -216,15 +217,14 @@ class Arguments(ProductSuite):
     decisive = ("rounds",)
     rounds: int = 2
 
-    def groups(self) -> list[str]:
-        return [*(f"gemm {scheme}" for scheme in SCHEMES), *_OTHERS]
-
-    def numbers(self, group: str) -> Sequence[int]:
-        return range(self.rounds * len(of(group)))
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        names = [*(f"gemm {scheme}" for scheme in SCHEMES), *_OTHERS]
+        return {name: Group(range(self.rounds * len(of(name)))) for name in names}
 
     def case(self, group: str, number: int) -> Case:
-        if group not in self.groups():
-            raise unknown_name("group of products", group, self.groups())
+        if group not in self.groups:
+            raise unknown_name("group of products", group, self.groups)
         view = of(group)[number % len(of(group))]
         key = Draw(self.seed, "arguments", group, number).word()
         A, B, C = operands(group, view, key)
@@ -241,7 +241,8 @@ class Arguments(ProductSuite):
             product = kernels.product(case, hardware, recorded, given)
             if isinstance(error := product.emulate(), str):
                 raise InputError(error)  # every view is valid
-            return replace(product, paths=[path for path in product.paths if path in view.paths])
+            product.paths = [path for path in product.paths if path in view.paths]
+            return product
         zeros = np.zeros((*_first(group), *case.shape), _dtype(group))
         like = arrange(zeros, ("rows", "rows padded")[case.number % 2])
         function, options = "tallskinny.multiply", dict[str, Any]()
@@ -252,7 +253,7 @@ class Arguments(ProductSuite):
             emulation = {**options, "hardware": hardware, "instruction": "mma"}
         captured = view.name not in _UNEVEN
         by = [path for path in WITHOUT_PLAN if path in view.paths and (captured or path != "graph")]
-        return Call(case, function, given, like, options, emulation, by)
+        return Call(case, function, given, like, options, emulation, paths=by)
 
 
 def _view(case: Case) -> View:

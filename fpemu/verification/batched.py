@@ -7,9 +7,8 @@ modulo 4. The other sizes, the batch, layouts, transposes, alpha, beta and the k
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from fpemu.errors import unknown_name
 from fpemu.gpu.batched import Block, Packed, Small, Warp
 from fpemu.verification.cases import Array, Case, Computed, Draw, Operands, codes
 from fpemu.verification.paths import POISON, WITHOUT_PLAN, Call, Memory
-from fpemu.verification.suite import ProductSuite
+from fpemu.verification.suite import Group, ProductSuite
 
 CASES = 520
 """Products of a group that cover all sizes once"""
@@ -46,7 +45,7 @@ _CONFIGURATIONS: tuple[Any, ...] = (
 
 
 @dataclass(frozen=True)
-class Group:
+class Kind:
     """Products of one kind."""
 
     name: str
@@ -65,27 +64,30 @@ class Group:
         return self.largest == LARGEST_SMALL
 
 
-def groups() -> dict[str, Group]:
-    """Return all kinds of products by name."""
+def _kinds() -> dict[str, Kind]:
     listed = []
     for accumulate in ("fp32", "fp16"):
         common = {"accumulate": accumulate}
         listed += [
-            Group(f"hgemm {accumulate}", None, common),
-            Group(f"hcgemm interleaved {accumulate}", "interleaved", common),
-            Group(f"hcgemm interleaved, three products, {accumulate}", "interleaved", common | {"products": 3}),
-            Group(f"hcgemm planar {accumulate}", "planar", common | {"algorithm": "fused"}),
-            Group(f"hcgemm planar, four calls, {accumulate}", "planar", common | {"algorithm": "calls"}),
+            Kind(f"hgemm {accumulate}", None, common),
+            Kind(f"hcgemm interleaved {accumulate}", "interleaved", common),
+            Kind(f"hcgemm interleaved, three products, {accumulate}", "interleaved", common | {"products": 3}),
+            Kind(f"hcgemm planar {accumulate}", "planar", common | {"algorithm": "fused"}),
+            Kind(f"hcgemm planar, four calls, {accumulate}", "planar", common | {"algorithm": "calls"}),
         ]
         for layout in (None, "interleaved", "planar"):
             name = f"magma-small {'hgemm' if layout is None else f'hcgemm {layout}'} {accumulate}"
             fused = {"algorithm": "fused"} if layout == "planar" else {}
-            listed.append(Group(name, layout, common | fused | {"kernel": "magma-small"}, LARGEST_SMALL))
-    return {group.name: group for group in sorted(listed, key=lambda group: group.name)}
+            listed.append(Kind(name, layout, common | fused | {"kernel": "magma-small"}, LARGEST_SMALL))
+    return {kind.name: kind for kind in sorted(listed, key=lambda kind: kind.name)}
+
+
+KINDS = _kinds()
+"""All kinds of products by name"""
 
 
 @lru_cache(maxsize=1)
-def draw(group: Group, number: int, seed: int) -> tuple[Case, Operands]:
+def draw(group: Kind, number: int, seed: int) -> tuple[Case, Operands]:
     """Return a product of a group and its operands.
 
     The case's options are "batch", "configuration", "pointers" (whether the matrices are passed one by one), and
@@ -199,15 +201,17 @@ class Batched(ProductSuite):
     decisive = ("cases",)
     cases: int = CASES
 
-    def groups(self) -> list[str]:
-        return list(groups())
-
-    def numbers(self, group: str) -> Sequence[int]:
-        largest = _group(group).largest
-        return range(min(self.cases, 4 * largest) if largest < LARGEST else self.cases)
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        return {
+            name: Group(range(min(self.cases, 4 * kind.largest if kind.small else self.cases)))
+            for name, kind in KINDS.items()
+        }
 
     def case(self, group: str, number: int) -> Case:
-        return draw(_group(group), number, self.seed)[0]
+        if group not in KINDS:
+            raise unknown_name("group of batched products", group, KINDS)
+        return draw(KINDS[group], number, self.seed)[0]
 
     def product(self, case: Case, hardware: Any, recorded: Any = None) -> Call:
         group, (M, N, _), chosen = case.subject, case.sizes, case.options
@@ -220,9 +224,8 @@ class Batched(ProductSuite):
             unit, like = 2, np.zeros((*shape, 2), np.float16)[..., :N, :]
         emulation = options if group.small else {**options, "hardware": hardware, "instruction": "mma"}
         on_gpu, operands = {"configuration": chosen["configuration"]}, draw(group, case.number, case.key)[1]
-        return _Batch(
-            case, function, operands, like, options, emulation, on_gpu=on_gpu, unit=unit, counts=chosen["counts"]
-        )
+        product = _Batch(case, function, operands, like, options, emulation, on_gpu=on_gpu, unit=unit)
+        return replace(product, counts=chosen["counts"])
 
 
 class _Batch(Call):
@@ -243,9 +246,3 @@ class _Batch(Call):
         results = lists[-1] or []
         outside = sum(x.changed(x.x) for x in results)
         return Computed(codes(np.stack([x.view(x.x, x.read()) for x in results])), outside)
-
-
-def _group(name: str) -> Group:
-    if name not in groups():
-        raise unknown_name("group of batched products", name, groups())
-    return groups()[name]

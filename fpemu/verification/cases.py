@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
 from math import prod
 from typing import Any, NamedTuple
 
@@ -62,14 +62,16 @@ class Computed(NamedTuple):
     deferred: bool | None = None  # whether `fpemu.gpu.check` raised; None: the calls deferred no error
 
 
+@dataclass
 class Product(ABC):
     """A case with its operands and its kernel: the result on the GPU, and the expected results."""
 
+    case: Case
+    _: KW_ONLY
     paths: Sequence[str] = ("",)  # that compute it
     counts: Sequence[str] = ()  # names of counts that include it
     kernel: str | None = None
     replay: Any = None  # a JSON value from which `ProductSuite.product` returns the same emulation without a GPU
-    emulate: Callable[..., Result]  # the product without a GPU
 
     @abstractmethod
     def compute(self, path: str) -> Computed:
@@ -78,6 +80,10 @@ class Product(ABC):
     @abstractmethod
     def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
         """Return the results that a path must return by implementation, and whether `fpemu.gpu.check` must raise."""
+
+    @abstractmethod
+    def emulate(self) -> Result:
+        """Compute the product without a GPU."""
 
 
 class Draw:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from fpemu.mma.arithmetic import ARITHMETICS, Arithmetic
 from fpemu.mma.codes import values
 from fpemu.mma.tree import Chain, Sum, Tree
 from fpemu.verification.cases import Array, Case, Computed, Draw, Product, Result, arrange, codes
-from fpemu.verification.suite import ProductSuite
+from fpemu.verification.suite import Group, ProductSuite
 
 Implementation = Literal["cuda", "compiled", "numpy"]
 CASES = 6
@@ -250,11 +250,8 @@ def implementations(case: Case) -> tuple[Implementation, ...]:
     return ("compiled",) if slow else ("compiled", "numpy")
 
 
-@dataclass
 class Gemm(Product):
     """An emulated product."""
-
-    case: Case
 
     def compute(self, path: str) -> Computed:
         """Emulate the product on the GPU."""
@@ -281,13 +278,12 @@ class Emulation(ProductSuite):
     kept, small = CASES, 2**62
     quick: bool = False
 
-    def groups(self) -> list[str]:
+    @cached_property
+    def groups(self) -> dict[str, Group]:
         step = _QUICK if self.quick else 1
-        rows, drawn = [row.name for row in mma.catalog.rows()], [f"{CUSTOM}{i}" for i in range(DRAWN)]
-        return [*rows[::step], *drawn[::step], *pairs()[::step]]
-
-    def numbers(self, group: str) -> Sequence[int]:
-        return range(PRODUCTS if " on " in group else CASES)
+        listed = {row.name: Group(range(CASES), "instructions of the catalog") for row in mma.catalog.rows()[::step]}
+        listed |= {f"{CUSTOM}{i}": Group(range(CASES), "drawn instructions") for i in range(0, DRAWN, step)}
+        return listed | {pair: Group(range(PRODUCTS), "schemes on hardware") for pair in pairs()[::step]}
 
     def case(self, group: str, number: int) -> Case:
         if " on " in group:
@@ -295,12 +291,7 @@ class Emulation(ProductSuite):
         return spec_case(spec(group, self.seed), number, self.seed)
 
     def product(self, case: Case, hardware: Any, recorded: Any = None) -> Gemm:
-        return Gemm(case)
+        return Gemm(case=case)
 
     def facts(self) -> dict[str, Any]:
         return {"host": {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}}
-
-    def section(self, group: str) -> str:
-        if " on " in group:
-            return "schemes on hardware"
-        return "drawn instructions" if group.startswith(CUSTOM) else "instructions of the catalog"

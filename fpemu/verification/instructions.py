@@ -14,6 +14,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -36,7 +37,7 @@ from fpemu.verification.cases import Array
 from fpemu.verification.paths import POISON
 from fpemu.verification.records import Outcome
 from fpemu.verification.reproducers import Mismatch
-from fpemu.verification.suite import Suite
+from fpemu.verification.suite import Group, Suite
 
 SAMPLE = 4  # tests of each operand class with separate digests, few enough to be repeated on any machine
 __all__ = ["verify"]
@@ -233,11 +234,12 @@ class Instructions(Suite):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.groups():
+        if not self.groups:
             raise unknown_name("instruction of this GPU", self.part, [row.name for row in instructions.rows()])
 
-    def groups(self) -> list[str]:
-        return [row.name for row in instructions.rows() if self.part.lower() in row.name.lower()]
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        return {row.name: Group() for row in instructions.rows() if self.part.lower() in row.name.lower()}
 
     def facts(self) -> dict[str, Any]:
         return {"sample_tests": SAMPLE, "classes": list(streams.CLASSES)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from fpemu.mma.codes import values
 from fpemu.schemes import Scheme
 from fpemu.verification.cases import LAYOUTS, Case, Draw, Operands, arrange
 from fpemu.verification.paths import PATHS, Call
-from fpemu.verification.suite import ProductSuite, SkippedError
+from fpemu.verification.suite import Group, ProductSuite, SkippedError
 
 _SIZES = """
 128x128x64 1x1x1 127x129x65 3x2x10000 1x500x77 500x1x77 256x128x512 17x9x1 64x64x1000 2x3x5 130x70x100
@@ -140,19 +140,12 @@ def product(
     captured = policy == "raise" or (policy == "propagate" and not scheme.limited)
     planned = () if scheme.error_free else ("plan", "graph") if captured else ("plan",)
     scalars = {"alpha": case.alpha, "beta": case.beta}
-    return Call(
-        case,
-        "gemm",
-        operands,
-        arrange(np.zeros(case.shape, scheme.operand.dtype), ("rows", "rows padded")[case.number % 2]),
-        {**scalars, "order": order, **case.subject.arguments},
-        {**scalars, **emulation, "on_range": policy, "device": device},
-        ("host", "eager", "torch", *planned),
-        policy=policy,
-        deferrable=not scheme.error_free,
-        kernel=name,
-        replay=replay,
-    )
+    like = arrange(np.zeros(case.shape, scheme.operand.dtype), ("rows", "rows padded")[case.number % 2])
+    options = {**scalars, "order": order, **case.subject.arguments}
+    emulation |= {**scalars, "on_range": policy, "device": device}
+    by, deferrable = ("host", "eager", "torch", *planned), not scheme.error_free
+    call = Call(case, "gemm", operands, like, options, emulation, paths=by, policy=policy, deferrable=deferrable)
+    return replace(call, kernel=name, replay=replay)
 
 
 def _emulation(variant: Variant, recorded: dict[str, Any]) -> dict[str, Any]:
@@ -185,16 +178,16 @@ class Kernels(ProductSuite):
     names: Sequence[str] | None = None
     published: bool = field(default=False, kw_only=True)
 
-    def groups(self) -> list[str]:
+    @cached_property
+    def groups(self) -> dict[str, Group]:
         known = variants(self.names, self.facts()["architecture"])
-        return [str(v) for v in known if not (self.published and v.options)]
+        return {str(v): Group(self.numbers(v), v.scheme) for v in known if not (self.published and v.options)}
 
-    def numbers(self, group: str) -> Sequence[int]:
+    def numbers(self, variant: Variant) -> Sequence[int]:
         """All cases with published options, a sixth of them, from a drawn one on, otherwise.
 
         `OTHERS` have half as many again, since a third of the operands lies outside their range.
         """
-        variant = _variant(group)
         if not variant.options:
             return range(self.cases * 3 // 2 if variant.scheme in OTHERS else self.cases)
         first = Draw(self.seed, variant, "first").below(len(SIZES))
@@ -237,6 +230,3 @@ class Kernels(ProductSuite):
 
     def product(self, case: Case, hardware: Any, recorded: Any = None) -> Call:
         return product(case, hardware, recorded, operands(case), "auto" if recorded is None else "cpu")
-
-    def section(self, group: str) -> str:
-        return group.partition("(")[0]

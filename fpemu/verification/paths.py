@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ import fpemu
 from fpemu import gpu
 from fpemu.errors import GuaranteeError, InputError, missing_package, unknown_name
 from fpemu.gpu.runtime import device
-from fpemu.verification.cases import Array, Case, Computed, Draw, Operands, Product, Result, codes
+from fpemu.verification.cases import Array, Computed, Draw, Operands, Product, Result, codes
 
 POISON = 0xAB  # every byte of an output before the last call
 _NAN = 0xFF  # every byte around an operand: a NaN in every format
@@ -43,32 +43,33 @@ _WITH_TORCH = ("graph", "torch")
 class Call(Product):
     """A product by a function of `fpemu.gpu`, its namesake of `fpemu.torch`, or a plan."""
 
-    case: Case
     function: str  # such as "batched.hgemm"
     operands: Operands
     like: Array  # with the shape, the dtype and the strides of D
     options: Mapping[str, Any]
     emulation: Mapping[str, Any]  # options of the function of the CPU
+    _: KW_ONLY
     paths: Sequence[str] = WITHOUT_PLAN
     on_gpu: Mapping[str, Any] = field(default_factory=dict)  # further options of the function of `fpemu.gpu`
     policy: str | None = None  # for overflow; None: the function has none
     deferrable: bool = False  # `fpemu.gpu.check` can raise its range errors
     unit: int = 1  # the address of D is a multiple of the size of so many elements
-    counts: Sequence[str] = ()
-    kernel: str | None = None
-    replay: Any = None
+    _emulated: dict[str | None, Result] = field(default_factory=dict, init=False)
 
-    def __post_init__(self) -> None:
-        self.emulate = cache(self._emulate)  # the paths of a case expect the same result
+    def emulate(self, policy: str | None = None) -> Result:
+        """Compute the product by the function's namesake on the CPU, once for each overflow policy.
 
-    def _emulate(self, **policy: Any) -> Result:
-        """Compute the product by the function's namesake on the CPU; an error is a result if there is a policy."""
+        An error is a result if the function has a policy.
+        """
         name = "simt.gemm" if self.function.startswith("tallskinny") else self.function
+        changed = {} if policy is None else {"on_range": policy}
 
         def compute() -> Array:
-            return codes(np.asarray(attrgetter(name)(fpemu)(*self.operands, **{**self.emulation, **policy})))
+            return codes(np.asarray(attrgetter(name)(fpemu)(*self.operands, **{**self.emulation, **changed})))
 
-        return compute() if self.policy is None else message_or(compute)
+        if policy not in self._emulated:
+            self._emulated[policy] = compute() if self.policy is None else message_or(compute)
+        return self._emulated[policy]
 
     def defers(self, path: str) -> bool:
         """Whether the calls leave the policy "raise" out: in a CUDA graph, and otherwise in half of the cases."""
@@ -86,7 +87,7 @@ class Call(Product):
         result, deferred = self.emulate(), None
         if self.defers(path):
             deferred = isinstance(result, str)
-            result = self.emulate(on_range="propagate") if deferred else result
+            result = self.emulate("propagate") if deferred else result
             if isinstance(result, str):  # a scheme whose emulator raises under every policy: only the error is deferred
                 return {}, deferred
         return {"the emulation": _error_type(result, path)}, deferred

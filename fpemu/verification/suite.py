@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,14 @@ class SkippedError(Exception):
     """Raised by a suite for a case that no kernel runs; the message is the name of its count."""
 
 
+class Group(NamedTuple):
+    """Cases that a suite compares and records together."""
+
+    numbers: Sequence[int] = ()  # of the cases
+    section: str = ""  # row of the table of results; default: its own
+    alone: bool = False  # it needs the GPU for itself
+
+
 @dataclass
 class Suite(ABC):
     """A verification suite. The fields in `decisive` decide the cases, and are options of the record."""
@@ -51,17 +59,14 @@ class Suite(ABC):
         self.seed = integer("seed", self.seed, 0, 2**64 - 1)
         self.options = {name: getattr(self, name) for name in self.decisive}
 
+    @cached_property
     @abstractmethod
-    def groups(self) -> list[str]:
-        """Names of the groups of this run."""
+    def groups(self) -> dict[str, Group]:
+        """The groups of this run by name."""
 
     @abstractmethod
     def run(self, group: str) -> Outcome:
         """Compare all cases of a group."""
-
-    def runs_alone(self, group: str) -> bool:
-        """Whether a group needs the GPU for itself."""
-        return False
 
     def device(self) -> dict[str, str]:
         """Names and versions of the GPU, its driver and compiler."""
@@ -71,14 +76,10 @@ class Suite(ABC):
         """Facts about the run, for the record."""
         return {}
 
-    def section(self, group: str) -> str:
-        """Row of the table of results in which a group is counted."""
-        return group
-
     # --- report
     def record(self, outcomes: Sequence[Outcome]) -> Record:
         """Return the record of some outcomes on the current GPU, in the order of `groups`; other groups follow."""
-        place = {group: i for i, group in enumerate(self.groups())}
+        place = {group: i for i, group in enumerate(self.groups)}
         ordered = sorted(outcomes, key=lambda o: place.get(o.group, len(place)))
         return replace(self._empty, date=records.now(), outcomes=ordered)
 
@@ -91,7 +92,7 @@ class Suite(ABC):
         """Return title, columns and rows of the table of results; all columns but the first hold numbers."""
         sections: dict[str, list[Outcome]] = {}
         for outcome in record.outcomes:
-            sections.setdefault(self.section(outcome.group), []).append(outcome)
+            sections.setdefault(self.groups[outcome.group].section or outcome.group, []).append(outcome)
         if len(sections) > 1:
             sections["all"] = record.outcomes
         counts = dict.fromkeys(name for o in record.outcomes for name in o.counts if name not in PATHS)
@@ -127,10 +128,6 @@ class ProductSuite(Suite):
         self.options |= {"paths": self.paths} if self.supported else {}
 
     @abstractmethod
-    def numbers(self, group: str) -> Sequence[int]:
-        """Numbers of the cases of a group."""
-
-    @abstractmethod
     def case(self, group: str, number: int) -> Case:
         """Return a case; needs no GPU."""
 
@@ -155,7 +152,7 @@ class ProductSuite(Suite):
     def run(self, group: str) -> Outcome:
         """Compare all cases of a group; an error in one case does not stop the others."""
         outcome = Outcome(group)
-        values = [int(self.compare(group, number, outcome).digest, 16) for number in self.numbers(group)]
+        values = [int(self.compare(group, number, outcome).digest, 16) for number in self.groups[group].numbers]
         outcome.digest = f"{digest(np.array(values, np.uint64)):016x}"
         return outcome
 
@@ -273,7 +270,7 @@ class Run:
     """
 
     def __init__(self, suite: Suite, path: str | os.PathLike[str] | None = None, *, fresh: bool = False) -> None:
-        self.suite, self.fresh, self.groups = suite, fresh, suite.groups()
+        self.suite, self.fresh, self.groups = suite, fresh, suite.groups
         self.path = None if path is None else Path(path)
         self.partial = None if path is None else Path(f"{path}.partial")
         self.outcomes: dict[str, Outcome] = {}
@@ -325,10 +322,10 @@ class Run:
 
 def _outcomes(suite: Suite, groups: Sequence[str], jobs: int | None) -> Iterator[Outcome]:
     """Run groups in processes side by side, then one after another those that need the GPU for themselves."""
-    shared = [group for group in groups if not suite.runs_alone(group)]
+    shared = [group for group in groups if not suite.groups[group].alone]
     jobs = min(os.cpu_count() or 1, _PROCESSES, len(shared)) if jobs is None else jobs
     if jobs > 1:
-        groups = [group for group in groups if suite.runs_alone(group)]
+        groups = [group for group in groups if suite.groups[group].alone]
         with ProcessPoolExecutor(jobs, get_context("spawn"), _start) as processes:
             futures = {processes.submit(suite.run, group): group for group in shared}
             try:

@@ -20,7 +20,7 @@ from fpemu.mma.codes import values
 from fpemu.verification import cases, paths
 from fpemu.verification.cases import Array, Case, Computed, Draw, Product, Result, codes
 from fpemu.verification.paths import Call
-from fpemu.verification.suite import ProductSuite, SkippedError
+from fpemu.verification.suite import Group, ProductSuite, SkippedError
 
 Format = Literal["fp32", "fp64"]
 FORMATS: tuple[Format, ...] = ("fp32", "fp64")
@@ -124,11 +124,6 @@ def huge_case(fmt: str, number: int, seed: int) -> Case:
 class Huge(Product):
     """Some rows of a product of more than 2^32 elements, whose operands are drawn on the GPU."""
 
-    paths = ("eager",)
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
-
     @cached_property
     def _matrices(self) -> tuple[Any, Any, Any]:
         """A, B and C on the GPU."""
@@ -160,8 +155,12 @@ class Huge(Product):
 
     def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
         """Emulate the same rows."""
+        return {"the emulation": self.emulate()}, None
+
+    def emulate(self) -> Result:
+        """Emulate the same rows."""
         A, B, _ = self._matrices
-        return {"the emulation": emulate(A[self._rows].cpu().numpy(), B.cpu().numpy(), self.case.subject)}, None
+        return emulate(A[self._rows].cpu().numpy(), B.cpu().numpy(), self.case.subject)
 
 
 @dataclass
@@ -183,20 +182,17 @@ class TallSkinny(ProductSuite):
     huge: bool = field(default=False, kw_only=True)
     names: Sequence[str] | None = field(default=None, kw_only=True)
 
-    def groups(self) -> list[str]:
+    @cached_property
+    def groups(self) -> dict[str, Group]:
         hopper = self.names is None and tallskinny.chosen(1, 1, 1)[1] == {"optimisation": "hopper"}
         known = [name for name in KERNELS if hopper or "hopper" not in name]
-        names = [*([*known, MULTIPLY] if self.names is None else self.names), *[HUGE] * self.huge]
-        return [f"{name} in {fmt}" for name in names for fmt in FORMATS]
-
-    def runs_alone(self, group: str) -> bool:
-        return group.startswith(HUGE)
+        names, numbers = [*known, MULTIPLY] if self.names is None else self.names, range(0, CASES, self.every)
+        listed = {f"{name} in {fmt}": Group(numbers) for name in names for fmt in FORMATS}
+        huge = {f"{HUGE} in {fmt}": Group(range(HUGE_CASES), alone=True) for fmt in FORMATS}
+        return listed | huge if self.huge else listed
 
     def facts(self) -> dict[str, Any]:
         return {}  # a chain of fused multiply-adds has the same bits on every architecture
-
-    def numbers(self, group: str) -> Sequence[int]:
-        return range(HUGE_CASES) if self.runs_alone(group) else range(0, CASES, self.every)
 
     def case(self, group: str, number: int) -> Case:
         kernel, _, fmt = group.rpartition(" in ")
@@ -207,7 +203,7 @@ class TallSkinny(ProductSuite):
 
     def product(self, case: Case, hardware: Any, recorded: Any = None) -> Product:
         if not case.kinds:
-            return Huge(case)
+            return Huge(case=case, paths=("eager",))
         kernel = case.options["kernel"]
         function, fixed, drawn = KERNELS.get(kernel, (MULTIPLY, {}, ()))
         options = fixed | {name: case.options[name] for name in drawn}
@@ -215,4 +211,5 @@ class TallSkinny(ProductSuite):
         matrices = (A, B, np.zeros(case.shape, A.dtype))
         A, B, C = (arrange(X, layout) for X, layout in zip(matrices, case.layouts, strict=True))
         by = paths.WITHOUT_PLAN if kernel == MULTIPLY else ("eager",)
-        return Call(case, f"tallskinny.{function}", (A, B, None), C, options, {"fmt": case.subject}, by, kernel=kernel)
+        name, emulation = f"tallskinny.{function}", {"fmt": case.subject}
+        return Call(case, name, (A, B, None), C, options, emulation, paths=by, kernel=kernel)

@@ -193,7 +193,7 @@ def test_the_command_saves_and_prints_its_rows(measured, tmp_path, capsys):
         (["--budget", "0"], "--budget is 0"),
         (["--output", "x.txt", "--quick"], "written as .json"),
         (["--figure", "nothing"], "unknown figure"),
-        (["--shape", "4y"], "'4y' is no shape"),
+        *((["--shape", shape], f"'{shape}' is no shape") for shape in ("4y", "4x4", "0x1x1")),
         (["--implementation", "sgemm"], "such as --shape 4096"),
         (["--shape", "64", "--figure", "dgemm_tc"], "leave one out"),
         (["--shape", "64", "--implementation", "turbo"], "unknown contender 'turbo'"),

@@ -43,9 +43,9 @@ SUITES = {
     "batched": (lambda path: Batched(0, 14, paths=[path]), "hgemm fp32"),
     "interleaved": (lambda path: Batched(0, 8, paths=[path]), "hcgemm interleaved fp32"),
     "planar": (lambda path: Batched(0, 8, paths=[path]), "hcgemm planar fp16"),
-    "tallskinny": (lambda path: TallSkinny(0, 50, paths=[path]), "multiply in fp32"),
-    "fp64": (lambda path: TallSkinny(0, 50, paths=[path]), "multiply in fp64"),
-    **{group: (lambda path: Arguments(0, 1, paths=[path]), group) for group in Arguments.groups(None)},
+    "tallskinny": (lambda path: TallSkinny(0, 50, names=["multiply"], paths=[path]), "multiply in fp32"),
+    "fp64": (lambda path: TallSkinny(0, 50, names=["multiply"], paths=[path]), "multiply in fp64"),
+    **{group: (lambda path: Arguments(0, 1, paths=[path]), group) for group in Arguments(paths=["host"]).groups},
 }
 
 
@@ -67,9 +67,11 @@ def test_products_have_the_emulations_bits_by_every_path_and_a_wrong_bit_is_foun
     outcome = suite.run(group)
     assert outcome.ok, outcome.first
     assert outcome.counts[suite.paths[0]] == outcome.outputs > 100
-    assert outcome.cases == len(suite.numbers(group))
+    assert outcome.cases == len(suite.groups[group].numbers)
     gpu.faults.append(flipped)
-    number = next(n for n in suite.numbers(group) if suite.case(group, n).products and suite.compare(group, n).outputs)
+    number = next(
+        n for n in suite.groups[group].numbers if suite.case(group, n).products and suite.compare(group, n).outputs
+    )
     wrong = suite.compare(group, number)
     assert (wrong.mismatches, wrong.failed) == (1, 0)
     assert wrong.first[0].startswith(f"{number}: {suite.paths[0]}: against ")
@@ -191,13 +193,13 @@ def test_a_batch_that_is_assumed_to_be_contiguous_is_found(gpu):
 
     gpu.faults.append(contiguous)
     suite, group = Arguments(0, 1, paths=["eager"]), "gemm sgemm"
-    bad = {suite.case(group, n).options["view"] for n in suite.numbers(group) if not suite.compare(group, n).ok}
+    bad = {suite.case(group, n).options["view"] for n in suite.groups[group].numbers if not suite.compare(group, n).ok}
     assert bad >= {"an expanded batch", "batch between rows and columns", "every other matrix", "gaps between matrices"}
 
 
 def test_cases_are_functions_of_seed_group_and_number_and_are_replayed(gpu):
     suite = Arguments(7, 2, paths=["host"])
-    assert {v.name for group in suite.groups() for v in arguments.of(group)} == {v.name for v in arguments.VIEWS}
+    assert {v.name for group in suite.groups for v in arguments.of(group)} == {v.name for v in arguments.VIEWS}
     record = Record("arguments", "", 7, {}, {}, "", {"architecture": "hopper"})
     for group in ("hgemm", "multiply fp32", "gemm ootomo"):
         assert suite.case(group, 1) == suite.case(group, 1)

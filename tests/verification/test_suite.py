@@ -18,7 +18,7 @@ from fpemu.gpu.runtime import device
 from fpemu.verification import batched, records, tallskinny
 from fpemu.verification.cases import Case, Computed, Product
 from fpemu.verification.records import Outcome, Record
-from fpemu.verification.suite import ProductSuite, Run, SkippedError
+from fpemu.verification.suite import Group, ProductSuite, Run, SkippedError
 from tests.commands import refusal
 
 
@@ -60,7 +60,7 @@ def machine(monkeypatch):
     return stand_in
 
 
-GROUPS = list(batched.groups())
+GROUPS = list(batched.KINDS)
 PAIRS = [
     f"{name} in {fmt}" for name in ("V0", "V1", "V2", "V3", "opt 1", "opt 2", "multiply") for fmt in tallskinny.FORMATS
 ]
@@ -204,7 +204,7 @@ def test_the_status_is_1_if_nothing_was_compared(machine, monkeypatch, capsys, k
     counts = {"errors": 5} if kind == "errors alike" else {"no kernel": 5}
     monkeypatch.setattr(batched.Batched, "run", lambda self, group: Outcome(group, 5, counts=counts))
     if kind == "no group":
-        monkeypatch.setattr(batched.Batched, "groups", lambda self: [])
+        monkeypatch.setattr(batched.Batched, "groups", {})
     status = 0 if kind == "errors alike" else 1
     assert main(BATCHED) == status
     assert ("nothing was compared" in capsys.readouterr().err) == bool(status)
@@ -256,20 +256,20 @@ def test_a_group_of_commands_alone_prints_its_help_and_what_is_missing(capsys, m
 class Square(Product):
     """The array [n, n^2] for case n; `change` alters the GPU's result."""
 
-    case: Case
     change: Callable
-    paths: list[str]
-    counts, kernel = ("even",), "kernel"
 
     def __post_init__(self):
-        self.replay = n = self.case.number
-        self.codes = np.array([n, n**2], np.uint32)
+        self.counts, self.kernel, self.replay = ["even"], "kernel", self.case.number
+        self.codes = self.emulate()
 
     def compute(self, path):
         return Computed(self.change(self.case, self.codes))
 
     def expected(self, path):
         return {"one": self.codes, "two": self.codes}, None
+
+    def emulate(self):
+        return np.array([self.case.number, self.case.number**2], np.uint32)
 
 
 class Squares(ProductSuite):
@@ -281,20 +281,18 @@ class Squares(ProductSuite):
         super().__init__(0)
         self.change = change
 
+    @property
     def groups(self):
-        return ["a", "b", "c"]
+        return dict.fromkeys("abc", Group(range(4)))
 
     def facts(self):
         return {}
-
-    def numbers(self, group):
-        return range(4)
 
     def case(self, group, number):
         return Case(group, number, 0, (1, 2, 1), ("uniform",))
 
     def product(self, case, hardware, recorded=None):
-        return Square(case, self.change, self.paths or [""])
+        return Square(case, self.change, paths=self.paths or [""])
 
 
 def test_a_suite_counts_outputs_kernels_and_digests():
