@@ -24,6 +24,7 @@ from benchmarks.gpu import cublas, prepared, shapes
 from benchmarks.gpu.case import SEED, Case
 from benchmarks.gpu.memory import DeviceArray
 from benchmarks.gpu.prepared import Prepared
+from benchmarks.gpu.steps import texts
 from benchmarks.seeded import draw, fetch
 from fpemu.errors import InputError
 from fpemu.gpu import batched as gpu
@@ -32,7 +33,7 @@ from fpemu.gpu.batched.products import BatchedRequest
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.steps import Address, Launch, Memory
+from fpemu.gpu.runtime.steps import Address, Memory
 
 SAMPLE = 4
 """Products of the batch whose outputs are compared."""
@@ -221,6 +222,5 @@ def sources(case: Case) -> list[str]:
         layouts[name] = Matrix(Address(name), np.dtype(np.float16), shape, strides)
     with suppress(InputError):  # the measurement of the row reports it
         request = BatchedRequest(layout, configuration=given, **chosen)
-        steps = request.steps(layouts, Memory())
-        return list(dict.fromkeys(step.module.source for step in steps if isinstance(step, Launch)))
+        return texts(request.steps(layouts, Memory()))
     return []

@@ -7,10 +7,15 @@ from typing import Any
 
 from fpemu.gpu.runtime.counters import Label
 from fpemu.gpu.runtime.plan import Plan, lock
-from fpemu.gpu.runtime.steps import Memory, Step
+from fpemu.gpu.runtime.steps import Launch, Memory, Step
 
 Queue = Callable[[], None]
 _UNCHECKED = (Label("A", (), (False, False)), Label("B", (), (False, False)))
+
+
+def texts(steps: Sequence[Step]) -> list[str]:
+    """Return the sources of the kernels that some steps launch, each once."""
+    return list(dict.fromkeys(step.module.source for step in steps if isinstance(step, Launch)))
 
 
 def queued(

@@ -10,9 +10,11 @@ from benchmarks.gpu import implementations, record, suite
 from benchmarks.gpu.case import Case
 from fpemu import InputError
 from fpemu.gpu.gemm import choice
+from fpemu.gpu.gemm.wgmma import words
 from fpemu.gpu.runtime import compiler, device
 from fpemu.reproduce import pages
 from fpemu.schemes.staged import Staged
+from tests.simulated import Buffer
 
 needs_compiler = pytest.mark.skipif(compiler.compiler_missing() is not None, reason="NVRTC is not here")
 
@@ -91,6 +93,7 @@ def test_an_unknown_contender_or_hint_is_named(name):
 def hopper(monkeypatch):
     """What kernels ask of the GPU, without one."""
     monkeypatch.setattr(choice, "architecture", lambda: "hopper")
+    monkeypatch.setattr(words, "Buffer", Buffer)
     monkeypatch.setattr(device, "multiprocessors", lambda: 132)
     monkeypatch.setattr(device, "most_shared", lambda: 232448)
 
