@@ -144,7 +144,8 @@ def product(
     options = {**scalars, "order": order, **case.subject.arguments}
     emulation |= {**scalars, "on_range": policy, "device": device}
     by, deferrable = ("host", "eager", "torch", *planned), not scheme.error_free
-    call = Call(case, "gemm", operands, like, options, emulation, paths=by, policy=policy, deferrable=deferrable)
+    known = replace(case, options={**case.options, "kernel": name})
+    call = Call(known, "gemm", operands, like, options, emulation, paths=by, policy=policy, deferrable=deferrable)
     return replace(call, kernel=name, replay=replay)
 
 

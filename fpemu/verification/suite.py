@@ -167,6 +167,7 @@ class ProductSuite(Suite):
         try:
             case = self.case(group, number)
             product = self.product(case, self.facts().get("architecture"))
+            case = product.case  # with the choices of its kernel
             for path in self.paths or product.paths:
                 if path not in product.paths:
                     continue

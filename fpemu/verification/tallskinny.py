@@ -118,7 +118,7 @@ def huge_case(fmt: str, number: int, seed: int) -> Case:
     """Return a product of a kernel, by columns or by rows, of more than 2^32 elements."""
     matrices, kernel = divmod(number, len(HUGE_KERNELS))
     (m, k, n), layout = HUGE_SHAPES[matrices // 2], ("columns", "rows")[matrices % 2]
-    return Case(fmt, number, seed, (m, n, k), layouts=(layout,), options={"kernel": HUGE_KERNELS[kernel]})
+    return Case(fmt, number, seed, (m, n, k), layouts=(layout,), options={"kernel": HUGE_KERNELS[kernel], HUGE: True})
 
 
 class Huge(Product):
@@ -154,7 +154,7 @@ class Huge(Product):
         return Computed(codes(C[self._rows].cpu().numpy()))
 
     def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
-        """Emulate the same rows."""
+        """Return the emulation of the same rows."""
         return {"the emulation": self.emulate()}, None
 
     def emulate(self) -> Result:
@@ -202,8 +202,8 @@ class TallSkinny(ProductSuite):
         return replace(drawn, options={**drawn.options, "kernel": kernel})
 
     def product(self, case: Case, hardware: Any, recorded: Any = None) -> Product:
-        if not case.kinds:
-            return Huge(case=case, paths=("eager",))
+        if HUGE in case.options:
+            return Huge(case, paths=("eager",))
         kernel = case.options["kernel"]
         function, fixed, drawn = KERNELS.get(kernel, (MULTIPLY, {}, ()))
         options = fixed | {name: case.options[name] for name in drawn}
