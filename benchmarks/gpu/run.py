@@ -61,7 +61,7 @@ def rows(
     each new row replaces the old one, unless it failed. Tests replace `evaluate`, `make` and `clock`.
     """
     begun, number = clock(), len(record.head["runs"]) - 1
-    evaluate, make = evaluate or _measure, make or _make
+    evaluate, make = evaluate or suite.measure, make or suite.make
     for _, group in groupby(missing(cases, record, again), key=lambda case: case.operands):
         operands: Any = None
         for case in group:
@@ -97,21 +97,8 @@ def compile_all(cases: Sequence[Case]) -> None:
     distinct = {(case.implementation, *case.operands): case for case in cases}
     texts: dict[str, None] = {}
     for case in distinct.values():
-        texts |= dict.fromkeys(getattr(suite.module(case.kind), "sources", _nothing)(case))
+        texts |= dict.fromkeys(suite.sources(case))
     compiler.compile_all(list(texts), device.arch())
-
-
-def _nothing(case: Case) -> list[str]:
-    return []
-
-
-def _make(case: Case) -> Any:
-    return getattr(suite.module(case.kind), "make", _nothing)(case)
-
-
-def _measure(case: Case, operands: Any) -> Mapping[str, Any]:
-    measured: Mapping[str, Any] = suite.module(case.kind).measure(case, operands)
-    return measured
 
 
 def _rounded(row: Row) -> Row:

@@ -42,6 +42,21 @@ def module(kind: str) -> Any:
     return importlib.import_module(f"benchmarks.gpu.{MODULES[kind]}")
 
 
+def make(case: Case) -> Any:
+    """Return the operands of a case."""
+    return getattr(module(case.kind), "make", lambda case: None)(case)
+
+
+def measure(case: Case, operands: Any) -> dict[str, Any]:
+    """Return the fields of a case's row."""
+    return dict(module(case.kind).measure(case, operands))
+
+
+def sources(case: Case) -> list[str]:
+    """Return the sources of a case's kernels."""
+    return list(getattr(module(case.kind), "sources", lambda case: [])(case))
+
+
 def base(kind: str) -> str:
     """Return the implementation whose speed the others' are divided by."""
     return str(getattr(module(kind), "BASE", "sgemm"))

@@ -164,8 +164,8 @@ def measured(monkeypatch):
     monkeypatch.setattr(device, "missing", lambda: None)
     monkeypatch.setattr(run, "head", lambda: HEAD)
     monkeypatch.setattr(run, "compile_all", lambda tasks: None)
-    monkeypatch.setattr(run, "_make", lambda task: None)
-    monkeypatch.setattr(run, "_measure", lambda task, made: dict(fields))
+    monkeypatch.setattr(suite, "make", lambda task: None)
+    monkeypatch.setattr(suite, "measure", lambda task, made: dict(fields))
     return fields
 
 
