@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -235,6 +236,47 @@ def test_the_sizes_layouts_and_classes_of_tall_and_skinny_matrices():
         assert (matrix == x).all()
         aligned = max(matrix.strides) % 16 == 0
         assert ("padded" in layout) <= aligned <= ("odd" not in layout)
+
+
+class Drawn(np.ndarray):
+    """A tensor of the huge products, which are small here."""
+
+    def uniform_(self, low, high, generator):
+        self[...] = generator.uniform(low, high, self.shape)
+
+    def fill_(self, value):
+        self[...] = value
+        return self
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return np.asarray(self)
+
+
+@pytest.mark.parametrize("fault", ["", "row", "memory"])
+def test_some_rows_of_huge_products_are_compared(gpu, monkeypatch, fault):
+    def empty(shape, dtype, device):
+        if fault == "memory":
+            raise MemoryError
+        return np.zeros(shape, dtype).view(Drawn)
+
+    def last_row(D, operands, out):
+        return D + (np.arange(len(D)) == len(D) - 1)[:, None].astype(D.dtype)
+
+    generator = SimpleNamespace(manual_seed=np.random.default_rng)
+    torch = SimpleNamespace(Generator=lambda device: generator, OutOfMemoryError=MemoryError, empty=empty)
+    torch.float32, torch.as_tensor = np.float32, lambda x, device: x
+    monkeypatch.setattr(paths, "load_torch", lambda: torch)
+    monkeypatch.setattr(tallskinny, "HUGE_SHAPES", ((70, 60, 2), (33, 40, 3), (280, 16, 2), (283, 17, 3)))
+    for name in ("tsm2", "ism2"):
+        monkeypatch.setattr(fpemu.gpu.tallskinny, name, gpu.tallskinny)
+    gpu.faults += [last_row] if fault == "row" else []
+    outcome = TallSkinny(3, huge=True, names=[]).run("huge in fp32")
+    assert (outcome.cases, outcome.failed, outcome.ok) == (tallskinny.HUGE_CASES, 0, fault != "row")
+    assert outcome.counts.get("too little memory", 0) == (outcome.cases if fault == "memory" else 0)
+    assert outcome.mismatches == (sum(12 * n for _, _, n in tallskinny.HUGE_SHAPES) if fault == "row" else 0)
 
 
 def test_paths_are_chosen_and_those_without_pytorch_are_listed(gpu, capsys):
