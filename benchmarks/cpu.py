@@ -70,28 +70,11 @@ CASES = (
 
 
 def run(size: int = 1024, repeat: int = 3, only: str | None = None) -> dict[str, Any]:
-    """Measure every case.
+    """Measure every case, or those whose name contains `only`, as the median of `repeat` runs.
 
-    Parameters
-    ----------
-    size : int
-        M = N = K of the compiled forms.
-    repeat : int
-        Runs, of which the median counts.
-    only : str, optional
-        Only the cases whose name contains this.
-
-    Returns
-    -------
-    dict
-        "threads", "versions" and "lines", a list of dicts: case, n, ns (per multiply-add), ratio (to np.matmul in
-        fp32), compile (seconds of the first call beyond a later one), memory and memory_bar (bytes), bar (ns), ok (None
-        where there is no bar, or another size than the bar is for).
-
-    Raises
-    ------
-    InputError
-        A size or repeat that is not positive; no case of that name.
+    "lines" is a list of dicts: case, n, ns (per multiply-add), ratio (to np.matmul in fp32), compile (seconds of the
+    first call beyond a later one), memory and memory_bar (bytes), bar (ns), ok (None where there is no bar, or another
+    size than the bar is for).
     """
     if not 1 <= size <= LARGEST or repeat < 1:
         raise InputError(f"size {size} must lie between 1 and {LARGEST}, and repeat {repeat} must be positive")

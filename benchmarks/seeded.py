@@ -30,17 +30,10 @@ def run(name: str, *arguments: Any) -> None:
 
 
 def draw(fmt: str, count: int, seed: int, low: float, high: float, phi: float = -1.0) -> Buffer:
-    """Draw numbers on the GPU as a function of seed and index.
+    """Draw numbers on the GPU as a function of seed and index; fp16 is rounded from fp32.
 
-    Parameters
-    ----------
-    fmt : {"fp16", "fp32", "fp64"}
-        fp16 is rounded from fp32.
-    count, seed : int
-    low, high : float
-        Uniform in [low, high) where `phi` is -1; a normal distribution's mean and deviation where it is -2.
-    phi : float
-        A value from 0 on selects (uniform - 1/2) exp(phi normal), the inputs of the DGEMM-TC paper.
+    They are uniform in [low, high) where `phi` is -1, and normal with this mean and deviation where it is -2. A value
+    from 0 on selects (uniform - 1/2) exp(phi normal), the inputs of the DGEMM-TC paper.
     """
     drawn_as = "fp32" if fmt == "fp16" else fmt
     buffer = Buffer(count * np.dtype(_FORMATS[drawn_as]).itemsize)

@@ -44,60 +44,27 @@ AWAY = 2e-4
 
 @dataclass(frozen=True)
 class Sustained:
-    """The method for products that heat the chip.
+    """The method for products that heat the chip."""
 
-    Parameters
-    ----------
-    idle : float
-        Seconds without work before the first launches.
-    first : int
-        Number of first launches.
-    run : float
-        Seconds of the run without a pause; no such run if it is 0 or shorter than two launches.
-    most : float
-        Limit in seconds of the first launches, of which there are at least three.
-    """
-
-    idle: float = 1.0
-    first: int = 10
-    run: float = 1.0
-    most: float = 1.0
+    idle: float = 1.0  # seconds without work before the first launches
+    first: int = 10  # number of first launches
+    run: float = 1.0  # seconds of the run without a pause; no such run if it is 0 or shorter than two launches
+    most: float = 1.0  # limit in seconds of the first launches, of which there are at least three
 
 
 @dataclass(frozen=True)
 class Steady:
-    """The method for short launches.
+    """The method for short launches."""
 
-    Parameters
-    ----------
-    sample : float
-        Seconds of the launches of a sample, unless `launches` limits them.
-    launches : int
-        Limit of the launches of a sample: about a thousand fit into the queue.
-    ahead : int
-        Launches before each sample.
-    samples : int
-    run : float
-        Limit in seconds of all samples, of which there are at least three.
-    spread : float
-        Upper over lower quartile of the samples, beyond which all are taken again.
-    tries : int
-        Limit of the sets of samples.
-    loop : float
-        Seconds of a loop of calls; 0: no loop.
-    loops : int
-        Loops, whose median is the result.
-    """
-
-    sample: float = 4e-4
-    launches: int = 160
-    ahead: int = 10
+    sample: float = 4e-4  # seconds of the launches of a sample, unless `launches` limits them
+    launches: int = 160  # limit of the launches of a sample: about a thousand fit into the queue
+    ahead: int = 10  # launches before each sample
     samples: int = 11
-    run: float = 0.04
-    spread: float = 1.1
-    tries: int = 4
-    loop: float = 2e-3
-    loops: int = 5
+    run: float = 0.04  # limit in seconds of all samples, of which there are at least three
+    spread: float = 1.1  # upper over lower quartile of the samples, beyond which all are taken again
+    tries: int = 4  # limit of the sets of samples
+    loop: float = 2e-3  # seconds of a loop of calls; 0: no loop
+    loops: int = 5  # loops, whose median is the result
 
 
 FULL = Sustained()
@@ -116,42 +83,20 @@ RULES = {
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per launch.
+    """Seconds per launch."""
 
-    Parameters
-    ----------
-    median, least : float
-        Of the first launches, or of the samples.
-    sustained : float or None
-        Median over the second half of the sustained run.
-    launches : int or None
-        Launches of the sustained run, or of one sample.
-    most, spread : float or None
-        The largest sample; the samples' upper over their lower quartile.
-    samples, tries : int or None
-        Number of samples, and of sets of samples.
-    host : float or None
-        The host's time to queue a launch.
-    loop : float or None
-        Wall time of a call in a loop.
-    away : float
-        The longest time in which the waiting kernel did not run.
-    reading : Reading or None
-        Power and clock in the second half of the sustained run.
-    """
-
-    median: float
+    median: float  # of the first launches, or of the samples
     least: float
-    sustained: float | None = None
-    launches: int | None = None
-    most: float | None = None
-    spread: float | None = None
-    samples: int | None = None
-    tries: int | None = None
-    host: float | None = None
-    loop: float | None = None
-    away: float = 0.0
-    reading: Reading | None = None
+    sustained: float | None = None  # median over the second half of the sustained run
+    launches: int | None = None  # of the sustained run, or of one sample
+    most: float | None = None  # the largest sample
+    spread: float | None = None  # the samples' upper over their lower quartile
+    samples: int | None = None  # number of samples
+    tries: int | None = None  # number of sets of samples
+    host: float | None = None  # the host's time to queue a launch
+    loop: float | None = None  # wall time of a call in a loop
+    away: float = 0.0  # the longest time in which the waiting kernel did not run
+    reading: Reading | None = None  # power and clock in the second half of the sustained run
 
     def steady(self, method: Steady) -> bool:
         """Return whether the samples agree and no other process used the GPU."""
@@ -193,19 +138,9 @@ def wall(
     wait: bool = False,
     now: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Return the seconds per call by the host's clock.
+    """Return the seconds per call by the host's clock: the median of repetitions of some calls, one after another.
 
-    Parameters
-    ----------
-    call : callable
-    calls : int
-        Calls of a repetition, one after another.
-    repeats : int
-        Repetitions, whose median is the result.
-    synchronize : callable, optional
-        Called around each repetition.
-    wait : bool
-        Count the synchronisation at the end of each repetition.
+    `synchronize` is called around each repetition; with `wait`, the synchronisation at its end counts.
     """
     synchronize = synchronize or (lambda: None)
     durations = []
@@ -221,20 +156,7 @@ def wall(
 
 
 def measure(launch: Launch, method: Sustained | Steady, clock: Any = None) -> Timing:
-    """Time a launch on the GPU.
-
-    Parameters
-    ----------
-    launch : callable
-        Queues one product. If it waits for the GPU, that wait counts.
-    method : Sustained or Steady
-    clock : Clock, optional
-
-    Raises
-    ------
-    GpuError
-        If a launch fails.
-    """
+    """Time a launch, which queues one product, on the GPU. If it waits for the GPU, that wait counts."""
     clock = clock or Clock()
     launch()
     clock.synchronize()

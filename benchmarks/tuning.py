@@ -7,7 +7,6 @@ the paper's kernel that cover the product with the fewest blocks or keep most of
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -25,6 +24,7 @@ from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched import source
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, Task, Warp, form
 from fpemu.gpu.runtime import compiler, device, matrices
+from fpemu.verification import records
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -252,24 +252,18 @@ def tune(
 def saved(measured: Sequence[Measured], about: dict[str, Any]) -> bytes:
     """Return the measurements of an unfinished run as the content of a file, for `resumed`."""
     rows = [list(asdict(m).values()) for m in measured]
-    return json.dumps({"about": about, "texts": _texts(), "measured": rows}).encode()
+    return json.dumps({"about": about, "texts": records.code_digest(compiler.KERNELS), "measured": rows}).encode()
 
 
 def resumed(path: str | Path, about: dict[str, Any]) -> list[Measured]:
     """Return the measurements in a file of `saved`; none if it is of another GPU, batch, compiler or kernels."""
     try:
         content = read_json(path)
-        same = content["about"] == about and content["texts"] == _texts()
+        same = content["about"] == about and content["texts"] == records.code_digest(compiler.KERNELS)
         rows = content["measured"] if same else []
         return [Measured(str(name), int(size), str(c), float(seconds)) for name, size, c, seconds in rows]
     except (ValueError, KeyError, TypeError):
         return []
-
-
-def _texts() -> str:
-    """Return a digest of the kernels."""
-    texts = [path.read_bytes() for path in sorted(compiler.KERNELS.glob("batched*.cu*"))]
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
 
 def winners(measured: Sequence[Measured]) -> dict[str, list[dict[str, Any]]]:

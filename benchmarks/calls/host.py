@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any
 
 import fpemu
 from benchmarks.calls.timer import Call, Row, Timer
@@ -73,23 +76,19 @@ def gemm(timer: Timer) -> Row:
 def hgemm(timer: Timer) -> Row:
     """Measure 16 products 16×16×16 in fp16 by the function and by the operator."""
     A, B = (timer.draw(16, 16, 16, dtype="float16") for _ in range(2))
-    functions = {
-        "torch.bmm": timer.torch.bmm,
-        "fpemu.gpu.batched.hgemm": fpemu.gpu.batched.hgemm,
-        "fpemu.torch.hgemm": fpemu.torch.hgemm,
-    }
-    return timer.host({name: partial(function, A, B) for name, function in functions.items()})
+    return _functions(timer, ("torch.bmm", "fpemu.gpu.batched.hgemm", "fpemu.torch.hgemm"), A, B)
 
 
 def multiply(timer: Timer) -> Row:
     """Measure a product 512×32×4 by the function and by the operator."""
-    A, B = timer.draw(512, 32), timer.draw(32, 4)
-    functions = {
-        "torch.mm": timer.torch.mm,
-        "fpemu.gpu.tallskinny.multiply": fpemu.gpu.tallskinny.multiply,
-        "fpemu.torch.multiply": fpemu.torch.multiply,
-    }
-    return timer.host({name: partial(function, A, B) for name, function in functions.items()})
+    names = ("torch.mm", "fpemu.gpu.tallskinny.multiply", "fpemu.torch.multiply")
+    return _functions(timer, names, timer.draw(512, 32), timer.draw(32, 4))
+
+
+def _functions(timer: Timer, names: tuple[str, ...], A: Any, B: Any) -> Row:
+    """Measure functions of PyTorch and of fpemu by their names."""
+    roots = SimpleNamespace(torch=timer.torch, fpemu=fpemu)
+    return timer.host({name: partial(attrgetter(name)(roots), A, B) for name in names})
 
 
 def gradients(timer: Timer) -> Row:

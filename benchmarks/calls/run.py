@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from benchmarks.calls.timer import Row, Timer
 from benchmarks.sensors import Watch
 from fpemu._system import read_json, write_atomic
 from fpemu.errors import InputError
+from fpemu.verification.records import text_of
 
 Record = dict[str, Any]
 _OF_A_RUN = ("date", "code")
@@ -22,16 +22,8 @@ _OF_A_RUN = ("date", "code")
 def resume(file: Path, head: Mapping[str, Any]) -> Record:
     """Return the record in a file, of which some sections are measured again, or a new one where there is no file.
 
-    Parameters
-    ----------
-    file : Path
-    head : mapping
-        The GPU and the versions, with the date and the digest of the code.
-
-    Raises
-    ------
-    InputError
-        If the file is from another GPU or from other versions.
+    `head`: the GPU and the versions, with the date and the digest of the code. A file from another GPU or from other
+    versions raises InputError.
     """
     record = new(head)
     if file.exists():
@@ -61,26 +53,11 @@ def measure(
     report: Callable[[str], object] = print,
     now: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Measure sections into a record.
+    """Measure sections into a record, which is written to `file` after every case; no case begins after `seconds`.
 
-    Parameters
-    ----------
-    sections : mapping
-    timer : Timer
-    record : dict
-        Changed, and written to `file` after every case. A case that fails has its traceback under "error". The cases
-        of a section that are still to be measured are under "not measured" in "about".
-    file : Path
-    head : mapping
-        As in `resume`.
-    seconds : float
-        Limit of all sections together: no case begins later.
-    between : callable
-        Called after every section, to release memory.
-    report : callable
-        Called with a line of text for every case.
-    now : callable
-        The clock, in seconds.
+    A case that fails has its traceback under "error". The cases of a section that are still to be measured are under
+    "not measured" in "about". `between` is called after every section, to release memory; `report` with a line of text
+    for every case.
     """
     end = now() + seconds
     for name, section in sections.items():
@@ -113,13 +90,4 @@ def measure(
 
 def text(record: Record) -> bytes:
     """Return the record as JSON, one row per line."""
-
-    def lines(value: Any, depth: int) -> str:
-        if depth == 2 or not isinstance(value, dict):
-            return json.dumps(value)
-        inside = ",\n".join(
-            f"{' ' * (depth + 1)}{json.dumps(name)}: {lines(x, depth + 1)}" for name, x in value.items()
-        )
-        return f"{{\n{inside}\n{' ' * depth}}}"
-
-    return f"{lines(record, 0)}\n".encode()
+    return text_of(record, [name for name, value in record.items() if isinstance(value, dict)]).encode()

@@ -23,21 +23,11 @@ TALL = (
 
 @dataclass(frozen=True)
 class Section:
-    """Cases by name.
+    """Cases by name, and the functions that return their rows."""
 
-    Parameters
-    ----------
-    seconds : float
-        No case begins later.
-    cases : mapping
-        Functions that return the row of a case.
-    on_host : bool
-        Host times: power and clock are not sampled, because the sampling thread would take host time.
-    """
-
-    seconds: float
+    seconds: float  # no case begins later
     cases: Mapping[str, Callable[[Timer], Row]]
-    on_host: bool = False
+    on_host: bool = False  # host times: no power and clock, because their thread would take host time
 
 
 SECTIONS = {

@@ -22,13 +22,7 @@ TURN, RUN = 0.2, 1.6
 
 
 class Timer:
-    """PyTorch on the GPU: operands, CUDA graphs, and times of calls.
-
-    Parameters
-    ----------
-    torch, now : optional
-        Replacements of PyTorch and of the clock, for tests.
-    """
+    """PyTorch on the GPU: operands, CUDA graphs, and times of calls. Tests replace PyTorch and the clock."""
 
     def __init__(self, torch: Any = None, now: Callable[[], float] = time.perf_counter) -> None:
         self.torch, self._now = torch or importlib.import_module("torch"), now

@@ -50,6 +50,7 @@ from fpemu.schemes import ozaki
 from fpemu.schemes.base import build
 from fpemu.schemes.errorfree.plan import SlicePlan
 from fpemu.schemes.errorfree.split import even, pieces
+from fpemu.verification.records import text_of
 
 PHASES = ("split A", "split B", "products", "sums")
 _SOURCE = Path(__file__).with_name("dgemm_tc.cu").read_text()
@@ -103,13 +104,8 @@ class Counts(NamedTuple):
 def multiply(work: Workspace, A: Matrix, B: Matrix, D: Matrix | None, mode: str) -> list[Counts]:
     """Compute D = A B, or without D only the slices; return the counts of every pair of blocks.
 
-    Parameters
-    ----------
-    work : Workspace
-        The attribute ``split`` of its queue becomes the phase of the launches that split A or B.
-    A : Matrix (M, K), B : Matrix (K, N), D : Matrix (M, N)
-        Of the mode's operand format, finite, exponents within 900 of zero.
-    mode : one of `MODES`
+    Operands have the mode's format, finite, exponents within 900 of zero. The attribute ``split`` of the queue becomes
+    the phase of the launches that split A or B.
     """
     how = MODES[mode]
     (M, K), N = A.shape, B.shape[1]
@@ -319,7 +315,10 @@ def main(path: Path) -> None:
     began = time.perf_counter()
     record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     known = {name: {row["n"] for row in record.setdefault(name, [])} for name in ("counts", "speeds")}
-    record |= {"origin": "python -m benchmarks.errorfree.dgemm_tc", "date": _today()}
+    record |= {
+        "origin": "python -m benchmarks.errorfree.dgemm_tc",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
     record["device"] = {**device.describe(), "library": version()}
     record["equal to the CPU"] = check(256) | check(700)
     print(record["equal to the CPU"], flush=True)
@@ -330,20 +329,7 @@ def main(path: Path) -> None:
         for row in produced:
             record[name].append({key: float(f"{x:.9g}") if isinstance(x, float) else x for key, x in row.items()})
         print(f"{json.dumps(record[name][-1])}: {time.perf_counter() - began:.0f} s", flush=True)
-        path.write_text(_text(record))
-
-
-def _today() -> str:
-    return datetime.datetime.now(datetime.UTC).date().isoformat()
-
-
-def _text(record: dict[str, Any]) -> str:
-    """JSON with a line for each row."""
-    tables = {name: ",\n  ".join(map(json.dumps, record[name])) for name in ("counts", "speeds")}
-    text = json.dumps({**record, **{name: name.upper() for name in tables}}, indent=1)
-    for name, lines in tables.items():
-        text = text.replace(f'"{name.upper()}"', f"[\n  {lines}\n ]")
-    return text + "\n"
+        path.write_text(text_of(record, ("device", "equal to the CPU", "counts", "speeds")))
 
 
 if __name__ == "__main__":

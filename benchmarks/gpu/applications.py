@@ -52,13 +52,7 @@ def cases(quick: bool) -> list[Case]:
 
 
 def pytorch() -> Any:
-    """Import PyTorch.
-
-    Raises
-    ------
-    GpuError
-        If it is not installed, or has no GPU.
-    """
+    """Import PyTorch; GpuError if it is not installed, or has no GPU."""
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError as problem:
@@ -82,12 +76,9 @@ def sources(case: Case) -> list[str]:
 def measure(case: Case, operands: Any = None) -> dict[str, Any]:
     """Time an application with the products of an implementation, and measure its result's error.
 
-    Returns
-    -------
-    dict
-        "first_s", "best_s": seconds of one run of the whole application (k-means: of one iteration); "relative_l2" of
-        the result; k-means: "total_s" (wall time) and "iterations" until it ends, "inertia" (relative to fp64) and
-        "equal", the share of points in the same cluster as in fp64.
+    "first_s" and "best_s" are seconds of one run of the whole application (k-means: of one iteration), "relative_l2" is
+    of the result; k-means: "total_s" (wall time) and "iterations" until it ends, "inertia" (relative to fp64) and
+    "equal", the share of points in the same cluster as in fp64.
     """
     torch = pytorch()
     torch.manual_seed(SEED)
@@ -97,18 +88,9 @@ def measure(case: Case, operands: Any = None) -> dict[str, Any]:
 
 
 class Layer:
-    """X ↦ X·W for one W, by an implementation.
+    """X ↦ X·W for one W (K, N) in fp32, which `set` replaces, by an implementation.
 
-    Parameters
-    ----------
-    torch : module
-    name : str
-    W : tensor (K, N), fp32
-        Split here unless X is constant; `set` replaces it.
-    rows : int
-        Of X.
-    X : tensor (rows, K), fp32, optional
-        A constant X: it is split here in place of W, and all calls are with it.
+    W is split here, or a constant X (rows, K) in its place: all calls are with it then.
     """
 
     def __init__(self, torch: Any, name: str, W: Any, rows: int, X: Any = None) -> None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from benchmarks.gpu import cublas, prepared, shapes
 from benchmarks.gpu.case import SEED, Case
 from benchmarks.gpu.memory import DeviceArray
 from benchmarks.gpu.prepared import Prepared
+from benchmarks.gpu.steps import texts
 from benchmarks.seeded import draw, fetch
 from fpemu.errors import InputError
 from fpemu.gpu import batched as gpu
@@ -32,7 +33,7 @@ from fpemu.gpu.batched.products import BatchedRequest
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.steps import Address, Launch, Memory
+from fpemu.gpu.runtime.steps import Address, Memory
 
 SAMPLE = 4
 """Products of the batch whose outputs are compared."""
@@ -57,9 +58,9 @@ def make(case: Case) -> Batch:
 def measure(case: Case, batch: Batch) -> dict[str, Any]:
     """Return the fields of a row."""
     name = case.implementation
-    fields = prepared.measure(prepare(batch, name), batch.result, batch.result.nbytes, batch.exact())
+    fields = prepared.measure(prepare(batch, name), batch.result, batch.result.nbytes, batch.exact)
     if name in COLD and case.batch == shapes.BATCH and case.M == case.K and case.M in shapes.GOALS:
-        turn = itertools.cycle([prepare(one, name).multiply for one in batch.copies()])
+        turn = itertools.cycle([prepare(one, name).multiply for one in batch.copies])
         fields["cold_s"] = timing.measure(lambda: next(turn)(), replace(timing.STEADY, loop=0.0)).median
     planes = 2 if batch.complex else 1
     elements = case.M * case.K + case.K * case.N + case.M * case.N
@@ -76,16 +77,7 @@ def seconds(case: Case) -> float:
 
 
 class Batch:
-    """Operands of a batch.
-
-    Parameters
-    ----------
-    shape : (M, N, K)
-    count : int
-        Products.
-    complex : bool
-    seed : int
-    """
+    """Operands of a batch of `count` products."""
 
     def __init__(self, shape: tuple[int, int, int], count: int, complex: bool, seed: int = 0) -> None:
         self.shape, self.count, self.complex = shape, count, complex
@@ -99,16 +91,13 @@ class Batch:
         }
         self.result = Buffer.poisoned(-(-2 * planes * count * M * N // 4) * 4)
         self.interleaved = {name: self._interleaved(name) for name in self.planes} if complex else {}
-        self._exact: NDArray[Any] | None = None
-        self._copies: list[Batch] = []
 
+    @cached_property
     def copies(self) -> list[Batch]:
-        """Return this batch and others of its size: `ROUND` bytes of operands and results, or `MOST` batches."""
+        """This batch and others of its size: `ROUND` bytes of operands and results, or `MOST` batches."""
         size = self.result.nbytes + sum(buffer.nbytes for buffer in self.planes.values())
         many = min(MOST, max(2, -(-ROUND // size)))
-        if not self._copies:
-            self._copies = [Batch(self.shape, self.count, self.complex, seed) for seed in range(1, many)]
-        return [self, *self._copies]
+        return [self, *(Batch(self.shape, self.count, self.complex, seed) for seed in range(1, many))]
 
     def _interleaved(self, name: str) -> Buffer:
         entries = self.count * math.prod(self.sides[name])
@@ -147,12 +136,11 @@ class Batch:
             return np.stack([products(1, plane) for plane in (0, 1)]).reshape(2, -1, rows, columns)
         return np.moveaxis(products(2).reshape(-1, rows, columns, 2), -1, 0)
 
+    @cached_property
     def exact(self) -> NDArray[np.float64]:
-        """Return the sample in fp64, where products of fp16 numbers are exact, and sums of 256 of them nearly."""
-        if self._exact is None:
-            A, B = (self.sample(name).astype(np.float64) for name in "AB")
-            self._exact = np.stack([A[0] @ B[0] - A[1] @ B[1], A[0] @ B[1] + A[1] @ B[0]]) if self.complex else A @ B
-        return self._exact
+        """The sample in fp64, where products of fp16 numbers are exact, and sums of 256 of them nearly."""
+        A, B = (self.sample(name).astype(np.float64) for name in "AB")
+        return np.stack([A[0] @ B[0] - A[1] @ B[1], A[0] @ B[1] + A[1] @ B[0]]) if self.complex else A @ B
 
     def library(self, name: str) -> Prepared:
         """Prepare a product of the vendor's library."""
@@ -234,6 +222,5 @@ def sources(case: Case) -> list[str]:
         layouts[name] = Matrix(Address(name), np.dtype(np.float16), shape, strides)
     with suppress(InputError):  # the measurement of the row reports it
         request = BatchedRequest(layout, configuration=given, **chosen)
-        steps = request.steps(layouts, Memory())
-        return list(dict.fromkeys(step.module.source for step in steps if isinstance(step, Launch)))
+        return texts(request.steps(layouts, Memory()))
     return []

@@ -17,38 +17,18 @@ STEADY = "point"
 
 @dataclass(frozen=True)
 class Case:
-    """One row to measure.
+    """One row to measure."""
 
-    Parameters
-    ----------
-    kind : str
-        A kind of `benchmarks.gpu.suite.MODULES`.
-    M, N, K : int
-        Of one product; 0 where there is none.
-    data : str
-        The operands, or what else distinguishes rows of a kind.
-    implementation : str
-        The records' "contender".
-    rules : str
-        One of `RANK`, or `STEADY`.
-    fmt : str
-        Format of the operands.
-    figures : tuple of str
-        The pages that show the row.
-    batch : int
-        Products in one call.
-    """
-
-    kind: str
-    M: int
+    kind: str  # of `benchmarks.gpu.suite.MODULES`
+    M: int  # M, N and K of one product; 0 where there is none
     N: int
     K: int
-    data: str
-    implementation: str
-    rules: str
-    fmt: str
-    figures: tuple[str, ...]
-    batch: int = 1
+    data: str  # the operands, or what else distinguishes rows of a kind
+    implementation: str  # the records' "contender"
+    rules: str  # one of `RANK`, or `STEADY`
+    fmt: str  # format of the operands
+    figures: tuple[str, ...]  # the pages that show the row
+    batch: int = 1  # products in one call
 
     @property
     def fields(self) -> dict[str, Any]:

@@ -40,25 +40,10 @@ def product(
     beta: float = 0.0,
     keep: object = None,
 ) -> Call:
-    """Prepare D = alpha · A·B + beta · D.
+    """Prepare D = alpha · A·B + beta · D, of which A, B and D are addresses; the result queues it.
 
-    Parameters
-    ----------
-    kind : str
-        One of `fpemu.gpu.runtime.cublas.KINDS`.
-    A, B, D : int
-        Addresses.
-    shape : (M, N, K)
-    stored : {"rows", "columns", "B by columns"}
-        Of all matrices, or of B alone.
-    alpha, beta : float
-    keep : object
-        Referenced by the result: the owners of the memory.
-
-    Returns
-    -------
-    callable
-        Queues the product; GpuError if cuBLAS rejects it.
+    `kind` is one of `fpemu.gpu.runtime.cublas.KINDS`. `stored` names the storage of all matrices, "rows" or "columns",
+    or of B alone, "B by columns". `keep` refers to the owners of the memory. GpuError: cuBLAS rejects the product.
     """
     (M, N, K), types = shape, cublas.KINDS[kind]
     left, right, ld = ((M, A, M), (N, B, K), M) if stored == "columns" else ((N, B, N), (M, A, K), N)
@@ -178,13 +163,7 @@ def _checked(what: str, status: int) -> None:
 
 
 def planar_in_one(A: int, B: int, D: int, shape: tuple[int, int, int], batch: int) -> Call:
-    """Prepare the products of `planar` as one call of cuBLASLt; parameters as in `planar`.
-
-    Raises
-    ------
-    GpuError
-        If cuBLASLt has no kernel for it.
-    """
+    """Prepare the products of `planar` as one call of cuBLASLt; GpuError if it has no kernel for them."""
     (M, N, K), light = shape, _light()
     handle, operation, preference = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     device.driver()

@@ -13,14 +13,14 @@ from benchmarks.gpu import cublas
 from benchmarks.gpu.groups import LIBRARY
 from benchmarks.gpu.operands import Operands
 from benchmarks.gpu.prepared import Prepared
-from benchmarks.gpu.steps import Queue, queued
+from benchmarks.gpu.steps import Queue, queued, texts
 from benchmarks.seeded import kernels
 from fpemu.errors import unknown_name
 from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.steps import Memory
+from fpemu.gpu.runtime.steps import Address, Memory
 
 STRASSEN = "strassen"
 """Its outputs depend on more than a row of A and a column of B: a sample is not emulated."""
@@ -30,24 +30,14 @@ RESIDUAL_SCALE = 2.0**11
 
 @dataclass(frozen=True)
 class Implementation:
-    """What computes a product.
-
-    Parameters
-    ----------
-    name : str
-    scheme : str or None
-        Of `fpemu.schemes`, or "strassen"; None: the library.
-    options : mapping
-        Of the scheme.
-    hints : mapping
-        Of the kernel: its tile, whether loads overlap with products.
-    operand : {"fp32", "fp64"}
-    """
+    """What computes a product."""
 
     name: str
-    scheme: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    hints: Mapping[str, Any] = field(default_factory=dict)
+    scheme: str | None = None  # of `fpemu.schemes`, or "strassen"; None: the library
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the scheme
+    hints: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # of the kernel: its tile, whether loads overlap with products
     operand: str = "fp32"
 
 
@@ -75,11 +65,6 @@ def find(name: str) -> Implementation:
 
     >>> find("legemm 64x64 plain").hints, find("staged stage=128").options
     ({'tile': (64, 64), 'pipeline': False}, {'stage': 128})
-
-    Raises
-    ------
-    InputError
-        An unknown name.
     """
     from fpemu import schemes
 
@@ -129,17 +114,8 @@ def scheme(implementation: Implementation) -> Any:
 def kernel(scheme: Any, hints: Mapping[str, Any], shape: tuple[int, int, int]) -> Kernel:
     """Return the fastest kernel for a product (M, N, K), or the kernel that the hints describe.
 
-    Parameters
-    ----------
-    scheme : Scheme
-    hints : mapping
-        "mma", a kernel of `fpemu.gpu.gemm.mma_sync.fused`; its "tile", rows and columns, "pipeline" and "words".
-    shape : (M, N, K)
-
-    Raises
-    ------
-    MissingKernelError
-        If there is none.
+    Hints are "mma", a kernel of `fpemu.gpu.gemm.mma_sync.fused`; its "tile", rows and columns, "pipeline" and "words".
+    MissingKernelError: there is no such kernel.
     """
     from fpemu.gpu.gemm import choice
     from fpemu.gpu.gemm.mma_sync import fused, source
@@ -168,15 +144,7 @@ def kernel(scheme: Any, hints: Mapping[str, Any], shape: tuple[int, int, int]) -
 
 
 def prepare(implementation: Implementation, operands: Operands) -> Prepared:
-    """Make an implementation ready and run it once.
-
-    Raises
-    ------
-    MissingKernelError
-        If there is no kernel for it.
-    GpuError
-        If it does not run.
-    """
+    """Make an implementation ready and run it once; MissingKernelError if there is no kernel for it."""
     prepared = (_library if implementation.scheme is None else _package)(implementation, operands)
     prepared.both()
     device.synchronize()
@@ -258,37 +226,15 @@ def _error_free(scheme: Any, A: Matrix, B: Matrix, D: Matrix) -> Prepared:
 
 
 def sources(shape: tuple[int, int, int], name: str) -> list[str]:
-    """Return the sources of an implementation's kernels for operands stored by rows: products and splits.
+    """Return the sources of an implementation's kernels for fp32 operands stored by rows: products and splits.
 
     It returns none for the library, and none where there is no kernel: the measurement of the row reports that.
     """
-    implementation = find(name)
+    implementation, (M, N, K), fp32 = find(name), shape, np.dtype(np.float32)
     if implementation.scheme is not None:
         with suppress(Exception):
-            return _sources(implementation, shape)
+            sides = {"A": (M, K), "B": (K, N), "D": (M, N)}
+            A, B, D = (Matrix(Address(name), fp32, side, (side[1], 1)) for name, side in sides.items())
+            product_kernel = kernel(scheme(implementation), implementation.hints, shape)
+            return texts(product_kernel.steps(matrices.layouts(A, B, None, D), (1.0, 0.0), "raise", Memory())[0])
     return []
-
-
-def _sources(implementation: Implementation, shape: tuple[int, int, int]) -> list[str]:
-    from fpemu.gpu.gemm import splitting
-    from fpemu.gpu.gemm.mma_sync import fused, general
-    from fpemu.gpu.gemm.wgmma import schedules, splits, staged_int8, strassen, words
-    from fpemu.schemes.words import of_operand
-
-    product_kernel: Any = kernel(scheme(implementation), implementation.hints, shape)
-    texts = []
-    if isinstance(product_kernel, strassen.StrassenKernel):
-        texts, product_kernel = [strassen.source(product_kernel.levels)], product_kernel.inner
-    if isinstance(product_kernel, words.Hopper):
-        texts.append(schedules.source(product_kernel.schedule, product_kernel.tile))
-    elif isinstance(product_kernel, staged_int8.FrontierKernel):
-        tile = product_kernel.tile
-        texts.append(staged_int8.source(tile.columns, tile.cluster, product_kernel.per, bool(product_kernel.exact)))
-    elif isinstance(product_kernel, fused.FusedKernel):
-        M, N, K = shape
-        A, B = (Matrix(1 << 20, np.dtype(np.float32), size, (size[1], 1)) for size in ((M, K), (K, N)))
-        scaled = bool(getattr(product_kernel.scheme, "scales_rows", False))
-        text = product_kernel.source((general.layout(A, "A"), general.layout(B, "B")), scaled, False)
-        rules = {of_operand(product_kernel.scheme.rules(), name) for name in "AB"}
-        return [text, *map(splitting.source, rules)]
-    return [*texts, *splits.sources()]

@@ -15,24 +15,13 @@ from fpemu.gpu.runtime import device
 
 @dataclass(frozen=True, eq=False)
 class DeviceArray:
-    """Memory with a shape, for readers of ``__cuda_array_interface__``.
-
-    Parameters
-    ----------
-    pointer : int
-    shape : tuple of int
-    dtype : np.dtype
-    columns : bool
-        The last two axes are stored by columns; all others in C order.
-    owner : object
-        Referenced, so that the memory is not freed.
-    """
+    """Memory with a shape, for readers of ``__cuda_array_interface__``."""
 
     pointer: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    columns: bool = False
-    owner: object = None
+    columns: bool = False  # the last two axes are stored by columns; all others in C order
+    owner: object = None  # referenced, so that the memory is not freed
 
     @property
     def strides(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,16 +33,7 @@ DATA: dict[str, tuple[float, float, float]] = {
 
 
 class Operands:
-    """A (M, K) and B (K, N), both stored by rows.
-
-    Parameters
-    ----------
-    M, N, K : int
-    data : one of `DATA`
-    seed : int
-    fmt : {"fp32", "fp64"}
-        Of the operands.
-    """
+    """A (M, K) and B (K, N) of one of `DATA` in fp32 or fp64, both stored by rows."""
 
     def __init__(self, M: int, N: int, K: int, data: str = "symmetric", seed: int = 0, fmt: str = "fp32") -> None:
         if data not in DATA:
@@ -50,7 +42,6 @@ class Operands:
         self.dtype = np.dtype(np.float32 if fmt == "fp32" else np.float64)
         self.A = draw(fmt, M * K, 2 * seed, *DATA[data])
         self.B = draw(fmt, K * N, 2 * seed + 1, *DATA[data])
-        self._R: Buffer | None = None
 
     def matrix(self, name: str) -> Matrix:
         """Return an operand as kernels take it."""
@@ -72,27 +63,27 @@ class Operands:
             run("widen", widened[-1], buffer, count)
         return widened[0], widened[1]
 
+    @cached_property
+    def _in_fp64(self) -> Buffer:
+        """The product in fp64 by the library."""
+        (A, B), D = self.in_fp64(), Buffer(self.M * self.N * 8)
+        cublas.product("fp64", A.pointer, B.pointer, D.pointer, (self.M, self.N, self.K))()
+        device.synchronize()
+        return D
+
     def errors(self, D: Matrix) -> dict[str, Any]:
         """Return the errors of all fp32 outputs against the product in fp64, or of a sample of fp64 outputs.
 
-        Returns
-        -------
-        dict
-            "relative_l2", "max_relative", "mred" and "max_error" as in `fpemu.metrics` (the last is LE-GEMM's), without
-            the "lost" outputs, which are not finite; "outputs" counts all that were compared.
+        "relative_l2", "max_relative", "mred" and "max_error" are as in `fpemu.metrics` (the last is LE-GEMM's), without
+        the "lost" outputs, which are not finite; "outputs" counts all that were compared.
         """
         if D.dtype == np.float64:
             from fpemu import reference
 
             A, B, sample = self.sample(D)
             return errors(sample, reference.matmul(A, B), mred="mred", max_error="max_error_legemm")
-        if self._R is None:
-            A64, B64 = self.in_fp64()
-            self._R = Buffer(self.M * self.N * 8)
-            cublas.product("fp64", A64.pointer, B64.pointer, self._R.pointer, (self.M, self.N, self.K))()
-            device.synchronize()
         count, out = self.M * self.N, Buffer(_BLOCKS * _SUMS * 8)
-        run("compare_fp32", out, np.uint64(D.pointer), self._R, count)
+        run("compare_fp32", out, np.uint64(D.pointer), self._in_fp64, count)
         sums = out.array((_BLOCKS, _SUMS), np.float64)
         square, norm, relative = (math.fsum(sums[:, column]) for column in range(3))
         lost, most = int(sums[:, 6].sum()), sums[:, 3:6].max(axis=0)

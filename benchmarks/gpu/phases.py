@@ -44,11 +44,8 @@ class TimedQueue:
 def measure(A: Matrix, B: Matrix, D: Matrix, scheme: Any, spec: Any) -> dict[str, float]:
     """Time the phases of one product.
 
-    Returns
-    -------
-    dict
-        Seconds of "part split", "part products" and "part sums"; "gemms", the library's products; "slices_a" and
-        "slices_b" where the scheme slices.
+    The fields are seconds of "part split", "part products" and "part sums"; "gemms", the library's products; "slices_a"
+    and "slices_b" where the scheme slices.
     """
     queue = TimedQueue()
     work = Workspace(queue)

@@ -21,36 +21,16 @@ from fpemu.gpu.runtime.matrices import Matrix
 
 @dataclass(eq=False)
 class Prepared:
-    """An implementation with its operands, to be launched again and again.
+    """An implementation with its operands, to be launched again and again."""
 
-    Parameters
-    ----------
-    multiply : callable
-        Queues the product, of split operands where there is a `split`.
-    about : dict
-        Fields of its row.
-    split : callable or None
-        Queues the split of A and B.
-    D : Matrix or None
-        The result of one product.
-    emulate : callable or None
-        Computes the same product of other operands by the emulator, bit for bit.
-    phases : callable or None
-        Measures the phases of one product, as fields of its row.
-    sample : callable or None
-        Fetches some outputs of `examined`.
-    examined : callable or None
-        Queues the product into the outputs that are compared, where launches alternate between copies.
-    """
-
-    multiply: Queue
-    about: dict[str, Any]
-    split: Queue | None = None
-    D: Matrix | None = None
-    emulate: Callable[[Any, Any], Any] | None = None
-    phases: Callable[[], dict[str, float]] | None = None
-    sample: Callable[[], NDArray[Any]] | None = None
-    examined: Queue | None = None
+    multiply: Queue  # queues the product, of split operands where there is a `split`
+    about: dict[str, Any]  # fields of its row
+    split: Queue | None = None  # queues the split of A and B
+    D: Matrix | None = None  # the result of one product
+    emulate: Callable[[Any, Any], Any] | None = None  # computes the product of other operands by the emulator
+    phases: Callable[[], dict[str, float]] | None = None  # measures the phases of one product, as fields of its row
+    sample: Callable[[], NDArray[Any]] | None = None  # fetches some outputs of `examined`
+    examined: Queue | None = None  # queues the compared product, where launches alternate between copies
 
     def both(self) -> None:
         """Queue the split and the product."""
@@ -60,20 +40,9 @@ class Prepared:
 
 
 def measure(prepared: Prepared, result: Buffer, nbytes: int, exact: NDArray[np.float64]) -> dict[str, Any]:
-    """Measure an implementation of short launches, far from the chip's power limit.
+    """Measure an implementation of short launches, far from the chip's power limit; return the fields of its row.
 
-    Parameters
-    ----------
-    prepared : Prepared
-    result : Buffer
-        Whose first `nbytes` bytes `prepared.examined` writes.
-    exact : array
-        Of the sample.
-
-    Returns
-    -------
-    dict
-        The fields of its row.
+    `prepared.examined` writes the first `nbytes` bytes of `result`; `exact` is the exact product of the sample.
     """
     fields = {**prepared.about, "copy_GBs": ceilings.copy_rate() * 1e-9, "launch_s": ceilings.launch_time()}
     examined = prepared.examined or prepared.multiply
@@ -91,17 +60,8 @@ def measure(prepared: Prepared, result: Buffer, nbytes: int, exact: NDArray[np.f
 def errors(D: NDArray[Any], exact: Any, **more: str) -> dict[str, Any]:
     """Return the errors of a sample of outputs.
 
-    Parameters
-    ----------
-    D, exact : array
-    **more : str
-        Further names in the result, and their functions in `fpemu.metrics`.
-
-    Returns
-    -------
-    dict
-        "lost", the number of outputs that are not finite; "outputs", the number of all; of the finite ones
-        "relative_l2", "max_relative" and `more`.
+    "lost" is the number of outputs that are not finite, "outputs" the number of all; of the finite ones "relative_l2",
+    "max_relative" and `more`, names with their functions in `fpemu.metrics`.
 
     >>> errors(np.array([1.0, 2.0, np.inf]), np.array([1.0, 2.5, 3.0]))["max_relative"]
     0.2

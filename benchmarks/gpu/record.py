@@ -6,7 +6,6 @@ the reason under "failed"; a row of a kernel that has been replaced since has "o
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from fpemu._system import read_json, write_atomic
 from fpemu.errors import InputError
+from fpemu.verification.records import text_of
 
 FORMAT = 1
 KEY = ("kind", "M", "N", "K", "data", "contender")
@@ -34,11 +34,8 @@ def product(row: Mapping[str, Any]) -> tuple[Any, ...]:
 class Record:
     """Rows by their key, in the order of their first measurement.
 
-    Parameters
-    ----------
-    head : mapping
-        The device, versions and rules; "runs": date, versions and code of each run, to which the rows' "run" refers.
-    rows : iterable of dict
+    `head` has the device, versions and rules; "runs": date, versions and code of each run, to which the rows' "run"
+    refers.
     """
 
     def __init__(self, head: Mapping[str, Any], rows: Iterable[Row] = ()) -> None:
@@ -65,19 +62,11 @@ class Record:
 
     def text(self) -> str:
         """Return the record as JSON, one row per line."""
-        head = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in self.head.items()]
-        rows = ",\n".join(f"  {json.dumps(row)}" for row in self.rows)
-        return "{\n" + ",\n".join([*head, ' "rows": [\n' + rows + "\n ]"]) + "\n}\n"
+        return text_of({**self.head, "rows": self.rows}, ["rows"])
 
 
 def read(path: str | os.PathLike[str]) -> Record:
-    """Read the record in a file.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or is no such record.
-    """
+    """Read the record in a file; InputError if it cannot be read, or is no such record."""
     content = read_json(path)
     rows: Any = content.get("rows") if isinstance(content, dict) else None
     good = isinstance(rows, list) and all(isinstance(row, dict) and set(KEY) <= set(row) for row in rows)
@@ -89,10 +78,7 @@ def read(path: str | os.PathLike[str]) -> Record:
 def resume(path: str | os.PathLike[str] | None, head: Mapping[str, Any]) -> Record:
     """Return the record in a file, with the run of `head` added, or a new one.
 
-    Raises
-    ------
-    InputError
-        If the file holds another GPU's measurements, or is no record.
+    The file of another GPU's measurements, or one that is no record, raises InputError.
     """
     if path is None or not Path(path).exists():
         return Record(head)

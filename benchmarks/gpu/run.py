@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -23,30 +22,21 @@ from fpemu.verification import records
 
 
 def head(date: str | None = None) -> dict[str, Any]:
-    """Return the head of a record: the device, the methods of timing, and this run with the code that it measures."""
+    """Return the head of a record: the device, the methods of timing, and this run.
+
+    "code" is the digest of the kernels, their launchers and these benchmarks.
+    """
     here = {**device.describe(), "driver": records.driver(), "library": cublas.version()}
     run = {
         "date": date or datetime.now(UTC).date().isoformat(),
         "fpemu": fpemu.__version__,
         "numpy": np.__version__,
-        "code": code(),
+        "code": records.code_digest(Path(fpemu.__file__).parent / "gpu", Path(__file__).parents[1]),
         **here,
     }
     rules = {name: [asdict(method) for method in both] for name, both in timing.RULES.items()}
     rules[STEADY] = [asdict(timing.STEADY)]
     return {"format": FORMAT, "device": here, "seed": SEED, "rules": rules, "runs": [run]}
-
-
-def code() -> str:
-    """Return the first 12 digits of the SHA-256 of the package's kernels, their launchers and these benchmarks."""
-    folders = Path(fpemu.__file__).parent / "gpu", Path(__file__).parents[1]
-    files = ((path, path.relative_to(folder)) for folder in folders for path in sorted(folder.rglob("*")))
-    texts = (
-        name.as_posix().encode() + b"\0" + path.read_bytes()
-        for path, name in files
-        if path.suffix in (".py", ".cu", ".cuh")
-    )
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()[:12]
 
 
 def missing(cases: Sequence[Case], record: Record, again: bool = False) -> list[Case]:
@@ -65,26 +55,13 @@ def rows(
     make: Callable[[Case], Any] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Row]:
-    """Measure the missing rows; each is added to the record before it is yielded.
+    """Measure the missing rows, and yield each, with "failed" if it could not be measured, once it is in the record.
 
-    Parameters
-    ----------
-    cases : sequence of Case
-    record : Record
-    budget : float, optional
-        Seconds: no case is begun that is likely to end later.
-    again : bool
-        Measure the record's rows too: each new row replaces the old one, unless it failed.
-    evaluate, make, clock
-        Replacements of the measurement, for tests.
-
-    Yields
-    ------
-    dict
-        The row; with "failed" if it could not be measured.
+    No case is begun that is likely to end after `budget` seconds. With `again`, the record's rows are measured too:
+    each new row replaces the old one, unless it failed. Tests replace `evaluate`, `make` and `clock`.
     """
     begun, number = clock(), len(record.head["runs"]) - 1
-    evaluate, make = evaluate or _measure, make or _make
+    evaluate, make = evaluate or suite.measure, make or suite.make
     for _, group in groupby(missing(cases, record, again), key=lambda case: case.operands):
         operands: Any = None
         for case in group:
@@ -120,21 +97,8 @@ def compile_all(cases: Sequence[Case]) -> None:
     distinct = {(case.implementation, *case.operands): case for case in cases}
     texts: dict[str, None] = {}
     for case in distinct.values():
-        texts |= dict.fromkeys(getattr(suite.module(case.kind), "sources", _nothing)(case))
+        texts |= dict.fromkeys(suite.sources(case))
     compiler.compile_all(list(texts), device.arch())
-
-
-def _nothing(case: Case) -> list[str]:
-    return []
-
-
-def _make(case: Case) -> Any:
-    return getattr(suite.module(case.kind), "make", _nothing)(case)
-
-
-def _measure(case: Case, operands: Any) -> Mapping[str, Any]:
-    measured: Mapping[str, Any] = suite.module(case.kind).measure(case, operands)
-    return measured
 
 
 def _rounded(row: Row) -> Row:

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import timing
 from fpemu import mma
 from fpemu.mma import MmaSpec
 from fpemu.mma import operand_streams as streams
@@ -58,13 +58,10 @@ def operands(spec: MmaSpec, n: int, seed: int) -> tuple[NDArray[Any], NDArray[An
 
 def median(A: NDArray[Any], B: NDArray[Any], spec: MmaSpec, device: Any) -> float:
     """Return the median time of a call, transfers included, in milliseconds."""
-    mma.gemm(A, B, spec=spec, device=device)  # compiles
-    times: list[float] = []
-    while len(times) < _CALLS and (len(times) < 3 or sum(times) < 1e3 * _SECONDS):
-        began = time.perf_counter()
-        mma.gemm(A, B, spec=spec, device=device)
-        times.append(1e3 * (time.perf_counter() - began))
-    return statistics.median(times)
+    call = partial(mma.gemm, A, B, spec=spec, device=device)
+    call()  # compiles
+    calls = max(3, min(_CALLS, int(_SECONDS / timing.wall(call))))
+    return 1e3 * timing.wall(call, repeats=calls)
 
 
 def rate(spec: MmaSpec, seed: int, n: int = SIZE) -> dict[str, float]:

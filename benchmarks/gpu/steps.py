@@ -7,26 +7,23 @@ from typing import Any
 
 from fpemu.gpu.runtime.counters import Label
 from fpemu.gpu.runtime.plan import Plan, lock
-from fpemu.gpu.runtime.steps import Memory, Step
+from fpemu.gpu.runtime.steps import Launch, Memory, Step
 
 Queue = Callable[[], None]
 _UNCHECKED = (Label("A", (), (False, False)), Label("B", (), (False, False)))
 
 
+def texts(steps: Sequence[Step]) -> list[str]:
+    """Return the sources of the kernels that some steps launch, each once."""
+    return list(dict.fromkeys(step.module.source for step in steps if isinstance(step, Launch)))
+
+
 def queued(
     steps: Sequence[Step], memory: Memory | None = None, operands: Sequence[Any] = (None,) * 4, mark: int = 0
 ) -> tuple[Queue, Queue]:
-    """Return the functions that queue the first `mark` steps, and the others.
+    """Return the functions that queue the first `mark` steps, and the others; A, B, C and D are kept alive.
 
-    Parameters
-    ----------
-    steps : sequence of Step
-    memory : Memory, optional
-        Workspace of the steps. No other work may use the workspace of the default stream between the calls of the two
-        functions.
-    operands : sequence of Matrix or None
-        A, B, C and D, which are kept alive.
-    mark : int
+    No other work may use the workspace of the default stream, `memory`, between the calls of the two functions.
     """
     plan = Plan(steps, memory, mark, _UNCHECKED)
 

@@ -42,6 +42,21 @@ def module(kind: str) -> Any:
     return importlib.import_module(f"benchmarks.gpu.{MODULES[kind]}")
 
 
+def make(case: Case) -> Any:
+    """Return the operands of a case."""
+    return getattr(module(case.kind), "make", lambda case: None)(case)
+
+
+def measure(case: Case, operands: Any) -> dict[str, Any]:
+    """Return the fields of a case's row."""
+    return dict(module(case.kind).measure(case, operands))
+
+
+def sources(case: Case) -> list[str]:
+    """Return the sources of a case's kernels."""
+    return list(getattr(module(case.kind), "sources", lambda case: [])(case))
+
+
 def base(kind: str) -> str:
     """Return the implementation whose speed the others' are divided by."""
     return str(getattr(module(kind), "BASE", "sgemm"))
@@ -53,19 +68,9 @@ def figures() -> list[str]:
 
 
 def cases(pages: Sequence[str] | None = None, quick: bool = False) -> list[Case]:
-    """Return the cases to measure, each once, in the order of their importance.
+    """Return the cases to measure, each once, in the order of their importance; fewer sizes if `quick`.
 
-    Parameters
-    ----------
-    pages : sequence of str, optional
-        Pages or papers ("legemm/fig9", "dgemm_tc"); default all.
-    quick : bool
-        Fewer sizes.
-
-    Raises
-    ------
-    InputError
-        A page without cases.
+    `pages` are pages or papers ("legemm/fig9", "dgemm_tc"), default all. A page without cases raises InputError.
     """
     merged: dict[object, Case] = {}
     for case in (case for kind in MODULES for case in module(kind).cases(quick)):
@@ -84,18 +89,8 @@ def cases(pages: Sequence[str] | None = None, quick: bool = False) -> list[Case]
 def chosen(shape: str, names: Sequence[str] = (), data: str = "symmetric") -> list[Case]:
     """Return cases of one product that need not belong to any figure.
 
-    Parameters
-    ----------
-    shape : str
-        "8192x8192x8192", M by N by K, or n alone.
-    names : sequence of str
-        As in `benchmarks.gpu.implementations.find`; default: the library's and the fastest of the package.
-    data : one of `benchmarks.gpu.operands.DATA`
-
-    Raises
-    ------
-    InputError
-        Unknown names, invalid sizes.
+    `shape` is "8192x8192x8192", M by N by K, or n alone; `names` are as in `benchmarks.gpu.implementations.find`, by
+    default the library's and the fastest of the package. Unknown names and invalid sizes raise InputError.
     """
     from benchmarks.gpu import implementations
     from benchmarks.gpu.groups import FRONTIER

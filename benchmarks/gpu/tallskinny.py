@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,7 @@ def make(case: Case) -> Tall:
 def measure(case: Case, tall: Tall) -> dict[str, Any]:
     """Return the fields of a row."""
     size = tall.dtype.itemsize
-    fields = prepared.measure(
-        prepare(tall, case.implementation), tall.buffers["D"], size * case.M * case.N, tall.exact()
-    )
+    fields = prepared.measure(prepare(tall, case.implementation), tall.buffers["D"], size * case.M * case.N, tall.exact)
     elements = case.M * case.K + case.K * case.N + case.M * case.N
     return {**fields, "operations": 2.0 * case.M * case.N * case.K, "bytes": size * elements}
 
@@ -61,16 +59,7 @@ def seconds(case: Case) -> float:
 
 
 class Tall:
-    """A (M, K), B (K, N) and the result (M, N), with `copies` copies of A and of the result.
-
-    Parameters
-    ----------
-    shape : (M, N, K)
-    fmt : {"fp32", "fp64"}
-    columns : bool
-        All are stored by columns, else by rows.
-    seed : int
-    """
+    """A (M, K), B (K, N) and D (M, N), all stored by columns or all by rows, with copies of A and D."""
 
     def __init__(self, shape: tuple[int, int, int], fmt: str, columns: bool, seed: int = 0) -> None:
         self.shape, self.fmt, self.columns, self.dtype = shape, fmt, columns, _TYPES[fmt]
@@ -83,7 +72,6 @@ class Tall:
             "B": draw(fmt, K * N, 2 * seed + 1, 0.0, 1.0),
             "D": Buffer.poisoned(self.copies * _aligned(M * N) * size),
         }
-        self._exact: NDArray[Any] | None = None
 
     def array(self, name: str, copy: int = 0) -> DeviceArray:
         """Return an operand or the result, of one of the copies."""
@@ -104,11 +92,10 @@ class Tall:
             return flat.reshape(columns, rows).T if self.columns else flat.reshape(rows, columns)
         return np.stack([array.row(int(row)) for row in self.rows()])
 
+    @cached_property
     def exact(self) -> NDArray[np.float64]:
-        """Return the sample's exact product, rounded to fp64."""
-        if self._exact is None:
-            self._exact = np.asarray(reference.matmul(self.sample("A"), self.sample("B")), np.float64)
-        return self._exact
+        """The sample's exact product, rounded to fp64."""
+        return np.asarray(reference.matmul(self.sample("A"), self.sample("B")), np.float64)
 
     def library(self) -> Prepared:
         """Prepare cuBLAS' product."""

@@ -150,7 +150,7 @@ class SuiteOptions:
             with cli.progress() as bars:
                 total = len(run.groups)
                 bar = bars.add_task(suite.name, total=total, completed=total - len(run.missing))
-                result = run.finish(jobs, lambda group: bars.update(bar, advance=1, description=group))
+                result = run.run_missing(jobs, lambda group: bars.update(bar, advance=1, description=group))
         except KeyboardInterrupt:
             cli.note(f"fpemu: {run.interrupted()}")
             raise typer.Exit(130) from None
@@ -251,8 +251,9 @@ def kernels(
 
 @cli.with_options(PathOptions)
 def batched(
-    cases: Annotated[int, "Number of products per group; 520 products cover all sizes once."] = 520,
-    seconds: Annotated[float | None, "Time limit per group; a group that exceeds it has fewer products."] = None,
+    cases: Annotated[
+        int, typer.Option("--cases", min=1, help="Number of products per group; 520 products cover all sizes once.")
+    ] = 520,
     *,
     options: PathOptions,
 ) -> None:
@@ -262,7 +263,7 @@ def batched(
     and C, all layouts, configurations of all kernels, and special values, by the paths host, eager, graph and torch
     (see `fpemu verify kernels`). Exit status 0 if all bits are equal, 1 if not, 2 without a GPU.
     """
-    options.run("batched.Batched", cases, seconds, paths=options.paths)
+    options.run("batched.Batched", cases, paths=options.paths)
 
 
 @cli.with_options(PathOptions)

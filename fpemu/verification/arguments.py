@@ -8,21 +8,19 @@ function accepts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property
 from math import inf, nan, prod
 from typing import Any
 
 import numpy as np
 
-import fpemu
-from fpemu import batched
-from fpemu.errors import unknown_name
-from fpemu.verification import kernels, tallskinny
-from fpemu.verification.cases import Array, Case, Draw, Operands, Result, arrange, codes
+from fpemu.errors import InputError, unknown_name
+from fpemu.verification import kernels
+from fpemu.verification.cases import Array, Case, Draw, Operands, arrange
 from fpemu.verification.kernels import Variant
-from fpemu.verification.paths import PATHS, Product
-from fpemu.verification.suite import Suite
+from fpemu.verification.paths import PATHS, WITHOUT_PLAN, Call
+from fpemu.verification.suite import Group, ProductSuite
 
 SCHEMES = ("staged", "ootomo", "bf16x9", "sgemm", "staged-int8", "ozaki")
 _OTHERS = {"hgemm": np.float16, "hcgemm planar": np.float16, "multiply fp32": np.float32, "multiply fp64": np.float64}
@@ -30,28 +28,22 @@ _PLANAR: dict[str, Any] = {"layout": "planar", "algorithm": "fused"}
 M, N, K = 19, 23, 40
 
 
-class Numbers:
-    """Uniform numbers for the operands of a case of a group."""
+Numbers = Callable[..., Array]
+"""Draws an array of a shape"""
 
-    def __init__(self, group: str, key: int) -> None:
-        self._rng = np.random.default_rng(key)
-        self.first = (2,) if "planar" in group else ()  # axes before those of a product: real and imaginary parts
-        self.dtype: Any = np.dtype(_OTHERS.get(group, np.float64 if group == "gemm ozaki" else np.float32))
 
-    def __call__(self, *shape: int) -> Array:
-        """Draw an array."""
-        shape = (*self.first, *shape)
-        return self._rng.uniform(-1, 1, prod(shape)).astype(self.dtype).reshape(shape)
+def _first(group: str) -> tuple[int, ...]:
+    """Axes before those of a product: real and imaginary parts."""
+    return (2,) if "planar" in group else ()
 
-    def expand(self, x: Array, *shape: int) -> Array:
-        """Broadcast an array by strides of 0."""
-        ones = [1] * (len(shape) + len(self.first) - x.ndim)
-        return np.broadcast_to(x.reshape(*self.first, *ones, *x.shape[len(self.first) :]), (*self.first, *shape))
 
-    def permute(self, x: Array, *axes: int) -> Array:
-        """Exchange axes."""
-        first = len(self.first)
-        return x.transpose(*range(first), *(axis + first for axis in axes))
+def _dtype(group: str) -> Any:
+    return np.dtype(_OTHERS.get(group, np.float64 if group == "gemm ozaki" else np.float32))
+
+
+def _expand(x: Array, *shape: int) -> Array:
+    """Broadcast the last axes by strides of 0."""
+    return np.broadcast_to(x, (*x.shape[: -len(shape)], *shape))
 
 
 def _drawn(draw: Numbers, rows: int, columns: int) -> Array:
@@ -144,14 +136,14 @@ VIEWS = (
     View("B is the transpose of A", groups=_ALL, whole=_transpose),
     View("slices of one array", groups=_ALL, whole=_slices, beta=-1.0),
     View("rows that overlap", _overlapping, groups=_ALL),
-    View("row strides of 0", lambda x, m, n: x.expand(x(1, n), m, n), groups=_ALL),
-    View("column strides of 0", lambda x, m, n: x.expand(x(m, 1), m, n), groups=_ALL),
-    View("all strides 0", lambda x, m, n: x.expand(x(1, 1), m, n), groups=_ALL),
-    View("an expanded batch", lambda x, m, n: x.expand(x(m, n), 3, m, n)),
+    View("row strides of 0", lambda x, m, n: _expand(x(1, n), m, n), groups=_ALL),
+    View("column strides of 0", lambda x, m, n: _expand(x(m, 1), m, n), groups=_ALL),
+    View("all strides 0", lambda x, m, n: _expand(x(1, 1), m, n), groups=_ALL),
+    View("an expanded batch", lambda x, m, n: _expand(x(1, m, n), 3, m, n)),
     View("batches that broadcast", whole=_broadcast),
-    View("batch between rows and columns", lambda x, m, n: x.permute(x(m, 3, n), 1, 0, 2)),
-    View("batch after the columns", lambda x, m, n: x.permute(x(m, n, 3), 2, 0, 1)),
-    View("exchanged batch axes", lambda x, m, n: x.permute(x(3, 2, m, n), 1, 0, 2, 3)),
+    View("batch between rows and columns", lambda x, m, n: x(m, 3, n).swapaxes(-3, -2)),
+    View("batch after the columns", lambda x, m, n: np.moveaxis(x(m, n, 3), -1, -3)),
+    View("exchanged batch axes", lambda x, m, n: x(3, 2, m, n).swapaxes(-4, -3)),
     View("every other matrix", lambda x, m, n: x(6, m, n)[..., ::2, :, :]),
     View("gaps between matrices", lambda x, m, n: x(3, m + 1, n)[..., :-1, :]),
     View("a long stride of one matrix", _long_stride),
@@ -200,15 +192,19 @@ def of(group: str) -> list[View]:
     return [view for view in VIEWS if group.startswith(tuple(view.groups.split()))]
 
 
-@lru_cache(maxsize=2)
 def operands(group: str, view: View, key: int) -> Operands:
     """Return A, B and C of a product; C is None where it is left out."""
-    draw, (m, n, k) = Numbers(group, key), view.sizes
+    rng, first, (m, n, k) = np.random.default_rng(key), _first(group), view.sizes
+
+    def draw(*shape: int) -> Array:
+        return rng.uniform(-1, 1, prod(first + shape)).astype(_dtype(group)).reshape(first + shape)
+
     A, B, C = view.whole(draw) if view.whole else (view.each(draw, *s) for s in ((m, k), (k, n), (m, n)))
     return A, B, C if (view.beta or view.unread) and not group.startswith("multiply") else None
 
 
-class Arguments(Suite):
+@dataclass
+class Arguments(ProductSuite):
     """Verification of every view in `rounds` products of each group, which lie at other addresses."""
 
     name = "arguments"
@@ -218,90 +214,47 @@ class Arguments(Suite):
     )
     supported = tuple(PATHS)
 
-    def __init__(self, seed: int = 0, rounds: int = 2, *, paths: Sequence[str] | None = None) -> None:
-        super().__init__(seed, paths, rounds=rounds)
-        self.rounds = rounds
+    decisive = ("rounds",)
+    rounds: int = 2
 
-    def groups(self) -> list[str]:
-        return [*(f"gemm {scheme}" for scheme in SCHEMES), *_OTHERS]
-
-    def facts(self) -> dict[str, Any]:
-        return {"architecture": kernels.hardware()}
-
-    def numbers(self, group: str) -> Sequence[int]:
-        return range(self.rounds * len(of(group)))
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        names = [*(f"gemm {scheme}" for scheme in SCHEMES), *_OTHERS]
+        return {name: Group(range(self.rounds * len(of(name)))) for name in names}
 
     def case(self, group: str, number: int) -> Case:
-        if group not in self.groups():
-            raise unknown_name("group of products", group, self.groups())
+        if group not in self.groups:
+            raise unknown_name("group of products", group, self.groups)
         view = of(group)[number % len(of(group))]
         key = Draw(self.seed, "arguments", group, number).word()
         A, B, C = operands(group, view, key)
-        skipped = len(Numbers(group, 0).first)
-        lead: Any = tuple(() if X is None else X.shape[skipped:-2] for X in (A, B, C))
+        lead: Any = tuple(() if X is None else X.shape[len(_first(group)) : -2] for X in (A, B, C))
         sizes = A.shape[-2], B.shape[-1], A.shape[-1]
         subject = Variant(group.removeprefix("gemm ")) if group.startswith("gemm") else group
         options = {"view": view.name, "group": group, "on_range": "raise"}
         return Case(subject, number, key, sizes, lead=lead, alpha=view.alpha, beta=view.beta, options=options)
 
-    def resolve(self, case: Case) -> Case:
-        if not isinstance(case.subject, Variant):
-            return case
-        M, N, K = (max(size, 1) for size in case.sizes)
-        known = kernels.resolve(replace(case, sizes=(M, N, K)), kernels.hardware())
-        return replace(known, sizes=case.sizes)
-
-    def paths_of(self, case: Case) -> list[str]:
-        view, accepted = _view(case), set(self.paths)
+    def product(self, case: Case, hardware: Any, recorded: Any = None) -> Call:
+        group, view = case.options["group"], _view(case)
+        given = operands(group, view, case.key)
         if isinstance(case.subject, Variant):
-            accepted &= {path for path in accepted if kernels.runs(path, case)}
-        else:
-            accepted -= {"plan", *(["graph"] if view.name in _UNEVEN else [])}
-        return [path for path in self.paths if path in accepted and path in view.paths]
-
-    def product(self, case: Case, path: str) -> Product:
-        group, given = case.options["group"], _operands(case)
-        if isinstance(case.subject, Variant):
-            return kernels.product(case, path, given)
-        numbers = Numbers(group, 0)
-        like = arrange(np.zeros((*numbers.first, *case.shape), numbers.dtype), ("rows", "rows padded")[case.number % 2])
-        if "multiply" in group:
-            return Product("tallskinny.multiply", given, like, {})
-        name, options = _batched(case)
-        return Product(f"batched.{name}", given, like, options)
-
-    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
-        deferred = isinstance(case.subject, Variant) and kernels.policy(case, path) is None
-        return super().expected(case, path)[0], False if deferred else None
-
-    def recorded(self, case: Case, facts: Any) -> Case:
-        return kernels.replayed(case, facts) if facts else case
-
-    def emulate(self, case: Case, hardware: Any) -> Result:
-        return _emulate(case, hardware)
-
-
-@lru_cache(maxsize=1)  # the paths of a case expect the same result
-def _emulate(case: Case, hardware: str) -> Array:
-    A, B, C = _operands(case)
-    scalars: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta}
-    if isinstance(case.subject, Variant):
-        return codes(fpemu.gemm(A, B, C, **scalars, **case.options["arguments"]))
-    if "multiply" in case.subject:
-        return tallskinny.emulate(A, B, case.subject.removeprefix("multiply "))
-    name, options = _batched(case)
-    return codes(getattr(batched, name)(A, B, C, **options, hardware=hardware, instruction="mma"))
-
-
-def _operands(case: Case) -> Operands:
-    return operands(case.options["group"], _view(case), case.key)
+            product = kernels.product(case, hardware, recorded, given)
+            if isinstance(error := product.emulate(), str):
+                raise InputError(error)  # every view is valid
+            product.paths = [path for path in product.paths if path in view.paths]
+            return product
+        zeros = np.zeros((*_first(group), *case.shape), _dtype(group))
+        like = arrange(zeros, ("rows", "rows padded")[case.number % 2])
+        function, options = "tallskinny.multiply", dict[str, Any]()
+        emulation: dict[str, Any] = {"fmt": group.rpartition(" ")[2]}
+        if "multiply" not in group:
+            function = "batched.hcgemm" if "planar" in group else "batched.hgemm"
+            options = {"alpha": case.alpha, "beta": case.beta, **(_PLANAR if "planar" in group else {})}
+            emulation = {**options, "hardware": hardware, "instruction": "mma"}
+        captured = view.name not in _UNEVEN
+        by = [path for path in WITHOUT_PLAN if path in view.paths and (captured or path != "graph")]
+        return Call(case, function, given, like, options, emulation, paths=by)
 
 
 def _view(case: Case) -> View:
     return next(view for view in VIEWS if view.name == case.options["view"])
-
-
-def _batched(case: Case) -> tuple[str, dict[str, Any]]:
-    """Return the function of a batched product and its options."""
-    name, options = ("hcgemm", _PLANAR) if "planar" in case.subject else ("hgemm", {})
-    return name, {"alpha": case.alpha, "beta": case.beta, **options}

@@ -7,22 +7,17 @@ modulo 4. The other sizes, the batch, layouts, transposes, alpha, beta and the k
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from math import inf
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from fpemu import batched
 from fpemu.errors import unknown_name
-from fpemu.gpu import batched as on_gpu
 from fpemu.gpu.batched import Block, Packed, Small, Warp
-from fpemu.verification import paths
-from fpemu.verification.cases import Array, Case, Draw, Operands, Result, codes
-from fpemu.verification.paths import POISON, Computed, Memory, Product
-from fpemu.verification.suite import Suite
+from fpemu.verification.cases import Array, Case, Computed, Draw, Operands, codes
+from fpemu.verification.paths import POISON, WITHOUT_PLAN, Call, Memory
+from fpemu.verification.suite import Group, ProductSuite
 
 CASES = 520
 """Products of a group that cover all sizes once"""
@@ -50,7 +45,7 @@ _CONFIGURATIONS: tuple[Any, ...] = (
 
 
 @dataclass(frozen=True)
-class Group:
+class Kind:
     """Products of one kind."""
 
     name: str
@@ -69,27 +64,30 @@ class Group:
         return self.largest == LARGEST_SMALL
 
 
-def groups() -> dict[str, Group]:
-    """Return all kinds of products by name."""
+def _kinds() -> dict[str, Kind]:
     listed = []
     for accumulate in ("fp32", "fp16"):
         common = {"accumulate": accumulate}
         listed += [
-            Group(f"hgemm {accumulate}", None, common),
-            Group(f"hcgemm interleaved {accumulate}", "interleaved", common),
-            Group(f"hcgemm interleaved, three products, {accumulate}", "interleaved", common | {"products": 3}),
-            Group(f"hcgemm planar {accumulate}", "planar", common | {"algorithm": "fused"}),
-            Group(f"hcgemm planar, four calls, {accumulate}", "planar", common | {"algorithm": "calls"}),
+            Kind(f"hgemm {accumulate}", None, common),
+            Kind(f"hcgemm interleaved {accumulate}", "interleaved", common),
+            Kind(f"hcgemm interleaved, three products, {accumulate}", "interleaved", common | {"products": 3}),
+            Kind(f"hcgemm planar {accumulate}", "planar", common | {"algorithm": "fused"}),
+            Kind(f"hcgemm planar, four calls, {accumulate}", "planar", common | {"algorithm": "calls"}),
         ]
         for layout in (None, "interleaved", "planar"):
             name = f"magma-small {'hgemm' if layout is None else f'hcgemm {layout}'} {accumulate}"
             fused = {"algorithm": "fused"} if layout == "planar" else {}
-            listed.append(Group(name, layout, common | fused | {"kernel": "magma-small"}, LARGEST_SMALL))
-    return {group.name: group for group in sorted(listed, key=lambda group: group.name)}
+            listed.append(Kind(name, layout, common | fused | {"kernel": "magma-small"}, LARGEST_SMALL))
+    return {kind.name: kind for kind in sorted(listed, key=lambda kind: kind.name)}
+
+
+KINDS = _kinds()
+"""All kinds of products by name"""
 
 
 @lru_cache(maxsize=1)
-def draw(group: Group, number: int, seed: int) -> tuple[Case, Operands]:
+def draw(group: Kind, number: int, seed: int) -> tuple[Case, Operands]:
     """Return a product of a group and its operands.
 
     The case's options are "batch", "configuration", "pointers" (whether the matrices are passed one by one), and
@@ -189,81 +187,62 @@ def _whole_block(sizes: tuple[int, int, int], turn: int) -> Block:
     )
 
 
-class Batched(Suite):
-    """Verification of the batched kernels: `cases` products of each group, within a time limit of `seconds`."""
+@dataclass
+class Batched(ProductSuite):
+    """Verification of the batched kernels: `cases` products of each group."""
 
     name = "batched"
     about = (
         "products compared with fpemu.batched, which emulates the instruction. counts: outputs by path; products by"
         " kind of kernel; 'pointers', products of matrices passed one by one. digests: of small products, by number"
     )
-    supported = paths.WITHOUT_PLAN
+    supported = WITHOUT_PLAN
     kept = 4
+    decisive = ("cases",)
+    cases: int = CASES
 
-    def __init__(
-        self, seed: int = 0, cases: int = CASES, seconds: float | None = None, *, paths: Sequence[str] | None = None
-    ) -> None:
-        super().__init__(seed, paths, cases=cases, seconds=seconds)
-        self.cases, self.seconds = cases, inf if seconds is None else seconds
-
-    def groups(self) -> list[str]:
-        return list(groups())
-
-    def facts(self) -> dict[str, Any]:
-        return {"architecture": on_gpu.arguments()["hardware"]}
-
-    def numbers(self, group: str) -> Sequence[int]:
-        largest = _group(group).largest
-        return range(min(self.cases, 4 * largest) if largest < LARGEST else self.cases)
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        return {
+            name: Group(range(min(self.cases, 4 * kind.largest if kind.small else self.cases)))
+            for name, kind in KINDS.items()
+        }
 
     def case(self, group: str, number: int) -> Case:
-        return draw(_group(group), number, self.seed)[0]
+        if group not in KINDS:
+            raise unknown_name("group of batched products", group, KINDS)
+        return draw(KINDS[group], number, self.seed)[0]
 
-    def product(self, case: Case, path: str) -> Product:
-        group, (M, N, _), options = case.subject, case.sizes, case.options["arguments"]
-        operands, on_gpu = draw(group, case.number, case.key)[1], {"configuration": case.options["configuration"]}
-        shape = (case.options["batch"], M, N + case.number % 2)
-        if group.layout is None:
-            return Product("batched.hgemm", operands, np.zeros(shape, np.float16)[..., :N], options, on_gpu)
-        planar, options = group.layout == "planar", {**options, "layout": group.layout}
-        like = np.zeros((2, *shape) if planar else (*shape, 2), np.float16)
-        like = like[..., :N] if planar else like[..., :N, :]
-        return Product("batched.hcgemm", operands, like, options, on_gpu, unit=1 if planar else 2)
-
-    def on_gpu(self, case: Case, path: str) -> Computed:
-        listed = path == "host" and case.options["pointers"]
-        return _by_pointers(self.product(case, path), case) if listed else super().on_gpu(case, path)
-
-    def emulate(self, case: Case, hardware: Any) -> Result:
-        return _emulate(case, hardware)
+    def product(self, case: Case, hardware: Any, recorded: Any = None) -> Call:
+        group, (M, N, _), chosen = case.subject, case.sizes, case.options
+        shape, options = (chosen["batch"], M, N + case.number % 2), chosen["arguments"]
+        function, unit, like = "batched.hgemm", 1, np.zeros(shape, np.float16)[..., :N]
+        if group.layout is not None:
+            function, options = "batched.hcgemm", {**options, "layout": group.layout}
+            like = np.zeros((2, *shape), np.float16)[..., :N]
+        if group.layout == "interleaved":
+            unit, like = 2, np.zeros((*shape, 2), np.float16)[..., :N, :]
+        emulation = options if group.small else {**options, "hardware": hardware, "instruction": "mma"}
+        on_gpu, operands = {"configuration": chosen["configuration"]}, draw(group, case.number, case.key)[1]
+        product = _Batch(case, function, operands, like, options, emulation, on_gpu=on_gpu, unit=unit)
+        return replace(product, counts=chosen["counts"])
 
 
-@lru_cache(maxsize=1)  # the paths of a case expect the same result
-def _emulate(case: Case, hardware: str) -> Array:
-    group, options = case.subject, case.options["arguments"]
-    options = options if group.small else {**options, "hardware": hardware, "instruction": "mma"}
-    operands = draw(group, case.number, case.key)[1]
-    if group.layout is None:
-        return codes(batched.hgemm(*operands, **options))
-    return codes(batched.hcgemm(*operands, layout=group.layout, **options))
+class _Batch(Call):
+    """A product of batches, which some host calls pass as lists of matrices."""
 
-
-def _by_pointers(product: Product, case: Case) -> Computed:
-    """Multiply lists of matrices, each at its own address."""
-    draw = Draw(case.key, "pointers", case.number)
-    poison = np.full(product.like.shape, POISON << 8 | POISON, np.uint16).view(np.float16)
-    lists = []
-    for X in (*product.operands, poison):
-        most = draw.pick((1, 8))  # 1: aligned
-        lists.append(None if X is None else [Memory(np.ascontiguousarray(x), draw.below(most)) for x in X])
-    *given, D = [None if X is None else [x.array(x.x, tensor=False) for x in X] for X in lists]
-    product.call(*given, out=D)
-    results = lists[-1] or []
-    outside = sum(x.changed(x.x) for x in results)
-    return Computed(codes(np.stack([x.view(x.x, x.read()) for x in results])), outside)
-
-
-def _group(name: str) -> Group:
-    if name not in groups():
-        raise unknown_name("group of batched products", name, groups())
-    return groups()[name]
+    def compute(self, path: str) -> Computed:
+        """Compute the product by a path, or multiply lists of matrices, each at its own address."""
+        if path != "host" or not self.case.options["pointers"]:
+            return super().compute(path)
+        draw = Draw(self.case.key, "pointers", self.case.number)
+        poison = np.full(self.like.shape, POISON << 8 | POISON, np.uint16).view(np.float16)
+        lists = []
+        for X in (*self.operands, poison):
+            most = draw.pick((1, 8))  # 1: aligned
+            lists.append(None if X is None else [Memory(np.ascontiguousarray(x), draw.below(most)) for x in X])
+        *given, D = [None if X is None else [x.array(x.x, tensor=False) for x in X] for X in lists]
+        self(*given, out=D)
+        results = lists[-1] or []
+        outside = sum(x.changed(x.x) for x in results)
+        return Computed(codes(np.stack([x.view(x.x, x.read()) for x in results])), outside)

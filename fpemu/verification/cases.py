@@ -1,12 +1,13 @@
-"""Test cases as functions of a seed, the same on every machine, and the memory layouts of their operands."""
+"""Test cases as functions of a seed, the same on every machine, their products, and the memory layouts of operands."""
 
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,38 @@ class Case:
         shown = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("subject", "number", "key")}
         shown["options"] = {n: v for n, v in self.options.items() if v and isinstance(v, str | int | tuple)}
         return ", ".join(f"{name} {value}" for name, value in shown.items() if value not in ((), {}, None))
+
+
+class Computed(NamedTuple):
+    """Result of a product on the GPU."""
+
+    result: Result
+    outside: int = 0  # bytes beside the result and in the operands that the calls changed
+    deferred: bool | None = None  # whether `fpemu.gpu.check` raised; None: the calls deferred no error
+
+
+@dataclass
+class Product(ABC):
+    """A case with its operands and its kernel: the result on the GPU, and the expected results."""
+
+    case: Case
+    _: KW_ONLY
+    paths: Sequence[str] = ("",)  # that compute it
+    counts: Sequence[str] = ()  # names of counts that include it
+    kernel: str | None = None
+    replay: Any = None  # a JSON value from which `ProductSuite.product` returns the same emulation without a GPU
+
+    @abstractmethod
+    def compute(self, path: str) -> Computed:
+        """Compute the product on the GPU by a path."""
+
+    @abstractmethod
+    def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
+        """Return the results that a path must return by implementation, and whether `fpemu.gpu.check` must raise."""
+
+    @abstractmethod
+    def emulate(self) -> Result:
+        """Compute the product without a GPU."""
 
 
 class Draw:

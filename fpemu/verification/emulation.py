@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 from typing import Any, Literal
@@ -23,9 +24,8 @@ from fpemu.mma import operand_streams as streams
 from fpemu.mma.arithmetic import ARITHMETICS, Arithmetic
 from fpemu.mma.codes import values
 from fpemu.mma.tree import Chain, Sum, Tree
-from fpemu.verification.cases import Array, Case, Draw, Result, arrange, codes
-from fpemu.verification.paths import Computed
-from fpemu.verification.suite import Suite
+from fpemu.verification.cases import Array, Case, Computed, Draw, Product, Result, arrange, codes
+from fpemu.verification.suite import Group, ProductSuite
 
 Implementation = Literal["cuda", "compiled", "numpy"]
 CASES = 6
@@ -250,7 +250,24 @@ def implementations(case: Case) -> tuple[Implementation, ...]:
     return ("compiled",) if slow else ("compiled", "numpy")
 
 
-class Emulation(Suite):
+class Gemm(Product):
+    """An emulated product."""
+
+    def compute(self, path: str) -> Computed:
+        """Emulate the product on the GPU."""
+        return Computed(compute(self.case, "cuda"))
+
+    def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
+        """Emulate the product by the implementations of the CPU."""
+        return {name: compute(self.case, name) for name in implementations(self.case)}, None
+
+    def emulate(self) -> Array:
+        """Emulate the product by NumPy's implementation if it is fast enough."""
+        return compute(self.case, implementations(self.case)[-1])
+
+
+@dataclass
+class Emulation(ProductSuite):
     """Verification of the emulated GEMM; quick: a sixth of the specifications and schemes."""
 
     name = "emulation"
@@ -259,37 +276,22 @@ class Emulation(Suite):
         " with fpemu.gemm on a CPU. counts: outputs compared with NumPy's implementation too. digests: by case"
     )
     kept, small = CASES, 2**62
+    quick: bool = False
 
-    def __init__(self, seed: int = 0, *, quick: bool = False) -> None:
-        super().__init__(seed)
-        self.quick = quick
-
-    def groups(self) -> list[str]:
+    @cached_property
+    def groups(self) -> dict[str, Group]:
         step = _QUICK if self.quick else 1
-        rows, drawn = [row.name for row in mma.catalog.rows()], [f"{CUSTOM}{i}" for i in range(DRAWN)]
-        return [*rows[::step], *drawn[::step], *pairs()[::step]]
-
-    def numbers(self, group: str) -> Sequence[int]:
-        return range(PRODUCTS if " on " in group else CASES)
+        listed = {row.name: Group(range(CASES), "instructions of the catalog") for row in mma.catalog.rows()[::step]}
+        listed |= {f"{CUSTOM}{i}": Group(range(CASES), "drawn instructions") for i in range(0, DRAWN, step)}
+        return listed | {pair: Group(range(PRODUCTS), "schemes on hardware") for pair in pairs()[::step]}
 
     def case(self, group: str, number: int) -> Case:
         if " on " in group:
             return scheme_case(group, number, self.seed)
         return spec_case(spec(group, self.seed), number, self.seed)
 
-    def on_gpu(self, case: Case, path: str) -> Computed:
-        return Computed(compute(case, "cuda"))
-
-    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
-        return {name: compute(case, name) for name in implementations(case)}, None
-
-    def emulate(self, case: Case, hardware: Any) -> Result:
-        return compute(case, implementations(case)[-1])
+    def product(self, case: Case, hardware: Any, recorded: Any = None) -> Gemm:
+        return Gemm(case=case)
 
     def facts(self) -> dict[str, Any]:
         return {"host": {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}}
-
-    def section(self, group: str) -> str:
-        if " on " in group:
-            return "schemes on hardware"
-        return "drawn instructions" if group.startswith(CUSTOM) else "instructions of the catalog"

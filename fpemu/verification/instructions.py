@@ -13,6 +13,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -35,7 +37,7 @@ from fpemu.verification.cases import Array
 from fpemu.verification.paths import POISON
 from fpemu.verification.records import Outcome
 from fpemu.verification.reproducers import Mismatch
-from fpemu.verification.suite import Suite
+from fpemu.verification.suite import Group, Suite
 
 SAMPLE = 4  # tests of each operand class with separate digests, few enough to be repeated on any machine
 __all__ = ["verify"]
@@ -50,19 +52,17 @@ _BLOCKS, _THREADS = 132 * 64, 128  # blocks: 64 for each multiprocessor of an H2
 _NONE = 2**64 - 1
 
 
-def verify(spec: MmaSpec, *, outputs: int = 10**9, seed: int = 0, emulate: MmaSpec | None = None) -> Outcome:
+def verify(spec: MmaSpec, *, outputs: int = 10**9, seed: int = 0) -> Outcome:
     """Compare an instruction of the current GPU with its emulation.
 
     Parameters
     ----------
     spec : MmaSpec
-        A row of the catalogue that the GPU has.
+        A row of the catalogue that the GPU has; its arithmetic may be changed, to compare the GPU with another one.
     outputs : int
         Smallest number of outputs, in equal parts over the classes, in whole tiles.
     seed : int
         From 0 to 2^64 - 1.
-    emulate : MmaSpec, optional
-        Arithmetic to compare with, of the same formats and k; default: the arithmetic of `spec`.
 
     Returns
     -------
@@ -78,15 +78,12 @@ def verify(spec: MmaSpec, *, outputs: int = 10**9, seed: int = 0, emulate: MmaSp
     """
     kinds = list(streams.CLASSES)
     outputs, seed = integer("outputs", outputs, 1, 2**62), integer("seed", seed, 0, 2**64 - 1)
-    model = spec if emulate is None else emulate
-    if streams.formats(model) != streams.formats(spec) or (model.k, model.d_format) != (spec.k, spec.d_format):
-        raise InputError(f"{model} has other formats or another k than {spec}")
     if gpu.available() is not None:
         raise GpuError(str(gpu.available()))
     tile = instructions.instruction(spec)
     if not tile.exists_on(device.arch()):
         raise InputError(f"{spec}: the GPU here is {device.arch()}, which has no {tile.ptx}")
-    bench, began = Bench(spec, model, seed), time.perf_counter()
+    bench, began = Bench(spec, seed), time.perf_counter()
     facts: dict[str, Any] = {"ptx": tile.ptx, "tile": [tile.m, tile.n], "samples": {}}
     outcome = Outcome(spec.name, len(kinds), facts=facts)
     for kind in kinds:
@@ -111,23 +108,22 @@ def failures(outcome: Outcome, spec: MmaSpec, seed: int) -> Iterator[Mismatch]:
 
 
 # --- kernels and buffers on the GPU
-def source(spec: MmaSpec, model: MmaSpec | None = None) -> str:
-    """Return the source of the kernels that compare an instruction with its arithmetic, or with that of `model`."""
+def source(spec: MmaSpec) -> str:
+    """Return the source of the kernels that compare an instruction with its arithmetic."""
     tile = instructions.instruction(spec)
     sizes = f"constexpr int TILE_ROWS = {tile.m}, TILE_COLUMNS = {tile.n};\n"
-    definition = emulation.definition(spec if model is None else model)
-    return f'#include "arithmetic.cuh"\n{definition}{sizes}{compiler.kernel_source("verify.cu")}'
+    return f'#include "arithmetic.cuh"\n{emulation.definition(spec)}{sizes}{compiler.kernel_source("verify.cu")}'
 
 
 class Bench:
-    """Kernels and buffers for one instruction, compared with the arithmetic of `model`."""
+    """Kernels and buffers for one instruction."""
 
-    def __init__(self, spec: MmaSpec, model: MmaSpec, seed: int) -> None:
-        self.spec, self.model, self.seed = spec, model, seed
+    def __init__(self, spec: MmaSpec, seed: int) -> None:
+        self.spec, self.seed = spec, seed
         self.tile = instructions.instruction(spec)
         self.m, self.n = self.tile.m, self.tile.n
         self.instruction = Module(instructions.source(spec), name=spec.name)
-        self.kernels = Module(source(spec, model), name=f"verification of {spec.name}")
+        self.kernels = Module(source(spec), name=f"verification of {spec.name}")
         self.chunk = max(1, _CHUNK // (self.m * self.n))  # tests
         self.dtypes = [mma_codes.code_dtype(f) for f in (*streams.formats(spec), spec.d_format)]
         self.shapes = [(self.m, spec.k), (self.n, spec.k), (self.m, self.n), (self.m, self.n)]
@@ -180,7 +176,7 @@ class Bench:
         for name, x, y in zip("ABC", (A, B, C), drawn, strict=True):
             if not np.array_equal(x, y):
                 raise GpuError(f"{self.spec}, {kind}: the GPU drew other codes for {name} than NumPy")
-        mismatches = int((execute_codes(A, B, C, self.model) != D).sum())
+        mismatches = int((execute_codes(A, B, C, self.spec) != D).sum())
         expected, counted = {"outputs": D.size, "mismatches": mismatches, "digest": digest(D)}, counts.read()
         if any(counted[name] != value for name, value in expected.items()):
             raise GpuError(f"{self.spec}, {kind}: the CPU counts {expected}, the GPU {counted}")
@@ -221,6 +217,7 @@ def replay(spec: MmaSpec, kind: str, seed: int, tile: Sequence[int]) -> str:
     return digest_text(execute_codes(*streams.operands(spec, kind, seed, 0, SAMPLE, *tile), spec))
 
 
+@dataclass
 class Instructions(Suite):
     """Verification of the GPU's matrix instructions whose name contains `part`, with `outputs` outputs each or more."""
 
@@ -231,14 +228,18 @@ class Instructions(Suite):
         " examples, index of a mismatch and the hardware's code by class"
     )
 
-    def __init__(self, seed: int = 0, outputs: int = 10**9, part: str = "") -> None:
-        super().__init__(seed, outputs=outputs)
-        self.outputs, self.part = outputs, part
-        if not self.groups():
-            raise unknown_name("instruction of this GPU", part, [row.name for row in instructions.rows()])
+    decisive = ("outputs",)
+    outputs: int = 10**9
+    part: str = ""
 
-    def groups(self) -> list[str]:
-        return [row.name for row in instructions.rows() if self.part.lower() in row.name.lower()]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.groups:
+            raise unknown_name("instruction of this GPU", self.part, [row.name for row in instructions.rows()])
+
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        return {row.name: Group() for row in instructions.rows() if self.part.lower() in row.name.lower()}
 
     def facts(self) -> dict[str, Any]:
         return {"sample_tests": SAMPLE, "classes": list(streams.CLASSES)}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,13 @@ import numpy as np
 import fpemu
 from fpemu import mma, schemes
 from fpemu.errors import InputError, unknown_name
-from fpemu.gpu import batched
 from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
 from fpemu.schemes import Scheme
-from fpemu.verification.cases import LAYOUTS, Case, Draw, Operands, Result, arrange, codes
-from fpemu.verification.paths import PATHS, Computed, Product, message_or
-from fpemu.verification.suite import SkippedError, Suite
+from fpemu.verification.cases import LAYOUTS, Case, Draw, Operands, arrange
+from fpemu.verification.paths import PATHS, Call
+from fpemu.verification.suite import Group, ProductSuite, SkippedError
 
 _SIZES = """
 128x128x64 1x1x1 127x129x65 3x2x10000 1x500x77 500x1x77 256x128x512 17x9x1 64x64x1000 2x3x5 130x70x100
@@ -102,55 +101,6 @@ def _variant(group: str) -> Variant:
     return next(v for row in catalog.architectures() for v in variants([name], row) if str(v) == group)
 
 
-def numbers(variant: Variant, seed: int, cases: int) -> list[int]:
-    """Return the numbers of a variant's cases.
-
-    All of them with published options, a sixth of them, from a drawn one on, otherwise. `OTHERS` have half as many
-    again, since a third of the operands lies outside their range.
-    """
-    if not variant.options:
-        return list(range(cases * 3 // 2 if variant.scheme in OTHERS else cases))
-    first = Draw(seed, variant, "first").below(len(SIZES))
-    return list(range(first, first - (-cases // 6)))
-
-
-def case(variant: Variant, number: int, seed: int) -> Case:
-    """Return a case: sizes alternate, the rest is drawn.
-
-    A variant with options has one layout of its operands, one overflow policy and the kernels' own order: kernels
-    differ by these, and compiling takes long.
-    """
-    draw = Draw(seed, variant, number)
-    scheme = variant.build()
-    turn = _FEW if variant.options else SIZES
-    M, N, K = sizes = turn[number % len(turn)]
-    lead: Any = LEADS[0]
-    if prod(sizes) > _MANY and (scheme.operand.name == "fp64" or scheme.error_free):
-        sizes = min(M, 80), min(N, 80), min(K, 80)
-    if number % 4 == 2 and prod(sizes) < _MANY:
-        lead = draw.pick(LEADS[1:])
-    kinds = (draw.pick(_ORDINARY),) * 2 if number % 2 == 0 else (draw.pick(_HOSTILE), draw.pick(_HOSTILE))
-    policy = "raise" if number % 2 == 0 or number % 8 == 1 else draw.pick(_POLICIES[1:])
-    order = None
-    if number % 7 == 5:
-        tile = draw.pick((None, 16, 33))
-        order = KOrder(
-            split=draw.pick((None, 50, 64, 100)),
-            tile=tile,
-            residue_first=tile is not None and bool(draw.below(2)),
-            join=draw.pick(("ascending", "descending", "pairwise")),
-        )
-    alpha, beta = draw.pick(_SCALARS)
-    fixed = Draw(seed, variant, "layouts") if variant.options else draw
-    layouts = tuple(fixed.pick(LAYOUTS) for _ in range(3))
-    if variant.options:
-        policy, order = fixed.pick(_POLICIES), None
-        kinds = (kinds[0] if kinds[0] in _ORDINARY else "uniform",) * 2 if policy == "raise" else kinds
-    options = {"on_range": policy}
-    return Case(variant, number, draw.word(), sizes, kinds, layouts, lead, order, alpha, beta, options)
-
-
-@lru_cache(maxsize=1)
 def operands(case: Case) -> Operands:
     """Return A, B and C of a case; C is None where beta = 0."""
     M, N, K = case.sizes
@@ -164,69 +114,52 @@ def operands(case: Case) -> Operands:
     return arrays[0], arrays[1], arrays[2] if case.beta else None
 
 
-def resolve(case: Case, hardware: str) -> Case:
-    """Return a case with the arguments of `fpemu.gemm` that emulate its kernel; a kernel may lack its order."""
-    scheme, (M, N, K) = case.subject.build(), case.sizes
-    order, name = case.order, "error-free"
-    arguments: dict[str, Any] = {"scheme": scheme, "hardware": hardware, "order": order}
-    if not scheme.error_free:
+def product(
+    case: Case, hardware: Any, recorded: dict[str, Any] | None, operands: Operands, device: str = "cpu"
+) -> Call:
+    """Return the product of a case by `fpemu.gpu.gemm`, which a device emulates; a kernel may lack the case's order.
+
+    `recorded` is the name of the kernel's instruction, "spec", and its "order"; None: those of the current GPU.
+    """
+    scheme, (M, N, K), order = case.subject.build(), (max(size, 1) for size in case.sizes), case.order
+    name, emulation = "error-free", {"scheme": scheme, "hardware": hardware, "order": order}
+    if recorded is not None:
+        emulation = _emulation(case.subject, recorded)
+    elif not scheme.error_free:
         try:
             kernel = fpemu.gpu.kernel(scheme, M, N, K, order=order)
         except InputError as problem:
             if order is None:
-                raise SkippedError from problem
-            return resolve(replace(case, order=None), hardware)
-        name, arguments = kernel.name, kernel.arguments
-    spec, over_k = arguments["hardware"], arguments["order"]
+                raise SkippedError("no kernel") from problem
+            return product(replace(case, order=None), hardware, recorded, operands, device)
+        name, emulation = kernel.name, {n: kernel.arguments[n] for n in emulation}
+    spec, over_k, policy = emulation["hardware"], emulation["order"], case.options["on_range"]
     replay = {"spec": spec.name if isinstance(spec, MmaSpec) else spec}
     replay |= {} if over_k is None else {"order": over_k.to_dict()}
-    return replace(case, options={**case.options, "kernel": name, "arguments": arguments, "replay": replay})
+    # error-free schemes have no plan; a graph cannot capture the wait of a policy that reads the GPU's counters
+    captured = policy == "raise" or (policy == "propagate" and not scheme.limited)
+    planned = () if scheme.error_free else ("plan", "graph") if captured else ("plan",)
+    scalars = {"alpha": case.alpha, "beta": case.beta}
+    like = arrange(np.zeros(case.shape, scheme.operand.dtype), ("rows", "rows padded")[case.number % 2])
+    options = {**scalars, "order": order, **case.subject.arguments}
+    emulation |= {**scalars, "on_range": policy, "device": device}
+    by, deferrable = ("host", "eager", "torch", *planned), not scheme.error_free
+    known = replace(case, options={**case.options, "kernel": name})
+    call = Call(known, "gemm", operands, like, options, emulation, paths=by, policy=policy, deferrable=deferrable)
+    return replace(call, kernel=name, replay=replay)
 
 
-def replayed(case: Case, facts: dict[str, Any]) -> Case:
-    """Return a case with the arguments of `fpemu.gemm` that emulate its recorded kernel."""
-    variant, spec = case.subject, facts["spec"]
-    rows = {row.name: row for row in catalog.rows()}
+def _emulation(variant: Variant, recorded: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `fpemu.gemm` that emulate a recorded kernel."""
+    rows, spec = {row.name: row for row in catalog.rows()}, recorded["spec"]
     if spec in rows:
         variant = replace(variant, options=tuple(x for x in variant.options if x[0] not in ("instruction", "k")))
-    order = KOrder.from_dict(facts["order"]) if "order" in facts else None
-    arguments = {"scheme": variant.build(), "hardware": rows.get(spec, spec), "order": order}
-    return replace(case, options={**case.options, "arguments": arguments})
+    order = KOrder.from_dict(recorded["order"]) if "order" in recorded else None
+    return {"scheme": variant.build(), "hardware": rows.get(spec, spec), "order": order}
 
 
-def policy(case: Case, path: str) -> str | None:
-    """Return the overflow policy of a path's calls; None: left out, so that range errors are deferred."""
-    chosen: str = case.options["on_range"]
-    if chosen != "raise" or path == "host" or case.subject.build().error_free:
-        return chosen
-    return None if path == "graph" or case.number // 8 % 2 else chosen
-
-
-def runs(path: str, case: Case) -> bool:
-    """Return whether a path computes the product of a case: a plan, and a graph unless its calls wait for the GPU."""
-    scheme, chosen = case.subject.build(), policy(case, path)
-    waits = chosen is not None and (chosen != "propagate" or scheme.limited)
-    return path in ("host", "eager", "torch") or not (scheme.error_free or (path == "graph" and waits))
-
-
-def product(case: Case, path: str, operands: Operands) -> Product:
-    """Return the product of a case by `fpemu.gpu.gemm`."""
-    chosen, dtype = policy(case, path), case.subject.build().operand.dtype
-    options = {"alpha": case.alpha, "beta": case.beta, "on_range": chosen, "order": case.order}
-    like = arrange(np.zeros(case.shape, dtype), ("rows", "rows padded")[case.number % 2])
-    return Product("gemm", operands, like, options | case.subject.arguments, deferred=chosen is None)
-
-
-@lru_cache(maxsize=2)  # the paths of a case expect the same result
-def emulate(case: Case, on_range: str, device: Any) -> Result:
-    """Return the codes of a resolved case's product by `fpemu.gemm`, or the message of its error."""
-    A, B, C = operands(case)
-    options: dict[str, Any] = {"alpha": case.alpha, "beta": case.beta, "on_range": on_range, "device": device}
-    result: Result = message_or(lambda: codes(fpemu.gemm(A, B, C, **options, **case.options["arguments"])))
-    return result
-
-
-class Kernels(Suite):
+@dataclass
+class Kernels(ProductSuite):
     """Verification of the kernels of `fpemu.gpu.gemm`: all schemes or those named, with all or only published options.
 
     `cases` are the products of a scheme with its published options. On arrays of the GPU, half of the cases with the
@@ -241,69 +174,60 @@ class Kernels(Suite):
     )
     supported = tuple(PATHS)
     small = 2**16
+    decisive = ("cases",)
+    cases: int = len(SIZES)
+    names: Sequence[str] | None = None
+    published: bool = field(default=False, kw_only=True)
 
-    def __init__(
-        self,
-        seed: int = 0,
-        cases: int = len(SIZES),
-        names: Sequence[str] | None = None,
-        *,
-        published: bool = False,
-        emulated_on: str = "auto",
-        paths: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(seed, paths, cases=cases)
-        self.cases, self.names, self.published, self.emulated_on = cases, names, published, emulated_on
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        known = variants(self.names, self.facts()["architecture"])
+        return {str(v): Group(self.numbers(v), v.scheme) for v in known if not (self.published and v.options)}
 
-    def groups(self) -> list[str]:
-        return [str(v) for v in variants(self.names, hardware()) if not (self.published and v.options)]
+    def numbers(self, variant: Variant) -> Sequence[int]:
+        """All cases with published options, a sixth of them, from a drawn one on, otherwise.
 
-    def facts(self) -> dict[str, Any]:
-        return {"architecture": hardware()}
-
-    def numbers(self, group: str) -> Sequence[int]:
-        return numbers(_variant(group), self.seed, self.cases)
+        `OTHERS` have half as many again, since a third of the operands lies outside their range.
+        """
+        if not variant.options:
+            return range(self.cases * 3 // 2 if variant.scheme in OTHERS else self.cases)
+        first = Draw(self.seed, variant, "first").below(len(SIZES))
+        return range(first, first - (-self.cases // 6))
 
     def case(self, group: str, number: int) -> Case:
-        return case(_variant(group), number, self.seed)
+        """Return a case: sizes alternate, the rest is drawn.
 
-    def resolve(self, case: Case) -> Case:
-        return resolve(case, hardware())
+        A variant with options has one layout of its operands, one overflow policy and the kernels' own order: kernels
+        differ by these, and compiling takes long.
+        """
+        variant = _variant(group)
+        draw, scheme = Draw(self.seed, variant, number), variant.build()
+        turn = _FEW if variant.options else SIZES
+        M, N, K = sizes = turn[number % len(turn)]
+        lead: Any = LEADS[0]
+        if prod(sizes) > _MANY and (scheme.operand.name == "fp64" or scheme.error_free):
+            sizes = min(M, 80), min(N, 80), min(K, 80)
+        if number % 4 == 2 and prod(sizes) < _MANY:
+            lead = draw.pick(LEADS[1:])
+        kinds = (draw.pick(_ORDINARY),) * 2 if number % 2 == 0 else (draw.pick(_HOSTILE), draw.pick(_HOSTILE))
+        policy = "raise" if number % 2 == 0 or number % 8 == 1 else draw.pick(_POLICIES[1:])
+        order = None
+        if number % 7 == 5:
+            tile = draw.pick((None, 16, 33))
+            order = KOrder(
+                split=draw.pick((None, 50, 64, 100)),
+                tile=tile,
+                residue_first=tile is not None and bool(draw.below(2)),
+                join=draw.pick(("ascending", "descending", "pairwise")),
+            )
+        alpha, beta = draw.pick(_SCALARS)
+        fixed = Draw(self.seed, variant, "layouts") if variant.options else draw
+        layouts = tuple(fixed.pick(LAYOUTS) for _ in range(3))
+        if variant.options:
+            policy, order = fixed.pick(_POLICIES), None
+            kinds = (kinds[0] if kinds[0] in _ORDINARY else "uniform",) * 2 if policy == "raise" else kinds
+        options = {"on_range": policy}
+        return Case(variant, number, draw.word(), sizes, kinds, layouts, lead, order, alpha, beta, options)
 
-    def paths_of(self, case: Case) -> list[str]:
-        return [path for path in self.paths if runs(path, case)]
-
-    def product(self, case: Case, path: str) -> Product:
-        return product(case, path, operands(case))
-
-    def on_gpu(self, case: Case, path: str) -> Computed:
-        computed = super().on_gpu(case, path)
-        return Computed(_text(computed.result, path), computed.outside, computed.deferred)
-
-    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
-        result, deferred = emulate(case, case.options["on_range"], self.emulated_on), None
-        if policy(case, path) is None:
-            deferred = isinstance(result, str)
-            result = emulate(case, "propagate", self.emulated_on) if deferred else result
-            if isinstance(result, str):  # a scheme whose emulator raises under every policy: only the error is deferred
-                return {}, deferred
-        return {"the emulation": _text(result, path)}, deferred
-
-    def recorded(self, case: Case, facts: Any) -> Case:
-        return replayed(case, facts)
-
-    def emulate(self, case: Case, hardware: Any) -> Result:
-        return emulate(case, case.options["on_range"], "cpu")
-
-    def section(self, group: str) -> str:
-        return group.partition("(")[0]
-
-
-def hardware() -> str:
-    """Return the architecture of the current GPU, as the catalogue names it."""
-    return str(batched.arguments()["hardware"])
-
-
-def _text(result: Result, path: str) -> Result:
-    """Return a result, or of the error of PyTorch's operator the type: it may count the entries of expanded batches."""
-    return result.partition(":")[0] if isinstance(result, str) and path == "torch" else result
+    def product(self, case: Case, hardware: Any, recorded: Any = None) -> Call:
+        return product(case, hardware, recorded, operands(case), "auto" if recorded is None else "cpu")

@@ -20,7 +20,7 @@ from fpemu.library.tables import Product, digest_of, lookup, orders, sample_indi
 from fpemu.verification import records
 from fpemu.verification.cases import codes
 from fpemu.verification.records import Outcome, Record
-from fpemu.verification.suite import Suite, difference
+from fpemu.verification.suite import Group, Suite, difference
 
 Shape = tuple[int, int, int]
 _SECONDS = 60.0  # time limit of the probes of one new shape
@@ -56,24 +56,20 @@ class Library(Suite):
     )
 
     def __init__(self, seed: int, types: Sequence[str], shapes: int = 20, new: int = 0) -> None:
-        self._environment = cublas.environment()
         super().__init__(seed)
-        products = drawn(shapes, types, seed)
-        named = [(p.type, p.layout, (p.M, p.N, p.K), "") for p in products]
-        named += [(t, layout, shape, _NEW) for shape in new_shapes(new, seed) for t in types for layout in LAYOUTS]
-        self._groups = [f"{prefix}{t} {layout} {'x'.join(map(str, shape))}" for t, layout, shape, prefix in named]
+        self._environment = cublas.environment()
+        known = [(p.type, p.layout, (p.M, p.N, p.K), "") for p in drawn(shapes, types, seed)]
+        known += [(t, layout, shape, _NEW) for shape in new_shapes(new, seed) for t in types for layout in LAYOUTS]
+        self.groups = {
+            f"{prefix}{t} {layout} {'x'.join(map(str, shape))}": Group(section=f"{prefix}{t} {layout}", alone=True)
+            for t, layout, shape, prefix in known
+        }
 
     def device(self) -> dict[str, str]:
         return {**self._environment, "driver": records.driver()}
 
     def facts(self) -> dict[str, Any]:
         return {"table": next((f"{p.library} {p.version} {p.hardware}" for p in orders("cublas")), "")}
-
-    def groups(self) -> list[str]:
-        return self._groups
-
-    def runs_alone(self, group: str) -> bool:
-        return True
 
     def run(self, group: str) -> Outcome:
         layout: Any
@@ -98,9 +94,6 @@ class Library(Suite):
             outcome.failed, outcome.first = 1, [str(problem)]
         outcome.facts |= {"probes": product.probes, "calls": product.calls}
         return outcome
-
-    def section(self, group: str) -> str:
-        return group.rpartition(" ")[0]
 
     def summary(self, record: Record) -> list[str]:
         table, version = record.facts["table"], record.device["cublas"]

@@ -13,11 +13,11 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ import fpemu
 from fpemu import gpu
 from fpemu.errors import GuaranteeError, InputError, missing_package, unknown_name
 from fpemu.gpu.runtime import device
-from fpemu.verification.cases import Array, Draw, Operands, Result, codes
+from fpemu.verification.cases import Array, Computed, Draw, Operands, Product, Result, codes
 
 POISON = 0xAB  # every byte of an output before the last call
 _NAN = 0xFF  # every byte around an operand: a NaN in every format
@@ -34,19 +34,65 @@ _GUARD = 64  # bytes before and after an array
 _SMALLER = 0.5  # the other operands are smaller, so that their entries are out of range only where the operands' are
 
 
-@dataclass(frozen=True)
-class Product:
-    """A product of a case, by a function of `fpemu.gpu`, its namesake of `fpemu.torch`, or a plan."""
+WITHOUT_PLAN = ("host", "eager", "graph", "torch")
+"""Paths of products that have no plan"""
+_WITH_TORCH = ("graph", "torch")
+
+
+@dataclass
+class Call(Product):
+    """A product by a function of `fpemu.gpu`, its namesake of `fpemu.torch`, or a plan."""
 
     function: str  # such as "batched.hgemm"
     operands: Operands
     like: Array  # with the shape, the dtype and the strides of D
     options: Mapping[str, Any]
+    emulation: Mapping[str, Any]  # options of the function of the CPU
+    _: KW_ONLY
+    paths: Sequence[str] = WITHOUT_PLAN
     on_gpu: Mapping[str, Any] = field(default_factory=dict)  # further options of the function of `fpemu.gpu`
-    deferred: bool = False  # calls leave the overflow policy out, so that `fpemu.gpu.check` raises their range errors
+    policy: str | None = None  # for overflow; None: the function has none
+    deferrable: bool = False  # `fpemu.gpu.check` can raise its range errors
     unit: int = 1  # the address of D is a multiple of the size of so many elements
+    _emulated: dict[str | None, Result] = field(default_factory=dict, init=False)
 
-    def call(self, A: Any, B: Any, C: Any, **out: Any) -> Any:
+    def emulate(self, policy: str | None = None) -> Result:
+        """Compute the product by the function's namesake on the CPU, once for each overflow policy.
+
+        An error is a result if the function has a policy.
+        """
+        name = "simt.gemm" if self.function.startswith("tallskinny") else self.function
+        changed = {} if policy is None else {"on_range": policy}
+
+        def compute() -> Array:
+            return codes(np.asarray(attrgetter(name)(fpemu)(*self.operands, **{**self.emulation, **changed})))
+
+        if policy not in self._emulated:
+            self._emulated[policy] = compute() if self.policy is None else message_or(compute)
+        return self._emulated[policy]
+
+    def defers(self, path: str) -> bool:
+        """Whether the calls leave the policy "raise" out: in a CUDA graph, and otherwise in half of the cases."""
+        deferrable = self.deferrable and self.policy == "raise" and path != "host"
+        return deferrable and (path == "graph" or self.case.number // 8 % 2 == 1)
+
+    def compute(self, path: str) -> Computed:
+        """Compute the product by a path."""
+        policy = {} if self.policy is None else {"on_range": None if self.defers(path) else self.policy}
+        computed = run(path, replace(self, options={**self.options, **policy}))
+        return computed._replace(result=_error_type(computed.result, path))
+
+    def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
+        """Return the emulation, by the policy "propagate" if a range error must be deferred."""
+        result, deferred = self.emulate(), None
+        if self.defers(path):
+            deferred = isinstance(result, str)
+            result = self.emulate("propagate") if deferred else result
+            if isinstance(result, str):  # a scheme whose emulator raises under every policy: only the error is deferred
+                return {}, deferred
+        return {"the emulation": _error_type(result, path)}, deferred
+
+    def __call__(self, A: Any, B: Any, C: Any, **out: Any) -> Any:
         """Return D, written to `out` if this is given."""
         given = (A, B) if C is None else (A, B, C)
         return attrgetter(self.function)(gpu)(*given, **self.options, **self.on_gpu, **out)
@@ -57,12 +103,9 @@ class Product:
         return getattr(fpemu.torch, self.function.rpartition(".")[2])(*given, **self.options)
 
 
-class Computed(NamedTuple):
-    """Result of a product by a path."""
-
-    result: Result
-    outside: int = 0  # bytes beside the result and in the operands that the calls changed
-    deferred: bool | None = None  # whether `fpemu.gpu.check` raised; None: no error was deferred by request
+def _error_type(result: Result, path: str) -> Result:
+    """Return a result, or of the error of PyTorch's operator the type: it may count the entries of expanded batches."""
+    return result.partition(":")[0] if isinstance(result, str) and path == "torch" else result
 
 
 # --- memory
@@ -154,73 +197,70 @@ def _root(x: Array) -> Array:
 Last = Callable[[], Any]
 
 
-def _eager(product: Product, own: Copies, other: Copies, D: Any) -> Last:
-    message_or(lambda: product.call(*other.arrays, out=D))
+def _eager(call: Call, own: Copies, other: Copies, D: Any) -> Last:
+    message_or(lambda: call(*other.arrays, out=D))
     for _ in range(2):  # a third call with the same addresses launches a CUDA graph
-        message_or(lambda: product.call(*own.arrays, out=D))
-    return lambda: product.call(*own.arrays, out=D)
+        message_or(lambda: call(*own.arrays, out=D))
+    return lambda: call(*own.arrays, out=D)
 
 
-def _plan(product: Product, own: Copies, other: Copies, D: Any) -> Last:
-    plan = gpu.plan(**dict(zip("ABC", other.arrays, strict=True)), **product.options)
+def _plan(call: Call, own: Copies, other: Copies, D: Any) -> Last:
+    plan = gpu.plan(**dict(zip("ABC", other.arrays, strict=True)), **call.options)
     message_or(lambda: plan(*other.arrays, out=D))
     return lambda: plan(*own.arrays, out=D)
 
 
-def _graph(product: Product, own: Copies, other: Copies, D: Any) -> Last:
+def _graph(call: Call, own: Copies, other: Copies, D: Any) -> Last:
     torch = load_torch()
-    product.call(*other.arrays, out=D)  # kernels are compiled and workspace is allocated before the capture
+    call(*other.arrays, out=D)  # kernels are compiled and workspace is allocated before the capture
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
-        product.call(*other.arrays, out=D)
+        call(*other.arrays, out=D)
     other.assign(own)
     return graph.replay
 
 
-def _torch(product: Product, own: Copies, other: Copies, D: Any) -> Last:
-    message_or(lambda: product.operator(*other.arrays))
-    return lambda: product.operator(*own.arrays)
+def _torch(call: Call, own: Copies, other: Copies, D: Any) -> Last:
+    message_or(lambda: call.operator(*other.arrays))
+    return lambda: call.operator(*own.arrays)
 
 
-PATHS: dict[str, tuple[str, Callable[..., Last] | None]] = {
-    "host": ("a call on NumPy arrays", None),
-    "eager": ("a repeated call on arrays of the GPU, with out=", _eager),
-    "plan": ("a plan of fpemu.gpu.plan", _plan),
-    "graph": ("a CUDA graph of a call, replayed on other values", _graph),
-    "torch": ("an operator of fpemu.torch", _torch),
+PATHS: dict[str, Callable[[Call, Copies, Copies, Any], Last] | None] = {
+    "host": None,  # a call on NumPy arrays
+    "eager": _eager,  # a repeated call on arrays of the GPU, with out=
+    "plan": _plan,  # a plan of fpemu.gpu.plan
+    "graph": _graph,  # a CUDA graph of a call, replayed on other values
+    "torch": _torch,  # an operator of fpemu.torch
 }
-"""Meanings of the paths, and the functions of those on arrays of the GPU"""
-WITHOUT_PLAN = ("host", "eager", "graph", "torch")
-"""Paths of products that have no plan"""
-_WITH_TORCH = ("graph", "torch")
+"""The functions of the paths on arrays of the GPU"""
 
 
-def run(path: str, product: Product, key: int, number: int) -> Computed:
+def run(path: str, call: Call) -> Computed:
     """Compute a product by a path: codes of D, or the message of the caller's error.
 
-    The addresses of the arrays are drawn from key and number; of three numbers, one has arrays that are no tensors.
+    The addresses of the arrays are drawn by the case; of three cases, one has arrays that are no tensors.
     """
-    prepare = PATHS[path][1]
+    prepare, key, number = PATHS[path], call.case.key, call.case.number
     if prepare is None:
-        return Computed(message_or(lambda: codes(np.asarray(product.call(*product.operands)))))
+        return Computed(message_or(lambda: codes(np.asarray(call(*call.operands)))))
     tensor = path in _WITH_TORCH or (number % 3 != 1 and missing("torch") is None)
     draw = Draw(key, "memory", number)
     moved, elsewhere, on_stream = (draw.below(2) == 1 for _ in range(3))
     # a graph reads the memory of the other operands, to which the operands are copied
     places = ("own", "other" if elsewhere and path != "graph" else "own")
     own, other = (
-        Copies(product.operands, factor, Draw(key, place, number) if moved else None, tensor=tensor)
+        Copies(call.operands, factor, Draw(key, place, number) if moved else None, tensor=tensor)
         for place, factor in zip(places, (1.0, _SMALLER), strict=True)
     )
-    offset = product.unit * draw.below(_ALIGNED // product.like.itemsize // product.unit) if moved else 0
-    D = Memory(_root(product.like), offset)
+    offset = call.unit * draw.below(_ALIGNED // call.like.itemsize // call.unit) if moved else 0
+    D = Memory(_root(call.like), offset)
     D.content.fill(POISON)
     D.buffer.fill(POISON)
-    out = D.array(product.like, tensor=tensor)
+    out = D.array(call.like, tensor=tensor)
 
     def compute() -> Any:
-        last = prepare(product, own, other, out)
+        last = prepare(call, own, other, out)
         device.synchronize()  # the fill and the copies do not wait for other streams, nor these for them
         D.buffer.fill(POISON)
         message_or(gpu.check)  # range errors of the other operands
@@ -234,10 +274,10 @@ def run(path: str, product: Product, key: int, number: int) -> Computed:
         stream = load_torch().cuda.stream(load_torch().cuda.Stream())
     with stream:
         result = message_or(compute)
-    deferred = message_or(gpu.check) is not None if product.deferred else None
+    deferred = message_or(gpu.check) is not None if call.defers(path) else None
     device.synchronize()
-    outside = D.changed(product.like if result is None else None) + own.changed() + other.changed()
-    return Computed(codes(D.view(product.like, D.read())) if result is None else result, outside, deferred)
+    outside = D.changed(call.like if result is None else None) + own.changed() + other.changed()
+    return Computed(codes(D.view(call.like, D.read())) if result is None else result, outside, deferred)
 
 
 def message_or(compute: Callable[[], Any]) -> Any:

@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -88,9 +89,7 @@ class Record:
             "digest": _digest(rows),
             "facts": self.facts,
         }
-        lines = [f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
-        outcomes = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
-        return "{\n" + ",\n".join(lines) + ',\n "outcomes": [\n' + outcomes + "\n ]\n}\n"
+        return text_of({**fields, "outcomes": rows}, ["outcomes"])
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Record:
@@ -103,17 +102,35 @@ class Record:
         return read_table(cls, {name: value for name, value in content.items() if name not in computed}, str(path))
 
 
+def text_of(content: Mapping[str, Any], opened: Iterable[str]) -> str:
+    """Return JSON with a line for each field, and for each item of the fields that are opened."""
+
+    def dumped(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    def field_of(name: str, value: Any) -> str:
+        if name not in opened:
+            return dumped(value)
+        is_list = isinstance(value, list)
+        items = map(dumped, value) if is_list else (f"{dumped(key)}: {dumped(x)}" for key, x in value.items())
+        begin, end = "[]" if is_list else "{}"
+        return f"{begin}\n" + ",\n".join(f"  {item}" for item in items) + f"\n {end}"
+
+    return "{\n" + ",\n".join(f" {dumped(name)}: {field_of(name, x)}" for name, x in content.items()) + "\n}\n"
+
+
 def now() -> str:
     """Return the date of a record."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @cache
-def code_digest() -> str:
-    """Return a digest of all sources of the package."""
-    root, total = Path(fpemu.__file__).parent, hashlib.sha256()
-    for file in sorted(file for file in root.rglob("*") if file.suffix in _SOURCES):
-        total.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
+def code_digest(*folders: Path) -> str:
+    """Return a digest of all sources in some folders, by default of the package."""
+    total = hashlib.sha256()
+    for root in folders or (Path(fpemu.__file__).parent,):
+        for file in sorted(file for file in root.rglob("*") if file.suffix in _SOURCES):
+            total.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
     return total.hexdigest()[:16]
 
 

@@ -37,10 +37,6 @@ class Mismatch:
     emulated: int
     where: str = ""
 
-    def terms(self) -> int:
-        """Number of nonzero products, plus one if c is nonzero."""
-        return sum(bool(x and y) for x, y in zip(self.a, self.b, strict=True)) + bool(self.c)
-
 
 def locate(spec: MmaSpec, kind: str, seed: int, tile: tuple[int, int], index: int, hardware: int) -> Mismatch:
     """Draw the operands of an output of `fpemu.verification.instructions` again from its index."""

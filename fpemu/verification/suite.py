@@ -1,33 +1,32 @@
 """A verification suite: groups of cases from a seed, compared bit by bit, run in processes and continued from a file.
 
-A suite declares its groups, their cases, the product of a case and the results that the emulation expects.
+A suite declares its groups, their cases, and the product of each case with the results that the emulation expects.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from fpemu._system import digest, digest_text, write_atomic
 from fpemu.arguments import integer
 from fpemu.errors import InputError
+from fpemu.gpu import batched
 from fpemu.gpu.runtime import device
-from fpemu.verification import paths, records
-from fpemu.verification.cases import Case, Result
-from fpemu.verification.paths import Computed, Product
+from fpemu.verification import records
+from fpemu.verification.cases import Case, Computed, Product, Result
+from fpemu.verification.paths import PATHS, choose
 from fpemu.verification.records import Outcome, Record
 
 _PLACES = 3  # mismatches and errors of a group that are recorded
@@ -36,38 +35,38 @@ _PROCESSES = 16  # at most: each holds a context of the GPU
 
 
 class SkippedError(Exception):
-    """Raised by a suite for a case that no kernel runs."""
+    """Raised by a suite for a case that no kernel runs; the message is the name of its count."""
 
 
+class Group(NamedTuple):
+    """Cases that a suite compares and records together."""
+
+    numbers: Sequence[int] = ()  # of the cases
+    section: str = ""  # row of the table of results; default: its own
+    alone: bool = False  # it needs the GPU for itself
+
+
+@dataclass
 class Suite(ABC):
-    """A verification suite. It overrides `run`, or the functions of cases.
-
-    Its options decide the cases, are JSON values, and are part of the record.
-    """
+    """A verification suite. The fields in `decisive` decide the cases, and are options of the record."""
 
     name: ClassVar[str]
     about: ClassVar[str]
-    supported: ClassVar[tuple[str, ...]] = ()
-    """Paths by which the suite computes products; none: `on_gpu` computes them itself"""
-    kept: ClassVar[int] = 3
-    """Cases of a group whose digests are recorded: the first with at most `small` multiply-adds"""
-    small: ClassVar[int] = 2**15
-    seconds: float = inf
-    """Time limit of a group"""
+    decisive: ClassVar[tuple[str, ...]] = ()
+    seed: int = 0
 
-    def __init__(self, seed: int = 0, names: Sequence[str] | None = None, **options: Any) -> None:
-        self.paths, self.skipped = paths.choose(names, self.supported)
-        self.seed, self.options = integer("seed", seed, 0, 2**64 - 1), options
-        if self.supported:
-            self.options["paths"] = self.paths
+    def __post_init__(self) -> None:
+        self.seed = integer("seed", self.seed, 0, 2**64 - 1)
+        self.options = {name: getattr(self, name) for name in self.decisive}
+
+    @cached_property
+    @abstractmethod
+    def groups(self) -> dict[str, Group]:
+        """The groups of this run by name."""
 
     @abstractmethod
-    def groups(self) -> list[str]:
-        """Names of the groups of this run."""
-
-    def runs_alone(self, group: str) -> bool:
-        """Whether a group needs the GPU for itself."""
-        return False
+    def run(self, group: str) -> Outcome:
+        """Compare all cases of a group."""
 
     def device(self) -> dict[str, str]:
         """Names and versions of the GPU, its driver and compiler."""
@@ -77,114 +76,10 @@ class Suite(ABC):
         """Facts about the run, for the record."""
         return {}
 
-    def section(self, group: str) -> str:
-        """Row of the table of results in which a group is counted."""
-        return group
-
-    # --- cases
-    def numbers(self, group: str) -> Sequence[int]:
-        """Numbers of the cases of a group."""
-        raise NotImplementedError
-
-    def case(self, group: str, number: int) -> Case:
-        """Return a case; needs no GPU."""
-        raise NotImplementedError
-
-    def resolve(self, case: Case) -> Case:
-        """Return the case with the choices that depend on the GPU's kernels; SkippedError if no kernel runs it.
-
-        Of its options, "counts" names counts that include it, "kernel" its kernel, and "replay" is what `replay` needs.
-        """
-        return case
-
-    def paths_of(self, case: Case) -> Sequence[str]:
-        """Paths by which a case is computed."""
-        return self.paths or [""]
-
-    def product(self, case: Case, path: str) -> Product:
-        """Return the product of a case and its functions."""
-        raise NotImplementedError
-
-    def on_gpu(self, case: Case, path: str) -> Computed:
-        """Compute a case on the GPU by a path."""
-        return paths.run(path, self.product(case, path), case.key, case.number)
-
-    def emulate(self, case: Case, hardware: Any) -> Result:
-        """Emulate a case on hardware, None where the suite names none."""
-        raise NotImplementedError
-
-    def expected(self, case: Case, path: str) -> tuple[dict[str, Result], bool | None]:
-        """Return the results that a path must return by implementation, and whether `fpemu.gpu.check` must raise."""
-        return {"the emulation": self.emulate(case, self.facts().get("architecture"))}, None
-
-    def recorded(self, case: Case, facts: Any) -> Case:
-        """Return a case with what its recorded option "replay" states."""
-        return case
-
-    def replay(self, record: Record, outcome: Outcome, number: str) -> str:
-        """Compute a recorded case again without a GPU; return its digest."""
-        case = self.recorded(self.case(outcome.group, int(number)), outcome.facts.get("replay", {}).get(number))
-        with np.errstate(all="ignore"):
-            return digest_text(np.asarray(self.emulate(case, record.facts.get("architecture"))))
-
-    def run(self, group: str) -> Outcome:
-        """Compare all cases of a group, until its time limit; an error in one case does not stop the others."""
-        outcome, values, deadline = Outcome(group), [], time.monotonic() + self.seconds
-        for number in self.numbers(group):
-            if time.monotonic() > deadline:
-                break
-            values.append(int(self.compare(group, number, outcome).digest, 16))
-        outcome.digest = f"{digest(np.array(values, np.uint64)):016x}"
-        return outcome
-
-    def compare(self, group: str, number: int, outcome: Outcome | None = None) -> Outcome:
-        """Compute and compare one case by the paths of this suite, and add it to an outcome, by default a new one.
-
-        `outcome.digest` becomes the digest of the result of the first path, or "0" if no path returns a result.
-        """
-        outcome = Outcome(group) if outcome is None else outcome
-        outcome.cases += 1
-        outcome.digest, path, case = "0", "", None
-        try:
-            case = self.resolve(self.case(group, number))
-            for path in self.paths_of(case):
-                with np.errstate(all="ignore"):
-                    expected, deferred = self.expected(case, path)
-                    computed = self.on_gpu(case, path)
-                for mismatch in _compare(outcome, path, computed, expected, deferred):
-                    _note(outcome, f"{number}: {path}: {mismatch}; {case}")
-                if outcome.digest == "0":
-                    self._keep(outcome, case, computed.result, list(expected)[1:])
-        except SkippedError:
-            _count(outcome, "no kernel")
-        except Exception as problem:
-            outcome.failed += 1
-            _note(outcome, f"{number}: {path}: {type(problem).__name__}: {problem}; {case}")
-        return outcome
-
-    def _keep(self, outcome: Outcome, case: Case, result: Result, others: Sequence[str]) -> None:
-        """Add what an outcome holds of a case for all of its paths."""
-        for name in case.options.get("counts", ()):
-            _count(outcome, name)
-        kernel = case.options.get("kernel")
-        if kernel is not None and kernel not in outcome.kernels:
-            outcome.kernels.append(kernel)
-        if isinstance(result, str):
-            _count(outcome, "errors")
-            outcome.digest = f"{digest(np.frombuffer(result.encode(), np.uint8)):016x}"
-            return
-        for name in others:
-            _count(outcome, f"against {name}", result.size)
-        outcome.digest = f"{digest(result):016x}"
-        if len(outcome.digests) < self.kept and case.products <= self.small:
-            outcome.digests[str(case.number)] = outcome.digest
-            if "replay" in case.options:
-                outcome.facts.setdefault("replay", {})[str(case.number)] = case.options["replay"]
-
     # --- report
     def record(self, outcomes: Sequence[Outcome]) -> Record:
         """Return the record of some outcomes on the current GPU, in the order of `groups`; other groups follow."""
-        place = {group: i for i, group in enumerate(self.groups())}
+        place = {group: i for i, group in enumerate(self.groups)}
         ordered = sorted(outcomes, key=lambda o: place.get(o.group, len(place)))
         return replace(self._empty, date=records.now(), outcomes=ordered)
 
@@ -197,10 +92,10 @@ class Suite(ABC):
         """Return title, columns and rows of the table of results; all columns but the first hold numbers."""
         sections: dict[str, list[Outcome]] = {}
         for outcome in record.outcomes:
-            sections.setdefault(self.section(outcome.group), []).append(outcome)
+            sections.setdefault(self.groups[outcome.group].section or outcome.group, []).append(outcome)
         if len(sections) > 1:
             sections["all"] = record.outcomes
-        counts = dict.fromkeys(name for o in record.outcomes for name in o.counts if name not in self.paths)
+        counts = dict.fromkeys(name for o in record.outcomes for name in o.counts if name not in PATHS)
         columns = ("cases", "outputs", *counts, "mismatches", "failed")
         parts = {name: replace(record, outcomes=some) for name, some in sections.items()}
         rows = [(name, *(f"{part.total(column):,}" for column in columns)) for name, part in parts.items()]
@@ -208,13 +103,114 @@ class Suite(ABC):
 
     def summary(self, record: Record) -> list[str]:
         """Return the lines that follow the table."""
-        numbers = ", ".join(f"{path} {record.total(path):,}" for path in self.paths)
+        return []
+
+    def explain(self, outcome: Outcome) -> Iterator[str]:
+        """Describe the mismatches and errors of an outcome."""
+        yield f"{outcome.group}: {outcome.mismatches:,} outputs differ, {outcome.failed} cases failed"
+        yield from (f"  {place}" for place in outcome.first)
+
+
+@dataclass
+class ProductSuite(Suite):
+    """A suite of products, which are compared case by case, by all paths or those named."""
+
+    supported: ClassVar[tuple[str, ...]] = ()
+    """Paths by which the suite computes products; none: the product has one way only"""
+    kept: ClassVar[int] = 3
+    """Cases of a group whose digests are recorded: the first with at most `small` multiply-adds"""
+    small: ClassVar[int] = 2**15
+    paths: Sequence[str] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.paths, self.skipped = choose(self.paths, self.supported)
+        super().__post_init__()
+        self.options |= {"paths": self.paths} if self.supported else {}
+
+    @abstractmethod
+    def case(self, group: str, number: int) -> Case:
+        """Return a case; needs no GPU."""
+
+    @abstractmethod
+    def product(self, case: Case, hardware: Any, recorded: Any = None) -> Product:
+        """Return the product of a case on an architecture of the catalogue; SkippedError if no kernel runs it.
+
+        With `recorded`, the recorded `Product.replay`, no GPU is needed.
+        """
+
+    def facts(self) -> dict[str, Any]:
+        """Architecture of the current GPU, as the catalogue names it."""
+        return {"architecture": str(batched.arguments()["hardware"])}
+
+    def replay(self, record: Record, outcome: Outcome, number: str) -> str:
+        """Compute a recorded case again without a GPU; return its digest."""
+        case, recorded = self.case(outcome.group, int(number)), outcome.facts.get("replay", {}).get(number, {})
+        with np.errstate(all="ignore"):
+            result = self.product(case, record.facts.get("architecture"), recorded).emulate()
+        return digest_text(np.asarray(result))
+
+    def run(self, group: str) -> Outcome:
+        """Compare all cases of a group; an error in one case does not stop the others."""
+        outcome = Outcome(group)
+        values = [int(self.compare(group, number, outcome).digest, 16) for number in self.groups[group].numbers]
+        outcome.digest = f"{digest(np.array(values, np.uint64)):016x}"
+        return outcome
+
+    def compare(self, group: str, number: int, outcome: Outcome | None = None) -> Outcome:
+        """Compute and compare one case by the paths of this suite, and add it to an outcome, by default a new one.
+
+        `outcome.digest` becomes the digest of the result of the first path, or "0" if no path returns a result.
+        """
+        outcome = Outcome(group) if outcome is None else outcome
+        outcome.cases += 1
+        outcome.digest, path, case = "0", "", None
+        try:
+            case = self.case(group, number)
+            product = self.product(case, self.facts().get("architecture"))
+            case = product.case  # with the choices of its kernel
+            for path in self.paths or product.paths:
+                if path not in product.paths:
+                    continue
+                with np.errstate(all="ignore"):
+                    expected, deferred = product.expected(path)
+                    computed = product.compute(path)
+                for mismatch in _compare(outcome, path, computed, expected, deferred):
+                    _note(outcome, f"{number}: {path}: {mismatch}; {case}")
+                if outcome.digest == "0":
+                    self._keep(outcome, case, product, computed.result, list(expected)[1:])
+        except SkippedError as reason:
+            _count(outcome, str(reason))
+        except Exception as problem:
+            outcome.failed += 1
+            _note(outcome, f"{number}: {path}: {type(problem).__name__}: {problem}; {case}")
+        return outcome
+
+    def _keep(self, outcome: Outcome, case: Case, product: Product, result: Result, others: Sequence[str]) -> None:
+        """Add what an outcome holds of a case for all of its paths."""
+        for name in product.counts:
+            _count(outcome, name)
+        if product.kernel is not None and product.kernel not in outcome.kernels:
+            outcome.kernels.append(product.kernel)
+        if isinstance(result, str):
+            _count(outcome, "errors")
+            outcome.digest = f"{digest(np.frombuffer(result.encode(), np.uint8)):016x}"
+            return
+        for name in others:
+            _count(outcome, f"against {name}", result.size)
+        outcome.digest = f"{digest(result):016x}"
+        if len(outcome.digests) < self.kept and case.products <= self.small:
+            outcome.digests[str(case.number)] = outcome.digest
+            if product.replay is not None:
+                outcome.facts.setdefault("replay", {})[str(case.number)] = product.replay
+
+    def summary(self, record: Record) -> list[str]:
+        """Return the paths that were skipped, and the outputs by path."""
+        numbers = ", ".join(f"{path} {record.total(path):,}" for path in self.paths or ())
         return [*self.skipped, *([f"outputs by path: {numbers}"] if numbers else [])]
 
     def explain(self, outcome: Outcome) -> Iterator[str]:
         """Describe the mismatches and errors of an outcome, and the call that computes the first again."""
-        yield f"{outcome.group}: {outcome.mismatches:,} outputs differ, {outcome.failed} cases failed"
-        yield from (f"  {place}" for place in outcome.first)
+        yield from super().explain(outcome)
         number = outcome.first[0].partition(":")[0] if outcome.first else ""
         if number.isdigit():
             arguments = f"{self.seed}, paths={self.paths}" if self.paths else f"{self.seed}"
@@ -275,17 +271,18 @@ class Run:
     """
 
     def __init__(self, suite: Suite, path: str | os.PathLike[str] | None = None, *, fresh: bool = False) -> None:
-        self.suite, self.fresh, self.groups = suite, fresh, suite.groups()
+        self.suite, self.fresh, self.groups = suite, fresh, suite.groups
         self.path = None if path is None else Path(path)
         self.partial = None if path is None else Path(f"{path}.partial")
         self.outcomes: dict[str, Outcome] = {}
+        self.saved: Path | None = None  # the file that holds the outcomes
         # the partial record holds the outcomes of the record too, unless its run was a fresh one
         for file in () if fresh else (self.partial, self.path):
-            with suppress(InputError):  # another file, or one that was changed
-                if file is not None and file.exists() and not self.outcomes:
+            with suppress(InputError):  # no such file, another file, or one that was changed
+                if file is not None and self.saved is None:
                     earlier = Record.read(file)
                     if earlier.continues(suite.record([])):
-                        self.outcomes = {o.group: o for o in earlier.outcomes}
+                        self.outcomes, self.saved = {o.group: o for o in earlier.outcomes}, file
 
     @property
     def missing(self) -> list[str]:
@@ -297,43 +294,28 @@ class Run:
         """Groups outside this run whose saved outcomes have mismatches or errors."""
         return [o.group for o in self.outcomes.values() if not o.ok and o.group not in self.groups]
 
-    def finish(self, jobs: int | None = None, progress: Callable[[str], None] = lambda group: None) -> Record:
-        """Run the missing groups, write the record unless all groups are in it already, and return it.
+    def run_missing(self, jobs: int | None = None, progress: Callable[[str], None] = lambda group: None) -> Record:
+        """Run the missing groups, save the outcomes as the record, and return the record of this run's groups.
 
         `jobs` processes share the GPU, since kernels take longer to compile than to run; default: one for each core, at
         most 16. The file also keeps groups of earlier runs with the same options.
         """
-        missing = self.missing
-        if self.fresh:
-            self._remove()
-        for outcome in _outcomes(self.suite, missing, jobs):
+        for outcome in _outcomes(self.suite, self.missing, jobs):
             self.outcomes[outcome.group] = outcome
-            self._save(self.partial)
+            if self.partial is not None:
+                write_atomic(self.partial, self.suite.record(list(self.outcomes.values())).text().encode())
+                self.saved = self.partial
             progress(outcome.group)
-        if missing or self._interrupted:
-            self._save(self.path)
-            self._remove()
+        if self.path is not None and self.partial is not None and self.saved == self.partial:
+            self.saved = self.partial.replace(self.path)
         return self.suite.record([self.outcomes[group] for group in self.groups if group in self.outcomes])
 
-    @property
-    def _interrupted(self) -> bool:
-        return self.partial is not None and self.partial.exists()
-
-    def _save(self, file: Path | None) -> None:
-        if file is not None:
-            write_atomic(file, self.suite.record(list(self.outcomes.values())).text().encode())
-
-    def _remove(self) -> None:
-        if self.partial is not None:
-            self.partial.unlink(missing_ok=True)
-
     def __str__(self) -> str:
-        source = self.partial if self._interrupted else self.path
-        return f"{len(self.groups) - len(self.missing)} of {len(self.groups)} groups are saved in {source}"
+        return f"{len(self.groups) - len(self.missing)} of {len(self.groups)} groups are saved in {self.saved}"
 
     def interrupted(self) -> str:
         """Describe in one line what an interrupt has left."""
-        if not self._interrupted:
+        if self.saved is None:
             return "interrupted; nothing is saved" + (" without --record" if self.path is None else " yet")
         command = "the same command without --fresh" if self.fresh else "the same command"
         return f"interrupted; {self}, and {command} continues from there"
@@ -341,10 +323,10 @@ class Run:
 
 def _outcomes(suite: Suite, groups: Sequence[str], jobs: int | None) -> Iterator[Outcome]:
     """Run groups in processes side by side, then one after another those that need the GPU for themselves."""
-    shared = [group for group in groups if not suite.runs_alone(group)]
+    shared = [group for group in groups if not suite.groups[group].alone]
     jobs = min(os.cpu_count() or 1, _PROCESSES, len(shared)) if jobs is None else jobs
     if jobs > 1:
-        groups = [group for group in groups if suite.runs_alone(group)]
+        groups = [group for group in groups if suite.groups[group].alone]
         with ProcessPoolExecutor(jobs, get_context("spawn"), _start) as processes:
             futures = {processes.submit(suite.run, group): group for group in shared}
             try:

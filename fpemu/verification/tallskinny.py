@@ -7,8 +7,8 @@ Every size from 1 to 130 occurs as m, as k and as n; larger products follow. Ope
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -18,10 +18,9 @@ from fpemu.gpu import tallskinny
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
 from fpemu.verification import cases, paths
-from fpemu.verification.cases import Array, Case, Draw, Result, codes
-from fpemu.verification.paths import Product
-from fpemu.verification.records import Outcome, Record
-from fpemu.verification.suite import Suite
+from fpemu.verification.cases import Array, Case, Computed, Draw, Product, Result, codes
+from fpemu.verification.paths import Call
+from fpemu.verification.suite import Group, ProductSuite, SkippedError
 
 Format = Literal["fp32", "fp64"]
 FORMATS: tuple[Format, ...] = ("fp32", "fp64")
@@ -39,6 +38,8 @@ KERNELS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 """Function of `fpemu.gpu.tallskinny` of each kernel, its arguments, and the names of the arguments that cases draw"""
 MULTIPLY = "multiply"
 """Name of the groups that call `fpemu.gpu.tallskinny.multiply`, which chooses the kernel"""
+HUGE = "huge"
+"""Name of the groups of products of more than 2^32 elements"""
 LAYOUTS = ("columns", "rows", "columns padded", "rows padded", "columns odd", "rows odd", "spaced")
 """Memory layouts of a matrix. padded: the leading dimension is a multiple of 16 bytes; odd: it is not"""
 _COMBINATIONS = ((0, 0, 0), (1, 1, 1), (2, 2, 2), (4, 4, 4), (5, 5, 5), (6, 6, 6), (0, 1, 3), (3, 6, 0))
@@ -105,12 +106,65 @@ def emulate(A: Array, B: Array, fmt: str) -> Array:
         return codes(np.asarray(simt.gemm(np.ascontiguousarray(A), np.ascontiguousarray(B), fmt=fmt)))
 
 
-@lru_cache(maxsize=CASES)
-def _expected(fmt: str, number: int, seed: int) -> Array:
-    return emulate(*operands(case(fmt, number, seed)), fmt)
+# --- matrices of more than 2^32 elements
+HUGE_SHAPES = ((65600, 65600, 2), (65603, 65601, 2), (2**28 + 12, 16, 2), (2**28 + 13, 17, 3))
+"""m, k and n: strides that are multiples of 16 bytes and strides that are not; a large A, and one of many rows"""
+HUGE_KERNELS = ("V1", "V3", "opt 1", "opt 2", "TSM2 hopper", "ISM2 hopper")
+_HUGE_ROWS = 24
+HUGE_CASES = 2 * len(HUGE_SHAPES) * len(HUGE_KERNELS)
 
 
-class TallSkinny(Suite):
+def huge_case(fmt: str, number: int, seed: int) -> Case:
+    """Return a product of a kernel, by columns or by rows, of more than 2^32 elements."""
+    matrices, kernel = divmod(number, len(HUGE_KERNELS))
+    (m, k, n), layout = HUGE_SHAPES[matrices // 2], ("columns", "rows")[matrices % 2]
+    return Case(fmt, number, seed, (m, n, k), layouts=(layout,), options={"kernel": HUGE_KERNELS[kernel], HUGE: True})
+
+
+class Huge(Product):
+    """Some rows of a product of more than 2^32 elements, whose operands are drawn on the GPU."""
+
+    @cached_property
+    def _matrices(self) -> tuple[Any, Any, Any]:
+        """A, B and C on the GPU."""
+        torch, (m, n, k) = paths.load_torch(), self.case.sizes
+        kind: Any = {"dtype": getattr(torch, f"float{self.case.subject[2:]}"), "device": "cuda"}
+        by_rows, shapes = self.case.layouts == ("rows",), ((m, k), (k, n), (m, n))
+        try:
+            A, B, C = (torch.empty(x, **kind) if by_rows else torch.empty(x[::-1], **kind).T for x in shapes)
+        except torch.OutOfMemoryError as problem:
+            raise SkippedError("too little memory") from problem
+        generator = torch.Generator("cuda").manual_seed(self.case.key)
+        for X in (A, B):
+            X.uniform_(-1, 1, generator=generator)
+        return A, B, C.fill_(np.nan)
+
+    @cached_property
+    def _rows(self) -> Any:
+        """The first and last rows, those near the indices 2^31 and 2^32, and others spread over all."""
+        m, _, k = self.case.sizes
+        spread = np.linspace(0, m - 1, _HUGE_ROWS - 6).astype(np.int64)
+        near = [min(at // k + d, m - 1) for at in (2**31, 2**32) for d in (0, 1)]
+        return paths.load_torch().as_tensor(np.unique([*spread, *near, m - 2, m - 1]), device="cuda")
+
+    def compute(self, path: str) -> Computed:
+        """Compute the product; return some of its rows."""
+        (A, B, C), (function, fixed, _) = self._matrices, KERNELS[self.case.options["kernel"]]
+        getattr(tallskinny, function)(A, B, out=C, **fixed)
+        return Computed(codes(C[self._rows].cpu().numpy()))
+
+    def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
+        """Return the emulation of the same rows."""
+        return {"the emulation": self.emulate()}, None
+
+    def emulate(self) -> Result:
+        """Emulate the same rows."""
+        A, B, _ = self._matrices
+        return emulate(A[self._rows].cpu().numpy(), B.cpu().numpy(), self.case.subject)
+
+
+@dataclass
+class TallSkinny(ProductSuite):
     """Verification of the tall and skinny kernels on every `every`-th product; a group is a kernel in a format.
 
     huge: also matrices of more than 2^32 elements. Default of `names`: the kernels that the GPU has.
@@ -119,114 +173,43 @@ class TallSkinny(Suite):
     name = "tallskinny"
     about = (
         "products compared with fpemu.simt.gemm. counts: outputs by path. digests: of small products, by number. The"
-        " groups 'huge' are some rows of products of more than 2^32 elements; facts.products: kernel, sizes, layout,"
-        " outputs and mismatches; facts.skipped: sizes that exceed the GPU's memory"
+        " groups 'huge' are some rows of products of more than 2^32 elements"
     )
     supported = paths.WITHOUT_PLAN
     kept = 12
+    decisive = ("every",)
+    every: int = 1
+    huge: bool = field(default=False, kw_only=True)
+    names: Sequence[str] | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        seed: int = 0,
-        every: int = 1,
-        *,
-        huge: bool = False,
-        names: Sequence[str] | None = None,
-        formats: Sequence[str] = FORMATS,
-        paths: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(seed, paths, every=every)
-        self.every, self.huge, self.names, self.formats = every, huge, names, formats
-
-    def groups(self) -> list[str]:
+    @cached_property
+    def groups(self) -> dict[str, Group]:
         hopper = self.names is None and tallskinny.chosen(1, 1, 1)[1] == {"optimisation": "hopper"}
         known = [name for name in KERNELS if hopper or "hopper" not in name]
-        names = [*([*known, MULTIPLY] if self.names is None else self.names), *["huge"] * self.huge]
-        return [f"{name} in {fmt}" for name in names for fmt in self.formats]
+        names, numbers = [*known, MULTIPLY] if self.names is None else self.names, range(0, CASES, self.every)
+        listed = {f"{name} in {fmt}": Group(numbers) for name in names for fmt in FORMATS}
+        huge = {f"{HUGE} in {fmt}": Group(range(HUGE_CASES), alone=True) for fmt in FORMATS}
+        return listed | huge if self.huge else listed
 
-    def runs_alone(self, group: str) -> bool:
-        return group.startswith("huge")
-
-    def numbers(self, group: str) -> Sequence[int]:
-        return range(0, CASES, self.every)
+    def facts(self) -> dict[str, Any]:
+        return {}  # a chain of fused multiply-adds has the same bits on every architecture
 
     def case(self, group: str, number: int) -> Case:
         kernel, _, fmt = group.rpartition(" in ")
+        if kernel == HUGE:
+            return huge_case(fmt, number, self.seed)
         drawn = case(fmt, number, self.seed)
         return replace(drawn, options={**drawn.options, "kernel": kernel})
 
-    def paths_of(self, case: Case) -> Sequence[str]:
-        return self.paths if case.options["kernel"] == MULTIPLY else ["eager"]
-
-    def product(self, case: Case, path: str) -> Product:
-        function, fixed, drawn = KERNELS.get(case.options["kernel"], (MULTIPLY, {}, ()))
+    def product(self, case: Case, hardware: Any, recorded: Any = None) -> Product:
+        if HUGE in case.options:
+            return Huge(case, paths=("eager",))
+        kernel = case.options["kernel"]
+        function, fixed, drawn = KERNELS.get(kernel, (MULTIPLY, {}, ()))
         options = fixed | {name: case.options[name] for name in drawn}
         A, B = operands(case)
         matrices = (A, B, np.zeros(case.shape, A.dtype))
         A, B, C = (arrange(X, layout) for X, layout in zip(matrices, case.layouts, strict=True))
-        return Product(f"tallskinny.{function}", (A, B, None), C, options)
-
-    def emulate(self, case: Case, hardware: Any) -> Result:
-        return _expected(case.subject, case.number, self.seed)
-
-    def run(self, group: str) -> Outcome:
-        return check_huge(group, self.seed) if self.runs_alone(group) else super().run(group)
-
-    def summary(self, record: Record) -> list[str]:
-        lines = super().summary(record)
-        outcomes = [o for o in record.outcomes if self.runs_alone(o.group)]
-        products = [x for o in outcomes for x in o.facts["products"]]
-        wrong = sum(bool(mismatches) for *_, mismatches in products)
-        lines += [f"{len(products)} products of more than 2^32 elements, {wrong} of them with differences"] * self.huge
-        skipped = [f"{m}×{k}×{n} in {o.group[8:]}" for o in outcomes for m, k, n in o.facts["skipped"]]
-        return lines + [f"skipped, too little memory: {', '.join(skipped)}"] * bool(skipped)
-
-
-# --- matrices of more than 2^32 elements
-HUGE_SHAPES = ((65600, 65600, 2), (65603, 65601, 2), (2**28 + 12, 16, 2), (2**28 + 13, 17, 3))
-"""(m, k, n): steps that are multiples of 16 bytes and steps that are not; a large A, and one of many rows"""
-_HUGE_KERNELS = ("V1", "V3", "opt 1", "opt 2", "TSM2 hopper", "ISM2 hopper")
-_HUGE_ROWS = 24
-
-
-def check_huge(group: str, seed: int) -> Outcome:
-    """Compare some rows of products of more than 2^32 elements, as far as the GPU's memory suffices."""
-    torch, fmt = paths.load_torch(), group.rpartition(" in ")[2]
-    kind: Any = {"dtype": getattr(torch, f"float{fmt[2:]}"), "device": "cuda"}
-    outcome, generator = Outcome(group), torch.Generator("cuda").manual_seed(seed)
-    rows: list[Any] = []
-    skipped: list[Any] = []
-    for m, k, n in HUGE_SHAPES:
-        sample = torch.as_tensor(_sampled_rows(m, k), device="cuda")
-        shapes = ((m, k), (k, n), (m, n))
-        for layout in ("columns", "rows"):
-            try:
-                if layout == "rows":
-                    A, B, C = (torch.empty(shape, **kind) for shape in shapes)
-                else:
-                    A, B, C = (torch.empty(shape[::-1], **kind).T for shape in shapes)
-            except torch.OutOfMemoryError:
-                skipped.append([m, k, n])
-                break
-            for X in (A, B):
-                X.uniform_(-1, 1, generator=generator)
-            want = emulate(A[sample].cpu().numpy(), B.cpu().numpy(), fmt)
-            for kernel in _HUGE_KERNELS:
-                C.fill_(np.nan)
-                function, fixed, _ = KERNELS[kernel]
-                getattr(tallskinny, function)(A, B, out=C, **fixed)
-                wrong = int(np.count_nonzero(want != codes(C[sample].cpu().numpy())))
-                rows.append([kernel, [m, k, n], layout, want.size, wrong])
-                if wrong:
-                    outcome.first.append(f"{kernel}, {m}×{k}×{n} by {layout}: {wrong} of {want.size} differ")
-            del A, B, C, X  # the next matrices need their memory
-    outcome.cases, outcome.facts = len(rows), {"products": rows, "skipped": skipped}
-    outcome.outputs, outcome.mismatches = sum(row[3] for row in rows), sum(row[4] for row in rows)
-    return outcome
-
-
-def _sampled_rows(m: int, k: int) -> Array:
-    """The first and last rows, those near the indices 2^31 and 2^32, and others spread over all."""
-    spread = np.linspace(0, m - 1, _HUGE_ROWS - 6).astype(np.int64)
-    near = [min(at // k + d, m - 1) for at in (2**31, 2**32) for d in (0, 1)]
-    return np.unique([*spread, *near, m - 2, m - 1])
+        by = paths.WITHOUT_PLAN if kernel == MULTIPLY else ("eager",)
+        name, emulation = f"tallskinny.{function}", {"fmt": case.subject}
+        return Call(case, name, (A, B, None), C, options, emulation, paths=by, kernel=kernel)

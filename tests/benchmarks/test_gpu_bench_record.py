@@ -164,8 +164,8 @@ def measured(monkeypatch):
     monkeypatch.setattr(device, "missing", lambda: None)
     monkeypatch.setattr(run, "head", lambda: HEAD)
     monkeypatch.setattr(run, "compile_all", lambda tasks: None)
-    monkeypatch.setattr(run, "_make", lambda task: None)
-    monkeypatch.setattr(run, "_measure", lambda task, made: dict(fields))
+    monkeypatch.setattr(suite, "make", lambda task: None)
+    monkeypatch.setattr(suite, "measure", lambda task, made: dict(fields))
     return fields
 
 
@@ -193,7 +193,7 @@ def test_the_command_saves_and_prints_its_rows(measured, tmp_path, capsys):
         (["--budget", "-1"], "'--budget'"),
         (["--output", "x.txt", "--quick"], "written as .json"),
         (["--figure", "nothing"], "unknown figure"),
-        (["--shape", "4y"], "'4y' is no shape"),
+        *((["--shape", shape], f"'{shape}' is no shape") for shape in ("4y", "4x4", "0x1x1")),
         (["--implementation", "sgemm"], "such as --shape 4096"),
         (["--shape", "64", "--figure", "dgemm_tc"], "leave one out"),
         (["--shape", "64", "--implementation", "turbo"], "unknown contender 'turbo'"),

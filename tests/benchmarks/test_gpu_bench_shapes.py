@@ -200,7 +200,7 @@ def test_the_librarys_batches_are_the_products_and_their_sample(library, M, N, K
     want = (A.astype(np.float64) @ B.astype(np.float64)).astype(np.float16)
     assert library.calls[-1] == (N, M, K, batch, 64, 1.0, 0.0)
     assert np.array_equal(run.sample(), want[made.chosen])
-    assert np.array_equal(made.exact().astype(np.float16), want[made.chosen])
+    assert np.array_equal(made.exact.astype(np.float16), want[made.chosen])
     made.library("cublas").multiply()
     assert library.calls[-1][4] == 68
 
@@ -216,7 +216,7 @@ def test_four_calls_in_the_papers_order_are_a_complex_product(library):
     )
     z = (A[0] + 1j * A[1]) @ (B[0] + 1j * B[1])
     exact = np.stack([z.real, z.imag])[:, made.chosen]
-    assert np.abs(made.exact() - exact).max() < 1e-14
+    assert np.abs(made.exact - exact).max() < 1e-14
     assert np.abs(run.sample() - exact).max() < 4e-3  # rounded to fp16 twice
 
 
@@ -242,8 +242,8 @@ def test_cold_launches_alternate_between_copies(library, monkeypatch):
     )
     made = batched.make(task)
     assert batched.measure(task, made)["cold_s"] == 2e-6
-    assert seen == [made, *made.copies()]
-    assert len({batch.result.pointer for batch in made.copies()}) == 5
+    assert seen == [made, *made.copies]
+    assert len({batch.result.pointer for batch in made.copies}) == 5
     other = next(
         t for t in batched.cases(True) if (t.data, t.implementation, t.M, t.batch) == ("real", "cublas", 8, 10)
     )
@@ -347,7 +347,7 @@ def test_the_librarys_tall_products_have_their_layout(library, monkeypatch, fmt,
         )
         assert np.abs(d - a.astype(np.float64) @ b).max() < 1e-6
     made.array("D")
-    assert np.abs(run.sample() - made.exact()).max() < 1e-6
+    assert np.abs(run.sample() - made.exact).max() < 1e-6
     assert len(made.rows()) == tallskinny.SAMPLE
     assert made.sample("B").shape == (5, 3)
 
@@ -367,7 +367,7 @@ def test_rows_contain_speed_bytes_operations_errors_and_bits(library):
     assert record.key(row)[-1] == 1000
     task = next(t for t in tallskinny.cases(True) if t.implementation == "cublas" and t.K == 2 and t.fmt == "fp64")
     small = tallskinny.Tall((100, 2, 2), "fp64", True, 3)
-    found = prepared.measure(small.library(), small.buffers["D"], 1600, small.exact())
+    found = prepared.measure(small.library(), small.buffers["D"], 1600, small.exact)
     assert found["again"]  # though launches went round and wrote the other copies
     assert found["copies"] == tallskinny.MOST
     assert found["relative_l2"] < 1e-15

@@ -1,4 +1,4 @@
-"""A stand-in for the GPU: buffers in host memory, and products of `fpemu.gpu` that the emulation computes."""
+"""A stand-in for the GPU: buffers in host memory, and products of `fpemu.gpu` by the emulation."""
 
 from __future__ import annotations
 
@@ -14,30 +14,9 @@ import fpemu
 from fpemu.errors import InputError
 from fpemu.gpu.runtime import device
 from fpemu.verification import paths
+from tests.simulated import Buffer
 
 HOPPER = {"hardware": "hopper", "instruction": "mma"}
-
-
-class Buffer:
-    """Memory of the stand-in."""
-
-    def __init__(self, nbytes):
-        self.memory = np.zeros(-(-nbytes // 16) * 16 + 64, np.uint8)[: nbytes + 32]
-        self.memory = self.memory[-self.memory.ctypes.data % 16 :][: max(nbytes, 16)]
-        self.pointer = self.memory.ctypes.data
-
-    @classmethod
-    def of(cls, array):
-        buffer = cls(array.nbytes)
-        buffer.memory[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return buffer
-
-    def fill(self, byte):
-        self.memory[:] = byte
-
-    def array(self, shape, dtype):
-        count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        return self.memory[:count].copy().view(dtype).reshape(shape)
 
 
 def view(X: Any) -> Any:
@@ -177,6 +156,7 @@ def gpu(monkeypatch):
     stand_in = Gpu()
     monkeypatch.setattr(device, "Buffer", Buffer)
     monkeypatch.setattr(device, "missing", lambda: None)
+    monkeypatch.setattr(fpemu.mma.device, "resolve", lambda device: "cpu")
     monkeypatch.setattr(device, "synchronize", lambda: None)
     monkeypatch.setattr(device, "describe", lambda: {"gpu": "Stand-in"})
     lacking = dict.fromkeys(("graph", "torch"), "PyTorch is not installed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +15,9 @@ from fpemu.gpu.runtime import device
 from fpemu.verification import arguments, paths, tallskinny
 from fpemu.verification.arguments import Arguments
 from fpemu.verification.batched import Batched
-from fpemu.verification.cases import LAYOUTS, Draw, arrange, codes
+from fpemu.verification.cases import LAYOUTS, Case, Draw, arrange, codes
 from fpemu.verification.kernels import Kernels
-from fpemu.verification.paths import PATHS, Copies, Memory, Product
+from fpemu.verification.paths import PATHS, Call, Copies, Memory
 from fpemu.verification.records import Outcome, Record
 from fpemu.verification.suite import Run
 from fpemu.verification.tallskinny import TallSkinny
@@ -29,8 +30,13 @@ SGEMM = {"scheme": "sgemm"}
 LIKE = np.zeros((3, 8), np.float32)[:, :3]
 
 
+def ones(number=0, key=0, **fields):
+    """A product of ones by `fpemu.gpu.gemm`."""
+    return Call(Case("", number, key, (3, 3, 3)), "gemm", ONES, LIKE, SGEMM, SGEMM, **fields)
+
+
 def kernels(path):
-    return Kernels(0, 9, ["ootomo"], emulated_on="cpu", paths=[path])
+    return Kernels(0, 9, ["ootomo"], paths=[path])
 
 
 SUITES = {
@@ -38,9 +44,9 @@ SUITES = {
     "batched": (lambda path: Batched(0, 14, paths=[path]), "hgemm fp32"),
     "interleaved": (lambda path: Batched(0, 8, paths=[path]), "hcgemm interleaved fp32"),
     "planar": (lambda path: Batched(0, 8, paths=[path]), "hcgemm planar fp16"),
-    "tallskinny": (lambda path: TallSkinny(0, 50, paths=[path]), "multiply in fp32"),
-    "fp64": (lambda path: TallSkinny(0, 50, paths=[path]), "multiply in fp64"),
-    **{group: (lambda path: Arguments(0, 1, paths=[path]), group) for group in Arguments.groups(None)},
+    "tallskinny": (lambda path: TallSkinny(0, 50, names=["multiply"], paths=[path]), "multiply in fp32"),
+    "fp64": (lambda path: TallSkinny(0, 50, names=["multiply"], paths=[path]), "multiply in fp64"),
+    **{group: (lambda path: Arguments(0, 1, paths=[path]), group) for group in Arguments(paths=["host"]).groups},
 }
 
 
@@ -62,9 +68,11 @@ def test_products_have_the_emulations_bits_by_every_path_and_a_wrong_bit_is_foun
     outcome = suite.run(group)
     assert outcome.ok, outcome.first
     assert outcome.counts[suite.paths[0]] == outcome.outputs > 100
-    assert outcome.cases == len(suite.numbers(group))
+    assert outcome.cases == len(suite.groups[group].numbers)
     gpu.faults.append(flipped)
-    number = next(n for n in suite.numbers(group) if suite.case(group, n).products and suite.compare(group, n).outputs)
+    number = next(
+        n for n in suite.groups[group].numbers if suite.case(group, n).products and suite.compare(group, n).outputs
+    )
     wrong = suite.compare(group, number)
     assert (wrong.mismatches, wrong.failed) == (1, 0)
     assert wrong.first[0].startswith(f"{number}: {suite.paths[0]}: against ")
@@ -84,7 +92,7 @@ def test_a_result_of_an_earlier_call_is_no_result(gpu, monkeypatch, path):
 
     monkeypatch.setattr(fpemu.gpu, "gemm", call)
     monkeypatch.setattr(fpemu.gpu, "plan", lambda A, B, C, scheme: call)
-    computed = paths.run(path, Product("gemm", ONES, LIKE, SGEMM), 0, 0)
+    computed = paths.run(path, ones())
     assert (computed.result == 0xABABABAB).all()
     assert len(calls) == (4 if path == "eager" else 2)  # the third call with the same addresses launches a graph
 
@@ -111,14 +119,14 @@ def test_writes_beside_the_result_and_deferred_errors_are_counted(gpu, monkeypat
         return gpu.gemm(A, B, C, scheme=scheme, out=out)
 
     monkeypatch.setattr(fpemu.gpu, "gemm", call)
-    computed = paths.run("eager", Product("gemm", ONES, LIKE, SGEMM, deferred=True), 0, 0)
+    computed = paths.run("eager", ones(8, policy="raise", deferrable=True))
     assert (computed.outside, computed.deferred) == (outside, deferred)
     assert not text or computed.result == text
 
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_deferred_range_error_that_is_lost_is_a_mismatch(gpu, monkeypatch, lost):
-    suite = Kernels(0, 36, ["ootomo"], emulated_on="cpu", paths=["eager"])
+    suite = Kernels(0, 36, ["ootomo"], paths=["eager"])
     if lost:
         monkeypatch.setattr(fpemu.gpu, "check", lambda: None)
     cases = [suite.case("ootomo", number) for number in range(9, 36, 2)]
@@ -167,7 +175,7 @@ def test_half_of_the_cases_are_aligned_and_every_address_occurs_in_the_others(gp
     found = []
     for number in range(160):
         gpu.addresses.clear()
-        paths.run("eager", Product("gemm", ONES, LIKE, SGEMM), 5, number)
+        paths.run("eager", ones(number, 5))
         found.append({address % 16 for address in gpu.addresses})
     assert 60 < sum(places == {0} for places in found) < 100
     assert set.union(*found) == {0, 4, 8, 12}
@@ -186,13 +194,13 @@ def test_a_batch_that_is_assumed_to_be_contiguous_is_found(gpu):
 
     gpu.faults.append(contiguous)
     suite, group = Arguments(0, 1, paths=["eager"]), "gemm sgemm"
-    bad = {suite.case(group, n).options["view"] for n in suite.numbers(group) if not suite.compare(group, n).ok}
+    bad = {suite.case(group, n).options["view"] for n in suite.groups[group].numbers if not suite.compare(group, n).ok}
     assert bad >= {"an expanded batch", "batch between rows and columns", "every other matrix", "gaps between matrices"}
 
 
 def test_cases_are_functions_of_seed_group_and_number_and_are_replayed(gpu):
     suite = Arguments(7, 2, paths=["host"])
-    assert {v.name for group in suite.groups() for v in arguments.of(group)} == {v.name for v in arguments.VIEWS}
+    assert {v.name for group in suite.groups for v in arguments.of(group)} == {v.name for v in arguments.VIEWS}
     record = Record("arguments", "", 7, {}, {}, "", {"architecture": "hopper"})
     for group in ("hgemm", "multiply fp32", "gemm ootomo"):
         assert suite.case(group, 1) == suite.case(group, 1)
@@ -208,11 +216,12 @@ def test_every_scheme_is_multiplied_by_every_path_that_it_has(gpu, monkeypatch):
     suite = Kernels(0)
     assert suite.paths == list(PATHS) == suite.options["paths"]
     for scheme in schemes.names():
-        cases = [suite.resolve(suite.case(scheme, number)) for number in suite.numbers(scheme)]
-        used = {path for case in cases for path in suite.paths_of(case)}
+        products = (suite.product(suite.case(scheme, number), "hopper") for number in range(9))
+        used = {path for product in products for path in product.paths}
         assert used == ({"host", "eager", "torch"} if schemes.get(scheme).error_free else {*PATHS}), scheme
     named = TallSkinny(0, names=["V0", "multiply"])
-    assert [named.paths_of(named.case(f"{name} in fp32", 0)) for name in ("V0", "multiply")] == [["eager"], named.paths]
+    used = [named.product(named.case(f"{name} in fp32", 0), None).paths for name in ("V0", "multiply")]
+    assert used == [("eager",), tuple(named.paths)]
 
 
 def test_the_sizes_layouts_and_classes_of_tall_and_skinny_matrices():
@@ -227,6 +236,47 @@ def test_the_sizes_layouts_and_classes_of_tall_and_skinny_matrices():
         assert (matrix == x).all()
         aligned = max(matrix.strides) % 16 == 0
         assert ("padded" in layout) <= aligned <= ("odd" not in layout)
+
+
+class Drawn(np.ndarray):
+    """A tensor of the huge products, which are small here."""
+
+    def uniform_(self, low, high, generator):
+        self[...] = generator.uniform(low, high, self.shape)
+
+    def fill_(self, value):
+        self[...] = value
+        return self
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return np.asarray(self)
+
+
+@pytest.mark.parametrize("fault", ["", "row", "memory"])
+def test_some_rows_of_huge_products_are_compared(gpu, monkeypatch, fault):
+    def empty(shape, dtype, device):
+        if fault == "memory":
+            raise MemoryError
+        return np.zeros(shape, dtype).view(Drawn)
+
+    def last_row(D, operands, out):
+        return D + (np.arange(len(D)) == len(D) - 1)[:, None].astype(D.dtype)
+
+    generator = SimpleNamespace(manual_seed=np.random.default_rng)
+    torch = SimpleNamespace(Generator=lambda device: generator, OutOfMemoryError=MemoryError, empty=empty)
+    torch.float32, torch.as_tensor = np.float32, lambda x, device: x
+    monkeypatch.setattr(paths, "load_torch", lambda: torch)
+    monkeypatch.setattr(tallskinny, "HUGE_SHAPES", ((70, 60, 2), (33, 40, 3), (280, 16, 2), (283, 17, 3)))
+    for name in ("tsm2", "ism2"):
+        monkeypatch.setattr(fpemu.gpu.tallskinny, name, gpu.tallskinny)
+    gpu.faults += [last_row] if fault == "row" else []
+    outcome = TallSkinny(3, huge=True, names=[]).run("huge in fp32")
+    assert (outcome.cases, outcome.failed, outcome.ok) == (tallskinny.HUGE_CASES, 0, fault != "row")
+    assert outcome.counts.get("too little memory", 0) == (outcome.cases if fault == "memory" else 0)
+    assert outcome.mismatches == (sum(12 * n for _, _, n in tallskinny.HUGE_SHAPES) if fault == "row" else 0)
 
 
 def test_paths_are_chosen_and_those_without_pytorch_are_listed(gpu, capsys):
@@ -258,6 +308,6 @@ def test_a_gpu_returns_the_emulators_bits_by_every_path():
     chosen = ["staged", "legemm", "h2sgemm", "bf16x3", "sgemm", "staged-int8", "ozaki"]
     small = Kernels(5, 4, chosen, published=True), Batched(5, 3), TallSkinny(5, 8, names=["multiply"])
     for suite in (*small, Arguments(5, 1)):
-        record = Run(suite).finish()
+        record = Run(suite).run_missing()
         assert record.ok, [outcome.first for outcome in record.outcomes if not outcome.ok]
         assert all(record.total(path) for path in suite.paths)

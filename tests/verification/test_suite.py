@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,11 +15,10 @@ from fpemu import gpu
 from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.gpu.runtime import device
-from fpemu.verification import batched, records, suite, tallskinny
-from fpemu.verification.cases import Case
-from fpemu.verification.paths import Computed
+from fpemu.verification import batched, records, tallskinny
+from fpemu.verification.cases import Case, Computed, Product
 from fpemu.verification.records import Outcome, Record
-from fpemu.verification.suite import Run, SkippedError, Suite
+from fpemu.verification.suite import Group, ProductSuite, Run, SkippedError
 from tests.commands import refusal
 
 
@@ -38,8 +38,7 @@ class Machine:
         self.done.append(group)
         wrong = int(group == self.wrong)
         first = ["3: one of 9 differs"] * wrong
-        facts = {"products": [["V1", [1, 1, 1], "rows", 9, wrong]], "skipped": []} if group.startswith("huge") else {}
-        return Outcome(group, 5, 45, wrong, digest=f"{suite.seed:016x}", digests={"3": "0"}, first=first, facts=facts)
+        return Outcome(group, 5, 45, wrong, digest=f"{suite.seed:016x}", digests={"3": "0"}, first=first)
 
     def again(self, stop: str = "") -> list[str]:
         """Return the groups run so far and forget them; `stop` before this group next."""
@@ -61,7 +60,7 @@ def machine(monkeypatch):
     return stand_in
 
 
-GROUPS = list(batched.groups())
+GROUPS = list(batched.KINDS)
 PAIRS = [
     f"{name} in {fmt}" for name in ("V0", "V1", "V2", "V3", "opt 1", "opt 2", "multiply") for fmt in tallskinny.FORMATS
 ]
@@ -104,20 +103,12 @@ def test_the_record_of_two_runs_is_that_of_one(machine, tmp_path, capsys, comman
     assert resumed.read_bytes() == content
 
 
-def test_an_interrupt_while_the_record_is_written_loses_no_group(machine, monkeypatch, tmp_path):
-    record, write = str(tmp_path / "record.json"), suite.write_atomic
-
-    def interrupted(path, content):
-        if str(path) == record:
-            raise KeyboardInterrupt
-        write(path, content)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(suite, "write_atomic", interrupted)
-        assert main([*BATCHED, "--record", record]) == 130
+def test_an_interrupt_before_the_record_is_replaced_loses_no_group(machine, tmp_path):
+    record = tmp_path / "record.json"
+    assert main([*BATCHED, "--record", str(record)]) == 0
+    record.rename(tmp_path / "record.json.partial")
     machine.again()
-    assert names(tmp_path) == ["record.json.partial"]
-    assert main([*BATCHED, "--record", record]) == 0
+    assert main([*BATCHED, "--record", str(record)]) == 0
     assert machine.done == []
     assert names(tmp_path) == ["record.json"]
 
@@ -133,13 +124,13 @@ def test_an_interrupt_before_the_first_group_or_without_a_record_saves_nothing(m
     assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("other", ["seed", "cases", "seconds", "gpu", "nvrtc", "driver", "code"])
+@pytest.mark.parametrize("other", ["seed", "cases", "gpu", "nvrtc", "driver", "code"])
 def test_outcomes_of_another_run_are_not_used(machine, tmp_path, monkeypatch, other):
     record, command = tmp_path / "record.json", BATCHED
     machine.stop = GROUPS[6]
     assert main([*command, "--record", str(record)]) == 130
     machine.again()
-    if other in ("seed", "cases", "seconds"):
+    if other in ("seed", "cases"):
         command = [*command, f"--{other}", "45"]
     elif other in ("driver", "code"):
         monkeypatch.setattr(records, {"driver": "driver", "code": "code_digest"}[other], lambda: "another")
@@ -213,7 +204,7 @@ def test_the_status_is_1_if_nothing_was_compared(machine, monkeypatch, capsys, k
     counts = {"errors": 5} if kind == "errors alike" else {"no kernel": 5}
     monkeypatch.setattr(batched.Batched, "run", lambda self, group: Outcome(group, 5, counts=counts))
     if kind == "no group":
-        monkeypatch.setattr(batched.Batched, "groups", lambda self: [])
+        monkeypatch.setattr(batched.Batched, "groups", {})
     status = 0 if kind == "errors alike" else 1
     assert main(BATCHED) == status
     assert ("nothing was compared" in capsys.readouterr().err) == bool(status)
@@ -261,8 +252,28 @@ def test_a_group_of_commands_alone_prints_its_help_and_what_is_missing(capsys, m
 
 
 # --- products
-class Squares(Suite):
-    """Case n is the array [n, n^2]; the GPU's results are altered by `change`."""
+@dataclass
+class Square(Product):
+    """The array [n, n^2] for case n; `change` alters the GPU's result."""
+
+    change: Callable
+
+    def __post_init__(self):
+        self.counts, self.kernel, self.replay = ["even"], "kernel", self.case.number
+        self.codes = self.emulate()
+
+    def compute(self, path):
+        return Computed(self.change(self.case, self.codes))
+
+    def expected(self, path):
+        return {"one": self.codes, "two": self.codes}, None
+
+    def emulate(self):
+        return np.array([self.case.number, self.case.number**2], np.uint32)
+
+
+class Squares(ProductSuite):
+    """Squares of 0 to 3."""
 
     name, about, kept, small = "squares", "", 2, 100
 
@@ -270,22 +281,18 @@ class Squares(Suite):
         super().__init__(0)
         self.change = change
 
+    @property
     def groups(self):
-        return ["a", "b", "c"]
+        return dict.fromkeys("abc", Group(range(4)))
 
-    def numbers(self, group):
-        return range(4)
+    def facts(self):
+        return {}
 
     def case(self, group, number):
-        options = {"kernel": "kernel", "counts": ["even"], "replay": number}
-        return Case(group, number, 0, (1, 2, 1), ("uniform",), options=options)
+        return Case(group, number, 0, (1, 2, 1), ("uniform",))
 
-    def on_gpu(self, case, path):
-        return Computed(self.change(case, np.array([case.number, case.number**2], np.uint32)))
-
-    def expected(self, case, path):
-        codes = np.array([case.number, case.number**2], np.uint32)
-        return {"one": codes, "two": codes}, None
+    def product(self, case, hardware, recorded=None):
+        return Square(case, self.change, paths=self.paths or [""])
 
 
 def test_a_suite_counts_outputs_kernels_and_digests():
@@ -331,20 +338,19 @@ def test_the_table_counts_by_section_and_outputs_by_path(monkeypatch):
     assert tested.summary(record) == ["outputs by path: host 16, eager 16"]
 
 
-def test_a_case_without_a_kernel_is_skipped(monkeypatch):
-    def skip(self, case):
-        raise SkippedError
+def test_a_case_without_a_kernel_is_skipped():
+    def skip(case, codes):
+        raise SkippedError("no kernel")
 
-    monkeypatch.setattr(Squares, "resolve", skip)
-    outcome = Squares().run("a")
+    outcome = Squares(skip).run("a")
     assert (outcome.cases, outcome.counts, outcome.ok) == (4, {"no kernel": 4}, True)
 
 
 def test_processes_return_the_outcomes_of_one_process_and_survive_one_that_ends(machine):
-    one, two = (Run(Squares(unchanged)).finish(jobs) for jobs in (1, 2))
+    one, two = (Run(Squares(unchanged)).run_missing(jobs) for jobs in (1, 2))
     assert one.outcomes == two.outcomes
     assert len(one.outcomes) == 3
-    ended = Run(Squares(end_process)).finish(2)
+    ended = Run(Squares(end_process)).run_missing(2)
     assert not any(outcome.ok for outcome in ended.outcomes)
     assert "BrokenProcessPool" in ended.outcomes[0].first[0]
 

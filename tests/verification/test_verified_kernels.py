@@ -10,7 +10,6 @@ from fpemu import schemes
 from fpemu.verification import kernels
 from fpemu.verification.kernels import Kernels
 from fpemu.verification.records import Record
-from tests.commands import refusal
 from tests.hostile import FACTOR
 
 FILE = Path(__file__).parents[1] / "data" / "verified" / "h200_kernels.json"
@@ -29,7 +28,7 @@ def test_every_scheme_is_recorded_with_every_option_and_no_output_differs():
     assert RECORD.ok
     for entry, variant in zip(RECORD.outcomes, variants, strict=True):
         errors, skipped = entry.counts.get("errors", 0), entry.counts.get("no kernel", 0)
-        assert entry.cases == len(kernels.numbers(variant, RECORD.seed, RECORD.options["cases"]))
+        assert entry.cases == len(SUITE.numbers(variant))
         assert variant.options or not skipped
         assert variant.options or entry.cases - errors >= 30
         assert entry.outputs or entry.cases in (skipped, errors)
@@ -50,17 +49,3 @@ def some():
 def test_small_products_have_the_recorded_digests(entry):
     for number, digest in list(entry.digests.items())[: None if FACTOR > 1 else 1]:
         assert SUITE.replay(RECORD, entry, number) == digest, number
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--shapes", "0"], "Invalid value for '--shapes'"),
-        (["--jobs", "0"], "Invalid value for '--jobs'"),
-        (["--record", "kernels.txt"], "the record is written as .json"),
-    ],
-    ids=lambda x: x[0] if isinstance(x, list) else "",
-)
-def test_an_error_in_the_arguments_is_one_line(arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr("fpemu.gpu.runtime.device.missing", lambda: None)
-    assert message in refusal(capsys, "verify", "kernels", *arguments)

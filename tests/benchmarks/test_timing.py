@@ -1,8 +1,9 @@
-"""How short launches are timed, without a GPU: what is counted, what is dropped, what is measured again."""
+"""How launches are timed, without a GPU: what is counted, what is dropped, what is measured again."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -80,10 +81,70 @@ class Gpu:
         self.slept += seconds
         self.time += seconds
 
+    def watch(self):
+        return SimpleNamespace(stop=lambda: None)
+
     def measure(self, rules=ONCE):
         return timing.measure(self.launch, rules, self)
 
 
+# --- products that heat the chip
+@pytest.mark.parametrize(("seconds", "host"), [(4e-3, 1e-5), (3e-6, 4e-5), (1e-4, 4e-5)])
+def test_the_hosts_time_is_not_counted(seconds, host):
+    found = Gpu(seconds, host).measure(timing.FULL)
+    assert found.median == pytest.approx(seconds, rel=1e-6)
+    assert found.sustained == pytest.approx(seconds, rel=1e-6)
+
+
+def test_a_limiter_shows_in_the_second_half_and_not_in_the_first_launches():
+    gpu: Gpu = Gpu(lambda count: 4e-3 * (2 if gpu.free > 1.2 else 1), 1e-5)
+    found = gpu.measure(timing.FULL)
+    assert found.median == pytest.approx(4e-3)
+    assert found.sustained == pytest.approx(8e-3)
+    assert gpu.slept == timing.FULL.idle
+
+
+def waiting(gpu):
+    """Launches of a GPU that wait for it."""
+    queue = gpu.launch
+
+    def launch():
+        queue()
+        gpu.synchronize()
+
+    return launch
+
+
+def test_a_call_that_waits_for_the_gpu_is_not_repeated_for_long(monkeypatch):
+    """Where the host needs as long as the GPU nothing can queue up: two hundred launches would take ten seconds."""
+    gpu = Gpu(0.05, 1e-5)
+    monkeypatch.setattr(gpu, "launch", waiting(gpu))
+    found = gpu.measure(timing.SHORT)
+    assert found.median == pytest.approx(0.05, rel=1e-3)
+    assert gpu.count < 15
+    assert gpu.time < 3 * timing.seconds(timing.SHORT, 0.05)
+
+
+@pytest.mark.parametrize("each", [2e-5, 4e-4, 5e-3, 0.3])
+@pytest.mark.parametrize("name", list(timing.RULES))
+def test_the_duration_of_a_measurement_is_estimated(name, each):
+    rules = timing.RULES[name][0]
+    gpu = Gpu(each, 1e-5)
+    gpu.measure(rules)
+    assert gpu.time == pytest.approx(timing.seconds(rules, each), rel=0.5, abs=0.06)
+
+
+def test_a_row_records_that_another_process_used_the_gpu(monkeypatch):
+    gone = iter([2.4e-3, 9e-7])  # before this measurement, and in it
+    gpu = Gpu(4e-3, 1e-5)
+    monkeypatch.setattr(gpu, "away", lambda: next(gone))
+    found = gpu.measure(timing.FIRST)
+    assert found.away == 9e-7
+    assert "away_s" not in timing.fields(found)
+    assert timing.fields(replace(found, away=2.4e-3), "split_")["away_s"] == 2.4e-3
+
+
+# --- short launches
 @pytest.mark.parametrize("each", [1e-6, 3e-5, 2e-3, 0.06])
 @pytest.mark.parametrize("host", [5e-6, 8e-5])
 def test_neither_the_host_nor_a_slow_start_is_counted(each, host):
@@ -162,13 +223,7 @@ def test_a_loop_is_timed_as_its_caller_sees_it():
 
 def test_calls_that_wait_for_the_gpu_are_timed_as_well(monkeypatch):
     gpu = Gpu(1e-5, host=5e-5)
-    queue = gpu.launch
-
-    def launch():
-        queue()
-        gpu.synchronize()
-
-    monkeypatch.setattr(gpu, "launch", launch)
+    monkeypatch.setattr(gpu, "launch", waiting(gpu))
     found = gpu.measure()
     assert found.median == pytest.approx(6e-5, rel=0.1)
 
