@@ -9,13 +9,13 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import subprocess
-from pathlib import Path
 
 import numpy as np
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime.compiler import KERNELS
 from tests import cuda_on_cpu
+from tests.simulated import HERE
 
 WORDS = """
 #include <cmath>
@@ -124,37 +124,25 @@ extern "C" void run(unsigned wide, unsigned high, unsigned threads, void** args)
 
 def library(plan, folder):
     """A plan's kernel, compiled for this processor."""
-    for name in (
-        "integers.cuh",
-        "bit_patterns.cuh",
-        "pipeline.cuh",
-        *(path.name for path in KERNELS.glob("tallskinny*.cuh")),
-        "ism2_tile.cuh",
-    ):
-        (folder / name).write_text((KERNELS / name).read_text())
-    for name, text in (("hopper.cuh", HOPPER), ("tallskinny_copies.cuh", COPIES), ("tallskinny_dmma.cuh", DMMA)):
-        (folder / name).write_text(text)
-    for name in ("cuda_on_cpu.h", "fibers.h"):
-        (folder / name).write_text((Path(__file__).parent / name).read_text())
-    (folder / plan.file).write_text((KERNELS / plan.file).read_text())
+    texts = {path.name: path.read_text() for path in (*KERNELS.glob("*.cu*"), *HERE.glob("*.h"))}
+    texts |= {"hopper.cuh": HOPPER, "tallskinny_copies.cuh": COPIES, "tallskinny_dmma.cuh": DMMA}
     ring = plan.file == "tsm2_hopper.cu"
     passed = f"void** a = ((Call*)x)->args; {plan.entry}(*(Operands*)a[0]{', *(TensorMap*)a[1]' if ring else ''})"
-    text = SHIM.replace("KERNEL", plan.file).replace("PASS", passed)
-    text = text.replace("MEMORY", "unsigned char" if ring else "REAL")
-    text = plan.constants + text
-    all_texts = text + "".join(path.read_text() for path in sorted((*folder.glob("*.cu*"), *folder.glob("*.h"))))
-    stem = folder / hashlib.sha256(all_texts.encode()).hexdigest()[:16]
+    shim = SHIM.replace("KERNEL", plan.file).replace("PASS", passed)
+    shim = plan.source.removesuffix(texts[plan.file]) + shim.replace("MEMORY", "unsigned char" if ring else "REAL")
+    stem = folder / hashlib.sha256((shim + "".join(texts.values())).encode()).hexdigest()[:16]
     if not stem.with_suffix(".so").exists():
-        stem.with_suffix(".cpp").write_text(text)
+        for name, text in (texts | {f"{stem.name}.cpp": shim}).items():
+            (folder / name).write_text(text)
         flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-w", f"-I{folder}", str(stem.with_suffix(".cpp"))]
         subprocess.run([str(emulation.compiler()), *flags, "-o", str(stem.with_suffix(".so"))], check=True)
     return ctypes.CDLL(str(stem.with_suffix(".so")))
 
 
 def run(plan, problem, folder):
-    """Run a plan on a problem whose addresses are this machine's."""
+    """Run a plan on a problem whose matrices are in this machine's memory."""
     axes = plan.box(problem) if plan.tensor else ((0, 0, 0),) * 3
-    tensor = np.array([problem.addresses[0], *sum(axes, ())], np.uint64)
+    tensor = np.array([problem.A.pointer, *sum(axes, ())], np.uint64)
     step = plan.step(problem)
     pointers = (ctypes.c_void_p * 2)(*(x.ctypes.data for x in (step.arguments[0].data, tensor)))
     library(plan, folder).run(*step.grid, step.block, pointers)
