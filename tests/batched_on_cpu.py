@@ -222,7 +222,7 @@ def differing(A, B, C=None, *, configuration, layout=None, pointers=False, **opt
         given = [None if X is None else [Foreign(x) for x in X] if pointers else Foreign(X) for X in operands]
         ready = products.prepare(*given, out=Foreign(D), layout=layout, configuration=configuration, **options)
         read = [X for X in operands if X is not None] + [D] * (layout == "planar")
-        run(lambda ready=ready: [product.queue() for product in ready], read)
+        run(ready.queue, read)
         assert untouched(D), "something beside the result was written"
         wrong += int(np.count_nonzero(D.view(np.uint16) != want.view(np.uint16)))
     return wrong
