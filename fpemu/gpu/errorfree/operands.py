@@ -26,10 +26,7 @@ _TYPES = {"int": np.int32, "s64": np.int64, "double": np.float64}
 class Workspace:
     """Named buffers that persist between calls, and the steps that fill them.
 
-    Parameters
-    ----------
-    queue : callable (step)
-        Issues a launch, a fill or a product of cuBLAS; benchmarks time them, and tests run them without a GPU.
+    queue: issues a launch, a fill or a product of cuBLAS; benchmarks time them, and tests run them without a GPU.
     """
 
     def __init__(self, queue: Callable[[Step], object] = plan.queue) -> None:

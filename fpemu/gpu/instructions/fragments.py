@@ -70,13 +70,7 @@ def source(spec: MmaSpec) -> str:
 
 
 def layouts(spec: MmaSpec) -> tuple[Layout, Layout, Layout]:
-    """Return the register layouts of A, B and D.
-
-    Raises
-    ------
-    InputError
-        If the instruction is no mma.sync.
-    """
+    """Return the register layouts of A, B and D of an mma.sync; InputError for another instruction."""
     ins = instructions.instruction(spec)
     if ins.warpgroup:
         raise InputError(f"{spec}: B of a wgmma lies in shared memory; fragments are those of an mma.sync")
@@ -92,22 +86,10 @@ def layouts(spec: MmaSpec) -> tuple[Layout, Layout, Layout]:
 
 
 def find(spec: MmaSpec, run: Execution | None = None) -> Fragments:
-    """Find the fragment layout of an instruction of this GPU.
+    """Find the fragment layout of an mma.sync; InputError if the results are not those of a matrix product.
 
-    Parameters
-    ----------
-    spec : MmaSpec
-        An mma.sync that the GPU has.
-    run : callable (A, B) -> D, optional
-        Runs it with C = 0 on slots: A (warps, slots of A) and B of zeros and ones to D (warps, slots of D). Default:
-        the GPU.
-
-    Raises
-    ------
-    InputError
-        If the spec is no mma.sync, or the results are not those of a matrix product.
-    GpuError
-        No GPU, or a failed run.
+    run: executes the instruction with C = 0 on slots, A (warps, slots of A) and B of zeros and ones to D (warps, slots
+    of D). Default: the GPU.
     """
     held = layouts(spec)
     ask = partial(_run, spec) if run is None else run

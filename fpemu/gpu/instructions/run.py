@@ -53,20 +53,9 @@ class Instruction:
 
 
 def instruction(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> Instruction:
-    """Return the PTX instruction of a spec's formats, instruction and shape.
+    """Return the PTX instruction of a spec's formats, instruction and shape; InputError if there is none.
 
-    Parameters
-    ----------
-    spec : MmaSpec
-    n : int, optional
-        Columns of a wgmma; default 8.
-    saturate : bool
-        The .satfinite form, which only int8 has.
-
-    Raises
-    ------
-    InputError
-        If there is no PTX instruction for the spec, or it does not take the argument.
+    n: columns of a wgmma, by default 8. saturate: the .satfinite form, which only int8 has.
     """
     a, b, d = str(spec.a_format), str(spec.b_format), str(spec.d_format)
     alike = a == b or {a, b} == {"e4m3", "e5m2"}
