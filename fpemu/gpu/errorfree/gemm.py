@@ -33,10 +33,10 @@ from fpemu.gpu.errorfree.operands import (
     Slices,
     Span,
     Workspace,
+    limit_code,
     load,
     most_shared,
     padded,
-    room,
     source,
     split,
     transposed,
@@ -240,20 +240,20 @@ def pairing(n: int) -> Pairing:
 def pairwise(work: Workspace, n: int) -> tuple[NDArray[Any], int]:
     """Return the pairing of n terms as a kernel argument, and its bytes of shared memory."""
     most = most_shared()
-    how = pairing(n) if 8 * (n // _LEAF) <= most else None  # the recursion of a much longer sum takes minutes
-    if how is None or (shared := 8 * padded(len(how.sizes), 2)) > most:
+    pairs = pairing(n) if 8 * (n // _LEAF) <= most else None  # the recursion of a much longer sum takes minutes
+    if pairs is None or (shared := 8 * padded(len(pairs.sizes), 2)) > most:
         raise InputError(
             f"ozaki: the partial sums of {n} terms for Algorithm 3 exceed the {most} bytes of shared memory that a "
             "thread block of this GPU has: give the number of slices (slices=), or take mode='CR'"
         )
-    parts = [np.array(x, np.int32).reshape(-1) for x in how]
+    parts = [np.array(x, np.int32).reshape(-1) for x in pairs]
     table = work.table(np.concatenate(parts))  # one table: a later one may free those before it
     starts = table.pointer + np.cumsum([0, *(part.nbytes for part in parts[:-1])])
-    return np.array([(*starts.tolist(), len(how.sizes), len(how.levels) - 1)], _PAIRWISE), shared
+    return np.array([(*starts.tolist(), len(pairs.sizes), len(pairs.levels) - 1)], _PAIRWISE), shared
 
 
 def needed(
-    work: Workspace, X: Rows, span: Span, other: Matrix, top: int, how: SlicePlan, u: float, printed: bool
+    work: Workspace, X: Rows, span: Span, other: Matrix, top: int, plan: SlicePlan, u: float, printed: bool
 ) -> int:
     """Return Algorithm 3's d for X and the other operand (K, columns) of largest entry 2^top; waits for the GPU."""
     text, (K, columns), sums = source("counting.cu"), other.shape, work.get(f"sums of {X.name}", 8 * X.K)
@@ -262,10 +262,10 @@ def needed(
     work.launch(text, "row_sums", min(K, 1 << 16), 256, *loaded, K, top, order, sums, shared=shared)
     order, shared = pairwise(work, K)
     doubles = shared + 8 * (K + K // _LEAF * 8 + 8)
-    count = 53 // how.bits + 4  # suffices for an accuracy of 53 bits in most cases
+    count = 53 // plan.bits + 4  # suffices for an accuracy of 53 bits in most cases
     while True:
         failed = work.zeros(f"failed of {X.name}", 4 * count)
-        rule = (how.bits, RULES[how.rule], room(how), printed, 2 * np.sqrt(K) * u)
+        rule = (plan.bits, RULES[plan.rule], limit_code(plan), printed, 2 * np.sqrt(K) * u)
         row = (*X.arguments, sums, *rule, count, order)
         if span.moderate and doubles <= most_shared():
             work.launch(text, "criterion_doubles", min(X.rows, 1 << 16), 512, *row, failed, shared=doubles)
@@ -282,9 +282,9 @@ def needed(
 _BINS = 4096  # fp64 spans 2098 bits, a significand 53
 
 
-def bits_needed(work: Workspace, X: Rows, how: SlicePlan, precision: int) -> NDArray[np.int64]:
+def bits_needed(work: Workspace, X: Rows, plan: SlicePlan, precision: int) -> NDArray[np.int64]:
     """Return the number of entries of X that need 0, 1, 2 ... bits below the top of their row; waits for the GPU."""
     counts = work.zeros("bits needed", 8 * _BINS)
-    row = (*X.arguments, room(how), how.headroom, precision, counts)
+    row = (*X.arguments, limit_code(plan), plan.headroom, precision, counts)
     work.launch(source("slices.cu"), "bits_needed", min(X.rows, _BLOCKS * multiprocessors()), 256, *row)
     return counts.array(_BINS, np.int64)

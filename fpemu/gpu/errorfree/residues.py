@@ -203,13 +203,13 @@ def powers_of_two(x: ErrorFreeProduct, rule: str, P: int, norms: int) -> tuple[B
     work, sides, K, text = x.work, (x.A, x.B), x.shape[2], source("scaling.cu")
     h, g = _scaled(P, K, rule)
     a, b = powers = work.get("powers of A", 4 * x.A.rows), work.get("powers of B", 4 * x.B.rows)
-    kept = 8 * K if most_shared() >= 8 * K else 0  # bytes of a row in shared memory; longer rows are read again
+    row_bytes = 8 * K if most_shared() >= 8 * K else 0  # in shared memory; longer rows are read again
     if rule != "accurate":
         most = h - 1 - (g < 1)  # leaves two bits for sums of 4
         for i, X in enumerate(sides):
-            limits = (kept > 0, h, g, rule == "fast", most)
+            limits = (row_bytes > 0, h, g, rule == "fast", most)
             row = (*X.arguments, *limits, powers[i], X.special, norms + 8 * i)
-            work.launch(text, "by_squares", min(X.rows, 1 << 16), 512, *row, shared=kept)
+            work.launch(text, "by_squares", min(X.rows, 1 << 16), 512, *row, shared=row_bytes)
         return a, b
     width = padded(K, 128)
     blocks = range(0, width, LONGEST)  # of K, each with an int32 sum
@@ -220,8 +220,8 @@ def powers_of_two(x: ErrorFreeProduct, rule: str, P: int, norms: int) -> tuple[B
         leading = work.get(f"leading of {X.name}", all_rows * width)
         first, zero = work.get(f"first of {X.name}", 4 * X.rows), work.get(f"zero of {X.name}", 4 * X.rows)
         numbers.append((leading, first, zero, largest))
-        sizes, out = (X.pointer, X.pitch, X.rows, all_rows, K, kept > 0), (leading, width, first, zero, X.special)
-        work.launch(text, "leading", min(all_rows, 1 << 16), 512, *sizes, *out, shared=kept)
+        sizes, out = (X.pointer, X.pitch, X.rows, all_rows, K, row_bytes > 0), (leading, width, first, zero, X.special)
+        work.launch(text, "leading", min(all_rows, 1 << 16), 512, *sizes, *out, shared=row_bytes)
     (left, *_, rows_largest), (right, *_, columns_largest) = numbers
     T, parts = panels(x, len(blocks), 4)
     for start, rows, multiplied in parts:

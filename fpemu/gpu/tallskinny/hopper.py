@@ -13,7 +13,7 @@ from fpemu.errors import InputError
 from fpemu.gpu.tallskinny.problem import KernelLaunch, Problem, layout, vector
 
 _WIDEST = 16  # most columns of C that are computed at a time
-# by columns of C: warps that multiply, and lanes with the same rows, as many columns each; the fastest on an H200
+# by columns of C: warps that multiply, and lanes with the same rows, as many columns each
 _WARPS = {1: (1, 1), 2: (2, 2), 3: (3, 1), 4: (2, 2), 6: (2, 2), 8: (2, 2), 12: (4, 2), 16: (4, 2)}
 _RING = 200 * 1024  # bytes of shared memory for the ring, of 227 KB
 _FP64_RING = 118 * 1024  # in fp64, where more bytes in flight slow the memory down
