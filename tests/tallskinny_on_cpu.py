@@ -7,15 +7,12 @@ instruction; everything else is the kernels' own text.
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import subprocess
 
 import numpy as np
 
-from fpemu.gpu.emulation import specification as emulation
-from fpemu.gpu.runtime.compiler import KERNELS
+from fpemu.gpu.runtime.compiler import KERNELS, kernel_source
 from tests import cuda_on_cpu
-from tests.simulated import HERE
+from tests.simulated import HERE, compiled
 
 WORDS = """
 #include <cmath>
@@ -42,22 +39,17 @@ STAND_INS = ("hopper.cuh", "tallskinny_copies.cuh", "tallskinny_dmma.cuh")
 
 def library(plan, folder):
     """A plan's kernel, compiled for this processor."""
-    texts = {path.name: path.read_text() for path in (*KERNELS.glob("*.cu*"), *HERE.glob("*.h"))}
+    for path in (*KERNELS.glob("*.cu*"), *HERE.glob("*.h")):
+        (folder / path.name).write_text("" if path.name in STAND_INS else path.read_text())
     ring = plan.file == "tsm2_hopper.cu"
     macros = {
         "KERNEL": f'"{plan.file}"',
         "MEMORY": "unsigned char" if ring else "REAL",
         "LAUNCH": f"{plan.entry}(*(Operands*)a[0]{', *(TensorMap*)a[1]' if ring else ''})",
     }
-    head = plan.source.removesuffix(texts[plan.file]) + "".join(f"#define {n} {x}\n" for n, x in macros.items())
-    shim, texts = head + '#include "tallskinny_on_cpu.h"\n', texts | dict.fromkeys(STAND_INS, "")
-    stem = folder / hashlib.sha256((shim + "".join(texts.values())).encode()).hexdigest()[:16]
-    if not stem.with_suffix(".so").exists():
-        for name, text in (texts | {f"{stem.name}.cpp": shim}).items():
-            (folder / name).write_text(text)
-        flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-w", f"-I{folder}", str(stem.with_suffix(".cpp"))]
-        subprocess.run([str(emulation.compiler()), *flags, "-o", str(stem.with_suffix(".so"))], check=True)
-    return ctypes.CDLL(str(stem.with_suffix(".so")))
+    head = plan.source.removesuffix(kernel_source(plan.file))
+    text = head + "".join(f"#define {name} {value}\n" for name, value in macros.items())
+    return compiled(text + '#include "tallskinny_on_cpu.h"\n', folder, "-O0", "-w", f"-I{folder}")
 
 
 def run(plan, problem, folder):
