@@ -334,9 +334,9 @@ class BatchedRequest(Request):
         return [*before, *steps]
 
     def lower(self, layouts: dict[str, Any], memory: Any) -> tuple[list[Launch], list[Launch], Configuration | None]:
-        """Return copies of operands that kernels cannot read, the product's launches, and the first's configuration.
+        """Return copies of operands that kernels cannot read, the product's launches, and the first configuration.
 
-        Four calls read and write planar parts. memory : object with the method `block` of `Memory`
+        Four calls read and write planar parts. memory: an object with the method `block` of `Memory`.
         """
         if 0 in layouts["D"].shape:
             return [], [], None
@@ -350,16 +350,14 @@ class BatchedRequest(Request):
                 if name == "D" and copies:
                     after, copies = matrices.copy_steps(operands[name].source, X), []
                 before += copies
-        A, B, C, D = (operands.get(name) for name in "ABCD")
-        assert A is not None
-        assert B is not None
-        assert D is not None
+        D = operands["D"]
         if (after and not split) or not D.along_columns:
             raise InputError(
                 "out must have contiguous rows, and both parts of an interleaved element in one aligned word"
             )
-        A = A.transposed if self.transa != "N" else A
-        B = B.transposed if self.transb != "N" else B
+        A = operands["A"].transposed if self.transa != "N" else operands["A"]
+        B = operands["B"].transposed if self.transb != "N" else operands["B"]
+        C = operands.get("C")
         if not self.calls:
             step, configuration = self._product(A, B, C, D, self.task, self.alpha, self.beta)
             return before, [step], configuration
