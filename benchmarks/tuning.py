@@ -161,7 +161,7 @@ def _in_bulk(task: Task, side: int) -> list[Configuration]:
 def _resident(c: Block, task: Task, most: int = _RESIDENT) -> int:
     """Return the number of thread blocks that fit in a multiprocessor."""
     registers = (64 if c.bulk or not c.persistent else 80) * task.terms**0.5
-    fit = conf.SHARED // (conf.shared_bytes(c, task) + 1024), int(_REGISTERS / (32 * c.warps * registers))
+    fit = conf.SHARED // (conf.shared_memory(c, task).nbytes + 1024), int(_REGISTERS / (32 * c.warps * registers))
     return min(*fit, _THREADS // (32 * c.warps), most)
 
 
@@ -195,13 +195,13 @@ class Bench:
         from fpemu.gpu.batched.products import prepare
 
         A, B, D = self._operands
-        (product,) = prepare(A, B, out=D, layout=self._layout, configuration=configuration)
+        product = prepare(A, B, out=D, layout=self._layout, configuration=configuration)
         return timing.measure(product.queue, METHOD).median
 
 
 def compile_all(tasks: Iterable[Task]) -> None:
     """Compile the kernels of all candidates side by side."""
-    texts = {source.plan(task, c, True).source: None for task in tasks for c in candidates(task)}
+    texts = {source.plan(task, c).source: None for task in tasks for c in candidates(task)}
     compiler.compile_all(list(texts), device.arch())
 
 

@@ -29,74 +29,7 @@ needs_compiler = pytest.mark.skipif(
     emulation.compiler() is None or not hasattr(os, "fork"), reason="no C++ compiler here, or no processes to fork"
 )
 
-# What a warp does together, over the lanes of cuda_on_cpu.h.
-_TOGETHER = """
-#include "mma_on_cpu.h"
-template <class F> inline u32 pair_of(F half) { return half(0) | half(1) << 16; }
-template <bool TRANSPOSED, int R> inline void rows_either(u32 (&r)[R], const unsigned char* row) {
-  if (!TRANSPOSED) return rows_of_lanes(r, row);
-  simulation::exchange(row, [&](auto given) {
-    const int lane = threadIdx.x % 32;
-    for (int i = 0; i < R; i++)
-      r[i] = pair_of([&](int e) -> u32 {
-        const unsigned char* from = given(8 * i + 2 * (lane % 4) + e);
-        if ((uintptr_t)from % 16) std::abort();
-        unsigned short h;
-        return std::memcpy(&h, from + 2 * (lane / 4), 2), h;
-      });
-  });
-}
-"""
-# No byte besides those of the operands may be read: fences tell it of pages, this of bytes.
-_READS = """
-static unsigned long long bounds[16];
-static int operands;
-extern "C" void only(const unsigned long long* given, int count) {
-  std::memcpy(bounds, given, 16 * count), operands = count;
-  std::memset(memory, 0x7E, sizeof memory);  // NaN, where a kernel reads what it has not written
-}
-void reads(u64 at, int bytes) {
-  bool found = operands == 0;
-  for (int i = 0; i < operands; i++) found |= at >= bounds[2 * i] && at + bytes <= bounds[2 * i + 1];
-  if (!found) std::fprintf(stderr, "%d bytes at %llx are no operand's\\n", bytes, at), std::abort();
-}
-"""
-_MULTIPLY = "void multiply_add(Sum& c, const u32 (&a)[4], const u32 (&b)[2]) { simulated_mma(c.word, a, b); }\n"
-_OF_KERNEL = {
-    "batched_block": """
-void sync_warp() { simulation::meet(); }
-void arrival_init(u8* barrier) { *(int*)barrier = 0; }
-void arrival_of(u8* barrier, int) { ++*(int*)barrier; }
-void wait_for_arrival(u8* barrier, int phase) { while ((*(volatile int*)barrier & 1) == phase) simulation::give_way(); }
-template <bool T> void load_rows(u32 (&r)[4], const u8* row) { rows_either<T>(r, row); }
-template <bool T> void load_rows(u32 (&r)[2], const u8* row) { rows_either<T>(r, row); }
-extern "C" void run_ends(unsigned grid, unsigned threads, void** args) {  // the first and the last thread block
-  using namespace simulation;
-  argument = args;
-  body = [](void* args) { batched_block(*(Problem*)*(void**)args); };
-  blockDim = {threads, 1, 1}, gridDim = {grid, 1, 1};
-  for (unsigned number : {0u, grid - 1}) blockIdx = {number, 0, 0}, block(threads);
-}
-""",
-    "batched_warp": """
-u32 transposed(u32 x) {
-  u32 made = 0;
-  simulation::exchange(x, [&](auto given) {
-    const int lane = threadIdx.x % 32, g = lane / 4, t = 2 * (lane % 4);
-    made = pair_of([&](int e) -> u32 { return given(4 * (t + e) + g / 2) >> 16 * (g % 2) & 0xFFFF; });
-  });
-  return made;
-}
-""",
-    "batched_packed": """
-bool any_of_warp(bool mine) {
-  bool any = false;
-  simulation::exchange(mine, [&](auto given) { for (int lane = 0; lane < 32; lane++) any |= given(lane); });
-  return any;
-}
-""",
-    "batched_small": "",
-}
+_KERNELS = ("batched_block", "batched_warp", "batched_packed", "batched_small")
 
 
 class Code(cuda_on_cpu.Code):
@@ -111,7 +44,7 @@ class Code(cuda_on_cpu.Code):
     ends = False
 
     def __init__(self, source):
-        self.name = next((name for name in _OF_KERNEL if f" {name}(" in source), None)
+        self.name = next((name for name in _KERNELS if f" {name}(" in source), None)
         if self.name is None:  # a copy
             super().__init__(source)
         else:
@@ -172,13 +105,14 @@ def library(text, *flags):
 def head(source):
     """What comes before the kernel's text, for a C++ compiler."""
     spec = mma.spec("hopper", "fp16", "fp16" if "FPEMU_HALF_SUMS 1" in source else "fp32", "mma")
-    return "\n".join([emulation.definition(spec), _TOGETHER, source[: source.index("\n};") + 3]])
+    return "\n".join([emulation.definition(spec), '#include "batched_on_cpu.h"', source[: source.index("\n};") + 3]])
 
 
 @cache
 def _built(source, name):
     rest = source[source.index("\n};") + 3 :]
-    return library("\n".join([head(source), rest, _READS, _MULTIPLY, _OF_KERNEL[name], f"FPEMU_KERNEL({name})"]))
+    stand_ins = f'#define {name.upper()}\n#include "batched_on_cpu.h"\nFPEMU_KERNEL({name})'
+    return library("\n".join([head(source), rest, stand_ins]))
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +156,7 @@ def differing(A, B, C=None, *, configuration, layout=None, pointers=False, **opt
         given = [None if X is None else [Foreign(x) for x in X] if pointers else Foreign(X) for X in operands]
         ready = products.prepare(*given, out=Foreign(D), layout=layout, configuration=configuration, **options)
         read = [X for X in operands if X is not None] + [D] * (layout == "planar")
-        run(lambda ready=ready: [product.queue() for product in ready], read)
+        run(ready.queue, read)
         assert untouched(D), "something beside the result was written"
         wrong += int(np.count_nonzero(D.view(np.uint16) != want.view(np.uint16)))
     return wrong

@@ -7,9 +7,7 @@ arithmetic (mma_on_cpu.h), and copies by TMA are complete at once. Kernels of wg
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import re
-import subprocess
 from functools import partial
 from types import SimpleNamespace
 
@@ -29,7 +27,7 @@ from fpemu.gpu.runtime.plan import Plan, lock
 from fpemu.gpu.runtime.steps import Launch, Memory
 from fpemu.schemes import base, lowering, words
 from tests import gpu_fixtures, simulated_driver
-from tests.simulated import HERE
+from tests.simulated import compiled
 
 SHIM = r"""
 #include "cuda_on_cpu.h"
@@ -92,22 +90,9 @@ class Code:
     folder = None
 
     def __init__(self, source):
-        stem = Code.folder / hashlib.sha256((source + device.arch()).encode()).hexdigest()[:16]
-        library = stem.with_suffix(".so")
-        if not library.exists():
-            text = _program(source)
-            stem.with_suffix(".cpp").write_text(text)
-            flags = ["-std=c++17", "-shared", "-fPIC", "-ffp-contract=off"]
-            flags += ["-O1", "-Wall", "-Wextra", "-Werror"] if EMULATED_GEMM in text else ["-O0", "-w"]
-            command = [
-                str(emulation.compiler()),
-                *flags,
-                f"-I{compiler.KERNELS}",
-                f"-I{HERE}",
-                str(stem.with_suffix(".cpp")),
-            ]
-            subprocess.run([*command, "-o", str(library)], check=True)
-        self._library = ctypes.CDLL(str(library))
+        text = _program(source)
+        strict = ("-O1", "-Wall", "-Wextra", "-Werror") if EMULATED_GEMM in text else ("-O0", "-w")
+        self._library = compiled(text, Code.folder, "-ffp-contract=off", *strict)
 
     @classmethod
     def from_cubin(cls, source, *, name):

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import tempfile
-from pathlib import Path
 
 import numpy as np
 
-from fpemu.gpu.emulation.specification import compiler, definition
-from fpemu.gpu.runtime.compiler import KERNELS
+from fpemu.gpu.emulation.specification import definition
 from fpemu.mma.codes import code_dtype
 from fpemu.mma.operand_streams import formats
-
-HERE = Path(__file__).parent
+from tests.simulated import compiled
 
 
 class HostLibrary:
@@ -27,14 +23,9 @@ class HostLibrary:
             if definition(spec) not in self._number:
                 n = self._number[definition(spec)] = len(self._number)
                 source += [definition(spec, f"Spec{n}"), f"FPEMU_EXPORT({n}, Spec{n})"]
-        flags = ["-std=c++17", "-O2" if optimise else "-O0", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
         with tempfile.TemporaryDirectory() as folder:
-            text, library = Path(folder, "emulation.cpp"), Path(folder, "emulation.so")
-            text.write_text("\n".join(source))
-            command = [compiler(), *flags, f"-I{KERNELS}", f"-I{HERE}", str(text), "-o", str(library)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            self._library = ctypes.CDLL(str(library))
+            flags = ("-O2" if optimise else "-O0", "-Wall", "-Wextra", "-Werror")
+            self._library = compiled("\n".join(source), folder, *flags)
 
     def execute(self, A, B, C, spec):
         """The codes of D (tests, M, N) from those of A (tests, M, K), B (tests, N, K) and C (tests, M, N)."""

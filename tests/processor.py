@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import math
-import subprocess
 
 import numpy as np
 import pytest
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.errorfree.operands import Workspace
-from fpemu.gpu.runtime.compiler import KERNELS
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Fill, Gemm, pack
 from tests import cuda_on_cpu
+from tests.simulated import compiled
 
 PRODUCTS = {
     "int8": (np.int8, np.int32, 2**31 - 1),
@@ -59,13 +58,8 @@ class Processor:
 
     def library(self, source):
         if source not in _LIBRARIES:
-            place = self.folder / f"kernels{len(_LIBRARIES)}.cpp"
-            place.write_text(source)
-            flags = ["-std=c++17", "-O0", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-unused"]
-            command = [emulation.compiler(), *flags, f"-I{KERNELS}", str(place), "-o", str(place.with_suffix(".so"))]
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            _LIBRARIES[source] = ctypes.CDLL(str(place.with_suffix(".so")))
+            flags = ("-O0", "-Wall", "-Wextra", "-Werror", "-Wno-unused")
+            _LIBRARIES[source] = compiled(source, self.folder, *flags)
         return _LIBRARIES[source]
 
     def launch(self, step):

@@ -1,14 +1,31 @@
-"""Buffers of the GPU in host memory."""
+"""Buffers of the GPU in host memory, and kernels compiled for this processor."""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import subprocess
 from pathlib import Path
 
 import numpy as np
 
+from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.compiler import KERNELS
 
 HERE = Path(__file__).parent
+
+
+def compiled(text, folder, *flags):
+    """Compile a C++ text, which may include the headers of the kernels and the tests, once in a folder; load it."""
+    stem = Path(folder, hashlib.sha256("".join([text, *flags]).encode()).hexdigest()[:16])
+    source, library = stem.with_suffix(".cpp"), stem.with_suffix(".so")
+    if not library.exists():
+        source.write_text(text)
+        command = [emulation.compiler(), "-std=c++17", "-shared", "-fPIC", *flags, f"-I{KERNELS}", f"-I{HERE}"]
+        done = subprocess.run([*command, str(source), "-o", str(library)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:4000]
+    return ctypes.CDLL(str(library))
 
 
 class Buffer:

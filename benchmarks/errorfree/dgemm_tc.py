@@ -42,7 +42,7 @@ from fpemu.gpu.errorfree.operands import (
     survey,
     transposed,
 )
-from fpemu.gpu.errorfree.sums import TYPES, Sum, Term, add_up
+from fpemu.gpu.errorfree.sums import TYPES, Term, add_up
 from fpemu.gpu.runtime import cublas, device
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Gemm, Step
@@ -135,7 +135,7 @@ def multiply(work: Workspace, A: Matrix, B: Matrix, D: Matrix | None, mode: str)
             if how.rounds_once:
                 _near_sum(x, a, b, pairs)
             else:
-                add_up(x, a, b, Sum([Term(p, q) for p, q in pairs], False, how.operand, a.width))
+                add_up(x, a, b, [Term(p, q) for p, q in pairs], how.operand, a.width)
     return counts
 
 

@@ -199,13 +199,10 @@ def prepare(batch: Batch, name: str) -> Prepared:
     chosen = options(name, batch.complex)
     layout = chosen.get("layout", "planar")
     A, B, D = (batch.array(operand, layout) for operand in "ABD")
-    products = gpu.prepare(A, B, out=D, configuration=configuration(name, batch.shape), **chosen)
-
-    def multiply() -> None:
-        for product in products:
-            product.queue()
-
-    return Prepared(multiply, {"kernel": text(products[0].configuration)}, sample=partial(batch.sample, "D", layout))
+    product = gpu.prepare(A, B, out=D, configuration=configuration(name, batch.shape), **chosen)
+    assert product.configuration is not None
+    kernel = text(product.configuration)
+    return Prepared(product.queue, {"kernel": kernel}, sample=partial(batch.sample, "D", layout))
 
 
 def sources(case: Case) -> list[str]:

@@ -24,6 +24,8 @@ from fpemu import reference
 from fpemu.gpu import tallskinny as gpu
 from fpemu.gpu.runtime import matrices
 from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.tallskinny.problem import Problem
 
 SAMPLE = 16
 """Rows of the result that are compared."""
@@ -146,9 +148,10 @@ def prepare(tall: Tall, name: str) -> Prepared:
         return tall.library()
     algorithm, chosen = options(name, tall.shape[2])
     A, B, D = ([tall.array(operand, copy) for copy in range(tall.copies)] for operand in "ABD")
-    first = gpu.Problem.of(*(matrices.take(x[0], operand) for x, operand in zip((A, B, D), "ABD", strict=True)))
+    first = Problem(*(matrices.take(x[0], operand) for x, operand in zip((A, B, D), "ABD", strict=True)))
     plan = gpu.plan(first, algorithm, **chosen)
-    kernel = " ".join([plan.entry, *(f"{name}={value}" for name, value in plan.parameters.items())])
+    values = {name: int(value) if value is True else value for name, value in plan.parameters.items()}
+    kernel = " ".join([plan.entry, *(f"{name}={value}" for name, value in values.items())])
     calls = [gpu.prepare(*three, algorithm, **chosen).queue for three in zip(A, B, D, strict=True)]
     return tall.prepared(calls, {"kernel": kernel})
 
@@ -158,11 +161,10 @@ def sources(case: Case) -> list[str]:
     if case.implementation == BASE:
         return []
     algorithm, chosen = options(case.implementation, case.K)
-    a, b, c = (
-        (1, rows) if case.data.endswith("columns") else (columns, 1)
-        for rows, columns in ((case.M, case.K), (case.K, case.N), (case.M, case.N))
-    )
-    problem = gpu.Problem(case.fmt, case.M, case.K, case.N, a, b, c, (2**20,) * 3)
+    columns, dtype = case.data.endswith("columns"), _TYPES[case.fmt]
+    shapes_of = (case.M, case.K), (case.K, case.N), (case.M, case.N)
+    steps = [(1, rows) if columns else (across, 1) for rows, across in shapes_of]
+    problem = Problem(*(Matrix(2**20, dtype, *each) for each in zip(shapes_of, steps, strict=True)))
     with suppress(Exception):  # the measurement of the row reports it
         return [gpu.plan(problem, algorithm, **chosen).source]
     return []

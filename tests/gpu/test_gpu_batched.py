@@ -11,19 +11,7 @@ import pytest
 
 from benchmarks.tuning import task_of
 from fpemu.gpu.batched import products
-from fpemu.gpu.batched.configuration import (
-    Block,
-    Packed,
-    Small,
-    Task,
-    Warp,
-    apart,
-    parse,
-    result_apart,
-    shared_bytes,
-    table,
-    text,
-)
+from fpemu.gpu.batched.configuration import Block, Packed, Small, Task, Warp, parse, shared_memory, table, text
 from fpemu.gpu.batched.source import plan
 from fpemu.gpu.runtime import compiler
 from fpemu.verification.batched import Batched
@@ -94,7 +82,7 @@ def test_a_row_may_have_more_than_two_gigabytes(gpu, monkeypatch, direct):
     for ends in (slice(64), slice(-64, None)):  # columns of the first and the last thread block
         B[0, ends] = np.arange(1, 65)
     configuration = Block((16, 16, 16), (64, 64, 32), (16, 8), 1, 2, direct, True)
-    (product,) = products.prepare(Foreign(A), Foreign(B), out=Foreign(D), configuration=configuration)
+    product = products.prepare(Foreign(A), Foreign(B), out=Foreign(D), configuration=configuration)
     monkeypatch.setattr(Code, "ends", True)
 
     def call():
@@ -165,7 +153,7 @@ def test_products_of_any_shape_have_the_emulators_bits(one, sizes, side, threads
     c = flat(side, threads, bulk=bulk, resident=1 if separate else MANY)
     A, B = drawn(1, 3 if max(sizes) < 90 else 2, *sizes)
     assert differing(A, B, configuration=c) == 0
-    assert not bulk or result_apart(c, Task(*sizes, contiguous=True)) == separate
+    assert not bulk or shared_memory(c, Task(*sizes, contiguous=True)).result_apart == separate
 
 
 @slow
@@ -226,7 +214,7 @@ def test_interleaved_complex_products(one, transposes, count, resident):
 @needs_compiler
 def test_flat_products_whose_tiles_have_the_memory_of_what_was_copied_and_several_of_a_thread_block(one):
     c = flat(128, (16, 16), stages=2, bulk=False)
-    assert not apart(c, Task(127, 125, 121, contiguous=True))
+    assert not shared_memory(c, Task(127, 125, 121, contiguous=True)).matrices_apart
     assert differing(*drawn(8, 2, 127, 125, 121), configuration=c) == 0
     c = flat(48, products=2, persistent=False, bulk=False)
     assert differing(*drawn(9, 5, 33, 35, 37), configuration=c) == 0
@@ -293,7 +281,7 @@ def test_the_configuration_counts_the_bytes_that_the_kernel_has(stages, resident
         (Task(45, 46, 47, complex=True, contiguous=True, width=4), 48),
     ):
         c = flat(side, (16, 2), stages=stages, resident=resident)
-        separate, shared = result_apart(c, task), shared_bytes(c, task)
+        shared, _, separate = shared_memory(c, task)
         seen.add(separate)
         counts = f'static_assert(SHARED == {shared} && STAGE_APART == {int(separate)}, "bytes");'
         of_kernel = f'\n#include "batched_block.cuh"\n{counts}\n'

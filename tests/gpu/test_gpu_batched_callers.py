@@ -250,6 +250,7 @@ REFUSED = {
             ({"acumulate": "fp16"}, "accumulate"),
             ({"beta": 1.0}, "needs C"),
             ({"configuration": "small threads=32"}, "kind 'small'"),
+            ({"configuration": "warp warps=0"}, "warps = 0 must be a positive integer"),
             ({"layout": "interleaved"}, "two parts"),
             ({"layout": "planar"}, "its first axis|out must be|share"),
         )

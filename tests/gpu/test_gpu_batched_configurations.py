@@ -14,7 +14,7 @@ from fpemu import InputError
 from fpemu.cli import main
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched import products
-from fpemu.gpu.batched.configuration import Block, Packed, Small, Task, Warp
+from fpemu.gpu.batched.configuration import Block, Limits, Packed, Small, Task
 from fpemu.gpu.runtime import device
 from tests import simulated_driver
 from tests.commands import refusal
@@ -41,7 +41,6 @@ BULK = Block((16, 16, 16), (48, 48, 48), (16, 8), 1, 1, True, flat=True, persist
         (replace(BULK, persistent=False), CONTIGUOUS, "bulk = True is for other products"),
         (Packed(), ORDINARY, "8 is the longest side"),
         (Small(), ORDINARY, "32 is the longest side"),
-        (Warp(warps=0), ORDINARY, "warps = 0 must be a positive integer"),
     ],
 )
 def test_a_configuration_is_refused_by_the_name_of_what_is_wrong(configuration, task, said):
@@ -50,18 +49,18 @@ def test_a_configuration_is_refused_by_the_name_of_what_is_wrong(configuration, 
 
 
 def test_several_products_in_an_instruction_keep_to_its_sums():
-    conf.validate(Packed(), Task(4, 4, 4), block_of=8)
+    conf.validate(Packed(), Task(4, 4, 4), Limits(block_of=8))
     with pytest.raises(InputError, match="K = 3 lies across the 8 products"):
-        conf.validate(Packed(), Task(3, 3, 3), block_of=8)
+        conf.validate(Packed(), Task(3, 3, 3), Limits(block_of=8))
 
 
 def test_bulk_is_refused_and_left_out_where_there_is_no_copy_engine():
     c = replace(BULK, stages=2, resident=3)
     conf.validate(c, CONTIGUOUS)
     with pytest.raises(InputError, match=r"bulk = True is for other products or GPUs"):
-        conf.validate(c, CONTIGUOUS, bulk=False)
+        conf.validate(c, CONTIGUOUS, Limits(hopper=False))
     assert conf.fitted(c, CONTIGUOUS) == c
-    assert conf.fitted(c, CONTIGUOUS, bulk=False) == replace(c, bulk=False)
+    assert conf.fitted(c, CONTIGUOUS, hopper=False) == replace(c, bulk=False)
     for changes in ({"contiguous": False}, {"K": 49}, {"complex": True, "planar": True}):
         task = replace(CONTIGUOUS, **changes)
         fitted = conf.fitted(c, task)
@@ -73,8 +72,8 @@ def test_a_result_is_apart_where_as_many_thread_blocks_fit_with_it():
     task, separate = Task(63, 63, 63, contiguous=True), []
     for resident in range(1, 17):
         c = replace(BULK, block=(64, 64, 64), resident=resident)
-        need = conf.shared_bytes(c, task)
-        separate.append(conf.result_apart(c, task))
+        need, _, apart = conf.shared_memory(c, task)
+        separate.append(apart)
         assert need <= conf.SHARED
         assert not separate[-1] or resident * (need + 1024) <= 228 * 1024
     assert separate == sorted(separate, reverse=True)
@@ -111,8 +110,8 @@ def test_every_size_has_a_valid_configuration_on_every_gpu(gpu, monkeypatch, cap
     monkeypatch.setattr(core, "Device", lambda number: older)
     forget()
     for task in tasks():
-        for found in (conf.choose(task, 1000), conf.fitted(conf.by_size(task), task)):
-            conf.validate(found, task, **conf.limits(task.accumulate))
+        for found in (conf.choose(task), conf.fitted(conf.by_size(task), task)):
+            conf.validate(found, task, conf.limits(task.accumulate))
             assert capability >= (9, 0) or not getattr(found, "bulk", False)
 
 
@@ -127,7 +126,7 @@ def test_hopper_gets_the_configurations_of_the_table(gpu):
             assert of_row, (name, most)
             for task in of_row:
                 conf.validate(c, task)
-                assert conf.choose(task, 1000) == c, (name, task)
+                assert conf.choose(task) == c, (name, task)
             before = int(most)
     assert any("bulk=1" in line for _, of_form in rows for line in of_form.values())
 

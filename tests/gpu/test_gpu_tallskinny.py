@@ -11,7 +11,8 @@ from fpemu import InputError, simt
 from fpemu.errors import GpuError
 from fpemu.gpu import tallskinny
 from fpemu.gpu.runtime import compiler, device
-from fpemu.gpu.tallskinny import Problem, hopper
+from fpemu.gpu.tallskinny import hopper
+from fpemu.gpu.tallskinny.problem import Problem
 from fpemu.verification import paths
 from fpemu.verification import tallskinny as suite
 from fpemu.verification.cases import Case, codes
@@ -19,7 +20,7 @@ from fpemu.verification.paths import POISON, Memory
 from fpemu.verification.records import Record
 from fpemu.verification.suite import Run
 from fpemu.verification.tallskinny import TallSkinny
-from tests import tallskinny_on_cpu
+from tests import processor, tallskinny_on_cpu
 from tests.gpu_fixtures import forget, gpu
 from tests.hostile import FACTOR
 
@@ -35,7 +36,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def processor(monkeypatch, folder):
+def ampere(monkeypatch, folder):
     """This machine in the place of an A100."""
     from cuda import core
 
@@ -69,7 +70,7 @@ def mismatches(kernel, case):
 
 
 @pytest.mark.parametrize("fmt", suite.FORMATS)
-def test_the_published_kernels_return_the_emulations_bits(processor, fmt):
+def test_the_published_kernels_return_the_emulations_bits(ampere, fmt):
     """Two texts of kernels, so that few are compiled: the other parameters are drawn."""
     names = [name for name in suite.KERNELS if "hopper" not in name]
     outputs = dict.fromkeys(names, 0)
@@ -86,7 +87,7 @@ def test_the_published_kernels_return_the_emulations_bits(processor, fmt):
     assert min(outputs.values()) > 500
 
 
-def test_a_kernel_that_is_changed_is_detected(processor, monkeypatch):
+def test_a_kernel_that_is_changed_is_detected(ampere, monkeypatch):
     text = compiler.kernel_source("tsm2.cu").replace(
         "c = fused(*at_a(o, row, j), *at_b(o, j, i), c)", "c += *at_a(o, row, j) * *at_b(o, j, i)"
     )
@@ -95,7 +96,7 @@ def test_a_kernel_that_is_changed_is_detected(processor, monkeypatch):
     assert mismatches("V0", case("fp32", (40, 5, 33), ("spaced", "rows", "columns")))[0] > 10
 
 
-def test_numpy_arrays_go_there_and_back(processor):
+def test_numpy_arrays_go_there_and_back(ampere):
     rng, dtype = np.random.default_rng(0), np.float32
     A, B = (rng.standard_normal(shape).astype(dtype) for shape in ((37, 6, 10), (9, 10, 3)))
     A, B = A[:, ::2, :].reshape(37, 30)[::-1, ::3], B[3]
@@ -110,7 +111,7 @@ def test_numpy_arrays_go_there_and_back(processor):
         assert (want == C).all()
 
 
-def test_empty_matrices_give_empty_or_zero_results(processor):
+def test_empty_matrices_give_empty_or_zero_results(ampere):
     for shape in ((0, 3, 2), (3, 2, 0)):
         assert tallskinny.tsm2(*_zeros(*shape)).shape == (shape[0], shape[2])
     for compute in (tallskinny.tsm2, tallskinny.ism2, tallskinny.multiply):
@@ -130,10 +131,9 @@ def by_stand_ins(product, make, folder):
     want = suite.emulate(A, B, product.subject)
     matrices = (A, B, np.zeros(want.shape, A.dtype))
     A, B, C = (suite.arrange(X, layout) for X, layout in zip(matrices, product.layouts, strict=True))
-    memory, (m, n, k) = (C if C.base is None else C.base).reshape(-1).view(np.uint8), product.sizes
+    memory = (C if C.base is None else C.base).reshape(-1).view(np.uint8)
     memory[:] = POISON
-    steps = ((X.strides[0] // X.itemsize, X.strides[1] // X.itemsize) for X in (A, B, C))
-    problem = Problem(product.subject, m, k, n, *steps, tuple(X.ctypes.data for X in (A, B, C)))
+    problem = Problem(*map(processor.matrix, (A, B, C)))
     plan = make(problem)
     tallskinny_on_cpu.run(plan, problem, folder)
     wrong = (codes(C) != want).sum()
@@ -241,7 +241,7 @@ def test_wrong_arguments_are_refused(gpu, function, operands, options, said):
 
 
 @pytest.mark.parametrize("options", [{"version": "hopper"}, {"optimisation": "hopper"}])
-def test_the_kernels_for_hopper_are_for_hopper(processor, options):
+def test_the_kernels_for_hopper_are_for_hopper(ampere, options):
     function = tallskinny.tsm2 if "version" in options else tallskinny.ism2
     with pytest.raises(GpuError, match=r"needs compute capability 9\.0; this processor has 8\.0"):
         function(A, B, **options)

@@ -11,8 +11,9 @@ from cuda import core
 from fpemu import InputError
 from fpemu.gpu import tallskinny
 from fpemu.gpu.runtime import compiler
+from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.tallskinny import hopper, published
-from fpemu.gpu.tallskinny.problem import Problem
+from fpemu.gpu.tallskinny.problem import Problem, layout
 from fpemu.roofline import gpus
 from fpemu.roofline.tallskinny import check
 from fpemu.verification.tallskinny import FORMATS
@@ -27,31 +28,34 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
+def problem(fmt, m, k, n, *steps, pointers=(2**20, 2**21, 2**22)):
+    """A product of matrices with these steps of A, B and C."""
+    matrices = zip(pointers, ((m, k), (k, n), (m, n)), steps, strict=True)
+    return Problem(*(Matrix(at, np.dtype(f"float{fmt[2:]}"), shape, step) for at, shape, step in matrices))
+
+
 def columns(fmt, m, k, n, lda=None):
-    lda = m if lda is None else lda
-    return Problem(fmt, m, k, n, (1, lda), (1, k), (1, m), (2**20, 2**21, 2**22))
+    return problem(fmt, m, k, n, (1, m if lda is None else lda), (1, k), (1, m))
 
 
 def rows(fmt, m, k, n, lda=None):
-    lda = k if lda is None else lda
-    return Problem(fmt, m, k, n, (lda, 1), (n, 1), (n, 1), (2**20, 2**21, 2**22))
+    return problem(fmt, m, k, n, (k if lda is None else lda, 1), (n, 1), (n, 1))
 
 
 def test_parameters_are_the_published_ones_where_the_model_leaves_a_choice():
     model = published.gpu_model("Tesla K40c", (3, 5), "fp64")
     for n in (2, 4, 8, 16):
-        assert published.parameters(model, 20480, 20480, n) == (128, n, 4)
-    assert published.parameters(model, 20480, 20480, 16, t2=4) == (128, 4, 4)
-    assert published.parameters(model, 20480, 20480, 16, t1=64, t3=8)[::2] == (64, 8)
+        assert published.parameters(model, n) == (128, n, 4)
+    assert published.parameters(model, 16, t2=4) == (128, 4, 4)
+    assert published.parameters(model, 16, t1=64, t3=8)[::2] == (64, 8)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_whatever_is_chosen_can_run(fmt):
     for name, capability in ((H200, (9, 0)), ("NVIDIA A100-SXM4-80GB", (8, 0)), ("Tesla V100-SXM2-16GB", (7, 0))):
         model = published.gpu_model(name, capability, fmt)
-        for m, k, n in ((1, 1, 1), (20480, 20480, 16), (10**7, 16, 16), (5, 3, 130), (10**9, 7, 2), (100, 100, 100)):
-            t1, t2, t3 = published.parameters(model, m, k, n)
-            check(model, t1, t2, t3, n)
+        for n in (1, 2, 16, 100, 130):
+            check(model, *published.parameters(model, n), n)
 
 
 def test_a_gpus_model_is_found_by_the_drivers_name_or_by_its_generation():
@@ -80,14 +84,15 @@ def test_bulk_copies_are_taken_where_steps_and_addresses_are_multiples_of_16_byt
                 assert found["BULK"] == bulk, (fmt, make, lda)
                 assert found["PRODUCERS"] == (2 if bulk else 4)
                 assert ("B_COLUMNS" in found, "B_ROWS" in found) == (make is columns, make is rows)
-        odd = Problem(fmt, 600, 600, 8, (1, 640), (1, 600), (1, 600), (2**20 + 8 // four * 2, 2**21, 2**22))
+        steps, pointers = ((1, 640), (1, 600), (1, 600)), (2**20 + 8 // four * 2, 2**21, 2**22)
+        odd = problem(fmt, 600, 600, 8, *steps, pointers=pointers)
         assert hopper.tsm2(odd, 132).parameters["BULK"] == 0
-        assert hopper.tsm2(Problem(fmt, 60, 60, 8, (180, 3), (1, 60), (1, 60), (2**20,) * 3), 132).parameters["A_ANY"]
+        assert hopper.tsm2(problem(fmt, 60, 60, 8, (180, 3), (1, 60), (1, 60)), 132).parameters["A_ANY"]
 
 
 def test_the_copy_engine_is_given_no_empty_copy_and_no_line_many_times(gpu):
     for a, k in (((0, 1), 0), ((1, 8), 0), ((0, 1), 8)):
-        found = Problem("fp32", 8, k, 2, a, (2, 1), (2, 1), (2**20, 2**21, 2**22))
+        found = problem("fp32", 8, k, 2, a, (2, 1), (2, 1))
         assert not hopper.tsm2(found, 132).tensor
         assert hopper.ism2(found, 132).tensor in (None, False)
 
@@ -146,9 +151,9 @@ def test_grids_cover_every_row_and_column_also_beyond_32_bits(gpu):
     assert found.grid == (132, 3)  # which go on to other rows
     assert hopper.tsm2(columns("fp32", 100, 7, 40), 132).grid == (4, 3)
     assert hopper.ism2(huge, 132).grid == (-(-huge.m // 512), 3)
-    assert published.tsm2(huge, published.here("fp32"), "V0").grid == (-(-huge.m // 128), 1)
+    assert published.tsm2(huge, published.here(huge), "V0").grid == (-(-huge.m // 128), 1)
     with pytest.raises(InputError, match="raise t1"):
-        published.tsm2(columns("fp32", 2**40, 7, 4), published.here("fp32"), "V3", 32, 4, 4)
+        published.tsm2(columns("fp32", 2**40, 7, 4), published.here(huge), t1=32, t2=4, t3=4)
     with pytest.raises(InputError, match="not skinny"):
         hopper.tsm2(columns("fp32", 10, 7, 2**21), 132)
 
@@ -166,19 +171,19 @@ def test_multiply_takes_ism2_for_a_small_b_and_tsm2_for_a_large_a(gpu, monkeypat
 
 
 def test_steps_determine_the_layout():
-    def layout(a, m=6, k=5):
-        return Problem("fp32", m, k, 2, a, (2, 1), (2, 1)).a_layout
+    def found(a, m=6, k=5):
+        return layout(problem("fp32", m, k, 2, a, (2, 1), (2, 1)).A)
 
-    assert (layout((1, 6)), layout((5, 1)), layout((10, 2)), layout((0, 1))) == ("columns", "rows", "any", "rows")
-    assert (layout((1, 1), k=1), layout((1, 9), m=1)) == ("columns", "columns")
+    assert (found((1, 6)), found((5, 1)), found((10, 2)), found((0, 1))) == ("columns", "rows", "any", "rows")
+    assert (found((1, 1), k=1), found((1, 9), m=1)) == ("columns", "columns")
 
 
 @needs_compiler
 def test_the_published_kernels_compile(gpu):
     by_columns, by_rows = columns("fp32", 20480, 20480, 6), rows("fp64", 20480, 20480, 6)
     for made, arch in (
-        (published.tsm2(by_columns, published.here("fp32"), "V3"), "sm_80"),
-        (published.ism2(by_rows, published.here("fp64"), 2), "sm_90a"),
+        (published.tsm2(by_columns, published.here(by_columns)), "sm_80"),
+        (published.ism2(by_rows, published.here(by_rows)), "sm_90a"),
     ):
         assert compiler.compile(made.source, arch, name=made.file)[:4] == b"\x7fELF"
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from fpemu import mma
 from fpemu.arguments import flag, integer, integers
@@ -88,7 +88,7 @@ class _Kind:
             if isinstance(field.default, tuple):
                 value = integers(name, value, length=len(field.default))
             else:
-                value = flag(name, value) if isinstance(field.default, bool) else integer(name, value)
+                value = flag(name, value) if isinstance(field.default, bool) else integer(name, value, 1)
             object.__setattr__(self, field.name, value)  # Python's integers, by which equal configurations are equal
 
 
@@ -273,113 +273,94 @@ def parse(line: str) -> Configuration:
 
 
 # --- shared memory of a block, with the formulas of ``batched_block.cuh``
-def shared_bytes(c: Block, task: Task) -> int:
-    """Return the shared memory of a thread block in bytes.
+class SharedMemory(NamedTuple):
+    """The shared memory of a thread block."""
 
-    >>> shared_bytes(Block(block=(64, 64, 64), stages=1), Task(64, 64, 64, width=16))
+    nbytes: int
+    matrices_apart: bool  # the copied matrices of a flat kernel and its tiles have separate memory
+    result_apart: bool  # D and the tiles of a kernel with bulk copies have separate memory
+
+
+def shared_memory(c: Block, task: Task) -> SharedMemory:
+    """Return the shared memory of a thread block.
+
+    >>> shared_memory(Block(block=(64, 64, 64), stages=1), Task(64, 64, 64, width=16)).nbytes
     18432
     """
-    if c.bulk:
-        return _bulk(c, task)[0]
-    total = _tiles(c, task)
-    staged = task.parts * c.block[0] * (c.block[1] // 8 | 1) * 16 if c.staged else 0
-    buffers = c.stages + c.persistent
-    if apart(c, task):
-        return c.products * (buffers * _raw(task)[0] + total)
-    if c.flat:
-        raw, staged = _raw(task)
-        total = max(total, raw)
-    if c.persistent and c.stages == 1:  # D has separate memory
-        return c.products * (buffers * total + staged)
-    return c.products * max(buffers * max(total, staged) if c.persistent else buffers * total, staged)
-
-
-def result_apart(c: Block, task: Task) -> bool:
-    """Whether D and the tiles have separate memory in a thread block with bulk copies."""
-    return c.bulk and _bulk(c, task)[1]
-
-
-def _bulk(c: Block, task: Task) -> tuple[int, bool]:
-    """Bytes of a thread block with bulk copies, and whether D and the tiles have separate memory."""
-    *ab, d = _matrix_bytes(task)
-    tiles, fixed = _tiles(c, task), c.stages * (sum(ab) + 48 + _BARRIER)
-    separate = fixed + tiles + d
-    if c.resident * (separate + _RESERVED) <= SHARED + _RESERVED:
-        return separate, True
-    return fixed + max(tiles, d), False
-
-
-def apart(c: Block, task: Task) -> bool:
-    """Whether the copied matrices of a flat kernel and its tiles have separate memory."""
-    return c.flat and c.products * ((c.stages + c.persistent) * _raw(task)[0] + _tiles(c, task)) <= SHARED
-
-
-def _tiles(c: Block, task: Task) -> int:
-    """Bytes of a tile of A and one of B."""
     m, n, k = c.block
     padding = task.width == 2 and c.direct and not c.flat
-    total = 0
-    for lines, length in ((m, k) if task.a_along_k else (k, m), (n, k) if task.b_along_k else (k, n)):
-        total += lines * (task.parts * (length // 8 + padding) | 1) * 16  # an odd number of 16 bytes: no bank conflict
-    return total
-
-
-def _raw(task: Task) -> tuple[int, int]:
-    """Bytes of A and B together, or of D if that is more, without rearrangement; bytes of D."""
-    a, b, d = _matrix_bytes(task)
-    return max(a + b + 48, d), d
-
-
-def _matrix_bytes(task: Task) -> tuple[int, int, int]:
-    """Bytes of A, B and D, rounded up to multiples of 16 and increased by 16."""
-    unit = 4 if task.complex else 2
-    sides = (task.M, task.K), (task.K, task.N), (task.M, task.N)
-    a, b, d = (16 * (-(-x * y * unit // 16) + 1) for x, y in sides)
-    return a, b, d
+    sides = (m, k) if task.a_along_k else (k, m), (n, k) if task.b_along_k else (k, n)
+    # a tile of A and one of B; each line has an odd number of 16 bytes, so that there are no bank conflicts
+    tiles = sum(16 * lines * (task.parts * (length // 8 + padding) | 1) for lines, length in sides)
+    unit, matrices = 4 if task.complex else 2, ((task.M, task.K), (task.K, task.N), (task.M, task.N))
+    a, b, d = (16 * (-(-x * y * unit // 16) + 1) for x, y in matrices)  # without rearrangement
+    raw, buffers = max(a + b + 48, d), c.stages + c.persistent
+    apart = c.flat and c.products * (buffers * raw + tiles) <= SHARED
+    if c.bulk:
+        fixed = c.stages * (a + b + 48 + _BARRIER)
+        separate = c.resident * (fixed + tiles + d + _RESERVED) <= SHARED + _RESERVED
+        return SharedMemory(fixed + (tiles + d if separate else max(tiles, d)), apart, separate)
+    if apart:
+        return SharedMemory(c.products * (buffers * raw + tiles), True, False)
+    result = task.parts * m * (n // 8 | 1) * 16 if c.staged else 0
+    if c.flat:
+        tiles, result = max(tiles, raw), d
+    if not c.persistent:
+        nbytes = max(buffers * tiles, result)
+    elif c.stages > 1:
+        nbytes = buffers * max(tiles, result)
+    else:  # D has separate memory
+        nbytes = buffers * tiles + result
+    return SharedMemory(c.products * nbytes, False, False)
 
 
 # --- constraints
-def validate(
-    configuration: Configuration, task: Task, block_of: int = 16, shared: int = SHARED, bulk: bool = True
-) -> None:
-    """Raise InputError if a configuration cannot run a task.
+class Limits(NamedTuple):
+    """The properties of a GPU on which configurations depend; by default those of Hopper."""
 
-    The GPU has instructions that add `block_of` products together (`MmaSpec.block`), thread blocks of at most `shared`
-    bytes of shared memory, and bulk copies or none.
+    block_of: int = 16
+    """Products that the instruction adds together (`MmaSpec.block`)"""
+    shared: int = SHARED
+    """Largest shared memory of a thread block in bytes"""
+    hopper: bool = True
+    """Hopper or later: bulk copies, and launches that may begin before the previous one has ended"""
+
+
+HOPPER = Limits()
+
+
+def validate(configuration: Configuration, task: Task, limits: Limits = HOPPER) -> None:
+    """Raise InputError if a configuration cannot run a task.
 
     >>> validate(Block(block=(64, 40, 64), threads=(8, 4)), Task(64, 64, 64))
     Traceback (most recent call last):
     fpemu.errors.InputError: TC_N = 16 does not divide BLK_N = 40 (section 5.8): choose a multiple of 16
     """
     c, sizes = configuration, (task.M, task.N, task.K)
-    for field in fields(c):
-        value = getattr(c, field.name)
-        if type(value) is int and value < 1:
-            raise InputError(f"{c.kind}: {field.name} = {value} must be a positive integer")
     if isinstance(c, Block):
         check(Kernel(c.tensor, c.block, c.threads, task.complex, task.accumulate))
-        possible = fitted(c, task, bulk)
+        possible = fitted(c, task, limits.hopper)
         for field in fields(c):
             value, other = getattr(c, field.name), getattr(possible, field.name)
             if value != other:
                 raise InputError(
                     f"block: {field.name} = {value} is for other products or GPUs, see Block: give {other}"
                 )
-        threads, need = c.threads[0] * c.threads[1] * c.products, shared_bytes(c, task)
+        threads, need = c.threads[0] * c.threads[1] * c.products, shared_memory(c, task).nbytes
         wrong = {
             f"{c.products} products of {c.threads} threads: a thread block has 1024 at most": threads > 1024,
             f"products = {c.products}: there are barriers for 15 at most": c.products > 15,
             f"stages = {c.stages}: 4 are the most": c.stages > 4,
-            f"{need} bytes of shared memory, and a thread block has {shared} at most": need > shared,
+            f"{need} bytes of shared memory, and a thread block has {limits.shared} at most": need > limits.shared,
         }
     elif isinstance(c, Warp):
         registers = c.rows * c.columns * task.terms
         wrong = {f"a tile of {c.rows} by {c.columns} takes too many registers": registers > 32}
     elif isinstance(c, Packed):
-        across = block_of < 16 and 8 % max(task.K, 1) != 0
+        across = limits.block_of < 16 and 8 % max(task.K, 1) != 0
         wrong = {
             f"products of {sizes} do not share an instruction: 8 is the longest side": max(sizes) > 8 or min(sizes) < 1,
-            f"K = {task.K} lies across the {block_of} products that the instruction adds together": across,
+            f"K = {task.K} lies across the {limits.block_of} products that the instruction adds together": across,
         }
     else:
         fits = min(task.M, task.N) >= 1 and max(sizes) <= MOST_SMALL
@@ -394,11 +375,10 @@ def validate(
             raise InputError(f"{c.kind}: {why}")
 
 
-def fitted(configuration: Configuration, task: Task, bulk: bool = True) -> Configuration:
-    """Return the configuration without the options that a task does not allow; `bulk` as in `validate`."""
-    if not isinstance(configuration, Block):
-        return configuration
-    c = configuration
+def fitted(c: Configuration, task: Task, hopper: bool = True) -> Configuration:
+    """Return the configuration without the options that a task does not allow, or GPUs before Hopper."""
+    if not isinstance(c, Block):
+        return c
     stages = c.stages if c.direct else min(c.stages, 2)  # by way of registers there are two
     if stages == 1 and c.block[2] < task.K:
         stages = 2
@@ -406,7 +386,7 @@ def fitted(configuration: Configuration, task: Task, bulk: bool = True) -> Confi
     flat = c.flat and c.holds(task) and task.contiguous and not task.planar and (stages == 1 or persistent)
     flat = flat and task.M * task.N > 0
     staged = (c.staged or (c.flat and not flat)) and not task.interleaved
-    bulk = c.bulk and bulk and flat and persistent
+    bulk = c.bulk and hopper and flat and persistent
     return replace(c, stages=stages, persistent=persistent, flat=flat, bulk=bulk, staged=staged)
 
 
@@ -427,25 +407,25 @@ def form(task: Task) -> str:
 
 
 @per_device(maxsize=16)
-def limits(accumulate: str) -> dict[str, Any]:
-    """Return the arguments of `validate` for the current GPU; empty, for Hopper's, without a GPU."""
+def limits(accumulate: str) -> Limits:
+    """Return the limits of the current GPU; those of Hopper without a GPU."""
     if device.missing() is not None:
-        return {}
-    spec, capability = mma.spec(architecture(), "fp16", accumulate, "mma"), device.capability()
-    return {"block_of": spec.block or spec.k, "shared": most_shared(), "bulk": capability >= (9, 0)}
+        return HOPPER
+    spec = mma.spec(architecture(), "fp16", accumulate, "mma")
+    return Limits(spec.block or spec.k, most_shared(), device.capability() >= (9, 0))
 
 
 @per_device(maxsize=4096)
-def choose(task: Task, batch: int, kernel: str = "tensor") -> Configuration:
+def choose(task: Task, kernel: str = "tensor") -> Configuration:
     """Return the configuration that runs a task with a kernel, "tensor" or "magma-small"."""
     if kernel == "magma-small":
         return Small(threads=128)
     size, allowed = max(task.M, task.N, task.K), limits(task.accumulate)
     line = next((line for most, line in table().get(form(task), {}).items() if size <= int(most)), None)
     if line is not None:
-        configuration = fitted(parse(line), task, allowed.get("bulk", True))
+        configuration = fitted(parse(line), task, allowed.hopper)
         with suppress(InputError):  # a GPU with less shared memory than the measured one
-            validate(configuration, task, **allowed)
+            validate(configuration, task, allowed)
             return configuration
     return fitted(by_size(task), task)
 

@@ -196,9 +196,7 @@ def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
     return {"hardware": architecture(), "instruction": "mma"}
 
 
-def prepare(
-    A: Any, B: Any, C: Any = None, *, out: Any, layout: str | None = None, overlap: bool = True, **options: Any
-) -> list[Product]:
+def prepare(A: Any, B: Any, C: Any = None, *, out: Any, layout: str | None = None, **options: Any) -> Product:
     """Return the launches of a product of arrays on the GPU, to be queued repeatedly for measurements.
 
     Parameters
@@ -209,15 +207,13 @@ def prepare(
         Where to write D.
     layout : {"interleaved", "planar"}, optional
         Layout of `hcgemm`; None for `hgemm`.
-    overlap : bool
-        A launch may begin before the previously queued launch has ended; it waits where it needs the results.
     **options
         Options of `hgemm` or `hcgemm`.
 
     Returns
     -------
-    list of Product
-        One launch, or four for algorithm="calls", none for an empty D; `Product.queue(stream)` queues one.
+    Product
+        Launches whose ``queue(stream)`` queues them once.
 
     Raises
     ------
@@ -226,27 +222,22 @@ def prepare(
     GpuError
         As `hgemm`.
     """
-    known = ("alpha", "beta", "transa", "transb", "accumulate", "kernel", "configuration")
-    keywords("option", options, known if layout is None else (*known, "products", "algorithm"))
+    keywords("option", options, (hgemm if layout is None else hcgemm).__kwdefaults__ or ())
     request = BatchedRequest(layout, **options)
-    if request.calls and layout == "interleaved":
-        raise InputError("algorithm='calls' is prepared on planar arrays only")
     given = _given(request, A, B, C, out)
     listed = request.arrays(given)
     with device.entered(callers.place(listed)), callers.ordered(callers.streams(listed)):
         operands: dict[str, Any] = request.on_gpu(given)
-        if 0 in operands["out"].shape:
-            return []
-        copies, products, _ = request.lower({"D": operands.pop("out"), **operands}, _Buffers, overlap=overlap)
+        copies, steps, configuration = request.lower({"D": operands.pop("out"), **operands}, _Buffers)
         queue(*copies)
-        return [Product(Plan([step]), given, configuration) for step, configuration in products]
+        return Product(Plan(steps), given, configuration)
 
 
 @dataclass(frozen=True, eq=False)
 class Product(Queued):
-    """A prepared launch of a product with its configuration; `queue(stream)` queues it."""
+    """A prepared product with its configuration, None for an empty one."""
 
-    configuration: Any = None
+    configuration: Configuration | None = None
 
 
 class _Buffers:
@@ -327,9 +318,7 @@ class BatchedRequest(Request):
         return stacks.take(X, name)
 
     def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Return shape and dtype of D; raises as `fpemu.batched` does."""
-        shapes = {name: stacks.shape_of(X, self.layout, name) for name, X in operands.items()}
-        zeros = {name: np.broadcast_to(np.float16(0), shape) for name, shape in shapes.items()}
+        zeros = {name: stacks.zeros(X, self.layout, name) for name, X in operands.items()}
         a = arguments.transposed(zeros["A"], self.transa, "transa")
         b = arguments.transposed(zeros["B"], self.transb, "transb")
         shape = product_shape(a, b, arguments.factor_names(self.transa, self.transb))
@@ -341,17 +330,16 @@ class BatchedRequest(Request):
         return shape, HALF
 
     def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
-        """Return the steps: copies of operands that kernels cannot read, and the product's launches."""
-        before, products, after = self.lower(layouts, memory) if 0 not in layouts["D"].shape else ([], [], [])
-        return [*before, *(step for step, _ in products), *after]
+        before, steps, _ = self.lower(layouts, memory)
+        return [*before, *steps]
 
-    def lower(
-        self, layouts: dict[str, Any], memory: Any, *, overlap: bool = True
-    ) -> tuple[list[Launch], list[tuple[Launch, Configuration]], list[Launch]]:
-        """Return the copies of operands, the product's launches with their configurations, and the copy to D.
+    def lower(self, layouts: dict[str, Any], memory: Any) -> tuple[list[Launch], list[Launch], Configuration | None]:
+        """Return copies of operands that kernels cannot read, the product's launches, and the first configuration.
 
-        Four calls read and write planar parts. memory : object with the method `block` of `Memory`
+        Four calls read and write planar parts. memory: an object with the method `block` of `Memory`.
         """
+        if 0 in layouts["D"].shape:
+            return [], [], None
         split = self.calls and self.layout == "interleaved"
         layout = "planar" if split else self.layout
         operands, before, after = dict[str, Operand](), list[Launch](), list[Launch]()
@@ -371,7 +359,8 @@ class BatchedRequest(Request):
         B = operands["B"].transposed if self.transb != "N" else operands["B"]
         C = operands.get("C")
         if not self.calls:
-            return before, [self._product(A, B, C, D, self.task, self.alpha, self.beta, overlap)], after
+            step, configuration = self._product(A, B, C, D, self.task, self.alpha, self.beta)
+            return before, [step], configuration
         # Cr = Ar Br + beta Cr, Cr -= Ai Bi, Ci = Ar Bi + beta Ci, Ci += Ai Br (section 6.2); conjugates change signs
         alpha, products = self.alpha[0], []
         for part, i, j in ((0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)):
@@ -380,8 +369,8 @@ class BatchedRequest(Request):
             factors = (alpha if first or part else -alpha, 0.0), self.beta if first else _ONE
             negative_a, negative_b = (k == 1 and t == "C" for k, t in ((i, self.transa), (j, self.transb)))
             task = replace(self.task, conjugate_a=negative_a, conjugate_b=negative_b)
-            products.append(self._product(A.part(i), B.part(j), addend, D.part(part), task, *factors, overlap))
-        return before, products, after
+            products.append(self._product(A.part(i), B.part(j), addend, D.part(part), task, *factors))
+        return before, [*(step for step, _ in products), *after], products[0][1]
 
     def _product(
         self,
@@ -392,7 +381,6 @@ class BatchedRequest(Request):
         task: Task,
         alpha: tuple[float, float],
         beta: tuple[float, float],
-        overlap: bool,
     ) -> tuple[Launch, Configuration]:
         """Return the launch of D = alpha · A B + beta · C, transposes done; leading axes broadcast to those of D.
 
@@ -416,24 +404,19 @@ class BatchedRequest(Request):
             plain=(alpha, beta) == (_ONE, _ZERO),
             contiguous=a.contiguous and b.contiguous and d.contiguous,
         )
-        given = self.configuration
-        configuration = choose(task, batch, self.kernel) if given is None else fitted(given, task)
-        validate(configuration, task, **limits(task.accumulate))
-        kernel = plan(task, configuration, overlap)
-        tiles, blocks = kernel.tiles(M, N), kernel.blocks(M, N, batch)
-        if batch * prod(tiles) > _MOST:
-            raise InputError(f"{batch} products of {prod(tiles)} tiles: {_MOST} are the most, so split the batch")
-        if kernel.persistent:
-            blocks = min(blocks, kernel.persistent * device.multiprocessors())
+        given, allowed = self.configuration, limits(task.accumulate)
+        configuration = choose(task, self.kernel) if given is None else fitted(given, task)
+        validate(configuration, task, allowed)
+        kernel = plan(task, configuration, batch)
+        if batch * (tiles := prod(kernel.tiles)) > _MOST:
+            raise InputError(f"{batch} products of {tiles} tiles: {_MOST} are the most, so split the batch")
         values = {"a": a.struct, "b": b.struct, "d": d.struct, "alpha": alpha, "beta": beta, "batch": batch}
-        values |= {"M": M, "N": N, "K": K, "tiles_m": tiles[0], "tiles_n": tiles[1]}
+        values |= {"M": M, "N": N, "K": K, "tiles_m": kernel.tiles[0], "tiles_n": kernel.tiles[1]}
         if C is not None:
             values |= {"c": stacks.stack(C, lead, True).struct, "c_entry": C.strides[-1], "added": 1}
-        overlap = overlap and (device.missing() is not None or device.capability() >= (9, 0))
-        step = _module(kernel.source, kernel.name).step(
-            kernel.name, blocks, kernel.threads, Struct(PROBLEM, values), shared=kernel.shared, overlap=overlap
-        )
-        return step, configuration
+        launch = {"shared": kernel.shared, "overlap": allowed.hopper}
+        module, problem = _module(kernel.source, kernel.name), Struct(PROBLEM, values)
+        return module.step(kernel.name, kernel.blocks, kernel.threads, problem, **launch), configuration
 
 
 @lru_cache(maxsize=512)

@@ -8,9 +8,10 @@ from math import gcd, prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fpemu.arguments import LARGEST, integer, integers
-from fpemu.batched.layouts import LAYOUTS, halves
+from fpemu.batched import arguments, layouts
 from fpemu.errors import InputError
 from fpemu.gpu.runtime import callers, device, matrices
 from fpemu.gpu.runtime.matrices import Matrix
@@ -56,30 +57,13 @@ class Pointers:
         if integer("Pointers: aligned", self.aligned) not in (2, 4, 8, 16):
             raise InputError(f"Pointers: aligned = {self.aligned} must be 2, 4, 8 or 16")
 
-    def take(self) -> Scattered:
-        """Return the matrices as an operand; InputError if kernels cannot read the addresses."""
-        table = matrices.take(self.addresses, "addresses")
-        if not isinstance(table, Matrix) or table.dtype not in (np.uint64, np.int64) or len(table.shape) != 1:
-            raise InputError("addresses must be an array of uint64 or int64 with one axis in the GPU's memory")
-        if table.shape[0] > 1 and table.strides != (1,):
-            raise InputError(f"addresses have strides {table.strides}: they must follow on one another")
-        return _scattered(table, self.shape, self.ld, self.aligned, self.owner)
-
 
 @dataclass(frozen=True, eq=False)
 class Scattered(Matrix):
-    """Matrices at the addresses of a table; the pointer is 0, and the first stride without meaning.
+    """Matrices at the addresses of a table; the pointer is 0, and the first stride without meaning."""
 
-    Parameters
-    ----------
-    table : Matrix
-        The addresses.
-    aligned : int
-        Bytes that divide every address.
-    """
-
-    table: Any = None
-    aligned: int = 2
+    table: Any = None  # Matrix of addresses
+    aligned: int = 2  # bytes that divide every address
 
 
 def _scattered(table: Matrix, shape: tuple[int, int], ld: int, aligned: int, owner: object) -> Scattered:
@@ -93,14 +77,19 @@ def take(X: Any, name: str) -> Matrix | Any:
     An array named "out" is never copied, because it will be written.
     """
     if isinstance(X, Pointers):
-        return X.take()
+        table = matrices.take(X.addresses, "addresses")
+        if not isinstance(table, Matrix) or table.dtype not in (np.uint64, np.int64) or len(table.shape) != 1:
+            raise InputError("addresses must be an array of uint64 or int64 with one axis in the GPU's memory")
+        if table.shape[0] > 1 and table.strides != (1,):
+            raise InputError(f"addresses have strides {table.strides}: they must follow on one another")
+        return _scattered(table, X.shape, X.ld, X.aligned, X.owner)
     if isinstance(X, list | tuple) and any(on_gpu := [_on_gpu(x) for x in X]):
         if not all(on_gpu):
             raise InputError(f"{name} is a list of {len(X)} arrays, {sum(on_gpu)} of them on the GPU: copy all there")
         return _stacked([take(x, name) for x in X], name)
     array = matrices.take(X, name, write=name == "out", half=True)
     if not isinstance(array, Matrix):
-        return halves(array, name)
+        return layouts.halves(array, name)
     if array.dtype != HALF:
         raise InputError(f"{name} is an array of {array.dtype} on the GPU: give float16")
     return array
@@ -174,20 +163,15 @@ class Operand:
         return replace(self, pointer=self.pointer + index * self.plane, plane=0)
 
 
-def shape_of(X: Any, layout: str | None, name: str) -> tuple[int, ...]:
-    """Return the shape of a stack of real (layout None) or complex matrices, without the axis of the two parts."""
-    shape = tuple(X.shape)
-    if layout is not None:
-        if isinstance(X, Scattered):
-            raise InputError(f"{name} is an array of pointers: half-complex products take strided batches")
-        axis = LAYOUTS[layout]
-        if len(shape) < 3 or shape[axis] != 2:
-            where = f"its {'last' if axis else 'first'} axis must be the two parts, of length 2"
-            raise InputError(f"{name} of shape {shape} is not {layout}: {where}")
-        shape = shape[:-1] if axis else shape[1:]
-    if len(shape) < 2:
-        raise InputError(f"{name} has shape {shape}: it needs two axes or more, the last two those of its matrices")
-    return shape
+def zeros(X: Any, layout: str | None, name: str) -> NDArray[np.float16]:
+    """Return zeros, all at one address, of the shape of a stack of real matrices (layout None) or of their real parts.
+
+    InputError for a stack that is not in the layout.
+    """
+    if layout is not None and isinstance(X, Scattered):
+        raise InputError(f"{name} is an array of pointers: half-complex products take strided batches")
+    x = np.broadcast_to(np.float16(0), X.shape)
+    return arguments.matrix(x if layout is None else layouts.parts(x, layout, name)[0], name)
 
 
 def view(X: Matrix, layout: str | None) -> Operand:

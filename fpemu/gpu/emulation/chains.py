@@ -47,17 +47,8 @@ def source(spec: MmaSpec) -> str:
 
 
 def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
-    """Compute `fpemu.mma.reference.chain` on the GPU, with the same bits.
-
-    Raises
-    ------
-    InputError
-        K beyond the kernel's counters.
-    GpuError
-        No GPU, or a failed run.
-    """
-    if device.missing() is not None:
-        raise device.GpuError(str(device.missing()))
+    """Compute `fpemu.mma.reference.chain` on the GPU, with the same bits; InputError for a K beyond the counters."""
+    device.need()
     A, B, C = x.A, x.B, x.C
     if A.shape[-1] > _LONGEST:
         raise InputError(f"device = 'cuda': K = {A.shape[-1]} is more than {_LONGEST}: take device='cpu'")
@@ -79,12 +70,7 @@ def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
 
 
 def matmul(X: NDArray[Any], Y: NDArray[Any]) -> NDArray[Any]:
-    """Compute X @ Y on the GPU as chains of fused multiply-adds, k ascending.
-
-    Parameters
-    ----------
-    X : float32 or float64 array (..., M, K), Y : array (..., K, N) of the same type and leading axes
-    """
+    """Compute X (..., M, K) @ Y (..., K, N), both float32 or float64, as chains of fused multiply-adds, k ascending."""
     spec = FMA_SPECS[{"float32": "fp32", "float64": "fp64"}[X.dtype.name]]
     a, b = (np.ascontiguousarray(Z).reshape(prod(Z.shape[:-2]), *Z.shape[-2:]) for Z in (X, Y))
     products = np.arange(len(a))

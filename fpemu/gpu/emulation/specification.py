@@ -30,16 +30,10 @@ def format_type(fmt: FloatFormat | str) -> str:
 def definition(spec: MmaSpec, name: str = "Spec") -> str:
     """Return the constants of an instruction as a C++ struct, to follow ``#include "arithmetic.cuh"``.
 
-    Raises
-    ------
-    InputError
-        An arithmetic without a CUDA implementation.
+    InputError for an arithmetic without a CUDA implementation.
 
-    Examples
-    --------
     >>> import fpemu
-    >>> text = definition(fpemu.mma.spec("A100"))
-    >>> "BLOCK = 8, F = 24, E0 = -132" in text
+    >>> "BLOCK = 8, F = 24, E0 = -132" in definition(fpemu.mma.spec("A100"))
     True
     """
     if spec.rules.cuda is None:

@@ -6,9 +6,8 @@ The results are those of `fpemu.gemm` bit for bit, because
 * the products are exact: sums of |x||y| stay within the exact range of fp32 (2^24), fp64 (2^53) or int32, so that
   neither cuBLAS' order nor its instruction matters;
 * modes DP and SP and `ozimmu` add them in the stated order, with one rounding each;
-* mode CR and `ozaki2` round an exact integer once. Mode CR computes it by residues modulo small numbers
-  (`method="residues"`) where the exponents of a row and a column span at most about 300 bits together, else by slices
-  on one grid.
+* mode CR and `ozaki2` round an exact integer once. Mode CR computes it by residues modulo small numbers where the
+  exponents of a row and a column span at most about 300 bits together, else by slices on one grid.
 
 The number of slices of Algorithm 3 follows from sums of doubles in NumPy's order. NumPy sums the n terms of a row
 pairwise: up to 128 terms by eight interleaved accumulators, more terms as the sum of the first half (rounded down to a
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import InputError
 from fpemu.gpu.errorfree import residues as modular
 from fpemu.gpu.errorfree.operands import (
     RULES,
@@ -34,16 +33,16 @@ from fpemu.gpu.errorfree.operands import (
     Slices,
     Span,
     Workspace,
+    limit_code,
     load,
     most_shared,
     padded,
-    room,
     source,
     split,
     transposed,
     workspace,
 )
-from fpemu.gpu.errorfree.sums import Sum, Term, add_up, round_exactly
+from fpemu.gpu.errorfree.sums import Term, add_up, round_exactly
 from fpemu.gpu.runtime.device import LONGEST, multiprocessors
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import fields
@@ -55,7 +54,6 @@ from fpemu.schemes.ozaki import Ozaki
 from fpemu.schemes.ozaki2 import Ozaki2
 from fpemu.schemes.ozimmu import Ozimmu
 
-METHODS = ("auto", "residues", "slices")
 _CARRIED = {"e4m3": "fp16", "e5m2": "fp16"}  # slices of so few bits are fp16 numbers with the same products
 
 
@@ -69,42 +67,14 @@ def gemm(
     beta: Any = 0.0,
     C: Matrix | None = None,
     order: KOrder | None = None,
-    *,
-    method: str = "auto",
     work: Workspace | None = None,
 ) -> Report:
-    """Compute D = alpha · (A·B by a scheme) + beta · C on the GPU; waits for the GPU.
+    """Compute D = alpha · (A·B by a scheme of the Ozaki family) + beta · C on the GPU, and wait for it.
 
-    Parameters
-    ----------
-    A : Matrix (..., M, K), B : Matrix (..., K, N)
-        float32 or float64; NaN and Inf propagate as in DGEMM.
-    D : Matrix (..., M, N)
-        In the scheme's operand format. Undefined where the report has faults.
-    scheme : Ozaki, Ozimmu or Ozaki2
-    spec : MmaSpec
-        Specification that the scheme's conditions are checked for: ``scheme.spec(hardware)``.
-    C : Matrix (..., M, N), optional
-        Strides of 0 broadcast it.
-    method : {"auto", "residues", "slices"}
-        Algorithm of mode CR.
-    work : Workspace, optional
-        Buffers, which persist.
-
-    Returns
-    -------
-    Report
-        The conditions checked, of the first matrix of a batch with a fault, else of the first.
-
-    Raises
-    ------
-    InputError
-        A scheme of another family, an option that only the CPU supports, or sizes beyond the kernels' counters.
-    GpuError
-        No GPU, too little memory, or a failed run.
+    A (..., M, K), B (..., K, N) and C (..., M, N) are float32 or float64, and D is in the scheme's operand format. The
+    report contains the conditions, checked for the instruction of `spec`, of the first matrix of a batch with a fault,
+    else of the first; D is undefined where it has faults. work: buffers, which persist.
     """
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
     _check(scheme)
     if max(sizes := (*D.shape[-2:], A.shape[-1])) > LONGEST:
         raise InputError(f"{scheme.name}: M, N and K are {sizes}, and {LONGEST} at most on a GPU: split the product")
@@ -116,7 +86,7 @@ def gemm(
         rows, columns = Rows.of(work, a, "A"), Rows.of(work, transposed(b), "B")
         end = {"C": c[0] if c else None, "alpha": alpha, "beta": beta, "nan": scheme.nan_code(spec)}
         x = ErrorFreeProduct.of(work, rows, columns, d, **end)
-        reports.append(_run(x, scheme, spec, order, method))
+        reports.append(_run(x, scheme, spec, order))
     return next((r for r in reports if not r.ok), reports[0])
 
 
@@ -127,8 +97,6 @@ def _matrices(X: Matrix, lead: tuple[int, ...]) -> list[Matrix]:
 
 
 def _check(scheme: Scheme) -> None:
-    if not scheme.error_free:
-        raise InputError(f"{scheme.name} is not of the Ozaki family: ozaki, ozimmu or ozaki2")
     if getattr(scheme, "exponents", "slice") == "row":
         raise InputError(
             "ozaki: exponents='row': only fpemu.gemm checks whether words lose digits then; leave it out, "
@@ -139,11 +107,11 @@ def _check(scheme: Scheme) -> None:
         raise InputError(f"ozaki: memory={memory} bounds the work space of fpemu.gemm: leave it out on a GPU")
 
 
-def _run(x: ErrorFreeProduct, scheme: Any, spec: MmaSpec, order: KOrder | None, method: str) -> Report:
+def _run(x: ErrorFreeProduct, scheme: Any, spec: MmaSpec, order: KOrder | None) -> Report:
     if isinstance(scheme, Ozaki2):
         return modular.scheme2(x, scheme, spec)
     plan = scheme.plan_for(spec, x.shape[2], order)
-    return _exact(x, scheme, plan, method) if plan.adds_in is None else _floating(x, scheme, plan)
+    return _exact(x, scheme, plan) if plan.adds_in is None else _floating(x, scheme, plan)
 
 
 # --- products of slices
@@ -171,7 +139,7 @@ def _floating(x: ErrorFreeProduct, scheme: SliceScheme, plan: SlicePlan) -> Repo
         most = _exact_products(a, b)  # all of K is one product by cuBLAS, if its sums are exact
         k_block = a.width if most >= K else max(1, most // 16 * 16 or most)
         may_overflow = spans[0].top + spans[1].top + 2 + K.bit_length() + 2 > fmt.emax
-        add_up(x, a, b, Sum(terms, plan.on_grid, fmt, k_block, may_overflow))
+        add_up(x, a, b, terms, fmt, k_block, by_tops=plan.on_grid, may_overflow=may_overflow)
     return report
 
 
@@ -185,7 +153,7 @@ def _exact_products(a: Slices, b: Slices) -> int:
     return {"int8": INT32, "fp64": 2**53}.get(a.kind, 2**24) // max(1, a.largest * b.largest)
 
 
-def _exact(x: ErrorFreeProduct, scheme: Ozaki, plan: SlicePlan, method: str) -> Report:
+def _exact(x: ErrorFreeProduct, scheme: Ozaki, plan: SlicePlan) -> Report:
     """Mode CR: the exact sum, rounded once."""
     K, kind = x.shape[2], _CARRIED.get(scheme.words, scheme.words)
     sides, spans = (x.A, x.B), x.survey()
@@ -202,9 +170,7 @@ def _exact(x: ErrorFreeProduct, scheme: Ozaki, plan: SlicePlan, method: str) -> 
             return report
     spread = (spans[0].norm + spans[1].norm + 1) // 2  # |a||b| bounds the entries, as integers
     moduli = modular.moduli_for(spread)
-    if method == "residues" and moduli is None:
-        raise InputError(f"method='residues': the exponents spread over {spread} bits, too many: take method='slices'")
-    if moduli is not None and method != "slices":
+    if moduli is not None:
         return _by_residues(x, plan, spans, moduli, spread + 1)
     # Slices rounded to nearest on one grid that begins a bit higher: bits + 1 bits each, entries of at most 2^bits. Any
     # slices give the same sum; these make the sum over all of K exact.
@@ -248,8 +214,6 @@ class Pairing(NamedTuple):
 def pairing(n: int) -> Pairing:
     """Return NumPy's order for n terms.
 
-    Examples
-    --------
     >>> pairing(300).sizes, pairing(300).merges, pairing(300).levels
     ((72, 72, 72, 84), ((0, 1), (2, 3), (0, 2)), (0, 2, 3))
     """
@@ -276,35 +240,32 @@ def pairing(n: int) -> Pairing:
 def pairwise(work: Workspace, n: int) -> tuple[NDArray[Any], int]:
     """Return the pairing of n terms as a kernel argument, and its bytes of shared memory."""
     most = most_shared()
-    how = pairing(n) if 8 * (n // _LEAF) <= most else None  # the recursion of a much longer sum takes minutes
-    if how is None or (shared := 8 * padded(len(how.sizes), 2)) > most:
+    pairs = pairing(n) if 8 * (n // _LEAF) <= most else None  # the recursion of a much longer sum takes minutes
+    if pairs is None or (shared := 8 * padded(len(pairs.sizes), 2)) > most:
         raise InputError(
             f"ozaki: the partial sums of {n} terms for Algorithm 3 exceed the {most} bytes of shared memory that a "
             "thread block of this GPU has: give the number of slices (slices=), or take mode='CR'"
         )
-    parts = [np.array(x, np.int32).reshape(-1) for x in how]
+    parts = [np.array(x, np.int32).reshape(-1) for x in pairs]
     table = work.table(np.concatenate(parts))  # one table: a later one may free those before it
     starts = table.pointer + np.cumsum([0, *(part.nbytes for part in parts[:-1])])
-    return np.array([(*starts.tolist(), len(how.sizes), len(how.levels) - 1)], _PAIRWISE), shared
+    return np.array([(*starts.tolist(), len(pairs.sizes), len(pairs.levels) - 1)], _PAIRWISE), shared
 
 
 def needed(
-    work: Workspace, X: Rows, span: Span, other: Matrix, top: int, how: SlicePlan, u: float, printed: bool
+    work: Workspace, X: Rows, span: Span, other: Matrix, top: int, plan: SlicePlan, u: float, printed: bool
 ) -> int:
-    """Return Algorithm 3's d for some rows and the other operand (K, columns), largest entry 2^top.
-
-    It waits for the GPU.
-    """
+    """Return Algorithm 3's d for X and the other operand (K, columns) of largest entry 2^top; waits for the GPU."""
     text, (K, columns), sums = source("counting.cu"), other.shape, work.get(f"sums of {X.name}", 8 * X.K)
     order, shared = pairwise(work, columns)
     loaded = load(work, other, "the other transposed")
     work.launch(text, "row_sums", min(K, 1 << 16), 256, *loaded, K, top, order, sums, shared=shared)
     order, shared = pairwise(work, K)
     doubles = shared + 8 * (K + K // _LEAF * 8 + 8)
-    count = 53 // how.bits + 4  # suffices for an accuracy of 53 bits in most cases
+    count = 53 // plan.bits + 4  # suffices for an accuracy of 53 bits in most cases
     while True:
         failed = work.zeros(f"failed of {X.name}", 4 * count)
-        rule = (how.bits, RULES[how.rule], room(how), printed, 2 * np.sqrt(K) * u)
+        rule = (plan.bits, RULES[plan.rule], limit_code(plan), printed, 2 * np.sqrt(K) * u)
         row = (*X.arguments, sums, *rule, count, order)
         if span.moderate and doubles <= most_shared():
             work.launch(text, "criterion_doubles", min(X.rows, 1 << 16), 512, *row, failed, shared=doubles)
@@ -321,9 +282,9 @@ def needed(
 _BINS = 4096  # fp64 spans 2098 bits, a significand 53
 
 
-def bits_needed(work: Workspace, X: Rows, how: SlicePlan, precision: int) -> NDArray[np.int64]:
+def bits_needed(work: Workspace, X: Rows, plan: SlicePlan, precision: int) -> NDArray[np.int64]:
     """Return the number of entries of X that need 0, 1, 2 ... bits below the top of their row; waits for the GPU."""
     counts = work.zeros("bits needed", 8 * _BINS)
-    row = (*X.arguments, room(how), how.headroom, precision, counts)
+    row = (*X.arguments, limit_code(plan), plan.headroom, precision, counts)
     work.launch(source("slices.cu"), "bits_needed", min(X.rows, _BLOCKS * multiprocessors()), 256, *row)
     return counts.array(_BINS, np.int64)

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.gpu.runtime import callers, compiler, device, modules, plan
+from fpemu.gpu.runtime import callers, compiler, device, modules
 from fpemu.gpu.runtime.cublas import Stack
 from fpemu.gpu.runtime.device import Buffer, OutOfMemoryError, multiprocessors, per_device
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.plan import queue
 from fpemu.gpu.runtime.steps import Fill, Step, fields
 from fpemu.schemes.errorfree.plan import SlicePlan
 
@@ -26,20 +27,17 @@ _TYPES = {"int": np.int32, "s64": np.int64, "double": np.float64}
 class Workspace:
     """Named buffers that persist between calls, and the steps that fill them.
 
-    Parameters
-    ----------
-    queue : callable (step)
-        Issues a launch, a fill or a product of cuBLAS; benchmarks time them, and tests run them without a GPU.
+    queue: issues a launch, a fill or a product of cuBLAS; benchmarks time them, and tests run them without a GPU.
     """
 
-    def __init__(self, queue: Callable[[Step], object] = plan.queue) -> None:
+    def __init__(self, queue: Callable[[Step], object] = queue) -> None:
         self.queue = queue
         self._buffers: dict[str, Buffer] = {}
         self._tables: dict[bytes, Buffer] = {}
 
     def get(self, name: str, nbytes: int) -> Buffer:
         """Return a buffer of at least some bytes, whose content is undefined; a larger one replaces a smaller one."""
-        if self.held(name) < max(nbytes, 16):
+        if self.nbytes(name) < max(nbytes, 16):
             if name in self._buffers:
                 self._buffers.pop(name).free()  # before the new one is allocated
             try:
@@ -54,7 +52,7 @@ class Workspace:
                 ) from None
         return self._buffers[name]
 
-    def held(self, name: str) -> int:
+    def nbytes(self, name: str) -> int:
         """Return the bytes of the buffer of this name, 0 if there is none."""
         return self._buffers[name].nbytes if name in self._buffers else 0
 
@@ -295,10 +293,10 @@ def panels(x: ErrorFreeProduct, count: int, item: int, *, more: int = 0) -> tupl
     `more` the further bytes for each row.
     """
     M, N, _ = x.shape
-    pitch, held, rows = padded(N, 32), x.work.held("products"), padded(M, 16)
+    pitch, present, rows = padded(N, 32), x.work.nbytes("products"), padded(M, 16)
     row_bytes = count * pitch * item + more
-    if rows * row_bytes > min(PANEL, held):  # the memory of an earlier product does not suffice
-        most = min(PANEL, (callers.free_bytes() + held) // 2)
+    if rows * row_bytes > min(PANEL, present):  # the memory of an earlier product does not suffice
+        most = min(PANEL, (callers.free_bytes() + present) // 2)
         number = -(-M // max(16, most // row_bytes // 16 * 16))
         rows = min(padded(-(-M // number), 16), rows)
     T = x.work.get("products", count * rows * pitch * item)
@@ -335,22 +333,22 @@ class Slices:
         return Stack(start, pitch, sign * step * self.width)
 
 
-def room(how: SlicePlan) -> int:
+def limit_code(plan: SlicePlan) -> int:
     """Return the argument of `key` in kernels/slices.cuh: entries reach 2^bits - 1 in a limited split, else 2^bits."""
-    if not how.limited:
+    if not plan.limited:
         return 0
-    return {"published": how.bits, "truncate": 64}.get(how.rule, how.bits + 1)
+    return {"published": plan.bits, "truncate": 64}.get(plan.rule, plan.bits + 1)
 
 
 def split(
-    work: Workspace, X: Rows, span: Span, how: SlicePlan, count: int, kind: str, *, backwards: bool = False
+    work: Workspace, X: Rows, span: Span, plan: SlicePlan, count: int, kind: str, *, backwards: bool = False
 ) -> Slices:
     """Compute the first `count` slices of every row; waits for the GPU."""
     name, all_rows, width, (carrier, size) = X.name, padded(X.rows, 16), padded(X.K, 128), CARRIERS[kind]
     data = work.get(f"digits of {name}", all_rows * count * width * size)
     exponents, tops = work.get(f"exponents of {name}", 4 * count * all_rows), work.get(f"tops of {name}", 4 * all_rows)
     flags = work.zeros(f"cut of {name}", 16 + 8 * _MOST_FILLED)
-    rule = (how.bits, RULES[how.rule], room(how), how.headroom)
+    rule = (plan.bits, RULES[plan.rule], limit_code(plan), plan.headroom)
     row = (X.pointer, X.pitch, X.rows, all_rows, X.K, *rule, count, carrier, backwards, width, data, exponents, tops)
     text, grid, residuals = source("slices.cu"), min(all_rows, 1 << 16), 10 * padded(X.K, 8)
     if span.moderate and 8 * width <= most_shared():
@@ -364,5 +362,5 @@ def split(
     used, incomplete, largest, deepest = numbers[:4].tolist()
     nonzero = numbers[4:].view(np.uint64)[: min(max(used, 1), _MOST_FILLED)].tolist()
     fill = tuple(n / (X.rows * X.K) for n in nonzero)
-    found = (max(used, 1), not incomplete, largest, deepest, fill)
-    return Slices(data, kind, all_rows, count, width, exponents, tops, backwards, *found)
+    counts = (max(used, 1), not incomplete, largest, deepest, fill)
+    return Slices(data, kind, all_rows, count, width, exponents, tops, backwards, *counts)

@@ -41,8 +41,6 @@ _WORDS = 8  # words of 15 bits whose sum is exact in fp32
 def moduli_for(bits: int) -> int | None:
     """Return the number of moduli for integers |C| <= 2^bits, None if there are too few.
 
-    Examples
-    --------
     >>> moduli_for(14), moduli_for(100), moduli_for(1000)
     (2, 13, None)
     """
@@ -116,10 +114,8 @@ def _centred(x: int, p: int) -> int:
 def residues(work: Workspace, X: Rows, count: int, shifts: Buffer, sign: int, longest: int, flags: int) -> Buffer:
     """Queue the residues of trunc(x 2^(sign · shifts[row])), below 2^longest in magnitude: int8 (moduli, rows, width).
 
-    Zeros fill the rows up to a multiple of 16 and the width up to one of 128.
-
-    flags : address of two int32, zero at first
-        Receives whether a number was no integer, and the number of rows that became zero.
+    Zeros fill the rows up to a multiple of 16 and the width up to one of 128. flags: address of two int32, zero at
+    first, for whether a number was no integer, and the number of rows that became zero.
     """
     all_rows, width = padded(X.rows, 16), padded(X.K, 128)
     data = work.get(f"residues of {X.name}", count * all_rows * width)
@@ -201,44 +197,44 @@ def scheme2(x: ErrorFreeProduct, scheme: Ozaki2, spec: Any) -> Report:
 def powers_of_two(x: ErrorFreeProduct, rule: str, P: int, norms: int) -> tuple[Buffer, Buffer]:
     """Return mu of every row of A and nu of every column of B, int32.
 
-    norms : address of two doubles, zero at first
-        But for the rule "accurate", they receive bounds on the sums of squares of the rows of A' and columns of B'.
+    norms: address of two doubles, zero at first; but for the rule "accurate", they receive bounds on the sums of
+    squares of the rows of A' and columns of B'.
     """
     work, sides, K, text = x.work, (x.A, x.B), x.shape[2], source("scaling.cu")
     h, g = _scaled(P, K, rule)
     a, b = powers = work.get("powers of A", 4 * x.A.rows), work.get("powers of B", 4 * x.B.rows)
-    kept = 8 * K if most_shared() >= 8 * K else 0  # bytes of a row in shared memory; longer rows are read again
+    row_bytes = 8 * K if most_shared() >= 8 * K else 0  # in shared memory; longer rows are read again
     if rule != "accurate":
         most = h - 1 - (g < 1)  # leaves two bits for sums of 4
         for i, X in enumerate(sides):
-            limits = (kept > 0, h, g, rule == "fast", most)
+            limits = (row_bytes > 0, h, g, rule == "fast", most)
             row = (*X.arguments, *limits, powers[i], X.special, norms + 8 * i)
-            work.launch(text, "by_squares", min(X.rows, 1 << 16), 512, *row, shared=kept)
+            work.launch(text, "by_squares", min(X.rows, 1 << 16), 512, *row, shared=row_bytes)
         return a, b
     width = padded(K, 128)
     blocks = range(0, width, LONGEST)  # of K, each with an int32 sum
     size = 4 if len(blocks) == 1 else 8
-    leading, firsts, zeros, largest = [], [], [], []
+    numbers = []  # of each side: leading bits, exponents of the first, whether a row is zero, largest sums
     for X in sides:
-        leading.append(work.get(f"leading of {X.name}", padded(X.rows, 16) * width))
-        firsts.append(work.get(f"first of {X.name}", 4 * X.rows))
-        zeros.append(work.get(f"zero of {X.name}", 4 * X.rows))
-        largest.append(work.zeros(f"largest of {X.name}", size * X.rows))
-        all_rows, out = padded(X.rows, 16), (leading[-1], width, firsts[-1], zeros[-1], X.special)
-        sizes = (X.pointer, X.pitch, X.rows, all_rows, K, kept > 0)
-        work.launch(text, "leading", min(all_rows, 1 << 16), 512, *sizes, *out, shared=kept)
+        all_rows, largest = padded(X.rows, 16), work.zeros(f"largest of {X.name}", size * X.rows)
+        leading = work.get(f"leading of {X.name}", all_rows * width)
+        first, zero = work.get(f"first of {X.name}", 4 * X.rows), work.get(f"zero of {X.name}", 4 * X.rows)
+        numbers.append((leading, first, zero, largest))
+        sizes, out = (X.pointer, X.pitch, X.rows, all_rows, K, row_bytes > 0), (leading, width, first, zero, X.special)
+        work.launch(text, "leading", min(all_rows, 1 << 16), 512, *sizes, *out, shared=row_bytes)
+    (left, *_, rows_largest), (right, *_, columns_largest) = numbers
     T, parts = panels(x, len(blocks), 4)
     for start, rows, multiplied in parts:
         for block, k in enumerate(blocks):
-            A, B = Stack(leading[0].pointer + start * width + k, width), Stack(leading[1].pointer + k, width)
+            A, B = Stack(left.pointer + start * width + k, width), Stack(right.pointer + k, width)
             length = min(LONGEST, width - k)
             work.queue(Gemm("int8", multiplied, padded(x.B.rows, 16), length, A, B, T.stack(block, 0)))
         grid = (min(-(-x.B.rows // 256), 1024), max(1, min(multiplied // 32, 64)))
         kernel, long = ("largest_sums", ()) if len(blocks) == 1 else ("largest_long_sums", (len(blocks), T.stride))
-        sums = (T.pointer, *long, T.pitch, rows, x.B.rows, largest[0].pointer + size * start, largest[1])
+        sums = (T.pointer, *long, T.pitch, rows, x.B.rows, rows_largest.pointer + size * start, columns_largest)
         work.launch(text, kernel, grid, 256, *sums)
-    for X, first, zero, most_of, power in zip(sides, firsts, zeros, largest, powers, strict=True):
-        scaled = (first, zero, most_of, len(blocks) > 1, h, g, power)
+    for X, (_, first, zero, largest), power in zip(sides, numbers, powers, strict=True):
+        scaled = (first, zero, largest, len(blocks) > 1, h, g, power)
         work.launch(text, "accurate", -(-X.rows // 256), 256, X.rows, *scaled)
     return a, b
 

@@ -69,42 +69,46 @@ def queue_products(
             x.work.queue(Gemm(a.kind, rows, b.all_rows, K, A, B, D, count))
 
 
-class Sum(NamedTuple):
-    """A sum in floating point."""
+def add_up(
+    x: ErrorFreeProduct,
+    a: Slices,
+    b: Slices,
+    terms: Sequence[Term],
+    fmt: FloatFormat,
+    k_block: int,
+    *,
+    by_tops: bool = False,
+    may_overflow: bool = False,
+) -> None:
+    """Queue D from the sum of terms in their order, in a format, with products of length `k_block` along K.
 
-    terms: list[Term]  # in their order
-    by_tops: bool  # exponents are the rows' tops and the terms' `more`, not those of the slices
-    fmt: FloatFormat  # of the additions
-    k_block: int  # length along K of one product
-    may_overflow: bool = False  # sums are kept a second time, brought down by a power of two
-
-
-def add_up(x: ErrorFreeProduct, a: Slices, b: Slices, how: Sum) -> None:
-    """Queue D from the sum of the terms."""
+    by_tops: exponents are the rows' tops and the terms' `more`, not those of the slices. may_overflow: sums are kept a
+    second time, brought down by a power of two.
+    """
     work, (_, N, K), text = x.work, x.shape, source("exact_sums.cu")
     kind, item = TYPES[a.kind]
-    parts, at_once = -(-a.width // how.k_block), max(1, min(_AT_ONCE, len(how.terms)))
-    narrow = how.fmt.name == "fp32"
+    parts, at_once = -(-a.width // k_block), max(1, min(_AT_ONCE, len(terms)))
+    narrow = fmt.name == "fp32"
     T, rows_at_once = panels(x, at_once * parts, item, more=N * 16)
     nbytes = T.stride // T.pitch * N * (4 if narrow else 8)
     total = work.get("sums", nbytes)
-    spare = work.get("sums brought down", nbytes) if how.may_overflow else 0
-    back = K.bit_length() + 2 - how.fmt.emax
+    spare = work.get("sums brought down", nbytes) if may_overflow else 0
+    back = K.bit_length() + 2 - fmt.emax
     # a top is the exponent of the first slice plus its bits (26 at most); the terms' `more` accounts for later slices
-    farthest = a.deepest + b.deepest + 52 + max((abs(term.more) for term in how.terms), default=0)
-    exact = parts == 1 and not how.may_overflow and farthest <= _EXACT_RANGE and (not narrow or a.kind != "fp64")
+    farthest = a.deepest + b.deepest + 52 + max((abs(term.more) for term in terms), default=0)
+    exact = parts == 1 and not may_overflow and farthest <= _EXACT_RANGE and (not narrow or a.kind != "fp64")
     exponents = (a.tops, a.all_rows, b.tops, b.all_rows)
-    if not how.by_tops:
+    if not by_tops:
         exponents = (a.exponents, a.all_rows, b.exponents, b.all_rows)
     for first, rows, multiplied in rows_at_once:
-        for start in range(0, len(how.terms), at_once):
-            terms = how.terms[start : start + at_once]
-            queue_products(x, a, b, terms, T, first, multiplied, how.k_block)
+        for start in range(0, len(terms), at_once):
+            some = terms[start : start + at_once]
+            queue_products(x, a, b, some, T, first, multiplied, k_block)
             pairs = np.zeros(1, _PAIRS)
-            pairs["count"], pairs["parts"] = len(terms), parts
-            p, q, _, more = zip(*terms, strict=True)
-            for name, values in (("more", more),) if how.by_tops else (("a", p), ("b", q), ("more", more)):
-                pairs[name][0, : len(terms)] = values
+            pairs["count"], pairs["parts"] = len(some), parts
+            p, q, _, more = zip(*some, strict=True)
+            for name, values in (("more", more),) if by_tops else (("a", p), ("b", q), ("more", more)):
+                pairs[name][0, : len(some)] = values
             products = (T.pointer, kind, T.stride, T.pitch, rows, N, pairs, *exponents)
             if exact:
                 grid = (-(-N // 256), min(-(-rows // 4), 65535))
@@ -119,8 +123,7 @@ def add_up(x: ErrorFreeProduct, a: Slices, b: Slices, how: Sum) -> None:
 def round_exactly(x: ErrorFreeProduct, a: Slices, b: Slices, bits: int, longest: int) -> None:
     """Queue D from the exact sum of all products of slices on one grid, whose units are `bits` bits apart.
 
-    longest : int
-        Products that one accumulator holds exactly.
+    longest: products that one accumulator holds exactly.
     """
     s, t, (kind, item) = a.slices, b.slices, TYPES[a.kind]
     terms = []

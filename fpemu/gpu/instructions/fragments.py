@@ -58,10 +58,9 @@ class Fragments:
     probes: int  # runs of the instruction
 
     def __str__(self) -> str:
-        held = ", ".join(
-            f"{name}: {x.registers} registers of {x.parts}" for name, x in zip("ABD", self.layouts, strict=True)
-        )
-        return f"m{self.m}n{self.n}k{self.k}, a lane holds {held}; {self.probes} probes"
+        registers = zip("ABD", self.layouts, strict=True)
+        lane = ", ".join(f"{name}: {x.registers} registers of {x.parts}" for name, x in registers)
+        return f"m{self.m}n{self.n}k{self.k}, a lane holds {lane}; {self.probes} probes"
 
 
 def source(spec: MmaSpec) -> str:
@@ -70,13 +69,7 @@ def source(spec: MmaSpec) -> str:
 
 
 def layouts(spec: MmaSpec) -> tuple[Layout, Layout, Layout]:
-    """Return the register layouts of A, B and D.
-
-    Raises
-    ------
-    InputError
-        If the instruction is no mma.sync.
-    """
+    """Return the register layouts of A, B and D of an mma.sync; InputError for another instruction."""
     ins = instructions.instruction(spec)
     if ins.warpgroup:
         raise InputError(f"{spec}: B of a wgmma lies in shared memory; fragments are those of an mma.sync")
@@ -92,30 +85,16 @@ def layouts(spec: MmaSpec) -> tuple[Layout, Layout, Layout]:
 
 
 def find(spec: MmaSpec, run: Execution | None = None) -> Fragments:
-    """Find the fragment layout of an instruction of this GPU.
+    """Find the fragment layout of an mma.sync; InputError if the results are not those of a matrix product.
 
-    Parameters
-    ----------
-    spec : MmaSpec
-        An mma.sync that the GPU has.
-    run : callable (A, B) -> D, optional
-        Runs it with C = 0 on slots: A (warps, slots of A) and B of zeros and ones to D (warps, slots of D). Default:
-        the GPU.
-
-    Raises
-    ------
-    InputError
-        If the spec is no mma.sync, or the results are not those of a matrix product.
-    GpuError
-        No GPU, or a failed run.
+    run: executes the instruction with C = 0 on slots, A (warps, slots of A) and B of zeros and ones to D (warps, slots
+    of D). Default: the GPU.
     """
-    held = layouts(spec)
-    ask = partial(_run, spec) if run is None else run
-    A, B, _ = (x.slots for x in held)
-    rows = ask(np.eye(A, dtype=bool), np.ones((A, B), bool)) != 0  # (slots of A, slots of D)
-    columns = ask(np.ones((B, A), bool), np.eye(B, dtype=bool)) != 0
-    row_of_a, row_sets = _label(rows)
-    column_of_b, column_sets = _label(columns)
+    held, execute = layouts(spec), partial(_run, spec) if run is None else run
+    each_a, each_b = (np.eye(x.slots, dtype=bool) for x in held[:2])
+    A, B = len(each_a), len(each_b)
+    row_of_a, row_sets = _label(execute(each_a, np.ones((A, B), bool)) != 0)
+    column_of_b, column_sets = _label(execute(np.ones((B, A), bool), each_b) != 0)
     m, n = len(row_sets), len(column_sets)
     crossed = row_sets.astype(np.int64) @ column_sets.T.astype(np.int64)
     whole = (row_sets.sum(axis=0) == 1).all() and (column_sets.sum(axis=0) == 1).all() and (crossed == 1).all()
@@ -123,37 +102,29 @@ def find(spec: MmaSpec, run: Execution | None = None) -> Fragments:
         raise InputError(f"{spec}: the registers of D do not form rows and columns ({m} of A, {n} of B)")
     k = A // m
     d = np.stack([np.argmax(row_sets, axis=0), np.argmax(column_sets, axis=0)], axis=1)
-    first = np.flatnonzero(row_of_a == 0)  # one slot of A for each k
-    met = _pairs(ask, first, np.arange(B), A, B)
-    second = np.flatnonzero(column_of_b == 0)
-    k_of_b = np.argmax(met, axis=0)
-    met_a = _pairs(ask, np.arange(A), second, A, B)
-    k_of_a = k_of_b[second][np.argmax(met_a, axis=1)]
-    if not ((met.sum(axis=0) == 1).all() and (met_a.sum(axis=1) == 1).all()):
+    first, second = np.flatnonzero(row_of_a == 0), np.flatnonzero(column_of_b == 0)  # one slot of A, of B for each k
+    share_b, share_a = _share(execute, each_a[first], each_b), _share(execute, each_a, each_b[second])
+    k_of_b = np.argmax(share_b, axis=0)
+    k_of_a = k_of_b[second][np.argmax(share_a, axis=1)]
+    if not ((share_b.sum(axis=0) == 1).all() and (share_a.sum(axis=1) == 1).all()):
         raise InputError(f"{spec}: a slot of A or B meets more than one k")
     a, b = np.stack([row_of_a, k_of_a], axis=1), np.stack([k_of_b, column_of_b], axis=1)
     for pairs, size in ((a, m * k), (b, n * k), (d, m * n)):
         if len(np.unique(pairs, axis=0)) != size:
             raise InputError(f"{spec}: two slots hold one element")
-    return Fragments(m, n, k, a, b, d, held, A + B + met.size + met_a.size)
+    return Fragments(m, n, k, a, b, d, held, A + B + share_b.size + share_a.size)
 
 
 def _label(sets: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the index of each row's set, in the order of the sets' first members, and the sets."""
-    seen: dict[bytes, int] = {}
-    labels = [seen.setdefault(row.tobytes(), len(seen)) for row in sets]
-    kept = np.array([np.frombuffer(raw, bool) for raw in seen])
-    order = np.argsort(np.argmax(kept, axis=1), kind="stable")  # rows and columns by the first slot of D
-    rank = np.argsort(order)
-    return rank[np.array(labels)], kept[order]
+    """Return the index of each row's set, and the sets: disjoint ones in the order of their first slots of D."""
+    outside, labels = np.unique(~sets, axis=0, return_inverse=True)  # sorted, False first
+    return labels.reshape(-1), ~outside
 
 
-def _pairs(ask: Execution, some_a: NDArray[Any], some_b: NDArray[Any], A: int, B: int) -> NDArray[np.bool_]:
-    """Return whether each slot of A and each of B share k."""
-    i, j = (x.reshape(-1) for x in np.meshgrid(some_a, some_b, indexing="ij"))
-    a, b = np.zeros((len(i), A), bool), np.zeros((len(i), B), bool)
-    a[np.arange(len(i)), i], b[np.arange(len(i)), j] = True, True
-    return np.asarray((ask(a, b) != 0).any(axis=1)).reshape(len(some_a), len(some_b))
+def _share(execute: Execution, a: NDArray[np.bool_], b: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return whether each of some slots of A and each of some slots of B share k."""
+    D = execute(np.repeat(a, len(b), axis=0), np.tile(b, (len(a), 1)))
+    return np.asarray((D != 0).any(axis=1)).reshape(len(a), len(b))
 
 
 def _run(spec: MmaSpec, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:

@@ -53,20 +53,9 @@ class Instruction:
 
 
 def instruction(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> Instruction:
-    """Return the PTX instruction of a spec's formats, instruction and shape.
+    """Return the PTX instruction of a spec's formats, instruction and shape; InputError if there is none.
 
-    Parameters
-    ----------
-    spec : MmaSpec
-    n : int, optional
-        Columns of a wgmma; default 8.
-    saturate : bool
-        The .satfinite form, which only int8 has.
-
-    Raises
-    ------
-    InputError
-        If there is no PTX instruction for the spec, or it does not take the argument.
+    n: columns of a wgmma, by default 8. saturate: the .satfinite form, which only int8 has.
     """
     a, b, d = str(spec.a_format), str(spec.b_format), str(spec.d_format)
     alike = a == b or {a, b} == {"e4m3", "e5m2"}
@@ -174,12 +163,6 @@ def codes(x: NDArray[Any], fmt: FloatFormat | str) -> NDArray[Any]:
     return np.asarray(fmt.encode(x))
 
 
-def tiles(x: NDArray[Any], height: int) -> NDArray[Any]:
-    """Pad rows (stack, rows, k) with zeros to whole tiles of `height` rows."""
-    missing = -x.shape[1] % height
-    return np.ascontiguousarray(np.pad(x, ((0, 0), (0, missing), (0, 0))) if missing else x)
-
-
 def _values(x: Any, fmt: FloatFormat | str, name: str) -> NDArray[Any]:
     checked = as_values(x, fmt, name, 2)
     return codes(np.ascontiguousarray(checked).reshape(checked.shape), fmt)
@@ -200,39 +183,37 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
     if not ins.exists_on(device.arch()):
         raise InputError(f"{spec}: the GPU here is {device.arch()}, which has no {ins.ptx}")
     out_dtype = np.dtype(spec.d_format) if isinstance(spec.d_format, str) else spec.d_format.dtype
-    patterns = np.dtype(f"u{out_dtype.itemsize}")
     if C is None:
-        C = np.zeros((M, N), patterns)
+        C = np.zeros((M, N), f"u{out_dtype.itemsize}")
     else:
         C = _values(C, spec.c_format if spec.c_format is not None else spec.d_format, "C")
     shape = broadcast(A, B, C)
     C = np.broadcast_to(C, shape).reshape(-1, M, N)
     if C.size == 0:
         return np.zeros(shape, out_dtype)
-    a, b = indices(A, shape[:-2]), indices(B, shape[:-2])
+    index = [indices(X, shape[:-2]).astype(np.int32) for X in (A, B)]
     flat = A.reshape(-1, M, spec.k), np.swapaxes(B, -1, -2).reshape(-1, N, spec.k)
-    A_gpu, B_gpu = (device.Buffer.of(tiles(x, h)) for x, h in zip(flat, (ins.m, ins.n), strict=True))
+    # zeros fill the last tiles of A, B, and C
+    padded = (np.pad(x, ((0, 0), (0, -x.shape[1] % h), (0, 0))) for x, h in zip(flat, (ins.m, ins.n), strict=True))
+    A_gpu, B_gpu = map(device.Buffer.of, padded)
     module, m, n = _module(spec, n, saturate), -(-M // ins.m), -(-N // ins.n)
-    D = np.empty(C.shape, patterns)
+    whole = np.pad(C, ((0, 0), (0, m * ins.m - M), (0, n * ins.n - N)))
+    tiles = whole.reshape(-1, m, ins.m, n, ins.n).transpose(0, 1, 3, 2, 4)
 
-    def product(some: slice) -> None:
+    def product(some: slice) -> NDArray[Any]:
         """Compute some products, whose results are on the GPU as whole tiles."""
-        padded = np.zeros((len(C[some]), m * ins.m, n * ins.n), C.dtype)
-        padded[:, :M, :N] = C[some]
-        tiled = padded.reshape(-1, m, ins.m, n, ins.n).transpose(0, 1, 3, 2, 4)
-        count = tiled[..., 0, 0].size
-        inputs = (A_gpu, B_gpu, device.Buffer.of(tiled))
-        indices = [device.Buffer.of(x[some].astype(np.int32)) for x in (a, b)]
+        count = m * n * len(tiles[some])
+        inputs = (A_gpu, B_gpu, device.Buffer.of(tiles[some]))
+        numbers = [device.Buffer.of(x[some]) for x in index]
         sizes = (np.int32(m), np.int32(n), np.int64(count))
 
-        def run(D_gpu: device.Buffer) -> None:
+        def run(D: device.Buffer) -> None:
             blocks = -(-count * ins.threads // _BLOCK)
-            plan.queue(module.step("execute", blocks, _BLOCK, *inputs, D_gpu, *indices, *sizes))
+            plan.queue(module.step("execute", blocks, _BLOCK, *inputs, D, *numbers, *sizes))
 
-        results = device.collect(run, tiled.shape, C.dtype)
-        D[some] = results.transpose(0, 1, 3, 2, 4).reshape(padded.shape)[:, :M, :N]
+        return device.collect(run, tiles[some].shape, C.dtype)
 
     step = max(1, _OUTPUTS // (m * ins.m * n * ins.n))
-    for first in range(0, len(C), step):
-        product(slice(first, first + step))
-    return D.view(out_dtype).reshape(shape)
+    results = np.concatenate([product(slice(first, first + step)) for first in range(0, len(C), step)])
+    D = results.transpose(0, 1, 3, 2, 4).reshape(whole.shape)[:, :M, :N]
+    return np.ascontiguousarray(D).view(out_dtype).reshape(shape)

@@ -9,22 +9,22 @@ Source: Rivera, Chen, Xiong, Song, Tao, ISM2: optimizing irregular-shaped matrix
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fpemu.arguments import LARGEST, choice, integer
-from fpemu.errors import GpuError
+from fpemu.errors import GpuError, InputError
 from fpemu.gpu.operation import Operations, Queued, Request
 from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.plan import Plan
 from fpemu.gpu.runtime.steps import Memory, Step
 from fpemu.gpu.tallskinny import hopper, published
-from fpemu.gpu.tallskinny.problem import KernelLaunch, Problem, checked, refuse_tiles
+from fpemu.gpu.tallskinny.problem import KernelLaunch, Problem, layout, refuse_tiles
 
-__all__ = ["KernelLaunch", "Problem", "chosen", "ism2", "multiply", "plan", "prepare", "tsm2"]
+__all__ = ["chosen", "ism2", "multiply", "prepare", "tsm2"]
 
 SMALL, SMALL_TALL = 32, 128
 """Largest k for which `multiply` uses ISM2, the algorithm for a small B: for any A, and for an A of contiguous columns
@@ -149,16 +149,27 @@ class _Request(Request):
     sizes = "the sizes of A or B"
 
     def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        dtype, (m, _, n) = checked(operands["A"], operands["B"])
-        return (m, n), dtype
+        A, B = operands["A"], operands["B"]
+        for name, X in (("A", A), ("B", B)):
+            if not isinstance(X, Matrix | np.ndarray):
+                raise InputError(f"{name} is a {type(X).__name__}: give an array of NumPy, CuPy or torch")
+            if X.dtype.name not in ("float32", "float64") or not X.dtype.isnative:
+                raise InputError(f"{name} has {X.dtype}: tall and skinny products are in float32 or float64")
+            if len(X.shape) != 2:
+                raise InputError(f"{name} has shape {tuple(X.shape)}: one matrix, with two axes, is needed")
+        if A.dtype != B.dtype:
+            raise InputError(f"A has {A.dtype} and B {B.dtype}: convert one of them")
+        if A.shape[1] != B.shape[0]:
+            raise InputError(f"A {A.shape} and B {B.shape} do not fit: A's columns must be as many as B's rows")
+        return (A.shape[0], B.shape[1]), A.dtype
 
     def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
-        problem = Problem.of(layouts["A"], layouts["B"], layouts["D"])
+        problem = Problem(layouts["A"], layouts["B"], layouts["D"])
         if not problem.m or not problem.n:
             return []
         algorithm, options = self.algorithm, self.options
         if algorithm is None:
-            algorithm, options = chosen(problem.m, problem.k, problem.n, problem.a_layout)
+            algorithm, options = chosen(problem.m, problem.k, problem.n, layout(problem.A))
         return [plan(problem, algorithm, **options).step(problem)]
 
 
@@ -230,44 +241,20 @@ def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> Queued:
     """
     choice("algorithm", algorithm, ("tsm2", "ism2"))
     operands = _Request(algorithm, options).on_gpu({"A": A, "B": B, "out": out})
-    problem = Problem.of(*operands.values())
+    problem = Problem(*operands.values())
     return Queued(Plan([plan(problem, algorithm, **options).step(problem)]), operands)
 
 
 def plan(problem: Problem, algorithm: str, **options: Any) -> KernelLaunch:
-    """Return the kernel and the launch of a product on the current GPU.
-
-    Parameters
-    ----------
-    problem : Problem
-        Product, from `Problem.of`.
-    algorithm : {"tsm2", "ism2"}
-        Algorithm.
-    **options
-        As in `tsm2` and `ism2`.
-
-    Returns
-    -------
-    KernelLaunch
-        Kernel, grid and parameters.
-
-    Raises
-    ------
-    InputError
-        Unknown names or parameters that cannot run on this GPU.
-    GpuError
-        A GPU without the instructions of the version.
-    """
-    choice("algorithm", algorithm, ("tsm2", "ism2"))
-    named, default = ("version", "V3") if algorithm == "tsm2" else ("optimisation", 2)
+    """Return the kernel and the launch of a product on the current GPU; options: as in `tsm2` and `ism2`."""
+    by_tsm2 = algorithm == "tsm2"
+    named, default = ("version", "V3") if by_tsm2 else ("optimisation", 2)
     version = options.pop(named, default)
     if version != "hopper":
-        launch: Callable[..., KernelLaunch] = published.tsm2 if algorithm == "tsm2" else published.ism2
-        return launch(problem, published.here(problem.fmt), version, **options)
+        return (published.tsm2 if by_tsm2 else published.ism2)(problem, published.here(problem), version, **options)
     what = f"{algorithm.upper()}'s {named} 'hopper'"
     if device.capability() != (9, 0):
         major, minor = device.capability()
         raise GpuError(f"{what} needs compute capability 9.0; {device.describe()['gpu']} has {major}.{minor}")
     refuse_tiles(f"{what} has fixed tiles", {name: options.pop(name, None) for name in ("t1", "t2", "t3")})
-    launch = hopper.tsm2 if algorithm == "tsm2" else hopper.ism2
-    return launch(problem, device.multiprocessors(), **options)
+    return (hopper.tsm2 if by_tsm2 else hopper.ism2)(problem, device.multiprocessors(), **options)

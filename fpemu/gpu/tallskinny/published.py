@@ -8,12 +8,10 @@ from typing import Any
 from fpemu.arguments import choice, is_size, sizes
 from fpemu.errors import InputError, shown
 from fpemu.gpu.runtime import device
-from fpemu.gpu.tallskinny.problem import KernelLaunch, Problem, refuse_tiles
+from fpemu.gpu.tallskinny.problem import KernelLaunch, Problem, layout, refuse_tiles
 from fpemu.roofline import gpus, tallskinny
 from fpemu.roofline.tallskinny import Model
 from fpemu.simt.tallskinny import VERSIONS
-
-__all__ = ["OPTIMISATIONS", "VERSIONS", "gpu_model", "ism2", "parameters", "tsm2"]
 
 OPTIMISATIONS = (1, 2)
 T1, T3 = 128, 4
@@ -23,7 +21,6 @@ _MODELLED = 64  # columns of B beyond which the choice of t2 and t3 stays the sa
 _NEAREST = {8: "A100", 9: "H200", 10: "B200", 12: "RTX 5090"}
 _LATENCY = {"fp32": 4.0, "fp64": 8.0}
 """Latency of a multiply-add in cycles, of an H200, for GPUs without a value"""
-_REAL = {"fp32": "float", "fp64": "double"}
 
 
 @lru_cache(maxsize=8)
@@ -35,28 +32,25 @@ def gpu_model(name: str, capability: tuple[int, int], fmt: str) -> Model:
     """
     words = name.replace("-", " ").split()
     known = [g for g in gpus.names() if set(g.split()) <= set(words)]
-    if not known:
-        known = [_NEAREST.get(capability[0], "A100")]
-    gpu = gpus.get(max(known, key=len))
+    gpu = gpus.get(max(known, key=len, default=_NEAREST.get(capability[0], "A100")))
     field = "compute_latency" if fmt == "fp32" else "fp64_latency"
     return Model(gpu, fmt, compute_latency=None if getattr(gpu, field) else _LATENCY[fmt])
 
 
-def here(fmt: str) -> Model:
-    """Return the model of the current GPU."""
-    return gpu_model(device.describe()["gpu"], device.capability(), fmt)
+def here(problem: Problem) -> Model:
+    """Return the model of the current GPU in a problem's format."""
+    return gpu_model(device.describe()["gpu"], device.capability(), f"fp{8 * problem.bytes}")
 
 
 def parameters(
-    model: Model, m: int, k: int, n: int, t1: int | None = None, t2: int | None = None, t3: int | None = None
+    model: Model, n: int, t1: int | None = None, t2: int | None = None, t3: int | None = None
 ) -> tuple[int, int, int]:
     """Return t1, t2 and t3: None by the model; among several best values, the published or the nearest to it.
 
-    >>> parameters(gpu_model("Tesla K40c", (3, 5), "fp64"), 20480, 20480, 16)
+    >>> parameters(gpu_model("Tesla K40c", (3, 5), "fp64"), 16)
     (128, 16, 4)
     """
-    given = {"t1": t1, "t2": t2, "t3": t3}
-    sizes(**{name: value for name, value in given.items() if value is not None})
+    sizes(**{name: value for name, value in (("t1", t1), ("t2", t2), ("t3", t3)) if value is not None})
     if t2 is None or t3 is None:
         times = model.fmt, model.memory_latency, model.compute_latency, model.setup
         best2, best3 = _best(model.gpu.name, times, min(n, _MODELLED), t2, t3)
@@ -82,28 +76,18 @@ def _best(gpu: str, model: tuple[Any, ...], n: int, t2: int | None, t3: int | No
     return best.t2, best.t3
 
 
-def _macros(problem: Problem, t1: int, t2: int, t3: int) -> tuple[tuple[str, Any], ...]:
-    layout = f"A_{problem.a_layout.upper()}"
-    return (("REAL", _REAL[problem.fmt]), ("T1", t1), ("T2", t2), ("T3", t3), (layout, 1))
-
-
-def tsm2(problem: Problem, model: Model, version: str, *tiles: int | None, **named: int | None) -> KernelLaunch:
-    """Return the launch of one of TSM2's versions; tiles: t1, t2 and t3 in this order, or by name."""
+def tsm2(problem: Problem, model: Model, version: str = "V3", **tiles: int | None) -> KernelLaunch:
+    """Return the launch of one of TSM2's versions; tiles: t1, t2 and t3."""
     choice("version of TSM2", version, (*VERSIONS, "hopper"))
     if version in ("V0", "V1"):
-        given = dict(zip(("t1", "t2", "t3"), tiles, strict=False)) | named
-        refuse_tiles(f"TSM2 {version} has no tiles", given)
+        refuse_tiles(f"TSM2 {version} has no tiles", tiles)
         wide = next((w for w in _COLUMNS if w >= problem.n), _COLUMNS[-1])
-        t1, t2, t3 = T1, wide if version == "V1" else 1, 1
-    else:
-        t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, *tiles, **named)
-    shared = t1 * t2 * problem.bytes if version in ("V2", "V3") else 0
-    grid = _blocks(problem.m, t1), 1
-    return KernelLaunch("tsm2.cu", f"tsm2_{version.lower()}", _macros(problem, t1, t2, t3), grid, t1, shared)
+        return _launch("tsm2", version.lower(), problem, (T1, wide if version == "V1" else 1, 1), shared=0)
+    return _launch("tsm2", version.lower(), problem, parameters(model, problem.n, **tiles))
 
 
 def ism2(
-    problem: Problem, model: Model, optimisation: int, tcf: int | None = None, *tiles: int | None, **named: int | None
+    problem: Problem, model: Model, optimisation: int = 2, tcf: int | None = None, **tiles: int | None
 ) -> KernelLaunch:
     """Return the launch of one of ISM2's optimisations; tiles: as in `tsm2`.
 
@@ -111,19 +95,25 @@ def ism2(
     """
     if not is_size(optimisation) or optimisation not in OPTIMISATIONS:
         raise InputError(f"optimisation = {shown(optimisation)} must be 1, 2 or 'hopper'")
-    t1, t2, t3 = parameters(model, problem.m, problem.k, problem.n, *tiles, **named)
+    t1, t2, t3 = parameters(model, problem.n, **tiles)
     if tcf is None:
-        tcf = min(8, tallskinny.most_tcf(model, max(problem.m, 1), t2, t3))
+        tcf = min(8, tallskinny.most_tcf(model, problem.m, t2, t3))
     sizes(tcf=tcf)
     if not problem.k:  # nothing to add: C is zero
         return tsm2(problem, model, "V0")
-    grid = _blocks(problem.m, t1 * tcf), 1
-    macros = _macros(problem, t1, t2, t3)
-    return KernelLaunch("ism2.cu", f"ism2_{optimisation}", macros, grid, t1, t1 * t2 * problem.bytes)
+    return _launch("ism2", str(optimisation), problem, (t1, t2, t3), tcf)
 
 
-def _blocks(m: int, rows: int) -> int:
-    blocks = -(-m // rows)
+def _launch(
+    algorithm: str, form: str, problem: Problem, tiles: tuple[int, int, int], tcf: int = 1, shared: int | None = None
+) -> KernelLaunch:
+    """Return the launch of a kernel; shared: bytes of shared memory, by default for a tile of B."""
+    t1, t2, t3 = tiles
+    values = {"REAL": problem.real, "T1": t1, "T2": t2, "T3": t3, f"A_{layout(problem.A).upper()}": True}
+    blocks = -(-problem.m // (t1 * tcf))
     if blocks >= 2**31:
-        raise InputError(f"m = {m} rows take {blocks} thread blocks of {rows}, and 2147483647 are the most: raise t1")
-    return blocks
+        raise InputError(
+            f"m = {problem.m} rows take {blocks} thread blocks of {t1 * tcf}, and 2147483647 are the most: raise t1"
+        )
+    shared = t1 * t2 * problem.bytes if shared is None else shared
+    return KernelLaunch(f"{algorithm}.cu", f"{algorithm}_{form}", values, (blocks, 1), t1, shared)
