@@ -141,7 +141,7 @@ def reveal(
             " operands mismatch: it does more than add in that order (compensation, other roundings?), or D is not in"
             " the format of --formats"
         )
-    tree = shown(revealed.tree, revealed.order, k, subject.instruction(revealed))
+    tree = shown(revealed.tree, revealed.order, k, subject.instruction(revealed.tree))
     no_name = "no KOrder is found for this order; fpemu.mma.gemm takes the tree itself"
     cli.print_text(no_name if revealed.order is None else order)
     cli.print_text(text(tree))

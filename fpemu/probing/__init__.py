@@ -2,6 +2,6 @@
 
 from fpemu.mma.serialise import load, save
 from fpemu.probing.arithmetic import Characterized, characterize
-from fpemu.probing.reveal import Revealed, reveal
+from fpemu.probing.reveal import Revealed, RevealedMap, reveal, reveal_map
 
-__all__ = ["Characterized", "Revealed", "characterize", "load", "reveal", "save"]
+__all__ = ["Characterized", "Revealed", "RevealedMap", "characterize", "load", "reveal", "reveal_map", "save"]

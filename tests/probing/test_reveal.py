@@ -10,7 +10,7 @@ from fpemu.errors import InputError
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum, identical
-from fpemu.probing import save
+from fpemu.probing import reveal_map, save
 from fpemu.probing.reveal import reveal
 from fpemu.probing.trees import name_order
 from fpemu.probing.trees import text as drawing
@@ -309,8 +309,17 @@ def test_one_place_of_a_product_with_two_orders():
 
     assert reveal(gemm, K, spec, shape=(8, 4), at=0).order == KOrder()
     assert reveal(gemm, K, spec, shape=(8, 4), at=3).order == KOrder(split=40)
-    with pytest.raises(InputError, match="fit no tree"):
+    assert reveal(gemm, K, spec, shape=(8, 4), at=(5, 1)).order == KOrder()
+    assert reveal(gemm, K, spec, shape=(8, 4), at=(5, 2)).order == KOrder(split=40)
+    with pytest.raises(
+        InputError, match=r"columns of D disagree: .* D\[0, 0\] and D\[0, 2\] differ.*; at=\(0, 2\) reveals"
+    ):
+        reveal(gemm, K, spec, shape=(8, 4))
+    with pytest.raises(InputError, match=r"rows of D disagree: .* D\[0, 0\] and D\[2, 0\] differ"):
         reveal(lambda A, B: gemm(B.T, A.T).T, K, spec, shape=(4, 3))
+    found = reveal_map(gemm, K, spec, shape=(8, 4))
+    assert (found.index == [0, 0, 1, 1]).all()
+    assert [revealed.order for revealed in found.orders] == [KOrder(), KOrder(split=40)]
 
 
 def test_a_result_rounded_to_half_at_the_end():
@@ -358,15 +367,17 @@ def test_wrong_trees(call, message):
 
 
 HALVES = mma.spec("hopper", "e5m2", "fp32", "mma")
+E2M1, E3M2 = mma.spec("B200", "e2m1", "fp32"), mma.spec("B200", "e3m2", "fp16")
 
 
 @pytest.mark.parametrize(
     ("gemm", "spec", "message"),
     [
-        (lambda A, B: A.astype(np.float64) @ B.astype(np.float64), SPECS["fp16"], "fit no tree|no whole number"),
+        (lambda A, B: A.astype(np.float64) @ B.astype(np.float64), SPECS["fp16"], "no unit is lost beside 32768"),
         (lambda A, B: np.zeros((2, 2)), SPECS["fp16"], "shape"),
-        (lambda A, B: np.full((len(A), B.shape[1]), np.nan), SPECS["fp16"], "no whole number"),
-        (lambda A, B: A @ B, mma.spec("hopper", "e4m3", "fp32"), "too narrow"),
+        (lambda A, B: np.full((len(A), B.shape[1]), np.nan), SPECS["fp16"], "returns Inf or NaN"),
+        (by(KOrder(), E2M1), E2M1, "no unit is lost beside 16 and -16: the sums are exact"),
+        (lambda A, B: mma.gemm(A, B, None, E3M2), E3M2, "e3m2 is too narrow for the probe: units of 0.00390625"),
         (
             by(KOrder(), SPECS["fp16"]),
             SPECS["fp16 blocks of 4"],
