@@ -115,8 +115,14 @@ class CheckedCallable:
         if time.perf_counter() > self.end:
             raise InputError("the time for probes is over")
         if not self.like:
-            return self._checked((A.copy(), B.copy("F" if self.layout == "TN" else "C")), (A, B)).values
-        return self.call(*(_converted(x, like) for x, like in zip((A, B), self.like, strict=False))).values
+            return self._checked(self.operands(A, B), (A, B)).values
+        return self.call(*self.operands(A, B)).values
+
+    def operands(self, A: Array, B: Array) -> tuple[Any, ...]:
+        """Copies of NumPy arrays in the layout of the calls, or arrays like the user's operands."""
+        if not self.like:
+            return A.copy(), B.copy("F" if self.layout == "TN" else "C")
+        return tuple(_converted(x, like) for x, like in zip((A, B), self.like, strict=False))
 
     def call(self, *operands: Any) -> Operand:
         """D for the operands themselves.

@@ -284,7 +284,7 @@ class Target:
         where = self._where() if where is None else where
         if check:
             A, B = self.operands(M, N, 20)
-            D = self.gemm.repeat(A, B).values
+            D = self.gemm.repeat(*self.gemm.operands(A, B)).values
             if not np.isfinite(D).all():
                 raise InputError(f"{name} returns Inf or NaN for random operands: {entries(~np.isfinite(D), D)}")
             # D holds the sum of up to eight units exactly in every format
