@@ -318,15 +318,17 @@ class Target:
                     f"{block} products are added at once, and a block of {spec} has {spec.block}: it is another"
                     " instruction, or the order does not show"
                 )
+            revealed = Revealed(tree, name_order(tree, k, spec), k, probe.count)
+            if known:
+                return revealed
             # the blocks of an unknown instruction are as long as the longest
-            order = None if known else name_order(tree, k, self.instruction(tree))
-            return Revealed(tree, order or name_order(tree, k, spec), k, probe.count)
+            return replace(revealed, order=name_order(tree, k, self.instruction(revealed)) or revealed.order)
         except RecursionError:
             raise InputError("the sums are nested too deep to be written down") from None
 
-    def instruction(self, tree: Tree) -> MmaSpec:
+    def instruction(self, revealed: Revealed) -> MmaSpec:
         """The instruction; if it is unknown, one with the longest of the revealed blocks."""
-        block = longest_block(tree)
+        block = longest_block(revealed.tree)
         return self.spec or MmaSpec(self.inputs, self.inputs, "fp32", k=block, block=block, F=25)
 
     @property
@@ -419,7 +421,9 @@ class Target:
                 values[0] /= (1 + abs(np.arange(K) - n % 4 // 3 * rng.integers(K))) ** 2
             one, other = rng.permutation(K)[: K // 2 * 2].reshape(2, -1)
             values[:, other] = [[-1], [1]] * values[:, one]
-            x[n], y[n] = round_to(values[0], a), round_to(values[1], b)
+            for to, some, fmt in ((x, values[0], a), (y, values[1], b)):
+                # normal: instructions that flush subnormal inputs are compared with additions outside, which do not
+                to[n] = round_to(np.copysign(np.maximum(np.abs(some), fmt.min_normal), some), fmt)
             A, B = np.tile(x[n].astype(a.dtype), (M, 1)), np.tile(y[n].astype(b.dtype)[:, None], N)
             products.append(self.gemm(A, B).copy())
         return x[:, None].astype(a.dtype), y[:, :, None].astype(b.dtype), products
