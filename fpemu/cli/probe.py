@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import numpy as np
 import typer
@@ -21,7 +21,7 @@ from fpemu.errors import GpuError, InputError, unknown_name
 from fpemu.mma import catalog
 from fpemu.mma.tree import longest_block
 from fpemu.probing.callables import CheckedCallable, as_numbers, load_function
-from fpemu.probing.reveal import Target
+from fpemu.probing.reveal import Layout, Target
 from fpemu.probing.trees import shown, text
 from fpemu.rounding import round_to
 
@@ -49,7 +49,7 @@ class Probed:
     instruction: str | None = None
     at: Annotated[str, "COLUMN | ROW,COLUMN", "Probed column of D (row if N > M), or the probed position."] = "0"
     type_: Annotated[str | None, "cublas: fp16 (default), bf16, tf32, fp32, fp64, fp16->fp16."] = None
-    layout: Annotated[str | None, "NN (default), or TN for a B that is stored by columns."] = None
+    layout: Annotated[str | None, "NN (default); TN: B is stored by columns; NT: A is; TT: both are."] = None
     emulated: Annotated[str | None, "HARDWARE", "Probe an emulated GEMM; needs no GPU."] = None
     order: str | None = None
 
@@ -105,7 +105,7 @@ class Probed:
 
         elif target != "cublas":
             gemm, name = load_function(target), target
-        product = CheckedCallable(gemm, name, layout=choice("--layout", self.layout or "NN", ("NN", "TN")))
+        product = CheckedCallable(gemm, name, layout=choice("--layout", self.layout or "NN", get_args(Layout)))
         at = self.position(*shape[:2])
         return Target(product, shape, known.get(inputs), result, accumulator, spec, hardware, at)
 

@@ -88,8 +88,9 @@ class CheckedCallable:
         Called with the number of calls after each.
     like : sequence of arrays, optional
         The user's operands: probes are passed in their library, dtype, device and layout.
-    layout : {"NN", "TN"}
-        "NN": NumPy arrays A and B are C-contiguous. "TN": B is stored by columns.
+    layout : {"NN", "TN", "NT", "TT"}
+        Layout of B, then of A, if they are NumPy arrays: "N" is C-contiguous, "T" stored by columns. (BLAS stores by
+        columns, and computes the transpose of D from B and A.)
 
     Attributes
     ----------
@@ -121,7 +122,7 @@ class CheckedCallable:
     def operands(self, A: Array, B: Array) -> tuple[Any, ...]:
         """Copies of NumPy arrays in the layout of the calls, or arrays like the user's operands."""
         if not self.like:
-            return A.copy(), B.copy("F" if self.layout == "TN" else "C")
+            return A.copy("F" if self.layout[1] == "T" else "C"), B.copy("F" if self.layout[0] == "T" else "C")
         return tuple(_converted(x, like) for x, like in zip((A, B), self.like, strict=False))
 
     def call(self, *operands: Any) -> Operand:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from fpemu.probing.trees import name_order, text
 from fpemu.rounding import round_to
 
 Array = NDArray[Any]
-Layout = Literal["NN", "TN"]
+Layout = Literal["NN", "TN", "NT", "TT"]
 # seeds of products with the same operands at all positions of D: to check an order, and to group positions by it
 _CHECKS, _GROUPING = range(8), range(8, 24)
 
@@ -106,8 +106,9 @@ def reveal(
     at : (int, int) or int, optional
         Row and column of D whose order is revealed, from probes at all positions with the same order; or a column (a
         row, if N > M) in which all positions have the same order. Default: all positions of D have the same order.
-    layout : {"NN", "TN"}
-        "NN": A and B are C-contiguous. "TN": B is stored by columns, as in `fpemu.library.emulate`.
+    layout : {"NN", "TN", "NT", "TT"}
+        "NN": A and B are C-contiguous. "TN": B is stored by columns, as in `fpemu.library.emulate`. "NT": A is stored
+        by columns. "TT": both are.
     check : bool
         Whether to multiply random operands, compare D with the emulation in the revealed order at all positions with
         that order, and raise InputError for a mismatch.
@@ -183,8 +184,8 @@ def reveal_map(
         Formats of the inputs and of D, as in `reveal`.
     shape : (M, N), optional
         Shape of every call, as in `reveal`.
-    layout : {"NN", "TN"}
-        As in `reveal`.
+    layout : {"NN", "TN", "NT", "TT"}
+        Layout of A and B, as in `reveal`.
 
     Returns
     -------
@@ -220,7 +221,7 @@ def _target(
 ) -> Target:
     """The GEMM of checked arguments."""
     k = integer("k", k, 1, 2**24)
-    choice("layout", layout, ("NN", "TN"))
+    choice("layout", layout, get_args(Layout))
     inputs = formats.get(fmt or (str(spec.a_format) if spec else "fp32"))
     if spec is None:
         spec = FMA_SPECS[inputs.name] if inputs.name in ("fp32", "fp64") else None
@@ -293,7 +294,7 @@ class Target:
             if total != few * unit:
                 raise InputError(
                     f"{name} returns {total:g} for the sum of {few} products of {unit:g}, the probe's units: it"
-                    " flushes subnormal numbers, or rounds its inputs"
+                    " flushes subnormal numbers, rounds its inputs, scales D or does not add each product once"
                 )
         try:
             revealed = self.probe(Rows(self.gemm, self.shape, self._formats, self._positions(where)))

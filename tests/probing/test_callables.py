@@ -64,14 +64,16 @@ def test_arrays_of_jax(name):
     assert (fmt, values.tolist()) == ({"bfloat16": "bf16"}.get(name), [1, -2])
 
 
-@pytest.mark.parametrize(("layout", "by_rows"), [("NN", True), ("TN", False)])
+@pytest.mark.parametrize(
+    ("layout", "by_rows"), [("NN", (True, True)), ("TN", (True, False)), ("NT", (False, True)), ("TT", (False, False))]
+)
 @pytest.mark.parametrize("shape", [(9, 4), (4, 9)])
 def test_the_layout_of_the_operands(layout, by_rows, shape):
     seen = set()
 
     def gemm(A, B):
-        seen.add((A.shape, A.flags.c_contiguous, B.shape, B.flags.c_contiguous, B.flags.f_contiguous))
+        seen.add((A.shape, B.shape, *((X.flags.c_contiguous, X.flags.f_contiguous) for X in (A, B))))
         return simt.gemm(A, B)
 
     assert str(reveal(gemm, 7, shape=shape, layout=layout).order) == "KOrder()"
-    assert seen == {((shape[0], 7), True, (7, shape[1]), by_rows, not by_rows)}
+    assert seen == {((shape[0], 7), (7, shape[1]), *((rows, not rows) for rows in by_rows))}

@@ -457,7 +457,7 @@ def rounded_to_half(A, B):
         (in_double, "the probes show .* outputs of random operands mismatch"),
         (last_column, r"columns of D disagree: .* at=\(0, 4\) reveals the order there"),
         (swapped_at_one_position, r"columns of D disagree: .* at=\(2, 1\)"),
-        (rounded_to_half, "flushes subnormal numbers, or rounds its inputs"),
+        (rounded_to_half, "flushes subnormal numbers, rounds its inputs"),
     ],
     ids=lambda x: getattr(x, "__name__", ""),
 )
