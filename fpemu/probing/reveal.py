@@ -6,7 +6,7 @@ are equal, and all columns of B, show these positions, and their emulation shows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -233,8 +233,8 @@ def _target(
     result = formats.get(out or accumulator).name
     if shape is None:
         target = Target(gemm, (1, 1, k), inputs, result, accumulator, spec)
-        n = min(k, 64 if target.scale.unit[1] != 1 else 512)
-        shape = (n, n if n <= 64 and target.scale.unit[1] != 1 else 1)
+        n = min(k, 64)
+        shape = (n, n) if target.scale.unit[1] != 1 else (min(k, 512), 1)
     M, N = integers("shape", shape, 1, 2**24, length=2)
     if isinstance(at, tuple | list):
         at = tuple(integers("at", at, 0, max(M, N) - 1, length=2))
@@ -308,19 +308,18 @@ class Target:
 
     def probe(self, run: ProbeRunner) -> Revealed:
         """The order that probes show; raises InputError if their results fit no tree."""
-        k, known = self.shape[2], self.spec is not None
-        spec = self.spec or MmaSpec(self.inputs, self.inputs, "fp32", k=64, block=64, F=25)
+        k, spec = self.shape[2], self._presumed
         probe = Probe(run, k, getattr(run, "formats", self._formats), spec, formats.get(self.result))
         try:
             tree = tree_of(probe)
             block = longest_block(tree)
-            if known and block > spec.block:
+            if self.spec is not None and block > spec.block:
                 raise InputError(
                     f"{block} products are added at once, and a block of {spec} has {spec.block}: it is another"
                     " instruction, or the order does not show"
                 )
             revealed = Revealed(tree, name_order(tree, k, spec), k, probe.count)
-            if known:
+            if self.spec is not None:
                 return revealed
             # the blocks of an unknown instruction are as long as the longest
             return replace(revealed, order=name_order(tree, k, self.instruction(revealed)) or revealed.order)
@@ -338,11 +337,16 @@ class Target:
         return (self.inputs, self.inputs) if self.spec is None else self.spec.operand_formats[:2]
 
     @property
+    def _presumed(self) -> MmaSpec:
+        """The instruction; if it is unknown, one with the longest blocks."""
+        return self.spec or MmaSpec(self.inputs, self.inputs, "fp32", k=64, block=64, F=25)
+
+    @property
     def scale(self) -> Scale:
         """M and unit of the probes."""
-        spec = self.spec or MmaSpec(self.inputs, self.inputs, "fp32", k=64, block=64, F=25)
         A, B = self._formats
-        return Scale.of((B, A) if self.shape[1] > self.shape[0] else (A, B), spec, formats.get(self.result))
+        pair = (B, A) if self.shape[1] > self.shape[0] else (A, B)
+        return Scale.of(pair, self._presumed, formats.get(self.result))
 
     # --- positions of D
     def _start(self) -> tuple[int, int]:
@@ -383,9 +387,12 @@ class Target:
         Every product has equal rows of A and equal columns of B, so that all its results are equal in one order.
         """
         M, N, _ = self.shape
-        stacked = bits(np.stack([D.ravel() for D in self._repeated(_GROUPING)[2]], axis=1))
-        _, first, index = np.unique(stacked, axis=0, return_index=True, return_inverse=True)
-        return np.asarray(np.argsort(np.argsort(first))[index.ravel()].reshape(M, N))
+        index = np.zeros(M * N, np.int64)
+        for _, _, D in self._repeated(_GROUPING):
+            _, results = np.unique(bits(D), return_inverse=True)
+            _, first, index = np.unique(index * (M * N) + results.ravel(), return_index=True, return_inverse=True)
+            index = np.argsort(np.argsort(first))[index]  # in the order of their first positions
+        return index.reshape(M, N)
 
     def disagreement(self) -> list[int]:
         """A position of D with another order than [0, 0], in the first column or row if possible; [] if none is."""
@@ -403,31 +410,30 @@ class Target:
         A, B = rng.standard_normal((M, K)), rng.standard_normal((K, N))
         return np.asarray(round_to(A, a)), np.asarray(round_to(B, b))
 
-    def _repeated(self, seeds: range) -> tuple[Array, Array, list[Array]]:
-        """Rows (n, 1, K) of A and columns (n, K, 1) of B, and the n products of each row and column, repeated.
+    def _repeated(self, seeds: range) -> Iterator[tuple[Array, Array, Array]]:
+        """Yield A with equal rows, B with equal columns, and D.
 
-        The products of a row and a column cancel in pairs, so that D is the sum of the rounding errors.
+        The products of a row and a column cancel in pairs, so that each entry of D is the sum of the rounding errors.
         """
         (M, N, K), (a, b) = self.shape, self._formats
         total, out = formats.get(self.accumulator), formats.get(self.result)
         # the least spread of exponents that makes sums inexact, and the largest that keeps K products finite
         least = max(0, total.precision - a.precision - b.precision) // 4
         most = max(0, min((min(total.emax, out.emax) - K.bit_length() - 6) // 2, a.emax - 2, b.emax - 2))
-        x, y = np.empty((2, len(seeds), K))
-        products = []
-        for n, seed in enumerate(seeds):
-            rng, spread = np.random.default_rng(seed), min(least + n % 3, most)
+        for n in seeds:
+            rng, spread = np.random.default_rng(n), min(least + n % 3, most)
             values = np.ldexp(rng.standard_normal((2, K)), rng.integers(-spread, spread + 1, (2, K)))
             if n % 2:  # few positions of k determine the errors
                 values[0] /= (1 + abs(np.arange(K) - n % 4 // 3 * rng.integers(K))) ** 2
             one, other = rng.permutation(K)[: K // 2 * 2].reshape(2, -1)
             values[:, other] = [[-1], [1]] * values[:, one]
-            for to, some, fmt in ((x, values[0], a), (y, values[1], b)):
-                # normal: instructions that flush subnormal inputs are compared with additions outside, which do not
-                to[n] = round_to(np.copysign(np.maximum(np.abs(some), fmt.min_normal), some), fmt)
-            A, B = np.tile(x[n].astype(a.dtype), (M, 1)), np.tile(y[n].astype(b.dtype)[:, None], N)
-            products.append(self.gemm(A, B).copy())
-        return x[:, None].astype(a.dtype), y[:, :, None].astype(b.dtype), products
+            # normal: instructions that flush subnormal inputs are compared with additions outside, which do not
+            x, y = (
+                round_to(np.copysign(np.maximum(np.abs(some), fmt.min_normal), some), fmt).astype(fmt.dtype)
+                for some, fmt in zip(values, (a, b), strict=True)
+            )
+            A, B = np.tile(x, (M, 1)), np.tile(y[:, None], N)
+            yield A, B, self.gemm(A, B).copy()  # a later call may write into the same memory
 
     def _sum(self, factors: Sequence[tuple[Any, tuple[float, float]]]) -> float:
         """D at the probed position for factors at some positions of k, and zeros at all others."""
@@ -458,32 +464,33 @@ class Target:
     def _varying(self, where: Array, seeds: range) -> str | None:
         """The first result for equal operands that differs by position or by call, in words."""
         row, column = self._start()
-        products, again = (self._repeated(seeds)[2] for _ in range(2))
-        differ = where & np.any([bits(D) != bits(D[row, column]) for D in products], axis=0)
-        if differ.any():
-            down = differ[:, column]
-            i, j = (int(np.argmax(down)), column) if down.any() else np.argwhere(differ)[0].tolist()
-            axis = "rows" if down.any() else "columns"
-            return (
-                f"{axis} of D disagree: for equal operands D[{row}, {column}] and D[{i}, {j}] differ, so the order"
-                f" depends on the position; at=({i}, {j}) reveals the order there, and fpemu.probing.reveal_map all"
-                " orders"
-            )
-        if any((bits(x) != bits(y)).any() for x, y in zip(products, again, strict=True)):
-            return "it is not deterministic: two calls with the same operands differ (atomic additions?)"
+        for (_, _, D), (_, _, again) in zip(self._repeated(seeds), self._repeated(seeds), strict=True):
+            if (bits(D) != bits(again)).any():
+                return "it is not deterministic: two calls with the same operands differ (atomic additions?)"
+            differ = where & (bits(D) != bits(D[row, column]))
+            if differ.any():
+                down = differ[:, column]
+                i, j = (int(np.argmax(down)), column) if down.any() else np.argwhere(differ)[0].tolist()
+                return (
+                    f"{'rows' if down.any() else 'columns'} of D disagree: for equal operands D[{row}, {column}] and"
+                    f" D[{i}, {j}] differ, so the order depends on the position; at=({i}, {j}) reveals the order there,"
+                    " and fpemu.probing.reveal_map all orders"
+                )
         return None
 
     def _mismatch(self, revealed: Revealed, where: Array, product: tuple[Array, Array, Array]) -> str | None:
         """The first contradiction between random products and their emulation in the revealed order, in words."""
-        A, B, products = self._repeated(_CHECKS)
-        start = self._start()
-        D = np.array([x[start] for x in products], np.float64)[:, None, None]
-        closest = self._closest(revealed.tree, A, B, D)
+        start, constant, columns = self._start(), True, []
+        for A, B, D in self._repeated(_CHECKS):
+            constant &= bool((bits(D)[where] == bits(D[start])).all())
+            columns.append((A[:1], B[:, :1], D[start]))
+        A, B, D = (np.stack(x) for x in zip(*columns, strict=True))
+        closest = self._closest(revealed.tree, A, B, D[:, None, None])
         count, outputs = (len(D) if closest is None else int(closest[1].sum())), len(D)
         if count == 0:
             compared = self.compare(revealed, where, product)
             count, outputs = compared.at_probed, compared.outputs
-        if count == 0 and all((bits(x)[where] == bits(x)[start]).all() for x in products):
+        if count == 0 and constant:
             return None
         if varying := self._varying(where, _CHECKS):
             return varying
