@@ -404,11 +404,10 @@ class Target:
 
     # --- operands
     def operands(self, M: int, N: int, seed: int) -> tuple[Array, Array]:
-        """Normal random operands (M, K) and (K, N)."""
+        """Normal random operands (M, K) and (K, N), of at most 64 different rows and columns."""
         rng, K = np.random.default_rng(seed), self.shape[2]
-        a, b = self._formats
-        A, B = rng.standard_normal((M, K)), rng.standard_normal((K, N))
-        return np.asarray(round_to(A, a)), np.asarray(round_to(B, b))
+        A, B = (round_to(rng.standard_normal((min(n, 64), K)), f) for n, f in zip((M, N), self._formats, strict=True))
+        return np.resize(A, (M, K)), np.resize(B, (N, K)).T
 
     def _repeated(self, seeds: range) -> Iterator[tuple[Array, Array, Array]]:
         """Yield A with equal rows, B with equal columns, and D.
