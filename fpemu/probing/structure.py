@@ -31,7 +31,8 @@ def tree_of(probe: Probe) -> Tree:
     """The canonical tree that probes show; InputError if their results fit no tree."""
     spec = probe.spec
     top = structure(probe.k, probe.sizes)
-    tree = _build(top, _kinds(top, probe, spec), spec)
+    _decide(top, probe, spec)
+    tree = _build(top, spec)
     if probe.out.precision < spec.operand_formats[3].precision:
         tree = _workspaces(trees.canonical(tree), probe, probe.out)
     return trees.canonical(tree, trees.exact_products(spec))
@@ -43,10 +44,15 @@ _ALL_PAIRS = 32  # up to so many siblings (the longest block) are all compared; 
 
 @dataclass(eq=False)
 class Path:
-    """A leaf and the nodes above it, up to the root of a subtree: for each node, its other children."""
+    """A leaf and the nodes above it, up to the root of a subtree: for each node, its other children and its kind.
+
+    Kinds: "instruction", "sum", "fma" (the step's product onto the path's) or "amf" (reversed); "onto" is a first block
+    whose accumulator holds the path's leaf already.
+    """
 
     leaf: int
     steps: list[list[int | Path]] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -168,13 +174,8 @@ def _climb(
 
 
 # --- the kinds of its nodes
-def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]:
-    """For each path the kinds of its steps.
-
-    "instruction", "sum", "fma" (the step's product onto the path's) or "amf" (reversed); "onto" is a first block whose
-    accumulator holds the path's leaf already (the path is changed accordingly).
-    """
-    kinds: dict[int, list[str]] = {}
+def _decide(top: int | Path, probe: Probe, spec: MmaSpec) -> None:
+    """Decide the kinds of the steps of all paths, and the leaf of those that begin with a block onto an accumulator."""
     exact, fma = trees.exact_products(spec), spec.rules.fused
     undecided: list[tuple[Path, int, int, int, int | None]] = []  # path, step, x, y, a leaf outside
     outer: list[tuple[Path, int | None]] = []  # path, a leaf outside of its first step
@@ -183,7 +184,7 @@ def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]
         path, outside = stack.pop()
         if isinstance(path, int):
             continue
-        row = kinds[id(path)] = ["instruction"] * len(path.steps)
+        path.kinds = ["instruction"] * len(path.steps)
         outer.append((path, _leaf(path.steps[1][0]) if len(path.steps) > 1 else outside))
         for t, step in enumerate(path.steps):
             subtrees = [child for child in step if isinstance(child, Path)]
@@ -192,7 +193,7 @@ def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]
             if sums > 1 and len(step) > 1:
                 raise InputError(f"{sums} partial sums and more are added at once, which no known instruction does")
             if sums > 1:
-                row[t] = "sum"
+                path.kinds[t] = "sum"
             elif len(step) == 1:
                 z = _leaf(path.steps[t + 1][0]) if t + 1 < len(path.steps) else outside
                 child = step[0]
@@ -201,83 +202,78 @@ def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]
     if exact:
         nearest = probe.rounding([(x, y, z) for _, _, x, y, z in undecided])
         for (path, t, *_), up in zip(undecided, nearest, strict=True):
-            row = kinds[id(path)]
-            up = up if up is not None else t > 0 and row[t - 1] == "sum"  # no probe shows it: as the step before
-            row[t] = "sum" if up else "instruction"
+            up = up if up is not None else t > 0 and path.kinds[t - 1] == "sum"  # no probe shows it: as the step before
+            path.kinds[t] = "sum" if up else "instruction"
         if spec.rules.truncates and spec.final == "RZ":
-            first = _first_blocks(outer, kinds)
+            first = _first_blocks(outer)
             for (path, ks, _), leaf in zip(first, probe.entered([f[1:] for f in first], spec.F), strict=True):
                 if leaf is not None:
-                    _enter(path, ks, leaf, kinds)
-        return kinds
+                    _enter(path, ks, leaf)
+        return
     fused = probe.fusing([(x, y) for _, _, x, y, _ in undecided])
     for (path, t, *_), sign in zip(undecided, fused, strict=True):
         single = t == 0 and isinstance(path.steps[0][0], int)
         if fma:
             reverse = sign < 0 or (t == 0 and not single)
-            kinds[id(path)][t] = "sum" if sign == 0 else "amf" if reverse else "fma"
+            path.kinds[t] = "sum" if sign == 0 else "amf" if reverse else "fma"
         elif not single:
-            kinds[id(path)][t] = "sum" if sign == 0 else "instruction"
+            path.kinds[t] = "sum" if sign == 0 else "instruction"
     if not fma:
-        first = _first_blocks(outer, kinds)
+        first = _first_blocks(outer)
         for (path, ks, _), result in zip(first, probe.narrow([ks for _, ks, _ in first]), strict=True):
             if isinstance(result, int):
-                _enter(path, ks, result, kinds)
+                _enter(path, ks, result)
             elif result is not None:
-                kinds[id(path)][0] = result
-    return kinds
+                path.kinds[0] = result
 
 
-def _first_blocks(
-    outer: list[tuple[Path, int | None]], kinds: dict[int, list[str]]
-) -> list[tuple[Path, list[int], int | None]]:
+def _first_blocks(outer: list[tuple[Path, int | None]]) -> list[tuple[Path, list[int], int | None]]:
     """The paths that begin with a block of products only, its positions, and a leaf outside."""
     blocks = []
     for path, z in outer:
         ks = [path.leaf, *(child for child in path.steps[0] if isinstance(child, int))]
-        if kinds[id(path)][0] == "instruction" and len(ks) == 1 + len(path.steps[0]):
+        if path.kinds[0] == "instruction" and len(ks) == 1 + len(path.steps[0]):
             blocks.append((path, ks, z))
     return blocks
 
 
-def _enter(path: Path, ks: list[int], leaf: int, kinds: dict[int, list[str]]) -> None:
+def _enter(path: Path, ks: list[int], leaf: int) -> None:
     """Move the leaf that was in the accumulator before out of a path's first block."""
     path.steps[0] = [k for k in ks if k != leaf]
     path.leaf = leaf
-    kinds[id(path)][0] = "onto"
+    path.kinds[0] = "onto"
 
 
 def _leaf(node: int | Path) -> int:
     return node if isinstance(node, int) else node.leaf
 
 
-def _build(top: int | Path, kinds: dict[int, list[str]], spec: MmaSpec) -> Tree:
+def _build(top: int | Path, spec: MmaSpec) -> Tree:
     """The tree of chains and sums of a path."""
     kind = spec.rules.kind
     if isinstance(top, int):
         return Chain(((top,),), kind)
     tree: Tree | None = None  # None: only the leaf so far
-    kinds_of = kinds[id(top)]
-    names = [{"amf": "fma", "onto": "instruction"}.get(name, name) for name in kinds_of]
+    names = [{"amf": "fma", "onto": "instruction"}.get(name, name) for name in top.kinds]
     at = 0
     for name, run in groupby(names):
         steps = top.steps[at : at + len(list(run))]
         if name == "sum":
             first = Chain(((top.leaf,),), kind) if tree is None else tree
-            tree = Sum((first, *(_build(step[0], kinds, spec) for step in steps)))
+            tree = Sum((first, *(_build(step[0], spec) for step in steps)))
         else:
             blocks = [tuple(child for child in step if isinstance(child, int)) for step in steps]
             if tree is None:
-                begun = [_build(child, kinds, spec) for child in steps[0] if isinstance(child, Path)]
+                begun = [_build(child, spec) for child in steps[0] if isinstance(child, Path)]
                 tree = begun[0] if begun else None
-                if kinds_of[0] == "onto":
+                if top.kinds[0] == "onto":
                     blocks.insert(0, (top.leaf,))
                 elif name == "instruction":
                     blocks[0] = (top.leaf, *blocks[0])
                 elif begun:
                     blocks[0] = (top.leaf,)
                 else:
-                    blocks.insert(1 if kinds_of[0] == "amf" else 0, (top.leaf,))
+                    blocks.insert(1 if top.kinds[0] == "amf" else 0, (top.leaf,))
             tree = Chain(tuple(blocks), "fma" if name == "fma" else "instruction", tree)
         at += len(steps)
     assert tree is not None

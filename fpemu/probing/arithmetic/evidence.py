@@ -124,12 +124,11 @@ def specials(formats: Formats, k: int) -> Probes:
         add("a subnormal C", [], s * tiny_c)
         add("a subnormal C", [], s * (2.0**fc.emin - tiny_c))
         add("a subnormal C beside a product", [values.product(max(fd.emin, fa.emin + fb.emin), s)], s * tiny_c)
-        for tiny in (fa.min_subnormal, fa.min_normal - fa.min_subnormal):
-            add("a subnormal in A", [(s * tiny, 1.0)])
-            add("a subnormal in A", [(s * tiny, 2.0**fb.emax)], 0.0)
-        for tiny in (fb.min_subnormal, fb.min_normal - fb.min_subnormal):
-            add("a subnormal in B", [(1.0, s * tiny)])
-            add("a subnormal in B", [(2.0**fa.emax, s * tiny)], 0.0)
+        for operand, fmt, other in (("A", fa, fb), ("B", fb, fa)):
+            for tiny in (fmt.min_subnormal, fmt.min_normal - fmt.min_subnormal):
+                for factor in (1.0, 2.0**other.emax):
+                    pair = (s * tiny, factor) if operand == "A" else (factor, s * tiny)
+                    add(f"a subnormal in {operand}", [pair])
         if fa.min_subnormal * fb.min_subnormal > 0:
             add("subnormals in A and B", [(s * fa.min_subnormal, fb.min_subnormal)])
         # overflow

@@ -7,7 +7,7 @@ gives F and E0; the remaining candidates are compared with all probes, those ove
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -213,7 +213,7 @@ class Results:
 
     def fits(self, spec: MmaSpec) -> bool:
         """Whether a specification reproduces all results."""
-        return not any(self.mismatches(spec, some).any() for some in _chunks(self.order, 64, 8))
+        return not any(self.mismatches(spec, some).any() for some in np.split(self.order, [64, 64 * 9]))
 
     def reach(self, spec: MmaSpec) -> int | None:
         """The highest floor with the same results as the specification's; None if there is none above it.
@@ -312,7 +312,9 @@ class Results:
         while len(rows) and first < len(order):
             some = order[first : first + size]
             first, size = first + size, max(16, min(2 * size, _TERMS // (len(rows) * self.k)))
-            equal = self._equal(self._emulated(structure, final, rows, some), some)
+            expected = self._emulated(structure, final, rows, some).reshape(-1, len(some))
+            # signs of zeros aside
+            equal = (expected == self.d[some]) | (np.isnan(expected) & np.isnan(self.d[some]))
             eliminating.append(some[~equal.all(axis=0)])
             rows = rows[equal.all(axis=1)]
         return rows, np.concatenate(eliminating)
@@ -344,11 +346,6 @@ class Results:
         with np.errstate(invalid="ignore"):
             return values(self.codes(spec), self.formats[3]).astype(np.float64)
 
-    def _equal(self, d: Array, some: Array) -> Array:
-        """The results equal to the values d (candidates, n, 1, 1), as (candidates, n); signs of zeros aside."""
-        expected, returned = d.reshape(-1, len(some)), self.d[some]
-        return np.asarray((expected == returned) | (np.isnan(expected) & np.isnan(returned)))
-
 
 def _selection(rows: Rows, many: bool) -> Array:
     """Indices of candidates to try: the simplest, and if `many`, some of all, with both ends of each range of E0."""
@@ -360,10 +357,3 @@ def _selection(rows: Rows, many: bool) -> Array:
     ends = order[np.append(True, ~same) | np.append(~same, True)]
     spread = (x[np.linspace(0, len(x) - 1, _MANY).astype(int)] for x in (ends, simple))
     return np.unique(np.concatenate([simple[:_PLAIN], *spread]))
-
-
-def _chunks(order: Array, size: int, growth: int = 2) -> Iterator[Array]:
-    first = 0
-    while first < len(order):
-        yield order[first : first + size]
-        first, size = first + size, growth * size
