@@ -223,12 +223,8 @@ def _target(
     k = integer("k", k, 1, 2**24)
     choice("layout", layout, get_args(Layout))
     inputs = formats.get(fmt or (str(spec.a_format) if spec else "fp32"))
-    if spec is None:
-        spec = FMA_SPECS[inputs.name] if inputs.name in ("fp32", "fp64") else None
-    elif spec.rules.via is not None:
-        raise InputError(
-            f"{spec} adds the halves of its k apart, which no tree of blocks describes: no order is revealed"
-        )
+    if spec is None and inputs.name in ("fp32", "fp64"):
+        spec = FMA_SPECS[inputs.name]
     accumulator = "fp32" if spec is None else str(spec.d_format)
     result = formats.get(out or accumulator).name
     if shape is None:
@@ -309,6 +305,10 @@ class Target:
     def probe(self, run: ProbeRunner) -> Revealed:
         """The order that probes show; raises InputError if their results fit no tree."""
         k, spec = self.shape[2], self._presumed
+        if spec.rules.via is not None:
+            raise InputError(
+                f"{spec} adds the halves of its k apart, which no tree of blocks describes: no order is revealed"
+            )
         probe = Probe(run, k, getattr(run, "formats", self._formats), spec, formats.get(self.result))
         try:
             tree = tree_of(probe)
