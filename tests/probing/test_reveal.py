@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fpemu import mma, simt
+from fpemu import library, mma, simt
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
@@ -508,6 +508,19 @@ def test_the_orders_of_numpys_product_reproduce_all_its_outputs(shape, layout):
     uniform = len(found.orders) == 1  # depends on the processor
     revealed = reveal(np.matmul, K, fmt="fp32", shape=shape, layout=layout, at=None if uniform else (0, 0))
     assert revealed.tree == found.orders[0].tree
+
+
+@pytest.mark.parametrize(("hardware", "orders"), [("SKYLAKEX", 3), ("HASWELL", 2)])
+def test_the_orders_of_openblass_kernels(hardware, orders):
+    def gemm(A, B):
+        return library.emulate("openblas", A, B, hardware=hardware)
+
+    found = reveal_map(gemm, 33, fmt="fp32", shape=(33, 33))
+    assert len(found.orders) == orders
+    assert KOrder() in [revealed.order for revealed in found.orders]
+    for at in ((0, 0), (5, 30), (20, 32), (32, 32)):
+        revealed = reveal(gemm, 33, fmt="fp32", shape=(33, 33), at=at)
+        assert revealed.tree == found.orders[found.index[at]].tree
 
 
 # --- formats whose products vanish only beside products of two large factors
