@@ -94,7 +94,7 @@ class Scale(NamedTuple):
         M is finite in the accumulator. Units and their number are exact in D, and normal if subnormals are flushed.
         """
         total = spec.operand_formats[3]
-        # more would show no more; 2^60 units of 2^-60 are exact in fp32
+        # M and unit lie far from overflow and underflow in fp32 (fp64)
         span = 200 if formats[0].name == "fp64" else 60
         lows = [f.emin if spec.rules.flushes else f.emin - f.precision + 1 for f in formats]
         highs = [f.emax for f in formats]
