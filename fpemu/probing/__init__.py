@@ -1,7 +1,7 @@
 """The summation order and the arithmetic of an unknown GEMM, found by probes."""
 
 from fpemu.mma.serialise import load, save
-from fpemu.probing.arithmetic import Characterized, characterize
-from fpemu.probing.reveal import Revealed, reveal
+from fpemu.probing.arithmetic.characterize import Characterized, characterize
+from fpemu.probing.reveal import Revealed, RevealedMap, reveal, reveal_map
 
-__all__ = ["Characterized", "Revealed", "characterize", "load", "reveal", "save"]
+__all__ = ["Characterized", "Revealed", "RevealedMap", "characterize", "load", "reveal", "reveal_map", "save"]

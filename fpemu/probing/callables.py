@@ -30,7 +30,7 @@ class Operand(NamedTuple):
 
 
 def as_matrix(x: Any, name: str) -> Operand:
-    """A matrix of NumPy, PyTorch, CuPy, ml_dtypes, or of an exporter of DLPack; bf16 and fp8 values are in float32."""
+    """A matrix of NumPy, ml_dtypes, PyTorch, JAX, CuPy or an exporter of DLPack; float32 holds formats NumPy lacks."""
     operand = as_numbers(x, name)
     if operand.values.ndim != 2:
         raise InputError(f"{name} has shape {operand.values.shape}: a matrix has two axes")
@@ -41,19 +41,18 @@ def as_matrix(x: Any, name: str) -> Operand:
 
 def as_numbers(x: Any, name: str) -> Operand:
     """`as_matrix` for an array of any shape."""
-    fmt = None
+    fmt, library = None, _library(x)
     refuse_masked(x, name)
     try:
-        if _library(x) == "torch":
+        if library == "torch":
             dtype = str(x.dtype).removeprefix("torch.")
             x = x.detach().cpu()
-            # NumPy has no types for bf16 and fp8; float32 holds their values
-            if dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"):
+            if dtype.startswith(("bfloat16", "float8")):  # NumPy has no such types; float32 holds their values
                 x, fmt = x.float(), formats.get(dtype).name
             x = x.numpy()
-        elif _library(x) == "cupy":
+        elif library == "cupy":
             x = x.get()
-        elif hasattr(x, "__dlpack__") and not isinstance(x, np.ndarray | np.generic):
+        elif hasattr(x, "__dlpack__") and not hasattr(x, "__array__"):
             x = np.from_dlpack(x)
         x = np.asarray(x)
     except (RuntimeError, TypeError, ValueError, OverflowError, BufferError) as problem:
@@ -61,11 +60,12 @@ def as_numbers(x: Any, name: str) -> Operand:
     if x.dtype.kind not in "fiuV":
         raise InputError(f"{name} holds {x.dtype}, not numbers")
     values = as_array(x, name)
-    if values.dtype.kind == "V":
-        fmt = formats.get(values.dtype.name).name
-        values = values.astype(formats.get(fmt).dtype)
-    if values.dtype.kind == "f" and fmt is None:
-        fmt = {2: "fp16", 4: None, 8: "fp64"}[values.dtype.itemsize]
+    # float32 may hold values of any narrower format
+    if values.dtype.kind in "fV" and fmt is None and values.dtype != np.float32:
+        if "int" in values.dtype.name:  # int2 and int4 of ml_dtypes
+            return Operand(values.astype(np.int8), None)
+        known = formats.get(values.dtype.name)
+        fmt, values = known.name, values.astype(known.dtype, copy=False)
     return Operand(values, fmt)
 
 
@@ -88,6 +88,9 @@ class CheckedCallable:
         Called with the number of calls after each.
     like : sequence of arrays, optional
         The user's operands: probes are passed in their library, dtype, device and layout.
+    layout : {"NN", "TN", "NT", "TT"}
+        Layout of B, then of A, if they are NumPy arrays: "N" is C-contiguous, "T" stored by columns. (BLAS stores by
+        columns, and computes the transpose of D from B and A.)
 
     Attributes
     ----------
@@ -103,8 +106,9 @@ class CheckedCallable:
         name: str = "the callable",
         report: Callable[[int], None] | None = None,
         like: Sequence[Any] = (),
+        layout: str = "NN",
     ):
-        self.gemm, self.name, self.report, self.like = gemm, name, report, like
+        self.gemm, self.name, self.report, self.like, self.layout = gemm, name, report, like, layout
         self.calls, self.end = 0, math.inf
 
     def __call__(self, A: Array, B: Array) -> Array:
@@ -112,8 +116,14 @@ class CheckedCallable:
         if time.perf_counter() > self.end:
             raise InputError("the time for probes is over")
         if not self.like:
-            return self._checked((A.copy(), B.copy()), (A, B)).values
-        return self.call(*(_converted(x, like) for x, like in zip((A, B), self.like, strict=False))).values
+            return self._checked(self.operands(A, B), (A, B)).values
+        return self.call(*self.operands(A, B)).values
+
+    def operands(self, A: Array, B: Array) -> tuple[Any, ...]:
+        """Copies of NumPy arrays in the layout of the calls, or arrays like the user's operands."""
+        if not self.like:
+            return A.copy("F" if self.layout[1] == "T" else "C"), B.copy("F" if self.layout[0] == "T" else "C")
+        return tuple(_converted(x, like) for x, like in zip((A, B), self.like, strict=False))
 
     def call(self, *operands: Any) -> Operand:
         """D for the operands themselves.

@@ -1,4 +1,4 @@
-"""The probes of a GEMM's summation order, and their rows: rows of A, or columns of B."""
+"""The probes of a GEMM's summation order, and their rows: rows of A, columns of B, or both."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats
 from fpemu.errors import InputError
+from fpemu.formats import FloatFormat
 from fpemu.mma.gemm import gemm
 from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import Chain, Sum, Tree
@@ -35,51 +35,85 @@ class Pairs(NamedTuple):
 
 
 class Rows:
-    """Probes as rows of A (or columns of B) of a GEMM, as many in one call as the shape has.
+    """Probes of a GEMM at positions of D, as many in one call as there are positions.
+
+    A probe is a row of A. It is a column of B if all positions lie in one row of D, and both if no two positions have a
+    row or a column in common.
 
     Parameters
     ----------
     gemm : callable (A, B) -> D
-    k : int
-    dtype : dtype of A and B
-    shape : (M, N)
-        The shape of every call. Probes are rows of A, or columns of B if N > M.
-    at : int
-        The column (row) of D that is read.
+    shape : (M, N, K)
+        The shape of every call, on which a library's order can depend.
+    formats : (FloatFormat, FloatFormat)
+        Formats of A and B.
+    positions : array (n, 2)
+        Rows and columns of D with the same order.
     """
 
-    runs_probes = True
+    def __init__(self, gemm: Callable[[Any, Any], Any], shape: tuple[int, int, int], formats: Any, positions: Array):
+        self.gemm, (M, N, self.k) = gemm, shape
+        distinct = [len(np.unique(line)) == len(line) for line in positions.T]
+        self.by_columns, self.paired = not distinct[0], all(distinct)
+        way = -1 if self.by_columns else 1
+        self.count, self.others = (M, N)[::way]
+        self.formats: tuple[FloatFormat, FloatFormat] = tuple(formats)[::way]  # of the probes, and of the other operand
+        self.lines, self.across = positions.T[::way]
 
-    def __init__(self, gemm: Callable[[Any, Any], Any], k: int, dtype: Any, shape: tuple[int, int], at: int = 0):
-        self.gemm, self.k, self.dtype, self.at = gemm, k, np.dtype(dtype), at
-        self.by_columns = shape[1] > shape[0]
-        self.count, self.other = (shape[1], shape[0]) if self.by_columns else shape
+    def __call__(self, base: Array, where: Array, value: Array, b: float, b_at: Array | None = None) -> Array:
+        """One entry of D for each row: `base` (k,) with `value` (n, w) at `where` (n, w), times a vector of b.
 
-    def __call__(self, base: Array, where: Array, value: Array, b: float) -> Array:
-        """One entry of D for each row: `base` (k,) with `value` (n, w) at `where` (n, w), times a vector of b."""
+        With `b_at` (n, w) the vector has these numbers at `where`, for positions without common rows and columns.
+        """
         out = np.empty(len(where))
-        across = np.full((self.other, self.k), b, self.dtype)
-        for lo in range(0, len(where), self.count):
-            some = where[lo : lo + self.count]
-            # every call has the full shape, on which a library's order can depend
-            rows = np.tile(base.astype(self.dtype), (self.count, 1))
-            rows[np.arange(len(some))[:, None], some] = value[lo : lo + self.count]
-            D = np.asarray(self.gemm(across, rows.T) if self.by_columns else self.gemm(rows, across.T))
-            if D.shape != ((self.other, self.count) if self.by_columns else (self.count, self.other)):
-                raise InputError(f"gemm returned an array of shape {D.shape}")
-            out[lo : lo + self.count] = (D[self.at] if self.by_columns else D[:, self.at])[: len(some)]
+        most = len(self.lines)
+        for lo in range(0, len(where), most):
+            at = where[lo : lo + most]
+            lines, across = self.lines[: len(at), None], self.across[: len(at), None]
+            rows = np.tile(base.astype(self.formats[0].dtype), (self.count, 1))
+            rows[lines, at] = value[lo : lo + most]
+            vectors = np.full((self.others, self.k), b, self.formats[1].dtype)
+            if b_at is not None:
+                vectors[across, at] = b_at[lo : lo + most]
+            D = self.gemm(vectors, rows.T).T if self.by_columns else self.gemm(rows, vectors.T)
+            out[lo : lo + most] = D[lines, across][:, 0]
         return out
 
 
-def scale(inputs: formats.FloatFormat, *, flushed: bool = False) -> tuple[float, float]:
-    """M and the unit of the probes; a normal unit if subnormal inputs are flushed."""
-    span = 200 if inputs.name == "fp64" else 60
-    least = inputs.emin if flushed else inputs.emin - inputs.precision + 1
-    return 2.0 ** min(inputs.emax, span), 2.0 ** max(least, -span)
+class Scale(NamedTuple):
+    """M and the unit of the probes, each as factors of two operands, and the number of units that vanish beside M."""
+
+    large: tuple[float, float]
+    unit: tuple[float, float]
+    most: int
+
+    @classmethod
+    def of(cls, formats: tuple[FloatFormat, FloatFormat], spec: MmaSpec, out: FloatFormat) -> Scale:
+        """The scale for the formats of probes and of the other operand, which is 1 if that suffices.
+
+        M is finite in the accumulator. Units and their number are exact in D, and normal if subnormals are flushed.
+        """
+        total = spec.operand_formats[3]
+        # M and unit lie far from overflow and underflow in fp32 (fp64)
+        span = 200 if formats[0].name == "fp64" else 60
+        lows = [f.emin if spec.rules.flushes else f.emin - f.precision + 1 for f in formats]
+        highs = [f.emax for f in formats]
+        for other in (0, 1):
+            low, high = lows[0] + other * lows[1], highs[0] + other * highs[1]
+            top, bottom = min(high, span, total.emax), max(low, -span, out.emin - out.precision + 1)
+            # sums outside an instruction keep 24 bits (fp64: 53), whatever the instruction keeps
+            spare = top - bottom - (54 if formats[0].name == "fp64" else max(25, spec.F))
+            if spare > 0:
+                break
+        # exponents of the other operand: 0 if it is 1
+        up = max(0, top - highs[0]) if other else 0
+        down = min(0, bottom - lows[0]) if other else 0
+        most = min(2**spare - 1, 2**out.precision, 2**total.precision) if spare > 0 else 0
+        return cls((2.0 ** (top - up), 2.0**up), (2.0 ** (bottom - down), 2.0**down), most)
 
 
 class Probe:
-    """The probes of one GEMM, with M, unit and counts that its formats admit.
+    """The probes of one GEMM, with the scale that its formats admit.
 
     Attributes
     ----------
@@ -87,18 +121,20 @@ class Probe:
         Number of probes so far.
     """
 
-    def __init__(self, run: ProbeRunner, k: int, inputs: formats.FloatFormat, spec: MmaSpec, out: formats.FloatFormat):
-        self._run, self.k, self.out, self.count = run, k, out, 0
-        self.inputs, self.spec = inputs, spec
-        self.large, self.unit = scale(inputs, flushed=spec.rules.flushes)
+    def __init__(
+        self, run: ProbeRunner, k: int, formats: tuple[FloatFormat, FloatFormat], spec: MmaSpec, out: FloatFormat
+    ):
+        self._run: Any = run
+        self.k, self.out, self.count, self.formats, self.spec = k, out, 0, formats, spec
+        self.large, self.unit, self.most = Scale.of(formats, spec, out)
+        self.paired = getattr(run, "paired", False)
         self.precision = spec.operand_formats[3].precision
         self.inexact = 1 + 2.0 ** -((self.precision + 1) // 2)  # its square is not a number of the accumulator
-        spare = int(np.log2(self.large / self.unit)) - (54 if inputs.name == "fp64" else max(25, spec.F))
-        # the number of units that vanish together beside M, and that D counts exactly
-        self.most = min(2**spare - 1, 2**out.precision, 2**self.precision) if spare > 0 else 0
-        if self.most < 1:
+        if self.most < 1 or (self.unit[1] != 1 and not self.paired):
+            large, unit = np.prod(self.large), np.prod(self.unit)
+            names = " and ".join(dict.fromkeys(f.name for f in formats))
             raise InputError(
-                f"{inputs} is too narrow for the probe: units of {self.unit:g} do not vanish beside {self.large:g}"
+                f"{names} is too narrow for the probe: units of {unit:g} do not vanish beside {large:g} in sums of fp32"
             )
 
     def sizes(self, wanted: list[Pairs]) -> list[Array]:
@@ -132,12 +168,13 @@ class Probe:
     def _survivors(self, pairs: Array, where: Array, passes: int) -> NDArray[np.int64]:
         """The number of units at `where`, set in several passes, that survive M and -M at each pair."""
         self.count += len(pairs) * passes
-        value = np.tile([self.large, -self.large], (len(pairs), 1))
+        value, b_at = (np.tile(x, (len(pairs), 1)) for x in ([self.large[0], -self.large[0]], [self.large[1]] * 2))
+        other: list[Any] = [self.unit[1], b_at] if self.unit[1] != 1 else [1.0]
         survivors = np.zeros(len(pairs))
         for turn in range(passes):
             base = np.zeros(self.k)
-            base[where[turn::passes]] = self.unit
-            survivors += self._run(base, pairs, value, 1.0) / self.unit
+            base[where[turn::passes]] = self.unit[0]
+            survivors += self._run(base, pairs, value, *other) / np.prod(self.unit)
         good = (survivors == np.rint(survivors)) & (survivors >= 0) & (survivors <= len(where) - 2)
         if not good.all():
             i, j = pairs[~good][0]
@@ -181,12 +218,13 @@ class Probe:
         partial = None
         for b, x, y in self._near_halves():
             values = [x, y, -x][:width]
-            if not self.inputs.contains(np.array([*values, b])).all():
+            factors = self._factors(values, b)
+            if factors is None:
                 continue
-            A, B = np.array([values], self.inputs.dtype), np.full((width, 1), b, self.inputs.dtype)
+            A, B = (x[None].astype(f.dtype) for x, f in zip(factors, self.formats, strict=True))
             with np.errstate(all="ignore"):
                 sums, instruction = (
-                    {float(round_to(gemm(A, B, None, self.spec, t, backend="numpy")[0, 0], self.out)) for t in some}
+                    {float(round_to(gemm(A, B.T, None, self.spec, t, backend="numpy")[0, 0], self.out)) for t in some}
                     for some in ways
                 )
             if not sums & instruction:
@@ -202,7 +240,7 @@ class Probe:
         # D may have too few bits to show it; but 2^p + 3 is a tie in D, and a multiple of 7, and y takes a half ulp of
         # the accumulator away: to nearest the tie stays, and goes up
         yield 7.0, (2**p + 3) / 7, -(2.0 ** (p - 27))
-        last = 2.0 ** (1 - self.inputs.precision)
+        last = 2.0 ** (1 - self.formats[0].precision)
         significands = dict.fromkeys((1.0, 1.5, 1 + last, 2 - last))
         for j, u, b, sign in product((1, 0, 2), significands, significands, (1, -1)):
             yield b, 2.0**10, sign * u * 2.0 ** (10 - d + j - 1)
@@ -228,7 +266,7 @@ class Probe:
     def fusing(self, pairs: list[tuple[int, int]]) -> list[int]:
         """For each (x, y): 1 if y's product is added unrounded to x, -1 the other way round, 0 if neither."""
         b = self.inexact
-        return [int(s) for s in np.sign(self._results(pairs, [-b, b], b))]
+        return [int(s) for s in np.nan_to_num(np.sign(self._results(pairs, [-b, b], b)))]
 
     def narrow(self, blocks: list[list[int]]) -> list[int | str | None]:
         """As `entered`, for accumulators narrower than a product; "sum" for two products rounded before their sum."""
@@ -243,8 +281,20 @@ class Probe:
         return kinds
 
     def _results(self, where: list[Any], values: list[float], b: float) -> Array:
-        """The results of probes with the same values at different positions."""
-        if not where:
-            return np.empty(0)
+        """The results of probes with products b · values at different positions; NaN if no operands have them."""
+        factors = self._factors(values, b)
+        if not where or factors is None:
+            return np.full(len(where), np.nan)
         self.count += len(where)
-        return self._run(np.zeros(self.k), np.array(where), np.tile(values, (len(where), 1)), b)
+        value, b_at = (np.tile(x, (len(where), 1)) for x in factors)
+        other = [b] if (b_at == b).all() else [b, b_at]
+        return np.asarray(self._run(np.zeros(self.k), np.array(where), value, *other))
+
+    def _factors(self, values: list[float], b: float) -> tuple[Array, Array] | None:
+        """Factors of b · values in the two formats; exponents move to the other operand if it differs by probe."""
+        out = np.full((2, len(values)), np.nan)
+        for shift in sorted(range(-30, 31), key=abs) if self.paired else (0,):
+            factors = np.ldexp(values, -shift), np.full(len(values), np.ldexp(b, shift))
+            fits = np.logical_and(*(f.contains(x) for f, x in zip(self.formats, factors, strict=True)))
+            out = np.where(fits & np.isnan(out[0]), factors, out)
+        return None if np.isnan(out).any() else (out[0], out[1])

@@ -1,36 +1,36 @@
-"""The summation tree of a GEMM, found by probes.
+"""The summation order of a GEMM, found by probes and checked with random operands.
 
-The probe comes from Xie et al. (FPRev, USENIX ATC 2025): +M and -M at two positions i and j, a tiny unit at all others.
-While M is in an accumulator, the units added to it vanish; the number of surviving units gives the size of the smallest
-subtree that holds both i and j. From the sizes for one pivot follow the nodes above it, and the subtrees below these
-nodes in the same way. A block of an instruction is a node with many children. A node with two children, one of them a
-single product, can be a step of a chain or an addition outside the instruction; a probe of its rounding decides.
+`fpemu.probing.structure` builds the tree from probes at positions of D with one order. Products in which all rows of A
+are equal, and all columns of B, show these positions, and their emulation shows whether the tree explains the results.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from itertools import combinations, groupby
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats, mma, simt
-from fpemu.arguments import integer, integers
+from fpemu import formats, mma
+from fpemu.arguments import choice, flag, integer, integers
 from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
 from fpemu.mma import MmaSpec, catalog
-from fpemu.mma import tree as trees
 from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.order import KOrder
-from fpemu.mma.tree import Chain, Sum, Tree, longest_block
-from fpemu.probing.callables import CallError, CheckedCallable
-from fpemu.probing.probes import Pairs, Probe, ProbeRunner, Rows, scale
+from fpemu.mma.tree import Tree, longest_block
+from fpemu.probing.callables import CallError, CheckedCallable, bits
+from fpemu.probing.probes import Probe, ProbeRunner, Rows, Scale
+from fpemu.probing.structure import tree_of
 from fpemu.probing.trees import name_order, text
 from fpemu.rounding import round_to
+
+Array = NDArray[Any]
+Layout = Literal["NN", "TN", "NT", "TT"]
+# seeds of products with the same operands at all positions of D: to check an order, and to group positions by it
+_CHECKS, _GROUPING = range(8), range(8, 24)
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,22 @@ class Revealed:
         return f"K = {self.k}, {self.probes} probes: {name}\n{text(self.tree)}"
 
 
+@dataclass(frozen=True)
+class RevealedMap:
+    """Summation orders of a GEMM over the positions of D, found by `reveal_map`.
+
+    Attributes
+    ----------
+    index : array of int, shape (M, N)
+        The position (i, j) of D is added in the order `orders[index[i, j]]`.
+    orders : tuple of Revealed
+        The orders, beginning with that of D[0, 0].
+    """
+
+    index: Array
+    orders: tuple[Revealed, ...]
+
+
 def reveal(
     gemm: Callable[[Any, Any], Any] | ProbeRunner,
     k: int,
@@ -65,15 +81,17 @@ def reveal(
     fmt: str | None = None,
     out: str | None = None,
     shape: tuple[int, int] | None = None,
-    at: int = 0,
+    at: int | tuple[int, int] | None = None,
+    layout: Layout = "NN",
+    check: bool = True,
 ) -> Revealed:
     """Find the summation order of a GEMM over K by probes.
 
     Parameters
     ----------
     gemm : callable (A, B) -> D
-        Takes A (M, K) and B (K, N), NumPy arrays of the inputs' format (bf16 and tf32 values in float32). A
-        `fpemu.probing.probes.ProbeRunner` is also accepted.
+        Takes A (M, K) and B (K, N), NumPy arrays of the inputs' formats (bf16, tf32 and fp8 values in float32), and
+        returns an array of any library. A `fpemu.probing.probes.ProbeRunner` is also accepted, and is not checked.
     k : int
         K of the product.
     spec : MmaSpec, optional
@@ -83,9 +101,17 @@ def reveal(
         `out` is a narrower format to which D is rounded at the end; further probes then show whether partial sums are
         rounded to it as well.
     shape : (M, N), optional
-        Shape of every call, on which a library's order can depend. Default: K rows, at most 512, and one column.
-    at : int
-        Column of D that is read (row, if N > M): the order can depend on it as well.
+        Shape of every call, on which a library's order can depend. Default: K rows, at most 512, and one column; a
+        square of at most 64 rows for inputs so narrow that a probe takes a row of A and a column of B.
+    at : (int, int) or int, optional
+        Row and column of D whose order is revealed, from probes at all positions with the same order; or a column (a
+        row, if N > M) in which all positions have the same order. Default: all positions of D have the same order.
+    layout : {"NN", "TN", "NT", "TT"}
+        "NN": A and B are C-contiguous. "TN": B is stored by columns, as in `fpemu.library.emulate`. "NT": A is stored
+        by columns. "TT": both are.
+    check : bool
+        Whether to multiply random operands, compare D with the emulation in the revealed order at all positions with
+        that order, and raise InputError for a mismatch.
 
     Returns
     -------
@@ -95,17 +121,26 @@ def reveal(
     Raises
     ------
     InputError
-        The results fit no tree: units do not vanish beside M (exact sums in wider accumulators), or the order differs
-        between rows. Also for about 900 nested sums, for longer blocks than the spec's, and for fp8 that is converted
-        to fp16 ("via-half"), whose instruction adds the two halves of its k separately.
+        The results fit no tree, or the emulation in the tree's order does not reproduce them: results that change
+        between calls, compensated or exact sums, sums in a wider format, or an order that depends on the position in D.
+        Also for inputs whose products are too close to each other to vanish, for about 900 nested sums, for longer
+        blocks than the spec's, and for fp8 that is converted to fp16 ("via-half"), whose instruction adds the two
+        halves of its k separately.
+
+    See Also
+    --------
+    reveal_map : All orders of a GEMM whose order depends on the position in D.
 
     Notes
     -----
     A single product between two additions can be a step of the instruction or an addition outside it. If no operands
     distinguish the two (exact or IEEE arithmetic), the tree has an addition outside only after another one.
 
-    Common trees require O(K log K) probes (counts: see `structure`), each a row of a call. If the format of
-    D does not represent the sum of K units (K > 2048 in fp16), the probes are divided into several passes.
+    Common trees require O(K log K) probes, each a row of a call. If the format of D does not represent the sum of K
+    units (K > 2048 in fp16), the probes are divided into several passes.
+
+    If neither `spec` nor a row of the catalogue with the inputs' format reproduces products in blocks, the arithmetic
+    is unknown. The check then only compares the positions of D, and repeated calls, with each other.
 
     Examples
     --------
@@ -115,331 +150,104 @@ def reveal(
     >>> revealed.order
     KOrder(split=48)
     """
+    target = _target(gemm, k, spec, fmt, out, shape, layout, at)
+    flag("check", check)
+    if not isinstance(target.gemm, CheckedCallable):
+        return target.probe(target.gemm)
+    return target.reveal(check)
+
+
+def reveal_map(
+    gemm: Callable[[Any, Any], Any],
+    k: int,
+    spec: MmaSpec | None = None,
+    *,
+    fmt: str | None = None,
+    out: str | None = None,
+    shape: tuple[int, int] | None = None,
+    layout: Layout = "NN",
+) -> RevealedMap:
+    """Find the summation orders of a GEMM whose order depends on the position in D.
+
+    Products with equal rows of A and equal columns of B group the positions by their results; `reveal` then finds the
+    order of each group, and checks it at all its positions.
+
+    Parameters
+    ----------
+    gemm : callable (A, B) -> D
+        As in `reveal`.
+    k : int
+        K of the product.
+    spec : MmaSpec, optional
+        The presumed instruction of the GEMM.
+    fmt, out : str, optional
+        Formats of the inputs and of D, as in `reveal`.
+    shape : (M, N), optional
+        Shape of every call, as in `reveal`.
+    layout : {"NN", "TN", "NT", "TT"}
+        Layout of A and B, as in `reveal`.
+
+    Returns
+    -------
+    RevealedMap
+        The index of each position's order, and the orders.
+
+    Raises
+    ------
+    InputError
+        As in `reveal`.
+
+    Examples
+    --------
+    >>> import fpemu
+    >>> def gemm(A, B):
+    ...     D = fpemu.simt.gemm(A, B)
+    ...     D[:, 2:] = fpemu.simt.gemm(A, B[:, 2:], order=KOrder(split=8))
+    ...     return D
+    >>> found = reveal_map(gemm, 20, fmt="fp32", shape=(2, 4))
+    >>> found.index.tolist()
+    [[0, 0, 1, 1], [0, 0, 1, 1]]
+    >>> [revealed.order for revealed in found.orders]
+    [KOrder(), KOrder(split=8)]
+    """
+    target = _target(gemm, k, spec, fmt, out, shape, layout)
+    index = target.groups()
+    first = [tuple(np.argwhere(index == n)[0].tolist()) for n in range(index.max() + 1)]
+    return RevealedMap(index, tuple(replace(target, at=at).reveal(where=index == index[at]) for at in first))
+
+
+def _target(
+    gemm: Any, k: int, spec: MmaSpec | None, fmt: str | None, out: str | None, shape: Any, layout: str, at: Any = None
+) -> Target:
+    """The GEMM of checked arguments."""
     k = integer("k", k, 1, 2**24)
-    if shape is not None:
-        shape = integers("shape", shape, 1, 2**24, length=2)  # type: ignore[assignment]
-    at = integer("at", at, 0, min(shape or (1, 1)) - 1)
+    choice("layout", layout, get_args(Layout))
     inputs = formats.get(fmt or (str(spec.a_format) if spec else "fp32"))
-    given = spec is not None
-    if spec is None:
-        fma = inputs.name in ("fp32", "fp64")
-        spec = FMA_SPECS[inputs.name] if fma else MmaSpec(inputs, inputs, "fp32", k=64, block=64, F=25)
-    elif spec.rules.via is not None:
-        raise InputError(
-            f"{spec} adds the halves of its k apart, which no tree of blocks describes: no order is revealed"
-        )
-    run: Any = gemm
-    longest = spec.block if given else k
-    if not hasattr(gemm, "runs_probes"):
-        run = Rows(run, k, inputs.dtype, shape or (min(k, 512), 1), at)
-    d_format = formats.get(out) if out else spec.operand_formats[3]
-    probe = Probe(run, k, inputs, spec, d_format)
-    top = structure(k, probe.sizes)
-    try:
-        tree = _build(top, _kinds(top, probe, spec), spec)
-        if d_format.precision < spec.operand_formats[3].precision:
-            tree = _workspaces(trees.canonical(tree), probe, d_format)
-        tree = trees.canonical(tree, trees.exact_products(spec))
-        block = longest_block(tree)
-        if block > longest:
-            raise InputError(
-                f"{block} products are added at once, and a block of {spec} has {longest}: it is another instruction,"
-                " or the order does not show"
-            )
-        return Revealed(tree, name_order(tree, k, spec), k, probe.count)
-    except RecursionError:
-        raise InputError("the sums are nested too deep to be written down") from None
+    if spec is None and inputs.name in ("fp32", "fp64"):
+        spec = FMA_SPECS[inputs.name]
+    accumulator = "fp32" if spec is None else str(spec.d_format)
+    result = formats.get(out or accumulator).name
+    if shape is None:
+        target = Target(gemm, (1, 1, k), inputs, result, accumulator, spec)
+        n = min(k, 64)
+        shape = (n, n) if target.scale.unit[1] != 1 else (min(k, 512), 1)
+    M, N = integers("shape", shape, 1, 2**24, length=2)
+    if not isinstance(gemm, CheckedCallable) and not hasattr(gemm, "runs_probes"):
+        gemm = CheckedCallable(gemm, layout=layout)
+    return Target(gemm, (M, N, k), inputs, result, accumulator, spec, at=position(at, M, N))
 
 
-def _kinds(top: int | Path, probe: Probe, spec: MmaSpec) -> dict[int, list[str]]:
-    """For each path the kinds of its steps.
-
-    "instruction", "sum", "fma" (the step's product onto the path's) or "amf" (reversed); "onto" is a first block whose
-    accumulator holds the path's leaf already (the path is changed accordingly).
-    """
-    kinds: dict[int, list[str]] = {}
-    exact, fma = trees.exact_products(spec), spec.rules.fused
-    undecided: list[tuple[Path, int, int, int, int | None]] = []  # path, step, x, y, a leaf outside
-    outer: list[tuple[Path, int | None]] = []  # path, a leaf outside of its first step
-    stack: list[tuple[int | Path, int | None]] = [(top, None)]
-    while stack:
-        path, outside = stack.pop()
-        if isinstance(path, int):
-            continue
-        row = kinds[id(path)] = ["instruction"] * len(path.steps)
-        outer.append((path, _leaf(path.steps[1][0]) if len(path.steps) > 1 else outside))
-        for t, step in enumerate(path.steps):
-            subtrees = [child for child in step if isinstance(child, Path)]
-            stack.extend((child, path.leaf) for child in subtrees)
-            sums = len(subtrees) + (t > 0)
-            if sums > 1 and len(step) > 1:
-                raise InputError(f"{sums} partial sums and more are added at once, which no known instruction does")
-            if sums > 1:
-                row[t] = "sum"
-            elif len(step) == 1:
-                z = _leaf(path.steps[t + 1][0]) if t + 1 < len(path.steps) else outside
-                child = step[0]
-                x, y = (path.leaf, child) if isinstance(child, int) else (child.leaf, path.leaf)
-                undecided.append((path, t, x, y, z))
-    if exact:
-        nearest = probe.rounding([(x, y, z) for _, _, x, y, z in undecided])
-        for (path, t, *_), up in zip(undecided, nearest, strict=True):
-            row = kinds[id(path)]
-            up = up if up is not None else t > 0 and row[t - 1] == "sum"  # no probe shows it: as the step before
-            row[t] = "sum" if up else "instruction"
-        if spec.rules.truncates and spec.final == "RZ":
-            first = _first_blocks(outer, kinds)
-            for (path, ks, _), leaf in zip(first, probe.entered([f[1:] for f in first], spec.F), strict=True):
-                if leaf is not None:
-                    _enter(path, ks, leaf, kinds)
-        return kinds
-    fused = probe.fusing([(x, y) for _, _, x, y, _ in undecided])
-    for (path, t, *_), sign in zip(undecided, fused, strict=True):
-        single = t == 0 and isinstance(path.steps[0][0], int)
-        if fma:
-            reverse = sign < 0 or (t == 0 and not single)
-            kinds[id(path)][t] = "sum" if sign == 0 else "amf" if reverse else "fma"
-        elif not single:
-            kinds[id(path)][t] = "sum" if sign == 0 else "instruction"
-    if not fma:
-        first = _first_blocks(outer, kinds)
-        for (path, ks, _), result in zip(first, probe.narrow([ks for _, ks, _ in first]), strict=True):
-            if isinstance(result, int):
-                _enter(path, ks, result, kinds)
-            elif result is not None:
-                kinds[id(path)][0] = result
-    return kinds
+def position(at: Any, M: int, N: int) -> int | tuple[int, int] | None:
+    """Check an argument `at` for D of shape (M, N)."""
+    if not isinstance(at, tuple | list):
+        return None if at is None else integer("at", at, 0, min(M, N) - 1)
+    row, column = integers("at", at, 0, max(M, N) - 1, length=2)
+    if row >= M or column >= N:
+        raise InputError(f"at = {at}: D has shape {(M, N)}")
+    return row, column
 
 
-def _first_blocks(
-    outer: list[tuple[Path, int | None]], kinds: dict[int, list[str]]
-) -> list[tuple[Path, list[int], int | None]]:
-    """The paths that begin with a block of products only, its positions, and a leaf outside."""
-    blocks = []
-    for path, z in outer:
-        ks = [path.leaf, *(child for child in path.steps[0] if isinstance(child, int))]
-        if kinds[id(path)][0] == "instruction" and len(ks) == 1 + len(path.steps[0]):
-            blocks.append((path, ks, z))
-    return blocks
-
-
-def _enter(path: Path, ks: list[int], leaf: int, kinds: dict[int, list[str]]) -> None:
-    """Move the leaf that was in the accumulator before out of a path's first block."""
-    path.steps[0] = [k for k in ks if k != leaf]
-    path.leaf = leaf
-    kinds[id(path)][0] = "onto"
-
-
-def _leaf(node: int | Path) -> int:
-    return node if isinstance(node, int) else node.leaf
-
-
-def _build(top: int | Path, kinds: dict[int, list[str]], spec: MmaSpec) -> Tree:
-    """The tree of chains and sums of a path."""
-    kind = spec.rules.kind
-    if isinstance(top, int):
-        return Chain(((top,),), kind)
-    tree: Tree | None = None  # None: only the leaf so far
-    kinds_of = kinds[id(top)]
-    names = [{"amf": "fma", "onto": "instruction"}.get(name, name) for name in kinds_of]
-    at = 0
-    for name, run in groupby(names):
-        steps = top.steps[at : at + len(list(run))]
-        if name == "sum":
-            first = Chain(((top.leaf,),), kind) if tree is None else tree
-            tree = Sum((first, *(_build(step[0], kinds, spec) for step in steps)))
-        else:
-            blocks = [tuple(child for child in step if isinstance(child, int)) for step in steps]
-            if tree is None:
-                begun = [_build(child, kinds, spec) for child in steps[0] if isinstance(child, Path)]
-                tree = begun[0] if begun else None
-                if kinds_of[0] == "onto":
-                    blocks.insert(0, (top.leaf,))
-                elif name == "instruction":
-                    blocks[0] = (top.leaf, *blocks[0])
-                elif begun:
-                    blocks[0] = (top.leaf,)
-                else:
-                    blocks.insert(1 if kinds_of[0] == "amf" else 0, (top.leaf,))
-            tree = Chain(tuple(blocks), "fma" if name == "fma" else "instruction", tree)
-        at += len(steps)
-    assert tree is not None
-    return tree
-
-
-def _workspaces(tree: Tree, probe: Probe, fmt: formats.FloatFormat) -> Tree:
-    """The tree with its roundings to D's narrower format: of parts of a sum, or of the sum so far.
-
-    Slices that are added to D in place, one after another, leave the sum so far in D's format; they are not rounded
-    themselves.
-    """
-    sums = [node for node in trees.nodes(tree) if isinstance(node, Sum)]
-    first = [[next(trees.leaves(part)) for part in node.parts] for node in sums]
-    pairs = [(n, x, ks[i == 0]) for n, ks in enumerate(first) for i, x in enumerate(ks)]
-    stored: list[list[bool]] = [[] for _ in sums]
-    for (n, _, _), narrow in zip(pairs, probe.stored([(x, z) for _, x, z in pairs], fmt.precision), strict=True):
-        stored[n].append(narrow)
-    longer = [n for n, ks in enumerate(first) if len(ks) > 2]
-    totals = probe.between([(first[n][0], first[n][1], first[n][2]) for n in longer], fmt.precision)
-    between = dict(zip(longer, totals, strict=True))
-    marks = {id(node): (stored[n], between.get(n, False)) for n, node in enumerate(sums)}
-
-    def marked(node: Tree) -> Tree:
-        if isinstance(node, Chain):
-            return node if node.start is None else Chain(node.blocks, node.kind, marked(node.start))
-        parts, (of_parts, each) = tuple(map(marked, node.parts)), marks[id(node)]
-        if all(of_parts):
-            return Sum(parts, fmt.name if each else node.fmt, None if each else fmt.name)
-        parts = tuple(
-            Sum((part,), None, fmt.name) if narrow else part for part, narrow in zip(parts, of_parts, strict=True)
-        )
-        if not each:
-            return Sum(parts, node.fmt)
-        total = parts[0]
-        for n, part in enumerate(parts[1:], 2):
-            total = Sum((total, part))
-            total = Sum((total,), None, fmt.name) if n < len(parts) else total
-        return total
-
-    return marked(tree)
-
-
-# --- the shape of the tree
-_ALL_PAIRS = 32  # up to so many siblings (the longest block) are all compared; more at strides of 2^n
-
-
-@dataclass(eq=False)
-class Path:
-    """A leaf and the nodes above it, up to the root of a subtree: for each node, its other children."""
-
-    leaf: int
-    steps: list[list[int | Path]] = field(default_factory=list)
-
-
-@dataclass
-class _Task:
-    """A group of leaves below a node with `size` leaves; the first leaf is the pivot."""
-
-    group: list[int]
-    size: int
-    beside: list[int]  # another leaf of the node, if one is known
-    sink: list[int | Path]
-    sparse: bool = False  # the leaves seem to be children of the node itself, and few pairs confirm it
-    tried: bool = False
-
-    def need(self, k: int) -> list[int]:
-        """The codes of the pairs with sizes that must be known."""
-        if not self.sparse:
-            return _codes([(self.group[0], q) for q in self.group[1:]], k)
-        group, n = sorted(self.group), len(self.group)
-        strides = [1 << s for s in range(n.bit_length() - 1)]
-        return _codes([(group[i], group[i + stride]) for stride in strides for i in range(n - stride)], k)
-
-
-def structure(k: int, sizes: Callable[[list[Pairs]], list[NDArray[Any]]]) -> int | Path:
-    """The tree without the kinds of its nodes, from the sizes of its subtrees; InputError if they fit no tree.
-
-    One leaf of a group is the pivot. The sizes of the smallest subtrees that hold it and each other leaf show the nodes
-    above the pivot and the leaves below each of them, which form the next groups. The probes of all open groups run
-    together. The first position is the pivot, which suits ascending chains; if it removed few leaves from a group, the
-    next pivot is drawn at random, which halves the group on average for any tree. Therefore n leaves take O(n log n)
-    probes, and a block of b leaves another b/2 for each leaf.
-
-    Counted for chains, splits, pairwise sums, lanes and random trees of 256 and 1000 leaves, in units of n log2 n: 0.2
-    to 0.6 for fused multiply-adds, up to 1.2 for blocks of 8 and 1.6 for blocks of 16. The maximum, 2.2 for 256 leaves
-    and 1.3 for 10,000, was reached by slices of 32 multiply-adds in descending order, because up to 32 leaves that seem
-    to hang on one node are all compared with each other.
-    """
-    draw = np.random.default_rng(k)  # reproducible probes
-    known: dict[int, int] = {}
-    top: list[int | Path] = []
-    tasks = [_Task(list(range(k)), k + 1, [], top)]
-    while tasks:
-        waiting: list[_Task] = []
-        wanted: dict[int, tuple[_Task, set[int]]] = {}
-        while tasks:
-            task = tasks.pop()
-            need = task.need(k)
-            missing = {code for code in need if code not in known}
-            if missing:
-                wanted.setdefault(id(task), (task, set()))[1].update(missing)
-                waiting.append(task)
-            elif task.sparse and all(known[code] == task.size for code in need):
-                task.sink.extend(task.group)
-            elif task.sparse:
-                tasks.append(_Task(task.group, task.size, task.beside, task.sink))
-            else:
-                with_pivot = dict(zip(task.group[1:], (known[code] for code in need), strict=True))
-                rest, alone = _climb(task, with_pivot, tasks, draw)
-                if len(rest) == 1:
-                    task.sink.append(rest[0])
-                elif rest:
-                    again = _Task(_pivoted(rest, task.group, draw), task.size, [task.group[0]], task.sink)
-                    again.sparse = alone and len(rest) > _ALL_PAIRS and not task.tried
-                    again.tried = again.sparse or (task.tried and alone)
-                    tasks.append(again)
-                    if alone and len(rest) <= _ALL_PAIRS:
-                        pairs = {c for c in _codes(combinations(rest, 2), k) if c not in known}
-                        if pairs:
-                            wanted[id(again)] = (again, pairs)
-        tasks = waiting
-        if wanted:
-            codes = [sorted(some) for _, some in wanted.values()]
-            groups = [
-                Pairs(np.stack(np.divmod(np.array(some), k), axis=1), task.group, task.beside, task.size)
-                for (task, _), some in zip(wanted.values(), codes, strict=True)
-            ]
-            for some, counted in zip(codes, sizes(groups), strict=True):
-                known.update(zip(some, counted.tolist(), strict=True))
-    return top[0]
-
-
-def _pivoted(group: list[int], before: list[int], draw: np.random.Generator) -> list[int]:
-    """The group with its pivot in front: the first position, or a random one if the last pivot removed few leaves."""
-    first = int(draw.integers(len(group))) if 4 * len(group) > 3 * len(before) > 3 * _ALL_PAIRS else 0
-    if first == 0:
-        return sorted(group)
-    return [group[first], *sorted(group[:first] + group[first + 1 :])]
-
-
-def _codes(pairs: Iterable[tuple[int, int]], k: int) -> list[int]:
-    return [min(p, q) * k + max(p, q) for p, q in pairs]
-
-
-def _climb(
-    task: _Task, with_pivot: dict[int, int], tasks: list[_Task], draw: np.random.Generator
-) -> tuple[list[int], bool]:
-    """Remove the pivot's subtree from a group; return the remaining leaves, and whether the subtree was one leaf."""
-    path = Path(task.group[0])
-    levels: dict[int, list[int]] = {}
-    for q, s in with_pivot.items():
-        levels.setdefault(s, []).append(q)
-    rest = levels.pop(task.size, [])
-    task.sink.append(path if levels else path.leaf)
-    count = 1
-    for s in sorted(levels):
-        count += len(levels[s])
-        if count != s:
-            q = levels[s][0]
-            raise InputError(
-                f"the results fit no tree: {count} positions lie with {path.leaf} in a subtree that has {s} ({q} among"
-                " them). Units may not vanish beside M, or the order may depend on the position in D"
-            )
-        step: list[int | Path] = []
-        path.steps.append(step)
-        if len(levels[s]) == 1:
-            step.append(levels[s][0])
-        else:
-            tasks.append(_Task(_pivoted(levels[s], task.group, draw), s, [path.leaf], step))
-    return rest, not levels
-
-
-# --- a GEMM of the command line: contradictions in one line, and a comparison with an emulation
-
-
-Array = NDArray[Any]
-
-
+# --- a GEMM with an unknown order: probes, checks, and contradictions in one line
 @dataclass(frozen=True)
 class Comparison:
     """Random operands multiplied by a GEMM and by an emulation in the revealed order."""
@@ -462,10 +270,10 @@ class Target:
     accumulator: str  # format of the accumulator
     spec: MmaSpec | None = None  # the instruction, if it is known
     hardware: str | None = None
-    at: int = 0  # the column of D that is read (the row, if N > M)
+    at: int | tuple[int, int] | None = None  # as in `reveal`
 
-    def reveal(self) -> Revealed:
-        """Reveal the order.
+    def reveal(self, check: bool = True, where: Array | None = None) -> Revealed:
+        """Reveal the order at the positions `where` of D (default: those that `at` selects).
 
         Raises
         ------
@@ -474,103 +282,254 @@ class Target:
             call or from position to position, sums that are exact, flushed subnormal inputs.
         """
         (M, N, K), name = self.shape, self.gemm.name
-        A, B = self.operands(M, N, 1)
-        D = self.gemm.repeat(A, B).values
-        if not np.isfinite(D).all():
-            raise InputError(f"{name} returns Inf or NaN for random operands: {entries(~np.isfinite(D), D)}")
-        # D holds the sum of up to eight units exactly in every format
-        few = np.zeros((M, K), A.dtype)
-        few[:, : min(K, 8)] = unit = self._scale()[1]
-        total = self.gemm(few, np.ones((K, N), A.dtype))[0, 0]
-        if total != min(K, 8) * unit:
-            raise InputError(
-                f"{name} returns {total:g} for the sum of {min(K, 8)} products of {unit:g}, the probe's units: it"
-                " flushes subnormal numbers, or rounds its inputs"
-            )
-        out = self.result if self.result != self.accumulator else None
+        where = self._where() if where is None else where
+        if check:
+            A, B = self.operands(M, N, 20)
+            D = self.gemm.repeat(*self.gemm.operands(A, B)).values
+            if not np.isfinite(D).all():
+                raise InputError(f"{name} returns Inf or NaN for random operands: {entries(~np.isfinite(D), D)}")
+            # D holds the sum of up to eight units exactly in every format
+            few, unit = min(K, 8), np.prod(self.scale.unit)
+            total = self._sum([(range(few), self.scale.unit)])
+            if total != few * unit:
+                raise InputError(
+                    f"{name} returns {total:g} for the sum of {few} products of {unit:g}, the probe's units: it"
+                    " flushes subnormal numbers, rounds its inputs, scales D or does not add each product once"
+                )
         try:
-            revealed = reveal(self.gemm, K, self.spec, fmt=self.inputs.name, out=out, shape=(M, N), at=self.at)
+            revealed = self.probe(Rows(self.gemm, self.shape, self._formats, self._positions(where)))
         except CallError:
             raise
         except InputError as problem:
-            raise InputError(f"{name}: {self._contradiction() or problem}") from problem
-        if self.spec is None and self.inputs.name not in ("fp32", "fp64"):  # its blocks are as long as the longest
-            order = name_order(revealed.tree, K, self.instruction(revealed))
-            revealed = dataclasses.replace(revealed, order=order or revealed.order)
+            raise InputError(f"{name}: {self._contradiction(where) or problem}") from problem
+        if check and (mismatch := self._mismatch(revealed, where, (A, B, D))):
+            raise InputError(f"{name}: {mismatch}")
         return revealed
+
+    def probe(self, run: ProbeRunner) -> Revealed:
+        """The order that probes show; raises InputError if their results fit no tree."""
+        k, spec = self.shape[2], self._presumed
+        if spec.rules.via is not None:
+            raise InputError(
+                f"{spec} adds the halves of its k apart, which no tree of blocks describes: no order is revealed"
+            )
+        probe = Probe(run, k, getattr(run, "formats", self._formats), spec, formats.get(self.result))
+        try:
+            tree = tree_of(probe)
+            block = longest_block(tree)
+            if self.spec is not None and block > spec.block:
+                raise InputError(
+                    f"{block} products are added at once, and a block of {spec} has {spec.block}: it is another"
+                    " instruction, or the order does not show"
+                )
+            revealed = Revealed(tree, name_order(tree, k, spec), k, probe.count)
+            if self.spec is not None:
+                return revealed
+            # the blocks of an unknown instruction are as long as the longest
+            return replace(revealed, order=name_order(tree, k, self.instruction(revealed)) or revealed.order)
+        except RecursionError:
+            raise InputError("the sums are nested too deep to be written down") from None
 
     def instruction(self, revealed: Revealed) -> MmaSpec:
         """The instruction; if it is unknown, one with the longest of the revealed blocks."""
         block = longest_block(revealed.tree)
         return self.spec or MmaSpec(self.inputs, self.inputs, "fp32", k=block, block=block, F=25)
 
-    def _scale(self) -> tuple[float, float]:
-        return scale(self.inputs, flushed=self.spec is not None and self.spec.rules.flushes)
+    @property
+    def _formats(self) -> tuple[FloatFormat, FloatFormat]:
+        """The formats of A and B."""
+        return (self.inputs, self.inputs) if self.spec is None else self.spec.operand_formats[:2]
 
-    def operands(self, M: int, N: int, seed: int) -> tuple[Array, Array]:
-        """Normal random operands (M, K) and (K, N)."""
-        rng, K = np.random.default_rng(seed), self.shape[2]
-        A, B = (np.asarray(round_to(rng.standard_normal(shape), self.inputs)) for shape in ((M, K), (K, N)))
-        return A, B
+    @property
+    def _presumed(self) -> MmaSpec:
+        """The instruction; if it is unknown, one with the longest blocks."""
+        return self.spec or MmaSpec(self.inputs, self.inputs, "fp32", k=64, block=64, F=25)
 
-    def _contradiction(self) -> str | None:
-        """The property of the results that fits no tree, if it can be identified."""
-        place = self.disagreement()
-        if place:
-            axis = "rows" if place[0] else "columns"
-            return (
-                f"{axis} of D disagree: for equal operands D[0, 0] and D{place} differ, so the order depends on the"
-                f" position; probe a shape with fewer {axis}"
-            )
-        M, N, K = self.shape
-        if K < 4:
-            return None
-        large, unit = self._scale()
-        A, B = self.operands(M, N, 2)
-        for i, j in dict.fromkeys([(0, K - 1), (0, 1), (K // 2, K - 1), (0, K // 2)]):
-            between = [q for q in range(K) if q not in (i, j)][:: max(1, K // 8)][:8]
-            A[:], B[:] = 0, 1
-            A[:, between] = unit
-            A[:, i], A[:, j] = large, -large
-            if self.gemm(A, B)[0, 0] != len(between) * unit:
-                return None
-        return (
-            f"no unit is lost beside {large:g} and {-large:g}: the sums are exact, compensated or in a format wider"
-            " than the results, and show no order"
-        )
+    @property
+    def scale(self) -> Scale:
+        """M and unit of the probes."""
+        A, B = self._formats
+        pair = (B, A) if self.shape[1] > self.shape[0] else (A, B)
+        return Scale.of(pair, self._presumed, formats.get(self.result))
+
+    # --- positions of D
+    def _start(self) -> tuple[int, int]:
+        """A position with the order to reveal."""
+        if isinstance(self.at, tuple):
+            return self.at
+        return (self.at or 0, 0) if self.shape[1] > self.shape[0] else (0, self.at or 0)
+
+    def _where(self) -> Array:
+        """The positions that `at` selects."""
+        M, N, _ = self.shape
+        if isinstance(self.at, tuple):
+            index = self.groups()
+            return np.asarray(index == index[self.at])
+        where = np.full((M, N), self.at is None)
+        if self.at is not None:
+            where[(self.at, slice(None)) if N > M else (slice(None), self.at)] = True
+        return where
+
+    def _positions(self, where: Array) -> Array:
+        """Positions for one call: in one column or row of D, or without common rows and columns."""
+        row, column = self._start()
+        if self.scale.unit[1] == 1:
+            rows, columns = np.flatnonzero(where[:, column]), np.flatnonzero(where[row])
+            if len(columns) > len(rows):
+                return np.stack([np.full(len(columns), row), columns], axis=1)
+            return np.stack([rows, np.full(len(rows), column)], axis=1)
+        free, pairs = np.ones(where.shape[1], bool), []
+        for i in np.flatnonzero(where.any(axis=1)):
+            if (where[i] & free).any():
+                pairs.append((i, np.argmax(where[i] & free)))
+                free[pairs[-1][1]] = False
+        return np.array(pairs)
+
+    def groups(self) -> Array:
+        """For each position of D the index of a group: positions with different orders are in different groups.
+
+        Every product has equal rows of A and equal columns of B, so that all its results are equal in one order.
+        """
+        M, N, _ = self.shape
+        index = np.zeros(M * N, np.int64)
+        for _, _, D in self._repeated(_GROUPING):
+            _, results = np.unique(bits(D), return_inverse=True)
+            _, first, index = np.unique(index * (M * N) + results.ravel(), return_index=True, return_inverse=True)
+            index = np.argsort(np.argsort(first))[index]  # in the order of their first positions
+        return index.reshape(M, N)
 
     def disagreement(self) -> list[int]:
-        """A position of D at which equal operands give another sum than at [0, 0]; [] if none is found."""
-        M, N, _ = self.shape
-        for seed in range(3, 9) if max(M, N) > 1 else ():
-            A, B = self.operands(1, 1, seed)
-            D = self.gemm(np.repeat(A, M, axis=0), np.repeat(B, N, axis=1)).astype(np.float64)
-            for differ in (D[0, 0] != D[:, :1], D[0, 0] != D[:1], D[0, 0] != D):  # a row or a column first
-                if differ.any():
-                    return [int(x) for x in np.argwhere(differ)[0]]
+        """A position of D with another order than [0, 0], in the first column or row if possible; [] if none is."""
+        index = self.groups()
+        for differ in (index[:, :1] != 0, index[:1] != 0, index != 0):
+            if differ.any():
+                return [int(x) for x in np.argwhere(differ)[0]]
         return []
 
-    def compare(self, revealed: Revealed, seed: int = 4) -> Comparison:
-        """Compare a product of random operands with its emulation in the revealed order."""
-        M, N, _ = self.shape
-        A, B = self.operands(M, N, seed)
-        D = self.gemm(A, B)
-        rows, columns = _sample(M, self.at if N > M else 0), _sample(N, 0 if N > M else self.at)
-        D, a, b = D[np.ix_(rows, columns)].astype(np.float64), A[rows], B[:, columns]
-        comparisons: list[Comparison] = []
-        for spec in self._specs(revealed.tree):
-            expected = mma.gemm(a, b, None, spec, revealed.tree)
-            wrong = np.asarray(round_to(expected, self.result)).astype(np.float64) != D
-            lines = wrong if N > M else wrong.T  # the rows or columns of D, one of which was probed
-            probed = lines[(rows if N > M else columns).index(self.at)]
-            comparisons.append(
-                Comparison(spec, D.size, int(wrong.sum()), int(lines.any(axis=1).sum()), int(probed.sum()))
+    # --- operands
+    def operands(self, M: int, N: int, seed: int) -> tuple[Array, Array]:
+        """Normal random operands (M, K) and (K, N), of at most 64 different rows and columns."""
+        rng, K = np.random.default_rng(seed), self.shape[2]
+        A, B = (round_to(rng.standard_normal((min(n, 64), K)), f) for n, f in zip((M, N), self._formats, strict=True))
+        return np.resize(A, (M, K)), np.resize(B, (N, K)).T
+
+    def _repeated(self, seeds: range) -> Iterator[tuple[Array, Array, Array]]:
+        """Yield A with equal rows, B with equal columns, and D.
+
+        The products of a row and a column cancel in pairs, so that each entry of D is the sum of the rounding errors.
+        """
+        (M, N, K), (a, b) = self.shape, self._formats
+        total, out = formats.get(self.accumulator), formats.get(self.result)
+        # the least spread of exponents that makes sums inexact, and the largest that keeps K products finite
+        least = max(0, total.precision - a.precision - b.precision) // 4
+        most = max(0, min((min(total.emax, out.emax) - K.bit_length() - 6) // 2, a.emax - 2, b.emax - 2))
+        for n in seeds:
+            rng, spread = np.random.default_rng(n), min(least + n % 3, most)
+            values = np.ldexp(rng.standard_normal((2, K)), rng.integers(-spread, spread + 1, (2, K)))
+            if n % 2:  # few positions of k determine the errors
+                values[0] /= (1 + abs(np.arange(K) - n % 4 // 3 * rng.integers(K))) ** 2
+            one, other = rng.permutation(K)[: K // 2 * 2].reshape(2, -1)
+            values[:, other] = [[-1], [1]] * values[:, one]
+            # normal: instructions that flush subnormal inputs are compared with additions outside, which do not
+            x, y = (
+                round_to(np.copysign(np.maximum(np.abs(some), fmt.min_normal), some), fmt).astype(fmt.dtype)
+                for some, fmt in zip(values, (a, b), strict=True)
             )
+            A, B = np.tile(x, (M, 1)), np.tile(y[:, None], N)
+            yield A, B, self.gemm(A, B).copy()  # a later call may write into the same memory
+
+    def _sum(self, factors: Sequence[tuple[Any, tuple[float, float]]]) -> float:
+        """D at the probed position for factors at some positions of k, and zeros at all others."""
+        (M, N, K), (row, column) = self.shape, self._start()
+        A, B = (np.zeros(x, f.dtype) for x, f in zip(((M, K), (K, N)), self._formats, strict=True))
+        for ks, (a, b) in factors:
+            A[:, ks], B[ks] = (b, a) if N > M else (a, b)
+        return float(self.gemm(A, B)[row, column])
+
+    # --- contradictions
+    def _contradiction(self, where: Array) -> str | None:
+        """The property of the results that fits no tree, if it can be identified."""
+        if varying := self._varying(where, _GROUPING):
+            return varying
+        K, (large, unit, _) = self.shape[2], self.scale
+        if K < 4:
+            return None
+        for i, j in dict.fromkeys([(0, K - 1), (0, 1), (K // 2, K - 1), (0, K // 2)]):
+            between = [q for q in range(K) if q not in (i, j)][:: max(1, K // 8)][:8]
+            total = self._sum([(between, unit), (i, large), (j, (-large[0], large[1]))])
+            if total != len(between) * np.prod(unit):
+                return None
+        return (
+            f"no unit is lost beside {np.prod(large):g} and {-np.prod(large):g}: the sums are exact, compensated or in"
+            " a format wider than the results, and show no order"
+        )
+
+    def _varying(self, where: Array, seeds: range) -> str | None:
+        """The first result for equal operands that differs by position or by call, in words."""
+        row, column = self._start()
+        for (_, _, D), (_, _, again) in zip(self._repeated(seeds), self._repeated(seeds), strict=True):
+            if (bits(D) != bits(again)).any():
+                return "it is not deterministic: two calls with the same operands differ (atomic additions?)"
+            differ = where & (bits(D) != bits(D[row, column]))
+            if differ.any():
+                down = differ[:, column]
+                i, j = (int(np.argmax(down)), column) if down.any() else np.argwhere(differ)[0].tolist()
+                return (
+                    f"{'rows' if down.any() else 'columns'} of D disagree: for equal operands D[{row}, {column}] and"
+                    f" D[{i}, {j}] differ, so the order depends on the position; at=({i}, {j}) reveals the order there,"
+                    " and fpemu.probing.reveal_map all orders"
+                )
+        return None
+
+    def _mismatch(self, revealed: Revealed, where: Array, product: tuple[Array, Array, Array]) -> str | None:
+        """The first contradiction between random products and their emulation in the revealed order, in words."""
+        start, constant, columns = self._start(), True, []
+        for A, B, D in self._repeated(_CHECKS):
+            constant &= bool((bits(D)[where] == bits(D[start])).all())
+            columns.append((A[:1], B[:, :1], D[start]))
+        A, B, D = (np.stack(x) for x in zip(*columns, strict=True))
+        closest = self._closest(revealed.tree, A, B, D[:, None, None])
+        count, outputs = (len(D) if closest is None else int(closest[1].sum())), len(D)
+        if count == 0:
+            compared = self.compare(revealed, where, product)
+            count, outputs = compared.at_probed, compared.outputs
+        if count == 0 and constant:
+            return None
+        if varying := self._varying(where, _CHECKS):
+            return varying
+        if self.spec is None and longest_block(revealed.tree) > 1:  # an instruction that the catalogue does not have
+            return None
+        order = "a tree" if revealed.order is None else str(revealed.order)
+        return (
+            f"the probes show {order}, but {count} of {outputs} outputs of random operands mismatch: it does more than"
+            " add in that order (compensation, other roundings?), or D is not in the given format"
+        )
+
+    def compare(self, revealed: Revealed, where: Array | None = None, product: Any = None) -> Comparison:
+        """Compare a product (A, B, D) of random operands with its emulation in the revealed order."""
+        M, N, _ = self.shape
+        where = self._where() if where is None else where
+        A, B, D = product or (*(operands := self.operands(M, N, 21)), self.gemm(*operands))
+        rows, columns = (_sample(n, i) for n, i in zip((M, N), self._start(), strict=True))
+        at = np.ix_(rows, columns)
+        closest = self._closest(revealed.tree, A[rows], B[:, columns], D[at])
+        if closest is None:
+            raise InputError("check: no known instruction has these formats and blocks of this length; give --hardware")
+        spec, wrong = closest
+        across = int(wrong.any(axis=1 if N > M else 0).sum())
+        return Comparison(spec, wrong.size, int(wrong.sum()), across, int(wrong[where[at]].sum()))
+
+    def _closest(self, tree: Tree, A: Array, B: Array, D: Array) -> tuple[MmaSpec, Array] | None:
+        """Of the possible instructions, the one with the fewest mismatches in the order of a tree, and these."""
+        closest: tuple[MmaSpec, Array] | None = None
+        for spec in self._specs(tree):
+            expected = np.asarray(round_to(mma.gemm(A, B, None, spec, tree), self.result))
+            wrong = expected.astype(np.float64) != D
+            if closest is None or wrong.sum() < closest[1].sum():
+                closest = spec, wrong
             if not wrong.any():
                 break
-        if not comparisons:
-            raise InputError("check: no known instruction has these formats and blocks of this length; give --hardware")
-        return min(comparisons, key=lambda comparison: comparison.mismatches)
+        return closest
 
     def _specs(self, tree: Tree) -> list[MmaSpec]:
         """The possible instructions: the given one, then those of the catalogue with sufficiently long blocks.
@@ -582,13 +541,13 @@ class Target:
         if first and block == 1:  # without blocks, their arithmetic has no effect
             return first
         if self.inputs.name in ("fp32", "fp64"):
-            rows = [simt.SPECS[self.inputs.name]]
+            rows = [FMA_SPECS[self.inputs.name]]
         else:
             arch = None if self.hardware is None else catalog.architecture(self.hardware)
             rows = [
                 row
                 for row in catalog.rows()
-                if str(row.a_format) == str(self.inputs)
+                if (row.a_format, row.b_format) == self._formats
                 and str(row.d_format) == self.accumulator
                 and row.block >= block
                 and arch in (None, row.architecture)

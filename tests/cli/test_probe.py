@@ -38,6 +38,9 @@ def lanes(A, B):
         D[k % 4] = D[k % 4] + P[:, k]
     return (D[0] + D[1]) + (D[2] + D[3])
 
+def stored(A, B):
+    return split(A, B) if B.flags.c_contiguous else fpemu.mma.gemm(A, B, None, S)
+
 def kahan(A, B):
     total = np.zeros((len(A), B.shape[1]), np.float32)
     lost = total.copy()
@@ -155,9 +158,17 @@ def test_an_order_that_depends_on_the_place_is_reported(probed, capsys):
     assert (status, out.splitlines()[0]) == (0, "KOrder(split=40)")
     assert "--at 2" in err
     assert run(capsys, "probed.py:columns", "--shape", "8x4x100", "--at", 3)[1].startswith("KOrder()\n")
+    for at, order in (("2,1", "KOrder(split=40)"), ("7,2", "KOrder()")):
+        assert run(capsys, "probed.py:columns", "--shape", "8x4x100", "--at", at)[1].splitlines()[0] == order
     status, out, _ = run(capsys, "probed.py:columns", "--shape", "8x4x100", "--check", "--hardware", "A100")
     assert status == 1
     assert "not column 0: the order depends on the position" in out
+
+
+@pytest.mark.parametrize(("layout", "order"), [(None, "KOrder(split=40)"), ("TN", "KOrder()")])
+def test_the_layout_of_a_functions_operands(probed, capsys, layout, order):
+    words = ["probed.py:stored", "--shape", "8x4x100", *(["--layout", layout] if layout else [])]
+    assert run(capsys, *words)[1].splitlines()[0] == order
 
 
 @pytest.mark.parametrize(

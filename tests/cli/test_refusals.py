@@ -113,7 +113,7 @@ REFUSALS = [
     ("reveal --emulated H201 --k 8", "unknown hardware"),
     ("reveal --emulated H200 --k 8 --order splt=2", "did you mean 'split'"),
     ("reveal --emulated H200 --k 8 --order deep.json", "nested too deep"),
-    ("reveal --emulated H200 --k 40 --formats e4m3,fp32", "too narrow"),
+    ("reveal --emulated B200 --k 40 --formats e3m2,fp16,fp16", "too narrow"),
     ("characterize --emulated hoper", "hopper"),
     ("characterize a --emulated hoper", "choose one of"),
     ("characterize --emulated hopper --k 3", "describe a --callable"),

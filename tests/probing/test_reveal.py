@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
-from fpemu import mma, simt
+from fpemu import library, mma, simt
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
 from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum, identical
-from fpemu.probing import save
+from fpemu.probing import reveal_map, save
+from fpemu.probing.probes import Scale
 from fpemu.probing.reveal import reveal
 from fpemu.probing.trees import name_order
 from fpemu.probing.trees import text as drawing
@@ -309,8 +312,17 @@ def test_one_place_of_a_product_with_two_orders():
 
     assert reveal(gemm, K, spec, shape=(8, 4), at=0).order == KOrder()
     assert reveal(gemm, K, spec, shape=(8, 4), at=3).order == KOrder(split=40)
-    with pytest.raises(InputError, match="fit no tree"):
+    assert reveal(gemm, K, spec, shape=(8, 4), at=(5, 1)).order == KOrder()
+    assert reveal(gemm, K, spec, shape=(8, 4), at=(5, 2)).order == KOrder(split=40)
+    with pytest.raises(
+        InputError, match=r"columns of D disagree: .* D\[0, 0\] and D\[0, 2\] differ.*; at=\(0, 2\) reveals"
+    ):
+        reveal(gemm, K, spec, shape=(8, 4))
+    with pytest.raises(InputError, match=r"rows of D disagree: .* D\[0, 0\] and D\[2, 0\] differ"):
         reveal(lambda A, B: gemm(B.T, A.T).T, K, spec, shape=(4, 3))
+    found = reveal_map(gemm, K, spec, shape=(8, 4))
+    assert (found.index == [0, 0, 1, 1]).all()
+    assert [revealed.order for revealed in found.orders] == [KOrder(), KOrder(split=40)]
 
 
 def test_a_result_rounded_to_half_at_the_end():
@@ -358,15 +370,17 @@ def test_wrong_trees(call, message):
 
 
 HALVES = mma.spec("hopper", "e5m2", "fp32", "mma")
+E2M1, E3M2 = mma.spec("B200", "e2m1", "fp32"), mma.spec("B200", "e3m2", "fp16")
 
 
 @pytest.mark.parametrize(
     ("gemm", "spec", "message"),
     [
-        (lambda A, B: A.astype(np.float64) @ B.astype(np.float64), SPECS["fp16"], "fit no tree|no whole number"),
+        (lambda A, B: A.astype(np.float64) @ B.astype(np.float64), SPECS["fp16"], "no unit is lost beside 32768"),
         (lambda A, B: np.zeros((2, 2)), SPECS["fp16"], "shape"),
-        (lambda A, B: np.full((len(A), B.shape[1]), np.nan), SPECS["fp16"], "no whole number"),
-        (lambda A, B: A @ B, mma.spec("hopper", "e4m3", "fp32"), "too narrow"),
+        (lambda A, B: np.full((len(A), B.shape[1]), np.nan), SPECS["fp16"], "returns Inf or NaN"),
+        (by(KOrder(), E2M1), E2M1, "no unit is lost beside 16 and -16: the sums are exact"),
+        (lambda A, B: mma.gemm(A, B, None, E3M2), E3M2, "e3m2 is too narrow for the probe: units of 0.00390625"),
         (
             by(KOrder(), SPECS["fp16"]),
             SPECS["fp16 blocks of 4"],
@@ -401,3 +415,212 @@ def test_a_remark_that_is_no_json_is_one_line_and_leaves_no_file(tmp_path, remar
     with pytest.raises(InputError, match=r"order\.json: a remark is no JSON"):
         save(KOrder(split=3), tmp_path / "order.json", remark=remark)
     assert not list(tmp_path.iterdir())
+
+
+# --- contradictions with random operands, and orders that depend on the position
+def kahan(A, B):
+    total = np.zeros((len(A), B.shape[1]), np.float32)
+    lost = total.copy()
+    for k in range(A.shape[1]):
+        term = A[:, k : k + 1] * B[k : k + 1] - lost
+        after = total + term
+        total, lost = after, (after - total) - term
+    return total
+
+
+def in_double(A, B):
+    products = A.astype(np.float64)[:, :, None] * B.astype(np.float64)[None]
+    return np.cumsum(products, axis=1)[:, -1].astype(np.float32)
+
+
+def last_column(A, B):
+    D = simt.gemm(A, B, order=KOrder(split=16))
+    D[:, -1:] = simt.gemm(A, B[:, -1:])
+    return D
+
+
+def swapped_at_one_position(A, B):
+    D = simt.gemm(A, B)
+    tree = Chain(tuple((k,) for k in [*range(A.shape[1] - 2), A.shape[1] - 1, A.shape[1] - 2]), "fma")
+    D[2, 1] = simt.gemm(A[2:3], B[:, 1:2], order=tree)[0, 0]
+    return D
+
+
+def rounded_to_half(A, B):
+    return simt.gemm(A, B).astype(np.float16).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("gemm", "message"),
+    [
+        (kahan, r"the probes show KOrder\(split=1\), but \d+ of .* outputs of random operands mismatch"),
+        (in_double, "the probes show .* outputs of random operands mismatch"),
+        (last_column, r"columns of D disagree: .* at=\(0, 4\) reveals the order there"),
+        (swapped_at_one_position, r"columns of D disagree: .* at=\(2, 1\)"),
+        (rounded_to_half, "flushes subnormal numbers, rounds its inputs"),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_an_order_that_random_operands_contradict_is_refused_in_one_line(gemm, message):
+    with pytest.raises(InputError, match=message) as e:
+        reveal(gemm, 30, fmt="fp32", shape=(6, 5))
+    assert "\n" not in str(e.value)
+
+
+def test_without_a_check_the_tree_of_the_probes_is_returned():
+    assert reveal(kahan, 30, check=False).order == KOrder(split=1)
+    assert reveal(last_column, 30, shape=(6, 5), check=False).order == KOrder(split=16)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("shape", [None, (6, 5)])
+def test_a_random_split_in_every_call_is_refused(seed, shape):
+    rng = np.random.default_rng(seed)
+    with pytest.raises(InputError, match=r"not deterministic|fit no tree|mismatch|added at once"):
+        reveal(lambda A, B: simt.gemm(A, B, order=KOrder(split=int(rng.integers(4, 17)))), 30, shape=shape)
+
+
+def test_the_positions_of_each_order_are_found():
+    rng = np.random.default_rng(0)
+    orders = [KOrder(), KOrder(split=7), KOrder(split=1, join="pairwise"), KOrder(split=20)]
+    index = rng.integers(0, len(orders), (9, 7))
+
+    def gemm(A, B):
+        return np.choose(index, [simt.gemm(A, B, order=order) for order in orders])
+
+    found = reveal_map(gemm, 41, fmt="fp32", shape=index.shape)
+    assert [[found.orders[n].order for n in row] for row in found.index] == [[orders[n] for n in row] for row in index]
+    assert found.index[0, 0] == 0
+    for at in ((0, 0), (8, 6), (3, 5)):
+        assert reveal(gemm, 41, fmt="fp32", shape=index.shape, at=at).order == orders[index[at]]
+
+
+@pytest.mark.parametrize("shape", [(33, 33), (64, 20), (5, 40)])
+@pytest.mark.parametrize("layout", ["NN", "TN"])
+def test_the_orders_of_numpys_product_reproduce_all_its_outputs(shape, layout):
+    K = 33
+    found = reveal_map(np.matmul, K, fmt="fp32", shape=shape, layout=layout)
+    rng = np.random.default_rng(1)
+    A, B = (rng.standard_normal(s).astype(np.float32) for s in ((shape[0], K), (K, shape[1])))
+    D = A @ (B if layout == "NN" else np.asfortranarray(B))
+    for n, revealed in enumerate(found.orders):
+        assert np.array_equal(D[found.index == n], simt.gemm(A, B, order=revealed)[found.index == n])
+    uniform = len(found.orders) == 1  # depends on the processor
+    revealed = reveal(np.matmul, K, fmt="fp32", shape=shape, layout=layout, at=None if uniform else (0, 0))
+    assert revealed.tree == found.orders[0].tree
+
+
+@pytest.mark.parametrize(("hardware", "orders"), [("SKYLAKEX", 3), ("HASWELL", 2)])
+def test_the_orders_of_openblass_kernels(hardware, orders):
+    def gemm(A, B):
+        return library.emulate("openblas", A, B, hardware=hardware)
+
+    found = reveal_map(gemm, 33, fmt="fp32", shape=(33, 33))
+    assert len(found.orders) == orders
+    assert KOrder() in [revealed.order for revealed in found.orders]
+    for at in ((0, 0), (5, 30), (20, 32), (32, 32)):
+        revealed = reveal(gemm, 33, fmt="fp32", shape=(33, 33), at=at)
+        assert revealed.tree == found.orders[found.index[at]].tree
+
+
+# --- formats whose products vanish only beside products of two large factors
+FP8 = [
+    row
+    for row in mma.catalog.rows()
+    if str(row.a_format) in ("e4m3", "e4m3fnuz", "e5m2", "e5m2fnuz")
+    and row.rules.via is None
+    and row.architecture != "ideal"
+]
+
+
+@pytest.mark.parametrize("spec", FP8, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("order", [KOrder(), KOrder(split=48), KOrder(split=40, join="pairwise")], ids=str)
+def test_orders_of_fp8_instructions_are_found(spec, order):
+    revealed = reveal(by(order, spec), 150, spec)
+    assert trees.equal(revealed.tree, trees.from_order(order, 150, spec), spec)
+    assert revealed.order == order
+
+
+def test_all_units_vanish_beside_a_product_of_two_large_factors():
+    spec = mma.spec("H100", "e4m3", "fp32", "wgmma")
+    scale = Scale.of(spec.operand_formats[:2], spec, spec.d_format)
+    assert scale[:2] == ((2.0**8, 2.0**8), (2.0**-9, 2.0**-9))
+    assert scale.most >= 62
+    assert reveal(by(KOrder(), spec), 64, spec, shape=(1, 1)).order == KOrder()  # one probe in a call
+    assert reveal(by(KOrder(), spec), 64, spec, shape=(4, 9), at=(3, 8)).order == KOrder()
+
+
+@pytest.mark.parametrize("pair", [("e4m3", "e5m2"), ("e5m2", "e4m3"), ("e2m1", "e5m2"), ("bf16", "fp16")])
+@pytest.mark.parametrize("shape", [(16, 16), (5, 20)])
+def test_operands_of_two_formats(pair, shape):
+    spec, order = mma.MmaSpec(*pair, "fp32", k=16, block=16, F=25, final="RZ"), KOrder(split=32)
+    assert reveal(by(order, spec), 70, spec, shape=shape).order == order
+
+
+# --- FPRev's basic algorithm (Xie et al., USENIX ATC 2025, section 4), and the functions that its paper reveals
+def fprev(gemm, k, shape, dtype):
+    """The tree at D[0, 0] as nested sets, from the subtree sizes of all pairs of leaves."""
+
+    def size(i, j):
+        A = np.zeros((shape[0], k), dtype)
+        A[0], A[0, i], A[0, j] = 2.0**-60, 2.0**60, -(2.0**60)
+        return k - round(float(np.asarray(gemm(A, np.ones((k, shape[1]), dtype)))[0, 0] * 2.0**60))
+
+    sizes = {pair: size(*pair) for pair in combinations(range(k), 2)}
+
+    def subtree(leaves):
+        if len(leaves) == 1:
+            return leaves[0]
+        children: list[list[int]] = []
+        for k in leaves:
+            same = next((child for child in children if sizes[child[0], k] < len(leaves)), None)
+            children.append([k]) if same is None else same.append(k)
+        return frozenset(map(subtree, children))
+
+    return subtree(list(range(k)))
+
+
+def nested(tree):
+    """A revealed tree as nested sets."""
+
+    def node(tree, below):
+        if isinstance(tree, Sum):
+            blocks = [[part] for part in below]
+        else:
+            blocks = [*([part] for part in below), *map(list, tree.blocks)]
+        total = blocks[0][0] if len(blocks[0]) == 1 else frozenset(blocks[0])
+        for block in blocks[1:]:
+            total = frozenset([total, *block])
+        return total
+
+    return trees.fold(tree, node)
+
+
+def torch_gemm(A, B):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    return torch.from_numpy(A) @ torch.from_numpy(B)
+
+
+def jax_gemm(A, B):
+    return pytest.importorskip("jax", reason="JAX is not installed").numpy.matmul(A, B)
+
+
+@pytest.mark.parametrize("k", [5, 33])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("gemm", "shape"),
+    [
+        (lambda A, B: np.sum(A * B.T, axis=1, keepdims=True), (1, 1)),
+        (lambda A, B: np.dot(A[0], B[:, 0])[None, None], (1, 1)),
+        (lambda A, B: (A @ B[:, 0])[:, None], (8, 1)),
+        (np.matmul, (12, 12)),
+        (lambda A, B: np.einsum("ik,kj->ij", A, B), (3, 2)),
+        (torch_gemm, (12, 12)),
+        (jax_gemm, (12, 12)),
+    ],
+    ids=["sum", "dot", "gemv", "gemm", "einsum", "torch", "jax"],
+)
+def test_trees_are_those_of_fprevs_algorithm(gemm, shape, dtype, k):
+    # OpenBLAS's dot in fp32 adds blocks in fp64, which the check would refuse
+    revealed = reveal(gemm, k, fmt=f"fp{8 * dtype().itemsize}", shape=shape, at=(0, 0), check=False)
+    assert nested(revealed.tree) == fprev(gemm, k, shape, dtype)

@@ -203,6 +203,7 @@ VALID = {
     "fpemu.roofline.time": row(roofline.time, WORK, "H200"),
     "fpemu.probing.characterize": row(probing.characterize, instruction, a="fp16", b="fp16", d="fp32", k=4, outputs=16),
     "fpemu.probing.reveal": row(probing.reveal, multiply, 4, SHORT),
+    "fpemu.probing.reveal_map": row(probing.reveal_map, multiply, 4, SHORT),
     "fpemu.probing.load": row(probing.load, "no such file"),
     "fpemu.probing.save": row(probing.save, KOrder(), "tree.json"),
     "fpemu.reference.matmul": row(fpemu.reference.matmul, ONE, ONE),

@@ -12,7 +12,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpemu import mma
 from fpemu.errors import InputError
@@ -29,7 +28,7 @@ from fpemu.probing.arithmetic.fit import (
     other_fraction_bits,
     spec_of,
 )
-from fpemu.probing.arithmetic.probes import Builder, Formats, Instruction, Pair, Probes
+from fpemu.probing.arithmetic.probes import Array, Builder, Formats, Instruction, Pair, Probes
 
 Entry = tuple[str, dict[int, tuple[int, int]], int]
 
@@ -125,12 +124,11 @@ def specials(formats: Formats, k: int) -> Probes:
         add("a subnormal C", [], s * tiny_c)
         add("a subnormal C", [], s * (2.0**fc.emin - tiny_c))
         add("a subnormal C beside a product", [values.product(max(fd.emin, fa.emin + fb.emin), s)], s * tiny_c)
-        for tiny in (fa.min_subnormal, fa.min_normal - fa.min_subnormal):
-            add("a subnormal in A", [(s * tiny, 1.0)])
-            add("a subnormal in A", [(s * tiny, 2.0**fb.emax)], 0.0)
-        for tiny in (fb.min_subnormal, fb.min_normal - fb.min_subnormal):
-            add("a subnormal in B", [(1.0, s * tiny)])
-            add("a subnormal in B", [(2.0**fa.emax, s * tiny)], 0.0)
+        for operand, fmt, other in (("A", fa, fb), ("B", fb, fa)):
+            for tiny in (fmt.min_subnormal, fmt.min_normal - fmt.min_subnormal):
+                for factor in (1.0, 2.0**other.emax):
+                    pair = (s * tiny, factor) if operand == "A" else (factor, s * tiny)
+                    add(f"a subnormal in {operand}", [pair])
         if fa.min_subnormal * fb.min_subnormal > 0:
             add("subnormals in A and B", [(s * fa.min_subnormal, fb.min_subnormal)])
         # overflow
@@ -158,7 +156,7 @@ def specials(formats: Formats, k: int) -> Probes:
     return Probes.without_level(A, B, C, [kind for kind, *_ in entries])
 
 
-def nan_rule(probes: Probes, D: NDArray[Any], formats: Formats) -> tuple[int | None, bool, str]:
+def nan_rule(probes: Probes, D: Array, formats: Formats) -> tuple[int | None, bool, str]:
     """The code of NaN results, whether payloads are kept, and both in words; None if no known rule applies.
 
     Kept payloads are those of fp64: the first NaN of b, c, a, made quiet; the code is the code of invalid operations.
@@ -307,13 +305,13 @@ def _floor(results: Results, spec: MmaSpec, alike: Sequence[MmaSpec]) -> Finding
     return replace(finding, otherwise="; ".join(filter(None, (finding.otherwise, note))))
 
 
-def _plainest(probes: Probes, chosen: NDArray[np.bool_]) -> int:
+def _plainest(probes: Probes, chosen: Array) -> int:
     """The chosen probe with the fewest terms."""
     return int(np.flatnonzero(chosen)[np.argmin(probes.terms()[chosen])])
 
 
 # --- rules that the results show directly
-def direct(probes: Probes, D: NDArray[Any], formats: Formats, nan_text: str) -> tuple[Finding, ...]:
+def direct(probes: Probes, D: Array, formats: Formats, nan_text: str) -> tuple[Finding, ...]:
     """Zeros, NaN, infinities, subnormals and overflow, for any arithmetic."""
     fd, kinds = formats[3], probes.kinds
     with np.errstate(invalid="ignore"):
@@ -321,16 +319,16 @@ def direct(probes: Probes, D: NDArray[Any], formats: Formats, nan_text: str) -> 
         a, b, c = (np.asarray(x, np.float64) for x in probes.values(formats))
     findings: list[Finding] = []
 
-    def pick(*starts: str) -> NDArray[np.int64]:
+    def pick(*starts: str) -> Array:
         return np.flatnonzero([kind.startswith(starts) for kind in kinds])
 
-    def show(field: str, at: NDArray[np.int64], value: str, chosen: NDArray[np.bool_] | None = None) -> None:
+    def show(field: str, at: Array, value: str, chosen: Array | None = None) -> None:
         """Add a finding with the first of the probes, or the first of the chosen ones."""
         if len(at):
             i = int(at[0 if chosen is None else np.argmax(chosen)])
             findings.append(Finding(field, value, _operands(probes, i, formats), _result(D[i], fd)))
 
-    def show_subnormals(operand: str, at: NDArray[np.int64]) -> None:
+    def show_subnormals(operand: str, at: Array) -> None:
         with np.errstate(invalid="ignore", over="ignore"):
             exact = (a[at] * b[at]).sum(axis=1) + c[at]
         at, exact = at[np.abs(exact) >= fd.min_subnormal], exact[np.abs(exact) >= fd.min_subnormal]
@@ -417,7 +415,7 @@ def probe_integers(
     return spec, (Finding("arithmetic", f"{rules.name}: {rules.text}"), *findings), len(D), ""
 
 
-def _integer_operands(k: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], list[str]]:
+def _integer_operands(k: int) -> tuple[Array, Array, Array, list[str]]:
     """Products at the ends of int8 with C at the ends of int32, and each position of k alone."""
     ends = (-128, -127, -1, 0, 1, 2, 127)
     accumulators = (0, 1, -1, 2**31 - 1, -(2**31), 2**30, -(2**30) - 7, 2**24 + 1)

@@ -7,13 +7,12 @@ gives F and E0; the remaining candidates are compared with all probes, those ove
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpemu import mma
 from fpemu.errors import InputError
@@ -22,7 +21,7 @@ from fpemu.mma import reference
 from fpemu.mma.arithmetic import ARITHMETICS, DEFAULTS
 from fpemu.mma.codes import codes, values
 from fpemu.mma.spec import MmaSpec
-from fpemu.probing.arithmetic.probes import DEPTH, NO_LEVEL, Formats, Probes
+from fpemu.probing.arithmetic.probes import DEPTH, NO_LEVEL, Array, Formats, Probes
 from fpemu.rounding import round_to
 
 NO_FLOOR = -(10**6)
@@ -75,7 +74,7 @@ def top_of(formats: Formats) -> int:
     return min(max(formats[0].emax + formats[1].emax, formats[2].emax), 299)
 
 
-def floors(formats: Formats) -> NDArray[np.int64]:
+def floors(formats: Formats) -> Array:
     """The values of E0 with different results for some F.
 
     A floor at or below every exponent has no effect. Above every exponent only E0 - F matters, so that E0 at the top
@@ -158,15 +157,13 @@ _ENOUGH = 32  # consistent candidates from which on only the simplest of the oth
 _TRIES = 4  # rounds in which others are tried while there are fewer
 _ELIMINATING = 16  # eliminating probes that are applied to all other candidates at once
 _TERMS = 2**20  # products of candidates and probes processed at a time
-Rows = NDArray[np.int64]  # candidates: F, E0, fraction bits
+Rows = Array  # int64, candidates: F, E0, fraction bits
 
 
 class Results:
     """Probes with the codes D that an instruction returned, and the specifications consistent with them."""
 
-    def __init__(
-        self, formats: Formats, k: int, probes: Probes, D: NDArray[Any], possible: Iterable[Structure] = ()
-    ) -> None:
+    def __init__(self, formats: Formats, k: int, probes: Probes, D: Array, possible: Iterable[Structure] = ()) -> None:
         self.formats, self.k, self.probes, self.D = formats, k, probes, D
         a, b, c = probes.values(formats)
         self.a, self.b, self.c = a[:, None, :], b[:, :, None], c[:, None, None]
@@ -191,7 +188,7 @@ class Results:
         rivals = [s for s in self.specs if s != spec]
         return rivals + [s for s in neighbours(spec) if s not in rivals and self.fits(s)]
 
-    def extended(self, more: Probes, D: NDArray[Any]) -> Results:
+    def extended(self, more: Probes, D: Array) -> Results:
         """With the results of further probes, which have no level."""
         results = Results(self.formats, self.k, self.probes.join(more), np.concatenate([self.D, D]))
         new = np.arange(len(self.probes), len(results.probes))
@@ -203,12 +200,12 @@ class Results:
         return results
 
     # --- one specification
-    def codes(self, spec: MmaSpec, some: NDArray[Any] | slice = slice(None)) -> NDArray[Any]:
+    def codes(self, spec: MmaSpec, some: Array | slice = slice(None)) -> Array:
         """The codes that a specification gives."""
         D = mma.execute(self.a[some], self.b[some], self.c[some], spec, backend="numpy")
         return codes(D, self.formats[3]).reshape(-1)
 
-    def mismatches(self, spec: MmaSpec, some: NDArray[Any] | slice = slice(None)) -> NDArray[np.bool_]:
+    def mismatches(self, spec: MmaSpec, some: Array | slice = slice(None)) -> Array:
         """The results that a specification does not reproduce; all NaN count as equal."""
         expected = self.codes(spec, some)
         both_nan = np.isnan(np.asarray(values(expected, self.formats[3]))) & np.isnan(self.d[some])
@@ -216,7 +213,7 @@ class Results:
 
     def fits(self, spec: MmaSpec) -> bool:
         """Whether a specification reproduces all results."""
-        return not any(self.mismatches(spec, some).any() for some in _chunks(self.order, 64, 8))
+        return not any(self.mismatches(spec, some).any() for some in np.split(self.order, [64, 64 * 9]))
 
     def reach(self, spec: MmaSpec) -> int | None:
         """The highest floor with the same results as the specification's; None if there is none above it.
@@ -251,7 +248,7 @@ class Results:
         full = self.formats[3].fraction_bits
         bits = np.arange(full, 0, -1) if self.formats[3].name == "fp32" else np.array([full])
         offsets = np.arange(-_ABOVE, DEPTH - 1)  # e - U
-        admitted: dict[int, NDArray[np.bool_]] = {}  # per level: offsets x bits
+        admitted: dict[int, Array] = {}  # per level: offsets x bits
         levels, counts = np.unique(self.probes.levels, return_counts=True)
         possible = np.ones(len(bits), bool)
         for e in levels[np.argsort(-counts)].tolist():
@@ -278,7 +275,7 @@ class Results:
             candidates.append(np.stack([F[f], lows[floor], np.full(len(f), bits[n])], axis=1))
         return np.concatenate(candidates)
 
-    def _at_level(self, structure: Structure, e: int) -> NDArray[Any]:
+    def _at_level(self, structure: Structure, e: int) -> Array:
         """The probes of a level whose products lie in one block, or in the second half of k with C = 0."""
         if ARITHMETICS[structure.arithmetic].via is None:
             chosen = (self.probes.levels == e) & (self.probes.spans <= min(structure.block, 5))
@@ -307,7 +304,7 @@ class Results:
         self._rows[key] = rows, consistent
         return consistent.tolist()
 
-    def _filter(self, structure: Structure, final: str, rows: Rows, order: NDArray[Any]) -> tuple[Rows, NDArray[Any]]:
+    def _filter(self, structure: Structure, final: str, rows: Rows, order: Array) -> tuple[Rows, Array]:
         """The candidates consistent with some probes, and the probes that eliminated the others."""
         eliminating = [order[:0]]
         # few probes eliminate most candidates; later groups are larger, as far as memory allows
@@ -315,12 +312,14 @@ class Results:
         while len(rows) and first < len(order):
             some = order[first : first + size]
             first, size = first + size, max(16, min(2 * size, _TERMS // (len(rows) * self.k)))
-            equal = self._equal(self._emulated(structure, final, rows, some), some)
+            expected = self._emulated(structure, final, rows, some).reshape(-1, len(some))
+            # signs of zeros aside
+            equal = (expected == self.d[some]) | (np.isnan(expected) & np.isnan(self.d[some]))
             eliminating.append(some[~equal.all(axis=0)])
             rows = rows[equal.all(axis=1)]
         return rows, np.concatenate(eliminating)
 
-    def _emulated(self, structure: Structure, final: str, rows: Rows, some: NDArray[Any]) -> NDArray[np.float64]:
+    def _emulated(self, structure: Structure, final: str, rows: Rows, some: Array) -> Array:
         """The values that candidates give for some probes."""
         half = ARITHMETICS[structure.arithmetic].via is not None
         formats = (FP16, FP16, *self.formats[2:]) if half else self.formats
@@ -338,7 +337,7 @@ class Results:
                 d = np.asarray(reference.truncated(a[..., at], b[..., at, :], d, spec))
             return np.asarray(round_to(c + d, self.formats[3])).astype(np.float64) if half else d
 
-    def values(self, spec: MmaSpec) -> NDArray[np.float64]:
+    def values(self, spec: MmaSpec) -> Array:
         """The values that a specification gives, up to signs of zeros."""
         if spec.rules.truncates:  # without the checks and codes of an executed instruction
             row = np.array([[spec.F, NO_FLOOR if spec.E0 is None else spec.E0, spec.sum_fraction_bits]], np.int64)
@@ -347,13 +346,8 @@ class Results:
         with np.errstate(invalid="ignore"):
             return values(self.codes(spec), self.formats[3]).astype(np.float64)
 
-    def _equal(self, d: NDArray[Any], some: NDArray[Any]) -> NDArray[np.bool_]:
-        """The results equal to the values d (candidates, n, 1, 1), as (candidates, n); signs of zeros aside."""
-        expected, returned = d.reshape(-1, len(some)), self.d[some]
-        return np.asarray((expected == returned) | (np.isnan(expected) & np.isnan(returned)))
 
-
-def _selection(rows: Rows, many: bool) -> NDArray[np.int64]:
+def _selection(rows: Rows, many: bool) -> Array:
     """Indices of candidates to try: the simplest, and if `many`, some of all, with both ends of each range of E0."""
     simple = np.lexsort((rows[:, 1], rows[:, 0], rows[:, 1] != NO_FLOOR, -rows[:, 2]))
     if not many or len(rows) <= _PLAIN:
@@ -363,10 +357,3 @@ def _selection(rows: Rows, many: bool) -> NDArray[np.int64]:
     ends = order[np.append(True, ~same) | np.append(~same, True)]
     spread = (x[np.linspace(0, len(x) - 1, _MANY).astype(int)] for x in (ends, simple))
     return np.unique(np.concatenate([simple[:_PLAIN], *spread]))
-
-
-def _chunks(order: NDArray[Any], size: int, growth: int = 2) -> Iterator[NDArray[Any]]:
-    first = 0
-    while first < len(order):
-        yield order[first : first + size]
-        first, size = first + size, growth * size

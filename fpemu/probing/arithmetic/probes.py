@@ -24,6 +24,7 @@ from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import codes, values
 from fpemu.mma.spec import MmaSpec
 
+Array = NDArray[Any]
 DEPTH = 37  # positions below a level that are probed: F is at most 35
 NO_LEVEL = 10**6
 _ZERO = -(10**6)  # the exponent of a zero
@@ -35,15 +36,15 @@ Formats = tuple[FloatFormat, FloatFormat, FloatFormat, FloatFormat]
 class Probes:
     """Probes as codes."""
 
-    A: NDArray[Any]  # (n, k)
-    B: NDArray[Any]  # (n, k)
-    C: NDArray[Any]  # (n,)
-    kinds: NDArray[Any]  # (n,): the kind of each probe in words
-    levels: NDArray[np.int64]  # (n,): `NO_LEVEL` for a probe without a level
-    spans: NDArray[np.int64]  # (n,): the products lie at this many last positions of k
+    A: Array  # (n, k)
+    B: Array  # (n, k)
+    C: Array  # (n,)
+    kinds: Array  # (n,): the kind of each probe in words
+    levels: Array  # (n,): `NO_LEVEL` for a probe without a level
+    spans: Array  # (n,): the products lie at this many last positions of k
 
     @classmethod
-    def without_level(cls, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any], kinds: Any) -> Probes:
+    def without_level(cls, A: Array, B: Array, C: Array, kinds: Any) -> Probes:
         """Probes of mixed exponents; `kinds` is one word or a sequence of words."""
         n = len(C)
         return cls(
@@ -53,7 +54,7 @@ class Probes:
     def __len__(self) -> int:
         return len(self.C)
 
-    def take(self, some: NDArray[np.int64]) -> Probes:
+    def take(self, some: Array) -> Probes:
         """Some of the probes."""
         return Probes(*(getattr(self, f.name)[some] for f in fields(self)))
 
@@ -66,15 +67,15 @@ class Probes:
         known = {row.tobytes() for row in other._rows()}
         return self.take(np.flatnonzero([row.tobytes() not in known for row in self._rows()]))
 
-    def values(self, formats: Formats) -> list[NDArray[Any]]:
+    def values(self, formats: Formats) -> list[Array]:
         """The values of A, B and C."""
         return [values(x, f) for x, f in zip((self.A, self.B, self.C), formats[:3], strict=True)]
 
-    def terms(self) -> NDArray[np.int64]:
+    def terms(self) -> Array:
         """The number of terms of each probe, C included."""
         return np.asarray(((self.A != 0) & (self.B != 0)).sum(axis=1) + (self.C != 0))
 
-    def _rows(self) -> NDArray[Any]:
+    def _rows(self) -> Array:
         return np.concatenate([self.A, self.B, self.C[:, None]], axis=1).astype(np.uint64)
 
 
@@ -179,7 +180,7 @@ def holds(fmt: FloatFormat, x: float) -> bool:
     return math.ldexp(x, -low).is_integer()
 
 
-def exponents(x: NDArray[np.float64], fmt: FloatFormat) -> NDArray[np.int64]:
+def exponents(x: Array, fmt: FloatFormat) -> Array:
     """Exponents in the instruction's sums: emin for a subnormal number, far below all others for zero."""
     return np.where(x == 0, _ZERO, np.maximum(np.frexp(x)[1].astype(np.int64) - 1, fmt.emin))
 
@@ -207,7 +208,7 @@ class Instruction:
     def __init__(self, execute: Execute, formats: Any, shape: tuple[int, int] | None) -> None:
         self.execute, self.formats, self.shape = execute, formats, shape
 
-    def results(self, probes: Probes) -> NDArray[Any]:
+    def results(self, probes: Probes) -> Array:
         """One code of D for each probe."""
         A, B, C = probes.values(self.formats)
         if self.shape is None:
@@ -222,7 +223,7 @@ class Instruction:
             out.append(self.run(a, b, c)[i, i])
         return np.concatenate(out)
 
-    def run(self, A: NDArray[Any], B: NDArray[Any], C: NDArray[Any]) -> NDArray[Any]:
+    def run(self, A: Array, B: Array, C: Array) -> Array:
         """Codes of D."""
         D = np.asarray(self.execute(A.copy(), B.copy(), C.copy()))  # the callable may overwrite its operands
         fmt = self.formats[3]

@@ -16,20 +16,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fpemu.formats import FloatFormat
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic.fit import Results
-from fpemu.probing.arithmetic.probes import Formats, Probes, exponents
+from fpemu.probing.arithmetic.probes import Array, Formats, Probes, exponents
 from fpemu.rounding import Rounding, round_to
 
 PRODUCTS = 2**18  # largest number of products drawn at a time
 MOST = 20_000  # largest number of operands drawn at a time
 _EACH = 3  # probes for each specification that is distinguished from the first
 _VERIFYING = 10  # one operand in this many is drawn like those of the verification
-Drawn = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]  # a (n, k), b (n, k), c (n,)
+Drawn = tuple[Array, Array, Array]  # a (n, k), b (n, k), c (n,)
 
 
 def separating(results: Results, specs: Sequence[MmaSpec], seed: int) -> Probes:
@@ -68,7 +67,7 @@ def _terms(draws: Draws) -> Drawn:
     n, k, rows, rng = len(draws), draws.k, draws.rows, draws.rng
     top = draws.tops()
 
-    def beside(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    def beside(shape: tuple[int, ...]) -> Array:
         t, c, m = (x.reshape(-1, *[1] * (len(shape) - 1)) for x in (top, draws.cuts(top), draws.kept))
         some = [-rng.integers(0, 3, shape), rng.integers(-1, 2, shape), rng.integers(-2, 3, shape)]
         ways = [t + some[0], t - m - 1 + some[1], c + some[2], c + some[2], t - rng.integers(0, 60, shape), t]
@@ -198,7 +197,7 @@ _KINDS: dict[Callable[[Draws], Drawn], int] = {  # with their shares
 }
 
 
-def _places(draws: Draws) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+def _places(draws: Draws) -> tuple[Array, Array, Array, Array]:
     """Zero factors, and two positions in a block, which is the first block in most dot products."""
     n, k, rng = len(draws), draws.k, draws.rng
     block = np.minimum(draws.block, k)
@@ -210,15 +209,7 @@ def _places(draws: Draws) -> tuple[NDArray[np.float64], NDArray[np.float64], NDA
     return np.zeros((n, k)), np.zeros((n, k)), start + first, second
 
 
-def _put(
-    draws: Draws,
-    a: NDArray[np.float64],
-    b: NDArray[np.float64],
-    q: NDArray[np.int64],
-    e: NDArray[np.int64],
-    plain: float,
-    small: Any = 0.1,
-) -> None:
+def _put(draws: Draws, a: Array, b: Array, q: Array, e: Array, plain: float, small: Any = 0.1) -> None:
     """Put products of given exponents at given positions; powers of two with probability `plain`."""
     x, y = draws.factors(e, small)
     powers = draws.chance(plain)
@@ -236,11 +227,11 @@ class Draws:
     formats: Formats
     k: int
     rng: np.random.Generator
-    kept: NDArray[np.int64]  # (n,): fraction bits of D
-    F: NDArray[np.int64]  # (n,): alignment width
-    floor: NDArray[np.int64]  # (n,): minimum alignment exponent
-    block: NDArray[np.int64]  # (n,): number of products added in one rounding
-    columns: NDArray[np.int64]  # (n, k): position in k of each product, in the order of the sums
+    kept: Array  # (n,): fraction bits of D
+    F: Array  # (n,): alignment width
+    floor: Array  # (n,): minimum alignment exponent
+    block: Array  # (n,): number of products added in one rounding
+    columns: Array  # (n, k): position in k of each product, in the order of the sums
 
     @classmethod
     def of(cls, formats: Formats, k: int, specs: Sequence[MmaSpec], rng: np.random.Generator, n: int) -> Draws:
@@ -256,7 +247,7 @@ class Draws:
         return len(self.F)
 
     @property
-    def rows(self) -> NDArray[np.int64]:
+    def rows(self) -> Array:
         """Indices of the dot products."""
         return np.arange(len(self))
 
@@ -270,46 +261,46 @@ class Draws:
         """The highest exponent of a product."""
         return self.formats[0].emax + self.formats[1].emax
 
-    def chance(self, share: float) -> NDArray[np.bool_]:
+    def chance(self, share: float) -> Array:
         """True with this probability, for each dot product."""
         return np.asarray(self.rng.random(len(self)) < share)
 
-    def signs(self, *shape: int) -> NDArray[np.float64]:
+    def signs(self, *shape: int) -> Array:
         """1 or -1, of shape (n, ...)."""
         return np.asarray(self.rng.choice([-1.0, 1.0], (len(self), *shape)))
 
-    def choose(self, ways: list[Any]) -> NDArray[np.int64]:
+    def choose(self, ways: list[Any]) -> Array:
         """Each entry from one of several arrays, with equal probability."""
         arrays = np.broadcast_arrays(*ways)
         return np.asarray(np.choose(self.rng.integers(0, len(ways), arrays[0].shape), arrays))
 
-    def between(self, low: Any, high: Any) -> NDArray[np.int64]:
+    def between(self, low: Any, high: Any) -> Array:
         """Integers from `low` to `high`; `low` where `high` is below it."""
         width = np.maximum(high, low) - low + 1
         return np.asarray(low + np.floor(self.rng.random(np.shape(width)) * width)).astype(np.int64)
 
-    def near(self, x: NDArray[np.int64], below: int = 2, above: int = 2) -> NDArray[np.int64]:
+    def near(self, x: Array, below: int = 2, above: int = 2) -> Array:
         """Integers near others."""
         return np.asarray(x + self.rng.integers(-below, above + 1, x.shape))
 
-    def significands(self, fmt: FloatFormat, shape: tuple[int, ...], rich: Any = False) -> NDArray[np.float64]:
+    def significands(self, fmt: FloatFormat, shape: tuple[int, ...], rich: Any = False) -> Array:
         """Numbers in [1, 2): with all bits where `rich`; elsewhere also with few, powers of two, and all ones."""
         bits = np.where(rich, fmt.fraction_bits, self.rng.choice([0, 0, 1, 2, fmt.fraction_bits], shape))
         drawn = np.where(~np.asarray(rich) & (self.rng.random(shape) < 0.1), 1.0, self.rng.random(shape))
         return np.asarray(1 + np.minimum(np.floor(drawn * 2.0**bits), 2.0**bits - 1) / 2.0**bits)
 
-    def odd(self, bits: NDArray[np.int64]) -> NDArray[np.float64]:
+    def odd(self, bits: Array) -> Array:
         """Odd integers of given numbers of bits, scaled to [1, 2)."""
         half = 2.0 ** (bits - 1)
         return np.where(bits > 1, 1 + (2 * np.floor(self.rng.random(bits.shape) * half / 2) + 1) / half, 1.0)
 
-    def fractions(self, fmt: FloatFormat, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    def fractions(self, fmt: FloatFormat, shape: tuple[int, ...]) -> Array:
         """Numbers in (0, 1) with the format's fraction bits, half of them of at most two units."""
         most = max(2**fmt.fraction_bits - 1, 1)
         units = self.between(1, np.where(self.rng.random(shape) < 0.5, min(2, most), most))
         return np.asarray(units / 2.0**fmt.fraction_bits)
 
-    def tops(self) -> NDArray[np.int64]:
+    def tops(self) -> Array:
         """Highest exponents of a block: anywhere, at the ends of D, near the floor, or of a subnormal factor."""
         fa, fb, _, fd = self.formats
         n, low, high = len(self), self.low, self.high
@@ -329,11 +320,11 @@ class Draws:
         )
         return np.clip(top, low, max(high, fd.emax))  # C alone may reach the highest
 
-    def cuts(self, top: NDArray[np.int64]) -> NDArray[np.int64]:
+    def cuts(self, top: Array) -> Array:
         """The exponent of the last bit kept by a block."""
         return np.asarray(np.maximum(top, self.floor) - self.F)
 
-    def factors(self, e: NDArray[np.int64], small: Any = 0.1) -> tuple[NDArray[Any], NDArray[Any]]:
+    def factors(self, e: Array, small: Any = 0.1) -> tuple[Array, Array]:
         """Positive factors of products with given exponents, clipped to the possible ones.
 
         Some factors are subnormal: the value of such a product lies below its exponent.
@@ -351,26 +342,24 @@ class Draws:
         b, y = np.where(of_b, self.fractions(fb, e.shape), b), np.where(of_b, fb.emin, y)
         return np.ldexp(a, x), np.ldexp(b, y)
 
-    def addends(self, e: NDArray[np.int64]) -> NDArray[np.float64]:
+    def addends(self, e: Array) -> Array:
         """Values of C with given exponents, clipped to the possible ones, of either sign."""
         fmt = self.formats[2]
         size = np.ldexp(self.significands(fmt, e.shape), np.clip(e, fmt.emin - fmt.fraction_bits, fmt.emax))
         return np.asarray(size * self.signs())
 
-    def summed(self, a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def summed(self, a: Array, b: Array) -> tuple[Array, Array]:
         """The sums of the truncated products without C, and the exponents of the last bit kept."""
         e = exponents(a, self.formats[0]) + exponents(b, self.formats[1])
         cut = self.cuts(e.max(axis=1))
         place = np.clip(cut, -900, 900)[:, None]
         return np.ldexp(np.trunc(np.ldexp(a * b, -place)), place).sum(axis=1), cut
 
-    def units(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def units(self, x: Array) -> Array:
         """One unit of D's last place, for numbers of given values."""
         return np.ldexp(1.0, np.maximum(np.frexp(x)[1] - 1, self.formats[3].emin) - self.kept)
 
-    def codes(
-        self, a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]
-    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    def codes(self, a: Array, b: Array, c: Array) -> tuple[Array, Array, Array]:
         """Codes of A, B and C: numbers truncated to the formats, products at their positions in k."""
         placed = [np.zeros_like(a), np.zeros_like(b)]
         for x, to in zip((a, b), placed, strict=True):
@@ -379,6 +368,6 @@ class Draws:
         return A, B, C
 
 
-def _codes(x: NDArray[np.float64], fmt: FloatFormat) -> NDArray[Any]:
+def _codes(x: Array, fmt: FloatFormat) -> Array:
     """Codes of numbers truncated to a format, the largest number where they exceed it."""
     return np.asarray(fmt.encode(round_to(np.clip(x, -fmt.max, fmt.max), fmt, Rounding.RZ)))
