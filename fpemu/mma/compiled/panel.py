@@ -1,17 +1,17 @@
 """The loop shared by every arithmetic: rows of A times one panel of columns of B, K in order.
 
-An arithmetic is a NamedTuple of its parameters; one with a static method `aligned` receives the operands' exponents.
-`block` is overloaded on its type, so that one loop compiles into one kernel per arithmetic and block length.
-A tuple's length is part of its type: a parameter that must be a constant for the compiler (the block length, the kind
-of rounding) is passed as the length of a tuple.
+An arithmetic is a NamedTuple of its parameters, on whose type `block` is overloaded (`implements`), so that one loop
+compiles into one kernel per arithmetic and block length. A tuple's length is part of its type: a parameter that must be
+a constant for the compiler (the block length, the kind of rounding) is passed as the length of a tuple.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import njit
 from numba.extending import overload
 
 from fpemu.mma.compiled.bits import bits_of_f32
@@ -21,35 +21,51 @@ WIDTH = 64  # columns of a panel: four registers of sixteen fp32 each
 NO_EXPONENT = np.int16(-2000)  # of a zero: a sum of two of them fits int16
 
 
+_BLOCKS: dict[type, Callable[..., None]] = {}
+_CORRECTIONS: dict[type, Callable[..., None]] = {}
+_ALIGNED: set[type] = set()
+
+
+def implements(
+    *kinds: type, aligned: bool = False, correction: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as `block`, or as `correct`, of the arithmetics with these types of parameters.
+
+    `aligned`: the arithmetic receives the exponents of the operands.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        (_CORRECTIONS if correction else _BLOCKS).update(dict.fromkeys(kinds, function))
+        _ALIGNED.update(kinds if aligned else ())
+        return function
+
+    return register
+
+
 def block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
-    """Add one block, the products of a[k:k+L] and b[k:k+L, :], to acc (W). Overloaded per arithmetic."""
-    raise TypeError("block is called from compiled code only")
+    """Add one block, the products of a[k:k+L] and b[k:k+L, :], to acc (W); `top` (2, W) is memory for any use."""
+
+
+def correct(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
+    """Correct acc (W) after the last block of a row, computed from c (W), a (K) and b (K, W); most do nothing."""
 
 
 def exponent(params: Any, x: Any, emin: Any) -> Any:
     """Return the binary exponent of a carrier's value, at least emin; 0 if the arithmetic does not align."""
-    raise TypeError("exponent is called from compiled code only")
 
 
-def settle(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
-    """Correct acc (W) after the last block of a row, computed from c (W), a (K) and b (K, W).
-
-    Overloaded by the arithmetics that define `settles`; the others do nothing.
-    """
-    raise TypeError("settle is called from compiled code only")
+def _no_correction(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
+    return None
 
 
-def is_of(params: Any, *kinds: type) -> bool:
-    """Return whether a numba type is one of these NamedTuples."""
-    return isinstance(params, types.BaseNamedTuple) and params.instance_class in kinds
+@overload(block)
+def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
+    return _BLOCKS[params.instance_class]
 
 
-@overload(settle)
-def _settle(params: Any, a: Any, b: Any, c: Any, acc: Any) -> Any:
-    def nothing(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
-        return None
-
-    return None if hasattr(params.instance_class, "settles") else nothing
+@overload(correct)
+def _correct(params: Any, a: Any, b: Any, c: Any, acc: Any) -> Any:
+    return _CORRECTIONS.get(params.instance_class, _no_correction)
 
 
 @overload(exponent)
@@ -61,7 +77,7 @@ def _exponent(params: Any, x: Any, emin: Any) -> Any:
     def unused(params: Any, x: Any, emin: Any) -> Any:
         return np.int16(0)
 
-    return aligned if hasattr(params.instance_class, "aligned") else unused
+    return aligned if params.instance_class in _ALIGNED else unused
 
 
 @saved
@@ -126,6 +142,6 @@ def panels(
                         outer[j] += acc[j]
                         acc[j] = 0
             if not promote:
-                settle(params, line, bp, c[i, first : first + used], acc)
+                correct(params, line, bp, c[i, first : first + used], acc)
             for j in range(used):
                 d[i, first + j] = outer[j] if promote else acc[j]
