@@ -90,7 +90,7 @@ def test_oracle_rounds_as_python_does(n, d, e):
 @given(st.floats(width=64, allow_nan=False, allow_infinity=False))
 def test_oracle_rounds_to_fp32_as_numpy_does(x):
     with np.errstate(all="ignore"):
-        assert oracle.rounded(Fraction(x), oracle.FP32) == float(np.float32(x))
+        assert oracle.rounded(Fraction(x), "fp32") == float(np.float32(x))
 
 
 def test_oracle_chinese_remainder_is_the_product_where_it_is_unique():
