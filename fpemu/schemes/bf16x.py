@@ -61,7 +61,7 @@ class Bf16x9(SplitScheme):
         return tuple(Word(str(i + 1), BF16, self.rounding, i * e) for i in range(3))
 
     def plan(self) -> Plan:
-        return self.sums_of_bands(self.products, "123", exponent_of(self.residual_scale))
+        return self.sums(self.products, "123", exponent_of(self.residual_scale), promote_all=True)
 
 
 @register

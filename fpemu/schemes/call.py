@@ -202,12 +202,13 @@ def configure(
     typed = tuple((name, type(value), value) for name, value in options.items())  # 64.0 and 64 are equal keys
     if order is None or isinstance(order, KOrder):
         try:
-            return _kept_configuration(scheme, hardware, on_range, order, typed)
+            return _configuration(scheme, hardware, on_range, order, typed)
         except TypeError:  # an argument is not hashable: a list of products, or a wrong argument
             pass
-    return _configuration(scheme, hardware, on_range, order, typed)
+    return _configuration.__wrapped__(scheme, hardware, on_range, order, typed)
 
 
+@lru_cache(maxsize=256)
 def _configuration(
     scheme: str | Scheme,
     hardware: str | MmaSpec | None,
@@ -221,6 +222,3 @@ def _configuration(
     spec = chosen.spec(hardware)
     chosen.check_policy(policy)
     return Configuration(chosen, spec, chosen.lowering(spec, order), policy)
-
-
-_kept_configuration = lru_cache(maxsize=256)(_configuration)

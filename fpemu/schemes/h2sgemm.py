@@ -70,7 +70,7 @@ class H2sgemm(TwoWords):
         return self.words_of_scale(2.0**self.sb)
 
     def plan(self) -> Plan:
-        plan = self.sums(2.0**self.sb, self.step, self.promote)
+        plan = self.sums(self.kept(), "hr", self.sb)
         return replace(plan, accumulators="none") if self.combine == "element-wise" else plan
 
 

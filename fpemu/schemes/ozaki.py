@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -248,7 +249,8 @@ class Ozaki(SliceScheme):
     def instruction_of(self, hardware: str | MmaSpec | None) -> MmaSpec:
         return self.spec(hardware)
 
-    def _plan(self, spec: Any, K: int, order: KOrder | None) -> SlicePlan:
+    @lru_cache(maxsize=256)  # noqa: B019 (a scheme is a small constant, equal to others with its options)
+    def plan_for(self, spec: Any, K: int, order: KOrder | None = None) -> SlicePlan:
         return SlicePlan(
             self.name,
             spec,

@@ -157,8 +157,6 @@ def levels(a: int, b: int, d: int, fast: bool) -> list[int]:
 
     In fast mode g < d: the products p + q > d + 1, counted from 1, are left out.
 
-    Examples
-    --------
     >>> levels(3, 2, 3, fast=False), levels(3, 2, 3, fast=True)
     ([1, 2, 2, 1], [1, 2, 2])
     """
