@@ -47,13 +47,7 @@ class Arithmetic:
 
 
 def arithmetic(kernel: str, accumulate: str, hardware: str | MmaSpec | None, instruction: str | None) -> Arithmetic:
-    """Return the arithmetic that the arguments select.
-
-    Raises
-    ------
-    InputError
-        Unknown names; an instruction that the hardware does not have; an MmaSpec of other formats.
-    """
+    """Return the arithmetic that the arguments select; unknown names, and formats that do not fit, raise InputError."""
     choice("kernel", kernel, KERNELS)
     choice("accumulate", accumulate, ACCUMULATORS)
     if kernel == "magma-small":

@@ -113,13 +113,7 @@ def _matmul(given: Operands, fmt: FloatFormat | None, method: Method = "auto", d
 
 
 def _operands(A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> Operands:
-    """Check the arguments of a product; see `fpemu.reference.matmul` for what they may be.
-
-    Raises
-    ------
-    InputError
-        Shapes that do not fit (both are named), C missing where beta is not zero, alpha or beta not finite.
-    """
+    """Check the arguments of `matmul`; wrong shapes, a missing C, alpha or beta that is not finite raise InputError."""
     a, b = _exact_scalar("alpha", alpha), _exact_scalar("beta", beta)
     left, right = as_float64(A, "A"), as_float64(B, "B")
     if left.ndim < 2 or right.ndim < 2:

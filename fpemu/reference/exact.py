@@ -29,23 +29,14 @@ _bit_length = np.frompyfunc(int.bit_length, 1, 1)
 # --- the operands
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """alpha*A@B + beta*C with every array converted to float64 exactly.
+    """alpha*A@B + beta*C with every array converted to float64 exactly."""
 
-    Parameters
-    ----------
-    A, B : float64 arrays (..., M, K) and (..., K, N), leading axes not yet broadcast
-    C : float64 array that broadcasts to ``shape``, or None where beta is zero
-    alpha, beta : Fraction
-    shape : tuple of int
-        Shape of the result, (..., M, N).
-    """
-
-    A: Floats
-    B: Floats
-    C: Floats | None
+    A: Floats  # (..., M, K), leading axes not yet broadcast
+    B: Floats  # (..., K, N)
+    C: Floats | None  # broadcasts to `shape`; None where beta is zero
     alpha: Fraction
     beta: Fraction
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the result, (..., M, N)
 
 
 def finite(X: Floats) -> Floats:

@@ -22,19 +22,9 @@ PAPER_BITS = 2048
 def product(given: Operands, fmt: FloatFormat | None, bits: int | None = None) -> NDArray[Any]:
     """Return alpha*A@B + beta*C, every operation rounded to ``bits`` bits, rounded to ``fmt`` (RNE) at last.
 
-    Parameters
-    ----------
-    given : Operands
-        One scalar at a time is multiplied: for small matrices.
-    fmt : FloatFormat, optional
-        None returns an object array of mpmath numbers, not rounded further.
-    bits : int, optional
-        Precision of every operation. Default: 2048, or more if the operands need more for an exact sum.
-
-    Raises
-    ------
-    InputError
-        A format without NaN, and an overflow or an invalid sum.
+    The scalars are multiplied one at a time: for small matrices. ``fmt`` None returns an object array of mpmath
+    numbers, not rounded further. The default precision is 2048 bits, or more if the operands need more for an exact
+    sum. An overflow or an invalid sum raises InputError in a format without NaN.
     """
     import mpmath
 

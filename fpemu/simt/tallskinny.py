@@ -176,26 +176,12 @@ def ism2(
 
 @dataclass(frozen=True)
 class Tiles:
-    """The parameters of Algorithms 3, 4, 6 and 7.
+    """The parameters of Algorithms 3, 4, 6 and 7: positive integers."""
 
-    Parameters
-    ----------
-    t1 : int
-        Rows of B in a tile, and threads in a block.
-    t2 : int
-        Columns of C that a thread computes at a time.
-    t3 : int
-        Elements of A that a thread loads at a time. It must divide t1: otherwise line 17 of Algorithm 3 (25 of
-        Algorithm 4) reads beyond the tile of B.
-
-    Raises
-    ------
-    InputError
-        A parameter that is no positive integer; t3 that does not divide t1.
-    """
-
-    t1: int
-    t2: int
+    t1: int  # rows of B in a tile, and threads in a block
+    t2: int  # columns of C that a thread computes at a time
+    # Elements of A that a thread loads at a time. They divide t1: otherwise line 17 of Algorithm 3 (25 of Algorithm 4)
+    # reads beyond the tile of B.
     t3: int
 
     def __post_init__(self) -> None:
