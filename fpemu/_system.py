@@ -326,9 +326,9 @@ def map_chunks(function: Callable[..., Any], *arrays: NDArray[Any]) -> Any:
 
 
 # --- digests of arrays of bit patterns, by which two machines compare outputs without exchanging them
-def digest(D: NDArray[Any], first: int = 0) -> int:
-    """Return the sum modulo 2^64 of a mixture of each code of D with its index, the first of which is `first`."""
-    index = np.arange(first, first + D.size, dtype=np.uint64)
+def digest(D: NDArray[Any]) -> int:
+    """Return the sum modulo 2^64 of a mixture of each code of D with its index."""
+    index = np.arange(D.size, dtype=np.uint64)
     return int(mix(mix(index) + D.reshape(-1).astype(np.uint64)).sum(dtype=np.uint64))
 
 
@@ -339,6 +339,6 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def digest_text(D: NDArray[Any], first: int = 0) -> str:
+def digest_text(D: NDArray[Any]) -> str:
     """Return the digest as 16 hexadecimal digits, its form in records."""
-    return f"{digest(D, first):016x}"
+    return f"{digest(D):016x}"

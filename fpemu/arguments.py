@@ -84,7 +84,6 @@ def number(
     *,
     above: float = -math.inf,
     below: float = math.inf,
-    none: bool = False,
     what: str = "",
 ) -> Any:
     """Return a real number as float, at least ``low`` and at most ``high``, larger than ``above``, less than ``below``.
@@ -96,8 +95,6 @@ def number(
     Traceback (most recent call last):
     fpemu.errors.InputError: target = nan must be a number above 0 and below 1
     """
-    if none and value is None:
-        return None
     if is_real(value):
         try:
             real = float(value)
@@ -113,7 +110,7 @@ def number(
     ]
     kind = "a positive number" if limits == ["above 0"] else f"a number {' and '.join(limits)}"
     kind = "a finite number" if not limits else kind
-    raise InputError(f"{name} = {shown(value)} must be {kind}{what}{' or None' * none}")
+    raise InputError(f"{name} = {shown(value)} must be {kind}{what}")
 
 
 def flag(name: str, value: Any, *, none: bool = False) -> Any:

@@ -43,11 +43,9 @@ def gemm(
 
     Parameters
     ----------
-    A : array_like (..., M, K)
+    A, B : array_like (..., M, K) and (..., K, N)
         fp32 numbers in any real dtype and with any strides (fp64 for dgemm and the Ozaki family); leading axes
         broadcast.
-    B : array_like (..., K, N)
-        As A.
     C : array_like (..., M, N), optional
         Not read if beta = 0.
     scheme : str or Scheme

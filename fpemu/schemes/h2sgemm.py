@@ -41,7 +41,6 @@ class H2sgemm(TwoWords):
         year=2025,
         doi="10.48550/arXiv.2507.23387",
         parts=("h = RNE16(x)", "r = RNE16((x - h) 2^sb)"),
-        products=("rh", "hr", "hh"),
         range="|x| < 65520 (sb = 12: not at midpoints above 2^15); r loses bits below 2^(-2-sb), and is zero below "
         "2^(-12-sb)",
         bound="3 2^-22 + (K/L) eps + 2^-23",

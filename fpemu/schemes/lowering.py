@@ -197,7 +197,7 @@ def _combined(sums: list[tuple[int, Array]], lowering: Lowering) -> Array:
 # --- counts
 
 
-class _Chain(NamedTuple):
+class _EqualChains(NamedTuple):
     """Equal chains: how many, blocks of a product in one, blocks before the next product, turns."""
 
     number: int
@@ -243,7 +243,7 @@ class Chains:
         return math.ceil(math.log2(self.slices)) if order.join == "pairwise" else self.slices - 1
 
 
-def _slice(order: KOrder, length: int, block: int, turn: int | None, fresh: bool) -> list[_Chain]:
+def _slice(order: KOrder, length: int, block: int, turn: int | None, fresh: bool) -> list[_EqualChains]:
     """The chains of a slice."""
     if order.tile is not None:
         chains = [(1, [b - a for a, b in chain]) for chain in replace(order, split=None).segments(length)[0]]
@@ -252,7 +252,7 @@ def _slice(order: KOrder, length: int, block: int, turn: int | None, fresh: bool
     if fresh:
         chains = [(n * m, [part]) for n, sizes in chains for size in sizes for m, part in _cut(size, turn)]
     return [
-        _Chain(
+        _EqualChains(
             n,
             sum(m * -(-part // block) for size in sizes for m, part in _cut(size, turn)),
             -(-min(turn or length, sizes[0]) // block),

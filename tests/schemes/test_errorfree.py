@@ -16,7 +16,7 @@ from fpemu.schemes import build
 from fpemu.schemes.errorfree import sums
 from fpemu.schemes.errorfree.plan import Counts, SlicePlan, levels
 from fpemu.schemes.errorfree.products import SliceProducts, carrier
-from fpemu.schemes.errorfree.split import ADAPTIVE, FIXED, Cost, block, even, pieces, split
+from fpemu.schemes.errorfree.split import ADAPTIVE, FIXED, BlockCost, block, even, pieces, split
 
 RULES = (*ADAPTIVE, *FIXED)
 doubles = st.floats(allow_nan=False, allow_infinity=False)
@@ -163,12 +163,12 @@ def test_blocks_are_even_and_the_papers():
     assert even(10240, 3584) == 3414
     assert even(5, 100) == 5
     assert [(s.start, s.stop) for s in pieces(10, 4)] == [(0, 4), (4, 8), (8, 10)]
-    assert block(7168, 100, Cost(0, 0, 0), None, 3584, "x") == (3584, 100)
+    assert block(7168, 100, BlockCost(0, 0, 0), None, 3584, "x") == (3584, 100)
 
 
 @given(st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 10**4), st.integers(1, 500), st.integers(1, 10**9))
 def test_blocks_stay_below_the_memory(M, N, line, entry, memory):
-    cost = Cost(line, line, entry)
+    cost = BlockCost(line, line, entry)
     if memory < cost.bytes(1, 1):
         with pytest.raises(InputError, match=str(cost.bytes(1, 1))):
             block(M, N, cost, memory, 3584, "ozaki")

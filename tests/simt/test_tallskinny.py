@@ -11,7 +11,7 @@ import fpemu
 from fpemu import simt
 from fpemu.errors import InputError
 from fpemu.simt import ism2, tsm2
-from fpemu.simt.tallskinny import VERSIONS, Threads, Tiles, concurrent_rows
+from fpemu.simt.tallskinny import VERSIONS, LoopTiles, Threads, concurrent_rows
 from tests import hostile, oracle
 from tests.hostile import bits, carrier, integers
 from tests.oracle.order import chain
@@ -141,7 +141,7 @@ def test_the_published_loops_load_as_often_as_the_paper_counts():
     m, n, k = 8, 6, 12
     rng = np.random.default_rng(0)
     a, b = rng.random((m, k)), rng.random((k, n))
-    tiles = Tiles(4, 2, 2)
+    tiles = LoopTiles(4, 2, 2)
     for run, times in (
         (inner, n),
         (outer, 1),

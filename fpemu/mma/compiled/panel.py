@@ -84,31 +84,27 @@ def _exponent(params: Any, x: Any, emin: Any) -> Any:
 @njit(nogil=True, error_model="numpy")
 def panels(
     params: Any,
-    A: Any,
-    B: Any,
-    index_a: Any,
-    index_b: Any,
-    start: int,
-    stop: int,
-    row: int,
-    rows: int,
+    operands: Any,
+    products: Any,
+    rows: Any,
+    columns: Any,
     begin: int,
-    first: int,
-    width: int,
     C: Any,
     cuts: Any,
     promote: bool,
     per: int,
-    emin_a: int,
-    emin_b: int,
+    emins: Any,
     out: Any,
 ) -> None:
-    """Compute one panel of each product start : stop, from C (products, M, N) into out (products, M, N).
+    """Compute one panel of some products, from C (products, M, N) into out (products, M, N).
 
-    Product p multiplies A[index_a[p]] (M, K) by B[index_b[p]] (K, N). The panel has rows row : row + rows and columns
-    first : first + width. One instruction for each entry of `cuts`, over k from `begin` on. `cuts` marks the
+    `operands` are A, B and the indices of the matrices (M, K) and (K, N) that each product multiplies, `products` its
+    first and last, `rows` and `columns` the first and the number of each, `emins` the smallest exponents of A's and B's
+    formats. One instruction of `per` blocks for each entry of `cuts`, over k from `begin` on. `cuts` marks the
     instructions after which, if `promote`, the accumulator is added to an outer sum of out's dtype.
     """
+    A, B, index_a, index_b = operands
+    first, width = columns
     length = len(params.block)
     K = len(cuts) * per * length
     used = min(width, B.shape[2] - first)
@@ -118,17 +114,17 @@ def panels(
     acc = np.zeros(width, C.dtype)
     outer = np.zeros(width, out.dtype)
     top = np.empty((2, width), np.int16)
-    for p in range(start, stop):
+    for p in range(products[0], products[1]):
         a, b, c, d = A[index_a[p]], B[index_b[p]], C[p], out[p]
         for k in range(K):
             for j in range(used):
                 x = b[begin + k, first + j]
                 bp[k, j] = x
-                eb[k, j] = exponent(params, x, emin_b)
-        for i in range(row, min(row + rows, len(a))):
+                eb[k, j] = exponent(params, x, emins[1])
+        for i in range(rows[0], min(rows[0] + rows[1], len(a))):
             line = a[i, begin : begin + K]
             for k in range(K):
-                ea[k] = exponent(params, line[k], emin_a)
+                ea[k] = exponent(params, line[k], emins[0])
             for j in range(used):
                 acc[j] = 0 if promote else c[i, first + j]
                 outer[j] = c[i, first + j]

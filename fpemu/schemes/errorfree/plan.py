@@ -128,7 +128,7 @@ class Certified:
     reports: tuple[Report, ...]
 
 
-class Slicing(NamedTuple):
+class SliceSummary(NamedTuple):
     """An operand's slices, as far as a report needs them."""
 
     slices: int
@@ -242,7 +242,9 @@ class SlicePlan:
         """Largest magnitude of a sum of `shared` products of a and b slices, of digits with products up to `size`."""
         return min(self.shared or 1, max(levels(a, b, d, True))) * self.K * size
 
-    def report(self, a: Slicing, b: Slicing, d: int, fast: bool, lost: bool, block: tuple[int, int]) -> Report:
+    def report(
+        self, a: SliceSummary, b: SliceSummary, d: int, fast: bool, lost: bool, block: tuple[int, int]
+    ) -> Report:
         """The conditions of a product of A and B; `lost`: digits or their products are lost to underflow."""
         x, y = a.largest, b.largest
         name, faults, int32 = self.spec.name, [], None
