@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from fractions import Fraction
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -16,10 +17,12 @@ from fpemu import formats, inputs, metrics, reference
 from fpemu.errors import InputError
 from fpemu.reference import exact, slices
 from tests import oracle
+from tests.equal import same
 
 METHODS = ("auto", "blas", "flint", "mpmath")
 MODES = ("RNE", "RNA", "RZ", "RU", "RD", "ODD")
 CODES = {"fp16": np.uint16, "fp32": np.uint32, "fp64": np.uint64}
+same_bits = partial(same, any_nan=True)
 
 
 # --- the oracle: scalars and Fractions only
@@ -59,15 +62,6 @@ def expected(A, B, C=None, alpha=1, beta=0, out="fp64", mode="RNE"):
         x = entry(A[i].tolist(), B[:, j].tolist(), float(C[i, j]), Fraction(alpha), Fraction(beta))
         result[i, j] = x if isinstance(x, float) else round_fraction(x, fmt, mode)
     return result
-
-
-def same_bits(x, y):
-    assert x.dtype == y.dtype
-    assert x.shape == y.shape
-    nan = np.isnan(x)
-    assert (nan == np.isnan(y)).all()
-    code = f"u{x.dtype.itemsize}"
-    assert (np.where(nan, 0, x.view(code)) == np.where(nan, 0, y.view(code))).all()
 
 
 def run(method, *args, **options):

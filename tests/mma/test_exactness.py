@@ -24,22 +24,10 @@ from fpemu.mma.exactness import (
     word_bits,
 )
 from tests.hostile import examples
+from tests.mma.test_mma_forms import KINDS, orders
 
 ROWS = mma.catalog.rows()
-# one row of each arithmetic and result format
-KINDS = [
-    mma.spec("hopper", "fp16", "fp32"),
-    mma.spec("ampere", "fp16", "fp16"),
-    mma.spec("hopper", "e4m3", "fp32", instruction="wgmma"),
-    mma.spec("hopper", "e5m2", "fp32", instruction="mma"),
-    mma.spec("hopper", "e4m3", "fp16", instruction="mma"),
-    mma.spec("ampere", "fp64", "fp64"),
-    mma.spec("cdna1", "bf16", "fp32"),
-    mma.spec("cdna2", "fp16", "fp32"),
-    mma.spec("cdna3", "tf32", "fp32"),
-    mma.spec("cdna3", "e4m3fnuz", "fp32"),
-    mma.spec("hopper", "int8"),
-]
+RUN = [*KINDS, mma.spec("hopper", "e4m3", "fp16", instruction="mma")]
 ORDERS = [
     None,
     KOrder(promote=32),
@@ -70,11 +58,11 @@ def digits(rng, top, K):
     return np.stack([*rows, *rng.integers(-top, top, (3, K), endpoint=True)])
 
 
-OTHERS = [pytest.param(s, "compiled", marks=pytest.mark.slow) for s in ROWS if s not in KINDS]
+OTHERS = [pytest.param(s, "compiled", marks=pytest.mark.slow) for s in ROWS if s not in RUN]
 
 
 @pytest.mark.parametrize(
-    ("spec", "backend"), [(s, b) for s in KINDS for b in ("compiled", "numpy")] + OTHERS, ids=lambda value: str(value)
+    ("spec", "backend"), [(s, b) for s in RUN for b in ("compiled", "numpy")] + OTHERS, ids=lambda value: str(value)
 )
 def test_digits_of_slice_bits_multiply_exactly(spec, backend):
     rng = np.random.default_rng(7)
@@ -208,16 +196,6 @@ def test_units_down_to_the_smallest_result_fit(hardware, least):
     assert [unit_fits(spec, unit) for unit in (least, least - 1)] == [True, False]
     A, B = np.array([[2.0**-64]], np.float32), np.array([[2.0 ** (least + 64)]], np.float32)
     assert [mma.gemm(A, B * scale, spec=spec).item() for scale in (1, 0.5)] == [2.0**least, 0.0]
-
-
-orders = st.builds(
-    lambda split, tile, first, promote, join: KOrder(split, tile, first and tile is not None, promote, join),
-    st.none() | st.integers(1, 40),
-    st.none() | st.integers(1, 40),
-    st.booleans(),
-    st.none() | st.integers(1, 40),
-    st.sampled_from(["ascending", "descending", "pairwise"]),
-)
 
 
 @st.composite

@@ -91,6 +91,12 @@ def product(
     return as_array(exact(A, B, alpha, beta, C), (len(A), B.shape[1]), precision)
 
 
+def errors(D: NDArray, A: NDArray, B: NDArray) -> NDArray:
+    """|D - A·B| of each entry, its exact value rounded to a double."""
+    pairs = (zip(*rows, strict=True) for rows in zip(D, exact(A, B), strict=True))
+    return np.array([[float(abs(Fraction(float(d)) - x)) for d, x in row] for row in pairs])
+
+
 def as_array(values: Sequence[Sequence[Fraction]], shape: tuple[int, int], precision: str = "fp64") -> NDArray:
     table = [[rounded(x, precision) for x in row] for row in values]
     return np.array(table, dtype=np.float64).reshape(shape).astype(np.float32 if precision == "fp32" else np.float64)

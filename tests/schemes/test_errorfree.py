@@ -382,23 +382,6 @@ def test_infinite_products_of_slices_end_as_nan():
     assert [f.kind for f in found.report.faults] == ["inexact-product"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"A": np.zeros((2, 0)), "B": np.zeros((0, 2))}, "not empty"),
-        ({"A": np.zeros((2, 2, 2))}, "one product of matrices"),
-        ({"A": np.full((2, 2), np.nan)}, "A: NaN or infinite: 4 of 4"),
-        ({"precision": "fp16"}, "unknown precision 'fp16'"),
-        ({"bits": 2.5}, "bits = 2.5 must be an integer"),
-        ({"split": "foo"}, "published"),
-    ],
-)
-def test_counting_refuses_what_it_cannot_count(arguments, message):
-    arguments = {"A": np.eye(2), "B": np.eye(2), **arguments}
-    with pytest.raises(InputError, match=message):
-        fpemu.schemes.ozaki.algorithm3(arguments.pop("A"), arguments.pop("B"), **arguments)
-
-
 def test_the_first_slices_may_overflow_where_the_sum_does_not():
     """The first slices are rounded up to 2^512 and 2^511: their K = 2 products add up to 2^1024."""
     A, B = np.full((1, 2), 2.0**512 * (1 - 2.0**-30)), np.full((2, 1), 2.0**511)
