@@ -60,7 +60,8 @@ class Bf16x9(SplitScheme):
         return tuple(Word(str(i + 1), BF16, self.rounding, i * e) for i in range(3))
 
     def plan(self) -> Plan:
-        return self.sums(self.products, "123", exponent_of(self.residual_scale), promote_all=True)
+        exponent = exponent_of(self.residual_scale)
+        return self.plan_of(self.products, "123", exponent, self.step, self.promote, promote_all=True)
 
 
 @register

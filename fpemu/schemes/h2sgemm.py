@@ -69,7 +69,7 @@ class H2sgemm(TwoWords):
         return self.words_of_scale(2.0**self.sb)
 
     def plan(self) -> Plan:
-        plan = self.sums(self.kept(), "hr", self.sb)
+        plan = self.plan_of(self.kept(), "hr", self.sb, self.step, self.promote)
         return replace(plan, accumulators="none") if self.combine == "element-wise" else plan
 
 

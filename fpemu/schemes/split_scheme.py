@@ -45,15 +45,19 @@ class SplitScheme(Scheme):
     def plan(self) -> Plan:
         """The products of words, their accumulators and the final combination."""
 
-    def sums(self, products: Sequence[str], letters: str, exponent: int, *lengths: Any, **fields: Any) -> Plan:
-        """The plan of products by name, for a scheme with the options `accumulators` and `combine_in`.
-
-        `lengths` are the step and the promotion interval; default: the options `step` and `promote`.
-        """
+    def plan_of(
+        self,
+        products: Sequence[str],
+        letters: str,
+        exponent: int,
+        step: int | str | None,
+        promote: int | str | None,
+        **fields: Any,
+    ) -> Plan:
+        """The plan of products by name, for a scheme with the options `accumulators` and `combine_in`."""
         own: Any = self
-        step, promote = lengths or (own.step, own.promote)
-        groups, fields = words.groups(own.accumulators, letters), {"combine_in": own.combine_in, **fields}
-        return Plan(words.pairs(products, letters), exponent, groups, step, promote, **fields)
+        pairs, groups = words.pairs(products, letters), words.groups(own.accumulators, letters)
+        return Plan(pairs, exponent, groups, step, promote, combine_in=own.combine_in, **fields)
 
     @property
     def takes_trees(self) -> bool:
@@ -161,8 +165,12 @@ class TwoWords(SplitScheme):
         return Word("h", fmt, self.high_rounding), Word("r", fmt, self.residual_rounding, exponent_of(scale))
 
     def plan(self) -> Plan:
-        residual_scale = getattr(self, "residual_scale")  # noqa: B009 (a field of most subclasses)
-        return self.sums(self.kept(), "hr", exponent_of(residual_scale))
+        own: Any = self  # with the options of all schemes but those with a plan of their own
+        return self.plan_of(self.kept(), "hr", exponent_of(own.residual_scale), own.step, own.promote)
+
+    def sums(self, scale: float, step: int | str | None, promote: int | str | None) -> Plan:
+        """The plan of the products for a scale, steps and a promotion interval."""
+        return self.plan_of(self.kept(), "hr", exponent_of(scale), step, promote)
 
     def kept(self) -> tuple[str, ...]:
         """The products, in the order of computation."""

@@ -46,7 +46,7 @@ from fpemu.schemes import options as choose
 from fpemu.schemes import strassen, words
 from fpemu.schemes.base import Call, register
 from fpemu.schemes.options import SchemeInfo
-from fpemu.schemes.split_scheme import TwoWords, exponent_of
+from fpemu.schemes.split_scheme import TwoWords
 from fpemu.schemes.words import OverflowPolicy, Plan
 
 Array = NDArray[Any]
@@ -92,8 +92,7 @@ class Staged(TwoWords):
         return replace(self, levels=0)
 
     def plan(self) -> Plan:
-        step = None if self.accumulators == "each" else self.stage
-        return self.sums(self.kept(), "hr", exponent_of(self.residual_scale), step, self.stage)
+        return self.sums(self.residual_scale, None if self.accumulators == "each" else self.stage, self.stage)
 
     def check_operand(self, X: Array, name: str, on_range: OverflowPolicy) -> None:
         if self.levels:
