@@ -32,40 +32,12 @@ from fpemu.errors import InputError, shown
 
 # --- reading
 def read_json(path: str | os.PathLike[str]) -> Any:
-    """Read a JSON file.
-
-    Parameters
-    ----------
-    path : path-like
-
-    Returns
-    -------
-    dict, list, str, int, float, bool or None
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is not JSON, or nests too deeply.
-    """
+    """Return the content of a JSON file; a file that cannot be read or is not JSON raises InputError."""
     return _read(path, "JSON", json.loads)
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a TOML file.
-
-    Parameters
-    ----------
-    path : path-like
-
-    Returns
-    -------
-    dict
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is not TOML, or nests too deeply.
-    """
+    """Return the content of a TOML file; a file that cannot be read or is not TOML raises InputError."""
     content: dict[str, Any] = _read(path, "TOML", tomllib.loads)
     return content
 
@@ -89,21 +61,8 @@ def note(path: Path) -> None:
 def seen(path: Path, *, loaded: bool = False) -> str:
     """Return the SHA-256 of a file that was recorded by `note`, or else by the first call.
 
-    Parameters
-    ----------
-    path : Path
-    loaded : bool
-        The process may have executed the file before the first call.
-
-    Returns
-    -------
-    str
-        Hexadecimal digits.
-
-    Raises
-    ------
-    InputError
-        If the content of the file has changed since.
+    A content that has changed since raises InputError. With `loaded`, the process may have executed the file before the
+    first call, so a file newer than the process raises InputError too.
     """
     status, known = path.stat(), _SEEN.get(path)
     stamp = status.st_mtime_ns, status.st_size
@@ -131,20 +90,7 @@ def _read(path: str | os.PathLike[str], language: str, parse: Callable[[str], An
 def execute(path: str | os.PathLike[str], name: str = "") -> ModuleType:
     """Execute a Python file as a module, which may import the modules of its folder, also later.
 
-    Parameters
-    ----------
-    path : path-like
-    name : str, optional
-        Name of the module; default: a name of the whole path, which hides no other module.
-
-    Returns
-    -------
-    module
-
-    Raises
-    ------
-    Exception
-        From the file.
+    The default name is made of the whole path, so that it hides no other module.
     """
     path = Path(path).resolve()
     name = name or re.sub(r"\W", "_", f"fpemu_user_{path.with_suffix('')}")
@@ -162,19 +108,9 @@ def execute(path: str | os.PathLike[str], name: str = "") -> ModuleType:
 
 # --- writing
 def check_writable(name: str | os.PathLike[str], *, make_folders: bool = False) -> None:
-    """Raise before a computation if its output file cannot be written afterwards.
+    """Raise InputError before a computation if its output file cannot be written afterwards.
 
-    Parameters
-    ----------
-    name : path-like
-    make_folders : bool
-        Accept missing folders, which :func:`write_atomic` makes.
-
-    Raises
-    ------
-    InputError
-        If the name is empty, too long or a folder's, the existing file is read-only, or its folder is missing or does
-        not accept new files.
+    With `make_folders`, missing folders are accepted, because `write_atomic` makes them.
     """
     if not os.fspath(name):
         raise InputError("the name of the output is empty")
@@ -204,17 +140,8 @@ def check_writable(name: str | os.PathLike[str], *, make_folders: bool = False) 
 def write_atomic(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file: a temporary file in the same folder, then one rename. Missing folders are made.
 
-    A symbolic link is followed. A device or a pipe is written in place. A replaced file passes its permissions on.
-
-    Parameters
-    ----------
-    path : path-like
-    content : bytes
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written; `filename` is ``path``, and its former content is unchanged.
+    A symbolic link is followed. A device or a pipe is written in place. A replaced file passes its permissions on. If
+    the file cannot be written, an OSError with ``filename=path`` is raised and the former content is unchanged.
     """
     try:
         _write(_target(path), content)
@@ -399,9 +326,9 @@ def map_chunks(function: Callable[..., Any], *arrays: NDArray[Any]) -> Any:
 
 
 # --- digests of arrays of bit patterns, by which two machines compare outputs without exchanging them
-def digest(D: NDArray[Any], first: int = 0) -> int:
-    """Return the sum modulo 2^64 of a mixture of each code of D with its index, the first of which is `first`."""
-    index = np.arange(first, first + D.size, dtype=np.uint64)
+def digest(D: NDArray[Any]) -> int:
+    """Return the sum modulo 2^64 of a mixture of each code of D with its index."""
+    index = np.arange(D.size, dtype=np.uint64)
     return int(mix(mix(index) + D.reshape(-1).astype(np.uint64)).sum(dtype=np.uint64))
 
 
@@ -412,6 +339,6 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def digest_text(D: NDArray[Any], first: int = 0) -> str:
+def digest_text(D: NDArray[Any]) -> str:
     """Return the digest as 16 hexadecimal digits, its form in records."""
-    return f"{digest(D, first):016x}"
+    return f"{digest(D):016x}"

@@ -84,7 +84,6 @@ def number(
     *,
     above: float = -math.inf,
     below: float = math.inf,
-    none: bool = False,
     what: str = "",
 ) -> Any:
     """Return a real number as float, at least ``low`` and at most ``high``, larger than ``above``, less than ``below``.
@@ -96,8 +95,6 @@ def number(
     Traceback (most recent call last):
     fpemu.errors.InputError: target = nan must be a number above 0 and below 1
     """
-    if none and value is None:
-        return None
     if is_real(value):
         try:
             real = float(value)
@@ -113,7 +110,7 @@ def number(
     ]
     kind = "a positive number" if limits == ["above 0"] else f"a number {' and '.join(limits)}"
     kind = "a finite number" if not limits else kind
-    raise InputError(f"{name} = {shown(value)} must be {kind}{what}{' or None' * none}")
+    raise InputError(f"{name} = {shown(value)} must be {kind}{what}")
 
 
 def flag(name: str, value: Any, *, none: bool = False) -> Any:
@@ -226,13 +223,9 @@ def _power(limit: int) -> str:
 def as_array(x: Any, name: str, *, complex_numbers: bool = False) -> NDArray[Any]:
     """Return ``x`` as an array of numbers in the machine's byte order.
 
-    A subclass such as np.matrix becomes a plain array, and so does a masked array without masked entries.
-
-    Raises
-    ------
-    InputError
-        For masked entries, ragged lists, structured or raw bytes, objects, text, dates, truth values, and complex
-        numbers unless ``complex_numbers``.
+    A subclass such as np.matrix becomes a plain array, and so does a masked array without masked entries. Masked
+    entries, ragged lists, structured or raw bytes, objects, text, dates, truth values, and complex numbers unless
+    ``complex_numbers`` raise InputError.
     """
     if type(x) is not np.ndarray:
         refuse_masked(x, name)
@@ -339,30 +332,13 @@ _WORDS = {str: "a text", int: "an integer", float: "a number", bool: "true or fa
 
 
 def read_table(kind: type[T], content: Any, where: str) -> T:
-    """Return a dataclass with the values of a table.
+    """Return a dataclass with the values of a table from a file, a dict with the fields' names.
 
-    Parameters
-    ----------
-    kind : type
-        A dataclass. Its fields are texts, numbers, booleans, literals, dataclasses, optional values, and tuples, lists
-        and mappings of these. A dataclass of one field may have its value in place of a table.
-    content : object
-        A table from a file: a dict with the fields' names.
-    where : str
-        File, and the place in it, for messages.
+    The fields are texts, numbers, booleans, literals, dataclasses, optional values, and tuples, lists and mappings of
+    these. A dataclass of one field may have its value in place of a table. InputError if the content is no table, a
+    field is unknown, missing or of another type, or the dataclass rejects a value; the message begins with ``where``,
+    the file and the place in it.
 
-    Returns
-    -------
-    kind
-
-    Raises
-    ------
-    InputError
-        If the content is no table, a field is unknown (with the nearest name), missing or of another type, or the
-        dataclass rejects a value. The message names the file and the field.
-
-    Examples
-    --------
     >>> from fpemu.mma.order import KOrder
     >>> read_table(KOrder, {"split": 4}, "order.toml").split
     4

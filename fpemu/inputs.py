@@ -86,20 +86,16 @@ def operands(
         Distribution, one of `names`.
     M, N, K : int
         Sizes of the product, each >= 0.
-    seed : int >= 0 or sequence of int
-        Seed of both matrices, which are independent streams.
-    dtype : FloatFormat or str
-        Format of the values.
+    seed, dtype : object
+        As in `make`; the matrices are independent streams of the seed.
     batch : int or tuple of int
         Leading axes of A and B.
     **parameters
-        Parameters of the distribution; those left out keep their defaults.
+        As in `make`.
 
     Returns
     -------
-    A : array (*batch, M, K)
-        Values of ``dtype``.
-    B : array (*batch, K, N)
+    A, B : arrays (*batch, M, K) and (*batch, K, N)
         Values of ``dtype``.
 
     Raises

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fpemu import FP32, plotting
 from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
-from fpemu.simt.tallskinny import Threads, Tiles, concurrent_rows, inner, interleaved, outer, prefetched, shared
+from fpemu.simt.tallskinny import LoopTiles, Threads, concurrent_rows, inner, interleaved, outer, prefetched, shared
 
 from .._findings import paragraph
 from .._rows import Row
@@ -48,7 +48,7 @@ def evaluate(cell: Row) -> dict[str, float]:
     """The mean loads per element of A, B and C; for a tile of B the accesses to one bank."""
     if not cell["algorithm"]:
         return {"conflicts": float(conflicts(cell["t2"], cell["stored by"]))}
-    tiles, name = Tiles(T1, cell["t2"], T3), ALGORITHMS[cell["algorithm"]]
+    tiles, name = LoopTiles(T1, cell["t2"], T3), ALGORITHMS[cell["algorithm"]]
     shapes = ((M, K), (K, N), (M, N))
     arguments: list[Any] = [*(_Counted(np.zeros(shape), np.zeros(shape)) for shape in shapes), FP32]
     threads = _Counting(*arguments)

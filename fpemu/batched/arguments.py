@@ -26,7 +26,7 @@ TC_K = 16
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class ProductArithmetic:
     """The instruction that adds the products of one element, and their order."""
 
     spec: MmaSpec
@@ -46,14 +46,10 @@ class Arithmetic:
         return code if self.accumulator is FP16 else (code >> 16 & 0x8000) | 0x7C00 | (code >> 13 & 0x3FF)
 
 
-def arithmetic(kernel: str, accumulate: str, hardware: str | MmaSpec | None, instruction: str | None) -> Arithmetic:
-    """Return the arithmetic that the arguments select.
-
-    Raises
-    ------
-    InputError
-        Unknown names; an instruction that the hardware does not have; an MmaSpec of other formats.
-    """
+def arithmetic(
+    kernel: str, accumulate: str, hardware: str | MmaSpec | None, instruction: str | None
+) -> ProductArithmetic:
+    """Return the arithmetic that the arguments select; unknown names, and formats that do not fit, raise InputError."""
     choice("kernel", kernel, KERNELS)
     choice("accumulate", accumulate, ACCUMULATORS)
     if kernel == "magma-small":
@@ -63,7 +59,7 @@ def arithmetic(kernel: str, accumulate: str, hardware: str | MmaSpec | None, ins
             raise InputError("kernel='magma-small' runs on FMA units: give hardware= by name, or leave it out")
         if hardware is not None:
             catalog.architecture(hardware)
-        return Arithmetic(simt.SPECS[accumulate], 1)
+        return ProductArithmetic(simt.SPECS[accumulate], 1)
     if hardware is None:
         raise InputError("kernel='tensor' runs on a matrix instruction: give hardware=, such as 'V100' or 'hopper'")
     spec = mma.spec(hardware, "fp16", accumulate, _instruction(hardware, accumulate, instruction))
@@ -73,7 +69,7 @@ def arithmetic(kernel: str, accumulate: str, hardware: str | MmaSpec | None, ins
             f"accumulate={accumulate!r} multiplies fp16 by fp16 into {accumulate}, but {spec.name!r} takes {have[0]}, "
             f"{have[1]} and {have[2]} and gives {have[3]}"
         )
-    return Arithmetic(spec, lcm(TC_K, spec.k) if TC_K % spec.k else TC_K)
+    return ProductArithmetic(spec, lcm(TC_K, spec.k) if TC_K % spec.k else TC_K)
 
 
 def _instruction(hardware: str | MmaSpec, accumulate: str, instruction: str | None) -> str | None:

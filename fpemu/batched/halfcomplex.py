@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from fpemu.arguments import choice, is_integer, product_shape
 from fpemu.batched import arguments, layouts, scaling
-from fpemu.batched.arguments import Accumulate, Arithmetic, Kernel
+from fpemu.batched.arguments import Accumulate, Kernel, ProductArithmetic
 from fpemu.batched.layouts import Layout
 from fpemu.batched.real import _hgemm
 from fpemu.errors import InputError, shown
@@ -75,11 +75,7 @@ def hcgemm(
         Each part rounded to the accumulator's format, in which they enter: `fpemu.batched.scaling`.
     transa, transb : {"N", "T", "C"}
         As it is, transposed, conjugated and transposed.
-    accumulate : {"fp32", "fp16"}
-        Format of the sums, as in `fpemu.batched.hgemm`.
-    hardware : str or MmaSpec, optional
-        As in `fpemu.batched.hgemm`.
-    instruction : str, optional
+    accumulate, hardware, instruction : object
         As in `fpemu.batched.hgemm`.
     layout : {"interleaved", "planar"}
         Of A, B, C and D.
@@ -142,12 +138,12 @@ def hcgemm(
     return layouts.joined((real, imaginary), layout)
 
 
-def _four(a: Pair, b: Pair, how: Arithmetic, chain: Any) -> Pair:
+def _four(a: Pair, b: Pair, how: ProductArithmetic, chain: Any) -> Pair:
     (ar, ai), (br, bi) = _wide(a, how), _wide(b, how)
     return chain([(ar, br), (-ai, bi)], step=how.step), chain([(ar, bi), (ai, br)], step=how.step)
 
 
-def _three(a: Pair, b: Pair, how: Arithmetic, chain: Any) -> Pair:
+def _three(a: Pair, b: Pair, how: ProductArithmetic, chain: Any) -> Pair:
     with np.errstate(over="ignore", invalid="ignore"):
         sums = a[0] + a[1], b[0] + b[1]
     pairs = zip(_wide((*a, sums[0]), how), _wide((*b, sums[1]), how), strict=True)
@@ -163,7 +159,7 @@ def _calls(a: Pair, b: Pair, c: Pair | None, alpha: Any, beta: Any, product: Any
     return real, product(ai, br, product(ar, bi, ci, alpha, beta), alpha, 1.0)
 
 
-def _wide(x: tuple[Array, ...], how: Arithmetic) -> tuple[Array, ...]:
+def _wide(x: tuple[Array, ...], how: ProductArithmetic) -> tuple[Array, ...]:
     """Return the parts in the operand format of the arithmetic: on FMA units, the format of the accumulator."""
     return tuple(part.astype(how.spec.a_format.dtype, copy=False) for part in x)  # type: ignore[union-attr]
 

@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 
 from fpemu.arguments import product_shape
 from fpemu.batched import arguments, scaling
-from fpemu.batched.arguments import Accumulate, Arithmetic, Kernel
+from fpemu.batched.arguments import Accumulate, Kernel, ProductArithmetic
 from fpemu.batched.layouts import halves
 from fpemu.mma import MmaSpec
 from fpemu.mma.device import Device
 from fpemu.mma.gemm import _chain
 from fpemu.mma.tree import AnyOrder, order_of
+from fpemu.schemes.base import scalar
 
 Array = NDArray[Any]
 
@@ -99,7 +100,7 @@ def hgemm(
     a = arguments.transposed(arguments.matrix(halves(A, "A"), "A"), transa, "transa")
     b = arguments.transposed(arguments.matrix(halves(B, "B"), "B"), transb, "transb")
     shape = product_shape(a, b, arguments.factor_names(transa, transb))
-    factor, weight = scaling.real_scalars(alpha, beta, how.accumulator)
+    factor, weight = (scalar(x, name, how.accumulator) for x, name in ((alpha, "alpha"), (beta, "beta")))
     scaling.needs_c(C, weight, shape)
     c = None
     if C is not None:
@@ -110,7 +111,7 @@ def hgemm(
 
 
 def _hgemm(
-    A: Array, B: Array, C: Array | None, alpha: Any, beta: Any, how: Arithmetic, order: Any, device: Device
+    A: Array, B: Array, C: Array | None, alpha: Any, beta: Any, how: ProductArithmetic, order: Any, device: Device
 ) -> NDArray[np.float16]:
     """`hgemm` for fp16 matrices that fit and scalars in the accumulator's format; C is None where it is not read."""
     dtype = how.spec.a_format.dtype  # type: ignore[union-attr]  # of FMA units' fp32 operands: fp16 numbers are fp32 ones

@@ -31,11 +31,6 @@ Array = NDArray[Any]
 Pair = tuple[Array, Array]
 
 
-def real_scalars(alpha: Any, beta: Any, fmt: FloatFormat) -> tuple[Any, Any]:
-    """alpha and beta in the accumulator's format."""
-    return scalar(alpha, "alpha", fmt), scalar(beta, "beta", fmt)
-
-
 def complex_scalar(value: Any, name: str, fmt: FloatFormat) -> tuple[Any, Any]:
     """The two parts of alpha or beta in the accumulator's format."""
     if isinstance(value, complex | np.complexfloating) or (

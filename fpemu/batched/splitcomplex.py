@@ -57,25 +57,17 @@ def complex_gemm(
 
     Parameters
     ----------
-    A : array_like (..., M, K)
+    A, B : array_like (..., M, K) and (..., K, N)
         Complex or real numbers, with parts of fp32 (of fp64 for dgemm and the Ozaki family); leading axes broadcast.
         Half-complex arrays would be read as real ones: `fpemu.batched.as_complex` converts them to complex numbers.
-    B : array_like (..., K, N)
-        As A.
-    scheme : str or Scheme
-        As in `fpemu.gemm`.
-    hardware : str or MmaSpec, optional
+    scheme, hardware : object
         As in `fpemu.gemm`.
     products : {4, 3}
         Real products of a complex one.
     algorithm : {"fused", "calls"}, optional
         One sum for both products of a part, or a call of the scheme for each and an addition outside; three products
         are calls. Default: "fused" with four.
-    on_range : str
-        Overflow policy, as in `fpemu.gemm`.
-    order : KOrder, optional
-        As in `fpemu.gemm`.
-    device : {"cpu", "cuda", "auto"}
+    on_range, order, device : object
         As in `fpemu.gemm`.
     **options
         The scheme's choices.

@@ -86,11 +86,6 @@ def max_absolute(C: Any, R: Any) -> float:
         Error >= 0, in the unit of C. Equal infinities, and NaN in both, count 0; inf if an entry is NaN or Inf in only
         one of the two, or if the difference exceeds the range of float64.
 
-    Raises
-    ------
-    InputError
-        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
-
     Examples
     --------
     >>> max_absolute([1.0, 2.5], [1.0, 2.0])

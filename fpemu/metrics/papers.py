@@ -31,11 +31,6 @@ def relative_l2(C: Any, R: Any) -> float:
         sqrt(sum (r - c)^2) / sqrt(sum r^2) >= 0, dimensionless. 0.0 if C equals R; inf if R is zero and C is not, or if
         an entry is NaN or Inf in only one of the two. Equal infinities, and NaN in both, add nothing.
 
-    Raises
-    ------
-    InputError
-        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
-
     Notes
     -----
     H2SGEMM, Eq. 11 (there with R from DGEMM), Fig. 8 and 9. "L2" is the norm of the matrix as a vector (Frobenius).
@@ -71,11 +66,6 @@ def max_relative(C: Any, R: Any) -> float:
         Error >= 0, dimensionless. An entry equal to its reference counts 0, also where the reference is 0; inf if C
         differs from a zero reference, or if an entry is NaN or Inf in only one of the two.
 
-    Raises
-    ------
-    InputError
-        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
-
     Notes
     -----
     DGEMM-TC, Fig. 3 and 8: R is the product in MPFR at 2048 bits rounded to the output format, which is what
@@ -103,11 +93,6 @@ def max_error_legemm(P: Any, S: Any) -> float:
         Error from 0 to 1 for finite entries, dimensionless. Equal entries count 0, two zeros included; inf if an entry
         is NaN or Inf in only one of the two.
 
-    Raises
-    ------
-    InputError
-        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
-
     Notes
     -----
     LE-GEMM, Eq. 19. In the paper S is a single-precision CPU result; the exact product rounded to fp32 serves as well.
@@ -133,11 +118,6 @@ def mred(P: Any, S: Any) -> float:
     float
         Mean over all entries, >= 0, dimensionless. An entry equal to its reference counts 0, also where the reference
         is 0; inf if P differs from a zero reference, or if an entry is NaN or Inf in only one of the two.
-
-    Raises
-    ------
-    InputError
-        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
 
     Notes
     -----
@@ -166,11 +146,6 @@ def relative(C: Any, R: Any, *, signed: bool = False) -> Floats:
     float64 array
         Errors, of the shape of C. 0 where C equals R, also if both are 0, NaN or the same infinity; an infinite error
         where C differs from a zero reference, or only one of the two is NaN or Inf.
-
-    Raises
-    ------
-    InputError
-        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
 
     Notes
     -----
@@ -211,11 +186,6 @@ def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
     float64 array
         Errors, of the shape of P: 0 where P equals S, also if both are 0, NaN or the same infinity; at most 1 in
         magnitude for finite entries; infinite where only one of the two is NaN or Inf.
-
-    Raises
-    ------
-    InputError
-        Arrays of different shapes, or entries that are not real numbers of at most 64 bits.
 
     Notes
     -----

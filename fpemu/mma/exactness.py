@@ -74,17 +74,12 @@ def sum_limit(spec: MmaSpec) -> int:
     return (1 << spec.exact_to) - spec.is_integer
 
 
-def outer_bits(spec: MmaSpec) -> int:
-    """Return the precision of a sum of promoted or split chains: fp32 24, fp64 53, int32 31.
-
-    For an fp16 D the additions outside the instruction are also in fp32, but their result is rounded to fp16: 11.
-    """
-    return _INTEGER_BITS["int32"] if spec.is_integer else spec.operand_formats[3].precision
-
-
 def outer_limit(spec: MmaSpec) -> int:
-    """Return the largest sum of |x||y| over all of K for which the addition of chains is exact."""
-    return (1 << outer_bits(spec)) - spec.is_integer
+    """Return the largest sum of |x||y| over all of K for which the addition of promoted or split chains is exact.
+
+    They are added in fp32, fp64 or int32. For an fp16 D the sum in fp32 is rounded to fp16, which holds 11 bits.
+    """
+    return 2**31 - 1 if spec.is_integer else 1 << spec.operand_formats[3].precision
 
 
 def word_bits(fmt: FloatFormat | str) -> int:

@@ -39,10 +39,8 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compil
 
     Parameters
     ----------
-    A : array_like (..., M, k)
+    A, B : array_like (..., M, k) and (..., k, N)
         Values of the spec's format, with K exactly ``spec.k``; leading axes broadcast.
-    B : array_like (..., k, N)
-        As A.
     C : array_like (..., M, N) or None
         Accumulator; None: zero.
     spec : MmaSpec
@@ -83,10 +81,8 @@ def gemm(
 
     Parameters
     ----------
-    A : array_like (..., M, K)
+    A, B : array_like (..., M, K) and (..., K, N)
         Values of the spec's format; leading axes broadcast; any strides. K is padded with zeros to whole instructions.
-    B : array_like (..., K, N)
-        As A.
     C : array_like (..., M, N), optional
         Accumulator; default: zero.
     spec : MmaSpec
@@ -140,16 +136,12 @@ def chain(
         All X of one shape (..., M, K), all Y of one shape (..., K, N).
     C : array_like (..., M, N), optional
         Accumulator, as in `gemm`.
-    spec : MmaSpec, optional
-        Arithmetic of the instruction, as in `gemm`.
-    order : KOrder, tree or Revealed, optional
+    spec, order : object
         As in `gemm`.
     step : int, "instruction" or None
         None: within each chain of ``order``, the first term runs over the chain's whole range of k, then the next. A
         number: the range is cut in steps of that length in k, and the terms alternate on each.
-    backend : {"compiled", "numpy"}
-        As in `gemm`.
-    device : {"cpu", "cuda", "auto"}
+    backend, device : str
         As in `gemm`.
 
     Returns
@@ -239,7 +231,7 @@ def _run(
     lay_out = _slices if K <= _LONGEST_KEPT else _slices.__wrapped__
     slices = lay_out(order, K, len(As), step, spec.k)
 
-    def chain(part: _Slice, first: Array) -> Array:
+    def chain(part: _SliceLayout, first: Array) -> Array:
         A, B = _gather(As, part, spec.a_format, -1), _gather(Bs, part, spec.b_format, -2)
         if use == "numpy":
             return reference.chain(A[index_a], B[index_b], first, spec, part.ends)
@@ -252,7 +244,7 @@ def _run(
     return (total if C is None else start + total).reshape(shape)
 
 
-class _Slice(NamedTuple):
+class _SliceLayout(NamedTuple):
     """The runs of a slice of K laid out one after another, each padded with zeros to whole instructions."""
 
     copies: list[tuple[int, slice, slice]]  # a term, its k, their places
@@ -264,7 +256,7 @@ _LONGEST_KEPT = 2**16  # the runs of a longer K could take much memory
 
 
 @lru_cache(maxsize=64)
-def _slices(order: KOrder, K: int, terms: int, step: int | None, k: int) -> list[_Slice]:
+def _slices(order: KOrder, K: int, terms: int, step: int | None, k: int) -> list[_SliceLayout]:
     """The slices of an order over K on an instruction of length `k`."""
     slices = []
     for chains in plan(order, K, terms, step):
@@ -281,11 +273,11 @@ def _slices(order: KOrder, K: int, terms: int, step: int | None, k: int) -> list
             last.append(at // k - 1)
         ends = np.zeros(at // k, bool)
         ends[last] = order.promote is not None
-        slices.append(_Slice(copies, at, ends))
+        slices.append(_SliceLayout(copies, at, ends))
     return slices
 
 
-def _gather(terms: list[Array], part: _Slice, fmt: FloatFormat | str, axis: int) -> Array:
+def _gather(terms: list[Array], part: _SliceLayout, fmt: FloatFormat | str, axis: int) -> Array:
     """Lay out the terms (..., M, K), or (..., K, N) with axis = -2, in a carrier array with leading axes flattened."""
     shape = [math.prod(terms[0].shape[:-2]), *terms[0].shape[-2:]]
     flat = [x.reshape(shape) for x in terms]

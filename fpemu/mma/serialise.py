@@ -172,7 +172,7 @@ def load(path: str | os.PathLike[str]) -> KOrder | Tree:
     KOrder(split=128, tile=64, residue_first=True)
     """
     name = os.fspath(path)
-    record = read_table(_Record, _system.read_json(name), name)
+    record = read_table(_OrderFile, _system.read_json(name), name)
     try:
         if (record.order is None) == (record.tree is None):
             raise InputError('it needs either "order" or "tree"')
@@ -193,7 +193,7 @@ def load(path: str | os.PathLike[str]) -> KOrder | Tree:
 
 
 @dataclass(frozen=True)
-class _Record:
+class _OrderFile:
     """The content of a file."""
 
     file: Literal["fpemu summation order"]

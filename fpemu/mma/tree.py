@@ -100,19 +100,10 @@ AnyOrder = KOrder | Tree | OrderResult
 
 
 def order_of(order: Any, *, trees: bool = True) -> Any:
-    """Return the order of an argument `order`: None, a KOrder or a tree.
+    """Return None, a KOrder or a tree for an argument `order`; anything else, and a tree unless `trees`, raises
+    InputError.
 
-    Parameters
-    ----------
-    order : KOrder, Chain, Sum, OrderResult or None
-        Of an `OrderResult` the attribute `order` is returned, or `tree` if that is None.
-    trees : bool
-        Whether a tree is accepted.
-
-    Raises
-    ------
-    InputError
-        Anything else.
+    Of an `OrderResult` the attribute `order` is returned, or `tree` if that is None.
     """
     if hasattr(order, "order") and hasattr(order, "tree"):
         order = order.tree if order.order is None else order.order

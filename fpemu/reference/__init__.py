@@ -13,7 +13,7 @@ from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
 from fpemu.mma.device import Device
 from fpemu.reference import exact, slices
-from fpemu.reference.exact import ExactMatrix, Operands, finite, specials
+from fpemu.reference.exact import ExactMatrix, ExactOperands, finite, specials
 
 __all__ = ["METHODS", "ExactMatrix", "matmul"]
 
@@ -87,9 +87,9 @@ def matmul(
     return _matmul(_operands(A, B, C, alpha, beta), fmt, method, device)
 
 
-def _matmul(given: Operands, fmt: FloatFormat | None, method: Method = "auto", device: Device = "cpu") -> Any:
+def _matmul(given: ExactOperands, fmt: FloatFormat | None, method: Method = "auto", device: Device = "cpu") -> Any:
     """`matmul` of checked operands; ``fmt`` None returns the `ExactMatrix`."""
-    if method == "mpmath":
+    if method == "mpmath" and fmt is not None:  # `matmul` has refused an exact object
         from fpemu.reference import mpfr  # mpmath is slow to import
 
         return mpfr.product(given, fmt)
@@ -112,14 +112,8 @@ def _matmul(given: Operands, fmt: FloatFormat | None, method: Method = "auto", d
     return result if fmt is None else result.round_to(fmt)
 
 
-def _operands(A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> Operands:
-    """Check the arguments of a product; see `fpemu.reference.matmul` for what they may be.
-
-    Raises
-    ------
-    InputError
-        Shapes that do not fit (both are named), C missing where beta is not zero, alpha or beta not finite.
-    """
+def _operands(A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> ExactOperands:
+    """Check the arguments of `matmul`; wrong shapes, a missing C, alpha or beta that is not finite raise InputError."""
     a, b = _exact_scalar("alpha", alpha), _exact_scalar("beta", beta)
     left, right = as_float64(A, "A"), as_float64(B, "B")
     if left.ndim < 2 or right.ndim < 2:
@@ -137,7 +131,7 @@ def _operands(A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> O
         if not fits:
             raise InputError(f"matmul: C {C.shape} does not broadcast to the product's shape {shape}")
         addend = _float64(C, "C") if b else None
-    return Operands(left, right, addend, a, b, shape)
+    return ExactOperands(left, right, addend, a, b, shape)
 
 
 def _exact_scalar(name: str, value: Any) -> Fraction:

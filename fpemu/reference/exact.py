@@ -28,24 +28,15 @@ _bit_length = np.frompyfunc(int.bit_length, 1, 1)
 
 # --- the operands
 @dataclass(frozen=True, eq=False)
-class Operands:
-    """alpha*A@B + beta*C with every array converted to float64 exactly.
+class ExactOperands:
+    """alpha*A@B + beta*C with every array converted to float64 exactly."""
 
-    Parameters
-    ----------
-    A, B : float64 arrays (..., M, K) and (..., K, N), leading axes not yet broadcast
-    C : float64 array that broadcasts to ``shape``, or None where beta is zero
-    alpha, beta : Fraction
-    shape : tuple of int
-        Shape of the result, (..., M, N).
-    """
-
-    A: Floats
-    B: Floats
-    C: Floats | None
+    A: Floats  # (..., M, K), leading axes not yet broadcast
+    B: Floats  # (..., K, N)
+    C: Floats | None  # broadcasts to `shape`; None where beta is zero
     alpha: Fraction
     beta: Fraction
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of the result, (..., M, N)
 
 
 def finite(X: Floats) -> Floats:
@@ -76,7 +67,7 @@ def span(X: Floats, axis: int) -> tuple[Ints, Ints]:
     return np.where(low == huge, 0, low), np.where(low == huge, 0, top)
 
 
-def specials(given: Operands) -> Floats | None:
+def specials(given: ExactOperands) -> Floats | None:
     """Return NaN, Inf and -Inf where the exact sum has them by IEEE 754, zero elsewhere; None if there are none.
 
     A sum is NaN if it contains a NaN, Inf * 0 or Inf - Inf, else infinite if it contains an infinity. Products of 0/1
@@ -112,22 +103,17 @@ def product(A: Floats, B: Floats) -> tuple[NDArray[Any], Ints]:
 
     A and B are finite float64 of the same leading axes.
     """
+    from flint import fmpz_mat
+
     batch, M, K, N = A.shape[:-2], A.shape[-2], A.shape[-1], B.shape[-1]
     low_a, low_b = span(A, -1)[0], span(B, -2)[0]
     X, Y = shifted(A, low_a), shifted(B, low_b)
     V = np.zeros((*batch, M, N), dtype=object)
     for index in np.ndindex(*batch):
         if M and N and K:
-            V[index] = _objects(_flint_product(X[index], Y[index]), (M, N))
+            left, right = fmpz_mat(M, K, X[index].ravel().tolist()), fmpz_mat(K, N, Y[index].ravel().tolist())
+            V[index] = np.array([int(v) for v in (left * right).entries()], object).reshape(M, N)
     return V, np.broadcast_to(low_a + low_b, V.shape)
-
-
-def _flint_product(X: NDArray[Any], Y: NDArray[Any]) -> list[int]:
-    from flint import fmpz_mat
-
-    (M, K), N = X.shape, Y.shape[1]
-    left, right = fmpz_mat(M, K, X.ravel().tolist()), fmpz_mat(K, N, Y.ravel().tolist())
-    return [int(v) for v in (left * right).entries()]
 
 
 def shifted(X: Floats, low: Ints) -> NDArray[Any]:
@@ -139,13 +125,7 @@ def shifted(X: Floats, low: Ints) -> NDArray[Any]:
     return np.asarray(s.astype(object) << shift.astype(object))
 
 
-def _objects(values: list[int], shape: tuple[int, ...]) -> NDArray[Any]:
-    out = np.empty(len(values), dtype=object)
-    out[:] = values
-    return out.reshape(shape)
-
-
-def combine(given: Operands, V: NDArray[Any], E: Ints) -> ExactMatrix:
+def combine(given: ExactOperands, V: NDArray[Any], E: Ints) -> ExactMatrix:
     """Return alpha * (V * 2^E) + beta * C, with the NaN and Inf that the operands in ``given`` cause."""
     bottom = lcm(given.alpha.denominator, given.beta.denominator)
     twos = (bottom & -bottom).bit_length() - 1

@@ -14,27 +14,16 @@ from numpy.typing import NDArray
 
 from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
-from fpemu.reference.exact import Operands
+from fpemu.reference.exact import ExactOperands
 
 PAPER_BITS = 2048
 
 
-def product(given: Operands, fmt: FloatFormat | None, bits: int | None = None) -> NDArray[Any]:
-    """Return alpha*A@B + beta*C, every operation rounded to ``bits`` bits, rounded to ``fmt`` (RNE) at last.
+def product(given: ExactOperands, fmt: FloatFormat) -> NDArray[Any]:
+    """Return alpha*A@B + beta*C in 2048 bits, or more if the operands need more, rounded to ``fmt`` (RNE) at last.
 
-    Parameters
-    ----------
-    given : Operands
-        One scalar at a time is multiplied: for small matrices.
-    fmt : FloatFormat, optional
-        None returns an object array of mpmath numbers, not rounded further.
-    bits : int, optional
-        Precision of every operation. Default: 2048, or more if the operands need more for an exact sum.
-
-    Raises
-    ------
-    InputError
-        A format without NaN, and an overflow or an invalid sum.
+    The scalars are multiplied one at a time: for small matrices. An overflow or an invalid sum raises InputError in a
+    format without NaN.
     """
     import mpmath
 
@@ -42,8 +31,8 @@ def product(given: Operands, fmt: FloatFormat | None, bits: int | None = None) -
     left = np.broadcast_to(given.A, (*batch, *given.A.shape[-2:]))
     right = np.broadcast_to(given.B, (*batch, *given.B.shape[-2:]))
     addend = None if given.C is None else np.broadcast_to(given.C, given.shape)
-    result = np.empty(given.shape, dtype=object if fmt is None else fmt.dtype)
-    with mpmath.workprec(bits or max(PAPER_BITS, _bits_needed(given))):
+    result = np.empty(given.shape, dtype=fmt.dtype)
+    with mpmath.workprec(max(PAPER_BITS, _bits_needed(given))):
         mpf = mpmath.mpf
         p, q, r, s = given.alpha.numerator, given.alpha.denominator, given.beta.numerator, given.beta.denominator
         for place in np.ndindex(*given.shape):
@@ -57,13 +46,13 @@ def product(given: Operands, fmt: FloatFormat | None, bits: int | None = None) -
                 total += mpf(float(addend[place])) * (r * q)
             # alpha and beta over one denominator: the only division is the last operation
             total /= q * s
-            result[place] = total if fmt is None else _round(total, fmt)
-    if fmt is not None and not fmt.has_nan and (lost := np.isnan(result)).any():
+            result[place] = _round(total, fmt)
+    if not fmt.has_nan and (lost := np.isnan(result)).any():
         raise InputError(f"method 'mpmath': {fmt} has no NaN for overflow or invalid sums: {entries(lost, result)}")
     return result
 
 
-def _bits_needed(given: Operands) -> int:
+def _bits_needed(given: ExactOperands) -> int:
     """Precision at which no sum above is rounded, and a quotient by the denominators rounds as the exact one."""
     tops, lows = [0], [0]
     for array in (given.A, given.B):

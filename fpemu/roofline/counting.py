@@ -48,7 +48,7 @@ from fpemu.schemes.errorfree.base import ErrorFree, SliceScheme
 from fpemu.schemes.errorfree.plan import Counts, ModularPlan, SlicePlan
 from fpemu.schemes.staged import Staged
 from fpemu.schemes.staged_int8 import CHUNK, StagedInt8
-from fpemu.schemes.words import Join, Word
+from fpemu.schemes.words import Word
 
 Shape = tuple[int, int, int]
 """M, N, K"""
@@ -261,7 +261,7 @@ def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: Split, tile:
     rules, lowering = scheme.rules(), scheme.lowering(spec)
     sizes, products, kind = areas(*shape), lowering.products, unit(spec)
     used = [sorted({pair[side] for pair in products}) for side in (0, 1)]
-    calls = lowering.join == Join.AS_RUN
+    calls = lowering.join == "as-run"
     if calls:
         _not_fused(scheme, split)
     operands, result = 4.0 * (sizes[0] + sizes[1]), 4.0 * sizes[2]

@@ -37,7 +37,6 @@ class Ape(TwoWords):
         year=2022,
         doi="10.1145/3524059.3532377",
         parts=("h = RNE16(x)", "r = RNE16((x - h) 2^12)"),
-        products=("hh", "rh", "hr"),
         range="|x| < 65520 (not at midpoints above 2^15); r loses bits below 2^-14, and is zero below 2^-24",
         bound="3 2^-22 + (K/L) eps + 2^-23",
     )

@@ -282,7 +282,8 @@ def register(cls: S) -> S:
         for f in sorted(fields(cls), key=lambda f: f.name in ("instruction", "k"))
         if f.default is not MISSING
     )
-    cls.info = replace(cls.info, options=options)
+    published = cls.info.products or getattr(cls, "products", None) or ()
+    cls.info = replace(cls.info, options=options, products=published)
     former = _SCHEMES.get(cls.info.name, cls)
     if (former.__module__, former.__qualname__) != (cls.__module__, cls.__qualname__):  # equal if a cell runs again
         raise ValueError(f"two schemes are named {cls.info.name!r}")

@@ -35,7 +35,6 @@ _INFO = SchemeInfo(
     year=2019,
     doi="10.1109/ARITH.2019.00019",
     parts=("b1 = RNE(x)", "b2 = RNE((x - b1) 2^8)", "b3 = RNE((x - b1 - b2/2^8) 2^16)"),
-    products=NINE,
     range="|x| < 2^128 (1 - 2^-9); b3 loses bits below 2^-110",
     bound="(K/L) eps + 2^-22",
 )
@@ -61,7 +60,8 @@ class Bf16x9(SplitScheme):
         return tuple(Word(str(i + 1), BF16, self.rounding, i * e) for i in range(3))
 
     def plan(self) -> Plan:
-        return self.sums_of_bands(self.products, "123", exponent_of(self.residual_scale))
+        exponent = exponent_of(self.residual_scale)
+        return self.plan_of(self.products, "123", exponent, self.step, self.promote, promote_all=True)
 
 
 @register
@@ -69,9 +69,7 @@ class Bf16x9(SplitScheme):
 class Bf16x6(Bf16x9):
     """Three bf16 words, the six largest products."""
 
-    info = replace(
-        _INFO, name="bf16x6", title="Three bfloat16 words, six products", products=SIX, bound="2^-22 + (K/L) eps"
-    )
+    info = replace(_INFO, name="bf16x6", title="Three bfloat16 words, six products", bound="2^-22 + (K/L) eps")
 
     products: tuple[str, ...] = choose.products(SIX, "123")
 
@@ -81,8 +79,6 @@ class Bf16x6(Bf16x9):
 class Bf16x3(Bf16x9):
     """Three bf16 words, the three largest products."""
 
-    info = replace(
-        _INFO, name="bf16x3", title="Three bfloat16 words, three products", products=THREE, bound="3 2^-16 + (K/L) eps"
-    )
+    info = replace(_INFO, name="bf16x3", title="Three bfloat16 words, three products", bound="3 2^-16 + (K/L) eps")
 
     products: tuple[str, ...] = choose.products(THREE, "123")

@@ -43,11 +43,9 @@ def gemm(
 
     Parameters
     ----------
-    A : array_like (..., M, K)
+    A, B : array_like (..., M, K) and (..., K, N)
         fp32 numbers in any real dtype and with any strides (fp64 for dgemm and the Ozaki family); leading axes
         broadcast.
-    B : array_like (..., K, N)
-        As A.
     C : array_like (..., M, N), optional
         Not read if beta = 0.
     scheme : str or Scheme
@@ -202,12 +200,13 @@ def configure(
     typed = tuple((name, type(value), value) for name, value in options.items())  # 64.0 and 64 are equal keys
     if order is None or isinstance(order, KOrder):
         try:
-            return _kept_configuration(scheme, hardware, on_range, order, typed)
+            return _configuration(scheme, hardware, on_range, order, typed)
         except TypeError:  # an argument is not hashable: a list of products, or a wrong argument
             pass
-    return _configuration(scheme, hardware, on_range, order, typed)
+    return _configuration.__wrapped__(scheme, hardware, on_range, order, typed)
 
 
+@lru_cache(maxsize=256)
 def _configuration(
     scheme: str | Scheme,
     hardware: str | MmaSpec | None,
@@ -221,6 +220,3 @@ def _configuration(
     spec = chosen.spec(hardware)
     chosen.check_policy(policy)
     return Configuration(chosen, spec, chosen.lowering(spec, order), policy)
-
-
-_kept_configuration = lru_cache(maxsize=256)(_configuration)

@@ -22,8 +22,6 @@ from fpemu.schemes.base import register
 from fpemu.schemes.options import SchemeInfo
 from fpemu.schemes.split_scheme import TwoWords
 
-FOUR = ("rr", "rh", "hr", "hh")
-
 
 @register
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +35,12 @@ class Egemm(TwoWords):
         year=2021,
         doi="10.1145/3437801.3441599",
         parts=("h = RNE16(x)", "r = RNE16(x - h)"),
-        products=FOUR,
         range="|x| < 65520; r loses bits below 2^-2, and is zero below 2^-12",
         bound="2^-21 + 4 (K/L) eps",
     )
 
     residual_scale: float = choose.scale(1.0)
-    products: tuple[str, ...] | None = choose.products(FOUR, "hr")
+    products: tuple[str, ...] | None = choose.products(("rr", "rh", "hr", "hh"), "hr")
     accumulators: str | tuple[tuple[str, ...], ...] = choose.accumulators("one")
     step: int | str | None = choose.turns("instruction")
     promote: int | str | None = choose.promotion(None)

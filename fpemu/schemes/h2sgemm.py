@@ -41,7 +41,6 @@ class H2sgemm(TwoWords):
         year=2025,
         doi="10.48550/arXiv.2507.23387",
         parts=("h = RNE16(x)", "r = RNE16((x - h) 2^sb)"),
-        products=("rh", "hr", "hh"),
         range="|x| < 65520 (sb = 12: not at midpoints above 2^15); r loses bits below 2^(-2-sb), and is zero below "
         "2^(-12-sb)",
         bound="3 2^-22 + (K/L) eps + 2^-23",
@@ -70,7 +69,7 @@ class H2sgemm(TwoWords):
         return self.words_of_scale(2.0**self.sb)
 
     def plan(self) -> Plan:
-        plan = self.sums(2.0**self.sb, self.step, self.promote)
+        plan = self.plan_of(self.kept(), "hr", self.sb, self.step, self.promote)
         return replace(plan, accumulators="none") if self.combine == "element-wise" else plan
 
 

@@ -37,7 +37,6 @@ class Legemm(TwoWords):
         year=2025,
         doi="10.1016/j.sysarc.2025.103336",
         parts=("h = bit-cut(x)", "r = RZ16((x - h) 2^10)"),
-        products=("hh", "hr", "rh"),
         range="|x| < 65536; r loses bits below 2^-13, and is zero below 2^-23",
         bound="2^-18 + (K/L) eps",
     )

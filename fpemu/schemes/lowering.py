@@ -22,7 +22,7 @@ from fpemu.mma.device import Device
 from fpemu.mma.gemm import _chain
 from fpemu.mma.order import KOrder, Run, plan
 from fpemu.mma.spec import MmaSpec
-from fpemu.schemes.words import Accumulators, Join, Plan, Product, Word, in_k
+from fpemu.schemes.words import Join, Plan, Product, Word, in_k
 
 Array = NDArray[Any]
 
@@ -114,7 +114,7 @@ def lower(words: Sequence[Word], plan: Plan, spec: MmaSpec, order: Any = None) -
     order = KOrder() if order is None else order
     step = in_k(plan.step, spec)
     block = None
-    if plan.accumulators == Accumulators.NONE:
+    if plan.accumulators == "none":
         block = step or spec.k
         if getattr(order, "promote", None) is not None:
             raise InputError("no chain outlives a step here (element-wise), so order takes a KOrder without promote")
@@ -132,7 +132,7 @@ def lower(words: Sequence[Word], plan: Plan, spec: MmaSpec, order: Any = None) -
         order=order,
         block=block,
         exponent=plan.exponent,
-        join=Join(plan.join),
+        join=plan.join,
         in_double=plan.combine_in == "fp64",
         k=spec.k,
     )
@@ -182,7 +182,7 @@ def _combined(sums: list[tuple[int, Array]], lowering: Lowering) -> Array:
     """The accumulators' sums (band, sum) added, each with its power of two."""
     dtype, exponent = np.float64 if lowering.in_double else np.float32, lowering.exponent
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        if lowering.join == Join.AS_RUN:
+        if lowering.join == "as-run":
             unscaled = [np.ldexp(s.astype(dtype), -exponent * band) for band, s in sums]
             return np.asarray(reduce(np.add, unscaled).astype(np.float32))
         last = max(band for band, _ in sums)
@@ -197,7 +197,7 @@ def _combined(sums: list[tuple[int, Array]], lowering: Lowering) -> Array:
 # --- counts
 
 
-class _Chain(NamedTuple):
+class _EqualChains(NamedTuple):
     """Equal chains: how many, blocks of a product in one, blocks before the next product, turns."""
 
     number: int
@@ -243,7 +243,7 @@ class Chains:
         return math.ceil(math.log2(self.slices)) if order.join == "pairwise" else self.slices - 1
 
 
-def _slice(order: KOrder, length: int, block: int, turn: int | None, fresh: bool) -> list[_Chain]:
+def _slice(order: KOrder, length: int, block: int, turn: int | None, fresh: bool) -> list[_EqualChains]:
     """The chains of a slice."""
     if order.tile is not None:
         chains = [(1, [b - a for a, b in chain]) for chain in replace(order, split=None).segments(length)[0]]
@@ -252,7 +252,7 @@ def _slice(order: KOrder, length: int, block: int, turn: int | None, fresh: bool
     if fresh:
         chains = [(n * m, [part]) for n, sizes in chains for size in sizes for m, part in _cut(size, turn)]
     return [
-        _Chain(
+        _EqualChains(
             n,
             sum(m * -(-part // block) for size in sizes for m, part in _cut(size, turn)),
             -(-min(turn or length, sizes[0]) // block),

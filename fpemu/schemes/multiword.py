@@ -82,4 +82,4 @@ class Multiword(SplitScheme):
     def plan(self) -> Plan:
         p = self.words
         kept = self.products or [f"{i}{j}" for s in range(p + 1, 1, -1) for i in range(s - 1, 0, -1) for j in (s - i,)]
-        return self.sums_of_bands(kept, DIGITS, self._exponent)
+        return self.plan_of(kept, DIGITS, self._exponent, self.step, self.promote, promote_all=True)

@@ -22,7 +22,7 @@ Error: |D - AB| <= (3·2^-22 + (K/k + L + 2) 2^-24 + ...) |A||B|: no truncation 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fpemu.formats import TF32, FloatFormat
@@ -44,7 +44,6 @@ class Ootomo(TwoWords):
         year=2022,
         doi="10.1177/10943420221090256",
         parts=("h = RNE16(x)", "r = RNE16((x - h) 2^11)"),
-        products=("hh", "rh", "hr"),
         range="|x| < 65520; r loses bits below 2^-13, and is zero below 2^-23",
         bound="3 2^-22 + (K/k) 2^-24 + (k/L) eps",
     )
@@ -60,16 +59,12 @@ class Ootomo(TwoWords):
 class OotomoTf32(Ootomo):
     """Three products of tf32 parts; the main one restarts every instruction."""
 
-    info = SchemeInfo(
+    info = replace(
+        Ootomo.info,
         name="ootomo-tf32",
         title="Error-corrected SGEMM on tensor cores (tf32)",
-        paper="Ootomo, Yokota, IJHPCA 36(4), 2022",
-        year=2022,
-        doi="10.1177/10943420221090256",
         parts=("h = RNE-tf32(x)", "r = RNE-tf32(x - h)"),
-        products=("hh", "rh", "hr"),
         range="|x| < 2^128 (1 - 2^-12); r loses bits below 2^-114",
-        bound="3 2^-22 + (K/k) 2^-24 + (k/L) eps",
     )
 
     word_format: ClassVar[FloatFormat] = TF32

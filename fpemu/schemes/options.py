@@ -59,7 +59,8 @@ class SchemeInfo:
     parts : tuple of str
         The formula of every word.
     products : tuple of str
-        The products of words, in the order of computation; the first letter is A's word.
+        The products of words, in the order of computation; the first letter is A's word. Default: the default of the
+        scheme's option `products`.
     range : str
         Which magnitudes the words hold without loss.
     bound : str

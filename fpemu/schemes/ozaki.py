@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -54,7 +55,7 @@ from fpemu.schemes.base import Call, build, register
 from fpemu.schemes.errorfree.base import SliceScheme, finite
 from fpemu.schemes.errorfree.plan import Counts, Report, SlicePlan, lengths
 from fpemu.schemes.errorfree.products import SliceProducts
-from fpemu.schemes.errorfree.split import ADAPTIVE, Cost, Length, block, left_out, length, needed_for, pieces, row_sums
+from fpemu.schemes.errorfree.split import ADAPTIVE, BlockCost, block, left_out, length, needed_for, pieces, row_sums
 from fpemu.schemes.errorfree.sums import multiply
 from fpemu.schemes.options import SchemeInfo
 
@@ -248,7 +249,8 @@ class Ozaki(SliceScheme):
     def instruction_of(self, hardware: str | MmaSpec | None) -> MmaSpec:
         return self.spec(hardware)
 
-    def _plan(self, spec: Any, K: int, order: KOrder | None) -> SlicePlan:
+    @lru_cache(maxsize=256)  # noqa: B019 (a scheme is a small constant, equal to others with its options)
+    def plan_for(self, spec: Any, K: int, order: KOrder | None = None) -> SlicePlan:
         return SlicePlan(
             self.name,
             spec,
@@ -285,7 +287,7 @@ class Ozaki(SliceScheme):
             options = (bits, rule, _UNIT[self.operand.name], limit, self.slices == "printed")
             return max(needed_for(np.ascontiguousarray(X[i]), weight, *options) for i in pieces(len(X), step))
 
-        def cut(side: int, count: int | None) -> Length:
+        def cut(side: int, count: int | None) -> Any:
             return length(sides[side], bits, rule, count, limit, step)
 
         if self.mode == "CR":
@@ -301,19 +303,19 @@ class Ozaki(SliceScheme):
         (M, K), N = call.A.shape, call.B.shape[1]
         plan = self.plan_for(call.spec, K, call.order)
         if self.mode == "CR" and self.memory is None:  # nothing has to be known before splitting
-            counts, cost = None, Cost(0, 0, 0)
+            counts, cost = None, BlockCost(0, 0, 0)
         else:
             counts = self.counts(call.A, call.B, plan)
             cost = self._cost(K, counts)
         return multiply(plan, call, self.carrier, counts, block(M, N, cost, self.memory, BLOCK, self.name))
 
-    def _cost(self, K: int, counted: Counts) -> Cost:
+    def _cost(self, K: int, counted: Counts) -> BlockCost:
         """What a block takes: the digits, a split's temporaries, and per entry of D some float64 or the limbs."""
         row, column = (K * (4 * s + 64) for s in counted.slices)
         if self.mode != "CR":
-            return Cost(row, column, 64)
+            return BlockCost(row, column, 64)
         limbs = (counted.spread + K.bit_length() + 2) // 52 + 2
-        return Cost(row + 16 * K * counted.slices[0], column + 16 * K * counted.slices[1], 96 + 16 * limbs)
+        return BlockCost(row + 16 * K * counted.slices[0], column + 16 * K * counted.slices[1], 96 + 16 * limbs)
 
     def _bound(self, A: Array, B: Array, spec: MmaSpec | None) -> Array:
         plan = self.plan_for(spec, A.shape[1])

@@ -29,6 +29,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -91,7 +92,8 @@ class Ozimmu(SliceScheme):
             return 1
         return self.group or 1 << max(0, 31 - 2 * self.slice_bits(K) - (K - 1).bit_length())
 
-    def _plan(self, spec: MmaSpec | None, K: int, order: KOrder | None) -> SlicePlan:
+    @lru_cache(maxsize=256)  # noqa: B019 (a scheme is a small constant, equal to others with its options)
+    def plan_for(self, spec: MmaSpec | None, K: int, order: KOrder | None = None) -> SlicePlan:
         split = self.slice_bits(K), self.split, True, FP64, self.headroom
         return SlicePlan(self.name, spec, order, K, *split, shared=self.sharing(K))
 

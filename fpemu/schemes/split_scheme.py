@@ -18,7 +18,7 @@ from fpemu.schemes import options as choose
 from fpemu.schemes import words
 from fpemu.schemes.base import Array, Call, Scheme, as_operand, matrix_instruction
 from fpemu.schemes.lowering import Lowering
-from fpemu.schemes.words import Accumulators, OverflowPolicy, Plan, Prepared, Word
+from fpemu.schemes.words import OverflowPolicy, Plan, Prepared, Word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,17 +45,24 @@ class SplitScheme(Scheme):
     def plan(self) -> Plan:
         """The products of words, their accumulators and the final combination."""
 
-    def sums_of_bands(self, products: Sequence[str], letters: str, exponent: int) -> Plan:
-        """The plan of products by name, in accumulators that are all promoted, for a scheme with their options."""
+    def plan_of(
+        self,
+        products: Sequence[str],
+        letters: str,
+        exponent: int,
+        step: int | str | None,
+        promote: int | str | None,
+        **fields: Any,
+    ) -> Plan:
+        """The plan of products by name, for a scheme with the options `accumulators` and `combine_in`."""
         own: Any = self
-        shared = words.groups(own.accumulators, letters)
-        more: dict[str, Any] = {"promote_all": True, "combine_in": own.combine_in}
-        return Plan(words.pairs(products, letters), exponent, shared, own.step, own.promote, **more)
+        pairs, groups = words.pairs(products, letters), words.groups(own.accumulators, letters)
+        return Plan(pairs, exponent, groups, step, promote, combine_in=own.combine_in, **fields)
 
     @property
     def takes_trees(self) -> bool:
         plan = self.plan()
-        return len(plan.products) == 1 and plan.promote is None and plan.accumulators != Accumulators.NONE
+        return len(plan.products) == 1 and plan.promote is None and plan.accumulators != "none"
 
     @property
     def accumulator_format(self) -> str:
@@ -76,7 +83,7 @@ class SplitScheme(Scheme):
                 f"products of different scale (2^{plan.exponent}) cannot share one accumulator: "
                 "residual_scale=1, or accumulators='band' or 'each'"
             )
-        alone = plan.accumulators == Accumulators.EACH or not (
+        alone = plan.accumulators == "each" or not (
             isinstance(plan.accumulators, str) or any(len(products) > 1 for products in runs)
         )
         if alone and getattr(self, "step", None) != getattr(type(self), "step", None):
@@ -158,14 +165,12 @@ class TwoWords(SplitScheme):
         return Word("h", fmt, self.high_rounding), Word("r", fmt, self.residual_rounding, exponent_of(scale))
 
     def plan(self) -> Plan:
-        paper: Any = self  # fields of all schemes but those with a plan of their own
-        return self.sums(paper.residual_scale, paper.step, paper.promote)
+        own: Any = self  # with the options of all schemes but those with a plan of their own
+        return self.plan_of(self.kept(), "hr", exponent_of(own.residual_scale), own.step, own.promote)
 
     def sums(self, scale: float, step: int | str | None, promote: int | str | None) -> Plan:
         """The plan of the products for a scale, steps and a promotion interval."""
-        pairs = words.pairs(self.kept(), "hr")
-        shared = words.groups(self.accumulators, "hr")
-        return Plan(pairs, exponent_of(scale), shared, step, promote, combine_in=self.combine_in)
+        return self.plan_of(self.kept(), "hr", exponent_of(scale), step, promote)
 
     def kept(self) -> tuple[str, ...]:
         """The products, in the order of computation."""

@@ -64,7 +64,6 @@ class Staged(TwoWords):
         name="staged",
         title="Staged accumulation with row and column scaling",
         parts=("h = RNE16(x s)", "r = RNE16(x s - h)"),
-        products=("rh", "hr", "hh"),
         range="all of fp32; full precision down to 2^-15 of a row's (column's) largest entry",
         bound="3 2^-22 + (K/stage) 2^-24 + 3 (stage/L) eps",
     )

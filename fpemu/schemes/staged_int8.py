@@ -50,7 +50,7 @@ CHUNK = 2**16
 """Of k: 2 · 127^2 · 2^16 < 2^31, so that int32 holds the corrections"""
 
 
-class Split(NamedTuple):
+class ScaledWords(NamedTuple):
     """An operand scaled and split, in float64."""
 
     values: Array  # x s
@@ -128,7 +128,7 @@ class StagedInt8(SplitScheme):
         stage = np.arange(K) // self.stage
         return np.zeros(K, bool) if self.exact is None else stage % self.exact == 0
 
-    def split_operand(self, X: Array, name: str, on_range: str) -> Split:
+    def split_operand(self, X: Array, name: str, on_range: str) -> ScaledWords:
         """The words of an operand, fp32 (..., M, K) or (..., K, N); NaN and Inf raise with on_range="raise"."""
         axis = -1 if name == "A" else -2
         ready = words.prepare(X, name, (), on_range, "", self.name)
@@ -138,7 +138,7 @@ class StagedInt8(SplitScheme):
             h = values.astype(np.float32).astype(np.float16).astype(np.float64)
             r = (values - h).astype(np.float16).astype(np.float64)
         high, low = (np.clip(np.rint(np.ldexp(x, e)), -TOP, TOP) for x, e in ((h, HIGH), (values - h, LOW)))
-        return Split(values, h, r, high, low, factors, exponents, ready.special)
+        return ScaledWords(values, h, r, high, low, factors, exponents, ready.special)
 
 
 def scales(largest: Array) -> tuple[Array, NDArray[np.int32]]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ ALONG_SIGN = ("RZ", BIT_CUT, BALANCED, AWAY)
 """Roundings whose error depends on the sign of the number"""
 Product = tuple[int, int]
 """Index of A's word and of B's word"""
+Join = Literal["smallest-first", "as-run"]
+"""Order of the final combination of the accumulators"""
+_PLAN_NAMES = {"accumulators": ("one", "band", "each", "none"), "join": get_args(Join), "combine_in": ("fp32", "fp64")}
 
 
 POLICIES = {
@@ -68,31 +71,13 @@ def policy(on_range: str) -> OverflowPolicy:
     return OverflowPolicy(choice("on_range", on_range, POLICIES))
 
 
-class Accumulators(StrEnum):
-    """Number of accumulators: one for all products, one per band, one per product, or none that outlives a step."""
-
-    ONE = "one"
-    BAND = "band"
-    EACH = "each"
-    NONE = "none"
-
-
-class Join(StrEnum):
-    """Order of the final combination of the accumulators."""
-
-    SMALLEST_FIRST = "smallest-first"
-    AS_RUN = "as-run"
-
-
 @dataclass(frozen=True)
 class Word:
     """Rule of one word of a split."""
 
     name: str  # "h" or "r", or the word's number from 1
     format: FloatFormat
-    rounding: str = (
-        "RNE"  # a mode, "bit-cut" (fp16 only), "away-from-zero", or "balanced", which depends on the operand
-    )
+    rounding: str = "RNE"  # a mode, "bit-cut" (fp16), "away-from-zero", or "balanced", which depends on the operand
     exponent: int = 0  # binary, of the scale: the word is the rounding of residual · 2^exponent
 
     def round(self, x: Array) -> Array:
@@ -279,17 +264,13 @@ class Plan:
     promote_all: bool = False  # the accumulators of the corrections too, not only the accumulator of band 0
     # total = sum of the highest band, then total = total / 2^exponent + next band; or each sum divided by its own power
     # of two and added in the order run.
-    join: Literal["smallest-first", "as-run"] = "smallest-first"
+    join: Join = "smallest-first"
     combine_in: Literal["fp32", "fp64"] = "fp32"  # arithmetic of the join; fp64 rounds to fp32 once, at the end
 
     def __post_init__(self) -> None:
-        for name, known in (("accumulators", Accumulators), ("join", Join), ("combine_in", ("fp32", "fp64"))):
-            value = getattr(self, name)
-            if isinstance(value, str) and value not in list(known):
-                raise unknown_name(name, value, map(str, known))
-        if isinstance(self.accumulators, str):
-            object.__setattr__(self, "accumulators", Accumulators(self.accumulators))
-        object.__setattr__(self, "join", Join(self.join))
+        for name, known in _PLAN_NAMES.items():
+            if isinstance(value := getattr(self, name), str) and value not in known:
+                raise unknown_name(name, value, known)
 
     def groups(self) -> list[tuple[int, list[Product]]]:
         """The accumulators in the order of their first product: (smallest band, products run in it)."""
@@ -297,9 +278,9 @@ class Plan:
             owner = {p: number for number, group in enumerate(self.accumulators) for p in group}
             runs = [[p for p in self.products if owner[p] == n] for n in dict.fromkeys(map(owner.get, self.products))]
             return [(min(i + j for i, j in run), run) for run in runs]
-        if self.accumulators in (Accumulators.EACH, Accumulators.NONE):
+        if self.accumulators in ("each", "none"):
             return [(i + j, [(i, j)]) for i, j in self.products]
-        if self.accumulators == Accumulators.ONE:
+        if self.accumulators == "one":
             return [(min(i + j for i, j in self.products), list(self.products))]
         bands = list(dict.fromkeys(i + j for i, j in self.products))
         return [(b, [p for p in self.products if sum(p) == b]) for b in bands]
@@ -311,8 +292,7 @@ class Plan:
     @property
     def shares_one(self) -> bool:
         """Whether all products share one accumulator on purpose."""
-        named = isinstance(self.accumulators, str)
-        return self.accumulators == Accumulators.ONE if named else len(self.accumulators) == 1
+        return self.accumulators == "one" if isinstance(self.accumulators, str) else len(self.accumulators) == 1
 
 
 def in_k(interval: int | str | None, spec: MmaSpec) -> int | None:
@@ -323,7 +303,7 @@ def in_k(interval: int | str | None, spec: MmaSpec) -> int | None:
 
 
 def groups(accumulators: Any, letters: str) -> Any:
-    """Groups of products by name as groups of pairs of indices; a name of `Accumulators` as it is."""
+    """Groups of products by name as groups of pairs of indices; a name as it is."""
     if isinstance(accumulators, str):
         return accumulators
     keywords("product in accumulators", chain.from_iterable(accumulators), [a + b for a in letters for b in letters])

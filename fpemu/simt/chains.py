@@ -73,19 +73,15 @@ def gemm(
 
     Parameters
     ----------
-    A : array_like (..., M, K)
+    A, B : array_like (..., M, K) and (..., K, N)
         Values of ``fmt``; leading axes broadcast; any strides.
-    B : array_like (..., K, N)
-        As A.
     C : array_like (..., M, N), optional
         Addend; without it the chain starts from +0.
     fmt : {"fp32", "fp16", "fp64"} or FloatFormat
         Format of the operands, of every rounding and of D.
     order : KOrder, tree or Revealed, optional
         Summation order over K. Partial sums of slices are added in fp32 (fp64 for fp64).
-    backend : {"compiled", "numpy"}
-        Compiled or NumPy reference implementation, with the same bits.
-    device : {"cpu", "cuda", "auto"}
+    backend, device : str
         As in `fpemu.mma.gemm`.
 
     Returns

@@ -71,10 +71,8 @@ def tsm2(
 
     Parameters
     ----------
-    A : array_like (..., M, K)
+    A, B : array_like (..., M, K) and (..., K, N)
         Values of ``fmt``; leading axes broadcast; any strides.
-    B : array_like (..., K, N)
-        As A.
     C : array_like (..., M, N), optional
         Addend; without it the chains start from +0.
     version : {"V3", "V2", "V1", "V0"}
@@ -164,7 +162,7 @@ def ism2(
         raise InputError(f"optimisation = {optimisation} must be 1 or 2")
     tcf = integer("tcf", tcf, 1, LARGEST)
 
-    def loops(threads: Threads, tiles: Tiles) -> None:
+    def loops(threads: Threads, tiles: LoopTiles) -> None:
         if optimisation == 2:
             interleaved(threads, tiles, tcf)
         else:
@@ -175,27 +173,13 @@ def ism2(
 
 
 @dataclass(frozen=True)
-class Tiles:
-    """The parameters of Algorithms 3, 4, 6 and 7.
+class LoopTiles:
+    """The parameters of Algorithms 3, 4, 6 and 7: positive integers."""
 
-    Parameters
-    ----------
-    t1 : int
-        Rows of B in a tile, and threads in a block.
-    t2 : int
-        Columns of C that a thread computes at a time.
-    t3 : int
-        Elements of A that a thread loads at a time. It must divide t1: otherwise line 17 of Algorithm 3 (25 of
-        Algorithm 4) reads beyond the tile of B.
-
-    Raises
-    ------
-    InputError
-        A parameter that is no positive integer; t3 that does not divide t1.
-    """
-
-    t1: int
-    t2: int
+    t1: int  # rows of B in a tile, and threads in a block
+    t2: int  # columns of C that a thread computes at a time
+    # Elements of A that a thread loads at a time. They divide t1: otherwise line 17 of Algorithm 3 (25 of Algorithm 4)
+    # reads beyond the tile of B.
     t3: int
 
     def __post_init__(self) -> None:
@@ -238,7 +222,7 @@ def _multiply(
     tiles: tuple[int | None, int | None, int | None],
     backend: Backend,
     device: Device,
-    loops: Callable[[Threads, Tiles], None],
+    loops: Callable[[Threads, LoopTiles], None],
 ) -> Any:
     """A B + C by one chain per element, or with backend="numpy" by the published loops."""
     fmt = fma_format(fmt)
@@ -247,7 +231,7 @@ def _multiply(
     c = None if C is None else as_values(C, fmt, "C", 2)
     shape = broadcast(a, b, c)
     published = _T1, max(b.shape[-1], 1), _T3
-    sizes = Tiles(*(default if t is None else t for t, default in zip(tiles, published, strict=True)))
+    sizes = LoopTiles(*(default if t is None else t for t, default in zip(tiles, published, strict=True)))
     if devices.implementation(device, backend) != "numpy":
         return _chain([(a, b)], c, spec, device=device)
     with np.errstate(invalid="ignore"):  # signalling NaN
@@ -276,7 +260,7 @@ def outer(threads: Threads) -> None:
     store(C, 0, registers)
 
 
-def shared(threads: Threads, tiles: Tiles) -> None:
+def shared(threads: Threads, tiles: LoopTiles) -> None:
     """Execute Algorithm 3: t1×t2 of B in shared memory, t3 elements of A in registers."""
     A, B, C = threads.A, threads.B, threads.C
     k, n = B.shape[-2:]
@@ -290,7 +274,7 @@ def shared(threads: Threads, tiles: Tiles) -> None:
         store(C, p, registers)
 
 
-def prefetched(threads: Threads, tiles: Tiles) -> None:
+def prefetched(threads: Threads, tiles: LoopTiles) -> None:
     """Execute Algorithm 4: the operands of the next iterations of both loops are loaded before the sums of this one."""
     A, B, C = threads.A, threads.B, threads.C
     k, n = B.shape[-2:]
@@ -326,7 +310,7 @@ def add(threads: Threads, registers: list[Array], a: Array, b: Array) -> None:
             registers[q] = threads.fma(a[..., s], b[..., s, q], registers[q])
 
 
-def interleaved(threads: Threads, tiles: Tiles, tcf: int) -> None:
+def interleaved(threads: Threads, tiles: LoopTiles, tcf: int) -> None:
     """Execute Algorithm 7: every tile of B with all rows of a thread, the partial sums of the next rows prefetched."""
     A, B, C = threads.A, threads.B, threads.C
     m, (k, n) = A.shape[-2], B.shape[-2:]
@@ -359,7 +343,7 @@ def concurrent_rows(m: int, tcf: int, t1: int) -> list[slice]:
     return [slice(r, min(r + threads, m)) for r in range(0, m, threads)]
 
 
-_LOOPS: dict[str, Callable[[Threads, Tiles], None]] = {
+_LOOPS: dict[str, Callable[[Threads, LoopTiles], None]] = {
     "V0": lambda threads, _: inner(threads),
     "V1": lambda threads, _: outer(threads),
     "V2": shared,

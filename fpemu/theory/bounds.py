@@ -47,7 +47,7 @@ from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.staged import Staged
 from fpemu.schemes.staged_int8 import CHUNK, StagedInt8
-from fpemu.schemes.words import Join, Product
+from fpemu.schemes.words import Product
 from fpemu.theory import accumulation, splits, walk
 from fpemu.theory.accumulation import Term, growth
 from fpemu.theory.errorfree import bound_parts, cut_off, rounded
@@ -330,7 +330,7 @@ class _Product:
         unit = 2.0**-53 if lowering.in_double else _FP32
         # the sums of a band are added to one another, and then to the total of the higher bands
         bands = [sums]
-        if lowering.join != Join.AS_RUN:
+        if lowering.join != "as-run":
             bands = [[s for s in sums if s.band == band] for band in sorted({s.band for s in sums}, reverse=True)]
         size, mean, variance, worst, drift = 0.0, 0.0, 0.0, 0.0, walk.Drift(self.random)
         for number, members in enumerate(bands):

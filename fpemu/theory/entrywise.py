@@ -74,7 +74,7 @@ def entrywise(
     """
     built = build(scheme, options)
     if isinstance(built, ErrorFree):
-        limits = np.asarray(built.error_bound(A, B, hardware, on_range))
+        limits = np.asarray(built.error_bound(A, B, hardware))
         A, B = matrices(A, B, built.operand)
         with np.errstate(all="ignore"):
             largest = np.abs(A).astype(np.float64) @ np.abs(B).astype(np.float64) + limits

@@ -19,6 +19,7 @@ from tests import hostile, oracle
 from tests.hostile import bits, carrier, integers
 from tests.oracle.blocks import converted
 from tests.oracle.order import chain
+from tests.oracle.ozaki import exact
 
 F16, F32 = oracle.FORMATS["fp16"], oracle.FORMATS["fp32"]
 FORMATS = {"fp16": F16, "fp32": F32}
@@ -388,18 +389,7 @@ def test_empty_products(shape):
 # --- complex products by schemes
 def exact_complex(A, B):
     """The complex product in fractions, each part rounded once to double."""
-
-    def part(x):
-        return [[Fraction(float(v)) for v in row] for row in x]
-
-    def matmul(x, y):
-        return [
-            [sum((p * q for p, q in zip(row, column, strict=True)), Fraction(0)) for column in zip(*y, strict=True)]
-            for row in x
-        ]
-
-    ar, ai, br, bi = (part(x) for x in (A.real, A.imag, B.real, B.imag))
-    rr, ii, ri, ir = matmul(ar, br), matmul(ai, bi), matmul(ar, bi), matmul(ai, br)
+    rr, ii, ri, ir = (exact(x, y) for x, y in ((A.real, B.real), (A.imag, B.imag), (A.real, B.imag), (A.imag, B.real)))
     real = [[float(x - y) for x, y in zip(p, q, strict=True)] for p, q in zip(rr, ii, strict=True)]
     imaginary = [[float(x + y) for x, y in zip(p, q, strict=True)] for p, q in zip(ri, ir, strict=True)]
     return np.array(real) + 1j * np.array(imaginary)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import fpemu
 from fpemu import mma, simt
-from fpemu.arguments import as_array
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
 
@@ -26,28 +24,6 @@ def test_entries_count_and_show_the_first():
     assert entries(np.array([[False, True], [True, False]]), np.arange(4).reshape(2, 2)) == (
         "2 of 4 entries, first at [0, 1]: 1"
     )
-
-
-BAD = [[[1, 2], [3]], np.zeros((2, 2), "V4"), np.zeros((2, 2), object), ONE.astype(complex), ONE > 0, [["a"]]]
-
-
-@pytest.mark.parametrize("bad", BAD, ids=["ragged", "raw bytes", "objects", "complex", "truth", "text"])
-def test_what_is_no_array_of_numbers_is_refused(bad):
-    for call in (
-        lambda: as_array(bad, "A"),
-        lambda: fpemu.round_to(bad, "fp16"),
-        lambda: mma.gemm(bad, ONE, spec=mma.spec("hopper")),
-        lambda: fpemu.gemm(bad, ONE, scheme="ootomo", hardware="hopper"),
-        lambda: fpemu.reference.matmul(bad, ONE),
-        lambda: fpemu.FP16.decode(bad),
-    ):
-        with pytest.raises(InputError) as error:
-            call()
-        assert "\n" not in str(error.value)
-
-
-def test_a_format_whose_nan_is_all_ones_ends_one_code_below():
-    assert FloatFormat("x", 4, -6, 8, inf=False, nan="top").max == 448
 
 
 def test_without_a_negative_zero_its_code_is_zero():

@@ -102,25 +102,15 @@ def check(x, fmt, target, mode, **options):
 # --- against exact fractions
 
 
+@pytest.mark.parametrize(
+    ("count", "options"), [(400, {}), (60, {"saturate": True}), (60, {"unbounded": True})], ids=str
+)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)
-def test_next_to_every_boundary(name, mode):
-    check(boundaries(name), formats.get(name), oracle.TARGETS[name], mode)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", NAMES)
-def test_saturated(name, mode):
-    x = boundaries(name, count=60, seed=1)
-    check(x, formats.get(name), oracle.TARGETS[name], mode, saturate=True)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["fp16", "bf16", "fp32", "fp64", "e4m3", "e2m1"])
-def test_unbounded(name, mode):
-    x = boundaries(name, count=60, seed=2)
-    check(x, formats.get(name), oracle.TARGETS[name], mode, unbounded=True)
-    assert round_to(x, name, mode, unbounded=True).dtype == np.float64
+def test_next_to_every_boundary(name, mode, count, options):
+    x = boundaries(name, count, seed=len(options))
+    check(x, formats.get(name), oracle.TARGETS[name], mode, **options)
+    assert "unbounded" not in options or round_to(x, name, mode, **options).dtype == np.float64
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -108,6 +108,8 @@ def test_library_product(kind, shape, backend):
         order = LIBRARY[kind, shape]
         if kind == "f32":
             D = simt.gemm(A, B, fmt="fp32", order=order, backend=backend)
+            one_chain = bits(simt.gemm(A, B, fmt="fp32", backend=backend))
+            assert np.count_nonzero(one_chain != arrays[key]) > D.size // 2
         else:
             if kind == "tf32":  # the library rounds to nearest; the instruction alone would truncate
                 A, B = fpemu.round_to(A, "tf32"), fpemu.round_to(B, "tf32")

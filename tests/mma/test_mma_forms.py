@@ -12,9 +12,10 @@ from fpemu.errors import InputError
 from fpemu.mma import KOrder
 from tests import hostile
 from tests.core.test_formats import ML_DTYPES
+from tests.equal import same
 from tests.hostile import bits, carrier, examples
 
-ROWS = mma.catalog.rows()
+ROWS = (*mma.catalog.rows(), *mma.catalog.FMA_SPECS.values())
 HOPPER = mma.spec("hopper", "fp16", "fp32")
 # one row of each arithmetic and result format
 KINDS = [
@@ -42,16 +43,6 @@ def draw(fmt, kind, rng, shape):
     if 0 in shape:
         return carrier(np.zeros(shape, hostile.code_dtype(hostile.FORMATS[str(fmt)])), str(fmt))
     return carrier(hostile.draw(str(fmt), kind, rng, shape), str(fmt))
-
-
-def patterns(x):
-    return bits(x) if x.dtype.kind == "f" else np.asarray(x)
-
-
-def assert_same_bits(x, y, what=""):
-    assert x.dtype == y.dtype, what
-    assert x.shape == y.shape, what
-    assert np.array_equal(patterns(x), patterns(y)), f"{what}: {np.count_nonzero(patterns(x) != patterns(y))} differ"
 
 
 orders = st.builds(
@@ -82,7 +73,7 @@ def test_compiled_is_the_numpy_reference(data):
         order = None
     compiled, reference = (mma.gemm(A, B, C, spec, order, backend=backend) for backend in ("compiled", "numpy"))
     assert compiled.shape == (*np.broadcast_shapes(leadA, leadB, leadC if C is not None else ()), M, N)
-    assert_same_bits(compiled, reference, f"{spec.name} {kind} {order}")
+    same(compiled, reference, what=f"{spec.name} {kind} {order}")
 
 
 @settings(max_examples=examples(100))
@@ -99,9 +90,9 @@ def test_compiled_is_the_numpy_reference_for_several_products_in_one_accumulator
     step = data.draw(st.sampled_from([None, "instruction", spec.k, 2 * spec.k, 5 * spec.k]))
     order = data.draw(st.none() | orders)
     compiled, reference = (mma.chain(terms, C, spec, order, step=step, backend=b) for b in ("compiled", "numpy"))
-    assert_same_bits(compiled, reference, f"{spec.name} {kind} {order} {step}")
+    same(compiled, reference, what=f"{spec.name} {kind} {order} {step}")
     if len(terms) == 1:
-        assert_same_bits(compiled, mma.gemm(*terms[0], C, spec, order), "gemm is a chain of one product")
+        same(compiled, mma.gemm(*terms[0], C, spec, order), what="gemm is a chain of one product")
 
 
 # --- layouts
@@ -139,13 +130,13 @@ def test_layout_does_not_matter(spec, backend):
     want = mma.gemm(A, B, C, spec, backend=backend)
     before = [x.copy() for x in (A, B, C)]
     for name, x in layouts(A).items():
-        assert_same_bits(mma.gemm(x, B, C, spec, backend=backend), want, f"A {name}")
+        same(mma.gemm(x, B, C, spec, backend=backend), want, what=f"A {name}")
     for name, x in layouts(B).items():
-        assert_same_bits(mma.gemm(A, x, C, spec, backend=backend), want, f"B {name}")
+        same(mma.gemm(A, x, C, spec, backend=backend), want, what=f"B {name}")
     for name, x in layouts(C).items():
-        assert_same_bits(mma.gemm(A, B, x, spec, backend=backend), want, f"C {name}")
+        same(mma.gemm(A, B, x, spec, backend=backend), want, what=f"C {name}")
     for x, y in zip((A, B, C), before, strict=True):
-        assert_same_bits(x, y, "operands are left alone")
+        same(x, y, what="operands are left alone")
 
 
 @pytest.mark.parametrize("backend", ["compiled", "numpy"])
@@ -160,9 +151,9 @@ def test_leading_axes_broadcast(spec, backend):
     assert D.shape == (2, 4, 3, 2)
     for i in range(2):
         for j in range(4):
-            assert_same_bits(D[i, j], mma.gemm(A[i, 0], B[j], C[0, 0], spec, backend=backend))
+            same(D[i, j], mma.gemm(A[i, 0], B[j], C[0, 0], spec, backend=backend))
     repeated = np.broadcast_to(A[:, 0], (2, 3, 20))[0]
-    assert_same_bits(
+    same(
         mma.gemm(np.broadcast_to(repeated, (6, 3, 20)), B[0], None, spec, backend=backend)[5],
         mma.gemm(A[0, 0], B[0], None, spec, backend=backend),
     )
@@ -178,7 +169,7 @@ def test_each_output_depends_on_its_row_and_column_alone(spec, backend):
     )
     D = mma.gemm(A, B, C, spec, backend=backend)
     for i, j in ((0, 0), (66, 34), (31, 33), (64, 1)):
-        assert_same_bits(
+        same(
             D[i : i + 1, j : j + 1],
             mma.gemm(A[i : i + 1], B[:, j : j + 1], C[i : i + 1, j : j + 1], spec, backend=backend),
         )
@@ -199,7 +190,7 @@ def test_empty_dimensions(spec, backend):
         D = mma.gemm(A, B, None, spec, backend=backend)
         assert D.shape == (M, N)
         assert D.dtype == dtype
-        assert not patterns(D).any()
+        assert not bits(D).any()
     # no instruction runs when K is 0: C comes back
     C = draw(spec.c_format, "finite", rng, (2, 3))
     D = mma.gemm(
@@ -217,9 +208,7 @@ def test_k_is_filled_up_with_zeros(spec, backend):
         C = draw(spec.c_format, "near-one", rng, (3, 2))
         more = -K % spec.k
         padded = np.pad(A, ((0, 0), (0, more))), np.pad(B, ((0, more), (0, 0)))
-        assert_same_bits(
-            mma.gemm(A, B, C, spec, backend=backend), mma.gemm(*padded, C, spec, backend=backend), f"K = {K}"
-        )
+        same(mma.gemm(A, B, C, spec, backend=backend), mma.gemm(*padded, C, spec, backend=backend), what=f"K = {K}")
 
 
 @pytest.mark.parametrize("backend", ["compiled", "numpy"])
@@ -234,8 +223,8 @@ def test_gemm_is_a_chain_of_instructions(spec, backend):
     D = C
     for s in range(0, 3 * k, k):
         D = mma.execute(A[:, s : s + k], B[s : s + k], D, spec, backend=backend)
-    assert_same_bits(mma.gemm(A, B, C, spec, backend=backend), D)
-    assert_same_bits(
+    same(mma.gemm(A, B, C, spec, backend=backend), D)
+    same(
         mma.execute(A[:, :k], B[:k], None, spec, backend=backend),
         mma.gemm(A[:, :k], B[:k], None, spec, backend=backend),
     )
@@ -247,7 +236,7 @@ def test_ml_dtypes_operands_are_taken(name):
     dtype = ML_DTYPES[name]
     rng = np.random.default_rng(6)
     A, B = draw(name, "finite", rng, (3, 40)), draw(name, "finite", rng, (40, 2))
-    assert_same_bits(mma.gemm(A.astype(dtype), B.astype(dtype), None, spec), mma.gemm(A, B, None, spec))
+    same(mma.gemm(A.astype(dtype), B.astype(dtype), None, spec), mma.gemm(A, B, None, spec))
 
 
 # --- what is refused

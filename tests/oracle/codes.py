@@ -133,14 +133,7 @@ def rounded(x: int, unit: int, precision: int, emin: int | None, mode: str) -> t
         return x, unit
     magnitude, cut = abs(x), quantum - unit
     low, rest, half = magnitude >> cut, magnitude & ((1 << cut) - 1), 1 << (cut - 1)
-    up = {
-        "RNE": rest > half or (rest == half and low & 1 == 1),
-        "RNA": rest >= half,
-        "RZ": False,
-        "RU": rest > 0 and x > 0,
-        "RD": rest > 0 and x < 0,
-        "ODD": rest > 0 and low & 1 == 0,
-    }[mode]
+    up = {"RNE": rest > half or (rest == half and low & 1 == 1), "RZ": False}[mode]
     return (low + up) * (-1 if x < 0 else 1), quantum
 
 

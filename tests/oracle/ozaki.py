@@ -27,20 +27,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.oracle.values import TARGETS, floor_log2, round_value
+
 LEAST = -1074  # every double is a multiple of 2^LEAST
 MODULI = (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217, 211, 199, 197, 193, 191, 181, 179, 173)
 
 Vector = Sequence[int]
-
-
-class Format(NamedTuple):
-    precision: int
-    emin: int
-    emax: int
-
-
-FP64, FP32 = Format(53, -1022, 1023), Format(24, -126, 127)
-FORMATS = {"fp64": FP64, "fp32": FP32}
 
 
 class Slice(NamedTuple):
@@ -64,32 +56,14 @@ def fraction(x: int, unit: int) -> Fraction:
     return Fraction(x << unit) if unit >= 0 else Fraction(x, 1 << -unit)
 
 
-def floor_log2(x: Fraction) -> int:
-    e = x.numerator.bit_length() - x.denominator.bit_length()
-    return e if fraction(1, e) <= x else e - 1
-
-
 def ceil_log2(x: Fraction) -> int:
     e = floor_log2(x)
     return e if fraction(1, e) == x else e + 1
 
 
-def nearest_even(x: Fraction) -> int:
-    low = x.numerator // x.denominator
-    rest = x - low
-    return low + (rest > Fraction(1, 2) or (rest == Fraction(1, 2) and low % 2 == 1))
-
-
-def rounded(x: Fraction, fmt: Format = FP64) -> float:
+def rounded(x: Fraction, precision: str = "fp64") -> float:
     """x rounded once, to nearest even: subnormals, infinities; a non-zero x that becomes zero keeps its sign."""
-    if x == 0:
-        return 0.0
-    sign = -1.0 if x < 0 else 1.0
-    unit = max(floor_log2(abs(x)), fmt.emin) - fmt.precision + 1
-    steps = nearest_even(abs(x) / fraction(1, unit))
-    if steps and floor_log2(fraction(steps, unit)) > fmt.emax:
-        return sign * math.inf
-    return sign * math.ldexp(steps, unit)  # exact: steps·2^unit is a value of fmt
+    return round_value(x, TARGETS[precision], "RNE")
 
 
 # --- the exact product
@@ -117,8 +91,14 @@ def product(
     return as_array(exact(A, B, alpha, beta, C), (len(A), B.shape[1]), precision)
 
 
+def errors(D: NDArray, A: NDArray, B: NDArray) -> NDArray:
+    """|D - A·B| of each entry, its exact value rounded to a double."""
+    pairs = (zip(*rows, strict=True) for rows in zip(D, exact(A, B), strict=True))
+    return np.array([[float(abs(Fraction(float(d)) - x)) for d, x in row] for row in pairs])
+
+
 def as_array(values: Sequence[Sequence[Fraction]], shape: tuple[int, int], precision: str = "fp64") -> NDArray:
-    table = [[rounded(x, FORMATS[precision]) for x in row] for row in values]
+    table = [[rounded(x, precision) for x in row] for row in values]
     return np.array(table, dtype=np.float64).reshape(shape).astype(np.float32 if precision == "fp32" else np.float64)
 
 
@@ -137,7 +117,7 @@ def slices_literal(x: Sequence[float], bits: int, precision: str = "fp64") -> li
     """Algorithm 1 as published, in the arithmetic of ``precision``; not for vectors near the overflow threshold."""
     real = np.float32 if precision == "fp32" else np.float64
     x = np.array(x, dtype=real)
-    rho = FORMATS[precision].precision - bits
+    rho = TARGETS[precision].precision - bits
     parts = []
     while x.any():
         tau = ceil_log2(Fraction(float(abs(x).max())))
@@ -164,7 +144,7 @@ def slices(x: Sequence[float], bits: int, most: int | None = None) -> list[Slice
         digits = []
         for r in rest:
             step = 2 if r >= 0 else 1
-            digits.append(nearest_even(fraction(r, LEAST - e) / step) * step)
+            digits.append(round(fraction(r, LEAST - e) / step) * step)  # of a Fraction: ties to even
         parts.append(Slice(digits, e))
         for i, digit in enumerate(digits):
             taken = fraction(digit, e - LEAST)
@@ -187,7 +167,7 @@ def count(parts: Sequence[Sequence[Slice]]) -> int:
 
 def satisfied(A: NDArray, B: NDArray, bits: int, precision: str = "fp64") -> Callable[[int], bool]:
     """Whether d slices are enough: s_i > t_i in every row, s and t exact (squared, for the square root of k)."""
-    u = fraction(1, -FORMATS[precision].precision)
+    u = fraction(1, -TARGETS[precision].precision)
     K = A.shape[1]
     weight = [sum(abs(units(b)) for b in line) for line in B]
     s = [sum(abs(units(a)) * w for a, w in zip(row, weight, strict=True)) for row in A]

@@ -42,6 +42,12 @@ class NotRepresentable(Exception):  # noqa: N818
     """An overflow or a NaN in a format that has nothing to show it."""
 
 
+def floor_log2(x: Fraction) -> int:
+    """The binary exponent of a positive x."""
+    e = x.numerator.bit_length() - x.denominator.bit_length()
+    return e if Fraction(2) ** e <= x else e - 1
+
+
 def carries(fraction: Fraction, word: int, width: int) -> bool:
     """Stochastic rounding with a word of random bits: up where word + floor(2^width · fraction) carries out."""
     return word + int(fraction * (1 << width)) >= 1 << width
@@ -59,25 +65,22 @@ def round_value(
     """The float64 or fraction ``x`` rounded once. Overflow is decided after rounding with an unbounded exponent."""
     negative = x < 0 if isinstance(x, Fraction) else math.copysign(1, x) < 0
     signed = -1.0 if negative else 1.0
-    limitless = unbounded
     if isinstance(x, Fraction):
         if x == 0:
             return 0.0
     elif math.isnan(x):
-        if not (t.nan or limitless):
+        if not (t.nan or unbounded):
             raise NotRepresentable
         return x
     elif math.isinf(x):
-        if limitless:
+        if unbounded:
             return x
         return signed * float(t.max) if saturate else _overflowed(t, signed)
     elif x == 0:
-        return x if t.negative_zero or limitless else 0.0
-    numerator, denominator = abs(x).as_integer_ratio()
-    exponent = numerator.bit_length() - denominator.bit_length()
-    exponent -= Fraction(2) ** exponent > abs(x)
+        return x if t.negative_zero or unbounded else 0.0
+    exponent = floor_log2(abs(Fraction(x)))
     quantum = exponent - t.precision + 1
-    if limitless:
+    if unbounded:
         quantum = max(quantum, -1074)  # the carrier ends there
     elif exponent < t.emin:
         quantum = t.emin - t.precision + 1 if t.subnormals else t.emin
@@ -94,7 +97,7 @@ def round_value(
         "SR": carries(fraction, word, width),
     }[mode]
     y = (low + up) * Fraction(2) ** quantum
-    if limitless:
+    if unbounded:
         return signed * (math.inf if y >= Fraction(2) ** 1024 else float(y))
     if y > t.max:
         stays = saturate or mode in ("RZ", "ODD") or (mode == "RU" and negative) or (mode == "RD" and not negative)

@@ -29,7 +29,7 @@ def code(x):
 
 def rounded(x, name):
     """x, a Fraction, to the nearest number of the format."""
-    return DTYPES[name](oracle.rounded(x, oracle.FORMATS[name]))
+    return DTYPES[name](oracle.rounded(x, name))
 
 
 class Sum:

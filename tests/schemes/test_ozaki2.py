@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpemu
-from fpemu.errors import GuaranteeError, InputError
+from fpemu.errors import GuaranteeError
 from fpemu.mma import KOrder
 from fpemu.schemes.errorfree import crt
 from fpemu.schemes.ozaki2 import Ozaki2
@@ -50,20 +50,6 @@ def exponents(A, B, count, rule):
     assert mu.shape == (len(A), 1)
     assert nu.shape == (1, B.shape[1])
     return mu[:, 0].tolist(), nu[0].tolist()
-
-
-def exact_error(D, A, B):
-    """abs(D - AB) as floats rounded from exact fractions."""
-    a, b = ([[Fraction(float(v)) for v in row] for row in X] for X in (A, B.T))
-    return np.array(
-        [
-            [
-                float(abs(Fraction(float(d)) - sum(x * y for x, y in zip(row, column, strict=True))))
-                for d, column in zip(line, b, strict=True)
-            ]
-            for line, row in zip(D, a, strict=True)
-        ]
-    )
 
 
 # --- residues and what they stand for
@@ -309,7 +295,7 @@ def test_error_falls_by_four_bits_a_modulus():
     """A modulus of about 2^7.8 is shared by A and B, until one rounding to fp64 is all that is lost."""
     A, B = np.abs(normal(24, 64, seed=5)), np.abs(normal(64, 24, seed=6))
     exact = fpemu.reference.matmul(A, B)
-    errors = [float(np.median(exact_error(certify(A, B, moduli=n).D, A, B) / exact)) for n in COUNTS]
+    errors = [float(np.median(oracle.errors(certify(A, B, moduli=n).D, A, B) / exact)) for n in COUNTS]
     slope = np.polyfit(np.arange(12), np.log2(errors[:12]), 1)[0]
     assert -4.2 < slope < -3.5
     assert errors[14] < 2.0**-53
@@ -435,7 +421,7 @@ def test_error_bound_holds(rule, count):
         found = certify(A, B, moduli=count, scaling=rule)
         bound = Ozaki2(moduli=count, scaling=rule).error_bound(A, B)
         assert np.isinf(bound).any() != found.report.crt
-        assert (exact_error(found.D, A, B) <= bound).all()
+        assert (oracle.errors(found.D, A, B) <= bound).all()
         if found.report.crt and rule != "fast":
             with np.errstate(over="ignore"):
                 sizes = np.abs(A).max(1, keepdims=True) * np.abs(B).max(0, keepdims=True)
@@ -455,7 +441,7 @@ def test_error_bound_of_fp32_and_of_batches():
     D = certify(A, B, precision="fp32").D
     assert bound.shape == D.shape == (2, 3, 4, 5)
     for at in np.ndindex(2, 3):
-        assert (exact_error(D[at], A[at[0], 0], B[at[1]]) <= bound[at]).all()
+        assert (oracle.errors(D[at], A[at[0], 0], B[at[1]]) <= bound[at]).all()
     assert bound.max() < 2.0**-18
     assert Ozaki2().error_bound(np.zeros((2, 0)), np.zeros((0, 3))).tolist() == [[0.0] * 3] * 2
 
@@ -467,9 +453,6 @@ def test_a_small_entry_may_lose_everything():
 
 
 def test_options_and_defaults():
-    for options in ({"moduli": 1}, {"moduli": 21}, {"moduli": 2.5}, {"scaling": "exact"}, {"precision": "fp16"}):
-        with pytest.raises(InputError, match="ozaki2 option"):
-            certify(np.ones((1, 1)), np.ones((1, 1)), **options)
     assert [len(Ozaki2(precision=p).basis().moduli) for p in ("fp64", "fp32")] == [15, 8]
     report = certify(np.ones((2, 300)), np.ones((300, 2)), scaling="invariant").report
     assert (report.products, report.int32, report.int32_bound, report.complete) == (15, True, 300 * 2**14, True)

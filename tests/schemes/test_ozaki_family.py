@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,21 +17,14 @@ from hypothesis import strategies as st
 import fpemu
 from fpemu import reference
 from fpemu.mma import KOrder
+from tests.equal import same as same_bits
 from tests.hostile import examples
 from tests.oracle import ozaki as oracle
 
 TINY, MIN_NORMAL, MAX = 2.0**-1074, 2.0**-1022, float(np.finfo(np.float64).max)
 BIG, MAX32 = 2.0**1000, float(np.finfo(np.float32).max)
 CARRIERS = ("blas", "compiled", "numpy")
-
-
-def same(x, y):
-    """Equal bits, the signs of zeros included; any NaN equals any NaN."""
-    x, y = np.asarray(x), np.asarray(y)
-    assert x.dtype == y.dtype
-    assert x.shape == y.shape
-    wrong = ~((x == y) & (np.signbit(x) == np.signbit(y)) | np.isnan(x) & np.isnan(y))
-    assert not wrong.any(), f"{np.count_nonzero(wrong)} of {x.size} differ, first {x[wrong][0]!r} and {y[wrong][0]!r}"
+same = partial(same_bits, any_nan=True)
 
 
 def cr(A, B, C=None, hardware="hopper", **options):
@@ -45,60 +39,6 @@ def paper(shape, phi, rng):
 def spread(shape, rng, low=-1000, high=1000):
     """Full significands, exponents anywhere in [low, high)."""
     return np.ldexp(rng.uniform(0.5, 1, shape) * rng.choice([-1, 1], shape), rng.integers(low, high, shape))
-
-
-# --- the oracle against itself
-
-
-@pytest.mark.parametrize("precision", ["fp64", "fp32"])
-def test_oracle_algorithm_1_on_integers_is_the_published_one(precision):
-    rng = np.random.default_rng(1)
-    low, high = (-1080, 900) if precision == "fp64" else (-150, 60)
-    for case in range(200):
-        exponents = rng.integers(-30, 5, 9) if case % 2 else rng.integers(low, high, 9)
-        significands = rng.integers(-9, 10, 9) / 16 if case % 3 else rng.uniform(-1, 1, 9)
-        x = np.ldexp(significands, exponents)
-        if precision == "fp32":
-            x = x.astype(np.float32)
-        bits = case % 10 + 2
-        assert oracle.slices(x, bits) == oracle.slices_literal(x, bits, precision)
-
-
-def test_oracle_slices_sum_to_the_vector_at_the_ends_of_the_range():
-    for x in ([MAX, -MAX, TINY], [TINY, -3 * TINY], [MAX, 1.0, MIN_NORMAL], [-MAX]):
-        for bits in (2, 7, 11):
-            parts = oracle.slices(x, bits)
-            for i, value in enumerate(x):
-                assert sum(oracle.fraction(p.digits[i], p.e) for p in parts) == Fraction(value)
-            assert all(abs(d) <= 2**bits for p in parts for d in p.digits)
-
-
-@settings(max_examples=examples(200))
-@given(st.integers(-(2**120), 2**120), st.integers(1, 2**60), st.integers(-1200, 1000))
-def test_oracle_rounds_as_python_does(n, d, e):
-    x = Fraction(n, d) * Fraction(2) ** e
-    try:
-        expected = float(x)
-    except OverflowError:
-        expected = math.copysign(math.inf, n)
-    assert oracle.rounded(x) == expected
-    if n and not expected:
-        assert math.copysign(1, oracle.rounded(x)) == math.copysign(1, n)
-
-
-@settings(max_examples=examples(100))
-@given(st.floats(width=64, allow_nan=False, allow_infinity=False))
-def test_oracle_rounds_to_fp32_as_numpy_does(x):
-    with np.errstate(all="ignore"):
-        assert oracle.rounded(Fraction(x), oracle.FP32) == float(np.float32(x))
-
-
-def test_oracle_chinese_remainder_is_the_product_where_it_is_unique():
-    rng = np.random.default_rng(2)
-    x, y = rng.integers(-1000, 1000, (3, 5)).tolist(), rng.integers(-1000, 1000, (4, 5)).tolist()
-    expected = [[oracle.dot(row, column) for column in y] for row in x]
-    assert oracle.crt(x, y, oracle.MODULI[:4]) == expected
-    assert oracle.crt(x, y, oracle.MODULI[:1]) != expected
 
 
 # --- CR: one rounding of the exact result
@@ -633,14 +573,7 @@ def test_dp_scaled_by_powers_of_two_is_scaled(mode, precision, dtype):
 
 def worst(D, A, B):
     """Largest error over |A||B|."""
-    size = abs(A).astype(np.float64) @ abs(B).astype(np.float64)
-    E = np.array(
-        [
-            [float(Fraction(float(d)) - x) for d, x in zip(*rows, strict=True)]
-            for rows in zip(D, oracle.exact(A, B), strict=True)
-        ]
-    )
-    return float((abs(E) / size).max())
+    return float((oracle.errors(D, A, B) / (abs(A).astype(np.float64) @ abs(B).astype(np.float64))).max())
 
 
 @pytest.mark.parametrize("phi", [0.1, 1.0, 2.0])
@@ -715,13 +648,8 @@ def test_ozimmu_error_is_within_the_bound(split, slices):
         for hardware in ("ampere", "hopper", "cdna2")
     }
     bound = oracle.ozimmu_bound(A, B, slices)
-    exact = oracle.exact(A, B)
     for got in results.values():
-        E = [
-            [float(abs(Fraction(float(d)) - x)) for d, x in zip(*rows, strict=True)]
-            for rows in zip(got.D, exact, strict=True)
-        ]
-        assert (np.array(E) <= bound).all()
+        assert (oracle.errors(got.D, A, B) <= bound).all()
     for (sums, *_), got in results.items():
         same(got.D, results[sums, "blas", "ampere"].D)
 

@@ -362,50 +362,7 @@ def test_nan_and_inf_are_no_faults():
 # --- wrong arguments
 
 
-A1, B1 = np.ones((3, 8)), np.ones((8, 2))
-TENTH = np.full((3, 8), 0.1)
-REFUSED = [
-    ("ozaki", {"slicez": 3}, r"slicez.*slices"),
-    ("ozimmu", {"modulii": 3}, "modulii"),
-    ("ozaki2", {"slices": 3}, "slices"),
-    ("ozaki", {"mode": "QP"}, r"QP.*CR"),
-    ("ozaki", {"mode": 3}, "mode"),
-    ("ozaki", {"split": "sideways"}, r"sideways.*balanced"),
-    ("ozaki", {"words": "fp12"}, "fp12"),
-    ("ozaki", {"carrier": "pigeon"}, r"pigeon.*blas"),
-    ("ozaki", {"exponents": "column"}, r"column.*slice"),
-    ("ozaki", {"fast": "yes"}, "fast"),
-    ("ozaki", {"slices": 0}, "slices"),
-    ("ozaki", {"slices": 2.5}, "slices"),
-    ("ozaki", {"bits": 0}, "bits"),
-    ("ozaki", {"k_block": 0}, "k_block"),
-    ("ozaki", {"memory": -1}, "memory"),
-    ("ozaki", {"precision": "fp16"}, "precision"),
-    ("ozaki", {"mode": "DP", "precision": "fp32"}, "precision"),
-    ("ozaki", {"mode": "SP", "precision": "fp64"}, "precision"),
-    ("ozimmu", {"slices": 0}, "slices"),
-    ("ozimmu", {"loss": -1.0}, "loss"),
-    ("ozimmu", {"sums": "none"}, r"none.*group"),
-    ("ozimmu", {"split": "published"}, r"published.*truncate"),
-    ("ozimmu", {"group": 0}, "group"),
-    ("ozaki2", {"moduli": 1}, "moduli.*2"),
-    ("ozaki2", {"moduli": 21}, "moduli.*20"),
-    ("ozaki2", {"moduli": 0}, "moduli"),
-    ("ozaki2", {"scaling": "slow"}, r"slow.*accurate"),
-    *((scheme, {"hardware": None}, "give hardware=") for scheme in ("ozaki", "ozimmu", "ozaki2")),
-    *((scheme, {"hardware": "volta"}, r"volta.*int8") for scheme in ("ozimmu", "ozaki2")),
-    ("ozaki", {"hardware": "volta", "words": "int8"}, r"volta.*int8"),
-    ("ozaki", {"hardware": "turing", "words": "bf16"}, "bf16"),
-    ("ozaki", {"hardware": "ampere", "instruction": "wgmma"}, "wgmma"),
-]
-
-
-@pytest.mark.parametrize(("scheme", "options", "match"), REFUSED, ids=str)
-def test_wrong_options_are_refused(scheme, options, match):
-    for call in (fpemu.gemm, fpemu.certify):
-        with pytest.raises(InputError, match=match) as caught:
-            call(A1, B1, scheme=scheme, **{"hardware": "hopper", **options})
-        assert "\n" not in str(caught.value)
+TENTH, B1 = np.full((3, 8), 0.1), np.ones((8, 2))
 
 
 @pytest.mark.parametrize(
@@ -437,11 +394,6 @@ def test_too_little_memory_is_refused_with_the_least_that_works(mode):
     assert (got == fpemu.gemm(A, B, scheme="ozaki", hardware="hopper", mode=mode)).all()
     with pytest.raises(InputError, match="memory"):
         fpemu.gemm(A, B, scheme="ozaki", hardware="hopper", mode=mode, memory=least - 1)
-
-
-def test_certify_is_for_schemes_that_certify():
-    with pytest.raises(InputError, match="ozaki"):
-        fpemu.certify(A1, B1, scheme="ootomo", hardware="hopper")
 
 
 @pytest.mark.parametrize("scheme", ["ozaki", "ozimmu", "ozaki2"])

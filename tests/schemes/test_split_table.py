@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from fpemu import FP32, InputError, formats, schemes
+from fpemu import FP32, formats, schemes
 from fpemu.schemes import SplitScheme, format_split, get, split_table
 
 SPLIT = [s for s in schemes.names() if isinstance(get(s), SplitScheme) and s != "staged-int8"]
@@ -164,25 +164,3 @@ def test_the_hex_floats_are_python_s():
     for line in text.splitlines()[2:5]:
         number = line[text.splitlines()[1].index("hex float") :].split()[0]
         assert float.fromhex(number) in (-0.15625, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: split_table(0.1, "sgemm"), "sgemm does not split one number: it multiplies fp32 numbers"),
-        (lambda: split_table(0.1, "ozaki"), "ozaki does not split one number: it cuts whole rows into slices"),
-        (lambda: split_table(0.1, "staged-int8"), "it rounds its corrections to integers of 8 bits"),
-        (lambda: split_table(0.1, "otomo"), "did you mean 'ootomo'"),
-        (lambda: split_table("a", "ootomo"), "one real number"),
-        (lambda: split_table([1, 2], "ootomo"), "one real number"),
-        (lambda: split_table(None, "ootomo"), "one real number"),
-        (lambda: split_table(float("nan"), "ootomo"), "must be a finite number"),
-        (lambda: split_table(1e39, "ootomo"), "not a finite number of fp32's range"),
-        (lambda: split_table(0.1, "h2sgemm", sbb=1), "unknown h2sgemm option 'sbb': did you mean 'sb'"),
-        (lambda: format_split(0.1), "a SplitTable, or a number and a scheme"),
-        (lambda: get("ootomo").split(0.1), r"1 of 1 entry, first 0\.1"),
-    ],
-)
-def test_errors(call, message):
-    with pytest.raises(InputError, match=message):
-        call()

@@ -293,7 +293,7 @@ class BatchedRequest(Request):
             for name, letter in (("transa", transa), ("transb", transb))
         )
         if layout is None:
-            a, b = ((x, 0.0) for x in scaling.real_scalars(alpha, beta, fmt))
+            a, b = ((scaling.scalar(x, name, fmt), 0.0) for x, name in ((alpha, "alpha"), (beta, "beta")))
         else:
             a, b = scaling.complex_scalar(alpha, "alpha", fmt), scaling.complex_scalar(beta, "beta", fmt)
         self.alpha, self.beta = (float(a[0]), float(a[1])), (float(b[0]), float(b[1]))

@@ -49,7 +49,7 @@ from fpemu.gpu.runtime.steps import fields
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.errorfree.base import SliceScheme
-from fpemu.schemes.errorfree.plan import INT32, ModularPlan, Report, SlicePlan, Slicing
+from fpemu.schemes.errorfree.plan import INT32, ModularPlan, Report, SlicePlan, SliceSummary
 from fpemu.schemes.ozaki import Ozaki
 from fpemu.schemes.ozaki2 import Ozaki2
 from fpemu.schemes.ozimmu import Ozimmu
@@ -144,7 +144,7 @@ def _floating(x: ErrorFreeProduct, scheme: SliceScheme, plan: SlicePlan) -> Repo
 
 
 def _report(x: ErrorFreeProduct, plan: SlicePlan, a: Slices, b: Slices, d: int = 0, fast: bool = False) -> Report:
-    left, right = (Slicing(side.slices, side.complete, side.largest, side.fill) for side in (a, b))
+    left, right = (SliceSummary(side.slices, side.complete, side.largest, side.fill) for side in (a, b))
     return plan.report(left, right, d, fast, plan.unit_lost, x.shape[:2])
 
 

@@ -1,11 +1,12 @@
-"""Bit casts, truncation and FMA as single machine operations, by LLVM intrinsics."""
+"""Bit casts, truncation and FMA as single machine operations, by LLVM intrinsics; the one rounding of a sum."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.extending import intrinsic
 
 # numba calls the code generator of an intrinsic with (context, builder, signature, arguments)
@@ -50,13 +51,30 @@ trunc = _unary("llvm.trunc")
 floor = _unary("llvm.floor")
 
 
-def _fma(kind: Any) -> Any:
-    @intrinsic
-    def operation(typing_context: Any, x: Any, y: Any, z: Any) -> Any:
-        return kind(kind, kind, kind), lambda c, b, s, args: b.fma(*args)
-
-    return operation
+@intrinsic
+def fma(typing_context: Any, x: Any, y: Any, z: Any) -> Any:
+    """Return x·y + z with one rounding, for three float32 or three float64."""
+    return x(x, x, x), lambda c, b, s, args: b.fma(*args)
 
 
-fma32 = _fma(types.float32)
-fma64 = _fma(types.float64)
+@njit(nogil=True, error_model="numpy", inline="always")
+def power(e: int) -> float:
+    """Return 2^e, a normal number of float64."""
+    return f64_of_bits(np.int64(1023 + e) << 52)
+
+
+@njit(nogil=True, error_model="numpy", inline="always")
+def rounded(params: Any, v: float) -> Any:
+    """Round a float64 number once to a format, keeping the sign of a zero; RZ overflows to Inf too.
+
+    `params` has the exponents `emin` and `emax` of the format, its fraction bits, and the kind of rounding.
+    """
+    ev = ((bits_of_f64(v) >> 52) & 2047) - 1023
+    quantum = min(max(ev, params.emin), params.emax + 1) - params.fraction
+    if len(params.nearest) == 2:
+        magic = 1.5 * power(52 + quantum)  # its last place is the quantum: the sum rounds to nearest even there
+        r = (v + magic) - magic
+    else:
+        r = trunc(v * power(-quantum)) * power(quantum)
+    r = np.inf if abs(r) >= power(params.emax + 1) else r
+    return np.float32(np.copysign(r, v))

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from numba.extending import overload
 from numpy.typing import NDArray
 
 from fpemu.mma.arithmetic import Operands
-from fpemu.mma.compiled.bits import bits_of_f64, f64_of_bits, trunc
-from fpemu.mma.compiled.panel import block, is_of
+from fpemu.mma.compiled.bits import bits_of_f64, f64_of_bits, rounded
+from fpemu.mma.compiled.panel import implements
 from fpemu.mma.compiled.run import run
 from fpemu.mma.spec import MmaSpec
 
@@ -105,44 +104,23 @@ def _slow(a: Any, b: Any, k: int, length: int, j: int, c: float) -> float:
     return _to_odd(words)
 
 
-@overload(block)
-def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
-    if not is_of(params, Exact):
-        return None
-
-    def exact_sum(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
-        length = len(params.block)
-        ak, bk, inexact = a[k : k + length], b[k : k + length], top[0]
-        count = 0
+@implements(Exact)
+def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+    length = len(params.block)
+    ak, bk, inexact = a[k : k + length], b[k : k + length], top[0]
+    count = 0
+    for j in range(len(acc)):
+        s, errors = np.float64(acc[j]), 0.0
+        for q in range(length):
+            p = np.float64(ak[q]) * np.float64(bk[q, j])
+            t = s + p
+            v = t - s
+            errors += abs((s - (t - v)) + (p - v))
+            s = t
+        inexact[j] = np.int16(errors > 0)
+        count += np.int64(errors > 0)
+        acc[j] = acc[j] if errors > 0 else rounded(params, s)
+    if count > 0:
         for j in range(len(acc)):
-            s, errors = np.float64(acc[j]), 0.0
-            for q in range(length):
-                p = np.float64(ak[q]) * np.float64(bk[q, j])
-                t = s + p
-                v = t - s
-                errors += abs((s - (t - v)) + (p - v))
-                s = t
-            inexact[j] = np.int16(errors > 0)
-            count += np.int64(errors > 0)
-            acc[j] = acc[j] if errors > 0 else _round(params, s)
-        if count > 0:
-            for j in range(len(acc)):
-                if inexact[j]:
-                    acc[j] = _round(params, _slow(a, b, k, length, j, np.float64(acc[j])))
-
-    return exact_sum
-
-
-@njit(nogil=True, error_model="numpy", inline="always")
-def _round(params: Any, v: float) -> Any:
-    """Round a float64 number once to D's format, keeping the sign of a zero."""
-    ev = ((bits_of_f64(v) >> 52) & 2047) - 1023
-    quantum = min(max(ev, params.emin), params.emax + 1) - params.fraction
-    if len(params.nearest) == 2:
-        magic = 1.5 * f64_of_bits((1023 + 52 + quantum) << 52)
-        r = (v + magic) - magic
-    else:
-        r = trunc(v * f64_of_bits((1023 - quantum) << 52)) * f64_of_bits((1023 + quantum) << 52)
-    limit = f64_of_bits((1024 + params.emax) << 52)
-    r = np.inf if abs(r) >= limit else r
-    return np.float32(np.copysign(r, v))
+            if inexact[j]:
+                acc[j] = rounded(params, _slow(a, b, k, length, j, np.float64(acc[j])))

@@ -11,30 +11,23 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload
 from numpy.typing import NDArray
 
 from fpemu.mma.arithmetic import Operands
-from fpemu.mma.compiled.bits import bits_of_f64, f64_of_bits, fma32, fma64
-from fpemu.mma.compiled.panel import block, is_of, settle
+from fpemu.mma.compiled.bits import bits_of_f64, f64_of_bits, fma
+from fpemu.mma.compiled.panel import implements
 from fpemu.mma.compiled.run import run
 from fpemu.mma.spec import MmaSpec
 
 
+class Fma(NamedTuple):
+    """fp32 and fp64."""
+
+    block: tuple[int, ...]
+
+
 class Fma16(NamedTuple):
     """fp16 values in float32."""
-
-    block: tuple[int, ...]
-
-
-class Fma32(NamedTuple):
-    """fp32."""
-
-    block: tuple[int, ...]
-
-
-class Fma64(NamedTuple):
-    """fp64."""
 
     block: tuple[int, ...]
 
@@ -45,10 +38,6 @@ class Payloads64(NamedTuple):
     block: tuple[int, ...]
     invalid: np.int64  # the code of a NaN that comes of numbers
 
-    @staticmethod
-    def settles() -> bool:
-        return True
-
 
 def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
     """Chains of FMAs, k ascending."""
@@ -56,66 +45,46 @@ def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
     if spec.payloads:
         params = Payloads64((0,), np.uint64(spec.nan_code or 0).astype(np.int64))
     else:
-        params = {"fp16": Fma16, "fp32": Fma32, "fp64": Fma64}[spec.operand_formats[3].name]((0,))
+        params = (Fma16 if spec.operand_formats[3].name == "fp16" else Fma)((0,))
     return run(params, x, spec)
 
 
-@overload(block)
-def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
-    if is_of(params, Fma32):
-
-        def chain32(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
-            for j in range(len(acc)):
-                acc[j] = fma32(a[k], b[k, j], acc[j])
-
-        return chain32
-    if is_of(params, Fma64, Payloads64):
-
-        def chain64(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
-            for j in range(len(acc)):
-                acc[j] = fma64(a[k], b[k, j], acc[j])
-
-        return chain64
-    if is_of(params, Fma16):
-
-        def chain16(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
-            for j in range(len(acc)):
-                p, c = np.float64(a[k]) * np.float64(b[k, j]), np.float64(acc[j])
-                s = p + c
-                v = s - p
-                error = (p - (s - v)) + (c - v)
-                bits = bits_of_f64(s)
-                # to odd: an even s moves one unit toward the error; away from zero if they have one sign
-                outward = (error > 0) == (s > 0)
-                move = (np.int64(1) if outward else np.int64(-1)) if error != 0 and bits & 1 == 0 else np.int64(0)
-                v = f64_of_bits(bits + move) if abs(s) < np.inf else s
-                ev = ((bits_of_f64(v) >> 52) & 2047) - 1023
-                magic = 1.5 * f64_of_bits((1023 + 52 - 10 + min(max(ev, -14), 16)) << 52)
-                r = np.copysign((v + magic) - magic, v)
-                acc[j] = np.float32(np.copysign(np.inf, r) if abs(r) >= 65536.0 else r)
-
-        return chain16
-    return None
+@implements(Fma, Payloads64)
+def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+    for j in range(len(acc)):
+        acc[j] = fma(a[k], b[k, j], acc[j])
 
 
-@overload(settle)
-def _settle(params: Any, a: Any, b: Any, c: Any, acc: Any) -> Any:
-    if not is_of(params, Payloads64):
-        return None
+@implements(Fma16)
+def _block16(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+    for j in range(len(acc)):
+        p, c = np.float64(a[k]) * np.float64(b[k, j]), np.float64(acc[j])
+        s = p + c
+        v = s - p
+        error = (p - (s - v)) + (c - v)
+        bits = bits_of_f64(s)
+        # to odd: an even s moves one unit toward the error; away from zero if they have one sign
+        outward = (error > 0) == (s > 0)
+        move = (np.int64(1) if outward else np.int64(-1)) if error != 0 and bits & 1 == 0 else np.int64(0)
+        v = f64_of_bits(bits + move) if abs(s) < np.inf else s
+        ev = ((bits_of_f64(v) >> 52) & 2047) - 1023
+        magic = 1.5 * f64_of_bits((1023 + 52 - 10 + min(max(ev, -14), 16)) << 52)
+        r = np.copysign((v + magic) - magic, v)
+        acc[j] = np.float32(np.copysign(np.inf, r) if abs(r) >= 65536.0 else r)
 
-    def payloads(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
-        quiet, used = np.int64(1 << 51), len(c)
-        if not np.isnan(acc[:used]).any():
-            return
-        acc[:used] = c
-        for k in range(len(a)):
-            x = a[k]
-            for j in range(used):
-                y, z = b[k, j], acc[j]
-                d = fma64(x, y, z)
-                first = bits_of_f64(x) | quiet if x != x else params.invalid
-                first = bits_of_f64(z) | quiet if z != z else first
-                first = bits_of_f64(y) | quiet if y != y else first
-                acc[j] = f64_of_bits(first) if d != d else d
 
-    return payloads
+@implements(Payloads64, correction=True)
+def _payloads(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
+    quiet, used = np.int64(1 << 51), len(c)
+    if not np.isnan(acc[:used]).any():
+        return
+    acc[:used] = c
+    for k in range(len(a)):
+        x = a[k]
+        for j in range(used):
+            y, z = b[k, j], acc[j]
+            d = fma(x, y, z)
+            first = bits_of_f64(x) | quiet if x != x else params.invalid
+            first = bits_of_f64(z) | quiet if z != z else first
+            first = bits_of_f64(y) | quiet if y != y else first
+            acc[j] = f64_of_bits(first) if d != d else d

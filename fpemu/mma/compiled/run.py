@@ -32,7 +32,7 @@ def run(params: Any, x: Operands, spec: MmaSpec) -> NDArray[Any]:
     index_a, index_b, cuts = np.array(x.index_a), np.array(x.index_b), x.cuts
     dtype = spec.outer_dtype if cuts.any() else C.dtype
     out = C if dtype == C.dtype else np.empty(C.shape, dtype)  # in place: a row of C is read before it is written
-    fa, fb, _, _ = spec.operand_formats
+    operands, emins = (A, B, index_a, index_b), tuple(fmt.emin for fmt in spec.operand_formats[:2])
     width = min(WIDTH, -(-B.shape[-1] // 16) * 16)
     per = spec.k // len(params.block)
 
@@ -47,29 +47,9 @@ def run(params: Any, x: Operands, spec: MmaSpec) -> NDArray[Any]:
 
     def task(corner: tuple[int, int, int]) -> None:
         product, row, first = corner
-        start = C
+        some, at, start = (product, min(product + group, products)), ((row, rows), (first, width)), C
         for lo, hi in stretches:
-            panels(
-                params,
-                A,
-                B,
-                index_a,
-                index_b,
-                product,
-                min(product + group, products),
-                row,
-                rows,
-                lo * spec.k,
-                first,
-                width,
-                start,
-                cuts[lo:hi],
-                promote,
-                per,
-                fa.emin,
-                fb.emin,
-                out,
-            )
+            panels(params, operands, some, *at, lo * spec.k, start, cuts[lo:hi], promote, per, emins, out)
             start = out
 
     tasks = [(p, i, j) for p in range(0, products, group) for j in range(0, N, width) for i in range(0, M, rows)]

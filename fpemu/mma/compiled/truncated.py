@@ -19,12 +19,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from numba.extending import overload
 from numpy.typing import NDArray
 
 from fpemu.mma.arithmetic import Operands
-from fpemu.mma.compiled.bits import bits_of_f32, bits_of_f64, f32_of_bits, f64_of_bits, trunc
-from fpemu.mma.compiled.panel import NO_EXPONENT, block, is_of
+from fpemu.mma.compiled.bits import bits_of_f32, bits_of_f64, f32_of_bits, f64_of_bits, power, rounded, trunc
+from fpemu.mma.compiled.panel import NO_EXPONENT, implements
 from fpemu.mma.compiled.run import run
 from fpemu.mma.spec import MmaSpec
 
@@ -35,10 +34,6 @@ class Truncated32(NamedTuple):
     block: tuple[int, ...]  # as long as the block
     F: np.int32
     lowest: np.int32  # smallest exponent of a non-zero product
-
-    @staticmethod
-    def aligned() -> bool:
-        return True
 
 
 class Truncated64(NamedTuple):
@@ -51,10 +46,6 @@ class Truncated64(NamedTuple):
     emax: np.int64
     fraction: np.int64  # fraction bits of D
     nearest: tuple[int, ...]  # one entry: RZ, two: RNE
-
-    @staticmethod
-    def aligned() -> bool:
-        return True
 
 
 def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
@@ -98,61 +89,39 @@ def _highest(params: Any, ea: Any, eb: Any, highest: Any) -> None:
         highest[j] = e
 
 
-@overload(block)
-def _block32(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
-    if not is_of(params, Truncated32):
-        return None
-
-    def float32_carrier(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
-        length = len(params.block)
-        F = params.F
-        ak, ek, bk, fk, highest = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length], top[0]
-        _highest(params, ek, fk, highest)
-        for j in range(len(acc)):
-            c = acc[j]
-            ec = ((bits_of_f32(c) >> np.int32(23)) & np.int32(255)) - np.int32(127)
-            e = max(max(np.int32(highest[j]), params.lowest), ec)
-            scale = f32_of_bits((np.int32(127) + F - e) << np.int32(23))
-            s = np.int32(0)
-            for q in range(length):
-                s += np.int32((ak[q] * bk[q, j]) * scale)
-            total = np.float64(s) + np.float64(np.int32(c * scale))
-            cut = np.float32(f64_of_bits(bits_of_f64(total) & np.int64(-(1 << 29))))
-            d = cut * f32_of_bits((np.int32(127) - F + e) << np.int32(23))
-            acc[j] = d if np.int32(highest[j]) >= params.lowest else c + np.float32(0)  # +0: a zero is positive
-
-    return float32_carrier
+@implements(Truncated32, aligned=True)
+def _block32(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+    length = len(params.block)
+    F = params.F
+    ak, ek, bk, fk, highest = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length], top[0]
+    _highest(params, ek, fk, highest)
+    for j in range(len(acc)):
+        c = acc[j]
+        ec = ((bits_of_f32(c) >> np.int32(23)) & np.int32(255)) - np.int32(127)
+        e = max(max(np.int32(highest[j]), params.lowest), ec)
+        scale = f32_of_bits((np.int32(127) + F - e) << np.int32(23))
+        s = np.int32(0)
+        for q in range(length):
+            s += np.int32((ak[q] * bk[q, j]) * scale)
+        total = np.float64(s) + np.float64(np.int32(c * scale))
+        cut = np.float32(f64_of_bits(bits_of_f64(total) & np.int64(-(1 << 29))))
+        d = cut * f32_of_bits((np.int32(127) - F + e) << np.int32(23))
+        acc[j] = d if np.int32(highest[j]) >= params.lowest else c + np.float32(0)  # +0: a zero is positive
 
 
-@overload(block)
-def _block64(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
-    if not is_of(params, Truncated64):
-        return None
-
-    def float64_carrier(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
-        length = len(params.block)
-        F = params.F
-        ak, ek, bk, fk, highest = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length], top[0]
-        _highest(params, ek, fk, highest)
-        for j in range(len(acc)):
-            c = acc[j]
-            ec = np.int64((bits_of_f32(c) >> np.int32(23)) & np.int32(255)) - 127
-            ec = max(ec, params.emin) if c != 0 else params.E0
-            e = max(max(np.int64(highest[j]), params.E0), ec)
-            scale = f64_of_bits((1023 + F - e) << 52)
-            s = trunc(np.float64(c) * scale)
-            for q in range(length):
-                s += trunc(np.float64(ak[q]) * np.float64(bk[q, j]) * scale)
-            v = s * f64_of_bits((1023 - F + e) << 52)
-            ev = ((bits_of_f64(v) >> 52) & 2047) - 1023
-            quantum = min(max(ev, params.emin), params.emax + 1) - params.fraction
-            if len(params.nearest) == 2:
-                magic = 1.5 * f64_of_bits((1023 + 52 + quantum) << 52)
-                r = (v + magic) - magic  # the unit of magic is the quantum: the sum rounds to nearest even there
-            else:
-                r = trunc(v * f64_of_bits((1023 - quantum) << 52)) * f64_of_bits((1023 + quantum) << 52)
-            limit = f64_of_bits((1024 + params.emax) << 52)
-            r = np.copysign(np.inf, r) if abs(r) >= limit else r
-            acc[j] = np.float32(r + 0.0)
-
-    return float64_carrier
+@implements(Truncated64, aligned=True)
+def _block64(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+    length = len(params.block)
+    F = params.F
+    ak, ek, bk, fk, highest = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length], top[0]
+    _highest(params, ek, fk, highest)
+    for j in range(len(acc)):
+        c = acc[j]
+        ec = np.int64((bits_of_f32(c) >> np.int32(23)) & np.int32(255)) - 127
+        ec = max(ec, params.emin) if c != 0 else params.E0
+        e = max(max(np.int64(highest[j]), params.E0), ec)
+        scale = power(F - e)
+        s = trunc(np.float64(c) * scale)
+        for q in range(length):
+            s += trunc(np.float64(ak[q]) * np.float64(bk[q, j]) * scale)
+        acc[j] = rounded(params, s * power(e - F)) + np.float32(0)  # every zero is +0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -141,22 +140,11 @@ class ErrorFree(Scheme):
         """The NaN of ordinary cores, which compute the sums."""
         return super().nan_code(None)
 
-    def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None, on_range: str = "raise") -> Array:
-        """Bound on abs(D - AB), AB exact, entry by entry: omitted digits, omitted products and roundings.
+    def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None) -> Array:
+        """Bound on abs(D - AB), AB exact, entry by entry: omitted digits, omitted products and roundings, float64.
 
-        It holds for finite results, alpha = 1 and beta = 0, and is inf where a condition of the scheme cannot be shown.
-
-        Parameters
-        ----------
-        A, B : array_like (..., M, K) and (..., K, N)
-            Finite operands.
-        hardware : str or MmaSpec, optional
-            As for `fpemu.gemm`; needed by ozaki.
-
-        Returns
-        -------
-        array (..., M, N) of float64
-            The bound.
+        It holds for finite operands and results, alpha = 1 and beta = 0, and is inf where a condition of the scheme
+        cannot be shown. `hardware` is as in `fpemu.gemm`, and only `ozaki` requires it.
         """
         spec = self.instruction_of(hardware)
         a, b = finite(A, B, self.operand)
@@ -178,13 +166,9 @@ class ErrorFree(Scheme):
 class SliceScheme(ErrorFree):
     """A scheme whose words are slices: `ozaki` and `ozimmu`."""
 
-    def plan_for(self, spec: MmaSpec | None, K: int, order: KOrder | None = None) -> SlicePlan:
-        """The plan of a product over K, of which equal ones are computed once."""
-        return _plan(self, spec, K, order)
-
     @abstractmethod
-    def _plan(self, spec: MmaSpec | None, K: int, order: KOrder | None) -> SlicePlan:
-        """The plan of a product over K."""
+    def plan_for(self, spec: MmaSpec | None, K: int, order: KOrder | None = None) -> SlicePlan:
+        """The plan of a product over K; equal ones are computed once."""
 
     def given(self, plan: SlicePlan) -> Counts | None:
         """The slices and products if the options give them, for operands with more digits; None: see `counts`."""
@@ -202,11 +186,6 @@ class SliceScheme(ErrorFree):
     @abstractmethod
     def counts(self, A: Array, B: Array, plan: SlicePlan) -> Counts:
         """Slices and products of A·B: C-contiguous float64, finite, not empty."""
-
-
-@lru_cache(maxsize=256)
-def _plan(scheme: SliceScheme, spec: MmaSpec | None, K: int, order: KOrder | None) -> SlicePlan:
-    return scheme._plan(spec, K, order)
 
 
 def finite(A: Any, B: Any, fmt: FloatFormat) -> tuple[Array, Array]:

@@ -128,7 +128,7 @@ class Certified:
     reports: tuple[Report, ...]
 
 
-class Slicing(NamedTuple):
+class SliceSummary(NamedTuple):
     """An operand's slices, as far as a report needs them."""
 
     slices: int
@@ -157,8 +157,6 @@ def levels(a: int, b: int, d: int, fast: bool) -> list[int]:
 
     In fast mode g < d: the products p + q > d + 1, counted from 1, are left out.
 
-    Examples
-    --------
     >>> levels(3, 2, 3, fast=False), levels(3, 2, 3, fast=True)
     ([1, 2, 2, 1], [1, 2, 2])
     """
@@ -244,7 +242,9 @@ class SlicePlan:
         """Largest magnitude of a sum of `shared` products of a and b slices, of digits with products up to `size`."""
         return min(self.shared or 1, max(levels(a, b, d, True))) * self.K * size
 
-    def report(self, a: Slicing, b: Slicing, d: int, fast: bool, lost: bool, block: tuple[int, int]) -> Report:
+    def report(
+        self, a: SliceSummary, b: SliceSummary, d: int, fast: bool, lost: bool, block: tuple[int, int]
+    ) -> Report:
         """The conditions of a product of A and B; `lost`: digits or their products are lost to underflow."""
         x, y = a.largest, b.largest
         name, faults, int32 = self.spec.name, [], None

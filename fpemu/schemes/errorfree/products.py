@@ -21,7 +21,7 @@ from fpemu.mma import device as devices
 from fpemu.mma.device import Backend, Device
 from fpemu.mma.gemm import _chain
 from fpemu.rounding import round_to
-from fpemu.schemes.errorfree.plan import INT32, SlicePlan, Slicing, inexact
+from fpemu.schemes.errorfree.plan import INT32, SlicePlan, SliceSummary, inexact
 from fpemu.schemes.errorfree.split import Slices, times
 
 Array = NDArray[Any]
@@ -161,7 +161,7 @@ class Tally:
         for p, item in enumerate(x.items):
             self._filled[p] += int(np.count_nonzero(item.digits))
 
-    def total(self) -> Slicing:
+    def total(self) -> SliceSummary:
         """The slices of all blocks."""
         fill = tuple(n / self._size for n in self._filled)
-        return Slicing(len(self._filled), self._complete, self._largest, fill)
+        return SliceSummary(len(self._filled), self._complete, self._largest, fill)

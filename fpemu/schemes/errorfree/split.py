@@ -256,7 +256,7 @@ def length(X: Array, bits: int, rule: str, count: int | None, limit: int, step: 
 
 
 @dataclass(frozen=True)
-class Cost:
+class BlockCost:
     """Bytes of a block per row of A, per column of B, and per entry of D."""
 
     row: int
@@ -268,7 +268,7 @@ class Cost:
         return rows * self.row + columns * self.column + rows * columns * self.entry
 
 
-def block(M: int, N: int, cost: Cost, memory: int | None, largest: int, name: str) -> tuple[int, int]:
+def block(M: int, N: int, cost: BlockCost, memory: int | None, largest: int, name: str) -> tuple[int, int]:
     """Rows and columns of a block: ceil(n / ceil(n / b)) for the largest b that fits (Mukunoki et al. 2020, 4.2).
 
     InputError if not even one row and one column fit.

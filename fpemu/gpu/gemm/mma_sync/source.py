@@ -16,7 +16,7 @@ from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes.lowering import Lowering
-from fpemu.schemes.words import Join, of_operand
+from fpemu.schemes.words import of_operand
 
 BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1}
 OLD = ("volta", "turing")  # before sm_80
@@ -232,7 +232,7 @@ def _plan(lowering: Lowering, spec: MmaSpec, how: Fused) -> str:
     numbers: dict[str, bool | int] = {"WORDS": len(lowering.words), "PRODUCTS": len(products), "GROUPS": len(bands)}
     numbers |= {"BANDS": 1 + max(bands), "PASSES": 1 + max(how.passes), "TOTALS": 1 if wise else int(totals[-1])}
     numbers |= {"ELEMENT": size, "MMA_K": spec.k, "MMA_BYTES": spec.k * size, "TURN": how.turn}
-    numbers |= {"EXPONENT": lowering.exponent, "JOIN_AS_RUN": lowering.join == Join.AS_RUN}
+    numbers |= {"EXPONENT": lowering.exponent, "JOIN_AS_RUN": lowering.join == "as-run"}
     numbers |= {"JOIN_IN_DOUBLE": lowering.in_double, "ELEMENT_WISE": wise}
     tables = {
         "word_a": [i for i, _ in products],

@@ -9,7 +9,7 @@ from fpemu.gpu.runtime import compiler
 from fpemu.gpu.runtime.compiler import kernel_source
 from fpemu.gpu.runtime.device import multiprocessors
 from fpemu.schemes.lowering import Accumulator, Lowering
-from fpemu.schemes.words import Join, Product
+from fpemu.schemes.words import Product
 
 K = 16  # of one wgmma on fp16
 CHUNK = 64  # of k in a stage of the pipeline
@@ -101,7 +101,7 @@ def schedule(lowering: Lowering) -> Schedule | None:
         return None
     if rest is not None:
         combination = (lowering.in_double, lowering.join, rest.band)
-        if main.band > 0 or combination != (False, Join.SMALLEST_FIRST, 1) or rest.interval is not None:
+        if main.band > 0 or combination != (False, "smallest-first", 1) or rest.interval is not None:
             return None
     turns = [_turn(acc) for acc in accumulators]
     if None in turns:
