@@ -26,6 +26,7 @@ POISON = 0xAB  # every byte of an output before a launch
 _MOST_UNUSED = 256  # objects of `release_later`
 _OTHER_POISON = 0x54  # of a second run, where results of the first are equal to the poison
 LONGEST = 2**31 - 2**12  # of rows, columns and k: the int counters of a kernel pass them by less than a tile
+_LEAST = (8, 0)  # compute capability of the first GPU with mma.sync for every format but fp8
 _H200 = {"multiprocessor_count": 132, "max_shared_memory_per_block_optin": 227 * 1024}
 _R = TypeVar("_R")
 _thread = threading.local()
@@ -46,17 +47,6 @@ def _of_context() -> int:
         return 0 if status or not int(context) else int(driver.cuCtxGetDevice()[1])
     except Exception:  # no driver
         return 0
-
-
-@contextmanager
-def selected(index: int) -> Iterator[None]:
-    """Let this thread work on a GPU within; `entered` changes its CUDA context as well."""
-    before = getattr(_thread, "index", None)
-    _thread.index = index
-    try:
-        yield
-    finally:
-        _thread.index = before
 
 
 class PerDevice(Generic[_R]):
@@ -96,6 +86,19 @@ def need() -> None:
     reason = missing()
     if reason is not None:
         raise GpuError(reason)
+
+
+def need_matrix_unit(user: str) -> None:
+    """Raise GpuError if there is no GPU, or one without the instructions that `user` needs."""
+    need()
+    have, least = (".".join(map(str, version)) for version in (capability(), _LEAST))
+    if capability() < _LEAST:
+        raise GpuError(f"{user} needs compute capability {least} or more; {describe()['gpu']} has {have}")
+
+
+def overlaps_launches() -> bool:
+    """Return whether the GPU has TMA, and launches that begin while the one before them ends: from Hopper on."""
+    return missing() is None and capability() >= (9, 0)
 
 
 @per_device()
@@ -146,7 +149,8 @@ def entered(index: int | None = None) -> Iterator[Any]:
     the global mode, PyTorch's default. Only a wait for the whole GPU (`synchronize`) invalidates a capture in any mode.
     """
     index = current() if index is None else index
-    with selected(index):
+    selected, _thread.index = getattr(_thread, "index", None), index
+    try:
         cuda = bindings()
         before = check(cuda.cuCtxGetCurrent())
         own = context()
@@ -158,6 +162,8 @@ def entered(index: int | None = None) -> Iterator[Any]:
             check(cuda.cuThreadExchangeStreamCaptureMode(mode))
             if int(before) != int(own) and (int(before) or index):
                 check(cuda.cuCtxSetCurrent(before))
+    finally:
+        _thread.index = selected
 
 
 @per_device()
@@ -234,7 +240,9 @@ _lock = RLock()  # of `_unused`
 
 
 def captures(stream: int) -> bool:
-    """Return whether a stream is captured into a CUDA graph."""
+    """Return whether a stream is captured into a CUDA graph; the default stream cannot be."""
+    if not stream:
+        return False
     status, captured = bindings().cuStreamIsCapturing(stream)
     if status:  # a thread without a context
         with entered() as cuda:
@@ -252,17 +260,7 @@ class OutOfMemoryError(GpuError):
 
 
 class Buffer:
-    """Memory on the GPU; freed with the object, or by `free`.
-
-    Parameters
-    ----------
-    nbytes : int
-        The content is undefined: `of` and `poisoned` return buffers with a defined one.
-
-    Raises
-    ------
-    OutOfMemoryError
-    """
+    """Memory on the GPU with an undefined content; freed with the object, or by `free`. OutOfMemoryError."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes, self.pointer, self._index = nbytes, 0, current()
@@ -320,11 +318,8 @@ def zero(pointer: int, nbytes: int) -> None:
 
 
 def fill_async(pointer: int, byte: int, nbytes: int, stream: int) -> None:
-    """Queue a fill on a stream."""
-    (status,) = bindings().cuMemsetD8Async(pointer, byte, nbytes, stream)
-    if status:
-        with entered() as cuda:
-            check(cuda.cuMemsetD8Async(pointer, byte, nbytes, stream))
+    """Queue a fill on a stream of the current context."""
+    check(bindings().cuMemsetD8Async(pointer, byte, nbytes, stream))
 
 
 def fetch(pointer: int, shape: int | tuple[int, ...], dtype: Any, stream: int = 0) -> NDArray[Any]:
@@ -337,21 +332,10 @@ def fetch(pointer: int, shape: int | tuple[int, ...], dtype: Any, stream: int = 
 
 
 def collect(run: Callable[[Buffer], None], shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return the output of `run`, and check that it wrote every element.
+    """Return the output that `run` writes into the buffer it is passed; GpuError if it left elements unwritten.
 
-    Where elements are equal to the poison, `run` is repeated on another poison to tell results from unwritten memory.
-
-    Parameters
-    ----------
-    run : callable
-        Launches kernels that write the buffer it is passed.
-    shape, dtype
-        Of the output; integers of the output's width.
-
-    Raises
-    ------
-    GpuError
-        If elements were not written.
+    Where elements, integers of the output's width, are equal to the poison, `run` is repeated on another poison to tell
+    results from unwritten memory.
     """
     dtype = np.dtype(dtype)
     buffer = Buffer.poisoned(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)

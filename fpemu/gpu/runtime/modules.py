@@ -11,17 +11,9 @@ from fpemu.gpu.runtime.compiler import check, cubin, first_line
 from fpemu.gpu.runtime.device import current, multiprocessors
 from fpemu.gpu.runtime.steps import Launch
 
-__all__ = ["Module"]
-
 
 class Module:
-    """A source, compiled for the architectures of the GPUs that use it, and loaded.
-
-    Parameters
-    ----------
-    source, name : str
-        Source and its name in the compiler's messages, as in `fpemu.gpu.runtime.compiler.compile`.
-    """
+    """A source, compiled for the architectures of the GPUs that use it, and loaded; `name` is for error messages."""
 
     def __init__(self, source: str, *, name: str = "kernel.cu") -> None:
         self.source, self.name = source, name

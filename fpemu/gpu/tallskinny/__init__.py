@@ -17,7 +17,7 @@ import numpy as np
 
 from fpemu.arguments import LARGEST, choice, integer
 from fpemu.errors import GpuError
-from fpemu.gpu.operation import Operations, Queued, Request
+from fpemu.gpu.operation import Operation, Operations, Placed, Queued, Request
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.plan import Plan
 from fpemu.gpu.runtime.steps import Memory, Step
@@ -151,6 +151,9 @@ class _Request(Request):
     def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         dtype, (m, _, n) = checked(operands["A"], operands["B"])
         return (m, n), dtype
+
+    def operation(self, placed: Placed) -> Operation:
+        return Operation.of(self.steps, placed)
 
     def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
         problem = Problem.of(layouts["A"], layouts["B"], layouts["D"])

@@ -20,7 +20,7 @@ from fpemu.schemes.base import Scheme
 from fpemu.schemes.staged_int8 import StagedInt8
 
 PIECE, ROWS = 64, 128  # k in an entry of the ring; rows of a tile
-_COLUMNS = (32, 64, 96, 128, 144)
+COLUMNS = (32, 64, 96, 128, 144)
 _PRODUCT = fields("TASK task, u8 scale_a scale_b, i4 exact matrix_a matrix_b", TASK=TASK)
 """The struct Product of ``kernels/staged_int8_gemm.cu``"""
 
@@ -39,7 +39,7 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
 def choose(shape: tuple[int, int, int]) -> Tile:
     """The tile with the least estimated time."""
     cluster = 2 if shape[0] > ROWS else 1
-    return best_tile((Tile(columns, cluster) for columns in _COLUMNS), shape)
+    return best_tile((Tile(columns, cluster) for columns in COLUMNS), shape)
 
 
 class FrontierKernel(Kernel):

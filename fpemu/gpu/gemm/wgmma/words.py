@@ -39,8 +39,7 @@ def kernel(
 ) -> Kernel | None:
     """A kernel for products of a scheme of fp16 words on Hopper, or None; the shape (M, N, K) selects its tile.
 
-    slices : bool
-        Whether a kernel without a required order may split K.
+    slices : whether a kernel without a required order may split K
     """
     if not scheme.runs_by_plan or spec is None or min(shape) < 1 or spec != catalog.spec("hopper", "fp16"):
         return None
