@@ -295,6 +295,9 @@ class GemmRequest(Request):
         default = OverflowPolicy.PROPAGATE if self._on_device else OverflowPolicy.RAISE
         policy = default if self._on_range is None else self._on_range
         self.call = call = validate(operands, *self._arguments, policy, self._order, self._options)
+        self.policy = OverflowPolicy.RAISE if self.deferred else call.on_range  # whose errors a check raises
+        # a call reads the counts of entries out of range if its policy was given and may raise
+        self.waits = not self.deferred and (call.scheme.limited or call.on_range != OverflowPolicy.PROPAGATE)
         scalars = np.array([call.alpha, call.beta], np.float64).tobytes()  # 0 and -0 are two
         self.kept = call.empty or not call.scheme.error_free
         self.signature = (call.scheme, call.spec, call.order, call.on_range, scalars, self.deferred, self._on_device)
@@ -342,17 +345,6 @@ class GemmRequest(Request):
         """Return the kernel for operands with some layouts."""
         sizes = (*layouts["D"].shape[-2:], layouts["A"].shape[-1])
         return find(self.call.scheme, self.call.spec, sizes, self.call.order)
-
-    @property
-    def policy(self) -> OverflowPolicy:
-        """The overflow policy whose errors a check raises."""
-        return OverflowPolicy.RAISE if self.deferred else self.call.on_range
-
-    @property
-    def waits(self) -> bool:
-        """Whether a call reads the counts of entries out of range: its policy was given and may raise."""
-        limited = self.call.scheme.limited or self.call.on_range != OverflowPolicy.PROPAGATE
-        return not self.deferred and limited
 
     def labels(self, layouts: dict[str, Any]) -> tuple[Label, ...]:
         """Return what the errors say of A and B."""
@@ -498,10 +490,11 @@ def gemm(
     workspace of the graph, except where ``on_range`` waits, operands of another dtype than the scheme's, and the Ozaki
     family. The kernels and constants of a captured call stay in memory until the process ends.
     """
-    if _traced():
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.compiler.is_dynamo_compiling():  # the call becomes the operator of `fpemu.torch`
         options |= {"on_range": on_range, "order": order}
-        torch = sys.modules["fpemu"].torch
-        return torch.operators.traced(A, B, C, scheme=scheme, alpha=alpha, beta=beta, out=out, **options)
+        operators = sys.modules["fpemu"].torch.operators
+        return operators.traced(A, B, C, scheme=scheme, alpha=alpha, beta=beta, out=out, **options)
     key = _key(scheme, alpha, beta, on_range, order, options)
     D, arrays, key = _products.repeat(key, A, B, C, out)
     if D is None:
@@ -509,12 +502,6 @@ def gemm(
         given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
         D = _products.compute(request, given, arrays, key)
     return D
-
-
-def _traced() -> bool:
-    """Return whether torch.compile traces the call, which becomes the operator of `fpemu.torch`."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
 def _key(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, options: dict[str, Any]) -> Any:

@@ -241,16 +241,3 @@ def test_a_tile_in_halves_needs_no_local_memory():
 @needs_compiler
 def test_a_tile_that_is_wider_would_need_it():
     assert frames(compiler.compile(schedules.source(scheduled("legemm", {}), Tile(208)), "sm_90a"))[0] > 100
-
-
-@needs_compiler
-@pytest.mark.skipif(
-    compiler.compiler_missing() is None and compiler.version() == "13.0", reason="NVRTC 13.0 crashes on this text"
-)
-@pytest.mark.parametrize(("ab", "d"), [("f16", "f32"), ("f16", "f16"), ("bf16", "f32"), ("s8", "s32"), ("e4m3", "f32")])
-def test_every_type_of_wgmma_compiles(ab, d):
-    text = schedules.wgmma("issue", 24 if ab != "s8" else 32, ab, d)
-    kind = {"f32": "float", "s32": "int", "f16": "u32"}[d]
-    count = (24 if ab != "s8" else 32) // (4 if d == "f16" else 2)
-    use = f'extern "C" __global__ void k({kind}* p) {{ {kind} d[{count}]; issue(d, 0, 0, 0); hold(d); p[0] = d[0]; }}'
-    assert compiler.compile(f'#include "hopper.cuh"\n{text}\n{use}', "sm_90a")[:4] == b"\x7fELF"

@@ -26,8 +26,7 @@ POISON = 0xAB  # every byte of an output before a launch
 _MOST_UNUSED = 256  # objects of `release_later`
 _OTHER_POISON = 0x54  # of a second run, where results of the first are equal to the poison
 LONGEST = 2**31 - 2**12  # of rows, columns and k: the int counters of a kernel pass them by less than a tile
-_LEAST = (8, 0)  # compute capability of the first GPU with mma.sync for every format but fp8
-_H200 = {"multiprocessor_count": 132, "max_shared_memory_per_block_optin": 227 * 1024}
+_LEAST = (8, 0)  # compute capability that the kernels of matrix instructions need
 _R = TypeVar("_R")
 _thread = threading.local()
 
@@ -35,11 +34,9 @@ _thread = threading.local()
 # --- the GPU of a thread
 def current() -> int:
     """Return the index of the GPU of this thread: the selected one, else the GPU of its CUDA context, else 0."""
-    index = getattr(_thread, "index", None)
-    return _of_context() if index is None else index
-
-
-def _of_context() -> int:
+    index: int | None = getattr(_thread, "index", None)
+    if index is not None:
+        return index
     try:
         from cuda.bindings import driver
 
@@ -192,19 +189,15 @@ def describe() -> dict[str, str]:
 
 
 @per_device()
-def _property(name: str) -> int:
-    """Return a property of the GPU; without a GPU that of an H200."""
-    return _H200[name] if missing() is not None else int(getattr(gpu().properties, name))
-
-
 def multiprocessors() -> int:
-    """Return the number of streaming multiprocessors; without a GPU that of an H200, as `most_shared`."""
-    return _property("multiprocessor_count")
+    """Return the number of streaming multiprocessors; without a GPU the number of an H200."""
+    return 132 if missing() is not None else int(gpu().properties.multiprocessor_count)
 
 
+@per_device()
 def most_shared() -> int:
-    """Return the bytes of shared memory that one thread block can have."""
-    return _property("max_shared_memory_per_block_optin")
+    """Return the bytes of shared memory that one thread block can have; without a GPU on an H200."""
+    return 227 * 1024 if missing() is not None else int(gpu().properties.max_shared_memory_per_block_optin)
 
 
 def synchronize(stream: int | None = None) -> None:
@@ -294,9 +287,6 @@ class Buffer:
 
     def array(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Copy the buffer's beginning to the host after the work queued on the default stream."""
-        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        if nbytes > self.nbytes:
-            raise GpuError(f"a buffer of {self.nbytes} bytes holds no array of {nbytes}")
         return fetch(self.pointer, shape, dtype)
 
     def free(self) -> None:

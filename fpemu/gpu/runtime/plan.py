@@ -114,21 +114,21 @@ class Plan:
 
         pointers : addresses of A, B, C and D; 0: none
         """
-        captured = device.captures(stream)
-        work, zeros, owner = self._captured() if captured else self._workspace(stream)
+        work, zeros, owner = 0, 0, None
+        if device.captures(stream):
+            work, zeros, owner = self._captured()
+        elif self.work or self.zeros:
+            work, zeros = self._workspace(stream)
         A, B, C, D = pointers
-        return (A, B, C, D, work, zeros, prepared, self.counts(captured=captured) if self.labels else 0), owner
+        return (A, B, C, D, work, zeros, prepared, self._counts(owner is not None) if self.labels else 0), owner
 
-    def _workspace(self, stream: int) -> tuple[int, int, None]:
-        if not self.work and not self.zeros:
-            return 0, 0, None
+    def _workspace(self, stream: int) -> list[int]:
         held = workspaces.get((self.index, stream))
         if held is None or held.nbytes[0] < self.work or held.nbytes[1] < self.zeros:
             held = workspaces.setdefault((self.index, stream), Workspace())
             with device.entered(self.index):
                 held.grow((self.work, self.zeros), stream)
-        work, zeros = held.pointers
-        return work, zeros, None
+        return held.pointers
 
     def _captured(self) -> tuple[int, int, Any]:
         """Return a workspace that torch allocates within the memory of the graph; the plan is kept for its replays."""
@@ -139,7 +139,7 @@ class Plan:
         zeros = torch.zeros(self.zeros, dtype=torch.uint8, device=where) if self.zeros else work
         return work.data_ptr(), zeros.data_ptr(), (work, zeros)
 
-    def counts(self, *, captured: bool = False) -> int:
+    def _counts(self, captured: bool) -> int:
         """Return the address of the plan's counters of entries out of range; those of a captured call are kept."""
         table, address = self._counters
         if captured or table is None or not table.current:

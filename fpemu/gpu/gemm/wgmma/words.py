@@ -121,7 +121,7 @@ class Hopper(Kernel):
         maps = [splits.tiles(x, i, 2, height) for x, height in sides for i in range(len(x.words))]
         shared, threads = schedules.shared_bytes(tile), 128 + 2 * tile.rows
         module = _module(self.schedule, tile, bool(spread))
-        fit = multiprocessors() if tile.cluster == 1 else module.clusters("hopper_gemm", tile.cluster, threads, shared)
+        fit = module.clusters("hopper_gemm", tile.cluster, threads, shared)
         launch = "hopper_gemm", min(fit, tiles * (spread or 1)) * tile.cluster, threads, maps, task, nonfinite
         overlap = a.rows * b.rows * a.K * end.count < MIDDLE
         steps: list[Step] = [module.step(*launch, shared=shared, cluster=tile.cluster, overlap=overlap)]
