@@ -115,7 +115,7 @@ class Plan:
         pointers : addresses of A, B, C and D; 0: none
         """
         work, zeros, owner = 0, 0, None
-        if device.captures(stream):
+        if stream and device.captures(stream):  # a call less on the default stream
             work, zeros, owner = self._captured()
         elif self.work or self.zeros:
             work, zeros = self._workspace(stream)
