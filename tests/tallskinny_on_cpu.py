@@ -57,5 +57,6 @@ def run(plan, problem, folder):
     axes = plan.box(problem) if plan.tensor else ((0, 0, 0),) * 3
     tensor = np.array([problem.A.pointer, *sum(axes, ())], np.uint64)
     step = plan.step(problem)
-    pointers = (ctypes.c_void_p * 2)(*(x.ctypes.data for x in (step.arguments[0].data, tensor)))
+    operands = np.frombuffer(step.arguments[0].pack()[0], np.uint8)
+    pointers = (ctypes.c_void_p * 2)(*(x.ctypes.data for x in (operands, tensor)))
     library(plan, folder).run(*step.grid, step.block, pointers)

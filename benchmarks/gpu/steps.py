@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fpemu.gpu.runtime.counters import Label
-from fpemu.gpu.runtime.plan import Plan, lock
+from fpemu.gpu.runtime.counters import Label, lock
+from fpemu.gpu.runtime.plan import Plan
 from fpemu.gpu.runtime.steps import Launch, Memory, Step
 
 Queue = Callable[[], None]

@@ -133,7 +133,7 @@ def tune_batched(
     each. With --out the measurements are saved in FILE.toml.measured until the command is complete, and the same
     command resumes from this file.
     """
-    from fpemu.gpu.batched import products
+    from fpemu.gpu.runtime import device
 
     _need_benchmarks("tune batched")
     from benchmarks import tuning
@@ -148,7 +148,7 @@ def tune_batched(
         check_writable(partial)
     if (missing := cli.missing_gpu()) is not None:
         raise InputError(f"tune: {missing}")
-    products.need_gpu()
+    device.need_matrix_unit("tune batched")
     try:
         with cli.progress() as bars:
             tasks = [(size, form == "complex") for form in selected for size in chosen]

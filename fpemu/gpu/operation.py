@@ -23,10 +23,10 @@ from fpemu.gpu.errorfree import gemm as errorfree
 from fpemu.gpu.gemm.base import Kernel, Output, Prepared
 from fpemu.gpu.gemm.choice import direct, find, refuse_hardware, validate
 from fpemu.gpu.runtime import callers, counters, device, matrices
-from fpemu.gpu.runtime.counters import Label
+from fpemu.gpu.runtime.counters import Label, lock
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix, Read
-from fpemu.gpu.runtime.plan import Plan, lock, make_room, workspaces
+from fpemu.gpu.runtime.plan import Plan, make_room, workspaces
 from fpemu.gpu.runtime.steps import REGIONS, Memory, Step
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of
@@ -34,30 +34,28 @@ from fpemu.schemes.base import Call, Scheme
 from fpemu.schemes.call import Policy
 from fpemu.schemes.words import OverflowPolicy
 
-__all__ = ["GemmRequest", "Operation", "Operations", "Product", "Queued", "Request", "computed", "gemm", "release"]
-
 _NUMBERS = (float, int)
 _MOST = 1024  # keys of a cache
 
 
 # --- operations: plans with one output
-@dataclass(eq=False)
+Placed = Sequence[Matrix | None]
+"""A, B, C and the output on the GPU; None for an operand that the steps do not read"""
+
+
 class Operation:
-    """The plan of a call, for arrays with the layouts that it was made for.
+    """The plan of a call, for arrays with the layouts that it was made for."""
 
-    Parameters
-    ----------
-    plan : Plan
-        Steps.
-    shape : tuple of int
-        Shape of the output.
-    extents : tuple of int
-        Bytes from the first to the last entry of A, B, C and the output.
-    """
+    def __init__(self, plan: Plan, placed: Placed) -> None:
+        self.plan, self.layouts = plan, matrices.layouts(*placed)
+        self.shape = self.layouts["D"].shape
+        self.extents = tuple(map(matrices.extent, placed))
 
-    plan: Plan
-    shape: tuple[int, ...]
-    extents: tuple[int, ...]
+    @classmethod
+    def of(cls, steps: Callable[[dict[str, Any], Memory], list[Step]], placed: Placed) -> Operation:
+        """Return the operation whose steps a function returns for the layouts of A, B, C and the output."""
+        memory = Memory()
+        return cls(Plan(steps(matrices.layouts(*placed), memory), memory), placed)
 
     def run(self, A: Any, out: Any, arrays: Read, prepared: int = 0) -> Any:
         """Queue the plan and return the output: `out`, else a new array like A; `prepared`: as of `queue`."""
@@ -69,48 +67,24 @@ class Operation:
         return D
 
     def queue(self, pointers: list[int], stream: int, *, private: bool, prepared: int = 0) -> None:
-        """Queue the plan; the caller holds the lock.
+        """Queue the plan on a stream; the caller holds the lock.
 
-        Parameters
-        ----------
-        pointers : list of int
-            Addresses of A, B, C and D; 0: none.
-        stream : int
-            Stream.
-        private : bool
-            D is not yet visible to the caller.
-        prepared : int
-            Address of an operand prepared in advance.
+        pointers : addresses of A, B, C and D, 0: none; private : D is not yet visible to the caller; prepared : address
+        of an operand prepared in advance
         """
         addresses, owner = self.plan.addresses(pointers, stream, prepared)
         self.plan.queue(addresses, stream, captured=owner is not None)
 
 
 class Request(ABC):
-    """The checked arguments of a call but for its arrays.
+    """The checked arguments of a call but for its arrays."""
 
-    Attributes
-    ----------
-    sizes : str
-        Sizes to lower where memory does not suffice, for messages.
-    rows : bool
-        The rows of `out` must be contiguous.
-    kept : bool
-        Whether an operation runs for any values of the operands.
-    index : int or None
-        GPU of the call; None: that of its arrays.
-    signature : object
-        All that the steps depend on beside the layouts, hashable, once `result` has returned; None: more.
-    prepared : int
-        Address of an operand prepared in advance.
-    """
-
-    sizes: ClassVar[str] = ""
-    rows: ClassVar[bool] = False
-    kept = True
-    index: int | None = None
-    signature: Any = None
-    prepared = 0
+    sizes: ClassVar[str] = ""  # to lower where memory does not suffice, for messages
+    rows: ClassVar[bool] = False  # the rows of `out` must be contiguous
+    kept = True  # whether an operation runs for any values of the operands
+    index: int | None = None  # GPU of the call; None: that of its arrays
+    signature: Any = None  # once `result` has returned, all that the steps depend on beside the layouts; None: more
+    prepared = 0  # address of an operand prepared in advance
 
     def arrays(self, given: dict[str, Any]) -> list[Any]:
         """Return the arrays of the arguments, whose streams the call waits for."""
@@ -125,11 +99,9 @@ class Request(ABC):
         given = [operands.get(name) for name in "ABC"]
         return [matrices.upload(X) if isinstance(X, np.ndarray) else X for X in given]
 
-    def operation(self, placed: Sequence[Matrix | None]) -> Operation:
+    @abstractmethod
+    def operation(self, placed: Placed) -> Operation:
         """Return the operation for A, B, C and the output with these layouts."""
-        memory, layouts = Memory(), matrices.layouts(*placed)
-        plan = Plan(self.steps(layouts, memory), memory)
-        return Operation(plan, layouts["D"].shape, tuple(map(matrices.extent, placed)))
 
     def complaint(self, problem: BaseException) -> GpuError:
         """Return the error where memory does not suffice: bytes needed in one piece, bytes free, sizes to lower."""
@@ -140,10 +112,6 @@ class Request(ABC):
     @abstractmethod
     def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Return shape and dtype of the output; InputError for operands that do not fit."""
-
-    def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
-        """Return the steps for matrices at addresses in their regions."""
-        raise NotImplementedError
 
     def on_gpu(self, given: dict[str, Any]) -> dict[str, Matrix]:
         """Return arrays, `out` among them, as checked matrices on the GPU; InputError for arrays of the CPU."""
@@ -169,23 +137,11 @@ class Operations(dict[Any, Any]):
     def repeat(self, request: Any, A: Any, B: Any, C: Any, out: Any, prepared: int = 0) -> tuple[Any, Read | None, Any]:
         """Run the operation of an earlier call with the same request and layouts.
 
-        Parameters
-        ----------
         request : object
             All arguments but the arrays; None: the operation depends on more.
-        A, B, C, out : arrays, or None
-            Arrays of the call.
-        prepared : int
-            Address of an operand prepared in advance.
 
-        Returns
-        -------
-        D : array or None
-            Output; None if nothing is queued.
-        arrays : Read or None
-            The arrays; None if they must be converted.
-        key : object
-            Where to keep the operation of this call; None: nowhere.
+        Returns the output, None if nothing is queued; the arrays, None if they must be converted; and the key under
+        which to keep the operation of this call, None if it must not be kept.
         """
         arrays = matrices.read(A, B, C, out)
         if arrays is None or request is None:
@@ -200,19 +156,9 @@ class Operations(dict[Any, Any]):
     def compute(self, request: Request, given: dict[str, Any], arrays: Read | None, key: Any) -> Any:
         """Return the output of a call that has no operation yet, and keep its operation.
 
-        Parameters
-        ----------
-        request : Request
-            The checked arguments.
-        given : dict of str to array
-            A, B, C and out, without those that are None.
-        arrays, key : Read or None, object
-            As from `repeat`.
+        given : A, B, C and out, without those that are None; arrays, key : from `repeat`
 
-        Returns
-        -------
-        array
-            `out`, else a new array like A: on the GPU if A is.
+        The output is `out`, else a new array like A: on the GPU if A is.
         """
         device.need()
         listed = request.arrays(given)
@@ -273,36 +219,34 @@ class Queued:
 _products = Operations()
 
 
-@dataclass(eq=False)
 class Product(Operation):
-    """The plan of a product, or of D = beta · C: split, product, and the outputs that NaN and Inf reach.
+    """The plan of a product: split, product, and the outputs that NaN and Inf reach.
 
-    Parameters
-    ----------
-    kernel : Kernel or None
-        The kernel; None if there is nothing to multiply.
-    sources : dict of str to Matrix
-        Layouts of A and B.
-    policy : OverflowPolicy
-        Policy whose errors a check raises.
-    checks : bool
-        Whether a call waits for the counts of entries out of range, and raises InputError for them.
-    prepared_counts : int, optional
-        Where the counts lie in an operand prepared in advance.
+    policy : whose errors a check raises; counts : their offset in an operand prepared in advance
     """
 
-    kernel: Kernel | None
-    sources: dict[str, Matrix]
-    policy: OverflowPolicy
-    checks: bool = False
-    prepared_counts: int | None = None
+    def __init__(self, plan: Plan, placed: Placed, kernel: Kernel, policy: OverflowPolicy, counts: Any = None) -> None:
+        super().__init__(plan, placed)
+        self.kernel, self.policy, self.counts = kernel, policy, counts
+
+    def complaint(self, name: str, counts: tuple[int, int], source: Matrix) -> str:
+        """Return the scheme's error for an operand that the policy refuses."""
+        try:
+            self.kernel.scheme.check_operand(matrices.download(source), name, self.policy)
+        except InputError as problem:
+            return str(problem)
+        raise GpuError(
+            f"{self.kernel.name}: {counts[0]} entries of {name} were found NaN or infinite, {counts[1]} "
+            "beyond their words, on the GPU alone"
+        )
+
+
+class _Checked(Product):
+    """A product that waits for the counts of entries out of range, and raises InputError for them."""
 
     def queue(self, pointers: list[int], stream: int, *, private: bool, prepared: int = 0) -> None:
         """Queue the plan, and check the operands' range: after the product if D is not yet visible, else before."""
         addresses, owner = self.plan.addresses(pointers, stream, prepared)
-        if not self.checks:
-            self.plan.queue(addresses, stream, captured=owner is not None)
-            return
         if owner is not None:
             raise InputError("this on_range waits for the GPU, which a CUDA graph cannot capture: leave on_range out")
         with device.entered(self.plan.index), counters.reset_on_failure(addresses[-1], stream):
@@ -319,23 +263,10 @@ class Product(Operation):
     def _check(self, pointers: list[int], counts: int, stream: int) -> bool:
         """Raise InputError for an operand that the policy refuses; return whether any entry is out of range."""
         counted = counters.read(counts, stream)
-        for i, (label, each) in enumerate(zip(self.plan.labels, counted, strict=True)):
+        for name, pointer, label, each in zip("AB", pointers, self.plan.labels, counted, strict=False):
             if label.refuses(each):
-                name = "AB"[i]
-                raise InputError(self.complaint(name, each, replace(self.sources[name], pointer=pointers[i])))
+                raise InputError(self.complaint(name, each, replace(self.layouts[name], pointer=pointer)))
         return any(map(any, counted))
-
-    def complaint(self, name: str, counts: tuple[int, int], source: Matrix) -> str:
-        """Return the scheme's error for an operand that the policy refuses."""
-        assert self.kernel is not None
-        try:
-            self.kernel.scheme.check_operand(matrices.download(source), name, self.policy)
-        except InputError as problem:
-            return str(problem)
-        raise GpuError(
-            f"{self.kernel.name}: {counts[0]} entries of {name} were found NaN or infinite, {counts[1]} "
-            "beyond their words, on the GPU alone"
-        )
 
 
 # --- the request of a product
@@ -364,6 +295,9 @@ class GemmRequest(Request):
         default = OverflowPolicy.PROPAGATE if self._on_device else OverflowPolicy.RAISE
         policy = default if self._on_range is None else self._on_range
         self.call = call = validate(operands, *self._arguments, policy, self._order, self._options)
+        self.policy = OverflowPolicy.RAISE if self.deferred else call.on_range  # whose errors a check raises
+        # a call reads the counts of entries out of range if its policy was given and may raise
+        self.waits = not self.deferred and (call.scheme.limited or call.on_range != OverflowPolicy.PROPAGATE)
         scalars = np.array([call.alpha, call.beta], np.float64).tobytes()  # 0 and -0 are two
         self.kept = call.empty or not call.scheme.error_free
         self.signature = (call.scheme, call.spec, call.order, call.on_range, scalars, self.deferred, self._on_device)
@@ -379,51 +313,38 @@ class GemmRequest(Request):
             placed.append(X)
         return placed
 
-    def operation(self, placed: Sequence[Matrix | None]) -> Operation:
+    def operation(self, placed: Placed) -> Operation:
         call, memory, layouts = self.call, Memory(), matrices.layouts(*placed)
-        facts = layouts["D"].shape, tuple(map(matrices.extent, placed))
         if call.empty:
-            return Product(Plan(_without_product(layouts["D"], layouts["C"], call)), *facts, None, layouts, self.policy)
+            return Operation(Plan(_without_product(layouts["D"], layouts["C"], call)), placed)
         if call.scheme.error_free:
-            return _ErrorFree(Plan([]), *facts, call, layouts)
+            return _ErrorFree(placed, call)
         kernel = self.kernel(layouts)
         steps, split = kernel.steps(layouts, (call.alpha, call.beta), call.on_range, memory)
         plan = Plan(steps, memory, split, self.labels(layouts))
         # arrays of the CPU are copied, for which the call waits anyway
-        checks = bool(plan.labels) and (not self._on_device or self.waits)
-        return Product(plan, *facts, kernel, layouts, self.policy, checks)
+        kind = _Checked if plan.labels and (not self._on_device or self.waits) else Product
+        return kind(plan, placed, kernel, self.policy)
 
-    def halves(self, placed: Sequence[Matrix | None], name: str) -> tuple[Product, Product]:
+    def halves(self, placed: Placed, name: str) -> tuple[Product, Product]:
         """Return the operation as the preparation of the operand `name` and the rest."""
         call, layouts = self.call, matrices.layouts(*placed)
-        kernel, labels, other = self.kernel(layouts), self.labels(layouts), "BA"["AB".index(name)]
-        before, memory, ready = Memory("prepared"), Memory(), {each: Prepared(layouts[each], each) for each in "AB"}
-        first = kernel.split([ready[name]], call.on_range, before)
-        steps = kernel.split([ready[other]], call.on_range, memory)
+        kernel, a, b = self.kernel(layouts), *(Prepared(layouts[each], each) for each in "AB")
+        ready, other = (a, b) if name == "A" else (b, a)
+        before, memory = Memory("prepared"), Memory()
+        first = kernel.split([ready], call.on_range, before)
+        steps = kernel.split([other], call.on_range, memory)
         end = Output(layouts["D"], call.alpha, call.beta, layouts["C"])
-        product = kernel.product(ready["A"], ready["B"], end, call.on_range, memory)
-        counts = ready[name].faults
-        offset = None if counts is None else counts.offset
-        facts = layouts["D"].shape, tuple(map(matrices.extent, placed)), kernel, layouts, self.policy
-        rest = Plan([*steps, *product], memory, len(steps), labels)
-        checks = bool(rest.labels) and self.waits
-        return Product(Plan(first, before), *facts, prepared_counts=offset), Product(rest, *facts, checks)
+        product = kernel.product(a, b, end, call.on_range, memory)
+        rest = Plan([*steps, *product], memory, len(steps), self.labels(layouts))
+        facts, counts = (placed, kernel, self.policy), None if ready.faults is None else ready.faults.offset
+        kind = _Checked if rest.labels and self.waits else Product
+        return Product(Plan(first, before), *facts, counts), kind(rest, *facts)
 
     def kernel(self, layouts: dict[str, Any]) -> Kernel:
         """Return the kernel for operands with some layouts."""
         sizes = (*layouts["D"].shape[-2:], layouts["A"].shape[-1])
         return find(self.call.scheme, self.call.spec, sizes, self.call.order)
-
-    @property
-    def policy(self) -> OverflowPolicy:
-        """The overflow policy whose errors a check raises."""
-        return OverflowPolicy.RAISE if self.deferred else self.call.on_range
-
-    @property
-    def waits(self) -> bool:
-        """Whether a call reads the counts of entries out of range: its policy was given and may raise."""
-        limited = self.call.scheme.limited or self.call.on_range != OverflowPolicy.PROPAGATE
-        return not self.deferred and limited
 
     def labels(self, layouts: dict[str, Any]) -> tuple[Label, ...]:
         """Return what the errors say of A and B."""
@@ -451,18 +372,17 @@ class GemmRequest(Request):
         )
 
 
-@dataclass(eq=False)
 class _ErrorFree(Operation):
     """A product of the Ozaki family, whose plan is empty: the steps depend on the values of the operands."""
 
-    call: Call
-    sources: dict[str, Matrix | None]
+    def __init__(self, placed: Placed, call: Call) -> None:
+        super().__init__(Plan([]), placed)
+        self.call = call
 
     def queue(self, pointers: list[int], stream: int, *, private: bool, prepared: int = 0) -> None:
         call = self.call
-        a, b, c, D = (
-            None if X is None else replace(X, pointer=at) for X, at in zip(self.sources.values(), pointers, strict=True)
-        )
+        operands = zip(self.layouts.values(), pointers, strict=True)
+        a, b, c, D = (None if X is None else replace(X, pointer=at) for X, at in operands)
         assert a is not None
         assert b is not None
         assert D is not None
@@ -570,10 +490,11 @@ def gemm(
     workspace of the graph, except where ``on_range`` waits, operands of another dtype than the scheme's, and the Ozaki
     family. The kernels and constants of a captured call stay in memory until the process ends.
     """
-    if _traced():
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.compiler.is_dynamo_compiling():  # the call becomes the operator of `fpemu.torch`
         options |= {"on_range": on_range, "order": order}
-        torch = sys.modules["fpemu"].torch
-        return torch.operators.traced(A, B, C, scheme=scheme, alpha=alpha, beta=beta, out=out, **options)
+        operators = sys.modules["fpemu"].torch.operators
+        return operators.traced(A, B, C, scheme=scheme, alpha=alpha, beta=beta, out=out, **options)
     key = _key(scheme, alpha, beta, on_range, order, options)
     D, arrays, key = _products.repeat(key, A, B, C, out)
     if D is None:
@@ -581,12 +502,6 @@ def gemm(
         given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
         D = _products.compute(request, given, arrays, key)
     return D
-
-
-def _traced() -> bool:
-    """Return whether torch.compile traces the call, which becomes the operator of `fpemu.torch`."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_dynamo_compiling()
 
 
 def _key(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, options: dict[str, Any]) -> Any:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from fpemu.errors import GpuError, InputError
-from fpemu.gpu.operation import GemmRequest, Operation, Operations, Request, computed
+from fpemu.gpu.operation import GemmRequest, Operation, Operations, Placed, Request, computed
 from fpemu.gpu.runtime import callers, counters, device, matrices
+from fpemu.gpu.runtime.counters import lock
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.plan import lock
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult
 from fpemu.schemes.base import Scheme
@@ -74,8 +72,7 @@ def plan(
     >>> plan(A, weights, out=D)  # doctest: +SKIP
     """
     request = GemmRequest(scheme, alpha, beta, on_range, order, options)
-    if device.missing() is not None:
-        raise GpuError(str(device.missing()))
+    device.need()
     given = {"A": A, "B": B} | ({} if C is None else {"C": C})
     with lock, device.entered(callers.place(given.values())):
         operands = computed(lambda: {name: request.take(X, name) for name, X in given.items()}, request.complaint)
@@ -92,8 +89,7 @@ def plan(
             _refuse_conversion(name, X, operands[name], dtype)
         if call.C is None:
             operands.pop("C", None)
-        strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
-        return GemmPlan(request, operands, Matrix(0, dtype, shape, strides))
+        return GemmPlan(request, operands, Matrix(0, dtype, shape, matrices.packed(shape)))
 
 
 def _refuse_conversion(name: str, X: Any, x: Matrix, dtype: np.dtype[Any]) -> None:
@@ -199,11 +195,10 @@ class GemmPlan:
         first, _ = request.halves(self._placed({operand: x}), operand)
         result = PreparedOperand(self, operand, X, x, device.Buffer.poisoned(max(first.plan.prepared, 16), 0))
         pointers = [x.pointer if name == operand else 0 for name in "ABCD"]
-        addresses, _ = first.plan.addresses(pointers, 0, result.buffer.pointer)
-        first.plan.queue(addresses)
-        if first.prepared_counts is not None:
-            nonfinite, overflow = device.fetch(result.buffer.pointer + first.prepared_counts, 2, np.uint64).tolist()
-            if request.labels(first.sources)["AB".index(operand)].refuses((nonfinite, overflow)):
+        first.queue(pointers, 0, private=True, prepared=result.buffer.pointer)
+        if first.counts is not None:
+            nonfinite, overflow = device.fetch(result.buffer.pointer + first.counts, 2, np.uint64).tolist()
+            if request.labels(first.layouts)["AB".index(operand)].refuses((nonfinite, overflow)):
                 message = first.complaint(operand, (nonfinite, overflow), x)
                 if not request.deferred:
                     raise InputError(message)
@@ -264,7 +259,7 @@ class _PlanRequest(Request):
         D = self._plan._layouts["D"]
         return D.shape, D.dtype
 
-    def operation(self, placed: Sequence[Matrix | None]) -> Operation:
+    def operation(self, placed: Placed) -> Operation:
         ready, request = self._ready, self._plan._request
         return request.operation(placed) if ready is None else request.halves(placed, ready.name)[1]
 
@@ -274,27 +269,13 @@ class _PlanRequest(Request):
 
 @dataclass(eq=False)
 class PreparedOperand:
-    """An operand of a plan that is split already, from `GemmPlan.prepare`.
+    """An operand of a plan that is split already, from `GemmPlan.prepare`."""
 
-    Parameters
-    ----------
-    plan : GemmPlan
-        Plan whose calls take it.
-    name : {"A", "B"}
-        Operand of the products.
-    X : array of the GPU
-        The operand itself, kept alive.
-    matrix : Matrix
-        The operand as pointer, shape and strides.
-    buffer : Buffer
-        Its words, exponents and special rows.
-    """
-
-    plan: GemmPlan
-    name: str
-    X: Any
+    plan: GemmPlan  # whose calls take it
+    name: str  # "A" or "B"
+    X: Any  # the operand itself, kept alive
     matrix: Matrix
-    buffer: device.Buffer = field(repr=False)
+    buffer: device.Buffer = field(repr=False)  # its words, exponents and special rows
 
     @property
     def bytes(self) -> int:

@@ -61,7 +61,8 @@ def steps_of(A, B, D, C=None, form=None, **options):
 def stacks_of(step):
     """The struct of a batched kernel's launch, and its addresses by their offset."""
     (problem,) = step.arguments
-    return problem.data[0], problem.slots
+    data, slots = problem.pack()
+    return np.frombuffer(data, problem.dtype)[0], slots
 
 
 def test_stacks_have_a_step_where_there_is_one_and_an_alignment(gpu):

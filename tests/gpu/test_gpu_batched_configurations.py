@@ -13,7 +13,6 @@ from benchmarks import tuning
 from fpemu import InputError
 from fpemu.cli import main
 from fpemu.gpu.batched import configuration as conf
-from fpemu.gpu.batched import products
 from fpemu.gpu.batched.configuration import Block, Limits, Packed, Small, Task
 from fpemu.gpu.runtime import device
 from tests import simulated_driver
@@ -141,7 +140,7 @@ def test_an_interrupted_sweep_goes_on_and_writes_its_table_at_last(monkeypatch, 
     from fpemu.cli import bench
 
     monkeypatch.setattr(bench.cli, "missing_gpu", lambda: None)
-    monkeypatch.setattr(products, "need_gpu", lambda: None)
+    monkeypatch.setattr(device, "need_matrix_unit", lambda user: None)
     monkeypatch.setattr(device, "describe", lambda: {"gpu": "NVIDIA H200", "nvrtc": "13.0"})
     monkeypatch.setattr(tuning, "compile_all", lambda tasks: list(tasks))
     out, seen = tmp_path / "t.toml", []

@@ -10,11 +10,13 @@ import sys
 import numpy as np
 import pytest
 
-from fpemu import InputError, gpu, mma
+from fpemu import InputError, mma
 from fpemu.gpu.emulation import chains
+from fpemu.gpu.gemm import ordinary, splitting
 from fpemu.gpu.gemm.wgmma import schedules, staged_int8
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime import compiler, device
+from fpemu.mma import KOrder
 from fpemu.schemes import build
 from fpemu.verification import instructions as verify
 from tests.simulated import Buffer
@@ -100,10 +102,33 @@ def test_a_tile_constant_that_a_kernel_does_not_support_stops_the_compiler(const
         compiler.compile(text, "sm_90a")
 
 
+def in_slices(tile):
+    schedule = schedules.schedule(build("staged", {}).lowering(mma.spec("hopper", "fp16"), KOrder(split=512)))
+    return [schedules.source(schedule, tile, spread=True), schedules.reduction(tile)]
+
+
+TEXTS = {
+    "copies": ("sm_80", lambda: [compiler.kernel_source("strided_copy.cu")]),
+    "outputs of NaN": ("sm_80", lambda: [compiler.kernel_source("nonfinite_outputs.cu")]),
+    "chains of fmas": ("sm_80", lambda: [ordinary.source("double", KOrder(split=7, join="pairwise"))]),
+    "words of ootomo": ("sm_80", lambda: [splitting.source(build("ootomo", {}).rules())]),
+    "words of bf16x3": ("sm_90a", lambda: [splitting.source(build("bf16x3", {}).rules())]),
+    "words of ootomo-tf32": ("sm_100a", lambda: [splitting.source(build("ootomo-tf32", {}).rules())]),
+    "slices, 128 columns": ("sm_90a", lambda: in_slices(schedules.Tile(128, cluster=1))),
+    "slices, 64 rows": ("sm_90a", lambda: in_slices(schedules.Tile(32, cluster=1, rows=64))),
+    **{
+        f"staged-int8, {columns} columns": ("sm_90a", lambda c=columns: [staged_int8.source(c, 2, 1, False)])
+        for columns in staged_int8.COLUMNS
+    },
+}
+
+
 @needs_compiler
-@pytest.mark.parametrize("columns", staged_int8._COLUMNS)
-def test_every_tile_of_staged_int8_compiles(columns):
-    assert machine(compiler.compile(staged_int8.source(columns, 2, 1, False), "sm_90a")) == 90
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_kernels_of_products_compile(name):
+    arch, texts = TEXTS[name]
+    for text in texts():
+        assert machine(compiler.compile(text, arch)) == int(re.sub(r"\D", "", arch))
 
 
 def python(code, folder, *arguments):
@@ -202,15 +227,6 @@ def test_codes_are_the_patterns_that_values_came_from(name):
     raw = raw[~np.isnan(fmt.decode(raw))] if name == "e5m2" else raw
     values = raw.view(fmt.dtype) if name in ("fp16", "tf32", "fp32", "fp64") else fmt.decode(raw)
     np.testing.assert_array_equal(instructions.codes(values, fmt), raw)
-
-
-def test_without_a_gpu_one_line_names_the_missing_package():
-    missing = gpu.available()
-    if missing is None:
-        pytest.skip("there is a GPU here")
-    assert "\n" not in missing
-    with pytest.raises(device.GpuError, match=re.escape(missing[:20])):
-        gpu.execute(np.zeros((2, 16)), np.zeros((16, 2)), None, mma.spec("A100"))
 
 
 def test_importing_the_subpackage_loads_no_cuda():

@@ -222,30 +222,6 @@ def test_k_beyond_the_counters_of_the_kernel_is_refused(cuda):
         chains.chain(Operands(A, B, one, one, np.zeros((1, 1, 1), np.int32), np.zeros(1, np.bool_)), spec)
 
 
-def test_wrong_devices_are_named():
-    A, spec = np.zeros((2, 2), np.float16), mma.spec("ampere")
-    with pytest.raises(InputError, match="did you mean 'cuda'"):
-        mma.gemm(A, A, spec=spec, device="cudaa")
-    with pytest.raises(InputError, match="did you mean 'cuda'"):
-        fpemu.gemm(A, A, scheme="fp16", hardware="ampere", device="cudaa")
-
-
-@pytest.mark.skipif(ON_A_GPU, reason="there is a GPU")
-def test_without_a_gpu_the_error_says_what_is_missing():
-    A, spec = np.zeros((2, 2), np.float16), mma.spec("ampere")
-    with pytest.raises(InputError, match=r"^device = 'cuda': "):
-        mma.gemm(A, A, spec=spec, device="cuda")
-    with pytest.raises(InputError, match=r"^device = 'cuda': "):
-        fpemu.gemm(A, A, scheme="sgemm", device="cuda")
-
-
-@needs_device
-def test_the_readable_form_does_not_run_on_a_gpu(cuda):
-    A, spec = np.zeros((2, 2), np.float16), mma.spec("ampere")
-    with pytest.raises(InputError, match="backend = 'numpy'"):
-        mma.gemm(A, A, spec=spec, backend="numpy", device="cuda")
-
-
 @needs_nvrtc
 @pytest.mark.parametrize(
     "arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90a", pytest.param("sm_100a", marks=pytest.mark.slow)]

@@ -11,18 +11,14 @@ from fpemu.gpu.gemm import base as records
 from fpemu.gpu.gemm.wgmma import schedules, splits
 from fpemu.gpu.gemm.wgmma import words as hopper
 from fpemu.gpu.gemm.wgmma.schedules import CHUNK, K, Schedule, Tile
-from fpemu.gpu.runtime import compiler, device
+from fpemu.gpu.runtime import compiler
 from fpemu.mma import KOrder
 from fpemu.schemes import build, words
-from tests.cuda_on_cpu import multiply, split
 from tests.tiles import frames
 
 SPEC = mma.spec("hopper", "fp16", "fp32")
 needs_compiler = pytest.mark.skipif(
     compiler.compiler_missing() is not None, reason=compiler.compiler_missing() or "NVRTC is here"
-)
-needs_hopper = pytest.mark.skipif(
-    device.missing() is not None or device.arch() != "sm_90a", reason=device.missing() or "the GPU here is no Hopper"
 )
 TURNS = {"promote": 64, "step": 64}
 RUN = [
@@ -153,7 +149,7 @@ def test_the_tile_follows_the_size_and_the_accumulators():
 def test_the_ring_fits_and_holds_a_block_at_least_twice_over_or_nearly():
     for name, options, _ in RUN:
         s = scheduled(name, options)
-        for columns in hopper._COLUMNS[s.accumulators]:
+        for columns in hopper.columns(s):
             tile = Tile(columns)
             assert schedules.shared_bytes(tile) + 8 * columns + 256 <= schedules.SHARED
             assert schedules.stages(tile) > s.words * s.block // CHUNK
@@ -245,81 +241,3 @@ def test_a_tile_in_halves_needs_no_local_memory():
 @needs_compiler
 def test_a_tile_that_is_wider_would_need_it():
     assert frames(compiler.compile(schedules.source(scheduled("legemm", {}), Tile(208)), "sm_90a"))[0] > 100
-
-
-@needs_compiler
-@pytest.mark.skipif(
-    compiler.compiler_missing() is None and compiler.version() == "13.0", reason="NVRTC 13.0 crashes on this text"
-)
-@pytest.mark.parametrize(("ab", "d"), [("f16", "f32"), ("f16", "f16"), ("bf16", "f32"), ("s8", "s32"), ("e4m3", "f32")])
-def test_every_type_of_wgmma_compiles(ab, d):
-    text = schedules.wgmma("issue", 24 if ab != "s8" else 32, ab, d)
-    kind = {"f32": "float", "s32": "int", "f16": "u32"}[d]
-    count = (24 if ab != "s8" else 32) // (4 if d == "f16" else 2)
-    use = f'extern "C" __global__ void k({kind}* p) {{ {kind} d[{count}]; issue(d, 0, 0, 0); hold(d); p[0] = d[0]; }}'
-    assert compiler.compile(f'#include "hopper.cuh"\n{text}\n{use}', "sm_90a")[:4] == b"\x7fELF"
-
-
-# --- on a GPU
-def same(D, want):
-    return np.array_equal(D.view(np.uint32), want.view(np.uint32))
-
-
-@needs_hopper
-@pytest.mark.parametrize(("name", "options", "order"), RUN)
-@pytest.mark.parametrize("shape", [(1, 1, 1), (130, 72, 264), (257, 515, 129), (300, 301, 1000)])
-def test_a_gpu_gives_the_bits_of_the_scheme(name, options, order, shape):
-    M, N, length = shape
-    scheme, rng = build(name, options), np.random.default_rng(5)
-    kernel = hopper.kernel(scheme, SPEC, shape, order)
-    A, B = rng.standard_normal((M, length)).astype(np.float32), rng.standard_normal((length, N)).astype(np.float32)
-    for a, b in ((A, B), (np.asfortranarray(A), np.asfortranarray(B))):
-        assert same(multiply(kernel, a, b, policy="raise", calls=2), fpemu.gemm(A, B, **kernel.arguments))
-
-
-@needs_hopper
-@pytest.mark.parametrize("columns", [32, 64, 128, 176, 192, 208])
-def test_a_gpu_gives_them_with_every_tile(columns):
-    scheme, rng = build("staged", {}), np.random.default_rng(6)
-    kernel = hopper.Hopper(scheme, SPEC, None, scheduled("staged", {}), Tile(columns, group=1))
-    A, B = (
-        np.ldexp(rng.uniform(-1, 1, x), rng.integers(-60, 60, x)).astype(np.float32) for x in ((600, 200), (200, 1000))
-    )
-    want = fpemu.gemm(A, B, **kernel.arguments)
-    assert same(multiply(kernel, A, B, policy="raise", calls=3), want)
-    assert same(multiply(kernel, np.asfortranarray(A), np.asfortranarray(B), policy="raise"), want)
-
-
-@needs_hopper
-@pytest.mark.parametrize("shape", [(1, 1), (130, 72), (65, 1000), (40, 40_000)])
-def test_words_split_on_a_gpu_are_those_of_the_scheme_and_one_launch_does_for_both(shape):
-    rng, splitter = np.random.default_rng(8), splits.ChunkSplitter("halves", {"shift": 1.0}, scaling=str)
-    rules = build("staged", {}).rules()
-    A = np.ldexp(rng.uniform(-1, 1, shape), rng.integers(-148, 100, shape)).astype(np.float32)
-    A[0, 0] = np.nan
-    B = np.asfortranarray(A[::-1]).T
-    want = [words.prepare(x, "A", rules, "propagate", "scale-rows", "staged") for x in (A, B.T)]
-    for operands in ([(A, "A"), (B, "B")], [(B, "B")], [(A, "A")], [(A, "A"), (B, "B")]):
-        prepared, read = split(splitter, operands, "scale-rows")
-        for x in prepared:
-            right = want[x.name == "B"]
-            for word, expected in zip(x.words, right.words, strict=True):
-                chunks = read(word, (x.pitch // 64, x.rows, 64), np.uint16)
-                got = chunks.transpose(1, 0, 2).reshape(x.rows, x.pitch)
-                assert (got[:, : shape[1]] == expected.view(np.uint16)).all()
-                assert not got[:, shape[1] :].any()
-            assert (read(x.exponents, (x.rows, 1), np.int32) == right.exponents).all()
-            assert (read(x.special, x.rows, bool) == right.special.reshape(-1)).all()
-            assert read(x.faults, 2, np.uint64)[0] == 1
-
-
-@needs_hopper
-def test_batches_scalars_addends_and_numbers_over_all_of_fp32():
-    scheme, rng = build("staged", {}), np.random.default_rng(7)
-    kernel = hopper.kernel(scheme, SPEC, (140, 100, 200), None)
-    A = np.ldexp(rng.uniform(-1, 1, (3, 1, 140, 200)), rng.integers(-148, 128, (3, 1, 140, 1))).astype(np.float32)
-    B = np.ldexp(rng.uniform(-1, 1, (2, 200, 100)), rng.integers(-148, 128, (2, 1, 100))).astype(np.float32)
-    C = rng.uniform(-1, 1, (140, 100)).astype(np.float32)
-    for alpha, beta, c in ((1.0, 0.0, None), (1e30, 0.0, None), (-3e-30, 2.5, C), (0.7, 1.0, C.T.copy().T)):
-        got = multiply(kernel, A, B, c, alpha=alpha, beta=beta, policy="raise")
-        assert same(got, fpemu.gemm(A, B, c, alpha=alpha, beta=beta, **kernel.arguments)), (alpha, beta)

@@ -21,112 +21,6 @@ from fpemu.schemes.words import of_operand, prepare, steps
 
 pytestmark = pytest.mark.skipif(emulation.compiler() is None, reason="no C++ compiler here")
 TESTS = Path(__file__).parents[1]
-GPU = r"""
-#include "fibers.h"
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <map>
-#include <vector>
-#include "integers.cuh"
-using std::max;
-using std::min;
-struct uint2 { u32 x, y; };
-struct alignas(16) uint4 { u32 x, y, z, w; };
-struct alignas(16) float4 { float x, y, z, w; };
-static uint2 make_uint2(u32 a, u32 b) { return {a, b}; }
-static uint4 make_uint4(u32 a, u32 b, u32 c, u32 d) { return {a, b, c, d}; }
-struct Index { int x = 0; };
-struct Meeting { int here = 0; u64 past = 0; u32 words[32]; };
-struct Block {
-  Index index; Meeting all; std::vector<Meeting> warps; std::vector<float4> memory;
-  std::map<int, std::vector<float4>> arrays;
-};
-struct Thread : Fiber { Index index; Block* block; };
-static Thread* now;
-static Fiber host;
-static Index gridDim;
-#define threadIdx (now->index)
-#define blockIdx (now->block->index)
-static void give_way() { continue_fiber(*now, host); }
-static void meet(Meeting& m, int all) {
-  const u64 past = m.past;
-  if (++m.here == all) m.here = 0, m.past++;
-  else while (m.past == past) give_way();
-}
-static void __syncthreads() { meet(now->block->all, 256); }
-static Meeting& warp() { return now->block->warps[threadIdx.x / 32]; }
-static void __syncwarp() { meet(warp(), 32); }
-template <class T, class F> static auto exchange(T x, F use) {
-  Meeting& w = warp();
-  memcpy(&w.words[threadIdx.x % 32], &x, 4);
-  meet(w, 32);
-  auto result = use(w.words);
-  meet(w, 32);
-  return result;
-}
-template <class T> static T word_as(u32 word) { T x; memcpy(&x, &word, 4); return x; }
-template <class T> static T __shfl_sync(u32, T x, int lane) {
-  return exchange(x, [&](const u32* all) { return word_as<T>(all[lane]); });
-}
-template <class T> static T __shfl_xor_sync(u32, T x, int mask) {
-  return __shfl_sync(0, x, threadIdx.x % 32 ^ mask);
-}
-static int __reduce_add_sync(u32, int x) {
-  return exchange(x, [](const u32* all) { int sum = 0; for (int i = 0; i < 32; i++) sum += all[i]; return sum; });
-}
-static bool __any_sync(u32, bool x) { return __reduce_add_sync(0, x) > 0; }
-static u32 __float_as_uint(float x) { u32 word; memcpy(&word, &x, 4); return word; }
-static float __uint_as_float(u32 word) { return word_as<float>(word); }
-static float __int_as_float(int word) { return word_as<float>(word); }
-template <class T> static T __ldcg(const T* p) { return *p; }
-template <class T> static T atomicMax(T* p, T x) { T old = *p; *p = max(old, x); return old; }
-template <class T, class U> static T atomicAdd(T* p, U x) { T old = *p; *p += x; return old; }
-template <class T> static T atomicOr(T* p, T x) { T old = *p; *p |= x; return old; }
-template <class T> static T* array(int name, int count) {
-  auto& a = now->block->arrays[name];
-  if (a.empty()) a.resize(count * sizeof(T) / 16 + 1);
-  return (T*)a.data();
-}
-// hopper.cuh
-static u32 shared_address(const void* p) { return (char*)p - (char*)now->block->memory.data(); }
-static u64 l2_policy(bool) { return 0; }
-static float4 load_by_policy(const float4* from, u64) {
-  if ((size_t)from % 16) abort();
-  return *from;
-}
-static int uniform(int x) { return __shfl_sync(0, x, 0); }
-static u32 load_acquire(const u32* p) { give_way(); return *(const volatile u32*)p; }
-struct Addition { u32* to; u32 x; int at; };  // takes effect at a later turn of all threads
-static std::vector<Addition> under_way;
-static int turn, delay;
-static void add_release(u32* p, u32 x) { under_way.push_back({p, x, turn + delay}); }
-static void arrive(int until) {
-  size_t n = 0;
-  for (; n < under_way.size() && under_way[n].at <= until; n++) *under_way[n].to += under_way[n].x;
-  under_way.erase(under_way.begin(), under_way.begin() + n);
-}
-static void grid_wait() {}
-static void grid_release() {}
-static u32 half(float x) { _Float16 h = (_Float16)x; u16 c; memcpy(&c, &h, 2); return c; }
-static float of_half(u16 c) { _Float16 h; memcpy(&h, &c, 2); return (float)h; }
-static u32 to_halves(float x, float y) { return half(x) | half(y) << 16; }
-static void of_halves(u32 h, float& x, float& y) { x = of_half(h & 0xFFFF), y = of_half(h >> 16); }
-static float larger_or_nan(float x, float y) { return x != x || y != y ? NAN : max(x, fabsf(y)); }
-static void copy(u32 to, const float* from, int bytes, u32 all) {
-  if (to % all || (bytes && (size_t)from % all)) abort();
-  char* there = (char*)now->block->memory.data() + to;
-  memset(there, 0, all), memcpy(there, from, bytes);
-}
-static void copy_16(u32 to, const float* from, int bytes) { copy(to, from, bytes, 16); }
-static void copy_4(u32 to, const float* from, int bytes) { copy(to, from, bytes, 4); }
-static void copies_commit() {}
-template <int N> static void copies_wait() {}
-static int PATIENCE;
-#define __grid_constant__
-#define __launch_bounds__(...)
-#define __global__ static
-"""
 LAUNCH = """
 static Operands operands;
 static void thread() { KERNEL(operands); now->done = true; give_way(); }
@@ -134,9 +28,9 @@ extern "C" int launch(const Operands* given, int grid, int resident, int late) {
   operands = *given, gridDim.x = grid, delay = late, under_way.clear();
   PATIENCE = resident < grid ? 20 : 1 << 30;
   std::vector<Block> blocks(grid);
+  std::vector<std::vector<float4>> memory(grid, std::vector<float4>(STAGES * PARTS * SIDE * SPAN / 4));
   std::vector<Thread> threads(THREADS * grid);
-  for (int b = 0; b < grid; b++)
-    blocks[b].index.x = b, blocks[b].warps.resize(8), blocks[b].memory.resize(STAGES * PARTS * SIDE * SPAN / 4);
+  for (int b = 0; b < grid; b++) blocks[b].index.x = b, blocks[b].memory = (u8*)memory[b].data();
   for (int i = 0; i < THREADS * grid; i++) {
     threads[i].index.x = i % THREADS, threads[i].block = &blocks[i / THREADS];
     threads[i].prepare(thread);
@@ -187,10 +81,10 @@ def launch(tmp_path_factory):
         constant = "constexpr int PATIENCE = 1 << 14;"
         assert constant in text
         text = text.replace(constant, "")
-        text = text.replace("extern __shared__ float4 held[]", "float4* held = now->block->memory.data()")
+        text = text.replace("extern __shared__ float4 held[]", "float4* held = (float4*)now->block->memory")
         text = re.sub(r"__shared__ (.*) (\w+)\[(.+)\];", r"\1* \2 = array<\1>(__LINE__, \3);", text)
         text = re.sub(r"__shared__ (\w+) (\w+);", r"\1& \2 = *array<\1>(__LINE__, 1);", text)
-        source = head + GPU + text + LAUNCH.replace("KERNEL", kernel.kernel)
+        source = head + '#include "hopper_split_on_cpu.h"\n' + text + LAUNCH.replace("KERNEL", kernel.kernel)
         file = folder / f"{kind}-{balanced}-{loads}.cpp"
         file.write_text(source)
         files = [f"-I{compiler.KERNELS}", f"-I{TESTS}", str(file), "-o", str(file.with_suffix(".so"))]
@@ -237,32 +131,12 @@ class Side:
     def operand(self, scaling, **more):
         count, rows, K = self.x.shape
         scaled = scaling in ("scale", "scale-rows")
-        return Struct(
-            splits.OPERAND,
-            {
-                "X": at(self.held),
-                "offsets": at(self.offsets),
-                "high": at(self.high),
-                "low": at(self.low),
-                "exponents": at(self.exponents) * scaled,
-                "special": at(self.special),
-                "faults": at(self.faults),
-                "next_faults": at(self.next),
-                "panels": at(self.panels),
-                "largest": at(self.largest) * (scaling == "scale"),
-                "row_stride": self.steps[0],
-                "k_stride": self.steps[1],
-                "rows": self.rows,
-                "K": self.K,
-                "chunks": self.chunks,
-                "matrices": count,
-                "all_rows": rows,
-                "all_k": K,
-                "wide": self.wide,
-                "second": self.who == "B",
-                **more,
-            },
-        )
+        values = {name: at(getattr(self, name)) for name in ("offsets", "high", "low", "special", "faults", "panels")}
+        values |= {"X": at(self.held), "next_faults": at(self.next), "exponents": at(self.exponents) * scaled}
+        values |= {"largest": at(self.largest) * (scaling == "scale"), "row_stride": self.steps[0]}
+        values |= {"k_stride": self.steps[1], "rows": self.rows, "K": self.K, "chunks": self.chunks}
+        values |= {"matrices": count, "all_rows": rows, "all_k": K, "wide": self.wide, "second": self.who == "B"}
+        return Struct(splits.OPERAND, values | more)
 
     def words(self, array, dtype):
         """(matrices, rows, k), or (matrices and sums, rows, k), from (..., chunks, rows, 128 bytes)."""
@@ -296,7 +170,7 @@ def run(launch, kind, sides, scaling, grid, *, resident=None, late=0, balanced=F
     for phases in (splits.LOOK, splits.MAKE) if apart else (splits.LOOK | splits.MAKE,):
         both["phases"] = phases
         function = launch(kind, balanced, loads)
-        problem = function(ctypes.c_void_p(at(both.data)), grid, grid if resident is None else resident, late)
+        problem = function(ctypes.c_char_p(both.pack()[0]), grid, grid if resident is None else resident, late)
         assert problem == 0, "thread blocks wait for each other"
     for side in sides:
         wrong = np.count_nonzero(~np.isfinite(side.x))

@@ -1,26 +1,21 @@
-"""The split of the operands of Hopper's kernels: its launches; on a GPU, the bits of Strassen's algorithm."""
+"""The split of the operands of Hopper's kernels: its launches; the kernel of Strassen's algorithm."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-import fpemu
 from fpemu import mma
 from fpemu.gpu.gemm.base import Prepared
 from fpemu.gpu.gemm.wgmma import splits, strassen
 from fpemu.gpu.gemm.wgmma import words as hopper
-from fpemu.gpu.runtime import device, matrices
+from fpemu.gpu.runtime import matrices
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Memory
 from fpemu.mma import KOrder
 from fpemu.schemes.staged import Staged
-from tests.cuda_on_cpu import multiply
 
 SPEC = mma.spec("hopper", "fp16", "fp32")
-needs_hopper = pytest.mark.skipif(
-    device.missing() is not None or device.arch() != "sm_90a", reason=device.missing() or "the GPU here is no Hopper"
-)
 
 
 @pytest.mark.parametrize("kind", list(splits.KINDS))
@@ -40,19 +35,6 @@ def test_a_split_is_one_launch_where_rows_are_seen_before_their_words_are_writte
     assert launches(300, 200, "scale") == two
     assert launches(0, 200, one) == []
     assert launches(64, 2**18, one) == two
-
-
-@needs_hopper
-@pytest.mark.parametrize("levels", [1, 2])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 2, 5), (257, 131, 333), (130, 72, 264), (40, 66, 60_000)])
-def test_a_gpu_gives_the_bits_of_strassens_algorithm(levels, shape):
-    (M, N, K), rng = shape, np.random.default_rng(5)
-    kernel = strassen.kernel(Staged(levels=levels), SPEC, shape, None)
-    A = np.ldexp(rng.uniform(-1, 1, (2, M, K)), rng.integers(-60, 60, (2, M, 1))).astype(np.float32)
-    B = rng.standard_normal((K, N)).astype(np.float32)
-    want = fpemu.gemm(A, B, **kernel.arguments)
-    for x, y in ((A, B), (A.swapaxes(1, 2).copy().swapaxes(1, 2), np.asfortranarray(B))):
-        assert (multiply(kernel, x, y, policy="raise", calls=2).view(np.uint32) == want.view(np.uint32)).all()
 
 
 def test_two_levels_of_strassens_algorithm_refuse_more_rows_than_their_grid_has():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fpemu import InputError, mma, schemes
-from fpemu.gpu.gemm import choice, splitting
+from fpemu.gpu.gemm import choice
 from fpemu.gpu.gemm.mma_sync import fused, source
 from fpemu.gpu.runtime import compiler, device
 from fpemu.gpu.runtime.matrices import Matrix
@@ -98,7 +98,7 @@ def test_large_products_take_words_from_memory_and_narrow_ones_split_in_their_lo
 
 def test_tma_brings_words_from_hopper_on_but_not_where_sums_are_promoted_after_every_instruction(monkeypatch):
     for new in (False, True):
-        monkeypatch.setattr(splitting, "from_hopper_on", lambda new=new: new)
+        monkeypatch.setattr(device, "overlaps_launches", lambda new=new: new)
         for name in ("bf16x9", "markidis", "ootomo-tf32"):
             scheme = schemes.get(name)
             kernel = fused.kernel(scheme, scheme.spec("H200"), (4096, 4096, 64))
@@ -109,7 +109,7 @@ def test_tma_brings_words_from_hopper_on_but_not_where_sums_are_promoted_after_e
 
 
 def test_launches_overlap_where_a_multiprocessor_has_room_for_one_block(monkeypatch):
-    monkeypatch.setattr(splitting, "from_hopper_on", lambda: True)
+    monkeypatch.setattr(device, "overlaps_launches", lambda: True)
     scheme = schemes.get("markidis")
 
     def overlap(kernel, n):
@@ -149,7 +149,7 @@ def test_tiles_are_chosen_by_size(monkeypatch):
     ],
 )
 def test_kernels_for_words_in_memory_compile_without_local_memory(name, gpu_name, arch, monkeypatch):
-    monkeypatch.setattr(splitting, "from_hopper_on", lambda: arch != "sm_80")
+    monkeypatch.setattr(device, "overlaps_launches", lambda: arch != "sm_80")
     scheme = schemes.get(name)
     kernel = fused.kernel(scheme, scheme.spec(gpu_name), (8192, 8192, 64))
     assert kernel.tile.bulk == (arch != "sm_80")

@@ -12,13 +12,13 @@ import numpy as np
 from fpemu.arguments import choice as choice_of
 from fpemu.arguments import keywords, product_shape
 from fpemu.batched import arguments, halfcomplex, layouts, scaling
-from fpemu.errors import GpuError, InputError
+from fpemu.errors import InputError
 from fpemu.gpu.batched import stacks
 from fpemu.gpu.batched.configuration import Configuration, Task, choose, fitted, limits, parse, validate
 from fpemu.gpu.batched.source import plan
 from fpemu.gpu.batched.stacks import HALF, Operand
 from fpemu.gpu.gemm.choice import architecture
-from fpemu.gpu.operation import Operations, Queued, Request
+from fpemu.gpu.operation import Operation, Operations, Placed, Queued, Request
 from fpemu.gpu.runtime import callers, device, matrices
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.modules import Module
@@ -246,19 +246,9 @@ class _Buffers:
     block = Buffer
 
 
-def need_gpu() -> None:
-    """Raise GpuError, in one line, unless there is a GPU with the instructions."""
-    device.need()
-    if device.capability() < (8, 0):
-        raise GpuError(
-            "fpemu.gpu.batched needs a GPU of compute capability 8.0 or later (Ampere): "
-            f"this one has {'.'.join(map(str, device.capability()))}"
-        )
-
-
 def _given(request: BatchedRequest, A: Any, B: Any, C: Any, out: Any) -> dict[str, Any]:
     """Return the arrays that a request reads or writes, after a check of the GPU."""
-    need_gpu()
+    device.need_matrix_unit("fpemu.gpu.batched")
     given = {"A": A, "B": B, "C": C if request.beta != _ZERO else None, "out": out}
     return {name: X for name, X in given.items() if X is not None}
 
@@ -328,6 +318,9 @@ class BatchedRequest(Request):
         if self.layout is not None:
             shape = (2, *shape) if self.layout == "planar" else (*shape, 2)
         return shape, HALF
+
+    def operation(self, placed: Placed) -> Operation:
+        return Operation.of(self.steps, placed)
 
     def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
         before, steps, _ = self.lower(layouts, memory)

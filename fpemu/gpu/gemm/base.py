@@ -29,35 +29,18 @@ from fpemu.schemes.base import Scheme
 
 @dataclass(eq=False)
 class Prepared:
-    """An operand on the GPU, ready to be multiplied; rows are those of A, or the columns of B.
+    """An operand on the GPU, ready to be multiplied; its rows are the rows of A or the columns of B."""
 
-    Parameters
-    ----------
-    source : Matrix
-        The operand itself: A (..., M, K), B (..., K, N).
-    name : {"A", "B"}
-    words : tuple of Block
-        The words, if the kernel reads them from memory: each (batch, rows, pitch), K contiguous for both operands,
-        zeros from K to the pitch.
-    chunked : bool
-        The words lie chunk after chunk of 64 k instead: (batch, chunk, row, 128 bytes).
-    pitch : int
-        Elements from one row to the next.
-    exponents : Block, optional
-        int32 (batch, rows): the powers of two that the rows are multiplied by; None: none.
-    special : Block, optional
-        uint8 (batch, rows): 1 where a row has a NaN or an Inf (these entries count as zero); None: not looked for.
-    faults : Address, optional
-        Two uint64: how many entries are NaN or infinite, and how many have a word that overflows.
-    """
-
-    source: Matrix
-    name: str
+    source: Matrix  # the operand itself: A (..., M, K), B (..., K, N)
+    name: str  # "A" or "B"
+    # words that the kernel reads from memory: each (batch, rows, pitch), K contiguous, zeros from K to the pitch; or
+    # chunked: (batch, chunk of 64 k, row, 128 bytes)
     words: tuple[Block, ...] = ()
-    pitch: int = 0
-    exponents: Block | None = None
+    pitch: int = 0  # elements from one row to the next
+    exponents: Block | None = None  # int32 (batch, rows): the powers of two that the rows are multiplied by
+    # uint8 (batch, rows): 1 where a row has NaN or Inf (these entries count as zero); None: not looked for
     special: Block | None = None
-    faults: Address | None = None
+    faults: Address | None = None  # two uint64: numbers of entries that are NaN or infinite, and with an overflow
     chunked: bool = False
 
     @property
@@ -78,16 +61,7 @@ class Prepared:
 
 
 class Output:
-    """The end of a product: D = alpha · (A·B) + beta · C.
-
-    Parameters
-    ----------
-    D : Matrix
-        fp32 (or the scheme's operand format), contiguous in its last axis.
-    alpha, beta : float
-    C : Matrix, optional
-        It is broadcast against D, by strides of 0.
-    """
+    """The end of a product: D = alpha · (A·B) + beta · C, D contiguous in its last axis, C broadcast to D."""
 
     def __init__(self, D: Matrix, alpha: Any = 1.0, beta: Any = 0.0, C: Matrix | None = None) -> None:
         self.D, self.alpha, self.beta, self.C = D, alpha, beta, None if C is None else C.broadcast(D.shape)
@@ -239,6 +213,6 @@ def patch(a: Prepared, b: Prepared, end: Output, nan_code: int) -> Step:
         sides += [x.source.pointer, matrices.table(x.source, end.lead), *x.steps, x.special, index, x.faults]
     sizes, scalars = (end.count, M, N, a.K), (np.float32(end.alpha), np.float32(end.beta), np.uint64(nan_code))
     arguments = *sides, D.pointer, matrices.table(D), D.strides[-2], *end.addend, *sizes, *scalars
-    waits = device.missing() is None and device.capability() >= (9, 0)  # the kernel waits for the product by itself
     blocks = min(tiles, _PATCH_BLOCKS * multiprocessors())
-    return _patch_module().step("patch", blocks, 256, *arguments, overlap=waits)
+    overlap = device.overlaps_launches()  # the kernel waits for the product by itself
+    return _patch_module().step("patch", blocks, 256, *arguments, overlap=overlap)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpemu.arguments import sizes as check_sizes
-from fpemu.errors import GpuError, InputError, shown
+from fpemu.errors import InputError, shown
 from fpemu.gpu.gemm import ordinary
 from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.gemm.mma_sync import fused
@@ -27,7 +27,6 @@ from fpemu.schemes.base import Call, Scheme, build
 BUILDERS = (staged_int8.kernel, strassen.kernel, wgmma.kernel, fused.kernel)
 """The kernels of schemes on matrix instructions, in order of preference: each function takes (scheme, spec, (M, N, K),
 order) and returns a Kernel, or None for a product that it does not run."""
-_LEAST = (8, 0)  # compute capability
 
 
 class NoKernelError(InputError):
@@ -40,19 +39,13 @@ def architecture() -> str:
     return catalog.architecture(device.arch().rstrip("a"))
 
 
-def need_a_gpu(scheme: Scheme) -> None:
-    """Raise GpuError where there is no GPU, or one too old for a scheme."""
-    device.need()
-    have = device.capability()
-    if scheme.needs_hardware and have < _LEAST:
-        raise GpuError(
-            f"{scheme.name} on matrix instructions needs compute capability {_dotted(_LEAST)} or more; "
-            f"{device.describe()['gpu']} has {_dotted(have)}"
-        )
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
+def hardware_of(scheme: Scheme) -> str | None:
+    """Return the current GPU's architecture for a scheme on matrix instructions, else None; GpuError without it."""
+    if not scheme.needs_hardware:
+        device.need()
+        return None
+    device.need_matrix_unit(f"{scheme.name} on matrix instructions")
+    return architecture()
 
 
 def refuse_hardware(options: Mapping[str, Any]) -> None:
@@ -117,12 +110,11 @@ def kernel(
     """
     refuse_hardware(options)
     chosen = build(scheme, options)
-    need_a_gpu(chosen)
+    hardware = hardware_of(chosen)
     if chosen.error_free:
         raise InputError(f"{chosen.name}: its products are exact, in any order: there is no kernel to describe")
     path: KOrder | None = order_of(order, trees=False)
     check_sizes(M=M, N=N, K=K)
-    hardware = architecture() if chosen.needs_hardware else None
     configured = calls.configure(scheme, hardware, "propagate", path, options)
     with device.entered():
         return find(configured.scheme, configured.spec, (int(M), int(N), int(K)), path)
@@ -140,8 +132,7 @@ def validate(
 ) -> Call:
     """The checked call, with zeros in place of arrays on the GPU that kernels read where they are."""
     chosen = build(scheme, options)
-    need_a_gpu(chosen)
-    hardware = architecture() if chosen.needs_hardware else None
+    hardware = hardware_of(chosen)
 
     def checked(A: Any, B: Any, C: Any = None) -> Call:
         return calls.validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, "cpu", options)

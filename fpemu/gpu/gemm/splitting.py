@@ -32,14 +32,9 @@ _THREADS = 256
 _SMALL = 4  # blocks per multiprocessor
 
 
-def from_hopper_on() -> bool:
-    """Whether the current GPU has TMA, and launches that begin while the one before them ends."""
-    return device.missing() is None and device.capability() >= (9, 0)
-
-
 def overlaps(blocks: int) -> bool:
     """Whether a launch begins while the one before it ends: small ones do (``kernels/dependent_launch.cuh``)."""
-    return blocks <= _SMALL * device.multiprocessors() and from_hopper_on()
+    return blocks <= _SMALL * device.multiprocessors() and device.overlaps_launches()
 
 
 def definition(rules: Sequence[Word], name: str = "Rules") -> str:
@@ -101,15 +96,8 @@ def _code(bound: float) -> np.uint32:
 class Splitter:
     """Splits by any rules, by ``kernels/split.cu``.
 
-    Parameters
-    ----------
-    rules : sequence of Word
-    scaling : callable
-        The scaling of an overflow policy (`SplitScheme.scaling`).
-    words : bool
-        Whether words are stored. If not, words that overflow are counted all the same.
-    overlap : bool
-        Whether launches may begin while the one before them ends.
+    scaling : the scaling of an overflow policy (`SplitScheme.scaling`); words : whether words are stored, as words that
+    overflow are counted in any case; overlap : whether launches may begin while the one before them ends
     """
 
     def __init__(
@@ -130,9 +118,9 @@ class Splitter:
         for x in operands:
             record = self._record(x, memory, special=policy != OverflowPolicy.RAISE, scaled=scaling.scales)
             records.append(record.changed(bound=int(_code(bound))))
-        steps: list[Step] = []
         if not any(x.source.count * x.rows * x.K for x in operands):
-            return steps
+            return []
+        steps: list[Step] = []
         if scaling.scales or not splits:
             steps += self._launches("survey_operands", operands, records, memory, last=not splits)
         if scaling.scales:

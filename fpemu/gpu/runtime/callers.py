@@ -66,17 +66,19 @@ def dlpack_device(X: Any) -> tuple[int, int]:
 def streams(arrays: Iterable[Any]) -> list[int]:
     """Return the handles of the current streams of the arrays on the GPU of a call, without the default stream."""
     arrays = list(arrays)
-    index, handles = place(arrays), []
-    for X in arrays:
-        if is_torch(X):
-            if index_of(X) == index:
-                handles.append(int(sys.modules["torch"].cuda.current_stream(X.device).cuda_stream))
-        elif is_cupy(X):
-            if X.device.id == index:
-                handles.append(_cupy_stream(X))
-        else:
-            handles.append(int(_interface_stream(X) or 0))
-    return [handle for handle in dict.fromkeys(handles) if handle not in _DEFAULT]
+    index = place(arrays)
+    handles = dict.fromkeys(_stream_of(X) for X in arrays if index_of(X) == index)
+    return [handle for handle in handles if handle not in _DEFAULT]
+
+
+def _stream_of(X: Any) -> int:
+    """Return the handle of the current stream of an array's library, or of the stream that the array states."""
+    if is_torch(X):
+        return stream(X.device.index or 0)
+    if is_cupy(X):
+        with X.device:
+            return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+    return int(_interface_stream(X) or 0)
 
 
 def stream(index: int) -> int:
@@ -86,17 +88,6 @@ def stream(index: int) -> int:
         return int(torch._C._cuda_getCurrentRawStream(index))
     except AttributeError:
         return int(torch.cuda.current_stream(index).cuda_stream)
-
-
-def capturing(handle: int) -> bool:
-    """Return whether a stream is captured into a CUDA graph."""
-    return bool(handle) and device.captures(handle)  # the default stream cannot be captured
-
-
-def _cupy_stream(X: Any) -> int:
-    """Return the handle of CuPy's current stream on the GPU of an array."""
-    with X.device:
-        return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
 
 
 def wait_for(X: Any) -> None:
@@ -129,24 +120,21 @@ def ordered(handles: list[int]) -> Iterator[None]:
 def _after(consumer: int, producer: int) -> None:
     """Let a stream wait, on the GPU, for the work queued so far on another; both by their handles.
 
-    Raises
-    ------
-    InputError
-        The other stream is captured: a CUDA graph would not contain the work, which is queued on the default stream.
+    InputError if the other stream is captured: a CUDA graph would not contain work on the default stream.
     """
-    if producer and device.captures(producer):
+    if device.captures(producer):
         raise InputError(
             "a CUDA graph cannot capture this call, whose kernels depend on more than the types, shapes and strides of "
             "its tensors: make the call outside of the capture"
         )
-    device.driver()
-    _stream(consumer).wait(_stream(producer))
-
-
-def _stream(handle: int) -> Any:
     from cuda import core
 
-    return core.LEGACY_DEFAULT_STREAM if handle in _DEFAULT else core.Stream.from_handle(handle)
+    device.driver()
+    waiting, working = (
+        core.LEGACY_DEFAULT_STREAM if handle in _DEFAULT else core.Stream.from_handle(handle)
+        for handle in (consumer, producer)
+    )
+    waiting.wait(working)
 
 
 def free_cached_memory() -> None:

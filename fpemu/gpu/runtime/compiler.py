@@ -47,13 +47,7 @@ def first_line(problem: BaseException) -> str:
 
 
 def check(returned: tuple[Any, ...]) -> Any:
-    """Return the values of a CUDA call without its status, which comes first.
-
-    Raises
-    ------
-    GpuError
-        If the status is not success, with the name of the error and its meaning.
-    """
+    """Return the values of a CUDA call without its status, which comes first; GpuError if it is not success."""
     status, *values = returned
     if int(status) != 0:
         raise GpuError(f"CUDA: {status.name}{_meaning(status)}")
@@ -94,14 +88,7 @@ def kernel_source(name: str) -> str:
 
 
 def struct(values: Mapping[str, bool | int | float], name: str = "Config") -> str:
-    """Return a C++ struct with one static constexpr member for each value.
-
-    Parameters
-    ----------
-    values : mapping of str to bool, int or float
-        Members by name, in their order; a Python float becomes a C++ float.
-    name : str
-        Name of the struct.
+    """Return a C++ struct with one static constexpr member for each value; a Python float becomes a C++ float.
 
     Examples
     --------
@@ -124,24 +111,8 @@ def _member(name: str, value: bool | int | float) -> str:
 def compile(source: str, arch: str, *, name: str = "kernel.cu") -> bytes:
     """Compile a CUDA C++ source to a cubin, without contraction of products and sums to fused multiply-adds.
 
-    Parameters
-    ----------
-    source : str
-        It can include the headers ``kernels/*.cuh`` by name.
-    arch : str
-        "sm_80", "sm_90a", "sm_100a" ...
-    name : str
-        The source's name in the compiler's messages.
-
-    Returns
-    -------
-    bytes
-        The cubin.
-
-    Raises
-    ------
-    GpuError
-        The compiler's messages, if the source does not compile.
+    The source can include the headers ``kernels/*.cuh`` by name. If it does not compile for the architecture ("sm_80",
+    "sm_90a" ...), GpuError has the compiler's messages, in which it has the given name.
     """
     from cuda.core import Program
 

@@ -20,8 +20,6 @@ from fpemu.errors import GpuError, InputError
 from fpemu.gpu.runtime import callers, device
 from fpemu.gpu.runtime.device import Buffer
 
-__all__ = ["NBYTES", "Label", "check", "defer", "forget", "lock", "message", "read", "reset_on_failure", "take"]
-
 _SLOTS, _OPERANDS, _WORDS = 2048, 2, 4  # slots of a table; operands of a slot; 64-bit words of an operand
 _MOST = 16  # tables of a GPU
 lock = RLock()
@@ -32,21 +30,11 @@ either the complement of the smallest index in the operand (row-major), 0 for no
 
 
 class Label(NamedTuple):
-    """What the errors say of an operand.
+    """What the errors say of an operand."""
 
-    Parameters
-    ----------
-    text : str
-        Operand and scheme.
-    shape : tuple of int
-        Shape of the operand.
-    refused : (bool, bool)
-        Whether `check` raises for NaN and Inf, and for overflow.
-    """
-
-    text: str
+    text: str  # operand and scheme
     shape: tuple[int, ...]
-    refused: tuple[bool, bool] = (True, True)
+    refused: tuple[bool, bool] = (True, True)  # whether `check` raises for NaN and Inf, and for overflow
 
     def refuses(self, counts: tuple[int, int]) -> bool:
         """Return whether these counts of NaN and Inf, and of overflow, are an error."""
@@ -88,10 +76,7 @@ def take(index: int, labels: tuple[Label, ...], *, captured: bool = False) -> tu
     """
     tables = _tables.setdefault((index, captured), [])
     if len(tables) == _MOST and len(tables[-1].labels) == _SLOTS and not captured and not _capturing(index):
-        for table in tables:
-            _messages.extend(table.collect())
-            table.current = False
-        tables.clear()
+        _retire(tables)
     if not tables or len(tables[-1].labels) == _SLOTS:
         with device.entered(index):
             tables.append(_Table(index))
@@ -103,7 +88,7 @@ def take(index: int, labels: tuple[Label, ...], *, captured: bool = False) -> tu
 def _capturing(index: int) -> bool:
     """Return whether torch's current stream is captured: the host must not wait for the GPU."""
     torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_initialized() and callers.capturing(callers.stream(index))
+    return torch is not None and torch.cuda.is_initialized() and device.captures(callers.stream(index))
 
 
 def read(address: int, stream: int) -> list[tuple[int, int]]:
@@ -135,10 +120,15 @@ def forget() -> None:
     """Free the tables of calls that are not captured; their messages are kept."""
     for (index, captured), tables in _tables.items():
         if not captured and not _capturing(index):
-            for table in tables:
-                _messages.extend(table.collect())
-                table.current = False
-            tables.clear()
+            _retire(tables)
+
+
+def _retire(tables: list[_Table]) -> None:
+    """Read the counts of tables, whose plans take new slots, and free them."""
+    for table in tables:
+        _messages.extend(table.collect())
+        table.current = False
+    tables.clear()
 
 
 def check() -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from fpemu.errors import GpuError
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.device import per_device
+from fpemu.gpu.runtime.steps import Gemm
 
 _STATUS = {
     **{1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 11: "MAPPING_ERROR"},
@@ -50,13 +51,7 @@ class Stack(NamedTuple):
 
 
 class Blas:
-    """A handle of cuBLAS in the GPU's context.
-
-    Raises
-    ------
-    GpuError
-        No GPU, or no library.
-    """
+    """A handle of cuBLAS in the GPU's context; GpuError without a GPU or the library."""
 
     def __init__(self) -> None:
         device.need()
@@ -64,7 +59,7 @@ class Blas:
         self._library = library()
         handle = ctypes.c_void_p()
         self._check("cublasCreate", self._library.cublasCreate_v2(ctypes.byref(handle)))
-        self._handle, self._stream = handle, 0
+        self._handle = handle
         self._scalars: dict[int, Any] = {
             72: (ctypes.c_int32 * 2)(1, 0),
             70: (ctypes.c_double * 2)(1, 0),
@@ -79,43 +74,23 @@ class Blas:
         self._check("cublasGetVersion", self._library.cublasGetVersion_v2(self._handle, ctypes.byref(number)))
         return f"{number.value // 10000}.{number.value // 100 % 100}.{number.value % 100}"
 
-    def gemm(
-        self, kind: str, M: int, N: int, K: int, A: Stack, B: Stack, D: Stack, *, batch: int = 1, stream: int = 0
-    ) -> None:
-        """Queue D = A B^T for a batch of matrices on a stream.
-
-        Parameters
-        ----------
-        kind : str
-            One of `KINDS`.
-        M, N, K : int
-            A is (M, K), B (N, K), D (M, N); int8 requires that K and the row strides are multiples of 16.
-        A, B, D : Stack
-            A batch stride of 0 uses the same matrix in every product.
-
-        Raises
-        ------
-        GpuError
-            If cuBLAS rejects the product.
-        """
-        types = KINDS[kind]
-        product = f"a product of {M} x {K} by {K} x {N} in {kind}"
-        if max(M, N, K, A.row, B.row, D.row) >= 2**31:
+    def gemm(self, step: Gemm) -> None:
+        """Queue D = A B^T for a batch of matrices on the default stream; GpuError if cuBLAS rejects it."""
+        M, N, K, types = step.M, step.N, step.K, KINDS[step.kind]
+        product = f"a product of {M} x {K} by {K} x {N} in {step.kind}"
+        if max(M, N, K, step.A.row, step.B.row, step.D.row) >= 2**31:
             raise GpuError(f"cuBLAS: {product}: sizes and strides must be below 2^31")
-        if stream != self._stream:
-            self._check("cublasSetStream", self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)))
-            self._stream = stream
+        device.driver()
         scalars = self._scalars[types.compute]
         alpha, beta = ctypes.byref(scalars, 0), ctypes.byref(scalars, ctypes.sizeof(scalars) // 2)
-        device.driver()
         a, b, d = (
             (ctypes.c_void_p(X.pointer), code, X.row, ctypes.c_longlong(X.batch))
-            for X, code in ((A, types.operand), (B, types.operand), (D, types.result))
+            for X, code in ((step.A, types.operand), (step.B, types.operand), (step.D, types.result))
         )
         transposed, plain, default_algorithm = 1, 0, -1
         sizes = (self._handle, transposed, plain, N, M, K)
         status = self._library.cublasGemmStridedBatchedEx(
-            *sizes, alpha, *b, *a, beta, *d, batch, types.compute, default_algorithm
+            *sizes, alpha, *b, *a, beta, *d, step.batch, types.compute, default_algorithm
         )
         self._check(product, status)
 
@@ -133,13 +108,7 @@ def blas() -> Blas:
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL:
-    """Return the library: the loaded one, that of NVIDIA's wheel, or one on the loader's path.
-
-    Raises
-    ------
-    GpuError
-        If there is none.
-    """
+    """Return the loaded library, the library of NVIDIA's wheel, or one on the loader's path; GpuError without one."""
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
     try:

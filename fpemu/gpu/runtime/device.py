@@ -26,7 +26,7 @@ POISON = 0xAB  # every byte of an output before a launch
 _MOST_UNUSED = 256  # objects of `release_later`
 _OTHER_POISON = 0x54  # of a second run, where results of the first are equal to the poison
 LONGEST = 2**31 - 2**12  # of rows, columns and k: the int counters of a kernel pass them by less than a tile
-_H200 = {"multiprocessor_count": 132, "max_shared_memory_per_block_optin": 227 * 1024}
+_LEAST = (8, 0)  # compute capability that the kernels of matrix instructions need
 _R = TypeVar("_R")
 _thread = threading.local()
 
@@ -34,11 +34,9 @@ _thread = threading.local()
 # --- the GPU of a thread
 def current() -> int:
     """Return the index of the GPU of this thread: the selected one, else the GPU of its CUDA context, else 0."""
-    index = getattr(_thread, "index", None)
-    return _of_context() if index is None else index
-
-
-def _of_context() -> int:
+    index: int | None = getattr(_thread, "index", None)
+    if index is not None:
+        return index
     try:
         from cuda.bindings import driver
 
@@ -46,17 +44,6 @@ def _of_context() -> int:
         return 0 if status or not int(context) else int(driver.cuCtxGetDevice()[1])
     except Exception:  # no driver
         return 0
-
-
-@contextmanager
-def selected(index: int) -> Iterator[None]:
-    """Let this thread work on a GPU within; `entered` changes its CUDA context as well."""
-    before = getattr(_thread, "index", None)
-    _thread.index = index
-    try:
-        yield
-    finally:
-        _thread.index = before
 
 
 class PerDevice(Generic[_R]):
@@ -96,6 +83,19 @@ def need() -> None:
     reason = missing()
     if reason is not None:
         raise GpuError(reason)
+
+
+def need_matrix_unit(user: str) -> None:
+    """Raise GpuError if there is no GPU, or one without the instructions that `user` needs."""
+    need()
+    have, least = (".".join(map(str, version)) for version in (capability(), _LEAST))
+    if capability() < _LEAST:
+        raise GpuError(f"{user} needs compute capability {least} or more; {describe()['gpu']} has {have}")
+
+
+def overlaps_launches() -> bool:
+    """Return whether the GPU has TMA, and launches that begin while the one before them ends: from Hopper on."""
+    return missing() is None and capability() >= (9, 0)
 
 
 @per_device()
@@ -146,7 +146,8 @@ def entered(index: int | None = None) -> Iterator[Any]:
     the global mode, PyTorch's default. Only a wait for the whole GPU (`synchronize`) invalidates a capture in any mode.
     """
     index = current() if index is None else index
-    with selected(index):
+    selected, _thread.index = getattr(_thread, "index", None), index
+    try:
         cuda = bindings()
         before = check(cuda.cuCtxGetCurrent())
         own = context()
@@ -158,6 +159,8 @@ def entered(index: int | None = None) -> Iterator[Any]:
             check(cuda.cuThreadExchangeStreamCaptureMode(mode))
             if int(before) != int(own) and (int(before) or index):
                 check(cuda.cuCtxSetCurrent(before))
+    finally:
+        _thread.index = selected
 
 
 @per_device()
@@ -186,19 +189,15 @@ def describe() -> dict[str, str]:
 
 
 @per_device()
-def _property(name: str) -> int:
-    """Return a property of the GPU; without a GPU that of an H200."""
-    return _H200[name] if missing() is not None else int(getattr(gpu().properties, name))
-
-
 def multiprocessors() -> int:
-    """Return the number of streaming multiprocessors; without a GPU that of an H200, as `most_shared`."""
-    return _property("multiprocessor_count")
+    """Return the number of streaming multiprocessors; without a GPU the number of an H200."""
+    return 132 if missing() is not None else int(gpu().properties.multiprocessor_count)
 
 
+@per_device()
 def most_shared() -> int:
-    """Return the bytes of shared memory that one thread block can have."""
-    return _property("max_shared_memory_per_block_optin")
+    """Return the bytes of shared memory that one thread block can have; without a GPU on an H200."""
+    return 227 * 1024 if missing() is not None else int(gpu().properties.max_shared_memory_per_block_optin)
 
 
 def synchronize(stream: int | None = None) -> None:
@@ -234,7 +233,9 @@ _lock = RLock()  # of `_unused`
 
 
 def captures(stream: int) -> bool:
-    """Return whether a stream is captured into a CUDA graph."""
+    """Return whether a stream is captured into a CUDA graph; the default stream cannot be."""
+    if not stream:
+        return False
     status, captured = bindings().cuStreamIsCapturing(stream)
     if status:  # a thread without a context
         with entered() as cuda:
@@ -252,17 +253,7 @@ class OutOfMemoryError(GpuError):
 
 
 class Buffer:
-    """Memory on the GPU; freed with the object, or by `free`.
-
-    Parameters
-    ----------
-    nbytes : int
-        The content is undefined: `of` and `poisoned` return buffers with a defined one.
-
-    Raises
-    ------
-    OutOfMemoryError
-    """
+    """Memory on the GPU with an undefined content; freed with the object, or by `free`. OutOfMemoryError."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes, self.pointer, self._index = nbytes, 0, current()
@@ -296,9 +287,6 @@ class Buffer:
 
     def array(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Copy the buffer's beginning to the host after the work queued on the default stream."""
-        nbytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-        if nbytes > self.nbytes:
-            raise GpuError(f"a buffer of {self.nbytes} bytes holds no array of {nbytes}")
         return fetch(self.pointer, shape, dtype)
 
     def free(self) -> None:
@@ -320,11 +308,8 @@ def zero(pointer: int, nbytes: int) -> None:
 
 
 def fill_async(pointer: int, byte: int, nbytes: int, stream: int) -> None:
-    """Queue a fill on a stream."""
-    (status,) = bindings().cuMemsetD8Async(pointer, byte, nbytes, stream)
-    if status:
-        with entered() as cuda:
-            check(cuda.cuMemsetD8Async(pointer, byte, nbytes, stream))
+    """Queue a fill on a stream of the current context."""
+    check(bindings().cuMemsetD8Async(pointer, byte, nbytes, stream))
 
 
 def fetch(pointer: int, shape: int | tuple[int, ...], dtype: Any, stream: int = 0) -> NDArray[Any]:
@@ -337,21 +322,10 @@ def fetch(pointer: int, shape: int | tuple[int, ...], dtype: Any, stream: int = 
 
 
 def collect(run: Callable[[Buffer], None], shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return the output of `run`, and check that it wrote every element.
+    """Return the output that `run` writes into the buffer it is passed; GpuError if it left elements unwritten.
 
-    Where elements are equal to the poison, `run` is repeated on another poison to tell results from unwritten memory.
-
-    Parameters
-    ----------
-    run : callable
-        Launches kernels that write the buffer it is passed.
-    shape, dtype
-        Of the output; integers of the output's width.
-
-    Raises
-    ------
-    GpuError
-        If elements were not written.
+    Where elements, integers of the output's width, are equal to the poison, `run` is repeated on another poison to tell
+    results from unwritten memory.
     """
     dtype = np.dtype(dtype)
     buffer = Buffer.poisoned(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)

@@ -28,26 +28,13 @@ _DEFAULT_STREAM = 1
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """A stack of matrices in the GPU's memory.
+    """A stack of matrices in the GPU's memory."""
 
-    Parameters
-    ----------
-    pointer : int or Address
-        Address of the element (0, ..., 0); in the layouts of a plan's operands, an address in a region.
-    dtype : np.dtype
-    shape : tuple of int
-        (..., rows, columns).
-    strides : tuple of int
-        In elements, one per axis; 0 where an axis is broadcast.
-    owner : object
-        Referenced, so that the memory is not freed.
-    """
-
-    pointer: Any
+    pointer: Any  # of the element (0, ..., 0): an integer, or in the layouts of a plan's operands an `Address`
     dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    owner: object = None
+    shape: tuple[int, ...]  # (..., rows, columns)
+    strides: tuple[int, ...]  # in elements, one per axis; 0 where an axis is broadcast
+    owner: object = None  # referenced, so that the memory is not freed
 
     @property
     def nbytes(self) -> int:
@@ -84,19 +71,12 @@ class Matrix:
 def take(X: Any, name: str, *, write: bool = False, half: bool = False) -> Matrix | Any:
     """Return a GPU array as a Matrix, and anything else unchanged; torch and DLPack arrays of the CPU as NumPy arrays.
 
-    Parameters
-    ----------
-    X, name
-        An argument and its name in messages.
+    InputError for an array on another GPU, or one that cannot be read or written.
+
     write : bool
         The array is an output: the Matrix refers to its own memory, never to a copy.
     half : bool
         Whether fp16 tensors stay fp16.
-
-    Raises
-    ------
-    InputError
-        An array on another GPU, or one that cannot be read, or written.
     """
     if is_torch(X):
         matrix = _from_torch(X, name, write, half)
@@ -154,7 +134,7 @@ def _from_torch(X: Any, name: str, write: bool, half: bool) -> Matrix | NDArray[
 
 def _from_interface(X: Any, interface: dict[str, Any], name: str, write: bool) -> Matrix:
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
-    steps = interface.get("strides") or tuple(dtype.itemsize * n for n in _packed(shape))
+    steps = interface.get("strides") or tuple(dtype.itemsize * n for n in packed(shape))
     if any(step % dtype.itemsize for step in steps):
         raise InputError(f"{name} has strides of {tuple(steps)} bytes: they are no multiples of its {dtype}")
     if interface.get("mask") is not None:
@@ -175,7 +155,7 @@ def _from_dlpack(X: Any, name: str, write: bool) -> Matrix:
         raise InputError(f"{name} has elements of type {dtype}: pass fp32 or fp64 numbers")
     _check_writable(name, write, view.readonly)
     shape = tuple(view.shape)
-    return Matrix(int(view.ptr), dtype, shape, tuple(view.strides or _packed(shape)), (X, view))
+    return Matrix(int(view.ptr), dtype, shape, tuple(view.strides or packed(shape)), (X, view))
 
 
 @contextmanager
@@ -197,13 +177,7 @@ def _check_writable(name: str, write: bool, read_only: bool) -> None:
 
 
 def same_place(operands: dict[str, Any]) -> bool:
-    """Return whether operands from `take` are on the GPU.
-
-    Raises
-    ------
-    InputError
-        If some are on the GPU and some are not.
-    """
+    """Return whether operands from `take` are on the GPU; InputError if some are and some are not."""
     on_device = {name: isinstance(X, Matrix) for name, X in operands.items() if X is not None}
     if any(on_device.values()) and not all(on_device.values()):
         cpu, gpu = (" and ".join(name for name, on in on_device.items() if on == side) for side in (False, True))
@@ -223,9 +197,7 @@ def upload(x: NDArray[Any]) -> Matrix:
             flat = np.lib.stride_tricks.as_strided(x, ((high - low) // x.itemsize,), (x.itemsize,), writeable=False)
             buffer = device.Buffer.of(flat)
             return Matrix(buffer.pointer, x.dtype, x.shape, tuple(s // x.itemsize for s in steps), buffer)
-    x = np.ascontiguousarray(x)
-    buffer = device.Buffer.of(x)
-    return _contiguous(buffer, x.shape, x.dtype)
+    return _contiguous(device.Buffer.of(x), x.shape, x.dtype)
 
 
 def download(X: Matrix) -> NDArray[Any]:
@@ -233,7 +205,7 @@ def download(X: Matrix) -> NDArray[Any]:
     if 0 in X.shape:
         return np.zeros(X.shape, X.dtype)
     callers.wait_for(X.owner)
-    same = X if X.strides == _packed(X.shape) else copy(X)
+    same = X if X.strides == packed(X.shape) else copy(X)
     return device.fetch(same.pointer, X.shape, X.dtype)
 
 
@@ -244,10 +216,10 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Matrix:
 
 
 def _contiguous(buffer: device.Buffer, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Matrix:
-    return Matrix(buffer.pointer, dtype, shape, _packed(shape), buffer)
+    return Matrix(buffer.pointer, dtype, shape, packed(shape), buffer)
 
 
-def _packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides of a C-contiguous array, in elements."""
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
@@ -315,8 +287,7 @@ def apart(X: Matrix) -> bool:
 def check_out(operands: dict[str, Any], shape: tuple[int, ...], dtype: Any, *, rows: bool = False) -> None:
     """Raise InputError for an `out` that does not fit the result, or shares memory with itself or an operand.
 
-    rows : bool
-        The last axis must be contiguous.
+    rows : the last axis must be contiguous
     """
     out = operands["out"]
     fits = isinstance(out, Matrix) and out.dtype == dtype and out.shape == shape
@@ -390,22 +361,11 @@ def table(X: Matrix, lead: tuple[int, ...] | None = None) -> device.Buffer:
 
 
 class Read(NamedTuple):
-    """The arrays of a call, all on one GPU, without conversions and without validation.
+    """The arrays of a call, all on one GPU, without conversions and without validation."""
 
-    Attributes
-    ----------
-    key : tuple
-        Everything but the addresses that the steps depend on, hashable: shapes, strides and dtypes, then the addresses
-        modulo 16, last the index of the GPU.
-    pointers : list of int
-        Addresses; 0: no array.
-    stream : int
-        Handle of the stream on which the steps are queued: torch's current stream, or CUDA's default stream.
-    """
-
-    key: tuple[Any, ...]
-    pointers: list[int]
-    stream: int
+    key: tuple[Any, ...]  # on which the steps depend: shapes, strides, dtypes, the addresses modulo 16, the GPU's index
+    pointers: list[int]  # addresses; 0: no array
+    stream: int  # handle of the stream on which the steps are queued: torch's current stream, or CUDA's default stream
 
     def in_place(self, *matrices: Matrix | None) -> bool:
         """Return whether matrices lie where the arrays do, so that no one with entries is a copy."""
@@ -413,13 +373,10 @@ class Read(NamedTuple):
 
 
 def read(*arrays: Any) -> Read | None:
-    """Read the arrays of a call; the first one is never None.
+    """Read the arrays of a call, the first of which is not None.
 
-    Returns
-    -------
-    Read or None
-        None if an array is neither a plain torch tensor nor, in a call without any, an array that states CUDA's default
-        stream by ``__cuda_array_interface__``, as CuPy's do; or if it must be converted.
+    The result is None if an array is neither a plain torch tensor nor, in a call without any, an array that states
+    CUDA's default stream by ``__cuda_array_interface__``, as CuPy's do; or if it must be converted.
     """
     kinds = _classes(sys.modules.get("torch"))
     return _tensors(arrays, kinds) if arrays[0].__class__ in kinds else _interfaces(arrays)
@@ -492,13 +449,7 @@ def facts_of(*matrices: Matrix | None) -> tuple[Any, ...]:
 
 
 def new(X: Any, shape: tuple[int, ...], index: int) -> tuple[Any, int]:
-    """Return a new array with the kind, the dtype and the GPU of X, and its address.
-
-    Raises
-    ------
-    OutOfMemoryError
-        Memory does not suffice.
-    """
+    """Return a new array with the kind, the dtype and the GPU of X, and its address."""
     if is_torch(X):
         with allocated(prod(shape) * X.dtype.itemsize):
             D = X.new_empty(shape)

@@ -11,17 +11,9 @@ from fpemu.gpu.runtime.compiler import check, cubin, first_line
 from fpemu.gpu.runtime.device import current, multiprocessors
 from fpemu.gpu.runtime.steps import Launch
 
-__all__ = ["Module"]
-
 
 class Module:
-    """A source, compiled for the architectures of the GPUs that use it, and loaded.
-
-    Parameters
-    ----------
-    source, name : str
-        Source and its name in the compiler's messages, as in `fpemu.gpu.runtime.compiler.compile`.
-    """
+    """A source, compiled for the architectures of the GPUs that use it, and loaded; `name` is for error messages."""
 
     def __init__(self, source: str, *, name: str = "kernel.cu") -> None:
         self.source, self.name = source, name
@@ -33,22 +25,18 @@ class Module:
             with suppress(Exception):
                 device.release_later(self._code, index)
 
-    def _object_code(self) -> Any:
-        """Return the code for the current GPU's architecture."""
-        from cuda.core import ObjectCode
-
-        target = device.arch()
-        if target not in self._code:
-            code = cubin(self.source, target, name=self.name)
-            self._code[target] = ObjectCode.from_cubin(code, name=self.name)
-        return self._code[target]
-
     def function(self, name: str, shared: int = 0) -> Any:
         """Return the CUfunction of an ``extern "C"`` kernel that may use `shared` bytes of dynamic shared memory."""
         cuda, key = device.driver(), (current(), name)
         if key not in self._functions:
+            from cuda.core import ObjectCode
+
+            target = device.arch()
             try:
-                handle = self._object_code().get_kernel(name).handle
+                if target not in self._code:
+                    code = cubin(self.source, target, name=self.name)
+                    self._code[target] = ObjectCode.from_cubin(code, name=self.name)
+                handle = self._code[target].get_kernel(name).handle
             except Exception as problem:  # the exceptions of cuda.core are not public
                 raise GpuError(f"CUDA: {first_line(problem)}") from None
             self._functions[key] = check(cuda.cuKernelGetFunction(handle))
@@ -64,9 +52,9 @@ class Module:
     def clusters(self, name: str, size: int, threads: int, shared: int) -> int:
         """Return the number of clusters of `size` thread blocks of a kernel that fit on the GPU at once.
 
-        Without a GPU it is the number for an H200, on which one thread block of these kernels fits on a multiprocessor.
+        One thread block of these kernels fits on a multiprocessor. Without a GPU it is the number for an H200.
         """
-        if device.missing() is not None:
+        if size == 1 or device.missing() is not None:
             return multiprocessors() // size
         config = configuration(size, threads, shared, size, overlap=False)
         return int(check(device.driver().cuOccupancyMaxActiveClusters(self.function(name, shared), config)))

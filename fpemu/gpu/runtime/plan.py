@@ -26,8 +26,6 @@ from fpemu.gpu.runtime.device import Buffer, current, per_device
 from fpemu.gpu.runtime.modules import configuration
 from fpemu.gpu.runtime.steps import REGIONS, Address, Fill, Gemm, Launch, Memory, Step, TensorMap, pack
 
-__all__ = ["Plan", "Workspace", "lock", "queue", "workspaces"]
-
 _LINE = 64  # bytes: the parameters' alignment, which a tensor map needs
 _MOST_GRAPHS = 64  # addresses of a plan that are remembered; where there are more, the older half is dropped
 _LONGEST = 64  # steps of a graph: the launches of a longer plan take the GPU longer than the host
@@ -36,137 +34,101 @@ _captured: set[Plan] = set()  # plans in the caller's CUDA graphs, whose replays
 
 
 class Plan:
-    """The steps of a call on one GPU.
+    """The steps of a call on one GPU, `index`.
 
     Parameters
     ----------
-    steps : sequence of Step
-        Launches, fills and products of cuBLAS in their order.
+    steps : sequence of Launch or Fill
+        In their order.
     memory : Memory
         Workspace that the steps allocated.
     mark : int
-        Number of the steps before a point of interest.
+        Number of the steps before a point of interest, to which the plan adds its fills.
     labels : tuple of counters.Label
         The operands, in the order of their counters of entries out of range, if the steps count any.
-
-    Attributes
-    ----------
-    index : int
-        GPU on which the plan runs.
-    work, zeros, prepared : int
-        Bytes of workspace, of workspace that is zero before and after, and of operands prepared in advance.
-    mark : int
-        Number of the plan's steps before the same point.
-    kernels : list of str
-        Names of the kernels in order; "fill" for a fill, "gemm" for a product of cuBLAS.
     """
 
     def __init__(
         self, steps: Sequence[Step], memory: Memory | None = None, mark: int = 0, labels: tuple[Any, ...] = ()
     ) -> None:
-        self.index, self.labels, memory = current(), labels, memory or Memory()
+        self.index, memory = current(), memory or Memory()
         self._context, self._current_context = int(device.context()), device.bindings().cuCtxGetCurrent
-        self.work, self.zeros, self.prepared, cleared = (
+        self._cleared, self.zeros, self.prepared, cleared = (  # the cleared blocks follow the others
             memory.nbytes[name] for name in ("work", "zeros", "prepared", "cleared")
         )
-        self._cleared, fills = self.work, list(memory.fills)  # the cleared blocks follow the others
-        self.work += cleared
-        if cleared:
-            fills.append(Fill(Address("cleared"), 0, cleared))
-        self.mark = mark + len(fills)
-        self._steps = steps = [*fills, *steps]
-        self.kernels = [getattr(step, "kernel", type(step).__name__.lower()) for step in steps]
-        packed = [[pack(value) for value in step.arguments] for step in steps if isinstance(step, Launch)]
-        nbytes = sum(-(-len(data) // _LINE) * _LINE for parameters in packed for data, _ in parameters)
-        self._parameters = np.zeros(nbytes + _LINE, np.uint8)
-        self._at = -int(self._parameters.ctypes.data) % _LINE
-        self._words = memoryview(self._parameters.data)[self._at : self._at + nbytes].cast("Q")
+        self.work = self._cleared + cleared
+        fills = [*memory.fills, *([Fill(Address("cleared"), 0, cleared)] if cleared else [])]
+        self.mark, steps = mark + len(fills), [*fills, *steps]
+        self.kernels = [step.kernel if isinstance(step, Launch) else "fill" for step in steps]
+        self._steps = steps  # their arguments own memory
         self._slots: list[tuple[int, int, int]] = []  # word of the parameters, region, offset
         self._maps: list[tuple[Any, int, int]] = []  # tensor map in the parameters, region, offset
         self._written: tuple[int, ...] = ()
         self._graphs: dict[tuple[int, ...], _Graph | None] = {}
         self._counters: tuple[Any, int] = (None, 0)
-        queued = iter(packed)
-        self._issue = [self._prepared(step, next(queued) if isinstance(step, Launch) else []) for step in steps]
-        if all(region != REGIONS.index("counts") for _, region, _ in self._slots):
-            self.labels = ()
-        self._whole = 1 < len(steps) <= _LONGEST and not any(isinstance(step, Gemm) for step in steps)
+        packed = [[pack(value) for value in getattr(step, "arguments", ())] for step in steps]
+        nbytes = sum(_lines(data) for parameters in packed for data, _ in parameters)
+        memory_of_parameters = np.zeros(nbytes + 2 * _LINE, np.uint8)
+        self._parameters = memory_of_parameters[-memory_of_parameters.ctypes.data % _LINE :][: nbytes + _LINE]
+        self._words = self._parameters.data.cast("Q")
+        self._end = 0  # of the parameters that are written
+        self._issue = [self._prepared(step, parameters) for step, parameters in zip(steps, packed, strict=True)]
+        counts = any(region == REGIONS.index("counts") for _, region, _ in self._slots)
+        self.labels = labels if counts else ()
+        self._whole = 1 < len(steps) <= _LONGEST
 
     def _prepared(self, step: Step, parameters: list[tuple[bytes, dict[int, Any]]]) -> Callable[[int], None]:
         """Return the function that issues a step on a stream."""
         if isinstance(step, Fill):
             return partial(self._fill, *self._place(step.pointer), step.byte, step.nbytes)
-        if isinstance(step, Gemm):
-            return partial(self._multiply, step)
-        base = int(self._parameters.ctypes.data)
-        addresses = np.zeros(len(parameters), np.uint64)
+        assert isinstance(step, Launch)
+        base, addresses = int(self._parameters.ctypes.data), np.zeros(len(parameters), np.uint64)
         for i, (data, slots) in enumerate(parameters):
-            at = self._at
-            self._parameters[at : at + len(data)] = np.frombuffer(data, np.uint8)
-            addresses[i] = base + at
-            for offset, target in slots.items():
-                self._slot(at + offset, target)
-            self._at = at + -(-len(data) // _LINE) * _LINE
+            addresses[i] = base + self._end
+            self._parameters[self._end : self._end + len(data)] = np.frombuffer(data, np.uint8)
+            for at, target in ((self._end + offset, target) for offset, target in slots.items()):
+                if isinstance(target, Address):
+                    self._slots.append((at // 8, *self._place(target)))
+                    continue
+                self._parameters[at : at + 128] = np.frombuffer(_encoded(target), np.uint8)
+                if isinstance(target.pointer, Address):
+                    tensor_map = device.bindings().CUtensorMap(_ptr=base + at)
+                    self._maps.append((tensor_map, *self._place(target.pointer)))
+            self._end += _lines(data)
         function = step.module.function(step.kernel, step.shared)
         config = configuration(step.grid, step.block, step.shared, step.cluster, step.overlap)
         return _launcher(function, config, addresses)
 
-    def _slot(self, at: int, target: Any) -> None:
-        """Enter an address or a tensor map at some bytes of the parameters."""
-        start = int(self._parameters.ctypes.data)
-        if isinstance(target, TensorMap):
-            self._parameters[at : at + 128] = np.frombuffer(_encoded(target), np.uint8)
-            if isinstance(target.pointer, Address):
-                self._maps.append((device.bindings().CUtensorMap(_ptr=start + at), *self._place(target.pointer)))
-        else:
-            first = -start % _LINE
-            self._slots.append(((at - first) // 8, *self._place(target)))
-
-    def _place(self, address: Any) -> tuple[int, int]:
-        """Return the region and the offset of an address; region -1 for an integer."""
-        if not isinstance(address, Address):
-            return -1, int(address)
+    def _place(self, address: Address) -> tuple[int, int]:
+        """Return the region and the offset of an address."""
         if address.region == "cleared":
             return REGIONS.index("work"), address.offset + self._cleared
         return REGIONS.index(address.region), address.offset
 
-    def _at_present(self, region: int, offset: int) -> int:
-        return offset if region < 0 else self._written[region] + offset
-
     def _fill(self, region: int, offset: int, byte: int, nbytes: int, stream: int) -> None:
-        device.fill_async(self._at_present(region, offset), byte, nbytes, stream)
-
-    def _multiply(self, step: Gemm, stream: int) -> None:
-        A, B, D = (X._replace(pointer=self._at_present(*self._place(X.pointer))) for X in (step.A, step.B, step.D))
-        cublas.blas().gemm(step.kind, step.M, step.N, step.K, A, B, D, batch=step.batch, stream=stream)
+        device.fill_async(self._written[region] + offset, byte, nbytes, stream)
 
     # --- a call
     def addresses(self, pointers: Sequence[int], stream: int, prepared: int = 0) -> tuple[tuple[int, ...], Any]:
         """Return the addresses of all regions for a call, and the owner of its workspace in a capture, else None.
 
-        Parameters
-        ----------
-        pointers : sequence of int
-            Addresses of A, B, C and D; 0: none.
-        stream : int
-            Handle of the stream.
-        prepared : int
-            Address of an operand prepared in advance.
+        pointers : addresses of A, B, C and D; 0: none
         """
-        captured = bool(stream) and device.captures(stream)  # the default stream cannot be captured
-        work, zeros, owner = self._captured() if captured else self._workspace(stream)
+        work, zeros, owner = 0, 0, None
+        if stream and device.captures(stream):  # a call less on the default stream
+            work, zeros, owner = self._captured()
+        elif self.work or self.zeros:
+            work, zeros = self._workspace(stream)
         A, B, C, D = pointers
-        return (A, B, C, D, work, zeros, prepared, self.counts(captured=captured) if self.labels else 0), owner
+        return (A, B, C, D, work, zeros, prepared, self._counts(owner is not None) if self.labels else 0), owner
 
-    def _workspace(self, stream: int) -> tuple[int, int, None]:
-        if not self.work and not self.zeros:
-            return 0, 0, None
+    def _workspace(self, stream: int) -> list[int]:
         held = workspaces.get((self.index, stream))
         if held is None or held.nbytes[0] < self.work or held.nbytes[1] < self.zeros:
             held = workspaces.setdefault((self.index, stream), Workspace())
             with device.entered(self.index):
-                held.grow(self.work, self.zeros, stream)
-        return *held.pointers, None
+                held.grow((self.work, self.zeros), stream)
+        return held.pointers
 
     def _captured(self) -> tuple[int, int, Any]:
         """Return a workspace that torch allocates within the memory of the graph; the plan is kept for its replays."""
@@ -177,7 +139,7 @@ class Plan:
         zeros = torch.zeros(self.zeros, dtype=torch.uint8, device=where) if self.zeros else work
         return work.data_ptr(), zeros.data_ptr(), (work, zeros)
 
-    def counts(self, *, captured: bool = False) -> int:
+    def _counts(self, captured: bool) -> int:
         """Return the address of the plan's counters of entries out of range; those of a captured call are kept."""
         table, address = self._counters
         if captured or table is None or not table.current:
@@ -195,18 +157,9 @@ class Plan:
         *,
         captured: bool = False,
     ) -> None:
-        """Issue the steps, or some of them, with these addresses of the regions; the caller holds `lock`.
+        """Issue the steps from `start` to `stop` with these addresses of `REGIONS`; the caller holds `lock`.
 
-        Parameters
-        ----------
-        addresses : tuple of int
-            Addresses of `REGIONS`.
-        stream : int
-            Handle of the stream; 0: the default stream.
-        start, stop : int
-            The first step, and the one after the last.
-        captured : bool
-            The stream is captured: no graph of the plan is launched.
+        captured : the stream is captured, so that no graph of the plan is launched
         """
         status, context = self._current_context()
         whole = self._whole and not (captured or start or stop is not None)
@@ -257,6 +210,11 @@ class Plan:
             self._whole = False
 
 
+def _lines(data: bytes) -> int:
+    """Return the bytes of a parameter with its padding to whole lines."""
+    return -(-len(data) // _LINE) * _LINE
+
+
 def make_room(kept: dict[Any, Any], most: int) -> None:
     """Drop the older half of the entries if there are as many as allowed."""
     if len(kept) >= most:
@@ -265,51 +223,46 @@ def make_room(kept: dict[Any, Any], most: int) -> None:
 
 
 def queue(*steps: Step) -> None:
-    """Queue steps without regions once, on the default stream: those of a kernel that reads results in between.
+    """Queue steps once on the default stream: those of a kernel that reads results in between.
 
-    Parameters
-    ----------
-    *steps : Step
-        Steps whose pointers are addresses on the current GPU.
+    Their pointers are addresses on the current GPU, and no parameter is a tensor map.
     """
-    cuda, nowhere = device.driver(), (0,) * len(REGIONS)
+    cuda = device.driver()
     with lock:
         for step in steps:
-            packed = [pack(value) for value in step.arguments] if isinstance(step, Launch) else []
-            if not isinstance(step, Launch) or any(slots for _, slots in packed):
-                Plan([step]).queue(nowhere, captured=True)
-                continue
-            values = [np.frombuffer(data, np.uint8) for data, _ in packed]  # less host time than a plan
-            addresses = np.array([value.__array_interface__["data"][0] for value in values], np.uint64)
-            config = _fixed(step.grid, step.block, step.shared, step.cluster, step.overlap)
-            function = step.module.function(step.kernel, step.shared)
-            check(cuda.cuLaunchKernelEx(config, function, int(addresses.ctypes.data), 0))
+            if isinstance(step, Fill):
+                device.fill_async(step.pointer, step.byte, step.nbytes, 0)
+            elif isinstance(step, Gemm):
+                cublas.blas().gemm(step)
+            else:
+                values = [np.frombuffer(pack(value)[0], np.uint8) for value in step.arguments]
+                addresses = np.array([value.__array_interface__["data"][0] for value in values], np.uint64)
+                config = _fixed(step.grid, step.block, step.shared, step.cluster, step.overlap)
+                function = step.module.function(step.kernel, step.shared)
+                check(cuda.cuLaunchKernelEx(config, function, int(addresses.ctypes.data), 0))
 
 
 _fixed = lru_cache(maxsize=256)(configuration)  # on the default stream
 
 
 class Workspace:
-    """The workspace of one stream: it grows to the largest that its plans need."""
+    """The workspace of one stream, "work" and "zeros": it grows to the largest that its plans need."""
 
     def __init__(self) -> None:
-        self.pointers, self.nbytes = (0, 0), [0, 0]
-        self._buffers: list[Buffer | None] = [None, None]
+        self.pointers, self.nbytes, self._buffers = [0, 0], [0, 0], list[Buffer | None]([None, None])
 
-    def grow(self, work: int, zeros: int, stream: int) -> None:
-        """Provide so many bytes of both regions; the zeros are queued on the stream."""
-        for i, nbytes in enumerate((work, zeros)):
+    def grow(self, needed: tuple[int, int], stream: int) -> None:
+        """Provide so many bytes of both; the zeros are queued on the stream."""
+        for i, nbytes in enumerate(needed):
             if nbytes > self.nbytes[i]:
                 self._buffers[i], self.nbytes[i] = None, 0  # freed before the new one is allocated
                 self._buffers[i] = buffer = Buffer(nbytes)
+                self.pointers[i], self.nbytes[i] = buffer.pointer, nbytes
                 if i:
                     device.fill_async(buffer.pointer, 0, nbytes, stream)
-                self.nbytes[i] = nbytes
-                self.pointers = (self.pointers[0], buffer.pointer) if i else (buffer.pointer, self.pointers[1])
 
 
-workspaces: dict[tuple[int, int], Workspace] = {}
-"""The workspaces of streams, by GPU and handle of the stream"""
+workspaces: dict[tuple[int, int], Workspace] = {}  # by GPU and handle of the stream
 
 
 # --- the driver

@@ -6,27 +6,11 @@ of every call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
-__all__ = [
-    "REGIONS",
-    "Address",
-    "Block",
-    "Fill",
-    "Gemm",
-    "Launch",
-    "Memory",
-    "Step",
-    "Struct",
-    "TensorMap",
-    "fields",
-    "pack",
-]
 
 REGIONS = ("A", "B", "C", "D", "work", "zeros", "prepared", "counts")
 """Memory that steps address: operands and result, workspace, workspace that is zero before and after the steps, an
@@ -38,15 +22,6 @@ _ALIGNMENT = 1024  # bytes, of the blocks of a workspace: TMA needs 128, a swizz
 class Address:
     """An address in a region, whose own address each call states.
 
-    Parameters
-    ----------
-    region : str
-        One of `REGIONS`, or "cleared": the end of the workspace, which is set to zero before the first step.
-    offset : int
-        Bytes from the address of the region.
-    alignment : int
-        Address of the region modulo 16.
-
     Examples
     --------
     >>> address = Address("A", alignment=4) + 8
@@ -54,9 +29,9 @@ class Address:
     (8, 12)
     """
 
-    region: str
-    offset: int = 0
-    alignment: int = 0
+    region: str  # of `REGIONS`, or "cleared": the end of the workspace, which is set to zero before the first step
+    offset: int = 0  # bytes
+    alignment: int = 0  # of the region's address, modulo 16
 
     def __add__(self, nbytes: int) -> Address:
         return Address(self.region, self.offset + int(nbytes), self.alignment)
@@ -74,25 +49,12 @@ class Block:
 
 
 class Memory:
-    """The workspace of a plan, as its steps allocate it.
-
-    Parameters
-    ----------
-    region : {"work", "prepared"}
-        Region of the blocks.
-
-    Attributes
-    ----------
-    nbytes : dict of str to int
-        Bytes of each region.
-    fills : list of Fill
-        Fills of cleared blocks, which come before all other steps.
-    """
+    """The workspace of a plan, as its steps allocate it: the bytes of each region, blocks in "work" or "prepared"."""
 
     def __init__(self, region: str = "work") -> None:
         self.region = region
         self.nbytes = {"work": 0, "zeros": 0, "prepared": 0, "cleared": 0}
-        self.fills: list[Fill] = []
+        self.fills: list[Fill] = []  # of cleared blocks, before all other steps
 
     def block(self, nbytes: int) -> Block:
         """Return a block whose content is undefined."""
@@ -119,12 +81,7 @@ class Memory:
 def fields(text: str, **nested: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of a C structure: in each part of a text a type, as NumPy names it, and the fields of this type.
 
-    Parameters
-    ----------
-    text : str
-        Parts, separated by commas; pointers are "u8".
-    **nested : np.dtype
-        Further types by name.
+    Pointers are "u8"; `nested` are further types by name.
 
     Examples
     --------
@@ -136,117 +93,66 @@ def fields(text: str, **nested: np.dtype[Any]) -> np.dtype[Any]:
 
 
 class Struct:
-    """A parameter structure: its bytes, and the addresses that its pointer fields hold.
+    """A parameter structure: a dtype, and values by field, which `pack` takes; other fields are zero.
 
-    Parameters
-    ----------
-    dtype : np.dtype
-        Fields of the structure.
-    values : mapping
-        Values by field; an `Address`, a nested `Struct`, an object with a pointer, a number, None for a null, or a
-        sequence of these for a field with a shape. Fields that are not named are zero.
+    None is a null pointer. The value of a field with a shape is a sequence of values.
     """
 
     def __init__(self, dtype: np.dtype[Any], values: Mapping[str, Any]) -> None:
-        self.data = np.zeros(1, dtype)
-        self.slots: dict[int, Address] = {}
-        self.keep: list[Any] = []  # owners of the memory that pointers refer to
-        for name, value in values.items():
-            self[name] = value
+        self.dtype, self._values = dtype, dict(values)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        kind, offset = self.data.dtype.fields[name][:2]
-        if kind.shape:
-            for i, each in enumerate(value):
-                self._set(self.data[name][0][i : i + 1], kind.base, offset + i * kind.base.itemsize, each)
-        else:
-            self._set(self.data[name], kind, offset, value)
-
-    def _set(self, where: NDArray[Any], kind: np.dtype[Any], offset: int, value: Any) -> None:
-        if hasattr(value, "pointer"):
-            self.keep.append(value)
-            value = value.pointer
-        for old in [at for at in self.slots if offset <= at < offset + kind.itemsize]:
-            del self.slots[old]
-        if isinstance(value, Address):
-            where[0] = 0
-            self.slots[offset] = value
-        elif isinstance(value, Struct):
-            where[0] = value.data[0]
-            self.slots |= {offset + at: address for at, address in value.slots.items()}
-            self.keep += value.keep
-        else:
-            where[0] = 0 if value is None else value
+        self._values[name] = value
 
     def __getitem__(self, name: str) -> Any:
-        """Return the value of a field; an `Address` if it holds one."""
-        offset = self.data.dtype.fields[name][1]
-        return self.slots.get(offset, self.data[name][0])
+        """Return the value of a field: an `Address`, or a number of the field's type."""
+        value = self._values.get(name)
+        value = getattr(value, "pointer", value)
+        return value if isinstance(value, Address) else self.dtype[name].type(value or 0)
 
     def changed(self, **values: Any) -> Struct:
         """Return a copy with other values of some fields."""
-        result = Struct(self.data.dtype, {})
-        result.data[:], result.slots, result.keep = self.data, dict(self.slots), [*self.keep]
-        for name, value in values.items():
-            result[name] = value
-        return result
+        return Struct(self.dtype, self._values | values)
+
+    def pack(self) -> tuple[bytes, dict[int, Any]]:
+        """Return the bytes, and the addresses within, by their offsets."""
+        data, slots = bytearray(self.dtype.itemsize), dict[int, Any]()
+        for name, value in self._values.items():
+            kind, at = self.dtype.fields[name][:2]  # type: ignore[index]
+            for each in value if kind.shape else (value,):
+                item = getattr(each, "pointer", each)
+                if not isinstance(item, Address | Struct):
+                    item = np.array(0 if item is None else item, kind.base)
+                packed, within = pack(item)
+                data[at : at + len(packed)] = packed
+                slots |= {at + offset: address for offset, address in within.items()}
+                at += kind.base.itemsize
+        return bytes(data), slots
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor for TMA, a `__grid_constant__` parameter of a kernel (hopper.cuh: TensorMap).
+    """A tensor for TMA, a `__grid_constant__` parameter of a kernel (hopper.cuh: TensorMap)."""
 
-    Parameters
-    ----------
-    pointer : Address or int
-        A multiple of 16.
-    itemsize : int
-        Bytes of an element.
-    shape : tuple of int
-        The last axis is contiguous; elements of a tile outside of the shape are zero.
-    strides : tuple of int
-        Bytes between consecutive indices of all axes but the last, multiples of 16.
-    box : tuple of int
-        Shape of a tile, without leading axes of length 1; its rows are 128 bytes, swizzled for wgmma.
-    """
-
-    pointer: Any
-    itemsize: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
+    pointer: Any  # an Address or an integer, a multiple of 16
+    itemsize: int  # bytes of an element
+    shape: tuple[int, ...]  # the last axis is contiguous; elements of a tile outside of the shape are zero
+    strides: tuple[int, ...]  # bytes between indices of all axes but the last, multiples of 16
+    box: tuple[int, ...]  # of a tile, without leading axes of length 1; its rows are 128 bytes, swizzled for wgmma
 
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """The launch of a kernel.
+    """The launch of a kernel."""
 
-    Parameters
-    ----------
-    module : Module
-        Module of the kernel, `fpemu.gpu.runtime.modules.Module`.
-    kernel : str
-        Its name.
-    grid, block : int or tuple of up to three
-        Thread blocks, and threads of each.
-    arguments : tuple
-        Parameters, as `pack` takes them; the buffers among them are kept alive.
-    shared : int
-        Bytes of dynamic shared memory.
-    cluster : int
-        Thread blocks in a cluster, along x.
-    overlap : bool
-        The kernel may start before the one queued before it has ended: it waits by itself where it has to.
-    """
-
-    module: Any
+    module: Any  # `fpemu.gpu.runtime.modules.Module`
     kernel: str
-    grid: Any
-    block: Any
-    arguments: tuple[Any, ...]
-    shared: int = 0
-    cluster: int = 1
-    overlap: bool = False
+    grid: Any  # thread blocks: an integer, or a tuple of up to three
+    block: Any  # threads of each, as the grid
+    arguments: tuple[Any, ...]  # as `pack` takes them; the buffers among them are kept alive
+    shared: int = 0  # bytes of dynamic shared memory
+    cluster: int = 1  # thread blocks in a cluster, along x
+    overlap: bool = False  # the kernel may start before the one queued before it has ended, and waits where it has to
 
 
 @dataclass(frozen=True)
@@ -260,9 +166,13 @@ class Fill:
 
 @dataclass(frozen=True)
 class Gemm:
-    """A product of cuBLAS, with the arguments of `fpemu.gpu.runtime.cublas.Blas.gemm`."""
+    """The products D = A B^T of a batch by cuBLAS: A (M, K), B (N, K), D (M, N).
 
-    kind: str
+    int8 requires that K and the row strides are multiples of 16. The operands are `fpemu.gpu.runtime.cublas.Stack`; a
+    batch stride of 0 uses the same matrix in every product.
+    """
+
+    kind: str  # of `fpemu.gpu.runtime.cublas.KINDS`
     M: int
     N: int
     K: int
@@ -278,38 +188,30 @@ Step = Launch | Fill | Gemm
 def pack(value: Any) -> tuple[bytes, dict[int, Any]]:
     """Return the bytes of a kernel parameter, and the addresses and tensor maps within, by their offsets.
 
-    Parameters
-    ----------
-    value : object
-        A `Struct`, an `Address`, an object with a pointer, a NumPy scalar or array (structs too) in its own type, a
-        sequence of `Struct` or `TensorMap` (adjacent in one parameter), a Python int as a `long long`, a float as a
-        `double`.
+    The value is a `Struct`, an `Address`, an object with a pointer, a NumPy scalar or array (structs too) in its own
+    type, a sequence of these (adjacent in one parameter), a Python int as a `long long`, or a float as a `double`.
 
     Examples
     --------
     >>> pack(Address("A", 8))[1], pack(np.int32(3))
     ({0: Address(region='A', offset=8, alignment=0)}, (b'\\x03\\x00\\x00\\x00', {}))
     """
-    value = getattr(value, "pointer", value) if not isinstance(value, TensorMap) else value
+    if isinstance(value, TensorMap):
+        return bytes(128), {0: value}
+    value = getattr(value, "pointer", value)
     if isinstance(value, Address):
         return bytes(8), {0: value}
     if isinstance(value, Struct):
-        return value.data.tobytes(), dict(value.slots)
-    if isinstance(value, TensorMap):
-        return bytes(128), {0: value}
+        return value.pack()
     if isinstance(value, list | tuple):
-        return _adjacent(value)
+        data, slots = b"", dict[int, Any]()
+        for each in value:
+            more, within = pack(each)
+            slots |= {len(data) + at: target for at, target in within.items()}
+            data += more
+        return data, slots
     if isinstance(value, np.ndarray | np.generic):
         return value.tobytes(), {}
     if isinstance(value, float):
         return np.float64(value).tobytes(), {}
-    return (np.uint64 if value > np.iinfo(np.int64).max else np.int64)(value).tobytes(), {}
-
-
-def _adjacent(values: Sequence[Any]) -> tuple[bytes, dict[int, Any]]:
-    data, slots = b"", dict[int, Any]()
-    for value in values:
-        more, within = pack(value)
-        slots |= {len(data) + at: target for at, target in within.items()}
-        data += more
-    return data, slots
+    return int(value).to_bytes(8, "little", signed=value < 0), {}

@@ -16,7 +16,7 @@ import numpy as np
 
 from fpemu.arguments import LARGEST, choice, integer
 from fpemu.errors import GpuError, InputError
-from fpemu.gpu.operation import Operations, Queued, Request
+from fpemu.gpu.operation import Operation, Operations, Placed, Queued, Request
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.plan import Plan
@@ -162,6 +162,9 @@ class _Request(Request):
         if A.shape[1] != B.shape[0]:
             raise InputError(f"A {A.shape} and B {B.shape} do not fit: A's columns must be as many as B's rows")
         return (A.shape[0], B.shape[1]), A.dtype
+
+    def operation(self, placed: Placed) -> Operation:
+        return Operation.of(self.steps, placed)
 
     def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
         problem = Problem(layouts["A"], layouts["B"], layouts["D"])

@@ -91,7 +91,7 @@ def tiles(lowering: Lowering, spec: MmaSpec, how: Fused, *, words: bool = False)
     """The tiles that a lowering can have, largest first; words: those of kernels that read words from memory."""
     most, size = device.most_shared(), text.BYTES[str(spec.a_format)]
     if words:
-        return text.copying_tiles(lowering, size, how, most, splitting.from_hopper_on())
+        return text.copying_tiles(lowering, size, how, most, device.overlaps_launches())
     return text.splitting_tiles(lowering, size, how, most)
 
 

@@ -153,7 +153,7 @@ def splitting_tiles(lowering: Lowering, size: int, how: Fused, shared: int) -> l
     return fitting
 
 
-def copying_tiles(lowering: Lowering, size: int, how: Fused, shared: int, bulk: bool = False) -> list[Tile]:
+def copying_tiles(lowering: Lowering, size: int, how: Fused, shared: int, bulk: bool) -> list[Tile]:
     """The same for words from memory; rows of 128 bytes in shared memory are best, then longer, then shorter ones.
 
     bulk: TMA loads the words, except where a sum is promoted after every instruction: copying threads are faster there.

@@ -19,7 +19,6 @@ SMALL = 2**32  # products M N K below which a launch begins while the one before
 _EXTRA = 8  # columns, the cost of a tile beside its own: filling the pipeline, writing the result
 _HALF = 0.75  # time of a tile of 64 rows relative to one of 128
 _WIDE = 0.975  # and of a tile in halves relative to its columns
-_REGISTERS = {"f32": ("float", "f", 2), "s32": ("int", "r", 2), "f16": ("u32", "r", 4)}  # columns a register, times 64
 
 
 @dataclass(frozen=True)
@@ -209,16 +208,16 @@ def _products(name: str, products: tuple[Product, ...], turn: int) -> str:
     return "\n".join((f"struct {name} {{", constant, *functions, "};"))
 
 
-def wgmma(name: str, columns: int, ab: str = "f16", d: str = "f32") -> str:
-    """A function that issues a wgmma of 64 rows on two tiles in shared memory, K-major, 128-byte swizzle.
+def wgmma(name: str, columns: int, *, int8: bool = False) -> str:
+    """Return a function that issues a wgmma on two tiles of fp16 or int8 in shared memory: 64 rows, K-major, swizzled.
 
     Its parameters are the accumulator's registers, the descriptors of the tiles (hopper.cuh: wgmma_tile), and 0 to
-    start from zero. `ab` and `d` are the PTX types of the operands and of the accumulator.
+    start from zero.
     """
-    register, letter, share = _REGISTERS[d]
-    count, k = columns // share, {"f16": 16, "bf16": 16}.get(ab, 32)
+    ab, d, register, letter, k = ("s8", "s32", "int", "r", 32) if int8 else ("f16", "f32", "float", "f", 16)
+    count = columns // 2  # registers of a thread: 128 threads hold 64 rows
     registers = ", ".join(f"%{i}" for i in range(count))
-    scales = {"s8": ""}.get(ab, ", 1, 1") + (", 0, 0" if k == 16 else "")
+    scales = "" if int8 else ", 1, 1, 0, 0"  # factors of A and B, and neither is transposed
     outputs = ", ".join(f'"+{letter}"(d[{i}])' for i in range(count))
     return f"""
 FPEMU_FUNCTION void {name}({register} (&d)[{count}], u64 a, u64 b, int keep) {{

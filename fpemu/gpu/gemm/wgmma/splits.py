@@ -146,10 +146,9 @@ class ChunkSplitter:
         return x.source.count * -(-self._kind.halved(x.rows) // self._kind.side)
 
     def _loads(self, chunks: int, rows: int, *, apart: bool) -> int:
-        """Return the loads of the kernel that keeps segments of rows in registers; 0 where that of tiles is faster.
+        """Return the loads of the kernel that keeps segments of rows in registers; 0 where tiles are faster.
 
-        apart : bool
-            Whether tiles need two launches.
+        apart : whether tiles need two launches
         """
         loads = next((n for n in _RESIDENT if CHUNK * chunks <= 128 * n), max(_RESIDENT))
         fastest = (chunks > _NARROW or rows <= _FEW) if CHUNK * chunks <= 128 * loads else apart

@@ -13,14 +13,13 @@ from fpemu.gpu.gemm.base import TASK, Kernel, Output, Prepared, result
 from fpemu.gpu.gemm.wgmma.schedules import SHARED, SMALL, Tile, best_tile, wgmma
 from fpemu.gpu.gemm.wgmma.splits import ChunkSplitter, tiles
 from fpemu.gpu.runtime import compiler, modules
-from fpemu.gpu.runtime.device import multiprocessors
 from fpemu.gpu.runtime.steps import Memory, Step, Struct, fields
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.base import Scheme
 from fpemu.schemes.staged_int8 import StagedInt8
 
 PIECE, ROWS = 64, 128  # k in an entry of the ring; rows of a tile
-_COLUMNS = (32, 64, 96, 128, 144)
+COLUMNS = (32, 64, 96, 128, 144)
 _PRODUCT = fields("TASK task, u8 scale_a scale_b, i4 exact matrix_a matrix_b", TASK=TASK)
 """The struct Product of ``kernels/staged_int8_gemm.cu``"""
 
@@ -39,7 +38,7 @@ def kernel(scheme: Scheme, spec: MmaSpec | None, shape: tuple[int, int, int], or
 def choose(shape: tuple[int, int, int]) -> Tile:
     """The tile with the least estimated time."""
     cluster = 2 if shape[0] > ROWS else 1
-    return best_tile((Tile(columns, cluster) for columns in _COLUMNS), shape)
+    return best_tile((Tile(columns, cluster) for columns in COLUMNS), shape)
 
 
 class FrontierKernel(Kernel):
@@ -56,7 +55,7 @@ class FrontierKernel(Kernel):
         M, N, K, columns, cluster = a.rows, b.rows, a.K, self.tile.columns, self.tile.cluster
         module, shared = _gemm(columns, cluster, self.per, bool(self.exact)), shared_bytes(columns)
         maps = [tiles(x, word, 2 - word, rows) for x, rows in ((a, ROWS), (b, columns)) for word in range(2)]
-        fit = multiprocessors() if cluster == 1 else module.clusters("staged_int8_gemm", cluster, 384, shared)
+        fit = module.clusters("staged_int8_gemm", cluster, 384, shared)
         blocks = min(fit, -(-M // (ROWS * cluster)) * -(-N // columns)) * cluster
         more: dict[str, Any] = {"shared": shared, "cluster": cluster, "overlap": M * N * K < SMALL}
         assert a.exponents is not None
@@ -96,5 +95,5 @@ def source(columns: int, cluster: int, per: int, exact: bool) -> str:
         "EXACT_INTERVALS": exact,
     }
     lines = [compiler.struct(config), '#include "hopper_epilogue.cuh"', '#include "staged_int8_words.cuh"']
-    products = wgmma("fp16_product", columns) + wgmma("int8_product", columns, "s8", "s32")
+    products = wgmma("fp16_product", columns) + wgmma("int8_product", columns, int8=True)
     return "\n".join([*lines, products, compiler.kernel_source("staged_int8_gemm.cu")])

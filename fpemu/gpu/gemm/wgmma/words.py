@@ -39,8 +39,7 @@ def kernel(
 ) -> Kernel | None:
     """A kernel for products of a scheme of fp16 words on Hopper, or None; the shape (M, N, K) selects its tile.
 
-    slices : bool
-        Whether a kernel without a required order may split K.
+    slices : whether a kernel without a required order may split K
     """
     if not scheme.runs_by_plan or spec is None or min(shape) < 1 or spec != catalog.spec("hopper", "fp16"):
         return None
@@ -122,7 +121,7 @@ class Hopper(Kernel):
         maps = [splits.tiles(x, i, 2, height) for x, height in sides for i in range(len(x.words))]
         shared, threads = schedules.shared_bytes(tile), 128 + 2 * tile.rows
         module = _module(self.schedule, tile, bool(spread))
-        fit = multiprocessors() if tile.cluster == 1 else module.clusters("hopper_gemm", tile.cluster, threads, shared)
+        fit = module.clusters("hopper_gemm", tile.cluster, threads, shared)
         launch = "hopper_gemm", min(fit, tiles * (spread or 1)) * tile.cluster, threads, maps, task, nonfinite
         overlap = a.rows * b.rows * a.K * end.count < MIDDLE
         steps: list[Step] = [module.step(*launch, shared=shared, cluster=tile.cluster, overlap=overlap)]
