@@ -51,7 +51,6 @@ class RunOptions:
     jobs: int | None = None
     executor: Annotated[str | None, "processes (default) or dask (without --scheduler: local workers)."] = None
     scheduler: Annotated[str | None, "ADDRESS", "A Dask scheduler, such as tcp://host:8786."] = None
-    worker_timeout: Annotated[float, "SECONDS", "With Dask: seconds to wait for a worker if none is left."] = 600.0
     device: str = "auto"
     dry_run: Annotated[bool, "Count the cells and estimate the time."] = False
     fresh: bool = False
@@ -80,7 +79,7 @@ class RunOptions:
                     by = f" by {jobs} process{'es' * (jobs > 1)} ({basis})"
                     cli.print_text(f"time: {basis}" if seconds is None else f"time: about {_duration(seconds)}{by}")
                 return None
-            taken = ("executor", "scheduler", "worker_timeout", "fresh")
+            taken = ("executor", "scheduler", "fresh")
             settings: dict[str, Any] = {name: getattr(self, name) for name in taken} | {"jobs": jobs, "device": device}
             with cli.progress() as bars:
                 rows = run(grid, results=results, progress=bars, keep_failures=True, **settings)

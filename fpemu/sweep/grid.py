@@ -101,9 +101,6 @@ class Grid:
     out: Any = "fp64"
     title: str = ""
 
-    def __init_subclass__(cls) -> None:
-        raise TypeError("Grid cannot be subclassed: its results are stored as those of fpemu.sweep.grid.evaluate")
-
     def __post_init__(self) -> None:
         if not isinstance(self.title, str):
             raise InputError(f"title must be a text, not {shown(self.title)}")
