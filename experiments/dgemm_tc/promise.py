@@ -34,6 +34,7 @@ ASSUMPTIONS = [
     """Equation 1, from which Algorithm 3 is derived, is |D - AB|e <= 2 sqrt(k) 2^-53 |A||B|e for each row.""",
 ]
 FACTOR = 10.0
+"""An error above this multiple of DGEMM's error counts as a failure, as in figure 3."""
 METHODS: dict[str, dict[str, Any]] = {
     "DGEMM": {"scheme": "dgemm"},
     "printed": {"scheme": "ozaki", "slices": "printed"},
@@ -122,6 +123,7 @@ _LOOK = {
     "default": Series("DP mode, default", plotting.VERMILION, "o", "none"),
 }
 _EDGE = 2e-19
+"""Left end of the axes; errors of zero are drawn just inside it."""
 
 
 def draw(rows: list[Row]) -> Any:

@@ -43,6 +43,7 @@ DATA: dict[str, tuple[str, dict[str, Any]]] = {
     "(rand - 0.5)·exp(0.5·randn)": ("phi", {"phi": 0.5}),
 }
 EXACT = (8, 6, 4, 2)
+"""One of this many stages is exact, which costs 1/n of a product in fp16 more."""
 POINTS: dict[str, tuple[float, str, dict[str, Any]]] = {
     "fp16": (1.0, "fp16", {"on_range": "scale"}),
     "tf32": (2.0, "multiword", {"words": 1, "fmt": "tf32"}),
@@ -55,6 +56,7 @@ POINTS: dict[str, tuple[float, str, dict[str, Any]]] = {
 }
 """Units of time, scheme, options"""
 WORDS = {**{f"{b} bits": (2.0, b) for b in (6, 7, 9, 10)}, "e4m3": (2.0, 0)}
+"""Units of time, and bits of a word of a correction; 0: a word in e4m3."""
 LOOK = {
     "fp16": Series("fp16", plotting.GREY, "x"),
     "tf32": Series("tf32", plotting.PURPLE, "P"),

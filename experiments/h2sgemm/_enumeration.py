@@ -26,6 +26,7 @@ from fpemu.schemes.words import Word, steps
 from ._residuals import Choice, Split
 
 _CHUNK = 1 << 16
+"""Numbers that are evaluated at a time, which bounds the memory."""
 
 
 @dataclass(frozen=True)

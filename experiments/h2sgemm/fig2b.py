@@ -57,9 +57,12 @@ ASSUMPTIONS = [
 ]
 
 FRACTION = 23
+"""Fraction bits of fp32: 2^23 mantissas are all of an exponent."""
 CURVES = (0, 12, 11)
+"""The sb of panel (a): unscaled, the paper's choice, and the only one that Equation 6 corrected allows everywhere."""
 EXPONENTS = range(-25, 28)
 NORMAL = range(-14, 16)
+"""Exponents of fp16's normal numbers."""
 
 
 def cells() -> list[Row]:

@@ -30,6 +30,7 @@ ASSUMPTIONS = [
 ]
 OURS = ("ours", "magma-small", "magma-small fp32")
 CROSSING = 10
+"""The n from which the paper's kernel with tensor cores is the faster one."""
 cells = cells_of("magma/fig18")
 
 

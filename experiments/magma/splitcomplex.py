@@ -50,6 +50,7 @@ WAYS: dict[str, dict[str, Any]] = {"fused": {}, "four": {"algorithm": "calls"}, 
 SHOWN = ("ootomo", "staged", "bf16x9", "sgemm")
 """Schemes that are drawn over the scale."""
 MIDDLE = 256
+"""The k of the products whose imaginary parts are scaled."""
 
 
 _LENGTHS = tuple(2**i for i in range(4, 13))

@@ -39,6 +39,7 @@ ASSUMPTIONS = [
 ONE = "one product"
 _OPTIONS: dict[str, dict[str, Any]] = METHODS | {SMALL: {"kernel": "magma-small", "accumulate": "fp16"}}
 _LONGEST_SMALL = 64
+"""Largest k for which the figure shows the chain of the kernel for tiny matrices."""
 RANK = 16
 _BATCH = 20
 

@@ -31,6 +31,7 @@ ASSUMPTIONS = [
 ]
 SPECS = [("H200", "fp16", "fp32"), ("H200", "int8", "int32")]
 PHI = 0.5
+"""The φ of the inputs."""
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "fp64": {
         "DGEMM": {"scheme": "dgemm"},

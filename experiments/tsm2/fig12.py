@@ -28,6 +28,7 @@ ASSUMPTIONS = [
     product takes more than 1.25 times the shortest time.""",
 ]
 DECLINE = 1.25
+"""Time relative to the shortest one from which a decline is significant."""
 PUBLISHED = {"fp32": 8, "fp64": 4}
 """Chosen by the paper for 10^7 rows."""
 _LOOK = {

@@ -30,6 +30,7 @@ ASSUMPTIONS = [
     "Shares above 100 % are possible, because reads alone can be faster than a copy, which writes as much as it reads.",
 ]
 GOAL = 90
+"""Share of the copy bandwidth in percent."""
 _BY_ROWS = {shapes.BASE: "+", "hopper": "x"}
 cells = cells_of("tsm2/fig5", lambda row: row["contender"] in shapes.MAIN)
 
