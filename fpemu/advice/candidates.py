@@ -75,7 +75,7 @@ class Candidate:
         Number of matrix products.
     cost : Cost
         Estimated cost.
-    place : int
+    position : int
         Position in the list of all candidates, which orders candidates of equal cost.
     """
 
@@ -86,7 +86,7 @@ class Candidate:
     spec: MmaSpec | None
     products: int
     cost: Cost
-    place: int
+    position: int
 
     @cached_property
     def built(self) -> Scheme:
@@ -96,7 +96,7 @@ class Candidate:
     @property
     def key(self) -> tuple[Cost, int]:
         """Sort key, ascending in cost."""
-        return self.cost, self.place
+        return self.cost, self.position
 
     @property
     def label(self) -> str:

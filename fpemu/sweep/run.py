@@ -59,10 +59,6 @@ class CellError(RuntimeError):
     """Cells could not be evaluated; all others are stored."""
 
 
-class WorkerError(InputError):
-    """A worker cannot evaluate any cell: its code differs, or it lacks the page or a GPU."""
-
-
 class Job(Protocol):
     """The attributes of a page or a `Grid` that a run uses.
 
@@ -398,8 +394,8 @@ class Workers:
 
         Raises
         ------
-        WorkerError, ConnectionError
-            No worker can evaluate the cells, or the scheduler is lost.
+        InputError, ConnectionError
+            A worker's code differs, or it lacks the page or a GPU; the scheduler is lost.
         """
         left = dict(todo)
         try:
@@ -433,9 +429,9 @@ class Workers:
                     lost.append(name)
                     continue
                 except Exception as problem:
-                    raise WorkerError(f"a worker cannot evaluate the cells: {problem}") from problem
+                    raise InputError(f"a worker cannot evaluate the cells: {problem}") from problem
                 if versions != (code, np.__version__):
-                    raise WorkerError(
+                    raise InputError(
                         f"a worker has other code than this process: code {versions[0][:12]}, NumPy {versions[1]} "
                         f"there, {code[:12]}, {np.__version__} here; install the same versions on all machines"
                     )

@@ -402,14 +402,3 @@ def test_examples_of_the_models(paper):
 
 
 # the pages
-
-
-def test_table_2_fails_on_other_tiles():
-    page = pages.load("legemm/table2", ROOT)
-    rows = [{**cell, **page.evaluate(cell)} for cell in page.cells("quick") if cell["gpu"] == "A800"]
-    moved = [{**row, "T_N": 128.0} for row in rows]
-    before, after = (
-        {(one.name, one.reading, one.variant): one.value for one in page.measures(some)} for some in (rows, moved)
-    )
-    assert before.keys() == after.keys()
-    assert before != after

@@ -22,7 +22,7 @@ from fpemu.errors import InputError
 from fpemu.reproduce import pages
 from fpemu.sweep import CellError, Grid, Store, run, tables
 from fpemu.sweep import store as store_module
-from fpemu.sweep.run import WorkerError, Workers, survey
+from fpemu.sweep.run import Workers, survey
 from fpemu.sweep.store import Result
 from fpemu.sweep.tables import export, medians
 from tests import toy
@@ -274,10 +274,10 @@ def test_workers_refuse_other_code(folder, monkeypatch):
     _page(folder, scale="0.25")
     monkeypatch.setattr(store_module, "code", lambda sources: "0" * 64)
     with Store() as results:
-        with pytest.raises(WorkerError, match=r"a worker has other code than this process: code [0-9a-f]{12}, NumPy"):
+        with pytest.raises(InputError, match=r"a worker has other code than this process: code [0-9a-f]{12}, NumPy"):
             run(experiment, results=results, jobs=2)
         shutil.rmtree(folder / "papers")
-        with pytest.raises(WorkerError, match="a worker cannot evaluate the cells: unknown experiment 'paper/fig2'"):
+        with pytest.raises(InputError, match="a worker cannot evaluate the cells: unknown experiment 'paper/fig2'"):
             run(experiment, results=results, jobs=2)
         assert len(results) == 0
 
