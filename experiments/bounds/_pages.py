@@ -3,8 +3,6 @@
 `FIGURES` has a figure for each scheme, `PAGES` its page. A curve of a figure is a hardware with options of the scheme.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The a-priori bounds of all schemes against measured errors, 20 seeded products at every point."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

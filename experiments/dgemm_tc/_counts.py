@@ -1,7 +1,5 @@
 """DGEMM-TC, sections 4.3 and 5.2: numbers of slices and products, for figures 5b and 7b."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """DGEMM-TC, figures 3 and 8: the error of DGEMM-TC in DP mode and of SGEMM-TC over n, beside DGEMM and SGEMM."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

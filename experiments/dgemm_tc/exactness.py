@@ -1,7 +1,5 @@
 """DGEMM-TC: bits per slice with exact products, by the published formula and derived for each instruction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

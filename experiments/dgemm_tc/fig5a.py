@@ -1,7 +1,5 @@
 """DGEMM-TC, figures 5a and 7a, and the right panels of 5b and 7b: the parts of the time, and the speed of GEMM."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DGEMM-TC, figure 5b: number of slices and of products in DP mode, and the speed that follows (section 4.3)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

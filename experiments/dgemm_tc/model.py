@@ -5,8 +5,6 @@ speed on fp64 is the tensor cores' speed divided by the number of products, time
 take (the rest is splits and sums).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fpemu.arguments import positive, sizes

@@ -1,7 +1,5 @@
 """DGEMM-TC, Algorithm 3: families of inputs on which DP mode is as accurate as DGEMM, or less accurate."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

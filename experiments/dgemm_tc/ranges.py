@@ -1,8 +1,6 @@
 """DGEMM-TC, sections 3.1 and 5.1: the range of the inputs, the exponents that Algorithm 1 can split, and the sizes of
 its slices."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

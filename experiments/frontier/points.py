@@ -5,8 +5,6 @@ schemes are emulated bit for bit; corrections with words other than int8 are add
 parts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -11,8 +11,6 @@ the period 2^(D+1) in M (fp32 into fp16: 2^14 from E = -14 up), as long as h doe
 period are those over all M. The exponent of h after a carry has no such period, nor has the overflow of h.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """H2SGEMM, figure 10: speed over the shape of blocks, with one buffer and with two."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -21,8 +21,6 @@ mantissas suffice: the residual has the period 2^14 in M from E = -14 up, and 2^
 depend on a carry into the exponent of h have no period, so all 2^23 mantissas are enumerated for E = -14 and 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Literal
 

@@ -20,8 +20,6 @@ kept depend on the residual alone, so one period is enumerated. The overflows of
 are enumerated at E = 15 for sb = 11 and 12.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -21,8 +21,6 @@ The paper has no formula for the time. `speed` is an addition of this package: i
 the cycles that Algorithm 1 requires at the rates of the platform file, and overlaps the engines as the buffers allow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from math import ceil, sqrt

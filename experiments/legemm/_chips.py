@@ -1,7 +1,5 @@
 """Products of all modelled architectures, for the pages that compare schemes on them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

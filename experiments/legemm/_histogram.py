@@ -4,8 +4,6 @@ A bin holds the errors of one sign with a magnitude in [2^x, 2^(x + 1/2)); the b
 exact results included. The last bin of either sign also holds everything above it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

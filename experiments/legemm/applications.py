@@ -1,7 +1,5 @@
 """LE-GEMM, section 5.5, beyond figure 16: effect of the errors of products on the results of whole applications."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """LE-GEMM, figure 14: the measured roofline, and the schemes below it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple

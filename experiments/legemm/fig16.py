@@ -1,7 +1,5 @@
 """LE-GEMM, figure 16: Max_error and MRED of LE-GEMM on the products of three applications, MI210 and A800."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

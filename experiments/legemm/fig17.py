@@ -1,7 +1,5 @@
 """LE-GEMM, figure 17: gains by the tile that the model selects and by the pipeline."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

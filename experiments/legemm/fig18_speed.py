@@ -1,7 +1,5 @@
 """LE-GEMM, figure 18, with measured speeds: speed against error of FAST_16F, LE-GEMM and 64F."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 No paper has this comparison: each used one or two GPUs. The columns differ in the arithmetic of one instruction alone.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -13,8 +13,6 @@ bits        the residual of the split: the bits of an fp32 number beyond its two
 The words are the words of the scheme; the exact sums are `reference.matmul` of the words side by side.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any

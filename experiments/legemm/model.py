@@ -33,8 +33,6 @@ exchanged: Work_DL is introduced as data load and then called elements computed,
 Section 4.3 allows (128, 256, 32) on the AMD platform, where its two buffers take 96 KB of the available 64 KB.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product

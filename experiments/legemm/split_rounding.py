@@ -6,8 +6,6 @@ instruction and added outside). Both schemes are run with either split and eithe
 separate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Accumulators of the batched kernels, and panels of an error over a size, for the pages on errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

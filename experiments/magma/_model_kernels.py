@@ -6,8 +6,6 @@ products), afterwards the block of C in the same space; in registers the next bl
 `BASE` for addresses and counters. A compiler may need more.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator, Sequence

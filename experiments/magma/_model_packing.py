@@ -17,8 +17,6 @@ must be finite: on the diagonal an infinity of one product does not enter the re
 multiplied by their zeros, and the results are NaN.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass

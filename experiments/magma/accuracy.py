@@ -5,8 +5,6 @@ fp16, over k in steps of the instruction; the kernel for tiny matrices has a thr
 of fused multiply-adds in fp16.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

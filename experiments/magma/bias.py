@@ -4,8 +4,6 @@ The paper has no errors; this bias is the cost of fp32 accumulation on tensor co
 (`_bias`, with its derivation) depends on the fields of the instruction and on the operands' distribution.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from typing import Any

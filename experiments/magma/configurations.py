@@ -1,7 +1,5 @@
 """MAGMA batched, section 5: the valid configurations, their number, and their cost at small sizes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any

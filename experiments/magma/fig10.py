@@ -1,7 +1,5 @@
 """MAGMA batched, figures 10 and 11: batched HGEMM against cuBLAS over n, square and of rank 16, and the speed-up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """MAGMA batched, figures 18 and 19: tiny products, real and half-complex, with and without the matrix unit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """MAGMA batched, figure 7: the number of warps of a thread block, 64×64 matrices and blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

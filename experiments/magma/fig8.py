@@ -1,7 +1,5 @@
 """MAGMA batched, figures 8 and 9, Equations 1 and 2: rooflines of complex products in two layouts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -17,8 +17,6 @@ every operand and C twice, and not to the layout: one kernel that forms the four
 blocks moves as many bytes as the interleaved one ("planar, one kernel").
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

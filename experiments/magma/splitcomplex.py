@@ -6,8 +6,6 @@ compute a complex product by real ones: both products of a part in the same sums
 four products and an addition outside; three products and five additions.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any

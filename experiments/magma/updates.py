@@ -5,8 +5,6 @@ factorisation makes many such updates one after another, and each writes its C i
 grows with the number of its products.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

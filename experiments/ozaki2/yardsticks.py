@@ -1,7 +1,5 @@
 """Ozaki scheme II: median relative errors beside those published with GEMMul8 for a GH200."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Error against speed on one GPU: from plain fp16 to DGEMM, every scheme that has a kernel here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

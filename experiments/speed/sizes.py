@@ -1,7 +1,5 @@
 """Speed over n on one GPU: three products of words against SGEMM and against the library's fp16 product."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -10,8 +10,6 @@ chains of length k / s, whose errors are independent, and a chain of s - 1 addit
 of c_t: for fewer than about 16 steps, where the sums spread over several binades, it is too large.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

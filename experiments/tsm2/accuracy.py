@@ -5,8 +5,6 @@ FMAs, k ascending, for all tiles (t1, t2, t3, tcf). TSM2 multiplies a large matr
 and skinny one; ISM2 a tall and skinny matrix by a small one, k from 2 to 16. The paper has no error figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """TSM2, figure 10: inner dimensions smaller than the number of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ISM2, figure 12: rows of a thread (tcf), both optimisations, ten million rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

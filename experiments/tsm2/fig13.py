@@ -1,7 +1,5 @@
 """ISM2, figures 13 and 14: a tall matrix times a small square one, over cuBLAS, and the bandwidth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

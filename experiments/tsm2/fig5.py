@@ -1,7 +1,5 @@
 """TSM2, figures 5, 7b and 9: the share of the memory's bandwidth that TSM2 and cuBLAS use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """TSM2, figures 6 and 7: n = 16 in fp64, the speed-up, the use of the cores and of the bandwidth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

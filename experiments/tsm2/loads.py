@@ -3,8 +3,6 @@
 The counts of sections 3.2, 3.3 and 5.2, and Fig. 1: a tile of B in shared memory by columns or by rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -29,8 +29,6 @@ on m threads at most. tcf lets a thread compute tcf rows: `most_tcf` is the larg
 fill the GPU. The model does not say which smaller tcf is best.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

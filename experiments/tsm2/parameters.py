@@ -3,8 +3,6 @@
 The equations, and their corrections, are in `model.py`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

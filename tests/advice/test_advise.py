@@ -1,7 +1,5 @@
 """An accuracy wanted in, the cheapest scheme out: what is recommended keeps its promise, whatever the data."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """The pages on batched and tall-skinny products: references in fractions, chains and loads by small simulations."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import math

@@ -1,7 +1,5 @@
 """The predicted bias of truncating accumulation, against enumerations, chains in fractions and the instructions."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

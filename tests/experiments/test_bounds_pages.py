@@ -1,7 +1,5 @@
 """The pages of the bounds, one a scheme: their cells, and one measured cell of each."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from pathlib import Path

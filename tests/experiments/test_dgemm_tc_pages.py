@@ -1,7 +1,5 @@
 """DGEMM-TC: the published algorithm that is timed, on a simulated GPU, against `fpemu.gemm`; the pages' models."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

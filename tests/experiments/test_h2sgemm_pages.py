@@ -1,7 +1,5 @@
 """The pages of H2SGEMM's figures: their counts and their errors against slow exact loops."""
 
-from __future__ import annotations
-
 import ast
 import math
 from fractions import Fraction

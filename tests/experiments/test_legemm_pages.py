@@ -1,7 +1,5 @@
 """The pages on LE-GEMM: histograms, architectures, split against accumulation, the error budget."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

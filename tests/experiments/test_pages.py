@@ -1,7 +1,5 @@
 """Every page: its cells, a small cell, and on its committed rows its measures, its statements, axes and legends."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from pathlib import Path

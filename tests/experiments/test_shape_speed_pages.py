@@ -1,8 +1,6 @@
 """The pages on the speed of small and of tall products: the committed record,
 and its bits by the emulator."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

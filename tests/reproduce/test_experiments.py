@@ -1,7 +1,5 @@
 """The loading of pages: titles, sources, packages of pages of one name, and what cannot be loaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Criteria, verdicts over seeds, the papers' data, and the ledger's pages, compared with results worked out by hand."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """The models of tiles and blocks: LE-GEMM Eq. 12 to 17, H2SGEMM Eq. 8 to 10, DGEMM-TC section 4.3."""
 
-from __future__ import annotations
-
 import dataclasses
 import doctest
 import math

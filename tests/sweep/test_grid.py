@@ -1,7 +1,5 @@
 """Grids: what their files mean, what is refused before anything runs, and the numbers of a cell."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import textwrap

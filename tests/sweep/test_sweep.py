@@ -1,7 +1,5 @@
 """Cells, their store, and the runs over them: what is kept, what is evaluated again, what an interrupt leaves."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import math

@@ -1,7 +1,5 @@
 """Sweeps on Dask: the rows of a run here, bit for bit, and what is said where nothing answers."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

@@ -1,7 +1,5 @@
 """Rows written as CSV and read back: types, digits, and files that are no tables."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 
