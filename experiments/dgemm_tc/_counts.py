@@ -116,7 +116,6 @@ def draw_counts(rows: list[Row], mode: str) -> tuple[Any, Any]:
 
 
 def panel(axis: Any, label: str) -> None:
-    axis.set_ylabel(label)
-    axis.set_xlabel("$n$")
+    axis.set(ylabel=label, xlabel="$n$")
     axis.set_xticks(range(2048, 10241, 4096), [str(n) for n in range(2048, 10241, 4096)])
     axis.set_xlim(500, 10800)

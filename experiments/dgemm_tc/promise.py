@@ -133,9 +133,7 @@ def draw(rows: list[Row]) -> Any:
             size = {"default": 5}.get(name, 3.5)  # around the point it mostly coincides with
             axis.plot(points, range(len(FAMILIES)), **look.line(markersize=size, zorder=6 - size / 2))
         axis.axvline(2.0**-53, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
-        axis.set_xscale("log")
-        axis.set_xlim(_EDGE, 1e8 if measure == "relative" else 10)
-        axis.set_ylim(len(FAMILIES) - 0.5, -0.5)
+        axis.set(xscale="log", xlim=(_EDGE, 1e8 if measure == "relative" else 10), ylim=(len(FAMILIES) - 0.5, -0.5))
         axis.set_yticks(range(len(FAMILIES)), list(FAMILIES.values()))
     axes[0, 0].set_xlabel("largest relative error (dotted: $2^{-53}$)")
     axes[0, 1].set_xlabel("largest error relative to $|A||B|$")

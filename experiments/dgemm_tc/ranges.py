@@ -105,8 +105,7 @@ def draw(rows: list[Row]) -> Any:
     axis.plot([], [], "*", color="white", markeredgecolor="black", markersize=7, label="published")
     axis.set_yscale("log")
     axis.set_xticks([2048, 6144, 10240], ["2048", "6144", "10240"])
-    axis.set_xlabel("$n$")
-    axis.set_ylabel("magnitude of the entries")
+    axis.set(xlabel="$n$", ylabel="magnitude of the entries")
     plotting.legend_below(figure, axis, 4)
     return figure
 

@@ -139,9 +139,7 @@ def draw(rows: list[Row]) -> Any:
                 one.plot(*zip(*shown, strict=True), **line)
         if "sgemm" in errors:
             one.axhline(errors["sgemm"], color="black", linestyle="--", linewidth=0.8, label="SGEMM")
-        one.set_yscale("log")
-        one.set_xlabel("time / fp16 product")
-        one.set_xlim(0.8, 3.2)
+        one.set(yscale="log", xlabel="time / fp16 product", xlim=(0.8, 3.2))
     axes[0, 0].set_ylabel("relative $L_2$ error")
     plotting.panel_titles(axes[0], ["[-1, 1]", "[0, 1]", "normal", "φ = 0.5"])
     plotting.legend_below(image, axes[0, 0], 5)

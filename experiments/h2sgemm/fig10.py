@@ -63,8 +63,7 @@ def draw(rows: list[Row]) -> Any:
         axis.axhline(peak, color=plotting.GREY, linestyle="--", linewidth=0.9, label="fp16 (cuBLAS) / 3")
     axis.set_xticks(places, [tile.replace("x", "×") for tile in speeds])
     axis.grid(False, axis="x")
-    axis.set_xlabel("block of the result")
-    axis.set_ylabel("TFLOP/s")
+    axis.set(xlabel="block of the result", ylabel="TFLOP/s")
     legend(figure, axes, 3)
     return figure
 

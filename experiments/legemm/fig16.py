@@ -118,8 +118,7 @@ def draw(rows: list[Row]) -> Any:
             chain = [_mean(here, K, f"SGEMM {measure}") for K in lengths]
             axis.plot(lengths, chain, **_SGEMM.line(zorder=1.8))
             axis.set_xscale("log", base=2)
-            axis.set_yscale("log")
-            axis.set_xlim(90, 11600)
+            axis.set(yscale="log", xlim=(90, 11600))
             axis.set_xticks([128, 512, 2048, 8192], ["128", "512", "2048", "8192"])
         line[0].set_ylabel(LABELS[measure])
     for axis in axes[-1]:

@@ -185,8 +185,7 @@ def draw(rows: list[Row]) -> Any:
                 wide = {"linewidth": 1.8, "zorder": 1.9} if what == "error" else {}
                 axis.plot(lengths, [m if m > SHOWN else np.nan for m in means], **look.line(**wide))
             axis.set_xscale("log", base=4)
-            axis.set_yscale("log")
-            axis.set_ylim(SHOWN, 2 * largest)
+            axis.set(yscale="log", ylim=(SHOWN, 2 * largest))
             axis.set_xticks(lengths, [str(k) for k in lengths])
             axis.tick_params(axis="x", which="minor", bottom=False)
         line[0].set_ylabel("relative $L_2$ norm")

@@ -97,9 +97,7 @@ def draw(rows: list[Row]) -> Any:
                             markersize=2.8 if scheme == "legemm" else 5.2, zorder=3 if scheme == "legemm" else 2.5
                         ),
                     )
-        axis.set_xscale("log")
-        axis.set_xlim(5e-8, 3e-4)
-        axis.set_ylim(len(chips) - 0.5, -0.5)
+        axis.set(xscale="log", xlim=(5e-8, 3e-4), ylim=(len(chips) - 0.5, -0.5))
         axis.set_yticks(range(len(chips)), [plotting.HARDWARE[c].label.split(" (")[0] for c in chips])
         axis.set_xlabel(f"relative $L_2$ error, $k$ = {k}")
     plotting.panel_titles(axes, [f"uniform in {data.label}" for data in DATA.values()])

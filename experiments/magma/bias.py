@@ -120,8 +120,7 @@ def draw(rows: list[Row]) -> Any:
         plotting.band(axes[0, 2], lengths, [[row["rms"] for row in _rows(rows, name, 0.0, k)] for k in lengths], look)
     for axis in axes[0]:
         axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set_xlabel("$k$")
+        axis.set(yscale="log", xlabel="$k$")
         axis.set_xticks([2**i for i in range(4, 18, 4)])
         axis.tick_params(axis="x", which="minor", bottom=False)
     axes[0, 0].set_ylabel("mean relative loss")

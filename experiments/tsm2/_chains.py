@@ -54,8 +54,7 @@ def farthest(ratios: Any) -> float | None:
 def on_powers(axis: Any, name: str, base: int = 2) -> None:
     """Make both axes logarithmic, x with the powers of ``base`` only."""
     axis.set_xscale("log", base=base)
-    axis.set_yscale("log")
-    axis.set_xlabel(name)
+    axis.set(yscale="log", xlabel=name)
     axis.tick_params(axis="x", which="minor", bottom=False)
 
 

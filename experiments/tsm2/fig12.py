@@ -51,8 +51,7 @@ def draw(rows: list[Row]) -> Any:
             by_factor = _by_factor(rows, form, fmt, what, times)
             if by_factor:
                 axis.plot(list(by_factor), list(by_factor.values()), **look.line())
-        axis.set_ylim(0)
-        axis.set_ylabel(label)
+        axis.set(ylim=0, ylabel=label)
     axes[0, 0].axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8)
     over_powers(axes, shapes.TCF[::2], "tcf")
     plotting.panel_titles(axes, ["speed-up", "bandwidth"])

@@ -97,7 +97,9 @@ def advise(
     "fpemu.gemm(A, B, scheme='fp16', hardware='V100')"
     """
     target = number("target", target, above=0, below=1, what=", a relative error")
-    measure = _measure(measure)
+    measure = str(metrics.get(measure).__name__)  # of an alias too
+    if measure not in MEASURES:
+        raise InputError(f"a target is a relative error, which {measure} is not: choose one of {', '.join(MEASURES)}")
     choice("confidence", confidence, ("probable", "worst"))
     choice("dtype", dtype, ("fp32", "fp64"), none=True)
     where = machine(hardware)
@@ -125,10 +127,3 @@ def advise(
             inputs, dict(parameters or {}), rows, K, dtype or ("fp32" if target >= 2.0**-24 else "fp64"), int(seed)
         )
     return cheapest(Search(data, M, N, where, target, measure, confidence, progress or (lambda line: None)))
-
-
-def _measure(name: Any) -> str:
-    measure = str(metrics.get(name).__name__)
-    if measure not in MEASURES:
-        raise InputError(f"a target is a relative error, which {measure} is not: choose one of {', '.join(MEASURES)}")
-    return measure

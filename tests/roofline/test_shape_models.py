@@ -324,34 +324,6 @@ def test_a_missing_field_is_named():
         _model(memory_latency=-1.0)
 
 
-@pytest.mark.parametrize("bad", [0, -1, 1.5, "8", None, True, math.nan, math.inf, 10**400], ids=lambda x: repr(x)[:8])
-def test_sizes_that_are_none_are_refused_everywhere(bad):
-    v100, kernel = gpus.get("V100"), magma.Kernel((16, 16, 16), (64, 64, 64), (16, 8))
-    model = tsm2.Model(v100, "fp32")
-    for call in (
-        lambda: magma.loads(bad, 64, 64, (64, 64)),
-        lambda: magma.loads(64, 64, 64, (64, bad)),
-        lambda: magma.traffic_reduction((64, 64), (16, bad)),
-        lambda: magma.operational_intensity(8, bad, 8),
-        lambda: magma.check(replace(kernel, block=(64, bad, 64))),
-        lambda: magma.check(replace(kernel, threads=(16, bad))),
-        lambda: magma.waste(kernel, 8, 8, bad),
-        lambda: list(magma.configurations((16, bad, 16))),
-        lambda: magma.ranked(bad, 8, 8, v100, largest=16),
-        lambda: magma.pack(bad, (16, 16, 16)),
-        lambda: magma.pack(4, (16, bad, 16)),
-        lambda: magma.arrange(2, bad, 2),
-        lambda: tsm2.algorithm5(model, bad, 64, 8),
-        lambda: tsm2.exhaustive(model, 64, 64, bad),
-        lambda: tsm2.ism2_use(model, 64, 4, 16, 8, 4, bad),
-        lambda: tsm2.ism2_use(model, 64, 4, 16, bad, 4),
-        lambda: tsm2.most_tcf(model, bad),
-        lambda: tsm2.check(model, 128, bad, 4, 16),
-    ):
-        with pytest.raises(InputError, match=r"(positive|an) integer|positive integers"):
-            call()
-
-
 def test_short_sums_use_less_bandwidth_and_more_rows_a_thread_keep_the_gpu_full():
     model = _model("V100", "fp32")
     use = [tsm2.ism2_use(model, 15360, k, 16, 8, 4) for k in (1, 2, 4, 16, 64, 1024)]
