@@ -32,7 +32,9 @@ NOMINAL = {
 """Rates relative to fp16 without a data sheet: those of an A100, and twice fp16 for words of 8 bits."""
 
 PROMOTIONS = (1024, 256, 64, "instruction")
+"""Promotion intervals that are tried beside none, the cheapest first: a shorter interval has more additions outside."""
 FORMATS = ("bf16", "tf32", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
+"""Formats of words that are tried beside fp16, which is the format of the published schemes."""
 
 
 @dataclass(frozen=True, order=True)
