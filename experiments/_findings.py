@@ -1,7 +1,5 @@
 """The sentences of a figure's record and of the ledger, from a table of quantities and their measured values."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Exact products and norms that evaluators of several papers share."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

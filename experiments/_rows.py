@@ -1,7 +1,5 @@
 """Selections from a figure's rows, ranges in words and axes of sizes, for the pages of all papers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

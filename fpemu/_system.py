@@ -326,9 +326,9 @@ def map_chunks(function: Callable[..., Any], *arrays: NDArray[Any]) -> Any:
 
 
 # --- digests of arrays of bit patterns, by which two machines compare outputs without exchanging them
-def digest(D: NDArray[Any]) -> int:
-    """Return the sum modulo 2^64 of a mixture of each code of D with its index."""
-    index = np.arange(D.size, dtype=np.uint64)
+def digest(D: NDArray[Any], first: int = 0) -> int:
+    """Return the sum modulo 2^64 of a mixture of each code of D with its index, the first of which is `first`."""
+    index = np.arange(first, first + D.size, dtype=np.uint64)
     return int(mix(mix(index) + D.reshape(-1).astype(np.uint64)).sum(dtype=np.uint64))
 
 

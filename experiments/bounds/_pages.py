@@ -3,8 +3,6 @@
 `FIGURES` has a figure for each scheme, `PAGES` its page. A curve of a figure is a hardware with options of the scheme.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -167,8 +165,7 @@ class Figure:
                 axis.plot(lengths, seen, **look.line(linestyle="none"))
                 low = min(low, *(y for y in seen if y > 0), math.inf)
             axis.set_xscale("log", base=2)
-            axis.set_yscale("log")
-            axis.set_xlabel("$k$")
+            axis.set(yscale="log", xlabel="$k$")
             axis.set_xticks([2**i for i in range(4, 18, 4)])
             axis.set_xlim(8, 2 * max(row["k"] for row in rows))
             axis.tick_params(axis="x", which="minor", bottom=False)

@@ -1,7 +1,5 @@
 """The a-priori bounds of all schemes against measured errors, 20 seeded products at every point."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,8 +83,7 @@ def draw(rows: list[Row]) -> Any:
             axis.plot(means, list(drawn), **look.line(markersize=3.5, zorder=3))
         axis.axvline(1, color=plotting.BLACK, linewidth=0.9)
         axis.axvline(0.1, color=plotting.GREY, linestyle=":", linewidth=0.9)
-        axis.set_xscale("log")
-        axis.set_xlabel("measured error / bound")
+        axis.set(xscale="log", xlabel="measured error / bound")
     axes[0, 0].set_yticks(range(len(schemes)), [f"{s} (ours)" if s in OURS else s for s in schemes], fontsize=7)
     axes[0, 0].set_ylim(len(schemes) - 0.4, -0.6)
     plotting.panel_titles(axes, list(_pages.TITLES.values()))

@@ -1,7 +1,5 @@
 """DGEMM-TC, sections 4.3 and 5.2: numbers of slices and products, for figures 5b and 7b."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -118,7 +116,6 @@ def draw_counts(rows: list[Row], mode: str) -> tuple[Any, Any]:
 
 
 def panel(axis: Any, label: str) -> None:
-    axis.set_ylabel(label)
-    axis.set_xlabel("$n$")
+    axis.set(ylabel=label, xlabel="$n$")
     axis.set_xticks(range(2048, 10241, 4096), [str(n) for n in range(2048, 10241, 4096)])
     axis.set_xlim(500, 10800)

@@ -1,7 +1,5 @@
 """DGEMM-TC, figures 3 and 8: the error of DGEMM-TC in DP mode and of SGEMM-TC over n, beside DGEMM and SGEMM."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -128,8 +126,7 @@ class Accuracy:
                 plotting.band(axis, list(runs), list(runs.values()), look)
             size_axis(axis, [n for n in LENGTHS if n != 7168])  # its label would overlap with the neighbour's
             axis.tick_params(axis="x", labelrotation=45)
-            axis.set_yscale("log")
-            axis.set_xlabel("$n$")
+            axis.set(yscale="log", xlabel="$n$")
             label, bits = self.precision
             plotting.roundoff_guides(axis, {f"$u_{{\\mathrm{{{label}}}}}=2^{{-{bits}}}$": bits})
         axes[0, 0].set_ylabel("largest relative error")

@@ -1,7 +1,5 @@
 """The measurements of `benchmarks.errorfree.dgemm_tc` on one H200, kept beside this module in h200.json."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

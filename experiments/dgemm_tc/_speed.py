@@ -1,7 +1,5 @@
 """Rows of the speed figures of DGEMM-TC: implementations, their looks, and speeds in GFLOP/s."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

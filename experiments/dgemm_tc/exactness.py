@@ -1,7 +1,5 @@
 """DGEMM-TC: bits per slice with exact products, by the published formula and derived for each instruction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -129,8 +127,7 @@ def draw(rows: list[Row]) -> Any:
             axis.add_patch(box).set_linewidth(0.6)
             axis.text(column, line, f"{bits:.0f}" if bits else "–", ha="center", va="center", fontsize=7)
     axis.axhline(0.5, color=plotting.BLACK, linewidth=0.8)
-    axis.set_xlim(-0.5, len(ks) - 0.5)
-    axis.set_ylim(len(CLASSES) + 0.5, -0.5)
+    axis.set(xlim=(-0.5, len(ks) - 0.5), ylim=(len(CLASSES) + 0.5, -0.5))
     axis.set_xticks(range(len(ks)), [str(k) for k in ks], fontsize=6)
     axis.set_yticks(range(len(CLASSES) + 1), ["published formula", *CLASSES])
     axis.set_xlabel("products in a sum, $k$")

@@ -1,7 +1,5 @@
 """DGEMM-TC, figures 4 and 6: speed over n in DP mode and in CR mode, beside DGEMM and later schemes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DGEMM-TC, figures 5a and 7a, and the right panels of 5b and 7b: the parts of the time, and the speed of GEMM."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,9 +41,7 @@ def draw(rows: list[Row]) -> Any:
                 foot += height
         axis.set_xticks(range(len(lengths)), [str(n) for n in lengths], rotation=45)
         axis.grid(False, axis="x")
-        axis.set_xlabel("$n$ (bars: $\\varphi$ = 0.1, 1, 2)")
-        axis.set_ylabel("share of the time, %")
-        axis.set_ylim(0, 100)
+        axis.set(xlabel="$n$ (bars: $\\varphi$ = 0.1, 1, 2)", ylabel="share of the time, %", ylim=(0, 100))
     for mode, dash in (("DP", "-"), ("CR", "--")):
         for phi in PHI:
             points = {n: x / 1e3 for n, x in speeds(rows, mode, phi, "GEMM GFLOP/s").items()}

@@ -1,7 +1,5 @@
 """DGEMM-TC, figure 5b: number of slices and of products in DP mode, and the speed that follows (section 4.3)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,9 +23,11 @@ ASSUMPTIONS = [
     n = 7168 and φ = 0.1 only; for other n and φ the curves are a guide and judge no claim.""",
 ]
 PEAK = 92.0
+"""TFLOP/s of the calls of GEMM, as in `model.THROUGHPUT`."""
 PUBLISHED = {(7168, 0.1): 0.98, (10240, 0.1): 0.9724, (10240, 1.0): 0.8230, (10240, 2.0): 0.7131}
 """TFLOP/s by (n, phi)."""
 STATED = (7168, 0.1)
+"""The n and φ for which the paper states its numbers."""
 
 
 def draw(rows: list[Row]) -> Any:

@@ -1,7 +1,5 @@
 """DGEMM-TC, figure 7b: number of slices and of products in CR mode, and the memory that they take (section 4.3)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

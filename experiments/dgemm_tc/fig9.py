@@ -1,7 +1,5 @@
 """DGEMM-TC, figure 9: speed of SGEMM-TC in SP mode beside SGEMM and DGEMM-TC."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,11 +5,8 @@ speed on fp64 is the tensor cores' speed divided by the number of products, time
 take (the rest is splits and sums).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from fpemu.arguments import positive, sizes
 from fpemu.errors import InputError
 from fpemu.roofline.gpus import Gpu
 
@@ -27,7 +24,6 @@ def block_size(n: int, largest: int = BLOCK) -> int:
     >>> [block_size(n) for n in (1024, 3584, 5120, 10240)]
     [1024, 3584, 2560, 3414]
     """
-    sizes(n=n, largest=largest)
     return -(-n // -(-n // largest))
 
 
@@ -41,7 +37,6 @@ def products(slices_a: float, slices_b: float | None = None, *, fast: bool = Fal
     (66.0, 121.0)
     """
     slices_b = slices_a if slices_b is None else slices_b
-    positive(slices_a=slices_a, slices_b=slices_b)
     few, many = sorted((float(slices_a), float(slices_b)))
     return few * many - few * (few - 1) / 2 if fast else few * many
 
@@ -68,8 +63,6 @@ def memory(m: int, n: int, k: int, slices_a: float, slices_b: float, block: int 
     >>> memory(10240, 10240, 10240, 12, 12).total / 1e9  # within the 20 GB of section 5.1
     8.391557376
     """
-    sizes(m=m, n=n, k=k)
-    positive(slices_a=slices_a, slices_b=slices_b)
     rows, columns = (m, n) if block is None else (block_size(m, block), block_size(n, block))
     return Memory(2.0 * (slices_a * rows + slices_b * columns) * k, 4.0 * slices_a * slices_b * rows * columns)
 
@@ -83,7 +76,6 @@ def speed(count: float, throughput: float | Gpu = THROUGHPUT, share: float = SHA
     0.98
     """
     rate = throughput.need("fp16 matrix", "the speed of DGEMM-TC") if isinstance(throughput, Gpu) else throughput
-    positive(count=count, throughput=rate, share=share)
     if share > 1:
         raise InputError(f"share = {share:g} of the time must be at most 1")
     return float(share * rate / count)
@@ -95,5 +87,4 @@ def implied_products(measured: float, throughput: float = THROUGHPUT, share: flo
     >>> round(implied_products(713.1e9), 1)
     90.3
     """
-    positive(measured=measured, throughput=throughput, share=share)
     return share * throughput / measured

@@ -1,7 +1,5 @@
 """DGEMM-TC, Algorithm 3: families of inputs on which DP mode is as accurate as DGEMM, or less accurate."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -34,6 +32,7 @@ ASSUMPTIONS = [
     """Equation 1, from which Algorithm 3 is derived, is |D - AB|e <= 2 sqrt(k) 2^-53 |A||B|e for each row.""",
 ]
 FACTOR = 10.0
+"""An error above this multiple of DGEMM's error counts as a failure, as in figure 3."""
 METHODS: dict[str, dict[str, Any]] = {
     "DGEMM": {"scheme": "dgemm"},
     "printed": {"scheme": "ozaki", "slices": "printed"},
@@ -122,6 +121,7 @@ _LOOK = {
     "default": Series("DP mode, default", plotting.VERMILION, "o", "none"),
 }
 _EDGE = 2e-19
+"""Left end of the axes; errors of zero are drawn just inside it."""
 
 
 def draw(rows: list[Row]) -> Any:
@@ -133,9 +133,7 @@ def draw(rows: list[Row]) -> Any:
             size = {"default": 5}.get(name, 3.5)  # around the point it mostly coincides with
             axis.plot(points, range(len(FAMILIES)), **look.line(markersize=size, zorder=6 - size / 2))
         axis.axvline(2.0**-53, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
-        axis.set_xscale("log")
-        axis.set_xlim(_EDGE, 1e8 if measure == "relative" else 10)
-        axis.set_ylim(len(FAMILIES) - 0.5, -0.5)
+        axis.set(xscale="log", xlim=(_EDGE, 1e8 if measure == "relative" else 10), ylim=(len(FAMILIES) - 0.5, -0.5))
         axis.set_yticks(range(len(FAMILIES)), list(FAMILIES.values()))
     axes[0, 0].set_xlabel("largest relative error (dotted: $2^{-53}$)")
     axes[0, 1].set_xlabel("largest error relative to $|A||B|$")

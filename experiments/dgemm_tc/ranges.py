@@ -1,8 +1,6 @@
 """DGEMM-TC, sections 3.1 and 5.1: the range of the inputs, the exponents that Algorithm 1 can split, and the sizes of
 its slices."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -107,8 +105,7 @@ def draw(rows: list[Row]) -> Any:
     axis.plot([], [], "*", color="white", markeredgecolor="black", markersize=7, label="published")
     axis.set_yscale("log")
     axis.set_xticks([2048, 6144, 10240], ["2048", "6144", "10240"])
-    axis.set_xlabel("$n$")
-    axis.set_ylabel("magnitude of the entries")
+    axis.set(xlabel="$n$", ylabel="magnitude of the entries")
     plotting.legend_below(figure, axis, 4)
     return figure
 

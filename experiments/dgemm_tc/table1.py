@@ -1,7 +1,5 @@
 """DGEMM-TC, Table 1: DP mode, CR mode, DGEMM-DP-CR and DGEMM at n = 10240, as ratios to cublasDgemm."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

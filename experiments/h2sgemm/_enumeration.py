@@ -11,8 +11,6 @@ the period 2^(D+1) in M (fp32 into fp16: 2^14 from E = -14 up), as long as h doe
 period are those over all M. The exponent of h after a carry has no such period, nor has the overflow of h.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -26,6 +24,7 @@ from fpemu.schemes.words import Word, steps
 from ._residuals import Choice, Split
 
 _CHUNK = 1 << 16
+"""Numbers that are evaluated at a time, which bounds the memory."""
 
 
 @dataclass(frozen=True)

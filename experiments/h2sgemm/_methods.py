@@ -1,7 +1,5 @@
 """Methods, inputs and labels that H2SGEMM's error pages share."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping

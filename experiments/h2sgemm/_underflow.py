@@ -18,8 +18,6 @@ The residual has the exponent E - (p + 1) - N; N = D - 1 stands for x = h. All e
 * Rule 1 is Eq. 6's lower bound at sb = 0: pessimistic by one exponent in the same sense.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Unpack

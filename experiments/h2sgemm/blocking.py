@@ -4,8 +4,6 @@ All values are from a model, because no Ascend 910A is available. The traffic fo
 `model.speed`, which counts the cycles of every engine of a core for Algorithm 1 at the rates of the platform file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """H2SGEMM, figure 10: speed over the shape of blocks, with one buffer and with two."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,8 +63,7 @@ def draw(rows: list[Row]) -> Any:
         axis.axhline(peak, color=plotting.GREY, linestyle="--", linewidth=0.9, label="fp16 (cuBLAS) / 3")
     axis.set_xticks(places, [tile.replace("x", "×") for tile in speeds])
     axis.grid(False, axis="x")
-    axis.set_xlabel("block of the result")
-    axis.set_ylabel("TFLOP/s")
+    axis.set(xlabel="block of the result", ylabel="TFLOP/s")
     legend(figure, axes, 3)
     return figure
 

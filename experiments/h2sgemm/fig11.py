@@ -1,7 +1,5 @@
 """H2SGEMM, figure 11: speed over m = n, over k, and over all three sides."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -21,8 +21,6 @@ mantissas suffice: the residual has the period 2^14 in M from E = -14 up, and 2^
 depend on a carry into the exponent of h have no period, so all 2^23 mantissas are enumerated for E = -14 and 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -133,8 +131,7 @@ def draw(rows: list[Row]) -> Any:
     left.plot(list(N_RANGE), [row[f"carry {n}"] for n in N_RANGE], **_LOOK["carry"].line())
     left.set_yscale("log", base=2)
     left.set_xticks(list(N_RANGE))
-    left.set_xlabel("$N$: the residual's exponent is $E - 12 - N$")
-    left.set_ylabel("probability")
+    left.set(xlabel="$N$: the residual's exponent is $E - 12 - N$", ylabel="probability")
     exponents = [row["exponent"] for row in rows]
     for name, formula in _FORMULAS.items():
         look = _LOOK[name]
@@ -143,8 +140,7 @@ def draw(rows: list[Row]) -> Any:
         judged = [e for e in exponents if e >= -14 or name != "gone"]
         right.plot(judged, [formula(e) for e in judged], color=look.color, label=label)
         right.plot(exponents, [row[name] for row in rows], **look.line(zorder=3))
-    right.set_xlabel("exponent $E$ of the number")
-    right.set_ylabel("probability")
+    right.set(xlabel="exponent $E$ of the number", ylabel="probability")
     right.set_xticks(range(-16, 5, 4))
     right.axhline(0.1, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
     right.annotate("10 %", (-16, 0.1), xytext=(0, 2), textcoords="offset points", fontsize=7, color=plotting.GREY)

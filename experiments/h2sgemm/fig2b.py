@@ -20,8 +20,6 @@ kept depend on the residual alone, so one period is enumerated. The overflows of
 are enumerated at E = 15 for sb = 11 and 12.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,9 +55,12 @@ ASSUMPTIONS = [
 ]
 
 FRACTION = 23
+"""Fraction bits of fp32: 2^23 mantissas are all of an exponent."""
 CURVES = (0, 12, 11)
+"""The sb of panel (a): unscaled, the paper's choice, and the only one that Equation 6 corrected allows everywhere."""
 EXPONENTS = range(-25, 28)
 NORMAL = range(-14, 16)
+"""Exponents of fp16's normal numbers."""
 
 
 def cells() -> list[Row]:
@@ -120,11 +121,9 @@ def draw(rows: list[Row]) -> Any:
         if sb != 11:
             printed = [printed_bits(e, sb) for e in NORMAL]
             left.plot(list(NORMAL), printed, color=look.color, label=f"sb = {sb}, as printed")
-    left.set_xlim(-30.7, 27.7)
-    left.set_ylim(0, 25)
+    left.set(xlim=(-30.7, 27.7), ylim=(0, 25))
     left.set_yticks([0, 5, 11, 15, 22, 24])
-    left.set_xlabel("exponent $E$ of the number")
-    left.set_ylabel("bits kept in the worst case")
+    left.set(xlabel="exponent $E$ of the number", ylabel="bits kept in the worst case")
     kinds = {
         "22 bits, no overflow": (plotting.BLUE, "o", plotting.BLUE, lambda row: _safe(row)),
         "22 bits, but r overflows": (plotting.VERMILION, "o", "white", lambda row: _bits(row) and not _fits(row)),
@@ -149,9 +148,7 @@ def draw(rows: list[Row]) -> Any:
         line = {"color": plotting.BLACK, "linestyle": dash, "linewidth": 0.8}
         right.plot(list(NORMAL), [b[0] for b in bounds], label=name, **line)
         right.plot(list(NORMAL), [b[1] for b in bounds], **line)
-    right.set_xlim(-15, 16)
-    right.set_xlabel("exponent $E$ of the number")
-    right.set_ylabel("scaling exponent $sb$")
+    right.set(xlim=(-15, 16), xlabel="exponent $E$ of the number", ylabel="scaling exponent $sb$")
     plotting.panel_titles(axes, ["bits kept", "scaling exponents allowed"])
     for axis in (left, right):
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, columnspacing=1.2)

@@ -4,8 +4,6 @@ Every block that Equation 10 allows with 0.5 <= b_n/b_m <= 2 is evaluated twice:
 as in the platform file of the Ascend 910A) and with 262,144 (512 KB, as in the text of the paper).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """H2SGEMM, figure 8: error over the offset exponent of the operands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

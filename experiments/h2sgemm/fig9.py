@@ -1,7 +1,5 @@
 """H2SGEMM, figure 9: error over the sizes of the product, offset exponent 0."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

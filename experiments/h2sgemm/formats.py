@@ -8,8 +8,6 @@ truncated h with a residual rounded to nearest reaches 2^(E - p + 1), so the lim
 abs(sb - p) exponents are lost, at the bottom or at the top.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -21,13 +21,10 @@ The paper has no formula for the time. `speed` is an addition of this package: i
 the cycles that Algorithm 1 requires at the rates of the platform file, and overlaps the engines as the buffers allow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import ceil, sqrt
 
-from fpemu.arguments import positive, sizes
 from fpemu.errors import InputError, unknown_name
 
 
@@ -60,10 +57,6 @@ class Npu:
     l1_l0b: float = 256.0
     l0c_ub: float = 256.0
 
-    def __post_init__(self) -> None:
-        sizes(cores=self.cores, l1=self.l1, cube=self.cube)
-        positive(**{field.name: getattr(self, field.name) for field in fields(self)})
-
     @property
     def numbers(self) -> int:
         """Numbers of fp16 in L1, the "L1" of Equations 8 and 9."""
@@ -80,9 +73,6 @@ class Block:
     m: int
     k: int
     n: int
-
-    def __post_init__(self) -> None:
-        sizes(b_m=self.m, b_k=self.k, b_n=self.n)
 
     def __str__(self) -> str:
         return f"({self.m}, {self.k}, {self.n})"
@@ -131,7 +121,6 @@ def fused(block: Block, l1: int = ASCEND_910A.numbers, buffers: int = 2) -> int:
     >>> fused(PUBLISHED), fused(PUBLISHED, l1=262144)
     (44, 21)
     """
-    sizes(l1=l1, buffers=buffers)
     count = (l1 - buffers * block.k * block.n) // (block.m * block.k)
     if count < 1:
         raise InputError(
@@ -166,7 +155,6 @@ def traffic(m: int, n: int, k: int, block: Block, npu: Npu = ASCEND_910A, *, who
     >>> round(traffic(5632, 5632, 2816, PUBLISHED).b) == 5632 * 2816
     True
     """
-    sizes(m=m, n=n, k=k)
     rounds = m / (npu.cores * block.m)
     groups = k / (block.k * fused(block, npu.numbers))
     if whole:
@@ -180,8 +168,6 @@ def optimal_bm(f: float = 1.0, l1: int = ASCEND_910A.numbers, cores: int = ASCEN
     >>> round(optimal_bm(0.95), 1)
     88.2
     """
-    positive(f=f)
-    sizes(l1=l1, cores=cores)
     return sqrt(f * l1 / (2 * cores))
 
 
@@ -261,7 +247,6 @@ def speed(m: int, n: int, k: int, block: Block = PUBLISHED, pipeline: str = "dou
     65.9
     """
     check(block)
-    sizes(m=m, n=n, k=k)
     deep, columns, rounds = ceil(k / block.k), ceil(n / block.n), ceil(m / (block.m * npu.cores))
     groups = ceil(deep / fused(block, npu.numbers))
     entries, time = block.m * block.k, 0.0

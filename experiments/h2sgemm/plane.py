@@ -1,7 +1,5 @@
 """H2SGEMM: the error over the whole plane of scaling exponents and offset exponents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

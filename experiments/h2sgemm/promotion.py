@@ -6,8 +6,6 @@ which promotion reduces the error, without that hardware. Here the accumulator o
 products, from P of one instruction to no promotion.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

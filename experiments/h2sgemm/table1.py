@@ -1,7 +1,5 @@
 """H2SGEMM, table 1: bits of an fp32 significand that the splits of five methods lose."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

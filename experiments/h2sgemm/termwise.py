@@ -1,7 +1,5 @@
 """H2SGEMM: the sizes at which term-wise H2SGEMM with sb = 12 is more accurate than SGEMM, and the cause."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

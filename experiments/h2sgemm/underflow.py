@@ -9,8 +9,6 @@ The error of a split product has three parts, computed here separately,
 with r unscaled. The paper analyses the underflow in the first part, and calls the second part negligible (Equation 7).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """LE-GEMM, figures 10 and 11: errors of every method's product over n; `draw_lines` draws figure 18 too."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A bin holds the errors of one sign with a magnitude in [2^x, 2^(x + 1/2)); the b
 exact results included. The last bin of either sign also holds everything above it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -117,9 +115,7 @@ def draw(rows: list[Row], hardware: str) -> Any:
         ticks = [*[-p for p in places], 0, *reversed(places)]
         labels = [*[f"$-10^{{{d}}}$" for d in _DECADES], "0", *[f"$10^{{{d}}}$" for d in reversed(_DECADES)]]
         axis.set_xticks(ticks, labels)
-        axis.set_yscale("log")
-        axis.set_ylim(0.6 / entries, 0.3)
-        axis.set_xlabel("error $p - s$" if ref == "s" else "error $p - AB$")
+        axis.set(yscale="log", ylim=(0.6 / entries, 0.3), xlabel="error $p - s$" if ref == "s" else "error $p - AB$")
     axes[0, 0].set_ylabel("share of the entries in a bin")
     plotting.panel_titles(axes, [f"{PLATFORMS[hardware]}, {how}" for how in REFERENCES.values()])
     plotting.legend_below(figure, axes[0, 0], 4)

@@ -4,8 +4,6 @@ The code of figures 10 and 11 is in `_accuracy`, of figures 12 and 13 in
 `_histogram`.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from fpemu.reproduce import Page

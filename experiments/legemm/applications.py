@@ -1,7 +1,5 @@
 """LE-GEMM, section 5.5, beyond figure 16: effect of the errors of products on the results of whole applications."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator
@@ -36,7 +34,9 @@ DIGITS = {f"{method} error": 6 for method in METHODS}
 """The error function of GELU comes from the C library: its last bit shows in the tenth digit of an error of 10^-7."""
 APPLICATIONS = {"BERT": "(a) BERT, feed-forward", "scores": "(b) scores of Q and K", "k-means": "(c) k-means"}
 _MOST = 40
+"""Largest number of iterations of k-means."""
 _FOOT = 1e-4
+"""Shares of zero are drawn at this height of the logarithmic axis."""
 
 
 def cells(seeds: int = 20) -> list[Row]:

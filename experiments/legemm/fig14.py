@@ -1,7 +1,5 @@
 """LE-GEMM, figure 14: the measured roofline, and the schemes below it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -134,11 +132,9 @@ def draw(rows: list[Row]) -> Any:
         )
     for name, point in _points(rows).items():
         axis.plot([point.intensity], [point.speed / 1e12], **look(name).line(linestyle="none"))
-    axis.set_xscale("log")
-    axis.set_ylim(30, 1200)
+    axis.set(xscale="log", ylim=(30, 1200))
     plain_ticks(axis)
-    axis.set_xlabel("arithmetic intensity, FLOP/byte")
-    axis.set_ylabel("TFLOP/s of all products")
+    axis.set(xlabel="arithmetic intensity, FLOP/byte", ylabel="TFLOP/s of all products")
     legend(figure, axes, 3)
     return figure
 

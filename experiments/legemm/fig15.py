@@ -1,7 +1,5 @@
 """LE-GEMM, figure 15: whole applications with the products of each scheme, speed and accuracy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

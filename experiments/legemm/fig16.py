@@ -1,7 +1,5 @@
 """LE-GEMM, figure 16: Max_error and MRED of LE-GEMM on the products of three applications, MI210 and A800."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -120,8 +118,7 @@ def draw(rows: list[Row]) -> Any:
             chain = [_mean(here, K, f"SGEMM {measure}") for K in lengths]
             axis.plot(lengths, chain, **_SGEMM.line(zorder=1.8))
             axis.set_xscale("log", base=2)
-            axis.set_yscale("log")
-            axis.set_xlim(90, 11600)
+            axis.set(yscale="log", xlim=(90, 11600))
             axis.set_xticks([128, 512, 2048, 8192], ["128", "512", "2048", "8192"])
         line[0].set_ylabel(LABELS[measure])
     for axis in axes[-1]:

@@ -1,7 +1,5 @@
 """LE-GEMM, figure 17: gains by the tile that the model selects and by the pipeline."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,9 +46,7 @@ def draw(rows: list[Row]) -> Any:
         axis.plot([row["M"] for row in selected], [row["first"] for row in selected], **style.line())
     ticks = sorted({row["M"] for row in rows if row["M"].bit_count() == 1})
     size_axis(axis, ticks)
-    axis.set_ylim(0)
-    axis.set_xlabel("$n$")
-    axis.set_ylabel("TFLOP/s")
+    axis.set(ylim=0, xlabel="$n$", ylabel="TFLOP/s")
     legend(figure, axes, 2)
     return figure
 

@@ -1,7 +1,5 @@
 """LE-GEMM, figure 18: the error in speed against error, for three compute modes on the A800."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """LE-GEMM, figure 18, with measured speeds: speed against error of FAST_16F, LE-GEMM and 64F."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,8 +52,7 @@ def draw(rows: list[Row]) -> Any:
     axes[0, 1].set_xticks(ticks, [str(n) for n in ticks])
     plain_ticks(axes[0, 0])
     for axis in axes[0, 1:]:
-        axis.set_yscale("log")
-        axis.set_ylabel("MRED")
+        axis.set(yscale="log", ylabel="MRED")
     axes[0, 0].set_ylabel("TFLOP/s")
     plain_ticks(axes[0, 2], "x")
     axes[0, 2].set_xlabel("TFLOP/s")

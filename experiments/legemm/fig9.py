@@ -1,7 +1,5 @@
 """LE-GEMM, figures 8 and 9 and Table 6: speed over n in three shapes, against library, plain fp16 and two schemes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -3,19 +3,18 @@
 No paper has this comparison: each used one or two GPUs. The columns differ in the arithmetic of one instruction alone.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 from matplotlib.colors import LogNorm
 
-from fpemu import inputs, metrics, mma, plotting, reference, schemes
+from fpemu import metrics, mma, plotting, schemes
 from fpemu.mma.device import Device
 from fpemu.reproduce import Page
 
 from .._findings import paragraph
 from .._rows import Row
+from ._chips import DATA, cost, on_every_chip, operands
 
 PAPER = "no paper's figure: the schemes of LE-GEMM's section 5.3 and their relatives, on all modelled hardware"
 CAPTION = """Relative L2 error against the exact product, in units of 2^-24, of seven schemes with two fp16 words,
@@ -32,32 +31,18 @@ ASSUMPTIONS = [
     depends on k and the data alone.""",
 ]
 SCHEMES = ("fp16", "markidis", "egemm", "ape", "legemm", "h2sgemm", "ootomo", "staged", "sgemm")
-DATA = {"zero-mean": (-1.0, 1.0), "positive": (0.0, 1.0)}
 LENGTHS = (1024, 4096)
 CHAINED = ("markidis", "egemm", "ape", "legemm", "h2sgemm")
 """Schemes whose main product is one chain over all of K."""
 FACTOR = 1.5
-_WAYS = {"zero-mean": "[-1, 1]", "positive": "[0, 1]"}
 
 
 def cells(rows: int = 128, runs: int = 5) -> list[Row]:
-    return [
-        {"data": data, "k": k, "rows": rows, "seed": seed, "hardware": hardware}
-        for data in DATA
-        for k in LENGTHS
-        for seed in range(runs)
-        for hardware in plotting.HARDWARE
-    ]
-
-
-def cost(cell: Row) -> float:
-    return float(cell["k"] * cell["rows"] * (cell["rows"] + 200))
+    return on_every_chip(rows, LENGTHS, runs)
 
 
 def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
-    low, high = DATA[cell["data"]]
-    A, B = inputs.operands("uniform", cell["rows"], cell["rows"], cell["k"], cell["seed"], low=low, high=high)
-    exact = reference.matmul(A, B, device=device)
+    A, B, exact = operands(cell, device)
     return {
         name: metrics.relative_l2(schemes.gemm(A, B, scheme=name, hardware=cell["hardware"], device=device), exact)
         for name in SCHEMES
@@ -87,7 +72,7 @@ def draw(rows: list[Row]) -> Any:
         axis.tick_params(length=0)
         axis.set_ylim(len(SCHEMES) - 0.5, -0.5)
     plotting.colour_bar(figure, image, axes, "relative $L_2$ error in units of $2^{-24}$")
-    plotting.panel_titles(axes, [f"uniform in {_WAYS[data]}, $k$ = {k}" for data, k in panels])
+    plotting.panel_titles(axes, [f"uniform in {DATA[data].label}, $k$ = {k}" for data, k in panels])
     return figure
 
 
@@ -111,7 +96,11 @@ def finding(rows: list[Row]) -> str:
         }
         gain = table["fp16"][-1] / min(table[name][-1] for name in CHAINED)
         statements += [
-            (f"ratios above {FACTOR:g} to the error on ideal hardware on {_WAYS[data]}, k = {k}, are", shown, ".3g×"),
+            (
+                f"ratios above {FACTOR:g} to the error on ideal hardware on {DATA[data].label}, k = {k}, are",
+                shown,
+                ".3g×",
+            ),
             (
                 f"the best chained scheme gains less than {FACTOR:g}× over plain fp16 on",
                 ", ".join(labels[c] for c in useless),

@@ -13,8 +13,6 @@ bits        the residual of the split: the bits of an fp32 number beyond its two
 The words are the words of the scheme; the exact sums are `reference.matmul` of the words side by side.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -187,8 +185,7 @@ def draw(rows: list[Row]) -> Any:
                 wide = {"linewidth": 1.8, "zorder": 1.9} if what == "error" else {}
                 axis.plot(lengths, [m if m > SHOWN else np.nan for m in means], **look.line(**wide))
             axis.set_xscale("log", base=4)
-            axis.set_yscale("log")
-            axis.set_ylim(SHOWN, 2 * largest)
+            axis.set(yscale="log", ylim=(SHOWN, 2 * largest))
             axis.set_xticks(lengths, [str(k) for k in lengths])
             axis.tick_params(axis="x", which="minor", bottom=False)
         line[0].set_ylabel("relative $L_2$ norm")

@@ -33,13 +33,11 @@ exchanged: Work_DL is introduced as data load and then called elements computed,
 Section 4.3 allows (128, 256, 32) on the AMD platform, where its two buffers take 96 KB of the available 64 KB.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from fpemu.arguments import LARGEST, choice, integer, sizes
+from fpemu.arguments import choice
 from fpemu.errors import InputError
 from fpemu.roofline.gpus import Gpu
 
@@ -61,16 +59,12 @@ class Tile:
     N: int
     K: int
 
-    def __post_init__(self) -> None:
-        sizes(T_M=self.M, T_N=self.N, T_K=self.K)
-
     def __str__(self) -> str:
         return f"({self.M}, {self.N}, {self.K})"
 
 
 def tlp(M: int, N: int, tile: Tile, wavefronts: int, warp: int) -> float:
     """Return T_TLP, Eq. 12: the threads of all blocks; the paper's φ converts a block to its wavefronts of threads."""
-    sizes(M=M, N=N, wavefronts=wavefronts, warp=warp)
     return M * N / (tile.M * tile.N) * wavefronts * warp
 
 
@@ -95,13 +89,11 @@ def ratio(tile: Tile) -> float:
 
 def work_dl(tile: Tile, threads: int) -> float:
     """Return Work_DL, Eq. 16: entries of the three tiles per thread, not rounded."""
-    sizes(threads=threads)
     return (tile.M * tile.N + tile.M * tile.K + tile.K * tile.N) / threads
 
 
 def work_cp(tile: Tile, threads: int) -> float:
     """Return Work_CP, Eq. 17: entries of C per thread, not rounded."""
-    sizes(threads=threads)
     return tile.M * tile.N / threads
 
 
@@ -111,7 +103,6 @@ def subsections(rows: int, columns: int) -> tuple[int, int]:
     >>> subsections(1, 3), subsections(2, 2)
     ((3, 4), (4, 4))
     """
-    sizes(rows=rows, columns=columns)
     return rows * columns, rows + columns
 
 
@@ -138,8 +129,6 @@ class Reading:
     SMs busy over all rounds of blocks; "product": Eq. 15 times the threads that the GPU holds; "ratio": Eq. 15 alone"""
 
     def __post_init__(self) -> None:
-        sizes(accumulators=self.accumulators, buffers=self.buffers, depth=self.depth, blocks=self.blocks)
-        integer("overhead", self.overhead, 0, LARGEST)
         choice("objective", self.objective, OBJECTIVES)
 
 
@@ -160,7 +149,6 @@ def shared(tile: Tile, buffers: int = 2) -> int:
     >>> shared(Tile(128, 128, 32)) // 1024, shared(Tile(128, 256, 32)) // 1024
     (64, 96)
     """
-    sizes(buffers=buffers)
     return buffers * memory(tile)
 
 
@@ -222,7 +210,6 @@ def fits(tile: Tile, gpu: Gpu, reading: Reading = OURS) -> bool:
 
 def candidates(gpu: Gpu, reading: Reading = OURS, largest: int = 512) -> Iterator[Tile]:
     """Yield the tiles with sides up to ``largest`` and T_K of one to eight fragments."""
-    sizes(largest=largest)
     f_m, f_n, f_k = fragment(gpu)
 
     def sides(f: int) -> list[int]:
@@ -233,7 +220,6 @@ def candidates(gpu: Gpu, reading: Reading = OURS, largest: int = 512) -> Iterato
 
 def objective(tile: Tile, gpu: Gpu, M: int, N: int, reading: Reading = OURS) -> float:
     """Return the quantity that `choose` maximises, for an M × N result."""
-    sizes(M=M, N=N)
     sms = gpu.need("sms", _MODEL)
     blocks = -(-M // tile.M) * -(-N // tile.N)
     if reading.objective == "ratio":
@@ -273,7 +259,6 @@ def choose(gpu: Gpu, M: int, N: int, K: int, reading: Reading = OURS) -> Choice:
     >>> choose(gpus.get("MI210"), 8192, 8192, 8192).tile, choose(gpus.get("A800"), 8192, 8192, 8192).tile
     (Tile(M=128, N=128, K=32), Tile(M=128, N=256, K=32))
     """
-    sizes(M=M, N=N, K=K)
     tiles = [t for t in candidates(gpu, reading) if fits(t, gpu, reading)]
     if not tiles:
         raise InputError(f"{gpu.name}: no tile satisfies the constraints of LE-GEMM's model")

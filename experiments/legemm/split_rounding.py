@@ -6,20 +6,19 @@ instruction and added outside). Both schemes are run with either split and eithe
 separate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from fpemu import inputs, metrics, plotting, reference, schemes
+from fpemu import metrics, plotting, schemes
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row, mean_by
+from ._chips import DATA, cost, on_every_chip, operands
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, sections 4.1 and 5.3: the statement on the bit-cut"
 CAPTION = """Relative L2 error against the exact product of LE-GEMM and of Ootomo's scheme, each with either split and
@@ -47,29 +46,15 @@ SPLITS: dict[str, dict[str, Any]] = {
 MIXED = ("cut, residual to nearest", "rounded, residual cut")
 ACCUMULATIONS: dict[str, dict[str, Any]] = {"chained": {"promote": None}, "promoted": {"promote": "instruction"}}
 SCHEMES = ("legemm", "ootomo")
-DATA = {"zero-mean": (-1.0, 1.0), "positive": (0.0, 1.0)}
 MARGIN = 1.05
-_WAYS = {"zero-mean": "[-1, 1]", "positive": "[0, 1]"}
 
 
 def cells(rows: int = 16, lengths: tuple[int, ...] = (256, 4096), runs: int = 20) -> list[Row]:
-    return [
-        {"data": data, "k": k, "rows": rows, "seed": seed, "hardware": hardware}
-        for data in DATA
-        for k in lengths
-        for seed in range(runs)
-        for hardware in plotting.HARDWARE
-    ]
-
-
-def cost(cell: Row) -> float:
-    return float(cell["k"] * cell["rows"] * (cell["rows"] + 200))
+    return on_every_chip(rows, lengths, runs)
 
 
 def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
-    low, high = DATA[cell["data"]]
-    A, B = inputs.operands("uniform", cell["rows"], cell["rows"], cell["k"], cell["seed"], low=low, high=high)
-    exact = reference.matmul(A, B, device=device)
+    A, B, exact = operands(cell, device)
     numbers = {}
     for scheme, split, accumulation in settings():
         options = SPLITS[split] | ACCUMULATIONS[accumulation]
@@ -112,12 +97,10 @@ def draw(rows: list[Row]) -> Any:
                             markersize=2.8 if scheme == "legemm" else 5.2, zorder=3 if scheme == "legemm" else 2.5
                         ),
                     )
-        axis.set_xscale("log")
-        axis.set_xlim(5e-8, 3e-4)
-        axis.set_ylim(len(chips) - 0.5, -0.5)
+        axis.set(xscale="log", xlim=(5e-8, 3e-4), ylim=(len(chips) - 0.5, -0.5))
         axis.set_yticks(range(len(chips)), [plotting.HARDWARE[c].label.split(" (")[0] for c in chips])
         axis.set_xlabel(f"relative $L_2$ error, $k$ = {k}")
-    plotting.panel_titles(axes, [f"uniform in {way}" for way in _WAYS.values()])
+    plotting.panel_titles(axes, [f"uniform in {data.label}" for data in DATA.values()])
     marks = [Series(words, colour, "o", "none") for colour, words in _COLOURS.values()]
     marks += [Series(f"{words} accumulation", plotting.GREY, _SHAPES[words], "none") for words in _SHAPES]
     orders = (("LE-GEMM", True), ("Ootomo", False))
@@ -164,8 +147,8 @@ def finding(rows: list[Row]) -> str:
         for chip in dict.fromkeys(chip for chip, *_ in outside)
     }
     ideal = {
-        way: {split: _mean(rows, "ideal", data, k, f"legemm promoted {split}") for split in SPLITS}
-        for data, way in _WAYS.items()
+        DATA[data].label: {split: _mean(rows, "ideal", data, k, f"legemm promoted {split}") for split in SPLITS}
+        for data in DATA
     }
     return paragraph(
         *statements,
@@ -201,7 +184,7 @@ def _points(rows: list[Row]) -> list[tuple[str, str, int]]:
 
 def _named(where: tuple[str, str, str, int]) -> str:
     chip, scheme, data, k = where
-    return f"{plotting.HARDWARE[chip].label}, {plotting.SCHEMES[scheme].label}'s order, {_WAYS[data]}, k = {k}"
+    return f"{plotting.HARDWARE[chip].label}, {plotting.SCHEMES[scheme].label}'s order, {DATA[data].label}, k = {k}"
 
 
 _mean = mean_by("hardware", "data", "k")

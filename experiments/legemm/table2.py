@@ -4,8 +4,6 @@ The paper gives no objective and no constraints as formulas; `model.py` states t
 objective over the sides of the tile, the selected tile, and the effect of a change of each assumption.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Any

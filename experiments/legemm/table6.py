@@ -1,7 +1,5 @@
 """LE-GEMM, Table 6: the published speed-ups beside the ratios of roofline times on the paper's GPUs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

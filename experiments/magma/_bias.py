@@ -20,7 +20,7 @@ in the first steps of formats with few bits, it loses less than that.) A sum so 
 deviation of a step's sum b of products, modelled as normal, loses E[b - u rint(b / u)] if it is rounded to nearest: all
 of b once b < u/2. Positive sums of fp16 do so from a few thousand products on.
 
-A step loses L l + r. With q <= u that is, in units in the last place of the sum and per product (`per_product`),
+A step loses L l + r. With q <= u that is, in units in the last place of the sum and per product,
 
     beta = q/(2u) + (u - q)/(2u L),   q/u = 2^(f - F):
 
@@ -127,21 +127,6 @@ def downwards(spec: MmaSpec, k: int) -> float:
         after = c + _deviation(_SQUARE, L) * _quantiles(_BLOCKS)
         lost += steps * float(np.mean(products.final(np.abs(c), np.abs(after))))
     return lost / math.sqrt(k * _SQUARE)
-
-
-def per_product(spec: MmaSpec) -> float:
-    """Return beta, the loss per product of a long sum of positive products.
-
-    >>> import fpemu
-    >>> [per_product(fpemu.mma.spec(gpu, "fp16", "fp32")) * 128 for gpu in ("V100", "A100", "H200")]
-    [64.0, 36.0, 19.0]
-    """
-    kept = spec.sum_fraction_bits
-    if spec.rules.floors:
-        return 2.0 ** (kept - 31) / 2 / spec.block
-    q = 0.0 if not spec.rules.aligned else 2.0 ** (kept - spec.F)
-    final = 0.0 if spec.final == "RNE" else max(1 - q, 0.0)
-    return q / 2 + (final + max(q - 1, 0.0)) / (2 * spec.block)
 
 
 # --- the mean losses of one step

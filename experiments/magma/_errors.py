@@ -1,7 +1,5 @@
 """Accumulators of the batched kernels, and panels of an error over a size, for the pages on errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,6 +16,7 @@ METHODS = {f"{chip} {d}": {"hardware": chip, "accumulate": d} for chip in CHIPS 
 SMALL = "small"
 """The kernel for tiny matrices, a chain of fused multiply-adds in fp16."""
 LARGEST_SMALL = 16
+"""Largest n for which the figures show that kernel."""
 _CONCENTRIC = {"volta": 6.0, "ampere": 4.5, "hopper": 3.0}  # all three markers show where curves coincide
 
 

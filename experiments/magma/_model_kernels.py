@@ -6,15 +6,12 @@ products), afterwards the block of C in the same space; in registers the next bl
 `BASE` for addresses and counters. A compiler may need more.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from fpemu.arguments import is_size, sizes
-from fpemu.errors import InputError, shown
+from fpemu.errors import InputError
 from fpemu.roofline.gpus import Gpu
 from fpemu.roofline.wmma import TENSOR, WARP, Kernel, violation
 
@@ -104,7 +101,6 @@ def waste(kernel: Kernel, M: int, N: int, K: int) -> float:
     >>> waste(Kernel((16, 16, 16), (32, 32, 32), (8, 4)), 16, 16, 32)
     4.0
     """
-    sizes(M=M, N=N, K=K)
     return math.prod(-(-size // b) * b / size for size, b in zip((M, N, K), kernel.block, strict=True))
 
 
@@ -117,8 +113,6 @@ def configurations(
     10
     """
     limits = tuple(largest) if isinstance(largest, Sequence) else (largest,) * 3
-    if len(limits) != 3 or not all(map(is_size, limits)):
-        raise InputError(f"largest = {shown(largest)} must be a positive integer or three of them")
     for tensor in TENSOR:
         ranges = [range(t, limit + 1, t) for t, limit in zip(tensor, limits, strict=True)]
         for m, n, k in product(*ranges):
@@ -143,7 +137,6 @@ def ranked(
     The time is the larger of traffic over bandwidth and operations (zeros included) over the peak of the matrix units.
     Ties, which are frequent, are resolved by the least waste and then by the most threads on an SM.
     """
-    sizes(M=M, N=N, K=K)
     ranking = []
     size, operations = (4, 8) if complex else (2, 2)
     peak = gpu.need("fp16 matrix", "the ranking of kernels")

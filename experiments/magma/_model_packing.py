@@ -17,17 +17,12 @@ must be finite: on the diagonal an infinity of one product does not enter the re
 multiplied by their zeros, and the results are NaN.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from fpemu.arguments import is_size, sizes
-from fpemu.errors import InputError, shown
 
 Place = tuple[int, int, int]
 """Block row, block column and block step of a product: (r, q, s)."""
@@ -70,6 +65,7 @@ def valid(places: Sequence[Place]) -> bool:
     return all(sum((r, s) in in_a and (s, q) in in_b for s in steps) == 1 for r, q in results)
 
 
+@functools.cache
 def arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
     """Return an arrangement of small products in a grid of blocks.
 
@@ -78,18 +74,12 @@ def arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
     >>> [len(arrange(b, b, b)) for b in (1, 2, 3, 4)]
     [1, 2, 6, 9]
     """
-    sizes(rows=rows, columns=columns, steps=steps)
-    return _arrange(int(rows), int(columns), int(steps))
-
-
-@functools.cache
-def _arrange(rows: int, columns: int, steps: int) -> tuple[Place, ...]:
     if rows * columns * steps <= EXACT:
         return _largest(rows, columns, steps)
     arrangements = [diagonal(rows, columns, steps)]
     for side in range(2, min(rows, columns, steps) + 1):
         if side**3 <= EXACT:
-            outer, inner = _largest(side, side, side), _arrange(rows // side, columns // side, steps // side)
+            outer, inner = _largest(side, side, side), arrange(rows // side, columns // side, steps // side)
             shape = (rows // side, columns // side, steps // side)
             arrangements.append(
                 tuple((a * shape[0] + r, b * shape[1] + q, c * shape[2] + s) for a, b, c in outer for r, q, s in inner)
@@ -109,12 +99,11 @@ def pack(N: int, shape: Sequence[int], *, paper: bool = True) -> Packing:
     >>> pack(4, (8, 8, 4), paper=False).utilisation
     0.5
     """
-    sizes(N=N)
-    m, n, k = _shape(shape)
+    m, n, k = shape
     grid = (max(1, m // N), max(1, n // N), max(1, k // N))
     places = diagonal(*grid) if paper else arrange(*grid)
     instructions = -(-N // m) * -(-N // n) * -(-N // k)
-    return Packing(len(places), int(instructions), len(places) * N**3 / (instructions * m * n * k), tuple(places))
+    return Packing(len(places), instructions, len(places) * N**3 / (instructions * m * n * k), tuple(places))
 
 
 def utilisation(N: int, shape: Sequence[int] = (16, 16, 16), *, paper: bool = True) -> float:
@@ -124,12 +113,6 @@ def utilisation(N: int, shape: Sequence[int] = (16, 16, 16), *, paper: bool = Tr
     '25 %, 24.4 %'
     """
     return pack(N, shape, paper=paper).utilisation
-
-
-def _shape(shape: Sequence[int]) -> tuple[int, int, int]:
-    if len(shape) != 3 or not all(map(is_size, shape)):
-        raise InputError(f"shape = {shown(shape)} must be three positive integers, (m, n, k)")
-    return int(shape[0]), int(shape[1]), int(shape[2])
 
 
 def _cyclic(side: int) -> tuple[Place, ...]:

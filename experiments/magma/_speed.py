@@ -1,7 +1,5 @@
 """Selections, panels and measures that the pages on the speed of batches share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ fp16, over k in steps of the instruction; the kernel for tiny matrices has a thr
 of fused multiply-adds in fp16.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -91,8 +89,7 @@ def draw(rows: list[Row]) -> Any:
             ),
         )
         logarithmic(axis, lengths[::2])
-        axis.set_xlabel("$n$")
-        axis.set_ylim(8e-5, 2.4e-3)
+        axis.set(xlabel="$n$", ylim=(8e-5, 2.4e-3))
     axes[0, 0].set_ylabel("relative $L_2$ error")
     axes[0, 2].set_ylabel("largest error relative to $|A||B|$")
     plotting.panel_titles(axes, ["zero mean", "positive", "zero mean, largest"])

@@ -4,8 +4,6 @@ The paper has no errors; this bias is the cost of fp32 accumulation on tensor co
 (`_bias`, with its derivation) depends on the fields of the instruction and on the operands' distribution.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -122,8 +120,7 @@ def draw(rows: list[Row]) -> Any:
         plotting.band(axes[0, 2], lengths, [[row["rms"] for row in _rows(rows, name, 0.0, k)] for k in lengths], look)
     for axis in axes[0]:
         axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
-        axis.set_xlabel("$k$")
+        axis.set(yscale="log", xlabel="$k$")
         axis.set_xticks([2**i for i in range(4, 18, 4)])
         axis.tick_params(axis="x", which="minor", bottom=False)
     axes[0, 0].set_ylabel("mean relative loss")

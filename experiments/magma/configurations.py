@@ -1,7 +1,5 @@
 """MAGMA batched, section 5: the valid configurations, their number, and their cost at small sizes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -103,10 +101,8 @@ def draw(rows: list[Row]) -> Any:
     axes[0, 0].set_xlabel("largest block size")
     axes[0, 0].set_xticks([16, 48, 80, 112])
     axes[0, 0].set_ylabel("configurations")
-    axes[0, 1].set_xlabel("$n$")
-    axes[0, 1].set_ylabel("operations done / needed")
-    axes[0, 2].set_xlabel("$n$")
-    axes[0, 2].set_ylabel("configurations, blocks up to 64")
+    axes[0, 1].set(xlabel="$n$", ylabel="operations done / needed")
+    axes[0, 2].set(xlabel="$n$", ylabel="configurations, blocks up to 64")
     plotting.panel_titles(axes, ["how many are valid", "padding", "the model's choice"])
     return figure
 

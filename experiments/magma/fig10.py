@@ -1,7 +1,5 @@
 """MAGMA batched, figures 10 and 11: batched HGEMM against cuBLAS over n, square and of rank 16, and the speed-up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,8 +62,7 @@ def draw(rows: list[Row]) -> Any:
     )
     for name in (shapes.BASE, shapes.HALF, *WITH, *shapes.OTHERS["real"]):
         plot(axes[1, 1], line(few, name), "relative_l2", "M", LOOKS[name])
-    axes[1, 1].set_yscale("log")
-    axes[1, 1].set_ylabel("relative $L_2$ error")
+    axes[1, 1].set(yscale="log", ylabel="relative $L_2$ error")
     over_powers(axes, shapes.GOALS)
     plotting.panel_titles(axes, ["$n$×$n$×$n$", "$n$×$n$×16", "speed-up of fpemu", "error, $n$×$n$×$n$"])
     label_ends(axes)

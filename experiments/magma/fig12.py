@@ -1,7 +1,5 @@
 """MAGMA batched, figures 12 and 13: batched half-complex products against cuBLAS in planar layout, and the speed-up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """MAGMA batched, figures 14 and 15: batches of 10 and of 100 products, real and half-complex, against cuBLAS."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

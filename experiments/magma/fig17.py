@@ -1,7 +1,5 @@
 """MAGMA batched, figures 16 and 17: several small products in one instruction, and the share of it that they use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

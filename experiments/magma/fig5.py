@@ -1,7 +1,5 @@
 """MAGMA batched, figure 5: reduction of the memory traffic by blocks, by the printed formula and by counted reads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """MAGMA batched, figure 7: the number of warps of a thread block, 64×64 matrices and blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,9 +41,7 @@ def draw(rows: list[Row]) -> Any:
             axis.axhline(row["rate"], color=plotting.BLACK, linestyle=dash, linewidth=0.9, label=label)
     axis.set_xscale("log", base=2)
     axis.set_xticks(shapes.WARPS, [str(count) for count in shapes.WARPS])
-    axis.set_ylim(0)
-    axis.set_xlabel("warps of a thread block")
-    axis.set_ylabel("TFLOP/s")
+    axis.set(ylim=0, xlabel="warps of a thread block", ylabel="TFLOP/s")
     plotting.legend_below(figure, axis, 2)
     return figure
 

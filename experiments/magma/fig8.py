@@ -1,7 +1,5 @@
 """MAGMA batched, figures 8 and 9, Equations 1 and 2: rooflines of complex products in two layouts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -92,8 +90,7 @@ def draw(rows: list[Row]) -> Any:
                     linestyle=(0, (1, 1)),
                     linewidth=0.9,
                 )
-        axis.set_xlabel("$n$")
-        axis.set_xlim(0, 1000)
+        axis.set(xlabel="$n$", xlim=(0, 1000))
         axis.set_ylim(bottom=0)
     axes[0, 0].set_ylabel("upper bound, TFLOP/s")
     plotting.panel_titles(axes, ["V100, $n×n×n$", "V100, rank 16", "H200, $n×n×n$"])

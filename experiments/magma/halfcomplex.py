@@ -5,8 +5,6 @@ fragments until the end, and of four calls of HGEMM on planar matrices, each of 
 compares their errors with the errors of three real products and of the kernel for tiny matrices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -17,12 +17,10 @@ every operand and C twice, and not to the layout: one kernel that forms the four
 blocks moves as many bytes as the interleaved one ("planar, one kernel").
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
-from fpemu.arguments import LARGEST, choice, integers, positive, sizes
+from fpemu.arguments import choice
 from fpemu.errors import InputError
 from fpemu.roofline.gpus import Gpu
 from fpemu.roofline.wmma import TENSOR, Kernel
@@ -52,8 +50,7 @@ def loads(M: int, N: int, K: int, block: Sequence[int]) -> int:
     >>> loads(128, 128, 64, (64, 64)), loads(128, 128, 64, (16, 16))
     (32768, 131072)
     """
-    sizes(M=M, N=N, K=K)
-    rows, columns = _sides("block", block)
+    rows, columns, *_ = block
     return K * (M * -(-N // columns) + N * -(-M // rows))
 
 
@@ -68,12 +65,11 @@ def traffic_reduction(block: Sequence[int], tensor: Sequence[int], size: int | N
     >>> traffic_reduction((64, 64), (16, 16), size=32)
     2.0
     """
-    (bm, bn), (tm, tn) = _sides("block", block), _sides("tensor", tensor)
+    (bm, bn, *_), (tm, tn, *_) = block, tensor
     for name, b, t in (("M", bm, tm), ("N", bn, tn)):
         if b % t:
             raise InputError(f"TC_{name} = {t} does not divide BLK_{name} = {b} (section 5.8): choose a multiple")
     if size is not None:
-        sizes(size=size)
         return loads(size, size, 1, (tm, tn)) / loads(size, size, 1, (bm, bn))
     return bm * bn * (tm + tn) / (tm * tn * (bm + bn))
 
@@ -84,7 +80,6 @@ def operational_intensity(M: int, N: int, K: int, layout: str = "interleaved") -
     >>> operational_intensity(300, 300, 300), operational_intensity(300, 300, 300, "planar")
     (150.0, 75.0)
     """
-    sizes(M=M, N=N, K=K)
     operations, size = _layout(layout)
     return operations * M * N * K / (size * (2 * M * N + K * (M + N)))
 
@@ -116,22 +111,14 @@ def crossing(gpu: Gpu, layout: str, K: int | None = None, *, peak: float | None 
     balance = top / bandwidth * size / operations  # in multiply-adds per element moved
     if K is None:
         return 4 * balance  # N^3 / (4 N^2)
-    sizes(K=K)
     # N^2 K / (2 N^2 + 2 K N) = balance; the left side grows with N towards K / 2
     limit = 2 * balance
     return limit * K / (K - limit) if limit < K else math.inf
 
 
-def _sides(name: str, value: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns; a third size, along K, may follow."""
-    rows, columns, *_ = integers(name, value, 1, LARGEST, length=3 if len(value) == 3 else 2)
-    return rows, columns
-
-
 def _machine(gpu: Gpu, peak: float | None) -> tuple[float, float]:
     """The peak and the bandwidth, in operations and bytes per second."""
     top = gpu.need("fp16 matrix", "the roofline of MAGMA's kernels") if peak is None else peak
-    positive(", in operations a second", peak=top)
     return top, gpu.copy_bandwidth or gpu.need("bandwidth", "the roofline of MAGMA's kernels")
 
 

@@ -7,8 +7,6 @@ hardware adds blocks of 4, 8 or 16 terms, whose borders may then lie inside a pr
 multiplied by the entries of the other products, and an infinite entry gives 0 · Inf = NaN.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -6,8 +6,6 @@ compute a complex product by real ones: both products of a part in the same sums
 four products and an addition outside; three products and five additions.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -50,6 +48,7 @@ WAYS: dict[str, dict[str, Any]] = {"fused": {}, "four": {"algorithm": "calls"}, 
 SHOWN = ("ootomo", "staged", "bf16x9", "sgemm")
 """Schemes that are drawn over the scale."""
 MIDDLE = 256
+"""The k of the products whose imaginary parts are scaled."""
 
 
 _LENGTHS = tuple(2**i for i in range(4, 13))

@@ -5,8 +5,6 @@ factorisation makes many such updates one after another, and each writes its C i
 grows with the number of its products.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,6 +37,7 @@ ASSUMPTIONS = [
 ONE = "one product"
 _OPTIONS: dict[str, dict[str, Any]] = METHODS | {SMALL: {"kernel": "magma-small", "accumulate": "fp16"}}
 _LONGEST_SMALL = 64
+"""Largest k for which the figure shows the chain of the kernel for tiny matrices."""
 RANK = 16
 _BATCH = 20
 

@@ -1,7 +1,5 @@
 """Bounds on speed over n and break-even sizes of a scheme on a GPU, shared by the two roofline pages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ The model is `fpemu.roofline.time`: every phase takes the longest of its product
 its vector operations at the peak of the ordinary cores, and its bytes at the stated bandwidth. It is a bound on speed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

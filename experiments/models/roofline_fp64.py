@@ -3,8 +3,6 @@
 The model is `fpemu.roofline.time`; slices are counted on the nominal inputs of DGEMM-TC with phi = 0.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

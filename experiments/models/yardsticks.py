@@ -3,8 +3,6 @@
 A share above one means that the roofline is wrong, or that the GPU exceeds the rates of its data sheet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Ozaki scheme II: median relative errors beside those published with GEMMul8 for a GH200."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +29,7 @@ ASSUMPTIONS = [
 ]
 SPECS = [("H200", "fp16", "fp32"), ("H200", "int8", "int32")]
 PHI = 0.5
+"""The φ of the inputs."""
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "fp64": {
         "DGEMM": {"scheme": "dgemm"},
@@ -110,8 +109,7 @@ def draw(rows: list[Row]) -> Any:
         look = Series("published", plotting.VERMILION, "*", "none")
         axis.plot([x for _, x in selected], [i for i, _ in selected], **look.line(markersize=8, zorder=1.5))
         axis.axvline(0.36 * 2.0**-bits, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
-        axis.set_xscale("log")
-        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.set(xscale="log", ylim=(len(names) - 0.5, -0.5))
         axis.set_yticks(range(len(names)), names)
         axis.set_xlabel("median relative error")
     plotting.panel_titles(axes, ["fp64", "fp32"])

@@ -1,7 +1,5 @@
 """Appearance of the implementations in the figures of speed, lines over n, and labels beside lines."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 FPEMU_SPEED names another GPU's record in its place.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import math

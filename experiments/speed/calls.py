@@ -1,7 +1,5 @@
 """Whole calls on torch tensors of one GPU: host time, batches, long sums, sustained, and tall and skinny products."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Error against speed on one GPU: from plain fp16 to DGEMM, every scheme that has a kernel here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,8 +87,7 @@ def draw(rows: list[Row]) -> Any:
             labels.append((first, error, _SHORT.get(name, look(name).label.removesuffix(" (cuBLAS)")), style.color))
     axis.set_xticks([50, 100, 200, 400, 800], ["50", "100", "200", "400", "800"])
     axis.tick_params(axis="x", which="minor", labelbottom=False)
-    axis.set_xlabel("effective FP32 throughput (2MNK / time), TFLOP/s")
-    axis.set_ylabel("relative $L_2$ error")
+    axis.set(xlabel="effective FP32 throughput (2MNK / time), TFLOP/s", ylabel="relative $L_2$ error")
     below = at(rows, "dgemm", N, N, N)
     if below is not None and "first" in below:
         axis.annotate(

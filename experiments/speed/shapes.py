@@ -1,7 +1,5 @@
 """Speed in LE-GEMM's three shapes on one GPU, with the split and without it, against SGEMM."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

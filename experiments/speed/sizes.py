@@ -1,7 +1,5 @@
 """Speed over n on one GPU: three products of words against SGEMM and against the library's fp16 product."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,8 +38,7 @@ def draw(rows: list[Row]) -> Any:
     axes[0, 2].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
     axes[0, 2].set_ylabel("speed / three fp16 products")
     for axis in axes[0]:
-        axis.set_ylim(0)
-        axis.set_xlabel("$n$")
+        axis.set(ylim=0, xlabel="$n$")
     plotting.panel_titles(axes, ["first launches", "sustained", "first launches, with the split"])
     legend(figure, axes, 3)
     return figure

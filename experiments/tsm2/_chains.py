@@ -10,8 +10,6 @@ chains of length k / s, whose errors are independent, and a chain of s - 1 addit
 of c_t: for fewer than about 16 steps, where the sums spread over several binades, it is too large.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -56,8 +54,7 @@ def farthest(ratios: Any) -> float | None:
 def on_powers(axis: Any, name: str, base: int = 2) -> None:
     """Make both axes logarithmic, x with the powers of ``base`` only."""
     axis.set_xscale("log", base=base)
-    axis.set_yscale("log")
-    axis.set_xlabel(name)
+    axis.set(yscale="log", xlabel=name)
     axis.tick_params(axis="x", which="minor", bottom=False)
 
 

@@ -1,7 +1,5 @@
 """Selections, panels and sentences that the pages on the speed of TSM2 and ISM2 share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

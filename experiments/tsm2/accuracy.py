@@ -5,8 +5,6 @@ FMAs, k ascending, for all tiles (t1, t2, t3, tcf). TSM2 multiplies a large matr
 and skinny one; ISM2 a tall and skinny matrix by a small one, k from 2 to 16. The paper has no error figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,8 +80,7 @@ def draw(rows: list[Row]) -> Any:
             axis.plot(lengths, line, color=plotting.BLACK, linewidth=0.8, zorder=1.5, label="independent roundings")
         axis.plot(lengths, lengths, color=plotting.GREY, linestyle="--", linewidth=0.8, zorder=1.5, label="bound $k u$")
         on_powers(axis, "$k$")
-        axis.set_xlim(1.6, 2**15.4)
-        axis.set_ylim(0.15, 2000)
+        axis.set(xlim=(1.6, 2**15.4), ylim=(0.15, 2000))
         axis.set_xticks([2**i for i in range(1, 16, 2)])
         axis.annotate("ISM2", (6, 1100), fontsize=7, color=plotting.GREY, ha="center")
         axis.annotate("TSM2", (8000, 1100), fontsize=7, color=plotting.GREY, ha="center")

@@ -6,8 +6,6 @@ page shows the errors of these schemes on TSM2's shape, with the errors of the s
 sums are added in order or pairwise.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from dataclasses import replace

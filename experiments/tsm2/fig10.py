@@ -1,7 +1,5 @@
 """TSM2, figure 10: inner dimensions smaller than the number of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,8 +31,7 @@ def draw(rows: list[Row]) -> Any:
     panels = ("fp64", "seconds", 1e3, "time, ms"), ("fp64", "share", 100, SHARE), ("fp32", "share", 100, SHARE)
     for axis, (fmt, what, times, label) in zip(axes[0], panels, strict=True):
         curves(axis, rows, shapes.MAIN, fmt, what, times, by="K", unit=1024)
-        axis.set_ylim(0)
-        axis.set_xlabel("$k$ / 1024")
+        axis.set(ylim=0, xlabel="$k$ / 1024")
         axis.set_xticks(range(0, 16, 3))
         axis.set_ylabel(label)
     plotting.panel_titles(axes, ["time, fp64", "bandwidth, fp64", "bandwidth, fp32"])

@@ -1,7 +1,5 @@
 """ISM2, figure 11: very small inner dimensions, where TSM2 loses its bandwidth."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """ISM2, figure 12: rows of a thread (tcf), both optimisations, ten million rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +26,7 @@ ASSUMPTIONS = [
     product takes more than 1.25 times the shortest time.""",
 ]
 DECLINE = 1.25
+"""Time relative to the shortest one from which a decline is significant."""
 PUBLISHED = {"fp32": 8, "fp64": 4}
 """Chosen by the paper for 10^7 rows."""
 _LOOK = {
@@ -52,8 +51,7 @@ def draw(rows: list[Row]) -> Any:
             by_factor = _by_factor(rows, form, fmt, what, times)
             if by_factor:
                 axis.plot(list(by_factor), list(by_factor.values()), **look.line())
-        axis.set_ylim(0)
-        axis.set_ylabel(label)
+        axis.set(ylim=0, ylabel=label)
     axes[0, 0].axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8)
     over_powers(axes, shapes.TCF[::2], "tcf")
     plotting.panel_titles(axes, ["speed-up", "bandwidth"])

@@ -1,7 +1,5 @@
 """ISM2, figures 13 and 14: a tall matrix times a small square one, over cuBLAS, and the bandwidth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,9 +39,7 @@ def draw(rows: list[Row]) -> Any:
         above.axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8)
         below.axhline(GOAL, color=plotting.GREY, linestyle=":", linewidth=0.8)
         above.set_ylim(0)
-        below.set_ylim(0, 115)
-        below.set_xscale("log")
-        below.set_xlabel("$m$")
+        below.set(ylim=(0, 115), xscale="log", xlabel="$m$")
     axes[0, 0].set_ylabel(GAIN)
     axes[1, 0].set_ylabel(SHARE)
     plotting.panel_titles(axes, [f"{fmt}, $k$ = $n$ = {n}" for fmt, n in panels] * 2)

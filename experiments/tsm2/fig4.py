@@ -1,7 +1,5 @@
 """TSM2, figures 4 and 8: four versions and one for Hopper, a large square matrix times a narrow one, over cuBLAS."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

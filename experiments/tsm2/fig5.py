@@ -1,7 +1,5 @@
 """TSM2, figures 5, 7b and 9: the share of the memory's bandwidth that TSM2 and cuBLAS use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +28,7 @@ ASSUMPTIONS = [
     "Shares above 100 % are possible, because reads alone can be faster than a copy, which writes as much as it reads.",
 ]
 GOAL = 90
+"""Share of the copy bandwidth in percent."""
 _BY_ROWS = {shapes.BASE: "+", "hopper": "x"}
 cells = cells_of("tsm2/fig5", lambda row: row["contender"] in shapes.MAIN)
 

@@ -1,7 +1,5 @@
 """TSM2, figures 6 and 7: n = 16 in fp64, the speed-up, the use of the cores and of the bandwidth."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,8 +43,7 @@ def draw(rows: list[Row]) -> Any:
     columns = ("speedup", 1.0, GAIN), ("rate", _percent_of_peak(), "share of the fp64 peak, %"), ("share", 100.0, SHARE)
     for axis, (what, times, label) in zip(axes[0], columns, strict=True):
         curves(axis, rows, shapes.MAIN, "fp64", what, times, unit=1024, N=16)
-        axis.set_ylim(0)
-        axis.set_ylabel(label)
+        axis.set(ylim=0, ylabel=label)
     over_m(axes[0])
     plotting.panel_titles(axes, ["speed-up", "use of the cores", "use of the bandwidth"])
     legend(figure, axes, 3)

@@ -3,8 +3,6 @@
 The counts of sections 3.2, 3.3 and 5.2, and Fig. 1: a tile of B in shared memory by columns or by rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,15 +119,13 @@ def draw(rows: list[Row]) -> Any:
     left.plot([], [], "o", color=plotting.GREY, markerfacecolor="white", label=f"open: $t_2$ = {N // 2}")
     left.set_yscale("log", base=2)
     left.set_xticks(range(len(ALGORITHMS)), [f"{name}\n{form}" for name, form in ALGORITHMS.items()])
-    left.set_xlabel("algorithm of the paper")
-    left.set_ylabel("loads per element")
+    left.set(xlabel="algorithm of the paper", ylabel="loads per element")
     left.legend(fontsize=7)
     for order, look in _STORED.items():
         line = sorted((row["t2"], row["conflicts"]) for row in rows if row["stored by"] == order)
         if line:
             right.plot(*zip(*line, strict=True), **look.line())
-    right.set_xlabel("$t_2$")
-    right.set_ylabel("threads per bank")
+    right.set(xlabel="$t_2$", ylabel="threads per bank")
     right.set_xticks([1, 2, 4, 8, 12, 16])
     right.set_ylim(0, 17)
     right.legend(title="tile of B stored", fontsize=7, title_fontsize=7)

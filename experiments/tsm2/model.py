@@ -29,12 +29,9 @@ on m threads at most. tcf lets a thread compute tcf rows: `most_tcf` is the larg
 fill the GPU. The model does not say which smaller tcf is best.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
-from fpemu.arguments import positive, sizes
 from fpemu.roofline import tallskinny
 from fpemu.roofline.tallskinny import (
     BYTES,
@@ -106,7 +103,6 @@ def algorithm5(model: Model, m: int, k: int, n: int) -> Choice:
     >>> algorithm5(Model(gpus.get("K40c")), 20480, 20480, 16).t2
     16
     """
-    sizes(m=m, k=k, n=n)
     choices: list[Choice] = []
     for branch, low, high in model.branches(n):
         t2, t3 = _slsqp(model, branch, m, k, n, low, high)
@@ -120,7 +116,6 @@ def algorithm5(model: Model, m: int, k: int, n: int) -> Choice:
 
 def exhaustive(model: Model, m: int, k: int, n: int) -> list[Choice]:
     """Return all pairs of integers t2, t3 with the least time of Algorithm 5's branches."""
-    sizes(m=m, k=k, n=n)
     return fastest(
         Choice(*pair, model.time(branch, m, k, n, *pair))
         for branch, low, high in model.branches(n)
@@ -136,8 +131,6 @@ def descent(
     It starts from t2 = t3 = 1 and ends when the time falls by less than ``stop``, or after ``most`` steps. t2 is
     rounded within 1 to n, t3 within the registers of a thread.
     """
-    sizes(m=m, k=k, n=n, most=most)
-    positive(unit=unit, step=step, stop=stop)
     point = (1.0, 1.0)
 
     def inside(t2: float, t3: float) -> tuple[float, float]:
@@ -171,7 +164,6 @@ def ism2_use(model: Model, m: int, k: int, n: int, t2: int, t3: int, tcf: int = 
     >>> [f"{ism2_use(model, 15360, k, 16, 8, 4):.2f}" for k in (1, 4, 16, 64)]
     ['0.13', '0.50', '0.80', '0.95']
     """
-    sizes(m=m, k=k, n=n, t2=t2, t3=t3, tcf=tcf)
     gpu, passes = model.gpu, -(-n // t2)
     resident = gpu.need("sms") * model.occupancy(t2, t3)
     waves = max(1.0, m / tcf / resident)

@@ -3,8 +3,6 @@
 The equations, and their corrections, are in `model.py`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator
@@ -57,6 +55,7 @@ LATENCY, MEASURED = 400, 670
 """Cycles of a load: assumed, and measured on one H200."""
 LATENCIES = (200, 300, 400, 500, 600, 800, 1000)
 LARGE = 20480
+"""The m and k of the modelled products."""
 TCF = {"fp32": {4: 1, 5: 1, 6: 2, 7: 8}, "fp64": {4: 1, 5: 1, 6: 1, 7: 4}}
 """Published tcf by the power of ten of m."""
 SHORT = (1, 2, 4, 8, 16, 32, 64, 128, 256)

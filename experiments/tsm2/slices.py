@@ -5,8 +5,6 @@ parameters. On shapes with few rows most of a GPU is then idle. A kernel that fi
 one for each block of threads, and add the sums of the slices, which changes the bits and the error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

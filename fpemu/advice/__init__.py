@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from fpemu import metrics
 from fpemu.advice.candidates import Candidate, Cost, machine
-from fpemu.advice.search import MEASURES, SMALL, Advice, Data, Request, TargetError, Verdict, cheapest
+from fpemu.advice.search import MEASURES, SMALL, Advice, Matrices, Search, TargetError, Verdict, cheapest
 from fpemu.arguments import choice, integer, number
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
@@ -97,7 +97,9 @@ def advise(
     "fpemu.gemm(A, B, scheme='fp16', hardware='V100')"
     """
     target = number("target", target, above=0, below=1, what=", a relative error")
-    measure = _measure(measure)
+    measure = str(metrics.get(measure).__name__)  # of an alias too
+    if measure not in MEASURES:
+        raise InputError(f"a target is a relative error, which {measure} is not: choose one of {', '.join(MEASURES)}")
     choice("confidence", confidence, ("probable", "worst"))
     choice("dtype", dtype, ("fp32", "fp64"), none=True)
     where = machine(hardware)
@@ -106,7 +108,7 @@ def advise(
     if (A is None) != (B is None):
         raise InputError(f"{'B' if B is None else 'A'} is missing: give both matrices, or none")
     if A is not None:
-        data = Data.read(A, B, int(seed), confidence)
+        data = Matrices.read(A, B, int(seed), confidence)
         for name, size, actual in zip("KMN", (K, M, N), (data.K, *data.whole.shape), strict=True):
             if size not in (None, actual):
                 raise InputError(f"{name}={size} contradicts the data, where {name} is {actual}: leave it out")
@@ -121,14 +123,7 @@ def advise(
             )
         M, N = M or K, N or K
         rows = min(64, max(8, math.isqrt(SMALL // K)), max(M, N))
-        data = Data.draw(
+        data = Matrices.draw(
             inputs, dict(parameters or {}), rows, K, dtype or ("fp32" if target >= 2.0**-24 else "fp64"), int(seed)
         )
-    return cheapest(Request(data, M, N, where, target, measure, confidence, progress or (lambda line: None)))
-
-
-def _measure(name: Any) -> str:
-    measure = str(metrics.get(name).__name__)
-    if measure not in MEASURES:
-        raise InputError(f"a target is a relative error, which {measure} is not: choose one of {', '.join(MEASURES)}")
-    return measure
+    return cheapest(Search(data, M, N, where, target, measure, confidence, progress or (lambda line: None)))

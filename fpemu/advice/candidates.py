@@ -32,7 +32,9 @@ NOMINAL = {
 """Rates relative to fp16 without a data sheet: those of an A100, and twice fp16 for words of 8 bits."""
 
 PROMOTIONS = (1024, 256, 64, "instruction")
+"""Promotion intervals that are tried beside none, the cheapest first: a shorter interval has more additions outside."""
 FORMATS = ("bf16", "tf32", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz")
+"""Formats of words that are tried beside fp16, which is the format of the published schemes."""
 
 
 @dataclass(frozen=True, order=True)
@@ -75,7 +77,7 @@ class Candidate:
         Number of matrix products.
     cost : Cost
         Estimated cost.
-    place : int
+    position : int
         Position in the list of all candidates, which orders candidates of equal cost.
     """
 
@@ -86,7 +88,7 @@ class Candidate:
     spec: MmaSpec | None
     products: int
     cost: Cost
-    place: int
+    position: int
 
     @cached_property
     def built(self) -> Scheme:
@@ -96,7 +98,7 @@ class Candidate:
     @property
     def key(self) -> tuple[Cost, int]:
         """Sort key, ascending in cost."""
-        return self.cost, self.place
+        return self.cost, self.position
 
     @property
     def label(self) -> str:

@@ -61,7 +61,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class Sample:
     """Some rows of A and columns of B, with the exact product rounded to fp64."""
 
     A: Array
@@ -75,7 +75,7 @@ class Block:
         return self.A.shape[0], self.B.shape[1]
 
     def operations(self, products: int) -> int:
-        """Multiply-adds of this many products of the block."""
+        """Multiply-adds of this many products of the sample."""
         return self.A.shape[0] * self.A.shape[1] * self.B.shape[1] * products
 
     @cached_property
@@ -91,7 +91,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
+class Matrices:
     """A (M, K) and B (K, N) in float64, finite and not empty: the user's, or drawn from a distribution."""
 
     A: Array
@@ -102,7 +102,7 @@ class Data:
     confidence: str = "probable"
 
     @staticmethod
-    def read(A: Any, B: Any, seed: int, confidence: str = "probable") -> Data:
+    def read(A: Any, B: Any, seed: int, confidence: str = "probable") -> Matrices:
         """The user's operands, checked."""
         a, b = (_matrix(X, name) for X, name in ((A, "A"), (B, "B")))
         if a.shape[1] != b.shape[0]:
@@ -110,16 +110,16 @@ class Data:
                 f"A of shape {a.shape} and B of shape {b.shape}: A has {a.shape[1]} columns and B {b.shape[0]} rows"
             )
         text = f"A {a.shape[0]}×{a.shape[1]} and B {b.shape[0]}×{b.shape[1]}"
-        return Data(a, b, True, text, seed, confidence)
+        return Matrices(a, b, True, text, seed, confidence)
 
     @staticmethod
-    def draw(name: str, parameters: dict[str, Any], rows: int, K: int, dtype: str, seed: int) -> Data:
+    def draw(name: str, parameters: dict[str, Any], rows: int, K: int, dtype: str, seed: int) -> Matrices:
         """Rows and columns of a named distribution."""
         A, B = inputs.operands(name, rows, rows, K, seed, dtype, **parameters)
         shown = ", ".join([f"{key}={value}" for key, value in parameters.items()])
         size = f"{rows} rows and columns" if rows > 1 else "a row and a column"
         text = f"{size} in {dtype} drawn as {name}" + (f" ({shown})" if shown else "")
-        return replace(Data.read(A, B, seed), given=False, text=f"{text}, seed {seed}")
+        return replace(Matrices.read(A, B, seed), given=False, text=f"{text}, seed {seed}")
 
     @property
     def K(self) -> int:  # noqa: N802
@@ -127,9 +127,9 @@ class Data:
         return int(self.A.shape[1])
 
     @cached_property
-    def whole(self) -> Block:
+    def whole(self) -> Sample:
         """All rows and columns."""
-        return Block(self.A, self.B, True)
+        return Sample(self.A, self.B, True)
 
     def of(self, tried: tuple[int, int]) -> str:
         """The entries tried, in words."""
@@ -154,13 +154,13 @@ class Data:
         return _change(self.A), _change(self.B)
 
     @cached_property
-    def small(self) -> Block:
+    def small(self) -> Sample:
         """Some rows and columns, `SMALL` multiply-adds at most: see `_selected`."""
         side = max(8, int((SMALL / self.K) ** 0.5))
         rows = _selected(self.A, side, self.seed)
         columns = _selected(self.B.T, side, self.seed + 1)
         whole = len(rows) == self.A.shape[0] and len(columns) == self.B.shape[1]
-        return self.whole if whole else Block(self.A[rows], np.ascontiguousarray(self.B[:, columns]), False)
+        return self.whole if whole else Sample(self.A[rows], np.ascontiguousarray(self.B[:, columns]), False)
 
     # --- norms
 
@@ -174,8 +174,8 @@ class Data:
         return replace(norms, min_A=low, max_A=high, min_B=under, max_B=over, max_S=np.inf)
 
     @property
-    def for_norms(self) -> Block:
-        """The block whose norms are computed."""
+    def for_norms(self) -> Sample:
+        """The sample whose norms are computed."""
         M, N = self.whole.shape
         count = M * N * max(self.K, 2**10)  # the product is stored too
         return self.whole if count <= LARGE[self.confidence] else self.small
@@ -407,10 +407,10 @@ class Advice:
 
 
 @dataclass(frozen=True)
-class Request:
+class Search:
     """The target of one search, on operands and hardware."""
 
-    data: Data
+    data: Matrices
     M: int
     N: int
     where: Machine
@@ -429,9 +429,9 @@ class Request:
 
 
 @np.errstate(all="ignore")
-def cheapest(request: Request) -> Advice:
+def cheapest(search: Search) -> Advice:
     """Return the cheapest candidate that meets the target, with the alternatives."""
-    data, M, N, where = request.data, request.M, request.N, request.where
+    data, M, N, where = search.data, search.M, search.N, search.where
     verdicts: list[Verdict] = []
     met: list[Verdict] = []
     in_range: set[Any] = set()  # forms whose bound scaling does not improve
@@ -443,17 +443,17 @@ def cheapest(request: Request) -> Advice:
         form = candidate.scheme, candidate.options
         if form in in_range or any(m.candidate.scheme == candidate.scheme for m in met):
             continue  # a more expensive form of a scheme that meets the target, or a scaling without effect
-        verdict = _bounded(request, candidate)
-        if not _gains_by_scaling(request, verdict):
+        verdict = _bounded(search, candidate)
+        if not _gains_by_scaling(search, verdict):
             in_range.add(form)
         if not verdict.why:
-            verdict = _tried(request, verdict, data.small)
+            verdict = _tried(search, verdict, data.small)
             whole, spent = data.small.whole, spent + data.small.operations(candidate.products)
             # all entries decide for the cheapest candidate, a sample for its alternatives
-            if not (met or whole or verdict.measured is None) and verdict.measured <= request.target:
+            if not (met or whole or verdict.measured is None) and verdict.measured <= search.target:
                 cost = data.whole.operations(candidate.products)
                 if spent + cost <= BUDGET:
-                    verdict = _tried(request, verdict, data.whole)
+                    verdict = _tried(search, verdict, data.whole)
                     whole, spent = True, spent + cost
             if not verdict.why:
                 checked = checked if met else whole and data.given
@@ -463,12 +463,12 @@ def cheapest(request: Request) -> Advice:
             break
 
     if not met:
-        raise _refusal(request, verdicts)
+        raise _refusal(search, verdicts)
     chosen = met[0]
     return Advice(
-        target=request.target,
-        measure=request.measure,
-        confidence=request.confidence,
+        target=search.target,
+        measure=search.measure,
+        confidence=search.confidence,
         hardware=where.name,
         unit=where.unit,
         rates=where.gpu,
@@ -478,58 +478,58 @@ def cheapest(request: Request) -> Advice:
         data=data.of(chosen.tried or (0, 0)),
         chosen=chosen,
         alternatives=tuple(met[1:]),
-        nearest=_nearest(request, verdicts, chosen),
+        nearest=_nearest(search, verdicts, chosen),
         considered=tuple(verdicts),
         checked=checked,
-        rounds=request.rounds(chosen.candidate),
-        notes=tuple(_notes(request, chosen, checked)),
+        rounds=search.rounds(chosen.candidate),
+        notes=tuple(_notes(search, chosen, checked)),
     )
 
 
 # --- bounds
 
 
-def _bounded(request: Request, candidate: Candidate) -> Verdict:
+def _bounded(search: Search, candidate: Candidate) -> Verdict:
     """The verdict by the a-priori bound alone."""
-    request.report(f"the bound of {candidate.label}")
+    search.report(f"the bound of {candidate.label}")
     try:
-        bound = _a_priori(request, candidate)
+        bound = _a_priori(search, candidate)
     except InputError as problem:
         return Verdict(candidate, None, math.inf, math.inf, why=str(problem))
-    verdict = _judged(request, candidate, bound)
-    if not verdict.limit(request.confidence) <= request.target:
-        return replace(verdict, why=f"its bound is {verdict.limit(request.confidence):.1e}")
+    verdict = _judged(search, candidate, bound)
+    if not verdict.limit(search.confidence) <= search.target:
+        return replace(verdict, why=f"its bound is {verdict.limit(search.confidence):.1e}")
     return verdict
 
 
-def _judged(request: Request, candidate: Candidate, bound: Bound) -> Verdict:
+def _judged(search: Search, candidate: Candidate, bound: Bound) -> Verdict:
     """A verdict with the bound converted to the requested measure."""
-    exact = dict(candidate.options).get("mode") == "CR" and not request.rounds(candidate)
-    factor = 1.0 if exact else request.data.factor(request.measure)
+    exact = dict(candidate.options).get("mode") == "CR" and not search.rounds(candidate)
+    factor = 1.0 if exact else search.data.factor(search.measure)
     likely = bound.probable(FAILURE)
-    if request.measure in MEANS:
+    if search.measure in MEANS:
         likely = min(likely, replace(bound, entries=1).probable(MEAN_FAILURE))
     worst, probable = (0.0 if b == 0 else b * factor for b in (bound.worst, likely))
     return Verdict(candidate, bound, worst, probable)
 
 
-def _gains_by_scaling(request: Request, verdict: Verdict) -> bool:
+def _gains_by_scaling(search: Search, verdict: Verdict) -> bool:
     """Whether the range of the data contributes a hundredth of the bound or keeps it above the target."""
     if verdict.bound is None:
         return True
     parts = tuple(part for part in verdict.bound.parts if not part.name.startswith(RANGE))
-    least = _judged(request, verdict.candidate, Bound(parts, verdict.bound.entries)).limit(request.confidence)
-    limit = verdict.limit(request.confidence)
-    return limit > 1.01 * least or least <= request.target < limit
+    least = _judged(search, verdict.candidate, Bound(parts, verdict.bound.entries)).limit(search.confidence)
+    limit = verdict.limit(search.confidence)
+    return limit > 1.01 * least or least <= search.target < limit
 
 
-def _a_priori(request: Request, candidate: Candidate) -> Bound:
+def _a_priori(search: Search, candidate: Candidate) -> Bound:
     """The bound of `fpemu.theory`, with the rounding of operands to fp32."""
-    if request.data.zero:
-        return Bound((Part("the product is zero", 0.0),), request.M * request.N)
-    norms, rounding = request.data.norms, []
-    if request.rounds(candidate):
-        (a, x, zero_A), (b, y, zero_B) = request.data.changed
+    if search.data.zero:
+        return Bound((Part("the product is zero", 0.0),), search.M * search.N)
+    norms, rounding = search.data.norms, []
+    if search.rounds(candidate):
+        (a, x, zero_A), (b, y, zero_B) = search.data.changed
         if math.isinf(a + b):
             raise InputError("entries beyond the largest fp32 number")
         if zero_A or zero_B:
@@ -537,84 +537,84 @@ def _a_priori(request: Request, candidate: Candidate) -> Bound:
         deviation = norms.spread * math.hypot(x, y)
         rounding = [Part("operands rounded to fp32", a + b + a * b, 0.0, deviation, norms.uneven)]
     bound = theory.bound(candidate.built, candidate.spec, norms=norms, on_range=candidate.on_range)
-    return Bound((*bound.parts, *rounding), request.M * request.N)
+    return Bound((*bound.parts, *rounding), search.M * search.N)
 
 
 # --- measurements
 
 
-def _tried(request: Request, verdict: Verdict, block: Block) -> Verdict:
-    """The verdict with the error on a block. Other entries beyond the range of a word have an infinite bound."""
-    candidate, rows, columns = verdict.candidate, *block.shape
-    request.report(f"the error of {candidate.label} on {rows}×{columns} entries")
+def _tried(search: Search, verdict: Verdict, sample: Sample) -> Verdict:
+    """The verdict with the error on a sample. Other entries beyond the range of a word have an infinite bound."""
+    candidate, rows, columns = verdict.candidate, *sample.shape
+    search.report(f"the error of {candidate.label} on {rows}×{columns} entries")
     try:
-        A, B = _operands(candidate, block)
+        A, B = _operands(candidate, sample)
         D = schemes.gemm(A, B, scheme=candidate.built, hardware=candidate.spec, on_range=candidate.on_range)
     except (InputError, GuaranteeError) as problem:
         return replace(verdict, why=str(problem))
-    error = block.error(D, request.measure)
+    error = sample.error(D, search.measure)
     why = verdict.why
-    if not error <= request.target:
+    if not error <= search.target:
         why = f"its error on the data is {error:.1e}"
     elif (
-        not (block.whole and request.data.given)
+        not (sample.whole and search.data.given)
         and error - 2.0**-53 > verdict.probable
-        and verdict.worst > request.target
+        and verdict.worst > search.target
     ):
         # the sample exceeds a bound for all entries by more than the rounding of the reference: not random data
         why = f"its error on a sample, {error:.1e}, is above its probable bound"
-    return replace(verdict, measured=error, tried=block.shape, why=why)
+    return replace(verdict, measured=error, tried=sample.shape, why=why)
 
 
-def _operands(candidate: Candidate, block: Block) -> tuple[Any, Any]:
+def _operands(candidate: Candidate, sample: Sample) -> tuple[Any, Any]:
     """A and B in the operand format of the scheme."""
     if candidate.operand != "fp32":
-        return block.A, block.B
-    return block.A.astype(np.float32), block.B.astype(np.float32)
+        return sample.A, sample.B
+    return sample.A.astype(np.float32), sample.B.astype(np.float32)
 
 
 # --- reports
 
 
-def _nearest(request: Request, verdicts: Iterable[Verdict], chosen: Verdict) -> tuple[Verdict, ...]:
+def _nearest(search: Search, verdicts: Iterable[Verdict], chosen: Verdict) -> tuple[Verdict, ...]:
     """Cheaper schemes that fail, each in its most accurate form."""
     cheaper = [v for v in verdicts if v.candidate.key < chosen.candidate.key and v.why]
     best: dict[str, Verdict] = {}
-    for verdict in sorted(cheaper, key=request.miss):
+    for verdict in sorted(cheaper, key=search.miss):
         best.setdefault(verdict.candidate.scheme, verdict)
     return tuple(best.values())[:3]
 
 
-def _refusal(request: Request, verdicts: list[Verdict]) -> TargetError:
+def _refusal(search: Search, verdicts: list[Verdict]) -> TargetError:
     """The error with the best candidate, if none meets the target."""
     tried: list[Verdict] = []
-    for verdict in sorted(verdicts, key=request.miss):
+    for verdict in sorted(verdicts, key=search.miss):
         if verdict.measured is None and verdict.bound is not None:
-            verdict = _tried(request, verdict, request.data.small)
+            verdict = _tried(search, verdict, search.data.small)
         if verdict.measured is not None:
             tried.append(verdict)
         if len(tried) == 3:
             break
     if not verdicts:
         raise InputError(
-            f"nothing that is modelled runs on {request.where.name}: it has no matrix instruction of the catalog with "
+            f"nothing that is modelled runs on {search.where.name}: it has no matrix instruction of the catalog with "
             "a known peak, and no known peak of fp32 or fp64"
         )
-    kind = "worst-case" if request.confidence == "worst" else request.confidence
-    unmet = f"no scheme on {request.where.name} meets {request.target:g} ({request.measure}, {kind} bound)"
+    kind = "worst-case" if search.confidence == "worst" else search.confidence
+    unmet = f"no scheme on {search.where.name} meets {search.target:g} ({search.measure}, {kind} bound)"
     if not tried:
-        first = min(verdicts, key=request.miss)
+        first = min(verdicts, key=search.miss)
         raise InputError(f"{unmet}: none of the {len(verdicts)} considered runs on the data; {first.why}")
-    best = min(tried, key=request.miss)
-    bound = best.limit(request.confidence)
+    best = min(tried, key=search.miss)
+    bound = best.limit(search.confidence)
     if math.isinf(bound):
-        unmet = "; ".join(filter(None, [unmet, _without_bound(request.data.A, request.data.B, request.measure)]))
+        unmet = "; ".join(filter(None, [unmet, _without_bound(search.data.A, search.data.B, search.measure)]))
     limit, error = f"bound {bound:.1e}", f"measured {best.measured:.1e}"
     return TargetError(
         f"{unmet}; the best of {len(verdicts)} is {best.candidate.label}, "
         f"{limit if math.isfinite(bound) else 'without a finite bound'}, "
         f"{error if math.isfinite(best.measured or 0.0) else 'with an infinite or undefined error'} "
-        f"on {request.data.of(best.tried or (0, 0))}",
+        f"on {search.data.of(best.tried or (0, 0))}",
         best,
     )
 
@@ -631,14 +631,14 @@ def _without_bound(A: NDArray[Any], B: NDArray[Any], measure: str) -> str:
     return ""
 
 
-def _notes(request: Request, chosen: Verdict, checked: bool) -> list[str]:
+def _notes(search: Search, chosen: Verdict, checked: bool) -> list[str]:
     """Restrictions of the result, in sentences."""
     notes = []
-    if request.data.given and not checked:
-        why = "holds for them" if request.confidence == "worst" else "assumes random entries"
-        if not request.data.for_norms.whole:
+    if search.data.given and not checked:
+        why = "holds for them" if search.confidence == "worst" else "assumes random entries"
+        if not search.data.for_norms.whole:
             why = "has the range of all entries, but the norms of some rows and columns"
         notes.append(f"the other entries were not compared with the exact product: their bound {why}")
-    if request.rounds(chosen.candidate):
+    if search.rounds(chosen.candidate):
         notes.append("A and B are not all fp32 numbers: rounding them is part of the error")
     return notes

@@ -49,7 +49,6 @@ class RunOptions:
     jobs: int | None = None
     executor: Annotated[str | None, "processes (default) or dask (without --scheduler: local workers)."] = None
     scheduler: Annotated[str | None, "ADDRESS", "A Dask scheduler, such as tcp://host:8786."] = None
-    worker_timeout: Annotated[float, "SECONDS", "With Dask: seconds to wait for a worker if none is left."] = 600.0
     device: str = "auto"
     dry_run: Annotated[bool, "Count the cells and estimate the time."] = False
     fresh: bool = False
@@ -65,7 +64,7 @@ class RunOptions:
             device = cli.parse_device(self.device)
         with cli.resumable(), Store() as results:
             if not self.dry_run:
-                names = ("executor", "scheduler", "worker_timeout", "fresh")
+                names = ("executor", "scheduler", "fresh")
                 settings: dict[str, Any] = {name: getattr(self, name) for name in names}
                 with cli.progress() as bars:
                     settings |= {"jobs": jobs, "device": device, "progress": bars}

@@ -28,8 +28,8 @@ from fpemu.library.tables import (
     encode,
     instruction,
     operand_values,
-    product_of,
     sample_indices,
+    summation,
 )
 from fpemu.mma import MmaSpec, catalog
 from fpemu.mma import tree as trees
@@ -276,8 +276,7 @@ def _entry(revealed: Revealed, spec: MmaSpec) -> dict[str, Any]:
 
 def tabulated(probed: CublasProduct, entry: dict[str, Any]) -> Product:
     """The product with an order, for emulation."""
-    table = {"library": "", "version": "", "hardware": "", "seed": 0, "orders": []}
-    return product_of(table, probed.kind, "NN", (probed.M, probed.N, probed.K), entry)
+    return Product("", "", "", probed.kind, "NN", probed.M, probed.N, probed.K, **summation(probed.kind, entry))
 
 
 def _by_position(

@@ -149,7 +149,7 @@ def multiply(
     if not (M and N and K):
         return np.zeros((M, N), A.dtype)
     chains = _Chains(_FORMATS[blocks.routine], blocks.fused, backend, device)
-    order = plan(blocks, layout, (M, N, K))
+    order = element_orders(blocks, layout, (M, N, K))
     with np.errstate(all="ignore"):
         D = chains.product(A, B, order, order.lanes)
         for rows, columns, lanes in order.regions:
@@ -167,7 +167,7 @@ class _Chains:
     backend: Backend
     device: Device
 
-    def product(self, A: NDArray[Any], B: NDArray[Any], order: Plan, lanes: Lanes) -> NDArray[Any]:
+    def product(self, A: NDArray[Any], B: NDArray[Any], order: ElementOrders, lanes: Lanes) -> NDArray[Any]:
         """The sum of the panels' partial sums."""
         if not order.adds:
             return self.panel(A, B, lanes)
@@ -228,7 +228,7 @@ def tree(blocks: Blocking, shape: tuple[int, int, int], at: tuple[int, int] = (0
         integer(f"the {name} in at", index, 0, size - 1)
     if not blocks.fused:
         raise InputError(f"openblas: the trees consist of fused multiply-adds, which {blocks.kernel} does not use")
-    order = plan(blocks, layout, shape)
+    order = element_orders(blocks, layout, shape)
     lanes = order.lanes
     for rows, columns, other in order.regions:
         lanes = other if at[0] in rows and at[1] in columns else lanes
@@ -360,7 +360,7 @@ Region = tuple[NDArray[np.int64], NDArray[np.int64], Lanes]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ElementOrders:
     """Orders of all elements of a product.
 
     Attributes
@@ -381,7 +381,7 @@ class Plan:
     regions: list[Region]
 
 
-def plan(blocks: Blocking, layout: Layout, shape: tuple[int, int, int]) -> Plan:
+def element_orders(blocks: Blocking, layout: Layout, shape: tuple[int, int, int]) -> ElementOrders:
     """Return the orders of the elements of a product of shape (M, N, K)."""
     M, N, K = shape
     if blocks.gemv and min(M, N) == 1:
@@ -390,10 +390,10 @@ def plan(blocks: Blocking, layout: Layout, shape: tuple[int, int, int]) -> Plan:
             " order of gemv is not in the table"
         )
     if blocks.small_lanes is not None and _is_small(layout, M, N, K):
-        return _small_plan(blocks.small_lanes, layout, M, N, K)
+        return _small_orders(blocks.small_lanes, layout, M, N, K)
     panels = list(pairwise([0, *accumulate(blocks.panels(K))]))
     regions = _MICRO_KERNELS[blocks.micro_kernel](blocks, N, M)
-    return Plan(panels, True, CHAIN, [region for region in regions if region[0].size and region[1].size])
+    return ElementOrders(panels, True, CHAIN, [region for region in regions if region[0].size and region[1].size])
 
 
 def _is_small(layout: Layout, M: int, N: int, K: int) -> bool:
@@ -401,7 +401,7 @@ def _is_small(layout: Layout, M: int, N: int, K: int) -> bool:
     return M * N * K <= 10**6 and (layout == "NN" or (M * N <= 1200 and K >= 32))
 
 
-def _small_plan(count: int, layout: Layout, M: int, N: int, K: int) -> Plan:
+def _small_orders(count: int, layout: Layout, M: int, N: int, K: int) -> ElementOrders:
     """One panel. The chains are interleaved in a vector of `count` values of k, and padded with zeros.
 
     TN: everywhere. NN: in the last columns of D, if they fill at most half a vector and K is at least two vectors.
@@ -411,12 +411,12 @@ def _small_plan(count: int, layout: Layout, M: int, N: int, K: int) -> Plan:
     rows, columns = np.arange(M), np.arange(N)
     rest = columns[N // count * count :]
     if layout == "NN" and (rest.size > count // 2 or K // count < 2):
-        return Plan([(0, K)], False, CHAIN, [])
+        return ElementOrders([(0, K)], False, CHAIN, [])
     last = rows[M // 4 * 4 :], columns[N // 4 * 4 :], single
     regions = [last] if M % 4 and N % 4 else []
     if layout == "TN":
-        return Plan([(0, K)], False, grouped, regions)
-    return Plan([(0, K)], False, CHAIN, [(rows, rest, grouped), *regions] if rest.size else [])
+        return ElementOrders([(0, K)], False, grouped, regions)
+    return ElementOrders([(0, K)], False, CHAIN, [(rows, rest, grouped), *regions] if rest.size else [])
 
 
 def _chain_everywhere(blocks: Blocking, m: int, n: int) -> Iterator[Region]:

@@ -98,9 +98,9 @@ class Product:
     spec: MmaSpec
     rounded: str | None
     stored: str | None
-    digest: str
-    sample: str
-    seed: int
+    digest: str = ""
+    sample: str = ""
+    seed: int = 0
 
     def __str__(self) -> str:
         return f"{self.library} {self.version}, {self.hardware}: {self.type} {self.layout} {self.M}x{self.N}x{self.K}"
@@ -225,37 +225,24 @@ def _table(library: str, version: str | None, hardware: str) -> dict[str, Any]:
 
 
 def _product(table: dict[str, Any], kind: str, layout: str, row: list[Any], decoded: Order | None = None) -> Product:
+    """The product of a table's row; `decoded` is its order, if an earlier row has the same one."""
     M, N, K, index, digest, sample = row
-    return product_of(table, kind, layout, (M, N, K), table["orders"][index], digest, sample, decoded)
+    of_library = table["library"], table["version"], table["hardware"]
+    summed = summation(kind, table["orders"][index], table["orders"], decoded)
+    return Product(*of_library, kind, layout, M, N, K, **summed, digest=digest, sample=sample, seed=table["seed"])
 
 
-def product_of(
-    table: dict[str, Any],
-    kind: str,
-    layout: str,
-    shape: tuple[int, int, int],
-    order: dict[str, Any],
-    digest: str = "",
-    sample: str = "",
-    decoded: Order | None = None,
-) -> Product:
-    """The product of a table's entry `order` (`decoded`: the same order, decoded before)."""
-    arithmetic = order.get("as", kind)
-    return Product(
-        table["library"],
-        table["version"],
-        table["hardware"],
-        kind,
-        layout,
-        *shape,
-        order=decoded or decode(order, table["orders"]),
-        spec=instruction(arithmetic),
-        rounded="tf32" if arithmetic == "tf32" else None,
-        stored=order.get("stored"),
-        digest=digest,
-        sample=sample,
-        seed=table["seed"],
-    )
+def summation(
+    kind: str, entry: dict[str, Any], orders: Sequence[dict[str, Any]] = (), decoded: Order | None = None
+) -> dict[str, Any]:
+    """The fields of a `Product` that an entry of a table states: its order and the arithmetic of the chains."""
+    arithmetic = entry.get("as", kind)
+    return {
+        "order": decoded or decode(entry, orders),
+        "spec": instruction(arithmetic),
+        "rounded": "tf32" if arithmetic == "tf32" else None,
+        "stored": entry.get("stored"),
+    }
 
 
 # --- files

@@ -505,12 +505,12 @@ def number_of(one: Judgement) -> str:
 def shown(values: Sequence[float], unit: str) -> str:
     """Return the range of values in words, with three significant digits."""
     known = [value for value in values if not math.isnan(value)]
-    ends = dict.fromkeys(_plain(value) for value in ((min(known), max(known)) if known else ()))
+    ends = dict.fromkeys(_in_digits(value) for value in ((min(known), max(known)) if known else ()))
     ends |= dict.fromkeys(["nan"] * (len(known) < len(values)))
     space = "" if unit in ("", "×") else " "
     return f"{' to '.join(ends)}{space}{unit}"
 
 
-def _plain(value: float) -> str:
+def _in_digits(value: float) -> str:
     text = f"{value:.3g}"
     return f"{value:.0f}" if "e+0" in text and abs(value) < 1e6 else text

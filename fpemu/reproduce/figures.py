@@ -258,11 +258,6 @@ def write(
     return Written([*contents, *further], state, record)
 
 
-def redraw(name: str, root: Path, size: str, rows: list[Row], folder: Path, formats: Sequence[str] = ()) -> Written:
-    """Load a page and draw its figure, in a separate process: a loaded page is not sent between processes."""
-    return write(pages.load(name, root), size, rows, folder, formats, redraw=True)
-
-
 # --- when a picture was drawn: a file of the cache folder for each picture, with a digest of its data and its code
 def _drawing_code(experiment: Experiment, data: str) -> str:
     """A digest of a picture's data and of the bytes of all code that may draw it."""

@@ -250,7 +250,7 @@ def _claim(one: Judgement, ledger: Ledger, figures: str) -> list[str]:
     parts = [f"### {_escape(claim.claim)} ({verdict})"]
     if claim.quote:
         parts.append(f"> {_escape(claim.quote)} ({_escape(claim.place)})")
-    facts = [
+    entries = [
         ("Given", claim.given),
         ("Left open by the paper", claim.unstated),
         ("Measured", claim.quantity),
@@ -258,7 +258,7 @@ def _claim(one: Judgement, ledger: Ledger, figures: str) -> list[str]:
         ("Verdict", one.note and f"{_verdict(one)}: {one.note}"),
         ("Reason", claim.why),
     ]
-    parts.append("\n".join(f"- {name}: {_escape(text)}" for name, text in facts if text))
+    parts.append("\n".join(f"- {name}: {_escape(text)}" for name, text in entries if text))
     if one.cases:
         rows = [[_escape(text) for text in _case(claim, case)] for case in one.cases]
         parts.append(_table(("case", "median", "smallest to largest", "seeds", "verdict"), rows))

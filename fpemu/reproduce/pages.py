@@ -228,16 +228,11 @@ def titles(folder: Path | None = None) -> dict[str, str]:
     """
     listed: dict[str, str] = {}
     for path in sorted((root() if folder is None else folder).glob("[!_]*/paper.toml")):
-        listed |= _titles(path, path.stat().st_mtime_ns)
+        figures = table(path).get("titles", {})
+        if not isinstance(figures, dict) or not all(isinstance(title, str) for title in figures.values()):
+            raise InputError(f"{path}: [titles] is not a table of figures with their titles")
+        listed |= {f"{path.parent.name}/{figure}": figures[figure] for figure in sorted(figures, key=_natural)}
     return listed
-
-
-@functools.lru_cache(maxsize=64)
-def _titles(path: Path, changed: int) -> dict[str, str]:
-    figures = table(path).get("titles", {})
-    if not isinstance(figures, dict) or not all(isinstance(title, str) for title in figures.values()):
-        raise InputError(f"{path}: [titles] is not a table of figures with their titles")
-    return {f"{path.parent.name}/{figure}": figures[figure] for figure in sorted(figures, key=_natural)}
 
 
 def table(path: Path) -> dict[str, Any]:

@@ -206,42 +206,43 @@ def work(
 
 def _count(scheme: Scheme, spec: MmaSpec | None, shape: Shape, split: Split, tile: tuple[int, int]) -> Work:
     if spec is None:
-        counts = _native(scheme, shape)
-    elif isinstance(scheme, StagedInt8):
-        counts = _staged_int8(scheme, spec, shape, split)
-    elif isinstance(scheme, Staged) and scheme.levels:
+        return _native(scheme, shape)
+    if isinstance(scheme, StagedInt8):
+        return _staged_int8(scheme, spec, shape, split)
+    if isinstance(scheme, Staged) and scheme.levels:
         M, N, K = shape
         for _ in range(scheme.levels):  # the smallest products: halved once per level and rounded up
             M, N, K = -(-M // 2), -(-N // 2), -(-K // 2)
-        counts = _strassen(scheme, shape, split, _count(scheme.blocks, spec, (M, N, K), "kernel", tile))
-    elif isinstance(scheme, SplitScheme):
-        counts = _words(scheme, spec, shape, split, tile)
-    elif isinstance(scheme, ErrorFree):
-        counts = _error_free(scheme, spec, shape, split)
-    else:
-        raise InputError(f"{scheme.name}: only the work of sgemm, dgemm and schemes of words or slices is counted")
+        return _strassen(scheme, spec, shape, split, _count(scheme.blocks, spec, (M, N, K), "kernel", tile))
+    if isinstance(scheme, SplitScheme):
+        return _words(scheme, spec, shape, split, tile)
+    if isinstance(scheme, ErrorFree):
+        return _error_free(scheme, spec, shape, split)
+    raise InputError(f"{scheme.name}: only the work of sgemm, dgemm and schemes of words or slices is counted")
+
+
+def _work(
+    scheme: Scheme,
+    spec: MmaSpec | None,
+    shape: Shape,
+    phases: Sequence[Phase],
+    resident: float,
+    instructions: float = 0.0,
+    products: int = 1,
+    words: tuple[int, int] = (1, 1),
+) -> Work:
+    """The work of a scheme with these counts; ``instructions`` is the number of the one instruction."""
     return Work(
         scheme=scheme.name,
         operand=scheme.operand.name,
         architecture=None if spec is None else spec.architecture,
         shape=shape,
-        phases=tuple(counts.phases),
-        instructions={} if spec is None else {spec.name: float(counts.instructions)},
-        products=counts.products,
-        words=counts.words,
-        resident=counts.resident,
+        phases=tuple(phases),
+        instructions={} if spec is None else {spec.name: float(instructions)},
+        products=products,
+        words=words,
+        resident=resident,
     )
-
-
-@dataclass(frozen=True)
-class _Counts:
-    """The fields of `Work` that depend on the kind of scheme; `instructions`: of the one instruction."""
-
-    phases: Sequence[Phase]
-    resident: float
-    instructions: float = 0.0
-    products: int = 1
-    words: tuple[int, int] = (1, 1)
 
 
 def _not_fused(scheme: Scheme, split: Split) -> None:
@@ -249,14 +250,14 @@ def _not_fused(scheme: Scheme, split: Split) -> None:
         raise InputError(f"{scheme.name}: its products are separate calls, so that the split cannot be fused")
 
 
-def _native(scheme: Scheme, shape: Shape) -> _Counts:
+def _native(scheme: Scheme, shape: Shape) -> Work:
     fmt = scheme.operand.name
     a, b, c = (float(BYTES[fmt] * n) for n in areas(*shape))
     products = {fmt: 2.0 * shape[0] * shape[1] * shape[2]}
-    return _Counts([Phase("product", products, read=a + b, written=c)], a + b + c)
+    return _work(scheme, None, shape, [Phase("product", products, read=a + b, written=c)], a + b + c)
 
 
-def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: Split, tile: tuple[int, int]) -> _Counts:
+def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: Split, tile: tuple[int, int]) -> Work:
     M, N, K = shape
     rules, lowering = scheme.rules(), scheme.lowering(spec)
     sizes, products, kind = areas(*shape), lowering.products, unit(spec)
@@ -298,13 +299,13 @@ def _words(scheme: SplitScheme, spec: MmaSpec, shape: Shape, split: Split, tile:
         read = operands if split == "fused" else stored
         phases.append(Phase("product", {kind: instructions * operations(spec)}, vectors, read, result))
     resident = operands + result + (0 if split == "fused" else stored)
-    return _Counts(phases, resident, instructions, len(products), (len(used[0]), len(used[1])))
+    return _work(scheme, spec, shape, phases, resident, instructions, len(products), (len(used[0]), len(used[1])))
 
 
 # --- error-free schemes
 
 
-def _error_free(scheme: ErrorFree, spec: MmaSpec, shape: Shape, split: Split) -> _Counts:
+def _error_free(scheme: ErrorFree, spec: MmaSpec, shape: Shape, split: Split) -> Work:
     """The split (unless split="given"), the products and the sums."""
     _not_fused(scheme, split)
     M, N, K = shape
@@ -338,7 +339,7 @@ def _error_free(scheme: ErrorFree, spec: MmaSpec, shape: Shape, split: Split) ->
     inputs = float(wide * products * (sizes[0] + sizes[1]))
     phases.append(Phase("products", {unit(spec): instructions * operations(spec)}, read=inputs, written=stored))
     phases.append(Phase("sums", vector={fmt: joining}, read=read, written=written))
-    return _Counts(phases, operands + result + words + resident, instructions, products, (sA, sB))
+    return _work(scheme, spec, shape, phases, operands + result + words + resident, instructions, products, (sA, sB))
 
 
 @lru_cache(maxsize=4096)
@@ -370,7 +371,7 @@ def _nominal(scheme: SliceScheme, plan: SlicePlan) -> Counts:
 # --- corrections in 8 bits and Strassen's algorithm
 
 
-def _staged_int8(scheme: StagedInt8, spec: MmaSpec, shape: Shape, split: Split) -> _Counts:
+def _staged_int8(scheme: StagedInt8, spec: MmaSpec, shape: Shape, split: Split) -> Work:
     """The split (unless split="given") and the product."""
     M, N, K = shape
     assert scheme.stage is not None
@@ -395,10 +396,10 @@ def _staged_int8(scheme: StagedInt8, spec: MmaSpec, shape: Shape, split: Split) 
     phases = [Phase("product", products, vector, 4 * elements, 4.0 * sizes[2])]
     if split != "given":
         phases.insert(0, Phase("split", {}, {"fp32": 8 * elements}, 4 * elements, 4 * elements))
-    return _Counts(phases, 8 * elements + 4.0 * sizes[2], instructions, 3, (2, 2))
+    return _work(scheme, spec, shape, phases, 8 * elements + 4.0 * sizes[2], instructions, 3, (2, 2))
 
 
-def _strassen(scheme: Staged, shape: Shape, split: Split, inner: Work) -> _Counts:
+def _strassen(scheme: Staged, spec: MmaSpec, shape: Shape, split: Split, inner: Work) -> Work:
     """The split (unless split="given"), the products and their sums; `inner` is the work of one of them."""
     if split == "fused":
         raise InputError(
@@ -419,7 +420,8 @@ def _strassen(scheme: Staged, shape: Shape, split: Split, inner: Work) -> _Count
     phases.append(Phase("sums", vector=sums, read=4 * produced, written=result))
     instructions = count * sum(inner.instructions.values())
     used = count * inner.words[0], count * inner.words[1]
-    return _Counts(phases, 4 * (elements + produced) + words + result, instructions, count * inner.products, used)
+    resident = 4 * (elements + produced) + words + result
+    return _work(scheme, spec, shape, phases, resident, instructions, count * inner.products, used)
 
 
 def _additions(levels: int, each: int, small: int) -> float:

@@ -101,9 +101,6 @@ class Grid:
     out: Any = "fp64"
     title: str = ""
 
-    def __init_subclass__(cls) -> None:
-        raise TypeError("Grid cannot be subclassed: its results are stored as those of fpemu.sweep.grid.evaluate")
-
     def __post_init__(self) -> None:
         if not isinstance(self.title, str):
             raise InputError(f"title must be a text, not {shown(self.title)}")
@@ -212,7 +209,7 @@ class Grid:
 
     @functools.cached_property
     def _seeds(self) -> list[int]:
-        seeds = _plain(self.seeds)
+        seeds = _scalar(self.seeds)
         if type(seeds) is int and seeds < 1:
             raise InputError(f"seeds is {shown(seeds)}: at least one is needed")
         values = _axis("seeds", range(seeds) if type(seeds) is int else seeds)
@@ -397,14 +394,14 @@ def _listed(value: Any) -> list[Any]:
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        return [_plain(value)]
-    values = [_plain(item) for item in itertools.islice(value, MOST_CELLS + 1)]
+        return [_scalar(value)]
+    values = [_scalar(item) for item in itertools.islice(value, MOST_CELLS + 1)]
     if len(values) > MOST_CELLS:  # a range may be longer than the memory
         raise InputError(f"{shown(value)} has too many values; a grid has at most {MOST_CELLS} cells")
     return values
 
 
-def _plain(value: Any) -> Any:
+def _scalar(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -52,16 +52,11 @@ _START = 2e9
 _BATCH_SECONDS = 0.05
 """Quick cells of this process are stored together for this long: a transaction costs milliseconds."""
 _WATCH_SECONDS = 2.0
-"""Time without a finished cell after which the workers of a Dask cluster are counted."""
-_LOG = logging.getLogger("fpemu.sweep")
+"""Time without a finished cell after which the threads of a Dask cluster are counted again: an error if it is lost."""
 
 
 class CellError(RuntimeError):
     """Cells could not be evaluated; all others are stored."""
-
-
-class WorkerError(InputError):
-    """A worker cannot evaluate any cell: its code differs, or it lacks the page or a GPU."""
 
 
 class Job(Protocol):
@@ -97,7 +92,6 @@ def run(
     jobs: int = 1,
     executor: str | None = None,
     scheduler: str | None = None,
-    worker_timeout: float = 600.0,
     device: Device = "auto",
     progress: Progress | None = None,
     keep_failures: bool = False,
@@ -122,8 +116,6 @@ def run(
         None: "processes", or "dask" if there is a scheduler.
     scheduler : str, optional
         Address of a Dask scheduler; executor "dask" without one starts a local cluster of ``jobs`` workers.
-    worker_timeout : float
-        Seconds for which a run on Dask waits for a new worker after the last one is lost.
     device : {"auto", "cpu", "cuda"}
         Where products are computed, the same bits on either. "auto": in each process large ones on its GPU, if it has
         one that can be used, all else on the CPU. "cuda": all on the GPU, and no process without one takes part.
@@ -148,7 +140,7 @@ def run(
     CellError
         If cells failed, after all the others have been evaluated. A later run tries them again.
     InputError
-        If ``jobs`` or ``worker_timeout`` is not positive, the executor or the device is not available, or a cell needs
+        If ``jobs`` is not positive, the executor or the device is not available, or a cell needs
         more memory than this machine has.
     OSError
         If storing fails, or the Dask cluster is lost. Stored cells remain; the next run continues from them.
@@ -157,8 +149,6 @@ def run(
     """
     if jobs < 1:
         raise InputError(f"jobs is {jobs}: at least 1 process is needed")
-    if not worker_timeout > 0:
-        raise InputError(f"worker_timeout is {worker_timeout}: a positive number of seconds is needed")
     if executor not in (None, *EXECUTORS):
         raise unknown_name("executor", executor, EXECUTORS)
     if executor == "processes" and scheduler is not None:
@@ -172,7 +162,7 @@ def run(
         check_memory(job, todo.values())
     with contextlib.ExitStack() as stack:
         if workers is None and (executor == "dask" or scheduler is not None) and todo:
-            workers = stack.enter_context(DaskWorkers(jobs, scheduler, worker_timeout))
+            workers = stack.enter_context(DaskWorkers(jobs, scheduler))
         elif workers is None and jobs > 1 and not _is_quick(job, todo, jobs):
             workers = stack.enter_context(Workers(min(jobs, len(todo))))
         if workers is not None and todo:
@@ -374,7 +364,6 @@ class Workers:
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
-        self._window = 3 * jobs  # cells that are submitted at a time: a dying worker takes them with it
         self._pool: ProcessPoolExecutor | None = None
 
     def connect(self) -> Executor:
@@ -405,8 +394,8 @@ class Workers:
 
         Raises
         ------
-        WorkerError, ConnectionError
-            No worker can evaluate the cells, or the scheduler is lost.
+        InputError, ConnectionError
+            A worker's code differs, or it lacks the page or a GPU; the scheduler is lost.
         """
         left = dict(todo)
         try:
@@ -424,16 +413,15 @@ class Workers:
         pool, queue, lost = self.connect(), list(reversed(left.items())), list[str]()
         waiting: dict[Future[tuple[tuple[str, str], Result]], str] = {}
         while waiting or (queue and not lost):
-            while queue and len(waiting) < self._window and not lost:
+            window = 3 * max(1, self._threads())  # few cells are submitted: a dying worker takes them with it
+            while queue and len(waiting) < window and not lost:
                 name, cell = queue.pop()
                 try:
                     waiting[pool.submit(_work, job.loader, cell, device)] = name
                 except self._death:
                     lost.append(name)
-            finished = wait(waiting, timeout=_WATCH_SECONDS, return_when=FIRST_COMPLETED).done
-            self._watch(idle=not finished)
             batch = []
-            for future in finished:
+            for future in wait(waiting, timeout=_WATCH_SECONDS, return_when=FIRST_COMPLETED).done:
                 name = waiting.pop(future)
                 try:
                     versions, result = future.result()
@@ -441,9 +429,9 @@ class Workers:
                     lost.append(name)
                     continue
                 except Exception as problem:
-                    raise WorkerError(f"a worker cannot evaluate the cells: {problem}") from problem
+                    raise InputError(f"a worker cannot evaluate the cells: {problem}") from problem
                 if versions != (code, np.__version__):
-                    raise WorkerError(
+                    raise InputError(
                         f"a worker has other code than this process: code {versions[0][:12]}, NumPy {versions[1]} "
                         f"there, {code[:12]}, {np.__version__} here; install the same versions on all machines"
                     )
@@ -458,8 +446,9 @@ class Workers:
         """End the pool, which is of no use after the death of a worker."""
         self.close(at_once=True)
 
-    def _watch(self, idle: bool) -> None:
-        """Raise an error if no cell can finish; ``idle`` after every `_WATCH_SECONDS` in which none does."""
+    def _threads(self) -> int:
+        """The number of cells that the workers evaluate at the same time."""
+        return self.jobs
 
     def close(self, *, at_once: bool = False) -> None:
         """End the workers, with ``at_once`` in the middle of a cell; the next `evaluate` starts others."""
@@ -485,16 +474,13 @@ class DaskWorkers(Workers):
         Local workers of one thread each, if there is no ``scheduler``.
     scheduler : str, optional
         Address such as "tcp://10.0.0.1:8786".
-    worker_timeout : float
-        Seconds for which a run waits for a worker after the last one is lost; it then raises TimeoutError.
     """
 
-    def __init__(self, jobs: int, scheduler: str | None, worker_timeout: float) -> None:
+    def __init__(self, jobs: int, scheduler: str | None) -> None:
         super().__init__(jobs)
-        self.scheduler, self.worker_timeout = scheduler, worker_timeout
+        self.scheduler = scheduler
         self._stack = contextlib.ExitStack()
         self._client: Any = None
-        self._lost: float | None = None  # the time at which the last worker was missed
 
     def connect(self) -> Any:
         require("distributed")
@@ -512,10 +498,8 @@ class DaskWorkers(Workers):
             try:
                 # a task whose worker dies fails at once: its cell is evaluated again alone
                 with dask.config.set({"distributed.scheduler.allowed-failures": 0}), _starting(self.jobs):
-                    if self.scheduler is not None:
-                        distributed.comm.resolve_address(
-                            self.scheduler
-                        )  # a client with a wrong one takes long to close
+                    if self.scheduler is not None:  # a client with a wrong address takes long to close
+                        distributed.comm.resolve_address(self.scheduler)
                     client = distributed.Client(**options, timeout=PATIENCE, set_as_default=False)
                 self._stack.enter_context(client)
                 client.wait_for_workers(1, timeout=PATIENCE)
@@ -524,7 +508,6 @@ class DaskWorkers(Workers):
                 where = f"at {self.scheduler}" if self.scheduler else "on this machine"
                 raise InputError(f"no Dask scheduler answers {where}, or it has no worker: {problem}") from problem
             self._client = client
-            self._watch(idle=False)
         return self._client.get_executor(pure=False)
 
     def _round(self, job: Job, code: str, left: dict[str, Cell], device: Device) -> Generator[Batch, None, list[str]]:
@@ -538,22 +521,8 @@ class DaskWorkers(Workers):
     def _replace(self) -> None:
         """The cluster itself starts a worker in place of one that died."""
 
-    def _watch(self, idle: bool) -> None:
-        """Submit three cells for each thread of the cluster; wait up to ``worker_timeout`` if there is none."""
-        count = sum(self._client.nthreads().values())  # workers may join and leave
-        self._window = 3 * max(1, count)
-        if count or not idle:
-            self._lost = None
-            return
-        if self._lost is None:
-            self._lost = time.monotonic()
-            _LOG.warning("the Dask scheduler has no worker; the sweep waits %.0f s for one", self.worker_timeout)
-        waited = time.monotonic() - self._lost
-        if waited >= self.worker_timeout:
-            raise TimeoutError(
-                f"the Dask scheduler has had no worker for {waited:.0f} s; finished cells are stored, add workers and "
-                "run again"
-            )
+    def _threads(self) -> int:
+        return sum(self._client.nthreads().values())  # workers may join and leave
 
     def close(self, *, at_once: bool = False) -> None:
         self._client = None

@@ -3,8 +3,7 @@
 The key is the SHA-256 of a canonical JSON of the evaluator's name, the cell's parameters with every default, NumPy's
 version, and one digest over the bytes of the package's numeric modules and of the job's sources. Rows are written to an
 SQLite file in transactions, so an interrupted run leaves whole rows or none. The row of a failed cell holds the error
-message in place of numbers. Each row holds a checksum of its other columns; a row that does not match it counts as
-missing.
+message in place of numbers.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from fpemu.errors import InputError
 Cell = dict[str, Any]
 Values = dict[str, float]
 
-_COLUMNS = "key, cell, numbers, seconds, checksum"
+_COLUMNS = "key, cell, numbers, seconds"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS cells (
-    key TEXT PRIMARY KEY, cell TEXT NOT NULL, numbers TEXT NOT NULL, seconds REAL NOT NULL, checksum TEXT
+    key TEXT PRIMARY KEY, cell TEXT NOT NULL, numbers TEXT NOT NULL, seconds REAL NOT NULL
 ) WITHOUT ROWID
 """
 # the error of a failed cell does not replace numbers
 _KEEP = """
-INSERT INTO cells VALUES (?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
-SET cell = excluded.cell, numbers = excluded.numbers, seconds = excluded.seconds, checksum = excluded.checksum
+INSERT INTO cells (key, cell, numbers, seconds) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
+SET cell = excluded.cell, numbers = excluded.numbers, seconds = excluded.seconds
 WHERE excluded.numbers LIKE '{%' OR cells.numbers NOT LIKE '{%'
 """
 _BATCH = 500  # keys in one query: below the limit on variables of every SQLite
@@ -136,18 +135,17 @@ class Store:
             ) from problem
 
     def read(self, keys: Sequence[str]) -> dict[str, Result]:
-        """Return the undamaged rows of those of ``keys`` that are stored."""
+        """Return the rows of those of ``keys`` that are stored."""
         stored = {}
         for start in range(0, len(keys), _BATCH):
             some = keys[start : start + _BATCH]
             with self._errors("read"):
-                query = f"SELECT {_COLUMNS} FROM cells WHERE key IN ({','.join('?' * len(some))})"
+                query = f"SELECT key, numbers, seconds FROM cells WHERE key IN ({','.join('?' * len(some))})"
                 rows = self._db.execute(query, some).fetchall()
-            for *columns, checksum in rows:
-                if checksum == _checksum(*columns):
-                    numbers = json.loads(columns[2])
-                    failed = isinstance(numbers, str)
-                    stored[columns[0]] = Result(None if failed else numbers, numbers if failed else "", columns[3])
+            for name, text, seconds in rows:
+                numbers = json.loads(text)
+                failed = isinstance(numbers, str)
+                stored[name] = Result(None if failed else numbers, numbers if failed else "", seconds)
         return stored
 
     def keep(self, results: Iterable[tuple[str, Mapping[str, Any], Result]]) -> None:
@@ -160,10 +158,10 @@ class Store:
         results : iterable of (key, cell, Result)
             Keys as from `key`, with the cells' own parameters.
         """
-        rows = []
-        for name, cell, (values, error, seconds) in results:
-            columns = (name, canonical(dict(cell)), json.dumps(error if values is None else values), float(seconds))
-            rows.append((*columns, _checksum(*columns)))
+        rows = [
+            (name, canonical(dict(cell)), json.dumps(error if values is None else values), float(seconds))
+            for name, cell, (values, error, seconds) in results
+        ]
         with self._errors("write to"), self._db:
             self._db.executemany(_KEEP, rows)
 
@@ -192,8 +190,3 @@ class Store:
                 f"cannot {verb} the results file {self.path}: {problem}; move a damaged file away; otherwise stored "
                 "rows remain, run again then"
             ) from problem
-
-
-def _checksum(*columns: str | float) -> str:
-    """Return the SHA-256 of a row's other columns."""
-    return hashlib.sha256(repr(tuple(c.encode() if isinstance(c, str) else c for c in columns)).encode()).hexdigest()

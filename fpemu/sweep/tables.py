@@ -181,14 +181,14 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for row in rows:
         if row.keys() <= seen:
             continue
-        place = 0
+        position = 0
         for name in row:
             if name in seen:
-                place = names.index(name) + 1
+                position = names.index(name) + 1
             else:
-                names.insert(place, name)
+                names.insert(position, name)
                 seen.add(name)
-                place += 1
+                position += 1
     return names
 
 

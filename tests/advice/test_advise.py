@@ -1,7 +1,5 @@
 """An accuracy wanted in, the cheapest scheme out: what is recommended keeps its promise, whatever the data."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -392,7 +390,7 @@ def test_a_sample_has_the_rows_where_errors_are_largest(stingy):
     A, B = rng.uniform(0.5, 1, (300, 64)).astype(np.float32), rng.uniform(0.5, 1, (64, 300)).astype(np.float32)
     A[17] *= np.float32(2.0) ** np.arange(-32, 32)
     A[100], B[:, 250] = A[100] * 2.0**-30, B[:, 250] * 2.0**40
-    block = search.Data.read(A, B, 0).small
+    block = search.Matrices.read(A, B, 0).small
     assert block.shape == (8, 8)
     for row in (A[17], A[100]):
         assert np.equal(block.A, row).all(axis=1).any()
@@ -612,6 +610,6 @@ def test_underflow_within_a_search_is_no_error_of_the_caller():
 def test_ratios_to_a_small_entry_do_not_underflow():
     A = np.array([[2.0**500, 0.0], [2.0**-300, 2.0**-300]])
     B = np.array([[2.0**500, 2.0**-300], [0.0, -(2.0**-300) * (1 - 2.0**-20)]])
-    data = search.Data.read(A, B, 0)
+    data = search.Matrices.read(A, B, 0)
     assert data.factor("max_relative") == pytest.approx(2**21 - 1)  # (2 - 2^-20) / 2^-20
     assert data.factor("mred") == pytest.approx((2**21 - 1 + 2) / 4)

@@ -16,7 +16,6 @@ from fpemu.gpu.runtime.device import GpuError, missing
 from fpemu.mma import device as devices
 from fpemu.reproduce import pages
 from fpemu.sweep import Store, run
-from fpemu.sweep.run import WorkerError
 from tests import toy
 from tests.commands import refusal
 
@@ -231,7 +230,7 @@ def test_a_worker_without_a_gpu_does_not_take_part_in_cuda(tmp_path, restored):
     experiment = page(tmp_path, HERE)
     with (
         Store(tmp_path / "results.sqlite") as results,
-        pytest.raises(WorkerError, match="a worker cannot evaluate the cells: device = 'cuda': "),
+        pytest.raises(InputError, match="a worker cannot evaluate the cells: device = 'cuda': "),
     ):
         run(experiment, results=results, jobs=2, device="cuda")
 

@@ -1,9 +1,7 @@
-"""The pages on the errors of batched and tall-skinny products: their references in fractions, their measures and
-findings on generated rows, and small real cells."""
-
-from __future__ import annotations
+"""The pages on batched and tall-skinny products: references in fractions, chains and loads by small simulations."""
 
 import functools
+import importlib
 import math
 from fractions import Fraction
 from pathlib import Path
@@ -11,39 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fpemu import batched, inputs
-from fpemu.reproduce import pages
+from fpemu import batched, inputs, simt
+from fpemu.reproduce import figures, pages
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
-SMALL = {
-    "magma/halfcomplex": {"n": 5, "batch": 2},
-    "magma/packed": {"n": 3, "groups": 2},
-    "magma/updates": {"k": 4, "batch": 2, "updates": 3},
-    "magma/splitcomplex": {"m": 2, "k": 20},
-    "tsm2/slices": {"m": 5, "k": 128},
-}
-NAMES = sorted(SMALL)
+chains = importlib.import_module("experiments.tsm2._chains")
 
 
 def _page(name):
     return pages.load(name, ROOT)
-
-
-@functools.cache
-def _numbers(name, seed, slices):
-    """Those of one small cell."""
-    page = _page(name)
-    cell = next(c for c in page.cells("quick") if (c["seed"], c.get("slices")) == (seed, slices))
-    return page.evaluate({**cell, **SMALL[name]})
-
-
-def _made_up(name, seeds=2):
-    """Rows whose numbers are those of small cells, scaled by the cell so that lines do not lie on one another."""
-    page, rows = _page(name), []
-    for i, cell in enumerate(c for c in page.cells("quick") if c["seed"] < seeds):
-        found = _numbers(name, 0, None if "slices" not in cell else 1 if cell["slices"] == 1 else 4)
-        rows.append({**cell, **{key: value * (1 + i % 7) for key, value in found.items()}})
-    return page, rows
 
 
 def _fractions(x):
@@ -125,40 +99,75 @@ def test_expected_growth_of_slices():
     assert expected(5120, 53, 16) == pytest.approx(expected(5120, 24, 16) * 2.0**-29)
 
 
-def _measured(page, rows):
-    return {(one.name, one.variant): one.value for one in page.module.measures(rows)}
+# --- the chains of TSM2
+def test_expected_growth_of_a_chain_of_fmas():
+    assert chains.expected(1, 24) == pytest.approx(2.0**-25 / math.sqrt(12) / 0.25)
+    ulps = [2.0**-25, 2.0**-24, 2.0**-24, 2.0**-23]  # of 1/4, 1/2, 3/4, 1
+    assert chains.expected(4, 24) == pytest.approx(math.sqrt(sum(u * u for u in ulps) / 12))
+    assert chains.expected(5000, 53) == pytest.approx(chains.expected(5000, 24) * 2.0**-29)
 
 
-def test_measures_follow_the_rows():
-    page, rows = _made_up("magma/halfcomplex")
-    for factor in (3.0, 0.3):
-        changed = [
-            {**row, **{c: row["one kernel" + c[10:]] * factor for c in row if c.startswith("four calls")}}
-            for row in rows
-        ]
-        assert all(value == pytest.approx(factor) for value in _measured(page, changed).values())
-        assert f"errors relative to one kernel are: four calls {factor:.2f}×" in page.module.finding(changed)
-    page, rows = _made_up("magma/updates")
-    for factor in (2.0, 0.5):
-        of = {f"{chip} {d} relative_l2": factor for chip in ("volta", "ampere", "hopper") for d in ("fp16", "fp32")}
-        changed = [{**row, **of, "one product relative_l2": 1.0} for row in rows]
-        assert all(value == pytest.approx(factor) for value in _measured(page, changed).values())
-    page, rows = _made_up("magma/splitcomplex")
-    for factor in (2.0, 0.5):
-        changed = [
-            {**row, **{c: factor * row[c.replace(" three ", " four ")] for c in row if " three " in str(c)}}
-            for row in rows
-        ]
-        numbers = _measured(page, changed)
-        assert numbers["three_products_ootomo", "Ampere"] == pytest.approx(factor)
-        assert numbers["three_products_detected", "Ootomo"] == pytest.approx(factor)
-    page, rows = _made_up("magma/packed")
-    alike = "own k, blocks divide all products alike"
-    for same, own in ((0.0, 0.0), (0.1, 0.2)):
-        numbers = _measured(page, [{**row, "same k differing": same, "own k differing": own} for row in rows])
-        assert numbers["same_k_same_bits", "over the same k"] == same
-        assert numbers["same_k_same_bits", alike] == numbers["own_k_other_bits_detected", ""] == own
-    page, rows = _made_up("tsm2/slices")
-    rows[0]["versions differing"] = 1.0
-    assert rows[0]["slices"] == 1
-    assert _measured(page, rows)["versions_are_one_chain", ""] > 0
+@pytest.mark.parametrize("slices", [1, 8])
+def test_expected_growth_against_chains_in_fractions(slices):
+    X = inputs.make("uniform", (2, 80, 128), 1, "fp32", low=0.0, high=1.0)
+    errors = []
+    for x, y in zip(X[0].tolist(), X[1].tolist(), strict=True):
+        exact = sum(Fraction(a) * Fraction(b) for a, b in zip(x, y, strict=True))
+        total = np.float32(0)
+        for start in range(0, 128, 128 // slices):
+            c = np.float32(0)
+            for a, b in zip(x[start : start + 128 // slices], y[start : start + 128 // slices], strict=True):
+                c = np.float32(simt.fma(np.float32(a), np.float32(b), c))
+            total += c
+        errors.append(float((Fraction(float(total)) - exact) / exact))
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(chains.expected(128, 24, slices), rel=0.25)
+
+
+def test_loads_of_the_published_loops_by_hand():
+    page = _page("tsm2/loads").module
+    loads = {row["algorithm"]: row for row in _evaluated("tsm2/loads") if row["t2"] == page.N // 2 or row["B"] == 1}
+    assert [loads[name]["A"] for name in ("1", "2", "3", "4", "6")] == [page.N, 1, 2, 2, 2]
+    assert [loads[name]["B"] for name in ("1", "2", "3", "4", "6", "7")] == [1, 1, 1, 1, page.TCF, 1]
+    assert [loads[name]["C"] for name in ("1", "2", "3", "4", "6", "7")] == [page.K, 1, 1, 1, 1, page.K // page.T1]
+    shares = {m.variant: m.value for m in page.measures(_evaluated("tsm2/loads")) if m.name == "loads_of_b"}
+    assert shares == {f"t2 = {t2}, t1 = {page.T1}": t2 / page.T1 for t2 in (page.N, page.N // 2)}
+    # every tile of A but the last prefetches t3 elements that the next tile loads again
+    tiles = page.K // page.T1
+    assert loads["7"]["A"] == 2 * (1 + (tiles - 1) * page.T3 / page.K)
+
+
+def test_bank_conflicts_are_greatest_common_divisors():
+    page = _page("tsm2/loads").module
+    assert [page.conflicts(t2, "rows") for t2 in range(1, 40)] == [math.gcd(t2, 32) for t2 in range(1, 40)]
+    assert {page.conflicts(t2, "columns") for t2 in range(1, 40)} == {1}
+
+
+@functools.cache
+def _evaluated(name):
+    page = _page(name)
+    return [{**cell, **page.evaluate(cell)} for cell in page.cells("quick") if cell["algorithm"]]
+
+
+def test_fp16_accumulation_of_one_block_is_one_rounding():
+    """Up to 4 products Volta rounds once too, so that only what alignment cuts off can make a difference."""
+    page = _page("magma/accuracy")
+    cell = {**page.cells("quick")[0], "n": 4, "batch": 5}
+    numbers = page.evaluate(cell)
+    assert numbers["volta fp16 relative_l2"] == pytest.approx(numbers["once relative_l2"], rel=1e-3)
+    assert numbers["small relative_l2"] > 1.2 * numbers["once relative_l2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "formats"),
+    [
+        ("magma/accuracy", {"fp16->fp32", "fp16->fp16"}),
+        ("magma/bias", {"fp16->fp32", "e4m3->fp32"}),
+        ("tsm2/chains", {"fp16->fp32", "tf32->fp32", "bf16->fp32"}),
+        ("ozaki2/yardsticks", {"fp16->fp32", "int8->int32"}),
+    ],
+)
+def test_every_instruction_behind_a_figure_is_in_its_record(name, formats):
+    page = _page(name)
+    recorded = {spec["name"] for spec in figures.hardware(page, page.cells("quick"))}
+    assert {spec.split()[-1] for spec in recorded} == formats
+    assert len(recorded) == {"magma/accuracy": 6, "magma/bias": 7, "tsm2/chains": 6, "ozaki2/yardsticks": 2}[name]

@@ -1,6 +1,4 @@
-"""The pages of the bounds, one a scheme: their cells, what they say on made-up numbers, and one measured cell each."""
-
-from __future__ import annotations
+"""The pages of the bounds, one a scheme: their cells, and one measured cell of each."""
 
 import math
 from fractions import Fraction
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 
 import fpemu
-from fpemu import inputs, plotting, schemes, theory
+from fpemu import inputs, schemes, theory
 from fpemu.reproduce import pages
 
 ROOT = Path(__file__).resolve().parents[2] / "experiments"
@@ -23,32 +21,6 @@ def curves(experiment):
 
 
 every = pytest.mark.parametrize("name", NAMES)
-
-
-def rows(name, numbers, size="quick"):
-    experiment = pages.load(name, ROOT)
-    return experiment, [{**cell, **numbers(cell)} for cell in experiment.cells(size)]
-
-
-def made_up(measured=1.0, probable=4.0, worst=20.0, power=0.5):
-    """Errors that grow as k^power, and two parts: "split" and "sums", the one constant and the other proportional."""
-
-    def numbers(cell):
-        error = 1e-7 * cell["k"] ** power
-        return {
-            "measured": measured * error,
-            "measured rms": measured * error / 3,
-            "probable": probable * error,
-            "worst": worst * error,
-            "drift": 0.25 * probable * error,
-            "deviation": error,
-            "worst: split": 1e-7,
-            "worst: sums": 3e-7 * cell["k"],
-            "rms: split": 1e-7,
-            "rms: sums": 1e-8,
-        }
-
-    return numbers
 
 
 def test_every_scheme_has_a_page_and_no_page_is_left_over():
@@ -105,24 +77,11 @@ def error(A, B, D):
     return found
 
 
-@pytest.fixture(scope="module")
-def coverage():
-    """Synthetic rows of the page of all schemes, probable bounds four times and worst cases twenty times the error."""
-    return rows("bounds/coverage", made_up())
-
-
-def measured(coverage, changed=()):
-    experiment, found = coverage
-    found = [{**row, **dict(changed).get(i, {})} for i, row in enumerate(found)]
-    values = {(one.name, one.variant): one.value for one in experiment.measures(found)}
-    return values, {name: max(x for (one, _), x in values.items() if one == name) for name, _ in values}
-
-
-def test_coverage_has_every_curve_of_every_page(coverage):
-    experiment, found = coverage
-    assert {row["scheme"] for row in found} == set(schemes.names())
+def test_coverage_has_every_curve_of_every_page():
+    experiment = pages.load("bounds/coverage", ROOT)
+    found, cells = experiment.cells("quick"), experiment.cells("full")
+    assert {cell["scheme"] for cell in found} == set(schemes.names())
     assert len(found) == 2 * 3 * sum(len(curves(pages.load(name, ROOT))) for name in NAMES)
-    cells = experiment.cells("full")
     assert len(cells) == 20 * len(found)
     page = pages.load("bounds/ootomo", ROOT)
     (cell,) = (
@@ -134,32 +93,3 @@ def test_coverage_has_every_curve_of_every_page(coverage):
     )
     whole = page.evaluate(cell)
     assert experiment.evaluate(cell) == {name: whole[name] for name in ("measured", "probable", "worst")}
-
-
-def test_the_largest_ratio_of_a_scheme_decides(coverage):
-    values, most = measured(coverage)
-    assert most == pytest.approx({"worst_case": 1 / 20, "probable": 0, "close": 4})
-    assert len(values) == 2 * len(schemes.names()) + 1
-    assert ("close", "staged (ours)") in values
-    row = coverage[1][17]
-    values, most = measured(coverage, {17: {"measured": 1.01 * row["worst"]}})
-    assert most["worst_case"] == pytest.approx(1.01)
-    assert most["probable"] == pytest.approx(100 / len(coverage[1]))
-    assert sum(x > 1 for (name, _), x in values.items() if name == "worst_case") == 1
-    _, most = measured(coverage, {17: {"measured": row["probable"] / 11}})
-    assert most["close"] == pytest.approx(11)
-
-
-def test_coverage_counts_exact_products_and_draws_schemes_without_a_worst_case(coverage):
-    experiment, found = coverage
-    changed = {i: {"measured": 0.0} for i, row in enumerate(found) if row["scheme"] == "dgemm"}
-    values, _ = measured(coverage, changed)
-    assert not any(variant == "dgemm" for _, variant in values)
-    without = [
-        {name: x for name, x in row.items() if name != "worst"} if row["scheme"] == "ozaki" else row for row in found
-    ]
-    assert ("worst_case", "ozaki") not in {(one.name, one.variant) for one in experiment.measures(without)}
-    figure = experiment.draw(without)
-    plotting.png(figure)
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()].count("staged (ours)") == 1
-    assert "0 of them without any error" in experiment.finding(found)

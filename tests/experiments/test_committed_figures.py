@@ -1,7 +1,5 @@
 """The figures of the repository against the code: cells evaluated again, here and as on other processors."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

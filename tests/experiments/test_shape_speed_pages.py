@@ -1,7 +1,5 @@
-"""The pages on the speed of small and of tall products: on records made after the papers and against them; the record
-that is kept, its bits made again by the emulator."""
-
-from __future__ import annotations
+"""The pages on the speed of small and of tall products: the committed record,
+and its bits by the emulator."""
 
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from benchmarks.seeded import drawn
 from fpemu import batched as emulated
 from fpemu import simt
 from fpemu._system import digest_text
-from fpemu.reproduce import claims, pages
+from fpemu.reproduce import pages
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / "experiments" / "speed" / "h200_shapes.json"
@@ -25,123 +23,6 @@ def test_the_pages_of_the_two_papers_and_no_others_have_rows_of_these_kinds():
     tasks = [task for kind in (shapes.BATCHED, shapes.TALL) for task in suite.module(kind).cases(False)]
     assert {page for task in tasks for page in task.figures} == set(PAGES)
     assert all(pages.load(name).page.kind == "G" for name in PAGES)
-
-
-# --- pages
-HEAD = {
-    "format": 1,
-    "device": {"gpu": "NVIDIA H200", "driver": "1", "library": "cuBLAS 13"},
-    "runs": [{"date": "2026-01-01"}],
-}
-BATCHES = {
-    "cublas": 6.0,
-    "cublas in one": 5.0,
-    "cublas fp16": 5.8,
-    "ours": 1.0,
-    "ours fp16": 1.0,
-    "ours planar": 1.5,
-    "ours three products": 1.1,
-    "magma": 1.5,
-    "tiny": 1.2,
-}
-TALL = {
-    "V0": (12.0, 12.0),
-    "V1": (4.2, 4.2),
-    "V2": (2.4, 2.4),
-    "V3": (1.4, 1.4),
-    "hopper": (1.05, 1.05),
-    "opt 1": (1.7, 1.8),
-    "opt 2": (1.8, 1.7),
-    "cublas": (1.9, 4.6),
-}
-"""Times, of tall products in fp32 and fp64, with which what the papers say, and what is aimed at, is true."""
-
-
-def _slow(task):
-    """How many times the least time a contender takes."""
-    who, n = task.implementation, task.N
-    if who.startswith("magma-small"):
-        return 0.8 if n < 10 else 2.0
-    if " tcf=" in who:
-        return 2.0 if int(who.partition("=")[2]) < 64 else 4.0
-    if who.startswith("magma "):
-        return 1.2 if who in ("magma 16x16", "magma 32x8") else 2.0
-    if n == shapes.LARGE_SIZES[0] and who == "ours":
-        return 14.0
-    if task.kind == shapes.TALL:
-        if who == "cublas" and task.fmt == "fp32" and n == 16 and task.M == task.K:
-            return 1.35
-        return 2.5 if who == "V3" and task.K <= 16 else TALL[who][task.fmt == "fp64"]
-    return (
-        BATCHES[who]
-        * (4.0 if n <= 8 and who.startswith("cublas") else 1.0)
-        * (2.0 if task.data == "complex" and who.startswith("cublas") else 1.0)
-    )
-
-
-def _made_up(path, opposite=False):
-    """A record with times made after `_slow`, or by its inverse and with everything else turned round too."""
-    kept = record.Record(HEAD)
-    for kind in (shapes.BATCHED, shapes.TALL):
-        for task in suite.module(kind).cases(False):
-            parts, size = (2 if task.data == "complex" else 1), {"fp16": 2, "fp32": 4, "fp64": 8}[task.fmt]
-            moved = parts * size * (task.M * task.K + task.K * task.N + task.M * task.N) * task.batch
-            worse = (task.implementation == "cublas") != opposite
-            call = 1e-6 if moved < 1e8 else 0.0
-            took = _slow(task) * (moved / 4e12 + call)
-            if opposite:
-                few = task.batch if kind == shapes.BATCHED else 2 * (task.K / shapes.INNER) ** 0.5
-                took = (moved / 4e12 + call / 100) / _slow(task) * few
-            kept.add(
-                {
-                    **task.fields,
-                    "run": 0,
-                    "rules": task.rules,
-                    "fmt": task.fmt,
-                    "copy_GBs": 4000.0,
-                    "bytes": moved,
-                    "operations": 2.0 * parts**2 * task.M * task.N * task.K * task.batch,
-                    "first_s": took,
-                    "loop_s": 1.1 * took,
-                    "cold_s": 1.2 * took,
-                    "launch_s": 1e-6,
-                    "relative_l2": 2e-4 * (1 + worse),
-                }
-            )
-    record.save(kept, path)
-
-
-@pytest.fixture(scope="module")
-def made_up(tmp_path_factory):
-    """Records after the papers and against them."""
-    folder = tmp_path_factory.mktemp("records")
-    for name in ("as", "against"):
-        _made_up(folder / f"{name}.json", name == "against")
-    return folder
-
-
-def _rows(monkeypatch, made_up, name, page):
-    monkeypatch.setenv("FPEMU_SPEED", str(made_up / f"{name}.json"))
-    found = pages.load(page)
-    return found, [{**cell, **found.evaluate(cell)} for cell in found.cells("quick")]
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_measures_follow_the_record(monkeypatch, made_up, name):
-    paper = next(one for one in claims.papers() if one.folder == name.split("/")[0])
-    criteria = {one.name: one.criterion for one in (*paper.claims, *paper.checks) if one.page == name}
-    measured = []
-    for record_name in ("as", "against"):
-        page, rows = _rows(monkeypatch, made_up, record_name, name)
-        measured.append({(one.name, one.reading, one.variant): one.value for one in page.measures(rows)})
-        assert page.measures([]) == []
-    kept, against = measured
-    assert kept.keys() == against.keys()
-    assert {key[0] for key in kept} == criteria.keys()
-    assert any(kept[key] != pytest.approx(against[key], rel=0.01) for key in kept)
-    judged = [key for key in kept if criteria[key[0]]]
-    assert all(criteria[key[0]].met(kept[key]) for key in judged)
-    assert not judged or not all(criteria[key[0]].met(against[key]) for key in judged)
 
 
 # --- the record that is kept

@@ -1,7 +1,5 @@
 """H2SGEMM's formulas for any formats and roundings against counts of all mantissas, with == (all are dyadic)."""
 
-from __future__ import annotations
-
 import functools
 import random
 

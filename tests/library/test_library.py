@@ -1,7 +1,5 @@
 """The products of a library without its GPU: the table of orders, emulation by it, and how orders get into it."""
 
-from __future__ import annotations
-
 import functools
 import json
 import sys

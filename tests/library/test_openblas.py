@@ -1,7 +1,5 @@
 """OpenBLAS's orders: recorded products of every kernel, the OpenBLAS that NumPy carries, and the summation trees."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Figures evaluated, read back and written: which files change, and which stay."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """The models of tiles and blocks: LE-GEMM Eq. 12 to 17, H2SGEMM Eq. 8 to 10, DGEMM-TC section 4.3."""
 
-from __future__ import annotations
-
 import dataclasses
 import doctest
 import math
@@ -89,7 +87,6 @@ def test_equation_16_is_the_words_of_the_tiles_if_two_halves_are_one():
         ((128, 128, 16), "A800", "fragments that T_K must span = 2, beyond 1"),
         ((16, 16, 32), "A800", "wavefronts of a block = 4, beyond 1"),
         ((512, 512, 16), "A800", "registers of a thread"),
-        ((0, 16, 32), "A800", "T_M = 0 must be a positive integer"),
     ],
 )
 def test_a_tile_that_breaks_a_constraint_is_refused_with_its_name_and_the_values(tile, gpu, words):
@@ -151,8 +148,6 @@ def test_bad_input_to_the_choice_is_named():
         legemm.choose(Gpu(name="mine", source="a test", sms=10, warp=32, shared=65536, shared_per_block=65536), 8, 8, 8)
     with pytest.raises(InputError, match="wavefronts of 16"):
         legemm.choose(Gpu(name="mine", source="a test", warp=16), 64, 64, 64)
-    with pytest.raises(InputError, match="M = 0 must be a positive integer"):
-        legemm.choose(gpus.get("A800"), 0, 64, 64)
     with pytest.raises(InputError, match="did you mean 'waves'"):
         legemm.choose(gpus.get("A800"), 64, 64, 64, Reading(objective="wave"))
     with pytest.raises(InputError, match="no tile satisfies"):
@@ -250,7 +245,6 @@ def test_the_blocks_are_those_of_equation_10():
         ((512, 64, 16), "L0A capacity, b_m b_k = 32768, beyond 16384"),
         ((16, 64, 512), "L0B capacity, b_k b_n = 32768, beyond 16384"),
         ((256, 64, 256), "L0C and UB capacity, 6 b_m b_n = 393216, beyond 253952"),
-        ((0, 64, 16), "b_m = 0 must be a positive integer"),
     ],
 )
 def test_a_block_that_breaks_equation_10_is_refused_with_its_name_and_the_values(block, words):
@@ -266,8 +260,6 @@ def test_other_bad_input_to_the_model_of_blocks_is_named():
         h2sgemm.speed(64, 64, 64, pipeline="doubel")
     with pytest.raises(InputError, match="unknown product"):
         h2sgemm.cycles(PUBLISHED, "R_A R_B")
-    with pytest.raises(InputError, match="n = 0 must be a positive integer"):
-        h2sgemm.speed(64, 0, 64)
 
 
 @pytest.mark.parametrize("product", h2sgemm.VECTOR)
@@ -337,58 +329,10 @@ def test_published_speed_of_66_products():
 
 
 def test_bad_input_to_dgemm_tc_is_named():
-    with pytest.raises(InputError, match="n = 0 must be a positive integer"):
-        dgemm_tc.block_size(0)
-    with pytest.raises(InputError, match="slices_a = 0 must be a positive number"):
-        dgemm_tc.products(0)
     with pytest.raises(InputError, match=r"share = 1\.5 of the time must be at most 1"):
         dgemm_tc.speed(66, share=1.5)
     with pytest.raises(InputError, match="K40c: the speed of DGEMM-TC needs peak 'fp16 matrix'"):
         dgemm_tc.speed(66, gpus.get("K40c"))
-
-
-BAD = (0, -1, 1.5, "8", None, True, math.nan, math.inf, 10**400)
-
-
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: repr(bad)[:8])
-def test_sizes_that_are_none_are_refused_everywhere_by_name(bad):
-    a800 = gpus.get("A800")
-    calls = {
-        "M": [lambda: legemm.choose(a800, bad, 64, 64), lambda: legemm.tlp(bad, 64, Tile(64, 64, 32), 4, 32)],
-        "K": [lambda: legemm.choose(a800, 64, 64, bad)],
-        "T_N": [lambda: Tile(128, bad, 32)],
-        "buffers": [lambda: Reading(buffers=bad)],
-        "b_k": [lambda: Block(176, bad, 176)],
-        "l1": [lambda: h2sgemm.fused(PUBLISHED, bad), lambda: h2sgemm.optimal_bm(1.0, bad)],
-        "n": [
-            lambda: h2sgemm.traffic(64, bad, 64, PUBLISHED),
-            lambda: h2sgemm.speed(64, bad, 64),
-            lambda: dgemm_tc.block_size(bad),
-            lambda: dgemm_tc.memory(64, bad, 64, 2, 2),
-        ],
-        "cores": [lambda: h2sgemm.Npu(cores=bad)],
-    }
-    for name, some in calls.items():
-        for call in some:
-            with pytest.raises(InputError, match=rf"^{name} = .* must be an? (positive )?integer") as problem:
-                call()
-            assert len(str(problem.value)) < 120
-
-
-@pytest.mark.parametrize("bad", [0, -1, "8", True, math.nan, math.inf, 10**400], ids=lambda bad: repr(bad)[:8])
-def test_rates_that_are_none_are_refused_everywhere_by_name(bad):
-    calls = {
-        "slices_a": [lambda: dgemm_tc.products(bad), lambda: dgemm_tc.memory(64, 64, 64, bad, 2)],
-        "count": [lambda: dgemm_tc.speed(bad)],
-        "throughput": [lambda: dgemm_tc.speed(66, bad), lambda: dgemm_tc.implied_products(1e12, bad)],
-        "measured": [lambda: dgemm_tc.implied_products(bad)],
-        "f": [lambda: h2sgemm.optimal_bm(bad)],
-        "bandwidth": [lambda: h2sgemm.Npu(bandwidth=bad)],
-    }
-    for name, some in calls.items():
-        for call in some:
-            with pytest.raises(InputError, match=rf"^{name} = .* must be a (positive )?number"):
-                call()
 
 
 @pytest.mark.parametrize("paper", ["legemm", "h2sgemm", "dgemm_tc", "magma", "tsm2"])
@@ -402,14 +346,3 @@ def test_examples_of_the_models(paper):
 
 
 # the pages
-
-
-def test_table_2_fails_on_other_tiles():
-    page = pages.load("legemm/table2", ROOT)
-    rows = [{**cell, **page.evaluate(cell)} for cell in page.cells("quick") if cell["gpu"] == "A800"]
-    moved = [{**row, "T_N": 128.0} for row in rows]
-    before, after = (
-        {(one.name, one.reading, one.variant): one.value for one in page.measures(some)} for some in (rows, moved)
-    )
-    assert before.keys() == after.keys()
-    assert before != after

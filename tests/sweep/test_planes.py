@@ -1,7 +1,5 @@
 """Maps over two parameters: axes as they are written, the best setting, Equation 6, the commands, the page."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

@@ -1,23 +1,13 @@
 """Sweeps on Dask: the rows of a run here, bit for bit, and what is said where nothing answers."""
 
-from __future__ import annotations
-
-import contextlib
 import logging
-import os
-import sqlite3
-import subprocess
 import sys
-import threading
-import time
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("distributed")
 import distributed
 
-from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.reproduce import pages
 from fpemu.sweep import CellError, Grid, Store, run, store
@@ -94,14 +84,6 @@ def test_the_rows_are_those_of_a_run_here(tmp_path, grid, address):
     ]
 
 
-def test_the_command_with_an_address(tmp_path, address, monkeypatch, capsys):
-    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
-    path = tmp_path / "grid.toml"
-    path.write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 4\nN = 4\nK = "4:8"\n')
-    assert main(["sweep", str(path), "--scheduler", address]) == 0
-    assert "5 cells, results in" in capsys.readouterr().err
-
-
 def test_cells_that_fail_or_kill_their_worker(tmp_path, address):
     toy.write_page(tmp_path / "papers", "paper/fig1", PAGE + toy.PAGE.format(""))
     experiment = pages.load("paper/fig1", tmp_path / "papers")
@@ -111,67 +93,6 @@ def test_cells_that_fail_or_kill_their_worker(tmp_path, address):
         rows = run(experiment, results=results, scheduler=address, keep_failures=True)
     expected = [0.0, 1 / 3, 2 / 3, DIED, "ValueError: no luck", 5 / 3]
     assert [row.get("value", row.get("error")) for row in rows] == expected
-
-
-SLOW = (
-    PAGE.replace("if cell", "import time; time.sleep(0.2)\n    if cell", 1)
-    .replace("== 3", "== -1")
-    .replace("== 4", "== -1")
-)
-
-
-@contextlib.contextmanager
-def _worker(address):
-    command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--nthreads", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen(
-        [*command, "--no-dashboard"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-@pytest.mark.parametrize("another", [False, True], ids=["no-worker-joins", "a-worker-joins"])
-def test_a_run_without_workers_says_so_waits_and_stops(tmp_path, caplog, another):
-    toy.write_page(tmp_path / "papers", "paper/fig1", SLOW.replace("range(6)", "range(40)") + toy.PAGE.format(""))
-    experiment = pages.load("paper/fig1", tmp_path / "papers")
-    scheduler = distributed.LocalCluster(
-        n_workers=0, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL, processes=True
-    )
-    with scheduler, _worker(scheduler.scheduler_address) as worker, Store(tmp_path / "r.sqlite") as results:
-        _wait_until(lambda: scheduler.scheduler.workers)
-
-        def lines():
-            return [record.getMessage() for record in caplog.records if record.name == "fpemu.sweep"]
-
-        def kill():
-            _wait_until(lambda: _count(results.path) > 0)
-            worker.kill()
-            if another:
-                _wait_until(lines)
-                with _worker(scheduler.scheduler_address):
-                    _wait_until(lambda: _count(results.path) == 40)
-
-        killer = threading.Thread(target=kill)
-        killer.start()
-        address = {"scheduler": scheduler.scheduler_address, "worker_timeout": 60 if another else 5}
-        if another:
-            assert len(run(experiment, results=results, **address)) == 40
-        else:
-            with pytest.raises(TimeoutError, match=r"no worker for [5-9] s; finished cells are stored"):
-                run(experiment, results=results, **address)
-            assert 0 < len(results) < 40
-        killer.join()
-        assert lines() == [f"the Dask scheduler has no worker; the sweep waits {address['worker_timeout']} s for one"]
-
-
-def _wait_until(condition, limit=60):
-    end = time.monotonic() + limit
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
 
 
 def test_workers_with_other_code_take_no_part(tmp_path, grid, address, monkeypatch):
@@ -187,16 +108,6 @@ def test_a_cluster_of_its_own(tmp_path, grid):
         rows = run(grid, results=results, executor="dask", jobs=2)
         assert len(rows) == 72
         assert all(row["relative_l2"] < 1e-5 for row in rows)
-
-
-def _count(path):
-    if not path.exists():
-        return 0
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        try:
-            return db.execute("SELECT COUNT(*) FROM cells").fetchone()[0]
-        except sqlite3.OperationalError:  # the tables are not there yet
-            return 0
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nothing://here", "no address"])

@@ -1,7 +1,5 @@
 """Runs that are killed, disks that are full, folders that cannot be written: what was stored is there afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Rows written as CSV and read back: types, digits, and files that are no tables."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal
 
@@ -18,8 +16,12 @@ def _bits(value):
 
 
 FLOATS = [0.0, -0.0, 1.0, 0.1, 2 / 3, 5e-324, 1.7976931348623157e308, 1e16, math.inf, -math.inf, math.nan]
-OTHERS = [0, -7, 10**40, True, False, None, [1, 2], ["a", None], {"split": 64}]
+OTHERS = [0, -7, 10**40, True, False, None, [1, 2], [1.5, "\r"], ["a", None], {"split": 64}]
 TEXTS = [
+    "a\rb",
+    "\r",
+    '"',
+    "9" * 5000,
     "text",
     "with, comma",
     'a "quoted" one',
