@@ -145,6 +145,10 @@ class Norms:
         for name, value in vars(self).items():
             if name not in ("K", "along", "terms") and not isinstance(value, Cut):
                 number(f"Norms: {name}", value, 0, math.inf, what="; take Norms.of(A, B)")
+        for name, length in (("along", STRETCHES), ("terms", len(SHARES))):
+            values = as_float64(getattr(self, name), f"Norms: {name}")
+            if values.shape != (length,) or not (values >= 0).all():
+                raise InputError(f"Norms: {name} must be {length} numbers from 0 on; take Norms.of(A, B)")
         for name in ("max_A", "max_B"):
             if math.isinf(getattr(self, name)):
                 raise InputError(f"Norms: {name} = inf: a bound takes finite operands")

@@ -68,7 +68,7 @@ def test_calls_of_other_public_functions(name):
 def test_calls_of_a_stored_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FPEMU_CACHE", raising=False)
-    _check(lambda: main(["reproduce", "h2sgemm/blocking", "-j", "1"]), (5800, 430, 0))
+    _check(lambda: main(["reproduce", "h2sgemm/blocking", "-j", "1"]), (6000, 430, 0))
     assert "figures/h2sgemm/blocking.{png,csv,json}: unchanged" in capsys.readouterr().out
 
 
