@@ -8,11 +8,12 @@ The combinations that reproduce these entries are confirmed on a larger sample, 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, reduce
+from functools import cache, cached_property, reduce
 from itertools import chain, islice, permutations, product
 from operator import add
 from typing import Any
@@ -77,6 +78,7 @@ _GRAINS = (8, 16, 32, 64, 128, 1, 2, 4)
 _TILES = (64, 32, 128, 16, 8, 256)
 _PROMOTIONS = (16, 32, 64, 128, 256, 512)
 _WORK = 2e6  # multiply-adds of one alternative on the sample
+_COUNT = 8.0  # seconds for other combinations with the same bits, after the first
 _ALIKE = 6  # deviations of a kind that are compared with a result without mismatches
 _BEAM = 6  # deviations of a scheme that are combined with all others
 REFUSED = (InputError, GuaranteeError)  # the product of an alternative is not defined
@@ -147,14 +149,16 @@ class Problem:
         ignored: NDArray[np.bool_] | None = None,
     ):
         self.s, self.A, self.B, self.C, self.D, self.device = specification, A, B, C, D, device
-        self.end, self.most, self.tried = end, most, 0
+        self.end, self.most, self.tried, self.counted = end, most, 0, True
         self.ignored = np.zeros(D.shape, bool) if ignored is None else ignored  # entries with another cause
         wrong = (bits(D) != bits(expected)) & ~self.ignored
         K, (M, N) = A.shape[1], D.shape
         lines = int(np.clip(np.sqrt(_WORK / K), 4, 12))
         self.rows, self.columns = _lines(wrong, 1, lines), _lines(wrong, 0, lines)
-        part = expected[self.rows][:, self.columns]
-        if specification.scheme is not None and not np.array_equal(bits(self.value(specification)), bits(part)):
+        self.expected = expected[self.rows][:, self.columns]
+        own = self.value(specification) if specification.scheme is not None else self.expected
+        if not np.array_equal(bits(own), bits(self.expected)):
+            self.expected = expected
             self.rows, self.columns = np.arange(M), np.arange(N)  # the scheme's rows are not independent
         self.part = D[self.rows][:, self.columns]
         # the entries on which all combinations are tried: 3 to 16, with mismatches among them
@@ -162,6 +166,23 @@ class Problem:
         self.few = _lines(wrong[self.rows], 1, few), _lines(wrong[:, self.columns], 0, few)
         self.few = self.rows[self.few[0]], self.columns[self.few[1]]
         self.seen: dict[Any, bool] = {}
+
+    @cached_property
+    def converted(self) -> tuple[list[Deviations], float]:
+        """The likely conversions of the operands, and the relative size of the residual that they leave."""
+        return conversions(self)
+
+    @cached_property
+    def coarse(self) -> bool:
+        """Whether the residual is too large for the accumulator of the specification, and for a conversion of D."""
+        a, b = self.s.multiplied(self.A[self.rows], self.B[:, self.columns])
+        expected = self.expected if self.C is None else self.expected - self.s.beta * self.C[self.rows][:, self.columns]
+        error = (expected.astype(np.float64) / (self.s.alpha or 1.0) - a @ b) / (np.sqrt((a * a) @ (b * b)) + 1e-300)
+        fits = [f for f in _FORMATS if formats.get(f).contains(self.part).all()]
+        unit = max((formats.get(f).unit_roundoff for f in fits), default=0.0)
+        error = error[np.isfinite(error)]
+        typical = float(np.sqrt(np.mean(error * error))) if error.size else np.inf
+        return self.converted[1] > max(16 * typical, 4 * unit)
 
     def over(self) -> bool:
         """Whether the budget of the search is spent."""
@@ -223,7 +244,8 @@ def conversions(p: Problem) -> tuple[list[Deviations], float]:
     target = (target if p.C is None else target - s.beta * p.C[rows][:, columns]) / (s.alpha or 1.0)
     sides = []
     for X in (A, B):
-        wide, values = X.astype(np.float64), {}
+        wide = X.astype(np.float64)
+        values: dict[bytes, tuple[str, ...]] = {}
         fmt = "fp32" if isinstance(s.operand, str) else s.operand.name
         # tf32 instructions ignore the low 13 bits of fp32 words
         own = s.inputs or (fmt, "RZ" if fmt == "tf32" else "RNE")
@@ -237,8 +259,7 @@ def conversions(p: Problem) -> tuple[list[Deviations], float]:
     size = np.sqrt((A.astype(np.float64) ** 2) @ (B.astype(np.float64) ** 2)) + 1e-300
     found = []
     usable = np.isfinite(target) & (target != 0 if s.relu or (p.D >= 0).all() else True)
-    for a, b in product(*sides):
-        (name_a, x), (name_b, y) = a, b
+    for (name_a, x), (name_b, y) in product(*sides):
         with np.errstate(all="ignore"):
             z = ((target - x @ y) / size)[usable]
         residual = float(np.sqrt(np.mean(z * z))) if z.size and np.isfinite(z).all() else np.inf
@@ -389,15 +410,17 @@ class Sums:
     """Partial sums of a plain product on a few entries, and the additions of its unit."""
 
     def __init__(self, s: Specification, A: Array, B: Array):
+        assert s.spec is not None
         self.s, self.spec, self.K = s, s.spec, A.shape[1]
         self.A, self.B = (np.concatenate([x, np.zeros_like(x[..., :1])], -1) for x in (A, B.T))
-        self.unit = simt.SPECS["fp32"] if s.multiply_add else s.spec
+        self.unit = simt.SPECS["fp32"] if s.multiply_add else self.spec
 
     def chains(self, ks: Index, start: Array | None = None) -> Array:
         """The chains of the rows of positions ks; -1 is a product 0."""
         a, b = np.moveaxis(self.A[:, ks], 1, 0), np.moveaxis(self.B[:, ks], 0, 2)
         if self.s.multiply_add is not None:
-            return multiply_adds(a, b, *self.s.multiply_add, start)
+            fmt, fused = self.s.multiply_add
+            return multiply_adds(a, b, fmt, fused, start)
         value = _chain(
             [(np.ascontiguousarray(a), np.ascontiguousarray(b))], None if start is None else start[None], self.spec
         )
@@ -408,11 +431,12 @@ class Sums:
 
     def done(self, T: Array) -> Array:
         """The sum in the format of the accumulator."""
-        return T.astype(self.spec.d_format.dtype, copy=False)
+        fmt: Any = self.spec.d_format
+        return T if isinstance(fmt, str) else T.astype(fmt.dtype, copy=False)
 
 
-Candidate = tuple[Callable[[], Any], str, dict[str, Any], Array]
-"""An order as a function that returns it, its text, further fields, and the product on a few entries"""
+Candidate = tuple[Any, str, dict[str, Any], Array]
+"""An order or a function that returns it, its text, further fields, and the product on a few entries"""
 
 
 def lengths_of(K: int, *, every: bool = False) -> list[int]:
@@ -433,7 +457,7 @@ def orders(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
     narrow = s.result if s.result in ("fp16", "bf16") else None
     if not every:
         promoted = isinstance(s.order, KOrder) and s.order.promote is not None
-        yield KOrder, "one chain" + ", no promotion" * promoted, {}, x.done(x.chains(np.arange(K)[None])[0])
+        yield KOrder(), "one chain" + ", no promotion" * promoted, {}, x.done(x.chains(np.arange(K)[None])[0])
         yield from _with_tiles(x)
     for length in lengths_of(K, every=every):
         ks = lanes_of(K, -(-K // length), length)
@@ -447,18 +471,18 @@ def orders(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
                 if fast
                 else joined(list(P), how, x.add)
             )
-            order = KOrder(length, join=how)  # type: ignore[arg-type]
+            order = KOrder(length, join=how)
             text = describe_order(order)
             if how == "ascending" and length in _PROMOTIONS:
                 text = f"promotion every {length} of k, or {text}, which is the same"
-            yield (lambda order=order: order), text, {}, x.done(T)
+            yield order, text, {}, x.done(T)
         if narrow and s.multiply_add is None:
             stored = [to_format(p, narrow).astype(p.dtype) for p in P]
             text = f"split in slices of {length}, the slices stored in {narrow} and added in"
             order = KOrder(length)
-            yield (lambda order=order: order), f"{text} fp32", {"stored": narrow}, x.done(reduce(add, stored))
+            yield order, f"{text} fp32", {"stored": narrow}, x.done(reduce(add, stored))
             T = reduce(lambda a, b: to_format(a + b, narrow).astype(a.dtype), stored)
-            yield (lambda order=order: order), f"{text} {narrow}", {"join": narrow}, x.done(T)
+            yield order, f"{text} {narrow}", {"join": narrow}, x.done(T)
         if length in (*_PROMOTIONS, unit.k) and s.multiply_add is None:
             for group in range(2, len(P)):
                 if len(P) > 64 and group & (group - 1) and -(-len(P) // group) > 32:
@@ -467,7 +491,7 @@ def orders(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
                 inner = np.add.accumulate(padded.reshape(-1, group, *P.shape[1:]), axis=1)[:, -1]
                 order = KOrder(group * length, promote=length)
                 T = np.add.accumulate(inner, axis=0)[-1]
-                yield (lambda order=order: order), describe_order(order), {}, x.done(T)
+                yield order, describe_order(order), {}, x.done(T)
     if not every:
         yield from _interleaved(x)
 
@@ -488,7 +512,7 @@ def _with_tiles(x: Sums) -> Iterator[Candidate]:
         longest = max(map(len, rows))
         P = x.chains(np.array([row + [-1] * (longest - len(row)) for row in rows]))
         order = KOrder(length if length < K else None, tile, residue_first=True)
-        yield (lambda order=order: order), describe_order(order), {}, x.done(np.add.accumulate(P, axis=0)[-1])
+        yield order, describe_order(order), {}, x.done(np.add.accumulate(P, axis=0)[-1])
 
 
 def _interleaved(x: Sums) -> Iterator[Candidate]:
@@ -516,13 +540,13 @@ def _interleaved(x: Sums) -> Iterator[Candidate]:
 
                 def build(ks: Index = ks, how: str = how, tail: str = tail, rest: Index = rest) -> Tree:
                     parts = chains_of(ks, unit)
-                    (end,) = chains_of(rest, unit) if tail != "zeros" else (None,)
+                    end = tuple((int(k),) for k in rest[0])
                     if tail == "first":
-                        parts[0] = Chain(end.blocks, "fma", parts[0])
-                    total = joined(parts, how, lambda a, b: Sum((a, b)))
+                        parts[0] = Chain(end, "fma", parts[0])
+                    total: Tree = joined(parts, how, lambda a, b: Sum((a, b)))
                     if tail == "after":
-                        return Chain(end.blocks, "fma", total)
-                    return Sum((total, end)) if tail == "apart" else total
+                        return Chain(end, "fma", total)
+                    return Sum((total, Chain(end, "fma"))) if tail == "apart" else total
 
                 yield build, text, {}, x.done(T)
 
@@ -594,6 +618,7 @@ class Survivors:
     def __init__(self, p: Problem):
         self.p = p
         self.causes: list[Cause] = []
+        self.end, self.complete = math.inf, True
         self.keys: dict[Any, int] = {}
 
     def offer(self, deviations: Deviations) -> None:
@@ -602,6 +627,9 @@ class Survivors:
         s = changed(p.s, deviations)
         key = _key(s, p.A.shape[1])
         text = "; ".join(d.text for d in deviations)
+        if self.causes and time.perf_counter() > min(p.end, self.end):
+            self.complete = False
+            return
         if key in self.keys:
             same = self.keys[key]
             kinds = tuple(d.kind for d in deviations)
@@ -611,6 +639,7 @@ class Survivors:
             return
         self.keys[key] = -1
         if deviations and p.matches(s) and p.confirms(s):
+            self.end = min(self.end, time.perf_counter() + _COUNT)
             self.keys[key] = len(self.causes)
             self.causes.append(Cause(tuple(d.kind for d in deviations), text, 0, s))
 
@@ -620,16 +649,15 @@ def plain_causes(
 ) -> list[Cause]:
     """The combinations of factors of a plain product that reproduce every bit, those with the fewest changes first."""
     s = p.s
-    converted, level = conversions(p)
+    converted, level = p.converted
     rows, columns = p.few
     A, B = p.A[rows], p.B[:, columns]
     c = None if p.C is None else p.C[rows][:, columns]
     target, ignored = bits(p.D[rows][:, columns]), p.ignored[rows][:, columns]
-    flush = [()]
+    flush: list[Deviations] = [()]
     fmt = s.operand
-    if not isinstance(fmt, str) and s.flush != "inputs":
-        if any(((x != 0) & (np.abs(x) < fmt.min_normal)).any() for x in (A, B)):
-            flush.append((deviation("flush", f"subnormal {fmt.name} inputs are flushed to zero", flush="inputs"),))
+    if not isinstance(fmt, str) and any(((x != 0) & (np.abs(x) < fmt.min_normal)).any() for x in (A, B)):
+        flush.append((deviation("flush", f"subnormal {fmt.name} inputs are flushed to zero", flush="inputs"),))
     before = [(*conv, *f) for f in flush for conv in converted]
     out = Survivors(p)
 
@@ -641,6 +669,7 @@ def plain_causes(
             return
         T = np.stack([t for *_, t in listed])
         hits: list[tuple[int, int, Deviations, Candidate]] = []
+        plain = None
         for ending in endings(one, p.C, p.D):
             last = changed(one, ending)
             p.tried += len(listed)
@@ -648,12 +677,13 @@ def plain_causes(
                 value = finished(last, combined(last, T, c)).astype(p.D.dtype, copy=False)
             except REFUSED:
                 continue
+            plain = bits(value) if plain is None else plain
+            if ending and np.array_equal(bits(value), plain):
+                continue  # a conversion without effect
             equal = ((bits(value).reshape(T.shape) == target) | ignored).all(axis=(1, 2))
             hits += [(len(ending), int(i), ending, listed[i]) for i in np.flatnonzero(equal)]
         for _, _, ending, (build, text, fields, _) in sorted(hits, key=lambda h: h[:2]):
-            if out.causes and time.perf_counter() > p.end:
-                return
-            order = build() if text else s.order
+            order = build() if callable(build) else build
             own = not fields and (order == (s.order or KOrder()) or not text)
             over_k = () if own else (deviation("order", text, order=order, **fields),)
             out.offer((*deviations, *over_k, *ending))
@@ -669,7 +699,7 @@ def plain_causes(
         one = changed(s, deviations)
         with suppress(*REFUSED):
             T = evaluate(replace(one, alpha=1.0, beta=0.0, epilogue="separate", relu=False, out=None, nan=None), A, B)
-            yield (lambda: s.order), "", {}, T
+            yield s.order, "", {}, T
 
     def in_all_orders(deviations: Deviations, every: bool = False) -> None:
         if changed(s, deviations).narrow is None and not p.over():
@@ -680,18 +710,21 @@ def plain_causes(
         for conversion in before:
             one = changed(s, conversion)
             for unit in units(one, *one.operands(A, B), level):
-                yield (*conversion, *unit)
+                last = unit[-1].fields if unit else {}
+                narrow = "narrow" in last or last.get("multiply_add", ("fp32",))[0] in ("fp16", "bf16")
+                if not p.coarse or narrow or str(getattr(last.get("hardware"), "d_format", "")) == "fp16":
+                    yield (*conversion, *unit)
 
     with np.errstate(all="ignore"):
         report("orders over K")
-        for conversion in before:
+        for conversion in () if p.coarse else before:
             in_all_orders(conversion)
         report("instructions and accumulators")
         if not out.causes:
             for deviations in all_units():
-                if not p.over():
+                if not (p.over() or (out.causes and len(deviations) > min(len(one.kinds) for one in out.causes))):
                     evaluated(deviations, in_own_order(deviations))
-        for deviations in _special(p):
+        for deviations in () if out.causes else _special(p):
             if not p.over():
                 p.tried += 1
                 out.offer(deviations)
@@ -703,8 +736,8 @@ def plain_causes(
                 for deviations in all_units():
                     evaluated((*deviations, *found), in_own_order((*deviations, *found)))
         stages = (
+            ("slices of every length", iter(() if p.coarse else before), True),
             ("instructions, accumulators and orders", all_units(), False),
-            ("slices of every length", iter(before), True),
             ("units with other constants", ((*b, d) for b in before for d in other_units(s)), None),
             ("slices of every length on all units", all_units(), True),
         )
@@ -716,6 +749,7 @@ def plain_causes(
                 if every is None:
                     evaluated(deviations, in_own_order(deviations))
                 in_all_orders(deviations, bool(every))
+    p.counted = out.complete
     return sorted(out.causes, key=lambda cause: len(cause.kinds))
 
 
@@ -875,7 +909,7 @@ def promotions(s: Specification, K: int) -> Iterator[Deviation]:
 def scheme_deviations(p: Problem, s: Specification) -> Iterator[Deviation]:
     """Every deviation of a scheme in one respect."""
     K = p.A.shape[1]
-    yield from (d for c in conversions(p)[0] for d in c)
+    yield from (d for c in p.converted[0] for d in c)
     yield from (e[0] for e in endings(s, p.C, p.D) if len(e) == 1)
     yield from options(s)
     yield from promotions(s, K)

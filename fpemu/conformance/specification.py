@@ -287,7 +287,17 @@ class Specification:
 
 
 _FIELDS = tuple(f.name for f in fields(Specification))
-_DETAILS = ("inputs_b", "factors", "epilogue", "out_rounding", "flush", "join", "stored", "multiply_add", "narrow")
+_DETAILS: tuple[str, ...] = (
+    "inputs_b",
+    "factors",
+    "epilogue",
+    "out_rounding",
+    "flush",
+    "join",
+    "stored",
+    "multiply_add",
+    "narrow",
+)
 _DETAILS += ("via", "library", "relu", "length", "nan")
 
 
@@ -462,7 +472,7 @@ def _narrow(s: Specification, A: Array, B: Array, C: Array | None, device: Devic
 
 def _by_multiply_adds(s: Specification, A: Array, B: Array, C: Array | None) -> Array:
     """T by one multiply-add per k, along the chains of the order."""
-    order = s.order or KOrder()
+    order: Any = s.order or KOrder()
     if isinstance(order, KOrder):
         order = tree.from_order(order, A.shape[1], simt.SPECS["fp32"])
     fmt, fused = s.multiply_add or ("fp32", "fused")

@@ -149,10 +149,11 @@ def _scalars(x: Residual) -> Iterator[Defect]:
                     parts.append(f"alpha is {a:g}, not {alpha:g}{known}")
                     epilogues += ["alpha-twice"] if a == alpha**2 else []
                 if b != s.beta:
-                    known = {0.0: ["C is left out"], 1.0: ["C is added without beta"]}.get(b, [])
-                    known += ["C is added twice"] if b == 2 * s.beta else []
-                    known = " or ".join(known) or "C enters with another factor"
-                    parts.append(f"{known}: beta is {b:g}, not {s.beta:g}")
+                    names = {0.0: ["C is left out"], 1.0: ["C is added without beta"]}.get(b, [])
+                    names += ["C is added twice"] if b == 2 * s.beta else []
+                    parts.append(
+                        f"{' or '.join(names) or 'C enters with another factor'}: beta is {b:g}, not {s.beta:g}"
+                    )
                     epilogues += ["C-twice"] if b == 2 * s.beta else []
                 for epilogue in epilogues if parts and not (s.is_integer and (a != 1 or b not in (0, 1))) else ():
                     twice = epilogue != s.epilogue  # a factor or C applied in two steps, each rounded
@@ -306,7 +307,7 @@ def _tiles(x: Residual) -> Iterator[Defect]:
     index = np.arange(M * N).reshape(M, N)
     at_rows, at_columns = (np.flatnonzero(x.wrong.any(axis=axis)) for axis in (1, 0))
     box = (at_rows[0], at_columns[0], np.ptp(at_rows) + 1, np.ptp(at_columns) + 1)
-    grids = [(box[2], box[3], box[0], box[1])] if box[2] * box[3] < 0.9 * M * N else []
+    grids: list[tuple[Any, ...]] = [(box[2], box[3], box[0], box[1])] if box[2] * box[3] < 0.9 * M * N else []
     grids += [(h, w, 0, 0) for h, w in product(_TILES, _TILES) if h <= M and w <= N and h * w < M * N]
     for h, w, top, left in grids:
         places = [
@@ -607,7 +608,7 @@ def _functions(x: Residual) -> Iterator[Defect]:
                 bias = np.broadcast_to(np.expand_dims(best, axis), (M, N))
                 text = f"a bias for each {name} is added, from {bias.min():.4g} to {bias.max():.4g}"
                 yield Defect(text, x.A, x.B, bias, fields={"beta": 1.0})
-    slope = x.d[T < 0] @ T[T < 0] / max(T[T < 0] @ T[T < 0], 1e-300)
+    slope = float(x.d[T < 0] @ T[T < 0]) / max(float(T[T < 0] @ T[T < 0]), 1e-300)
     phi = 0.5 * (1 + np.vectorize(erf)(T / np.sqrt(2))) if T.size <= 2**18 else np.full_like(T, np.nan)
     low, high = float(np.nanmin(x.d)), float(np.nanmax(x.d))
     functions: dict[str, Callable[[], Array]] = {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -19,12 +21,14 @@ from fpemu.conformance.specification import Specification, evaluate
 from fpemu.conformance.structure import Residual, defects
 from fpemu.errors import InputError, entries, shown
 from fpemu.mma.device import Device
-from fpemu.probing.callables import CheckedCallable, as_matrix, bits
+from fpemu.mma.spec import MmaSpec
+from fpemu.probing.callables import CheckedCallable, as_matrix, as_numbers, bits
 from fpemu.probing.reveal import reveal
 
 Array = NDArray[Any]
 _LISTED = 3  # indistinguishable alternatives listed in the text
 _FEW = 8  # mismatches that a deviation may remove by chance
+_COMPARED = 40  # alternatives that a further product is drawn to distinguish
 _SUSPECT = 3.0  # residuals, in typical errors, from which on structural defects are searched for
 
 
@@ -58,6 +62,8 @@ class Verdict:
         is known. Such entries show a defect of the structure: wrong terms, places or factors.
     others : tuple of Specification
         The specifications of `alike`.
+    place : str
+        In a batch, the product with mismatches; otherwise the number of products.
     """
 
     equal: bool
@@ -71,6 +77,7 @@ class Verdict:
     relative: float = 0.0
     beyond: int | None = 0
     others: tuple[Specification, ...] = ()
+    place: str = ""
 
     @property
     def explained(self) -> bool:
@@ -79,7 +86,7 @@ class Verdict:
 
     def __str__(self) -> str:
         M, N, K = self.shape
-        lines = [f"specification: {self.specification}; {M} × {N} × {K}"]
+        lines = [f"specification: {self.specification}; {M} × {N} × {K}{self.place}"]
         if self.difference is None:
             lines.append(f"equal: all {M * N} entries, bit for bit")
             lines += _list_alternatives("the same bits", self.alike, f" ({self.tried} alternatives tried)")
@@ -129,7 +136,7 @@ class Verdict:
             There are no alternatives to distinguish.
         """
         first, *others = [cause.specification for cause in self.causes if cause.left == 0] or [self.specification]
-        others = [*others, *self.others]
+        others = [*others, *self.others][:_COMPARED]
         if not others:
             raise InputError(
                 "there are no alternatives with equal bits: these operands distinguish all that were tried"
@@ -137,7 +144,7 @@ class Verdict:
         plain = [replace(s, alpha=1.0, beta=0.0, epilogue="separate", length=None) for s in (first, *others)]
         K, best = self.shape[2], None
         fmt = formats.get("fp32" if isinstance(first.operand, str) else first.operand)
-        for name, length in (("normal", K), ("normal", 4 * K), ("lognormal", K), ("normal", max(1024, 8 * K))):
+        for name, length in (("normal", K), ("normal", 4 * K), ("lognormal", K)):
             if isinstance(first.operand, str):
                 A, B = (
                     x.astype(np.int8)
@@ -173,7 +180,7 @@ class Verdict:
         """The same for JSON."""
         difference = None if self.difference is None else asdict(self.difference)
         causes = [{**vars(cause), "specification": str(cause.specification)} for cause in self.causes]
-        texts = {"specification": str(self.specification), "difference": difference, "causes": causes}
+        texts: dict[str, Any] = {"specification": str(self.specification), "difference": difference, "causes": causes}
         texts["others"] = [str(s) for s in self.others]
         return {**vars(self), **texts, "explained": self.explained}
 
@@ -208,12 +215,13 @@ def verify(
 
     Parameters
     ----------
-    result : array (M, N), or callable
+    result : array (..., M, N), or callable
         D, or a function that computes it: called as (A, B), as (A, B, C) where there is a C, with the arrays as given.
-    A, B : arrays (M, K) and (K, N)
-        Arrays of NumPy, PyTorch, CuPy, or any library with DLPack. For a callable, A may be the name of a distribution
-        (`fpemu.inputs.names`), with `shape` (M, N, K) and `seed`: the callable then receives NumPy arrays.
-    C : array (M, N), optional
+    A, B : arrays (..., M, K) and (..., K, N)
+        Leading axes are batch axes, which broadcast. Arrays of NumPy, PyTorch, CuPy, or any library with DLPack. For a
+        callable, A may be the name of a distribution (`fpemu.inputs.names`), with `shape` (M, N, K) and `seed`: the
+        callable then receives NumPy arrays.
+    C : array (..., M, N), optional
         Required with a beta other than 0, and only then; values of fp32 (fp64 for an fp64 product, int32 for int8).
     specification : Specification, optional
         The specification; default: one chain of instructions in A's format.
@@ -236,7 +244,7 @@ def verify(
     Returns
     -------
     Verdict
-        The mismatches and their likely causes.
+        The mismatches and their likely causes; of a batch, for the first product with mismatches.
 
     Raises
     ------
@@ -257,12 +265,18 @@ def verify(
     'split in slices of 48'
     """
     s = (specification or Specification())._changed(**fields)
+    for name in (s.fmt, s.instruction):
+        if isinstance(name, str) and re.search("^mx|^nvfp|block.?scale", name, re.IGNORECASE):
+            raise InputError(f"{name} is a block-scaled product: the arithmetic of its instruction is not modelled yet")
     seed, most = integer("seed", seed, 0), integer("most", most, 0)
     seconds = number("seconds", seconds, 0, np.inf)
     if isinstance(A, str):
         A, B = _drawn(result, A, B, shape, seed, s)
     elif shape is not None:
         raise InputError("shape= goes with operands drawn by name: A and B have theirs")
+    elif max(len(np.shape(A)), len(np.shape(B))) > 2:
+        budget = {"device": device, "causes": causes, "seconds": seconds, "most": most, "progress": progress}
+        return _verify_batch(result, A, B, C, s, budget)
     a, b = as_matrix(A, "A"), as_matrix(B, "B")
     c = None if C is None else as_matrix(C, "C").values
     (M, K), (k, N) = a.values.shape, b.values.shape
@@ -327,7 +341,10 @@ def _explain(
 ) -> tuple[Cause, ...]:
     """The causes of mismatches: structural defects, with deviations of the arithmetic beside them, or these alone."""
     partly: list[tuple[int, Problem, Cause]] = []
-    if residual.typical > _SUSPECT:
+    # residuals that another rounding of the operands removes are no defect of the structure
+    converted, least = p.converted
+    rounded = () not in converted and least < residual.typical * residual.unit / 4
+    if residual.typical > _SUSPECT and not rounded:
         for defect in defects(residual):
             s = replace(p.s, **defect.fields)
             p.tried += 1
@@ -390,6 +407,32 @@ def _beyond(residual: Residual) -> int | None:
     limit = np.abs(s.alpha) * (limit + extra * S) + unit * sizes + formats.get(s.result).min_subnormal
     far = np.abs(residual.d - residual.T) > limit
     return int((far | (np.isfinite(residual.T) & ~np.isfinite(residual.d) & np.isfinite(residual.expected))).sum())
+
+
+def _verify_batch(result: Any, A: Any, B: Any, C: Any, s: Specification, budget: dict[str, Any]) -> Verdict:
+    """The verdict on the first product of a batch with mismatches, or on the last."""
+    given = (A, B) if C is None else (A, B, C)
+    values = [as_numbers(x, name) for x, name in zip(given, "ABC", strict=False)]
+    D = as_numbers(result(*given) if callable(result) else result, "the result")
+    if callable(result) and not np.array_equal(bits(as_numbers(result(*given), "the result").values), bits(D.values)):
+        raise InputError("two calls of the callable with the same operands differ: it is not deterministic")
+    try:
+        lead = np.broadcast_shapes(*(x.values.shape[:-2] for x in values))
+        flat = [np.broadcast_to(x.values, (*lead, *x.values.shape[-2:])) for x in values]
+    except ValueError:
+        shapes = ", ".join(str(x.values.shape) for x in values)
+        raise InputError(f"the leading axes of the operands do not broadcast: {shapes}") from None
+    if D.values.shape[:-2] != lead:
+        raise InputError(f"the result has shape {D.values.shape}: the batch has the leading axes {lead}")
+    fmt, out = values[0].fmt, D.fmt
+    if s.scheme is None and s.fmt is None and not isinstance(s.hardware, MmaSpec) and fmt and fmt == values[1].fmt:
+        s = replace(s, fmt=fmt)
+    s = s if s.out or out in (None, "fp64") or s.scheme is not None else replace(s, out=out)
+    for index in np.ndindex(*lead):
+        verdict = verify(D.values[index], *(x[index] for x in flat), specification=s, **budget)
+        if not verdict.equal:
+            return replace(verdict, place=f", product {list(index)} of a batch of shape {lead}")
+    return replace(verdict, place=f", {math.prod(lead)} products")
 
 
 def _drawn(result: Any, name: str, B: Any, shape: Any, seed: int, s: Specification) -> tuple[Array, Array]:

@@ -417,6 +417,8 @@ class GemmRequest(Request):
     @property
     def policy(self) -> OverflowPolicy:
         """The overflow policy whose errors a check raises."""
+        if self.call.on_range == OverflowPolicy.HARDWARE:  # the split kernels read NaN and Inf as zeros
+            raise InputError("on_range='hardware' is emulated on the CPU (fpemu.gemm): use 'propagate' on a GPU")
         return OverflowPolicy.RAISE if self.deferred else self.call.on_range
 
     @property
