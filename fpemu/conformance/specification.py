@@ -419,10 +419,10 @@ def finished(s: Specification, D: Array) -> Array:
         D = round_operand(D, s.result, s.out_rounding).astype(dtype)
     if s.flush == "result":
         D = _flushed(D, s.result)
-    D = np.ascontiguousarray(D)
     if s.nan is not None:
+        D = np.array(D, order="C")  # D may be the product itself, which is converted in other ways too
         bits(D)[np.isnan(D)] = s.nan
-    return D
+    return np.ascontiguousarray(D)
 
 
 def _product(s: Specification, A: Array, B: Array, C: Array | None, device: Device, backend: Backend) -> Array:
