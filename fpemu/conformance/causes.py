@@ -149,7 +149,8 @@ class Problem:
         ignored: NDArray[np.bool_] | None = None,
     ):
         self.s, self.A, self.B, self.C, self.D, self.device = specification, A, B, C, D, device
-        self.end, self.most, self.tried, self.counted = end, most, 0, True
+        self.end, self.most, self.tried = end, most, 0
+        self.counted = True
         self.ignored = np.zeros(D.shape, bool) if ignored is None else ignored  # entries with another cause
         wrong = (bits(D) != bits(expected)) & ~self.ignored
         K, (M, N) = A.shape[1], D.shape
@@ -764,9 +765,11 @@ def indistinguishable(p: Problem) -> tuple[list[tuple[str, Specification]], int]
                 break
             p.tried += 1
             other = changed(s, (d,))
+            if not p.matches(other):
+                continue
             if other.scheme == s.scheme and _key(replace(other, scheme=None), K) == own():
                 p.tried -= 1  # the same additions in other words
-            elif p.matches(other) and p.confirms(other):
+            elif p.confirms(other):
                 alike.append((d.text, other))
     return alike, p.tried
 

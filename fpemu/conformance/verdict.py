@@ -397,7 +397,9 @@ def _beyond(residual: Residual) -> int | None:
             spec = s.spec
             with contextlib.suppress(InputError):  # blocks of one product: the most roundings that an order can have
                 spec = spec.replace(k=1, block=1)
-            limit = theory.chain(spec, theory.Norms.of(a, b)).worst * S
+            # the relative bound depends on the operands by underflow alone: rows and columns with the smallest terms
+            rows, columns = (np.argsort(np.abs(x).sum(axis=axis))[:4] for x, axis in ((a, 1), (b, 0)))
+            limit = theory.chain(spec, theory.Norms.of(a[rows], b[:, columns])).worst * S
     except REFUSED:
         return None
     # additions of partial sums, alpha, beta and the conversion of the result
