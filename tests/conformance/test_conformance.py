@@ -24,6 +24,7 @@ from fpemu.conformance.specification import Specification
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, serialise
 from fpemu.mma.tree import Chain, Sum
+from tests.conformance.planted import CASES, PLANTED, UNITS, operands
 
 HALF = fpemu.inputs.operands("normal", 20, 24, 160, 0, "fp16")
 SHORT = HALF[0][:, :150], HALF[1][:150]
@@ -121,6 +122,17 @@ def test_what_is_hidden_is_found(name):
     assert found.explained
     assert words in " ".join(cause.text for cause in found.causes)
     assert words in str(found)
+
+
+@pytest.mark.parametrize(("name", "unit", "shape"), CASES, ids=map("-".join, CASES))
+def test_planted_causes_are_named(name, unit, shape):
+    product, _, _, words = PLANTED[name]
+    hardware, fmt = UNITS[unit]
+    A, B = operands(unit, shape)
+    verdict = verify(product(unit, A, B), A, B, hardware=hardware, fmt=fmt, seconds=60)
+    assert verdict.explained, str(verdict)
+    assert any(words in cause.text for cause in verdict.causes), str(verdict)
+    assert verdict.relative > 0
 
 
 def test_an_order_that_no_list_has_is_found_by_probes_in_the_form_of_the_operands():
