@@ -466,7 +466,6 @@ def lengths_of(K: int, *, every: bool = False) -> list[int]:
 def slices(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
     """Summation orders with their products: slices joined in several ways, tiles, promotion."""
     s, K, unit = x.s, x.K, x.unit
-    narrow = s.result if s.result in ("fp16", "bf16") else None
     if not every:
         promoted = isinstance(s.order, KOrder) and s.order.promote is not None
         yield KOrder(), "one chain" + ", no promotion" * promoted, {}, x.done(x.chains(np.arange(K)[None])[0])
@@ -487,14 +486,10 @@ def slices(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
             text = describe_order(order)
             if how == "ascending" and length in _PROMOTIONS:
                 text = f"promotion every {length} of k, or {text}, which is the same"
+                order = KOrder(promote=length)
             yield order, text, {}, x.done(T)
-        if narrow and not every and s.multiply_add is None:
-            stored = [to_format(p, narrow).astype(p.dtype) for p in P]
-            text = f"split in slices of {length}, the slices stored in {narrow} and added in"
-            order = KOrder(length)
-            yield order, f"{text} fp32", {"stored": narrow}, x.done(reduce(add, stored))
-            T = reduce(lambda a, b: to_format(a + b, narrow).astype(a.dtype), stored)
-            yield order, f"{text} {narrow}", {"join": narrow}, x.done(T)
+        if not every:
+            yield from _stored(x, P, KOrder(length))
         if length in (*_PROMOTIONS, unit.k) and not every and s.multiply_add is None:
             for group in range(2, len(P)):
                 if len(P) > 64 and group & (group - 1) and -(-len(P) // group) > 32:
@@ -504,6 +499,22 @@ def slices(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
                 order = KOrder(group * length, promote=length)
                 T = np.add.accumulate(inner, axis=0)[-1]
                 yield order, describe_order(order), {}, x.done(T)
+
+
+def _stored(x: Sums, P: Array, order: KOrder) -> Iterator[Candidate]:
+    """Slices whose partial sums are rounded to the narrow format of D, in a workspace, before they are added."""
+    fmt = x.s.result
+    if fmt not in ("fp16", "bf16") or x.s.multiply_add is not None or len(P) == 1:
+        return
+    stored = [to_format(p, fmt).astype(p.dtype) for p in P]
+    text = f"{describe_order(order)}, the slices stored in {fmt} and added in"
+    yield order, f"{text} fp32", {"stored": fmt}, x.done(reduce(add, stored))
+    yield (
+        order,
+        f"{text} {fmt}",
+        {"join": fmt},
+        x.done(reduce(lambda a, b: to_format(a + b, fmt).astype(a.dtype), stored)),
+    )
 
 
 def _with_tiles(x: Sums) -> Iterator[Candidate]:
@@ -523,6 +534,7 @@ def _with_tiles(x: Sums) -> Iterator[Candidate]:
         P = x.chains(np.array([row + [-1] * (longest - len(row)) for row in rows]))
         order = KOrder(length if length < K else None, tile, residue_first=True)
         yield order, describe_order(order), {}, x.done(np.add.accumulate(P, axis=0)[-1])
+        yield from _stored(x, P, order)
 
 
 def interleaved(x: Sums) -> Iterator[Candidate]:

@@ -144,14 +144,13 @@ class Verdict:
         plain = [replace(s, alpha=1.0, beta=0.0, epilogue="separate", length=None) for s in (first, *others)]
         K, best = self.shape[2], None
         fmt = formats.get("fp32" if isinstance(first.operand, str) else first.operand)
-        for name, length in (("normal", K), ("normal", 4 * K), ("lognormal", K)):
-            if isinstance(first.operand, str):
-                A, B = (
-                    x.astype(np.int8)
-                    for x in inputs.operands("uniform", 16, 16, length, seed, "fp32", low=-128.0, high=127.0)
-                )
-            else:
-                A, B = inputs.operands(name, 16, 16, length, seed, fmt)
+        for name, length in (("uniform", K), ("normal", K), ("normal", 4 * K), ("lognormal", K)):
+            limits = {"low": -127.0, "high": 127.0} if first.is_integer and name == "uniform" else {}
+            try:
+                A, B = inputs.operands(name, 16, 16, length, seed, fmt, **limits)
+            except InputError:  # values beyond a narrow format
+                continue
+            A, B = (x.astype(np.int8) if first.is_integer else x for x in (A, B))
             values = []
             for s in plain:
                 try:
