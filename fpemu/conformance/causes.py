@@ -13,16 +13,32 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, reduce
-from itertools import chain, islice, permutations, product
-from operator import add
+from functools import cache, cached_property
+from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats, library, mma, schemes, simt
+from fpemu import formats, library, mma, simt
 from fpemu.conformance.compare import distance
+from fpemu.conformance.deviations import (
+    FORMATS,
+    MODES,
+    SPLIT_INF,
+    Deviation,
+    Deviations,
+    changed,
+    deviation,
+    endings,
+    options,
+    other_instructions,
+    other_schemes,
+    other_units,
+    promotions,
+    units,
+)
+from fpemu.conformance.orders import TILES, Candidate, Sums, interleaved, lengths_of, slices
 from fpemu.conformance.specification import (
     EPILOGUES,
     Specification,
@@ -30,82 +46,21 @@ from fpemu.conformance.specification import (
     describe_order,
     evaluate,
     finished,
-    multiply_adds,
     round_operand,
-    to_format,
 )
 from fpemu.errors import GuaranteeError, InputError
 from fpemu.library import openblas
-from fpemu.mma import KOrder, MmaSpec, tree
+from fpemu.mma import KOrder, tree
 from fpemu.mma.device import Device
-from fpemu.mma.gemm import _chain
-from fpemu.mma.order import reduce_pairwise
-from fpemu.mma.spec import EVIDENCE
-from fpemu.mma.tree import Chain, Sum, Tree
 from fpemu.probing.callables import bits
-from fpemu.schemes import Scheme
-from fpemu.schemes.words import in_k
 
 Array = NDArray[Any]
 Index = NDArray[np.int64]
-_ROUNDINGS = ("RNE", "RZ", "RNA", "bit-cut")
-_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "combine": ("term-wise", "element-wise"),
-    "products": (),  # permutations
-    "step": (None, "instruction", 16, 32, 64, 128),
-    "stage": (16, 32, 128, 256),
-    "accumulators": ("one", "band", "each"),
-    "combine_in": ("fp32", "fp64"),
-    "high_rounding": _ROUNDINGS,
-    "residual_rounding": _ROUNDINGS,
-    "rounding": _ROUNDINGS[:3],
-    "residual_scale": tuple(2.0**i for i in (0, 8, 10, 11, 12, 13)),
-    "sb": (0, 8, 10, 11, 13),
-    "refine": ("both", "A"),
-    "accumulator": ("fp32", "fp16"),
-    "words": (1, 2, 3),
-    "fmt": ("fp16", "bf16", "tf32"),
-    "mode": ("DP", "SP", "CR"),
-    "instruction": ("mma", "wgmma"),
-    "scaling": ("accurate", "fast", "invariant"),
-    "slices": tuple(range(2, 13)),
-    "moduli": tuple(range(8, 21)),
-}
-_TF32X3 = {"high_rounding": "RNA", "residual_rounding": "RZ", "products": ("rh", "hr", "hh"), "accumulators": "one"}
-_MODES = {"RNE": "to nearest even", "RZ": "toward zero (truncated)", "RNA": "to nearest, ties away"}
-_FORMATS = ("tf32", "fp16", "bf16", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "fp32")
-_GRAINS = (8, 16, 32, 64, 128, 1, 2, 4)
-_TILES = (64, 32, 128, 16, 8, 256)
-_PROMOTIONS = (16, 32, 64, 128, 256, 512)
 _WORK = 2e6  # multiply-adds of one alternative on the sample
-_SPLIT_INF = ", and NaN and Inf are split like numbers: the residual of Inf is Inf - Inf = NaN"
 _COUNT = 8.0  # seconds for other combinations with the same bits, after the first
 _ALIKE = 6  # deviations of a kind that are compared with a result without mismatches
 _BEAM = 6  # deviations of a scheme that are combined with all others
 REFUSED = (InputError, GuaranteeError)  # the product of an alternative is not defined
-_NARROW = 2.0**-14  # typical error relative to the terms above which accumulators of fp16 and bf16 are tried
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """Change of a specification in one respect."""
-
-    kind: str  # the respect: "order", "inputs", "epilogue", "accumulator", "hardware", "scheme" ...
-    text: str  # the change in words
-    fields: dict[str, Any]  # the changed fields
-
-
-Deviations = tuple[Deviation, ...]
-
-
-def deviation(kind: str, text: str, **fields: Any) -> Deviation:
-    """A deviation that sets these fields."""
-    return Deviation(kind, text, fields)
-
-
-def changed(s: Specification, deviations: Iterable[Deviation]) -> Specification:
-    """The specification with all changes."""
-    return replace(s, **{name: value for d in deviations for name, value in d.fields.items()})
 
 
 @dataclass(frozen=True)
@@ -128,9 +83,6 @@ class Cause:
     text: str
     left: int
     specification: Specification
-
-
-# --- the problem
 
 
 class Problem:
@@ -180,11 +132,11 @@ class Problem:
         a, b = self.s.multiplied(self.A[self.rows], self.B[:, self.columns])
         expected = self.expected if self.C is None else self.expected - self.s.beta * self.C[self.rows][:, self.columns]
         error = (expected.astype(np.float64) / (self.s.alpha or 1.0) - a @ b) / (np.sqrt((a * a) @ (b * b)) + 1e-300)
-        fits = [f for f in _FORMATS if formats.get(f).contains(self.part).all()]
+        fits = [f for f in FORMATS if formats.get(f).contains(self.part).all()]
         unit = max((formats.get(f).unit_roundoff for f in fits), default=0.0)
         error = error[np.isfinite(error)]
         typical = float(np.sqrt(np.mean(error * error))) if error.size else np.inf
-        return self.converted[1] > max(16 * typical, 4 * unit)
+        return self.part.size >= 16 and max(16 * typical, 4 * unit) < self.converted[1] < np.inf
 
     def over(self) -> bool:
         """Whether the budget of the search is spent."""
@@ -233,9 +185,6 @@ def _lines(wrong: NDArray[np.bool_], axis: int, count: int) -> Index:
     return np.sort(np.concatenate([worst, keep]))
 
 
-# --- conversions of the operands
-
-
 def conversions(p: Problem) -> tuple[list[Deviations], float]:
     """The conversions of A and B that leave the smallest residuals, and the relative size of the smallest.
 
@@ -254,7 +203,7 @@ def conversions(p: Problem) -> tuple[list[Deviations], float]:
         fmt = "fp32" if isinstance(s.operand, str) else s.operand.name
         # tf32 instructions ignore the low 13 bits of fp32 words
         own = s.inputs or (fmt, "RZ" if fmt == "tf32" else "RNE")
-        for name, mode in (own, *((n, m) for n in dict.fromkeys((fmt, *_FORMATS)) for m in _MODES)):
+        for name, mode in (own, *((n, m) for n in dict.fromkeys((fmt, *FORMATS)) for m in MODES)):
             if not s.is_integer and np.abs(wide[np.isfinite(wide)]).max(initial=0) <= formats.get(name).max:
                 with np.errstate(all="ignore"), suppress(InputError):
                     values.setdefault(round_operand(X, name, mode).astype(np.float64).tobytes(), (name, mode))
@@ -263,7 +212,8 @@ def conversions(p: Problem) -> tuple[list[Deviations], float]:
         return [()], 1.0
     size = np.sqrt((A.astype(np.float64) ** 2) @ (B.astype(np.float64) ** 2)) + 1e-300
     found = []
-    usable = np.isfinite(target) & (target != 0 if s.relu or (p.D >= 0).all() else True)
+    usable = np.isfinite(target) & (target != 0)  # zeros may come from ReLU
+    usable = usable if usable.any() else np.isfinite(target)
     for (name_a, x), (name_b, y) in product(*sides):
         with np.errstate(all="ignore"):
             z = ((target - x @ y) / size)[usable]
@@ -285,357 +235,13 @@ def conversions(p: Problem) -> tuple[list[Deviations], float]:
         if any((x != y).any() for x, y in zip(even, away, strict=True)):
             pairs.append(((fmt, "RNA"), (fmt, "RNA")))
     for a, b in dict.fromkeys(pairs):
-        words = {name: f"rounded to {name[0]} {_MODES[name[1]]} first" for name in (a, b)}
+        words = {name: f"rounded to {name[0]} {MODES[name[1]]} first" for name in (a, b)}
         if a == b:
             text = f"A and B are {words[a]}"
         else:
             text = " and ".join(f"{x} is {words[n]}" for x, n, own in (("A", a, own_a), ("B", b, own_b)) if n != own)
         chosen.append((deviation("inputs", text, inputs=a, inputs_b=None if a == b else b),))
     return chosen, least
-
-
-# --- instructions and accumulators
-
-
-def _arithmetic(row: MmaSpec) -> tuple[Any, ...]:
-    """The fields that determine the bits of a chain."""
-    rounding = (row.F, row.E0, row.final, row.fraction_bits, row.nan_code)
-    return row.d_format, row.arithmetic, row.block, *rounding, row.rules.via is not None and row.k
-
-
-def other_instructions(spec: MmaSpec, rows: Iterable[MmaSpec], fmt: str = "") -> Iterator[Deviation]:
-    """One deviation for each arithmetic among catalogue rows other than the spec's, with all hardware that has it."""
-    evidence = list(EVIDENCE)
-    groups: dict[Any, list[MmaSpec]] = {}
-    for row in rows:
-        groups.setdefault(_arithmetic(row), []).append(row)
-    groups.pop(_arithmetic(spec), None)
-    fmt = fmt or str(spec.a_format)
-    for group in groups.values():
-        first, *same = sorted(
-            group,
-            key=lambda r: (str(r.a_format) != fmt, r.architecture != spec.architecture, evidence.index(r.evidence)),
-        )
-        others = [arch for arch in dict.fromkeys(row.architecture for row in same) if arch != first.architecture]
-        text = f"the instruction is {first.name}" + (f" (or an equal one of {', '.join(others)})" if others else "")
-        yield deviation("hardware", text, hardware=first)
-
-
-def units(s: Specification, A: Array, B: Array, level: float) -> Iterator[Deviations]:
-    """Instructions for converted operands, ordinary cores, and narrow or unfused accumulators; the simplest first."""
-    spec = s.spec
-    assert spec is not None
-    yield ()
-    if spec.is_integer:
-        return
-    fits = [f for f in _FORMATS if formats.get(f).contains(A).all() and formats.get(f).contains(B).all()]
-    rows = [r for r in mma.catalog.rows() if r.a_format == r.b_format and str(r.a_format) in fits]
-    rows += [r for r in mma.catalog.rows() if str(r.a_format) == str(r.b_format) == "tf32" and A.dtype == np.float32]
-    rows += [r for r in mma.catalog.rows() if (r.a_format, r.b_format) == (spec.a_format, spec.b_format)]
-    precise = 11 if level > _NARROW else min(formats.get(s.result).precision, 24)
-    wide = [r for r in rows if formats.get(str(r.d_format)).precision >= precise and not r.rules.fused]
-    fp64 = A.dtype == np.float64
-    for name in ("fp32", "fp64"):
-        if spec != simt.SPECS[name] and (name == "fp64" or not fp64):
-            yield (deviation("hardware", f"ordinary cores: FMAs in {name}", hardware=simt.SPECS[name]),)
-    for d in other_instructions(spec, dict.fromkeys(wide), s.inputs[0] if s.inputs else ""):
-        row = d.fields["hardware"]
-        if row.d_format != spec.d_format and str(row.d_format) != "fp64":
-            d = deviation("accumulator", f"the accumulator is {row.d_format}: {d.text}", **d.fields)
-        yield (d,)
-    narrow = level > _NARROW and not fp64
-    own = {"hardware": simt.SPECS["fp64" if fp64 else "fp32"]}
-    for fmt in ("fp64" if fp64 else "fp32", *(("fp16", "bf16") if narrow else ())):
-        name = f"multiply-adds in {fmt}"
-        if fmt in ("fp16", "bf16"):
-            text = f"{name}: an {fmt} accumulator, rounded once per k (FMA)"
-            yield (deviation("accumulator", text, multiply_add=(fmt, "fused"), **own),)
-            text = f"{name}: an {fmt} accumulator, to which every k is added in fp32 before its rounding"
-            yield (deviation("accumulator", text, multiply_add=(fmt, "in fp32"), **own),)
-        text = f"{name} without FMA: the product is rounded, then the sum (unfused)"
-        yield (deviation("accumulator", text, multiply_add=(fmt, "separate"), **own),)
-    for fmt, unit in product(("fp16", "bf16"), ((), (deviation("hardware", "FMAs in fp32", **own),))):
-        for length in dict.fromkeys((32, 64, 16, 128, spec.k, 256, 8, 4, 512)) if narrow else ():
-            if length < A.shape[1] and (unit == () or spec != own["hardware"]):
-                text = f"the accumulator is rounded to {fmt} after every {length} of k"
-                yield (*unit, deviation("accumulator", text, narrow=(fmt, length, "sum")))
-                text = f"every {length} of k are summed from zero and added to an accumulator in {fmt}"
-                yield (*unit, deviation("accumulator", text, narrow=(fmt, length, "zero")))
-
-
-def other_units(s: Specification) -> Iterator[Deviation]:
-    """Truncating units with other constants than any in the catalogue, for results that nothing else explains."""
-    spec = s.spec
-    if spec is None or spec.rules.aligned != "terms":
-        return
-    for block, F, final in product((4, 8, 16, 32), dict.fromkeys((spec.F, 23, 24, 25, 26, 13)), ("RZ", "RNE")):
-        kept = 13 if F == 13 else None
-        if (block, F, final) != (spec.block, spec.F, spec.final) and not (kept and s.accumulator != "fp32"):
-            k = max(block, spec.k // block * block)
-            unit = spec.replace(block=block, k=k, F=F, final=final, fraction_bits=kept, E0=None)
-            yield deviation("hardware", f"a unit with blocks of {block}, F = {F}, {final}", hardware=unit)
-
-
-# --- summation orders
-
-
-def lanes_of(K: int, lanes: int, chunk: int) -> Index:
-    """The positions k of each of several accumulators that alternate over chunks of K; -1 pads to equal lengths."""
-    rounds = -(-K // (lanes * chunk))
-    ks = np.arange(rounds * lanes * chunk).reshape(rounds, lanes, chunk).transpose(1, 0, 2).reshape(lanes, -1)
-    return np.where(ks < K, ks, -1)
-
-
-def chains_of(ks: Index, spec: MmaSpec) -> list[Tree]:
-    """The chain of each row of positions; a block of an instruction holds `spec.block` positions, -1 among them."""
-    chains: list[Tree] = []
-    for row in ks:
-        blocks = [tuple(int(k) for k in row[i : i + spec.block] if k >= 0) for i in range(0, len(row), spec.block)]
-        if any(blocks):
-            chains.append(Chain(tuple(block for block in blocks if block), spec.rules.kind))
-    return chains
-
-
-def joined(parts: list[Any], how: str, add: Callable[[Any, Any], Any]) -> Any:
-    """Partial sums added in the order `how`; "WxU: X, Y" joins the vectors of W lanes by X and then the lanes by Y."""
-    if ":" in how:
-        width, first, second = int(how.split()[0]), *how.partition(": ")[2].split(", ")
-        vectors = [joined(parts[lane::width], first, add) for lane in range(width)]
-        return joined(vectors, second, add)
-    if how == "pairwise":
-        return reduce_pairwise(parts, add)
-    if how == "halves":
-        while len(parts) > 1:
-            half = (len(parts) + 1) // 2
-            parts = [add(x, y) for x, y in zip(parts, parts[half:], strict=False)] + parts[len(parts) - half :]
-            parts = parts[:half]
-        return parts[0]
-    return reduce(add, parts[::-1] if how == "descending" else parts)
-
-
-def dealt(K: int, lanes: int, chunk: int, spec: MmaSpec) -> Tree:
-    """Several accumulators that alternate over chunks of K and are added at the end (sliced K)."""
-    return tree.join(chains_of(lanes_of(K, lanes, chunk), spec))
-
-
-class Sums:
-    """Partial sums of a plain product on a few entries, and the additions of its unit."""
-
-    def __init__(self, s: Specification, A: Array, B: Array):
-        assert s.spec is not None
-        self.s, self.spec, self.K = s, s.spec, A.shape[1]
-        self.A, self.B = (np.concatenate([x, np.zeros_like(x[..., :1])], -1) for x in (A, B.T))
-        self.unit = simt.SPECS["fp32"] if s.multiply_add else self.spec
-
-    def chains(self, ks: Index, start: Array | None = None) -> Array:
-        """The chains of the rows of positions ks; -1 is a product 0."""
-        a, b = np.moveaxis(self.A[:, ks], 1, 0), np.moveaxis(self.B[:, ks], 0, 2)
-        if self.s.multiply_add is not None:
-            fmt, fused = self.s.multiply_add
-            return multiply_adds(a, b, fmt, fused, start)
-        value = _chain(
-            [(np.ascontiguousarray(a), np.ascontiguousarray(b))], None if start is None else start[None], self.spec
-        )
-        return value.astype(self.spec.outer_dtype, copy=False)
-
-    def add(self, x: Array, y: Array) -> Array:
-        return x + y if self.s.multiply_add is None else to_format(x + y, self.s.multiply_add[0])
-
-    def done(self, T: Array) -> Array:
-        """The sum in the format of the accumulator."""
-        fmt: Any = self.spec.d_format
-        return T if isinstance(fmt, str) else T.astype(fmt.dtype, copy=False)
-
-
-Candidate = tuple[Any, str, dict[str, Any], Array]
-"""An order or a function that returns it, its text, further fields, and the product on a few entries"""
-
-
-def lengths_of(K: int, *, every: bool = False) -> list[int]:
-    """Likely lengths of slices; `every`: all lengths, of long K only multiples of 4 or 8."""
-    if every:
-        step = 1 if K <= 2048 else 4 if K <= 4096 else 8
-        return [n for n in range(step, K, step) if n >= 4]
-    lengths = [2**i for i in range(2, 14)]
-    for slices in (*range(2, 17), 24, 32):  # of about equal length, rounded up to whole grains
-        length = -(-K // slices)
-        lengths += [-(-length // grain) * grain for grain in _GRAINS]
-    return [length for length in dict.fromkeys(lengths) if length < K]
-
-
-def slices(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
-    """Summation orders with their products: slices joined in several ways, tiles, promotion."""
-    s, K, unit = x.s, x.K, x.unit
-    if not every:
-        promoted = isinstance(s.order, KOrder) and s.order.promote is not None
-        yield KOrder(), "one chain" + ", no promotion" * promoted, {}, x.done(x.chains(np.arange(K)[None])[0])
-        yield from _with_tiles(x)
-    for length in lengths_of(K, every=every):
-        ks = lanes_of(K, -(-K // length), length)
-        P = x.chains(ks)
-        for how in ("ascending",) if every else ("ascending", "pairwise", "descending"):
-            if how != "ascending" and len(P) < (3 if how == "pairwise" else 2):
-                continue
-            fast = how != "pairwise" and s.multiply_add is None
-            T = (
-                np.add.accumulate(P if how == "ascending" else P[::-1], axis=0)[-1]
-                if fast
-                else joined(list(P), how, x.add)
-            )
-            order = KOrder(length, join=how)  # type: ignore[arg-type]
-            text = describe_order(order)
-            if how == "ascending" and length in _PROMOTIONS:
-                text = f"promotion every {length} of k, or {text}, which is the same"
-                order = KOrder(promote=length)
-            yield order, text, {}, x.done(T)
-        if not every:
-            yield from _stored(x, P, KOrder(length))
-        if length in (*_PROMOTIONS, unit.k) and not every and s.multiply_add is None:
-            for group in range(2, len(P)):
-                if len(P) > 64 and group & (group - 1) and -(-len(P) // group) > 32:
-                    continue
-                padded = np.concatenate([P, np.zeros((-len(P) % group, *P.shape[1:]), P.dtype)])
-                inner = np.add.accumulate(padded.reshape(-1, group, *P.shape[1:]), axis=1)[:, -1]
-                order = KOrder(group * length, promote=length)
-                T = np.add.accumulate(inner, axis=0)[-1]
-                yield order, describe_order(order), {}, x.done(T)
-
-
-def _stored(x: Sums, P: Array, order: KOrder) -> Iterator[Candidate]:
-    """Slices whose partial sums are rounded to the narrow format of D, in a workspace, before they are added."""
-    fmt = x.s.result
-    if fmt not in ("fp16", "bf16") or x.s.multiply_add is not None or len(P) == 1:
-        return
-    stored = [to_format(p, fmt).astype(p.dtype) for p in P]
-    text = f"{describe_order(order)}, the slices stored in {fmt} and added in"
-    yield order, f"{text} fp32", {"stored": fmt}, x.done(reduce(add, stored))
-    yield (
-        order,
-        f"{text} {fmt}",
-        {"join": fmt},
-        x.done(reduce(lambda a, b: to_format(a + b, fmt).astype(a.dtype), stored)),
-    )
-
-
-def _with_tiles(x: Sums) -> Iterator[Candidate]:
-    """Orders whose slices begin with the residue of their tiles."""
-    K, k = x.K, x.unit.k
-    if x.unit.rules.fused:
-        return
-    for length, tile in product((K, *lengths_of(K)), _TILES):
-        if tile >= length or not (length % tile or K % length % tile) or (length < K and tile not in _TILES[:3]):
-            continue
-        rows = []
-        for start in range(0, K, length):
-            stop = min(start + length, K)
-            residue = (stop - start) % tile
-            rows.append([*range(start, start + residue), *[-1] * (-residue % k), *range(start + residue, stop)])
-        longest = max(map(len, rows))
-        P = x.chains(np.array([row + [-1] * (longest - len(row)) for row in rows]))
-        order = KOrder(length if length < K else None, tile, residue_first=True)
-        yield order, describe_order(order), {}, x.done(np.add.accumulate(P, axis=0)[-1])
-        yield from _stored(x, P, order)
-
-
-def interleaved(x: Sums) -> Iterator[Candidate]:
-    """Accumulators that alternate over chunks of k: SIMD lanes × unrolled vectors, and groups of warps (sliced K)."""
-    K, unit = x.K, x.unit
-    counts = (2, 4, 8, 16, 32, 64, 3, 5, 6, 7, 9, 10, 12, 24, 48, 128)
-    for chunk, lanes in product((1, 8, 16, 32, 4, 64, 128), counts):
-        if chunk * lanes > K or (chunk % unit.block and not unit.rules.fused) or (chunk > 1 and lanes > 16):
-            continue
-        tails = ("zeros", "first", "after", "apart") if K % (chunk * lanes) and unit.rules.fused else ("zeros",)
-        for tail in tails:
-            main = K if tail == "zeros" else K // (chunk * lanes) * chunk * lanes
-            ks, rest = lanes_of(main, lanes, chunk), np.arange(main, K)[None]
-            P = list(x.chains(ks))
-            if tail == "first":
-                P[0] = x.chains(rest, P[0])[0]
-            for how in dict.fromkeys(_joins(lanes)):
-                T = joined(P, how, x.add)
-                T = x.chains(rest, T)[0] if tail == "after" else x.add(T, x.chains(rest)[0]) if tail == "apart" else T
-                text = f"{lanes} accumulators that alternate every {chunk} of k" + f", joined {how}" * (
-                    how != "ascending"
-                )
-                texts = {"first": ", the rest of k in the first", "after": ", the rest of k after their sum"}
-                text += texts.get(tail, ", the sum of the rest of k added last" * (tail == "apart"))
-
-                def build(ks: Index = ks, how: str = how, tail: str = tail, rest: Index = rest) -> Tree:
-                    parts = chains_of(ks, unit)
-                    end = tuple((int(k),) for k in rest[0])
-                    if tail == "first":
-                        parts[0] = Chain(end, "fma", parts[0])
-                    total: Tree = joined(parts, how, lambda a, b: Sum((a, b)))
-                    if tail == "after":
-                        return Chain(end, "fma", total)
-                    return Sum((total, Chain(end, "fma"))) if tail == "apart" else total
-
-                yield build, text, {}, x.done(T)
-
-
-def _joins(lanes: int) -> Iterator[str]:
-    """Ways of adding the accumulators of lanes: all in turn, or vectors of some lanes first and then the lanes."""
-    yield from ("ascending", "pairwise", "halves")
-    for width in (4, 8, 16, 2, 32):
-        if lanes % width == 0 and lanes > width:
-            for first, second in product(("ascending", "pairwise", "halves"), repeat=2):
-                yield f"{width} lanes: {first}, {second}"
-
-
-# --- conversions of the result
-
-
-def endings(s: Specification, C: Array | None, D: Array) -> list[Deviations]:
-    """Epilogues, and conversions of the result: none, each alone, and pairs of them."""
-    epilogues: list[Deviations] = [()]
-    for kind, text in EPILOGUES.items() if s.alpha != 1 or C is not None else ():
-        needs_c = kind in ("fma", "fma-c", "first", "alpha-last", "no-beta", "beta-1", "C-twice")
-        needs_alpha = kind in ("alpha-last", "alpha-on-A", "no-alpha", "alpha-twice")
-        idle = (needs_c and C is None) or (needs_alpha and s.alpha == 1) or (kind == "beta-1" and s.beta == 1)
-        if kind != s.epilogue and not idle:
-            epilogues.append((deviation("epilogue", f"the epilogue: {text}", epilogue=kind),))
-    results = [(), *((d,) for d in _results(s, D))]
-    nan = [d for d in results if d and "nan" in d[0].fields]
-    pairs = [(*a, *b) for a in results for b in nan if a and a != b and "out" not in a[0].fields]
-    return [(*e, *r) for r in (*results, *pairs) for e in epilogues]
-
-
-def _results(s: Specification, D: Array) -> Iterator[Deviation]:
-    """Conversions of the result."""
-    if s.result in formats.names():
-        out = formats.get(s.result)
-        nans = np.unique(bits(D)[np.isnan(D)])
-        if len(nans) == 1 and D.dtype == out.dtype:
-            text = f"NaN has the code 0x{int(nans[0]):0{2 * D.dtype.itemsize}X}"
-            yield deviation("result", text, nan=int(nans[0]))
-        if D.dtype.itemsize >= 4 and (D != 0)[np.isfinite(D)].any():
-            for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"):
-                fmt = formats.get(name)
-                if fmt.precision < out.precision and fmt.contains(D).all():
-                    for mode, words in _MODES.items():
-                        text = f"the result is rounded to {name} {words}"
-                        yield deviation("result", text, out=name, out_rounding=mode)
-                    for first in ("fp16", "bf16", "tf32"):
-                        if first != name and formats.get(first).precision >= fmt.precision:
-                            text = f"the result is rounded twice: to {first}, then to {name}"
-                            yield deviation("result", text, via=(first, "RNE"), out=name)
-        if s.scheme is None and s.accumulator not in ("", s.result):
-            if D.dtype.itemsize > out.dtype.itemsize or s.result in ("bf16", "tf32"):
-                yield deviation("result", f"the result is not rounded to {s.result}", out=s.accumulator)
-            for mode, words in _MODES.items():
-                if mode != s.out_rounding:
-                    yield deviation("result", f"the result is rounded to {s.result} {words}", out_rounding=mode)
-            for name in ("fp16", "bf16", "tf32"):
-                if name != s.result and s.via is None and formats.get(name).precision >= out.precision - 3:
-                    text = f"the result is rounded twice: to {name}, then to {s.result}"
-                    yield deviation("result", text, via=(name, "RNE"))
-        if s.flush != "result" and not (np.abs(D[np.isfinite(D)]) >= out.min_normal).all():
-            yield deviation("flush", "subnormal results are flushed to zero", flush="result")
-    if not s.relu and (D >= 0).all():
-        yield deviation("epilogue", "negative results are replaced by zero (ReLU)", relu=True)
-
-
-# --- the search among plain products
 
 
 class Survivors:
@@ -866,94 +472,18 @@ def _special(p: Problem) -> Iterator[Deviations]:
         yield (d,)
 
 
-# --- the search among schemes
-
-
-def other_schemes(s: Specification, A: Array, D: Array) -> Iterator[Deviation]:
-    """Other schemes for the same operands."""
-    wanted = "fp64" if A.dtype == np.float64 else "fp32"
-    if D.dtype != formats.get(wanted).dtype or (s.scheme is None and A.dtype != D.dtype):
-        return
-    arch = s.spec.architecture if s.spec is not None else "hopper"
-    hardware = arch if arch in mma.catalog.architectures() else "hopper"
-    order = s.order if isinstance(s.order, KOrder) else None
-    own = s.scheme.name if isinstance(s.scheme, Scheme) else ""
-    all_schemes = [schemes.get(name) for name in schemes.names() if name != own]
-    others = [
-        (scheme, f"the scheme is {scheme.name}", order) for scheme in all_schemes if scheme.operand.name == wanted
-    ]
-    for step in (32, 64, 16, 128) if wanted == "fp32" else ():  # tf32x3 of Triton: the accumulator restarts every step
-        scheme = schemes.build("ootomo-tf32", {**_TF32X3, "step": step, "promote": step})
-        others.append((scheme, f"three products of tf32 words every {step} of k (tf32x3)", None))
-    plain: dict[str, Any] = {"inputs": None, "join": None, "stored": None}
-    ranges = {s.on_range: ""} if np.isfinite(A).all() else {"propagate": "", "hardware": _SPLIT_INF}
-    for (scheme, text, over_k), (on_range, more) in product(others, ranges.items()):
-        with suppress(InputError):  # the hardware lacks the instruction
-            fields = {"scheme": scheme, "hardware": scheme.spec(hardware), "order": over_k, "on_range": on_range}
-            yield deviation("scheme", text + more, **fields, **plain)
-
-
-def options(s: Specification) -> Iterator[Deviation]:
-    """Single options of the scheme with other values, and its instruction on other hardware."""
-    scheme, spec = s.scheme, s.spec
-    assert isinstance(scheme, Scheme)
-    known = {option.name for option in scheme.info.options} - {scheme.promote_option}
-    kept = scheme.kept() if hasattr(scheme, "kept") else ()
-    for name, values in _OPTIONS.items():
-        if name == "products" and 0 < len(kept) <= 4:
-            values = tuple(permutations(kept))
-        for value in values if name in known else ():
-            kind = "order of terms" if name in ("products", "step", "combine") else "option"
-            yield from option(s, name, value, kind)
-    if scheme.operand.name == "fp32" and len(kept) > 1:
-        for left_out in kept:
-            yield from option(s, "products", tuple(p for p in kept if p != left_out), "order of terms")
-    rows: list[Any] = []
-    for arch in mma.catalog.architectures() if spec is not None else ():
-        with suppress(InputError):
-            rows.append(scheme.spec(arch))
-    yield from other_instructions(spec, rows) if spec is not None else ()
-
-
-def option(s: Specification, name: str, value: Any, kind: str) -> Iterator[Deviation]:
-    """One option of the scheme with another value, if the scheme admits it."""
-    scheme, spec = s.scheme, s.spec
-    assert isinstance(scheme, Scheme)
-    if getattr(scheme, name) != value:
-        shown = ",".join(value) if isinstance(value, tuple) else value
-        with suppress(InputError):
-            other = schemes.build(scheme, {name: value})
-            other.check_order(s.order, {name: value})
-            if name in ("instruction", "fmt", "accumulator") and spec is not None:
-                spec = other.spec(spec.architecture)
-            yield deviation(kind, f"{scheme.name} with {name} = {shown}", scheme=other, hardware=spec)
-
-
-def promotions(s: Specification, K: int) -> Iterator[Deviation]:
-    """Promotion intervals of a scheme."""
-    name = s.scheme.promote_option  # type: ignore[union-attr]
-    if s.spec is None or not hasattr(s.scheme, name) or getattr(s.order, "promote", None) is not None:
-        return
-    lengths = {in_k(getattr(s.scheme, name), s.spec)}  # "instruction" and its length in k are one deviation
-    for value in (None, "instruction", *_PROMOTIONS, "2 instructions", "4 instructions", "8 instructions"):
-        length = in_k(value, s.spec)
-        if length not in lengths and (length is None or value == "instruction" or length < K):
-            lengths.add(length)
-            yield from option(s, name, value, "promotion")
-
-
 def scheme_deviations(p: Problem, s: Specification) -> Iterator[Deviation]:
     """Every deviation of a scheme in one respect."""
     K = p.A.shape[1]
     if s.on_range != "hardware" and not (np.isfinite(p.A).all() and np.isfinite(p.B).all()):
-        yield deviation("option", _SPLIT_INF.removeprefix(", and "), on_range="hardware")
+        yield deviation("option", SPLIT_INF.removeprefix(", and "), on_range="hardware")
     yield from (d for c in p.converted[0] for d in c)
     yield from (e[0] for e in endings(s, p.C, p.D) if len(e) == 1)
     yield from options(s)
     yield from promotions(s, K)
     promote = getattr(s.order, "promote", None)
     for length in lengths_of(K):
-        for tile in (None, *_TILES[:3]):
+        for tile in (None, *TILES[:3]):
             if tile is None or (tile < length and (length % tile or K % length % tile)):
                 order = KOrder(length, tile, residue_first=tile is not None)
                 yield deviation("order", describe_order(order), order=replace(order, promote=promote))

@@ -273,7 +273,7 @@ def verify(
         A, B = _drawn(result, A, B, shape, seed, s)
     elif shape is not None:
         raise InputError("shape= goes with operands drawn by name: A and B have theirs")
-    elif max(len(np.shape(A)), len(np.shape(B))) > 2:
+    elif max(getattr(A, "ndim", 0), getattr(B, "ndim", 0)) > 2:
         budget = {"device": device, "causes": causes, "seconds": seconds, "most": most, "progress": progress}
         return _verify_batch(result, A, B, C, s, budget)
     a, b = as_matrix(A, "A"), as_matrix(B, "B")
