@@ -562,14 +562,13 @@ def _scaled(x: Residual) -> Iterator[Defect]:
         for length in (128, 64, 32, 16):
             if K % length or not 1 < K // length <= d.shape[1] // 2:
                 continue
-            blocks = K // length
-            terms = np.einsum(
-                "mtk,tkn->mtn", a.reshape(len(a), blocks, length), b.reshape(blocks, length, -1), optimize=True
-            )
-            gram = np.einsum("msn,mtn->mst", terms, terms, optimize=True)
-            w = np.linalg.solve(gram, np.einsum("mtn,mn->mt", terms, d / x.s.alpha)[:, :, None])[:, :, 0]
-            power = 2.0 ** np.round(np.log2(np.abs(w))) * np.sign(w)
-            w = np.where(np.abs(w / power - 1) < 2e-2, power, w)
+            few = x.rows if name == "row" else x.columns
+            w = _factors_of_blocks(a[few], b, d[few] / x.s.alpha, length)
+            scaled = a[few] * np.repeat(w, length, axis=1)
+            places = (few, slice(None)) if name == "row" else (slice(None), few)
+            if not x.product_of(*((scaled, b) if name == "row" else (b.T, scaled.T)), *places):
+                continue
+            w = _factors_of_blocks(a, b, d / x.s.alpha, length)
             scaled = a * np.repeat(w, length, axis=1)
             if x.product_of(*((scaled, b) if name == "row" else (b.T, scaled.T))):
                 text = (
@@ -580,6 +579,15 @@ def _scaled(x: Residual) -> Iterator[Defect]:
                 A = (x.A * full).astype(x.A.dtype) if name == "row" else x.A
                 yield Defect(text, A, x.B if name == "row" else (x.B * full.T).astype(x.B.dtype), x.C)
                 return
+
+
+def _factors_of_blocks(a: Array, b: Array, d: Array, length: int) -> Array:
+    """For each row of a, the factor of each block of k, by least squares over the row of d."""
+    terms = np.einsum("mtk,tkn->mtn", a.reshape(len(a), -1, length), b.reshape(-1, length, b.shape[1]), optimize=True)
+    gram = np.einsum("msn,mtn->mst", terms, terms, optimize=True)
+    w = np.linalg.solve(gram, np.einsum("mtn,mn->mt", terms, d)[:, :, None])[:, :, 0]
+    power = 2.0 ** np.round(np.log2(np.abs(w))) * np.sign(w)
+    return np.asarray(np.where(np.abs(w / power - 1) < 2e-2, power, w))
 
 
 def _relu(x: Residual) -> Iterator[Defect]:
