@@ -25,6 +25,7 @@ from fpemu.conformance.compare import distance
 from fpemu.conformance.deviations import (
     FORMATS,
     MODES,
+    NARROW,
     SPLIT_INF,
     Deviation,
     Deviations,
@@ -136,7 +137,7 @@ class Problem:
         unit = max((formats.get(f).unit_roundoff for f in fits), default=0.0)
         error = error[np.isfinite(error)]
         typical = float(np.sqrt(np.mean(error * error))) if error.size else np.inf
-        return self.part.size >= 16 and max(16 * typical, 4 * unit) < self.converted[1] < np.inf
+        return self.part.size >= 16 and max(16 * typical, 4 * unit, 4 * NARROW) < self.converted[1] < np.inf
 
     def over(self) -> bool:
         """Whether the budget of the search is spent."""

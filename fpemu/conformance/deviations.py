@@ -49,7 +49,7 @@ _TF32X3 = {"high_rounding": "RNA", "residual_rounding": "RZ", "products": ("rh",
 MODES = {"RNE": "to nearest even", "RZ": "toward zero (truncated)", "RNA": "to nearest, ties away"}
 FORMATS = ("tf32", "fp16", "bf16", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "fp32")
 SPLIT_INF = ", and NaN and Inf are split like numbers: the residual of Inf is Inf - Inf = NaN"
-_NARROW = 2.0**-14  # typical error relative to the terms above which accumulators of fp16 and bf16 are tried
+NARROW = 2.0**-14  # typical error relative to the terms above which accumulators of fp16 and bf16 are tried
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def units(s: Specification, A: Array, B: Array, level: float) -> Iterator[Deviat
     rows = [r for r in mma.catalog.rows() if r.a_format == r.b_format and str(r.a_format) in fits]
     rows += [r for r in mma.catalog.rows() if str(r.a_format) == str(r.b_format) == "tf32" and A.dtype == np.float32]
     rows += [r for r in mma.catalog.rows() if (r.a_format, r.b_format) == (spec.a_format, spec.b_format)]
-    precise = 11 if level > _NARROW else min(formats.get(s.result).precision, 24)
+    precise = 11 if level > NARROW else min(formats.get(s.result).precision, 24)
     wide = [r for r in rows if formats.get(str(r.d_format)).precision >= precise and not r.rules.fused]
     fp64 = A.dtype == np.float64
     for name in ("fp32", "fp64"):
@@ -120,7 +120,7 @@ def units(s: Specification, A: Array, B: Array, level: float) -> Iterator[Deviat
         if row.d_format != spec.d_format and str(row.d_format) != "fp64":
             d = deviation("accumulator", f"the accumulator is {row.d_format}: {d.text}", **d.fields)
         yield (d,)
-    narrow = level > _NARROW and not fp64
+    narrow = level > NARROW and not fp64
     own = {"hardware": simt.SPECS["fp64" if fp64 else "fp32"]}
     for fmt in ("fp64" if fp64 else "fp32", *(("fp16", "bf16") if narrow else ())):
         name = f"multiply-adds in {fmt}"

@@ -260,8 +260,8 @@ def _unwritten(x: Residual) -> Iterator[Defect]:
     masks += [("hold NaN", np.isnan(x.D)), ("are infinite", np.isinf(x.D))] if x.D.dtype.kind == "f" else []
     masks += [] if x.C is None else [("hold C", x.d == x.C), ("hold beta C", x.d == x.c)]
     for words, mask in masks:
-        mask = mask & x.wrong
-        if mask.sum() >= 4 and not mask.all() and x.wrong[mask].mean() == 1:
+        mask = mask & (bits(x.D) != bits(x.expected))
+        if mask.sum() >= 4 and not mask.all() and x.wrong[mask].mean() > 0.9:
             source = np.where(mask, -1, np.arange(mask.size).reshape(mask.shape))
             rest = x.agrees(x.d[~mask], x.T[~mask], x.size[~mask])
             if rest or mask.sum() >= 0.25 * x.wrong.sum():
