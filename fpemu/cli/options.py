@@ -54,7 +54,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "jobs": {"min": 1, "max": 256, "help": "Number of local processes; default: one per core, at most 4."},
     "json": {"help": "Print the result as JSON."},
     "max_entries": {"metavar": "N", "min": 1, "help": "Largest number of entries of a matrix file."},
-    "on_range": {"help": "Overflow policy of a scheme's words: raise, propagate, scale or scale-rows."},
+    "on_range": {"help": "Overflow policy of a scheme's words: raise, propagate, hardware, scale or scale-rows."},
     "option": {"metavar": "NAME=VALUE", "help": "An option of the scheme; may be repeated."},
     "order": {"help": "Order over K: split=512,tile=64,residue_first=true,promote=64,join=pairwise, or a FILE.json."},
     "outputs": {"min": 1, "max": 10**12},

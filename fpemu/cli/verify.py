@@ -41,6 +41,9 @@ def gemm(
     seed: int = 0,
     causes: Annotated[bool, "Search for the cause of a mismatch."] = True,
     seconds: Annotated[float, "Time limit of the search for causes, in seconds."] = 30.0,
+    distinguish: Annotated[
+        str | None, "OUT.npz", "Write A and B of a product that alternatives with equal bits change."
+    ] = None,
     device: str = "cpu",
     max_entries: int = matrices.MAX_ENTRIES,
     json_: bool = False,
@@ -52,18 +55,21 @@ def gemm(
     The specification is a plain product of matrix instructions (--hardware, --format, --order) or a scheme with its
     options. Without --format, files of fp32 or fp64 are compared with a plain product of ordinary cores in that format.
 
-    The command prints the positions and the pattern of the mismatches. It then evaluates deviations from the
-    specification: orders over K, promotion, rounding of the operands, epilogues, accumulators, other hardware, ordinary
-    cores and other schemes, and pairs of deviations if no single one suffices. It lists the deviations that reproduce
-    all bits, the likeliest first. A function is called twice, and probes reveal its summation order if the order
-    deviates.
+    The command prints the size, the positions and the pattern of the mismatches, and whether rounding can be their
+    cause. It then searches for defects of the structure (terms, rows, tiles or factors in wrong places) and for
+    deviations of the arithmetic: rounding of the operands, instruction, accumulator, order over K, epilogue and
+    conversion of D, in any combination, libraries' orders, and other schemes. It lists the causes that reproduce all
+    bits, the likeliest first. A function is called twice, and probes reveal its order if no listed order fits.
 
     Exit status: 0 equal, 1 mismatches, 2 bad input. The file of a function is executed: check only files you trust.
     """
+    import numpy as np
+
     from fpemu import simt
     from fpemu.conformance import verify
     from fpemu.probing import callables
 
+    cli.check_file(distinguish, "the operands", ".npz")
     if (result is None) == (callable_ is None):
         raise InputError("give a product to check: either --result or --callable")
     if input_ is not None and (a is not None or shape is None or callable_ is None):
@@ -108,6 +114,10 @@ def gemm(
             f"--format is not given and A and B are {used}: compared with a plain {used} product of ordinary"
             f" cores{where}; --format fp16 (bf16, tf32 ...) names the operands of a matrix instruction"
         )
+    if distinguish is not None:
+        further = verdict.distinguish(seed)
+        np.savez(distinguish, A=further[0], B=further[1])
+        cli.note(f"{distinguish}: A and B of a product that distinguishes {further[2]} alternatives")
     if json_:
         typer.echo(json.dumps(verdict.as_dict(), indent=1))
     else:

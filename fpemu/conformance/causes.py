@@ -1,403 +1,67 @@
-"""The likeliest cause of mismatches: deviations evaluated on a sample, and confirmed on the whole result.
+"""Causes of mismatches in the arithmetic: conversion of the operands × instruction × summation order × conversion of D.
 
-A deviation changes the specification in one respect: orders over K of libraries and kernels, other instructions, other
-options of the scheme, other schemes. Single deviations come first. If none reproduces all bits, the nearest ones are
-combined with every other. A deviation that reproduces all bits is an explanation; one that only removes mismatches
-explains a part.
+Each factor has a list of alternatives. The residual of D against the product of converted operands in float64 leaves
+few conversions. For each conversion and instruction, the partial sums over slices and lanes of k are computed once, on
+a few entries of D, and combined in every order of the list, and each conversion of the result is applied to them.
+The combinations that reproduce these entries are confirmed on a larger sample, and then on the whole result.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import chain, islice, permutations, product, takewhile
+from functools import cache, cached_property
+from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats, mma, schemes, simt
+from fpemu import formats, library, mma, simt
 from fpemu.conformance.compare import distance
-from fpemu.conformance.specification import EPILOGUES, Specification, describe_order, evaluate
+from fpemu.conformance.deviations import (
+    FORMATS,
+    MODES,
+    NARROW,
+    SPLIT_INF,
+    Deviation,
+    Deviations,
+    changed,
+    deviation,
+    endings,
+    options,
+    other_instructions,
+    other_schemes,
+    other_units,
+    promotions,
+    units,
+)
+from fpemu.conformance.orders import TILES, Candidate, Sums, interleaved, lengths_of, slices
+from fpemu.conformance.specification import (
+    EPILOGUES,
+    Specification,
+    combined,
+    describe_order,
+    evaluate,
+    finished,
+    round_operand,
+)
 from fpemu.errors import GuaranteeError, InputError
-from fpemu.mma import KOrder, MmaSpec, tree
-from fpemu.mma.device import Backend, Device
-from fpemu.mma.spec import EVIDENCE
-from fpemu.mma.tree import Chain, Sum, Tree
+from fpemu.library import openblas
+from fpemu.mma import KOrder, tree
+from fpemu.mma.device import Device
 from fpemu.probing.callables import bits
-from fpemu.schemes import Scheme
-from fpemu.schemes.words import in_k
 
 Array = NDArray[Any]
-_STEPS = (None, "instruction", 16, 32, 64, 128)
-_ROUNDINGS = ("RNE", "RZ", "RNA", "bit-cut")
-_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "combine": ("term-wise", "element-wise"),
-    "products": (),  # permutations
-    "step": _STEPS,
-    "stage": (16, 32, 128, 256),
-    "accumulators": ("one", "band", "each"),
-    "combine_in": ("fp32", "fp64"),
-    "high_rounding": _ROUNDINGS,
-    "residual_rounding": _ROUNDINGS,
-    "rounding": _ROUNDINGS[:3],
-    "residual_scale": tuple(2.0**i for i in (0, 8, 10, 11, 12, 13)),
-    "sb": (0, 8, 10, 11, 13),
-    "refine": ("both", "A"),
-    "accumulator": ("fp32", "fp16"),
-    "words": (1, 2, 3),
-    "fmt": ("fp16", "bf16", "tf32"),
-    "mode": ("DP", "SP", "CR"),
-    "instruction": ("mma", "wgmma"),
-    "scaling": ("accurate", "fast", "invariant"),
-    "slices": tuple(range(2, 13)),
-    "moduli": tuple(range(8, 21)),
-}
-_TF32X3 = {"high_rounding": "RNA", "residual_rounding": "RZ", "products": ("rh", "hr", "hh"), "accumulators": "one"}
-_MODES = {"RNE": "to nearest even", "RZ": "toward zero", "RNA": "to nearest, ties away"}
-_FACTORS = {
-    "BA": "B A, the operands in the other order",
-    "A'B": "the transpose of A times B",
-    "AB'": "A times the transpose of B",
-    "(AB)'": "the transpose of A B",
-    "A'B'": "the transpose of A times the transpose of B",
-}
-_GRAINS = (8, 16, 32, 64, 128, 1, 2, 4)
-_TILES = (64, 32, 128, 16, 8, 256)
-_PROMOTIONS = (16, 32, 64, 128, 256, 512)
-_WORK = 2e6  # multiply-adds of one deviation on the sample
-_LINES = (4, 12)  # least and largest number of rows and columns of the sample
-_BEAM = 6  # deviations that are combined with all others
-_LISTED = 8  # explanations confirmed on the whole result
-_PARTS = 3  # partial explanations reported
+Index = NDArray[np.int64]
+_WORK = 2e6  # multiply-adds of one alternative on the sample
+_COUNT = 8.0  # seconds for other combinations with the same bits, after the first
 _ALIKE = 6  # deviations of a kind that are compared with a result without mismatches
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """Change of a specification in one respect."""
-
-    kind: str  # the respect: "order", "promotion", "inputs", "epilogue", "accumulator", "hardware", "scheme" ...
-    text: str  # the change in words
-    fields: dict[str, Any]  # the changed fields
-
-
-Deviations = tuple[Deviation, ...]
-
-
-def deviation(kind: str, text: str, **fields: Any) -> Deviation:
-    """A deviation that sets these fields."""
-    return Deviation(kind, text, fields)
-
-
-def other_instructions(spec: MmaSpec, rows: list[MmaSpec]) -> Iterator[Deviation]:
-    """One deviation for each arithmetic among catalogue rows other than the spec's, with all hardware that has it."""
-
-    def arithmetic(row: MmaSpec) -> tuple[Any, ...]:
-        """The fields that determine the bits of a chain."""
-        rounding = (row.F, row.E0, row.final, row.fraction_bits, row.nan_code)
-        return row.a_format, row.d_format, row.arithmetic, row.block, *rounding, row.rules.via is not None and row.k
-
-    evidence = list(EVIDENCE)
-    groups: dict[Any, list[MmaSpec]] = {}
-    for row in sorted(rows, key=lambda r: (r.architecture != spec.architecture, evidence.index(r.evidence))):
-        groups.setdefault(arithmetic(row), []).append(row)
-    groups.pop(arithmetic(spec), None)
-    for first, *same in groups.values():
-        others = [arch for arch in dict.fromkeys(row.architecture for row in same) if arch != first.architecture]
-        text = f"the instruction is {first.name}" + (f" (or an equal one of {', '.join(others)})" if others else "")
-        yield deviation("hardware", text, hardware=first)
-
-
-def _likely_orders(K: int, *, promoted: bool) -> Iterator[KOrder]:
-    """Orders of libraries and kernels: tiles, slices, slices with tiles, other reductions of the slices."""
-    yield KOrder()
-    for tile in _TILES:
-        if tile < K and K % tile:
-            yield KOrder(tile=tile, residue_first=True)
-    lengths = [2**i for i in range(4, 14)]
-    for slices in (*range(2, 17), 24, 32):  # of about equal length, rounded up to whole grains
-        length = -(-K // slices)
-        lengths += [-(-length // grain) * grain for grain in _GRAINS]
-    lengths = [length for length in dict.fromkeys(lengths) if length < K]
-    for length in lengths:
-        yield KOrder(length)
-    for length, tile in product(lengths, _TILES[:3]):
-        if tile < length and (length % tile or K % length % tile):
-            yield KOrder(length, tile, residue_first=True)
-    for length in lengths:
-        for join in ("pairwise", "descending") if 2 * length < K else ("descending",) if promoted else ():
-            yield KOrder(length, join=join)
-
-
-def dealt(K: int, lanes: int, chunk: int, spec: MmaSpec) -> Tree:
-    """Several accumulators that alternate over chunks of K and are added at the end (sliced K)."""
-    parts = []
-    for lane in range(lanes):
-        blocks = tuple(
-            tuple(range(k, min(k + spec.block, start + chunk, K)))
-            for start in range(lane * chunk, K, lanes * chunk)
-            for k in range(start, min(start + chunk, K), spec.block)
-        )
-        if blocks:
-            parts.append(Chain(blocks, spec.rules.kind))
-    return Sum(tuple(parts)) if len(parts) > 1 else parts[0]
-
-
-def other_schemes(s: Specification, A: Array, D: Array) -> Iterator[Deviation]:
-    """Other schemes for the same operands."""
-    wanted = "fp64" if A.dtype == np.float64 else "fp32"
-    if D.dtype != formats.get(wanted).dtype or (s.scheme is None and A.dtype != D.dtype):
-        return
-    arch = s.spec.architecture if s.spec is not None else "hopper"
-    hardware = arch if arch in mma.catalog.architectures() else "hopper"
-    order = s.order if isinstance(s.order, KOrder) else None
-    own = s.scheme.name if isinstance(s.scheme, Scheme) else ""
-    all_schemes = [schemes.get(name) for name in schemes.names() if name != own]
-    others = [
-        (scheme, f"the scheme is {scheme.name}", order) for scheme in all_schemes if scheme.operand.name == wanted
-    ]
-    for step in (32, 64, 16, 128) if wanted == "fp32" else ():  # tf32x3 of Triton: the accumulator restarts every step
-        scheme = schemes.build("ootomo-tf32", {**_TF32X3, "step": step, "promote": step})
-        others.append((scheme, f"three products of tf32 words every {step} of k (tf32x3)", None))
-    plain: dict[str, Any] = {"inputs": None, "join": None, "stored": None}
-    for scheme, text, over_k in others:
-        with suppress(InputError):  # the hardware lacks the instruction
-            yield deviation("scheme", text, scheme=scheme, hardware=scheme.spec(hardware), order=over_k, **plain)
-
-
-def options(s: Specification) -> Iterator[Deviation]:
-    """Single options of the scheme with other values, and its instruction on other hardware."""
-    scheme, spec = s.scheme, s.spec
-    if not isinstance(scheme, Scheme):
-        return
-    known = {option.name for option in scheme.info.options} - {scheme.promote_option}
-    kept = scheme.kept() if hasattr(scheme, "kept") else ()
-    for name, values in _OPTIONS.items():
-        if name == "products" and 0 < len(kept) <= 4:
-            values = tuple(permutations(kept))
-        for value in values if name in known else ():
-            kind = "order of terms" if name in ("products", "step", "combine") else "option"
-            yield from option(s, name, value, kind)
-    if scheme.operand.name == "fp32" and kept and len(kept) > 1:
-        for left_out in kept:
-            yield from option(s, "products", tuple(p for p in kept if p != left_out), "order of terms")
-    rows: list[Any] = []
-    for arch in mma.catalog.architectures() if spec is not None else ():
-        with suppress(InputError):
-            rows.append(scheme.spec(arch))
-    yield from other_instructions(spec, rows) if spec is not None else ()
-
-
-def option(s: Specification, name: str, value: Any, kind: str) -> Iterator[Deviation]:
-    """One option of the scheme with another value, if the scheme admits it."""
-    scheme, spec = s.scheme, s.spec
-    assert isinstance(scheme, Scheme)
-    if getattr(scheme, name) != value:
-        shown = ",".join(value) if isinstance(value, tuple) else value
-        with suppress(InputError):
-            changed = schemes.build(scheme, {name: value})
-            changed.check_order(s.order, {name: value})
-            if name in ("instruction", "fmt", "accumulator") and spec is not None:
-                spec = changed.spec(spec.architecture)
-            yield deviation(kind, f"{scheme.name} with {name} = {shown}", scheme=changed, hardware=spec)
-
-
-def single_deviations(
-    s: Specification, A: Array, B: Array, C: Array | None, D: Array, factor: float = 1.0
-) -> Iterator[Deviation]:
-    """Every deviation in one respect, for these operands and a result that is about `factor` times the specified."""
-    K = A.shape[1]
-    yield from chain(_operands(s, A, B, factor), _inputs(s, A, B), _results(s, D), _epilogues(s, C), options(s))
-    yield from chain(_promotions(s, K), _orders(s, K), _accumulators(s), _instructions(s, A))
-    yield from chain(other_schemes(s, A, D), _interleaved(s, K))
-
-
-def alternatives(s: Specification, A: Array, D: Array) -> list[Iterator[Deviation]]:
-    """For a result without mismatches, the deviations in the order, promotion, instruction and scheme."""
-    K = A.shape[1]
-    instructions = (d for d in chain(options(s), _instructions(s, A)) if d.kind == "hardware")
-    return [chain(_orders(s, K), _interleaved(s, K)), _promotions(s, K), instructions, other_schemes(s, A, D)]
-
-
-def _operands(s: Specification, A: Array, B: Array, factor: float) -> Iterator[Deviation]:
-    """Another alpha (a power of two, or a number of few digits), exchanged or transposed operands, and a shorter K."""
-    alpha = s.alpha * factor
-    values = [s.alpha * float(np.copysign(2.0 ** np.round(np.log2(abs(factor))), factor))]
-    values += [float(f"{alpha:.{digits}g}") for digits in (1, 2, 3, 4, 6)]
-    for value in dict.fromkeys(() if factor == 1 or s.beta != 0 or s.is_integer else values):
-        if value != s.alpha and abs(value / alpha - 1) < 0.01:
-            yield deviation("scale", f"alpha is {value:g}, not {s.alpha:g}", alpha=value)
-    (M, K), (_, N) = A.shape, B.shape
-    fits = {"BA": M == N == K, "A'B": M == K, "AB'": K == N, "(AB)'": M == N, "A'B'": M == N == K}
-    for factors, text in _FACTORS.items():
-        if fits[factors] and factors != s.factors:
-            yield deviation("operands", f"the result is {text}", factors=factors)
-    for grain in (1, 8, 16, 32, 64, 128):
-        length = (K - 1) // grain * grain
-        if length and s.length is None:
-            text = f"the last {K - length} of k are left out" if K - length > 1 else "the last k is left out"
-            yield deviation("operands", text, length=length)
-
-
-def _inputs(s: Specification, A: Array, B: Array) -> Iterator[Deviation]:
-    """Roundings of A and B before the product, and flushed subnormals."""
-    fmt = s.operand
-    if isinstance(fmt, str):
-        return
-    subnormal = any(((x != 0) & (np.abs(x) < fmt.min_normal)).any() for x in (A, B))
-    if s.flush != "inputs" and subnormal:
-        yield deviation("flush", f"subnormal {fmt.name} inputs are flushed to zero", flush="inputs")
-    for name in dict.fromkeys((fmt.name, "tf32", "fp16", "bf16", "fp32", "e4m3", "e5m2")):
-        other = formats.get(name)
-        wider = other.precision > fmt.precision or (name != fmt.name and other.emax > fmt.emax)
-        if wider or (other.contains(A).all() and other.contains(B).all()):
-            continue
-        if max(np.abs(x[np.isfinite(x)]).max(initial=0) for x in (A, B)) > other.max:
-            continue
-        for mode, words in _MODES.items():
-            if (name, mode) != s.inputs:
-                yield deviation("inputs", f"A and B are rounded to {name} {words} first", inputs=(name, mode))
-
-
-def _results(s: Specification, D: Array) -> Iterator[Deviation]:
-    """Conversions of the result."""
-    if s.result in formats.names():
-        out = formats.get(s.result)
-        nans = np.unique(bits(D)[np.isnan(D)])
-        if len(nans) == 1 and D.dtype == out.dtype:
-            text = f"NaN has the code 0x{int(nans[0]):0{2 * D.dtype.itemsize}X}"
-            yield deviation("result", text, nan=int(nans[0]))
-        if D.dtype.itemsize >= 4 and (D != 0)[np.isfinite(D)].any():
-            for name in ("fp16", "bf16", "tf32", "e4m3"):
-                fmt = formats.get(name)
-                if fmt.precision < out.precision and fmt.contains(D).all():
-                    for mode, words in _MODES.items():
-                        text = f"the result is rounded to {name} {words}"
-                        yield deviation("result", text, out=name, out_rounding=mode)
-        if s.scheme is None and s.accumulator not in ("", s.result):
-            if D.dtype.itemsize > out.dtype.itemsize or s.result in ("bf16", "tf32"):
-                yield deviation("result", f"the result is not rounded to {s.result}", out=s.accumulator)
-            for mode, words in _MODES.items():
-                if mode != s.out_rounding:
-                    yield deviation("result", f"the result is rounded to {s.result} {words}", out_rounding=mode)
-        if s.flush != "result" and not (np.abs(D[np.isfinite(D)]) >= out.min_normal).all():
-            yield deviation("flush", "subnormal results are flushed to zero", flush="result")
-    if not s.relu and (D >= 0).all():
-        yield deviation("epilogue", "negative results are replaced by zero (ReLU)", relu=True)
-
-
-def _epilogues(s: Specification, C: Array | None) -> Iterator[Deviation]:
-    if s.alpha == 1 and C is None:
-        return
-    for kind, text in EPILOGUES.items():
-        needs_c = kind in ("fma", "fma-c", "first", "alpha-last", "no-beta", "beta-1")
-        needs_alpha = kind in ("alpha-last", "alpha-on-A", "no-alpha")
-        idle = (needs_c and C is None) or (needs_alpha and s.alpha == 1) or (kind == "beta-1" and s.beta == 1)
-        if kind != s.epilogue and not idle:
-            yield deviation("epilogue", f"the epilogue: {text}", epilogue=kind)
-
-
-def _promotions(s: Specification, K: int) -> Iterator[Deviation]:
-    if isinstance(s.scheme, Scheme):
-        name = s.scheme.promote_option
-        promoted = isinstance(s.order, KOrder) and s.order.promote is not None
-        if s.spec is None or promoted or not hasattr(s.scheme, name):
-            return
-        lengths = {in_k(getattr(s.scheme, name), s.spec)}  # "instruction" and its length in k are one deviation
-        for value in (None, "instruction", *_PROMOTIONS, "2 instructions", "4 instructions", "8 instructions"):
-            length = in_k(value, s.spec)
-            if length not in lengths and (length is None or value == "instruction" or length < K):
-                lengths.add(length)
-                yield from option(s, name, value, "promotion")
-    elif s.spec is not None and (s.order is None or isinstance(s.order, KOrder)):
-        base = s.order or KOrder()
-        for interval in dict.fromkeys((None, s.spec.k, *_PROMOTIONS)):
-            if interval == base.promote or (interval is not None and interval >= K):
-                continue
-            text = "no promotion" if interval is None else f"promotion every {interval} of k"
-            text += " (one instruction)" * (interval == s.spec.k != 1)
-            if interval is not None and base.split is None and base.tile is None:
-                text += f", or split in slices of {interval}, which is the same"
-            yield deviation("promotion", text, order=replace(base, promote=interval))
-
-
-def _orders(s: Specification, K: int) -> Iterator[Deviation]:
-    """Orders over K, and split-K with partial sums in the format of D."""
-    promote = s.order.promote if isinstance(s.order, KOrder) else None
-    narrow = s.scheme is None and s.result != s.accumulator and not (s.join or s.stored)
-    unchanged = s.order or KOrder()
-    for plain in _likely_orders(K, promoted=bool(promote)):
-        text, order = describe_order(plain), plain if promote is None else replace(plain, promote=promote)
-        if order != unchanged:
-            yield deviation("order", text, order=order)
-        if narrow and order.split is not None and order.join == "ascending":
-            stored = f"{text}, the slices stored in {s.result}"
-            yield deviation("order", f"{stored} and added in fp32", order=order, stored=s.result)
-            yield deviation("order", f"{stored} and added in {s.result}", order=order, join=s.result)
-
-
-def _interleaved(s: Specification, K: int) -> Iterator[Deviation]:
-    """Accumulators of a plain product that alternate over chunks of K."""
-    if s.scheme is None and s.spec is not None:
-        for lanes, chunk in product((2, 4, 8, 3, 5, 6, 7, 9, 10, 12, 16), (8, 16, 32, 4, 1, 64, 128)):
-            if chunk * lanes <= K and (chunk >= s.spec.block or s.spec.rules.fused):
-                text = f"{lanes} accumulators that alternate every {chunk} of k"
-                yield deviation("order", text, order=dealt(K, lanes, chunk, s.spec))
-
-
-def _accumulators(s: Specification) -> Iterator[Deviation]:
-    """The other accumulator format of a plain product; partial sums stored in the format of the result."""
-    spec = s.spec
-    if s.scheme is None and spec is not None:
-        a, b = str(spec.a_format), str(spec.b_format)
-        other = "fp16" if s.accumulator == "fp32" else "fp32"
-        with suppress(InputError):  # the hardware has no such accumulator
-            row = mma.spec(spec.architecture, a if a == b else (a, b), other, spec.instruction, spec.k)
-            yield deviation("accumulator", f"the accumulator is {other}", hardware=row)
-        if s.stored is None and s.result != s.accumulator and s.order is not None:
-            yield deviation("join", f"the slices are stored in {s.result} before they are added", stored=s.result)
-
-
-def _instructions(s: Specification, A: Array) -> Iterator[Deviation]:
-    """Other instructions of a plain product with the same formats, ordinary cores, and other input formats."""
-    spec = s.spec
-    if s.scheme is not None or spec is None:
-        return
-    rows = [r for r in mma.catalog.rows() if r.a_format == spec.a_format and r.d_format == spec.d_format]
-    yield from other_instructions(spec, rows)
-    if spec.is_integer:
-        return
-    for name in ("fp32", "fp64"):
-        fma = simt.SPECS[name]
-        if spec != fma and formats.get(name).precision >= formats.get(s.result).precision:
-            text = f"ordinary cores: FMAs in {name}"
-            yield deviation("hardware", text, hardware=fma)
-            if s.inputs is not None:
-                yield deviation("hardware", f"{text}, inputs not rounded", hardware=fma, inputs=None)
-    for name in ("tf32", "fp16", "bf16") if A.dtype == np.float32 else ():
-        for arch in dict.fromkeys((spec.architecture, "hopper", "ampere")):
-            if arch in mma.catalog.architectures() and name != str(spec.a_format):
-                with suppress(InputError):
-                    row = mma.spec(arch, name, "fp32")
-                    text = f"the instruction is {row.name}, with A and B rounded to {name} to nearest even"
-                    yield deviation("hardware", text, hardware=row, inputs=(name, "RNE"))
-
-
-def other_units(s: Specification) -> Iterator[Deviation]:
-    """Truncating units with other constants than any in the catalogue, for results that nothing else explains."""
-    spec = s.spec
-    if spec is None or spec.rules.aligned != "terms" or s.scheme is not None:
-        return
-    for block, F, final in product((4, 8, 16, 32), dict.fromkeys((spec.F, 23, 24, 25, 26, 13)), ("RZ", "RNE")):
-        kept = 13 if F == 13 else None
-        if (block, F, final) != (spec.block, spec.F, spec.final) and not (kept and s.accumulator != "fp32"):
-            k = max(block, spec.k // block * block)
-            unit = spec.replace(block=block, k=k, F=F, final=final, fraction_bits=kept, E0=None)
-            yield deviation("hardware", f"a unit with blocks of {block}, F = {F}, {final}", hardware=unit)
+_BEAM = 6  # deviations of a scheme that are combined with all others
+REFUSED = (InputError, GuaranteeError)  # the product of an alternative is not defined
 
 
 @dataclass(frozen=True)
@@ -422,27 +86,8 @@ class Cause:
     specification: Specification
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """Deviations with the specification they lead to, and its distance from the result on the sample."""
-
-    deviations: Deviations
-    specification: Specification
-    mismatches: int
-    distance: float  # mean of log2(1 + ulps)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of the deviations."""
-        return tuple(d.kind for d in self.deviations)
-
-    def cause(self, left: int) -> Cause:
-        """The deviations as a cause that leaves some mismatches."""
-        return Cause(self.kinds, "; ".join(d.text for d in self.deviations), left, self.specification)
-
-
-class Sample:
-    """A result D, its operands and its specification's value `expected`, reduced to a few rows and columns."""
+class Problem:
+    """A result D with its operands and its specification's value `expected`, and a sample of its rows and columns."""
 
     def __init__(
         self,
@@ -452,248 +97,458 @@ class Sample:
         C: Array | None,
         D: Array,
         expected: Array,
-        device: Device = "cpu",
-        seconds: float = 20.0,
-        most: int = 20000,
+        device: Device,
+        end: float,
+        most: int,
+        ignored: NDArray[np.bool_] | None = None,
     ):
-        self.specification, self.A, self.B, self.C, self.D, self.device = specification, A, B, C, D, device
-        self.fmt = specification.result if specification.result in formats.names() else "fp32"
-        wrong = bits(D) != bits(expected)
-        self.entries = int(wrong.sum())
-        self.factor = _factor(D, expected)
-        self.rows, self.columns = _sample(wrong, A.shape[1])
-        value = expected[self.rows][:, self.columns]
-        if not np.array_equal(bits(self._evaluate(specification, value.dtype)), bits(value)):
-            self.rows, self.columns = np.arange(len(D)), np.arange(D.shape[1])  # the scheme's rows are not independent
-            value = expected
+        self.s, self.A, self.B, self.C, self.D, self.device = specification, A, B, C, D, device
+        self.end, self.most, self.tried = end, most, 0
+        self.counted = True
+        self.ignored = np.zeros(D.shape, bool) if ignored is None else ignored  # entries with another cause
+        wrong = (bits(D) != bits(expected)) & ~self.ignored
+        K, (M, N) = A.shape[1], D.shape
+        lines = int(np.clip(np.sqrt(_WORK / K), 4, 12))
+        self.rows, self.columns = _lines(wrong, 1, lines), _lines(wrong, 0, lines)
+        self.expected = expected[self.rows][:, self.columns]
+        own = self.value(specification) if specification.scheme is not None else self.expected
+        if not np.array_equal(bits(own), bits(self.expected)):
+            self.expected = expected
+            self.rows, self.columns = np.arange(M), np.arange(N)  # the scheme's rows are not independent
         self.part = D[self.rows][:, self.columns]
-        self.tried = 0
-        self.end, self.most = time.perf_counter() + seconds, most
-        self.base = self._attempt((), specification, value)
-        self._values, self._specifications = {bits(value).tobytes()}, {specification}
+        # the entries on which all combinations are tried: 4 or 16, with mismatches among them
+        few = 4 if K <= 2048 else 2
+        self.few = _lines(wrong[self.rows], 1, few), _lines(wrong[:, self.columns], 0, few)
+        self.few = self.rows[self.few[0]], self.columns[self.few[1]]
+        self.seen: dict[Any, bool] = {}
 
-    def _evaluate(self, specification: Specification, dtype: Any, *, whole: bool = False) -> Array:
-        rows, columns = (None, None) if whole else (self.rows, self.columns)
-        # for the sample, the NumPy implementation of a rare arithmetic is faster than its compilation
-        spec = specification.spec
-        rare = spec is not None and (spec.rules.rank > 1 or spec.evidence == "custom")
-        numpy = rare and not whole and spec != self.specification.spec
-        backend: Backend = "numpy" if numpy else "compiled"
-        device: Device = self.device if whole else "cpu"
-        return evaluate(specification, self.A, self.B, self.C, rows, columns, device, backend).astype(dtype, copy=False)
+    @cached_property
+    def converted(self) -> tuple[list[Deviations], float]:
+        """The likely conversions of the operands, and the relative size of the residual that they leave."""
+        return conversions(self)
 
-    def attempt(self, deviations: Deviations) -> Attempt | None:
-        """Evaluate deviations; None if they are impossible, repeated, or give the bits of earlier ones."""
-        fields = {name: value for d in deviations for name, value in d.fields.items()}
-        specification = replace(self.specification, **fields)
-        if specification in self._specifications:
-            return None
-        self._specifications.add(specification)
-        self.tried += 1
-        try:
-            D = self._evaluate(specification, self.part.dtype)
-        except (InputError, GuaranteeError):
-            return None
-        if D.shape != self.part.shape:
-            return None
-        attempt = self._attempt(deviations, specification, D)
-        key = bits(D).tobytes()
-        if key in self._values and attempt.mismatches:
-            return None
-        self._values.add(key)
-        return attempt
+    @cached_property
+    def coarse(self) -> bool:
+        """Whether the residual is too large for the accumulator of the specification, and for a conversion of D."""
+        a, b = self.s.multiplied(self.A[self.rows], self.B[:, self.columns])
+        expected = self.expected if self.C is None else self.expected - self.s.beta * self.C[self.rows][:, self.columns]
+        error = (expected.astype(np.float64) / (self.s.alpha or 1.0) - a @ b) / (np.sqrt((a * a) @ (b * b)) + 1e-300)
+        fits = [f for f in FORMATS if formats.get(f).contains(self.part).all()]
+        unit = max((formats.get(f).unit_roundoff for f in fits), default=0.0)
+        error = error[np.isfinite(error)]
+        typical = float(np.sqrt(np.mean(error * error))) if error.size else np.inf
+        return self.part.size >= 16 and max(16 * typical, 4 * unit, 4 * NARROW) < self.converted[1] < np.inf
 
     def over(self) -> bool:
         """Whether the budget of the search is spent."""
         return self.tried >= self.most or time.perf_counter() > self.end
 
-    def attempts(self, combinations: Iterable[Deviations]) -> list[Attempt]:
-        """The attempts of combinations of deviations, without None."""
-        return [attempt for attempt in map(self.attempt, combinations) if attempt is not None]
+    def value(self, s: Specification, rows: Any = 0, columns: Any = 0) -> Array:
+        """The specified rows and columns, by default those of the sample."""
+        rows, columns = (self.rows, self.columns) if rows is not None and np.ndim(rows) == 0 else (rows, columns)
+        device: Device = self.device if rows is None else "cpu"
+        return evaluate(s, self.A, self.B, self.C, rows, columns, device).astype(self.D.dtype, copy=False)
 
-    def mismatches(self, specification: Specification) -> int:
-        """Mismatching entries of the whole result."""
-        return int((bits(self._evaluate(specification, self.D.dtype, whole=True)) != bits(self.D)).sum())
+    def equal(self, value: Array, rows: Any = slice(None), columns: Any = slice(None)) -> bool:
+        """Whether a value has the bits of these rows and columns of D."""
+        part = self.D[rows][:, columns]
+        if value.shape != part.shape:
+            return False
+        return bool(((bits(value) == bits(part)) | self.ignored[rows][:, columns]).all())
 
-    def _attempt(self, deviations: Deviations, specification: Specification, D: Array) -> Attempt:
-        steps = distance(self.part, D, self.fmt)
-        mean = float(np.log2(1.0 + np.minimum(steps, 2**40)).mean())
-        return Attempt(deviations, specification, int((steps != 0).sum()), mean)
+    def matches(self, s: Specification) -> bool:
+        """Whether a specification reproduces the sample."""
+        with suppress(*REFUSED):
+            independent = len(self.rows) < len(self.D) and s.library is None
+            if independent and not self.equal(self.value(s, *self.few), *self.few):
+                return False
+            return self.equal(self.value(s), self.rows, self.columns)
+        return False
+
+    def confirms(self, s: Specification) -> bool:
+        """Whether a specification reproduces every bit of the result: by parts of its rows, the last ones first."""
+        if s.library is not None or s.scheme is not None:
+            return self.equal(self.value(s, None, None))
+        step = max(8, int(2e8 / (self.A.shape[1] * self.D.shape[1])))
+        for first in range(0, len(self.D), step):
+            rows = np.arange(first, min(first + step, len(self.D)))
+            if not self.equal(self.value(s, rows, None), rows):
+                return False
+        return True
 
 
-def _factor(D: Array, expected: Array) -> float:
-    """The factor between all of a result and the expected one, to 1 %; 1 if there is none."""
-    usable = np.isfinite(D) & np.isfinite(expected) & (D != 0) & (expected != 0)
-    if usable.sum() < 4:
-        return 1.0
-    ratio = D[usable].astype(np.float64) / expected[usable].astype(np.float64)
-    low, middle, high = np.quantile(ratio, (0.1, 0.5, 0.9))
-    return float(middle) if high - low < 0.01 * abs(middle) else 1.0
+def _lines(wrong: NDArray[np.bool_], axis: int, count: int) -> Index:
+    """Rows (axis 1) or columns: half of them with the most mismatches, the others spread over the matrix."""
+    amount = wrong.sum(axis=axis)
+    worst = np.argsort(-amount, kind="stable")[: (count + 1) // 2]
+    rest = np.setdiff1d(np.linspace(0, len(amount) - 1, min(count, len(amount))).astype(np.int64), worst)
+    keep = rest[np.linspace(0, len(rest) - 1, min(count // 2, len(rest))).astype(np.int64)]
+    return np.sort(np.concatenate([worst, keep]))
 
 
-def _sample(wrong: NDArray[np.bool_], K: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows and columns: half of them with the most mismatches, the others spread over the matrix."""
-    lines = int(np.clip(np.sqrt(_WORK / K), *_LINES))
-    chosen = []
-    for axis in (1, 0):
-        length = wrong.shape[1 - axis]
-        worst = np.argsort(-wrong.sum(axis=axis), kind="stable")[: (lines + 1) // 2]
-        spread = np.linspace(0, length - 1, min(lines, length)).astype(np.int64)
-        rest = spread[~np.isin(spread, worst)]
-        keep = np.linspace(0, max(len(rest) - 1, 0), min(lines // 2, len(rest))).astype(np.int64)
-        chosen.append(np.sort(np.concatenate([worst, rest[keep]])))
-    rows, columns = chosen
-    if not wrong[rows][:, columns].any():
-        i, j = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-        rows, columns = np.union1d(rows, [i]), np.union1d(columns, [j])
-    return rows, columns
+def conversions(p: Problem) -> tuple[list[Deviations], float]:
+    """The conversions of A and B that leave the smallest residuals, and the relative size of the smallest.
+
+    Rounding errors of the operands are the same in every order and on every unit, so that D is much nearer to the
+    product of the operands that were multiplied.
+    """
+    s = p.s
+    rows, columns = p.rows[:8], p.columns[:8]
+    A, B = p.A[rows], p.B[:, columns]
+    target = p.D[rows][:, columns].astype(np.float64)
+    target = (target if p.C is None else target - s.beta * p.C[rows][:, columns]) / (s.alpha or 1.0)
+    sides = []
+    for X in (A, B):
+        wide = X.astype(np.float64)
+        values: dict[bytes, tuple[str, ...]] = {}
+        fmt = "fp32" if isinstance(s.operand, str) else s.operand.name
+        # tf32 instructions ignore the low 13 bits of fp32 words
+        own = s.inputs or (fmt, "RZ" if fmt == "tf32" else "RNE")
+        for name, mode in (own, *((n, m) for n in dict.fromkeys((fmt, *FORMATS)) for m in MODES)):
+            if not s.is_integer and np.abs(wide[np.isfinite(wide)]).max(initial=0) <= formats.get(name).max:
+                with np.errstate(all="ignore"), suppress(InputError):
+                    values.setdefault(round_operand(X, name, mode).astype(np.float64).tobytes(), (name, mode))
+        sides.append([(pair, np.frombuffer(data).reshape(X.shape)) for data, pair in values.items()])
+    if s.is_integer or not all(sides):
+        return [()], 1.0
+    size = np.sqrt((A.astype(np.float64) ** 2) @ (B.astype(np.float64) ** 2)) + 1e-300
+    found = []
+    usable = np.isfinite(target) & (target != 0)  # zeros may come from ReLU
+    usable = usable if usable.any() else np.isfinite(target)
+    for (name_a, x), (name_b, y) in product(*sides):
+        with np.errstate(all="ignore"):
+            z = ((target - x @ y) / size)[usable]
+        residual = float(np.sqrt(np.mean(z * z))) if z.size and np.isfinite(z).all() else np.inf
+        found.append((residual, name_a, name_b))
+    own_a, own_b = sides[0][0][0], sides[1][0][0]
+    least = max(min(r for r, *_ in found), 2.0**-60)
+    plain = next(r for r, a, b in found if (a, b) == (own_a, own_b))
+    chosen: list[Deviations] = [()] if plain <= 3 * least else []
+    rank = sorted(
+        (r for r in found if r[0] <= 1.5 * least and r[1:] != (own_a, own_b)),
+        key=lambda r: (r[1] != r[2] and own_a not in r[1:] and own_b not in r[1:], r[0]),
+    )
+    pairs = [(a, b) for _, a, b in rank[: 4 if chosen else 8]]
+    for (fmt, mode), b in list(pairs):  # the two roundings to nearest may agree on the sample and not elsewhere
+        if (fmt, mode) != b or mode != "RNE":
+            continue
+        even, away = ([round_operand(x, fmt, m) for x in (p.A, p.B)] for m in ("RNE", "RNA"))
+        if any((x != y).any() for x, y in zip(even, away, strict=True)):
+            pairs.append(((fmt, "RNA"), (fmt, "RNA")))
+    for a, b in dict.fromkeys(pairs):
+        words = {name: f"rounded to {name[0]} {MODES[name[1]]} first" for name in (a, b)}
+        if a == b:
+            text = f"A and B are {words[a]}"
+        else:
+            text = " and ".join(f"{x} is {words[n]}" for x, n, own in (("A", a, own_a), ("B", b, own_b)) if n != own)
+        chosen.append((deviation("inputs", text, inputs=a, inputs_b=None if a == b else b),))
+    return chosen, least
+
+
+class Survivors:
+    """Combinations that reproduce a few entries, then the sample, then every bit."""
+
+    def __init__(self, p: Problem):
+        self.p = p
+        self.causes: list[Cause] = []
+        self.end, self.complete = math.inf, True
+        self.keys: dict[Any, int] = {}
+
+    def offer(self, deviations: Deviations) -> None:
+        """Confirm a combination, and keep it if it reproduces every bit."""
+        p = self.p
+        s = changed(p.s, deviations)
+        key = _key(s, p.A.shape[1])
+        text = "; ".join(d.text for d in deviations)
+        if self.causes and time.perf_counter() > min(p.end, self.end):
+            self.complete = False
+            return
+        if key in self.keys:
+            same = self.keys[key]
+            kinds = tuple(d.kind for d in deviations)
+            if same >= 0 and "which is the same" not in self.causes[same].text and self.causes[same].kinds == kinds:
+                other = f"{self.causes[same].text}, or {text}, which is the same"
+                self.causes[same] = replace(self.causes[same], text=other)
+            return
+        self.keys[key] = -1
+        if deviations and p.matches(s) and p.confirms(s):
+            self.end = min(self.end, time.perf_counter() + _COUNT)
+            self.keys[key] = len(self.causes)
+            self.causes.append(Cause(tuple(d.kind for d in deviations), text, 0, s))
+
+
+def plain_causes(
+    p: Problem, reveal: Callable[[Specification], Any] | None, report: Callable[[str], None]
+) -> list[Cause]:
+    """The combinations of factors of a plain product that reproduce every bit, those with the fewest changes first."""
+    s = p.s
+    converted, level = p.converted
+    rows, columns = p.few
+    A, B = p.A[rows], p.B[:, columns]
+    c = None if p.C is None else p.C[rows][:, columns]
+    target, ignored = bits(p.D[rows][:, columns]), p.ignored[rows][:, columns]
+    flush: list[Deviations] = [()]
+    fmt = s.operand
+    if not isinstance(fmt, str) and any(((x != 0) & (np.abs(x) < fmt.min_normal)).any() for x in (A, B)):
+        flush.append((deviation("flush", f"subnormal {fmt.name} inputs are flushed to zero", flush="inputs"),))
+    before = [(*conv, *f) for f in flush for conv in converted]
+    out = Survivors(p)
+
+    def evaluated(deviations: Deviations, candidates: Iterable[Candidate]) -> None:
+        """Compare all orders of a list, with every conversion of the result, on the few entries."""
+        one = changed(s, deviations)
+        listed = list(candidates)
+        if not listed:
+            return
+        T = np.stack([t for *_, t in listed])
+        hits: list[tuple[int, int, Deviations, Candidate]] = []
+        plain = None
+        for ending in endings(one, p.C, p.D):
+            last = changed(one, ending)
+            p.tried += len(listed)
+            try:
+                value = finished(last, combined(last, T, c)).astype(p.D.dtype, copy=False)
+            except REFUSED:
+                continue
+            plain = bits(value) if plain is None else plain
+            if ending and np.array_equal(bits(value), plain):
+                continue  # a conversion without effect
+            equal = ((bits(value).reshape(T.shape) == target) | ignored).all(axis=(1, 2))
+            hits += [(len(ending), int(i), ending, listed[i]) for i in np.flatnonzero(equal)]
+        for _, _, ending, (build, text, fields, _) in sorted(hits, key=lambda h: h[:2]):
+            order = build() if callable(build) else build
+            own = not fields and (order == (s.order or KOrder()) or not text)
+            over_k = () if own else (deviation("order", text, order=order, **fields),)
+            out.offer((*deviations, *over_k, *ending))
+
+    def sums(deviations: Deviations) -> Sums:
+        one = changed(s, deviations)
+        a, b = one.operands(A, B)
+        if one.epilogue == "alpha-on-A":
+            a = round_operand(a.astype(np.float64) * s.alpha, str(one.operand), "RNE")
+        return Sums(one, a, b)
+
+    def in_own_order(deviations: Deviations) -> Iterator[Candidate]:
+        one = changed(s, deviations)
+        with suppress(*REFUSED):
+            T = evaluate(replace(one, alpha=1.0, beta=0.0, epilogue="separate", relu=False, out=None, nan=None), A, B)
+            yield s.order, "", {}, T
+
+    def in_all_orders(deviations: Deviations, every: bool = False) -> None:
+        if changed(s, deviations).narrow is None and not p.over():
+            with suppress(*REFUSED):
+                evaluated(deviations, slices(sums(deviations), every=every))
+                if not (every or out.causes):
+                    evaluated(deviations, interleaved(sums(deviations)))
+
+    def all_units() -> Iterator[Deviations]:
+        for conversion in before:
+            one = changed(s, conversion)
+            for unit in units(one, *one.operands(A, B), level):
+                last = unit[-1].fields if unit else {}
+                narrow = "narrow" in last or last.get("multiply_add", ("fp32",))[0] in ("fp16", "bf16")
+                if not p.coarse or narrow or str(getattr(last.get("hardware"), "d_format", "")) == "fp16":
+                    yield (*conversion, *unit)
+
+    with np.errstate(all="ignore"):
+        report("orders over K")
+        for conversion in () if p.coarse else before:
+            in_all_orders(conversion)
+        report("instructions and accumulators")
+        if not out.causes:
+            for deviations in all_units():
+                if not (p.over() or (out.causes and len(deviations) > min(len(one.kinds) for one in out.causes))):
+                    evaluated(deviations, in_own_order(deviations))
+        if not (out.causes or p.coarse):
+            report("slices of every length")
+            for conversion in before:
+                in_all_orders(conversion, True)
+        report("libraries and schemes")
+        for deviations in () if out.causes else _special(p):
+            if not p.over():
+                p.tried += 1
+                out.offer(deviations)
+        if not out.causes and reveal is not None:
+            report("probes")
+            with suppress(*REFUSED):
+                order = tree.order_of(reveal(s))
+                found = (deviation("order", f"{describe_order(order)}, found by probes", order=order),)
+                for deviations in all_units():
+                    evaluated((*deviations, *found), in_own_order((*deviations, *found)))
+        stages = (
+            ("instructions, accumulators and orders", all_units(), False),
+            ("units with other constants", ((*b, d) for b in before for d in other_units(s)), None),
+            ("slices of every length on all units", all_units(), True),
+        )
+        for text, many, every in stages:
+            report(text)
+            for deviations in () if out.causes else many:
+                if p.over():
+                    break
+                if every is None:
+                    evaluated(deviations, in_own_order(deviations))
+                in_all_orders(deviations, bool(every))
+    p.counted = out.complete
+    return sorted(out.causes, key=lambda cause: len(cause.kinds))
+
+
+def indistinguishable(p: Problem) -> tuple[list[tuple[str, Specification]], int]:
+    """Other orders, instructions and schemes that give a result without mismatches, and the number tried."""
+    s, K = p.s, p.A.shape[1]
+    own = cache(lambda: _key(replace(s, scheme=None), K))
+    alike: list[tuple[str, Specification]] = []
+    for listed in _alternatives(p):
+        for d in islice(listed, _ALIKE):
+            if p.over():
+                break
+            p.tried += 1
+            other = changed(s, (d,))
+            if not p.matches(other):
+                continue
+            if other.scheme == s.scheme and _key(replace(other, scheme=None), K) == own():
+                p.tried -= 1  # the same additions in other words
+            elif p.confirms(other):
+                alike.append((d.text, other))
+    return alike, p.tried
+
+
+def _alternatives(p: Problem) -> list[Iterator[Deviation]]:
+    """The likeliest deviations in the order, the promotion, the instruction and the scheme."""
+    s, K = p.s, p.A.shape[1]
+    other_orders = (deviation("order", describe_order(KOrder(n)), order=KOrder(n)) for n in lengths_of(K)[3:])
+    if s.scheme is not None:
+        return [
+            other_orders,
+            promotions(s, K),
+            (d for d in options(s) if d.kind == "hardware"),
+            other_schemes(s, p.A, p.D),
+        ]
+    rows = [r for r in mma.catalog.rows() if s.spec and (r.a_format, r.d_format) == (s.spec.a_format, s.spec.d_format)]
+    instructions = chain(
+        other_instructions(s.spec, rows) if s.spec else (),
+        (
+            deviation("hardware", "ordinary cores: FMAs in fp32", hardware=simt.SPECS["fp32"])
+            for _ in range(s.spec != simt.SPECS["fp32"] and p.A.dtype != np.float64)
+        ),
+    )
+    return [other_orders, instructions, other_schemes(s, p.A, p.D)]
+
+
+def _special(p: Problem) -> Iterator[Deviations]:
+    """Products of vendor libraries, C in the accumulator, and split schemes."""
+    s = p.s
+    if p.C is not None and s.alpha == 1 and s.epilogue != "first":
+        yield (deviation("epilogue", f"the epilogue: {EPILOGUES['first']}", epilogue="first"),)
+    M, N, K = len(p.A), p.B.shape[1], p.A.shape[1]
+    if p.A.dtype in (np.float32, np.float64) and s.accumulator in ("fp32", "fp64"):
+        routine: Any = "dgemm" if p.A.dtype == np.float64 else "sgemm"
+        plans = set()
+        hardware = simt.SPECS["fp64" if p.A.dtype == np.float64 else "fp32"]
+        for kernel, versions in openblas.kernels().items():
+            for version, layout in product(reversed(versions), ("NN", "TN")):
+                blocks = openblas.blocking(routine, kernel, version)
+                with suppress(InputError):
+                    plan = openblas.plan(blocks, layout, (M, N, K))  # type: ignore[arg-type]
+                    regions = str([(r.tolist(), c.tolist(), lanes) for r, c, lanes in plan.regions])
+                    key = (str(plan.panels), plan.adds, plan.lanes, regions, blocks.fused)
+                    if key not in plans:
+                        plans.add(key)
+                        text = f"OpenBLAS {version} with kernel {kernel} ({routine}, layout {layout})"
+                        name = ("openblas", kernel, version, layout)
+                        yield (deviation("library", text, library=name, hardware=hardware, order=None),)
+    kinds = {
+        "fp16": ("fp16", "fp16->fp16"),
+        "bf16": ("bf16",),
+        "fp32": ("tf32", "fp32"),
+        "tf32": ("tf32",),
+        "fp64": ("fp64",),
+    }
+    for kind, layout in product(kinds.get(str(s.operand), ()), ("NN", "TN")):
+        with suppress(InputError):
+            row = library.lookup("cublas", kind, (M, N, K), layout=layout)  # type: ignore[arg-type]
+            text = f"cuBLAS {row.version} on {row.hardware} ({kind}, layout {layout})"
+            name = ("cublas", row.hardware, row.version, f"{kind} {layout}")
+            yield (deviation("library", text, library=name, hardware=row.spec, order=None),)
+    for d in other_schemes(s, p.A, p.D):
+        yield (d,)
+
+
+def scheme_deviations(p: Problem, s: Specification) -> Iterator[Deviation]:
+    """Every deviation of a scheme in one respect."""
+    K = p.A.shape[1]
+    if s.on_range != "hardware" and not (np.isfinite(p.A).all() and np.isfinite(p.B).all()):
+        yield deviation("option", SPLIT_INF.removeprefix(", and "), on_range="hardware")
+    yield from (d for c in p.converted[0] for d in c)
+    yield from (e[0] for e in endings(s, p.C, p.D) if len(e) == 1)
+    yield from options(s)
+    yield from promotions(s, K)
+    promote = getattr(s.order, "promote", None)
+    for length in lengths_of(K):
+        for tile in (None, *TILES[:3]):
+            if tile is None or (tile < length and (length % tile or K % length % tile)):
+                order = KOrder(length, tile, residue_first=tile is not None)
+                yield deviation("order", describe_order(order), order=replace(order, promote=promote))
+    yield from other_schemes(s, p.A, p.D)
+
+
+def scheme_causes(p: Problem, report: Callable[[str], None]) -> list[Cause]:
+    """The single deviations of a scheme that reproduce every bit, or pairs: the nearest ones with all others."""
+    out = Survivors(p)
+    nearness: list[tuple[float, Deviations]] = []
+    seen: set[bytes] = set()
+
+    def attempt(deviations: Deviations) -> None:
+        s = changed(p.s, deviations)
+        p.tried += 1
+        with suppress(*REFUSED), np.errstate(all="ignore"):
+            value = p.value(s)
+            if value.shape == p.part.shape and bits(value).tobytes() not in seen:
+                steps = distance(p.part, value, s.result if s.result in formats.names() else "fp32")
+                if not steps.any():
+                    out.offer(deviations)
+                    return
+                seen.add(bits(value).tobytes())
+                nearness.append((float(np.log2(1.0 + np.minimum(steps, 2**40)).mean()), deviations))
+
+    report("one change")
+    for d in scheme_deviations(p, p.s):
+        if not p.over():
+            attempt((d,))
+    near = sorted(nearness, key=lambda n: n[0])[: 3 * _BEAM]
+    # promotions and conversions may not show alone; orders and schemes bring a result nearer by chance
+    starts = [d for _, d in near if d[0].kind not in ("order", "hardware", "scheme")][:_BEAM]
+    starts += [d for _, d in nearness if d[0].kind in ("promotion", "result", "inputs") and d not in starts]
+    starts += [d for _, d in near if d not in starts][:2]
+    for start in () if out.causes else starts:
+        report(f"{start[0].text}, and")
+        for d in scheme_deviations(p, changed(p.s, start)):
+            if p.over() or out.causes:
+                break
+            if d.kind != start[0].kind and (start[0].kind, d.kind) != ("scheme", "inputs"):
+                attempt((*start, d))
+    return out.causes
 
 
 def search(
-    sample: Sample, reveal: Callable[[Specification], Any] | None, progress: Callable[[str, int], None] | None
-) -> tuple[tuple[Cause, ...], bool]:
-    """The deviations that reproduce a result, the likeliest first, or otherwise partial explanations.
-
-    Also returned is whether the search ended before its budget. `reveal` returns the order of the user's callable from
-    probes; it is used if no single deviation suffices. `progress` is called with a description and the number of
-    evaluations.
-    """
+    p: Problem, reveal: Callable[[Specification], Any] | None, progress: Callable[[str, int], None] | None
+) -> list[Cause]:
+    """The combinations of deviations that reproduce a result."""
 
     def report(what: str) -> None:
         if progress is not None:
-            progress(what, sample.tried)
+            progress(what, p.tried)
 
-    report("one change")
-    single = _extended(sample, ())
-    causes = _confirmed(sample, single)
-    if not causes and reveal is not None:
-        report("probes")
-        single += _probed(sample, single, reveal)
-        causes = _confirmed(sample, single)
-    if not causes:
-        report("other units")
-        single += sample.attempts((d,) for d in other_units(sample.specification) if not sample.over())
-        causes = _confirmed(sample, single)
-    double: list[Attempt] = []
-    starts = [] if causes else _starts(sample, single)
-    for orders, start in product((False, True), starts):  # the many orders last
-        if sample.over():
-            break
-        report(f"{start.deviations[-1].text}, and")
-        double += _extended(sample, start.deviations, orders)
-        causes = _confirmed(sample, double)
-        if causes:
-            break
-    complete = not sample.over()
-    return tuple(causes or _partial(sample, single + double)), complete
+    return plain_causes(p, reveal, report) if p.s.scheme is None else scheme_causes(p, report)
 
 
-def indistinguishable(sample: Sample) -> tuple[tuple[str, ...], int]:
-    """Other orders, instructions and schemes that give a result without mismatches, and the number tried."""
-    original, K = sample.specification, sample.A.shape[1]
-    unchanged = cache(lambda: _key(replace(original, scheme=None), K))
-    texts, tried = [], 0
-    for deviations in alternatives(original, sample.A, sample.D):
-        for d in islice(deviations, _ALIKE):
-            if tried >= sample.most or time.perf_counter() > sample.end:
-                break
-            attempt = sample.attempt((d,))
-            tried += 1
-            if attempt is None or attempt.mismatches:
-                continue
-            other = attempt.specification
-            if other.scheme == original.scheme and _key(replace(other, scheme=None), K) == unchanged():
-                tried -= 1  # the same additions in other words
-            elif sample.mismatches(other) == 0:
-                texts.append(d.text)
-    return tuple(texts), tried
-
-
-def _extended(sample: Sample, start: Deviations, orders: bool | None = None) -> list[Attempt]:
-    """Every further deviation of another kind; only orders (`orders` True), or none of them (False)."""
-    kinds = {d.kind for d in start}
-    s = replace(sample.specification, **{name: value for d in start for name, value in d.fields.items()})
-    further = single_deviations(s, sample.A, sample.B, sample.C, sample.D, sample.factor)
-    within = takewhile(lambda _: not sample.over(), further)
-    with np.errstate(all="ignore"):
-        return sample.attempts(
-            (*start, d) for d in within if d.kind not in kinds and orders in (None, d.kind == "order")
-        )
-
-
-def _promising(sample: Sample, single: Iterable[Attempt]) -> list[Attempt]:
-    """The deviations nearest to the result, at most two of a kind."""
-    chosen: list[Attempt] = []
-    for attempt in sorted(single, key=lambda t: (t.distance, t.mismatches)):
-        if len(chosen) < _BEAM and sum(t.kinds == attempt.kinds for t in chosen) < 2:
-            chosen.append(attempt)
-    base = sample.base
-    return [t for t in chosen if t.distance < base.distance or t.mismatches < base.mismatches]
-
-
-def _starts(sample: Sample, single: list[Attempt]) -> list[Attempt]:
-    """The deviations to combine with all others.
-
-    First those that bring the result nearer, except orders and instructions, of which many do so by chance; then
-    promotions, accumulators and conversions, whose effect may not show alone; then the excepted ones.
-    """
-    near = _promising(sample, single)
-    chance = [t for t in near if t.kinds in (("order",), ("hardware",))]
-    hidden = [t for t in single if t.kinds in (("promotion",), ("accumulator",), ("result",), ("inputs",))]
-    starts = [t for t in near if t not in chance] + hidden + chance
-    return [t for i, t in enumerate(starts) if t not in starts[:i]]
-
-
-def _probed(sample: Sample, single: list[Attempt], reveal: Callable[[Specification], Any]) -> list[Attempt]:
-    """The order from probes of the callable, alone and combined with the nearest deviations."""
-    try:
-        order = tree.order_of(reveal(sample.specification))
-    except (InputError, GuaranteeError):
-        return []
-    revealed = deviation("order", f"{describe_order(order)}, found by probes", order=order)
-    starts = [(), *(t.deviations for t in _promising(sample, single))]
-    fitting = [s for s in starts if not s or s[-1].kind not in ("order", "promotion", "scheme")]
-    return sample.attempts((*start, revealed) for start in fitting)
-
-
-def _confirmed(sample: Sample, attempts: list[Attempt]) -> list[Cause]:
-    """The attempts that reproduce the sample, confirmed on the whole result; at least one, even after the budget.
-
-    Specifications that add the same numbers in the same places count as one.
-    """
-    causes: dict[Any, Cause | None] = {}
-    for attempt in sorted((t for t in attempts if t.mismatches == 0), key=lambda t: len(t.deviations)):
-        key = _key(attempt.specification, sample.A.shape[1])
-        if key not in causes and len(causes) < _LISTED and not (causes and sample.over()):
-            left = sample.mismatches(attempt.specification)
-            causes[key] = attempt.cause(left) if left == 0 else None
-            continue
-        same = causes.get(key)
-        if same is not None and ", or " not in same.text and same.kinds != attempt.kinds:
-            causes[key] = replace(same, text=f"{same.text}, or {attempt.cause(0).text}, which is the same")
-    return [cause for cause in causes.values() if cause is not None]
-
-
-def _partial(sample: Sample, attempts: list[Attempt]) -> list[Cause]:
-    """The attempts that remove most mismatches, if they remove a third of them: fewer can be chance."""
-    causes = []
-    for attempt in sorted(attempts, key=lambda t: (t.mismatches, t.distance))[: 3 * _PARTS]:
-        if attempt.mismatches < sample.base.mismatches:
-            causes.append(attempt.cause(sample.mismatches(attempt.specification)))
-            if sample.over():
-                break
-    causes.sort(key=lambda cause: cause.left)
-    return [cause for cause in causes if cause.left <= 0.67 * sample.entries][:_PARTS]
-
-
-def _key(specification: Specification, K: int) -> Any:
+def _key(s: Specification, K: int) -> Any:
     """Equal for specifications that add the same numbers in the same places."""
-    order: Any = specification.order
-    spec, plain = specification.spec, specification.scheme is None
+    order: Any = s.order
+    spec, plain = s.spec, s.scheme is None
     if spec is not None and plain and (order is None or isinstance(order, KOrder)):
-        order = tree.from_order(order or KOrder(), K, spec)
+        order = tree.from_order(order or KOrder(), K, simt.SPECS["fp32"] if s.multiply_add else spec)
     if not plain and isinstance(order, KOrder):
         order = str(order.segments(K)) + order.join
     elif spec is not None and order is not None:
         order = tree.canonical(order, tree.exact_products(spec))
-    return replace(specification, order=None), order
+    return replace(s, order=None), order

@@ -188,13 +188,13 @@ def _patterns(
         return [*patterns, "all entries"]
     if wrong.sum() == 1:
         return [*patterns, "this entry alone"]
-    patterns += _region(wrong) or _magnitude(expected, wrong)
+    patterns += region(wrong) or _magnitude(expected, wrong)
     share = 100 * wrong.mean()
     shown = f"{share:.2g}" if share < 99 else "more than 99"
     return patterns or [f"{shown} % of the entries, spread over the matrix"]
 
 
-def _region(wrong: NDArray[np.bool_]) -> list[str]:
+def region(wrong: NDArray[np.bool_]) -> list[str]:
     """The rows, columns or tiles that hold all mismatches, if they are clearly fewer than all."""
     M, N = wrong.shape
     lines = []

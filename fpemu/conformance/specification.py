@@ -15,6 +15,7 @@ from fpemu import formats, mma, schemes, simt
 from fpemu.arguments import _float64, keywords, number, unwrapped
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
+from fpemu.library import emulation, openblas, tables
 from fpemu.mma import KOrder, MmaSpec, serialise, tree
 from fpemu.mma.device import Backend, Device
 from fpemu.mma.gemm import _chain, as_values
@@ -65,6 +66,8 @@ class Specification:
         Options of the scheme.
     inputs : (format, mode), optional
         Format and rounding mode of a conversion of A and B before the product.
+    inputs_b : (format, mode), optional
+        The conversion of B where it differs from A's.
     factors : {"AB", "BA", "A'B", "AB'", "(AB)'", "A'B'"}
         Factors of the product and their transposes.
     epilogue : str
@@ -76,6 +79,16 @@ class Specification:
     join, stored : str, optional
         Format of the reduction of split-K partial sums, and format to which only the partial sums are rounded before
         (a workspace).
+    multiply_add : (format, fused), optional
+        Format of one multiply-add per k in place of the instruction, and whether it rounds once ("fused"), the product
+        and the sum each ("separate"), or first to fp32 ("in fp32").
+    narrow : (format, length, start), optional
+        Format to which the accumulator is rounded after every so many k. With start "sum" these k continue the
+        accumulator; with "zero" they are summed from zero and added to it.
+    via : (format, mode), optional
+        Format and rounding of the result before its conversion to `out`.
+    library : (name, hardware, version, layout), optional
+        Library of `fpemu.library.emulate` whose summation orders the product has.
     relu : bool
         Negative results become zero.
     length, nan : int, optional
@@ -99,13 +112,18 @@ class Specification:
     accumulate: str | None = None
     on_range: str = "raise"
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    inputs: tuple[str, str] | None = None
+    inputs: tuple[str, ...] | None = None
+    inputs_b: tuple[str, ...] | None = None
     factors: Factors = "AB"
     epilogue: str = "separate"
     out_rounding: str = "RNE"
     flush: Flush = ""
     join: str | None = None
     stored: str | None = None
+    multiply_add: tuple[str, ...] | None = None
+    narrow: tuple[str | int, ...] | None = None
+    via: tuple[str, ...] | None = None
+    library: tuple[str, ...] | None = None
     relu: bool = False
     length: int | None = None
     nan: int | None = None
@@ -237,6 +255,21 @@ class Specification:
         """Format of D."""
         return self.out or self.accumulator
 
+    def operands(self, A: Array, B: Array) -> tuple[Array, Array]:
+        """A and B after their conversion."""
+        if self.inputs is not None:
+            A, B = round_operand(A, *self.inputs), round_operand(B, *(self.inputs_b or self.inputs))
+        if self.flush == "inputs":
+            A, B = (_flushed(x, self.inputs[0] if self.inputs else self.operand) for x in (A, B))
+        return A, B
+
+    def multiplied(self, A: Array, B: Array) -> tuple[Array, Array]:
+        """The numbers that the instruction multiplies, in float64; those of tf32 without the low 13 bits."""
+        A, B = self.operands(A, B)
+        if self.operand == formats.TF32:
+            A, B = (round_operand(x, "tf32", "RZ") for x in (A, B))
+        return A.astype(np.float64), B.astype(np.float64)
+
     def __str__(self) -> str:
         instruction = str(self.hardware or "ordinary cores") if self.spec is None else self.spec.name
         scheme = _describe_scheme(self.scheme) if isinstance(self.scheme, Scheme) else self.scheme
@@ -254,7 +287,18 @@ class Specification:
 
 
 _FIELDS = tuple(f.name for f in fields(Specification))
-_DETAILS = ("factors", "epilogue", "out_rounding", "flush", "join", "stored", "relu", "length", "nan")
+_DETAILS: tuple[str, ...] = (
+    "inputs_b",
+    "factors",
+    "epilogue",
+    "out_rounding",
+    "flush",
+    "join",
+    "stored",
+    "multiply_add",
+    "narrow",
+)
+_DETAILS += ("via", "library", "relu", "length", "nan")
 
 
 def _name(fmt: Any) -> Any:
@@ -301,6 +345,8 @@ EPILOGUES = {
     "half": "T is rounded to fp16, then alpha, beta and C enter in fp16",
     "rounded": "T is rounded to the format of D, then alpha, beta and C enter",
     "double": "alpha, beta and C enter in fp64, one rounding at the end",
+    "alpha-twice": "alpha is applied twice, D = round(round(alpha round(alpha T)) + round(beta C))",
+    "C-twice": "C is added twice, D = round(round(t + round(beta C)) + round(beta C))",
     "no-alpha": "alpha is left out",
     "no-beta": "C is left out",
     "beta-1": "C is added without beta",
@@ -332,32 +378,51 @@ def evaluate(
         A, B = B, A
     A, B = (A.T if s.factors[1] == "'" else A), (B.T if s.factors in ("AB'", "A'B'") else B)
     A, B = A[:, : s.length], B[: s.length]
-    rows, columns = (slice(None) if x is None else x for x in (rows, columns))
+    r, c = (slice(None) if x is None else x for x in (rows, columns))
     transposed = s.factors == "(AB)'"
-    A, B = A[columns if transposed else rows], B[:, rows if transposed else columns]
-    if s.inputs is not None:
-        A, B = (_rounded(x, *s.inputs) for x in (A, B))
-    if s.flush == "inputs":
-        A, B = (_flushed(x, s.inputs[0] if s.inputs else s.operand) for x in (A, B))
+    if s.library is None:
+        A, B = A[c if transposed else r], B[:, r if transposed else c]
+    A, B = s.operands(A, B)
     if C is not None:
-        C = C[rows][:, columns].T if transposed else C[rows][:, columns]  # the transpose is that of A B alone
+        C = C[r][:, c].T if transposed else C[r][:, c]  # the transpose is that of A B alone
     with np.errstate(all="ignore"):
-        D = _with_epilogue(s, A, B, C, device, backend)
-        D = D.T if transposed else D
-        if s.relu:
-            D = np.where(D > 0, D, D.dtype.type(0))
-        if s.is_integer:
-            return np.asarray(D)
-        dtype = formats.get(s.result).dtype
-        # some epilogues are in another format
-        if s.result != s.accumulator or s.out_rounding != "RNE" or D.dtype != dtype:
-            D = _rounded(D, s.result, s.out_rounding).astype(dtype)
-        if s.flush == "result":
-            D = _flushed(D, s.result)
-    D = np.ascontiguousarray(D)
+        if s.library is not None:  # the order depends on the position in D
+            T = _by_library(s.library, A, B, device)
+            D = combined(s, T.T[r][:, c].T if transposed else T[r][:, c], C)
+        elif s.scheme is not None and s.epilogue == "separate":  # some schemes round the scaled sum only once
+            factors: dict[str, Any] = {"alpha": s.alpha, "beta": s.beta, "order": s.order, "on_range": s.on_range}
+            D = schemes.gemm(A, B, C, scheme=s.scheme, hardware=s.spec, device=device, **factors)
+        elif s.is_integer:
+            D = _product(s, A, B, None if C is None else C.astype(np.int32), device, backend)
+        elif s.epilogue == "first":
+            if s.scheme is not None or C is None or s.alpha != 1:
+                raise InputError("C can start the accumulator of a plain product with alpha = 1")
+            D = _product(s, A, B, round_operand(s.beta * C.astype(np.float64), s.accumulator), device, backend)
+        else:
+            if s.epilogue == "alpha-on-A":
+                A = round_operand(A.astype(np.float64) * s.alpha, s.operand)
+            D = combined(s, _product(s, A, B, None, device, backend), C)
+        return finished(s, D.T if transposed else D)
+
+
+def finished(s: Specification, D: Array) -> Array:
+    """The conversions that follow the epilogue."""
+    if s.relu:
+        D = np.where(D > 0, D, D.dtype.type(0))
+    if s.is_integer:
+        return np.asarray(D)
+    dtype = formats.get(s.result).dtype
+    if s.via is not None:
+        D = round_operand(D, *s.via)
+    # some epilogues are in another format
+    if s.result != s.accumulator or s.out_rounding != "RNE" or D.dtype != dtype:
+        D = round_operand(D, s.result, s.out_rounding).astype(dtype)
+    if s.flush == "result":
+        D = _flushed(D, s.result)
     if s.nan is not None:
+        D = np.array(D, order="C")  # D may be the product itself, which is converted in other ways too
         bits(D)[np.isnan(D)] = s.nan
-    return D
+    return np.ascontiguousarray(D)
 
 
 def _product(s: Specification, A: Array, B: Array, C: Array | None, device: Device, backend: Backend) -> Array:
@@ -367,29 +432,108 @@ def _product(s: Specification, A: Array, B: Array, C: Array | None, device: Devi
         policy: Any = s.on_range
         return schemes.gemm(A, B, scheme=s.scheme, hardware=s.spec, order=order, on_range=policy, device=device)
     assert s.spec is not None
+    if s.narrow is not None:
+        return _narrow(s, A, B, C, device, backend)
+    if s.multiply_add is not None:
+        return _by_multiply_adds(s, A, B, C)
     if (s.join or s.stored) and isinstance(order, KOrder) and order.split is not None:
         sums = tree.from_order(order, A.shape[-1], s.spec)
         order = tree.Sum(sums.parts, s.join, s.stored) if isinstance(sums, tree.Sum) else sums
     return _chain([(A, B)], C, s.spec, order, None, backend, device)
 
 
-def _with_epilogue(s: Specification, A: Array, B: Array, C: Array | None, device: Device, backend: Backend) -> Array:
-    """alpha A B + beta C before the conversion to `out`."""
-    if s.is_integer:
-        return _product(s, A, B, None if C is None else C.astype(np.int32), device, backend)
+def _by_library(library: tuple[str, ...], A: Array, B: Array, device: Device) -> Array:
+    """T = A B in the orders of a library."""
+    name, hardware, version, layout = library
+    if name == "openblas":
+        routine: Any = "dgemm" if A.dtype == np.float64 else "sgemm"
+        blocks = openblas.blocking(routine, hardware, version)
+        return openblas.multiply(A, B, blocks, layout=layout, device="cpu")  # type: ignore[arg-type]
+    kind, layout = layout.split()
+    sizes = (A.shape[0], B.shape[1], A.shape[1])
+    product = tables.lookup(name, kind, sizes, layout=layout, version=version, hardware=hardware)  # type: ignore[arg-type]
+    return emulation.predict(product, A, B, device=device)
+
+
+def _narrow(s: Specification, A: Array, B: Array, C: Array | None, device: Device, backend: Backend) -> Array:
+    """T with an accumulator that is rounded to a narrow format after every so many k."""
+    assert s.narrow is not None
+    fmt, length, start = s.narrow
+    total = np.zeros((len(A), B.shape[1]), np.float32) if C is None else C
+    for k in range(0, A.shape[1], int(length)):
+        terms = [(A[:, k : k + int(length)], B[k : k + int(length)])]
+        if start == "sum":
+            total = _chain(terms, total, s.spec, None, None, backend, device)  # type: ignore[arg-type]
+        else:
+            total = total + _chain(terms, None, s.spec, None, None, backend, device)  # type: ignore[arg-type]
+        total = to_format(total, str(fmt)).astype(total.dtype)
+    return total
+
+
+def _by_multiply_adds(s: Specification, A: Array, B: Array, C: Array | None) -> Array:
+    """T by one multiply-add per k, along the chains of the order."""
+    order: Any = s.order or KOrder()
+    if isinstance(order, KOrder):
+        order = tree.from_order(order, A.shape[1], simt.SPECS["fp32"])
+    fmt, fused = s.multiply_add or ("fp32", "fused")
+
+    def chain(node: tree.Chain, start: Array | None) -> Array:
+        positions = node.positions
+        first = C if start is None and node is order else start
+        return multiply_adds(A[:, positions][None], B[positions][None], fmt, fused, first)[0]
+
+    def add(x: Array, y: Array, narrow: str | None) -> Array:
+        return to_format(x + y, narrow or fmt) if narrow is None else to_format(to_format(x, fmt) + y, fmt)
+
+    D = tree.evaluate(order, chain, add)
+    return D if C is None or isinstance(order, tree.Chain) else to_format(C + D, fmt)
+
+
+def multiply_adds(A: Array, B: Array, fmt: str, fused: str, start: Array | None = None) -> Array:
+    """Chains of multiply-adds in a format for a stack of products (stack, M, K) and (stack, K, N)."""
+    dtype = _CARRIERS[fmt]
+    if fused == "fused" and fmt in simt.SPECS:
+        A, B = (to_format(x, fmt) for x in (A, B))
+        return _chain([(A, B)], None if start is None else start[None], simt.SPECS[fmt])
+    if fused == "in fp32":
+        dtype = np.float32
+    if fused == "fused":
+        dtype = np.float64  # products of bf16 are exact, and a sum rounds to bf16 as if it were exact
+    total = np.zeros((len(A), A.shape[1], B.shape[2]), dtype)
+    total = total if start is None else total + start.astype(dtype)
+    a, b = (np.ascontiguousarray(np.moveaxis(x, axis, 0), dtype) for x, axis in ((A, 2), (B, 1)))
+    for x, y in zip(a, b, strict=True):
+        terms = x[:, :, None] * y[:, None, :]
+        terms = to_format(terms, fmt) if fused == "separate" else terms
+        total = to_format(total + terms, fmt).astype(dtype, copy=False)
+    return total.astype(_CARRIERS[fmt], copy=False)
+
+
+_CARRIERS: dict[str, Any] = {"fp16": np.float16, "bf16": np.float32, "fp32": np.float32, "fp64": np.float64}
+
+
+def to_format(x: Array, fmt: str) -> Array:
+    """x rounded to fp16, bf16, fp32 or fp64 to nearest even, in the type that carries the format.
+
+    For sums and products of numbers of the format, computed in the carrier, the second rounding is without effect.
+    """
+    if fmt != "bf16":
+        return x.astype(_CARRIERS[fmt], copy=False)
+    wide = np.ascontiguousarray(x)
+    code, drop = bits(wide), 16 if wide.dtype == np.float32 else 45  # fraction bits beyond the 7 of bf16
+    unit = code.dtype.type
+    rounded = (code + unit((1 << drop - 1) - 1) + (code >> unit(drop) & unit(1))) & ~unit((1 << drop) - 1)
+    value = np.where(np.abs(wide) < 2.0**-126, np.rint(wide * 2.0**133) * 2.0**-133, rounded.view(wide.dtype))
+    return np.where(np.isfinite(wide), value, wide).astype(np.float32)
+
+
+def combined(s: Specification, T: Array, C: Array | None) -> Array:
+    """alpha T + beta C before the conversion to `out`."""
     kind = s.epilogue
-    if s.scheme is not None and kind == "separate":  # some schemes round the scaled sum only once
-        factors: dict[str, Any] = {"alpha": s.alpha, "beta": s.beta, "order": s.order, "on_range": s.on_range}
-        return schemes.gemm(A, B, C, scheme=s.scheme, hardware=s.spec, device=device, **factors)
-    if kind == "alpha-on-A":
-        A = _rounded(A.astype(np.float64) * s.alpha, s.operand)
-    if kind == "first":
-        if s.scheme is not None or C is None or s.alpha != 1:
-            raise InputError("C can start the accumulator of a plain product with alpha = 1")
-        return _product(s, A, B, _rounded(s.beta * C.astype(np.float64), s.accumulator), device, backend)
-    T = _product(s, A, B, None, device, backend)
+    if s.is_integer:
+        return T
     if kind in ("half", "rounded"):
-        T = _rounded(T, "fp16" if kind == "half" else s.result)
+        T = round_operand(T, "fp16" if kind == "half" else s.result)
     if kind == "half" or T.dtype == np.float16:  # otherwise the epilogue of an fp16 accumulator is in fp32
         T = T.astype(np.float16 if kind == "half" else np.float32)
     alpha, beta = T.dtype.type(s.alpha), T.dtype.type(s.beta)
@@ -398,8 +542,12 @@ def _with_epilogue(s: Specification, A: Array, B: Array, C: Array | None, device
         wide = np.float64(alpha) * T.astype(np.float64)
         return (wide if c is None else wide + np.float64(beta) * c.astype(np.float64)).astype(T.dtype)
     scaled = T if alpha == 1 or kind in ("no-alpha", "alpha-on-A") else alpha * T
+    if kind == "alpha-twice":
+        scaled = alpha * scaled
     if c is None:
         return scaled
+    if kind == "C-twice":
+        return np.asarray((scaled + beta * c) + beta * c)
     fmt = {2: "fp16", 4: "fp32", 8: "fp64"}[T.dtype.itemsize]
     if kind == "fma":
         return np.asarray(simt.fma(alpha, T, beta * c, fmt))
@@ -410,7 +558,8 @@ def _with_epilogue(s: Specification, A: Array, B: Array, C: Array | None, device
     return np.asarray(scaled + (c if kind == "beta-1" else beta * c))
 
 
-def _rounded(x: Array, fmt: FloatFormat | str, mode: str = "RNE") -> Array:
+def round_operand(x: Array, fmt: FloatFormat | str, mode: str = "RNE") -> Array:
+    """x rounded to a format."""
     return _round_to(_float64(x, "x"), formats.get(fmt), Rounding.__members__.get(mode) or mode_of(mode))
 
 

@@ -295,6 +295,8 @@ class GemmRequest(Request):
         default = OverflowPolicy.PROPAGATE if self._on_device else OverflowPolicy.RAISE
         policy = default if self._on_range is None else self._on_range
         self.call = call = validate(operands, *self._arguments, policy, self._order, self._options)
+        if call.on_range == OverflowPolicy.HARDWARE:  # the split kernels read NaN and Inf as zeros
+            raise InputError("on_range='hardware' is emulated on the CPU (fpemu.gemm): use 'propagate' on a GPU")
         self.policy = OverflowPolicy.RAISE if self.deferred else call.on_range  # whose errors a check raises
         # a call reads the counts of entries out of range if its policy was given and may raise
         self.waits = not self.deferred and (call.scheme.limited or call.on_range != OverflowPolicy.PROPAGATE)

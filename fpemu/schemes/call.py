@@ -22,7 +22,7 @@ from fpemu.schemes.errorfree.plan import Certified, Report
 from fpemu.schemes.lowering import Lowering
 from fpemu.schemes.words import OverflowPolicy
 
-Policy = Literal["raise", "propagate", "scale", "scale-rows"]
+Policy = Literal["raise", "propagate", "hardware", "scale", "scale-rows"]
 
 
 def gemm(
@@ -55,12 +55,13 @@ def gemm(
     alpha, beta : real numbers
         Rounded to fp32 (fp64), as a call of BLAS does; then t = fp32(alpha · product) and
         D = fp32(t + fp32(beta · C)); ozaki in CR mode rounds the exact D once. A and B are not read if alpha = 0.
-    on_range : {"raise", "propagate", "scale", "scale-rows"}
+    on_range : {"raise", "propagate", "hardware", "scale", "scale-rows"}
         Overflow policy for entries outside the range of the words. "raise": an error with their number. "propagate":
-        the overflow of the hardware. "scale", "scale-rows": a power of two per matrix, or per row of A and column of
-        B, scales the largest entry to [2^13, 2^14), and D is scaled back. NaN and Inf inputs are such entries; with
-        every policy except "raise" they give the result of SGEMM. The Ozaki family covers all of fp64 and
-        needs no policy: NaN and Inf propagate as in DGEMM.
+        the overflow of the hardware. "hardware": as "propagate", and NaN and Inf are split like numbers (the residual
+        of Inf is NaN); on the CPU, for schemes that do not scale. "scale", "scale-rows": a power of two per matrix, or
+        per row of A and column of B, scales the largest entry to [2^13, 2^14), and D is scaled back. NaN and Inf inputs
+        are such entries; with every policy except "raise" and "hardware" they give the result of SGEMM. The Ozaki
+        family covers all of fp64 and needs no policy: NaN and Inf propagate as in DGEMM.
     order : KOrder, tree or Revealed, optional
         Summation order over K within every product chain of the scheme. Its `promote` replaces the scheme's. Schemes
         with one plain product also accept a tree.

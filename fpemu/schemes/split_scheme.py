@@ -119,6 +119,10 @@ class SplitScheme(Scheme):
         return OverflowPolicy.SCALE_ROWS if self.scales_rows else OverflowPolicy(on_range)
 
     def check_policy(self, on_range: OverflowPolicy) -> None:
+        if on_range == OverflowPolicy.HARDWARE and self.scales_rows:
+            self.refuse(
+                "on_range='hardware' splits NaN and Inf like numbers, and this scheme scales by the largest entry"
+            )
         if self.accumulator_format == "fp16" and on_range.scales:
             self.refuse(f"on_range='{on_range}' brings products to 2^26, above what an fp16 accumulator holds")
 

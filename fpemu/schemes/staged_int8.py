@@ -119,6 +119,12 @@ class StagedInt8(SplitScheme):
             T = np.ldexp(wide, -(a.exponents + b.exponents)).astype(np.float32)
         return words.patch(T, call.A, call.B, a.special, b.special)
 
+    def check_policy(self, on_range: OverflowPolicy) -> None:
+        if on_range == OverflowPolicy.HARDWARE:
+            self.refuse(
+                "on_range='hardware' splits NaN and Inf like numbers, and this scheme scales by the largest entry"
+            )
+
     def check_operand(self, X: Array, name: str, on_range: OverflowPolicy) -> None:
         self.split_operand(X, name, on_range)
 

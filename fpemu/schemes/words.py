@@ -46,6 +46,7 @@ _PLAN_NAMES = {"accumulators": ("one", "band", "each", "none"), "join": get_args
 POLICIES = {
     "raise": "an error that counts the entries whose words overflow, and those that are NaN or infinite",
     "propagate": "the result of the hardware, with NaN and Inf of overflows; NaN and Inf in A and B as in SGEMM",
+    "hardware": "as propagate, and NaN and Inf in A and B are split like numbers: the residual of Inf is NaN",
     "scale": "one power of two per matrix brings its largest entry to [2^13, 2^14); undone at the end",
     "scale-rows": "one power of two per row of A and per column of B; undone at the end",
 }
@@ -57,6 +58,7 @@ class OverflowPolicy(StrEnum):
 
     RAISE = "raise"
     PROPAGATE = "propagate"
+    HARDWARE = "hardware"
     SCALE = "scale"
     SCALE_ROWS = "scale-rows"
 
@@ -172,7 +174,7 @@ def prepare(X: Array, name: str, rules: Sequence[Word], on_range: str, scaling: 
     """
     finite = np.isfinite(X)
     special = None
-    if not finite.all():
+    if not finite.all() and on_range != OverflowPolicy.HARDWARE:
         if on_range == OverflowPolicy.RAISE:
             raise InputError(
                 f"{name}: NaN or infinite: {entries(~finite, X)}; on_range='propagate' returns the NaN and Inf of SGEMM"
@@ -186,7 +188,7 @@ def prepare(X: Array, name: str, rules: Sequence[Word], on_range: str, scaling: 
         values = np.ldexp(values, exponents)
     words: list[Array] = []
     for word, scaled, value, _ in steps(values, of_operand(rules, name)):
-        if on_range != OverflowPolicy.PROPAGATE:
+        if on_range not in (OverflowPolicy.PROPAGATE, OverflowPolicy.HARDWARE):
             over = word.overflows(scaled)
             if over.any():
                 raise InputError(_overflow(name, word, over, X, on_range, scheme, first=not words))

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fpemu
 from fpemu import mma, schemes, simt
-from fpemu.conformance.causes import dealt
+from fpemu.conformance.orders import dealt
 from fpemu.conformance.specification import Specification, evaluate
 from fpemu.mma import KOrder
 
