@@ -448,7 +448,7 @@ def _special(p: Problem) -> Iterator[Deviations]:
             for version, layout in product(reversed(versions), ("NN", "TN")):
                 blocks = openblas.blocking(routine, kernel, version)
                 with suppress(InputError):
-                    plan = openblas.plan(blocks, layout, (M, N, K))  # type: ignore[arg-type]
+                    plan = openblas.element_orders(blocks, layout, (M, N, K))  # type: ignore[arg-type]
                     regions = str([(r.tolist(), c.tolist(), lanes) for r, c, lanes in plan.regions])
                     key = (str(plan.panels), plan.adds, plan.lanes, regions, blocks.fused)
                     if key not in plans:

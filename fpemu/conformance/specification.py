@@ -465,7 +465,7 @@ def _narrow(s: Specification, A: Array, B: Array, C: Array | None, device: Devic
         if start == "sum":
             total = _chain(terms, total, s.spec, None, None, backend, device)  # type: ignore[arg-type]
         else:
-            total = total + _chain(terms, None, s.spec, None, None, backend, device)  # type: ignore[arg-type]
+            total = total + np.asarray(_chain(terms, None, s.spec, None, None, backend, device))  # type: ignore[arg-type]
         total = to_format(total, str(fmt)).astype(total.dtype)
     return total
 
