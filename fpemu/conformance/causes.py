@@ -54,6 +54,7 @@ from fpemu.library import openblas
 from fpemu.mma import KOrder, tree
 from fpemu.mma.device import Device
 from fpemu.probing.callables import bits
+from fpemu.schemes.baselines import Baseline
 
 Array = NDArray[Any]
 Index = NDArray[np.int64]
@@ -267,7 +268,8 @@ class Survivors:
             same = self.keys[key]
             kinds = tuple(d.kind for d in deviations)
             if same >= 0 and "which is the same" not in self.causes[same].text and self.causes[same].kinds == kinds:
-                other = f"{self.causes[same].text}, or {text}, which is the same"
+                simple, long = sorted((self.causes[same].text, text), key=len)
+                other = f"{simple}, or {long}, which is the same"
                 self.causes[same] = replace(self.causes[same], text=other)
             return
         self.keys[key] = -1
@@ -538,6 +540,8 @@ def search(
         if progress is not None:
             progress(what, p.tried)
 
+    if isinstance(p.s.scheme, Baseline):  # chains of FMAs, as of a plain product
+        p.s = replace(p.s, scheme=None, hardware=simt.SPECS[p.s.scheme.operand.name], on_range="raise")
     return plain_causes(p, reveal, report) if p.s.scheme is None else scheme_causes(p, report)
 
 

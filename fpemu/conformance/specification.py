@@ -459,13 +459,12 @@ def _narrow(s: Specification, A: Array, B: Array, C: Array | None, device: Devic
     """T with an accumulator that is rounded to a narrow format after every so many k."""
     assert s.narrow is not None
     fmt, length, start = s.narrow
-    total = np.zeros((len(A), B.shape[1]), np.float32) if C is None else C
+    total: Array = np.zeros((len(A), B.shape[1]), np.float32) if C is None else C
     for k in range(0, A.shape[1], int(length)):
         terms = [(A[:, k : k + int(length)], B[k : k + int(length)])]
-        if start == "sum":
-            total = _chain(terms, total, s.spec, None, None, backend, device)  # type: ignore[arg-type]
-        else:
-            total = total + np.asarray(_chain(terms, None, s.spec, None, None, backend, device))  # type: ignore[arg-type]
+        first = total if start == "sum" else None
+        part: Array = _chain(terms, first, s.spec, None, None, backend, device)  # type: ignore[arg-type]
+        total = part if start == "sum" else total + part
         total = to_format(total, str(fmt)).astype(total.dtype)
     return total
 

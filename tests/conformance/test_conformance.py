@@ -135,6 +135,13 @@ def test_planted_causes_are_named(name, unit, shape):
     assert verdict.relative > 0
 
 
+@pytest.mark.parametrize("name", ["multiply, then add", "SIMD lanes"])
+def test_a_baseline_is_searched_as_a_plain_product(name):
+    A, B = operands("cores", "small")
+    found = verify(PLANTED[name][0]("cores", A, B), A, B, scheme="sgemm")
+    assert PLANTED[name][3] in found.causes[0].text
+
+
 @pytest.mark.parametrize("unit", UNITS)
 def test_correct_products_have_no_cause(unit):
     hardware, fmt = UNITS[unit]
