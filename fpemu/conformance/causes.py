@@ -269,7 +269,7 @@ class Survivors:
             kinds = tuple(d.kind for d in deviations)
             if same >= 0 and "which is the same" not in self.causes[same].text and self.causes[same].kinds == kinds:
                 simple, long = sorted((self.causes[same].text, text), key=len)
-                other = f"{simple}, or {long}, which is the same"
+                other = simple if long.startswith(simple) else f"{simple}, or {long}, which is the same"
                 self.causes[same] = replace(self.causes[same], text=other)
             return
         self.keys[key] = -1

@@ -20,8 +20,8 @@ SHARES = (0.05,) * 19 + (0.025, 0.0125, 0.00625, 0.00625)
 """Shares of the products for `Norms.terms`, finer where the largest of a block of 16 or 32 products lies"""
 _DRAWN = 2**14
 """Products of an entry from which `Norms.terms` are computed; of a longer K, a sample is sorted in milliseconds"""
-_LEAST = 2.0**-400
-"""Magnitudes below it, relative to the mean, are counted as zero, so that ratios to them do not overflow"""
+_LEAST = 2.0**-200
+"""Magnitudes below it, relative to the mean, are counted as zero: a ratio of products of two of them is finite"""
 STRETCHES = 24
 """Stretches of k along which sums are followed"""
 LARGE = 2.0**400
@@ -304,6 +304,7 @@ def _products(x: Floats, y: Floats, S: Floats, some: NDArray[np.bool_]) -> dict[
     shares = [np.mean((x[:, k:n] @ y[k:n])[some] / S[some]) for k, n in zip(first, [*first[1:], K], strict=True)]
     # fewer terms than stretches: a term is spread evenly over its stretches
     along = np.diff(np.interp(edges, [*first, K], np.concatenate([[0.0], np.cumsum(shares)])))
+    along = np.where(along < _LEAST, 0.0, along)
     local = np.interp(np.arange(K) + 0.5, (edges[:-1] + edges[1:]) / 2, along) * STRETCHES
     i, j = (np.unique(np.linspace(0, n - 1, 4).astype(int)) for n in S.shape)
     i, j = (index.ravel() for index in np.meshgrid(i, j, indexing="ij"))
@@ -312,11 +313,12 @@ def _products(x: Floats, y: Floats, S: Floats, some: NDArray[np.bool_]) -> dict[
     if i.size:
         # drawn, since a fixed distance might select the large entries of every block only
         k = np.arange(K) if K <= _DRAWN else np.random.default_rng(0).choice(K, _DRAWN, replace=False)
-        p = x[np.ix_(i, k)] * y[np.ix_(k, j)].T / S[i, j][:, None] * K / np.maximum(local[k], TINY)
+        p = x[np.ix_(i, k)] * y[np.ix_(k, j)].T / S[i, j][:, None] * K / np.maximum(local[k], _LEAST)
         sums = np.concatenate([[0.0], np.cumsum(np.sort(p, axis=None))])
         ends = np.concatenate([[0.0], np.cumsum(SHARES)]) * p.size
         means = np.diff(np.interp(ends, np.arange(p.size + 1), sums)) / np.diff(ends)
-        means = np.where(means < _LEAST, 0.0, means / (means @ SHARES))
+        whole = float(means @ SHARES)
+        means = np.where(means < _LEAST * whole, 0.0, means / whole) if 0 < whole < np.inf else np.ones(len(SHARES))
     return {"along": tuple(along.tolist()), "terms": tuple(means.tolist())}
 
 
