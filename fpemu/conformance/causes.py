@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import chain, islice, product
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats, library, mma, simt
+from fpemu import formats, library, simt
 from fpemu.conformance.compare import distance
 from fpemu.conformance.deviations import (
     FORMATS,
@@ -33,7 +33,6 @@ from fpemu.conformance.deviations import (
     deviation,
     endings,
     options,
-    other_instructions,
     other_schemes,
     other_units,
     promotions,
@@ -105,7 +104,6 @@ class Problem:
     ):
         self.s, self.A, self.B, self.C, self.D, self.device = specification, A, B, C, D, device
         self.end, self.most, self.tried = end, most, 0
-        self.counted = True
         self.ignored = np.zeros(D.shape, bool) if ignored is None else ignored  # entries with another cause
         wrong = (bits(D) != bits(expected)) & ~self.ignored
         K, (M, N) = A.shape[1], D.shape
@@ -121,7 +119,6 @@ class Problem:
         few = 4 if K <= 2048 else 2
         self.few = _lines(wrong[self.rows], 1, few), _lines(wrong[:, self.columns], 0, few)
         self.few = self.rows[self.few[0]], self.columns[self.few[1]]
-        self.seen: dict[Any, bool] = {}
 
     @cached_property
     def converted(self) -> tuple[list[Deviations], float]:
@@ -252,7 +249,7 @@ class Survivors:
     def __init__(self, p: Problem):
         self.p = p
         self.causes: list[Cause] = []
-        self.end, self.complete = math.inf, True
+        self.end = math.inf
         self.keys: dict[Any, int] = {}
 
     def offer(self, deviations: Deviations) -> None:
@@ -262,7 +259,6 @@ class Survivors:
         key = _key(s, p.A.shape[1])
         text = "; ".join(d.text for d in deviations)
         if self.causes and time.perf_counter() > min(p.end, self.end):
-            self.complete = False
             return
         if key in self.keys:
             same = self.keys[key]
@@ -390,7 +386,6 @@ def plain_causes(
                 if every is None:
                     evaluated(deviations, in_own_order(deviations))
                 in_all_orders(deviations, bool(every))
-    p.counted = out.complete
     return sorted(out.causes, key=lambda cause: len(cause.kinds))
 
 
@@ -425,14 +420,7 @@ def _alternatives(p: Problem) -> list[Iterator[Deviation]]:
             (d for d in options(s) if d.kind == "hardware"),
             other_schemes(s, p.A, p.D),
         ]
-    rows = [r for r in mma.catalog.rows() if s.spec and (r.a_format, r.d_format) == (s.spec.a_format, s.spec.d_format)]
-    instructions = chain(
-        other_instructions(s.spec, rows) if s.spec else (),
-        (
-            deviation("hardware", "ordinary cores: FMAs in fp32", hardware=simt.SPECS["fp32"])
-            for _ in range(s.spec != simt.SPECS["fp32"] and p.A.dtype != np.float64)
-        ),
-    )
+    instructions = (d for unit in units(s, p.A, p.B, 0.0) for d in unit)
     return [other_orders, instructions, other_schemes(s, p.A, p.D)]
 
 
@@ -458,14 +446,8 @@ def _special(p: Problem) -> Iterator[Deviations]:
                         text = f"OpenBLAS {version} with kernel {kernel} ({routine}, layout {layout})"
                         name = ("openblas", kernel, version, layout)
                         yield (deviation("library", text, library=name, hardware=hardware, order=None),)
-    kinds = {
-        "fp16": ("fp16", "fp16->fp16"),
-        "bf16": ("bf16",),
-        "fp32": ("tf32", "fp32"),
-        "tf32": ("tf32",),
-        "fp64": ("fp64",),
-    }
-    for kind, layout in product(kinds.get(str(s.operand), ()), ("NN", "TN")):
+    kinds = {"fp16": ("fp16", "fp16->fp16"), "fp32": ("tf32", "fp32")}
+    for kind, layout in product(kinds.get(str(s.operand), (str(s.operand),)), ("NN", "TN")):
         with suppress(InputError):
             row = library.lookup("cublas", kind, (M, N, K), layout=layout)  # type: ignore[arg-type]
             text = f"cuBLAS {row.version} on {row.hardware} ({kind}, layout {layout})"

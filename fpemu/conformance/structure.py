@@ -6,7 +6,7 @@ is accepted if the product that it predicts, in float64, leaves a residual of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -157,27 +157,25 @@ def _scalars(x: Residual) -> Iterator[Defect]:
             continue
         # if the product is left out, what remains in its factor is the error of the least squares
         u, v = (0.0 if abs(f) < 1e-4 else f for f in (u, v))
-        for a in _likely(u * alpha, {alpha: "", 1.0: "alpha is left out", alpha**2: "alpha is applied twice"}):
-            for b in _likely(v, {s.beta: "", 1.0: "", alpha * s.beta: "", 2 * s.beta: ""}) if C is not None else [0.0]:
-                parts, epilogues = [words] if words else [], [s.epilogue]
-                if a != alpha:
-                    known = " (alpha is applied twice)" if a == alpha**2 else " (alpha is left out)" if a == 1 else ""
-                    parts.append(f"alpha is {a:g}, not {alpha:g}{known}")
-                    epilogues += ["alpha-twice"] if a == alpha**2 else []
-                if b != s.beta:
-                    names = {0.0: ["C is left out"], 1.0: ["C is added without beta"]}.get(b, [])
-                    names += ["C is added twice"] if b == 2 * s.beta else []
-                    parts.append(
-                        f"{' or '.join(names) or 'C enters with another factor'}: beta is {b:g}, not {s.beta:g}"
-                    )
-                    epilogues += ["C-twice"] if b == 2 * s.beta else []
-                for epilogue in epilogues if parts and not (s.is_integer and (a != 1 or b not in (0, 1))) else ():
-                    twice = epilogue != s.epilogue  # a factor or C applied in two steps, each rounded
-                    fields = {"epilogue": epilogue} if twice else {"alpha": a, "beta": b}
-                    yield Defect("; ".join(parts), x.A, x.B, C if b else None, fields=fields)
+        alphas = {alpha: "", 1.0: " (alpha is left out)", alpha**2: " (alpha is applied twice)"}
+        betas = _likely(v, (s.beta, 1.0, alpha * s.beta, 2 * s.beta)) if C is not None else [0.0]
+        for a, b in product(_likely(u * alpha, alphas), betas):
+            parts, epilogues = [words] if words else [], [s.epilogue]
+            if a != alpha:
+                parts.append(f"alpha is {a:g}, not {alpha:g}{alphas.get(a, '')}")
+                epilogues += ["alpha-twice"] * (a == alpha**2)
+            if b != s.beta:
+                known = ((0.0, "C is left out"), (1.0, "C is added without beta"), (2 * s.beta, "C is added twice"))
+                use = " or ".join(text for value, text in known if value == b) or "C enters with another factor"
+                parts.append(f"{use}: beta is {b:g}, not {s.beta:g}")
+                epilogues += ["C-twice"] * (b == 2 * s.beta)
+            for epilogue in epilogues if parts and not (s.is_integer and (a != 1 or b not in (0, 1))) else ():
+                twice = epilogue != s.epilogue  # a factor or C applied in two steps, each rounded
+                fields = {"epilogue": epilogue} if twice else {"alpha": a, "beta": b}
+                yield Defect("; ".join(parts), x.A, x.B, C if b else None, fields=fields)
 
 
-def _likely(value: float, named: dict[float, str]) -> list[float]:
+def _likely(value: float, named: Iterable[float]) -> list[float]:
     """Values of few digits or bits near an estimate, the named ones first."""
     digits = [float(f"{value:.{n}g}") for n in (1, 2, 3, 4, 6)]
     power = float(np.copysign(2.0 ** np.round(np.log2(abs(value))), value)) if value else 0.0
@@ -442,13 +440,10 @@ def _weighted(x: Residual, w: Array) -> Iterator[Defect]:
             text = f"k = {_ks(twice)} are read in place of k = {words}, which are left out"
             yield Defect(text, x.A[:, ks], x.B[ks], x.C)
         text = f"k = {_ks(twice)} are counted twice"
-        order = np.arange(K)
-        runs = np.split(twice, np.flatnonzero(np.diff(twice) != 1) + 1)
-        after = [k for run in np.split(order, [int(r[-1]) + 1 for r in runs]) for k in run]
-        for run in reversed(runs):
-            at = after.index(int(run[-1])) + 1
-            after[at:at] = run.tolist()
-        for ks in (np.array(after), np.concatenate([order, twice]), np.concatenate([twice, order])):
+        order = after = np.arange(K)
+        for run in reversed(np.split(twice, np.flatnonzero(np.diff(twice) != 1) + 1)):
+            after = np.insert(after, run[-1] + 1, run)
+        for ks in (after, np.concatenate([order, twice]), np.concatenate([twice, order])):
             ks = ks[w[ks] != 0]
             yield Defect(text, x.A[:, ks], x.B[ks], x.C)
         yield Defect(text, (x.A * w).astype(x.A.dtype), x.B, x.C)
