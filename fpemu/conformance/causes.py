@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,6 @@ from fpemu.conformance.deviations import (
     options,
     other_schemes,
     other_units,
-    promotions,
     units,
 )
 from fpemu.conformance.orders import TILES, Candidate, Sums, interleaved, lengths_of, slices
@@ -319,25 +318,27 @@ def plain_causes(
             over_k = () if own else (deviation("order", text, order=order, **fields),)
             out.offer((*deviations, *over_k, *ending))
 
-    def sums(deviations: Deviations) -> Sums:
+    def in_own_order(deviations: Deviations) -> None:
+        one = changed(s, deviations)
+        T = evaluate(replace(one, alpha=1.0, beta=0.0, epilogue="separate", relu=False, out=None, nan=None), A, B)
+        evaluated(deviations, [(s.order, "", {}, T)])
+
+    def in_all_orders(deviations: Deviations, every: bool = False) -> None:
         one = changed(s, deviations)
         a, b = one.operands(A, B)
         if one.epilogue == "alpha-on-A":
-            a = round_operand(a.astype(np.float64) * s.alpha, str(one.operand), "RNE")
-        return Sums(one, a, b)
+            a = round_operand(a.astype(np.float64) * s.alpha, str(one.operand))
+        if one.narrow is None:
+            evaluated(deviations, slices(Sums(one, a, b), every=every))
+            if not (every or out.causes or p.over()):
+                evaluated(deviations, interleaved(Sums(one, a, b)))
 
-    def in_own_order(deviations: Deviations) -> Iterator[Candidate]:
-        one = changed(s, deviations)
-        with suppress(*REFUSED):
-            T = evaluate(replace(one, alpha=1.0, beta=0.0, epilogue="separate", relu=False, out=None, nan=None), A, B)
-            yield s.order, "", {}, T
+    def in_every_length(deviations: Deviations) -> None:
+        in_all_orders(deviations, True)
 
-    def in_all_orders(deviations: Deviations, every: bool = False) -> None:
-        if changed(s, deviations).narrow is None and not p.over():
-            with suppress(*REFUSED):
-                evaluated(deviations, slices(sums(deviations), every=every))
-                if not (every or out.causes):
-                    evaluated(deviations, interleaved(sums(deviations)))
+    def by_itself(deviations: Deviations) -> None:
+        p.tried += 1
+        out.offer(deviations)
 
     def all_units() -> Iterator[Deviations]:
         for conversion in before:
@@ -348,44 +349,36 @@ def plain_causes(
                 if not p.coarse or narrow or str(getattr(last.get("hardware"), "d_format", "")) == "fp16":
                     yield (*conversion, *unit)
 
-    with np.errstate(all="ignore"):
-        report("orders over K")
-        for conversion in () if p.coarse else before:
-            in_all_orders(conversion)
-        report("instructions and accumulators")
-        if not out.causes:
-            for deviations in all_units():
-                if not (p.over() or (out.causes and len(deviations) > min(len(one.kinds) for one in out.causes))):
-                    evaluated(deviations, in_own_order(deviations))
-        if not (out.causes or p.coarse):
-            report("slices of every length")
-            for conversion in before:
-                in_all_orders(conversion, True)
-        report("libraries and schemes")
-        for deviations in () if out.causes else _special(p):
-            if not p.over():
-                p.tried += 1
-                out.offer(deviations)
-        if not out.causes and reveal is not None:
-            report("probes")
+    def probed() -> Iterator[Deviations]:
+        if reveal is not None:
             with suppress(*REFUSED):
                 order = tree.order_of(reveal(s))
-                found = (deviation("order", f"{describe_order(order)}, found by probes", order=order),)
-                for deviations in all_units():
-                    evaluated((*deviations, *found), in_own_order((*deviations, *found)))
-        stages = (
-            ("instructions, accumulators and orders", all_units(), False),
-            ("units with other constants", ((*b, d) for b in before for d in other_units(s)), None),
-            ("slices of every length on all units", all_units(), True),
-        )
-        for text, many, every in stages:
+                found = deviation("order", f"{describe_order(order)}, found by probes", order=order)
+                yield from ((*unit, found) for unit in all_units())
+
+    likely = () if p.coarse else before
+    constants = ((*b, d) for b in before for d in other_units(s))
+    stages: tuple[tuple[str, Iterable[Deviations], tuple[Callable[[Deviations], None], ...]], ...] = (
+        ("orders over K", likely, (in_all_orders,)),
+        ("instructions and accumulators", all_units(), (in_own_order,)),
+        ("slices of every length", likely, (in_every_length,)),
+        ("libraries and schemes", _special(p), (by_itself,)),
+        ("probes", probed(), (in_own_order,)),
+        ("instructions, accumulators and orders", all_units(), (in_all_orders,)),
+        ("units with other constants", constants, (in_own_order, in_all_orders)),
+        ("slices of every length on all units", all_units(), (in_every_length,)),
+    )
+    with np.errstate(all="ignore"):
+        for text, many, attempts in stages:
+            if out.causes:
+                break
             report(text)
-            for deviations in () if out.causes else many:
+            for deviations, attempt in ((d, a) for d in many for a in attempts):
                 if p.over():
                     break
-                if every is None:
-                    evaluated(deviations, in_own_order(deviations))
-                in_all_orders(deviations, bool(every))
+                if not out.causes or len(deviations) <= min(len(one.kinds) for one in out.causes):
+                    with suppress(*REFUSED):
+                        attempt(deviations)
     return sorted(out.causes, key=lambda cause: len(cause.kinds))
 
 
@@ -394,34 +387,24 @@ def indistinguishable(p: Problem) -> tuple[list[tuple[str, Specification]], int]
     s, K = p.s, p.A.shape[1]
     own = cache(lambda: _key(replace(s, scheme=None), K))
     alike: list[tuple[str, Specification]] = []
-    for listed in _alternatives(p):
-        for d in islice(listed, _ALIKE):
-            if p.over():
-                break
-            p.tried += 1
-            other = changed(s, (d,))
-            if not p.matches(other):
-                continue
+    orders = (deviation("order", describe_order(KOrder(n)), order=KOrder(n)) for n in lengths_of(K)[3:])
+    lists: list[Iterable[Deviation]] = [orders]
+    if s.scheme is None:
+        lists.append(d for unit in units(s, p.A, p.B, 0.0) for d in unit)
+    else:
+        single = list(options(s, K))
+        lists += [[d for d in single if d.kind == kind] for kind in ("promotion", "hardware")]
+    for d in chain.from_iterable(islice(listed, _ALIKE) for listed in (*lists, other_schemes(s, p.A, p.D))):
+        if p.over():
+            break
+        p.tried += 1
+        other = changed(s, (d,))
+        if p.matches(other):
             if other.scheme == s.scheme and _key(replace(other, scheme=None), K) == own():
                 p.tried -= 1  # the same additions in other words
             elif p.confirms(other):
                 alike.append((d.text, other))
     return alike, p.tried
-
-
-def _alternatives(p: Problem) -> list[Iterator[Deviation]]:
-    """The likeliest deviations in the order, the promotion, the instruction and the scheme."""
-    s, K = p.s, p.A.shape[1]
-    other_orders = (deviation("order", describe_order(KOrder(n)), order=KOrder(n)) for n in lengths_of(K)[3:])
-    if s.scheme is not None:
-        return [
-            other_orders,
-            promotions(s, K),
-            (d for d in options(s) if d.kind == "hardware"),
-            other_schemes(s, p.A, p.D),
-        ]
-    instructions = (d for unit in units(s, p.A, p.B, 0.0) for d in unit)
-    return [other_orders, instructions, other_schemes(s, p.A, p.D)]
 
 
 def _special(p: Problem) -> Iterator[Deviations]:
@@ -464,8 +447,7 @@ def scheme_deviations(p: Problem, s: Specification) -> Iterator[Deviation]:
         yield deviation("option", SPLIT_INF.removeprefix(", and "), on_range="hardware")
     yield from (d for c in p.converted[0] for d in c)
     yield from (e[0] for e in endings(s, p.C, p.D) if len(e) == 1)
-    yield from options(s)
-    yield from promotions(s, K)
+    yield from options(s, K)
     promote = getattr(s.order, "promote", None)
     for length in lengths_of(K):
         for tile in (None, *TILES[:3]):

@@ -225,7 +225,7 @@ def other_schemes(s: Specification, A: Array, D: Array) -> Iterator[Deviation]:
             yield deviation("scheme", text + more, **fields, **plain)
 
 
-def options(s: Specification) -> Iterator[Deviation]:
+def options(s: Specification, K: int) -> Iterator[Deviation]:
     """Single options of the scheme with other values, and its instruction on other hardware."""
     scheme, spec = s.scheme, s.spec
     assert isinstance(scheme, Scheme)
@@ -240,11 +240,21 @@ def options(s: Specification) -> Iterator[Deviation]:
     if scheme.operand.name == "fp32" and len(kept) > 1:
         for left_out in kept:
             yield from option(s, "products", tuple(p for p in kept if p != left_out), "order of terms")
+    if spec is None:
+        return
     rows: list[Any] = []
-    for arch in mma.catalog.architectures() if spec is not None else ():
+    for arch in mma.catalog.architectures():
         with suppress(InputError):
             rows.append(scheme.spec(arch))
-    yield from other_instructions(spec, rows) if spec is not None else ()
+    yield from other_instructions(spec, rows)
+    name = scheme.promote_option
+    if hasattr(scheme, name) and getattr(s.order, "promote", None) is None:
+        lengths = {in_k(getattr(scheme, name), spec)}  # "instruction" and its length in k are one deviation
+        for value in (None, "instruction", *PROMOTIONS, "2 instructions", "4 instructions", "8 instructions"):
+            length = in_k(value, spec)
+            if length not in lengths and (length is None or value == "instruction" or length < K):
+                lengths.add(length)
+                yield from option(s, name, value, "promotion")
 
 
 def option(s: Specification, name: str, value: Any, kind: str) -> Iterator[Deviation]:
@@ -259,16 +269,3 @@ def option(s: Specification, name: str, value: Any, kind: str) -> Iterator[Devia
             if name in ("instruction", "fmt", "accumulator") and spec is not None:
                 spec = other.spec(spec.architecture)
             yield deviation(kind, f"{scheme.name} with {name} = {shown}", scheme=other, hardware=spec)
-
-
-def promotions(s: Specification, K: int) -> Iterator[Deviation]:
-    """Promotion intervals of a scheme."""
-    name = s.scheme.promote_option  # type: ignore[union-attr]
-    if s.spec is None or not hasattr(s.scheme, name) or getattr(s.order, "promote", None) is not None:
-        return
-    lengths = {in_k(getattr(s.scheme, name), s.spec)}  # "instruction" and its length in k are one deviation
-    for value in (None, "instruction", *PROMOTIONS, "2 instructions", "4 instructions", "8 instructions"):
-        length = in_k(value, s.spec)
-        if length not in lengths and (length is None or value == "instruction" or length < K):
-            lengths.add(length)
-            yield from option(s, name, value, "promotion")

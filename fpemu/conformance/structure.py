@@ -228,15 +228,12 @@ def _operands(x: Residual) -> Iterator[Defect]:
 
 def _strides(height: int, width: int, sizes: tuple[int, ...]) -> Iterator[tuple[str, int, int]]:
     """Likely ways to read a matrix in wrong places: by rows or columns, the first position, and the stride."""
-    near = {width + n for n in range(-16, 17)} | {-(-width // n) * n for n in (8, 16, 32, 64, 128, 256)}
-    near |= {width // n * n for n in (8, 16, 32, 64, 128)} | {width // 2, 2 * width, width + 32, width + 64, *sizes}
-    for stride in sorted(near):
-        if stride > 0 and stride != width:
-            yield "rows", 0, stride
-    near = {height, *sizes} | {height + n for n in range(-16, 17)}
-    for stride in sorted(near):
-        if stride > 0:
-            yield "columns", 0, stride
+    for way, length in (("rows", width), ("columns", height)):
+        near = {*range(length - 16, length + 17), *sizes, length // 2, 2 * length, length + 32, length + 64}
+        near |= {rounded * n for n in (8, 16, 32, 64, 128, 256) for rounded in (length // n, -(-length // n))}
+        for stride in sorted(near):
+            if stride > 0 and (way, stride) != ("rows", width):
+                yield way, 0, stride
     for start in (*range(-16, 17), width, -width, 32, 64, -32, -64):
         if start:
             yield "rows", start, width
