@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats, library, simt
+from fpemu import formats, library, mma, simt
 from fpemu.conformance.compare import distance
 from fpemu.conformance.deviations import (
     FORMATS,
@@ -33,6 +33,7 @@ from fpemu.conformance.deviations import (
     deviation,
     endings,
     options,
+    other_instructions,
     other_schemes,
     other_units,
     units,
@@ -109,7 +110,7 @@ class Problem:
         lines = int(np.clip(np.sqrt(_WORK / K), 4, 12))
         self.rows, self.columns = _lines(wrong, 1, lines), _lines(wrong, 0, lines)
         self.expected = expected[self.rows][:, self.columns]
-        own = self.value(specification) if specification.scheme is not None else self.expected
+        own = self.expected if specification.scheme is None else self.value(specification, self.rows, self.columns)
         if not np.array_equal(bits(own), bits(self.expected)):
             self.expected = expected
             self.rows, self.columns = np.arange(M), np.arange(N)  # the scheme's rows are not independent
@@ -140,9 +141,8 @@ class Problem:
         """Whether the budget of the search is spent."""
         return self.tried >= self.most or time.perf_counter() > self.end
 
-    def value(self, s: Specification, rows: Any = 0, columns: Any = 0) -> Array:
-        """The specified rows and columns, by default those of the sample."""
-        rows, columns = (self.rows, self.columns) if rows is not None and np.ndim(rows) == 0 else (rows, columns)
+    def value(self, s: Specification, rows: Index | None = None, columns: Index | None = None) -> Array:
+        """The specified D, or its given rows and columns."""
         device: Device = self.device if rows is None else "cpu"
         return evaluate(s, self.A, self.B, self.C, rows, columns, device).astype(self.D.dtype, copy=False)
 
@@ -159,17 +159,17 @@ class Problem:
             independent = len(self.rows) < len(self.D) and s.library is None
             if independent and not self.equal(self.value(s, *self.few), *self.few):
                 return False
-            return self.equal(self.value(s), self.rows, self.columns)
+            return self.equal(self.value(s, self.rows, self.columns), self.rows, self.columns)
         return False
 
     def confirms(self, s: Specification) -> bool:
         """Whether a specification reproduces every bit of the result: by parts of its rows, the last ones first."""
         if s.library is not None or s.scheme is not None:
-            return self.equal(self.value(s, None, None))
+            return self.equal(self.value(s))
         step = max(8, int(2e8 / (self.A.shape[1] * self.D.shape[1])))
         for first in range(0, len(self.D), step):
             rows = np.arange(first, min(first + step, len(self.D)))
-            if not self.equal(self.value(s, rows, None), rows):
+            if not self.equal(self.value(s, rows), rows):
                 return False
         return True
 
@@ -389,9 +389,13 @@ def indistinguishable(p: Problem) -> tuple[list[tuple[str, Specification]], int]
     alike: list[tuple[str, Specification]] = []
     orders = (deviation("order", describe_order(KOrder(n)), order=KOrder(n)) for n in lengths_of(K)[3:])
     lists: list[Iterable[Deviation]] = [orders]
-    if s.scheme is None:
-        lists.append(d for unit in units(s, p.A, p.B, 0.0) for d in unit)
-    else:
+    if s.scheme is None and s.spec is not None:
+        own_formats = s.spec.a_format, s.spec.d_format
+        rows = [r for r in mma.catalog.rows() if (r.a_format, r.d_format) == own_formats]
+        lists.append(other_instructions(s.spec, rows))
+        if s.spec != simt.SPECS["fp32"] and p.A.dtype != np.float64:
+            lists.append([deviation("hardware", "ordinary cores: FMAs in fp32", hardware=simt.SPECS["fp32"])])
+    elif s.scheme is not None:
         single = list(options(s, K))
         lists += [[d for d in single if d.kind == kind] for kind in ("promotion", "hardware")]
     for d in chain.from_iterable(islice(listed, _ALIKE) for listed in (*lists, other_schemes(s, p.A, p.D))):
@@ -467,7 +471,7 @@ def scheme_causes(p: Problem, report: Callable[[str], None]) -> list[Cause]:
         s = changed(p.s, deviations)
         p.tried += 1
         with suppress(*REFUSED), np.errstate(all="ignore"):
-            value = p.value(s)
+            value = p.value(s, p.rows, p.columns)
             if value.shape == p.part.shape and bits(value).tobytes() not in seen:
                 steps = distance(p.part, value, s.result if s.result in formats.names() else "fp32")
                 if not steps.any():

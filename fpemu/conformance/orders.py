@@ -119,12 +119,7 @@ def slices(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
         for how in ("ascending",) if every else ("ascending", "pairwise", "descending"):
             if how != "ascending" and len(P) < (3 if how == "pairwise" else 2):
                 continue
-            fast = how != "pairwise" and s.multiply_add is None
-            T = (
-                np.add.accumulate(P if how == "ascending" else P[::-1], axis=0)[-1]
-                if fast
-                else joined(list(P), how, x.add)
-            )
+            T = joined(list(P), how, x.add)
             order = KOrder(length, join=how)  # type: ignore[arg-type]
             text = describe_order(order)
             if how == "ascending" and length in PROMOTIONS:
@@ -151,13 +146,9 @@ def _with_stored(x: Sums, P: Array, order: KOrder) -> Iterator[Candidate]:
         return
     stored = [to_format(p, fmt).astype(p.dtype) for p in P]
     text = f"{describe_order(order)}, the slices stored in {fmt} and added in"
+    narrow = reduce(lambda a, b: to_format(a + b, fmt).astype(a.dtype), stored)
     yield order, f"{text} fp32", {"stored": fmt}, x.done(reduce(add, stored))
-    yield (
-        order,
-        f"{text} {fmt}",
-        {"join": fmt},
-        x.done(reduce(lambda a, b: to_format(a + b, fmt).astype(a.dtype), stored)),
-    )
+    yield order, f"{text} {fmt}", {"join": fmt}, x.done(narrow)
 
 
 def _with_tiles(x: Sums) -> Iterator[Candidate]:
@@ -173,6 +164,8 @@ def _with_tiles(x: Sums) -> Iterator[Candidate]:
             stop = min(start + length, K)
             residue = (stop - start) % tile
             rows.append([*range(start, start + residue), *[-1] * (-residue % k), *range(start + residue, stop)])
+        if not any(-1 in row for row in rows):  # residues of whole instructions: the order is that of plain slices
+            continue
         longest = max(map(len, rows))
         P = x.chains(np.array([row + [-1] * (longest - len(row)) for row in rows]))
         order = KOrder(length if length < K else None, tile, residue_first=True)

@@ -265,16 +265,16 @@ def _unwritten(x: Residual) -> Iterator[Defect]:
     masks += [] if x.C is None else [("hold C", x.d == x.C), ("hold beta C", x.d == x.c)]
     for words, mask in masks:
         mask = mask & (bits(x.D) != bits(x.expected))
-        if mask.sum() >= 4 and not mask.all() and x.wrong[mask].mean() > 0.9:
+        if mask.sum() < 4 or mask.all() or x.wrong[mask].mean() <= 0.9:
+            continue
+        where = "; ".join(region(mask))
+        scattered = not where and mask.sum() > 64  # zeros of a function such as ReLU
+        rest = x.agrees(x.d[~mask], x.T[~mask], x.size[~mask])
+        if (rest or mask.sum() >= 0.25 * x.wrong.sum()) and not scattered:
+            where = where.removeprefix("only in ") or f"{mask.sum()} entries"
             source = np.where(mask, -1, np.arange(mask.size).reshape(mask.shape))
-            rest = x.agrees(x.d[~mask], x.T[~mask], x.size[~mask])
-            if rest or mask.sum() >= 0.25 * x.wrong.sum():
-                where = "; ".join(region(mask))
-                if not where and mask.sum() > 64:  # zeros of a function such as ReLU
-                    continue
-                where = where or f"{mask.sum()} entries"
-                text = f"{where.removeprefix('only in ')}: the entries {words}: not written, or written by other code"
-                yield Defect(text, x.A, x.B, x.C, source)
+            text = f"{where}: the entries {words}: not written, or written by other code"
+            yield Defect(text, x.A, x.B, x.C, source)
 
 
 def _lines(x: Residual) -> Iterator[Defect]:
@@ -422,9 +422,8 @@ def _weighted(x: Residual, w: Array) -> Iterator[Defect]:
     others = np.flatnonzero((w != 0) & (w != 1) & (w != 2))
     words = _ks(zeros)
     if zeros.size and not twice.size and not others.size:
-        last = K - zeros[0] == len(zeros)
-        text = f"k = {words} are left out (weight 0)" if len(zeros) > 1 else f"k = {words} is left out (weight 0)"
-        if last:
+        text = f"k = {words} {'are' if len(zeros) > 1 else 'is'} left out (weight 0)"
+        if K - zeros[0] == len(zeros):
             text = f"the last {len(zeros)} of k are left out" if len(zeros) > 1 else "the last k is left out"
             yield Defect(text, x.A, x.B, x.C, fields={"length": int(zeros[0])})
         keep = w != 0
