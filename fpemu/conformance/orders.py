@@ -117,7 +117,7 @@ def slices(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
         ks = lanes_of(K, -(-K // length), length)
         P = x.chains(ks)
         for how in ("ascending",) if every else ("ascending", "pairwise", "descending"):
-            if how != "ascending" and len(P) < (3 if how == "pairwise" else 2):
+            if how != "ascending" and len(P) < 3:  # two slices have one sum
                 continue
             T = joined(list(P), how, x.add)
             order = KOrder(length, join=how)  # type: ignore[arg-type]
