@@ -36,7 +36,6 @@ from fpemu.conformance.deviations import (
     other_instructions,
     other_schemes,
     other_units,
-    promotions,
     units,
 )
 from fpemu.conformance.orders import TILES, Candidate, Sums, interleaved, lengths_of, slices
@@ -105,14 +104,13 @@ class Problem:
     ):
         self.s, self.A, self.B, self.C, self.D, self.device = specification, A, B, C, D, device
         self.end, self.most, self.tried = end, most, 0
-        self.counted = True
         self.ignored = np.zeros(D.shape, bool) if ignored is None else ignored  # entries with another cause
         wrong = (bits(D) != bits(expected)) & ~self.ignored
         K, (M, N) = A.shape[1], D.shape
         lines = int(np.clip(np.sqrt(_WORK / K), 4, 12))
         self.rows, self.columns = _lines(wrong, 1, lines), _lines(wrong, 0, lines)
         self.expected = expected[self.rows][:, self.columns]
-        own = self.value(specification) if specification.scheme is not None else self.expected
+        own = self.expected if specification.scheme is None else self.value(specification, self.rows, self.columns)
         if not np.array_equal(bits(own), bits(self.expected)):
             self.expected = expected
             self.rows, self.columns = np.arange(M), np.arange(N)  # the scheme's rows are not independent
@@ -121,7 +119,6 @@ class Problem:
         few = 4 if K <= 2048 else 2
         self.few = _lines(wrong[self.rows], 1, few), _lines(wrong[:, self.columns], 0, few)
         self.few = self.rows[self.few[0]], self.columns[self.few[1]]
-        self.seen: dict[Any, bool] = {}
 
     @cached_property
     def converted(self) -> tuple[list[Deviations], float]:
@@ -144,9 +141,8 @@ class Problem:
         """Whether the budget of the search is spent."""
         return self.tried >= self.most or time.perf_counter() > self.end
 
-    def value(self, s: Specification, rows: Any = 0, columns: Any = 0) -> Array:
-        """The specified rows and columns, by default those of the sample."""
-        rows, columns = (self.rows, self.columns) if rows is not None and np.ndim(rows) == 0 else (rows, columns)
+    def value(self, s: Specification, rows: Index | None = None, columns: Index | None = None) -> Array:
+        """The specified D, or its given rows and columns."""
         device: Device = self.device if rows is None else "cpu"
         return evaluate(s, self.A, self.B, self.C, rows, columns, device).astype(self.D.dtype, copy=False)
 
@@ -163,17 +159,17 @@ class Problem:
             independent = len(self.rows) < len(self.D) and s.library is None
             if independent and not self.equal(self.value(s, *self.few), *self.few):
                 return False
-            return self.equal(self.value(s), self.rows, self.columns)
+            return self.equal(self.value(s, self.rows, self.columns), self.rows, self.columns)
         return False
 
     def confirms(self, s: Specification) -> bool:
         """Whether a specification reproduces every bit of the result: by parts of its rows, the last ones first."""
         if s.library is not None or s.scheme is not None:
-            return self.equal(self.value(s, None, None))
+            return self.equal(self.value(s))
         step = max(8, int(2e8 / (self.A.shape[1] * self.D.shape[1])))
         for first in range(0, len(self.D), step):
             rows = np.arange(first, min(first + step, len(self.D)))
-            if not self.equal(self.value(s, rows, None), rows):
+            if not self.equal(self.value(s, rows), rows):
                 return False
         return True
 
@@ -252,7 +248,7 @@ class Survivors:
     def __init__(self, p: Problem):
         self.p = p
         self.causes: list[Cause] = []
-        self.end, self.complete = math.inf, True
+        self.end = math.inf
         self.keys: dict[Any, int] = {}
 
     def offer(self, deviations: Deviations) -> None:
@@ -262,7 +258,6 @@ class Survivors:
         key = _key(s, p.A.shape[1])
         text = "; ".join(d.text for d in deviations)
         if self.causes and time.perf_counter() > min(p.end, self.end):
-            self.complete = False
             return
         if key in self.keys:
             same = self.keys[key]
@@ -323,25 +318,27 @@ def plain_causes(
             over_k = () if own else (deviation("order", text, order=order, **fields),)
             out.offer((*deviations, *over_k, *ending))
 
-    def sums(deviations: Deviations) -> Sums:
+    def in_own_order(deviations: Deviations) -> None:
+        one = changed(s, deviations)
+        T = evaluate(replace(one, alpha=1.0, beta=0.0, epilogue="separate", relu=False, out=None, nan=None), A, B)
+        evaluated(deviations, [(s.order, "", {}, T)])
+
+    def in_all_orders(deviations: Deviations, every: bool = False) -> None:
         one = changed(s, deviations)
         a, b = one.operands(A, B)
         if one.epilogue == "alpha-on-A":
-            a = round_operand(a.astype(np.float64) * s.alpha, str(one.operand), "RNE")
-        return Sums(one, a, b)
+            a = round_operand(a.astype(np.float64) * s.alpha, str(one.operand))
+        if one.narrow is None:
+            evaluated(deviations, slices(Sums(one, a, b), every=every))
+            if not (every or out.causes or p.over()):
+                evaluated(deviations, interleaved(Sums(one, a, b)))
 
-    def in_own_order(deviations: Deviations) -> Iterator[Candidate]:
-        one = changed(s, deviations)
-        with suppress(*REFUSED):
-            T = evaluate(replace(one, alpha=1.0, beta=0.0, epilogue="separate", relu=False, out=None, nan=None), A, B)
-            yield s.order, "", {}, T
+    def in_every_length(deviations: Deviations) -> None:
+        in_all_orders(deviations, True)
 
-    def in_all_orders(deviations: Deviations, every: bool = False) -> None:
-        if changed(s, deviations).narrow is None and not p.over():
-            with suppress(*REFUSED):
-                evaluated(deviations, slices(sums(deviations), every=every))
-                if not (every or out.causes):
-                    evaluated(deviations, interleaved(sums(deviations)))
+    def by_itself(deviations: Deviations) -> None:
+        p.tried += 1
+        out.offer(deviations)
 
     def all_units() -> Iterator[Deviations]:
         for conversion in before:
@@ -352,45 +349,36 @@ def plain_causes(
                 if not p.coarse or narrow or str(getattr(last.get("hardware"), "d_format", "")) == "fp16":
                     yield (*conversion, *unit)
 
-    with np.errstate(all="ignore"):
-        report("orders over K")
-        for conversion in () if p.coarse else before:
-            in_all_orders(conversion)
-        report("instructions and accumulators")
-        if not out.causes:
-            for deviations in all_units():
-                if not (p.over() or (out.causes and len(deviations) > min(len(one.kinds) for one in out.causes))):
-                    evaluated(deviations, in_own_order(deviations))
-        if not (out.causes or p.coarse):
-            report("slices of every length")
-            for conversion in before:
-                in_all_orders(conversion, True)
-        report("libraries and schemes")
-        for deviations in () if out.causes else _special(p):
-            if not p.over():
-                p.tried += 1
-                out.offer(deviations)
-        if not out.causes and reveal is not None:
-            report("probes")
+    def probed() -> Iterator[Deviations]:
+        if reveal is not None:
             with suppress(*REFUSED):
                 order = tree.order_of(reveal(s))
-                found = (deviation("order", f"{describe_order(order)}, found by probes", order=order),)
-                for deviations in all_units():
-                    evaluated((*deviations, *found), in_own_order((*deviations, *found)))
-        stages = (
-            ("instructions, accumulators and orders", all_units(), False),
-            ("units with other constants", ((*b, d) for b in before for d in other_units(s)), None),
-            ("slices of every length on all units", all_units(), True),
-        )
-        for text, many, every in stages:
+                found = deviation("order", f"{describe_order(order)}, found by probes", order=order)
+                yield from ((*unit, found) for unit in all_units())
+
+    likely = () if p.coarse else before
+    constants = ((*b, d) for b in before for d in other_units(s))
+    stages: tuple[tuple[str, Iterable[Deviations], tuple[Callable[[Deviations], None], ...]], ...] = (
+        ("orders over K", likely, (in_all_orders,)),
+        ("instructions and accumulators", all_units(), (in_own_order,)),
+        ("slices of every length", likely, (in_every_length,)),
+        ("libraries and schemes", _special(p), (by_itself,)),
+        ("probes", probed(), (in_own_order,)),
+        ("instructions, accumulators and orders", all_units(), (in_all_orders,)),
+        ("units with other constants", constants, (in_own_order, in_all_orders)),
+        ("slices of every length on all units", all_units(), (in_every_length,)),
+    )
+    with np.errstate(all="ignore"):
+        for text, many, attempts in stages:
+            if out.causes:
+                break
             report(text)
-            for deviations in () if out.causes else many:
+            for deviations, attempt in ((d, a) for d in many for a in attempts):
                 if p.over():
                     break
-                if every is None:
-                    evaluated(deviations, in_own_order(deviations))
-                in_all_orders(deviations, bool(every))
-    p.counted = out.complete
+                if not out.causes or len(deviations) <= min(len(one.kinds) for one in out.causes):
+                    with suppress(*REFUSED):
+                        attempt(deviations)
     return sorted(out.causes, key=lambda cause: len(cause.kinds))
 
 
@@ -399,41 +387,28 @@ def indistinguishable(p: Problem) -> tuple[list[tuple[str, Specification]], int]
     s, K = p.s, p.A.shape[1]
     own = cache(lambda: _key(replace(s, scheme=None), K))
     alike: list[tuple[str, Specification]] = []
-    for listed in _alternatives(p):
-        for d in islice(listed, _ALIKE):
-            if p.over():
-                break
-            p.tried += 1
-            other = changed(s, (d,))
-            if not p.matches(other):
-                continue
+    orders = (deviation("order", describe_order(KOrder(n)), order=KOrder(n)) for n in lengths_of(K)[3:])
+    lists: list[Iterable[Deviation]] = [orders]
+    if s.scheme is None and s.spec is not None:
+        own_formats = s.spec.a_format, s.spec.d_format
+        rows = [r for r in mma.catalog.rows() if (r.a_format, r.d_format) == own_formats]
+        lists.append(other_instructions(s.spec, rows))
+        if s.spec != simt.SPECS["fp32"] and p.A.dtype != np.float64:
+            lists.append([deviation("hardware", "ordinary cores: FMAs in fp32", hardware=simt.SPECS["fp32"])])
+    elif s.scheme is not None:
+        single = list(options(s, K))
+        lists += [[d for d in single if d.kind == kind] for kind in ("promotion", "hardware")]
+    for d in chain.from_iterable(islice(listed, _ALIKE) for listed in (*lists, other_schemes(s, p.A, p.D))):
+        if p.over():
+            break
+        p.tried += 1
+        other = changed(s, (d,))
+        if p.matches(other):
             if other.scheme == s.scheme and _key(replace(other, scheme=None), K) == own():
                 p.tried -= 1  # the same additions in other words
             elif p.confirms(other):
                 alike.append((d.text, other))
     return alike, p.tried
-
-
-def _alternatives(p: Problem) -> list[Iterator[Deviation]]:
-    """The likeliest deviations in the order, the promotion, the instruction and the scheme."""
-    s, K = p.s, p.A.shape[1]
-    other_orders = (deviation("order", describe_order(KOrder(n)), order=KOrder(n)) for n in lengths_of(K)[3:])
-    if s.scheme is not None:
-        return [
-            other_orders,
-            promotions(s, K),
-            (d for d in options(s) if d.kind == "hardware"),
-            other_schemes(s, p.A, p.D),
-        ]
-    rows = [r for r in mma.catalog.rows() if s.spec and (r.a_format, r.d_format) == (s.spec.a_format, s.spec.d_format)]
-    instructions = chain(
-        other_instructions(s.spec, rows) if s.spec else (),
-        (
-            deviation("hardware", "ordinary cores: FMAs in fp32", hardware=simt.SPECS["fp32"])
-            for _ in range(s.spec != simt.SPECS["fp32"] and p.A.dtype != np.float64)
-        ),
-    )
-    return [other_orders, instructions, other_schemes(s, p.A, p.D)]
 
 
 def _special(p: Problem) -> Iterator[Deviations]:
@@ -458,14 +433,8 @@ def _special(p: Problem) -> Iterator[Deviations]:
                         text = f"OpenBLAS {version} with kernel {kernel} ({routine}, layout {layout})"
                         name = ("openblas", kernel, version, layout)
                         yield (deviation("library", text, library=name, hardware=hardware, order=None),)
-    kinds = {
-        "fp16": ("fp16", "fp16->fp16"),
-        "bf16": ("bf16",),
-        "fp32": ("tf32", "fp32"),
-        "tf32": ("tf32",),
-        "fp64": ("fp64",),
-    }
-    for kind, layout in product(kinds.get(str(s.operand), ()), ("NN", "TN")):
+    kinds = {"fp16": ("fp16", "fp16->fp16"), "fp32": ("tf32", "fp32")}
+    for kind, layout in product(kinds.get(str(s.operand), (str(s.operand),)), ("NN", "TN")):
         with suppress(InputError):
             row = library.lookup("cublas", kind, (M, N, K), layout=layout)  # type: ignore[arg-type]
             text = f"cuBLAS {row.version} on {row.hardware} ({kind}, layout {layout})"
@@ -482,8 +451,7 @@ def scheme_deviations(p: Problem, s: Specification) -> Iterator[Deviation]:
         yield deviation("option", SPLIT_INF.removeprefix(", and "), on_range="hardware")
     yield from (d for c in p.converted[0] for d in c)
     yield from (e[0] for e in endings(s, p.C, p.D) if len(e) == 1)
-    yield from options(s)
-    yield from promotions(s, K)
+    yield from options(s, K)
     promote = getattr(s.order, "promote", None)
     for length in lengths_of(K):
         for tile in (None, *TILES[:3]):
@@ -503,7 +471,7 @@ def scheme_causes(p: Problem, report: Callable[[str], None]) -> list[Cause]:
         s = changed(p.s, deviations)
         p.tried += 1
         with suppress(*REFUSED), np.errstate(all="ignore"):
-            value = p.value(s)
+            value = p.value(s, p.rows, p.columns)
             if value.shape == p.part.shape and bits(value).tobytes() not in seen:
                 steps = distance(p.part, value, s.result if s.result in formats.names() else "fp32")
                 if not steps.any():

@@ -122,15 +122,15 @@ def units(s: Specification, A: Array, B: Array, level: float) -> Iterator[Deviat
         yield (d,)
     narrow = level > NARROW and not fp64
     own = {"hardware": simt.SPECS["fp64" if fp64 else "fp32"]}
-    for fmt in ("fp64" if fp64 else "fp32", *(("fp16", "bf16") if narrow else ())):
-        name = f"multiply-adds in {fmt}"
-        if fmt in ("fp16", "bf16"):
-            text = f"{name}: an {fmt} accumulator, rounded once per k (FMA)"
-            yield (deviation("accumulator", text, multiply_add=(fmt, "fused"), **own),)
-            text = f"{name}: an {fmt} accumulator, to which every k is added in fp32 before its rounding"
-            yield (deviation("accumulator", text, multiply_add=(fmt, "in fp32"), **own),)
-        text = f"{name} without FMA: the product is rounded, then the sum (unfused)"
-        yield (deviation("accumulator", text, multiply_add=(fmt, "separate"), **own),)
+    ways = {
+        "fused": ": an {} accumulator, rounded once per k (FMA)",
+        "in fp32": ": an {} accumulator, to which every k is added in fp32 before its rounding",
+        "separate": " without FMA: the product is rounded, then the sum (unfused)",
+    }
+    for fmt, way in product(("fp64" if fp64 else "fp32", *(("fp16", "bf16") if narrow else ())), ways):
+        if way == "separate" or fmt in ("fp16", "bf16"):
+            text = f"multiply-adds in {fmt}{ways[way].format(fmt)}"
+            yield (deviation("accumulator", text, multiply_add=(fmt, way), **own),)
     for fmt, unit in product(("fp16", "bf16"), ((), (deviation("hardware", "FMAs in fp32", **own),))):
         for length in dict.fromkeys((32, 64, 16, 128, spec.k, 256, 8, 4, 512)) if narrow else ():
             if length < A.shape[1] and (unit == () or spec != own["hardware"]):
@@ -176,27 +176,25 @@ def _results(s: Specification, D: Array) -> Iterator[Deviation]:
         if len(nans) == 1 and D.dtype == out.dtype:
             text = f"NaN has the code 0x{int(nans[0]):0{2 * D.dtype.itemsize}X}"
             yield deviation("result", text, nan=int(nans[0]))
+        targets = []
         if D.dtype.itemsize >= 4 and (D != 0)[np.isfinite(D)].any():
-            for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"):
-                fmt = formats.get(name)
-                if fmt.precision < out.precision and fmt.contains(D).all():
-                    for mode, words in MODES.items():
-                        text = f"the result is rounded to {name} {words}"
-                        yield deviation("result", text, out=name, out_rounding=mode)
-                    for first in ("fp16", "bf16", "tf32"):
-                        if first != name and formats.get(first).precision >= fmt.precision:
-                            text = f"the result is rounded twice: to {first}, then to {name}"
-                            yield deviation("result", text, via=(first, "RNE"), out=name)
+            narrower = (formats.get(name) for name in ("fp16", "bf16", "tf32", "e4m3", "e5m2"))
+            targets = [fmt for fmt in narrower if fmt.precision < out.precision and fmt.contains(D).all()]
         if s.scheme is None and s.accumulator not in ("", s.result):
+            targets.append(out)
             if D.dtype.itemsize > out.dtype.itemsize or s.result in ("bf16", "tf32"):
                 yield deviation("result", f"the result is not rounded to {s.result}", out=s.accumulator)
+        for fmt in targets:
+            to = {} if fmt == out else {"out": fmt.name}
             for mode, words in MODES.items():
-                if mode != s.out_rounding:
-                    yield deviation("result", f"the result is rounded to {s.result} {words}", out_rounding=mode)
-            for name in ("fp16", "bf16", "tf32"):
-                if name != s.result and s.via is None and formats.get(name).precision >= out.precision - 3:
-                    text = f"the result is rounded twice: to {name}, then to {s.result}"
-                    yield deviation("result", text, via=(name, "RNE"))
+                if to or mode != s.out_rounding:
+                    text = f"the result is rounded to {fmt.name} {words}"
+                    yield deviation("result", text, **to, out_rounding=mode)
+            for first in ("fp16", "bf16", "tf32"):
+                enough = formats.get(first).precision >= (fmt.precision if to else out.precision - 3)
+                if first != fmt.name and enough and (to or s.via is None):
+                    text = f"the result is rounded twice: to {first}, then to {fmt.name}"
+                    yield deviation("result", text, **to, via=(first, "RNE"))
         if s.flush != "result" and not (np.abs(D[np.isfinite(D)]) >= out.min_normal).all():
             yield deviation("flush", "subnormal results are flushed to zero", flush="result")
     if not s.relu and (D >= 0).all():
@@ -227,7 +225,7 @@ def other_schemes(s: Specification, A: Array, D: Array) -> Iterator[Deviation]:
             yield deviation("scheme", text + more, **fields, **plain)
 
 
-def options(s: Specification) -> Iterator[Deviation]:
+def options(s: Specification, K: int) -> Iterator[Deviation]:
     """Single options of the scheme with other values, and its instruction on other hardware."""
     scheme, spec = s.scheme, s.spec
     assert isinstance(scheme, Scheme)
@@ -242,11 +240,21 @@ def options(s: Specification) -> Iterator[Deviation]:
     if scheme.operand.name == "fp32" and len(kept) > 1:
         for left_out in kept:
             yield from option(s, "products", tuple(p for p in kept if p != left_out), "order of terms")
+    if spec is None:
+        return
     rows: list[Any] = []
-    for arch in mma.catalog.architectures() if spec is not None else ():
+    for arch in mma.catalog.architectures():
         with suppress(InputError):
             rows.append(scheme.spec(arch))
-    yield from other_instructions(spec, rows) if spec is not None else ()
+    yield from other_instructions(spec, rows)
+    name = scheme.promote_option
+    if hasattr(scheme, name) and getattr(s.order, "promote", None) is None:
+        lengths = {in_k(getattr(scheme, name), spec)}  # "instruction" and its length in k are one deviation
+        for value in (None, "instruction", *PROMOTIONS, "2 instructions", "4 instructions", "8 instructions"):
+            length = in_k(value, spec)
+            if length not in lengths and (length is None or value == "instruction" or length < K):
+                lengths.add(length)
+                yield from option(s, name, value, "promotion")
 
 
 def option(s: Specification, name: str, value: Any, kind: str) -> Iterator[Deviation]:
@@ -261,16 +269,3 @@ def option(s: Specification, name: str, value: Any, kind: str) -> Iterator[Devia
             if name in ("instruction", "fmt", "accumulator") and spec is not None:
                 spec = other.spec(spec.architecture)
             yield deviation(kind, f"{scheme.name} with {name} = {shown}", scheme=other, hardware=spec)
-
-
-def promotions(s: Specification, K: int) -> Iterator[Deviation]:
-    """Promotion intervals of a scheme."""
-    name = s.scheme.promote_option  # type: ignore[union-attr]
-    if s.spec is None or not hasattr(s.scheme, name) or getattr(s.order, "promote", None) is not None:
-        return
-    lengths = {in_k(getattr(s.scheme, name), s.spec)}  # "instruction" and its length in k are one deviation
-    for value in (None, "instruction", *PROMOTIONS, "2 instructions", "4 instructions", "8 instructions"):
-        length = in_k(value, s.spec)
-        if length not in lengths and (length is None or value == "instruction" or length < K):
-            lengths.add(length)
-            yield from option(s, name, value, "promotion")

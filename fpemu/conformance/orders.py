@@ -55,8 +55,7 @@ def joined(parts: list[Any], how: str, add: Callable[[Any, Any], Any]) -> Any:
     if how == "halves":
         while len(parts) > 1:
             half = (len(parts) + 1) // 2
-            parts = [add(x, y) for x, y in zip(parts, parts[half:], strict=False)] + parts[len(parts) - half :]
-            parts = parts[:half]
+            parts = [*map(add, parts, parts[half:]), *parts[len(parts) // 2 : half]]
         return parts[0]
     return reduce(add, parts[::-1] if how == "descending" else parts)
 
@@ -118,14 +117,9 @@ def slices(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
         ks = lanes_of(K, -(-K // length), length)
         P = x.chains(ks)
         for how in ("ascending",) if every else ("ascending", "pairwise", "descending"):
-            if how != "ascending" and len(P) < (3 if how == "pairwise" else 2):
+            if how != "ascending" and len(P) < 3:  # two slices have one sum
                 continue
-            fast = how != "pairwise" and s.multiply_add is None
-            T = (
-                np.add.accumulate(P if how == "ascending" else P[::-1], axis=0)[-1]
-                if fast
-                else joined(list(P), how, x.add)
-            )
+            T = joined(list(P), how, x.add)
             order = KOrder(length, join=how)  # type: ignore[arg-type]
             text = describe_order(order)
             if how == "ascending" and length in PROMOTIONS:
@@ -152,13 +146,9 @@ def _with_stored(x: Sums, P: Array, order: KOrder) -> Iterator[Candidate]:
         return
     stored = [to_format(p, fmt).astype(p.dtype) for p in P]
     text = f"{describe_order(order)}, the slices stored in {fmt} and added in"
+    narrow = reduce(lambda a, b: to_format(a + b, fmt).astype(a.dtype), stored)
     yield order, f"{text} fp32", {"stored": fmt}, x.done(reduce(add, stored))
-    yield (
-        order,
-        f"{text} {fmt}",
-        {"join": fmt},
-        x.done(reduce(lambda a, b: to_format(a + b, fmt).astype(a.dtype), stored)),
-    )
+    yield order, f"{text} {fmt}", {"join": fmt}, x.done(narrow)
 
 
 def _with_tiles(x: Sums) -> Iterator[Candidate]:
@@ -174,6 +164,8 @@ def _with_tiles(x: Sums) -> Iterator[Candidate]:
             stop = min(start + length, K)
             residue = (stop - start) % tile
             rows.append([*range(start, start + residue), *[-1] * (-residue % k), *range(start + residue, stop)])
+        if not any(-1 in row for row in rows):  # residues of whole instructions: the order is that of plain slices
+            continue
         longest = max(map(len, rows))
         P = x.chains(np.array([row + [-1] * (longest - len(row)) for row in rows]))
         order = KOrder(length if length < K else None, tile, residue_first=True)
@@ -188,33 +180,41 @@ def interleaved(x: Sums) -> Iterator[Candidate]:
     for chunk, lanes in product((1, 8, 16, 32, 4, 64, 128), counts):
         if chunk * lanes >= K or (chunk % unit.block and not unit.rules.fused) or (chunk > 1 and lanes > 16):
             continue
-        tails = ("zeros", "first", "after", "apart") if K % (chunk * lanes) and unit.rules.fused else ("zeros",)
-        for tail in tails:
-            main = K if tail == "zeros" else K // (chunk * lanes) * chunk * lanes
-            ks, rest = lanes_of(main, lanes, chunk), np.arange(main, K)[None]
+        for tail, ending in _TAILS.items() if K % (chunk * lanes) and unit.rules.fused else (("", ""),):
+            main = K // (chunk * lanes) * chunk * lanes if tail else K
+            ks, rest = lanes_of(main, lanes, chunk), np.arange(main, K)
             P = list(x.chains(ks))
-            if tail == "first":
-                P[0] = x.chains(rest, P[0])[0]
             for how in dict.fromkeys(_joins(lanes)):
-                T = joined(P, how, x.add)
-                T = x.chains(rest, T)[0] if tail == "after" else x.add(T, x.chains(rest)[0]) if tail == "apart" else T
-                text = f"{lanes} accumulators that alternate every {chunk} of k" + f", joined {how}" * (
-                    how != "ascending"
-                )
-                texts = {"first": ", the rest of k in the first", "after": ", the rest of k after their sum"}
-                text += texts.get(tail, ", the sum of the rest of k added last" * (tail == "apart"))
+                T = _with_rest(P, rest, tail, how, lambda k, start: x.chains(k[None], start)[0], x.add)
+                text = f"{lanes} accumulators that alternate every {chunk} of k"
+                text += f", joined {how}" * (how != "ascending") + ending
 
-                def build(ks: Index = ks, how: str = how, tail: str = tail, rest: Index = rest) -> Tree:
-                    parts = chains_of(ks, unit)
-                    end = tuple((int(k),) for k in rest[0])
-                    if tail == "first":
-                        parts[0] = Chain(end, "fma", parts[0])
-                    total: Tree = joined(parts, how, lambda a, b: Sum((a, b)))
-                    if tail == "after":
-                        return Chain(end, "fma", total)
-                    return Sum((total, Chain(end, "fma"))) if tail == "apart" else total
+                def build(ks: Index = ks, rest: Index = rest, tail: str = tail, how: str = how) -> Tree:
+                    def chain(k: Index, start: Tree | None) -> Tree:
+                        return Chain(tuple((int(i),) for i in k), "fma", start)
+
+                    return _with_rest(chains_of(ks, unit), rest, tail, how, chain, lambda a, b: Sum((a, b)))
 
                 yield build, text, {}, x.done(T)
+
+
+_TAILS = {
+    "": "",
+    "first": ", the rest of k in the first",
+    "after": ", the rest of k after their sum",
+    "apart": ", the sum of the rest of k added last",
+}
+"""Places of the last k, which are too few for all accumulators; "": zeros are appended to them."""
+
+
+def _with_rest(parts: list[Any], rest: Index, tail: str, how: str, chain: Callable[..., Any], add: Any) -> Any:
+    """The sum of accumulators and of the rest of k: of arrays or of trees, by their `chain` and `add`."""
+    if tail == "first":
+        parts = [chain(rest, parts[0]), *parts[1:]]
+    total = joined(parts, how, add)
+    if tail == "after":
+        return chain(rest, total)
+    return add(total, chain(rest, None)) if tail == "apart" else total
 
 
 def _joins(lanes: int) -> Iterator[str]:

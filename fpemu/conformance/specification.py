@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -287,18 +287,7 @@ class Specification:
 
 
 _FIELDS = tuple(f.name for f in fields(Specification))
-_DETAILS: tuple[str, ...] = (
-    "inputs_b",
-    "factors",
-    "epilogue",
-    "out_rounding",
-    "flush",
-    "join",
-    "stored",
-    "multiply_add",
-    "narrow",
-)
-_DETAILS += ("via", "library", "relu", "length", "nan")
+_DETAILS = _FIELDS[_FIELDS.index("inputs_b") :]
 
 
 def _name(fmt: Any) -> Any:
@@ -490,14 +479,11 @@ def _by_multiply_adds(s: Specification, A: Array, B: Array, C: Array | None) -> 
 
 def multiply_adds(A: Array, B: Array, fmt: str, fused: str, start: Array | None = None) -> Array:
     """Chains of multiply-adds in a format for a stack of products (stack, M, K) and (stack, K, N)."""
-    dtype = _CARRIERS[fmt]
     if fused == "fused" and fmt in simt.SPECS:
         A, B = (to_format(x, fmt) for x in (A, B))
         return _chain([(A, B)], None if start is None else start[None], simt.SPECS[fmt])
-    if fused == "in fp32":
-        dtype = np.float32
-    if fused == "fused":
-        dtype = np.float64  # products of bf16 are exact, and a sum rounds to bf16 as if it were exact
+    # products of bf16 are exact in fp64, and a sum rounds to bf16 as if it were exact
+    dtype: Any = {"in fp32": np.float32, "fused": np.float64}.get(fused, formats.get(fmt).dtype)
     total = np.zeros((len(A), A.shape[1], B.shape[2]), dtype)
     total = total if start is None else total + start.astype(dtype)
     a, b = (np.ascontiguousarray(np.moveaxis(x, axis, 0), dtype) for x, axis in ((A, 2), (B, 1)))
@@ -505,10 +491,7 @@ def multiply_adds(A: Array, B: Array, fmt: str, fused: str, start: Array | None 
         terms = x[:, :, None] * y[:, None, :]
         terms = to_format(terms, fmt) if fused == "separate" else terms
         total = to_format(total + terms, fmt).astype(dtype, copy=False)
-    return total.astype(_CARRIERS[fmt], copy=False)
-
-
-_CARRIERS: dict[str, Any] = {"fp16": np.float16, "bf16": np.float32, "fp32": np.float32, "fp64": np.float64}
+    return total.astype(formats.get(fmt).dtype, copy=False)
 
 
 def to_format(x: Array, fmt: str) -> Array:
@@ -516,14 +499,7 @@ def to_format(x: Array, fmt: str) -> Array:
 
     For sums and products of numbers of the format, computed in the carrier, the second rounding is without effect.
     """
-    if fmt != "bf16":
-        return x.astype(_CARRIERS[fmt], copy=False)
-    wide = np.ascontiguousarray(x)
-    code, drop = bits(wide), 16 if wide.dtype == np.float32 else 45  # fraction bits beyond the 7 of bf16
-    unit = code.dtype.type
-    rounded = (code + unit((1 << drop - 1) - 1) + (code >> unit(drop) & unit(1))) & ~unit((1 << drop) - 1)
-    value = np.where(np.abs(wide) < 2.0**-126, np.rint(wide * 2.0**133) * 2.0**-133, rounded.view(wide.dtype))
-    return np.where(np.isfinite(wide), value, wide).astype(np.float32)
+    return round_operand(x, fmt) if fmt == "bf16" else x.astype(formats.get(fmt).dtype, copy=False)
 
 
 def combined(s: Specification, T: Array, C: Array | None) -> Array:
@@ -535,26 +511,24 @@ def combined(s: Specification, T: Array, C: Array | None) -> Array:
         T = round_operand(T, "fp16" if kind == "half" else s.result)
     if kind == "half" or T.dtype == np.float16:  # otherwise the epilogue of an fp16 accumulator is in fp32
         T = T.astype(np.float16 if kind == "half" else np.float32)
+    dtype = T.dtype
+    T = T.astype(np.float64) if kind == "double" else T
     alpha, beta = T.dtype.type(s.alpha), T.dtype.type(s.beta)
-    c = None if C is None or kind == "no-beta" else C.astype(T.dtype)
-    if kind == "double":
-        wide = np.float64(alpha) * T.astype(np.float64)
-        return (wide if c is None else wide + np.float64(beta) * c.astype(np.float64)).astype(T.dtype)
     scaled = T if alpha == 1 or kind in ("no-alpha", "alpha-on-A") else alpha * T
     if kind == "alpha-twice":
         scaled = alpha * scaled
-    if c is None:
-        return scaled
-    if kind == "C-twice":
-        return np.asarray((scaled + beta * c) + beta * c)
+    if C is None or kind == "no-beta":
+        return scaled.astype(dtype, copy=False)
+    c = C.astype(T.dtype)
+    addend = c if kind == "beta-1" else beta * c
     fmt = {2: "fp16", 4: "fp32", 8: "fp64"}[T.dtype.itemsize]
-    if kind == "fma":
-        return np.asarray(simt.fma(alpha, T, beta * c, fmt))
-    if kind == "fma-c":
-        return np.asarray(simt.fma(beta, c, scaled, fmt))
-    if kind == "alpha-last":
-        return np.asarray(alpha * (T + beta * c))
-    return np.asarray(scaled + (c if kind == "beta-1" else beta * c))
+    forms: dict[str, Callable[[], Any]] = {
+        "C-twice": lambda: scaled + addend + addend,
+        "fma": lambda: simt.fma(alpha, T, addend, fmt),
+        "fma-c": lambda: simt.fma(beta, c, scaled, fmt),
+        "alpha-last": lambda: alpha * (T + addend),
+    }
+    return np.asarray(forms.get(kind, lambda: scaled + addend)(), dtype)
 
 
 def round_operand(x: Array, fmt: FloatFormat | str, mode: str = "RNE") -> Array:

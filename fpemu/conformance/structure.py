@@ -6,9 +6,10 @@ is accepted if the product that it predicts, in float64, leaves a residual of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -45,6 +46,8 @@ class Defect:
 
 class Residual:
     """A result beside the product of its operands in float64."""
+
+    line, name = "row", "A"  # of the left operand
 
     def __init__(self, s: Specification, A: Array, B: Array, C: Array | None, D: Array, expected: Array):
         self.s, self.A, self.B, self.C, self.D, self.expected = s, A, B, C, D, expected
@@ -94,6 +97,16 @@ class Residual:
         T = T if self.c is None else T + self.c[rows][:, columns]
         return self.agrees(self.d[rows][:, columns], T, self.sizes(a, b))
 
+    def transposed(self) -> Residual:
+        """The same for the transposed product, D' = B' A'."""
+        other = copy(self)
+        other.A, other.B, other.a, other.b = self.B.T, self.A.T, self.b.T, self.a.T
+        for name in ("C", "D", "expected", "c", "d", "T", "size", "z", "wrong"):
+            value = getattr(self, name)
+            setattr(other, name, None if value is None else value.T)
+        other.rows, other.columns, other.line, other.name = self.columns, self.rows, "column", "B"
+        return other
+
 
 def _spread(wrong: NDArray[np.bool_], axis: int) -> Index:
     """A few of the rows (axis 1) or columns with wrong entries, the first and the last among them."""
@@ -106,20 +119,21 @@ def defects(x: Residual) -> Iterator[Defect]:
     if not x.wrong.any() or x.s.factors != "AB":
         return
     with np.errstate(all="ignore"):
-        for search in (
-            _relu,
-            _scalars,
-            _unwritten,
-            _lines,
-            _operands,
-            _tiles,
-            _weights,
-            _permuted,
-            _scaled,
-            _functions,
-        ):
+        for search in (_relu, _scalars, _unwritten, _lines, _operands, _tiles, _weights, _permuted, _scaled, _bias):
             with suppress(np.linalg.LinAlgError):
-                yield from search(x)
+                yield from _both(x, search) if search in (_lines, _scaled, _bias) else search(x)
+
+
+def _both(x: Residual, search: Callable[..., Iterator[Defect]], *arguments: Any) -> Iterator[Defect]:
+    """What a search finds in rows of D or in A, and by the transposed product in columns of D or in B."""
+    yield from search(x, *arguments)
+    for found in search(x.transposed(), *arguments):
+        A, B = np.ascontiguousarray(found.B.T), np.ascontiguousarray(found.A.T)
+        source = found.source
+        if source is not None:
+            N, M = source.shape
+            source = np.where(source < 0, -1, source % M * N + source // M).T
+        yield replace(found, A=A, B=B, C=None if found.C is None else found.C.T, source=source)
 
 
 # --- factors, C, and whole operands
@@ -143,27 +157,25 @@ def _scalars(x: Residual) -> Iterator[Defect]:
             continue
         # if the product is left out, what remains in its factor is the error of the least squares
         u, v = (0.0 if abs(f) < 1e-4 else f for f in (u, v))
-        for a in _likely(u * alpha, {alpha: "", 1.0: "alpha is left out", alpha**2: "alpha is applied twice"}):
-            for b in _likely(v, {s.beta: "", 1.0: "", alpha * s.beta: "", 2 * s.beta: ""}) if C is not None else [0.0]:
-                parts, epilogues = [words] if words else [], [s.epilogue]
-                if a != alpha:
-                    known = " (alpha is applied twice)" if a == alpha**2 else " (alpha is left out)" if a == 1 else ""
-                    parts.append(f"alpha is {a:g}, not {alpha:g}{known}")
-                    epilogues += ["alpha-twice"] if a == alpha**2 else []
-                if b != s.beta:
-                    names = {0.0: ["C is left out"], 1.0: ["C is added without beta"]}.get(b, [])
-                    names += ["C is added twice"] if b == 2 * s.beta else []
-                    parts.append(
-                        f"{' or '.join(names) or 'C enters with another factor'}: beta is {b:g}, not {s.beta:g}"
-                    )
-                    epilogues += ["C-twice"] if b == 2 * s.beta else []
-                for epilogue in epilogues if parts and not (s.is_integer and (a != 1 or b not in (0, 1))) else ():
-                    twice = epilogue != s.epilogue  # a factor or C applied in two steps, each rounded
-                    fields = {"epilogue": epilogue} if twice else {"alpha": a, "beta": b}
-                    yield Defect("; ".join(parts), x.A, x.B, C if b else None, fields=fields)
+        alphas = {alpha: "", 1.0: " (alpha is left out)", alpha**2: " (alpha is applied twice)"}
+        betas = _likely(v, (s.beta, 1.0, alpha * s.beta, 2 * s.beta)) if C is not None else [0.0]
+        for a, b in product(_likely(u * alpha, alphas), betas):
+            parts, epilogues = [words] if words else [], [s.epilogue]
+            if a != alpha:
+                parts.append(f"alpha is {a:g}, not {alpha:g}{alphas.get(a, '')}")
+                epilogues += ["alpha-twice"] * (a == alpha**2)
+            if b != s.beta:
+                known = ((0.0, "C is left out"), (1.0, "C is added without beta"), (2 * s.beta, "C is added twice"))
+                use = " or ".join(text for value, text in known if value == b) or "C enters with another factor"
+                parts.append(f"{use}: beta is {b:g}, not {s.beta:g}")
+                epilogues += ["C-twice"] * (b == 2 * s.beta)
+            for epilogue in epilogues if parts and not (s.is_integer and (a != 1 or b not in (0, 1))) else ():
+                twice = epilogue != s.epilogue  # a factor or C applied in two steps, each rounded
+                fields = {"epilogue": epilogue} if twice else {"alpha": a, "beta": b}
+                yield Defect("; ".join(parts), x.A, x.B, C if b else None, fields=fields)
 
 
-def _likely(value: float, named: dict[float, str]) -> list[float]:
+def _likely(value: float, named: Iterable[float]) -> list[float]:
     """Values of few digits or bits near an estimate, the named ones first."""
     digits = [float(f"{value:.{n}g}") for n in (1, 2, 3, 4, 6)]
     power = float(np.copysign(2.0 ** np.round(np.log2(abs(value))), value)) if value else 0.0
@@ -171,26 +183,21 @@ def _likely(value: float, named: dict[float, str]) -> list[float]:
     return list(dict.fromkeys(near))[:3]
 
 
-_FACTORS = {
-    "BA": "B A, the operands in the other order",
-    "A'B": "the transpose of A times B",
-    "AB'": "A times the transpose of B",
-    "(AB)'": "the transpose of A B",
-    "A'B'": "the transpose of A times the transpose of B",
-}
-
-
 def _operands(x: Residual) -> Iterator[Defect]:
     """Exchanged or transposed operands, operands read with another stride or start, and D written with another one."""
     (M, K), (_, N) = x.A.shape, x.B.shape
     a, b = x.a, x.b
-    fits = {"BA": M == N == K, "A'B": M == K, "AB'": K == N, "(AB)'": M == N, "A'B'": M == N == K}
-    for factors, text in _FACTORS.items():
-        if fits[factors]:
-            p, q = (b, a) if factors == "BA" else (a.T if factors[1] == "'" else a, b.T if factors[-2] == "B" else b)
-            p, q = (b.T, a.T) if factors == "(AB)'" else (p, b.T if factors in ("AB'", "A'B'") else q)
-            if x.product_of(p[x.rows], q[:, x.columns], x.rows, x.columns):
-                yield Defect(f"the result is {text}", x.A, x.B, x.C, fields={"factors": factors})
+    factors = {
+        "BA": ("B A, the operands in the other order", b, a),
+        "A'B": ("the transpose of A times B", a.T, b),
+        "AB'": ("A times the transpose of B", a, b.T),
+        "(AB)'": ("the transpose of A B", b.T, a.T),
+        "A'B'": ("the transpose of A times the transpose of B", a.T, b.T),
+    }
+    for name, (text, p, q) in factors.items():
+        fits = p.shape[1] == len(q) and (len(p), q.shape[1]) == (M, N)
+        if fits and x.product_of(p[x.rows], q[:, x.columns], x.rows, x.columns):
+            yield Defect(f"the result is {text}", x.A, x.B, x.C, fields={"factors": name})
     for name, X, (height, width), lines in (("A", a, (M, K), x.rows), ("B", b, (K, N), x.columns)):
         for way, start, stride in _strides(height, width, (M, N, K)):
             rows = lines[:, None] if name == "A" else np.arange(height)[:, None]
@@ -221,15 +228,12 @@ def _operands(x: Residual) -> Iterator[Defect]:
 
 def _strides(height: int, width: int, sizes: tuple[int, ...]) -> Iterator[tuple[str, int, int]]:
     """Likely ways to read a matrix in wrong places: by rows or columns, the first position, and the stride."""
-    near = {width + n for n in range(-16, 17)} | {-(-width // n) * n for n in (8, 16, 32, 64, 128, 256)}
-    near |= {width // n * n for n in (8, 16, 32, 64, 128)} | {width // 2, 2 * width, width + 32, width + 64, *sizes}
-    for stride in sorted(near):
-        if stride > 0 and stride != width:
-            yield "rows", 0, stride
-    near = {height, *sizes} | {height + n for n in range(-16, 17)}
-    for stride in sorted(near):
-        if stride > 0:
-            yield "columns", 0, stride
+    for way, length in (("rows", width), ("columns", height)):
+        near = {*range(length - 16, length + 17), *sizes, length // 2, 2 * length, length + 32, length + 64}
+        near |= {rounded * n for n in (8, 16, 32, 64, 128, 256) for rounded in (length // n, -(-length // n))}
+        for stride in sorted(near):
+            if stride > 0 and (way, stride) != ("rows", width):
+                yield way, 0, stride
     for start in (*range(-16, 17), width, -width, 32, 64, -32, -64):
         if start:
             yield "rows", start, width
@@ -261,33 +265,28 @@ def _unwritten(x: Residual) -> Iterator[Defect]:
     masks += [] if x.C is None else [("hold C", x.d == x.C), ("hold beta C", x.d == x.c)]
     for words, mask in masks:
         mask = mask & (bits(x.D) != bits(x.expected))
-        if mask.sum() >= 4 and not mask.all() and x.wrong[mask].mean() > 0.9:
+        if mask.sum() < 4 or mask.all() or x.wrong[mask].mean() <= 0.9:
+            continue
+        where = "; ".join(region(mask))
+        scattered = not where and mask.sum() > 64  # zeros of a function such as ReLU
+        rest = x.agrees(x.d[~mask], x.T[~mask], x.size[~mask])
+        if (rest or mask.sum() >= 0.25 * x.wrong.sum()) and not scattered:
+            where = where.removeprefix("only in ") or f"{mask.sum()} entries"
             source = np.where(mask, -1, np.arange(mask.size).reshape(mask.shape))
-            rest = x.agrees(x.d[~mask], x.T[~mask], x.size[~mask])
-            if rest or mask.sum() >= 0.25 * x.wrong.sum():
-                where = "; ".join(region(mask))
-                if not where and mask.sum() > 64:  # zeros of a function such as ReLU
-                    continue
-                where = where or f"{mask.sum()} entries"
-                text = f"{where.removeprefix('only in ')}: the entries {words}: not written, or written by other code"
-                yield Defect(text, x.A, x.B, x.C, source)
+            text = f"{where}: the entries {words}: not written, or written by other code"
+            yield Defect(text, x.A, x.B, x.C, source)
 
 
 def _lines(x: Residual) -> Iterator[Defect]:
-    """Rows or columns of D that hold other rows or columns of the product."""
-    M, N = x.D.shape
-    for axis, name in ((1, "row"), (0, "column")):
-        d, T, size = (y if axis else y.T for y in (x.d, x.T, x.size))
-        bad = np.flatnonzero(np.mean(x.wrong, axis=axis) > 0.5)
-        if not bad.size or len(T) == 1:
-            continue
-        apart = (d[bad] ** 2).sum(1)[:, None] + (T**2).sum(1) - 2 * d[bad] @ T.T
-        origin = np.arange(len(T))
+    """Rows of D that hold other rows of the product."""
+    bad = np.flatnonzero(np.mean(x.wrong, axis=1) > 0.5)
+    if bad.size and len(x.T) > 1:
+        apart = (x.d[bad] ** 2).sum(1)[:, None] + (x.T**2).sum(1) - 2 * x.d[bad] @ x.T.T
+        origin = np.arange(len(x.T))
         origin[bad] = np.argmin(apart, axis=1)
-        if x.agrees(d, T[origin], size[origin]):
-            index = np.arange(M * N).reshape(M, N)
-            source = index[origin] if axis else index[:, origin]
-            yield Defect(f"{name}s of D are in wrong places: {_moved(origin, name)}", x.A, x.B, x.C, source)
+        if x.agrees(x.d, x.T[origin], x.size[origin]):
+            source = np.arange(x.D.size).reshape(x.D.shape)[origin]
+            yield Defect(f"{x.line}s of D are in wrong places: {_moved(origin, x.line)}", x.A, x.B, x.C, source)
 
 
 def _moved(origin: Index, name: str) -> str:
@@ -360,15 +359,14 @@ def _shift(x: Residual, r: int, c: int, h: int, w: int) -> Index | None:
 def _weights(x: Residual) -> Iterator[Defect]:
     """Weights of the terms along k other than 1: by least squares, first of groups of k, then of every k in them."""
     K = x.a.shape[1]
-    v, _ = _solve(x, np.arange(K), x.d - x.T)
+    v = _solve(x, np.arange(K), _groups(K, x.D.shape))
     suspects = np.flatnonzero(np.abs(v) > 0.05)
     if v.size and 0 < len(suspects) < K and len(np.unique(v)) < K:  # groups: their members one by one
         group = int(np.ceil(K / len(np.unique(_groups(K, x.D.shape)))))
         near = np.unique(np.clip(suspects[:, None] + np.arange(-group, group + 1), 0, K - 1))
         if len(near) <= min(_UNKNOWNS, x.D.size // 3):
-            exact, _ = _solve(x, near, x.d - x.T, group=1)
             v = np.zeros(K)
-            v[near] = exact
+            v[near] = _solve(x, near, np.arange(len(near)))
     w = 1 + v
     nice = np.array([0.0, 1.0, 2.0, -1.0, 3.0, 4.0, 0.5, 0.25, 8.0, 0.125, 16.0, 0.0625, -2.0])
     nearest = nice[np.argmin(np.abs(w[:, None] - nice), axis=1)]
@@ -386,7 +384,7 @@ def _weights(x: Residual) -> Iterator[Defect]:
         ks = np.unique((suspects[:, None] // block * block + np.arange(block)).ravel())
         if ks[ks < K].tolist() not in tried:
             tried.append(ks[ks < K].tolist())
-            yield from _other_terms(x, ks[ks < K])
+            yield from _both(x, _other_terms, ks[ks < K])
 
 
 def _groups(K: int, shape: tuple[int, ...]) -> Index:
@@ -398,16 +396,14 @@ def _groups(K: int, shape: tuple[int, ...]) -> Index:
     return np.arange(K) // length
 
 
-def _solve(x: Residual, ks: Index, R: Array, group: int | None = None) -> tuple[Array, int]:
-    """The v for which sum over k of v_k a_k b_k is nearest to R, for v constant in groups of k."""
-    K = x.a.shape[1]
-    of = _groups(K, x.D.shape)[ks] if group is None else np.arange(len(ks))
+def _solve(x: Residual, ks: Index, of: Index) -> Array:
+    """The v for which sum over k of v_k a_k b_k is nearest to the residual, for v constant in the groups `of` k."""
     count = int(of[-1]) + 1
     M, N = x.D.shape
     # about 16 equations for each unknown: further rows and columns add little
     lines = int(np.sqrt(16 * count)) + 8
     rows, columns = (np.unique(np.linspace(0, n - 1, min(n, lines)).astype(np.int64)) for n in (M, N))
-    a, b, r = x.s.alpha * x.a[rows][:, ks], x.b[ks][:, columns], R[rows][:, columns]
+    a, b, r = x.s.alpha * x.a[rows][:, ks], x.b[ks][:, columns], (x.d - x.T)[rows][:, columns]
     good = np.isfinite(r)
     r = np.where(good, r, 0.0)
     if count == len(ks) and good.all():
@@ -416,7 +412,7 @@ def _solve(x: Residual, ks: Index, R: Array, group: int | None = None) -> tuple[
         terms = np.stack([(a[:, of == g] @ b[of == g])[good] for g in range(count)])
         gram, right = terms @ terms.T, terms @ r[good]
     gram = gram + np.diag(np.full(count, 1e-9 * np.trace(gram) / count))
-    return np.linalg.solve(gram, right)[of], count
+    return np.asarray(np.linalg.solve(gram, right)[of])
 
 
 def _weighted(x: Residual, w: Array) -> Iterator[Defect]:
@@ -426,9 +422,8 @@ def _weighted(x: Residual, w: Array) -> Iterator[Defect]:
     others = np.flatnonzero((w != 0) & (w != 1) & (w != 2))
     words = _ks(zeros)
     if zeros.size and not twice.size and not others.size:
-        last = K - zeros[0] == len(zeros)
-        text = f"k = {words} are left out (weight 0)" if len(zeros) > 1 else f"k = {words} is left out (weight 0)"
-        if last:
+        text = f"k = {words} {'are' if len(zeros) > 1 else 'is'} left out (weight 0)"
+        if K - zeros[0] == len(zeros):
             text = f"the last {len(zeros)} of k are left out" if len(zeros) > 1 else "the last k is left out"
             yield Defect(text, x.A, x.B, x.C, fields={"length": int(zeros[0])})
         keep = w != 0
@@ -441,13 +436,10 @@ def _weighted(x: Residual, w: Array) -> Iterator[Defect]:
             text = f"k = {_ks(twice)} are read in place of k = {words}, which are left out"
             yield Defect(text, x.A[:, ks], x.B[ks], x.C)
         text = f"k = {_ks(twice)} are counted twice"
-        order = np.arange(K)
-        runs = np.split(twice, np.flatnonzero(np.diff(twice) != 1) + 1)
-        after = [k for run in np.split(order, [int(r[-1]) + 1 for r in runs]) for k in run]
-        for run in reversed(runs):
-            at = after.index(int(run[-1])) + 1
-            after[at:at] = run.tolist()
-        for ks in (np.array(after), np.concatenate([order, twice]), np.concatenate([twice, order])):
+        order = after = np.arange(K)
+        for run in reversed(np.split(twice, np.flatnonzero(np.diff(twice) != 1) + 1)):
+            after = np.insert(after, run[-1] + 1, run)
+        for ks in (after, np.concatenate([order, twice]), np.concatenate([twice, order])):
             ks = ks[w[ks] != 0]
             yield Defect(text, x.A[:, ks], x.B[ks], x.C)
         yield Defect(text, (x.A * w).astype(x.A.dtype), x.B, x.C)
@@ -468,33 +460,30 @@ def _ks(ks: Index) -> str:
 
 
 def _other_terms(x: Residual, zeros: Index) -> Iterator[Defect]:
-    """Columns of A, or rows of B, that are multiplied by the wrong ones of the other, where the weights vanish."""
-    K, (M, N) = x.a.shape[1], x.D.shape
-    if not 0 < len(zeros) < 0.9 * max(M, N):
+    """Columns of A that are multiplied by the wrong rows of B, where the weights vanish."""
+    K, N = x.a.shape[1], x.D.shape[1]
+    if not 0 < len(zeros) < 0.9 * N:
         return
     keep = np.setdiff1d(np.arange(K), zeros)
     rest = (x.d if x.c is None else x.d - x.c) / x.s.alpha - x.a[:, keep] @ x.b[keep]
-    for name, P, Q, R in (("A", x.a, x.b, rest), ("B", x.b.T, x.a.T, rest.T)):
-        if len(zeros) <= 0.9 * R.shape[1]:
-            Z = np.linalg.lstsq(Q[zeros].T, R.T, rcond=None)[0].T  # R = Z Q[zeros]
-            apart = (Z**2).sum(0)[:, None] + (P**2).sum(0) - 2 * Z.T @ P
-            ks = np.arange(K)
-            ks[zeros] = np.argmin(apart, axis=1)
-            if x.product_of(*((x.a[:, ks], x.b) if name == "A" else (x.a, x.b[ks]))):
-                yield from _paired(x, ks, name)
+    Z = np.linalg.lstsq(x.b[zeros].T, rest.T, rcond=None)[0].T  # rest = Z b[zeros]
+    apart = (Z**2).sum(0)[:, None] + (x.a**2).sum(0) - 2 * Z.T @ x.a
+    ks = np.arange(K)
+    ks[zeros] = np.argmin(apart, axis=1)
+    if x.product_of(x.a[:, ks], x.b):
+        yield from _paired(x, ks)
 
 
-def _paired(x: Residual, ks: Index, name: str) -> Iterator[Defect]:
-    """k of one operand in other places than in the other operand."""
+def _paired(x: Residual, ks: Index) -> Iterator[Defect]:
+    """k of A in other places than in B."""
     moved = np.flatnonzero(ks != np.arange(len(ks)))
     within = "permuted" if np.array_equal(np.sort(ks), np.arange(len(ks))) else "read from other places"
-    text = f"k of {name} is {within} against the other operand: {_moved(ks, 'k').replace('hold', 'read')}"
+    text = f"k of {x.name} is {within} against the other operand: {_moved(ks, 'k').replace('hold', 'read')}"
     period = next((p for p in reversed(_PERIODS) if (ks // p == np.arange(len(ks)) // p).all()), None)
     text += f"; within tiles of {period} of k" * (period is not None and moved.size > 0)
-    yield Defect(text, x.A[:, ks] if name == "A" else x.A, x.B[ks] if name == "B" else x.B, x.C)
+    yield Defect(text, x.A[:, ks], x.B, x.C)
     if within == "permuted":
-        back = np.argsort(ks)
-        yield Defect(text, x.A if name == "A" else x.A[:, back], x.B if name == "B" else x.B[back], x.C)
+        yield Defect(text, x.A, x.B[np.argsort(ks)], x.C)
 
 
 def _permuted(x: Residual) -> Iterator[Defect]:
@@ -504,7 +493,7 @@ def _permuted(x: Residual) -> Iterator[Defect]:
     d = (x.d if x.c is None else x.d - x.c) / x.s.alpha
     for ks in _permutations(K):
         if x.product_of(x.a[x.rows][:, ks], x.b[:, x.columns], x.rows, x.columns) and x.product_of(x.a[:, ks], x.b):
-            yield from _paired(x, ks, "A")
+            yield from _paired(x, ks)
             return
     for period in _PERIODS:
         if K % period or period == K:
@@ -517,68 +506,42 @@ def _permuted(x: Residual) -> Iterator[Defect]:
         for of in (np.broadcast_to(match.mean(0), match.shape), match):
             ks = (np.argmax(of, axis=1) + np.arange(0, K, period)[:, None]).ravel()
             if (ks != k).any() and x.product_of(x.a[:, ks], x.b):
-                yield from _paired(x, ks, "A")
+                yield from _paired(x, ks)
                 return
 
 
 def _permutations(K: int) -> Iterator[Index]:
-    """Likely permutations of k within tiles."""
-    k = np.arange(K)
+    """Reversed, exchanged, rotated and interleaved k: of all K, and of every tile of a likely length."""
     for period in (2, 4, 8, 16, 32, 64, 128, K):
-        if K % period == 0 and period <= K:
-            p = k % period
-            base = k - p
-            yield base + period - 1 - p
-            half = period // 2
-            if period % 2 == 0:
-                yield base + (p % 2) * half + p // 2
-                yield base + p % half * 2 + p // half
-                yield base + (p + half) % period
-            yield base + (p + 1) % period
-            yield base + (p - 1) % period
-            for step in (1, 2, 4, 8, 16):
-                if step < period and period & (period - 1) == 0:
-                    yield base + (p ^ step)
-            for rows in (4, 8):
-                if period % rows == 0 and period > rows:
-                    yield base + p % rows * (period // rows) + p // rows
+        p = np.arange(period)
+        places = [p[::-1], *(np.roll(p, n) for n in (1, -1, period // 2))]
+        places += [p.reshape(n, -1).T.ravel() for n in (2, 4, 8, period // 2) if n and period % n == 0]
+        for place in places if K % period == 0 else ():
+            yield (np.arange(0, K, period)[:, None] + place).ravel()
 
 
 def _scaled(x: Residual) -> Iterator[Defect]:
-    """Factors of whole rows or columns, and factors of blocks of k that differ by row of A or column of B."""
-    M, N = x.D.shape
-    K = x.a.shape[1]
-    for name, d, T, a, b in (("row", x.d, x.T, x.a, x.b), ("column", x.d.T, x.T.T, x.b.T, x.a.T)):
-        if x.c is not None or min(M, N) < 2:
+    """Factors of whole rows of D, and factors of blocks of k that differ by row."""
+    K, N = x.a.shape[1], x.D.shape[1]
+    if x.c is not None or min(x.D.shape) < 2:
+        return
+    for length in (K, 128, 64, 32, 16):
+        if K % length or K // length > max(1, N // 2):
             continue
-        f = (d * T).sum(1) / (T * T).sum(1)
-        if x.agrees(d, T * f[:, None], (x.size if name == "row" else x.size.T) * np.abs(f[:, None])):
-            text = f"{name}s of D are multiplied by factors from {f.min():.4g} to {f.max():.4g}, as by wrong scales"
-            power = 2.0 ** np.round(np.log2(np.abs(f))) * np.sign(f)
-            f = np.where(np.abs(f / power - 1) < 1e-2, power, f)
-            A = (x.A * f[:, None]).astype(x.A.dtype) if name == "row" else x.A
-            yield Defect(text, A, x.B if name == "row" else (x.B * f).astype(x.B.dtype), x.C)
+        for rows in (x.rows, np.arange(len(x.d))):
+            w = _factors_of_blocks(x.a[rows], x.b, x.d[rows] / x.s.alpha, length)
+            full = np.repeat(w, length, axis=1)
+            same_in_all_rows = length < K and (w == w[0]).all()  # `_weights` has these
+            if same_in_all_rows or not x.product_of(x.a[rows] * full, x.b, rows):
+                break
+        else:
+            text = f"multiplied by factors from {w.min():.4g} to {w.max():.4g}"
+            if length == K:
+                text = f"{x.line}s of D are {text}, as by wrong scales"
+            else:
+                text = f"blocks of {length} of k are {text} that differ by {x.line}, as by scales of other blocks"
+            yield Defect(text, (x.A * full).astype(x.A.dtype), x.B, x.C)
             return
-        for length in (128, 64, 32, 16):
-            if K % length or not 1 < K // length <= d.shape[1] // 2:
-                continue
-            few = x.rows if name == "row" else x.columns
-            w = _factors_of_blocks(a[few], b, d[few] / x.s.alpha, length)
-            scaled = a[few] * np.repeat(w, length, axis=1)
-            places = (few, slice(None)) if name == "row" else (slice(None), few)
-            if not x.product_of(*((scaled, b) if name == "row" else (b.T, scaled.T)), *places):
-                continue
-            w = _factors_of_blocks(a, b, d / x.s.alpha, length)
-            scaled = a * np.repeat(w, length, axis=1)
-            if x.product_of(*((scaled, b) if name == "row" else (b.T, scaled.T))):
-                text = (
-                    f"blocks of {length} of k are multiplied by factors from {w.min():.4g} to {w.max():.4g} that differ"
-                )
-                text += f" by {name}, as by scales of other blocks"
-                full = np.repeat(w, length, axis=1)
-                A = (x.A * full).astype(x.A.dtype) if name == "row" else x.A
-                yield Defect(text, A, x.B if name == "row" else (x.B * full.T).astype(x.B.dtype), x.C)
-                return
 
 
 def _factors_of_blocks(a: Array, b: Array, d: Array, length: int) -> Array:
@@ -587,7 +550,7 @@ def _factors_of_blocks(a: Array, b: Array, d: Array, length: int) -> Array:
     gram = np.einsum("msn,mtn->mst", terms, terms, optimize=True)
     w = np.linalg.solve(gram, np.einsum("mtn,mn->mt", terms, d)[:, :, None])[:, :, 0]
     power = 2.0 ** np.round(np.log2(np.abs(w))) * np.sign(w)
-    return np.asarray(np.where(np.abs(w / power - 1) < 2e-2, power, w))
+    return np.where(np.abs(w / power - 1) < 2e-2, power, np.where(np.abs(w) < 1e-4, 0.0, w))
 
 
 def _relu(x: Residual) -> Iterator[Defect]:
@@ -595,47 +558,20 @@ def _relu(x: Residual) -> Iterator[Defect]:
         yield Defect("negative results are replaced by zero (ReLU)", x.A, x.B, x.C, fields={"relu": True})
 
 
-def _functions(x: Residual) -> Iterator[Defect]:
-    """A bias, or a function of every entry (an epilogue)."""
-    from math import erf
-
-    M, N = x.D.shape
-    T, R = x.T, x.d - x.T
-    for axis, name in ((0, "column"), (1, "row")):
-        bias = np.median(R, axis=axis, keepdims=True)
-        if x.C is None and min(M, N) > 3 and x.agrees(x.d, T + bias, x.size + np.abs(bias)):
-            dtype = x.expected.dtype
-            if dtype.kind == "f":
-                # where D is small, the addition of the bias is exact: of eight such values, the one that fits best
-                R = (x.d - x.expected.astype(np.float64)).astype(dtype)
-                least = np.take(np.argsort(np.abs(x.d), axis=axis), range(8), axis=axis, mode="clip")
-                values = np.moveaxis(np.take_along_axis(R, least, axis), axis, 0)
-                half = np.spacing(np.abs(x.D)).astype(np.float64) / 2
-                low, high = (R - half).max(axis), (R + half).min(axis)  # the bias is between, in every entry
-                inside = low + (high - low) * np.linspace(0, 1, 9)[:, None]
-                values = np.concatenate([values, inside.astype(dtype)])
-                fits = [(x.expected + np.expand_dims(v, axis) == x.D).sum(axis) for v in values]
-                best = np.take_along_axis(values, np.argmax(fits, axis=0)[None], 0)[0]
-                bias = np.broadcast_to(np.expand_dims(best, axis), (M, N))
-                text = f"a bias for each {name} is added, from {bias.min():.4g} to {bias.max():.4g}"
-                yield Defect(text, x.A, x.B, bias, fields={"beta": 1.0})
-    if x.agrees(x.d, T, x.size + np.abs(T)):
+def _bias(x: Residual) -> Iterator[Defect]:
+    """A number for each row that is added to the product."""
+    bias = np.median(x.d - x.T, axis=1)[:, None]
+    if x.C is not None or min(x.D.shape) < 4 or x.D.dtype.kind != "f":
         return
-    slope = float(x.d[T < 0] @ T[T < 0]) / max(float(T[T < 0] @ T[T < 0]), 1e-300)
-    phi = 0.5 * (1 + np.vectorize(erf)(T / np.sqrt(2))) if T.size <= 2**18 else np.full_like(T, np.nan)
-    low, high = float(np.nanmin(x.d)), float(np.nanmax(x.d))
-    functions: dict[str, Callable[[], Array]] = {
-        f"negative results are multiplied by {slope:.4g} (leaky ReLU)": lambda: np.where(T < 0, slope * T, T),
-        "the absolute value of the result": lambda: np.abs(T),
-        f"results are clamped to {low:.6g} ... {high:.6g}": lambda: np.clip(T, low, high),
-        "GELU of the result": lambda: T * phi,
-        "GELU of the result (tanh)": lambda: T / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (T + 0.044715 * T**3))),
-        "SiLU of the result": lambda: T / (1 + np.exp(-T)),
-        "the sigmoid of the result": lambda: 1 / (1 + np.exp(-T)),
-        "tanh of the result": lambda: np.tanh(T),
-    }
-    for text, function in functions.items():
-        value = function()
-        if x.agrees(x.d, value, x.size + np.abs(value)):
-            source = np.where(x.wrong, -1, np.arange(T.size).reshape(T.shape))
-            yield Defect(f"the epilogue: {text}", x.A, x.B, x.C, source)
+    if x.agrees(x.d, x.T + bias, x.size + np.abs(bias)):
+        # where D is small, the addition of the bias is exact: of eight such values, the one that fits best
+        R = (x.d - x.expected.astype(np.float64)).astype(x.D.dtype)
+        values = np.take_along_axis(R, np.argsort(np.abs(x.d), axis=1)[:, :8], 1)
+        half = np.spacing(np.abs(x.D)).astype(np.float64) / 2
+        low, high = (R - half).max(1), (R + half).min(1)  # the bias is between, in every entry
+        inside = low[:, None] + (high - low)[:, None] * np.linspace(0, 1, 9)
+        values = np.concatenate([values, inside.astype(R.dtype)], axis=1)
+        fits = [(x.expected + v[:, None] == x.D).sum(1) for v in values.T]
+        best = np.take_along_axis(values, np.argmax(fits, axis=0)[:, None], 1)
+        text = f"a bias for each {x.line} is added, from {best.min():.4g} to {best.max():.4g}"
+        yield Defect(text, x.A, x.B, np.broadcast_to(best, x.D.shape), fields={"beta": 1.0})

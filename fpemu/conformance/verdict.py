@@ -89,14 +89,13 @@ class Verdict:
         lines = [f"specification: {self.specification}; {M} × {N} × {K}{self.place}"]
         if self.difference is None:
             lines.append(f"equal: all {M * N} entries, bit for bit")
-            lines += _list_alternatives("the same bits", self.alike, f" ({self.tried} alternatives tried)")
-            return "\n".join(lines + (self._further() if self.alike else []))
+            lines += self._undistinguished("the same bits", self.alike, f" ({self.tried} alternatives tried)")
+            return "\n".join(lines)
         lines.append(f"DIFFERS by {self.relative:.3g} (relative L2), {self.kind}: {self.difference}")
         if self.explained:
             first, *others = self.causes
             lines.append(f"likeliest cause: {first.text} (reproduces all bits; {self.tried} alternatives tried)")
-            lines += _list_alternatives("all bits too", tuple(cause.text for cause in others))
-            lines += self._further() if others else []
+            lines += self._undistinguished("all bits too", tuple(cause.text for cause in others))
         elif self.tried:
             budget = "" if self.complete else "; the search ended at its limit of time or of alternatives"
             lines.append(f"cause not found: none of {self.tried} alternatives reproduces all bits{budget}")
@@ -165,15 +164,18 @@ class Verdict:
         assert best is not None
         return best
 
-    def _further(self) -> list[str]:
-        """A line about a further product."""
-        A, B, count = self.distinguish()
-        (M, K), N = A.shape, B.shape[1]
-        if not count:
+    def _undistinguished(self, what: str, texts: tuple[str, ...], tried: str = "") -> list[str]:
+        """Lines about the first alternatives with equal bits, the number of others, and a further product."""
+        if not texts:
             return []
-        return [
-            f"a further product of shape {M} × {N} × {K} distinguishes {count} of them: --distinguish writes A and B"
-        ]
+        count = f"{len(texts)} other{'s' * (len(texts) > 1)}"
+        lines = [f"these operands do not distinguish it from {count}{tried}:"]
+        lines += [f"  {what}: {text}" for text in texts[:_LISTED]]
+        lines += [f"  and {len(texts) - _LISTED} more"] * (len(texts) > _LISTED)
+        A, B, different = self.distinguish()
+        (M, K), N = A.shape, B.shape[1]
+        text = f"a further product of shape {M} × {N} × {K} distinguishes {different} of them"
+        return lines + [f"{text}: --distinguish writes A and B"] * (different > 0)
 
     def as_dict(self) -> dict[str, Any]:
         """The same for JSON."""
@@ -182,16 +184,6 @@ class Verdict:
         texts: dict[str, Any] = {"specification": str(self.specification), "difference": difference, "causes": causes}
         texts["others"] = [str(s) for s in self.others]
         return {**vars(self), **texts, "explained": self.explained}
-
-
-def _list_alternatives(what: str, texts: tuple[str, ...], tried: str = "") -> list[str]:
-    """A line for each of the first alternatives that the operands do not distinguish, and one for the others."""
-    if not texts:
-        return []
-    count = f"{len(texts)} other{'s' * (len(texts) > 1)}"
-    lines = [f"these operands do not distinguish it from {count}{tried}:"]
-    lines += [f"  {what}: {text}" for text in texts[:_LISTED]]
-    return lines + [f"  and {len(texts) - _LISTED} more"] * (len(texts) > _LISTED)
 
 
 def verify(
