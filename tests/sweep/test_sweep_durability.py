@@ -180,7 +180,6 @@ def test_a_script_without_a_main_guard_gets_an_error_that_says_so(folder):
     assert _stored(folder / "cache" / "cells.sqlite")[0] == {}
 
 
-# --- disks and folders
 # --- Ctrl-C
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [["-j", "3"], ["--executor", "dask", "-j", "2"]], ids=["processes", "dask"])
@@ -203,15 +202,17 @@ def test_ctrl_c_at_any_moment_of_the_start_is_one_line(folder, how):
             while not (folder / "cache" / "cells.sqlite").exists() and time.monotonic() < limit:
                 time.sleep(0.005)
             time.sleep(moment.uniform(0, 2))
-            err = None
+            err, signals = None, 0
             while err is None and time.monotonic() < limit + 60:
                 os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+                signals += 1
                 with contextlib.suppress(subprocess.TimeoutExpired):  # ignored while processes start
                     _, err = process.communicate(timeout=10)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-        assert process.returncode == 130, err
+        # a second signal may end the interpreter on its way out, which is status 130 of a shell too
+        assert process.returncode == 130 or (signals > 1 and process.returncode == -signal.SIGINT), err
         assert "Traceback" not in err
         assert err.splitlines()[-1].startswith("fpemu: interrupted"), err
         assert _stored_state(folder) == "ok"
