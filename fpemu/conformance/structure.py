@@ -564,7 +564,8 @@ def _bias(x: Residual) -> Iterator[Defect]:
     if x.C is not None or min(x.D.shape) < 4 or x.D.dtype.kind != "f":
         return
     if x.agrees(x.d, x.T + bias, x.size + np.abs(bias)):
-        # where D is small, the addition of the bias is exact: of eight such values, the one that fits best
+        # D - expected is the bias where D is small, because that addition is exact; eight such entries of each row are
+        # candidates, and the candidate that reproduces the most entries of the row is the bias
         R = (x.d - x.expected.astype(np.float64)).astype(x.D.dtype)
         values = np.take_along_axis(R, np.argsort(np.abs(x.d), axis=1)[:, :8], 1)
         half = np.spacing(np.abs(x.D)).astype(np.float64) / 2
