@@ -1,8 +1,10 @@
-"""What the package takes from the operating system: files, folders of compiled kernels, threads; and digests."""
+"""What the package takes from the system: files, kernels on disk, threads, their floating-point state; and digests."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import functools
 import hashlib
 import importlib.util
 import json
@@ -17,12 +19,12 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,19 +139,20 @@ def check_writable(name: str | os.PathLike[str], *, make_folders: bool = False) 
         raise InputError(f"{name}: cannot write in the folder {folder}: {problem.strerror}") from problem
 
 
-def write_atomic(path: str | os.PathLike[str], content: bytes) -> None:
+def write_atomic(path: str | os.PathLike[str], content: bytes, *, private: bool = False) -> None:
     """Write a file: a temporary file in the same folder, then one rename. Missing folders are made.
 
-    A symbolic link is followed. A device or a pipe is written in place. A replaced file passes its permissions on. If
-    the file cannot be written, an OSError with ``filename=path`` is raised and the former content is unchanged.
+    A symbolic link is followed. A device or a pipe is written in place. A replaced file passes its permissions on,
+    unless `private`: then only this user may write to it. If the file cannot be written, an
+    OSError with ``filename=path`` is raised and the former content is unchanged.
     """
     try:
-        _write(_target(path), content)
+        _write(_target(path), content, private)
     except OSError as problem:
         raise OSError(problem.errno, problem.strerror or str(problem), os.fspath(path)) from problem
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes, private: bool) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe, which a rename would replace by a file
         path.write_bytes(content)
         return
@@ -161,7 +164,9 @@ def _write(path: Path, content: bytes) -> None:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())  # before the rename: a crash must not leave an empty file under the name
-        if path.exists():
+        if private:
+            temporary.chmod(temporary.stat().st_mode & 0o755)
+        elif path.exists():
             shutil.copymode(path, temporary)
         os.replace(temporary, path)
     except BaseException:
@@ -188,29 +193,33 @@ class KernelCache:
     """Files of compiled kernels, written to the first writable folder and read from that and the folders before it.
 
     The folders are, in this order, `preferred`, ``$FPEMU_CACHE`` and the user's cache folder. Kernels are written to
-    `folder`. A temporary folder is not used: kernels that another user may have put there would be code of that
-    user. If no folder is writable, `folder` is None, and a note on stderr states that kernels cannot be saved.
+    `folder`. A kernel is code, so a folder is skipped, and so is a file, unless this user or root owns it and no other
+    user may write to it. If no folder is left, `folder` is None, and a note on stderr states that kernels cannot be
+    saved.
     """
 
     def __init__(self, subfolder: str, *preferred: Path) -> None:
         self.folder: Path | None = None
         self._readable: list[Path] = []
         for folder in (*preferred, *_persistent_folders(subfolder)):
+            writable = _is_writable(folder)  # makes the folder
+            if not _is_private(folder):
+                continue
             self._readable.append(folder)
-            if _is_writable(folder):
+            if writable:
                 self.folder = folder
                 return
         _note_unsaved()
 
     def load(self, name: str) -> bytes | None:
-        """Return the content of a file; None if it is missing or damaged.
+        """Return the content of a file; None if it is missing, damaged, or may be the work of another user.
 
-        A damaged file is deleted, and so are an empty folder or a pipe in its place.
+        Such a file is deleted, and so are an empty folder or a pipe in its place.
         """
         for folder in self._readable:
             path = folder / name
             with suppress(OSError):
-                if path.is_file():
+                if path.is_file() and _is_private(folder) and _is_private(path):
                     content = path.read_bytes()
                     if hashlib.sha256(content[:-_CHECKSUM]).digest() == content[-_CHECKSUM:]:
                         return content[:-_CHECKSUM]
@@ -225,7 +234,7 @@ class KernelCache:
         if self.folder is None:
             return
         with suppress(OSError):  # a full disk, for example
-            write_atomic(self.folder / name, content + hashlib.sha256(content).digest())
+            write_atomic(self.folder / name, content + hashlib.sha256(content).digest(), private=True)
 
     def discard(self, pattern: str, *, except_prefix: str | None = None) -> None:
         """Delete the files whose names match a pattern (as of `Path.glob`) and do not begin with a prefix."""
@@ -253,11 +262,23 @@ def _persistent_folders(subfolder: str) -> Iterator[Path]:
 def _is_writable(folder: Path) -> bool:
     """Make the folder and a file in it: permissions alone do not show a read-only file system."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o755, parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError:
         return False
     return True
+
+
+def _is_private(path: Path) -> bool:
+    """Whether this user or root owns a file or folder, no link, that no other user may change."""
+    if not hasattr(os, "geteuid"):
+        return True  # Windows: the folders of a user are private
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid in (0, os.geteuid()) and not others and not stat.S_ISLNK(status.st_mode)
 
 
 @cache
@@ -268,7 +289,7 @@ def _note_unsaved() -> None:
     if multiprocessing.parent_process() is None:
         print(
             "fpemu: compiled kernels cannot be saved, so that each process compiles them again: set FPEMU_CACHE to a "
-            "folder that is writable and persists",
+            "folder that persists and that you alone can write",
             file=sys.stderr,
         )
 
@@ -323,6 +344,80 @@ def map_chunks(function: Callable[..., Any], *arrays: NDArray[Any]) -> Any:
     if isinstance(results[0], tuple):
         return tuple(np.concatenate(column).reshape(shape) for column in zip(*results, strict=True))
     return np.concatenate(results).reshape(shape)
+
+
+# --- the floating-point environment of a thread: IEEE's rounds to nearest and neither reads nor writes subnormals as 0
+P = ParamSpec("P")
+R = TypeVar("R")
+TINY, HALF, ONE = 2.0**-1022, 0.5, 1.0
+BELOW, ABOVE = 2.0**-54, 3 * 2.0**-54  # 1 plus the first is rounded down to nearest, 1 plus the second up
+_ENVIRONMENT = (
+    "the floating-point environment of this thread flushes subnormal numbers to zero or rounds in a direction: undo it "
+    "before this call; likely causes are torch.set_flush_denormal(True), a library built with -ffast-math, fesetround"
+)
+
+
+def ieee() -> bool:
+    """Whether this thread rounds to nearest and computes with subnormal numbers."""
+    # names, not literals: Python would evaluate a sum of literals when it compiles this function
+    return TINY * HALF > 0.0 and ONE + BELOW < ONE + ABOVE
+
+
+def in_ieee(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function that computes: it runs in the IEEE environment, and then the caller's is restored.
+
+    The threads that the function starts inherit the environment.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments: P.args, **keywords: P.kwargs) -> R:
+        # `ieee`, written out: a call of it would take as long again
+        if TINY * HALF > 0.0 and ONE + BELOW < ONE + ABOVE:
+            return function(*arguments, **keywords)
+        with _environment():
+            return function(*arguments, **keywords)
+
+    return call
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    saved = ctypes.create_string_buffer(1024)  # fenv_t has 8 to 40 bytes
+    known = _libm() is not None and _libm().fegetenv(saved) == 0
+    set_ieee()
+    try:
+        check_ieee()
+        yield
+    finally:
+        if known:
+            _libm().fesetenv(saved)
+
+
+def set_ieee() -> None:
+    """Set the IEEE environment of this thread; without effect where the system's C library cannot."""
+    if (libm := _libm()) is not None:
+        try:
+            default = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(libm, "_FE_DFL_ENV")))  # macOS
+        except ValueError:
+            default = ctypes.c_void_p(-1)  # FE_DFL_ENV of glibc and musl
+        libm.fesetenv(default)
+
+
+def check_ieee() -> None:
+    """Raise InputError unless this thread is in the IEEE environment."""
+    if not ieee():
+        raise InputError(_ENVIRONMENT)
+
+
+@cache
+def _libm() -> Any:
+    """The C library with fesetenv; None on Windows, whose default environment has no address to pass."""
+    for name in (None, "libm.so.6"):
+        with suppress(OSError, TypeError, AttributeError):
+            library = ctypes.CDLL(name)
+            library.fegetenv, library.fesetenv  # noqa: B018 (AttributeError in a library without them)
+            return library if sys.platform != "win32" else None
+    return None
 
 
 # --- digests of arrays of bit patterns, by which two machines compare outputs without exchanging them

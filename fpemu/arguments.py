@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu._system import ABOVE, BELOW, HALF, ONE, TINY, check_ieee
 from fpemu.errors import InputError, entries, shown, unknown_name
 
 LARGEST = 2**63 - 1
@@ -220,17 +221,29 @@ def _power(limit: int) -> str:
 # --- arrays: conversions without a change of value, from any real dtype to float64 and back, NaN payloads kept
 
 
+_PLAIN = {np.ndarray, float, int}
+"""Types that NumPy reads as they are."""
+
+
 def as_array(x: Any, name: str, *, complex_numbers: bool = False) -> NDArray[Any]:
     """Return ``x`` as an array of numbers in the machine's byte order.
 
-    A subclass such as np.matrix becomes a plain array, and so does a masked array without masked entries. Masked
-    entries, ragged lists, structured or raw bytes, objects, text, dates, truth values, and complex numbers unless
+    A subclass such as np.matrix becomes a plain array, and so does a masked array without masked entries; a tensor of
+    PyTorch on the CPU, also one with a gradient, as `from_torch` has it; an array of truth values becomes int8. Masked
+    entries, ragged lists, structured or raw bytes, objects, text, dates, sparse matrices, and complex numbers unless
     ``complex_numbers`` raise InputError.
     """
-    if type(x) is not np.ndarray:
+    if not (TINY * HALF > 0.0 and ONE + BELOW < ONE + ABOVE):  # `ieee`, without a call
+        check_ieee()
+    plain = type(x) in _PLAIN
+    if not plain:
         refuse_masked(x, name)
+        if hasattr(x, "toarray"):
+            raise InputError(f"{name} is a sparse matrix ({type(x).__name__}): give its entries, {name}.toarray()")
     try:
-        a = np.asarray(x)
+        a = np.asarray(x if plain else from_torch(x))
+        if a.dtype.kind == "b" and a.ndim:
+            return a.view(np.int8)
         number = a.dtype.kind in "fiu" or (
             a.dtype.kind == "V" and a.dtype.names is None and a.dtype.type is not np.void
         )
@@ -241,8 +254,28 @@ def as_array(x: Any, name: str, *, complex_numbers: bool = False) -> NDArray[Any
         return a
     if not number or a.dtype.itemsize > 8:
         given = f"{a.dtype} of shape {a.shape}" if a.shape else f"{shown(x)} ({a.dtype})"
-        raise InputError(f"{name} takes real{' or complex' * complex_numbers} numbers of at most 64 bits, not {given}")
+        cure = f"; fpemu.batched.complex_gemm multiplies them, or take {name}.real" if a.dtype.kind == "c" else ""
+        raise InputError(
+            f"{name} takes real{' or complex' * complex_numbers} numbers of at most 64 bits, not {given}{cure}"
+        )
     return a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
+
+
+def from_torch(x: Any) -> Any:
+    """A tensor of PyTorch as an array, its gradient left out; anything else as it is.
+
+    NumPy has no bf16 and no fp8: float32 holds their values.
+    """
+    if not any(parent.__module__.partition(".")[0] == "torch" for parent in type(x).__mro__):
+        return x
+    x = x.detach().resolve_conj().resolve_neg()
+    return (x.float() if str(x.dtype).startswith(("torch.bfloat16", "torch.float8")) else x).numpy()
+
+
+def as_stacks(A: NDArray[Any], B: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], tuple[int, ...]]:
+    """A and B with a row or a column in place of a vector, and the axes of their product to drop, as `np.matmul`."""
+    row, column = A.ndim == 1, B.ndim == 1
+    return (A[None] if row else A), (B[:, None] if column else B), (-2,) * row + (-1,) * column
 
 
 def refuse_masked(x: Any, name: str) -> None:

@@ -7,13 +7,14 @@ rounded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu._system import in_ieee
 from fpemu.arguments import as_array, as_float64, choice, flag, integer, narrow, text
 from fpemu.errors import InputError, entries, shown, unknown_name
 
@@ -49,6 +50,9 @@ class FloatFormat:
     positive : bool
         Whether the format holds positive powers of two only, without sign bit and zero: exponent field 0 is 2^emin
         (E8M0). Requires precision = 1, no Inf and no -0.
+    ties_away : bool
+        Whether rounding to nearest has ties away from zero, also where the mode says to even. ml_dtypes and ONNX round
+        to ``float8_e8m0fnu`` in this way, which is therefore another format than `E8M0`, that of IEEE P3109.
 
     Examples
     --------
@@ -69,6 +73,7 @@ class FloatFormat:
     padding: int = 0
     max_significand: int | None = None
     positive: bool = False
+    ties_away: bool = False
 
     def __post_init__(self) -> None:
         text("FloatFormat: name", self.name)
@@ -78,7 +83,7 @@ class FloatFormat:
             object.__setattr__(self, field, integer(f"FloatFormat: {field}", getattr(self, field)))
         limit = integer("FloatFormat: max_significand", self.max_significand, none=True)
         object.__setattr__(self, "max_significand", limit)
-        for field in ("inf", "subnormals", "negative_zero", "positive"):
+        for field in ("inf", "subnormals", "negative_zero", "positive", "ties_away"):
             object.__setattr__(self, field, flag(f"FloatFormat: {field}", getattr(self, field)))
         if not 1 <= self.precision <= 53:
             raise InputError(f"format {self.name!r}: precision {self.precision} is not between 1 and 53 bits")
@@ -184,6 +189,7 @@ class FloatFormat:
         return self.name
 
     # --- codes
+    @in_ieee
     def decode(self, bits: Any) -> Any:
         """Values of the codes ``bits`` (any shape of integers) as an array of ``self.dtype``; NaN payloads are kept.
 
@@ -232,6 +238,7 @@ class FloatFormat:
             return raw == 1 << (self.exponent_bits + self.fraction_bits), none
         return none, none
 
+    @in_ieee
     def encode(self, x: Any) -> Any:
         """Codes of the values ``x`` (any shape), which must be values of this format: round with `round_to` first.
 
@@ -274,6 +281,7 @@ class FloatFormat:
             sign = np.where(wide == 0, np.uint64(0), sign)
         return ((code | (sign << np.uint64(e + f))) << np.uint64(self.padding)).astype(self.code_dtype)[()]
 
+    @in_ieee
     def contains(self, x: Any) -> Any:
         """Whether each entry of ``x`` is a value of the format, as a boolean array."""
         return self._contains(as_float64(x, f"x of {self.name}.contains"))[()]
@@ -305,10 +313,15 @@ E3M2 = FloatFormat("e3m2", 3, -2, 4, inf=False, nan="none")
 E2M3 = FloatFormat("e2m3", 4, 0, 2, inf=False, nan="none")
 E2M1 = FloatFormat("e2m1", 2, 0, 2, inf=False, nan="none")
 E8M0 = FloatFormat("e8m0", 1, -127, 127, inf=False, nan="top", negative_zero=False, positive=True)
+_E8M0FNU = replace(E8M0, name="e8m0fnu", ties_away=True)
+_E3M4 = FloatFormat("e3m4", 5, -2, 3)
+_E4M3IEEE = FloatFormat("e4m3ieee", 4, -6, 7)
+_E4M3B11FNUZ = FloatFormat("e4m3b11fnuz", 4, -10, 4, inf=False, nan="negative-zero", negative_zero=False)
 E4M3FNUZ = FloatFormat("e4m3fnuz", 4, -7, 7, inf=False, nan="negative-zero", negative_zero=False)
 E5M2FNUZ = FloatFormat("e5m2fnuz", 3, -15, 15, inf=False, nan="negative-zero", negative_zero=False)
 
 _FORMATS = {f.name: f for f in (FP16, BF16, TF32, FP32, FP64, E4M3, E5M2, E3M2, E2M3, E2M1, E8M0, E4M3FNUZ, E5M2FNUZ)}
+_FORMATS |= {f.name: f for f in (_E3M4, _E4M3IEEE, _E4M3B11FNUZ, _E8M0FNU)}
 _NAMES = {
     "fp16": "half h float16 f16 binary16",
     "bf16": "bfloat16 b brain",
@@ -320,7 +333,11 @@ _NAMES = {
     "e3m2": "float6_e3m2fn",
     "e2m3": "float6_e2m3fn",
     "e2m1": "float4_e2m1fn",
-    "e8m0": "ue8m0 e8m0fnu float8_e8m0fnu",
+    "e8m0": "ue8m0",
+    "e8m0fnu": "float8_e8m0fnu",
+    "e3m4": "float8_e3m4",
+    "e4m3ieee": "float8_e4m3",
+    "e4m3b11fnuz": "float8_e4m3b11fnuz",
     "e4m3fnuz": "float8_e4m3fnuz",
     "e5m2fnuz": "float8_e5m2fnuz",
 }

@@ -12,6 +12,8 @@ reals rounded to fp32, not over multiples of 2^-24.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -22,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.arguments import choice, flag, integer, integers, number
-from fpemu.errors import InputError, entries, shown, unknown_name
+from fpemu._system import execute, in_ieee
+from fpemu.arguments import as_array, choice, flag, integer, integers, keywords, number
+from fpemu.errors import InputError, entries, shown
 from fpemu.formats import FloatFormat
 from fpemu.rounding import _round_to
 
@@ -31,13 +34,16 @@ Floats = NDArray[Any]
 Seed = int | Sequence[int]
 
 
+@in_ieee
 def make(name: str, shape: Any, seed: Seed, dtype: FloatFormat | str = "fp32", **parameters: Any) -> Floats:
     """Return an array drawn from a named distribution.
 
     Parameters
     ----------
     name : str
-        Distribution, one of `names`; `describe` states its definition, parameters and source.
+        Distribution, one of `names`; `describe` states its definition, parameters and source. "FILE.py:FUNCTION" is a
+        distribution of the user, whose file is executed: ``FUNCTION(rng, shape, parameter=default, ...)`` returns an
+        array of real numbers of the shape, drawn with the `numpy.random.Generator` rng.
     shape : int or tuple of int
         Shape of the array.
     seed : int >= 0 or a sequence of them
@@ -45,7 +51,9 @@ def make(name: str, shape: Any, seed: Seed, dtype: FloatFormat | str = "fp32", *
     dtype : FloatFormat or str
         Format of the values; the array has its carrier dtype (fp16 float16, fp32 and bf16 float32, fp64 float64).
     **parameters
-        Parameters of the distribution; those left out keep their defaults.
+        Parameters of the distribution; those left out keep their defaults. Every distribution but "all_bits" also has
+        ``scale`` and ``exponent``: its numbers are multiplied by scale · 2^exponent before they are rounded to the
+        format ("offset_symmetric" and "offset_nonnegative" have an exponent already).
 
     Returns
     -------
@@ -67,6 +75,7 @@ def make(name: str, shape: Any, seed: Seed, dtype: FloatFormat | str = "fp32", *
     return _draw(name, _shape(shape), np.random.SeedSequence(_seed(seed)), formats.get(dtype), parameters)
 
 
+@in_ieee
 def operands(
     name: str,
     M: int,
@@ -83,7 +92,7 @@ def operands(
     Parameters
     ----------
     name : str
-        Distribution, one of `names`.
+        Distribution, as in `make`.
     M, N, K : int
         Sizes of the product, each >= 0.
     seed, dtype : object
@@ -198,26 +207,65 @@ Draw = Callable[..., Floats]
 
 @dataclass(frozen=True)
 class _Distribution:
-    draw: Draw  # (stream, shape, format, **parameters) -> float64, or values of the format
-    defaults: dict[str, Any]
+    draw: Draw  # (stream, shape, format, **own) -> float64, or values of the format
+    own: dict[str, Any]
     text: str
+
+    @property
+    def factors(self) -> dict[str, Any]:
+        """The factors of the numbers, scale and 2^exponent, that the distribution does not define itself."""
+        every = {} if self.draw is _all_bits else {"exponent": 0, "scale": 1.0}
+        return {name: value for name, value in every.items() if name not in self.own}
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The values of omitted parameters."""
+        return self.own | self.factors
 
 
 def _get(name: str) -> _Distribution:
+    file, _, function = name.rpartition(":") if isinstance(name, str) else ("", "", "")
+    if file.endswith(".py"):
+        return _of_file(file, function)
     return _KNOWN[choice("distribution", name, _KNOWN)]
+
+
+@functools.lru_cache(maxsize=64)
+def _of_file(file: str, function: str) -> _Distribution:
+    """The distribution that a function of a Python file draws."""
+    where = f"distribution {shown(f'{file}:{function}')}"
+    try:
+        user = getattr(execute(file), function, None)
+    except (Exception, SystemExit) as problem:
+        raise InputError(f"{where}: {type(problem).__name__}: {problem}") from problem
+    if not callable(user):
+        raise InputError(f"{where}: the file has no function of this name")
+    parameters = list(inspect.signature(user).parameters.values())
+    own = {parameter.name: parameter.default for parameter in parameters[2:]}
+    if len(parameters) < 2 or inspect.Parameter.empty in own.values():
+        raise InputError(f"{where}: the function takes (rng, shape), and further parameters with defaults")
+
+    def draw(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, **chosen: Any) -> Floats:
+        values = as_array(user(np.random.Generator(stream.source), shape, **chosen), where)
+        if values.shape != shape:
+            raise InputError(f"{where} returned an array of shape {values.shape} in place of {shape}")
+        return values.astype(np.float64)
+
+    return _Distribution(draw, own, inspect.getdoc(user) or "")
 
 
 def _draw(
     name: str, shape: tuple[int, ...], seed: np.random.SeedSequence, fmt: FloatFormat, parameters: dict[str, Any]
 ) -> Floats:
     known = _get(name)
-    for key in parameters:
-        if not known.defaults:
-            raise InputError(f"distribution {name!r} has no parameters, {key!r} was given")
-        if key not in known.defaults:
-            raise unknown_name(f"parameter of {name!r}", key, known.defaults)
-    with np.errstate(over="ignore"):
-        values = known.draw(_Stream(seed), shape, fmt, **(known.defaults | parameters))
+    keywords(f"parameter of {name!r}", parameters, known.defaults)
+    chosen = known.defaults | parameters
+    factors = {key: chosen.pop(key) for key in known.factors}
+    with np.errstate(over="ignore", under="ignore"):
+        values = known.draw(_Stream(seed), shape, fmt, **chosen)
+        if factors != known.factors:
+            exponent = integer("exponent", factors.get("exponent", 0), -1074, 1023)
+            values = np.ldexp(values * number("scale", factors["scale"]), exponent)
     if known.draw is _all_bits:
         return values  # codes decoded: values of the format already, NaN payloads included
     clipped = not (fmt.inf or fmt.has_nan)  # a format in which an overflow has no value

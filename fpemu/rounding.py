@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu._system import map_chunks
-from fpemu.arguments import as_array, as_float64, flag
+from fpemu._system import in_ieee, map_chunks
+from fpemu.arguments import as_array, as_float64, choice, flag
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
 
@@ -29,6 +29,7 @@ class Rounding(Enum):
 
     RNE = "to nearest, ties to even"
     RNA = "to nearest, ties away from zero"
+    RNZ = "to nearest, ties toward zero"
     RZ = "toward zero"
     RU = "toward +infinity"
     RD = "toward -infinity"
@@ -39,6 +40,7 @@ class Rounding(Enum):
 _NAMES = {
     "RNE": "rn nearest nearest-even even ties-even",
     "RNA": "ties-away away nearest-away",
+    "RNZ": "ties-zero ties-to-zero nearest-zero",
     "RZ": "zero truncate rtz toward-zero",
     "RU": "up",
     "RD": "down",
@@ -58,6 +60,7 @@ def mode_of(mode: Rounding | str) -> Rounding:
     return Rounding[key]
 
 
+@in_ieee
 def round_to(
     x: Any,
     fmt: FloatFormat | str,
@@ -65,6 +68,7 @@ def round_to(
     *,
     saturate: bool = False,
     unbounded: bool = False,
+    subnormals: Literal["keep", "flush"] = "keep",
     random_bits: Any = None,
 ) -> Any:
     """Round numbers to values of a format, once.
@@ -76,11 +80,14 @@ def round_to(
     fmt : FloatFormat or str
         Target format.
     mode : Rounding or str
-        RNE, RNA (ties away), RZ, RU, RD, ODD ("to-odd") or SR ("stochastic").
+        RNE, RNA (ties away), RNZ (ties to zero), RZ, RU, RD, ODD ("to-odd") or SR ("stochastic").
     saturate : bool
         Overflow, and an infinite ``x``, give the largest finite value with the sign of ``x``.
     unbounded : bool
         Round to the precision of ``fmt`` with no limit on the exponent (no overflow, no subnormals) beyond float64's.
+    subnormals : {"keep", "flush"}
+        "flush": numbers below the smallest normal one, 2^emin, become zero with their sign before the rounding, as in
+        microxcaling, pychop and XLA's bf16.
     random_bits : array_like of unsigned integers, optional
         Required for SR, not allowed otherwise; broadcasts to ``x``. A word of w bits rounds up where word + floor(2^w ·
         fraction) carries out of w bits.
@@ -98,7 +105,7 @@ def round_to(
 
     Notes
     -----
-    Overflow is decided after rounding with an unbounded exponent, as in IEEE 754: RNE, RNA and SR give Inf, RZ and
+    Overflow is decided after rounding with an unbounded exponent, as in IEEE 754: RNE, RNA, RNZ and SR give Inf, RZ and
     ODD the largest finite value, RU and RD one or the other by sign. A format without Inf gives NaN in place of Inf.
     With one bit of precision "even" and "odd" are the last bit of the code, that is, of the exponent field. In a format
     without zero (E8M0) a positive number below the smallest becomes the smallest in every mode, and zero and negative
@@ -116,6 +123,10 @@ def round_to(
     if random_bits is not None and mode is not Rounding.SR:
         raise InputError(f"random_bits go with mode 'SR', not {mode.name!r}: leave them out")
     wide = as_float64(x, "x of round_to")
+    if subnormals != "keep" and choice("subnormals", subnormals, ("keep", "flush")):
+        if unbounded:
+            raise InputError("unbounded=True has no subnormal numbers: leave out subnormals='flush'")
+        wide = np.where(np.abs(wide) < fmt.min_normal, np.copysign(0.0, wide), wide)
     words = _random_words(random_bits, wide.shape) if mode is Rounding.SR else None
     return _round_to(wide, fmt, mode, saturate, unbounded, words)[()]
 
@@ -144,6 +155,7 @@ def _round_to(
     words: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
     """`round_to` for an array of float64; ``words``: the random words of SR, of the same shape."""
+    mode = Rounding.RNA if fmt.ties_away and mode is Rounding.RNE else mode
     dtype = np.dtype(np.float64) if unbounded else fmt.dtype
     if mode is Rounding.SR:
         rounded = _rounded(wide, fmt, mode, unbounded, words)
@@ -201,6 +213,8 @@ def _choose(
         up = (fraction > 0.5) | ((fraction == 0.5) & odd)
     elif mode is Rounding.RNA:
         up = fraction >= 0.5
+    elif mode is Rounding.RNZ:
+        up = fraction > 0.5
     elif mode is Rounding.RU:
         up = inexact & ~negative
     elif mode is Rounding.RD:
@@ -248,6 +262,7 @@ def _overflow(rounded: Any, wide: Any, fmt: FloatFormat, mode: Rounding, saturat
     return np.where(over, np.copysign(np.where(to_max, fmt.max, overflow), wide), rounded)
 
 
+@in_ieee
 def bit_cut(x: Any) -> Any:
     """Convert fp32 numbers to fp16 by LE-GEMM's bit-cut.
 
@@ -311,7 +326,8 @@ class Significands:
         """Values of ``fmt`` in ``fmt.dtype``: one rounding, subnormals and overflow as in `fpemu.round_to`."""
         fmt, mode = formats.get(fmt), mode_of(mode)
         if mode is Rounding.SR:
-            raise InputError("an exact product is rounded by RNE, RNA, RZ, RU, RD or to odd, not stochastically")
+            raise InputError("an exact product is rounded by RNE, RNA, RNZ, RZ, RU, RD or to odd, not stochastically")
+        mode = Rounding.RNA if fmt.ties_away and mode is Rounding.RNE else mode
         leading = self.exponent + bit_lengths(self.significand) - 1
         quantum = leading - fmt.fraction_bits
         if fmt.subnormals:
@@ -349,6 +365,8 @@ class Significands:
             return np.asarray((low > half) | ((low == half) & (self.sticky | odd)))
         if mode is Rounding.RNA:
             return np.asarray(low >= half)
+        if mode is Rounding.RNZ:
+            return np.asarray((low > half) | ((low == half) & self.sticky))
         if mode is Rounding.ODD:
             return inexact & ~odd
         if mode is Rounding.RZ:

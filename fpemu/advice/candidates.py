@@ -146,7 +146,8 @@ def machine(hardware: str | MmaSpec | Gpu) -> Machine:
         (gpus.get if ".toml" in str(hardware).lower() else mma.catalog.architecture)(hardware)
     if architecture is None:
         return _machine(hardware, gpu.architecture, gpu)
-    return _machine(hardware, hardware, gpu or _first(architecture))
+    listed = hardware in (*mma.catalog.architectures(), *mma.catalog.gpu_names())
+    return _machine(hardware, hardware if listed else architecture, gpu or _first(architecture))
 
 
 def _known(lookup: Callable[[str], Any], name: str) -> Any:

@@ -26,6 +26,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu._system import in_ieee
 from fpemu.arguments import choice, is_integer, product_shape
 from fpemu.batched import arguments, layouts, scaling
 from fpemu.batched.arguments import Accumulate, Kernel, ProductArithmetic
@@ -44,6 +45,7 @@ ALGORITHMS = {"interleaved": "fused", "planar": "calls"}
 """The paper's algorithm for each layout."""
 
 
+@in_ieee
 def hcgemm(
     A: Any,
     B: Any,

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu._system import in_ieee
 from fpemu.arguments import product_shape
 from fpemu.batched import arguments, scaling
 from fpemu.batched.arguments import Accumulate, Kernel, ProductArithmetic
@@ -33,6 +34,7 @@ from fpemu.schemes.base import scalar
 Array = NDArray[Any]
 
 
+@in_ieee
 def hgemm(
     A: Any,
     B: Any,

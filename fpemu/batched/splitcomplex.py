@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu._system import in_ieee
 from fpemu.arguments import _float64, product_shape
 from fpemu.batched.arguments import TC_K, matrix
 from fpemu.batched.halfcomplex import Algorithm, choose_algorithm
@@ -40,6 +41,7 @@ Array = NDArray[Any]
 Pair = tuple[Array, Array]
 
 
+@in_ieee
 def complex_gemm(
     A: Any,
     B: Any,

@@ -19,9 +19,10 @@ SUMMARIES = {
     "reproduce": "Reproduce figures of papers: picture (PNG), data (CSV) and record of provenance and claims (JSON).",
     "ledger": "Write the ledger of published claims: LEDGER.md, LEDGER.csv and a page of details per paper in ledger/.",
     "reveal": "Find the summation tree of any GEMM by probes.",
+    "library": "Look up the summation order of a library's product: 'fpemu library lookup cublas fp16 512x512x8192'.",
     "characterize": "Find the arithmetic of a matrix instruction by directed probes, and verify it by random operands.",
     "split": "Show the split of one number into words: the value of each word, its bits, and the lost bits.",
-    "sweep": "Evaluate the errors of schemes over a grid: 'fpemu sweep FILE'; 'fpemu sweep run -h' lists its options.",
+    "sweep": "Evaluate the errors of schemes over a grid in a file, or over the two axes of a map.",
     "bench": "Measure speed and memory on this machine.",
     "tune": "Find the fastest configurations by measurements on this GPU.",
     "verify": "Verify a product, an instruction or a kernel against its bit-exact specification.",
@@ -34,6 +35,7 @@ _FUNCTIONS: dict[str, str | dict[str, str]] = {
     "reproduce": "lab.reproduce",
     "ledger": "lab.write_ledger",
     "reveal": "probe.reveal",
+    "library": {"lookup": "probe.lookup"},
     "characterize": "probe.characterize",
     "split": "product.split",
     "sweep": {"run": "lab.sweep", "scaling": "lab.scaling", "plane": "lab.plane"},
@@ -53,6 +55,12 @@ class _Sweep(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         file = args and args[0] not in (*self.commands, "-h", "--help")
         return super().parse_args(ctx, ["run", *args] if file else args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the subcommands, and the options of ``fpemu sweep FILE``."""
+        super().format_help(ctx, formatter)
+        run = self.commands["run"]
+        run.format_help(type(ctx)(run, info_name="", parent=ctx), formatter)
 
 
 class _Unloaded(TyperCommand):

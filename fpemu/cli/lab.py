@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 import signal
@@ -21,21 +22,26 @@ from fpemu import metrics, schemes
 from fpemu._system import check_writable, cores, write_atomic
 from fpemu.arguments import choice
 from fpemu.cli import options as cli
-from fpemu.errors import GuaranteeError, InputError
+from fpemu.errors import GuaranteeError, InputError, require
 from fpemu.formats import FP16
 from fpemu.reproduce import claims, figures, ledger, pages
-from fpemu.sweep import Grid, Store
+from fpemu.sweep import Grid, Store, frame
 from fpemu.sweep.grid import parse_range
 from fpemu.sweep.run import CellError, Workers, check_failures, check_memory, default_jobs, estimate, run, survey
 from fpemu.sweep.store import default_path
 from fpemu.sweep.tables import check_target, export, medians
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from matplotlib.figure import Figure
+
     from fpemu.reproduce.figures import Written
     from fpemu.schemes import Scheme
     from fpemu.sweep.grid import Number
     from fpemu.sweep.run import Row
 
+_PICTURES = (".png", ".pdf", ".svg")
 _LINES = 60  # of the table of medians
 _OFFSETS = ("offset_symmetric", "offset_nonnegative")
 _SIZES = ("M", "N", "K")
@@ -94,9 +100,52 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.2g} h"
 
 
-@cli.with_options(RunOptions)
+@dataclass(frozen=True)
+class SweepOptions(RunOptions):
+    """The options of a grid's file: those of every run, and a picture of the table."""
+
+    plot: Annotated[
+        str | None,
+        "x=COLUMN,...",
+        "Draw a picture: x=COLUMN,y=METRIC,hue=COLUMN (hue may be repeated) draws curves; x=COLUMN,y=COLUMN,map=METRIC "
+        "draws a map.",
+    ] = None
+    picture: Annotated[str, "OUT", "The picture: OUT.png, OUT.pdf or OUT.svg; default: the file's name and .png."] = ""
+    width: Annotated[str, "Columns of a journal: single or double."] = "single"
+    font: Annotated[str, "sans or serif."] = "sans"
+
+    def drawing(self, grid: Grid) -> Callable[[list[dict[str, Any]]], Figure]:
+        """The function that draws the rows as --plot describes; InputError for what it cannot show of the grid."""
+        from fpemu.plotting import frames
+
+        require("pandas", "matplotlib")
+        columns: dict[str, Any] = {}
+        hue: list[str] = []
+        for word in (self.plot or "").split(","):
+            name, _, column = word.strip().partition("=")
+            choice("--plot", name, ("x", "y", "hue", "map"))
+            if not column:
+                raise InputError(f"--plot {word!r}: NAME=COLUMN is expected, such as x=scheme.sb")
+            if name == "hue":
+                hue.append(column)
+            else:
+                columns[name] = column
+        if not {"x", "y"} <= set(columns):
+            raise InputError("--plot needs x=COLUMN and y=COLUMN")
+        look: dict[str, Any] = {"width": self.width, "font": self.font}
+        value = columns.pop("map", None)
+        named = (columns["x"], *hue) if value is None else (columns["x"], columns["y"])
+        numbers = dict.fromkeys(grid.cells()[0]["metrics"], math.nan)
+        empty = [{name: value for name, value in cell.items() if name != "metrics"} | numbers for cell in grid.cells()]
+        frames.check(frame(empty), named, columns["y"] if value is None else value)
+        if value is None:
+            return lambda rows: frames.curves(frame(rows), **columns, hue=hue, **look)
+        return lambda rows: frames.plane(frame(rows), **columns, value=value, **look)
+
+
+@cli.with_options(SweepOptions)
 def sweep(
-    file: Annotated[str, "FILE", "A grid: FILE.toml, or FILE.py with the variable GRID."], /, *, options: RunOptions
+    file: Annotated[str, "FILE", "A grid: FILE.toml, or FILE.py with the variable GRID."], /, *, options: SweepOptions
 ) -> None:
     """Evaluate the errors of every cell of a grid: inputs × sizes × seeds × schemes × hardware × orders.
 
@@ -105,10 +154,21 @@ def sweep(
     the cell again.
     """
     grid = Grid.read(file)
+    picture = options.picture or f"{Path(file).stem}.png"
+    if Path(picture).suffix not in _PICTURES:
+        raise InputError(f"--picture {picture}: pictures are written as .png, .pdf or .svg")
+    draw = None if options.plot is None else options.drawing(grid)
+    if draw is not None:
+        check_writable(picture)
     rows = options.evaluate(grid)
     if rows is None:
         return
-    if not options.export:
+    if draw is not None:
+        from fpemu import plotting
+
+        write_atomic(picture, getattr(plotting, Path(picture).suffix[1:])(draw(rows)))
+        cli.note(f"wrote {picture}")
+    if not options.export and options.plot is None:
         names = grid.cells()[0]["metrics"]
         medians_of = medians(rows, names)
         lines = [(scheme, hardware, *map(cli.show, values), str(n)) for scheme, hardware, values, n in medians_of]
@@ -311,8 +371,8 @@ def _map(
     lines = []
     for index, best in enumerate(planes.best(over)):
         good = [setting for setting, fine in zip(over.ys, near[:, index].tolist(), strict=True) if fine]
-        ranges = [planes.spans(settings, over.ys, maps.notation(over.ys)) for settings in (best.ys, good)]
-        lines.append((maps.notation(over.xs)(best.x), *ranges, cli.show(best.error)))
+        ranges = [planes.spans(settings, over.ys, planes.notation(over.ys)) for settings in (best.ys, good)]
+        lines.append((planes.notation(over.xs)(best.x), *ranges, cli.show(best.error)))
     best_within = f"best {over.y} (within {100 * (planes.TIE - 1):.0f} %)"
     columns = (over.x, best_within, f"{over.y} within a factor of {options.factor:g}", f"smallest {metric}")
     cli.print_table(f"{requested.title}: the best {over.y} for each {over.x}", columns, lines, numbers=1)
@@ -332,6 +392,9 @@ def reproduce(
     ] = None,
     /,
     *,
+    set_: Annotated[
+        list[str] | None, "NAME=VALUE", "Replace a published parameter of one figure; may be repeated."
+    ] = None,
     full: Annotated[bool, "Use the sizes and the number of runs of the paper, if they take an hour at most."] = False,
     jobs: int | None = None,
     device: str = "auto",
@@ -347,6 +410,9 @@ def reproduce(
     evaluates only the missing cells. A picture is drawn again if its data or the code that draws it changed, and a
     file is written only if its content changes; the last line counts the new, rewritten and unchanged figures. If a
     cell fails or a figure cannot be drawn, the other figures are drawn, and the exit status is 1.
+
+    'fpemu reproduce h2sgemm/fig8 --set hardware=H200' draws a figure with other parameters, which 'fpemu list
+    experiments h2sgemm/fig8' prints, into the subfolder changed; its caption states each change.
     """
     size, folder, formats = "full" if full else "quick", Path(output, "full" if full else ""), format_ or []
     rows: dict[str, list[Row]] = {}
@@ -359,9 +425,11 @@ def reproduce(
         else:
             first = [paper.headlines[0].page for paper in claims.papers() if paper.headlines]
             chosen = dict.fromkeys(first or pages.names())
-        loaded, jobs = list(map(pages.load, chosen)), jobs or default_jobs()
-        figures.check_output(chosen, folder, formats)
-        draw = functools.partial(_draw, pages.root(), size, folder, formats, redraw)
+        if (changes := cli.parse_options(set_)) and len(chosen) != 1:
+            raise InputError("--set changes the parameters of one figure: name it, as in h2sgemm/fig8")
+        loaded, jobs = [pages.load(name).changed(changes) for name in chosen], jobs or default_jobs()
+        figures.check_output([one.stem for one in loaded], folder, formats)
+        draw = functools.partial(_draw, pages.root(), size, folder, formats, redraw, changes)
         with Store() as results, cli.progress() as bars, Workers(jobs) if jobs > 1 else nullcontext() as workers:
             for one in loaded:
                 try:
@@ -383,7 +451,7 @@ def reproduce(
         stem = files.paths[0].with_suffix("").as_posix()
         typer.echo(f"\n{stem}.{{{','.join(path.suffix[1:] for path in files.paths)}}}: {files.state}")
         lines = []
-        for claim in claims.on_page(name):
+        for claim in claims.on_page(name) if not changes else ():
             judged = claims.verdict_on(claim, files.record)
             verdict = judged.verdict if files.record.paper_size else "needs --full"
             lines.append((claim.claim, str(claim.criterion or ""), claims.number_of(judged), verdict))
@@ -407,10 +475,12 @@ def reproduce(
         raise GuaranteeError(f"not drawn: {', '.join(errors)}; the next run tries failed cells again")
 
 
-def _draw(root: Path, size: str, folder: Path, formats: list[str], redraw: bool, name: str, rows: Any) -> Written | str:
+def _draw(
+    root: Path, size: str, folder: Path, formats: list[str], redraw: bool, changes: Any, name: str, rows: Any
+) -> Written | str:
     """Draw a figure; return its files, or the error of its page. A pool of processes calls this function."""
     try:
-        return figures.write(pages.load(name, root), size, rows, folder, formats, redraw)
+        return figures.write(pages.load(name, root).changed(changes), size, rows, folder, formats, redraw)
     except (Exception, SystemExit) as problem:
         return _error(name, root, problem)
 
@@ -449,6 +519,8 @@ def write_ledger(
         chosen = collected.paper(paper)
         cli.print_table(chosen.title, ("claim", "verdict", "measured", "reason"), ledger.lines(collected, chosen))
         return
+    if output is None and not any(Path(figures).rglob("*.json")):
+        raise InputError(f"{figures!r} contains no record of a figure: 'fpemu reproduce' makes them")
     to_figures = Path(os.path.relpath(figures, folder)).as_posix()
     prefix = "" if to_figures == "." else f"{to_figures}/"
     contents = {"LEDGER.md": ledger.summary(collected, prefix), "LEDGER.csv": ledger.table(collected)}

@@ -31,14 +31,15 @@ _SYMBOLS = {
 
 def listing(
     what: Annotated[str | None, "KIND", "hardware, schemes, experiments, formats, inputs or metrics."] = None,
-    name: Annotated[str | None, "NAME", "The name of a scheme, after 'schemes'."] = None,
+    name: Annotated[str | None, "NAME", "The name of a scheme or an experiment, after its kind."] = None,
     /,
     *,
     experiments: str | None = None,
 ) -> None:
     """List hardware, schemes, experiments, formats, input distributions and error measures.
 
-    'fpemu list schemes NAME' prints a scheme with its options.
+    'fpemu list schemes NAME' prints a scheme with its options, and 'fpemu list experiments PAPER/FIGURE' a figure with
+    the parameters that 'fpemu reproduce' changes by --set.
     """
     kinds = {
         "hardware": (_hardware, mma.catalog.architectures),
@@ -48,12 +49,13 @@ def listing(
         "inputs": (_inputs, inputs.names),
         "metrics": (_metrics, metrics.names),
     }
-    if name is not None and what != "schemes":
-        raise InputError(f"only 'fpemu list schemes' takes a name, not {what!r}")
+    details = {"schemes": _scheme, "experiments": _experiment}
+    if name is not None and what not in details:
+        raise InputError(f"only 'fpemu list schemes' and 'fpemu list experiments' take a name, not {what!r}")
     if what is not None and what not in kinds:
         raise unknown_name("kind", what, kinds)
     if name is not None:
-        _scheme(name)
+        details[str(what)](name)
     elif what is not None:
         kinds[what][0]()
     else:
@@ -124,6 +126,17 @@ def _experiments() -> None:
             counts.append(str(content.get("cells", "-")) if isinstance(content, dict) else "-")
         lines.append((name, title, *counts))
     cli.print_table("experiments", ("experiment", "title", "cells, quick", "cells, full"), lines, numbers=2)
+
+
+def _experiment(name: str) -> None:
+    figure = pages.load(name)
+    typer.echo(f"{name}: {figure.title}\n{figure.page.paper}\n")
+    quick = figure.page.quick
+    lines = [(n, pages.in_words(x), pages.in_words(quick.get(n, x))) for n, x in figure.page.published.items()]
+    if not lines:
+        typer.echo("This figure has no parameters: its cells are fixed, or of a record")
+        return
+    cli.print_table(f"parameters: fpemu reproduce {name} --set NAME=VALUE", ("parameter", "published", "quick"), lines)
 
 
 def _formats() -> None:

@@ -7,6 +7,7 @@ import inspect
 import math
 import os
 import re
+import shutil
 import sys
 import types
 import typing
@@ -30,12 +31,14 @@ def _use_experiments(context: typer.Context, folder: str | None) -> str | None:
     if folder is not None:
         from fpemu.reproduce import pages
 
+        if not os.path.isdir(folder):
+            raise InputError(f"--experiments names {folder}, which is not a folder")
         context.with_resource(pages.using(folder))
     return folder
 
 
 SHARED: dict[str, dict[str, Any]] = {
-    "a": {"metavar": "A", "help": "The matrix A: FILE.npy, FILE.npz[:KEY] or FILE.mtx."},
+    "a": {"metavar": "A", "help": "The matrix A: FILE.npy, FILE.npz[:KEY], FILE.safetensors[:KEY] or FILE.mtx."},
     "alpha": {"help": "α in α·A·B + β·C."},
     "b": {"metavar": "B", "help": "The matrix B, likewise."},
     "budget": {"min": 0},
@@ -153,8 +156,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         table.add_column(column, justify="right" if index >= len(columns) - numbers else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    # in a file or a pipe wide enough for every table, instead of Rich's 80 characters; Rich itself reads COLUMNS
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140
+    # COLUMNS if it is positive, the terminal's, and in a file or a pipe wide enough for every table
+    width = shutil.get_terminal_size((140, 0)).columns
     Console(width=width, highlight=False, markup=False, emoji=False).print(table)
 
 

@@ -19,10 +19,10 @@ from fpemu.arguments import choice
 from fpemu.cli import options as cli
 from fpemu.errors import GpuError, InputError, unknown_name
 from fpemu.mma import catalog
-from fpemu.mma.tree import longest_block
+from fpemu.mma.tree import from_order, longest_block
 from fpemu.probing.callables import CheckedCallable, as_numbers, load_function
 from fpemu.probing.reveal import Layout, Target, position
-from fpemu.probing.trees import shown, text
+from fpemu.probing.trees import sentence, shown, text
 from fpemu.rounding import round_to
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def reveal(
 
     --hardware is the hardware of FUNCTION, if it is known; --order is the summation order of an emulated GEMM.
 
-    The output is the tree, and its KOrder if the tree has one. Exit status 0; 1 if --check finds a mismatch; 2 if
-    no tree explains the results: the message then names the contradiction.
+    The output is the KOrder equal to the tree, if there is one, the tree, and the order in one sentence. Exit status 0;
+    1 if --check finds a mismatch; 2 if no tree explains the results: the message then names the contradiction.
     """
     cli.check_file(json_, "the order", ".json")
     cli.check_file(draw, "a drawing", ".png", ".svg", ".pdf")
@@ -143,7 +143,7 @@ def reveal(
     no_name = "no KOrder is found for this order; fpemu.mma.gemm takes the tree itself"
     typer.echo(no_name if revealed.order is None else order)
     typer.echo(text(tree))
-    typer.echo(f"K = {K}: {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
+    typer.echo(f"K = {K}: {sentence(tree)}; {revealed.probes:,} probes in {calls:,} calls, {seconds:.1f} s")
     if options.shape is None and target not in (None, "cublas"):
         cli.note(f"D is {M}×1, by default; a library may add in another order for another shape: --shape MxN probes it")
     failing = False
@@ -170,8 +170,7 @@ def reveal(
         from fpemu import plotting
         from fpemu.plotting.trees import picture
 
-        title = "no KOrder" if revealed.order is None else order
-        figure = picture(tree, f"{Path(name).name}, K = {K}: {title}")
+        figure = picture(tree, f"{Path(name).name}, K = {K}: {sentence(tree)}")
         _system.write_atomic(draw, getattr(plotting, draw.rpartition(".")[2])(figure))
         cli.note(f"wrote {draw}")
     if failing:
@@ -224,7 +223,8 @@ def characterize(
                 about = {operand: getattr(one, f"{operand}_format") for operand in "abcd"}
                 sources.append((one.name, partial(run, spec=one), about | {"k": one.k}, one))
         if not sources:
-            raise unknown_name("instruction", emulated or name, [row.name for row in rows], catalog.architectures())
+            parts = {f"{row.architecture} {row.instruction}" for row in rows}
+            raise unknown_name("instruction", emulated or name, [row.name for row in rows], parts)
     unsure, reports = False, []
     for n, (title, execute, about, row) in enumerate(sources, 1):
         try:
@@ -300,3 +300,50 @@ def differences(spec: MmaSpec, row: MmaSpec, alike: tuple[MmaSpec, ...]) -> dict
     if "E0" in fields and floors and row.E0 is not None and (spec.E0 or -(10**6)) <= row.E0 <= max(floors):
         fields.remove("E0")
     return {f: [getattr(spec, f), getattr(row, f)] for f in fields}
+
+
+# --- the order of a library
+def lookup(
+    library: Annotated[str, "LIBRARY", "cublas or openblas."],
+    type_: Annotated[str, "TYPE", "cublas: fp16, bf16, tf32, fp32, fp64, fp16->fp16; openblas: fp32, fp64."],
+    shape: Annotated[str, "MxNxK", "Shape of the product."],
+    /,
+    layout: Annotated[str, "NN (default); TN: B is stored by columns."] = "NN",
+    hardware: Annotated[str | None, "GPU of the table (default: H200), or OpenBLAS's kernel, such as HASWELL."] = None,
+    version: Annotated[str | None, "Version of the library; default: the newest."] = None,
+) -> None:
+    """Print the summation order of a library's product, its evidence, and the nearest tabulated shapes.
+
+    No GPU is needed. Exit status 2 if the order is not known; the message then names the nearest tabulated shapes.
+    """
+    from fpemu import library as libraries
+    from fpemu.library import openblas, tables
+
+    sizes: Any = tuple(cli.parse_sizes("--shape", shape))
+    choice("library", library, ("cublas", "openblas"))
+    if library == "openblas":
+        routines: dict[str, Any] = {"fp32": "sgemm", "fp64": "dgemm"}
+        blocks = openblas.blocking(routines[choice("type of product", type_, tuple(routines))], hardware, version)
+        order = openblas.tree(blocks, sizes, layout=layout)  # type: ignore[arg-type]  # checked by tree
+        regions = openblas.element_orders(blocks, layout, sizes).regions  # type: ignore[arg-type]
+        typer.echo(f"openblas {blocks.version}, {blocks.kernel}: {type_} {layout} {shape}: {sentence(order)}")
+        if regions:
+            count = sum(len(rows) * len(columns) for rows, columns, _ in regions)
+            cli.note(f"this is the order of D[0, 0]; {count} of all entries have interleaved chains in each panel of K")
+        typer.echo(text(order))
+        typer.echo("evidence: rules of the kernel's loops, compared with products of this version on one thread")
+        return
+    product = libraries.lookup(library, type_, sizes, layout=layout, version=version, hardware=hardware or "H200")  # type: ignore[arg-type]
+    others = product.describe()[1:]
+    typer.echo("\n".join([str(product), *(f"  {line}" for line in others)]))
+    if not others:
+        over_k: Any = product.order
+        typer.echo(text(from_order(over_k, product.K, product.spec) if isinstance(over_k, mma.KOrder) else over_k))
+    typer.echo(f"instruction: {product.spec}" + f", A and B rounded to {product.rounded} first" * bool(product.rounded))
+    typer.echo(
+        f"evidence: measured on {product.hardware} with {library} {product.version}: probes revealed the order, and its"
+        f" emulation equals the recorded product (SHA-256 {product.digest[:16]}…)"
+    )
+    same = (p for p in libraries.orders(library, version=version, hardware=hardware or "H200"))
+    rows = [(p.M, p.N, p.K) for p in same if (p.type, p.layout) == (type_, layout)]
+    typer.echo("nearest tabulated shapes: " + ", ".join(tables.nearest(rows, sizes)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -176,4 +177,7 @@ def split(
         value = float.fromhex(number) if "0x" in number.lower() else float(number)
     except (ValueError, OverflowError) as problem:
         raise InputError(f"{number!r} is not a number") from problem
+    digits = re.split("p" if "0x" in number.lower() else "e", number.lower().replace("0x", ""))[0]
+    if not value and re.search("[1-9a-f]", digits):
+        raise InputError(f"{number} is no fp64 number: it is below the smallest one, 2^-1074, and would be split as 0")
     typer.echo(schemes.format_split(schemes.split_table(value, scheme, **options)))

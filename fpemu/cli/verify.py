@@ -54,6 +54,8 @@ def gemm(
 
     The specification is a plain product of matrix instructions (--hardware, --format, --order) or a scheme with its
     options. Without --format, files of fp32 or fp64 are compared with a plain product of ordinary cores in that format.
+    Without --hardware, --instruction and --scheme, the arithmetic is identified: ordinary cores, OpenBLAS's kernels and
+    the instructions of the catalogue are compared, in the order of --order, or else in all orders.
 
     The command prints the size, the positions and the pattern of the mismatches, and whether rounding can be their
     cause. It then searches for defects of the structure (terms, rows, tiles or factors in wrong places) and for
@@ -61,7 +63,8 @@ def gemm(
     conversion of D, in any combination, libraries' orders, and other schemes. It lists the causes that reproduce all
     bits, the likeliest first. A function is called twice, and probes reveal its order if no listed order fits.
 
-    Exit status: 0 equal, 1 mismatches, 2 bad input. The file of a function is executed: check only files you trust.
+    Exit status: 0 equal or identified, 1 mismatches, 2 bad input. The file of a function is executed: check only files
+    you trust.
     """
     import numpy as np
 
@@ -86,11 +89,13 @@ def gemm(
         # float64 for integers of an .mtx, which has no shorter type than int64; no scheme has integer operands
         A, B = (
             x.astype("float64") if x.dtype.kind in "iu" and (options.scheme or x.dtype.itemsize > 4) else x
-            for x in (matrices.read(name, max_entries=max_entries) for name in (a, b))
+            for x in (matrices.read(name, fmt=format_, max_entries=max_entries) for name in (a, b))
         )
     C = None if c is None else matrices.read(c, max_entries=max_entries)
     product: Any = (
-        matrices.read(str(result), max_entries=max_entries) if callable_ is None else callables.load_function(callable_)
+        matrices.read(str(result), fmt=options.out, max_entries=max_entries)
+        if callable_ is None
+        else callables.load_function(callable_)
     )
     sizes: Any = None if shape is None else cli.parse_sizes("--shape", shape)
     with cli.spinner("emulating the specification") as say:
@@ -107,12 +112,19 @@ def gemm(
             device=device,  # type: ignore[arg-type]  # checked by verify
             progress=lambda what, tried: say(f"trying {what} ({tried} so far)"),
         )
-    if options.scheme is None and format_ is None and verdict.specification.spec in simt.SPECS.values():
-        where = "" if options.hardware is None else f", not on the matrix units of {options.hardware}"
-        used = verdict.specification.operand
+    used, unnamed = verdict.specification.operand, not (options.hardware or options.instruction or options.scheme)
+    if unnamed and not (verdict.identified or verdict.explained):
+        cli.note("not identified: the mismatches are those with FMAs of ordinary cores; -H names the hardware")
+    elif (
+        format_ is None
+        and options.scheme is None
+        and options.hardware is not None
+        and verdict.specification.spec in simt.SPECS.values()
+    ):
         cli.note(
-            f"--format is not given and A and B are {used}: compared with a plain {used} product of ordinary"
-            f" cores{where}; --format fp16 (bf16, tf32 ...) names the operands of a matrix instruction"
+            f"--format is not given and A and B are {used}: compared with a plain {used} product of ordinary cores, not"
+            f" on the matrix units of {options.hardware}; --format fp16 (bf16, tf32 ...) names the operands of a matrix"
+            " instruction"
         )
     if distinguish is not None:
         further = verdict.distinguish(seed)

@@ -50,7 +50,7 @@ from fpemu.conformance.specification import (
 )
 from fpemu.errors import GuaranteeError, InputError
 from fpemu.library import openblas
-from fpemu.mma import KOrder, tree
+from fpemu.mma import KOrder, MmaSpec, tree
 from fpemu.mma.device import Device
 from fpemu.probing.callables import bits
 from fpemu.schemes.baselines import Baseline
@@ -101,9 +101,12 @@ class Problem:
         end: float,
         most: int,
         ignored: NDArray[np.bool_] | None = None,
+        identify: bool = False,
     ):
         self.s, self.A, self.B, self.C, self.D, self.device = specification, A, B, C, D, device
         self.end, self.most, self.tried = end, most, 0
+        self.identify = identify  # the unit is not specified
+        self.compiled: set[MmaSpec | None] = set()
         self.ignored = np.zeros(D.shape, bool) if ignored is None else ignored  # entries with another cause
         wrong = (bits(D) != bits(expected)) & ~self.ignored
         K, (M, N) = A.shape[1], D.shape
@@ -140,6 +143,16 @@ class Problem:
     def over(self) -> bool:
         """Whether the budget of the search is spent."""
         return self.tried >= self.most or time.perf_counter() > self.end
+
+    def compile(self, s: Specification) -> None:
+        """Compile the kernel of an instruction; the time does not count in the budget."""
+        start = time.perf_counter()
+        if s.spec not in self.compiled and not s.is_integer:
+            self.compiled.add(s.spec)
+            evaluate(
+                replace(s, length=s.spec.k if s.spec else 1), self.A, self.B, self.C, self.few[0][:1], self.few[1][:1]
+            )
+        self.end += time.perf_counter() - start
 
     def value(self, s: Specification, rows: Index | None = None, columns: Index | None = None) -> Array:
         """The specified D, or its given rows and columns."""
@@ -320,11 +333,13 @@ def plain_causes(
 
     def in_own_order(deviations: Deviations) -> None:
         one = changed(s, deviations)
+        p.compile(one)
         T = evaluate(replace(one, alpha=1.0, beta=0.0, epilogue="separate", relu=False, out=None, nan=None), A, B)
         evaluated(deviations, [(s.order, "", {}, T)])
 
     def in_all_orders(deviations: Deviations, every: bool = False) -> None:
         one = changed(s, deviations)
+        p.compile(one)
         a, b = one.operands(A, B)
         if one.epilogue == "alpha-on-A":
             a = round_operand(a.astype(np.float64) * s.alpha, str(one.operand))
@@ -358,16 +373,19 @@ def plain_causes(
 
     likely = () if p.coarse else before
     constants = ((*b, d) for b in before for d in other_units(s))
-    stages: tuple[tuple[str, Iterable[Deviations], tuple[Callable[[Deviations], None], ...]], ...] = (
-        ("orders over K", likely, (in_all_orders,)),
+    all_orders = ("orders over K", likely, (in_all_orders,))
+    stages: list[tuple[str, Iterable[Deviations], tuple[Callable[[Deviations], None], ...]]] = [
+        *(() if p.identify else (all_orders,)),
         ("instructions and accumulators", all_units(), (in_own_order,)),
+        ("libraries", libraries(p), (by_itself,)),
+        *((all_orders,) if p.identify else ()),
         ("slices of every length", likely, (in_every_length,)),
-        ("libraries and schemes", _special(p), (by_itself,)),
+        ("schemes", _special(p), (by_itself,)),
         ("probes", probed(), (in_own_order,)),
         ("instructions, accumulators and orders", all_units(), (in_all_orders,)),
         ("units with other constants", constants, (in_own_order, in_all_orders)),
         ("slices of every length on all units", all_units(), (in_every_length,)),
-    )
+    ]
     with np.errstate(all="ignore"):
         for text, many, attempts in stages:
             if out.causes:
@@ -385,11 +403,15 @@ def plain_causes(
 def indistinguishable(p: Problem) -> tuple[list[tuple[str, Specification]], int]:
     """Other orders, instructions and schemes that give a result without mismatches, and the number tried."""
     s, K = p.s, p.A.shape[1]
+    plain = s
     own = cache(lambda: _key(replace(s, scheme=None), K))
     alike: list[tuple[str, Specification]] = []
     orders = (deviation("order", describe_order(KOrder(n)), order=KOrder(n)) for n in lengths_of(K)[3:])
     lists: list[Iterable[Deviation]] = [orders]
-    if s.scheme is None and s.spec is not None:
+    if p.identify:  # among the units; a scheme would have to be named
+        plain = replace(s, multiply_add=None, narrow=None, library=None)
+        lists.append(d[0] for d in chain(units(s, *s.operands(p.A, p.B), 0.0), libraries(p)) if len(d) == 1)
+    elif s.scheme is None and s.spec is not None:
         own_formats = s.spec.a_format, s.spec.d_format
         rows = [r for r in mma.catalog.rows() if (r.a_format, r.d_format) == own_formats]
         lists.append(other_instructions(s.spec, rows))
@@ -398,11 +420,13 @@ def indistinguishable(p: Problem) -> tuple[list[tuple[str, Specification]], int]
     elif s.scheme is not None:
         single = list(options(s, K))
         lists += [[d for d in single if d.kind == kind] for kind in ("promotion", "hardware")]
-    for d in chain.from_iterable(islice(listed, _ALIKE) for listed in (*lists, other_schemes(s, p.A, p.D))):
+    if not p.identify:
+        lists.append(other_schemes(s, p.A, p.D))
+    for d in chain.from_iterable(islice(listed, None if p.identify else _ALIKE) for listed in lists):
         if p.over():
             break
         p.tried += 1
-        other = changed(s, (d,))
+        other = changed(plain, (d,))
         if p.matches(other):
             if other.scheme == s.scheme and _key(replace(other, scheme=None), K) == own():
                 p.tried -= 1  # the same additions in other words
@@ -411,35 +435,47 @@ def indistinguishable(p: Problem) -> tuple[list[tuple[str, Specification]], int]
     return alike, p.tried
 
 
-def _special(p: Problem) -> Iterator[Deviations]:
-    """Products of vendor libraries, C in the accumulator, and split schemes."""
+def libraries(p: Problem) -> Iterator[Deviations]:
+    """Products of OpenBLAS's kernels, one for each arithmetic, and of cuBLAS."""
     s = p.s
-    if p.C is not None and s.alpha == 1 and s.epilogue != "first":
-        yield (deviation("epilogue", f"the epilogue: {EPILOGUES['first']}", epilogue="first"),)
     M, N, K = len(p.A), p.B.shape[1], p.A.shape[1]
     if p.A.dtype in (np.float32, np.float64) and s.accumulator in ("fp32", "fp64"):
         routine: Any = "dgemm" if p.A.dtype == np.float64 else "sgemm"
-        plans = set()
         hardware = simt.SPECS["fp64" if p.A.dtype == np.float64 else "fp32"]
+        plans: dict[str, list[tuple[str, str, Any, str]]] = {}
         for kernel, versions in openblas.kernels().items():
-            for version, layout in product(reversed(versions), ("NN", "TN")):
+            for version, layout, threads in product(reversed(versions), ("NN", "TN"), ("", "threads")):
                 blocks = openblas.blocking(routine, kernel, version)
+                blocks = blocks.threaded() if threads else blocks
                 with suppress(InputError):
                     plan = openblas.element_orders(blocks, layout, (M, N, K))  # type: ignore[arg-type]
-                    regions = str([(r.tolist(), c.tolist(), lanes) for r, c, lanes in plan.regions])
-                    key = (str(plan.panels), plan.adds, plan.lanes, regions, blocks.fused)
-                    if key not in plans:
-                        plans.add(key)
-                        text = f"OpenBLAS {version} with kernel {kernel} ({routine}, layout {layout})"
-                        name = ("openblas", kernel, version, layout)
-                        yield (deviation("library", text, library=name, hardware=hardware, order=None),)
-    kinds = {"fp16": ("fp16", "fp16->fp16"), "fp32": ("tf32", "fp32")}
-    for kind, layout in product(kinds.get(str(s.operand), (str(s.operand),)), ("NN", "TN")):
+                    regions = [(r.tolist(), c.tolist(), lanes) for r, c, lanes in plan.regions]
+                    key = str((plan.panels, plan.adds, plan.lanes, regions, blocks.fused))
+                    if not (threads and regions):  # threads divide D, and the positions of interleaved chains
+                        plans.setdefault(key, []).append((kernel, version, layout, threads))
+        for same in plans.values():
+            kernel, version, layout, threads = same[0]
+            others = [name for name in dict.fromkeys(name for name, *_ in same) if name != kernel]
+            several = ", several threads" if threads else ""
+            text = f"OpenBLAS {version} with kernel {kernel} ({routine}, layout {layout}{several})"
+            text += f" or an equal one ({', '.join(others)})" if others else ""
+            name: tuple[str, ...] = ("openblas", kernel, version, layout, threads)
+            yield (deviation("library", text, library=name, hardware=hardware, order=None),)
+    kinds = {"fp16": ("fp16", "fp16->fp16"), "fp32": ("tf32", "fp32", "bf16")}
+    fmt = {np.float16: "fp16"}.get(p.A.dtype.type, str(s.operand))
+    for kind, layout in product(kinds.get(fmt, (fmt,)), ("NN", "TN")):
         with suppress(InputError):
             row = library.lookup("cublas", kind, (M, N, K), layout=layout)  # type: ignore[arg-type]
             text = f"cuBLAS {row.version} on {row.hardware} ({kind}, layout {layout})"
             name = ("cublas", row.hardware, row.version, f"{kind} {layout}")
             yield (deviation("library", text, library=name, hardware=row.spec, order=None),)
+
+
+def _special(p: Problem) -> Iterator[Deviations]:
+    """C in the accumulator, and split schemes."""
+    s = p.s
+    if p.C is not None and s.alpha == 1 and s.epilogue != "first":
+        yield (deviation("epilogue", f"the epilogue: {EPILOGUES['first']}", epilogue="first"),)
     for d in other_schemes(s, p.A, p.D):
         yield (d,)
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
+from fpemu._system import in_ieee
 from fpemu.arguments import as_array
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
@@ -87,6 +88,7 @@ def distance(got: NDArray[Any], expected: NDArray[Any], fmt: str) -> NDArray[np.
     return np.asarray(np.where((steps == 0) & (x != y), 1, steps), np.int64)
 
 
+@in_ieee
 def compare(got: Any, expected: Any, fmt: str) -> Difference | None:
     """Describe the mismatches of two matrices of one shape and dtype; None if all bits agree.
 

@@ -115,7 +115,11 @@ def units(s: Specification, A: Array, B: Array, level: float) -> Iterator[Deviat
     for name in ("fp32", "fp64"):
         if spec != simt.SPECS[name] and (name == "fp64" or not fp64):
             yield (deviation("hardware", f"ordinary cores: FMAs in {name}", hardware=simt.SPECS[name]),)
-    for d in other_instructions(spec, dict.fromkeys(wide), s.inputs[0] if s.inputs else ""):
+    fmt = s.inputs[0] if s.inputs else str(spec.a_format)
+    if spec.rules.fused and not s.inputs and fits:  # the format of the dtype, or else the narrowest one
+        sizes = {f: (formats.get(f).precision, f != "fp16") for f in fits}
+        fmt = "fp16" if A.dtype == np.float16 else min(fits, key=lambda f: sizes[f])
+    for d in other_instructions(spec, dict.fromkeys(wide), fmt):
         row = d.fields["hardware"]
         if row.d_format != spec.d_format and str(row.d_format) != "fp64":
             d = deviation("accumulator", f"the accumulator is {row.d_format}: {d.text}", **d.fields)

@@ -87,8 +87,8 @@ class Specification:
         accumulator; with "zero" they are summed from zero and added to it.
     via : (format, mode), optional
         Format and rounding of the result before its conversion to `out`.
-    library : (name, hardware, version, layout), optional
-        Library of `fpemu.library.emulate` whose summation orders the product has.
+    library : (name, hardware, version, layout, threads), optional
+        Library of `fpemu.library.emulate` whose summation orders the product has; "threads": OpenBLAS on several.
     relu : bool
         Negative results become zero.
     length, nan : int, optional
@@ -313,7 +313,7 @@ def describe_order(order: Any) -> str:
     if order is None or order == KOrder():
         return "one chain"
     if not isinstance(order, KOrder):
-        return "a tree: " + trees.text(order).splitlines()[0]
+        return f"a tree: {trees.sentence(order)}"
     parts = []
     if order.split is not None:
         parts.append(f"split in slices of {order.split}" + (f" joined {order.join}" * (order.join != "ascending")))
@@ -433,10 +433,11 @@ def _product(s: Specification, A: Array, B: Array, C: Array | None, device: Devi
 
 def _by_library(library: tuple[str, ...], A: Array, B: Array, device: Device) -> Array:
     """T = A B in the orders of a library."""
-    name, hardware, version, layout = library
+    name, hardware, version, layout, *threads = library
     if name == "openblas":
         routine: Any = "dgemm" if A.dtype == np.float64 else "sgemm"
         blocks = openblas.blocking(routine, hardware, version)
+        blocks = blocks.threaded() if any(threads) else blocks
         return openblas.multiply(A, B, blocks, layout=layout, device="cpu")  # type: ignore[arg-type]
     kind, layout = layout.split()
     sizes = (A.shape[0], B.shape[1], A.shape[1])

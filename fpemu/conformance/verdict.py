@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import formats, inputs, schemes, theory
+from fpemu import formats, inputs, mma, schemes, simt, theory
+from fpemu._system import in_ieee
 from fpemu.arguments import integer, integers, number
 from fpemu.conformance.causes import REFUSED, Cause, Problem, indistinguishable, search
 from fpemu.conformance.compare import Difference, _compare
-from fpemu.conformance.specification import Specification, evaluate
+from fpemu.conformance.specification import Specification, describe_order, evaluate
 from fpemu.conformance.structure import Residual, defects
 from fpemu.errors import InputError, entries, shown
 from fpemu.mma.device import Device
@@ -64,6 +65,9 @@ class Verdict:
         The specifications of `alike`.
     place : str
         In a batch, the product with mismatches; otherwise the number of products.
+    identified : str
+        Where the specification names no hardware, instruction or scheme: the first arithmetic found that gives every
+        bit, in words; `specification` states it, and `causes` and `alike` hold the others.
     """
 
     equal: bool
@@ -78,6 +82,7 @@ class Verdict:
     beyond: int | None = 0
     others: tuple[Specification, ...] = ()
     place: str = ""
+    identified: str = ""
 
     @property
     def explained(self) -> bool:
@@ -86,10 +91,12 @@ class Verdict:
 
     def __str__(self) -> str:
         M, N, K = self.shape
-        lines = [f"specification: {self.specification}; {M} × {N} × {K}{self.place}"]
+        title = f"identified: {self.identified}" if self.identified else f"specification: {self.specification}"
+        lines = [f"{title}; {M} × {N} × {K}{self.place}"]
         if self.difference is None:
             lines.append(f"equal: all {M * N} entries, bit for bit")
-            lines += self._undistinguished("the same bits", self.alike, f" ({self.tried} alternatives tried)")
+            alike = tuple(dict.fromkeys((*(cause.text for cause in self.causes[1:]), *self.alike)))
+            lines += self._undistinguished("the same bits", alike, f" ({self.tried} alternatives tried)")
             return "\n".join(lines)
         lines.append(f"DIFFERS by {self.relative:.3g} (relative L2), {self.kind}: {self.difference}")
         if self.explained:
@@ -186,6 +193,7 @@ class Verdict:
         return {**vars(self), **texts, "explained": self.explained}
 
 
+@in_ieee
 def verify(
     result: Any,
     A: Any,
@@ -215,7 +223,9 @@ def verify(
     C : array (..., M, N), optional
         Required with a beta other than 0, and only then; values of fp32 (fp64 for an fp64 product, int32 for int8).
     specification : Specification, optional
-        The specification; default: one chain of instructions in A's format.
+        The specification; default: one chain of instructions in A's format. Without hardware, instruction and scheme,
+        the arithmetic is identified: ordinary cores, OpenBLAS's kernels and the instructions of the catalogue are
+        compared, in the stated order, or else in all orders, and the first with equal bits becomes the specification.
     device : {"cpu", "cuda", "auto"}
         Device of the emulation, as in `fpemu.mma.gemm`.
     shape : (M, N, K), optional
@@ -285,19 +295,21 @@ def verify(
         transposed = "; transpose a result that is stored by columns" * (D.values.shape == (N, M))
         raise InputError(f"the result has shape {D.values.shape}: the product of A and B has {(M, N)}{transposed}")
     operand = a.fmt or {"f4": "fp32", "i1": "int8"}.get(a.values.dtype.str[1:])
+    stated, identify = s, not any((s.hardware, s.scheme, s.instruction, s.k, s.accumulate))
+    if identify and (fmt := s.fmt or operand) is not None:
+        s = _on_ordinary_cores(s, fmt, a.values, b.values)
     s, x, y = s._resolved(operand, D.fmt if D.fmt != "fp64" else None)._with_operands(a.values, b.values)
     _check_formats(D.values, c, s)
     expected = evaluate(s, x, y, c, device=device).astype(D.values.dtype, copy=False)
     difference = _compare(D.values, expected, s.result if s.result != "int32" else "fp32")
     verdict = Verdict(difference is None, s, (M, N, K), difference)
+    if identify and verdict.equal:
+        verdict = replace(verdict, identified=_unit((), s))
     if verdict.equal and (s.is_integer or not causes):
         return verdict
     end = time.perf_counter() + seconds
     if difference is None:
-        same, tried = indistinguishable(Problem(s, x, y, c, D.values, expected, device, end, most))
-        return replace(
-            verdict, tried=tried, alike=tuple(text for text, _ in same), others=tuple(one for _, one in same)
-        )
+        return _with_alike(verdict, Problem(s, x, y, c, D.values, expected, device, end, most, identify=identify))
     with np.errstate(all="ignore"):
         residual = Residual(s, x, y, c, D.values, expected)
         verdict = replace(verdict, relative=residual.relative, beyond=_beyond(residual))
@@ -311,9 +323,15 @@ def verify(
     # a region with mismatches is searched by itself, unless it is almost the whole result or they are few
     local = len(rows) * len(columns) <= 0.9 * wrong.size and wrong.sum() >= _FEW
     part = time.perf_counter() + seconds / (2 if local else 1)
-    problem = Problem(s, x, y, c, D.values, expected, device, part, most)
+    problem = Problem(s, x, y, c, D.values, expected, device, part, most, identify=identify)
     found = _explain(problem, residual, reveal, progress)
     verdict = replace(verdict, causes=found, tried=problem.tried, complete=not problem.over())
+    contradicted = {kind for name, kind in _STATED.items() if getattr(stated, name) is not None}
+    if identify and verdict.explained and not ({*found[0].kinds} & contradicted):
+        first = found[0].specification
+        verdict = replace(verdict, equal=True, specification=first, difference=None, relative=0.0, beyond=0)
+        verdict = replace(verdict, identified=_unit(found[0].kinds, first, found[0].text))
+        return _with_alike(verdict, Problem(first, x, y, c, D.values, D.values, device, end, most, identify=True))
     if verdict.explained or not local:
         return verdict
     at = np.ix_(rows, columns)
@@ -325,6 +343,44 @@ def verify(
     tried, complete = problem.tried + second.tried, not (problem.over() or second.over())
     explained = tuple(one for one in there if one.left == 0)
     return replace(verdict, causes=explained or verdict.causes or there, tried=tried, complete=complete)
+
+
+_STATED = {"fmt": "inputs", "order": "order", "out": "result", "alpha": "structure", "beta": "epilogue"}
+"""Fields of a specification, and the kind of cause that contradicts each; alpha and beta always have values."""
+
+
+def _on_ordinary_cores(s: Specification, fmt: str, A: Array, B: Array) -> Specification:
+    """The specification of a product of FMAs, or of the integer instruction, with operands of a format."""
+    if fmt == "int8":
+        return replace(s, hardware=mma.spec("ampere", "int8"), fmt=None)
+    narrow = formats.get(fmt)
+    held = narrow.name == "tf32" or (narrow.contains(A).all() and narrow.contains(B).all())
+    inputs = s.inputs if held or s.inputs else (narrow.name, "RNE")
+    return replace(s, hardware=simt.SPECS["fp64" if narrow.name == "fp64" else "fp32"], fmt=None, inputs=inputs)
+
+
+def _unit(kinds: tuple[str, ...], s: Specification, text: str = "") -> str:
+    """The arithmetic of a product in words: `text` describes its deviations from one chain of FMAs."""
+    unit = f"ordinary cores: FMAs in {s.accumulator}"
+    parts = [] if {"hardware", "accumulator", "library", "scheme"} & {*kinds} else [unit]
+    if s.is_integer:
+        parts = ["an int8 product with sums in int32, on any unit"]
+    elif not {"order", "library", "scheme"} & {*kinds}:
+        text += "; " * bool(text) + describe_order(s.order)
+    return "; ".join([*parts, text] if text else parts)
+
+
+def _with_alike(verdict: Verdict, p: Problem) -> Verdict:
+    """The verdict with the alternatives that these operands do not distinguish from its specification."""
+    same, tried = indistinguishable(p)
+    listed = [cause.text for cause in verdict.causes]
+    same = [one for one in same if one[0] not in listed]
+    return replace(
+        verdict,
+        tried=verdict.tried + tried,
+        alike=tuple(text for text, _ in same),
+        others=tuple(one for _, one in same),
+    )
 
 
 def _explain(
@@ -423,6 +479,8 @@ def _verify_batch(result: Any, A: Any, B: Any, C: Any, s: Specification, budget:
     s = s if s.out or out in (None, "fp64") or s.scheme is not None else replace(s, out=out)
     for index in np.ndindex(*lead):
         verdict = verify(D.values[index], *(x[index] for x in flat), specification=s, **budget)
+        if verdict.identified and verdict.equal:
+            s = verdict.specification
         if not verdict.equal:
             return replace(verdict, place=f", product {list(index)} of a batch of shape {lead}")
     return replace(verdict, place=f", {math.prod(lead)} products")

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
+from fpemu._system import in_ieee
 from fpemu.arguments import as_array, choice, integers
 from fpemu.errors import InputError
 from fpemu.library import openblas
@@ -29,6 +30,7 @@ from fpemu.mma.tree import Sum, Tree, from_order
 from fpemu.rounding import _round_to
 
 
+@in_ieee
 def emulate(
     library: str,
     A: Any,
@@ -141,6 +143,7 @@ def _type(A: NDArray[Any], B: NDArray[Any], fmt: str | None, out: str | None) ->
     return "fp16->fp16" if out == "fp16" else fmt
 
 
+@in_ieee
 def predict(
     product: Product,
     A: NDArray[Any],
@@ -240,6 +243,7 @@ def _with_stored(order: KOrder | Tree, stored: str | None, product: Product) -> 
     return Sum(tree.parts, tree.fmt, stored) if isinstance(tree, Sum) else tree
 
 
+@in_ieee
 def replay(product: Product, *, whole: bool = False, device: Device = "cpu") -> bool:
     """Return whether the emulation reproduces the recorded result of the GPU.
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from itertools import accumulate, pairwise
@@ -341,6 +341,13 @@ class Blocking:
     def panels(self, K: int) -> list[int]:
         """Return the lengths in k of the panels."""
         return [length for _, length in _divided(K, self.q, self.unroll_m)]
+
+    def threaded(self) -> Blocking:
+        """Return the blocking of a product on several threads, which halve K without rounding to `unroll_m`.
+
+        Each thread computes a part of D; the positions of interleaved chains in these parts are not known.
+        """
+        return replace(self, unroll_m=1)
 
 
 def _divided(size: int, most: int, unroll: int) -> Iterator[tuple[int, int]]:

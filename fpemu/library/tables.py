@@ -29,7 +29,8 @@ from fpemu.arguments import LARGEST, choice, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.serialise import from_dict, to_dict
-from fpemu.mma.tree import Tree, chains
+from fpemu.mma.tree import Sum, Tree, chains, from_order
+from fpemu.probing.trees import sentence
 
 INPUT_DTYPES = {
     "fp16": "float16",
@@ -103,7 +104,24 @@ class Product:
     seed: int = 0
 
     def __str__(self) -> str:
-        return f"{self.library} {self.version}, {self.hardware}: {self.type} {self.layout} {self.M}x{self.N}x{self.K}"
+        named = f"{self.library} {self.version}, {self.hardware}: {self.type} {self.layout} {self.M}x{self.N}x{self.K}"
+        return ": ".join([part for part in (named, *self.describe()[:1]) if part])
+
+    def describe(self) -> list[str]:
+        """Return the summation order in words: of all of D, or a title and one line for each order of its tiles."""
+        if isinstance(self.order, Tiles):
+            tiles = self.order
+            title = f"{len(tiles.orders)} orders, one for each tile of {tiles.rows} × {tiles.columns} of D"
+            counts = (tiles.of.count(n) for n in range(len(tiles.orders)))
+            orders = zip(tiles.orders, tiles.stored, counts, strict=True)
+            return [title, *(f"{n} tiles: {self._order(order, stored)}" for order, stored, n in orders)]
+        return [self._order(self.order, self.stored)]
+
+    def _order(self, order: KOrder | Tree, stored: str | None) -> str:
+        if not isinstance(order, KOrder):
+            return sentence(order)
+        tree = from_order(order, self.K, self.spec)
+        return f"{order}: {sentence(Sum(tree.parts, tree.fmt, stored) if isinstance(tree, Sum) else tree)}"
 
 
 def instruction(kind: str) -> MmaSpec:
@@ -195,15 +213,21 @@ def lookup(
         if tuple(row[:3]) == tuple(sizes):
             return _product(table, type, layout, row)
 
-    def distance(row: list[Any]) -> float:
-        return sum(abs(math.log2(max(x, 0.5) / y)) for x, y in zip(sizes, row, strict=False))
-
-    nearest = ", ".join("x".join(map(str, row[:3])) for row in sorted(rows, key=distance)[:3])
     raise InputError(
         f"{library} {table['version']} on {hardware}: the table has no order of {type} {layout}"
-        f" {'x'.join(map(str, sizes))} (MxNxK; the nearest shapes are {nearest or 'none'}); on that GPU `fpemu reveal`"
-        " finds the order, and fpemu.mma.gemm accepts it"
+        f" {'x'.join(map(str, sizes))} (MxNxK; the nearest shapes are {', '.join(nearest(rows, sizes)) or 'none'}); on"
+        " that GPU `fpemu reveal` finds the order, and fpemu.mma.gemm accepts it"
     )
+
+
+def nearest(rows: Iterable[Sequence[Any]], shape: Sequence[int]) -> list[str]:
+    """The three shapes "MxNxK" nearest to another one, of rows that begin with M, N and K."""
+
+    def distance(row: Sequence[Any]) -> float:
+        return sum(abs(math.log2(max(x, 0.5) / y)) for x, y in zip(shape, row, strict=False))
+
+    others = (row for row in rows if tuple(row[:3]) != tuple(shape))
+    return ["x".join(map(str, row[:3])) for row in sorted(others, key=distance)[:3]]
 
 
 def _table(library: str, version: str | None, hardware: str) -> dict[str, Any]:

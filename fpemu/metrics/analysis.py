@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu._system import map_chunks
+from fpemu._system import in_ieee, map_chunks
 from fpemu.arguments import as_float64, product_shape
 from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
@@ -23,6 +23,7 @@ NOT_COMPARABLE = np.uint64(0xFFFFFFFFFFFFFFFF)
 """`ulps` between a NaN and a number: larger than any distance."""
 
 
+@in_ieee
 def normwise(C: Any, R: Any, A: Any, B: Any) -> float:
     """Return the largest error relative to |A||B|, max |C - R|_ij / (|A| |B|)_ij.
 
@@ -72,6 +73,7 @@ def normwise(C: Any, R: Any, A: Any, B: Any) -> float:
     return largest(np.where(d == 0, 0.0, scaled(divide(d, weight), e - f)))
 
 
+@in_ieee
 def max_absolute(C: Any, R: Any) -> float:
     """Return the largest absolute error, max |C - R|.
 
@@ -94,6 +96,7 @@ def max_absolute(C: Any, R: Any) -> float:
     return largest(scaled(*difference(*pair(C, R))))
 
 
+@in_ieee
 def ulps(C: Any, R: Any, fmt: FloatFormat | str) -> NDArray[np.uint64]:
     """Return the distance between C and R in units in the last place of a format.
 
@@ -130,6 +133,7 @@ def ulps(C: Any, R: Any, fmt: FloatFormat | str) -> NDArray[np.uint64]:
     return np.asarray(np.choose(nans, [apart, NOT_COMPARABLE, np.uint64(0)]), dtype=np.uint64)
 
 
+@in_ieee
 def max_ulps(C: Any, R: Any, fmt: FloatFormat | str) -> float:
     """Return the largest number of steps of a format between a result and the reference, max `ulps`.
 

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu._system import map_chunks
+from fpemu._system import in_ieee, map_chunks
 from fpemu.arguments import as_float64, flag
 from fpemu.errors import InputError
 from fpemu.metrics.analysis import Floats, difference, divide, largest, mean, norm, pair, parts, scaled
 
 
+@in_ieee
 def relative_l2(C: Any, R: Any) -> float:
     """Return the relative Frobenius error ||R - C||_F / ||R||_F of a result.
 
@@ -52,6 +53,7 @@ def relative_l2(C: Any, R: Any) -> float:
     return float(scaled(top / bottom, s - t))
 
 
+@in_ieee
 def max_relative(C: Any, R: Any) -> float:
     """Return the largest componentwise relative error, max |C - R| / |R|.
 
@@ -79,6 +81,7 @@ def max_relative(C: Any, R: Any) -> float:
     return largest(_relative(C, R))
 
 
+@in_ieee
 def max_error_legemm(P: Any, S: Any) -> float:
     """Return LE-GEMM's Max_error, max |p - s| / (|p| + |s|).
 
@@ -105,6 +108,7 @@ def max_error_legemm(P: Any, S: Any) -> float:
     return largest(symmetric(P, S))
 
 
+@in_ieee
 def mred(P: Any, S: Any) -> float:
     """Return the mean relative error distance, the mean of |s - p| / |s|.
 
@@ -131,6 +135,7 @@ def mred(P: Any, S: Any) -> float:
     return mean(_relative(P, S, "PS"))
 
 
+@in_ieee
 def relative(C: Any, R: Any, *, signed: bool = False) -> Floats:
     """Return the relative error |C - R| / |R| of every entry.
 
@@ -171,6 +176,7 @@ def _relative(C: Any, R: Any, names: str = "CR", signed: bool = False) -> Floats
     return _elementwise(errors, C, R, names, signed)
 
 
+@in_ieee
 def symmetric(P: Any, S: Any, *, signed: bool = False) -> Floats:
     """Return the symmetric relative error |p - s| / (|p| + |s|) of every entry.
 

@@ -7,6 +7,7 @@ AMD rows rest on the literature. The Ascend row is an assumption, because no bit
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -37,17 +38,58 @@ _DEFAULT_INSTRUCTION |= {"ascend910a": "cube", "ideal": "ideal"}
 _GPUS = {
     "volta": ("V100", "Titan V", "GV100", "sm_70"),
     "turing": ("T4", "Titan RTX", "RTX 2080", "Quadro RTX 6000", "sm_75"),
-    "ampere": ("A100", "A800", "A2", "A10", "A30", "A40", "RTX 3090", "sm_80", "sm_86"),
+    "ampere": (
+        "A100",
+        "A800",
+        "A2",
+        "A10",
+        "A30",
+        "A40",
+        "RTX 3080",
+        "RTX 3090",
+        "RTX A4000",
+        "sm_80",
+        "sm_86",
+        "sm_87",
+    ),
     "ada": ("L40S", "L40", "L4", "RTX 4090", "RTX 1000 Ada", "sm_89"),
     "hopper": ("H100", "H200", "H800", "H20", "GH200", "sm_90", "sm_90a"),
-    "blackwell": ("B100", "B200", "GB200", "B300", "sm_100", "sm_100a"),
-    "blackwell-rtx": ("RTX 5090", "RTX PRO 6000", "sm_120"),
+    "blackwell": ("B100", "B200", "GB200", "B300", "GB300", "sm_100", "sm_100a", "sm_103"),
+    "blackwell-rtx": ("RTX 5090", "RTX PRO 6000", "GB10", "sm_120", "sm_121"),
     "cdna1": ("MI100", "gfx908"),
-    "cdna2": ("MI210", "MI250", "MI250X", "gfx90a"),
-    "cdna3": ("MI300", "MI300X", "MI300A", "gfx942"),
+    "cdna2": ("MI200", "MI210", "MI250", "MI250X", "gfx90a"),
+    "cdna3": ("MI300", "MI300X", "MI300A", "MI308X", "MI325X", "gfx942"),
     "ascend910a": ("Ascend 910A", "910A", "Ascend 910"),
     "ideal": (),
 }
+
+_FAMILIES = {
+    "volta": "v100s|(quadro)?gv100|sm72",
+    "turing": "t40g|(quadro)?t(1000|1200|2000|600)|rtx20[5678]0|quadrortxt?[1-8]000",
+    "ampere": "a100x|a10[gm]|a16|a30x|rtx30[5-9]0|(rtx)?a[1-6](000|500)|(agx|jetson)?orin(nano|nx)?",
+    "ada": "l2|l20|rtx40[5-9]0|rtx[1-6](000|500|880)(sff)?ada",
+    "hopper": "h200|h203e|h100l?|gh100",
+    "blackwell": "sm(100|103)[af]?|gb100",
+    "blackwell-rtx": "rtx50[5678]0|rtxpro[1-6](000|500)(blackwell)?|sm(120|121)[af]?",
+    "cdna2": "mi250xmi250",
+    "cdna3": "gfx94[01]",
+}
+"""Names beside those of `_GPUS`, as patterns of folded names without vendor, memory and form factor."""
+_LABELS = (
+    "nvidia|amd|huawei|geforce|tesla|radeon|instinct|graphics|gpu|accelerator|generation|laptop|mobile|max-?q|super|ti|d|"
+    "workstation|server|edition|with|design|grid|lhr|ac|dgx|spark|oam|sxm[0-9]*|pci-?e|nvl[0-9]*|cnx|hbm[0-9]*e?|mig.*|"
+    "[0-9]+ *gi?b?|[0-9]+c"
+)
+"""Words that drivers add to the name of a GPU: vendor, product line, memory, form factor."""
+_NO_MODEL = {
+    "mi35[05]x?|gfx95[0-9]|cdna4": "CDNA4",
+    "r[0-9]+.*|rx[0-9].*|gfx1[0-9]{3}|w[67][0-9]{3}": "RDNA",
+    "gtx.*|p100|p40?|[km][0-9]+|sm[3-6][0-9]": "GPUs without matrix units",
+    "thor|sm(101|110)[af]?": "Thor",
+    "ascend(310|910[b-d]|9[1-9][0-9]).*": "Ascend chips but the 910A",
+    "gaudi.*|tpu.*|max1[0-9]{3}|arc.*": "this vendor",
+}
+"""GPUs, as patterns of folded names, whose instructions are not in the catalogue."""
 
 
 def _row(arch: str, instruction: str, shape: str, ab: str, d: str, block: int | None = None, **fields: Any) -> MmaSpec:
@@ -296,7 +338,7 @@ def architecture(hardware: str) -> str:
     Parameters
     ----------
     hardware : str
-        Name; case, blanks and punctuation do not matter.
+        Name, also as a driver prints it: case, blanks, punctuation, vendor, memory and form factor do not matter.
 
     Returns
     -------
@@ -306,24 +348,45 @@ def architecture(hardware: str) -> str:
     Raises
     ------
     InputError
-        Unknown name; the message shows the nearest known one.
+        A GPU without a model in the catalogue; an unknown name, with the nearest known one of the same number.
 
     Examples
     --------
-    >>> architecture("H200")
-    'hopper'
+    >>> architecture("H200"), architecture("NVIDIA A100-SXM4-80GB")
+    ('hopper', 'ampere')
     """
-
-    key = _folded(str(hardware).lower().removeprefix("nvidia").removeprefix("amd"))
-    if key not in _known():
-        raise unknown_name("hardware", hardware, [*architectures(), *gpu_names()], architectures())
-    return _known()[key]
+    name, known = str(hardware).lower(), _known()
+    key = _folded(name)
+    if key in known:
+        return known[key]
+    short = _folded(re.sub(rf"(?<![a-z0-9])({_LABELS})(?![a-z0-9])", " ", re.sub(r"\((r|tm)\)|:.*|[_,/]", " ", name)))
+    short = re.sub("^compute(?=[0-9])", "sm", short)
+    for key in (short, re.sub(r"(laptop|super|ti|d)$", "", short)):
+        if key in known:
+            return known[key]
+        for arch, pattern in _FAMILIES.items():
+            if re.fullmatch(pattern, key):
+                return arch
+    for pattern, what in _NO_MODEL.items():
+        if re.fullmatch(pattern, short):
+            raise InputError(
+                f"hardware {shown(hardware)} has no model yet: the catalogue has none of {what}; it has "
+                f"{', '.join(sorted(architectures()))}"
+            )
+    # a name with another number, but for zeros at its end, is another GPU, mostly of another architecture
+    short, near = re.sub(r"(?<=[0-9])o", "0", short), [*architectures(), *gpu_names()]
+    near = [x for x in near if _number(x) == _number(short) and (x[0].lower() == short[:1] or short in _folded(x))]
+    raise unknown_name("hardware", hardware, near, architectures())
 
 
 @cache
 def _known() -> dict[str, str]:
     """The architecture of every name without case, blanks and punctuation."""
     return {_folded(a): a for a in architectures()} | {_folded(g): a for g, a in gpu_names().items()}
+
+
+def _number(name: str) -> str:
+    return re.sub(r"[^0-9]", "", name).rstrip("0")
 
 
 def _folded(name: str) -> str:

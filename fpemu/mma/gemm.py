@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu.arguments import _float64, as_array, integer, product_shape
+from fpemu._system import in_ieee
+from fpemu.arguments import _float64, as_array, as_stacks, integer, product_shape
 from fpemu.errors import InputError, entries, shown
 from fpemu.formats import FP16, FP32, FP64, TF32, FloatFormat
 from fpemu.mma import device as devices
@@ -31,9 +32,11 @@ Array = NDArray[Any]
 _ENTRIES = 2**20  # entries of D computed at a time where slices are added
 _ENTRIES_CUDA = 2**27  # the same on a GPU, to which B is copied once for as many entries
 _CHUNK = 2**18  # entries checked at a time: their temporaries are float64
+_ASCENDING = KOrder()
 _NATIVE = {np.dtype(np.float16): FP16, np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}
 
 
+@in_ieee
 def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compiled") -> Any:
     """Execute one matrix instruction, D = A B + C.
 
@@ -59,12 +62,13 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compil
         Wrong shapes, dtypes or values.
     """
     _check_spec(spec)
-    terms, C = _values([(A, B)], C, spec)
+    terms, C, dropped = _values([(A, B)], C, spec)
     if terms[0][0].shape[-1] != spec.k:
         K = terms[0][0].shape[-1]
         raise InputError(f"A has K = {K}: one instruction of {spec} takes K = {spec.k} (gemm takes any K)")
     broadcast(*terms[0], C)
-    return _chain(terms, C, spec, backend=backend)
+    D = _chain(terms, C, spec, backend=backend)
+    return np.squeeze(D, dropped) if dropped else D
 
 
 def gemm(
@@ -82,7 +86,8 @@ def gemm(
     Parameters
     ----------
     A, B : array_like (..., M, K) and (..., K, N)
-        Values of the spec's format; leading axes broadcast; any strides. K is padded with zeros to whole instructions.
+        Values of the spec's format; leading axes broadcast; any strides; vectors as in `numpy.matmul`, and tensors of
+        PyTorch on the CPU. K is padded with zeros to whole instructions.
     C : array_like (..., M, N), optional
         Accumulator; default: zero.
     spec : MmaSpec
@@ -118,6 +123,7 @@ def gemm(
     return chain([(A, B)], C, spec, order, backend=backend, device=device)
 
 
+@in_ieee
 def chain(
     terms: Sequence[tuple[Any, Any]],
     C: Any = None,
@@ -155,7 +161,7 @@ def chain(
         As `gemm`; no terms, or terms of different shapes.
     """
     spec = _check_spec(spec)
-    order = order_of(order) or KOrder()
+    order = _ASCENDING if order is None else order_of(order) or _ASCENDING
     if not isinstance(terms, Sequence) or not terms or any(not isinstance(t, tuple) or len(t) != 2 for t in terms):
         raise InputError("terms must be a list of pairs (X, Y), at least one")
     if not isinstance(order, KOrder) and (len(terms) != 1 or step is not None):
@@ -163,9 +169,10 @@ def chain(
     step = integer("step", step, 1, none=True, words=("instruction",))
     step = spec.k if step == "instruction" else step
     devices.implementation(device, backend)  # an unusable device is refused before arrays are read
-    terms, C = _values(terms, C, spec)
+    terms, C, dropped = _values(terms, C, spec)
     broadcast(*terms[0], C)
-    return _chain(terms, C, spec, order, step, backend, device)
+    D = _chain(terms, C, spec, order, step, backend, device)
+    return np.squeeze(D, dropped) if dropped else D
 
 
 def _chain(
@@ -178,7 +185,7 @@ def _chain(
     device: Device = "cpu",
 ) -> Array:
     """`chain` for arguments that fit one another: arrays of values of the spec's formats, `step` a length in k."""
-    order = order or KOrder()
+    order = order or _ASCENDING
     use = devices.implementation(device, backend)
     As, Bs = [A for A, _ in terms], [B for _, B in terms]
     lead = np.broadcast_shapes(As[0].shape[:-2], Bs[0].shape[:-2], () if C is None else C.shape[:-2])
@@ -385,21 +392,30 @@ def _check_spec(spec: Any) -> MmaSpec:
 # --- checks of arrays
 
 
-def _values(terms: Sequence[tuple[Any, Any]], C: Any, spec: MmaSpec) -> tuple[list[tuple[Array, Array]], Array | None]:
-    """The terms, of one shape, and C as matrices of values of the spec's formats."""
-    pairs = [(as_values(A, spec.a_format, "A", 2), as_values(B, spec.b_format, "B", 2)) for A, B in terms]
+def _values(
+    terms: Sequence[tuple[Any, Any]], C: Any, spec: MmaSpec
+) -> tuple[list[tuple[Array, Array]], Array | None, tuple[int, ...]]:
+    """The terms, of one shape, and C as matrices of values of the spec's formats; and the axes of D to drop."""
+    pairs = [(as_values(A, spec.a_format, "A", 1), as_values(B, spec.b_format, "B", 1)) for A, B in terms]
     a, b = (x.shape for x in pairs[0])
     for A, B in pairs:
         if (A.shape, B.shape) != (a, b):
             raise InputError(f"terms of different shapes: {a}, {A.shape} and {b}, {B.shape}")
-    return pairs, None if C is None else as_values(C, spec.c_format or spec.d_format, "C", 2)
+    dropped: tuple[int, ...] = ()
+    if len(a) == 1 or len(b) == 1:
+        dropped = as_stacks(*pairs[0])[2]
+        pairs = [as_stacks(A, B)[:2] for A, B in pairs]
+    if C is not None:
+        C = as_values(C, spec.c_format or spec.d_format, "C", 2 - len(dropped))
+        C = np.expand_dims(C, dropped) if dropped else C
+    return pairs, C, dropped
 
 
 def as_values(x: Any, fmt: FloatFormat | str, name: str, axes: int = 0) -> Array:
     """Return ``x`` as an array of values of ``fmt`` with at least `axes` axes, without a copy if it has the dtype."""
     a = as_array(x, name)
     if a.ndim < axes:
-        raise InputError(f"{name} has shape {a.shape}: it needs two axes or more")
+        raise InputError(f"{name} has shape {a.shape}: it needs {'two axes' if axes == 2 else 'an axis'} or more")
     if isinstance(fmt, str):
         if a.dtype.kind not in "iu":
             raise InputError(f"{name} has dtype {a.dtype}: the instruction takes {fmt}")

@@ -1,17 +1,19 @@
 """The look of every figure: one style, one palette, and one function per kind of figure.
 
-Widths are those of a two-column journal. Colours are the Okabe-Ito palette (distinct for colour-blind readers), every
-series also has a distinct marker, and the legend stands outside the axes, where it covers no data.
+A figure is as wide as one column of a two-column journal, with text of at least 6 points. Colours are the Okabe-Ito
+palette (distinct for colour-blind readers), every series also has a distinct marker, and the legend stands outside the
+axes, where it covers no data.
 matplotlib is imported when the first figure is drawn, and no display is needed.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,12 +41,13 @@ GREY = "#777777"
 
 _STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same glyphs, and bytes, on every machine
-    "font.size": 8.0,
-    "axes.titlesize": 8.0,
-    "axes.labelsize": 8.0,
-    "xtick.labelsize": 7.0,
-    "ytick.labelsize": 7.0,
-    "legend.fontsize": 7.0,
+    "font.size": 7.0,
+    "axes.titlesize": 7.0,
+    "axes.labelsize": 7.0,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "legend.fontsize": 6.5,
+    "legend.title_fontsize": 6.5,
     "axes.linewidth": 0.6,
     "axes.grid": True,
     "axes.axisbelow": True,
@@ -89,7 +92,14 @@ def style() -> Iterator[None]:
 
 
 def figure(
-    columns: int = 1, rows: int = 1, *, width: float = DOUBLE, height: float = 2.6, share_y: bool = True
+    columns: int = 1,
+    rows: int = 1,
+    *,
+    width: float = SINGLE,
+    height: float = 2.6,
+    share_x: bool | Literal["row", "col"] = "col",
+    share_y: bool | Literal["row", "col"] = True,
+    height_ratios: Sequence[float] | None = None,
 ) -> tuple[Figure, NDArray[Any]]:
     """Create a figure with a grid of panels, without pyplot's global state.
 
@@ -99,8 +109,10 @@ def figure(
         Numbers of panels.
     width, height : float
         In inches; :data:`SINGLE` or :data:`DOUBLE` wide.
-    share_y : bool
-        One error axis for all the panels.
+    share_x, share_y : bool or {"row", "col"}
+        Panels with one axis: all, none, or those of a row or a column.
+    height_ratios : sequence of float, optional
+        Relative heights of the rows; by default they are equal.
 
     Returns
     -------
@@ -115,7 +127,7 @@ def figure(
 
     fig = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(fig)
-    axes = fig.subplots(rows, columns, squeeze=False, sharex="col", sharey=share_y)
+    axes = fig.subplots(rows, columns, squeeze=False, sharex=share_x, sharey=share_y, height_ratios=height_ratios)
     return fig, np.asarray(axes)
 
 
@@ -194,7 +206,7 @@ SCHEMES = {
 
 
 def band(axes: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], series: Series, **more: Any) -> None:
-    """Draw one series as the mean over runs, with a band from the smallest to the largest run.
+    """Draw one series as the median over runs, with a band between the quartiles.
 
     Parameters
     ----------
@@ -203,18 +215,16 @@ def band(axes: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], series
     x : sequence of length n
         Positions.
     runs : n sequences of numbers
-        The runs at each x. Runs that are NaN or infinite leave a gap there: no mean hides them.
+        The runs at each x. A run that is NaN or infinite leaves a gap there: no median hides it.
     series : Series
         Appearance.
     **more
         Further arguments of ``Axes.plot``.
     """
-    means = [float(np.mean(run)) for run in runs]
-    low = [float(np.min(run)) for run in runs]
-    high = [float(np.max(run)) for run in runs]
-    finite = [value if np.isfinite(value) and value > 0 else np.nan for value in means]
-    axes.plot(x, finite, **series.line(**more))
-    axes.fill_between(x, low, high, where=np.isfinite(finite).tolist(), color=series.color, alpha=0.14, linewidth=0)
+    quartiles = [np.quantile(run, (0.25, 0.5, 0.75)) if np.isfinite(run).all() else np.full(3, np.nan) for run in runs]
+    low, middle, high = np.transpose(quartiles)
+    axes.plot(x, np.where(middle > 0, middle, np.nan), **series.line(**more))
+    axes.fill_between(x, low, high, where=(middle > 0).tolist(), color=series.color, alpha=0.2, linewidth=0)
 
 
 def roundoff_guides(axes: Axes, precisions: Mapping[str, int] | None = None) -> None:
@@ -322,20 +332,32 @@ def panel_titles(axes: NDArray[Any], titles: Sequence[str]) -> None:
         one.set_title(f"({letter}) {title}", loc="left")
 
 
-def legend_below(fig: Figure, axes: Axes, columns: int) -> None:
-    """Add one legend for the whole figure below the panels, outside the axes.
+def legend_below(fig: Figure, axes: Any, columns: int, title: str = "") -> None:
+    """Add one legend for the whole figure below the panels, outside the axes, with each label once.
 
     Parameters
     ----------
     fig : matplotlib Figure
         Figure to add the legend to.
-    axes : matplotlib Axes
-        Panel whose labelled series are listed.
+    axes : Axes or array of Axes
+        Panels whose labelled series are listed.
     columns : int
-        Number of columns of the legend.
+        Largest number of columns; fewer are used where the legend would be wider than the figure.
+    title : str
+        Text above the entries, such as sizes and number of runs.
     """
-    handles, labels = axes.get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside lower center", ncols=columns, columnspacing=1.4)
+    entries: dict[str, Any] = {}
+    for one in np.ravel(axes):
+        for handle, label in zip(*one.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    for count in range(min(columns, max(1, len(entries))), 0, -1):
+        legend = fig.legend(
+            list(entries.values()), list(entries), loc="outside lower center", ncols=count, columnspacing=1.4
+        )
+        if count == 1 or legend.get_window_extent().width <= fig.bbox.width:
+            break
+        legend.remove()
+    legend.set_title(title)
 
 
 def png(fig: Figure) -> bytes:
@@ -414,6 +436,15 @@ def svg(fig: Figure) -> bytes:
 def _saved(fig: Figure, kind: str, *metadata: str) -> bytes:
     """The file of a figure without the named entries of its metadata, which differ between runs and versions."""
     with style():
+        for _ in range(2):  # the layout converges: the ticks depend on the size of the panels, which depends on them
+            fig.draw_without_rendering()
         stream = io.BytesIO()
         fig.savefig(stream, format=kind, metadata=dict.fromkeys(metadata))
     return stream.getvalue()
+
+
+def __getattr__(name: str) -> Any:
+    """Return `curves` and `plane`, which draw with the functions of this module."""
+    if name not in ("curves", "plane"):
+        raise AttributeError(f"module 'fpemu.plotting' has no attribute {name!r}")
+    return getattr(importlib.import_module("fpemu.plotting.frames"), name)

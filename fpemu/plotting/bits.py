@@ -240,7 +240,7 @@ def draw(pictures: Sequence[Block], titles: Sequence[str] | None = None, *, belo
     low = max(lowest, min(one.place for one in pictures) - below)
     with plotting.style():
         height = 0.165 * sum(map(len, panels)) + 0.28 * len(panels) + 0.75
-        figure, axes = plotting.figure(1, len(panels), height=height, share_y=False)
+        figure, axes = plotting.figure(1, len(panels), width=plotting.DOUBLE, height=height, share_y=False)
         for one, lines, title, axis in zip(pictures, panels, titles, axes[:, 0], strict=True):
             _panel(axis, lines, high, low)
             if one.spec.rules.truncates:

@@ -6,6 +6,7 @@ The two axes are an option of a scheme (y) and a parameter of its inputs or size
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,16 @@ Row = Mapping[str, Any]
 Number = int | float
 TIE = 1.05
 """Errors within this factor of the smallest count as equal: a few roundings explain the difference."""
+ERRORS = {
+    "relative_l2": "relative $L_2$ error",
+    "max_relative": "largest relative error",
+    "mred": "mean relative error",
+    "max_error_legemm": "largest error over $|p|+|s|$",
+    "normwise": "largest error over $|A||B|$",
+    "max_absolute": "largest absolute error",
+    "max_ulps": "largest error in ulps",
+}
+"""Labels of the metrics that are errors."""
 
 
 # --- the data of a plane
@@ -129,6 +140,33 @@ def bounds(of: Plane, offset: Callable[[Number], int]) -> dict[str, list[float]]
     return {name: list(line) for name, line in zip(names, zip(*edges, strict=True), strict=True)}
 
 
+def show(value: Number) -> str:
+    """A value of an axis: integers without a point.
+
+    >>> show(12), show(0.5), show(2048.0)
+    ('12', '0.5', '2048')
+    """
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e9 else f"{value:g}"
+
+
+def notation(values: Sequence[Number]) -> Callable[[Number], str]:
+    """The function that writes the values of an axis: as powers of two if all are, and some are outside [1/8, 1024].
+
+    >>> notation([16, 4096])(16), notation([256, 1024])(256)
+    ('2^4', '256')
+    """
+    powers = all(value > 0 and math.frexp(value)[0] == 0.5 for value in values)
+    if powers and (min(values) < 2**-3 or max(values) > 1024):
+        return lambda value: f"2^{math.frexp(value)[1] - 1}"
+    return show
+
+
+def tick(values: Sequence[Number]) -> Callable[[Number], str]:
+    """`notation` for the ticks of an axis, with superscripts."""
+    write = notation(values)
+    return lambda value: re.sub(r"^2\^(.+)$", r"$2^{\1}$", write(value))
+
+
 def draw(
     axes: Axes,
     of: Plane,
@@ -141,26 +179,31 @@ def draw(
     """The map of a plane with the best y's outlined and ``lines`` between cells; returns the mesh for a colour bar.
 
     ``low`` and ``high`` are the ends of the colour scale. ``lines`` has one y for every x by label, such as `bounds`,
-    in the order of solid, dashed and dotted. ``labels`` write a value at x and at y where these are not equally spaced.
+    in the order of dash-dotted, dashed and dotted. ``labels`` write a value at x and at y where these are not equally
+    spaced.
     """
     from matplotlib.collections import LineCollection
     from matplotlib.ticker import MaxNLocator
 
     from fpemu import plotting
 
-    xs, ys = (_positions(values) for values in (of.xs, of.ys))
+    xs, ys = (positions(values) for values in (of.xs, of.ys))
     if not np.any(np.isfinite(of.errors) & (of.errors > 0)):
         low, high = low or 1e-8, high or 1.0  # nothing has a colour, yet the bar needs two ends
     mesh = plotting.heatmap(axes, xs, ys, of.errors, low=low, high=high)
     across, up = _edges(xs), _edges(ys)
     tied = np.array([[y in one.ys for one in best(of)] for y in of.ys])
-    name = f"best, within {100 * (TIE - 1):.0f} %"
+    name = f"best, within {100 * (TIE - 1):.0f} % (dotted inside)"
     edges = _outline(across, up, tied)
     axes.add_collection(LineCollection(edges, color=plotting.SKY, linewidth=1.3, label=name, zorder=3))
     rows, columns = np.nonzero(tied)  # stippled as well: a line alone has no inside
     dot = max(0.7, min(6.0, 500 / tied.size))
     axes.scatter(np.asarray(xs)[columns], np.asarray(ys)[rows], s=dot, color=plotting.SKY, linewidth=0, zorder=2)
-    looks = ((plotting.VERMILION, "-"), (plotting.VERMILION, (0, (4, 1.6))), (plotting.BLACK, (0, (1, 1.1))))
+    looks = (
+        (plotting.VERMILION, (0, (6, 1.5, 1, 1.5))),
+        (plotting.VERMILION, (0, (4, 1.6))),
+        (plotting.BLACK, (0, (1, 1.1))),
+    )
     for (name, heights), (color, dash) in zip((lines or {}).items(), looks, strict=False):
         line = np.repeat(_between(heights, of.ys, up), 2)
         if np.isfinite(line).any():
@@ -169,7 +212,9 @@ def draw(
             )
     if (of.errors == 0).any():
         axes.fill_between([], [], facecolor="white", edgecolor=plotting.GREY, linewidth=0.6, label="no error at all")
-    axes.fill_between([], [], hatch="xxxx", facecolor="none", edgecolor="#BBBBBB", linewidth=0, label="overflow or NaN")
+    if not np.isfinite(of.errors).all():
+        look: dict[str, Any] = {"hatch": "xxxx", "facecolor": "none", "edgecolor": "#BBBBBB", "linewidth": 0}
+        axes.fill_between([], [], **look, label="overflow or NaN")
     axes.set_xlim(across[0], across[-1])
     axes.set_ylim(up[0], up[-1])
     for values, at, axis, label in zip((of.xs, of.ys), (xs, ys), (axes.xaxis, axes.yaxis), labels, strict=True):
@@ -181,7 +226,7 @@ def draw(
     return mesh
 
 
-def _positions(values: Sequence[Number]) -> Sequence[float]:
+def positions(values: Sequence[Number]) -> Sequence[float]:
     """The values themselves where they are equally spaced, else 0, 1, 2 ...: a map has cells of one size."""
     gaps = np.diff(np.asarray(values, float))
     regular = len(values) > 1 and bool(np.all(np.abs(gaps - gaps[0]) <= 1e-9 * np.abs(gaps[0])))

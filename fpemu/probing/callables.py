@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import _system, formats
-from fpemu.arguments import as_array, refuse_masked
+from fpemu.arguments import as_array, from_torch, refuse_masked
 from fpemu.errors import InputError, entries, unknown_name
 
 Array = NDArray[Any]
@@ -46,10 +46,8 @@ def as_numbers(x: Any, name: str) -> Operand:
     try:
         if library == "torch":
             dtype = str(x.dtype).removeprefix("torch.")
-            x = x.detach().cpu()
-            if dtype.startswith(("bfloat16", "float8")):  # NumPy has no such types; float32 holds their values
-                x, fmt = x.float(), formats.get(dtype).name
-            x = x.numpy()
+            fmt = formats.get(dtype).name if dtype.startswith(("bfloat16", "float8")) else None
+            x = from_torch(x.cpu())
         elif library == "cupy":
             x = x.get()
         elif hasattr(x, "__dlpack__") and not hasattr(x, "__array__"):
@@ -57,7 +55,7 @@ def as_numbers(x: Any, name: str) -> Operand:
         x = np.asarray(x)
     except (RuntimeError, TypeError, ValueError, OverflowError, BufferError) as problem:
         raise InputError(f"{name} is no array that NumPy can hold: {_line(problem)}") from None
-    if x.dtype.kind not in "fiuV":
+    if x.dtype.kind not in "fiuVb":
         raise InputError(f"{name} holds {x.dtype}, not numbers")
     values = as_array(x, name)
     # float32 may hold values of any narrower format

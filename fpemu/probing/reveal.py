@@ -24,7 +24,7 @@ from fpemu.mma.tree import Tree, longest_block
 from fpemu.probing.callables import CallError, CheckedCallable, bits
 from fpemu.probing.probes import Probe, ProbeRunner, Rows, Scale
 from fpemu.probing.structure import tree_of
-from fpemu.probing.trees import name_order, text
+from fpemu.probing.trees import name_order, sentence, text
 from fpemu.rounding import round_to
 
 Array = NDArray[Any]
@@ -54,7 +54,7 @@ class Revealed:
 
     def __str__(self) -> str:
         name = "no KOrder is found for this tree" if self.order is None else str(self.order)
-        return f"K = {self.k}, {self.probes} probes: {name}\n{text(self.tree)}"
+        return f"K = {self.k}, {self.probes} probes: {name}\n{sentence(self.tree)}\n{text(self.tree)}"
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,84 @@ def text(tree: Tree, most: int = 40) -> str:
     return "\n".join(lines)
 
 
+_DEPTH = 20  # of sums in sums that a sentence describes
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def sentence(tree: Tree) -> str:
+    """Describe a summation tree in one sentence; fused multiply-adds and instructions have the same words.
+
+    Parameters
+    ----------
+    tree : Tree
+        Summation tree over K.
+
+    Returns
+    -------
+    str
+        The chains, their lengths, the format to which they are rounded, and the order in which they are added.
+
+    Examples
+    --------
+    >>> chains = tuple(Chain(tuple((k,) for k in range(first, first + 256)), "fma") for first in (0, 256))
+    >>> sentence(Sum(chains, stored="fp16"))
+    'two chains of 256 products, each rounded to fp16, then added'
+    """
+    parts = trees.chains(tree)
+    depth: int = trees.fold(tree, lambda node, below: 1 + max(below, default=0))
+    if depth > _DEPTH:
+        return f"{_chains(parts)}, added in a tree"
+    tree = regular(tree)
+    if isinstance(tree, Chain):
+        words = _chains([tree])
+        return words if tree.start is None else f"{sentence(tree.start)}; then {words} onto the result"
+    rounded = f", each rounded to {tree.stored}" if tree.stored else ""
+    inside = f" in {tree.fmt}" if tree.fmt else ""
+    if len(tree.parts) > 2:
+        starts = [next(trees.leaves(part)) for part in tree.parts]
+        rising, falling = sorted(starts)[2:], sorted(starts)[-3::-1]  # the first two may be exchanged
+        order = " from left to right" if starts[2:] == rising else " one after another"
+        inside += " from right to left" if starts[2:] == falling else order
+    if all(isinstance(part, Chain) and part.start is None for part in tree.parts):
+        return f"{_chains(parts)}{rounded}, then added{inside}"
+    plain = trees.join([dataclasses.replace(part, start=None) for part in parts], pairwise=True)
+    if trees.identical(trees.canonical(tree), trees.canonical(plain)):
+        return f"{_chains(parts)}, then added pairwise"
+    *same, last = [sentence(part) for part in tree.parts]
+    if len({*same}) == 1 and not any("groups" in words or "tree" in words for words in (same[0], last)):
+        other = "" if last == same[0] else f"; the last of {last}"
+        return f"{_number(len(tree.parts))} groups of {same[0]}{other}; then their sums{rounded} are added{inside}"
+    return f"{_chains(parts)}, added in a tree{rounded}"
+
+
+def _number(n: int) -> str:
+    return _NUMBERS[n] if n < len(_NUMBERS) else str(n)
+
+
+def _chains(parts: Sequence[Chain]) -> str:
+    """The number of chains, and their numbers of products: "three chains of 128 products, the last of 40"."""
+    lengths = [len(part.positions) for part in parts]
+    many = f"{_number(len(parts))} chain{'s' * (len(parts) > 1)}"
+    order = sorted(range(len(parts)), key=lambda i: min(parts[i].positions))
+    first, *_, last = [lengths[i] for i in order] * 2
+    common = max(set(lengths), key=lengths.count)
+    others = [n for n in lengths if n != common]
+    one = f" of {common} product{'s' * (common > 1)}"
+    if not others:
+        words = one
+        if common == 1:
+            return f"{_number(len(parts))} product{'s' * (len(parts) > 1)}"
+    elif len(others) == 1 and others[0] in (first, last) and len(parts) > 2:
+        words = f"{one}, the {'last' if last != common else 'first'} of {others[0]}"
+    elif len(parts) <= 3:
+        words = f" of {', '.join(map(str, lengths[:-1]))} and {lengths[-1]} products"
+    else:
+        words = f" of {min(lengths)} to {max(lengths)} products"
+    ks = sorted(parts[0].positions)
+    run = next((i for i, k in enumerate(ks) if k != ks[0] + i), 0)
+    return many + words + f", which alternate every {run} of k" * (run > 0 and len(parts) > 1)
+
+
 def regular(tree: Tree) -> Tree:
     """The same additions with pairwise sums restored: the canonical a + b + (c + d) becomes (a + b) + (c + d)."""
     compressor = Compressor()

@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fpemu import formats
-from fpemu.arguments import _float64, as_array, as_float64, choice, is_real, product_shape, unwrapped
+from fpemu._system import in_ieee
+from fpemu.arguments import _float64, as_array, as_float64, as_stacks, choice, is_real, product_shape, unwrapped
 from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
 from fpemu.mma.device import Device
@@ -24,6 +25,7 @@ METHODS = get_args(Method)
 _MOST_PRODUCTS = 64  # with more slice products FLINT's integers are faster
 
 
+@in_ieee
 def matmul(
     A: Any,
     B: Any,
@@ -41,7 +43,7 @@ def matmul(
     ----------
     A, B : array_like (..., M, K) and (..., K, N)
         Real numbers of at most 64 bits (float16, float32, float64, ml_dtypes, integers that float64 holds); leading
-        axes broadcast as in `numpy.matmul`. M, N and K may be 0.
+        axes broadcast as in `numpy.matmul`, and so do vectors unless out="exact". M, N and K may be 0.
     C : array_like, optional
         Broadcasts to (..., M, N).
     alpha, beta : int, float or Fraction
@@ -84,7 +86,12 @@ def matmul(
     choice("device", device, get_args(Device))
     if method == "mpmath" and fmt is None:
         raise InputError("method 'mpmath' rounds to a format: it has no exact object")
-    return _matmul(_operands(A, B, C, alpha, beta), fmt, method, device)
+    dropped: tuple[int, ...] = ()
+    if fmt is not None and 1 in (getattr(A, "ndim", 1), getattr(B, "ndim", 1)):  # vectors, or lists that may be
+        A, B, dropped = as_stacks(as_array(A, "A"), as_array(B, "B"))
+        C = C if C is None or not dropped else np.expand_dims(as_array(C, "C"), dropped)
+    D = _matmul(_operands(A, B, C, alpha, beta), fmt, method, device)
+    return np.squeeze(D, dropped) if dropped else D
 
 
 def _matmul(given: ExactOperands, fmt: FloatFormat | None, method: Method = "auto", device: Device = "cpu") -> Any:
@@ -136,6 +143,8 @@ def _operands(A: Any, B: Any, C: Any = None, alpha: Any = 1, beta: Any = 0) -> E
 
 def _exact_scalar(name: str, value: Any) -> Fraction:
     """Return an int, float, NumPy scalar or Fraction as a Fraction, without rounding."""
+    if type(value) is int:
+        return Fraction(value)
     number = unwrapped(value)
     try:
         if is_real(number):

@@ -193,7 +193,7 @@ class ExactMatrix:
     def round_to(self, fmt: FloatFormat | str, mode: Rounding | str = "RNE", *, saturate: bool = False) -> Any:
         """The matrix rounded once to ``fmt``, as an array of ``fmt.dtype``; an exact zero is +0 in every mode.
 
-        ``mode`` is RNE, RNA, RZ, RU, RD or ODD ("to-odd"); ``saturate`` clips overflow to the largest finite value.
+        ``mode`` is any but SR; ``saturate`` clips overflow to the largest finite value.
         """
         saturate = flag("saturate", saturate)
         out = _leading_bits(self.significand, self.exponent, self.denominator).round_to(fmt, mode, saturate=saturate)

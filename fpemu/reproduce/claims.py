@@ -1,12 +1,16 @@
 """Claims of the papers, numbers that pages measure for them, and the verdicts that follow.
 
-A case of a claim is one reading and one variant. It holds if every seed meets the criterion, does not hold if none
-does, and is undecided otherwise, with fewer than 20 seeds, with a number missing at a seed, or with data of a smaller
-size than the paper's. An undecided reading leaves the claim undecided if all other readings agree.
+A case of a claim is one reading and one variant. It holds if the 95 % interval of the share of seeds that meet the
+criterion lies above 80 %, and does not hold if it lies below 20 %; in between the share itself is the verdict. Where
+the paper averages N runs (``runs = N``), the 95 % interval of a mean of N runs takes the place of the share: all of it
+meets the criterion, none of it does, or a part. A case is undecided only with fewer than 20 seeds, with a number
+missing at a seed, or with data of a smaller size than the paper's. Readings with different verdicts make the verdict
+"depends on the reading", unless the claim holds in none of them; an undecided reading is left out of this comparison.
 
 The claims and the inventory of a paper are data, in ``experiments/<paper>/paper.toml``::
 
     title = "H2SGEMM"
+    main = "termwise_beats_sgemm"  # the claim in the title of its figure
     source = "Xue et al.: H2SGEMM, emulating FP32 GEMM on Ascend NPUs using FP16 units (2025)."
 
     [titles]                     # every page of the folder
@@ -27,20 +31,26 @@ The claims and the inventory of a paper are data, in ``experiments/<paper>/paper
     page = "h2sgemm/fig8"
     quantity = "least over e of error(SGEMM) / error(sb = 12)"
     criterion = "> 1"
+    published = "2 to 3"         # or a number in the unit, or a number for each variant: { MI210 = 2.69, A800 = 1.41 }
+    runs = 10                    # if the paper averages 10 runs
 
     [[checks]]                   # a check of this project, which no paper claims: kind "goal" or "negative control"
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
+import random
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from fpemu.arguments import read_table
 from fpemu.errors import InputError
@@ -54,12 +64,20 @@ CHECK_KINDS = ("goal", "negative control")
 HEADLINES = 10
 """The largest number of rows in a paper's summary."""
 HOLDS, CONDITION, DEPENDS = "holds", "holds under a stated condition", "depends on the reading"
-FAILS, UNDECIDED, UNTESTABLE = "does not hold", "undecided", "not testable here"
-VERDICTS = (HOLDS, CONDITION, DEPENDS, FAILS, UNDECIDED, UNTESTABLE)
-MET = {HOLDS: "met", CONDITION: "met in part", DEPENDS: "met in part", FAILS: "not met"}
+SOME, FAILS = "holds for a part of the seeds", "does not hold"
+UNDECIDED, UNTESTABLE = "undecided", "not testable here"
+VERDICTS = (HOLDS, CONDITION, DEPENDS, SOME, FAILS, UNDECIDED, UNTESTABLE)
+MET = {HOLDS: "met", CONDITION: "met in part", DEPENDS: "met in part", SOME: "met in part", FAILS: "not met"}
 """The words for a check in place of the verdict on a claim."""
 SEEDS = 20
 """The smallest number of seeds that decides a claim on random data."""
+CERTAIN = 0.8
+"""A claim holds if the interval of the share of seeds lies above this share, and fails if it lies below one minus it:
+20 of 20 seeds have the interval 84 to 100 %, and 19 of 20 the interval 76 to 99 %."""
+YARDSTICK = "reference/reversed"
+"""The page with the error of SGEMM in reverse order over the error of SGEMM."""
+RESAMPLES = 2000
+"""Means of N runs from which the interval of such a mean is taken; the draws have a fixed seed."""
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _COMPARISONS = {
@@ -103,6 +121,11 @@ class Criterion:
             return float(low) <= value <= float(high)
         return bool(_COMPARISONS[sign][1](value, float(low)))
 
+    def extremes(self, low: float, high: float) -> list[float]:
+        """Return numbers from ``low`` to ``high``: all, some or none of them meet the criterion as those between do."""
+        limits = [float(limit) for limit in self._parts()[1:] if limit is not None]
+        return [low, high, *(limit for limit in limits if low < limit < high)]
+
     def __str__(self) -> str:
         sign, limit, high = self._parts()
         return self.text if high is not None else f"{_COMPARISONS[sign][0]} {limit}"
@@ -116,18 +139,22 @@ class Measure:
     ----------
     name : str
         Name of the claim or the check in ``paper.toml``.
-    value : float
-        The number that the criterion judges.
+    value : float or sequence of float
+        The number that the criterion judges; with ``over`` its numerator, of a sequence one at each point, such as n.
     reading : str
         Interpretation of what the paper leaves open.
     variant : str
         Case inside the claim: a panel, a GPU model, a size.
+    over : float or sequence of float
+        The denominators. The number is the mean over the points of value / over; of several runs, the mean over the
+        points of mean(value) / mean(over).
     """
 
     name: str
-    value: float
+    value: float | Sequence[float]
     reading: str = ""
     variant: str = ""
+    over: float | Sequence[float] = 1.0
 
 
 @dataclass(frozen=True)
@@ -141,6 +168,8 @@ class Measured:
     reading: str
     variant: str
     values: tuple[float | Literal["inf", "-inf", "nan"], ...]
+    mean: tuple[float | Literal["inf", "-inf", "nan"], ...] = ()
+    """Where the claim judges means of N runs: the mean over all seeds, and the 95 % interval of a mean of N runs"""
 
     def __post_init__(self) -> None:
         if not self.values:
@@ -216,7 +245,13 @@ class Claim:
     headline : int, optional
         Row in the paper's summary.
     quote, place : str
-        The paper's words and their place.
+        The paper's words as printed, " … " for each omission, and their place.
+    published : number, str or mapping of str to number or str
+        The paper's number: in the claim's unit, in words, or one for each part of a case's label.
+    runs : int
+        Number of runs that the paper averages; the criterion judges the mean of so many runs.
+    yardstick : str
+        Variant of the page `YARDSTICK` with the metric and the operands of the claim.
     given, unstated : str
         Conditions that the paper gives, and conditions that it leaves open.
     readings : str
@@ -239,6 +274,9 @@ class Claim:
     headline: int | None = None
     quote: str = ""
     place: str = ""
+    published: float | str | Mapping[str, float | str] = ""
+    runs: int = 1
+    yardstick: str = ""
     given: str = ""
     unstated: str = ""
     readings: str = ""
@@ -249,6 +287,20 @@ class Claim:
     def __post_init__(self) -> None:
         if self.judged and not (self.criterion and self.quantity):
             raise InputError("a claim that a page decides has a quantity and a criterion")
+        if self.runs < 1:
+            raise InputError(f"the mean of {self.runs} runs does not exist")
+
+    @property
+    def published_numbers(self) -> Mapping[str, float | str]:
+        """The published number of each part of a case's label; of all cases under the empty label."""
+        if isinstance(self.published, Mapping):
+            return self.published
+        return {} if self.published == "" else {"": self.published}
+
+    def published_in(self, case: Case) -> float | str:
+        """Return the published number of a case, the one with the longest label that is a part of the case's label."""
+        labels = [label for label in self.published_numbers if label in case.label]
+        return self.published_numbers[max(labels, key=len)] if labels else ""
 
     @property
     def judged(self) -> bool:
@@ -263,6 +315,8 @@ class Paper:
     folder: str
     title: str
     source: str
+    main: str = ""
+    """The claim whose figure shows the claim and its verdict in its title"""
     titles: Mapping[str, str] = field(default_factory=dict)
     items: tuple[Item, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -271,6 +325,8 @@ class Paper:
     def __post_init__(self) -> None:
         names = [claim.name for claim in (*self.claims, *self.checks)]
         repeated = sorted({name for name in names if names.count(name) > 1})
+        if self.main and self.main not in names:
+            raise InputError(f"the main claim {self.main!r} is none of the claims")
         if repeated:
             raise InputError(f"several claims have the name {repeated[0]!r}")
         ranks = [claim.headline for claim in self.headlines]
@@ -311,7 +367,21 @@ def on_page(name: str, root: Path | None = None) -> list[Claim]:
     return [claim for claim in (*paper.claims, *paper.checks) if claim.page == name]
 
 
+def title(name: str, record: Record, root: Path | None = None) -> str:
+    """Return the claim and the verdict for the title of a page; empty unless it decides the paper's main claim."""
+    paper = _paper((pages.root() if root is None else root) / name.partition("/")[0] / "paper.toml")
+    for claim in (*paper.claims, *paper.checks):
+        if claim.page == name and claim.name == paper.main:
+            return f"{claim.claim}: {verdict_on(claim, record).verdict if record.paper_size else 'quick size'}"
+    return ""
+
+
 def _paper(path: Path) -> Paper:
+    return _read(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)  # a run over all pages reads the claims of a page twice
+def _read(path: Path, changed: int) -> Paper:
     return read_table(Paper, {"folder": path.parent.name} | _joined(pages.table(path)), str(path))
 
 
@@ -335,11 +405,25 @@ class Case:
     """None where the data are not random"""
     verdict: str
     """Empty where nothing is judged"""
+    words: str = ""
+    """The verdict with its share of seeds, or with the reason why it is undecided"""
+    mean: tuple[float, ...] = ()
+    """Of a claim on means of N runs: the mean over all seeds, and the ends of the interval"""
 
     @property
     def median(self) -> float:
         """The median over the seeds; NaN if a value is NaN."""
         return math.nan if any(map(math.isnan, self.values)) else statistics.median(self.values)
+
+    @property
+    def number(self) -> float:
+        """The mean over the seeds of a claim on means of runs, otherwise the median."""
+        return self.mean[0] if self.mean else self.median
+
+    @property
+    def spread(self) -> tuple[float, ...]:
+        """The interval of a mean of runs, otherwise the values of all seeds."""
+        return self.mean[1:] or self.values
 
     @property
     def label(self) -> str:
@@ -382,11 +466,27 @@ class Judgement:
         """Return the cases of each reading."""
         return _by_reading(self.cases)
 
+    @property
+    def nearest(self) -> str:
+        """The reading whose numbers are nearest to the published numbers; empty if fewer than two readings have one."""
+        distance: dict[str, float] = {}
+        for case in self.cases:
+            given = self.claim.published_in(case)
+            if not isinstance(given, str) and case.number * given > 0:
+                far = abs(math.log(case.number / given))
+                distance[case.reading] = max(far, distance.get(case.reading, 0))
+        return min(distance, key=distance.__getitem__) if len(distance) > 1 else ""
 
-def collect(measure: Callable[[list[dict[str, Any]]], Iterable[Measure]], rows: Sequence[dict[str, Any]]) -> Any:
+
+def collect(
+    measure: Callable[[list[dict[str, Any]]], Iterable[Measure]],
+    rows: Sequence[dict[str, Any]],
+    runs: Mapping[str, int] | None = None,
+) -> Any:
     """Return the numbers of a page's ``measures`` at each seed, in the form of a record.
 
-    InputError if some rows have a seed and others have none, or the page measures a case twice.
+    ``runs`` is the number of runs in a mean by the name of a claim; default 1. InputError if some rows have a seed and
+    others have none, the page measures a case twice, or it measures it with another number of points at another seed.
     """
     seeded = any("seed" in row for row in rows)
     if seeded and not all("seed" in row for row in rows):
@@ -394,20 +494,43 @@ def collect(measure: Callable[[list[dict[str, Any]]], Iterable[Measure]], rows: 
     groups: dict[Any, list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault(row["seed"] if seeded else None, []).append(row)
-    values: dict[tuple[str, str, str], list[float]] = {}
+    parts: dict[tuple[str, str, str], list[Any]] = {}
     for group in groups.values():
-        numbers: dict[tuple[str, str, str], float] = {}
+        numbers: dict[tuple[str, str, str], Any] = {}
         for one in measure(group):
             case = (one.name, one.reading, one.variant)
             if case in numbers:
                 raise InputError(
                     f"the page measures {', '.join(filter(None, case))} twice: name a reading or a variant"
                 )
-            numbers[case] = float(one.value)
-        for case, value in numbers.items():
-            values.setdefault(case, []).append(value)
-    measures = tuple(Measured(*case, tuple(map(_as_json, of))) for case, of in values.items())
+            numbers[case] = np.broadcast_arrays(np.atleast_1d(one.value), np.atleast_1d(one.over))
+        for case, fraction in numbers.items():
+            parts.setdefault(case, []).append(fraction)
+    measures = tuple(_measured(case, of, (runs or {}).get(case[0], 1)) for case, of in parts.items())
     return {"seeds": len(groups) if seeded else None, "measures": measures}
+
+
+def _measured(case: tuple[str, str, str], parts: list[Any], runs: int) -> Measured:
+    """The number at each seed from its numerators and denominators, and the interval of a mean of runs."""
+    if len({len(over) for _, over in parts}) > 1:
+        raise InputError(f"the page measures {', '.join(filter(None, case))} at other points at another seed")
+    top, over = (np.array(of, np.float64) for of in zip(*parts, strict=True))  # seeds × points
+    with np.errstate(all="ignore"):
+        values = (top / over).mean(-1)
+        mean: list[float] = []
+        if runs > 1:
+            drawn = _draws(len(top), runs)
+            means = np.sort((top[drawn].mean(1) / over[drawn].mean(1)).mean(-1))  # NaN last
+            outside = len(means) // 40
+            mean = [(top.mean(0) / over.mean(0)).mean(), means[outside], means[-1 - outside]]
+    return Measured(*case, tuple(map(_as_json, values)), tuple(map(_as_json, mean)))
+
+
+@functools.cache
+def _draws(seeds: int, runs: int) -> Any:
+    """Seeds of the resampled means, the same with every version of Python and NumPy."""
+    generator = random.Random(0)
+    return np.array([[generator.randrange(seeds) for _ in range(runs)] for _ in range(RESAMPLES)])
 
 
 def _as_json(value: float) -> Any:
@@ -423,31 +546,58 @@ def verdict_on(claim: Claim, record: Record | None) -> Judgement:
         return Judgement(claim, "" if claim.kind == DEFINITION else UNTESTABLE, cases, size)
     if not cases:
         return Judgement(claim, UNDECIDED, cases, size, "no data")
-    by_reading = {reading: _together(of, claim.condition) for reading, of in _by_reading(cases).items()}
-    of_readings = {reading: verdict for reading, (verdict, _) in by_reading.items()}
-    if len(set(of_readings.values())) > 1:
-        verdict = DEPENDS if len(set(of_readings.values()) - {UNDECIDED}) > 1 else UNDECIDED
-        note = ". ".join(f"{of}: {_in_words(claim, *words)}" for of, words in by_reading.items())
-        return Judgement(claim, verdict, cases, size, note, of_readings)
+    by_reading = {of: _together(some, claim.condition) for of, some in _by_reading(cases).items()}
+    of_readings = {of: verdict for of, (verdict, _) in by_reading.items()}
     verdict, note = next(iter(by_reading.values()))
-    if len(by_reading) > 1:
-        notes = {reading: note for reading, (_, note) in by_reading.items() if note}
-        if len(set(notes.values())) > 1:
-            note = ". ".join(f"{of}: {_in_words(claim, *by_reading[of])}" for of in notes)
+    if len(set(by_reading.values())) > 1:
+        note = ". ".join(f"{of}: {_in_words(claim, *words)}" for of, words in by_reading.items())
+    if len(every := set(of_readings.values())) > 1:
+        decided = every - {UNDECIDED}
+        verdict = SOME if decided == {SOME, FAILS} else DEPENDS if len(decided) > 1 else UNDECIDED
     return Judgement(claim, verdict, cases, size, note, of_readings)
 
 
 def _cases(claim: Claim, record: Record) -> Iterable[Case]:
     for entry in record.measures:
         if entry.name == claim.name:
-            values = tuple(float(value) for value in entry.values)
+            values, mean = (tuple(map(float, of)) for of in (entry.values, entry.mean))
             seeds = None if record.seeds is None else len(values)
-            case = Case(entry.reading, entry.variant, values, seeds, UNDECIDED if claim.judged else "")
-            decided = record.paper_size and seeds == record.seeds and (seeds is None or seeds >= SEEDS)
-            met = case.met(claim)
-            if claim.judged and decided and met in (0, len(values)) and not any(map(math.isnan, values)):
-                case = replace(case, verdict=HOLDS if met else FAILS)
-            yield case
+            case = Case(entry.reading, entry.variant, values, seeds, "", mean=mean)
+            verdict, words = _verdict_on_case(claim, case, record) if claim.judged else ("", "")
+            yield replace(case, verdict=verdict, words=words)
+
+
+def _verdict_on_case(claim: Claim, case: Case, record: Record) -> tuple[str, str]:
+    """The verdict on a case, alone and in words."""
+    assert claim.criterion is not None
+    averaged = claim.runs > 1 and case.seeds is not None
+    missing = {
+        "data of another size": not record.paper_size,
+        f"{case.seeds} seeds, {SEEDS} are required": case.seeds is not None and case.seeds < SEEDS,
+        "no number at a seed": case.seeds != record.seeds or any(map(math.isnan, case.spread)),
+        f"no means of {claim.runs} runs": averaged and not case.mean,
+    }
+    if reasons := [reason for reason, applies in missing.items() if applies]:
+        return UNDECIDED, f"{UNDECIDED} ({reasons[0]})"
+    if averaged:
+        met = [claim.criterion.met(value) for value in claim.criterion.extremes(*case.spread)]
+        low, high, words = float(all(met)), float(any(met)), f"holds for a part of the means of {claim.runs} runs"
+    else:
+        count, of = case.met(claim), len(case.values)
+        low, high = interval(count, of) if case.seeds is not None else (count / of, count / of)
+        words = f"holds for {count} of {of} seeds ({100 * low:.0f} to {100 * high:.0f} %)"
+    return (HOLDS, HOLDS) if low > CERTAIN else (FAILS, FAILS) if high < 1 - CERTAIN else (SOME, words)
+
+
+def interval(met: int, of: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share.
+
+    >>> [round(end, 3) for end in interval(2, 20)]
+    [0.028, 0.301]
+    """
+    z = statistics.NormalDist().inv_cdf(0.975)
+    centre, half = met + z * z / 2, z * math.sqrt(met * (of - met) / of + z * z / 4)
+    return (centre - half) / (of + z * z), (centre + half) / (of + z * z)
 
 
 def _by_reading(cases: Iterable[Case]) -> dict[str, list[Case]]:
@@ -459,16 +609,18 @@ def _by_reading(cases: Iterable[Case]) -> dict[str, list[Case]]:
 
 def _together(cases: list[Case], condition: str) -> tuple[str, str]:
     """The verdict on the variants of a reading, and its condition."""
-    of = {verdict: [case.variant for case in cases if case.verdict == verdict] for verdict in (HOLDS, FAILS, UNDECIDED)}
-    if len(of[FAILS]) == len(cases):
-        return FAILS, condition
-    if not of[HOLDS]:
-        return UNDECIDED, condition
-    if len(of[HOLDS]) == len(cases):
+    verdicts = {case.verdict for case in cases}
+    if verdicts == {HOLDS}:
         return (CONDITION, condition) if condition else (HOLDS, "")
-    words = {HOLDS: "holds for", FAILS: "Does not hold for", UNDECIDED: "Undecided for"}
-    parts = [f"{words[verdict]} {'; '.join(variants)}" for verdict, variants in of.items() if variants]
-    return CONDITION, ". ".join(filter(None, (*parts, condition)))
+    if verdicts == {FAILS}:
+        return FAILS, condition
+    verdict = CONDITION if HOLDS in verdicts else SOME if SOME in verdicts else UNDECIDED
+    variants: dict[str, list[str]] = {}
+    for case in sorted(cases, key=lambda case: (HOLDS, FAILS, SOME, UNDECIDED).index(case.verdict)):
+        variants.setdefault(f"{case.words}{' for' if case.words in (HOLDS, FAILS) else ':'}", []).append(case.variant)
+    parts = [f"{words} {'; '.join(of)}" if of != [""] else words[:-1] for words, of in variants.items()]
+    parts[1:] = [part[0].upper() + part[1:] for part in parts[1:]]
+    return verdict, ". ".join(filter(None, [*parts, condition]))
 
 
 def _in_words(claim: Claim, verdict: str, note: str) -> str:
@@ -480,25 +632,18 @@ def _in_words(claim: Claim, verdict: str, note: str) -> str:
 
 
 def number(claim: Claim, case: Case) -> str:
-    """Return the number of a case in words: the median, and the range over the seeds."""
-    text = shown([case.median], claim.unit)
-    return f"{text} ({shown(case.values, claim.unit)})" if len(set(case.values)) > 1 else text
+    """Return the number of a case in words: the median and the range over the seeds, or the mean and its interval."""
+    text = shown([case.number], claim.unit)
+    return f"{text} ({shown(case.spread, claim.unit)})" if len(set(case.spread)) > 1 else text
 
 
 def number_of(one: Judgement) -> str:
-    """Return the numbers of a claim in words: for each reading the range over its variants, with its verdict."""
-    by_reading, texts = one.readings(), []
-    for reading, cases in by_reading.items():
-        holds = [value for case in cases if case.verdict == HOLDS for value in case.values]
-        rest = [value for case in cases if case.verdict != HOLDS for value in case.values]
-        verdict = one.of_readings.get(reading, "")
-        if holds and rest:
-            text = f"{shown(holds, one.claim.unit)} where it holds, {shown(rest, one.claim.unit)} elsewhere"
-        else:
-            text = number(one.claim, cases[0]) if len(cases) == 1 else shown([*holds, *rest], one.claim.unit)
-            text += f", {HOLDS if verdict == CONDITION else verdict}" if len(by_reading) > 1 and verdict else ""
-        texts.append(f"{reading}: {text}" if reading else text)
-    text = "; ".join(texts)
+    """Return the numbers of a claim in words: the range over all readings and variants, apart where it holds."""
+    holds = [value for case in one.cases if case.verdict == HOLDS for value in case.spread]
+    rest = [value for case in one.cases if case.verdict != HOLDS for value in case.spread]
+    text = shown([*holds, *rest], one.claim.unit) if one.cases else ""
+    if holds and rest:
+        text = f"{shown(holds, one.claim.unit)} (holds), {shown(rest, one.claim.unit)} (otherwise)"
     return f"H200: {text}" if text and one.claim.kind == SPEED else text
 
 

@@ -16,6 +16,8 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -41,6 +43,7 @@ FORMATS = ("svg", "pdf")
 """Formats of a picture that are written only on request, beside the PNG."""
 UNCHANGED, REWRITTEN, NEW = "unchanged", "rewritten", "new"
 _PACKAGES = ("numpy", "numba", "scipy", "python-flint", "matplotlib")
+_SUFFIXES = ("png", "csv", "json", "md")
 _DRAWING = [Path(__file__).resolve().parents[1] / "plotting"]
 
 
@@ -49,9 +52,9 @@ class Written:
     """The files of a figure, and whether writing changed them."""
 
     paths: list[Path]
-    """PNG, CSV and JSON, then the formats requested in addition"""
+    """PNG, CSV, JSON and Markdown, then the formats requested in addition"""
     state: str
-    """"new", "unchanged" or "rewritten": of the PNG, the CSV and the JSON together"""
+    """"new", "unchanged" or "rewritten": of the first four files together"""
     record: Record
     """The content of the JSON"""
 
@@ -81,7 +84,7 @@ class Reproduction:
 
     def figure(self) -> Figure:
         """The figure, drawn anew."""
-        return self.experiment.draw(self.rows)
+        return _drawn(self.experiment, self.rows, self.record)
 
     @property
     def record(self) -> Record:
@@ -90,7 +93,12 @@ class Reproduction:
 
     @property
     def judgements(self) -> list[Judgement]:
-        """The claims and checks that this figure decides, each with its numbers and its verdict."""
+        """The claims and checks that this figure decides, each with its numbers and its verdict.
+
+        None if parameters are changed, because a claim is about the published values.
+        """
+        if self.experiment.changes:
+            return []
         record = self.record
         return [
             claims.verdict_on(claim, record) for claim in claims.on_page(self.experiment.name, self.experiment.root)
@@ -102,13 +110,15 @@ class Reproduction:
         return self.experiment.finding(self.rows)
 
     def __repr__(self) -> str:
-        return f"Reproduction({self.experiment.name!r}, {self.size!r}, {len(self.rows)} rows)"
+        changed = f", {self.experiment.difference}" * bool(self.experiment.changes)
+        return f"Reproduction({self.experiment.name!r}, {self.size!r}{changed}, {len(self.rows)} rows)"
 
     def _repr_html_(self) -> str:
-        head = f"<p><b>{html.escape(self.experiment.name)}</b> ({self.size}): {html.escape(self.experiment.title)}</p>"
+        title = html.escape(", ".join(filter(None, (self.experiment.title, self.experiment.difference))))
+        head = f"<p><b>{html.escape(self.experiment.name)}</b> ({self.size}): {title}</p>"
         head += "<table>" + "".join(f"<th>{name}</th>" for name in ("claim", "case", "measured", "verdict"))
         lines = [
-            (judgement.claim.claim, case.label, claims.number(judgement.claim, case), case.verdict)
+            (judgement.claim.claim, case.label, claims.number(judgement.claim, case), case.words)
             for judgement in self.judgements
             for case in judgement.cases
         ]
@@ -117,7 +127,12 @@ class Reproduction:
 
 
 def reproduce(
-    name: str, size: str = "quick", jobs: int = 1, results: Store | None = None, device: Device = "auto"
+    name: str,
+    size: str = "quick",
+    jobs: int = 1,
+    results: Store | None = None,
+    device: Device = "auto",
+    **parameters: Any,
 ) -> Reproduction:
     """Evaluate the cells of an experiment that are not in the store, and return it with all its rows.
 
@@ -133,6 +148,10 @@ def reproduce(
         Default: the store of the command line (:func:`fpemu.sweep.store.default_path`).
     device : {"auto", "cpu", "cuda"}
         Where products are computed, as in :func:`fpemu.sweep.run`.
+    **parameters
+        Values in place of the published ones: the arguments of the page's `cells`, which ``fpemu list experiments
+        NAME`` prints, as ``hardware="H200", n=512``. Title, caption and command name each of them, and no claim is
+        judged.
 
     Returns
     -------
@@ -142,11 +161,11 @@ def reproduce(
     Raises
     ------
     InputError
-        If there is no such experiment, size or device.
+        If there is no such experiment, size, device or parameter, or a value is of another kind than the published.
     CellError
         If a cell fails.
     """
-    experiment = pages.load(name)
+    experiment = pages.load(name).changed(parameters)
     with contextlib.nullcontext(results) if results is not None else Store() as store:
         rows = run(experiment, size, results=store, jobs=jobs, device=device)
     return Reproduction(experiment, size, as_written(experiment, size, rows))
@@ -208,8 +227,10 @@ def write(
     formats: Sequence[str] = (),
     redraw: bool = False,
 ) -> Written:
-    """Write ``folder/<paper>/<figure>.{png,csv,json}`` and further `FORMATS`; each file appears whole or not at all.
+    """Write ``folder/<paper>/<figure>.{png,csv,json,md}`` and further `FORMATS`; each file appears whole or not at all.
 
+    The Markdown file shows the picture with its title, its caption, its finding and its command. A figure with changed
+    parameters goes to ``folder/changed`` under a name with its changes, and the paper's figure stays.
     The data and the statements are always computed and compared with the files. A picture whose SHA-256 is the
     record's is drawn again if its data changed, or the bytes of the code that draws it since the last run, which the
     cache folder holds, or with ``redraw``. It is replaced if the new one looks otherwise (`fpemu.plotting.look_alike`):
@@ -219,7 +240,7 @@ def write(
     """
     from fpemu import plotting
 
-    png, data_path, record_path = (Path(folder) / f"{experiment.name}.{suffix}" for suffix in ("png", "csv", "json"))
+    png, data_path, record_path, text_path = (Path(folder) / f"{experiment.stem}.{suffix}" for suffix in _SUFFIXES)
     known = None  # the existing record, unless it is missing or damaged
     with contextlib.suppress(InputError):
         known = load_record(record_path)
@@ -230,7 +251,7 @@ def write(
     kept = _bytes(png)
     if kept is not None and (known is None or known.picture.get("sha256") != _sha256(kept)):
         kept = None  # a damaged picture, or another figure's
-    drawn = functools.cache(lambda: experiment.draw(rows))
+    drawn = functools.cache(lambda: _drawn(experiment, rows, record))
     code = _drawing_code(experiment, record.data["sha256"])
     picture = kept
     if kept is None or redraw or not same_data or _drawn_by(kept) not in (None, code):
@@ -248,6 +269,7 @@ def write(
         png: picture,
         data_path: data,
         record_path: (json.dumps(asdict(record), indent=2, ensure_ascii=False) + "\n").encode(),
+        text_path: description(record).encode(),
     }
     before = {path: _bytes(path) for path in contents}
     state = UNCHANGED if before == contents else REWRITTEN if before[record_path] is not None else NEW
@@ -256,6 +278,39 @@ def write(
         if path in further or before[path] != content:
             write_atomic(path, content)
     return Written([*contents, *further], state, record)
+
+
+def _drawn(experiment: Experiment, rows: list[Row], record: Record) -> Figure:
+    """The figure of a page; of the paper's main claim with the claim and its verdict in the title."""
+    figure = experiment.draw(rows)
+    if not experiment.changes and (title := claims.title(experiment.name, record, experiment.root)):
+        figure.suptitle(textwrap.fill(title, 50), fontsize=7.5, fontweight="bold")
+    return figure
+
+
+def description(record: Record) -> str:
+    """Return a figure as Markdown: title, picture, caption, finding, assumptions and command."""
+    parts = [
+        f"# {escape(record.figure)}: {escape(record.title)}",
+        f"![{escape(record.title)}]({record.picture['file']})",
+    ]
+    parts += [escape(record.caption), *([f"**Finding.** {escape(record.finding)}"] if record.finding else [])]
+    parts += [f"**Paper.** {escape(record.paper)}"]
+    parts += (
+        ["**Assumptions**", "\n".join(f"- {escape(one)}" for one in record.assumptions)] if record.assumptions else []
+    )
+    return "\n\n".join([*parts, f"Drawn by `{record.command}`."]) + "\n"
+
+
+def escape(text: str) -> str:
+    """Escape Markdown's markup in a text; formulas between dollars stay as they are."""
+    parts = re.split(r"(\$[^$]+\$)", " ".join(text.split()))
+    return "".join(part if index % 2 else _escape_words(part) for index, part in enumerate(parts))
+
+
+def _escape_words(text: str) -> str:
+    text = re.sub(r"([\\*`~$\[\]])", r"\\\1", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)  # an underscore within a word is no markup
 
 
 # --- when a picture was drawn: a file of the cache folder for each picture, with a digest of its data and its code
@@ -281,12 +336,12 @@ def _remember(picture: bytes, code: str) -> None:
 
 
 def check_output(names: Iterable[str], folder: str | os.PathLike[str], formats: Sequence[str] = ()) -> None:
-    """Check before a computation that the figures ``<paper>/<figure>`` can be written in a folder."""
+    """Check before a computation that the figures with the `Experiment.stem` ``names`` can be written in a folder."""
     for name in formats:
         if name not in FORMATS:
             raise unknown_name("format", name, FORMATS)
     for name in names:
-        for suffix in ("png", "csv", "json", *formats):
+        for suffix in (*_SUFFIXES, *formats):
             check_writable(Path(folder) / f"{name}.{suffix}", make_folders=True)
 
 
@@ -311,10 +366,10 @@ def as_written(experiment: Experiment, size: str, rows: list[Row]) -> list[Row]:
 def record_of(experiment: Experiment, size: str, rows: list[Row], data: bytes = b"") -> Record:
     """Return a figure's record: its command, and the numbers that decide the paper's claims."""
     names = list(experiment.cells(size)[0]) if rows else []
-    stem = experiment.name.split("/")[1]
+    stem = Path(experiment.stem).name
     return Record(
         figure=experiment.name,
-        command=f"fpemu reproduce {experiment.name}" + (" --full" if size == "full" else ""),
+        command=experiment.command + " --full" * (size == "full"),
         size=size,
         cells=len(rows),
         parameters={name: _distinct(row[name] for row in rows) for name in names},
@@ -330,14 +385,16 @@ def record_of(experiment: Experiment, size: str, rows: list[Row], data: bytes = 
 def statements(experiment: Experiment, size: str, rows: list[Row]) -> dict[str, Any]:
     """Return a record's words and measured numbers: all of them follow from the page and the rows as written."""
     page = experiment.page
+    runs = {claim.name: claim.runs for claim in claims.on_page(experiment.name, experiment.root)}
     return {
         "paper": page.paper,
-        "title": experiment.title,
+        "title": experiment.title + f", with {experiment.difference}" * bool(experiment.changes),
         "kind": page.kind,
-        "caption": page.caption,
-        "assumptions": page.assumptions,
-        "paper_size": size == "full" or experiment.cells("full") == experiment.cells("quick"),
-        **claims.collect(experiment.measures, rows),
+        "caption": experiment.caption(size),
+        "assumptions": experiment.assumptions(size),
+        "paper_size": not experiment.changes
+        and (size == "full" or experiment.cells("full") == experiment.cells("quick")),
+        **claims.collect(experiment.measures, rows, runs),
         "finding": experiment.finding(rows),
     }
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +18,14 @@ from fpemu.reproduce.claims import (
     CHECK_KINDS,
     CONDITION,
     DEPENDS,
+    FAILS,
+    HOLDS,
     MET,
+    SOME,
     UNDECIDED,
+    UNTESTABLE,
     VERDICTS,
+    YARDSTICK,
     Case,
     Claim,
     Judgement,
@@ -32,6 +36,7 @@ from fpemu.reproduce.claims import (
     verdict_on,
 )
 from fpemu.reproduce.figures import committed, size_folder
+from fpemu.reproduce.figures import escape as _escape
 from fpemu.sweep.store import canonical
 
 _HEAD = """# Ledger
@@ -39,14 +44,23 @@ _HEAD = """# Ledger
 The main claims of each paper, each with the verdict of this project. `fpemu ledger` generates this page, with all its
 numbers, from the records of the figures.
 
-A range extends over the seeds and the cases of a claim. A claim *holds* or *does not hold* if all of at least 20 seeds
-at the paper's size agree, and is *undecided* otherwise. It *holds under a stated condition* if it holds in some of its
-cases only, or on an assumption; the row names the cases or the assumption. *Depends on* names a condition that the
-paper leaves open and that determines the verdict. Speeds on other GPUs are *not testable here*; the numbers in these
-rows are measurements on an H200, for information. *Goals* and *negative controls* (variants known to be unsuitable) are
-checks of this project.
+A range extends over the seeds and the cases of a claim. *SGEMM reversed* is the error of SGEMM with the products added
+in reverse order, over the error in ascending order, on the same operands: differences within this range are no
+difference of accuracy. *Goals* and *negative controls* (variants known to be unsuitable) are checks of this project.
 """
-_COLUMNS = ("claim", "verdict", "measured", "reason")
+_RULES = {
+    HOLDS: "More than 80 % of all runs meet the criterion, with 95 % confidence: 20 of 20 seeds. "
+    "Where the paper averages runs: the whole 95 % interval of such a mean meets it.",
+    CONDITION: "It holds in some cases only, or on an assumption; the row names them.",
+    DEPENDS: "A condition that the paper leaves open decides; the row names it, "
+    "and the reading nearest to the published number.",
+    SOME: "Neither 'holds' nor 'does not hold'; the row states the seeds, and the 95 % interval of their share.",
+    FAILS: "Less than 20 % of all runs meet the criterion, with 95 % confidence: 0 of 20 seeds. "
+    "Where the paper averages runs: no part of the interval meets it.",
+    UNDECIDED: "Fewer than 20 seeds, a missing number, or data of another size than the paper's.",
+    UNTESTABLE: "The hardware is not available; the numbers are measurements on an H200, for information.",
+}
+_COLUMNS = ("claim", "verdict", "published", "measured")
 _SECTIONS = {"goal": "Goals of this project", "negative control": "Negative controls"}
 _INTRODUCTIONS = {
     "goal": "Goals of this project; they are not claims of a paper.",
@@ -140,21 +154,27 @@ def table(ledger: Ledger) -> bytes:
     """LEDGER.csv: a row for each case of each claim and each check."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    cases = ("reading", "variant", "median", "smallest", "largest", "seeds", "criterion met", "verdict on the case")
+    numbers = ("median", "smallest", "largest", "mean", "mean from", "mean to")
+    cases = ("reading", "variant", "published", *numbers, "seeds", "criterion met", "verdict on the case")
     claims = ("paper", "name", "kind", "headline", "claim", "place", "quantity", "unit", "criterion", "figure", "size")
-    writer.writerow([*claims, *cases, "verdict", "condition", "command"])
+    writer.writerow([*claims, "runs", *cases, "verdict", "condition", "nearest reading", "command"])
     for paper in ledger.papers:
         for one in ledger.judgements[paper.folder]:
             claim = one.claim
             head = [paper.folder, claim.name, claim.kind, claim.headline or "", claim.claim, claim.place]
-            head += [claim.quantity, claim.unit, claim.criterion.text if claim.criterion else "", claim.page, one.size]
+            head += [claim.quantity, claim.unit, claim.criterion.text if claim.criterion else "", claim.page]
+            head += [one.size, claim.runs]
             command = ledger.records[claim.page].command if claim.page in ledger.records else ""
-            rows: list[list[Any]] = [[""] * len(cases)] if not one.cases else []
+            rows: list[list[Any]] = []
             for case in one.cases:
-                numbers = [f"{value:.9g}" for value in (case.median, min(case.values), max(case.values))]
+                values = [f"{value:.9g}" for value in (case.median, min(case.values), max(case.values), *case.mean)]
+                values += [""] * (len(numbers) - len(values))
                 met = case.met(claim) if claim.judged else ""
-                rows.append([case.reading, case.variant, *numbers, case.seeds or "", met, case.verdict])
-            writer.writerows([*head, *row, _verdict(one), one.note, command] for row in rows)
+                label = [case.reading, case.variant, claim.published_in(case)]
+                rows.append([*label, *values, case.seeds or "", met, case.words])
+            if not rows:
+                rows = [["", "", _published(claim), *[""] * (len(cases) - 3)]]
+            writer.writerows([*head, *row, _verdict(one), one.note, one.nearest, command] for row in rows)
     return text.getvalue().encode()
 
 
@@ -163,10 +183,11 @@ def summary(ledger: Ledger, figures: str = "") -> bytes:
 
     ``figures`` is the path from the page's folder to the figures: empty, or ending in a slash.
     """
-    parts = [_HEAD]
+    parts = [_HEAD, _table(("verdict", "rule"), [(verdict, _RULES[verdict]) for verdict in VERDICTS])]
     for paper in ledger.papers:
         if paper.headlines:
-            parts += [f"## {_escape(paper.title)}", f"{_escape(paper.source)} [All claims](ledger/{paper.folder}.md)"]
+            link = f"[All claims, with reasons](ledger/{paper.folder}.md)"
+            parts += [f"## {_escape(paper.title)}", f"{_escape(paper.source)} {link}"]
             parts.append(_table(_COLUMNS, [_row(one, ledger, figures) for one in ledger.headlines(paper)]))
     parts += ["## All claims by verdict", _counts(ledger), "[Table of every number](LEDGER.csv)"]
     return _join(parts)
@@ -186,22 +207,70 @@ def _row(one: Judgement, ledger: Ledger, figures: str) -> list[str]:
     claim = _escape(one.claim.claim)
     if one.claim.page in ledger.records:
         claim = f"[{claim}]({_image(ledger, one.claim.page, figures)})"
-    verdict = f"**{_escape(_verdict(one))}**"
+    word = _verdict(one)
+    verdict = f"**{_escape(word)}**"
+    if reason := _condition(one):
+        verdict += f"{':' if one.verdict == CONDITION else ';'} {_escape(_short(reason))}"
+    here = "; ".join(filter(None, (number_of(one), _yardstick(one, ledger))))
+    here = f"{one.claim.quantity}: {here}" if here and one.claim.quantity else here
+    return [claim, verdict, _escape(_published(one.claim)), _escape(here)]
+
+
+def _condition(one: Judgement) -> str:
+    """The reason of a verdict in the summary: the cases in which the claim holds, or the readings by their verdict."""
     if one.verdict == CONDITION:
-        verdict += f": {_escape(_short(one.note))}"
-    numbers = number_of(one)
-    here = f"{one.claim.quantity}: {numbers}" if numbers and one.claim.quantity else numbers
-    return [claim, verdict, _escape(here), _escape(one.claim.why)]
+        rest = {case.variant for case in one.cases if case.verdict != HOLDS}
+        holds = "; ".join(dict.fromkeys(case.variant for case in one.cases if case.variant not in rest))
+        count = f"{sum(case.verdict == HOLDS for case in one.cases)} of {len(one.cases)} cases"
+        names = holds if 0 < len(holds) < 60 else count
+        return ". ".join(filter(None, [f"for {names}" if rest else "", one.claim.condition]))
+    if one.verdict not in (DEPENDS, SOME) or len(one.of_readings) < 2:
+        return one.note if one.verdict == SOME and one.note != _verdict(one) else ""
+    readings: dict[str, list[str]] = {}
+    for reading, verdict in one.of_readings.items():
+        readings.setdefault("holds in part" if verdict in (CONDITION, SOME) else verdict, []).append(reading)
+    verdict = next(verdict for verdict in (HOLDS, "holds in part", FAILS) if verdict in readings)
+    names = ", ".join(readings[verdict])
+    count = f"{len(readings[verdict])} of {len(one.of_readings)} readings"
+    nearest = f"; nearest to the published number: {one.nearest}" if one.nearest and one.nearest != names else ""
+    return f"{verdict}: {names if len(names) < 40 else count}{nearest}"
 
 
-def _short(text: str, most: int = 150) -> str:
+def _yardstick(one: Judgement, ledger: Ledger) -> str:
+    """The range of the error of SGEMM in reverse order over the error of SGEMM, on the data of a claim."""
+    record = ledger.records.get(YARDSTICK)
+    cases = [measure for measure in (record.measures if record else ()) if measure.variant == one.claim.yardstick]
+    values = [float(value) for measure in cases for value in measure.values]
+    return f"{one.claim.yardstick.split(',')[0]} reversed: {shown(values, '×')}" if values else ""
+
+
+def _published(claim: Claim) -> str:
+    """The published numbers and the parts of the claim that they belong to."""
+    given = claim.published_numbers
+    values = [number for number in given.values() if not isinstance(number, str)]
+    if len(values) > 4:  # each of them stands in the table of the cases
+        given = {"": f"{min(values):.9g} to {_printed(claim, max(values))}"}
+    numbers = {label: _printed(claim, number) for label, number in given.items()}
+    return "; ".join(f"{label}: {number}" if label else number for label, number in numbers.items())
+
+
+def _printed(claim: Claim, number: float | str) -> str:
+    """A published number with its unit and all its digits."""
+    unit = claim.unit if claim.unit in ("", "×") else f" {claim.unit}"
+    return number if isinstance(number, str) else f"{number:.9g}{unit}"
+
+
+def _short(text: str, most: int = 120) -> str:
     """A condition for the summary; of a long one its beginning."""
-    return text if len(text) <= most else f"{text[:most].rpartition(' ')[0].rstrip(',;.')} … (see all claims)"
+    return text if len(text) <= most else f"{text[: most - 2].rpartition(' ')[0].rstrip(',;.:')} …"
 
 
 def _verdict(one: Judgement) -> str:
     if one.claim.kind in CHECK_KINDS:
         return MET.get(one.verdict, one.verdict)
+    words = {case.words for case in one.cases}
+    if one.verdict in (SOME, UNDECIDED) and len(words) == 1:
+        return words.pop()
     return f"depends on: {one.claim.readings}" if one.verdict == DEPENDS and one.claim.readings else one.verdict
 
 
@@ -234,10 +303,10 @@ def details(ledger: Ledger, paper: Paper, figures: str = "../") -> bytes:
     for kind in CHECK_KINDS:
         checks = ledger.checks(paper, kind)
         if checks:
-            rows = [
-                [*_row(one, ledger, figures)[:3], _escape(_criterion(one.claim)), _escape(one.claim.why)]
-                for one in checks
-            ]
+            rows = []
+            for one in checks:
+                name, verdict, _, measured = _row(one, ledger, figures)
+                rows.append([name, verdict, measured, _escape(_criterion(one.claim)), _escape(one.claim.why)])
             head = ("check", "verdict", "measured", "criterion", "reason")
             parts += [f"## {_SECTIONS[kind]}", _INTRODUCTIONS[kind], _table(head, rows)]
     parts += _figures(ledger, paper, figures)
@@ -253,15 +322,18 @@ def _claim(one: Judgement, ledger: Ledger, figures: str) -> list[str]:
     entries = [
         ("Given", claim.given),
         ("Left open by the paper", claim.unstated),
-        ("Measured", claim.quantity),
+        ("Published", _published(claim)),
+        ("Measured", claim.quantity + (f"; means of {claim.runs} runs" if claim.runs > 1 else "")),
         ("Criterion", _criterion(claim)),
-        ("Verdict", one.note and f"{_verdict(one)}: {one.note}"),
+        ("Verdict", one.note and ": ".join(dict.fromkeys((_verdict(one), one.note)))),
+        ("For comparison", _yardstick(one, ledger)),
+        ("Reading nearest to the published numbers", one.nearest),
         ("Reason", claim.why),
     ]
     parts.append("\n".join(f"- {name}: {_escape(text)}" for name, text in entries if text))
     if one.cases:
         rows = [[_escape(text) for text in _case(claim, case)] for case in one.cases]
-        parts.append(_table(("case", "median", "smallest to largest", "seeds", "verdict"), rows))
+        parts.append(_table(_case_columns(claim), rows))
     if claim.page in ledger.records:
         text = f"[Figure]({_image(ledger, claim.page, figures)}), `{ledger.records[claim.page].command}`"
         if claim.explained in ledger.records:
@@ -270,10 +342,16 @@ def _claim(one: Judgement, ledger: Ledger, figures: str) -> list[str]:
     return parts
 
 
+def _case_columns(claim: Claim) -> tuple[str, ...]:
+    published = ("published",) if isinstance(claim.published, Mapping) else ()
+    numbers = ("median", "smallest to largest") if claim.runs == 1 else ("mean", f"95 % interval of {claim.runs} runs")
+    return ("case", *published, *numbers, "seeds", "verdict")
+
+
 def _case(claim: Claim, case: Case) -> list[str]:
-    spread = shown(case.values, claim.unit) if len(case.values) > 1 else ""
-    met = f" (criterion met at {case.met(claim)} of {len(case.values)})" if case.verdict == UNDECIDED else ""
-    return [case.label, shown([case.median], claim.unit), spread, str(case.seeds or ""), f"{case.verdict}{met}"]
+    published = [_printed(claim, claim.published_in(case))] if isinstance(claim.published, Mapping) else []
+    spread = shown(case.spread, claim.unit) if len(case.spread) > 1 else ""
+    return [case.label, *published, shown([case.number], claim.unit), spread, str(case.seeds or ""), case.words]
 
 
 def _criterion(claim: Claim) -> str:
@@ -293,15 +371,15 @@ def _inventory(paper: Paper, ledger: Ledger, figures: str) -> str:
 
 
 def _figures(ledger: Ledger, paper: Paper, figures: str) -> list[str]:
-    """The findings of a paper's figures, and the assumptions, a list that several figures share once."""
+    """The findings and pictures of a paper's figures, and the assumptions, a list that several figures share once."""
     parts, groups = [], {}  # type: ignore[var-annotated]
     for page in paper.pages:
         if page in ledger.records:
             record = ledger.records[page]
-            if record.finding:
-                parts.append(f"- [{page}]({_image(ledger, page, figures)}): {_escape(record.finding)}")
+            image, words = _image(ledger, page, figures), _escape(record.finding or record.title)
+            parts.append(f"- [{page}]({image}): {words}\n\n  ![{_escape(record.title)}]({image})")
             groups.setdefault(tuple(record.assumptions), []).append(f"`{page}`")
-    text = ["## Findings of the figures", "\n".join(parts)] if parts else []
+    text = ["## Findings of the figures", "\n\n".join(parts)] if parts else []
     text += ["## Assumptions"] if any(groups) else []
     for assumptions, sharing in groups.items():
         if assumptions:
@@ -321,14 +399,3 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     # a bar within a cell would end it, even inside a formula or code
     body = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in body)
-
-
-def _escape(text: str) -> str:
-    """Escape Markdown's markup in a text; formulas between dollars stay as they are."""
-    parts = re.split(r"(\$[^$]+\$)", " ".join(text.split()))
-    return "".join(part if index % 2 else _escape_words(part) for index, part in enumerate(parts))
-
-
-def _escape_words(text: str) -> str:
-    text = re.sub(r"([\\*`~$\[\]])", r"\\\1", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", text)  # an underscore within a word is no markup

@@ -17,18 +17,24 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import os
 import re
+import shlex
 import sys
+import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fpemu._system import read_toml
-from fpemu.errors import InputError, unknown_name
+from fpemu.arguments import flag, integer, is_integer, is_real, keywords, number, text
+from fpemu.errors import InputError, shown, unknown_name
+from fpemu.mma import catalog
 from fpemu.mma.device import Device
+from fpemu.sweep.grid import parse_range
 from fpemu.sweep.store import Cell, Values, code
 
 if TYPE_CHECKING:
@@ -51,13 +57,15 @@ class Page:
 
     Parameters
     ----------
-    paper, caption : str
-        The figure's place in the literature, and its caption.
-    assumptions : sequence of str
+    paper : str
+        The figure's place in the literature.
+    caption : str, or function of the parameters
+        The figure's caption; a function receives the arguments of `cells` as a dict.
+    assumptions : sequence of str, or function of the parameters
         Statements that the paper does not make and the page assumes.
     cells : function
-        Returns the parameter dicts to evaluate. The defaults of its arguments are the published values: sizes, seeds,
-        hardware.
+        Returns the parameter dicts to evaluate. Its arguments are the parameters that `Experiment.changed` replaces,
+        and their defaults are the published values: sizes, seeds, hardware.
     evaluate : function of a cell, or of a cell and a device
         Returns the numbers of one cell as a dict, with its products computed on ``device`` as in `fpemu.gemm`.
     draw : function of rows
@@ -83,8 +91,8 @@ class Page:
     """
 
     paper: str
-    caption: str
-    assumptions: Sequence[str]
+    caption: str | Callable[[Mapping[str, Any]], str]
+    assumptions: Sequence[str] | Callable[[Mapping[str, Any]], Sequence[str]]
     cells: Callable[..., Iterable[Cell]]
     evaluate: Callable[..., Mapping[str, float]]
     draw: Callable[[list[dict[str, Any]]], Figure]
@@ -97,10 +105,10 @@ class Page:
     digits: Mapping[str, int | None] = field(default_factory=dict)
     specs: Sequence[tuple[Any, ...]] | None = None
 
-    def __post_init__(self) -> None:
-        # the line breaks of a page's source are no part of its words
-        object.__setattr__(self, "caption", " ".join(self.caption.split()))
-        object.__setattr__(self, "assumptions", tuple(" ".join(text.split()) for text in self.assumptions))
+    @property
+    def published(self) -> dict[str, Any]:
+        """The parameters of the figure with their published values."""
+        return {p.name: p.default for p in inspect.signature(self.cells).parameters.values()}
 
 
 @dataclass(frozen=True)
@@ -115,6 +123,8 @@ class Experiment:
         Folder that contains the papers' folders.
     page : Page
         The object of the page.
+    changes : mapping of str to object
+        Parameters that replace the published values; empty for the paper's figure.
     module : types.ModuleType
         The imported module of the page.
     sources : tuple of Path
@@ -127,6 +137,72 @@ class Experiment:
     page: Page = field(repr=False)
     module: types.ModuleType = field(repr=False)
     sources: tuple[Path, ...] = field(repr=False)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def changed(self, parameters: Mapping[str, Any]) -> Experiment:
+        """Return the figure with other values of its parameters (`Page.published`).
+
+        A text is read as on the command line: "0:9" and "64,128" for a sequence. Title, caption and command state each
+        changed value, the figure has another file name, and it decides no claim. InputError for an unknown
+        parameter, or a value of another kind than the published one.
+        """
+        published = self.page.published
+        if parameters and not published:
+            raise InputError(f"{self.name} has no parameters: its cells are fixed, or of a record")
+        keywords(f"parameter of {self.name}", parameters, published)
+        changes = {name: _checked(name, parameters[name], published[name]) for name in published if name in parameters}
+        changes = {name: value for name, value in changes.items() if in_words(value) != in_words(published[name])}
+        one = replace(self, changes=changes)
+        try:
+            one.cells("quick")
+        except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
+            raise InputError(f"{self.name} cannot have {one.difference}: {problem}") from problem
+        return one
+
+    @property
+    def difference(self) -> str:
+        """The changed parameters in words: "hardware = H200, n = 512"; empty for the paper's figure."""
+        return ", ".join(f"{name} = {in_words(value)}" for name, value in self.changes.items())
+
+    @property
+    def stem(self) -> str:
+        """The path of the figure's files below its folder, without suffix: changed figures are in ``changed``."""
+        if not self.changes:
+            return self.name
+        end = re.sub(r"[^\w.-]+", "-", "_".join(f"{name}-{in_words(value)}" for name, value in self.changes.items()))
+        short = end if len(end) <= 80 else hashlib.sha256(end.encode()).hexdigest()[:16]
+        return f"changed/{self.name}_{short}"
+
+    @property
+    def command(self) -> str:
+        """The command line that draws the figure at quick size."""
+        sets = (f"{name}={in_words(value).replace(', ', ',')}" for name, value in self.changes.items())
+        return " ".join([f"fpemu reproduce {self.name}", *(f"--set {shlex.quote(text)}" for text in sets)])
+
+    def parameters(self, size: str) -> dict[str, Any]:
+        """The arguments of the page's `cells` at ``size``: published or quick values, and the changes."""
+        if size not in SIZES:
+            raise unknown_name("size", size, SIZES)
+        given = {**self.page.published, **(self.page.quick if size == "quick" else {}), **self.changes}
+        if "hardware" in self.changes:  # rows have the names of the catalogue
+            units = given["hardware"]
+            one = isinstance(units, str)
+            given["hardware"] = catalog.architecture(units) if one else tuple(map(catalog.architecture, units))
+        return given
+
+    def caption(self, size: str) -> str:
+        """The caption; that of a changed figure ends with each changed value beside the published one."""
+        given = self.page.caption
+        # the line breaks of a page's source are no part of its words
+        words = " ".join((given(self.parameters(size)) if callable(given) else given).split())
+        published = self.page.published
+        values = (f"{n} = {in_words(x)} (published: {in_words(published[n])})" for n, x in self.changes.items())
+        return f"{words} Changed from the paper: {'; '.join(values)}." if self.changes else words
+
+    def assumptions(self, size: str) -> tuple[str, ...]:
+        """The assumptions, for the parameters of the figure."""
+        given = self.page.assumptions
+        return tuple(" ".join(one.split()) for one in (given(self.parameters(size)) if callable(given) else given))
 
     @property
     def evaluator(self) -> str:
@@ -144,9 +220,7 @@ class Experiment:
 
     def cells(self, size: str) -> list[Cell]:
         """The parameters to evaluate at ``size``."""
-        if size not in SIZES:
-            raise unknown_name("size", size, SIZES)
-        return [dict(cell) for cell in self.page.cells(**(self.page.quick if size == "quick" else {}))]
+        return [dict(cell) for cell in self.page.cells(**self.parameters(size))]
 
     def evaluate(self, cell: Mapping[str, Any], device: Device = "cpu") -> Values:
         """The numbers of one cell; ``device`` is passed on to a page whose ``evaluate`` has this parameter."""
@@ -158,19 +232,72 @@ class Experiment:
         return float(self.page.cost(dict(cell))) if self.page.cost else 1.0
 
     def draw(self, rows: list[dict[str, Any]]) -> Figure:
-        """The figure, in the package's style."""
+        """The figure, in the package's style; the heading of a changed figure names its changed parameters."""
         from fpemu import plotting
 
         with plotting.style():
-            return self.page.draw(rows)
+            figure = self.page.draw(rows)
+            if self.changes:
+                heading = textwrap.fill(
+                    f"Changed from the paper: {self.difference.replace(' = ', chr(160) + '=' + chr(160))}",
+                    int(15 * figure.get_figwidth()),
+                )
+                figure.suptitle(heading, fontsize=7, color=plotting.VERMILION)
+            return figure
 
     def measures(self, rows: list[dict[str, Any]]) -> list[Measure]:
-        """The numbers that decide claims, from the rows of one seed; empty where the page decides none."""
-        return list(self.page.measures(rows)) if self.page.measures else []
+        """The numbers that decide claims, from the rows of one seed; a changed figure decides none."""
+        return list(self.page.measures(rows)) if self.page.measures and not self.changes else []
 
     def finding(self, rows: list[dict[str, Any]]) -> str | None:
-        """The result of the figure in a paragraph; None where the page has none."""
-        return " ".join(self.page.finding(rows).split()) if self.page.finding else None
+        """The result of the figure in a paragraph; None where the page has none.
+
+        None also for a changed figure without the points that the paragraph compares.
+        """
+        if self.page.finding is None:
+            return None
+        with contextlib.suppress(*(ArithmeticError, LookupError, ValueError) if self.changes else ()):
+            return " ".join(self.page.finding(rows).split())
+        return None
+
+
+def in_words(value: Any) -> str:
+    """Return a parameter's value as after ``--set NAME=``, with a blank after each comma."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}:{of}" for key, of in value.items())
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    if len(value) > 3 and all(map(is_integer, value)):
+        steps = {after - before for before, after in itertools.pairwise(value)}
+        if len(steps) == 1 and min(steps) > 0:
+            return f"{value[0]}:{value[-1]}" + f":{min(steps)}" * (steps != {1})
+    return ", ".join(map(in_words, value))
+
+
+def _checked(name: str, given: Any, published: Any) -> Any:
+    """A value of a parameter, or InputError if it is not of the published value's kind."""
+    if isinstance(published, bool):
+        return flag(name, given)
+    if isinstance(published, str):
+        return catalog.architecture(given) and given if name == "hardware" else text(name, given)
+    if is_integer(published):
+        return integer(name, given, min(published, 1) if published >= 0 else None)
+    if is_real(published):
+        return number(name, given)
+    try:
+        if isinstance(published, Mapping):
+            pairs = [pair.split(":") for pair in given.split(",")] if isinstance(given, str) else dict(given).items()
+            return {integer(name, int(key), 1): integer(name, int(value), 1) for key, value in pairs}
+        numeric = all(map(is_real, published))
+        if isinstance(given, str):
+            given = parse_range(name, given) if numeric else [word.strip() for word in given.split(",")]
+        given = [given] if is_real(given) else list(given)
+        if not given:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise InputError(f"{name} = {shown(given)} must be values such as {in_words(published)}") from None
+    like = min(published) if numeric else published[0]
+    return tuple(_checked(name, one, like) for one in given)
 
 
 def root() -> Path:

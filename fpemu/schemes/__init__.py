@@ -13,6 +13,7 @@ from fpemu.schemes.errorfree.plan import Certified, Report
 from fpemu.schemes.options import Option, SchemeInfo
 from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.split_table import SplitRow, SplitTable, format_split, split_table
+from fpemu.schemes.words import Plan, Word, groups, pairs
 
 _IN_ORDER = "baselines markidis bf16x egemm ootomo ape multiword legemm h2sgemm staged staged_int8 ozaki ozimmu ozaki2"
 """The modules that enter their schemes into the registry: baselines, then by year"""
@@ -23,17 +24,21 @@ __all__ = [
     "Certified",
     "ErrorFree",
     "Option",
+    "Plan",
     "Report",
     "Scheme",
     "SchemeInfo",
     "SplitRow",
     "SplitScheme",
     "SplitTable",
+    "Word",
     "build",
     "certify",
     "format_split",
     "gemm",
     "get",
+    "groups",
     "names",
+    "pairs",
     "split_table",
 ]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu._system import note
-from fpemu.arguments import _float64, as_array, is_real, unwrapped
+from fpemu.arguments import _float64, as_array, as_stacks, is_real, unwrapped
 from fpemu.errors import InputError, entries, shown, unknown_name
 from fpemu.formats import FP32, FloatFormat
 from fpemu.mma import catalog
@@ -48,6 +48,7 @@ class Call:
     lowering: Lowering | None  # of a split scheme, in this order on this instruction
     on_range: OverflowPolicy
     device: Device = "cpu"
+    dropped: tuple[int, ...] = ()  # axes of D that stand for an operand without: see `fpemu.arguments.as_stacks`
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -78,7 +79,7 @@ class Call:
         if nan.any():
             D = np.array(D)
             D.view(fmt.code_dtype)[nan] = self.scheme.nan_code(self.spec)
-        return np.asarray(D)
+        return np.asarray(np.squeeze(D, self.dropped) if self.dropped else D)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +100,9 @@ class Scheme(ABC):
     promote_option: ClassVar[str] = "promote"
 
     def __post_init__(self) -> None:
+        scheme = self.name
         for f in fields(self):
-            value = f.metadata["check"](f"{self.name} option {f.name}", getattr(self, f.name))
+            value = f.metadata["check"](f"{scheme} option {f.name}", getattr(self, f.name))
             object.__setattr__(self, f.name, value)
         self.check()
 
@@ -213,9 +215,12 @@ def as_operand(X: Any, name: str, fmt: FloatFormat, *, read: bool = True, axes: 
     return narrow
 
 
-def matrices(A: Any, B: Any, fmt: FloatFormat, *, read: bool = True) -> tuple[Array, Array]:
-    """A (..., M, K) and B (..., K, N) as arrays of `fmt` whose shapes fit each other."""
-    a, b = as_operand(A, "A", fmt, read=read), as_operand(B, "B", fmt, read=read)
+def matrices(A: Any, B: Any, fmt: FloatFormat, *, read: bool = True, axes: int = 2) -> tuple[Array, Array]:
+    """A (..., M, K) and B (..., K, N) as arrays of `fmt` whose shapes fit each other; vectors too with `axes` = 1."""
+    a, b = as_operand(A, "A", fmt, read=read, axes=axes), as_operand(B, "B", fmt, read=read, axes=axes)
+    if a.ndim == 1 or b.ndim == 1:
+        matrices(*as_stacks(a, b)[:2], fmt)  # the check of the shapes below
+        return a, b
     if a.shape[-1] != b.shape[-2]:
         raise InputError(
             f"A of shape {a.shape} and B of shape {b.shape}: A has {a.shape[-1]} columns and B {b.shape[-2]} rows"
@@ -276,7 +281,10 @@ S = TypeVar("S", bound=type[Scheme])
 
 
 def register(cls: S) -> S:
-    """Enter a scheme into the registry under the name in its info, with its options listed there."""
+    """Enter a scheme into the registry under the name in its info, with its options listed there.
+
+    A plan without promotion in a module outside the package gives a warning.
+    """
     options = tuple(
         Option(f.name, f.default, f.metadata["meaning"], f.metadata["values"])
         for f in sorted(fields(cls), key=lambda f: f.name in ("instruction", "k"))
@@ -288,6 +296,14 @@ def register(cls: S) -> S:
     if (former.__module__, former.__qualname__) != (cls.__module__, cls.__qualname__):  # equal if a cell runs again
         raise ValueError(f"two schemes are named {cls.info.name!r}")
     _SCHEMES[cls.info.name] = cls
+    if not cls.__module__.startswith("fpemu.") and cls.runs_by_plan:
+        plan: Any = cls().plan()  # type: ignore[attr-defined]
+        if plan.promote is None and plan.accumulators != "none":
+            warnings.warn(
+                f"{cls.info.name}: the accumulators are not promoted, so an instruction that truncates loses up to one"
+                " unit in the last place per block of K; promote= of the Plan restarts them after so many k",
+                stacklevel=2,
+            )
     file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
     if Path(file).is_file() and not cls.__module__.startswith("fpemu."):
         note(Path(file).resolve())  # the key of a sweep's results contains the digest of the code that was executed

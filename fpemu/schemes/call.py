@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu._system import in_ieee
+from fpemu.arguments import as_stacks
 from fpemu.errors import InputError
 from fpemu.mma import device as devices
 from fpemu.mma.device import Device
@@ -16,7 +18,7 @@ from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import AnyOrder, order_of
 from fpemu.schemes import words
-from fpemu.schemes.base import Call, Scheme, addend, build, get, matrices, names, scalar
+from fpemu.schemes.base import Call, Scheme, addend, as_operand, build, get, matrices, names, scalar
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.errorfree.plan import Certified, Report
 from fpemu.schemes.lowering import Lowering
@@ -25,6 +27,7 @@ from fpemu.schemes.words import OverflowPolicy
 Policy = Literal["raise", "propagate", "hardware", "scale", "scale-rows"]
 
 
+@in_ieee
 def gemm(
     A: Any,
     B: Any,
@@ -45,7 +48,8 @@ def gemm(
     ----------
     A, B : array_like (..., M, K) and (..., K, N)
         fp32 numbers in any real dtype and with any strides (fp64 for dgemm and the Ozaki family); leading axes
-        broadcast.
+        broadcast, and a vector is a row (A) or a column (B) whose axis D lacks, as in `numpy.matmul`. Tensors of
+        PyTorch on the CPU too.
     C : array_like (..., M, N), optional
         Not read if beta = 0.
     scheme : str or Scheme
@@ -89,10 +93,11 @@ def gemm(
     >>> [gemm(A, B, scheme=s, hardware="ampere").item() for s in ("fp16", "ootomo")]
     [0.3000267744064331, 0.3000999689102173]
     """
-    call = validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, device, options)
+    call = validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, device, options, axes=1)
     return call.finish(None if call.empty else call.scheme.evaluate(call))
 
 
+@in_ieee
 def certify(
     A: Any,
     B: Any,
@@ -141,7 +146,7 @@ def certify(
     if not chosen.error_free:
         able = [name for name in names() if get(name).error_free]
         raise InputError(f"{chosen.name} rests on no condition to certify; the schemes that do: {', '.join(able)}")
-    call = validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, device, options)
+    call = validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, device, options, axes=1)
     assert isinstance(call.scheme, ErrorFree)
     if call.empty:
         return Certified(call.finish(None), Report(call.scheme.name, str(call.spec)), ())
@@ -177,17 +182,24 @@ def validate(
     order: AnyOrder | None,
     device: Device,
     options: Mapping[str, Any],
+    *,
+    axes: int = 2,
 ) -> Call:
     """The checked call of `gemm`, `certify` or `fpemu.gpu.gemm`; `Scheme.check_operand` finds entries out of range."""
-    order = order_of(order)
+    order = None if order is None else order_of(order)
     chosen = configure(scheme, hardware, on_range, order, options)
     fmt = chosen.scheme.operand
     alpha, beta = scalar(alpha, "alpha", fmt), scalar(beta, "beta", fmt)
-    a, b = matrices(A, B, fmt, read=bool(alpha != 0))
+    a, b = matrices(A, B, fmt, read=bool(alpha != 0), axes=axes)
+    dropped: tuple[int, ...] = ()
+    if a.ndim == 1 or b.ndim == 1:
+        a, b, dropped = as_stacks(a, b)
+        C = None if C is None else np.expand_dims(as_operand(C, "C", fmt, read=bool(beta != 0), axes=0), dropped)
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     c = addend(C, shape, beta, fmt)
     device = "cpu" if devices.resolve(device) == "cpu" else device  # from here on other devices are usable GPUs
-    return Call(chosen.scheme, a, b, c, alpha, beta, chosen.spec, order, chosen.lowering, chosen.on_range, device)
+    chain = chosen.spec, order, chosen.lowering
+    return Call(chosen.scheme, a, b, c, alpha, beta, *chain, chosen.on_range, device, dropped)
 
 
 def configure(

@@ -6,7 +6,6 @@ raises InputError.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +16,7 @@ import numpy as np
 from fpemu import arguments
 from fpemu.errors import InputError, shown
 from fpemu.rounding import mode_of
-from fpemu.schemes.words import BALANCED, BIT_CUT
+from fpemu.schemes.words import BALANCED, BIT_CUT, length_in_k
 
 
 @dataclass(frozen=True)
@@ -115,6 +114,8 @@ def rounding(default: str, meaning: str, *, cut: bool = True, balanced: bool = F
         mode = mode_of(value).name
         if mode == "SR":
             raise InputError(f"{name}: stochastic rounding needs random bits, which a split does not have")
+        if mode == "RNZ":
+            raise InputError(f"{name}: no kernel rounds words with ties toward zero: take RNE or RNA")
         return mode
 
     return option(default, check, meaning, " | ".join(["RNE | RNA | RZ | RU | RD | ODD", *others]))
@@ -152,16 +153,7 @@ def scale(
 def interval(default: int | str | None, meaning: str, *, none: bool = True) -> Any:
     """A length in k: a positive integer, "instruction", "N instructions", None."""
 
-    def check(name: str, value: Any) -> Any:
-        if none and value is None:
-            return value
-        if isinstance(value, str) and (count := re.fullmatch(r"(?:([1-9]\d{0,8}) )?instructions?", value.strip())):
-            return "instruction" if count[1] in (None, "1") else f"{count[1]} instructions"
-        if not arguments.is_integer(value) or value < 1:
-            allowed = "a length in k (a positive integer), 'instruction', 'N instructions'" + " or None" * none
-            raise InputError(f"{name} must be {allowed}, got {shown(value)}")
-        return int(value)
-
+    check = partial(length_in_k, none=none)
     return option(default, check, meaning, "a length in k | instruction | N instructions" + " | None" * none)
 
 

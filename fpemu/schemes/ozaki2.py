@@ -68,6 +68,10 @@ class Ozaki2(ErrorFree):
     moduli: int | None = choose.integer(None, 2, 20, "number N of moduli (None: 15 for fp64, 8 for fp32)", none=True)
     scaling: str = choose.choice("accurate", crt.RULES, "powers of two that make A and B integers")
 
+    @property
+    def takes_stacks(self) -> bool:
+        return self.carrier == "blas"
+
     def basis(self) -> crt.Basis:
         """The moduli."""
         return crt.basis(self.moduli or (15 if self.operand.name == "fp64" else 8))
@@ -76,14 +80,13 @@ class Ozaki2(ErrorFree):
         return ModularPlan(self.name, spec, K, len(self.basis().moduli), extra=int(self.scaling == "accurate"))
 
     @np.errstate(all="ignore")  # what underflows is cut off
-    def multiply(self, call: Call) -> tuple[Array, Report]:
+    def multiply(self, call: Call) -> tuple[Array, Any]:
         A, B, basis = call.A, call.B, self.basis()
         product = partial(self._product, spec=call.spec, order=call.order, device=call.device)
         mu, nu = self._exponents(A, B, product)
         X, Y = np.trunc(times(A, mu)), np.trunc(times(B, nu))
-        size, worst = crt.check(X, Y, basis)
-        vanished = [int(np.sum(Z.any(axis=x) & ~W.any(axis=x))) for Z, W, x in ((A, X, 1), (B, Y, 0))]
-        t = np.empty((len(basis.moduli), len(A), B.shape[1]), np.int8)
+        vanished = [np.sum(Z.any(axis=x) & ~W.any(axis=x), axis=-1) for Z, W, x in ((A, X, -1), (B, Y, -2))]
+        t = np.empty((len(basis.moduli), *A.shape[:-1], B.shape[-1]), np.int8)
         parts = crt.parts(X), crt.parts(Y)
         for i, (p, q) in enumerate(zip(basis.moduli, basis.inverses, strict=True)):
             x, y = (crt.residues(part, p) for part in parts)
@@ -91,9 +94,14 @@ class Ozaki2(ErrorFree):
         total = ExactSum(-mu, -nu, basis.bits)
         for limb, place in crt.integers(t, basis):
             total.add(limb, place)
-        complete = np.array_equal(times(X, -mu), A) and np.array_equal(times(Y, -nu), B)
-        report = self.report(self.plan_for(call.spec, A.shape[1]), size, worst, vanished, complete)
-        return total.round_to(self.operand, call.alpha, call.beta, call.C), report
+        complete = (times(X, -mu) == A).all(axis=(-2, -1)) & (times(Y, -nu) == B).all(axis=(-2, -1))
+        plan = self.plan_for(call.spec, A.shape[-1])
+        reports = tuple(
+            self.report(plan, *crt.check(X[i], Y[i], basis), [int(side[i]) for side in vanished], bool(complete[i]))
+            for i in np.ndindex(*A.shape[:-2])
+        )
+        D = total.round_to(self.operand, call.alpha, call.beta, call.C)
+        return D, reports[0] if A.ndim == 2 else reports
 
     def report(
         self, plan: ModularPlan, size: float, worst: tuple[int, int] | None, vanished: list[int], complete: bool
@@ -136,10 +144,10 @@ class Ozaki2(ErrorFree):
             x, y = X.astype(np.int8), Y.astype(np.int8)
             return instruction_product(x, y, spec, order, CHAIN, model_of(self.carrier, device)).astype(np.float64)
         X, Y = X.astype(np.float32, copy=False), Y.astype(np.float32, copy=False)
-        total = np.zeros((len(X), Y.shape[1]))
+        total = np.zeros((*X.shape[:-1], Y.shape[-1]))
         step = 2**24 // largest**2
-        for k in range(0, X.shape[1], step):
-            total += devices.matmul(X[:, k : k + step], Y[k : k + step], device)
+        for k in range(0, X.shape[-1], step):
+            total += devices.matmul(X[..., k : k + step], Y[..., k : k + step, :], device)
         return total
 
     def _bound(self, A: Array, B: Array, spec: MmaSpec | None) -> Array:

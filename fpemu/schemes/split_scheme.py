@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fpemu.arguments import choice
+from fpemu.errors import shown
 from fpemu.formats import FP16, FP32, FloatFormat
 from fpemu.mma.spec import MmaSpec
 from fpemu.schemes import lowering as lowerings
@@ -70,11 +71,23 @@ class SplitScheme(Scheme):
         return "fp32"
 
     def check(self) -> None:
-        plan = self.plan()
-        if not isinstance(plan.accumulators, str):
-            listed = [product for group in plan.accumulators for product in group]
-            if sorted(listed) != sorted(plan.products):
-                self.refuse("accumulators as groups must contain each of the products once, and no others")
+        plan, rules = self.plan(), self.rules()
+        if not isinstance(plan, Plan):
+            self.refuse(f"plan() must return a Plan, not {shown(plan)}")
+        if not isinstance(rules, tuple) or not rules or not all(isinstance(word, Word) for word in rules):
+            self.refuse(f"rules() must return a tuple of Words, not {shown(rules)}")
+        if len({word.format for word in rules}) > 1:
+            self.refuse("the words must have one format: one instruction multiplies them all")
+        if (most := max(max(pair) for pair in plan.products)) >= len(rules):
+            self.refuse(
+                f"the plan multiplies word {most}, but rules() returns {len(rules)} words, 0 to {len(rules) - 1}"
+            )
+        if any(word.exponent != i * plan.exponent for i, word in enumerate(rules)):
+            scales = ", ".join(str(word.exponent) for word in rules)
+            self.refuse(
+                f"the exponents of the words are {scales}: word i of a plan with exponent={plan.exponent} has the"
+                f" exponent {plan.exponent} i"
+            )
         if plan.shares_one and plan.combine_in == "fp64":
             self.refuse("one accumulator leaves nothing to combine, so combine_in='fp64' has no effect")
         runs = [products for _, products in plan.groups()]

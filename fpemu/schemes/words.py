@@ -9,6 +9,7 @@ The band of a product of word i and word j is i + j: all products of a band carr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,8 +19,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import choice, keywords
-from fpemu.errors import InputError, entries, unknown_name
+from fpemu import formats
+from fpemu.arguments import choice, flag, integer, is_integer, keywords
+from fpemu.errors import InputError, entries, shown
 from fpemu.formats import FP16, FloatFormat
 from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.gemm import _chain
@@ -75,12 +77,42 @@ def policy(on_range: str) -> OverflowPolicy:
 
 @dataclass(frozen=True)
 class Word:
-    """Rule of one word of a split."""
+    """Rule of one word of a split.
 
-    name: str  # "h" or "r", or the word's number from 1
+    Parameters
+    ----------
+    name : str
+        "h" or "r", or the word's number from 1.
+    format : FloatFormat or str
+        Low format of the word.
+    rounding : str
+        A rounding mode, "bit-cut" (fp16), "away-from-zero", or "balanced", which depends on the operand.
+    exponent : int
+        Binary exponent of the scale: the word is the rounding of the residual times 2^exponent.
+
+    Raises
+    ------
+    InputError
+        Unknown format or rounding; an exponent that is no integer between -420 and 420.
+
+    Examples
+    --------
+    >>> Word("r", "fp16", exponent=11).round(np.array([1 + 2.0**-12])).tolist()
+    [1.0]
+    """
+
+    name: str
     format: FloatFormat
-    rounding: str = "RNE"  # a mode, "bit-cut" (fp16), "away-from-zero", or "balanced", which depends on the operand
-    exponent: int = 0  # binary, of the scale: the word is the rounding of residual · 2^exponent
+    rounding: str = "RNE"
+    exponent: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InputError(f"the name of a Word must be a text such as 'h', got {shown(self.name)}")
+        object.__setattr__(self, "format", formats.get(self.format))
+        if self.rounding not in (BIT_CUT, BALANCED, AWAY):
+            mode_of(self.rounding)
+        integer("exponent of a Word", self.exponent, -420, 420)
 
     def round(self, x: Array) -> Array:
         """`x` (float64, already scaled) as values of the format."""
@@ -252,27 +284,70 @@ def _signs(X: Array) -> Array:
 
 @dataclass(frozen=True)
 class Plan:
-    """Products of words, their accumulators, and the final combination."""
+    """Products of words, their accumulators, and the final combination.
 
-    products: tuple[Product, ...]  # in the order run
-    exponent: int = 0  # binary, of the scale between a word and the next
-    # One accumulator for all products, one per band, one per product, or one per group of products; or none that
-    # outlives a step: the block product of every step starts from zero and is added to one fp32 total outside.
+    Parameters
+    ----------
+    products : tuple of (int, int)
+        Index of A's word and of B's word of each product, in the order of computation; see `pairs`.
+    exponent : int
+        Binary exponent of the scale between a word and the next.
+    accumulators : {"band", "one", "each", "none"} or groups of products
+        One accumulator for the products of equal i + j (a band), for all products, for each product, or for each group
+        (see `groups`). "none": the product of every step starts from zero and is added to one fp32 total.
+    step : int or str, optional
+        Products that share an accumulator alternate after so many k: a positive integer, "instruction" or "N
+        instructions". None: each product runs over all of K before the next.
+    promote : int or str, optional
+        The accumulator of band 0 restarts from zero after so many k and is added to an fp32 total. None: never.
+    promote_all : bool
+        Whether the accumulators of the other bands do so too.
+    join : {"smallest-first", "as-run"}
+        Final combination: total = total / 2^exponent + next band, from the highest band; or each sum divided by its
+        power of two and added in the order of computation.
+    combine_in : {"fp32", "fp64"}
+        Arithmetic of the combination; fp64 rounds to fp32 once, at the end.
+
+    Raises
+    ------
+    InputError
+        A field that has another type or value; the message states what is expected.
+
+    Examples
+    --------
+    >>> plan = Plan(pairs(("rh", "hr", "hh"), "hr"), exponent=11, promote="instruction")
+    >>> plan.products
+    ((1, 0), (0, 1), (0, 0))
+    """
+
+    products: tuple[Product, ...]
+    exponent: int = 0
     accumulators: str | tuple[tuple[Product, ...], ...] = "band"
-    # Products that share an accumulator alternate after so many k; None: each runs over all of K before the next.
     step: int | str | None = None
-    # The accumulator restarts from zero after so many k and is added to an fp32 total outside.
     promote: int | str | None = None
-    promote_all: bool = False  # the accumulators of the corrections too, not only the accumulator of band 0
-    # total = sum of the highest band, then total = total / 2^exponent + next band; or each sum divided by its own power
-    # of two and added in the order run.
+    promote_all: bool = False
     join: Join = "smallest-first"
-    combine_in: Literal["fp32", "fp64"] = "fp32"  # arithmetic of the join; fp64 rounds to fp32 once, at the end
+    combine_in: Literal["fp32", "fp64"] = "fp32"
 
     def __post_init__(self) -> None:
+        _check_products("products of a Plan", self.products)
+        integer("exponent of a Plan", self.exponent, -60, 60)
         for name, known in _PLAN_NAMES.items():
-            if isinstance(value := getattr(self, name), str) and value not in known:
-                raise unknown_name(name, value, known)
+            value = getattr(self, name)
+            if name != "accumulators" or isinstance(value, str):
+                choice(name, value, known)
+            elif not isinstance(value, tuple) or not value:
+                raise InputError(f"accumulators must be {', '.join(known)} or groups of products, got {shown(value)}")
+            else:
+                for group in value:
+                    _check_products("a group of accumulators", group, distinct=False)
+                if sorted(chain.from_iterable(value)) != sorted(self.products):
+                    raise InputError("accumulators as groups must contain each of the products once, and no others")
+        for name in ("step", "promote"):
+            length_in_k(f"{name} of a Plan", getattr(self, name))
+        flag("promote_all of a Plan", self.promote_all)
+        if self.accumulators == "none" and self.promote is not None:
+            raise InputError("accumulators='none' restart after every step: promote has no effect, leave it out")
 
     def groups(self) -> list[tuple[int, list[Product]]]:
         """The accumulators in the order of their first product: (smallest band, products run in it)."""
@@ -304,14 +379,86 @@ def in_k(interval: int | str | None, spec: MmaSpec) -> int | None:
     return spec.k * int(interval.split()[0]) if " " in interval else spec.k
 
 
+def _check_products(name: str, given: Any, *, distinct: bool = True) -> None:
+    """Raise InputError unless these are distinct pairs of indices of words."""
+    pair = isinstance(given, tuple) and all(
+        isinstance(p, tuple) and len(p) == 2 and all(is_integer(i) and 0 <= i < 8 for i in p) for p in given
+    )
+    if not pair or not given or (distinct and len({*given}) < len(given)):
+        raise InputError(
+            f"{name} must be a tuple of distinct pairs (index of A's word, index of B's word), such as ((1, 0), (0, 0))"
+            f" or pairs(('rh', 'hh'), 'hr'), got {shown(given)}"
+        )
+
+
+def length_in_k(name: str, value: Any, none: bool = True) -> Any:
+    """A length in k: a positive integer, "instruction", "N instructions", or None."""
+    if none and value is None:
+        return value
+    if isinstance(value, str) and (count := re.fullmatch(r"(?:([1-9]\d{0,8}) )?instructions?", value.strip())):
+        return "instruction" if count[1] in (None, "1") else f"{count[1]} instructions"
+    if not is_integer(value) or value < 1:
+        allowed = "a length in k (a positive integer), 'instruction', 'N instructions'" + " or None" * none
+        raise InputError(f"{name} must be {allowed}, got {shown(value)}")
+    return int(value)
+
+
 def groups(accumulators: Any, letters: str) -> Any:
-    """Groups of products by name as groups of pairs of indices; a name as it is."""
+    """Convert groups of products by name to groups of pairs of indices.
+
+    Parameters
+    ----------
+    accumulators : str, or sequence of sequences of str
+        Name of an assignment, as in `Plan`, which is returned unchanged; or the names of the products of each group.
+    letters : str
+        One letter for each word.
+
+    Returns
+    -------
+    str, or tuple of tuples of (int, int)
+        Accumulators of a `Plan`.
+
+    Raises
+    ------
+    InputError
+        A name that is not two of the letters.
+
+    Examples
+    --------
+    >>> groups([["hh"], ["rh", "hr"]], "hr")
+    (((0, 0),), ((1, 0), (0, 1)))
+    """
     if isinstance(accumulators, str):
         return accumulators
-    keywords("product in accumulators", chain.from_iterable(accumulators), [a + b for a in letters for b in letters])
     return tuple(pairs(group, letters) for group in accumulators)
 
 
 def pairs(names: Sequence[str], letters: str) -> tuple[tuple[int, int], ...]:
-    """Products by name as pairs of indices: "rh" with the letters "hr" is (1, 0)."""
-    return tuple((letters.index(name[0]), letters.index(name[1])) for name in names)
+    """Convert products by name to pairs of indices.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of two letters; the first is A's word.
+    letters : str
+        One letter for each word.
+
+    Returns
+    -------
+    tuple of (int, int)
+        Products of a `Plan`.
+
+    Raises
+    ------
+    InputError
+        A name that is not two of the letters.
+
+    Examples
+    --------
+    >>> pairs(("rh", "hr", "hh"), "hr")
+    ((1, 0), (0, 1), (0, 0))
+    """
+    if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"products must be a tuple of names of two letters of {letters!r}, got {shown(names)}")
+    keywords("product", names, [a + b for a in letters for b in letters])
+    return tuple((letters.index(a), letters.index(b)) for a, b in names)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import formats
+from fpemu._system import in_ieee
 from fpemu.arguments import _float64
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
@@ -23,6 +24,7 @@ from fpemu.mma.tree import AnyOrder
 SPECS = FMA_SPECS
 
 
+@in_ieee
 def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
     """Return a·b + c elementwise, with one rounding to nearest even.
 
@@ -59,6 +61,7 @@ def fma(a: Any, b: Any, c: Any, fmt: FloatFormat | str = "fp32") -> Any:
         return _reference.fma(x, y, z, fmt).astype(fmt.dtype)[()]
 
 
+@in_ieee
 def gemm(
     A: Any,
     B: Any,

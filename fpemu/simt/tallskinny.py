@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu._system import in_ieee
 from fpemu.arguments import LARGEST, choice, integer
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
@@ -54,6 +55,7 @@ VERSIONS = ("V0", "V1", "V2", "V3")
 _T1, _T3 = 128, 4  # published for the K40c and the P100 (sections 4.2 and 4.4)
 
 
+@in_ieee
 def tsm2(
     A: Any,
     B: Any,
@@ -113,6 +115,7 @@ def tsm2(
     return _multiply(A, B, C, fmt, (t1, t2, t3), backend, device, _LOOPS[version])
 
 
+@in_ieee
 def ism2(
     A: Any,
     B: Any,

@@ -7,6 +7,7 @@ A list or a range in place of a value makes an axis of it: "0:9" is 0 to 9, "64:
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import importlib
@@ -15,23 +16,27 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from fpemu import formats, inputs, metrics, mma, reference, schemes
 from fpemu._system import execute, read_toml
-from fpemu.arguments import read_table
-from fpemu.errors import InputError, shown, unknown_name
-from fpemu.mma import KOrder
+from fpemu.arguments import keywords, read_table
+from fpemu.errors import InputError, shown
+from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.device import Device
 from fpemu.schemes import words
-from fpemu.sweep.run import Loader
+from fpemu.sweep.run import Loader, run
 from fpemu.sweep.store import Cell, Values
+from fpemu.sweep.tables import frame
+
+if TYPE_CHECKING:
+    import pandas
 
 Number = int | float
 MOST_CELLS = 1_000_000
@@ -51,12 +56,15 @@ class Grid:
     Parameters
     ----------
     inputs : list of str or dict
-        A dict has "name" (of `fpemu.inputs.names`) and parameters of the distribution.
+        A dict has "name" (of `fpemu.inputs.names`, or "FILE.py:FUNCTION") and parameters of the distribution.
     schemes : list of str or dict
         A dict has "name" (of `fpemu.schemes.names`), options of the scheme, and optionally "hardware" in place of the
         grid's. A scheme without a matrix instruction has one cell for all hardware.
-    hardware : str or list of str
-        Architectures or GPUs.
+    hardware : str, MmaSpec, dict or list of them
+        Architectures or GPUs. A dict has "base", an architecture or GPU, and fields of `fpemu.mma.MmaSpec` that are
+        changed in every instruction of it, such as ``{"base": "H200", "final": "RNE", "F": "22:25"}``. In the cells a
+        changed instruction is named by its base and its changes, "H200 final=RNE F=24", an `MmaSpec` likewise, or by
+        its `repr` if it is not the instruction that a scheme runs on with changes.
     orders : list of dict
         Fields of `fpemu.mma.KOrder`; none: the schemes' own order.
     metrics : str or list of str
@@ -105,7 +113,7 @@ class Grid:
         if not isinstance(self.title, str):
             raise InputError(f"title must be a text, not {shown(self.title)}")
         _check_count([self._sizes, self._inputs, self._seeds, self._methods, self._outs, self._metrics[:1]])
-        operands = {schemes.build(cell["scheme"], part(cell, "scheme")).operand.name for cell in self._methods}
+        operands = {_scheme(cell).operand.name for cell in self._methods}
         for cell in self._inputs:
             for fmt in sorted(operands):  # four numbers in each operand format: the parameters are in their ranges
                 with _at(f"inputs {cell['inputs']}"):
@@ -138,6 +146,26 @@ class Grid:
         object.__setattr__(grid, "title", grid.title or path.stem)
         return grid
 
+    def run(self, **settings: Any) -> pandas.DataFrame:
+        """Evaluate the missing cells and return all rows as a table.
+
+        Parameters
+        ----------
+        **settings
+            Arguments of `fpemu.sweep.run`, such as ``jobs=4`` or ``results=Store(path)``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per cell: its parameters with every default, and the metrics; see `fpemu.sweep.frame`.
+
+        Raises
+        ------
+        CellError, InputError, OSError
+            As `fpemu.sweep.run`.
+        """
+        return frame(run(self, **settings))
+
     # --- the attributes of a `fpemu.sweep.run.Job`
     @property
     def name(self) -> str:
@@ -151,16 +179,22 @@ class Grid:
 
     @functools.cached_property
     def sources(self) -> tuple[Path, ...]:
-        """This module, and the files of the grid's schemes that are defined outside the package."""
-        return tuple(_loaded(*self._further_schemes).sources)
+        """This module, and the files of the grid's schemes and distributions that are defined outside the package."""
+        return tuple(_loaded(self._files, *self._further_schemes).sources)
 
     @property
     def loader(self) -> Loader:
         """The evaluation for worker processes."""
-        return _loaded, self._further_schemes
+        return _loaded, (self._files, *self._further_schemes)
+
+    @property
+    def _files(self) -> tuple[str, ...]:
+        """The Python files of distributions."""
+        names = {cell["inputs"].rpartition(":")[0] for cell in self._inputs}
+        return tuple(sorted(str(Path(name).resolve()) for name in names if name))
 
     def cells(self, size: str = "quick") -> list[Cell]:
-        """Every cell, with cells that share operands side by side; a grid has only one ``size``."""
+        """Every cell with all its options, those that share operands side by side; a grid has only one ``size``."""
         return [
             {**shape, **drawn, "seed": seed, **method, "out": out, "metrics": list(self._metrics)}
             for shape in self._sizes
@@ -175,22 +209,12 @@ class Grid:
         return evaluate(cell, device)
 
     def resolved(self, cell: Mapping[str, Any]) -> Cell:
-        """Return a cell with the defaults of its distribution, its scheme and its order, as it enters the key."""
-        options = tuple((name, value) for name, value in cell.items() if name.startswith("scheme."))
-        order = part(cell, "order")
-        defaults = _prefixed("inputs", inputs._get(cell["inputs"]).defaults)
-        given = {name: value for name, value in cell.items() if defaults.get(name) != value}  # 1 and 1.0 are one value
-        return {
-            **defaults,
-            **given,
-            **_scheme(cell["scheme"], options)[0],
-            **(_prefixed("order", asdict(KOrder(**order))) if order else {}),
-        }
+        """Return a cell as it enters the key: a cell of a grid already has every default."""
+        return dict(cell)
 
     def cost(self, cell: Mapping[str, Any]) -> float:
         """Relative work of a cell, in about a nanosecond: M N K for each product of words, and a constant."""
-        options = tuple((name, value) for name, value in cell.items() if name.startswith("scheme."))
-        return cell["M"] * cell["N"] * cell["K"] * _scheme(cell["scheme"], options)[1] + 1e6
+        return cell["M"] * cell["N"] * cell["K"] * _product_count(_scheme(cell)) + 1e6
 
     # --- the axes
     @functools.cached_property
@@ -226,9 +250,11 @@ class Grid:
     def _inputs(self) -> list[Cell]:
         distributions = []
         for where, name, rest in _named("inputs", self.inputs):
-            if name not in inputs.names():
-                raise InputError(f"{where}: {unknown_name('distribution', name, inputs.names())}")
-            distributions += [{"inputs": name, **_prefixed("inputs", one)} for one in _combinations(where, rest)]
+            with _at(where):
+                defaults = inputs._get(name).defaults
+            for chosen in _combinations(where, rest):
+                changed = {key: value for key, value in chosen.items() if defaults.get(key) != value}  # 1 is 1.0
+                distributions.append({"inputs": name, **_prefixed("inputs", {**defaults, **changed})})
         return _once(distributions)
 
     @functools.cached_property
@@ -240,8 +266,8 @@ class Grid:
                 raise InputError(f"{where}: {shown(entry)} is not a table of parts of an order")
             for chosen in _combinations(where, entry):
                 with _at(where):
-                    KOrder.from_dict(chosen)
-                orders.append(chosen)
+                    order = KOrder.from_dict(chosen)
+                orders.append(asdict(order) if chosen else {})
         return _once(orders)
 
     @functools.cached_property
@@ -250,27 +276,25 @@ class Grid:
         policies = _names("on_range", self.on_range, words.policy)
         methods: list[Cell] = []
         for where, name, rest in _named("schemes", self.schemes):
-            machines: list[Any] = _listed(rest.pop("hardware", self.hardware))
             with _at(where):
+                machines: list[Any] = _machines(rest.pop("hardware", self.hardware))
                 plain = schemes.get(name)
-                machines = machines and _names("hardware", machines, mma.catalog.architecture)
                 if not plain.needs_hardware:
                     machines = [None]
                 if not machines:
                     raise InputError(f"{name} runs on a matrix instruction: the grid names no hardware")
-            combinations = _combinations(where, rest)
+            # an option that has a value "none" keeps the word
+            words_of = [option.name for option in plain.info.options if "none" in option.values.split(" | ")]
+            combinations = _combinations(where, rest, words_of)
             _check_count([combinations, machines, self._orders, policies])
             for chosen in combinations:
                 with _at(where):
-                    scheme = schemes.build(name, chosen)
-                    given = [schemes.base._current(plain.name, *pair)[0] for pair in chosen.items()]
-                    other = [o.name for o in plain.info.options if getattr(plain, o.name) != o.default]  # of an alias
-                    options = {option: _flat(getattr(scheme, option)) for option in dict.fromkeys([*given, *other])}
-                    for machine in machines:
-                        scheme.spec(machine)
+                    scheme = schemes.build(plain, chosen)
+                    options = {option.name: _flat(getattr(scheme, option.name)) for option in scheme.info.options}
+                    names = [_machine_name(scheme, machine) for machine in machines]
                     for order in self._orders:
                         scheme.check_order(KOrder(**order), chosen)
-                for machine, order, policy in itertools.product(machines, self._orders, policies):
+                for machine, order, policy in itertools.product(names, self._orders, policies):
                     method = {"scheme": plain.name, **_prefixed("scheme", options), "hardware": machine}
                     methods.append(method | _prefixed("order", order) | {"on_range": policy})
         return _once(methods)
@@ -297,27 +321,117 @@ _FurtherScheme = tuple[str, str, tuple[str, ...]]
 """A scheme that is defined outside the package: its name, its module, and the files of its class and base classes."""
 
 
-def _loaded(*further: _FurtherScheme) -> SimpleNamespace:
-    """In a worker process: load the further schemes, and return the evaluation of a cell and its sources."""
+def _loaded(files: tuple[str, ...], *further: _FurtherScheme) -> SimpleNamespace:
+    """In a worker process: load the further schemes, and return the evaluation of a cell and its sources.
+
+    ``files`` are further sources, which the evaluation executes.
+    """
     for name, module, (file, *_) in further:
         if name not in schemes.names() and "." in module:
             importlib.import_module(module)
         elif name not in schemes.names():
             execute(file, "" if module == "__main__" else module)
-    sources = Path(__file__).resolve(), *(Path(file) for _, _, files in further for file in files)
+    sources = Path(__file__).resolve(), *map(Path, [*files, *(file for *_, own in further for file in own)])
     return SimpleNamespace(evaluate=evaluate, sources=sources)
 
 
-@functools.lru_cache(maxsize=4096)
-def _scheme(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[Cell, int]:
-    """Return all options of a scheme, under the keys of a cell, and the number of its products of words.
+def _scheme(cell: Mapping[str, Any]) -> schemes.Scheme:
+    """The scheme of a cell, with its options."""
+    return _built(cell["scheme"], tuple(part(cell, "scheme").items()))
 
-    The number is 30 for an error-free scheme, where it depends on the operands.
-    """
-    scheme = schemes.build(name, {option.removeprefix("scheme."): value for option, value in options})
-    count = len(scheme.plan().products) if isinstance(scheme, schemes.SplitScheme) else 1
-    every = {option.name: _flat(getattr(scheme, option.name)) for option in scheme.info.options}
-    return _prefixed("scheme", every), 30 if scheme.error_free else count
+
+@functools.lru_cache(maxsize=4096)
+def _built(name: str, options: tuple[tuple[str, Any], ...]) -> schemes.Scheme:
+    return schemes.build(name, dict(options))
+
+
+@functools.lru_cache(maxsize=4096)
+def _product_count(scheme: schemes.Scheme) -> int:
+    """The number of products of words; 30 for an error-free scheme, where it depends on the operands."""
+    if scheme.error_free:
+        return 30
+    return len(scheme.plan().products) if isinstance(scheme, schemes.SplitScheme) else 1
+
+
+# --- changed instructions
+_Changed = tuple[str, dict[str, Any]]
+"""An architecture or GPU, and the fields of `MmaSpec` that are changed in its instruction."""
+_LABELS = ("name", "architecture", "instruction", "shape", "evidence", "source")
+_ARITHMETIC = [field.name for field in fields(MmaSpec) if field.name not in _LABELS]
+
+
+def _machines(entries: Any) -> list[str | MmaSpec | _Changed]:
+    """The hardware of a grid; a table with lists or ranges is several."""
+    machines: list[str | MmaSpec | _Changed] = []
+    for entry in _listed(entries):
+        if isinstance(entry, Mapping):
+            changes = dict(entry)
+            base = changes.pop("base", None)
+            if not isinstance(base, str):
+                raise InputError(f'hardware: {shown(entry)} has no "base", an architecture or GPU')
+            with _at("hardware"):
+                keywords("field of an instruction", changes, ["instruction", *_ARITHMETIC])
+            machines += [(base, chosen) for chosen in _combinations("hardware", changes)]
+        elif isinstance(entry, MmaSpec):
+            machines.append(entry)
+        else:
+            with _at("hardware"):
+                mma.catalog.architecture(entry)
+            machines.append(entry)
+    return machines
+
+
+def _machine_name(scheme: schemes.Scheme, machine: str | MmaSpec | _Changed | None) -> str | None:
+    """The name of a scheme's instruction in a cell, from which `_machine` makes it again; InputError without one."""
+    if machine is None or isinstance(machine, str):
+        scheme.spec(machine)
+        return machine
+    if isinstance(machine, tuple):
+        base, changes = machine
+    else:
+        scheme.spec(machine)  # raises for other formats
+        try:
+            row = mma.spec(machine.architecture, machine.a_format, machine.d_format, machine.instruction)
+        except InputError:
+            return repr(machine)
+        base, default = machine.architecture, scheme.spec(machine.architecture)
+        changes = {"instruction": row.instruction} if default is None or default.instruction != row.instruction else {}
+        changes |= {
+            name: getattr(machine, name) for name in _ARITHMETIC if getattr(machine, name) != getattr(row, name)
+        }
+    name = " ".join([base, *(f"{field}={value}" for field, value in changes.items())])
+    made = _machine(name, scheme)
+    if isinstance(machine, MmaSpec) and repr(made) != repr(machine):
+        return repr(machine) if isinstance(made, MmaSpec) or repr(scheme.spec(made)) != repr(machine) else name
+    scheme.spec(made)
+    return name
+
+
+@functools.lru_cache(maxsize=256)
+def _machine(name: str | None, scheme: schemes.Scheme) -> str | MmaSpec | None:
+    """The hardware of a cell: its name, or the changed instruction of the scheme, or the instruction of a `repr`."""
+    if name is None or "=" not in name:
+        return name
+    if name.startswith("MmaSpec("):
+        call = ast.parse(name, mode="eval").body
+        assert isinstance(call, ast.Call)
+        named = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+        return MmaSpec(*(ast.literal_eval(argument) for argument in call.args), **named)
+    first, *rest = re.split(r" (?=\w+=)", name)
+    changes = {field: _literal(text) for field, _, text in (word.partition("=") for word in rest)}
+    named = {"instruction": changes.pop("instruction")} if "instruction" in changes else {}
+    spec = schemes.build(scheme, named).spec(first)
+    if spec is None:
+        raise InputError(f"{scheme.name} runs on no matrix instruction whose fields could be changed")
+    return spec.replace(**changes)
+
+
+def _literal(text: str) -> Any:
+    """A number, True, False or None, or else the text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 # --- the numbers of a cell
@@ -333,19 +447,19 @@ def evaluate(cell: Mapping[str, Any], device: Device = "cpu") -> dict[str, float
     >>> evaluate({**cell, "on_range": "raise", "out": "fp64", "metrics": ["relative_l2"]})["relative_l2"] < 1e-6
     True
     """
-    options, order = part(cell, "scheme"), part(cell, "order")
-    fmt = schemes.build(cell["scheme"], options).operand.name
+    order = part(cell, "order")
+    scheme = _scheme(cell)
+    fmt = scheme.operand.name
     operands = (cell["inputs"], tuple(part(cell, "inputs").items()), cell["M"], cell["N"], cell["K"], cell["seed"], fmt)
     A, B = _operands(*operands)
     D = schemes.gemm(
         A,
         B,
-        scheme=cell["scheme"],
-        hardware=cell["hardware"],
+        scheme=scheme,
+        hardware=_machine(cell["hardware"], scheme),
         on_range=cell["on_range"],
         order=KOrder(**order) if order else None,
         device=device,
-        **options,
     )
     errors = {}
     for name in cell["metrics"]:
@@ -405,8 +519,8 @@ def _scalar(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _axis(key: str, value: Any) -> list[Any]:
-    """The values that an entry stands for, each once: itself, or those of a list or a range; "none" is None.
+def _axis(key: str, value: Any, *, none: Any = None) -> list[Any]:
+    """The values that an entry stands for, each once: itself, or those of a list or a range; "none" is ``none``.
 
     >>> _axis("K", ["none", 3, "4:6"]), _axis("residual_scale", "2^10:2^12")
     ([None, 3, 4, 5, 6], [1024, 2048, 4096])
@@ -414,7 +528,7 @@ def _axis(key: str, value: Any) -> list[Any]:
     values: list[Any] = []
     for item in _listed(value):
         ranged = isinstance(item, str) and (":" in item or "^" in item)
-        values += parse_range(key, item) if ranged else [None if isinstance(item, str) and item == "none" else item]
+        values += parse_range(key, item) if ranged else [none if isinstance(item, str) and item == "none" else item]
     if not values:
         raise InputError(f"{key} is empty")
     for item in values:
@@ -448,9 +562,11 @@ def _named(key: str, entries: Any) -> list[tuple[str, str, dict[str, Any]]]:
     return parsed
 
 
-def _combinations(where: str, axes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every choice of one value from each axis."""
-    values = [_axis(f"{where}: {name}" if where else name, value) for name, value in axes.items()]
+def _combinations(where: str, axes: Mapping[str, Any], keep_none: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Every choice of one value from each axis; the axes in ``keep_none`` have the word "none" as a value."""
+    values = []
+    for name, value in axes.items():
+        values.append(_axis(f"{where}: {name}" if where else name, value, none="none" if name in keep_none else None))
     _check_count(values)
     return [dict(zip(axes, chosen, strict=True)) for chosen in itertools.product(*values)]
 

@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,15 +29,6 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 SUFFIXES = ("png", "svg", "pdf", "csv", "json")
-_ERRORS = {
-    "relative_l2": "relative $L_2$ error",
-    "max_relative": "largest relative error",
-    "mred": "mean relative error",
-    "max_error_legemm": "largest error over $|p|+|s|$",
-    "normwise": "largest error over $|A||B|$",
-    "max_absolute": "largest absolute error",
-    "max_ulps": "largest error in ulps",
-}
 _PACKAGES = ("numpy", "numba", "matplotlib")
 
 
@@ -87,39 +78,13 @@ class Map:
         return [Path(folder) / f"{'-'.join(words)[:150]}-{digest}.{suffix}" for suffix in SUFFIXES]
 
 
-def show(value: Number) -> str:
-    """A value of an axis: integers without a point.
-
-    >>> show(12), show(0.5), show(2048.0)
-    ('12', '0.5', '2048')
-    """
-    return str(int(value)) if float(value).is_integer() and abs(value) < 1e9 else f"{value:g}"
-
-
-def notation(values: Sequence[Number]) -> Callable[[Number], str]:
-    """The function that writes the values of an axis: as powers of two if all are, and some are outside [1/8, 1024].
-
-    >>> notation([16, 4096])(16), notation([256, 1024])(256)
-    ('2^4', '256')
-    """
-    powers = all(value > 0 and math.frexp(value)[0] == 0.5 for value in values)
-    if powers and (min(values) < 2**-3 or max(values) > 1024):
-        return lambda value: f"2^{math.frexp(value)[1] - 1}"
-    return show
-
-
-def _tick(values: Sequence[Number]) -> Callable[[Number], str]:
-    write = notation(values)
-    return lambda value: re.sub(r"^2\^(.+)$", r"$2^{\1}$", write(value))
-
-
 def answer(plane: Plane, factor: float) -> str:
     """One line: the single y that is within ``factor`` of the best at the most x."""
     one = planes.single(plane, factor)
     if not one.ys:
         return f"no {plane.y} has a finite error anywhere"
     left = len(plane.xs) - one.points
-    values = "each of " * (len(one.ys) > 1) + f"{plane.y} = {planes.spans(one.ys, plane.ys, notation(plane.ys))}"
+    values = "each of " * (len(one.ys) > 1) + f"{plane.y} = {planes.spans(one.ys, plane.ys, planes.notation(plane.ys))}"
     return (
         f"{values} is within a factor of {factor:g} of the best at {one.count} of {one.points} values of "
         f"{plane.x}" + (f"; at {left} more no {plane.y} has a finite error" if left else "")
@@ -138,10 +103,10 @@ def draw(requested: Map, plane: Plane) -> Figure:
     with plotting.style():
         figure, axes = plotting.figure(height=4.2, width=5.4)
         lines = planes.bounds(plane, largest) if requested.equation6 else {}
-        mesh = planes.draw(axes[0, 0], plane, lines=lines, labels=(_tick(plane.xs), _tick(plane.ys)))
+        mesh = planes.draw(axes[0, 0], plane, lines=lines, labels=(planes.tick(plane.xs), planes.tick(plane.ys)))
         axes[0, 0].set(xlabel=requested.labels[0], ylabel=requested.labels[1])
         axes[0, 0].set_title(requested.title, loc="left")
-        plotting.colour_bar(figure, mesh, axes[0, 0], _ERRORS[requested.metric])
+        plotting.colour_bar(figure, mesh, axes[0, 0], planes.ERRORS[requested.metric])
         plotting.legend_below(figure, axes[0, 0], 3 if lines else 2)
     return figure
 

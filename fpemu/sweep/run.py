@@ -88,7 +88,7 @@ def run(
     job: Job,
     size: str = "quick",
     *,
-    results: Store,
+    results: Store | None = None,
     jobs: int = 1,
     executor: str | None = None,
     scheduler: str | None = None,
@@ -107,8 +107,9 @@ def run(
         Cells to evaluate.
     size : {"quick", "full"}
         Of an experiment; a grid has one size.
-    results : Store
-        Finished cells are read from it, and each new one is written to it as soon as it is evaluated.
+    results : Store, optional
+        Finished cells are read from it, and each new one is written to it as soon as it is evaluated; default: the
+        store in the folder of results.
     jobs : int
         Local processes, among which the cores are divided; 1 evaluates in this process, as does a grid whose missing
         cells take less time than the start of a process.
@@ -156,11 +157,12 @@ def run(
     if scheduler is None:  # the workers of a scheduler may be on other machines
         resolve(device)
     done = set() if done is None else done
-    plan = survey(job, size, results, done if fresh else None)
-    todo = plan.todo
-    if scheduler is None:
-        check_memory(job, todo.values())
     with contextlib.ExitStack() as stack:
+        results = stack.enter_context(Store()) if results is None else results
+        plan = survey(job, size, results, done if fresh else None)
+        todo = plan.todo
+        if scheduler is None:
+            check_memory(job, todo.values())
         if workers is None and (executor == "dask" or scheduler is not None) and todo:
             workers = stack.enter_context(DaskWorkers(jobs, scheduler))
         elif workers is None and jobs > 1 and not _is_quick(job, todo, jobs):

@@ -145,8 +145,9 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Convert rows to a DataFrame, with a column for every parameter and number of any row.
 
     Numbers are float64, integers int64 (Int64 if values are missing), True and False bool (boolean if values are
-    missing), all others text; NumPy's scalars count as Python's. A failed cell has no numbers; its column "error" holds
-    the error message.
+    missing), all others text; NumPy's scalars count as Python's. None as the value of an option (a column with a dot)
+    is the text "none", which makes its column text; a row without the option has a missing value. A failed cell has no
+    numbers; its column "error" holds the error message.
 
     Parameters
     ----------
@@ -167,7 +168,15 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     require("pandas")
     import pandas as pd
 
-    return pd.DataFrame({name: _column([row.get(name) for row in rows]) for name in columns(rows)})
+    data = {name: [row.get(name) for row in rows] for name in columns(rows)}
+    for name in data:
+        if "." in name and any(name in row and row[name] is None for row in rows):  # None is a value of this option
+            data[name] = [None if name not in row else _option(row[name]) for row in rows]
+    return pd.DataFrame({name: _column(values) for name, values in data.items()})
+
+
+def _option(value: Any) -> str:
+    return "none" if value is None else str(value)
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -243,11 +252,18 @@ def export(rows: Sequence[Mapping[str, Any]], path: str) -> None:
 def medians(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> list[tuple[str, str, list[float], int]]:
     """The median of each metric and the number of finished cells, for each scheme with its options on each hardware.
 
-    The median is NaN if one of its numbers is NaN, which has no place in their order.
+    The options shown are those with several values among the rows of a scheme. The median is NaN if one of its numbers
+    is NaN, which has no place in their order.
     """
+    values: dict[tuple[str, str], set[Any]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name.startswith("scheme."):
+                values.setdefault((row["scheme"], name), set()).add(value)
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
-        options = [f"{n.removeprefix('scheme.')}={v}" for n, v in row.items() if n.startswith("scheme.")]
+        swept = [name for (scheme, name), several in values.items() if scheme == row["scheme"] and len(several) > 1]
+        options = [f"{name.removeprefix('scheme.')}={_option(row[name])}" for name in swept]
         groups.setdefault((" ".join([row["scheme"], *options]), row["hardware"] or ""), []).append(row)
     lines = []
     for (scheme, hardware), members in groups.items():

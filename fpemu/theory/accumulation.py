@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fpemu import formats
+from fpemu._system import in_ieee
 from fpemu.arguments import LARGEST, integer
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes.lowering import Chains
@@ -91,6 +92,7 @@ def outer(spec: MmaSpec) -> formats.FloatFormat:
     return formats.FP64 if str(spec.d_format) == "fp64" else formats.FP32
 
 
+@in_ieee
 def chain(spec: MmaSpec, norms: Norms, order: KOrder | None = None, *, M: int = 1, N: int = 1) -> Bound:
     """Return the a-priori error of a product on one instruction.
 

@@ -37,6 +37,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fpemu import simt
+from fpemu._system import in_ieee
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import words
@@ -92,6 +93,7 @@ class _Sum:
         return sum(t.typical.variance for t in self.terms)
 
 
+@in_ieee
 def bound(
     scheme: str | Scheme,
     hardware: str | MmaSpec | None = None,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu._system import in_ieee
 from fpemu.mma import MmaSpec
 from fpemu.schemes import strassen
 from fpemu.schemes.base import Scheme, build, matrices
@@ -27,6 +28,7 @@ _JOINS = ((0, 1), (0, 5, 4, 2), (0, 5, 6, 3), (0, 5, 6, 4))
 """The products whose sums are the blocks of the result"""
 
 
+@in_ieee
 def entrywise(
     scheme: str | Scheme,
     hardware: str | MmaSpec | None = None,

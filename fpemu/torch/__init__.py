@@ -176,9 +176,11 @@ def matmul(scheme: Any, *, on_range: Any = None, **options: Any) -> Any:
     -----
     ``@``, `torch.matmul`, ``mm``, ``bmm``, ``addmm``, ``baddbmm``, `torch.nn.functional.linear` and the methods of the
     same names are routed for dense tensors of the scheme's operand dtype: float32, and float64 for dgemm and the Ozaki
-    family. All others run unchanged, so that two nested contexts can route two dtypes, and functions that multiply
-    internally (`torch.einsum`, convolutions) do too. An ``out`` that PyTorch rejects raises PyTorch's error. The
-    gradients of a routed product are products by the scheme, wherever ``backward`` runs. `torch.compile` traces the
-    routed products without graph breaks.
+    family. All others run unchanged, so that two nested contexts can route two dtypes. So do functions that multiply
+    internally: `torch.einsum`, ``tensordot``, ``inner``, ``chain_matmul``, `torch.linalg.multi_dot`, ``bilinear``,
+    convolutions, recurrent layers and attention; and ``mv``, ``addmv``, ``dot``, ``addbmm`` and sparse products.
+
+    An ``out`` that PyTorch rejects raises PyTorch's error. The gradients of a routed product are products by the
+    scheme, wherever ``backward`` runs. `torch.compile` traces the routed products without graph breaks.
     """
     return _routing.Routing(scheme, {"on_range": on_range, **options})

@@ -15,6 +15,7 @@ from torch.autograd.forward_ad import unpack_dual as dual
 
 from fpemu import batched as emulated
 from fpemu import gpu, schemes, simt
+from fpemu.arguments import from_torch
 from fpemu.batched.layouts import LAYOUTS, axis_of
 from fpemu.errors import InputError, shown
 from fpemu.gpu.gemm.choice import NoKernelError, find
@@ -100,11 +101,11 @@ def gemm_product(
     given = read(options)
     if A.is_cuda or B.is_cuda:
         return gpu.gemm(A, B, C, scheme=scheme, alpha=alpha, beta=beta, **given)
+    _shape(A, B, C, reads_c=beta != 0)  # vectors, which NumPy multiplies, have no kernel on a GPU
     if schemes.get(scheme).needs_hardware:
         given = {"hardware": DEFAULT_GPU} | given
-        if A.dim() > 1 and B.dim() > 1:
-            given["order"] = kernel_order(scheme, options, A.shape[-2], B.shape[-1], A.shape[-1])
-    return torch.tensor(schemes.gemm(*map(_array, (A, B, C)), scheme=scheme, alpha=alpha, beta=beta, **given))
+        given["order"] = kernel_order(scheme, options, A.shape[-2], B.shape[-1], A.shape[-1])
+    return torch.tensor(schemes.gemm(*map(from_torch, (A, B, C)), scheme=scheme, alpha=alpha, beta=beta, **given))
 
 
 def batched_product(
@@ -117,22 +118,14 @@ def batched_product(
     batched_shape(A, B, C, layout, alpha, beta, options)  # checks the dtypes
     if given.get("kernel", "tensor") == "tensor":
         given = {"hardware": DEFAULT_GPU, "instruction": "mma"} | given
-    return torch.tensor(getattr(emulated, function)(*map(_array, (A, B, C)), **given))
+    return torch.tensor(getattr(emulated, function)(*map(from_torch, (A, B, C)), **given))
 
 
 def tallskinny_product(A: Tensor, B: Tensor) -> Tensor:
     if A.is_cuda or B.is_cuda:
         return gpu.tallskinny.multiply(A, B)
     fmt = "fp64" if tallskinny_shape(A, B).dtype == torch.float64 else "fp32"
-    return torch.tensor(simt.tsm2(_array(A), _array(B), fmt=fmt))
-
-
-def _array(X: Tensor | None) -> Any:
-    """A tensor of the CPU as a NumPy array; narrow formats, some of which NumPy lacks, as float32."""
-    if X is None:
-        return None
-    X = X.detach().resolve_conj().resolve_neg()
-    return (X.float() if X.is_floating_point() and X.dtype.itemsize < 4 else X).numpy()
+    return torch.tensor(simt.tsm2(from_torch(A), from_torch(B), fmt=fmt))
 
 
 # --- results without entries, from which tracers take shape and dtype

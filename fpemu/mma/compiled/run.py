@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu._system import threads
+from fpemu._system import set_ieee, threads
 from fpemu.errors import InputError
 from fpemu.mma.arithmetic import Operands
 from fpemu.mma.compiled.panel import WIDTH, panels
@@ -116,7 +116,7 @@ def integer(x: Operands, spec: MmaSpec) -> NDArray[Any]:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads(), thread_name_prefix="fpemu")
+    return ThreadPoolExecutor(threads(), thread_name_prefix="fpemu", initializer=set_ieee)
 
 
 if hasattr(os, "register_at_fork"):

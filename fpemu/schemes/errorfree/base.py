@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
+from fpemu._system import in_ieee
 from fpemu.errors import GuaranteeError, InputError, entries
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec
@@ -22,6 +24,7 @@ from fpemu.schemes.errorfree.plan import Certified, Counts, ModularPlan, Report,
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 CARRIERS = ("blas", "compiled", "numpy")
+_SMALL, _STACK = 2**14, 2**20  # entries of the matrices of a product that others join, and of all that are joined
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,11 @@ class ErrorFree(Scheme):
     error_free = True
 
     @property
+    def takes_stacks(self) -> bool:
+        """Whether `multiply` also takes stacks of matrices, and then returns the reports of all; for small products."""
+        return False
+
+    @property
     def operand(self) -> FloatFormat:
         return formats.get(self.precision or "fp64")
 
@@ -80,11 +88,12 @@ class ErrorFree(Scheme):
         """The plan of a product over K; options that leave no bit a slice raise InputError."""
 
     @abstractmethod
-    def multiply(self, call: Call) -> tuple[Array, Report]:
+    def multiply(self, call: Call) -> tuple[Array, Any]:
         """A·B for finite float64 matrices (M, K) and (K, N), neither of them empty, and the report of its conditions.
 
         The product is in the format `operand`. If `rounds_once`, the result is alpha·A·B + beta·C, with finite alpha,
-        beta and C. A violated condition is a fault in the report, not an exception.
+        beta and C. A violated condition is a fault in the report, not an exception. If `takes_stacks`, A and B may have
+        one axis more: then the result is a stack, with a tuple of reports.
         """
 
     @np.errstate(all="ignore")  # what underflows in a step is in the residual
@@ -95,6 +104,10 @@ class ErrorFree(Scheme):
         left, right = np.broadcast_to(A, batch + A.shape[-2:]), np.broadcast_to(B, batch + B.shape[-2:])
         D = np.empty(call.result_shape, self.operand.dtype)
         addend = None if C is None else np.broadcast_to(C, D.shape)
+        size = math.prod(A.shape[-2:]) + math.prod(B.shape[-2:]) + math.prod(D.shape[-2:])
+        small = batch and size <= _SMALL and call.device == "cpu"
+        if small and self.takes_stacks and np.isfinite(A).all() and np.isfinite(B).all():
+            return self._stacked(call, left, right, D, _STACK // size)
         reports = []
         for at in np.ndindex(*batch):
             one = replace(call, A=left[at], B=right[at], C=None if addend is None else addend[at])
@@ -102,6 +115,18 @@ class ErrorFree(Scheme):
             reports.append(report)
         first = next((r for r in reports if not r.ok), reports[0])
         return Certified(D, first, tuple(reports))
+
+    def _stacked(self, call: Call, left: Array, right: Array, D: Array, most: int) -> Certified:
+        """`certified` for finite A and B of a scheme that does not round once, `most` small products at a time."""
+        operands, result = [X.reshape(-1, *X.shape[-2:]) for X in (left, right)], D.reshape(-1, *D.shape[-2:])
+        reports: list[Report] = []
+        for start in range(0, len(result), most):
+            some = slice(start, start + most)
+            a, b = (np.ascontiguousarray(X[some], np.float64) for X in operands)
+            result[some], every = self.multiply(replace(call, A=a, B=b, C=None, alpha=1.0, beta=0.0))
+            reports += every
+        first = next((r for r in reports if not r.ok), reports[0])
+        return Certified(scaled(D, call.C, call.alpha, call.beta), first, tuple(reports))
 
     def _one(self, call: Call) -> tuple[Array, Report]:
         A, B, C, alpha, beta = call.A, call.B, call.C, call.alpha, call.beta
@@ -140,6 +165,7 @@ class ErrorFree(Scheme):
         """The NaN of ordinary cores, which compute the sums."""
         return super().nan_code(None)
 
+    @in_ieee
     def error_bound(self, A: Any, B: Any, hardware: str | MmaSpec | None = None) -> Array:
         """Bound on abs(D - AB), AB exact, entry by entry: omitted digits, omitted products and roundings, float64.
 

@@ -194,14 +194,14 @@ def check(X: Array, Y: Array, basis: Basis) -> tuple[float, tuple[int, int] | No
 
 def _upward(X: Array) -> float:
     """1 + (K + 8) 2^-52: above the relative rounding error of K additions and a few further operations."""
-    return 1 + (X.shape[1] + 8) * 2.0**-52
+    return 1 + (X.shape[-1] + 8) * 2.0**-52
 
 
 # --- powers of two that make A and B integers
 
 
 def fast(A: Array, B: Array, P: int) -> tuple[Array, Array]:
-    """Exponents mu (M, 1) and nu (1, N) of the published fast mode, for finite float64 A (M, K) and B (K, N).
+    """Exponents mu (..., M, 1) and nu (..., 1, N) of the published fast mode; A (..., M, K), B (..., K, N) are finite.
 
     Zero rows and columns have the exponent 0, here and in the other rules.
 
@@ -217,7 +217,7 @@ def fast(A: Array, B: Array, P: int) -> tuple[Array, Array]:
         most = _power(np.array(4.0), limit)
         return np.where(S == 0, 0, np.minimum(most, _power(S, limit) - e) - e)
 
-    return rows(A), rows(B.T).T
+    return rows(A), rows(B.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
 def invariant(A: Array, B: Array, P: int) -> tuple[Array, Array]:
@@ -228,30 +228,31 @@ def invariant(A: Array, B: Array, P: int) -> tuple[Array, Array]:
     >>> invariant(np.full((1, 4), 1.0), np.full((4, 1), 2.0**10), 2**64)
     (array([[30]]), array([[20]]))
     """
-    limit = _limit(P, A.shape[1])
+    limit = _limit(P, A.shape[-1])
 
     def rows(X: Array) -> Array:
         S, e = _squares(X)
         return np.where(S == 0, 0, _power(S, limit) - e)
 
-    return rows(A), rows(B.T).T
+    return rows(A), rows(B.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
 def accurate(A: Array, B: Array, P: int, product: Product) -> tuple[Array, Array]:
     """Exponents of the published accurate mode; `product(X, Y, largest)` is exact for integers up to `largest`."""
-    limit = _limit(P, A.shape[1])
+    limit = _limit(P, A.shape[-1])
 
     def leading(X: Array) -> tuple[Array, Array]:
         size = np.abs(X)
-        first = 5 - _floor_log2(np.max(size, axis=1, keepdims=True))
+        first = 5 - _floor_log2(np.max(size, axis=-1, keepdims=True))
         return np.maximum(np.ceil(times(size, first)), size != 0), first  # 1 also where the scaled entry underflows
 
-    (abar, mu), (bbar, nu) = leading(A), leading(B.T)
-    cbar = product(abar, bbar.T, 64)
+    (abar, mu), (bbar, nu) = leading(A), leading(B.swapaxes(-1, -2))
+    bbar = bbar.swapaxes(-1, -2)
+    cbar = product(abar, bbar, 64)
     # if the largest sum is zero, all products of the row (column) are zero and any exponent is valid
-    mu = mu + _power(cbar.max(axis=1, keepdims=True), limit)
-    nu = nu.T + _power(cbar.max(axis=0, keepdims=True), limit)
-    return np.where(abar.any(axis=1, keepdims=True), mu, 0), np.where(bbar.T.any(axis=0, keepdims=True), nu, 0)
+    mu = mu + _power(cbar.max(axis=-1, keepdims=True), limit)
+    nu = nu.swapaxes(-1, -2) + _power(cbar.max(axis=-2, keepdims=True), limit)
+    return np.where(abar.any(axis=-1, keepdims=True), mu, 0), np.where(bbar.any(axis=-2, keepdims=True), nu, 0)
 
 
 def _limit(P: int, K: int) -> Fraction:
@@ -273,18 +274,18 @@ def _power(S: Array, limit: Fraction) -> Array:
 
 
 def _squares(X: Array) -> tuple[Array, Array]:
-    """An upper bound S of the sums of (x / 2^e)^2 over rows, and e = floor(log2 max|x|): both (rows, 1).
+    """An upper bound S of the sums of (x / 2^e)^2 over rows, and e = floor(log2 max|x|): both (..., rows, 1).
 
     |x| / 2^e is rounded up to a multiple of 2^-30, so that S exceeds the sum by a relative error of at most
     sqrt(K) 2^-28 and a few 2^-52; entries that underflow contribute less. The squares are integers and are added in
     two halves.
     """
     size = np.abs(X)
-    e = _floor_log2(np.max(size, axis=1, keepdims=True))
+    e = _floor_log2(np.max(size, axis=-1, keepdims=True))
     units = np.ceil(times(size, _BITS - e)).astype(np.int64)
     squares, half = units**2, _BITS + 1
-    high = (squares >> half).sum(axis=1, keepdims=True).astype(np.float64)
-    low = (squares & ((1 << half) - 1)).sum(axis=1, keepdims=True).astype(np.float64)
+    high = (squares >> half).sum(axis=-1, keepdims=True).astype(np.float64)
+    low = (squares & ((1 << half) - 1)).sum(axis=-1, keepdims=True).astype(np.float64)
     S = np.ldexp(high, half) + low  # at most three roundings to nearest
     return np.ldexp(S * (1 + 2.0**-50), -2 * _BITS), e
 

@@ -22,7 +22,7 @@ and the number of products in a call follows from this condition and the entries
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import frexp
+from math import frexp, prod
 from typing import Any
 
 import numpy as np
@@ -115,8 +115,9 @@ def _weighted(T: Array, rows: Array, columns: Array, back: Array) -> Array:
 class ExactSum:
     """A matrix S of exact sums of integer matrices times powers of two.
 
-    Entry (i, j) is (sum of T[i, j] * 2^shift) * 2^(rows[i] + columns[j]): rows (M, 1) and columns (1, N) have the
-    binary exponent of the sum's lowest unit. Every partial sum is below 2^bits units in magnitude, bits zero or more.
+    Entry (i, j) is (sum of T[i, j] * 2^shift) * 2^(rows[i] + columns[j]): rows (..., M, 1) and columns (..., 1, N)
+    have the binary exponent of the sum's lowest unit. Every partial sum is below 2^bits units in magnitude, bits zero
+    or more.
 
     >>> S = ExactSum(np.array([[-60]]), np.array([[0]]), bits=70)
     >>> S.add(np.array([[1]]), 60)
@@ -130,9 +131,9 @@ class ExactSum:
     def __init__(self, rows: Any, columns: Any, bits: int) -> None:
         self.rows, self.columns = np.asarray(rows, dtype=np.int64), np.asarray(columns, dtype=np.int64)
         self.bits = bits
-        self.shape = (self.rows.shape[0], self.columns.shape[1])
+        self.shape = np.broadcast_shapes(self.rows.shape, self.columns.shape)
         # one limb more than 2^bits needs: the highest is then 0 or -1 after a carry
-        self._limbs = np.zeros((bits // WIDTH + 2, self.shape[0] * self.shape[1]), dtype=np.int64)
+        self._limbs = np.zeros((bits // WIDTH + 2, prod(self.shape)), dtype=np.int64)
         self._placed = 0
 
     def add(self, T: NDArray[Any], shift: Any) -> None:
