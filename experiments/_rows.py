@@ -1,5 +1,6 @@
 """Selections from a figure's rows, ranges in words and axes of sizes, for the pages of all papers."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +48,17 @@ def mean_by(*parameters: str) -> Callable[..., float]:
     return lambda rows, *point: float(np.mean(runs(rows, *point)))
 
 
+def in_legend(rows: Sequence[Row]) -> str:
+    """Return the curve, the band and the number of runs in words, for the title of a legend.
+
+    Examples
+    --------
+    >>> in_legend([{"n": 8, "seed": 0}, {"n": 8, "seed": 1}])
+    'median and quartiles of 2 seeds'
+    """
+    return f"median and quartiles of {len({row['seed'] for row in rows})} seeds"
+
+
 def span(values: Any, form: str = ".2g", unit: str = "") -> str:
     """Return the least and the largest value in words; empty without values.
 
@@ -60,7 +72,23 @@ def span(values: Any, form: str = ".2g", unit: str = "") -> str:
 
 
 def size_axis(axis: Any, sizes: Sequence[int]) -> None:
-    """Show sizes as numbers on a logarithmic x axis without minor ticks."""
+    """Show ascending sizes as numbers on a logarithmic x axis without minor ticks; a tick too close has no number."""
+    place = axis.get_subplotspec()
+    characters = 44 if place is None or place.get_gridspec().ncols == 1 else 34 / place.get_gridspec().ncols
+    width = math.log2(sizes[-1] / sizes[0]) / characters if sizes else 0.0
+    labels: list[str] = []
+    end = -math.inf
+    for n in sizes:
+        half = width * len(str(n)) / 2
+        shown = math.log2(n) - half > end
+        labels.append(str(n) if shown else "")
+        end = math.log2(n) + half + width if shown else end
     axis.set_xscale("log", base=2)
-    axis.set_xticks(sizes, [str(n) for n in sizes])
+    axis.set_xticks(sizes, labels)
     axis.tick_params(axis="x", which="minor", bottom=False)
+
+
+def slanted_sizes(axis: Any, sizes: Sequence[int]) -> None:
+    """Show ascending sizes as `size_axis`, each with its number, slanted so that neighbours fit."""
+    size_axis(axis, sizes)
+    axis.set_xticks(sizes, [str(n) for n in sizes], rotation=45)

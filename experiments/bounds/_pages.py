@@ -17,7 +17,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce import Page
 from fpemu.sweep.store import canonical
 
-from .._rows import Row
+from .._rows import Row, size_axis
 
 PAPER = "no paper's figure: the a-priori bounds of fpemu.theory beside the errors that they bound"
 ASSUMPTIONS = [
@@ -81,6 +81,10 @@ def _problem(data: str, k: int, rows: int, seed: int, fmt: str) -> Any:
 
 
 _LENGTHS = tuple(4**i for i in range(2, 9))
+_DASHES = ("-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)))
+"""Line styles of the curves of a figure"""
+_BOUNDS = {"probable bound, 99 %": ("probable", 1.5), "worst case": ("worst", 0.6)}
+"""Column and line width of a bound"""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ class Figure:
         return Page(
             PAPER,
             f"""Largest error relative to |A||B| over the inner length k, scheme {self.scheme}: measured (markers),
-            the bound that a product keeps with a probability of 99 % (solid), and the worst case (dashed), both from
+            the bound that a product keeps with a probability of 99 % (thick), and the worst case (thin), both from
             norms of the operands alone. Operands (a) uniform in [0, 1], (b) uniform in [-1, 1], (c) (rand - 0.5)
             exp(randn), a wide range. The largest over seeded runs; logarithmic axes.""",
             ASSUMPTIONS,
@@ -149,33 +153,36 @@ class Figure:
         ]
 
     def draw(self, rows: list[Row]) -> Any:
-        figure, axes = plotting.figure(len(DATA), height=3.1)
+        figure, axes = plotting.figure(1, len(DATA), height=6.0)
         low, high = math.inf, 0.0
-        for axis, data in zip(axes[0], DATA, strict=True):
-            for curve in self.curves:
+        for axis, data in zip(axes[:, 0], DATA, strict=True):
+            for number, (curve, dash) in enumerate(zip(self.curves, _DASHES, strict=False)):
+                size = 6.5 - 1.2 * number  # where errors coincide the later marker is smaller, so that all show
                 points = _largest(curve.of(rows, data))
                 lengths, look = list(points), curve.series
-                for column, dash in (("probable", "-"), ("worst", (0, (4, 2)))):
+                for column, width in _BOUNDS.values():
                     line = {k: point[column] for k, point in points.items() if column in point}
-                    axis.plot(
-                        list(line), list(line.values()), color=look.color, linestyle=dash, linewidth=0.9, zorder=1.8
-                    )
+                    style: dict[str, Any] = {"color": look.color, "linestyle": dash, "linewidth": width}
+                    axis.plot(list(line), list(line.values()), **style, zorder=1.8)
                     high = max(high, *line.values(), 0.0)
                 seen = [points[k]["measured"] or math.nan for k in lengths]
-                axis.plot(lengths, seen, **look.line(linestyle="none"))
+                axis.plot(lengths, seen, **look.line(linestyle="none", label=None, markersize=size))
+                axis.plot([], [], **look.line(linestyle=dash, linewidth=0.9))
                 low = min(low, *(y for y in seen if y > 0), math.inf)
-            axis.set_xscale("log", base=2)
-            axis.set(yscale="log", xlabel="$k$")
-            axis.set_xticks([2**i for i in range(4, 18, 4)])
-            axis.set_xlim(8, 2 * max(row["k"] for row in rows))
-            axis.tick_params(axis="x", which="minor", bottom=False)
+            axis.set(yscale="log", ylabel="error relative to $|A||B|$")
+            size_axis(axis, sorted({row["k"] for row in rows}))
         if 0 < low < high:
             axes[0, 0].set_ylim(low / 3, 3 * high)
-        for label, dash in (("probable bound", "-"), ("worst case", (0, (4, 2)))):
-            axes[0, 0].plot([], [], color=plotting.BLACK, linestyle=dash, linewidth=0.9, label=label)
-        axes[0, 0].set_ylabel("error relative to $|A||B|$")
+        axes[0, 0].plot([], [], "o", color=plotting.GREY, label="measured")
+        for label, (_, width) in _BOUNDS.items():
+            axes[0, 0].plot([], [], color=plotting.GREY, linewidth=width, label=label)
+        axes[-1, 0].set_xlabel("$k$")
         plotting.panel_titles(axes, list(TITLES.values()))
-        plotting.legend_below(figure, axes[0, 0], min(6, len(self.curves) + 2))
+        seeds = len({row["seed"] for row in rows})
+        title = f"{self.scheme}, m×k times k×m, m = {rows[0]['rows']}; " + (
+            f"largest of {seeds} seeds" if seeds > 1 else "one seed"
+        )
+        plotting.legend_below(figure, axes, 2, title)
         return figure
 
     def finding(self, rows: list[Row]) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from fpemu import plotting
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
@@ -17,12 +19,9 @@ from ._pages import cost
 
 CAPTION = """Largest error of a product relative to |A||B|, over its a-priori bound: the probable bound (filled), which
 holds for a product with a probability of 99 %, and the worst case (open; none is known from norms for the Ozaki scheme
-in DP mode).
-Lines from the smallest to the largest ratio over seeded products, k = 256 and 16384, the architectures and options of
-each scheme's figure; markers: geometric mean. Operands (a) uniform in [0, 1], (b) uniform in [-1, 1],
-(c) (rand - 0.5) exp(randn). Right of 1 a bound is exceeded; left of 0.1 (dotted) the bound is more than ten times
-the error.
-staged and staged-int8 are schemes of this project."""
+in DP mode). Seeded products, k = 256 and 16384, the architectures and options of each scheme's figure. Operands (a)
+uniform in [0, 1], (b) uniform in [-1, 1], (c) (rand - 0.5) exp(randn). Right of 1 a bound is exceeded; left of 0.1 the
+bound is more than ten times the error. staged and staged-int8 are schemes of this project."""
 ASSUMPTIONS = [
     *ASSUMPTIONS[:2],
     "Products have 8 rows and columns; architectures and options are as in the figure of each scheme.",
@@ -78,16 +77,23 @@ def draw(rows: list[Row]) -> Any:
         for bound, look in _LOOK.items():
             drawn = {y: ratios for y, scheme in enumerate(schemes) if (ratios := _ratios(rows, scheme, bound, data))}
             for y, ratios in drawn.items():
-                axis.plot([min(ratios), max(ratios)], [y, y], color=look.color, linewidth=1, zorder=2)
-            means = [_pages.geometric_mean(ratios) for ratios in drawn.values()]
-            axis.plot(means, list(drawn), **look.line(markersize=3.5, zorder=3))
-        axis.axvline(1, color=plotting.BLACK, linewidth=0.9)
-        axis.axvline(0.1, color=plotting.GREY, linestyle=":", linewidth=0.9)
-        axis.set(xscale="log", xlabel="measured error / bound")
-    axes[0, 0].set_yticks(range(len(schemes)), [f"{s} (ours)" if s in OURS else s for s in schemes], fontsize=7)
+                low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
+                axis.plot([min(ratios), max(ratios)], [y, y], color=look.color, linewidth=0.6, zorder=2)
+                axis.plot([low, high], [y, y], color=look.color, linewidth=2, zorder=2)
+                axis.plot([middle], [y], **look.line(markersize=3.2, zorder=3, label=None))
+            axis.plot([], [], **look.line(label=f"{look.label}, median"))
+        axis.plot([], [], color=plotting.GREY, linewidth=2, label="quartiles")
+        axis.plot([], [], color=plotting.GREY, linewidth=0.6, label="smallest to largest")
+        axis.axvline(1, color=plotting.BLACK, linewidth=0.9, label="error = bound")
+        axis.axvline(0.1, color=plotting.GREY, linestyle=":", linewidth=1, label="a tenth of the bound")
+        axis.set_xscale("log")
+    axes[0, 1].set_xlabel("measured error / bound")
+    axes[0, 0].set_yticks(range(len(schemes)), [f"{s} (ours)" if s in OURS else s for s in schemes])
     axes[0, 0].set_ylim(len(schemes) - 0.4, -0.6)
-    plotting.panel_titles(axes, list(_pages.TITLES.values()))
-    plotting.legend_below(figure, axes[0, 0], 2)
+    plotting.panel_titles(axes, ["[0, 1]", "[-1, 1]", r"$\varphi$ = 1"])
+    seeds = len({row["seed"] for row in rows})
+    title = f"8×k times k×8, k = {' and '.join(map(str, LENGTHS))}, {seeds} seed{'s' * (seeds > 1)} of each product"
+    plotting.legend_below(figure, axes, 2, title)
     return figure
 
 

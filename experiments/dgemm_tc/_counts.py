@@ -21,6 +21,7 @@ __all__ = [
     "cost",
     "draw_counts",
     "evaluate",
+    "legend_of_counts",
     "lengths",
     "means",
     "memory",
@@ -93,29 +94,37 @@ def lengths(rows: list[Row]) -> list[int]:
 
 
 LOOK = {
-    phi: Series(f"$\\varphi$ = {phi:g}", color, marker)
-    for phi, color, marker in zip(PHI, (plotting.BLUE, plotting.VERMILION, plotting.GREEN), "o^D", strict=True)
+    phi: Series(f"$\\varphi$ = {phi:g}", color, marker, dash)
+    for phi, color, marker, dash in zip(
+        PHI, (plotting.BLUE, plotting.VERMILION, plotting.GREEN), "o^D", ("-", "--", "-."), strict=True
+    )
 }
 
 
 def draw_counts(rows: list[Row], mode: str) -> tuple[Any, Any]:
-    """Slices and products over n, and a third panel for the caller."""
-    figure, axes = plotting.figure(3, height=2.5, share_y=False)
-    for axis, label in zip(axes[0], ("slices of A (= slices of B)", "products (GEMMs)"), strict=False):
-        panel(axis, label)
+    """Slices and products over n, and a third panel for the caller, on one axis of n."""
+    figure, axes = plotting.figure(1, 3, height=5.6, share_y=False)
+    for axis, label in zip(axes[:, 0], ("slices", "products (GEMMs)"), strict=False):
+        axis.set_ylabel(label)
     for phi, look in LOOK.items():
         a, b, products = means(rows, phi, f"{mode} slices A", f"{mode} slices B", f"{mode} products")
+        # a ring around each marker: both counts show where they are equal
+        axes[0, 0].plot(lengths(rows), b, **look.line(label="_B", markersize=7.5, markerfacecolor="none"))
         axes[0, 0].plot(lengths(rows), a, **look.line())
-        axes[0, 0].plot(lengths(rows), b, **look.line(linestyle=":", label="_B", markerfacecolor="white"), zorder=1.5)
-        axes[0, 1].plot(lengths(rows), products, **look.line())
-    for axis in axes[0, :2]:
-        axis.margins(y=0.1)
-        axis.set_ylim(bottom=0)
-        axis.yaxis.get_major_locator().set_params(integer=True)
+        axes[1, 0].plot(lengths(rows), products, **look.line(label="_"))
+    key = Series("", plotting.BLACK, "o", "none")
+    axes[0, 0].plot([], [], **key.line(label="slices of A"))
+    axes[0, 0].plot([], [], **key.line(label="slices of B", markersize=7.5, markerfacecolor="none"))
+    axes[0, 0].margins(y=0.15)
+    axes[0, 0].yaxis.get_major_locator().set_params(integer=True)
+    axes[1, 0].set_ylim(bottom=0)
+    axes[2, 0].set_xticks(lengths(rows), [str(n) for n in lengths(rows)])
+    axes[2, 0].set_xlabel("$n$")
     return figure, axes
 
 
-def panel(axis: Any, label: str) -> None:
-    axis.set(ylabel=label, xlabel="$n$")
-    axis.set_xticks(range(2048, 10241, 4096), [str(n) for n in range(2048, 10241, 4096)])
-    axis.set_xlim(500, 10800)
+def legend_of_counts(figure: Any, axes: Any, rows: list[Row]) -> None:
+    """One legend of all panels, with the number of seeds and the rows that were counted."""
+    counted = "all rows and columns" if "record" in rows[0] else f"{rows[0]['rows']} rows and columns"
+    seeds = len({row["seed"] for row in rows})
+    plotting.legend_below(figure, axes[:, 0], 3, title=f"means over blocks and {seeds} seeds, {counted}")

@@ -11,25 +11,39 @@ from . import _record
 from ._counts import LOOK as _LOOK
 from ._record import ASSUMPTIONS, PAPER, PHI
 
-__all__ = ["ASSUMPTIONS", "LOOK", "PAPER", "PHI", "cells", "draw_line", "evaluate", "look", "ratios", "speeds"]
+__all__ = [
+    "ASSUMPTIONS",
+    "IN_LEGEND",
+    "LOOK",
+    "PAPER",
+    "PHI",
+    "cells",
+    "draw_line",
+    "evaluate",
+    "look",
+    "ratios",
+    "speeds",
+]
 
+IN_LEGEND = "means of 3 to 10 executions"
 LOOK = {
-    "DGEMM": Series("cublasDgemm", plotting.BLACK, "s", "--", filled=False),
-    "SGEMM": Series("cublasSgemm", plotting.BLACK, "s", "--", filled=False),
+    "DGEMM": Series("cublasDgemm", plotting.BLACK, "s", ":", filled=False),
+    "SGEMM": Series("cublasSgemm", plotting.BLACK, "s", ":", filled=False),
     "DP": Series("DGEMM-TC, DP mode", plotting.VERMILION, "o"),
     "SP": Series("SGEMM-TC, SP mode", plotting.BLUE, "D"),
     "CR": Series("DGEMM-TC, CR mode", plotting.VERMILION, "o"),
     "CR, DGEMM": Series("DGEMM-DP-CR", plotting.GREY, "x"),
-    "CR, int8 residues": Series("Ozaki scheme II with int8 residues (ours)", plotting.PURPLE, "P"),
-    "DP, int8 slices": Series("DP mode on int8 slices (ours)", plotting.ORANGE, "s"),
-    "ozIMMU": Series("ozIMMU", plotting.SKY, "v"),
+    "CR, int8 residues": Series("int8 residues (ours)", plotting.PURPLE, "P", "--"),
+    "DP, int8 slices": Series("int8 slices, DP (ours)", plotting.ORANGE, "s", "--"),
+    "ozIMMU": Series("ozIMMU", plotting.SKY, "v", "-."),
     "Ozaki II": Series("Ozaki scheme II", plotting.GREY, "h"),
 }
 
 
-def look(phi: float, label: str, linestyle: str = "-") -> Series:
+def look(phi: float, label: str = "", filled: bool = True) -> Series:
     """The look of a range of inputs, as in the other figures."""
-    return Series(f"{label}, $\\varphi$ = {phi:g}", _LOOK[phi].color, _LOOK[phi].marker, linestyle, linestyle == "-")
+    like = _LOOK[phi]
+    return Series(f"{label}, {like.label}" if label else like.label, like.color, like.marker, like.dash, filled)
 
 
 def cells(names: Collection[str], n: int | None = None) -> list[Row]:
@@ -63,7 +77,7 @@ def ratios(rows: list[Row], name: str, other: str, phi: float) -> list[float]:
 
 
 def draw_line(axis: Any, points: dict[int, float], look: Series) -> None:
-    axis.set_xlabel("$n$")
     if points:
         axis.plot(list(points), list(points.values()), **look.line())
         axis.set_xticks(list(points), [str(n) for n in points], rotation=45)
+    axis.set_xlabel("$n$" if axis.get_subplotspec().is_last_row() else "")

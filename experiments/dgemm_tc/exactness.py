@@ -105,27 +105,30 @@ def _words(digits: Any, spec: mma.MmaSpec, bits: int) -> Any:
 
 
 _LOOK = {
-    "formula correct": "white",
-    "formula too small": "#BFE0F5",
-    "slices too long for the words": "#FBE9A0",
-    "sums inexact": "#F2B48C",
+    "formula correct": ("white", ""),
+    "formula too small": ("#BFE0F5", "...."),
+    "slices too long for the words": ("#FBE9A0", "////"),
+    "sums inexact": ("#F2B48C", "xxxx"),
 }
+"""Colour and hatch."""
 
 
 def draw(rows: list[Row]) -> Any:
     from matplotlib.patches import Patch, Rectangle
 
     ks = sorted({row["k"] for row in rows})
-    figure, axes = plotting.figure(width=plotting.SINGLE, height=3.3)
+    figure, axes = plotting.figure(height=3.7)
     axis = axes[0, 0]
     for column, k in enumerate(ks):
         axis.text(column, 0, published_bits(k), ha="center", va="center", fontsize=7, weight="bold")
         for line, specs in enumerate(CLASSES.values(), start=1):
             selected = _points(rows, specs, [k])
             bits = min(row["derived bits"] for row in selected)
-            box = Rectangle((column - 0.5, line - 0.5), 1, 1, facecolor=_LOOK[_outcome(selected)], edgecolor="#DDDDDD")
+            face, hatch = _LOOK[_outcome(selected)]
+            box = Rectangle((column - 0.5, line - 0.5), 1, 1, facecolor=face, hatch=hatch, edgecolor="white")
             axis.add_patch(box).set_linewidth(0.6)
-            axis.text(column, line, f"{bits:.0f}" if bits else "–", ha="center", va="center", fontsize=7)
+            label = {"boxstyle": "round,pad=0.1", "facecolor": face, "linewidth": 0}
+            axis.text(column, line, f"{bits:.0f}" if bits else "–", ha="center", va="center", fontsize=7, bbox=label)
     axis.axhline(0.5, color=plotting.BLACK, linewidth=0.8)
     axis.set(xlim=(-0.5, len(ks) - 0.5), ylim=(len(CLASSES) + 0.5, -0.5))
     axis.set_xticks(range(len(ks)), [str(k) for k in ks], fontsize=6)
@@ -134,10 +137,20 @@ def draw(rows: list[Row]) -> Any:
     axis.tick_params(length=0)
     axis.grid(visible=False)
     handles = [
-        Patch(facecolor=face, edgecolor=plotting.GREY, linewidth=0.5, label=name) for name, face in _LOOK.items()
+        Patch(facecolor=face, hatch=hatch, edgecolor=plotting.GREY, linewidth=0.5, label=name)
+        for name, (face, hatch) in _LOOK.items()
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, columnspacing=1.2, handlelength=1.4)
+    title = (
+        f"numbers: bits per slice with exact sums; –: none\n{rows[0]['m']} × {rows[0]['n']} sums, {_seeds(rows)} seeds"
+    )
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=2, columnspacing=1.2, title=title, title_fontsize=7
+    )
     return figure
+
+
+def _seeds(rows: list[Row]) -> int:
+    return len({row["seed"] for row in rows})
 
 
 def _outcome(rows: list[Row]) -> str:
@@ -162,11 +175,13 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         yield Measure("formula_elsewhere", inexact("formula", [name], 4), variant=name)
     for name in ("bf16", "fp16 to fp16", "int8", *_NARROW):
         yield Measure("formula_other_words", inexact("formula", [name]), variant=name)
-    bits = {name: [_bits(rows, name, k) for k in every] for name in ("fp16 to fp16", "int8", "e4m3, other hardware")}
-    single = [_bits(rows, _FP16_CLASSES[0], k) for k in every]
-    yield Measure("fp16_sums_more_slices", min(a - b for a, b in zip(single, bits["fp16 to fp16"], strict=True)))
-    pairs = zip(bits["int8"], bits["e4m3, other hardware"], strict=True)
-    yield Measure("integers_fewer_slices", min(a - b for a, b in pairs))
+
+    def fewer(name: str, other: str) -> float:
+        return min(_bits(rows, name, k) - _bits(rows, other, k) for k in every)
+
+    yield Measure("fp16_sums_more_slices", fewer(_FP16_CLASSES[0], "fp16 to fp16"))
+    for name in ("e4m3, other hardware", "e5m2, other hardware", *_NARROW):
+        yield Measure("integers_fewer_slices", fewer("int8", name), variant=name)
     yield Measure("derived_exact", inexact("derived", CLASSES))
     yield Measure("derived_largest", min(row["one more inexact one sign"] for row in rows))
 

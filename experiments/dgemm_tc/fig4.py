@@ -8,9 +8,9 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ..speed._look import legend, plain_ticks
+from ..speed._look import plain_ticks
 from . import _record, _speed
-from ._speed import ASSUMPTIONS, LOOK, PHI, draw_line, evaluate, look, ratios, speeds
+from ._speed import ASSUMPTIONS, IN_LEGEND, LOOK, PHI, draw_line, evaluate, look, ratios, speeds
 
 PAPER = f"{_record.PAPER}, section 5.2, figures 4 and 6"
 CAPTION = f"""Speed, 2n³ over the time of a call, for three ranges of the inputs. (a) DP mode and (b) CR mode of the
@@ -26,19 +26,19 @@ def cells() -> list[Row]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=3.1)
-    for axis, mode in zip(axes[0], MODES, strict=False):
+    figure, axes = plotting.figure(1, 3, height=6.4)
+    for axis, mode in zip(axes[:, 0], MODES, strict=False):
         for phi in PHI:
             draw_line(axis, speeds(rows, mode, phi), look(phi, "published algorithm"))
-    draw_line(axes[0, 1], speeds(rows, RESIDUES, PHI[0]), LOOK[RESIDUES])
+    draw_line(axes[1, 0], speeds(rows, RESIDUES, PHI[0]), LOOK[RESIDUES])
     for name in OTHERS:
-        draw_line(axes[0, 2], speeds(rows, name, PHI[0]), LOOK[name])
-    for axis in axes[0]:
+        draw_line(axes[2, 0], speeds(rows, name, PHI[0]), LOOK[name])
+    for axis in axes[:, 0]:
         draw_line(axis, speeds(rows, "DGEMM", PHI[0]), LOOK["DGEMM"])
+        axis.set_ylabel("GFLOP/s (2$n^3$ / time)")
     plain_ticks(axes[0, 0])
-    axes[0, 0].set_ylabel("GFLOP/s (2$n^3$ / time)")
     plotting.panel_titles(axes, [*MODES.values(), "later schemes, $\\varphi$ = 0.1"])
-    legend(figure, axes, 3)
+    plotting.legend_below(figure, axes, 2, title=f"one H200, {IN_LEGEND}")
     return figure
 
 

@@ -8,16 +8,21 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ..speed._look import legend
 from . import _record, _speed
-from ._speed import ASSUMPTIONS, PHI, draw_line, evaluate, look, speeds
+from ._speed import ASSUMPTIONS, PHI, evaluate, look, speeds
 
 PAPER = f"{_record.PAPER}, section 5.2, figures 5 and 7"
 CAPTION = f"""GPU time of one call by its parts. (a) DP mode and (b) CR mode of the published algorithm: share of
 SplitA (with Algorithm 3 in DP mode), SplitB, the products and the sum, which is NearSum in CR mode; three bars for each
 n, φ = 0.1, 1 and 2 from left to right. (c) Speed of the calls of GEMM, operations over their time.
 {_record.measured_on()}"""
-PARTS = {"split A": plotting.GREEN, "split B": plotting.YELLOW, "products": plotting.BLUE, "sums": plotting.ORANGE}
+PARTS = {
+    "split A": (plotting.GREEN, "////"),
+    "split B": (plotting.VERMILION, "...."),
+    "products": (plotting.BLUE, ""),
+    "sums": (plotting.ORANGE, "\\\\\\\\"),
+}
+"""Colour and hatch of each part."""
 MODES = {"DP": "DP mode", "CR": "CR mode"}
 
 
@@ -30,26 +35,30 @@ def _share(row: Row, part: str) -> float:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=3.0, share_y=False)
+    figure, axes = plotting.figure(1, 3, height=6.4, share_y=False)
     lengths = sorted({row["n"] for row in rows})
-    for axis, mode in zip(axes[0], MODES, strict=False):
+    for axis, mode in zip(axes[:, 0], MODES, strict=False):
         for row in (row for row in rows if row["implementation"] == mode):
             foot, place = 0.0, lengths.index(row["n"]) + 0.29 * (PHI.index(row["phi"]) - 1)
-            for part, color in PARTS.items():
+            for part, (color, hatch) in PARTS.items():
                 height = 100 * _share(row, part)
-                axis.bar(place, height, 0.26, bottom=foot, color=color, label=part)
+                axis.bar(place, height, 0.26, bottom=foot, color=color, hatch=hatch, edgecolor="white", linewidth=0)
                 foot += height
-        axis.set_xticks(range(len(lengths)), [str(n) for n in lengths], rotation=45)
+        axis.set_xticks(range(len(lengths)), [str(n) for n in lengths])
         axis.grid(False, axis="x")
-        axis.set(xlabel="$n$ (bars: $\\varphi$ = 0.1, 1, 2)", ylabel="share of the time, %", ylim=(0, 100))
-    for mode, dash in (("DP", "-"), ("CR", "--")):
-        for phi in PHI:
-            points = {n: x / 1e3 for n, x in speeds(rows, mode, phi, "GEMM GFLOP/s").items()}
-            draw_line(axes[0, 2], points, look(phi, "_" if mode == "CR" else "GEMM", dash))
-    axes[0, 2].set_ylabel("TFLOP/s of GEMM")
-    axes[0, 2].set_ylim(bottom=0)
-    plotting.panel_titles(axes, [*MODES.values(), "GEMM (dashed: CR mode)"])
-    legend(figure, axes, 4)
+        axis.set(ylabel="share of the time, %", ylim=(0, 100))
+    for part, (color, hatch) in PARTS.items():
+        axes[0, 0].bar([0], [0], color=color, hatch=hatch, edgecolor="white", linewidth=0, label=part)
+    # beside one another: the speeds of all six nearly coincide
+    for number, (mode, phi) in enumerate((mode, phi) for mode in MODES for phi in PHI):
+        points = {n: x / 1e3 for n, x in speeds(rows, mode, phi, "GEMM GFLOP/s").items()}
+        places = [lengths.index(n) + 0.13 * (number - 2.5) for n in points]
+        style = look(phi, MODES[mode], filled=mode == "DP").line(linestyle="none")
+        axes[2, 0].plot(places, list(points.values()), **style)
+    axes[2, 0].set(xlabel="$n$", ylabel="TFLOP/s of GEMM", ylim=(0, None))
+    titles = [f"{name}, bars of each $n$: $\\varphi$ = 0.1, 1, 2" for name in MODES.values()]
+    plotting.panel_titles(axes, [*titles, "calls of GEMM"])
+    plotting.legend_below(figure, axes, 2, title="one H200, one execution")
     return figure
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fpemu import plotting
+from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
@@ -15,24 +16,25 @@ from . import _counts
 from ._counts import ASSUMPTIONS, PHI, QUICK, cells, cost, evaluate, lengths, means, memory
 
 PAPER = f"{_counts.PAPER}, section 5.2, figure 7b"
-CAPTION = """(a) Slices of A (solid) and of B (dotted) until the remainder is zero and (b) products of slices over n,
-operands (rand - 0.5)·exp(φ·randn), means over blocks and seeds; (c) memory of a block with the mean numbers of
-slices, (s_A + s_B)·k·b words of fp16 and s_A·s_B·b² of fp32, in CR mode (solid) and in DP mode (dotted), b = ceil(n /
-ceil(n / 3584)); dashed: the 20 GB of the paper. The largest block takes more."""
+CAPTION = """(a) Slices of A and of B until the remainder is zero and (b) products of slices over n, operands
+(rand - 0.5)·exp(φ·randn), means over blocks and seeds; (c) memory of a block with the mean numbers of slices, (s_A +
+s_B)·k·b words of fp16 and s_A·s_B·b² of fp32, in CR mode and in DP mode, b = ceil(n / ceil(n / 3584)). The largest
+block takes more."""
 
 
 def draw(rows: list[Row]) -> Any:
     figure, axes = _counts.draw_counts(rows, "CR")
-    axis = axes[0, 2]
-    _counts.panel(axis, "GB")
-    for phi, look in _counts.LOOK.items():
-        for mode, style in (("CR", {}), ("DP", {"linestyle": ":", "markerfacecolor": "white"})):
+    axis = axes[2, 0]
+    axis.set_ylabel("GB")
+    modes: dict[str, dict[str, Any]] = {"CR": {}, "DP": {"markerfacecolor": "white", "linewidth": 0.6}}
+    for mode, style in modes.items():
+        for phi, look in _counts.LOOK.items():
             axis.plot(lengths(rows), _memory(rows, phi, mode), **look.line(label="_memory", **style))
-    axis.axhline(20, color=plotting.BLACK, linestyle="--", linewidth=0.8)
-    axis.annotate("20 GB", (1000, 20), xytext=(0, -9), textcoords="offset points", fontsize=7)
+        axis.plot([], [], **Series("", plotting.BLACK, "s", "none").line(label=f"memory, {mode} mode", **style))
+    axis.axhline(20, color=plotting.BLACK, linestyle=":", linewidth=0.9, label="20 GB of the paper")
     axis.set_ylim(0, 22)
-    plotting.panel_titles(axes, ["slices", "products", "memory of a mean block"])
-    plotting.legend_below(figure, axes[0, 0], 3)
+    plotting.panel_titles(axes, ["slices, CR mode", "products, CR mode", "memory of a mean block"])
+    _counts.legend_of_counts(figure, axes, rows)
     return figure
 
 

@@ -9,9 +9,9 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ..speed._look import legend, plain_ticks
+from ..speed._look import plain_ticks
 from . import _record, _speed
-from ._speed import ASSUMPTIONS, LOOK, PHI, draw_line, evaluate, look, ratios, speeds
+from ._speed import ASSUMPTIONS, IN_LEGEND, LOOK, PHI, draw_line, evaluate, look, ratios, speeds
 
 PAPER = f"{_record.PAPER}, section 5.3, figure 9"
 CAPTION = f"""Speed, 2n³ over the time of a call: SGEMM-TC in SP mode for three ranges of the inputs, cublasSgemm,
@@ -23,7 +23,7 @@ def cells() -> list[Row]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(1, 1, width=plotting.SINGLE, height=3.0)
+    figure, axes = plotting.figure(height=3.3)
     for phi in PHI:
         draw_line(axes[0, 0], speeds(rows, "SP", phi), look(phi, "SGEMM-TC"))
     draw_line(axes[0, 0], speeds(rows, "SGEMM", PHI[0]), LOOK["SGEMM"])
@@ -31,7 +31,7 @@ def draw(rows: list[Row]) -> Any:
     draw_line(axes[0, 0], speeds(rows, "DP", PHI[0]), dp)
     plain_ticks(axes[0, 0])
     axes[0, 0].set_ylabel("GFLOP/s (2$n^3$ / time)")
-    legend(figure, axes, 2)
+    plotting.legend_below(figure, axes, 2, title=f"one H200, {IN_LEGEND}")
     return figure
 
 

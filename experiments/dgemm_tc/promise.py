@@ -1,7 +1,7 @@
 """DGEMM-TC, Algorithm 3: families of inputs on which DP mode is as accurate as DGEMM, or less accurate."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,15 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row, runs_by
+from ._pages import unit
 
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, ISC High Performance 2020, section 3.2, Algorithm 3"
-CAPTION = """DGEMM-TC in DP mode against DGEMM on families of inputs, n = 256: (a) largest relative error, (b) largest
+CAPTION = """DGEMM-TC in DP mode against DGEMM on families of inputs: (a) largest relative error, (b) largest
 error relative to |A||B|; dotted: 2^-53. The criterion as printed includes slice d of A only; the default also includes
 the remainder after slice d, and tests B. Points: the largest of the seeds; on the left edge: no error, or an error
 below the axis. X: (rand - 0.5)·exp(φ·randn), φ = 1 where not stated, A and B drawn independently; D and G: diagonal,
 powers of two from 2^-40 to 2^40 and from 1 to 2^60. CR mode is correctly rounded on all of them."""
 ASSUMPTIONS = [
-    "The Turing row of the catalogue (documented in the literature) models the tensor cores of the Titan RTX.",
     "DGEMM is one ascending chain of fp64 FMAs for each element.",
     """DP mode is as accurate as DGEMM on a family if its largest error, relative to the entry and to |A||B|, is at most
     10 times the largest error of DGEMM. An error within 2^-53 of the result, or of |A||B|, counts as no larger than the
@@ -57,9 +57,13 @@ FAMILIES = {
 }
 
 
-def cells(n: int = 256, seeds: int = 20) -> list[Row]:
+def caption(given: Mapping[str, Any]) -> str:
+    return f"{CAPTION} Here n = {given['n']}."
+
+
+def cells(n: int = 256, seeds: int = 20, hardware: str = "turing") -> list[Row]:
     return [
-        {"hardware": "turing", "family": family, "n": n, "seed": seed} for family in FAMILIES for seed in range(seeds)
+        {"hardware": hardware, "family": family, "n": n, "seed": seed} for family in FAMILIES for seed in range(seeds)
     ]
 
 
@@ -125,20 +129,22 @@ _EDGE = 2e-19
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, height=4.9)
+    figure, axes = plotting.figure(2, height=5.4)
     for axis, measure in zip(axes[0], ("relative", "normwise"), strict=True):
         for name, look in _LOOK.items():
             largest = [max(_runs(rows, family, f"{name} {measure}")) for family in FAMILIES]
             points = np.maximum(largest, 1.5 * _EDGE)
             size = {"default": 5}.get(name, 3.5)  # around the point it mostly coincides with
             axis.plot(points, range(len(FAMILIES)), **look.line(markersize=size, zorder=6 - size / 2))
-        axis.axvline(2.0**-53, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
+        axis.axvline(2.0**-53, color=plotting.GREY, linestyle=":", linewidth=0.9, zorder=1, label="$2^{-53}$")
         axis.set(xscale="log", xlim=(_EDGE, 1e8 if measure == "relative" else 10), ylim=(len(FAMILIES) - 0.5, -0.5))
         axis.set_yticks(range(len(FAMILIES)), list(FAMILIES.values()))
-    axes[0, 0].set_xlabel("largest relative error (dotted: $2^{-53}$)")
-    axes[0, 1].set_xlabel("largest error relative to $|A||B|$")
-    plotting.panel_titles(axes, ["relative to the entry", "relative to $|A||B|$"])
-    plotting.legend_below(figure, axes[0, 0], 3)
+        axis.set_xticks([1e-16, 1e-8, 1e0] if measure == "relative" else [1e-16, 1e-8, 1e-1])
+        axis.set_xlabel("largest error")
+    plotting.panel_titles(axes, ["relative to entry", "relative to $|A||B|$"])
+    n, seeds = rows[0]["n"], len({row["seed"] for row in rows})
+    title = f"$n$ = {n}, largest of {seeds} seeds; at the left edge: zero or below the axis"
+    plotting.legend_below(figure, axes[0, 0], 2, title=title)
     return figure
 
 
@@ -181,4 +187,14 @@ def finding(rows: list[Row]) -> str:
 _runs = runs_by("family")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, quick={"seeds": 3})
+PAGE = Page(
+    PAPER,
+    caption,
+    lambda given: [unit(given), *ASSUMPTIONS],
+    cells,
+    evaluate,
+    draw,
+    measures,
+    finding,
+    quick={"seeds": 3},
+)

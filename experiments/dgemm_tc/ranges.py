@@ -12,13 +12,13 @@ from fpemu import inputs, plotting
 from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row
+from .._rows import Row, in_legend
 from . import _record
 from ._counts import LOOK
 
 PAPER = f"{_record.PAPER}, sections 3.1 (Algorithm 1) and 5.1"
 CAPTION = """Smallest and largest magnitude of the entries of A and B over n, operands (rand - 0.5)·exp(φ·randn), drawn
-on the GPU: medians over the seeds, bands from the smallest to the largest seed; stars: the published ranges."""
+on the GPU; stars, in the colours of φ: the published ranges."""
 ASSUMPTIONS = [
     "The range covers all 2n² entries of A and B together; the paper does not name the matrix.",
     """For the limits of Algorithm 1 its printed form runs in fp64, with sigma = 2^(rho + tau), on vectors of 256
@@ -91,22 +91,19 @@ def _splits(x: NDArray[Any]) -> bool:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(width=plotting.SINGLE, height=2.7)
-    axis = axes[0, 0]
+    figure, axes = plotting.figure(1, 2, height=4.4, share_y=False)
     lengths = sorted({row["n"] for row in rows})
-    for phi, look in LOOK.items():
-        for column, label in (("smallest", "_"), ("largest", look.label)):
+    for axis, column, end in zip(axes[:, 0], ("largest", "smallest"), (1, 0), strict=True):
+        for phi, look in LOOK.items():
             runs = [[r[column] for r in rows if (r["phi"], r["n"]) == (phi, n)] for n in lengths]
-            axis.plot(lengths, [np.median(run) for run in runs], **look.line(label=label))
-            axis.fill_between(
-                lengths, *zip(*((min(r), max(r)) for r in runs), strict=True), color=look.color, alpha=0.2
-            )
-        axis.plot([N] * 2, PUBLISHED[phi], "*", color=look.color, markeredgecolor="black", markersize=8, zorder=4)
-    axis.plot([], [], "*", color="white", markeredgecolor="black", markersize=7, label="published")
-    axis.set_yscale("log")
-    axis.set_xticks([2048, 6144, 10240], ["2048", "6144", "10240"])
-    axis.set(xlabel="$n$", ylabel="magnitude of the entries")
-    plotting.legend_below(figure, axis, 4)
+            plotting.band(axis, lengths, runs, look)
+            axis.plot(N, PUBLISHED[phi][end], "*", color=look.color, markeredgecolor="black", markersize=8, zorder=4)
+        axis.set(yscale="log", ylabel=f"{column} magnitude")
+    axes[0, 0].plot([], [], "*", color="white", markeredgecolor="black", markersize=7, label="published")
+    axes[1, 0].set_xticks(lengths, [str(n) for n in lengths])
+    axes[1, 0].set_xlabel("$n$")
+    plotting.panel_titles(axes, ["largest entry of A and B", "smallest entry of A and B"])
+    plotting.legend_below(figure, axes[0, 0], 4, title=in_legend(rows))
     return figure
 
 

@@ -10,9 +10,8 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ..speed._look import legend
 from . import _record, _speed
-from ._speed import ASSUMPTIONS, LOOK, PHI, evaluate, speeds
+from ._speed import ASSUMPTIONS, IN_LEGEND, LOOK, PHI, evaluate, speeds
 
 PAPER = f"{_record.PAPER}, section 5.2, Table 1"
 N = 10240
@@ -47,26 +46,26 @@ def _here(rows: list[Row], name: str) -> tuple[float, ...]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=2.9)
-    colors = {"Titan RTX": plotting.ORANGE, "V100": plotting.SKY, "H200": plotting.VERMILION}
-    for axis, mode in zip(axes[0], MODES, strict=True):
-        for number, (gpu, color) in enumerate(colors.items()):
+    figure, axes = plotting.figure(1, 3, height=5.6)
+    looks = {"Titan RTX": (plotting.ORANGE, "////"), "V100": (plotting.SKY, "...."), "H200": (plotting.VERMILION, "")}
+    for axis, mode in zip(axes[:, 0], MODES, strict=True):
+        for number, (gpu, (color, hatch)) in enumerate(looks.items()):
             speed, base = (TABLE[gpu][x] if gpu in TABLE else _here(rows, x) for x in (mode, "DGEMM"))
             places = np.arange(len(PHI)) + 0.3 * (number - 1)
             heights = np.array(speed) / base
-            axis.bar(places, heights, 0.28, color=color, label=gpu)
+            label = f"{gpu}, {'published' if gpu in TABLE else 'measured'}"
+            axis.bar(places, heights, 0.28, color=color, hatch=hatch, edgecolor="white", linewidth=0, label=label)
             for x, height, value in zip(places, heights, speed, strict=True):
                 text = f"{value:.3g}" if value < 1e3 else f"{value:.0f}"
-                style = {"textcoords": "offset points", "ha": "center", "fontsize": 5.5, "rotation": 90}
+                style = {"textcoords": "offset points", "ha": "center", "fontsize": 6.5}
                 axis.annotate(text, (x, height), xytext=(0, 2), **style)
-        axis.set_yscale("log")
-        axis.axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
+        axis.set(yscale="log", ylabel="speed over cublasDgemm")
+        axis.axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8, label="cublasDgemm of the same GPU")
         axis.set_xticks(range(len(PHI)), [f"$\\varphi$ = {phi:g}" for phi in PHI])
         axis.grid(False, axis="x")
-        axis.margins(y=0.25)
-    axes[0, 0].set_ylabel("speed over cublasDgemm")
+        axis.margins(y=0.15)
     plotting.panel_titles(axes, ["DP mode", "CR mode", "DGEMM-DP-CR"])
-    legend(figure, axes, 3)
+    plotting.legend_below(figure, axes, 2, title=f"$n$ = {N}; numbers above the bars: GFLOP/s\nH200: {IN_LEGEND}")
     return figure
 
 

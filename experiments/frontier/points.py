@@ -22,8 +22,7 @@ from .._rows import Row
 
 PAPER = "The frontier of error against time on Hopper: no paper; schemes of this project beside published ones"
 CAPTION = """Relative L2 error of products in fp32 over the time that they take of Hopper's tensor cores, in units of
-one fp16 product, k = 8192, four kinds of operands. Filled: schemes; open: corrections with other words. Dashed: one
-chain of FMAs, which is SGEMM."""
+one fp16 product, k = 8192, four kinds of operands."""
 ASSUMPTIONS = [
     """Times are counted and not measured: int8 and fp8 products take half the time of fp16 products, tf32 products
     twice this time, and sums of blocks take no time.""",
@@ -59,10 +58,11 @@ LOOK = {
     "fp16": Series("fp16", plotting.GREY, "x"),
     "tf32": Series("tf32", plotting.PURPLE, "P"),
     "staged-int8": Series("corrections in int8", plotting.VERMILION, "o"),
-    "strassen": Series("Strassen, 1 and 2 levels", plotting.BLUE, "^"),
+    "exact": Series("same, every 8th, 6th, 4th, 2nd stage in fp16", plotting.VERMILION, "d", "-"),
+    "strassen": Series("Strassen, 2 levels and (right) 1", plotting.BLUE, "^", "--"),
     "bf16x3": Series("three bf16 products", plotting.ORANGE, "v"),
     "staged": Series("three fp16 products", plotting.GREEN, "h"),
-    "bits": Series("corrections of 6, 7, 9, 10 bits", plotting.VERMILION, "o", filled=False),
+    "bits": Series("corrections of 6, 7, 9, 10 bits (from above)", plotting.BLACK, "o", "none", filled=False),
     "e4m3": Series("corrections in e4m3", plotting.SKY, "s", filled=False),
 }
 
@@ -126,23 +126,29 @@ def _of(rows: list[Row], data: str) -> dict[str, float]:
 
 
 def draw(rows: list[Row]) -> Any:
-    image, axes = plotting.figure(len(DATA), height=2.9)
-    for one, data in zip(axes[0], DATA, strict=True):
+    image, axes = plotting.figure(2, len(DATA) // 2, height=5.4)
+    for one, data in zip(axes.flat, DATA, strict=True):
         errors = _of(rows, data)
         for point, look in LOOK.items():
             names = [n for n in WORDS if n.endswith("bits")] if point == "bits" else [point]
-            names += [f"exact={n}" for n in EXACT] if point == "staged-int8" else []
+            names = [f"exact={n}" for n in EXACT] if point == "exact" else names
             names += ["strassen 2"] if point == "strassen" else []
             shown = [((WORDS if n in WORDS else POINTS)[n][0], errors[n]) for n in names if n in errors]
             if shown:
-                line = look.line() if point in ("staged-int8", "strassen") else {**look.line(), "linestyle": "none"}
-                one.plot(*zip(*shown, strict=True), **line)
+                one.plot(*zip(*shown, strict=True), **look.line(linestyle=look.dash if len(shown) > 1 else "none"))
         if "sgemm" in errors:
-            one.axhline(errors["sgemm"], color="black", linestyle="--", linewidth=0.8, label="SGEMM")
-        one.set(yscale="log", xlabel="time / fp16 product", xlim=(0.8, 3.2))
-    axes[0, 0].set_ylabel("relative $L_2$ error")
-    plotting.panel_titles(axes[0], ["[-1, 1]", "[0, 1]", "normal", "φ = 0.5"])
-    plotting.legend_below(image, axes[0, 0], 5)
+            one.axhline(errors["sgemm"], color="black", linestyle="--", linewidth=0.8, label="SGEMM, one chain of FMAs")
+        one.set(yscale="log", xlim=(0.8, 3.2))
+    for one in axes[-1]:
+        one.set_xlabel("time / fp16 product")
+    for one in axes[:, 0]:
+        one.set_ylabel("relative $L_2$ error")
+    plotting.panel_titles(axes, ["[-1, 1]", "[0, 1]", "normal", "φ = 0.5"])
+    checked = sum(row["point"] == "sgemm" for row in rows) // len(DATA)
+    title = "{rows}×{K} times {K}×{rows}, one seed".format(**rows[0])
+    if checked > 1:
+        title += f";\nmean of {checked} seeds: SGEMM, every 6th stage in fp16, Strassen 2, e4m3"
+    plotting.legend_below(image, axes, 1, title)
     return image
 
 

@@ -42,9 +42,9 @@ SINGLE, DOUBLE = 41.7, 65.3
 """TFLOP/s, section 4.2."""
 M, K = 176 * 32, 64 * 44
 LOOKS = {
-    "double": Series("two buffers", plotting.BLUE, "o"),
-    "single": Series("one buffer", plotting.VERMILION, "s"),
-    "sequence": Series("nothing overlaps", plotting.GREY, "^"),
+    "double": Series("two buffers", plotting.BLUE, "o", "-"),
+    "single": Series("one buffer", plotting.VERMILION, "s", "--"),
+    "sequence": Series("nothing overlaps", plotting.GREY, "^", ":"),
 }
 SIDES = range(16, 513, 16)
 
@@ -88,8 +88,8 @@ def _sizes(rows: list[Row]) -> list[Row]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, height=3.2, share_y=False)
-    traffic, blocks, sizes = axes[0]
+    figure, axes = plotting.figure(1, 3, height=6.6, share_x=False, share_y=False)
+    traffic, blocks, sizes = axes[:, 0]
     sides = _sides(rows)
     b = np.array([row["b_m"] for row in sides])
     fine = np.linspace(16, 512, 300)
@@ -100,7 +100,7 @@ def draw(rows: list[Row]) -> Any:
     traffic.plot(b, [1e3 * row["least words"] for row in sides], "o", **dots)
     best = h2sgemm.optimal_bm(0.95)
     traffic.axvline(best, color=plotting.GREY, linestyle=":", linewidth=0.9)
-    traffic.annotate(f"optimum {best:.0f}", (best, 2.05), xytext=(3, 0), textcoords="offset points", fontsize=7)
+    traffic.annotate(f"optimum {best:.0f}", (best, 2.05), xytext=(3, 0), textcoords="offset points")
     star = {"color": plotting.YELLOW, "markersize": 9, "markeredgecolor": "black", "markeredgewidth": 0.6, "zorder": 5}
     star["label"] = "published, block (176, 64, 176)"
     if sides:
@@ -108,7 +108,7 @@ def draw(rows: list[Row]) -> Any:
     traffic.set(ylim=(0.6, 2.3), xlabel="$b_m$", ylabel="words per multiply-add, $10^{-3}$")
     for pipeline, look in LOOKS.items():
         values = [row[f"endless {pipeline}"] for row in sides]
-        blocks.plot(b, values, color=look.color, label="_")
+        blocks.plot(b, values, **look.line(marker="", label="_"))
         best_here = [row[f"best {pipeline}"] for row in sides]
         blocks.plot(b, best_here, **look.line(linestyle="", label="_", markersize=3))
         line = [row[pipeline] for row in _sizes(rows)]
@@ -117,13 +117,14 @@ def draw(rows: list[Row]) -> Any:
         blocks.plot(PUBLISHED.m, value, "*", **star)
     for axis in (blocks, sizes):
         axis.axhline(256 / 3, color=plotting.BLACK, linestyle=":", linewidth=0.9, label="a third of 256 TFLOP/s")
-        axis.set(ylim=(0, 92), ylabel="effective throughput, TFLOP/s")
-    blocks.set_xlabel("$b_m$")
-    sizes.set_xlabel("$m = n$")
+        axis.set(ylim=(0, 92), ylabel="TFLOP/s (2$mnk$ / time)")
+    blocks.set_xlabel("$b_m$; lines: endless, markers: $m = n$ = 5632, $k$ = 2816")
+    sizes.set_xlabel("$m = n$, $k$ = 2816")
     sizes.set_xticks(range(0, 16897, 5632))
-    plotting.panel_titles(axes, ["traffic, Eq. 9", "speed over the block", "speed over the matrix"])
-    handles = [pair for axis in (sizes, traffic) for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
-    figure.legend(*zip(*handles, strict=True), loc="outside lower center", ncols=4, columnspacing=1.4)
+    plotting.panel_titles(
+        axes, ["traffic, $m = n = k$ = 5632", "speed by the model", "speed by the model, (176, 64, 176)"]
+    )
+    plotting.legend_below(figure, axes, 2)
     return figure
 
 
@@ -134,6 +135,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         yield Measure("model_explains_speed", published / some[f"published {pipeline}"], variant=variant)
     gain = some["published double"] / some["published single"]
     yield Measure("model_explains_speed", DOUBLE / SINGLE / gain, variant="two buffers over one")
+    yield Measure("model_has_slow_small_blocks", max(row["endless double"] for row in sides) / some["endless double"])
     best = max(row["endless double"] for row in sides)
     yield Measure("published_block_is_best", some["published double"] / best, variant="large matrices")
     best = max(row["best double"] for row in sides)

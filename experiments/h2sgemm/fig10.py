@@ -11,7 +11,6 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ..speed._look import legend
 from ..speed._record import RULES, at, evaluate, is_square, products, provenance
 
 PAPER = "H2SGEMM: Emulating FP32 GEMM on Ascend NPUs using FP16 Units, section 4.2, figure 10"
@@ -52,19 +51,22 @@ def _peak(rows: list[Row]) -> float | None:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(1, 1, width=plotting.SINGLE, height=2.8)
+    figure, axes = plotting.figure(height=2.8)
     axis, speeds = axes[0, 0], _speeds(rows)
     places = np.arange(len(speeds))
-    for which, label, colour in ((0, "one buffer", plotting.ORANGE), (1, "two buffers", plotting.BLUE)):
+    for which, label, look in (
+        (0, "one buffer", {"color": plotting.ORANGE, "hatch": "////"}),
+        (1, "two buffers", {"color": plotting.BLUE}),
+    ):
         heights = [pair[which] or 0.0 for pair in speeds.values()]
-        axis.bar(places + 0.38 * (which - 0.5), heights, 0.36, color=colour, label=label)
+        axis.bar(places + 0.38 * (which - 0.5), heights, 0.36, edgecolor="white", linewidth=0, label=label, **look)
     peak = _peak(rows)
     if peak is not None:
         axis.axhline(peak, color=plotting.GREY, linestyle="--", linewidth=0.9, label="fp16 (cuBLAS) / 3")
     axis.set_xticks(places, [tile.replace("x", "×") for tile in speeds])
     axis.grid(False, axis="x")
     axis.set(xlabel="block of the result", ylabel="TFLOP/s")
-    legend(figure, axes, 3)
+    plotting.legend_below(figure, axes, 3, f"H200, $m = n = k$ = {N}; median of ten launches")
     return figure
 
 
@@ -73,6 +75,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     if both:
         one, two = (max(pair[which] or 0.0 for pair in both) for which in (0, 1))
         yield Measure("double_buffer_gain", two / one, "H200")
+        yield Measure("small_blocks_slow", two / min(pair[1] or 0.0 for pair in both), "H200")
         if peak := _peak(rows):
             yield Measure("peak_share", two / peak, "H200")
 

@@ -8,7 +8,7 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ..speed._look import legend, look, over_n, third_of_fp16
+from ..speed._look import look, over_n, third_of_fp16
 from ..speed._record import RULES, evaluate, products, provenance
 
 PAPER = "H2SGEMM: Emulating FP32 GEMM on Ascend NPUs using FP16 Units, section 4.2, figure 11"
@@ -43,16 +43,15 @@ def _line(rows: list[Row], panel: str, implementation: str) -> list[Row]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=2.9)
-    for axis, panel in zip(axes[0], PANELS, strict=True):
+    figure, axes = plotting.figure(1, 3, height=6.2, share_x=False)
+    for axis, panel in zip(axes[:, 0], PANELS, strict=True):
         side = "K" if panel == "b" else "M"
         over_n(axis, {name: _line(rows, panel, name) for name in IMPLEMENTATIONS}, "first", side)
         third_of_fp16(axis, _line(rows, panel, "fp16"), side=side)
-        axis.set_xlabel({"a": "$m = n$", "b": "$k$", "c": "$m = n = k$"}[panel])
+        axis.set(xlabel={"a": "$m = n$", "b": "$k$", "c": "$m = n = k$"}[panel], ylabel="TFLOP/s")
     axes[0, 0].set_ylim(0)  # all panels share it
-    axes[0, 0].set_ylabel("TFLOP/s")
     plotting.panel_titles(axes, list(PANELS.values()))
-    legend(figure, axes, 5)
+    plotting.legend_below(figure, axes, 2, "H200; median of ten launches")
     return figure
 
 

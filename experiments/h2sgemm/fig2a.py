@@ -119,8 +119,8 @@ _LOOK = {
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, height=3.7, share_y=False)
-    left, right = axes[0]
+    figure, axes = plotting.figure(1, 2, height=6.0, share_x=False, share_y=False)
+    left, right = axes[:, 0]
     row = next(row for row in _normal(rows) if row["mantissas"] == FRACTION)
     for event, shift in zip(EVENTS, (-0.16, 0.16), strict=True):
         look = _LOOK[event]
@@ -138,18 +138,19 @@ def draw(rows: list[Row]) -> Any:
         label = {"gone": "becomes 0, corrected"}.get(name, f"{name.replace('below', 'Eq. 5, below')}")
         label = label.replace("normal", "$2^{-14}$").replace("least", "$2^{-24}$")
         judged = [e for e in exponents if e >= -14 or name != "gone"]
-        right.plot(judged, [formula(e) for e in judged], color=look.color, label=label)
+        right.plot(judged, [formula(e) for e in judged], color=look.color, linestyle=_DASHES[name], label=label)
         right.plot(exponents, [row[name] for row in rows], **look.line(zorder=3))
     right.set(xlabel="exponent $E$ of the number", ylabel="probability")
     right.set_xticks(range(-16, 5, 4))
     right.axhline(0.1, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
-    right.annotate("10 %", (-16, 0.1), xytext=(0, 2), textcoords="offset points", fontsize=7, color=plotting.GREY)
+    right.annotate("10 %", (-16, 0.1), xytext=(0, 2), textcoords="offset points", color=plotting.GREY)
     plotting.panel_titles(axes, ["exponent of the residual", "underflow over the exponent"])
     for axis in (left, right):
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, columnspacing=1.2)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.45, -0.17), ncols=2, columnspacing=1.2)
     return figure
 
 
+_DASHES = {"below normal": "--", "below least": "-.", "gone": "-"}
 _FORMULAS = {
     "below normal": lambda e: equation_5(e, gradual=True),
     "below least": lambda e: equation_5(e, gradual=False),

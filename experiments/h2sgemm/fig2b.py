@@ -111,16 +111,17 @@ _LOOK = {
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, height=3.7, share_y=False)
-    left, right = axes[0]
-    left.axvspan(-30.7, -14.5, color=plotting.GREY, alpha=0.1, linewidth=0)
+    figure, axes = plotting.figure(1, 2, height=6.2, share_x=False, share_y=False)
+    left, right = axes[:, 0]
+    left.axvspan(-30.7, -14.5, color=plotting.GREY, alpha=0.12, linewidth=0, label="subnormal in fp16")
     for sb in CURVES:
         points = sorted((row["exponent"], row["bits"]) for row in rows if row["sb"] == sb and row["bits"])
         look = _LOOK[sb]
         left.plot(*zip(*points, strict=True), **look.line(markersize=5.0 if sb == 12 else 3.6))
         if sb != 11:
             printed = [printed_bits(e, sb) for e in NORMAL]
-            left.plot(list(NORMAL), printed, color=look.color, label=f"sb = {sb}, as printed")
+            dash = "-" if sb else "--"
+            left.plot(list(NORMAL), printed, color=look.color, linestyle=dash, label=f"sb = {sb}, as printed")
     left.set(xlim=(-30.7, 27.7), ylim=(0, 25))
     left.set_yticks([0, 5, 11, 15, 22, 24])
     left.set(xlabel="exponent $E$ of the number", ylabel="bits kept in the worst case")
@@ -167,7 +168,9 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     if (-13, 0) in at:
         for bits, reading in ((0, "an error of at most 2^(E - bits)"), (1, "an error of at most 2^(E - bits - 1)")):
             yield Measure("rule1_collapse", at[-13, 0]["bits"] - bits - 11, reading)
-    yield Measure("sb12_keeps_22_bits", min(row["bits"] for e, row in scaled.items() if e in NORMAL))
+    for variant, exponents in (("E = -14 to 14", NORMAL[:-1]), ("E = 15", NORMAL[-1:])):
+        worst = min(row["bits"] * _fits(row) for e, row in scaled.items() if e in exponents)
+        yield Measure("sb12_keeps_22_bits", worst, variant=variant)
     for name, sb in (("sb12_never_overflows", 12), ("sb11_never_overflows", 11)):
         shares = [row["r overflows"] for (e, of), row in at.items() if of == sb and e in NORMAL]
         yield Measure(name, max(shares))

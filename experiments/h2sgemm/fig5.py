@@ -46,26 +46,28 @@ def evaluate(cell: Row) -> dict[str, float]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, height=2.7, share_y=False)
+    figure, axes = plotting.figure(1, 3, height=6.6, share_x=False, share_y=False)
     size = np.array([row["b_m"] * row["b_k"] for row in rows])
     aspect = np.array([row["b_n"] / row["b_m"] for row in rows])
     shown = None
-    for axis, column in zip(axes[0], ("N_fused", "f", "f, 512 KB"), strict=True):
+    for axis, column in zip(axes[:, 0], ("N_fused", "f", "f, 512 KB"), strict=True):
         values = [row[column] for row in rows]
         shown = axis.scatter(size, values, c=aspect, cmap="cividis", s=5, linewidths=0, vmin=0.5, vmax=2)
-        axis.set_xlabel("$b_m b_k$")
+        axis.set_xlabel("size of a block of $A$, $b_m b_k$ numbers")
         star = {"color": plotting.VERMILION, "markersize": 9, "markeredgecolor": "black", "markeredgewidth": 0.5}
         here = [row[column] for row in rows if _block(row) == PUBLISHED]
         axis.plot([PUBLISHED.m * PUBLISHED.k] * len(here), here, "*", label="published block (176, 64, 176)", **star)
     axes[0, 0].set(xscale="log", yscale="log", ylabel="$N_{fused}$")
-    for axis in axes[0, 1:]:
+    for axis in axes[1:, 0]:
         axis.set(ylim=(0.82, 1.005), ylabel="$f$", xlim=(0, 17000))
         axis.set_xticks([0, 4096, 8192, 12288, 16384])
         axis.axhline(0.92, color=plotting.GREY, linestyle="--", linewidth=0.8, label="0.92, the least $f$ claimed")
-    plotting.panel_titles(axes, ["blocks of A in L1", "share filled", "share of 512 KB"])
+    plotting.panel_titles(
+        axes, ["blocks of $A$ in L1 of 1 MB", "share of 1 MB that they fill", "share of 512 KB that they fill"]
+    )
     if shown is not None:
-        plotting.legend_below(figure, axes[0, 1], 2)
-        plotting.colour_bar(figure, shown, list(axes[0]), "$b_n/b_m$")
+        plotting.legend_below(figure, axes, 2)
+        plotting.colour_bar(figure, shown, list(axes[:, 0]), "$b_n/b_m$ of the block")
     return figure
 
 

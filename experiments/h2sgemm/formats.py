@@ -120,21 +120,21 @@ _SCALED = {0: (plotting.SKY, "^"), 6: (plotting.ORANGE, "s"), 11: (plotting.BLUE
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, 2, height=6.4, share_y=False)
+    figure, axes = plotting.figure(2, 2, height=5.4, share_x=False, share_y=False)
     (gone, nearest), (bits, truncated) = axes
     for rounding, filled in (("RNE", True), ("RZ", False)):
         for narrow, (color, marker) in _COLOURS.items():
             points = _ordered(_select(rows, narrow, rounding, rounding, "emin"))
             seen = [row for row in points if row["counted gone"]]
-            look = Series(narrow if filled else "_", color, marker, "", filled)
+            look = Series("_", color, marker, "", filled)
             formula = [r["gone"] or float("nan") for r in points]
             gone.plot([r["distance"] for r in points], formula, color=color, linewidth=0.9, zorder=1)
             size = _size(narrow)
             gone.plot([r["distance"] for r in seen], [r["counted gone"] for r in seen], **look.line(markersize=size))
         for sb, (color, marker) in _SCALED.items():
             points = _ordered(_select(rows, "fp16", rounding, rounding, "emin"))
-            look = Series(f"sb = {sb}" if filled else "_", color, marker, "-" if filled else ":", filled)
-            size = 6.5 if sb == 11 else 3.8  # under sb = 12 from the first exponent on
+            look = Series(f"(c) sb = {sb}" if filled else "_", color, marker, "-" if filled else ":", filled)
+            size = 6.0 if sb == 11 else 3.0  # under sb = 12 from the first exponent on
             bits.plot([r["distance"] for r in points], [r[f"bits {sb}"] for r in points], **look.line(markersize=size))
     for axis, high, low, filled in (
         (nearest, "RNE", "RNE", True),
@@ -144,30 +144,26 @@ def draw(rows: list[Row]) -> Any:
         for narrow, (color, marker) in _COLOURS.items():
             some = _select(rows, narrow, high, low)
             counts = [sum(lost(some, sb).values()) for sb in SCALES]
-            look = Series(narrow if filled else "_", color, marker, "-" if filled else ":", filled)
+            label = f"(a, b, d) {narrow}" if axis is nearest else "_"
+            look = Series(label, color, marker, "-" if filled else ":", filled)
             axis.plot(list(SCALES), counts, **look.line(markersize=_size(narrow)))
-    gone.set_ylabel("share of the numbers")
+    gone.set(ylabel="share of the numbers", xlabel="$E - e_{\\min}$")
     gone.set_yscale("log", base=2)
-    bits.set_ylabel("bits kept in the worst case")
-    titles = ["residual becomes 0, sb = 0", "h and r to nearest", "fp32 in two fp16 words", "h truncated"]
+    bits.set(ylabel="bits kept in the worst case", xlabel="$E - e_{\\min}$")
+    for axis in (nearest, truncated):
+        axis.set(ylabel="exponents lost", xlabel="scaling exponent sb")
+    titles = ["residual becomes 0, sb = 0", "$h$ and $r$ to nearest", "fp32 in two fp16 words", "$h$ truncated"]
     plotting.panel_titles(axes, titles)
-    marked = {gone: "h and r", bits: "h and r", truncated: "r"}
-    for axis in axes.ravel():
-        axis.tick_params(axis="x", labelbottom=True)
-        axis.set_xlabel("exponent of the number, $E - e_{\\min}$" if axis in (gone, bits) else "scaling exponent $sb$")
-        if axis in marked:
-            for full, text in ((True, "filled: {} to nearest"), (False, "open: {} truncated")):
-                grey = Series(text.format(marked[axis]), plotting.GREY, "o", "", full)
-                axis.plot([], [], **grey.line())
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3, columnspacing=1.0)
-        if axis not in (gone, bits):
-            axis.set_ylabel("exponents lost")
+    for full, text in ((True, "filled: $r$ to nearest"), (False, "open: $r$ truncated")):
+        gone.plot([], [], **Series(text, plotting.GREY, "o", "", full).line())
+    gone.plot([], [], color=plotting.GREY, linewidth=0.9, label="(a) formula; markers: counted")
+    plotting.legend_below(figure, axes.ravel()[[1, 2, 0]], 2, "In (a) and (c) $h$ and $r$ have the same rounding.")
     return figure
 
 
 def _size(narrow: str) -> float:
     """Size of the markers; the markers of tf32 lie under the markers of fp16."""
-    return 6.5 if narrow == "tf32" else 3.8
+    return 5.5 if narrow == "tf32" else 3.0
 
 
 def measures(rows: list[Row]) -> Iterator[Measure]:

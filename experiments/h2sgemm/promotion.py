@@ -20,12 +20,13 @@ from fpemu.schemes.h2sgemm import H2sgemm
 from .._findings import paragraph
 from .._numeric import problem
 from .._rows import Row
+from ._methods import sizes_and_runs
 
 PAPER = "H2SGEMM (2025), section 4.1; promotion as in Ootomo and Yokota, IJHPCA 36(4), 2022"
 CAPTION = """Term-wise H2SGEMM, sb = 12, offset exponent 0: relative L2 error against the exact product over the
 promotion interval P, the number of products after which the accumulator of h·h restarts from zero and is added outside
 in fp32 to nearest; right end: never. Operands uniform in (a) [-1, 1] and (b) [0, 1]; black: SGEMM in one chain of
-FMAs; dotted: the unit roundoff of fp32. Lines: mean over seeded runs; bands: smallest to largest run. Hopper and
+FMAs; dotted: the unit roundoff of fp32. Lines: median over the seeds; bands: quartiles. Hopper and
 Blackwell lie on each other; CDNA 3 rests on the literature; "ideal" adds 16 products exactly and rounds to nearest."""
 ASSUMPTIONS = [
     """Only the accumulator of h·h is promoted, as in Ootomo and Yokota's method; each of the two corrections, which are
@@ -66,11 +67,11 @@ def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, height=3.3)
+    figure, axes = plotting.figure(1, 2, height=5.6)
     intervals, k = _intervals(rows), rows[0]["k"]
     never = 2 * k if intervals[-1] == 0 else 0
     places = [interval or never for interval in intervals]
-    for axis, kind in zip(axes[0], KINDS, strict=True):
+    for axis, kind in zip(axes[:, 0], KINDS, strict=True):
         for gpu in HARDWARE:
             look = plotting.HARDWARE[gpu]
             if gpu == "blackwell":  # the same bits as Hopper: a ring around its marker
@@ -79,19 +80,17 @@ def draw(rows: list[Row]) -> Any:
             ring = {"markersize": 7.5, "zorder": 1.9} if gpu == "blackwell" else {}
             plotting.band(axis, places, runs, look, **ring)
         plain = _runs(rows, kind, "", 0)
-        axis.axhspan(min(plain), max(plain), color=plotting.BLACK, alpha=0.12, linewidth=0)
-        axis.axhline(float(np.mean(plain)), color=plotting.BLACK, linewidth=1.1, label="SGEMM (fp32), one chain")
+        chain = Series("SGEMM (fp32), one chain", plotting.BLACK, "", "--")
+        plotting.band(axis, places, [plain] * len(places), chain)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_xticks(places, [str(interval) if interval else "never" for interval in intervals])
-        if len(places) > 6:
-            axis.tick_params(axis="x", rotation=45)
         axis.tick_params(axis="x", which="minor", bottom=False)
         plotting.roundoff_guides(axis, plotting.U24)
-        axis.set_xlabel("promotion interval $P$ in products")
-    axes[0, 0].set_ylabel("relative $L_2$ error")
-    plotting.panel_titles(axes, [f"{title}, $k = {k}$" for title in KINDS.values()])
-    plotting.legend_below(figure, axes[0, 0], 3)
+        axis.set_ylabel("relative $L_2$ error")
+    axes[-1, 0].set_xlabel("promotion interval $P$ in products")
+    plotting.panel_titles(axes, list(KINDS.values()))
+    plotting.legend_below(figure, axes, 2, sizes_and_runs(rows))
     return figure
 
 

@@ -67,18 +67,19 @@ def evaluate(cell: Row) -> dict[str, float]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, height=3.2)
-    for axis, reading in zip(axes[0], READINGS, strict=True):
+    figure, axes = plotting.figure(1, 2, height=4.8)
+    for axis, reading in zip(axes[:, 0], READINGS, strict=True):
         for place, (method, (*_, look)) in enumerate(METHODS.items()):
             line = [row for row in rows if (row["method"], row["reading"]) == (method, reading)]
             size = 8.0 - 1.4 * place  # lines coincide
             axis.plot([r["exponent"] for r in line], [r["bits lost"] for r in line], **look.line(markersize=size))
         for bits in (1, 2):
-            axis.axhline(bits, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
-        axis.set(xlabel="exponent $E$ of the number", ylim=(0, 14.5))
-    axes[0, 0].set_ylabel("bits lost of 24")
+            dotted = {"color": plotting.GREY, "linestyle": (0, (1, 1.5)), "linewidth": 0.8, "zorder": 1}
+            axis.axhline(bits, label="1 and 2 bits, as table 1 prints", **dotted)
+        axis.set(ylabel="bits lost of 24", ylim=(0, 14.5))
+    axes[-1, 0].set_xlabel("exponent $E$ of the number")
     plotting.panel_titles(axes, READINGS)
-    plotting.legend_below(figure, axes[0, 0], 5)
+    plotting.legend_below(figure, axes, 2)
     return figure
 
 

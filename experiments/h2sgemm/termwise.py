@@ -26,8 +26,8 @@ CAPTION = """Relative L2 error against the exact product, offset exponent 0; ope
 (c, d) [0, 1]. (a, c) Over k: SGEMM in three summation orders; H2SGEMM with sb = 12, term-wise on three arithmetics and
 element-wise. (b, d) Over the number L of products that are rounded together, k = 4096: term-wise with blocks summed
 exactly and rounded to nearest (the cube is L = 16) or with Hopper's truncation; circle: the largest of the three sums
-added first; solid: SGEMM's chain; dotted: its error divided by the root of L. Lines: mean over the seeds; bands:
-smallest to largest error. Ascend 910A cube as an assumed model."""
+added first; dashed: SGEMM's chain; dotted: its error divided by the root of L. Lines: median over the seeds; bands:
+quartiles. Ascend 910A cube as an assumed model."""
 ASSUMPTIONS = [
     methods.CUBE,
     methods.ELEMENTWISE,
@@ -83,18 +83,18 @@ def _largest_first(A: Any, B: Any, spec: MmaSpec) -> Any:
 _LINES = {
     **{name: LOOKS[name] for name in ("SGEMM", "SGEMM TSV110", "SGEMM Haswell")},
     "term-wise ascend910a": Series("term-wise, Ascend 910A", plotting.BLUE, "o"),
-    "term-wise ampere": Series("term-wise, Ampere", plotting.ORANGE, "^"),
-    "term-wise hopper": Series("term-wise, Hopper", plotting.SKY, "D"),
+    "term-wise ampere": Series("term-wise, Ampere", plotting.ORANGE, "^", "-."),
+    "term-wise hopper": Series("term-wise, Hopper", plotting.SKY, "D", ":"),
     "element-wise": Series("element-wise, Ascend 910A", plotting.VERMILION, "o", "--", filled=False),
 }
 _BLOCKS = {
-    "nearest": Series("blocks rounded to nearest", plotting.BLUE, "o"),
-    "truncated": Series("blocks truncated (Hopper)", plotting.SKY, "D"),
+    "nearest": Series("blocks to nearest", plotting.BLUE, "p"),
+    "truncated": Series("blocks truncated", plotting.SKY, "d", "-."),
 }
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, 2, height=5.4, share_y=True)
+    figure, axes = plotting.figure(2, 2, height=5.4)
     runs = runs_by("inputs", "k", "exponent")
     ks = sorted({row["k"] for row in rows})
     for (left, right), kind in zip(axes, KINDS, strict=True):
@@ -103,27 +103,28 @@ def draw(rows: list[Row]) -> Any:
         size_axis(left, ks)
         for name, look in _BLOCKS.items():
             plotting.band(right, BLOCKS, [runs(rows, kind, DETAIL, 0, f"{name} {L}") for L in BLOCKS], look)
-        first = float(np.mean(runs(rows, kind, DETAIL, 0, "largest first")))
-        ring = Series("largest sum first, L = 16", plotting.VERMILION, "o", "", filled=False)
+        first = float(np.median(runs(rows, kind, DETAIL, 0, "largest first")))
+        ring = Series("largest sum first", plotting.VERMILION, "o", "", filled=False)
         right.plot([16], [first], **ring.line(markersize=8))
-        chain = float(np.mean(runs(rows, kind, DETAIL, 0, "SGEMM")))
-        right.axhline(chain, color=plotting.BLACK, linewidth=1.1, label="SGEMM: one FMA chain")
+        chain = float(np.median(runs(rows, kind, DETAIL, 0, "SGEMM")))
+        right.axhline(chain, color=plotting.BLACK, linestyle="--", linewidth=1.1, label="one FMA chain (b, d)")
         law = [chain / math.sqrt(block) for block in BLOCKS]
         right.plot(
-            BLOCKS, law, color=plotting.BLACK, linestyle=(0, (1, 1.5)), linewidth=0.9, label=r"chain / $\sqrt{L}$"
+            BLOCKS,
+            law,
+            color=plotting.BLACK,
+            linestyle=(0, (1, 1.5)),
+            linewidth=0.9,
+            label=r"chain / $\sqrt{L}$ (b, d)",
         )
         size_axis(right, BLOCKS)
         left.set_ylabel("relative $L_2$ error")
-        for axis in (left, right):
-            axis.set(yscale="log", ylim=(3e-8, None))
+    axes[0, 0].set_yscale("log")  # all panels share it
     axes[1, 0].set_xlabel("$k$")
     axes[1, 1].set_xlabel("products rounded together, $L$")
     titles = [title for text in ("$[-1,\\,1]$", "$[0,\\,1]$") for title in (text, f"{text}, $k = {DETAIL}$")]
     plotting.panel_titles(axes, titles)
-    for axis in axes[1]:
-        axis.legend(
-            loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2, columnspacing=0.6, handlelength=1.8, fontsize=6.2
-        )
+    plotting.legend_below(figure, axes, 2, methods.sizes_and_runs(rows))
     return figure
 
 

@@ -24,29 +24,27 @@ from fpemu.schemes.h2sgemm import H2sgemm
 
 from .._findings import paragraph
 from .._numeric import norm
-from .._rows import Row
+from .._rows import Row, runs_by
 from . import _methods as methods
-from ._methods import KINDS, LOOKS, METHODS, means, operands, ratios
+from ._methods import KINDS, LOOKS, means, operands, ratios
 
 PAPER = f"{methods.PAPER}, sections 3.1.3 and 4.1, Eq. 7, figure 8"
 CAPTION = """Term-wise H2SGEMM with sb = 0 (a, b) and sb = 12 (c, d) over the offset exponent e, operands uniform in
 [-2^e, 2^e] (a, c) and [0, 2^e] (b, d). Relative L2 norms of the error; of the loss of the two words h and r; of the
 omitted product r_A·r_B; and of the rounding of the sums. Circles (c, d): the error with all four products. Grey
 crosses: HGEMM with an fp32 result; black: SGEMM by OpenBLAS on the paper's Kunpeng 920. Grey area: every operand is
-below fp16's normal range. Lines: mean over the seeds. Ascend 910A cube as an assumed model."""
+below fp16's normal range. Lines: median over the seeds; bands: quartiles."""
 ASSUMPTIONS = [
-    methods.CUBE,
     """The parts of the error are computed from exact products of the words, each rounded once to fp64. The norms of the
-    parts do not sum to the norm of the error, but the largest norm has its magnitude.""",
-    "The sizes are m = n = 16 at quick size and m = n = 32 at full size, with k = 64·44.",
+    parts do not sum to the norm of the error, but the largest norm has its magnitude."""
 ]
 
 SCALES, PARTS = (0, 12), ("error", "words", "left out", "sums")
 
 
-def cells(m: int = 32, k: int = 64 * 44, seeds: int = 20, step: int = 1) -> list[Row]:
+def cells(m: int = 32, k: int = 64 * 44, seeds: int = 20, step: int = 1, hardware: str = methods.HARDWARE) -> list[Row]:
     return [
-        {"hardware": methods.HARDWARE, "inputs": kind, "exponent": exponent, "seed": seed, "m": m, "n": m, "k": k}
+        {"hardware": hardware, "inputs": kind, "exponent": exponent, "seed": seed, "m": m, "n": m, "k": k}
         for kind in KINDS
         for exponent in range(-20, 1, step)
         for seed in range(seeds)
@@ -58,17 +56,17 @@ def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
     size = norm(exact)
     numbers = {}
     for name in ("HGEMM", "SGEMM", "SGEMM TSV110"):
-        numbers[name] = metrics.relative_l2(METHODS[name](A, B, device), exact)
+        numbers[name] = metrics.relative_l2(methods.methods_on(cell["hardware"])[name](A, B, device), exact)
     for sb in SCALES:
         scheme = H2sgemm(sb=sb)
-        D = schemes.gemm(A, B, scheme=scheme, hardware=methods.HARDWARE, device=device)
+        D = schemes.gemm(A, B, scheme=scheme, hardware=cell["hardware"], device=device)
         (ha, ra), (hb, rb) = (unscaled(X, scheme) for X in (A, B))
         held, left_out = reference.matmul(ha + ra, hb + rb, device=device), reference.matmul(ra, rb, device=device)
         parts = {"words": exact - held, "left out": left_out, "sums": held - left_out - D}
         numbers[f"sb={sb} error"] = metrics.relative_l2(D, exact)
         numbers |= {f"sb={sb} {name}": norm(part) / size for name, part in parts.items()}
     four = H2sgemm(sb=12, products=("rr", "rh", "hr", "hh"))
-    D = schemes.gemm(A, B, scheme=four, hardware=methods.HARDWARE, device=device)
+    D = schemes.gemm(A, B, scheme=four, hardware=cell["hardware"], device=device)
     return numbers | {"sb=12 four": metrics.relative_l2(D, exact)}
 
 
@@ -86,29 +84,31 @@ _LOOK = {
     "four": Series("H2SGEMM, four products", plotting.PURPLE, "o", "", filled=False),
 }
 
+_BELOW = {"error": {"linewidth": 2.4, "zorder": 1.8}, "four": {"markersize": 5.5, "zorder": 1.9}}
+"""Series that lie below others with the same values."""
+
 
 def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(2, 2, height=5.2)
+    runs, exponents = runs_by("inputs", "exponent"), sorted({row["exponent"] for row in rows})
     for line, sb in zip(axes, SCALES, strict=True):
         for axis, kind in zip(line, KINDS, strict=True):
-            axis.axvspan(-20.8, -14.5, color=plotting.GREY, alpha=0.1, linewidth=0)
+            axis.axvspan(-20.8, -14.5, color=plotting.GREY, alpha=0.12, linewidth=0, label="operands subnormal in fp16")
             for name in ("SGEMM TSV110", "HGEMM"):
-                series = means(rows, name, "exponent", inputs=kind)
-                marker = "x" if name == "HGEMM" else ""
-                axis.plot(list(series), list(series.values()), **LOOKS[name].line(marker=marker))
+                values = [runs(rows, kind, e, name) for e in exponents]
+                plotting.band(axis, exponents, values, LOOKS[name], markersize=2.5)
             for name, look in _LOOK.items():
                 if name == "four" and not sb:
                     continue  # unscaled, r_A r_B never decides
-                series = {e: x for e, x in means(rows, f"sb={sb} {name}", "exponent", inputs=kind).items() if x > 0}
-                ring = {"markersize": 6.5, "zorder": 1.9} if name == "four" else {}
-                axis.plot(list(series), list(series.values()), **look.line(**ring))
+                values = [runs(rows, kind, e, f"sb={sb} {name}") for e in exponents]
+                plotting.band(axis, exponents, values, look, **{"markersize": 2.5} | _BELOW.get(name, {}))
             axis.set(yscale="log", ylim=(1e-10, 0.2), xlim=(-20.8, 0.8))
             axis.set_xticks(range(-20, 1, 4))
         line[0].set_ylabel("relative $L_2$ norm")
     for axis in axes[-1]:
         axis.set_xlabel("offset exponent $e$")
-    plotting.panel_titles(axes, [f"sb = {sb}, uniform in {text}" for sb in SCALES for text in KINDS.values()])
-    plotting.legend_below(figure, axes[1, 0], 4)
+    plotting.panel_titles(axes, [f"sb = {sb}, {text}" for sb in SCALES for text in KINDS.values()])
+    plotting.legend_below(figure, axes, 2, methods.sizes_and_runs(rows))
     return figure
 
 
@@ -152,5 +152,13 @@ def finding(rows: list[Row]) -> str:
 
 
 PAGE = Page(
-    PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, quick={"m": 16, "seeds": 3, "step": 2}
+    PAPER,
+    lambda given: f"{CAPTION} {methods.unit(given)}",
+    lambda given: [methods.cube(given), *ASSUMPTIONS, methods.sizes(given)],
+    cells,
+    evaluate,
+    draw,
+    measures,
+    finding,
+    quick={"m": 16, "seeds": 3, "step": 2},
 )

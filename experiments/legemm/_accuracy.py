@@ -11,22 +11,21 @@ from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce import Measure
 
+from .._findings import paragraph
 from .._numeric import problem_with_sgemm
-from .._rows import Row, size_axis
+from .._rows import Row, in_legend, slanted_sizes
 
 CPU_RESULT = """The paper does not describe its single-precision CPU result s of Eq. 19 and 20. Two readings bracket its
 accuracy: one ascending chain of fp32 FMAs for each element, and the exact product, the limit of a more accurate CPU
 code."""
 GPUS = """The CDNA2 instruction of the catalogue (documented in the literature, not measured) models the MI210, and the
 Ampere instruction (replayed against recordings) models the A800."""
-SINGLE_RUNS = "The paper averages ten runs of each size; here each seed is a single run, which is judged separately."
 ASSUMPTIONS = [
     GPUS,
     CPU_RESULT,
     """Markidis' and Ootomo's methods are as published on both platforms: Markidis' method adds four products in one
     chain, and Ootomo's method adds its main product in fp32 outside the matrix unit and has two corrections.""",
     "A reduction is the mean over n of the error of the other method divided by the error of LE-GEMM.",
-    SINGLE_RUNS,
     "The paper prints no sizes for figures 10 and 11; here n = 64 to 2048, and to 1024 at quick size.",
 ]
 METHODS = {"plain": "fp16", "Markidis": "markidis", "Ootomo": "ootomo", "LE-GEMM": "legemm"}
@@ -72,9 +71,9 @@ def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
 
 
 LOOK = {
-    "plain": Series("plain fp16 (rocWMMA, WMMA)", plotting.GREY, "x"),
-    "Markidis": Series("Markidis", plotting.ORANGE, "^"),
-    "Ootomo": Series("Ootomo", plotting.SKY, "D"),
+    "plain": Series("plain fp16", plotting.GREY, "x", ":"),
+    "Markidis": Series("Markidis", plotting.ORANGE, "^", "-."),
+    "Ootomo": Series("Ootomo", plotting.SKY, "D", "--"),
     "LE-GEMM": Series("LE-GEMM", plotting.VERMILION, "o"),
     "SGEMM": Series("SGEMM (fp32)", plotting.BLACK, "s", "--", filled=False),
 }
@@ -93,7 +92,7 @@ class Panel(NamedTuple):
 
 
 def draw_lines(rows: Sequence[Row], panels: Sequence[Sequence[Panel]], looks: Mapping[str, Series]) -> Any:
-    """Draw one line for each method and panel: the mean over the seeds, with a band from the smallest to the largest.
+    """Draw one line for each method and panel: the median over the seeds, with a band between the quartiles.
 
     Parameters
     ----------
@@ -108,7 +107,7 @@ def draw_lines(rows: Sequence[Row], panels: Sequence[Sequence[Panel]], looks: Ma
     -------
     matplotlib.figure.Figure
     """
-    figure, axes = plotting.figure(len(panels[0]), len(panels), height=4.8, share_y=False)
+    figure, axes = plotting.figure(len(panels[0]), len(panels), height=4.6, share_y=False)
     lengths = sorted({row["n"] for row in rows})
     for line, of in zip(axes, panels, strict=True):
         for axis, panel in zip(line, of, strict=True):
@@ -117,20 +116,9 @@ def draw_lines(rows: Sequence[Row], panels: Sequence[Sequence[Panel]], looks: Ma
                 runs = [[row[column] for row in select(rows, panel.hardware, n) if column in row] for n in lengths]
                 if all(runs):
                     plotting.band(axis, lengths, runs, look)
-            size_axis(axis, lengths)
-            axis.set_yscale("log")
-            axis.minorticks_on()
-            axis.tick_params(axis="x", which="minor", bottom=False)
             if panel.measure == "max_error":
-                axis.axhspan(SATURATED, 1, color=plotting.GREY, alpha=0.25, linewidth=0)
-                axis.annotate(
-                    "saturated (Eq. 19: at most 1)",
-                    (lengths[0], 1),
-                    xytext=(0, 2),
-                    textcoords="offset points",
-                    fontsize=6.5,
-                    color=plotting.GREY,
-                )
+                axis.axhspan(SATURATED, 1, color=plotting.GREY, alpha=0.25, linewidth=0, label="Max_error saturates")
+            over_sizes(axis, lengths)
         for axis in line[1:]:
             axis.sharey(line[0])
             axis.tick_params(labelleft=False)
@@ -138,51 +126,50 @@ def draw_lines(rows: Sequence[Row], panels: Sequence[Sequence[Panel]], looks: Ma
         line[0].autoscale(axis="y")
         line[0].set_ylabel(LABELS[of[0].measure])
     for axis in axes[-1]:
-        axis.set_xlabel("$n$ (product of $n\\times n$ by $n\\times n$)")
+        axis.set_xlabel("$n$")
     plotting.panel_titles(axes, [panel.title for of in panels for panel in of])
-    plotting.legend_below(figure, axes[-1, -1], len(looks))
+    plotting.legend_below(figure, axes, 3, f"$n×n×n$, uniform in [-1, 1]; {in_legend(rows)}")
     return figure
+
+
+def over_sizes(axis: Any, lengths: Sequence[int]) -> None:
+    """Show errors on a logarithmic axis over sizes, whose numbers are slanted to fit into a narrow panel."""
+    slanted_sizes(axis, lengths)
+    axis.set_yscale("log")
+    axis.minorticks_on()
+    axis.tick_params(axis="x", which="minor", bottom=False)
 
 
 def draw(rows: list[Row], measure: str) -> Any:
     """Two columns, the platforms; two rows, the references."""
     panels = [
-        [Panel(f"{platform}, {how}", hardware, measure, ref) for hardware, platform in PLATFORMS.items()]
+        [Panel(f"{platform}\n{how}", hardware, measure, ref) for hardware, platform in PLATFORMS.items()]
         for ref, how in REFERENCES.items()
     ]
     return draw_lines(rows, panels, LOOK)
 
 
-def measures(rows: list[Row], measure: str) -> Iterator[Measure]:
-    """Yield the reductions of an error by LE-GEMM, their sizes over the published ones, and the growth over n.
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    """Yield the growth of LE-GEMM's errors from the smallest to the largest n, and over small and large n alone."""
+    ranges = {"": (0, -1), ", n to 256": (0, 2), ", n from 512": (3, -1)}
+    for (hardware, platform), (ref, reading), (sizes, ends) in itertools.product(
+        PLATFORMS.items(), READINGS.items(), ranges.items()
+    ):
+        for measure, label in LABELS.items():
+            low, high = errors(rows, hardware, measure, ref)["LE-GEMM"][list(ends)]
+            yield Measure("errors_grow_with_n", high, f"{reading}{sizes}", f"{label}, {platform.split()[0]}", low)
 
-    The readings of MRED are the reference results; the readings of Max_error are all n, and the n at which LE-GEMM's
-    Max_error does not saturate.
-    """
+
+def finding(rows: list[Row], measure: str) -> str:
+    """Return the medians of every method at the largest n."""
+    n = max(row["n"] for row in rows)
+    statements = []
     for hardware, platform in PLATFORMS.items():
-        gpu = platform.split()[0]
-        for reading, error in _readings(rows, hardware, measure).items():
-            for name, published in zip(NAMES, PUBLISHED[measure][hardware], strict=True):
-                factor, variant = float(np.mean(error[name] / error["LE-GEMM"])), f"{NAMES[name]}, {gpu}"
-                if measure == "mred":
-                    yield Measure(f"mred_below_{name.lower()}", factor, reading, gpu)
-                else:
-                    yield Measure("max_error_below_others", factor, reading, variant)
-                if published >= 2:  # a smaller one is within a factor of 2 of no reduction at all
-                    yield Measure(f"{measure}_factors", factor / published, reading, variant)
-        for (ref, reading), grows in itertools.product(READINGS.items(), METRICS if measure == "mred" else ()):
-            line = errors(rows, hardware, grows, ref)["LE-GEMM"]
-            yield Measure("errors_grow_with_n", float(line[-1] / line[0]), reading, f"{LABELS[grows]}, {gpu}")
-
-
-def _readings(rows: list[Row], hardware: str, measure: str) -> dict[str, dict[str, Any]]:
-    """Each method's errors over n, by reading."""
-    if measure == "mred":
-        return {reading: errors(rows, hardware, measure, ref) for ref, reading in READINGS.items()}
-    error = errors(rows, hardware, measure, "s")
-    below = error["LE-GEMM"] < SATURATED
-    kept = {name: line[below] for name, line in error.items()}
-    return {"every n": error} | ({"n without saturation": kept} if below.any() else {})
+        chosen = select(rows, hardware, n)
+        medians = {LOOK[name].label: np.median([row[f"{name} {measure} exact"] for row in chosen]) for name in METHODS}
+        where = f"against the exact product at n = {n} on the {platform.split()[0]}"
+        statements.append((f"the medians of {LABELS[measure]} {where} are", medians, ".3g"))
+    return paragraph(*statements)
 
 
 def errors(rows: Sequence[Row], hardware: str, measure: str, ref: str) -> dict[str, Any]:

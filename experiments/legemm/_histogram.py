@@ -5,7 +5,6 @@ exact results included. The last bin of either sign also holds everything above 
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,11 @@ from numpy.typing import NDArray
 
 from fpemu import plotting, schemes
 from fpemu.mma.device import Device
-from fpemu.reproduce import Measure
 
 from .._findings import paragraph
 from .._numeric import problem_with_sgemm
 from .._rows import Row
-from ._accuracy import CPU_RESULT, GPUS, LOOK, METHODS, PLATFORMS, READINGS, REFERENCES
+from ._accuracy import CPU_RESULT, GPUS, LOOK, METHODS, PLATFORMS, REFERENCES
 
 ASSUMPTIONS = [
     GPUS,
@@ -35,7 +33,7 @@ SMALLEST = 2.0 ** (HALVES[0] / 2)
 
 
 def cells(shown: str, m: int = 1024, n: int = 1024, runs: int = 20) -> list[Row]:
-    """The cells of a platform's figure; the figure of the MI210 decides claims on both platforms."""
+    """The cells of a platform's figure; the data of the MI210's figure have both platforms."""
     platforms = tuple(PLATFORMS) if shown == "cdna2" else (shown,)
     # the platforms innermost: they share the operands and both reference products
     return [
@@ -63,10 +61,15 @@ def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
 
 def summary(errors: NDArray[Any]) -> dict[str, float]:
     """The bins of signed errors, and their range, width and median."""
-    sizes = np.abs(errors)
-    squares = math.fsum(np.square(sizes).ravel().tolist())  # rounded once: the same on every machine
-    numbers = {"range": np.max(sizes), "width": math.sqrt(squares / sizes.size), "median": np.median(sizes)}
-    return {name: float(value) for name, value in numbers.items()} | counts(errors)
+    return sizes(errors) | counts(errors)
+
+
+def sizes(errors: NDArray[Any]) -> dict[str, float]:
+    """The largest, the root mean square and the median of the absolute errors."""
+    absolute = np.abs(errors)
+    squares = math.fsum(np.square(absolute).ravel().tolist())  # rounded once: the same on every machine
+    numbers = {"range": np.max(absolute), "width": math.sqrt(squares / absolute.size), "median": np.median(absolute)}
+    return {name: float(value) for name, value in numbers.items()}
 
 
 def counts(errors: NDArray[Any]) -> dict[str, float]:
@@ -85,69 +88,39 @@ def bins() -> list[str]:
     return [f"-{name}" for name in reversed(names)] + ["0"] + [f"+{name}" for name in names]
 
 
-_DASHES = {"plain": "-", "Markidis": "-.", "Ootomo": "--", "LE-GEMM": "-"}
 _DECADES = (-2, -4, -6, -8)
 
 
 def draw(rows: list[Row], hardware: str) -> Any:
     """Two panels, the references; the bins of either sign side by side, the smallest errors in the middle."""
-    figure, axes = plotting.figure(2, height=2.9)
+    figure, axes = plotting.figure(1, 2, height=4.8)
     here = [row for row in rows if row["hardware"] == hardware]
     entries = sum(row["m"] * row["n"] for row in here)
     at = np.arange(2 * len(HALVES) + 2) - len(HALVES) - 0.5
-    for axis, ref in zip(axes[0], REFERENCES, strict=True):
-        for name, dash in _DASHES.items():
+    for axis, ref in zip(axes[:, 0], REFERENCES, strict=True):
+        for name in METHODS:
             many = np.array([sum(row[f"{name} {ref} {bin_}"] for row in here) for bin_ in bins()])
             used = np.flatnonzero(many)
             part = slice(used[0], used[-1] + 1)
             shares = np.concatenate([[0.0], many[part] / entries, [0.0]])
             edges = at[used[0] : used[-1] + 2]
-            axis.step(
-                np.append(edges, edges[-1]),
-                shares,
-                where="pre",
-                color=LOOK[name].color,
-                linestyle=dash,
-                label=LOOK[name].label,
-            )
-        axis.axvline(0, color=plotting.GREY, linewidth=0.6, linestyle=(0, (1, 1.5)), zorder=1)
+            look = LOOK[name].line(marker="none", drawstyle="steps-pre")
+            axis.plot(np.append(edges, edges[-1]), shares, **look)
         places = [_place(d) for d in _DECADES]
         ticks = [*[-p for p in places], 0, *reversed(places)]
         labels = [*[f"$-10^{{{d}}}$" for d in _DECADES], "0", *[f"$10^{{{d}}}$" for d in reversed(_DECADES)]]
         axis.set_xticks(ticks, labels)
-        axis.set(yscale="log", ylim=(0.6 / entries, 0.3), xlabel="error $p - s$" if ref == "s" else "error $p - AB$")
-    axes[0, 0].set_ylabel("share of the entries in a bin")
+        axis.set(yscale="log", ylim=(0.6 / entries, 0.3), ylabel="share of the entries")
+    axes[1, 0].set_xlabel("error of an entry, in bins half an octave wide")
     plotting.panel_titles(axes, [f"{PLATFORMS[hardware]}, {how}" for how in REFERENCES.values()])
-    plotting.legend_below(figure, axes[0, 0], 4)
+    size, seeds = f"{here[0]['m']}×{here[0]['n']}×{here[0]['k']}", len({row["seed"] for row in here})
+    plotting.legend_below(figure, axes, 4, f"{size} ($M×N×K$), uniform in [-1, 1], {seeds} seeds together")
     return figure
 
 
 def _place(decade: int) -> float:
     """Where 10^decade lies on the axis of bins, whose unit is half an octave and whose middle bin is one unit wide."""
     return float(2 * np.log2(10.0**decade) - HALVES[0] + 0.5)
-
-
-def measures(rows: list[Row], shown: str) -> Iterator[Measure]:
-    """Yield the factors between the methods' ranges, widths and medians, where both platforms are in the rows."""
-    if shown != "cdna2":
-        return
-    for ref, reading in READINGS.items():
-        widths = {}
-        for hardware, platform in PLATFORMS.items():
-            gpu = platform.split()[0]
-            wide, width, median = (_by_method(rows, hardware, ref, what) for what in ("range", "width", "median"))
-
-            widest = min(
-                number["plain"] / max(number[name] for name in ("Markidis", "Ootomo", "LE-GEMM"))
-                for number in (wide, width)
-            )
-            widths[hardware] = _factor("Markidis", width)
-            yield Measure("plain_is_widest", widest, reading, gpu)
-            yield Measure("narrower_than_markidis", _factor("Markidis", wide), reading, gpu)
-            yield Measure("concentrated_more_than_ootomo", _factor("Ootomo", width, median), reading, gpu)
-            for what, number in (("width", width), ("median", median)):
-                yield Measure("distribution_like_ootomo", _factor("Ootomo", number), reading, f"{what}, {gpu}")
-        yield Measure("markidis_gap_larger_on_mi210", widths["cdna2"] / widths["ampere"], reading)
 
 
 def finding(rows: list[Row], hardware: str) -> str:
@@ -171,11 +144,6 @@ def finding(rows: list[Row], hardware: str) -> str:
             ".3g%",
         ),
     )
-
-
-def _factor(name: str, *numbers: dict[str, float]) -> float:
-    """The least of a method's numbers over LE-GEMM's."""
-    return min(number[name] / number["LE-GEMM"] for number in numbers)
 
 
 def _by_method(rows: list[Row], hardware: str, ref: str, what: str) -> dict[str, float]:

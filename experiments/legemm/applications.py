@@ -3,24 +3,26 @@
 import functools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fpemu import inputs, metrics, plotting, reference, schemes
 from fpemu.mma.device import Device
+from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row
+from .._rows import Row, in_legend
 from ._accuracy import GPUS, PLATFORMS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, applications"
 CAPTION = """Errors of the results of whole applications, with products by the named scheme, against the same
 application in fp64: (a) relative L2 error of a feed-forward layer of BERT (768 and 3072, with GELU between), (b)
 relative L2 error of the scores Q·Kᵀ of a linear layer of language models, where Q and K are products too, (c) share of
-the points that k-means assigns to another cluster; a bar at the lower edge stands for no such point. Bars: means over
-seeds; whiskers: smallest and largest value."""
+the points that k-means assigns to another cluster; a hollow marker stands for no such point. Markers: medians over
+seeds; lines: quartiles."""
 ASSUMPTIONS = [
     f"{GPUS} SGEMM is one chain of fp32 FMAs on both.",
     """All steps except the products are computed in fp32, as in the applications, and the sums of centres in fp64.""",
@@ -138,30 +140,30 @@ def _values(rows: list[Row], name: str, hardware: str, method: str) -> list[floa
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=3.0, share_y=False)
+    figure, axes = plotting.figure(1, 3, height=6.0, share_y=False)
     labels = [plotting.SCHEMES[method].label.replace(" (fp32)", "") for method in METHODS]
-    for axis, name in zip(axes[0], APPLICATIONS, strict=True):
-        for number, (hardware, platform) in enumerate(PLATFORMS.items()):
-            for place, method in enumerate(METHODS):
-                values = [max(x, _FOOT if name == "k-means" else 0) for x in _values(rows, name, hardware, method)]
-                if values:
-                    at, mean = place + 0.38 * (number - 0.5), float(np.mean(values))
-                    axis.bar(
-                        [at],
-                        [mean],
-                        0.36,
-                        color=(plotting.ORANGE, plotting.SKY)[number],
-                        label=platform if place == 0 and name == "BERT" else None,
-                    )
-                    axis.vlines(at, min(values), max(values), color=plotting.BLACK, linewidth=0.6)
+    looks = {
+        hardware: Series(platform, colour, marker, "none")
+        for (hardware, platform), colour, marker in zip(
+            PLATFORMS.items(), (plotting.ORANGE, plotting.BLUE), "so", strict=True
+        )
+    }
+    for axis, name in zip(axes[:, 0], APPLICATIONS, strict=True):
+        for shift, (hardware, look) in zip((-0.15, 0.15), looks.items(), strict=True):
+            runs = [_values(rows, name, hardware, method) for method in METHODS]
+            low, middle, high = (np.quantile(runs, q, axis=1) for q in (0.25, 0.5, 0.75))
+            at = np.arange(len(METHODS)) + shift
+            axis.vlines(at, np.maximum(low, _FOOT * (name == "k-means")), high, color=look.color, linewidth=1)
+            axis.plot(at, np.where(middle > 0, middle, np.nan), **look.line())
+            if not middle.all():
+                none = replace(look, label=f"{look.label}: no point", filled=False)
+                axis.plot(at, np.where(middle > 0, np.nan, _FOOT), **none.line())
         axis.set_yscale("log")
-        axis.set_xticks(range(len(METHODS)), labels, rotation=40, ha="right")
+        axis.set_xticks(range(len(METHODS)), labels, rotation=30, ha="right", rotation_mode="anchor")
         axis.grid(False, axis="x")
-        axis.set_ylabel("share of points elsewhere" if name == "k-means" else "relative L2 error")
-        if name == "k-means":
-            axis.set_ylim(_FOOT * 0.8, None)
+        axis.set_ylabel("share of points elsewhere" if name == "k-means" else "relative $L_2$ error")
         axis.set_title(APPLICATIONS[name], loc="left")
-    plotting.legend_below(figure, axes[0, 0], 2)
+    plotting.legend_below(figure, axes, 2, f"whole applications; {in_legend(rows)}")
     return figure
 
 

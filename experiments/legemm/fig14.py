@@ -13,7 +13,7 @@ from fpemu.roofline import gpus
 
 from .._findings import paragraph
 from .._rows import Row
-from ..speed._look import legend, look, plain_ticks
+from ..speed._look import look, plain_ticks
 from ..speed._record import RULES, at, evaluate, one_gpu, provenance
 from ..speed._record import cells as _cells
 
@@ -106,36 +106,20 @@ def _points(rows: list[Row]) -> dict[str, _Point]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(1, 1, width=plotting.SINGLE * 1.4, height=3.6)
+    figure, axes = plotting.figure(height=3.9)
     axis, tops = axes[0, 0], _ceilings(rows)
     reach = np.geomspace(8, 6000, 200)
     for unit, dash in (("fp16", "-"), ("fp32", "--")):
         if {unit, "bandwidth"} <= set(tops):
             roof = np.minimum(reach * tops["bandwidth"], tops[unit]) / 1e12
-            axis.plot(reach, roof, color=plotting.GREY, linestyle=dash, linewidth=1.0)
-            axis.annotate(
-                f"{unit}: {tops[unit] / 1e12:.3g} TFLOP/s",
-                (300, tops[unit] / 1e12),
-                fontsize=6.5,
-                xytext=(0, 3),
-                textcoords="offset points",
-                color=plotting.GREY,
-            )
-    if "bandwidth" in tops:
-        axis.annotate(
-            f"{tops['bandwidth'] / 1e12:.3g} TB/s",
-            (40, 40 * tops["bandwidth"] / 1e12),
-            fontsize=6.5,
-            xytext=(6, -6),
-            textcoords="offset points",
-            color=plotting.GREY,
-        )
+            words = f"{unit} roof: {tops['bandwidth'] / 1e12:.3g} TB/s, {tops[unit] / 1e12:.3g} TFLOP/s"
+            axis.plot(reach, roof, color=plotting.GREY, linestyle=dash, linewidth=1.0, label=words)
     for name, point in _points(rows).items():
         axis.plot([point.intensity], [point.speed / 1e12], **look(name).line(linestyle="none"))
     axis.set(xscale="log", ylim=(30, 1200))
     plain_ticks(axis)
     axis.set(xlabel="arithmetic intensity, FLOP/byte", ylabel="TFLOP/s of all products")
-    legend(figure, axes, 3)
+    plotting.legend_below(figure, axis, 2, f"$n$ = {N}, {one_gpu()}; median of ten launches")
     return figure
 
 

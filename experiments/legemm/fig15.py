@@ -1,23 +1,25 @@
 """LE-GEMM, figure 15: whole applications with the products of each scheme, speed and accuracy."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from benchmarks.gpu import applications
 from fpemu import plotting
+from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 
-from .._rows import Row, size_axis
-from ..speed._look import legend, look
-from ..speed._record import RULES, evaluate, provenance
+from .._rows import Row, slanted_sizes
+from ..speed._look import look, plain_ticks
+from ..speed._record import RULES, evaluate, one_gpu, provenance
 from ..speed._record import cells as _cells
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 15"
-CAPTION = f"""Speed-up of the whole application over the application with cuBLAS SGEMM (above), and its error (below):
+CAPTION = f"""Speed-up of the whole application over the application with cuBLAS SGEMM (left), and its error (right):
 relative L2 error of the result against the application in fp64; for k-means the share of the points that end in another
-cluster than in fp64 (a marker at the lower edge: none). k-means: {applications.CLUSTERS} clusters,
+cluster than in fp64 (none: drawn at 10^-6). k-means: {applications.CLUSTERS} clusters,
 {applications.FEATURES} features, over the number of points; BERT: feed-forward layers of base and large, over tokens
 (32 sequences of 128 to 512); linear: Q, K and V of 2048 tokens, over the width. {provenance("legemm/fig15")}"""
 ASSUMPTIONS = [
@@ -64,30 +66,39 @@ def _side(row: Row) -> int:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 2, height=4.4, share_y=False)
-    for column, panel in enumerate(PANELS):
-        speed, accuracy = axes[:, column]
+    figure, axes = plotting.figure(2, 3, height=7.0, share_x=False, share_y=False)
+    for (speed, accuracy), panel in zip(axes, PANELS, strict=True):
         sides: set[int] = set()
         for name in IMPLEMENTATIONS:
             for data in PANELS[panel]:
                 selected = [row for row in _over(rows, panel, name) if row["data"] == data]
                 sides |= {row["side"] for row in selected}
-                style = look(name).line(linestyle="--" if data == "BERT-large" else "-")
+                style = _look(name).line(linestyle="--" if data == "BERT-large" else "-")
                 x = [row["side"] for row in selected]
                 speed.plot(x, [row["speed-up"] for row in selected], **style)
                 accuracy.plot(x, [_accuracy(row) for row in selected], **style)
         if not sides:  # nothing of it was measured
             continue
         accuracy.set_yscale("log")
-        speed.axhline(1, color=plotting.GREY, linestyle=":", linewidth=0.8)
+        if panel == "k-means":
+            plain_ticks(accuracy)
         speed.set_ylim(0)
-        size_axis(accuracy, sorted(n for n in sides if n & (n - 1) == 0))
-        accuracy.set_xlabel({"k-means": "points", "BERT": "tokens", "linear": "width"}[panel])
-        accuracy.set_ylabel("share in other clusters" if panel == "k-means" else "relative L2 error")
-    axes[0, 0].set_ylabel("speed-up over SGEMM")
-    plotting.panel_titles(axes, ["k-means", "BERT base, large (dashed)", "linear layers"])
-    legend(figure, axes, 5)
+        for axis in (speed, accuracy):
+            slanted_sizes(axis, sorted(n for n in sides if n & (n - 1) == 0))
+            axis.set_xlabel({"k-means": "points", "BERT": "tokens", "linear": "width"}[panel])
+        speed.set_ylabel("speed-up over SGEMM")
+        accuracy.set_ylabel("share elsewhere" if panel == "k-means" else "relative $L_2$ error")
+    axes[1, 0].plot([], [], color=plotting.GREY, linestyle="--", label="dashed: BERT large")
+    titles = {"k-means": "k-means", "BERT": "BERT", "linear": "linear layers"}
+    plotting.panel_titles(axes, [f"{titles[panel]}, {what}" for panel in PANELS for what in ("speed", "error")])
+    plotting.legend_below(figure, axes, 2, f"whole applications on one {one_gpu()}")
     return figure
+
+
+def _look(implementation: str) -> Series:
+    """The appearance of an implementation, with a distinct marker."""
+    same = look(implementation)
+    return replace(same, marker="v") if implementation.startswith("staged-int8") else same
 
 
 def _accuracy(row: Row) -> float:

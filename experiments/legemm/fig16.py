@@ -1,6 +1,8 @@
 """LE-GEMM, figure 16: Max_error and MRED of LE-GEMM on the products of three applications, MI210 and A800."""
 
+import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,14 +15,14 @@ from fpemu.reproduce import Measure, Page
 from .._findings import paragraph
 from .._numeric import problem_with_sgemm
 from .._rows import Row, mean_by, rows_by
-from ._accuracy import GPUS, LABELS, METRICS, PLATFORMS
+from ._accuracy import GPUS, LABELS, METRICS, PLATFORMS, READINGS
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.5, figure 16"
-CAPTION = """Max_error (Eq. 19, above) and MRED (Eq. 20, below) of LE-GEMM over the inner length K of the products in
+CAPTION = """Max_error (Eq. 19) and MRED (Eq. 20) of LE-GEMM over the inner length K of the products in
 K-means (K = 128 features), BERT's feed-forward layers (768 and 3072) and linear layers of language models (the rest);
-filled: against an fp32 chain of FMAs as in the paper; hollow: against the exact product; grey: the chain against the
-exact product. K is computed in full; M and N are reduced, at quick size to at most 64 and 32. Points: means over seeded
-runs. The denominator of Max_error, |p| + |s|, is about twice the denominator of MRED."""
+filled: against an fp32 chain of FMAs as in the paper; hollow: against the exact product; crosses: the chain against the
+exact product. K is computed in full; M and N are reduced, at quick size to at most 64 and 32. Points: medians over
+seeded runs. The denominator of Max_error, |p| + |s|, is about twice the denominator of MRED."""
 ASSUMPTIONS = [
     GPUS,
     """The shapes are not printed. Here k-means has 8192 to 65536 points, 256 centroids and 128 features; BERT base has
@@ -86,62 +88,58 @@ def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
 
 _LOOK = {
     "K-means": Series("K-means", plotting.GREEN, "s"),
-    "BERT": Series("BERT, feed-forward layers", plotting.BLUE, "D"),
-    "LLM": Series("language models, linear layers", plotting.VERMILION, "o"),
+    "BERT": Series("BERT", plotting.BLUE, "D"),
+    "LLM": Series("language models", plotting.VERMILION, "o"),
 }
-_SGEMM = Series("SGEMM against the exact product", plotting.GREY, "x", ":")
+_SGEMM = Series("SGEMM, to the exact product", plotting.GREY, "x", "none")
 _WAYS = {"LLM": "[0.5, 2.5]", "general": "[-1, 1]"}
 
 
 def draw(rows: list[Row]) -> Any:
-    """Columns: platforms and ranges; rows: measures."""
-    figure, axes = plotting.figure(4, 2, height=4.4)
-    panels = [(hardware, data) for data in RANGES for hardware in PLATFORMS]
-    for line, measure in zip(axes, METRICS, strict=True):
-        for axis, (hardware, data) in zip(line, panels, strict=True):
-            here = _panel(rows, hardware, data)
-            lengths = sorted({row["K"] for row in here})
-            for name, look in _LOOK.items():
-                for ref in REFERENCES:
-                    points = _points(here, name, f"{measure} {ref}")
-                    filled = ref == "s"
-                    axis.plot(
-                        [K for K, _ in points],
-                        [error for _, error in points],
-                        **look.line(
-                            linestyle="none",
-                            markerfacecolor=look.color if filled else "white",
-                            label=look.label if filled else None,
-                            zorder=2.5 if filled else 2.2,
-                        ),
-                    )
-            chain = [_mean(here, K, f"SGEMM {measure}") for K in lengths]
-            axis.plot(lengths, chain, **_SGEMM.line(zorder=1.8))
-            axis.set_xscale("log", base=2)
-            axis.set(yscale="log", xlim=(90, 11600))
-            axis.set_xticks([128, 512, 2048, 8192], ["128", "512", "2048", "8192"])
+    """Columns: platforms; rows: ranges, of each both measures. A line joins one application's products of one range."""
+    figure, axes = plotting.figure(2, 4, height=7.6)
+    panels = [(hardware, data, measure) for data in RANGES for measure in METRICS for hardware in PLATFORMS]
+    lengths = sorted({row["K"] for row in rows})
+    for axis, (hardware, data, measure) in zip(axes.ravel(), panels, strict=True):
+        here = _panel(rows, hardware, data)
+        for name, look in _LOOK.items():
+            for ref, filled in (("s", True), ("exact", False)):
+                points = _points(here, name, f"{measure} {ref}", np.median)
+                style = replace(look, dash="none", filled=filled).line(zorder=2.5 if filled else 2.2)
+                axis.plot(*zip(*points, strict=True), **style | ({} if filled else {"label": None}))
+        shapes = [point for name in APPLICATIONS for point in _points(here, name, f"SGEMM {measure}", np.median)]
+        axis.plot(*zip(*shapes, strict=True), **_SGEMM.line(zorder=1.8))
+        axis.set_xscale("log", base=2)
+        axis.set(yscale="log", xlim=(90, 11600))
+        axis.set_xticks(lengths, [str(K) if K in (128, 768, 2048, 8192) else "" for K in lengths])
+        axis.tick_params(axis="x", which="minor", bottom=False)
+        axis.tick_params(axis="x", rotation=45)
+    for line, measure in zip(axes, 2 * list(METRICS), strict=True):
         line[0].set_ylabel(LABELS[measure])
     for axis in axes[-1]:
         axis.set_xlabel("inner length $K$")
-    titles = [f"{PLATFORMS[hardware].split()[0]}, {_WAYS[data]}" for _ in METRICS for hardware, data in panels]
-    plotting.panel_titles(axes, titles)
-    plotting.legend_below(figure, axes[0, 0], 4)
+    plotting.panel_titles(axes, [f"{PLATFORMS[hardware].split()[0]}, {_WAYS[data]}" for hardware, data, _ in panels])
+    hollow = Series("hollow: to the exact product", plotting.GREY, "o", "none", filled=False)
+    axes[0, 0].plot([], [], **hollow.line())
+    seeds = len({row["seed"] for row in rows})
+    title = f"LE-GEMM's errors to SGEMM, medians of {seeds} seeds;\n$K$ in full, $M$ and $N$ reduced"
+    plotting.legend_below(figure, axes, 2, title)
     return figure
 
 
 def measures(rows: list[Row]) -> Iterator[Measure]:
-    for data, way in _WAYS.items():
+    for (data, way), (ref, against) in itertools.product(_WAYS.items(), READINGS.items()):
         for hardware, platform in PLATFORMS.items():
-            here = _panel(rows, hardware, data)
+            here, reading = _panel(rows, hardware, data), f"data in {way}, {against}"
             for measure, label in LABELS.items():
                 shapes: dict[int, list[float]] = {}
                 for name in APPLICATIONS:
-                    for K, error in _points(here, name, f"{measure} s"):
+                    for K, error in _points(here, name, f"{measure} {ref}"):
                         shapes.setdefault(K, []).append(error)
-                means = [np.mean(shapes[K]) for K in sorted(shapes)]
+                means = [float(np.mean(shapes[K])) for K in sorted(shapes)]
                 apart = max(max(errors) / min(errors) for errors in shapes.values())
-                reading, variant = f"data in {way}", f"{label}, {platform.split()[0]}"
-                yield Measure("error_grows_with_K", float(means[-1] / means[0]), reading, variant)
+                variant = f"{label}, {platform.split()[0]}"
+                yield Measure("error_grows_with_K", means[-1], reading, variant, means[0])
                 yield Measure("K_decides_the_error", float(max(means) / min(means) / apart), reading, variant)
 
 
@@ -178,10 +176,10 @@ def finding(rows: list[Row]) -> str:
 _panel = rows_by("hardware", "data")
 
 
-def _points(here: list[Row], name: str, column: str) -> list[tuple[int, float]]:
+def _points(here: list[Row], name: str, column: str, average: Any = np.mean) -> list[tuple[int, float]]:
     shapes = sorted({(row["K"], row["M"], row["N"]) for row in here if row["application"] == name})
     return [
-        (K, float(np.mean([row[column] for row in here if (row["K"], row["M"], row["N"]) == (K, M, N)])))
+        (K, float(average([row[column] for row in here if (row["K"], row["M"], row["N"]) == (K, M, N)])))
         for K, M, N in shapes
     ]
 

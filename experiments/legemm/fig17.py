@@ -10,9 +10,8 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 
-from .._rows import Row, size_axis
-from ..speed._look import legend
-from ..speed._record import RULES, evaluate, is_square, products, provenance, squares
+from .._rows import Row, slanted_sizes
+from ..speed._record import RULES, evaluate, is_square, one_gpu, products, provenance, squares
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.6, figure 17"
 CAPTION = f"""TFLOP/s of LE-GEMM (first launches) over n, operands split as they are loaded: with the tile that the
@@ -39,15 +38,14 @@ def cells() -> list[Row]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(1, 1, width=plotting.SINGLE, height=2.8)
+    figure, axes = plotting.figure(height=3.0)
     axis = axes[0, 0]
     for name, style in _LOOK.items():
         selected = _line(rows, name)
         axis.plot([row["M"] for row in selected], [row["first"] for row in selected], **style.line())
-    ticks = sorted({row["M"] for row in rows if row["M"].bit_count() == 1})
-    size_axis(axis, ticks)
+    slanted_sizes(axis, sorted({row["M"] for row in rows}))
     axis.set(ylim=0, xlabel="$n$", ylabel="TFLOP/s")
-    legend(figure, axes, 2)
+    plotting.legend_below(figure, axis, 2, f"$n×n×n$, {one_gpu()}; median of ten launches")
     return figure
 
 

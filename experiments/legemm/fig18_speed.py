@@ -7,9 +7,9 @@ from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 
-from .._rows import Row
-from ..speed._look import legend, look, over_n, plain_ticks
-from ..speed._record import RULES, evaluate, is_square, products, provenance, squares
+from .._rows import Row, slanted_sizes
+from ..speed._look import look, over_n, plain_ticks
+from ..speed._record import RULES, evaluate, is_square, one_gpu, products, provenance, squares
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
 IMPLEMENTATIONS = ("fp16", "legemm mma", "staged", "sgemm", "dgemm")
@@ -36,30 +36,27 @@ def _timed(row: Row) -> float | None:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=2.9, share_y=False)
-    lines = {
-        name: [{**row, "speed": _timed(row)} for row in squares(rows, name) if _timed(row)] for name in IMPLEMENTATIONS
-    }
-    for name, selected in lines.items():
-        style = _NAMES.get(name) or look(name)
-        over_n(axes[0, 0], {name: selected}, "speed", label=style.label, color=style.color, marker=style.marker)
-        over_n(axes[0, 1], {name: selected}, "mred", label=style.label, color=style.color, marker=style.marker)
+    figure, axes = plotting.figure(1, 3, height=6.6, share_y=False, share_x=False)
+    over_sizes, over_size, over_speed = axes[:, 0]
+    for name in IMPLEMENTATIONS:
+        selected = [{**row, "speed": speed} for row in squares(rows, name) if (speed := _timed(row))]
+        style = (_NAMES.get(name) or look(name)).line()
+        over_n(over_sizes, {name: selected}, "speed", **style)
+        over_n(over_size, {name: selected}, "mred", **style)
         points = [(row["speed"], row["mred"]) for row in selected if row.get("mred")]
         if points:
-            axes[0, 2].plot(*zip(*points, strict=True), **style.line(linestyle="none"))
-    ticks = sorted({n for selected in lines.values() for row in selected if (n := int(row["M"])) & (n - 1) == 0})
-    axes[0, 0].set_xticks(ticks, [str(n) for n in ticks])
-    axes[0, 1].set_xticks(ticks, [str(n) for n in ticks])
-    plain_ticks(axes[0, 0])
-    for axis in axes[0, 1:]:
-        axis.set(yscale="log", ylabel="MRED")
-    axes[0, 0].set_ylabel("TFLOP/s")
-    plain_ticks(axes[0, 2], "x")
-    axes[0, 2].set_xlabel("TFLOP/s")
-    for axis in axes[0, :2]:
+            over_speed.plot(*zip(*points, strict=True), **style | {"linestyle": "none"})
+    for axis in (over_sizes, over_size):
+        slanted_sizes(axis, sorted({row["M"] for row in rows}))
         axis.set_xlabel("$n$")
+    plain_ticks(over_sizes)
+    plain_ticks(over_speed, "x")
+    over_sizes.set_ylabel("TFLOP/s")
+    over_speed.set_xlabel("TFLOP/s")
+    for axis in (over_size, over_speed):
+        axis.set(yscale="log", ylabel="MRED")
     plotting.panel_titles(axes, ["speed", "error", "error over speed"])
-    legend(figure, axes, 5)
+    plotting.legend_below(figure, over_sizes, 2, f"$n×n×n$, {one_gpu()}; median of ten launches")
     return figure
 
 

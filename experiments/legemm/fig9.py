@@ -8,10 +8,10 @@ import numpy as np
 from fpemu import plotting
 from fpemu.reproduce import Measure, Page
 
-from .._rows import Row
+from .._rows import Row, slanted_sizes
 from ..speed import _record
-from ..speed._look import legend, over_n, plain_ticks
-from ..speed._record import RULES, at, products, provenance, shape_name
+from ..speed._look import over_n, plain_ticks
+from ..speed._record import RULES, at, one_gpu, products, provenance, shape_name
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.2, figures 8 and 9, Table 6"
 IMPLEMENTATIONS = ("sgemm", "fp16", "fp16 mma", "markidis mma", "ootomo mma", "legemm mma", "staged")
@@ -47,8 +47,8 @@ def evaluate(cell: Row) -> dict[str, float]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=3.1)
-    for axis, shape in zip(axes[0], SHAPES, strict=True):
+    figure, axes = plotting.figure(1, 3, height=6.6)
+    for axis, shape in zip(axes[:, 0], SHAPES, strict=True):
         lines = {
             name: sorted(
                 (
@@ -61,11 +61,12 @@ def draw(rows: list[Row]) -> Any:
             for name in IMPLEMENTATIONS
         }
         over_n(axis, lines, "whole")
-        axis.set_xlabel("$n$")
-    plain_ticks(axes[0, 0])
-    axes[0, 0].set_ylabel("TFLOP/s")
+        plain_ticks(axis)
+        axis.set_ylabel("TFLOP/s")
+    slanted_sizes(axes[2, 0], sorted({row["M"] for row in rows}))
+    axes[2, 0].set_xlabel("$n$")
     plotting.panel_titles(axes, [f"{shape} ($M$×$N$×$K$)".replace("n", "$n$") for shape in SHAPES])
-    legend(figure, axes, 4)
+    plotting.legend_below(figure, axes, 2, f"{one_gpu()}, with the split; median of ten launches")
     return figure
 
 
@@ -94,6 +95,31 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         for shape in SHAPES:
             if ratios := _ratios(rows, shape, other):
                 yield Measure(claim, float(np.mean(list(ratios.values()))), "", f"{name}{shape}")
+    for shape in SHAPES:
+        to = {other: _ratios(rows, shape, other) for other in BASELINES}
+        if not all(to.values()):
+            continue
+        yield Measure(
+            "wmma_faster_at_small_n", 1 / max(to["fp16 mma"][n] for n in to["fp16 mma"] if n <= 4096), "", shape
+        )
+        for other, name in (("sgemm", "cuBLAS"), ("fp16 mma", "plain fp16")):
+            yield Measure(
+                "parity_at_small_n",
+                float(np.mean([x for n, x in to[other].items() if n <= 2048])),
+                "",
+                f"{name}, {shape}",
+            )
+        both = to["markidis mma"].keys() & to["ootomo mma"].keys()
+        yield Measure(
+            "markidis_like_ootomo",
+            float(np.mean([to["ootomo mma"][n] / to["markidis mma"][n] for n in sorted(both)])),
+            "",
+            shape,
+        )
+        speeds = {row["M"]: _whole(row) for row in rows if row["contender"] == "fp16 mma" and shape_name(row) == shape}
+        before, after = (speeds.get(n) for n in (7168, 8192))
+        if before and after:
+            yield Measure("wmma_slows_down", after / before, "", shape)
 
 
 PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, kind="G")

@@ -18,8 +18,9 @@ from ._chips import DATA, cost, on_every_chip, operands
 
 PAPER = "no paper's figure: the schemes of LE-GEMM's section 5.3 and their relatives, on all modelled hardware"
 CAPTION = """Relative L2 error against the exact product, in units of 2^-24, of seven schemes with two fp16 words,
-beside plain fp16 and an fp32 chain of FMAs, on models of eleven matrix units: operands uniform in [-1, 1] (above) and
-in [0, 1] (below), inner length 1024 (left) and 4096 (right). Mean over seeded runs. CDNA, Turing and Blackwell's
+beside plain fp16 and an fp32 chain of FMAs, on models of eleven matrix units: operands uniform in [-1, 1] and in
+[0, 1], inner lengths 1024 and 4096. Architectures with the same errors in every run share a column. Mean over seeded
+runs. CDNA, Turing and Blackwell's
 tcgen05 are documented in the literature; the Ascend is assumed."""
 ASSUMPTIONS = [
     """Every architecture runs its widest fp16 instruction (Hopper wgmma, Blackwell tcgen05) as specified in the
@@ -50,29 +51,29 @@ def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, 2, height=5.6)
-    chips = [name for name in plotting.HARDWARE if any(row["hardware"] == name for row in rows)]
+    """Four maps below one another; architectures with the same errors share a column."""
     panels = [(data, k) for data in DATA for k in sorted({row["k"] for row in rows})]
-    maps = [_means(rows, data, k, chips) * 2.0**24 for data, k in panels]
+    figure, axes = plotting.figure(1, len(panels), height=8.4)
+    groups = same(rows)
+    maps = [_means(rows, data, k, [group[0] for group in groups]) * 2.0**24 for data, k in panels]
     low, high = min(m.min() for m in maps), max(m.max() for m in maps)
     colour = LogNorm(low, high)
-    for axis, values in zip(axes.ravel(), maps, strict=True):
-        image = plotting.heatmap(axis, range(len(chips)), range(len(SCHEMES)), values, low=low, high=high)
+    for axis, values in zip(axes[:, 0], maps, strict=True):
+        image = plotting.heatmap(axis, range(len(groups)), range(len(SCHEMES)), values, low=low, high=high)
         for (i, j), value in np.ndenumerate(values):
             ink = "black" if colour(value) > 0.5 else "white"
-            axis.text(j, i, _short(value), ha="center", va="center", fontsize=5.6, color=ink)
+            axis.text(j, i, _short(value), ha="center", va="center", fontsize=6, color=ink)
         axis.set_yticks(range(len(SCHEMES)), [plotting.SCHEMES[name].label for name in SCHEMES])
-        axis.set_xticks(
-            range(len(chips)),
-            [plotting.HARDWARE[name].label.split(" (")[0] for name in chips],
-            rotation=50,
-            ha="right",
-            rotation_mode="anchor",
-        )
+        names = [", ".join(plotting.HARDWARE[name].label.split(" (")[0] for name in group) for group in groups]
+        axis.set_xticks(range(len(groups)), names, rotation=40, ha="right", rotation_mode="anchor")
         axis.tick_params(length=0)
         axis.set_ylim(len(SCHEMES) - 0.5, -0.5)
-    plotting.colour_bar(figure, image, axes, "relative $L_2$ error in units of $2^{-24}$")
-    plotting.panel_titles(axes, [f"uniform in {DATA[data].label}, $k$ = {k}" for data, k in panels])
+    seeds = len({row["seed"] for row in rows})
+    label = f"relative $L_2$ error in units of $2^{{-24}}$, mean of {seeds} seeds"
+    bar = figure.colorbar(image, ax=axes, orientation="horizontal", aspect=40, pad=0.01)
+    bar.set_label(label)
+    sides = f"$m$ = $n$ = {rows[0]['rows']}"
+    plotting.panel_titles(axes, [f"uniform in {DATA[data].label}, $k$ = {k}, {sides}" for data, k in panels])
     return figure
 
 

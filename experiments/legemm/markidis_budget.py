@@ -30,14 +30,15 @@ from fpemu.schemes.words import BIT_CUT, Word
 
 from .._findings import paragraph
 from .._numeric import norm
-from .._rows import Row, mean_by
+from .._rows import Row, in_legend, mean_by, runs_by
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.3: the causes of the errors"
 CAPTION = """Relative L2 error against the exact product over the inner length k, operands uniform in [-1, 1], and the
 change of the result, relative to the exact product in the same norm, when one cause of error after another is removed:
 sums rounded toward zero, terms truncated at alignment, other errors of the sums, words below fp16's normal range that
 are replaced by zero, bits of the residual below fp16's smallest number, the omitted product, and the bits beyond two
-words. Above: Markidis' method; below: LE-GEMM; causes below 10^-9 are not drawn. Mean over seeded runs."""
+words. Left: Markidis' method; right: LE-GEMM; causes below 10^-9 are not drawn. Lines: median over seeded runs; bands:
+quartiles."""
 ASSUMPTIONS = [
     """The causes are removed in the order of the legend, each in addition to the previous ones. The order matters for
     the first two causes, whose errors are not independent, so the error without the truncation at alignment alone is
@@ -163,27 +164,30 @@ def total(a: list[Floats], b: list[Floats], products: Sequence[tuple[int, int]],
 
 _LOOK = {
     "error": Series("error of the method", plotting.BLACK, "s", "-"),
-    "direction": Series("sums rounded toward zero", plotting.ORANGE, "^"),
-    "alignment": Series("truncation at alignment", plotting.VERMILION, "o"),
-    "rounding": Series("other errors of the sums", plotting.SKY, "D"),
-    "flushed": Series("words replaced by zero", plotting.PURPLE, "v"),
-    "underflow": Series("residual below fp16", plotting.BLUE, "P"),
+    "direction": Series("sums rounded toward zero", plotting.ORANGE, "^", "-."),
+    "alignment": Series("truncation at alignment", plotting.VERMILION, "o", "--"),
+    "rounding": Series("other errors of the sums", plotting.SKY, "D", ":"),
+    "flushed": Series("words replaced by zero", plotting.PURPLE, "v", "-."),
+    "underflow": Series("residual below fp16", plotting.BLUE, "P", ":"),
     "product": Series("omitted product", plotting.GREY, "<", "--"),
     "bits": Series("bits beyond two words", plotting.GREEN, "x", "--"),
 }
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(len(CHIPS), len(METHODS), height=4.8)
+    figure, axes = plotting.figure(len(METHODS), len(CHIPS), height=6.4)
     lengths = sorted({row["k"] for row in rows})
     largest = max(row[f"{name} error"] for row in rows for name in METHODS)
-    for line, name in zip(axes, METHODS, strict=True):
-        for axis, chip in zip(line, CHIPS, strict=True):
+    for line, chip in zip(axes, CHIPS, strict=True):
+        for axis, name in zip(line, METHODS, strict=True):
             for what, look in _LOOK.items():
                 column = f"{name} error" if what == "error" else f"{name} part {what}"
-                means = [_mean(rows, chip, k, column) for k in lengths]
+                runs = [_runs(rows, chip, k, column) for k in lengths]
                 wide = {"linewidth": 1.8, "zorder": 1.9} if what == "error" else {}
-                axis.plot(lengths, [m if m > SHOWN else np.nan for m in means], **look.line(**wide))
+                if any(np.median(run) > SHOWN for run in runs):
+                    plotting.band(
+                        axis, lengths, [run if np.median(run) > SHOWN else [np.nan] for run in runs], look, **wide
+                    )
             axis.set_xscale("log", base=4)
             axis.set(yscale="log", ylim=(SHOWN, 2 * largest))
             axis.set_xticks(lengths, [str(k) for k in lengths])
@@ -191,9 +195,10 @@ def draw(rows: list[Row]) -> Any:
         line[0].set_ylabel("relative $L_2$ norm")
     for axis in axes[-1]:
         axis.set_xlabel("inner length $k$")
-    titles = [f"{label}, {plotting.HARDWARE[chip].label}" for label in METHODS.values() for chip in CHIPS]
+    titles = [f"{label}, {plotting.HARDWARE[chip].label}" for chip in CHIPS for label in METHODS.values()]
     plotting.panel_titles(axes, titles)
-    plotting.legend_below(figure, axes[0, 0], 4)
+    sides = rows[0]["rows"]
+    plotting.legend_below(figure, axes, 2, f"{sides}×{sides}×$k$, uniform in [-1, 1]; {in_legend(rows)}")
     return figure
 
 
@@ -248,7 +253,7 @@ def finding(rows: list[Row]) -> str:
     )
 
 
-_mean = mean_by("hardware", "k")
+_mean, _runs = mean_by("hardware", "k"), runs_by("hardware", "k")
 
 
 PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick={"rows": 16, "runs": 3})

@@ -22,8 +22,8 @@ from .model import Reading, Tile
 PAPER = "LE-GEMM: a lightweight emulation-based GEMM with precision refinement on GPU (2025), section 4.2, table 2"
 CAPTION = """(a) to (f) Objective of the model over the sides of a tile with T_K = 32, M = N = 8192: operations per byte
 (Equation 15) times the share of SMs that have a block. White: excluded by the fragment (f), the shared memory (S),
-the registers (R) or because a wavefront has no fragment (w); square: selected; star: Table 2. (g) The tile selected
-when one assumption is changed, with the tiles of Table 2 in blue."""
+the registers (R) or because a wavefront has no fragment (w); small square: selected by the model; large square:
+Table 2. (g) The tile selected when one assumption is changed; the tiles of Table 2 have an asterisk."""
 ASSUMPTIONS = [
     """The objective is Equation 15 times min(1, blocks / SMs), because a T_TLP larger than the GPU adds nothing. The
     smallest T_K, and then T_M <= T_N, decides between equal values. The paper states only "maximizing T_TLP and
@@ -88,6 +88,9 @@ def evaluate(cell: Row) -> dict[str, float]:
         "KB for (128, 256, 16)": legemm.shared(Tile(128, 256, 16), reading.buffers) / 1024,
         "KB there": gpu.need("shared_per_block") / 1024,
     }
+    for k in (16, 32):
+        held = [pair for name, pair in legemm.constraints(Tile(128, 256, k), gpu).items() if "registers" in name]
+        numbers[f"registers for (128, 256, {k})"] = max(value / limit for value, limit in held)
     if cell["reading"] == "ours":
         tiles = [Tile(m, k, 32) for m in SIDES for k in SIDES]
         for t in tiles:
@@ -138,72 +141,78 @@ def _pick(rows: list[Row], gpu: str, reading: str = "ours", n: int = 8192) -> di
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 3, height=6.6)
-    shown = None
-    for axis, gpu in zip(axes[:2].ravel(), SHOWN, strict=True):
+    figure, axes = plotting.figure(2, 4, height=8.4, height_ratios=(1, 1, 1, 1.45))
+    shown, maps = None, axes[:3]
+    steps = list(range(len(SIDES)))
+    for axis, gpu in zip(maps.ravel(), SHOWN, strict=True):
+        axis.set_xticks(steps, [str(n) for n in SIDES])
+        axis.set_yticks(steps, [str(m) for m in SIDES])
+        axis.tick_params(length=0)
         row = _pick(rows, gpu)
         if row is None:
             continue
         values = np.array([[row[f"value {m} {n}"] for n in SIDES] for m in SIDES])
-        steps = list(range(len(SIDES)))
         shown = plotting.heatmap(axis, steps, steps, values, low=12, high=192)
-        for i, m in enumerate(SIDES):
-            for j, n in enumerate(SIDES):
-                text = LETTERS[int(row[f"why {m} {n}"])] or f"{values[i, j]:.0f}"
-                dark = values[i, j] == 0 or values[i, j] > 60
-                axis.text(j, i, text, ha="center", va="center", fontsize=6, color="black" if dark else "white")
-        tile = _tile(row)
-        axis.plot(
-            SIDES.index(tile.N),
-            SIDES.index(tile.M),
-            "s",
-            markersize=16,
-            markerfacecolor="none",
-            markeredgecolor=plotting.VERMILION,
-            markeredgewidth=1.6,
-        )
-        if gpu in PUBLISHED:
-            selected = PUBLISHED[gpu]
-            axis.plot(
-                SIDES.index(selected.N) + 0.33,
-                SIDES.index(selected.M) + 0.33,
-                "*",
-                color=plotting.VERMILION,
-                markersize=6,
-            )
-        axis.set_xticks(steps, [str(n) for n in SIDES])
-        axis.set_yticks(steps, [str(m) for m in SIDES])
+        for (i, j), value in np.ndenumerate(values):
+            text = LETTERS[int(row[f"why {SIDES[i]} {SIDES[j]}"])] or f"{value:.0f}"
+            dark = value == 0 or value > 60
+            axis.text(j, i, text, ha="center", va="center", fontsize=6, color="black" if dark else "white")
+        for tile, look in ((_tile(row), _SELECTED), (PUBLISHED.get(gpu), _TABLE_2)):
+            if tile is not None:
+                axis.plot(SIDES.index(tile.N), SIDES.index(tile.M), **look)
+    for axis in maps[:, 0]:
+        axis.set_ylabel("$T_M$")
+    for axis in maps[-1]:
         axis.tick_params(labelbottom=True)
         axis.set_xlabel("$T_N$")
-    for axis in axes[:2, 0]:
-        axis.set_ylabel("$T_M$")
-    plotting.panel_titles(axes[:2], [*SHOWN])
+    plotting.panel_titles(maps, [*SHOWN])
     if shown is not None:
-        plotting.colour_bar(figure, shown, list(axes[:2].ravel()), "operations a byte × share of SMs busy")
-        shown.colorbar.set_ticks([20, 30, 50, 70, 100, 150], labels=["20", "30", "50", "70", "100", "150"], minor=False)
-        shown.colorbar.minorticks_off()
-    grid = axes[2, 0].get_gridspec()
-    for axis in axes[2]:
+        bar = figure.colorbar(shown, ax=list(maps.ravel()), orientation="horizontal", aspect=40, pad=0.01)
+        bar.set_label("operations a byte × share of SMs busy")
+        bar.set_ticks([20, 30, 50, 70, 100, 150], labels=["20", "30", "50", "70", "100", "150"], minor=False)
+        bar.minorticks_off()
+    grid = axes[3, 0].get_gridspec()
+    for axis in axes[3]:
         axis.remove()
-    _table(figure.add_subplot(grid[2, :]), rows)
+    _table(figure.add_subplot(grid[3, :]), rows)
+    title = """$T_K$ = 32, $n$ = 8192. White: excluded by the fragment (f),
+a wavefront without fragment (w), shared memory (S), registers (R)"""
+    plotting.legend_below(figure, maps[0, 0], 2, title)
     return figure
+
+
+_SELECTED: dict[str, Any] = {
+    "linestyle": "none",
+    "marker": "s",
+    "markersize": 11.5,
+    "markerfacecolor": "none",
+    "markeredgecolor": plotting.VERMILION,
+    "markeredgewidth": 1.4,
+    "label": "selected by the model",
+}
+_TABLE_2: dict[str, Any] = {
+    "linestyle": "none",
+    "marker": "s",
+    "markersize": 14.5,
+    "markerfacecolor": "none",
+    "markeredgecolor": plotting.BLACK,
+    "markeredgewidth": 0.9,
+    "label": "tile of Table 2",
+}
 
 
 def _table(axis: Any, rows: list[Row]) -> None:
     axis.set_axis_off()
-    axis.set(xlim=(0, 1), ylim=(0, 1))
-    axis.set_title("(g) tile chosen when one assumption is changed", loc="left")
-    half = -(-len(READINGS) // 2)
-    for i, reading in enumerate(READINGS):
-        left, y = (0.0 if i < half else 0.52), 0.86 - (i % half) * 0.125
-        axis.text(left, y, reading.replace("T_K", "$T_K$"), fontsize=7, va="center")
-        for place, (gpu, tile) in zip((0.23, 0.36), PUBLISHED.items(), strict=True):
-            if i % half == 0:
-                axis.text(left + place, 0.98, gpu, fontsize=7, va="center", weight="bold")
+    axis.set(xlim=(0, 1), ylim=(len(READINGS), -0.2))
+    axis.set_title("(g) tile selected if one assumption changes (*: tile of Table 2)", loc="left")
+    for place, gpu in zip((0.47, 0.74), PUBLISHED, strict=True):
+        axis.text(place, 0, gpu, fontsize=6.5, va="center", weight="bold")
+    for line, reading in enumerate(READINGS, 1):
+        axis.text(0, line, reading.replace("T_K", "$T_K$").replace("ours", "no change"), fontsize=6.5, va="center")
+        for place, (gpu, tile) in zip((0.47, 0.74), PUBLISHED.items(), strict=True):
             row = _pick(rows, gpu, reading)
             if row is not None:
-                color = plotting.BLUE if _tile(row) == tile else plotting.VERMILION
-                axis.text(left + place, y, str(_tile(row)), fontsize=7, va="center", color=color)
+                axis.text(place, line, f"{_tile(row)}{' *' * (_tile(row) == tile)}", fontsize=6.5, va="center")
 
 
 def measures(rows: list[Row]) -> Iterator[Measure]:
@@ -211,13 +220,14 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
         for words, sizes in (("n = 2048 to 16384", SIZES[1:]), ("n = 1024", SIZES[:1])):
             same = [float(_tile(row) == tile) for n in sizes if (row := _pick(rows, gpu, n=n))]
             if same:
-                yield Measure("selects_the_tiles_of_table_2", min(same), "", f"{words}, {gpu}")
+                yield Measure("model_selects_its_tiles", min(same), "", f"{words}, {gpu}")
     if row := _pick(rows, "MI210"):
         for name, words in (("opposite, square", "square tiles"), ("opposite", "tiles of all shapes")):
             yield Measure("tlp_and_ratio_are_inverse", 100 * row[name], "", words)
         for k in (16, 32):
             size = row[f"KB for (128, 256, {k})"] / row["KB there"]
-            yield Measure("tile_128_256_fits_the_MI210", size, "", f"T_K = {k}")
+            for memory, part in (("shared memory", size), ("registers", row[f"registers for (128, 256, {k})"])):
+                yield Measure("tile_128_256_fits_the_MI210", part, memory, f"T_K = {k}")
     for reading in list(READINGS)[1:]:
         pairs = [(_tile(row), PUBLISHED[gpu]) for gpu in PUBLISHED if (row := _pick(rows, gpu, reading))]
         yield Measure("tiles_do_not_depend_on_the_reading", sum(a == b for a, b in pairs), "", reading)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu import groups
-from fpemu import plotting, roofline
+from fpemu import plotting, roofline, schemes
 from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
@@ -56,7 +56,13 @@ def evaluate(cell: Row) -> dict[str, float]:
     jobs = {name: roofline.work(name, None if name == "sgemm" else gpu, *sides) for name in ("legemm", *BASELINES)}
     cores = replace(gpu, peak={unit: peak for unit, peak in gpu.peak.items() if unit != "fp32 matrix"})
     seconds = {name: roofline.time(job, cores).seconds for name, job in jobs.items()}
-    return {**seconds, "sgemm matrix": roofline.time(jobs["sgemm"], gpu).seconds}
+    products = {f"products {name}": _products(name) for name in ("markidis", "ootomo")}
+    return {**seconds, "sgemm matrix": roofline.time(jobs["sgemm"], gpu).seconds, **products}
+
+
+def _products(name: str) -> float:
+    scheme: Any = schemes.get(name)
+    return float(len(scheme.plan().products))
 
 
 def _ratio(rows: list[Row], gpu: str, shape: str, baseline: str) -> float:
@@ -68,22 +74,23 @@ _LOOK = dict(zip(SHAPES, (("o", plotting.VERMILION), ("s", plotting.BLUE), ("^",
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, height=2.8)
-    for axis, gpu in zip(axes[0], PUBLISHED, strict=True):
+    figure, axes = plotting.figure(1, 2, height=4.4)
+    for axis, gpu in zip(axes[:, 0], PUBLISHED, strict=True):
         for shift, (shape, (marker, colour)) in zip((-0.2, 0.0, 0.2), _LOOK.items(), strict=True):
             at = np.arange(len(BASELINES)) + shift
             published = [PUBLISHED[gpu][name][SHAPES.index(shape)] for name in BASELINES]
             bound = [_ratio(rows, gpu, shape, name) for name in BASELINES]
             axis.plot(at, published, **Series(f"{shape}, published", colour, marker, "none").line())
             axis.plot(at, bound, **Series(f"{shape}, rooflines", colour, marker, "none", filled=False).line())
-        axis.axhline(1, color=plotting.GREY, linestyle=":", linewidth=0.8)
+        axis.axhline(1, color=plotting.GREY, linestyle=":", linewidth=0.8, label="equal speed")
         axis.set_yscale("log")
         axis.set_yticks([0.5, 1, 2, 4], ["0.5", "1", "2", "4"])
         axis.minorticks_off()
         axis.set_xticks(range(len(BASELINES)), [label.replace(", ", ",\n") for label in BASELINES.values()])
-    axes[0, 0].set_ylabel("speed-up of LE-GEMM")
+        axis.set_ylabel("speed-up of LE-GEMM")
     plotting.panel_titles(axes, list(PUBLISHED))
-    plotting.legend_below(figure, axes[0, 0], 3)
+    sizes = sorted({row["n"] for row in rows})
+    plotting.legend_below(figure, axes, 2, f"means over $n$ = {', '.join(map(str, sizes))}")
     return figure
 
 
@@ -93,6 +100,8 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
             values = zip(SHAPES, published[name.split()[0]], strict=True)
             ratio = max(value / _ratio(rows, gpu, shape, name) for shape, value in values)
             yield Measure("rooflines_allow_table_6", ratio, "", f"{label}, {gpu}")
+    saved = 1 - rows[0]["products ootomo"] / rows[0]["products markidis"]
+    yield Measure("ootomo_saves_a_product", 100 * saved)
 
 
 def _labels(gpu: str) -> dict[str, str]:

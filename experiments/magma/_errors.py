@@ -17,6 +17,7 @@ SMALL = "small"
 """The kernel for tiny matrices, a chain of fused multiply-adds in fp16."""
 LARGEST_SMALL = 16
 """Largest n for which the figures show that kernel."""
+RINGS = "rings: the three GPUs coincide with fp32 sums"
 _CONCENTRIC = {"volta": 6.0, "ampere": 4.5, "hopper": 3.0}  # all three markers show where curves coincide
 
 
@@ -36,18 +37,17 @@ def curves(
     runs: Callable[[str, int], list[float]],
     looks: Callable[[str], Series] = look,
 ) -> None:
-    """Draw a band over the points for each name, where there are runs."""
+    """Draw the median and the quartiles of the runs over the points for each name, where there are runs."""
     for name in names:
         known = {x: values for x in points if (values := runs(name, x))}
         size = _CONCENTRIC.get(name.split()[0], 4.0)
         plotting.band(axis, list(known), list(known.values()), looks(name), markersize=size)
 
 
-def logarithmic(axis: Any, ticks: Sequence[int] = (), base: int = 2) -> None:
-    """Set logarithmic axes, and draw the unit roundoff of fp16 as a dotted line."""
+def logarithmic(axis: Any, ticks: Sequence[int], base: int = 2) -> None:
+    """Set logarithmic axes with ticks at the given sizes, and draw the unit roundoff of fp16 as a dotted line."""
     axis.set_xscale("log", base=base)
     axis.set_yscale("log")
-    if ticks:
-        axis.set_xticks(ticks)
+    axis.set_xticks(ticks, [str(n) for n in ticks])
     axis.tick_params(axis="x", which="minor", bottom=False)
-    axis.axhline(2.0**-11, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
+    axis.axhline(2.0**-11, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1, label="$2^{-11}$")

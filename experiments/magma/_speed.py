@@ -10,8 +10,9 @@ from fpemu.reproduce import Measure
 
 from .._rows import Row
 from ..speed._look import plain_ticks
-from ..speed._shapes import LOOKS, line, mean, plot, ratios
+from ..speed._shapes import LOOKS, line, mean, ratios
 
+IN_LEGEND = "one H200, medians of 3 to 11 samples"
 NAMES = {"real": "HGEMM", "complex": "HCGEMM"}
 
 
@@ -33,10 +34,17 @@ def speedups(
     return ratios(line(known, implementation, **place), line(known, base, **place), what=what)
 
 
+def curve(axis: Any, rows: list[Row], name: str, what: str) -> None:
+    """Draw a column of an implementation over n, with rings around markers that other curves cover."""
+    if points := [(int(row["M"]), row[what]) for row in line(rows, name) if what in row]:
+        rings = {"markersize": 5.5, "zorder": 1.9} if name in (shapes.BASE, "magma-small fp32") else {}
+        axis.plot(*zip(*points, strict=True), **LOOKS[name].line(**rings))
+
+
 def rates(axis: Any, rows: list[Row], names: Iterable[str]) -> None:
     """Draw TFLOP/s over n."""
     for name in names:
-        plot(axis, line(rows, name), "rate", "M", LOOKS[name])
+        curve(axis, rows, name, "rate")
     plain_ticks(axis)
     axis.set_ylabel("TFLOP/s")
 

@@ -15,14 +15,13 @@ from fpemu.mma.device import Device
 from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, rows_by, runs_by
-from ._errors import CHIPS, KINDS, LARGEST_SMALL, METHODS, PAPER, SMALL, curves, logarithmic
+from .._rows import Row, in_legend, rows_by, runs_by
+from ._errors import CHIPS, KINDS, LARGEST_SMALL, METHODS, PAPER, RINGS, SMALL, curves, logarithmic
 
 CAPTION = """Error against the exact product over n, batches of n×n×n products of fp16 matrices uniform in (a) [-1, 1]
 and (b) [0, 1]: relative L2 error of a batch; (c) largest error relative to |A||B| in a batch, operands as in (a). The
-result is fp16: accumulated in fp16 (open, dashed), or in fp32 and rounded once (filled; the three GPUs coincide); for n
-up to 16 also as chains of FMAs in fp16, one thread for each output. Lines: mean over seeded batches; bands: smallest to
-largest; dots: 2^-11."""
+result is fp16: accumulated in fp16, or in fp32 and rounded once, where the three GPUs coincide; for n up to 16 also as
+chains of FMAs in fp16, one thread for each output."""
 ASSUMPTIONS = [
     """The paper states neither errors nor the distribution of its operands. Here they are uniform in [-1, 1], and in
     [0, 1], where the sums grow.""",
@@ -76,10 +75,10 @@ def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, height=3.2, share_y=False)
+    figure, axes = plotting.figure(1, 3, height=6.4)
     lengths = sorted({row["n"] for row in rows})
     panels = ((-1.0, "relative_l2"), (0.0, "relative_l2"), (-1.0, "normwise"))
-    for axis, (low, measure) in zip(axes[0], panels, strict=True):
+    for axis, (low, measure) in zip(axes[:, 0], panels, strict=True):
         curves(
             axis,
             lengths,
@@ -88,12 +87,14 @@ def draw(rows: list[Row]) -> Any:
                 [] if name == SMALL and n > LARGEST_SMALL else _runs(rows, low, n, f"{name} {measure}")
             ),
         )
-        logarithmic(axis, lengths[::2])
-        axis.set(xlabel="$n$", ylim=(8e-5, 2.4e-3))
-    axes[0, 0].set_ylabel("relative $L_2$ error")
-    axes[0, 2].set_ylabel("largest error relative to $|A||B|$")
-    plotting.panel_titles(axes, ["zero mean", "positive", "zero mean, largest"])
-    plotting.legend_below(figure, axes[0, 0], 4)
+        logarithmic(axis, lengths)
+        axis.set(ylim=(8e-5, 2.4e-3), ylabel="relative $L_2$ error" if measure == "relative_l2" else "largest error")
+    axes[-1, 0].set_xlabel("$n$")
+    titles = ["operands in [-1, 1]", "operands in [0, 1]", "operands in [-1, 1], error relative to $|A||B|$"]
+    plotting.panel_titles(axes, titles)
+    batches = [row["batch"] for row in rows]
+    title = f"{in_legend(rows)} of {min(batches)} to {max(batches)} products;\n{RINGS}"
+    plotting.legend_below(figure, axes[0, 0], 2, title=title)
     return figure
 
 

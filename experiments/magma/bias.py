@@ -17,7 +17,7 @@ from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, rows_by
+from .._rows import Row, in_legend, rows_by
 from . import _bias
 from ._errors import KINDS, PAPER
 
@@ -106,29 +106,38 @@ _TRUNCATING = ("volta", "ampere", "hopper")
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, height=3.1, share_y=False)
+    figure, axes = plotting.figure(1, 3, height=7.0, share_y=False)
     lengths = sorted({row["k"] for row in rows})
-    for axis, low in zip(axes[0], (0.0, -1.0), strict=False):
+    for axis, low in zip(axes[:, 0], (0.0, -1.0), strict=False):
         for name, look in _LOOK.items():
             if name != "ideal":
                 seen = [mean if mean > 2 * error else np.nan for mean, error in _measured(rows, name, low)]
-                axis.plot(lengths, seen, **look.line(linestyle="none"))
+                axis.plot(lengths, seen, **look.line(linestyle="none", label="_"))
                 line = [predicted(name, low, k) for k in lengths]
                 axis.plot(lengths, line, color=look.color, linestyle=look.dash, linewidth=0.9, zorder=1.5)
         axis.set_ylim(3e-9, 2 * axis.get_ylim()[1])
+    axes[0, 0].plot([], [], color=plotting.GREY, marker="o", linestyle="none", label="measured (a, b)")
+    axes[0, 0].plot([], [], color=plotting.GREY, linewidth=0.9, label="predicted (a, b)")
     for name, look in _LOOK.items():
-        plotting.band(axes[0, 2], lengths, [[row["rms"] for row in _rows(rows, name, 0.0, k)] for k in lengths], look)
-    for axis in axes[0]:
+        plotting.band(axes[2, 0], lengths, [[row["rms"] for row in _rows(rows, name, 0.0, k)] for k in lengths], look)
+    for axis in axes[:, 0]:
         axis.set_xscale("log", base=2)
-        axis.set(yscale="log", xlabel="$k$")
-        axis.set_xticks([2**i for i in range(4, 18, 4)])
+        axis.set_yscale("log")
+        axis.set_xticks(lengths, [str(k) for k in lengths], rotation=45)
         axis.tick_params(axis="x", which="minor", bottom=False)
-    axes[0, 0].set_ylabel("mean relative loss")
-    axes[0, 1].set_ylabel("mean error towards zero / rms")
-    axes[0, 2].set_ylabel("rms error / rms")
-    plotting.panel_titles(axes, ["bias, positive data", "bias, zero mean", "whole error, positive data"])
-    plotting.legend_below(figure, axes[0, 2], 6)
+    axes[-1, 0].set_xlabel("$k$")
+    for axis, label in zip(axes[:, 0], ("mean relative loss", "mean error / rms", "rms error / rms"), strict=True):
+        axis.set_ylabel(label)
+    titles = ["bias, operands in [0, 1]", "bias, operands in [-1, 1]", "whole error, operands in [0, 1]"]
+    plotting.panel_titles(axes, titles)
+    sums = f"{rows[0]['m']} × {rows[0]['n']} sums"
+    title = f"(a, b) mean of {sums} and {_seeds(rows)} seeds;\n(c) {in_legend(rows)}"
+    plotting.legend_below(figure, axes[::-1], 2, title=title)
     return figure
+
+
+def _seeds(rows: list[Row]) -> int:
+    return len({row["seed"] for row in rows})
 
 
 def measures(rows: list[Row]) -> Iterator[Measure]:

@@ -49,6 +49,12 @@ def evaluate(cell: Row) -> dict[str, float]:
         "complex": {"gpu": gpu, "complex": True},
     }
     counts = {name: sum(1 for _ in magma.configurations(cell["largest"], **options)) for name, options in ways.items()}
+    # threads along X load the rows of a stored block and threads along Y its columns: a transposed A has columns of M,
+    # a transposed B rows of N
+    for kernel in magma.configurations(cell["largest"], printed=False):
+        (m, n, _), (x, y) = kernel.block, kernel.threads
+        for name, fits in (("A", m % y == 0), ("B", n % x == 0), ("A and B", m % y == 0 and n % x == 0)):
+            counts[f"code, {name} transposed"] = counts.get(f"code, {name} transposed", 0) + fits
     idle = magma.idle_warps(magma.Kernel((16, 16, 16), (64, 64, 64), (32, 32)))
     return {name: float(count) for name, count in counts.items()} | {"idle of 32 warps": float(idle)}
 
@@ -68,48 +74,60 @@ def _at(n: int, largest: int) -> dict[str, float]:
     return result
 
 
+LOADS = {
+    "A and B not transposed, as printed": "code",
+    "A transposed": "code, A transposed",
+    "B transposed": "code, B transposed",
+    "A and B transposed": "code, A and B transposed",
+}
+"""Counts of the configurations that the loops need, by the layouts of the operands."""
+
 _COUNT = {
     "code": Series("needed by the loops", plotting.ORANGE, "^", "--"),
     "printed": Series("as printed", plotting.BLUE, "o"),
-    "V100": Series("printed, fit on V100", plotting.GREEN, "s"),
+    "V100": Series("printed, fit on V100", plotting.GREEN, "s", "-."),
     "complex": Series("the same, complex", plotting.PURPLE, "v", ":"),
 }
 _WASTE = {
     "waste 16": Series("BLK = 16", plotting.ORANGE, "^"),
-    "waste 32": Series("BLK = 32", plotting.BLUE, "o"),
-    "waste 64": Series("BLK = 64", plotting.GREEN, "s"),
-    "least": Series("least", plotting.BLACK, "x", ":"),
+    "waste 32": Series("BLK = 32", plotting.BLUE, "o", "-."),
+    "waste 64": Series("BLK = 64", plotting.GREEN, "s", "--"),
+    "least": Series("least of all up to 64", plotting.BLACK, "x", ":"),
+}
+_TIES = {
+    "ties": Series("shortest time", plotting.BLUE, "o"),
+    "tight": Series("and least padding", plotting.GREEN, "s", "--"),
+    "of": Series("all", plotting.GREY, "x", ":"),
 }
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, height=3.3, share_y=False)
+    figure, axes = plotting.figure(1, 3, height=7.8, share_x=False, share_y=False)
     counts, sizes = _pick(rows, "count", "largest"), _pick(rows, "size", "n")
-    for name, look in _COUNT.items():
-        axes[0, 0].plot([row["largest"] for row in counts], [row[name] for row in counts], **look.line())
-    for name, look in _WASTE.items():
-        axes[0, 1].plot([row["n"] for row in sizes], [row[name] for row in sizes], **look.line())
-    for name, look in (
-        ("ties", Series("least time", plotting.BLUE, "o")),
-        ("tight", Series("and least padding", plotting.GREEN, "s")),
-        ("of", Series("all", plotting.GREY, "x", ":")),
+    for axis, looks, here, by in zip(
+        axes[:, 0], (_COUNT, _WASTE, _TIES), (counts, sizes, sizes), ("largest", "n", "n"), strict=True
     ):
-        axes[0, 2].plot([row["n"] for row in sizes], [row[name] for row in sizes], **look.line())
-    for axis in axes[0]:
+        for number, (name, look) in enumerate(looks.items()):
+            # where many sizes are drawn, the markers of coinciding curves alternate
+            style = look.line(markevery=(2 * number, 2 * len(looks)) if len(here) > 20 else None)
+            axis.plot([row[by] for row in here], [row[name] for row in here], **style)
         axis.set_yscale("log")
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17))
-    axes[0, 0].set_xlabel("largest block size")
-    axes[0, 0].set_xticks([16, 48, 80, 112])
-    axes[0, 0].set_ylabel("configurations")
-    axes[0, 1].set(xlabel="$n$", ylabel="operations done / needed")
-    axes[0, 2].set(xlabel="$n$", ylabel="configurations, blocks up to 64")
-    plotting.panel_titles(axes, ["how many are valid", "padding", "the model's choice"])
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.28), ncols=2)
+    axes[0, 0].set_xticks([row["largest"] for row in counts])
+    axes[0, 0].set(xlabel="largest block size", ylabel="configurations")
+    axes[1, 0].set(xlabel="$n$", ylabel="operations done / needed")
+    axes[2, 0].set(xlabel="$n$", ylabel="configurations")
+    for axis in axes[1:, 0]:
+        axis.set_xticks([1, *range(8, 65, 8)])
+    titles = ["valid configurations", "padding of an $n×n×n$ product", "shortest modelled time, blocks up to 64"]
+    plotting.panel_titles(axes, titles)
     return figure
 
 
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for row in _pick(rows, "count", "largest")[-1:]:
-        yield Measure("divisibility", row["code"] / row["printed"])
+        for reading, name in LOADS.items():
+            yield Measure("divisibility", row[name] / row["printed"], reading)
         yield Measure("idle_warps", row["idle of 32 warps"])
 
 

@@ -10,23 +10,9 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ..speed._look import label_ends
-from ..speed._shapes import (
-    BATCHED,
-    LOOKS,
-    RULES,
-    cells_of,
-    errors,
-    evaluate,
-    line,
-    mean,
-    over_powers,
-    plot,
-    provenance,
-    span,
-)
+from ..speed._shapes import BATCHED, LOOKS, RULES, cells_of, errors, evaluate, line, mean, over_powers, provenance, span
 from ._errors import PAPER
-from ._speed import extremes, factors, ranked, rates, speedups, square
+from ._speed import IN_LEGEND, curve, extremes, factors, ranked, rates, speedups, square
 
 CAPTION = f"""1000 products in a call, fp16 operands and results, sums in fp32. (a) n×n×n, (b) n×n×16, TFLOP/s; (c)
 speed-up over cuBLAS, n×n×n with every n from 2 to 128, on the GPU and in a loop of calls; (d) relative L2 error of a
@@ -46,26 +32,31 @@ cells = cells_of("magma/fig10")
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, 2, height=5.6, share_y=False)
+    figure, axes = plotting.figure(1, 4, height=8.6, share_y=False)
     few = [row for row in square(rows) if row["M"] in shapes.SIZES]
     rates(axes[0, 0], few, (shapes.BASE, shapes.HALF, *WITH))
-    rates(axes[0, 1], ranked(rows), (shapes.BASE, "ours"))
+    rates(axes[1, 0], ranked(rows), (shapes.BASE, "ours"))
     every, loop = speedups(square(rows)), speedups(few, what="loop")
     factors(
-        axes[1, 0],
+        axes[2, 0],
         (
-            ({n: x for n, x in every.items() if n % 8 == 0}, Series("$n$ a multiple of 8", plotting.VERMILION, "*")),
-            ({n: x for n, x in every.items() if n % 8}, Series("other $n$", plotting.ORANGE, ".", "")),
-            (speedups(ranked(rows)), Series("$n$×$n$×16", plotting.BLUE, "*")),
-            ({n: x for n, x in loop.items() if n % 8 == 0}, Series("in a loop", plotting.GREEN, "x", ":")),
+            (
+                {n: x for n, x in every.items() if n % 8 == 0},
+                Series("(c) $n$ a multiple of 8", plotting.VERMILION, "*"),
+            ),
+            ({n: x for n, x in every.items() if n % 8}, Series("(c) other $n$", plotting.ORANGE, ".", "")),
+            (speedups(ranked(rows)), Series("(c) $n$×$n$×16", plotting.BLUE, "*", "--")),
+            ({n: x for n, x in loop.items() if n % 8 == 0}, Series("(c) in a loop", plotting.GREEN, "x", ":")),
         ),
     )
     for name in (shapes.BASE, shapes.HALF, *WITH, *shapes.OTHERS["real"]):
-        plot(axes[1, 1], line(few, name), "relative_l2", "M", LOOKS[name])
-    axes[1, 1].set(yscale="log", ylabel="relative $L_2$ error")
+        curve(axes[3, 0], few, name, "relative_l2")
+    axes[3, 0].set(yscale="log", ylabel="relative $L_2$ error")
     over_powers(axes, shapes.GOALS)
-    plotting.panel_titles(axes, ["$n$×$n$×$n$", "$n$×$n$×16", "speed-up of fpemu", "error, $n$×$n$×$n$"])
-    label_ends(axes)
+    plotting.panel_titles(
+        axes, ["1000 products $n$×$n$×$n$", "1000 products $n$×$n$×16", "speed-up of fpemu", "error, $n$×$n$×$n$"]
+    )
+    plotting.legend_below(figure, axes, 2, title=IN_LEGEND)
     return figure
 
 
@@ -86,6 +77,8 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     for n in shapes.LARGE_SIZES:
         if n in large:
             yield Measure("multiples_of_8", large[n], variant=f"n = {n}")
+            if n % 8:
+                yield Measure("competitive_above_128", large[n])
     error = errors(here, "ours", shapes.BASE).values()
     if error:
         yield Measure("accuracy_like_cublas", max(error))

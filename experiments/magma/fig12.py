@@ -10,7 +10,6 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ..speed._look import label_ends
 from ..speed._shapes import (
     BATCHED,
     LOOKS,
@@ -26,7 +25,7 @@ from ..speed._shapes import (
     span,
 )
 from ._errors import PAPER
-from ._speed import extremes, factors, ranked, rates, speedups, square
+from ._speed import IN_LEGEND, extremes, factors, ranked, rates, speedups, square
 
 CAPTION = f"""1000 complex products in a call, sums in fp32, 8 n³ operations each. (a) n×n×n and (b) n×n×16, TFLOP/s:
 fpemu's kernels, interleaved, against cuBLAS in planar layout, by four real products (dashed) and by one call of
@@ -46,25 +45,30 @@ cells = cells_of("magma/fig12")
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, 2, height=5.6, share_y=False)
+    figure, axes = plotting.figure(1, 4, height=8.6, share_y=False)
     rates(axes[0, 0], square(rows), (*BASES, *OURS))
-    rates(axes[0, 1], ranked(rows), (*BASES, *OURS[:1]))
+    rates(axes[1, 0], ranked(rows), (*BASES, *OURS[:1]))
     colours = {shapes.BASE: (plotting.BLACK, "s"), "cublas in one": (plotting.BLUE, "x")}
     factors(
-        axes[1, 0],
+        axes[2, 0],
         (
-            (speedups(some, base=base), Series(f"{words}, {shape}", *colours[base], dash, filled=dash == "-"))
+            (speedups(some, base=base), Series(f"(c) {words}, {shape}", *colours[base], dash, filled=dash == "-"))
             for base, words in ((shapes.BASE, "four calls"), ("cublas in one", "one call"))
             for some, shape, dash in ((square(rows), "$n$×$n$×$n$", "-"), (ranked(rows), "$n$×$n$×16", ":"))
         ),
     )
     others = [(speedups(square(rows), name, "ours"), LOOKS[name]) for name in shapes.OTHERS["complex"]]
-    factors(axes[1, 1], others, "times as fast as interleaved")
-    axes[1, 1].set_ylim(0.3, 1.5)
+    factors(axes[3, 0], others, "times as fast as interleaved")
+    axes[3, 0].set_ylim(0.3, 1.5)
     over_powers(axes, (*shapes.GOALS, 256))
-    titles = ["$n$×$n$×$n$", "$n$×$n$×16", "fpemu over planar cuBLAS", "layout and products"]
+    titles = [
+        "1000 products $n$×$n$×$n$",
+        "1000 products $n$×$n$×16",
+        "fpemu over planar cuBLAS",
+        "layout and products",
+    ]
     plotting.panel_titles(axes, titles)
-    label_ends(axes)
+    plotting.legend_below(figure, axes, 2, title=IN_LEGEND)
     return figure
 
 

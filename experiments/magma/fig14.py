@@ -10,7 +10,7 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ..speed._look import legend, plain_ticks
+from ..speed._look import plain_ticks
 from ..speed._shapes import (
     BATCHED,
     LOOKS,
@@ -25,7 +25,7 @@ from ..speed._shapes import (
     span,
 )
 from ._errors import PAPER
-from ._speed import NAMES, factors, speedups
+from ._speed import IN_LEGEND, NAMES, factors, speedups
 
 CAPTION = f"""n×n×n products, 10 (open, dotted) and 100 (filled) in a call, fp32 sums: (a) HGEMM, (b) HCGEMM, fpemu's
 kernels, interleaved, against cuBLAS, planar by four calls where it is complex; (c) speed-up over cuBLAS.
@@ -41,15 +41,15 @@ def _look(look: Series, batch: int) -> Series:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=3.2, share_y=False)
-    for axis, data in zip(axes[0], NAMES, strict=False):
+    figure, axes = plotting.figure(1, 3, height=6.8, share_y=False)
+    for axis, data in zip(axes[:, 0], NAMES, strict=False):
         for name in (shapes.BASE, "ours"):
             for batch in shapes.FEW:
                 plot(axis, line(rows, name, data=data, batch=batch), "rate", "M", _look(LOOKS[name], batch))
         plain_ticks(axis)
         axis.set_ylabel("TFLOP/s")
     factors(
-        axes[0, 2],
+        axes[2, 0],
         (
             (speedups(rows, data=data, batch=batch), _look(Series(f"{name} over cuBLAS", *_COLOURS[data]), batch))
             for data, name in NAMES.items()
@@ -58,7 +58,7 @@ def draw(rows: list[Row]) -> Any:
     )
     over_powers(axes, (8, 16, 32, 64, 128, 256))
     plotting.panel_titles(axes, [*NAMES.values(), "speed-up"])
-    legend(figure, axes, 4)
+    plotting.legend_below(figure, axes, 2, title=f"{IN_LEGEND}; 10 or 100 products")
     return figure
 
 

@@ -15,7 +15,7 @@ from . import model as magma
 from ._errors import PAPER
 
 CAPTION = """Useful operations of N×N×N products over those of the instructions that compute them. (a) 16×16×16: one
-product at a time, floor(16/N) on the diagonal as in figure 16, and the largest number found; grey: peak of ordinary
+product at a time, floor(16/N) on the diagonal as in figure 16, and the largest number found; dashed: peak of ordinary
 fp16 arithmetic over the tensor peak of a V100, 25 %. (b) Products in one 16×16×16 instruction. (c) Other instructions,
 largest number of products found: the other two of CUDA's interface, and the hardware instructions of
 Volta (8×8×4) and later GPUs (16×8×8, 16×8×16)."""
@@ -83,39 +83,45 @@ def _wrong(places: Any, n: int, shape: tuple[int, int, int]) -> int:
 
 _LOOK = {
     "single": Series("one product", plotting.GREY, "x", ":"),
-    "diagonal": Series("diagonal (figure 16)", plotting.VERMILION, "o"),
+    "diagonal": Series("diagonal (figure 16)", plotting.VERMILION, "o", filled=False),
     "best": Series("as many as we find", plotting.BLUE, "D", "--"),
 }
 _SHAPE_LOOK = {
     "32x8x16": Series("32×8×16", plotting.ORANGE, "^"),
-    "8x32x16": Series("8×32×16", plotting.PURPLE, "v", ":"),
-    "8x8x4": Series("8×8×4 (Volta)", plotting.GREEN, "s"),
+    "8x32x16": Series("8×32×16", plotting.PURPLE, "v", ":", filled=False),
+    "8x8x4": Series("8×8×4 (Volta)", plotting.GREEN, "s", "-."),
     "16x8x8": Series("16×8×8", plotting.BLACK, "P"),
-    "16x8x16": Series("16×8×16", plotting.SKY, "h"),
+    "16x8x16": Series("16×8×16", plotting.SKY, "h", "--", filled=False),
 }
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, height=3.2, share_y=False)
+    figure, axes = plotting.figure(1, 3, height=6.6, share_y=False)
     main = _rows(rows, "16x16x16")
+    # rings around the markers of a curve that another one covers
+    sizes = {"diagonal": 6.5, "8x32x16": 6.5, "16x8x16": 6.5}
     for name, look in _LOOK.items():
-        axes[0, 0].plot([r["n"] for r in main], [100 * r[name] for r in main], **look.line(markersize=3.2))
+        style = look.line(markersize=sizes.get(name, 3.5))
+        axes[0, 0].plot([r["n"] for r in main], [100 * r[name] for r in main], **style)
         if name != "single":
-            axes[0, 1].plot([r["n"] for r in main], [r[f"{name} products"] for r in main], **look.line(markersize=3.2))
+            axes[1, 0].plot([r["n"] for r in main], [r[f"{name} products"] for r in main], **style)
     for shape, look in _SHAPE_LOOK.items():
         here = _rows(rows, shape)
-        axes[0, 2].plot([r["n"] for r in here], [100 * r["best"] for r in here], **look.line(markersize=3.2))
-    for axis in (axes[0, 0], axes[0, 2]):
-        axis.axhline(100 * THRESHOLD, color=plotting.GREY, linewidth=0.8, linestyle="--", zorder=1)
-        axis.set_ylim(0, 105)
-    for axis in axes[0]:
-        axis.set_xlabel("$N$")
-        axis.set_xticks(range(2, 17, 2))
-        axis.set_ylabel("products in one instruction" if axis is axes[0, 1] else "share of the instruction, %")
-    axes[0, 1].set_yscale("log", base=2)
-    plotting.panel_titles(axes, ["16×16×16", "products in 16×16×16", "other instructions"])
-    for axis, columns in ((axes[0, 0], 1), (axes[0, 2], 2)):
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=columns, columnspacing=1.0)
+        style = look.line(markersize=sizes.get(shape, 3.5))
+        axes[2, 0].plot([r["n"] for r in here], [100 * r["best"] for r in here], **style)
+    for axis in (axes[0, 0], axes[2, 0]):
+        line = {"color": plotting.GREY, "linewidth": 0.8, "linestyle": "--", "zorder": 1}
+        axis.axhline(100 * THRESHOLD, label="25 %, ratio of the peaks", **line)
+        axis.set(ylim=(0, 105), ylabel="share, %")
+    axes[1, 0].set(yscale="log", ylabel="products")
+    axes[1, 0].set_yticks(counts := (1, 2, 4, 8, 16, 32, 64), [str(count) for count in counts])
+    axes[1, 0].tick_params(axis="y", which="minor", left=False, labelleft=False)
+    axes[2, 0].set_xticks(range(1, 17))
+    axes[2, 0].set_xlabel("$N$")
+    plotting.panel_titles(
+        axes, ["share of 16×16×16", "products in one 16×16×16", "share of other instructions, as many as we find"]
+    )
+    plotting.legend_below(figure, axes, 2, title="$N×N×N$ products, counted")
     return figure
 
 
@@ -123,9 +129,10 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
     main = {row["n"]: row for row in _rows(rows, "16x16x16")}
     if 4 in main and not main[4]["diagonal wrong"]:
         yield Measure("packing_gain", 100 * main[4]["diagonal"])
-    more = [row["best products"] / row["diagonal products"] for row in main.values() if not row["wrong"]]
-    if more:
-        yield Measure("maximum_utilisation", max(more))
+    more = {n: row["best products"] / row["diagonal products"] for n, row in main.items() if not row["wrong"]}
+    for variant, low, high in (*((f"N = {n}", n, n) for n in range(1, 6)), ("N from 6", 6, 16)):
+        if some := [factor for n, factor in more.items() if low <= n <= high]:
+            yield Measure("maximum_utilisation", max(some), variant=variant)
     for variant, factors in (
         ("N up to 10 except 8", [THRESHOLD / row["diagonal"] for n, row in main.items() if n <= 10 and n != 8]),
         ("N = 8", [THRESHOLD / row["diagonal"] for n, row in main.items() if n == 8]),

@@ -10,10 +10,9 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row, rows_by
-from ..speed._look import legend
 from ..speed._shapes import BATCHED, LOOKS, RULES, best, cells_of, evaluate, line, provenance, ratios, span
 from ._errors import PAPER
-from ._speed import NAMES, factors, rates, speedups
+from ._speed import IN_LEGEND, NAMES, factors, rates, speedups
 
 CAPTION = f"""10000 n×n×n products in a call: (a) HGEMM, (b) HCGEMM, TFLOP/s. magma-small has one thread
 per element, with sums in fp16 and also in fp32; the others have sums in fp32. Complex products of cuBLAS are planar,
@@ -38,28 +37,16 @@ def _speedup(rows: list[Row], data: str) -> dict[int, float]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=3.2, share_y=False)
-    for axis, data in zip(axes[0], NAMES, strict=False):
+    figure, axes = plotting.figure(1, 3, height=7.0, share_y=False)
+    for axis, data in zip(axes[:, 0], NAMES, strict=False):
         rates(axis, _of(rows, data), (shapes.BASE, "cublas in one", *OURS, "magma", "tiny"))
-    looks = {"real": Series("_HGEMM", plotting.BLACK, "v"), "complex": Series("_HCGEMM", plotting.PURPLE, "P")}
-    factors(axes[0, 2], ((_speedup(rows, data), look) for data, look in looks.items()))
-    for data, look in looks.items():
-        if of := _speedup(rows, data):
-            peak = max(of, key=of.__getitem__)
-            axes[0, 2].annotate(
-                NAMES[data],
-                (peak, of[peak]),
-                (-6, 0),
-                textcoords="offset points",
-                ha="right",
-                fontsize=7,
-                color=look.color,
-            )
-    for axis in axes[0]:
-        axis.set_xticks(range(2, shapes.ALONE + 1, 2))
-        axis.set_xlabel("$n$")
-    plotting.panel_titles(axes, [*NAMES.values(), "speed-up"])
-    legend(figure, axes, 4)
+    looks = {"real": (plotting.BLACK, "v", "-"), "complex": (plotting.PURPLE, "P", "--")}
+    curves = ((_speedup(rows, data), Series(f"(c) {NAMES[data]}", *look)) for data, look in looks.items())
+    factors(axes[2, 0], curves)
+    axes[2, 0].set_xticks(range(1, shapes.ALONE + 1))
+    axes[2, 0].set_xlabel("$n$")
+    plotting.panel_titles(axes, [*NAMES.values(), "speed-up of the fastest kernel of fpemu"])
+    plotting.legend_below(figure, axes, 2, title=f"10000 products; {IN_LEGEND}")
     return figure
 
 

@@ -15,9 +15,9 @@ from . import model as magma
 from ._errors import PAPER
 
 CAPTION = """Reads of A and B with tiles of the instruction's size over reads with blocks of BLK_M×BLK_N, instruction
-(a) 16×16 and (b) 32×8, large matrices: the printed formula (contours: 2, 3, 4, 5, 6, 8 times). (c) The same for square
-matrices of size n, counted, blocks of 32, 64 and 128, instruction 16×16 (filled) and 32×8 (open); dashed: the formula
-for 16×16. No block can read less than every element once."""
+(a) 16×16 and (b) 32×8, large matrices: the printed formula, with contours; circles: the printed 4 and 5 times for
+blocks of 64×64. (c) The same for square matrices of size n, counted. No block can read less than every element
+once."""
 ASSUMPTIONS = [
     """The matrices of the figure are large, with M and N multiples of the blocks. In (c) a block at the edge reads only
     existing elements and is padded with zeros, as in section 5.3.""",
@@ -69,55 +69,53 @@ def _reads(M: int, N: int, block: tuple[int, int]) -> int:
 
 
 _LOOK = {
-    32: Series("BLK = 32", plotting.ORANGE, "^", "-"),
-    64: Series("BLK = 64", plotting.BLUE, "o", "-"),
-    128: Series("BLK = 128", plotting.GREEN, "s", "-"),
+    32: Series("BLK = 32", plotting.ORANGE, "^"),
+    64: Series("BLK = 64", plotting.BLUE, "o"),
+    128: Series("BLK = 128", plotting.GREEN, "s"),
 }
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, height=3.1, share_y=False)
+    figure, axes = plotting.figure(1, 3, height=7.6, share_x=False, share_y=False)
     highest = max(row["formula"] for row in rows)
-    for axis, name in zip(axes[0], TENSOR, strict=False):
+    for axis, name in zip(axes[:, 0], TENSOR, strict=False):
         here = [row for row in rows if row["tensor"] == name]
         ms, ns = (sorted({row[side] for row in here if row[side] % 16 == 0}) for side in ("blk_m", "blk_n"))
         value = {(row["blk_m"], row["blk_n"]): row["formula"] for row in here}
         grid = np.array([[value.get((m, n), np.nan) for m in ms] for n in ns])
         image = plotting.heatmap(axis, ms, ns, grid, low=1.0, high=highest)
-        axis.contour(ms, ns, grid, levels=[2, 3, 4, 5, 6, 8], colors="white", linewidths=0.5)
-        axis.set_xlabel("BLK_M")
-        axis.set_xticks([32, 64, 96, 128])
-        axis.set_yticks([32, 64, 96, 128])
+        lines = axis.contour(ms, ns, grid, levels=[2, 3, 4, 5, 6, 8], colors="white", linewidths=0.7)
+        axis.clabel(lines, [x for x in (2, 3, 4, 5, 6, 8) if x != value.get((64, 64))], fmt="%g×", fontsize=6.5)
+        axis.set(xlabel="BLK_M", ylabel="BLK_N")
+        axis.set_xticks(ms)
+        axis.set_yticks(ns[1::2])
         if (64, 64) in value:
-            axis.plot([64], [64], color="white", marker="o", markersize=3.5, linestyle="")
-            axis.annotate(
-                f"{value[64, 64]:g}× at 64×64",
-                (64, 64),
-                xytext=(2, 4),
-                textcoords="offset points",
-                fontsize=7,
-                color=plotting.BLACK,
-                va="bottom",
-            )
-    axes[0, 0].set_ylabel("BLK_N")
-    plotting.colour_bar(figure, image, axes[0, :2].tolist(), "times fewer reads")
-    image.colorbar.set_ticks([1, 2, 3, 4, 6, 8, 10], labels=["1", "2", "3", "4", "6", "8", "10"])
+            axis.plot([64], [64], color="white", marker="o", markersize=5, markeredgecolor="black", linestyle="")
+            style = {"textcoords": "offset points", "fontsize": 7, "color": "white"}
+            axis.annotate(f"{value[64, 64]:g}× at 64×64", (64, 64), xytext=(4, 4), **style)
+    plotting.colour_bar(figure, image, axes[:2, 0].tolist(), "times fewer reads, formula")
+    ticks = [1, 2, 3, 4, 6, 8, 10]
+    image.colorbar.set_ticks(ticks, labels=[str(tick) for tick in ticks])
     image.colorbar.minorticks_off()
-    last = axes[0, 2]
+    last = axes[2, 0]
     for name in TENSOR:
         for side, look in _LOOK.items():
             selected = [r for r in rows if r["tensor"] == name and (r["blk_m"], r["blk_n"]) == (side, side)]
             for row in selected:
                 first = name == "16x16"
-                line = Series(f"{look.label}, {name.replace('x', '×')}", look.color, look.marker, "-", filled=first)
+                dash = "-" if first else "--"
+                line = Series(f"BLK = {side}, {name.replace('x', '×')}", look.color, look.marker, dash, filled=first)
                 last.plot(LENGTHS, [row[f"at {n}"] for n in LENGTHS], **line.line(markersize=3))
                 if first:
-                    last.axhline(row["formula"], color=look.color, linestyle="--", linewidth=0.7, zorder=1)
+                    formula = {"label": "formula for 16×16"} if side == SQUARES[0] else {}
+                    last.axhline(row["formula"], color=plotting.GREY, linestyle=":", linewidth=1.0, zorder=1, **formula)
+    point = {"color": "white", "marker": "o", "markersize": 5, "markeredgecolor": "black", "linestyle": ""}
+    last.plot([], [], label="64×64, as printed", **point)
     last.set_xlabel("$n$")
-    last.set_xticks([0, 64, 128, 192, 256])
+    last.set_xticks([8, 32, 64, 96, 128, 160, 192, 224, 256])
     last.set_ylabel("times fewer reads, counted")
-    plotting.panel_titles(axes, ["instruction 16×16", "instruction 32×8", "matrices of size $n$"])
-    plotting.legend_below(figure, last, 3)
+    plotting.panel_titles(axes, ["instruction 16×16", "instruction 32×8", "matrices of size $n$, blocks of BLK×BLK"])
+    plotting.legend_below(figure, last, 2)
     return figure
 
 

@@ -67,34 +67,28 @@ _ABOVE = {"interleaved": 3.0, "planar": 2.5, "planar, one kernel": 4.0}
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, height=3.0, share_y=False)
-    for axis, (gpu, rank) in zip(axes[0], (("V100 SXM2", 0), ("V100 SXM2", 16), ("H200", 0)), strict=True):
-        # the sizes between serve the claims, and would crowd the figure
-        here = [row for row in _rows(rows, gpu, rank) if row["n"] % 50 == 0 or row["n"] < 100]
+    figure, axes = plotting.figure(1, 3, height=6.2, share_y=False)
+    for axis, (gpu, rank) in zip(axes[:, 0], (("V100 SXM2", 0), ("V100 SXM2", 16), ("H200", 0)), strict=True):
+        here = _rows(rows, gpu, rank)
         for layout, look in _LOOK.items():
-            axis.plot(
-                [row["n"] for row in here],
-                [row[f"{layout} bound"] / 1e12 for row in here],
-                **look.line(markersize=4.5 if look.marker == "+" else 3.2, zorder=_ABOVE[layout]),
-            )
+            # markers at a few of the sizes; those between serve the claims
+            marked = [i for i, row in enumerate(here) if row["n"] % 100 == 0]
+            style = look.line(markersize=5 if look.marker == "+" else 3.5, zorder=_ABOVE[layout], markevery=marked)
+            axis.plot([row["n"] for row in here], [row[f"{layout} bound"] / 1e12 for row in here], **style)
         for layout in ("interleaved", "planar"):
             if here and here[0][f"{layout} crossing"]:
-                axis.axvline(here[0][f"{layout} crossing"], color=_LOOK[layout].color, linewidth=0.6, linestyle=":")
-        if (gpu, rank) == ("V100 SXM2", 0):
-            other = _rows(rows, "V100", 0)
-            for layout in ("interleaved", "planar"):
-                axis.plot(
-                    [row["n"] for row in other],
-                    [row[f"{layout} bound"] / 1e12 for row in other],
-                    color=_LOOK[layout].color,
-                    linestyle=(0, (1, 1)),
-                    linewidth=0.9,
-                )
-        axis.set(xlabel="$n$", xlim=(0, 1000))
-        axis.set_ylim(bottom=0)
-    axes[0, 0].set_ylabel("upper bound, TFLOP/s")
-    plotting.panel_titles(axes, ["V100, $n×n×n$", "V100, rank 16", "H200, $n×n×n$"])
-    plotting.legend_below(figure, axes[0, 0], 3)
+                crossing = {"color": _LOOK[layout].color, "linewidth": 0.8, "linestyle": "-."}
+                axis.axvline(here[0][f"{layout} crossing"], label=f"crossing, {layout}", **crossing)
+        axis.set(xlim=(0, 1000), ylim=(0, None), ylabel="upper bound, TFLOP/s")
+    other = _rows(rows, "V100", 0)
+    for layout in ("interleaved", "planar"):
+        bounds = [row[f"{layout} bound"] / 1e12 for row in other]
+        style = {"color": _LOOK[layout].color, "linestyle": (0, (1, 1)), "linewidth": 0.9}
+        axes[0, 0].plot([row["n"] for row in other], bounds, label=f"{layout}, section 7.1", **style)
+    axes[-1, 0].set_xlabel("$n$")
+    axes[-1, 0].set_xticks(range(0, 1001, 200))
+    plotting.panel_titles(axes, ["V100, $n×n×n$", "V100, rank 16, $n×n×16$", "H200, $n×n×n$"])
+    plotting.legend_below(figure, axes[0, 0], 2, title="complex fp16, rooflines by the bandwidth of a copy")
     return figure
 
 
@@ -115,6 +109,13 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
             if layout == "planar counted":
                 yield Measure("layout_factor", min(factors), variant="least over n")
                 yield Measure("layout_factor", max(factors), variant="largest over n")
+    for name, ratios in (
+        ("complex_intensity", [row["interleaved counted"] / row["real intensity"] for row in rows]),
+        ("planar_like_real", [row["planar bound"] / row["real bound"] for row in rows]),
+    ):
+        for word, end in (("least", min), ("largest", max)):
+            if ratios:
+                yield Measure(name, end(ratios), variant=f"{word} over n")
     for gpu, reading in (("V100 SXM2", "125 TFLOP/s (section 1)"), ("V100", "113 TFLOP/s (section 7.1)")):
         for row in _rows(rows, gpu, 0)[:1]:
             yield Measure("size_300", min(row["planar crossing"] - 300, 300 - row["interleaved crossing"]), reading)

@@ -18,15 +18,14 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._numeric import complex_product
-from .._rows import Row, mean_by, runs_by
+from .._rows import Row, in_legend, mean_by, runs_by
 from ._errors import ACCUMULATORS, CHIPS, KINDS, LARGEST_SMALL, PAPER, curves, logarithmic
 
 CAPTION = """Relative L2 error against the exact product over n, batches of half-complex n×n×n products on Volta, Ampere
-and Hopper; real and imaginary parts of the operands uniform in (a to c) [-1, 1], (d to f) [0, 1], where the two
-products of a real part nearly cancel. One kernel on both parts, the paper's for interleaved matrices (filled);
-four calls of HGEMM on planar matrices, rounded to fp16 in between (open); one kernel with three real products, which is
-not in the paper (crosses). Summed in fp32 (solid), in fp16 (dashed); for n up to 16 also the kernel for tiny
-matrices in fp16 (dotted). Lines: mean over seeded batches; bands: smallest to largest; dots: 2^-11."""
+and Hopper; real and imaginary parts of the operands uniform in [-1, 1] (zero mean) or in [0, 1] (positive), where the
+two products of a real part nearly cancel. One kernel on both parts, the paper's for interleaved matrices; four calls of
+HGEMM on planar matrices, rounded to fp16 in between; one kernel with three real products, which is not in the paper.
+Summed in fp32 or in fp16; for n up to 16 also the kernel for tiny matrices in fp16."""
 ASSUMPTIONS = [
     """The paper states neither errors nor the distribution of its operands. Here real and imaginary parts are uniform
     in [-1, 1], and in [0, 1].""",
@@ -98,10 +97,10 @@ def _look(name: str) -> Series:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 2, height=4.6, share_y=True)
+    figure, axes = plotting.figure(2, 3, height=6.4, share_y=True)
     lengths = sorted({row["n"] for row in rows})
-    for line, low in zip(axes, KINDS.values(), strict=True):
-        for axis, chip in zip(line, CHIPS, strict=True):
+    for line, chip in zip(axes, CHIPS, strict=True):
+        for axis, low in zip(line, KINDS.values(), strict=True):
             curves(
                 axis,
                 lengths,
@@ -111,12 +110,15 @@ def draw(rows: list[Row]) -> Any:
                 ),
                 _look,
             )
-            logarithmic(axis, lengths[::2])
+            logarithmic(axis, lengths)
+            axis.tick_params(axis="x", labelrotation=90)
         line[0].set_ylabel("relative $L_2$ error")
-    for axis in axes[1]:
+    for axis in axes[-1]:
         axis.set_xlabel("$n$")
-    plotting.panel_titles(axes, [f"{chip.capitalize()}, {kind}" for kind in KINDS for chip in CHIPS])
-    plotting.legend_below(figure, axes[0, 0], 4)
+    plotting.panel_titles(axes, [f"{chip.capitalize()}, {kind}" for chip in CHIPS for kind in KINDS])
+    batches = [row["batch"] for row in rows]
+    title = f"{in_legend(rows)} of {min(batches)} to {max(batches)} products"
+    plotting.legend_below(figure, axes[0, 0], 2, title=title)
     return figure
 
 

@@ -20,15 +20,14 @@ from fpemu.mma.device import Device
 from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, runs_by
+from .._rows import Row, in_legend, runs_by
 from ._errors import ACCUMULATORS, PAPER
 
 CAPTION = """Share of the entries of n×n×n products whose sums differ in bits between a 16×16×16 instruction shared by
 floor(16/n) products and an instruction for one product alone. Colours: matrices of A on a diagonal and matrices of B
-below one another, so that each product has its own k (Turing and Ampere coincide, Hopper has no differing bits); black:
-A below one another, B beside one another, all over the same k, largest share of any hardware. Sums in (a) fp16, (b)
-fp32, before they are rounded to fp16; operands uniform in [-1, 1]. Lines: mean over seeded runs; bands: smallest to
-largest."""
+below one another, so that each product has a separate k; black: A below one another, B beside one another, all over the
+same k, largest share of any hardware. Sums in (a) fp16, (b) fp32, before they are rounded to fp16; operands uniform in
+[-1, 1]."""
 ASSUMPTIONS = [
     """The text does not state the arrangement of the products in figure 16; floor(16/n) products fit in both
     arrangements.""",
@@ -110,25 +109,26 @@ _MARKED = {"turing": 7.0, "hopper": 6.0}  # these markers show beneath those tha
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, height=2.9, share_y=True)
+    figure, axes = plotting.figure(1, 2, height=4.8)
     lengths = sorted({row["n"] for row in rows})
-    black = plotting.Series("same $k$, largest", plotting.BLACK, "x", ":")
-    for axis, d in zip(axes[0], sorted(ACCUMULATORS), strict=True):
+    black = plotting.Series("same $k$, largest of all", plotting.BLACK, "x", ":")
+    for axis, d in zip(axes[:, 0], sorted(ACCUMULATORS), strict=True):
         for chip in CHIPS:
             runs = {n: x for n in lengths if (x := _runs(rows, chip, d, n, "own k differing"))}
-            look = plotting.HARDWARE[chip]
             if runs:
-                axis.plot(list(runs), [np.mean(x) for x in runs.values()], **look.line(markersize=_MARKED.get(chip, 4)))
-                low, high = ([end(x) for x in runs.values()] for end in (min, max))
+                look = plotting.HARDWARE[chip]
+                low, median, high = np.quantile(list(runs.values()), (0.25, 0.5, 0.75), axis=1)
+                axis.plot(list(runs), median, **look.line(markersize=_MARKED.get(chip, 4)))
                 axis.fill_between(list(runs), low, high, color=look.color, alpha=0.15, linewidth=0)
         shares = [(row["n"], row["same k differing"]) for row in rows if row["accumulate"] == d]
         most = {n: max(share for other, share in shares if other == n) for n, _ in sorted(shares)}
         axis.plot(list(most), list(most.values()), **black.line(markersize=4))
         axis.set_xticks(lengths)
-        axis.set_xlabel("$n$")
-    axes[0, 0].set_ylabel("share of entries with other bits")
-    plotting.panel_titles(axes, ["sums in fp16", "sums in fp32"])
-    plotting.legend_below(figure, axes[0, 1], 3)
+        axis.set_ylabel("share of entries")
+    axes[-1, 0].set_xlabel("$n$")
+    plotting.panel_titles(axes, [f"other bits than alone, sums in {d}" for d in sorted(ACCUMULATORS)])
+    title = f"{in_legend(rows)} of {rows[0]['groups']} instructions;\nTuring and Ampere coincide, Hopper is at zero"
+    plotting.legend_below(figure, axes[1, 0], 3, title=title)
     return figure
 
 

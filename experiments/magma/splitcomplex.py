@@ -21,16 +21,15 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._numeric import complex_product
-from .._rows import Row, mean_by, runs_by, size_axis
+from .._rows import Row, in_legend, mean_by, runs_by, size_axis
 from ._errors import PAPER
 
-CAPTION = """Complex products of 8 rows and 8 columns by schemes for real fp32 matrices, on (a, d) Ampere and (b, e)
-Hopper; real and imaginary parts uniform in [-1, 1]. (a, b) Relative L2 error over k against the exact product, four
-products with an addition outside; black: fused multiply-adds in fp32 (CGEMM). (d, e) The error with both products of a
-part in the same sums (lines) and of three products (crosses, dotted), relative to the error of four products. (c, f)
-Imaginary parts of A and B times 2^-s, k = 256, Hopper, four products (lines) and three (crosses, dotted): error of the
-imaginary part of the result, and of the complex result; colours as in (a). Lines: mean over seeded runs; bands:
-smallest to largest."""
+CAPTION = """Complex products of 8 rows and 8 columns by schemes for real fp32 matrices, on (a, c, e) Ampere and (b, d,
+f, g, h) Hopper; real and imaginary parts uniform in [-1, 1]. (a, b) Relative L2 error over k against the exact product,
+four products with an addition outside; black: fused multiply-adds in fp32 (CGEMM). (c, d) The error with both products
+of a part in the same sums and (e, f) of three products, relative to the error of four products. (g, h) Imaginary parts
+of A and B times 2^-s, k = 256, four products (lines) and three (crosses, dotted): error of the imaginary part of the
+result, and of the complex result."""
 ASSUMPTIONS = [
     """No paper applies a split scheme to complex data. Here the batched kernels' combination of real products to a
     complex product is computed in fp32.""",
@@ -96,44 +95,45 @@ _LOOK = {
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 2, height=4.8, share_y=False)
+    figure, axes = plotting.figure(2, 4, height=8.4, share_x=False, share_y=False)
     lengths, scales = _lengths(rows), sorted({row["scale"] for row in rows})
-    axes[1, 1].sharey(axes[1, 0])
     for column, chip in enumerate(CHIPS):
         for name, look in _LOOK.items():
             errors = [_runs(rows, chip, k, 0, f"{name} four relative_l2") for k in lengths]
             plotting.band(axes[0, column], lengths, errors, look)
-            for way, style in (("fused", look), ("three", _crossed(look))):
+            for axis, way in zip(axes[1:3, column], ("fused", "three"), strict=True):
                 if name in SPLITS:
-                    ratio = [_ratio(rows, chip, k, name, way) for k in lengths]
-                    axes[1, column].plot(lengths, ratio, **style.line(linestyle=style.dash, markersize=3.5))
-        for axis in axes[:, column]:
-            size_axis(axis, lengths if len(lengths) < 7 else lengths[::3])
-        axes[1, column].axhline(1.0, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
-        axes[1, column].set_xlabel("$k$")
-    for axis, measure in zip(axes[:, 2], ("imaginary", "relative_l2"), strict=True):
+                    axis.plot(lengths, [_ratio(rows, chip, k, name, way) for k in lengths], **look.line(label="_"))
+        for axis in axes[:3, column]:
+            size_axis(axis, lengths)
+            axis.set_xticks(lengths, [str(k) for k in lengths], rotation=90)
+        for axis in axes[1:3, column]:
+            axis.axhline(1.0, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
+        axes[2, column].set_xlabel("$k$")
+    for line in axes[:3]:
+        line[1].sharey(line[0])
+        line[1].tick_params(labelleft=False)
+    for axis, measure in zip(axes[3], ("imaginary", "relative_l2"), strict=True):
         for name in SHOWN:
             for way, style in (("four", _LOOK[name]), ("three", _crossed(_LOOK[name]))):
                 errors = [_runs(rows, "hopper", MIDDLE, s, f"{name} {way} {measure}") for s in scales]
                 plotting.band(axis, scales, errors, style)
-    for axis in (*axes[0], axes[1, 2]):
+        axis.set_xticks(scales[::2])
+        axis.set_xlabel("$s$, parts times $2^{-s}$")
+    for axis in (*axes[0], *axes[3]):
         axis.set_yscale("log")
-    axes[0, 0].plot([], [], color=plotting.BLACK, marker="x", linestyle=":", markersize=3.5, label="three products")
-    axes[1, 2].set_xlabel("$s$, imaginary parts times $2^{-s}$")
+    axes[0, 0].plot([], [], color=plotting.BLACK, marker="x", linestyle=":", label="three products (g, h)")
     for axis, label in zip(
-        (axes[0, 0], axes[1, 0], axes[0, 2], axes[1, 2]),
-        (
-            "relative $L_2$ error",
-            "error relative to four products",
-            "error of the imaginary part",
-            "relative $L_2$ error",
-        ),
+        axes[:, 0],
+        ("relative $L_2$ error", "error / four products", "error / four products", "relative $L_2$ error"),
         strict=True,
     ):
         axis.set_ylabel(label)
-    titles = ["Ampere", "Hopper", "imaginary part", "Ampere, other ways", "Hopper, other ways", "whole result"]
+    titles = [f"{chip}{way}" for way in ("", ", one sum", ", three") for chip in ("Ampere", "Hopper")]
+    titles += ["imaginary part", "whole result"]
     plotting.panel_titles(axes, titles)
-    plotting.legend_below(figure, axes[0, 0], 4)
+    title = f"8 × 8 entries, {in_legend(rows)};\n(c to f) ratios of means; (g, h) Hopper, $k$ = {MIDDLE}"
+    plotting.legend_below(figure, axes[0, 0], 3, title=title)
     return figure
 
 

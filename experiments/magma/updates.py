@@ -18,15 +18,14 @@ from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row
-from ._errors import CHIPS, METHODS, PAPER, SMALL, curves, logarithmic, look
+from .._rows import Row, in_legend
+from ._errors import CHIPS, METHODS, PAPER, RINGS, SMALL, curves, logarithmic, look
 
 CAPTION = """Batched HGEMM of 16×16×k products, operands uniform in [-1, 1], against the exact product. (a) Relative L2
 error over k. (b) Largest error relative to |A||B| in a batch over the number of its products, k = 16, which Hopper
 adds in one block, so that its fp16 sums and fp32 sums have the same error. (c) Relative L2 error of C over the number
-of updates C <- C + A B of rank 16, C in fp16 between them (beta = 1); grey: the same sum as one product accumulated in
-fp32. Summed in fp32 (filled; the three GPUs coincide) or in fp16 (open, dashed) on Volta, Ampere and Hopper, or by the
-kernel for tiny matrices in fp16. Lines: mean over seeded runs; bands: smallest to largest; dots: 2^-11."""
+of updates C <- C + A B of rank 16, C in fp16 between them (beta = 1), and of the same sum as one product accumulated in
+fp32. Summed in fp32 or in fp16 on Volta, Ampere and Hopper, or by the kernel for tiny matrices in fp16."""
 ASSUMPTIONS = [
     "The paper states neither errors nor the distribution of its operands; here they are uniform in [-1, 1].",
     """Panels (a) and (c) have batches of 20 products. The kernel for tiny matrices supports n <= 32; the figure shows
@@ -88,9 +87,9 @@ def updated(A: NDArray[Any], B: NDArray[Any], k: int, options: dict[str, Any]) -
 
 
 PANELS = {
-    "k": ("relative_l2", "$k$", "over $k$"),
-    "batch": ("normwise", "products in the batch", "over the batch"),
-    "updates": ("relative_l2", "updates of rank 16", "over updates"),
+    "k": ("relative_l2", "$k$", f"one product, batches of {_BATCH}"),
+    "batch": ("normwise", "products in the batch", f"one product, $k$ = {RANK}"),
+    "updates": ("relative_l2", "updates of rank 16", f"successive updates, batches of {_BATCH}"),
 }
 
 
@@ -99,11 +98,12 @@ def _look(name: str) -> Series:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, height=3.2, share_y=False)
-    for axis, (panel, (measure, label, _)) in zip(axes[0], PANELS.items(), strict=True):
+    figure, axes = plotting.figure(1, 3, height=7.2, share_x=False, share_y=False)
+    for axis, (panel, (measure, label, _)) in zip(axes[:, 0], PANELS.items(), strict=True):
+        points = _points(rows, panel)
         curves(
             axis,
-            _points(rows, panel),
+            points,
             [*METHODS, SMALL, *([ONE] if panel == "updates" else [])],
             lambda name, x, panel=panel, measure=measure: (  # type: ignore[misc]
                 []
@@ -112,11 +112,12 @@ def draw(rows: list[Row]) -> Any:
             ),
             _look,
         )
-        logarithmic(axis, base=10 if panel == "batch" else 2)
+        logarithmic(axis, points[::2] if len(points) > 8 else points, base=10 if panel == "batch" else 2)
         axis.set_xlabel(label)
-        axis.set_ylabel("relative $L_2$ error" if measure == "relative_l2" else "largest error relative to $|A||B|$")
+        axis.set_ylabel("relative $L_2$ error" if measure == "relative_l2" else "largest error / $|A||B|$")
     plotting.panel_titles(axes, [title for _, _, title in PANELS.values()])
-    plotting.legend_below(figure, axes[0, 2], 4)
+    title = f"16 × 16 × $k$ products, {in_legend(rows)};\n{RINGS}"
+    plotting.legend_below(figure, axes, 2, title=title)
     return figure
 
 

@@ -49,7 +49,7 @@ def of(rows: list[Row], gpu: str, scheme: str) -> dict[str, Any] | None:
 def draw(rows: list[Row], gpus: Sequence[str], look: Mapping[str, Series], native: str, height: float) -> Any:
     """A panel of speeds for each of seven GPUs, and one of break-even sizes."""
     fmt = {"sgemm": "FP32", "dgemm": "FP64"}[native]
-    figure, axes = plotting.figure(4, 2, height=height, share_y=False)
+    figure, axes = plotting.figure(2, 4, height=height, share_y=False)
     selected = [gpu for gpu in gpus if any(row["gpu"] == gpu for row in rows)]
     shown = {}
     for axis, gpu in zip(axes.ravel(), selected, strict=False):
@@ -63,7 +63,7 @@ def draw(rows: list[Row], gpus: Sequence[str], look: Mapping[str, Series], nativ
         axis.set_yscale("log")
         if speeds:
             axis.set_ylim(min(speeds) / 1.5, max(speeds) * 1.5)
-    last = axes[1, 3]
+    last = axes[-1, -1]
     others = [name for name in look if name != native]
     for number, name in enumerate(others):
         for which, filled, size in (("fused from", False, 5.0), ("from", True, 2.8)):
@@ -76,17 +76,18 @@ def draw(rows: list[Row], gpus: Sequence[str], look: Mapping[str, Series], nativ
             last.plot([row[which] for _, row in chosen], heights, **mark.line(markersize=size))
     last.set_yticks(range(len(selected)), [gpu.replace("Ascend ", "") for gpu in selected])
     last.set_ylim(len(selected) - 0.4, -0.6)
-    for axis in axes.ravel():
-        axis.tick_params(labelbottom=True)
+    ticks = [2**i for i in range(6, 16)]
     for axis in axes[0]:
         axis.set_xscale("log", base=2)
-        axis.set_xticks([2**i for i in range(6, 16, 3)])
+        axis.set_xticks(ticks, [str(n) if n in ticks[::3] else "" for n in ticks])
+        axis.tick_params(axis="x", which="minor", bottom=False)
     for axis in axes[:, 0]:
-        axis.set_ylabel(f"bound on effective {fmt} throughput\n($2n^3$ / time), TFLOP/s")
-    for axis in axes[1]:
+        axis.set_ylabel("TFLOP/s")
+    for axis in axes[-1]:
         axis.set_xlabel("$n$")
-    if any(row["fused from"] != row["from"] for row in rows):
-        text = "filled: split first\nopen: split fused"
-        last.annotate(text, (0.97, 0.97), xycoords="axes fraction", ha="right", va="top", fontsize=6.5)
     plotting.panel_titles(axes, [*selected, *[""] * (7 - len(selected)), "break-even"])
-    return figure, axes
+    title = f"n×n×n, bound on the effective {fmt} throughput, $2n^3$ / time"
+    if any(row["fused from"] != row["from"] for row in rows):
+        title += "\n(h) filled: split in a separate kernel, open: fused"
+    plotting.legend_below(figure, axes, 2, title)
+    return figure

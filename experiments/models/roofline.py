@@ -67,9 +67,7 @@ def cells() -> list[Row]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = _speed.draw(rows, GPUS, LOOK, "sgemm", height=5.0)
-    plotting.legend_below(figure, axes[0, 1], 4)
-    return figure
+    return _speed.draw(rows, GPUS, LOOK, "sgemm", height=7.2)
 
 
 def measures(rows: list[Row]) -> Iterator[Measure]:

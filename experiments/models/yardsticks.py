@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpemu import plotting, roofline
+from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 from fpemu.schemes import ozaki
@@ -156,7 +157,14 @@ def _flops(known: Known, row: Row) -> float:
     return known.speed * (float(row["per byte"]) if known.unit == "bytes" else 1.0)
 
 
-_COLOUR = {"sgemm": plotting.BLACK, "dgemm": plotting.BLACK, "fp16": plotting.GREY, "ozaki": plotting.VERMILION}
+_WORDS = Series("fp32 from words", plotting.BLUE, "o")
+_NATIVE = Series("native format", plotting.BLACK, "s")
+_LOOK = {
+    "sgemm": _NATIVE,
+    "dgemm": _NATIVE,
+    "fp16": Series("plain fp16", plotting.GREY, "D"),
+    "ozaki": Series("fp64 from slices", plotting.VERMILION, "^"),
+}
 
 
 def draw(rows: list[Row]) -> Any:
@@ -164,10 +172,10 @@ def draw(rows: list[Row]) -> Any:
     figure, axes = plotting.figure(1, 1, height=0.9 + 0.155 * len(shares))
     axis = axes[0, 0]
     for height, (known, part, row) in enumerate(shares):
-        colour = _COLOUR.get(known.scheme, plotting.BLUE)
-        face = "white" if known.measured else colour
-        axis.plot([0, part], [height, height], color=colour, linewidth=0.6)
-        axis.plot([part], [height], "o", color=colour, markerfacecolor=face, markeredgewidth=0.8)
+        look = _LOOK.get(known.scheme, _WORDS)
+        face = "white" if known.measured else look.color
+        axis.plot([0, part], [height, height], color=look.color, linewidth=0.6)
+        axis.plot([part], [height], **look.line(markerfacecolor=face, label=None))
         text = f"{_flops(known, row) / 1e12:.3g}"
         axis.annotate(
             text,
@@ -178,22 +186,16 @@ def draw(rows: list[Row]) -> Any:
             fontsize=6.5,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
         )
-    axis.axvline(1, color=plotting.GREY, linestyle="--", linewidth=0.9)
+    axis.axvline(1, color=plotting.GREY, linestyle="--", linewidth=0.9, zorder=1)
     names = [f"{known.gpu}: {known.label}{' (ours)' * (known.scheme == 'staged')}" for known, _, _ in shares]
     axis.set_yticks(range(len(shares)), names, fontsize=6.5)
     axis.set_ylim(len(shares) - 0.4, -0.6)
-    axis.set_xlim(0, 1.15)
-    axis.set_xlabel("share of the roofline, with the effective throughput in TFLOP/s")
-    kinds = {
-        plotting.BLACK: "native format",
-        plotting.GREY: "plain fp16",
-        plotting.BLUE: "fp32 from words",
-        plotting.VERMILION: "fp64 from slices",
-    }
-    for colour, text in kinds.items():
-        axis.plot([], [], "o-", color=colour, label=text)
-    axis.plot([], [], "o", color=plotting.GREY, markerfacecolor="white", label="open: measured")
-    plotting.legend_below(figure, axis, 5)
+    axis.set_xlim(0, 1.4)
+    axis.set_xlabel("share of the roofline")
+    for look in (*dict.fromkeys(_LOOK.values()), _WORDS):
+        axis.plot([], [], **look.line(linewidth=0.6))
+    axis.plot([], [], "o", color=plotting.GREY, markerfacecolor="white", label="open: measured on an H200")
+    plotting.legend_below(figure, axis, 2, "numbers: effective throughput, TFLOP/s; filled: published")
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Appearance of the implementations in the figures of speed, lines over n, and labels beside lines."""
+"""Appearance of the implementations in the figures of speed, lines over n, and labels of points."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,8 +29,8 @@ SERIES: dict[str, Series] = {
     "staged-int8": Series("staged-int8", plotting.PURPLE, "v", ":", filled=False),
     "staged-int8 exact=8": Series("staged-int8, each 8th stage exact", plotting.PURPLE, "o"),
     "staged-int8 exact=4": Series("staged-int8, each 4th stage exact", plotting.PURPLE, "^", "--", filled=False),
-    "strassen": Series("staged in Strassen's algorithm, one level", plotting.YELLOW, "X"),
-    "strassen levels=2": Series("staged in Strassen's algorithm, two levels", plotting.YELLOW, "X", "--", filled=False),
+    "strassen": Series("staged in Strassen's algorithm, one level", plotting.BLUE, "X"),
+    "strassen levels=2": Series("staged in Strassen's algorithm, two levels", plotting.BLUE, "X", "--", filled=False),
     "ootomo-tf32": Series("Ootomo, tf32 words", plotting.SKY, "p", "--", filled=False),
     "bf16x9": Series("bf16, nine products", plotting.BLUE, "*"),
     "bf16x6": Series("bf16, six products", plotting.BLUE, ">", filled=False),
@@ -53,13 +53,13 @@ def look(implementation: str) -> Series:
 
 
 def over_n(axes: Any, lines: Mapping[str, Sequence[Row]], what: str, side: str = "M", **more: Any) -> None:
-    """Draw a column of each line's rows over one of their sides, an axis of powers of two."""
+    """Draw a column of each line's rows over one of their sides, a logarithmic axis."""
     ticks: set[int] = set()
     for name, rows in lines.items():
         points = [(int(row[side]), row[what]) for row in rows if what in row]
         if points:
             axes.plot(*zip(*points, strict=True), **look(name).line(**more))
-            ticks |= {n for n, _ in points if n & (n - 1) == 0}
+            ticks |= {n for n, _ in points}
     size_axis(axes, sorted(ticks))
 
 
@@ -77,75 +77,11 @@ def plain_ticks(axis: Any, which: str = "y") -> None:
     """Label a logarithmic axis with plain numbers: 1, 2, 5, 10 and so on."""
     axis.set(**{f"{which}scale": "log"})
     low, high = axis.get_ylim() if which == "y" else axis.get_xlim()
-    shown = [m for m in _MARKS if low <= m <= high]
+    marks = _MARKS if high < 5000 * low else _MARKS[::3]  # over many decades only 0.1, 1, 10
+    shown = [m for m in marks if low <= m <= high]
     axis.set(**{f"{which}ticks": shown, f"{which}ticklabels": [f"{m:g}" for m in shown]})
     sides = {"left": False, "labelleft": False} if which == "y" else {"bottom": False, "labelbottom": False}
     axis.tick_params(axis=which, which="minor", **sides)
-
-
-def legend(figure: Any, axes: Any, columns: int) -> None:
-    """Draw one legend of all panels below them, each label once."""
-    result: dict[str, Any] = {}
-    for axis in np.ravel(axes):
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            result.setdefault(label, handle)
-    figure.legend(list(result.values()), list(result), loc="outside lower center", ncols=columns, columnspacing=1.4)
-
-
-def label_ends(axes: Any, size: float = 6.5) -> None:
-    """Write each line's label at the right of its panel, in its colour, with overlapping labels moved apart.
-
-    The logarithmic x axes, shared in a column of panels, are extended for the labels.
-    """
-    figure, panels = axes.flat[0].get_figure(), list(axes.flat)
-    figure.draw_without_rendering()  # widths and heights of the panels
-    lines = {axis: [line for line in axis.lines if not line.get_label().startswith("_")] for axis in panels}
-    points = 72 / figure.dpi
-    longest = max(len(line.get_label().replace("$", "")) for of in lines.values() for line in of)
-    room = 0.56 * size * longest / (points * min(axis.get_window_extent().width for axis in panels)) + 0.06
-    low, high = panels[0].get_xlim()
-    for axis in panels:
-        axis.set_xlim(low, low * (high / low) ** (1 / (1 - room)))
-    for axis, of in lines.items():
-        place = axis.transData + axis.transAxes.inverted()
-        ends = sorted([(place.transform(line.get_xydata()[-1])[1], i) for i, line in enumerate(of)])
-        gap = 1.15 * size / (points * axis.get_window_extent().height)
-        for (_, i), height in zip(ends, spread([y for y, _ in ends], gap), strict=True):
-            colour = of[i].get_color()
-            axis.annotate(
-                of[i].get_label(),
-                of[i].get_xydata()[-1],
-                (1 - room + 0.04, height),
-                textcoords="axes fraction",
-                fontsize=size,
-                color=colour,
-                va="center",
-                arrowprops={"arrowstyle": "-", "lw": 0.4, "color": colour, "shrinkA": 0, "shrinkB": 2},
-            )
-
-
-def spread(positions: Sequence[float], gap: float, low: float = 0.03, high: float = 0.97) -> list[float]:
-    """Return ascending positions at least ``gap`` apart, as near to the given ascending ones as two passes find.
-
-    Examples
-    --------
-    >>> [round(y, 2) for y in spread([0.5, 0.5, 0.9], 0.1)]
-    [0.45, 0.55, 0.9]
-    """
-    groups: list[tuple[float, int]] = []  # centre and number of labels that touch one another
-    for y in positions:
-        groups.append((y, 1))
-        while len(groups) > 1:
-            (a, m), (b, n) = groups[-2:]
-            if b - a >= gap * (m + n) / 2:
-                break
-            groups[-2:] = [((a * m + b * n) / (m + n), m + n)]
-    result = [centre + gap * (i - (n - 1) / 2) for centre, n in groups for i in range(n)]
-    for i in range(len(result)):
-        result[i] = max(result[i], low + gap * i)
-    for i in reversed(range(len(result))):
-        result[i] = min(result[i], high - gap * (len(result) - 1 - i))
-    return result
 
 
 def label_points(axis: Any, points: Sequence[tuple[float, float, str, str]], size: float = 6.5) -> None:
@@ -154,15 +90,16 @@ def label_points(axis: Any, points: Sequence[tuple[float, float, str, str]], siz
     The limits of the axes must be final. The nearest free place of some rings of places is taken, with a thin line to
     the point where it is not adjacent.
     """
-    axis.get_figure().draw_without_rendering()
+    for _ in range(3):  # the layout converges
+        axis.get_figure().draw_without_rendering()
     scale = 72 / axis.get_figure().dpi
     frame = [scale * edge for edge in axis.get_window_extent().extents]
     occupied = []
-    for line in axis.lines:
+    for line in (line for line in axis.lines if len(line.get_xydata())):
         drawn = scale * axis.transData.transform(line.get_xydata())
         occupied.append((*(drawn.min(axis=0) - 2), *(drawn.max(axis=0) + 2)))
     for x, y, text, colour in points:
-        at, width, height = scale * axis.transData.transform((x, y)), 0.56 * size * len(text), 1.05 * size
+        at, width, height = scale * axis.transData.transform((x, y)), 0.7 * size * len(text), 1.35 * size
         for radius in (6, 10, 14, 20, 26, 34, 42, 52, 64, 78):
             for angle in np.linspace(0, 2 * np.pi, 24, endpoint=False):
                 dx, dy = radius * np.cos(angle), radius * np.sin(angle)

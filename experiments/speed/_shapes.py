@@ -16,7 +16,7 @@ from fpemu.errors import InputError
 from fpemu.plotting import Series
 from fpemu.roofline import gpus
 
-from .._rows import Row
+from .._rows import Row, size_axis
 from ._record import measured_on, read, record_file
 
 _PLACE = ("kind", "M", "N", "K", "data", "batch", "contender")
@@ -64,11 +64,11 @@ LOOKS = {
     "magma-small fp32": Series("magma-small, fp32 sums", plotting.SKY, "^", ":", filled=False),
     "tiny": Series("several / instruction", plotting.GREEN, "D"),
     "V0": Series("TSM2 V0", plotting.GREY, "x", ":"),
-    "V1": Series("TSM2 V1", plotting.SKY, "^"),
-    "V2": Series("TSM2 V2", plotting.BLUE, "v"),
+    "V1": Series("TSM2 V1", plotting.SKY, "^", "-."),
+    "V2": Series("TSM2 V2", plotting.BLUE, "v", "--"),
     "V3": Series("TSM2 V3", plotting.VERMILION, "o"),
-    "opt 1": Series("ISM2, optimisation 1", plotting.ORANGE, "P"),
-    "opt 2": Series("ISM2, optimisation 2", plotting.PURPLE, "X"),
+    "opt 1": Series("ISM2, optimisation 1", plotting.ORANGE, "s", "--", filled=False),
+    "opt 2": Series("ISM2, optimisation 2", plotting.PURPLE, "X", "-."),
     "hopper": Series("kernel for Hopper", plotting.GREEN, "D"),
 }
 """Appearance of an implementation on all pages."""
@@ -241,9 +241,7 @@ def plot(axes: Any, rows: Sequence[Row], what: str, over: str, look: Series, tim
 def over_powers(axes: Any, ticks: Sequence[int], name: str = "$n$") -> None:
     """Set a logarithmic axis of sizes below all panels."""
     for axis in axes.ravel():
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(ticks, [str(n) for n in ticks])
-        axis.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        size_axis(axis, ticks)
     for axis in axes[-1]:
         axis.set_xlabel(name)
 

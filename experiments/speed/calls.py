@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.calls.sections import BATCHES
 from fpemu import plotting
 from fpemu.plotting import Series
@@ -14,21 +16,21 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row, size_axis
-from ._look import legend, plain_ticks
+from ._look import plain_ticks
 from ._record import measured_on, record_file
 
 PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
 WAYS = {
     "eager": Series("call", plotting.BLUE, "o"),
     "plan": Series("call of a plan", plotting.GREEN, "s"),
-    "replayed": Series("replay of a CUDA graph", plotting.ORANGE, "^"),
+    "replayed": Series("replay of a CUDA graph", plotting.ORANGE, "^", "--"),
 }
 """Ways to call: ``fpemu.gpu.gemm``, a plan of ``fpemu.gpu.plan``, and a CUDA graph of the call."""
 SCHEMES = ("staged", "ootomo", "legemm", "bf16x9")
 SUSTAINED = {
     "staged": WAYS["eager"],
     "staged, balanced": Series("balanced split", plotting.GREEN, "D"),
-    "staged, Strassen": Series("Strassen's algorithm, one level", plotting.YELLOW, "X"),
+    "staged, Strassen": Series("Strassen's algorithm, one level", plotting.PURPLE, "X", ":"),
 }
 SECTIONS = {
     "host": "host time",
@@ -147,20 +149,28 @@ def _bars(axis: Any, bars: dict[str, dict[str, float]], series: dict[str, Series
     for i, (way, of) in enumerate(bars.items()):
         width = 0.7 / len(bars)
         places = [cases.index(case) + width * (i - (len(bars) - 1) / 2) for case in of]
-        axis.barh(places, of.values(), width, color=series[way].color, label="_" + series[way].label)
+        axis.barh(places, of.values(), width, **_filling(series[way]), label="_" + series[way].label)
     axis.set_yticks(range(len(cases)), [case.replace(" float", " fp") for case in cases], fontsize=6.5)
     axis.invert_yaxis()
 
 
+def _filling(series: Series) -> dict[str, Any]:
+    """The colour and the hatch of a bar."""
+    hatch = {"o": "", "s": "////", "^": "...."}[series.marker]
+    return {"facecolor": series.color, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+
+
 def draw(rows: list[Row]) -> Any:
-    figure, _ = plotting.figure(3, 2, height=4.9)
-    figure.clear()  # the panels of a column have no common x axis
-    axes = figure.subplots(2, 3)
-    (host, batches, products), (late, sums, narrow) = axes
+    figure, panels = plotting.figure(2, 4, height=7.6, share_x=False, share_y=False)
+    for axis in panels[2:].flat:
+        axis.remove()
+    sums, narrow = (figure.add_subplot(panels[0, 0].get_gridspec()[row, :]) for row in (2, 3))
+    (host, batches), (products, late) = panels[:2]
+    axes = np.array([host, batches, products, late, sums, narrow])
     for i, (way, series) in enumerate(WAYS.items()):
         times = _host(rows, way)
         places = [SCHEMES.index(name) + 0.25 * (i - 1) for name in times]
-        host.bar(places, list(times.values()), 0.22, color=series.color, label=series.label)
+        host.bar(places, list(times.values()), 0.22, **_filling(series), label=series.label)
     host.set_xticks(range(len(SCHEMES)), SCHEMES, rotation=20)
     graph = WAYS["replayed"]
     for axis, kind, lines in (
@@ -173,8 +183,10 @@ def draw(rows: list[Row]) -> Any:
             line = _line(rows, kind, way)
             if line:
                 label = "_" * (series in WAYS.values()) + series.label
-                axis.plot(line.keys(), line.values(), **series.line(label=label))
-            ticks |= {n for n in line if n & (n - 1) == 0}
+                axis.plot(
+                    line.keys(), line.values(), **series.line(label=label, markersize=6 if series.marker == "o" else 3)
+                )
+            ticks |= line.keys()
         size_axis(axis, sorted(ticks))
         axis.set_xlabel("$n$")
     plain_ticks(batches)
@@ -189,19 +201,19 @@ def draw(rows: list[Row]) -> Any:
     host.set_ylabel("host time / torch.mm")
     batches.set_ylabel("speed / torch.bmm")
     products.set_ylabel("speed / SGEMM")
-    late.set_ylabel("speed / three fp16 calls")
+    late.set_ylabel("speed / 3 fp16 calls")
     sums.set_xlabel("speed / SGEMM")
     narrow.set_xlabel("speed / cuBLAS")
     for axis, kind in zip(axes.flat, ("host", "batches", "products", "sustained", "long_sums", "tall"), strict=True):
         if any(row["kind"] == kind for row in rows):
             line = axis.axvline if axis in (sums, narrow) else axis.axhline
-            line(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
+            line(1, color=plotting.GREY, linestyle="--", linewidth=0.8, label="library")
         else:
             axis.set(xticks=[], yticks=[])
             axis.text(0.5, 0.5, "not measured", transform=axis.transAxes, ha="center")
     titles = ["host time of a call", "fp16 batches", "staged accumulation", "sustained", "long sums", "tall and skinny"]
     plotting.panel_titles(axes, titles)
-    legend(figure, axes, 3)
+    plotting.legend_below(figure, axes, 2, "(a) 512×512×512, (b) to (d) n×n×n, (e) and (f) as named")
     return figure
 
 

@@ -10,7 +10,7 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ._look import label_points, legend, look
+from ._look import label_points, look
 from ._record import RULES, at, evaluate, is_square, one_gpu, products, provenance
 
 PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
@@ -23,8 +23,8 @@ DATA = {
 }
 UNIFORM = ("symmetric", "positive")
 CAPTION = f"""Relative L2 error over effective FP32 throughput, n = {N}. Marker: operands uniform in [-1, 1], the first
-ten launches after a pause. Vertical line: range of the error over four kinds of operands, uniform in [-1, 1] and in
-[0, 1], normal, and (u - 0.5) exp(0.5 g) with u uniform in [0, 1) and g normal. Horizontal line: to the sustained speed.
+ten launches after a pause, in kernels of cuBLAS or of fpemu. Vertical line: range of the error over four kinds of
+operands, uniform in [-1, 1] and in [0, 1], normal, and (u - 0.5) exp(0.5 g) with u uniform in [0, 1) and g normal.
 "1/8 exact": every 8th stage has exact corrections; "bf16 ×9": bf16 words, nine products. Splits are not timed.
 {provenance("speed/frontier")}"""
 ASSUMPTIONS = [
@@ -44,12 +44,13 @@ PUBLISHED = 72.6
 _OURS = ("staged", *groups.FRONTIER, *groups.STRASSEN)
 _GROUPS = {
     "cuBLAS": (groups.LIBRARY, Series("cuBLAS", plotting.BLACK, "s", "", filled=False)),
-    "published": (
-        (*groups.SCHEMES, *groups.OTHERS),
-        Series("published schemes, kernels of fpemu", plotting.BLUE, "o", ""),
-    ),
-    "ours": (_OURS, Series("schemes of this project (staged …) and Strassen's algorithm", plotting.VERMILION, "*", "")),
+    "published": ((*groups.SCHEMES, *groups.OTHERS), Series("published scheme", plotting.BLUE, "o", "")),
+    "ours": (_OURS, Series("scheme of this project", plotting.VERMILION, "*", "")),
 }
+_LINES = (
+    Series("range, four kinds of data", plotting.GREY, "|", ""),
+    Series("to the sustained speed", plotting.GREY, "_", ""),
+)
 _SHORT = {
     "fp16": "fp16",
     "staged-int8 exact=8": "staged-int8, 1/8 exact",
@@ -72,9 +73,10 @@ def cells() -> list[Row]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(width=5.2, height=4.6)
-    axis, labels = axes[0, 0], []
+    figure, axes = plotting.figure(height=5.6)
+    axis = axes[0, 0]
     axis.set(xscale="log", yscale="log", xlim=(36, 1300), ylim=(LEAST, 1e-3))
+    points: list[tuple[float, float, str, Series]] = []
     for names, style in _GROUPS.values():
         for name in names:
             row, errors = at(rows, name, N, N, N), _errors(rows, name)
@@ -83,24 +85,21 @@ def draw(rows: list[Row]) -> Any:
             first, error = row["first"], row["relative_l2"]
             axis.plot([row.get("sustained", first), first], [error] * 2, color=style.color, linewidth=0.7)
             axis.plot([first] * 2, [min(errors.values()), max(errors.values())], color=style.color, linewidth=0.7)
-            axis.plot([first], [error], **style.line(markersize=6 if style.marker == "*" else 4))
-            labels.append((first, error, _SHORT.get(name, look(name).label.removesuffix(" (cuBLAS)")), style.color))
+            points.append((first, error, _SHORT.get(name, look(name).label.removesuffix(" (cuBLAS)")), style))
+    points.sort(key=lambda point: point[0])
+    for number, (first, error, name, style) in enumerate(points, 1):
+        axis.plot([first], [error], **style.line(markersize=6 if style.marker == "*" else 4, label=f"{number}  {name}"))
     axis.set_xticks([50, 100, 200, 400, 800], ["50", "100", "200", "400", "800"])
     axis.tick_params(axis="x", which="minor", labelbottom=False)
     axis.set(xlabel="effective FP32 throughput (2MNK / time), TFLOP/s", ylabel="relative $L_2$ error")
+    for style in (*(style for _, style in _GROUPS.values()), *_LINES):
+        axis.plot([], [], **style.line())
+    title = f"{one_gpu()}, n×n×n, n = {N}, first launches, uniform in [-1, 1]"
     below = at(rows, "dgemm", N, N, N)
     if below is not None and "first" in below:
-        axis.annotate(
-            f"DGEMM: {below['relative_l2']:.1g}",
-            (below["first"], LEAST),
-            xytext=(0, 12),
-            fontsize=6.5,
-            ha="center",
-            textcoords="offset points",
-            arrowprops={"arrowstyle": "->", "lw": 0.6},
-        )
-    legend(figure, axes, 1)
-    label_points(axis, sorted(labels))
+        title += f"\nbelow the panel: DGEMM, {below['relative_l2']:.1g} at {below['first']:.3g} TFLOP/s"
+    plotting.legend_below(figure, axes, 2, title)
+    label_points(axis, [(first, error, f"{i}", style.color) for i, (first, error, _, style) in enumerate(points, 1)])
     return figure
 
 

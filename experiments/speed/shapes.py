@@ -9,8 +9,8 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ._look import legend, look, over_n, plain_ticks, third_of_fp16
-from ._record import RULES, RUNS, evaluate, products, provenance, shape_name
+from ._look import look, over_n, plain_ticks, third_of_fp16
+from ._record import RULES, RUNS, evaluate, one_gpu, products, provenance, shape_name
 
 PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
 SHAPES = ("n×n×n", "n×4n×n", "n×n×4n")
@@ -35,19 +35,20 @@ def _line(rows: list[Row], implementation: str, shape: str) -> list[Row]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=3.2)
-    for axis, shape in zip(axes[0], SHAPES, strict=True):
+    figure, axes = plotting.figure(1, 3, height=6.2)
+    for axis, shape in zip(axes[:, 0], SHAPES, strict=True):
         over_n(axis, {name: _line(rows, name, shape) for name in ("sgemm", *IMPLEMENTATIONS)}, "first")
         for name in IMPLEMENTATIONS:
             whole = [row for row in _line(rows, name, shape) if "split_first" in row]
             style = look(name).line(linestyle=":", label=f"{look(name).label}, with the split", markerfacecolor="white")
             axis.plot([row["M"] for row in whole], [row["split_first"] for row in whole], **style)
         third_of_fp16(axis, _line(rows, "fp16", shape))
-        axis.set_xlabel("$n$")
-    plain_ticks(axes[0, 0])
-    axes[0, 0].set_ylabel("effective throughput, TFLOP/s")
+        axis.set_ylabel("effective throughput, TFLOP/s")
+    for axis in axes[:, 0]:
+        plain_ticks(axis)
+    axes[-1, 0].set_xlabel("$n$")
     plotting.panel_titles(axes, [f"{shape} ($M$×$N$×$K$)".replace("n", "$n$") for shape in SHAPES])
-    legend(figure, axes, 3)
+    plotting.legend_below(figure, axes, 2, f"{one_gpu()}, first launches, uniform in [-1, 1]")
     return figure
 
 

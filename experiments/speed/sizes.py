@@ -9,8 +9,8 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ._look import legend, look, over_n, third_of_fp16
-from ._record import RULES, RUNS, evaluate, is_square, products, provenance, squares
+from ._look import look, over_n, third_of_fp16
+from ._record import RULES, RUNS, evaluate, is_square, one_gpu, products, provenance, squares
 
 PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
 IMPLEMENTATIONS = ("sgemm", "staged", groups.FRONTIER[0], *groups.STRASSEN)
@@ -29,18 +29,19 @@ def cells() -> list[Row]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=2.9, share_y=False)
-    for axis, what in zip(axes[0], ("first", "sustained"), strict=False):
+    figure, axes = plotting.figure(1, 3, height=6.2, share_y=False)
+    for axis, what in zip(axes[:, 0], ("first", "sustained"), strict=False):
         over_n(axis, {name: squares(rows, name) for name in IMPLEMENTATIONS}, what)
         third_of_fp16(axis, squares(rows, "fp16"), what)
         axis.set_ylabel("effective throughput, TFLOP/s")
-    over_n(axes[0, 2], {name: _with_split(rows, name) for name in IMPLEMENTATIONS if name != "sgemm"}, "ratio")
-    axes[0, 2].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8)
-    axes[0, 2].set_ylabel("speed / three fp16 products")
-    for axis in axes[0]:
-        axis.set(ylim=0, xlabel="$n$")
+    over_n(axes[2, 0], {name: _with_split(rows, name) for name in IMPLEMENTATIONS if name != "sgemm"}, "ratio")
+    axes[2, 0].axhline(1, color=plotting.GREY, linestyle="--", linewidth=0.8, label="three fp16 products (cuBLAS)")
+    axes[2, 0].set_ylabel("speed / three fp16 products")
+    for axis in axes[:, 0]:
+        axis.set_ylim(0)
+    axes[-1, 0].set_xlabel("$n$")
     plotting.panel_titles(axes, ["first launches", "sustained", "first launches, with the split"])
-    legend(figure, axes, 3)
+    plotting.legend_below(figure, axes, 2, f"{one_gpu()}, n×n×n, uniform in [-1, 1]")
     return figure
 
 

@@ -56,22 +56,3 @@ def on_powers(axis: Any, name: str, base: int = 2) -> None:
     axis.set_xscale("log", base=base)
     axis.set(yscale="log", xlabel=name)
     axis.tick_params(axis="x", which="minor", bottom=False)
-
-
-def label_ends(axis: Any, ends: dict[str, tuple[float, str]], x: float, apart: float = 0.075) -> None:
-    """Write the label of each line, in its colour, right of its last point (x, y), moved apart where they are close."""
-    low, high = np.log10(axis.get_ylim())
-    places: list[float] = []
-    for text, (y, color) in sorted(ends.items(), key=lambda end: end[1][0]):
-        height = (np.log10(y) - low) / (high - low)
-        places.append(max(height, places[-1] + apart) if places else height)
-        axis.annotate(
-            text,
-            (x, y),
-            xytext=(1.03, places[-1]),
-            textcoords=axis.transAxes,
-            va="center",
-            fontsize=7,
-            color=color,
-            annotation_clip=False,
-        )

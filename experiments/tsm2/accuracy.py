@@ -16,15 +16,15 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._numeric import product_in_two
-from .._rows import Row, runs_by
+from .._rows import Row, in_legend, runs_by, size_axis
 from ._chains import FORMATS, LOOK, NEAR, expected, farthest, on_powers, relative_l2
 from ._chains import PAPER as PAPER
 
 CAPTION = """Error over k of the chains of FMAs that TSM2 and ISM2 compute, operands uniform in [0, 1], against the
 exact product, in units of the roundoff u (2^-24 in fp32, 2^-53 in fp64): (a) relative L2 error, (b) largest relative
 error. k up to 16, shaded: the shapes of ISM2, a tall matrix times k×n; above: the shapes of TSM2, a large matrix times
-k×n; n = 8 in both, few rows of the large one. Markers: mean over seeded runs; bands: smallest to largest. Line: growth
-expected of independent roundings, without a fitted parameter; dashed: the bound k u. All settings of the kernels'
+k×n; n = 8 in both, few rows of the large one. Line: growth expected of independent roundings, without a fitted
+parameter. All settings of the kernels'
 parameters give these bits."""
 ASSUMPTIONS = [
     "Every entry of C is one ascending chain of FMAs from zero in the format of the operands, for every tile.",
@@ -66,10 +66,11 @@ def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, height=3.0)
+    figure, axes = plotting.figure(1, 2, height=4.6)
     lengths = sorted({row["k"] for row in rows})
-    for axis, measure in zip(axes[0], ("relative_l2", "max_relative"), strict=True):
-        axis.axvspan(1.6, 22, color=plotting.GREY, alpha=0.1, linewidth=0)
+    large, tall = (end(row["m"] for row in rows) for end in (min, max))
+    for axis, measure in zip(axes[:, 0], ("relative_l2", "max_relative"), strict=True):
+        axis.axvspan(1.6, 22, color=plotting.GREY, alpha=0.15, linewidth=0, label=f"shapes of ISM2, m = {tall}")
         for fmt, look in LOOK.items():
             scaled = [[x * 2.0 ** FORMATS[fmt] for x in _runs(rows, k, fmt, measure)] for k in lengths]
             plotting.band(
@@ -79,14 +80,14 @@ def draw(rows: list[Row]) -> Any:
             line = [expected(k, 24) * 2.0**24 for k in lengths]
             axis.plot(lengths, line, color=plotting.BLACK, linewidth=0.8, zorder=1.5, label="independent roundings")
         axis.plot(lengths, lengths, color=plotting.GREY, linestyle="--", linewidth=0.8, zorder=1.5, label="bound $k u$")
-        on_powers(axis, "$k$")
+        on_powers(axis, "")
         axis.set(xlim=(1.6, 2**15.4), ylim=(0.15, 2000))
-        axis.set_xticks([2**i for i in range(1, 16, 2)])
-        axis.annotate("ISM2", (6, 1100), fontsize=7, color=plotting.GREY, ha="center")
-        axis.annotate("TSM2", (8000, 1100), fontsize=7, color=plotting.GREY, ha="center")
-    axes[0, 0].set_ylabel("error / $u$")
+        axis.set_ylabel("error / $u$")
+    size_axis(axes[-1, 0], lengths)
+    axes[-1, 0].set_xlabel("$k$")
     plotting.panel_titles(axes, ["relative $L_2$ error", "largest relative error"])
-    plotting.legend_below(figure, axes[0, 0], 4)
+    title = f"m×k times k×8; {in_legend(rows)}\nwhite: shapes of TSM2, m = {large}"
+    plotting.legend_below(figure, axes, 2, title)
     return figure
 
 

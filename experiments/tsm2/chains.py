@@ -20,17 +20,17 @@ from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
-from .._rows import Row, mean_by, runs_by
-from ._chains import label_ends, on_powers
+from .._rows import Row, in_legend, mean_by, runs_by, size_axis
+from ._chains import on_powers
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), which states no errors; schemes as published"""
 CAPTION = """Relative L2 error against the exact product over k, operands uniform in [0, 1], products of 4 rows and 4
-columns on (a) Ampere and (b) Hopper. Black: one chain of fp32 FMAs, which TSM2 computes; grey: the same in blocks of 64
-summed in order (dash-dotted) and pairwise (dotted). Colours: fp32 products from words on tensor cores: Markidis and
-LE-GEMM (whose lines coincide) keep their sums in the truncating accumulator; Ootomo's main sum is promoted after every
-instruction, the sum of staged accumulation, a scheme of this project, after 64 products; bf16x9 adds nine products of
-bf16 words in the accumulator. Lines: mean over seeded runs; bands: smallest to largest; dotted: 2^-24."""
+columns on (a) Ampere and (b) Hopper. TSM2 computes one chain of fp32 FMAs; blocks of 64 are the same chain divided,
+with their sums added in order or pairwise. Of the fp32 products from words, Markidis and LE-GEMM (whose lines
+coincide) keep their sums in the truncating accumulator; Ootomo's main sum is promoted after every instruction, the sum
+of staged accumulation, a scheme of this project, after 64 products; bf16x9 adds nine products of bf16 words in the
+accumulator."""
 ASSUMPTIONS = [
     """The products have the full k of TSM2 and only 4 rows and 4 columns. Operands are uniform in [0, 1], as in its
     paper, and rounded to fp32.""",
@@ -82,30 +82,30 @@ _LOOK = {
     "chain": Series("chain of FMAs (TSM2)", plotting.BLACK, "s", "--", filled=False),
     "blocks": Series("blocks of 64", plotting.GREY, "^", "-.", filled=False),
     "pairwise": Series("blocks of 64, pairwise", plotting.GREY, "v", ":", filled=False),
-    "markidis": plotting.SCHEMES["markidis"],
-    "legemm": plotting.SCHEMES["legemm"],
-    "ootomo": plotting.SCHEMES["ootomo"],
-    "ootomo-tf32": Series("Ootomo, tf32", plotting.PURPLE, "d"),
-    "staged": replace(plotting.SCHEMES["staged"], label="staged (ours)"),
+    "markidis": replace(plotting.SCHEMES["markidis"], filled=False),
+    "legemm": replace(plotting.SCHEMES["legemm"], dash="--"),
+    "ootomo": replace(plotting.SCHEMES["ootomo"], dash="-."),
+    "ootomo-tf32": Series("Ootomo, tf32", plotting.PURPLE, "d", "--"),
+    "staged": replace(plotting.SCHEMES["staged"], label="staged (ours)", dash=":"),
     "bf16x9": Series("bf16x9", plotting.BLUE, "P"),
 }
 _GPUS = {"ampere": "Ampere", "hopper": "Hopper"}
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, height=3.0)
+    figure, axes = plotting.figure(1, 2, height=5.6)
     lengths = sorted({row["k"] for row in rows})
-    for axis, hardware in zip(axes[0], _GPUS, strict=True):
+    for axis, hardware in zip(axes[:, 0], _GPUS, strict=True):
         for name, look in _LOOK.items():
-            plotting.band(axis, lengths, [_runs(rows, hardware, k, name) for k in lengths], look)
-        on_powers(axis, "$k$")
-        axis.set_xticks(lengths if len(lengths) < 9 else lengths[::2])
-        axis.axhline(2.0**-24, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=0.8, zorder=1)
-    axes[0, 0].annotate("$2^{-24}$", (lengths[0], 2.0**-24), xytext=(0, -8), textcoords="offset points", fontsize=7)
-    axes[0, 0].set_ylabel("relative $L_2$ error")
+            runs = [_runs(rows, hardware, k, name) for k in lengths]
+            plotting.band(axis, lengths, runs, look, markersize=6 if name == "markidis" else 3.5)  # LE-GEMM lies on it
+        on_powers(axis, "")
+        axis.axhline(2.0**-24, color=plotting.GREY, linestyle=(0, (1, 1.5)), linewidth=1, zorder=1, label="$2^{-24}$")
+        axis.set_ylabel("relative $L_2$ error")
+    size_axis(axes[-1, 0], lengths)
+    axes[-1, 0].set_xlabel("$k$")
     plotting.panel_titles(axes, list(_GPUS.values()))
-    ends = {look.label: (_mean(rows, "hopper", lengths[-1], name), look.color) for name, look in _LOOK.items()}
-    label_ends(axes[0, 1], ends, lengths[-1])
+    plotting.legend_below(figure, axes, 2, f"4×k times k×4; {in_legend(rows)}")
     return figure
 
 

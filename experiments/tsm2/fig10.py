@@ -8,9 +8,8 @@ from fpemu import plotting
 from fpemu.reproduce import Measure, Page
 
 from .._rows import Row
-from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, cells_of, evaluate, provenance
-from ._speed import OTHER_GPU, SHARE, curves, findings, points, ranges
+from ._speed import OTHER_GPU, SHARE, curves, findings, one_run, points, ranges
 from ._speed import PAPER as _PAPER
 
 PAPER = f"{_PAPER}, section 4.5, figure 10"
@@ -27,15 +26,18 @@ cells = cells_of("tsm2/fig10")
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=3.0, share_y=False)
+    figure, axes = plotting.figure(1, 3, height=5.2, share_y=False)
     panels = ("fp64", "seconds", 1e3, "time, ms"), ("fp64", "share", 100, SHARE), ("fp32", "share", 100, SHARE)
-    for axis, (fmt, what, times, label) in zip(axes[0], panels, strict=True):
+    for axis, (fmt, what, times, label) in zip(axes[:, 0], panels, strict=True):
         curves(axis, rows, shapes.MAIN, fmt, what, times, by="K", unit=1024)
-        axis.set(ylim=0, xlabel="$k$ / 1024")
-        axis.set_xticks(range(0, 16, 3))
-        axis.set_ylabel(label)
+        axis.set(ylim=0, ylabel=label)
     plotting.panel_titles(axes, ["time, fp64", "bandwidth, fp64", "bandwidth, fp32"])
-    legend(figure, axes, 3)
+    sizes = sorted({row["K"] for row in rows})
+    axes[-1, 0].set_xticks(
+        [k / 1024 for k in sizes], [f"{k / 1024:.3g}" if i % 2 == 0 else "" for i, k in enumerate(sizes)]
+    )
+    axes[-1, 0].set_xlabel("$k$ / 1024")
+    plotting.legend_below(figure, axes, 2, f"15360×k times k×16, by columns\n{one_run()}")
     return figure
 
 

@@ -9,9 +9,8 @@ from fpemu import plotting
 from fpemu.reproduce import Measure, Page
 
 from .._rows import Row
-from ..speed._look import legend
 from ..speed._shapes import RULES, TALL, cells_of, evaluate, over_powers, provenance
-from ._speed import OTHER_GPU, SHARE, curves, findings, points, quotient, ranges
+from ._speed import OTHER_GPU, SHARE, curves, findings, one_run, points, quotient, ranges
 from ._speed import PAPER as _PAPER
 
 PAPER = f"{_PAPER}, section 5.1, figure 11"
@@ -37,9 +36,9 @@ def draw(rows: list[Row]) -> Any:
         row[0].set_ylabel(label)
         for axis in row:
             axis.set_ylim(0, most)
-    over_powers(axes, (1, 4, 16, 64, 256), "$k$")
+    over_powers(axes, sorted({row["K"] for row in rows}), "$k$")
     plotting.panel_titles(axes, [f"{what}, {fmt}" for what in ("bandwidth", "time") for fmt in _FORMATS])
-    legend(figure, axes, 4)
+    plotting.legend_below(figure, axes, 2, f"15360×k times k×16, by columns\n{one_run()}")
     return figure
 
 

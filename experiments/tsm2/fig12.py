@@ -10,9 +10,8 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row
-from ..speed._look import legend
 from ..speed._shapes import RULES, TALL, cells_of, evaluate, over_powers, provenance
-from ._speed import GAIN, OTHER_GPU, SHARE, points
+from ._speed import GAIN, OTHER_GPU, SHARE, one_run, points
 from ._speed import PAPER as _PAPER
 
 PAPER = f"{_PAPER}, sections 5.2 and 6, figure 12"
@@ -45,17 +44,17 @@ def _by_factor(rows: list[Row], form: int, fmt: str, what: str, times: float = 1
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, 1, height=2.9, share_y=False)
-    for axis, (what, times, label) in zip(axes[0], (("speedup", 1, GAIN), ("share", 100, SHARE)), strict=True):
+    figure, axes = plotting.figure(1, 2, height=4.0, share_y=False)
+    for axis, (what, times, label) in zip(axes[:, 0], (("speedup", 1, GAIN), ("share", 100, SHARE)), strict=True):
         for (form, fmt), look in _LOOK.items():
             by_factor = _by_factor(rows, form, fmt, what, times)
             if by_factor:
                 axis.plot(list(by_factor), list(by_factor.values()), **look.line())
         axis.set(ylim=0, ylabel=label)
-    axes[0, 0].axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8)
-    over_powers(axes, shapes.TCF[::2], "tcf")
+    axes[0, 0].axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8, label="as fast as cuBLAS")
+    over_powers(axes, shapes.TCF, "tcf")
     plotting.panel_titles(axes, ["speed-up", "bandwidth"])
-    legend(figure, axes, 4)
+    plotting.legend_below(figure, axes, 2, f"$10^7$×16 times 16×16, by columns\n{one_run()}")
     return figure
 
 

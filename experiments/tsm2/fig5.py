@@ -8,16 +8,13 @@ from fpemu import plotting
 from fpemu.reproduce import Measure, Page
 
 from .._rows import Row
-from ..speed._look import legend
 from ..speed._shapes import LOOKS, RULES, TALL, cells_of, evaluate, line, provenance
-from ._speed import OTHER_GPU, PANELS, SHARE, difference, findings, grid, points, ranges
+from ._speed import OTHER_GPU, PANELS, SHARE, difference, findings, grid, one_run, points, ranges
 from ._speed import PAPER as _PAPER
 
 PAPER = f"{_PAPER}, sections 2.2, 4.3 and 4.4, figures 5, 7b and 9"
 CAPTION = f"""m×m times m×n: bytes of A, B and the result per second, as a share of the copy bandwidth in the
-same run, over m. Above
-fp32, below fp64; n = 2, 4, 8 and 16. Stored by columns; crosses: by rows, at m = 20480. The kernel for Hopper is part
-of this project; dotted: 90 %, its goal. {provenance("tsm2/fig5")}"""
+same run, over m; n = 2, 4, 8 and 16. The kernel for Hopper is part of this project. {provenance("tsm2/fig5")}"""
 ASSUMPTIONS = [
     *RULES,
     TALL,
@@ -40,16 +37,19 @@ def draw(rows: list[Row]) -> Any:
             shares = points(rows, name, fmt, "share", 100, layout="rows", N=n)
             label = f"{LOOKS[name].label}, A and B by rows"
             axis.plot([m / 1024 for m in shares], shares.values(), mark, color=LOOKS[name].color, label=label, zorder=4)
-        axis.axhline(GOAL, color=plotting.GREY, linestyle=":", linewidth=0.8)
+        axis.axhline(
+            GOAL, color=plotting.GREY, linestyle=":", linewidth=1, label=f"{GOAL} %, goal of the kernel for Hopper"
+        )
         axis.set_ylim(0, 115)
-    legend(figure, axes, 3)
+    plotting.legend_below(figure, axes, 2, f"m×m times m×n; {one_run()}")
     return figure
 
 
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for fmt in shapes.FORMATS:
         more = [x for n in shapes.COLUMNS for x in difference(rows, "V3", shapes.BASE, fmt, N=n)]
-        yield from ranges("tsm2_bandwidth", more, fmt)
+        for claim in ("tsm2_bandwidth", "abstract_bandwidth"):
+            yield from ranges(claim, more, fmt)
         used = [x for n in shapes.COLUMNS for x in points(rows, "V3", fmt, "share", 100, N=n).values()]
         yield from ranges("v100_bandwidth", used, fmt)
         for layout in ("columns", "rows"):

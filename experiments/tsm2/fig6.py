@@ -10,9 +10,8 @@ from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 
 from .._rows import Row
-from ..speed._look import legend
 from ..speed._shapes import RULES, TALL, cells_of, evaluate, one_gpu, provenance
-from ._speed import GAIN, OTHER_GPU, SHARE, curves, difference, findings, over_m, points, ranges
+from ._speed import GAIN, OTHER_GPU, SHARE, curves, difference, findings, one_run, over_m, points, ranges
 from ._speed import PAPER as _PAPER
 
 PAPER = f"{_PAPER}, section 4.4, figures 6 and 7"
@@ -39,14 +38,15 @@ def _percent_of_peak() -> float:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(3, 1, height=3.0, share_y=False)
+    figure, axes = plotting.figure(1, 3, height=5.2, share_y=False)
     columns = ("speedup", 1.0, GAIN), ("rate", _percent_of_peak(), "share of the fp64 peak, %"), ("share", 100.0, SHARE)
-    for axis, (what, times, label) in zip(axes[0], columns, strict=True):
+    for axis, (what, times, label) in zip(axes[:, 0], columns, strict=True):
         curves(axis, rows, shapes.MAIN, "fp64", what, times, unit=1024, N=16)
         axis.set(ylim=0, ylabel=label)
-    over_m(axes[0])
+    over_m(axes[-1])
     plotting.panel_titles(axes, ["speed-up", "use of the cores", "use of the bandwidth"])
-    legend(figure, axes, 3)
+    axes[0, 0].axhline(1, color=plotting.BLACK, linestyle="--", linewidth=0.8, label="as fast as cuBLAS")
+    plotting.legend_below(figure, axes, 2, f"m×m times m×16, fp64, by columns\n{one_run()}")
     return figure
 
 

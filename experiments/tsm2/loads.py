@@ -3,6 +3,7 @@
 The counts of sections 3.2, 3.3 and 5.2, and Fig. 1: a tile of B in shared memory by columns or by rows.
 """
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,16 +35,22 @@ M, K, N, T1, T3, TCF = 512, 512, 16, 128, 4, 2
 ALGORITHMS = {"1": "V0", "2": "V1", "3": "V2", "4": "V3", "6": "opt 1", "7": "opt 2"}
 ORDERS = ("columns", "rows")
 WARP = BANKS = 32
+TRANSACTIONS = (128, 32)
+"""Bytes"""
+NARROW = (2, 4)
+"""t2 of Algorithm 4 on a K40c and a P100 that the figure does not show."""
 
 
-def cells() -> list[Row]:
-    loads = [(name, t2, "") for name in ALGORITHMS for t2 in ((N,) if name in "12" else (N, N // 2))]
+def cells(algorithms: str = "123467") -> list[Row]:
+    loads = [(name, t2, "") for name in algorithms for t2 in ((N,) if name in "12" else (N, N // 2))]
+    loads += [("4", t2, "") for t2 in NARROW if "4" in algorithms]
     banks = [("", t2, order) for t2 in range(1, N + 1) for order in ORDERS]
     return [{"algorithm": name, "t2": t2, "stored by": order} for name, t2, order in (*loads, *banks)]
 
 
 def evaluate(cell: Row) -> dict[str, float]:
-    """The mean loads per element of A, B and C; for a tile of B the accesses to one bank."""
+    """The mean loads per element of A, B and C, and the share of the bytes of transactions that a warp uses when it
+    loads A and B; for a tile of B the accesses to one bank."""
     if not cell["algorithm"]:
         return {"conflicts": float(conflicts(cell["t2"], cell["stored by"]))}
     tiles, name = LoopTiles(T1, cell["t2"], T3), ALGORITHMS[cell["algorithm"]]
@@ -59,7 +66,22 @@ def evaluate(cell: Row) -> dict[str, float]:
         interleaved(threads, tiles, TCF)
     else:
         (shared if name == "V2" else prefetched)(threads, tiles)
-    return {name: float(np.mean(getattr(threads, name).counts)) for name in "ABC"}
+    numbers = {name: float(np.mean(getattr(threads, name).counts)) for name in "ABC"}
+    neighbours = np.arange(WARP)  # rows of A, or of a column of a tile of B
+    loaded = {"A": neighbours, "B": neighbours * (name not in ("V0", "V1"))}
+    for matrix, elements in loaded.items():
+        numbers |= {f"{matrix} used of {size}": used(elements, size) for size in TRANSACTIONS}
+    return numbers
+
+
+def used(elements: NDArray[Any], size: int) -> float:
+    """Return the share of the bytes of transactions of a size that a warp's loads of fp64 elements use.
+
+    >>> used(np.zeros(32, int), 128), used(np.arange(32), 128)
+    (0.0625, 1.0)
+    """
+    addresses = 8 * np.unique(elements)
+    return float(8 * len(addresses) / (size * len(np.unique(addresses // size))))
 
 
 def conflicts(t2: int, stored_by: str) -> int:
@@ -108,10 +130,10 @@ _STORED = {"columns": Series("by columns", plotting.BLACK, "o"), "rows": Series(
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, height=2.8, share_y=False)
-    left, right = axes[0]
+    figure, axes = plotting.figure(1, 2, height=4.4, share_x=False, share_y=False)
+    left, right = axes[:, 0]
     for shift, (matrix, look) in enumerate(_LOOK.items()):
-        for row in (row for row in rows if row["algorithm"]):
+        for row in (row for row in rows if row["algorithm"] and row["t2"] not in NARROW):
             x = list(ALGORITHMS).index(row["algorithm"]) + 0.22 * (shift - 1)
             face = look.color if row["t2"] == N else "white"
             left.plot([x], [row[matrix]], **look.line(markerfacecolor=face, label=None, zorder=2.5 + (row["t2"] == N)))
@@ -120,15 +142,15 @@ def draw(rows: list[Row]) -> Any:
     left.set_yscale("log", base=2)
     left.set_xticks(range(len(ALGORITHMS)), [f"{name}\n{form}" for name, form in ALGORITHMS.items()])
     left.set(xlabel="algorithm of the paper", ylabel="loads per element")
-    left.legend(fontsize=7)
+    left.legend(title=f"{M}×{K} times {K}×{N}, $t_1$ = {T1}")
     for order, look in _STORED.items():
         line = sorted((row["t2"], row["conflicts"]) for row in rows if row["stored by"] == order)
         if line:
             right.plot(*zip(*line, strict=True), **look.line())
     right.set(xlabel="$t_2$", ylabel="threads per bank")
-    right.set_xticks([1, 2, 4, 8, 12, 16])
+    right.set_xticks(range(1, N + 1))
     right.set_ylim(0, 17)
-    right.legend(title="tile of B stored", fontsize=7, title_fontsize=7)
+    right.legend(title="tile of B stored")
     plotting.panel_titles(axes, ["loads from global memory", "conflicts in shared memory"])
     return figure
 
@@ -142,14 +164,22 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
                 variant = f"by {row['stored by']} at t2 = {t2}"
                 yield Measure("bank_conflicts", row["conflicts"] / most, variant=variant)
             continue
+        if name == "4":
+            share = row["B"] * K * N * (M / T1) / (row["A"] * M * K)
+            yield Measure("loads_of_b", share, variant=f"t2 = {t2}, t1 = {T1}")
+            if t2 in NARROW:
+                continue
+        if name in "23":
+            for matrix, size in itertools.product("AB", TRANSACTIONS):
+                if (column := f"{matrix} used of {size}") in row and t2 == N:
+                    published = 8 / size if name + matrix == "2B" else 1.0
+                    case = f"{matrix} in Alg. {name}, transactions of {size} bytes"
+                    yield Measure("access_efficiency", row[column] / published, variant=case)
         width = "" if name in "12" else f" at t2 = {'n' if t2 == N else 'n/2'}"
         published = {"1": N, "2": 1}.get(name, N / t2)
         yield Measure("loads", row["A"] / published, variant=f"A in Alg. {name}{width}")
         if name in "34":  # once per block of t1 threads, where Algorithm 2 loads once per thread
             yield Measure("loads", row["B"], variant=f"B in Alg. {name}{width}")
-        if name == "4":
-            share = row["B"] * K * N * (M / T1) / (row["A"] * M * K)
-            yield Measure("loads_of_b", share, variant=f"t2 = {t2}, t1 = {T1}")
         if name == "6":
             yield Measure("ism2_loads", row["B"] / (TCF * N / t2), variant=f"B in Alg. 6{width}")
         if name == "7":
@@ -158,7 +188,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 
 def finding(rows: list[Row]) -> str:
     loads = {
-        f"Alg. {row['algorithm']}, t2 = {row['t2']}:": f"A {row['A']:.3g}, B {row['B']:.3g}, C {row['C']:.3g}"
+        f"Alg. {row['algorithm']}, t2 = {row['t2']}:": ", ".join(f"{matrix} {row[matrix]:.3g}" for matrix in "ABC")
         for row in rows
         if row["algorithm"]
     }
@@ -168,4 +198,4 @@ def finding(rows: list[Row]) -> str:
     )
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M")
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M", version=2)

@@ -9,23 +9,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from fpemu import plotting
 from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 from fpemu.roofline import gpus
 
 from .._findings import paragraph
-from .._rows import Row
+from .._rows import Row, size_axis
 from . import model as tsm2
 
 PAPER = """Rivera, Chen, Xiong, Song, Tao: ISM2: optimizing irregular-shaped matrix-matrix multiplication on GPUs
 (2020), section 3.6, Algorithm 5, sections 4.2, 4.4, 5 and 6"""
 CAPTION = """The model of section 3.6, equations corrected, fp64, 20480×20480 times 20480×n. (a) Time over t2 at the
-best t3, over the least time, n = 16; stars: the published t2. Memory-bound GPUs share one curve, because A is read
-ceil(n / t2) times. (b) Smallest t3 that uses the whole bandwidth, over the latency of memory, which the paper does not
-print, t2 = n = 16; dashed: the published t3 = 4. (c) ISM2, V100, m×k times k×16 with m = 15360: share of the bandwidth
+best t3, over the least time, n = 16. Memory-bound GPUs share one curve, because A is read ceil(n / t2) times.
+(b) Smallest t3 that uses the whole bandwidth, over the latency of memory, which the paper does not print,
+t2 = n = 16. (c) ISM2, V100, m×k times k×16 with m = 15360: share of the bandwidth
 over k, t2 = 8, t3 = 4. (d) ISM2: the published tcf over m, and the largest tcf with which the threads still fill a
 V100."""
 ASSUMPTIONS = [
@@ -39,8 +37,7 @@ ASSUMPTIONS = [
     """t2 and t3 follow from the model if their time is the shortest over all pairs of integers. In the corrected form a
     t3 larger than necessary costs no time. t1 divides MaxOccup if it divides MaxOccup rounded down to an integer.""",
     """The gradient descent of section 3.6.3 starts from t2 = t3 = 1 and stops when a step shortens the time by less
-    than 1e-4 of an unstated unit. On the memory-bound K40c and P100 it runs with 16 units from 1 s to 0.03 s, ten per
-    decade, and the end with the time nearest to the time of the published pair counts.""",
+    than 1e-4 of an unstated unit. It runs in seconds and in milliseconds; its ends are shown and judge no claim.""",
     """The model does not predict the tcf of ISM2; it gives only its largest value, at the occupancy of t2 = t3 = 1.""",
 ]
 MACHINES = ("K40c", "M40", "P100", "V100", "H200")
@@ -61,14 +58,15 @@ TCF = {"fp32": {4: 1, 5: 1, 6: 2, 7: 8}, "fp64": {4: 1, 5: 1, 6: 1, 7: 4}}
 SHORT = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FORMS = ("printed", "corrected")
 UNITS = {"s": 1.0, "ms": 1e-3}
-TRIED = tuple(10.0 ** (-i / 10) for i in range(16))
 """Units of time of the gradient descent, in seconds."""
 
 
-def cells() -> list[Row]:
-    listed = [_cell("tsm2", name, fmt, n=n, latency=LATENCY) for name in MACHINES for fmt in tsm2.BYTES for n in WIDTHS]
-    listed += [_cell("tsm2", name, "fp64", n=16, latency=x) for name in MACHINES for x in LATENCIES if x != LATENCY]
-    listed.append(_cell("tsm2", "H200", "fp64", n=16, latency=MEASURED))
+def cells(
+    machines: tuple[str, ...] = MACHINES, widths: tuple[int, ...] = WIDTHS, latencies: tuple[int, ...] = LATENCIES
+) -> list[Row]:
+    listed = [_cell("tsm2", name, fmt, n=n, latency=LATENCY) for name in machines for fmt in tsm2.BYTES for n in widths]
+    listed += [_cell("tsm2", name, "fp64", n=16, latency=x) for name in machines for x in latencies if x != LATENCY]
+    listed += [_cell("tsm2", "H200", "fp64", n=16, latency=MEASURED)] if "H200" in machines else []
     listed += [_cell("fig11", "V100", fmt, k=k, latency=LATENCY) for fmt in tsm2.BYTES for k in SHORT]
     listed += [_cell("tcf", "V100", fmt, m=10**e) for fmt in TCF for e in TCF[fmt]]
     return listed
@@ -118,11 +116,6 @@ def _tsm2(model: tsm2.Model, n: int, published: tuple[int, int | None, int, int]
     for unit, seconds in UNITS.items():
         t2, t3 = tsm2.descent(forms["printed"], *size, unit=seconds)
         numbers |= {f"descent {unit} t2": float(t2), f"descent {unit} t3": float(t3)}
-    if published and not forms["printed"].compute_bound(n):
-        one, t2, t3 = forms["printed"], published[1] or n, published[2]
-        at_published = one.memory_time(*size, t2, t3)
-        ends = [one.memory_time(*size, *tsm2.descent(one, *size, unit=unit)) for unit in TRIED]
-        numbers["descent published"] = min(max(at_published / end, end / at_published) for end in ends)
     if published:
         t2, t1 = published[1] or n, published[3]
         rest = [int(replace(model, setup=C).occupancy(t2, 4)) % t1 for C in SETUPS]
@@ -148,10 +141,8 @@ _FORMAT = {"fp32": Series("fp32", plotting.BLUE, "o"), "fp64": Series("fp64", pl
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, _ = plotting.figure(2, 2, height=5.4)
-    figure.clear()  # no two panels share an axis
-    axes = np.asarray(figure.subplots(2, 2))
-    ((a, b), (c, d)) = axes
+    figure, axes = plotting.figure(1, 4, height=8.6, share_x=False, share_y=False)
+    a, b, c, d = axes[:, 0]
     curves: dict[tuple[float, ...], list[str]] = {}
     for number, (name, look) in enumerate(_LOOK.items()):
         size = 6.5 - number  # where curves coincide the later one is smaller, so that all show
@@ -164,62 +155,54 @@ def draw(rows: list[Row]) -> Any:
             curves.setdefault(times, []).append(name)
             if name in PUBLISHED:
                 t2 = PUBLISHED[name][1] or 16
-                a.plot(
-                    [t2], [row[f"time {t2}"]], "*", color=look.color, markersize=11, markeredgecolor="white", zorder=4
-                )
-    a.plot([], [], "*", color=plotting.GREY, markersize=9, label="published $t_2$")
-    b.axhline(4, color=plotting.GREY, linestyle="--", linewidth=0.8, zorder=1)
-    b.annotate("published", (620, 4), xytext=(0, 3), textcoords="offset points", fontsize=7, color=plotting.GREY)
+                star = {"color": look.color, "markersize": 11, "markeredgecolor": "white", "zorder": 4}
+                a.plot([t2], [row[f"time {t2}"]], "*", **star, label=f"{name}, published $t_2$")
+    b.axhline(4, color=plotting.GREY, linestyle="--", linewidth=0.8, zorder=1, label="published $t_3$")
     for times, names in curves.items():
         if len(times) > 4:
             text = ", ".join(names) + (": one curve" if len(names) > 1 else "")
-            a.annotate(text, (5, times[4]), xytext=(6, 7), textcoords="offset points", fontsize=7)
+            a.annotate(text, (5, times[4]), xytext=(6, 7), textcoords="offset points")
     a.set_yscale("log", base=2)
-    a.set(xlabel="$t_2$", ylabel="time / least time")
-    b.set(xlabel="latency of a load, cycles", ylabel="smallest sufficient $t_3$")
+    a.set(xlabel="$t_2$", ylabel="time / least time", xticks=range(1, 17))
+    b.set(xlabel="latency of a load, cycles", ylabel="smallest sufficient $t_3$", xticks=LATENCIES)
     for fmt, look in _FORMAT.items():
         short = sorted(_pick(rows, part="fig11", fmt=fmt), key=lambda row: row["k"])
         c.plot([row["k"] for row in short], [100 * row["use"] for row in short], **look.line())
         tall = sorted(_pick(rows, part="tcf", fmt=fmt), key=lambda row: row["m"])
         largest = Series(f"largest, {fmt}", look.color, look.marker, "--", filled=look.filled)
         d.plot([row["m"] for row in tall], [row["most"] for row in tall], **largest.line())
-        given = Series(f"published, {fmt}", look.color, "*", "-")
+        given = Series(f"published, {fmt}", look.color, "*", "-" if look.filled else ":", filled=look.filled)
         d.plot([row["m"] for row in tall], [_tcf(row) for row in tall], **given.line(markersize=8))
-    c.set_xscale("log", base=2)
+    size_axis(c, SHORT)
     c.set(xlabel="$k$", ylabel="share of the bandwidth, %", ylim=(0, 105))
     d.set_xscale("log")
     d.set_yscale("log", base=2)
     d.set(xlabel="$m$", ylabel="tcf")
-    titles = ["time over $t_2$", "$t_3$ and the latency", "ISM2: short sums", "ISM2: rows of a thread"]
-    plotting.panel_titles(axes, titles)
+    plotting.panel_titles(
+        axes,
+        [
+            "time over $t_2$: 20480×20480 times 20480×16, fp64",
+            "$t_3$ over the latency, $t_2$ = $n$ = 16, fp64",
+            "ISM2 on a V100: 15360×k times k×16",
+            "ISM2 on a V100: rows of a thread",
+        ],
+    )
     for axis in (c, d):
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
-    handles, labels = a.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=6, columnspacing=1.4)
+        axis.legend()
+    plotting.legend_below(figure, axes[:2], 3)
     return figure
-
-
-_MINIMISATIONS = {
-    **{form: f"equations {form}" for form in FORMS},
-    "descent": "equations printed, gradient descent with the best unit of time",
-}
 
 
 def measures(rows: list[Row]) -> Iterator[Measure]:
     counted = {"printed": "a multiply-add is one operation", "corrected": "a multiply-add is two operations"}
-    for name, (threshold, t2, _, t1) in PUBLISHED.items():
+    for name, (threshold, t2, *_) in PUBLISHED.items():
         fp64 = _pick(rows, part="tsm2", gpu=name, fmt="fp64")
         for row in (row for row in fp64 if (row["n"], row["latency"]) == (16, LATENCY)):
             for form, reading in counted.items():
                 ratio = row[f"{form} threshold"] / 16
                 yield Measure("threshold", row[f"{form} threshold"] / threshold, reading, name)
                 yield Measure("bound", 1 / ratio if name == "M40" else ratio, reading, name)
-        for row in (row for row in fp64 if row["latency"] == LATENCY and f"{FORMS[0]} published" in row):
-            case = name if t2 else f"{name} at n = {row['n']}"
-            if t2 is None or row["n"] == 16:
-                yield Measure("t1", row["t1 least remainder"], "best C from 0 to 64", f"{case} (t1 = {t1})")
-                yield Measure("t1", row["t1 largest remainder"], "worst C from 0 to 64", f"{case} (t1 = {t1})")
-        for form, reading in _MINIMISATIONS.items():
+        for form in FORMS:
             for latency in LATENCIES:
                 ratios = [
                     row[f"{form} published"]
@@ -227,7 +210,7 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
                     if row["latency"] == latency and f"{form} published" in row and (t2 is None or row["n"] == 16)
                 ]
                 if ratios:
-                    yield Measure(f"{name}_parameters", max(ratios), reading, f"{latency} cycles")
+                    yield Measure(f"{name}_parameters", max(ratios), f"equations {form}", f"{latency} cycles")
     for fmt in TCF:
         short = sorted(_pick(rows, part="fig11", fmt=fmt), key=lambda row: row["k"])
         falls = [below["use"] / above["use"] for below, above in itertools.pairwise(short)]
@@ -264,8 +247,9 @@ def finding(rows: list[Row]) -> str:
         ("on the P100 t2 = 4 takes {} the time of t2 = 16", P100 and P100["time 4"], ".3g×"),
         ("the printed gradient descent ends there, depending on the unit of time, which is not printed, at", units),
         (
-            "for one of the units from 1 s to 0.03 s it ends at the published t2 = 4 and t3 = 4",
-            P100 is not None and P100["descent published"] == 1,
+            "divided by the published t1, MaxOccup has these remainders, depending on C, which is not printed",
+            {n: [row["t1 least remainder"], row["t1 largest remainder"]] for n, row in known.items()},
+            ".0f",
         ),
         (
             "on the M40 all t2 from {} take the same time, because computation limits it",
@@ -289,4 +273,4 @@ def _tcf(row: Row) -> int:
     return TCF[row["fmt"]][round(math.log10(row["m"]))]
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M", version=2)
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="M", version=3)

@@ -20,15 +20,14 @@ from fpemu.simt.tallskinny import VERSIONS, ism2, tsm2
 
 from .._findings import paragraph
 from .._numeric import product_in_two
-from .._rows import Row, runs_by
+from .._rows import Row, in_legend, runs_by, size_axis
 from ._chains import FORMATS, LOOK, NEAR, expected, on_powers, relative_l2
 from ._chains import PAPER as PAPER
 
 CAPTION = """16 rows times k×8, k = 10240, against the exact product. (a) Relative L2 error over the number of slices of
-k, operands uniform in [0, 1], in units of the roundoff u; 1 is the chain of TSM2 and ISM2. Slices are added ascending
-(filled) or pairwise (open). Black line: growth expected of independent roundings, slices added in ascending order,
-without a fitted parameter. (b) The same for operands in [-1, 1]. Lines: mean over seeded runs; bands: smallest to
-largest."""
+k, operands uniform in [0, 1], in units of the roundoff u; 1 is the chain of TSM2 and ISM2. Line: growth expected of
+independent roundings, slices added in ascending order, without a fitted parameter. (b) The same for operands in
+[-1, 1]."""
 ASSUMPTIONS = [
     "Operands are uniform in [0, 1], as in the paper, and in [-1, 1]. There are 16 rows, which are independent.",
     """No version of the paper divides k. The slices have equal length; each is a chain of fused multiply-adds from
@@ -90,9 +89,9 @@ def _differing(A: Any, B: Any, fmt: str, device: Device = "cpu") -> float:
 
 
 def draw(rows: list[Row]) -> Any:
-    figure, axes = plotting.figure(2, height=3.0, share_y=True)
+    figure, axes = plotting.figure(1, 2, height=4.8)
     points, k = _slices(rows), rows[0]["k"]
-    for axis, low in zip(axes[0], KINDS.values(), strict=True):
+    for axis, low in zip(axes[:, 0], KINDS.values(), strict=True):
         for fmt, bits in FORMATS.items():
             wide = fmt == "fp64"  # beneath the other, so that both show where they coincide
             for join in JOINS:
@@ -100,12 +99,15 @@ def draw(rows: list[Row]) -> Any:
                 dash, filled = ("-", True) if join == "ascending" else ("--", False)
                 look = Series(f"{fmt}, added {join}", LOOK[fmt].color, LOOK[fmt].marker, dash, filled)
                 plotting.band(axis, points, runs, look, markersize=6.5 if wide else 3.5, zorder=3 - 0.1 * wide)
-        on_powers(axis, "slices of $k$", base=4)
+        on_powers(axis, "")
+        axis.set_ylabel("relative $L_2$ error / $u$")
     line = [expected(k, 24, s) * 2.0**24 for s in points]
-    axes[0, 0].plot(points, line, color=plotting.BLACK, linewidth=0.8, zorder=4, label="independent roundings")
-    axes[0, 0].set_ylabel("relative $L_2$ error / $u$")
+    axes[0, 0].plot(points, line, color=plotting.BLACK, linewidth=0.8, zorder=2, label="independent roundings")
+    size_axis(axes[-1, 0], points)
+    axes[-1, 0].set_xlabel("slices of $k$")
     plotting.panel_titles(axes, ["operands in [0, 1]", "operands in [-1, 1]"])
-    plotting.legend_below(figure, axes[0, 0], 3)
+    sides = "{m}×{k} times {k}×{n}".format(**rows[0])
+    plotting.legend_below(figure, axes, 2, f"{sides}; {in_legend(rows)}")
     return figure
 
 
