@@ -337,10 +337,10 @@ def paper(folder, monkeypatch):
 def test_reproduce_draws_keeps_and_says_what_holds(paper, capsys):
     assert main(["reproduce", "-j", "1"]) == 0
     out = capsys.readouterr().out
-    assert "figures/paper/fig1.{png,csv,json}: new" in out
+    assert "figures/paper/fig1.{png,csv,json,md}: new" in out
     assert "above 2.69" in out
     assert "needs --full" in out
-    assert sorted(os.listdir("figures/paper")) == ["fig1.csv", "fig1.json", "fig1.png"]
+    assert sorted(os.listdir("figures/paper")) == ["fig1.csv", "fig1.json", "fig1.md", "fig1.png"]
     assert Path("log").read_text().split() == ["1", "2", "3"]
     first = {name: Path("figures/paper", name).read_bytes() for name in os.listdir("figures/paper")}
     assert main(["reproduce", "paper/fig1"]) == 0
@@ -475,6 +475,80 @@ def test_an_interrupt_is_one_line_and_status_130(folder, command):
     assert process.returncode == 130, err
     assert err.strip().splitlines()[-1].startswith("fpemu: interrupted")
     assert "Traceback" not in err
+
+
+LOST = """
+import signal, time
+class Finalised:
+    def __del__(self):  # Python prints and drops what a finaliser raises, as it does in a callback from LLVM
+        signal.raise_signal(signal.SIGINT)
+def f(A, B):
+    Finalised()
+    for _ in range({seconds} * 100):
+        time.sleep(0.01)
+    return A @ B
+"""
+
+
+@pytest.mark.parametrize("seconds", [0, 20])
+def test_an_interrupt_of_a_finaliser_is_not_lost(tmp_path, monkeypatch, capsys, seconds):
+    """The interrupt comes again while the command runs, or when it has ended."""
+    monkeypatch.chdir(tmp_path)
+    Path("lost.py").write_text(LOST.format(seconds=seconds))
+    start = time.monotonic()
+    assert main(["reveal", "lost.py:f", "--k", "4"]) == 130
+    assert time.monotonic() - start < 15
+    assert capsys.readouterr().err == "fpemu: interrupted\n"
+
+
+def test_an_interrupt_of_the_imports_is_one_line(tmp_path):
+    """Modules that the command imports first, and that a signal interrupts."""
+    for module in ("typer", "difflib", "fpemu.cli.commands"):
+        script = f"""if True:
+            import signal, sys
+            from fpemu.cli import main
+            class Finder:
+                def find_spec(self, name, *_):
+                    if name == {module!r}:
+                        signal.raise_signal(signal.SIGINT)
+            sys.modules.pop({module!r}, None)
+            sys.meta_path.insert(0, Finder())
+            sys.exit(main(["list"]))
+        """
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (130, "fpemu: interrupted\n"), module
+
+
+# --- small numbers, narrow terminals
+
+
+@pytest.mark.parametrize("number", ["1e-400", "-1e-400", "0x1p-2000", "0.0001e-330"])
+def test_a_number_below_fp64_is_not_split_as_zero(number, capsys):
+    assert main(["split", number]) == 2
+    assert "below the smallest one, 2^-1074" in capsys.readouterr().err
+    assert main(["split", "0e-400"]) == 0
+
+
+@pytest.mark.parametrize("columns", ["0", "", "-3", "wide"])
+def test_a_table_is_as_wide_as_without_an_invalid_columns(columns, monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["list", "schemes"]) == 0
+    expected = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["list", "schemes"]) == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_folders_without_pages_and_figures_are_refused(tmp_path, capsys):
+    assert main(["list", "--experiments", str(tmp_path / "no")]) == 2
+    assert "which is not a folder" in capsys.readouterr().err
+    assert main(["ledger", "--figures", str(tmp_path)]) == 2
+    assert "contains no record of a figure" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+    assert main(["characterize", "--emulated", "nope"]) == 2
+    err = capsys.readouterr().err
+    assert "hopper wgmma" in err
+    assert len(err) < 600
 
 
 # --- notes

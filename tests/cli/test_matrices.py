@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pickle
 import struct
@@ -13,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fpemu
+from fpemu.cli import main
 from fpemu.cli import matrices as matrixio
 from fpemu.errors import InputError
 
@@ -288,7 +291,6 @@ def _market(text):
         ("array real symmetric\n3 3\n1\n2\n3\n4\n5\n6\n", [[1, 2, 3], [2, 4, 5], [3, 5, 6]]),
         ("array integer skew-symmetric\n3 3\n1\n2\n3\n", [[0, -1, -2], [1, 0, -3], [2, 3, 0]]),
         ("array real skew-symmetric\n1 1\n", [[0]]),
-        ("coordinate real skew-symmetric\n2 2 1\n1 1 5\n", [[5, 0], [0, 0]]),
         ("array real general\n  % text\n1 1\n2\n", [[2]]),
         ("array real general\n1 1\n 1.5 % text\n", [[1.5]]),
         ("coordinate real general\n2 3 0\n", [[0, 0, 0], [0, 0, 0]]),
@@ -378,3 +380,139 @@ def test_matrix_market_is_read_as_scipy_reads_it():
         assert symmetry in Path("s.mtx").read_text().partition("\n")[0]
         dense = matrix.toarray() if sparse.issparse(matrix) else matrix
         assert (matrixio.read("s.mtx") == dense).all()
+
+
+# --- formats that NumPy lacks
+
+
+NARROW = {"bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e4m3fnuz": "float8_e4m3fnuz"}
+VALUES = np.float32([[0.5, -2.0, 1.5], [0.0, 0.125, 3.0]])
+
+
+def _safetensors(name, **tensors):
+    """Write a file as the library does: the length of the header, the header, the bytes of the arrays."""
+    header: dict[str, dict[str, object]] = {"__metadata__": {"format": "pt"}}
+    data = b""
+    for key, (kind, array) in tensors.items():
+        end = len(data) + array.nbytes
+        header[key] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [len(data), end]}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    Path(name).write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@pytest.mark.parametrize("fmt", NARROW)
+@pytest.mark.parametrize("archive", [False, True])
+def test_arrays_of_ml_dtypes_and_their_codes(fmt, archive):
+    array = VALUES.astype(getattr(pytest.importorskip("ml_dtypes"), NARROW[fmt]))
+    for content in (array, array.view(f"u{array.itemsize}"), np.asfortranarray(array)):
+        (np.savez if archive else np.save)("x", content)
+        back = matrixio.read("x.npz" if archive else "x.npy", fmt=fmt)
+        assert (back.dtype, back.tolist()) == (np.float32, VALUES.tolist())
+    np.save("x.npy", array)
+    if fmt in ("bf16", "e5m2"):  # the only one of its size, and one with another name, for numpy.save
+        assert matrixio.read("x.npy").tolist() == VALUES.tolist()
+    else:
+        for other in (None, "fp16", "int8"):
+            with pytest.raises(InputError, match=r"bytes without a type.*--format e4m3.*from float32"):
+                matrixio.read("x.npy", fmt=other)
+
+
+@pytest.mark.parametrize("fmt", [None, "fp16", "fp32", "int8", "e4m3"])
+def test_integers_of_another_width_are_numbers(fmt):
+    np.save("x.npy", np.uint16([[1, 2]]))
+    assert matrixio.read("x.npy", fmt=fmt).tolist() == [[1, 2]]
+
+
+def test_tensors_of_a_safetensors_file():
+    codes = fpemu.BF16.encode(VALUES), fpemu.E4M3.encode(VALUES)
+    _safetensors("a.safetensors", x=("F32", VALUES))
+    _safetensors(
+        "b.safetensors", **{"w:1": ("BF16", codes[0]), "w2": ("F8_E4M3", codes[1]), "n": ("I64", np.eye(2, dtype=int))}
+    )
+    assert matrixio.read("a.safetensors").tolist() == VALUES.tolist()
+    assert matrixio.read("b.safetensors:w:1").tolist() == matrixio.read("b.safetensors:w2").tolist() == VALUES.tolist()
+    assert matrixio.read("b.safetensors:n").dtype == np.int64
+    with pytest.raises(InputError, match=r"holds 3 arrays: name one as b.safetensors:KEY, KEY one of w:1, w2, n"):
+        matrixio.read("b.safetensors")
+    with pytest.raises(InputError, match="more entries than max_entries=5"):
+        matrixio.read("a.safetensors", max_entries=5)
+    whole = Path("a.safetensors").read_bytes()
+    for damaged in (
+        b"",
+        whole[:7],
+        whole[:40],
+        whole[:-1],
+        b"\xff" * 8 + whole[8:],
+        whole.replace(b"[0, 24]", b"[0, 23]"),
+    ):
+        Path("a.safetensors").write_bytes(damaged)
+        with pytest.raises(InputError, match=r"^a.safetensors: "):
+            matrixio.read("a.safetensors")
+
+
+def test_a_product_of_bf16_files_is_verified():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    A, B = (np.random.default_rng(i).standard_normal((16, 16)).astype(ml_dtypes.bfloat16) for i in range(2))
+    D = fpemu.mma.gemm(A.astype(np.float32), B.astype(np.float32), spec=fpemu.mma.spec("A100", "bf16"))
+    np.save("D.npy", D)
+    for view in (lambda x: x, lambda x: x.view(np.uint16)):
+        np.save("A.npy", view(A))
+        np.save("B.npy", view(B))
+        assert main(["verify", "gemm", "A.npy", "B.npy", "--result", "D.npy", "-H", "A100", "--format", "bf16"]) == 0
+    _safetensors("P.safetensors", A=("BF16", A.view(np.uint16)), B=("BF16", B.view(np.uint16)))
+    names = ["P.safetensors:A", "P.safetensors:B"]
+    assert main(["verify", "gemm", *names, "--result", "D.npy", "-H", "A100", "--format", "bf16"]) == 0
+    assert main(["gemm", *names, "-s", "sgemm"]) == 0
+
+
+# --- Matrix Market as its writers have it
+
+
+def test_matrices_that_scipy_damages_are_refused():
+    scipy_io = pytest.importorskip("scipy.io")
+    tiny = np.float32([[1.2573021e-21, -3.0]])
+    scipy_io.mmwrite("x.mtx", tiny, precision=17)
+    if b"\0" not in Path("x.mtx").read_bytes():
+        pytest.skip("this SciPy writes all digits")
+    with pytest.raises(InputError, match=r"NUL bytes in place of digits.*again from float64"):
+        matrixio.read("x.mtx")
+    scipy_io.mmwrite("x.mtx", tiny.astype(np.float64), precision=17)
+    assert (matrixio.read("x.mtx") == tiny).all()
+
+
+@pytest.mark.parametrize("before", ["\t%", "  %", " \t % c", "%\n\t", "\t\n%"])
+def test_blanks_and_tabs_before_comments(before):
+    for header, sizes, lines in (("array", "1 2", "1\n2"), ("coordinate", "1\t2 2", "\t1 1\t1\n1 2 2")):
+        text = f"%%MatrixMarket matrix {header} real general\n{before}\n{sizes}\n{lines}\n{before}\n"
+        Path("x.mtx").write_text(text)
+        assert matrixio.read("x.mtx").tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("layout", ["coordinate", "array"])
+@pytest.mark.parametrize("field", ["real", "integer"])
+def test_a_skew_symmetric_matrix_has_a_diagonal_of_zeros(layout, field):
+    for diagonal in (0, 5):
+        lines = f"2 2 2\n2 1 3\n1 1 {diagonal}" if layout == "coordinate" else f"2 2\n{diagonal}\n3\n0"
+        Path("x.mtx").write_text(f"%%MatrixMarket matrix {layout} {field} skew-symmetric\n{lines}\n")
+        if diagonal:
+            with pytest.raises(InputError, match="declared skew-symmetric, but its diagonal is not zero: 1 of"):
+                matrixio.read("x.mtx")
+        else:
+            assert matrixio.read("x.mtx").tolist() == [[0, -3], [3, 0]]
+
+
+def test_what_to_do_with_complex_matrices():
+    np.save("x.npy", A + 1j)
+    Path("x.mtx").write_text("%%MatrixMarket matrix array complex general\n1 1\n3 1\n")
+    for name in ("x.npy", "x.mtx"):
+        with pytest.raises(InputError, match=r"complex numbers.*write its real and its imaginary part to two files"):
+            matrixio.read(name)
+
+
+def test_a_damaged_header_is_not_printed_in_full():
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"1+" * 2000 + b"1,), }\n"
+    Path("x.npy").write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header)
+    with pytest.raises(InputError, match=r"x\.npy: not a readable \.npy file") as caught:
+        matrixio.read("x.npy")
+    assert len(str(caught.value)) < 200

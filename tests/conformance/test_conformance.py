@@ -22,18 +22,21 @@ from fpemu.conformance import compare, verify
 from fpemu.conformance.deviations import other_units
 from fpemu.conformance.specification import Specification
 from fpemu.errors import InputError
+from fpemu.library import openblas
 from fpemu.mma import KOrder, serialise
 from fpemu.mma.tree import Chain, Sum
-from tests.conformance.planted import CASES, PLANTED, UNITS, gemm, operands
+from tests.conformance.planted import CASES, PLANTED, UNITS, gemm, multiply_add, operands
 
 HALF = fpemu.inputs.operands("normal", 20, 24, 160, 0, "fp16")
 SHORT = HALF[0][:, :150], HALF[1][:150]
 SINGLE = fpemu.inputs.operands("normal", 20, 24, 160, 1, "fp32")
+DEEP = fpemu.inputs.operands("normal", 20, 24, 3000, 1, "fp32")
 SQUARE = fpemu.inputs.operands("normal", 24, 24, 24, 3, "fp16")
 NAN = np.where(np.arange(20)[:, None] == 3, np.float16(np.nan), HALF[0]), HALF[1]
 C = fpemu.inputs.make("normal", (20, 24), 9)
 HOPPER, AMPERE, TF32 = (mma.spec(*names) for names in (("H200", "fp16"), ("A100", "fp16"), ("H200", "tf32")))
 FP32 = simt.SPECS["fp32"]
+INT8 = tuple(np.ones(shape, np.int8) for shape in ((20, 32), (32, 24)))
 ALPHA, BETA = np.float32(1.3), np.float32(0.7)
 
 
@@ -80,7 +83,7 @@ HIDDEN: dict[str, tuple] = {  # what a library does, and a part of the words in 
     "residue": (lambda: product(SHORT, order=KOrder(None, 64, True)), SHORT, {}, "the residue of tiles of 64 first"),
     "promotion": (lambda: product(order=KOrder(promote=32)), HALF, {}, "promotion every 32"),
     "no promotion": (product, HALF, {"order": KOrder(promote=64)}, "no promotion"),
-    "sliced": (dealt, SINGLE, {"hardware": None}, "4 accumulators that alternate every 8 of k"),
+    "sliced": (dealt, SINGLE, {}, "4 accumulators that alternate every 8 of k"),
     "slices added in half": (slices_in_half, HALF, {}, "slices of 32, the slices stored in fp16 and added in fp16"),
     "tf32 inputs": (lambda: product(rounded("tf32", "RNE"), TF32), SINGLE, {"fmt": "tf32"}, "tf32 to nearest even"),
     "allow_tf32": (lambda: product(rounded("tf32", "RNE"), TF32), SINGLE, {}, "tf32->fp32"),
@@ -166,6 +169,65 @@ def test_wrong_uses_of_alpha_beta_and_c_are_named(change, words):
     verdict = verify(change(product()), *HALF, C, alpha=ALPHA, beta=BETA, hardware="H200")
     assert words in verdict.causes[0].text
     assert verdict.explained
+
+
+IDENTIFIED: dict[str, tuple] = {  # a correct product, its operands, given fields, words of the identification
+    "chain of FMAs": (lambda: product(SINGLE, FP32), SINGLE, {}, "ordinary cores: FMAs in fp32; one chain"),
+    "sums of fp16 in NumPy": (lambda: HALF[0] @ HALF[1], HALF, {}, "fp32"),
+    "multiply, then add": (lambda: multiply_add(*SINGLE, "fp32", False), SINGLE, {}, "without FMA"),
+    "fp64 rounded": (lambda: np.float32(SINGLE[0].astype(float) @ SINGLE[1].astype(float)), SINGLE, {}, "FMAs in fp64"),
+    "OpenBLAS": (
+        lambda: fpemu.library.emulate("openblas", *SINGLE, hardware="HASWELL"),
+        SINGLE,
+        {},
+        "OpenBLAS 0.3.31 with kernel HASWELL (sgemm, layout NN)",
+    ),
+    "OpenBLAS on several threads": (
+        lambda: openblas.multiply(*DEEP, openblas.blocking("sgemm", "SKYLAKEX").threaded()),
+        DEEP,
+        {},
+        "SKYLAKEX (sgemm, layout NN, several threads)",
+    ),
+    "Tensor Core": (product, HALF, {}, "the instruction is hopper mma m16n8k16 fp16->fp32"),
+    "Tensor Core in slices": (lambda: product(order=KOrder(56)), HALF, {}, "split in slices of 56"),
+    "order of a file": (lambda: product(order=KOrder(48)), HALF, {"fmt": "fp16", "order": KOrder(48)}, "hopper"),
+    "tf32": (lambda: product(SINGLE, TF32), SINGLE, {}, "rounded to tf32 toward zero"),
+    "bf16 in float32": (
+        lambda: product(rounded("bf16", "RNE"), mma.spec("MI300X", "bf16")),
+        rounded("bf16", "RNE"),
+        {},
+        "cdna3 mfma m16n16k16 bf16",
+    ),
+    "fp64": (
+        lambda: product([x.astype(float) for x in SINGLE], simt.SPECS["fp64"], KOrder(64)),
+        [x.astype(float) for x in SINGLE],
+        {},
+        "FMAs in fp64",
+    ),
+    "int8": (lambda: np.full((20, 24), 32, np.int32), INT8, {}, "an int8 product with sums in int32"),
+}
+
+
+@pytest.mark.parametrize("name", IDENTIFIED)
+def test_a_product_is_identified_without_hardware(name):
+    correct, operands, fields, words = IDENTIFIED[name]
+    D = correct()
+    verdict = verify(D, *operands, **fields, seconds=60)
+    assert verdict.equal
+    assert words in verdict.identified
+    assert str(verdict).startswith(f"identified: {verdict.identified}; ")
+    assert verify(D, *operands, specification=verdict.specification, causes=False).equal
+
+
+def test_fields_that_are_given_are_not_changed_by_an_identification():
+    split = verify(product(order=KOrder(64)), *HALF, fmt="fp16", order=KOrder(40))
+    tf32 = verify(product(SINGLE, TF32), *SINGLE, fmt="fp32")
+    assert (split.equal, split.identified, tf32.equal) == (False, "", False)
+    assert "slices of 64" in split.causes[0].text
+    assert "tf32" in tf32.causes[0].text
+    D = product()
+    D[3, 4] += 1
+    assert not verify(D, *HALF, seconds=5).equal
 
 
 def test_a_verdict_begins_with_the_size_and_the_kind_of_the_mismatches():
@@ -256,7 +318,7 @@ class Tensor:
             raise TypeError("NumPy has no such numbers")
         return self.x
 
-    detach = lambda self: self  # noqa: E731
+    detach = resolve_conj = resolve_neg = lambda self: self
     cpu = lambda self: Tensor(self.x, self.dtype, "cpu")  # noqa: E731
     float = lambda self: Tensor(self.x, "torch.float32", self.device)  # noqa: E731
     is_contiguous = lambda self: self.x.flags.c_contiguous  # noqa: E731
@@ -405,7 +467,7 @@ def leaving(A, B):
     sys.exit(0)
 
 
-ZEROS, INT8 = np.zeros((20, 24), np.float32), tuple(np.ones(shape, np.int8) for shape in ((20, 32), (32, 24)))
+ZEROS = np.zeros((20, 24), np.float32)
 ONES = np.ones((20, 24))
 FP8 = np.full((20, 32), 1.125, np.float32), np.full((32, 24), 1.125 * 2.0**14, np.float32)  # 2^14 is no value of e4m3
 REFUSED = [  # result, operands, C, fields and words of the error; of callables: tests/cli/test_cli_reveal.py
@@ -534,7 +596,7 @@ def test_the_command_says_equal_or_why_not(files, capsys):
         ("A.npy B32.npy -r D.npy -H H200", "give fmt= of both"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 --accumulate fp32", "accumulate= belongs to a plain product"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 --format fp16", "fmt= belongs to a plain product"),
-        ("A.npy B.npy -r D.npy", "needs hardware=, such as 'H200' or 'ampere'"),
+        ("A.npy B.npy -r D.npy --accumulate fp16", "needs hardware=, such as 'H200' or 'ampere'"),
         ("A.npy B.npy -r D.npy -s ootomo", "give hardware=, such as 'ampere', 'H200'"),
         ("A32.npy B32.npy --callable library.py:wide -H H200", "out= gives another format of D, fmt= of A and B"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O progress=3", "unknown ootomo option 'progress'"),

@@ -163,7 +163,11 @@ SIZES = r"shape = .* must be an integer from 0 to 2\^48 or a sequence of them"
     [
         ("unifrm", {}, "unknown distribution 'unifrm': did you mean 'uniform'"),
         ("uniform", {"hihg": 2}, "unknown parameter of 'uniform' 'hihg': did you mean 'high'"),
-        ("positive", {"low": 2}, "'positive' has no parameters"),
+        ("positive", {"low": 2}, "unknown parameter of 'positive' 'low': known: exponent, scale"),
+        ("all_bits", {"scale": 2.0}, "unknown parameter of 'all_bits' 'scale'"),
+        ("normal", {"exponent": 0.5}, "exponent = 0.5 must be an integer"),
+        ("normal", {"scale": "2"}, "scale = '2' must be a finite number"),
+        ("normal", {"exponent": 200}, "values beyond fp32"),
         ("uniform", {"low": 2, "high": 1}, "low <= high"),
         ("uniform", {"low": -1e308, "high": 1e308}, "finite difference"),
         ("uniform", {"low": math.nan}, "low = .* must be a finite number"),
@@ -192,6 +196,40 @@ SIZES = r"shape = .* must be an integer from 0 to 2\^48 or a sequence of them"
 def test_wrong_arguments(name, arguments, message):
     with pytest.raises(InputError, match=message):
         inputs.make(name, **{"shape": 100, "seed": 1, **arguments})
+
+
+@pytest.mark.parametrize("name", [name for name in inputs.names() if name not in ("all_bits", "subnormals")])
+def test_numbers_are_multiplied_by_scale_and_a_power_of_two(name):
+    plain = inputs.make(name, 200, 3, "fp64")
+    assert np.array_equal(inputs.make(name, 200, 3, "fp64", scale=3.0, exponent=-4), plain * 3.0 / 16)
+
+
+def test_a_distribution_of_a_file(tmp_path):
+    file = tmp_path / "student.py"
+    file.write_text("""
+def student(rng, shape, df=3.0):
+    "Student's t-distribution"
+    return rng.standard_t(df, shape)
+
+def wrong(rng, shape):
+    return [1.0]
+
+def required(rng, shape, df):
+    return rng.standard_t(df, shape)
+""")
+    rng = np.random.default_rng(np.random.SeedSequence([5], spawn_key=(1,)))
+    _, B = inputs.operands(f"{file}:student", 4, 5, 6, 5, df=5.0, exponent=3)
+    assert np.array_equal(B, (rng.standard_t(5.0, (6, 5)) * 8).astype(np.float32))
+    assert inputs.describe(f"{file}:student") == "Student's t-distribution"
+    for function, message in [
+        ("studen", "the file has no function of this name"),
+        ("wrong", r"returned an array of shape \(1,\) in place of \(3,\)"),
+        ("required", "further parameters with defaults"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            inputs.make(f"{file}:{function}", 3, 0)
+    with pytest.raises(InputError, match=r"nowhere\.py"):
+        inputs.make("nowhere.py:draw", 3, 0)
 
 
 def test_descriptions():

@@ -188,7 +188,7 @@ def test_alpha_and_beta(problem, p, q, out):
             same_bits(result, truth)
 
 
-SIGNED = [name for name in formats.names() if not formats.get(name).positive]
+SIGNED = [name for name in formats.names() if name in oracle.TARGETS and not formats.get(name).positive]
 
 
 @settings(max_examples=60, deadline=None)
@@ -477,7 +477,7 @@ def test_operand_integers():
     ("args", "options", "message"),
     [
         ((np.ones((2, 3)), np.ones((2, 3))), {}, r"A of shape \(2, 3\) and B of shape \(2, 3\) do not share K"),
-        ((np.ones(3), np.ones((3, 2))), {}, r"not A \(3,\) and B \(3, 2\)"),
+        ((np.ones(()), np.ones((3, 2))), {}, r"not A \(\) and B \(3, 2\)"),
         ((np.ones((2, 1, 1)), np.ones((3, 1, 1))), {}, r"of A \(2, 1, 1\) and B \(3, 1, 1\) do not broadcast"),
         ((np.ones((1, 1)), np.ones((1, 1)), np.ones((2, 1))), {"beta": 1}, r"C \(2, 1\) does not broadcast"),
         ((np.ones((1, 1)), np.ones((1, 1))), {"beta": 1}, "C is missing"),

@@ -21,7 +21,7 @@ from tests import oracle
 from tests.core.test_formats import GFLOAT, GFLOAT_MODES, ML_DTYPES, as64, custom_targets, every_code, same_values
 from tests.hostile import bits
 
-MODES = ["RNE", "RNA", "RZ", "RU", "RD", "ODD"]
+MODES = ["RNE", "RNA", "RNZ", "RZ", "RU", "RD", "ODD"]
 NAMES = list(oracle.TARGETS)
 MAX64 = float(np.finfo(np.float64).max)
 
@@ -427,3 +427,27 @@ def test_bit_cut_scalar_and_shape():
     assert isinstance(bit_cut(np.float32(1.5)), np.float16)
     assert bit_cut(np.zeros((2, 0), np.float32)).shape == (2, 0)
     assert bit_cut(np.float32(65519.0)) == 65504
+
+
+# --- subnormal results flushed
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_below_the_normal_range_are_flushed(name, mode):
+    fmt, x = formats.get(name), boundaries(name, count=30)
+    x = x[np.abs(x) <= fmt.max]
+    tiny = np.abs(x) < fmt.min_normal
+    got = round_to(x, name, mode, subnormals="flush")
+    assert same_values(got[~tiny], round_to(x[~tiny], name, mode)).all()
+    assert same_values(got[tiny], np.copysign(0.0, x[tiny]) if fmt.negative_zero else np.zeros(tiny.sum())).all()
+
+
+def test_flush_is_that_of_microxcaling():
+    """Its rule for bf16 with allow_denorm=False: a number whose magnitude is below 2^-126 becomes 0, others round."""
+    x = np.float32([2.0**-126, -(2.0**-126) * (1 - 2.0**-23), 2.0**-130, 1 + 2.0**-8, -0.0])
+    assert round_to(x, "bf16", subnormals="flush").tolist() == [2.0**-126, -0.0, 0.0, 1.0, -0.0]
+    with pytest.raises(InputError, match="leave out subnormals='flush'"):
+        round_to(x, "bf16", unbounded=True, subnormals="flush")
+    with pytest.raises(InputError, match="unknown subnormals 'zero'"):
+        round_to(x, "bf16", subnormals="zero")

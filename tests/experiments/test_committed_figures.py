@@ -82,7 +82,7 @@ def test_writing_the_committed_figures_again_changes_no_file(tmp_path):
     for name in NAMES[::7]:
         experiment, size, rows = _load(name)
         folder = tmp_path / "full" if size == "full" else tmp_path
-        for suffix in ("png", "csv", "json"):
+        for suffix in ("png", "csv", "json", "md"):
             path = folder / f"{experiment.name}.{suffix}"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes((FIGURES / f"{name}.{suffix}").read_bytes())

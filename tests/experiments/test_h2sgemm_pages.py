@@ -131,7 +131,7 @@ def test_the_claims_with_a_condition_fail_if_the_cube_truncated_its_sums():
     assert errors["hopper", "element-wise"] < 0.1 * errors["hopper", "term-wise"]
     (paper,) = (one for one in claims.papers() if one.folder == "h2sgemm")
     conditional = {claim.name for claim in paper.claims if claim.condition}
-    assert {"termwise_beats_elementwise", "termwise_outscales_elementwise", "unscaled_alike"} <= conditional
+    assert "termwise_outscales_elementwise" in conditional  # the others are judged with both roundings of the cube
 
 
 @pytest.mark.slow
@@ -162,7 +162,7 @@ def test_instruction_and_orders_of_the_page_termwise():
 
 def test_underflow_parts_add_up_to_the_error():
     under = page("underflow")
-    cell = {"inputs": "offset_symmetric", "exponent": -18, "seed": 0, "m": 8, "n": 8, "k": 64}
+    cell = {"hardware": "ascend910a", "inputs": "offset_symmetric", "exponent": -18, "seed": 0, "m": 8, "n": 8, "k": 64}
     found = under.evaluate(cell)
     for sb in under.SCALES:
         parts = [found[f"sb={sb} {name}"] for name in under.PARTS[1:]]

@@ -351,7 +351,7 @@ def test_errors_are_those_of_the_emulator_and_leave_the_arrays_alone(what, lent,
 
 def test_operands_that_do_not_fit_are_named_as_by_the_emulator(gpu):
     A = draw((5, 40))
-    for a, b in ((A, draw((6, 40))), (A, draw((40,))), (draw((2, 5, 40)), draw((3, 40, 6))), (A, A.T * (1 + 1e-9j))):
+    for a, b in ((A, draw((6, 40))), (draw((2, 5, 40)), draw((3, 40, 6))), (A, A.T * (1 + 1e-9j))):
         with pytest.raises(InputError) as want:
             fpemu.gemm(a, b, scheme="sgemm")
         for given in ((a, b), (Lent(a), Lent(b))):

@@ -343,3 +343,22 @@ def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
     file.write_text(capsys.readouterr().out)
     record = Record.read(file)
     assert [o.group for o in record.outcomes if not o.ok] == [o.group for o in record.outcomes if "new" not in o.group]
+
+
+def test_the_command_prints_an_order_with_its_evidence_and_the_nearest_shapes(capsys):
+    assert main(["library", "lookup", "cublas", "fp16", "512x512x8192", "--layout", "TN"]) == 0
+    out = capsys.readouterr().out
+    product = library.lookup("cublas", "fp16", (512, 512, 8192), layout="TN")
+    assert out.startswith(f"{product}\n")
+    assert "512x512x8192: KOrder(split=4096): two chains of 4096 products, then added" in str(product)
+    assert f"evidence: measured on H200 with cublas {product.version}" in out
+    near = out.splitlines()[-1].removeprefix("nearest tabulated shapes: ").split(", ")
+    for shape in near:
+        assert library.lookup("cublas", "fp16", tuple(map(int, shape.split("x"))), layout="TN").K
+    assert len({*near, "512x512x8192"}) == 4
+    assert main(["library", "lookup", "cublas", "tf32", "536x3312x2008"]) == 0
+    assert "4 tiles: four chains of 480 to 512 products, then added pairwise" in capsys.readouterr().out
+    assert main(["library", "lookup", "openblas", "fp32", "100x100x1000", "-H", "HASWELL"]) == 0
+    assert "eight chains of 88 to 160 products, which alternate every 1 of k" in capsys.readouterr().out
+    assert main(["library", "lookup", "cublas", "fp16", "512x512x8193", "--layout", "TN"]) == 2
+    assert "the nearest shapes are 512x512x8192" in capsys.readouterr().err

@@ -86,6 +86,67 @@ def test_a_user_without_a_home_saves_nothing_and_gets_one_note(no_folder, monkey
     assert "each process compiles them again: set FPEMU_CACHE" in line
 
 
+def _tampered(path, how):
+    if how == "another owner":
+        os.chown(path, 12345, 12345)
+    elif how == "a link":
+        path.rename(path.with_name("elsewhere"))
+        path.symlink_to(path.with_name("elsewhere"))
+    else:
+        path.chmod(path.stat().st_mode | how)
+
+
+OTHERS = [0o020, 0o002, "a link", pytest.param("another owner", marks=pytest.mark.skipif(os.getuid(), reason="root"))]
+
+
+@pytest.mark.parametrize("how", OTHERS)
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_kernels_that_another_user_may_have_written_are_not_loaded(no_folder, what, how):
+    first, second = no_folder / "first", no_folder / "second"
+    first.mkdir()  # before the class, which makes folders that it trusts
+    KernelCache("kernels", first, second).save("a", b"kernel")
+    _tampered(first if what == "folder" else first / "a", how)
+    _system._is_writable.cache_clear()
+    files = KernelCache("kernels", first, second)
+    assert files.load("a") is None
+    assert files.folder == (second if what == "folder" else first)
+    files.save("a", b"another")
+    assert files.load("a") == b"another"
+
+
+def test_a_folder_that_changes_after_the_start_is_not_read(tmp_path):
+    files = KernelCache("kernels", tmp_path / "kernels")
+    files.save("a", b"kernel")
+    (tmp_path / "kernels").chmod(0o777)
+    assert files.load("a") is None
+
+
+def test_saved_kernels_are_trusted_with_a_permissive_umask(no_folder):
+    before = os.umask(0)
+    try:
+        files = KernelCache("kernels", no_folder / "new")
+        files.save("a", b"kernel")
+    finally:
+        os.umask(before)
+    assert files.load("a") == b"kernel"
+
+
+@pytest.mark.slow
+def test_a_planted_kernel_is_not_executed(tmp_path):
+    """Another user's pickle in NUMBA_CACHE_DIR or FPEMU_CACHE, under the name of a kernel."""
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path / "numba")}
+    _python(COMPILE, environment=environment).communicate()
+    (path,) = tmp_path.rglob("*.kernel")
+    marker = tmp_path / "executed"
+    path.unlink()
+    evil = b"cposix\nsystem\n(S'touch " + str(marker).encode() + b"'\ntR."
+    KernelCache("kernels", path.parent).save(path.name, evil)
+    path.parent.chmod(0o777)
+    out, _ = _python(COMPILE, environment=environment).communicate()
+    assert out.splitlines()[0] == RESULT
+    assert not marker.exists()
+
+
 # --- files
 
 

@@ -251,13 +251,12 @@ def zeros(*shape, dtype=np.float16):
     ("A", "B", "C"),
     [
         (zeros(3, 4), zeros(5, 2), None),
-        (zeros(4), zeros(4, 2), None),
-        (zeros(3, 4), zeros(4), None),
+        (zeros(), zeros(4, 2), None),
+        (zeros(3, 4), zeros(), None),
         (zeros(3, 4), zeros(4, 2), zeros(2, 3, dtype=np.float32)),
         (zeros(3, 4), zeros(4, 2), zeros(2, dtype=np.float32)),
         (zeros(2, 3, 4), zeros(3, 4, 2), None),
         (zeros(3, 4, dtype=complex), zeros(4, 2), None),
-        (zeros(3, 4, dtype=bool), zeros(4, 2), None),
         (np.full((3, 4), 0.1), zeros(4, 2), None),
         (np.full((3, 4), 1e6, np.float32), zeros(4, 2), None),
         (zeros(3, 4), zeros(4, 2), np.full((3, 2), 0.1)),
@@ -302,3 +301,45 @@ def test_execute_takes_exactly_one_instruction(backend):
 def test_wrong_chains(arguments, options):
     with pytest.raises(InputError):
         mma.chain(*arguments, None, HOPPER, **options)
+
+
+# --- names of hardware as drivers print them
+
+
+DRIVERS = {
+    "volta": "Tesla V100-SXM2-16GB, Tesla V100-PCIE-32GB, Tesla V100S-PCIE-32GB, NVIDIA TITAN V, Quadro GV100, sm_72",
+    "turing": "Tesla T4, NVIDIA GeForce RTX 2080 Ti, NVIDIA GeForce RTX 2070 SUPER, Quadro RTX 6000, NVIDIA TITAN RTX",
+    "ampere": "NVIDIA A100-SXM4-80GB, NVIDIA A100 80GB PCIe, A100-PCIE-40GB, GRID A100-10C, NVIDIA A10G, RTX 3080, "
+    "NVIDIA GeForce RTX 3070 Ti Laptop GPU, RTX A4000, NVIDIA RTX A6000, sm_87, compute_80",
+    "ada": "NVIDIA GeForce RTX 4090, NVIDIA GeForce RTX 4090 D, NVIDIA L40S, NVIDIA RTX 6000 Ada Generation, sm_89",
+    "hopper": "NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe, NVIDIA H100 NVL, NVIDIA GH200 480GB, NVIDIA H20-3e, sm_90a",
+    "blackwell": "NVIDIA B200, NVIDIA GB200, NVIDIA B300 SXM6 AC, sm_103, sm_100f",
+    "blackwell-rtx": "NVIDIA GeForce RTX 5080, NVIDIA RTX PRO 6000 Blackwell Workstation Edition, NVIDIA GB10, sm_121",
+    "cdna1": "AMD Instinct MI100, gfx908:sramecc+:xnack-",
+    "cdna2": "MI200, AMD Instinct MI250X / MI250, gfx90a, gfx90a:sramecc+:xnack-",
+    "cdna3": "AMD Instinct MI300X, MI325X, gfx942",
+}
+NO_MODEL = "MI350X, AMD Instinct MI355X, gfx950, gfx1100, Radeon RX 7900 XTX, GTX 1080 Ti, Tesla P100-PCIE-16GB, sm_61"
+
+
+@pytest.mark.parametrize("architecture", DRIVERS)
+def test_names_of_gpus_as_their_drivers_print_them(architecture):
+    for name in DRIVERS[architecture].split(", "):
+        assert mma.catalog.architecture(name) == architecture, name
+
+
+@pytest.mark.parametrize("name", NO_MODEL.split(", "))
+def test_a_gpu_without_a_model_is_not_mistaken_for_another(name):
+    with pytest.raises(InputError, match=r"has no model yet") as caught:
+        mma.catalog.architecture(name)
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("A10O", "A100"), ("hoper", "hopper"), ("H2000", "H200"), ("RTX 3085", None), ("sm_81", None)]
+)
+def test_a_suggestion_has_the_number_of_the_name(name, near):
+    with pytest.raises(InputError, match=f"unknown hardware '{name}'") as caught:
+        mma.catalog.architecture(name)
+    assert ("did you mean" in str(caught.value)) == (near is not None)
+    assert near is None or f"'{near}'" in str(caught.value)

@@ -90,6 +90,7 @@ def round_value(
     up = {
         "RNE": fraction > Fraction(1, 2) or (fraction == Fraction(1, 2) and low % 2 == 1),
         "RNA": fraction >= Fraction(1, 2),
+        "RNZ": fraction > Fraction(1, 2),
         "RZ": False,
         "RU": fraction > 0 and not negative,
         "RD": fraction > 0 and negative,

@@ -16,7 +16,7 @@ from fpemu.mma import tree as trees
 from fpemu.mma.tree import Chain, Sum
 from fpemu.plotting.trees import layout, picture
 from fpemu.probing.callables import load_function
-from fpemu.probing.trees import regular
+from fpemu.probing.trees import regular, sentence
 from fpemu.probing.trees import text as drawing
 
 FP16 = mma.spec("hopper", "fp16", "fp32")
@@ -200,3 +200,38 @@ def test_a_users_file_hides_no_module_and_its_functions_import_what_lies_beside(
         assert call(np.ones((1, 2)), np.ones((2, 1)))[0, 0] == 2
     finally:
         sys.path[:] = path
+
+
+@pytest.mark.parametrize("spec", [FP16, FP32], ids=str)
+@pytest.mark.parametrize(
+    ("order", "K", "words"),
+    [
+        (KOrder(), 1000, "one chain of 1000 products"),
+        (KOrder(256), 512, "two chains of 256 products, then added"),
+        (KOrder(128), 200, "two chains of 128 and 72 products, then added"),
+        (KOrder(300), 1000, "four chains of 300 products, the last of 100, then added from left to right"),
+        (KOrder(64, join="pairwise"), 768, "12 chains of 64 products, then added pairwise"),
+        (KOrder(64, join="descending"), 512, "eight chains of 64 products, then added from right to left"),
+        (
+            KOrder(500, promote=100),
+            1000,
+            "two groups of five chains of 100 products, then added from left to right; then their sums are added",
+        ),
+        (KOrder(1), 100, "100 products, then added from left to right"),
+    ],
+)
+def test_a_sentence_has_the_same_words_for_instructions_and_multiply_adds(spec, order, K, words):
+    tree = trees.canonical(trees.from_order(order, K, spec))
+    assert sentence(tree) == words
+    if isinstance(tree, Sum) and order.promote is None and order.join == "ascending":
+        stored = Sum(tree.parts, None, "fp16")
+        assert sentence(stored) == words.replace(", then", ", each rounded to fp16, then")
+
+
+def test_sentences_of_other_trees():
+    assert sentence(LANES).startswith("four chains of 128 products, which alternate every 8 of k, then added")
+    assert sentence(ONTO) == "two chains of 32 products, then added; then one chain of 3 products onto the result"
+    deep = Chain(((0,),))
+    for k in range(1, 3000):
+        deep = Sum((Chain(((k,),)), deep))
+    assert sentence(deep) == "3000 products, added in a tree"

@@ -33,7 +33,6 @@ REFUSED_ARRAYS = {
     "masked entries": np.ma.array(np.ones((2, 2)), mask=[[False, True], [False, False]]),
     "masked entries in a list": [np.ma.array([1.0, 1.0], mask=[False, True]), [1.0, 2.0]],
     "objects": np.ones((2, 2), object),
-    "truth values": np.ones((2, 2), bool),
     "dates": np.zeros((2, 2), "datetime64[s]"),
     "text": np.array([["1", "2"], ["3", "4"]]),
     "a ragged list": [[1.0, 2.0], [3.0]],

@@ -96,6 +96,7 @@ def test_the_wheel_reproduces_a_figure_in_an_empty_folder(tmp_path):
     assert sorted(path.name for path in (empty / "figures" / "h2sgemm").iterdir()) == [
         "fig2a.csv",
         "fig2a.json",
+        "fig2a.md",
         "fig2a.png",
     ]
     A = np.ones((2, 2), dtype=np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import matplotlib
@@ -15,7 +16,7 @@ NAMES = ("BLACK", "ORANGE", "SKY", "GREEN", "YELLOW", "BLUE", "VERMILION", "PURP
 LOOKS = [Series("first", plotting.BLUE, "o"), Series("second", plotting.VERMILION, "s", "--", filled=False)]
 
 
-def _drawn(width=plotting.DOUBLE, height=2.6):
+def _drawn(width=plotting.SINGLE, height=2.6, columns=2):
     with plotting.style():
         figure, axes = plotting.figure(2, width=width, height=height)
         for axis in axes[0]:
@@ -25,7 +26,7 @@ def _drawn(width=plotting.DOUBLE, height=2.6):
             axis.set_ylim(1e-8, 1e-2)
             plotting.roundoff_guides(axis)
         plotting.panel_titles(axes, ["left", "right"])
-        plotting.legend_below(figure, axes[0, 0], 2)
+        plotting.legend_below(figure, axes, columns, "n = 1, 2, 3; two runs")
     return figure, axes
 
 
@@ -39,7 +40,7 @@ def test_the_same_bytes_every_time():
 
 
 def test_size_and_resolution():
-    figure, _ = _drawn(width=plotting.SINGLE)
+    figure, _ = _drawn()
     header = plotting.png(figure)[16:24]
     assert int.from_bytes(header[:4], "big") == round(3.5 * 300)
     assert int.from_bytes(header[4:], "big") == round(2.6 * 300)
@@ -52,24 +53,31 @@ def test_the_users_settings_are_neither_used_nor_changed():
         assert matplotlib.rcParams["font.size"] == 30.0
 
 
-def test_no_text_is_smaller_than_7_points():
+def test_no_text_is_smaller_than_6_points():
     figure, _ = _drawn()
     plotting.png(figure)  # makes the tick labels
     texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
     assert len(texts) > 10
-    assert min(text.get_fontsize() for text in texts) >= 7
+    assert min(text.get_fontsize() for text in texts) >= 6
 
 
-@pytest.mark.parametrize("width", [plotting.SINGLE, plotting.DOUBLE])
-def test_the_legend_lies_outside_the_panels_and_inside_the_figure(width):
-    figure, axes = _drawn(width)
+@pytest.mark.parametrize("columns", [1, 2, 9])
+@pytest.mark.parametrize("length", [1, 20, 50])
+def test_the_legend_lies_outside_the_panels_and_inside_the_figure(length, columns, monkeypatch):
+    longer = [dataclasses.replace(look, label=look.label.ljust(length, "n")) for look in LOOKS]
+    monkeypatch.setitem(globals(), "LOOKS", longer)
+    figure, axes = _drawn(columns=columns)
     plotting.png(figure)  # lays the figure out
-    legend = figure.legends[0].get_window_extent()
-    for axis in axes.ravel():
-        assert not legend.overlaps(axis.get_window_extent())
-    assert legend.x0 >= 0
-    assert legend.y0 >= 0
-    assert legend.x1 <= figure.bbox.x1
+    (legend,) = figure.legends
+    extent = legend.get_window_extent()
+    assert not any(extent.overlaps(axis.get_window_extent()) for axis in axes.ravel())
+    assert extent.x0 >= 0
+    assert extent.y0 >= 0
+    assert extent.x1 <= figure.bbox.x1
+    assert [text.get_text() for text in legend.get_texts()] == [look.label for look in longer]
+    assert legend.get_title().get_text() == "n = 1, 2, 3; two runs"
+    heights = {text.get_window_extent().y0 for text in legend.get_texts()}
+    assert len(heights) == (1 if columns > 1 and length < 50 else 2)
 
 
 def test_colours_differ_for_colour_blind_readers():
@@ -81,13 +89,18 @@ def test_colours_differ_for_colour_blind_readers():
     assert min(distances) > 0.04
 
 
-def test_a_band_has_the_mean_and_the_range_and_gaps_where_there_is_no_number():
+def test_a_band_has_the_median_and_the_quartiles_and_gaps_where_there_is_no_number():
+    runs = [[1.0, 3.0, 2.0, 100.0, 2.5], [np.nan, 1.0], [np.inf, 1.0], [0.0, 0.0], [4.0, 4.0], [4.0, 6.0, 5.0]]
     with plotting.style():
-        figure, axes = plotting.figure(1)
-        plotting.band(axes[0, 0], [1, 2, 3], [[1.0, 3.0], [np.nan, 1.0], [4.0, 4.0]], LOOKS[0])
-    line = axes[0, 0].lines[0]
-    assert line.get_ydata()[[0, 2]].tolist() == [2.0, 4.0]
-    assert np.isnan(line.get_ydata()[1])
+        figure, axes = plotting.figure()
+        plotting.band(axes[0, 0], range(6), runs, LOOKS[0])
+    drawn = axes[0, 0].lines[0].get_ydata()
+    assert drawn[[0, 4, 5]].tolist() == [2.5, 4.0, 5.0]
+    assert np.isnan(drawn[1:4]).all()
+    (area,) = axes[0, 0].collections
+    corners = np.concatenate([path.vertices for path in area.get_paths()])
+    assert {tuple(corner) for corner in corners.tolist()} >= {(5.0, 4.5), (5.0, 5.5)}
+    assert not any(1 <= x <= 3 for x in corners[:, 0])
     assert plotting.png(figure)
 
 

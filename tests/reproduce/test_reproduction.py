@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread, imsave
 
-from fpemu import plotting
+from fpemu import mma, plotting
 from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.reproduce import figures, pages
@@ -42,7 +42,7 @@ def evaluate(cell):
 
 
 def draw(rows):
-    from fpemu import plotting
+    from fpemu import mma, plotting
 
     figure, axes = plotting.figure(1, width=plotting.SINGLE)
     look = plotting.Series("error", plotting.BLUE, "o")
@@ -116,7 +116,69 @@ def test_a_reproduction_is_table_figure_and_claims(folder):
     assert found.finding is None
     shown = found._repr_html_()
     assert "a &lt;title&gt;" in shown
-    assert "<td>a is less than b</td><td>a &lt; b</td><td>2.05× (2 to 2.1×)</td><td>undecided</td>" in shown
+    assert "<td>a &lt; b</td><td>2.05× (2 to 2.1×)</td><td>undecided (3 seeds, 20 are required)</td>" in shown
+
+
+UNIT = """
+CAPTION = lambda given: f"Measured on {given['hardware']}."
+ASSUMPTIONS = lambda given: [f"The unit is {given['hardware']}."]
+
+
+def cells_of(hardware="ampere", lengths=(2, 4), seeds=3):
+    return [{"n": n, "seed": seed, "split": 16, "hardware": hardware} for n in lengths for seed in range(seeds)]
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells_of, evaluate, draw, measures, lambda rows: f"{rows[0]['n']}.")
+"""
+
+
+def test_a_figure_with_other_parameters_is_beside_the_papers_and_says_what_differs(folder, capsys):
+    toy.write_page(folder / "papers", "paper/fig2", PAGE + UNIT)
+    (folder / "papers" / "paper" / "paper.toml").write_text(PAPER)
+    main(["reproduce", "paper/fig2", "-j", "1"])
+    before = {path: path.read_bytes() for path in Path("figures").rglob("*.*")}
+    capsys.readouterr()
+    main(["reproduce", "paper/fig2", "-j", "1", "--set", "hardware=H200", "--set", "lengths=2:8:3", "--set", "seeds=3"])
+    printed = capsys.readouterr().out
+    assert "verdict" not in printed
+    assert "figures/changed/paper/fig2_hardware-H200_lengths-2-5-8.{png,csv,json,md}: new" in printed
+    assert {path: path.read_bytes() for path in before} == before
+    record = figures.load_record("figures/changed/paper/fig2_hardware-H200_lengths-2-5-8.json")
+    assert record.title == "a <title>, with hardware = H200, lengths = 2, 5, 8"
+    ends = "hardware = H200 (published: ampere); lengths = 2, 5, 8 (published: 2, 4)."
+    assert record.caption == f"Measured on hopper. Changed from the paper: {ends}"
+    assert (record.assumptions, record.finding, record.measures) == (("The unit is hopper.",), "2.", ())
+    assert record.command == "fpemu reproduce paper/fig2 --set hardware=H200 --set lengths=2,5,8"
+    assert [spec["name"] for spec in record.hardware] == [mma.spec("H200").name]
+    assert not record.paper_size
+    text = Path("figures/changed/paper/fig2_hardware-H200_lengths-2-5-8.md").read_text()
+    assert all(words in text for words in ("(fig2_hardware-H200_lengths-2-5-8.png)", ends, record.command))
+    again = reproduce("paper/fig2", hardware="H200", lengths=[2, 5, 8])
+    assert (again.record.command, again.judgements) == (record.command, [])
+    assert len(again.rows) == 9
+    assert " ".join(again.figure().get_suptitle().split()) == (
+        "Changed from the paper: hardware = H200, lengths = 2, 5, 8"
+    )
+    assert reproduce("paper/fig2", seeds=3).judgements  # the published value is no change
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"hardwar": "H200"}, "unknown parameter of paper/fig2 'hardwar': did you mean 'hardware'"),
+        ({"hardware": "H2OO"}, "unknown hardware 'H2OO'"),
+        ({"hardware": 5}, "unknown hardware 5"),
+        ({"seeds": 0}, "seeds = 0 must be a positive integer"),
+        ({"seeds": "many"}, "seeds = 'many' must be"),
+        ({"lengths": "2,x"}, "lengths = '2,x' must be values such as 2, 4"),
+        ({"lengths": []}, r"lengths = \[\] must be values such as 2, 4"),
+        ({"lengths": [2, -4]}, "lengths = -4 must be"),
+    ],
+)
+def test_a_wrong_parameter_is_one_line(folder, given, message):
+    toy.write_page(folder / "papers", "paper/fig2", PAGE + UNIT)
+    with pytest.raises(InputError, match=message):
+        reproduce("paper/fig2", **given)
 
 
 def test_full_figures_are_found_under_full_and_folders_beside_the_experiments(folder, monkeypatch):
@@ -152,7 +214,7 @@ def test_data_that_were_changed_are_refused(folder):
 def test_a_fresh_process_writes_the_same_bytes(folder):
     found = reproduce("paper/fig2")
     paths = figures.write(found.experiment, "quick", found.rows, "one", ["svg", "pdf"]).paths
-    assert [path.suffix for path in paths] == [".png", ".csv", ".json", ".svg", ".pdf"]
+    assert [path.suffix for path in paths] == [".png", ".csv", ".json", ".md", ".svg", ".pdf"]
     script = (
         "from fpemu.reproduce import figures\nfrom fpemu.reproduce.figures import committed\n"
         "found = committed('paper/fig2', folder='one')\n"
@@ -205,7 +267,7 @@ UNUSED = 1
 
 
 def line(values, colour):
-    from fpemu import plotting
+    from fpemu import mma, plotting
 
     figure, axes = plotting.figure(1)
     axes[0, 0].plot(values, color=colour)
@@ -245,7 +307,7 @@ def _changed(before):
 def test_noise_in_the_last_digits_changes_no_file(noisy):
     assert noisy().state == "new"
     before = _files()
-    assert set(before) == {"fig1.png", "fig1.csv", "fig1.json"}
+    assert set(before) == {"fig1.png", "fig1.csv", "fig1.json", "fig1.md"}
     times = {path: path.stat().st_mtime_ns for path in Path("figures/paper").iterdir()}
     for noise in (1.0, -1.0):
         assert noisy(noise).state == "unchanged"
@@ -261,9 +323,9 @@ def test_a_number_that_changes_in_its_written_digits_changes_the_figure(noisy):
     noisy()
     before = _files()
     assert noisy(1e5).state == "rewritten"
-    assert _changed(before) == {"fig1.csv", "fig1.json"}  # the new picture has the same pixels
+    assert _changed(before) == {"fig1.csv", "fig1.json", "fig1.md"}  # the new picture has the same pixels
     noisy(1e12)
-    assert _changed(before) == {"fig1.png", "fig1.csv", "fig1.json"}
+    assert _changed(before) == {"fig1.png", "fig1.csv", "fig1.json", "fig1.md"}
 
 
 def test_other_versions_of_packages_and_another_renderer_change_no_file(noisy, monkeypatch):
@@ -289,7 +351,7 @@ def test_other_versions_of_packages_and_another_renderer_change_no_file(noisy, m
 @pytest.mark.parametrize(
     ("page", "look", "changed"),
     [
-        (("A caption.", "Another caption."), None, {"fig1.json"}),
+        (("A caption.", "Another caption."), None, {"fig1.json", "fig1.md"}),
         (("version=1", "version=2"), None, {"fig1.json"}),
         (("def finding", "def helper():\n    pass\n\n\ndef finding"), None, set()),
         (None, ("UNUSED = 1", "UNUSED = 2"), set()),
@@ -370,19 +432,19 @@ def test_the_command_says_which_figures_changed_and_counts_them(folder, capsys):
     lines = lambda: [line for line in capsys.readouterr().out.splitlines() if "figure" in line][:-1]  # noqa: E731
     assert main(["reproduce", "-j", "1"]) == 0
     assert lines() == [
-        "figures/paper/fig2.{png,csv,json}: new",
-        "figures/paper/fig3.{png,csv,json}: new",
+        "figures/paper/fig2.{png,csv,json,md}: new",
+        "figures/paper/fig3.{png,csv,json,md}: new",
         "2 figures: 2 new",
     ]
     Path("figures/paper/fig3.png").write_bytes(b"")
     assert main(["reproduce", "-j", "1"]) == 0
     assert lines() == [
-        "figures/paper/fig2.{png,csv,json}: unchanged",
-        "figures/paper/fig3.{png,csv,json}: rewritten",
+        "figures/paper/fig2.{png,csv,json,md}: unchanged",
+        "figures/paper/fig3.{png,csv,json,md}: rewritten",
         "2 figures: 1 rewritten, 1 unchanged (rewritten: paper/fig3)",
     ]
     assert main(["reproduce", "paper/fig2", "--format", "svg", "--format", "pdf"]) == 0
-    assert lines() == ["figures/paper/fig2.{png,csv,json,svg,pdf}: unchanged", "1 figure: 1 unchanged"]
+    assert lines() == ["figures/paper/fig2.{png,csv,json,md,svg,pdf}: unchanged", "1 figure: 1 unchanged"]
     assert main(["reproduce", "paper/fig2"]) == 0
     assert capsys.readouterr().out.endswith("Look at figures/paper/fig2.png\n")
 

@@ -376,7 +376,7 @@ def test_an_instruction_without_a_shape_counts_as_16_by_16():
     ("call", "message"),
     [
         (lambda: work("otomo", "A100", 8, 8, 8), "did you mean 'ootomo'"),
-        (lambda: work("ootomo", "A1000", 8, 8, 8), "unknown GPU 'A1000'"),
+        (lambda: work("ootomo", "A1001", 8, 8, 8), "unknown GPU 'A1001'"),
         (lambda: work("ootomo", "P100", 8, 8, 8), "P100 has no matrix instruction"),
         (lambda: work("ootomo", None, 8, 8, 8), "give hardware="),
         (lambda: work("ootomo", "A100", 8, 0, 8), "N = 0 must be a positive integer"),
@@ -385,7 +385,7 @@ def test_an_instruction_without_a_shape_counts_as_16_by_16():
         (lambda: work("ootomo", "A100", 8, 8, 8, tile=(8,)), r"tile = \(8,\) must be 2 positive integers"),
         (lambda: work("ape", "A100", 8, 8, 8, split="fused"), "cannot be fused"),
         (lambda: work("ozaki", "A100", 8, 8, 8, split="fused"), "cannot be fused"),
-        (lambda: work("sgemm", "A1000", 8, 8, 8), "unknown GPU 'A1000'"),
+        (lambda: work("sgemm", "A1001", 8, 8, 8), "unknown GPU 'A1001'"),
         (lambda: work("ozimmu", "H200", 8, 8, 2**27), "not drawn for K = 134217728, above 67108864: give"),
         (lambda: work("ozimmu", "H200", 8, 8, 2**33, slices=8), "K = 8589934592 leaves no bit a slice"),
         (lambda: work("ozaki", "H200", 8, 8, 2**29, slices=8), "0 bits a slice .* give a smaller k_block"),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 import fpemu
-from fpemu import InputError, mma
+from fpemu import InputError, mma, schemes
 from fpemu.mma import KOrder
 from fpemu.schemes import format_split, get, split_table
 from fpemu.schemes.ozaki import algorithm3
@@ -81,11 +85,10 @@ REFUSED = [
     ("ootomo", {"beta": 1.0, "C": [[0.1, 0], [0, 0]]}, "C: not fp32 numbers: 1 of 4 entries"),
     ("ootomo", {"A": np.ones((2, 3))}, "A of shape \\(2, 3\\) and B of shape \\(2, 2\\)"),
     ("ootomo", {"A": np.ones((3, 1, 2)), "B": np.ones((2, 2, 1))}, "batch axes do not broadcast"),
-    ("ootomo", {"A": np.ones(2)}, "A must be a matrix"),
+    ("ootomo", {"A": np.float32(1)}, "A must be a matrix"),
     ("ootomo", {"A": [[1, 2], [0.1, 0.3]]}, "2 of 4 entries, first at \\[1, 0\\]: 0.1; round it: A.astype"),
     ("ootomo", {"A": [[1, 2], [2**24 + 1, 0]]}, "A: not fp32 numbers: 1 of 4 entries"),
     ("ootomo", {"A": [[1e39, 2], [0, 0]]}, "A: not fp32 numbers"),
-    ("ootomo", {"A": np.ones((2, 2), bool)}, "real numbers"),
     ("ootomo", {"A": np.ones((2, 2), complex)}, "real numbers"),
     ("ootomo", {"A": [["a", "b"], ["c", "d"]]}, "real numbers"),
     ("ootomo", {"accumulators": (("hh", "rh"), ("hr",))}, "products of different scale"),
@@ -177,3 +180,115 @@ def test_products_that_are_refused(scheme, call, message):
 def test_other_calls_that_are_refused(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+HH = ((0, 0),)
+WRONG_PLANS: list[tuple[dict, str]] = [  # the fields of a plan, and what the message expects
+    ({"products": ()}, "distinct pairs (index of A's word, index of B's word)"),
+    ({"products": "hh"}, "or pairs(('rh', 'hh'), 'hr'), got 'hh'"),
+    ({"products": ("hh",)}, "distinct pairs"),
+    ({"products": (0, 0)}, "distinct pairs"),
+    ({"products": ((0, 0, 1),)}, "distinct pairs"),
+    ({"products": ((0, -1),)}, "distinct pairs"),
+    ({"products": ((0, 0.0),)}, "distinct pairs"),
+    ({"products": [(0, 0)]}, "must be a tuple"),
+    ({"products": (*HH, *HH)}, "distinct pairs"),
+    ({"products": None}, "distinct pairs"),
+    ({"exponent": 2.5}, "exponent of a Plan"),
+    ({"exponent": 61}, "exponent of a Plan"),
+    ({"accumulators": "bands"}, "did you mean 'band'"),
+    ({"accumulators": None}, "must be one, band, each, none or groups of products, got None"),
+    ({"accumulators": (("hh",),)}, "a group of accumulators must be a tuple of distinct pairs"),
+    ({"accumulators": (((0, 1),),)}, "must contain each of the products once"),
+    ({"accumulators": (HH, HH)}, "must contain each of the products once"),
+    ({"accumulators": ()}, "groups of products"),
+    ({"step": 0}, "step of a Plan must be a length in k (a positive integer), 'instruction'"),
+    ({"step": "instrction"}, "'N instructions' or None, got 'instrction'"),
+    ({"promote": 16.5}, "promote of a Plan must be a length in k"),
+    ({"promote_all": "yes"}, "promote_all of a Plan"),
+    ({"join": 3}, "join"),
+    ({"combine_in": "fp46"}, "did you mean 'fp64'"),
+    ({"accumulators": "none", "promote": 16}, "promote has no effect"),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), WRONG_PLANS, ids=[str(fields) for fields, _ in WRONG_PLANS])
+def test_a_wrong_plan_says_what_is_expected(fields, words):
+    with pytest.raises(InputError) as raised:
+        schemes.Plan(**{"products": HH, **fields})
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def own(rules, plan):
+    """A scheme of a user with these words and this plan."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Own(schemes.SplitScheme):
+        info = schemes.SchemeInfo(name="own", title="A user's scheme")
+
+        def rules(self):
+            return rules
+
+        def plan(self):
+            return plan
+
+    return Own
+
+
+H, R = schemes.Word("h", "fp16"), schemes.Word("r", "fp16", exponent=11)
+BOTH = schemes.pairs(("rh", "hh"), "hr")
+
+
+@pytest.mark.parametrize(
+    ("rules", "plan", "words"),
+    [
+        ((H,), schemes.Plan(BOTH), "the plan multiplies word 1, but rules() returns 1 words"),
+        ((H, schemes.Word("r", "bf16")), schemes.Plan(BOTH), "the words must have one format"),
+        ((H, R), schemes.Plan(BOTH, 8), "the exponents of the words are 0, 11: word i of a plan with exponent=8"),
+        ((H, R), BOTH, "plan() must return a Plan"),
+        ([H, R], schemes.Plan(BOTH, 11), "rules() must return a tuple of Words"),
+        ((H, "r"), schemes.Plan(BOTH, 11), "rules() must return a tuple of Words"),
+    ],
+)
+def test_words_that_do_not_fit_their_plan_are_refused(rules, plan, words):
+    with pytest.raises(InputError) as raised:
+        own(rules, plan)()
+    assert words in str(raised.value)
+    assert str(raised.value).startswith("own: ")
+
+
+def test_names_of_products_and_fields_of_words_are_checked():
+    for call, words in (
+        (lambda: schemes.pairs(("rx",), "hr"), "unknown product 'rx'"),
+        (lambda: schemes.pairs("hh", "hr"), "must be a tuple of names of two letters of 'hr'"),
+        (lambda: schemes.groups([["hx"]], "hr"), "unknown product 'hx'"),
+        (lambda: schemes.Word("h", "fp61"), "unknown format 'fp61'"),
+        (lambda: schemes.Word("h", "fp16", exponent=1.5), "exponent of a Word"),
+        (lambda: schemes.Word(0, "fp16"), "the name of a Word must be a text"),
+    ):
+        with pytest.raises(InputError) as raised:
+            call()
+        assert words in str(raised.value)
+
+
+OWN = """
+from dataclasses import dataclass
+from fpemu import schemes
+from fpemu.schemes.base import register
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Own(schemes.SplitScheme):
+    info = schemes.SchemeInfo(name="own", title="A user's scheme")
+    rules = lambda self: (schemes.Word("h", "fp16"),)
+    plan = lambda self: schemes.Plan(((0, 0),), promote=PROMOTE)
+"""
+
+
+@pytest.mark.parametrize("promote", ["None", "'instruction'"])
+def test_a_plan_without_promotion_gives_a_warning(promote):
+    command = [sys.executable, "-W", "error::UserWarning", "-c", OWN.replace("PROMOTE", promote)]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    warned = "own: the accumulators are not promoted" in process.stderr
+    assert (warned, process.returncode) == ((True, 1) if promote == "None" else (False, 0))

@@ -260,7 +260,7 @@ def test_single_precision_matrix_instructions_are_such_chains():
     ("A", "B", "fmt"),
     [
         (np.zeros((2, 3), np.float32), np.zeros((4, 2), np.float32), "fp32"),
-        (np.zeros(3, np.float32), np.zeros((3, 2), np.float32), "fp32"),
+        (np.zeros((), np.float32), np.zeros((3, 2), np.float32), "fp32"),
         (np.full((1, 1), 0.1), np.zeros((1, 1)), "fp32"),
         (np.zeros((1, 1)), np.zeros((1, 1)), "fp8"),
         (np.zeros((1, 1), complex), np.zeros((1, 1)), "fp64"),

@@ -1,8 +1,11 @@
 """Grids: what their files mean, what is refused before anything runs, and the numbers of a cell."""
 
 import itertools
+import json
 import sys
 import textwrap
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,6 +14,7 @@ import pytest
 from fpemu import inputs, metrics, mma, reference, schemes
 from fpemu.cli import main
 from fpemu.errors import InputError
+from fpemu.mma import KOrder
 from fpemu.sweep import Grid, Store, frame, run
 from fpemu.sweep.grid import evaluate
 from fpemu.sweep.run import estimate, survey
@@ -67,11 +71,15 @@ def test_cells_are_the_product_of_the_axes(file):
             for combine in ("element-wise", "term-wise")
             for machine in ("ampere", "hopper")
         ]
-        for method in [*methods, {"scheme": "sgemm", "hardware": None}]:
-            order = {} if split is None else {"order.split": split, "order.join": "pairwise"}
+        defaults = {f"scheme.{o.name}": o.default for o in schemes.get("h2sgemm").info.options}
+        defaults["scheme.products"] = ",".join(defaults["scheme.products"])
+        plain = [defaults | method for method in methods]
+        for method in [*plain, {"scheme": "sgemm", "hardware": None}]:
+            fields = asdict(KOrder(split=split, join="pairwise"))
+            order = {} if split is None else {f"order.{name}": value for name, value in fields.items()}
             rest = {"on_range": "raise", "out": "fp64", "metrics": ["relative_l2", "max_relative"]}
             size = {"M": 8, "N": 4, "K": K, "inputs": "offset_symmetric", "inputs.exponent": exponent, "seed": seed}
-            expected.append(size | method | order | rest)
+            expected.append(size | {"inputs.scale": 1.0} | method | order | rest)
     assert sorted(map(canonical, cells)) == sorted(map(canonical, expected))
 
 
@@ -117,6 +125,7 @@ GRID = Grid(["uniform"], ["four"], hardware="ampere", M=2, N=2, K=16)
 """
 
 
+@pytest.mark.filterwarnings("ignore:.*the accumulators are not promoted:UserWarning")
 def test_results_of_a_users_scheme_depend_on_its_file_and_workers_load_it(tmp_path, monkeypatch):
     monkeypatch.setattr(schemes.base, "_SCHEMES", dict(schemes.base._SCHEMES))
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -142,6 +151,7 @@ def test_results_of_a_users_scheme_depend_on_its_file_and_workers_load_it(tmp_pa
     assert len({plain, *versions}) == 4
 
 
+@pytest.mark.filterwarnings("ignore:.*the accumulators are not promoted:UserWarning")
 def test_a_users_scheme_that_changed_or_has_no_file_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(schemes.base, "_SCHEMES", dict(schemes.base._SCHEMES))
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -208,6 +218,59 @@ def test_options_are_kept_as_the_scheme_keeps_them():
     assert (cell["scheme"], cell["scheme.levels"]) == ("staged", 1)
 
 
+WGMMA, MMA = (mma.spec("H200", "fp16", "fp32", instruction) for instruction in ("wgmma", "mma"))
+CHANGED = [
+    (WGMMA, "hopper", WGMMA),
+    (MMA, "hopper instruction=mma", MMA),
+    (MMA.replace(F=23, final="RNE"), "hopper instruction=mma F=23 final=RNE", MMA.replace(F=23, final="RNE")),
+    (mma.spec("A100", "fp16", "fp32", k=8), "ampere k=8", mma.spec("A100", "fp16", "fp32", k=8)),
+    (mma.spec("MI300X", "fp16", "fp32"), "cdna3", mma.spec("MI300X", "fp16", "fp32")),
+    ({"base": "H200", "final": "RNE", "F": 24}, "H200 final=RNE F=24", WGMMA.replace(final="RNE", F=24)),
+    ({"base": "H200", "instruction": "mma", "E0": None}, "H200 instruction=mma E0=None", MMA.replace(E0=None)),
+]
+
+
+@pytest.mark.parametrize(("given", "name", "spec"), CHANGED, ids=[name for _, name, _ in CHANGED])
+def test_changed_instructions_are_hardware(given, name, spec):
+    grid = _small(schemes=["h2sgemm"], hardware=given, K=96)
+    (cell,) = json.loads(json.dumps(grid.cells()))  # as a worker on another machine receives it
+    assert cell["hardware"] == name
+    A, B = inputs.operands("uniform", 4, 4, 96, 0, "fp32")
+    D = schemes.gemm(A, B, scheme="h2sgemm", hardware=spec)
+    assert evaluate(cell) == {"relative_l2": metrics.relative_l2(D, reference.matmul(A, B))}
+
+
+def test_an_instruction_of_no_architecture_is_named_by_its_expression():
+    own = mma.MmaSpec("fp16", "fp16", "fp32", k=8, block=8, F=13, E0=-131)
+    (cell,) = _small(schemes=["h2sgemm"], hardware=own).cells()
+    assert cell["hardware"] == repr(own)
+    assert evaluate(cell) != evaluate({**cell, "hardware": "volta"})
+    grid = _small(schemes=["h2sgemm"], hardware={"base": "A100", "final": ["RNE", "RZ"], "F": "22:24"})
+    assert len({cell["hardware"] for cell in grid.cells()}) == 6
+
+
+def test_own_distributions_are_part_of_the_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    Path("t.py").write_text("def t(rng, shape, df=3.0):\n    return rng.standard_t(df, shape)\n")
+    grid = _small(inputs=[{"name": "t.py:t", "df": [2.0, 5.0], "exponent": "-4:0:4"}], schemes=["sgemm"], seeds=2)
+    table = grid.run(jobs=2)
+    assert len(table) == 8
+    assert table["inputs.df"].tolist() == [2.0] * 4 + [5.0] * 4
+    assert grid.sources[-1] == tmp_path / "t.py"
+
+
+def test_none_is_a_value_of_an_option_and_absence_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
+    grid = _small(hardware="ampere", schemes=["ootomo", {"name": "ootomo", "promote": "none"}, "sgemm"])
+    table = grid.run()
+    assert [*table["scheme.promote"].astype(object)[:2]] == ["instruction", "none"]
+    assert table["scheme.promote"].isna().tolist() == [False, False, True]
+    assert table.groupby([name for name in table if "." in name]).ngroups == 2
+    every = [f"scheme.{option.name}" for option in schemes.get("ootomo").info.options]
+    assert set(every) <= set(table)
+
+
 def test_a_scheme_may_have_hardware_of_its_own():
     grid = _small(hardware=["volta", "ampere"], schemes=["fp16", {"name": "bf16x3", "hardware": "ampere"}, "sgemm"])
     found = [(c["scheme"], c["hardware"]) for c in grid.cells()]
@@ -226,6 +289,10 @@ def test_a_scheme_may_have_hardware_of_its_own():
         ({"schemes": []}, "schemes is empty"),
         ({"schemes": [{"sb": 1}]}, "has no name"),
         ({"hardware": ["amperes"]}, "did you mean 'ampere'"),
+        ({"schemes": ["fp16"], "hardware": {"final": "RNE"}}, r"hardware: .* has no \"base\", an architecture or GPU"),
+        ({"schemes": ["fp16"], "hardware": {"base": "H200", "fina": 1}}, "instruction 'fina': did you mean 'final'"),
+        ({"schemes": ["fp16"], "hardware": {"base": "H200", "F": [24, 99]}}, "F = 99 is not between 1 and 35"),
+        ({"schemes": ["fp16"], "hardware": mma.spec("H200", "bf16")}, "takes bf16, bf16 and fp32"),
         ({"inputs": ["uniforn"]}, r"inputs 1 \(uniforn\): unknown distribution 'uniforn': did you mean 'uniform'"),
         ({"inputs": [{"name": "phi", "pi": 1}]}, "inputs phi: unknown parameter of 'phi' 'pi': did you mean 'phi'"),
         ({"inputs": [{"name": "phi", "phi": "big"}]}, "phi = 'big' must be a number"),
