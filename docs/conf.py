@@ -19,7 +19,7 @@ copyright = f"2026, {author}"
 version = release = fpemu.__version__
 
 extensions = ["myst_nb", "numpydoc", "sphinx_design", *(f"sphinx.ext.{x}" for x in ("autodoc", "autosummary"))]
-exclude_patterns = ["_build", "generated/speed.md", "generated/verified.md"]
+exclude_patterns = ["_build", *(f"generated/{name}.md" for name in ("speed", "verified", "gallery"))]
 suppress_warnings = ["autosummary.import_cycle", "myst.header"]  # summaries name their module; copied texts
 default_role = "py:obj"
 needs_sphinx = "9.0"
@@ -85,8 +85,19 @@ def _formula(block):
     return visit
 
 
+def _relinked(app, name, source):
+    """Redirect the links of a page to files of the repository: to the pages of the site that have their content."""
+    path = Path(app.srcdir, f"{name}.md")
+    if path.is_file() and not name.startswith("generated/"):
+        source[0] = generate.relink(source[0], path)
+    if name == "reference/names":
+        source[0] += "\n```{toctree}\n:hidden:\n\n../generated/api/index\n```\n"
+        source[0] = source[0].replace("\n\n", "\n\n[All docstrings](../generated/api/index.md), by module.\n\n", 1)
+
+
 def setup(app):
     """Write the generated pages before Sphinx looks for its sources."""
     app.add_html_math_renderer("mathml", (_formula(False), None), (_formula(True), None))
     app.connect("config-inited", lambda app, config: generate.write())
+    app.connect("source-read", _relinked)
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=900)

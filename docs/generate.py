@@ -1,7 +1,9 @@
-"""Pages of the documentation that follow from the package: `write` puts them into docs/generated, which git ignores.
+"""Pages of the documentation that follow from the package: ``python docs/generate.py`` writes them.
 
-The catalogue, the schemes, the formats, the command line and the public names come from the package itself; the ledger,
-the notebooks and the texts of the repository are copied, with their links redirected to the pages of the site.
+The catalogue, the schemes, the formats, the command line and the list of public names come from the package itself and
+are committed in docs/reference, the pictures of bits in docs/explanation. All others are in docs/generated, which git
+ignores: the full documentation of each name, the gallery, and copies of the ledger, the notebooks and the texts of the
+repository. Links of the documentation name the files of the repository; `relink` redirects them to pages of the site.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 OUT = DOCS / "generated"
+REFERENCE = DOCS / "reference"
 TEXTS = {"ARCHITECTURE.md": "architecture.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 API = {
     "Formats and rounding": "formats rounding errors",
@@ -40,22 +43,24 @@ def write() -> None:
     """Write all generated pages; files whose content did not change keep their time."""
     pages: dict[Path, str | bytes] = {}
     for name, text in {
-        "hardware.md": hardware(),
-        "schemes.md": schemes(),
-        "formats.md": formats(),
-        "measures.md": measures(),
-        "commands.md": commands(),
         "verified.md": verified(),
         "speed.md": speed(),
         "calls.md": calls(),
+        "gallery.md": gallery(),
         "record.schema.json": json.dumps(record_schema(), indent=1) + "\n",
     }.items():
         pages[OUT / name] = text
-    pages.update({**api(), **ledger(), **notebooks(), **texts(), **pictures()})
+    pages.update({**committed(), **api(), **ledger(), **notebooks(), **texts(), **pictures()})
     for path, content in pages.items():
         _save(path, content if isinstance(content, bytes) else content.encode())
     for path in set(OUT.rglob("*.*")) - set(pages) - _COPIED:
         path.unlink()
+
+
+def committed() -> dict[Path, str]:
+    """Return the reference pages, which are committed so that they can be read in the source tree."""
+    texts = {"hardware": hardware, "schemes": schemes, "formats": formats, "measures": measures, "commands": commands}
+    return {REFERENCE / f"{name}.md": text().rstrip("\n") + "\n" for name, text in {**texts, "names": names}.items()}
 
 
 _COPIED: set[Path] = set()
@@ -321,7 +326,10 @@ def api() -> dict[Path, str]:
     """Return one page for each public module: a table of its names, then their documentation."""
     pages: dict[Path, str] = {}
     documented: dict[int, str] = {}
-    index = ["# Python names\n\nThe public names by module; `import fpemu` loads a module when it is first used.\n"]
+    index = [
+        "# Documentation of each name\n\nThe public names by module; `import fpemu` loads a module when it is first "
+        "used.\n"
+    ]
     pages[OUT / "api" / "fpemu.rst"] = _module("fpemu", _callables("fpemu"), documented)
     toctree = ["fpemu"]
     index.append(f"\n## Package\n\n{table(('module', 'subject'), [_entry('fpemu')])}")
@@ -333,6 +341,56 @@ def api() -> dict[Path, str]:
         index.append(f"\n## {subject}\n\n{table(('module', 'subject'), map(_entry, names))}")
     index.append("\n```{toctree}\n:hidden:\n\n" + "\n".join(toctree) + "\n```\n")
     return pages | {OUT / "api" / "index.md": "".join(index)}
+
+
+def names() -> str:
+    """Return the page of all public names with their parameters and their first sentence."""
+    parts = [
+        "# Python names\n\nThe public names by module, with their parameters and the first sentence of their "
+        "docstring. `help(fpemu.gemm)` prints a whole docstring.\n"
+    ]
+    for module in ["fpemu", *(f"fpemu.{one}" for modules in API.values() for one in modules.split())]:
+        listed = [
+            (f"`{name}{_parameters(value)}`", _plain(_summary(value).replace("`", "")))
+            for name, value in _callables(module).items()
+        ]
+        summary = _plain(_summary(importlib.import_module(module)).replace("`", ""))
+        parts.append(f"\n## {module}\n\n{summary}\n\n" + (table(("name", "content"), listed) if listed else ""))
+    return "".join(parts)
+
+
+def _parameters(value: Any) -> str:
+    """The names of the parameters of a function or a class, without annotations and defaults."""
+    try:
+        return "(" + ", ".join(inspect.signature(value).parameters) + ")"
+    except (TypeError, ValueError):
+        return ""
+
+
+def gallery() -> str:
+    """Return a card for each figure: thumbnail, title, first sentence of the finding, verdicts, and the command."""
+    from fpemu.reproduce import claims, figures
+
+    parts = []
+    for paper in claims.papers():
+        cards = []
+        for name in paper.pages:
+            sizes = (Path("figures", size, f"{name}.png") for size in ("full", ""))
+            file = next((path for path in sizes if (ROOT / path).is_file()), None)
+            if file is None:
+                continue
+            record = figures.load_record((ROOT / file).with_suffix(".json"))
+            _copy(ROOT / file, OUT / file)
+            verdicts = [claims.verdict_on(claim, record).verdict for claim in claims.on_page(name)]
+            counts = ", ".join(f"{word}: {verdicts.count(word)}" for word in dict.fromkeys(verdicts))
+            sentence = re.split(r"(?<=[.])\s+(?=[A-Z(])", record.finding or record.caption, maxsplit=1)[0]
+            words = _plain(sentence if len(sentence) < 300 else record.title)
+            text = f"{words}\n\n*{counts or 'No claim'}*\n\n`{record.command}`"
+            title = f"{name.partition('/')[2]}: {_plain(record.title)}"
+            cards.append(f":::{{grid-item-card}} {title}\n:img-top: /generated/{file.as_posix()}\n\n{text}\n:::\n")
+        if cards:
+            parts.append(f"## {paper.title}\n\n::::{{grid}} 1 2 3 3\n:gutter: 2\n\n" + "\n".join(cards) + "::::\n")
+    return "\n".join(parts)
 
 
 def _entry(name: str) -> tuple[str, str]:
@@ -383,7 +441,7 @@ def relink(text: str, source: Path) -> str:
 
     A link to another file becomes its text, since the site does not contain the sources.
     """
-    page = _site()[source]
+    page = _site().get(source, source)
 
     def link(match: re.Match[str]) -> str:
         bang, label, target = match.groups()
@@ -391,6 +449,8 @@ def relink(text: str, source: Path) -> str:
         if "://" in target or not address:
             return match[0] if address or f'id="{anchor}"' not in text else f'<a href="#{anchor}">{label}</a>'
         file = (source.parent / address).resolve()
+        if file.is_relative_to(DOCS) and source.is_relative_to(DOCS):
+            return match[0]
         place = _site().get(file)
         if place is None and file.is_file() and file.suffix in (".png", ".csv", ".json") and file.is_relative_to(ROOT):
             place = OUT / file.relative_to(ROOT)
@@ -447,9 +507,10 @@ def pictures() -> dict[Path, bytes]:
     import matplotlib
 
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "fpemu"
     import numpy as np
+    from PIL import Image
 
+    from fpemu import plotting
     from fpemu.plotting import bits
 
     gpus = ("V100", "A100", "H200", "MI100")
@@ -466,9 +527,14 @@ def pictures() -> dict[Path, bytes]:
     }
     files = {}
     for name, pictured in blocks.items():
-        file = io.BytesIO()
-        bits.draw(pictured).savefig(file, format="svg", metadata={"Date": None})
-        files[OUT / "pictures" / f"{name}.svg"] = file.getvalue()
+        path, file = DOCS / "explanation" / f"{name}.png", io.BytesIO()
+        bits.draw(pictured).savefig(file, dpi=130, metadata={"Software": None})
+        image = Image.open(file).convert("RGB").quantize(32)  # a fifth of the bytes
+        image.save(file := io.BytesIO(), "PNG", optimize=True)
+        drawn = file.getvalue()
+        before = path.read_bytes() if path.is_file() else None
+        # the bytes of a PNG depend on the version of FreeType too
+        files[path] = before if before is not None and plotting.look_alike(before, drawn) else drawn
     return files
 
 

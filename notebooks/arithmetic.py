@@ -222,7 +222,7 @@ for K in lengths:
             D = mma.gemm(x[:, :K], y[:K], None, specs[gpu], order).astype(np.float64)
             errors[gpu, label, K] = (D / exact - 1).ravel()
 with plotting.style():
-    figure, axes = plotting.figure(3, height=2.5)
+    figure, axes = plotting.figure(3, height=2.5, width=plotting.DOUBLE)
     styles = {"one chain": plotting.HARDWARE["volta"], "promoted every 128": plotting.HARDWARE["hopper"]}
     for gpu, axis in zip(("A100", "H200", "MI100"), axes[0], strict=True):
         for label, style in styles.items():

@@ -57,7 +57,7 @@ slices = split(A[:1], axis=1, bits=bits, rule="published")
 shown = np.argsort(-abs(A[0]))[:: 256 // 7][:8]
 palette = (plotting.BLUE, plotting.ORANGE, plotting.GREEN, plotting.VERMILION, plotting.SKY, plotting.PURPLE)
 with plotting.style():
-    figure, axes = plotting.figure(1, height=2.6)
+    figure, axes = plotting.figure(1, height=2.6, width=plotting.DOUBLE)
     for p, (integers, exponents) in enumerate(slices.items):
         unit, values = exponents.item(), integers[0, shown]
         tops = np.frexp(abs(values))[1] + unit
@@ -177,19 +177,24 @@ pd.DataFrame(counts).transpose().unstack()
 # %%
 fig5b = reproduce.committed("dgemm_tc/fig5b", "full")
 verdict = {judgement.claim.name: judgement.verdict for judgement in fig5b.judgements}
-assert verdict["dp_products"] == verdict["expected_speed"] == verdict["wider_more_slices"] == "holds"
+assert verdict["dp_products"] == verdict["wider_more_slices"] == "holds"
+expected = next(one for one in fig5b.judgements if one.claim.name == "expected_speed")
+assert [case.verdict for case in expected.cases] == ["holds", "does not hold", "does not hold"]
+assert all(0.85 < case.median < 0.91 for case in expected.cases[1:])
 fig5b.figure()
 
 # %% [markdown]
 # At $n = 7168$ and $\varphi = 0.1$ every seed has 66 products, which is the published number: eleven slices, with
 # $11\cdot 12/2$ products in fast mode. If products at the published 92 TFLOP/s of a Titan RTX take 70 % of the time,
-# the speed is 0.98 TFLOP/s. A count without a GPU therefore explains the published speed.
+# the speed is 0.98 TFLOP/s. A count without a GPU therefore explains the published speed. At $n = 10240$ it does so for
+# $\varphi = 0.1$; for $\varphi = 1$ and 2 the expected speed is 0.86 and 0.90 of the published one, because the worst
+# rows need one slice more than the published speeds imply.
 #
 # ## The error of DGEMM-TC and of DGEMM: figures 3 and 8
 #
-# The paper calls DGEMM-TC and cublasDgemm "equivalent", and likewise SGEMM-TC and cublasSgemm. The summation order of
-# the library on a Titan RTX is not known, so the ledger judges the claim for several orders: one chain of fused
-# multiply-adds, OpenBLAS, and (for SGEMM) cuBLAS on an H200.
+# The paper calls DGEMM-TC and cublasDgemm "equivalent", and likewise SGEMM-TC and cublasSgemm. The ledger judges the
+# claim on DGEMM by one chain of fused multiply-adds, the order of cuBLAS on an H200, and a check by OpenBLAS; the claim
+# on SGEMM by one chain, by OpenBLAS, and by cuBLAS on an H200.
 
 # %%
 fig3 = reproduce.committed("dgemm_tc/fig3", "full")
@@ -206,11 +211,11 @@ lines = [
         "case": case.label,
         "ratio of the errors": f"{case.median:.2g} ({min(case.values):.2g} to {max(case.values):.2g})",
         "criterion": str(judgement.claim.criterion),
-        "verdict": case.verdict,
+        "verdict": case.words,
     }
     for figure in (fig3, fig8)
     for judgement in figure.judgements
-    if judgement.claim.readings
+    if judgement.claim.unit == "×"
     for case in judgement.cases
 ]
 with pd.option_context("display.max_colwidth", None, "display.max_rows", None):
@@ -220,10 +225,11 @@ with pd.option_context("display.max_colwidth", None, "display.max_rows", None):
 judged = {judgement.claim.name: judgement for figure in (fig3, fig8) for judgement in figure.judgements}
 assert judged["cr_zero_dp"].verdict == judged["cr_zero_sp"].verdict == "holds"
 assert judged["sp_equivalent"].verdict == "holds"
-chain, openblas = judged["dp_equivalent"].readings().values()
-assert {x.verdict for x in chain} == {"holds"}
-assert {x.verdict for x in openblas} == {"holds", "undecided"}
-assert all(case.median < 2 for kind in ("dp", "sp") for case in judged[f"{kind}_equivalent"].cases)
+assert judged["dp_equivalent"].verdict == "holds"
+openblas = judged["dp_openblas"].cases
+assert [case.met(judged["dp_openblas"].claim) for case in openblas] == [20, 19, 19]
+ratios = [case.median for name in ("dp_equivalent", "dp_openblas", "sp_equivalent") for case in judged[name].cases]
+assert max(ratios) < 2
 
 # %% [markdown]
 # The paper gives no tolerance. The criterion of the ledger is a choice of this project: the error of DGEMM-TC is at
@@ -233,9 +239,9 @@ assert all(case.median < 2 for kind in ("dp", "sp") for case in judged[f"{kind}_
 # At small $n$ DGEMM-TC is more accurate by factors of ten to hundreds in the mean, and of thousands for single seeds.
 # DGEMM rounds after each of $n$ products, and DGEMM-TC rounds only the sum of some dozens of exact products of slices.
 # The difference decreases with $n$, because the bound of Algorithm 3 grows with $\sqrt k$ and fewer bits are kept. At
-# $n = 10240$ the mean error of DGEMM-TC is 0.06 to 0.7 of the error of DGEMM. There, single seeds exceed the factor of
-# ten against OpenBLAS, whose panels have smaller errors than one chain, so for $\varphi = 1$ and 2 the claim is
-# undecided for that order. SGEMM-TC meets the criterion for every order.
+# $n = 10240$ the mean error of DGEMM-TC is 0.06 to 0.7 of the error of DGEMM. Against OpenBLAS, whose panels have
+# smaller errors than one chain, 19 of 20 seeds meet the factor of ten for $\varphi = 1$ and 2. SGEMM-TC meets the
+# criterion for every order.
 #
 # CR mode has no line in the figures, because its error is zero at every point.
 #
@@ -388,8 +394,8 @@ fig4.figure()
 #   fp32. For other words the condition must be derived from the specification of the unit.
 # * The number of products explains the speed: the published 66 products at $n = 7168$ are reproduced exactly, and they
 #   imply 0.98 TFLOP/s.
-# * DGEMM-TC is more accurate than "equivalent" at most sizes; at the largest size the comparison depends on DGEMM's
-#   order. This is no guarantee: Algorithm 3 bounds sums over rows, and families of inputs have much larger errors.
+# * DGEMM-TC is more accurate than "equivalent" at most sizes, and equivalent to the order of cuBLAS at all of them.
+#   This is no guarantee: Algorithm 3 bounds sums over rows, and families of inputs have much larger errors.
 # * CR mode is correctly rounded for every tested input, on every unit and in every order.
 # * Algorithm 1 as printed overflows for inputs above $2^{975}$ at $n = 10240$.
 # * Correct rounding does not require hundreds of products: residues give the same bits.

@@ -83,7 +83,7 @@ VARIANTS = {
 sizes = [2**i for i in range(6, 15)]
 estimates = {}
 with plotting.style():
-    figure, axes = plotting.figure(3, 2, height=4.2)
+    figure, axes = plotting.figure(3, 2, height=4.2, width=plotting.DOUBLE)
     for axis, gpu in zip(axes.ravel(), GPUS, strict=True):
         for name, (scheme, split, look) in VARIANTS.items():
             for n in sizes:
@@ -153,7 +153,7 @@ pd.DataFrame(rows).transpose()
 
 # %%
 with plotting.style():
-    figure, axes = plotting.figure(2, height=2.9, share_y=False)
+    figure, axes = plotting.figure(2, height=2.9, share_y=False, width=plotting.DOUBLE)
     left, right = axes[0]
     x = np.geomspace(10, 3e4, 200)
     left.plot(x, np.minimum(H200.need("fp16 matrix"), x * H200.bandwidth) / 1e12, color=plotting.BLACK)
@@ -206,7 +206,7 @@ for known in page.KNOWN:
         shares.append((known.label, known.unit, estimate.bound, speed / 1e12, speed / estimate.flops))
 shares = pd.DataFrame(shares, columns=["what", "unit", "bound by", "TFLOP/s", "share"])
 with plotting.style():
-    figure, axes = plotting.figure(1, height=3.6)
+    figure, axes = plotting.figure(1, height=3.6, width=plotting.DOUBLE)
     for index, row in shares.iterrows():
         color = plotting.VERMILION if row["bound by"] == "memory" else plotting.BLUE
         axes[0, 0].plot([0, row["share"]], [index, index], "-", color=color, linewidth=0.8)
@@ -365,7 +365,7 @@ speeds = {
     for pipeline in ("double", "single")
 }
 with plotting.style():
-    figure, axes = plotting.figure(2, height=2.7, share_y=False)
+    figure, axes = plotting.figure(2, height=2.7, share_y=False, width=plotting.DOUBLE)
     axes[0, 0].plot(sides, 1e3 * np.array(words), "o", color=plotting.GREEN)
     fine = np.linspace(16, 512, 200)
     cores, l1 = h2sgemm.ASCEND_910A.cores, h2sgemm.ASCEND_910A.numbers
@@ -427,7 +427,7 @@ packed = {n: [magma.pack(n, (16, 16, 16), paper=paper).products for paper in (Tr
 assert packed == {4: [4, 9], 5: [3, 6], 6: [2, 2], 8: [2, 2]}
 places = magma.arrange(4, 4, 4)
 with plotting.style():
-    figure, axes = plotting.figure(7, height=1.3)
+    figure, axes = plotting.figure(7, height=1.3, width=plotting.DOUBLE)
     axes[0, 3].axis("off")
     for first, some in ((0, [(i, i, i) for i in range(4)]), (4, places)):
         for axis, title, pick in zip(axes[0, first:], "ABD", ((0, 2), (2, 1), (0, 1)), strict=False):
@@ -620,7 +620,7 @@ assert factor.max() < 20
 # %%
 frontier = {}
 with plotting.style():
-    figure, axes = plotting.figure(2, 2, height=6.4)
+    figure, axes = plotting.figure(2, 2, height=6.4, width=plotting.DOUBLE)
     for row, gpu in enumerate(("H200", "MI210")):
         for column, data in enumerate(DATA):
             axis, here = axes[row, column], points[(points["data"] == data) & (points["gpu"] == gpu)]

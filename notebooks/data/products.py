@@ -57,8 +57,7 @@ class Case:
 
     def specification(self) -> dict[str, Any]:
         """The default specification: one chain of the H200's instruction of this format, or of ordinary cores."""
-        hardware = None if self.fmt == "fp32" else "H200"
-        return {"hardware": hardware, "fmt": self.fmt, "out": self.out, "alpha": self.alpha, "beta": self.beta}
+        return {"hardware": "H200", "fmt": self.fmt, "out": self.out, "alpha": self.alpha, "beta": self.beta}
 
     def recorded_operands(self) -> tuple[Any, Any, Any]:
         """The rows of A, the columns of B and the entries of C that determine the recorded entries of D."""
