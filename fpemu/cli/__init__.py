@@ -79,7 +79,9 @@ def _until_interrupted(run: Callable[[], int]) -> int:
     import threading
     from queue import SimpleQueue
 
-    before, dropped, ended, lost = sys.unraisablehook, SimpleQueue[Any](), threading.Event(), list[Any]()
+    dropped: SimpleQueue[Any] = SimpleQueue()
+    lost: list[type] = []
+    before, ended = sys.unraisablehook, threading.Event()
 
     def repeat() -> None:
         for exception in iter(dropped.get, None):
