@@ -2,14 +2,14 @@
 // every operation of a whole warp, and mma.sync is the emulation of kernels/arithmetic.cuh. Before the kernel's text.
 #pragma once
 
+#include "fibers.h"
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
-
-#include "fibers.h"
 
 #define __global__
 #define __device__

@@ -1,6 +1,7 @@
 // Fibers: functions with stacks that take turns in one thread. swapcontext would call the system at every turn.
 #pragma once
-#undef _FORTIFY_SOURCE  // whose longjmp allows no other stack; of optimised programs, include this file first
+// The longjmp of _FORTIFY_SOURCE, which some compilers define by default, allows no other stack: include this file first.
+#undef _FORTIFY_SOURCE
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -14,7 +15,7 @@ struct Fiber {
 
   // The function that the first turn calls; it must not return.
   void prepare(void (*body)()) {
-    constexpr int BYTES = 1 << 16;
+    constexpr int BYTES = 1 << 18;  // frames without optimisation have up to 100 KB
     if (!stack) stack.reset(new double[BYTES / sizeof(double)]);
     begun = done = false;
     getcontext(&first);

@@ -1,9 +1,9 @@
 // Functions of hopper.cuh for hopper_gemm.cu and hopper_wide.cu: after their Config, before their products.
 #pragma once
 
-#include <sys/mman.h>
-
 #include "hopper_on_cpu.h"
+
+#include <sys/mman.h>
 
 struct Barrier {
   int arrivals, pending;

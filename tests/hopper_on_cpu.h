@@ -2,6 +2,8 @@
 // fibers that take turns at every barrier. Before the headers and the text of a kernel.
 #pragma once
 
+#include "fibers.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -9,7 +11,6 @@
 #include <map>
 #include <vector>
 
-#include "fibers.h"
 #include "integers.cuh"
 
 #define __grid_constant__
