@@ -1,4 +1,4 @@
-"""Exact products and norms that evaluators of several papers share."""
+"""Exact products, norms and the words on a matrix unit that pages of several papers share."""
 
 import functools
 import math
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import inputs, reference, schemes
+from fpemu import inputs, mma, reference, schemes
 from fpemu.mma.device import Device
 
 
@@ -41,6 +41,18 @@ def product_in_two(A: Any, B: Any, device: Device = "cpu") -> tuple[Any, Any]:
     """Return the exact product as a sum of two fp64 matrices: errors of fp64 results need both."""
     head = reference.matmul(A, B, device=device)
     return head, reference.matmul(A, B, head, beta=-1, device=device)
+
+
+def unit(hardware: str) -> str:
+    """Return a fp16 instruction and the evidence of its model, for captions and assumptions.
+
+    Examples
+    --------
+    >>> unit("volta")
+    'volta mma m8n8k4 fp16->fp32 (replayed model)'
+    """
+    spec = mma.spec(hardware, "fp16", "fp32")
+    return f"{spec.name} ({spec.evidence} model)"
 
 
 def norm(X: NDArray[Any]) -> float:

@@ -1,5 +1,6 @@
 """DGEMM-TC, sections 4.3 and 5.2: numbers of slices and products, for figures 5b and 7b."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ from fpemu.schemes import ozaki
 
 from .._rows import Row
 from . import _record
+from ._pages import TITAN, unit
 from ._record import PAPER, PHI
 
 __all__ = [
-    "ASSUMPTIONS",
     "PAPER",
     "PHI",
     "QUICK",
+    "assumptions",
     "cells",
     "cost",
     "draw_counts",
@@ -39,6 +41,17 @@ ASSUMPTIONS = [
 ]
 
 
+def assumptions(given: Mapping[str, Any]) -> list[str]:
+    if given["hardware"] == TITAN:
+        return ASSUMPTIONS
+    counted = """Slices have the number of bits with which their products are exact on this unit; Algorithm 1 has
+    floor((24 - log2 n) / 2)."""
+    m = given["rows"]
+    rows = f"""The CPU counts for {m} rows of A and {m} columns of B, in one block. The worst row determines the number
+    of slices in Algorithm 3, so fewer rows may need one slice less than all rows."""
+    return [unit(given), counted, rows, *ASSUMPTIONS[3:]]
+
+
 QUICK = {"recorded": False}
 
 
@@ -47,11 +60,12 @@ def cells(
     lengths: tuple[int, ...] = (1024, 2048, 3584, 5120, 7168, 10240),
     rows: int = 128,
     seeds: int = 3,
+    hardware: str = TITAN,
 ) -> list[Row]:
-    """A record of a GPU holds the counts at full size; at quick size the CPU counts fewer rows."""
-    if recorded:
+    """A record of a GPU holds the counts at full size; the CPU counts fewer rows, also on every other unit."""
+    if recorded and hardware == TITAN:
         return _record.cells("counts", lambda row: True, "n", "phi", "seed")
-    common = {"hardware": "turing", "inputs": "phi", "rows": rows}
+    common = {"hardware": hardware, "inputs": "phi", "rows": rows}
     return [{**common, "phi": phi, "n": n, "seed": seed} for n in lengths for phi in PHI for seed in range(seeds)]
 
 

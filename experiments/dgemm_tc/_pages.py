@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from fpemu import inputs, library, metrics, mma, plotting, reference, schemes
+from fpemu import inputs, library, metrics, plotting, reference, schemes
 from fpemu.library.emulation import predict_entries
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
+from .._numeric import unit as unit_of
 from .._rows import Row, in_legend, runs_by, size_axis
 
 PHI = (0.1, 1.0, 2.0)
@@ -44,13 +45,16 @@ READINGS = {
 }
 
 
+TITAN = "turing"
+"""The architecture of the paper's GPU."""
+
+
 def unit(given: Mapping[str, Any]) -> str:
     """The statement on the matrix unit."""
-    if given["hardware"] == "turing":
+    if given["hardware"] == TITAN:
         return """The Turing row of the catalogue (documented in the literature) models the tensor cores of the Titan
         RTX. Every product of slices is exact there, so the V100 and every later GPU return the same bits."""
-    spec = mma.spec(given["hardware"], "fp16", "fp32")
-    return f"The matrix unit is {spec.name} ({spec.evidence} model) in place of the Titan RTX's."
+    return f"The matrix unit is {unit_of(given['hardware'])} in place of the Titan RTX's."
 
 
 def cost(cell: Row) -> float:
@@ -111,7 +115,7 @@ class Accuracy:
         )
 
     def cells(
-        self, lengths: tuple[int, ...] = LENGTHS, rows: int = 64, seeds: int = 20, hardware: str = "turing"
+        self, lengths: tuple[int, ...] = LENGTHS, rows: int = 64, seeds: int = 20, hardware: str = TITAN
     ) -> list[Row]:
         common = {"hardware": hardware, "inputs": "phi", "mode": self.mode}
         return [

@@ -1,6 +1,6 @@
 """DGEMM-TC, section 3.2, fast mode: the accuracy that the omitted products cost, and the number of products."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from fpemu.schemes import ozaki
 
 from .._findings import paragraph
 from .._rows import Row, in_legend, runs_by
+from ._pages import TITAN, unit
 from ._record import PAPER as SOURCE
 from ._record import PHI
 
@@ -20,8 +21,8 @@ PAPER = f"{SOURCE}, section 3.2, fast mode"
 CAPTION = """DP mode with the products p + q <= d + 1 (fast mode) and with all d² products of the same d slices, against
 the exact product, operands (rand - 0.5)·exp(φ·randn): (a) largest relative error, (b) relative L2 error. DGEMM is one
 chain of fused multiply-adds, in ascending and in descending order of k."""
+UNIT = "The Turing row of the catalogue (documented in the literature) models the tensor cores of the Titan RTX."
 ASSUMPTIONS = [
-    "The Turing row of the catalogue (documented in the literature) models the tensor cores of the Titan RTX.",
     "Algorithm 3 as printed determines d. Every product has 32 x 32 entries and k = n.",
     """The paper does not state the size of a negligible loss. A loss counts as negligible if it is at most a tenth of
     the error that it is compared with: of DGEMM, whose accuracy DP mode aims at, or of DP mode with all products.""",
@@ -36,8 +37,12 @@ _LOOK = {
 }
 
 
-def cells(lengths: tuple[int, ...] = LENGTHS, rows: int = 32, seeds: int = 20) -> list[Row]:
-    common = {"hardware": "turing", "inputs": "phi", "rows": rows}
+def assumptions(given: Mapping[str, Any]) -> list[str]:
+    return [UNIT if given["hardware"] == TITAN else unit(given), *ASSUMPTIONS]
+
+
+def cells(lengths: tuple[int, ...] = LENGTHS, rows: int = 32, seeds: int = 20, hardware: str = TITAN) -> list[Row]:
+    common = {"hardware": hardware, "inputs": "phi", "rows": rows}
     return [{**common, "phi": phi, "n": n, "seed": seed} for n in lengths for phi in PHI for seed in range(seeds)]
 
 
@@ -110,7 +115,7 @@ _runs = runs_by("n", "phi")
 PAGE = Page(
     PAPER,
     CAPTION,
-    ASSUMPTIONS,
+    assumptions,
     cells,
     evaluate,
     draw,

@@ -13,7 +13,7 @@ from fpemu.reproduce import Measure, Page
 from .._findings import paragraph
 from .._rows import Row
 from . import _counts
-from ._counts import ASSUMPTIONS, PHI, QUICK, cells, cost, evaluate, lengths, means, memory
+from ._counts import PHI, QUICK, assumptions, cells, cost, evaluate, lengths, means, memory
 
 PAPER = f"{_counts.PAPER}, section 5.2, figure 7b"
 CAPTION = """(a) Slices of A and of B until the remainder is zero and (b) products of slices over n, operands
@@ -69,4 +69,4 @@ def _memory(rows: list[Row], phi: float, mode: str) -> list[float]:
     return [memory(n, x, y) for n, x, y in zip(lengths(rows), a, b, strict=True)]
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, QUICK)
+PAGE = Page(PAPER, CAPTION, assumptions, cells, evaluate, draw, measures, finding, cost, QUICK)

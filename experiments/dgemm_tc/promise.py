@@ -14,7 +14,7 @@ from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
 from .._rows import Row, runs_by
-from ._pages import unit
+from ._pages import TITAN, unit
 
 PAPER = "Mukunoki, Ozaki, Ogita, Imamura: DGEMM using Tensor Cores, ISC High Performance 2020, section 3.2, Algorithm 3"
 CAPTION = """DGEMM-TC in DP mode against DGEMM on families of inputs: (a) largest relative error, (b) largest
@@ -61,7 +61,7 @@ def caption(given: Mapping[str, Any]) -> str:
     return f"{CAPTION} Here n = {given['n']}."
 
 
-def cells(n: int = 256, seeds: int = 20, hardware: str = "turing") -> list[Row]:
+def cells(n: int = 256, seeds: int = 20, hardware: str = TITAN) -> list[Row]:
     return [
         {"hardware": hardware, "family": family, "n": n, "seed": seed} for family in FAMILIES for seed in range(seeds)
     ]

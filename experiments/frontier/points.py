@@ -5,7 +5,7 @@ schemes are emulated bit for bit; corrections with words other than int8 are add
 parts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -70,29 +70,47 @@ LOOK = {
 _CHECKED = ("sgemm", "exact=6", "strassen 2", "e4m3")  # the points of the checks
 
 
-def cells(k: int = 8192, rows: int = 32, seeds: int = 20) -> list[Row]:
+H200 = "H200"
+
+
+def assumptions(given: Mapping[str, Any]) -> list[str]:
+    if given["hardware"] == H200:
+        return ASSUMPTIONS
+    units = [mma.spec(given["hardware"], *words) for words in _UNITS]
+    names = ", ".join(f"{spec.name} ({spec.evidence} model)" for spec in units)
+    return [*ASSUMPTIONS, f"The errors are of {names}; the times are counted with the ratios of Hopper."]
+
+
+_UNITS = (("fp16", "fp32"), ("tf32", "fp32"), ("bf16", "fp32"), ("int8", "int32"))
+
+
+def cells(k: int = 8192, rows: int = 32, seeds: int = 20, hardware: str = H200) -> list[Row]:
+    """The page's cells; on another unit they name it, and there are none in e4m3 if it has no such instruction."""
+    unit = {} if hardware == H200 else {"hardware": hardware}
+    fp8 = not unit or any(s.architecture == hardware and " e4m3->fp32" in s.name for s in mma.catalog.rows())
     return [
-        {"point": point, "data": data, "K": k, "rows": rows, "seed": seed}
+        {"point": point, "data": data, "K": k, "rows": rows, "seed": seed} | unit
         for data in DATA
         for seed in range(1, seeds + 1)
         for point in (("sgemm", *POINTS, *WORDS) if seed == 1 else _CHECKED)
+        if fp8 or point != "e4m3"
     ]
 
 
 def evaluate(cell: Row, device: Device = "cpu") -> dict[str, float]:
-    name, parameters = DATA[cell["data"]]
+    (name, parameters), unit = DATA[cell["data"]], cell.get("hardware", H200)
     A, B = inputs.operands(name, cell["rows"], cell["rows"], cell["K"], cell["seed"], **parameters)
     exact, point = reference.matmul(A, B, device=device), cell["point"]  # a product by BLAS depends on the processor
     if point in WORDS:
-        return {"error": float(metrics.relative_l2(_words(A, B, WORDS[point][1], device=device), exact))}
+        return {"error": float(metrics.relative_l2(_words(A, B, WORDS[point][1], unit, device), exact))}
     scheme, options = POINTS[point][1:] if point in POINTS else ("sgemm", {})
-    hardware = None if scheme == "sgemm" else "H200"
+    hardware = None if scheme == "sgemm" else unit
     D = schemes.gemm(A, B, scheme=scheme, hardware=hardware, device=device, **options)
     return {"error": float(metrics.relative_l2(D, exact))}
 
 
-def _words(A: Any, B: Any, bits: int, device: Device = "cpu") -> Any:
-    """Corrections on integers of so many bits, in exact arithmetic; 0: on e4m3 words, as wgmma sums them."""
+def _words(A: Any, B: Any, bits: int, hardware: str, device: Device = "cpu") -> Any:
+    """Corrections on integers of so many bits, in exact arithmetic; 0: on e4m3 words, as the hardware sums them."""
     scheme = StagedInt8()
     a, b = scheme.split_operand(A, "A", "raise"), scheme.split_operand(B, "B", "raise")
     low, high = 2.0, 2.0**13
@@ -109,7 +127,7 @@ def _words(A: Any, B: Any, bits: int, device: Device = "cpu") -> Any:
     if bits:
         corrections = reference.matmul(ra, hb, device=device) + reference.matmul(ha, rb, device=device)
     else:
-        spec, order = mma.spec("H200", "e4m3", "fp32"), KOrder(promote=64)
+        spec, order = mma.spec(hardware, "e4m3", "fp32"), KOrder(promote=64)
         sums = mma.chain([(ra, hb), (ha, rb)], spec=spec, order=order, step=64, device=device)
         corrections = sums.astype(np.float64) * (low * high / 448**2)
     total = reference.matmul(a.h, b.h, device=device) + corrections
@@ -184,4 +202,4 @@ def finding(rows: list[Row]) -> str:
     )
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, quick={"seeds": 1})
+PAGE = Page(PAPER, CAPTION, assumptions, cells, evaluate, draw, measures, finding, quick={"seeds": 1})

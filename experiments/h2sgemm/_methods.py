@@ -17,6 +17,7 @@ from fpemu.mma.tree import Tree
 from fpemu.plotting import Series
 
 from .._numeric import problem
+from .._numeric import unit as unit_of
 from .._rows import Row, in_legend, runs_by
 
 HARDWARE = "ascend910a"
@@ -30,16 +31,14 @@ def unit(given: Mapping[str, Any]) -> str:
     """Return the last sentence of a caption, on the matrix unit."""
     if given["hardware"] == HARDWARE:
         return "Ascend 910A cube as an assumed model."
-    spec = mma.spec(given["hardware"], "fp16", "fp32")
-    return f"Matrix unit: {spec.name} ({spec.evidence} model)."
+    return f"Matrix unit: {unit_of(given['hardware'])}."
 
 
 def cube(given: Mapping[str, Any]) -> str:
     """Return the assumption on the matrix unit."""
     if given["hardware"] == HARDWARE:
         return CUBE
-    spec = mma.spec(given["hardware"], "fp16", "fp32")
-    return f"The matrix unit is {spec.name} in place of the Ascend 910A's cube; its model is {spec.evidence}."
+    return f"The matrix unit is {unit_of(given['hardware'])} in place of the Ascend 910A's cube."
 
 
 ELEMENTWISE = """The paper does not state after how many products element-wise accumulation adds the three terms; here

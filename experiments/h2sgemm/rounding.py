@@ -21,9 +21,8 @@ PAPER = f"{methods.PAPER}, sections 3.1.3 and 3.2"
 CAPTION = """Relative L2 error of term-wise H2SGEMM against the exact product, operands uniform in (a) [-x, x] and (b)
 [0, x], over x: with words and sums rounded to nearest, sb = 12, 11, 6 and 0, and with sb = 12 with truncated words and
 with a cube that truncates its sums. Below 60000 the exponents reach 15, the largest of fp16; no marker: a residual
-overflows in some run. Lines: median over the seeds; bands: quartiles. Ascend 910A cube as an assumed model."""
+overflows in some run. Lines: median over the seeds; bands: quartiles."""
 ASSUMPTIONS = [
-    methods.CUBE,
     """The paper does not state which rounding to nearest is compared with truncation. The page has two readings: both
     words of the operands, and the sums of the cube.""",
     """The smallest error of any sb is the smallest of sb = 0, 6, 11, 12 and 13. A product with an infinite
@@ -39,10 +38,15 @@ TRUNCATED = {"words": "words RZ", "sums of the cube": "sums RZ"}
 
 
 def cells(
-    m: int = 176, n: int = 4, k: int = 64 * 44, seeds: int = 20, bounds: tuple[str, ...] = tuple(BOUNDS)
+    m: int = 176,
+    n: int = 4,
+    k: int = 64 * 44,
+    seeds: int = 20,
+    bounds: tuple[str, ...] = tuple(BOUNDS),
+    hardware: str = methods.HARDWARE,
 ) -> list[Row]:
     return [
-        {"hardware": methods.HARDWARE, "inputs": kind, "bound": bound, "seed": seed, "m": m, "n": n, "k": k}
+        {"hardware": hardware, "inputs": kind, "bound": bound, "seed": seed, "m": m, "n": n, "k": k}
         for kind in INTERVALS
         for bound in bounds
         for seed in range(seeds)
@@ -132,4 +136,14 @@ _COUNTS = {"residuals": "infinite", "rows": "rows"}
 
 
 QUICK = {"m": 48, "k": 512, "seeds": 3}
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, quick=QUICK)
+PAGE = Page(
+    PAPER,
+    lambda given: f"{CAPTION} {methods.unit(given)}",
+    lambda given: [methods.cube(given), *ASSUMPTIONS],
+    cells,
+    evaluate,
+    draw,
+    measures,
+    finding,
+    quick=QUICK,
+)

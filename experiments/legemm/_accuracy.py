@@ -82,6 +82,12 @@ SATURATED = 0.5
 """A Max_error above this value saturates: the error of an entry exceeds the entry, and Eq. 19 is at most 1."""
 
 
+def platform(hardware: str) -> str:
+    """Return the paper's GPU with its architecture, or the unit of another architecture."""
+    other = plotting.HARDWARE.get(hardware)
+    return PLATFORMS.get(hardware, f"{other.label if other else hardware} unit")
+
+
 class Panel(NamedTuple):
     """One panel of lines over n."""
 

@@ -5,6 +5,7 @@ exact results included. The last bin of either sign also holds everything above 
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,11 @@ from fpemu import plotting, schemes
 from fpemu.mma.device import Device
 
 from .._findings import paragraph
-from .._numeric import problem_with_sgemm
+from .._numeric import problem_with_sgemm, unit
 from .._rows import Row
-from ._accuracy import CPU_RESULT, GPUS, LOOK, METHODS, PLATFORMS, REFERENCES
+from ._accuracy import CPU_RESULT, GPUS, LOOK, METHODS, PLATFORMS, REFERENCES, platform
 
 ASSUMPTIONS = [
-    GPUS,
     CPU_RESULT,
     "The error of an entry is p - s, because the paper states neither the error in its histograms nor their bins.",
     """At quick size A has 128 rows and B 128 columns; the inner length is 1024 at both sizes, because the distribution
@@ -32,15 +32,16 @@ HALVES = range(-60, -7)
 SMALLEST = 2.0 ** (HALVES[0] / 2)
 
 
-def cells(shown: str, m: int = 1024, n: int = 1024, runs: int = 20) -> list[Row]:
+def assumptions(given: Mapping[str, Any]) -> list[str]:
+    hardware = given["hardware"]
+    return [GPUS if hardware in PLATFORMS else f"The matrix unit is {unit(hardware)}.", *ASSUMPTIONS]
+
+
+def cells(hardware: str, m: int = 1024, n: int = 1024, runs: int = 20) -> list[Row]:
     """The cells of a platform's figure; the data of the MI210's figure have both platforms."""
-    platforms = tuple(PLATFORMS) if shown == "cdna2" else (shown,)
+    platforms = tuple(PLATFORMS) if hardware == "cdna2" else (hardware,)
     # the platforms innermost: they share the operands and both reference products
-    return [
-        {"m": m, "n": n, "k": 1024, "seed": seed, "hardware": hardware}
-        for seed in range(runs)
-        for hardware in platforms
-    ]
+    return [{"m": m, "n": n, "k": 1024, "seed": seed, "hardware": name} for seed in range(runs) for name in platforms]
 
 
 def cost(cell: Row) -> float:
@@ -91,8 +92,9 @@ def bins() -> list[str]:
 _DECADES = (-2, -4, -6, -8)
 
 
-def draw(rows: list[Row], hardware: str) -> Any:
+def draw(rows: list[Row]) -> Any:
     """Two panels, the references; the bins of either sign side by side, the smallest errors in the middle."""
+    hardware = rows[0]["hardware"]  # of the MI210's figure too: its cells come first
     figure, axes = plotting.figure(1, 2, height=4.8)
     here = [row for row in rows if row["hardware"] == hardware]
     entries = sum(row["m"] * row["n"] for row in here)
@@ -112,7 +114,7 @@ def draw(rows: list[Row], hardware: str) -> Any:
         axis.set_xticks(ticks, labels)
         axis.set(yscale="log", ylim=(0.6 / entries, 0.3), ylabel="share of the entries")
     axes[1, 0].set_xlabel("error of an entry, in bins half an octave wide")
-    plotting.panel_titles(axes, [f"{PLATFORMS[hardware]}, {how}" for how in REFERENCES.values()])
+    plotting.panel_titles(axes, [f"{platform(hardware)}, {how}" for how in REFERENCES.values()])
     size, seeds = f"{here[0]['m']}×{here[0]['n']}×{here[0]['k']}", len({row["seed"] for row in here})
     plotting.legend_below(figure, axes, 4, f"{size} ($M×N×K$), uniform in [-1, 1], {seeds} seeds together")
     return figure
@@ -123,12 +125,13 @@ def _place(decade: int) -> float:
     return float(2 * np.log2(10.0**decade) - HALVES[0] + 0.5)
 
 
-def finding(rows: list[Row], hardware: str) -> str:
+def finding(rows: list[Row]) -> str:
+    hardware = rows[0]["hardware"]
     exact, s = (_by_method(rows, hardware, ref, "width") for ref in ("exact", "s"))
     compared = ("Ootomo", "LE-GEMM")
     return paragraph(
         (
-            f"the root mean square errors against the exact product on the {PLATFORMS[hardware].split()[0]} are",
+            f"the root mean square errors against the exact product on the {platform(hardware).split(' (')[0]} are",
             exact,
             ".2g",
         ),

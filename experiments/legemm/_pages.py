@@ -36,20 +36,24 @@ def _over_n(number: int, caption: str, measure: str) -> Page:
     )
 
 
-def _at_1024(number: int, caption: str, hardware: str) -> Page:
+def _at_1024(number: int, hardware: str) -> Page:
     """The page of a platform."""
     return Page(
         f"{PAPER} {number}",
-        caption,
-        _histogram.ASSUMPTIONS,
-        partial(_histogram.cells, shown=hardware),
+        lambda given: _caption(given["hardware"]),
+        _histogram.assumptions,
+        partial(_histogram.cells, hardware=hardware),
         _histogram.evaluate,
-        partial(_histogram.draw, hardware=hardware),
+        _histogram.draw,
         None,
-        partial(_histogram.finding, hardware=hardware),
+        _histogram.finding,
         cost=_histogram.cost,
         quick={"m": 128, "n": 128, "runs": 3},
     )
+
+
+def _caption(hardware: str) -> str:
+    return CAPTION_HISTOGRAM.format(_accuracy.platform(hardware), FLUSHED if hardware == "cdna2" else "")
 
 
 PAGES = {
@@ -60,6 +64,6 @@ PAGES = {
         "max_error",
     ),
     "fig11": _over_n(11, CAPTION_OVER_N.format("Mean relative error |s - p| / |s| (MRED, Eq. 20)"), "mred"),
-    "fig12": _at_1024(12, CAPTION_HISTOGRAM.format("MI210 (CDNA2)", FLUSHED), "cdna2"),
-    "fig13": _at_1024(13, CAPTION_HISTOGRAM.format("A800 (Ampere)", ""), "ampere"),
+    "fig12": _at_1024(12, "cdna2"),
+    "fig13": _at_1024(13, "ampere"),
 }

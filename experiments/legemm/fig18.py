@@ -1,6 +1,6 @@
 """LE-GEMM, figure 18: the error in speed against error, for three compute modes on the A800."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,18 +10,18 @@ from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
 
 from .._findings import paragraph
+from .._numeric import unit
 from .._rows import Row, mean_by
-from ._accuracy import CPU_RESULT, LABELS, LOOK, METRICS, READINGS, REFERENCES, Panel, draw_lines, errors
+from ._accuracy import CPU_RESULT, LABELS, LOOK, METRICS, READINGS, REFERENCES, Panel, draw_lines, errors, platform
 
 PAPER = "LE-GEMM, Journal of Systems Architecture 160 (2025) 103336, section 5.7, figure 18"
-CAPTION = """Max_error (Eq. 19) and MRED (Eq. 20) of n×n×n products on the A800 (Ampere), fp32 operands uniform in
+CAPTION = """Max_error (Eq. 19) and MRED (Eq. 20) of n×n×n products on the {}, fp32 operands uniform in
 [-1, 1]; (a), (c) against an
 fp32 chain of FMAs as in the paper, (b), (d) against the exact product. FAST_16F: operands converted to fp16; 64F: fp64
 throughout. Lines: median over seeded runs; bands: quartiles."""
+FAST_16F = """FAST_16F is plain fp16 with operands rounded to nearest and one chain of {} instructions; the paper calls
+it consistent with WMMA. 64F is one ascending chain of fp64 FMAs over the same fp32 operands, with an fp64 result."""
 ASSUMPTIONS = [
-    """FAST_16F is plain fp16 with operands rounded to nearest and one chain of Ampere instructions; the paper calls it
-    consistent with WMMA. 64F is one ascending chain of fp64 FMAs over the same fp32 operands, with an fp64
-    result.""",
     "The paper does not state which error measure figure 18 shows; both of its measures are computed.",
     CPU_RESULT,
 ]
@@ -29,8 +29,19 @@ MODES = {"FAST_16F": "fp16", "LE-GEMM": "legemm", "64F": "dgemm", "SGEMM": "sgem
 """Runs of each n."""
 
 
-def cells(lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048), runs: int = 20) -> list[Row]:
-    return [{"n": n, "seed": seed, "hardware": "ampere"} for n in lengths for seed in range(runs)]
+def caption(given: Mapping[str, Any]) -> str:
+    return CAPTION.format(platform(given["hardware"]))
+
+
+def assumptions(given: Mapping[str, Any]) -> list[str]:
+    ampere = given["hardware"] == "ampere"
+    return [FAST_16F.format("Ampere" if ampere else unit(given["hardware"])), *ASSUMPTIONS]
+
+
+def cells(
+    lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048), runs: int = 20, hardware: str = "ampere"
+) -> list[Row]:
+    return [{"n": n, "seed": seed, "hardware": hardware} for n in lengths for seed in range(runs)]
 
 
 def cost(cell: Row) -> float:
@@ -62,8 +73,9 @@ _LOOK = {
 
 
 def draw(rows: list[Row]) -> Any:
+    hardware = rows[0]["hardware"]
     panels = [
-        [Panel(f"A800 (Ampere)\n{how}", "ampere", measure, ref) for ref, how in REFERENCES.items()]
+        [Panel(f"{platform(hardware)}\n{how}", hardware, measure, ref) for ref, how in REFERENCES.items()]
         for measure, label in LABELS.items()
     ]
     return draw_lines(rows, panels, _LOOK)
@@ -72,7 +84,7 @@ def draw(rows: list[Row]) -> Any:
 def measures(rows: list[Row]) -> Iterator[Measure]:
     for measure, label in LABELS.items():
         for ref, reading in READINGS.items():
-            error = errors(rows, "ampere", measure, ref)
+            error = errors(rows, rows[0]["hardware"], measure, ref)
             pairs = {"FAST_16F over LE-GEMM": ("FAST_16F", "LE-GEMM"), "LE-GEMM over 64F": ("LE-GEMM", "64F")}
             for variant, (larger, smaller) in pairs.items():
                 yield Measure(
@@ -99,4 +111,4 @@ _mean = mean_by("n")
 
 
 QUICK = {"lengths": (64, 128, 256, 512), "runs": 5}
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, cost, quick=QUICK)
+PAGE = Page(PAPER, caption, assumptions, cells, evaluate, draw, measures, finding, cost, quick=QUICK)

@@ -1,12 +1,12 @@
 """Ozaki scheme II: median relative errors beside those published with GEMMul8 for a GH200."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu import inputs, plotting, schemes
+from fpemu import inputs, mma, plotting, schemes
 from fpemu.mma.device import Device
 from fpemu.plotting import Series
 from fpemu.reproduce import Measure, Page
@@ -16,18 +16,18 @@ from .._rows import Row, runs_by
 
 PAPER = "Ozaki, Uchino, Imamura: Ozaki scheme II, arXiv:2504.08009 (2025), and the public results of GEMMul8 on a GH200"
 CAPTION = """Median relative error against the exact product over its length k, operands (rand - 0.5)·exp(φ·randn),
-φ = 0.5, (a) in fp64 and (b) in fp32, on models of an H200, with few rows and columns. Dotted: 0.36 u, the median of one
+φ = 0.5, (a) in fp64 and (b) in fp32, on models of {}, with few rows and columns. Dotted: 0.36 u, the median of one
 rounding."""
 ASSUMPTIONS = [
-    """The published errors are medians over n×n×n products on a GH200, whose arithmetic is the arithmetic of an H200.
-    Here k is equal, but A has 64 rows and B has 64 columns, with 2 seeds at quick size and 20 at full size.""",
     "DGEMM and SGEMM are one ascending chain of FMAs for each element; the order of cuBLAS is not known.",
     """"Scaled fp16 with error correction" is assumed to be Ootomo and Yokota's scheme with every matrix scaled by a
     power of two; the scheme of cuBLAS is not described.""",
     """The error of an entry is |D - AB| / |AB|, with the exact product in two fp64 numbers, so the median error of a
     result that is rounded once is not zero but about 0.36 u.""",
 ]
-SPECS = [("H200", "fp16", "fp32"), ("H200", "int8", "int32")]
+H200 = "H200"
+"""The GPU whose arithmetic is the arithmetic of the published results."""
+SPECS = [(H200, "fp16", "fp32"), (H200, "int8", "int32")]
 PHI = 0.5
 """The φ of the inputs."""
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
@@ -67,9 +67,30 @@ LENGTHS = (1024, 4096, 8192)
 _ROWS = 64
 
 
-def cells(phi: float = PHI, rows: int = _ROWS, lengths: tuple[int, ...] = LENGTHS, seeds: int = 20) -> list[Row]:
+def caption(given: Mapping[str, Any]) -> str:
+    return CAPTION.format("an H200" if given["hardware"] == H200 else f"the architecture {given['hardware']}")
+
+
+def assumptions(given: Mapping[str, Any]) -> list[str]:
+    published = """The published errors are medians over n×n×n products on a GH200, whose arithmetic is the arithmetic
+    of an H200. Here k is equal, but A has 64 rows and B has 64 columns, with 2 seeds at quick size and 20 at full
+    size."""
+    return [published, *ASSUMPTIONS, *unit(given, SPECS)]
+
+
+def unit(given: Mapping[str, Any], specs: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return the statement on the instructions of another architecture and the evidence of their models."""
+    if given["hardware"] == H200:
+        return []
+    used = [mma.spec(given["hardware"], ab, d) for _, ab, d in specs]
+    return [f"The matrix unit is {' and '.join(f'{spec.name} ({spec.evidence} model)' for spec in used)}."]
+
+
+def cells(
+    phi: float = PHI, rows: int = _ROWS, lengths: tuple[int, ...] = LENGTHS, seeds: int = 20, hardware: str = H200
+) -> list[Row]:
     return [
-        {"hardware": "H200", "inputs": "phi", "phi": phi, "precision": precision, "k": k, "rows": rows, "seed": seed}
+        {"hardware": hardware, "inputs": "phi", "phi": phi, "precision": precision, "k": k, "rows": rows, "seed": seed}
         for k in lengths
         for precision in METHODS
         for seed in range(seeds)
@@ -132,4 +153,4 @@ def measures(rows: list[Row]) -> Iterator[Measure]:
 _runs = runs_by("k")
 
 
-PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, None, cost, quick={"seeds": 2}, specs=SPECS)
+PAGE = Page(PAPER, caption, assumptions, cells, evaluate, draw, measures, None, cost, quick={"seeds": 2}, specs=SPECS)

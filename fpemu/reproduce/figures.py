@@ -411,12 +411,8 @@ def load_record(path: str | os.PathLike[str]) -> Record:
 
 def hardware(experiment: Experiment, rows: list[Row]) -> tuple[dict[str, Any], ...]:
     """Return the arithmetic, evidence and source of a page's instructions."""
-    from fpemu import mma
-
-    columns = [(str(name), "fp16", "fp32") for name in dict.fromkeys(row.get("hardware") for row in rows) if name]
-    specs = [mma.spec(*given) for given in (columns if experiment.page.specs is None else experiment.page.specs)]
     fields = ("name", "arithmetic", "k", "block", "F", "E0", "final", "evidence", "source")
-    return tuple({field: getattr(spec, field) for field in fields} for spec in specs)
+    return tuple({field: getattr(spec, field) for field in fields} for spec in experiment.instructions(rows))
 
 
 def _version(name: str) -> str:

@@ -40,6 +40,7 @@ from fpemu.sweep.store import Cell, Values, code
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from fpemu.mma import MmaSpec
     from fpemu.reproduce.claims import Measure
 
 SIZES = ("quick", "full")
@@ -87,7 +88,7 @@ class Page:
         Significant digits of the columns that are not written with 9; None: all, for numbers that are exact.
     specs : sequence of tuple, optional
         Arguments of `fpemu.mma.spec` for the instructions of the record; default: the fp16 instructions of the
-        parameter ``hardware``.
+        column ``hardware``. A changed parameter ``hardware`` replaces the first argument of each.
     """
 
     paper: str
@@ -142,7 +143,8 @@ class Experiment:
     def changed(self, parameters: Mapping[str, Any]) -> Experiment:
         """Return the figure with other values of its parameters (`Page.published`).
 
-        A text is read as on the command line: "0:9" and "64,128" for a sequence. Title, caption and command state each
+        A text is read as on the command line: "0:9" and "64,128" for a sequence. A GPU of the published architecture
+        is no change, because its arithmetic is the same. Title, caption and command state each
         changed value, the figure has another file name, and it decides no claim. InputError for an unknown
         parameter, or a value of another kind than the published one.
         """
@@ -151,10 +153,11 @@ class Experiment:
             raise InputError(f"{self.name} has no parameters: its cells are fixed, or of a record")
         keywords(f"parameter of {self.name}", parameters, published)
         changes = {name: _checked(name, parameters[name], published[name]) for name in published if name in parameters}
-        changes = {name: value for name, value in changes.items() if in_words(value) != in_words(published[name])}
+        changes = {name: value for name, value in changes.items() if not _same(name, value, published[name])}
         one = replace(self, changes=changes)
         try:
-            one.cells("quick")
+            one.instructions(one.cells("quick"))
+            one.assumptions("quick")
         except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
             raise InputError(f"{self.name} cannot have {one.difference}: {problem}") from problem
         return one
@@ -203,6 +206,16 @@ class Experiment:
         """The assumptions, for the parameters of the figure."""
         given = self.page.assumptions
         return tuple(" ".join(one.split()) for one in (given(self.parameters(size)) if callable(given) else given))
+
+    def instructions(self, rows: Iterable[Mapping[str, Any]]) -> list[MmaSpec]:
+        """The instructions behind the rows, for the record (`Page.specs`); InputError if the hardware lacks one."""
+        names = dict.fromkeys(row.get("hardware") for row in rows)
+        given = self.page.specs
+        if given is None:
+            given = [(str(name), "fp16", "fp32") for name in names if name]
+        elif "hardware" in self.changes:
+            given = [(name, *rest) for name in names for _, *rest in given]
+        return [catalog.spec(*of) for of in given]
 
     @property
     def evaluator(self) -> str:
@@ -272,6 +285,13 @@ def in_words(value: Any) -> str:
         if len(steps) == 1 and min(steps) > 0:
             return f"{value[0]}:{value[-1]}" + f":{min(steps)}" * (steps != {1})
     return ", ".join(map(in_words, value))
+
+
+def _same(name: str, value: Any, published: Any) -> bool:
+    """Whether a value equals the published one; GPUs of one architecture have the same arithmetic."""
+    if name == "hardware" and isinstance(published, str):
+        return catalog.architecture(value) == catalog.architecture(published)
+    return in_words(value) == in_words(published)
 
 
 def _checked(name: str, given: Any, published: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from fpemu import plotting
+from fpemu import mma, plotting
 from fpemu.reproduce import claims, committed, figures, pages
 from fpemu.sweep.store import canonical
 
@@ -35,9 +35,13 @@ SMALL = {
     "dgemm_tc/fig7b": {"n": 256, "rows": 8},
     "dgemm_tc/exactness": {"k": 16},
     "dgemm_tc/promise": {"n": 32},
+    "dgemm_tc/fast": {"n": 64, "rows": 8},
     "ozaki2/yardsticks": {"k": 64, "rows": 8},
+    "ozaki2/variants": {"k": 64, "rows": 8},
     "h2sgemm/fig9": {"m": 8, "n": 8, "k": 64},
     "h2sgemm/plane": {"m": 8, "n": 8, "k": 64},
+    "h2sgemm/rounding": {"m": 8, "k": 64},
+    "h2sgemm/smaller": {"m": 8, "n": 8, "k": 64},
     "h2sgemm/promotion": {"m": 8, "n": 8, "k": 256},
     "h2sgemm/termwise": {"m": 8, "n": 8, "k": 64},
     "h2sgemm/underflow": {"m": 8, "n": 8, "k": 64},
@@ -79,6 +83,29 @@ def test_cells_are_distinct_and_texts_are_whole(name):
         assert experiment.caption(size).endswith(".")
         assert all(text.endswith((".", ").")) for text in experiment.assumptions(size))
     assert experiment.title
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "hardware" in pages.load(n).page.published])
+def test_a_page_of_one_unit_computes_and_draws_on_another(name):
+    given = load(name)
+    other = "V100" if pages.load(name).page.published["hardware"] in ("ampere", "cdna2", "ascend910a") else "A100"
+    unit = mma.catalog.architecture(other)
+    changed = given.experiment.changed({"hardware": other})
+    cells = changed.cells("quick")
+    assert {cell["hardware"] for cell in cells} == {unit} == {spec.architecture for spec in changed.instructions(cells)}
+    cell = {**cells[-1], **SMALL.get(name, {})}
+    numbers = changed.evaluate(cell)
+    assert numbers == changed.evaluate(cell | {"hardware": other})
+    assert not {"hardware"} & numbers.keys()
+    rows = [row | {"hardware": unit} for row in given.rows if row.get("point") != "e4m3"]
+    assert other in changed.draw(rows).get_suptitle()
+    words = figures.statements(changed, "quick", rows)
+    assert f"hardware = {other}" in words["caption"]
+    assert f"hardware = {other}" in words["title"]
+    named = " ".join([words["caption"], *words["assumptions"]])
+    assert unit in named  # an instruction of the unit, and the evidence for its model
+    assert words["measures"] == ()
+    assert given.experiment.changed({"hardware": given.experiment.page.published["hardware"]}).changes == {}
 
 
 @pytest.mark.slow  # a sample of every figure's cells is evaluated by the test of the committed figures

@@ -159,7 +159,13 @@ def test_a_figure_with_other_parameters_is_beside_the_papers_and_says_what_diffe
     assert " ".join(again.figure().get_suptitle().split()) == (
         "Changed from the paper: hardware = H200, lengths = 2, 5, 8"
     )
-    assert reproduce("paper/fig2", seeds=3).judgements  # the published value is no change
+    assert reproduce("paper/fig2", seeds=3, hardware="A100").judgements  # the published values are no change
+
+
+def test_hardware_without_an_instruction_of_the_page_is_refused_before_the_computation():
+    for name in ("ozaki2/yardsticks", "ozaki2/variants", "frontier/points"):
+        with pytest.raises(InputError, match=f"{name} cannot have hardware = V100: volta has no matrix instruction"):
+            pages.load(name, ROOT / "experiments").changed({"hardware": "V100"})
 
 
 @pytest.mark.parametrize(
