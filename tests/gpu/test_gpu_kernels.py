@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import fpemu
 from fpemu import InputError, mma
+from fpemu.gpu import batched as gpu_batched
 from fpemu.gpu.gemm.wgmma import schedules, words
 from fpemu.gpu.runtime import device
 from fpemu.mma import KOrder
 from fpemu.schemes import build
+from tests.batched_on_cpu import hostile
 from tests.cuda_on_cpu import multiply
+from tests.gpu.test_gpu_batched_callers import UNUSUAL
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(device.missing() is not None, reason=str(device.missing()))]
 needs_hopper = pytest.mark.skipif(
@@ -97,3 +102,28 @@ def test_a_hopper_gpu_gives_them_with_every_tile(columns):
         np.ldexp(rng.uniform(-1, 1, x), rng.integers(-60, 60, x)).astype(np.float32) for x in ((600, 200), (200, 1000))
     )
     assert_same(multiply(kernel, A, B, policy="raise", calls=3), fpemu.gemm(A, B, **kernel.arguments))
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_a_cuda_graph_captures_copied_and_uneven_operands(name):
+    torch = pytest.importorskip("torch")
+    rng, (make, options) = np.random.default_rng(9), UNUSUAL[name]
+    function = getattr(gpu_batched, "hcgemm" if options else "hgemm")
+    held, tensors = [], []
+    for X in make(partial(hostile, rng)):  # the same strides and alignment on the GPU
+        base = X if X.base is None else X.base
+        held.append(torch.from_numpy(base).cuda())
+        start = (X.ctypes.data - base.ctypes.data) // 2
+        tensors.append(torch.as_strided(held[-1], X.shape, [s // 2 for s in X.strides], start))
+    expected = function(*tensors, **options)
+    graph, D = torch.cuda.CUDAGraph(), torch.empty_like(expected)
+    function(*tensors, out=D, **options)  # constants are uploaded outside of the capture
+    with torch.cuda.graph(graph):
+        function(*tensors, out=D, **options)
+    for base in held:
+        base.neg_()  # of A and B: the product keeps its sign, and its bits but for those of NaN and zeros
+    expected = function(*tensors, **options)
+    D.fill_(7)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (D.view(torch.int16) == expected.view(torch.int16)).all()
