@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite, isqrt, prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -226,16 +227,16 @@ class _Distribution:
 def _get(name: str) -> _Distribution:
     file, _, function = name.rpartition(":") if isinstance(name, str) else ("", "", "")
     if file.endswith(".py"):
-        return _of_file(file, function)
+        return _of_file(file, function, Path(file).resolve())
     return _KNOWN[choice("distribution", name, _KNOWN)]
 
 
 @functools.lru_cache(maxsize=64)
-def _of_file(file: str, function: str) -> _Distribution:
-    """The distribution that a function of a Python file draws."""
+def _of_file(file: str, function: str, path: Path) -> _Distribution:
+    """The distribution that a function of a Python file draws; ``file`` is its name in messages."""
     where = f"distribution {shown(f'{file}:{function}')}"
     try:
-        user = getattr(execute(file), function, None)
+        user = getattr(execute(path), function, None)
     except (Exception, SystemExit) as problem:
         raise InputError(f"{where}: {type(problem).__name__}: {problem}") from problem
     if not callable(user):

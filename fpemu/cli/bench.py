@@ -14,7 +14,7 @@ from fpemu.arguments import choice
 from fpemu.cli import options as cli
 from fpemu.errors import InputError
 from fpemu.reproduce import pages
-from fpemu.sweep.grid import parse_range
+from fpemu.sweep.ranges import parse_range
 
 
 def _need_benchmarks(command: str) -> None:

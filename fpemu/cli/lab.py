@@ -26,10 +26,12 @@ from fpemu.errors import GuaranteeError, InputError, require
 from fpemu.formats import FP16
 from fpemu.reproduce import claims, figures, ledger, pages
 from fpemu.sweep import Grid, Store, frame
-from fpemu.sweep.grid import parse_range
-from fpemu.sweep.run import CellError, Workers, check_failures, check_memory, default_jobs, estimate, run, survey
+from fpemu.sweep.grid import scheme_of
+from fpemu.sweep.ranges import parse_range
+from fpemu.sweep.run import CellError, check_failures, check_memory, default_jobs, estimate, run, survey
 from fpemu.sweep.store import default_path
 from fpemu.sweep.tables import check_target, export, medians
+from fpemu.sweep.workers import Workers, chosen_gpus, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
     from fpemu.reproduce.figures import Written
     from fpemu.schemes import Scheme
-    from fpemu.sweep.grid import Number
+    from fpemu.sweep.ranges import Number
     from fpemu.sweep.run import Row
 
 _PICTURES = (".png", ".pdf", ".svg")
@@ -56,6 +58,7 @@ class RunOptions:
     executor: Annotated[str | None, "processes (default) or dask (without --scheduler: local workers)."] = None
     scheduler: Annotated[str | None, "ADDRESS", "A Dask scheduler, such as tcp://host:8786."] = None
     device: str = "auto"
+    gpus: Annotated[str | None, "LIST", "GPUs of the local processes, such as 0,2 (default: all, in turn)."] = None
     dry_run: Annotated[bool, "Count the cells and estimate the time."] = False
     fresh: bool = False
     export: Annotated[list[str] | None, "OUT", "Write all rows to OUT.csv or OUT.parquet; may be repeated."] = None
@@ -64,16 +67,17 @@ class RunOptions:
         """Evaluate the missing cells, export the tables and return all rows; None after a dry run."""
         for target in self.export or []:
             check_target(target)
-        jobs: int = self.jobs or default_jobs()
         device: Any = self.device
         if self.scheduler is None or self.device != "cuda":  # the workers of a scheduler may be on machines with a GPU
             device = cli.parse_device(self.device)
+        gpus = () if self.gpus is None else chosen_gpus(self.gpus, device)
+        jobs: int = self.jobs or len(gpus) or max(default_jobs(), 0 if self.scheduler else len(visible(device)))
         with cli.resumable(), Store() as results:
             if not self.dry_run:
                 names = ("executor", "scheduler", "fresh")
                 settings: dict[str, Any] = {name: getattr(self, name) for name in names}
                 with cli.progress() as bars:
-                    settings |= {"jobs": jobs, "device": device, "progress": bars}
+                    settings |= {"jobs": jobs, "device": device, "gpus": gpus, "progress": bars}
                     rows = run(grid, results=results, keep_failures=True, **settings)
                 for target in self.export or []:
                     export(rows, target)
@@ -154,6 +158,8 @@ def sweep(
     the cell again.
     """
     grid = Grid.read(file)
+    if options.picture and options.plot is None:
+        raise InputError(f"--picture {options.picture} needs --plot, which says what it shows")
     picture = options.picture or f"{Path(file).stem}.png"
     if Path(picture).suffix not in _PICTURES:
         raise InputError(f"--picture {picture}: pictures are written as .png, .pdf or .svg")
@@ -277,7 +283,7 @@ def scaling(
 
 @cli.with_options(MapOptions)
 def plane(
-    scheme: Annotated[str, "SCHEME", "Name of a scheme."],
+    scheme: Annotated[str, "SCHEME", "Name of a scheme, or FILE.py:NAME of a file that registers it."],
     /,
     *,
     option: Annotated[list[str], "NAME=RANGE", "Option on one axis; NAME=VALUE fixes another option."],
@@ -293,14 +299,21 @@ def plane(
     or powers such as 2^0:2^16. All others have one value. Overflow is hatched. The command writes PNG, SVG, PDF, CSV
     and JSON files.
     """
-    chosen = schemes.get(scheme)
+    chosen = scheme_of(scheme)
     y, x = _axis("--option", option, chosen.name), _axis("--parameter", parameter, f"inputs {inputs}")
     if "name" in (x.name, *x.fixed):
         raise InputError(f"--parameter name: the distribution is {inputs}, and --inputs names another")
     if x.name == y.name:
         x, y = x._replace(short=f"inputs.{x.name}"), y._replace(short=f"scheme.{y.name}")
     machine = cli.need_hardware(hardware) if chosen.needs_hardware else ""
-    words = ["plane", chosen.name, *_repeated("-O", option), *_repeated("-P", parameter), "--inputs", inputs]
+    words = [
+        "plane",
+        scheme if ":" in scheme else chosen.name,
+        *_repeated("-O", option),
+        *_repeated("-P", parameter),
+        "--inputs",
+        inputs,
+    ]
     words += ["--hardware", machine] if machine else []
     _map(words, chosen, y, x, inputs, machine, options)
 

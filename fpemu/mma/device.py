@@ -1,6 +1,6 @@
 """The device of a product: the CPU, or an NVIDIA GPU that emulates the instruction with the same bits.
 
-No other module outside `fpemu.gpu`, `fpemu.verification` and the command line imports `fpemu.gpu`.
+Beside it only `fpemu.verification`, `fpemu.torch`, `fpemu.sweep.operands` and the command line import `fpemu.gpu`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,13 @@ def resolve(device: str) -> Literal["cpu", "cuda"]:
     if device == "cuda":
         raise InputError(f"device = 'cuda': {reason}")
     return "cpu"
+
+
+def gpu_count() -> int:
+    """Return the number of visible GPUs; `resolve` has checked that there is one."""
+    from fpemu.gpu.runtime import device
+
+    return int(device.check(device.driver().cuDeviceGetCount()))
 
 
 def implementation(device: Device, backend: Backend) -> Literal["compiled", "numpy", "cuda"]:

@@ -34,7 +34,7 @@ from fpemu.arguments import flag, integer, is_integer, is_real, keywords, number
 from fpemu.errors import InputError, shown, unknown_name
 from fpemu.mma import catalog
 from fpemu.mma.device import Device
-from fpemu.sweep.grid import parse_range
+from fpemu.sweep.ranges import parse_range
 from fpemu.sweep.store import Cell, Values, code
 
 if TYPE_CHECKING:

@@ -47,8 +47,10 @@ class SchemeInfo:
 
     Parameters
     ----------
-    name, title : str
-        Name in this package, and title for figures.
+    name : str
+        Name in this package.
+    title : str, optional
+        Title for figures; default: the name.
     paper : str
         Authors, venue and year; "" for a scheme without a paper.
     year : int, optional
@@ -69,7 +71,7 @@ class SchemeInfo:
     """
 
     name: str
-    title: str
+    title: str = ""
     paper: str = ""
     year: int | None = None
     doi: str = ""
@@ -78,6 +80,9 @@ class SchemeInfo:
     range: str = ""
     bound: str = ""
     options: tuple[Option, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or self.name)
 
 
 def option(default: Any, check: Callable[[str, Any], Any], meaning: str, values: str) -> Any:

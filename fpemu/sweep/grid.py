@@ -17,31 +17,30 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from fpemu import formats, inputs, metrics, mma, reference, schemes
+from fpemu import formats, inputs, metrics, mma, schemes
 from fpemu._system import execute, read_toml
 from fpemu.arguments import keywords, read_table
 from fpemu.errors import InputError, shown
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.device import Device
 from fpemu.schemes import words
-from fpemu.sweep.run import Loader, run
+from fpemu.sweep.operands import drawn, exact_product, read, resident, stays_on_gpu
+from fpemu.sweep.ranges import parse_range
+from fpemu.sweep.run import run
 from fpemu.sweep.store import Cell, Values
 from fpemu.sweep.tables import frame
+from fpemu.sweep.workers import Loader
 
 if TYPE_CHECKING:
     import pandas
 
-Number = int | float
 MOST_CELLS = 1_000_000
-LARGEST = 1000
-"""The largest number of values of a range."""
 _LARGEST_NUMBER = 1e300
 """No number of a grid is larger, so that its estimates and results are finite in fp64."""
 _LARGEST_SIZE = 2**31 - 1
@@ -56,10 +55,13 @@ class Grid:
     Parameters
     ----------
     inputs : list of str or dict
-        A dict has "name" (of `fpemu.inputs.names`, or "FILE.py:FUNCTION") and parameters of the distribution.
+        A dict has "name" (of `fpemu.inputs.names`, or "FILE.py:FUNCTION") and parameters of the distribution, or
+        "files", two matrices [A, B] as .npy or .mtx: their entries are rounded once to the operand format, and their
+        sizes replace those of the grid.
     schemes : list of str or dict
-        A dict has "name" (of `fpemu.schemes.names`), options of the scheme, and optionally "hardware" in place of the
-        grid's. A scheme without a matrix instruction has one cell for all hardware.
+        A dict has "name" (of `fpemu.schemes.names`, or "FILE.py:NAME" of a file that registers it), options of the
+        scheme, and optionally "hardware" in place of the grid's. A scheme without a matrix instruction has one cell for
+        all hardware.
     hardware : str, MmaSpec, dict or list of them
         Architectures or GPUs. A dict has "base", an architecture or GPU, and fields of `fpemu.mma.MmaSpec` that are
         changed in every instruction of it, such as ``{"base": "H200", "final": "RNE", "F": "22:25"}``. In the cells a
@@ -117,7 +119,8 @@ class Grid:
         for cell in self._inputs:
             for fmt in sorted(operands):  # four numbers in each operand format: the parameters are in their ranges
                 with _at(f"inputs {cell['inputs']}"):
-                    inputs.make(cell["inputs"], (2, 2), 0, fmt, **part(cell, "inputs"))
+                    if cell["inputs"] != "files":  # read already
+                        inputs.make(cell["inputs"], (2, 2), 0, fmt, **part(cell, "inputs"))
 
     @classmethod
     def read(cls, path: str | Path) -> Grid:
@@ -179,7 +182,7 @@ class Grid:
 
     @functools.cached_property
     def sources(self) -> tuple[Path, ...]:
-        """This module, and the files of the grid's schemes and distributions that are defined outside the package."""
+        """The modules that evaluate a cell, and the files of the schemes and distributions outside the package."""
         return tuple(_loaded(self._files, *self._further_schemes).sources)
 
     @property
@@ -196,10 +199,8 @@ class Grid:
     def cells(self, size: str = "quick") -> list[Cell]:
         """Every cell with all its options, those that share operands side by side; a grid has only one ``size``."""
         return [
-            {**shape, **drawn, "seed": seed, **method, "out": out, "metrics": list(self._metrics)}
-            for shape in self._sizes
-            for drawn in self._inputs
-            for seed in self._seeds
+            {**operands, **method, "out": out, "metrics": list(self._metrics)}
+            for operands in self._operands
             for method in self._methods
             for out in self._outs
         ]
@@ -209,8 +210,8 @@ class Grid:
         return evaluate(cell, device)
 
     def resolved(self, cell: Mapping[str, Any]) -> Cell:
-        """Return a cell as it enters the key: a cell of a grid already has every default."""
-        return dict(cell)
+        """Return a cell with the default of every option of its scheme that it omits, as it enters the key."""
+        return {**_prefixed("scheme", _options(_scheme(cell))), **cell}
 
     def cost(self, cell: Mapping[str, Any]) -> float:
         """Relative work of a cell, in about a nanosecond: M N K for each product of words, and a constant."""
@@ -247,9 +248,19 @@ class Grid:
         return list(dict.fromkeys(formats.get(name).name for name in _names("out", self.out, formats.get)))
 
     @functools.cached_property
+    def _operands(self) -> list[Cell]:
+        """Sizes, inputs and seeds; matrices of files have their own sizes and one seed."""
+        drawn = itertools.product(self._sizes, self._inputs, self._seeds)
+        return _once({**shape, **of, "seed": of.get("seed", seed)} for shape, of, seed in drawn)
+
+    @functools.cached_property
     def _inputs(self) -> list[Cell]:
-        distributions = []
-        for where, name, rest in _named("inputs", self.inputs):
+        distributions: list[Cell] = []
+        entries = _listed(self.inputs)
+        of_files = [entry for entry in entries if isinstance(entry, Mapping) and "files" in entry]
+        distributions += map(_of_files, of_files)
+        named = [entry for entry in entries if entry not in of_files]
+        for where, name, rest in _named("inputs", named) if named or not of_files else ():
             with _at(where):
                 defaults = inputs._get(name).defaults
             for chosen in _combinations(where, rest):
@@ -278,7 +289,7 @@ class Grid:
         for where, name, rest in _named("schemes", self.schemes):
             with _at(where):
                 machines: list[Any] = _machines(rest.pop("hardware", self.hardware))
-                plain = schemes.get(name)
+                plain = scheme_of(name)
                 if not plain.needs_hardware:
                     machines = [None]
                 if not machines:
@@ -290,7 +301,7 @@ class Grid:
             for chosen in combinations:
                 with _at(where):
                     scheme = schemes.build(plain, chosen)
-                    options = {option.name: _flat(getattr(scheme, option.name)) for option in scheme.info.options}
+                    options = _options(scheme)
                     names = [_machine_name(scheme, machine) for machine in machines]
                     for order in self._orders:
                         scheme.check_order(KOrder(**order), chosen)
@@ -331,8 +342,39 @@ def _loaded(files: tuple[str, ...], *further: _FurtherScheme) -> SimpleNamespace
             importlib.import_module(module)
         elif name not in schemes.names():
             execute(file, "" if module == "__main__" else module)
-    sources = Path(__file__).resolve(), *map(Path, [*files, *(file for *_, own in further for file in own)])
+    own_modules = (Path(__file__).resolve().with_name(name) for name in ("grid.py", "operands.py"))
+    sources = *own_modules, *map(Path, [*files, *(file for *_, own in further for file in own)])
     return SimpleNamespace(evaluate=evaluate, sources=sources)
+
+
+def _of_files(entry: Mapping[str, Any]) -> Cell:
+    """The operands of two files: their sizes, names and digest; no seed has an effect."""
+    pair = entry["files"]
+    if len(entry) != 1 or not isinstance(pair, Sequence) or [type(name) for name in pair] != [str, str]:
+        raise InputError(f"inputs: {shown(dict(entry))} must be files = [A, B], the names of two .npy or .mtx files")
+    A, B, digest = read(*pair)
+    sizes = {"M": A.shape[0], "N": B.shape[1], "K": A.shape[1]}
+    return {
+        **sizes,
+        "inputs": "files",
+        **_prefixed("inputs", {"A": pair[0], "B": pair[1], "sha256": digest}),
+        "seed": 0,
+    }
+
+
+def scheme_of(name: str) -> schemes.Scheme:
+    """The scheme of a name; "FILE.py:NAME" is the scheme NAME that the execution of a file registers."""
+    file, _, own = name.rpartition(":")
+    if not file.endswith(".py"):
+        return schemes.get(name)
+    path = Path(file).resolve()
+    known = schemes.get(own) if own in schemes.names() else None
+    if known is None or getattr(sys.modules.get(type(known).__module__), "__file__", None) != str(path):
+        try:
+            execute(path)
+        except (Exception, SystemExit) as problem:
+            raise InputError(f"{file}: {type(problem).__name__}: {problem}") from problem
+    return schemes.get(own)
 
 
 def _scheme(cell: Mapping[str, Any]) -> schemes.Scheme:
@@ -343,6 +385,12 @@ def _scheme(cell: Mapping[str, Any]) -> schemes.Scheme:
 @functools.lru_cache(maxsize=4096)
 def _built(name: str, options: tuple[tuple[str, Any], ...]) -> schemes.Scheme:
     return schemes.build(name, dict(options))
+
+
+@functools.lru_cache(maxsize=4096)
+def _options(scheme: schemes.Scheme) -> dict[str, Any]:
+    """Every option of a scheme, as in a cell."""
+    return {option.name: _flat(getattr(scheme, option.name)) for option in scheme.info.options}
 
 
 @functools.lru_cache(maxsize=4096)
@@ -450,27 +498,34 @@ def evaluate(cell: Mapping[str, Any], device: Device = "cpu") -> dict[str, float
     order = part(cell, "order")
     scheme = _scheme(cell)
     fmt = scheme.operand.name
-    operands = (cell["inputs"], tuple(part(cell, "inputs").items()), cell["M"], cell["N"], cell["K"], cell["seed"], fmt)
-    A, B = _operands(*operands)
-    D = schemes.gemm(
-        A,
-        B,
-        scheme=scheme,
-        hardware=_machine(cell["hardware"], scheme),
-        on_range=cell["on_range"],
-        order=KOrder(**order) if order else None,
-        device=device,
-    )
+    operands = cell["inputs"], tuple(part(cell, "inputs").items()), cell["M"], cell["N"], cell["K"], cell["seed"], fmt
+    arguments = scheme, _machine(cell["hardware"], scheme), cell["on_range"], KOrder(**order) if order else None
+    on_device = resident(*operands) if stays_on_gpu(operands[2:5], device) else None
+    on_gpu = None if on_device is None else on_device.product(*arguments)
+
+    @functools.cache
+    def result() -> Any:
+        if on_gpu is not None:
+            return on_gpu.array((cell["M"], cell["N"]), np.float32)
+        A, B = drawn(*operands)
+        by, hardware, on_range, of = arguments
+        return schemes.gemm(A, B, scheme=by, hardware=hardware, on_range=on_range, order=of, device=device)
+
     errors = {}
     for name in cell["metrics"]:
         measure = metrics.get(name)
-        exact = _exact(operands, fmt if measure is metrics.max_ulps else cell["out"], device)
+        if on_device is not None and measure is metrics.relative_l2 and cell["out"] == "fp64":
+            error = on_device.relative_l2(result() if on_gpu is None else on_gpu)
+            if error is not None:
+                errors[name] = error
+                continue
+        exact = exact_product(operands, fmt if measure is metrics.max_ulps else cell["out"], device)
         if measure is metrics.max_ulps:
-            errors[name] = metrics.max_ulps(D, exact, fmt)
+            errors[name] = metrics.max_ulps(result(), exact, fmt)
         elif measure is metrics.normwise:
-            errors[name] = metrics.normwise(D, exact, A, B)
+            errors[name] = metrics.normwise(result(), exact, *drawn(*operands))
         else:
-            errors[name] = measure(D, exact)
+            errors[name] = measure(result(), exact)
     return errors
 
 
@@ -481,16 +536,6 @@ def part(cell: Mapping[str, Any], of: str) -> dict[str, Any]:
     {'sb': 12}
     """
     return {name.removeprefix(f"{of}."): value for name, value in cell.items() if name.startswith(f"{of}.")}
-
-
-@functools.lru_cache(maxsize=2)
-def _operands(name: str, parameters: tuple[tuple[str, Any], ...], M: int, N: int, K: int, seed: int, fmt: str) -> Any:
-    return inputs.operands(name, M, N, K, seed, fmt, **dict(parameters))
-
-
-@functools.lru_cache(maxsize=4)
-def _exact(operands: tuple[Any, ...], out: str, device: Device) -> Any:
-    return reference.matmul(*_operands(*operands), out=out, device=device)
 
 
 # --- the entries of a grid as values
@@ -598,69 +643,3 @@ def _flat(value: Any) -> Any:
 def _once(items: Iterable[Any]) -> list[Any]:
     """The items without repetitions, in their order; 1, 1.0 and True are three."""
     return list({repr(item): item for item in items}.values())
-
-
-# --- ranges
-_POWER = re.compile(r"([2-9]|[1-9]\d{1,3})(?:\^|\*\*)([+-]?\d{1,4})", re.ASCII)
-_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
-
-
-def parse_range(axis: str, text: str) -> list[Number]:
-    """``"a:b"``, ``"a:b:step"`` (both ends included) or ``"a,b,c"`` as numbers; also powers, ``"2^-2:2^24"``.
-
-    Integers remain integers. Decimal steps are exact: ``"0:1:0.1"`` has 11 values, the last of them 1.0. A range
-    between two powers of the same base has every power, or with ``:2^3`` every third.
-
-    Raises
-    ------
-    InputError
-        With ``axis`` as the name of the axis: text that is no number, an empty range, a step that is not positive, a
-        repeated value, more than `LARGEST` values.
-
-    Examples
-    --------
-    >>> parse_range("--sb", "-2:1"), parse_range("phi", "0:1:0.5"), parse_range("scale", "2^3:2^5")
-    ([-2, -1, 0, 1], [0.0, 0.5, 1.0], [8, 16, 32])
-    """
-    values: list[Number] = []
-    try:
-        for words in text.split(","):
-            values += _span(*(word.strip() for word in words.split(":")))
-            if len(values) > LARGEST:
-                raise ValueError(f"has more than {LARGEST} values")
-        if len(set(values)) < len(values):
-            raise ValueError("has a value twice")
-    except ValueError as problem:
-        raise InputError(f"{axis}: {shown(text)} {problem}") from None
-    return values
-
-
-def _span(*words: str) -> list[Number]:
-    """The values from first to last by a step of 1, or of the third word."""
-    for word in words:
-        if not _POWER.fullmatch(word) and not (len(word) <= 40 and _DECIMAL.fullmatch(word)):
-            what = f"has {word[:40]!r}, which is not a number" if word else "lacks a number"
-            raise ValueError(f"{what}; a range is a:b or a:b:step, both ends included, or a list a,b,c")
-    powers = [power for power in map(_POWER.fullmatch, words) if power]
-    bases = {int(power[1]) for power in powers}
-    if powers and (len(bases) > 1 or len(powers) < len(words)):
-        raise ValueError("mixes powers: a range of powers is 2^a:2^b or 2^a:2^b:2^step")
-    numbers = [Decimal(power[2]) for power in powers] or [Decimal(word) for word in words]
-    if len(numbers) > 3:
-        raise ValueError("has too many colons: a range is a:b or a:b:step")
-    first, last = numbers[0], numbers[min(1, len(numbers) - 1)]
-    step = numbers[2] if len(numbers) == 3 else Decimal(1)
-    if max(map(abs, numbers)) > (1000 / math.log2(max(bases)) if powers else Decimal(10) ** 300):
-        raise ValueError("has a number beyond fp64")
-    if step <= 0:
-        raise ValueError("has a step that is not positive")
-    if last < first:
-        raise ValueError("ends below its start")
-    if (last - first) / step >= LARGEST:
-        raise ValueError(f"has more than {LARGEST} values")
-    values = [first + i * step for i in range(int((last - first) / step) + 1)]
-    if powers:
-        base = max(bases)
-        return [base ** int(value) for value in values]
-    whole = all(re.fullmatch(r"[+-]?\d+", word) for word in words)
-    return [int(value) if whole else float(value) for value in values]

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from fpemu.plotting.planes import Plane
     from fpemu.schemes import Scheme
-    from fpemu.sweep.grid import Grid, Number
+    from fpemu.sweep.grid import Grid
+    from fpemu.sweep.ranges import Number
 
 Row = dict[str, Any]
 SUFFIXES = ("png", "svg", "pdf", "csv", "json")

@@ -42,7 +42,10 @@ _WAIT = 60.0  # seconds for a lock of another process
 
 
 class Result(NamedTuple):
-    """The numbers of a finished cell, or None and the error of a failed one, and the seconds of its evaluation."""
+    """The numbers of a finished cell, or None and the error of a failed one, and the seconds of its evaluation.
+
+    The first cell of a process on a scheme and hardware may compile kernels: its seconds are 0, for no estimate.
+    """
 
     values: Values | None
     error: str

@@ -15,7 +15,7 @@ from fpemu.gpu.runtime import device as gpu
 from fpemu.gpu.runtime.device import GpuError, missing
 from fpemu.mma import device as devices
 from fpemu.reproduce import pages
-from fpemu.sweep import Store, run
+from fpemu.sweep import Store, grid, run
 from tests import toy
 from tests.commands import refusal
 
@@ -205,8 +205,9 @@ def page(tmp_path, where):
 
 @pytest.fixture
 def restored(monkeypatch):
-    """Restore the function that a page replaces."""
+    """Restore the function that a page replaces; no driver counts the GPUs."""
     monkeypatch.setattr(gpu, "missing", gpu.missing)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
 
 
 SEEN = {"cpu": (0.0, 0.0), "auto": (1.0, 1.0), "cuda": (1.0, 0.0)}
@@ -278,6 +279,7 @@ def test_a_failure_on_the_gpu_is_one_line_and_no_reason_to_take_the_cpu(launches
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(chains, "_LEAST_ENTRIES", 1)
     monkeypatch.setattr(chains, "_LEAST_PRODUCTS", 1)
+    monkeypatch.setattr(grid, "stays_on_gpu", lambda sizes, device: False)  # products one by one
     np.save("a.npy", np.ones((4, 4), np.float32))
     (tmp_path / "grid.toml").write_text(GRID)
     launch = chains.chain

@@ -96,6 +96,8 @@ def test_the_command_draws_a_grid(tmp_path, monkeypatch, capsys):
     for words in ("sb", "x=scheme.sb", "x=scheme.sb,z=seed", "x=,y=relative_l2"):
         assert main(["sweep", "grid.toml", "--plot", words]) == 2
     assert main(["sweep", "grid.toml", "--plot", "x=scheme.sb,y=relative_l2", "--picture", "a.gif"]) == 2
+    assert main(["sweep", "grid.toml", "--picture", "a.pdf"]) == 2
+    assert "--picture a.pdf needs --plot" in capsys.readouterr().err
     assert not (tmp_path / "cells.sqlite").exists()
     curves = "x=scheme.sb,y=relative_l2,hue=hardware,hue=inputs.exponent,hue=scheme"
     assert main(["sweep", "grid.toml", "--plot", curves, "--picture", "a.pdf", "--width", "double"]) == 0

@@ -115,7 +115,7 @@ from fpemu.schemes.options import SchemeInfo
 @register
 @dataclass(frozen=True, kw_only=True)
 class Four(Markidis):
-    info = SchemeInfo(name="four", title="", parts=(), products=(), range="", bound="")
+    info = SchemeInfo(name="four")
 """
 IN_FOUR = """
 import four
@@ -149,6 +149,32 @@ def test_results_of_a_users_scheme_depend_on_its_file_and_workers_load_it(tmp_pa
         schemes.base._SCHEMES.pop("four")
     sys.modules.pop("basis")
     assert len({plain, *versions}) == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*the accumulators are not promoted:UserWarning")
+def test_a_grid_and_a_map_name_a_scheme_by_its_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(schemes.base, "_SCHEMES", dict(schemes.base._SCHEMES))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "own.py").write_text(FOUR.replace('"four"', '"fourth"'))
+    (cell,) = _small(schemes=["own.py:fourth"], hardware="A100").cells()
+    assert (cell["scheme"], schemes.get("fourth").info.title) == ("fourth", "fourth")
+    axes = ["-O", "k=8,16", "-P", "K=8,16", "--hardware", "A100", "--size", "4x4x8", "--seeds", "1"]
+    assert main(["sweep", "plane", "own.py:fourth", *axes]) == 0
+    assert (picture := next((tmp_path / "maps").glob("*fourth*.json")))
+    assert "plane own.py:fourth" in picture.read_text()
+    assert main(["sweep", "plane", "own.py:fifth", *axes]) == 2
+    assert "unknown scheme 'fifth'" in capsys.readouterr().err
+    (tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(InputError, match=r"broken\.py: ZeroDivisionError"):
+        _small(schemes=["broken.py:any"])
+
+
+def test_a_resolved_cell_has_the_defaults_of_omitted_options():
+    (cell,) = _small(schemes=["h2sgemm"], hardware="A100").cells()
+    short = {name: value for name, value in cell.items() if name not in ("scheme.sb", "scheme.k")}
+    assert _small().resolved(short) == cell
 
 
 @pytest.mark.filterwarnings("ignore:.*the accumulators are not promoted:UserWarning")

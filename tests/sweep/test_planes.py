@@ -13,7 +13,7 @@ from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.plotting import planes
 from fpemu.sweep import grid, maps, tables
-from fpemu.sweep.grid import LARGEST, parse_range
+from fpemu.sweep.ranges import LARGEST, parse_range
 from tests.commands import refusal
 
 

@@ -20,9 +20,10 @@ from fpemu.errors import InputError
 from fpemu.reproduce import pages
 from fpemu.sweep import CellError, Grid, Store, run, tables
 from fpemu.sweep import store as store_module
-from fpemu.sweep.run import Workers, survey
+from fpemu.sweep.run import survey
 from fpemu.sweep.store import Result
 from fpemu.sweep.tables import export, medians
+from fpemu.sweep.workers import Workers
 from tests import toy
 
 PAGE = '''

@@ -11,7 +11,7 @@ import distributed
 from fpemu.errors import InputError
 from fpemu.reproduce import pages
 from fpemu.sweep import CellError, Grid, Store, run, store
-from fpemu.sweep.run import DIED
+from fpemu.sweep.workers import DIED
 from tests import toy
 
 pytestmark = pytest.mark.slow
