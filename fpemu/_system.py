@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -295,6 +295,8 @@ def _note_unsaved() -> None:
 
 
 # --- threads
+P = ParamSpec("P")
+R = TypeVar("R")
 _CHUNK = 2**15  # entries of an array that one task computes: NumPy's temporaries then stay in a core's cache
 
 
@@ -346,9 +348,37 @@ def map_chunks(function: Callable[..., Any], *arrays: NDArray[Any]) -> Any:
     return np.concatenate(results).reshape(shape)
 
 
+def use_compiled(size: int) -> bool:
+    """Whether an elementwise operation on so many entries runs compiled: fewer take less time than numba's import."""
+    if size < (1 << 12 if "numba" in sys.modules else 1 << 16):
+        return False
+    import numba
+
+    return not getattr(numba.config, "DISABLE_JIT", 0)
+
+
+def map_tasks(task: Callable[[Any], R], items: Sequence[Any]) -> list[R]:
+    """Apply a compiled function to every item on threads; to the first alone, because it may have to compile."""
+    return [task(items[0]), *(_pool().map if threads() > 1 else map)(task, items[1:])]
+
+
+def map_blocks(task: Callable[[slice], R], size: int, block: int = 1 << 16) -> list[R]:
+    """Apply a compiled function to blocks of a range, as `map_tasks`."""
+    if size <= block:
+        return [task(slice(0, size))]
+    return map_tasks(task, [slice(i, min(i + block, size)) for i in range(0, size, block)])
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads(), thread_name_prefix="fpemu", initializer=set_ieee)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+
+
 # --- the floating-point environment of a thread: IEEE's rounds to nearest and neither reads nor writes subnormals as 0
-P = ParamSpec("P")
-R = TypeVar("R")
 TINY, HALF, ONE = 2.0**-1022, 0.5, 1.0
 BELOW, ABOVE = 2.0**-54, 3 * 2.0**-54  # 1 plus the first is rounded down to nearest, 1 plus the second up
 _ENVIRONMENT = (

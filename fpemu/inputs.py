@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu._system import execute, in_ieee
+from fpemu._system import execute, in_ieee, map_threads, use_compiled
 from fpemu.arguments import as_array, choice, flag, integer, integers, keywords, number
 from fpemu.errors import InputError, entries, shown
 from fpemu.formats import FloatFormat
@@ -126,6 +126,10 @@ def operands(
     fmt, lead = formats.get(dtype), _shape(batch)
     first, second = (np.random.SeedSequence(_seed(seed), spawn_key=(i,)) for i in (0, 1))
     M, N, K = (integer(size, value, 0, _MOST) for size, value in (("M", M), ("N", N), ("K", K)))
+    if name != "cancellation" and use_compiled(max(M, N) * K):
+        jobs = ((*lead, M, K), first), ((*lead, K, N), second)
+        A, B = map_threads(lambda job: _draw(name, _shape(job[0]), job[1], fmt, parameters), jobs)
+        return A, B
     A = _draw(name, _shape((*lead, M, K)), first, fmt, parameters)
     if name == "cancellation":
         rows = _draw("uniform", _shape((*lead, (K + 1) // 2, N)), second, fmt, {})
@@ -177,22 +181,42 @@ def describe(name: str) -> str:
 
 # --- the machinery
 class _Stream:
-    """Random words of PCG64."""
+    """Random words of PCG64, for a draw of a whole array, or of its blocks in order.
 
-    def __init__(self, seed: np.random.SeedSequence) -> None:
+    A draw of blocks passes the number of all entries, `total`. The draw of each block makes the same calls as a draw of
+    the whole array, and call i of every block continues where call i of the block before ended, i · total words after
+    the start. A call of `normal`, which consumes a varying number of words, must then be the last.
+    """
+
+    def __init__(self, seed: np.random.SeedSequence, total: int | None = None) -> None:
         self.source = np.random.PCG64(seed)
+        self._seed, self._total, self._sources, self._calls = seed, total, [np.random.Generator(self.source)], 0
+
+    def next_block(self) -> _Stream:
+        """The stream, at the first call of the next block."""
+        self._calls = 0
+        return self
+
+    def _generator(self) -> np.random.Generator:
+        if self._total is None:
+            return self._sources[0]
+        if self._calls == len(self._sources):
+            self._sources.append(np.random.Generator(np.random.PCG64(self._seed).advance(self._calls * self._total)))
+        self._calls += 1
+        return self._sources[self._calls - 1]
 
     def words(self, shape: tuple[int, ...]) -> NDArray[np.uint64]:
         """Uniform 64-bit words."""
-        return np.asarray(self.source.random_raw(prod(shape)), dtype=np.uint64).reshape(shape)
+        return np.asarray(self._generator().bit_generator.random_raw(prod(shape)), dtype=np.uint64).reshape(shape)
 
     def uniform(self, shape: tuple[int, ...]) -> Floats:
-        """Multiples of 2^-53 in [0, 1)."""
-        return np.ldexp((self.words(shape) >> np.uint64(11)).astype(np.float64), -53)
+        """Multiples of 2^-53 in [0, 1): the upper 53 bits of a word."""
+        return self._generator().random(shape)
 
     def signs(self, shape: tuple[int, ...]) -> Floats:
         """-1.0 or 1.0."""
-        return np.where(self.words(shape) >> np.uint64(63), -1.0, 1.0)
+        words = self.words(shape)
+        return (words & np.uint64(1 << 63) | np.float64(1).view(np.uint64)).view(np.float64)
 
     def integers(self, low: int, high: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
         """Integers from low to high, both included, by the remainder of a word: uniform to n 2^-64 for n values."""
@@ -200,7 +224,7 @@ class _Stream:
 
     def normal(self, shape: tuple[int, ...]) -> Floats:
         """Standard normal deviates by NumPy's own method."""
-        return np.random.Generator(self.source).standard_normal(shape)
+        return self._generator().standard_normal(shape)
 
 
 Draw = Callable[..., Floats]
@@ -262,17 +286,34 @@ def _draw(
     keywords(f"parameter of {name!r}", parameters, known.defaults)
     chosen = known.defaults | parameters
     factors = {key: chosen.pop(key) for key in known.factors}
-    with np.errstate(over="ignore", under="ignore"):
-        values = known.draw(_Stream(seed), shape, fmt, **chosen)
-        if factors != known.factors:
-            exponent = integer("exponent", factors.get("exponent", 0), -1074, 1023)
-            values = np.ldexp(values * number("scale", factors["scale"]), exponent)
-    if known.draw is _all_bits:
-        return values  # codes decoded: values of the format already, NaN payloads included
     clipped = not (fmt.inf or fmt.has_nan)  # a format in which an overflow has no value
-    rounded = _round_to(values, fmt, saturate=clipped)
-    overflow = np.abs(values) > fmt.max if clipped else ~np.isfinite(rounded)
-    if overflow.any():
+    total = prod(shape)
+
+    def numbers(stream: _Stream, shape: tuple[int, ...]) -> tuple[Floats, Floats, NDArray[np.bool_] | None]:
+        """Drawn numbers, rounded numbers, and which overflow."""
+        with np.errstate(over="ignore", under="ignore"):
+            values = known.draw(stream, shape, fmt, **chosen)
+            if factors != known.factors:
+                exponent = integer("exponent", factors.get("exponent", 0), -1074, 1023)
+                values = np.ldexp(values * number("scale", factors["scale"]), exponent)
+        if known.draw is _all_bits:
+            return values, values, None  # codes decoded: values of the format already, NaN payloads included
+        rounded = _round_to(values, fmt, saturate=clipped)
+        overflow = np.abs(values) > fmt.max if clipped else ~np.isfinite(rounded)
+        return values, rounded, overflow if overflow.any() else None
+
+    if known.draw in _ELEMENTWISE and total > _BLOCK:
+        use_compiled(total)  # imports numba for large arrays, so that the blocks use it
+        stream, out = _Stream(seed, total), np.empty(total, fmt.dtype)
+        for start in range(0, total, _BLOCK):
+            block = out[start : start + _BLOCK]
+            _, block[:], overflow = numbers(stream.next_block(), block.shape)
+            if overflow is not None:
+                break  # the error below has the entries of the whole array
+        else:
+            return out.reshape(shape)
+    values, rounded, overflow = numbers(_Stream(seed), shape)
+    if overflow is not None:
         limits = f"largest {fmt.max}{', no zero and no negative numbers' * fmt.positive}"
         raise InputError(f"inputs {name!r}: values beyond {fmt} ({limits}): {entries(overflow, values)}")
     return rounded
@@ -379,6 +420,10 @@ def _cancellation(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, bit
     return pairs[..., : shape[-1]]
 
 
+_ELEMENTWISE = (_uniform, _symmetric, _nonnegative, _phi, _normal, _lognormal, _powers, _wide, _positive, _subnormals)
+"""Draws of any block of entries by the same calls of a stream."""
+_BLOCK = 1 << 14
+"""Entries drawn at a time: their intermediate values stay in a core's cache."""
 _KNOWN = {
     "uniform": _Distribution(
         _uniform, {"low": -1.0, "high": 1.0}, "uniform in [low=-1, high=1]: LE-GEMM's comparisons (section 5)"
@@ -422,10 +467,6 @@ _KNOWN = {
 # library, and the two differ in one result of twenty, so that operands drawn with it would differ. `_exp` is a fixed
 # sequence of additions, multiplications and scalings by powers of two. Its bits are those of NumPy's Linux wheels on
 # AVX-512, with which the figures and records of this package were first computed.
-_BLOCK = 1 << 15
-"""Elements at a time: their intermediate values stay in the cache."""
-
-
 def _sixteenths() -> tuple[Floats, Floats]:
     """2^(j/16), j = 0 to 15, rounded to nearest, and the relative remainder of each."""
     exact = [Fraction(isqrt(isqrt(isqrt(isqrt(1 << (j + 16 * 200))))), 1 << 200) for j in range(16)]
@@ -463,15 +504,13 @@ def _exp(x: Floats) -> Floats:
     [1.0, 2.718281828459045, 0.0]
     """
     x = np.asarray(x, np.float64)
-    out = np.empty(x.shape)
-    given, result = x.reshape(-1), out.reshape(-1)
-    for start in range(0, x.size, _BLOCK):
-        # e^x is 0 or overflows beyond +-800, and n fits in int32
-        result[start : start + _BLOCK] = _block(np.clip(given[start : start + _BLOCK], -800.0, 800.0))
-    return out
+    if use_compiled(x.size):
+        from fpemu.compiled import draws
 
-
-def _block(x: Floats) -> Floats:
+        out = np.empty(x.shape)
+        draws.exp(x.reshape(-1), out.reshape(-1), _NEAR, _REST, _STEPS, _LN2, _LN2_REST, np.array(_POLYNOMIAL))
+        return out
+    x = np.clip(x, -800.0, 800.0)  # e^x is 0 or overflows beyond, and n fits in int32
     high, low = _product(x, _STEPS)
     n = np.floor(high)
     n -= (n == high) & (low < 0)  # the floor of the exact product

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu._system import in_ieee, map_chunks
+from fpemu._system import in_ieee, use_compiled
 from fpemu.arguments import as_array, as_float64, choice, flag
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
@@ -157,10 +157,12 @@ def _round_to(
     """`round_to` for an array of float64; ``words``: the random words of SR, of the same shape."""
     mode = Rounding.RNA if fmt.ties_away and mode is Rounding.RNE else mode
     dtype = np.dtype(np.float64) if unbounded else fmt.dtype
-    if mode is Rounding.SR:
-        rounded = _rounded(wide, fmt, mode, unbounded, words)
-    else:
-        rounded = map_chunks(lambda x: _rounded(x, fmt, mode, unbounded), wide)
+    if not (unbounded or fmt.positive or fmt.emin < -1022 or mode is Rounding.SR) and use_compiled(wide.size):
+        from fpemu.compiled import rounding as compiled
+
+        if (result := compiled.round_to(wide, fmt, mode.name, saturate)) is not None:
+            return result
+    rounded = _rounded(wide, fmt, mode, unbounded, words)
     if not unbounded:
         if fmt.positive:
             rounded = _positive(rounded, wide, fmt)

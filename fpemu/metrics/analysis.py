@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu._system import in_ieee, map_chunks
-from fpemu.arguments import as_float64, product_shape
+from fpemu._system import in_ieee, use_compiled
+from fpemu.arguments import _float64, as_array, as_float64, product_shape
 from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
 
@@ -126,7 +126,13 @@ def ulps(C: Any, R: Any, fmt: FloatFormat | str) -> NDArray[np.uint64]:
     1
     """
     fmt = formats.get(fmt)
-    c, r, _ = pair(C, R)
+    c, r = both(C, R)
+    if use_compiled(c.size) and not fmt.positive and fmt.emin >= -1022:
+        from fpemu.compiled.measures import ulps as compiled
+
+        if (distances := compiled(c, r, fmt)) is not None:
+            return distances
+    c, r = _float64(c, "C"), _float64(r, "R")
     (p, below), (q, under) = _place(c, fmt, "C"), _place(r, fmt, "R")
     apart = np.where(below == under, np.maximum(p, q) - np.minimum(p, q), p + q)
     nans = np.isnan(c).astype(int) + np.isnan(r).astype(int)
@@ -206,10 +212,17 @@ def _top(X: Floats, axis: int) -> NDArray[Any]:
 # --- numbers d·2^e
 def pair(C: Any, R: Any, names: str = "CR") -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Return both as float64, and where C equals R."""
-    c, r = (as_float64(X, name) for X, name in zip((C, R), names, strict=True))
+    c, r = (_float64(X, name) for X, name in zip(both(C, R, names), names, strict=True))
+    return c, r, (c == r) | (np.isnan(c) & np.isnan(r))
+
+
+def both(C: Any, R: Any, names: str = "CR") -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return both as arrays, of float16, float32 or float64; different shapes raise InputError."""
+    given = ((as_array(X, name), name) for X, name in zip((C, R), names, strict=True))
+    c, r = (X if X.dtype in (np.float16, np.float32) else _float64(X, name) for X, name in given)
     if c.shape != r.shape:
         raise InputError(f"result {names[0]} and reference {names[1]} differ in shape: {c.shape} and {r.shape}")
-    return c, r, (c == r) | (np.isnan(c) & np.isnan(r))
+    return c, r
 
 
 def parts(x: Floats) -> tuple[Floats, NDArray[Any]]:
@@ -244,14 +257,10 @@ def divide(d: Floats, below: Floats) -> Floats:
 @np.errstate(under="ignore")
 def norm(d: Floats, e: NDArray[Any]) -> tuple[float, int]:
     """The root of the sum of (d 2^e)^2 as a pair; the largest term is scaled to about 1."""
-
-    def leading(d: Floats, e: NDArray[Any]) -> tuple[Floats, NDArray[Any]]:
-        mantissa, exponent = parts(d)
-        return mantissa, np.where(d == 0, -(1 << 20), e + exponent)
-
-    mantissa, e = map_chunks(leading, d, e)
+    mantissa, exponent = parts(d)
+    e = np.where(d == 0, -(1 << 20), e + exponent)
     top = int(np.max(e, initial=-(1 << 20)))
-    return math.sqrt(rounded_sum(map_chunks(lambda m, e: np.square(scaled(m, e - top)), mantissa, e))), top
+    return math.sqrt(rounded_sum(np.square(scaled(mantissa, e - top)))), top
 
 
 def rounded_sum(x: Floats) -> float:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu._system import in_ieee, map_chunks
+from fpemu._system import in_ieee, map_chunks, use_compiled
 from fpemu.arguments import as_float64, flag
 from fpemu.errors import InputError
-from fpemu.metrics.analysis import Floats, difference, divide, largest, mean, norm, pair, parts, scaled
+from fpemu.metrics.analysis import Floats, both, difference, divide, largest, mean, norm, pair, parts, scaled
 
 
 @in_ieee
@@ -43,14 +43,26 @@ def relative_l2(C: Any, R: Any) -> float:
     """
     if _is_exact(R):
         return _exact_l2(C, R)
-    c, r, equal = pair(C, R)
-    d, e = map_chunks(difference, c, r, equal)
-    if np.isinf(d).any():
-        return math.inf
-    (top, s), (bottom, t) = norm(d, e), norm(*parts(np.where(equal & ~np.isfinite(r), 0.0, r)))
+    c, r = both(C, R)
+    if (norms := _compiled_norms(c, r)) is None:
+        c, r, equal = pair(c, r)
+        d, e = difference(c, r, equal)
+        if np.isinf(d).any():
+            return math.inf
+        norms = norm(d, e), norm(*parts(np.where(equal & ~np.isfinite(r), 0.0, r)))
+    (top, s), (bottom, t) = norms
     if bottom == 0.0:
         return math.inf if top else 0.0
     return float(scaled(top / bottom, s - t))
+
+
+def _compiled_norms(c: NDArray[Any], r: NDArray[Any]) -> Any:
+    """Return the norms of c - r and r by the compiled implementation; None where it does not apply."""
+    if not use_compiled(c.size):
+        return None
+    from fpemu.compiled.measures import norms
+
+    return norms(c, r)
 
 
 @in_ieee

@@ -115,10 +115,11 @@ class Staged(TwoWords):
     def _finite(self, X: Array, name: str, on_range: str) -> tuple[Array, NDArray[np.bool_] | None]:
         """Finite entries with zeros for the others, and which rows (columns) have others."""
         ready = words.prepare(X, name, (), on_range, "", self.name)
-        over = abs(ready.values) >= strassen.limit(self.levels)
+        values = ready.values
+        over = abs(values) >= strassen.limit(self.levels)
         if over.any():
             self.refuse(
                 f"{name}: sums of blocks may overflow: {entries(over, X)}, {strassen.limit(self.levels):.3g} or more; "
                 "scale the matrix by a power of two"
             )
-        return ready.values.astype(np.float32), ready.special
+        return values.astype(np.float32), ready.special

@@ -138,8 +138,9 @@ class StagedInt8(SplitScheme):
         """The words of an operand, fp32 (..., M, K) or (..., K, N); NaN and Inf raise with on_range="raise"."""
         axis = -1 if name == "A" else -2
         ready = words.prepare(X, name, (), on_range, "", self.name)
-        factors, exponents = scales(np.max(abs(ready.values), axis=axis, keepdims=True, initial=0.0))
-        values = np.ldexp(ready.values * factors, exponents)
+        values = ready.values
+        factors, exponents = scales(np.max(abs(values), axis=axis, keepdims=True, initial=0.0))
+        values = np.ldexp(values * factors, exponents)
         with np.errstate(under="ignore"):
             h = values.astype(np.float32).astype(np.float16).astype(np.float64)
             r = (values - h).astype(np.float16).astype(np.float64)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Literal, get_args
 
@@ -20,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
+from fpemu._system import use_compiled
 from fpemu.arguments import choice, flag, integer, is_integer, keywords
 from fpemu.errors import InputError, entries, shown
-from fpemu.formats import FP16, FloatFormat
+from fpemu.formats import FloatFormat
 from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.gemm import _chain
 from fpemu.mma.spec import MmaSpec
@@ -121,8 +123,6 @@ class Word:
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             if self.rounding == AWAY:
                 return _round_to(self.unbounded(x), self.format)
-            if self.format is FP16 and self.rounding == "RNE":
-                return _nearest_half(x)
             return _round_to(x, self.format, Rounding.__members__.get(self.rounding) or mode_of(self.rounding))
 
     def unbounded(self, x: Array) -> Array:
@@ -143,18 +143,6 @@ class Word:
     def unit(self) -> float:
         """Largest relative error of the rounding, without overflow and underflow."""
         return self.format.unit_roundoff * (1 if self.rounding in NEAREST else 2)
-
-
-def _nearest_half(x: Array) -> Array:
-    """`x` (float64) rounded to nearest even fp16.
-
-    NumPy's conversion is one rounding, but takes 30 times as long where a subnormal result is inexact. There a sum with
-    1.5 · 2^28, whose last place is 2^-24, rounds first.
-    """
-    subnormal = np.abs(x) < FP16.min_normal
-    if subnormal.any():
-        x = np.where(subnormal, np.copysign((x + 1.5 * 2.0**28) - 1.5 * 2.0**28, x), x)
-    return np.asarray(x.astype(np.float16))
 
 
 def of_operand(words: Sequence[Word], operand: str) -> tuple[Word, ...]:
@@ -186,17 +174,50 @@ def steps(x: Array, words: Sequence[Word]) -> Iterator[tuple[Word, Array, Array,
 
 def split(x: Array, words: Sequence[Word]) -> tuple[Array, ...]:
     """The words of `x`, each an array of its format's dtype."""
+    if np.isfinite(x).all() and (result := _compiled(x, tuple(words))) is not None:
+        values = zip(result[0], words, strict=True)
+        return tuple(value.astype(word.format.dtype, copy=False) for value, word in values)
     return tuple(value for _, _, value, _ in steps(x, words))
+
+
+def _compiled(x: Array, rules: tuple[Word, ...]) -> tuple[NDArray[np.float32], bool] | None:
+    """The words of finite `x`, (words, *x.shape) in float32, and whether any overflows; None: use `steps`."""
+    if not rules or not use_compiled(x.size) or (parameters := _parameters(rules)) is None:
+        return None
+    from fpemu.compiled.rounding import split
+
+    return split(x, *parameters)
+
+
+@lru_cache(maxsize=256)
+def _parameters(rules: tuple[Word, ...]) -> tuple[Array, Array, Array] | None:
+    """The parameters of the compiled split, and the factors of the words; None if it does not apply."""
+    from fpemu.compiled.rounding import parameters
+
+    rows = []
+    for word in rules:
+        if word.format.precision == 1 or word.format.dtype == np.float64 or word.rounding == BALANCED:
+            return None
+        cut, away = (word.rounding == name for name in (BIT_CUT, AWAY))
+        mode = "RZ" if cut else "RNE" if away else mode_of(word.rounding).name
+        rows.append(parameters(word.format, mode, bit_cut=cut, away=away))
+    up, down = (np.ldexp(1.0, [sign * word.exponent for word in rules]) for sign in (1, -1))
+    return np.stack(rows), up, down
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A split operand: its finite values times 2^exponents, their words, and the rows (columns) with NaN or Inf."""
+    """A split operand: its numbers (0 for NaN and Inf), words, powers of two, and rows (columns) with NaN or Inf."""
 
-    values: Array
-    words: tuple[Array, ...]
+    finite: Array
+    words: tuple[Array, ...]  # of the numbers times 2^exponents: float32, or float64 if their format requires it
     exponents: NDArray[np.int32]
     special: NDArray[np.bool_] | None
+
+    @property
+    def values(self) -> Array:
+        """The numbers times 2^exponents, float64."""
+        return np.asarray(np.ldexp(self.finite.astype(np.float64), self.exponents))
 
 
 def prepare(X: Array, name: str, rules: Sequence[Word], on_range: str, scaling: str, scheme: str) -> Prepared:
@@ -206,32 +227,37 @@ def prepare(X: Array, name: str, rules: Sequence[Word], on_range: str, scaling: 
     """
     finite = np.isfinite(X)
     special = None
-    if not finite.all() and on_range != OverflowPolicy.HARDWARE:
+    rules = of_operand(rules, name)
+    if not finite.all():
         if on_range == OverflowPolicy.RAISE:
             raise InputError(
                 f"{name}: NaN or infinite: {entries(~finite, X)}; on_range='propagate' returns the NaN and Inf of SGEMM"
             )
-        special = np.asarray(~finite.all(axis=-1 if name == "A" else -2))
-        X = np.where(finite, X, np.float32(0))
-    values, exponents = X.astype(np.float64), np.zeros((1, 1), np.int32)
+        if on_range != OverflowPolicy.HARDWARE:
+            special = np.asarray(~finite.all(axis=-1 if name == "A" else -2))
+            X = np.where(finite, X, np.float32(0))
+    exponents = np.zeros((1, 1), np.int32)
     if scaling in (OverflowPolicy.SCALE, OverflowPolicy.SCALE_ROWS):
         axes = (-2, -1) if scaling == OverflowPolicy.SCALE else ((-1,) if name == "A" else (-2,))
-        exponents = _exponents(values, axes, rules[0].format)
-        values = np.ldexp(values, exponents)
-    words: list[Array] = []
-    for word, scaled, value, _ in steps(values, of_operand(rules, name)):
-        if on_range not in (OverflowPolicy.PROPAGATE, OverflowPolicy.HARDWARE):
+        exponents = _exponents(X, axes, rules[0].format)
+    checked = on_range not in (OverflowPolicy.PROPAGATE, OverflowPolicy.HARDWARE)
+    scaled = np.multiply(X, np.ldexp(1.0, exponents), dtype=np.float64) if exponents.any() else X
+    if (result := _compiled(scaled, rules)) is not None and not (checked and result[1]):
+        return Prepared(X, tuple(result[0]), exponents, special)
+    ready, words = Prepared(X, (), exponents, special), list[Array]()
+    for word, scaled, value, _ in steps(ready.values, rules):
+        if checked:
             over = word.overflows(scaled)
             if over.any():
                 raise InputError(_overflow(name, word, over, X, on_range, scheme, first=not words))
-        words.append(value)
-    return Prepared(values, tuple(words), exponents, special)
+        words.append(value if value.dtype == np.float64 else value.astype(np.float32))
+    return replace(ready, words=tuple(words))
 
 
 def _exponents(x: Array, axes: tuple[int, ...], fmt: FloatFormat) -> NDArray[np.int32]:
     """Powers of two that bring the largest magnitude along `axes` to [2^13, 2^14), or as near as `fmt` allows."""
     largest = np.max(np.abs(x), axis=axes, keepdims=True, initial=0.0)
-    _, e = np.frexp(largest)
+    _, e = np.frexp(largest.astype(np.float64))
     return np.where(largest == 0, 0, min(TOP, fmt.emax - 1) - e).astype(np.int32)
 
 

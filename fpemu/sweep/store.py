@@ -56,7 +56,7 @@ class Result(NamedTuple):
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NUMERIC = (
     *(f"{name}.py" for name in ("formats", "rounding", "arguments", "_system", "inputs")),
-    *("metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline", "library"),
+    *("compiled", "metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline", "library"),
 )
 # data files that pages read count too; pictures and texts beside the pages do not decide numbers
 _SUFFIXES = (".py", ".json", ".toml", ".gz", ".csv", ".npy", ".npz")

@@ -17,7 +17,7 @@ import pytest
 import fpemu
 from fpemu import _system
 from fpemu._system import KernelCache
-from fpemu.mma.compiled.cache import saved
+from fpemu.compiled.cache import saved
 
 COMPILE = """
 import numpy as np
@@ -322,7 +322,7 @@ def test_without_numba_s_compiler_a_product_is_one_line():
 def test_gemm_runs_from_a_read_only_installation_without_a_home(tmp_path):
     package = tmp_path / "site" / "fpemu"
     shutil.copytree(Path(fpemu.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "mma" / "compiled" / "__pycache__").touch()  # a file in the place of the folder
+    (package / "compiled" / "__pycache__").touch()  # a file in the place of the folder
     np.save(tmp_path / "A.npy", np.eye(4, dtype=np.float32))
     environment = {"PYTHONPATH": str(package.parent), "HOME": UNWRITABLE}
     environment |= dict.fromkeys(("NUMBA_CACHE_DIR", "FPEMU_CACHE", "XDG_CACHE_HOME"), "")

@@ -52,7 +52,7 @@ class Tree:
             mode = py_compile.PycInvalidationMode.CHECKED_HASH
             compileall.compile_dir(folder / name, quiet=2, invalidation_mode=mode)
         # machine code has names with a hash of its sources: a copy is as good
-        self._kernels = Path("fpemu", "mma", "compiled", "__pycache__")
+        self._kernels = Path("fpemu", "compiled", "__pycache__")
         for kernel in (ROOT / self._kernels).glob("*.kernel"):
             shutil.copy(kernel, folder / self._kernels)
 
@@ -88,7 +88,7 @@ class Tree:
         path, text = apply(mutant)
         path = self.folder / path.relative_to(ROOT)
         original, kernels, saved = path.read_bytes(), self.folder / self._kernels, self.folder.with_suffix(".kernels")
-        compiled = path.parent == kernels.parent
+        compiled = path.parent.name == "compiled"
         if compiled:
             shutil.copytree(kernels, saved)  # saving kernels of other sources deletes these
         try:

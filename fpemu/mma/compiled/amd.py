@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fpemu.compiled.bits import bits_of_f32, bits_of_f64, floor, power, trunc
 from fpemu.mma.arithmetic import Operands
-from fpemu.mma.compiled.bits import bits_of_f32, bits_of_f64, floor, power, trunc
 from fpemu.mma.compiled.panel import implements
 from fpemu.mma.compiled.run import run
 from fpemu.mma.spec import MmaSpec

@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fpemu.compiled.bits import bits_of_f64, f64_of_bits, rounded
 from fpemu.mma.arithmetic import Operands
-from fpemu.mma.compiled.bits import bits_of_f64, f64_of_bits, rounded
 from fpemu.mma.compiled.panel import implements
 from fpemu.mma.compiled.run import run
 from fpemu.mma.spec import MmaSpec

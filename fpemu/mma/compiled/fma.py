@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.compiled.bits import bits_of_f64, f64_of_bits, fma
 from fpemu.mma.arithmetic import Operands
-from fpemu.mma.compiled.bits import bits_of_f64, f64_of_bits, fma
 from fpemu.mma.compiled.panel import implements
 from fpemu.mma.compiled.run import run
 from fpemu.mma.spec import MmaSpec

@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from fpemu.mma.compiled.bits import bits_of_f32
-from fpemu.mma.compiled.cache import saved
+from fpemu.compiled.bits import bits_of_f32
+from fpemu.compiled.cache import saved
 
 WIDTH = 64  # columns of a panel: four registers of sixteen fp32 each
 NO_EXPONENT = np.int16(-2000)  # of a zero: a sum of two of them fits int16

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +9,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu._system import set_ieee, threads
+from fpemu._system import map_tasks, threads
 from fpemu.errors import InputError
 from fpemu.mma.arithmetic import Operands
 from fpemu.mma.compiled.panel import WIDTH, panels
@@ -53,12 +50,11 @@ def run(params: Any, x: Operands, spec: MmaSpec) -> NDArray[Any]:
             start = out
 
     tasks = [(p, i, j) for p in range(0, products, group) for j in range(0, N, width) for i in range(0, M, rows)]
-    task(tasks[0])  # alone: it may have to compile
-    if C.size * A.shape[-1] < _SMALL or workers == 1:
-        for corner in tasks[1:]:
+    if C.size * A.shape[-1] < _SMALL or len(tasks) < 3:
+        for corner in tasks:
             task(corner)
     else:
-        list(_pool().map(task, tasks[1:]))
+        map_tasks(task, tasks)
     return out
 
 
@@ -112,12 +108,3 @@ def integer(x: Operands, spec: MmaSpec) -> NDArray[Any]:
                 rows = slice(row, row + _ROWS)
                 C[p, rows] += (A[i, rows, k : k + 1024].astype(np.float32) @ b).astype(np.int32)
     return C
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads(), thread_name_prefix="fpemu", initializer=set_ieee)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork

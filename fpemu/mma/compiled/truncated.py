@@ -21,8 +21,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from fpemu.compiled.bits import bits_of_f32, bits_of_f64, f32_of_bits, f64_of_bits, power, rounded, trunc
 from fpemu.mma.arithmetic import Operands
-from fpemu.mma.compiled.bits import bits_of_f32, bits_of_f64, f32_of_bits, f64_of_bits, power, rounded, trunc
 from fpemu.mma.compiled.panel import NO_EXPONENT, implements
 from fpemu.mma.compiled.run import run
 from fpemu.mma.spec import MmaSpec

@@ -18,12 +18,13 @@ import numba
 
 from fpemu._system import KernelCache
 
-_SOURCES = Path(__file__).resolve().parent
+_FOLDER = Path(__file__).resolve().parent
+_SOURCES = (_FOLDER, _FOLDER.parent / "mma" / "compiled")  # all kernels are compiled from the modules of these folders
 
 
 def saved(kernel: Any) -> Any:
-    """Return a jitted function, compiled from the modules of this package alone, with a cache on disk."""
-    sources = sorted(_SOURCES.glob("*.py"))
+    """Return a jitted function with a cache on disk."""
+    sources = [path for folder in _SOURCES for path in sorted(folder.glob("*.py"))]
     if sources:  # none where the package is imported from a zip archive
         kernel._cache = _Cache(kernel.__name__, hashlib.sha256(b"".join(path.read_bytes() for path in sources)))
     return kernel
@@ -39,10 +40,10 @@ class _Cache:
         self._prefix = f"{name}-{sources.hexdigest()[:16]}-"
         self._stale = f"{name}-*.kernel"
         # several installations may share a folder
-        subfolder = f"kernels/{_SOURCES.name}_{hashlib.sha256(str(_SOURCES).encode()).hexdigest()[:16]}"
+        subfolder = f"kernels/{_FOLDER.name}_{hashlib.sha256(str(_FOLDER).encode()).hexdigest()[:16]}"
         numba_folder = getattr(numba.config, "CACHE_DIR", "")  # $NUMBA_CACHE_DIR
         preferred = [Path(numba_folder).absolute() / subfolder] if numba_folder else []
-        self._files = KernelCache(subfolder, *preferred, _SOURCES / "__pycache__")
+        self._files = KernelCache(subfolder, *preferred, _FOLDER / "__pycache__")
 
     @property
     def cache_path(self) -> str | None:

@@ -1,0 +1,1 @@
+"""The compiled implementations of elementwise operations, with the bits of NumPy's; kernels on disk."""
