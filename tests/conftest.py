@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,23 @@ from tests.hostile import FACTOR, examples
 
 # pytest-xdist sets it in its workers, and commands would wrap their tables
 os.environ.pop("COLUMNS", None)
+
+
+@pytest.fixture
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, in which the command also stores its results, without another folder of pages."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("FPEMU_CACHE", "FPEMU_EXPERIMENTS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def papers(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory whose subfolder ``papers`` is the folder of pages."""
+    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(workdir / "papers"))
+    return workdir
+
 
 settings.register_profile(
     "fpemu",

@@ -502,11 +502,10 @@ def test_bad_input_is_one_line_that_names_what_and_where(arguments, message):
 
 # --- the command
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def folder(workdir):
     for name, X in zip("AB", inputs.operands("uniform", 12, 10, 48, 4), strict=True):
         np.save(f"{name}.npy", X)
-    return tmp_path
+    return workdir
 
 
 def _command(capsys, *words):

@@ -207,15 +207,14 @@ def test_bad_arguments_raise_before_any_measurement(arguments, message, capsys):
 
 # --- the checkout
 @pytest.mark.parametrize("command", [["bench", "cpu"], ["bench", "gpu", "--list"], ["tune", "batched"]])
-def test_a_package_without_its_checkout_reports_missing_benchmarks(command, monkeypatch, tmp_path, capsys):
+def test_a_package_without_its_checkout_reports_missing_benchmarks(command, monkeypatch, workdir, capsys):
     """A folder `benchmarks` in the working directory, or of another project beside the package, is not run."""
-    for folder in (tmp_path, tmp_path / "site-packages"):
+    for folder in (workdir, workdir / "site-packages"):
         (folder / "benchmarks").mkdir(parents=True)
         (folder / "benchmarks" / "__init__.py").write_text("raise SystemExit('code of another project')")
-    (tmp_path / "benchmarks" / "gpu").mkdir()
-    (tmp_path / "benchmarks" / "gpu" / "suite.py").write_text("raise SystemExit('code in the working directory')")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pages, "_CHECKOUT", tmp_path / "site-packages" / "experiments")
+    (workdir / "benchmarks" / "gpu").mkdir()
+    (workdir / "benchmarks" / "gpu" / "suite.py").write_text("raise SystemExit('code in the working directory')")
+    monkeypatch.setattr(pages, "_CHECKOUT", workdir / "site-packages" / "experiments")
     monkeypatch.delitem(sys.modules, "benchmarks")
     assert main(command) == 2
     said = capsys.readouterr().err

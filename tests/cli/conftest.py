@@ -7,10 +7,9 @@ import pytest
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(workdir):
     """A working directory with A.npy (8×32), B.npy (32×6), C.npy (8×6) in fp32."""
-    monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(1)
     for name, shape in (("A", (8, 32)), ("B", (32, 6)), ("C", (8, 6))):
         np.save(f"{name}.npy", generator.uniform(-1, 1, shape).astype(np.float32))
-    return tmp_path
+    return workdir

@@ -22,9 +22,7 @@ from fpemu.errors import InputError
 A = np.float32([[0.1, -2.5, 3e38], [1e-45, 0.0, -1e-3]])
 
 
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("workdir")
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.mtx", "a.MTX"])

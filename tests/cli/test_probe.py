@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -98,10 +97,9 @@ no_function = 3
 
 
 @pytest.fixture
-def probed(tmp_path, monkeypatch):
-    (tmp_path / "probed.py").write_text(PROBED)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def probed(workdir):
+    (workdir / "probed.py").write_text(PROBED)
+    return workdir
 
 
 def run(capsys, *words):
@@ -194,14 +192,6 @@ def test_what_adds_by_no_tree_is_refused_with_the_reason(probed, capsys, name, m
     assert (status, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
-
-
-def test_on_a_terminal_the_calls_are_counted(capsys, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    status, out, err = run(capsys, "--emulated", "H200", "--order", "split=48", "--k", 100)
-    assert (status, out.splitlines()[0]) == (0, "KOrder(split=48)")
-    assert "probing" in err
 
 
 # --- cuBLAS, on a stand-in for PyTorch

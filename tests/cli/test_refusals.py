@@ -137,9 +137,8 @@ REFUSALS = [
 
 
 @pytest.fixture
-def files(folder, monkeypatch):
+def files(folder):
     """The files of the refused commands, beside those of `folder`."""
-    monkeypatch.setenv("FPEMU_CACHE", str(folder / "cache"))
     np.save("x", np.full((8, 32), 1e30, np.float32))
     np.save("y", np.full((8, 32), 1e39))
     np.save("object", np.array([[None]]), allow_pickle=True)
@@ -216,8 +215,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("values", [WRONG[::3], pytest.param([*WRONG[1::3], *WRONG[2::3]], marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("words", "option", "count"), OPTIONS)
-def test_wrong_values_of_every_option_are_one_line(folder, capsys, monkeypatch, words, option, count, values):
-    monkeypatch.setenv("FPEMU_CACHE", str(folder / "cache"))
+def test_wrong_values_of_every_option_are_one_line(folder, capsys, words, option, count, values):
     for value in values:
         if option == "--only" and not value:
             continue  # all benchmarks
@@ -232,12 +230,11 @@ def test_wrong_values_of_every_option_are_one_line(folder, capsys, monkeypatch, 
 
 # --- experiments are executed only from a named folder
 @pytest.fixture
-def stray(folder, monkeypatch):
+def stray(folder):
     """A working directory with a page that must not be executed."""
     toy.write_page(folder / "experiments", "paper/fig1", "raise SystemExit(open('executed', 'w').close())\n")
     (folder / "figures" / "paper").mkdir(parents=True)
     (folder / "figures" / "paper" / "fig1.json").write_text("{}")
-    monkeypatch.delenv("FPEMU_EXPERIMENTS", raising=False)
     return folder
 
 

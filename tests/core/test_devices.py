@@ -265,23 +265,21 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(c[:2]) for c in COMMANDS])
-def test_every_command_refuses_a_device_in_one_line(command, no_gpu, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_every_command_refuses_a_device_in_one_line(command, no_gpu, capsys, workdir):
     for name in ("a.npy", "b.npy"):
         np.save(name, np.ones((2, 2)))
-    (tmp_path / "grid.toml").write_text(GRID)
+    (workdir / "grid.toml").write_text(GRID)
     for device, message in (("cuda", "device = 'cuda': no GPU is here"), ("cpuu", "unknown device 'cpuu'")):
         assert message in refusal(capsys, *command, "--device", device)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "b.npy", "grid.toml"]
+    assert sorted(path.name for path in workdir.iterdir()) == ["a.npy", "b.npy", "grid.toml"]
 
 
-def test_a_failure_on_the_gpu_is_one_line_and_no_reason_to_take_the_cpu(launches, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_failure_on_the_gpu_is_one_line_and_no_reason_to_take_the_cpu(launches, capsys, workdir, monkeypatch):
     monkeypatch.setattr(chains, "_LEAST_ENTRIES", 1)
     monkeypatch.setattr(chains, "_LEAST_PRODUCTS", 1)
     monkeypatch.setattr(grid, "stays_on_gpu", lambda sizes, device: False)  # products one by one
     np.save("a.npy", np.ones((4, 4), np.float32))
-    (tmp_path / "grid.toml").write_text(GRID)
+    (workdir / "grid.toml").write_text(GRID)
     launch = chains.chain
 
     def fail(x, spec):
@@ -294,7 +292,7 @@ def test_a_failure_on_the_gpu_is_one_line_and_no_reason_to_take_the_cpu(launches
         assert main(["gemm", "a.npy", "a.npy", "-s", "fp16", "-H", "A100", "--device", device]) == 1
         assert capsys.readouterr().err == "fpemu: CUDA: CUDA_ERROR_OUT_OF_MEMORY (out of memory)\n"
         # in a sweep it is the cell's alone, and what is stored is what the CPU gives
-        monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / device))
+        monkeypatch.setenv("FPEMU_CACHE", str(workdir / device))
         assert main(["sweep", "grid.toml", "-j", "1", "--device", device]) == 1
         said = capsys.readouterr().err.splitlines()[-1]
         assert "1 of 2 cells failed" in said
@@ -302,7 +300,7 @@ def test_a_failure_on_the_gpu_is_one_line_and_no_reason_to_take_the_cpu(launches
         tables = []
         for again in ([], ["--fresh"]):
             assert main(["sweep", "grid.toml", "-j", "1", "--device", "cpu", "--export", "rows.csv", *again]) == 0
-            tables.append((tmp_path / "rows.csv").read_text())
+            tables.append((workdir / "rows.csv").read_text())
         assert tables[0] == tables[1]
         capsys.readouterr()
 

@@ -273,8 +273,8 @@ def outcome(function, given, named, argument, value):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "fpemu.probing.characterize")) for name in VALID]
 )
-def test_a_wrong_value_raises_an_input_error(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("workdir")
+def test_a_wrong_value_raises_an_input_error(name):
     function, given, named = VALID[name]
     wrong = []
     with warnings.catch_warnings():
@@ -296,8 +296,7 @@ GPU_ROWS = {name for name in VALID if name.startswith(("fpemu.gpu.", "fpemu.veri
 
 
 @pytest.mark.parametrize("name", sorted(VALID.keys() - GPU_ROWS - {"fpemu.probing.load"}))
-def test_the_calls_of_the_table_are_valid(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_calls_of_the_table_are_valid(name, workdir):
     function, given, named = VALID[name]
     function(*given, **named)
 

@@ -65,9 +65,7 @@ def test_calls_of_other_public_functions(name):
     _check(*OTHERS[name])
 
 
-def test_calls_of_a_stored_page(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FPEMU_CACHE", raising=False)
+def test_calls_of_a_stored_page(workdir, capsys):
     _check(lambda: main(["reproduce", "h2sgemm/blocking", "-j", "1"]), (6000, 430, 0))
     assert "figures/h2sgemm/blocking.{png,csv,json,md}: unchanged" in capsys.readouterr().out
 

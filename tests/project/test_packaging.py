@@ -45,8 +45,7 @@ def test_commands_without_their_packages_name_the_extra(without, capsys):
         ("pyarrow", lambda: fpemu.sweep.tables.check_target("rows.parquet")),
     ],
 )
-def test_functions_without_their_package_name_the_extra(package, call, without, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_functions_without_their_package_name_the_extra(package, call, without, workdir):
     without(package)
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     with pytest.raises(fpemu.InputError, match=rf"{package} is not installed: pip install 'fpemu\[(\w+)\]'") as problem:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import matplotlib
@@ -51,33 +50,6 @@ def test_the_users_settings_are_neither_used_nor_changed():
     with matplotlib.rc_context({"font.size": 30.0, "lines.linewidth": 9.0, "savefig.dpi": 10}):
         assert plotting.png(_drawn()[0]) == before
         assert matplotlib.rcParams["font.size"] == 30.0
-
-
-def test_no_text_is_smaller_than_6_points():
-    figure, _ = _drawn()
-    plotting.png(figure)  # makes the tick labels
-    texts = [text for text in figure.findobj(matplotlib.text.Text) if text.get_text()]
-    assert len(texts) > 10
-    assert min(text.get_fontsize() for text in texts) >= 6
-
-
-@pytest.mark.parametrize("columns", [1, 2, 9])
-@pytest.mark.parametrize("length", [1, 20, 50])
-def test_the_legend_lies_outside_the_panels_and_inside_the_figure(length, columns, monkeypatch):
-    longer = [dataclasses.replace(look, label=look.label.ljust(length, "n")) for look in LOOKS]
-    monkeypatch.setitem(globals(), "LOOKS", longer)
-    figure, axes = _drawn(columns=columns)
-    plotting.png(figure)  # lays the figure out
-    (legend,) = figure.legends
-    extent = legend.get_window_extent()
-    assert not any(extent.overlaps(axis.get_window_extent()) for axis in axes.ravel())
-    assert extent.x0 >= 0
-    assert extent.y0 >= 0
-    assert extent.x1 <= figure.bbox.x1
-    assert [text.get_text() for text in legend.get_texts()] == [look.label for look in longer]
-    assert legend.get_title().get_text() == "n = 1, 2, 3; two runs"
-    heights = {text.get_window_extent().y0 for text in legend.get_texts()}
-    assert len(heights) == (1 if columns > 1 and length < 50 else 2)
 
 
 def test_colours_differ_for_colour_blind_readers():

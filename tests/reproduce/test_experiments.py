@@ -56,7 +56,7 @@ def test_every_page_is_listed_and_every_listed_page_exists():
     assert {pages.load(name, ROOT).module.__name__.rpartition(".")[2] for name in tables} == {"_pages"}
 
 
-def test_a_folder_of_the_user_with_the_same_names_is_another_package(tmp_path, monkeypatch):
+def test_a_folder_of_the_user_with_the_same_names_is_another_package(tmp_path):
     text = """
 PAPER, CAPTION, ASSUMPTIONS = "A paper", "A caption.", []
 from . import _shared
@@ -67,8 +67,7 @@ def draw(rows): raise NotImplementedError
 """
     path = toy.write_page(tmp_path, "h2sgemm/fig8", text + toy.PAGE.format(""))
     path.with_name("_shared.py").write_text("VALUE = 5.0")
-    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(tmp_path))
-    theirs, ours = pages.load("h2sgemm/fig8"), pages.load("h2sgemm/fig8", ROOT)
+    theirs, ours = pages.load("h2sgemm/fig8", tmp_path), pages.load("h2sgemm/fig8", ROOT)
     assert theirs.evaluate({"n": 1}) == {"x": 5.0}
     assert (theirs.evaluator, ours.evaluator) == ("h2sgemm.fig8", "h2sgemm.fig8")
     assert theirs.module is not ours.module

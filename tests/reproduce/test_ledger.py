@@ -139,12 +139,9 @@ criterion = "< 0"
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(tmp_path / "papers"))
-    monkeypatch.delenv("FPEMU_CACHE", raising=False)
+def folder(papers):
     _pages()
-    return tmp_path
+    return papers
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Figures evaluated, read back and written: which files change, and which stay."""
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -75,12 +76,9 @@ criterion = "1.5 to 2.5"
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    toy.write_page(tmp_path / "papers", "paper/fig2", PAGE, "a <title>")
-    monkeypatch.setenv("FPEMU_EXPERIMENTS", str(tmp_path / "papers"))
-    monkeypatch.delenv("FPEMU_CACHE", raising=False)
-    return tmp_path
+def folder(papers):
+    toy.write_page("papers", "paper/fig2", PAGE, "a <title>")
+    return papers
 
 
 # --- evaluated and committed
@@ -187,16 +185,16 @@ def test_a_wrong_parameter_is_one_line(folder, given, message):
         reproduce("paper/fig2", **given)
 
 
-def test_full_figures_are_found_under_full_and_folders_beside_the_experiments(folder, monkeypatch):
+def test_full_figures_are_found_under_full_and_folders_beside_the_experiments(folder):
     found = reproduce("paper/fig2", "full")
     with pytest.raises(InputError, match=r"fig2\.csv: 'fpemu reproduce paper/fig2 --full' makes it"):
         committed("paper/fig2", "full")
     figures.write(found.experiment, "full", found.rows, "figures/full")
     (folder / "notebooks").mkdir()
-    monkeypatch.chdir("notebooks")
-    assert committed("paper/fig2", "full").rows == found.rows
-    with pytest.raises(InputError, match=r"fig2\.csv: 'fpemu reproduce paper/fig2' makes it"):
-        committed("paper/fig2")
+    with contextlib.chdir("notebooks"):
+        assert committed("paper/fig2", "full").rows == found.rows
+        with pytest.raises(InputError, match=r"fig2\.csv: 'fpemu reproduce paper/fig2' makes it"):
+            committed("paper/fig2")
 
 
 def test_data_that_were_changed_are_refused(folder):

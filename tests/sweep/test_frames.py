@@ -89,19 +89,17 @@ def test_what_curves_refuse(table, arguments, message):
         plotting.curves(table, **arguments)
 
 
-def test_the_command_draws_a_grid(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "grid.toml").write_text(TOML)
+def test_the_command_draws_a_grid(workdir, capsys):
+    (workdir / "grid.toml").write_text(TOML)
     for words in ("sb", "x=scheme.sb", "x=scheme.sb,z=seed", "x=,y=relative_l2"):
         assert main(["sweep", "grid.toml", "--plot", words]) == 2
     assert main(["sweep", "grid.toml", "--plot", "x=scheme.sb,y=relative_l2", "--picture", "a.gif"]) == 2
     assert main(["sweep", "grid.toml", "--picture", "a.pdf"]) == 2
     assert "--picture a.pdf needs --plot" in capsys.readouterr().err
-    assert not (tmp_path / "cells.sqlite").exists()
+    assert not (workdir / ".fpemu").exists()
     curves = "x=scheme.sb,y=relative_l2,hue=hardware,hue=inputs.exponent,hue=scheme"
     assert main(["sweep", "grid.toml", "--plot", curves, "--picture", "a.pdf", "--width", "double"]) == 0
-    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+    assert (workdir / "a.pdf").read_bytes().startswith(b"%PDF")
     assert main(["sweep", "grid.toml", "--plot", "x=scheme.sb,y=inputs.exponent,map=relative_l2"]) == 2
     assert "would mix values of" in capsys.readouterr().err
 

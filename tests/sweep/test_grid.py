@@ -46,10 +46,8 @@ join = "pairwise"
 
 
 @pytest.fixture
-def file(tmp_path, monkeypatch):
-    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "grid.toml"
+def file(workdir):
+    path = workdir / "grid.toml"
     path.write_text(TOML)
     return path
 
@@ -275,15 +273,13 @@ def test_an_instruction_of_no_architecture_is_named_by_its_expression():
     assert len({cell["hardware"] for cell in grid.cells()}) == 6
 
 
-def test_own_distributions_are_part_of_the_key(tmp_path, monkeypatch):
-    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+def test_own_distributions_are_part_of_the_key(workdir):
     Path("t.py").write_text("def t(rng, shape, df=3.0):\n    return rng.standard_t(df, shape)\n")
     grid = _small(inputs=[{"name": "t.py:t", "df": [2.0, 5.0], "exponent": "-4:0:4"}], schemes=["sgemm"], seeds=2)
     table = grid.run(jobs=2)
     assert len(table) == 8
     assert table["inputs.df"].tolist() == [2.0] * 4 + [5.0] * 4
-    assert grid.sources[-1] == tmp_path / "t.py"
+    assert grid.sources[-1] == workdir / "t.py"
 
 
 def test_none_is_a_value_of_an_option_and_absence_is_not(tmp_path, monkeypatch):

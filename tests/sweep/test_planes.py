@@ -237,10 +237,8 @@ def test_a_map_without_any_number_is_hatched_all_over():
 
 # --- the commands
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FPEMU_CACHE", str(tmp_path / "cache"))
-    return tmp_path
+def folder(workdir):
+    return workdir
 
 
 _A100 = ("-H", "A100")

@@ -137,8 +137,7 @@ def test_the_compiled_implementation_and_schemes_agree_with_numpy_and_replay(sta
             assert Emulation(6).replay(record, outcome, number) != digest
 
 
-def test_the_command_prints_a_table_and_writes_a_record(stand_in, monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_command_prints_a_table_and_writes_a_record(stand_in, monkeypatch, workdir, capsys):
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     groups = [(name, Group(range(CASES), "instructions")) for name in (VOLTA, f"{CUSTOM}1")]
     monkeypatch.setattr(Emulation, "groups", property(lambda self: dict(groups[: 1 if self.quick else 2])))

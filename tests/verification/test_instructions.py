@@ -93,9 +93,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch, tmp_path):
+def machine(monkeypatch, workdir):
     simulated = Machine()
-    monkeypatch.chdir(tmp_path)
     for name, value in (("missing", None), ("describe", DEVICE), ("arch", "sm_90a")):
         monkeypatch.setattr(device, name, lambda value=value: value)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)  # one process, in which the simulation is

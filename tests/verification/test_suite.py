@@ -113,15 +113,14 @@ def test_an_interrupt_before_the_record_is_replaced_loses_no_group(machine, tmp_
     assert names(tmp_path) == ["record.json"]
 
 
-def test_an_interrupt_before_the_first_group_or_without_a_record_saves_nothing(machine, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_an_interrupt_before_the_first_group_or_without_a_record_saves_nothing(machine, workdir, capsys):
     machine.stop = GROUPS[0]
     assert main([*BATCHED, "--record", "record.json"]) == 130
     machine.stop = GROUPS[6]
     assert main(BATCHED) == 130
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("fpemu: ")]
     assert lines == [f"fpemu: interrupted; nothing is saved {why}" for why in ("yet", "without --record")]
-    assert names(tmp_path) == []
+    assert names(workdir) == []
 
 
 @pytest.mark.parametrize("other", ["seed", "cases", "gpu", "nvrtc", "driver", "code"])
@@ -233,13 +232,12 @@ def test_an_error_in_the_arguments_is_one_line(machine, capsys, arguments, messa
 
 @pytest.mark.parametrize("missing", ["cuda-bindings is not installed: pip install 'fpemu[gpu]'", "no GPU here"])
 @pytest.mark.parametrize("name", ["arguments", "batched", "emulation", "instructions", "kernels", "tallskinny"])
-def test_the_message_without_a_gpu_is_one_line(capsys, monkeypatch, tmp_path, missing, name):
-    monkeypatch.chdir(tmp_path)
+def test_the_message_without_a_gpu_is_one_line(capsys, monkeypatch, workdir, missing, name):
     monkeypatch.setattr(device, "missing", lambda: missing)
     message = refusal(capsys, "verify", name, "--record", "result.json")
     assert missing in message
     assert message.count("pip install 'fpemu[gpu]'") == 1
-    assert names(tmp_path) == []
+    assert names(workdir) == []
 
 
 def test_a_group_of_commands_alone_prints_its_help_and_what_is_missing(capsys, monkeypatch):
