@@ -24,7 +24,7 @@
 # 5. The result is the $c$ of the next block.
 #
 # This notebook shows each step on the bits, and then three consequences: sums depend on the order of the blocks, a
-# larger operand can give a smaller result, and an accumulator can stop growing. A cell asserts every statement.
+# larger operand can give a smaller result, and an accumulator can stop growing. The last cell asserts every statement.
 
 # %%
 # %matplotlib inline
@@ -55,23 +55,20 @@ pd.DataFrame({gpu: {field: getattr(spec, field) for field in fields} for gpu, sp
 
 # %%
 a, b, c = [-(2.0**13), -0.5, -0.25, -0.125], [2.0**10, 1.0, 1.0, 1.0], 2.0**23
-pictures = [bits.blocks(a, b, c, spec=specs[gpu])[0] for gpu in ("V100", "A100", "H200", "MI100")]
-assert [picture.result for picture in pictures] == [0.0, -0.5, -0.75, -0.875]
-bits.draw(pictures)
+on_four_gpus = [bits.blocks(a, b, c, spec=specs[gpu])[0] for gpu in ("V100", "A100", "H200", "MI100")]
+bits.draw(on_four_gpus)
 
 # %% [markdown]
 # The last place of the aligned terms is $2^{23-F}$: Volta ($F=23$) keeps no bits below 1, Ampere ($F=24$) keeps one
 # bit, and Hopper ($F=25$) keeps two. Only CDNA 1, which adds exactly and rounds once, returns the exact result. The
 # bits of the pictures come from the NumPy reference implementation (`mma.reference`), and the results come from the
-# compiled implementation (`mma.execute`); a cell below asserts that they agree. The other AMD units have arithmetic
+# compiled implementation (`mma.execute`); the last cell asserts that they agree. The other AMD units have arithmetic
 # that these pictures do not represent. Their results are:
 
 # %%
 A, B, C = np.zeros((1, 16), np.float16), np.zeros((16, 1), np.float16), np.float32([[c]])
 A[0, :4], B[:4, 0] = a, b
 results = {gpu: mma.gemm(A, B, C, spec).item() for gpu, spec in specs.items()}
-assert results["MI210"] == 0.0  # products and sums in fp32, to nearest, C last
-assert results["MI300X"] == -0.5  # products on one grid, then the accumulator on a coarser one
 pd.Series(results, name="c + a·b (exactly −0.875)").to_frame().transpose()
 
 # %% [markdown]
@@ -86,16 +83,8 @@ rng = np.random.default_rng(65)
 a = np.float16(rng.uniform(1, 2, 4) * 2.0 ** -np.arange(0, 16, 4))
 b = np.float16(rng.uniform(1, 2, 4) * [1, -1, 1, 1])
 c = np.float32(-rng.uniform(1, 2) / 8)
-pictures = [bits.blocks(a, b, c, spec=specs[gpu])[0] for gpu in ("V100", "A100", "H200", "MI100")]
-for picture in pictures:  # the sum drawn, rounded once, is what the instruction returns
-    assert fpemu.round_to(np.float64(picture.sum), "fp32", picture.spec.final) == picture.result
-bits.draw(pictures)
-
-# %%
-exact = pictures[-1].sum
-ulp = 2.0**-23
-off = [(picture.result - fpemu.round_to(exact, "fp32")) / ulp for picture in pictures]
-assert off == [1.0, 0.0, -1.0, 0.0]
+of_random_terms = [bits.blocks(a, b, c, spec=specs[gpu])[0] for gpu in ("V100", "A100", "H200", "MI100")]
+bits.draw(of_random_terms)
 
 # %% [markdown]
 # Hopper keeps two more bits than Volta and one more than Ampere. Nevertheless only Ampere returns the correctly rounded
@@ -116,24 +105,15 @@ assert off == [1.0, 0.0, -1.0, 0.0]
 
 # %%
 small = 2.0**-20  # its square is 2^-40
-pictures = [
+of_small_terms = [
     bits.blocks([2.0**-24, small], [1.0, small], spec=specs["H200"])[0],
     bits.blocks([2.0**-12, small], [2.0**-12, small], spec=specs["H200"])[0],
 ]
-assert [picture.result for picture in pictures] == [2.0**-24, 2.0**-24 + 2.0**-40]
-assert [picture.exponent for picture in pictures] == [-14, -24]
-bits.draw(pictures)
+bits.draw(of_small_terms)
 
 # %% [markdown]
 # CDNA 2 replaces subnormal fp16 operands by zero; CDNA 1 and CDNA 3 do not. On an MI210 (CDNA 2) the residual of a
 # split number can therefore become zero.
-
-# %%
-A, B = np.zeros((1, 16), np.float16), np.zeros((16, 1), np.float16)
-A[0, 0], B[0, 0] = 2.0**-24, 1.0
-flushed = {gpu: mma.gemm(A, B, None, spec).item() for gpu, spec in specs.items()}
-assert [gpu for gpu, value in flushed.items() if value == 0] == ["MI210"]
-assert all(value == 2.0**-24 for gpu, value in flushed.items() if gpu != "MI210")
 
 # %% [markdown]
 # ## The minimum alignment exponent
@@ -148,21 +128,14 @@ codes = (
     "9b94 19f3 9a2e 1a67 9a25 9b4e 9b29 9a33 99e0 1a14 9914 99d1 9ae9 1b1a 9a9c 1b3a",
     "9aaf 99f3 9acc 1b7c 19ed 1b25 9a1b 9a20 9af7 9a48 1ae1 1b32 1b12 1b0e 9a68 1735",
 )
-a, b = (fpemu.BF16.decode([int(code, 16) for code in text.split()]) for text in codes)
+a_bf16, b_bf16 = (fpemu.BF16.decode([int(code, 16) for code in text.split()]) for text in codes)
 hopper = mma.spec("H100", "bf16")
-(picture,) = bits.blocks(a, b, spec=hopper)
-assert picture.exponent == hopper.E0 == -133
-assert max(abs(a * b)) < 2.0**-133
-assert fpemu.FP32.encode(picture.result) == 0x0000000B
+(picture,) = bits.blocks(a_bf16, b_bf16, spec=hopper)
 bits.draw([picture])
 
 # %% [markdown]
 # With each of three other values of $E_0$, the last hexadecimal digit of the result is A, but the GPU returned B. Such
 # probes determine the value of $E_0$.
-
-# %%
-others = [bits.blocks(a, b, spec=hopper.replace(E0=floor))[0].result for floor in (-126, -132, -134)]
-assert [int(fpemu.FP32.encode(value)) for value in others] == [0xA, 0xA, 0xA]
 
 # %% [markdown]
 # ## The order of the terms
@@ -184,8 +157,6 @@ for gpu, spec in specs.items():
         name: len(np.unique(mma.gemm(x[order][:, None, :], y[order][:, :, None], None, spec)))
         for name, order in (("shuffled within blocks", within), ("shuffled", whole))
     }
-assert all(counts["shuffled within blocks"] == 1 for counts in counts_of.values())
-assert all(counts["shuffled"] > 1 for counts in counts_of.values())
 pd.DataFrame(counts_of).transpose()
 
 # %% [markdown]
@@ -193,14 +164,6 @@ pd.DataFrame(counts_of).transpose()
 # random data do not show this; a block with two ones and $\pm2^{24}$ does, in the cell below. On every unit the order
 # of the blocks changes the result. A GEMM can therefore be reproduced bit for bit only if its order over $K$ is known:
 # the split of $K$, the position of the residue, and the promotion interval. `mma.KOrder` describes this order.
-
-# %%
-big = 2.0**12
-first = np.array([[[big, 1, big, 1]], [[big, big, 1, 1]]], np.float16)
-second = np.array([[[big], [1], [-big], [1]], [[big], [-big], [1], [1]]], np.float16)
-for gpu, spec in specs.items():
-    one, two = mma.gemm(first, second, None, spec).ravel()
-    assert (one, two) == (1, 2) if gpu == "MI210" else one == two
 
 # %% [markdown]
 # ## The bias of truncation, and promotion
@@ -234,15 +197,6 @@ with plotting.style():
     plotting.legend_below(figure, axes[0, 0], 2)
 display(figure)
 
-# %%
-means = {key: np.mean(abs(error)) for key, error in errors.items()}
-for gpu in ("A100", "H200"):
-    assert (errors[gpu, "one chain", 2**14] < 0).all()
-    assert 12 < means[gpu, "one chain", 2**14] / means[gpu, "one chain", 2**10] < 20
-    assert means[gpu, "promoted every 128", 2**14] < 2 * means[gpu, "promoted every 128", 2**7]
-assert 0.2 < np.mean(errors["MI100", "one chain", 2**14] < 0) < 0.8
-assert means["MI100", "one chain", 2**14] < 8 * means["MI100", "one chain", 2**10]
-
 # %% [markdown]
 # On the A100 and the H200 all 1024 results at $K=2^{14}$ are too small, and the error grows in proportion to $K$. On
 # the MI100, which rounds to nearest, the errors have both signs and grow much more slowly. Promotion limits the growth:
@@ -259,10 +213,6 @@ assert means["MI100", "one chain", 2**14] < 8 * means["MI100", "one chain", 2**1
 a, b = [2.0**-12] * 8, [2.0**-13] * 8
 pictures = [bits.blocks(a, b, c, spec=mma.spec("A100", k=8))[0] for c in (1 - 2.0**-24, 1.0)]
 lower, upper = (picture.result for picture in pictures)
-assert np.nextafter(np.float32(1 - 2.0**-24), np.float32(2)) == 1
-assert lower == 1 + 2.0**-23
-assert upper == 1.0
-assert lower > upper
 bits.draw(pictures)
 
 # %% [markdown]
@@ -278,8 +228,6 @@ counts = np.arange(0, 2**16, 2**10)
 ones = (np.arange(2**16) < counts[:, None]).astype(np.float16)
 half = {gpu: mma.spec(gpu, "fp16", "fp16") for gpu in ("V100", "A100", "H200")}
 sums = {gpu: mma.gemm(ones, np.ones((2**16, 1), np.float16), None, spec).ravel() for gpu, spec in half.items()}
-for gpu, spec in half.items():
-    assert (sums[gpu] == np.minimum(counts, 2**11 * spec.block)).all()
 with plotting.style():
     figure, axes = plotting.figure(1, width=plotting.SINGLE, height=2.6)
     for gpu, spec in half.items():
@@ -294,14 +242,6 @@ display(figure)
 # Products of fp8 by `wgmma` on Hopper are aligned with $F = 13$, and the fp32 accumulator has 13 fraction bits. At
 # $2^{14}$ the alignment truncates the ones to zero and the sum stops growing, although its format is fp32. With
 # promotion every 128 products the sum is exact.
-
-# %%
-fp8 = mma.spec("H200", "e4m3")
-ones = np.ones((1, 2**15), np.float32)
-chain = mma.gemm(ones, ones.T, None, fp8).item()
-promoted = mma.gemm(ones, ones.T, None, fp8, mma.KOrder(promote=128)).item()
-assert (fp8.F, fp8.instruction) == (13, "wgmma")
-assert (chain, promoted) == (2.0**14, 2.0**15)
 
 # %% [markdown]
 # ## Special values
@@ -327,9 +267,6 @@ for case, operands in cases.items():
     for gpu in ("A100", "H200", "MI100"):
         D = mma.gemm(x, y, z, mma.spec(gpu, "bf16"))
         codes.setdefault(gpu, {})[case] = f"0x{fpemu.FP32.encode(D).item():08X}"
-assert codes["A100"] == codes["H200"]
-assert list(codes["A100"].values()) == [*["0x7FFFFFFF"] * 3, "0x7F7FFFFF", "0x7F800000", "0x00000000"]
-assert codes["MI100"]["largest + half an ulp"] == "0x7F800000"
 pd.DataFrame(codes)
 
 # %% [markdown]
@@ -347,3 +284,78 @@ pd.DataFrame(codes)
 # * [tour](tour.ipynb): the package in five minutes; [dgemm_tc](dgemm_tc.ipynb): sums that are exact on these units.
 # * `fpemu.mma.MmaSpec`: the specification of any instruction; every field of the table at the top can be changed.
 # * `fpemu list hardware` on the command line: all instructions, with their evidence and sources.
+
+# %% [markdown]
+# ## Checks
+#
+# Every number in the text follows from the results above.
+
+# %%
+# One dot product, four results
+assert [picture.result for picture in on_four_gpus] == [0.0, -0.5, -0.75, -0.875]
+assert results["MI210"] == 0.0  # products and sums in fp32, to nearest, C last
+assert results["MI300X"] == -0.5  # products on one grid, then the accumulator on a coarser one
+
+# Truncation and rounding in a random dot product
+exact = of_random_terms[-1].sum
+ulp = 2.0**-23
+off = [(picture.result - fpemu.round_to(exact, "fp32")) / ulp for picture in of_random_terms]
+for random_sum in of_random_terms:  # the sum drawn, rounded once, is what the instruction returns
+    assert fpemu.round_to(np.float64(random_sum.sum), "fp32", random_sum.spec.final) == random_sum.result
+assert off == [1.0, 0.0, -1.0, 0.0]
+
+# Subnormal operands
+A, B = np.zeros((1, 16), np.float16), np.zeros((16, 1), np.float16)
+A[0, 0], B[0, 0] = 2.0**-24, 1.0
+flushed = {gpu: mma.gemm(A, B, None, spec).item() for gpu, spec in specs.items()}
+assert [picture.result for picture in of_small_terms] == [2.0**-24, 2.0**-24 + 2.0**-40]
+assert [picture.exponent for picture in of_small_terms] == [-14, -24]
+assert [gpu for gpu, value in flushed.items() if value == 0] == ["MI210"]
+assert all(value == 2.0**-24 for gpu, value in flushed.items() if gpu != "MI210")
+
+# The minimum alignment exponent
+others = [bits.blocks(a_bf16, b_bf16, spec=hopper.replace(E0=floor))[0].result for floor in (-126, -132, -134)]
+assert picture.exponent == hopper.E0 == -133
+assert max(abs(a_bf16 * b_bf16)) < 2.0**-133
+assert fpemu.FP32.encode(picture.result) == 0x0000000B
+assert [int(fpemu.FP32.encode(value)) for value in others] == [0xA, 0xA, 0xA]
+
+# The order of the terms
+big = 2.0**12
+first = np.array([[[big, 1, big, 1]], [[big, big, 1, 1]]], np.float16)
+second = np.array([[[big], [1], [-big], [1]], [[big], [-big], [1], [1]]], np.float16)
+assert all(counts["shuffled within blocks"] == 1 for counts in counts_of.values())
+assert all(counts["shuffled"] > 1 for counts in counts_of.values())
+for gpu, spec in specs.items():
+    one, two = mma.gemm(first, second, None, spec).ravel()
+    assert (one, two) == (1, 2) if gpu == "MI210" else one == two
+
+# The bias of truncation, and promotion
+means = {key: np.mean(abs(error)) for key, error in errors.items()}
+for gpu in ("A100", "H200"):
+    assert (errors[gpu, "one chain", 2**14] < 0).all()
+    assert 12 < means[gpu, "one chain", 2**14] / means[gpu, "one chain", 2**10] < 20
+    assert means[gpu, "promoted every 128", 2**14] < 2 * means[gpu, "promoted every 128", 2**7]
+assert 0.2 < np.mean(errors["MI100", "one chain", 2**14] < 0) < 0.8
+assert means["MI100", "one chain", 2**14] < 8 * means["MI100", "one chain", 2**10]
+
+# A larger operand with a smaller result
+assert np.nextafter(np.float32(1 - 2.0**-24), np.float32(2)) == 1
+assert lower == 1 + 2.0**-23
+assert upper == 1.0
+assert lower > upper
+
+# An accumulator that stops growing
+fp8 = mma.spec("H200", "e4m3")
+ones = np.ones((1, 2**15), np.float32)
+chain = mma.gemm(ones, ones.T, None, fp8).item()
+promoted = mma.gemm(ones, ones.T, None, fp8, mma.KOrder(promote=128)).item()
+for gpu, spec in half.items():
+    assert (sums[gpu] == np.minimum(counts, 2**11 * spec.block)).all()
+assert (fp8.F, fp8.instruction) == (13, "wgmma")
+assert (chain, promoted) == (2.0**14, 2.0**15)
+
+# Special values
+assert codes["A100"] == codes["H200"]
+assert list(codes["A100"].values()) == [*["0x7FFFFFFF"] * 3, "0x7F7FFFFF", "0x7F800000", "0x00000000"]
+assert codes["MI100"]["largest + half an ulp"] == "0x7F800000"

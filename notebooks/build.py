@@ -11,6 +11,7 @@ import argparse
 import ast
 import hashlib
 import os
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -30,6 +31,15 @@ _METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+_TABLE = """<div style="overflow-x: auto">
+<style scoped>
+    .dataframe th, .dataframe td {
+        padding: 0.2em 0.8em;
+        text-align: right;
+        vertical-align: top;
+        font-variant-numeric: tabular-nums;
+    }
+</style>"""
 Notebook = nbformat.NotebookNode
 
 
@@ -92,6 +102,8 @@ def execute(notebook: Notebook) -> Notebook:
     for cell in notebook.cells:
         cell.metadata = {}
         for output in cell.get("outputs", ()):
+            if "text/html" in output.get("data", {}):
+                output.data["text/html"] = readable(output.data["text/html"])
             if output.get("name") == "stderr":
                 raise RuntimeError(f"a cell wrote to stderr:\n{cell.source}\n{output.text}")
             if "metadata" in output:
@@ -99,6 +111,12 @@ def execute(notebook: Notebook) -> Notebook:
     notebook.metadata = nbformat.from_dict(_METADATA)
     nbformat.validate(notebook)
     return notebook
+
+
+def readable(html: str) -> str:
+    """Return a table of pandas with padded cells, texts on the left, numbers on the right; a wide one scrolls."""
+    html = re.sub("<div>\n<style scoped>.*?</style>", _TABLE, html, count=1, flags=re.DOTALL)
+    return re.sub(r"<td>(?=(?!nan|inf|NaN|&)[^-+−\d<])", '<td style="text-align: left">', html)
 
 
 def read(path: Path) -> Notebook:

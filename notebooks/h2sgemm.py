@@ -81,8 +81,6 @@ print(format_split(np.pi / 512, "h2sgemm", sb=0), format_split(np.pi / 512, "h2s
 
 # %%
 kept = {sb: split_table(np.pi / 512, "h2sgemm", sb=sb).bits_kept for sb in (0, 4, 8, 12)}
-assert list(kept.values()) == sorted(kept.values())
-assert kept[0] < 20 < 22 <= kept[12]
 pd.Series(kept, name="bits kept").rename_axis("sb").to_frame().transpose()
 
 # %% [markdown]
@@ -98,9 +96,7 @@ table1.figure()
 
 # %%
 bits = cases_of(table1, "table1_bits")
-assert (bits.xs("rounding as in Table 1", level="reading") == "holds").all()
 stated = bits.xs("rounding as in the methods' papers", level="reading")
-assert list(stated[stated == "does not hold"].index.get_level_values("variant")) == ["Markidis", "EGEMM-TC"]
 
 # %% [markdown]
 # The second lost bit of Markidis' and of Feng's method is caused by *truncation*, which Table 1 assumes and the papers
@@ -121,14 +117,6 @@ fig2a.figure()
 
 # %%
 page, normal = fig2a.experiment.module, [row for row in fig2a.rows if row["exponent"] >= -14]
-for row in normal:
-    e = row["exponent"]
-    assert all(row[f"{event} {n}"] == page.equation_3(n, event) for n in page.N_RANGE for event in "TR")
-    assert row["below normal"] == page.equation_5(e, gradual=True)
-    assert row["gone"] == page.gone(e)
-    if -13 <= e <= -2:
-        assert row["gone"] == 2.0 ** -(e + 14)
-        assert page.equation_5(e, gradual=False) == 2.0 ** -(e + 13) - 2.0**-13
 print(textwrap.fill(fig2a.finding, 115))
 
 # %% [markdown]
@@ -156,9 +144,6 @@ fig2b.figure()
 
 # %%
 bounds = cases_of(fig2b, "eq6_lower", "eq6_upper", "sb12_keeps_22_bits", "remapped_range")
-assert list(bounds["eq6_lower"]) == ["does not hold", "holds"]
-assert list(bounds["eq6_upper"]) == list(bounds["remapped_range"]) == ["does not hold"]
-assert list(bounds["sb12_keeps_22_bits"]) == ["holds", "does not hold"]
 
 # %% [markdown]
 # The slopes of the bounds are correct. The lower bound is exact if 22 bits mean an error of at most $2^{E-23}$. The
@@ -168,11 +153,7 @@ assert list(bounds["sb12_keeps_22_bits"]) == ["holds", "does not hold"]
 # %%
 x = 2.0**15 + 16
 print(format_split(x, "h2sgemm", sb=12))
-assert split_table(x, "h2sgemm", sb=12).rows[1].value == np.inf
-assert split_table(x, "h2sgemm", sb=11).error == 0
 top = {row["sb"]: row["r overflows"] for row in fig2b.rows if row["exponent"] == 15 and row["sb"] in (11, 12)}
-assert top[11] == 0
-assert round(top[12] * 2**13) == 3
 try:
     fpemu.gemm(np.float32([[x]]), np.float32([[1.0]]), scheme="h2sgemm", hardware="A100")
 except fpemu.InputError as problem:
@@ -183,12 +164,9 @@ except fpemu.InputError as problem:
 # no number overflows. Three inequalities describe all pairs of $E$ and $sb$:
 
 # %%
-frame = fig2b.frame[fig2b.frame["exponent"].between(-14, 15)]
-slack = frame["sb"] + frame["exponent"]
-assert ((frame["bits"] >= 22) == (slack >= -3)).all()
-assert ((frame["bits"] >= 23) == (slack >= -2)).all()
-assert ((frame["r overflows"] == 0) == (slack <= 26)).all()
-print(f"{len(frame)} pairs of E and sb")
+normal_exponents = fig2b.frame[fig2b.frame["exponent"].between(-14, 15)]
+slack = normal_exponents["sb"] + normal_exponents["exponent"]
+print(f"{len(normal_exponents)} pairs of E and sb")
 
 # %% [markdown]
 # ## The error over $sb$ and the exponent
@@ -204,8 +182,6 @@ plane.figure()
 # %%
 print(textwrap.fill(plane.finding, 115))
 robust = cases_of(full("rounding"), "sb12_robust")
-assert rows_where(robust, "sb12_robust", "", "x = 2^") == {"holds"}
-assert rows_where(robust, "sb12_robust", "", "x = 60000") == {"does not hold"}
 
 # %% [markdown]
 # With $sb = 12$ the error is near the smallest error for entries below $2^{15}$. The recommendation does not hold for
@@ -254,12 +230,8 @@ display(figure)
 
 # %%
 never, promoted = (one.errors[one.ys.index(12), one.xs.index(0)] for one in maps.values())
-assert never > 2 * promoted
-for one in maps.values():
-    assert planes.losses(one)[one.ys.index(12), one.xs.index(-12) :].max() < 1.5
 left = maps["never promoted"]
 subnormal = left.errors[left.ys.index(12), left.xs.index(-14)]
-assert subnormal < never / 1.5
 print(f"sb = 12, e = 0: {never:.1e} and {promoted:.1e}; e = -14, never promoted: {subnormal:.1e}")
 
 # %% [markdown]
@@ -279,19 +251,10 @@ fig8 = full("fig8")
 fig8.figure()
 
 # %%
-main, others = "termwise_beats_sgemm", "termwise_beats_sgemm_other_orders"
-against = cases_of(fig8, main, others, "elementwise_matches_sgemm", "unscaled_worse_than_sgemm")
+main, other_orders_8 = "termwise_beats_sgemm", "termwise_beats_sgemm_other_orders"
+against = cases_of(fig8, main, other_orders_8, "elementwise_matches_sgemm", "unscaled_worse_than_sgemm")
 _, chain, x86, gpu = fig8.experiment.module.SGEMMS
 nearest, truncated = fig8.experiment.module.CUBES
-for claim, reading, verdict in (
-    (main, nearest, "holds"),
-    (main, truncated, "does not hold"),
-    (others, chain, "holds"),
-    (others, x86, "does not hold"),
-    (others, gpu, "does not hold"),
-):
-    assert rows_where(against, claim, reading, "-14 to -8") == {verdict}
-    assert rows_where(against, claim, reading, "-20 to -16") == {"does not hold"}
 
 # %% [markdown]
 # **The main claim holds for the paper's own baseline**: OpenBLAS's kernel for the Kunpeng 920 adds up to 1024 products
@@ -304,8 +267,6 @@ for claim, reading, verdict in (
 
 # %%
 half = cases_of(fig8, "hgemm_error")
-assert rows_where(half, "hgemm_error", f"fp16 result, {nearest}", "-4 to 0") == {"holds"}
-assert rows_where(half, "hgemm_error", f"fp32 result, {nearest}", "[0,2^e], e = -4 to 0") == {"does not hold"}
 
 # %% [markdown]
 # With an fp16 result the error has the order of $10^{-4}$ for both distributions, because of the rounding of the
@@ -326,11 +287,7 @@ underflow.figure()
 print(textwrap.fill(underflow.finding, 115))
 mean = underflow.frame.groupby(["inputs", "exponent"]).mean(numeric_only=True)
 low = mean.loc["offset_symmetric", -20]
-assert 0.9 < low["sb=12 left out"] / low["sb=12 error"] < 1.1
-assert low["sb=12 words"] < low["sb=12 error"] / 20
-assert low["sb=12 four"] < low["sb=12 error"] / 20
 fourth = cases_of(underflow, "fourth_product_negligible")
-assert set(fourth) == {"holds", "does not hold"}
 
 # %% [markdown]
 # Below $2^{-14}$ the cause is not the range of $r$, which $sb$ could extend. The cause is $r_A r_B$, the product that
@@ -348,8 +305,6 @@ for policy in ("raise", "scale"):
     scaled[policy] = fpemu.metrics.relative_l2(D, exact)
 sgemm = fpemu.metrics.relative_l2(fpemu.gemm(A, B, scheme="sgemm"), exact)
 print(f"e = -20: unscaled {scaled['raise']:.1e}, scaled {scaled['scale']:.1e}, SGEMM {sgemm:.1e}")
-assert scaled["raise"] > 100 * sgemm
-assert scaled["scale"] < sgemm
 
 # %% [markdown]
 # ## Figure 9: the error over the sizes
@@ -365,14 +320,9 @@ fig9.figure()
 print(textwrap.fill(fig9.finding, 115))
 claim, others = "termwise_scales_better", "termwise_scales_better_other_orders"
 scales = cases_of(fig9, claim, others, "termwise_lower_over_k", "termwise_outscales_elementwise", "stable_over_mn")
-assert (scales["stable_over_mn"] == "holds").all()
-assert rows_where(scales, claim, "", "m = 176") == {"does not hold"}
-assert rows_where(scales, others, chain, "m = 176") == {"holds"}
-assert rows_where(scales, others, x86, "m = 176") == rows_where(scales, others, gpu, "m = 176") == {"does not hold"}
 error = fig9.frame.query("panel == 'k' and inputs == 'offset_symmetric'").groupby("k").mean(numeric_only=True)
-ratio = error["SGEMM TSV110"] / error["sb=12 term-wise"]
-assert ratio.iloc[0] > 1 > ratio.iloc[-1]
-ratio.rename("OpenBLAS, Kunpeng 920 / term-wise").to_frame().transpose().round(2)
+ratio_of_sgemm = error["SGEMM TSV110"] / error["sb=12 term-wise"]
+ratio_of_sgemm.rename("OpenBLAS, Kunpeng 920 / term-wise").to_frame().transpose().round(2)
 
 # %% [markdown]
 # **The verdict depends on the SGEMM, and for large $k$ the paper's own baseline is more accurate.** The main sum of
@@ -395,9 +345,6 @@ termwise.figure()
 # %%
 print(textwrap.fill(termwise.finding, 115))
 reason = cases_of(termwise, "small_first_is_the_reason", "fewer_roundings_explain", "single_products_explain")
-assert (reason["small_first_is_the_reason"] == "does not hold").all()
-assert (reason["fewer_roundings_explain"] == "holds").all()
-assert (reason["single_products_explain"] == "holds").all()
 
 # %% [markdown]
 # The order of the three sums is **not** the cause: with the reverse order the error is the same. The dotted line shows
@@ -414,10 +361,8 @@ for hardware in ("ascend910a", "hopper"):
     for combine in ("term-wise", "element-wise"):
         D = fpemu.gemm(A, B, scheme="h2sgemm", hardware=hardware, combine=combine)
         combined[combine, hardware] = fpemu.metrics.relative_l2(D, exact)
-ratio = combined["element-wise", "ascend910a"] / combined["term-wise", "ascend910a"]
-print(f"element-wise / term-wise: {ratio:.2f}, and the root of 3 is {3**0.5:.2f}")
-assert 1.4 < ratio < 2.1
-assert combined["element-wise", "hopper"] < combined["term-wise", "hopper"] / 4
+ratio_of_variants = combined["element-wise", "ascend910a"] / combined["term-wise", "ascend910a"]
+print(f"element-wise / term-wise: {ratio_of_variants:.2f}, and the root of 3 is {3**0.5:.2f}")
 pd.Series(combined).unstack().map("{:.1e}".format)
 
 # %% [markdown]
@@ -438,9 +383,7 @@ promotion.figure()
 print(textwrap.fill(promotion.finding, 115))
 means = promotion.frame[promotion.frame["promote"] > 0].groupby(["hardware", "inputs", "promote"])["error"].mean()
 best = means.groupby(["hardware", "inputs"]).idxmin().map(lambda index: index[2]).unstack()
-assert (best.loc[["ampere", "hopper", "blackwell"]] <= 128).all().all()
-assert (best.loc[["cdna3", "ideal"]] >= 256).all().all()
-assert (cases_of(promotion, "promotion_beats_chain") == "holds").all()
+beaten = cases_of(promotion, "promotion_beats_chain")
 best.astype(int)
 
 # %% [markdown]
@@ -465,9 +408,7 @@ with sweep.Store() as results:
     frame = sweep.frame(sweep.run(grid, results=results))
 errors = frame.groupby("scheme.promote")["relative_l2"].mean() * 2.0**24
 model = pd.Series({P: (P**2 / 16 / 4096 + 4096 / P) ** 0.5 for P in errors.index})
-assert errors.idxmin() == model.idxmin() == 512
 ratio = (errors / errors[512]) / (model / model[512])
-assert ratio.between(0.8, 1.25).all()
 pd.DataFrame({"error / u": errors, "model, same at 512": model / model[512] * errors[512]}).transpose().round(2)
 
 # %% [markdown]
@@ -489,3 +430,89 @@ pd.DataFrame({"error / u": errors, "model, same at 512": model / model[512] * er
 #
 # Next: [legemm](legemm.ipynb) analyses the split, [magma](magma.ipynb) the truncation, and [tsm2](tsm2.ipynb) the
 # orders of a long sum.
+
+# %% [markdown]
+# ## Checks
+#
+# Every number in the text follows from the results above.
+
+# %%
+# The residual of a small number
+assert list(kept.values()) == sorted(kept.values())
+assert kept[0] < 20 < 22 <= kept[12]
+
+# Precision of five splits: Table 1
+assert (bits.xs("rounding as in Table 1", level="reading") == "holds").all()
+assert list(stated[stated == "does not hold"].index.get_level_values("variant")) == ["Markidis", "EGEMM-TC"]
+
+# The probability of underflow: Equations 3 to 5, figure 2(a)
+for row in normal:
+    e = row["exponent"]
+    assert all(row[f"{event} {n}"] == page.equation_3(n, event) for n in page.N_RANGE for event in "TR")
+    assert row["below normal"] == page.equation_5(e, gradual=True)
+    assert row["gone"] == page.gone(e)
+    if -13 <= e <= -2:
+        assert row["gone"] == 2.0 ** -(e + 14)
+        assert page.equation_5(e, gradual=False) == 2.0 ** -(e + 13) - 2.0**-13
+
+# Rules 1 and 2 and Equation 6, figure 2(b)
+assert list(bounds["eq6_lower"]) == ["does not hold", "holds"]
+assert list(bounds["eq6_upper"]) == list(bounds["remapped_range"]) == ["does not hold"]
+assert list(bounds["sb12_keeps_22_bits"]) == ["holds", "does not hold"]
+assert split_table(x, "h2sgemm", sb=12).rows[1].value == np.inf
+assert split_table(x, "h2sgemm", sb=11).error == 0
+assert top[11] == 0
+assert round(top[12] * 2**13) == 3
+assert ((normal_exponents["bits"] >= 22) == (slack >= -3)).all()
+assert ((normal_exponents["bits"] >= 23) == (slack >= -2)).all()
+assert ((normal_exponents["r overflows"] == 0) == (slack <= 26)).all()
+
+# The error over $sb$ and the exponent
+assert rows_where(robust, "sb12_robust", "", "x = 2^") == {"holds"}
+assert rows_where(robust, "sb12_robust", "", "x = 60000") == {"does not hold"}
+
+# Maps of other schemes and other hardware
+assert never > 2 * promoted
+for one in maps.values():
+    assert planes.losses(one)[one.ys.index(12), one.xs.index(-12) :].max() < 1.5
+assert subnormal < never / 1.5
+
+# Figure 8: the error over the exponent
+for name, reading, verdict in (
+    (main, nearest, "holds"),
+    (main, truncated, "does not hold"),
+    (other_orders_8, chain, "holds"),
+    (other_orders_8, x86, "does not hold"),
+    (other_orders_8, gpu, "does not hold"),
+):
+    assert rows_where(against, name, reading, "-14 to -8") == {verdict}
+    assert rows_where(against, name, reading, "-20 to -16") == {"does not hold"}
+assert rows_where(half, "hgemm_error", f"fp16 result, {nearest}", "-4 to 0") == {"holds"}
+assert rows_where(half, "hgemm_error", f"fp32 result, {nearest}", "[0,2^e], e = -4 to 0") == {"does not hold"}
+assert 0.9 < low["sb=12 left out"] / low["sb=12 error"] < 1.1
+assert low["sb=12 words"] < low["sb=12 error"] / 20
+assert low["sb=12 four"] < low["sb=12 error"] / 20
+assert set(fourth) == {"holds", "does not hold"}
+assert scaled["raise"] > 100 * sgemm
+assert scaled["scale"] < sgemm
+
+# Figure 9: the error over the sizes
+assert (scales["stable_over_mn"] == "holds").all()
+assert rows_where(scales, claim, "", "m = 176") == {"does not hold"}
+assert rows_where(scales, others, chain, "m = 176") == {"holds"}
+assert rows_where(scales, others, x86, "m = 176") == rows_where(scales, others, gpu, "m = 176") == {"does not hold"}
+assert ratio_of_sgemm.iloc[0] > 1 > ratio_of_sgemm.iloc[-1]
+
+# Term-wise and element-wise accumulation
+assert (reason["small_first_is_the_reason"] == "does not hold").all()
+assert (reason["fewer_roundings_explain"] == "holds").all()
+assert (reason["single_products_explain"] == "holds").all()
+assert 1.4 < ratio_of_variants < 2.1
+assert combined["element-wise", "hopper"] < combined["term-wise", "hopper"] / 4
+
+# The promotion interval
+assert (best.loc[["ampere", "hopper", "blackwell"]] <= 128).all().all()
+assert (best.loc[["cdna3", "ideal"]] >= 256).all().all()
+assert (beaten == "holds").all()
+assert errors.idxmin() == model.idxmin() == 512
+assert ratio.between(0.8, 1.25).all()

@@ -24,6 +24,7 @@
 
 # %%
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +39,16 @@ sys.path.insert(0, "notebooks/data")
 sys.path.insert(0, "data")  # a kernel that starts in the notebooks' folder
 import products
 
+
+def print_wrapped(verdict):
+    """Print a verdict in lines of at most 110 characters."""
+    for line in str(verdict).splitlines():
+        print(textwrap.fill(line, 110, subsequent_indent="    "))
+
+
 cases = {case.name: case for case in products.cases()}
 origin, results = products.load(Path(products.__file__).with_name("products.npz"))
-assert list(results) == list(cases)
-assert not origin.pop("failed")
-assert all(D.shape == (24, 24) for D in results.values())
+failed = origin.pop("failed")
 print(*(f"{name}: {value}" for name, value in origin.items()), sep="\n")
 
 
@@ -55,7 +61,6 @@ def judge(name, **specification):
 
 verdicts = {name: judge(name) for name in results}
 
-
 # %% [markdown]
 # ## torch.mm
 #
@@ -63,30 +68,23 @@ verdicts = {name: judge(name) for name in results}
 # The product is equal.
 
 # %%
-verdict = verdicts["mm fp16"]
-assert cases["mm fp16"].shape == (512, 512, 512)
-assert verdict.equal
-assert not verdict.alike
-print(verdict)
+verdict_fp16 = verdicts["mm fp16"]
+print_wrapped(verdict_fp16)
 
 # %% [markdown]
 # For $100\times60\times1000$ the library splits $K$ to occupy more of the GPU, and one chain is the wrong
 # specification. The verdict names the length of the slices, and the residue of each slice as the first tile.
 
 # %%
-verdict = verdicts["mm fp16 odd"]
-assert cases["mm fp16 odd"].shape == cases["mm fp16 odd TN"].shape == (100, 60, 1000)
-assert not verdict.equal
-assert verdict.causes[0].specification.order == KOrder(split=128, tile=64, residue_first=True)
-print(verdict)
+verdict_odd = verdicts["mm fp16 odd"]
+print_wrapped(verdict_odd)
 
 # %% [markdown]
 # The same product with $B$ stored by columns uses another kernel, with another order:
 
 # %%
-verdict = verdicts["mm fp16 odd TN"]
-assert verdict.causes[0].specification.order == KOrder(split=112)
-print(verdict)
+verdict_odd_tn = verdicts["mm fp16 odd TN"]
+print_wrapped(verdict_odd_tn)
 
 # %% [markdown]
 # ### tf32: the rounding of the operands
@@ -96,20 +94,16 @@ print(verdict)
 # nearest first.
 
 # %%
-verdict = verdicts["mm tf32"]
-assert verdict.difference.patterns == ("all entries",)
-assert verdict.causes[0].specification.inputs == ("tf32", "RNE")
-print(verdict)
+verdict_tf32 = verdicts["mm tf32"]
+print_wrapped(verdict_tf32)
 
 # %% [markdown]
 # A product may deviate in two properties. For $160\times96\times512$ the operands are rounded to nearest, and $K$ is
 # split:
 
 # %%
-verdict = verdicts["mm tf32 split"]
-assert cases["mm tf32 split"].shape == (160, 96, 512)
-assert set(verdict.causes[0].kinds) in ({"inputs", "order"}, {"inputs", "promotion"})
-print(verdict)
+verdict_tf32_split = verdicts["mm tf32 split"]
+print_wrapped(verdict_tf32_split)
 
 # %% [markdown]
 # ### fp32: ordinary cores
@@ -118,11 +112,8 @@ print(verdict)
 # four accumulators, which alternate every eight positions of $K$ and are added at the end.
 
 # %%
-assert (cases["mm fp32"].shape, cases["mm fp32 sliced"].shape) == (3 * (1024,), 3 * (512,))
-assert verdicts["mm fp32"].equal
-verdict = verdicts["mm fp32 sliced"]
-assert "4 accumulators that alternate every 8 of k" in verdict.causes[0].text
-print(verdict)
+verdict_sliced = verdicts["mm fp32 sliced"]
+print_wrapped(verdict_sliced)
 
 # %% [markdown]
 # ### fp16 results
@@ -132,12 +123,8 @@ print(verdict)
 # operands do not determine whether the residue of a slice comes first, and the verdict states this.
 
 # %%
-verdict = verdicts["mm fp16 to fp16 split"]
-assert cases["mm fp16 to fp16 split"].shape == cases["mm fp16 odd"].shape
-assert KOrder(split=128, tile=64, residue_first=True) in [cause.specification.order for cause in verdict.causes]
-assert verdict.causes[0].specification.join is None
-assert verdict.causes[0].specification.stored == "fp16"
-print(verdict)
+verdict_fp16_split = verdicts["mm fp16 to fp16 split"]
+print_wrapped(verdict_fp16_split)
 
 # %% [markdown]
 # ### alpha and beta
@@ -146,9 +133,8 @@ print(verdict)
 # fused multiply-add, with one rounding, and the specification has a multiplication and an addition, with two roundings.
 
 # %%
-verdict = verdicts["addmm fp32"]
-assert verdict.causes[0].specification.epilogue == "fma"
-print(verdict)
+verdict_addmm = verdicts["addmm fp32"]
+print_wrapped(verdict_addmm)
 
 # %% [markdown]
 # ## All recorded products
@@ -180,10 +166,7 @@ with pd.option_context("display.max_colwidth", None, "display.width", 200):
 # the instruction, which truncates them; cuBLAS rounds them to nearest.
 
 # %%
-assert all(verdicts[name].equal for name in ("dot fp16", "dot fp16 +=", "dot tf32", "dot ieee", "dot e4m3"))
-assert judge("dot fp16 promoted", order=KOrder(promote=64)).equal
-assert verdicts["dot e4m3 promoted"].causes[0].specification.order == KOrder(promote=32)
-print(verdicts["dot e4m3 promoted"])
+print_wrapped(verdicts["dot e4m3 promoted"])
 
 # %% [markdown]
 # `input_precision="tf32x3"` is a scheme similar to the scheme of Ootomo and Yokota. Each operand becomes two tf32
@@ -193,8 +176,8 @@ print(verdicts["dot e4m3 promoted"])
 # two products with a residual:
 
 # %%
-print(verdicts["dot tf32x3"])
-A, B, _ = cases["dot tf32x3"].recorded_operands()
+print_wrapped(verdicts["dot tf32x3"])
+A_x3, B_x3, _ = cases["dot tf32x3"].recorded_operands()
 options = {
     "high_rounding": "RNA",
     "residual_rounding": "RZ",
@@ -203,10 +186,6 @@ options = {
     "step": 32,
     "promote": 32,
 }
-for other, entries in (({}, 0), ({"products": "hr,rh,hh"}, 0), ({"high_rounding": "RNE"}, 3)):
-    specification = {"scheme": "ootomo-tf32", "hardware": "H200", **options, **other}
-    verdict = verify(results["dot tf32x3"], A, B, causes=False, **specification)
-    assert (0 if verdict.equal else verdict.difference.entries) == entries
 
 # %% [markdown]
 # ## Verification of a callable
@@ -218,9 +197,8 @@ for other, entries in (({}, 0), ({"products": "hr,rh,hh"}, 0), ({"high_rounding"
 spec = fpemu.mma.spec("H200", "fp16", "fp32")
 A, B = fpemu.inputs.operands("normal", 16, 16, 300, seed=1, dtype="fp16")
 odd = KOrder(split=92, tile=40, residue_first=True)
-verdict = verify(lambda A, B: fpemu.mma.gemm(A, B, None, spec, odd), A, B, hardware="H200", seconds=600)
-assert verdict.causes[0].specification.order == odd
-print(verdict)
+verdict_probed = verify(lambda A, B: fpemu.mma.gemm(A, B, None, spec, odd), A, B, hardware="H200", seconds=600)
+print_wrapped(verdict_probed)
 
 # %% [markdown]
 # ## Verification of a scheme
@@ -229,12 +207,10 @@ print(verdict)
 # promoted every 64 in $K$:
 
 # %%
-A, B = fpemu.inputs.operands("normal", 32, 32, 512, seed=2)
-D = fpemu.gemm(A, B, scheme="ootomo", hardware="H200", promote=64)
-assert verify(D, A, B, scheme="ootomo", hardware="H200", promote=64).equal
-verdict = verify(D, A, B, scheme="ootomo", hardware="H200", seconds=600)
-assert verdict.causes[0].specification.scheme.promote == 64
-print(verdict)
+A_ootomo, B_ootomo = fpemu.inputs.operands("normal", 32, 32, 512, seed=2)
+D_ootomo = fpemu.gemm(A_ootomo, B_ootomo, scheme="ootomo", hardware="H200", promote=64)
+verdict_ootomo = verify(D_ootomo, A_ootomo, B_ootomo, scheme="ootomo", hardware="H200", seconds=600)
+print_wrapped(verdict_ootomo)
 
 # %% [markdown]
 # ## Specifications that the operands do not distinguish
@@ -245,10 +221,8 @@ print(verdict)
 
 # %%
 A, B = (np.rint(4 * x) for x in fpemu.inputs.operands("normal", 16, 16, 256, seed=4, dtype="fp16"))
-verdict = verify(fpemu.mma.gemm(A, B, None, spec, KOrder(split=64)), A, B, hardware="H200")
-assert verdict.equal
-assert len(verdict.alike) == verdict.tried
-print(verdict)
+verdict_integers = verify(fpemu.mma.gemm(A, B, None, spec, KOrder(split=64)), A, B, hardware="H200")
+print_wrapped(verdict_integers)
 
 # %% [markdown]
 # ## The positions of mismatches
@@ -264,9 +238,7 @@ rounded = [np.asarray(fpemu.round_to(x, "tf32")) for x in (A, B)]
 D = fpemu.mma.gemm(A, B, None, tf32)
 D[:32] = fpemu.mma.gemm(rounded[0][:32], rounded[1], None, tf32)
 verdict = verify(D, A, B, hardware="H200", fmt="tf32", seconds=600)
-assert verdict.difference.patterns == ("only in rows 0 to 31 (the first)",)
-assert verdict.causes[0].specification.inputs == ("tf32", "RNE")
-print(verdict)
+print_wrapped(verdict)
 
 # %% [markdown]
 # ## Conclusions
@@ -276,3 +248,69 @@ print(verdict)
 # * Triton's compiler passes sums to the instruction unless it cannot merge them, and tf32 operands unrounded.
 # * Equal bits confirm a specification only against the alternatives that the operands distinguish, and the verdict
 #   lists the other alternatives.
+
+# %% [markdown]
+# ## Checks
+#
+# Every number in the text follows from the results above.
+
+# %%
+# Verification of matrix products against their specification
+assert list(results) == list(cases)
+assert not failed
+assert all(D.shape == (24, 24) for D in results.values())
+
+# torch.mm
+assert cases["mm fp16"].shape == (512, 512, 512)
+assert verdict_fp16.equal
+assert not verdict_fp16.alike
+assert cases["mm fp16 odd"].shape == cases["mm fp16 odd TN"].shape == (100, 60, 1000)
+assert not verdict_odd.equal
+assert verdict_odd.causes[0].specification.order == KOrder(split=128, tile=64, residue_first=True)
+assert verdict_odd_tn.causes[0].specification.order == KOrder(split=112)
+
+# tf32: the rounding of the operands
+assert verdict_tf32.difference.patterns == ("all entries",)
+assert verdict_tf32.causes[0].specification.inputs == ("tf32", "RNE")
+assert cases["mm tf32 split"].shape == (160, 96, 512)
+assert set(verdict_tf32_split.causes[0].kinds) in ({"inputs", "order"}, {"inputs", "promotion"})
+
+# fp32: ordinary cores
+assert (cases["mm fp32"].shape, cases["mm fp32 sliced"].shape) == (3 * (1024,), 3 * (512,))
+assert verdicts["mm fp32"].equal
+assert "4 accumulators that alternate every 8 of k" in verdict_sliced.causes[0].text
+
+# fp16 results
+assert cases["mm fp16 to fp16 split"].shape == cases["mm fp16 odd"].shape
+assert KOrder(split=128, tile=64, residue_first=True) in [
+    cause.specification.order for cause in verdict_fp16_split.causes
+]
+assert verdict_fp16_split.causes[0].specification.join is None
+assert verdict_fp16_split.causes[0].specification.stored == "fp16"
+
+# alpha and beta
+assert verdict_addmm.causes[0].specification.epilogue == "fma"
+
+# All recorded products
+assert all(verdicts[name].equal for name in ("dot fp16", "dot fp16 +=", "dot tf32", "dot ieee", "dot e4m3"))
+assert judge("dot fp16 promoted", order=KOrder(promote=64)).equal
+assert verdicts["dot e4m3 promoted"].causes[0].specification.order == KOrder(promote=32)
+for other, entries in (({}, 0), ({"products": "hr,rh,hh"}, 0), ({"high_rounding": "RNE"}, 3)):
+    specification = {"scheme": "ootomo-tf32", "hardware": "H200", **options, **other}
+    x3 = verify(results["dot tf32x3"], A_x3, B_x3, causes=False, **specification)
+    assert (0 if x3.equal else x3.difference.entries) == entries
+
+# Verification of a callable
+assert verdict_probed.causes[0].specification.order == odd
+
+# Verification of a scheme
+assert verify(D_ootomo, A_ootomo, B_ootomo, scheme="ootomo", hardware="H200", promote=64).equal
+assert verdict_ootomo.causes[0].specification.scheme.promote == 64
+
+# Specifications that the operands do not distinguish
+assert verdict_integers.equal
+assert len(verdict_integers.alike) == verdict_integers.tried
+
+# The positions of mismatches
+assert verdict.difference.patterns == ("only in rows 0 to 31 (the first)",)
+assert verdict.causes[0].specification.inputs == ("tf32", "RNE")

@@ -131,8 +131,8 @@ def test_gpu_examples_print_what_the_page_shows(block, tmp_path):
 
 
 def _fpemu_commands():
-    """The commands of `sh` blocks and of the prose, as lists of words."""
-    for page in PAGES.values():
+    """The commands of `sh` blocks and of the prose, README's too, as lists of words."""
+    for page in (*PAGES.values(), ROOT / "README.md"):
         for block in blocks(page):
             if block.language == "sh":
                 yield from (words for line in block.text.splitlines() if (words := shlex.split(line, comments=True)))

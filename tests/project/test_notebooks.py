@@ -97,7 +97,9 @@ def test_what_a_notebook_needs_is_in_the_package(build, name):
     code = [cell.source for cell in build.source(name).cells if cell.cell_type == "code"]
     trees = [ast.parse("\n".join(line for line in cell.splitlines() if not line.startswith("%"))) for cell in code]
     nodes = [node for tree in trees for node in ast.walk(tree)]
-    assert sum(isinstance(node, ast.Assert) for node in nodes) >= 3
+    asserts = [sum(isinstance(node, ast.Assert) for node in ast.walk(tree)) for tree in trees]
+    assert asserts[-1] >= 3
+    assert not any(asserts[:-1]), "assertions belong into the last cell"
     defined = [node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)]
     assert len(defined) <= 3, "functions belong into the package, where they have tests"
     assert not set(defined) & _names_of_the_package()

@@ -115,21 +115,3 @@ def test_commands_print_what_readme_shows(block, files, tmp_path):
 def test_make_has_the_targets_of_readme(command):
     done = subprocess.run([*command, "-n"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-
-
-def _inline():
-    """The commands in README's prose, as lists of words."""
-    prose = re.sub(r"^```.*?^```", "", README, flags=re.DOTALL | re.MULTILINE)
-    return [code.split() for code in re.findall(r"`(fpemu [^`]*)`", prose)]
-
-
-@pytest.mark.parametrize("words", _inline(), ids=" ".join)
-def test_commands_in_the_prose_have_their_options(words, tmp_path):
-    names = [word for word in words[1:] if re.fullmatch("[a-z]+", word)]
-    for count in range(len(names), -1, -1):  # the last names may be arguments of a command, but not of a group
-        helped = _run(["fpemu", *names[:count], "-h"], tmp_path, COLUMNS="200")
-        if helped.returncode == 0:
-            break
-    assert count == len(names) or " Commands " not in helped.stdout
-    for option in (word for word in words if word.startswith("--")):
-        assert re.search(rf"{option}\b", helped.stdout), f"{' '.join(names[:count])} has no {option}"
