@@ -13,6 +13,7 @@ from fpemu.cli import matrices
 from fpemu.cli import options as cli
 from fpemu.conformance import Specification
 from fpemu.errors import InputError, unknown_name
+from fpemu.sweep.workers import chosen_gpus
 
 if TYPE_CHECKING:
     from fpemu.verification.suite import Suite
@@ -151,6 +152,7 @@ class SuiteOptions:
     ] = None
     json: Annotated[bool, "Print the record instead of the table."] = False
     fresh: Annotated[bool, "Ignore the outcomes of earlier runs."] = False
+    gpus: Annotated[str | None, "LIST", "GPUs of the processes, such as 0,2 (default: the first)."] = None
 
     def run(self, name: str, *arguments: Any, jobs: int | None = None, **options: Any) -> None:
         """Run a suite of `fpemu.verification`, "module.class", with a progress bar; print its table and mismatches.
@@ -164,6 +166,7 @@ class SuiteOptions:
         # the suite of libraries needs PyTorch too, and itself names what is missing
         if name != "library.Library" and (missing := cli.missing_gpu()) is not None:
             raise InputError(f"verify: {missing}")
+        gpus = () if self.gpus is None else chosen_gpus(self.gpus, "cuda")
         suite: Suite = attrgetter(name)(verification)(self.seed, *arguments, **options)
         run = Run(suite, self.record, fresh=self.fresh)
         if run.outcomes:
@@ -172,7 +175,7 @@ class SuiteOptions:
             with cli.progress() as bars:
                 total = len(run.groups)
                 bar = bars.add_task(suite.name, total=total, completed=total - len(run.missing))
-                result = run.run_missing(jobs, lambda group: bars.update(bar, advance=1, description=group))
+                result = run.run_missing(jobs, lambda group: bars.update(bar, advance=1, description=group), gpus)
         except KeyboardInterrupt:
             cli.note(f"fpemu: {run.interrupted()}")
             raise typer.Exit(130) from None

@@ -294,13 +294,16 @@ class Run:
         """Groups outside this run whose saved outcomes have mismatches or errors."""
         return [o.group for o in self.outcomes.values() if not o.ok and o.group not in self.groups]
 
-    def run_missing(self, jobs: int | None = None, progress: Callable[[str], None] = lambda group: None) -> Record:
+    def run_missing(
+        self, jobs: int | None = None, progress: Callable[[str], None] = lambda group: None, gpus: Sequence[str] = ()
+    ) -> Record:
         """Run the missing groups, save the outcomes as the record, and return the record of this run's groups.
 
         `jobs` processes share the GPU, since kernels take longer to compile than to run; default: one for each core, at
-        most 16. The file also keeps groups of earlier runs with the same options.
+        most 16. `gpus` are those of the processes in turn, as in ``CUDA_VISIBLE_DEVICES``; default: each uses the
+        first. The file also keeps groups of earlier runs with the same options.
         """
-        for outcome in _outcomes(self.suite, self.missing, jobs):
+        for outcome in _outcomes(self.suite, self.missing, jobs, gpus):
             self.outcomes[outcome.group] = outcome
             if self.partial is not None:
                 write_atomic(self.partial, self.suite.record(list(self.outcomes.values())).text().encode())
@@ -321,13 +324,17 @@ class Run:
         return f"interrupted; {self}, and {command} continues from there"
 
 
-def _outcomes(suite: Suite, groups: Sequence[str], jobs: int | None) -> Iterator[Outcome]:
+def _outcomes(suite: Suite, groups: Sequence[str], jobs: int | None, gpus: Sequence[str]) -> Iterator[Outcome]:
     """Run groups in processes side by side, then one after another those that need the GPU for themselves."""
     shared = [group for group in groups if not suite.groups[group].alone]
     jobs = min(os.cpu_count() or 1, _PROCESSES, len(shared)) if jobs is None else jobs
     if jobs > 1:
         groups = [group for group in groups if suite.groups[group].alone]
-        with ProcessPoolExecutor(jobs, get_context("spawn"), _start) as processes:
+        context = get_context("spawn")
+        names: Any = context.SimpleQueue() if gpus else None
+        for i in range(jobs if gpus else 0):
+            names.put(gpus[i % len(gpus)])
+        with ProcessPoolExecutor(jobs, context, _start, (names,)) as processes:
             futures = {processes.submit(suite.run, group): group for group in shared}
             try:
                 for future in as_completed(futures):
@@ -351,7 +358,9 @@ def _outcome(group: str, run: Callable[[], Outcome]) -> Outcome:
         return outcome
 
 
-def _start() -> None:
-    """Set up a process: one thread, and the parent handles interrupts."""
+def _start(gpus: Any = None) -> None:
+    """Set up a process: one thread, the next GPU of a queue, and the parent handles interrupts."""
     os.environ["FPEMU_THREADS"] = "1"
+    if gpus is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus.get()  # before the first use of CUDA
     signal.signal(signal.SIGINT, signal.SIG_IGN)

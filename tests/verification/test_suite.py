@@ -353,6 +353,16 @@ def test_processes_return_the_outcomes_of_one_process_and_survive_one_that_ends(
     assert "BrokenProcessPool" in ended.outcomes[0].first[0]
 
 
+def test_processes_are_spread_over_the_chosen_gpus(machine):
+    record = Run(Squares(of_gpu)).run_missing(2, gpus=("7", "3"))
+    assert {text.split("GPU ")[1][0] for outcome in record.outcomes for text in outcome.first} <= {"7", "3"}
+    assert record.outcomes[0].first
+
+
+def of_gpu(case, codes):
+    return f"InputError: GPU {os.environ['CUDA_VISIBLE_DEVICES']}"
+
+
 def unchanged(case, codes):
     return codes
 
