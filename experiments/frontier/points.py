@@ -78,7 +78,12 @@ def assumptions(given: Mapping[str, Any]) -> list[str]:
         return ASSUMPTIONS
     units = [mma.spec(given["hardware"], *words) for words in _UNITS]
     names = ", ".join(f"{spec.name} ({spec.evidence} model)" for spec in units)
-    return [*ASSUMPTIONS, f"The errors are of {names}; the times are counted with the ratios of Hopper."]
+    text = f"The errors are of {names}; the times are counted with the ratios of Hopper."
+    return [*ASSUMPTIONS, text, *["This unit has no instruction for e4m3."] * (not _has_e4m3(given["hardware"]))]
+
+
+def _has_e4m3(hardware: str) -> bool:
+    return any(s.architecture == hardware and " e4m3->fp32" in s.name for s in mma.catalog.rows())
 
 
 _UNITS = (("fp16", "fp32"), ("tf32", "fp32"), ("bf16", "fp32"), ("int8", "int32"))
@@ -87,7 +92,7 @@ _UNITS = (("fp16", "fp32"), ("tf32", "fp32"), ("bf16", "fp32"), ("int8", "int32"
 def cells(k: int = 8192, rows: int = 32, seeds: int = 20, hardware: str = H200) -> list[Row]:
     """The page's cells; on another unit they name it, and there are none in e4m3 if it has no such instruction."""
     unit = {} if hardware == H200 else {"hardware": hardware}
-    fp8 = not unit or any(s.architecture == hardware and " e4m3->fp32" in s.name for s in mma.catalog.rows())
+    fp8 = not unit or _has_e4m3(hardware)
     return [
         {"point": point, "data": data, "K": k, "rows": rows, "seed": seed} | unit
         for data in DATA

@@ -26,7 +26,6 @@ from fpemu.reproduce import pages
 from fpemu.schemes.errorfree.plan import Fault
 from fpemu.sweep import Store
 from tests import toy
-from tests.commands import refusal
 
 
 def _environment(**more):
@@ -404,12 +403,6 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(paper, jobs):
     assert sorted(Path("log").read_text().split()) == ["1", "2", "3", "3"]
 
 
-def test_a_broken_store_is_one_line(paper, capsys):
-    Path(".fpemu").mkdir()
-    Path(".fpemu/cells.sqlite").write_bytes(b"something else" * 99)
-    assert "cannot open the results file" in refusal(capsys, "reproduce")
-
-
 # --- bench
 def test_bench_measures_every_kind_and_writes_json(folder, capsys):
     command = ["bench", "cpu", "--size", "48", "--repeat", "1", "--only", "hopper fp16", "--json", "b.json"]
@@ -513,28 +506,6 @@ def test_an_interrupt_of_the_imports_is_one_line(tmp_path):
         """
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (130, "fpemu: interrupted\n"), module
-
-
-# --- small numbers
-
-
-@pytest.mark.parametrize("number", ["1e-400", "-1e-400", "0x1p-2000", "0.0001e-330"])
-def test_a_number_below_fp64_is_not_split_as_zero(number, capsys):
-    assert main(["split", number]) == 2
-    assert "below the smallest one, 2^-1074" in capsys.readouterr().err
-    assert main(["split", "0e-400"]) == 0
-
-
-def test_folders_without_pages_and_figures_are_refused(tmp_path, capsys):
-    assert main(["list", "--experiments", str(tmp_path / "no")]) == 2
-    assert "which is not a folder" in capsys.readouterr().err
-    assert main(["ledger", "--figures", str(tmp_path)]) == 2
-    assert "contains no record of a figure" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-    assert main(["characterize", "--emulated", "nope"]) == 2
-    err = capsys.readouterr().err
-    assert "hopper wgmma" in err
-    assert len(err) < 600
 
 
 # --- notes

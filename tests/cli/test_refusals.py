@@ -62,6 +62,7 @@ REFUSALS = [
     ("split --bogus", "'--bogus' is not a number"),
     ("split nan", "must be a finite number"),
     ("split 1e39", "1e+39"),
+    *((f"split {x}", "below the smallest one, 2^-1074") for x in ("1e-400", "-1e-400", "0x1p-2000", "0.0001e-330")),
     ("split 0.1 --sb 1 -O sb=2", "'sb' is given twice"),
     ("split 0.1 -s sgemm", "sgemm"),
     ("split 0.1 -s ootomo --sb 3", "option 'sb'"),
@@ -72,6 +73,8 @@ REFUSALS = [
     ("reproduce -j 1000", "256"),
     ("reproduce -o A.npy", "there is no folder A.npy"),
     ("ledger --figures none", "there is no folder 'none'"),
+    ("ledger --figures empty", "contains no record of a figure"),
+    ("list --experiments none", "which is not a folder"),
     ("sweep none", "none does not exist: a grid is a .toml file"),
     ("sweep deep.toml", "deep.toml"),
     ("sweep scaling -H A100 -o read-only/maps", "there is no folder read-only"),
@@ -116,6 +119,7 @@ REFUSALS = [
     ("reveal --emulated B200 --k 40 --formats e3m2,fp16,fp16", "too narrow"),
     ("characterize --emulated hoper", "hopper"),
     ("characterize a --emulated hoper", "choose one of"),
+    ("characterize --emulated nope", "hopper wgmma"),
     ("characterize --emulated hopper --k 3", "describe a --callable"),
     ("characterize --callable x.py:f --formats a,b,c --k 2 --outputs 0", "greater than or equal to 1"),
     ("characterize --callable x.py:f --formats fp16,fp16,fp32 --k 2", "no file"),
@@ -148,6 +152,7 @@ def files(folder):
     Path("deep.json").write_text('{"a":' * 100_000)
     Path("deep.toml").write_text("a = " + "[" * 100_000)
     Path("read-only").touch()
+    Path("empty").mkdir()
     Path("fixed.png").touch(0o444)
     return folder
 
@@ -157,6 +162,13 @@ def test_wrong_arguments_are_one_line_and_leave_nothing(files, capsys, command, 
     before = sorted(os.listdir())
     assert complaint in refusal(capsys, *command.replace("AB", "A.npy B.npy").split())
     assert sorted(os.listdir()) == before
+
+
+def test_a_damaged_store_is_one_line(folder, capsys):
+    Path(".fpemu").mkdir()
+    Path(".fpemu/cells.sqlite").write_bytes(b"something else" * 99)
+    assert "cannot open the results file" in refusal(capsys, "reproduce", "legemm/fig18")
+    assert main(["split", "0e-400"]) == 0
 
 
 # --- values of options
