@@ -72,215 +72,104 @@ def stale(K, to, of, length=16):
     return k
 
 
-ALL = tuple(UNITS)
-MATRIX = ("H200", "A100", "MI300X")
-Row = tuple[Callable[..., Any], tuple[str, ...], tuple[str, ...], str]
-PLANTED: dict[str, Row] = {  # name: product of (unit, A, B), units, shapes, words
-    "block left out": (
-        lambda u, A, B: gemm(u, A, B, k=np.r_[0:96, 112 : len(B)]),
-        ALL,
-        ("small", "deep"),
-        "k = 96 to 111 are",
+ROWS = """
+block left out | all | small deep | k = 96 to 111 are
+odd block left out | all | odd | k = 101 to 105 are
+last block left out | all | odd | the last 8 of k are left out
+block counted twice | all | small | counted twice
+stale tile | all | small | are read in place of k = 64 to 79
+stale tile of A | all | small | k of A is read from other places
+negative block | all | small | -1 for k = 64 to 95
+scale of the next block | all | small | scales of other blocks
+rows exchanged | all | odd deep | row 3 holds 7
+columns permuted | all | odd | columns of D are in wrong places
+tile of another | all | small | holds the tile at [0, 16]
+tile transposed | all | small | is transposed
+tile not written | all | small | hold 0: not written
+rows of NaN | all | odd | hold NaN
+stride of A | all | small | A is read by rows with leading dimension 248
+B stored by columns | all | odd | B is read by columns
+k reversed in tiles | all | small deep | within tiles of 16 of k
+k permuted in a tile | all | small | is permuted against the other operand
+k permuted in tiles | all | small | within tiles of 32 of k
+ReLU | all | odd | ReLU
+bias | all | small | a bias for each column
+slices | all | small odd deep | slices of 56
+slices in pairs | all | small | slices of 32 joined pairwise
+promotion in slices | all | deep | promoted every 64
+bf16 operands | H200 MI300X cores | small | A and B are rounded to bf16 toward zero
+one operand in e4m3 | H200 A100 | small | A is rounded to e4m3 to nearest even
+words truncated to tf32 | cores | small odd | rounded to tf32 toward zero
+words rounded to tf32 | cores | small | rounded to tf32 to nearest, ties away first
+fp16 FMAs | H200 MI300X | small | rounded once per k (FMA)
+fp16 multiply, then add | H200 | small | multiply-adds in fp16 without FMA
+bf16 FMAs | A100 | small | multiply-adds in bf16
+fp16 after each tile | H200 MI300X | small | rounded to fp16 after every 32 of k
+bf16 sums of tiles | A100 | small | every 64 of k are summed from zero
+multiply, then add | cores | small | multiply-adds in fp32 without FMA
+SIMD lanes | cores | small | 32 accumulators that alternate every 1 of k
+another instruction | matrix | small | the instruction is
+D truncated to bf16 | all | small | the result is rounded to bf16 toward zero
+D rounded twice | H200 | small | e5m2
+block left out of slices | all | small | split in slices of 64
+"""
+"""For each defect its units, its shapes, and words of its cause."""
+PRODUCTS = {  # of (unit, A, B)
+    "block left out": lambda u, A, B: gemm(u, A, B, k=np.r_[0:96, 112 : len(B)]),
+    "odd block left out": lambda u, A, B: gemm(u, A, B, k=np.r_[0:101, 106 : len(B)]),
+    "last block left out": lambda u, A, B: gemm(u, A[:, :-8], B[:-8]),
+    "block counted twice": lambda u, A, B: gemm(u, A, B, k=np.r_[0:64, 48 : len(B)]),
+    "stale tile": lambda u, A, B: gemm(u, A, B, k=stale(len(B), 64, 32)),
+    "stale tile of A": lambda u, A, B: gemm(u, A[:, stale(len(B), 64, 32)], B),
+    "negative block": lambda u, A, B: gemm(u, A * np.where(np.arange(len(B)) // 32 == 2, -1, 1).astype(A.dtype), B),
+    "scale of the next block": lambda u, A, B: gemm(
+        u, A * np.repeat([2, 0.5, 4, 0.25], len(B) // 4).astype(A.dtype), B
     ),
-    "odd block left out": (
-        lambda u, A, B: gemm(u, A, B, k=np.r_[0:101, 106 : len(B)]),
-        ALL,
-        ("odd",),
-        "k = 101 to 105 are",
+    "rows exchanged": lambda u, A, B: gemm(u, A, B)[np.r_[0:3, 7, 4:7, 3, 8 : len(A)]],
+    "columns permuted": lambda u, A, B: gemm(u, A, B)[:, ::-1],
+    "tile of another": lambda u, A, B: replaced(D := gemm(u, A, B), np.s_[16:32, 0:16], D[0:16, 16:32].copy()),
+    "tile transposed": lambda u, A, B: replaced(D := gemm(u, A, B), np.s_[16:32, 0:16], D[16:32, 0:16].T.copy()),
+    "tile not written": lambda u, A, B: replaced(gemm(u, A, B), np.s_[16:32, 8:16], 0),
+    "rows of NaN": lambda u, A, B: replaced(gemm(u, A, B), np.s_[-3:], np.nan),
+    "stride of A": lambda u, A, B: gemm(u, A.ravel()[np.arange(len(A))[:, None] * (len(B) - 8) + np.arange(len(B))], B),
+    "B stored by columns": lambda u, A, B: gemm(u, A, B.reshape(B.shape[::-1]).T),
+    "k reversed in tiles": lambda u, A, B: gemm(u, A[:, within(len(B), 16, np.arange(16)[::-1])], B),
+    "k permuted in a tile": lambda u, A, B: gemm(
+        u, A, B[np.r_[0:64, 64 + np.random.default_rng(2).permutation(16), 80 : len(B)]]
     ),
-    "last block left out": (lambda u, A, B: gemm(u, A[:, :-8], B[:-8]), ALL, ("odd",), "the last 8 of k are left out"),
-    "block counted twice": (
-        lambda u, A, B: gemm(u, A, B, k=np.r_[0:64, 48 : len(B)]),
-        ALL,
-        ("small",),
-        "counted twice",
+    "k permuted in tiles": lambda u, A, B: gemm(
+        u, A[:, within(len(B), 32, np.random.default_rng(3).permutation(32))], B
     ),
-    "stale tile": (
-        lambda u, A, B: gemm(u, A, B, k=stale(len(B), 64, 32)),
-        ALL,
-        ("small",),
-        "are read in place of k = 64 to 79",
+    "ReLU": lambda u, A, B: np.maximum(gemm(u, A, B), 0),
+    "bias": lambda u, A, B: gemm(u, A, B) + np.random.default_rng(5).standard_normal(B.shape[1]).astype(np.float32),
+    "slices": lambda u, A, B: gemm(u, A, B, KOrder(56)),
+    "slices in pairs": lambda u, A, B: gemm(u, A, B, KOrder(32, join="pairwise")),
+    "promotion in slices": lambda u, A, B: gemm(u, A, B, KOrder(512, promote=64)),
+    "bf16 operands": lambda u, A, B: gemm(u, *by("bf16", "RZ", A, B)),
+    "one operand in e4m3": lambda u, A, B: gemm(u, *by("e4m3", "RNE", A), B),
+    "words truncated to tf32": lambda u, A, B: mma.gemm(A, B, None, mma.spec("A100", "tf32")),
+    "words rounded to tf32": lambda u, A, B: mma.gemm(*by("tf32", "RNA", A, B), None, mma.spec("H200", "tf32")),
+    "fp16 FMAs": lambda u, A, B: mma.gemm(A, B, None, simt.SPECS["fp16"]).astype(np.float32),
+    "fp16 multiply, then add": lambda u, A, B: multiply_add(A, B, "fp16", False),
+    "bf16 FMAs": lambda u, A, B: multiply_add(A, B, "bf16", True),
+    "fp16 after each tile": lambda u, A, B: narrowed(u, A, B, "fp16", 32, False),
+    "bf16 sums of tiles": lambda u, A, B: narrowed(u, A, B, "bf16", 64, True),
+    "multiply, then add": lambda u, A, B: multiply_add(A, B, "fp32", False),
+    "SIMD lanes": lambda u, A, B: lanes(A, B, 8, 4),
+    "another instruction": lambda u, A, B: mma.gemm(
+        A, B, None, mma.spec("ampere" if u != "A100" else "hopper", UNITS[u][1])
     ),
-    "stale tile of A": (
-        lambda u, A, B: gemm(u, A[:, stale(len(B), 64, 32)], B),
-        ALL,
-        ("small",),
-        "k of A is read from other places",
-    ),
-    "negative block": (
-        lambda u, A, B: gemm(u, A * np.where(np.arange(len(B)) // 32 == 2, -1, 1).astype(A.dtype), B),
-        ALL,
-        ("small",),
-        "-1 for k = 64 to 95",
-    ),
-    "scale of the next block": (
-        lambda u, A, B: gemm(u, A * np.repeat([2, 0.5, 4, 0.25], len(B) // 4).astype(A.dtype), B),
-        ALL,
-        ("small",),
-        "scales of other blocks",
-    ),
-    "rows exchanged": (
-        lambda u, A, B: gemm(u, A, B)[np.r_[0:3, 7, 4:7, 3, 8 : len(A)]],
-        ALL,
-        ("odd", "deep"),
-        "row 3 holds 7",
-    ),
-    "columns permuted": (lambda u, A, B: gemm(u, A, B)[:, ::-1], ALL, ("odd",), "columns of D are in wrong places"),
-    "tile of another": (
-        lambda u, A, B: replaced(D := gemm(u, A, B), np.s_[16:32, 0:16], D[0:16, 16:32].copy()),
-        ALL,
-        ("small",),
-        "holds the tile at [0, 16]",
-    ),
-    "tile transposed": (
-        lambda u, A, B: replaced(D := gemm(u, A, B), np.s_[16:32, 0:16], D[16:32, 0:16].T.copy()),
-        ALL,
-        ("small",),
-        "is transposed",
-    ),
-    "tile not written": (
-        lambda u, A, B: replaced(gemm(u, A, B), np.s_[16:32, 8:16], 0),
-        ALL,
-        ("small",),
-        "hold 0: not written",
-    ),
-    "rows of NaN": (lambda u, A, B: replaced(gemm(u, A, B), np.s_[-3:], np.nan), ALL, ("odd",), "hold NaN"),
-    "stride of A": (
-        lambda u, A, B: gemm(u, A.ravel()[np.arange(len(A))[:, None] * (len(B) - 8) + np.arange(len(B))], B),
-        ALL,
-        ("small",),
-        "A is read by rows with leading dimension 248",
-    ),
-    "B stored by columns": (
-        lambda u, A, B: gemm(u, A, B.reshape(B.shape[::-1]).T),
-        ALL,
-        ("odd",),
-        "B is read by columns",
-    ),
-    "k reversed in tiles": (
-        lambda u, A, B: gemm(u, A[:, within(len(B), 16, np.arange(16)[::-1])], B),
-        ALL,
-        ("small", "deep"),
-        "within tiles of 16 of k",
-    ),
-    "k permuted in a tile": (
-        lambda u, A, B: gemm(u, A, B[np.r_[0:64, 64 + np.random.default_rng(2).permutation(16), 80 : len(B)]]),
-        ALL,
-        ("small",),
-        "is permuted against the other operand",
-    ),
-    "k permuted in tiles": (
-        lambda u, A, B: gemm(u, A[:, within(len(B), 32, np.random.default_rng(3).permutation(32))], B),
-        ALL,
-        ("small",),
-        "within tiles of 32 of k",
-    ),
-    "ReLU": (lambda u, A, B: np.maximum(gemm(u, A, B), 0), ALL, ("odd",), "ReLU"),
-    "bias": (
-        lambda u, A, B: gemm(u, A, B) + np.random.default_rng(5).standard_normal(B.shape[1]).astype(np.float32),
-        ALL,
-        ("small",),
-        "a bias for each column",
-    ),
-    "slices": (lambda u, A, B: gemm(u, A, B, KOrder(56)), ALL, ("small", "odd", "deep"), "slices of 56"),
-    "slices in pairs": (
-        lambda u, A, B: gemm(u, A, B, KOrder(32, join="pairwise")),
-        ALL,
-        ("small",),
-        "slices of 32 joined pairwise",
-    ),
-    "promotion in slices": (
-        lambda u, A, B: gemm(u, A, B, KOrder(512, promote=64)),
-        ALL,
-        ("deep",),
-        "promoted every 64",
-    ),
-    "bf16 operands": (
-        lambda u, A, B: gemm(u, *by("bf16", "RZ", A, B)),
-        ("H200", "MI300X", "cores"),
-        ("small",),
-        "A and B are rounded to bf16 toward zero",
-    ),
-    "one operand in e4m3": (
-        lambda u, A, B: gemm(u, *by("e4m3", "RNE", A), B),
-        ("H200", "A100"),
-        ("small",),
-        "A is rounded to e4m3 to nearest even",
-    ),
-    "words truncated to tf32": (
-        lambda u, A, B: mma.gemm(A, B, None, mma.spec("A100", "tf32")),
-        ("cores",),
-        ("small", "odd"),
-        "rounded to tf32 toward zero",
-    ),
-    "words rounded to tf32": (
-        lambda u, A, B: mma.gemm(*by("tf32", "RNA", A, B), None, mma.spec("H200", "tf32")),
-        ("cores",),
-        ("small",),
-        "rounded to tf32 to nearest, ties away first",
-    ),
-    "fp16 FMAs": (
-        lambda u, A, B: mma.gemm(A, B, None, simt.SPECS["fp16"]).astype(np.float32),
-        ("H200", "MI300X"),
-        ("small",),
-        "rounded once per k (FMA)",
-    ),
-    "fp16 multiply, then add": (
-        lambda u, A, B: multiply_add(A, B, "fp16", False),
-        ("H200",),
-        ("small",),
-        "multiply-adds in fp16 without FMA",
-    ),
-    "bf16 FMAs": (lambda u, A, B: multiply_add(A, B, "bf16", True), ("A100",), ("small",), "multiply-adds in bf16"),
-    "fp16 after each tile": (
-        lambda u, A, B: narrowed(u, A, B, "fp16", 32, False),
-        ("H200", "MI300X"),
-        ("small",),
-        "rounded to fp16 after every 32 of k",
-    ),
-    "bf16 sums of tiles": (
-        lambda u, A, B: narrowed(u, A, B, "bf16", 64, True),
-        ("A100",),
-        ("small",),
-        "every 64 of k are summed from zero",
-    ),
-    "multiply, then add": (
-        lambda u, A, B: multiply_add(A, B, "fp32", False),
-        ("cores",),
-        ("small",),
-        "multiply-adds in fp32 without FMA",
-    ),
-    "SIMD lanes": (
-        lambda u, A, B: lanes(A, B, 8, 4),
-        ("cores",),
-        ("small",),
-        "32 accumulators that alternate every 1 of k",
-    ),
-    "another instruction": (
-        lambda u, A, B: mma.gemm(A, B, None, mma.spec("ampere" if u != "A100" else "hopper", UNITS[u][1])),
-        MATRIX,
-        ("small",),
-        "the instruction is",
-    ),
-    "D truncated to bf16": (
-        lambda u, A, B: np.asarray(round_to(gemm(u, A, B), "bf16", "RZ")),
-        ALL,
-        ("small",),
-        "the result is rounded to bf16 toward zero",
-    ),
-    "D rounded twice": (
-        lambda u, A, B: np.asarray(round_to(round_to(gemm(u, A, B), "bf16"), "e5m2")).astype(np.float32),
-        ("H200",),
-        ("small",),
-        "e5m2",
-    ),
-    "block left out of slices": (
-        lambda u, A, B: gemm(u, np.where(np.arange(len(B)) // 16 == 6, A.dtype.type(0), A), B, KOrder(64)),
-        ALL,
-        ("small",),
-        "split in slices of 64",
+    "D truncated to bf16": lambda u, A, B: np.asarray(round_to(gemm(u, A, B), "bf16", "RZ")),
+    "D rounded twice": lambda u, A, B: np.asarray(round_to(round_to(gemm(u, A, B), "bf16"), "e5m2")).astype(np.float32),
+    "block left out of slices": lambda u, A, B: gemm(
+        u, np.where(np.arange(len(B)) // 16 == 6, A.dtype.type(0), A), B, KOrder(64)
     ),
 }
+GROUPS = {"all": tuple(UNITS), "matrix": ("H200", "A100", "MI300X")}
+PLANTED: dict[str, tuple[Callable[..., Any], tuple[str, ...], tuple[str, ...], str]] = {}
+for row in ROWS.strip().splitlines():
+    name, units, shapes, words = row.split(" | ")
+    PLANTED[name] = PRODUCTS[name], GROUPS.get(units) or tuple(units.split()), tuple(shapes.split()), words
 CASES = [(name, unit, shape) for name, (_, units, shapes, _) in PLANTED.items() for unit in units for shape in shapes]
 
 

@@ -6,6 +6,7 @@ instruction is probed within and beyond the range of int32.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -30,130 +31,86 @@ from fpemu.probing.arithmetic.fit import (
 )
 from fpemu.probing.arithmetic.probes import Array, Builder, Formats, Instruction, Pair, Probes
 
-Entry = tuple[str, dict[int, tuple[int, int]], int]
-
-
-def _code(fmt: FloatFormat, x: float) -> int:
-    return int(fmt.encode(np.float64(x)))
-
 
 def _nans(fmt: FloatFormat) -> list[int]:
     """Codes of NaN: plain, with a payload, signalling, negative; none where the format has none."""
     if fmt.nan == "none":
         return []
-    if fmt.nan == "negative-zero":
-        return [1 << (fmt.width - 1)]
     sign, full = 1 << (fmt.width - 1), (1 << (fmt.width - 1)) - (1 << fmt.padding)
-    if fmt.nan == "top":
-        return [full, sign | full]
-    infinite, quiet = _code(fmt, np.inf), 1 << (fmt.fraction_bits - 1 + fmt.padding)
+    if fmt.nan != "ieee":
+        return [sign] if fmt.nan == "negative-zero" else [full, sign | full]
+    infinite, quiet = int(fmt.encode(np.inf)), 1 << (fmt.fraction_bits - 1 + fmt.padding)
     payload = 1 << fmt.padding
     codes = [full, infinite | quiet, infinite | quiet | payload, infinite | payload, sign | infinite | quiet | payload]
     return list(dict.fromkeys(codes))
 
 
 def specials(formats: Formats, k: int) -> Probes:
-    """The probes, each at the first and at the last positions of k."""
+    """Probes of NaN, Inf, zeros, subnormals and overflow, each at the first and at the last positions of k."""
     fa, fb, fc, fd = formats
-    one_a, one_b = _code(fa, 1.0), _code(fb, 1.0)
-    entries: list[Entry] = []
+    probes = Builder(formats, k)
+    number, inf = probes.product, math.inf
+    one, less = number(0), number(0, -1)
 
-    def codes(pair: Pair) -> tuple[int, int]:
-        return _code(fa, pair[0]), _code(fb, pair[1])
-
-    def add(kind: str, products: list[tuple[int, int] | Pair | None], c: float | int = 0.0) -> None:
-        """Products at 0, 1, ... and at the end of k; codes are integers, values floats."""
-        if any(p is None for p in products) or len(products) > k:
-            return
-        pairs = [codes(p) if isinstance(p[0], float) else p for p in products if p is not None]
-        word = c if isinstance(c, int) else _code(fc, c)
+    def add(kind: str, pairs: Sequence[Pair | None], c: float = 0.0) -> None:
         for start in dict.fromkeys((0, k - len(pairs))):
-            if start >= 0:
-                entries.append((kind, {start + i: p for i, p in enumerate(pairs)}, word))  # type: ignore[misc]
+            probes.add(kind, [(k - 1 - start - i, pair) for i, pair in enumerate(pairs)], c)
 
-    values = Builder(formats, k)
-    one, less = values.product(0), values.product(0, -1)
-    for x in _nans(fa):
-        add("NaN in A", [(x, one_b)])
-        add("NaN in A beside 1", [(x, one_b), one], 1.0)
-    for y in _nans(fb):
-        add("NaN in B", [(one_a, y)])
-    for z in _nans(fc):
-        add("NaN in C", [one], z)
-        for x in _nans(fa):
-            add("NaN in A and C", [(x, one_b)], z)
-            for y in _nans(fb)[:3]:
-                add("NaN in A, B and C", [(x, y)], z)
-        for y in _nans(fb):
-            add("NaN in B and C", [(one_a, y)], z)
-    for x in _nans(fa):
-        for y in _nans(fb):
-            add("NaN in A and B", [(x, y)])
+    for codes in product(*([None, *_nans(fmt)] for fmt in formats[:3])):
+        which = [name for name, code in zip("ABC", codes, strict=True) if code is not None]
+        a, b, c = (x if code is None else code for x, code in zip((1.0, 1.0, 0.0), codes, strict=True))
+        if which:
+            add(f"NaN in {' and '.join(which)}", [(a, b)], c)
+            add("NaN beside 1", [(a, b), one], 1.0 if which == ["A"] else c)
     if fa.inf and fb.inf:
-        big = (float("inf"), 1.0)
-        add("Inf · 0", [(float("inf"), 0.0)])
-        add("Inf · 0", [(0.0, float("-inf"))], 1.0)
-        add("Inf", [big])
-        add("-Inf", [(1.0, float("-inf"))], 1.0)
-        add("Inf - Inf", [big, (-1.0, float("inf"))])
-        add("Inf - Inf", [(1.0, float("inf"))], float("-inf"))
-        for z in _nans(fc)[-2:]:
-            add("NaN in C beside Inf", [big], z)
-            add("NaN in C beside Inf · 0", [(float("inf"), 0.0)], z)
-    add("Inf in C", [less], float("inf"))
-    add("-Inf in C", [one], float("-inf"))
-    add("Inf - Inf", [one], float("inf"))
-    # zeros
-    zeros = [(a, b) for a in (0.0, -0.0) for b in (0.0, -0.0, 1.0, -1.0)]
-    for zero in (0.0, -0.0):
-        for pair in zeros:
-            for many, words in ((1, "a product"), (k, "all products")):
-                add(f"{words} {pair[0] * pair[1]:g}, C = {zero:g}", [pair] * many, zero)
+        add("Inf", [(inf, 1.0)])
+        add("Inf · 0", [(inf, 0.0)])
+        for code in _nans(fc)[-2:]:
+            add("NaN in C beside Inf", [(inf, 1.0)], code)
+            add("NaN in C beside Inf · 0", [(inf, 0.0)], code)
+        add("Inf · 0", [(0.0, -inf)], 1.0)
+        add("-Inf", [(1.0, -inf)], 1.0)
+        add("Inf - Inf", [(inf, 1.0), (-1.0, inf)])
+        add("Inf - Inf", [(1.0, inf)], -inf)
+    add("Inf in C", [less], inf)
+    add("-Inf in C", [one], -inf)
+    zeros = product((0.0, -0.0), [(a, b) for a in (0.0, -0.0) for b in (0.0, -0.0, 1.0, -1.0)])
+    for (zero, pair), (many, words) in product(zeros, ((1, "a product"), (k, "all products"))):
+        add(f"{words} {pair[0] * pair[1]:g}, C = {zero:g}", [pair] * many, zero)
     add("1 - 1, products", [one, less])
     add("1 - 1, C and a product", [less], 1.0)
     add("1 - 1, beside C = -0", [one, less], -0.0)
-    tiny_c = fc.min_subnormal
+    tiny, low, ulp = fc.min_subnormal, fd.emin - fd.fraction_bits, fd.emax - fd.fraction_bits
     for s in (1, -1):
-        low, sign = fd.emin - fd.fraction_bits, "+" if s > 0 else "-"
-        quarter, half = values.product(low - 2, s), values.product(low - 1, s)
+        sign, quarter, half = "+" if s > 0 else "-", number(low - 2, s), number(low - 1, s)
         add(f"{sign} a quarter of D's smallest", [quarter])
         add(f"{sign} three quarters of D's smallest", [half, quarter])
-        add("a subnormal result of products", [values.product(low + 1, s)])
-        add("a subnormal result of products", [values.product(fd.emin, s), values.product(fd.emin - 1, -s)])
-        add("a subnormal result beside C", [values.product(fd.emin - 1, -s)], s * 2.0**fd.emin)
-        add("a subnormal C", [], s * tiny_c)
-        add("a subnormal C", [], s * (2.0**fc.emin - tiny_c))
-        add("a subnormal C beside a product", [values.product(max(fd.emin, fa.emin + fb.emin), s)], s * tiny_c)
+        add("a subnormal result of products", [number(low + 1, s)])
+        add("a subnormal result of products", [number(fd.emin, s), number(fd.emin - 1, -s)])
+        add("a subnormal result beside C", [number(fd.emin - 1, -s)], s * 2.0**fd.emin)
+        add("a subnormal C", [], s * tiny)
+        add("a subnormal C", [], s * (2.0**fc.emin - tiny))
+        add("a subnormal C beside a product", [number(max(fd.emin, fa.emin + fb.emin), s)], s * tiny)
         for operand, fmt, other in (("A", fa, fb), ("B", fb, fa)):
-            for tiny in (fmt.min_subnormal, fmt.min_normal - fmt.min_subnormal):
-                for factor in (1.0, 2.0**other.emax):
-                    pair = (s * tiny, factor) if operand == "A" else (factor, s * tiny)
-                    add(f"a subnormal in {operand}", [pair])
+            for x, y in product((fmt.min_subnormal, fmt.min_normal - fmt.min_subnormal), (1.0, 2.0**other.emax)):
+                add(f"a subnormal in {operand}", [(s * x, y) if operand == "A" else (y, s * x)])
         if fa.min_subnormal * fb.min_subnormal > 0:
             add("subnormals in A and B", [(s * fa.min_subnormal, fb.min_subnormal)])
-        # overflow
-        ulp = fd.emax - fd.fraction_bits
         for e in (ulp, ulp - 1, ulp - 2, fd.emax):
-            add("overflow by a product", [values.product(e, s)], s * fd.max)
-            add("overflow by a product", [values.product(e, s), values.product(e - 1, s)], s * fd.max)
-        add("overflow, taken back", [values.product(fd.emax, s), values.product(fd.emax, -s)], s * fd.max)
-        add("products beyond D, which cancel", [values.product(fd.emax + 1, s), values.product(fd.emax + 1, -s)], 1.0)
-        add("products beyond D, which cancel", [values.full(fd.emax, s), values.full(fd.emax, -s)], 1.0)
-        add("a product beyond D", [values.product(fd.emax + 1, s)])
+            add("overflow by a product", [number(e, s)], s * fd.max)
+            add("overflow by a product", [number(e, s), number(e - 1, s)], s * fd.max)
+        add("overflow that another product cancels", [number(fd.emax, s), number(fd.emax, -s)], s * fd.max)
+        add("products beyond D, which cancel", [number(fd.emax + 1, s), number(fd.emax + 1, -s)], 1.0)
+        add("products beyond D, which cancel", [probes.full(fd.emax, s), probes.full(fd.emax, -s)], 1.0)
+        add("a product beyond D", [number(fd.emax + 1, s)])
         add("a product of the largest numbers", [(s * fa.max, fb.max)])
-        add("products of the largest numbers", [(s * fa.max, fb.max)] * k)
-        add("products of the largest numbers", [(s * fa.max, fb.max)] * k, s * fd.max)
-    for fmt, which in ((fa, 0), (fb, 1)):
-        if fmt.padding:  # what a tf32 word has below its format
-            word = [one_a, one_b]
-            word[which] |= (1 << fmt.padding) - 1
-            add("low bits that the format does not have", [(word[0], word[1])])
-    A, B = (np.zeros((len(entries), k), f.code_dtype) for f in (fa, fb))
-    C = np.array([c for *_, c in entries], np.uint64).astype(fc.code_dtype)
-    for i, (_, at, _) in enumerate(entries):
-        for q, (a, b) in at.items():
-            A[i, q], B[i, q] = a, b
-    return Probes.without_level(A, B, C, [kind for kind, *_ in entries])
+        for c in (0.0, s * fd.max):
+            add("products of the largest numbers", [(s * fa.max, fb.max)] * k, c)
+    if fa.padding or fb.padding:  # bits of a tf32 word below its format
+        word = [int(f.encode(1.0)) | (1 << f.padding) - 1 for f in (fa, fb)]
+        add("low bits that the format does not have", [(word[0], 1.0)])
+        add("low bits that the format does not have", [(1.0, word[1])])
+    return probes.probes()
 
 
 def nan_rule(probes: Probes, D: Array, formats: Formats) -> tuple[int | None, bool, str]:

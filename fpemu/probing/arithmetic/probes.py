@@ -138,7 +138,7 @@ class Builder:
         if c is None or any(pair is None or not 0 <= q < self.k for q, pair in terms):
             return
         at = {self.k - 1 - q: pair for q, pair in terms if pair is not None}
-        key = (tuple(sorted(at.items())), c)
+        key = repr((sorted(at), *at.values(), c))  # zeros of both signs
         if key not in self._seen and len(at) == len(terms):
             self._seen.add(key)
             self.rows.append((kind, level, at, c))
@@ -147,12 +147,19 @@ class Builder:
         """The collected probes; the builder is empty afterwards."""
         rows, self.rows = self.rows, []
         n = len(rows)
-        A, B, C = np.zeros((n, self.k)), np.zeros((n, self.k)), np.array([c for *_, c in rows], np.float64)
-        for i, (_, _, at, _) in enumerate(rows):
-            for q, (a, b) in at.items():
-                A[i, q], B[i, q] = a, b
-        codes = [np.asarray(f.encode(x)) for f, x in zip(self.formats[:3], (A, B, C), strict=True)]
-        of_a, of_b, of_c = (exponents(x, f) for x, f in zip((A, B, C), self.formats[:3], strict=True))
+        given: list[Any] = []  # numbers that are given as codes
+        numbers = [np.zeros((n, self.k)), np.zeros((n, self.k)), np.zeros(n)]
+        for i, (_, _, at, c) in enumerate(rows):
+            factors = [(operand, (i, q), x) for q, pair in at.items() for operand, x in enumerate(pair)]
+            for operand, place, x in [*factors, (2, (i,), c)]:
+                if isinstance(x, float):
+                    numbers[operand][place] = x
+                else:
+                    given.append((operand, place, x))
+        codes = [np.asarray(f.encode(x)) for f, x in zip(self.formats, numbers, strict=False)]
+        for operand, place, code in given:
+            codes[operand][place] = code
+        of_a, of_b, of_c = (exponents(x, f) for x, f in zip(numbers, self.formats, strict=False))
         highest = np.maximum((of_a + of_b).max(axis=1), of_c)  # a subnormal factor may bring a product above its level
         spans = np.array([self.k - min(at, default=self.k) for _, _, at, _ in rows], np.int64)
         levels = np.array([e for _, e, *_ in rows], np.int64)
