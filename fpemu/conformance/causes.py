@@ -105,6 +105,9 @@ class Problem:
     ):
         self.s, self.A, self.B, self.C, self.D, self.device = specification, A, B, C, D, device
         self.end, self.most, self.tried = end, most, 0
+        self.causes: list[Cause] = []  # the combinations that reproduce every bit
+        self.keys: dict[Any, int] = {}  # of all combinations, the index of their cause or -1
+        self.last = math.inf  # end of the search for other causes, after the first
         self.identify = identify  # the unit is not specified
         self.compiled: set[MmaSpec | None] = set()
         self.ignored = np.zeros(D.shape, bool) if ignored is None else ignored  # entries with another cause
@@ -186,6 +189,27 @@ class Problem:
                 return False
         return True
 
+    def offer(self, deviations: Deviations) -> None:
+        """Confirm a combination, and keep it if it reproduces every bit."""
+        s = changed(self.s, deviations)
+        key = _key(s, self.A.shape[1])
+        text = "; ".join(d.text for d in deviations)
+        if self.causes and time.perf_counter() > min(self.end, self.last):
+            return
+        if key in self.keys:
+            same = self.keys[key]
+            kinds = tuple(d.kind for d in deviations)
+            if same >= 0 and "which is the same" not in self.causes[same].text and self.causes[same].kinds == kinds:
+                simple, long = sorted((self.causes[same].text, text), key=len)
+                other = simple if long.startswith(simple) else f"{simple}, or {long}, which is the same"
+                self.causes[same] = replace(self.causes[same], text=other)
+            return
+        self.keys[key] = -1
+        if deviations and self.matches(s) and self.confirms(s):
+            self.last = min(self.last, time.perf_counter() + _COUNT)
+            self.keys[key] = len(self.causes)
+            self.causes.append(Cause(tuple(d.kind for d in deviations), text, 0, s))
+
 
 def _lines(wrong: NDArray[np.bool_], axis: int, count: int) -> Index:
     """Rows (axis 1) or columns: half of them with the most mismatches, the others spread over the matrix."""
@@ -255,38 +279,6 @@ def conversions(p: Problem) -> tuple[list[Deviations], float]:
     return chosen, least
 
 
-class Survivors:
-    """Combinations that reproduce a few entries, then the sample, then every bit."""
-
-    def __init__(self, p: Problem):
-        self.p = p
-        self.causes: list[Cause] = []
-        self.end = math.inf
-        self.keys: dict[Any, int] = {}
-
-    def offer(self, deviations: Deviations) -> None:
-        """Confirm a combination, and keep it if it reproduces every bit."""
-        p = self.p
-        s = changed(p.s, deviations)
-        key = _key(s, p.A.shape[1])
-        text = "; ".join(d.text for d in deviations)
-        if self.causes and time.perf_counter() > min(p.end, self.end):
-            return
-        if key in self.keys:
-            same = self.keys[key]
-            kinds = tuple(d.kind for d in deviations)
-            if same >= 0 and "which is the same" not in self.causes[same].text and self.causes[same].kinds == kinds:
-                simple, long = sorted((self.causes[same].text, text), key=len)
-                other = simple if long.startswith(simple) else f"{simple}, or {long}, which is the same"
-                self.causes[same] = replace(self.causes[same], text=other)
-            return
-        self.keys[key] = -1
-        if deviations and p.matches(s) and p.confirms(s):
-            self.end = min(self.end, time.perf_counter() + _COUNT)
-            self.keys[key] = len(self.causes)
-            self.causes.append(Cause(tuple(d.kind for d in deviations), text, 0, s))
-
-
 def plain_causes(
     p: Problem, reveal: Callable[[Specification], Any] | None, report: Callable[[str], None]
 ) -> list[Cause]:
@@ -302,7 +294,6 @@ def plain_causes(
     if not isinstance(fmt, str) and any(((x != 0) & (np.abs(x) < fmt.min_normal)).any() for x in (A, B)):
         flush.append((deviation("flush", f"subnormal {fmt.name} inputs are flushed to zero", flush="inputs"),))
     before = [(*conv, *f) for f in flush for conv in converted]
-    out = Survivors(p)
 
     def evaluated(deviations: Deviations, candidates: Iterable[Candidate]) -> None:
         """Compare all orders of a list, with every conversion of the result, on the few entries."""
@@ -329,7 +320,7 @@ def plain_causes(
             order = build() if callable(build) else build
             own = not fields and (order == (s.order or KOrder()) or not text)
             over_k = () if own else (deviation("order", text, order=order, **fields),)
-            out.offer((*deviations, *over_k, *ending))
+            p.offer((*deviations, *over_k, *ending))
 
     def in_own_order(deviations: Deviations) -> None:
         one = changed(s, deviations)
@@ -345,7 +336,7 @@ def plain_causes(
             a = round_operand(a.astype(np.float64) * s.alpha, str(one.operand))
         if one.narrow is None:
             evaluated(deviations, slices(Sums(one, a, b), every=every))
-            if not (every or out.causes or p.over()):
+            if not (every or p.causes or p.over()):
                 evaluated(deviations, interleaved(Sums(one, a, b)))
 
     def in_every_length(deviations: Deviations) -> None:
@@ -353,7 +344,7 @@ def plain_causes(
 
     def by_itself(deviations: Deviations) -> None:
         p.tried += 1
-        out.offer(deviations)
+        p.offer(deviations)
 
     def all_units() -> Iterator[Deviations]:
         for conversion in before:
@@ -388,16 +379,16 @@ def plain_causes(
     ]
     with np.errstate(all="ignore"):
         for text, many, attempts in stages:
-            if out.causes:
+            if p.causes:
                 break
             report(text)
             for deviations, attempt in ((d, a) for d in many for a in attempts):
                 if p.over():
                     break
-                if not out.causes or len(deviations) <= min(len(one.kinds) for one in out.causes):
+                if not p.causes or len(deviations) <= min(len(one.kinds) for one in p.causes):
                     with suppress(*REFUSED):
                         attempt(deviations)
-    return sorted(out.causes, key=lambda cause: len(cause.kinds))
+    return sorted(p.causes, key=lambda cause: len(cause.kinds))
 
 
 def indistinguishable(p: Problem) -> tuple[list[tuple[str, Specification]], int]:
@@ -499,7 +490,6 @@ def scheme_deviations(p: Problem, s: Specification) -> Iterator[Deviation]:
 
 def scheme_causes(p: Problem, report: Callable[[str], None]) -> list[Cause]:
     """The single deviations of a scheme that reproduce every bit, or pairs: the nearest ones with all others."""
-    out = Survivors(p)
     nearness: list[tuple[float, Deviations]] = []
     seen: set[bytes] = set()
 
@@ -511,7 +501,7 @@ def scheme_causes(p: Problem, report: Callable[[str], None]) -> list[Cause]:
             if value.shape == p.part.shape and bits(value).tobytes() not in seen:
                 steps = distance(p.part, value, s.result if s.result in formats.names() else "fp32")
                 if not steps.any():
-                    out.offer(deviations)
+                    p.offer(deviations)
                     return
                 seen.add(bits(value).tobytes())
                 nearness.append((float(np.log2(1.0 + np.minimum(steps, 2**40)).mean()), deviations))
@@ -525,14 +515,14 @@ def scheme_causes(p: Problem, report: Callable[[str], None]) -> list[Cause]:
     starts = [d for _, d in near if d[0].kind not in ("order", "hardware", "scheme")][:_BEAM]
     starts += [d for _, d in nearness if d[0].kind in ("promotion", "result", "inputs") and d not in starts]
     starts += [d for _, d in near if d not in starts][:2]
-    for start in () if out.causes else starts:
+    for start in () if p.causes else starts:
         report(f"{start[0].text}, and")
         for d in scheme_deviations(p, changed(p.s, start)):
-            if p.over() or out.causes:
+            if p.over() or p.causes:
                 break
             if d.kind != start[0].kind and (start[0].kind, d.kind) != ("scheme", "inputs"):
                 attempt((*start, d))
-    return out.causes
+    return p.causes
 
 
 def search(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fpemu import simt
 from fpemu.conformance.specification import Specification, describe_order, multiply_adds, to_format
-from fpemu.mma import KOrder, MmaSpec, tree
+from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.gemm import _chain
 from fpemu.mma.order import reduce_pairwise
 from fpemu.mma.tree import Chain, Sum, Tree
@@ -58,11 +58,6 @@ def joined(parts: list[Any], how: str, add: Callable[[Any, Any], Any]) -> Any:
             parts = [*map(add, parts, parts[half:]), *parts[len(parts) // 2 : half]]
         return parts[0]
     return reduce(add, parts[::-1] if how == "descending" else parts)
-
-
-def dealt(K: int, lanes: int, chunk: int, spec: MmaSpec) -> Tree:
-    """Several accumulators that alternate over chunks of K and are added at the end (sliced K)."""
-    return tree.join(chains_of(lanes_of(K, lanes, chunk), spec))
 
 
 class Sums:
@@ -125,6 +120,8 @@ def slices(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
             if how == "ascending" and length in PROMOTIONS:
                 text = f"promotion every {length} of k, or {text}, which is the same"
                 order = KOrder(promote=length)
+            elif how == "ascending" and length % unit.k == 0:
+                text += f", or promotion every {length} of k, which is the same"
             yield order, text, {}, x.done(T)
         if not every:
             yield from _with_stored(x, P, KOrder(length))

@@ -119,9 +119,9 @@ def defects(x: Residual) -> Iterator[Defect]:
     if not x.wrong.any() or x.s.factors != "AB":
         return
     with np.errstate(all="ignore"):
-        for search in (_relu, _scalars, _unwritten, _lines, _operands, _tiles, _weights, _permuted, _scaled, _bias):
+        for search in (_relu, _scalars, _unwritten, _tiles, _operands, _weights, _permuted, _scaled, _bias):
             with suppress(np.linalg.LinAlgError):
-                yield from _both(x, search) if search in (_lines, _scaled, _bias) else search(x)
+                yield from _both(x, search) if search in (_scaled, _bias) else search(x)
 
 
 def _both(x: Residual, search: Callable[..., Iterator[Defect]], *arguments: Any) -> Iterator[Defect]:
@@ -277,18 +277,6 @@ def _unwritten(x: Residual) -> Iterator[Defect]:
             yield Defect(text, x.A, x.B, x.C, source)
 
 
-def _lines(x: Residual) -> Iterator[Defect]:
-    """Rows of D that hold other rows of the product."""
-    bad = np.flatnonzero(np.mean(x.wrong, axis=1) > 0.5)
-    if bad.size and len(x.T) > 1:
-        apart = (x.d[bad] ** 2).sum(1)[:, None] + (x.T**2).sum(1) - 2 * x.d[bad] @ x.T.T
-        origin = np.arange(len(x.T))
-        origin[bad] = np.argmin(apart, axis=1)
-        if x.agrees(x.d, x.T[origin], x.size[origin]):
-            source = np.arange(x.D.size).reshape(x.D.shape)[origin]
-            yield Defect(f"{x.line}s of D are in wrong places: {_moved(origin, x.line)}", x.A, x.B, x.C, source)
-
-
 def _moved(origin: Index, name: str) -> str:
     """A map of indices in words: its runs of equal displacement."""
     at = np.flatnonzero(origin != np.arange(len(origin)))
@@ -303,22 +291,23 @@ def _moved(origin: Index, name: str) -> str:
 
 
 def _tiles(x: Residual) -> Iterator[Defect]:
-    """Tiles of D that hold the values of other tiles, or their own transposed."""
+    """Rows, columns and tiles of D that hold the values of others, and tiles that hold their own transposed."""
     M, N = x.D.shape
     index = np.arange(M * N).reshape(M, N)
     at_rows, at_columns = (np.flatnonzero(x.wrong.any(axis=axis)) for axis in (1, 0))
-    box = (at_rows[0], at_columns[0], np.ptp(at_rows) + 1, np.ptp(at_columns) + 1)
-    grids: list[tuple[Any, ...]] = [(box[2], box[3], box[0], box[1])] if box[2] * box[3] < 0.9 * M * N else []
-    grids += [(h, w, 0, 0) for h, w in product(_TILES, _TILES) if h <= M and w <= N and h * w < M * N]
-    for h, w, top, left in grids:
+    box = (np.ptp(at_rows) + 1, np.ptp(at_columns) + 1, at_rows[0], at_columns[0])
+    grids: list[tuple[Any, ...]] = [(1, N, 0, 0), (M, 1, 0, 0), *([box] if box[0] * box[1] < 0.9 * M * N else [])]
+    grids += [(h, w, 0, 0) for h, w in product(_TILES, _TILES) if h <= M and w <= N]
+    for h, w, top, left in (grid for grid in grids if grid[0] * grid[1] < M * N):
+        line = "row" if w == N and h == 1 else "column" if h == M and w == 1 else ""
         places = [
             (r, c)
             for r in range(top, M if not top else top + h, h)
             for c in range(left, N if not left else left + w, w)
             if x.wrong[r : r + h, c : c + w].any()
         ]
-        full = all(x.wrong[r : r + h, c : c + w].mean() > 0.6 for r, c in places)
-        if not full or len(places) > 64:
+        full = all(x.wrong[r : r + h, c : c + w].mean() > (0.5 if line else 0.6) for r, c in places)
+        if not full or (len(places) > 64 and not line):
             continue
         source, moves = index.copy(), []
         for r, c in places:
@@ -335,6 +324,9 @@ def _tiles(x: Residual) -> Iterator[Defect]:
         else:
             more = f" ... ({len(moves)} tiles)" * (len(moves) > 3)
             text = f"tiles of {h} × {w} of D are in wrong places: {', '.join(moves[:3])}{more}"
+            if line:
+                origins = source[:, 0] // N if line == "row" else source[0]
+                text = f"{line}s of D are in wrong places: {_moved(origins, line)}"
             yield Defect(text, x.A, x.B, x.C, source)
             return
 

@@ -263,7 +263,7 @@ def verify(
     >>> verify(D, A, B, hardware="H100", order=KOrder(split=48)).equal
     True
     >>> verify(D, A, B, hardware="H100").causes[0].text
-    'split in slices of 48'
+    'split in slices of 48, or promotion every 48 of k, which is the same'
     """
     s = (specification or Specification())._changed(**fields)
     for name in (s.fmt, s.instruction):

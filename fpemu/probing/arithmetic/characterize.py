@@ -22,15 +22,7 @@ from fpemu.mma.spec import MmaSpec
 from fpemu.probing.arithmetic import evidence
 from fpemu.probing.arithmetic.evidence import Finding, nan_rule, specials
 from fpemu.probing.arithmetic.fit import Results, preferred, structures
-from fpemu.probing.arithmetic.probes import (
-    Execute,
-    Formats,
-    Instruction,
-    Probes,
-    Verification,
-    at_the_smallest,
-    first_round,
-)
+from fpemu.probing.arithmetic.probes import Execute, Formats, Instruction, Probes, at_the_smallest, first_round
 from fpemu.probing.arithmetic.separating import separating
 
 _ROUNDS = 4  # largest number of verifications; a further search follows all but the last
@@ -136,8 +128,8 @@ def characterize(
     if "int8" in (str(a), str(b)) or "int32" in (str(d), str(c)):
         integer = Instruction(execute, ("int8", "int8", "int32", "int32"), shape)
         row, shown, count, why = evidence.probe_integers(integer, (a, b, d), c, k, name)
-        held = Verification(first=why) if row is None else integer.verify(row, outputs, seed)
-        return Characterized(row, shown, count, held.outputs, held.mismatches, held.first)
+        verified = (0, 0, why) if row is None else integer.verify(row, outputs, seed)[0]
+        return Characterized(row, shown, count, *verified)
     formats: Formats = tuple(known.get(f) for f in (a, b, d if c is None else c, d))  # type: ignore[assignment]
     possible = structures(formats, k)
     if not possible:
@@ -166,10 +158,10 @@ def characterize(
         spec = preferred(results.specs).replace(**fields)
         report(f"verifying {spec.arithmetic}, block {spec.block}, with {outputs:,} random outputs")
         # other operands in each round, so that none of the operands of the search verify its result
-        held = instruction.verify(spec, outputs, (seed + turn) % 2**64)
-        if not held.mismatches or turn == _ROUNDS - 1:
+        verified, examples = instruction.verify(spec, outputs, (seed + turn) % 2**64)
+        if not examples or turn == _ROUNDS - 1:
             break
-        more = _probed(results, instruction, reduce(Probes.join, held.examples))
+        more = _probed(results, instruction, reduce(Probes.join, examples))
         if more.specs and preferred(more.specs).replace(**fields) == spec:  # as single probes they do not mismatch
             results = more
             break
@@ -183,7 +175,7 @@ def characterize(
         specs += [] if top is None else [spec.replace(E0=top, name=name)]
     findings = (*evidence.fields(results, spec, specs), *direct)
     alike = tuple(s for s in dict.fromkeys(specs) if s != spec)
-    return Characterized(spec, findings, len(results.probes), held.outputs, held.mismatches, held.first, alike)
+    return Characterized(spec, findings, len(results.probes), *verified, alike)
 
 
 def _probed(results: Results, instruction: Instruction, more: Probes) -> Results:

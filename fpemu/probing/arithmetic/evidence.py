@@ -348,7 +348,15 @@ def probe_integers(
         raise InputError("characterize: the integer instruction has int8 operands, and C and results in int32")
     rules = next(row for row in ARITHMETICS.values() if row.integer)
     spec = MmaSpec(*FORMATS, k=k, block=k, arithmetic=rules.name, name=name)
-    A, B, C, kinds = _integer_operands(k)
+    # products at the ends of int8 with C at the ends of int32, and each position of k alone
+    ends = (-128, -127, -1, 0, 1, 2, 127)
+    accumulators = (0, 1, -1, 2**31 - 1, -(2**31), 2**30, -(2**30) - 7, 2**24 + 1)
+    positions = [np.isin(np.arange(k), some) for some in ([*range(k)], [0], [k - 1], [*range(0, k, 2)])]
+    many = product(ends, ends, accumulators, positions)
+    rows = [(at * a, at * b, c, f"{at.sum()} products {a}·{b}") for a, b, c, at in many]
+    rows += [((np.arange(k) == q) * (q % 100 + 1), np.full(k, 3), q, f"{q % 100 + 1}·3 at {q}") for q in range(k)]
+    A, B, C, kinds = zip(*rows, strict=True)
+    A, B, C = np.array(A, np.int8), np.array(B, np.int8), np.array(C, np.int32)
     D = instruction.results(Probes.without_level(A.view(np.uint8), B.view(np.uint8), C.view(np.uint32), kinds))
     D = D.view(np.int32)
     exact = C.astype(np.int64) + (A.astype(np.int64) * B.astype(np.int64)).sum(axis=1)
@@ -370,17 +378,3 @@ def probe_integers(
         )
         return None, tuple(findings), len(D), why
     return spec, (Finding("arithmetic", f"{rules.name}: {rules.text}"), *findings), len(D), ""
-
-
-def _integer_operands(k: int) -> tuple[Array, Array, Array, list[str]]:
-    """Products at the ends of int8 with C at the ends of int32, and each position of k alone."""
-    ends = (-128, -127, -1, 0, 1, 2, 127)
-    accumulators = (0, 1, -1, 2**31 - 1, -(2**31), 2**30, -(2**30) - 7, 2**24 + 1)
-    positions = [np.isin(np.arange(k), some) for some in ([*range(k)], [0], [k - 1], [*range(0, k, 2)])]
-    rows = [
-        (at * a, at * b, c, f"{at.sum()} products {a}·{b}")
-        for a, b, c, at in product(ends, ends, accumulators, positions)
-    ]
-    rows += [((np.arange(k) == q) * (q % 100 + 1), np.full(k, 3), q, f"{q % 100 + 1}·3 at {q}") for q in range(k)]
-    A, B, C, kinds = zip(*rows, strict=True)
-    return np.array(A, np.int8), np.array(B, np.int8), np.array(C, np.int32), list(kinds)

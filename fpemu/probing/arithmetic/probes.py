@@ -199,14 +199,8 @@ _TILE = (16, 8)  # M, N of the random products
 _KEPT = 8  # mismatching outputs kept of each class
 
 
-@dataclass(frozen=True)
-class Verification:
-    """Comparison with random operands."""
-
-    outputs: int = 0
-    mismatches: int = 0
-    first: str = ""  # the first mismatch in words
-    examples: tuple[Probes, ...] = ()  # a few mismatching dot products of each class of operands
+Verification = tuple[int, int, str]
+"""Numbers of compared outputs and of mismatches, and the first mismatch in words"""
 
 
 class Instruction:
@@ -239,10 +233,14 @@ class Instruction:
             raise InputError(f"the instruction returned {D.dtype} of shape {D.shape}, not {dtype} of {C.shape}")
         return codes(D, fmt)
 
-    def verify(self, spec: MmaSpec, outputs: int, seed: int) -> Verification:
-        """Compare at least so many outputs with the specification's emulation, on random operands of all classes."""
+    def verify(self, spec: MmaSpec, outputs: int, seed: int) -> tuple[Verification, list[Probes]]:
+        """Compare at least so many outputs with the emulation, on random operands of all classes.
+
+        Also a few mismatching dot products of each class.
+        """
         M, N = self.shape or _TILE
-        count, mismatches, first, examples = 0, 0, "", []
+        count, mismatches, first = 0, 0, ""
+        examples: list[Probes] = []
         compile_it = str(spec.d_format) == "fp64" and outputs > 10_000  # the NumPy implementation uses fractions
         tests = -(-outputs // (M * N * len(streams.CLASSES)))
         for kind in streams.CLASSES if outputs else ():
@@ -265,7 +263,7 @@ class Instruction:
                 first = f"random operands of the class {kind!r} differ: {where_first}: {values_first}"
             t, i, j = where[:: max(1, len(where) // _KEPT)][:_KEPT].T
             examples.append(Probes.without_level(A[t, i], B[t, j], C[t, i, j], "random operands"))
-        return Verification(count, mismatches, first, tuple(examples))
+        return (count, mismatches, first), examples
 
 
 # --- directed probes: each shows one property of an instruction, with few bits
