@@ -7,7 +7,8 @@ modulo 4. The other sizes, the batch, layouts, transposes, alpha, beta and the k
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -15,14 +16,12 @@ import numpy as np
 
 from fpemu.errors import unknown_name
 from fpemu.gpu.batched import Block, Packed, Small, Warp
-from fpemu.verification.cases import Array, Case, Computed, Draw, Operands, codes
+from fpemu.verification.cases import Array, Case, Computed, Draw, Operands, Shape, codes
 from fpemu.verification.paths import POISON, WITHOUT_PLAN, Call, Memory
 from fpemu.verification.suite import Group, ProductSuite
 
 CASES = 520
 """Products of a group that cover all sizes once"""
-LARGEST, LARGEST_SMALL = 130, 32
-"""Largest sizes, and those of magma-small"""
 SPECIAL = np.array(
     [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0x7C01, 0xFFFF],
     np.uint16,
@@ -49,9 +48,8 @@ class Kind:
     """Products of one kind."""
 
     name: str
-    layout: str | None = None  # of complex numbers
-    options: dict[str, Any] = field(default_factory=dict, hash=False)  # arguments of `fpemu.batched`
-    largest: int = LARGEST  # size
+    layout: str | None  # of complex numbers
+    options: dict[str, Any] = field(hash=False)  # arguments of `fpemu.batched`
 
     @property
     def four_calls(self) -> bool:
@@ -61,28 +59,30 @@ class Kind:
     @property
     def small(self) -> bool:
         """Whether the kernel is magma-small."""
-        return self.largest == LARGEST_SMALL
+        return "kernel" in self.options
+
+    @property
+    def largest(self) -> int:
+        """Largest size."""
+        return 32 if self.small else 130
 
 
-def _kinds() -> dict[str, Kind]:
-    listed = []
+def _kinds() -> Iterator[Kind]:
+    small = {"kernel": "magma-small"}
     for accumulate in ("fp32", "fp16"):
         common = {"accumulate": accumulate}
-        listed += [
-            Kind(f"hgemm {accumulate}", None, common),
-            Kind(f"hcgemm interleaved {accumulate}", "interleaved", common),
-            Kind(f"hcgemm interleaved, three products, {accumulate}", "interleaved", common | {"products": 3}),
-            Kind(f"hcgemm planar {accumulate}", "planar", common | {"algorithm": "fused"}),
-            Kind(f"hcgemm planar, four calls, {accumulate}", "planar", common | {"algorithm": "calls"}),
-        ]
-        for layout in (None, "interleaved", "planar"):
-            name = f"magma-small {'hgemm' if layout is None else f'hcgemm {layout}'} {accumulate}"
-            fused = {"algorithm": "fused"} if layout == "planar" else {}
-            listed.append(Kind(name, layout, common | fused | {"kernel": "magma-small"}, LARGEST_SMALL))
-    return {kind.name: kind for kind in sorted(listed, key=lambda kind: kind.name)}
+        fused = common | {"algorithm": "fused"}
+        yield Kind(f"hgemm {accumulate}", None, common)
+        yield Kind(f"hcgemm interleaved {accumulate}", "interleaved", common)
+        yield Kind(f"hcgemm interleaved, three products, {accumulate}", "interleaved", common | {"products": 3})
+        yield Kind(f"hcgemm planar {accumulate}", "planar", fused)
+        yield Kind(f"hcgemm planar, four calls, {accumulate}", "planar", common | {"algorithm": "calls"})
+        yield Kind(f"magma-small hgemm {accumulate}", None, common | small)
+        yield Kind(f"magma-small hcgemm interleaved {accumulate}", "interleaved", common | small)
+        yield Kind(f"magma-small hcgemm planar {accumulate}", "planar", fused | small)
 
 
-KINDS = _kinds()
+KINDS = {kind.name: kind for kind in sorted(_kinds(), key=lambda kind: kind.name)}
 """All kinds of products by name"""
 
 
@@ -119,7 +119,7 @@ def draw(group: Kind, number: int, seed: int) -> tuple[Case, Operands]:
     shapes = (M, K) if transa == "N" else (K, M), (K, N) if transb == "N" else (N, K), (M, N)
     columns = (*by_columns, bool(rng.integers(2)))
     A, B, C = (
-        _operand(rng, batch, shape, group.layout, special, by_column, aligned if gaps else 0)
+        _operand(rng, (batch, *shape), group.layout, special, by_column, aligned if gaps else 0)
         for shape, by_column in zip(shapes, columns, strict=True)
     )
     if has_c:
@@ -142,31 +142,22 @@ def _one(rng: np.random.Generator, options: Any) -> Any:
 
 
 def _operand(
-    rng: np.random.Generator,
-    batch: int,
-    shape: tuple[int, int],
-    layout: str | None,
-    special: float,
-    by_columns: bool,
-    aligned: int,
+    rng: np.random.Generator, shape: Shape, layout: str | None, special: float, by_columns: bool, aligned: int
 ) -> Array:
-    """Draw numbers of many magnitudes, in lines longer than the matrix, or in columns."""
-    rows, columns = shape
-    lines, length = (columns, rows) if by_columns else (rows, columns)
+    """Draw a batch of numbers of many magnitudes, in lines longer than the matrix, or in columns."""
+    batch, lines, length = (shape[0], *shape[:0:-1]) if by_columns else shape
     before, after = (int(n) * max(aligned, 1) for n in rng.integers(0, 3, 2))
     after += -(before + length + after) % max(aligned, 1)
     if not aligned:
         before = after = 0
-    full: tuple[int, ...] = (batch, lines, before + length + after)
+    full: Shape = (batch, lines, before + length + after)
     full = (*full, 2) if layout == "interleaved" else (2, *full) if layout == "planar" else full
     x = (rng.standard_normal(full) * np.exp2(rng.integers(-9, 7, full))).astype(np.float16)
     replaced = rng.random(full) < special
     x.view(np.uint16)[replaced] = rng.choice(SPECIAL, int(replaced.sum()))
-    part = slice(before, before + length)
-    x = x[..., part, :] if layout == "interleaved" else x[..., part]
-    if by_columns:
-        x = np.swapaxes(x, -2, -3) if layout == "interleaved" else np.swapaxes(x, -1, -2)
-    return x
+    axis = -2 if layout == "interleaved" else -1
+    x = np.moveaxis(np.moveaxis(x, axis, -1)[..., before : before + length], -1, axis)
+    return np.swapaxes(x, axis, axis - 1) if by_columns else x
 
 
 def _whole_block(sizes: tuple[int, int, int], turn: int) -> Block:
@@ -203,10 +194,7 @@ class Batched(ProductSuite):
 
     @cached_property
     def groups(self) -> dict[str, Group]:
-        return {
-            name: Group(range(min(self.cases, 4 * kind.largest if kind.small else self.cases)))
-            for name, kind in KINDS.items()
-        }
+        return {n: Group(range(min(self.cases, 4 * k.largest if k.small else self.cases))) for n, k in KINDS.items()}
 
     def case(self, group: str, number: int) -> Case:
         if group not in KINDS:
@@ -215,17 +203,15 @@ class Batched(ProductSuite):
 
     def product(self, case: Case, hardware: Any, recorded: Any = None) -> Call:
         group, (M, N, _), chosen = case.subject, case.sizes, case.options
-        shape, options = (chosen["batch"], M, N + case.number % 2), chosen["arguments"]
-        function, unit, like = "batched.hgemm", 1, np.zeros(shape, np.float16)[..., :N]
-        if group.layout is not None:
-            function, options = "batched.hcgemm", {**options, "layout": group.layout}
-            like = np.zeros((2, *shape), np.float16)[..., :N]
-        if group.layout == "interleaved":
-            unit, like = 2, np.zeros((*shape, 2), np.float16)[..., :N, :]
+        complex_numbers, pairs = group.layout is not None, group.layout == "interleaved"
+        lines = (2,) * (group.layout == "planar") + (chosen["batch"], M, N + case.number % 2) + (2,) * pairs
+        like = np.zeros(lines, np.float16)[(..., slice(N), *[slice(None)] * pairs)]
+        options = chosen["arguments"] | ({"layout": group.layout} if complex_numbers else {})
         emulation = options if group.small else {**options, "hardware": hardware, "instruction": "mma"}
+        function = "batched.hcgemm" if complex_numbers else "batched.hgemm"
         on_gpu, operands = {"configuration": chosen["configuration"]}, draw(group, case.number, case.key)[1]
-        product = _Batch(case, function, operands, like, options, emulation, on_gpu=on_gpu, unit=unit)
-        return replace(product, counts=chosen["counts"])
+        placed: dict[str, Any] = {"on_gpu": on_gpu, "unit": 1 + pairs, "counts": chosen["counts"]}
+        return _Batch(case, function, operands, like, options, emulation, **placed)
 
 
 class _Batch(Call):

@@ -78,12 +78,17 @@ class Product(ABC):
         """Compute the product on the GPU by a path."""
 
     @abstractmethod
-    def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
-        """Return the results that a path must return by implementation, and whether `fpemu.gpu.check` must raise."""
-
-    @abstractmethod
     def emulate(self) -> Result:
         """Compute the product without a GPU."""
+
+    def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
+        """Return the results that a path must return by implementation, and whether `fpemu.gpu.check` must raise."""
+        return {"the emulation": self.emulate()}, None
+
+
+def shapes(text: str) -> list[tuple[int, int, int]]:
+    """Return the sizes in "128x128x64 1x1x1"."""
+    return [(int(x), int(y), int(z)) for x, y, z in (sizes.split("x") for sizes in text.split())]
 
 
 class Draw:

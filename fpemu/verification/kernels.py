@@ -23,19 +23,18 @@ from fpemu.mma import KOrder, MmaSpec, catalog
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.codes import values
 from fpemu.schemes import Scheme
-from fpemu.verification.cases import LAYOUTS, Case, Draw, Operands, arrange
+from fpemu.verification.cases import LAYOUTS, Case, Draw, Operands, arrange, shapes
 from fpemu.verification.paths import PATHS, Call
 from fpemu.verification.suite import Group, ProductSuite, SkippedError
 
-_SIZES = """
+SIZES = shapes("""
 128x128x64 1x1x1 127x129x65 3x2x10000 1x500x77 500x1x77 256x128x512 17x9x1 64x64x1000 2x3x5 130x70x100
 257x259x261 1x1x10000 33x17x40 8x8x8 31x33x15 192x320x192 129x1x129 100x200x300 65x513x33 513x65x129
 16x1024x48 1x64x1 384x384x384 300x300x31 1x1x2 96x160x2048 16x16x16 1024x16x48 7x130x17 200x120x640
 1300x1100x70 48x36x200 15x17x333 90x80x7 5x5x4096
-"""
-SIZES = tuple((int(M), int(N), int(K)) for M, N, K in (size.split("x") for size in _SIZES.split()))
+""")
 """M, N, K of the products of a scheme with its published options, in turn"""
-_FEW = tuple(size for size in SIZES if max(size[:2]) <= 130)  # with other options: few tiles, so few kernels to compile
+_FEW = [size for size in SIZES if max(size[:2]) <= 130]  # with other options: few tiles, so few kernels to compile
 LEADS = (((), (), ()), ((3,), (3,), ()), ((2, 1), (3,), (3,)), ((), (2,), (2, 1)), ((4,), (), (4,)))
 """Leading axes of A, B and C"""
 _ORDINARY = ("uniform", "near-one", "cancel")  # within the range of any words

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from fpemu.verification.cases import Array, Case, Computed, Draw, Product, Resul
 from fpemu.verification.paths import Call
 from fpemu.verification.suite import Group, ProductSuite, SkippedError
 
-Format = Literal["fp32", "fp64"]
-FORMATS: tuple[Format, ...] = ("fp32", "fp64")
+FORMATS = ("fp32", "fp64")
 _TILES = ("t1", "t2", "t3")
 KERNELS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "V0": ("tsm2", {"version": "V0"}, ()),
@@ -36,10 +35,6 @@ KERNELS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "ISM2 hopper": ("ism2", {"optimisation": "hopper"}, ("tcf",)),
 }
 """Function of `fpemu.gpu.tallskinny` of each kernel, its arguments, and the names of the arguments that cases draw"""
-MULTIPLY = "multiply"
-"""Name of the groups that call `fpemu.gpu.tallskinny.multiply`, which chooses the kernel"""
-HUGE = "huge"
-"""Name of the groups of products of more than 2^32 elements"""
 LAYOUTS = ("columns", "rows", "columns padded", "rows padded", "columns odd", "rows odd", "spaced")
 """Memory layouts of a matrix. padded: the leading dimension is a multiple of 16 bytes; odd: it is not"""
 _COMBINATIONS = ((0, 0, 0), (1, 1, 1), (2, 2, 2), (4, 4, 4), (5, 5, 5), (6, 6, 6), (0, 1, 3), (3, 6, 0))
@@ -48,11 +43,10 @@ SWEPT = 130
 _ROWS = (1, 31, 64, 130, 97, 8, 33, 256, 300)
 _INNER = (2, 7, 16, 33, 64, 130)
 _COLUMNS = (2, 3, 8, 16, 33)
-_LARGER = """
+LARGER = cases.shapes("""
 1000x1000x16 4100x257x8 300x4000x4 20000x16x16 9999x2x2 5001x7x5 2049x513x2 700x96x40 10000x8x8 1x10000x16 640x640x1
 12345x4x4 2500x33x3 515x2051x6
-"""
-LARGER = [tuple(map(int, sizes.split("x"))) for sizes in _LARGER.split()]
+""")
 """m, k and n of the products after the sweep"""
 CASES = 3 * SWEPT + len(LARGER)
 _SIZES = ((256, 1, 4), (96, 3, 3), (64, 8, 2), (128, 16, 8), (32, 20, 1))
@@ -110,15 +104,7 @@ def emulate(A: Array, B: Array, fmt: str) -> Array:
 HUGE_SHAPES = ((65600, 65600, 2), (65603, 65601, 2), (2**28 + 12, 16, 2), (2**28 + 13, 17, 3))
 """m, k and n: strides that are multiples of 16 bytes and strides that are not; a large A, and one of many rows"""
 HUGE_KERNELS = ("V1", "V3", "opt 1", "opt 2", "TSM2 hopper", "ISM2 hopper")
-_HUGE_ROWS = 24
 HUGE_CASES = 2 * len(HUGE_SHAPES) * len(HUGE_KERNELS)
-
-
-def huge_case(fmt: str, number: int, seed: int) -> Case:
-    """Return a product of a kernel, by columns or by rows, of more than 2^32 elements."""
-    matrices, kernel = divmod(number, len(HUGE_KERNELS))
-    (m, k, n), layout = HUGE_SHAPES[matrices // 2], ("columns", "rows")[matrices % 2]
-    return Case(fmt, number, seed, (m, n, k), layouts=(layout,), options={"kernel": HUGE_KERNELS[kernel], HUGE: True})
 
 
 class Huge(Product):
@@ -143,22 +129,16 @@ class Huge(Product):
     def _rows(self) -> Any:
         """The first and last rows, those near the indices 2^31 and 2^32, and others spread over all."""
         m, _, k = self.case.sizes
-        spread = np.linspace(0, m - 1, _HUGE_ROWS - 6).astype(np.int64)
+        spread = np.linspace(0, m - 1, 18).astype(np.int64)
         near = [min(at // k + d, m - 1) for at in (2**31, 2**32) for d in (0, 1)]
         return paths.load_torch().as_tensor(np.unique([*spread, *near, m - 2, m - 1]), device="cuda")
 
     def compute(self, path: str) -> Computed:
-        """Compute the product; return some of its rows."""
         (A, B, C), (function, fixed, _) = self._matrices, KERNELS[self.case.options["kernel"]]
         getattr(tallskinny, function)(A, B, out=C, **fixed)
         return Computed(codes(C[self._rows].cpu().numpy()))
 
-    def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
-        """Return the emulation of the same rows."""
-        return {"the emulation": self.emulate()}, None
-
     def emulate(self) -> Result:
-        """Emulate the same rows."""
         A, B, _ = self._matrices
         return emulate(A[self._rows].cpu().numpy(), B.cpu().numpy(), self.case.subject)
 
@@ -186,9 +166,9 @@ class TallSkinny(ProductSuite):
     def groups(self) -> dict[str, Group]:
         hopper = self.names is None and tallskinny.chosen(1, 1, 1)[1] == {"optimisation": "hopper"}
         known = [name for name in KERNELS if hopper or "hopper" not in name]
-        names, numbers = [*known, MULTIPLY] if self.names is None else self.names, range(0, CASES, self.every)
+        names, numbers = [*known, "multiply"] if self.names is None else self.names, range(0, CASES, self.every)
         listed = {f"{name} in {fmt}": Group(numbers) for name in names for fmt in FORMATS}
-        huge = {f"{HUGE} in {fmt}": Group(range(HUGE_CASES), alone=True) for fmt in FORMATS}
+        huge = {f"huge in {fmt}": Group(range(HUGE_CASES), alone=True) for fmt in FORMATS}
         return listed | huge if self.huge else listed
 
     def facts(self) -> dict[str, Any]:
@@ -196,20 +176,23 @@ class TallSkinny(ProductSuite):
 
     def case(self, group: str, number: int) -> Case:
         kernel, _, fmt = group.rpartition(" in ")
-        if kernel == HUGE:
-            return huge_case(fmt, number, self.seed)
+        if kernel == "huge":
+            matrices, index = divmod(number, len(HUGE_KERNELS))
+            (m, k, n), layout = HUGE_SHAPES[matrices // 2], ("columns", "rows")[matrices % 2]
+            options = {"kernel": HUGE_KERNELS[index], "huge": True}
+            return Case(fmt, number, self.seed, (m, n, k), layouts=(layout,), options=options)
         drawn = case(fmt, number, self.seed)
         return replace(drawn, options={**drawn.options, "kernel": kernel})
 
     def product(self, case: Case, hardware: Any, recorded: Any = None) -> Product:
-        if HUGE in case.options:
+        if "huge" in case.options:
             return Huge(case, paths=("eager",))
         kernel = case.options["kernel"]
-        function, fixed, drawn = KERNELS.get(kernel, (MULTIPLY, {}, ()))
+        function, fixed, drawn = KERNELS.get(kernel, ("multiply", {}, ()))
         options = fixed | {name: case.options[name] for name in drawn}
         A, B = operands(case)
-        matrices = (A, B, np.zeros(case.shape, A.dtype))
-        A, B, C = (arrange(X, layout) for X, layout in zip(matrices, case.layouts, strict=True))
-        by = paths.WITHOUT_PLAN if kernel == MULTIPLY else ("eager",)
+        matrices = zip((A, B, np.zeros(case.shape, A.dtype)), case.layouts, strict=True)
+        A, B, C = (arrange(X, layout) for X, layout in matrices)
+        by = paths.WITHOUT_PLAN if kernel == "multiply" else ("eager",)
         name, emulation = f"tallskinny.{function}", {"fmt": case.subject}
         return Call(case, name, (A, B, None), C, options, emulation, paths=by, kernel=kernel)
