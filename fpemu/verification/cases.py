@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu.mma import KOrder, MmaSpec
+from fpemu.mma import operand_streams as streams
+from fpemu.mma.codes import values
+
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 Operands = tuple[Array, Array, Array | None]
@@ -117,6 +121,24 @@ class Draw:
     def shuffled(self, n: int) -> list[int]:
         """0 to n - 1 in random order."""
         return sorted(range(n), key=[self.word() for _ in range(n)].__getitem__)
+
+    def order(self, splits: Sequence[int | None], promotes: Sequence[int | None] = (None,)) -> KOrder:
+        """A split-K order with a length of the chains and an interval of promotion from these."""
+        tile, split = self.pick((None, 16, 33)), self.pick(splits)
+        residue_first = tile is not None and bool(self.below(2))
+        promote = self.pick(promotes) if len(promotes) > 1 else None
+        join = self.pick(("ascending", "descending", "pairwise"))
+        return KOrder(split=split, tile=tile, residue_first=residue_first, promote=promote, join=join)
+
+
+def drawn(spec: MmaSpec, letter: str, kind: str, key: int, shape: Shape, first: int = 0) -> Array:
+    """Draw values of A, B by its columns, or C, of shape (..., rows, columns), in a class of operands.
+
+    The matrices are those from `first` on of `fpemu.mma.operand_streams`.
+    """
+    *lead, rows, columns = shape
+    codes = streams.operand(spec, letter, kind, key, first, prod(lead), rows, columns)
+    return values(codes, streams.formats(spec)["ABC".index(letter)]).reshape(shape)
 
 
 def arrange(x: Array, layout: str, pad: int = 5) -> Array:

@@ -22,9 +22,8 @@ from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma import operand_streams as streams
 from fpemu.mma.arithmetic import ARITHMETICS, Arithmetic
-from fpemu.mma.codes import values
 from fpemu.mma.tree import Chain, Sum, Tree
-from fpemu.verification.cases import Array, Case, Computed, Draw, Product, Result, arrange, codes
+from fpemu.verification.cases import Array, Case, Computed, Draw, Product, Result, arrange, codes, drawn
 from fpemu.verification.suite import Group, ProductSuite
 
 Implementation = Literal["cuda", "compiled", "numpy"]
@@ -117,14 +116,7 @@ def spec_case(row: MmaSpec, number: int, seed: int) -> Case:
     elif number == 2:
         order = KOrder(promote=draw.pick((1, row.k, 48, 64)), tile=draw.pick((None, 32, 40)))
     elif number == 3:
-        tile = draw.pick((None, 16, 33))
-        order = KOrder(
-            split=draw.pick((7, 50, 64, 100)),
-            tile=tile,
-            residue_first=tile is not None and bool(draw.below(2)),
-            promote=draw.pick((None, 16, 64)),
-            join=draw.pick(("ascending", "descending", "pairwise")),
-        )
+        order = draw.order((7, 50, 64, 100), (None, 16, 64))
     elif number == 4:
         lead = draw.pick((((3, 1), (2,), ()), ((2,), (), ()), ((), (3,), (3,)), ((2, 2), (2, 2), (2, 2))))
     elif number == 5:
@@ -189,23 +181,20 @@ def operands(case: Case) -> tuple[list[tuple[Array, Array]], Array | None]:
         terms.append((arrange(A, case.layouts[0]), arrange(B.swapaxes(-1, -2), case.layouts[1])))
     if not case.beta:
         return terms, None
-    lead = case.lead[2]
-    C = streams.operand(case.subject, "C", case.kinds[0], case.key, 0, prod(lead), M, N)
-    return terms, values(C, streams.formats(case.subject)[2]).reshape(*lead, M, N)
+    return terms, drawn(case.subject, "C", case.kinds[0], case.key, (*case.lead[2], M, N))
 
 
 def _over_k(case: Case, letter: str, term: int, rows: int) -> Array:
     """Draw A, or B by its columns; the instructions over K alternate between the case's classes."""
     row, lead, K = case.subject, case.lead["AB".index(letter)], case.sizes[2]
     stack, count = prod(lead), -(-K // row.k)
-    drawn = []
+    parts = []
     for i in range(count):
         kind = case.kinds[i % len(case.kinds)]
         if kind == "any-bits" and i + 1 < count:  # otherwise every sum ends as NaN
             kind = "uniform"
-        drawn.append(streams.operand(row, letter, kind, case.key, (term * count + i) * stack, stack, rows, row.k))
-    fmt = streams.formats(row)["AB".index(letter)]
-    return values(np.concatenate(drawn, -1)[..., :K], fmt).reshape(*lead, rows, K)
+        parts.append(drawn(row, letter, kind, case.key, (*lead, rows, row.k), (term * count + i) * stack))
+    return np.concatenate(parts, -1)[..., :K]
 
 
 def compute(case: Case, implementation: Implementation) -> Array:
@@ -213,9 +202,9 @@ def compute(case: Case, implementation: Implementation) -> Array:
     if isinstance(case.subject, str):
         return compute_scheme(case, "cuda" if implementation == "cuda" else "cpu")
     terms, C = operands(case)
-    where: dict[str, Any] = {"device": "cuda"}
-    if implementation != "cuda":
-        where = {"device": "cpu", "backend": implementation}
+    where: dict[str, Any] = {"device": "cpu", "backend": implementation}
+    if implementation == "cuda":
+        where = {"device": "cuda"}
     return codes(mma.chain(terms, C, case.subject, case.order, step=case.options["step"], **where))
 
 
@@ -239,7 +228,7 @@ def compute_scheme(case: Case, device: Literal["cuda", "cpu"]) -> Array:
 
 def _uniform(fmt: FloatFormat, shape: tuple[int, int], case: Case, letter: str) -> Array:
     key = Draw(case.key, case.subject, case.number, letter).word()
-    return values(streams.operand(mma.spec("cdna2", fmt), "A", "uniform", key, 0, 1, *shape), fmt)[0].copy()
+    return drawn(mma.spec("cdna2", fmt), "A", "uniform", key, shape).copy()
 
 
 def implementations(case: Case) -> tuple[Implementation, ...]:
@@ -254,15 +243,12 @@ class Gemm(Product):
     """An emulated product."""
 
     def compute(self, path: str) -> Computed:
-        """Emulate the product on the GPU."""
         return Computed(compute(self.case, "cuda"))
 
     def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
-        """Emulate the product by the implementations of the CPU."""
         return {name: compute(self.case, name) for name in implementations(self.case)}, None
 
     def emulate(self) -> Array:
-        """Emulate the product by NumPy's implementation if it is fast enough."""
         return compute(self.case, implementations(self.case)[-1])
 
 

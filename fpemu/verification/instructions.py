@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fpemu import gpu, mma
+from fpemu import gpu
 from fpemu._system import digest, digest_text
 from fpemu.arguments import integer
 from fpemu.errors import GpuError, InputError, unknown_name
@@ -33,10 +33,9 @@ from fpemu.mma import MmaSpec
 from fpemu.mma import codes as mma_codes
 from fpemu.mma import operand_streams as streams
 from fpemu.verification import reproducers
-from fpemu.verification.cases import Array
 from fpemu.verification.paths import POISON
 from fpemu.verification.records import Outcome
-from fpemu.verification.reproducers import Mismatch
+from fpemu.verification.reproducers import Mismatch, execute_codes
 from fpemu.verification.suite import Group, Suite
 
 SAMPLE = 4  # tests of each operand class with separate digests, few enough to be repeated on any machine
@@ -135,12 +134,12 @@ class Bench:
     def run(self, kind: str, tests: int) -> tuple[dict[str, int], list[tuple[int, int]], str]:
         """Run all tests of a class; return the counts, mismatches by index and code, and the sample's digest."""
         numbers = np.stack([r.numbers() for r in streams.recipes(self.spec, kind)])
-        index = np.int64(list(streams.CLASSES).index(kind))
+        drawn_from = (numbers, np.uint64(self.seed), np.int64(list(streams.CLASSES).index(kind)))
         totals, examples, sample = _Counts(), Buffer(16 * _EXAMPLES), ""
         for first in range(0, tests, self.chunk):
             some = min(self.chunk, tests - first)
-            drawn_from = (numbers, np.uint64(self.seed), index, np.uint64(first), np.int64(some))
-            self._launch("generate", min(some, _BLOCKS), *self.buffers[:3], *drawn_from)
+            tests_at = (np.uint64(first), np.int64(some))
+            self._launch("generate", min(some, _BLOCKS), *self.buffers[:3], *drawn_from, *tests_at)
             self.buffers[3].fill(POISON)
             blocks = -(-some * self.tile.threads // _THREADS)
             tiles = (self.order, self.order, np.int32(1), np.int32(1), np.int64(some))
@@ -158,10 +157,9 @@ class Bench:
 
     def _compare(self, first: int, tests: int, counts: _Counts, examples: Buffer | None = None) -> None:
         """Emulate and count the tests in the buffers; waits for them."""
-        tests_at = (np.uint64(first), np.int64(tests))
-        copied = (counts.totals, np.int64(0)) if examples is None else (examples, np.int64(_EXAMPLES))
-        arguments = (*self.buffers, *tests_at, counts.totals, copied[0], counts.mismatches, copied[1])
-        self._launch("compare", min(tests, _BLOCKS), *arguments)
+        copied, most = (counts.totals, 0) if examples is None else (examples, _EXAMPLES)
+        results = (counts.totals, copied, counts.mismatches, np.int64(most))
+        self._launch("compare", min(tests, _BLOCKS), *self.buffers, np.uint64(first), np.int64(tests), *results)
 
     def _launch(self, name: str, blocks: int, *arguments: Any) -> None:
         plan.queue(self.kernels.step(name, blocks, _THREADS, *arguments))
@@ -203,13 +201,6 @@ class _Counts:
 
     def read(self) -> dict[str, int]:
         return dict(zip(COUNTS, map(int, self.totals.array(len(COUNTS), np.uint64)), strict=True))
-
-
-# --- digests that any machine can compute again
-def execute_codes(A: Array, B: Array, C: Array, spec: MmaSpec) -> Array:
-    """Return `fpemu.mma.execute` by its NumPy implementation, from codes to codes, B stored by its columns."""
-    a, b, c = (mma_codes.values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
-    return mma_codes.codes(mma.execute(a, b.swapaxes(-1, -2), c, spec, backend="numpy"), spec.d_format)
 
 
 def replay(spec: MmaSpec, kind: str, seed: int, tile: Sequence[int]) -> str:

@@ -20,10 +20,8 @@ import fpemu
 from fpemu import mma, schemes
 from fpemu.errors import InputError, unknown_name
 from fpemu.mma import KOrder, MmaSpec, catalog
-from fpemu.mma import operand_streams as streams
-from fpemu.mma.codes import values
 from fpemu.schemes import Scheme
-from fpemu.verification.cases import LAYOUTS, Case, Draw, Operands, arrange, shapes
+from fpemu.verification.cases import LAYOUTS, Case, Draw, Operands, arrange, drawn, shapes
 from fpemu.verification.paths import PATHS, Call
 from fpemu.verification.suite import Group, ProductSuite, SkippedError
 
@@ -103,13 +101,11 @@ def _variant(group: str) -> Variant:
 def operands(case: Case) -> Operands:
     """Return A, B and C of a case; C is None where beta = 0."""
     M, N, K = case.sizes
-    fmt = case.subject.build().operand
-    row, arrays = mma.spec("cdna2", fmt), []
+    row, arrays = mma.spec("cdna2", case.subject.build().operand), []
     for letter, lead, shape, layout in zip("ABC", case.lead, ((M, K), (K, N), (M, N)), case.layouts, strict=True):
         kind = case.kinds["AB".index(letter)] if letter != "C" else "uniform"
         key = Draw(case.key, letter).word()
-        drawn = streams.operand(row, "A", kind, key, 0, prod(lead), *shape)
-        arrays.append(arrange(values(drawn, fmt).reshape(*lead, *shape), layout))
+        arrays.append(arrange(drawn(row, "A", kind, key, (*lead, *shape)), layout))
     return arrays[0], arrays[1], arrays[2] if case.beta else None
 
 
@@ -212,13 +208,7 @@ class Kernels(ProductSuite):
         policy = "raise" if number % 2 == 0 or number % 8 == 1 else draw.pick(_POLICIES[1:])
         order = None
         if number % 7 == 5:
-            tile = draw.pick((None, 16, 33))
-            order = KOrder(
-                split=draw.pick((None, 50, 64, 100)),
-                tile=tile,
-                residue_first=tile is not None and bool(draw.below(2)),
-                join=draw.pick(("ascending", "descending", "pairwise")),
-            )
+            order = draw.order((None, 50, 64, 100))
         alpha, beta = draw.pick(_SCALARS)
         fixed = Draw(self.seed, variant, "layouts") if variant.options else draw
         layouts = tuple(fixed.pick(LAYOUTS) for _ in range(3))

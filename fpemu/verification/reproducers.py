@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def locate(spec: MmaSpec, kind: str, seed: int, tile: tuple[int, int], index: in
     row, column = divmod(rest, n)
     A, B, C = streams.operands(spec, kind, seed, test, 1, m, n)
     a, b, c = tuple(A[0, row].tolist()), tuple(B[0, column].tolist()), int(C[0, row, column])
-    emulated = int(_results([(a, b, c)], spec, _by_numpy)[0])
+    emulated = int(_results([(a, b, c)], spec)[0])
     where = f"class {kind}, seed {seed}, test {test}, row {row}, column {column}"
     return Mismatch(spec, a, b, c, int(hardware), emulated, where)
 
@@ -60,7 +61,7 @@ def shrink(mismatch: Mismatch, execute: Execute) -> Mismatch:
         candidates = list(_smaller(mismatch))
         if not candidates:
             break
-        hardware, emulated = (_results(candidates, mismatch.spec, f) for f in (execute, _by_numpy))
+        hardware, emulated = (_results(candidates, mismatch.spec, f) for f in (execute, None))
         remaining = np.flatnonzero(hardware != emulated)
         if not remaining.size:
             break
@@ -70,19 +71,23 @@ def shrink(mismatch: Mismatch, execute: Execute) -> Mismatch:
     return mismatch
 
 
-def _by_numpy(A: Any, B: Any, C: Any, spec: MmaSpec) -> Any:
-    return mma.execute(A, B, C, spec, backend="numpy")  # nothing to compile for a few outputs
+def execute_codes(A: Any, B: Any, C: Any, spec: MmaSpec, execute: Execute | None = None) -> NDArray[Any]:
+    """Return the codes of D from codes, B stored by its columns; by default by NumPy: there is nothing to compile."""
+    execute = partial(mma.execute, backend="numpy") if execute is None else execute
+    a, b, c = (_values(x, f) for x, f in zip((A, B, C), streams.formats(spec), strict=True))
+    return mma_codes.codes(np.asarray(execute(a, b.swapaxes(-1, -2), c, spec)), spec.d_format)
 
 
-def _results(candidates: list[tuple[Codes, Codes, int]], spec: MmaSpec, execute: Execute) -> NDArray[np.uint64]:
+def _results(
+    candidates: list[tuple[Codes, Codes, int]], spec: MmaSpec, execute: Execute | None = None
+) -> NDArray[np.uint64]:
     """Codes of single outputs."""
-    a, b, c = (_values([t[i] for t in candidates], f) for i, f in enumerate(streams.formats(spec)))
-    d = execute(a[:, None, :], b[:, :, None], c.reshape(-1, 1, 1), spec)
-    return mma_codes.codes(np.asarray(d), spec.d_format).reshape(-1).astype(np.uint64)
+    a, b, c = (np.array(x) for x in zip(*candidates, strict=True))
+    return execute_codes(a[:, None], b[:, None], c[:, None, None], spec, execute).reshape(-1).astype(np.uint64)
 
 
 def _values(codes: Any, fmt: FloatFormat | str) -> NDArray[Any]:
-    return mma_codes.values(np.array(codes).astype(mma_codes.code_dtype(fmt)), fmt)
+    return mma_codes.values(np.asarray(codes).astype(mma_codes.code_dtype(fmt), copy=False), fmt)
 
 
 def _smaller(f: Mismatch) -> Iterator[tuple[Codes, Codes, int]]:

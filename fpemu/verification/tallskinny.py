@@ -16,7 +16,6 @@ import numpy as np
 from fpemu import simt
 from fpemu.gpu import tallskinny
 from fpemu.mma import operand_streams as streams
-from fpemu.mma.codes import values
 from fpemu.verification import cases, paths
 from fpemu.verification.cases import Array, Case, Computed, Draw, Product, Result, codes
 from fpemu.verification.paths import Call
@@ -81,10 +80,9 @@ def operands(case: Case) -> tuple[Array, Array]:
     """Return A and B, values in C order."""
     m, n, k = case.sizes
     row = simt.SPECS[case.subject].replace(k=k)
-    fmt = row.operand_formats[0]
-    a = streams.operand(row, "A", case.kinds[0], Draw(case.key, "A").word(), 0, 1, m, k)
-    b = streams.operand(row, "B", case.kinds[1], Draw(case.key, "B").word(), 0, 1, n, k)
-    return np.ascontiguousarray(values(a, fmt)[0]), np.ascontiguousarray(values(b, fmt)[0].T)
+    a = cases.drawn(row, "A", case.kinds[0], Draw(case.key, "A").word(), (m, k))
+    b = cases.drawn(row, "B", case.kinds[1], Draw(case.key, "B").word(), (n, k))
+    return a, np.ascontiguousarray(b.T)
 
 
 def arrange(x: Array, layout: str) -> Array:
