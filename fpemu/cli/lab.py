@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,9 +23,8 @@ from fpemu._system import check_writable, cores, write_atomic
 from fpemu.arguments import choice
 from fpemu.cli import options as cli
 from fpemu.errors import GuaranteeError, InputError, require
-from fpemu.formats import FP16
 from fpemu.reproduce import claims, figures, ledger, pages
-from fpemu.sweep import Grid, Store, frame
+from fpemu.sweep import Grid, Store, frame, maps
 from fpemu.sweep.grid import scheme_of
 from fpemu.sweep.ranges import parse_range
 from fpemu.sweep.run import CellError, check_failures, check_memory, default_jobs, estimate, run, survey
@@ -39,14 +38,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fpemu.reproduce.figures import Written
-    from fpemu.schemes import Scheme
     from fpemu.sweep.ranges import Number
     from fpemu.sweep.run import Row
 
 _PICTURES = (".png", ".pdf", ".svg")
 _LINES = 60  # of the table of medians
 _OFFSETS = ("offset_symmetric", "offset_nonnegative")
-_SIZES = ("M", "N", "K")
 
 
 # --- sweep
@@ -207,17 +204,7 @@ class MapOptions(RunOptions):
     output: Annotated[str, "FOLDER", "Folder for the map."] = "maps"
 
 
-class _Axis(NamedTuple):
-    """An axis of a map: an option of a scheme, or a parameter of its inputs or a size."""
-
-    name: str
-    values: list[Number]
-    fixed: dict[str, Any]  # values of the other options or parameters
-    short: str  # name in the title of the grid and in the table
-    label: str  # label in the picture
-
-
-def _axis(flag: str, pairs: list[str], of: str) -> _Axis:
+def _axis(flag: str, pairs: list[str], of: str) -> maps.Axis:
     """The axis of the one option with several values among those of the command line."""
     fixed = cli.parse_options(pairs)
     swept: dict[str, list[Number]] = {}
@@ -231,7 +218,7 @@ def _axis(flag: str, pairs: list[str], of: str) -> _Axis:
         raise InputError(f"{flag} {what}: a map has one axis from it, NAME=FIRST:LAST")
     ((name, values),) = swept.items()
     del fixed[name]
-    return _Axis(name, values, fixed, name, name if name in (*_SIZES, "seed") else f"{name} ({of})")
+    return maps.Axis(name, values, fixed, name, name if name in (*maps.SIZES, "seed") else f"{name} ({of})")
 
 
 @cli.with_options(MapOptions)
@@ -254,11 +241,11 @@ def scaling(
     """
     chosen = schemes.get(scheme)
     named = ("sb", "residual_scale")
-    scales = {name: one.name for name in schemes.names() for one in schemes.get(name).info.options if one.name in named}
-    if chosen.name not in scales:
-        raise InputError(f"{chosen.name} does not scale a residual; the schemes that do: {', '.join(scales)}")
+    known = {name: one.name for name in schemes.names() for one in schemes.get(name).info.options if one.name in named}
+    if chosen.name not in known:
+        raise InputError(f"{chosen.name} does not scale a residual; the schemes that do: {', '.join(known)}")
     choice("distribution with an offset exponent", inputs, _OFFSETS)
-    scale, fixed, machine = scales[chosen.name], cli.parse_options(option), cli.need_hardware(hardware)
+    scale, fixed, machine = known[chosen.name], cli.parse_options(option), cli.need_hardware(hardware)
     if scale in fixed:
         raise InputError(f"{scale} is what --sb sweeps: leave it out of --option")
     exponents, offsets = parse_range("--sb", sb), parse_range("--offset", offset)
@@ -267,14 +254,15 @@ def scaling(
             raise InputError(f"{flag}: an axis of a map needs two or more integers, FIRST:LAST")
     if min(exponents) < -60 or max(exponents) > 60:
         raise InputError(f"--sb {sb}: a scale lies between 2^-60 and 2^60")
+    scales = exponents if scale == "sb" else [2.0**e for e in exponents]
     interval = "[-2^e,\\,2^e]" if inputs == _OFFSETS[0] else "[0,\\,2^e]"
     label = f"offset exponent $e$ of operands in ${interval}$"
     words = ["scaling", "--scheme", chosen.name, "--sb", sb, "--offset", offset, "--hardware", machine]
     _map(
         [*words, "--inputs", inputs, *_repeated("-O", option)],
-        chosen,
-        _Axis(scale, exponents if scale == "sb" else [2.0**e for e in exponents], fixed, "sb", "scaling exponent sb"),
-        _Axis("exponent", offsets, {}, "offset exponent", label),
+        chosen.name,
+        maps.Axis(scale, scales, fixed, "sb", "scaling exponent sb"),
+        maps.Axis("exponent", offsets, {}, "offset exponent", label),
         inputs,
         machine,
         options,
@@ -306,70 +294,28 @@ def plane(
     if x.name == y.name:
         x, y = x._replace(short=f"inputs.{x.name}"), y._replace(short=f"scheme.{y.name}")
     machine = cli.need_hardware(hardware) if chosen.needs_hardware else ""
-    words = [
-        "plane",
-        scheme if ":" in scheme else chosen.name,
-        *_repeated("-O", option),
-        *_repeated("-P", parameter),
-        "--inputs",
-        inputs,
-    ]
+    name = scheme if ":" in scheme else chosen.name
+    words = ["plane", name, *_repeated("-O", option), *_repeated("-P", parameter), "--inputs", inputs]
     words += ["--hardware", machine] if machine else []
-    _map(words, chosen, y, x, inputs, machine, options)
+    _map(words, chosen.name, y, x, inputs, machine, options)
 
 
 def _map(
-    words: list[str], scheme: Scheme, y: _Axis, x: _Axis, distribution: str, hardware: str, options: MapOptions
+    words: list[str], scheme: str, y: maps.Axis, x: maps.Axis, distribution: str, hardware: str, options: MapOptions
 ) -> None:
     """Evaluate a grid over two axes and draw its map; ``words`` is the command without the options of `MapOptions`."""
     from fpemu.plotting import planes
-    from fpemu.sweep import maps
 
-    kind, metric = words[0], metrics.get(options.metric).__name__
+    metric = metrics.get(options.metric).__name__
     if metric == "effective_bits":
         raise InputError("--metric effective_bits grows as the error shrinks, and a map is of an error")
-    axes: dict[str, Any] = dict(zip(_SIZES, cli.parse_sizes("--size", options.size), strict=True))
+    axes: dict[str, Any] = dict(zip(maps.SIZES, cli.parse_sizes("--size", options.size), strict=True))
     seeds = parse_range("--seeds", options.seeds)
     axes["seeds"] = seeds if {",", ":"} & set(options.seeds) else seeds[0]
-    drawn: dict[str, Any] = {"name": distribution}
-    for name, value in {**x.fixed, x.name: x.values}.items():
-        if name == "seed":
-            axes["seeds"] = value if name == x.name else [value]
-        else:
-            (axes if name in _SIZES else drawn)[name] = value
-    grid = Grid(
-        title=f"{scheme.name} over {y.short} and {x.short}",
-        inputs=[drawn],
-        schemes=[{"name": scheme.name, **y.fixed, y.name: y.values}],
-        hardware=hardware or (),
-        metrics=[metric],
-        on_range="propagate",
-        **axes,
-    )
-    fixings = [f"{name}={value}" for name, value in {**y.fixed, **x.fixed}.items() if name not in _SIZES]
-    shape = [name if name == x.name else str(axes[name]) for name in _SIZES]
-    swept = [y.name, distribution, x.name, *fixings, hardware]
-    if kind == "scaling":
-        swept = [*fixings, hardware, distribution]
     command = ["fpemu", "sweep", *words, "--size", options.size, "--seeds", options.seeds]
-    built: Any = schemes.build(scheme, {**y.fixed, y.name: y.values[0]})
-    # the equation is about two fp16 words of the operands as given
-    is_equation6 = kind == "scaling" and not built.scales_rows
-    is_equation6 = is_equation6 and [(word.format, word.rounding) for word in built.rules()] == [(FP16, "RNE")] * 2
-    requested = maps.Map(
-        kind,
-        ", ".join([scheme.name, *fixings]) + f" on {hardware}" * bool(hardware) + f", {'×'.join(shape)}",
-        [scheme.name, *swept, metric, "x".join(shape)],
-        [*command, "--metric", metric, "--factor", f"{options.factor:g}"],
-        built,
-        grid,
-        metric,
-        (x.short, y.short),
-        (x.name if x.name in (*_SIZES, "seed") else f"inputs.{x.name}", f"scheme.{y.name}"),
-        (x.label, y.label),
-        exponents=kind == "scaling" and y.name != "sb",
-        equation6=is_equation6,
-    )
+    command += ["--metric", metric, "--factor", f"{options.factor:g}"]
+    requested = maps.Map(words[0], scheme, y, x, distribution, hardware, axes, metric, command)
+    grid = requested.grid
     paths = requested.paths(options.output)
     for path in paths:
         check_writable(path, make_folders=True)

@@ -12,69 +12,121 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fpemu
+from fpemu import schemes
 from fpemu._system import write_atomic
+from fpemu.formats import FP16
 from fpemu.plotting import planes
 from fpemu.sweep import store, tables
+from fpemu.sweep.grid import Grid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fpemu.plotting.planes import Plane
     from fpemu.schemes import Scheme
-    from fpemu.sweep.grid import Grid
     from fpemu.sweep.ranges import Number
 
 Row = dict[str, Any]
 SUFFIXES = ("png", "svg", "pdf", "csv", "json")
+SIZES = ("M", "N", "K")
 _PACKAGES = ("numpy", "numba", "matplotlib")
+
+
+class Axis(NamedTuple):
+    """An axis of a map: an option of a scheme, or a parameter of its inputs or a size."""
+
+    name: str
+    values: list[Number]
+    fixed: dict[str, Any]  # values of the other options or parameters
+    short: str  # name in the title of the grid and in the table
+    label: str  # label in the picture
 
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """A sweep over two parameters, and the names of its axes x and y."""
+    """A sweep over an option of a scheme, y, and a parameter of its inputs, M, N, K or the seed, x."""
 
-    kind: str
-    """"scaling" or "plane\""""
-    title: str
-    """Of the picture: scheme, fixed parameters, hardware"""
-    words: list[str]
-    """Words in the name of the files, after the kind"""
-    command: list[str]
-    """The command that makes the map again"""
-    scheme: Scheme
-    """With the first value of the swept option"""
-    grid: Grid
-    metric: str
-    """The column that is drawn"""
-    names: tuple[str, str]
-    columns: tuple[str, str]
-    """The columns of the rows that hold x and y"""
-    labels: tuple[str, str]
-    exponents: bool = False
-    """y is the binary exponent of its column, not the value."""
-    equation6: bool = False
-    """The axes are scaling and offset exponents to which H2SGEMM's equation 6 applies."""
+    kind: str  # "scaling" or "plane"
+    name: str  # of the scheme
+    y: Axis
+    x: Axis
+    inputs: str  # distribution
+    hardware: str  # empty where no matrix instruction computes
+    axes: Mapping[str, Any]  # M, N, K and seeds, unless they are parameters of x
+    metric: str  # the column that is drawn
+    command: list[str]  # that makes the map again
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The cells."""
+        axes, drawn = dict(self.axes), {"name": self.inputs}
+        for name, value in {**self.x.fixed, self.x.name: self.x.values}.items():
+            if name == "seed":
+                axes["seeds"] = value if name == self.x.name else [value]
+            else:
+                (axes if name in SIZES else drawn)[name] = value
+        return Grid(
+            title=f"{self.name} over {self.y.short} and {self.x.short}",
+            inputs=[drawn],
+            schemes=[{"name": self.name, **self.y.fixed, self.y.name: self.y.values}],
+            hardware=self.hardware or (),
+            metrics=[self.metric],
+            on_range="propagate",
+            **axes,
+        )
+
+    @cached_property
+    def scheme(self) -> Scheme:
+        """The scheme with the first value of the swept option."""
+        return schemes.build(self.name, {**self.y.fixed, self.y.name: self.y.values[0]})
+
+    @property
+    def equation6(self) -> bool:
+        """Whether H2SGEMM's equation 6 applies: it is about two fp16 words of the operands as given."""
+        built: Any = self.scheme
+        words = self.kind == "scaling" and not built.scales_rows and [(w.format, w.rounding) for w in built.rules()]
+        return words == [(FP16, "RNE")] * 2
+
+    @property
+    def _fixings(self) -> list[str]:
+        fixed = {**self.y.fixed, **self.x.fixed}
+        return [f"{name}={value}" for name, value in fixed.items() if name not in SIZES]
+
+    @property
+    def _shape(self) -> list[str]:
+        sizes = {**self.axes, **self.x.fixed, self.x.name: self.x.name}
+        return [str(sizes[name]) for name in SIZES]
+
+    @property
+    def title(self) -> str:
+        """Title of the picture: scheme, fixed parameters, hardware, sizes."""
+        where = f" on {self.hardware}" * bool(self.hardware)
+        return ", ".join([self.name, *self._fixings]) + where + f", {'×'.join(self._shape)}"
 
     def plane(self, rows: Sequence[Mapping[str, Any]]) -> Plane:
         """The rows over the two axes."""
-        x, y = self.columns
+        x, y, names = self.x.name, f"scheme.{self.y.name}", (self.x.short, self.y.short)
+        x = x if x in (*SIZES, "seed") else f"inputs.{x}"
+        exponents = self.kind == "scaling" and self.y.name != "sb"  # of the column's values
+        ys = [int(math.log2(row[y])) if exponents else row[y] for row in rows]
         points = [
-            {
-                self.names[0]: row[x],
-                self.names[1]: int(math.log2(row[y])) if self.exponents else row[y],
-                "error": row.get(self.metric),
-            }
-            for row in rows
+            dict(zip(names, (row[x], value), strict=True)) | {"error": row.get(self.metric)}
+            for row, value in zip(rows, ys, strict=True)
         ]
-        return planes.plane(points, *self.names, "error")
+        return planes.plane(points, *names, "error")
 
     def paths(self, folder: str | os.PathLike[str]) -> list[Path]:
         """The files that `write` writes: readable words and a hash of the command."""
-        words = [re.sub(r"[^A-Za-z0-9_.=-]+", "_", word) for word in (self.kind, *self.words) if word]
+        swept = [self.y.name, self.inputs, self.x.name, *self._fixings, self.hardware]
+        if self.kind == "scaling":
+            swept = [*self._fixings, self.hardware, self.inputs]
+        words = [self.kind, self.name, *swept, self.metric, "x".join(self._shape)]
+        words = [re.sub(r"[^A-Za-z0-9_.=-]+", "_", word) for word in words if word]
         digest = hashlib.sha256(shlex.join(self.command).encode()).hexdigest()[:8]
         return [Path(folder) / f"{'-'.join(words)[:150]}-{digest}.{suffix}" for suffix in SUFFIXES]
 
@@ -105,7 +157,7 @@ def draw(requested: Map, plane: Plane) -> Figure:
         figure, axes = plotting.figure(height=4.2, width=5.4)
         lines = planes.bounds(plane, largest) if requested.equation6 else {}
         mesh = planes.draw(axes[0, 0], plane, lines=lines, labels=(planes.tick(plane.xs), planes.tick(plane.ys)))
-        axes[0, 0].set(xlabel=requested.labels[0], ylabel=requested.labels[1])
+        axes[0, 0].set(xlabel=requested.x.label, ylabel=requested.y.label)
         axes[0, 0].set_title(requested.title, loc="left")
         plotting.colour_bar(figure, mesh, axes[0, 0], planes.ERRORS[requested.metric])
         plotting.legend_below(figure, axes[0, 0], 3 if lines else 2)

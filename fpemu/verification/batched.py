@@ -205,7 +205,8 @@ class Batched(ProductSuite):
         group, (M, N, _), chosen = case.subject, case.sizes, case.options
         complex_numbers, pairs = group.layout is not None, group.layout == "interleaved"
         lines = (2,) * (group.layout == "planar") + (chosen["batch"], M, N + case.number % 2) + (2,) * pairs
-        like = np.zeros(lines, np.float16)[(..., slice(N), *[slice(None)] * pairs)]
+        full = np.zeros(lines, np.float16)
+        like = full[..., :N, :] if pairs else full[..., :N]
         options = chosen["arguments"] | ({"layout": group.layout} if complex_numbers else {})
         emulation = options if group.small else {**options, "hardware": hardware, "instruction": "mma"}
         function = "batched.hcgemm" if complex_numbers else "batched.hgemm"

@@ -157,16 +157,6 @@ def _draw_tree(draw: Draw, K: int, row: MmaSpec) -> Tree:
     return trees[0]
 
 
-def scheme_case(pair: str, number: int, seed: int) -> Case:
-    """Return a product of a scheme, such as "ootomo on hopper": 0 plain, 1 with C, scalars, NaN, Inf and split-K."""
-    scheme = schemes.get(pair.partition(" on ")[0])
-    few = scheme.error_free or scheme.operand.name == "fp64"
-    sizes = (6, 5, 40) if few else (24, 20, 100)
-    if not number:
-        return Case(pair, number, seed, sizes)
-    return Case(pair, number, seed, sizes, order=KOrder(split=32, join="pairwise"), alpha=0.5, beta=-2.0)
-
-
 # --- operands and results
 def operands(case: Case) -> tuple[list[tuple[Array, Array]], Array | None]:
     """Return the terms (A, B) of a specification's case and its C, as `fpemu.mma.chain` takes them."""
@@ -212,9 +202,10 @@ def compute_scheme(case: Case, device: Literal["cuda", "cpu"]) -> Array:
     """Return the codes of a scheme's product."""
     name, hardware = case.subject.split(" on ")
     scheme = schemes.get(name)
-    M, N, K = case.sizes
-    shapes = {"A": (M, K), "B": (K, N), "C": (M, N)}
-    A, B, C = (_uniform(scheme.operand, shape, case, letter) for letter, shape in shapes.items())
+    row, (M, N, K) = mma.spec("cdna2", scheme.operand), case.sizes
+    keys = (Draw(case.key, case.subject, case.number, letter).word() for letter in "ABC")
+    shapes = zip(keys, ((M, K), (K, N), (M, N)), strict=True)
+    A, B, C = (drawn(row, "A", "uniform", key, shape).copy() for key, shape in shapes)
     options: dict[str, Any] = {}
     if case.number:
         A[M // 2, 3], B[5, N // 2], B[6, 0] = np.nan, np.inf, -np.inf
@@ -226,30 +217,23 @@ def compute_scheme(case: Case, device: Literal["cuda", "cpu"]) -> Array:
         return codes(schemes.gemm(A, B, scheme=name, hardware=place, device=device, **options))
 
 
-def _uniform(fmt: FloatFormat, shape: tuple[int, int], case: Case, letter: str) -> Array:
-    key = Draw(case.key, case.subject, case.number, letter).word()
-    return drawn(mma.spec("cdna2", fmt), "A", "uniform", key, shape).copy()
-
-
-def implementations(case: Case) -> tuple[Implementation, ...]:
-    """Return the implementations of the CPU that compute a case: NumPy's is left out where it takes too long."""
-    if isinstance(case.subject, str):
-        return ("compiled",)
-    slow = str(case.subject.d_format) == "fp64" and case.products * case.options["terms"] > _SLOW
-    return ("compiled",) if slow else ("compiled", "numpy")
-
-
 class Gemm(Product):
-    """An emulated product."""
+    """An emulated product, expected by the implementations of the CPU: by NumPy's too unless it takes too long."""
+
+    @property
+    def _implementations(self) -> tuple[Implementation, ...]:
+        spec, case = self.case.subject, self.case
+        slow = isinstance(spec, str) or (str(spec.d_format) == "fp64" and case.products * case.options["terms"] > _SLOW)
+        return ("compiled",) if slow else ("compiled", "numpy")
 
     def compute(self, path: str) -> Computed:
         return Computed(compute(self.case, "cuda"))
 
     def expected(self, path: str) -> tuple[dict[str, Result], bool | None]:
-        return {name: compute(self.case, name) for name in implementations(self.case)}, None
+        return {name: compute(self.case, name) for name in self._implementations}, None
 
     def emulate(self) -> Array:
-        return compute(self.case, implementations(self.case)[-1])
+        return compute(self.case, self._implementations[-1])
 
 
 @dataclass
@@ -272,9 +256,13 @@ class Emulation(ProductSuite):
         return listed | {pair: Group(range(PRODUCTS), "schemes on hardware") for pair in pairs()[::step]}
 
     def case(self, group: str, number: int) -> Case:
-        if " on " in group:
-            return scheme_case(group, number, self.seed)
-        return spec_case(spec(group, self.seed), number, self.seed)
+        name, pair, _ = group.partition(" on ")
+        if not pair:
+            return spec_case(spec(group, self.seed), number, self.seed)
+        few = schemes.get(name).error_free or schemes.get(name).operand.name == "fp64"
+        # product 0 is plain; 1 has C, scalars, NaN, Inf and split-K
+        further: dict[str, Any] = {"order": KOrder(split=32, join="pairwise"), "alpha": 0.5, "beta": -2.0}
+        return Case(group, number, self.seed, (6, 5, 40) if few else (24, 20, 100), **(further if number else {}))
 
     def product(self, case: Case, hardware: Any, recorded: Any = None) -> Gemm:
         return Gemm(case=case)

@@ -119,7 +119,12 @@ def product(
     scheme, (M, N, K), order = case.subject.build(), (max(size, 1) for size in case.sizes), case.order
     name, emulation = "error-free", {"scheme": scheme, "hardware": hardware, "order": order}
     if recorded is not None:
-        emulation = _emulation(case.subject, recorded)
+        rows, variant = {row.name: row for row in catalog.rows()}, case.subject
+        machine = rows.get(recorded["spec"], recorded["spec"])
+        if isinstance(machine, MmaSpec):
+            variant = replace(variant, options=tuple(x for x in variant.options if x[0] not in ("instruction", "k")))
+        over_k = KOrder.from_dict(recorded["order"]) if "order" in recorded else None
+        emulation = {"scheme": variant.build(), "hardware": machine, "order": over_k}
     elif not scheme.error_free:
         try:
             kernel = fpemu.gpu.kernel(scheme, M, N, K, order=order)
@@ -142,15 +147,6 @@ def product(
     known = replace(case, options={**case.options, "kernel": name})
     call = Call(known, "gemm", operands, like, options, emulation, paths=by, policy=policy, deferrable=deferrable)
     return replace(call, kernel=name, replay=replay)
-
-
-def _emulation(variant: Variant, recorded: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `fpemu.gemm` that emulate a recorded kernel."""
-    rows, spec = {row.name: row for row in catalog.rows()}, recorded["spec"]
-    if spec in rows:
-        variant = replace(variant, options=tuple(x for x in variant.options if x[0] not in ("instruction", "k")))
-    order = KOrder.from_dict(recorded["order"]) if "order" in recorded else None
-    return {"scheme": variant.build(), "hardware": rows.get(spec, spec), "order": order}
 
 
 @dataclass
