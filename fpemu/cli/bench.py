@@ -90,8 +90,7 @@ def gpu(
         cli.print_table(title, ("figure", "rows", "s"), counts, numbers=2)
         return
     cli.check_file(output, "the record", ".json")
-    if (missing := cli.missing_gpu()) is not None:
-        raise InputError(f"bench gpu: {missing}")
+    cli.need_gpu("bench gpu")
     kept = record.resume(output, run.head())
     measured: list[dict[str, Any]] = []
     try:
@@ -146,8 +145,7 @@ def tune_batched(
     partial = None if out is None else Path(f"{out}.measured")
     if partial is not None:
         check_writable(partial)
-    if (missing := cli.missing_gpu()) is not None:
-        raise InputError(f"tune: {missing}")
+    cli.need_gpu("tune")
     device.need_matrix_unit("tune batched")
     try:
         with cli.progress() as bars:

@@ -167,10 +167,7 @@ def sweep(
     if rows is None:
         return
     if draw is not None:
-        from fpemu import plotting
-
-        write_atomic(picture, getattr(plotting, Path(picture).suffix[1:])(draw(rows)))
-        cli.note(f"wrote {picture}")
+        cli.write_picture(picture, draw(rows))
     if not options.export and options.plot is None:
         names = grid.cells()[0]["metrics"]
         medians_of = medians(rows, names)

@@ -181,6 +181,15 @@ def spinner(text: str) -> Iterator[Callable[[str], None]]:
         yield lambda text: status.update(Text(text))  # Text: a str would be markup
 
 
+def write_picture(name: str, figure: Any) -> None:
+    """Write a figure in the format of the file's suffix, and say so."""
+    from fpemu import plotting
+    from fpemu._system import write_atomic
+
+    write_atomic(name, getattr(plotting, name.rpartition(".")[2])(figure))
+    note(f"wrote {name}")
+
+
 def note(text: str) -> None:
     """Print a line beside the results, on stderr."""
     print(text, file=sys.stderr)
@@ -218,6 +227,12 @@ def missing_gpu() -> str | None:
     if reason is None or "pip install" in reason:
         return reason
     return f"{reason}; beside a GPU and its driver: pip install 'fpemu[gpu]'"
+
+
+def need_gpu(command: str) -> None:
+    """Raise InputError if this machine lacks something for a command that needs a GPU."""
+    if (missing := missing_gpu()) is not None:
+        raise InputError(f"{command}: {missing}")
 
 
 def check_file(name: str | None, content: str, *suffixes: str) -> None:

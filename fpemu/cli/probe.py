@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import numpy as np
 import typer
 
-from fpemu import _system, mma, probing, simt
 from fpemu import formats as known
+from fpemu import mma, probing, simt
 from fpemu.arguments import choice
 from fpemu.cli import options as cli
 from fpemu.errors import GpuError, InputError, unknown_name
@@ -167,12 +167,9 @@ def reveal(
         probing.save(revealed, json_, **about, calls=calls, seconds=round(seconds, 3))
         cli.note(f"wrote {json_}")
     if draw is not None:
-        from fpemu import plotting
         from fpemu.plotting.trees import picture
 
-        figure = picture(tree, f"{Path(name).name}, K = {K}: {sentence(tree)}")
-        _system.write_atomic(draw, getattr(plotting, draw.rpartition(".")[2])(figure))
-        cli.note(f"wrote {draw}")
+        cli.write_picture(draw, picture(tree, f"{Path(name).name}, K = {K}: {sentence(tree)}"))
     if failing:
         raise typer.Exit(1)
 

@@ -164,8 +164,8 @@ class SuiteOptions:
 
         cli.check_file(self.record, "the record", ".json")
         # the suite of libraries needs PyTorch too, and itself names what is missing
-        if name != "library.Library" and (missing := cli.missing_gpu()) is not None:
-            raise InputError(f"verify: {missing}")
+        if name != "library.Library":
+            cli.need_gpu("verify")
         gpus = () if self.gpus is None else chosen_gpus(self.gpus, "cuda")
         suite: Suite = attrgetter(name)(verification)(self.seed, *arguments, **options)
         run = Run(suite, self.record, fresh=self.fresh)

@@ -184,7 +184,7 @@ def _over_k(case: Case, letter: str, term: int, rows: int) -> Array:
         if kind == "any-bits" and i + 1 < count:  # otherwise every sum ends as NaN
             kind = "uniform"
         parts.append(drawn(row, letter, kind, case.key, (*lead, rows, row.k), (term * count + i) * stack))
-    return np.concatenate(parts, -1)[..., :K]
+    return np.concatenate(parts, -1)[..., :K].copy()
 
 
 def compute(case: Case, implementation: Implementation) -> Array:
