@@ -35,7 +35,7 @@ SQUARE = fpemu.inputs.operands("normal", 24, 24, 24, 3, "fp16")
 NAN = np.where(np.arange(20)[:, None] == 3, np.float16(np.nan), HALF[0]), HALF[1]
 C = fpemu.inputs.make("normal", (20, 24), 9)
 HOPPER, AMPERE, TF32 = (mma.spec(*names) for names in (("H200", "fp16"), ("A100", "fp16"), ("H200", "tf32")))
-FP32 = simt.SPECS["fp32"]
+FP32, HALF_SUMS = simt.SPECS["fp32"], mma.spec("H200", "fp16", "fp16")
 INT8 = tuple(np.ones(shape, np.int8) for shape in ((20, 32), (32, 24)))
 ALPHA, BETA = np.float32(1.3), np.float32(0.7)
 
@@ -89,20 +89,15 @@ HIDDEN: dict[str, tuple] = {  # what a library does, and a part of the words in 
     "allow_tf32": (lambda: product(rounded("tf32", "RNE"), TF32), SINGLE, {}, "tf32->fp32"),
     "cut inputs": (lambda: product(rounded("fp16", "RZ")), SINGLE, {"fmt": "fp16"}, "fp16 toward zero"),
     "transposed": (transposed, SQUARE, {}, "the transpose of A times B"),
-    "half accumulator": (
-        lambda: product(spec=mma.spec("H200", "fp16", "fp16")).astype(np.float32),
-        HALF,
-        {},
-        "accumulator is fp16",
-    ),
+    "half accumulator": (lambda: np.float32(product(spec=HALF_SUMS)), HALF, {}, "accumulator is fp16"),
     "half result": (lambda: np.float32(np.float16(product())), HALF, {}, "result is rounded to fp16"),
     "fma": (lambda: simt.fma(ALPHA, product(), BETA * C), HALF, {"alpha": ALPHA, "beta": BETA}, "fma(alpha, T"),
     "C first": (lambda: product(c=C), HALF, {"beta": 1}, "C starts the accumulator"),
     "both transposed": (
-        lambda: product([np.ascontiguousarray(x.T) for x in SQUARE]),
+        lambda: product([x.T.copy() for x in SQUARE]),
         SQUARE,
         {},
-        "transpose of A times the transpose of B",
+        "transpose of A times the transpose",
     ),
     "scaled": (lambda: np.ldexp(-product(), -3), HALF, {}, "alpha is -0.125, not 1"),
     "wrong alpha": (lambda: np.float32(1.5) * product(), HALF, {"alpha": 1.25}, "alpha is 1.5, not 1.25"),
@@ -168,39 +163,28 @@ def test_wrong_uses_of_alpha_beta_and_c_are_named(change, words):
     assert verdict.explained
 
 
+def openblas_on(kernel, A, B):
+    return fpemu.library.emulate("openblas", A, B, hardware=kernel)
+
+
+def threaded():
+    return openblas.multiply(*DEEP, openblas.blocking("sgemm", "SKYLAKEX").threaded())
+
+
+BF16, DOUBLE = rounded("bf16", "RNE"), [x.astype(float) for x in SINGLE]
 IDENTIFIED: dict[str, tuple] = {  # a correct product, its operands, given fields, words of the identification
     "chain of FMAs": (lambda: product(SINGLE, FP32), SINGLE, {}, "ordinary cores: FMAs in fp32; one chain"),
     "sums of fp16 in NumPy": (lambda: HALF[0] @ HALF[1], HALF, {}, "fp32"),
     "multiply, then add": (lambda: multiply_add(*SINGLE, "fp32", False), SINGLE, {}, "without FMA"),
     "fp64 rounded": (lambda: np.float32(SINGLE[0].astype(float) @ SINGLE[1].astype(float)), SINGLE, {}, "FMAs in fp64"),
-    "OpenBLAS": (
-        lambda: fpemu.library.emulate("openblas", *SINGLE, hardware="HASWELL"),
-        SINGLE,
-        {},
-        "OpenBLAS 0.3.31 with kernel HASWELL (sgemm, layout NN)",
-    ),
-    "OpenBLAS on several threads": (
-        lambda: openblas.multiply(*DEEP, openblas.blocking("sgemm", "SKYLAKEX").threaded()),
-        DEEP,
-        {},
-        "SKYLAKEX (sgemm, layout NN, several threads)",
-    ),
+    "OpenBLAS": (lambda: openblas_on("HASWELL", *SINGLE), SINGLE, {}, "0.3.31 with kernel HASWELL (sgemm, layout NN)"),
+    "OpenBLAS on several threads": (threaded, DEEP, {}, "SKYLAKEX (sgemm, layout NN, several threads)"),
     "Tensor Core": (product, HALF, {}, "the instruction is hopper mma m16n8k16 fp16->fp32"),
     "Tensor Core in slices": (lambda: product(order=KOrder(56)), HALF, {}, "split in slices of 56"),
     "order of a file": (lambda: product(order=KOrder(48)), HALF, {"fmt": "fp16", "order": KOrder(48)}, "hopper"),
     "tf32": (lambda: product(SINGLE, TF32), SINGLE, {}, "rounded to tf32 toward zero"),
-    "bf16 in float32": (
-        lambda: product(rounded("bf16", "RNE"), mma.spec("MI300X", "bf16")),
-        rounded("bf16", "RNE"),
-        {},
-        "cdna3 mfma m16n16k16 bf16",
-    ),
-    "fp64": (
-        lambda: product([x.astype(float) for x in SINGLE], simt.SPECS["fp64"], KOrder(64)),
-        [x.astype(float) for x in SINGLE],
-        {},
-        "FMAs in fp64",
-    ),
+    "bf16 in float32": (lambda: product(BF16, mma.spec("MI300X", "bf16")), BF16, {}, "cdna3 mfma m16n16k16 bf16"),
+    "fp64": (lambda: product(DOUBLE, simt.SPECS["fp64"], KOrder(64)), DOUBLE, {}, "FMAs in fp64"),
     "int8": (lambda: np.full((20, 24), 32, np.int32), INT8, {}, "an int8 product with sums in int32"),
 }
 
@@ -275,13 +259,9 @@ def test_inf_that_a_split_turns_to_nan_is_named():
 
 def test_products_of_libraries_are_named():
     A, B = fpemu.inputs.operands("normal", 20, 24, 1000, 1)
-    D = fpemu.library.emulate("openblas", A, B, hardware="SKYLAKEX")
-    assert "OpenBLAS" in verify(D, A, B, hardware="H200").causes[0].text
-    D = np.float32([[0, 0]])
-    assert (
-        "without FMA"
-        in verify(D, np.float32([[1, 2 / 3]]), np.float32([[-6, 0], [9, 0]]), hardware="A100").causes[0].text
-    )
+    assert "OpenBLAS" in verify(openblas_on("SKYLAKEX", A, B), A, B, hardware="H200").causes[0].text
+    D, A, B = np.float32([[0, 0]]), np.float32([[1, 2 / 3]]), np.float32([[-6, 0], [9, 0]])
+    assert "without FMA" in verify(D, A, B, hardware="A100").causes[0].text
 
 
 def test_an_order_that_no_list_has_is_found_by_probes_in_the_form_of_the_operands():
@@ -576,12 +556,8 @@ def test_the_command_says_equal_or_why_not(files, capsys):
     assert not verdict["equal"]
     assert verdict["explained"]
     assert "split in slices of 64" in verdict["causes"][0]["text"]
-    assert (
-        run(
-            "--callable", "library.py:chain", "-H", "H200", "--input", "normal", "--shape", "4x5x60", "--format", "fp16"
-        )
-        == 0
-    )
+    options = "--callable library.py:chain -H H200 --input normal --shape 4x5x60 --format fp16"
+    assert run(*options.split()) == 0
 
 
 @pytest.mark.parametrize(
@@ -662,7 +638,7 @@ def test_large_neighbours_in_fp64_are_one_step_apart(x):
 
 
 def test_a_product_in_fp16_with_an_epilogue_in_fp32_may_be_stored_in_fp32():
-    spec = mma.spec("H200", "fp16", "fp16")
+    spec = HALF_SUMS
     D = (ALPHA * product(spec=spec).astype(np.float32)).astype(np.float16)
     for stored in (D, D.astype(np.float32)):
         assert verify(stored, *HALF, hardware=spec, alpha=ALPHA, causes=False).equal

@@ -100,33 +100,30 @@ def test_random_trees_come_back(name):
         assert found.tree == want, f"seed {seed}, K = {K}\n{drawing(want)}\n{found}"
 
 
-@pytest.mark.parametrize("name", SPECS)
-@pytest.mark.parametrize("order", ORDERS, ids=str)
-def test_orders_are_named(name, order):
-    spec = SPECS[name]
-    for K in (1, 2, 129):
+# instructions that round to nearest: a last product is no sum
+NEAREST = ("cdna3", "fp16", "fp32"), ("cdna3", "tf32", "fp32"), ("hopper", "e5m2", "fp16"), ("ada", "e5m2", "fp16")
+FP8 = [  # products vanish only beside products of two large factors
+    row
+    for row in mma.catalog.rows()
+    if str(row.a_format) in ("e4m3", "e4m3fnuz", "e5m2", "e5m2fnuz")
+    and row.rules.via is None
+    and row.architecture != "ideal"
+]
+PROBED = [(spec, order, (1, 2, 129)) for spec in SPECS.values() for order in ORDERS]
+PROBED += [(mma.spec(*names), KOrder(n), (17, 33)) for names in NEAREST for n in (None, 16, 32)]
+PROBED += [(mma.spec(*names), KOrder(promote=16), (17, 33)) for names in NEAREST]
+PROBED += [(row, order, (150,)) for row in FP8 for order in (KOrder(), KOrder(48), KOrder(40, join="pairwise"))]
+
+
+@pytest.mark.parametrize(("spec", "order", "lengths"), PROBED, ids=str)
+def test_orders_are_named(spec, order, lengths):
+    for K in lengths:
         found = reveal(by(order, spec), K, spec)
         want = trees.from_order(order, K, spec)
         assert trees.equal(found.tree, want, spec), f"K = {K}\n{drawing(want)}\n{found}"
         assert found.order is not None
         assert trees.equal(trees.from_order(found.order, K, spec), want, spec)
-
-
-ROUNDED_TO_NEAREST = {
-    "MI300X fp16": mma.spec("cdna3", "fp16", "fp32"),
-    "MI300X tf32": mma.spec("cdna3", "tf32", "fp32"),
-    "wgmma e5m2 to fp16": mma.spec("hopper", "e5m2", "fp16"),
-    "mma e5m2 to fp16": mma.spec("ada", "e5m2", "fp16"),
-}
-
-
-@pytest.mark.parametrize("name", ROUNDED_TO_NEAREST)
-@pytest.mark.parametrize("order", [KOrder(), KOrder(split=16), KOrder(split=32), KOrder(promote=16)], ids=str)
-def test_a_last_product_is_no_sum_where_the_instruction_rounds_to_nearest(name, order):
-    spec = ROUNDED_TO_NEAREST[name]
-    for K in (17, 33):
-        revealed = reveal(by(order, spec), K, spec)
-        assert trees.equal(revealed.tree, trees.from_order(order, K, spec), spec), str(revealed)
+        assert found.order == order or K != 150
 
 
 def test_a_sum_outside_is_visible_before_an_instruction_that_keeps_few_bits():
@@ -521,24 +518,6 @@ def test_the_orders_of_openblass_kernels(hardware, orders):
     for at in ((0, 0), (5, 30), (20, 32), (32, 32)):
         revealed = reveal(gemm, 33, fmt="fp32", shape=(33, 33), at=at)
         assert revealed.tree == found.orders[found.index[at]].tree
-
-
-# --- formats whose products vanish only beside products of two large factors
-FP8 = [
-    row
-    for row in mma.catalog.rows()
-    if str(row.a_format) in ("e4m3", "e4m3fnuz", "e5m2", "e5m2fnuz")
-    and row.rules.via is None
-    and row.architecture != "ideal"
-]
-
-
-@pytest.mark.parametrize("spec", FP8, ids=lambda spec: spec.name)
-@pytest.mark.parametrize("order", [KOrder(), KOrder(split=48), KOrder(split=40, join="pairwise")], ids=str)
-def test_orders_of_fp8_instructions_are_found(spec, order):
-    revealed = reveal(by(order, spec), 150, spec)
-    assert trees.equal(revealed.tree, trees.from_order(order, 150, spec), spec)
-    assert revealed.order == order
 
 
 def test_all_units_vanish_beside_a_product_of_two_large_factors():
