@@ -7,6 +7,7 @@ row prints its bar, in the same run, and ``--record FILE`` writes the rows as JS
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import tempfile
 import time
@@ -38,18 +39,19 @@ def cells(M: int, N: int, K: int, seeds: Any = 1) -> list[dict[str, Any]]:
     return source.cells()
 
 
-def best(repeat: int, call: Callable[[], object]) -> float:
-    """Return the least seconds of several calls."""
-    times = []
+def least(repeat: int, *calls: Callable[[], object]) -> list[float]:
+    """Return the least seconds of each call, measured in turn, so that other load affects all of them."""
+    times: list[list[float]] = [[] for _ in calls]
     for _ in range(repeat):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        for call, seconds in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            seconds.append(time.perf_counter() - start)
+    return list(map(min, times))
 
 
-def cpu(M: int, N: int, K: int, repeat: int) -> tuple[float, float, float]:
-    """Return seconds of a cell with cached operands, of the first cell of a set of operands, and of the products."""
+def cpu(M: int, N: int, K: int, repeat: int) -> list[float]:
+    """Return seconds of the first cell of a set of operands, of a cell with cached operands, and of the products."""
     first, *_ = cells(M, N, K)
     scheme: Any = schemes.build("h2sgemm", {"sb": first["scheme.sb"]})
     A, B = operands.drawn("offset_symmetric", (("exponent", 0), ("scale", 1.0)), M, N, K, 0, "fp32")
@@ -62,9 +64,9 @@ def cpu(M: int, N: int, K: int, repeat: int) -> tuple[float, float, float]:
         grid.evaluate(first)
 
     fresh()
-    cached = best(repeat, lambda: grid.evaluate(first))
-    products = best(repeat, lambda: lowering.run(a, b, chosen.lowering, chosen.spec))
-    return cached, best(repeat, fresh), products
+    cached = functools.partial(grid.evaluate, first)
+    products = functools.partial(lowering.run, a, b, chosen.lowering, chosen.spec)
+    return least(repeat, fresh, cached, products)
 
 
 def small(processes: int) -> float:
@@ -116,7 +118,7 @@ def main() -> None:
     rows: list[tuple[str, float, float, str]] = []
     if chosen.only != "gpu":
         for sizes in ((176, 176, 2816), (512, 512, 2048)):
-            cached, first, products = cpu(*sizes, chosen.repeat)
+            first, cached, products = cpu(*sizes, chosen.repeat)
             name = "×".join(map(str, sizes))
             rows.append((f"{name}, CPU: cell with cached operands / its products", cached / products, 1.15, ""))
             rows.append((f"{name}, CPU: first cell of a set of operands / its products", first / products, 1.4, ""))

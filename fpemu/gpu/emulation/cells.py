@@ -54,9 +54,9 @@ def uniform(seed: np.random.SeedSequence, count: int, low: float, span: float) -
 
 
 def fits(sizes: Sizes) -> bool:
-    """Return whether the operands and the exact product fit into the GPU's buffers."""
+    """Return whether the matrices of a cell fit into the GPU, 32 bytes an entry with their words and residues."""
     M, N, K = sizes
-    return max(M * K, K * N, M * N) * 8 <= chains._most() and max(sizes) <= chains._LONGEST
+    return max(M * K, K * N, M * N) * 32 <= chains._most() and max(sizes) <= chains._LONGEST
 
 
 def gains(sizes: Sizes) -> bool:
