@@ -519,7 +519,8 @@ def evaluate(cell: Mapping[str, Any], device: Device = "cpu") -> dict[str, float
             if error is not None:
                 errors[name] = error
                 continue
-        exact = exact_product(operands, fmt if measure is metrics.max_ulps else cell["out"], device)
+        out = fmt if measure is metrics.max_ulps else cell["out"]
+        exact = on_device.exact if on_device and out == "fp64" else exact_product(operands, out, device)
         if measure is metrics.max_ulps:
             errors[name] = metrics.max_ulps(result(), exact, fmt)
         elif measure is metrics.normwise:

@@ -125,7 +125,8 @@ class Resident:
     def __init__(self, name: str, parameters: Parameters, M: int, N: int, K: int, seed: int, fmt: str) -> None:
         self.sizes, self._dtype = (M, N, K), formats.get(fmt).dtype
         self._operands = name, parameters, M, N, K, seed, fmt
-        form = affine(name, dict(parameters)) if fmt == "fp32" else None
+        defaults = {} if name == "files" else inputs._get(name).defaults
+        form = affine(name, {**defaults, **dict(parameters)}) if fmt == "fp32" else None
         if form is None:
             self._A, self._B = map(cells().Buffer.of, drawn(*self._operands))
             return
@@ -138,6 +139,12 @@ class Resident:
     def _exact(self) -> Any:
         on_gpu = cells().exact(self._A, self._B, self.sizes, self._dtype)
         return cells().Buffer.of(exact_product(self._operands, "fp64", "cpu")) if on_gpu is None else on_gpu
+
+    @functools.cached_property
+    def exact(self) -> Any:
+        """The exact product rounded to fp64, on the CPU."""
+        M, N, _ = self.sizes
+        return self._exact.array((M, N), np.float64)
 
     def product(self, scheme: Scheme, hardware: str | MmaSpec | None, on_range: str, order: KOrder | None) -> Any:
         """Return A B by a scheme in the GPU's memory, valid until the next product; None if no kernel computes it."""

@@ -134,6 +134,12 @@ def test_orders_policies_and_metrics_have_the_numbers_of_the_cpu(work, products,
     assert bool(products) == stays
 
 
+def test_a_cell_without_defaults_has_its_operands_on_the_gpu(work):
+    short = {"M": 8, "N": 8, "K": 32, "seed": 0, "inputs": "uniform", "scheme": "sgemm", "hardware": None}
+    short |= {"on_range": "raise", "out": "fp64", "metrics": ["relative_l2"]}
+    assert grid.evaluate(short, "cuda") == grid.evaluate(short, "cpu")
+
+
 def test_words_that_overflow_are_the_error_of_the_cpu(work):
     (cell,) = Grid(
         inputs=[{"name": "offset_symmetric", "exponent": 17}], schemes=["h2sgemm"], hardware="A100", M=4, N=4, K=16
