@@ -55,7 +55,17 @@ from fpemu.schemes.base import Call, build, register
 from fpemu.schemes.errorfree.base import SliceScheme, finite
 from fpemu.schemes.errorfree.plan import Counts, Report, SlicePlan, lengths
 from fpemu.schemes.errorfree.products import SliceProducts
-from fpemu.schemes.errorfree.split import ADAPTIVE, BlockCost, block, left_out, length, needed_for, pieces, row_sums
+from fpemu.schemes.errorfree.split import (
+    ADAPTIVE,
+    BlockCost,
+    block,
+    even,
+    left_out,
+    length,
+    needed_for,
+    pieces,
+    row_sums,
+)
 from fpemu.schemes.errorfree.sums import multiply
 from fpemu.schemes.options import SchemeInfo
 
@@ -112,7 +122,7 @@ def algorithm3(
     chosen = scheme.bits or exactness.published_bits(a.shape[1])
     if chosen < 1:
         raise InputError(f"algorithm3: the published formula leaves no bit a slice for K = {a.shape[1]}: give bits=")
-    return needed_for(a, row_sums(b), chosen, scheme.split, _UNIT[precision], printed=printed)
+    return int(needed_for(a, row_sums(b), chosen, scheme.split, _UNIT[precision], printed=printed))
 
 
 def counts(A: Any, B: Any, *, hardware: str | MmaSpec, order: Any = None, **options: Any) -> Counts:
@@ -264,50 +274,56 @@ class Ozaki(SliceScheme):
             one_exponent=self.exponents == "row",
         )
 
-    def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], Any]) -> tuple[Any, Any, int, bool]:
+    def numbers(self, needed: Callable[[int], Any], cut: Callable[[int, Any], Any]) -> tuple[Any, Any, Any, Any]:
         d = self.slices if isinstance(self.slices, int) else needed(0)
         other = d
         if self.slices is None:
             d, other = for_both(d, needed(1))
         a = cut(0, d)
-        if not a.complete:
-            other = d
-        elif self.slices == "printed":
+        if self.slices == "printed" and np.any(a.complete):
             other = needed(1)
-        return a, cut(1, other), max(d, other), not a.complete if self.fast is None else self.fast
+        other = np.where(a.complete, other, d)
+        return a, cut(1, other), np.maximum(d, other), ~np.asarray(a.complete) if self.fast is None else self.fast
+
+    def counts(self, A: Array, B: Array, plan: SlicePlan) -> Counts:
+        return self._counts(A[None], B[None], plan)[0]
 
     @np.errstate(all="ignore")
-    def counts(self, A: Array, B: Array, plan: SlicePlan) -> Counts:
+    def _counts(self, A: Array, B: Array, plan: SlicePlan) -> list[Counts]:
+        """`counts` of every matrix of a stack."""
         bits, rule, limit = plan.bits, plan.rule, plan.limit
-        sides = A, B.T
+        sides = A, B.swapaxes(1, 2)
+        unit = _UNIT[self.operand.name]
         step = max(1, (self.memory or 1 << 62) // (128 * plan.K))
 
-        def needed(side: int) -> int:
-            X, weight = sides[side], row_sums(sides[1 - side].T, step)
-            options = (bits, rule, _UNIT[self.operand.name], limit, self.slices == "printed")
-            return max(needed_for(np.ascontiguousarray(X[i]), weight, *options) for i in pieces(len(X), step))
+        def needed(side: int) -> Any:
+            X, weight = sides[side], row_sums(sides[1 - side].swapaxes(1, 2), step)
+            options = (bits, rule, unit, limit, self.slices == "printed")
+            rows = (np.ascontiguousarray(X[:, i]) for i in pieces(X.shape[1], step))
+            return np.max([needed_for(x, weight, *options) for x in rows], axis=0)
 
-        def cut(side: int, count: int | None) -> Any:
+        def cut(side: int, count: Any) -> Any:
             return length(sides[side], bits, rule, count, limit, step)
 
         if self.mode == "CR":
             a, b = cut(0, None), cut(1, None)
-            d, fast = max(a.slices, b.slices), False
+            d, fast = np.maximum(a.slices, b.slices), False
         else:
             a, b, d, fast = self.numbers(needed, cut)
-        return Counts((a.slices, b.slices), d, fast, bits, a.spread + b.spread)
+        columns = np.broadcast_arrays(a.slices, b.slices, d, fast, a.spread + b.spread)
+        every = zip(*(column.tolist() for column in columns), strict=True)
+        return [Counts((x, y), most, left, bits, spread) for x, y, most, left, spread in every]
 
     # --- the product
 
-    def multiply(self, call: Call) -> tuple[Array, Report]:
-        (M, K), N = call.A.shape, call.B.shape[1]
+    def multiply(self, call: Call) -> tuple[Array, list[Report]]:
+        (n, M, K), N = call.A.shape, call.B.shape[-1]
         plan = self.plan_for(call.spec, K, call.order)
         if self.mode == "CR" and self.memory is None:  # nothing has to be known before splitting
-            counts, cost = None, BlockCost(0, 0, 0)
-        else:
-            counts = self.counts(call.A, call.B, plan)
-            cost = self._cost(K, counts)
-        return multiply(plan, call, self.carrier, counts, block(M, N, cost, self.memory, BLOCK, self.name))
+            return multiply(plan, call, self.carrier, [None] * n, (even(M, BLOCK), even(N, BLOCK)))
+        every = self._counts(call.A, call.B, plan)
+        cost = self._cost(K, every[0])  # of the only product, where memory is given
+        return multiply(plan, call, self.carrier, every, block(M, N, cost, self.memory, BLOCK, self.name))
 
     def _cost(self, K: int, counted: Counts) -> BlockCost:
         """What a block takes: the digits, a split's temporaries, and per entry of D some float64 or the limbs."""
@@ -331,6 +347,6 @@ class Ozaki(SliceScheme):
         return np.asarray(lost * (1 + 2.0**-20) + roundings * self.operand.min_subnormal + underflow)
 
 
-def for_both(d: int, for_B: int) -> tuple[int, int]:
+def for_both(d: Any, for_B: Any) -> tuple[Any, Any]:
     """The numbers of slices of A and B from what Algorithm 3 requires of each: see the module's text."""
-    return (for_B, for_B) if for_B > d + 1 else (d, max(d, for_B))
+    return np.where(for_B > d + 1, for_B, d), np.maximum(d, for_B)

@@ -68,10 +68,6 @@ class Ozaki2(ErrorFree):
     moduli: int | None = choose.integer(None, 2, 20, "number N of moduli (None: 15 for fp64, 8 for fp32)", none=True)
     scaling: str = choose.choice("accurate", crt.RULES, "powers of two that make A and B integers")
 
-    @property
-    def takes_stacks(self) -> bool:
-        return self.carrier == "blas"
-
     def basis(self) -> crt.Basis:
         """The moduli."""
         return crt.basis(self.moduli or (15 if self.operand.name == "fp64" else 8))
@@ -80,7 +76,7 @@ class Ozaki2(ErrorFree):
         return ModularPlan(self.name, spec, K, len(self.basis().moduli), extra=int(self.scaling == "accurate"))
 
     @np.errstate(all="ignore")  # what underflows is cut off
-    def multiply(self, call: Call) -> tuple[Array, Any]:
+    def multiply(self, call: Call) -> tuple[Array, list[Report]]:
         A, B, basis = call.A, call.B, self.basis()
         product = partial(self._product, spec=call.spec, order=call.order, device=call.device)
         mu, nu = self._exponents(A, B, product)
@@ -96,12 +92,11 @@ class Ozaki2(ErrorFree):
             total.add(limb, place)
         complete = (times(X, -mu) == A).all(axis=(-2, -1)) & (times(Y, -nu) == B).all(axis=(-2, -1))
         plan = self.plan_for(call.spec, A.shape[-1])
-        reports = tuple(
-            self.report(plan, *crt.check(X[i], Y[i], basis), [int(side[i]) for side in vanished], bool(complete[i]))
-            for i in np.ndindex(*A.shape[:-2])
-        )
-        D = total.round_to(self.operand, call.alpha, call.beta, call.C)
-        return D, reports[0] if A.ndim == 2 else reports
+        reports = [
+            self.report(plan, *crt.check(x, y, basis), [int(side[i]) for side in vanished], bool(complete[i]))
+            for i, (x, y) in enumerate(zip(X, Y, strict=True))
+        ]
+        return total.round_to(self.operand, call.alpha, call.beta, call.C), reports
 
     def report(
         self, plan: ModularPlan, size: float, worst: tuple[int, int] | None, vanished: list[int], complete: bool

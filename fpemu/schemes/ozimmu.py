@@ -26,7 +26,6 @@ evaluates both.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -97,49 +96,53 @@ class Ozimmu(SliceScheme):
         split = self.slice_bits(K), self.split, True, FP64, self.headroom
         return SlicePlan(self.name, spec, order, K, *split, shared=self.sharing(K))
 
-    def numbers(self, needed: Callable[[int], int], cut: Callable[[int, int], Any]) -> tuple[Any, Any, int, bool]:
+    def numbers(self, needed: Callable[[int], Any], cut: Callable[[int, Any], Any]) -> tuple[Any, Any, Any, Any]:
         s = self.slices or needed(0)
         return cut(0, s), cut(1, s), s, True
 
     def counts(self, A: Array, B: Array, plan: SlicePlan) -> Counts:
-        s = self._requested(A, B, plan)
+        s = int(self._requested(A, B, plan))
         return Counts((plan.cut(A, 1, s).slices, plan.cut(B, 0, s).slices), s, True, plan.bits)
 
-    def multiply(self, call: Call) -> tuple[Array, Report]:
-        (M, K), N = call.A.shape, call.B.shape[1]
+    def multiply(self, call: Call) -> tuple[Array, list[Report]]:
+        (M, K), N = call.A.shape[1:], call.B.shape[-1]
         plan = self.plan_for(call.spec, K, call.order)
-        s = self._requested(call.A, call.B, plan)
-        return multiply(plan, call, self.carrier, Counts((s, s), s, True, plan.bits), (M, N))
+        every = [Counts((s, s), s, True, plan.bits) for s in self._requested(call.A, call.B, plan).tolist()]
+        return multiply(plan, call, self.carrier, every, (M, N))
 
-    def _requested(self, A: Array, B: Array, plan: SlicePlan) -> int:
-        """The number of slices, of which the last ones of A or B may be zero."""
+    def _requested(self, A: Array, B: Array, plan: SlicePlan) -> Array:
+        """The number of slices of every product (n,), of which the last ones of A or B may be zero."""
+        n = len(A)
         if self.slices:
-            return self.slices
+            return np.full(n, self.slices)
         sides = []  # bits that the elements need below the top of their row (column)
-        for X, axis in ((A, 1), (B, 0)):
+        for X, axis in ((A, -1), (B, -2)):
             top = plan.cut(X, axis, 1).top
-            sides.append(np.where(X == 0, 0, top - np.frexp(X)[1] + self.operand.precision).ravel())
-        return self.automatic(np.bincount(np.concatenate(sides)), plan.bits)
+            sides.append(np.where(X == 0, 0, top - np.frexp(X)[1] + self.operand.precision).reshape(n, -1))
+        bits = np.concatenate(sides, axis=1)
+        width = int(bits.max()) + 1
+        elements = np.bincount((bits + width * np.arange(n)[:, None]).ravel(), minlength=n * width)
+        return self.automatic(elements.reshape(n, width), plan.bits)
 
-    def automatic(self, elements: Array, bits: int) -> int:
+    def automatic(self, elements: Array, bits: int) -> Array:
         """The smallest number of slices that loses at most `loss` bits per element on average.
 
-        `elements` has the number of elements that need 0, 1, 2 ... bits.
+        `elements` (..., bits) has the number of elements that need 0, 1, 2 ... bits.
         """
-        sizes = np.arange(len(elements))
-        most = max(1, -(-int(sizes[elements > 0].max(initial=0)) // bits))
-        allowed = self.loss * int(elements.sum())
-
-        def enough(s: int) -> bool:
-            return int((np.maximum(sizes - s * bits, 0) * elements).sum()) <= allowed
-
-        return most if self.loss == 0 else bisect_left(range(1, most), True, key=enough) + 1
+        sizes, allowed = np.arange(elements.shape[-1]), self.loss * elements.sum(axis=-1)
+        s = np.ones(elements.shape[:-1], np.int64)
+        for least in range(bits, len(sizes), bits):
+            more = (np.maximum(sizes - least, 0) * elements).sum(axis=-1) > allowed
+            if not more.any():
+                break
+            s += more
+        return s
 
     def _bound(self, A: Array, B: Array, spec: MmaSpec | None) -> Array:
         plan = self.plan_for(spec, A.shape[1])
-        s = self._requested(A, B, plan)
+        s = int(self._requested(A[None], B[None], plan)[0])
         a, b = plan.cut(A, 1, s), plan.cut(B, 0, s)
-        if plan.int32_bound(a.slices, b.slices, s, a.largest * b.largest) > INT32:
+        if plan.int32_bound(a.slices, b.slices, s, int(a.largest * b.largest)) > INT32:
             return np.full((len(A), B.shape[1]), np.inf)
         sums = plan.sums(a.slices, b.slices, s, True)
         lost = left_out(A, B, a, b, s, True)

@@ -275,7 +275,7 @@ def _counts(scheme: Ozaki, split: Split) -> tuple[int, int, int]:
     d, other = (fewest(side, lambda lost: lost <= enough) for side in (split.A, split.B))
     if scheme.slices == "printed":
         return d, d, d
-    d, other = for_both(d, other)
+    d, other = map(int, for_both(d, other))
     return d, other, other
 
 

@@ -17,6 +17,7 @@ from fpemu.schemes.errorfree import sums
 from fpemu.schemes.errorfree.plan import Counts, SlicePlan, levels
 from fpemu.schemes.errorfree.products import SliceProducts, carrier
 from fpemu.schemes.errorfree.split import ADAPTIVE, FIXED, BlockCost, block, even, pieces, split
+from tests import calls
 
 RULES = (*ADAPTIVE, *FIXED)
 doubles = st.floats(allow_nan=False, allow_infinity=False)
@@ -401,3 +402,53 @@ def test_the_memory_of_correct_rounding_has_all_limbs_of_the_sum():
         cost = scheme._cost(K, Counts((3, 4), 4, False, 7, spread))
         total = sums.ExactSum(np.zeros((1, 1), int), np.zeros((1, 1), int), spread + K.bit_length() + 2)
         assert cost.entry == 96 + 16 * len(total._limbs)
+
+
+# --- stacks of small products
+
+
+STACKED = {
+    "ozaki": [
+        *({}, {"mode": "CR"}, {"mode": "SP"}, {"slices": "printed", "words": "int8"}, {"slices": 4, "fast": False}),
+        *({"mode": "CR", "exponents": "row", "words": "bf16"}, {"memory": 4000}, {"carrier": "compiled", "mode": "CR"}),
+    ],
+    "ozimmu": [{}, {"slices": 4}, {"sums": "group"}, {"sums": "group", "group": 2}, {"loss": 2.0, "split": "nearest"}],
+    "ozaki2": [{}, {"scaling": "fast"}, {"scaling": "invariant"}, {"moduli": 2}, {"carrier": "compiled"}],
+}
+
+
+@pytest.mark.parametrize(("scheme", "options"), [(s, o) for s, every in STACKED.items() for o in every], ids=str)
+@pytest.mark.parametrize("leads", [((18,), (18,), (18,)), ((3, 1), (4,), (1, 4)), ((), (5,), ()), ((0,), (), (0,))])
+def test_a_stack_has_the_bits_and_the_reports_of_its_products(scheme, options, leads):
+    """Matrices of zeros, subnormal, huge and special numbers, of few and of many slices, beside ordinary ones."""
+    generator = np.random.default_rng(11)
+    shapes = [(*lead, *size) for lead, size in zip(leads, ((3, 5), (5, 2), (3, 2)), strict=True)]
+    A, B, C = (generator.standard_normal(s) for s in shapes)
+    for X in (A, B):
+        X *= np.exp2(generator.integers(-40, 40, X.shape) * generator.integers(0, 2, (*X.shape[:-2], 1, 1)))
+        for i, x in enumerate(X.reshape(-1, *X.shape[-2:])):
+            x[...] = [x, 0 * x, 5e-324 * np.rint(4 * x), 2.0**980 * np.sign(x), np.rint(4 * x), x][i % 6]
+            x[i % 3, i % 2] = [x[0, 0], np.nan, -np.inf][generator.integers(0, 3)] if i % 6 == 5 else x[0, 1]
+    dtype = np.float32 if options.get("mode") == "SP" else np.float64
+    with np.errstate(over="ignore"):
+        A, B, C = (X.astype(dtype) for X in (A, B, C))
+    lead = np.broadcast_shapes(*leads)
+    left, right, addend = (np.broadcast_to(X, lead + X.shape[-2:]) for X in (A, B, C))
+    for alpha, beta in ((1.0, 0.0), (0.3, -1.7), (np.inf, 1.0)):
+        call = {"scheme": scheme, "hardware": "A100", "alpha": alpha, "beta": beta, **options}
+        whole = fpemu.certify(A, B, C, **call)
+        each = [fpemu.certify(left[i], right[i], addend[i], **call) for i in np.ndindex(*lead)]
+        assert whole.D.shape == (*lead, 3, 2)
+        assert whole.D.tobytes() == b"".join(one.D.tobytes() for one in each)
+        assert whole.reports == tuple(one.report for one in each)
+        assert not each or whole.report == next((one.report for one in each if not one.report.ok), each[0].report)
+        assert len(each) < 18 or scheme == "ozaki2" or len({report.slices for report in whole.reports}) > 2
+
+
+@pytest.mark.parametrize("scheme", STACKED)
+def test_a_stack_of_small_products_takes_one_pass(scheme):
+    A, B = np.random.default_rng(2).standard_normal((2, 100, 4, 4))
+    one, many = (
+        calls.count(lambda n=n: fpemu.gemm(A[:n], B[:n], scheme=scheme, hardware="A100")).total for n in (2, 100)
+    )
+    assert many < 20 * one  # not 50: only the reports are made one by one

@@ -16,7 +16,6 @@ from fpemu.errors import GuaranteeError
 from fpemu.mma import KOrder
 from fpemu.schemes.errorfree import crt
 from fpemu.schemes.ozaki2 import Ozaki2
-from tests import calls
 from tests.oracle import ozaki as oracle
 
 COUNTS = range(2, 21)
@@ -457,31 +456,3 @@ def test_options_and_defaults():
     assert [len(Ozaki2(precision=p).basis().moduli) for p in ("fp64", "fp32")] == [15, 8]
     report = certify(np.ones((2, 300)), np.ones((300, 2)), scaling="invariant").report
     assert (report.products, report.int32, report.int32_bound, report.complete) == (15, True, 300 * 2**14, True)
-
-
-# --- stacks of small products
-
-
-@pytest.mark.parametrize("options", [{}, {"scaling": "fast"}, {"scaling": "invariant"}, {"moduli": 2}], ids=str)
-@pytest.mark.parametrize("shapes", [((40, 4, 4), (40, 4, 4)), ((3, 1, 5, 7), (4, 7, 2)), ((0, 2, 3), (3, 2))], ids=str)
-def test_a_stack_has_the_bits_and_the_reports_of_its_products(options, shapes):
-    generator = np.random.default_rng(11)
-    A, B = (generator.standard_normal(s) * np.exp2(generator.integers(-40, 40, s)) for s in shapes)
-    A[..., 0, :] = 0.0
-    lead = np.broadcast_shapes(A.shape[:-2], B.shape[:-2])
-    C = generator.standard_normal((*lead, A.shape[-2], B.shape[-1]))
-    call = {"scheme": "ozaki2", "hardware": "A100", "alpha": 0.3, "beta": -1.7, **options}
-    whole = fpemu.certify(A, B, C, **call)
-    left, right = np.broadcast_to(A, lead + A.shape[-2:]), np.broadcast_to(B, lead + B.shape[-2:])
-    each = [fpemu.certify(left[i], right[i], C[i], **call) for i in np.ndindex(*lead)]
-    assert whole.D.tobytes() == b"".join(one.D.tobytes() for one in each)
-    assert whole.reports == tuple(one.report for one in each)
-    assert not each or whole.report == next((one.report for one in each if not one.report.ok), each[0].report)
-
-
-def test_a_stack_of_small_products_takes_one_pass():
-    A, B = np.random.default_rng(2).standard_normal((2, 100, 4, 4))
-    one, many = (
-        calls.count(lambda n=n: fpemu.gemm(A[:n], B[:n], scheme="ozaki2", hardware="A100")).total for n in (2, 100)
-    )
-    assert many < 20 * one  # not 50: only the reports are made one by one

@@ -121,17 +121,18 @@ def _floating(x: ErrorFreeProduct, scheme: SliceScheme, plan: SlicePlan) -> Repo
     assert fmt is not None
     spans, sides = x.survey(), (x.A, x.B)
 
-    def required(side: int) -> int:
+    def required(side: int) -> Any:
         if isinstance(scheme, Ozimmu):
             elements = (bits_needed(x.work, X, plan, scheme.operand.precision) for X in sides)
             return scheme.automatic(sum(elements, np.zeros(_BINS, np.int64)), plan.bits)
         printed, other = getattr(scheme, "slices", None) == "printed", transposed(sides[1 - side].source)
         return needed(x.work, sides[side], spans[side], other, spans[1 - side].top, plan, fmt.unit_roundoff, printed)
 
-    def cut(side: int, count: int) -> Slices:
-        return split(x.work, sides[side], spans[side], plan, count, kind, backwards=side == 1)
+    def cut(side: int, count: Any) -> Slices:
+        return split(x.work, sides[side], spans[side], plan, int(count), kind, backwards=side == 1)
 
     a, b, d, fast = scheme.numbers(required, cut)
+    d, fast = int(d), bool(fast)
     report = _report(x, plan, a, b, d, fast)
     if report.ok:
         groups = plan.groups(a.slices, b.slices, d, fast)

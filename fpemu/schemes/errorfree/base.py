@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from fpemu.schemes.errorfree.plan import Certified, Counts, ModularPlan, Report,
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 CARRIERS = ("blas", "compiled", "numpy")
-_SMALL, _STACK = 2**14, 2**20  # entries of the matrices of a product that others join, and of all that are joined
+_SMALL, _STACK = 2**14, 2**20  # entries of the matrices of a product that others join, and of a stack of products
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +57,6 @@ class ErrorFree(Scheme):
     error_free = True
 
     @property
-    def takes_stacks(self) -> bool:
-        """Whether `multiply` also takes stacks of matrices, and then returns the reports of all; for small products."""
-        return False
-
-    @property
     def operand(self) -> FloatFormat:
         return formats.get(self.precision or "fp64")
 
@@ -88,69 +83,57 @@ class ErrorFree(Scheme):
         """The plan of a product over K; options that leave no bit a slice raise InputError."""
 
     @abstractmethod
-    def multiply(self, call: Call) -> tuple[Array, Any]:
-        """A·B for finite float64 matrices (M, K) and (K, N), neither of them empty, and the report of its conditions.
+    def multiply(self, call: Call) -> tuple[Array, Sequence[Report]]:
+        """A·B for stacks of finite float64 matrices (n, M, K) and (n, K, N), not empty, and the reports of all n.
 
-        The product is in the format `operand`. If `rounds_once`, the result is alpha·A·B + beta·C, with finite alpha,
-        beta and C. A violated condition is a fault in the report, not an exception. If `takes_stacks`, A and B may have
-        one axis more: then the result is a stack, with a tuple of reports.
+        The products are in the format `operand`. If `rounds_once`, the result is alpha·A·B + beta·C, with finite alpha,
+        beta and C. A violated condition is a fault in a report, not an exception.
         """
 
     @np.errstate(all="ignore")  # what underflows in a step is in the residual
     def certified(self, call: Call) -> Certified:
         """The result of a call, batch axes broadcast, with the report of every product."""
-        A, B, C = call.A, call.B, call.C
-        batch = call.result_shape[:-2]
-        left, right = np.broadcast_to(A, batch + A.shape[-2:]), np.broadcast_to(B, batch + B.shape[-2:])
+        batch, shape = call.result_shape[:-2], (-1, *call.result_shape[-2:])
+        stacks: list[Any] = [
+            None if X is None else np.broadcast_to(X, batch + X.shape[-2:]).reshape(-1, *X.shape[-2:])
+            for X in (call.A, call.B, call.C)
+        ]
+        A, B, C = stacks
         D = np.empty(call.result_shape, self.operand.dtype)
-        addend = None if C is None else np.broadcast_to(C, D.shape)
-        size = math.prod(A.shape[-2:]) + math.prod(B.shape[-2:]) + math.prod(D.shape[-2:])
-        small = batch and size <= _SMALL and call.device == "cpu"
-        if small and self.takes_stacks and np.isfinite(A).all() and np.isfinite(B).all():
-            return self._stacked(call, left, right, D, _STACK // size)
-        reports = []
-        for at in np.ndindex(*batch):
-            one = replace(call, A=left[at], B=right[at], C=None if addend is None else addend[at])
-            D[at], report = self._one(one)
-            reports.append(report)
-        first = next((r for r in reports if not r.ok), reports[0])
-        return Certified(D, first, tuple(reports))
-
-    def _stacked(self, call: Call, left: Array, right: Array, D: Array, most: int) -> Certified:
-        """`certified` for finite A and B of a scheme that does not round once, `most` small products at a time."""
-        operands, result = [X.reshape(-1, *X.shape[-2:]) for X in (left, right)], D.reshape(-1, *D.shape[-2:])
+        size = sum(math.prod(X.shape[-2:]) for X in (call.A, call.B, D))
+        alone = size > _SMALL or call.device != "cpu" or getattr(self, "memory", None) is not None
         reports: list[Report] = []
-        for start in range(0, len(result), most):
+        most = 1 if alone else _STACK // size
+        for start in range(0, math.prod(batch), most):
             some = slice(start, start + most)
-            a, b = (np.ascontiguousarray(X[some], np.float64) for X in operands)
-            result[some], every = self.multiply(replace(call, A=a, B=b, C=None, alpha=1.0, beta=0.0))
+            one = replace(call, A=A[some], B=B[some], C=None if C is None else C[some])
+            D.reshape(shape)[some], every = self._stack(one)
             reports += every
-        first = next((r for r in reports if not r.ok), reports[0])
-        return Certified(scaled(D, call.C, call.alpha, call.beta), first, tuple(reports))
+        return Certified(D, next((r for r in reports if not r.ok), reports[0]), tuple(reports))
 
-    def _one(self, call: Call) -> tuple[Array, Report]:
+    def _stack(self, call: Call) -> tuple[Array, Sequence[Report]]:
         A, B, C, alpha, beta = call.A, call.B, call.C, call.alpha, call.beta
-        rows, columns = (_where(np.asarray(~np.isfinite(X).all(axis))) for X, axis in ((A, 1), (B, 0)))
+        rows, columns = (_where(np.asarray(~np.isfinite(X).all(axis))) for X, axis in ((A, -1), (B, -2)))
         a, b = (
             np.ascontiguousarray(X if special is None else np.where(np.isfinite(X), X, 0.0), np.float64)
             for X, special in ((A, rows), (B, columns))
         )
         plain = replace(call, A=a, B=b, C=None, alpha=1.0, beta=0.0)
         if not self.rounds_once:
-            T, report = self.multiply(plain)
-            return scaled(words.patch(T, A, B, rows, columns), C, alpha, beta), report
+            T, reports = self.multiply(plain)
+            return scaled(words.patch(T, A, B, rows, columns), C, alpha, beta), reports
         if not (np.isfinite(alpha) and np.isfinite(beta)):
             # only the signs matter: the power of two prevents a product from rounding to zero
-            T, report = self.multiply(replace(plain, alpha=2.0**1023))
-            return _special(np.sign(T), call, rows, columns), report
+            T, reports = self.multiply(replace(plain, alpha=2.0**1023))
+            return _special(np.sign(T), call, rows, columns), reports
         c = None if C is None else np.where(np.isfinite(C), C, 0.0).astype(np.float64)
-        D, report = self.multiply(replace(plain, C=c, alpha=float(alpha), beta=float(beta)))
+        D, reports = self.multiply(replace(plain, C=c, alpha=float(alpha), beta=float(beta)))
         special = np.zeros(D.shape, bool) if C is None else ~np.isfinite(C)
-        special |= False if rows is None else rows[:, None]
-        special |= False if columns is None else columns
+        special |= False if rows is None else rows[..., None]
+        special |= False if columns is None else columns[..., None, :]
         if special.any():
             D = np.where(special, _special(np.zeros_like(D), call, rows, columns), D)
-        return D, report
+        return D, reports
 
     def product(self, call: Call) -> Array:
         return self.evaluate(replace(call, C=None, alpha=1.0, beta=0.0))
@@ -206,7 +189,7 @@ class SliceScheme(ErrorFree):
         """The splits of A and of B, the number of slices d, and whether products p + q > d + 1 are left out.
 
         `needed(0)` returns the number of slices that the data of A require (1: of B), `cut(0, count)` the split of A
-        into at most `count` slices, with attributes `slices` and `complete`.
+        into at most `count` slices, with attributes `slices` and `complete`; for a stack of matrices in arrays.
         """
 
     @abstractmethod

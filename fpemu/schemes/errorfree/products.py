@@ -48,10 +48,10 @@ def instruction_product(
 ) -> Array:
     """X @ Y as the instruction computes it, in blocks of `k_block` along K, added in float64 (int64)."""
     wide = np.int64 if spec.is_integer else np.float64
-    total = np.zeros((X.shape[0], Y.shape[1]), wide)
-    step = k_block or max(1, X.shape[1])
-    for k in range(0, X.shape[1], step):
-        total += _chain([(X[:, k : k + step], Y[k : k + step])], None, spec, order, **model).astype(wide)
+    total = np.zeros((*X.shape[:-1], Y.shape[-1]), wide)
+    step = k_block or max(1, X.shape[-1])
+    for k in range(0, X.shape[-1], step):
+        total += _chain([(X[..., k : k + step], Y[..., k : k + step, :])], None, spec, order, **model).astype(wide)
     return total
 
 
@@ -64,7 +64,10 @@ def stored(X: Array, fmt: FloatFormat | str) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class SliceProducts:
-    """The products of the slices of A (M, K) and B (K, N) by a plan, with the conditions of their exactness."""
+    """The products of the slices of A (..., M, K) and B (..., K, N) by a plan, with the conditions of their exactness.
+
+    One carrier multiplies a stack of matrices: the model of the instruction if a product of any of them needs it.
+    """
 
     plan: SlicePlan
     a: Slices
@@ -75,34 +78,35 @@ class SliceProducts:
     @cached_property
     def bound(self) -> int:
         """Upper limit of the sums of |x||y| over all of K, from the largest digits."""
-        return self.plan.K * self.a.largest * self.b.largest
+        return self.plan.K * int(self.a.largest.max()) * int(self.b.largest.max())
 
     @cached_property
     def inexact(self) -> str:
         """Reason why a product may be inexact on the instruction; "" if all are exact."""
-        return inexact(self.plan, self.a.largest, self.b.largest)
+        return inexact(self.plan, int(self.a.largest.max()), int(self.b.largest.max()))
 
     @cached_property
-    def lost(self) -> bool:
-        """Whether a non-zero digit is below the range of its word, or its products below the range of the sums."""
+    def lost(self) -> Array:
+        """Whether a matrix has a digit below the range of its word, or products of digits below that of the sums."""
         plan, spec, sides = self.plan, self.plan.spec, (self.a, self.b)
         formats = spec.a_format, spec.b_format
         if not plan.one_exponent and all(isinstance(fmt, str) or -plan.bits >= fmt.emin for fmt in formats):
-            return plan.unit_lost  # the unit of a slice is a normal number
-        unit = sum(min(int(np.min(self._scale(x, p))) for p in range(len(x.items))) for x in sides)
-        return not exactness.unit_fits(spec, unit) or any(
-            self._lost(x, p, fmt) for x, fmt in zip(sides, formats, strict=True) for p in range(len(x.items))
-        )
+            return np.asarray(plan.unit_lost)  # the unit of a slice is a normal number
+        axes = (-2, -1)
+        units = sum(np.min([np.min(self._scale(x, p), axes) for p in range(x.slices)], axis=0) for x in sides)
+        lost = np.vectorize(lambda unit: not exactness.unit_fits(spec, int(unit)), otypes=[bool])(units)
+        for x, fmt in zip(sides, formats, strict=True):
+            for p in () if isinstance(fmt, str) else range(x.slices):
+                lost = lost | self._lost(x, p, fmt)
+        return np.asarray(lost)
 
-    def _lost(self, x: Slices, p: int, fmt: FloatFormat | str) -> bool:
-        if isinstance(fmt, str):
-            return False
+    def _lost(self, x: Slices, p: int, fmt: FloatFormat) -> Array:
         exact = times(x.items[p].digits.astype(np.float64), self._scale(x, p))
         words = stored(exact, fmt).astype(np.float64)
         small = np.abs(exact) < fmt.min_normal
         if self.plan.spec.rules.flushes:
             words = np.where(small, 0.0, words)
-        return bool(((words != exact) & small).any())
+        return np.asarray(((words != exact) & small).any(axis=(-2, -1)))
 
     def _scale(self, x: Slices, p: int) -> Array:
         """Exponent that scales digits to words of at most 1 in magnitude."""
@@ -111,7 +115,7 @@ class SliceProducts:
     @cached_property
     def by_blas(self) -> bool:
         """Whether BLAS computes the products, because it returns the same integers as the instruction."""
-        return self.carrier == "blas" and not self.inexact and not self.lost
+        return self.carrier == "blas" and not self.inexact and not self.lost.any()
 
     @cached_property
     def _dtype(self) -> Any:
@@ -139,7 +143,7 @@ class SliceProducts:
         digits = [self.a.items[p].digits for p, _ in pairs], [self.b.items[q].digits for _, q in pairs]
         bound = len(pairs) * self.bound
         if self.by_blas and bound <= INT32:
-            X, Y = np.hstack(digits[0]), np.vstack(digits[1])
+            X, Y = np.concatenate(digits[0], axis=-1), np.concatenate(digits[1], axis=-2)
             dtype = carrier(bound)
             return devices.matmul(X.astype(dtype, copy=False), Y.astype(dtype, copy=False), self.device)
         terms = [(x.astype(np.int8), y.astype(np.int8)) for x, y in zip(*digits, strict=True)]
@@ -147,21 +151,24 @@ class SliceProducts:
 
 
 class Tally:
-    """The slices of an operand in the blocks of a product."""
+    """The slices of an operand, a stack of matrices, in the blocks of a product."""
 
     def __init__(self) -> None:
-        self._complete, self._largest, self._size = True, 0, 0
-        self._filled: list[int] = []
+        self._complete, self._largest, self._size = np.array([True]), np.array([0]), 0
+        self._filled: list[Any] = []
 
     def add(self, x: Slices) -> None:
         """Add one block."""
-        self._complete, self._largest = self._complete and x.complete, max(self._largest, x.largest)
-        self._size += x.items[0].digits.size
-        self._filled += [0] * (x.slices - len(self._filled))
+        self._complete, self._largest = self._complete & x.complete, np.maximum(self._largest, x.largest)
+        self._size += x.items[0].digits[0].size
+        self._filled += [0] * (len(x.items) - len(self._filled))
         for p, item in enumerate(x.items):
-            self._filled[p] += int(np.count_nonzero(item.digits))
+            self._filled[p] += np.count_nonzero(item.digits, axis=(1, 2))
 
-    def total(self) -> SliceSummary:
-        """The slices of all blocks."""
-        fill = tuple(n / self._size for n in self._filled)
-        return SliceSummary(len(self._filled), self._complete, self._largest, fill)
+    def total(self) -> list[SliceSummary]:
+        """The slices of all blocks, for every matrix; the last slice of a complete one is not zero, unless all are."""
+        filled = np.array(self._filled).T
+        numbers = np.arange(1, filled.shape[1] + 1) * ((filled > 0) | ~self._complete[:, None])
+        columns = np.maximum(numbers.max(axis=1), 1), self._complete, self._largest, filled / self._size
+        every = zip(*(column.tolist() for column in columns), strict=True)
+        return [SliceSummary(n, complete, largest, tuple(fill[:n])) for n, complete, largest, fill in every]

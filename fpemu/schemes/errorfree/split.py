@@ -26,9 +26,10 @@ first in every row.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import islice
 from math import isqrt
 from typing import Any, NamedTuple
@@ -57,11 +58,12 @@ class Rest(NamedTuple):
 
     left: Array
     exponents: Array
+    largest: Array  # magnitude in `left` of every row (column)
 
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """X as a sum of slices and a residual."""
+    """X as a sum of slices and a residual; a stack of matrices has the slices of the matrix with the most."""
 
     bits: int  # b: units lie at 2^-b of a bound on the residual of a row (column)
     top: Array  # exponent tau of every row (column): its entries are at most 2^tau in magnitude
@@ -74,14 +76,15 @@ class Slices:
         return len(self.items)
 
     @property
-    def complete(self) -> bool:
-        """Whether the residual is zero."""
-        return not self.rest.left.any()
+    def complete(self) -> Any:
+        """Whether the residual is zero, for every matrix."""
+        return ~self.rest.largest.any(axis=(-2, -1))
 
     @cached_property
-    def largest(self) -> int:
-        """The largest magnitude of a digit."""
-        return max(int(np.max(np.abs(s.digits), initial=0)) for s in self.items)
+    def largest(self) -> Array:
+        """The largest magnitude of a digit, for every matrix."""
+        sizes = reduce(np.maximum, (np.abs(s.digits) for s in self.items))
+        return np.asarray(np.max(sizes, axis=(-2, -1)).astype(np.int64))
 
     def magnitudes(self) -> tuple[list[Array], Array]:
         """The magnitudes of the slices as float64 numbers, and the magnitude of the residual."""
@@ -94,16 +97,16 @@ def split(
 ) -> Slices:
     """Split X into at most `count` slices (None: until the residual is zero); at least one, of zeros if X is zero.
 
-    X is finite float64 without empty axes; `axis` is the axis of K, 1 for A and 0 for B. A row in which a digit would
-    exceed `limit` (default 2^b) starts one binade higher; `headroom` bits stay free above a row's largest entry on a
-    fixed grid.
+    X is a finite float64 matrix or a stack of them, without empty axes; `axis` is the axis of K, -1 for A and -2 for B.
+    A matrix of a stack has zeros in the slices after its last. A row in which a digit would exceed `limit` (default
+    2^b) starts one binade higher; `headroom` bits stay free above a row's largest entry on a fixed grid.
     """
     items: list[Slice] = []
     for item, rest in islice(slices(X, axis, bits, rule, limit, headroom), count):  # noqa: B007 (the last is kept)
         items.append(item)
     if not items:
         zero = np.zeros_like(np.max(X, axis=axis, keepdims=True), np.int64)
-        items, rest = [Slice(np.zeros(X.shape, _dtype(bits)), zero)], Rest(np.zeros_like(X), zero)
+        items, rest = [Slice(np.zeros(X.shape, _dtype(bits)), zero)], Rest(np.zeros_like(X), zero, zero)
     return Slices(bits, items[0].exponents + bits, tuple(items), rest)
 
 
@@ -111,13 +114,9 @@ def slices(
     X: Array, axis: int, bits: int, rule: str, limit: int | None = None, headroom: int = 0
 ) -> Iterator[tuple[Slice, Rest]]:
     """Yield the slices of X until the residual is zero, each with the residual, which the next step overwrites."""
-    left, base, wide = _normalised(X, axis)
+    left, base, largest, wide = _normalised(X, axis)
     work, unit, first, dtype = np.empty_like(left), base, True, _dtype(bits)
-    while True:
-        largest = np.max(np.abs(left, out=work), axis=axis, keepdims=True)
-        remains = largest > 0
-        if not remains.any():
-            return
+    while (remains := largest > 0).any():
         if first or rule in ADAPTIVE:
             tau = ceil_log2(largest)
             if limit is not None and limit < 2**bits:
@@ -136,16 +135,19 @@ def slices(
             digits = _digits(left, rule, work)
             left -= digits
             base = unit
-        yield Slice(digits.astype(dtype), unit), Rest(left, base)
+        item = Slice(digits.astype(dtype), unit)
+        largest = np.max(np.abs(left, out=work), axis=axis, keepdims=True)
+        yield item, Rest(left, base, largest)
 
 
-def _normalised(X: Array, axis: int) -> tuple[Array, Array, bool]:
-    """X as Y · 2^base with Y at most 1 in every row (column); X, 0 and True if entries of a row would underflow."""
-    base = ceil_log2(np.max(np.abs(X), axis=axis, keepdims=True))
+def _normalised(X: Array, axis: int) -> tuple[Array, Array, Array, bool]:
+    """X as Y · 2^base with Y at most 1 in every row (column), and max Y; X, 0, max X and True if Y would underflow."""
+    largest = np.max(np.abs(X), axis=axis, keepdims=True)
+    base = ceil_log2(largest)
     Y = times(X, -base)
     if np.array_equal(times(Y, base), X):
-        return Y, base, False
-    return X, np.zeros_like(base), True
+        return Y, base, np.ldexp(largest, -base), False
+    return X, np.zeros_like(base), largest, True
 
 
 def times(x: Array, exponent: Array, out: Array | None = None) -> Array:
@@ -194,7 +196,7 @@ def within_range(add: Callable[[Array], Array], a: Slices, b: Slices, fmt: Float
         total = add(none)
         over = ~np.isfinite(total)
         if over.any():
-            back = np.maximum(0, a.top + b.top + a.items[0].digits.shape[1].bit_length() + 2 - fmt.emax)
+            back = np.maximum(0, a.top + b.top + a.items[0].digits.shape[-1].bit_length() + 2 - fmt.emax)
             total = np.where(over, np.ldexp(add(back), back), total)
     return total
 
@@ -203,52 +205,58 @@ def within_range(add: Callable[[Array], Array], a: Slices, b: Slices, fmt: Float
 
 
 def row_sums(B: Array, step: int | None = None) -> Array:
-    """|B| e divided by a power of two, for B (K, N); `step` rows at a time."""
-    top = ceil_log2(np.maximum(np.max(B, keepdims=True), -np.min(B)))
-    rows = (np.ascontiguousarray(B[k]) for k in pieces(len(B), step or len(B)))
-    return np.concatenate([times(np.abs(b), -top).sum(axis=1) for b in rows])
+    """|B| e divided by a power of two, for B (..., K, N); `step` rows at a time."""
+    K, axes = B.shape[-2], (-2, -1)
+    top = ceil_log2(np.maximum(np.max(B, axis=axes, keepdims=True), -np.min(B, axis=axes, keepdims=True)))
+    rows = (np.ascontiguousarray(B[..., k, :]) for k in pieces(K, step or K))
+    return np.concatenate([times(np.abs(b), -top).sum(axis=-1) for b in rows], axis=-1)
 
 
 def needed_for(
     A: Array, weight: Array, bits: int, rule: str, u: float, limit: int | None = None, printed: bool = False
-) -> int:
-    """Algorithm 3's d for A (M, K) and `weight` = |B| e (K,), for results with unit roundoff u.
+) -> Array:
+    """Algorithm 3's d for A (..., M, K) and `weight` = |B| e (..., K), for results with unit roundoff u.
 
     With `printed`, the criterion uses only the digits of slice d, without the residual after them. NumPy sums each row
     by itself, so that the order of summation, and with it d, depends on neither threads nor blocks.
     """
-    top = ceil_log2(np.max(np.abs(A), axis=1, keepdims=True))
-    enough = 2 * np.sqrt(A.shape[1]) * u * (times(np.abs(A), -top) * weight).sum(axis=1)
-    d = 0
-    for d, (item, rest) in enumerate(slices(A, 1, bits, rule, limit), 1):
+    top, weight = ceil_log2(np.max(np.abs(A), axis=-1, keepdims=True)), weight[..., None, :]
+    enough = 2 * np.sqrt(A.shape[-1]) * u * (times(np.abs(A), -top) * weight).sum(axis=-1)
+    d, result = 0, np.zeros(A.shape[:-2], np.int64)
+    for d, (item, rest) in enumerate(slices(A, -1, bits, rule, limit), 1):
         size = times(item.digits.astype(np.float64), item.exponents - top)
         if not printed:
             size = size + times(rest.left, rest.exponents - top)
-        lost = (d + 1) * (np.abs(size) * weight).sum(axis=1)
-        if d >= 2 and ((enough > lost) | (lost == 0)).all():
-            return d
-    return max(2, d + 1)
+        lost = (d + 1) * (np.abs(size) * weight).sum(axis=-1)
+        if d >= 2:
+            result = np.where((result == 0) & ((enough > lost) | (lost == 0)).all(axis=-1), d, result)
+            if result.all():
+                return result
+    return np.where(result == 0, max(2, d + 1), result)
 
 
 class Length(NamedTuple):
-    """The number of slices of a matrix, whether the residual after them is zero, and bits from top to bottom."""
+    """The slices of every matrix, whether the residual after them is zero, and bits from top to bottom."""
 
-    slices: int
-    complete: bool
-    spread: int
+    slices: Array
+    complete: Array
+    spread: Array
 
 
-def length(X: Array, bits: int, rule: str, count: int | None, limit: int, step: int) -> Length:
-    """The slices of X, at most `count`, counted `step` rows at a time."""
-    longest, complete, spread = 1, True, bits
-    for i in pieces(len(X), step):
-        number, top = 0, None
-        some = slices(np.ascontiguousarray(X[i]), 1, bits, rule, limit)
-        for number, (item, rest) in enumerate(islice(some, count), 1):
+def length(X: Array, bits: int, rule: str, count: Any, limit: int, step: int) -> Length:
+    """The slices of the matrices X (n, rows, K), at most `count` (one or n; None: all), `step` rows at a time."""
+    one = np.ones(len(X), np.int64)
+    longest, complete, spread, count = one, one > 0, bits * one, (sys.maxsize if count is None else count) * one
+    for i in pieces(X.shape[1], step):
+        rows, top = np.ascontiguousarray(X[:, i]), None
+        remains = rows.any(axis=(1, 2))
+        for number, (item, rest) in enumerate(islice(slices(rows, 2, bits, rule, limit), int(count.max())), 1):
             top = item.exponents + bits if top is None else top
-            spread = max(spread, int(np.max(top - item.exponents)))
-            complete = complete and not (number == count and bool(rest.left.any()))
-        longest = max(longest, number)
+            within = remains & (number <= count)
+            longest = np.maximum(longest, number * within)
+            spread = np.maximum(spread, np.max(top - item.exponents, axis=(1, 2)) * within)
+            remains = rest.largest.any(axis=(1, 2))
+            complete = complete & ~(remains & (number == count))
     return Length(longest, complete, spread)
 
 

@@ -21,7 +21,8 @@ and the number of products in a call follows from this condition and the entries
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import frexp, prod
 from typing import Any
 
@@ -50,32 +51,60 @@ _TERMS = 8  # products of equal weight that one call adds
 
 
 def multiply(
-    plan: SlicePlan, call: Call, carrier: str, counts: Counts | None, blocks: tuple[int, int]
-) -> tuple[Array, Report]:
-    """The product of a call by a plan, and its report; some rows and columns of the result at a time.
+    plan: SlicePlan, call: Call, carrier: str, every: Sequence[Counts | None], blocks: tuple[int, int]
+) -> tuple[Array, list[Report]]:
+    """The products of a call's matrices by a plan, and their reports; those with equal counts are computed together.
 
-    `counts` has the largest numbers of slices; None: all slices and products.
+    `every` has the largest numbers of slices of each; None, for all of them: all slices and products. In a stack, the
+    matrices with fewer slices have slices of zeros, whose products change no sum.
     """
+    equal: dict[Any, list[int]] = {}
+    for i, counts in enumerate(every):
+        # zeros would move products to other int32 sums, where these do not have room for all of equal p + q
+        alone = counts is not None and 1 < (plan.shared or 1) < counts.d
+        equal.setdefault((i * alone, counts and counts[:3]), []).append(i)
+    parts = []
+    for (_, counts), some in equal.items():
+        part = call if len(equal) == 1 else replace(call, A=call.A[some], B=call.B[some])
+        parts.append(_together(plan, part, carrier, counts or ((None, None), 0, False), blocks))
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate(list(equal.values())))
+    reports = [report for _, some in parts for report in some]
+    return np.concatenate([D for D, _ in parts])[order], [reports[i] for i in order]
+
+
+def _together(
+    plan: SlicePlan, call: Call, carrier: str, counts: Any, blocks: tuple[int, int]
+) -> tuple[Array, list[Report]]:
+    """`multiply` for matrices of equal counts, some rows and columns of the results at a time."""
     A, B, fmt = call.A, call.B, call.scheme.operand
-    D, tallies = np.empty((len(A), B.shape[1]), fmt.dtype), (Tally(), Tally())
-    (a_count, b_count), d, fast = ((None, None), 0, False) if counts is None else counts[:3]
-    lost = False
-    for i in pieces(len(A), blocks[0]):
-        a = plan.cut(A[i], 1, a_count)
+    D, tallies = np.empty((*A.shape[:-1], B.shape[-1]), fmt.dtype), (Tally(), Tally())
+    (a_count, b_count), d, fast = counts
+    lost = np.zeros(len(A), bool)
+    for i in pieces(A.shape[-2], blocks[0]):
+        a = plan.cut(A[:, i], -1, a_count)
         tallies[0].add(a)
-        for j in pieces(B.shape[1], blocks[1]):
-            b = plan.cut(B[:, j], 0, b_count)
+        for j in pieces(B.shape[-1], blocks[1]):
+            b = plan.cut(B[..., j], -2, b_count)
             tallies[1].add(b)
             products = SliceProducts(plan, a, b, carrier, call.device)
-            lost = lost or products.lost
+            lost |= products.lost
             if plan.adds_in is None:
                 total, broken = exact_sum(products)
-                C = None if call.C is None else call.C[i, j]
+                C = None if call.C is None else call.C[:, i, j]
                 rounded = total.round_to(fmt, call.alpha, call.beta, C)
-                D[i, j] = np.where(broken, np.nan, rounded) if broken.any() else rounded
+                D[:, i, j] = np.where(broken, np.nan, rounded) if broken.any() else rounded
             else:
-                D[i, j] = floating_sum(products, plan.groups(a.slices, b.slices, d, fast))
-    return D, plan.report(tallies[0].total(), tallies[1].total(), d, fast, lost, blocks)
+                D[:, i, j] = floating_sum(products, plan.groups(a.slices, b.slices, d, fast))
+    conditions: dict[Any, Report] = {}  # of equal slices but for the zeros among their digits
+    reports = []
+    for x, y, bad in zip(tallies[0].total(), tallies[1].total(), lost.tolist(), strict=True):
+        key = (x[:3], y[:3], bad)
+        if key not in conditions:
+            conditions[key] = plan.report(x, y, d, fast, bad, blocks)
+        reports.append(replace(conditions[key], fill=(x.fill, y.fill)))
+    return D, reports
 
 
 # --- sums in floating point
@@ -88,7 +117,7 @@ def floating_sum(products: SliceProducts, groups: list[Pairs]) -> Array:
     dtype, on_grid = fmt.dtype, plan.on_grid
 
     def add(back: Array) -> Array:
-        total = np.zeros((a.top.shape[0], b.top.shape[1]), dtype)
+        total = np.zeros((*a.top.shape[:-1], b.top.shape[-1]), dtype)
         for pairs in groups:
             p, q = pairs[0]
             # float64 at once, so that the memory of a float32 product is free for the next array
@@ -137,7 +166,7 @@ class ExactSum:
         self._placed = 0
 
     def add(self, T: NDArray[Any], shift: Any) -> None:
-        """Add T * 2^shift units to the sum: T (M, N) integers of magnitude up to 2^53, `shift` zero or more."""
+        """Add T * 2^shift units to the sum: T (..., M, N) integers of magnitude up to 2^53, `shift` zero or more."""
         if self._placed == PLACEMENTS:
             for some in self._chunks():
                 _carry(self._limbs[:, some])
@@ -156,7 +185,7 @@ class ExactSum:
     def round_to(
         self, fmt: FloatFormat | str, alpha: float = 1.0, beta: float = 0.0, C: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """alpha * S + beta * C, all finite, rounded once to nearest even: (M, N) of ``fmt.dtype``.
+        """alpha * S + beta * C, all finite, rounded once to nearest even: (..., M, N) of ``fmt.dtype``.
 
         Subnormals and overflow follow IEEE 754. An exact zero is +0; a result that rounds to zero keeps its sign.
         """
@@ -326,9 +355,7 @@ def merge(slices: Slices, w: int, axis: int) -> tuple[Array, list[Array]]:
     K = shape[axis]
     shape[axis] = count * K
     side = np.zeros(shape)
-    views = [
-        side[:, i * K : (i + 1) * K] if axis else side[(count - 1 - i) * K : (count - i) * K] for i in range(count)
-    ]
+    views = np.split(side, count, axis)[:: 1 if axis == -1 else -1]
     for item in slices.items:
         below = slices.top - (item.exponents + slices.bits)
         place = below // w
@@ -342,8 +369,8 @@ def merge(slices: Slices, w: int, axis: int) -> tuple[Array, list[Array]]:
 
 def merged_sums(a: Slices, b: Slices, w: int, device: Device = "cpu") -> Iterator[tuple[Array, int]]:
     """Integer matrices and exponents above `lowest(a, w)` + `lowest(b, w)`, whose sum is (sum of a) @ (sum of b)."""
-    (left, X), (right, Y) = merge(a, w, 1), merge(b, w, 0)
-    K, last = X[0].shape[1], len(X) + len(Y) - 2
+    (left, X), (right, Y) = merge(a, w, -1), merge(b, w, -2)
+    K, last = X[0].shape[-1], len(X) + len(Y) - 2
     largest = [max(1, int(max(np.max(x), -np.min(x)))) for x in (left, right)]
     most = 2**53 // (K * largest[0] * largest[1])
     assert most >= 1, "the stride allows several products per call"
@@ -353,20 +380,21 @@ def merged_sums(a: Slices, b: Slices, w: int, device: Device = "cpu") -> Iterato
         for i in range(start, stop, most):
             end = min(i + most, stop)
             j = len(Y) - 1 - d + i  # the position of bin d - i of B, whose bins are in reverse order
-            T = devices.matmul(left[:, i * K : end * K], right[j * K : (j + end - i) * K], device)
+            T = devices.matmul(left[..., i * K : end * K], right[..., j * K : (j + end - i) * K, :], device)
             yield T, (last - d) * w
     yield from ((T, (last - i - j) * w) for i, j, T in _tails(X, Y, m, n))
 
 
 def thin(X: Array) -> bool:
-    """Whether X has so few non-zero entries that a sparse product is faster than BLAS."""
-    return X.size > 4096 and int(np.count_nonzero(X)) * 256 < X.size
+    """Whether X, one matrix, has so few non-zero entries that a sparse product is faster than BLAS."""
+    return X[..., 0, 0].size == 1 and X.size > 4096 and int(np.count_nonzero(X)) * 256 < X.size
 
 
 def _tails(X: list[Array], Y: list[Array], m: int, n: int) -> Iterator[tuple[int, int, Array]]:
     """The products with bins m and later of A or n and later of B, which hold a few last bits."""
     if m == len(X) and n == len(Y):
         return
+    X, Y = ([x.reshape(x.shape[-2:]) for x in side] for side in (X, Y))
     from scipy.sparse import csr_array
 
     for i in range(m, len(X)):
@@ -390,7 +418,7 @@ def exact_sum(products: SliceProducts) -> tuple[ExactSum, NDArray[np.bool_]]:
         w = None
     rows, columns = (x.items[-1].exponents if w is None else lowest(x, w) for x in (a, b))
     # inexact products may exceed the products of their digits
-    spare = K.bit_length() + 2 + 64 * bool(products.inexact or products.lost)
+    spare = K.bit_length() + 2 + 64 * bool(products.inexact or products.lost.any())
     total = ExactSum(rows, columns, int(np.max(a.top - rows)) + int(np.max(b.top - columns)) + spare)
     broken = np.zeros(total.shape, bool)
     if w is not None:
