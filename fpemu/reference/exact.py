@@ -41,7 +41,8 @@ class ExactOperands:
 
 def finite(X: Floats) -> Floats:
     """Return X with its NaN and Inf entries replaced by zero."""
-    return np.where(np.isfinite(X), X, 0.0)
+    fine = np.isfinite(X)
+    return X if fine.all() else np.where(fine, X, 0.0)
 
 
 def integers(X: Floats) -> tuple[Ints, Ints]:

@@ -8,9 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from fpemu import InputError, _system, formats, inputs, metrics, rounding
+from fpemu import InputError, _system, formats, inputs, metrics, reference, rounding
 from fpemu.formats import FloatFormat
 from fpemu.metrics import analysis, papers
+from fpemu.reference import slices
 from fpemu.rounding import Rounding
 from fpemu.schemes import words
 from fpemu.schemes.words import Word
@@ -171,6 +172,41 @@ def test_the_exponential(both):
     edge = [0.0, -0.0, np.inf, -np.inf, 1e-300, -745.2, -745.1, 709.7, 709.8, -708.5]
     x = np.concatenate([rng.uniform(-810, 810, 100_000), rng.standard_normal(100_000), edge])
     assert_same(*both(lambda: inputs._exp(x), inputs))
+
+
+@pytest.mark.parametrize("out", ["fp64", "fp32", "fp16", "e4m3", "e5m2fnuz"])
+@pytest.mark.parametrize("case", range(12))
+def test_exact_products(case, out, both):
+    """Both implementations of the slices, and FLINT's integers."""
+    rng = np.random.default_rng(case)
+    M, N, K = (int(n) for n in rng.integers(1, 40, 3))
+    K, batch, spread = 1500 if case % 5 == 0 else K, (2,) * (case % 3 == 0), (0, 3, 20, 60, 200, 400)[case % 6]
+    A, B = (
+        rng.standard_normal(shape) * np.exp2(rng.integers(-spread, spread + 1, shape)) * 2.0 ** rng.integers(-300, 300)
+        for shape in ((*batch, M, K), (K, N))
+    )
+    if case % 4 == 1:
+        A, B = (np.round(X * 4 / np.abs(X).max()) * 2.0**-540 for X in (A, B))  # ties, subnormals, zeros
+    if case % 4 == 2 and K > 1:  # sums that cancel
+        A[..., K // 2 :], B[K // 2 :] = -A[..., : K - K // 2], B[: K - K // 2]
+    compiled, plain = both(lambda: reference.matmul(A, B, out=out, method="blas"), slices)
+    assert_same(compiled, plain)
+    assert_same(compiled, reference.matmul(A, B, out=out, method="flint"))
+
+
+def test_every_product_of_slices_is_exact():
+    """BLAS adds at most `length` integers whose magnitudes a slice bounds; the int64 sums hold all of them."""
+    rng = np.random.default_rng(0)
+    for K, spread in ((1, 0), (3, 5), (700, 0), (2048, 8), (5000, 30), (70_000, 2)):
+        A, B = (rng.standard_normal(s) * np.exp2(rng.integers(-spread, spread + 1, s)) for s in ((3, K), (K, 2)))
+        s = slices.choose(A, B)
+        for X, top, count in ((A, s.rows, s.slices[0]), (B, s.columns, s.slices[1])):
+            cut = slices.cut(X[None], top[None], s.width, count)
+            assert np.abs(cut).max() <= 2 ** (s.width - 1)
+            back = sum(np.ldexp(x[0], 1 - (i + 1) * s.width + top) for i, x in enumerate(cut))
+            assert np.array_equal(back, X)
+        assert s.length * 4 ** (s.width - 1) <= 2**53
+        assert min(s.slices) * K * 4 ** (s.width - 1) <= 2**62
 
 
 def test_small_arrays_need_no_numba():
