@@ -1,6 +1,7 @@
 """``fpemu bench cpu``: speed and memory of the emulation on this machine, one line per kind of instruction.
 
-A line shows the median time of several products, without compilation, in ns per multiply-add; its ratio to np.matmul in
+A line shows the median time of several products, without compilation, in ns per multiply-add, or of an operation on
+n × n entries in ns per entry; its ratio to np.matmul in
 fp32 of the same shape in the same run; and the memory beyond the operands and the result, whose bar is four times the
 operands and 64 MB. The bars are for n = 1024 and hold for two cores.
 """
@@ -44,6 +45,8 @@ class Case:
     """n of this line, where it differs from the others'."""
     scheme: str | None = None
     """An error-free scheme in place of plain instructions, with the bar of `_scheme_bar`."""
+    operation: str | None = None
+    """An operation of `_operations` in place of a product."""
 
 
 CASES = (
@@ -66,6 +69,18 @@ CASES = (
     Case("simt fp32 (SGEMM)", None, "fp32", "fp32"),
     Case("hopper fp16->fp32, NumPy form", "hopper", bar=25.0, backend="numpy", size=256),
     Case("turing ozaki CR (fp64)", "turing", "fp64", size=512, scheme="ozaki"),
+    Case("round_to fp64->fp16", None, bar=1.5, operation="round_to"),
+    Case("split of h2sgemm", None, bar=8.0, operation="split"),
+    Case("inputs uniform", None, bar=5.0, operation="uniform"),
+    Case("inputs wide", None, bar=12.0, operation="wide"),
+    Case("inputs normal", None, bar=20.0, operation="normal"),
+    Case("inputs lognormal", None, bar=25.0, operation="lognormal"),
+    Case("inputs phi", None, bar=40.0, operation="phi"),
+    Case("relative_l2", None, bar=8.0, operation="relative_l2"),
+    Case("ulps", None, bar=5.0, operation="ulps"),
+    Case("exact product (ns per entry)", None, size=512, operation="reference"),
+    Case("sweep cell h2sgemm (ns per entry)", None, size=512, operation="cell"),
+    Case("its three products (ns per entry)", None, size=512, operation="products"),
 )
 
 
@@ -101,7 +116,7 @@ def _measure(case: Case, size: int, repeat: int) -> dict[str, Any]:
         baseline.append(wall(lambda: X @ Y))
     seconds = statistics.median(times)
     ratio = seconds / statistics.median(baseline)
-    ns = seconds / n**3 * 1e9
+    ns = seconds / n ** (2 if case.operation else 3) * 1e9
     memory = _extra_memory(call)
     memory_bar = MEMORY_TIMES_OPERANDS * sum(x.nbytes for x in operands) + MEMORY_FIXED
     ok: bool | None = memory <= memory_bar
@@ -127,6 +142,8 @@ def _prepare(case: Case, n: int) -> tuple[Callable[[], Any], tuple[NDArray[Any],
     from fpemu.rounding import round_to
 
     fmt = formats.get(case.ab)
+    if case.operation is not None:
+        return _operation(case.operation, n)
     generator = np.random.default_rng(20260101)
     A, B = (round_to(generator.standard_normal((n, n)), fmt).astype(fmt.dtype) for _ in range(2))
     if case.scheme is not None:
@@ -138,6 +155,29 @@ def _prepare(case: Case, n: int) -> tuple[Callable[[], Any], tuple[NDArray[Any],
         return lambda: simt.gemm(A, B, fmt=case.ab, backend=case.backend), (A, B)  # type: ignore[arg-type]
     spec = mma.spec(case.hardware, case.ab, case.cd, case.instruction)
     return lambda: mma.gemm(A, B, spec=spec, backend=case.backend), (A, B)  # type: ignore[arg-type]
+
+
+def _operation(name: str, n: int) -> tuple[Callable[[], Any], tuple[NDArray[Any], NDArray[Any]]]:
+    """Return an operation on n × n entries, the operands of a cell of a sweep in fp64 and fp32."""
+    from fpemu import inputs, metrics, mma, reference, rounding
+    from fpemu.schemes.h2sgemm import H2sgemm
+    from fpemu.sweep import Grid
+
+    single, other = inputs.operands("uniform", n, n, n, 0)
+    double = single.astype(np.float64)
+    scheme, spec = H2sgemm(), mma.spec("H200", "fp16", "fp32")
+    cell = Grid(inputs=["uniform"], schemes=["h2sgemm"], hardware="H200", M=n, N=n, K=n)
+    a, b = scheme.split(single), scheme.split(other, "B")
+    calls: dict[str, Callable[[], Any]] = {
+        "round_to": lambda: rounding.round_to(double, "fp16"),
+        "split": lambda: scheme.prepare(single, "A", "raise").words[0],
+        "relative_l2": lambda: np.float64(metrics.relative_l2(other, double)),
+        "ulps": lambda: metrics.ulps(other, single, "fp32"),
+        "reference": lambda: reference.matmul(single, other),
+        "cell": lambda: np.float64(cell.evaluate(cell.cells()[0])["relative_l2"]),
+        "products": lambda: np.stack([mma.gemm(a[i], b[j], spec=spec) for i, j in ((1, 0), (0, 1), (0, 0))]),
+    }
+    return calls.get(name, lambda: inputs.make(name, (n, n), 0)), (single, double)
 
 
 def _scheme_bar(case: Case, operands: tuple[NDArray[Any], NDArray[Any]], repeat: int) -> float:
