@@ -152,6 +152,7 @@ class Counts(NamedTuple):
         return sum(levels(*self.slices, self.d, self.fast))
 
 
+@lru_cache(maxsize=1024)
 def levels(a: int, b: int, d: int, fast: bool) -> list[int]:
     """For g = 0, 1 ... the number of products of slices p < a and q < b with p + q = g, indices from 0.
 

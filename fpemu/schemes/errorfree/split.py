@@ -115,7 +115,7 @@ def slices(
 ) -> Iterator[tuple[Slice, Rest]]:
     """Yield the slices of X until the residual is zero, each with the residual, which the next step overwrites."""
     left, base, largest, wide = _normalised(X, axis)
-    work, unit, first, dtype = np.empty_like(left), base, True, _dtype(bits)
+    work, unit, first, dtype, short = np.empty_like(left), base, True, _dtype(bits), X.shape[axis] <= 16
     while (remains := largest > 0).any():
         if first or rule in ADAPTIVE:
             tau = ceil_log2(largest)
@@ -136,7 +136,11 @@ def slices(
             left -= digits
             base = unit
         item = Slice(digits.astype(dtype), unit)
-        largest = np.max(np.abs(left, out=work), axis=axis, keepdims=True)
+        size = np.abs(left, out=work)
+        if short:  # NumPy takes many times longer for the maxima of short rows than for those of arrays of entries
+            largest = np.expand_dims(reduce(np.maximum, np.moveaxis(size, axis, 0), 0.0), axis)
+        else:
+            largest = np.max(size, axis=axis, keepdims=True)
         yield item, Rest(left, base, largest)
 
 

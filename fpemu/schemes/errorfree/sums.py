@@ -103,7 +103,7 @@ def _together(
         key = (x[:3], y[:3], bad)
         if key not in conditions:
             conditions[key] = plan.report(x, y, d, fast, bad, blocks)
-        reports.append(replace(conditions[key], fill=(x.fill, y.fill)))
+        reports.append(Report(**vars(conditions[key]) | {"fill": (x.fill, y.fill)}))
     return D, reports
 
 
