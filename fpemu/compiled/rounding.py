@@ -42,29 +42,12 @@ def parameters(fmt: FloatFormat, mode: str, saturate: bool = False, bit_cut: boo
     largest = _bits(fmt.max)
     finite = mode in ("RZ", "ODD", "RD"), mode in ("RZ", "ODD", "RU")  # an overflow, above and below zero
     over = [largest if saturate or (stays and not bit_cut) else infinite for stays in finite]
-    return np.array(
-        [
-            _FRACTION >> f if away else 0,
-            52 - f,
-            fmt.emin + 1023,
-            -1 if one_bit else _FRACTION,
-            0 if one_bit else 1 << 52,
-            (1023 + fmt.bias) & 1 if one_bit else 0,
-            int(mode == "RNA"),
-            -int(mode in ("RNE", "RNA", "RNZ")),
-            up,
-            down,
-            -int(mode != "ODD"),
-            -int(mode == "RNE"),
-            smallest,
-            1 if mode == "RU" else least,
-            1 if mode == "RD" else least,
-            largest,
-            *over,
-            largest if saturate else infinite,
-            -int(fmt.negative_zero),
-        ]
-    )
+    last = (-1, 0, (1023 + fmt.bias) & 1) if one_bit else (_FRACTION, 1 << 52, 0)  # the bit that makes a number odd
+    places = [_FRACTION >> f if away else 0, 52 - f, fmt.emin + 1023, *last]
+    nearest = mode in ("RNE", "RNA", "RNZ")
+    ways = [int(mode == "RNA"), -int(nearest), up, down, -int(mode != "ODD"), -int(mode == "RNE")]
+    limits = [smallest, 1 if mode == "RU" else least, 1 if mode == "RD" else least, largest, *over]
+    return np.array([*places, *ways, *limits, largest if saturate else infinite, -int(fmt.negative_zero)])
 
 
 @njit(nogil=True, error_model="numpy", inline="always")
