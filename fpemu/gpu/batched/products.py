@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -21,7 +20,7 @@ from fpemu.gpu.gemm.choice import architecture
 from fpemu.gpu.operation import Operation, Operations, Placed, Queued, Request
 from fpemu.gpu.runtime import callers, device, matrices
 from fpemu.gpu.runtime.device import Buffer
-from fpemu.gpu.runtime.modules import Module
+from fpemu.gpu.runtime.modules import module
 from fpemu.gpu.runtime.plan import Plan, queue
 from fpemu.gpu.runtime.steps import Launch, Memory, Step, Struct
 
@@ -408,10 +407,7 @@ class BatchedRequest(Request):
         if C is not None:
             values |= {"c": stacks.stack(C, lead, True).struct, "c_entry": C.strides[-1], "added": 1}
         launch = {"shared": kernel.shared, "overlap": allowed.hopper}
-        module, problem = _module(kernel.source, kernel.name), Struct(PROBLEM, values)
-        return module.step(kernel.name, kernel.blocks, kernel.threads, problem, **launch), configuration
-
-
-@lru_cache(maxsize=512)
-def _module(source: str, name: str) -> Module:
-    return Module(source, name=name)
+        problem = Struct(PROBLEM, values)
+        return module(kernel.source, kernel.name).step(
+            kernel.name, kernel.blocks, kernel.threads, problem, **launch
+        ), configuration

@@ -7,7 +7,6 @@ need not have the emulated instruction: the kernel does not use the matrix units
 from __future__ import annotations
 
 import os
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -103,9 +102,10 @@ def product(x: Operands, spec: MmaSpec) -> NDArray[Any]:
     indices = x.index_a.astype(np.int32), x.index_b.astype(np.int32)
     A, B, C, *rest = map(device.Buffer.of, (x.A, x.B, x.C, *indices, x.cuts.astype(np.uint8)))
     _, M, N = shape = x.C.shape
-    module, sizes = _module(source(spec)), [np.int32(n) for n in (M, N, x.A.shape[-1], x.cuts.any())]
+    sizes = [np.int32(n) for n in (M, N, x.A.shape[-1], x.cuts.any())]
 
     def queue(D: device.Buffer) -> None:
+        module = modules.module(source(spec), "emulated_gemm.cu")
         plan.queue(module.step("gemm", _tiles(shape), THREADS, A, B, C, D, *rest, *sizes))
 
     dtype = np.dtype(np.int32 if spec.is_integer else spec.outer_dtype)
@@ -132,8 +132,3 @@ def _whole_tiles(entries: int) -> int:
 def _tiles(shape: tuple[int, ...]) -> int:
     products, M, N = shape
     return products * -(-M // TILE) * -(-N // TILE)
-
-
-@lru_cache(maxsize=64)
-def _module(text: str) -> modules.Module:
-    return modules.Module(text, name="emulated_gemm.cu")

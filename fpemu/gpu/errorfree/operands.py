@@ -20,7 +20,7 @@ from fpemu.gpu.runtime.plan import queue
 from fpemu.gpu.runtime.steps import Fill, Step, fields
 from fpemu.schemes.errorfree.plan import SlicePlan
 
-source = lru_cache(maxsize=16)(compiler.kernel_source)
+source = compiler.kernel_source
 _TYPES = {"int": np.int32, "s64": np.int64, "double": np.float64}
 
 
@@ -75,7 +75,7 @@ class Workspace:
         """Queue a kernel of a CUDA source; the numbers get the types of its parameters."""
         types = _parameter_types(text, kernel)
         typed = (x if kind is None else kind(x) for kind, x in zip(types, arguments, strict=True))
-        self.queue(_module(text).step(kernel, grid, block, *typed, shared=shared))
+        self.queue(modules.module(text, "errorfree.cu").step(kernel, grid, block, *typed, shared=shared))
 
     def free(self) -> None:
         """Free all buffers."""
@@ -83,11 +83,6 @@ class Workspace:
             buffer.free()
         self._buffers.clear()
         self._tables.clear()
-
-
-@lru_cache(maxsize=64)
-def _module(text: str) -> modules.Module:
-    return modules.Module(text, name="errorfree.cu")
 
 
 @lru_cache(maxsize=512)

@@ -9,7 +9,6 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +19,7 @@ from fpemu.gpu.runtime.compiler import kernel_source
 from fpemu.gpu.runtime.counters import NBYTES
 from fpemu.gpu.runtime.device import multiprocessors
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.modules import Module
+from fpemu.gpu.runtime.modules import module
 from fpemu.gpu.runtime.steps import Address, Block, Memory, Step, Struct, fields
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
@@ -198,11 +197,6 @@ _PATCH_TILE = 16  # SIDE in nonfinite_outputs.cu
 _PATCH_BLOCKS = 4  # per multiprocessor, at most: each block computes several tiles
 
 
-@lru_cache(maxsize=1)
-def _patch_module() -> Module:
-    return Module(kernel_source("nonfinite_outputs.cu"), name="nonfinite_outputs.cu")
-
-
 def patch(a: Prepared, b: Prepared, end: Output, nan_code: int) -> Step:
     """Return the launch that writes the outputs in rows and columns with NaN or Inf; every NaN gets `nan_code`."""
     M, N, D = a.rows, b.rows, end.D
@@ -215,4 +209,5 @@ def patch(a: Prepared, b: Prepared, end: Output, nan_code: int) -> Step:
     arguments = *sides, D.pointer, matrices.table(D), D.strides[-2], *end.addend, *sizes, *scalars
     blocks = min(tiles, _PATCH_BLOCKS * multiprocessors())
     overlap = device.overlaps_launches()  # the kernel waits for the product by itself
-    return _patch_module().step("patch", blocks, 256, *arguments, overlap=overlap)
+    nonfinite_outputs = module(kernel_source("nonfinite_outputs.cu"), "nonfinite_outputs.cu")
+    return nonfinite_outputs.step("patch", blocks, 256, *arguments, overlap=overlap)

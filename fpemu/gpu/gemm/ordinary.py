@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,11 +46,6 @@ def source(real: str, order: KOrder) -> str:
     return f"#define REAL {real}\n{promoted}{pairs}{compiler.kernel_source('fma_gemm.cu')}"
 
 
-@lru_cache(maxsize=16)
-def _module(text: str) -> modules.Module:
-    return modules.Module(text, name="fma_gemm.cu")
-
-
 class Ordinary(Kernel):
     """sgemm or dgemm as chains of fused multiply-adds, a tile of 64 x 64 outputs per thread block."""
 
@@ -61,7 +55,7 @@ class Ordinary(Kernel):
         path = KOrder() if order is None else order
         ks, ends = sequence(path, K)
         self._ks, self._ends = device.Buffer.of(ks), device.Buffer.of(ends)
-        self._module = _module(source(_REAL[scheme.operand.name], path))
+        self._module = modules.module(source(_REAL[scheme.operand.name], path), "fma_gemm.cu")
 
     def split(self, operands: Sequence[Prepared], policy: str, memory: Memory) -> list[Step]:
         return []

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import numpy as np
 
@@ -59,11 +58,6 @@ def _word(rule: Word) -> str:
 def source(rules: Sequence[Word]) -> str:
     """The kernels that split by some rules."""
     return f'#include "split.cuh"\n{definition(rules)}{compiler.kernel_source("split.cu")}'
-
-
-@lru_cache(maxsize=64)
-def _module(rules: tuple[Word, ...]) -> modules.Module:
-    return modules.Module(source(rules), name="split.cu")
 
 
 def within(rules: Sequence[Word]) -> float:
@@ -169,10 +163,13 @@ class Splitter:
         for some in together:
             total = sum(blocks for _, blocks, _ in some)
             both = [operand for *_, operand in some] + [Struct(_OPERAND, {})] * (2 - len(some))
-            module, overlap = _module(self._rules[some[0][0]]), self._overlap and overlaps(total)
+            module, overlap = self._module(some[0][0]), self._overlap and overlaps(total)
             steps.append(module.step(kernel, total, _THREADS, both, overlap=overlap))
         return steps
 
+    def _module(self, name: str) -> modules.Module:
+        return modules.module(source(self._rules[name]), "split.cu")
+
     def _settle(self, x: Prepared, one: Struct, whole: bool, top: int) -> Step:
         arguments = (one["largest"], x.exponents, one["rows"], np.int32(whole), np.int32(top))
-        return _module(self._rules[x.name]).step("settle", x.source.count, _THREADS, *arguments)
+        return self._module(x.name).step("settle", x.source.count, _THREADS, *arguments)

@@ -133,7 +133,7 @@ def _run(spec: MmaSpec, A: NDArray[Any], B: NDArray[Any]) -> NDArray[Any]:
     ones = [np.uint8(1) if isinstance(f, str) else f.encode(np.float64(1.0)) for f in kinds]
     a, b = (device.Buffer.of(np.where(x, one, 0).astype(one.dtype)) for x, one in zip((A, B), ones, strict=True))
     out = np.dtype(spec.d_format) if isinstance(spec.d_format, str) else spec.d_format.dtype
-    module = modules.Module(source(spec), name=f"fragments of {spec}")
+    module = modules.module(source(spec), f"fragments of {spec}")
 
     def run(D: device.Buffer) -> None:
         plan.queue(module.step("fragments", len(A), LANES, a, b, D))

@@ -148,11 +148,6 @@ def source(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) -> st
     return prelude(spec, n, saturate) + compiler.kernel_source("instruction.cu")
 
 
-@cache
-def _module(spec: MmaSpec, n: int | None, saturate: bool) -> modules.Module:
-    return modules.Module(source(spec, n=n, saturate=saturate), name=f"{spec}")
-
-
 # --- operands
 def codes(x: NDArray[Any], fmt: FloatFormat | str) -> NDArray[Any]:
     """Return the codes of values of a format in any type; payloads of NaN are kept."""
@@ -196,7 +191,7 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, n: int | None = None, satu
     # zeros fill the last tiles of A, B, and C
     padded = (np.pad(x, ((0, 0), (0, -x.shape[1] % h), (0, 0))) for x, h in zip(flat, (ins.m, ins.n), strict=True))
     A_gpu, B_gpu = map(device.Buffer.of, padded)
-    module, m, n = _module(spec, n, saturate), -(-M // ins.m), -(-N // ins.n)
+    module, m, n = modules.module(source(spec, n=n, saturate=saturate), f"{spec}"), -(-M // ins.m), -(-N // ins.n)
     whole = np.pad(C, ((0, 0), (0, m * ins.m - M), (0, n * ins.n - N)))
     tiles = whole.reshape(-1, m, ins.m, n, ins.n).transpose(0, 1, 3, 2, 4)
 

@@ -82,6 +82,7 @@ def _headers() -> bytes:
     return hashlib.sha256("".join(texts).encode()).digest()
 
 
+@cache
 def kernel_source(name: str) -> str:
     """Return the text of ``kernels/<name>``."""
     return (KERNELS / name).read_text()

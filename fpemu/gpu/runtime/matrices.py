@@ -324,10 +324,9 @@ class Array:
 # --- kernels that copy
 
 
-@lru_cache(maxsize=1)
 def module() -> modules.Module:
     """Return the module of ``kernels/strided_copy.cu``."""
-    return modules.Module(compiler.kernel_source("strided_copy.cu"), name="strided_copy.cu")
+    return modules.module(compiler.kernel_source("strided_copy.cu"), "strided_copy.cu")
 
 
 def copy(X: Matrix, to: Matrix | None = None) -> Matrix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 from fpemu.errors import GpuError
@@ -58,6 +59,12 @@ class Module:
             return multiprocessors() // size
         config = configuration(size, threads, shared, size, overlap=False)
         return int(check(device.driver().cuOccupancyMaxActiveClusters(self.function(name, shared), config)))
+
+
+@lru_cache(maxsize=2048)
+def module(source: str, name: str) -> Module:
+    """Return the module of a source."""
+    return Module(source, name=name)
 
 
 def configuration(grid: Any, block: Any, shared: int, cluster: int, overlap: bool) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import numpy as np
 from fpemu.errors import InputError
 from fpemu.gpu.runtime import compiler
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.modules import Module
+from fpemu.gpu.runtime.modules import module
 from fpemu.gpu.runtime.steps import Launch, Struct, TensorMap
 
 OPERANDS = np.dtype([field for x in "abc" for field in ((x, "<u8"), (f"{x}_steps", "<i8", 2))] + [("sizes", "<i8", 3)])
@@ -94,7 +93,7 @@ class KernelLaunch:
             values |= {name: X.pointer, f"{name}_steps": X.strides}
         tensor = () if self.tensor is None else (self._tensor(problem),)
         operands = Struct(OPERANDS, values)
-        return _module(self.source, self.file).step(
+        return module(self.source, self.file).step(
             self.entry, self.grid, self.threads, operands, *tensor, shared=self.shared
         )
 
@@ -113,11 +112,6 @@ class KernelLaunch:
         if "ONE_BOX" not in values:
             return (m * words, 4, 32), (k, across * size, values["DEPTH"]), (1, 16, 1)
         return (32, 4, 32), (m * words // 32, 128, values["ROWS"] * words), (k, across * size, values["DEPTH"])
-
-
-@lru_cache(maxsize=512)
-def _module(text: str, name: str) -> Module:
-    return Module(text, name=name)
 
 
 def refuse_tiles(why: str, tiles: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ do not fit into registers, run in `fpemu.gpu.gemm.mma_sync.general`, which suppo
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -142,7 +141,8 @@ class FusedKernel(Kernel):
         operands = problem(self, a, b, end, None if table is None else device.Buffer.of(table))
         scaled = a.exponents is not None or b.exponents is not None
         special = a.special is not None or b.special is not None
-        module = _module(self.source((layout(a.source, "A"), layout(b.source, "B")), scaled, special))
+        source = self.source((layout(a.source, "A"), layout(b.source, "B")), scaled, special)
+        module = modules.module(source, "split_gemm.cu")
         overlap, more = self._overlap and splitting.overlaps(blocks), self._words(a, b)
         launch = module.step("split_gemm", blocks, tile.threads, operands, *more, shared=self._shared, overlap=overlap)
         return [launch]
@@ -160,8 +160,3 @@ class FusedKernel(Kernel):
             maps += [TensorMap(word.pointer, size, shape, strides, box) for word in x.words]
             maps.append(np.zeros(16 * (splitting.MOST_WORDS - len(x.words)), np.uint64))  # a map has 128 bytes
         return [maps]
-
-
-@lru_cache(maxsize=64)
-def _module(source: str) -> modules.Module:
-    return modules.Module(source, name="split_gemm.cu")

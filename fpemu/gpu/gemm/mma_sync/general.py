@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.instructions import run as instructions
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.modules import Module
+from fpemu.gpu.runtime.modules import module
 from fpemu.gpu.runtime.steps import Block, Memory, Step, Struct, fields
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.order import Run
@@ -166,7 +165,11 @@ class _Work:
 
     def __init__(self, kernel: GeneralKernel, a: Prepared, b: Prepared, memory: Memory) -> None:
         self.steps: list[Step] = []
-        self._module, self._order, self._memory = _module(kernel.source()), kernel.order or KOrder(), memory
+        self._module, self._order, self._memory = (
+            module(kernel.source(), "split_gemm_any_order.cu"),
+            kernel.order or KOrder(),
+            memory,
+        )
         self._tile, self._groups = instructions.instruction(kernel.row), kernel.groups(a.K)
         self._sums = np.dtype([("of", "<u8", (len(kernel.lowering.accumulators),))])  # the struct Sums
         size, longest = text.BYTES[str(kernel.row.a_format)], max(x.length for s in self._groups for x in s)
@@ -211,8 +214,3 @@ class _Work:
         operands = *self._words, total, *sizes, 0 if chain.cuts is None else chain.cuts, chain.shifts
         self.steps.append(self._module.step("chain", blocks, self._tile.threads, *operands))
         return _Sum(total, self)
-
-
-@lru_cache(maxsize=64)
-def _module(source: str) -> Module:
-    return Module(source, name="split_gemm_any_order.cu")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -139,7 +138,8 @@ class ChunkSplitter:
         for phases in (LOOK, MAKE) if apart else (LOOK | MAKE,):
             first = phases & MAKE and evict_first(x.source for x in operands)
             both = Struct(OPERANDS, {"of": records, "phases": phases, "evict_first": first})
-            steps.append(_module(kind).step(kind.kernel, grid, threads, both, shared=shared, overlap=overlap))
+            module = modules.module(kind.source(), kind.file)
+            steps.append(module.step(kind.kernel, grid, threads, both, shared=shared, overlap=overlap))
         return steps
 
     def _panels(self, x: Prepared) -> int:
@@ -200,8 +200,3 @@ def tiles(x: Prepared, word: int, itemsize: int, rows: int) -> TensorMap:
         row, chunk, matrix = itemsize * x.pitch, itemsize * CHUNK, itemsize * x.pitch * x.rows
     shape = (x.source.count, chunks, x.rows, line)
     return TensorMap(x.words[word].pointer, itemsize, shape, (matrix, chunk, row), (rows, line))
-
-
-@cache
-def _module(kind: Kind) -> modules.Module:
-    return modules.Module(kind.source(), name=kind.file)

@@ -6,7 +6,6 @@ products without a kernel. The order is that of the scheme: stages of 64, k asce
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from fpemu.gpu.gemm.base import TASK, Kernel, Output, Prepared, result
@@ -53,7 +52,8 @@ class FrontierKernel(Kernel):
 
     def multiply(self, a: Prepared, b: Prepared, end: Output, memory: Memory) -> list[Step]:
         M, N, K, columns, cluster = a.rows, b.rows, a.K, self.tile.columns, self.tile.cluster
-        module, shared = _gemm(columns, cluster, self.per, bool(self.exact)), shared_bytes(columns)
+        shared = shared_bytes(columns)
+        module = modules.module(source(columns, cluster, self.per, bool(self.exact)), "staged_int8_gemm.cu")
         maps = [tiles(x, word, 2 - word, rows) for x, rows in ((a, ROWS), (b, columns)) for word in range(2)]
         fit = module.clusters("staged_int8_gemm", cluster, 384, shared)
         blocks = min(fit, -(-M // (ROWS * cluster)) * -(-N // columns)) * cluster
@@ -78,11 +78,6 @@ def stages(columns: int) -> int:
 def shared_bytes(columns: int) -> int:
     """Shared memory of a thread block: the ring, and what its alignment to 1024 may take."""
     return stages(columns) * 128 * (ROWS + columns) + 1024
-
-
-@cache
-def _gemm(columns: int, cluster: int, per: int, exact: bool) -> modules.Module:
-    return modules.Module(source(columns, cluster, per, exact), name="staged_int8_gemm.cu")
 
 
 def source(columns: int, cluster: int, per: int, exact: bool) -> str:

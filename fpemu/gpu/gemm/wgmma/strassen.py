@@ -7,7 +7,6 @@ kernels/strassen_split.cu splits both operands in one launch; kernels/strassen_c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -59,6 +58,7 @@ class StrassenKernel(Kernel):
         self.scheme, self.spec, self.order, self.inner = scheme, spec, order, inner
         self.name, self.levels, self.products = f"strassen on {inner.name}", scheme.levels, 7**scheme.levels
         self._limit, self._balanced = limit(self.levels), scheme.high_rounding == BALANCED
+        self._module = modules.module(source(self.levels, self._balanced), "strassen_combine.cu")
         self.splitter = ChunkSplitter("sums", {"limit": self._limit}, balanced=self._balanced)
 
     def split(self, operands: Sequence[Prepared], policy: str, memory: Memory) -> list[Step]:
@@ -80,7 +80,7 @@ class StrassenKernel(Kernel):
         common = Struct(_OPERAND, values | {"faults": x.faults, "limit": self._limit, "second": x.name == "B"})
         blocks = {"high": (x.words[0], words), "low": (x.words[1], words), "largest": (largest, lines)}
         blocks |= {"exponents": (x.exponents, lines), "special": (x.special, x.rows)}
-        module, steps = _module(2, self._balanced), list[Step]()
+        module, steps = self._module, list[Step]()
         for number, offset in enumerate(x.source.offsets()):
             pointers = {name: held.pointer + number * nbytes for name, (held, nbytes) in blocks.items()}
             operand = common.changed(x=x.source.pointer + 4 * int(offset), number=number, **pointers)
@@ -97,7 +97,7 @@ class StrassenKernel(Kernel):
         sums = memory.block(4 * self.products * m * n)
         products = Output(Matrix(sums.pointer, _FP32, (self.products, m, n), (m * n, n, 1)))
         sizes = {"m": M, "n": N, "half_m": _block(M, 1), "half_n": _block(N, 1), "block_m": m, "block_n": n}
-        module, blocks = _module(self.levels, self._balanced), min(-(-m * n // 256), _JOIN_BLOCKS * multiprocessors())
+        module, blocks = self._module, min(-(-m * n // 256), _JOIN_BLOCKS * multiprocessors())
         steps, allocated = list[Step](), dict(memory.nbytes)
         for i, j, d, c in end.where(a, b).tolist():
             memory.nbytes |= allocated  # all matrices of the stack share the workspace of `inner`
@@ -129,8 +129,3 @@ def source(levels: int, balanced: bool = False) -> str:
     config = compiler.struct({"LEVELS": levels, "BALANCED": balanced})
     levels_defined = f"#define FPEMU_TWO_LEVELS {int(levels == 2)}"
     return "\n".join((config, levels_defined, compiler.kernel_source("strassen_combine.cu")))
-
-
-@cache
-def _module(levels: int, balanced: bool) -> modules.Module:
-    return modules.Module(source(levels, balanced), name="strassen_combine.cu")

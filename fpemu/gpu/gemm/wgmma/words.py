@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 
@@ -120,14 +119,14 @@ class Hopper(Kernel):
         sides = ((a, tile.rows), (b, tile.box))
         maps = [splits.tiles(x, i, 2, height) for x, height in sides for i in range(len(x.words))]
         shared, threads = schedules.shared_bytes(tile), 128 + 2 * tile.rows
-        module = _module(self.schedule, tile, bool(spread))
+        module = modules.module(schedules.source(self.schedule, tile, spread=bool(spread)), "hopper_gemm.cu")
         fit = module.clusters("hopper_gemm", tile.cluster, threads, shared)
         launch = "hopper_gemm", min(fit, tiles * (spread or 1)) * tile.cluster, threads, maps, task, nonfinite
         overlap = a.rows * b.rows * a.K * end.count < MIDDLE
         steps: list[Step] = [module.step(*launch, shared=shared, cluster=tile.cluster, overlap=overlap)]
         if spread:
             reduction = "hopper_reduce", tiles * tile.rows * tile.columns // 256, 256, task, nonfinite, np.int32(spread)
-            steps.append(_reduction(tile).step(*reduction, overlap=True))
+            steps.append(modules.module(schedules.reduction(tile), "hopper_reduce.cu").step(*reduction, overlap=True))
         return steps
 
 
@@ -142,13 +141,3 @@ def _nonfinite(a: Prepared, b: Prepared) -> Struct:
         values = {"x": x.source, "of": table, "row_step": row, "k_step": k, "special": x.special, "faults": x.faults}
         sides[x.name.lower()] = Struct(_NONFINITE_OPERAND, values)
     return Struct(NONFINITE, sides)
-
-
-@cache
-def _module(schedule: Schedule, tile: Tile, spread: bool) -> modules.Module:
-    return modules.Module(schedules.source(schedule, tile, spread=spread), name="hopper_gemm.cu")
-
-
-@cache
-def _reduction(tile: Tile) -> modules.Module:
-    return modules.Module(schedules.reduction(tile), name="hopper_reduce.cu")
