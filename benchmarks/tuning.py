@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks import timing
+from benchmarks import compilation, timing
 from fpemu._system import read_json, write_atomic
 from fpemu.errors import GpuError, InputError
 from fpemu.gpu.batched import configuration as conf
@@ -192,17 +192,17 @@ class Bench:
 
     def seconds(self, configuration: Configuration) -> float:
         """Return the seconds per launch."""
-        from fpemu.gpu.batched.products import prepare
+        from fpemu.gpu.batched.products import BatchedRequest
 
         A, B, D = self._operands
-        product = prepare(A, B, out=D, layout=self._layout, configuration=configuration)
-        return timing.measure(product.queue, METHOD).median
+        queue = BatchedRequest(self._layout, configuration=configuration).queued({"A": A, "B": B, "out": D})
+        return timing.measure(queue, METHOD).median
 
 
 def compile_all(tasks: Iterable[Task]) -> None:
     """Compile the kernels of all candidates side by side."""
     texts = {source.plan(task, c).source: None for task in tasks for c in candidates(task)}
-    compiler.compile_all(list(texts), device.arch())
+    compilation.compile_all(list(texts), device.arch())
 
 
 def measure(size: int, complex: bool, batch: int) -> list[Measured]:

@@ -154,9 +154,10 @@ def differing(A, B, C=None, *, configuration, layout=None, pointers=False, **opt
     for at_end in (True, False):
         *operands, D = (None if X is None else fenced(X, at_end) for X in (A, B, C, poison))
         given = [None if X is None else [Foreign(x) for x in X] if pointers else Foreign(X) for X in operands]
-        ready = products.prepare(*given, out=Foreign(D), layout=layout, configuration=configuration, **options)
+        arrays = {n: X for n, X in zip("ABC", given, strict=True) if X is not None} | {"out": Foreign(D)}
+        queue = products.BatchedRequest(layout, configuration=configuration, **options).queued(arrays)
         read = [X for X in operands if X is not None] + [D] * (layout == "planar")
-        run(ready.queue, read)
+        run(queue, read)
         assert untouched(D), "something beside the result was written"
         wrong += int(np.count_nonzero(D.view(np.uint16) != want.view(np.uint16)))
     return wrong

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from cuda import core
 
+from benchmarks import compilation
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.gemm import choice
 from fpemu.gpu.gemm.base import Kernel, Prepared
 from fpemu.gpu.gemm.splitting import Splitter
 from fpemu.gpu.instructions import run as instructions
-from fpemu.gpu.runtime import compiler, device, matrices, modules
+from fpemu.gpu.runtime import device, matrices, modules
 from fpemu.gpu.runtime.counters import Label, lock
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.plan import Plan
@@ -119,7 +120,7 @@ def stand_in(patch, folder, capability=(9, 0)):
     simulated_driver.Stream.waits.clear()
     patch.setattr(device, "bindings", lambda: driver)
     patch.setattr(modules, "cubin", lambda source, arch, name: source.encode())
-    patch.setattr(compiler, "compile_all", lambda sources, arch: None)
+    patch.setattr(compilation, "compile_all", lambda sources, arch: None)
     return driver
 
 

@@ -27,7 +27,6 @@ from benchmarks.gpu.prepared import Prepared
 from benchmarks.gpu.steps import texts
 from benchmarks.seeded import draw, fetch
 from fpemu.errors import InputError
-from fpemu.gpu import batched as gpu
 from fpemu.gpu.batched.configuration import Block, Configuration, Packed, text
 from fpemu.gpu.batched.products import BatchedRequest
 from fpemu.gpu.runtime import device, matrices
@@ -155,7 +154,7 @@ class Batch:
 
 
 def options(name: str, complex: bool) -> dict[str, Any]:
-    """Return an implementation's arguments of `fpemu.gpu.batched.prepare`.
+    """Return an implementation's arguments of `BatchedRequest`.
 
     >>> options("ours fp16", False), options("ours three products", True)
     ({'accumulate': 'fp16'}, {'layout': 'interleaved', 'products': 3})
@@ -199,10 +198,10 @@ def prepare(batch: Batch, name: str) -> Prepared:
     chosen = options(name, batch.complex)
     layout = chosen.get("layout", "planar")
     A, B, D = (batch.array(operand, layout) for operand in "ABD")
-    product = gpu.prepare(A, B, out=D, configuration=configuration(name, batch.shape), **chosen)
-    assert product.configuration is not None
-    kernel = text(product.configuration)
-    return Prepared(product.queue, {"kernel": kernel}, sample=partial(batch.sample, "D", layout))
+    request = BatchedRequest(configuration=configuration(name, batch.shape), **chosen)
+    queue = request.queued({"A": A, "B": B, "out": D})
+    assert request.chosen is not None
+    return Prepared(queue, {"kernel": text(request.chosen)}, sample=partial(batch.sample, "D", layout))
 
 
 def sources(case: Case) -> list[str]:

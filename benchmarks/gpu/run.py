@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 import fpemu
-from benchmarks import timing
+from benchmarks import compilation, timing
 from benchmarks.gpu import cublas, implementations, suite
 from benchmarks.gpu.case import SEED, STEADY, Case
 from benchmarks.gpu.record import FORMAT, Record, Row
-from fpemu.gpu.runtime import compiler, device
+from fpemu.gpu.runtime import device
 from fpemu.verification import records
 
 
@@ -98,7 +98,7 @@ def compile_all(cases: Sequence[Case]) -> None:
     texts: dict[str, None] = {}
     for case in distinct.values():
         texts |= dict.fromkeys(suite.sources(case))
-    compiler.compile_all(list(texts), device.arch())
+    compilation.compile_all(list(texts), device.arch())
 
 
 def _rounded(row: Row) -> Row:

@@ -152,7 +152,8 @@ def prepare(tall: Tall, name: str) -> Prepared:
     plan = gpu.plan(first, algorithm, **chosen)
     values = {name: int(value) if value is True else value for name, value in plan.parameters.items()}
     kernel = " ".join([plan.entry, *(f"{name}={value}" for name, value in values.items())])
-    calls = [gpu.prepare(*three, algorithm, **chosen).queue for three in zip(A, B, D, strict=True)]
+    request = gpu.TallSkinnyRequest(algorithm, chosen)
+    calls = [request.queued({"A": a, "B": b, "out": d}) for a, b, d in zip(A, B, D, strict=True)]
     return tall.prepared(calls, {"kernel": kernel})
 
 

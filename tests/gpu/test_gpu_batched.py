@@ -82,11 +82,12 @@ def test_a_row_may_have_more_than_two_gigabytes(gpu, monkeypatch, direct):
     for ends in (slice(64), slice(-64, None)):  # columns of the first and the last thread block
         B[0, ends] = np.arange(1, 65)
     configuration = Block((16, 16, 16), (64, 64, 32), (16, 8), 1, 2, direct, True)
-    product = products.prepare(Foreign(A), Foreign(B), out=Foreign(D), configuration=configuration)
+    arrays = {"A": Foreign(A), "B": Foreign(B), "out": Foreign(D)}
+    queue = products.BatchedRequest(configuration=configuration).queued(arrays)
     monkeypatch.setattr(Code, "ends", True)
 
     def call():
-        product.queue()
+        queue()
         assert all((D[0, ends] == 2 * B[0, ends]).all() for ends in (slice(64), slice(-64, None)))
 
     harness.run(call, (A, B, D))

@@ -214,7 +214,7 @@ PLACES = np.zeros(2, np.uint64)
 hgemm = partial(gpu_batched.hgemm, configuration=TINY)
 REFUSED = {
     **{
-        said: partial(lambda options: gpu_batched.prepare(Foreign(A), Foreign(A), out=Foreign(A), **options), options)
+        said: partial(lambda options: gpu_batched.hgemm(Foreign(A), Foreign(A), out=Foreign(A), **options), options)
         for options, said in (
             ({"transa": "X"}, "transa"),
             ({"transb": np.ones((3, 3))}, "transb array"),

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks import compilation
 from fpemu import InputError, mma
 from fpemu.gpu.emulation import chains
 from fpemu.gpu.gemm import ordinary, splitting
@@ -60,7 +61,7 @@ def test_the_kernels_around_an_instruction_compile_for_every_arithmetic(arch, tm
     assert ("truncated", True) in shortest or arch != "sm_90a"
     sources = [verify.source(row) for row in shortest.values()]
     sources.append(chains.source(next(row for row in rows if row.payloads)))
-    compiler.compile_all(sources, arch)
+    compilation.compile_all(sources, arch)
     for source in sources:
         assert machine(compiler.cubin(source, arch)) == int(re.sub(r"\D", "", arch))
 
@@ -153,7 +154,7 @@ def test_cubins_are_saved_and_a_changed_source_is_compiled_again(tmp_path):
 @needs_compiler
 def test_sources_are_compiled_in_parallel_and_an_invalid_one_stops_none(tmp_path):
     sources = [f'extern "C" __global__ void f(int* x) {{ *x = {value}; }}' for value in ("1", "wrong", "3")]
-    python('compiler.compile_all(sys.argv[1:], "sm_80")', tmp_path, *sources)
+    python('from benchmarks import compilation; compilation.compile_all(sys.argv[1:], "sm_80")', tmp_path, *sources)
     code = 'compiler.compile = None\nfor x in sys.argv[1:]: compiler.cubin(x, "sm_80")'
     python(code, tmp_path, sources[0], sources[2])
     with pytest.raises(subprocess.CalledProcessError):

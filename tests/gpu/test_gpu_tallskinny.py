@@ -64,7 +64,7 @@ def mismatches(kernel, case):
         memory.array(X, tensor=False) for memory, X in zip((a, b, c), (*given.operands[:2], given.like), strict=True)
     )
     options = fixed | {name: case.options[name] for name in drawn}
-    tallskinny.prepare(*arrays, function, **options).queue()
+    tallskinny.TallSkinnyRequest(function, options).queued(dict(zip(("A", "B", "out"), arrays, strict=True)))()
     wrong = np.count_nonzero(codes(c.view(given.like, c.read())) != want)
     return wrong + c.changed(given.like) + a.changed() + b.changed(), want.size
 

@@ -5,7 +5,7 @@ Kernels with the paper's parameters on ``mma.sync`` (`configuration`, `source`),
 
 from fpemu.gpu.batched.configuration import Block, Packed, Small, Warp
 from fpemu.gpu.batched.products import arguments_of as arguments
-from fpemu.gpu.batched.products import hcgemm, hgemm, prepare
+from fpemu.gpu.batched.products import hcgemm, hgemm
 from fpemu.gpu.batched.stacks import Pointers
 
-__all__ = ["Block", "Packed", "Pointers", "Small", "Warp", "arguments", "hcgemm", "hgemm", "prepare"]
+__all__ = ["Block", "Packed", "Pointers", "Small", "Warp", "arguments", "hcgemm", "hgemm"]

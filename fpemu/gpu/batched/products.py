@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from fpemu.arguments import choice as choice_of
-from fpemu.arguments import keywords, product_shape
+from fpemu.arguments import product_shape
 from fpemu.batched import arguments, halfcomplex, layouts, scaling
 from fpemu.errors import InputError
 from fpemu.gpu.batched import stacks
@@ -17,11 +17,9 @@ from fpemu.gpu.batched.configuration import Configuration, Task, choose, fitted,
 from fpemu.gpu.batched.source import plan
 from fpemu.gpu.batched.stacks import HALF, Operand
 from fpemu.gpu.gemm.choice import architecture
-from fpemu.gpu.operation import Operation, Operations, Placed, Queued, Request
-from fpemu.gpu.runtime import callers, device, matrices
-from fpemu.gpu.runtime.device import Buffer
+from fpemu.gpu.operation import Operations, Request
+from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.modules import module
-from fpemu.gpu.runtime.plan import Plan, queue
 from fpemu.gpu.runtime.steps import Launch, Memory, Step, Struct
 
 PROBLEM = np.dtype(
@@ -195,56 +193,6 @@ def arguments_of(kernel: str = "tensor") -> dict[str, Any]:
     return {"hardware": architecture(), "instruction": "mma"}
 
 
-def prepare(A: Any, B: Any, C: Any = None, *, out: Any, layout: str | None = None, **options: Any) -> Product:
-    """Return the launches of a product of arrays on the GPU, to be queued repeatedly for measurements.
-
-    Parameters
-    ----------
-    A, B, C : arrays of the GPU, or Pointers
-        Operands, as in `hgemm` or `hcgemm`.
-    out : array of the GPU, or Pointers
-        Where to write D.
-    layout : {"interleaved", "planar"}, optional
-        Layout of `hcgemm`; None for `hgemm`.
-    **options
-        Options of `hgemm` or `hcgemm`.
-
-    Returns
-    -------
-    Product
-        Launches whose ``queue(stream)`` queues them once.
-
-    Raises
-    ------
-    InputError
-        A wrong operand or option, or an operand on the CPU.
-    GpuError
-        As `hgemm`.
-    """
-    keywords("option", options, (hgemm if layout is None else hcgemm).__kwdefaults__ or ())
-    request = BatchedRequest(layout, **options)
-    given = _given(request, A, B, C, out)
-    listed = request.arrays(given)
-    with device.entered(callers.place(listed)), callers.ordered(callers.streams(listed)):
-        operands: dict[str, Any] = request.on_gpu(given)
-        copies, steps, configuration = request.lower({"D": operands.pop("out"), **operands}, _Buffers)
-        queue(*copies)
-        return Product(Plan(steps), given, configuration)
-
-
-@dataclass(frozen=True, eq=False)
-class Product(Queued):
-    """A prepared product with its configuration, None for an empty one."""
-
-    configuration: Configuration | None = None
-
-
-class _Buffers:
-    """Memory whose blocks have addresses, in place of a plan's."""
-
-    block = Buffer
-
-
 def _given(request: BatchedRequest, A: Any, B: Any, C: Any, out: Any) -> dict[str, Any]:
     """Return the arrays that a request reads or writes, after a check of the GPU."""
     device.need_matrix_unit("fpemu.gpu.batched")
@@ -257,6 +205,7 @@ class BatchedRequest(Request):
     """The checked options of a product: those of `hgemm` (layout None) or `hcgemm`."""
 
     sizes = "the batch, M or N"
+    chosen: Configuration | None = None  # of the last product of `steps`
 
     def __init__(
         self,
@@ -318,20 +267,10 @@ class BatchedRequest(Request):
             shape = (2, *shape) if self.layout == "planar" else (*shape, 2)
         return shape, HALF
 
-    def operation(self, placed: Placed) -> Operation:
-        return Operation.of(self.steps, placed)
-
     def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
-        before, steps, _ = self.lower(layouts, memory)
-        return [*before, *steps]
-
-    def lower(self, layouts: dict[str, Any], memory: Any) -> tuple[list[Launch], list[Launch], Configuration | None]:
-        """Return copies of operands that kernels cannot read, the product's launches, and the first configuration.
-
-        Four calls read and write planar parts. memory: an object with the method `block` of `Memory`.
-        """
+        """Return the copies of operands that kernels cannot read, and the launches; four calls use planar parts."""
         if 0 in layouts["D"].shape:
-            return [], [], None
+            return []
         split = self.calls and self.layout == "interleaved"
         layout = "planar" if split else self.layout
         operands, before, after = dict[str, Operand](), list[Launch](), list[Launch]()
@@ -351,8 +290,7 @@ class BatchedRequest(Request):
         B = operands["B"].transposed if self.transb != "N" else operands["B"]
         C = operands.get("C")
         if not self.calls:
-            step, configuration = self._product(A, B, C, D, self.task, self.alpha, self.beta)
-            return before, [step], configuration
+            return [*before, self._product(A, B, C, D, self.task, self.alpha, self.beta)]
         # Cr = Ar Br + beta Cr, Cr -= Ai Bi, Ci = Ar Bi + beta Ci, Ci += Ai Br (section 6.2); conjugates change signs
         alpha, products = self.alpha[0], []
         for part, i, j in ((0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)):
@@ -362,7 +300,7 @@ class BatchedRequest(Request):
             negative_a, negative_b = (k == 1 and t == "C" for k, t in ((i, self.transa), (j, self.transb)))
             task = replace(self.task, conjugate_a=negative_a, conjugate_b=negative_b)
             products.append(self._product(A.part(i), B.part(j), addend, D.part(part), task, *factors))
-        return before, [*(step for step, _ in products), *after], products[0][1]
+        return [*before, *products, *after]
 
     def _product(
         self,
@@ -373,7 +311,7 @@ class BatchedRequest(Request):
         task: Task,
         alpha: tuple[float, float],
         beta: tuple[float, float],
-    ) -> tuple[Launch, Configuration]:
+    ) -> Launch:
         """Return the launch of D = alpha · A B + beta · C, transposes done; leading axes broadcast to those of D.
 
         task : Task
@@ -399,6 +337,7 @@ class BatchedRequest(Request):
         given, allowed = self.configuration, limits(task.accumulate)
         configuration = choose(task, self.kernel) if given is None else fitted(given, task)
         validate(configuration, task, allowed)
+        self.chosen = configuration
         kernel = plan(task, configuration, batch)
         if batch * (tiles := prod(kernel.tiles)) > _MOST:
             raise InputError(f"{batch} products of {tiles} tiles: {_MOST} are the most, so split the batch")
@@ -408,6 +347,4 @@ class BatchedRequest(Request):
             values |= {"c": stacks.stack(C, lead, True).struct, "c_entry": C.strides[-1], "added": 1}
         launch = {"shared": kernel.shared, "overlap": allowed.hopper}
         problem = Struct(PROBLEM, values)
-        return module(kernel.source, kernel.name).step(
-            kernel.name, kernel.blocks, kernel.threads, problem, **launch
-        ), configuration
+        return module(kernel.source, kernel.name).step(kernel.name, kernel.blocks, kernel.threads, problem, **launch)

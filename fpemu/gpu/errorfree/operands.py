@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fpemu.gpu.runtime import callers, compiler, device, modules
 from fpemu.gpu.runtime.cublas import Stack
-from fpemu.gpu.runtime.device import Buffer, OutOfMemoryError, multiprocessors, per_device
+from fpemu.gpu.runtime.device import Buffer, multiprocessors, per_device
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.plan import queue
 from fpemu.gpu.runtime.steps import Fill, Step, fields
@@ -40,16 +40,7 @@ class Workspace:
         if self.nbytes(name) < max(nbytes, 16):
             if name in self._buffers:
                 self._buffers.pop(name).free()  # before the new one is allocated
-            try:
-                self._buffers[name] = Buffer(max(nbytes, 16))
-            except OutOfMemoryError:
-                others = sum(buffer.nbytes for buffer in self._buffers.values())
-                raise OutOfMemoryError(
-                    f"out of memory: {nbytes / 1e9:.2f} GB are needed for {name} beside {others / 1e9:.2f} GB of other "
-                    f"work space, and {callers.free_bytes() / 1e9:.2f} GB are free: multiply fewer rows of A or "
-                    "columns of B at a time",
-                    nbytes,
-                ) from None
+            self._buffers[name] = Buffer(max(nbytes, 16))
         return self._buffers[name]
 
     def nbytes(self, name: str) -> int:

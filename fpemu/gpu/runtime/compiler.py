@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +127,7 @@ def _program_options(arch: str, name: str) -> Any:
 
 
 @cache
-def _saved() -> Any:
+def saved() -> Any:
     """Return the cubins on disk, in a folder that no other user can write; None if there is none."""
     from cuda.core.utils import FileStreamProgramCache
 
@@ -141,7 +138,7 @@ def _saved() -> Any:
     return FileStreamProgramCache(folder)
 
 
-def _key(source: str, arch: str) -> bytes:
+def program_key(source: str, arch: str) -> bytes:
     """Return the name of a cubin: its text, options, headers and compiler."""
     from cuda.core.utils import make_program_cache_key
 
@@ -154,32 +151,11 @@ def _key(source: str, arch: str) -> bytes:
 
 def cubin(source: str, arch: str, *, name: str = "kernel.cu") -> bytes:
     """Return the cubin of a source, compiled or from disk; the parameters and errors are those of `compile`."""
-    saved, key = _saved(), _key(source, arch)
-    code: bytes | None = None if saved is None else saved.get(key)
+    kept, key = saved(), program_key(source, arch)
+    code: bytes | None = None if kept is None else kept.get(key)
     if code is None:
         code = compile(source, arch, name=name)
-        if saved is not None:
+        if kept is not None:
             with suppress(OSError):  # a full disk, for example
-                saved[key] = code
+                kept[key] = code
     return code
-
-
-def compile_all(sources: Sequence[str], arch: str) -> None:
-    """Compile and save the cubins that are missing, in parallel processes.
-
-    A source that does not compile raises when it is used, not here.
-    """
-    saved = _saved()
-    missing = [] if saved is None else [source for source in sources if saved.get(_key(source, arch)) is None]
-    workers = min(len(missing), os.cpu_count() or 1)
-    if workers < 2:
-        return
-    ignore = (signal.SIGINT, signal.SIG_IGN)  # the main process handles an interrupt
-    with ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, ignore) as pool:
-        try:
-            for future in [pool.submit(cubin, source, arch) for source in missing]:
-                with suppress(GpuError):
-                    future.result()
-        except KeyboardInterrupt:
-            pool.shutdown(cancel_futures=True)
-            raise

@@ -14,17 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from fpemu.arguments import LARGEST, choice, integer
 from fpemu.errors import GpuError, InputError
-from fpemu.gpu.operation import Operation, Operations, Placed, Queued, Request
+from fpemu.gpu.operation import Operations, Request
 from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.plan import Plan
 from fpemu.gpu.runtime.steps import Memory, Step
 from fpemu.gpu.tallskinny import hopper, published
 from fpemu.gpu.tallskinny.problem import KernelLaunch, Problem, layout, refuse_tiles
 
-__all__ = ["chosen", "ism2", "multiply", "prepare", "tsm2"]
+__all__ = ["ism2", "multiply", "tsm2"]
 
 SMALL, SMALL_TALL = 32, 128
 """Largest k for which `multiply` uses ISM2, the algorithm for a small B: for any A, and for an A of contiguous columns
@@ -116,7 +114,7 @@ def ism2(
 
 
 def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
-    """Return C = A B by the kernel that suits the shape and the GPU, which `chosen` returns.
+    """Return C = A B by the kernel that suits the shape and the GPU.
 
     Parameters
     ----------
@@ -141,7 +139,7 @@ def multiply(A: Any, B: Any, *, out: Any = None) -> Any:
 
 
 @dataclass
-class _Request(Request):
+class TallSkinnyRequest(Request):
     """An algorithm with its options; None: the choice of `chosen`."""
 
     algorithm: str | None
@@ -163,9 +161,6 @@ class _Request(Request):
             raise InputError(f"A {A.shape} and B {B.shape} do not fit: A's columns must be as many as B's rows")
         return (A.shape[0], B.shape[1]), A.dtype
 
-    def operation(self, placed: Placed) -> Operation:
-        return Operation.of(self.steps, placed)
-
     def steps(self, layouts: dict[str, Any], memory: Memory) -> list[Step]:
         problem = Problem(layouts["A"], layouts["B"], layouts["D"])
         if not problem.m or not problem.n:
@@ -182,70 +177,17 @@ def _solve(A: Any, B: Any, out: Any, algorithm: str | None, options: dict[str, A
     D, arrays, key = _operations.repeat(key, A, B, None, out)
     if D is None:
         given = {"A": A, "B": B} | ({} if out is None else {"out": out})
-        D = _operations.compute(_Request(algorithm, options), given, arrays, key)
+        D = _operations.compute(TallSkinnyRequest(algorithm, options), given, arrays, key)
     return D
 
 
 def chosen(m: int, k: int, n: int, layout: str = "rows") -> tuple[str, dict[str, Any]]:
-    """Return the algorithm and the options that `multiply` uses on the current GPU.
-
-    Parameters
-    ----------
-    m, k, n : int
-        Sizes: A is m×k, B is k×n.
-    layout : {"rows", "columns", "any"}
-        Which vectors of A are contiguous.
-
-    Returns
-    -------
-    algorithm : {"tsm2", "ism2"}
-        Algorithm.
-    options : dict
-        Its keyword arguments.
-
-    Raises
-    ------
-    InputError
-        Sizes out of range, or an unknown layout.
-    GpuError
-        No GPU.
-    """
-    for name, size in (("m", m), ("k", k), ("n", n)):
-        integer(name, size, 0, LARGEST)
-    choice("layout", layout, ("rows", "columns", "any"))
+    """Return the algorithm and the options that `multiply` uses on the current GPU; layout: as `problem.layout`."""
     device.need()
     fast = device.capability() == (9, 0)
     if k <= SMALL or (k <= SMALL_TALL and m >= TALL and layout == "columns"):
         return "ism2", {"optimisation": "hopper" if fast else 1}
     return "tsm2", {"version": "hopper" if fast else "V3"}
-
-
-def prepare(A: Any, B: Any, out: Any, algorithm: str, **options: Any) -> Queued:
-    """Return the launch of a product of arrays on the GPU, to be queued repeatedly for measurements.
-
-    Parameters
-    ----------
-    A, B, out : arrays of the GPU
-        As in `tsm2`; they are kept alive.
-    algorithm : {"tsm2", "ism2"}
-        Algorithm.
-    **options
-        As in `tsm2` and `ism2`.
-
-    Returns
-    -------
-    Queued
-        Launch whose ``queue(stream)`` queues it once.
-
-    Raises
-    ------
-    InputError
-        As `tsm2`, or arrays that are not all on the GPU.
-    """
-    choice("algorithm", algorithm, ("tsm2", "ism2"))
-    operands = _Request(algorithm, options).on_gpu({"A": A, "B": B, "out": out})
-    problem = Problem(*operands.values())
-    return Queued(Plan([plan(problem, algorithm, **options).step(problem)]), operands)
 
 
 def plan(problem: Problem, algorithm: str, **options: Any) -> KernelLaunch:
