@@ -20,7 +20,7 @@ import numpy as np
 
 from fpemu.errors import GpuError, GuaranteeError, InputError
 from fpemu.gpu.errorfree import gemm as errorfree
-from fpemu.gpu.gemm.base import Kernel, Output, Prepared
+from fpemu.gpu.gemm.base import Kernel, Prepared
 from fpemu.gpu.gemm.choice import direct, find, refuse_hardware, validate
 from fpemu.gpu.runtime import callers, counters, device, matrices
 from fpemu.gpu.runtime.counters import Label, lock
@@ -326,35 +326,23 @@ class GemmRequest(Request):
         return placed
 
     def operation(self, placed: Placed) -> Operation:
-        call, memory, layouts = self.call, Memory(), matrices.layouts(*placed)
+        call, layouts = self.call, matrices.layouts(*placed)
         if call.empty:
             return Operation(Plan(_without_product(layouts["D"], layouts["C"], call)), placed)
-        if call.scheme.error_free:
-            return _ErrorFree(placed, call)
-        kernel = self.kernel(layouts)
-        steps, split = kernel.steps(layouts, (call.alpha, call.beta), call.on_range, memory)
-        plan = Plan(steps, memory, split, self.labels(layouts))
-        # arrays of the CPU are copied, for which the call waits anyway
-        return Product(plan, placed, kernel, self.policy, not self._on_device or self.waits)
+        return _ErrorFree(placed, call) if call.scheme.error_free else self.products(placed)[0]
 
-    def halves(self, placed: Placed, name: str) -> tuple[Product, Product]:
-        """Return the operation as the preparation of the operand `name` and the rest."""
-        call, layouts = self.call, matrices.layouts(*placed)
-        kernel, a, b = self.kernel(layouts), *(Prepared(layouts[each], each) for each in "AB")
-        ready, other = (a, b) if name == "A" else (b, a)
-        before, memory = Memory("prepared"), Memory()
-        first = kernel.split([ready], call.on_range, before)
-        steps = kernel.split([other], call.on_range, memory)
-        end = Output(layouts["D"], call.alpha, call.beta, layouts["C"])
-        product = kernel.product(a, b, end, call.on_range, memory)
-        rest = Plan([*steps, *product], memory, len(steps), self.labels(layouts))
-        facts, counts = (placed, kernel, self.policy), None if ready.faults is None else ready.faults.offset
-        return Product(Plan(first, before), *facts, counts=counts), Product(rest, *facts, self.waits)
-
-    def kernel(self, layouts: dict[str, Any]) -> Kernel:
-        """Return the kernel for operands with some layouts."""
+    def products(self, placed: Placed, ready: str = "") -> tuple[Product, Product]:
+        """Return the product, and the preparation of the operand that is `ready`, which it then does not split."""
+        call, layouts, memory, before = self.call, matrices.layouts(*placed), Memory(), Memory("prepared")
         sizes = (*layouts["D"].shape[-2:], layouts["A"].shape[-1])
-        return find(self.call.scheme, self.call.spec, sizes, self.call.order)
+        kernel, prepared = find(call.scheme, call.spec, sizes, call.order), Prepared(layouts[ready or "A"], ready)
+        first = kernel.split([prepared], call.on_range, before) if ready else []
+        steps, split = kernel.steps(layouts, (call.alpha, call.beta), call.on_range, memory, prepared)
+        plan, given = Plan(steps, memory, split, self.labels(layouts)), (placed, kernel, self.policy)
+        # arrays of the CPU are copied, for which the call waits anyway
+        product = Product(plan, *given, not self._on_device or self.waits)
+        counts = None if prepared.faults is None else prepared.faults.offset
+        return product, Product(Plan(first, before), *given, counts=counts)
 
     def labels(self, layouts: dict[str, Any]) -> tuple[Label, ...]:
         """Return what the errors say of A and B."""

@@ -192,7 +192,7 @@ class GemmPlan:
     def _split(self, X: Any, operand: str) -> PreparedOperand:
         """Return the operand X, split, after a check of its entries."""
         x, request = self.matrix(operand, X), self._request
-        first, _ = request.halves(self._placed({operand: x}), operand)
+        _, first = request.products(self._placed({operand: x}), operand)
         result = PreparedOperand(self, operand, X, x, device.Buffer.poisoned(max(first.plan.prepared, 16), 0))
         pointers = [x.pointer if name == operand else 0 for name in "ABCD"]
         first.queue(pointers, 0, private=True, prepared=result.buffer.pointer)
@@ -261,7 +261,7 @@ class _PlanRequest(Request):
 
     def operation(self, placed: Placed) -> Operation:
         ready, request = self._ready, self._plan._request
-        return request.operation(placed) if ready is None else request.halves(placed, ready.name)[1]
+        return request.operation(placed) if ready is None else request.products(placed, ready.name)[0]
 
     def complaint(self, problem: BaseException) -> GpuError:
         return self._plan._request.complaint(problem)

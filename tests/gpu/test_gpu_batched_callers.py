@@ -212,20 +212,25 @@ PAIR = np.ones((2, 4, 4, 2), np.float16)
 ODD = np.zeros(2 * 4 * 4 * 2 + 1, np.float16)[1:].reshape(2, 4, 4, 2)
 PLACES = np.zeros(2, np.uint64)
 hgemm = partial(gpu_batched.hgemm, configuration=TINY)
+
+
+def refused(function, options):
+    return function(Foreign(A), Foreign(A), out=Foreign(A), **options)
+
+
 REFUSED = {
     **{
-        said: partial(lambda options: gpu_batched.hgemm(Foreign(A), Foreign(A), out=Foreign(A), **options), options)
-        for options, said in (
-            ({"transa": "X"}, "transa"),
-            ({"transb": np.ones((3, 3))}, "transb array"),
-            ({"configuration": "block block=64x64"}, "block = .64, 64. must be 3 integers"),
-            ({"configuration": 3}, "is a int"),
-            ({"acumulate": "fp16"}, "accumulate"),
-            ({"beta": 1.0}, "needs C"),
-            ({"configuration": "small threads=32"}, "kind 'small'"),
-            ({"configuration": "warp warps=0"}, "warps = 0 must be a positive integer"),
-            ({"layout": "interleaved"}, "two parts"),
-            ({"layout": "planar"}, "its first axis|out must be|share"),
+        said: partial(refused, *given)
+        for *given, said in (
+            (gpu_batched.hgemm, {"transa": "X"}, "transa"),
+            (gpu_batched.hgemm, {"transb": np.ones((3, 3))}, "transb array"),
+            (gpu_batched.hgemm, {"configuration": "block block=64x64"}, "block = .64, 64. must be 3 integers"),
+            (gpu_batched.hgemm, {"configuration": 3}, "is a int"),
+            (gpu_batched.hgemm, {"beta": 1.0}, "needs C"),
+            (gpu_batched.hgemm, {"configuration": "small threads=32"}, "kind 'small'"),
+            (gpu_batched.hgemm, {"configuration": "warp warps=0"}, "warps = 0 must be a positive integer"),
+            (gpu_batched.hcgemm, {"layout": "interleaved"}, "two parts"),
+            (gpu_batched.hcgemm, {"layout": "planar"}, "its first axis|out must be|share"),
         )
     },
     "do not share K": lambda: hgemm(Foreign(A), Foreign(BIG)),

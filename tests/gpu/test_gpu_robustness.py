@@ -99,7 +99,7 @@ def test_calls_work_after_one_that_needs_more_than_all_memory():
     plan = fpemu.gpu.plan("staged", large, narrow)
     for call in (lambda: fpemu.gpu.gemm(large, narrow, scheme="staged"), lambda: plan(large, narrow)):
         for _ in range(2):
-            with pytest.raises(GpuError, match=r"^out of memory: .*: lower the batch \(1\), M \(\d+\) or N \(8\)$"):
+            with pytest.raises(GpuError, match=r"^out of memory: .*: lower the batch, M or N$"):
                 call()
             assert mismatches(fpemu.gpu.gemm(A, B, scheme="staged"), want) == 0
     torch.cuda.synchronize()

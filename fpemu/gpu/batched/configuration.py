@@ -40,21 +40,14 @@ class Task:
     complex: bool = False
     planar: bool = False
     accumulate: str = "fp32"
-    products: int = 4
-    """Real products of a complex one: 4 or 3"""
-    conjugate_a: bool = False
-    """A's imaginary parts, or A itself if real, are negated"""
+    products: int = 4  # real products of a complex one: 4 or 3
+    conjugate_a: bool = False  # A's imaginary parts, or A itself if real, are negated
     conjugate_b: bool = False
-    a_along_k: bool = True
-    """A's rows are contiguous, otherwise its columns"""
-    b_along_k: bool = False
-    """B's columns are contiguous, otherwise its rows"""
-    width: int = 2
-    """Alignment of all lines of A, B and D in bytes: 2, 4 (the minimum for interleaved parts), 8 or 16"""
-    plain: bool = True
-    """alpha is 1 and beta is 0"""
-    contiguous: bool = False
-    """A, B and D are stacks whose matrices and lines follow each other without gaps"""
+    a_along_k: bool = True  # A's rows are contiguous, otherwise its columns
+    b_along_k: bool = False  # B's columns are contiguous, otherwise its rows
+    width: int = 2  # alignment of all lines of A, B and D in bytes: 2, 4 (the minimum for interleaved parts), 8 or 16
+    plain: bool = True  # alpha is 1 and beta is 0
+    contiguous: bool = False  # A, B and D are stacks whose matrices and lines follow each other without gaps
 
     @property
     def parts(self) -> int:
@@ -318,12 +311,9 @@ def shared_memory(c: Block, task: Task) -> SharedMemory:
 class Limits(NamedTuple):
     """The properties of a GPU on which configurations depend; by default those of Hopper."""
 
-    block_of: int = 16
-    """Products that the instruction adds together (`MmaSpec.block`)"""
-    shared: int = SHARED
-    """Largest shared memory of a thread block in bytes"""
-    hopper: bool = True
-    """Hopper or later: bulk copies, and launches that may begin before the previous one has ended"""
+    block_of: int = 16  # products that the instruction adds together (`MmaSpec.block`)
+    shared: int = SHARED  # largest shared memory of a thread block in bytes
+    hopper: bool = True  # hopper or later: bulk copies, and launches that may begin before the previous one has ended
 
 
 HOPPER = Limits()

@@ -123,24 +123,26 @@ class Kernel(ABC):
         """
 
     def steps(
-        self, layouts: Mapping[str, Matrix], scalars: tuple[Any, Any], policy: str, memory: Memory
+        self,
+        layouts: Mapping[str, Matrix],
+        scalars: tuple[Any, Any],
+        policy: str,
+        memory: Memory,
+        ready: Prepared | None = None,
     ) -> tuple[list[Step], int]:
         """Return the steps of a product, and the number of those that split the operands, which come first.
 
-        layouts : A, B, C or None, and D at addresses in their regions; scalars : alpha, beta; policy : overflow policy
+        layouts : A, B, C or None, and D at addresses in their regions; scalars : alpha, beta; policy : overflow policy;
+        ready : an operand that is split already
         """
-        a, b = (Prepared(layouts[name], name) for name in "AB")
+        a, b = (ready if ready and ready.name == name else Prepared(layouts[name], name) for name in "AB")
         end = Output(layouts["D"], *scalars, layouts["C"])
-        split = self.split([a, b], policy, memory)
-        return [*split, *self.product(a, b, end, policy, memory)], len(split)
-
-    def product(self, a: Prepared, b: Prepared, end: Output, policy: str, memory: Memory) -> list[Step]:
-        """Return the steps of `multiply`, and of `patch` where an overflow policy requires it."""
-        steps = self.multiply(a, b, end, memory)
+        split = self.split([x for x in (a, b) if x is not ready], policy, memory)
+        steps = [*split, *self.multiply(a, b, end, memory)]
         patched = self.patches or policy == "raise"
         if not patched and a.special is not None and b.special is not None:
             steps.append(patch(a, b, end, self.scheme.nan_code(self.spec)))
-        return steps
+        return steps, len(split)
 
     @property
     def arguments(self) -> dict[str, Any]:
