@@ -20,6 +20,7 @@ from fpemu.gpu.errorfree.operands import Workspace, source
 from fpemu.gpu.gemm.splitting import definition
 from fpemu.gpu.runtime.device import Buffer, multiprocessors, per_device
 from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.modules import module
 from fpemu.gpu.runtime.steps import fields
 from fpemu.mma.gemm import _slices, carrier
 from fpemu.mma.order import KOrder
@@ -123,8 +124,8 @@ def product(
         D = work.get(f"sum {number}", 4 * M * N)
         numbers = [np.int32(size) for size in (M, N, part.length, part.ends.any())]
         arguments = (*words, zeros, D, at[3], at[3], at[3] + 4, *numbers)
-        module, tiles = chains._module(chains.source(spec)), chains._tiles((1, M, N))
-        work.queue(module.step("gemm", tiles, chains.THREADS, *arguments))
+        gemm, tiles = module(chains.source(spec), "emulated_gemm.cu"), chains._tiles((1, M, N))
+        work.queue(gemm.step("gemm", tiles, chains.THREADS, *arguments))
         sums.append((acc.band, D))
     D = work.get("D", 4 * M * N)
     _combine(sums, lowering, D, M * N)
