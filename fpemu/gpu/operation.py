@@ -378,23 +378,16 @@ def _without_product(D: Matrix, C: Matrix | None, call: Call) -> list[Step]:
     scheme, beta = call.scheme, call.beta
     if 0 in D.shape:
         return []
-    c = None if C is None else C.broadcast(D.shape)
-    addend = (0, matrices.table(D), 0) if c is None else (c.pointer, matrices.table(D), matrices.table(c, D.shape[:-2]))
-    real = scheme.operand.dtype.type
-    return [
-        matrices.module().step(
-            f"alone_{scheme.operand.name}",
-            matrices.blocks(prod(D.shape)),
-            256,
-            D.pointer,
-            *addend,
-            *(D.count, *D.shape[-2:], D.strides[-2], *((0, 0) if c is None else c.strides[-2:])),
-            real(0),
-            real(beta),
-            np.uint64(scheme.nan_code(call.spec)),
-            np.int32(scheme.rounds_once and bool(np.isfinite(beta))),
-        )
-    ]
+    addend: tuple[Any, ...] = (0, matrices.table(D), 0)
+    steps: tuple[int, ...] = (0, 0)
+    if C is not None:
+        c = C.broadcast(D.shape)
+        addend, steps = (c.pointer, matrices.table(D), matrices.table(c, D.shape[:-2])), c.strides[-2:]
+    operands = (D.pointer, *addend, D.count, *D.shape[-2:], D.strides[-2], *steps)
+    real, once = scheme.operand.dtype.type, np.int32(scheme.rounds_once and bool(np.isfinite(beta)))
+    scalars = real(0), real(beta), np.uint64(scheme.nan_code(call.spec)), once
+    kernel, blocks = f"alone_{scheme.operand.name}", matrices.blocks(prod(D.shape))
+    return [matrices.module().step(kernel, blocks, 256, *operands, *scalars)]
 
 
 # --- fpemu.gpu.gemm

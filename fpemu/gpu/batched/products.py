@@ -323,17 +323,9 @@ class BatchedRequest(Request):
             raise InputError(f"M, N, K = {M}, {N}, {K} and a batch of {batch}: {_MOST} is the most")
         a_along_k, b_along_k = bool(A.along_columns), not B.along_columns
         a, b, d = (stacks.stack(X, lead, along) for X, along in ((A, a_along_k), (B, not b_along_k), (D, True)))
-        task = replace(
-            task,
-            M=M,
-            N=N,
-            K=K,
-            a_along_k=a_along_k,
-            b_along_k=b_along_k,
-            width=min(a.width, b.width, d.width),
-            plain=(alpha, beta) == (_ONE, _ZERO),
-            contiguous=a.contiguous and b.contiguous and d.contiguous,
-        )
+        form: dict[str, Any] = {"M": M, "N": N, "K": K, "a_along_k": a_along_k, "b_along_k": b_along_k}
+        form |= {"width": min(a.width, b.width, d.width), "plain": (alpha, beta) == (_ONE, _ZERO)}
+        task = replace(task, **form, contiguous=a.contiguous and b.contiguous and d.contiguous)
         given, allowed = self.configuration, limits(task.accumulate)
         configuration = choose(task, self.kernel) if given is None else fitted(given, task)
         validate(configuration, task, allowed)
