@@ -210,7 +210,6 @@ def test_the_memory_of_a_batch_is_limited_in_whole_tiles(monkeypatch):
     monkeypatch.setattr(device, "missing", lambda: None)
     monkeypatch.setattr(device, "arch", lambda: "sm_80")
     monkeypatch.setattr(device, "Buffer", Buffer)
-    monkeypatch.setattr(instructions, "_module", lambda *_: None)
     monkeypatch.setattr(device, "collect", collect)
     monkeypatch.setattr(instructions, "_OUTPUTS", 1024)
     instructions.execute(np.zeros((40, 1, 16)), np.zeros((16, 1)), None, mma.spec("A100"))
