@@ -20,7 +20,7 @@ from fpemu.gpu.runtime import compiler, cublas, device
 from fpemu.gpu.runtime.compiler import compile, kernel_source
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.schemes.base import build
-from tests import processor, simulated_driver
+from tests import processor
 from tests.processor import PRODUCTS, matrix, view
 
 needs_nvrtc = pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
@@ -324,14 +324,6 @@ def test_unsupported_requests_raise_one_line(work, scheme, options, sizes, messa
     chosen, spec = build(scheme, options), fpemu.mma.spec("H200", "int8")
     with pytest.raises(InputError, match=message):
         errorfree.gemm(*far(*sizes), chosen, spec, work=work)
-
-
-def test_an_error_names_the_memory_that_is_missing(work, monkeypatch):
-    status = simulated_driver.real.CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    monkeypatch.setattr(device.bindings(), "cuMemAlloc", lambda nbytes: (status, None), raising=False)
-    chosen = build("ozaki2", {})
-    with pytest.raises(GpuError, match="fewer rows of A"):
-        errorfree.gemm(*far(2, 2, 2), chosen, chosen.spec("H200"), work=work)
 
 
 @pytest.mark.skipif(device.missing() is None, reason="there is a GPU here")
