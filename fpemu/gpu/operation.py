@@ -253,10 +253,10 @@ class Product(Operation):
 
     def queue(self, pointers: list[int], stream: int, *, private: bool, prepared: int = 0) -> None:
         """Queue the plan, and check the operands' range: after the product if D is not yet visible, else before."""
-        if not self._waits:
-            super().queue(pointers, stream, private=private, prepared=prepared)
-            return
         addresses, owner = self.plan.addresses(pointers, stream, prepared)
+        if not self._waits:
+            self.plan.queue(addresses, stream, captured=owner is not None)
+            return
         if owner is not None:
             raise InputError("this on_range waits for the GPU, which a CUDA graph cannot capture: leave on_range out")
         with device.entered(self.plan.index), counters.reset_on_failure(addresses[-1], stream):
