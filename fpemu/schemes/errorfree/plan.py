@@ -206,8 +206,8 @@ class SlicePlan:
         """Whether the units of the slices are b bits apart in every row."""
         return self.rule in FIXED
 
-    def cut(self, X: NDArray[Any], axis: int, count: int | None) -> Slices:
-        """The slices of A (axis 1) or B (axis 0), at most `count`."""
+    def cut(self, X: NDArray[Any], axis: int, count: Any) -> Slices:
+        """The slices of A (axis 1) or B (axis 0), at most `count`; of a stack with a count for each (axis -1 or -2)."""
         return split(X, axis, self.bits, self.rule, count, self.limit, self.headroom)
 
     # --- products and sums

@@ -165,10 +165,11 @@ class Tally:
         for p, item in enumerate(x.items):
             self._filled[p] += np.count_nonzero(item.digits, axis=(1, 2))
 
-    def total(self) -> list[SliceSummary]:
-        """The slices of all blocks, for every matrix; the last slice of a complete one is not zero, unless all are."""
+    def total(self, most: Any) -> list[SliceSummary]:
+        """The slices of all blocks, at most so many of each matrix; zeros follow the last slice of a complete one."""
         filled = np.array(self._filled).T
         numbers = np.arange(1, filled.shape[1] + 1) * ((filled > 0) | ~self._complete[:, None])
-        columns = np.maximum(numbers.max(axis=1), 1), self._complete, self._largest, filled / self._size
+        counts = np.clip(numbers.max(axis=1), 1, most)
+        columns = counts, self._complete, self._largest, filled / self._size
         every = zip(*(column.tolist() for column in columns), strict=True)
         return [SliceSummary(n, complete, largest, tuple(fill[:n])) for n, complete, largest, fill in every]

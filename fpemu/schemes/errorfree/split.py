@@ -69,16 +69,12 @@ class Slices:
     top: Array  # exponent tau of every row (column): its entries are at most 2^tau in magnitude
     items: tuple[Slice, ...]
     rest: Rest
+    complete: Any  # whether the residual is zero, for every matrix
 
     @property
     def slices(self) -> int:
         """Number of slices."""
         return len(self.items)
-
-    @property
-    def complete(self) -> Any:
-        """Whether the residual is zero, for every matrix."""
-        return ~self.rest.largest.any(axis=(-2, -1))
 
     @cached_property
     def largest(self) -> Array:
@@ -93,21 +89,27 @@ class Slices:
 
 
 def split(
-    X: Array, axis: int, bits: int, rule: str, count: int | None = None, limit: int | None = None, headroom: int = 0
+    X: Array, axis: int, bits: int, rule: str, count: Any = None, limit: int | None = None, headroom: int = 0
 ) -> Slices:
     """Split X into at most `count` slices (None: until the residual is zero); at least one, of zeros if X is zero.
 
     X is a finite float64 matrix or a stack of them, without empty axes; `axis` is the axis of K, -1 for A and -2 for B.
-    A matrix of a stack has zeros in the slices after its last. A row in which a digit would exceed `limit` (default
-    2^b) starts one binade higher; `headroom` bits stay free above a row's largest entry on a fixed grid.
+    A stack may have a `count` for each matrix, which has zeros in the slices after its last. A row in which a digit
+    would exceed `limit` (default 2^b) starts one binade higher; `headroom` bits stay free above a row's largest entry
+    on a fixed grid.
     """
     items: list[Slice] = []
-    for item, rest in islice(slices(X, axis, bits, rule, limit, headroom), count):  # noqa: B007 (the last is kept)
+    most, complete = sys.maxsize if count is None else int(np.max(count)), np.ones(X.shape[:-2], bool)
+    for number, (item, rest) in enumerate(islice(slices(X, axis, bits, rule, limit, headroom), most), 1):
         items.append(item)
+        if number < most and np.any(ended := np.equal(count, number)):  # the next step finds no residual of these
+            complete[ended] = ~rest.largest[ended].any(axis=(-2, -1))
+            rest.left[ended] = rest.largest[ended] = 0
     if not items:
         zero = np.zeros_like(np.max(X, axis=axis, keepdims=True), np.int64)
         items, rest = [Slice(np.zeros(X.shape, _dtype(bits)), zero)], Rest(np.zeros_like(X), zero, zero)
-    return Slices(bits, items[0].exponents + bits, tuple(items), rest)
+    complete = complete & ~rest.largest.any(axis=(-2, -1))
+    return Slices(bits, items[0].exponents + bits, tuple(items), rest, complete)
 
 
 def slices(

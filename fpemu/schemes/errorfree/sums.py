@@ -36,7 +36,7 @@ from fpemu.mma.device import Device
 from fpemu.rounding import Ints, Significands, bit_lengths
 from fpemu.schemes.base import Call
 from fpemu.schemes.errorfree.plan import Counts, Report, SlicePlan
-from fpemu.schemes.errorfree.products import Pairs, SliceProducts, Tally
+from fpemu.schemes.errorfree.products import SliceProducts, Tally
 from fpemu.schemes.errorfree.split import Slices, pieces, times, within_range
 
 Array = NDArray[Any]
@@ -53,34 +53,36 @@ _TERMS = 8  # products of equal weight that one call adds
 def multiply(
     plan: SlicePlan, call: Call, carrier: str, every: Sequence[Counts | None], blocks: tuple[int, int]
 ) -> tuple[Array, list[Report]]:
-    """The products of a call's matrices by a plan, and their reports; those with equal counts are computed together.
+    """The products of a call's matrices by a plan, and their reports; those with similar counts are computed together.
 
     `every` has the largest numbers of slices of each; None, for all of them: all slices and products. In a stack, the
     matrices with fewer slices have slices of zeros, whose products change no sum.
     """
-    equal: dict[Any, list[int]] = {}
+    similar: dict[Any, list[int]] = {}
     for i, counts in enumerate(every):
         # zeros would move products to other int32 sums, where these do not have room for all of equal p + q
         alone = counts is not None and 1 < (plan.shared or 1) < counts.d
-        equal.setdefault((i * alone, counts and counts[:3]), []).append(i)
+        similar.setdefault((i * alone, counts and max(counts.d, 16).bit_length()), []).append(i)
     parts = []
-    for (_, counts), some in equal.items():
-        part = call if len(equal) == 1 else replace(call, A=call.A[some], B=call.B[some])
-        parts.append(_together(plan, part, carrier, counts or ((None, None), 0, False), blocks))
+    for some in similar.values():
+        part = call if len(similar) == 1 else replace(call, A=call.A[some], B=call.B[some])
+        parts.append(_together(plan, part, carrier, [every[i] for i in some], blocks))
     if len(parts) == 1:
         return parts[0]
-    order = np.argsort(np.concatenate(list(equal.values())))
+    order = np.argsort(np.concatenate(list(similar.values())))
     reports = [report for _, some in parts for report in some]
     return np.concatenate([D for D, _ in parts])[order], [reports[i] for i in order]
 
 
 def _together(
-    plan: SlicePlan, call: Call, carrier: str, counts: Any, blocks: tuple[int, int]
+    plan: SlicePlan, call: Call, carrier: str, every: list[Any], blocks: tuple[int, int]
 ) -> tuple[Array, list[Report]]:
-    """`multiply` for matrices of equal counts, some rows and columns of the results at a time."""
+    """`multiply` for all matrices at once, some rows and columns of the results at a time."""
     A, B, fmt = call.A, call.B, call.scheme.operand
     D, tallies = np.empty((*A.shape[:-1], B.shape[-1]), fmt.dtype), (Tally(), Tally())
-    (a_count, b_count), d, fast = counts
+    a_count, b_count, (d, fast) = None, None, np.zeros((2, len(A)), int)
+    if every[0] is not None:
+        a_count, b_count, d, fast = np.array([(*counts.slices, counts.d, counts.fast) for counts in every]).T
     lost = np.zeros(len(A), bool)
     for i in pieces(A.shape[-2], blocks[0]):
         a = plan.cut(A[:, i], -1, a_count)
@@ -96,13 +98,14 @@ def _together(
                 rounded = total.round_to(fmt, call.alpha, call.beta, C)
                 D[:, i, j] = np.where(broken, np.nan, rounded) if broken.any() else rounded
             else:
-                D[:, i, j] = floating_sum(products, plan.groups(a.slices, b.slices, d, fast))
+                D[:, i, j] = floating_sum(products, d, fast.astype(bool))
     conditions: dict[Any, Report] = {}  # of equal slices but for the zeros among their digits
     reports = []
-    for x, y, bad in zip(tallies[0].total(), tallies[1].total(), lost.tolist(), strict=True):
-        key = (x[:3], y[:3], bad)
+    summaries = tallies[0].total(a_count), tallies[1].total(b_count)
+    for x, y, most, fewer, bad in zip(*summaries, d.tolist(), fast.astype(bool).tolist(), lost.tolist(), strict=True):
+        key = (x[:3], y[:3], most, fewer, bad)
         if key not in conditions:
-            conditions[key] = plan.report(x, y, d, fast, bad, blocks)
+            conditions[key] = plan.report(x, y, most, fewer, bad, blocks)
         reports.append(Report(**vars(conditions[key]) | {"fill": (x.fill, y.fill)}))
     return D, reports
 
@@ -110,11 +113,12 @@ def _together(
 # --- sums in floating point
 
 
-def floating_sum(products: SliceProducts, groups: list[Pairs]) -> Array:
-    """The sum of groups of products, rounded after each to the plan's format."""
+def floating_sum(products: SliceProducts, d: Array, fast: Array) -> Array:
+    """The sum of groups of products, rounded after each to the plan's format; d and fast of each matrix."""
     plan, a, b, fmt = products.plan, products.a, products.b, products.plan.adds_in
     assert fmt is not None
     dtype, on_grid = fmt.dtype, plan.on_grid
+    groups = plan.groups(a.slices, b.slices, int(d.max()), bool(fast.all()))
 
     def add(back: Array) -> Array:
         total = np.zeros((*a.top.shape[:-1], b.top.shape[-1]), dtype)
@@ -122,6 +126,8 @@ def floating_sum(products: SliceProducts, groups: list[Pairs]) -> Array:
             p, q = pairs[0]
             # float64 at once, so that the memory of a float32 product is free for the next array
             T = (products(p, q) if len(pairs) == 1 else products.sum(pairs)).astype(np.float64, copy=False)
+            if (left_out := fast & (p + q >= d)).any():
+                T = np.where(left_out[:, None, None], 0.0, T)
             rows, columns = a.items[p].exponents, b.items[q].exponents
             if on_grid:  # a slice of zeros repeats the exponent before it, unlike slices of other products of the sum
                 rows, columns = a.top - (p + 1) * plan.bits, b.top - (q + 1) * plan.bits
