@@ -101,7 +101,7 @@ class Ozimmu(SliceScheme):
         return cut(0, s), cut(1, s), s, True
 
     def counts(self, A: Array, B: Array, plan: SlicePlan) -> Counts:
-        s = int(self._requested(A, B, plan))
+        s = int(self._requested(A[None], B[None], plan)[0])
         return Counts((plan.cut(A, 1, s).slices, plan.cut(B, 0, s).slices), s, True, plan.bits)
 
     def multiply(self, call: Call) -> tuple[Array, list[Report]]:

@@ -192,6 +192,11 @@ def test_dgemm_tc_has_the_66_products_that_the_paper_counts():
     assert (found.words, found.products) == ((11, 11), 66)
 
 
+def test_ozimmu_counts_the_slices_of_nominal_operands():
+    found = work("ozimmu", "A100", 64, 64, 96)
+    assert (found.words, found.products) == ((10, 9), 54)  # p + q <= 11, of the last slice of B all entries are zero
+
+
 def test_cr_mode_keeps_all_products():
     found = work("ozaki", "A100", 64, 64, 64, mode="CR")
     assert found.products == found.words[0] * found.words[1]
