@@ -127,7 +127,7 @@ def worst(rules: Sequence[Word], largest: float, smallest: float, flushed: bool 
 
     `flushed`: the hardware reads subnormal words as zero.
 
-    >>> from fpemu.schemes.words import FP16
+    >>> from fpemu.formats import FP16
     >>> halves = (Word("h", FP16), Word("r", FP16, exponent=11))
     >>> worst(halves, 1.0, 0.25).left.relative == 2.0**-22, worst(halves, 1.0, 0.25).left.absolute
     (True, 0.0)

@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import fpemu
 from fpemu import mma, schemes, simt
-from fpemu.conformance.orders import dealt
+from fpemu.conformance.orders import chains_of, lanes_of
 from fpemu.conformance.specification import Specification, evaluate
-from fpemu.mma import KOrder
+from fpemu.mma import KOrder, tree
 
 LINES = 24  # recorded rows and columns
 
@@ -115,7 +115,14 @@ def cases() -> list[Case]:
             "TN",
         ),
         Case("mm fp32", "torch", "fp32", (1024, 1024, 1024), 9, Specification(fp32)),
-        Case("mm fp32 sliced", "torch", "fp32", (512, 512, 512), 10, Specification(fp32, order=dealt(512, 4, 8, fp32))),
+        Case(
+            "mm fp32 sliced",
+            "torch",
+            "fp32",
+            (512, 512, 512),
+            10,
+            Specification(fp32, order=tree.join(chains_of(lanes_of(512, 4, 8), fp32))),
+        ),
         Case(
             "addmm fp32",
             "torch",

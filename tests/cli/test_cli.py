@@ -261,7 +261,7 @@ def test_a_broken_guarantee_is_one_line_and_exit_status_1(folder, capsys):
 
 def test_among_all_schemes_a_broken_guarantee_leaves_one_out_and_shows_in_the_status(folder, capsys, monkeypatch):
     def refuse(self, *arguments):
-        return np.zeros((8, 6)), schemes.Report("ozaki", faults=(Fault("crt", "ozaki: made to fail"),))
+        return np.zeros((1, 8, 6)), [schemes.Report("ozaki", faults=(Fault("crt", "ozaki: made to fail"),))]
 
     monkeypatch.setattr(schemes.get("ozaki").__class__, "multiply", refuse)
     assert main(["gemm", "A.npy", "B.npy", "-H", "A100"]) == 1
