@@ -87,7 +87,7 @@ class SliceProducts:
 
     @cached_property
     def lost(self) -> Array:
-        """Whether a matrix has a digit below the range of its word, or products of digits below that of the sums."""
+        """Whether a matrix has a digit below its word's range, or a product of digits below the range of the sums."""
         plan, spec, sides = self.plan, self.plan.spec, (self.a, self.b)
         formats = spec.a_format, spec.b_format
         if not plan.one_exponent and all(isinstance(fmt, str) or -plan.bits >= fmt.emin for fmt in formats):
