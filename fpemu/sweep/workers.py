@@ -44,6 +44,8 @@ _TASK = 5e7
 """Cost of the quick cells of a grid that a worker evaluates as one task: as long as they are stored together."""
 _WINDOW = 6
 """Tasks that a worker has at a time."""
+_JOIN_SECONDS = 0.1
+"""Time between two looks for workers where a cluster has none."""
 _WATCH_SECONDS = 2.0
 """Time without a finished cell after which the threads of a Dask cluster are counted again: an error if it is lost."""
 
@@ -154,6 +156,9 @@ class _Queues:
         self._sets = deque(deque(cells) for _, cells in itertools.groupby(todo.items(), _shared_operands))
         self._of: dict[Any, deque[tuple[str, Cell]]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._sets) or any(self._of.values())
+
     def task(self, slot: Any) -> list[tuple[str, Cell]]:
         """Return the next cells of a worker: one, or some quick cells of a grid; none at the end."""
         queue = self._of.setdefault(slot, deque())
@@ -248,7 +253,13 @@ class Workers:
                     except self._death:
                         lost += names
             if not waiting:
-                break
+                if lost or not queues:
+                    break
+                if batch:
+                    yield batch
+                    batch = []
+                time.sleep(_JOIN_SECONDS)  # for example after the death of the last worker of a cluster
+                continue
             for future in wait(waiting, _GATHER_SECONDS if batch else _WATCH_SECONDS, FIRST_COMPLETED).done:
                 _, names = waiting.pop(future)
                 try:
