@@ -137,7 +137,7 @@ def round_to(wide: NDArray[np.float64], fmt: FloatFormat, mode: str, saturate: b
     """Return float64 numbers rounded to a format; None where the reference implementation finds the entries to name."""
     x, out = wide.reshape(-1), np.empty(wide.size, fmt.dtype)
     half = fmt.dtype == np.float16
-    codes, p, kernel = out.view(np.uint16) if half else out, parameters(fmt, mode, saturate), _round_half
+    codes, p = out.view(np.uint16) if half else out, parameters(fmt, mode, saturate)
     kernel = _round_half if half else _round_wide
     flagged = map_blocks(lambda some: kernel(x[some], codes[some], p), x.size)
     return None if any(flagged) and not fmt.has_nan else out.reshape(wide.shape)

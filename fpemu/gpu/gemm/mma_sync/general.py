@@ -165,11 +165,8 @@ class _Work:
 
     def __init__(self, kernel: GeneralKernel, a: Prepared, b: Prepared, memory: Memory) -> None:
         self.steps: list[Step] = []
-        self._module, self._order, self._memory = (
-            module(kernel.source(), "split_gemm_any_order.cu"),
-            kernel.order or KOrder(),
-            memory,
-        )
+        self._module = module(kernel.source(), "split_gemm_any_order.cu")
+        self._order, self._memory = kernel.order or KOrder(), memory
         self._tile, self._groups = instructions.instruction(kernel.row), kernel.groups(a.K)
         self._sums = np.dtype([("of", "<u8", (len(kernel.lowering.accumulators),))])  # the struct Sums
         size, longest = text.BYTES[str(kernel.row.a_format)], max(x.length for s in self._groups for x in s)
