@@ -55,8 +55,9 @@ class Result(NamedTuple):
 # --- keys
 _PACKAGE = Path(__file__).resolve().parents[1]
 _NUMERIC = (
-    *(f"{name}.py" for name in ("formats", "rounding", "arguments", "_system", "inputs")),
-    *("compiled", "metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline", "library"),
+    *(f"{name}.py" for name in ("rounding", "arguments", "_system", "inputs")),
+    *("formats", "compiled", "metrics", "mma", "simt", "batched", "schemes", "reference", "theory", "roofline"),
+    "library",
 )
 # data files that pages read count too; pictures and texts beside the pages do not decide numbers
 _SUFFIXES = (".py", ".json", ".toml", ".gz", ".csv", ".npy", ".npz")
