@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu._system import in_ieee, use_compiled
-from fpemu.arguments import as_array, as_float64, choice, flag
+from fpemu._system import in_ieee, mix, use_compiled
+from fpemu.arguments import as_array, as_float64, choice, flag, integer
 from fpemu.errors import InputError, entries, unknown_name
 from fpemu.formats import FloatFormat
 
@@ -34,7 +34,7 @@ class Rounding(Enum):
     RU = "toward +infinity"
     RD = "toward -infinity"
     ODD = "to odd: an inexact result gets an odd last bit"
-    SR = "stochastic: up with the probability of the distance, by supplied random bits"
+    SR = "stochastic: away from zero with the probability of the distance, by random bits"
 
 
 _NAMES = {
@@ -66,10 +66,12 @@ def round_to(
     fmt: FloatFormat | str,
     mode: Rounding | str = "RNE",
     *,
-    saturate: bool = False,
+    saturate: bool | Literal["propagate"] = False,
     unbounded: bool = False,
     subnormals: Literal["keep", "flush"] = "keep",
     random_bits: Any = None,
+    bits: int | None = None,
+    seed: int | None = None,
 ) -> Any:
     """Round numbers to values of a format, once.
 
@@ -81,16 +83,21 @@ def round_to(
         Target format.
     mode : Rounding or str
         RNE, RNA (ties away), RNZ (ties to zero), RZ, RU, RD, ODD ("to-odd") or SR ("stochastic").
-    saturate : bool
-        Overflow, and an infinite ``x``, give the largest finite value with the sign of ``x``.
+    saturate : bool or "propagate"
+        Overflow gives the largest finite value with the sign of ``x``; so does an infinite ``x``, except with
+        "propagate" (SatPropagate of IEEE P3109): it stays infinite, or becomes NaN in a format without Inf.
     unbounded : bool
         Round to the precision of ``fmt`` with no limit on the exponent (no overflow, no subnormals) beyond float64's.
     subnormals : {"keep", "flush"}
         "flush": numbers below the smallest normal one, 2^emin, become zero with their sign before the rounding, as in
         microxcaling, pychop and XLA's bf16.
     random_bits : array_like of unsigned integers, optional
-        Required for SR, not allowed otherwise; broadcasts to ``x``. A word of w bits rounds up where word + floor(2^w ·
-        fraction) carries out of w bits.
+        Random words for SR; broadcasts to ``x``. A word of r bits rounds away from zero where word + floor(2^r ·
+        fraction) >= 2^r; the fraction is in units of the last place. SR requires these words or a seed.
+    bits : int, optional
+        Random bits r per rounding by SR, 1 to 64. Default: the width of ``random_bits``, or 32.
+    seed : int, optional
+        Seed of the words for SR: entry i of the flattened ``x`` takes ``stochastic_words(seed, i, bits)``.
 
     Returns
     -------
@@ -100,8 +107,8 @@ def round_to(
     Raises
     ------
     InputError
-        Unknown names; SR without bits, or bits for another mode; an overflow or NaN in a format that has neither Inf
-        nor NaN.
+        Unknown names; SR without words and seed, or these for another mode; a word of more than ``bits`` bits; an
+        overflow or NaN in a format that has neither Inf nor NaN.
 
     Notes
     -----
@@ -117,31 +124,101 @@ def round_to(
     np.float16(0.1)
     >>> float(round_to(1e6, "e4m3", saturate=True))
     448.0
+    >>> round_to([1.25] * 8, "e2m1", "SR", bits=8, seed=1).tolist()
+    [1.0, 1.5, 1.0, 1.5, 1.0, 1.5, 1.5, 1.0]
     """
     fmt, mode = formats.get(fmt), mode_of(mode)
-    saturate, unbounded = flag("saturate", saturate), flag("unbounded", unbounded)
-    if random_bits is not None and mode is not Rounding.SR:
-        raise InputError(f"random_bits go with mode 'SR', not {mode.name!r}: leave them out")
+    saturate = saturate if isinstance(saturate, str) and saturate == "propagate" else flag("saturate", saturate)
+    unbounded = flag("unbounded", unbounded)
+    stochastic = {"random_bits": random_bits, "bits": bits, "seed": seed}
+    if mode is not Rounding.SR and (given := [name for name, value in stochastic.items() if value is not None]):
+        raise InputError(f"{given[0]} go{'es' * (given[0] == 'seed')} with mode 'SR', not {mode.name!r}: leave it out")
     wide = as_float64(x, "x of round_to")
     if subnormals != "keep" and choice("subnormals", subnormals, ("keep", "flush")):
         if unbounded:
             raise InputError("unbounded=True has no subnormal numbers: leave out subnormals='flush'")
         wide = np.where(np.abs(wide) < fmt.min_normal, np.copysign(0.0, wide), wide)
-    words = _random_words(random_bits, wide.shape) if mode is Rounding.SR else None
-    return _round_to(wide, fmt, mode, saturate, unbounded, words)[()]
+    words, width = _random_words(wide.shape, **stochastic) if mode is Rounding.SR else (None, 0)
+    return _round_to(wide, fmt, mode, saturate, unbounded, words, width)[()]
 
 
-def _random_words(random_bits: Any, shape: tuple[int, ...]) -> NDArray[np.unsignedinteger[Any]]:
-    """Return the random words of stochastic rounding, broadcast to the shape of x."""
-    if random_bits is None:
-        raise InputError("stochastic rounding needs random_bits: an array of unsigned integers, one word per entry")
+def stochastic_words(seed: int, index: Any, bits: int = 32) -> NDArray[np.uint64]:
+    """Return the random words of stochastic rounding by a seed and the index of each rounding.
+
+    The words of different indices are independent of the order in which they are computed: threads, and kernels on
+    other devices, compute the same ones.
+
+    Parameters
+    ----------
+    seed : int
+        0 to 2^63 - 1.
+    index : array_like of unsigned integers
+        Index of each rounding, of any shape.
+    bits : int
+        Random bits per word, 1 to 64.
+
+    Returns
+    -------
+    uint64 array
+        Words below 2^bits, of the shape of ``index``.
+
+    Raises
+    ------
+    InputError
+        A seed or number of bits out of range; indices that are not unsigned integers.
+
+    Notes
+    -----
+    The generator SplitMix64 at position ``index``: with its finaliser m and G = 0x9E3779B97F4A7C15, the word is the
+    upper ``bits`` bits of m(m(seed + G) + (index + 1) G), modulo 2^64.
+
+    References
+    ----------
+    Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014.
+
+    Examples
+    --------
+    >>> stochastic_words(1, np.arange(3, dtype=np.uint64), bits=8)
+    array([ 94, 241,  11], dtype=uint64)
+    """
+    seed, bits = integer("seed", seed, 0, 2**63 - 1), integer("bits", bits, 1, 64)
+    index = as_array(index, "index of stochastic_words")
+    if index.dtype.kind != "u":
+        raise InputError(f"index of stochastic_words must be unsigned integers, not {index.dtype}")
+    return _stochastic_words(seed, index.astype(np.uint64), bits)
+
+
+def _stochastic_words(seed: int, index: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
+    """`stochastic_words` for an array of uint64."""
+    start = mix(np.array([seed], np.uint64) + _GOLDEN)[0]
+    with np.errstate(over="ignore"):  # modulo 2^64 on purpose
+        return np.asarray(mix((index + np.uint64(1)) * _GOLDEN + start) >> np.uint64(64 - bits))
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio, the increment of SplitMix64
+
+
+def _random_words(shape: tuple[int, ...], random_bits: Any, bits: Any, seed: Any) -> tuple[NDArray[np.uint64], int]:
+    """Return the words of stochastic rounding, broadcast to the shape of x, and their width."""
+    width = integer("bits", bits, 1, 64, none=True)
+    if (random_bits is None) == (seed is None):
+        raise InputError(
+            "stochastic rounding needs either seed or random_bits: an array of unsigned integers, one word per entry"
+        )
+    if seed is not None:
+        width = width or 32
+        index = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.uint64).reshape(shape)
+        return _stochastic_words(integer("seed", seed, 0, 2**63 - 1), index, width), width
     words = as_array(random_bits, "random_bits")
     if words.dtype.kind != "u":
         raise InputError(
             f"random_bits must be unsigned integers (their width is the number of bits), not {words.dtype}"
         )
+    width = width or 8 * words.dtype.itemsize
+    if (wider := words.astype(np.uint64) > np.uint64((1 << width) - 1)).any():
+        raise InputError(f"random_bits have words of more than bits = {width} bits: {entries(wider, words)}")
     try:
-        return np.broadcast_to(words, shape)
+        return np.broadcast_to(words.astype(np.uint64), shape), width
     except ValueError:
         raise InputError(f"random_bits of shape {words.shape} do not broadcast to x of shape {shape}") from None
 
@@ -150,11 +227,12 @@ def _round_to(
     wide: NDArray[np.float64],
     fmt: FloatFormat,
     mode: Rounding = Rounding.RNE,
-    saturate: bool = False,
+    saturate: bool | str = False,
     unbounded: bool = False,
-    words: NDArray[Any] | None = None,
+    words: NDArray[np.uint64] | None = None,
+    bits: int = 0,
 ) -> NDArray[Any]:
-    """`round_to` for an array of float64; ``words``: the random words of SR, of the same shape."""
+    """`round_to` for an array of float64; ``words``: the random words of SR, of the same shape, below 2^bits."""
     mode = Rounding.RNA if fmt.ties_away and mode is Rounding.RNE else mode
     dtype = np.dtype(np.float64) if unbounded else fmt.dtype
     if not (unbounded or fmt.positive or fmt.emin < -1022 or mode is Rounding.SR) and use_compiled(wide.size):
@@ -162,7 +240,7 @@ def _round_to(
 
         if (result := compiled.round_to(wide, fmt, mode.name, saturate)) is not None:
             return result
-    rounded = _rounded(wide, fmt, mode, unbounded, words)
+    rounded = _rounded(wide, fmt, mode, unbounded, words, bits)
     if not unbounded:
         if fmt.positive:
             rounded = _positive(rounded, wide, fmt)
@@ -176,7 +254,9 @@ def _round_to(
         return np.asarray(rounded.astype(dtype))
 
 
-def _rounded(wide: NDArray[Any], fmt: FloatFormat, mode: Rounding, unbounded: bool, words: Any = None) -> NDArray[Any]:
+def _rounded(
+    wide: NDArray[Any], fmt: FloatFormat, mode: Rounding, unbounded: bool, words: Any = None, bits: int = 0
+) -> NDArray[Any]:
     """Rounded to the precision of the format and, unless `unbounded`, to its subnormals; not yet to its largest."""
     finite = np.isfinite(wide)
     value = np.where(finite, wide, 0.0)
@@ -193,14 +273,14 @@ def _rounded(wide: NDArray[Any], fmt: FloatFormat, mode: Rounding, unbounded: bo
         (scaled == 0) & (value != 0), np.finfo(np.float64).smallest_subnormal, scaled
     )  # a quantum above 1
     odd = None if fmt.fraction_bits else (scaled >= 1) & ((quantum + fmt.bias) % 2 == 1)
-    steps = _choose(scaled, np.signbit(wide), mode, words, odd)
+    steps = _choose(scaled, np.signbit(wide), mode, odd, words, bits)
     with np.errstate(over="ignore"):
         rounded = np.copysign(np.ldexp(steps, quantum), wide)
     return np.where(finite, rounded, wide)
 
 
 def _choose(
-    scaled: NDArray[Any], negative: NDArray[Any], mode: Rounding, words: Any, odd: NDArray[Any] | None
+    scaled: NDArray[Any], negative: NDArray[Any], mode: Rounding, odd: NDArray[Any] | None, words: Any, bits: int
 ) -> NDArray[Any]:
     """Round ``scaled`` >= 0 to an integer; ``odd``: whether the code of its floor is odd (None: as the floor is)."""
     if mode is Rounding.RNE and odd is None:
@@ -224,16 +304,14 @@ def _choose(
     elif mode is Rounding.ODD:
         up = inexact & ~odd
     else:
-        up = _carries(fraction, words)
+        up = _carries(fraction, words, bits)
     return np.asarray(low + up)
 
 
-def _carries(fraction: NDArray[Any], words: NDArray[Any]) -> NDArray[Any]:
-    """Return where word + floor(2^w fraction) carries out of the w bits of a word."""
-    width = 8 * words.dtype.itemsize
-    threshold = np.floor(np.ldexp(fraction, width)).astype(np.uint64)
-    room = (np.uint64(0) - threshold) if width == 64 else np.uint64(1 << width) - threshold  # modulo 2^64 on purpose
-    return np.asarray((threshold > 0) & (words.astype(np.uint64) >= room))
+def _carries(fraction: NDArray[Any], words: NDArray[np.uint64], bits: int) -> NDArray[Any]:
+    """Return where word + floor(2^bits fraction) carries out of ``bits`` bits."""
+    threshold = np.floor(np.ldexp(fraction, bits)).astype(np.uint64)
+    return np.asarray(words > np.uint64((1 << bits) - 1) - threshold)
 
 
 def _positive(rounded: Any, wide: Any, fmt: FloatFormat) -> NDArray[Any]:
@@ -244,7 +322,7 @@ def _positive(rounded: Any, wide: Any, fmt: FloatFormat) -> NDArray[Any]:
     return np.where(invalid, np.nan, np.maximum(rounded, fmt.min_normal))
 
 
-def _overflow(rounded: Any, wide: Any, fmt: FloatFormat, mode: Rounding, saturate: bool) -> NDArray[Any]:
+def _overflow(rounded: Any, wide: Any, fmt: FloatFormat, mode: Rounding, saturate: bool | str) -> NDArray[Any]:
     over = (np.abs(rounded) > fmt.max) & ~np.isnan(rounded)
     if not over.any() and not (np.isnan(wide).any() and not fmt.has_nan):
         return np.asarray(rounded)
@@ -255,7 +333,7 @@ def _overflow(rounded: Any, wide: Any, fmt: FloatFormat, mode: Rounding, saturat
         to_max = ~infinite & (np.signbit(wide) if mode is Rounding.RU else ~np.signbit(wide))
     else:
         to_max = np.zeros(over.shape, bool)
-    to_max = np.ones(over.shape, bool) if saturate else to_max
+    to_max = (~infinite if saturate == "propagate" else np.ones(over.shape, bool)) if saturate else to_max
     lost = ((over & ~to_max) if not fmt.inf else False) | np.isnan(wide)
     if not fmt.has_nan and lost.any():
         have = "no NaN" if fmt.inf else "no Inf and no NaN (saturate=True clips overflow)"

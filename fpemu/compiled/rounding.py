@@ -30,7 +30,9 @@ def _bits(x: float) -> int:
 
 
 @lru_cache(maxsize=256)
-def parameters(fmt: FloatFormat, mode: str, saturate: bool = False, bit_cut: bool = False, away: bool = False) -> Any:
+def parameters(
+    fmt: FloatFormat, mode: str, saturate: bool | str = False, bit_cut: bool = False, away: bool = False
+) -> Any:
     """Return the parameters of `_round` for a mode by name; `bit_cut` and `away` are roundings of a word."""
     f, one_bit = fmt.fraction_bits, fmt.precision == 1
     mode = "RNA" if fmt.ties_away and mode == "RNE" else mode
@@ -47,7 +49,7 @@ def parameters(fmt: FloatFormat, mode: str, saturate: bool = False, bit_cut: boo
     nearest = mode in ("RNE", "RNA", "RNZ")
     ways = [int(mode == "RNA"), -int(nearest), up, down, -int(mode != "ODD"), -int(mode == "RNE")]
     limits = [smallest, 1 if mode == "RU" else least, 1 if mode == "RD" else least, largest, *over]
-    return np.array([*places, *ways, *limits, largest if saturate else infinite, -int(fmt.negative_zero)])
+    return np.array([*places, *ways, *limits, largest if saturate is True else infinite, -int(fmt.negative_zero)])
 
 
 @njit(nogil=True, error_model="numpy", inline="always")
@@ -133,7 +135,7 @@ def _split(x: Any, out: Any, first: int, p: Any, ups: Any, downs: Any) -> bool:
     return flagged
 
 
-def round_to(wide: NDArray[np.float64], fmt: FloatFormat, mode: str, saturate: bool) -> NDArray[Any] | None:
+def round_to(wide: NDArray[np.float64], fmt: FloatFormat, mode: str, saturate: bool | str) -> NDArray[Any] | None:
     """Return float64 numbers rounded to a format; None where the reference implementation finds the entries to name."""
     x, out = wide.reshape(-1), np.empty(wide.size, fmt.dtype)
     half = fmt.dtype == np.float16

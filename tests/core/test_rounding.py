@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fpemu
-from fpemu import Rounding, bit_cut, formats, round_to
+from fpemu import Rounding, bit_cut, formats, round_to, rounding
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from tests import oracle
@@ -314,6 +314,56 @@ def test_stochastic_words_broadcast():
     assert round_to(1 + 2.0**-12, "fp16", "SR", random_bits=np.uint8(192)) > 1
 
 
+@pytest.mark.parametrize("width", [1, 3, 8, 13, 53, 64])
+def test_stochastic_by_seed_and_any_number_of_bits(width):
+    x = boundaries("bf16", count=60, seed=4)
+    x = x[np.isfinite(x)][:200].reshape(2, 100)
+    golden, mask = 0x9E3779B97F4A7C15, 2**64 - 1
+
+    def mixed(z):  # SplitMix64 in Python integers
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+        return z ^ z >> 31
+
+    for seed in (0, 1, 2**63 - 1):
+        start = mixed(seed + golden & mask)
+        words = [mixed((i + 1) * golden + start & mask) >> (64 - width) for i in range(x.size)]
+        target = oracle.TARGETS["bf16"]
+        want = [
+            oracle.round_value(float(v), target, "SR", word=w, width=width) for v, w in zip(x.flat, words, strict=True)
+        ]
+        got = round_to(x, "bf16", "SR", bits=width, seed=seed)
+        assert same_values(got, np.reshape(want, x.shape)).all()
+        given = np.array(words, np.uint64).reshape(x.shape)
+        assert same_values(round_to(x, "bf16", "SR", bits=width, random_bits=given), got).all()
+        index = np.arange(x.size, dtype=np.uint32).reshape(x.shape)
+        assert (rounding.stochastic_words(seed, index, width) == given).all()
+
+
+def test_words_by_seed_have_the_probabilities_of_the_distance():
+    for width, distance in ((4, 5 / 16), (32, 0.3), (2, 0.3)):
+        ups = np.count_nonzero(round_to(np.full(400_000, 1 + distance / 2), "e2m1", "SR", bits=width, seed=width) > 1)
+        expected = np.floor(distance * 2**width) / 2**width
+        assert abs(ups / 400_000 - expected) < 5 * np.sqrt(expected * (1 - expected) / 400_000)
+
+
+@pytest.mark.parametrize("fmt", ["fp16", "e5m2", "e4m3", "fp32", "e2m1"])
+@pytest.mark.parametrize("mode", MODES)
+def test_sat_propagate_keeps_infinities_alone(fmt, mode):
+    fmt = formats.get(fmt)
+    x = np.tile([fmt.max * 2, -fmt.max * 1.5, fmt.max, 1.0, -0.0], 20_000)
+    clipped = round_to(x, fmt, mode, saturate=True)
+    assert np.array_equal(bits(round_to(x, fmt, mode, saturate="propagate")), bits(clipped))
+    assert same_values(round_to(x[:5], fmt, mode, saturate="propagate"), clipped[:5]).all()
+    for infinite in (np.array([np.inf, -np.inf]), np.tile([np.inf, -np.inf], 50_000)):
+        if fmt.has_nan:
+            want = infinite if fmt.inf else np.copysign(np.nan, infinite)
+            assert same_values(round_to(infinite, fmt, mode, saturate="propagate"), want).all()
+        else:
+            with pytest.raises(InputError, match="no Inf and no NaN"):
+                round_to(infinite, fmt, mode, saturate="propagate")
+
+
 # --- interface
 
 
@@ -362,6 +412,24 @@ def test_unknown_mode_names_the_nearest(mode, near):
     with pytest.raises(InputError, match="unknown rounding mode") as e:
         round_to(1.0, "fp16", mode)
     assert near in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bits": 0, "seed": 1}, "bits = 0"),
+        ({"bits": 65, "seed": 1}, "bits = 65"),
+        ({"seed": -1}, "seed = -1"),
+        ({"seed": 1, "random_bits": np.ones(2, np.uint8)}, "either seed or random_bits"),
+        ({"bits": 3, "random_bits": np.array([7, 8], np.uint8)}, r"more than bits = 3 bits: 1 of 2 entries"),
+        ({"mode": "RNE", "seed": 1}, "seed goes with mode 'SR', not 'RNE': leave it out"),
+        ({"mode": "RZ", "bits": 3}, "bits go with mode 'SR'"),
+        ({"saturate": "propagated", "seed": 1}, "saturate = 'propagated'"),
+    ],
+)
+def test_stochastic_options_that_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        round_to([1.0, 2.0], "fp16", **({"mode": "SR"} | options))
 
 
 @pytest.mark.parametrize("words", [None, [1, 2], np.array([1, 2]), np.array([0.5, 0.5])])

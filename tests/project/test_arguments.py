@@ -114,6 +114,8 @@ VALID = {
     "fpemu.FloatFormat.contains": row(fpemu.FP16.contains, 1.0),
     "fpemu.round_to": row(fpemu.round_to, ONE, "fp16"),
     "fpemu.round_to SR": row(fpemu.round_to, ONE, "fp16", "SR", random_bits=np.ones((2, 2), np.uint8)),
+    "fpemu.round_to seed": row(fpemu.round_to, ONE, "fp16", "SR", bits=3, seed=1),
+    "fpemu.rounding.stochastic_words": row(fpemu.rounding.stochastic_words, 1, np.arange(3, dtype=np.uint8), 4),
     "fpemu.bit_cut": row(fpemu.bit_cut, ONE),
     "fpemu.gemm": row(fpemu.gemm, ONE, ONE, scheme="ootomo", hardware="A100"),
     "fpemu.gemm C": row(fpemu.gemm, ONE, ONE, ONE, scheme="ootomo", hardware="A100", beta=1.0),
