@@ -1,7 +1,7 @@
 """The arithmetics of matrix instructions: one row each, with its implementations, constraints, exactness and errors.
 
-A new arithmetic is a function in `fpemu.mma.reference`, a module of `fpemu.mma.compiled` and a row of `ARITHMETICS`.
-All other modules read the row, as `MmaSpec.rules`, and contain no name of an arithmetic.
+A new arithmetic is a function in `fpemu.mma.reference` or `fpemu.mma.cpu`, a module of `fpemu.mma.compiled` and a row
+of `ARITHMETICS`. All other modules read the row, as `MmaSpec.rules`, and contain no name of an arithmetic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.errors import InputError
-from fpemu.mma import reference
+from fpemu.mma import cpu, reference
 
 if TYPE_CHECKING:
     from fpemu.formats import FloatFormat
@@ -155,11 +155,34 @@ def _truncated(spec: MmaSpec) -> Iterator[str]:
 
 
 def _fused(spec: MmaSpec) -> Iterator[str]:
+    yield from _x86_fma(spec)
+    if spec.payloads and spec.operand_formats[3].name != "fp64":
+        yield "payloads of NaN are kept by the FMA chains of fp64 alone"
+
+
+def _x86_fma(spec: MmaSpec) -> Iterator[str]:
     a, b, c, d = spec.operand_formats
     if not (a == b == c == d) or d.name not in ("fp16", "fp32", "fp64") or spec.block != 1:
         yield "an FMA chain has block = 1 and one format throughout: fp16, fp32 or fp64"
-    if spec.payloads and d.name != "fp64":
-        yield "payloads of NaN are kept by the FMA chains of fp64 alone"
+
+
+def _half_pairs(spec: MmaSpec) -> Iterator[str]:
+    """Constraints of dot products of an even number of 16-bit operands in fp32."""
+    a, b, c, d = spec.operand_formats
+    if not (a == b and c == d) or (a.name, d.name) not in (("bf16", "fp32"), ("fp16", "fp32")) or spec.block % 2:
+        yield f"the arithmetic {spec.arithmetic!r} has an even block, bf16 or fp16 operands, and C and D in fp32"
+
+
+def _two(spec: MmaSpec) -> Iterator[str]:
+    yield from _half_pairs(spec)
+    if spec.block != 2:
+        yield f"the arithmetic {spec.arithmetic!r} has block = 2"
+
+
+def _bf16_pairs(spec: MmaSpec) -> Iterator[str]:
+    yield from _two(spec)
+    if str(spec.a_format) != "bf16":
+        yield f"the arithmetic {spec.arithmetic!r} has bf16 operands"
 
 
 def _amd(spec: MmaSpec) -> Iterator[str]:
@@ -276,6 +299,32 @@ def _cdna3_fp8_loss(spec: MmaSpec) -> Loss:
     return _cdna3_loss(spec, extra=3)
 
 
+def _pairs_loss(spec: MmaSpec) -> Loss:
+    """Two fused multiply-adds, each of which may flush its result."""
+    d = spec.operand_formats[3]
+    return Loss(0.0, 0.0, d.unit_roundoff * (2 + d.unit_roundoff), 2 * d.min_normal, True)
+
+
+def _tile_loss(spec: MmaSpec) -> Loss:
+    """Two chains of block / 2 fused multiply-adds and their sum, then the addition of c; each may flush its result."""
+    d = spec.operand_formats[3]
+    sums = float(np.expm1((spec.block // 2 + 2) * np.log1p(d.unit_roundoff)))
+    return Loss(0.0, sums, d.unit_roundoff, (spec.block + 2) * d.min_normal, True)
+
+
+def _odd_pairs_loss(spec: MmaSpec) -> Loss:
+    """Two sums rounded to odd; the products, and both sums, may be flushed."""
+    d = spec.operand_formats[3]
+    return Loss(0.0, 2 * _last(spec), _last(spec), 4 * d.min_normal, True)
+
+
+def _fused_pairs_loss(spec: MmaSpec) -> Loss:
+    """The rounding of the sum of two products, and of its addition to c."""
+    d = spec.operand_formats[3]
+    u = d.unit_roundoff
+    return Loss(0.0, u * (1 + u), u, d.min_subnormal, True)
+
+
 def _integer_loss(spec: MmaSpec) -> Loss:
     raise InputError(f"{spec.name}: sums of integers are exact modulo 2^32 and have no error to bound")
 
@@ -390,6 +439,76 @@ ARITHMETICS: dict[str, Arithmetic] = {
             exact_to=_int32,
             loss=_integer_loss,
             integer=True,
+        ),
+        Arithmetic(
+            "integer-saturated",
+            "the exact sum of the products and the accumulator, limited to the range of int32",
+            reference=cpu.saturated,
+            compiled=None,
+            cuda=None,
+            constraints=_nothing,
+            exact_to=_int32,
+            loss=_integer_loss,
+            integer=True,
+        ),
+        Arithmetic(
+            "x86-fma",
+            "a chain of IEEE fused multiply-adds, k ascending; of several NaN the first of a, b, c (x86)",
+            reference=cpu.x86_fma,
+            compiled="cpu.x86_fma",
+            cuda=None,
+            constraints=_x86_fma,
+            exact_to=_precision,
+            loss=_exact_loss,
+            parameters=("payloads",),
+            fused=True,
+        ),
+        Arithmetic(
+            "x86-pairs",
+            "fused multiply-adds in fp32 with DAZ and FTZ, of a pair the odd element first (x86 AVX512_BF16)",
+            reference=cpu.pairs,
+            compiled="cpu.pairs",
+            cuda=None,
+            constraints=_two,
+            exact_to=_precision,
+            loss=_pairs_loss,
+            parameters=("payloads",),
+            flushes=True,
+        ),
+        Arithmetic(
+            "x86-tile",
+            "chains of fused multiply-adds over even and odd k, added to each other, then to C, with DAZ and FTZ"
+            " (x86 AMX)",
+            reference=cpu.tile,
+            compiled="cpu.tile",
+            cuda=None,
+            constraints=_half_pairs,
+            exact_to=_precision,
+            loss=_tile_loss,
+            parameters=("payloads",),
+            flushes=True,
+            groups=2,
+        ),
+        Arithmetic(
+            "arm-odd",
+            "products and sums of pairs rounded to odd in fp32, subnormals flushed (ARM, EBF = 0)",
+            reference=cpu.odd_pairs,
+            compiled="cpu.odd_pairs",
+            cuda=None,
+            constraints=_bf16_pairs,
+            exact_to=_precision,
+            loss=_odd_pairs_loss,
+            flushes=True,
+        ),
+        Arithmetic(
+            "arm-fused",
+            "two products added exactly and rounded to fp32, then added to the accumulator (ARM, EBF = 1)",
+            reference=cpu.fused_pairs,
+            compiled="cpu.fused_pairs",
+            cuda=None,
+            constraints=_bf16_pairs,
+            exact_to=_precision,
+            loss=_fused_pairs_loss,
         ),
     )
 }

@@ -32,7 +32,7 @@ _INVALID = 0xFFF8 << 48  # of DMMA: what Inf - Inf and Inf · 0 give
 
 _DEFAULT_INSTRUCTION = {arch: "mma" for arch in ("volta", "turing", "ampere", "ada", "blackwell-rtx")}
 _DEFAULT_INSTRUCTION |= {"hopper": "wgmma", "blackwell": "tcgen05", "cdna1": "mfma", "cdna2": "mfma", "cdna3": "mfma"}
-_DEFAULT_INSTRUCTION |= {"ascend910a": "cube", "ideal": "ideal"}
+_DEFAULT_INSTRUCTION |= {"ascend910a": "cube", "ideal": "ideal", "x86": "tdpbf16ps", "arm": "bfmmla"}
 """The widest instruction of each architecture."""
 
 _GPUS = {
@@ -61,6 +61,8 @@ _GPUS = {
     "cdna3": ("MI300", "MI300X", "MI300A", "MI308X", "MI325X", "gfx942"),
     "ascend910a": ("Ascend 910A", "910A", "Ascend 910"),
     "ideal": (),
+    "x86": (),
+    "arm": (),
 }
 
 _FAMILIES = {
@@ -95,13 +97,14 @@ _NO_MODEL = {
 def _row(arch: str, instruction: str, shape: str, ab: str, d: str, block: int | None = None, **fields: Any) -> MmaSpec:
     """One row; `block` is limited to the k of the shape, and is k by default."""
     k = int(shape.rpartition("k")[2])
+    a, _, b = ab.partition("x")  # "uint8xint8": A and B in different formats
     out = d if d in INTEGERS else formats.get(d).name
     names: dict[str, Any] = {
         "name": f"{arch} {instruction} {shape} {ab}->{out}",
         "architecture": arch,
         "instruction": instruction,
     }
-    return MmaSpec(ab, ab, d, k=k, block=min(block or k, k), shape=shape, **names, **fields)
+    return MmaSpec(a, b or a, d, k=k, block=min(block or k, k), shape=shape, **names, **fields)
 
 
 def _truncated(
@@ -183,7 +186,7 @@ def _build() -> list[MmaSpec]:
         shapes = "m8n8k4 m16n8k16 m16n8k8" if arch in ("hopper", "blackwell") else "m8n8k4"
         rows += [_fp64(arch, shape) for shape in shapes.split()]
     rows += [_int8(*row.split()) for row in _INT8.strip().splitlines()]
-    return rows + _amd() + _exact_sums()
+    return rows + _amd() + _exact_sums() + _cpus()
 
 
 _INT8 = """
@@ -238,6 +241,52 @@ def _exact_sums() -> list[MmaSpec]:
     for ab, k in {"fp16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}.items():
         for d in ("fp32",) if ab in ("bf16", "tf32") else ("fp32", "fp16"):
             rows.append(_row("ideal", "ideal", f"m16n16k{k}", ab, d, **known, **defined))
+    return rows
+
+
+_CPUS = """
+x86 tdpbf16ps m16n16k32 bf16 fp32 32 x86-tile measured AMX
+x86 tdpfp16ps m16n16k32 fp16 fp32 32 x86-tile documented AMX
+x86 vdpbf16ps m1n16k2 bf16 fp32 2 x86-pairs measured DP
+x86 vfmaddph m1n32k1 fp16 fp16 1 x86-fma measured PH
+x86 vfmaddps m1n16k1 fp32 fp32 1 x86-fma measured FMA
+x86 vfmaddpd m1n8k1 fp64 fp64 1 x86-fma measured FMA
+x86 tdpbssd m16n16k64 int8 int32 64 integer definition INT
+x86 tdpbsud m16n16k64 int8xuint8 int32 64 integer definition INT
+x86 tdpbusd m16n16k64 uint8xint8 int32 64 integer definition INT
+x86 tdpbuud m16n16k64 uint8 int32 64 integer definition INT
+x86 vpdpbusd m1n16k4 uint8xint8 int32 4 integer definition INT
+x86 vpdpbusds m1n16k4 uint8xint8 int32 4 integer-saturated definition INT
+arm bfdot m1n4k2 bf16 fp32 2 arm-odd documented ARM
+arm bfmmla m2n2k4 bf16 fp32 2 arm-odd documented ARM
+arm bfdot-ebf m1n4k2 bf16 fp32 2 arm-fused documented ARM
+arm bfmmla-ebf m2n2k4 bf16 fp32 2 arm-fused documented ARM
+arm fdot m1n4k4 e4m3 fp32 4 exact documented ARM
+arm fdot m1n4k4 e5m2 fp32 4 exact documented ARM
+arm fdot m1n8k2 e4m3 fp16 2 exact documented ARM
+arm fdot m1n8k2 e5m2 fp16 2 exact documented ARM
+"""
+_CPU_SOURCES = {
+    "AMX": "Intel SDM; Intel Emerald Rapids: 33,792 outputs of TDPBF16PS, payloads of NaN included, 0 differing bits",
+    "DP": "Intel Emerald Rapids and AMD Zen 5: 33,792 outputs each, payloads of NaN included, 0 differing bits",
+    "PH": "Intel Emerald Rapids: 67,584 outputs, payloads of NaN included, 0 differing bits",
+    "FMA": "IEEE 754; AMD Zen: 10^8 outputs, payloads of NaN included, 0 differing bits",
+    "INT": "Intel SDM: exact, modulo 2^32; VPDPBUSDS: the exact sum is limited once to int32",
+    "ARM": "Arm ARM, BFDotAdd, FPDot and FP8DotAddFP, with FPCR = 0 but EBF, and FPMR = 0 but the formats",
+}
+
+
+def _cpus() -> list[MmaSpec]:
+    """Dot products of x86 and ARM processors."""
+    rows = []
+    for line in _CPUS.strip().splitlines():
+        arch, instruction, shape, ab, d, block, arithmetic, evidence, source = line.split()
+        known: dict[str, Any] = {"arithmetic": arithmetic, "evidence": evidence, "source": _CPU_SOURCES[source]}
+        if arch == "x86" and d != "int32":  # the NaN of an invalid operation is negative
+            known |= {"payloads": True, "nan_code": {"fp16": 0xFE00, "fp32": 0xFFC00000, "fp64": _INVALID}[d]}
+        if arch == "arm":
+            known |= {"nan_code": 0x7FC00000 if d == "fp32" else 0x7E00}
+        rows.append(_row(arch, instruction, shape, ab, d, int(block), **known))
     return rows
 
 
@@ -444,10 +493,12 @@ def spec(
     if len(pair) != 2:
         raise InputError(f"ab_format = {shown(ab_format)} must be a format, or a pair of formats: A's and B's")
     a, b = (_format_name(f, arch) for f in pair)
-    if a != b and not any({a, b} == mixed for mixed in _MIXED_PAIRS):
-        raise InputError(f"A in {a} with B in {b}: only e4m3 and e5m2 may be mixed")
     of_arch = [r for r in rows() if r.architecture == arch]
-    matches = [r for r in of_arch if str(r.a_format) == a]
+    matches = [r for r in of_arch if (str(r.a_format), str(r.b_format)) == (a, b)]
+    mixed = a != b and not matches
+    if mixed and not any({a, b} == pair for pair in _MIXED_PAIRS):
+        raise InputError(f"A in {a} with B in {b}: only e4m3 and e5m2 may be mixed")
+    matches = [r for r in of_arch if str(r.a_format) == str(r.b_format) == a] if mixed else matches
     if not matches:
         known = ", ".join(sorted({str(r.a_format) for r in of_arch}))
         raise InputError(f"{arch} has no matrix instruction for {a}; it has {known}")
@@ -462,7 +513,7 @@ def spec(
     if k is not None:
         matches = _select(matches, "k", k, f"{arch} {matches[0].instruction} {a}->{d}:", "k =")
     row = max(matches, key=lambda r: r.k)
-    return row if a == b else _mixed(row, b)
+    return _mixed(row, b) if mixed else row
 
 
 def _mixed(row: MmaSpec, b: str) -> MmaSpec:

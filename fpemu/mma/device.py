@@ -58,10 +58,13 @@ def implementation(device: Device, backend: Backend) -> Literal["compiled", "num
 
 
 def gemm_on_gpu(x: Operands, spec: MmaSpec, device: Device) -> NDArray[Any]:
-    """Compute `fpemu.mma.reference.chain` on the GPU; with device="auto", a small product runs on the CPU."""
+    """Compute `fpemu.mma.reference.chain` on the GPU; with device="auto", a small product runs on the CPU.
+
+    So does with device="auto" an instruction without an implementation in CUDA.
+    """
     from fpemu.gpu.emulation import chains
 
-    if device == "auto" and not chains.chain_gains(x.C.shape, x.A.shape[-1]):
+    if device == "auto" and not (spec.has_cuda and chains.chain_gains(x.C.shape, x.A.shape[-1])):
         return spec.rules.chain(x, spec)
     return chains.chain(x, spec)
 

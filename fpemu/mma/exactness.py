@@ -94,6 +94,8 @@ def word_bits(fmt: FloatFormat | str) -> int:
     """
     if isinstance(fmt, str) and fmt in _INTEGER_BITS:
         return _INTEGER_BITS[fmt]
+    if fmt == "uint8":
+        raise InputError("uint8 holds no negative numbers: digits cannot be stored in it")
     fmt = formats.get(fmt)
     if fmt.positive or not fmt.contains(1.0):
         raise InputError(f"{fmt} does not hold the numbers 0 and 1: digits cannot be stored in it")

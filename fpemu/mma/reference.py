@@ -238,11 +238,15 @@ def fma(a: Array, b: Array, c: Array, fmt: FloatFormat) -> Array:
     """
     if fmt.name == "fp64":
         return np.asarray(_fma64(a, b, c), dtype=np.float64)
-    s, error = two_sum(a * b, c)
+    return odd_sum(a * b, c).astype(fmt.dtype).astype(np.float64)
+
+
+def odd_sum(x: Array, y: Array) -> Array:
+    """x + y rounded to odd at 53 bits: one of the two neighbours with an odd last bit, unless the sum is exact."""
+    s, error = two_sum(x, y)
     even = np.asarray(s).view(np.uint64) % np.uint64(2) == 0
     move = np.isfinite(s) & (error != 0) & even
-    s = np.where(move, np.nextafter(s, np.copysign(np.inf, error)), s)
-    return s.astype(fmt.dtype).astype(np.float64)
+    return np.where(move, np.nextafter(s, np.copysign(np.inf, error)), s)
 
 
 def _scalar64(a: float, b: float, c: float) -> float:

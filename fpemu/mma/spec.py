@@ -23,7 +23,7 @@ EVIDENCE: dict[str, str] = {
     "definition": "follows from the definition of the operation",
     "custom": "made by the user",
 }
-INTEGERS = ("int8", "int32")
+INTEGERS = ("int8", "uint8", "int32")
 _NAN_CODES = {"fp16": 0x7FFF, "fp32": 0x7FFFFFFF, "fp64": 0x7FF8000000000000}
 
 
@@ -34,7 +34,7 @@ class MmaSpec:
     Parameters
     ----------
     a_format, b_format, d_format : FloatFormat or str
-        Formats of A, B and D; "int8" and "int32" for the integer instruction.
+        Formats of A, B and D; "int8", "uint8" and "int32" for integer instructions.
     k : int
         Length in k of one instruction.
     block : int
@@ -57,9 +57,9 @@ class MmaSpec:
         Code of every NaN result. Default: NVIDIA's all ones without sign, 0x7FFF and 0x7FFFFFFF; for fp64 the quiet NaN
         without payload.
     payloads : bool
-        For chains of FMAs in fp64: a step with NaN among its operands returns the first of them in the order b, c, a,
-        made quiet, with its sign and payload. `nan_code` is then the NaN of an invalid operation on numbers, and of a
-        result of additions outside the instruction.
+        A step with NaN among its operands returns the first of them, made quiet, with its sign and payload: in the
+        order b, c, a for NVIDIA's chains of FMAs in fp64, and a, b, c for x86. `nan_code` is then the NaN of an invalid
+        operation on numbers, and of a result of additions outside the instruction.
     name, architecture, instruction, shape : str
         Names of the specification, its architecture and instruction, and the instruction's shape.
     evidence, source : str
@@ -120,7 +120,8 @@ class MmaSpec:
         """The first violated constraint."""
         if self.k % self.block:
             return f"k = {self.k} is not a multiple of block = {self.block}"
-        if self.is_integer != (self.a_format == "int8" and self.b_format == "int8" and self.d_format == "int32"):
+        integers = {str(self.a_format), str(self.b_format)} <= {"int8", "uint8"} and self.d_format == "int32"
+        if self.is_integer != integers:
             return "the integer arithmetic goes with int8 inputs and int32 results, and only with them"
         idle = [f for f, value in DEFAULTS.items() if f not in self.rules.parameters and getattr(self, f) != value]
         if idle:
@@ -140,6 +141,11 @@ class MmaSpec:
     def is_integer(self) -> bool:
         """Whether this is the integer instruction."""
         return self.rules.integer
+
+    @property
+    def has_cuda(self) -> bool:
+        """Whether a GPU emulates the instruction: not those of CPUs."""
+        return self.rules.cuda is not None and "uint8" not in (self.a_format, self.b_format)
 
     @cached_property
     def operand_formats(self) -> tuple[FloatFormat, FloatFormat, FloatFormat, FloatFormat]:

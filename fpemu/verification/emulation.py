@@ -40,7 +40,11 @@ _QUICK = 6  # a quick run takes every sixth specification and scheme
 _SIZES = ((1, 1), (3, 2), (7, 5), (20, 10), (1, 200), (65, 1), (64, 64), (130, 5), (33, 129), (65, 70))
 _SLOW = 2000  # largest number of fp64 multiply-adds for NumPy's implementation, which uses Python's integers
 _FORMATS = ("fp16", "bf16", "tf32", "fp32", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e4m3fnuz", "e5m2fnuz")
-_ARITHMETICS = [row for row in ARITHMETICS.values() for _ in range(5 if row.aligned == "terms" else not row.integer)]
+_ARITHMETICS = [
+    row
+    for row in ARITHMETICS.values()
+    for _ in range(5 if row.aligned == "terms" else row.cuda is not None and not row.integer)
+]
 
 
 # --- specifications
@@ -54,7 +58,7 @@ def spec(name: str, seed: int) -> MmaSpec:
                 return _draw_spec(draw, rules, name)
             except InputError:  # contradictory fields: draw again
                 continue
-    known = {row.name: row for row in mma.catalog.rows()}
+    known = {row.name: row for row in mma.catalog.rows() if row.has_cuda}
     if name not in known:
         raise unknown_name("instruction", name, known)
     return known[name]
@@ -90,9 +94,11 @@ def pairs() -> list[str]:
     for scheme in schemes.names():
         for number, hardware in enumerate(mma.catalog.architectures()):
             try:
-                schemes.get(scheme).spec(hardware)
+                instruction = schemes.get(scheme).spec(hardware)
             except InputError:
                 continue  # the scheme does not run there
+            if instruction is not None and not instruction.has_cuda:
+                continue
             if schemes.get(scheme).needs_hardware or not number:
                 names.append(f"{scheme} on {hardware}")
     return names
@@ -251,7 +257,8 @@ class Emulation(ProductSuite):
     @cached_property
     def groups(self) -> dict[str, Group]:
         step = _QUICK if self.quick else 1
-        listed = {row.name: Group(range(CASES), "instructions of the catalog") for row in mma.catalog.rows()[::step]}
+        rows = [row for row in mma.catalog.rows() if row.has_cuda]
+        listed = {row.name: Group(range(CASES), "instructions of the catalog") for row in rows[::step]}
         listed |= {f"{CUSTOM}{i}": Group(range(CASES), "drawn instructions") for i in range(0, DRAWN, step)}
         return listed | {pair: Group(range(PRODUCTS), "schemes on hardware") for pair in pairs()[::step]}
 

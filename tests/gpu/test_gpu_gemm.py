@@ -29,7 +29,7 @@ def rows():
     """Of the catalog, the longest instruction of each kind of block; with FPEMU_EXAMPLES of each block there is."""
     found: list = []
     seen: set = set()
-    for row in sorted(mma.catalog.rows(), key=lambda row: -row.k):
+    for row in sorted((row for row in mma.catalog.rows() if row.has_cuda), key=lambda row: -row.k):
         if hostile.FACTOR > 1:
             news = {re.sub(r"K = \d+, |NAN_CODE = \d+", "", emulation.definition(row))}
         else:

@@ -37,6 +37,8 @@ KINDS = [
 
 def draw(fmt, kind, rng, shape):
     """Operands of a class as the array that fpemu takes; integers for the integer instruction."""
+    if str(fmt) == "uint8":
+        return rng.integers(0, 256, shape).astype(np.uint8)
     if str(fmt) in ("int8", "int32"):
         width = 8 if str(fmt) == "int8" else 32
         return rng.integers(-(2 ** (width - 1)), 2 ** (width - 1), shape).astype(f"i{width // 8}")
@@ -69,7 +71,7 @@ def test_compiled_is_the_numpy_reference(data):
     A, B = draw(spec.a_format, kind, rng, (*leadA, M, K)), draw(spec.b_format, kind, rng, (*leadB, K, N))
     C = draw(spec.c_format, kind, rng, (*leadC, M, N)) if data.draw(st.booleans()) else None
     order = data.draw(st.none() | orders)
-    if str(spec.a_format) == "int8" and order is not None and (order.split or order.promote):
+    if spec.is_integer and order is not None and (order.split or order.promote):
         order = None
     compiled, reference = (mma.gemm(A, B, C, spec, order, backend=backend) for backend in ("compiled", "numpy"))
     assert compiled.shape == (*np.broadcast_shapes(leadA, leadB, leadC if C is not None else ()), M, N)

@@ -127,6 +127,77 @@ def flushed(code: int, fmt: Format, keep_sign: bool) -> int:
     return code
 
 
+def x86_step(a: int, b: int, c: int, fmt: Format, flush: bool) -> int:
+    """A fused multiply-add of x86 on codes: the first NaN of a, b, c, made quiet, else the negative quiet one.
+
+    With `flush`, subnormal operands and results are zeros with their signs. A result is subnormal if its magnitude,
+    rounded to the precision with an unbounded exponent, is below 2^emin.
+    """
+    quiet = 1 << (fmt.fraction_bits - 1)
+    for code in (a, b, c):
+        if decode(code, fmt).kind == "nan":
+            return code | quiet
+    if flush:
+        a, b, c = (flushed(code, fmt, True) for code in (a, b, c))
+    x, y, z = (decode(code, fmt) for code in (a, b, c))
+    d = fma(x, y, z, fmt)
+    if decode(d, fmt).kind == "nan":
+        return 1 << (fmt.width - 1) | fmt.top << fmt.fraction_bits | quiet
+    if flush and decode(d, fmt).kind == "finite" and "inf" not in (x.kind, y.kind, z.kind):
+        total = x.value * y.value + z.value
+        unit = total.denominator.bit_length() - 1
+        steps, quantum = rounded(total.numerator, -unit, fmt.precision, None, "RNE")
+        if total and abs(steps) * Fraction(2) ** quantum < Fraction(2) ** fmt.emin:
+            return int(total < 0) << (fmt.width - 1)
+    return d
+
+
+def odd(value: Fraction, zero_sign: int) -> int:
+    """ARM's BFRound: the fp32 code rounded to odd, with flushed subnormals and Inf from 2^128 on."""
+    fp32, sign = FORMATS["fp32"], int(value < 0) if value else zero_sign
+    if abs(value) < Fraction(2) ** fp32.emin:
+        return sign << 31
+    if abs(value) >= Fraction(2) ** 128:
+        return infinity(fp32, sign)
+    unit = 0
+    while abs(value) * Fraction(2) ** -unit >= 1 << 24:
+        unit += 1
+    while abs(value) * Fraction(2) ** -unit < 1 << 23:
+        unit -= 1
+    steps = abs(value) * Fraction(2) ** -unit
+    low = steps.numerator // steps.denominator
+    return code_of((low | (low != steps)) * (-1 if sign else 1), unit, fp32)
+
+
+def arm_block(a: Sequence[int], b: Sequence[int], c: int, ebf: bool) -> int:
+    """ARM's BFDotAdd on bf16 codes: EBF = 0 rounds products and sums to odd, EBF = 1 rounds the sum of products."""
+    bf16, fp32 = FORMATS["bf16"], FORMATS["fp32"]
+    if not ebf:
+        a, b, c = ([flushed(x, bf16, True) for x in a], [flushed(x, bf16, True) for x in b], flushed(c, fp32, True))
+    pairs = [(decode(x, bf16), decode(y, bf16)) for x, y in zip(a, b, strict=True)]
+    if ebf:
+        found = special(pairs)
+        terms = [product(x, y) for x, y in pairs]
+        unit = min(t.unit for t in terms)
+        zero = int(all(x.sign ^ y.sign for x, y in pairs))
+        p = to_format(sum(t.x << (t.unit - unit) for t in terms), unit, fp32, "RNE", zero_sign=zero)
+        d = add(special_code(found, fp32) if found else p, c, fp32)
+        return 0x7FC00000 if decode(d, fp32).kind == "nan" else d
+
+    def rounded_sum(x: int, y: int) -> int:
+        u, v = decode(x, fp32), decode(y, fp32)
+        one = decode(code_of(1, 0, fp32), fp32)
+        found = special([(u, one), (v, one)])
+        return special_code(found, fp32) if found else odd(u.value + v.value, u.sign & v.sign)
+
+    products = []
+    for x, y in pairs:
+        found = special([(x, y)])
+        products.append(special_code(found, fp32) if found else odd(x.value * y.value, x.sign ^ y.sign))
+    d = rounded_sum(c, rounded_sum(*products))
+    return 0x7FC00000 if decode(d, fp32).kind == "nan" else d
+
+
 def cdna2_block(a: Sequence[int], b: Sequence[int], c: int, ab: Format) -> int:
     """CDNA2 fp16 and bf16, 4 or 2 products: a tree of fp32 additions that flush, then the accumulator.
 

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.oracle.blocks import add, cdna2_block, cdna3_block, converted, exact_block, flushed, fma, truncated_block
-from tests.oracle.codes import FORMATS, canonical_nan, decode
+from tests.oracle.blocks import (
+    add,
+    arm_block,
+    cdna2_block,
+    cdna3_block,
+    converted,
+    exact_block,
+    flushed,
+    fma,
+    truncated_block,
+    x86_step,
+)
+from tests.oracle.codes import FORMATS, canonical_nan, code_of, decode
 
 Block = Callable[[Sequence[int], Sequence[int], int], int]
 
@@ -119,6 +130,39 @@ def fp8_through_half(a: str, b: str, d: str, k: int) -> Instruction:
     return Instruction(k, a, b, d, d, run, canonical_nan(fd))
 
 
+def x86(ab: str, d: str, k: int, tile: bool = False) -> Instruction:
+    """VFMADD (k = 1); VDPBF16PS: of a pair the odd element first; TDPBF16PS (`tile`): even and odd k apart, c last."""
+    fa, fd = FORMATS[ab], FORMATS[d]
+    one, invalid = code_of(1, 0, fd), 1 << (fd.width - 1) | fd.top << fd.fraction_bits | 1 << (fd.fraction_bits - 1)
+
+    def wide(code: int) -> int:  # a value of bf16 or fp16 in fp32; a NaN keeps its payload
+        if fa is fd:
+            return code
+        if ab == "bf16":
+            return code << 16
+        n = decode(code, fa)
+        if n.kind == "nan":
+            return n.sign << 31 | 0x7F800000 | (code & 0x3FF) << 13
+        return converted(code, fa, fd)
+
+    def run(x: Sequence[int], y: Sequence[int], c: int) -> int:
+        sums = [0, 0] if tile else [c, c]
+        order = range(k) if tile else range(k - 1, -1, -1)
+        for i in order:
+            lane = i % 2 if tile else 0
+            sums[lane] = x86_step(wide(x[i]), wide(y[i]), sums[lane], fd, fa is not fd)
+        return x86_step(c, one, x86_step(sums[0], one, sums[1], fd, True), fd, True) if tile else sums[0]
+
+    return Instruction(k, ab, ab, d, d, run, invalid)
+
+
+def arm(k: int, ebf: bool) -> Instruction:
+    def block(x: Sequence[int], y: Sequence[int], c: int) -> int:
+        return arm_block(x, y, c, ebf)
+
+    return Instruction(k, "bf16", "bf16", "fp32", "fp32", in_blocks(block, 2), 0x7FC00000)
+
+
 # --- the table of the specification: (architecture, instruction, A and B, D, k) -> arithmetic
 
 
@@ -197,7 +241,24 @@ def _amd_and_models() -> dict[tuple[str, str, str, str, int], Instruction]:
     return t
 
 
-TABLE = _nvidia() | _amd_and_models()
+def _cpus() -> dict[tuple[str, str, str, str, int], Instruction]:
+    t = {
+        ("x86", f"vfmadd{s}", fmt, fmt, 1): x86(fmt, fmt, 1)
+        for s, fmt in (("ph", "fp16"), ("ps", "fp32"), ("pd", "fp64"))
+    }
+    t["x86", "vdpbf16ps", "bf16", "fp32", 2] = x86("bf16", "fp32", 2)
+    t["x86", "tdpbf16ps", "bf16", "fp32", 32] = x86("bf16", "fp32", 32, tile=True)
+    t["x86", "tdpfp16ps", "fp16", "fp32", 32] = x86("fp16", "fp32", 32, tile=True)
+    for ebf in (False, True):
+        t["arm", "bfdot-ebf" if ebf else "bfdot", "bf16", "fp32", 2] = arm(2, ebf)
+        t["arm", "bfmmla-ebf" if ebf else "bfmmla", "bf16", "fp32", 4] = arm(4, ebf)
+    for ab in ("e4m3", "e5m2"):
+        t["arm", "fdot", ab, "fp32", 4] = exact(ab, ab, "fp32", 4, 4)
+        t["arm", "fdot", ab, "fp16", 2] = exact(ab, ab, "fp16", 2, 2)
+    return t
+
+
+TABLE = _nvidia() | _amd_and_models() | _cpus()
 for _arch in ("hopper", "blackwell"):
     for _ab in ("e4m3", "e5m2"):
         for _k in (16, 32):

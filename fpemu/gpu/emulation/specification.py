@@ -36,8 +36,11 @@ def definition(spec: MmaSpec, name: str = "Spec") -> str:
     >>> "BLOCK = 8, F = 24, E0 = -132" in definition(fpemu.mma.spec("A100"))
     True
     """
-    if spec.rules.cuda is None:
-        raise InputError(f"{spec}: the arithmetic {spec.arithmetic!r} has no CUDA implementation: take device='cpu'")
+    if not spec.has_cuda:
+        pair = f"{spec.a_format} and {spec.b_format}"
+        raise InputError(
+            f"{spec}: the arithmetic {spec.arithmetic!r} of {pair} has no CUDA implementation: take device='cpu'"
+        )
     c_format = spec.d_format if spec.c_format is None else spec.c_format
     formats = {"A": spec.a_format, "B": spec.b_format, "C": c_format, "D": spec.d_format}
     fraction = spec.fraction_bits

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from fpemu.compiled.bits import bits_of_f64, f64_of_bits, fma
@@ -55,22 +56,33 @@ def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top:
         acc[j] = fma(a[k], b[k, j], acc[j])
 
 
+@njit(nogil=True, error_model="numpy", inline="always")
+def odd_sum(p: float, c: float) -> float:
+    """Return p + c rounded to odd at 53 bits."""
+    s = p + c
+    v = s - p
+    error = (p - (s - v)) + (c - v)
+    bits = bits_of_f64(s)
+    # an even s moves one unit toward the error; away from zero if they have one sign
+    outward = (error > 0) == (s > 0)
+    move = (np.int64(1) if outward else np.int64(-1)) if error != 0 and bits & 1 == 0 else np.int64(0)
+    return f64_of_bits(bits + move) if abs(s) < np.inf else s
+
+
+@njit(nogil=True, error_model="numpy", inline="always")
+def fma16(x: Any, y: Any, z: Any) -> Any:
+    """Return x y + z of fp16 values in float32, rounded once to fp16."""
+    v = odd_sum(np.float64(x) * np.float64(y), np.float64(z))
+    ev = ((bits_of_f64(v) >> 52) & 2047) - 1023
+    magic = 1.5 * f64_of_bits((1023 + 52 - 10 + min(max(ev, -14), 16)) << 52)
+    r = np.copysign((v + magic) - magic, v)
+    return np.float32(np.copysign(np.inf, r) if abs(r) >= 65536.0 else r)
+
+
 @implements(Fma16)
 def _block16(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
     for j in range(len(acc)):
-        p, c = np.float64(a[k]) * np.float64(b[k, j]), np.float64(acc[j])
-        s = p + c
-        v = s - p
-        error = (p - (s - v)) + (c - v)
-        bits = bits_of_f64(s)
-        # to odd: an even s moves one unit toward the error; away from zero if they have one sign
-        outward = (error > 0) == (s > 0)
-        move = (np.int64(1) if outward else np.int64(-1)) if error != 0 and bits & 1 == 0 else np.int64(0)
-        v = f64_of_bits(bits + move) if abs(s) < np.inf else s
-        ev = ((bits_of_f64(v) >> 52) & 2047) - 1023
-        magic = 1.5 * f64_of_bits((1023 + 52 - 10 + min(max(ev, -14), 16)) << 52)
-        r = np.copysign((v + magic) - magic, v)
-        acc[j] = np.float32(np.copysign(np.inf, r) if abs(r) >= 65536.0 else r)
+        acc[j] = fma16(a[k], b[k, j], acc[j])
 
 
 @implements(Payloads64, correction=True)

@@ -99,12 +99,13 @@ def via_half(x: Operands, spec: MmaSpec) -> NDArray[Any]:
 
 
 def integer(x: Operands, spec: MmaSpec) -> NDArray[Any]:
-    """Exact modulo 2^32: the fp32 sum of 1024 int8 products is exact (2^14 each, 2^24 at most)."""
+    """Exact modulo 2^32: the fp32 sum of 1024 int8 products, or of 256 of uint8, is exact (2^24 at most)."""
     A, B, C = x.A, x.B, x.C
+    step = 1024 if spec.a_format == spec.b_format == "int8" else 256
     for p, (i, j) in enumerate(zip(x.index_a, x.index_b, strict=True)):
-        for k in range(0, A.shape[-1], 1024):
-            b = B[j, k : k + 1024].astype(np.float32)
+        for k in range(0, A.shape[-1], step):
+            b = B[j, k : k + step].astype(np.float32)
             for row in range(0, C.shape[-2], _ROWS):
                 rows = slice(row, row + _ROWS)
-                C[p, rows] += (A[i, rows, k : k + 1024].astype(np.float32) @ b).astype(np.int32)
+                C[p, rows] += (A[i, rows, k : k + step].astype(np.float32) @ b).astype(np.int32)
     return C
