@@ -314,7 +314,7 @@ def _draw(
             return out.reshape(shape)
     values, rounded, overflow = numbers(_Stream(seed), shape)
     if overflow is not None:
-        limits = f"largest {fmt.max}{', no zero and no negative numbers' * fmt.positive}"
+        limits = f"largest {fmt.max}{', no zero and' * fmt.positive or ',' * (fmt.min >= 0)}{' no negative numbers' * (fmt.min >= 0)}"
         raise InputError(f"inputs {name!r}: values beyond {fmt} ({limits}): {entries(overflow, values)}")
     return rounded
 
@@ -394,7 +394,7 @@ def _subnormals(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat) -> Fl
 def _all_bits(stream: _Stream, shape: tuple[int, ...], fmt: FloatFormat, specials: Any) -> Floats:
     specials = flag("specials", specials)
     drop = np.uint64(64 - fmt.width + fmt.padding)
-    fields = (1 << fmt.exponent_bits) - (fmt.inf or fmt.nan == "ieee" or (fmt.nan == "top" and fmt.precision == 1))
+    fields = -(-fmt._first_special >> fmt.fraction_bits)  # with numbers
     if fmt.emax + fmt.bias + 1 < fields:
         raise InputError(f"inputs 'all_bits': {fmt} has codes that mean nothing")
 

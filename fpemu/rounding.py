@@ -114,6 +114,7 @@ def round_to(
     -----
     Overflow is decided after rounding with an unbounded exponent, as in IEEE 754: RNE, RNA, RNZ and SR give Inf, RZ and
     ODD the largest finite value, RU and RD one or the other by sign. A format without Inf gives NaN in place of Inf.
+    In an unsigned format, a number that rounds below zero becomes NaN, or +0 with ``saturate``.
     With one bit of precision "even" and "odd" are the last bit of the code, that is, of the exponent field. In a format
     without zero (E8M0) a positive number below the smallest becomes the smallest in every mode, and zero and negative
     numbers become NaN.
@@ -235,7 +236,7 @@ def _round_to(
     """`round_to` for an array of float64; ``words``: the random words of SR, of the same shape, below 2^bits."""
     mode = Rounding.RNA if fmt.ties_away and mode is Rounding.RNE else mode
     dtype = np.dtype(np.float64) if unbounded else fmt.dtype
-    if not (unbounded or fmt.positive or fmt.emin < -1022 or mode is Rounding.SR) and use_compiled(wide.size):
+    if fmt.signed and not (unbounded or fmt.emin < -1022 or mode is Rounding.SR) and use_compiled(wide.size):
         from fpemu.compiled import rounding as compiled
 
         if (result := compiled.round_to(wide, fmt, mode.name, saturate)) is not None:
@@ -266,7 +267,7 @@ def _rounded(
     if unbounded:
         quantum = np.maximum(quantum, -1074)
     else:
-        tiny = exponent < fmt.emin
+        tiny = exponent < fmt.emin + 2 * (fmt.sign == "complement")  # integers have one step up to their limits
         quantum = np.where(tiny, fmt.emin - (fmt.fraction_bits if fmt.subnormals else 0), quantum)
     scaled = np.ldexp(np.abs(value), -quantum)
     scaled = np.where(
@@ -323,23 +324,25 @@ def _positive(rounded: Any, wide: Any, fmt: FloatFormat) -> NDArray[Any]:
 
 
 def _overflow(rounded: Any, wide: Any, fmt: FloatFormat, mode: Rounding, saturate: bool | str) -> NDArray[Any]:
-    over = (np.abs(rounded) > fmt.max) & ~np.isnan(rounded)
+    over = ((rounded > fmt.max) | (rounded < fmt.min)) & ~np.isnan(rounded)
     if not over.any() and not (np.isnan(wide).any() and not fmt.has_nan):
         return np.asarray(rounded)
-    infinite = np.isinf(wide)
+    infinite, below = np.isinf(wide), np.signbit(wide)
     if mode in (Rounding.RZ, Rounding.ODD):
         to_max = ~infinite
     elif mode in (Rounding.RU, Rounding.RD):
-        to_max = ~infinite & (np.signbit(wide) if mode is Rounding.RU else ~np.signbit(wide))
+        to_max = ~infinite & (below if mode is Rounding.RU else ~below)
     else:
         to_max = np.zeros(over.shape, bool)
-    to_max = (~infinite if saturate == "propagate" else np.ones(over.shape, bool)) if saturate else to_max
-    lost = ((over & ~to_max) if not fmt.inf else False) | np.isnan(wide)
+    unsigned = below & (fmt.sign in ("none", "ignored"))  # -Inf is no value of these formats
+    to_max = (~infinite if saturate == "propagate" else np.ones(over.shape, bool)) if saturate else to_max & ~unsigned
+    lost = (over & ~to_max & (unsigned | (not fmt.inf))) | np.isnan(wide)
     if not fmt.has_nan and lost.any():
         have = "no NaN" if fmt.inf else "no Inf and no NaN (saturate=True clips overflow)"
         raise InputError(f"round_to {fmt.name}: it has {have}: {entries(lost, wide)}")
-    overflow = np.inf if fmt.inf else np.nan
-    return np.where(over, np.copysign(np.where(to_max, fmt.max, overflow), wide), rounded)
+    overflow = np.where(unsigned | (not fmt.inf), np.nan, np.inf)
+    limit = np.where(below, fmt.min, fmt.max)
+    return np.where(over, np.where(to_max, limit, np.copysign(overflow, wide)), rounded)
 
 
 @in_ieee
@@ -410,7 +413,9 @@ class Significands:
         mode = Rounding.RNA if fmt.ties_away and mode is Rounding.RNE else mode
         leading = self.exponent + bit_lengths(self.significand) - 1
         quantum = leading - fmt.fraction_bits
-        if fmt.subnormals:
+        if fmt.sign == "complement":  # integers have one step up to their limits
+            quantum = np.where(leading < fmt.emin + 2, fmt.emin - fmt.fraction_bits, quantum)
+        elif fmt.subnormals:
             quantum = np.maximum(quantum, fmt.emin - fmt.fraction_bits)
         else:
             quantum = np.where(leading < fmt.emin, fmt.emin, quantum)

@@ -127,7 +127,7 @@ def ulps(C: Any, R: Any, fmt: FloatFormat | str) -> NDArray[np.uint64]:
     """
     fmt = formats.get(fmt)
     c, r = both(C, R)
-    if use_compiled(c.size) and not fmt.positive and fmt.emin >= -1022:
+    if use_compiled(c.size) and fmt.signed and fmt.emin >= -1022:
         from fpemu.compiled.measures import ulps as compiled
 
         if (distances := compiled(c, r, fmt)) is not None:

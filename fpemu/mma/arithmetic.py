@@ -138,6 +138,8 @@ def _carried(spec: MmaSpec) -> Iterator[str]:
     for fmt in (a, b):
         if fmt.positive:
             yield f"the input format {fmt} has no zero"
+        elif not fmt.signed or (fmt.inf and fmt.nan != "ieee"):
+            yield f"the input format {fmt} is none of matrix instructions: unsigned, integer, or of IEEE P3109"
         if fmt.precision > 24 or fmt.emin < -126 or fmt.emax > 127:
             yield f"the input format {fmt} is wider than fp32"
     if spec.block > 64:  # 65 terms of F + 2 bits add up below 2^53

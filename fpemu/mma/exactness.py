@@ -97,8 +97,8 @@ def word_bits(fmt: FloatFormat | str) -> int:
     if fmt == "uint8":
         raise InputError("uint8 holds no negative numbers: digits cannot be stored in it")
     fmt = formats.get(fmt)
-    if fmt.positive or not fmt.contains(1.0):
-        raise InputError(f"{fmt} does not hold the numbers 0 and 1: digits cannot be stored in it")
+    if not (fmt.signed and fmt.contains(1.0)):
+        raise InputError(f"{fmt} does not hold the numbers 0, 1 and -1: digits cannot be stored in it")
     return min(fmt.precision, (fmt.fraction_bits if fmt.subnormals else 0) - fmt.emin)
 
 

@@ -79,18 +79,18 @@ def _round(x: Any, fmt: FloatFormat) -> float:
     x = abs(x)
     if x == 0:
         return 0.0
-    overflow = math.inf if fmt.inf else math.nan
+    overflow = math.inf if fmt.inf and (fmt.signed or sign > 0) else math.nan
     if mpmath.isinf(x):
         return sign * overflow
     exponent = int(mpmath.frexp(x)[1]) - 1
     quantum = exponent - fmt.precision + 1
-    if exponent < fmt.emin:
+    if exponent < fmt.emin + 2 * (fmt.sign == "complement"):
         quantum = fmt.emin - fmt.precision + 1 if fmt.subnormals else fmt.emin
     scaled = mpmath.ldexp(x, -quantum)
     nearest = mpmath.nint(scaled)
     if fmt.precision == 1 and scaled == 1.5 and (quantum + fmt.bias) % 2 == 0:
         nearest = mpmath.mpf(1)  # a tie goes to the even exponent field
-    if mpmath.ldexp(nearest, quantum) > fmt.max:
+    if not (0 if fmt.positive else fmt.min) <= sign * mpmath.ldexp(nearest, quantum) <= fmt.max:
         return sign * overflow
     if nearest == 0 and fmt.positive:
         return fmt.min_normal

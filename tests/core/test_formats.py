@@ -184,7 +184,7 @@ def test_public_constants_are_the_registered_formats():
     for name in ("FP16", "BF16", "TF32", "FP32", "FP64", "E4M3", "E5M2", "E3M2", "E2M3", "E2M1", "E8M0"):
         assert getattr(fpemu, name) is formats.get(name.lower())
         assert formats.get(getattr(fpemu, name)) is getattr(fpemu, name)
-    assert {*ALL, "e8m0", *OF_ML_DTYPES} == set(formats.names())
+    assert {*ALL, "e8m0", "ue4m3", "int8", "int4", *OF_ML_DTYPES} == set(formats.names())
 
 
 OF_ML_DTYPES = {
@@ -244,7 +244,7 @@ def test_e8m0_is_the_scale_format_of_gfloat_and_ml_dtypes():
         assert fpemu.round_to(1e-300, fmt, mode) == fmt.min_normal
         exact = fpemu.reference.matmul([[1e-300]], [[1.0]], out="exact")
         assert exact.round_to(fmt, mode) == fmt.min_normal
-    for wrong in ({"precision": 2}, {"negative_zero": True}, {"inf": True, "nan": "ieee"}):
+    for wrong in ({"precision": 2}, {"negative_zero": True}, {"inf": True, "nan": "ieee"}, {"inf": True}):
         with pytest.raises(InputError, match="positive=True requires precision = 1"):
             dataclasses.replace(fmt, **wrong)
     with pytest.raises(InputError, match="positive numbers only"):
@@ -364,7 +364,14 @@ def of_values(fmt, values):
         (mine(emin=16), "mine"),
         (mine(emin=-1074), "mine"),
         (mine(emax=1024), "mine"),
-        (mine(nan="top"), "mine"),
+        (mine(inf=True, nan="none"), "a format with Inf has a NaN, not 'none'"),
+        (mine(sign="complement", inf=False, nan="none"), "requires negative_zero=False"),
+        (mine(sign="complement", inf=False, nan="none", negative_zero=False), "requires emin = emax"),
+        (mine(sign="none", inf=False, nan="negative-zero", negative_zero=False), "NaN 'top' or 'none'"),
+        (mine(sign="left"), "unknown FloatFormat: sign 'left'"),
+        (lambda: formats.p3109(8, 8), "precision = 8 must be an integer from 1 to 7"),
+        (lambda: formats.p3109(2, 1), "bits = 2 must be an integer from 3 to 64"),
+        (lambda: formats.p3109(16, 3), "leave what float64 can carry"),
         (mine(nan="foo"), "unknown FloatFormat: nan 'foo'"),
         (mine(inf=False, nan="negative-zero"), "mine"),
         (mine(max_significand=2048), "max_significand 2048"),
@@ -439,8 +446,10 @@ def test_every_value_of_small_formats_has_one_code(precision, nan):
             integers = [(m, emin) for m in range(max(first, 1), 1 << precision)]
             integers += [(m, emin + e) for e in range(1, span + 1) for m in range(1 << (precision - 1), 1 << precision)]
             positive = [m * 2.0 ** (e - precision + 1) for m, e in integers]
-            all_ones_is_nan = nan == "top" and (emin + span + fmt.bias) == (1 << fmt.exponent_bits) - 1
-            last = positive[-2 if all_ones_is_nan and largest is None else -1]
+            specials = 0 if nan == "ieee" else (nan == "top") + inf  # the highest codes of a sign
+            dense = len(integers) + (max(first, 1) - 1)  # the code of the last number, subnormals before it
+            removed = max(0, dense - ((1 << (fmt.exponent_bits + precision - 1)) - 1 - specials))
+            last = positive[-1 - removed if largest is None else -1]
             last = last if largest is None else largest * 2.0 ** (emin + span - precision + 1)
             positive = [x for x in positive if x <= last]
             assert (fmt.max, fmt.min_subnormal) == (positive[-1], positive[0])
@@ -569,3 +578,110 @@ def test_nan_of_one_bit_beside_inf_has_no_code():
     with pytest.raises(InputError, match="it has no NaN"):
         fpemu.round_to(np.nan, fmt)
     assert fpemu.round_to(100.0, fmt) == np.inf
+
+
+# --- unsigned formats, integers, IEEE P3109
+
+P3109 = [
+    (bits, precision, signed, extended)
+    for bits in range(3, 10)
+    for signed in (True, False)
+    for precision in range(1, bits + (not signed))
+    for extended in (True, False)
+]
+
+
+def info_of(bits, precision, signed, extended):
+    signedness = gfloat.Signedness.Signed if signed else gfloat.Signedness.Unsigned
+    domain = gfloat.Domain.Extended if extended else gfloat.Domain.Finite
+    return gfloat.formats.format_info_p3109(bits, precision, signedness, domain)
+
+
+def gfloat_values(info, width=None):
+    return np.array([gfloat.decode_float(info, code).fval for code in range(1 << (width or info.k))])
+
+
+@pytest.mark.parametrize("parameters", P3109, ids=lambda p: info_of(*p).name)
+def test_p3109_has_the_codes_and_roundings_of_gfloat(parameters):
+    fmt, info = formats.p3109(*parameters), info_of(*parameters)
+    assert (fmt.name, fmt.width) == (info.name, info.k)
+    codes, values = np.arange(1 << fmt.width), gfloat_values(info)
+    assert same_values(fmt.decode(codes), values).all()
+    assert (fmt.encode(values) == codes).all()
+    finite = values[np.isfinite(values)]
+    assert (fmt.min, fmt.max) == (finite.min(), finite.max())
+    assert fmt.contains(values).all()
+    assert not fmt.contains(3 * fmt.max if parameters[2] else -np.inf)
+    positive = np.unique(finite[finite >= 0])
+    middle = (positive[1:] + positive[:-1]) / 2
+    x = np.concatenate([positive, middle, middle * (1 + 2.0**-30), middle * (1 - 2.0**-30), [1.5 * fmt.max, np.inf]])
+    last = positive[-1] * 2 - positive[-2]  # where an exponent without limit would continue
+    x = np.concatenate([x, [(positive[-1] + last) / 2, last]])
+    x = np.concatenate([x, -x]) if parameters[2] else x
+    for mode, theirs in GFLOAT_MODES:
+        for saturate in (True, False):
+            want = gfloat.round_ndarray(info, x, theirs, sat=saturate)
+            got = fpemu.round_to(x, fmt, mode, saturate=saturate)
+            assert np.array_equal(got, want, equal_nan=True), (mode, saturate)
+            assert np.array_equal(
+                fpemu.round_to(np.resize(x, 70_000), fmt, mode, saturate=saturate)[: len(x)], got, equal_nan=True
+            )
+
+
+@pytest.mark.parametrize(("name", "scale"), [("int8", 64.0), ("int4", 4.0)])
+def test_integers_are_two_s_complement_numbers_of_numpy_and_gfloat(name, scale):
+    fmt = formats.get(name)
+    codes = np.arange(1 << fmt.width, dtype=np.uint8)
+    integers = codes.view(np.int8).astype(int) if name == "int8" else (codes.astype(int) ^ 8) - 8
+    assert np.array_equal(fmt.decode(codes), integers)
+    assert (fmt.encode(integers) == codes).all()
+    assert not fmt.contains([fmt.max + 1, fmt.min - 1, 0.5, np.nan, np.inf]).any()
+    info = gfloat.FormatInfo(
+        name,
+        fmt.width,
+        fmt.width,
+        bias=0,
+        is_signed=True,
+        domain=gfloat.Domain.Finite,
+        has_nz=False,
+        num_high_nans=0,
+        has_subnormals=True,
+        is_twos_complement=True,
+    )
+    assert np.array_equal(gfloat_values(info) * scale, integers)
+    x = np.arange(4 * int(fmt.min) - 8, 4 * int(fmt.max) + 8) / 4 + 2.0**-20 * np.arange(3)[:, None] - 2.0**-20
+    for mode, theirs in GFLOAT_MODES:
+        want = gfloat.round_ndarray(info, x / scale, theirs, sat=True) * scale
+        assert np.array_equal(fpemu.round_to(x, fmt, mode, saturate=True), want), mode
+        floor = {"RNE": np.rint, "RNA": None, "RZ": np.trunc, "RU": np.ceil, "RD": np.floor}[mode]
+        if floor:
+            inside = x[(floor(x) >= fmt.min) & (floor(x) <= fmt.max)]
+            assert np.array_equal(fpemu.round_to(inside, fmt, mode), floor(inside))
+            exact = fpemu.reference.matmul(inside[:, None], [[1.0]], out="exact")
+            assert np.array_equal(exact.round_to(fmt, mode)[:, 0], floor(inside))
+    for overflow in (fmt.max + 0.5, fmt.min - 0.75, -1e300, np.inf, np.nan):
+        with pytest.raises(InputError, match="no Inf and no NaN"):
+            fpemu.round_to(overflow, fmt)
+
+
+def test_ue4m3_is_e4m3_without_its_sign():
+    fmt, codes = formats.UE4M3, np.arange(256, dtype=np.uint8)
+    e4m3 = formats.E4M3.decode(codes & 0x7F)
+    assert same_values(fmt.decode(codes), e4m3).all()
+    assert (fmt.encode(e4m3) == codes & 0x7F).all()
+    assert not fmt.contains([-1.0, -(2.0**-9), np.inf, 480.0]).any()
+    x = np.concatenate([np.linspace(0, 500, 4001), [np.inf, 1e9]])
+    for mode in ("RNE", "RZ", "RU", "RNA"):
+        for saturate in (False, True, "propagate"):
+            assert same_values(
+                fpemu.round_to(x, fmt, mode, saturate=saturate), fpemu.round_to(x, "e4m3", mode, saturate=saturate)
+            ).all()
+    below = [-1.0, -1e9, -np.inf, -(2.0**-11), -0.0]
+    assert same_values(fpemu.round_to(below, fmt), [np.nan, np.nan, np.nan, 0.0, 0.0]).all()
+    assert same_values(fpemu.round_to(below, fmt, "RZ"), [np.nan, np.nan, np.nan, 0.0, 0.0]).all()
+    assert same_values(fpemu.round_to(below, fmt, saturate=True), [0.0] * 5).all()
+    assert same_values(fpemu.round_to(below, fmt, saturate="propagate"), [0.0, 0.0, np.nan, 0.0, 0.0]).all()
+    exact = fpemu.reference.matmul(x[:4001, None], [[1.0]], out="ue4m3")
+    assert same_values(exact[:, 0], fpemu.round_to(x[:4001], fmt)).all()
+    with pytest.raises(InputError, match="none of matrix instructions"):
+        fpemu.mma.spec("H100", "e4m3").replace(a_format="ue4m3")

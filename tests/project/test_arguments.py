@@ -123,6 +123,7 @@ VALID = {
     "fpemu.advise": row(fpemu.advise, 1e-2, hardware="V100", K=4, M=2, N=2),
     "fpemu.advise A": row(fpemu.advise, 1e-2, hardware="V100", A=WIDE, B=WIDE),
     "fpemu.formats.get": row(fpemu.formats.get, "fp16"),
+    "fpemu.formats.p3109": row(fpemu.formats.p3109, 8, 3),
     "fpemu.rounding.mode_of": row(fpemu.rounding.mode_of, "RZ"),
     "fpemu.inputs.make": row(inputs.make, "uniform", (2, 2), 1),
     "fpemu.inputs.make low": row(inputs.make, "uniform", (2, 2), 1, low=0.0, high=1.0),
