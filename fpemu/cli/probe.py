@@ -18,8 +18,9 @@ from fpemu import mma, probing, simt
 from fpemu.arguments import choice
 from fpemu.cli import options as cli
 from fpemu.errors import GpuError, InputError, unknown_name
-from fpemu.mma import catalog
+from fpemu.mma import catalog, own_rows
 from fpemu.mma.tree import from_order, longest_block
+from fpemu.probing import kit as kits
 from fpemu.probing.callables import CheckedCallable, as_numbers, load_function
 from fpemu.probing.reveal import Layout, Target, position
 from fpemu.probing.trees import sentence, shown, text
@@ -177,9 +178,14 @@ def reveal(
 # --- characterize
 @cli.with_options(probing.characterize, "seed")
 def characterize(
-    name: Annotated[str, "[NAME-PART]", "Only instructions of this GPU whose name contains this text."] = "",
+    name: Annotated[
+        str, "[NAME-PART | RESULT]", "A part of the name of instructions of this GPU; or a kit's results."
+    ] = "",
     /,
     *,
+    kit: Annotated[
+        str | None, "cuda | hip | sycl | c", "Print the source of a probe kit for hardware elsewhere."
+    ] = None,
     emulated: Annotated[str | None, "NAME-PART", "Probe emulated instructions by their name; needs no GPU."] = None,
     callable_: Annotated[str | None, "FILE.py:FUNCTION", "Probe a function (A, B, C) -> D."] = None,
     formats: Annotated[str | None, "A,B,D", "Formats of the function: fp16,fp16,fp32; or A,B,C,D."] = None,
@@ -193,7 +199,12 @@ def characterize(
 
     The result is a row of the catalogue: block length, alignment width, rounding, minimum alignment exponent, NaN
     codes, zeros and subnormals, each with the probe that determines it. For an mma.sync instruction of this GPU the
-    row includes the shape, which the registers of a warp determine. Exit status 0 if the row reproduces all random
+    row includes the shape, which the registers of a warp determine.
+
+    --kit prints a source file that its reader compiles and runs on other hardware. RESULT is the file that it writes
+    there (its name ends in .txt): the command then needs no GPU, and all results of the kit are compared with the row.
+
+    Exit status 0 if the row reproduces all random
     outputs; 1 if it does not, or if no known arithmetic explains the probes; 2 for an invalid argument or without a
     GPU.
     """
@@ -201,20 +212,28 @@ def characterize(
     from fpemu.gpu.instructions import fragments
     from fpemu.gpu.instructions import run as instructions
 
-    if sum((bool(name), emulated is not None, callable_ is not None)) > 1:
-        raise InputError("choose one of NAME-PART, --emulated and --callable")
+    if sum((bool(name), kit is not None, emulated is not None, callable_ is not None)) > 1:
+        raise InputError("choose one of NAME-PART, RESULT, --kit, --emulated and --callable")
+    if kit is not None:
+        typer.echo(kits.source(kit), nl=False)
+        return
     if callable_ is None and (formats, k, shape) != (None, None, None):
         raise InputError("--formats, --k and --shape describe a --callable")
-    on_gpu = callable_ is None and emulated is None
+    from_file = name.endswith(".txt")
+    on_gpu = callable_ is None and emulated is None and not from_file
+    sources: list[tuple[str, Any, dict[str, Any], MmaSpec | None]] = []
     if callable_ is not None:
         sources = [_function(callable_, formats, k, shape)]
+    elif from_file:
+        machine, units = kits.read(name)
+        cli.note(f"{name}: {len(units)} instructions of {machine}")
+        sources = [(unit.name, unit, {}, None) for unit in units]
     else:
         if on_gpu and (missing := gpu.available()) is not None:
             raise InputError(f"characterize: {missing}; --emulated NAME and --callable FILE.py:FUNCTION need none")
         rows = instructions.rows() if on_gpu else catalog.rows()
         part = (emulated or name).lower()
         run = partial(gpu.execute) if on_gpu else partial(mma.execute, backend="numpy")
-        sources = []
         for one in rows:
             if part in one.name.lower() and emulated != "":
                 about = {operand: getattr(one, f"{operand}_format") for operand in "abcd"}
@@ -228,7 +247,10 @@ def characterize(
             with cli.spinner(title) as say:
                 where = f"{title} ({n} of {len(sources)})" if len(sources) > 1 else title
                 about["report"] = lambda step, say=say, where=where: say(f"{where}: {step}")
-                result = probing.characterize(execute, **about, outputs=int(outputs), name=title, **options)
+                if from_file:
+                    result = kits.characterize(execute)
+                else:
+                    result = probing.characterize(execute, **about, outputs=int(outputs), name=title, **options)
                 layout = fragments.find(row) if on_gpu and row is not None and row.instruction == "mma" else None
         except GpuError as problem:
             raise GpuError(f"{title}: {problem}") from problem
@@ -251,7 +273,8 @@ def characterize(
             lines = [[finding[name] for name in columns] for finding in findings]
             cli.print_table(f"{title}: {result.probes:,} probes", columns, lines)
             if spec is not None:
-                typer.echo(f"{spec!r}\n{result.verified_outputs:,} random outputs, {result.mismatches:,} mismatch")
+                compared = "results of the kit" if from_file else "random outputs"
+                typer.echo(f"{spec!r}\n{result.verified_outputs:,} {compared}, {result.mismatches:,} mismatch")
             if "catalog" in report:
                 other = "; ".join(f"{f} = {a}, in the catalogue {b}" for f, (a, b) in report["catalog"].items())
                 typer.echo(f"not as in the catalogue: {other}" if other else "as in the catalogue")
@@ -297,6 +320,39 @@ def differences(spec: MmaSpec, row: MmaSpec, alike: tuple[MmaSpec, ...]) -> dict
     if "E0" in fields and floors and row.E0 is not None and (spec.E0 or -(10**6)) <= row.E0 <= max(floors):
         fields.remove("E0")
     return {f: [getattr(spec, f), getattr(row, f)] for f in fields}
+
+
+def add_rows(
+    results: Annotated[str, "RESULT", "File that a probe kit wrote."],
+    file: Annotated[str, "FILE.json", "File of catalogue rows; rows of other names in it are kept."],
+    /,
+    part: Annotated[str, "Only instructions whose name contains this text."] = "",
+) -> None:
+    """Add the instructions that a probe kit measured to a file of catalogue rows.
+
+    The path of the file is then accepted as hardware: 'fpemu gemm A.npy B.npy -H FILE.json', or
+    fpemu.mma.spec("FILE.json", "fp16"). Exit status 1 if no row reproduces the results of an instruction, which is
+    then left out.
+    """
+    cli.check_file(file, "rows", ".json")
+    machine, units = kits.read(results)
+    units = [unit for unit in units if part in unit.name]
+    if not units:
+        raise InputError(f"{results} has no instruction whose name contains {part!r}")
+    rows = []
+    for unit in units:
+        with cli.spinner(unit.name):
+            result = kits.characterize(unit)
+        if result and result.spec is not None:
+            compared = f"probe kit on {machine}: {result.probes:,} outputs, 0 mismatches"
+            rows.append(result.spec.replace(name=unit.name, source=compared))
+        else:
+            cli.note(f"fpemu: {unit.name}: left out: {result.contradiction}")
+    if rows:
+        own_rows.save(file, rows)
+        typer.echo(f"{file}: {len(rows)} rows of {machine}")
+    if len(rows) < len(units):
+        raise typer.Exit(1)
 
 
 # --- the order of a library

@@ -15,6 +15,7 @@ from fpemu import formats
 from fpemu.arguments import choice, integer
 from fpemu.errors import InputError, shown, unknown_name
 from fpemu.formats import FloatFormat
+from fpemu.mma import own_rows
 from fpemu.mma.spec import INTEGERS, MmaSpec
 
 _FASI = "Fasi, Higham, Mikaitis, Pranesh 2021 (10.7717/peerj-cs.330)"
@@ -387,12 +388,13 @@ def architecture(hardware: str) -> str:
     Parameters
     ----------
     hardware : str
-        Name, also as a driver prints it: case, blanks, punctuation, vendor, memory and form factor do not matter.
+        Name, also as a driver prints it: case, blanks, punctuation, vendor, memory and form factor do not matter. Or
+        the path of a file of rows, which ends in ".json".
 
     Returns
     -------
     str
-        Name of the architecture.
+        Name of the architecture; the path of a file as it is.
 
     Raises
     ------
@@ -404,6 +406,8 @@ def architecture(hardware: str) -> str:
     >>> architecture("H200"), architecture("NVIDIA A100-SXM4-80GB")
     ('hopper', 'ampere')
     """
+    if own_rows.is_file(hardware):
+        return own_rows.load(hardware)[0].architecture
     name, known = str(hardware).lower(), _known()
     key = _folded(name)
     if key in known:
@@ -459,7 +463,8 @@ def spec(
     Parameters
     ----------
     hardware : str or MmaSpec
-        An architecture ("hopper"), a GPU ("A800"), a compute capability ("sm_80"); an MmaSpec passes through.
+        An architecture ("hopper"), a GPU ("A800"), a compute capability ("sm_80"), the path of a file of rows that
+        ``fpemu catalog add`` wrote ("unit.json"); an MmaSpec passes through.
     ab_format : str or FloatFormat
         Format of A and B ("fp16", "bf16", "tf32", "fp32", "fp64", "e4m3", "int8" ...); a pair where they differ.
     cd_format : str or FloatFormat, optional
@@ -488,12 +493,13 @@ def spec(
         return hardware
     arch = architecture(hardware)
     k = integer("k", k, 1, none=True)
-    instruction = choice("instruction", instruction, sorted({r.instruction for r in rows()}), none=True)
+    known_rows = own_rows.load(arch) if own_rows.is_file(arch) else rows()
+    instruction = choice("instruction", instruction, sorted({r.instruction for r in known_rows}), none=True)
     pair = ab_format if isinstance(ab_format, tuple) else (ab_format, ab_format)
     if len(pair) != 2:
         raise InputError(f"ab_format = {shown(ab_format)} must be a format, or a pair of formats: A's and B's")
     a, b = (_format_name(f, arch) for f in pair)
-    of_arch = [r for r in rows() if r.architecture == arch]
+    of_arch = [r for r in known_rows if r.architecture == arch]
     matches = [r for r in of_arch if (str(r.a_format), str(r.b_format)) == (a, b)]
     mixed = a != b and not matches
     if mixed and not any({a, b} == pair for pair in _MIXED_PAIRS):
@@ -507,7 +513,7 @@ def spec(
     else:
         d = "fp32" if any(str(r.d_format) == "fp32" for r in matches) else str(matches[0].d_format)
     matches = _select(matches, "d_format", d, f"{arch} {a} ->", "results in")
-    default = _DEFAULT_INSTRUCTION[arch]
+    default = _DEFAULT_INSTRUCTION.get(arch)
     if instruction is not None or any(r.instruction == default for r in matches):
         matches = _select(matches, "instruction", instruction or default, f"{arch} {a}->{d}:", "instruction")
     if k is not None:

@@ -432,8 +432,8 @@ def _machines(entries: Any) -> list[str | MmaSpec | _Changed]:
 def _machine_name(scheme: schemes.Scheme, machine: str | MmaSpec | _Changed | None) -> str | None:
     """The name of a scheme's instruction in a cell, from which `_machine` makes it again; InputError without one."""
     if machine is None or isinstance(machine, str):
-        scheme.spec(machine)
-        return machine
+        spec = scheme.spec(machine)  # of a file, the arithmetic: the file may change
+        return machine if spec is None or not spec.architecture.endswith(".json") else repr(spec)
     if isinstance(machine, tuple):
         base, changes = machine
     else:

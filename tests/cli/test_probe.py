@@ -12,6 +12,7 @@ from fpemu import gpu, mma, probing, simt
 from fpemu.cli import main
 from fpemu.library import cublas
 from fpemu.mma import KOrder
+from fpemu.probing import kit
 from tests.commands import refusal
 
 FP16 = mma.spec("hopper", "fp16", "fp32")
@@ -269,6 +270,24 @@ def test_the_command_takes_a_function_and_writes_json(capsys, tmp_path):
     assert printed.err.startswith("fpemu: odd: no arithmetic known")
     for name, message in (("fails", "RuntimeError: no"), ("ragged", "the result of ragged is no array")):
         assert message in refusal(capsys, "characterize", "--callable", f"{file}:{name}", *common)
+
+
+def test_a_kits_results_are_explained_and_kept_as_a_row(capsys, tmp_path):
+    assert main(["characterize", "--kit", "c"]) == 0
+    assert capsys.readouterr().out == kit.source("c")
+    path, rows = str(tmp_path / "R.txt"), str(tmp_path / "unit.json")
+    kit.write(path, {"mma.m8n8k4": mma.spec("V100", "fp16", "fp16"), "odd": mma.spec("H200", "int8")}, "a GPU")
+    assert main(["characterize", path, "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["fields"]["block"], first["fields"]["E0"], first["mismatches"]) == (4, -19, 0)
+    assert second["fields"]["arithmetic"] == "integer"
+    assert main(["catalog", "add", path, rows, "--part", "m8n8k4"]) == 0
+    assert capsys.readouterr().out == f"{rows}: 1 rows of a GPU\n"
+    assert (mma.spec(rows, "fp16").shape, mma.spec(rows, "fp16").E0) == ("m8n8k4", -19)
+    assert "no instruction whose name" in refusal(capsys, "catalog", "add", path, rows, "--part", "wgmma")
+    text = (tmp_path / "R.txt").read_text()
+    (tmp_path / "R.txt").write_text(text[:-40])
+    assert "is truncated" in refusal(capsys, "characterize", path)
 
 
 def test_without_a_gpu_the_command_says_what_needs_none(capsys, monkeypatch):
