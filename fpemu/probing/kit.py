@@ -458,6 +458,11 @@ def characterize(unit: Unit, name: str | None = None) -> Characterized:
     if not results.specs:
         direct = evidence.direct(probes, unit.D, formats, text)
         return Characterized(None, direct, n, n, 0, evidence.contradiction(results, possible))
+
+    @cache
+    def mismatched(spec: MmaSpec) -> int:
+        return int((_emulated(probes, formats, spec) != unit.D).sum())
+
     # the rule of NaN: one code, or payloads beside the code of an invalid operation
     invalid = np.unique(unit.D[np.isnan(results.d) & np.isin(probes.kinds, ["Inf · 0", "Inf - Inf"])]).tolist()
     rules: list[dict[str, Any]] = [{"nan_code": c} for c in ([code] if code is not None else invalid[:1])] or [{}]
@@ -465,13 +470,14 @@ def characterize(unit: Unit, name: str | None = None) -> Characterized:
     best = preferred(results.specs)
     ordered = [best, *(s for s in results.specs if s != best)]
     candidates = [c for s in ordered[:_CANDIDATES] for c in changed(s, [{**fields, **rule} for rule in rules])]
-    differ = [int((_emulated(probes, formats, c) != unit.D).sum()) for c in candidates]
-    spec, mismatches = candidates[int(np.argmin(differ))], min(differ)
+    spec = min(candidates, key=mismatched)
+    mismatches = mismatched(spec)
     if spec.payloads and not mismatches:
         invalid_text = evidence.hexadecimal(spec.nan_code, formats[3])
         text = f"NaN keep sign and payload, made quiet; an invalid operation gives {invalid_text}"
-    kept = {**fields, "nan_code": spec.nan_code}
+    kept = {**fields, "nan_code": spec.nan_code} | ({"payloads": True} if spec.payloads else {})
     alike = [c for s in [*results.specs, *results.rivals()] for c in changed(s, [kept])]
+    alike = [s for s in alike if s.arithmetic == spec.arithmetic or mismatched(s) == mismatches]  # NaN included
     if spec.rules.truncates and (top := results.reach(spec)) is not None:
         alike.append(spec.replace(**kept, E0=top))
     findings = (*evidence.fields(results, spec, alike), *evidence.direct(probes, unit.D, formats, text))
