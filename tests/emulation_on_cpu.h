@@ -2,13 +2,13 @@
 // The file that includes this one has defined the Specs.
 template <class S>
 static void emulate_all(const void* A, const void* B, const void* C, void* D, long long tests, int M, int N) {
-  const typename S::A::code* a = (const typename S::A::code*)A;  // (tests, M, K)
-  const typename S::B::code* b = (const typename S::B::code*)B;  // (tests, N, K)
+  const typename S::A::code* a = (const typename S::A::code*)A;  // (tests, M, WORDS)
+  const typename S::B::code* b = (const typename S::B::code*)B;  // (tests, N, WORDS)
   const typename S::C::code* c = (const typename S::C::code*)C;  // (tests, M, N)
   typename S::D::code* d = (typename S::D::code*)D;
-  for (long long t = 0; t < tests; t++, a += M * S::K, b += N * S::K)
+  for (long long t = 0; t < tests; t++, a += M * S::WORDS, b += N * S::WORDS)
     for (int i = 0; i < M; i++)
-      for (int j = 0; j < N; j++, c++, d++) *d = (typename S::D::code)emulate<S>(a + i * S::K, b + j * S::K, *c);
+      for (int j = 0; j < N; j++, c++, d++) *d = (typename S::D::code)emulate<S>(a + i * S::WORDS, b + j * S::WORDS, *c);
 }
 
 template <class T>

@@ -28,10 +28,10 @@ class HostLibrary:
             self._library = compiled("\n".join(source), folder, *flags)
 
     def execute(self, A, B, C, spec):
-        """The codes of D (tests, M, N) from those of A (tests, M, K), B (tests, N, K) and C (tests, M, N)."""
+        """The codes of D (tests, M, N) from the words of A (tests, M, K), B (tests, N, K) and C (tests, M, N)."""
         A, B, C = (np.ascontiguousarray(x, code_dtype(f)) for x, f in zip((A, B, C), formats(spec), strict=True))
         (tests, M, K), N = A.shape, B.shape[1]
-        assert (K, B.shape, C.shape) == (spec.k, (tests, N, K), (tests, M, N))
+        assert (K, B.shape, C.shape) == (spec.words, (tests, N, K), (tests, M, N))
         D = np.empty(C.shape, code_dtype(spec.d_format))
         function = getattr(self._library, f"emulate_{self._number[definition(spec)]}")
         pointers = [ctypes.c_void_p(x.ctypes.data) for x in (A, B, C, D)]

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 DEFAULT_ARITHMETIC = "truncated"
 DEFAULTS: dict[str, Any] = {"F": 24, "E0": None, "fraction_bits": None, "final": "RNE", "payloads": False}
+DEFAULTS |= {"scale": None, "scale_block": None}
 """Fields of MmaSpec that only some arithmetics read, and their values in all others"""
 
 
 class Operands(NamedTuple):
     """Operands of chains in their carriers: product p is A[index_a[p]] B[index_b[p]] + C[p]."""
 
-    A: Array  # (stack, M, K), K a multiple of the instruction's k
+    A: Array  # (stack, M, K), K a multiple of the instruction's words
     B: Array  # (stack, K, N)
     index_a: NDArray[np.int64]  # (products,)
     index_b: NDArray[np.int64]  # (products,)
@@ -70,7 +71,7 @@ class Arithmetic:
     exact_to: Callable[[MmaSpec], int]
     loss: Callable[[MmaSpec], Loss]  # largest error of one block
     # Keys of `DEFAULTS` that the arithmetic reads: "F", "E0" and "fraction_bits" of a truncated sum, "final" of a sum
-    # rounded once, "payloads" of NaN
+    # rounded once, "payloads" of NaN, "scale" and "scale_block" of block-scaled operands
     parameters: tuple[str, ...] = ()
     # Position from simple and common to rare. Of several arithmetics with the same results the lowest is reported
     rank: int = 100
@@ -82,7 +83,7 @@ class Arithmetic:
     flushes: bool = False  # whether subnormal operands and results are replaced by zero
     pairwise: bool = False  # whether the products are added in pairs, each sum rounded
     floors: bool = False  # whether sums are rounded toward minus infinity, 31 and 32 places below their exponents
-    groups: int = 1  # interleaved groups of k that a block adds apart
+    groups: int = 1  # groups of k that a block adds apart; two: even and odd k
     zero_exponent: int | None = None  # of a zero accumulator in the alignment. None: below every other exponent
     enter: Callable[[Array], Array] | None = None  # conversion of C at the start of each instruction
     via: str | None = None  # arithmetic of the half-precision instructions that the instruction is converted to
@@ -91,6 +92,11 @@ class Arithmetic:
     def truncates(self) -> bool:
         """Whether the specification gives the alignment width F and the minimum alignment exponent E0."""
         return "F" in self.parameters
+
+    @property
+    def scaled(self) -> bool:
+        """Whether blocks of the operands have scales."""
+        return "scale" in self.parameters
 
     @property
     def rounds_once(self) -> bool:
@@ -154,6 +160,23 @@ def _truncated(spec: MmaSpec) -> Iterator[str]:
         yield f"E0 = {spec.E0} is not between -300 and 300"
     if spec.fraction_bits is not None and not (str(spec.d_format) == "fp32" and 1 <= spec.fraction_bits <= 23):
         yield f"fraction_bits = {spec.fraction_bits} goes with an fp32 result and is between 1 and 23"
+
+
+def _scaled(spec: MmaSpec) -> Iterator[str]:
+    yield from _truncated(spec)
+    a, b, _, d = spec.operand_formats
+    if spec.scale is None or spec.scale_block is None:
+        yield "a block-scaled instruction needs scale and scale_block"
+        return
+    if d.name != "fp32" or max(a.width, b.width) > 8:
+        yield "block-scaled operands have at most 8 bits, and fp32 results"
+    if spec.rules.groups == 1 and (spec.scale != "ue8m0" or spec.scale_block != spec.block or spec.block > 32):
+        yield "scales that add to the exponents of products are ue8m0, one for each block of at most 32 products"
+    if spec.rules.groups > 1:
+        if spec.block != spec.rules.groups * reference.GROUP or spec.scale_block not in (16, 32, 64):
+            yield "four groups of 16 products have a scale for each 16, 32 or 64 k"
+        if not a.name == b.name == "e2m1":
+            yield "groups of products are added exactly for e2m1 operands"
 
 
 def _fused(spec: MmaSpec) -> Iterator[str]:
@@ -264,6 +287,10 @@ def _truncated_loss(spec: MmaSpec) -> Loss:
     if spec.final == "RNE":
         return Loss(tau, 0.0, last / 2, floor + least / 2, True)
     return Loss(tau, 0.0, last, floor + least, False)
+
+
+def _scaled_loss(spec: MmaSpec) -> Loss:
+    raise InputError(f"{spec.name}: the error of block-scaled sums is not bounded here")
 
 
 def _via_half_loss(spec: MmaSpec) -> Loss:
@@ -430,6 +457,31 @@ ARITHMETICS: dict[str, Arithmetic] = {
             aligned="products",
             groups=2,
             via="truncated",
+        ),
+        Arithmetic(
+            "scaled",
+            "as truncated, the exponents of a block's scales added to each product's (block-scaled 8, 6 and 4 bits)",
+            reference=reference.scaled,
+            compiled="scaled.products",
+            cuda="SCALED",
+            constraints=_scaled,
+            exact_to=_aligned_precision,
+            loss=_scaled_loss,
+            parameters=(*_SUM, "scale", "scale_block"),
+            aligned="terms",
+        ),
+        Arithmetic(
+            "scaled-groups",
+            "16 products added exactly, times both scales; four such terms and the accumulator truncated (4 bits)",
+            reference=reference.scaled_groups,
+            compiled="scaled.grouped",
+            cuda="SCALED_GROUPS",
+            constraints=_scaled,
+            exact_to=_aligned_precision,
+            loss=_scaled_loss,
+            parameters=(*_SUM, "scale", "scale_block"),
+            groups=4,
+            aligned="terms",
         ),
         Arithmetic(
             "integer",

@@ -16,7 +16,7 @@ from fpemu.arguments import choice, integer
 from fpemu.errors import InputError, shown, unknown_name
 from fpemu.formats import FloatFormat
 from fpemu.mma import own_rows
-from fpemu.mma.spec import INTEGERS, MmaSpec
+from fpemu.mma.spec import INTEGERS, MmaSpec, scale_name
 
 _FASI = "Fasi, Higham, Mikaitis, Pranesh 2021 (10.7717/peerj-cs.330)"
 _KHATTAK = "Khattak, Mikaitis 2025 (arXiv 2512.07004)"
@@ -190,6 +190,26 @@ def _build() -> list[MmaSpec]:
     return rows + _amd() + _exact_sums() + _cpus()
 
 
+def _block_scaled() -> list[MmaSpec]:
+    """Block-scaled instructions of consumer Blackwell and of tcgen05, by PTX's kinds mxf8f6f4, mxf4 and mxf4nvf4."""
+    rows = []
+    for arch, instruction, mn in (("blackwell-rtx", "mma", "m16n8"), ("blackwell", "tcgen05", "m128nN")):
+        for ab, k, F, scale, each in (
+            *((ab, 32, 25, "ue8m0", 32) for ab in _BLOCK_SCALED),
+            *(("e2m1", 64, 35, *scales) for scales in (("ue8m0", 32), ("ue8m0", 16), ("ue4m3", 16))),
+        ):
+            more: dict[str, Any] = {
+                "name": f"{arch} {instruction} {mn}k{k} {ab}->fp32 {scale}/{each}",
+                "scale_block": each,
+            }
+            more |= {"arithmetic": "scaled" if k == 32 else "scaled-groups", "scale": scale, "shape": f"{mn}k{k}"}
+            more |= {"evidence": "documented", "source": f"{_NOT_RUN}; zeros and E0 by the rules of an H200"}
+            more |= {"architecture": arch, "instruction": instruction}
+            rows.append(MmaSpec(ab, ab, "fp32", k=k, block=k, F=F, E0=-126 - (F - 18), **more))
+    return rows
+
+
+_BLOCK_SCALED = ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
 _INT8 = """
 turing mma m8n8k16
 ampere mma m16n8k32
@@ -320,6 +340,23 @@ def rows() -> tuple[MmaSpec, ...]:
         One specification per instruction, each with its evidence and source.
     """
     return tuple(_build())
+
+
+@cache
+def block_scaled() -> tuple[MmaSpec, ...]:
+    """Return all block-scaled instructions of the catalogue, A and B of one format.
+
+    Returns
+    -------
+    tuple of MmaSpec
+        One specification per instruction and format of the scales.
+
+    Examples
+    --------
+    >>> block_scaled()[7].name
+    'blackwell-rtx mma m16n8k64 e2m1->fp32 ue4m3/16'
+    """
+    return tuple(_block_scaled())
 
 
 def documented_fields(row: MmaSpec) -> tuple[str, ...]:
@@ -457,6 +494,8 @@ def spec(
     cd_format: str | FloatFormat | None = None,
     instruction: str | None = None,
     k: int | None = None,
+    scale: str | FloatFormat | None = None,
+    scale_block: int | None = None,
 ) -> MmaSpec:
     """Return the specification of a matrix instruction of some hardware.
 
@@ -473,6 +512,10 @@ def spec(
         "mma", "wgmma", "tcgen05", "mfma": default the architecture's widest that has these formats.
     k : int, optional
         Length in k; default the widest.
+    scale : {"ue8m0", "ue4m3"}, optional
+        Format of the scales, for a block-scaled instruction.
+    scale_block : int, optional
+        Number of k that share a scale; default the largest of the instruction.
 
     Returns
     -------
@@ -488,6 +531,8 @@ def spec(
     --------
     >>> spec("H200", "fp16", "fp32").name
     'hopper wgmma m64nNk16 fp16->fp32'
+    >>> spec("RTX 5090", "e2m1", scale="ue4m3").name
+    'blackwell-rtx mma m16n8k64 e2m1->fp32 ue4m3/16'
     """
     if isinstance(hardware, MmaSpec):
         return hardware
@@ -499,6 +544,9 @@ def spec(
     if len(pair) != 2:
         raise InputError(f"ab_format = {shown(ab_format)} must be a format, or a pair of formats: A's and B's")
     a, b = (_format_name(f, arch) for f in pair)
+    scale, scale_block = scale_name(scale), integer("scale_block", scale_block, 1, none=True)
+    if scale is not None or scale_block is not None:
+        return _scaled_spec(arch, a, b, cd_format, instruction, {"scale": scale, "scale_block": scale_block, "k": k})
     of_arch = [r for r in known_rows if r.architecture == arch]
     matches = [r for r in of_arch if (str(r.a_format), str(r.b_format)) == (a, b)]
     mixed = a != b and not matches
@@ -522,8 +570,27 @@ def spec(
     return _mixed(row, b) if mixed else row
 
 
+def _scaled_spec(arch: str, a: str, b: str, cd_format: Any, instruction: str | None, chosen: dict[str, Any]) -> MmaSpec:
+    """Return the block-scaled instruction with these formats, scales and length in k."""
+    of_arch = [r for r in block_scaled() if r.architecture == arch]
+    if not of_arch:
+        known = ", ".join(sorted({r.architecture for r in block_scaled()}))
+        raise InputError(f"{arch} has no block-scaled instruction; {known} have")
+    fields = {"a_format": a, "d_format": cd_format and _format_name(cd_format, arch), "instruction": instruction}
+    matches, named = of_arch, f"{arch} block-scaled"
+    for field, value in (fields | chosen).items():
+        if value is not None:
+            matches = _select(matches, field, value, f"{named}:", f"{field} =")
+            named += f" {value}"
+    if a != b:
+        matches = _select(matches, "k", 32, f"{named} with B in {b}:", "k =")
+        _select(of_arch, "a_format", b, f"{arch} block-scaled:", "b_format =")
+    row = max(matches, key=lambda r: (r.k, r.scale_block or 0))
+    return row if a == b else _mixed(row, b)
+
+
 def _mixed(row: MmaSpec, b: str) -> MmaSpec:
-    """Return the row with B in the other fp8 format."""
+    """Return the row with B in another format."""
     source = _MIXED if row.evidence == "measured" else f"the rule of {row.a_format} alone: {row.source}"
     evidence = "documented" if row.evidence == "replayed" else row.evidence
     name = row.name.replace(str(row.a_format), f"{row.a_format}x{b}")

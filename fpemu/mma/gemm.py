@@ -29,6 +29,7 @@ from fpemu.mma.tree import AnyOrder, Chain, Sum, Tree, check, evaluate, order_of
 from fpemu.rounding import _round_to
 
 Array = NDArray[Any]
+Scales = tuple[Array | None, Array | None]
 _ENTRIES = 2**20  # entries of D computed at a time where slices are added
 _ENTRIES_CUDA = 2**27  # the same on a GPU, to which B is copied once for as many entries
 _CHUNK = 2**18  # entries checked at a time: their temporaries are float64
@@ -37,7 +38,9 @@ _NATIVE = {np.dtype(np.float16): FP16, np.dtype(np.float32): FP32, np.dtype(np.f
 
 
 @in_ieee
-def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compiled") -> Any:
+def execute(
+    A: Any, B: Any, C: Any, spec: MmaSpec, *, scale_a: Any = None, scale_b: Any = None, backend: Backend = "compiled"
+) -> Any:
     """Execute one matrix instruction, D = A B + C.
 
     Parameters
@@ -48,6 +51,9 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compil
         Accumulator; None: zero.
     spec : MmaSpec
         Arithmetic of the instruction.
+    scale_a, scale_b : array_like (..., M, k / scale_block) and (..., k / scale_block, N), optional
+        Scales of a block-scaled instruction, values of the spec's scale format; default: 1. The sign of a ue4m3 scale
+        is ignored.
     backend : {"compiled", "numpy"}
         Compiled or NumPy reference implementation, with the same bits.
 
@@ -67,10 +73,11 @@ def execute(A: Any, B: Any, C: Any, spec: MmaSpec, *, backend: Backend = "compil
         K = terms[0][0].shape[-1]
         raise InputError(f"A has K = {K}: one instruction of {spec} takes K = {spec.k} (gemm takes any K)")
     broadcast(*terms[0], C)
-    D = _chain(terms, C, spec, backend=backend)
+    D = _chain(terms, C, spec, backend=backend, scales=_scales(terms[0], (scale_a, scale_b), spec, dropped))
     return np.squeeze(D, dropped) if dropped else D
 
 
+@in_ieee
 def gemm(
     A: Any,
     B: Any,
@@ -78,6 +85,8 @@ def gemm(
     spec: MmaSpec | None = None,
     order: AnyOrder | None = None,
     *,
+    scale_a: Any = None,
+    scale_b: Any = None,
     backend: Backend = "compiled",
     device: Device = "cpu",
 ) -> Any:
@@ -94,6 +103,9 @@ def gemm(
         From `fpemu.mma.spec`.
     order : KOrder, tree or Revealed, optional
         Summation order over K. Default: one chain, k ascending. A tree (`fpemu.mma.tree`) fixes every addition.
+    scale_a, scale_b : array_like (..., M, ceil(K / scale_block)) and (..., ceil(K / scale_block), N), optional
+        Scales of block-scaled instructions, values of the spec's scale format; default: 1. Each interval of ``order``
+        begins with a block of scales.
     backend : {"compiled", "numpy"}
         Compiled or NumPy reference implementation, with the same bits.
     device : {"cpu", "cuda", "auto"}
@@ -120,7 +132,7 @@ def gemm(
     >>> [fpemu.mma.gemm(A, B, C, fpemu.mma.spec(gpu)).item() for gpu in ("V100", "A100", "H100")]
     [0.0, -0.5, -0.75]
     """
-    return chain([(A, B)], C, spec, order, backend=backend, device=device)
+    return _checked_chain([(A, B)], C, spec, order, None, backend, device, (scale_a, scale_b))
 
 
 @in_ieee
@@ -160,6 +172,13 @@ def chain(
     InputError
         As `gemm`; no terms, or terms of different shapes.
     """
+    return _checked_chain(terms, C, spec, order, step, backend, device)
+
+
+def _checked_chain(
+    terms: Any, C: Any, spec: Any, order: Any, step: Any, backend: Any, device: Any, scales: Scales = (None, None)
+) -> Any:
+    """`chain`, with the scales of a single term."""
     spec = _check_spec(spec)
     order = _ASCENDING if order is None else order_of(order) or _ASCENDING
     if not isinstance(terms, Sequence) or not terms or any(not isinstance(t, tuple) or len(t) != 2 for t in terms):
@@ -170,8 +189,11 @@ def chain(
     step = spec.k if step == "instruction" else step
     devices.implementation(device, backend)  # an unusable device is refused before arrays are read
     terms, C, dropped = _values(terms, C, spec)
-    broadcast(*terms[0], C)
-    D = _chain(terms, C, spec, order, step, backend, device)
+    broadcast(terms[0][0], terms[0][1], C)
+    scales = _scales(terms[0], scales, spec, dropped)
+    if any(x is not None for x in scales) and not isinstance(order, KOrder):
+        raise InputError("scale_a and scale_b go with a KOrder: a tree takes operands without scales")
+    D = _chain(terms, C, spec, order, step, backend, device, scales)
     return np.squeeze(D, dropped) if dropped else D
 
 
@@ -183,6 +205,7 @@ def _chain(
     step: int | None = None,
     backend: Backend = "compiled",
     device: Device = "cpu",
+    scales: Scales = (None, None),
 ) -> Array:
     """`chain` for arguments that fit one another: arrays of values of the spec's formats, `step` a length in k."""
     order = order or _ASCENDING
@@ -194,7 +217,7 @@ def _chain(
     run = partial(_run, spec=spec, use=use, device=device)
     with np.errstate(all="ignore"):  # NaN, Inf and subnormals are results like others here
         if isinstance(order, KOrder) and order.split is None:
-            D = run(As, Bs, C, shape, order=order, step=step)
+            D = run(As, Bs, C, shape, order=order, step=step, scales=scales)
         else:  # some rows at a time, because the results of all slices are held until they are added
             if not isinstance(order, KOrder):
                 check(order, As[0].shape[-1], spec)
@@ -206,7 +229,8 @@ def _chain(
                 a = [A[..., rows, :] for A in As]
                 part = (*lead, a[0].shape[-2], shape[-1])
                 if isinstance(order, KOrder):
-                    D[..., rows, :] = run(a, Bs, c, part, order=order, step=step)
+                    some = None if scales[0] is None else scales[0][..., rows, :]
+                    D[..., rows, :] = run(a, Bs, c, part, order=order, step=step, scales=(some, scales[1]))
                 else:
                     D[..., rows, :] = _evaluate_tree(a[0], Bs[0], c, part, order, spec, run)
         if isinstance(spec.d_format, str):
@@ -228,6 +252,7 @@ def _run(
     step: int | None,
     use: str,
     device: Device,
+    scales: Scales = (None, None),
 ) -> Array:
     """Compute the slices of the order and add them; the result (..., M, N) shares no memory with the operands."""
     index_a, index_b = indices(As[0], shape[:-2]), indices(Bs[0], shape[:-2])
@@ -240,6 +265,8 @@ def _run(
 
     def chain(part: _SliceLayout, first: Array) -> Array:
         A, B = _gather(As, part, spec.a_format, -1), _gather(Bs, part, spec.b_format, -2)
+        if spec.scale_block is not None:
+            A, B = _with_scales(A, scales[0], part, spec, -1), _with_scales(B, scales[1], part, spec, -2)
         if use == "numpy":
             return reference.chain(A[index_a], B[index_b], first, spec, part.ends)
         x = Operands(A, B, index_a, index_b, first, part.ends)
@@ -298,6 +325,22 @@ def _gather(terms: list[Array], part: _SliceLayout, fmt: FloatFormat | str, axis
         else:
             out[..., place, :] = flat[term][..., source, :]
     return out
+
+
+def _with_scales(X: Array, scales: Array | None, part: _SliceLayout, spec: MmaSpec, axis: int) -> Array:
+    """Lay out the scales of each block behind its operands; padding, and operands without scales, have the scale 1."""
+    each, block = spec.scale_block or 1, spec.block
+    X = np.moveaxis(X, axis, -1)
+    out = np.ones((*X.shape[:-1], X.shape[-1] // each), X.dtype)
+    if scales is not None:
+        flat = np.moveaxis(scales.reshape(-1, *scales.shape[-2:]), axis, -1)
+        for _, source, place in part.copies:
+            if source.start % each or place.start % each:
+                raise InputError(f"the order divides K at {source.start}: with scales, at multiples of {each}")
+            first, count = source.start // each, -(-(source.stop - source.start) // each)
+            out[..., place.start // each : place.start // each + count] = flat[..., first : first + count]
+    parts = [x.reshape(*x.shape[:-1], -1, n) for x, n in ((X, block), (out, block // each))]
+    return np.moveaxis(np.concatenate(parts, -1).reshape(*X.shape[:-1], -1), -1, axis)
 
 
 def indices(x: Array, lead: tuple[int, ...]) -> NDArray[np.int64]:
@@ -409,6 +452,30 @@ def _values(
         C = as_values(C, spec.c_format or spec.d_format, "C", 2 - len(dropped))
         C = np.expand_dims(C, dropped) if dropped else C
     return pairs, C, dropped
+
+
+def _scales(term: tuple[Array, Array], scales: Scales, spec: MmaSpec, dropped: tuple[int, ...]) -> Scales:
+    """The scales of A and B as float32 arrays with the leading axes of A and B; None for a scale 1."""
+    fmt = spec.scale_format
+    checked: list[Array | None] = []
+    for name, x, of, axis, vector in zip(("scale_a", "scale_b"), scales, term, (-1, -2), (-2, -1), strict=True):
+        if x is None:
+            checked.append(None)
+            continue
+        if fmt is None or spec.scale_block is None:
+            raise InputError(f"{name} goes with a block-scaled instruction, and {spec} has no scales")
+        x = as_array(x, name)
+        # the sign of ue4m3, and of no ue8m0, is ignored
+        x = as_values(np.abs(x) if spec.scale == "ue4m3" else x, fmt, name, 1).astype(np.float32)
+        x = np.expand_dims(x, vector) if vector in dropped and x.ndim == 1 else x
+        shape = list(of.shape)
+        shape[axis] = -(-shape[axis] // spec.scale_block)
+        if x.shape != tuple(shape):
+            raise InputError(
+                f"{name} has shape {x.shape}: {spec} needs {tuple(shape)}, a scale for {spec.scale_block} k"
+            )
+        checked.append(x)
+    return checked[0], checked[1]
 
 
 def as_values(x: Any, fmt: FloatFormat | str, name: str, axes: int = 0) -> Array:

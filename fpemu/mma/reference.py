@@ -23,6 +23,7 @@ Array = NDArray[Any]
 _TILE = 128  # rows and columns computed at a time, so that the temporaries stay in cache
 _ZERO = -(10**6)  # the exponent of a zero: below every floor
 _NONE = -5000  # the exponent of a sum of zeros on CDNA3: below that of every product
+GROUP = 16  # products that a block-scaled instruction of 4-bit operands adds exactly
 _QUIET = np.uint64(1 << 51)  # the bit of a quiet NaN in fp64
 _TINY = 2.0**-126  # the smallest normal number of fp32
 
@@ -48,8 +49,8 @@ def _tile(A: Array, B: Array, C: Array, spec: MmaSpec, ends: NDArray[np.bool_]) 
     d = np.zeros_like(C) if outer is not None else C
     for index, end in enumerate(ends):
         d = d if enter is None else enter(d)
-        for k in range(index * spec.k, (index + 1) * spec.k, spec.block):
-            d = block(A[..., k : k + spec.block], B[..., k : k + spec.block, :], d, spec)
+        for k in range(index * spec.words, (index + 1) * spec.words, spec.block_words):
+            d = block(A[..., k : k + spec.block_words], B[..., k : k + spec.block_words, :], d, spec)
         if outer is not None and end:
             outer = outer + d.astype(outer.dtype)
             d = np.zeros_like(d)
@@ -149,6 +150,76 @@ def via_half(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
     for ks in (first, ~first):
         d = truncated(a[..., ks], b[..., ks, :], d, spec.issued)
     return np.asarray(round_to(c + d, spec.operand_formats[3])).astype(np.float64)
+
+
+# --- NVIDIA: block-scaled operands. A block is its products' operands, then their scales
+#
+# Source: Xie et al. 2025, MMA-Sim (arXiv 2511.10909), release of January 2026: documented, no recordings are public.
+# MMA-Sim gives every zero the exponent -126. Here a zero has no exponent and E0 bounds e_max, as on an H200.
+
+
+def scaled(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
+    """`truncated`, with the exponents of both ue8m0 scales added to the exponent of each product.
+
+    A scale that is NaN makes the result NaN, beside products that are zero too.
+    """
+    fa, fb, fc, _ = spec.operand_formats
+    (a, scale_a), (b, scale_b) = (a[..., :-1], a[..., -1:]), (b[..., :-1, :], b[..., -1:, :])
+    e_scales = _scale(scale_a, spec)[1] + _scale(scale_b, spec)[1]
+    (sa, ea), (sb, eb), (sc, ec) = decode(a, fa), decode(b, fb), decode(c, fc)
+    e_max = np.maximum(ec, _ZERO if spec.E0 is None else spec.E0)
+    for k in range(a.shape[-1]):
+        np.maximum(e_max, ea[..., :, k, None] + eb[..., None, k, :] + e_scales, out=e_max)
+    e_max = np.where(e_max < _ZERO // 2, 0, e_max)
+    total = align(sc, ec - e_max, fc.precision - 1, spec.F)
+    for k in range(a.shape[-1]):
+        exponent = ea[..., :, k, None] + eb[..., None, k, :] + e_scales
+        product = sa[..., :, k, None] * sb[..., None, k, :]
+        total += align(product, exponent - e_max, fa.precision + fb.precision - 2, spec.F)
+    d = _with_specials(a, b, c, _finish(total, e_max - spec.F, spec))
+    return np.where(np.isnan(scale_a) | np.isnan(scale_b), np.nan, d)
+
+
+def scaled_groups(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
+    """Block-scaled 4-bit operands: a fused sum of four terms and the accumulator.
+
+    1. The 16 products of a group are added exactly.
+    2. A term is this sum times the significands of both scales. Its exponent is the sum of the scales' exponents,
+       whatever its magnitude: it is not normalised. A subnormal scale has the exponent emin.
+    3. The terms and c are truncated F places below the largest exponent of the non-zero ones, added and rounded once,
+       as in `truncated`.
+
+    A term has at most 10 + 8 bits and lies below 2^12, so that it fits int64 at F <= 35.
+    """
+    fmt, each, fc = spec.scale_format, spec.scale_block, spec.operand_formats[2]
+    assert fmt is not None
+    assert each is not None
+    sc, ec = decode(c, fc)
+    e_max = np.maximum(ec, _ZERO if spec.E0 is None else spec.E0)
+    terms, nan = [], np.isnan(c)
+    for group in range(spec.block // GROUP):
+        ks, at = slice(group * GROUP, (group + 1) * GROUP), spec.block + group * GROUP // each
+        scale_a, scale_b = a[..., at, None], b[..., None, at, :]
+        (sa, ea), (sb, eb) = _scale(scale_a, spec), _scale(scale_b, spec)
+        quarters = 4 * (a[..., ks].astype(np.float64) @ b[..., ks, :].astype(np.float64))
+        term = quarters.astype(np.int64) * sa * sb
+        exponent = np.where(term == 0, _ZERO, ea + eb)
+        terms.append((term, exponent))
+        e_max = np.maximum(e_max, exponent)
+        nan = nan | np.isnan(scale_a) | np.isnan(scale_b)
+    e_max = np.where(e_max < _ZERO // 2, 0, e_max)
+    total = align(sc, ec - e_max, fc.precision - 1, spec.F)
+    for term, exponent in terms:
+        total = total + align(term, exponent - e_max, 2 + 2 * fmt.fraction_bits, spec.F)
+    d = _finish(total, e_max - spec.F, spec)
+    return np.where(nan, np.nan, np.where(np.isinf(c), c, d))
+
+
+def _scale(x: Array, spec: MmaSpec) -> tuple[Array, Array]:
+    """The integer significands and exponents of scales; a zero has the exponent emin."""
+    assert spec.scale_format is not None
+    significand, exponent = decode(x, spec.scale_format)
+    return significand, np.maximum(exponent, spec.scale_format.emin)
 
 
 # --- exact sums

@@ -24,6 +24,7 @@ EVIDENCE: dict[str, str] = {
     "custom": "made by the user",
 }
 INTEGERS = ("int8", "uint8", "int32")
+SCALES = {"ue8m0": formats.E8M0, "ue4m3": formats.UE4M3}
 _NAN_CODES = {"fp16": 0x7FFF, "fp32": 0x7FFFFFFF, "fp64": 0x7FF8000000000000}
 
 
@@ -60,6 +61,10 @@ class MmaSpec:
         A step with NaN among its operands returns the first of them, made quiet, with its sign and payload: in the
         order b, c, a for NVIDIA's chains of FMAs in fp64, and a, b, c for x86. `nan_code` is then the NaN of an invalid
         operation on numbers, and of a result of additions outside the instruction.
+    scale : {"ue8m0", "ue4m3"}, optional
+        Format of the scales of A and B in a block-scaled instruction.
+    scale_block : int, optional
+        Number of consecutive k that share a scale.
     name, architecture, instruction, shape : str
         Names of the specification, its architecture and instruction, and the instruction's shape.
     evidence, source : str
@@ -89,6 +94,8 @@ class MmaSpec:
     c_format: FloatFormat | str | None = None
     nan_code: int | None = None
     payloads: bool = False
+    scale: Literal["ue8m0", "ue4m3"] | None = None
+    scale_block: int | None = None
     name: str = "custom"
     architecture: str = "custom"
     instruction: str = "mma"
@@ -101,8 +108,9 @@ class MmaSpec:
         choice("evidence", self.evidence, EVIDENCE)
         choice("final", self.final, ("RZ", "RNE"), none=True)
         flag("payloads", self.payloads)
-        for field in ("k", "block", "F", "E0", "fraction_bits", "nan_code"):
-            low, optional = (1, False) if field in ("k", "block") else (None, field != "F")
+        object.__setattr__(self, "scale", scale_name(self.scale))
+        for field in ("k", "block", "F", "E0", "fraction_bits", "nan_code", "scale_block"):
+            low, optional = (1 if "block" in field or field == "k" else None), field not in ("k", "block", "F")
             value = integer(f"MmaSpec {self.name!r}: {field}", getattr(self, field), low, none=optional)
             object.__setattr__(self, field, value)
         for field in ("a_format", "b_format", "d_format"):
@@ -161,6 +169,21 @@ class MmaSpec:
         return self.rules.exact_to(self)
 
     @cached_property
+    def scale_format(self) -> FloatFormat | None:
+        """Format of the scales."""
+        return None if self.scale is None else SCALES[self.scale]
+
+    @cached_property
+    def block_words(self) -> int:
+        """Words of a row of A, or a column of B, in one block: its products' operands, then their scales."""
+        return self.block + (0 if self.scale_block is None else self.block // self.scale_block)
+
+    @cached_property
+    def words(self) -> int:
+        """Words of a row of A, or a column of B, in one instruction."""
+        return self.k // self.block * self.block_words
+
+    @cached_property
     def outer_dtype(self) -> Any:
         """Type of the additions outside the instruction: fp32, fp64 for an fp64 D, int32 for integers."""
         return {"fp64": np.float64, "int32": np.int32}.get(str(self.d_format), np.float32)
@@ -202,10 +225,17 @@ class MmaSpec:
         names = ["F", "E0", "final"] if self.rules.truncates else ["final"] if "final" in self.rules.parameters else []
         if self.rules.truncates and self.fraction_bits is not None:
             names.append("fraction_bits")
+        names += [] if self.scale is None else ["scale", "scale_block"]
         parts += [f"{name}={getattr(self, name)!r}" for name in names]
         parts += [f"c_format={str(self.c_format)!r}"] if self.c_format != self.d_format else []
         parts += [f"nan_code=0x{self.nan_code:X}"] if self.nan_code is not None else []
         return f"MmaSpec({', '.join(parts + ['payloads=True'] * self.payloads)})"
+
+
+def scale_name(scale: Any) -> Any:
+    """The name of a scale format in PTX, for a name or a FloatFormat; an unknown one raises InputError."""
+    name = str(scale) if isinstance(scale, FloatFormat) else scale
+    return choice("scale", "ue8m0" if name == "e8m0" else name, SCALES, none=True)
 
 
 def _format(fmt: FloatFormat | str) -> FloatFormat | str:

@@ -91,7 +91,7 @@ def test_a_row_is_complete(name):
     if row.compiled is not None:
         assert row.chain.__module__ == f"fpemu.mma.compiled.{row.compiled.partition('.')[0]}"
     assert set(row.parameters) <= set(DEFAULTS)
-    assert any(spec.rules is row for spec in mma.catalog.rows())
+    assert any(spec.rules is row for spec in (*mma.catalog.rows(), *mma.catalog.block_scaled()))
 
 
 def test_a_specification_and_its_copies_have_the_row():

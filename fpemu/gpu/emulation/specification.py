@@ -47,11 +47,17 @@ def definition(spec: MmaSpec, name: str = "Spec") -> str:
     if fraction is None:
         fraction = 0 if isinstance(spec.d_format, str) else spec.d_format.fraction_bits
     types = "".join(f"  typedef {format_type(fmt)} {letter};\n" for letter, fmt in formats.items())
+    scales = ""
+    if (scale := spec.scale_format) is not None:
+        constants = {"BLOCK": spec.scale_block, "FRACTION": scale.fraction_bits, "EMIN": scale.emin}
+        numbers = ", ".join(f"SCALE_{name} = {value}" for name, value in constants.items())
+        scales = f"  static constexpr int {numbers};\n"
     floor = _NO_FLOOR if spec.E0 is None else spec.E0
     return (
         f"struct {name} {{\n{types}"
         f"  static constexpr Arithmetic ARITHMETIC = {spec.rules.cuda};\n"
-        f"  static constexpr int K = {spec.k}, BLOCK = {spec.block}, F = {spec.F}, E0 = {floor}, "
+        f"  static constexpr int K = {spec.k}, WORDS = {spec.words}, BLOCK_WORDS = {spec.block_words};\n{scales}"
+        f"  static constexpr int BLOCK = {spec.block}, F = {spec.F}, E0 = {floor}, "
         f"FRACTION_BITS = {fraction};\n"
         f"  static constexpr bool NEAREST = {str(spec.final == 'RNE').lower()}, "
         f"PAYLOADS = {str(spec.payloads).lower()};\n"

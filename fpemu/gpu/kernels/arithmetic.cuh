@@ -1,8 +1,9 @@
 // The arithmetic of one matrix instruction on bit patterns: the CUDA implementation of fpemu.mma.reference, all arithmetics.
 //
 // A Spec is a struct of constants that fpemu.gpu.emulation.specification writes from an MmaSpec: types A, B, C, D
-// (formats) and K, BLOCK, ARITHMETIC, F, E0, NEAREST, FRACTION_BITS, NAN_CODE, PAYLOADS. emulate<Spec>(a, b, c) takes K
-// codes of a row of A and of a column of B and the code of c, and returns the code of d. Integers only: nothing here
+// (formats) and K, BLOCK, ARITHMETIC, F, E0, NEAREST, FRACTION_BITS, NAN_CODE, PAYLOADS, and of block scales SCALE_BLOCK,
+// SCALE_FRACTION, SCALE_EMIN. emulate<Spec>(a, b, c) takes WORDS codes of a row of A and of a column of B (K operands,
+// and behind each block, of BLOCK_WORDS words, its scales) and the code of c, and returns the code of d. Integers only: nothing here
 // depends on how a compiler or a processor rounds.
 //
 // Sizes. A significand has at most 24 bits, but 53 in an FMA chain. A product of two has at most 48 (there 106, in two
@@ -11,6 +12,7 @@
 #include "amd.cuh"
 #include "exact.cuh"
 #include "fma.cuh"
+#include "scaled.cuh"
 #include "truncated.cuh"
 
 // ---- fp8 through mma.sync on Hopper: converted to fp16, two half-precision blocks from zero, c added at the end
@@ -49,9 +51,11 @@ template <class S> FPEMU_FUNCTION u64 emulate(const typename S::A::code* a, cons
     if constexpr (S::ARITHMETIC == FLUSHED) d = flush(d, false);
     if constexpr (S::ARITHMETIC == VIA_HALF) d = via_half<S>(a, b, c);
     else
-      for (int k = 0; k < S::K; k += S::BLOCK) {
+      for (int k = 0; k < S::WORDS; k += S::BLOCK_WORDS) {
         if constexpr (S::ARITHMETIC == TRUNCATED)
           d = truncated<S, typename S::A, typename S::B, S::BLOCK>(a + k, b + k, d);
+        if constexpr (S::ARITHMETIC == SCALED) d = scaled<S>(a + k, b + k, d);
+        if constexpr (S::ARITHMETIC == SCALED_GROUPS) d = scaled_groups<S>(a + k, b + k, d);
         if constexpr (S::ARITHMETIC == EXACT) d = exact<S>(a + k, b + k, d);
         if constexpr (S::ARITHMETIC == FMA) {
           const u64 start = d;

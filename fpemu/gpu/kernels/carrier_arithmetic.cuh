@@ -4,10 +4,12 @@
 //   truncated   fp64: products of 24-bit numbers, their truncation and the sum of 65 such terms are exact (F <= 35).
 //               fp32 and int32, for narrow operands and fp32 results toward zero: see NARROW.
 //   exact       fp64 with the error of each addition; where one is not zero, again in fixed point (exact.cuh).
+//   scaled      fp64, as truncated; the sums of 16 products of 4-bit numbers in fp32.
 //   cdna3       fp64. flushed and fma: the processor's own operations, each rounded to nearest.
 #pragma once
 #include "carrier.cuh"
 #include "exact.cuh"
+#include "scaled.cuh"
 
 template <class E> struct alignas(SIDE * sizeof(E)) Four {
   E at[SIDE];
@@ -131,6 +133,63 @@ FPEMU_FUNCTION void via_half_carrier(const float* a, const float* b, const s16* 
     const float sum = acc[r][c] + part[r][c];
     acc[r][c] = S::D::P == 24 ? sum : round_carrier<ToNearest<typename S::D>, true>((double)sum);
   }
+}
+
+// ---- block-scaled: the scales lie behind the operands of a block
+
+template <class S>
+FPEMU_FUNCTION void scaled_carrier(const float* a, const float* b, const s16* ea, const s16* eb,
+                                   float (&acc)[SIDE][SIDE]) {
+  constexpr int ROW = Carrier<S>::ROW, FLOOR = S::E0 == NO_FLOOR ? -600 : S::E0;  // -600: below every exponent
+  const Highest top = highest<ROW, S::BLOCK, Every<0, 1>>(ea, eb);
+  const Four<float> u = four(a + S::BLOCK * ROW), v = four(b + S::BLOCK * ROW);
+  double scale[SIDE][SIDE], unit[SIDE][SIDE], sum[SIDE][SIDE];
+  FPEMU_EACH(r, c) {
+    const int shift = exponent_of(u.at[r]) + exponent_of(v.at[c]);
+    const int ec = acc[r][c] != 0 ? larger(exponent_of(acc[r][c]), S::D::EMIN) : FLOOR;
+    const int e = larger(larger(top.at(r, c) + shift, FLOOR), ec);
+    scale[r][c] = power(S::F - e + shift), unit[r][c] = power(e - S::F);
+    sum[r][c] = cut((double)acc[r][c] * power(S::F - e)) + (double)u.at[r] * (double)v.at[c] * 0.0;  // NaN, or a zero
+  }
+  FPEMU_SOME(unroll 2)
+  for (int q = 0; q < S::BLOCK; q++) {
+    const Four<float> x = four(a + q * ROW), y = four(b + q * ROW);
+    FPEMU_EACH(r, c) sum[r][c] += cut((double)x.at[r] * (double)y.at[c] * scale[r][c]);
+  }
+  FPEMU_EACH(r, c) acc[r][c] = round_carrier<S, false>(sum[r][c] * unit[r][c]);
+}
+
+template <class S>
+FPEMU_FUNCTION void scaled_groups_carrier(const float* a, const float* b, float (&acc)[SIDE][SIDE]) {
+  constexpr int ROW = Carrier<S>::ROW, GROUPS = S::BLOCK / GROUP, FLOOR = S::E0 == NO_FLOOR ? -600 : S::E0;
+  float part[GROUPS][SIDE][SIDE];
+  int top[SIDE][SIDE];
+  FPEMU_EACH(r, c) top[r][c] = acc[r][c] != 0 ? larger(larger(exponent_of(acc[r][c]), S::D::EMIN), FLOOR) : FLOOR;
+  FPEMU_UNROLL
+  for (int g = 0; g < GROUPS; g++) {
+    const int at = (S::BLOCK + g * GROUP / S::SCALE_BLOCK) * ROW;
+    const Four<float> u = four(a + at), v = four(b + at);
+    FPEMU_EACH(r, c) part[g][r][c] = 0;
+    FPEMU_SOME(unroll 4)
+    for (int q = g * GROUP; q < (g + 1) * GROUP; q++) {
+      const Four<float> x = four(a + q * ROW), y = four(b + q * ROW);
+      FPEMU_EACH(r, c) part[g][r][c] += x.at[r] * y.at[c];  // exact: multiples of a quarter, below 2^10
+    }
+    FPEMU_EACH(r, c) {
+      const int e = larger(exponent_of(u.at[r]), S::SCALE_EMIN) + larger(exponent_of(v.at[c]), S::SCALE_EMIN);
+      if (part[g][r][c] != 0 && u.at[r] != 0 && v.at[c] != 0) top[r][c] = larger(top[r][c], e);
+    }
+  }
+  double sum[SIDE][SIDE];
+  FPEMU_EACH(r, c) sum[r][c] = cut((double)acc[r][c] * power(S::F - top[r][c]));
+  FPEMU_UNROLL
+  for (int g = 0; g < GROUPS; g++) {
+    const int at = (S::BLOCK + g * GROUP / S::SCALE_BLOCK) * ROW;
+    const Four<float> u = four(a + at), v = four(b + at);
+    FPEMU_EACH(r, c)
+    sum[r][c] += cut((double)part[g][r][c] * ((double)u.at[r] * (double)v.at[c]) * power(S::F - top[r][c]));
+  }
+  FPEMU_EACH(r, c) acc[r][c] = round_carrier<S, false>(sum[r][c] * power(top[r][c] - S::F));
 }
 
 // ---- exact
@@ -292,6 +351,10 @@ FPEMU_FUNCTION void block(const E* a, const E* b, const s16* ea, const s16* eb, 
     truncated_double<S, S::BLOCK, Every<0, 1>>(a, b, ea, eb, acc);
   } else if constexpr (S::ARITHMETIC == VIA_HALF) {
     via_half_carrier<S>(a, b, ea, eb, acc);
+  } else if constexpr (S::ARITHMETIC == SCALED) {
+    scaled_carrier<S>(a, b, ea, eb, acc);
+  } else if constexpr (S::ARITHMETIC == SCALED_GROUPS) {
+    scaled_groups_carrier<S>(a, b, acc);
   } else if constexpr (S::ARITHMETIC == EXACT) {
     exact_carrier<S>(a, b, acc);
   } else if constexpr (S::ARITHMETIC == FMA) {

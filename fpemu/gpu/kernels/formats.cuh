@@ -2,7 +2,7 @@
 #pragma once
 #include "integers.cuh"
 
-enum Arithmetic { TRUNCATED, EXACT, FMA, FLUSHED, CDNA3, CDNA3_FP8, VIA_HALF, INTEGER };
+enum Arithmetic { TRUNCATED, EXACT, FMA, FLUSHED, CDNA3, CDNA3_FP8, VIA_HALF, INTEGER, SCALED, SCALED_GROUPS };
 enum NanRule { NAN_NONE, NAN_IEEE, NAN_TOP, NAN_NEGATIVE_ZERO };
 enum Special { FINITE = 0, PLUS_INFINITY = 1, MINUS_INFINITY = 2, NOT_A_NUMBER = 4 };  // a set: they are or-ed
 

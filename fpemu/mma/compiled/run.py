@@ -31,7 +31,7 @@ def run(params: Any, x: Operands, spec: MmaSpec) -> NDArray[Any]:
     out = C if dtype == C.dtype else np.empty(C.shape, dtype)  # in place: a row of C is read before it is written
     operands, emins = (A, B, index_a, index_b), tuple(fmt.emin for fmt in spec.operand_formats[:2])
     width = min(WIDTH, -(-B.shape[-1] // 16) * 16)
-    per = spec.k // len(params.block)
+    per = spec.words // len(params.block)
 
     promote, workers = bool(cuts.any()), threads()
     products, M, N = C.shape
@@ -39,14 +39,14 @@ def run(params: Any, x: Operands, spec: MmaSpec) -> NDArray[Any]:
     # small products share a task: starting a task takes longer than computing one of them
     group = min(-(-products // workers), max(1, _SMALL // (min(rows, M) * width * A.shape[-1])))
 
-    most = max(_LONG // spec.k, 1)  # instructions of a panel at a time
+    most = max(_LONG // spec.words, 1)  # instructions of a panel at a time
     stretches = [(0, len(cuts))] if len(cuts) <= most else _stretches(cuts, most)
 
     def task(corner: tuple[int, int, int]) -> None:
         product, row, first = corner
         some, at, start = (product, min(product + group, products)), ((row, rows), (first, width)), C
         for lo, hi in stretches:
-            panels(params, operands, some, *at, lo * spec.k, start, cuts[lo:hi], promote, per, emins, out)
+            panels(params, operands, some, *at, lo * spec.words, start, cuts[lo:hi], promote, per, emins, out)
             start = out
 
     tasks = [(p, i, j) for p in range(0, products, group) for j in range(0, N, width) for i in range(0, M, rows)]
