@@ -43,7 +43,7 @@ _FORMATS = ("fp16", "bf16", "tf32", "fp32", "e4m3", "e5m2", "e3m2", "e2m3", "e2m
 _ARITHMETICS = [
     row
     for row in ARITHMETICS.values()
-    for _ in range(5 if row.aligned == "terms" else row.cuda is not None and not row.integer)
+    for _ in range(0 if row.scaled else 5 if row.aligned == "terms" else row.cuda is not None and not row.integer)
 ]
 
 
@@ -58,7 +58,7 @@ def spec(name: str, seed: int) -> MmaSpec:
                 return _draw_spec(draw, rules, name)
             except InputError:  # contradictory fields: draw again
                 continue
-    known = {row.name: row for row in mma.catalog.rows() if row.has_cuda}
+    known = {row.name: row for row in (*mma.catalog.rows(), *mma.catalog.block_scaled()) if row.has_cuda}
     if name not in known:
         raise unknown_name("instruction", name, known)
     return known[name]
@@ -127,6 +127,9 @@ def spec_case(row: MmaSpec, number: int, seed: int) -> Case:
         lead = draw.pick((((3, 1), (2,), ()), ((2,), (), ()), ((), (3,), (3,)), ((2, 2), (2, 2), (2, 2))))
     elif number == 5:
         order = _draw_tree(draw, K, row)
+    if row.scale_block is not None:  # the scales go with one product and an order whose intervals begin with a block
+        terms, step = 1, None
+        order = draw.pick((KOrder(), KOrder(promote=64), KOrder(split=64, join="pairwise"), KOrder(split=96, tile=64)))
     small = number in (4, 5) or (str(row.d_format) == "fp64" and number % 2)
     if small:
         size = draw.pick(_SIZES[:4])
@@ -180,6 +183,19 @@ def operands(case: Case) -> tuple[list[tuple[Array, Array]], Array | None]:
     return terms, drawn(case.subject, "C", case.kinds[0], case.key, (*case.lead[2], M, N))
 
 
+def scales(case: Case) -> dict[str, Any]:
+    """Return the scales of a block-scaled case as keywords of `fpemu.mma.gemm`: near 1, or all codes."""
+    row, (M, N, K) = case.subject, case.sizes
+    if row.scale_block is None:
+        return {}
+    random, blocks = np.random.Generator(np.random.Philox(case.key)), -(-K // row.scale_block)
+    shapes = {"scale_a": (*case.lead[0], M, blocks), "scale_b": (*case.lead[1], blocks, N)}
+    middle = int(row.scale_format.encode(1.0))
+    low, high = (0, 1 << row.scale_format.width) if case.number % 2 else (middle - 4, middle + 5)
+    codes_ = {name: random.integers(low, high, shape).astype(np.uint8) for name, shape in shapes.items()}
+    return {name: row.scale_format.decode(x) for name, x in codes_.items()}
+
+
 def _over_k(case: Case, letter: str, term: int, rows: int) -> Array:
     """Draw A, or B by its columns; the instructions over K alternate between the case's classes."""
     row, lead, K = case.subject, case.lead["AB".index(letter)], case.sizes[2]
@@ -201,6 +217,8 @@ def compute(case: Case, implementation: Implementation) -> Array:
     where: dict[str, Any] = {"device": "cpu", "backend": implementation}
     if implementation == "cuda":
         where = {"device": "cuda"}
+    if given := scales(case):
+        return codes(mma.gemm(terms[0][0], terms[0][1], C, case.subject, case.order, **given, **where))
     return codes(mma.chain(terms, C, case.subject, case.order, step=case.options["step"], **where))
 
 
@@ -257,7 +275,7 @@ class Emulation(ProductSuite):
     @cached_property
     def groups(self) -> dict[str, Group]:
         step = _QUICK if self.quick else 1
-        rows = [row for row in mma.catalog.rows() if row.has_cuda]
+        rows = [row for row in (*mma.catalog.rows(), *mma.catalog.block_scaled()) if row.has_cuda]
         listed = {row.name: Group(range(CASES), "instructions of the catalog") for row in rows[::step]}
         listed |= {f"{CUSTOM}{i}": Group(range(CASES), "drawn instructions") for i in range(0, DRAWN, step)}
         return listed | {pair: Group(range(PRODUCTS), "schemes on hardware") for pair in pairs()[::step]}

@@ -55,7 +55,9 @@ def test_an_h200_computed_the_cpus_bits_for_every_specification_and_scheme():
     assert FILE.stat().st_size < 130_000
     assert RECORD.total("outputs") > 10**6
     assert (len(SPECS), len(SCHEMES)) >= (146 + DRAWN, 178)
-    assert {emulation.spec(o.group, RECORD.seed).arithmetic for o in SPECS} == set(ARITHMETICS)
+    # the record is older than the block-scaled instructions
+    on_gpus = {name for name, row in ARITHMETICS.items() if row.cuda is not None and not row.scaled}
+    assert {emulation.spec(o.group, RECORD.seed).arithmetic for o in SPECS} == on_gpus
 
 
 @pytest.mark.parametrize("tenth", range(10))
@@ -101,7 +103,8 @@ def test_the_cases_cover_the_classes_the_orders_and_the_layouts():
 
 def test_drawn_specifications_are_of_every_arithmetic_and_can_be_made_again():
     rows = [emulation.spec(f"{CUSTOM}{i}", 1) for i in range(DRAWN)]
-    assert {row.arithmetic for row in rows} == set(ARITHMETICS) - {"integer"}  # which has nothing to draw
+    drawn = {row.name for row in ARITHMETICS.values() if row.cuda is not None and not row.scaled}
+    assert {row.arithmetic for row in rows} == drawn - {"integer"}  # which has nothing to draw
     assert [emulation.spec(f"{CUSTOM}{i}", 1) for i in range(DRAWN)] == rows
     assert len({repr(row) for row in rows}) == len(rows)
 
