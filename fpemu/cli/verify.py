@@ -164,7 +164,7 @@ class SuiteOptions:
 
         cli.check_file(self.record, "the record", ".json")
         # the suite of libraries needs PyTorch too, and itself names what is missing
-        if name != "library.Library":
+        if name not in ("library.Library", "processor.Instructions"):
             cli.need_gpu("verify")
         gpus = () if self.gpus is None else chosen_gpus(self.gpus, "cuda")
         suite: Suite = attrgetter(name)(verification)(self.seed, *arguments, **options)
@@ -225,17 +225,23 @@ def _names(text: str | None) -> list[str] | None:
 def instructions(
     name: Annotated[str, "[NAME-PART]", "Only instructions whose name contains this text."] = "",
     /,
-    outputs: Annotated[float, "Smallest number of outputs per instruction, over all classes."] = 1e9,
+    outputs: Annotated[
+        float | None, "Smallest number of outputs per instruction, over all classes (default: 1e9, on a CPU 1e8)."
+    ] = None,
     *,
     options: SuiteOptions,
 ) -> None:
-    """Verify every matrix instruction of this GPU against its emulation, on operands drawn on the GPU.
+    """Verify every matrix instruction of this GPU, or CPU, against its emulation.
+
+    Without a GPU, or with a NAME-PART that begins with x86, the dot products of the processor here are compared.
 
     The operands have fifteen classes, among them cancellation, ties, subnormals, overflow, and arbitrary bits with
     NaN and Inf. Each mismatch is reduced to a minimal reproducer, shown with the effect of each rounding rule. Exit
-    status 0 if all outputs are equal, 1 if not, 2 without a GPU.
+    status 0 if all outputs are equal, 1 if not, 2 if there is no such instruction here.
     """
-    options.run("instructions.Instructions", int(outputs), name)
+    on_cpu = name.lower().startswith("x86") or cli.missing_gpu() is not None
+    outputs = (1e8 if on_cpu else 1e9) if outputs is None else outputs
+    options.run(f"{'processor' if on_cpu else 'instructions'}.Instructions", int(outputs), name)
 
 
 @cli.with_options(SuiteOptions)

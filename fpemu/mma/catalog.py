@@ -270,8 +270,8 @@ x86 tdpbf16ps m16n16k32 bf16 fp32 32 x86-tile measured AMX
 x86 tdpfp16ps m16n16k32 fp16 fp32 32 x86-tile documented AMX
 x86 vdpbf16ps m1n16k2 bf16 fp32 2 x86-pairs measured DP
 x86 vfmaddph m1n32k1 fp16 fp16 1 x86-fma measured PH
-x86 vfmaddps m1n16k1 fp32 fp32 1 x86-fma measured FMA
-x86 vfmaddpd m1n8k1 fp64 fp64 1 x86-fma measured FMA
+x86 vfmaddps m1n8k1 fp32 fp32 1 x86-fma measured FMA
+x86 vfmaddpd m1n4k1 fp64 fp64 1 x86-fma measured FMA
 x86 tdpbssd m16n16k64 int8 int32 64 integer definition INT
 x86 tdpbsud m16n16k64 int8xuint8 int32 64 integer definition INT
 x86 tdpbusd m16n16k64 uint8xint8 int32 64 integer definition INT

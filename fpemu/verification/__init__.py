@@ -1,8 +1,8 @@
-"""Verification of the GPU against the emulation: one module per suite, cases from a seed, one record schema."""
+"""Verification of GPU or CPU against the emulation: one module per suite, cases from a seed, one record schema."""
 
 from typing import Any
 
-_SUITES = ("arguments", "batched", "emulation", "instructions", "kernels", "library", "tallskinny")
+_SUITES = ("arguments", "batched", "emulation", "instructions", "kernels", "library", "processor", "tallskinny")
 
 
 def __getattr__(name: str) -> Any:

@@ -159,13 +159,13 @@ def _payloads(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
 
 @implements(Tile)
 def _block_tile(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
-    one = np.float32(1)
+    one, sums = np.float32(1), np.zeros((2, len(acc)), np.float32)
+    for q in range(len(params.block)):
+        part = sums[q % 2]
+        for j in range(len(acc)):
+            part[j] = _flushing(a[k + q], b[k + q, j], part[j])
     for j in range(len(acc)):
-        even, odd = np.float32(0), np.float32(0)
-        for q in range(k, k + len(params.block), 2):
-            even = _flushing(a[q], b[q, j], even)
-            odd = _flushing(a[q + 1], b[q + 1, j], odd)
-        acc[j] = _flushing(acc[j], one, _flushing(even, one, odd))
+        acc[j] = _flushing(acc[j], one, _flushing(sums[0, j], one, sums[1, j]))
 
 
 @implements(Tile, correction=True)
