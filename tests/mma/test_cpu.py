@@ -49,6 +49,19 @@ def test_recorded_outputs_and_payloads_of_nan(processor, unit, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("instruction", ["bfdot", "bfmmla", "bfdot-ebf", "bfmmla-ebf"])
+def test_outputs_of_an_emulator_of_arm(instruction, backend):
+    spec = mma.spec("arm", "bf16", instruction=instruction)
+    with np.load(golden.DATA / "arm.npz") as arrays:
+        groups = {key.rpartition("/")[0] for key in arrays if key.startswith(f"qemu/{instruction}/")}
+        assert len(groups) == 15
+        for group in groups:
+            A, B, C, D = (arrays[f"{group}/{x}"] for x in "ABCD")
+            codes = execute_codes(A, B, C, spec, lambda a, b, c, s: mma.execute(a, b, c, s, backend=backend))
+            assert np.array_equal(codes, D), group
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("instruction", ["tdpbssd", "tdpbsud", "tdpbusd", "tdpbuud", "vpdpbusd", "vpdpbusds"])
 def test_integers(instruction, backend):
     row = next(row for row in mma.catalog.rows() if row.instruction == instruction)
