@@ -26,7 +26,7 @@ OUT = DOCS / "generated"
 REFERENCE = DOCS / "reference"
 TEXTS = {"ARCHITECTURE.md": "architecture.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 API = {
-    "Formats and rounding": "formats rounding errors",
+    "Formats and rounding": "formats formats.block rounding errors",
     "Schemes": "schemes schemes.ozaki schemes.strassen",
     "Matrix instructions": "mma mma.catalog mma.tree mma.exactness mma.serialise simt",
     "Exact products, errors, operands": "reference metrics inputs",

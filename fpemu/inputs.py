@@ -314,7 +314,8 @@ def _draw(
             return out.reshape(shape)
     values, rounded, overflow = numbers(_Stream(seed), shape)
     if overflow is not None:
-        limits = f"largest {fmt.max}{', no zero and' * fmt.positive or ',' * (fmt.min >= 0)}{' no negative numbers' * (fmt.min >= 0)}"
+        refused = ", no zero and no negative numbers" if fmt.positive else ", no negative numbers" * (fmt.min >= 0)
+        limits = f"largest {fmt.max}{refused}"
         raise InputError(f"inputs {name!r}: values beyond {fmt} ({limits}): {entries(overflow, values)}")
     return rounded
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -304,9 +305,9 @@ class FloatFormat:
         with np.errstate(invalid="ignore"):
             _, exponent = np.frexp(np.where(np.isfinite(wide), wide, 0))
             exponent = np.maximum(exponent - 1, self.emin)
-            steps = np.abs(np.ldexp(np.where(np.isfinite(wide), wide, 0), f - exponent)).astype(np.uint64)
+            steps = np.abs(np.ldexp(np.where(np.isfinite(wide), wide, 0), f - exponent)).astype(np.int64)
         # adding instead of or-ing carries the implicit bit into the exponent field: a subnormal has field 0
-        code = ((exponent + self.bias - 1).astype(np.uint64) << np.uint64(f)) + steps
+        code = (((exponent + self.bias - 1).astype(np.int64) << f) + steps).astype(np.uint64)
         code = np.where(wide == 0, np.uint64(0), code)
         top = np.uint64(((1 << e) - 1) << f)
         code = np.where(np.isinf(wide), np.uint64(self._first_special), code)
@@ -458,3 +459,10 @@ def p3109(bits: int, precision: int, signed: bool = True, extended: bool = True)
     rest: dict[str, Any] = {"nan": "negative-zero"} if signed else {"nan": "top", "sign": "none"}
     emax = (1 << exponent_bits) - 1 - bias
     return FloatFormat(name, precision, 1 - bias, emax, inf=extended, negative_zero=False, **rest)
+
+
+def __getattr__(name: str) -> Any:
+    """Import `fpemu.formats.block` when it is first used: it needs the roundings, which import this module."""
+    if name == "block":
+        return import_module("fpemu.formats.block")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

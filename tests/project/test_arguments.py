@@ -21,7 +21,7 @@ import fpemu
 from fpemu import batched, conformance, inputs, library, metrics, mma, probing, roofline, schemes, theory
 from fpemu.arguments import integer, number
 from fpemu.errors import GpuError, GuaranteeError, InputError
-from fpemu.formats import FloatFormat
+from fpemu.formats import FloatFormat, block
 from fpemu.gpu.batched import configuration
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.plotting import bits
@@ -59,7 +59,7 @@ NUMBERS = INTEGERS | {
 }
 NAMES = {"empty": "", "unknown": "no", "long": "x" * 200, "str_": np.str_("fp17")}
 
-ARRAYS = set("ABCDPRSXabcxz") | {"bits", "random_bits"}
+ARRAYS = set("ABCDPRSXabcxz") | {"bits", "random_bits", "scales"}
 """Arguments that are arrays."""
 FREE = {"architecture", "inputs", "instruction", "model", "name", "out", "shape", "source"}
 """Arguments whose text is free, or looked up when the object is used."""
@@ -124,6 +124,13 @@ VALID = {
     "fpemu.advise A": row(fpemu.advise, 1e-2, hardware="V100", A=WIDE, B=WIDE),
     "fpemu.formats.get": row(fpemu.formats.get, "fp16"),
     "fpemu.formats.p3109": row(fpemu.formats.p3109, 8, 3),
+    "fpemu.formats.block.BlockFormat": row(block.BlockFormat, "own", fpemu.E2M1, fpemu.E8M0, 2),
+    "fpemu.formats.block.get": row(block.get, "mxfp4"),
+    "fpemu.formats.block.quantize": row(block.quantize, np.ones((2, 32)), "mxfp4"),
+    "fpemu.formats.block.quantize NVFP4": row(block.quantize, np.ones((2, 32)), "nvfp4", tensor_scale=0.5),
+    "fpemu.formats.block.dequantize": row(block.dequantize, np.ones((2, 4)), ONE),
+    "fpemu.formats.block.swizzle": row(block.swizzle, ONE),
+    "fpemu.formats.block.unswizzle": row(block.unswizzle, np.ones(512), 2, 2),
     "fpemu.rounding.mode_of": row(fpemu.rounding.mode_of, "RZ"),
     "fpemu.inputs.make": row(inputs.make, "uniform", (2, 2), 1),
     "fpemu.inputs.make low": row(inputs.make, "uniform", (2, 2), 1, low=0.0, high=1.0),
