@@ -139,8 +139,12 @@ def _by_reference(x: Operands, spec: MmaSpec) -> Array:
 def _carried(spec: MmaSpec) -> Iterator[str]:
     """Constraints of the float32 and int64 carriers of block sums."""
     a, b, c, d = spec.operand_formats
-    if c != d or d.name not in ("fp16", "fp32"):
-        yield f"c_format and d_format are {c} and {d}: they must be both fp16 or both fp32"
+    narrow_c = (c.name, d.name, spec.rules.aligned, spec.block) == ("fp16", "fp32", "terms", spec.k)
+    if not narrow_c and (c != d or d.name not in ("fp16", "fp32")):
+        yield (
+            f"c_format and d_format are {c} and {d}: they must be both fp16 or both fp32; or, in the arithmetic"
+            " 'truncated' with block = k, fp16 and fp32"
+        )
     for fmt in (a, b):
         if fmt.positive:
             yield f"the input format {fmt} has no zero"

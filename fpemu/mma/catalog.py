@@ -2,20 +2,22 @@
 
 NVIDIA: a truncated fused dot product with minimum alignment exponent E0 = emin(D) - (F - 18). Every Hopper row agrees
 with 10^9 outputs of an H200. tcgen05 and the rows of consumer Blackwell were not run, and no recordings of them exist.
-AMD rows rest on the literature. The Ascend row is an assumption, because no bit-level description is public.
+AMD rows rest on the literature; the independent blocks of V_MFMA instructions such as 4x4x4_16b are computed alike, and
+one row stands for all. The Ascend row is an assumption, because no bit-level description is public.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from fpemu import formats
-from fpemu.arguments import choice, integer
+from fpemu.arguments import choice, flag, integer
 from fpemu.errors import InputError, shown, unknown_name
 from fpemu.formats import FloatFormat
-from fpemu.mma import own_rows
+from fpemu.mma import mnemonics, own_rows
 from fpemu.mma.spec import INTEGERS, MmaSpec, scale_name
 
 _FASI = "Fasi, Higham, Mikaitis, Pranesh 2021 (10.7717/peerj-cs.330)"
@@ -105,14 +107,25 @@ def _row(arch: str, instruction: str, shape: str, ab: str, d: str, block: int | 
         "architecture": arch,
         "instruction": instruction,
     }
+    if "c_format" in fields:
+        names["name"] += f", C in {fields['c_format']}"
     return MmaSpec(a, b or a, d, k=k, block=min(block or k, k), shape=shape, **names, **fields)
 
 
 def _truncated(
-    arch: str, instruction: str, shapes: str, ab: str, d: str, block: int, F: int, evidence: str, source: str
+    arch: str,
+    instruction: str,
+    shapes: str,
+    ab: str,
+    d: str,
+    block: int,
+    F: int,
+    evidence: str,
+    source: str,
+    **fields: Any,
 ) -> list[MmaSpec]:
     """Rows of NVIDIA's truncated fused dot product."""
-    known: dict[str, Any] = {"F": F, "E0": formats.get(d).emin - (F - 18), "evidence": evidence, "source": source}
+    known = {"F": F, "E0": formats.get(d).emin - (F - 18), "evidence": evidence, "source": source, **fields}
     return [_row(arch, instruction, shape, ab, d, block, **known) for shape in shapes.split()]
 
 
@@ -130,6 +143,8 @@ def _fp8_13(
 def _via_half(arch: str, shape: str, ab: str, d: str) -> MmaSpec:
     """fp8 through mma.sync on Hopper: issued as half-precision instructions."""
     known: dict[str, Any] = {"evidence": "documented", "source": "the rule of an H200; not run"}
+    if arch == "blackwell" and shape == "m16n8k32":
+        known = {"evidence": "replayed", "source": _B200}
     if arch == "hopper":
         known = {"evidence": "measured", "source": f"{_H200}; machine code: HMMA on unpacked halves"}
     return _row(arch, "mma", shape, ab, d, arithmetic="via-half", F=25, E0=formats.get(d).emin - 7, **known)
@@ -138,7 +153,7 @@ def _via_half(arch: str, shape: str, ab: str, d: str) -> MmaSpec:
 def _fp64(arch: str, shape: str) -> MmaSpec:
     """NVIDIA's fp64: a chain of IEEE FMAs that keeps payloads of NaN."""
     known: dict[str, Any] = {"evidence": "documented", "source": f"{_MMASIM}; NaN as on an H200"}
-    if arch == "hopper":
+    if arch == "hopper" and shape != "m16n8k4":
         known = {"evidence": "measured", "source": f"{_H200}, payloads of NaN included"}
     return _row(arch, "mma", shape, "fp64", "fp64", 1, arithmetic="fma", payloads=True, nan_code=_INVALID, **known)
 
@@ -158,6 +173,7 @@ def _build() -> list[MmaSpec]:
     for d in ("fp32", "fp16"):
         rows += _truncated("volta", "mma", "m8n8k4", "fp16", d, 4, 23, "replayed", _V100)
         rows += _truncated("turing", "mma", "m16n8k8", "fp16", d, 8, 24, "documented", _FASI)
+        rows += _truncated("turing", "mma", "m8n8k4", "fp16", d, 4, 23, "documented", f"{_MMASIM}: Volta's arithmetic")
         rows += _truncated("ampere", "mma", both, "fp16", d, 8, 24, "replayed", _A100)
         rows += _truncated("ada", "mma", both, "fp16", d, 8, 24, "replayed", _ADA)
         rows += _truncated("hopper", "mma", both, "fp16", d, 16, 25, "measured", _H200)
@@ -165,6 +181,9 @@ def _build() -> list[MmaSpec]:
         rows += _truncated("blackwell", "mma", both, "fp16", d, 16, 25, "replayed", _B200)
         rows += _truncated("blackwell", "tcgen05", "m128nNk16", "fp16", d, 16, 25, "documented", _NOT_RUN)
         rows += _truncated("blackwell-rtx", "mma", both, "fp16", d, 16, 25, "documented", _NOT_RUN)
+    for arch in ("volta", "turing"):
+        of = f"{_MMASIM}; C in fp16 keeps the exponents of fp16"
+        rows += _truncated(arch, "mma", "m8n8k4", "fp16", "fp32", 4, 23, "documented", of, c_format="fp16")
     for ab, shapes, k in (("bf16", both, 16), ("tf32", "m16n8k8 m16n8k4", 8)):
         rows += _truncated("ampere", "mma", shapes, ab, "fp32", k // 2, 24, "replayed", _A100)
         rows += _truncated("ada", "mma", shapes, ab, "fp32", k // 2, 24, "replayed", _ADA)
@@ -182,9 +201,10 @@ def _build() -> list[MmaSpec]:
     for ab in ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"):
         for d in ("fp32", "fp16"):
             rows += _truncated("blackwell", "tcgen05", "m128nNk32", ab, d, 32, 25, "documented", _NOT_RUN)
-            rows += _truncated("blackwell-rtx", "mma", "m16n8k32", ab, d, 32, 25, "documented", _NOT_RUN)
+            shapes = "m16n8k32 m16n8k16" if ab in ("e4m3", "e5m2") else "m16n8k32"
+            rows += _truncated("blackwell-rtx", "mma", shapes, ab, d, 32, 25, "documented", _NOT_RUN)
     for arch in ("ampere", "ada", "hopper", "blackwell", "blackwell-rtx"):
-        shapes = "m8n8k4 m16n8k16 m16n8k8" if arch in ("hopper", "blackwell") else "m8n8k4"
+        shapes = "m8n8k4 m16n8k16 m16n8k8 m16n8k4" if arch in ("hopper", "blackwell") else "m8n8k4"
         rows += [_fp64(arch, shape) for shape in shapes.split()]
     rows += [_int8(*row.split()) for row in _INT8.strip().splitlines()]
     return rows + _amd() + _exact_sums() + _cpus()
@@ -219,34 +239,50 @@ hopper wgmma m64nNk32
 blackwell mma m16n8k32
 blackwell tcgen05 m128nNk32
 blackwell-rtx mma m16n8k32
-cdna1 mfma m16n16k16
-cdna2 mfma m16n16k16
-cdna3 mfma m16n16k32
 ascend910a cube m16n16k32
 ideal ideal m16n16k32
 """
 
 
-def _amd() -> list[MmaSpec]:
-    def row(arch: str, k: int, ab: str, block: int, arithmetic: str, d: str = "fp32") -> MmaSpec:
-        known: dict[str, Any] = {
-            "nan_code": _AMD_NAN if d == "fp32" else None,
-            "evidence": "documented",
-            "source": _MMASIM,
-        }
-        return _row(arch, "mfma", f"m16n16k{k}", ab, d, block, arithmetic=arithmetic, final="RNE", **known)
+_MFMA = """
+cdna1 fp32 1 fma 16x16x4 32x32x2 32x32x1 16x16x1 4x4x1
+cdna1 fp16 4 exact 16x16x16 32x32x8 32x32x4 16x16x4 4x4x4
+cdna1 bf16 2 exact 16x16x8 32x32x4 32x32x2 16x16x2 4x4x2
+cdna1 int8 16 integer 16x16x16 32x32x8 32x32x4 16x16x4 4x4x4
+cdna2 fp64 1 fma 16x16x4 4x4x4
+cdna2 fp32 1 fma 16x16x4 32x32x2 32x32x1 16x16x1 4x4x1
+cdna2 fp16 4 flushed 16x16x16 32x32x8 32x32x4 16x16x4 4x4x4
+cdna2 bf16_1k 4 flushed 16x16x16 32x32x8 32x32x4 16x16x4 4x4x4
+cdna2 bf16 2 flushed 16x16x8 32x32x4 32x32x2 16x16x2 4x4x2
+cdna2 int8 16 integer 16x16x16 32x32x8 32x32x4 16x16x4 4x4x4
+cdna3 fp64 1 fma 16x16x4 4x4x4
+cdna3 fp32 1 fma 16x16x4 32x32x2 32x32x1 16x16x1 4x4x1
+cdna3 fp16 8 cdna3 16x16x16 32x32x8 32x32x4 16x16x4 4x4x4
+cdna3 bf16 8 cdna3 16x16x16 32x32x8 32x32x4 16x16x4 4x4x4
+cdna3 tf32 4 cdna3 16x16x8 32x32x4
+cdna3 e4m3fnuz 16 cdna3-fp8 16x16x32 32x32x16
+cdna3 e5m2fnuz 16 cdna3-fp8 16x16x32 32x32x16
+cdna3 int8 32 integer 16x16x32 32x32x16 32x32x4 16x16x4 4x4x4
+"""
+"""V_MFMA instructions: architecture, format of A and B, products per rounding, arithmetic, M x N x K. Of CDNA2's bf16
+instructions, those with the suffix _1k add four products at a time."""
 
-    rows = [
-        row("cdna1", 4, "fp32", 1, "fma"),
-        row("cdna1", 16, "fp16", 4, "exact"),
-        row("cdna1", 8, "bf16", 2, "exact"),
-    ]
-    rows += [row("cdna2", 4, "fp64", 1, "fma", "fp64"), row("cdna2", 4, "fp32", 1, "fma")]
-    rows += [row("cdna2", 16, "fp16", 4, "flushed"), row("cdna2", 16, "bf16", 4, "flushed")]
-    rows += [row("cdna2", 8, "bf16", 2, "flushed")]  # without the suffix _1k
-    rows += [row("cdna3", 4, "fp64", 1, "fma", "fp64"), row("cdna3", 4, "fp32", 1, "fma")]
-    rows += [row("cdna3", 16, ab, 8, "cdna3") for ab in ("fp16", "bf16")] + [row("cdna3", 8, "tf32", 4, "cdna3")]
-    rows += [row("cdna3", 32, ab, 16, "cdna3-fp8") for ab in ("e4m3fnuz", "e5m2fnuz")]
+
+def _amd() -> list[MmaSpec]:
+    rows: list[MmaSpec] = []
+    for line in _MFMA.strip().splitlines():
+        arch, ab, block, arithmetic, *sizes = line.split()
+        d = ab if ab == "fp64" else "fp32"
+        known: dict[str, Any] = {"nan_code": _AMD_NAN if d == "fp32" else None, "final": "RNE"}
+        known |= {"arithmetic": arithmetic, "evidence": "documented", "source": _MMASIM}
+        for size in sizes:
+            shape = "m{}n{}k{}".format(*size.split("x"))
+            if ab == "int8":
+                rows.append(_int8(arch, "mfma", shape))
+            else:
+                rows.append(_row(arch, "mfma", shape, ab.removesuffix("_1k"), d, int(block), **known))
+            if ab.endswith("_1k") and size == "32x32x4":  # the only shape that both kinds of bf16 instructions have
+                rows[-1] = rows[-1].replace(name=f"{rows[-1].name} (_1k)", evidence="documented")
     return rows
 
 
@@ -332,14 +368,22 @@ FMA_SPECS: dict[str, MmaSpec] = {
 
 
 @cache
-def rows() -> tuple[MmaSpec, ...]:
+def rows(mixed: bool = False) -> tuple[MmaSpec, ...]:
     """Return all instructions of the catalogue.
+
+    Parameters
+    ----------
+    mixed : bool
+        Also the instructions with different formats of A and B: fp8 pairs, and all pairs of fp8, fp6 and fp4 formats on
+        Blackwell.
 
     Returns
     -------
     tuple of MmaSpec
         One specification per instruction, each with its evidence and source.
     """
+    if flag("mixed", mixed):
+        return tuple(_with_pairs(rows()))
     return tuple(_build())
 
 
@@ -421,13 +465,14 @@ def gpu_names() -> dict[str, str]:
 
 
 def architecture(hardware: str) -> str:
-    """Return the architecture of a GPU, a compute capability or an architecture's name.
+    """Return the architecture of a GPU, a compute capability, an architecture's name or an instruction.
 
     Parameters
     ----------
     hardware : str
         Name, also as a driver prints it: case, blanks, punctuation, vendor, memory and form factor do not matter. Or
-        the path of a file of rows, which ends in ".json".
+        the path of a file of rows, which ends in ".json"; or the name of an instruction that one architecture has, as
+        `spec` accepts it.
 
     Returns
     -------
@@ -437,7 +482,8 @@ def architecture(hardware: str) -> str:
     Raises
     ------
     InputError
-        A GPU without a model in the catalogue; an unknown name, with the nearest known one of the same number.
+        A GPU without a model in the catalogue; an instruction of several architectures; an unknown name, with the
+        nearest known one of the same number.
 
     Examples
     --------
@@ -458,6 +504,15 @@ def architecture(hardware: str) -> str:
         for arch, pattern in _FAMILIES.items():
             if re.fullmatch(pattern, key):
                 return arch
+    if archs := list(dict.fromkeys(row.architecture for row in _named(name))):
+        if re.match(r"v_mfma_..._\d+x\d+x\d+_", name) and "cdna3" in archs:  # the spelling of CDNA3
+            return "cdna3"
+        if len(archs) > 1:
+            raise InputError(
+                f"{shown(hardware)} is an instruction of several architectures, {', '.join(archs)}: give one as"
+                " hardware=, and instruction="
+            )
+        return archs[0]
     for pattern, what in _NO_MODEL.items():
         if re.fullmatch(pattern, short):
             raise InputError(
@@ -484,15 +539,35 @@ def _folded(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
 
 
-_MIXED_PAIRS = ({"e4m3", "e5m2"}, {"e4m3fnuz", "e5m2fnuz"})
-"""Formats of A and B that one instruction takes in either order: fp8 on NVIDIA, fp8 and bf8 on CDNA3
+_NARROW = ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1")
+_PAIRS = (_NARROW[:2], ("e4m3fnuz", "e5m2fnuz"))
+"""Formats of A and B that one instruction takes in any pair: fp8 on NVIDIA, fp8 and bf8 on CDNA3
 (V_MFMA_F32_16X16X32_FP8_BF8 and _BF8_FP8 of its ISA reference)."""
+
+
+def _with_pairs(known: Sequence[MmaSpec]) -> list[MmaSpec]:
+    """Return the rows and, after them, their other formats of B that are not rows themselves."""
+    have = {(r.architecture, r.instruction, str(r.a_format), str(r.b_format)) for r in known}
+    pairs = [_mixed(r, b) for r in known for b in _partners(r)]
+    return [
+        *known,
+        *(r for r in pairs if (r.architecture, r.instruction, str(r.a_format), str(r.b_format)) not in have),
+    ]
+
+
+def _partners(row: MmaSpec) -> list[str]:
+    """Formats of B that differ from A's: of any two on Blackwell's kind::f8f6f4, else of the same width."""
+    f8f6f4 = row.instruction == "tcgen05" or (row.architecture, row.k) == ("blackwell-rtx", 32)
+    groups = (_NARROW,) if f8f6f4 else _PAIRS
+    if row.a_format != row.b_format:
+        return []
+    return [b for group in groups if str(row.a_format) in group for b in group if b != str(row.a_format)]
 
 
 def spec(
     hardware: str | MmaSpec,
-    ab_format: str | FloatFormat | tuple[str, str] = "fp16",
-    cd_format: str | FloatFormat | None = None,
+    ab_format: str | FloatFormat | tuple[str, str] | None = None,
+    cd_format: str | FloatFormat | tuple[str, str] | None = None,
     instruction: str | None = None,
     k: int | None = None,
     scale: str | FloatFormat | None = None,
@@ -504,13 +579,17 @@ def spec(
     ----------
     hardware : str or MmaSpec
         An architecture ("hopper"), a GPU ("A800"), a compute capability ("sm_80"), the path of a file of rows that
-        ``fpemu catalog add`` wrote ("unit.json"); an MmaSpec passes through.
-    ab_format : str or FloatFormat
+        ``fpemu catalog add`` wrote ("unit.json"); or the name of an instruction that one architecture has
+        ("v_mfma_f32_16x16x16_f16"). An MmaSpec passes through.
+    ab_format : str, FloatFormat or pair, optional
         Format of A and B ("fp16", "bf16", "tf32", "fp32", "fp64", "e4m3", "int8" ...); a pair where they differ.
-    cd_format : str or FloatFormat, optional
-        Format of C and D; default: fp32, or the only format of the instruction.
+        Default: the formats of the named instruction, else fp16.
+    cd_format : str, FloatFormat or pair, optional
+        Format of C and D; a pair where they differ. Default: fp32, or the only format of the instruction.
     instruction : str, optional
-        "mma", "wgmma", "tcgen05", "mfma": default the architecture's widest that has these formats.
+        "mma", "wgmma", "tcgen05", "mfma": default the architecture's widest that has these formats. Or the name of one
+        instruction: of PTX ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"), of NVIDIA's machine code
+        ("HMMA.16816.F32"), of AMD ("v_mfma_f32_16x16x16f16") or of a row of the catalogue.
     k : int, optional
         Length in k; default the widest.
     scale : {"ue8m0", "ue4m3"}, optional
@@ -526,7 +605,8 @@ def spec(
     Raises
     ------
     InputError
-        Unknown names (with the nearest known), or a combination that the hardware does not have.
+        Unknown names (with the nearest known), a combination that the hardware does not have, or several instructions
+        of different arithmetic.
 
     Examples
     --------
@@ -534,41 +614,100 @@ def spec(
     'hopper wgmma m64nNk16 fp16->fp32'
     >>> spec("RTX 5090", "e2m1", scale="ue4m3").name
     'blackwell-rtx mma m16n8k64 e2m1->fp32 ue4m3/16'
+    >>> spec("T4", instruction="HMMA.884.F32.F16").c_format.name
+    'fp16'
     """
     if isinstance(hardware, MmaSpec):
         return hardware
     arch = architecture(hardware)
     k = integer("k", k, 1, none=True)
-    known_rows = own_rows.load(arch) if own_rows.is_file(arch) else rows()
-    instruction = choice("instruction", instruction, sorted({r.instruction for r in known_rows}), none=True)
+    scale, scale_block = scale_name(scale), integer("scale_block", scale_block, 1, none=True)
+    if scale is not None or scale_block is not None:
+        choice("instruction", instruction, sorted({r.instruction for r in rows()}), none=True)
+        a, b = _pair("fp16" if ab_format is None else ab_format, arch)
+        return _scaled_spec(arch, a, b, cd_format, instruction, {"scale": scale, "scale_block": scale_block, "k": k})
+    matches = _with_pairs(own_rows.load(arch)) if own_rows.is_file(arch) else list(_of_architecture(arch))
+    stated, what = False, arch
+    for name in (hardware, instruction):
+        if isinstance(name, str) and (named := _named(name)):
+            matches, stated, what = [r for r in matches if r in named], True, f"{arch} {name}"
+            if not matches:
+                raise InputError(f"{arch} has no instruction {name}; 'fpemu list hardware' lists its instructions")
+            instruction = None if name == instruction else instruction
+    if instruction is not None:
+        choice("instruction", instruction, sorted({r.instruction for r in (*rows(), *matches)}))
+    if ab_format is not None or not stated:
+        matches = _of_formats(matches, "fp16" if ab_format is None else ab_format, arch, what)
+    a, b = str(matches[0].a_format), str(matches[0].b_format)
+    if len({(str(r.a_format), str(r.b_format)) for r in matches}) > 1:
+        known = ", ".join(sorted({str(r.a_format) for r in matches}))
+        raise InputError(f"{what} takes A and B in several formats: give one of {known}")
+    if isinstance(cd_format, tuple):
+        if len(cd_format) != 2:
+            raise InputError(f"cd_format = {shown(cd_format)} must be a format, or a pair of formats: C's and D's")
+        c, d = (_format_name(f, arch) for f in cd_format)
+    elif cd_format is not None:
+        c = d = _format_name(cd_format, arch)
+    else:
+        d = "fp32" if any(str(r.d_format) == "fp32" for r in matches) else str(matches[0].d_format)
+        c = d
+    ab = a if a == b else f"{a}x{b}"
+    matches = _select(matches, "d_format", d, f"{what} {ab} ->", "results in")
+    if cd_format is None and all(str(r.c_format) != d for r in matches):
+        c = str(matches[0].c_format)
+    matches = _select(matches, "c_format", c, f"{what} {ab}->{d}:", "C in")
+    default = _DEFAULT_INSTRUCTION.get(arch)
+    if instruction is not None or (not stated and any(r.instruction == default for r in matches)):
+        matches = _select(matches, "instruction", instruction or default, f"{what} {ab}->{d}:", "instruction")
+    if k is not None:
+        matches = _select(matches, "k", k, f"{what} {matches[0].instruction} {ab}->{d}:", "k =")
+    longest = [r for r in matches if r.k == max(row.k for row in matches)]
+    kinds = {repr(r): r for r in reversed(longest)}
+    if len(kinds) > 1:
+        names = ", ".join(f"{mnemonics.mnemonic(r)} (blocks of {r.block})" for r in kinds.values())
+        raise InputError(
+            f"{what} {ab}->{d} with k = {longest[0].k} is several instructions: give instruction=, one of {names}"
+        )
+    return longest[0]
+
+
+def _pair(ab_format: Any, arch: str) -> tuple[str, str]:
+    """Return the names of the formats of A and B."""
     pair = ab_format if isinstance(ab_format, tuple) else (ab_format, ab_format)
     if len(pair) != 2:
         raise InputError(f"ab_format = {shown(ab_format)} must be a format, or a pair of formats: A's and B's")
-    a, b = (_format_name(f, arch) for f in pair)
-    scale, scale_block = scale_name(scale), integer("scale_block", scale_block, 1, none=True)
-    if scale is not None or scale_block is not None:
-        return _scaled_spec(arch, a, b, cd_format, instruction, {"scale": scale, "scale_block": scale_block, "k": k})
-    of_arch = [r for r in known_rows if r.architecture == arch]
-    matches = [r for r in of_arch if (str(r.a_format), str(r.b_format)) == (a, b)]
-    mixed = a != b and not matches
-    if mixed and not any({a, b} == pair for pair in _MIXED_PAIRS):
-        raise InputError(f"A in {a} with B in {b}: only e4m3 and e5m2 may be mixed")
-    matches = [r for r in of_arch if str(r.a_format) == str(r.b_format) == a] if mixed else matches
+    return _format_name(pair[0], arch), _format_name(pair[1], arch)
+
+
+def _of_formats(candidates: list[MmaSpec], ab_format: Any, arch: str, what: str) -> list[MmaSpec]:
+    """Return the rows with these formats of A and B."""
+    a, b = _pair(ab_format, arch)
+    matches = [r for r in candidates if str(r.a_format) == a]
     if not matches:
-        known = ", ".join(sorted({str(r.a_format) for r in of_arch}))
-        raise InputError(f"{arch} has no matrix instruction for {a}; it has {known}")
-    if cd_format is not None:
-        d = _format_name(cd_format, arch)
-    else:
-        d = "fp32" if any(str(r.d_format) == "fp32" for r in matches) else str(matches[0].d_format)
-    matches = _select(matches, "d_format", d, f"{arch} {a} ->", "results in")
-    default = _DEFAULT_INSTRUCTION.get(arch)
-    if instruction is not None or any(r.instruction == default for r in matches):
-        matches = _select(matches, "instruction", instruction or default, f"{arch} {a}->{d}:", "instruction")
-    if k is not None:
-        matches = _select(matches, "k", k, f"{arch} {matches[0].instruction} {a}->{d}:", "k =")
-    row = max(matches, key=lambda r: r.k)
-    return _mixed(row, b) if mixed else row
+        known = ", ".join(sorted({str(r.a_format) for r in candidates}))
+        raise InputError(f"{what} has no matrix instruction for {a}; it has {known}")
+    return _select(matches, "b_format", b, f"{what}, A in {a}:", "B in")
+
+
+@cache
+def _of_architecture(arch: str) -> tuple[MmaSpec, ...]:
+    return tuple(r for r in rows(mixed=True) if r.architecture == arch)
+
+
+@cache
+def _named(name: str) -> tuple[MmaSpec, ...]:
+    """The rows of an instruction's name in an assembly language, of a row's name, or of the name of its field."""
+    text = name.strip().lower()
+    if _folded(text) in _known():
+        return ()
+    stated = mnemonics.fields(text)
+    if stated is None:
+        others = ("mma", "wgmma", "tcgen05", "mfma")  # words that `instruction` takes beside a hardware
+        return tuple(r for r in rows(mixed=True) if r.name.lower() == text or r.instruction == text not in others)
+    found = tuple(r for r in rows(mixed=True) if mnemonics.states(stated, r))
+    if not found:
+        raise InputError(f"the catalogue has no instruction {name}; 'fpemu list hardware' lists its instructions")
+    return found
 
 
 def _scaled_spec(arch: str, a: str, b: str, cd_format: Any, instruction: str | None, chosen: dict[str, Any]) -> MmaSpec:

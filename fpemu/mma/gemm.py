@@ -267,10 +267,18 @@ def _run(
         A, B = _gather(As, part, spec.a_format, -1), _gather(Bs, part, spec.b_format, -2)
         if spec.scale_block is not None:
             A, B = _with_scales(A, scales[0], part, spec, -1), _with_scales(B, scales[1], part, spec, -2)
+        wide, ends = spec.with_wide_c, part.ends
+        if wide is not spec and C is not None and not (ends.any() or order.split is not None):
+            # one instruction reads C itself, whose subnormal numbers have larger exponents than the same in D's format
+            k = spec.k
+            first = reference.chain(A[index_a, :, :k], B[index_b, :k], first, spec, ends[:1])
+            A, B, ends = np.ascontiguousarray(A[..., k:]), np.ascontiguousarray(B[:, k:]), ends[1:]
+            if ends.size == 0:
+                return first
         if use == "numpy":
-            return reference.chain(A[index_a], B[index_b], first, spec, part.ends)
-        x = Operands(A, B, index_a, index_b, first, part.ends)
-        return devices.gemm_on_gpu(x, spec, device) if use == "cuda" else spec.rules.chain(x, spec)
+            return reference.chain(A[index_a], B[index_b], first, wide, ends)
+        x = Operands(A, B, index_a, index_b, first, ends)
+        return devices.gemm_on_gpu(x, wide, device) if use == "cuda" else wide.rules.chain(x, wide)
 
     if order.split is None:
         return chain(slices[0], start).reshape(shape)
@@ -396,6 +404,7 @@ def _evaluate_tree(
         b = np.zeros((*B.shape[:-2], ks.size, B.shape[-1]), wide_b.dtype)
         a[..., ks >= 0] = wide_a[..., ks[ks >= 0]]
         b[..., ks >= 0, :] = wide_b[..., ks[ks >= 0], :]
+        instruction = instruction if start is None else instruction.with_wide_c
         start = C if start is None and node is tree else start
         if start is not None:
             start = np.broadcast_to(start, shape).astype(instruction.outer_dtype, copy=False)

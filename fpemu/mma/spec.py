@@ -53,7 +53,8 @@ class MmaSpec:
     fraction_bits : int, optional
         Fraction bits of D where it has fewer than its format (fp8 on Ada and on Hopper's wgmma: 13).
     c_format : FloatFormat or str, optional
-        Format of C; default `d_format`.
+        Format of C; default `d_format`. In a GEMM, only the first instruction of a chain reads C: the accumulators of
+        the others have `d_format`.
     nan_code : int, optional
         Code of every NaN result. Default: NVIDIA's all ones without sign, 0x7FFF and 0x7FFFFFFF; for fp64 the quiet NaN
         without payload.
@@ -187,6 +188,12 @@ class MmaSpec:
     def outer_dtype(self) -> Any:
         """Type of the additions outside the instruction: fp32, fp64 for an fp64 D, int32 for integers."""
         return {"fp64": np.float64, "int32": np.int32}.get(str(self.d_format), np.float32)
+
+    @cached_property
+    def with_wide_c(self) -> MmaSpec:
+        """The same instruction with C in the format of D, as the later instructions of a chain read it."""
+        same = self.c_format == self.d_format
+        return self if same else self.replace(c_format=None, name=self.name, evidence=self.evidence)
 
     @cached_property
     def issued(self) -> MmaSpec:

@@ -221,7 +221,7 @@ def test_cdna2_flushes_and_cdna1_does_not(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_cdna2_keeps_a_flushed_accumulator_s_sign_between_blocks(backend):
-    spec = mma.spec("cdna2", "bf16", "fp32", k=8)
+    spec = mma.spec("cdna2", "bf16", "fp32", "v_mfma_f32_16x16x8bf16")
     assert spec.block == 2
     a, b = [-1.5 * 2.0**-63, 0.0, -(2.0**-70), -(2.0**-70)], [2.0**-63, 0.0, 2.0**-70, 2.0**-70]
     # the first block leaves 2^-126 - 1.5·2^-126, flushed to -0; the second adds (-0) + (-0); then come zeros

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fpemu import mma
 from fpemu.errors import InputError
 from fpemu.mma import MmaSpec
+from fpemu.mma.mnemonics import mnemonic
 from tests import hostile, oracle
 from tests.hostile import bits, carrier, examples, integers
 
@@ -25,9 +26,16 @@ def count_of(kind, ab):
     return 200 if kind == "floor" and ab in ("fp16", "bf16", "tf32") else COUNT
 
 
+def key_of(spec):
+    """The key of the oracle's table for a catalog row."""
+    d = str(spec.d_format) if spec.c_format == spec.d_format else f"{spec.d_format} from {spec.c_format}"
+    one_k = (spec.architecture, str(spec.a_format), spec.block) == ("cdna2", "bf16", 4)
+    return spec.architecture, f"{spec.instruction}{'_1k' * one_k}", str(spec.a_format), d, spec.k
+
+
 def instruction_of(spec):
     """The oracle's instruction for a catalog row."""
-    return oracle.TABLE[spec.architecture, spec.instruction, str(spec.a_format), str(spec.d_format), spec.k]
+    return oracle.TABLE[key_of(spec)]
 
 
 def run(A, B, C, spec, backend, a=None, b=None):
@@ -61,21 +69,17 @@ def assert_oracle(A, B, C, spec, ins, backends, what):
 
 def test_every_row_of_the_catalog_has_an_oracle():
     assert len(ROWS) > 100
-    missing = [
-        s.name
-        for s in ROWS
-        if (s.architecture, s.instruction, str(s.a_format), str(s.d_format), s.k) not in oracle.TABLE
-    ]
+    missing = [s.name for s in ROWS if key_of(s) not in oracle.TABLE]
     assert not missing
-    # no two rows are the same instruction
-    keys = Counter(
-        (s.architecture, s.instruction, str(s.a_format), str(s.b_format), str(s.d_format), s.k) for s in ROWS
-    )
+    # no two rows are the same instruction, and all names differ
+    rows = mma.catalog.rows(mixed=True)
+    keys = Counter((*key_of(s), str(s.b_format), s.shape) for s in rows)
     assert max(keys.values()) == 1
+    assert len({s.name for s in rows}) == len(rows)
 
 
 def test_every_instruction_of_the_specification_is_in_the_catalog():
-    have = {(s.architecture, s.instruction, str(s.a_format), str(s.d_format), s.k) for s in ROWS}
+    have = set(map(key_of, ROWS))
     # the specification leaves the lengths of DMMA instructions open
     missing = [key for key in oracle.TABLE if key not in have and key[2] != "fp64"]
     assert not missing
@@ -155,6 +159,90 @@ def test_mixed_fp8_operands(hardware, a, b):
     for kind in hostile.CLASSES:
         A, B, C = hostile.operands(a, b, "fp32", kind, 3, COUNT, 32)
         assert_oracle(A, B, C, spec, ins, BACKENDS, f"{spec.name}, {kind}")
+
+
+F8F6F4 = [s for s in mma.catalog.rows(mixed=True) if not {str(s.a_format), str(s.b_format)} <= {"e4m3", "e5m2"}]
+F8F6F4 = [s for s in F8F6F4 if s.a_format != s.b_format and s.architecture != "cdna3"]
+
+
+def test_all_pairs_of_narrow_formats_on_blackwell():
+    assert len(F8F6F4) == 2 * 2 * (25 - 5 - 2)  # two units, two results, the unequal pairs without fp8 alone
+    for spec in F8F6F4:
+        a, b, d = (str(f) for f in (spec.a_format, spec.b_format, spec.d_format))
+        E0, final = (-133, "RZ") if d == "fp32" else (-21, "RNE")
+        ins = oracle.truncated(a, b, d, 32, 32, 25, E0, final)
+        for kind in ("mixed", "staircase", "floor"):
+            A, B, C = hostile.operands(a, b, d, kind, 4, 8, 32)
+            assert_oracle(A, B, C, spec, ins, BACKENDS, f"{spec.name}, {kind}")
+
+
+# --- C in another format than D
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("hardware", ["V100", "T4"])
+def test_c_in_fp16_is_not_c_widened_to_fp32(hardware, backend):
+    spec, wide = mma.spec(hardware, "fp16", ("fp16", "fp32"), k=4), mma.spec(hardware, "fp16", "fp32", k=4)
+    # C = 2^-24 has the exponent -14: the grid is 2^-37, and the product 2^-38 vanishes. In fp32 C has the exponent -24.
+    a, b, c = np.float32([[2.0**-19, 0, 0, 0]]), np.float32([[2.0**-19], [0], [0], [0]]), np.float32([[2.0**-24]])
+    D = [mma.execute(a, b, c, s, backend=backend).item() for s in (spec, wide)]
+    assert D == [2.0**-24, 2.0**-24 + 2.0**-38]
+    with pytest.raises(InputError, match="not values of fp16"):
+        mma.execute(a, b, np.float32([[1 + 2.0**-20]]), spec, backend=backend)
+    # only the first instruction of a chain reads C; C that joins an outer sum is not read by any
+    rng = np.random.default_rng(3)
+    A, B = rng.standard_normal((3, 10)).astype(np.float16), rng.standard_normal((10, 5)).astype(np.float16)
+    C = np.full((3, 5), 2.0**-20, np.float32)
+    A[0], B[:4] = 2.0**-20, 2.0**-20
+    first = mma.execute(A[:, :4], B[:4], C, spec, backend=backend)
+    assert not np.array_equal(bits(first), bits(mma.execute(A[:, :4], B[:4], C, wide, backend=backend)))
+    rest = mma.gemm(A[:, 4:], B[4:], first, wide, backend=backend)
+    assert np.array_equal(bits(mma.gemm(A, B, C, spec, backend=backend)), bits(rest))
+    for order in (mma.KOrder(promote=4), mma.KOrder(split=8)):
+        D = [mma.gemm(A, B, C, s, order, backend=backend) for s in (spec, wide)]
+        assert np.array_equal(*map(bits, D))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "row"),
+    [
+        (("v_mfma_f32_16x16x16_f16",), "cdna3 mfma m16n16k16 fp16->fp32"),
+        (("MI210", None, None, "v_mfma_f32_16x16x16_f16"), "cdna2 mfma m16n16k16 fp16->fp32"),
+        (("gfx90a", "bf16", None, "V_MFMA_F32_32X32X8BF16_1K"), "cdna2 mfma m32n32k8 bf16->fp32"),
+        (("gfx90a", None, None, "v_mfma_f32_32x32x4bf16"), "cdna2 mfma m32n32k4 bf16->fp32"),
+        (("gfx90a", None, None, "v_mfma_f32_32x32x4bf16_1k"), "cdna2 mfma m32n32k4 bf16->fp32 (_1k)"),
+        (("MI300X", None, None, "v_mfma_f32_32x32x4_2b_bf16"), "cdna3 mfma m32n32k4 bf16->fp32"),
+        (("v_mfma_f32_16x16x8_xf32",), "cdna3 mfma m16n16k8 tf32->fp32"),
+        (("v_mfma_f32_16x16x32_bf8_fp8",), "cdna3 mfma m16n16k32 e5m2fnuzxe4m3fnuz->fp32"),
+        (("v_mfma_i32_32x32x16_i8",), "cdna3 mfma m32n32k16 int8->int32"),
+        (("A100", None, None, "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"), "ampere mma m16n8k16 fp16->fp32"),
+        (
+            ("T4", None, None, "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f16"),
+            "turing mma m8n8k4 fp16->fp32, C in fp16",
+        ),
+        (
+            ("mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e3m2.e2m1.f32",),
+            "blackwell-rtx mma m16n8k32 e3m2xe2m1->fp32",
+        ),
+        (("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16",), "hopper wgmma m64nNk16 fp16->fp32"),
+        (("tcgen05.mma.cta_group::2.kind::f8f6f4", ("e4m3", "e2m1")), "blackwell tcgen05 m128nNk32 e4m3xe2m1->fp32"),
+        (("H100", None, None, "HMMA.16816.F32"), "hopper mma m16n8k16 fp16->fp32"),
+        (("H100", None, None, "HMMA.1688.F32.TF32"), "hopper mma m16n8k8 tf32->fp32"),
+        (("L4", None, None, "QMMA.16832.F32.E4M3.E5M2"), "ada mma m16n8k32 e4m3xe5m2->fp32"),
+        (("HGMMA.64x128x16.F32.BF16",), "hopper wgmma m64nNk16 bf16->fp32"),
+        (("A100", None, None, "IMMA.16832.S8.S8"), "ampere mma m16n8k32 int8->int32"),
+        (("A100", None, None, "DMMA.884"), "ampere mma m8n8k4 fp64->fp64"),
+        (("Hopper wgmma m64nNk16 fp16->fp32",), "hopper wgmma m64nNk16 fp16->fp32"),
+    ],
+)
+def test_names_of_assembly_languages(arguments, row):
+    assert mma.spec(*arguments).name == row
+    assert mma.catalog.architecture(arguments[0]) == row.split()[0]
+
+
+@pytest.mark.parametrize("row", [r for r in mma.catalog.rows(mixed=True) if r.instruction == "mfma"], ids=str)
+def test_every_mnemonic_of_amd_names_its_row(row):
+    assert mma.spec(row.architecture, instruction=mnemonic(row)) == row
 
 
 # --- instructions of one's own
@@ -247,6 +335,16 @@ def test_a_spec_passes_through():
         (("hopper", "fp16", "fp32", "wmgma"), "wgmma"),
         (("ampere", "fp16", "fp32", "wgmma"), "mma"),
         (("ampere", "fp16", "fp32", "mma", 32), "16"),
+        (("HMMA.16816.F32",), "several architectures, ampere, ada, hopper, blackwell, blackwell-rtx"),
+        (("v_mfma_f32_16x16x8bf16",), "cdna1, cdna2"),
+        (("MI210", "bf16", None, None, 8), "v_mfma_f32_32x32x8bf16_1k (blocks of 4)"),
+        (("H100", "bf16", None, "HMMA.16816.F32"), "it has fp16"),
+        (("V100", None, None, "HMMA.16816.F32"), "volta has no instruction HMMA.16816.F32"),
+        (("wgmma.mma_async.sync.aligned.m64n12k16.f32.f16.f16",), "fpemu list hardware"),
+        (("tcgen05.mma.cta_group::1.kind::f16",), "bf16, fp16"),
+        (("hopper", ("e4m3", "e2m1")), "B in e2m1; it has e4m3, e5m2"),
+        (("volta", "fp16", ("fp16",)), "C's and D's"),
+        (("ampere", "fp16", ("fp16", "fp32")), "no C in fp16"),
     ],
 )
 def test_what_the_hardware_does_not_have_is_refused_with_a_hint(arguments, hint):
@@ -275,7 +373,8 @@ def test_the_evidence_of_every_row_is_named():
     assert {s.evidence for s in mma.catalog.rows()} <= {"measured", "replayed", "documented", "assumed", "definition"}
     for s in mma.catalog.rows():
         assert s.source
-        assert (s.evidence == "measured") == (s.architecture == "hopper" or s.instruction in MEASURED_CPU)
+        dmma4 = s.name == "hopper mma m16n8k4 fp64->fp64"
+        assert (s.evidence == "measured") == ((s.architecture == "hopper" and not dmma4) or s.instruction in MEASURED_CPU)
         if s.is_integer:
             assert s.evidence in ("measured", "definition")
             continue

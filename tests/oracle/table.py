@@ -48,15 +48,25 @@ def in_blocks(block: Block, length: int) -> Block:
 
 
 def truncated(
-    a: str, b: str, d: str, k: int, L: int, F: int, E0: int | None, final: str, keep: int | None = None
+    a: str,
+    b: str,
+    d: str,
+    k: int,
+    L: int,
+    F: int,
+    E0: int | None,
+    final: str,
+    keep: int | None = None,
+    c_format: str | None = None,
 ) -> Instruction:
-    fa, fb, fd = FORMATS[a], FORMATS[b], FORMATS[d]
+    fa, fb, fc, fd = FORMATS[a], FORMATS[b], FORMATS[c_format or d], FORMATS[d]
+    assert fc == fd or k == L
 
     def block(x: Sequence[int], y: Sequence[int], c: int) -> int:
         pairs = [(decode(p, fa), decode(q, fb)) for p, q in zip(x, y, strict=True)]
-        return truncated_block(pairs, decode(c, fd), F, E0, fd, final, keep)
+        return truncated_block(pairs, decode(c, fc), F, E0, fd, final, keep)
 
-    return Instruction(k, a, b, d, d, in_blocks(block, L), canonical_nan(fd))
+    return Instruction(k, a, b, c_format or d, d, in_blocks(block, L), canonical_nan(fd))
 
 
 def exact(a: str, b: str, d: str, k: int, L: int) -> Instruction:
@@ -184,8 +194,11 @@ def _nvidia() -> dict[tuple[str, str, str, str, int], Instruction]:
         for k in ks:
             t[arch, name, ab, d, k] = truncated(ab, ab, d, k, min(L, k), F, E0, final, keep)
 
-    row("volta", "mma", "fp16", "fp32", (4,), 4, 23, -131, "RZ")
-    row("volta", "mma", "fp16", "fp16", (4,), 4, 23, -19, "RNE")
+    for arch in ("volta", "turing"):
+        row(arch, "mma", "fp16", "fp32", (4,), 4, 23, -131, "RZ")
+        row(arch, "mma", "fp16", "fp16", (4,), 4, 23, -19, "RNE")
+        key = arch, "mma", "fp16", "fp32 from fp16", 4
+        t[key] = truncated("fp16", "fp16", "fp32", 4, 4, 23, -131, "RZ", c_format="fp16")
     row("turing", "mma", "fp16", "fp32", (8,), 8, 24, -132, "RZ")
     row("turing", "mma", "fp16", "fp16", (8,), 8, 24, -20, "RNE")
     for arch in ("ampere", "ada"):
@@ -208,8 +221,9 @@ def _nvidia() -> dict[tuple[str, str, str, str, int], Instruction]:
         row(arch, name, "tf32", "fp32", (8,) if wide else (4, 8), 8, 25, -133, "RZ")
     for ab in ("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"):
         for arch, name in (("blackwell", "tcgen05"), ("blackwell-rtx", "mma")):
-            row(arch, name, ab, "fp32", (32,), 32, 25, -133, "RZ")
-            row(arch, name, ab, "fp16", (32,), 32, 25, -21, "RNE")
+            ks = (16, 32) if name == "mma" and ab in ("e4m3", "e5m2") else (32,)
+            row(arch, name, ab, "fp32", ks, 32, 25, -133, "RZ")
+            row(arch, name, ab, "fp16", ks, 32, 25, -21, "RNE")
     for arch in ("ampere", "ada", "hopper", "blackwell", "blackwell-rtx"):
         for k in (4, 8, 16):
             t[arch, "mma", "fp64", "fp64", k] = dmma(k)
@@ -219,19 +233,24 @@ def _nvidia() -> dict[tuple[str, str, str, str, int], Instruction]:
 def _amd_and_models() -> dict[tuple[str, str, str, str, int], Instruction]:
     t: dict[tuple[str, str, str, str, int], Instruction] = {}
     for arch in ("cdna1", "cdna2", "cdna3"):
-        t[arch, "mfma", "fp32", "fp32", 4] = fma_chain("fp32", 4)
+        for k in (4, 2, 1):
+            t[arch, "mfma", "fp32", "fp32", k] = fma_chain("fp32", k)
     for arch in ("cdna2", "cdna3"):
         t[arch, "mfma", "fp64", "fp64", 4] = fma_chain("fp64", 4)
-    t["cdna1", "mfma", "fp16", "fp32", 16] = exact("fp16", "fp16", "fp32", 16, 4)
-    t["cdna1", "mfma", "bf16", "fp32", 8] = exact("bf16", "bf16", "fp32", 8, 2)
-    t["cdna2", "mfma", "fp16", "fp32", 16] = cdna2("fp16", 16, 4)
-    t["cdna2", "mfma", "bf16", "fp32", 16] = cdna2("bf16", 16, 4)  # bf16_1k
-    t["cdna2", "mfma", "bf16", "fp32", 8] = cdna2("bf16", 8, 2)
-    t["cdna3", "mfma", "fp16", "fp32", 16] = cdna3("fp16", "fp16", 16, 8)
-    t["cdna3", "mfma", "bf16", "fp32", 16] = cdna3("bf16", "bf16", 16, 8)
-    t["cdna3", "mfma", "tf32", "fp32", 8] = cdna3("tf32", "tf32", 8, 4)
+    for k in (16, 8, 4):
+        t["cdna1", "mfma", "fp16", "fp32", k] = exact("fp16", "fp16", "fp32", k, 4)
+        t["cdna2", "mfma", "fp16", "fp32", k] = cdna2("fp16", k, 4)
+        t["cdna2", "mfma_1k", "bf16", "fp32", k] = cdna2("bf16", k, 4)
+        for ab in ("fp16", "bf16"):
+            t["cdna3", "mfma", ab, "fp32", k] = cdna3(ab, ab, k, 8)
+    for k in (8, 4, 2):
+        t["cdna1", "mfma", "bf16", "fp32", k] = exact("bf16", "bf16", "fp32", k, 2)
+        t["cdna2", "mfma", "bf16", "fp32", k] = cdna2("bf16", k, 2)
+    for k in (8, 4):
+        t["cdna3", "mfma", "tf32", "fp32", k] = cdna3("tf32", "tf32", k, 4)
     for ab in ("e4m3fnuz", "e5m2fnuz"):
-        t["cdna3", "mfma", ab, "fp32", 32] = cdna3(ab, ab, 32, 16, interleaved=True)
+        for k in (32, 16):
+            t["cdna3", "mfma", ab, "fp32", k] = cdna3(ab, ab, k, 16, interleaved=True)
     t["ascend910a", "cube", "fp16", "fp32", 16] = exact("fp16", "fp16", "fp32", 16, 16)
     for ab, d, k in (("fp16", "fp32", 16), ("fp16", "fp16", 16), ("bf16", "fp32", 16), ("tf32", "fp32", 8)):
         t["ideal", "ideal", ab, d, k] = exact(ab, ab, d, k, k)
