@@ -75,11 +75,18 @@ def block_fields(row: MmaSpec) -> list[str]:
     return [f"{getattr(row, name)}{'*' * (name in documented)}" for name in names] + ["-"] * (3 - len(names))
 
 
+def results(row: MmaSpec) -> str:
+    """Return the format of C and D, or both where they differ."""
+    return str(row.d_format) if row.c_format == row.d_format else f"{row.c_format}, {row.d_format}"
+
+
 def _hardware() -> None:
     typer.echo(
-        "Matrix instructions by architecture, with the other names that --hardware takes. L: products per rounding; F:"
-        " alignment width, the bits kept below the largest exponent; E0: minimum alignment exponent; final: rounding"
-        " of D. *: documented, because the recordings of a replayed row do not determine this field.\n"
+        "Matrix instructions by architecture, with the other names that --hardware takes; it also takes an instruction"
+        " that one architecture has, by its name in PTX or in machine code. L: products per rounding; F: alignment"
+        " width, the bits kept below the largest exponent; E0: minimum alignment exponent; final: rounding of D. *:"
+        " documented, because the recordings of a replayed row do not determine this field. A and B may have different"
+        " formats of fp8, and on tcgen05 and blackwell-rtx mma m16n8k32 any two of fp8, fp6 and fp4.\n"
     )
     columns = ["instruction", "A, B", "C, D", "arithmetic", "evidence", "L", "F", "E0", "final"]
     for architecture in mma.catalog.architectures():
@@ -89,7 +96,7 @@ def _hardware() -> None:
             if row.architecture == architecture:
                 bits = f", {row.fraction_bits} bits" if row.fraction_bits else ""
                 final = "-" if row.is_integer else f"{row.final}{bits}"
-                first = f"{row.instruction} {row.shape}", str(row.a_format), str(row.d_format)
+                first = f"{row.instruction} {row.shape}", str(row.a_format), results(row)
                 instructions.append((*first, row.arithmetic, row.evidence, *block_fields(row), final))
         cli.print_table(f"{architecture}{f': {others}' * bool(others)}", columns, instructions, numbers=4)
     cli.print_table("evidence", ("word", "meaning"), EVIDENCE.items())
