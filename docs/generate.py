@@ -96,8 +96,8 @@ def hardware() -> str:
         'A and B of one instruction may have two formats of fp8 (`ab_format=("e4m3", "e5m2")`); tcgen05 and mma'
         " m16n8k32 of blackwell-rtx take any two of e4m3, e5m2, e3m2, e2m3 and e2m1. `spec`, and every other argument"
         " `hardware`, also takes the name of an instruction that one architecture has"
-        " (`wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16`, `v_mfma_f32_16x16x16_f16`); the name of an instruction"
-        " of several architectures is given as `instruction` beside the hardware (`HMMA.16816.F32`). On CDNA2,"
+        " (`wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16`, `v_mfma_f32_16x16x16_f16`); that of one of several"
+        " architectures is given as `instruction` beside the hardware (`HMMA.16816.F32`). On CDNA2,"
         ' `spec("MI250", "bf16", k=8)` is refused: `v_mfma_f32_16x16x8bf16` adds two products at a time and'
         " `v_mfma_f32_32x32x8bf16_1k` four.\n\n"
         "## Evidence\n\n",
