@@ -233,6 +233,7 @@ def characterize(
             raise InputError(f"characterize: {missing}; --emulated NAME and --callable FILE.py:FUNCTION need none")
         rows = instructions.rows() if on_gpu else catalog.rows()
         part = (emulated or name).lower()
+        rows = [row for row in rows if row.name.lower() == part] or rows
         run = partial(gpu.execute) if on_gpu else partial(mma.execute, backend="numpy")
         for one in rows:
             if part in one.name.lower() and emulated != "":

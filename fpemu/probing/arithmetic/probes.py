@@ -137,6 +137,9 @@ class Builder:
         """Add a probe with products at positions counted from the end (0 is the last), if all its numbers exist."""
         if c is None or any(pair is None or not 0 <= q < self.k for q, pair in terms):
             return
+        fc, fd = self.formats[2:]
+        if fc != fd and isinstance(c, float) and math.isfinite(c) and not holds(fc, c):
+            return
         at = {self.k - 1 - q: pair for q, pair in terms if pair is not None}
         key = repr((sorted(at), *at.values(), c))  # zeros of both signs
         if key not in self._seen and len(at) == len(terms):
