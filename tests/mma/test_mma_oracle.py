@@ -374,7 +374,9 @@ def test_the_evidence_of_every_row_is_named():
     for s in mma.catalog.rows():
         assert s.source
         dmma4 = s.name == "hopper mma m16n8k4 fp64->fp64"
-        assert (s.evidence == "measured") == ((s.architecture == "hopper" and not dmma4) or s.instruction in MEASURED_CPU)
+        assert (s.evidence == "measured") == (
+            (s.architecture == "hopper" and not dmma4) or s.instruction in MEASURED_CPU
+        )
         if s.is_integer:
             assert s.evidence in ("measured", "definition")
             continue
