@@ -58,7 +58,7 @@ def instruction(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) 
     n: columns of a wgmma, by default 8. saturate: the .satfinite form, which only int8 has.
     """
     a, b, d = str(spec.a_format), str(spec.b_format), str(spec.d_format)
-    alike = a == b or {a, b} == {"e4m3", "e5m2"}
+    alike = (a == b or {a, b} == {"e4m3", "e5m2"}) and spec.c_format == spec.d_format
     if not alike or (spec.instruction, spec.shape, spec.k, a, d) not in _shapes():
         raise InputError(
             f"{spec}: fpemu.gpu runs the mma and wgmma instructions of NVIDIA's catalog rows, not this one"
@@ -75,11 +75,16 @@ def instruction(spec: MmaSpec, *, n: int | None = None, saturate: bool = False) 
     if n is not None:
         raise InputError(f"{spec}: n is for wgmma; this instruction has one shape, {spec.shape}")
     rows, columns = (int(x) for x in spec.shape[1:].partition("k")[0].split("n"))
-    if (a != "fp64" and spec.k * _BYTES[a] not in _ROW_BYTES) or spec.architecture == "volta":
+    if not _has_kernel(spec):
         raise InputError(f"{spec}: fpemu.gpu has no kernel for {spec.shape} of {a}")
     ptx = f"mma.sync.aligned.{spec.shape}.row.col{satfinite}.{_PTX[d]}.{_PTX[a]}.{_PTX[b]}.{_PTX[d]}"
     needs = 89 if a in ("e4m3", "e5m2") else 90 if a == "fp64" and rows == 16 else 75 if a == "fp16" else 80
     return Instruction(ptx, rows, columns, spec.k, a, d, False, needs)
+
+
+def _has_kernel(spec: MmaSpec) -> bool:
+    a = str(spec.a_format)
+    return a in _BYTES and (a == "fp64" or spec.k * _BYTES[a] in _ROW_BYTES) and spec.architecture != "volta"
 
 
 @cache
@@ -105,7 +110,7 @@ def rows(arch: str | None = None) -> list[MmaSpec]:
         row
         for row in catalog.rows()
         if row.architecture == family and row.instruction in ("mma", "wgmma") and str(row.a_format) in _PTX
-        if instruction(row).exists_on(arch)
+        if _has_kernel(row) and instruction(row).exists_on(arch)
     ]
 
 
