@@ -38,7 +38,7 @@ SPECS = {
     "via-half": mma.spec("H200", "e5m2", "fp32", "mma", 16),
     "13 bits": mma.spec("L40S", "e4m3", "fp16", k=16),
     "fp64": mma.spec("H200", "fp64", k=8),
-    "cdna2": mma.spec("MI250X", "bf16", k=8),
+    "cdna2": mma.spec("MI250X", instruction="v_mfma_f32_16x16x8bf16"),
     "cdna3": mma.spec("MI300X", "fp16"),
     "cdna3-fp8": mma.spec("MI300X", "e4m3"),
     "int8": mma.spec("H200", "int8"),
