@@ -3,7 +3,7 @@
 A call is validated once for its arguments and the layouts of its arrays: its `Request` returns the steps, and their
 plan (`fpemu.gpu.runtime.plan`) is kept as an `Operation`. A repeated call reads the layouts and addresses of its
 arrays, finds the operation, and queues it. The Ozaki family, whose steps depend on the values of the operands, waits
-for the GPU in between.
+for the GPU in between, except `ozaki2` on Hopper with a scaling whose conditions hold for any operands.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 
 from fpemu.errors import GpuError, GuaranteeError, InputError
 from fpemu.gpu.errorfree import gemm as errorfree
+from fpemu.gpu.errorfree import hopper
 from fpemu.gpu.gemm.base import Kernel, Prepared
 from fpemu.gpu.gemm.choice import direct, find, refuse_hardware, validate
 from fpemu.gpu.runtime import callers, counters, device, matrices
@@ -311,7 +312,7 @@ class GemmRequest(Request):
         # a call reads the counts of entries out of range if its policy was given and may raise
         self.waits = not self.deferred and (call.scheme.limited or call.on_range != OverflowPolicy.PROPAGATE)
         scalars = np.array([call.alpha, call.beta], np.float64).tobytes()  # 0 and -0 are two
-        self.kept = call.empty or not call.scheme.error_free
+        self.kept = call.empty or not call.scheme.error_free or hopper.supported(call)
         self.signature = (call.scheme, call.spec, call.order, call.on_range, scalars, self.deferred, self._on_device)
         return call.result_shape, np.dtype(call.scheme.operand.dtype)
 
@@ -329,6 +330,9 @@ class GemmRequest(Request):
         call, layouts = self.call, matrices.layouts(*placed)
         if call.empty:
             return Operation(Plan(_without_product(layouts["D"], layouts["C"], call)), placed)
+        if hopper.supported(call):
+            memory = Memory()
+            return Operation(Plan(hopper.steps(call, layouts, memory), memory), placed)
         return _ErrorFree(placed, call) if call.scheme.error_free else self.products(placed)[0]
 
     def products(self, placed: Placed, ready: str = "") -> tuple[Product, Product]:
@@ -459,7 +463,8 @@ def gemm(
     arrays of CuPy and others whose ``__cuda_array_interface__`` states CUDA's default stream, on the default stream.
     Calls of several threads are queued one after another. A torch call can be captured in a CUDA graph, then in
     workspace of the graph, except where ``on_range`` waits, operands of another dtype than the scheme's, and the Ozaki
-    family. The kernels and constants of a captured call stay in memory until the process ends.
+    family but for `ozaki2` on Hopper in accurate or invariant scaling. The kernels and constants of a captured call
+    stay in memory until the process ends.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.compiler.is_dynamo_compiling():  # the call becomes the operator of `fpemu.torch`

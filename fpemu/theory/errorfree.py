@@ -47,6 +47,9 @@ two is rounded down) the bound
 
     |AB - C' 2^-(mu + nu)| <= x_A row_A S + x_B row_B S, and one rounding.
 
+With rounding="nearest" both terms are half of that, and only elements that are lost entirely have a bias; for data that
+spread over many octaves (phi = 2) `probable` may then be up to a quarter too small.
+
 `fast` needs floor(log2 m_i) + floor(log2 n_j) >= -2 for the remainder theorem; where the norms do not show it, worst is
 inf. `fpemu.gemm` raises an error where a row or column is truncated to zeros; the bound may then exceed 1.
 
@@ -83,6 +86,7 @@ from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec, exactness
 from fpemu.schemes.base import Scheme, build
+from fpemu.schemes.errorfree import crt
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.errorfree.plan import INT32, SlicePlan, inexact, levels
 from fpemu.schemes.ozaki import Ozaki, for_both
@@ -500,9 +504,9 @@ def fewest(side: Side, enough: Callable[[float], bool]) -> int:
 
 def digits_cut_off(scheme: Ozaki2, norms: Norms) -> Part:
     """The part of the error from digits that `ozaki2` omits to make its operands integers."""
-    K, P = norms.K, scheme.basis().product
+    K, P, nearest = norms.K, scheme.basis().product, scheme.rounding == "nearest"
     tight = scheme.scaling != "fast"
-    limit = float(Fraction(P - 1, 2) * (1 - Fraction(2**16 + K, 2**50)) if tight else Fraction(P - 1, 8))
+    limit = float(crt.limit(P, K, nearest) if tight else Fraction(P - 1, 8))
     cuts, typical, tails = [], [], []
     for side, row in (("A", norms.row_A), ("B", norms.row_B)):
         largest, least = (norms.max_A, norms.min_A) if side == "A" else (norms.max_B, norms.min_B)
@@ -513,9 +517,9 @@ def digits_cut_off(scheme: Ozaki2, norms: Norms) -> Part:
             most = max(2.0, most * largest)
         cut = 2 * most / math.sqrt(limit) * SLACK
         cut = 0.0 if cut * largest <= last_place(least, scheme.operand) else cut
-        cuts.append(min(times(cut, row), 1.0))
+        cuts.append(min(times(cut / 2 if nearest else cut, row), 1.0))
         units, weights = _units(scheme, norms, side, limit)
-        losses = [Elements.of(norms, side).lost(unit, math.sqrt(1 / 12), True) for unit in units]
+        losses = [Elements.of(norms, side).lost(unit, math.sqrt(1 / 12), not nearest) for unit in units]
         mean, square = (float(weights @ np.power(x, n)) for n, x in enumerate(zip(*losses, strict=True), 1))
         typical.append((mean, math.sqrt(square)) if cut else (0.0, 0.0))
         tails.append(max(rms for _, rms in losses) / math.sqrt(square) if square else 1.0)

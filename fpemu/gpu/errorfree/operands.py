@@ -109,8 +109,8 @@ CARRIERS = {"int8": (0, 1), "fp16": (1, 2), "bf16": (2, 2), "tf32": (3, 4), "fp3
 _MOST_FILLED = 2176  # as in kernels/slices.cu; slices of one bit span all of fp64
 _BLOCKS = 2  # thread blocks per multiprocessor of kernels that need scratch memory for each row
 _MODERATE = 900  # binary exponents for which scaling by 2^±unit is exact in fp64
-_VIEW = fields("u8 at, i8 row column, i4 narrow unused")
-_END = fields("View A B C D, f8 alpha beta, u8 rows columns nan, i4 K has_c", View=_VIEW)  # as in exact_sums.cuh
+VIEW = fields("u8 at, i8 row column, i4 narrow unused")
+END = fields("View A B C D, f8 alpha beta, u8 rows columns nan, i4 K has_c", View=VIEW)  # as in exact_sums.cuh
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,7 +223,7 @@ class ErrorFreeProduct:
         nan: int = 0,
     ) -> ErrorFreeProduct:
         """Return the product; `nan` is the code of a NaN in the result."""
-        end = np.zeros(1, _END)
+        end = np.zeros(1, END)
         for name, X in (("A", A.source), ("B", transposed(B.source)), ("C", C), ("D", D)):
             if X is not None:
                 end[name] = (X.pointer, *X.strides, X.dtype == np.float32, 0)

@@ -21,17 +21,18 @@ from typing import Any
 
 import numpy as np
 
+from fpemu.errors import InputError
 from fpemu.gpu.errorfree.operands import ErrorFreeProduct, Rows, Workspace, most_shared, padded, panels, source
 from fpemu.gpu.runtime.compiler import struct
 from fpemu.gpu.runtime.cublas import Stack
 from fpemu.gpu.runtime.device import Buffer
 from fpemu.gpu.runtime.steps import Gemm
-from fpemu.schemes.errorfree.crt import MODULI
+from fpemu.schemes.errorfree import crt
 from fpemu.schemes.errorfree.plan import Report
 from fpemu.schemes.ozaki2 import Ozaki2
 
 _SMALLER = "167 163 157 151 149 139 137 131 127 113 109 107 103 101 97 89 83 79 73 71 67 61 59 53 47 43 41 37"
-ALL = (*MODULI, *map(int, _SMALLER.split()))
+ALL = (*crt.MODULI, *map(int, _SMALLER.split()))
 """Pairwise coprime; N moduli are the first N."""
 CHAIN = 1 << 16
 """Products of int8 in one int32 sum: 2^14 · 2^16 = 2^30."""
@@ -178,6 +179,8 @@ _CONDITIONS = np.dtype([("flags", _FLAGS, 2), ("norms", "f8", 2)])  # of A and o
 
 def scheme2(x: ErrorFreeProduct, scheme: Ozaki2, spec: Any) -> Report:
     """Compute D = alpha · (A B by the scheme) + beta · C; return the report. Waits for the GPU."""
+    if scheme.rounding != "truncate":
+        raise InputError(f"ozaki2: rounding={scheme.rounding!r} with these options runs on the CPU and on Hopper alone")
     basis, K = scheme.basis(), x.shape[2]
     count, P = len(basis.moduli), basis.product
     conditions = x.work.zeros("conditions", _CONDITIONS.itemsize)
@@ -201,7 +204,7 @@ def powers_of_two(x: ErrorFreeProduct, rule: str, P: int, norms: int) -> tuple[B
     squares of the rows of A' and columns of B'.
     """
     work, sides, K, text = x.work, (x.A, x.B), x.shape[2], source("scaling.cu")
-    h, g = _scaled(P, K, rule)
+    h, g = scaled_limit(P, K, rule)
     a, b = powers = work.get("powers of A", 4 * x.A.rows), work.get("powers of B", 4 * x.B.rows)
     row_bytes = 8 * K if most_shared() >= 8 * K else 0  # in shared memory; longer rows are read again
     if rule != "accurate":
@@ -240,13 +243,9 @@ def powers_of_two(x: ErrorFreeProduct, rule: str, P: int, norms: int) -> tuple[B
 
 
 @lru_cache(maxsize=64)
-def _scaled(P: int, K: int, rule: str) -> tuple[int, float]:
-    """Return h and g of the limit g 4^h in `fpemu.schemes.errorfree.crt`, g in [1, 4) cut to 51 fraction bits."""
-    limit = Fraction(P - 1, 8) if rule == "fast" else Fraction(P - 1, 2) * (1 - Fraction(2**16 + K, 2**50))
-    h = 0
-    while limit >= 4 ** (h + 1):
-        h += 1
-    return h, int(limit / 4**h * 2**51) / 2**51
+def scaled_limit(P: int, K: int, rule: str, nearest: bool = False) -> tuple[int, float]:
+    """Return h and g of the limit g 4^h of a rule, g in [1, 4) cut to 51 fraction bits."""
+    return crt.scaled(Fraction(P - 1, 8) if rule == "fast" else crt.limit(P, K, nearest))
 
 
 def _upward(K: int) -> float:

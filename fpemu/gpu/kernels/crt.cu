@@ -5,11 +5,7 @@
 // group), SHARE[GROUPS] = 1 / G as a double, G the product of a group; LIMBS and WEIGHT[LIMBS][GROUPS] (32 bits each of
 // P / G), PRODUCT[LIMBS] (of P); struct Epilogue with ONCE (one rounding, after alpha and beta · C), PLAIN (alpha is a
 // power of two and nothing is added) and NARROW (D is fp32, else fp64).
-//
-// C = sum of t_i P / p_i - z P with 0 <= t_i <= p_i congruent to r_i q_i, z the integer nearest to the sum of t_i /
-// p_i. The numbers of a group are put together first: v = sum of t_i OTHERS_i <= 3 G < 2^26, C = sum of v P / G - z P.
-// The sum of v / G <= N <= 48 in fp64 errs by less than 2^-44, so that z is right if 2|C| < P (1 - 2^-40). Sums of v
-// times a limb stay below 16 · 2^58.
+#include "crt.cuh"
 #include "exact_sums.cuh"
 #include "modular.cuh"
 #include "block_reduce.cuh"
@@ -28,25 +24,10 @@ extern "C" __global__ void __launch_bounds__(256) fold(int* T, s64 stride, int p
 
 // The digits of C from an entry's products, one a modulus.
 FPEMU_FUNCTION void combine(s64 (&limb)[LIMBS], const int* T, s64 stride) {
-  u64 sums[LIMBS];
-  double share = 0;
-  FPEMU_UNROLL
-  for (int l = 0; l < LIMBS; l++) sums[l] = 0;
-  FPEMU_UNROLL
-  for (int g = 0; g < GROUPS; g++) {
-    u32 v = 0;
-    FPEMU_UNROLL
-    for (int i = 3 * g; i < smaller(3 * g + 3, N); i++) {
-      const u32 r = reduce((u32)T[i * stride] + LIFT[i], MODULUS[i], MAGIC[i]);
-      v += reduce(r * INVERSE[i], MODULUS[i], MAGIC[i]) * OTHERS[i];
-    }
-    share += (fp64_of(0x4330000000000000ull | v) - 4503599627370496.0) * SHARE[g];  // 2^52 + v - 2^52
-    FPEMU_UNROLL
-    for (int l = 0; l < LIMBS; l++) sums[l] += (u64)v * WEIGHT[l][g];
-  }
-  const u32 z = (u32)fp64_code(share + 6755399441055744.0);  // 1.5 · 2^52: the nearest integer in the low bits
-  FPEMU_UNROLL
-  for (int l = 0; l < LIMBS; l++) limb[l] = (s64)sums[l] - (s64)((u64)z * PRODUCT[l]);
+  combine(limb, [&](int i) {
+    const u32 r = reduce((u32)T[i * stride] + LIFT[i], MODULUS[i], MAGIC[i]);
+    return reduce(r * INVERSE[i], MODULUS[i], MAGIC[i]);
+  });
 }
 
 struct Limbs {  // the same, one after another
@@ -54,13 +35,6 @@ struct Limbs {  // the same, one after another
   int index;
   FPEMU_FUNCTION void reset() { index = 0; }
   FPEMU_FUNCTION s64 next() { return limb[index++]; }
-};
-
-template <bool NARROW> struct Result {
-  typedef Binary64 Format;
-};
-template <> struct Result<true> {
-  typedef Binary32 Format;
 };
 
 // D from the products of residues, rounded once, before or after alpha and beta · C (Epilogue::ONCE).

@@ -1,6 +1,6 @@
 // The powers of two of Ozaki scheme II, by the rules of fpemu.schemes.errorfree.scaling, to the same integers.
 #include "block_reduce.cuh"
-#include "slices.cuh"
+#include "powers_of_two.cuh"
 
 // Where a row is read more than once it is kept in shared memory (`kept`: there is room for it). The first reading
 // finds floor(log2 max|x|), NOTHING for zeros, and NaN and infinities.
@@ -101,13 +101,6 @@ extern "C" __global__ void __launch_bounds__(256)
   largest_of(T, parts, stride, pitch, M, N, rows, columns);
 }
 
-// The largest t with 4^t S <= g 4^h, as `_power` has it.
-FPEMU_FUNCTION int room(double S, int h, double g) {
-  const Element x = element(fp64_code(S));
-  const int exponent = x.m ? x.e + bit_length(size_of(x.m)) : 0, q = (exponent - 1) >> 1;  // frexp's
-  return h - q - (x.m && weighted((double)x.m, x.e - 2 * q) > g);
-}
-
 // mu = first + room, 0 for rows of zeros. wide: the largest sums are 64-bit integers, else 32-bit ones.
 extern "C" __global__ void __launch_bounds__(256)
     accurate(int rows, const int* first, const int* zero, const void* largest, int wide, int h, double g, int* mu) {
@@ -148,9 +141,7 @@ extern "C" __global__ void __launch_bounds__(512)
     high = block_sum(high);
     low = block_sum(low);
     if (threadIdx.x) continue;
-    double S = weighted((double)high, 31) + (double)low;
-    S = S * (1 + 8.881784197001252e-16);  // 2^-50
-    S = weighted(S, -60);
+    const double S = sum_of_squares(high, low);
     const int t = room(S, h, g), scaled_by = fast ? smaller(most, t - e) : t;
     const u64 bound = fp64_code(weighted(S, 2 * scaled_by));
     special[row] = found.special;

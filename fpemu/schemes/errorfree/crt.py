@@ -220,7 +220,7 @@ def fast(A: Array, B: Array, P: int) -> tuple[Array, Array]:
     return rows(A), rows(B.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
-def invariant(A: Array, B: Array, P: int) -> tuple[Array, Array]:
+def invariant(A: Array, B: Array, P: int, nearest: bool = False) -> tuple[Array, Array]:
     """Exponents that satisfy the condition by Cauchy-Schwarz and are equivariant to powers of two of rows and columns.
 
     Examples
@@ -228,18 +228,18 @@ def invariant(A: Array, B: Array, P: int) -> tuple[Array, Array]:
     >>> invariant(np.full((1, 4), 1.0), np.full((4, 1), 2.0**10), 2**64)
     (array([[30]]), array([[20]]))
     """
-    limit = _limit(P, A.shape[-1])
+    most = limit(P, A.shape[-1], nearest)
 
     def rows(X: Array) -> Array:
         S, e = _squares(X)
-        return np.where(S == 0, 0, _power(S, limit) - e)
+        return np.where(S == 0, 0, _power(S, most) - e)
 
     return rows(A), rows(B.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
-def accurate(A: Array, B: Array, P: int, product: Product) -> tuple[Array, Array]:
+def accurate(A: Array, B: Array, P: int, product: Product, nearest: bool = False) -> tuple[Array, Array]:
     """Exponents of the published accurate mode; `product(X, Y, largest)` is exact for integers up to `largest`."""
-    limit = _limit(P, A.shape[-1])
+    most = limit(P, A.shape[-1], nearest)
 
     def leading(X: Array) -> tuple[Array, Array]:
         size = np.abs(X)
@@ -250,25 +250,33 @@ def accurate(A: Array, B: Array, P: int, product: Product) -> tuple[Array, Array
     bbar = bbar.swapaxes(-1, -2)
     cbar = product(abar, bbar, 64)
     # if the largest sum is zero, all products of the row (column) are zero and any exponent is valid
-    mu = mu + _power(cbar.max(axis=-1, keepdims=True), limit)
-    nu = nu.swapaxes(-1, -2) + _power(cbar.max(axis=-2, keepdims=True), limit)
+    mu = mu + _power(cbar.max(axis=-1, keepdims=True), most)
+    nu = nu.swapaxes(-1, -2) + _power(cbar.max(axis=-2, keepdims=True), most)
     return np.where(abar.any(axis=-1, keepdims=True), mu, 0), np.where(bbar.any(axis=-2, keepdims=True), nu, 0)
 
 
-def _limit(P: int, K: int) -> Fraction:
-    return Fraction(P - 1, 2) * (1 - Fraction(2**16 + K, 2**50))
+def limit(P: int, K: int, nearest: bool = False) -> Fraction:
+    """Return the limit of the rules "accurate" and "invariant" for A' and B' truncated, or rounded to nearest."""
+    most = Fraction(P - 1, 2) * (1 - Fraction(2**16 + K, 2**50))
+    # sum|a'||b'| <= (|a_i| + sqrt(K) / 2) (|b_j| + sqrt(K) / 2) for integers rounded from norms |a_i|, |b_j|
+    return Fraction(max(1, math.isqrt(int(most)) - math.isqrt(K) - 1) ** 2) if nearest else most
+
+
+def scaled(limit: Fraction) -> tuple[int, float]:
+    """Return h and g of limit = g 4^h, g in [1, 4) rounded down to 51 fraction bits."""
+    h = 0
+    while limit >= 4 ** (h + 1):
+        h += 1
+    return h, int(limit / 4**h * 2**51) / 2**51
 
 
 def _power(S: Array, limit: Fraction) -> Array:
     """The largest t with 4^t S <= limit, for S > 0; for S = 0 the value for S just below 1.
 
     limit = g 4^h and S = s 4^q with g and s in [1, 4): t = h - q if s <= g, else one less. s is exact and so is the
-    comparison; g is rounded down to 51 fraction bits.
+    comparison.
     """
-    h = 0
-    while limit >= 4 ** (h + 1):
-        h += 1
-    g = int(limit / 4**h * 2**51) / 2**51
+    h, g = scaled(limit)
     q = (np.frexp(S)[1].astype(np.int64) - 1) // 2
     return np.asarray(h - q - (np.ldexp(S, -2 * q) > g))
 

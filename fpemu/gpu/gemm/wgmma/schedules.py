@@ -208,13 +208,16 @@ def _products(name: str, products: tuple[Product, ...], turn: int) -> str:
     return "\n".join((f"struct {name} {{", constant, *functions, "};"))
 
 
-def wgmma(name: str, columns: int, *, int8: bool = False) -> str:
+def wgmma(name: str, columns: int, *, int8: bool = False, unsigned: bool = False) -> str:
     """Return a function that issues a wgmma on two tiles of fp16 or int8 in shared memory: 64 rows, K-major, swizzled.
+
+    unsigned: the bytes of int8 are unsigned.
 
     Its parameters are the accumulator's registers, the descriptors of the tiles (hopper.cuh: wgmma_tile), and 0 to
     start from zero.
     """
     ab, d, register, letter, k = ("s8", "s32", "int", "r", 32) if int8 else ("f16", "f32", "float", "f", 16)
+    ab = "u8" if unsigned else ab
     count = columns // 2  # registers of a thread: 128 threads hold 64 rows
     registers = ", ".join(f"%{i}" for i in range(count))
     scales = "" if int8 else ", 1, 1, 0, 0"  # factors of A and B, and neither is transposed

@@ -1,0 +1,331 @@
+"""Ozaki scheme II by residue bytes: its steps on a processor, NumPy in the place of wgmma; its kernels; on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu.errors import InputError
+from fpemu.gpu.emulation import specification
+from fpemu.gpu.errorfree import gemm as errorfree
+from fpemu.gpu.errorfree import hopper
+from fpemu.gpu.gemm.wgmma.schedules import Tile
+from fpemu.gpu.runtime import compiler, device, matrices, modules
+from fpemu.gpu.runtime.compiler import KERNELS
+from fpemu.gpu.runtime.steps import Memory, Struct, pack
+from fpemu.schemes.base import build
+from fpemu.schemes.call import validate
+from fpemu.schemes.errorfree.crt import MODULI
+from tests import processor, simulated
+from tests.gpu.test_gpu_hopper_on_cpu import LAUNCH, aligned
+from tests.processor import matrix, view
+
+processor_work = processor.work
+
+
+@pytest.fixture
+def work(processor_work, monkeypatch):
+    """A workspace in host memory; on an H200, 66 clusters of two thread blocks run at a time."""
+    monkeypatch.setattr(modules.Module, "clusters", lambda *_: 66)
+    return processor_work
+
+
+TILED = (0, 1, 7, 3, 8, 2, 4, 6, 10, 9, 5, 11)  # the order in memory of the axes of `Runner.multiply`
+
+
+def untiled(out, tile):
+    """Matrices (count, rows, columns) from their tiles in memory."""
+    count, rows, columns = out.shape
+    axes = (
+        count,
+        rows // tile.rows,
+        2,
+        tile.rows // 128,
+        4,
+        2,
+        8,
+        columns // tile.columns,
+        tile.columns // 32,
+        4,
+        4,
+        2,
+    )
+    stored = out.reshape([axes[i] for i in TILED])
+    return stored.transpose(np.argsort(TILED)).reshape(out.shape)
+
+
+def call_of(A, B, C=None, alpha=1.0, beta=0.0, **options):
+    return validate(A, B, C, "ozaki2", "H200", alpha, beta, "raise", None, "cpu", options)
+
+
+class Runner:
+    """Run the steps of a plan on this processor; NumPy multiplies the bytes."""
+
+    def __init__(self, queue, call, matrices_, memory):
+        self.queue, self.call, self.regions = queue, call, {}
+        sizes = {"work": memory.nbytes["work"], "cleared": memory.nbytes["cleared"]}
+        self.held = {name: np.full(n + 16, 0xA5, np.uint8) for name, n in sizes.items()}
+        self.held["cleared"][:] = 0
+        for name, X in matrices_.items():
+            self.regions[name] = 0 if X is None else X.pointer
+        self.regions |= {name: x.ctypes.data for name, x in self.held.items()}
+
+    def place(self, address):
+        return self.regions[address.region] + address.offset if hasattr(address, "region") else int(address)
+
+    def run(self, step):
+        if step.kernel == "byte_gemm":
+            return self.multiply(*step.arguments, step.module.source)
+        library, values = self.queue.library(step.module.source), []
+        for value in step.arguments:
+            data, slots = pack(value)
+            data = bytearray(data)
+            for at, target in slots.items():
+                data[at : at + 8] = self.place(target).to_bytes(8, "little")
+            values.append(processor.parameter(np.frombuffer(bytes(data), f"V{len(data)}")[0]))
+        sizes = step.grid if isinstance(step.grid, tuple) else (step.grid,)
+        sizes = (*sizes, *(1,) * (3 - len(sizes)))
+        for z, y, x in np.ndindex(*sizes[::-1]):
+            library.set_block(x, y, z, *sizes)
+            getattr(library, step.kernel)(*values)
+
+    def multiply(self, a, b, product, text):
+        """The product of a stack of bytes, by the layouts of kernels/byte_gemm.cu."""
+        X, Y = (self.rows(m) for m in (a, b))
+        C = [x @ y.T for x, y in zip(X, Y, strict=True)]
+        if product["row_maxima"] != 0:
+            for name, most in (("row_maxima", C[0].max(axis=1)), ("column_maxima", C[0].max(axis=0))):
+                view(self.place(product[name]), most.shape, (1,), np.int32)[...] = most
+            return
+        (rows, columns) = (int(text.split(f"{n} = ")[1].split(";")[0]) for n in ("ROW_BLOCKS", "TILE_N"))
+        rows *= 128
+        M, N = len(X[0]), len(Y[0])
+        grid = -(-M // (2 * rows)) * 2, -(-N // columns)
+        tiles = np.full((len(C), grid[0] * rows, grid[1] * columns), 0x5A, np.uint8)
+        for i, p in enumerate(self.call.scheme.basis().moduli):
+            tiles[i, :M, :N] = C[i] % p
+        # row: tile, warpgroup, block, warp, g, lane / 4; column: tile, chunk, j, lane % 4, n
+        parts = tiles.reshape(len(C), grid[0], 2, rows // 128, 4, 2, 8, grid[1], columns // 32, 4, 4, 2)
+        out = np.ascontiguousarray(parts.transpose(TILED)).reshape(-1)
+        view(self.place(product["residues"]), out.shape, (1,), np.uint8)[...] = out
+
+    def rows(self, m):
+        X = view(self.place(m.pointer), (math.prod(m.shape),), (1,), np.uint8).reshape(m.shape)
+        return X.transpose(0, 2, 1, 3).reshape(m.shape[0], m.shape[2], -1).astype(np.int64)
+
+
+def computed(work, A, B, C=None, alpha=1.0, beta=0.0, **options):
+    call = call_of(A, B, C, alpha, beta, **options)
+    D = np.full(call.result_shape, np.nan, call.scheme.operand.dtype)
+    held = {"A": matrix(A), "B": matrix(B), "C": None if call.C is None else matrix(C), "D": matrix(D)}
+    memory, layouts = Memory(), matrices.layouts(*held.values())
+    steps = hopper.steps(call, layouts, memory)
+    assert len({id(step.module) for step in steps}) <= 4
+    runner = Runner(work.queue, call, held, memory)
+    for step in steps:
+        runner.run(step)
+    return D, [step.kernel for step in steps]
+
+
+def wide(rng, shape, phi=1.0):
+    return (rng.random(shape) - 0.5) * np.exp(phi * rng.standard_normal(shape))
+
+
+def hostile(kind, rng, shape):
+    X = rng.standard_normal(shape)
+    if kind == "tiny":
+        return X * np.exp2(rng.integers(-1074, -1030, shape).astype(float))
+    if kind == "huge":
+        return X * np.exp2(rng.integers(900, 1022, shape).astype(float))
+    if kind == "far apart":
+        return X * np.exp2(rng.integers(-500, 500, shape).astype(float))
+    if kind == "special":
+        X.flat[rng.integers(0, X.size, 3)] = np.nan, np.inf, -np.inf
+    if kind == "alone":  # the largest entries of A meet zeros of B, so that accurate scaling makes them too large
+        X[:, 7] = 2.0**40 if shape[1] > shape[0] else X[:, 7]
+        X[7] = 0 if shape[1] < shape[0] else X[7]
+    return np.zeros(shape) if kind == "zeros" else X
+
+
+BOTH = pytest.mark.parametrize("scaling", ["accurate", "invariant"])
+CASES = {
+    "truncated": {},
+    "nearest": {"rounding": "nearest"},
+    "few moduli": {"moduli": 8, "rounding": "nearest"},
+    "three words": {"moduli": 20},
+    "alpha and beta": {"alpha": -1.5, "beta": 0.75},
+    "infinite alpha": {"alpha": math.inf, "beta": 1.0},
+    "fp32": {"precision": "fp32"},
+    "fp32, alpha and beta": {"precision": "fp32", "alpha": 0.75, "beta": 2.0, "rounding": "nearest"},
+}
+
+
+def agree(work, A, B, C=None, alpha=1.0, beta=0.0, **options):
+    D, kernels = computed(work, A, B, C, alpha, beta, **options)
+    want = fpemu.gemm(A, B, C, scheme="ozaki2", hardware="H200", alpha=alpha, beta=beta, **options)
+    codes = np.uint32 if D.dtype == np.float32 else np.uint64
+    assert np.array_equal(D.view(codes), want.view(codes)), np.argwhere(want != D)[:5]
+    return kernels
+
+
+@BOTH
+@pytest.mark.parametrize("case", CASES)
+def test_bits_equal_the_emulators(work, scaling, case):
+    rng, options = np.random.default_rng(1), CASES[case]
+    dtype = np.float32 if "precision" in options else np.float64
+    A, B, C = (wide(rng, shape).astype(dtype) for shape in ((37, 300), (300, 41), (37, 41)))
+    A[3], B[:, 5], C[4, 4] = 0, 0, np.inf
+    kernels = agree(work, A, B, C if "beta" in options else None, scaling=scaling, **options)
+    assert len(kernels) == {"accurate": 6, "invariant": 5}[scaling]
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["tiny", "huge", "far apart", "special", "alone", "zeros"])
+def test_extreme_ranges_and_special_values_equal_the_emulators(work, scaling, kind):
+    rng = np.random.default_rng(2)
+    for rounding in ("truncate", "nearest"):
+        A, B = hostile(kind, rng, (9, 140)), hostile(kind, rng, (140, 10))
+        agree(work, A, B, scaling=scaling, rounding=rounding)
+
+
+def test_layouts_batches_and_panels(work, monkeypatch):
+    rng = np.random.default_rng(3)
+    A, B = wide(rng, (2, 1, 20, 130)), wide(rng, (3, 130, 9))
+    agree(work, A, B)
+    agree(work, np.swapaxes(np.swapaxes(A, -1, -2).copy(), -1, -2), B[:, ::-1, ::2])
+    agree(work, np.array([[0.1]]), np.array([[3.0]]))
+    monkeypatch.setattr(hopper, "WORKSPACE", 1)
+    kernels = agree(work, wide(rng, (600, 130)), wide(rng, (130, 800)))
+    assert kernels.count("residue_bytes") == 4
+
+
+@pytest.mark.parametrize("words", [1, 2, 3])
+def test_quotients_are_exact_for_all_sums_of_bytes(words):
+    """v mod p for |v| up to the largest sum, from the rounding of one FMA, emulated exactly in fp64."""
+    limit = 512 * 255 * words + 256
+    v = np.arange(-limit, limit + 1)
+    for p in MODULI:
+        start, inverse, center = hopper.quotient(p, limit)
+        y = (start + v).astype(np.int64)
+        exact = y.astype(np.int32).view(np.float32).astype(np.float64) * inverse + center  # 48 bits, and a rounding
+        quotient = exact.astype(np.float32).view(np.int32).astype(np.int64)
+        assert np.array_equal((y - (quotient * p if p < 256 else 0)) & 255, v % p), p
+
+
+def test_fast_scaling_and_other_gpus_take_the_other_kernels(monkeypatch):
+    A, B = np.ones((4, 8)), np.ones((8, 4))
+    monkeypatch.setattr(device, "arch", lambda: "sm_90a")
+    assert hopper.supported(call_of(A, B))
+    assert not hopper.supported(call_of(A, B, scaling="fast"))
+    assert not hopper.supported(call_of(A, B, moduli=2))
+    monkeypatch.setattr(device, "arch", lambda: "sm_80")
+    assert not hopper.supported(call_of(A, B))
+
+
+def test_rounding_to_nearest_is_refused_by_the_other_kernels(work):
+    chosen = build("ozaki2", {"rounding": "nearest"})
+    A, B, D = (matrix(np.ones((2, 2))) for _ in range(3))
+    with pytest.raises(InputError, match=r"^ozaki2: rounding='nearest'.* CPU and on Hopper"):
+        errorfree.gemm(A, B, D, chosen, chosen.spec("A100"), work=work)
+
+
+# --- the product of bytes
+BYTES = """
+template <int N> static void hold(int (&)[N]) {}
+static void byte_product(int (&d)[Config::TILE_N / 2], u64 a, u64 b, int keep) {
+  auto byte = [](u64 tile, int row, int k) {
+    u64 at = (tile << 4) + row * 128 + k;
+    return (u32)*(u8*)(at ^ (at >> 7 & 7) << 4);
+  };
+  const int warp = threadIdx.x / 32 % 4, r = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+  for (int g = 0; g < 2; g++)
+    for (int j = 0; j < Config::TILE_N / 8; j++)
+      for (int n = 0; n < 2; n++) {
+        u32 sum = keep ? (u32)d[4 * j + 2 * g + n] : 0;
+        for (int k = 0; k < 32; k++) sum += byte(a, 16 * warp + r + 8 * g, k) * byte(b, 8 * j + 2 * c + n, k);
+        d[4 * j + 2 * g + n] = (int)sum;
+      }
+}
+"""
+PRODUCT_LAUNCH = (
+    LAUNCH.replace("static Nonfinite none_;", "static const void *second_;")
+    .replace("hopper_gemm(*(const Maps*)maps_, *(const Task*)task_, none_)", "byte_gemm(MAPS[0], MAPS[1], PRODUCT)")
+    .replace("MAPS", "((const TensorMap*)maps_)")
+    .replace("PRODUCT", "*(const ByteProduct*)task_")
+)
+
+
+def compiled(folder, text):
+    """kernels/byte_gemm.cu on this processor, as a function of its maps, its structure and its thread blocks."""
+    config, _, rest = text.partition('#include "hopper.cuh"')
+    table = rest[rest.index("__constant__") : rest.index("FPEMU_FUNCTION void byte_product")]
+    kernel = rest[rest.index("// Products of matrices of bytes") :]
+    kernel = kernel.replace('#include "pipeline.cuh"', (KERNELS / "pipeline.cuh").read_text()).replace(
+        'extern "C" ', ""
+    )
+    kernel = re.sub(r"#pragma once", "", kernel).replace("extern __shared__ u8 memory[];", "u8* memory = dynamic_();")
+    kernel = kernel.replace("__shared__ u64 barriers[2 * STAGES];", "u64* barriers = array<u64>(0);")
+    text = "\n".join([config, '#include "hopper_gemm_on_cpu.h"', '#include "byte_residues.cuh"', table, BYTES, kernel])
+    flags = ("-O2", "-w", "-march=native")
+    return simulated.compiled(text + PRODUCT_LAUNCH, folder, *flags).launch
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(specification.compiler() is None, reason="no C++ compiler here")
+@pytest.mark.parametrize("what", ["tall", "wide", "lag", "one chunk", "long", "maxima"])
+def test_tiles_of_bytes_hold_residues_and_maxima(tmp_path, what):
+    moduli = () if what == "maxima" else (256, 251)
+    tile = Tile(64, 2, rows=128) if what == "wide" else Tile(64, 2, rows=256)
+    M, N, K, count = 300, 100, 100 if what == "one chunk" else 700, len(moduli) or 1
+    text = hopper.gemm_source(moduli, tile, lag=what == "lag", long=what == "long")
+    launch = compiled(tmp_path, text.replace("INTERVAL = 512", "INTERVAL = 2"))
+    rng, chunks = np.random.default_rng(5), -(-K // 128)
+    words = [rng.integers(0, 65 if what == "maxima" else 256, (count, n, K), np.uint8) for n in (M, N)]
+    held = [np.zeros((count, chunks, n, 128), np.uint8) for n in (M, N)]
+    maps = aligned((2, 16), np.uint64)
+    for i, (x, h, box) in enumerate(zip(words, held, (tile.rows, tile.columns // 2), strict=True)):
+        padded = np.pad(x, ((0, 0), (0, 0), (0, chunks * 128 - K)))
+        h[...] = padded.reshape(*x.shape[:2], chunks, 128).transpose(0, 2, 1, 3)
+        maps[i, :4] = h.ctypes.data, x.shape[1], chunks, box
+    C = np.stack([x.astype(np.int64) @ y.T.astype(np.int64) for x, y in zip(*words, strict=True)])
+    shape = (count, 2 * tile.count(M, 1) * tile.rows, -(-N // tile.columns) * tile.columns)
+    out, maxima = np.full(shape, 0x5A, np.uint8), [np.zeros(n, np.int32) for n in (M, N)]
+    values = {"residues": out.ctypes.data, "M": M, "N": N, "chunks": chunks, "group": 8}
+    values |= {n: m.ctypes.data for n, m in zip(("row_maxima", "column_maxima"), maxima, strict=True)}
+    data = Struct(hopper.PRODUCT, values).pack()[0]
+    assert launch(ctypes.c_void_p(maps.ctypes.data), ctypes.c_char_p(data), 4) == 0, "threads wait for each other"
+    if what == "maxima":
+        assert [m.tolist() for m in maxima] == [C[0].max(axis=1).tolist(), C[0].max(axis=0).tolist()]
+        return
+    got = untiled(out, tile)
+    for i, p in enumerate(moduli):
+        assert np.array_equal(got[i, :M, :N], C[i] % p)
+
+
+@pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
+def test_the_kernels_compile_for_hopper():
+    scheme, tile = build("ozaki2", {}), hopper.TILES[0]
+    moduli = scheme.basis().moduli
+    sources = [hopper.operands_source(scheme), hopper.sum_source(15, tile, False), hopper.gemm_source((), tile)]
+    sources += [hopper.gemm_source(moduli, tile, lag=lag) for lag in (False, True)]
+    sources += [hopper.gemm_source(moduli, hopper.TILES[1]), hopper.gemm_source(moduli, tile, long=True)]
+    assert all(compiler.compile(source, "sm_90a")[:4] == b"\x7fELF" for source in sources)
+
+
+# --- a GPU
+@pytest.mark.skipif(device.missing() is not None, reason=str(device.missing()))
+@BOTH
+@pytest.mark.parametrize("shape", [(1, 1, 1), (300, 500, 127), (520, 328, 1000), (129, 1000, 257)])
+def test_the_gpus_bits_equal_the_cpus(scaling, shape):
+    M, N, K = shape
+    rng, options = np.random.default_rng(6), {"scheme": "ozaki2", "scaling": scaling}
+    A, B, C = wide(rng, (M, K)), wide(rng, (K, N)), wide(rng, (M, N))
+    for rounding in ("truncate", "nearest") if device.arch() == "sm_90a" else ("truncate",):
+        got = fpemu.gpu.gemm(A, B, C, beta=0.5, rounding=rounding, **options)
+        want = fpemu.gemm(A, B, C, beta=0.5, rounding=rounding, hardware="H200", **options)
+        assert np.array_equal(got.view(np.uint64), want.view(np.uint64))
