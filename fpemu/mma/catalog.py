@@ -302,18 +302,18 @@ def _exact_sums() -> list[MmaSpec]:
 
 
 _CPUS = """
-x86 tdpbf16ps m16n16k32 bf16 fp32 32 x86-tile measured AMX
-x86 tdpfp16ps m16n16k32 fp16 fp32 32 x86-tile documented AMX
-x86 vdpbf16ps m1n16k2 bf16 fp32 2 x86-pairs measured DP
-x86 vfmaddph m1n32k1 fp16 fp16 1 x86-fma measured PH
-x86 vfmaddps m1n8k1 fp32 fp32 1 x86-fma measured FMA
-x86 vfmaddpd m1n4k1 fp64 fp64 1 x86-fma measured FMA
-x86 tdpbssd m16n16k64 int8 int32 64 integer definition INT
-x86 tdpbsud m16n16k64 int8xuint8 int32 64 integer definition INT
-x86 tdpbusd m16n16k64 uint8xint8 int32 64 integer definition INT
-x86 tdpbuud m16n16k64 uint8 int32 64 integer definition INT
-x86 vpdpbusd m1n16k4 uint8xint8 int32 4 integer definition INT
-x86 vpdpbusds m1n16k4 uint8xint8 int32 4 integer-saturated definition INT
+x86 tdpbf16ps m16n16k32 bf16 fp32 32 x86-tile measured INTEL
+x86 tdpfp16ps m16n16k32 fp16 fp32 32 x86-tile documented FP16
+x86 vdpbf16ps m1n16k2 bf16 fp32 2 x86-pairs measured BOTH
+x86 vfmaddph m1n32k1 fp16 fp16 1 x86-fma measured INTEL
+x86 vfmaddps m1n8k1 fp32 fp32 1 x86-fma measured PS
+x86 vfmaddpd m1n4k1 fp64 fp64 1 x86-fma measured PD
+x86 tdpbssd m16n16k64 int8 int32 64 integer measured INT
+x86 tdpbsud m16n16k64 int8xuint8 int32 64 integer measured INT
+x86 tdpbusd m16n16k64 uint8xint8 int32 64 integer measured INT_SHORT
+x86 tdpbuud m16n16k64 uint8 int32 64 integer measured INT_SHORT
+x86 vpdpbusd m1n16k4 uint8xint8 int32 4 integer measured INT
+x86 vpdpbusds m1n16k4 uint8xint8 int32 4 integer-saturated measured INT
 arm bfdot m1n4k2 bf16 fp32 2 arm-odd documented QEMU
 arm bfmmla m2n2k4 bf16 fp32 2 arm-odd documented QEMU
 arm bfdot-ebf m1n4k2 bf16 fp32 2 arm-fused documented QEMU
@@ -323,12 +323,15 @@ arm fdot m1n4k4 e5m2 fp32 4 exact documented FP8
 arm fdot m1n8k2 e4m3 fp16 2 exact documented FP8
 arm fdot m1n8k2 e5m2 fp16 2 exact documented FP8
 """
+_INTEL = "Intel Emerald Rapids, 2026: {} outputs, payloads of NaN included, 0 differing bits"
 _CPU_SOURCES = {
-    "AMX": "Intel SDM; Intel Emerald Rapids: 33,792 outputs of TDPBF16PS, payloads of NaN included, 0 differing bits",
-    "DP": "Intel Emerald Rapids and AMD Zen 5: 33,792 outputs each, payloads of NaN included, 0 differing bits",
-    "PH": "Intel Emerald Rapids: 67,584 outputs, payloads of NaN included, 0 differing bits",
-    "FMA": "IEEE 754; AMD Zen: 10^8 outputs, payloads of NaN included, 0 differing bits",
-    "INT": "Intel SDM: exact, modulo 2^32; VPDPBUSDS: the exact sum is limited once to int32",
+    "INTEL": _INTEL.format("10^9"),
+    "FP16": "Intel SDM: as TDPBF16PS, but subnormal fp16 operands are not flushed; not run",
+    "BOTH": f"{_INTEL.format('10^9')}; AMD Zen 5: 33,792, 0",
+    "PS": f"{_INTEL.format('10^9')}; AMD Zen: 10^9, 0",
+    "PD": f"{_INTEL.format('300,480')}; AMD Zen: 10^8, 0",
+    "INT": _INTEL.format("10^8").replace(", payloads of NaN included", ""),
+    "INT_SHORT": _INTEL.format("303,360").replace(", payloads of NaN included", ""),
     "QEMU": "Arm ARM, BFDotAdd, with FPCR = 0 but EBF; equal to QEMU 10.0.13: 983,040 outputs, 0 differing bits",
     "FP8": "Arm ARM, FP8DotAddFP, with FPCR = 0, and FPMR = 0 but the formats; not run",
 }

@@ -49,6 +49,21 @@ def test_recorded_outputs_and_payloads_of_nan(processor, unit, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_outputs_of_every_x86_instruction_of_an_intel_processor(backend):
+    """`tiny` are sums just below 2^-126: which of them are flushed distinguishes FTZ before and after rounding."""
+    rows = {row.instruction: row for row in mma.catalog.rows() if row.architecture == "x86"}
+    with np.load(golden.DATA / "x86_intel.npz") as arrays:
+        groups = {key.rpartition("/")[0] for key in arrays}
+        assert {group.partition("/")[0] for group in groups} == rows.keys() - {"tdpfp16ps"}
+        assert {"tdpbf16ps/tiny", "vdpbf16ps/tiny"} <= groups
+        for group in groups:
+            A, B, C, D = (arrays[f"{group}/{x}"] for x in "ABCD")
+            spec = rows[group.partition("/")[0]]
+            codes = execute_codes(A, B, C, spec, lambda a, b, c, s: mma.execute(a, b, c, s, backend=backend))
+            assert np.array_equal(codes, D), group
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("instruction", ["bfdot", "bfmmla", "bfdot-ebf", "bfmmla-ebf"])
 def test_outputs_of_an_emulator_of_arm(instruction, backend):
     spec = mma.spec("arm", "bf16", instruction=instruction)
