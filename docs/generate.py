@@ -91,7 +91,8 @@ def hardware() -> str:
         " *L*: products per rounding. *F*: alignment width, the number of binary places kept below the largest"
         " exponent of a block. *E₀*: minimum alignment exponent. *final*: rounding of D. The command"
         " `fpemu list hardware` prints the same rows; [How a tensor core adds](../explanation/tensor-core.md)"
-        " explains the columns. An asterisk marks a field that the recordings of a replayed row do not determine: its"
+        " explains the columns. A row with scales has the format of a scale and the number of k that share it. An"
+        " asterisk marks a field that the recordings of a replayed row do not determine: its"
         ' evidence is "documented".\n\n'
         'A and B of one instruction may have two formats of fp8 (`ab_format=("e4m3", "e5m2")`); tcgen05 and mma'
         " m16n8k32 of blackwell-rtx take any two of e4m3, e5m2, e3m2, e2m3 and e2m1. `spec`, and every other argument"
@@ -107,7 +108,8 @@ def hardware() -> str:
     for gpu, architecture in catalog.gpu_names().items():
         named.setdefault(architecture, []).append(gpu)
     for architecture in catalog.architectures():
-        rows = [row for row in catalog.rows() if row.architecture == architecture]
+        every = (*catalog.rows(), *catalog.block_scaled())
+        rows = [row for row in every if row.architecture == architecture]
         also = ", ".join(named.get(architecture, []))
         parts.append(f"## {architecture}\n\n" + (f"Other names: {also}.\n\n" if also else ""))
         sources = list(dict.fromkeys(row.source for row in rows))
@@ -118,7 +120,7 @@ def hardware() -> str:
             lines.append(
                 (
                     f"{row.instruction} {row.shape}",
-                    row.a_format,
+                    f"{row.a_format}{f' × {row.scale}/{row.scale_block}' * bool(row.scale)}",
                     results(row),
                     row.arithmetic,
                     *numbers,

@@ -92,11 +92,12 @@ def _hardware() -> None:
     for architecture in mma.catalog.architectures():
         others = ", ".join(gpu for gpu, of in mma.catalog.gpu_names().items() if of == architecture)
         instructions = []
-        for row in mma.catalog.rows():
+        for row in (*mma.catalog.rows(), *mma.catalog.block_scaled()):
             if row.architecture == architecture:
                 bits = f", {row.fraction_bits} bits" if row.fraction_bits else ""
                 final = "-" if row.is_integer else f"{row.final}{bits}"
-                first = f"{row.instruction} {row.shape}", str(row.a_format), results(row)
+                scaled = f" × {row.scale}/{row.scale_block}" if row.scale else ""
+                first = f"{row.instruction} {row.shape}", f"{row.a_format}{scaled}", results(row)
                 instructions.append((*first, row.arithmetic, row.evidence, *block_fields(row), final))
         cli.print_table(f"{architecture}{f': {others}' * bool(others)}", columns, instructions, numbers=4)
     cli.print_table("evidence", ("word", "meaning"), EVIDENCE.items())

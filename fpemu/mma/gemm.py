@@ -190,9 +190,10 @@ def _checked_chain(
     devices.implementation(device, backend)  # an unusable device is refused before arrays are read
     terms, C, dropped = _values(terms, C, spec)
     broadcast(terms[0][0], terms[0][1], C)
-    scales = _scales(terms[0], scales, spec, dropped)
-    if any(x is not None for x in scales) and not isinstance(order, KOrder):
-        raise InputError("scale_a and scale_b go with a KOrder: a tree takes operands without scales")
+    if scales[0] is not None or scales[1] is not None:
+        scales = _scales(terms[0], scales, spec, dropped)
+        if not isinstance(order, KOrder):
+            raise InputError("scale_a and scale_b go with a KOrder: a tree takes operands without scales")
     D = _chain(terms, C, spec, order, step, backend, device, scales)
     return np.squeeze(D, dropped) if dropped else D
 

@@ -199,6 +199,7 @@ VALID = {
     "fpemu.mma.catalog.documented_fields": row(mma.catalog.documented_fields, SPEC),
     "fpemu.mma.chain": row(mma.chain, [(ONE, ONE)], None, SPEC),
     "fpemu.mma.execute": row(mma.execute, np.ones((2, 4), np.float16), np.ones((4, 2), np.float16), None, SHORT),
+    "fpemu.mma.scaled_gemm": row(mma.scaled_gemm, ONE, ONE, 1.0, 2.0, mma.spec("A100")),
     "fpemu.mma.gemm": row(mma.gemm, ONE, ONE, None, SPEC),
     "fpemu.roofline.Gpu": row(roofline.Gpu, name="own", source="a page"),
     "fpemu.roofline.Gpu.need": row(GPU.need, "sms"),
