@@ -109,9 +109,13 @@ def _schemes() -> None:
         paper = info.paper if str(info.year) in info.paper or not info.paper else f"{info.paper}, {info.year}"
         lines.append((info.name, paper or "-", ", ".join(info.parts), " ".join(info.products), info.range))
     cli.print_table("schemes", ("scheme", "paper", "parts", "products", "range"), lines)
+    names = [(entry.name, entry.scheme, entry.evidence) for entry in schemes.aliases()]
+    cli.print_table("names of frameworks, which --scheme takes too", ("name", "scheme", "evidence"), names)
 
 
 def _scheme(name: str) -> None:
+    if ":" in name:
+        typer.echo(f"{schemes.alias(name)}\n")
     info = schemes.get(name).info
     doi = f", DOI {info.doi}" if info.doi else ""
     relative = "" if "|" in info.bound else " relative to |A||B|"

@@ -153,7 +153,7 @@ def _via_half(arch: str, shape: str, ab: str, d: str) -> MmaSpec:
 def _fp64(arch: str, shape: str) -> MmaSpec:
     """NVIDIA's fp64: a chain of IEEE FMAs that keeps payloads of NaN."""
     known: dict[str, Any] = {"evidence": "documented", "source": f"{_MMASIM}; NaN as on an H200"}
-    if arch == "hopper" and shape != "m16n8k4":
+    if arch == "hopper":
         known = {"evidence": "measured", "source": f"{_H200}, payloads of NaN included"}
     return _row(arch, "mma", shape, "fp64", "fp64", 1, arithmetic="fma", payloads=True, nan_code=_INVALID, **known)
 

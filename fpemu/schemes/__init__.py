@@ -10,6 +10,7 @@ from fpemu.schemes.base import Scheme, build, get, names
 from fpemu.schemes.call import certify, gemm
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.errorfree.plan import Certified, Report
+from fpemu.schemes.frameworks import Alias, alias, aliases
 from fpemu.schemes.options import Option, SchemeInfo
 from fpemu.schemes.split_scheme import SplitScheme
 from fpemu.schemes.split_table import SplitRow, SplitTable, format_split, split_table
@@ -21,6 +22,7 @@ for _module in _IN_ORDER.split():
     import_module(f"fpemu.schemes.{_module}")
 
 __all__ = [
+    "Alias",
     "Certified",
     "ErrorFree",
     "Option",
@@ -32,6 +34,8 @@ __all__ = [
     "SplitScheme",
     "SplitTable",
     "Word",
+    "alias",
+    "aliases",
     "build",
     "certify",
     "format_split",

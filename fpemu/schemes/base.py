@@ -26,6 +26,7 @@ from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.device import Device
 from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import Chain, Sum
+from fpemu.schemes import frameworks
 from fpemu.schemes.lowering import Lowering
 from fpemu.schemes.options import Option, SchemeInfo
 from fpemu.schemes.words import OverflowPolicy
@@ -327,7 +328,8 @@ def get(name: str | Scheme) -> Scheme:
     Parameters
     ----------
     name : str or Scheme
-        One of `names`; case does not matter, and "_" stands for "-". A Scheme is returned unchanged.
+        One of `names`; case does not matter, and "_" stands for "-". Or a framework's name of a product, such as
+        "triton:tf32x3" (`aliases`). A Scheme is returned unchanged.
 
     Returns
     -------
@@ -350,6 +352,9 @@ def get(name: str | Scheme) -> Scheme:
     if key == "strassen":  # its former name
         warnings.warn("the scheme 'strassen' is now 'staged' with levels=1", DeprecationWarning, stacklevel=3)
         return build("staged", {"levels": 1})
+    if isinstance(name, str) and ":" in key:
+        entry = frameworks.alias(name)
+        return build(entry.scheme, entry.options)
     if key not in _SCHEMES:
         raise unknown_name("scheme", name, _SCHEMES)
     return _SCHEMES[key]()

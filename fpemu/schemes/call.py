@@ -53,7 +53,8 @@ def gemm(
     C : array_like (..., M, N), optional
         Not read if beta = 0.
     scheme : str or Scheme
-        One of `names()`.
+        One of `names()`, or a framework's name of a product, such as "jax:BF16_BF16_F32_X6" or
+        "cublas:COMPUTE_32F_FAST_TF32": `fpemu.schemes.alias` returns the scheme and options for which it stands.
     hardware : str or MmaSpec, optional
         An architecture ("ampere"), a GPU ("H200") or a spec. Not required for sgemm and dgemm.
     alpha, beta : real numbers

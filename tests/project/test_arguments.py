@@ -219,6 +219,7 @@ VALID = {
     "fpemu.reference.ExactMatrix.round_to": row(EXACT.round_to, "fp16"),
     "fpemu.reference.ExactMatrix.fraction": row(EXACT.fraction, 0, 0),
     "fpemu.metrics.relative exact": row(metrics.relative, ONE, EXACT),
+    "fpemu.schemes.alias": row(schemes.alias, "triton:tf32x3"),
     "fpemu.schemes.build": row(schemes.build, "ootomo", {}),
     "fpemu.schemes.get": row(schemes.get, "ootomo"),
     "fpemu.schemes.split_table": row(schemes.split_table, 0.1, "ootomo"),
