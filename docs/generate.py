@@ -158,10 +158,10 @@ def schemes() -> str:
         parts.append(table(("option", "default", "values", "meaning"), options) if options else "No options.\n\n")
     parts.append(
         "## Names of frameworks\n\n`scheme` also takes a framework's name of a product:"
-        ' `fpemu.gemm(A, B, scheme="jax:BF16_BF16_F32_X6", hardware="H200")`. Options given beside it replace the listed'
-        " ones. XLA on a CPU (JAX 0.10.2) returns the bits of `F32_F32_F32` for the presets `BF16_BF16_F32`, `_X3` and"
-        " `_X6`. In Triton's kernels `promote` is the tile's length in k; a tile's products share one accumulator that"
-        " starts from zero, and its sum is added to the total in fp32.\n\n"
+        ' `fpemu.gemm(A, B, scheme="jax:BF16_BF16_F32_X6", hardware="H200")`. Options beside it replace these.'
+        " XLA on a CPU (JAX 0.10.2) returns the bits of `F32_F32_F32` for the presets `BF16_BF16_F32`, `_X3`"
+        " and `_X6`. In Triton's kernels `promote` is the tile's length in k; a tile's products share one accumulator"
+        " that starts from zero, and its sum is added to the total in fp32.\n\n"
     )
     names = []
     for entry in schemes.aliases():

@@ -85,12 +85,29 @@ _REFUSED = {
 
 
 class Alias(NamedTuple):
-    """A framework's name of a product, and the scheme for which it stands."""
+    """A framework's name of a product, and the scheme for which it stands.
 
-    name: str  # "framework:NAME"
-    scheme: str  # name of the scheme
-    options: Mapping[str, Any]  # its options that differ from the published values
-    evidence: str  # in which respect the scheme is the framework's product, and on what that rests
+    Parameters
+    ----------
+    name : str
+        "framework:NAME".
+    scheme : str
+        Name of the scheme.
+    options : mapping of str to object
+        Options of the scheme that differ from the published values.
+    evidence : str
+        The respects in which the scheme is the framework's product, and the reason.
+
+    Examples
+    --------
+    >>> alias("cublas:COMPUTE_32F_FAST_16F").scheme
+    'fp16'
+    """
+
+    name: str
+    scheme: str
+    options: Mapping[str, Any]
+    evidence: str
 
     def __str__(self) -> str:
         options = "".join(f", {name}={value!r}" for name, value in self.options.items())
