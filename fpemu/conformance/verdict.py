@@ -268,7 +268,10 @@ def verify(
     s = (specification or Specification())._changed(**fields)
     for name in (s.fmt, s.instruction):
         if isinstance(name, str) and re.search("^mx|^nvfp|block.?scale", name, re.IGNORECASE):
-            raise InputError(f"{name} is a block-scaled product: the arithmetic of its instruction is not modelled yet")
+            raise InputError(
+                f"{name} is a block-scaled product, and verify takes no scales: compare the result with "
+                f"fpemu.mma.gemm(A, B, C, spec, scale_a=, scale_b=)"
+            )
     seed, most = integer("seed", seed, 0), integer("most", most, 0)
     seconds = number("seconds", seconds, 0, np.inf)
     if isinstance(A, str):

@@ -471,7 +471,7 @@ REFUSED = [  # result, operands, C, fields and words of the error; of callables:
     (ZEROS, HALF, None, {"hardware": HOPPER, "instruction": "mma"}, "instruction= is mma, and hardware= is hopper"),
     (ZEROS, HALF, None, {"on_range": "scale"}, "on_range= belongs to a scheme"),
     (ZEROS, HALF, None, {"promte": 2}, "promte"),
-    (ZEROS, HALF, None, {"fmt": "nvfp4"}, "the arithmetic of its instruction is not modelled yet"),
+    (ZEROS, HALF, None, {"fmt": "nvfp4"}, "nvfp4 is a block-scaled product, and verify takes no scales"),
     (ZEROS, HALF, None, {"beta": 2}, "beta needs C"),
     (ZEROS, HALF, 0.1 * ONES, {"beta": 1}, "C has entries that are not values of fp32"),
     (np.int32(ZEROS), INT8, 0.5 * ONES, {"beta": 1}, "values of int32: 480 of 480 entries, first at [0, 0]: 0.5"),
