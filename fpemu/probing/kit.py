@@ -96,11 +96,6 @@ def _shapes() -> list[list[tuple[int, ...]]]:
     return [[tuple(map(int, term)) for term in re.findall(r"(\d+), (\d+), (\d+), (\d+)", row)] for row in rows]
 
 
-def _count() -> int:
-    """The number of probes of a unit."""
-    return 10 * _LEVEL_COUNT * len(_shapes())
-
-
 def _draw(probe: Any, slot: Any) -> Array:
     """The generator splitmix64 at one state for each probe and slot: numbers of 48 bits."""
     z = np.asarray(probe, np.uint64) * np.uint64(1024) + np.asarray(slot, np.uint64) + np.uint64(1)
@@ -158,18 +153,15 @@ def _levels(formats: Formats) -> Array:
 @lru_cache(maxsize=4)
 def operands(formats: Any, k: int) -> Probes:
     """The probes of ``probes.h`` for an instruction of these formats, with their kinds and levels."""
-    n = _count()
-    A: Array
-    B: Array
-    C: Array
-    A, B, C = np.zeros((n, k), np.uint64), np.zeros((n, k), np.uint64), np.zeros(n, np.uint64)
+    n = 10 * _LEVEL_COUNT * len(_shapes())
+    A, B, C = (np.zeros(shape, np.uint64) for shape in ((n, k), (n, k), n))
     if isinstance(formats[0], str):
         i, q = np.arange(n)[:, None], np.arange(k)
         alone = (i % 4 < 3) | (q == i // 4 % k)
-        A, B = (np.where(i % 4 > 0, _draw(i, 64 + 2 * q + s), 0x7F + _draw(i, s) % 3) * alone & 0xFF for s in (0, 1))
+        x, y = (np.where(i % 4 > 0, _draw(i, 64 + 2 * q + s), 0x7F + _draw(i, s) % 3) * alone & 0xFF for s in (0, 1))
         c = _draw(i, 2)
-        C = (np.where(i % 3 > 0, c, 0x7FFFFFFF + c % 2) & 0xFFFFFFFF)[:, 0]
-        return Probes.without_level(A.astype(np.uint8), B.astype(np.uint8), C.astype(np.uint32), "drawn")
+        c = (np.where(i % 3 > 0, c, 0x7FFFFFFF + c % 2) & 0xFFFFFFFF)[:, 0]
+        return Probes.without_level(x.astype(np.uint8), y.astype(np.uint8), c.astype(np.uint32), "drawn")
     for number, shape in enumerate(_shapes()):
         i = np.arange(number, n, len(_shapes()))
         for m, term in enumerate(shape):
@@ -177,11 +169,9 @@ def operands(formats: Any, k: int) -> Probes:
     A, B, C = (x.astype(f.code_dtype) for x, f in zip((A, B, C), formats, strict=False))
     probes = Probes.without_level(A, B, C, "")
     a, b, c = probes.values(formats)
-    of_a, of_b, of_c = (
-        exponents(np.nan_to_num(x, posinf=1, neginf=1), f) for x, f in zip((a, b, c), formats, strict=False)
-    )
-    highest = np.maximum((of_a + of_b).max(axis=1), of_c)
     finite = np.isfinite(a).all(axis=1) & np.isfinite(b).all(axis=1) & np.isfinite(c)
+    of_a, of_b, of_c = (exponents(np.nan_to_num(x), f) for x, f in zip((a, b, c), formats, strict=False))
+    highest = np.maximum((of_a + of_b).max(axis=1), of_c)
     used = (A != 0) & (B != 0)
     spans = np.where(used.any(axis=1), k - np.argmax(used, axis=1), 0)
     levels, counts = np.unique(highest, return_counts=True)
@@ -217,12 +207,8 @@ def _term(formats: Formats, k: int, i: Array, m: int, term: tuple[int, ...], to:
     if in_c:
         t = np.where(kind >> 6 & 1, below, 1 + random % c.fraction_bits)
         zero = s.astype(np.uint64) << np.uint64(c.width - 1)
-        code = (
-            [_special(c, kind), zero][pattern - 4]
-            if pattern > 3
-            else _number(c, s, x, _significand(c, pattern, t, random))
-        )
-        to[2][i] = code[:, 0]
+        code = _special(c, kind) if pattern == 4 else _number(c, s, x, _significand(c, pattern, t, random))
+        to[2][i] = (zero if pattern == 5 else code)[:, 0]
         return
     if pattern == 4:
         A, B = _special(a, kind), _special(b, random)
@@ -241,8 +227,7 @@ def _term(formats: Formats, k: int, i: Array, m: int, term: tuple[int, ...], to:
     if every:
         to[0][i], to[1][i] = A, B
         return
-    drawn = _draw(i, 5 + m) % k
-    at = np.full(len(i), k - where) if where < 6 else drawn
+    at = np.full(len(i), k - where) if where < 6 else _draw(i, 5 + m) % k
     inside = at >= 0
     to[0][i[inside], at[inside]], to[1][i[inside], at[inside]] = A[inside, 0], B[inside, 0]
 
@@ -270,9 +255,8 @@ def _kinds(probes: Probes, formats: Formats) -> Array:
         infinite = np.isinf(a).any(axis=1) | np.isinf(b).any(axis=1) | np.isinf(c)
         opposite = (terms == np.inf).any(axis=1) & (terms == -np.inf).any(axis=1)
         wide = [np.asarray(f.encode(1.0)) | f.code_dtype.type((1 << f.padding) - 1) for f in (fa, fb)]
-        low_bits = (
-            ((wide[0] == probes.A).sum(axis=1) + (wide[1] == probes.B).sum(axis=1) == 1) & (size < 1.5) & (size >= 1)
-        )
+        low_bits = (wide[0] == probes.A).sum(axis=1) + (wide[1] == probes.B).sum(axis=1) == 1
+        low_bits &= single & (size < 1.5) & (size >= 1) & (fa.padding > 0)
         beyond = (p.max(axis=1) > fd.max) & (p.max(axis=1) == -p.min(axis=1)) & (nonzero == 2)
         normal = (x >= fa.min_normal) & (y >= fb.min_normal)
         zeros = (nonzero == 0) & (c == 0)
@@ -282,10 +266,9 @@ def _kinds(probes: Probes, formats: Formats) -> Array:
             "Inf - Inf": opposite & infinite,
             "Inf": infinite,
             "all products -0, C = -0": zeros & np.signbit(terms).all(axis=1),
-            "all products -0, C = 0": zeros & np.signbit(p).all(axis=1),
             "a product of a zero": zeros,
             "1 - 1": (total == 0) & ((terms != 0).sum(axis=1) == 2),
-            "low bits that the format does not have": low_bits & single & (fa.padding > 0),
+            "low bits that the format does not have": low_bits,
             "a subnormal in A": single & (x < fa.min_normal) & (y >= fb.min_normal) & (size >= fd.min_normal),
             "a subnormal in B": single & (y < fb.min_normal) & (x >= fa.min_normal) & (size >= fd.min_normal),
             "a subnormal C": (nonzero == 0) & (np.abs(c) < fc.min_normal),
@@ -324,11 +307,12 @@ def write(path: str | os.PathLike[str], units: Mapping[str, MmaSpec], machine: s
     for name, spec in units.items():
         formats = (spec.a_format, spec.b_format, spec.c_format or spec.d_format, spec.d_format)
         probes = operands(formats, spec.k)
-        text = _texts(_emulated(probes, formats, spec), formats[3])
+        D = _emulated(probes, formats, spec)
+        text = [f"{code:0{2 * D.itemsize}X}" for code in D.tolist()]
         about = ", ".join(f"{operand} {fmt}" for operand, fmt in zip("ABCD", formats, strict=True))
         lines.append(f"unit {name}: {about}, k {spec.k}, probes {len(probes)}, operands {_of_operands(probes):016X}")
         lines += [" ".join(text[i : i + 16]) for i in range(0, len(text), 16)]
-        lines.append(f"end {_checksum(name, _emulated(probes, formats, spec)):016X}")
+        lines.append(f"end {_checksum(name, D):016X}")
     _system.write_atomic(path, "\n".join([*lines, f"complete: {len(units)} units", ""]).encode())
 
 
@@ -337,11 +321,6 @@ def _emulated(probes: Probes, formats: Any, spec: MmaSpec) -> Array:
     a, b, c = (values(x, f) for x, f in zip((probes.A, probes.B, probes.C), formats, strict=False))
     D = mma.execute(a[:, None, :], b[:, :, None], c[:, None, None], spec)
     return codes(D, formats[3]).reshape(-1)
-
-
-def _texts(D: Array, fmt: FloatFormat | str) -> list[str]:
-    """Codes in hexadecimal digits."""
-    return [f"{code:0{2 * code_dtype(fmt).itemsize}X}" for code in D.tolist()]
 
 
 def _of_operands(probes: Probes) -> int:
@@ -389,11 +368,8 @@ def read(path: str | os.PathLike[str]) -> tuple[str, list[Unit]]:
             raise InputError(f"{name}, line {at + 1}: {shown(lines[at][:60])} does not begin an instruction's results")
         unit, *names, k, _, operands_ = header.groups()
         end = next((i for i in range(at, len(lines)) if lines[i].startswith("end ")), len(lines) - 1)
-        units.append(
-            _unit(
-                f"{name}: {unit} (lines {at + 1} to {end + 1})", unit, names, int(k), operands_, lines[at + 1 : end + 1]
-            )
-        )
+        where = f"{name}: {unit} (lines {at + 1} to {end + 1})"
+        units.append(_unit(where, unit, names, int(k), operands_, lines[at + 1 : end + 1]))
         at = end + 1
     if int(last[1]) != len(units):
         raise InputError(f"{name} has {len(units)} instructions and its last line counts {last[1]}: parts are missing")
@@ -420,15 +396,13 @@ def _unit(where: str, name: str, names: list[str], k: int, expected: str, lines:
     return Unit(name, formats, k, D)
 
 
-def characterize(unit: Unit, name: str | None = None) -> Characterized:
+def characterize(unit: Unit) -> Characterized:
     """Find the arithmetic of an instruction from the results of a kit.
 
     Parameters
     ----------
     unit : Unit
         The results, from `read`.
-    name : str, optional
-        Name of the specification; default: that of the instruction.
 
     Returns
     -------
@@ -437,8 +411,8 @@ def characterize(unit: Unit, name: str | None = None) -> Characterized:
     """
     probes, n = operands(unit.formats, unit.k), len(unit.D)
     shape = re.search(r"m\d+n\d+k\d+", unit.name)
-    fields: dict[str, Any] = {"name": name or unit.name, "instruction": unit.name.partition(".")[0]}
-    fields |= {"shape": shape[0] if shape else "", "evidence": "custom"}
+    fields: dict[str, Any] = {"name": unit.name, "instruction": unit.name.partition(".")[0], "evidence": "custom"}
+    fields["shape"] = shape[0] if shape else ""
     if isinstance(unit.formats[0], str):
         a, b, _, d = unit.formats
         rows = [row for row in ARITHMETICS.values() if row.integer]
@@ -456,8 +430,7 @@ def characterize(unit: Unit, name: str | None = None) -> Characterized:
     results = Results(formats, unit.k, probes, unit.D, possible)
     code, _, text = evidence.nan_rule(probes, unit.D, formats)
     if not results.specs:
-        direct = evidence.direct(probes, unit.D, formats, text)
-        return Characterized(None, direct, n, n, 0, evidence.contradiction(results, possible))
+        return Characterized(None, (), n, n, 0, evidence.contradiction(results, possible))
 
     @cache
     def mismatched(spec: MmaSpec) -> int:
