@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import platform
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,6 +142,38 @@ def test_the_cuda_kit_compiles(tmp_path):
     for arch in ("sm_75", "sm_90a"):
         command = ["nvcc", "-std=c++17", f"-arch={arch}", "-cubin", "-o", tmp_path / "kit", tmp_path / "kit.cu"]
         subprocess.run(command, check=True, capture_output=True)
+
+
+# --- results of hardware: tests/data/README.md
+DATA = Path(__file__).resolve().parents[1] / "data"
+MEASURED = {
+    "kit_h200": {
+        "mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16": mma.spec("H200", "fp16", "fp16", "mma", 8),
+        "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32": mma.spec("H200", "tf32", "fp32", "mma", 4),
+        "mma.sync.aligned.m16n8k16.row.col.f16.e5m2.e5m2.f16": mma.spec("H200", "e5m2", "fp16", "mma", 16),
+        "mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64": mma.spec("H200", "fp64", k=4),
+        "wgmma.mma_async.sync.aligned.m64n8k16.f16.f16.f16": mma.spec("H200", "fp16", "fp16", "wgmma"),
+        "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3": mma.spec("H200", "e4m3", "fp32", "wgmma"),
+    },
+    "kit_xeon": {
+        "tdpbf16ps": mma.spec("x86", "bf16", instruction="tdpbf16ps"),
+        "tdpbssd": mma.spec("x86", "int8", instruction="tdpbssd"),
+        "vdpbf16ps": mma.spec("x86", "bf16", instruction="vdpbf16ps"),
+        "vfmadd231ph": mma.spec("x86", "fp16", "fp16", "vfmaddph"),
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("file", "rows"), MEASURED.items(), ids=MEASURED)
+def test_results_of_hardware_give_back_the_rows_of_the_catalogue(file, rows, tmp_path):
+    (tmp_path / "R.txt").write_bytes(gzip.decompress((DATA / f"{file}.txt.gz").read_bytes()))
+    units = {one.name: one for one in kit.read(tmp_path / "R.txt")[1]}
+    assert set(units) == set(rows)
+    for name, row in rows.items():
+        result = kit.characterize(units[name])
+        assert (bool(result), result.mismatches) == (True, 0), name
+        assert differences(result.spec, row, result.alike) == {}, name
 
 
 # --- files of results, and of rows
