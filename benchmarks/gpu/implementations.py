@@ -215,9 +215,15 @@ def _error_free(scheme: Any, A: Matrix, B: Matrix, D: Matrix) -> Prepared:
     """Split, products and sums in one call, since the operands determine their number."""
     from benchmarks.gpu import phases
     from fpemu.gpu.errorfree import gemm as errorfree
-    from fpemu.gpu.gemm.choice import architecture
+    from fpemu.gpu.errorfree import hopper
+    from fpemu.gpu.gemm.choice import architecture, validate
 
     spec = scheme.spec(architecture())
+    call = validate({"A": A, "B": B}, scheme, 1.0, 0.0, "propagate", None, {})
+    if hopper.supported(call):
+        memory, layouts = Memory(), matrices.layouts(A, B, None, D)
+        steps = hopper.steps(call, layouts, memory)
+        return Prepared(queued(steps, memory, (A, B, None, D))[1], {"kernel": "residue bytes"}, D=D)
 
     def multiply() -> None:
         errorfree.gemm(A, B, D, scheme, spec, 1.0, 0.0, None, None)

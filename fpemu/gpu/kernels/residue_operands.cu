@@ -109,20 +109,74 @@ FPEMU_FUNCTION int top_of(const Side& s, int row) {
   return x.m ? x.e + bit_length((u64)x.m) - 1 : 0;
 }
 
+// A row's part of `tops`, in the registers of a thread.
+struct Largest {
+  u64 most = 0, odd = 0;
+  FPEMU_FUNCTION Largest(const Side&, int) {}
+  FPEMU_FUNCTION void add(double x) {
+    const u64 code = fp64_code(x) & ~(1ull << 63);
+    if (is_special(code)) odd = 1;
+    else if (code > most) most = code;
+  }
+  FPEMU_FUNCTION void merge_warp() { most = warp_most(most), odd = warp_most(odd); }
+  FPEMU_FUNCTION void publish(const Side& s, int row) const {
+    if (most) atomicMax(s.tops + row, most);
+    if (odd) s.special[row] = 1;
+  }
+};
+// And of `squares`: of |x| 2^(30 - top) rounded up, the sums of the bits from 31 on and of those below.
+struct Squares {
+  u64 high = 0, low = 0;
+  Power scale;
+  FPEMU_FUNCTION Squares(const Side& s, int row) : scale(Power::of(30 - top_of(s, row))) {}
+  FPEMU_FUNCTION void add(double x) {
+    const double size = fp64_of(fp64_code(x) & ~(1ull << 63));
+    const u64 units = finite_code(size) ? ceiling(scale.times(size)) : 0, square = units * units;
+    high += square >> 31, low += square & 0x7fffffff;
+  }
+  FPEMU_FUNCTION void merge_warp() { high = warp_sum(high), low = warp_sum(low); }
+  FPEMU_FUNCTION void publish(const Side& s, int row) const {
+    atomicAdd(s.sums + 2 * row, high), atomicAdd(s.sums + 2 * row + 1, low);
+  }
+};
+
+// The part of every row, in any order: a thread has numbers of one row where rows are contiguous, else a warp has.
+template <class Part> __device__ void reduce_rows(const Side& s) {
+  if (s.step == 1) {
+    for_chunks(s, [&](int row, int, int, const double (&x)[4]) {
+      Part part(s, row);
+      for (int v = 0; v < 4; v++) part.add(x[v]);
+      part.merge_warp();
+      if (is_first_lane()) part.publish(s, row);
+    });
+    return;
+  }
+  constexpr int SLICES = 8, THREADS = SIDE * SLICES;  // of k; in a thread block
+  const int chunks = (s.K + CHUNK - 1) / CHUNK;
+  for (int first = blockIdx.x * SIDE; first < s.rows; first += gridDim.x * SIDE)
+    for (int i = threadIdx.x; i < THREADS; i += blockDim.x) {
+      const int row = first + i % SIDE;
+      if (row >= s.rows || (int)blockIdx.y >= chunks) continue;
+      Part part(s, row);
+      for (int chunk = blockIdx.y; chunk < chunks; chunk += gridDim.y) {
+        const int start = chunk * CHUNK + i / SIDE, stop = smaller(chunk * CHUNK + CHUNK, s.K);
+        FPEMU_UNROLL
+        for (int j = 0; j < CHUNK / SLICES; j++)
+          if (start + SLICES * j < stop) part.add(number(s, row, start + SLICES * j));
+      }
+      part.publish(s, row);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(256) tops(Side a, Side b) {
   wait_for_previous_grid();
-  const Side s = blockIdx.z ? b : a;
-  for_chunks(s, [&](int row, int, int, const double (&x)[4]) {
-    u64 most = 0, odd = 0;
-    for (int v = 0; v < 4; v++) {
-      const u64 code = fp64_code(x[v]) & ~(1ull << 63);
-      if (is_special(code)) odd = 1;
-      else if (code > most) most = code;
-    }
-    most = warp_most(most), odd = warp_most(odd);
-    if (is_first_lane() && most) atomicMax(s.tops + row, most);
-    if (is_first_lane() && odd) s.special[row] = 1;
-  });
+  if (blockIdx.z) reduce_rows<Largest>(b);
+  else reduce_rows<Largest>(a);
+}
+extern "C" __global__ void __launch_bounds__(256) squares(Side a, Side b) {
+  wait_for_previous_grid();
+  if (blockIdx.z) reduce_rows<Squares>(b);
+  else reduce_rows<Squares>(a);
 }
 
 // |x| 2^(5 - top) rounded up, at least 1 where x is not zero: at most 64.
@@ -139,23 +193,6 @@ extern "C" __global__ void __launch_bounds__(256) leading_bits(Side a, Side b) {
       packed |= (bits ? bits : size != 0) << 8 * v;
     }
     *(u32*)(s.leading + ((s64)chunk * s.rows + row) * CHUNK + k) = packed;
-  });
-}
-
-// Sums of the squares of |x| 2^(30 - top) rounded up: of their bits from 31 on, and of those below.
-extern "C" __global__ void __launch_bounds__(256) squares(Side a, Side b) {
-  wait_for_previous_grid();
-  const Side s = blockIdx.z ? b : a;
-  for_chunks(s, [&](int row, int, int, const double (&x)[4]) {
-    const Power scale = Power::of(30 - top_of(s, row));
-    u64 high = 0, low = 0;
-    for (int v = 0; v < 4; v++) {
-      const double size = fp64_of(fp64_code(x[v]) & ~(1ull << 63));
-      const u64 units = finite_code(size) ? ceiling(scale.times(size)) : 0, square = units * units;
-      high += square >> 31, low += square & 0x7fffffff;
-    }
-    high = warp_sum(high), low = warp_sum(low);
-    if (is_first_lane()) atomicAdd(s.sums + 2 * row, high), atomicAdd(s.sums + 2 * row + 1, low);
   });
 }
 
