@@ -236,10 +236,10 @@ def _round_to(
     """`round_to` for an array of float64; ``words``: the random words of SR, of the same shape, below 2^bits."""
     mode = Rounding.RNA if fmt.ties_away and mode is Rounding.RNE else mode
     dtype = np.dtype(np.float64) if unbounded else fmt.dtype
-    if fmt.signed and not (unbounded or fmt.emin < -1022 or mode is Rounding.SR) and use_compiled(wide.size):
+    if fmt.signed and not (unbounded or fmt.emin < -1022 or bits == 64) and use_compiled(wide.size):
         from fpemu.compiled import rounding as compiled
 
-        if (result := compiled.round_to(wide, fmt, mode.name, saturate)) is not None:
+        if (result := compiled.round_to(wide, fmt, mode.name, saturate, words, bits)) is not None:
             return result
     rounded = _rounded(wide, fmt, mode, unbounded, words, bits)
     if not unbounded:

@@ -1,4 +1,4 @@
-"""Compiled rounding to any format with a sign and a zero, in every mode but SR, and the split into words.
+"""Compiled rounding to any format with a sign and a zero, in every mode, and the split into words.
 
 `fpemu.rounding._round_to` and `fpemu.schemes.words.steps` are the specification. One kernel serves every format and
 mode: their differences are integers, the parameters of `_round`.
@@ -62,10 +62,11 @@ def _tuple(p: Any) -> Any:
 
 
 @njit(nogil=True, error_model="numpy", inline="always")
-def _round(b: int, p: Any) -> Any:
+def _round(b: int, p: Any, word: int) -> Any:
     """Round the float64 of a pattern: pattern of the magnitude, sign bit, and whether it was NaN or above the largest.
 
-    An addition to the pattern rounds: a carry out of the fraction increments the exponent.
+    An addition to the pattern rounds: a carry out of the fraction increments the exponent. `word` has the random bits
+    of SR below the sign bit, the first of them on top; 0 in the other modes.
     """
     away, width, lowest, fraction, hidden, flip, half, nearest, up, down = p[0]
     even, tie, smallest, positive, negative, largest, over, under, infinite, minus_zero = p[1]
@@ -75,8 +76,13 @@ def _round(b: int, p: Any) -> Any:
     rest = (np.int64(1) << last) - 1
     odd = (((m & fraction | hidden) >> last) ^ flip) & 1
     directed = (down if below else up) & ((odd - 1) | even)
-    t = (m + ((((rest + half) >> 1 & nearest) + (rest & directed) + (odd & tie)) & rest)) & ~rest
-    small = smallest if m >= (negative if below else positive) else np.int64(0)
+    step = (((rest + half) >> 1 & nearest) + (rest & directed) + (odd & tie)) & rest
+    t = (m + step + (word >> (63 - last))) & ~rest
+    # below the smallest number SR compares the quotient, in units of 2^-63
+    significand = m & _FRACTION | (1 << 52 if m >= 1 << 52 else 0)
+    quotient = (significand << 10) >> min(max((smallest >> 52) - (m >> 52) - 1, 0), 63)
+    carries = quotient + word < 0
+    small = smallest if (m >= (negative if below else positive)) | carries else np.int64(0)
     t = small if m < smallest else t
     beyond = t > largest
     limit = under if below else over
@@ -94,7 +100,7 @@ def _round_half(x: Any, out: Any, p: Any) -> bool:
     """Round to fp16 or a format inside it; `out` are patterns."""
     p, flagged = _tuple(p), False
     for i in range(len(x)):
-        t, sign, beyond = _round(bits_of_f64(x[i]), p)
+        t, sign, beyond = _round(bits_of_f64(x[i]), p, np.int64(0))
         flagged |= beyond
         subnormal = bits_of_f64(f64_of_bits(t) + 2.0**28) & 0x7FF  # the sum's last place is 2^-24
         code = min((t >> 42) - (1008 << 10), 0x7C00)
@@ -110,7 +116,19 @@ def _round_wide(x: Any, out: Any, p: Any) -> bool:
     """Round to a format whose carrier is float32 or float64."""
     p, flagged = _tuple(p), False
     for i in range(len(x)):
-        t, sign, beyond = _round(bits_of_f64(x[i]), p)
+        t, sign, beyond = _round(bits_of_f64(x[i]), p, np.int64(0))
+        flagged |= beyond
+        out[i] = f64_of_bits(t | sign)
+    return flagged
+
+
+@saved
+@njit(nogil=True, error_model="numpy")
+def _round_stochastic(x: Any, words: Any, shift: int, out: Any, p: Any) -> bool:
+    """Round by SR to any carrier; `shift` moves the first bit of a word below the sign bit."""
+    p, flagged = _tuple(p), False
+    for i in range(len(x)):
+        t, sign, beyond = _round(bits_of_f64(x[i]), p, np.int64(words[i] << shift))
         flagged |= beyond
         out[i] = f64_of_bits(t | sign)
     return flagged
@@ -127,7 +145,7 @@ def _split(x: Any, out: Any, first: int, p: Any, ups: Any, downs: Any) -> bool:
         for w in range(len(out)):
             q, to, word, up, down = _tuple(p[w]), first + start, out[w], ups[w], downs[w]
             for i in range(count):
-                t, sign, beyond = _round(bits_of_f64(left[i] * up), q)
+                t, sign, beyond = _round(bits_of_f64(left[i] * up), q, np.int64(0))
                 flagged |= beyond
                 value = f64_of_bits(t | sign)
                 word[to + i] = value
@@ -135,13 +153,28 @@ def _split(x: Any, out: Any, first: int, p: Any, ups: Any, downs: Any) -> bool:
     return flagged
 
 
-def round_to(wide: NDArray[np.float64], fmt: FloatFormat, mode: str, saturate: bool | str) -> NDArray[Any] | None:
-    """Return float64 numbers rounded to a format; None where the reference implementation finds the entries to name."""
-    x, out = wide.reshape(-1), np.empty(wide.size, fmt.dtype)
-    half = fmt.dtype == np.float16
-    codes, p = out.view(np.uint16) if half else out, parameters(fmt, mode, saturate)
-    kernel = _round_half if half else _round_wide
-    flagged = map_blocks(lambda some: kernel(x[some], codes[some], p), x.size)
+def round_to(
+    wide: NDArray[np.float64],
+    fmt: FloatFormat,
+    mode: str,
+    saturate: bool | str,
+    words: NDArray[np.uint64] | None = None,
+    bits: int = 0,
+) -> NDArray[Any] | None:
+    """Return float64 numbers rounded to a format; None where the reference implementation finds the entries to name.
+
+    `words` are the random words of SR, below 2^bits with bits <= 63.
+    """
+    x, out, p = wide.reshape(-1), np.empty(wide.size, fmt.dtype), parameters(fmt, mode, saturate)
+    if words is not None:
+        w, wider = words.reshape(-1), np.empty(wide.size)
+        flagged = map_blocks(lambda s: _round_stochastic(x[s], w[s], np.uint64(63 - bits), wider[s], p), x.size)
+        with np.errstate(over="ignore", invalid="ignore"):
+            out[:] = wider
+    else:
+        half = fmt.dtype == np.float16
+        codes, kernel = (out.view(np.uint16), _round_half) if half else (out, _round_wide)
+        flagged = map_blocks(lambda some: kernel(x[some], codes[some], p), x.size)
     return None if any(flagged) and not fmt.has_nan else out.reshape(wide.shape)
 
 

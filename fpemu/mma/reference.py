@@ -314,7 +314,11 @@ def fma(a: Array, b: Array, c: Array, fmt: FloatFormat) -> Array:
 
 def odd_sum(x: Array, y: Array) -> Array:
     """x + y rounded to odd at 53 bits: one of the two neighbours with an odd last bit, unless the sum is exact."""
-    s, error = two_sum(x, y)
+    return to_odd(*two_sum(x, y))
+
+
+def to_odd(s: Array, error: Array) -> Array:
+    """Return s + error rounded to odd, from the float64 s next to it and a number with the sign of the error."""
     even = np.asarray(s).view(np.uint64) % np.uint64(2) == 0
     move = np.isfinite(s) & (error != 0) & even
     return np.where(move, np.nextafter(s, np.copysign(np.inf, error)), s)
