@@ -52,6 +52,16 @@ def growth(count: float, error: float) -> float:
     return float(np.expm1(count * np.log1p(error)))
 
 
+def probable_growth(count: float, error: float, failure: float = 0.01) -> float:
+    """Return the bound that a chain of roundings of mean zero keeps with a probability of 1 - failure, relative to S.
+
+    exp(t error sqrt(count) + count error^2 / (1 - error)) - 1 with 2 exp(-t^2 (1 - error)^2 / 2) = failure (Higham and
+    Mary 2019, theorem 2.4); for stochastic rounding `error` is 2 u (Connolly, Higham and Mary 2021, theorem 4.6).
+    """
+    t = math.sqrt(2 * math.log(2 / failure)) / (1 - error)
+    return math.expm1(t * error * math.sqrt(count) + count * error**2 / (1 - error))
+
+
 def worst(terms: Sequence[Term], spec: MmaSpec, order: KOrder, chains: Chains, turns: bool, over_D: float) -> float:
     """Largest error of the chains of one accumulator relative to S, including promotions and joins of slices.
 
