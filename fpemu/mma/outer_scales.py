@@ -89,8 +89,11 @@ def scaled_gemm(
 
     Measured on an H200 (PyTorch 2.11, CUDA 13.0; fp32 and bf16 results): scales of tensors and of blocks 1 x 128 with
     128 x 128 are multiplied first, scales of rows and columns (p b) a, blocks 1 x 128 of both A and B (p a) b; blocks
-    are added by FMA. The order over K is one chain with ``use_fast_accum=True``, else KOrder(promote=128). DeepGEMM's
-    rule, scales first and FMA, is documented.
+    are added by FMA. The order over K is one chain with ``use_fast_accum=True``, else KOrder(promote=128). Rows: 0
+    mismatches in 12 sets of 168,704 outputs. Tensors: 0 in 8 sets, 2 in each of the 4 with scales from 2^-40 to 2^40 of
+    both signs, unexplained. Blocks: 0 of 32,768 with scales between 0.5 and 2; the wider ones were compared only with
+    an FMA that rounds twice (at most 4 mismatches). DeepGEMM's rule, scales first and FMA, is
+    documented.
 
     Examples
     --------
