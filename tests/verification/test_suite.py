@@ -15,7 +15,7 @@ from fpemu import gpu
 from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.gpu.runtime import device
-from fpemu.verification import batched, records, tallskinny
+from fpemu.verification import batched, processor, records, tallskinny
 from fpemu.verification.cases import Case, Computed, Product
 from fpemu.verification.records import Outcome, Record
 from fpemu.verification.suite import Group, ProductSuite, Run, SkippedError
@@ -231,12 +231,20 @@ def test_an_error_in_the_arguments_is_one_line(machine, capsys, arguments, messa
 
 
 @pytest.mark.parametrize("missing", ["cuda-bindings is not installed: pip install 'fpemu[gpu]'", "no GPU here"])
-@pytest.mark.parametrize("name", ["arguments", "batched", "emulation", "instructions", "kernels", "tallskinny"])
+@pytest.mark.parametrize("name", ["arguments", "batched", "emulation", "kernels", "tallskinny"])
 def test_the_message_without_a_gpu_is_one_line(capsys, monkeypatch, workdir, missing, name):
     monkeypatch.setattr(device, "missing", lambda: missing)
     message = refusal(capsys, "verify", name, "--record", "result.json")
     assert missing in message
     assert message.count("pip install 'fpemu[gpu]'") == 1
+    assert names(workdir) == []
+
+
+def test_instructions_without_a_gpu_and_without_a_known_processor_are_one_line(capsys, monkeypatch, workdir):
+    monkeypatch.setattr(device, "missing", lambda: "no GPU here")
+    monkeypatch.setattr(processor, "flags", frozenset)
+    message = refusal(capsys, "verify", "instructions", "--record", "result.json")
+    assert "no GPU, and the processor here has no instruction of the catalogue" in message
     assert names(workdir) == []
 
 
