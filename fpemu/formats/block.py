@@ -187,7 +187,7 @@ def quantize(
 
 
 @in_ieee
-def dequantize(values: Any, scales: Any, axis: int = -1, tensor_scale: float = 1.0) -> NDArray[np.float64]:
+def dequantize(values: Any, scales: Any, axis: int = -1, tensor_scale: float | np.float32 = 1.0) -> NDArray[np.float64]:
     """Return values · scales · tensor_scale, the numbers that a quantised array stands for.
 
     Parameters
