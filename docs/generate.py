@@ -165,8 +165,8 @@ def schemes() -> str:
     )
     names = []
     for entry in schemes.aliases():
-        options = ", ".join(f"{name}={value!r}" for name, value in entry.options.items())
-        names.append((f"`{entry.name}`", entry.scheme, f"`{options}`" if options else "–", entry.evidence))
+        given = ", ".join(f"{name}={value!r}" for name, value in entry.options.items())
+        names.append((f"`{entry.name}`", entry.scheme, f"`{given}`" if given else "–", entry.evidence))
     parts.append(table(("name", "scheme", "options", "evidence"), names))
     return "".join(parts)
 

@@ -8,7 +8,8 @@ static void emulate_all(const void* A, const void* B, const void* C, void* D, lo
   typename S::D::code* d = (typename S::D::code*)D;
   for (long long t = 0; t < tests; t++, a += M * S::WORDS, b += N * S::WORDS)
     for (int i = 0; i < M; i++)
-      for (int j = 0; j < N; j++, c++, d++) *d = (typename S::D::code)emulate<S>(a + i * S::WORDS, b + j * S::WORDS, *c);
+      for (int j = 0; j < N; j++, c++, d++)
+        *d = (typename S::D::code)emulate<S>(a + i * S::WORDS, b + j * S::WORDS, *c);
 }
 
 template <class T>

@@ -44,8 +44,8 @@ def _ulps(c: Any, r: Any, out: Any, p: Any, lowest: int, f: int, gap: int, infin
     p, foreign = _tuple(p), False
     for i in range(len(c)):
         b, d = bits_of_f64(c[i]), bits_of_f64(r[i])
-        t, sign, _ = _round(b, p)
-        u, other, _ = _round(d, p)
+        t, sign, _ = _round(b, p, np.int64(0))
+        u, other, _ = _round(d, p, np.int64(0))
         no_b, no_d = (b & ~_SIGN) > _INF, (d & ~_SIGN) > _INF
         foreign |= ((t | sign) != b) & (not no_b) | ((u | other) != d) & (not no_d)
         x, y = _place(b, lowest, f, gap, infinity), _place(d, lowest, f, gap, infinity)

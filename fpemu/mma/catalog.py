@@ -316,8 +316,8 @@ x86 vpdpbusd m1n16k4 uint8xint8 int32 4 integer measured INT
 x86 vpdpbusds m1n16k4 uint8xint8 int32 4 integer-saturated measured INT
 arm bfdot m1n4k2 bf16 fp32 2 arm-odd documented QEMU
 arm bfmmla m2n2k4 bf16 fp32 2 arm-odd documented QEMU
-arm bfdot-ebf m1n4k2 bf16 fp32 2 arm-fused documented QEMU
-arm bfmmla-ebf m2n2k4 bf16 fp32 2 arm-fused documented QEMU
+arm bfdot-ebf m1n4k2 bf16 fp32 2 arm-fused documented QEMU_EBF
+arm bfmmla-ebf m2n2k4 bf16 fp32 2 arm-fused documented QEMU_EBF
 arm fdot m1n4k4 e4m3 fp32 4 exact documented FP8
 arm fdot m1n4k4 e5m2 fp32 4 exact documented FP8
 arm fdot m1n8k2 e4m3 fp16 2 exact documented FP8
@@ -332,7 +332,8 @@ _CPU_SOURCES = {
     "PD": f"{_INTEL.format('300,480')}; AMD Zen: 10^8, 0",
     "INT": _INTEL.format("10^8").replace(", payloads of NaN included", ""),
     "INT_SHORT": _INTEL.format("303,360").replace(", payloads of NaN included", ""),
-    "QEMU": "Arm ARM, BFDotAdd, with FPCR = 0 but EBF; equal to QEMU 10.0.13: 983,040 outputs, 0 differing bits",
+    "QEMU": "Arm ARM, BFDotAdd, with FPCR = 0; equal to QEMU 7.2: 983,040 outputs, 0 differing bits",
+    "QEMU_EBF": "Arm ARM, BFDotAdd, with FPCR = 0 but EBF; equal to QEMU 10.0.13: 983,040 outputs, 0 differing bits",
     "FP8": "Arm ARM, FP8DotAddFP, with FPCR = 0, and FPMR = 0 but the formats; not run",
 }
 

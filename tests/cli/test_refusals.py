@@ -111,7 +111,7 @@ REFUSALS = [
     ("reveal cublas --k 8 --type fp61", "unknown type of product 'fp61'"),
     ("reveal cublas --k 8 --layout TT", "unknown layout 'TT'"),
     ("reveal empty.py:f --k 8", "unknown function of empty.py 'f'"),
-    ("reveal --emulated H200 --k 8 --formats int8,int32", "unknown format 'int8'"),
+    ("reveal --emulated H200 --k 8 --formats int8,int32", "unknown format 'int32'"),
     ("reveal --emulated H200 --k 8 --formats fp16,fp32,fp32,fp32", "IN,OUT"),
     ("reveal --emulated H201 --k 8", "unknown hardware"),
     ("reveal --emulated H200 --k 8 --order splt=2", "did you mean 'split'"),

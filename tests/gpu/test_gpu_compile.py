@@ -165,7 +165,8 @@ def test_every_row_of_the_catalog_has_an_instruction_or_raises_the_reason():
     named = set()
     for spec in mma.catalog.rows():
         narrow = str(spec.a_format) in ("e3m2", "e2m3", "e2m1")
-        if spec.instruction in ("mma", "wgmma") and spec.architecture != "volta" and not narrow:
+        without = narrow or (spec.architecture in ("volta", "turing") and spec.shape == "m8n8k4")
+        if spec.instruction in ("mma", "wgmma") and not without:
             named.add(instructions.instruction(spec).ptx)
             continue
         with pytest.raises(InputError, match=r"^[^\n]*fpemu\.gpu[^\n]*$"):

@@ -110,7 +110,7 @@ def test_a_kit_is_one_file_of_at_most_400_lines(language):
 @pytest.mark.skipif(CC is None, reason="needs a C compiler")
 def test_operands_in_c_and_in_python_are_equal(tmp_path):
     (tmp_path / "main.c").write_text((kit._FOLDER / "probes.h").read_text() + OPERANDS)
-    subprocess.run([CC, "-O1", "-o", tmp_path / "main", tmp_path / "main.c"], check=True)
+    subprocess.run([str(CC), "-O1", "-o", tmp_path / "main", tmp_path / "main.c"], check=True)
     cases = [(a, a, d, d, 8) for a in FORMATS for d in ("fp32", "fp16", "fp64") if d != "fp64" or a == d]
     cases += [("int8", "int8", "int32", "int32", 16), ("bf16", "bf16", "fp32", "fp32", 2), ("fp32",) * 4 + (1,)]
     cases += [("e4m3", "e5m2", "fp32", "fp32", 32), ("fp16", "fp16", "fp16", "fp32", 4)]
@@ -125,7 +125,7 @@ def test_operands_in_c_and_in_python_are_equal(tmp_path):
 @pytest.mark.skipif(CC is None or platform.machine() != "x86_64", reason="needs a C compiler and an x86-64 processor")
 def test_the_c_kit_measures_this_processor(tmp_path):
     (tmp_path / "kit.c").write_text(kit.source("c"))
-    subprocess.run([CC, "-O1", "-Wall", "-Werror", "-o", tmp_path / "kit", tmp_path / "kit.c"], check=True)
+    subprocess.run([str(CC), "-O1", "-Wall", "-Werror", "-o", tmp_path / "kit", tmp_path / "kit.c"], check=True)
     shown = subprocess.run([tmp_path / "kit", tmp_path / "R.txt"], capture_output=True, text=True, check=False).stdout
     if "vfmadd231ps: measured" not in shown:
         pytest.skip("the processor has no FMA")
