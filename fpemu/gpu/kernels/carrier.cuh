@@ -102,12 +102,12 @@ template <class S> struct Carrier {
   typedef typename Types<INTEGERS, S::D::WIDTH == 64>::Element Element;
   typedef typename Types<INTEGERS, S::D::WIDTH == 64>::Total Total;
   static constexpr bool HALF = S::ARITHMETIC == VIA_HALF;
-  static constexpr bool ALIGNED =
-      S::ARITHMETIC == TRUNCATED || S::ARITHMETIC == SCALED || HALF || S::ARITHMETIC == CDNA3 || S::ARITHMETIC == CDNA3_FP8;
+  static constexpr bool ALIGNED = S::ARITHMETIC == TRUNCATED || S::ARITHMETIC == SCALED || HALF ||
+                                  S::ARITHMETIC == CDNA3 || S::ARITHMETIC == CDNA3_FP8;
   static constexpr bool NARROW = Narrow<S, !INTEGERS>::VALUE;
   static constexpr int EMIN_A = HALF ? -14 : EminOf<typename S::A>::VALUE;
   static constexpr int EMIN_B = HALF ? -14 : EminOf<typename S::B>::VALUE;
-  static constexpr int BLOCK = INTEGERS ? 1 : S::BLOCK_WORDS;  // with the scales
+  static constexpr int BLOCK = INTEGERS ? 1 : S::BLOCK_WORDS;       // with the scales
   static constexpr int BLOCKS = INTEGERS ? S::K : S::K / S::BLOCK;  // of an instruction
   static constexpr int CHUNK = BLOCK * larger(1, 32 / BLOCK);       // k in shared memory at a time
   static constexpr int ROW = TILE + (CHUNK <= 48 ? SIDE : 0);       // one more access wide, against bank conflicts
