@@ -403,12 +403,12 @@ class Modular(NamedTuple):
     bits: float  # log2(2·max sum|a'||b'|); -inf if all are zero
 
 
-def ozaki2(A: NDArray, B: NDArray, N: int, scaling: str, precision: str = "fp64") -> Modular:
-    """Integers by truncation, the residues, the Chinese remainder, one rounding."""
-    P = math.prod(MODULI[:N])
+def ozaki2(A: NDArray, B: NDArray, N: int, scaling: str, precision: str = "fp64", *, nearest: bool = False) -> Modular:
+    """Integers by truncation or to nearest even, the residues, the Chinese remainder, one rounding."""
+    P, integer = math.prod(MODULI[:N]), round if nearest else math.trunc
     mu, nu = ozaki2_exponents(A, B, N, scaling)
-    x = [[math.trunc(Fraction(float(v)) * Fraction(2) ** m) for v in row] for row, m in zip(A, mu, strict=True)]
-    y = [[math.trunc(Fraction(float(v)) * Fraction(2) ** m) for v in column] for column, m in zip(B.T, nu, strict=True)]
+    x = [[integer(Fraction(float(v)) * Fraction(2) ** m) for v in row] for row, m in zip(A, mu, strict=True)]
+    y = [[integer(Fraction(float(v)) * Fraction(2) ** m) for v in column] for column, m in zip(B.T, nu, strict=True)]
     sums = [dot([abs(v) for v in row], [abs(v) for v in column]) for row in x for column in y]
     C = crt(x, y, MODULI[:N])
     values = [[fraction(c, -m - n) for c, n in zip(line, nu, strict=True)] for line, m in zip(C, mu, strict=True)]

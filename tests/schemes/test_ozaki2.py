@@ -359,6 +359,18 @@ def test_the_detector_against_integers():
     assert 10 < sum(verdicts) < 50
 
 
+@pytest.mark.parametrize("rule", ["invariant", "accurate"])
+@pytest.mark.parametrize("count", [6, 8, 15, 18])
+def test_rounding_to_nearest_equals_the_oracle(rule, count):
+    A, B = normal(5, 40, seed=count), normal(40, 6, seed=count + 1)
+    A[2] *= 2.0**-300
+    A[3], B[:, 4] = np.arange(40) + 0.5, 1.0  # ties
+    found = certify(A, B, moduli=count, scaling=rule, rounding="nearest")
+    want = oracle.ozaki2(A, B, count, rule, nearest=True)
+    assert found.report.ok
+    assert np.array_equal(found.D, want.D)
+
+
 # --- what must not matter
 
 
