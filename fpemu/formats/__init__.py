@@ -54,13 +54,13 @@ class FloatFormat:
     positive : bool
         Whether the format holds positive powers of two only, without sign bit and zero: exponent field 0 is 2^emin
         (E8M0). Requires precision = 1, no Inf and no -0.
+    ties_away : bool
+        Whether rounding to nearest has ties away from zero, also where the mode says to even. ml_dtypes and ONNX round
+        to ``float8_e8m0fnu`` in this way, which is therefore another format than `E8M0`, that of IEEE P3109.
     sign : {"magnitude", "complement", "none", "ignored"}
         A sign bit beside the magnitude; two's complement codes of integers times 2^(emin-precision+1), which requires
         emin = emax and adds the number -2^(emax+1); no sign bit; or a sign bit that is ignored (UE4M3). All but the
         first require negative_zero=False, and NaN "top" or "none".
-    ties_away : bool
-        Whether rounding to nearest has ties away from zero, also where the mode says to even. ml_dtypes and ONNX round
-        to ``float8_e8m0fnu`` in this way, which is therefore another format than `E8M0`, that of IEEE P3109.
 
     Examples
     --------

@@ -152,7 +152,7 @@ def test_other_processors_give_the_committed_numbers(machine):
 
 def test_the_other_processors_round_otherwise():
     """The machines above are a test only if their sums and exponentials have other last bits."""
-    if not MACHINES:
+    if len({machine["OPENBLAS_CORETYPE"] for machine in MACHINES}) < 2:
         pytest.skip("OpenBLAS has one core type for this processor")
     script = (
         "import numpy as np; x = np.random.default_rng(1).random((2, 300, 300)); "

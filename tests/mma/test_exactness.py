@@ -270,7 +270,7 @@ def test_the_bits_of_words_are_what_the_formats_hold():
     known = {"fp16": 11, "bf16": 8, "tf32": 11, "fp32": 24, "fp64": 53, "e4m3": 4, "e5m2": 3, "e4m3fnuz": 4}
     known |= {"e5m2fnuz": 3, "e3m2": 3, "e2m3": 3, "e2m1": 1, "int8": 7}
     assert {name: word_bits(name) for name in known} == known
-    for name in set(formats.names()) - {"e8m0", "e8m0fnu"}:
+    for name in set(formats.names()) - {"e8m0", "e8m0fnu", "ue4m3", "int8", "int4"}:  # no -1, or integers alone
         fmt, w = formats.get(name), word_bits(name)
         if w < 20:
             assert fmt.contains(np.arange(2**w + 1) * 2.0**-w).all()

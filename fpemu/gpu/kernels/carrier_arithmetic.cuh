@@ -161,17 +161,17 @@ FPEMU_FUNCTION void scaled_carrier(const float* a, const float* b, const s16* ea
 
 template <class S>
 FPEMU_FUNCTION void scaled_groups_carrier(const float* a, const float* b, float (&acc)[SIDE][SIDE]) {
-  constexpr int ROW = Carrier<S>::ROW, GROUPS = S::BLOCK / GROUP, FLOOR = S::E0 == NO_FLOOR ? -600 : S::E0;
+  constexpr int ROW = Carrier<S>::ROW, GROUPS = S::BLOCK / EXACT_PRODUCTS, FLOOR = S::E0 == NO_FLOOR ? -600 : S::E0;
   float part[GROUPS][SIDE][SIDE];
   int top[SIDE][SIDE];
   FPEMU_EACH(r, c) top[r][c] = acc[r][c] != 0 ? larger(larger(exponent_of(acc[r][c]), S::D::EMIN), FLOOR) : FLOOR;
   FPEMU_UNROLL
   for (int g = 0; g < GROUPS; g++) {
-    const int at = (S::BLOCK + g * GROUP / S::SCALE_BLOCK) * ROW;
+    const int at = (S::BLOCK + g * EXACT_PRODUCTS / S::SCALE_BLOCK) * ROW;
     const Four<float> u = four(a + at), v = four(b + at);
     FPEMU_EACH(r, c) part[g][r][c] = 0;
     FPEMU_SOME(unroll 4)
-    for (int q = g * GROUP; q < (g + 1) * GROUP; q++) {
+    for (int q = g * EXACT_PRODUCTS; q < (g + 1) * EXACT_PRODUCTS; q++) {
       const Four<float> x = four(a + q * ROW), y = four(b + q * ROW);
       FPEMU_EACH(r, c) part[g][r][c] += x.at[r] * y.at[c];  // exact: multiples of a quarter, below 2^10
     }
@@ -184,7 +184,7 @@ FPEMU_FUNCTION void scaled_groups_carrier(const float* a, const float* b, float 
   FPEMU_EACH(r, c) sum[r][c] = cut((double)acc[r][c] * power(S::F - top[r][c]));
   FPEMU_UNROLL
   for (int g = 0; g < GROUPS; g++) {
-    const int at = (S::BLOCK + g * GROUP / S::SCALE_BLOCK) * ROW;
+    const int at = (S::BLOCK + g * EXACT_PRODUCTS / S::SCALE_BLOCK) * ROW;
     const Four<float> u = four(a + at), v = four(b + at);
     FPEMU_EACH(r, c)
     sum[r][c] += cut((double)part[g][r][c] * ((double)u.at[r] * (double)v.at[c]) * power(S::F - top[r][c]));

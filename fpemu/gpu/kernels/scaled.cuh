@@ -34,18 +34,18 @@ template <class S> FPEMU_FUNCTION u64 scaled(const typename S::A::code* a, const
   return round_once<typename S::D, S::NEAREST, S::FRACTION_BITS, false>(total < 0, size, top - S::F);
 }
 
-constexpr int GROUP = 16;  // products that are added exactly
+constexpr int EXACT_PRODUCTS = 16;  // products that are added exactly
 
 template <class S> FPEMU_FUNCTION u64 scaled_groups(const typename S::A::code* a, const typename S::B::code* b, u64 c) {
-  constexpr int GROUPS = S::BLOCK / GROUP, POINT = S::A::FRACTION + S::B::FRACTION;
+  constexpr int GROUPS = S::BLOCK / EXACT_PRODUCTS, POINT = S::A::FRACTION + S::B::FRACTION;
   const Number nc = decode<typename S::C>(c);
   int found = nc.special, top = larger(nc.exponent, S::E0);
   Number terms[GROUPS];
   for (int g = 0; g < GROUPS; g++) {
-    const int at = S::BLOCK + g * GROUP / S::SCALE_BLOCK;
+    const int at = S::BLOCK + g * EXACT_PRODUCTS / S::SCALE_BLOCK;
     const Number scale_a = scale<S>(a[at]), scale_b = scale<S>(b[at]);
     s64 sum = 0;  // in units of 2^-POINT: a product of exponent e has the significand times 2^e, e >= 0
-    for (int k = g * GROUP; k < (g + 1) * GROUP; k++) {
+    for (int k = g * EXACT_PRODUCTS; k < (g + 1) * EXACT_PRODUCTS; k++) {
       const Number p = multiply(decode<typename S::A>(a[k]), decode<typename S::B>(b[k]));
       const s64 size = p.significand ? (s64)(p.significand << p.exponent) : 0;
       sum += p.negative ? -size : size;
