@@ -241,6 +241,8 @@ def instructions(
     """
     on_cpu = name.lower().startswith("x86") or cli.missing_gpu() is not None
     outputs = (1e8 if on_cpu else 1e9) if outputs is None else outputs
+    if outputs != outputs:  # some releases of Click find NaN within any limits
+        raise InputError("--outputs = nan must be a number of at least 1")
     options.run(f"{'processor' if on_cpu else 'instructions'}.Instructions", int(outputs), name)
 
 
