@@ -254,11 +254,53 @@ def as_array(x: Any, name: str, *, complex_numbers: bool = False) -> NDArray[Any
         return a
     if not number or a.dtype.itemsize > 8:
         given = f"{a.dtype} of shape {a.shape}" if a.shape else f"{shown(x)} ({a.dtype})"
-        cure = f"; fpemu.batched.complex_gemm multiplies them, or take {name}.real" if a.dtype.kind == "c" else ""
+        cure = f"; fpemu.gemm multiplies them, or take {name}.real" if a.dtype.kind == "c" else ""
         raise InputError(
             f"{name} takes real{' or complex' * complex_numbers} numbers of at most 64 bits, not {given}{cure}"
         )
     return a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
+
+
+def any_complex(*values: Any) -> bool:
+    """Whether an array, a tensor, a list or a number among the values is complex."""
+    for x in values:
+        kind = getattr(getattr(x, "dtype", None), "kind", None)
+        if kind is None and not (x is None or type(x) in _PLAIN):
+            with contextlib.suppress(Exception):  # of what is no array, for `as_array` to report
+                tensor = hasattr(x, "dtype") and str(x.dtype).startswith("torch.complex")
+                kind = "c" if tensor else np.asarray(x).dtype.kind
+        if kind == "c":
+            return True
+    return False
+
+
+def as_complex(x: Any, name: str) -> NDArray[np.complex128]:
+    """Return real or complex numbers as complex128 with the same values."""
+    a = as_array(x, name, complex_numbers=True)
+    return (a if a.dtype.kind == "c" else _float64(a, name)).astype(np.complex128, copy=False)
+
+
+def real_view(X: NDArray[Any]) -> NDArray[Any]:
+    """The real and imaginary parts of complex numbers, alternating along the last axis.
+
+    >>> real_view(np.array([1 + 2j, 3]))
+    array([1., 2., 3., 0.])
+    """
+    return np.ascontiguousarray(X).view(X.real.dtype)
+
+
+def real_factor(B: NDArray[Any]) -> NDArray[Any]:
+    """The real matrix B' (..., 2K, 2N) of complex B (..., K, N) with real_view(A) B' = real_view(A B).
+
+    >>> real_factor(np.array([[1 + 2j]]))
+    array([[ 1.,  2.],
+           [-2.,  1.]])
+    """
+    *batch, K, N = B.shape
+    b = np.empty((*batch, K, 2, N, 2), B.real.dtype)
+    b[..., 0, :, 0] = b[..., 1, :, 1] = B.real
+    b[..., 0, :, 1], b[..., 1, :, 0] = B.imag, -B.imag
+    return b.reshape(*batch, 2 * K, 2 * N)
 
 
 def from_torch(x: Any) -> Any:

@@ -37,6 +37,7 @@ from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.device import Device
 from fpemu.mma.gemm import _chain
 from fpemu.mma.tree import order_of
+from fpemu.schemes import complex_products
 
 Array = NDArray[Any]
 Pair = tuple[Array, Array]
@@ -117,8 +118,8 @@ def hcgemm(
     chosen = choose_algorithm(products, algorithm, default=ALGORITHMS[layout])
     a, b = (_operand(X, layout, t, n) for X, t, n in ((A, transa, "A"), (B, transb, "B")))
     shape = product_shape(a[0], b[0], arguments.factor_names(transa, transb))
-    factor = scaling.complex_scalar(alpha, "alpha", how.accumulator)
-    weight = scaling.complex_scalar(beta, "beta", how.accumulator)
+    factor = complex_products.complex_scalar(alpha, "alpha", how.accumulator)
+    weight = complex_products.complex_scalar(beta, "beta", how.accumulator)
     reads_c = weight[0] != 0 or weight[1] != 0
     scaling.needs_c(C, beta if reads_c else 0, shape)
     c = None
@@ -136,7 +137,7 @@ def hcgemm(
         return layouts.joined(_calls(a, b, c, factor[0], weight[0], product), layout)
     chain = partial(_chain, C=None, spec=how.spec, order=order, device=device)
     T = (_three if products == 3 else _four)(a, b, how, chain)
-    real, imaginary = (scaling.half(x, how.nan_code) for x in scaling.scaled_pair(T, c, factor, weight))
+    real, imaginary = (scaling.half(x, how.nan_code) for x in complex_products.scaled_pair(T, c, factor, weight))
     return layouts.joined((real, imaginary), layout)
 
 

@@ -11,10 +11,8 @@ calls   Four products, Ar Br, Ai Bi, Ar Bi and Ai Br, and one addition per part 
 The scheme determines which of the two has the smaller error: where the instruction truncates its sums, "calls", whose
 sums are half as long; an error-free scheme that rounds once is correctly rounded only in one sum, "fused".
 
-Three products: T1 = Ar Br, T2 = Ai Bi, T3 = (Ar + Ai)(Br + Bi), the sums of the operands rounded to the scheme's
-format; Cr = T1 - T2 and Ci = (T3 - T1) - T2, every addition rounded to it. The imaginary part then has the error of the
-largest of the three products: small relative to |A||B| of the complex matrices, but not relative to a small imaginary
-part (Higham, Accuracy and Stability of Numerical Algorithms, section 23.2.4).
+Three products are the form 3M of `fpemu.gemm` (`fpemu.schemes.complex_products`), whose form 4M is the fused one with
+real and imaginary parts alternating at every k, with alpha, beta and C.
 """
 
 from __future__ import annotations
@@ -25,16 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu._system import in_ieee
-from fpemu.arguments import _float64, product_shape
+from fpemu.arguments import product_shape
 from fpemu.batched.arguments import TC_K, matrix
 from fpemu.batched.halfcomplex import Algorithm, choose_algorithm
-from fpemu.batched.layouts import complex_parts
 from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma import device as devices
 from fpemu.mma.device import Device
 from fpemu.mma.tree import order_of
-from fpemu.schemes import Scheme
+from fpemu.schemes import Scheme, complex_products
+from fpemu.schemes.base import as_operand
 from fpemu.schemes.call import Policy, _product, configure
 
 Array = NDArray[Any]
@@ -96,8 +94,9 @@ def complex_gemm(
     chosen, order = choose_algorithm(products, algorithm, three="calls"), order_of(order)
     configured = configure(scheme, hardware, on_range, order, options)
     devices.resolve(device)
-    dtype = configured.scheme.operand.dtype
-    a, b = (_parts(x, name, dtype) for x, name in ((A, "A"), (B, "B")))
+    fmt = configured.scheme.operand
+    both = (matrix(as_operand(x, name, fmt, axes=0, complex_numbers=True), name) for x, name in ((A, "A"), (B, "B")))
+    a, b = ((z.real, z.imag) for z in both)
     product_shape(a[0], b[0])
 
     def multiply(x: Array, y: Array, which: str) -> Array:
@@ -110,19 +109,13 @@ def complex_gemm(
 
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         if products == 3:
-            return _joined(*_three(a, b, multiply))
+            return _joined(*complex_products.three_products(a, b, multiply))
         if chosen == "fused":
             name = f"over both parts, {TC_K} of k by turns"
             real = multiply(_alternate(a[0], -a[1], -1), _alternate(b[0], b[1], -2), name)
             return _joined(real, multiply(_alternate(a[0], a[1], -1), _alternate(b[1], b[0], -2), name))
         real = multiply(a[0], b[0], "Ar Br") - multiply(a[1], b[1], "Ai Bi")
         return _joined(real, multiply(a[0], b[1], "Ar Bi") + multiply(a[1], b[0], "Ai Br"))
-
-
-def _three(a: Pair, b: Pair, multiply: Any) -> Pair:
-    t1, t2 = multiply(a[0], b[0], "Ar Br"), multiply(a[1], b[1], "Ai Bi")
-    t3 = multiply(a[0] + a[1], b[0] + b[1], "(Ar + Ai)(Br + Bi)")
-    return t1 - t2, (t3 - t1) - t2
 
 
 def _alternate(x: Array, y: Array, axis: int) -> Array:
@@ -135,19 +128,6 @@ def _alternate(x: Array, y: Array, axis: int) -> Array:
         groups.append(padded.reshape(*padded.shape[:-1], -(-K // TC_K), TC_K))
     both = np.stack(groups, axis=-2)
     return np.moveaxis(both.reshape(*both.shape[:-3], 2 * TC_K * both.shape[-3]), -1, axis)
-
-
-def _parts(x: Any, name: str, dtype: np.dtype[Any]) -> Pair:
-    """Return the parts in the scheme's format, which must hold their values."""
-    pair = [_float64(p, name) for p in complex_parts(x, name)]  # NumPy rounds integers to compare them
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        narrow = [matrix(p, name).astype(dtype) for p in pair]
-        same = all(np.array_equal(n, p, equal_nan=True) for n, p in zip(narrow, pair, strict=True))
-    if not same:
-        raise InputError(
-            f"{name} has parts that are not values of {dtype}: the scheme takes those ({name}.astype(complex64) rounds)"
-        )
-    return narrow[0], narrow[1]
 
 
 def _joined(real: Array, imaginary: Array) -> Array:

@@ -9,8 +9,10 @@ axes, and entries of at most 64 bits. All measures follow these rules:
 * an entry equal to its reference has error 0, also where the reference is 0; an entry that differs from a zero
   reference has an infinite relative error;
 * NaN equals NaN, and an infinity equals the same infinity; any other NaN or Inf makes the error inf;
+* complex numbers count as two entries, the real and the imaginary part, alternating along the last axis where a measure
+  returns an array; `relative_l2` is the same as of complex numbers;
 * an empty matrix has error 0.0;
-* a shape mismatch, and entries that are not real numbers of at most 64 bits, raise `InputError`.
+* a shape mismatch, and entries that are not numbers with parts of at most 64 bits, raise `InputError`.
 
 For `relative_l2`, `max_relative`, `mred` and `relative`, R may also be the object of
 ``fpemu.reference.matmul(out="exact")``: the error is then relative to the exact matrix, before any rounding of the

@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 
 from fpemu import formats
 from fpemu._system import in_ieee, use_compiled
-from fpemu.arguments import _float64, as_array, as_float64, product_shape
+from fpemu.arguments import (
+    _float64,
+    any_complex,
+    as_array,
+    as_complex,
+    as_float64,
+    product_shape,
+    real_factor,
+    real_view,
+)
 from fpemu.errors import InputError, entries
 from fpemu.formats import FloatFormat
 
@@ -62,6 +71,9 @@ def normwise(C: Any, R: Any, A: Any, B: Any) -> float:
     >>> normwise([[0.5]], [[0.25]], [[1.0, -1.0]], [[1.0], [1.0]])
     0.125
     """
+    if any_complex(C, R, A, B):
+        C, R, A, B = (as_complex(X, name) for X, name in ((C, "C"), (R, "R"), (A, "A"), (B, "B")))
+        A, B = (real_view(A), real_factor(B)) if B.ndim > 1 else (A.real, B.real)
     left, right = as_float64(A, "A"), as_float64(B, "B")
     c, r, equal = pair(C, R)
     if left.ndim < 2 or right.ndim < 2:
@@ -218,11 +230,20 @@ def pair(C: Any, R: Any, names: str = "CR") -> tuple[Floats, Floats, NDArray[np.
 
 def both(C: Any, R: Any, names: str = "CR") -> tuple[NDArray[Any], NDArray[Any]]:
     """Return both as arrays, of float16, float32 or float64; different shapes raise InputError."""
-    given = ((as_array(X, name), name) for X, name in zip((C, R), names, strict=True))
-    c, r = (X if X.dtype in (np.float16, np.float32) else _float64(X, name) for X, name in given)
+    c, r = (real_parts(X, name) for X, name in zip((C, R), names, strict=True))
+    if any_complex(C) != any_complex(R):
+        c, r = (real_view(as_complex(X, name)) for X, name in zip((C, R), names, strict=True))
     if c.shape != r.shape:
         raise InputError(f"result {names[0]} and reference {names[1]} differ in shape: {c.shape} and {r.shape}")
     return c, r
+
+
+def real_parts(X: Any, name: str) -> NDArray[Any]:
+    """Numbers as an array of float16, float32 or float64, complex ones as their parts along the last axis."""
+    x = as_array(X, name, complex_numbers=True)
+    if x.dtype.kind == "c":
+        return real_view(x)
+    return x if x.dtype in (np.float16, np.float32) else _float64(x, name)
 
 
 def parts(x: Floats) -> tuple[Floats, NDArray[Any]]:

@@ -10,9 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu._system import in_ieee, map_chunks, use_compiled
-from fpemu.arguments import as_float64, flag
+from fpemu.arguments import flag, widen
 from fpemu.errors import InputError
-from fpemu.metrics.analysis import Floats, both, difference, divide, largest, mean, norm, pair, parts, scaled
+from fpemu.metrics.analysis import (
+    Floats,
+    both,
+    difference,
+    divide,
+    largest,
+    mean,
+    norm,
+    pair,
+    parts,
+    real_parts,
+    scaled,
+)
 
 
 @in_ieee
@@ -242,7 +254,7 @@ def _is_exact(R: Any) -> bool:
 
 def _exact_difference(C: Any, X: Any, names: str = "CR") -> tuple[Any, Any, Any, Any, Any, Any]:
     """Return C - X and |X| as integers times 2^e / X.denominator, e, and where both are finite, equal, and C < X."""
-    c = as_float64(C, names[0])
+    c = widen(real_parts(C, names[0]))
     if c.shape != X.shape:
         raise InputError(f"result {names[0]} and reference {names[1]} differ in shape: {c.shape} and {X.shape}")
     special = np.zeros(X.shape) if X.special is None else X.special

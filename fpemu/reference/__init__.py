@@ -9,7 +9,20 @@ import numpy as np
 
 from fpemu import formats
 from fpemu._system import in_ieee
-from fpemu.arguments import _float64, as_array, as_float64, as_stacks, choice, is_real, product_shape, unwrapped
+from fpemu.arguments import (
+    _float64,
+    any_complex,
+    as_array,
+    as_complex,
+    as_float64,
+    as_stacks,
+    choice,
+    is_real,
+    product_shape,
+    real_factor,
+    real_view,
+    unwrapped,
+)
 from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
 from fpemu.mma.device import Device
@@ -42,8 +55,9 @@ def matmul(
     Parameters
     ----------
     A, B : array_like (..., M, K) and (..., K, N)
-        Real numbers of at most 64 bits (float16, float32, float64, ml_dtypes, integers that float64 holds); leading
-        axes broadcast as in `numpy.matmul`, and so do vectors unless out="exact". M, N and K may be 0.
+        Numbers of at most 64 bits (float16, float32, float64, ml_dtypes, integers that float64 holds), or complex
+        numbers with such parts; leading axes broadcast as in `numpy.matmul`, and so do vectors unless out="exact". M, N
+        and K may be 0.
     C : array_like, optional
         Broadcasts to (..., M, N).
     alpha, beta : int, float or Fraction
@@ -61,7 +75,8 @@ def matmul(
     Returns
     -------
     array (..., M, N) or ExactMatrix
-        Values of the format's dtype (float64, float32, float16), or the exact product with out="exact".
+        Values of the format's dtype (float64, float32, float16), or the exact product with out="exact". Of a complex
+        product complex128 or complex64, each part rounded once, or the exact parts, alternating along N.
 
     Raises
     ------
@@ -88,9 +103,18 @@ def matmul(
         raise InputError("method 'mpmath' rounds to a format: it has no exact object")
     dropped: tuple[int, ...] = ()
     if fmt is not None and 1 in (getattr(A, "ndim", 1), getattr(B, "ndim", 1)):  # vectors, or lists that may be
-        A, B, dropped = as_stacks(as_array(A, "A"), as_array(B, "B"))
-        C = C if C is None or not dropped else np.expand_dims(as_array(C, "C"), dropped)
+        A, B, dropped = as_stacks(*(as_array(X, name, complex_numbers=True) for X, name in ((A, "A"), (B, "B"))))
+        C = C if C is None or not dropped else np.expand_dims(as_array(C, "C", complex_numbers=True), dropped)
+    dtype: Any = None
+    if any_complex(A, B, C):
+        if fmt not in (None, formats.FP64, formats.FP32):
+            raise InputError(f"matmul rounds complex products to fp64 or fp32, not to {fmt}")
+        dtype = None if fmt is None else np.result_type(fmt.dtype, np.complex64)
+        A, B = as_complex(A, "A"), as_complex(B, "B")
+        A, B = (real_view(A), real_factor(B)) if B.ndim > 1 else (A.real, B.real)  # vectors: an error follows
+        C = None if C is None else real_view(as_complex(C, "C"))
     D = _matmul(_operands(A, B, C, alpha, beta), fmt, method, device)
+    D = D if dtype is None else D.view(dtype)
     return np.squeeze(D, dropped) if dropped else D
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from fpemu.schemes.options import Option, SchemeInfo
 from fpemu.schemes.words import OverflowPolicy
 
 Array = NDArray[Any]
+Form = Literal["4M", "3M"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,7 @@ class Call:
     on_range: OverflowPolicy
     device: Device = "cpu"
     dropped: tuple[int, ...] = ()  # axes of D that stand for an operand without: see `fpemu.arguments.as_stacks`
+    form: Form | None = None  # of a complex product, whose A, B and C are those of `complex_products.embedded`
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -80,6 +82,8 @@ class Call:
         if nan.any():
             D = np.array(D)
             D.view(fmt.code_dtype)[nan] = self.scheme.nan_code(self.spec)
+        if self.form:
+            D = np.ascontiguousarray(D).view(complex_dtype(fmt))
         return np.asarray(np.squeeze(D, self.dropped) if self.dropped else D)
 
 
@@ -90,7 +94,8 @@ class Scheme(ABC):
     Class attributes declare capabilities: `needs_hardware` (runs on a matrix instruction), `runs_by_plan` (rules and
     plan are the whole scheme, so that every kernel for plans runs it), `limited` (some finite entries are refused under
     every overflow policy), `error_free` (products are exact under conditions that `fpemu.certify` reports),
-    `promote_option` (name of the option for the promotion interval).
+    `modular` (on integers modulo others: three products of a complex one have the bits of four), `promote_option` (name
+    of the option for the promotion interval).
     """
 
     info: ClassVar[SchemeInfo]
@@ -98,6 +103,7 @@ class Scheme(ABC):
     runs_by_plan: ClassVar[bool] = False
     limited: ClassVar[bool] = False
     error_free: ClassVar[bool] = False
+    modular: ClassVar[bool] = False
     promote_option: ClassVar[str] = "promote"
 
     def __post_init__(self) -> None:
@@ -196,31 +202,47 @@ def matrix_instruction(scheme: Any, hardware: str | MmaSpec | None, low: str, ou
 # --- checks of arrays and scalars
 
 
-def as_operand(X: Any, name: str, fmt: FloatFormat, *, read: bool = True, axes: int = 2) -> Array:
-    """`X` as an array of `fmt` (fp32 or fp64) with the same values and at least so many axes; else InputError."""
-    x = as_array(X, name)
+def as_operand(
+    X: Any, name: str, fmt: FloatFormat, *, read: bool = True, axes: int = 2, complex_numbers: bool = False
+) -> Array:
+    """`X` as an array of `fmt` (fp32 or fp64) with the same values and at least so many axes; else InputError.
+
+    With `complex_numbers` as an array of complex numbers whose parts have that format.
+    """
+    x = as_array(X, name, complex_numbers=complex_numbers)
     if x.ndim < axes:
         raise InputError(f"{name} must be a matrix (..., rows, columns), not of shape {x.shape}")
-    if x.dtype == fmt.dtype:
+    dtype = complex_dtype(fmt) if complex_numbers else fmt.dtype
+    if x.dtype == dtype:
         return x
     if not read:
-        return np.zeros(x.shape, fmt.dtype)
-    wide = _float64(x, name)
+        return np.zeros(x.shape, dtype)
+    wide = x if x.dtype.kind == "c" else _float64(x, name)
     if fmt is not FP32:
-        return wide
-    with np.errstate(over="ignore", under="ignore"):
-        narrow = wide.astype(np.float32)
+        return wide.astype(dtype, copy=False)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        narrow = wide.astype(dtype)
     bad = (narrow != wide) & ~np.isnan(wide)
     if bad.any():
-        raise InputError(f"{name}: not fp32 numbers: {entries(bad, wide)}; round it: {name}.astype(np.float32)")
+        raise InputError(f"{name}: not fp32 numbers: {entries(bad, wide)}; round it: {name}.astype(np.{dtype})")
     return narrow
 
 
-def matrices(A: Any, B: Any, fmt: FloatFormat, *, read: bool = True, axes: int = 2) -> tuple[Array, Array]:
+def complex_dtype(fmt: FloatFormat) -> np.dtype[Any]:
+    """The dtype of complex numbers with parts of a format, fp32 or fp64."""
+    return np.dtype(np.complex64 if fmt is FP32 else np.complex128)
+
+
+def matrices(
+    A: Any, B: Any, fmt: FloatFormat, *, read: bool = True, axes: int = 2, complex_numbers: bool = False
+) -> tuple[Array, Array]:
     """A (..., M, K) and B (..., K, N) as arrays of `fmt` whose shapes fit each other; vectors too with `axes` = 1."""
-    a, b = as_operand(A, "A", fmt, read=read, axes=axes), as_operand(B, "B", fmt, read=read, axes=axes)
+    a, b = (
+        as_operand(X, name, fmt, read=read, axes=axes, complex_numbers=complex_numbers)
+        for X, name in ((A, "A"), (B, "B"))
+    )
     if a.ndim == 1 or b.ndim == 1:
-        matrices(*as_stacks(a, b)[:2], fmt)  # the check of the shapes below
+        matrices(*as_stacks(a, b)[:2], fmt, complex_numbers=complex_numbers)  # the check of the shapes below
         return a, b
     if a.shape[-1] != b.shape[-2]:
         raise InputError(
@@ -233,13 +255,13 @@ def matrices(A: Any, B: Any, fmt: FloatFormat, *, read: bool = True, axes: int =
     return a, b
 
 
-def addend(C: Any, shape: tuple[int, ...], beta: Any, fmt: FloatFormat) -> Array | None:
+def addend(C: Any, shape: tuple[int, ...], beta: Any, fmt: FloatFormat, complex_numbers: bool = False) -> Array | None:
     """C as an array of `fmt` that broadcasts against the product of shape `shape`; None where beta = 0."""
     if C is None:
         if beta != 0:
-            raise InputError(f"beta = {float(beta)} needs C, a matrix of shape {shape}")
+            raise InputError(f"beta = {beta.item()} needs C, a matrix of shape {shape}")
         return None
-    c = as_operand(C, "C", fmt, read=bool(beta != 0))
+    c = as_operand(C, "C", fmt, read=bool(beta != 0), complex_numbers=complex_numbers)
     fits = c.shape[-2:] == shape[-2:]
     try:
         np.broadcast_shapes(c.shape[:-2], shape[:-2])

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu._system import in_ieee
-from fpemu.arguments import as_stacks
+from fpemu.arguments import any_complex, as_stacks, choice
 from fpemu.errors import InputError
 from fpemu.mma import device as devices
 from fpemu.mma.device import Device
 from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import AnyOrder, order_of
-from fpemu.schemes import words
-from fpemu.schemes.base import Call, Scheme, addend, as_operand, build, get, matrices, names, scalar
+from fpemu.schemes import complex_products, words
+from fpemu.schemes.base import Call, Form, Scheme, addend, as_operand, build, get, matrices, names, scalar
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.errorfree.plan import Certified, Report
 from fpemu.schemes.lowering import Lowering
@@ -40,6 +40,7 @@ def gemm(
     on_range: Policy = "raise",
     order: AnyOrder | None = None,
     device: Device = "cpu",
+    form: Form = "4M",
     **options: Any,
 ) -> NDArray[Any]:
     """Return D = alpha · (A B by a scheme) + beta · C.
@@ -49,7 +50,7 @@ def gemm(
     A, B : array_like (..., M, K) and (..., K, N)
         fp32 numbers in any real dtype and with any strides (fp64 for dgemm and the Ozaki family); leading axes
         broadcast, and a vector is a row (A) or a column (B) whose axis D lacks, as in `numpy.matmul`. Tensors of
-        PyTorch on the CPU too.
+        PyTorch on the CPU too. Complex numbers with such parts: see `form`.
     C : array_like (..., M, N), optional
         Not read if beta = 0.
     scheme : str or Scheme
@@ -73,13 +74,18 @@ def gemm(
     device : {"cpu", "cuda", "auto"}
         Device that computes the products, with the same bits: the CPU, an NVIDIA GPU of any kind, or with "auto" a GPU
         for large products if there is one. It also applies to the products that error-free schemes compute by BLAS.
+    form : {"4M", "3M"}
+        Real products of a complex one, where an operand or a scalar is complex. "4M": one real product of twice the
+        length over K, on the real and imaginary parts. "3M": three products, with three quarters of the work and an
+        imaginary part that may lose its small entries; ozaki2 has the same bits in both. The notes define each.
     **options
         Options of the scheme, `get(scheme).info.options`; the published values are the defaults.
 
     Returns
     -------
     array (..., M, N)
-        D, float32 or the format of the scheme's operands; every NaN has the pattern of the hardware.
+        D, float32 or the format of the scheme's operands, or complex numbers with such parts; every NaN has the pattern
+        of the hardware.
 
     Raises
     ------
@@ -88,13 +94,25 @@ def gemm(
     GuaranteeError
         A condition of an error-free scheme does not hold; `certify` returns the result and the report in this case.
 
+    Notes
+    -----
+    A complex product in form 4M is the real product of A', the parts of A alternating along K, and of B' with the rows
+    [Re b, Im b] and [-Im b, Re b] alternating along N: A' has the memory of A and D' that of D. In form 3M, T1 = Ar Br,
+    T2 = Ai Bi, T3 = (Ar + Ai)(Br + Bi), Re D = T1 - T2 and Im D = (T3 - T1) - T2, each sum rounded to the operands'
+    format. An alpha with an imaginary part multiplies the parts of the product by four products and two
+    sums, each rounded, and so does beta; schemes that round once take real alpha and beta only.
+
     Examples
     --------
     >>> A = np.float32([[0.1, 1.0]]); B = np.float32([[3.0], [1e-4]])
     >>> [gemm(A, B, scheme=s, hardware="ampere").item() for s in ("fp16", "ootomo")]
     [0.3000267744064331, 0.3000999689102173]
+    >>> gemm([[1 + 2j]], [[3 - 1j]], scheme="ozaki2", hardware="H200").item()
+    (5+5j)
     """
-    call = validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, device, options, axes=1)
+    call = validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, device, options, axes=1, form=form)
+    if call.form:
+        return complex_products.evaluate(call, call.scheme.evaluate)
     return call.finish(None if call.empty else call.scheme.evaluate(call))
 
 
@@ -111,6 +129,7 @@ def certify(
     on_range: Policy = "raise",
     order: AnyOrder | None = None,
     device: Device = "cpu",
+    form: Form = "4M",
     **options: Any,
 ) -> Certified:
     """Return the result of an error-free scheme with a report of the conditions that were checked.
@@ -121,7 +140,7 @@ def certify(
         Operands and addend, as in `gemm`.
     scheme : str or Scheme
         An error-free scheme: ozaki, ozimmu or ozaki2.
-    hardware, alpha, beta, on_range, order, device : object
+    hardware, alpha, beta, on_range, order, device, form : object
         As in `gemm`.
     **options
         The scheme's choices.
@@ -129,7 +148,8 @@ def certify(
     Returns
     -------
     Certified
-        ``D``, the combined ``report``, and the ``reports`` of the single products. A violated condition is a fault in
+        ``D``, the combined ``report``, and the ``reports`` of the single products, of all three real products for a
+        complex one in form 3M. A violated condition is a fault in
         the report, not an exception; D is then the result of the hardware.
 
     Raises
@@ -147,12 +167,18 @@ def certify(
     if not chosen.error_free:
         able = [name for name in names() if get(name).error_free]
         raise InputError(f"{chosen.name} rests on no condition to certify; the schemes that do: {', '.join(able)}")
-    call = validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, device, options, axes=1)
-    assert isinstance(call.scheme, ErrorFree)
-    if call.empty:
-        return Certified(call.finish(None), Report(call.scheme.name, str(call.spec)), ())
-    result = call.scheme.certified(call)
-    return Certified(call.finish(result.D), result.report, result.reports)
+    call = validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, device, options, axes=1, form=form)
+    reports: list[Report] = []
+
+    def run(call: Call) -> NDArray[Any]:
+        assert isinstance(call.scheme, ErrorFree)
+        result = call.scheme.certified(call)
+        reports.extend(result.reports)
+        return result.D
+
+    D = complex_products.evaluate(call, run) if call.form else call.finish(None if call.empty else run(call))
+    none = Report(call.scheme.name, str(call.spec))
+    return Certified(D, next((r for r in reports if not r.ok), [*reports, none][0]), tuple(reports))
 
 
 def _product(chosen: Configuration, A: NDArray[Any], B: NDArray[Any], order: Any, device: Device) -> NDArray[Any]:
@@ -185,22 +211,32 @@ def validate(
     options: Mapping[str, Any],
     *,
     axes: int = 2,
+    form: Form | None = None,
 ) -> Call:
-    """The checked call of `gemm`, `certify` or `fpemu.gpu.gemm`; `Scheme.check_operand` finds entries out of range."""
+    """The checked call of `gemm`, `certify` or `fpemu.gpu.gemm`; `Scheme.check_operand` finds entries out of range.
+
+    Complex numbers are accepted where a form is given, and the call then has the embedded operands.
+    """
     order = None if order is None else order_of(order)
     chosen = configure(scheme, hardware, on_range, order, options)
     fmt = chosen.scheme.operand
-    alpha, beta = scalar(alpha, "alpha", fmt), scalar(beta, "beta", fmt)
-    a, b = matrices(A, B, fmt, read=bool(alpha != 0), axes=axes)
+    if form is not None and form not in complex_products.FORMS:
+        choice("form", form, complex_products.FORMS)
+    own = form is not None and any_complex(A, B, C, alpha, beta)
+    rounded = complex_products.factor if own else scalar
+    alpha, beta = rounded(alpha, "alpha", fmt), rounded(beta, "beta", fmt)
+    a, b = matrices(A, B, fmt, read=bool(alpha != 0), axes=axes, complex_numbers=own)
     dropped: tuple[int, ...] = ()
     if a.ndim == 1 or b.ndim == 1:
         a, b, dropped = as_stacks(a, b)
-        C = None if C is None else np.expand_dims(as_operand(C, "C", fmt, read=bool(beta != 0), axes=0), dropped)
+        C = C if C is None else as_operand(C, "C", fmt, read=bool(beta != 0), axes=0, complex_numbers=own)
+        C = C if C is None else np.expand_dims(C, dropped)
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    c = addend(C, shape, beta, fmt)
+    c = addend(C, shape, beta, fmt, own)
     device = "cpu" if devices.resolve(device) == "cpu" else device  # from here on other devices are usable GPUs
     chain = chosen.spec, order, chosen.lowering
-    return Call(chosen.scheme, a, b, c, alpha, beta, *chain, chosen.on_range, device, dropped)
+    call = Call(chosen.scheme, a, b, c, alpha, beta, *chain, chosen.on_range, device, dropped)
+    return complex_products.embedded(call, form) if own and form is not None else call
 
 
 def configure(

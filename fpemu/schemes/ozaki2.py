@@ -71,6 +71,8 @@ class Ozaki2(ErrorFree):
     scaling: str = choose.choice("accurate", crt.RULES, "powers of two that make A and B integers")
     rounding: str = choose.choice("truncate", ("truncate", "nearest"), "rounding of the scaled A and B to integers")
 
+    modular = True
+
     def basis(self) -> crt.Basis:
         """The moduli."""
         return crt.basis(self.moduli or (15 if self.operand.name == "fp64" else 8))
@@ -82,14 +84,14 @@ class Ozaki2(ErrorFree):
     def multiply(self, call: Call) -> tuple[Array, list[Report]]:
         A, B, basis = call.A, call.B, self.basis()
         product = partial(self._product, spec=call.spec, order=call.order, device=call.device)
-        mu, nu = self._exponents(A, B, product)
+        mu, nu = self._exponents(A, B, product, call.form is not None)
         X, Y = self._integers(A, mu), self._integers(B, nu)
         vanished = [np.sum(Z.any(axis=x) & ~W.any(axis=x), axis=-1) for Z, W, x in ((A, X, -1), (B, Y, -2))]
         t = np.empty((len(basis.moduli), *A.shape[:-1], B.shape[-1]), np.int8)
         parts = crt.parts(X), crt.parts(Y)
         for i, (p, q) in enumerate(zip(basis.moduli, basis.inverses, strict=True)):
             x, y = (crt.residues(part, p) for part in parts)
-            t[i] = crt.digit(product(x, y, p // 2), p, q)
+            t[i] = crt.digit((crt.three(x, y, p, product) if call.form == "3M" else product(x, y, p // 2)), p, q)
         total = ExactSum(-mu, -nu, basis.bits)
         for limb, place in crt.integers(t, basis):
             total.add(limb, place)
@@ -124,10 +126,10 @@ class Ozaki2(ErrorFree):
             faults.append(Fault("underflow", message))
         return plan.report(bits, complete, *faults)
 
-    def _exponents(self, A: Array, B: Array, product: crt.Product) -> tuple[Array, Array]:
+    def _exponents(self, A: Array, B: Array, product: crt.Product, paired: bool = False) -> tuple[Array, Array]:
         P, nearest = self.basis().product, self.rounding == "nearest"
         if self.scaling == "accurate":
-            return crt.accurate(A, B, P, product, nearest)
+            return crt.accurate(A, B, P, product, nearest, paired)
         return crt.fast(A, B, P) if self.scaling == "fast" else crt.invariant(A, B, P, nearest)
 
     def _integers(self, X: Array, exponents: Array) -> Array:

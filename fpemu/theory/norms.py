@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import inputs
-from fpemu.arguments import LARGEST, as_float64, integer, number
+from fpemu.arguments import LARGEST, any_complex, as_complex, as_float64, integer, number, real_factor, real_view
 from fpemu.errors import InputError, entries
 
 Floats = NDArray[np.float64]
@@ -177,6 +177,8 @@ class Norms:
     def of(A: Any, B: Any) -> Norms:
         """Return the norms of two matrices, (M, K) and (K, N), from a dozen float64 products.
 
+        Of complex matrices those of the real product of the parts, over 2K, which `fpemu.gemm` computes in form 4M.
+
         Raises
         ------
         InputError
@@ -188,9 +190,12 @@ class Norms:
         >>> norms.flat_A, norms.result
         (1.6, 0.2)
         """
-        a, b = _matrix(A, "A"), _matrix(B, "B")
+        own = any_complex(A, B)
+        a, b = _matrix(A, "A", own), _matrix(B, "B", own)
         if a.shape[1] != b.shape[0]:
             raise InputError(f"Norms.of: A {a.shape} and B {b.shape} have no product; give (M, K) and (K, N)")
+        if own:
+            a, b = real_view(a), real_factor(b)
         K, p, q = a.shape[1], np.abs(a), np.abs(b)
         top, least = [float(x.max(initial=0.0)) for x in (p, q)], [float(x[x > 0].min(initial=np.inf)) for x in (p, q)]
         ratios = _ratios(a, b)
@@ -231,8 +236,8 @@ class Norms:
         return Norms.of(A, B)
 
 
-def _matrix(X: Any, name: str) -> Floats:
-    x = as_float64(X, f"Norms.of: {name}")
+def _matrix(X: Any, name: str, complex_numbers: bool) -> Any:
+    x = (as_complex if complex_numbers else as_float64)(X, f"Norms.of: {name}")
     if x.ndim != 2:
         raise InputError(f"Norms.of: {name} of shape {x.shape} is not a matrix; give (M, K) and (K, N)")
     if not (good := np.isfinite(x)).all():

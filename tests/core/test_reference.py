@@ -488,7 +488,7 @@ def test_operand_integers():
         ((np.ones((1, 1)), np.ones((1, 1))), {"method": "flit"}, "did you mean 'flint'"),
         ((np.ones((1, 1)), np.ones((1, 1))), {"out": "fp33"}, "unknown format 'fp33'"),
         ((np.ones((1, 1)), np.ones((1, 1))), {"out": "exact", "method": "mpmath"}, "no exact object"),
-        ((np.ones((1, 1)) * 1j, np.ones((1, 1))), {}, "real numbers"),
+        ((np.ones((1, 1), np.clongdouble), np.ones((1, 1))), {}, "complex numbers of at most 64 bits"),
     ],
 )
 def test_wrong_arguments(args, options, message):

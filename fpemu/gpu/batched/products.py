@@ -21,6 +21,8 @@ from fpemu.gpu.operation import Operations, Request
 from fpemu.gpu.runtime import device, matrices
 from fpemu.gpu.runtime.modules import module
 from fpemu.gpu.runtime.steps import Launch, Memory, Step, Struct
+from fpemu.schemes.base import scalar
+from fpemu.schemes.complex_products import complex_scalar
 
 PROBLEM = np.dtype(
     [(x, stacks.STACK) for x in "abcd"]
@@ -231,9 +233,9 @@ class BatchedRequest(Request):
             for name, letter in (("transa", transa), ("transb", transb))
         )
         if layout is None:
-            a, b = ((scaling.scalar(x, name, fmt), 0.0) for x, name in ((alpha, "alpha"), (beta, "beta")))
+            a, b = ((scalar(x, name, fmt), 0.0) for x, name in ((alpha, "alpha"), (beta, "beta")))
         else:
-            a, b = scaling.complex_scalar(alpha, "alpha", fmt), scaling.complex_scalar(beta, "beta", fmt)
+            a, b = complex_scalar(alpha, "alpha", fmt), complex_scalar(beta, "beta", fmt)
         self.alpha, self.beta = (float(a[0]), float(a[1])), (float(b[0]), float(b[1]))
         if self.calls and (self.alpha[1] or self.beta[1]):
             raise InputError(

@@ -154,6 +154,15 @@ def digit(S: Array, p: int, inverse: int) -> NDArray[np.int8]:
     return symmetric(symmetric(S, p) * float(inverse), p).astype(np.int8)
 
 
+def three(X: Array, Y: Array, p: int, product: Product) -> Array:
+    """X Y modulo p by three products of half the length, X and Y the parts of a complex product and its residues."""
+    (a, b), (c, d) = (X[..., ::2], X[..., 1::2]), (Y[..., ::2, ::2], Y[..., ::2, 1::2])
+    ac, bd = product(a, c, p // 2), product(b, d, p // 2)
+    S = np.empty((*X.shape[:-1], Y.shape[-1]))
+    S[..., ::2], S[..., 1::2] = ac - bd, product(symmetric(a + b, p), symmetric(c + d, p), p // 2) - ac - bd
+    return S
+
+
 def integers(t: NDArray[np.int8], basis: Basis) -> Iterator[tuple[Array, int]]:
     """C as a sum of T 2^place, from t (number of moduli, M, N): pairs of T (M, N), integers below 2^53, and place."""
     flat = t.reshape(len(t), -1)
@@ -237,8 +246,13 @@ def invariant(A: Array, B: Array, P: int, nearest: bool = False) -> tuple[Array,
     return rows(A), rows(B.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
-def accurate(A: Array, B: Array, P: int, product: Product, nearest: bool = False) -> tuple[Array, Array]:
-    """Exponents of the published accurate mode; `product(X, Y, largest)` is exact for integers up to `largest`."""
+def accurate(
+    A: Array, B: Array, P: int, product: Product, nearest: bool = False, paired: bool = False
+) -> tuple[Array, Array]:
+    """Exponents of the published accurate mode; `product(X, Y, largest)` is exact for integers up to `largest`.
+
+    `paired`: columns 2n and 2n + 1 of B belong to one column of a complex matrix, and have one exponent.
+    """
     most = limit(P, A.shape[-1], nearest)
 
     def leading(X: Array) -> tuple[Array, Array]:
@@ -251,7 +265,10 @@ def accurate(A: Array, B: Array, P: int, product: Product, nearest: bool = False
     cbar = product(abar, bbar, 64)
     # if the largest sum is zero, all products of the row (column) are zero and any exponent is valid
     mu = mu + _power(cbar.max(axis=-1, keepdims=True), most)
-    nu = nu.swapaxes(-1, -2) + _power(cbar.max(axis=-2, keepdims=True), most)
+    columns = cbar.max(axis=-2, keepdims=True)
+    if paired:
+        columns = np.repeat(np.maximum(columns[..., ::2], columns[..., 1::2]), 2, axis=-1)
+    nu = nu.swapaxes(-1, -2) + _power(columns, most)
     return np.where(abar.any(axis=-1, keepdims=True), mu, 0), np.where(bbar.any(axis=-2, keepdims=True), nu, 0)
 
 
