@@ -205,7 +205,6 @@ VALID = {
     "bench cpu": ["--size", "8", "--repeat", "1", "--only", "nosuch"],
     "bench gpu": ["--list"],
     "verify gemm": ["A.npy", "B.npy", "-r", "A.npy", "-H", "A100"],
-    "verify library": ["--list"],
 }
 
 
@@ -223,7 +222,7 @@ OPTIONS = [
         option.opts[0],
         option.nargs,
         id=" ".join((*words, option.opts[0])),
-        marks=[pytest.mark.slow] * (words in (("verify", "library"), ("bench", "cpu"))),
+        marks=[pytest.mark.slow] * (words == ("bench", "cpu")),
     )
     for words, command in _commands(load_all())
     for option in command.params
