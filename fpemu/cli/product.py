@@ -128,6 +128,8 @@ def gemm(
             checks = {"each exact": report.exact, "slices complete": report.complete}
             checked = [f"{check}: {'yes' if true else 'no'}" for check, true in checks.items() if true is not None]
             certificates.append(f"{report.scheme}: {', '.join([products, *checked])}")
+            if report.certificate is not None:
+                certificates.append(f"{report.scheme}: {report.certificate}")
         if output is not None and name in names:
             matrices.write(output, D)
             cli.note(f"wrote {output}: {D.shape[0]}×{D.shape[1]} {D.dtype}")

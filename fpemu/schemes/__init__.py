@@ -9,7 +9,7 @@ from importlib import import_module
 from fpemu.schemes.base import Scheme, build, get, names
 from fpemu.schemes.call import certify, gemm
 from fpemu.schemes.errorfree.base import ErrorFree
-from fpemu.schemes.errorfree.plan import Certified, Report
+from fpemu.schemes.errorfree.plan import Certificate, Certified, Report
 from fpemu.schemes.frameworks import Alias, alias, aliases
 from fpemu.schemes.options import Option, SchemeInfo
 from fpemu.schemes.split_scheme import SplitScheme
@@ -23,6 +23,7 @@ for _module in _IN_ORDER.split():
 
 __all__ = [
     "Alias",
+    "Certificate",
     "Certified",
     "ErrorFree",
     "Option",

@@ -109,6 +109,17 @@ def number(default: float, low: float, high: float, meaning: str) -> Any:
     return option(default, partial(arguments.number, low=low, high=high), meaning, f"{low:g} to {high:g}")
 
 
+def limit(meaning: str, words: tuple[str, ...]) -> Any:
+    """A positive number, one of some words, or None (the default)."""
+
+    def check(name: str, value: Any) -> float | str | None:
+        if value is None or isinstance(value, str):
+            return arguments.choice(f"value for {name}", value, words, none=True)
+        return float(arguments.number(name, value, above=0, what=f", {' or '.join(map(repr, words))}"))
+
+    return option(None, check, meaning, " | ".join([*words, "a positive number", "None"]))
+
+
 def rounding(default: str, meaning: str, *, cut: bool = True, balanced: bool = False) -> Any:
     """A rounding mode by name, "bit-cut" where the word is fp16, and "balanced" where A and B may differ."""
     others = [BIT_CUT] * cut + [BALANCED] * balanced

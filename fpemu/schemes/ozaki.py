@@ -227,6 +227,8 @@ class Ozaki(SliceScheme):
             self.refuse(f"mode={self.mode!r} sums in {self.operand}: leave precision out, or take mode='CR'")
         if self.mode == "CR" and (self.slices is not None or self.fast):
             self.refuse("mode='CR' takes all slices and all products: leave slices and fast out")
+        if self.target is not None and (self.mode == "CR" or self.slices == "printed"):
+            self.refuse("target= determines the slices of mode 'DP' or 'SP': leave mode='CR' and slices='printed' out")
         if self.exponents == "row" and self.words == "int8":
             self.refuse("int8 has no exponents: exponents='row' needs floating-point words")
 
@@ -333,8 +335,9 @@ class Ozaki(SliceScheme):
         limbs = (counted.spread + K.bit_length() + 2) // 52 + 2
         return BlockCost(row + 16 * K * counted.slices[0], column + 16 * K * counted.slices[1], 96 + 16 * limbs)
 
-    def _bound(self, A: Array, B: Array, spec: MmaSpec | None) -> Array:
-        plan = self.plan_for(spec, A.shape[1])
+    def _bound(self, call: Call) -> Array:
+        A, B = call.A, call.B
+        plan = self.plan_for(call.spec, A.shape[1], call.order)
         counts = self.counts(A, B, plan)
         a, b = plan.cut(A, 1, counts.slices[0]), plan.cut(B, 0, counts.slices[1])
         products = SliceProducts(plan, a, b, self.carrier)

@@ -72,6 +72,7 @@ class Ozaki2(ErrorFree):
     rounding: str = choose.choice("truncate", ("truncate", "nearest"), "rounding of the scaled A and B to integers")
 
     modular = True
+    counted = "moduli"
 
     def basis(self) -> crt.Basis:
         """The moduli."""
@@ -153,16 +154,27 @@ class Ozaki2(ErrorFree):
             total += devices.matmul(X[..., k : k + step], Y[..., k : k + step, :], device)
         return total
 
-    def _bound(self, A: Array, B: Array, spec: MmaSpec | None) -> Array:
-        """The bound from AB - 2^-mu A'B' 2^-nu = (residual of A) B + (truncated A) (residual of B)."""
-        mu, nu = self._exponents(A, B, partial(self._product, spec=None, order=None))
+    def _bound(self, call: Call) -> Array:
+        """The bound from the largest residuals of rows and columns.
+
+        AB - 2^-mu A'B' 2^-nu = dA B + (A - dA) dB with dA and dB the parts of A and B that are cut off: at most 2^-mu
+        in row i of A, half of it if rounded to nearest, and zero where all of the row is kept.
+        """
+        A, B, K, nearest = call.A, call.B, call.A.shape[1], self.rounding == "nearest"
+        mu, nu = self._exponents(A, B, partial(self._product, spec=None, order=None), call.form is not None)
         X, Y = self._integers(A, mu), self._integers(B, nu)
-        holds = 2 * crt.sums(X, Y) < self.basis().limit
-        # rows and columns brought to magnitudes below 1, where products only underflow; the cut parts are exact
+        # rows and columns brought to magnitudes below 1, where products only underflow
         a, b = (np.frexp(np.max(np.abs(Z), axis=axis, keepdims=True))[1] for Z, axis in ((A, 1), (B, 0)))
         size_a, size_b = np.ldexp(np.abs(A), -a), np.ldexp(np.abs(B), -b)
-        cut_a, cut_b = np.ldexp(np.abs(A - times(X, -mu)), -a), np.ldexp(np.abs(B - times(Y, -nu)), -b)
-        lost = cut_a @ size_b + size_a @ cut_b + self.operand.unit_roundoff * (size_a @ size_b)
-        lost = lost * (1 + (A.shape[1] + 8) * 2.0**-51) + A.shape[1] * 2.0**-1060
+        cut_a, cut_b = (
+            np.ldexp(np.abs(Z - times(W, -e)).max(axis=axis, keepdims=True), -top)
+            for Z, W, e, top, axis in ((A, X, mu, a, 1), (B, Y, nu, b, 0))
+        )
+        lost = cut_a * size_b.sum(axis=0, keepdims=True) + size_a.sum(axis=1, keepdims=True) * cut_b
+        lost = lost + K * cut_a * cut_b * nearest
+        lost = lost + self.operand.unit_roundoff * (size_a @ size_b + lost)
+        lost = lost * (1 + (K + 8) * 2.0**-51) + K * 2.0**-1060
         lost = np.ldexp(lost, a + b) * (1 + 2.0**-52) + self.operand.min_subnormal
-        return np.where(holds, lost, np.inf)
+        if self.scaling != "fast":  # the others meet the condition of the remainder theorem for any operands
+            return lost
+        return np.where(2 * crt.sums(X, Y) < self.basis().limit, lost, np.inf)

@@ -138,8 +138,9 @@ class Ozimmu(SliceScheme):
             s += more
         return s
 
-    def _bound(self, A: Array, B: Array, spec: MmaSpec | None) -> Array:
-        plan = self.plan_for(spec, A.shape[1])
+    def _bound(self, call: Call) -> Array:
+        A, B = call.A, call.B
+        plan = self.plan_for(call.spec, A.shape[1], call.order)
         s = int(self._requested(A[None], B[None], plan)[0])
         a, b = plan.cut(A, 1, s), plan.cut(B, 0, s)
         if plan.int32_bound(a.slices, b.slices, s, int(a.largest * b.largest)) > INT32:

@@ -89,6 +89,7 @@ from fpemu.schemes.base import Scheme, build
 from fpemu.schemes.errorfree import crt
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.errorfree.plan import INT32, SlicePlan, inexact, levels
+from fpemu.schemes.errorfree.target import limit
 from fpemu.schemes.ozaki import Ozaki, for_both
 from fpemu.schemes.ozaki2 import Ozaki2
 from fpemu.schemes.ozimmu import Ozimmu
@@ -142,6 +143,11 @@ def bound_parts(
         raise InputError(f"theory.errorfree bounds ozaki, ozimmu and ozaki2, not {scheme!r}")
     if norms.is_zero:
         return (Part("a product of zeros", 0.0),)
+    if scheme.inside_scaling:
+        raise InputError("theory.errorfree: inside_scaling changes the norms by the data: take theory.entrywise")
+    if scheme.target is not None:
+        most = limit(scheme.target, norms.K)
+        return (Part("the target, or an error that says so", most, 0.0, most),)
     plan = scheme.plan_for(scheme.instruction_of(hardware), norms.K, order)
     if isinstance(scheme, Ozaki) and isinstance(plan, SlicePlan):
         parts, roundings = _ozaki(scheme, plan, norms)

@@ -6,20 +6,23 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
 from fpemu._system import in_ieee
+from fpemu.arguments import any_complex, real_factor, real_view
 from fpemu.errors import GuaranteeError, InputError, entries
 from fpemu.formats import FloatFormat
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.schemes import options as choose
 from fpemu.schemes import words
 from fpemu.schemes.base import Call, Scheme, matrices, matrix_instruction, scaled
+from fpemu.schemes.errorfree import target as targets
 from fpemu.schemes.errorfree.plan import Certified, Counts, ModularPlan, Report, SlicePlan
+from fpemu.schemes.errorfree.split import inside
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -41,6 +44,12 @@ class ErrorFree(Scheme):
         Exact products by BLAS where they are provably the same integers ("blas"), or by the instruction's model.
     instruction, k : str or None
         Matrix instruction and its length in k; None: the widest.
+    target : {"dgemm", "sgemm"}, float or None
+        Limit t of the error, for every entry |D - AB| <= t |A||B| with alpha = 1 and beta = 0: the least number of
+        slices or moduli whose bound stays within it for these operands, or a violated condition. "dgemm": DGEMM's own
+        bound, t = K u / (1 - K u) with u = 2^-53; "sgemm": with u = 2^-24. A number that is given is checked.
+    inside_scaling : bool or None
+        Whether A and B are first scaled along k, as `fpemu.schemes.errorfree.split.inside` does.
     """
 
     precision: Literal["fp64", "fp32"] | None = choose.choice(
@@ -53,8 +62,14 @@ class ErrorFree(Scheme):
     )
     instruction: str | None = choose.name("matrix instruction (None: the widest)", "mma | wgmma | tcgen05 | mfma")
     k: int | None = choose.integer(None, 1, 4096, "length in k of the instruction (None: the largest)", none=True)
+    target: float | str | None = choose.limit(
+        "largest error relative to |A||B|, which determines the number of slices or moduli", tuple(targets.UNITS)
+    )
+    inside_scaling: bool | None = choose.flag("scale the columns of A and the rows of B by powers of two (None: no)")
 
     error_free = True
+    counted: ClassVar[str] = "slices"
+    """The option that `target` determines"""
 
     @property
     def operand(self) -> FloatFormat:
@@ -102,6 +117,7 @@ class ErrorFree(Scheme):
         D = np.empty(call.result_shape, self.operand.dtype)
         size = sum(math.prod(X.shape[-2:]) for X in (call.A, call.B, D))
         alone = size > _SMALL or call.device != "cpu" or getattr(self, "memory", None) is not None
+        alone |= self.target is not None
         reports: list[Report] = []
         most = 1 if alone else _STACK // size
         for start in range(0, math.prod(batch), most):
@@ -118,16 +134,24 @@ class ErrorFree(Scheme):
             np.ascontiguousarray(X if special is None else np.where(np.isfinite(X), X, 0.0), np.float64)
             for X, special in ((A, rows), (B, columns))
         )
+        if self.inside_scaling:
+            a, b = inside(a, b, paired=call.form is not None)
         plain = replace(call, A=a, B=b, C=None, alpha=1.0, beta=0.0)
+        chosen, certificate = (self, None) if self.target is None else targets.within(self, plain)
+
+        def multiply(call: Call) -> tuple[Array, Sequence[Report]]:
+            T, reports = chosen.multiply(call)
+            return T, reports if certificate is None else [r.with_certificate(certificate) for r in reports]
+
         if not self.rounds_once:
-            T, reports = self.multiply(plain)
+            T, reports = multiply(plain)
             return scaled(words.patch(T, A, B, rows, columns), C, alpha, beta), reports
         if not (np.isfinite(alpha) and np.isfinite(beta)):
             # only the signs matter: the power of two prevents a product from rounding to zero
-            T, reports = self.multiply(replace(plain, alpha=2.0**1023))
+            T, reports = multiply(replace(plain, alpha=2.0**1023))
             return _special(np.sign(T), call, rows, columns), reports
         c = None if C is None else np.where(np.isfinite(C), C, 0.0).astype(np.float64)
-        D, reports = self.multiply(replace(plain, C=c, alpha=float(alpha), beta=float(beta)))
+        D, reports = multiply(replace(plain, C=c, alpha=float(alpha), beta=float(beta)))
         special = np.zeros(D.shape, bool) if C is None else ~np.isfinite(C)
         special |= False if rows is None else rows[..., None]
         special |= False if columns is None else columns[..., None, :]
@@ -153,10 +177,14 @@ class ErrorFree(Scheme):
         """Bound on abs(D - AB), AB exact, entry by entry: omitted digits, omitted products and roundings, float64.
 
         It holds for finite operands and results, alpha = 1 and beta = 0, and is inf where a condition of the scheme
-        cannot be shown. `hardware` is as in `fpemu.gemm`, and only `ozaki` requires it.
+        cannot be shown. `hardware` is as in `fpemu.gemm`, and only `ozaki` requires it. The bound of a complex product
+        in form 4M is a complex number, of a bound for each part.
         """
         spec = self.instruction_of(hardware)
-        a, b = finite(A, B, self.operand)
+        own = any_complex(A, B)
+        a, b = finite(A, B, self.operand, complex_numbers=own)
+        if own:
+            a, b = real_view(a), real_factor(b)
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         a, b = (np.broadcast_to(X, batch + X.shape[-2:]) for X in (a, b))
         result = np.zeros((*batch, a.shape[-2], b.shape[-1]))
@@ -164,12 +192,28 @@ class ErrorFree(Scheme):
             for at in np.ndindex(*batch):
                 with np.errstate(all="ignore"):
                     x, y = (np.ascontiguousarray(X[at], np.float64) for X in (a, b))
-                    result[at] = self._bound(x, y, spec)
-        return result
+                    if self.inside_scaling:
+                        x, y = inside(x, y, paired=own)
+                    call = Call(
+                        self,
+                        x,
+                        y,
+                        None,
+                        1.0,
+                        0.0,
+                        spec,
+                        None,
+                        None,
+                        words.OverflowPolicy.RAISE,
+                        form="4M" if own else None,
+                    )
+                    chosen = self if self.target is None else targets.within(self, call)[0]
+                    result[at] = chosen._bound(call)
+        return result.view(np.complex128) if own else result
 
     @abstractmethod
-    def _bound(self, A: Array, B: Array, spec: MmaSpec | None) -> Array:
-        """`error_bound` of finite float64 matrices."""
+    def _bound(self, call: Call) -> Array:
+        """`error_bound` of a call with finite float64 matrices A and B."""
 
 
 class SliceScheme(ErrorFree):
@@ -197,9 +241,9 @@ class SliceScheme(ErrorFree):
         """Slices and products of A·B: C-contiguous float64, finite, not empty."""
 
 
-def finite(A: Any, B: Any, fmt: FloatFormat) -> tuple[Array, Array]:
+def finite(A: Any, B: Any, fmt: FloatFormat, complex_numbers: bool = False) -> tuple[Array, Array]:
     """A (..., M, K) and B (..., K, N) as arrays of `fmt` that fit each other, all entries finite."""
-    a, b = matrices(A, B, fmt)
+    a, b = matrices(A, B, fmt, complex_numbers=complex_numbers)
     for X, name in ((a, "A"), (b, "B")):
         good = np.isfinite(X)
         if not good.all():

@@ -7,7 +7,7 @@ read it: `products` and `sums` evaluate it on the CPU, `fpemu.gpu.errorfree` on 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ KINDS = {
     "crt": "the integers are too large to be found from their residues: 2 sum|a'||b'| >= P",
     "int32-overflow": "an int32 sum can leave its range",
     "underflow": "a digit of a slice, or a product of digits, is lost below the smallest numbers of a format",
+    "target": "no number of slices or moduli has a bound on the error within the target",
 }
 """The conditions that can be violated, with their meaning"""
 
@@ -36,6 +37,46 @@ class Fault:
 
     kind: str
     message: str
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Bound on the error of a product for which a number of slices or moduli was chosen.
+
+    Parameters
+    ----------
+    counted : str
+        "slices" or "moduli".
+    number : int
+        The least number whose bound meets the target, or the one with the smallest bound if none does.
+    target : float
+        Limit of the error relative to |A||B|.
+    bound : float
+        Bound on the error of every entry of A·B relative to |A||B|, for these operands.
+    at : (int, int)
+        Entry with the largest bound.
+    fewer : float, optional
+        The same bound for one slice or modulus fewer, if it was computed: larger than the target.
+    """
+
+    counted: str
+    number: int
+    target: float
+    bound: float
+    at: tuple[int, int]
+    fewer: float | None = None
+
+    @property
+    def met(self) -> bool:
+        """Whether the bound meets the target."""
+        return self.bound <= self.target
+
+    def __str__(self) -> str:
+        fewer = "" if self.fewer is None else f" (with {self.number - 1}: {self.fewer:.3g})"
+        return (
+            f"{self.number} {self.counted} have an error of at most {self.bound:.3g} |A||B| at {list(self.at)}{fewer}, "
+            f"and the target is {self.target:.3g} |A||B|"
+        )
 
 
 @dataclass(frozen=True)
@@ -80,6 +121,8 @@ class Report:
         range of the sums; or whether a whole row of A or column of B is lost in this way.
     block : (int, int)
         Rows and columns of D computed at a time.
+    certificate : Certificate, optional
+        The number of slices or moduli that a `target` determined, and the bound that holds with it.
     faults : tuple of Fault
         Violated conditions; empty if all hold.
     """
@@ -101,12 +144,18 @@ class Report:
     int32_bound: int | None = None
     underflow: bool | None = None
     block: tuple[int, int] | None = None
+    certificate: Certificate | None = None
     faults: tuple[Fault, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether every condition holds."""
         return not self.faults
+
+    def with_certificate(self, certificate: Certificate) -> Report:
+        """The report with a certificate, and a fault if its target is not met."""
+        fault = Fault("target", f"{self.scheme}: {certificate}; take a larger target or inside_scaling=True")
+        return replace(self, certificate=certificate, faults=self.faults + (fault,) * (not certificate.met))
 
 
 @dataclass(frozen=True, eq=False)

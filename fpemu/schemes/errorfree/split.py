@@ -163,6 +163,36 @@ def times(x: Array, exponent: Array, out: Array | None = None) -> Array:
     return np.asarray(np.ldexp(x, exponent, out=out))
 
 
+def inside(A: Array, B: Array, paired: bool = False) -> tuple[Array, Array]:
+    """A S and S^-1 B with S diagonal, of powers of two: for A (..., M, K), B (..., K, N), finite.
+
+    s_k = floor((e(max_j|b_kj|) - e(max_i|a_ik|)) / 2), e(x) = floor(log2 x), which brings the largest entries of column
+    k of A and of row k of B within a factor of four: the "inside scaling" of Ballard, Benson, Druinsky, Lipshitz and
+    Schwartz, "Improving the numerical stability of fast matrix multiplication", SIAM J. Matrix Anal. Appl. 37(4), 2016,
+    with powers of two. s_k is limited so that no entry becomes subnormal: both scalings are exact. s_k = 0 where either
+    is zero. `paired`: 2k and 2k + 1 belong to one k of a complex product, and have one power.
+
+    >>> A, B = inside(np.array([[2.0**20, 1.0]]), np.array([[1.0], [2.0**-6]]))
+    >>> A.tolist(), B.tolist()
+    ([[1024.0, 0.125]], [[1024.0], [0.125]])
+    """
+
+    def ends(X: Array, axis: int) -> tuple[Array, Array]:
+        size = np.abs(X)
+        top, least = size.max(axis=axis), np.where(size == 0, np.inf, size).min(axis=axis)
+        if paired:
+            top, least = (
+                np.repeat(f(x[..., ::2], x[..., 1::2]), 2, axis=-1) for f, x in ((np.maximum, top), (np.minimum, least))
+            )
+        return top, least
+
+    (a, p), (b, q) = ends(A, -2), ends(B, -1)
+    exponent = (np.frexp(b)[1] - np.frexp(a)[1]) >> 1
+    low, high = np.minimum(0, -1021 - np.frexp(p)[1]), np.maximum(0, np.frexp(q)[1] + 1021)
+    exponent = np.where((a == 0) | (b == 0), 0, np.clip(exponent, low, high))
+    return np.ldexp(A, exponent[..., None, :]), np.ldexp(B, -exponent[..., :, None])
+
+
 def ceil_log2(x: Array) -> Array:
     """ceil(log2 x) for x > 0; 0 for x = 0."""
     mantissa, exponent = np.frexp(x)
