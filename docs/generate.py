@@ -31,7 +31,7 @@ API = {
     "Matrix instructions": "mma mma.catalog mma.tree mma.exactness mma.serialise simt",
     "Exact products, errors, operands": "reference metrics inputs",
     "Bounds, performance models, choice of a scheme": "theory theory.errorfree roofline roofline.gpus advice",
-    "Other software": "probing probing.trees probing.kit conformance library",
+    "Other software": "testing triton probing probing.trees probing.kit conformance library",
     "Batches": "batched",
     "GPUs": "gpu gpu.batched gpu.tallskinny torch verification verification.instructions verification.records",
     "Sweeps and figures": "sweep reproduce plotting plotting.bits plotting.trees",

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
         schemes,
         simt,
         sweep,
+        testing,
         theory,
         torch,
+        triton,
     )
     from fpemu.advice import advise
     from fpemu.conformance import verify
@@ -73,8 +75,10 @@ __all__ = [
     "schemes",
     "simt",
     "sweep",
+    "testing",
     "theory",
     "torch",
+    "triton",
     "verify",
 ]
 _SMALL_FORMATS = ("E4M3", "E5M2", "E3M2", "E2M3", "E2M1", "E8M0")

@@ -38,7 +38,7 @@ from fpemu.conformance.deviations import (
     other_units,
     units,
 )
-from fpemu.conformance.orders import TILES, Candidate, Sums, interleaved, lengths_of, slices
+from fpemu.conformance.orders import TILES, Candidate, Sums, interleaved, lengths_of, slices, workspaces
 from fpemu.conformance.specification import (
     EPILOGUES,
     Specification,
@@ -191,11 +191,12 @@ class Problem:
 
     def offer(self, deviations: Deviations) -> None:
         """Confirm a combination, and keep it if it reproduces every bit."""
+        found = min((len(cause.kinds) for cause in self.causes), default=math.inf)
+        if len(deviations) > found or (self.causes and time.perf_counter() > min(self.end, self.last)):
+            return
         s = changed(self.s, deviations)
         key = _key(s, self.A.shape[1])
         text = "; ".join(d.text for d in deviations)
-        if self.causes and time.perf_counter() > min(self.end, self.last):
-            return
         if key in self.keys:
             same = self.keys[key]
             kinds = tuple(d.kind for d in deviations)
@@ -339,6 +340,11 @@ def plain_causes(
             if not (every or p.causes or p.over()):
                 evaluated(deviations, interleaved(Sums(one, a, b)))
 
+    def in_workspace(deviations: Deviations) -> None:
+        one = changed(s, deviations)
+        if one.narrow is None:
+            evaluated(deviations, workspaces(Sums(one, *one.operands(A, B))))
+
     def in_every_length(deviations: Deviations) -> None:
         in_all_orders(deviations, True)
 
@@ -367,6 +373,7 @@ def plain_causes(
     all_orders = ("orders over K", likely, (in_all_orders,))
     stages: list[tuple[str, Iterable[Deviations], tuple[Callable[[Deviations], None], ...]]] = [
         *(() if p.identify else (all_orders,)),
+        ("partial sums in a workspace", before, (in_workspace,)),
         ("instructions and accumulators", all_units(), (in_own_order,)),
         ("libraries", libraries(p), (by_itself,)),
         *((all_orders,) if p.identify else ()),

@@ -201,6 +201,8 @@ def _results(s: Specification, D: Array) -> Iterator[Deviation]:
                     yield deviation("result", text, **to, via=(first, "RNE"))
         if s.flush != "result" and not (np.abs(D[np.isfinite(D)]) >= out.min_normal).all():
             yield deviation("flush", "subnormal results are flushed to zero", flush="result")
+    if s.relu and (D < 0).any():
+        yield deviation("epilogue", "negative results are not replaced by zero (no ReLU)", relu=False)
     if not s.relu and (D >= 0).all():
         yield deviation("epilogue", "negative results are replaced by zero (ReLU)", relu=True)
 

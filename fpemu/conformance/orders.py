@@ -136,9 +136,16 @@ def slices(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
                 yield order, describe_order(order), {}, x.done(T)
 
 
-def _with_stored(x: Sums, P: Array, order: KOrder) -> Iterator[Candidate]:
-    """Slices whose partial sums are rounded to the narrow format of D, in a workspace, before they are added."""
-    fmt = x.s.result
+def workspaces(x: Sums) -> Iterator[Candidate]:
+    """Slices whose partial sums are rounded to the format of the operands in a workspace, while D is wider."""
+    fmt = x.s.inputs[0] if x.s.inputs else str(x.s.operand)
+    for length in lengths_of(x.K) if fmt != x.s.result else ():
+        yield from _with_stored(x, x.chains(lanes_of(x.K, -(-x.K // length), length)), KOrder(length), fmt)
+
+
+def _with_stored(x: Sums, P: Array, order: KOrder, fmt: str = "") -> Iterator[Candidate]:
+    """Slices whose partial sums are rounded to a narrow format, D's by default, in a workspace before their sum."""
+    fmt = fmt or x.s.result
     if fmt not in ("fp16", "bf16") or x.s.multiply_add is not None or len(P) == 1:
         return
     stored = [to_format(p, fmt).astype(p.dtype) for p in P]

@@ -21,6 +21,7 @@ from fpemu.conformance.compare import Difference, _compare
 from fpemu.conformance.specification import Specification, describe_order, evaluate
 from fpemu.conformance.structure import Residual, defects
 from fpemu.errors import InputError, entries, shown
+from fpemu.mma import KOrder
 from fpemu.mma.device import Device
 from fpemu.mma.spec import MmaSpec
 from fpemu.probing.callables import CheckedCallable, as_matrix, as_numbers, bits
@@ -438,27 +439,42 @@ def _beyond(residual: Residual) -> int | None:
         return int(residual.wrong.sum())
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return None
-    S, K = np.abs(a) @ np.abs(b), a.shape[1]
+    sizes = np.abs(residual.T) + np.abs(residual.d) + (0 if residual.c is None else np.abs(residual.c))
     try:
-        if s.scheme is not None:
-            limit = theory.entrywise(s.scheme, s.spec, A=residual.A, B=residual.B, on_range=s.on_range)  # type: ignore[arg-type]
-        else:
-            assert s.spec is not None
-            spec = s.spec
-            with contextlib.suppress(InputError):  # blocks of one product: the most roundings that an order can have
-                spec = spec.replace(k=1, block=1)
-            # the relative bound depends on the operands by underflow alone: rows and columns with the smallest terms
-            rows, columns = (np.argsort(np.abs(x).sum(axis=axis))[:4] for x, axis in ((a, 1), (b, 0)))
-            limit = theory.chain(spec, theory.Norms.of(a[rows], b[:, columns])).worst * S
+        limit = limits(s, residual.A, residual.B, np.abs(a) @ np.abs(b), sizes)
     except REFUSED:
         return None
-    # additions of partial sums, alpha, beta and the conversion of the result
-    unit = 2.0 ** -formats.get(s.result).fraction_bits
-    extra = (K + 4) * 2.0**-52 if str(s.accumulator) == "fp64" else (K + 4) * 2.0**-23
-    sizes = np.abs(residual.T) + np.abs(residual.d) + (0 if residual.c is None else np.abs(residual.c))
-    limit = np.abs(s.alpha) * (limit + extra * S) + unit * sizes + formats.get(s.result).min_subnormal
     far = np.abs(residual.d - residual.T) > limit
     return int((far | (np.isfinite(residual.T) & ~np.isfinite(residual.d) & np.isfinite(residual.expected))).sum())
+
+
+def limits(
+    s: Specification, A: Array, B: Array, sums: Array, sizes: Array, order: KOrder | None = None, block: int = 1
+) -> Array:
+    """Bounds of |D - exact D| by a resolved specification, in one order or in every order of blocks of a length.
+
+    `sums` are the sums of the magnitudes of the terms, and `sizes` those of the addends of the epilogue and of D.
+    """
+    if s.is_integer:
+        return np.zeros_like(sums)
+    K = A.shape[1]
+    if s.scheme is not None:
+        limit = theory.entrywise(s.scheme, s.spec, A=A, B=B, on_range=s.on_range)  # type: ignore[arg-type]
+    else:
+        assert s.spec is not None
+        spec = s.spec
+        if order is None:
+            with contextlib.suppress(InputError):
+                spec = spec.replace(k=block, block=min(block, spec.block))
+        # the relative bound depends on the operands by underflow alone: rows and columns with the smallest terms
+        a, b = (np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0) for x in s.multiplied(A, B))
+        rows, columns = (np.argsort(np.abs(x).sum(axis=axis))[:4] for x, axis in ((a, 1), (b, 0)))
+        limit = theory.chain(spec, theory.Norms.of(a[rows], b[:, columns]), order).worst * sums
+    # additions of partial sums, alpha, beta and the conversion of the result
+    unit, steps = 2.0 ** -formats.get(s.result).fraction_bits, 4 if order is not None else 4 + -(-K // block)
+    extra = steps * (2.0**-52 if str(s.accumulator) == "fp64" else 2.0**-23)
+    limit = np.abs(s.alpha) * (limit + extra * sums) + unit * sizes + formats.get(s.result).min_subnormal
+    return np.asarray(limit)
 
 
 def _verify_batch(result: Any, A: Any, B: Any, C: Any, s: Specification, budget: dict[str, Any]) -> Verdict:

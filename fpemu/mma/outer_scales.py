@@ -113,9 +113,7 @@ def scaled_gemm(
     pieces = 1 if block is None else max(1, -(-K // block))
     a = _scales(scale_a, "scale_a", M, pieces, block)
     b = _scales(np.transpose(as_array(scale_b, "scale_b")), "scale_b", N, pieces, block).T
-    if multiply is None:  # scales of single rows and columns come last
-        fine = (np.shape(scale_a)[:1], np.shape(scale_b)[-1:]) == ((M,), (N,)) and (M, N) != (1, 1)
-        multiply = "scales-first" if not fine else "b-first" if block is None else "a-first"
+    multiply = multiply or _multiplication(scale_a, scale_b, M, N, block)
     where: Any = {"backend": backend, "device": device}
     with np.errstate(all="ignore"):
         if block is None:
@@ -134,6 +132,12 @@ def scaled_gemm(
         D = D if to == FP32 else np.asarray(_round_to(D.astype(np.float64), to)).astype(to.dtype)
         D.view(f"u{D.itemsize}")[np.isnan(D)] = np.array(np.nan, D.dtype).view(f"u{D.itemsize}")
     return D
+
+
+def _multiplication(scale_a: Any, scale_b: Any, M: int, N: int, block: int | None) -> Multiply:
+    """The order of multiplications of ``torch._scaled_mm``: scales of single rows and columns come last."""
+    fine = (np.shape(scale_a)[:1], np.shape(scale_b)[-1:]) == ((M,), (N,)) and (M, N) != (1, 1)
+    return "scales-first" if not fine else "b-first" if block is None else "a-first"
 
 
 def _scales(x: Any, name: str, rows: int, pieces: int, block: int | None) -> Array:

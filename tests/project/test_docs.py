@@ -33,6 +33,7 @@ PAGES = {
 }
 SLOW = {
     "guides/verify",
+    "guides/test",
     "guides/sweep",
     "guides/cluster",
     "guides/orders",
