@@ -105,11 +105,11 @@ def assert_bits_equal(
     >>> A, B = fpemu.inputs.operands("normal", 8, 8, 96, seed=1, dtype="fp16")
     >>> D = fpemu.mma.gemm(A, B, None, fpemu.mma.spec("H200"), fpemu.mma.KOrder(split=48))
     >>> assert_bits_equal(D, A, B, hardware="H200", order={"split": 48})
-    >>> assert_bits_equal(D, A, B, hardware="H200")
-    Traceback (most recent call last):
-    AssertionError: D does not have the specified bits
-    specification: hopper wgmma m64nNk16 fp16->fp32, one chain; 8 × 8 × 96
-    DIFFERS by 5.78e-08 (relative L2), rounding (within the worst case of the arithmetic in any summation order): ...
+    >>> try:
+    ...     assert_bits_equal(D, A, B, hardware="H200")
+    ... except AssertionError as error:
+    ...     print(str(error).splitlines()[3][:39])
+    likeliest cause: split in slices of 48,
     """
     __tracebackhide__ = True
     integer("seed", seed, 0, none=True)
@@ -184,11 +184,12 @@ def assert_within_bound(
     >>> A, B = fpemu.inputs.operands("normal", 8, 8, 96, seed=1, dtype="fp16")
     >>> D = (A.astype("f8") @ B.astype("f8")).astype("f4")
     >>> assert_within_bound(D, A, B, hardware="H200")
-    >>> D[2, 3] += 1e-4
-    >>> assert_within_bound(D, A, B, hardware="H200")
-    Traceback (most recent call last):
-    AssertionError: 1 of 64 entries of D is farther from the exact product than any summation order gives
-    ...
+    >>> D[2, 3] += 1e-3
+    >>> try:
+    ...     assert_within_bound(D, A, B, hardware="H200")
+    ... except AssertionError as error:
+    ...     print(str(error)[:48])
+    1 of 64 entries of D is farther from the exact p
     """
     __tracebackhide__ = True
     number("seconds", seconds, 0)
@@ -373,10 +374,8 @@ def _lines(x: _Product, seed: int | None) -> Iterator[tuple[Lines, Lines]]:
     rng = np.random.default_rng(seed)
 
     def some(length: int, count: int) -> Lines:
-        inner = (
-            rng.choice(np.arange(1, length - 1), max(0, min(count, length) - 2), replace=False) if length > 2 else []
-        )
-        return np.unique([0, *inner, length - 1]).astype(np.int64)
+        inner = rng.permutation(np.arange(1, max(length - 1, 1)))[: max(0, count - 2)]
+        return np.unique([0, *inner.tolist(), length - 1]).astype(np.int64)
 
     rows, columns = (max(2, _WORK // 2 // (K * n)) for n in (N, M))
     yield some(M, rows), some(N, max(_LEAST, _WORK // 2 // (rows * K)))

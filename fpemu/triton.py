@@ -21,7 +21,7 @@ _SCHEMES = {"TF32x3": "triton:tf32x3", "BF16x3": "triton:bf16x3", "BF16x6": "tri
 
 @contextlib.contextmanager
 def interpreted(hardware: str = "H200") -> Iterator[None]:
-    """Give the dot products of Triton's interpreter the bits of a GPU, within a `with` block.
+    """Emulate the dot products of a GPU in Triton's interpreter, within a `with` block.
 
     Parameters
     ----------

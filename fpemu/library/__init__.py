@@ -2,11 +2,25 @@
 
 A library chooses its kernel, and with it the summation order over K, by shape, layout and type. The tables in
 ``fpemu/library/data`` contain the orders of products of 353 shapes, each compared with the library's own product.
+`all_reduce` and `reduce_scatter` add over several GPUs as NCCL does.
 """
 
 from __future__ import annotations
 
+from fpemu.library.collectives import all_reduce, parallel_linear, reduce_scatter
 from fpemu.library.emulation import emulate, predict, replay
 from fpemu.library.tables import LAYOUTS, TYPES, Product, lookup, orders
 
-__all__ = ["LAYOUTS", "TYPES", "Product", "emulate", "lookup", "orders", "predict", "replay"]
+__all__ = [
+    "LAYOUTS",
+    "TYPES",
+    "Product",
+    "all_reduce",
+    "emulate",
+    "lookup",
+    "orders",
+    "parallel_linear",
+    "predict",
+    "reduce_scatter",
+    "replay",
+]

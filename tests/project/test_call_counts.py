@@ -101,6 +101,7 @@ CHECKS_ARRAYS = {  # the boundary, one module of a public subpackage: arrays are
     "batched/layouts.py",
     "conformance/compare.py",
     "library/emulation.py",
+    "library/collectives.py",
     "probing/callables.py",
     "advice/search.py",
     "theory/norms.py",

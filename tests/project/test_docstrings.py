@@ -26,6 +26,7 @@ CHECKS = CHECKS["tool"]["numpydoc_validation"]["checks"]
 IMPERATIVES = {
     "Accumulate",
     "Add",
+    "Assert",
     "Compare",
     "Convert",
     "Count",
