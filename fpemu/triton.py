@@ -55,7 +55,7 @@ def interpreted(hardware: str = "H200") -> Iterator[None]:
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise InputError("Triton compiles its kernels: set TRITON_INTERPRET=1 before they are defined")
     try:
-        from triton.runtime import interpreter  # type: ignore[import-not-found, unused-ignore]
+        from triton.runtime import interpreter
     except ImportError:
         raise InputError("fpemu.triton needs Triton: pip install triton") from None
     builder, handle = interpreter.InterpreterBuilder, interpreter.TensorHandle
