@@ -10,13 +10,24 @@ from numpy.typing import NDArray
 
 from fpemu import formats
 from fpemu._system import in_ieee
-from fpemu.arguments import as_array
+from fpemu.arguments import as_array, real_factor, real_view
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.probing.callables import bits
 
 _LOST = 2**62  # the distance between a NaN and a number, and the largest between two numbers
 _TILES = (8, 16, 32, 64, 128, 256)
+
+
+def as_real(result: Any, A: Any, B: Any, C: Any) -> tuple[Any, Any, Any, Any]:
+    """The real product of the parts that a complex product is (`fpemu.schemes.complex_products`, form 4M)."""
+    given = {"the result": result, "A": A, "B": B, **({} if C is None else {"C": C})}
+    arrays = {name: as_array(X, name, complex_numbers=True) for name, X in given.items()}
+    if min(arrays["A"].ndim, arrays["B"].ndim) < 2:
+        raise InputError("A and B must be matrices, or stacks of matrices")
+    dtype = np.result_type(np.complex64, *arrays.values())
+    d, a, b, *c = (X.astype(dtype) for X in arrays.values())
+    return real_view(d), real_view(a), real_factor(b), real_view(c[0]) if c else None
 
 
 @dataclass(frozen=True)

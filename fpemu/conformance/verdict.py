@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from fpemu import formats, inputs, mma, schemes, simt, theory
 from fpemu._system import in_ieee
-from fpemu.arguments import integer, integers, number
+from fpemu.arguments import any_complex, integer, integers, number
 from fpemu.conformance.causes import REFUSED, Cause, Problem, indistinguishable, search
-from fpemu.conformance.compare import Difference, _compare
+from fpemu.conformance.compare import Difference, _compare, as_real
 from fpemu.conformance.specification import Specification, describe_order, evaluate
 from fpemu.conformance.structure import Residual, defects
 from fpemu.errors import InputError, entries, shown
@@ -218,7 +218,9 @@ def verify(
     result : array (..., M, N), or callable
         D, or a function that computes it: called as (A, B), as (A, B, C) where there is a C, with the arrays as given.
     A, B : arrays (..., M, K) and (..., K, N)
-        Leading axes are batch axes, which broadcast. Arrays of NumPy, PyTorch, CuPy, or any library with DLPack. For a
+        Leading axes are batch axes, which broadcast. Arrays of NumPy, PyTorch, CuPy, or any library with DLPack.
+        Complex NumPy arrays stand for the real product of their parts, as in `fpemu.gemm`, form 4M, and mismatches are
+        counted and located there: columns 2n and 2n + 1 are the parts of column n. For a
         callable, A may be the name of a distribution (`fpemu.inputs.names`), with `shape` (M, N, K) and `seed`: the
         callable then receives NumPy arrays.
     C : array (..., M, N), optional
@@ -275,6 +277,10 @@ def verify(
             )
     seed, most = integer("seed", seed, 0), integer("most", most, 0)
     seconds = number("seconds", seconds, 0, np.inf)
+    if not isinstance(A, str) and any_complex(A, B, C, None if callable(result) else result):
+        if callable(result) or (s.scheme is not None and schemes.get(s.scheme).modular):
+            raise InputError("a complex product by ozaki2 or of a callable: compare the result with fpemu.gemm's")
+        result, A, B, C = as_real(result, A, B, C)
     if isinstance(A, str):
         A, B = _drawn(result, A, B, shape, seed, s)
     elif shape is not None:

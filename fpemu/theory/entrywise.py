@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fpemu._system import in_ieee
+from fpemu.arguments import any_complex, choice, real_factor, real_view
 from fpemu.mma import MmaSpec
 from fpemu.schemes import strassen
-from fpemu.schemes.base import Scheme, build, matrices
+from fpemu.schemes.base import Form, Scheme, build, matrices
 from fpemu.schemes.call import Policy
 from fpemu.schemes.errorfree.base import ErrorFree
 from fpemu.schemes.staged import Staged
@@ -36,8 +37,9 @@ def entrywise(
     A: Any,
     B: Any,
     on_range: Policy = "raise",
+    form: Form = "4M",
     **options: Any,
-) -> Floats:
+) -> NDArray[Any]:
     """Return a bound on |D - AB| for every entry of a product D of given operands.
 
     Parameters
@@ -47,16 +49,19 @@ def entrywise(
     hardware : str or MmaSpec, optional
         As for `fpemu.gemm`.
     A, B : array_like (M, K) and (K, N)
-        Finite operands.
+        Finite operands, real or complex.
     on_range : {"raise", "propagate", "scale", "scale-rows"}
         As for `fpemu.gemm`.
+    form : {"4M", "3M"}
+        Of a complex product, as for `fpemu.gemm`.
     **options
         The scheme's options.
 
     Returns
     -------
     float64 array (M, N)
-        Bound for alpha = 1, beta = 0. Infinite where none is known.
+        Bound for alpha = 1, beta = 0. Infinite where none is known. Of a complex product complex128: the real part
+        bounds the error of the real part, the imaginary part that of the imaginary part.
 
     Raises
     ------
@@ -68,6 +73,14 @@ def entrywise(
     The error-free schemes evaluate the digits that they omit. Strassen's algorithm adds the bounds of its products and
     of the additions before and after. For the other schemes the bound is `fpemu.theory.bound` times |A||B|.
 
+    With S the products of magnitudes and E the bounds of the three products of form 3M, and u the unit roundoff,
+
+        |error of Re| <= E1 + E2 + u (S1 + S2)      |error of Im| <= E1 + E2 + E3 + u (2 S1 + S2 + 4 S3)
+
+    and terms of u E and u^2 S. If E = e S for all three, these are at most (2 e + 7 u) (|Ar| + |Ai|)(|Br| + |Bi|). The
+    bound of 4M is e times the products of its own part alone, |Ar||Bi| + |Ai||Br| for Im, and may be smaller by any
+    factor.
+
     Examples
     --------
     >>> A, B = np.ones((2, 64), np.float32), np.ones((64, 3), np.float32)
@@ -75,12 +88,11 @@ def entrywise(
     True
     """
     built = build(scheme, options)
+    choice("form", form, get_args(Form))
+    if any_complex(A, B):
+        return _complex(built, hardware, A, B, on_range, form)
     if isinstance(built, ErrorFree):
-        limits = np.asarray(built.error_bound(A, B, hardware))
-        A, B = matrices(A, B, built.operand)
-        with np.errstate(all="ignore"):
-            largest = np.abs(A).astype(np.float64) @ np.abs(B).astype(np.float64) + limits
-        return np.where(largest * (1 + 2.0**-20) < built.operand.max, limits, np.inf)
+        return _in_range(built, *matrices(A, B, built.operand), np.asarray(built.error_bound(A, B, hardware)))
     A, B = matrices(A, B, built.operand)
     norms = Norms.of(A, B)
     with np.errstate(all="ignore"):
@@ -92,6 +104,38 @@ def entrywise(
         # a word that overflows gives NaN times zero
         zero = math.inf if any(part.name.startswith("out of range") for part in limit.parts) else 0.0
         return np.where(terms == 0, zero, limit.worst * sizes + tiny)
+
+
+def _in_range(scheme: Scheme, A: Any, B: Any, limits: Floats) -> Floats:
+    """The bounds, infinite where a result may overflow."""
+    with np.errstate(all="ignore"):
+        largest = np.abs(A).astype(np.float64) @ np.abs(B).astype(np.float64) + limits
+    return np.where(largest * (1 + 2.0**-20) < scheme.operand.max, limits, np.inf)
+
+
+def _complex(
+    scheme: Scheme, hardware: str | MmaSpec | None, A: Any, B: Any, on_range: Policy, form: Form
+) -> NDArray[np.complex128]:
+    """The bounds of both parts of a complex product."""
+    A, B = matrices(A, B, scheme.operand, complex_numbers=True)
+
+    def one(X: Any, Y: Any) -> tuple[Floats, Floats]:
+        sizes = np.abs(X).astype(np.float64) @ np.abs(Y).astype(np.float64)
+        return sizes, entrywise(scheme, hardware, A=X, B=Y, on_range=on_range)
+
+    with np.errstate(all="ignore"):
+        if scheme.error_free and (form == "4M" or scheme.modular):
+            limits = scheme.error_bound(A, B, hardware).view(np.float64)  # type: ignore[attr-defined]
+            return _in_range(scheme, real_view(A), real_factor(B), limits).view(np.complex128)
+        if form == "4M":
+            return one(real_view(A), real_factor(B))[1].view(np.complex128)
+        u, a, b = scheme.operand.unit_roundoff, (A.real, A.imag), (B.real, B.imag)
+        (s, e), (t, f), (r, g) = one(a[0], b[0]), one(a[1], b[1]), one(a[0] + a[1], b[0] + b[1])
+        E, D = e + f, np.empty(e.shape, np.complex128)
+        D.real = (E + u * (s + t + E)) * (1 + 2.0**-20)
+        # sums of the operands 2 u r, T3 - T1 at most r + s and a rounding, and then the result
+        D.imag = (E + g + u * (4 * r + 2 * s + t + 2 * (E + g))) * (1 + 2.0**-20)
+        return D
 
 
 def _strassen(scheme: Staged, A: Any, B: Any, hardware: str | MmaSpec | None) -> Floats:

@@ -231,3 +231,45 @@ def test_errors_are_those_of_the_parts():
         metrics.normwise(D, R, A, B[:, :2])
     with pytest.raises(InputError, match="fp16"):
         reference.matmul(A, B, out="fp16")
+
+
+@pytest.mark.parametrize("form", ["4M", "3M"])
+@pytest.mark.parametrize("scheme", ["sgemm", "dgemm", "ootomo", "staged", "ozaki", "ozimmu", "ozaki2"])
+def test_bounds_of_both_forms(scheme, form):
+    for imaginary in (1.0, 2.0**-20):  # a small imaginary part
+        A, B, _ = _operands((6, 33, 5), 10, spread=4)
+        A, B = ((X.real + 1j * imaginary * X.imag).astype(_dtype(scheme)) for X in (A, B))
+        D, bound = (
+            fpemu.gemm(A, B, scheme=scheme, form=form, **CALL),
+            theory.entrywise(scheme, "H200", A=A, B=B, form=form),
+        )
+        error = D - reference.matmul(A, B)
+        assert (np.abs(error.real) <= bound.real).all()
+        assert (np.abs(error.imag) <= bound.imag).all()
+        if form == "3M" and scheme != "ozaki2":
+            other = theory.entrywise(scheme, "H200", A=A, B=B)
+            if imaginary < 1:
+                assert (bound.imag > 1000 * other.imag).all()
+
+
+def test_a_small_imaginary_part_loses_its_digits_in_three_products():
+    A, B, _ = _operands((24, 64, 24), 11)
+    A, B = A.real + 1e-8j * A.imag, B.real + 1e-8j * B.imag
+    R = reference.matmul(A, B)
+    cross = np.abs(A.real) @ np.abs(B.imag) + np.abs(A.imag) @ np.abs(B.real)
+    four, three = (
+        (np.abs(fpemu.gemm(A, B, scheme="dgemm", form=form).imag - R.imag) / cross).max() for form in ("4M", "3M")
+    )
+    assert four < 1e-15
+    assert 1e-9 < three < 1e-7
+
+
+def test_a_complex_product_is_verified_as_the_product_of_its_parts():
+    A, B, _ = _operands((5, 24, 3), 12, np.complex64)
+    D = fpemu.gemm(A, B, scheme="ootomo", **CALL)
+    assert fpemu.verify(D, A, B, scheme="ootomo", **CALL, causes=False).equal
+    D[2, 1] += 1j
+    verdict = fpemu.verify(D, A, B, scheme="ootomo", **CALL, causes=False)
+    assert (verdict.difference.entries, verdict.difference.first) == (1, (2, 3))
+    with pytest.raises(InputError, match="ozaki2"):
+        fpemu.verify(D, A, B, scheme="ozaki2", **CALL)
