@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fpemu.library.collectives import all_reduce, parallel_linear, reduce_scatter
 from fpemu.library.emulation import emulate, predict, replay
+from fpemu.library.rows import invariance
 from fpemu.library.tables import LAYOUTS, TYPES, Product, lookup, orders
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Product",
     "all_reduce",
     "emulate",
+    "invariance",
     "lookup",
     "orders",
     "parallel_linear",

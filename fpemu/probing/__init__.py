@@ -2,6 +2,18 @@
 
 from fpemu.mma.serialise import load, save
 from fpemu.probing.arithmetic.characterize import Characterized, characterize
+from fpemu.probing.invariance import Invariance, invariance
 from fpemu.probing.reveal import Revealed, RevealedMap, reveal, reveal_map
 
-__all__ = ["Characterized", "Revealed", "RevealedMap", "characterize", "load", "reveal", "reveal_map", "save"]
+__all__ = [
+    "Characterized",
+    "Invariance",
+    "Revealed",
+    "RevealedMap",
+    "characterize",
+    "invariance",
+    "load",
+    "reveal",
+    "reveal_map",
+    "save",
+]
