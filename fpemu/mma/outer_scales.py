@@ -21,8 +21,16 @@ from fpemu.rounding import _round_to
 
 Array = NDArray[Any]
 Multiply = Literal["scales-first", "a-first", "b-first"]
+
+
+def _scales_first(p: Array, a: Array, b: Array) -> Array:
+    """Return fma(a b, p, +0): an exact zero is +0, and a product that underflows keeps its sign."""
+    ab = a * b
+    return np.where((ab == 0) | (p == 0), ab * p + 0, ab * p)
+
+
 _MULTIPLY = {
-    "scales-first": lambda p, a, b: (a * b) * p,
+    "scales-first": _scales_first,
     "a-first": lambda p, a, b: (p * a) * b,
     "b-first": lambda p, a, b: (p * b) * a,
 }
@@ -62,8 +70,8 @@ def scaled_gemm(
         Length in K of the blocks with a scale (DeepGEMM, Transformer Engine: 128). Default: the scales multiply the
         whole sum.
     multiply : {"scales-first", "a-first", "b-first"}, optional
-        Order of the two multiplications of a sum p, each rounded to nearest in fp32: (a b) p, (p a) b or (p b) a.
-        Default: that of ``torch._scaled_mm`` on an H200.
+        Order of the two multiplications of a sum p, each rounded to nearest in fp32: fma(a b, p, +0), whose exact zeros
+        are +0, (p a) b or (p b) a. Default: that of ``torch._scaled_mm`` on an H200.
     fused : bool
         With `block`: whether a scaled sum is added to D by one fused multiply-add, D = fma(a b, p, D) for
         "scales-first", else by a multiplication and an addition.
@@ -89,11 +97,10 @@ def scaled_gemm(
 
     Measured on an H200 (PyTorch 2.11, CUDA 13.0; fp32 and bf16 results): scales of tensors and of blocks 1 x 128 with
     128 x 128 are multiplied first, scales of rows and columns (p b) a, blocks 1 x 128 of both A and B (p a) b; blocks
-    are added by FMA. The order over K is one chain with ``use_fast_accum=True``, else KOrder(promote=128). Rows: 0
-    mismatches in 12 sets of 168,704 outputs. Tensors: 0 in 8 sets, 2 in each of the 4 with scales from 2^-40 to 2^40 of
-    both signs, unexplained. Blocks: 0 of 32,768 with scales between 0.5 and 2; the wider ones were compared only with
-    an FMA that rounds twice (at most 4 mismatches). DeepGEMM's rule, scales first and FMA, is
-    documented.
+    are added by FMA. The order over K is one chain with ``use_fast_accum=True``, else KOrder(promote=128). Scales of
+    both signs between 2^-75 and 2^63, normal, sparse and small integer operands: 0 mismatches in 14.2 million outputs
+    with scales of tensors, and in 7.1 million (bf16) with scales of rows. Blocks, scales between 2^-40 and 2^40: 0 of
+    786,432. DeepGEMM's rule, scales first and FMA, is documented.
 
     Examples
     --------

@@ -84,6 +84,22 @@ def test_the_default_is_the_order_of_an_h200(a, b, block, multiply):
     same(D, mma.scaled_gemm(A, B, a, b, SPEC, block=block, multiply=multiply))
 
 
+@pytest.mark.parametrize(
+    ("p", "a", "b", "tensor", "rows"),
+    [  # codes of D as on an H200: an exact zero of scales first is +0, a result below 2^-149 keeps its sign
+        (0.0, -1.8338461813982576e-05, 3.869548237389608e-09, 0x00000000, 0x80000000),
+        (1.0, -(2.0**-75), 2.0**-75, 0x00000000, 0x80000000),
+        (2.0**-3, -(2.0**-75), 2.0**-73, 0x80000000, 0x80000000),
+    ],
+)
+def test_zeros_have_the_signs_of_hardware(p, a, b, tensor, rows):
+    x, y = np.full((2, 1), p, np.float32), np.ones((1, 2), np.float32)
+    D = mma.scaled_gemm(x, y, np.float32(a), np.float32(b), SPEC)
+    assert (D.view(np.uint32) == tensor).all()
+    D = mma.scaled_gemm(x, y, np.full((2, 1), a, np.float32), np.full((1, 2), b, np.float32), SPEC)
+    assert (D.view(np.uint32) == rows).all()
+
+
 def test_hostile_scales_and_coarse_blocks_of_rows():
     x, y = np.ones((300, 128), np.float32), np.ones((128, 2), np.float32)
     a = np.array([[1.0], [2.0], [np.nan]], np.float32)
