@@ -186,14 +186,26 @@ def stochastic_words(seed: int, index: Any, bits: int = 32) -> NDArray[np.uint64
     index = as_array(index, "index of stochastic_words")
     if index.dtype.kind != "u":
         raise InputError(f"index of stochastic_words must be unsigned integers, not {index.dtype}")
-    return _stochastic_words(seed, index.astype(np.uint64), bits)
+    return _words_at(seed, bits, index)
 
 
-def _stochastic_words(seed: int, index: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
-    """`stochastic_words` for an array of uint64."""
-    start = mix(np.array([seed], np.uint64) + _GOLDEN)[0]
+def _words_at(seed: Any, bits: Any, *indices: Any) -> NDArray[np.uint64]:
+    """`stochastic_words` at positions of several non-negative indices, broadcast: each seeds the words of the next."""
+    words = np.asarray(_mixed_seed(seed))
     with np.errstate(over="ignore"):  # modulo 2^64 on purpose
-        return np.asarray(mix((index + np.uint64(1)) * _GOLDEN + start) >> np.uint64(64 - bits))
+        for index in indices:
+            words = mix((np.asarray(index).astype(np.uint64) + np.uint64(1)) * _GOLDEN + words)
+    return words >> np.uint64(64 - bits)
+
+
+def _derived_seed(seed: Any, *indices: int) -> int:
+    """Return the seed of a stream by the numbers of what it is for, such as an operand and a word."""
+    return int(_words_at(seed, 63, *indices))
+
+
+def _mixed_seed(seed: Any) -> Any:
+    """Return the state from which the words of a seed are computed."""
+    return mix(np.array([seed], np.uint64) + _GOLDEN)[0]
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio, the increment of SplitMix64
@@ -209,7 +221,7 @@ def _random_words(shape: tuple[int, ...], random_bits: Any, bits: Any, seed: Any
     if seed is not None:
         width = width or 32
         index = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.uint64).reshape(shape)
-        return _stochastic_words(integer("seed", seed, 0, 2**63 - 1), index, width), width
+        return _words_at(integer("seed", seed, 0, 2**63 - 1), width, index), width
     words = as_array(random_bits, "random_bits")
     if words.dtype.kind != "u":
         raise InputError(

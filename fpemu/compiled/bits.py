@@ -64,16 +64,30 @@ def power(e: int) -> float:
 
 
 @njit(nogil=True, error_model="numpy", inline="always")
-def rounded(params: Any, v: float) -> Any:
+def mixed(state: Any, index: Any) -> Any:
+    """Return the word of SplitMix64 at an index, of uint64 as the state; `fpemu.rounding._words_at` nests them."""
+    x = state + (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(nogil=True, error_model="numpy", inline="always")
+def rounded(params: Any, v: float, word: float) -> Any:
     """Round a float64 number once to a format, keeping the sign of a zero; RZ overflows to Inf too.
 
-    `params` has the exponents `emin` and `emax` of the format, its fraction bits, and the kind of rounding.
+    `params` has the exponents `emin` and `emax` of the format, its fraction bits, and the kind of rounding `final`: of
+    length 1 RZ, 2 RNE, 3 SR, whose last entry is 2^r; `word` has the r random bits of SR.
     """
     ev = ((bits_of_f64(v) >> 52) & 2047) - 1023
     quantum = min(max(ev, params.emin), params.emax + 1) - params.fraction
-    if len(params.nearest) == 2:
+    if len(params.final) == 2:
         magic = 1.5 * power(52 + quantum)  # its last place is the quantum: the sum rounds to nearest even there
         r = (v + magic) - magic
+    elif len(params.final) == 3:
+        units = abs(v) * power(-quantum)
+        low = trunc(units)  # the sum below is exact: it has fewer than 53 bits
+        r = (low + (floor((units - low) * params.final[-1]) + word >= params.final[-1])) * power(quantum)
     else:
         r = trunc(v * power(-quantum)) * power(quantum)
     r = np.inf if abs(r) >= power(params.emax + 1) else r

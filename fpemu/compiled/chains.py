@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from fpemu._system import map_tasks
-from fpemu.compiled.bits import bits_of_f64, f64_of_bits
+from fpemu.compiled.bits import bits_of_f64, f64_of_bits, mixed
 from fpemu.compiled.cache import saved
 from fpemu.compiled.rounding import _SIGN, _round, _tuple, parameters
 from fpemu.formats import FloatFormat
@@ -61,10 +61,7 @@ def _word(index: int, random: Any) -> int:
     start, drop, stochastic = random
     if len(stochastic) == 0:
         return np.int64(0)
-    x = (index + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + start
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.int64(((x ^ (x >> np.uint64(31))) >> drop) << (drop - np.uint64(1)))
+    return np.int64((mixed(start, index) >> drop) << (drop - np.uint64(1)))
 
 
 @njit(nogil=True, error_model="numpy")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 DEFAULT_ARITHMETIC = "truncated"
 DEFAULTS: dict[str, Any] = {"F": 24, "E0": None, "fraction_bits": None, "final": "RNE", "payloads": False}
-DEFAULTS |= {"scale": None, "scale_block": None}
+DEFAULTS |= {"scale": None, "scale_block": None, "random_bits": None, "seed": None}
 """Fields of MmaSpec that only some arithmetics read, and their values in all others"""
 
 
@@ -39,6 +39,7 @@ class Operands(NamedTuple):
     index_b: NDArray[np.int64]  # (products,)
     C: Array  # (products, M, N)
     cuts: NDArray[np.bool_]  # (instructions,): True where the accumulator joins an outer sum and restarts from zero
+    first: tuple[int, int] = (0, 0)  # row of D that C begins with, block of its chain: indices of SR's random bits
 
 
 class Loss(NamedTuple):
@@ -62,7 +63,8 @@ class Arithmetic:
     name: str  # key of the row: `MmaSpec.arithmetic`
     text: str  # the arithmetic in words
     # NumPy reference implementation of one block: a (..., M, L), b (..., L, N), c (..., M, N) -> d (..., M, N)
-    reference: Callable[[Array, Array, Array, MmaSpec], Array]
+    # and, in the arithmetics with "final", the random bits of each entry of d for SR
+    reference: Callable[..., Array]
     # Compiled implementation of chains, "module.function" in `fpemu.mma.compiled`. None: the reference alone
     compiled: str | None
     cuda: str | None  # constant of ``kernels/arithmetic.cuh``. None: not emulated on a GPU
@@ -130,7 +132,7 @@ def _named(name: str) -> Arithmetic:
 
 
 def _by_reference(x: Operands, spec: MmaSpec) -> Array:
-    return reference.chain(x.A[x.index_a], x.B[x.index_b], x.C, spec, x.cuts)
+    return reference.chain(x.A[x.index_a], x.B[x.index_b], x.C, spec, x.cuts, x.first)
 
 
 # --- constraints: carriers of the implementations, and limits of the arithmetics
@@ -239,6 +241,8 @@ def _via_half(spec: MmaSpec) -> Iterator[str]:
     yield from _truncated(spec)
     if spec.k % 4 or spec.block != spec.k:
         yield "the way through half precision needs k a multiple of 4 and block = k"
+    if spec.final == "SR":
+        yield "the sums of the way through half precision are not rounded stochastically"
     a, b, _, _ = spec.operand_formats
     if not within_half(a) or not within_half(b):
         yield f"{a} and {b} do not both fit into fp16"
@@ -290,7 +294,7 @@ def _truncated_loss(spec: MmaSpec) -> Loss:
     tau, least = (spec.block + extra) * 2.0**-spec.F, last * spec.operand_formats[3].min_normal
     if spec.final == "RNE":
         return Loss(tau, 0.0, last / 2, floor + least / 2, True)
-    return Loss(tau, 0.0, last, floor + least, False)
+    return Loss(tau, 0.0, last, floor + least, spec.final == "SR")
 
 
 def _scaled_loss(spec: MmaSpec) -> Loss:
@@ -308,8 +312,8 @@ def _via_half_loss(spec: MmaSpec) -> Loss:
 def _exact_loss(spec: MmaSpec) -> Loss:
     """The rounding of the sum alone."""
     d = spec.operand_formats[3]
-    if spec.final == "RZ":
-        return Loss(0.0, 0.0, _last(spec), d.min_subnormal, False)
+    if spec.final != "RNE":
+        return Loss(0.0, 0.0, _last(spec), d.min_subnormal, spec.final == "SR")
     return Loss(0.0, 0.0, d.unit_roundoff, d.min_subnormal / 2, True)
 
 
@@ -362,7 +366,8 @@ def _integer_loss(spec: MmaSpec) -> Loss:
     raise InputError(f"{spec.name}: sums of integers are exact modulo 2^32 and have no error to bound")
 
 
-_SUM = ("F", "E0", "fraction_bits", "final")
+_FINAL = ("final", "random_bits", "seed")
+_SUM = ("F", "E0", "fraction_bits", *_FINAL)
 ARITHMETICS: dict[str, Arithmetic] = {
     row.name: row
     for row in (
@@ -388,7 +393,7 @@ ARITHMETICS: dict[str, Arithmetic] = {
             constraints=_carried,
             exact_to=_precision,
             loss=_exact_loss,
-            parameters=("final",),
+            parameters=_FINAL,
             rank=2,
         ),
         Arithmetic(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -221,6 +222,8 @@ def _chain(
             D = run(As, Bs, C, shape, order=order, step=step, scales=scales)
         else:  # some rows at a time, because the results of all slices are held until they are added
             if not isinstance(order, KOrder):
+                if spec.final == "SR":
+                    raise InputError("a tree takes an instruction that rounds deterministically: give a KOrder")
                 check(order, As[0].shape[-1], spec)
             D = np.empty(shape, spec.outer_dtype)
             most = _ENTRIES_CUDA if use == "cuda" else _ENTRIES
@@ -231,7 +234,8 @@ def _chain(
                 part = (*lead, a[0].shape[-2], shape[-1])
                 if isinstance(order, KOrder):
                     some = None if scales[0] is None else scales[0][..., rows, :]
-                    D[..., rows, :] = run(a, Bs, c, part, order=order, step=step, scales=(some, scales[1]))
+                    at = rows.start
+                    D[..., rows, :] = run(a, Bs, c, part, order=order, step=step, scales=(some, scales[1]), row=at)
                 else:
                     D[..., rows, :] = _evaluate_tree(a[0], Bs[0], c, part, order, spec, run)
         if isinstance(spec.d_format, str):
@@ -254,8 +258,12 @@ def _run(
     use: str,
     device: Device,
     scales: Scales = (None, None),
+    row: int = 0,
 ) -> Array:
-    """Compute the slices of the order and add them; the result (..., M, N) shares no memory with the operands."""
+    """Compute the slices of the order and add them; the result (..., M, N) shares no memory with the operands.
+
+    `row` is the row of D with which the operands begin.
+    """
     index_a, index_b = indices(As[0], shape[:-2]), indices(Bs[0], shape[:-2])
     stack, K, outer = (len(index_a), *shape[-2:]), As[0].shape[-1], spec.outer_dtype
     start = np.zeros(stack, outer) if C is None else C.reshape(stack).astype(outer)
@@ -264,7 +272,8 @@ def _run(
     lay_out = _slices if K <= _LONGEST_KEPT else _slices.__wrapped__
     slices = lay_out(order, K, len(As), step, spec.k)
 
-    def chain(part: _SliceLayout, first: Array) -> Array:
+    def chain(part: _SliceLayout, first: Array, block: int = 0) -> Array:
+        at = row, block
         A, B = _gather(As, part, spec.a_format, -1), _gather(Bs, part, spec.b_format, -2)
         if spec.scale_block is not None:
             A, B = _with_scales(A, scales[0], part, spec, -1), _with_scales(B, scales[1], part, spec, -2)
@@ -272,18 +281,21 @@ def _run(
         if wide is not spec and C is not None and not (ends.any() or order.split is not None):
             # one instruction reads C itself, whose subnormal numbers have larger exponents than the same in D's format
             k = spec.k
-            first = reference.chain(A[index_a, :, :k], B[index_b, :k], first, spec, ends[:1])
+            first = reference.chain(A[index_a, :, :k], B[index_b, :k], first, spec, ends[:1], at)
             A, B, ends = np.ascontiguousarray(A[..., k:]), np.ascontiguousarray(B[:, k:]), ends[1:]
+            at = row, block + k // spec.block
             if ends.size == 0:
                 return first
         if use == "numpy":
-            return reference.chain(A[index_a], B[index_b], first, wide, ends)
-        x = Operands(A, B, index_a, index_b, first, ends)
+            return reference.chain(A[index_a], B[index_b], first, wide, ends, at)
+        x = Operands(A, B, index_a, index_b, first, ends, at)
         return devices.gemm_on_gpu(x, wide, device) if use == "cuda" else wide.rules.chain(x, wide)
 
     if order.split is None:
         return chain(slices[0], start).reshape(shape)
-    total = order.join_slices(chain(part, np.zeros(stack, outer)) for part in order.sequence(slices))
+    begins = accumulate((part.length // spec.block for part in slices), initial=0)
+    parts = order.sequence(list(zip(slices, begins, strict=False)))
+    total = order.join_slices(chain(part, np.zeros(stack, outer), begin) for part, begin in parts)
     return (total if C is None else start + total).reshape(shape)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.formats import FloatFormat
-from fpemu.rounding import Rounding, round_to
+from fpemu.rounding import Rounding, _carries, _round_to, _words_at, round_to
 
 if TYPE_CHECKING:
     from fpemu.mma.spec import MmaSpec
@@ -28,29 +28,38 @@ _QUIET = np.uint64(1 << 51)  # the bit of a quiet NaN in fp64
 _TINY = 2.0**-126  # the smallest normal number of fp32
 
 
-def chain(A: Array, B: Array, C: Array, spec: MmaSpec, ends: NDArray[np.bool_]) -> Array:
+def chain(
+    A: Array, B: Array, C: Array, spec: MmaSpec, ends: NDArray[np.bool_], first: tuple[int, int] = (0, 0)
+) -> Array:
     """Run the instructions over K.
 
     A (..., M, K), B (..., K, N), C (..., M, N) with K whole instructions. `ends` has one entry per instruction: True
     where the accumulator is added to an outer sum after it and restarts from zero. C starts the accumulator, or the
-    outer sum if there is one. Returns values in the format of D, or of the outer sum if there is one.
+    outer sum if there is one. Returns values in the format of D, or of the outer sum if there is one. `first` is the
+    row and the block that C begins with: the random bits of SR are `fpemu.rounding._words_at` of row, column and block.
     """
     out = np.empty(C.shape, spec.outer_dtype if ends.any() else C.dtype)
     for i in range(0, C.shape[-2], _TILE):
         for j in range(0, C.shape[-1], _TILE):
             rows, columns = slice(i, i + _TILE), slice(j, j + _TILE)
-            out[..., rows, columns] = _tile(A[..., rows, :], B[..., columns], C[..., rows, columns], spec, ends)
+            at = (first[0] + i, j, first[1])
+            out[..., rows, columns] = _tile(A[..., rows, :], B[..., columns], C[..., rows, columns], spec, ends, at)
     return out
 
 
-def _tile(A: Array, B: Array, C: Array, spec: MmaSpec, ends: NDArray[np.bool_]) -> Array:
+def _tile(A: Array, B: Array, C: Array, spec: MmaSpec, ends: NDArray[np.bool_], first: tuple[int, int, int]) -> Array:
     block, enter = spec.rules.reference, spec.rules.enter
     outer: Array | None = C.astype(spec.outer_dtype) if ends.any() else None
     d = np.zeros_like(C) if outer is not None else C
+    rows, columns = (at + np.arange(n) for at, n in zip(first, C.shape[-2:], strict=False))
+    random: tuple[Array, ...] = ()
     for index, end in enumerate(ends):
         d = d if enter is None else enter(d)
         for k in range(index * spec.words, (index + 1) * spec.words, spec.block_words):
-            d = block(A[..., k : k + spec.block_words], B[..., k : k + spec.block_words, :], d, spec)
+            if spec.final == "SR":
+                at = rows[:, None], columns, np.array(first[2] + k // spec.block_words)
+                random = (_words_at(spec.seed, spec.random_bits, *at),)
+            d = block(A[..., k : k + spec.block_words], B[..., k : k + spec.block_words, :], d, spec, *random)
         if outer is not None and end:
             outer = outer + d.astype(outer.dtype)
             d = np.zeros_like(d)
@@ -60,7 +69,7 @@ def _tile(A: Array, B: Array, C: Array, spec: MmaSpec, ends: NDArray[np.bool_]) 
 # --- NVIDIA: truncated fused dot products
 
 
-def truncated(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
+def truncated(a: Array, b: Array, c: Array, spec: MmaSpec, words: Array | None = None) -> Array:
     """The truncated fused dot product of NVIDIA's tensor cores, on 64-bit integers.
 
     1. A finite operand is s · 2^e with 1 <= |s| < 2; a subnormal keeps e = emin of its format (it is not normalised).
@@ -88,7 +97,7 @@ def truncated(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
     for k in range(a.shape[-1]):
         product = sa[..., :, k, None] * sb[..., None, k, :]
         total += align(product, ea[..., :, k, None] + eb[..., None, k, :] - e_max, point, spec.F)
-    d = _finish(total, e_max - spec.F, spec)
+    d = _finish(total, e_max - spec.F, spec, words)
     return _with_specials(a, b, c, d)
 
 
@@ -109,7 +118,7 @@ def align(significand: Any, below: Any, point: int, F: int) -> Any:
     return np.where(significand < 0, -magnitude, magnitude)
 
 
-def _finish(units: NDArray[np.int64], exponent: Array, spec: MmaSpec) -> NDArray[np.float64]:
+def _finish(units: NDArray[np.int64], exponent: Array, spec: MmaSpec, words: Array | None) -> NDArray[np.float64]:
     """Round units · 2^exponent once to the format of D; RZ overflows to Inf as the hardware does; zeros are +0."""
     fmt = spec.operand_formats[3]
     magnitude = np.abs(units)
@@ -121,6 +130,9 @@ def _finish(units: NDArray[np.int64], exponent: Array, spec: MmaSpec) -> NDArray
         rest = magnitude - (low << drop)
         half = np.where(drop > 0, np.int64(1) << np.maximum(drop - 1, 0), 1)  # drop = 0: no rest
         low = low + ((rest > half) | ((rest == half) & (low % 2 == 1)))
+    elif words is not None:
+        fraction = np.ldexp((magnitude - (low << drop)).astype(np.float64), -drop.astype(np.int32))
+        low = low + _carries(fraction, words, int(spec.random_bits or 0))
     value = np.ldexp(low.astype(np.float64), np.where(drop > 0, quantum, exponent).astype(np.int32))
     value = np.where(value > fmt.max, np.inf, value)
     return np.where((units < 0) & (value > 0), -value, value)
@@ -158,7 +170,7 @@ def via_half(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
 # MMA-Sim gives every zero the exponent -126. Here a zero has no exponent and E0 bounds e_max, as on an H200.
 
 
-def scaled(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
+def scaled(a: Array, b: Array, c: Array, spec: MmaSpec, words: Array | None = None) -> Array:
     """`truncated`, with the exponents of both ue8m0 scales added to the exponent of each product.
 
     A scale that is NaN makes the result NaN, beside products that are zero too.
@@ -176,11 +188,11 @@ def scaled(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
         exponent = ea[..., :, k, None] + eb[..., None, k, :] + e_scales
         product = sa[..., :, k, None] * sb[..., None, k, :]
         total += align(product, exponent - e_max, fa.precision + fb.precision - 2, spec.F)
-    d = _with_specials(a, b, c, _finish(total, e_max - spec.F, spec))
+    d = _with_specials(a, b, c, _finish(total, e_max - spec.F, spec, words))
     return np.where(np.isnan(scale_a) | np.isnan(scale_b), np.nan, d)
 
 
-def scaled_groups(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
+def scaled_groups(a: Array, b: Array, c: Array, spec: MmaSpec, words: Array | None = None) -> Array:
     """Block-scaled 4-bit operands: a fused sum of four terms and the accumulator.
 
     1. The 16 products of a group are added exactly.
@@ -211,7 +223,7 @@ def scaled_groups(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
     total = align(sc, ec - e_max, fc.precision - 1, spec.F)
     for term, exponent in terms:
         total = total + align(term, exponent - e_max, 2 + 2 * fmt.fraction_bits, spec.F)
-    d = _finish(total, e_max - spec.F, spec)
+    d = _finish(total, e_max - spec.F, spec, words)
     return np.where(nan, np.nan, np.where(np.isinf(c), c, d))
 
 
@@ -225,7 +237,7 @@ def _scale(x: Array, spec: MmaSpec) -> tuple[Array, Array]:
 # --- exact sums
 
 
-def exact(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
+def exact(a: Array, b: Array, c: Array, spec: MmaSpec, words: Array | None = None) -> Array:
     """Products and accumulator added exactly, then one rounding; a zero sum is -0 if every term is -0, else +0.
 
     Model of CDNA1's fp16 and bf16 instructions (documented), of the Ascend cube (assumed) and of an ideal tensor core.
@@ -243,7 +255,7 @@ def exact(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
         row = np.broadcast_to(a, (*lost.shape[:-2], *a.shape[-2:]))[(*batch, i)]
         column = np.broadcast_to(b, (*lost.shape[:-2], *b.shape[-2:]))[(*batch, slice(None), j)]
         total[(*batch, i, j)] = _to_odd([*(row * column), np.broadcast_to(c, lost.shape)[(*batch, i, j)]])
-    return _round_once(total, spec)
+    return _round_once(total, spec, words)
 
 
 def two_sum(x: Array, y: Array) -> tuple[Array, Array]:
@@ -264,11 +276,14 @@ def _to_odd(terms: list[Any]) -> float:
     return float(np.ldexp(float(low if total >= 0 else -low), drop - bits))
 
 
-def _round_once(total: Array, spec: MmaSpec) -> Array:
+def _round_once(total: Array, spec: MmaSpec, words: Array | None) -> Array:
     """Round float64 sums to the format of D; RZ overflows to Inf, as in MmaSpec."""
     fmt = spec.operand_formats[3]
     if spec.final == "RNE":
         return total.astype(fmt.dtype).astype(np.float64)  # NumPy's casts round once, to nearest even
+    if words is not None:
+        words = np.broadcast_to(words, total.shape)
+        return _round_to(total, fmt, Rounding.SR, words=words, bits=int(spec.random_bits or 0)).astype(np.float64)
     rounded = np.asarray(round_to(total, fmt, Rounding.RZ)).astype(np.float64)
     return np.where(np.abs(total) >= 2.0 ** (fmt.emax + 1), np.copysign(np.inf, total), rounded)
 

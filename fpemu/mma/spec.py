@@ -14,6 +14,7 @@ from fpemu.arguments import choice, flag, integer, keywords
 from fpemu.errors import InputError
 from fpemu.formats import FloatFormat
 from fpemu.mma.arithmetic import ARITHMETICS, DEFAULT_ARITHMETIC, DEFAULTS, Arithmetic
+from fpemu.rounding import _derived_seed
 
 EVIDENCE: dict[str, str] = {
     "measured": "outputs of that GPU compared for this project",
@@ -47,9 +48,9 @@ class MmaSpec:
         (where the arithmetic truncates; 24 in all others).
     E0 : int, optional
         Minimum alignment exponent, a binary exponent. None: only the formats bound the exponent.
-    final : {"RZ", "RNE"}, optional
-        Rounding of a block's sum to `d_format`. RZ overflows to Inf, as the hardware does. Default: RZ where the
-        arithmetic truncates and D is fp32, else RNE.
+    final : {"RZ", "RNE", "SR"}, optional
+        Rounding of a block's sum to `d_format`. RZ overflows to Inf, as the hardware does. SR, stochastic, is
+        hypothetical, and emulated on the CPU only. Default: RZ where the arithmetic truncates and D is fp32, else RNE.
     fraction_bits : int, optional
         Fraction bits of D where it has fewer than its format (fp8 on Ada and on Hopper's wgmma: 13).
     c_format : FloatFormat or str, optional
@@ -66,6 +67,12 @@ class MmaSpec:
         Format of the scales of A and B in a block-scaled instruction.
     scale_block : int, optional
         Number of consecutive k that share a scale.
+    random_bits : int, optional
+        Random bits r of each rounding by SR, as in `fpemu.round_to`: 1 to 52 - p for a D of p bits. Default: 32, or
+        52 - p if that is less.
+    seed : int, optional
+        Seed of SR, required there. The bits are a function of the seed, the row and the column of D and the number of
+        the block in its sum: equal for each matrix of a stack, and for a leading part of a matrix.
     name, architecture, instruction, shape : str
         Names of the specification, its architecture and instruction, and the instruction's shape.
     evidence, source : str
@@ -90,13 +97,15 @@ class MmaSpec:
     arithmetic: str = DEFAULT_ARITHMETIC
     F: int = 24
     E0: int | None = None
-    final: Literal["RZ", "RNE"] | None = None
+    final: Literal["RZ", "RNE", "SR"] | None = None
     fraction_bits: int | None = None
     c_format: FloatFormat | str | None = None
     nan_code: int | None = None
     payloads: bool = False
     scale: Literal["ue8m0", "ue4m3"] | None = None
     scale_block: int | None = None
+    random_bits: int | None = None
+    seed: int | None = None
     name: str = "custom"
     architecture: str = "custom"
     instruction: str = "mma"
@@ -107,10 +116,10 @@ class MmaSpec:
     def __post_init__(self) -> None:
         choice("arithmetic", self.arithmetic, ARITHMETICS)
         choice("evidence", self.evidence, EVIDENCE)
-        choice("final", self.final, ("RZ", "RNE"), none=True)
+        choice("final", self.final, ("RZ", "RNE", "SR"), none=True)
         flag("payloads", self.payloads)
         object.__setattr__(self, "scale", scale_name(self.scale))
-        for field in ("k", "block", "F", "E0", "fraction_bits", "nan_code", "scale_block"):
+        for field in ("k", "block", "F", "E0", "fraction_bits", "nan_code", "scale_block", "random_bits", "seed"):
             low, optional = (1 if "block" in field or field == "k" else None), field not in ("k", "block", "F")
             value = integer(f"MmaSpec {self.name!r}: {field}", getattr(self, field), low, none=optional)
             object.__setattr__(self, field, value)
@@ -120,6 +129,8 @@ class MmaSpec:
         if self.final is None:
             toward_zero = self.rules.truncates and str(self.d_format) == "fp32"
             object.__setattr__(self, "final", "RZ" if toward_zero else DEFAULTS["final"])
+        if self.final == "SR" and self.random_bits is None:
+            object.__setattr__(self, "random_bits", min(32, 52 - getattr(self.d_format, "precision", 20)))
         if self.nan_code is None:
             object.__setattr__(self, "nan_code", _NAN_CODES.get(str(self.d_format)))
         if (why := self._violation()) is not None:
@@ -135,8 +146,14 @@ class MmaSpec:
         idle = [f for f, value in DEFAULTS.items() if f not in self.rules.parameters and getattr(self, f) != value]
         if idle:
             return f"{' and '.join(idle)} have no effect in the arithmetic {self.arithmetic!r}"
+        if self.final != "SR" and (self.random_bits, self.seed) != (None, None):
+            return f"random_bits and seed have no effect with final={self.final!r}"
         if not self.is_integer:
             d, code = self.operand_formats[3], self.nan_code
+            if self.final == "SR" and not 1 <= (self.random_bits or 0) <= 52 - d.precision:
+                return f"random_bits = {self.random_bits} is not between 1 and {52 - d.precision}"
+            if self.final == "SR" and not (self.seed is not None and 0 <= self.seed < 2**63):
+                return f"final='SR' needs a seed between 0 and 2^63 - 1, not {self.seed}"
             if code is None or not 0 <= code < 1 << d.width or not np.isnan(d.decode(code)):
                 return f"nan_code {code!r} is no NaN of {d}"
         return next(self.rules.constraints(self), None)
@@ -153,8 +170,8 @@ class MmaSpec:
 
     @property
     def has_cuda(self) -> bool:
-        """Whether a GPU emulates the instruction: not those of CPUs."""
-        return self.rules.cuda is not None and "uint8" not in (self.a_format, self.b_format)
+        """Whether a GPU emulates the instruction: not those of CPUs, and none with stochastic rounding."""
+        return self.rules.cuda is not None and "uint8" not in (self.a_format, self.b_format) and self.final != "SR"
 
     @cached_property
     def operand_formats(self) -> tuple[FloatFormat, FloatFormat, FloatFormat, FloatFormat]:
@@ -185,6 +202,11 @@ class MmaSpec:
         return self.k // self.block * self.block_words
 
     @cached_property
+    def final_kind(self) -> tuple[int, ...]:
+        """The kind of the last rounding for `fpemu.compiled.bits.rounded`: its length, and for SR 2^random_bits."""
+        return {"RZ": (0,), "RNE": (0, 0), "SR": (0, 0, 1 << (self.random_bits or 0))}[str(self.final)]
+
+    @cached_property
     def outer_dtype(self) -> Any:
         """Type of the additions outside the instruction: fp32, fp64 for an fp64 D, int32 for integers."""
         return {"fp64": np.float64, "int32": np.int32}.get(str(self.d_format), np.float32)
@@ -194,6 +216,10 @@ class MmaSpec:
         """The same instruction with C in the format of D, as the later instructions of a chain read it."""
         same = self.c_format == self.d_format
         return self if same else self.replace(c_format=None, name=self.name, evidence=self.evidence)
+
+    def for_sum(self, number: int) -> MmaSpec:
+        """The same instruction, rounding by SR, with random bits of its own for one of several sums."""
+        return self.replace(seed=_derived_seed(self.seed, number), name=self.name, evidence=self.evidence)
 
     @cached_property
     def issued(self) -> MmaSpec:
@@ -218,6 +244,8 @@ class MmaSpec:
         """A copy with some fields changed, marked as custom unless a name is given."""
         keywords("field of MmaSpec", changes, self.__dataclass_fields__)
         changes = {"name": f"{self.name} (changed)", "evidence": "custom", **changes}
+        if changes.get("final", "SR") != "SR":
+            changes = {"random_bits": None, "seed": None, **changes}
         if "d_format" in changes:
             changes = {"c_format": None, "nan_code": None, "payloads": False, **changes}
         return replace(self, **changes)
@@ -232,6 +260,7 @@ class MmaSpec:
         names = ["F", "E0", "final"] if self.rules.truncates else ["final"] if "final" in self.rules.parameters else []
         if self.rules.truncates and self.fraction_bits is not None:
             names.append("fraction_bits")
+        names += ["random_bits", "seed"] if self.final == "SR" else []
         names += [] if self.scale is None else ["scale", "scale_block"]
         parts += [f"{name}={getattr(self, name)!r}" for name in names]
         parts += [f"c_format={str(self.c_format)!r}"] if self.c_format != self.d_format else []

@@ -99,7 +99,7 @@ class Half(SplitScheme):
         return self.accumulator
 
     def rules(self) -> tuple[Word, ...]:
-        return (Word("h", FP16, self.high_rounding),)
+        return (self.word("h", FP16, self.high_rounding),)
 
     def plan(self) -> Plan:
         return Plan(((0, 0),), accumulators="one", promote=self.promote)

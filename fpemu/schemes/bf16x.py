@@ -57,7 +57,7 @@ class Bf16x9(SplitScheme):
 
     def rules(self) -> tuple[Word, ...]:
         e = exponent_of(self.residual_scale)
-        return tuple(Word(str(i + 1), BF16, self.rounding, i * e) for i in range(3))
+        return tuple(self.word(str(i + 1), BF16, self.rounding, i * e) for i in range(3))
 
     def plan(self) -> Plan:
         exponent = exponent_of(self.residual_scale)

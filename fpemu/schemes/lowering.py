@@ -146,9 +146,10 @@ def run(A: Sequence[Array], B: Sequence[Array], lowering: Lowering, spec: MmaSpe
     if lowering.block is not None:
         return _element_wise(A, B, lowering, spec, device)
     sums = []
-    for acc in lowering.accumulators:
+    for number, acc in enumerate(lowering.accumulators):
         terms = [(A[i], B[j]) for i, j in acc.products]
-        total = _chain(terms, None, spec, acc.order, acc.turn, device=device)
+        own = spec.for_sum(number) if number and spec.final == "SR" else spec
+        total = _chain(terms, None, own, acc.order, acc.turn, device=device)
         sums.append((acc.band, total.astype(np.float32, copy=False)))
     return _combined(sums, lowering)
 
@@ -161,7 +162,8 @@ def _element_wise(A: Sequence[Array], B: Sequence[Array], lowering: Lowering, sp
     axes = max(A[0].ndim, B[0].ndim)
     A, B = ([x.reshape((1,) * (axes - x.ndim) + x.shape) for x in words] for words in (A, B))
     shape = (*np.broadcast_shapes(A[0].shape[:-2], B[0].shape[:-2]), A[0].shape[-2], B[0].shape[-1])
-    together = max(1, _ENTRIES // max(1, math.prod(shape)))
+    together = 1 if spec.final == "SR" else max(1, _ENTRIES // max(1, math.prod(shape)))
+    number = 0
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         for chains in lowering.runs(A[0].shape[-1])[0]:
             total: Any = np.float32(0)
@@ -172,7 +174,10 @@ def _element_wise(A: Sequence[Array], B: Sequence[Array], lowering: Lowering, sp
                 pairs = [lowering.products[run.term] for run in equal]
                 a = np.stack([A[i][..., run.start : run.stop] for run, (i, _) in zip(equal, pairs, strict=True)])
                 b = np.stack([B[j][..., run.start : run.stop, :] for run, (_, j) in zip(equal, pairs, strict=True)])
-                for (i, j), block in zip(pairs, _chain([(a, b)], None, spec, device=device), strict=True):
+                own = spec.for_sum(number) if number and spec.final == "SR" else spec
+                blocks = _chain([(a, b)], None, own, device=device)
+                number += 1
+                for (i, j), block in zip(pairs, blocks, strict=True):
                     total = total + np.ldexp(block.astype(np.float32, copy=False), -lowering.exponent * (i + j))
             slices.append(total)
         return np.asarray(order.join_slices(order.sequence(slices)))

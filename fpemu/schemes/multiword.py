@@ -76,8 +76,8 @@ class Multiword(SplitScheme):
 
     def rules(self) -> tuple[Word, ...]:
         fmt = formats.get(self.fmt)
-        rest = (Word(str(i + 1), fmt, self.residual_rounding, i * self._exponent) for i in range(1, self.words))
-        return (Word("1", fmt, self.high_rounding), *rest)
+        rest = (self.word(str(i + 1), fmt, self.residual_rounding, i * self._exponent) for i in range(1, self.words))
+        return (self.word("1", fmt, self.high_rounding), *rest)
 
     def plan(self) -> Plan:
         p = self.words

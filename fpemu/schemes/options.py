@@ -128,13 +128,11 @@ def rounding(default: str, meaning: str, *, cut: bool = True, balanced: bool = F
         if isinstance(value, str) and value in others:
             return value
         mode = mode_of(value).name
-        if mode == "SR":
-            raise InputError(f"{name}: stochastic rounding needs random bits, which a split does not have")
         if mode == "RNZ":
             raise InputError(f"{name}: no kernel rounds words with ties toward zero: take RNE or RNA")
         return mode
 
-    return option(default, check, meaning, " | ".join(["RNE | RNA | RZ | RU | RD | ODD", *others]))
+    return option(default, check, meaning, " | ".join(["RNE | RNA | RZ | RU | RD | ODD | SR", *others]))
 
 
 def integer(

@@ -30,6 +30,8 @@ class SplitScheme(Scheme):
     ----------
     instruction, k : str or None
         Matrix instruction and its length in k; None: the widest.
+    random_bits, seed : int or None
+        Random bits and seed of words that are rounded by SR; see `fpemu.schemes.words.Word`.
     """
 
     runs_by_plan: ClassVar[bool] = True
@@ -37,6 +39,14 @@ class SplitScheme(Scheme):
 
     instruction: str | None = choose.name("matrix instruction (None: the widest)", "mma | wgmma | tcgen05 | mfma")
     k: int | None = choose.integer(None, 1, 4096, "length in k of the instruction (None: the largest)", none=True)
+
+    random_bits: int | None = choose.integer(None, 1, 64, "random bits of rounding by SR (None: 32)", none=True)
+    seed: int | None = choose.integer(None, 0, 2**63 - 1, "seed of rounding by SR", none=True)
+
+    def word(self, name: str, fmt: FloatFormat, rounding: str, exponent: int = 0) -> Word:
+        """A word with the scheme's random bits and seed, if it is rounded by SR."""
+        random = (self.random_bits, self.seed) if rounding == "SR" else ()
+        return Word(name, fmt, rounding, exponent, *random)
 
     @abstractmethod
     def rules(self) -> tuple[Word, ...]:
@@ -88,6 +98,8 @@ class SplitScheme(Scheme):
                 f"the exponents of the words are {scales}: word i of a plan with exponent={plan.exponent} has the"
                 f" exponent {plan.exponent} i"
             )
+        if (self.random_bits, self.seed) != (None, None) and not any(word.rounding == "SR" for word in rules):
+            self.refuse("random_bits and seed have no effect: no word is rounded by 'SR'")
         if plan.shares_one and plan.combine_in == "fp64":
             self.refuse("one accumulator leaves nothing to combine, so combine_in='fp64' has no effect")
         runs = [products for _, products in plan.groups()]
@@ -179,7 +191,7 @@ class TwoWords(SplitScheme):
     def words_of_scale(self, scale: float) -> tuple[Word, ...]:
         """The two words."""
         fmt = self.word_format
-        return Word("h", fmt, self.high_rounding), Word("r", fmt, self.residual_rounding, exponent_of(scale))
+        return self.word("h", fmt, self.high_rounding), self.word("r", fmt, self.residual_rounding, exponent_of(scale))
 
     def plan(self) -> Plan:
         own: Any = self  # with the options of all schemes but those with a plan of their own

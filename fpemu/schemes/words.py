@@ -28,7 +28,7 @@ from fpemu.formats import FloatFormat
 from fpemu.mma.catalog import FMA_SPECS
 from fpemu.mma.gemm import _chain
 from fpemu.mma.spec import MmaSpec
-from fpemu.rounding import Rounding, _bit_cut, _round_to, mode_of
+from fpemu.rounding import Rounding, _bit_cut, _derived_seed, _round_to, _words_at, mode_of
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -91,11 +91,17 @@ class Word:
         A rounding mode, "bit-cut" (fp16), "away-from-zero", or "balanced", which depends on the operand.
     exponent : int
         Binary exponent of the scale: the word is the rounding of the residual times 2^exponent.
+    random_bits : int, optional
+        Random bits of a rounding by SR, as in `fpemu.round_to`. Default: 32.
+    seed : int, optional
+        Seed of SR, required there. The bits are a function of the seed, the operand, the index of the word, and the row
+        and the column of the entry: equal for each matrix of a stack, and for a leading part of a matrix.
 
     Raises
     ------
     InputError
-        Unknown format or rounding; an exponent that is no integer between -420 and 420.
+        Unknown format or rounding; an exponent that is no integer between -420 and 420; SR without a seed, or a seed or
+        random bits for another rounding.
 
     Examples
     --------
@@ -107,14 +113,32 @@ class Word:
     format: FloatFormat
     rounding: str = "RNE"
     exponent: int = 0
+    random_bits: int | None = None
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InputError(f"the name of a Word must be a text such as 'h', got {shown(self.name)}")
         object.__setattr__(self, "format", formats.get(self.format))
-        if self.rounding not in (BIT_CUT, BALANCED, AWAY):
-            mode_of(self.rounding)
+        if self.rounding not in (BIT_CUT, BALANCED, AWAY, *Rounding.__members__):
+            object.__setattr__(self, "rounding", mode_of(self.rounding).name)
         integer("exponent of a Word", self.exponent, -420, 420)
+        if self.rounding != "SR":
+            if (self.random_bits, self.seed) != (None, None):
+                raise InputError(f"random_bits and seed have no effect on word {self.name}, rounded by {self.rounding}")
+        elif self.seed is None:
+            raise InputError(f"word {self.name} is rounded by SR, which needs seed=, an integer from 0 to 2^63 - 1")
+        else:
+            integer("random_bits of a Word", self.random_bits, 1, 64, none=True)
+            integer("seed of a Word", self.seed, 0, 2**63 - 1)
+
+    def _random(self, x: Array) -> dict[str, Any]:
+        """The random bits of each entry of `x`, as arguments of `_round_to`."""
+        if self.rounding != "SR":
+            return {}
+        bits, (rows, columns) = self.random_bits or 32, (1, 1, *x.shape)[-2:]
+        words = _words_at(self.seed, bits, np.arange(rows)[:, None], np.arange(columns))
+        return {"words": np.broadcast_to(words[0] if x.ndim == 1 else words, x.shape), "bits": bits}
 
     def round(self, x: Array) -> Array:
         """`x` (float64, already scaled) as values of the format."""
@@ -123,20 +147,20 @@ class Word:
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             if self.rounding == AWAY:
                 return _round_to(self.unbounded(x), self.format)
-            return _round_to(x, self.format, Rounding.__members__.get(self.rounding) or mode_of(self.rounding))
+            return _round_to(x, self.format, Rounding[self.rounding], **self._random(x))
 
     def unbounded(self, x: Array) -> Array:
         """`x` (float64) rounded to the format's precision with no limit on the exponent."""
         if self.rounding == AWAY:
             return np.copysign(_round_to(np.abs(x), self.format, Rounding.RU, unbounded=True), x)
-        mode = "RZ" if self.rounding == BIT_CUT else self.rounding
-        return _round_to(x, self.format, Rounding.__members__.get(mode) or mode_of(mode), unbounded=True)
+        mode = Rounding["RZ" if self.rounding == BIT_CUT else self.rounding]
+        return _round_to(x, self.format, mode, unbounded=True, **self._random(x))
 
     def overflows(self, x: Array) -> NDArray[np.bool_]:
         """Where the rounding of `x` with an unbounded exponent is beyond the format's largest number."""
         over = np.abs(x) > self.format.max
         if over.any():
-            over[over] = np.abs(self.unbounded(x[over])) > self.format.max
+            over &= np.abs(self.unbounded(x)) > self.format.max
         return np.asarray(over)
 
     @property
@@ -146,14 +170,18 @@ class Word:
 
 
 def of_operand(words: Sequence[Word], operand: str) -> tuple[Word, ...]:
-    """The rules of one operand, "A" or "B".
+    """The rules of one operand, "A" or "B", with a seed for each operand and word that is rounded stochastically.
 
     A balanced split rounds h of A toward zero and h of B away from zero. Residuals then have the sign of a and the
     opposite sign of b, so that an omitted product r_A r_B, of the opposite sign of a b, makes up for a part of what
     truncating accumulators lose.
     """
     rounding = "RZ" if operand == "A" else AWAY
-    return tuple(replace(word, rounding=rounding) if word.rounding == BALANCED else word for word in words)
+    words = [replace(word, rounding=rounding) if word.rounding == BALANCED else word for word in words]
+    return tuple(
+        replace(word, seed=_derived_seed(word.seed, "AB".index(operand), index)) if word.rounding == "SR" else word
+        for index, word in enumerate(words)
+    )
 
 
 def steps(x: Array, words: Sequence[Word]) -> Iterator[tuple[Word, Array, Array, Array]]:
@@ -196,10 +224,10 @@ def _parameters(rules: tuple[Word, ...]) -> tuple[Array, Array, Array] | None:
 
     rows = []
     for word in rules:
-        if word.format.precision == 1 or word.format.dtype == np.float64 or word.rounding == BALANCED:
+        if word.format.precision == 1 or word.format.dtype == np.float64 or word.rounding in (BALANCED, "SR"):
             return None
         cut, away = (word.rounding == name for name in (BIT_CUT, AWAY))
-        mode = "RZ" if cut else "RNE" if away else mode_of(word.rounding).name
+        mode = "RZ" if cut else "RNE" if away else word.rounding
         rows.append(parameters(word.format, mode, bit_cut=cut, away=away))
     up, down = (np.ldexp(1.0, [sign * word.exponent for word in rules]) for sign in (1, -1))
     return np.stack(rows), up, down

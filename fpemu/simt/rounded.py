@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu import formats
-from fpemu._system import in_ieee, mix
+from fpemu._system import in_ieee
 from fpemu.arguments import _float64, as_stacks, choice, flag, integer
 from fpemu.errors import InputError, shown
 from fpemu.formats import FloatFormat
 from fpemu.mma.gemm import as_values, broadcast, indices
 from fpemu.mma.order import KOrder
 from fpemu.mma.reference import odd_sum, to_odd
-from fpemu.rounding import _GOLDEN, Rounding, _round_to, _stochastic_words, mode_of
+from fpemu.rounding import Rounding, _mixed_seed, _round_to, _words_at, mode_of
 
 Array = NDArray[Any]
 Format = FloatFormat | str | tuple[int, int, int]
@@ -85,7 +85,7 @@ class Arithmetic:
             entry = np.arange(v.size, dtype=np.uint64).reshape(v.shape)
             with np.errstate(over="ignore"):
                 entry += np.uint64(index * (v.size if count is None else count) % 2**64)
-            words = _stochastic_words(self.seed, entry, self.bits)
+            words = _words_at(self.seed, self.bits, entry)
         return _round_to(v, self.fmt, self.mode, self.saturate, words=words, bits=self.bits).astype(np.float64)
 
     def sum(self, p: Array, c: Array) -> Array:
@@ -181,7 +181,7 @@ def _compiled(x: _Layout, ranges: list[tuple[int, int]], to: Arithmetic, fused: 
 
     D, wrong = np.array(D), False
     _, M, N = D.shape
-    start = mix(np.array([to.seed], np.uint64) + _GOLDEN)[0]
+    start = _mixed_seed(to.seed)
     for p, (i, j) in enumerate(zip(x.index_a, x.index_b, strict=True)):
         a, b, d, steps = x.A[i], x.B[j], D[p], (N, 1)
         if N < M:

@@ -154,6 +154,8 @@ class Resident:
             return None
         if lowering is None or spec is None or scheme.scaling(chosen.on_range).scales:
             return None
+        if spec.final == "SR" or any(word.rounding == "SR" for word in lowering.words):
+            return None
         if not cells().supports(lowering, spec, self.sizes):
             return None
         rules = {name: words.of_operand(scheme.rules(), name) for name in "AB"}

@@ -94,8 +94,9 @@ def losses(
         rounded, square = gap.mean(-1) / 2, (gap * (2 * unit * out[..., None] - rest)).mean(-1) / 6
     else:
         rest = np.maximum(left, least)
-        square = np.maximum((unit * out[..., None]) ** 2 - rest**2, 0).mean(-1) / 12
-        stuck = (unit * out / 2 > reach[:, None]) & (into > 0)  # the sum absorbs each block
+        stochastic = spec.final == "SR"  # at a fraction f the mean square is f (1 - f), 1/6 on average
+        square = np.maximum((unit * out[..., None]) ** 2 - rest**2, 0).mean(-1) / (6 if stochastic else 12)
+        stuck = (unit * out / 2 > reach[:, None]) & (into > 0) & (not stochastic)  # the sum absorbs each block
         rounded = np.where(stuck, np.abs(step[0])[:, None], 0.0)
     if spec.rules.pairwise:
         square = square + math.log2(spec.block) * L * (POWER * unit) ** 2 / 12 * products.square[:, None]

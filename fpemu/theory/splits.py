@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -159,6 +159,7 @@ def _last_place(x: float) -> float:
 
 
 def _overflows(word: Word, largest: float, left: Size, first: bool) -> bool:
+    word = replace(word, rounding="RU", random_bits=None, seed=None) if word.rounding == "SR" else word
     if first:
         return bool(word.overflows(np.array([largest]))[0])
     # a residual is at most `relative` times the power of two at or below its number

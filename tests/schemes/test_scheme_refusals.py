@@ -36,7 +36,7 @@ REFUSED = [
     ("ootomo", {"promote": 1.5}, "ootomo option promote must be"),
     ("ootomo", {"promote": "stage"}, "ootomo option promote must be"),
     ("staged", {"stage": None}, "staged option stage must be"),
-    ("ootomo", {"high_rounding": "SR"}, "needs random bits"),
+    ("ootomo", {"high_rounding": "SR"}, "needs seed="),
     ("ootomo", {"high_rounding": "nearst"}, "did you mean 'RNE'|unknown rounding mode"),
     ("ootomo-tf32", {"high_rounding": "bit-cut"}, "unknown rounding mode"),
     ("ootomo", {"products": ("hh", "hq")}, "unknown product in ootomo option products 'hq'"),

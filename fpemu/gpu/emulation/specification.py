@@ -38,9 +38,8 @@ def definition(spec: MmaSpec, name: str = "Spec") -> str:
     """
     if not spec.has_cuda:
         pair = f"{spec.a_format} and {spec.b_format}"
-        raise InputError(
-            f"{spec}: the arithmetic {spec.arithmetic!r} of {pair} has no CUDA implementation: take device='cpu'"
-        )
+        what = f"the arithmetic {spec.arithmetic!r} of {pair}" if spec.final != "SR" else "stochastic rounding"
+        raise InputError(f"{spec}: {what} has no CUDA implementation: take device='cpu'")
     c_format = spec.d_format if spec.c_format is None else spec.c_format
     formats = {"A": spec.a_format, "B": spec.b_format, "C": c_format, "D": spec.d_format}
     fraction = spec.fraction_bits

@@ -69,6 +69,8 @@ def find(scheme: Scheme, spec: MmaSpec | None, sizes: tuple[int, int, int], orde
         raise NoKernelError(
             f"{scheme.name}: M, N and K are {sizes}, and {LONGEST} at most on {spec}: split the product"
         )
+    if any(word.rounding == "SR" for word in getattr(scheme, "rules", tuple)()):
+        raise NoKernelError(f"{scheme.name}: no kernel rounds words by SR: fpemu.gemm does")
     for builder in BUILDERS:
         result = builder(scheme, spec, sizes, order)
         if result is not None:

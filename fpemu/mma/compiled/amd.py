@@ -65,7 +65,7 @@ def _flush(x: Any) -> Any:
 
 
 @implements(Flushed)
-def _block_cdna2(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block_cdna2(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     group = len(params.group)
     for j in range(len(acc)):
         acc[j] = np.float32(0) if abs(acc[j]) < _TINY else acc[j]
@@ -96,7 +96,7 @@ def _add_accumulator(total: float, e_dot: int, c: Any, drop: int) -> Any:
 
 
 @implements(Cdna3, aligned=True)
-def _block_cdna3(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block_cdna3(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     length = len(params.block)
     ak, ek, bk, fk = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length]
     for j in range(len(acc)):
@@ -110,7 +110,7 @@ def _block_cdna3(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any
 
 
 @implements(Cdna3Fp8, aligned=True)
-def _block_cdna3_fp8(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block_cdna3_fp8(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     length = len(params.block)
     ak, ek, bk, fk = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length]
     for j in range(len(acc)):

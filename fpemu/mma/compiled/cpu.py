@@ -140,7 +140,7 @@ def _keeping(params: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 @implements(Fma, Fma16, Pairs)
-def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     for q in range(k + len(params.block) - 1, k - 1, -1):  # the odd element of a pair comes first
         for j in range(len(acc)):
             acc[j] = _step(params, a[q], b[q, j], acc[j])
@@ -158,7 +158,7 @@ def _payloads(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
 
 
 @implements(Tile)
-def _block_tile(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block_tile(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     one, sums = np.float32(1), np.zeros((2, len(acc)), np.float32)
     for q in range(len(params.block)):
         part = sums[q % 2]
@@ -194,7 +194,7 @@ def _to_odd(s: float) -> float:
 
 
 @implements(OddPairs)
-def _block_odd(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block_odd(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     x0, x1 = np.float64(_zeroed(a[k])), np.float64(_zeroed(a[k + 1]))
     for j in range(len(acc)):
         p, q = _to_odd(x0 * _zeroed(b[k, j])), _to_odd(x1 * _zeroed(b[k + 1, j]))
@@ -202,7 +202,7 @@ def _block_odd(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, 
 
 
 @implements(FusedPairs)
-def _block_fused(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block_fused(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     x0, x1 = np.float64(a[k]), np.float64(a[k + 1])
     for j in range(len(acc)):
         acc[j] += np.float32(odd_sum(x0 * b[k, j], x1 * b[k + 1, j]))

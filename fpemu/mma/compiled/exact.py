@@ -29,14 +29,14 @@ class Exact(NamedTuple):
     emin: np.int64  # of D
     emax: np.int64
     fraction: np.int64
-    nearest: tuple[int, ...]  # one entry: RZ, two: RNE
+    final: tuple[int, ...]  # `MmaSpec.final_kind`
 
 
 def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
     """Exact block sums."""
     d = spec.operand_formats[3]
     limits = np.int64(d.emin), np.int64(d.emax), np.int64(spec.sum_fraction_bits)
-    params = Exact((0,) * spec.block, *limits, (0,) * (2 if spec.final == "RNE" else 1))
+    params = Exact((0,) * spec.block, *limits, spec.final_kind)
     return run(params, x, spec)
 
 
@@ -105,7 +105,7 @@ def _slow(a: Any, b: Any, k: int, length: int, j: int, c: float) -> float:
 
 
 @implements(Exact)
-def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     length = len(params.block)
     ak, bk, inexact = a[k : k + length], b[k : k + length], top[0]
     count = 0
@@ -119,8 +119,8 @@ def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top:
             s = t
         inexact[j] = np.int16(errors > 0)
         count += np.int64(errors > 0)
-        acc[j] = acc[j] if errors > 0 else rounded(params, s)
+        acc[j] = acc[j] if errors > 0 else rounded(params, s, words[j])
     if count > 0:
         for j in range(len(acc)):
             if inexact[j]:
-                acc[j] = rounded(params, _slow(a, b, k, length, j, np.float64(acc[j])))
+                acc[j] = rounded(params, _slow(a, b, k, length, j, np.float64(acc[j])), words[j])

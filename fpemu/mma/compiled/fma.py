@@ -51,7 +51,7 @@ def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
 
 
 @implements(Fma, Payloads64)
-def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     for j in range(len(acc)):
         acc[j] = fma(a[k], b[k, j], acc[j])
 
@@ -80,7 +80,7 @@ def fma16(x: Any, y: Any, z: Any) -> Any:
 
 
 @implements(Fma16)
-def _block16(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block16(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     for j in range(len(acc)):
         acc[j] = fma16(a[k], b[k, j], acc[j])
 

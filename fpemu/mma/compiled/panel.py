@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numba.extending import overload
 
-from fpemu.compiled.bits import bits_of_f32
+from fpemu.compiled.bits import bits_of_f32, mixed
 from fpemu.compiled.cache import saved
 
 WIDTH = 64  # columns of a panel: four registers of sixteen fp32 each
@@ -42,8 +42,11 @@ def implements(
     return register
 
 
-def block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
-    """Add one block, the products of a[k:k+L] and b[k:k+L, :], to acc (W); `top` (2, W) is memory for any use."""
+def block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
+    """Add one block, the products of a[k:k+L] and b[k:k+L, :], to acc (W).
+
+    `top` (2, W) is memory for any use; `words` (W) are the random bits of each rounding by SR.
+    """
 
 
 def correct(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
@@ -59,7 +62,7 @@ def _no_correction(params: Any, a: Any, b: Any, c: Any, acc: Any) -> None:
 
 
 @overload(block)
-def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> Any:
+def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> Any:
     return _BLOCKS[params.instance_class]
 
 
@@ -94,6 +97,7 @@ def panels(
     promote: bool,
     per: int,
     emins: Any,
+    random: Any,
     out: Any,
 ) -> None:
     """Compute one panel of some products, from C (products, M, N) into out (products, M, N).
@@ -101,7 +105,9 @@ def panels(
     `operands` are A, B and the indices of the matrices (M, K) and (K, N) that each product multiplies, `products` its
     first and last, `rows` and `columns` the first and the number of each, `emins` the smallest exponents of A's and B's
     formats. One instruction of `per` blocks for each entry of `cuts`, over k from `begin` on. `cuts` marks the
-    instructions after which, if `promote`, the accumulator is added to an outer sum of out's dtype.
+    instructions after which, if `promote`, the accumulator is added to an outer sum of out's dtype. `random` has the
+    mixed seed of SR, the unused bits of a word of 64, the row of D and the block of its chain that C begins with, and
+    an empty tuple in the other modes.
     """
     A, B, index_a, index_b = operands
     first, width = columns
@@ -114,6 +120,8 @@ def panels(
     acc = np.zeros(width, C.dtype)
     outer = np.zeros(width, out.dtype)
     top = np.empty((2, width), np.int16)
+    start, drop, row, begun, stochastic = random
+    states, words = np.empty(width, np.uint64), np.zeros(width)
     for p in range(products[0], products[1]):
         a, b, c, d = A[index_a[p]], B[index_b[p]], C[p], out[p]
         for k in range(K):
@@ -128,11 +136,17 @@ def panels(
             for j in range(used):
                 acc[j] = 0 if promote else c[i, first + j]
                 outer[j] = c[i, first + j]
-            k = 0
+                if len(stochastic) > 0:
+                    states[j] = mixed(mixed(start, row + np.uint64(i)), np.uint64(first + j))
+            k, rounding = 0, begun
             for q in range(len(cuts)):
                 for _ in range(per):
-                    block(params, line, ea, bp, eb, k, acc, top)
+                    if len(stochastic) > 0:
+                        for j in range(used):
+                            words[j] = np.float64(mixed(states[j], rounding) >> drop)
+                    block(params, line, ea, bp, eb, k, acc, top, words)
                     k += length
+                    rounding += np.uint64(1)
                 if promote and cuts[q]:
                     for j in range(width):
                         outer[j] += acc[j]

@@ -14,6 +14,7 @@ from fpemu.errors import InputError
 from fpemu.mma.arithmetic import Operands
 from fpemu.mma.compiled.panel import WIDTH, panels
 from fpemu.mma.spec import MmaSpec
+from fpemu.rounding import _mixed_seed
 
 _SMALL = 2**18  # multiply-adds below which threads are not worth starting
 _ROWS = 256  # most rows of a task
@@ -32,7 +33,10 @@ def run(params: Any, x: Operands, spec: MmaSpec) -> NDArray[Any]:
     operands, emins = (A, B, index_a, index_b), tuple(fmt.emin for fmt in spec.operand_formats[:2])
     width = min(WIDTH, -(-B.shape[-1] // 16) * 16)
     per = spec.words // len(params.block)
-
+    seed, unused, (above, begun) = np.uint64(0), np.uint64(0), map(np.uint64, x.first)
+    stochastic: tuple[int, ...] = ()
+    if spec.final == "SR":
+        seed, unused, stochastic = _mixed_seed(spec.seed), np.uint64(64 - (spec.random_bits or 0)), (0,)
     promote, workers = bool(cuts.any()), threads()
     products, M, N = C.shape
     rows = _ROWS if N > WIDTH else min(_ROWS, max(16, -(-M // workers)))
@@ -46,7 +50,8 @@ def run(params: Any, x: Operands, spec: MmaSpec) -> NDArray[Any]:
         product, row, first = corner
         some, at, start = (product, min(product + group, products)), ((row, rows), (first, width)), C
         for lo, hi in stretches:
-            panels(params, operands, some, *at, lo * spec.words, start, cuts[lo:hi], promote, per, emins, out)
+            random = (seed, unused, above, begun + np.uint64(lo * per), stochastic)
+            panels(params, operands, some, *at, lo * spec.words, start, cuts[lo:hi], promote, per, emins, random, out)
             start = out
 
     tasks = [(p, i, j) for p in range(0, products, group) for j in range(0, N, width) for i in range(0, M, rows)]

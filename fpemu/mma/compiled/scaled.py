@@ -32,7 +32,7 @@ class Scaled(NamedTuple):
     emin: np.int64  # of C and D
     emax: np.int64
     fraction: np.int64  # fraction bits of D
-    nearest: tuple[int, ...]  # one entry: RZ, two: RNE
+    final: tuple[int, ...]  # `MmaSpec.final_kind`
 
 
 class ScaledGroups(NamedTuple):
@@ -47,7 +47,7 @@ class ScaledGroups(NamedTuple):
     emin: np.int64
     emax: np.int64
     fraction: np.int64
-    nearest: tuple[int, ...]
+    final: tuple[int, ...]
     emin_scale: np.int64
 
 
@@ -56,7 +56,7 @@ def _parameters(spec: MmaSpec) -> Any:
     floor = -600 if spec.E0 is None else spec.E0  # -600: below every exponent
     sizes = (0,) * spec.block_words, (0,) * spec.block
     limits = np.int64(spec.F), np.int64(floor), np.int64(d.emin), np.int64(d.emax), np.int64(spec.sum_fraction_bits)
-    return sizes, (*limits, (0,) * (2 if spec.final == "RNE" else 1))
+    return sizes, (*limits, spec.final_kind)
 
 
 def products(x: Operands, spec: MmaSpec) -> NDArray[Any]:
@@ -81,7 +81,7 @@ def _exponent(x: Any) -> Any:
 
 
 @implements(Scaled, aligned=True)
-def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     length, F = len(params.products), params.F
     ak, ek, bk, fk, highest = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length], top[0]
     for j in range(len(highest)):
@@ -100,11 +100,11 @@ def _block(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top:
         s = trunc(np.float64(c) * power(F - e)) + np.float64(scale_a) * np.float64(scale_b[j]) * 0.0  # NaN, or a zero
         for q in range(length):
             s += trunc(np.float64(ak[q]) * np.float64(bk[q, j]) * scale)
-        acc[j] = rounded(params, s * power(e - F)) + np.float32(0)
+        acc[j] = rounded(params, s * power(e - F), words[j]) + np.float32(0)
 
 
 @implements(ScaledGroups)
-def _block_of_groups(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block_of_groups(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     length, size, shared, F = len(params.products), len(params.group), len(params.shared), params.F
     count = length // size
     highest = top[0]
@@ -130,4 +130,4 @@ def _block_of_groups(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc:
         s = trunc(np.float64(acc[j]) * scale)
         for g in range(count):
             s += trunc(terms[g, j] * scale)
-        acc[j] = rounded(params, s * power(e - F)) + np.float32(0)
+        acc[j] = rounded(params, s * power(e - F), words[j]) + np.float32(0)

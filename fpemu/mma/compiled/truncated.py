@@ -45,7 +45,7 @@ class Truncated64(NamedTuple):
     emin: np.int64  # of C and D
     emax: np.int64
     fraction: np.int64  # fraction bits of D
-    nearest: tuple[int, ...]  # one entry: RZ, two: RNE
+    final: tuple[int, ...]  # `MmaSpec.final_kind`
 
 
 def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
@@ -58,7 +58,7 @@ def chain(x: Operands, spec: MmaSpec) -> NDArray[Any]:
     else:
         floor = -400 if spec.E0 is None else spec.E0  # -400: below every exponent
         limits = np.int64(F), np.int64(floor), np.int64(d.emin), np.int64(d.emax), np.int64(spec.sum_fraction_bits)
-        params = Truncated64(block_, *limits, (0,) * (2 if spec.final == "RNE" else 1))
+        params = Truncated64(block_, *limits, spec.final_kind)
     return run(params, x, spec)
 
 
@@ -90,7 +90,7 @@ def _highest(params: Any, ea: Any, eb: Any, highest: Any) -> None:
 
 
 @implements(Truncated32, aligned=True)
-def _block32(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block32(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     length = len(params.block)
     F = params.F
     ak, ek, bk, fk, highest = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length], top[0]
@@ -110,7 +110,7 @@ def _block32(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, to
 
 
 @implements(Truncated64, aligned=True)
-def _block64(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any) -> None:
+def _block64(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, top: Any, words: Any) -> None:
     length = len(params.block)
     F = params.F
     ak, ek, bk, fk, highest = a[k : k + length], ea[k : k + length], b[k : k + length], eb[k : k + length], top[0]
@@ -124,4 +124,4 @@ def _block64(params: Any, a: Any, ea: Any, b: Any, eb: Any, k: Any, acc: Any, to
         s = trunc(np.float64(c) * scale)
         for q in range(length):
             s += trunc(np.float64(ak[q]) * np.float64(bk[q, j]) * scale)
-        acc[j] = rounded(params, s * power(e - F)) + np.float32(0)  # every zero is +0
+        acc[j] = rounded(params, s * power(e - F), words[j]) + np.float32(0)  # every zero is +0
