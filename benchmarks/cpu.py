@@ -45,6 +45,8 @@ class Case:
     """n of this line, where it differs from the others'."""
     scheme: str | None = None
     """An error-free scheme in place of plain instructions, with the bar of `_scheme_bar`."""
+    scale: str | None = None
+    """Format of the scales of a block-scaled instruction."""
     operation: str | None = None
     """An operation of `_operations` in place of a product."""
 
@@ -67,6 +69,9 @@ CASES = (
     Case("ascend910a fp16->fp32", "ascend910a"),
     Case("ideal fp16->fp32", "ideal"),
     Case("simt fp32 (SGEMM)", None, "fp32", "fp32"),
+    Case("simt bf16 accumulator", None, "bf16", "bf16", bar=3.0, size=512),
+    Case("blackwell mxfp8 e4m3->fp32", "blackwell", "e4m3", bar=3.0, scale="ue8m0"),
+    Case("blackwell nvfp4 e2m1->fp32", "blackwell", "e2m1", bar=3.0, scale="ue4m3"),
     Case("hopper fp16->fp32, NumPy form", "hopper", bar=25.0, backend="numpy", size=256),
     Case("turing ozaki CR (fp64)", "turing", "fp64", size=512, scheme="ozaki"),
     Case("round_to fp64->fp16", None, bar=1.5, operation="round_to"),
@@ -153,7 +158,7 @@ def _prepare(case: Case, n: int) -> tuple[Callable[[], Any], tuple[NDArray[Any],
         return lambda: schemes.gemm(A, B, scheme=scheme, hardware=hardware, mode="CR"), (A, B)
     if case.hardware is None:
         return lambda: simt.gemm(A, B, fmt=case.ab, backend=case.backend), (A, B)  # type: ignore[arg-type]
-    spec = mma.spec(case.hardware, case.ab, case.cd, case.instruction)
+    spec = mma.spec(case.hardware, case.ab, case.cd, case.instruction, scale=case.scale)
     return lambda: mma.gemm(A, B, spec=spec, backend=case.backend), (A, B)  # type: ignore[arg-type]
 
 
