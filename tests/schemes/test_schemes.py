@@ -431,7 +431,8 @@ def test_an_option_changes_the_result(scheme, option, value):
 
 def test_every_option_of_the_choices_is_tried():
     tried = {(s, o) for s, o, _ in CHANGES}
-    for option in {o.name for s in SPLIT for o in get(s).info.options}:
+    stochastic = {"random_bits", "seed"}  # only with a rounding "SR": test_stochastic_split.py
+    for option in {o.name for s in SPLIT for o in get(s).info.options} - stochastic:
         assert any(o == option for _, o in tried), option
 
 
