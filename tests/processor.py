@@ -10,6 +10,7 @@ import pytest
 
 from fpemu.gpu.emulation import specification as emulation
 from fpemu.gpu.errorfree.operands import Workspace
+from fpemu.gpu.runtime import modules
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Fill, Gemm, pack
 from tests import cuda_on_cpu
@@ -63,12 +64,30 @@ class Processor:
         return _LIBRARIES[source]
 
     def launch(self, step):
+        if step.kernel == "byte_gemm":
+            self.multiply_pairs(*step.arguments)
+            return
         library, arguments = self.library(step.module.source), [parameter(x) for x in step.arguments]
         sizes = step.grid if isinstance(step.grid, tuple) else (step.grid,)
         sizes = (*sizes, *(1,) * (3 - len(sizes)))
         for z, y, x in np.ndindex(*sizes[::-1]):
             library.set_block(x, y, z, *sizes)
             getattr(library, step.kernel)(*arguments)
+
+    def multiply_pairs(self, left, right, product):
+        """Sums of products of slices, by kernels/byte_gemm.cu."""
+        X, Y = (view(m.pointer, m.shape, (*m.strides, 1), np.int8).astype(np.float64) for m in (left, right))
+        value, stride = product.pack()[0], int(product["stride"])
+        fields = np.frombuffer(value, product.dtype)[0]
+        assert (X.shape[2], Y.shape[2]) == (fields["M"], fields["N"])
+        for i, (a, b, length) in enumerate(zip(*(fields[name].tolist() for name in ("a", "b", "length")), strict=True)):
+            if i < fields["planes"]:
+                x, y = X[a : a + length], Y[b : b + length]
+                assert len(x) == len(y) == length
+                assert np.einsum("scmk,scnk->mn", abs(x), abs(y), optimize=True).max() < 2**31
+                at = int(fields["sums"]) + 4 * i * stride
+                result = np.einsum("scmk,scnk->mn", x, y, optimize=True)
+                view(at, result.shape, (int(fields["pitch"]), 1), np.int32)[...] = result
 
     def multiply(self, step):
         low, high, limit = PRODUCTS[step.kind]
@@ -105,5 +124,6 @@ def work(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.getbasetemp() / "errorfree"
     folder.mkdir(exist_ok=True)
     cuda_on_cpu.stand_in(monkeypatch, folder)
+    monkeypatch.setattr(modules.Module, "clusters", lambda *_: 66)  # of two thread blocks on an H200
     yield Workspace(Processor(folder))
     cuda_on_cpu.forget()

@@ -256,6 +256,9 @@ class Tensor:
 
     detach = resolve_neg = resolve_conj = same
 
+    def is_conj(self):
+        return False
+
     def is_neg(self):
         return False
 

@@ -18,25 +18,28 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fpemu.arguments import real_view
 from fpemu.errors import GpuError, GuaranteeError, InputError
 from fpemu.gpu.errorfree import gemm as errorfree
 from fpemu.gpu.errorfree import hopper
+from fpemu.gpu.gemm import complex_products
 from fpemu.gpu.gemm.base import Kernel, Prepared
 from fpemu.gpu.gemm.choice import direct, find, refuse_hardware, validate
 from fpemu.gpu.runtime import callers, counters, device, matrices
 from fpemu.gpu.runtime.counters import Label, lock
 from fpemu.gpu.runtime.device import OutOfMemoryError
 from fpemu.gpu.runtime.matrices import Matrix, Read
-from fpemu.gpu.runtime.plan import Plan, make_room, workspaces
-from fpemu.gpu.runtime.steps import Memory, Step
+from fpemu.gpu.runtime.plan import Plan, make_room, queue, workspaces
+from fpemu.gpu.runtime.steps import REGIONS, Memory, Step
 from fpemu.mma.order import KOrder
 from fpemu.mma.tree import OrderResult, order_of
-from fpemu.schemes.base import Call, Scheme
+from fpemu.schemes.base import Call, Form, Scheme, as_operand, complex_dtype
 from fpemu.schemes.call import Policy
 from fpemu.schemes.words import OverflowPolicy
 
 _NUMBERS = (float, int)
 _MOST = 1024  # keys of a cache
+_WORK = REGIONS.index("work")
 
 
 # --- operations: plans with one output
@@ -244,7 +247,7 @@ class Product(Operation):
     def complaint(self, name: str, counts: tuple[int, int], source: Matrix) -> str:
         """Return the scheme's error for an operand that the policy refuses."""
         try:
-            self.kernel.scheme.check_operand(matrices.download(source), name, self.policy)
+            self.kernel.scheme.check_operand(real_view(matrices.download(source)), name, self.policy)
         except InputError as problem:
             return str(problem)
         raise GpuError(
@@ -295,54 +298,71 @@ class GemmRequest(Request):
         on_range: str | None,
         order: KOrder | OrderResult | None,
         options: dict[str, Any],
+        form: Form = "4M",
     ) -> None:
         refuse_hardware(options)
         self._arguments, self._options = (scheme, alpha, beta), options
-        self._on_range, self._order = on_range, order_of(order, trees=False)
+        self._on_range, self._order, self._form = on_range, order_of(order, trees=False), form
 
     def result(self, operands: dict[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         self._on_device = isinstance(operands["A"], Matrix)
         self.deferred = self._on_device and self._on_range is None
         default = OverflowPolicy.PROPAGATE if self._on_device else OverflowPolicy.RAISE
         policy = default if self._on_range is None else self._on_range
-        self.call = call = validate(operands, *self._arguments, policy, self._order, self._options)
+        self.call = call = validate(operands, *self._arguments, policy, self._order, self._options, self._form)
         if call.on_range == OverflowPolicy.HARDWARE:  # the split kernels read NaN and Inf as zeros
             raise InputError("on_range='hardware' is emulated on the CPU (fpemu.gemm): use 'propagate' on a GPU")
         self.policy = OverflowPolicy.RAISE if self.deferred else call.on_range  # whose errors a check raises
         # a call reads the counts of entries out of range if its policy was given and may raise
         self.waits = not self.deferred and (call.scheme.limited or call.on_range != OverflowPolicy.PROPAGATE)
-        scalars = np.array([call.alpha, call.beta], np.float64).tobytes()  # 0 and -0 are two
-        self.kept = call.empty or not call.scheme.error_free or hopper.supported(call)
-        self.signature = (call.scheme, call.spec, call.order, call.on_range, scalars, self.deferred, self._on_device)
-        return call.result_shape, np.dtype(call.scheme.operand.dtype)
+        scalars = np.array([call.alpha, call.beta], np.complex128).tobytes()  # 0 and -0 are two
+        on_hopper = hopper.supported(call) or hopper.supports_exact(call)
+        self.kept = call.empty or not call.scheme.error_free or on_hopper
+        rules = call.scheme, call.spec, call.order, call.on_range, call.form
+        self.signature = (*rules, scalars, self.deferred, self._on_device)
+        if call.form is None:
+            return call.result_shape, np.dtype(call.scheme.operand.dtype)
+        if call.empty or not hopper.supported(call):
+            complex_products.check_supported(call)
+        return (*call.result_shape[:-1], call.result_shape[-1] // 2), complex_dtype(call.scheme.operand)
 
     def place(self, operands: dict[str, Any]) -> list[Matrix | None]:
         """Return the operands that are read: the caller's arrays of a dtype that kernels read, else copies."""
         call, placed = self.call, list[Matrix | None]()
         for name, is_read in (("A", not call.empty), ("B", not call.empty), ("C", call.C is not None)):
             X = operands.get(name) if is_read else None
-            if X is not None and not (isinstance(X, Matrix) and direct(X.dtype, call.scheme)):
-                X = matrices.upload(getattr(call, name))
+            if X is not None and not (isinstance(X, Matrix) and direct(X.dtype, call)):
+                values = getattr(call, name)
+                if call.form is not None:
+                    values = matrices.download(X) if isinstance(X, Matrix) else X
+                    values = as_operand(values, name, call.scheme.operand, complex_numbers=True)
+                X = matrices.upload(values)
             placed.append(X)
         return placed
 
     def operation(self, placed: Placed) -> Operation:
         call, layouts = self.call, matrices.layouts(*placed)
         if call.empty:
-            return Operation(Plan(_without_product(layouts["D"], layouts["C"], call)), placed)
+            memory = Memory()
+            layouts, first = _real(call, layouts, memory.block)
+            return Operation(Plan([*first, *_without_product(layouts["D"], layouts["C"], call)], memory), placed)
         if hopper.supported(call):
             memory = Memory()
             return Operation(Plan(hopper.steps(call, layouts, memory), memory), placed)
+        if hopper.supports_exact(call):
+            return _Exact(placed, call)
         return _ErrorFree(placed, call) if call.scheme.error_free else self.products(placed)[0]
 
     def products(self, placed: Placed, ready: str = "") -> tuple[Product, Product]:
         """Return the product, and the preparation of the operand that is `ready`, which it then does not split."""
-        call, layouts, memory, before = self.call, matrices.layouts(*placed), Memory(), Memory("prepared")
+        call, memory, before = self.call, Memory(), Memory("prepared")
+        layouts, embedding = _real(call, matrices.layouts(*placed), memory.block)
         sizes = (*layouts["D"].shape[-2:], layouts["A"].shape[-1])
         kernel, prepared = find(call.scheme, call.spec, sizes, call.order), Prepared(layouts[ready or "A"], ready)
         first = kernel.split([prepared], call.on_range, before) if ready else []
         steps, split = kernel.steps(layouts, (call.alpha, call.beta), call.on_range, memory, prepared)
-        plan, given = Plan(steps, memory, split, self.labels(layouts)), (placed, kernel, self.policy)
+        plan = Plan([*embedding, *steps], memory, split + len(embedding), self.labels(layouts))
+        given = placed, kernel, self.policy
         # arrays of the CPU are copied, for which the call waits anyway
         product = Product(plan, *given, not self._on_device or self.waits)
         counts = None if prepared.faults is None else prepared.faults.offset
@@ -370,11 +390,50 @@ class _ErrorFree(Operation):
         assert D is not None
         with callers.ordered([stream] if stream else []):
             target = D if private else matrices.empty(D.shape, D.dtype)  # `out` keeps its content after an error
-            report = errorfree.gemm(a, b, target, call.scheme, call.spec, call.alpha, call.beta, c, call.order)
+            real, steps = _real(call, {"A": a, "B": b, "C": c, "D": target}, device.Buffer)
+            queue(*steps)
+            A, B, C, out = real.values()
+            report = errorfree.gemm(A, B, out, call.scheme, call.spec, call.alpha, call.beta, C, call.order)
             if not report.ok:
                 raise GuaranteeError("; ".join(fault.message for fault in report.faults))
             if target is not D:
                 matrices.copy(target, D)
+
+
+class _Exact(_ErrorFree):
+    """A product of mode CR on Hopper: a plan that finds exponents of the operands, and one for the moduli they need."""
+
+    def __init__(self, placed: Placed, call: Call) -> None:
+        super().__init__(placed, call)
+        call.scheme.plan_for(call.spec, call.A.shape[-1], call.order)  # type: ignore[attr-defined]  # refuses some
+        memory = Memory()
+        steps, place = hopper.extents(call, self.layouts, memory)
+        self._extents, self._offset, self._plans = Plan(steps, memory), place.offset, dict[Any, Plan]()
+
+    def queue(self, pointers: list[int], stream: int, *, private: bool, prepared: int = 0) -> None:
+        addresses, owner = self._extents.addresses(pointers, stream)
+        if owner is not None:
+            raise InputError("ozaki reads exponents of the operands, for which a CUDA graph cannot wait: take ozaki2")
+        self._extents.queue(addresses, stream)
+        with device.entered(self.plan.index):
+            found = device.fetch(addresses[_WORK] + self._offset, 4, np.int32, stream).tolist()
+        key = hopper.moduli_and_words(self.call, found)
+        if key is None:
+            super().queue(pointers, stream, private=private)
+            return
+        if key not in self._plans:
+            memory = Memory()
+            self._plans[key] = Plan(hopper.exact(self.call, self.layouts, memory, *key), memory)
+        plan = self._plans[key]
+        again, _ = plan.addresses(pointers, stream)
+        if again[_WORK] != addresses[_WORK]:  # a larger workspace
+            self._extents.queue(again, stream)
+        plan.queue(again, stream)
+
+
+def _real(call: Call, layouts: dict[str, Any], allocate: Callable[[int], Any]) -> tuple[dict[str, Any], list[Step]]:
+    """Return the operands of the real product of a call, and the steps that write them."""
+    return (layouts, []) if call.form is None else complex_products.embedded(layouts, allocate)
 
 
 def _without_product(D: Matrix, C: Matrix | None, call: Call) -> list[Step]:
@@ -405,6 +464,7 @@ def gemm(
     beta: Any = 0.0,
     on_range: Policy | None = None,
     order: KOrder | OrderResult | None = None,
+    form: Form = "4M",
     out: Any = None,
     **options: Any,
 ) -> Any:
@@ -417,9 +477,9 @@ def gemm(
     A : array (..., M, K)
         NumPy, CuPy or torch arrays, or any with ``__cuda_array_interface__`` or DLPack: all in the CPU's memory, for
         a product on the current GPU, or all on one GPU. The current GPU stays the same. fp32 numbers (fp64 for dgemm
-        and the Ozaki family), of any strides; leading axes broadcast. Arrays of the GPU with another dtype are copied
-        to the CPU, where it is checked that their values fit (the Ozaki family reads fp32 as well). Gradients are not
-        tracked.
+        and the Ozaki family), or complex ones with such parts, of any strides; leading axes broadcast. Arrays of the
+        GPU with another dtype are copied to the CPU, where it is checked that their values fit (the Ozaki family reads
+        fp32 as well). Gradients are not tracked.
     B : array (..., K, N)
         As A.
     C : array (..., M, N), optional
@@ -435,6 +495,8 @@ def gemm(
     order : KOrder, optional
         Summation order over K. Default: the kernel's, which `fpemu.gpu.kernel` returns. Another order is accepted
         if a kernel has it.
+    form : {"4M", "3M"}
+        Real products of a complex one, as in `fpemu.gemm`; 3M on a GPU for ozaki2, whose bits are the same in both.
     out : array (..., M, N) of the GPU, optional
         Where to write D; it must not share memory with A, B or C, and its last axis must be contiguous. After an
         InputError or a GuaranteeError it is unchanged.
@@ -471,24 +533,24 @@ def gemm(
         options |= {"on_range": on_range, "order": order}
         operators = sys.modules["fpemu"].torch.operators
         return operators.traced(A, B, C, scheme=scheme, alpha=alpha, beta=beta, out=out, **options)
-    key = _key(scheme, alpha, beta, on_range, order, options)
+    key = _key(scheme, alpha, beta, on_range, order, form, options)
     D, arrays, key = _products.repeat(key, A, B, C, out)
     if D is None:
-        request = GemmRequest(scheme, alpha, beta, on_range, order, options)
+        request = GemmRequest(scheme, alpha, beta, on_range, order, options, form)
         given = {"A": A, "B": B} | {name: X for name, X in (("C", C), ("out", out)) if X is not None}
         D = _products.compute(request, given, arrays, key)
     return D
 
 
-def _key(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, options: dict[str, Any]) -> Any:
+def _key(scheme: Any, alpha: Any, beta: Any, on_range: Any, order: Any, form: Any, options: dict[str, Any]) -> Any:
     """All that the steps depend on beside the arrays; None for scalars that are not plain nonzero numbers."""
     if alpha.__class__ not in _NUMBERS or beta.__class__ not in _NUMBERS or not alpha or alpha != alpha or beta != beta:
         return None
     if order is not None and order.__class__ is not KOrder:
         order = order_of(order, trees=False)  # a result's order may change
     if not options:
-        return scheme, on_range, order, alpha, beta
-    return scheme, on_range, order, alpha, beta, *((n, v.__class__, v) for n, v in options.items())
+        return scheme, on_range, order, alpha, beta, form
+    return scheme, on_range, order, alpha, beta, form, *((n, v.__class__, v) for n, v in options.items())
 
 
 # --- memory

@@ -83,6 +83,8 @@ def plan(
         call = request.call
         if call.scheme.error_free:
             raise InputError(f"{call.scheme.name}: its kernels depend on the operands' values: call fpemu.gpu.gemm")
+        if call.form is not None:
+            raise InputError("a plan multiplies real matrices: call fpemu.gpu.gemm for complex ones")
         if call.empty:
             raise InputError("there is nothing to multiply: the operands are empty, or alpha is 0")
         for name, X in given.items():

@@ -70,6 +70,9 @@ class Ozaki2(ErrorFree):
     moduli: int | None = choose.integer(None, 2, 20, "number N of moduli (None: 15 for fp64, 8 for fp32)", none=True)
     scaling: str = choose.choice("accurate", crt.RULES, "powers of two that make A and B integers")
     rounding: str = choose.choice("truncate", ("truncate", "nearest"), "rounding of the scaled A and B to integers")
+    winograd: bool | None = choose.flag(
+        "a level of Strassen's algorithm on Hopper, same bits (None: in large products)"
+    )
 
     modular = True
     counted = "moduli"

@@ -14,26 +14,18 @@ from fpemu.errors import InputError
 from fpemu.gpu.emulation import specification
 from fpemu.gpu.errorfree import gemm as errorfree
 from fpemu.gpu.errorfree import hopper
+from fpemu.gpu.errorfree.residues import ALL
 from fpemu.gpu.gemm.wgmma.schedules import Tile
-from fpemu.gpu.runtime import compiler, device, matrices, modules
+from fpemu.gpu.runtime import compiler, device, matrices
 from fpemu.gpu.runtime.compiler import KERNELS
-from fpemu.gpu.runtime.steps import Memory, Struct, pack
-from fpemu.schemes.base import build
+from fpemu.gpu.runtime.steps import Fill, Memory, Struct, pack
+from fpemu.schemes.base import build, complex_dtype
 from fpemu.schemes.call import validate
-from fpemu.schemes.errorfree.crt import MODULI
 from tests import processor, simulated
 from tests.gpu.test_gpu_hopper_on_cpu import LAUNCH, aligned
 from tests.processor import matrix, view
 
-processor_work = processor.work
-
-
-@pytest.fixture
-def work(processor_work, monkeypatch):
-    """A workspace in host memory; on an H200, 66 clusters of two thread blocks run at a time."""
-    monkeypatch.setattr(modules.Module, "clusters", lambda *_: 66)
-    return processor_work
-
+work = processor.work
 
 TILED = (0, 1, 7, 3, 8, 2, 4, 6, 10, 9, 5, 11)  # the order in memory of the axes of `Runner.multiply`
 
@@ -60,14 +52,14 @@ def untiled(out, tile):
 
 
 def call_of(A, B, C=None, alpha=1.0, beta=0.0, **options):
-    return validate(A, B, C, "ozaki2", "H200", alpha, beta, "raise", None, "cpu", options)
+    return validate(A, B, C, "ozaki2", "H200", alpha, beta, "raise", None, "cpu", options, form="4M")
 
 
 class Runner:
     """Run the steps of a plan on this processor; NumPy multiplies the bytes."""
 
-    def __init__(self, queue, call, matrices_, memory):
-        self.queue, self.call, self.regions = queue, call, {}
+    def __init__(self, queue, matrices_, memory):
+        self.queue, self.regions = queue, {}
         sizes = {"work": memory.nbytes["work"], "cleared": memory.nbytes["cleared"]}
         self.held = {name: np.full(n + 16, 0xA5, np.uint8) for name, n in sizes.items()}
         self.held["cleared"][:] = 0
@@ -79,6 +71,8 @@ class Runner:
         return self.regions[address.region] + address.offset if hasattr(address, "region") else int(address)
 
     def run(self, step):
+        if isinstance(step, Fill):
+            return ctypes.memset(self.place(step.pointer), step.byte, step.nbytes)
         if step.kernel == "byte_gemm":
             return self.multiply(*step.arguments, step.module.source)
         library, values = self.queue.library(step.module.source), []
@@ -107,8 +101,8 @@ class Runner:
         M, N = len(X[0]), len(Y[0])
         grid = -(-M // (2 * rows)) * 2, -(-N // columns)
         tiles = np.full((len(C), grid[0] * rows, grid[1] * columns), 0x5A, np.uint8)
-        for i, p in enumerate(self.call.scheme.basis().moduli):
-            tiles[i, :M, :N] = C[i] % p
+        for i in range(len(C)):
+            tiles[i, :M, :N] = C[i] % ALL[i // int(product["terms"])]
         # row: tile, warpgroup, block, warp, g, lane / 4; column: tile, chunk, j, lane % 4, n
         parts = tiles.reshape(len(C), grid[0], 2, rows // 128, 4, 2, 8, grid[1], columns // 32, 4, 4, 2)
         out = np.ascontiguousarray(parts.transpose(TILED)).reshape(-1)
@@ -122,11 +116,12 @@ class Runner:
 def computed(work, A, B, C=None, alpha=1.0, beta=0.0, **options):
     call = call_of(A, B, C, alpha, beta, **options)
     D = np.full(call.result_shape, np.nan, call.scheme.operand.dtype)
+    D = D if call.form is None else D.view(complex_dtype(call.scheme.operand))
     held = {"A": matrix(A), "B": matrix(B), "C": None if call.C is None else matrix(C), "D": matrix(D)}
     memory, layouts = Memory(), matrices.layouts(*held.values())
     steps = hopper.steps(call, layouts, memory)
     assert len({id(step.module) for step in steps}) <= 4
-    runner = Runner(work.queue, call, held, memory)
+    runner = Runner(work.queue, held, memory)
     for step in steps:
         runner.run(step)
     return D, [step.kernel for step in steps]
@@ -160,6 +155,9 @@ CASES = {
     "three words": {"moduli": 20},
     "alpha and beta": {"alpha": -1.5, "beta": 0.75},
     "infinite alpha": {"alpha": math.inf, "beta": 1.0},
+    "winograd": {"winograd": True},
+    "winograd, nearest, alpha and beta": {"winograd": True, "rounding": "nearest", "alpha": -1.5, "beta": 0.75},
+    "winograd, few moduli": {"winograd": True, "moduli": 6},
     "fp32": {"precision": "fp32"},
     "fp32, alpha and beta": {"precision": "fp32", "alpha": 0.75, "beta": 2.0, "rounding": "nearest"},
 }
@@ -168,7 +166,7 @@ CASES = {
 def agree(work, A, B, C=None, alpha=1.0, beta=0.0, **options):
     D, kernels = computed(work, A, B, C, alpha, beta, **options)
     want = fpemu.gemm(A, B, C, scheme="ozaki2", hardware="H200", alpha=alpha, beta=beta, **options)
-    codes = np.uint32 if D.dtype == np.float32 else np.uint64
+    codes = np.uint32 if D.dtype in (np.float32, np.complex64) else np.uint64
     assert np.array_equal(D.view(codes), want.view(codes)), np.argwhere(want != D)[:5]
     return kernels
 
@@ -188,28 +186,117 @@ def test_bits_equal_the_emulators(work, scaling, case):
 @pytest.mark.parametrize("kind", ["tiny", "huge", "far apart", "special", "alone", "zeros"])
 def test_extreme_ranges_and_special_values_equal_the_emulators(work, scaling, kind):
     rng = np.random.default_rng(2)
-    for rounding in ("truncate", "nearest"):
+    for options in ({}, {"rounding": "nearest"}, {"winograd": True}, {"winograd": True, "moduli": 20}):
         A, B = hostile(kind, rng, (9, 140)), hostile(kind, rng, (140, 10))
-        agree(work, A, B, scaling=scaling, rounding=rounding)
+        agree(work, A, B, scaling=scaling, **options)
 
 
-def test_layouts_batches_and_panels(work, monkeypatch):
-    rng = np.random.default_rng(3)
+COMPLEX_CASES = {
+    "plain": {},
+    "nearest, real scalars": {"rounding": "nearest", "alpha": -1.5, "beta": 0.75},
+    "complex scalars": {"alpha": 0.3 - 1.7j, "beta": 0.75 + 2j},
+    "complex beta": {"alpha": 2.0, "beta": 0.75 + 2j},
+    "infinite": {"alpha": complex(1, math.inf), "beta": 0.5},
+    "few moduli": {"moduli": 6},
+    "three words": {"moduli": 20, "rounding": "nearest"},
+    "fp32": {"precision": "fp32", "alpha": 0.3 - 1.7j, "beta": 0.75},
+}
+
+
+def complex_numbers(rng, shape, kind=None):
+    parts = (wide(rng, shape) if kind is None else hostile(kind, rng, shape) for _ in range(2))
+    return np.stack([*parts], axis=-1).view(complex)[..., 0]
+
+
+@BOTH
+@pytest.mark.parametrize("case", COMPLEX_CASES)
+def test_complex_products_equal_the_emulators(work, scaling, case):
+    rng, options = np.random.default_rng(7), COMPLEX_CASES[case]
+    A, B, C = (complex_numbers(rng, shape) for shape in ((37, 150), (150, 41), (37, 41)))
+    A[3], B[:, 5], C[4, 4], A[:, :70] = 0, 0, np.inf, A[:, :70].real
+    if "precision" in options:
+        A, B, C = (X.astype(np.complex64) for X in (A, B, C))
+    agree(work, A, B, C if "beta" in options else None, scaling=scaling, **options)
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["tiny", "huge", "far apart", "special", "alone", "zeros"])
+def test_complex_extremes_and_layouts_equal_the_emulators(work, scaling, kind):
+    rng = np.random.default_rng(8)
+    A, B = complex_numbers(rng, (9, 140), kind), complex_numbers(rng, (140, 10), kind)
+    agree(work, A, B, scaling=scaling)
+    agree(work, A.T.copy().T, B.T.copy().T, scaling=scaling, rounding="nearest")
+    with np.errstate(over="ignore"):
+        agree(work, A[::2, ::-1], B.astype(np.complex64)[:, 1:8:2], scaling=scaling)
+    agree(work, np.stack([A, A[::-1]])[:, :5], B, scaling=scaling)
+
+
+@pytest.mark.parametrize("winograd", [False, True])
+def test_layouts_batches_and_panels(work, monkeypatch, winograd):
+    rng, options = np.random.default_rng(3), {"winograd": winograd}
     A, B = wide(rng, (2, 1, 20, 130)), wide(rng, (3, 130, 9))
-    agree(work, A, B)
-    agree(work, np.swapaxes(np.swapaxes(A, -1, -2).copy(), -1, -2), B[:, ::-1, ::2])
-    agree(work, np.array([[0.1]]), np.array([[3.0]]))
+    agree(work, A, B, **options)
+    agree(work, np.swapaxes(np.swapaxes(A, -1, -2).copy(), -1, -2), B[:, ::-1, ::2], **options)
+    agree(work, np.array([[0.1]]), np.array([[3.0]]), **options)
     monkeypatch.setattr(hopper, "WORKSPACE", 1)
-    kernels = agree(work, wide(rng, (600, 130)), wide(rng, (130, 800)))
+    kernels = agree(work, wide(rng, (600, 130)), wide(rng, (130, 800)), **options)
     assert kernels.count("residue_bytes") == 4
 
 
-@pytest.mark.parametrize("words", [1, 2, 3])
+CR_CASES = {"plain": {}, "a power of two": {"alpha": 0.25}, "alpha": {"alpha": -1.5}, "C": {"beta": 0.75, "alpha": 2.0}}
+
+
+def exactly(work, A, B, C=None, alpha=1.0, beta=0.0, **options):
+    """Compare mode CR with the emulator; return the moduli and words."""
+    call = validate(A, B, C, "ozaki", "H200", alpha, beta, "raise", None, "cpu", {"mode": "CR"} | options, form="4M")
+    D = np.full(call.result_shape, np.nan, call.scheme.operand.dtype)
+    D = D if call.form is None else D.view(complex_dtype(call.scheme.operand))
+    held = {"A": matrix(A), "B": matrix(B), "C": None if call.C is None else matrix(C), "D": matrix(D)}
+    layouts, memory = matrices.layouts(*held.values()), Memory()
+    memory.nbytes = {"work": 1 << 24, "cleared": 16}
+    runner = Runner(work.queue, held, memory)
+    steps, place = hopper.extents(call, layouts, Memory())
+    for step in steps:
+        runner.run(step)
+    key = hopper.moduli_and_words(call, view(runner.place(place), (4,), (1,), np.int32).tolist())
+    if key is not None:
+        for step in hopper.exact(call, layouts, Memory(), *key):
+            runner.run(step)
+        want = fpemu.gemm(A, B, C, scheme="ozaki", hardware="H200", mode="CR", alpha=alpha, beta=beta, **options)
+        codes = np.uint32 if D.dtype in (np.float32, np.complex64) else np.uint64
+        assert np.array_equal(D.view(codes), want.view(codes)), np.argwhere(want != D)[:5]
+    return key
+
+
+@pytest.mark.parametrize("case", CR_CASES)
+@pytest.mark.parametrize("spread", [0, 6, 40])
+def test_exact_products_rounded_once_equal_the_emulators(work, case, spread):
+    """Integers of 3 and 4 words, more than 16 moduli, and at last too long ones."""
+    rng, options = np.random.default_rng(9), CR_CASES[case]
+    A, B, C = (rng.standard_normal(shape) for shape in ((23, 140), (140, 17), (23, 17)))
+    A, B = (np.ldexp(X, rng.integers(-spread, spread + 1, X.shape)) for X in (A, B))
+    A[3], B[:, 5], A[4, 4], C[1, 1], B[7, 2] = 0, 0, np.nan, np.inf, 2.0**-1074 if spread == 40 else 1.0
+    key = exactly(work, A, B, C if "beta" in options else None, **options)
+    assert (key and key[1]) == {0: 3, 6: 3, 40: None}[spread]
+
+
+def test_exact_products_of_batches_layouts_complex_and_fp32_numbers_equal_the_emulators(work):
+    rng = np.random.default_rng(10)
+    A, B = wide(rng, (2, 1, 20, 130)), np.ldexp(rng.integers(-99, 99, (3, 130, 9)), -600).astype(float)
+    assert exactly(work, np.swapaxes(np.swapaxes(A, -1, -2).copy(), -1, -2), B[:, ::-1, ::2])[1] == 3
+    assert exactly(work, np.float32(A), np.float32(np.ldexp(B, 600)), precision="fp32")[1] == 2
+    exactly(work, np.ldexp(A, -1040), B)
+    Z, W = complex_numbers(rng, (20, 70)), complex_numbers(rng, (70, 9))
+    exactly(work, Z, W)
+    exactly(work, Z.conj(), W, complex_numbers(rng, (20, 9)), alpha=0.3, beta=-1.5)
+
+
+@pytest.mark.parametrize("words", [1, 2, 3, 4])
 def test_quotients_are_exact_for_all_sums_of_bytes(words):
     """v mod p for |v| up to the largest sum, from the rounding of one FMA, emulated exactly in fp64."""
     limit = 512 * 255 * words + 256
     v = np.arange(-limit, limit + 1)
-    for p in MODULI:
+    for p in ALL:
         start, inverse, center = hopper.quotient(p, limit)
         y = (start + v).astype(np.int64)
         exact = y.astype(np.int32).view(np.float32).astype(np.float64) * inverse + center  # 48 bits, and a rounding
@@ -240,7 +327,7 @@ template <int N> static void hold(int (&)[N]) {}
 static void byte_product(int (&d)[Config::TILE_N / 2], u64 a, u64 b, int keep) {
   auto byte = [](u64 tile, int row, int k) {
     u64 at = (tile << 4) + row * 128 + k;
-    return (u32)*(u8*)(at ^ (at >> 7 & 7) << 4);
+    return (u32)(int)*(BYTE*)(at ^ (at >> 7 & 7) << 4);
   };
   const int warp = threadIdx.x / 32 % 4, r = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
   for (int g = 0; g < 2; g++)
@@ -270,23 +357,28 @@ def compiled(folder, text):
     )
     kernel = re.sub(r"#pragma once", "", kernel).replace("extern __shared__ u8 memory[];", "u8* memory = dynamic_();")
     kernel = kernel.replace("__shared__ u64 barriers[2 * STAGES];", "u64* barriers = array<u64>(0);")
-    text = "\n".join([config, '#include "hopper_gemm_on_cpu.h"', '#include "byte_residues.cuh"', table, BYTES, kernel])
+    product = BYTES.replace("BYTE*", "signed char*" if ".s32.s8.s8 " in rest else "u8*")
+    text = "\n".join(
+        [config, '#include "hopper_gemm_on_cpu.h"', '#include "byte_residues.cuh"', table, product, kernel]
+    )
     flags = ("-O2", "-w", "-march=native")
     return simulated.compiled(text + PRODUCT_LAUNCH, folder, *flags).launch
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(specification.compiler() is None, reason="no C++ compiler here")
-@pytest.mark.parametrize("what", ["tall", "wide", "lag", "one chunk", "long", "maxima"])
+@pytest.mark.parametrize("what", ["tall", "wide", "lag", "one chunk", "long", "maxima", "sums"])
 def test_tiles_of_bytes_hold_residues_and_maxima(tmp_path, what):
-    moduli = () if what == "maxima" else (256, 251)
+    moduli = () if what == "maxima" else ALL[:2]
     tile = Tile(64, 2, rows=128) if what == "wide" else Tile(64, 2, rows=256)
     M, N, K, count = 300, 100, 100 if what == "one chunk" else 700, len(moduli) or 1
-    text = hopper.gemm_source(moduli, tile, lag=what == "lag", long=what == "long")
+    options = {name: what == name for name in ("lag", "long")}
+    text = hopper.gemm_source(tile, what if what in ("maxima", "sums") else "residues", **options)
     launch = compiled(tmp_path, text.replace("INTERVAL = 512", "INTERVAL = 2"))
     rng, chunks = np.random.default_rng(5), -(-K // 128)
     words = [rng.integers(0, 65 if what == "maxima" else 256, (count, n, K), np.uint8) for n in (M, N)]
-    held = [np.zeros((count, chunks, n, 128), np.uint8) for n in (M, N)]
+    words = [x.view(np.int8) if what == "sums" else x for x in words]
+    held = [np.zeros((count, chunks, n, 128), words[0].dtype) for n in (M, N)]
     maps = aligned((2, 16), np.uint64)
     for i, (x, h, box) in enumerate(zip(words, held, (tile.rows, tile.columns // 2), strict=True)):
         padded = np.pad(x, ((0, 0), (0, 0), (0, chunks * 128 - K)))
@@ -295,12 +387,31 @@ def test_tiles_of_bytes_hold_residues_and_maxima(tmp_path, what):
     C = np.stack([x.astype(np.int64) @ y.T.astype(np.int64) for x, y in zip(*words, strict=True)])
     shape = (count, 2 * tile.count(M, 1) * tile.rows, -(-N // tile.columns) * tile.columns)
     out, maxima = np.full(shape, 0x5A, np.uint8), [np.zeros(n, np.int32) for n in (M, N)]
-    values = {"residues": out.ctypes.data, "M": M, "N": N, "chunks": chunks, "group": 8}
+    values: dict = {
+        "residues": out.ctypes.data,
+        "M": M,
+        "N": N,
+        "chunks": chunks,
+        "group": 8,
+        "planes": count,
+        "terms": 1,
+    }
     values |= {n: m.ctypes.data for n, m in zip(("row_maxima", "column_maxima"), maxima, strict=True)}
+    pairs = [(1, 0, 1), (0, 0, 2), (0, 1, 1)]
+    sums, (a, b, length) = np.zeros((3, M, N + 4), np.int32), zip(*pairs, strict=True)
+    if what == "sums":
+        values |= {"sums": sums.ctypes.data, "stride": sums[0].size, "pitch": N + 4, "planes": 3}
+        values |= {"a": a, "b": b, "length": length}
     data = Struct(hopper.PRODUCT, values).pack()[0]
     assert launch(ctypes.c_void_p(maps.ctypes.data), ctypes.c_char_p(data), 4) == 0, "threads wait for each other"
     if what == "maxima":
         assert [m.tolist() for m in maxima] == [C[0].max(axis=1).tolist(), C[0].max(axis=0).tolist()]
+        return
+    if what == "sums":
+        products = np.einsum("imk,jnk->ijmn", *(x.astype(np.int64) for x in words))
+        want = [sum(products[a + i, b + i] for i in range(length)) for a, b, length in pairs]
+        assert np.array_equal(sums[..., :N], want)
+        assert not sums[..., N:].any()
         return
     got = untiled(out, tile)
     for i, p in enumerate(moduli):
@@ -310,10 +421,18 @@ def test_tiles_of_bytes_hold_residues_and_maxima(tmp_path, what):
 @pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
 def test_the_kernels_compile_for_hopper():
     scheme, tile = build("ozaki2", {}), hopper.TILES[0]
-    moduli = scheme.basis().moduli
-    sources = [hopper.operands_source(scheme), hopper.sum_source(15, tile, False), hopper.gemm_source((), tile)]
-    sources += [hopper.gemm_source(moduli, tile, lag=lag) for lag in (False, True)]
-    sources += [hopper.gemm_source(moduli, hopper.TILES[1]), hopper.gemm_source(moduli, tile, long=True)]
+    sources = [
+        hopper.operands_source(scheme),
+        hopper.sum_source(15, tile, False),
+        hopper.gemm_source(tile, "maxima"),
+        hopper.gemm_source(tile, "sums"),
+    ]
+    sources += [hopper.gemm_source(tile, lag=lag) for lag in (False, True)]
+    sources += [hopper.sum_source(20, tile, False, once=True, plain=plain) for plain in (False, True)]
+    sources += [hopper.exact_source(20, 3)]
+    sources += [hopper.gemm_source(hopper.TILES[1]), hopper.gemm_source(tile, long=True)]
+    for form in (hopper.COMPLEX, hopper.WINOGRAD):
+        sources += [hopper.operands_source(scheme, form), hopper.sum_source(15, tile, False, form)]
     assert all(compiler.compile(source, "sm_90a")[:4] == b"\x7fELF" for source in sources)
 
 

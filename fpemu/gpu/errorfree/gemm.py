@@ -1,5 +1,8 @@
 """The Ozaki family on the GPU: products of slices or residues by cuBLAS, splits and sums by this package's kernels.
 
+On Hopper kernels/byte_gemm.cu multiplies int8 (`fpemu.gpu.errorfree.hopper`), by which calls of `ozaki2` and of mode CR
+run as plans.
+
 The results are those of `fpemu.gemm` bit for bit, because
 
 * slices, exponents and counts are integers and comparisons, computed in the same way (kernels/slices.cuh, counting.cu);
@@ -32,6 +35,7 @@ from fpemu.gpu.errorfree.operands import (
     Rows,
     Slices,
     Span,
+    Term,
     Workspace,
     limit_code,
     load,
@@ -39,10 +43,11 @@ from fpemu.gpu.errorfree.operands import (
     padded,
     source,
     split,
+    stack,
     transposed,
     workspace,
 )
-from fpemu.gpu.errorfree.sums import Term, add_up, round_exactly
+from fpemu.gpu.errorfree.sums import add_up, round_exactly
 from fpemu.gpu.runtime.device import LONGEST, multiprocessors
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import fields
@@ -81,19 +86,13 @@ def gemm(
     work = workspace() if work is None else work
     lead = D.shape[:-2]
     reports = []
-    stacks = (_matrices(X, lead) for X in (A, B, D, C) if X is not None)
+    stacks = (stack(X, lead) for X in (A, B, D, C) if X is not None)
     for a, b, d, *c in zip(*stacks, strict=True):
         rows, columns = Rows.of(work, a, "A"), Rows.of(work, transposed(b), "B")
         end = {"C": c[0] if c else None, "alpha": alpha, "beta": beta, "nan": scheme.nan_code(spec)}
         x = ErrorFreeProduct.of(work, rows, columns, d, **end)
         reports.append(_run(x, scheme, spec, order))
     return next((r for r in reports if not r.ok), reports[0])
-
-
-def _matrices(X: Matrix, lead: tuple[int, ...]) -> list[Matrix]:
-    """Return the matrices of a stack, broadcast to a batch of shape `lead`."""
-    places = (X.pointer + X.dtype.itemsize * int(offset) for offset in X.offsets(lead))
-    return [Matrix(place, X.dtype, X.shape[-2:], X.strides[-2:], X.owner) for place in places]
 
 
 def _check(scheme: Scheme) -> None:
@@ -188,8 +187,9 @@ def _exact(x: ErrorFreeProduct, scheme: Ozaki, plan: SlicePlan) -> Report:
 
 
 def _by_residues(x: ErrorFreeProduct, plan: SlicePlan, spans: tuple[Span, Span], moduli: int, spread: int) -> Report:
-    flags, (M, N, K) = x.work.zeros("flags of residues", 16), x.shape
+    M, N, K = x.shape
     longest = spans[0].width + 1, spans[1].width + 1
+    flags = x.work.zeros("flags of residues", 16)
     modular.multiply(x, moduli, (x.A.low, x.B.low), -1, longest, flags.pointer, once=True)
     bits = float(spread), float(sum(np.log2(p) for p in modular.ALL[:moduli]))
     complete = not flags.array(4, np.int32)[::2].any()

@@ -6,44 +6,112 @@ whose conditions hold by construction need no check, so that the steps depend on
     tops                      the largest entry of every row of A and column of B
     leading_bits, byte_gemm   scaling="accurate": a product of 7-bit integers, of which the largest sums are kept
     squares                   scaling="invariant": sums of squares
-    residue_bytes             powers of two, and A' and B' modulo each p as bytes
-    byte_gemm                 products modulo each p, a byte an entry
-    residue_sum               C' by the remainder theorem, rounded; alpha, beta and C
+    residue_bytes             powers of two, and combinations of blocks of A' and B' modulo each p as bytes
+    byte_gemm                 products of these modulo each p, a byte an entry
+    residue_sum               their combinations, C' by the remainder theorem, rounded; alpha, beta and C
 
-The workspace has N bytes an entry of A, B and D for N moduli; where the GPU has less, D is computed in panels.
+A bilinear algorithm is exact modulo p: complex products by three real ones and Strassen's algorithm have the bits of
+the plain product. The workspace has N bytes an entry of A, B and D for N moduli (complex: 3 N, Winograd's form:
+7 N / 4); where the GPU has less, D is computed in panels.
+
+Mode CR of `ozaki` has other powers of two and another rounding: `extents` and `exact`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from fpemu.gpu.errorfree.operands import END, VIEW, padded, source
-from fpemu.gpu.errorfree.residues import definitions, scaled_limit
+from fpemu.gpu.errorfree.operands import END, VIEW, Products, Slices, Term, padded, source, stack, transposed
+from fpemu.gpu.errorfree.residues import ALL, definitions, moduli_for, scaled_limit
 from fpemu.gpu.gemm.wgmma.schedules import Tile, best_tile, wgmma
 from fpemu.gpu.runtime import callers, compiler, device, modules
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.plan import workspaces
-from fpemu.gpu.runtime.steps import Launch, Memory, Step, Struct, TensorMap, fields
+from fpemu.gpu.runtime.steps import Fill, Launch, Memory, Step, Struct, TensorMap, fields
 from fpemu.schemes.base import Call
-from fpemu.schemes.errorfree.crt import Basis
+from fpemu.schemes.ozaki import Ozaki
 from fpemu.schemes.ozaki2 import Ozaki2
 
 CHUNK = 128  # k in a stage of the pipeline
 WORKSPACE = 32 << 30  # limit of its bytes
 _INTERVAL = 512  # chunks whose sums of products of bytes stay below 2^32
 _STAGES, _SIDE_ROWS, _BLOCKS = 4, 32, 2048
+_LONGEST = 127  # bits of the integers of mode CR
+_PAIRS = 64  # terms of a launch
 _MOST = 64  # products of a batch; the steps of more take the host longer than the GPU
 _LAGGING = 2**37  # M N K from which power limits the clock
+_WINOGRAD = 16384  # M, N and K from which a level of Strassen's algorithm is not slower (H200)
 _SIDE = fields(
-    "u8 X, i8 row_step step, u8 tops sums special maxima mu leading residues, i8 plane, "
-    "i4 rows narrow first count K h, f8 g"
+    "u8 X, i8 row_step step, u8 tops sums special maxima mu leading residues extents, i8 plane, "
+    "i4 rows narrow first count K half_k h unused, f8 g"
 )
-PRODUCT = fields("u8 residues row_maxima column_maxima, i4 M N chunks group")
+PRODUCT = fields(
+    "u8 residues row_maxima column_maxima, i4 M N chunks group planes terms, u8 sums, i8 stride pitch, 64i2 a b length"
+)
+PANEL = fields("i4 tile_columns M columns first_row first_column rows all_columns unused")
 TILES = (Tile(192, 2, rows=256), Tile(256, 2, rows=128))
+
+
+# --- bilinear algorithms
+@dataclass(frozen=True)
+class Bilinear:
+    """An algorithm whose terms are products of combinations of blocks, with factors -1, 0 and 1.
+
+    A block is a half of the rows, a half of the columns and a part of the numbers, numbered in this order; the blocks
+    of B are those of its transpose.
+
+    Examples
+    --------
+    >>> COMPLEX.terms, WINOGRAD.terms, COMPLEX.largest, WINOGRAD.largest
+    (3, 7, 2, 4)
+    """
+
+    A: tuple[tuple[int, ...], ...]  # factor of each block of A in each term
+    B: tuple[tuple[int, ...], ...]
+    D: tuple[tuple[int, ...], ...]  # factor of each term in each block of D
+    halves: int = 1
+    parts: int = 1  # 2: real and imaginary parts
+
+    @property
+    def terms(self) -> int:
+        """Number of products."""
+        return len(self.A)
+
+    @property
+    def largest(self) -> int:
+        """Number of blocks in a combination, at most."""
+        return max(sum(map(abs, row)) for row in (*self.A, *self.B))
+
+    def constants(self) -> str:
+        """Return the constants that precede kernels/residue_operands.cu and residue_sum.cu."""
+
+        def table(values: Any) -> str:
+            return "{" + ", ".join(map(table, values)) + "}" if isinstance(values, tuple | list) else str(values)
+
+        bits = [[sum((x == sign) << t for t, x in enumerate(row)) for row in self.D] for sign in (1, -1)]
+        return f"""
+constexpr int PARTS = {self.parts}, HALVES = {self.halves}, TERMS = {self.terms}, BLOCKS = {len(self.A[0])};
+constexpr int FACTOR[2][TERMS][BLOCKS] = {table((self.A, self.B))};
+constexpr u32 PLUS[BLOCKS] = {table(bits[0])}, MINUS[BLOCKS] = {table(bits[1])};
+"""
+
+
+REAL = Bilinear(((1,),), ((1,),), ((1,),))
+COMPLEX = Bilinear(((1, 0), (0, 1), (1, 1)), ((1, 0), (0, 1), (1, 1)), ((1, -1, 0), (-1, -1, 1)), parts=2)
+"""Three real products (3M)"""
+WINOGRAD = Bilinear(
+    ((1, 0, 0, 0), (0, 1, 0, 0), (1, 1, -1, -1), (0, 0, 0, 1), (0, 0, 1, 1), (-1, 0, 1, 1), (1, 0, -1, 0)),
+    ((1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 0, 1), (1, -1, -1, 1), (-1, 0, 1, 0), (1, 0, -1, 1), (0, 0, -1, 1)),
+    ((1, 1, 0, 0, 0, 0, 0), (1, 0, 1, 0, 1, 1, 0), (1, 0, 0, -1, 0, 1, 1), (1, 0, 0, 0, 1, 1, 1)),
+    halves=2,
+)
+"""Winograd's form of Strassen's algorithm; the terms as in `fpemu.schemes.strassen`"""
 
 
 # --- residues by three instructions
@@ -73,106 +141,101 @@ def quotient(p: int, width: int) -> tuple[int, float, float]:
 
 
 def reduction(p: int, words: int, factor: int = 1, *, offset: bool = False) -> str:
-    """Return a struct Reduction in C++ for integers of `words` words times a factor; offset: less 2^(32 words - 2)."""
+    """Return a struct Reduction in C++ for integers of `words` words times a factor; offset: less 2^(32 words - 1)."""
 
     def centred(x: int) -> int:
         return (x + p // 2) % p - p // 2
 
     packed = [sum((centred(256 ** (4 * w + j) * factor) & 255) << 8 * j for j in range(4)) for w in range(words)]
     start, inverse, center = quotient(p, 512 * 255 * words + 256)
-    start += centred(-(1 << (32 * words - 2)) * factor) if offset else 0
+    start += centred(-(1 << (32 * words - 1)) * factor) if offset else 0
     weights = ", ".join(f"{x}u" for x in packed)
     return f"{{{{{weights}}}, {start}, {float(inverse).hex()}f, {float(center).hex()}f, {-p if p < 256 else 0}}}"
 
 
-def words_of(basis: Basis) -> int:
-    """Return the words of an integer: |X| <= 8 sqrt(P) where it counts, below 2^(32 words - 2)."""
-    return 2 if basis.product < 2 ** (2 * 62 - 6) else 3
+def words_of(scheme: Ozaki2, form: Bilinear) -> int:
+    """Return the 32-bit words of combinations of integers.
+
+    |X| <= sqrt(P / 2) by norms; in accurate scaling at most sqrt(32 P) where X meets a number other than zero: the sums
+    of leading bits are then at least those of X, which are 64 at most.
+    """
+    squares = scheme.basis().product * (32 if scheme.scaling == "accurate" else 1) * form.largest**2
+    return 2 if squares < 2**126 else 3
+
+
+def operands_source(scheme: Ozaki2, form: Bilinear = REAL) -> str:
+    """Return kernels/residue_operands.cu for a scheme and an algorithm."""
+    words = words_of(scheme, form)
+    config = {"LARGEST": 2.0 ** (32 * words - 1) / form.largest, "EXACT": False}
+    config |= {"NEAREST": scheme.rounding == "nearest", "ACCURATE": scheme.scaling == "accurate"}
+    return _operands(len(scheme.basis().moduli), words, form, tuple(config.items()))
+
+
+def exact_source(count: int, words: int, form: Bilinear = REAL) -> str:
+    """Return the same for integers of so many words, modulo a number of moduli."""
+    config = {"LARGEST": 0.0, "NEAREST": False, "ACCURATE": False, "EXACT": True}
+    return _operands(count, words, form, tuple(config.items()))
 
 
 @lru_cache(maxsize=64)
-def operands_source(scheme: Ozaki2) -> str:
-    """Return kernels/residue_operands.cu for a scheme."""
-    basis, words = scheme.basis(), words_of(scheme.basis())
+def _operands(count: int, words: int, form: Bilinear, config: tuple[tuple[str, Any], ...]) -> str:
+    moduli = ALL[:count]
+    P = math.prod(moduli)
     tables = [
-        ", ".join(reduction(p, words, q, offset=True) for p, q in zip(basis.moduli, factors, strict=True))
-        for factors in (basis.inverses, [1] * len(basis.moduli))
+        ", ".join(reduction(p, words, q, offset=True) for p, q in zip(moduli, factors, strict=True))
+        for factors in ([pow(P // p, -1, p) for p in moduli], [1] * count)
     ]
-    N = len(basis.moduli)
-    config = {"WORDS": words, "NEAREST": scheme.rounding == "nearest", "ACCURATE": scheme.scaling == "accurate"}
     table = f"__constant__ Reduction REDUCTION[2][N] = {{{{{tables[0]}}}, {{{tables[1]}}}}};"
-    lines = ['#include "byte_residues.cuh"', f"constexpr int N = {N};", table, compiler.struct(config, "Operands")]
+    lines = ['#include "byte_residues.cuh"', f"constexpr int N = {count};", table]
+    lines += [compiler.struct({"WORDS": words, **dict(config)}, "Operands"), form.constants()]
     return "\n".join([*lines, source("residue_operands.cu")])
 
 
 @lru_cache(maxsize=64)
-def gemm_source(moduli: tuple[int, ...], tile: Tile, *, lag: bool = False, long: bool = False) -> str:
-    """Return kernels/byte_gemm.cu; without moduli, for the largest sums. long: K is beyond one interval."""
+def gemm_source(tile: Tile, output: str = "residues", *, lag: bool = False, long: bool = False) -> str:
+    """Return kernels/byte_gemm.cu for "residues", "maxima" or "sums". long: K is beyond one interval."""
     config = {
         "ROW_BLOCKS": tile.rows // 128,
         "TILE_N": tile.columns,
         "STAGES": _STAGES,
         "MATH_WARPGROUPS": 2,
         "CLUSTER": tile.cluster,
-        "MODULI": len(moduli) or 1,
-        "MAXIMA": not moduli,
+        "OUTPUT": ("residues", "maxima", "sums").index(output),
         "LAG": lag,
-        "INTERVAL": _INTERVAL if long and moduli else 1 << 20,
+        "INTERVAL": _INTERVAL if long and output == "residues" else 1 << 20,
     }
-    table = ", ".join(reduction(p, 1) for p in moduli or (255,))
     lines = [compiler.struct(config), '#include "hopper.cuh"', '#include "byte_residues.cuh"']
-    lines += [f"__constant__ Reduction REDUCTION[{len(moduli) or 1}] = {{{table}}};"]
-    return "\n".join([*lines, wgmma("byte_product", tile.columns, int8=True, unsigned=True), source("byte_gemm.cu")])
+    lines += [f"__constant__ Reduction REDUCTION[] = {{{', '.join(reduction(p, 1) for p in ALL)}}};"]
+    product = wgmma("byte_product", tile.columns, int8=True, unsigned=output != "sums")
+    return "\n".join([*lines, product, source("byte_gemm.cu")])
 
 
 @lru_cache(maxsize=64)
-def sum_source(count: int, tile: Tile, narrow: bool) -> str:
-    """Return kernels/residue_sum.cu."""
-    config = {"TILE_M": tile.rows, "TILE_N": tile.columns, "NARROW": narrow}
-    return f"{definitions(count)}{compiler.struct(config, 'Tiles')}\n{source('residue_sum.cu')}"
+def sum_source(
+    count: int, tile: Tile, narrow: bool, form: Bilinear = REAL, *, once: bool = False, plain: bool = False
+) -> str:
+    """Return kernels/residue_sum.cu; once, plain: the fields of struct Tiles there."""
+    config = {"TILE_M": tile.rows, "TILE_N": tile.columns, "NARROW": narrow, "ONCE": once, "PLAIN": plain}
+    return f"{definitions(count)}{form.constants()}{compiler.struct(config, 'Tiles')}\n{source('residue_sum.cu')}"
 
 
-# --- the steps of a call
-def supported(call: Call) -> bool:
-    """Whether `steps` computes a call: on Hopper, by a rule whose conditions hold for any operands."""
-    scheme, spec = call.scheme, call.spec
-    if not isinstance(scheme, Ozaki2) or spec is None or spec.architecture != "hopper" or device.arch() != "sm_90a":
-        return False
-    K, batch = call.A.shape[-1], math.prod(call.result_shape[:-2])
-    keeps_bits = scheme.basis().product > K << 18  # of every row and column
-    return scheme.scaling != "fast" and keeps_bits and K <= 1 << 18 and batch <= _MOST
+# --- products of residues
+class Planes:
+    """Residues of one product after another, in panels of D: sizes, tile and workspace.
 
+    form, count : the algorithm, and the number of moduli; allocate(name, nbytes) : memory; leading : bytes of leading
+    bits, in the memory of the residues of D
+    """
 
-def steps(call: Call, layouts: dict[str, Any], memory: Memory) -> list[Step]:
-    """Return the steps of a call for A, B, C or None, and D at addresses in their regions."""
-    lead = layouts["D"].shape[:-2]
-    stacks = (None if X is None else _matrices(X, lead) for X in layouts.values())
-    A, B, C, D = (stack or [None] * math.prod(lead) for stack in stacks)
-    shape = (*layouts["D"].shape[-2:], layouts["A"].shape[-1])
-    product, result = _Product(call, shape, memory), list[Step]()
-    for a, b, c, d in zip(A, B, C, D, strict=True):
-        result += product.steps(a, b, c, d)
-    return result
-
-
-def _matrices(X: Matrix, lead: tuple[int, ...]) -> list[Any]:
-    """Return the matrices of a stack, broadcast to a batch of shape `lead`."""
-    places = (X.pointer + X.dtype.itemsize * int(offset) for offset in X.offsets(lead))
-    return [Matrix(place, X.dtype, X.shape[-2:], X.strides[-2:], X.owner) for place in places]
-
-
-class _Product:
-    """The sizes, kernels and workspace of the products of a call, which are computed one after another."""
-
-    def __init__(self, call: Call, shape: tuple[int, int, int], memory: Memory) -> None:
-        assert isinstance(call.scheme, Ozaki2)
-        self.call, self.scheme, self.shape, self.memory = call, call.scheme, shape, memory
-        self.moduli, (M, N, K) = self.scheme.basis().moduli, shape
-        self.count, self.chunks = len(self.moduli), -(-K // CHUNK)
-        self.tile = best_tile(TILES, (M, self.count * N, K))
-        lag = self.tile.rows == 256 and 1 < self.chunks <= _INTERVAL and M * N * K >= _LAGGING
-        self.lag, self.overlap = lag, device.overlaps_launches()
-        self.operands = modules.module(operands_source(self.scheme), "residue_operands.cu")
+    def __init__(
+        self, shape: Any, form: Bilinear, count: int, allocate: Callable[[str, int], Any], leading: int = 0
+    ) -> None:
+        self.shape, self.form, self.count = shape, form, form.terms * count
+        (M, N, K), halves = shape, form.halves
+        m, n, self.chunks = -(-M // halves), -(-N // halves), -(-K // (halves * CHUNK))
+        self.tile = best_tile(TILES, (m, self.count * n, K))
+        work = form.terms * m * n * self.chunks * CHUNK
+        self.lag = self.tile.rows == 256 and 1 < self.chunks <= _INTERVAL and work >= _LAGGING
         rows, columns, parts = M, N, 1
         held = max((w.nbytes[0] for (index, _), w in workspaces.items() if index == device.current()), default=0)
         most = min(WORKSPACE, (callers.free_bytes() + held) * 3 // 4)
@@ -181,91 +244,255 @@ class _Product:
             rows = padded(-(-M // parts), 512)
         while self._nbytes(rows, columns) > most and columns > 768:
             columns = padded(-(-columns // 2), 192)
-        self.rows, self.columns = rows, columns
-        width = self.chunks * CHUNK
-        self.planes = [memory.block(self.count * width * n) for n in (rows, columns)]
-        leading = width * (M + N) if self.scheme.scaling == "accurate" else 0
-        self.residues = memory.block(max(self.count * self._plane(rows, columns), leading))
-        self.mu = [memory.block(4 * n) for n in (M, N)]
+        self.rows, self.columns, width = rows, columns, self.chunks * CHUNK
+        operands = (("A", rows), ("B", columns))
+        self.residues = [allocate(f"residues of {X}", self.count * width * -(-n // halves)) for X, n in operands]
+        self.bytes = allocate("residues of D", max(self.count * self._plane(rows, columns), leading))
+        self.mu = [allocate(f"powers of {X}", 4 * n) for X, n in (("A", M), ("B", N))]
 
     def _plane(self, rows: int, columns: int) -> int:
-        """Return the bytes of the residues of D modulo one number."""
-        return padded(rows, 2 * self.tile.rows) * padded(columns, self.tile.columns)
+        """Return the bytes of a term's residues modulo one number."""
+        sizes = (-(-n // self.form.halves) for n in (rows, columns))
+        M, N = (padded(n, to) for n, to in zip(sizes, (2 * self.tile.rows, self.tile.columns), strict=True))
+        return M * N
 
     def _nbytes(self, rows: int, columns: int) -> int:
-        return self.count * (self.chunks * CHUNK * (rows + columns) + self._plane(rows, columns))
+        operands = self.chunks * CHUNK * -(-(rows + columns) // self.form.halves)
+        return self.count * (operands + self._plane(rows, columns))
 
-    def steps(self, A: Matrix, B: Matrix, C: Matrix | None, D: Matrix) -> list[Step]:
-        """Return the steps of one product."""
-        M, N, K = self.shape
-        h, g = scaled_limit(self.scheme.basis().product, K, self.scheme.scaling, self.scheme.rounding == "nearest")
-        lead, width = self.residues.pointer, self.chunks * CHUNK
-        sides, per_row = [], (("tops", 8), ("sums", 16), ("special", 4), ("maxima", 4))
-        for i, (X, rows, steps) in enumerate(((A, M, A.strides), (B, N, B.strides[::-1]))):
-            values: dict[str, Any] = {name: self.memory.cleared(size * rows) for name, size in per_row}
-            values |= {"g": g, "h": h, "K": K}
-            values |= {"X": X.pointer, "row_step": steps[0], "step": steps[1], "rows": rows, "mu": self.mu[i]}
-            values |= {"narrow": X.dtype == np.float32, "leading": lead + i * width * M, "residues": self.planes[i]}
-            sides.append(Struct(_SIDE, values))
-        result: list[Step] = [self._operands("tops", sides)]
-        if self.scheme.scaling == "accurate":
-            maxima = {"row_maxima": sides[0]["maxima"], "column_maxima": sides[1]["maxima"]}
-            maps = [self._map(lead + i * width * M, n, 1, box) for i, (n, box) in enumerate(((M, 256), (N, 96)))]
-            result.append(self._operands("leading_bits", sides))
-            result.append(self._gemm((), TILES[0], maps, M, N, maxima, lag=False))
-        else:
-            result.append(self._operands("squares", sides))
-        for column in range(0, N, self.columns):
-            for row in range(0, M, self.rows):
-                result += self._panel(sides, row, column, (A, B, C, D))
-        return result
+    def steps(self, sides: list[Struct], end: Any, operands: Any, finish: Any) -> list[Step]:
+        """Return the steps of a product; operands, finish: modules of the kernels before and after it."""
+        M, N, _ = self.shape
+        return [
+            step
+            for column in range(0, N, self.columns)
+            for row in range(0, M, self.rows)
+            for step in self._panel(sides, row, column, end, operands, finish)
+        ]
 
-    def _panel(self, sides: list[Struct], row: int, column: int, matrices: Any) -> list[Step]:
-        """Return the steps of some rows and columns of D."""
-        (M, N, K), tile = self.shape, self.tile
+    def _panel(self, sides: list[Struct], row: int, column: int, end: Any, operands: Any, finish: Any) -> list[Step]:
+        (M, N, _), tile, halves = self.shape, self.tile, self.form.halves
         sizes, width = (min(self.rows, M - row), min(self.columns, N - column)), self.chunks * CHUNK
+        m, n = (-(-size // halves) for size in sizes)
         panels, maps = [], []
-        for side, first, n, planes, box in zip(
-            sides, (row, column), sizes, self.planes, (tile.rows, tile.columns // tile.cluster), strict=True
+        for side, first, size, block, planes, box in zip(
+            sides, (row, column), sizes, (m, n), self.residues, (tile.rows, tile.columns // tile.cluster), strict=True
         ):
             again = side is sides[1] and row > 0  # the residues of B are there already
-            panels.append(side.changed(first=first, count=0 if again else n, plane=n * width))
-            maps.append(self._map(planes.pointer, n, self.count, box))
-        product = self._gemm(self.moduli, tile, maps, *sizes, {"residues": self.residues}, lag=self.lag)
-        A, B, C, D = matrices
-        end: dict[str, Any] = {
-            "K": K,
-            "has_c": C is not None,
-            "rows": sides[0]["special"],
-            "columns": sides[1]["special"],
+            panels.append(side.changed(first=first, count=0 if again else size, plane=block * width))
+            maps.append(tensor_map(planes.pointer, block, self.count, self.chunks, box))
+        out = {"residues": self.bytes, "planes": self.count, "terms": self.form.terms}
+        product = gemm(tile, "residues", maps, m, n, self.chunks, out, lag=self.lag)
+        plane = self._plane(*sizes)
+        panel = {"tile_columns": -(-n // tile.columns), "M": m, "columns": n, "first_row": row, "first_column": column}
+        panel |= {"rows": sizes[0], "all_columns": sizes[1]}
+        arguments = (self.bytes, plane // 4, Struct(PANEL, panel), *self.mu, end)
+        blocks, overlap = min(plane // 4 // 256, 1 << 20), device.overlaps_launches()
+        return [
+            _rows(operands, "residue_bytes", panels, self.chunks, max(m, n) * len(self.form.A[0])),
+            product,
+            finish.step("residue_sum", blocks, 256, *arguments, overlap=overlap),
+        ]
+
+
+def _rows(module: Any, kernel: str, sides: list[Struct], chunks: int, rows: int) -> Launch:
+    """Return the launch of a kernel for rows of A and columns of B; rows: of all blocks together."""
+    blocks = -(-rows // _SIDE_ROWS)
+    grid = (blocks, min(chunks, max(1, -(-_BLOCKS // blocks))), 2)
+    launch: Launch = module.step(kernel, grid, 256, *sides, overlap=device.overlaps_launches())
+    return launch
+
+
+def gemm(tile: Tile, output: str, maps: Any, M: int, N: int, chunks: int, out: Any, *, lag: bool = False) -> Launch:
+    """Return the launch of the products of all planes, with the fields `out` of its structure."""
+    text = gemm_source(tile, output, lag=lag, long=chunks > _INTERVAL)
+    module, shared = modules.module(text, "byte_gemm.cu"), _STAGES * (tile.rows + tile.columns) * CHUNK + 1024
+    clusters = module.clusters("byte_gemm", tile.cluster, 384, shared)
+    blocks = min(clusters, tile.count(M, N) * out["planes"]) * tile.cluster
+    product = Struct(PRODUCT, {"terms": 1} | out | {"M": M, "N": N, "chunks": chunks, "group": tile.group})
+    more: dict[str, Any] = {"shared": shared, "cluster": tile.cluster, "overlap": device.overlaps_launches()}
+    return module.step("byte_gemm", blocks, 384, *maps, product, **more)
+
+
+def tensor_map(pointer: Any, rows: int, planes: int, chunks: int, box: int, strides: Any = None) -> TensorMap:
+    """Return the map of planes of bytes; strides: bytes between planes, chunks and rows, else chunk after chunk."""
+    row = CHUNK * rows
+    return TensorMap(pointer, 1, (planes, chunks, rows, CHUNK), strides or (row * chunks, row, CHUNK), (box, CHUNK))
+
+
+# --- products of slices
+def slice_products(a: Slices, b: Slices, terms: Sequence[Term], T: Products, first: int, rows: int) -> list[Launch]:
+    """Return the launches of the products of int8 slices, the sums of each term one after another in T.
+
+    first, rows : rows of A
+    """
+    result, chunks, N = list[Launch](), a.width // CHUNK, b.all_rows
+    tile = best_tile(TILES, (rows, len(terms) * N, a.width))
+    maps = []
+    for X, row, count, box in ((a, first, rows, tile.rows), (b, 0, N, tile.columns // tile.cluster)):
+        pitch = X.count * X.width
+        maps.append(tensor_map(X.data.pointer + row * pitch, count, X.count, chunks, box, (X.width, CHUNK, pitch)))
+    for start in range(0, len(terms), _PAIRS):
+        some = terms[start : start + _PAIRS]
+        out: dict[str, Any] = {
+            "sums": T.stack(start).pointer,
+            "stride": T.stride,
+            "pitch": T.pitch,
+            "planes": len(some),
         }
-        for name, X in (("A", A), ("B", B), ("C", C), ("D", D)):
-            if X is not None:
-                view = {"at": X.pointer, "row": X.strides[0], "column": X.strides[1], "narrow": X.dtype == np.float32}
-                end[name] = Struct(VIEW, view)
-        end |= {"alpha": self.call.alpha, "beta": self.call.beta, "nan": self.scheme.nan_code(self.call.spec)}
-        plane, narrow = self._plane(*sizes), self.scheme.operand.name == "fp32"
-        module = modules.module(sum_source(self.count, tile, narrow), "residue_sum.cu")
-        blocks = min(plane // 4 // 256, 1 << 20)
-        numbers = (plane // 4, *map(np.int32, (-(-sizes[1] // tile.columns), *sizes, row, column)))
-        arguments = (self.residues, *numbers, *self.mu, Struct(END, end))
-        finish = module.step("residue_sum", blocks, 256, *arguments, overlap=self.overlap)
-        return [self._operands("residue_bytes", panels, sizes), product, finish]
+        out |= {"a": [term.p for term in some], "b": [b.count - 1 - term.q for term in some]}
+        out["length"] = [term.length for term in some]
+        result.append(gemm(tile, "sums", maps, rows, N, chunks, out))
+    return result
 
-    def _operands(self, kernel: str, sides: list[Struct], sizes: Any = None) -> Launch:
-        blocks = -(-max(sizes or self.shape[:2]) // _SIDE_ROWS)
-        grid = (blocks, min(self.chunks, max(1, -(-_BLOCKS // blocks))), 2)
-        return self.operands.step(kernel, grid, 256, *sides, overlap=self.overlap)
 
-    def _map(self, pointer: Any, rows: int, matrices: int, box: int) -> TensorMap:
-        shape, row = (matrices, self.chunks, rows, CHUNK), CHUNK * rows
-        return TensorMap(pointer, 1, shape, (row * self.chunks, row, CHUNK), (box, CHUNK))
+# --- calls
+def supported(call: Call) -> bool:
+    """Whether `steps` computes a call: on Hopper, by a rule whose conditions hold for any operands."""
+    scheme = call.scheme
+    if not isinstance(scheme, Ozaki2) or not _runs(call):
+        return False
+    keeps_bits = scheme.basis().product > call.A.shape[-1] << 18  # of every row and column
+    return scheme.scaling != "fast" and keeps_bits
 
-    def _gemm(self, moduli: Any, tile: Tile, maps: Any, M: int, N: int, out: dict[str, Any], lag: bool) -> Launch:
-        text = gemm_source(moduli, tile, lag=lag, long=self.chunks > _INTERVAL)
-        module, shared = modules.module(text, "byte_gemm.cu"), _STAGES * (tile.rows + tile.columns) * CHUNK + 1024
-        clusters = module.clusters("byte_gemm", tile.cluster, 384, shared)
-        blocks = min(clusters, tile.count(M, N) * (len(moduli) or 1)) * tile.cluster
-        product = Struct(PRODUCT, out | {"M": M, "N": N, "chunks": self.chunks, "group": tile.group})
-        more: dict[str, Any] = {"shared": shared, "cluster": tile.cluster, "overlap": self.overlap}
-        return module.step("byte_gemm", blocks, 384, *maps, product, **more)
+
+def supports_exact(call: Call) -> bool:
+    """Whether `exact` may compute a call: mode CR, whose result does not depend on the slices."""
+    scheme = call.scheme
+    plain = isinstance(scheme, Ozaki) and (scheme.bits, scheme.exponents, scheme.memory) == (None, "slice", None)
+    return plain and scheme.rounds_once and _runs(call)
+
+
+def _runs(call: Call) -> bool:
+    on_hopper = call.spec is not None and call.spec.architecture == "hopper" and device.arch() == "sm_90a"
+    return on_hopper and call.A.shape[-1] <= 1 << 18 and math.prod(call.result_shape[:-2]) <= _MOST
+
+
+def _form(call: Call) -> Bilinear:
+    if call.form:
+        return COMPLEX
+    levels, sizes = getattr(call.scheme, "winograd", False), (*call.shape[-2:], call.A.shape[-1])
+    return WINOGRAD if (min(sizes) >= _WINOGRAD if levels is None else levels) else REAL
+
+
+def _each(layouts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return A, B, C or None, and D of each product of a batch."""
+    lead = layouts["D"].shape[:-2]
+    stacks = ([None] * math.prod(lead) if X is None else stack(X, lead) for X in layouts.values())
+    return [dict(zip("ABCD", each, strict=True)) for each in zip(*stacks, strict=True)]
+
+
+def _sizes(layouts: dict[str, Any]) -> tuple[int, int, int]:
+    return (*layouts["D"].shape[-2:], layouts["A"].shape[-1])
+
+
+def _side(X: Matrix, form: Bilinear, chunks: int, **values: Any) -> Struct:
+    """Return struct Side of A or of B, transposed, whose rows are those of X."""
+    (rows, K), (row, step), parts = X.shape, X.strides, form.parts
+    common: dict[str, Any] = {"K": parts * K, "half_k": parts * chunks * CHUNK, "rows": rows, "narrow": _narrow(X)}
+    return Struct(_SIDE, common | {"X": X.pointer, "row_step": parts * row, "step": parts * step} | values)
+
+
+def _narrow(X: Matrix) -> bool:
+    """Whether the numbers of a matrix are fp32."""
+    return X.dtype in (np.float32, np.complex64)
+
+
+def _end(call: Call, form: Bilinear, sides: list[Struct], matrices: dict[str, Any]) -> Struct:
+    """Return struct End of a product."""
+    end: dict[str, Any] = {"K": sides[0]["K"], "has_c": matrices["C"] is not None}
+    end |= {"rows": sides[0]["special"], "columns": sides[1]["special"], "nan": call.scheme.nan_code(call.spec)}
+    for name, X in matrices.items():
+        if X is not None:
+            row, column = (form.parts * step for step in X.strides)
+            view = {"at": X.pointer, "row": row, "column": column, "narrow": _narrow(X), "complex": form.parts == 2}
+            end[name] = Struct(VIEW, view)
+    for name, scalar in (("alpha", call.alpha), ("beta", call.beta)):
+        end |= {name: scalar.real, f"{name}_imaginary": scalar.imag}
+    return Struct(END, end)
+
+
+# --- ozaki2
+def steps(call: Call, layouts: dict[str, Any], memory: Memory) -> list[Step]:
+    """Return the steps of a call for A, B, C or None, and D at addresses in their regions."""
+    scheme, (M, N, K) = call.scheme, _sizes(layouts)
+    assert isinstance(scheme, Ozaki2)
+    form, basis, accurate, result = _form(call), scheme.basis(), scheme.scaling == "accurate", list[Step]()
+    count, parts, chunks = len(basis.moduli), form.parts, -(-form.parts * K // CHUNK)
+    leading = chunks * CHUNK * (M + parts * N) if accurate else 0
+    planes = Planes((M, N, K), form, count, lambda _, nbytes: memory.block(nbytes), leading)
+    operands = modules.module(operands_source(scheme, form), "residue_operands.cu")
+    text = sum_source(count, planes.tile, scheme.operand.name == "fp32", form)
+    h, g = scaled_limit(basis.product, parts * K, scheme.scaling, scheme.rounding == "nearest")
+    for matrices in _each(layouts):
+        sides = []
+        for i, X in enumerate((matrices["A"], transposed(matrices["B"]))):
+            per_row = (("tops", 8), ("sums", 16), ("special", 4), ("maxima", 4 * parts))
+            values: dict[str, Any] = {name: memory.cleared(size * X.shape[0]) for name, size in per_row}
+            values |= {"h": h, "g": g, "leading": planes.bytes.pointer + i * chunks * CHUNK * M}
+            sides.append(_side(X, form, planes.chunks, residues=planes.residues[i], mu=planes.mu[i], **values))
+        for kernel in ("tops", "leading_bits" if accurate else "squares"):
+            result.append(_rows(operands, kernel, sides, chunks, max(M, N)))
+        if accurate:
+            sizes = (M, 256), (parts * N, 96)
+            maps = [tensor_map(x["leading"], n, 1, chunks, box) for x, (n, box) in zip(sides, sizes, strict=True)]
+            out = {"row_maxima": sides[0]["maxima"], "column_maxima": sides[1]["maxima"], "planes": 1}
+            result.append(gemm(TILES[0], "maxima", maps, M, parts * N, chunks, out))
+        end = _end(call, form, sides, matrices)
+        result += planes.steps(sides, end, operands, modules.module(text, "residue_sum.cu"))
+    return result
+
+
+# --- mode CR: numbers as integers in units of the least places of rows, by as many moduli as their products need
+def _exact_sides(layouts: dict[str, Any], form: Bilinear, memory: Memory) -> tuple[Any, list[list[Struct]]]:
+    """Return the block of the numbers of all rows, four extents first, and both sides of each product.
+
+    It is the first block of a memory, so that two plans have it at the same address.
+    """
+    each, per_row = _each(layouts), (("tops", 8), ("sums", 16), ("special", 4), ("maxima", 4))
+    rows = [padded(n, 4) for n in _sizes(layouts)[:2]]
+    block = memory.block(64 + 32 * len(each) * sum(rows))
+    at, result, chunks = block.pointer + 64, [], -(-_sizes(layouts)[2] // CHUNK)
+    for matrices in each:
+        sides = []
+        for i, X in enumerate((matrices["A"], transposed(matrices["B"]))):
+            values: dict[str, Any] = {"extents": block.pointer + 8 * i}
+            for name, size in per_row:
+                values[name], at = at, at + size * rows[i]
+            sides.append(_side(X, form, chunks, **values))
+        result.append(sides)
+    return block, result
+
+
+def extents(call: Call, layouts: dict[str, Any], memory: Memory) -> tuple[list[Step], Any]:
+    """Return the steps that find bits of integers and of sums of squares, of A and of B, and their address."""
+    form, (M, N, K) = _form(call), _sizes(layouts)
+    block, each = _exact_sides(layouts, form, memory)
+    module = modules.module(exact_source(2, 3, form), "residue_operands.cu")
+    result: list[Step] = [Fill(block.pointer, 0, block.nbytes)]
+    for sides in each:
+        for kernel in ("tops", "squares"):
+            result.append(_rows(module, kernel, sides, -(-form.parts * K // CHUNK), max(M, N)))
+        result.append(_rows(module, "extents", sides, 1, max(M, N)))
+    return result, block.pointer
+
+
+def moduli_and_words(call: Call, found: Sequence[int]) -> tuple[int, int] | None:
+    """Return the numbers of moduli, and of 32-bit words of an integer, for four extents; None: slices are for these."""
+    count, longest = moduli_for((found[1] + found[3] + 1) // 2), max(found[0], found[2]) + _form(call).largest - 1
+    return None if count is None or longest > _LONGEST else (count, max(2, longest // 32 + 1))
+
+
+def exact(call: Call, layouts: dict[str, Any], memory: Memory, count: int, words: int) -> list[Step]:
+    """Return the steps after `extents`: the exact product, rounded once."""
+    form, shape, result = _form(call), _sizes(layouts), list[Step]()
+    _, each = _exact_sides(layouts, form, memory)
+    planes = Planes(shape, form, count, lambda _, nbytes: memory.block(nbytes))
+    operands = modules.module(exact_source(count, words, form), "residue_operands.cu")
+    plain = call.C is None and math.isfinite(call.alpha) and math.frexp(call.alpha)[0] == 0.5
+    narrow = call.scheme.operand.name == "fp32"
+    finish = modules.module(sum_source(count, planes.tile, narrow, form, once=True, plain=plain), "residue_sum.cu")
+    for sides, matrices in zip(each, _each(layouts), strict=True):
+        own = [x.changed(residues=planes.residues[i], mu=planes.mu[i]) for i, x in enumerate(sides)]
+        result += planes.steps(own, _end(call, form, own, matrices), operands, finish)
+    return result

@@ -109,8 +109,10 @@ CARRIERS = {"int8": (0, 1), "fp16": (1, 2), "bf16": (2, 2), "tf32": (3, 4), "fp3
 _MOST_FILLED = 2176  # as in kernels/slices.cu; slices of one bit span all of fp64
 _BLOCKS = 2  # thread blocks per multiprocessor of kernels that need scratch memory for each row
 _MODERATE = 900  # binary exponents for which scaling by 2^±unit is exact in fp64
-VIEW = fields("u8 at, i8 row column, i4 narrow unused")
-END = fields("View A B C D, f8 alpha beta, u8 rows columns nan, i4 K has_c", View=VIEW)  # as in exact_sums.cuh
+VIEW = fields("u8 at, i8 row column, i4 narrow complex")
+END = fields(
+    "View A B C D, f8 alpha beta alpha_imaginary beta_imaginary, u8 rows columns nan, i4 K has_c", View=VIEW
+)  # as in exact_sums.cuh
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +153,12 @@ class Rows:
 def transposed(X: Matrix) -> Matrix:
     """Return a view of a matrix with rows and columns exchanged."""
     return Matrix(X.pointer, X.dtype, X.shape[::-1], X.strides[::-1], X.owner)
+
+
+def stack(X: Matrix, lead: tuple[int, ...]) -> list[Any]:
+    """Return the matrices of a stack, broadcast to a batch of shape `lead`."""
+    places = (X.pointer + X.dtype.itemsize * int(offset) for offset in X.offsets(lead))
+    return [Matrix(place, X.dtype, X.shape[-2:], X.strides[-2:], X.owner) for place in places]
 
 
 def load(work: Workspace, X: Matrix, name: str) -> tuple[int, int]:
@@ -270,6 +278,15 @@ class Products(NamedTuple):
     def stack(self, i: int, step: int = 1) -> Stack:
         """Return the products i, i + step ..."""
         return Stack(self.pointer + self.item * i * self.stride, self.pitch, step * self.stride)
+
+
+class Term(NamedTuple):
+    """Products of slices added in one accumulator: (p, q), (p + 1, q - 1) ... `length` of them."""
+
+    p: int
+    q: int
+    length: int = 1
+    more: int = 0  # added to the exponent of the product
 
 
 def panels(x: ErrorFreeProduct, count: int, item: int, *, more: int = 0) -> tuple[Products, list[tuple[int, int, int]]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from fpemu.formats import FloatFormat
-from fpemu.gpu.errorfree.operands import ErrorFreeProduct, Products, Slices, panels, source
+from fpemu.gpu.errorfree import hopper
+from fpemu.gpu.errorfree.operands import ErrorFreeProduct, Products, Slices, Term, panels, source
+from fpemu.gpu.runtime import device
 from fpemu.gpu.runtime.steps import Gemm, fields
 
 _PAIRS = fields("64i4 a b more, i4 count parts")  # as in kernels/exact_sums.cu
@@ -16,15 +17,6 @@ _AT_ONCE = 16  # products in memory at a time
 _EXACT_RANGE = 900  # products of numbers with smaller exponents, scaled by powers of two, are exact in fp64
 TYPES = {"int8": (0, 4), "fp16": (1, 4), "bf16": (1, 4), "tf32": (1, 4), "fp32": (1, 4), "fp64": (2, 8)}
 """Code in kernels/exact_sums.cuh and bytes of the products of each format of slices."""
-
-
-class Term(NamedTuple):
-    """Products of slices added in one accumulator: (p, q), (p + 1, q - 1) ... `length` of them."""
-
-    p: int
-    q: int
-    length: int = 1
-    more: int = 0  # added to the exponent of the product
 
 
 def _batches(terms: Sequence[Term]) -> Iterator[tuple[int, int, int]]:
@@ -53,19 +45,22 @@ def queue_products(
     first: int,
     rows: int,
     k_block: int | None = None,
-    at: int = 0,
 ) -> None:
     """Queue the products of some terms for some rows of A, each in blocks of `k_block` along K, by default in one.
 
-    The blocks of each term are consecutive products of T, from number `at` on.
+    The blocks of each term are consecutive products of T.
     """
+    if a.kind == "int8" and device.arch() == "sm_90a" and (k_block or a.width) >= a.width:
+        for launch in hopper.slice_products(a, b, terms, T, first, rows):
+            x.work.queue(launch)
+        return
     blocks = range(0, a.width, k_block or a.width)
     for start, count, step in _batches(terms):
         p, q, length, _ = terms[start]
         for block, k in enumerate(blocks):
             K = length * a.width if len(blocks) == 1 else min(blocks.step, a.width - k)
             A, B = a.stack(p, 1, row=first, k=k), b.stack(q, step, k=k)
-            D = T.stack(at + start * len(blocks) + block, len(blocks))
+            D = T.stack(start * len(blocks) + block, len(blocks))
             x.work.queue(Gemm(a.kind, rows, b.all_rows, K, A, B, D, count))
 
 
@@ -135,8 +130,7 @@ def round_exactly(x: ErrorFreeProduct, a: Slices, b: Slices, bits: int, longest:
     T, parts = panels(x, len(terms), item)
     offsets = x.work.table(np.array([term.more for term in terms], np.int32))
     for first, rows, multiplied in parts:
-        for i, term in enumerate(terms):
-            queue_products(x, a, b, [term], T, first, multiplied, at=i)
+        queue_products(x, a, b, terms, T, first, multiplied)
         products = (T.pointer, kind, T.stride, T.pitch, rows, x.B.rows, len(terms), offsets)
         scale = (terms[-1].more // 32 + 3, a.tops, b.tops, -(s + t) * bits, first, x.plain)
         x.work.launch(source("exact_sums.cu"), "round_products", x.grid(rows), 256, *products, *scale, x.end)

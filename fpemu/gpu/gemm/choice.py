@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from fpemu.arguments import any_complex
 from fpemu.arguments import sizes as check_sizes
 from fpemu.errors import InputError, shown
-from fpemu.gpu.gemm import ordinary
+from fpemu.gpu.gemm import complex_products, ordinary
 from fpemu.gpu.gemm.base import Kernel
 from fpemu.gpu.gemm.mma_sync import fused
 from fpemu.gpu.gemm.wgmma import staged_int8, strassen
@@ -22,7 +23,7 @@ from fpemu.mma.order import KOrder
 from fpemu.mma.spec import MmaSpec
 from fpemu.mma.tree import OrderResult, order_of
 from fpemu.schemes import call as calls
-from fpemu.schemes.base import Call, Scheme, build
+from fpemu.schemes.base import Call, Form, Scheme, build
 
 BUILDERS = (staged_int8.kernel, strassen.kernel, wgmma.kernel, fused.kernel)
 """The kernels of schemes on matrix instructions, in order of preference: each function takes (scheme, spec, (M, N, K),
@@ -131,13 +132,17 @@ def validate(
     on_range: str,
     order: KOrder | None,
     options: Mapping[str, Any],
+    form: Form = "4M",
 ) -> Call:
-    """The checked call, with zeros in place of arrays on the GPU that kernels read where they are."""
+    """The checked call, with zeros in place of arrays on the GPU that kernels read where they are.
+
+    Of a complex product all of A', B' and C' are zeros.
+    """
     chosen = build(scheme, options)
     hardware = hardware_of(chosen)
 
-    def checked(A: Any, B: Any, C: Any = None) -> Call:
-        return calls.validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, "cpu", options)
+    def checked(A: Any, B: Any, C: Any = None, alpha: Any = alpha, beta: Any = beta) -> Call:
+        return calls.validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, "cpu", options, form=form)
 
     for name in ("target", "inside_scaling"):
         if getattr(chosen, name, None):
@@ -145,18 +150,24 @@ def validate(
     given = {name: X for name, X in operands.items() if name in "ABC"}
     on_gpu = {name: X for name, X in given.items() if isinstance(X, Matrix)}
     given |= {name: _zeros(X, chosen) for name, X in on_gpu.items()}
+    if any_complex(*given.values(), alpha, beta):
+        return complex_products.validated(given, checked)
     call = checked(**given)
     read = {"A": call.alpha != 0, "B": call.alpha != 0, "C": call.beta != 0}
-    converted = [name for name, X in on_gpu.items() if read[name] and not direct(X.dtype, chosen)]
+    converted = [name for name, X in on_gpu.items() if read[name] and not direct(X.dtype, call)]
     return checked(**given | {name: matrices.download(on_gpu[name]) for name in converted}) if converted else call
 
 
 def _zeros(X: Matrix, scheme: Scheme) -> Any:
     """Zeros in one entry's memory: of the scheme's own dtype where another one would be converted to it in full."""
+    if X.dtype.kind == "c":
+        return np.broadcast_to(np.zeros((), complex), X.shape)
     number = X.dtype.kind in "fiu" and X.dtype.itemsize <= 8
     return np.broadcast_to(np.zeros((), scheme.operand.dtype if number else X.dtype), X.shape)
 
 
-def direct(dtype: Any, scheme: Scheme) -> bool:
+def direct(dtype: Any, call: Call) -> bool:
     """Whether kernels read numbers of this dtype: the scheme's own, and the Ozaki family fp32 too."""
-    return bool(dtype == scheme.operand.dtype or (dtype == np.float32 and scheme.error_free))
+    kind = complex_products.part(dtype)
+    fits = kind == call.scheme.operand.dtype or (kind == np.float32 and call.scheme.error_free)
+    return bool(fits and (kind != dtype) == (call.form is not None))

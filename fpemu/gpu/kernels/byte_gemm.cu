@@ -1,13 +1,14 @@
 // Products of matrices of bytes by wgmma on Hopper, all matrices of a stack in one persistent launch: residues of the
-// product modulo p_q of matrix q, or the largest sums of rows and columns of a product.
+// products modulo p_q of matrices q terms, q terms + 1 ..., the largest sums of rows and columns of a product, or the
+// sums themselves of products of signed bytes.
 //
 // Before this text: hopper.cuh, byte_product (one wgmma of u8, 64 rows by TILE_N columns), byte_residues.cuh with the
-// constants REDUCTION[MODULI], and struct Config:
+// constants REDUCTION[], and struct Config:
 //   ROW_BLOCKS, TILE_N, STAGES   rows of a warpgroup in blocks of 64, columns of a tile, stages of the pipeline
-//   CLUSTER, MODULI              thread blocks in a cluster, matrices in the stack
-//   MAXIMA                       whether the largest sums are found, else the residues are stored
+//   CLUSTER                      thread blocks in a cluster
+//   OUTPUT                       RESIDUES, MAXIMA or SUMS
 //   LAG                          whether a warpgroup's second block of rows runs one stage behind the first
-//   INTERVAL                     chunks of 128 k whose sums stay below 2^32; then they are reduced in place
+//   INTERVAL                     chunks of 128 k whose sums stay below 2^32; then residues are reduced in place
 //
 // An operand is a stack of matrices, chunk after chunk: 128 bytes of every row. Thread blocks of a cluster compute tiles
 // below each other, and each multicasts a part of the columns of B. Residues are stored as the accumulators lie: of a
@@ -29,7 +30,8 @@ static_assert(TILE_N % (32 * CLUSTER) == 0 && TILE_N <= 256, "16 sums are stored
 static_assert(B_BYTES / CLUSTER % 1024 == 0, "the 128-byte swizzle repeats every 1024 bytes");
 static_assert(STAGES * STAGE_BYTES + 1024 + 16 * STAGES <= 227 * 1024, "shared memory of a thread block");
 static_assert((PRODUCER_REGISTERS + WARPGROUPS * MATH_REGISTERS) * 128 <= 65536, "registers of a multiprocessor");
-static_assert(!Config::LAG || (BLOCKS == 2 && !Config::MAXIMA), "the lag is that of a second block");
+constexpr int RESIDUES = 0, MAXIMA = 1, SUMS = 2;
+static_assert(!Config::LAG || (BLOCKS == 2 && Config::OUTPUT == RESIDUES), "the lag is that of a second block");
 
 typedef Pipeline<STAGES, STAGE_BYTES> Ring;
 typedef TileScheduler<TILE_M, TILE_N, CLUSTER> Scheduler;
@@ -38,6 +40,10 @@ struct ByteProduct {
   u8* residues;                     // of tiles: (matrix, row of tiles, column of tiles, TILE_M TILE_N)
   int *row_maxima, *column_maxima;  // at first zero
   int M, N, chunks, group;
+  int planes, terms;  // products, and products a modulus
+  int* sums;          // (product, row, `pitch`), `stride` apart
+  s64 stride, pitch;
+  short a[64], b[64], length[64];  // SUMS: matrices a, a + 1 ... and b, b + 1 ..., whose products are added
 };
 
 FPEMU_FUNCTION int residue_of(int sum, const Reduction& of) {
@@ -61,6 +67,17 @@ FPEMU_FUNCTION void store_residues(uint4* to, const int (&sums)[ACCUMULATORS], c
     }
     to[c * 128 * WARPGROUPS] = make_uint4(words[0], words[1], words[2], words[3]);
   }
+}
+
+// The sums of a block of 64 rows; `row` and `column` are those of the thread's first one. Pitches are even.
+FPEMU_FUNCTION void store_sums(const ByteProduct& p, const int (&sums)[ACCUMULATORS], int product, int row,
+                               int column) {
+  int* to = p.sums + product * p.stride + row * p.pitch + column;
+  FPEMU_UNROLL
+  for (int g = 0; g < 2; g++) FPEMU_UNROLL
+  for (int j = 0; j < ACCUMULATORS / 4; j++)
+    if (row + 8 * g < p.M && column + 8 * j < p.N)
+      *(uint2*)(to + 8 * g * p.pitch + 8 * j) = make_uint2(sums[4 * j + 2 * g], sums[4 * j + 2 * g + 1]);
 }
 
 // The largest sums of rows and columns of a warp's blocks: of a thread's sums, number 4i + 2g + n belongs to row + 8g and
@@ -122,27 +139,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   grid_wait();
 
   const Scheduler scheduler(p.M, p.N, p.group);
-  const int tiles = scheduler.tiles() * Config::MODULI;
+  const int tiles = scheduler.tiles() * p.planes;
   if (warpgroup == 0) {  // the producer
     lower_registers<PRODUCER_REGISTERS>();
     if (warp == 0 && lane == 0) {
       Ring::Position stage = Ring::Position::of_producer();
       const u64 policy = l2_policy(false);
-      auto load = [&](const typename Scheduler::Tile& tile, int chunk) {
+      auto load = [&](const typename Scheduler::Tile& tile, int chunk, int a, int b) {
         ring.producer_acquire(stage);
         const u32 to = ring.buffer(stage), full = ring.full(stage), part = rank * (TILE_N / CLUSTER);
         barrier_expect(full, STAGE_BYTES);
-        tma_fetch(to, &map_a, full, tile.m, chunk, tile.batch, policy);
+        tma_fetch(to, &map_a, full, tile.m, chunk, a, policy);
         const u32 columns = to + A_BYTES + part * ROW_BYTES;
-        if (CLUSTER == 1) tma_fetch(columns, &map_b, full, tile.n, chunk, tile.batch, policy);
-        else tma_fetch_all(columns, &map_b, full, tile.n + (int)part, chunk, tile.batch, (1 << CLUSTER) - 1, policy);
+        if (CLUSTER == 1) tma_fetch(columns, &map_b, full, tile.n, chunk, b, policy);
+        else tma_fetch_all(columns, &map_b, full, tile.n + (int)part, chunk, b, (1 << CLUSTER) - 1, policy);
         stage.advance();
       };
       for (int index = Scheduler::first(); index < tiles; index += Scheduler::stride()) {
         const auto tile = scheduler.in_batch(index, (int)rank);
-        for (int chunk = 0; chunk < p.chunks; chunk++) load(tile, chunk);
+        const bool pairs = Config::OUTPUT == SUMS;
+        const int a = pairs ? p.a[tile.batch] : tile.batch, b = pairs ? p.b[tile.batch] : tile.batch;
+        for (int i = 0; i < (pairs ? p.length[tile.batch] : 1); i++)
+          for (int chunk = 0; chunk < p.chunks; chunk++) load(tile, chunk, a + i, b + i);
       }
-      if (Config::LAG) load({0, 0, 0}, 0);  // the first block begins a tile that does not exist
+      if (Config::LAG) load({0, 0, 0}, 0, 0, 0);  // the first block begins a tile that does not exist
     }
     __syncwarp();
   } else {  // the math warpgroups
@@ -186,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       hold(first);
       for (int index = Scheduler::first(); index < tiles; index += Scheduler::stride()) {
         const auto tile = scheduler.in_batch(index, (int)rank);
-        const Reduction of = REDUCTION[tile.batch];
+        const Reduction of = REDUCTION[tile.batch / p.terms];
         for (int chunk = 1; chunk < p.chunks; chunk++) {
           ring.consumer_wait({stage, phase});
           wgmma_fence();
@@ -218,8 +238,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       for (int index = Scheduler::first(); index < tiles; index += Scheduler::stride()) {
         const auto tile = scheduler.in_batch(index, (int)rank);
         int sums[BLOCKS][ACCUMULATORS];
-        for (int start = 0; start < p.chunks; start += Config::INTERVAL) {
-          const int count = smaller(p.chunks - start, Config::INTERVAL);
+        const int chunks = Config::OUTPUT == SUMS ? p.chunks * p.length[tile.batch] : p.chunks;
+        for (int start = 0; start < chunks; start += Config::INTERVAL) {
+          const int count = smaller(chunks - start, Config::INTERVAL);
           int previous = 0;
           for (int chunk = 0; chunk < count; chunk++) {
             ring.consumer_wait({stage, phase});
@@ -242,17 +263,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           for (int r = 0; r < BLOCKS; r++) hold(sums[r]);
           release(previous);
           if (Config::INTERVAL >= 1 << 20) break;  // the only one
-          if (start + Config::INTERVAL < p.chunks) {
+          if (start + Config::INTERVAL < chunks) {
             FPEMU_UNROLL
-            for (int r = 0; r < BLOCKS; r++) reduce(sums[r], REDUCTION[tile.batch]);
+            for (int r = 0; r < BLOCKS; r++) reduce(sums[r], REDUCTION[tile.batch / p.terms]);
           }
         }
         if (tile.m >= p.M) continue;
-        if constexpr (Config::MAXIMA) {
-          const int row = tile.m + (warpgroup - 1) * (64 * BLOCKS) + warp * 16 + lane / 4;
-          add_maxima(p, sums, row, tile.n + 2 * (lane & 3), lane);
+        const int row = tile.m + (warpgroup - 1) * (64 * BLOCKS) + warp * 16 + lane / 4,
+                  column = tile.n + 2 * (lane & 3);
+        if constexpr (Config::OUTPUT == MAXIMA) {
+          add_maxima(p, sums, row, column, lane);
+        } else if constexpr (Config::OUTPUT == SUMS) {
+          FPEMU_UNROLL
+          for (int r = 0; r < BLOCKS; r++) store_sums(p, sums[r], tile.batch, row + 64 * r, column);
         } else {
-          const Reduction of = REDUCTION[tile.batch];
+          const Reduction of = REDUCTION[tile.batch / p.terms];
           FPEMU_UNROLL
           for (int r = 0; r < BLOCKS; r++) store_residues(place(tile, r), sums[r], of);
         }

@@ -1,10 +1,10 @@
 // Residues of integers modulo p <= 256 as bytes in [0, p), by three instructions: dp4a, FMA, multiply-add.
 //
-// Before this file come, for N moduli: MODULUS[N], and struct Reduction constants in __constant__ arrays.
+// Before this file come struct Reduction constants in __constant__ arrays.
 //
 // An integer with the bytes x_j is congruent to v = sum of x_j (256^j mod p), each factor in [-p/2, p/2]: |v| < 2^17 a
 // word of four bytes. `start` + v are the bits of a float in [2^23, 2^24), y; the FMA y / p + center, in [1.5 · 2^23,
-// 2^24), rounds the quotient to the nearest integer, which is then in the low bits. fpemu.gpu.errorfree.bytes chooses
+// 2^24), rounds the quotient to the nearest integer, which is then in the low bits. fpemu.gpu.errorfree.hopper chooses
 // start, inverse and center so that it is the right one for all v, and that the low byte of y - quotient · p is v mod p.
 #pragma once
 #include "bit_patterns.cuh"
@@ -14,7 +14,7 @@
 #endif
 
 struct Reduction {
-  u32 weights[3];  // 256^j mod p as signed bytes, four a word
+  u32 weights[4];  // 256^j mod p as signed bytes, four a word
   int start;
   float inverse, center;
   int minus_p;

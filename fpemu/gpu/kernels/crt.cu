@@ -30,13 +30,6 @@ FPEMU_FUNCTION void combine(s64 (&limb)[LIMBS], const int* T, s64 stride) {
   });
 }
 
-struct Limbs {  // the same, one after another
-  s64 limb[LIMBS];
-  int index;
-  FPEMU_FUNCTION void reset() { index = 0; }
-  FPEMU_FUNCTION s64 next() { return limb[index++]; }
-};
-
 // D from the products of residues, rounded once, before or after alpha and beta · C (Epilogue::ONCE).
 template <class T>
 __device__ void rebuild(const int* products, s64 stride, s64 pitch, int M, int columns, const int* row_shifts,
@@ -56,7 +49,7 @@ __device__ void rebuild(const int* products, s64 stride, s64 pitch, int M, int c
       if (Epilogue::ONCE && !Epilogue::PLAIN) {
         Limbs x;
         for (int l = 0; l < LIMBS; l++) x.limb[l] = limb[l];
-        round_entry(end, row, c, x, LIMBS, exponent, false);
+        write(end.D, row, c, round_entry(end, row, c, x, LIMBS, exponent, false));
         continue;
       }
       if (Epilogue::ONCE) exponent += significand(end.alpha).e + 52;

@@ -27,9 +27,18 @@ template <class F> FPEMU_FUNCTION void combine(s64 (&limb)[LIMBS], const F& t) {
   for (int l = 0; l < LIMBS; l++) limb[l] = (s64)sums[l] - (s64)((u64)z * PRODUCT[l]);
 }
 
+struct Limbs {  // the same, one after another
+  s64 limb[LIMBS];
+  int index;
+  FPEMU_FUNCTION void reset() { index = 0; }
+  FPEMU_FUNCTION s64 next() { return limb[index++]; }
+};
+
 template <bool NARROW> struct Result {
   typedef Binary64 Format;
+  typedef double Real;
 };
 template <> struct Result<true> {
   typedef Binary32 Format;
+  typedef float Real;
 };

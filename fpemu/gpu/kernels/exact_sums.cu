@@ -125,6 +125,7 @@ extern "C" __global__ void __launch_bounds__(256)
   for (s64 i = blockIdx.y; i < M; i += gridDim.y)
     for (s64 c = j; c < N; c += steps) {
       Terms terms = {T, stride, i * pitch + c, offsets, type, count, 0, 0, 0};
-      round_entry(end, first_row + i, c, terms, digits, rows[first_row + i] + columns[c] + more, plain);
+      const s64 row = first_row + i;
+      write(end.D, row, c, round_entry(end, row, c, terms, digits, rows[row] + columns[c] + more, plain));
     }
 }

@@ -22,19 +22,23 @@ FPEMU_FUNCTION double wide(double x) { return x; }
 FPEMU_FUNCTION double accumulated(double sum, double x, double factor) { return fused(x, factor, sum); }
 FPEMU_FUNCTION float accumulated(float sum, double x, double factor) { return sum + (float)(x * factor); }
 
-// A matrix of the caller's: elements from one row, and one column, to the next.
+// A matrix of the caller's: numbers from one row, and one column, to the next. Of a complex column, j is even for the real
+// part.
 struct View {
   void* at;
   s64 row, column;
   int narrow;  // float, else double
-  int unused;
+  int complex;
 };
+FPEMU_FUNCTION s64 place_of(const View& X, s64 i, s64 j) {
+  return i * X.row + (X.complex ? (j >> 1) * X.column + (j & 1) : j * X.column);
+}
 FPEMU_FUNCTION double read(const View& X, s64 i, s64 j) {
-  const s64 at = i * X.row + j * X.column;
+  const s64 at = place_of(X, i, j);
   return X.narrow ? (double)((const float*)X.at)[at] : ((const double*)X.at)[at];
 }
 FPEMU_FUNCTION void write(const View& X, s64 i, s64 j, u64 code) {
-  const s64 at = i * X.row + j * X.column;
+  const s64 at = place_of(X, i, j);
   if (X.narrow) ((u32*)X.at)[at] = (u32)code;
   else ((u64*)X.at)[at] = code;
 }
@@ -65,24 +69,27 @@ struct Terms {
 // What comes after the sum: D = alpha T + beta C.
 struct End {
   View A, B, C, D;
-  double alpha, beta;
+  double alpha, beta, alpha_imaginary, beta_imaginary;
   const int *special_rows, *special_columns;  // null: none
   u64 nan;
-  int K, has_c;
+  int K, has_c;  // K: numbers of a row of A
 };
 
-// A·B where a row of A or a column of B has a NaN or an infinity: by the signs alone.
+// A·B where a row of A or a column of B has a NaN or an infinity: by the signs alone. Complex matrices stand for real
+// ones, in which a column of A is Re a, the next one -Im a, and a block of B is ((Re b, Im b), (Im b, -Re b)).
 FPEMU_FUNCTION double reached(const End& end, s64 i, s64 j) {
+  const bool complex = end.D.complex;
   double sum = 0;
   for (int k = 0; k < end.K; k++) {
-    double x = read(end.A, i, k), y = read(end.B, k, j);
+    double x = read(end.A, i, k), y = complex ? read(end.B, k >> 1, (j & ~1ll) | ((k ^ j) & 1)) : read(end.B, k, j);
     if (!is_special(fp64_code(x))) x = x > 0 ? 1 : x < 0 ? -1 : 0;
     if (!is_special(fp64_code(y))) y = y > 0 ? 1 : y < 0 ? -1 : 0;
-    sum += x * y;
+    sum += complex && k & 1 && !(j & 1) ? -(x * y) : x * y;
   }
   return sum;
 }
 FPEMU_FUNCTION bool is_reached(const End& end, s64 i, s64 j) {
+  if (end.D.complex) j >>= 1;
   return (end.special_rows && end.special_rows[i]) || (end.special_columns && end.special_columns[j]);
 }
 FPEMU_FUNCTION bool finite(double x) { return !is_special(fp64_code(x)); }
@@ -113,26 +120,23 @@ FPEMU_FUNCTION u64 finished_special(const End& end, double T, double C) {
   return finished(end, T, C);
 }
 
-// An entry of alpha · S + beta · C rounded once, NaN and infinities as they come; `plain`: alpha is a power of two,
-// not negative, and nothing is added.
+// The code of an entry of alpha · S + beta · C rounded once, NaN and infinities as they come; `plain`: alpha is a power of
+// two, not negative, and nothing is added.
 template <class Digits>
-FPEMU_FUNCTION void round_entry(const End& end, s64 i, s64 j, Digits& digits, int count, int exponent, bool plain) {
+FPEMU_FUNCTION u64 round_entry(const End& end, s64 i, s64 j, Digits& digits, int count, int exponent, bool plain) {
   const bool odd = is_reached(end, i, j), scalars = finite(end.alpha) && finite(end.beta);
   if (plain && !odd) {
     Stream<s64> sum;
     digits.reset();
     for (int k = 0; k < count; k++) sum.feed(digits.next());
     exponent += significand(end.alpha).e + 52;
-    write(end.D, i, j, end.D.narrow ? sum.template round<Binary32>(exponent) : sum.template round<Binary64>(exponent));
-    return;
+    return end.D.narrow ? sum.template round<Binary32>(exponent) : sum.template round<Binary64>(exponent);
   }
   const double C = end.has_c ? read(end.C, i, j) : 0;
   if (scalars && !odd && finite(C)) {
     const double beta = end.has_c ? end.beta : 0;
-    const u64 code = end.D.narrow ? round_combined<Binary32>(digits, count, exponent, end.alpha, beta, C)
-                                  : round_combined<Binary64>(digits, count, exponent, end.alpha, beta, C);
-    write(end.D, i, j, code);
-    return;
+    return end.D.narrow ? round_combined<Binary32>(digits, count, exponent, end.alpha, beta, C)
+                        : round_combined<Binary64>(digits, count, exponent, end.alpha, beta, C);
   }
   double T = odd ? reached(end, i, j) : 0;
   if (!odd && !scalars) {
@@ -144,5 +148,5 @@ FPEMU_FUNCTION void round_entry(const End& end, s64 i, s64 j, Digits& digits, in
                                   : fp64_of(sum.template round<Binary64>(exponent));
     T = t > 0 ? 1 : t < 0 ? -1 : 0;
   }
-  write(end.D, i, j, finished_special(end, T, C));
+  return finished_special(end, T, C);
 }

@@ -1,22 +1,24 @@
 // D from the residue bytes of byte_gemm.cu: integers by the Chinese remainder theorem, rounded once; alpha, beta and C.
 //
-// Before this text: the constants of crt.cuh; struct Tiles with TILE_M and TILE_N of byte_gemm.cu, and NARROW (D is
-// fp32, else fp64). The bytes are the numbers t_i of crt.cuh: A has the inverses.
+// Before this text: the constants of crt.cuh; of a bilinear algorithm (fpemu.gpu.errorfree.hopper.Bilinear), PARTS,
+// HALVES, TERMS, and of each block of D as bits of the terms PLUS[] and MINUS[]; struct Tiles with TILE_M and TILE_N of
+// byte_gemm.cu, NARROW (D is fp32, else fp64), ONCE (one rounding, after alpha and beta · C) and, of ONCE, PLAIN (alpha is
+// a power of two and nothing is added). The sums of bytes are the numbers t_i of crt.cuh: A has the inverses.
 //
-// A thread has 4 bytes of each modulus: of chunk c of a tile's block r, of rows g = 0, 8 and two columns 8 j. The threads
-// of a warp write 32 columns of a row.
+// A thread has 4 bytes of each term and modulus: of chunk c of a tile's block r, of rows g = 0, 8 and two columns 8 j.
+// The threads of a warp write 32 columns of a row of each block of D.
 #include "crt.cuh"
 #include "dependent_launch.cuh"
 #include "exact_sums.cuh"
 #include "powers_of_two.cuh"
 #include "block_reduce.cuh"
 
-constexpr int WARPGROUPS = 2, BLOCKS = Tiles::TILE_M / (64 * WARPGROUPS), CHUNKS = Tiles::TILE_N / 32;
+constexpr int WARPGROUPS = 2, ROW_BLOCKS = Tiles::TILE_M / (64 * WARPGROUPS), CHUNKS = Tiles::TILE_N / 32;
 constexpr int UNITS = Tiles::TILE_M * Tiles::TILE_N / 4;  // of 4 bytes in a tile
 
-FPEMU_FUNCTION u32 load_once(const u32* from) {
+FPEMU_FUNCTION u32 load(const u32* from) {
 #ifdef __CUDACC__
-  return __ldcs(from);
+  return TERMS == 1 ? __ldcs(from) : *from;  // several blocks of D have a term
 #else
   return *from;
 #endif
@@ -32,22 +34,29 @@ FPEMU_FUNCTION double to_fp64(u64 x) { return (double)x; }
 FPEMU_FUNCTION float to_fp32(u64 x) { return (float)x; }
 #endif
 
-// The code of limb · 2^exponent rounded to nearest even, a zero or a normal number; else false. The digits, with
-// carries, are those of an integer.
+// The code of limb · 2^exponent rounded to nearest even, a zero or a normal number; else false, and for numbers with
+// fewer than 64 bits in the four upper limbs. The digits, with carries, are those of an integer.
 FPEMU_FUNCTION bool round_normal(const s64 (&limb)[LIMBS], int exponent, u64& code) {
-  if (LIMBS > 4) return false;
+  constexpr int LOWER = LIMBS > 4 ? LIMBS - 4 : 0;
+  s64 carry = 0;
+  u32 below = 0;  // whether anything is in the lower limbs
+  FPEMU_UNROLL
+  for (int l = 0; l < LOWER; l++) carry += limb[l], below |= (u32)carry, carry >>= 32;
   unsigned __int128 sum = 0;
   FPEMU_UNROLL
-  for (int l = LIMBS - 1; l >= 0; l--) sum = (sum << 32) + (unsigned __int128)(__int128)limb[l];
+  for (int l = LIMBS - 1; l >= LOWER; l--) sum = (sum << 32) + (unsigned __int128)(__int128)limb[l];
+  sum += (unsigned __int128)(__int128)carry;
   const u64 minus = (u64)(sum >> 64) >> 63;
-  if (minus) sum = -sum;
+  if (minus) sum = below ? ~sum : -sum;
   // the leading 64 bits; those below are one sticky bit
   const u64 high = (u64)(sum >> 64), low = (u64)sum;
   const int places = bit_length(high);  // at most 63
-  const u64 lead = places ? high << (64 - places) | low >> places : low, lost = places ? low << (64 - places) : 0;
+  const u64 lead = places ? high << (64 - places) | low >> places : low,
+            lost = (places ? low << (64 - places) : 0) | below;
   constexpr int FRACTION = Tiles::NARROW ? 23 : 52, LARGEST = Tiles::NARROW ? 254 : 2046;
   const u64 size = Tiles::NARROW ? fp32_code(to_fp32(lead | (lost != 0))) : fp64_code(to_fp64(lead | (lost != 0)));
-  const int field = (int)(size >> FRACTION) + places + exponent;
+  const int field = (int)(size >> FRACTION) + places + 32 * LOWER + exponent;
+  if (below && !high) return false;
   const bool zero = !lead && exponent > -SPECIAL / 2;
   code = minus << (Tiles::NARROW ? 31 : 63) | (size & ((1ull << FRACTION) - 1)) | (u64)(u32)field << FRACTION;
   if (zero) code = 0;
@@ -55,76 +64,143 @@ FPEMU_FUNCTION bool round_normal(const s64 (&limb)[LIMBS], int exponent, u64& co
 }
 
 typedef Result<Tiles::NARROW>::Format Rounded;
+typedef Result<Tiles::NARROW>::Real Real;
 
-FPEMU_FUNCTION u64 finished_code(const End& end, s64 row, s64 column, u64 code) {
-  const double value = Tiles::NARROW ? (double)fp32_of((u32)code) : fp64_of(code);
-  return finished(end, value, end.has_c ? read(end.C, row, column) : 0);
+FPEMU_FUNCTION double value_of(u64 code) { return Tiles::NARROW ? (double)fp32_of((u32)code) : fp64_of(code); }
+
+// x times a number whose imaginary part is not zero, one rounding an operation.
+template <class Real> FPEMU_FUNCTION void multiply(Real (&x)[2], double real, double imaginary) {
+  const Real re = (Real)real * x[0] - (Real)imaginary * x[1];
+  x[1] = (Real)real * x[1] + (Real)imaginary * x[0], x[0] = re;
+}
+template <class Real> FPEMU_FUNCTION void scale(Real (&x)[2], double real, double imaginary) {
+  if (imaginary != 0) multiply(x, real, imaginary);
+  else x[0] *= (Real)real, x[1] *= (Real)real;
 }
 
-// The same for any number, and for entries that NaN or infinities reach; `shift` selects the byte of each modulus.
-FPEMU_SELDOM u64 any_code(const u32* from, s64 plane, int shift, int exponent, const End& end, s64 row, s64 column) {
-  if (is_reached(end, row, column))
-    return finished(end, reached(end, row, column), end.has_c ? read(end.C, row, column) : 0);
-  s64 limb[LIMBS];
-  combine(limb, [&](int i) { return from[i * plane] >> shift & 255; });
-  return finished_code(end, row, column, round_digits<Rounded>(limb, exponent));
+// An entry of D from the codes of the product, in real or in complex arithmetic.
+template <class Real> FPEMU_FUNCTION void finish(const End& end, s64 row, s64 column, u64 (&codes)[PARTS]) {
+  if (PARTS == 1 || (end.alpha_imaginary == 0 && end.beta_imaginary == 0)) {
+    FPEMU_UNROLL
+    for (int c = 0; c < PARTS; c++)
+      codes[c] = finished(end, value_of(codes[c]), end.has_c ? read(end.C, row, column + c) : 0);
+    return;
+  }
+  Real t[2] = {(Real)value_of(codes[0]), (Real)value_of(codes[PARTS - 1])};
+  if (end.alpha != 1 || end.alpha_imaginary != 0) scale(t, end.alpha, end.alpha_imaginary);
+  if (end.has_c) {
+    Real c[2] = {(Real)read(end.C, row, column), (Real)read(end.C, row, column + 1)};
+    scale(c, end.beta, end.beta_imaginary);
+    t[0] += c[0], t[1] += c[1];
+  }
+  FPEMU_UNROLL
+  for (int c = 0; c < PARTS; c++)
+    codes[c] = t[c] != t[c] ? end.nan : Tiles::NARROW ? fp32_code((float)t[c]) : fp64_code((double)t[c]);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 3)
-    residue_sum(const u32* residues, s64 plane, int tile_columns, int M, int columns, int first_row, int first_column,
-                const int* row_exponents, const int* column_exponents, const __grid_constant__ End end) {
+// The numbers of crt.cuh of a modulus for four entries. A term that is subtracted is p less its byte, so that the sums of
+// four terms are at most 4 p: the sums of crt.cuh stay below 2^63, and its quotient errs by less than 2^-42.
+struct Four {
+  u32 pair[TERMS == 1 ? 1 : 2];
+  FPEMU_FUNCTION Four() {}
+  FPEMU_FUNCTION Four(const u32* from, s64 plane, int i, u32 plus, u32 minus) {
+    if (TERMS == 1) {
+      pair[0] = load(from + i * plane);
+      return;
+    }
+    u32 even = 0, odd = 0;
+    FPEMU_UNROLL
+    for (int t = 0; t < TERMS; t++) {
+      if (!((plus | minus) >> t & 1)) continue;
+      u32 x = load(from + (i * TERMS + t) * plane), all = 0;
+      if (minus >> t & 1) x = ~x, all = 0x10001 * (MODULUS[i] - 255);  // 255 - x is the complement of a byte
+      even += (x & 0xff00ff) + all, odd += (x >> 8 & 0xff00ff) + all;
+    }
+    pair[0] = even, pair[TERMS > 1] = odd;
+  }
+  FPEMU_FUNCTION u32 entry(int e) const {
+    return TERMS == 1 ? pair[0] >> 8 * e & 255 : pair[e % 2 * (TERMS > 1)] >> 16 * (e / 2) & 0xffff;
+  }
+};
+
+// The code of any product, and of entries that NaN or infinities reach; `e` is the entry's number of four.
+FPEMU_SELDOM u64 any_code(const u32* from, s64 plane, u32 plus, u32 minus, int e, int exponent, const End& end, s64 row,
+                          s64 column) {
+  Limbs x;
+  combine(x.limb, [&](int i) { return Four(from, plane, i, plus, minus).entry(e); });
+  if (Tiles::ONCE) return round_entry(end, row, column, x, LIMBS, exponent, Tiles::PLAIN);
+  if (is_reached(end, row, column)) {
+    const double value = reached(end, row, column);
+    return value != value ? end.nan : Tiles::NARROW ? fp32_code((float)value) : fp64_code(value);
+  }
+  return round_digits<Rounded>(x.limb, exponent);
+}
+
+struct Panel {  // of D, whose blocks have M rows and `columns` columns
+  int tile_columns, M, columns, first_row, first_column, rows, all_columns, unused;
+};
+
+extern "C" __global__ void __launch_bounds__(256, TERMS == 1 ? 3 : 2)
+    residue_sum(const u32* residues, s64 plane, const Panel p, const int* row_exponents, const int* column_exponents,
+                const __grid_constant__ End end) {
   wait_for_previous_grid();
-  const s64 tiles = (s64)((M + Tiles::TILE_M - 1) / Tiles::TILE_M) * tile_columns;
-  const bool plain = end.alpha == 1 && !end.has_c;
+  const s64 tiles = (s64)((p.M + Tiles::TILE_M - 1) / Tiles::TILE_M) * p.tile_columns;
+  const int more = Tiles::ONCE && Tiles::PLAIN ? significand(end.alpha).e + 52 : 0;
+  const bool plain = Tiles::ONCE || (end.alpha == 1 && end.alpha_imaginary == 0 && !end.has_c);
   for (s64 at = (s64)blockIdx.x * blockDim.x + threadIdx.x; at < tiles * UNITS; at += (s64)gridDim.x * blockDim.x) {
     const int tile = (int)(at / UNITS), in = (int)(at % UNITS), j = in % 4, lane = in / 4 % 32, warp = in / 128 % 4;
     const int warpgroup = in / 512 % WARPGROUPS, chunk = in / (512 * WARPGROUPS), r = chunk / CHUNKS,
               c = chunk % CHUNKS;
-    const int block = (warpgroup * BLOCKS + r) * 64 + warp * 16 + lane / 4;
-    const int row = tile / tile_columns * Tiles::TILE_M + block;
-    const int column = tile % tile_columns * Tiles::TILE_N + 32 * c + 8 * j + 2 * (lane % 4);
-    if (row >= M || column >= columns) continue;
-    const int width = smaller(columns - column, 2);
+    const int in_tile = (warpgroup * ROW_BLOCKS + r) * 64 + warp * 16 + lane / 4;
+    const int block_row = tile / p.tile_columns * Tiles::TILE_M + in_tile;
+    const int block_column = tile % p.tile_columns * Tiles::TILE_N + 32 * c + 8 * j + 2 * (lane % 4);
+    if (block_row >= p.M || block_column >= p.columns) continue;
     const u32* from = residues + at;
-    u32 units[N];
     FPEMU_UNROLL
-    for (int i = 0; i < N; i++) units[i] = load_once(from + i * plane);
-    const int* scale = column_exponents + first_column + column;
-    const int of_column[2] = {scale[0], scale[width - 1]};
-    u64 codes[2][2];
-    u32 left = 0;  // entries that are not normal numbers
-    FPEMU_UNROLL
-    for (int g = 0; g < 2; g++) {
-      const int of_row = row_exponents[first_row + smaller(row + 8 * g, M - 1)];
+    for (int q = 0; q < HALVES * HALVES; q++) {
+      const int row = block_row + q / HALVES * p.M, column = block_column + q % HALVES * p.columns;
+      const int rows = smaller(p.M - block_row, p.rows - row);  // of this block and D, from `row` on
+      const int width = smaller(smaller(p.columns - block_column, p.all_columns - column), 2);
+      if (rows <= 0 || width <= 0) continue;
+      const int* scale = column_exponents + p.first_column + column;
+      const int of_column[2] = {scale[0], scale[width - 1]};
+      const s64 i = p.first_row + row, k = p.first_column + column;
+      u64 codes[2][2][PARTS];
       FPEMU_UNROLL
-      for (int n = 0; n < 2; n++) {
-        s64 limb[LIMBS];
-        combine(limb, [&](int i) { return units[i] >> 8 * (2 * g + n) & 255; });
-        if (!round_normal(limb, -(of_row + of_column[n]), codes[g][n])) left |= 1u << (2 * g + n);
+      for (int part = 0; part < PARTS; part++) {
+        const int block = q * PARTS + part;
+        Four fours[N];
+        FPEMU_UNROLL
+        for (int m = 0; m < N; m++) fours[m] = Four(from, plane, m, PLUS[block], MINUS[block]);
+        FPEMU_UNROLL
+        for (int e = 0; e < 4; e++) {
+          const int g = e / 2, n = e % 2;
+          s64 limb[LIMBS];
+          combine(limb, [&](int m) { return fours[m].entry(e); });
+          const int exponent = -(row_exponents[i + smaller(8 * g, rows - 1)] + of_column[n]);
+          const bool rounded = (!Tiles::ONCE || Tiles::PLAIN) && round_normal(limb, exponent + more, codes[g][n][part]);
+          if (!rounded && 8 * g < rows && n < width)
+            codes[g][n][part] =
+                any_code(from, plane, PLUS[block], MINUS[block], e, exponent, end, i + 8 * g, PARTS * (k + n) + part);
+        }
       }
-    }
-    FPEMU_UNROLL
-    for (int g = 0; g < 2; g++) {
-      const s64 i = first_row + row + 8 * g, k = first_column + column;
-      if (row + 8 * g >= M) break;
-      if (!plain) FPEMU_UNROLL
-      for (int n = 0; n < 2; n++)
-        if (n < width) codes[g][n] = finished_code(end, i, k + n, codes[g][n]);
+      FPEMU_UNROLL
+      for (int g = 0; g < 2; g++) {
+        if (8 * g >= rows) break;
+        if (!plain) FPEMU_UNROLL
+        for (int n = 0; n < 2; n++)
+          if (n < width) finish<Real>(end, i + 8 * g, PARTS * (k + n), codes[g][n]);
 #ifdef __CUDACC__
-      u64* to = (u64*)end.D.at + i * end.D.row + k;
-      if (width == 2 && !Tiles::NARROW && ((u64)to & 15) == 0) {
-        *(ulonglong2*)to = make_ulonglong2(codes[g][0], codes[g][1]);
-        continue;
-      }
+        u64* to = (u64*)end.D.at + (i + 8 * g) * end.D.row + PARTS * k;
+        if (width == 2 && !Tiles::NARROW && ((u64)to & 15) == 0) {
+          const u64* code = &codes[g][0][0];
+          FPEMU_UNROLL
+          for (int c = 0; c < PARTS; c++) ((ulonglong2*)to)[c] = make_ulonglong2(code[2 * c], code[2 * c + 1]);
+          continue;
+        }
 #endif
-      for (int n = 0; n < width; n++) write(end.D, i, k + n, codes[g][n]);
-    }
-    for (int e = 0; left >> e; e++) {
-      const int g = e / 2, n = e % 2;
-      const s64 i = first_row + row + 8 * g, k = first_column + column + n;
-      if (!(left >> e & 1) || row + 8 * g >= M || n >= width) continue;
-      const int exponent = -(row_exponents[i] + column_exponents[k]);
-      write(end.D, i, k, any_code(from, plane, 8 * e, exponent, end, i, k));
+        for (int c = 0; c < PARTS * width; c++) write(end.D, i + 8 * g, PARTS * k + c, codes[g][c / PARTS][c % PARTS]);
+      }
     }
   }
 }

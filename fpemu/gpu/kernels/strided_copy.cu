@@ -28,6 +28,25 @@ COPY(1, u8)
 COPY(2, u16)
 COPY(4, u32)
 COPY(8, u64)
+struct Sixteen {
+  u64 low, high;
+};
+COPY(16, Sixteen)
+
+// The parts of complex numbers, `rows` by 2 `columns`; second: of the rows of X and of i X in turns.
+#define PARTS(BYTES, T)                                                                                               \
+  extern "C" __global__ void parts##BYTES(const T* from, T* to, const s64* from_of, s64 count, s64 rows, s64 columns, \
+                                          s64 row_step, s64 column_step, int second) {                                \
+    for (s64 i = (s64)blockIdx.x * 256 + threadIdx.x; i < count * rows * columns; i += (s64)gridDim.x * 256) {        \
+      const Place p = place_of(i, rows, columns);                                                                     \
+      const T* x = from + 2 * at(p, from_of, row_step, column_step);                                                  \
+      T* row = to + 2 * ((p.matrix * rows + p.row) * (1 + second) * columns + p.column);                              \
+      row[0] = x[0], row[1] = x[1];                                                                                   \
+      if (second) row[2 * columns] = -x[1], row[2 * columns + 1] = x[0];                                              \
+    }                                                                                                                 \
+  }
+PARTS(4, float)
+PARTS(8, double)
 
 // D = beta · C. plus_zero: a zero of C gives +0, as the exact sum of nothing and a zero is.
 template <class Real>

@@ -21,7 +21,7 @@ from fpemu.gpu.runtime.counters import check
 from fpemu.gpu.runtime.device import current
 from fpemu.gpu.runtime.steps import Address, Launch
 
-_WIDTHS = (1, 2, 4, 8)  # bytes of the entries that kernels/strided_copy.cu copies
+_WIDTHS = (1, 2, 4, 8, 16)  # bytes of the entries that kernels/strided_copy.cu copies
 _WORK: Any = 10_000  # limit of `numpy.shares_memory`
 _DEFAULT_STREAM = 1
 
@@ -118,15 +118,15 @@ def _from_torch(X: Any, name: str, write: bool, half: bool) -> Matrix | NDArray[
     if 0 not in X.shape:
         _check_memory(name, X.data_ptr())  # before torch converts it
     if not write:
-        original, X = X, X.resolve_neg()  # imag of conj() is a view with negated signs
+        original, X = X, X.resolve_conj().resolve_neg()  # conj() and its imag are views with negated signs
         narrow = X.dtype.is_floating_point and X.dtype.itemsize < 4 and not (half and str(X.dtype) == "torch.float16")
         X = X.float() if narrow else X
         if X is not original:
             callers.wait_for(X)  # torch converts on its own stream
-    elif X.is_neg():
+    elif X.is_neg() or X.is_conj():
         raise InputError(f"{name} is a view with negated signs: pass a copy of the tensor")
     if X.device.type == "cpu":
-        return np.asarray(X.resolve_conj().numpy())
+        return np.asarray(X.numpy())
     kind = str(X.dtype).removeprefix("torch.")
     dtype = np.dtype(kind if hasattr(np, kind) or kind == "bool" else f"V{X.dtype.itemsize}")
     return Matrix(X.data_ptr(), dtype, tuple(X.shape), tuple(X.stride()), X)
@@ -151,8 +151,8 @@ def _from_dlpack(X: Any, name: str, write: bool) -> Matrix:
     with _dlpack_errors(name):
         view = StridedMemoryView.from_dlpack(X, stream_ptr=_DEFAULT_STREAM)
         dtype = view.dtype
-    if dtype is None or dtype.kind not in "iuf":
-        raise InputError(f"{name} has elements of type {dtype}: pass fp32 or fp64 numbers")
+    if dtype is None or dtype.kind not in "iufc":
+        raise InputError(f"{name} has elements of type {dtype}: pass fp32 or fp64 numbers, or complex ones of these")
     _check_writable(name, write, view.readonly)
     shape = tuple(view.shape)
     return Matrix(int(view.ptr), dtype, shape, tuple(view.strides or packed(shape)), (X, view))
@@ -396,7 +396,7 @@ def _tensors(arrays: tuple[Any, ...], kinds: tuple[Any, ...]) -> Read | None:
             if X is None:
                 values.append(None)
                 pointers.append(0)
-            elif X.__class__ in kinds and not X.is_neg():
+            elif X.__class__ in kinds and not X.is_neg() and not X.is_conj():
                 if index < 0:
                     index = X.get_device()
                 if index < 0 or X.get_device() != index:  # on the CPU, or on different GPUs

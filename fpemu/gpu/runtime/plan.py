@@ -225,7 +225,7 @@ def make_room(kept: dict[Any, Any], most: int) -> None:
 def queue(*steps: Step) -> None:
     """Queue steps once on the default stream: those of a kernel that reads results in between.
 
-    Their pointers are addresses on the current GPU, and no parameter is a tensor map.
+    Their pointers are addresses on the current GPU.
     """
     cuda = device.driver()
     with lock:
@@ -235,11 +235,15 @@ def queue(*steps: Step) -> None:
             elif isinstance(step, Gemm):
                 cublas.blas().gemm(step)
             else:
-                values = [np.frombuffer(pack(value)[0], np.uint8) for value in step.arguments]
+                values = [np.frombuffer(_packed(value), np.uint8) for value in step.arguments]
                 addresses = np.array([value.__array_interface__["data"][0] for value in values], np.uint64)
                 config = _fixed(step.grid, step.block, step.shared, step.cluster, step.overlap)
                 function = step.module.function(step.kernel, step.shared)
                 check(cuda.cuLaunchKernelEx(config, function, int(addresses.ctypes.data), 0))
+
+
+def _packed(value: Any) -> bytes:
+    return _encoded(value) if isinstance(value, TensorMap) else pack(value)[0]
 
 
 _fixed = lru_cache(maxsize=256)(configuration)  # on the default stream

@@ -1,0 +1,68 @@
+"""Complex products on a GPU: their arguments, and the real product of the parts ("4M") for kernels of real products.
+
+`fpemu.schemes.complex_products` defines the real product A'·B' for which A·B stands. A' and D' are the memory of A and
+D; kernels/strided_copy.cu writes B'. Kernels that take complex operands read them where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fpemu.errors import InputError
+from fpemu.gpu.runtime import matrices
+from fpemu.gpu.runtime.matrices import Matrix
+from fpemu.gpu.runtime.steps import Step
+from fpemu.schemes.base import Call
+
+
+def part(dtype: Any) -> Any:
+    """Return the dtype of the parts of complex numbers, and any other dtype as it is."""
+    return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
+
+
+def validated(given: Mapping[str, Any], check: Callable[..., Call]) -> Call:
+    """Return the call with zeros in place of A', B' and C'; `check(A, B, C, **scalars)` validates a call.
+
+    No array as large as B' is allocated: scalars are checked with small operands, shapes with real ones.
+    """
+    scalars = check(*np.zeros((3, 1, 1), complex))
+    zero = scalars.scheme.operand.dtype.type(0)
+    shapes = {name: np.broadcast_to(zero, np.shape(X)) for name, X in given.items()}
+    call = check(**shapes, alpha=float(scalars.alpha != 0), beta=float(scalars.beta != 0))
+
+    def parts(X: Any, rows: int) -> Any:
+        return None if X is None else np.broadcast_to(zero, (*X.shape[:-2], rows * X.shape[-2], 2 * X.shape[-1]))
+
+    operands = {"A": parts(call.A, 1), "B": parts(call.B, 2), "C": parts(call.C, 1)}
+    return replace(call, **operands, alpha=scalars.alpha, beta=scalars.beta, form=scalars.form)
+
+
+def check_supported(call: Call) -> None:
+    """Raise InputError for what the kernels of real products do not compute for complex operands."""
+    for name, value in (("alpha", call.alpha), ("beta", call.beta)):
+        if np.iscomplexobj(value):
+            call.scheme.refuse(f"{name} = {value} has an imaginary part, which only ozaki2 on Hopper takes on a GPU")
+    if call.form == "3M" and not call.scheme.modular:
+        raise InputError(f"form='3M' of {call.scheme.name} runs on the CPU (fpemu.gemm): leave it out on a GPU")
+
+
+def embedded(layouts: Mapping[str, Any], allocate: Callable[[int], Any]) -> tuple[dict[str, Any], list[Step]]:
+    """Return A', B', C' and D' of complex A, B, C and D, and the steps that write those that are not in place."""
+    steps: list[Step] = []
+
+    def real(X: Matrix, second: bool) -> Matrix:
+        kind, (rows, columns) = part(X.dtype), X.shape[-2:]
+        shape = (*X.shape[:-2], rows * (1 + second), 2 * columns)
+        if not second and (X.strides[-1] == 1 or columns == 1):
+            return Matrix(X.pointer, kind, shape, (*(2 * step for step in X.strides[:-1]), 1), X.owner)
+        memory = allocate(max(1, X.count * shape[-2] * shape[-1]) * kind.itemsize)
+        strides, grid = tuple(map(int, X.strides[-2:])), matrices.blocks(X.count * rows * columns)
+        arguments = (X.pointer, memory, matrices.table(X), X.count, rows, columns, *strides, np.int32(second))
+        steps.append(matrices.module().step(f"parts{kind.itemsize}", grid, 256, *arguments))
+        return Matrix(memory.pointer, kind, shape, matrices.packed(shape), memory)
+
+    return {name: None if X is None else real(X, name == "B") for name, X in layouts.items()}, steps
