@@ -1,34 +1,45 @@
-"""FP64 products of public calls against cuBLAS DGEMM and, optionally, GEMMul8, alternating in one process.
+"""FP64 and complex products of public calls against cuBLAS and, optionally, GEMMul8, alternating in one process.
 
 `python -m benchmarks.errorfree.fp64 1024 4096 --peer LIBRARY` prints effective TFLOP/s, 2 n^3 / time (8 n^3 of complex
-products, with --complex): the least and the greatest of some rounds, first calls after a pause and sustained ones, the
-energy of a sustained call by the GPU's counter (NVML), and errors (relative L2, against long doubles on samples).
-LIBRARY is a shared library with two C functions for row-major matrices of n rows and columns, in GEMMul8's order of
-operands: `size_t g8_ws(m, n, k, moduli, 0)` and `g8_d(m, n, k, B, A, C, moduli, fast, workspace, 0)`.
+products), of first calls after a pause and of sustained ones, the energy of a sustained call by the GPU's counter
+(NVML), and errors (relative L2, against long doubles on samples). The numbers are medians of some rounds.
+`--record FILE.json` writes them for the page speed/fp64, and keeps the file's other sizes.
+LIBRARY is a shared library with C functions for row-major matrices of n rows and columns, in GEMMul8's order of
+operands: `size_t g8_ws(m, n, k, moduli, 0)` and `g8_d(m, n, k, B, A, C, moduli, fast, workspace, 0)`, and for complex
+products `g8_zws` and `g8_z`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import datetime
+import json
 import math
 import time
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+Call = Callable[[], object]
+NEAREST = {"scaling": "invariant", "rounding": "nearest"}
 CALLS: dict[str, dict[str, Any]] = {
     "accurate": {},
-    "invariant, nearest": {"scaling": "invariant", "rounding": "nearest"},
+    "invariant, nearest": NEAREST,
+    "invariant, nearest, 14": NEAREST | {"moduli": 14},
     "exact": {"scheme": "ozaki", "mode": "CR"},
 }
-_ROUNDS, _PAUSE, _SUSTAINED = 3, 0.5, 0.8  # seconds
+"""Calls by the name of a row: options of `fpemu.gpu.gemm`, whose scheme is ozaki2 if they name no other."""
+PEERS = {"real": ("g8_ws", "g8_d", 15), "complex": ("g8_zws", "g8_z", 14)}
+"""Functions of the peer, and its number of moduli."""
+_ROUNDS, _PAUSE, _SUSTAINED = 2, 0.5, 0.5  # seconds
 
 
-def _times(torch: Any, call: Callable[[], object], count: int) -> list[float]:
+def _times(torch: Any, call: Call, count: int) -> list[float]:
     """Return the seconds of each of some calls, by events."""
     events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
     events[0].record()
@@ -57,8 +68,8 @@ def _counter() -> Callable[[], float]:
     return joules
 
 
-def _measured(torch: Any, call: Callable[[], object]) -> tuple[float, float, float]:
-    """Return the seconds of a first and of a sustained call, and the joules of the latter."""
+def _measured(torch: Any, call: Call, flops: float) -> tuple[float, float, float]:
+    """Return TFLOP/s of first and of sustained calls, and the joules of one of the latter."""
     torch.cuda.synchronize()
     time.sleep(_PAUSE)
     first = _times(torch, call, 8)
@@ -66,7 +77,7 @@ def _measured(torch: Any, call: Callable[[], object]) -> tuple[float, float, flo
     before = _counter()()
     sustained = _times(torch, call, count)
     joules = (_counter()() - before) / count
-    return float(np.median(first)), float(np.median(sustained[count // 2 :])), joules
+    return 1e-12 * flops / np.median(first), 1e-12 * flops / np.median(sustained[count // 2 :]), joules
 
 
 def _error(A: Any, B: Any, C: Any) -> float:
@@ -78,58 +89,84 @@ def _error(A: Any, B: Any, C: Any) -> float:
     return float(np.sqrt((np.abs(c - exact) ** 2).sum() / (np.abs(exact) ** 2).sum()))
 
 
-def _peers(torch: Any, library: Any, A: Any, B: Any, C: Any) -> dict[str, Callable[[], object]]:
+def _peers(torch: Any, library: Any, kind: str, A: Any, B: Any, C: Any) -> dict[str, Call]:
+    size, multiply, moduli = PEERS[kind]
+    if not hasattr(library, multiply):
+        return {}
+    getattr(library, size).restype = ctypes.c_size_t
     n, pointers = ctypes.c_size_t(len(A)), [ctypes.c_void_p(X.data_ptr()) for X in (B, A, C)]
-    workspace = torch.empty(library.g8_ws(n, n, n, 15, 0), dtype=torch.uint8, device="cuda")
+    workspace = torch.empty(getattr(library, size)(n, n, n, moduli, 0), dtype=torch.uint8, device="cuda")
     place = ctypes.c_void_p(workspace.data_ptr())
 
-    def call(fast: int, keep: Any = workspace) -> Callable[[], object]:
-        return lambda: library.g8_d(n, n, n, *pointers, 15, fast, place, 0)
+    def call(fast: int, keep: Any = workspace) -> Call:
+        return lambda: getattr(library, multiply)(n, n, n, *pointers, moduli, fast, place, 0)
 
     return {"GEMMul8 accurate": call(0), "GEMMul8 fast": call(1)}
+
+
+def measure(n: int, kind: str, library: Any) -> list[dict[str, Any]]:
+    """Return the rows of all implementations of one size, for real or complex products."""
+    import torch
+
+    import fpemu.gpu
+
+    numbers = torch.rand(2, n, n, dtype=torch.float64, device="cuda") - 0.5
+    A, B = numbers * torch.exp(0.5 * torch.randn_like(numbers))
+    flops = 2.0 * n**3
+    if kind == "complex":
+        A, B, flops = torch.complex(A, B), torch.complex(B, A), 4 * flops
+    C = torch.empty_like(A)
+    calls: dict[str, Call] = {
+        name: partial(fpemu.gpu.gemm, A, B, out=C, **{"scheme": "ozaki2"} | options)
+        for name, options in CALLS.items()
+        if kind == "real" or options.get("mode") is None
+    }
+    calls |= _peers(torch, library, kind, A, B, C) if library is not None else {}
+    calls["library"] = partial(torch.mm, A, B, out=C)
+    errors = {}
+    for name, call in calls.items():
+        call()
+        errors[name] = _error(A, B, C)
+    rounds = {name: list[tuple[float, float, float]]() for name in calls}
+    for _ in range(_ROUNDS):
+        for name, call in calls.items():
+            rounds[name].append(_measured(torch, call, flops))
+    fpemu.gpu.release()
+    rows = []
+    for name, of in rounds.items():
+        numbers = dict(zip(("first", "sustained", "joules"), np.median(of, axis=0), strict=True))
+        numbers = {key: float(f"{x:.5g}") for key, x in (numbers | {"error": errors[name]}).items()}
+        rows.append({"kind": kind, "n": n, "way": name} | numbers)
+    return rows
 
 
 def main() -> None:
     """Print a line for each size and implementation."""
     import torch
 
-    import fpemu.gpu
+    from benchmarks.gpu.run import head
 
-    parser = argparse.ArgumentParser(description="FP64 products against DGEMM and GEMMul8")
+    parser = argparse.ArgumentParser(description="FP64 products against cuBLAS and GEMMul8")
     parser.add_argument("sizes", nargs="+", type=int)
-    parser.add_argument("--peer", help="shared library of GEMMul8, for real products")
-    parser.add_argument("--complex", action="store_true", help="ZGEMM in the place of DGEMM")
+    parser.add_argument("--peer", help="shared library of GEMMul8")
+    parser.add_argument("--complex", action="store_true", help="complex128 in the place of float64")
+    parser.add_argument("--record", type=Path, help="JSON file of the page speed/fp64")
     given = parser.parse_args()
     library = ctypes.CDLL(given.peer) if given.peer else None
     if library is not None:
-        library.g8_ws.restype = ctypes.c_size_t
         library.g8_init()
+    kind, here = "complex" if given.complex else "real", head()["runs"][0]
+    record = {**here, "torch": torch.__version__, "date": datetime.date.today().isoformat(), "rows": []}
+    if given.record and given.record.is_file():
+        record["rows"] = json.loads(given.record.read_bytes())["rows"]
     for n in given.sizes:
-        numbers = torch.rand(2, n, n, dtype=torch.float64, device="cuda") - 0.5
-        A, B = numbers * torch.exp(0.5 * torch.randn_like(numbers))
-        flops = 2 * n**3
-        if given.complex:
-            A, B, flops = torch.complex(A, B), torch.complex(B, A), 4 * flops
-        C = torch.empty_like(A)
-        calls: dict[str, Callable[[], object]] = {
-            name: partial(fpemu.gpu.gemm, A, B, out=C, **{"scheme": "ozaki2"} | options)
-            for name, options in CALLS.items()
-        }
-        calls |= _peers(torch, library, A, B, C) if library is not None and not given.complex else {}
-        calls["ZGEMM" if given.complex else "DGEMM"] = partial(torch.mm, A, B, out=C)
-        errors, rates = {}, {name: list[tuple[float, float, float]]() for name in calls}
-        for name, call in calls.items():
-            call()
-            errors[name] = _error(A, B, C)
-        for _ in range(_ROUNDS):
-            for name, call in calls.items():
-                first, sustained, joules = _measured(torch, call)
-                rates[name].append((1e-12 * flops / first, 1e-12 * flops / sustained, joules))
-        for name, rounds in rates.items():
-            spans = [f"{min(x):6.1f} to {max(x):6.1f}" for x in zip(*rounds, strict=True)]
-            speed = "first {}  sustained {}  J {}".format(*spans)
-            print(f"n = {n:5d}  {name:18s}  {speed}  error {errors[name]:.1e}", flush=True)
-        fpemu.gpu.release()
+        rows = measure(n, kind, library)
+        for row in rows:
+            speed = f"first {row['first']:6.1f}  sustained {row['sustained']:6.1f}  J {row['joules']:8.2f}"
+            print(f"{kind} n = {n:5d}  {row['way']:22s}  {speed}  error {row['error']:.1e}", flush=True)
+        record["rows"] = [row for row in record["rows"] if (row["kind"], row["n"]) != (kind, n)] + rows
+        if given.record:
+            given.record.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

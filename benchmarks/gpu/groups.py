@@ -18,8 +18,8 @@ FRONTIER = ("staged-int8 exact=8", "staged-int8", "staged-int8 exact=4")
 STRASSEN = ("strassen", "strassen levels=2")
 """Strassen's algorithm over three products, with one level and with two."""
 SCHEMES = ("ootomo", "legemm", "markidis", "h2sgemm term-wise", "h2sgemm element-wise")
-OTHERS = ("ootomo-tf32", "bf16x9", "bf16x6", "bf16x3", "egemm", "ape")
-"""Schemes on other words, and with other plans."""
+OTHERS = ("ootomo-tf32", "bf16x9", "bf16x6", "bf16x3", "egemm", "ape", "ozaki2 SP moduli=7", "ozaki2 SP moduli=8")
+"""Schemes on other words, and with other plans; Ozaki scheme II for fp32."""
 SPEEDS = ("staged", *FRONTIER, *STRASSEN, *SCHEMES, *OTHERS)
 """The schemes for fp32."""
 FP64 = ("dgemm", "ozaki DP", "ozaki CR", "ozaki2", "ozimmu", "ozaki DP words=int8")

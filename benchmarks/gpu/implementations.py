@@ -57,6 +57,9 @@ _FIXED = {
         for mode in ("DP", "CR", "SP")
     },
     **{name: Implementation(name, name, {}, {}, "fp64") for name in ("ozaki2", "ozimmu")},
+    "ozaki2 SP": Implementation(
+        "ozaki2 SP", "ozaki2", {"precision": "fp32", "scaling": "invariant", "rounding": "nearest"}
+    ),
 }
 
 

@@ -21,7 +21,7 @@ _RATES: dict[str, float] = {
     **dict.fromkeys(("ozaki", "ozimmu"), 10),
     **dict.fromkeys(("staged", "legemm"), 230),
     **{"tf32": 350, "fp16": 650, "three fp16": 220, "dgemm": 60, "staged-int8": 300, "strassen": 250, "ootomo": 200},
-    **{"markidis": 35, "ozaki CR": 30, "ozaki2": 45, "ozaki SP": 20, "fp16 mma": 160},
+    **{"markidis": 35, "ozaki CR": 30, "ozaki2": 60, "ozaki2 SP": 150, "ozaki SP": 20, "fp16 mma": 160},
 }
 """Approximate TFLOP/s of implementations, by the beginnings of their names, for `seconds`."""
 _SLOWEST = 25

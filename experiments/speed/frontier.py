@@ -63,6 +63,8 @@ _SHORT = {
     "bf16x9": "bf16 ×9",
     "bf16x6": "bf16 ×6",
     "bf16x3": "bf16 ×3",
+    "ozaki2 SP moduli=7": "Ozaki II, 7 moduli",
+    "ozaki2 SP moduli=8": "Ozaki II, 8 moduli",
 }
 
 

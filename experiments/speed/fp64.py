@@ -1,0 +1,143 @@
+"""FP64 and complex products from int8 tensor cores: error, speed and energy beside cuBLAS and GEMMul8 on one GPU."""
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from fpemu import plotting
+from fpemu.plotting import Series
+from fpemu.reproduce import Measure, Page
+
+from .._findings import paragraph
+from .._rows import Row, size_axis
+from ._look import plain_ticks
+from ._record import measured_on, record_file
+
+PAPER = "Speed on one GPU, measured here: yardsticks and goals of this project"
+PEER = "GEMMul8 fast"
+SERIES = {
+    "accurate": Series("ozaki2, 15 moduli, accurate", plotting.BLUE, "o"),
+    "invariant, nearest": Series("ozaki2, 15 moduli, invariant, nearest", plotting.GREEN, "s"),
+    "invariant, nearest, 14": Series("ozaki2, 14 moduli, invariant, nearest", plotting.GREEN, "s", "--", filled=False),
+    "exact": Series("ozaki, mode CR", plotting.PURPLE, "*"),
+    "GEMMul8 accurate": Series("GEMMul8, 15 moduli, accurate", plotting.ORANGE, "^"),
+    PEER: Series("GEMMul8, 15 moduli (complex: 14), fast", plotting.VERMILION, "v"),
+    "library": Series("cuBLAS DGEMM, ZGEMM", plotting.BLACK, "x", "--"),
+}
+OURS = ("accurate", "invariant, nearest", "invariant, nearest, 14")
+KINDS = {"real": "float64", "complex": "complex128"}
+ERROR_N = 8192
+ASSUMPTIONS = [
+    """Whole calls on torch tensors of one GPU, alternating in one process, in two rounds; the mean. First: eight
+    calls after a pause of 0.5 s. Throughput is 2n³ / time, of complex products 8n³ / time.""",
+    """Operands are (u − 0.5) exp(0.5 g) with u uniform in [0, 1) and g normal. Errors are those of samples of rows and
+    columns against sums in long double.""",
+    """Energy is read from the counter of the GPU around a run without a pause of 0.5 s.""",
+]
+
+
+def _record() -> dict[str, Any]:
+    path = record_file("h200_fp64.json")
+    return _read(path.read_bytes()) if path.is_file() else {}
+
+
+@functools.lru_cache(maxsize=4)
+def _read(data: bytes) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(data)
+    return record | {"digest": hashlib.sha256(data).hexdigest()[:12]}
+
+
+def provenance() -> str:
+    """Return the GPU, its driver, the libraries and the date, for the caption."""
+    head = _record()
+    if not head:
+        return "No record of fp64 products is here."
+    return measured_on({"device": head | {"library": f"{head['library']}, PyTorch {head['torch']}"}}, {head["date"]})
+
+
+CAPTION = f"""(a), (b) Relative L2 error over effective throughput, n = {ERROR_N}, first calls after a pause, for real
+and complex products. (c), (d) Throughput relative to cuBLAS over n. (e), (f) Energy per product relative to cuBLAS, sustained.
+{provenance()}"""
+
+
+def cells() -> Iterator[Row]:
+    record = _record()
+    for row in record.get("rows", ()):
+        yield {"kind": row["kind"], "n": row["n"], "way": row["way"], "record": record["digest"]}
+
+
+def evaluate(cell: Row) -> dict[str, float]:
+    """Return first and sustained throughput in TFLOP/s, the joules of a product, and the relative L2 error."""
+    rows = {(row["kind"], row["n"], row["way"]): row for row in _record()["rows"]}
+    row = rows[cell["kind"], cell["n"], cell["way"]]
+    return {name: row[name] for name in ("first", "sustained", "joules", "error") if name in row}
+
+
+def _line(rows: list[Row], kind: str, way: str, column: str) -> dict[int, float]:
+    """Return a column by n."""
+    return {row["n"]: row[column] for row in rows if (row["kind"], row["way"]) == (kind, way) and column in row}
+
+
+def _ratios(rows: list[Row], kind: str, way: str, column: str, base: str = "library") -> dict[int, float]:
+    """Return the ratio of a column to that of another implementation, by n."""
+    below = _line(rows, kind, base, column)
+    return {n: x / below[n] for n, x in _line(rows, kind, way, column).items() if n in below}
+
+
+def draw(rows: list[Row]) -> Any:
+    figure, axes = plotting.figure(2, 3, height=6.4, share_x=False, share_y=False)
+    for column, kind in enumerate(KINDS):
+        error, speed, energy = axes[:, column]
+        ticks: set[int] = set()
+        for way, series in SERIES.items():
+            first, errors = (_line(rows, kind, way, name).get(ERROR_N) for name in ("first", "error"))
+            if first is not None and errors:
+                error.plot([first], [errors], **series.line(linestyle=""))
+            for axis, name in ((speed, "first"), (energy, "joules")):
+                ratios = _ratios(rows, kind, way, name)
+                ticks |= ratios.keys()
+                if ratios:
+                    axis.plot(ratios.keys(), ratios.values(), **series.line(label="_" + series.label))
+        error.set(xlabel="throughput, TFLOP/s", yscale="log")
+        error.set_xlim(left=0)
+        for axis in (speed, energy):
+            size_axis(axis, sorted(ticks))
+            axis.set_xlabel("$n$")
+        plain_ticks(speed)
+        plain_ticks(energy)
+    axes[0, 0].set_ylabel("relative $L_2$ error")
+    axes[1, 0].set_ylabel("speed / cuBLAS")
+    axes[2, 0].set_ylabel("energy / cuBLAS")
+    plotting.panel_titles(axes, [f"{what}, {kind}" for what in ("error", "speed", "energy") for kind in KINDS.values()])
+    plotting.legend_below(figure, axes, 1, "n×n×n, whole calls on one GPU")
+    return figure
+
+
+def measures(rows: list[Row]) -> Iterator[Measure]:
+    for kind, name in (("real", "fp64_real"), ("complex", "fp64_complex")):
+        best = [_ratios(rows, kind, way, "first", PEER) for way in OURS]
+        for n in best[0]:
+            yield Measure(name, max(line[n] for line in best if n in line), variant=f"n = {n}")
+        errors = _ratios(rows, kind, "accurate", "error")
+        if errors:
+            yield Measure("fp64_accuracy", 1 / max(errors.values()), variant=KINDS[kind])
+
+
+def finding(rows: list[Row]) -> str:
+    def by_n(kind: str, way: str, base: str) -> dict[str, float]:
+        return {f"n = {n}:": x for n, x in _ratios(rows, kind, way, "first", base).items()}
+
+    joules = {f"{KINDS[kind]}, n = {n}:": x for kind in KINDS for n, x in _line(rows, kind, OURS[1], "joules").items()}
+    return paragraph(
+        *(
+            (f"{KINDS[kind]}, invariant scaling, speed / {name}", by_n(kind, OURS[1], base))
+            for kind in KINDS
+            for base, name in (("library", "cuBLAS"), (PEER, "GEMMul8 fast"))
+        ),
+        ("joules of a product, invariant scaling", joules, ".2g"),
+    )
+
+
+PAGE = Page(PAPER, CAPTION, ASSUMPTIONS, cells, evaluate, draw, measures, finding, kind="G")
