@@ -335,7 +335,7 @@ def _scales_of(
 
 
 def _by_library(x: _Product, library: str, seed: int | None) -> Iterator[_Product]:
-    """The product in the order of a library; of an order for each tile of D, one tile of each order."""
+    """The product in the order of a library; tile by tile where these have different orders."""
     choice("library", library, ("cublas", "openblas"))
     (M, K), N, s = x.A.shape, x.B.shape[1], x.s
     layout: Any = "TN" if emulation._column_major(x.B) else "NN"
@@ -353,10 +353,12 @@ def _by_library(x: _Product, library: str, seed: int | None) -> Iterator[_Produc
     if not isinstance(row.order, tables.Tiles):
         yield x._replace(s=replace(base, order=row.order, stored=row.stored))
         return
-    tiles, rng = row.order, np.random.default_rng(seed)
-    across = -(-N // tiles.columns)
-    for n, (order, stored) in enumerate(zip(tiles.orders, tiles.stored, strict=True)):
-        of = int(rng.choice(np.flatnonzero(np.array(tiles.of) == n)))
+    tiles, across = row.order, -(-N // row.order.columns)
+    few = seed is not None and M * N * K > _WORK  # of a large product, a tile of each order
+    rng = np.random.default_rng(seed)
+    chosen = [int(rng.choice(np.flatnonzero(np.equal(tiles.of, n)))) for n in range(len(tiles.orders))]
+    for of in chosen if few else range(len(tiles.of)):
+        order, stored = tiles.orders[tiles.of[of]], tiles.stored[tiles.of[of]]
         i, j = of // across * tiles.rows, of % across * tiles.columns
         r, c = slice(i, i + tiles.rows), slice(j, j + tiles.columns)
         C = None if x.C is None else x.C[r, c]

@@ -22,6 +22,7 @@ from fpemu.probing.callables import bits
 
 Array = NDArray[Any]
 _SAMPLE = 6  # rows and columns on which all alternatives are tried
+_LISTED = 3  # alternatives with equal bits in the text of a cause
 _ORDERS = {"scales-first": "(a b) p", "a-first": "(p a) b", "b-first": "(p b) a"}
 
 
@@ -100,9 +101,12 @@ def verify_scaled(
                     whole = value(one, change, everything, everything)(last)
                     left = int((bits(whole) != bits(D)).sum())
                     found.append((left, len(texts), Cause(("scales",), "; ".join(texts), left, last)))
-    best = tuple(cause for *_, cause in sorted(found, key=lambda f: f[:2]))
-    best = tuple(cause for cause in best if cause.left == 0) or best[:1]
-    return replace(verdict, causes=best, tried=tried, relative=relative)
+    if found:
+        found.sort(key=lambda f: f[:2])
+        left, _, first = found[0]
+        alike = dict.fromkeys(cause.text for entries, _, cause in found if entries == left)
+        verdict = replace(verdict, causes=(replace(first, text=", or ".join(list(alike)[:_LISTED])),))
+    return replace(verdict, tried=tried, relative=relative)
 
 
 _Change = Callable[[Array, Array, Scales], tuple[Array, Array, Scales]]

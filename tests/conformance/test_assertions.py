@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -11,6 +12,7 @@ import fpemu
 from fpemu import mma, round_to, simt
 from fpemu.errors import InputError
 from fpemu.formats import block
+from fpemu.library.tables import Tiles
 from fpemu.mma import KOrder, scaled_gemm
 from fpemu.testing import assert_bits_equal, assert_within_bound
 from tests import golden
@@ -342,6 +344,38 @@ def test_bounds_of_schemes_and_of_values_that_are_not_finite():
     assert_within_bound(D, A, B, hardware="H200")
     with pytest.raises(AssertionError, match="2 of 4 entries of D are"):
         assert_within_bound(np.nan_to_num(D), A, B, hardware="H200", seconds=0)
+
+
+def test_orders_by_tile_are_compared_tile_by_tile(monkeypatch):
+    tiles = Tiles(32, 32, (0, 1, 1, 0), (KOrder(), KOrder(512)), (None, None))
+    product = replace(fpemu.library.lookup("cublas", "fp16", (64, 64, 2048)), order=tiles)
+    monkeypatch.setattr(fpemu.testing.tables, "lookup", lambda *names, **where: product)
+    A, B = fpemu.inputs.operands("normal", 64, 64, 2048, 1, "fp16")
+    D = fpemu.library.predict(product, A, B)
+    assert_bits_equal(D, A, B, library="cublas")
+    D[63, 62] = np.nextafter(D[63, 62], np.float32(np.inf))
+    with pytest.raises(AssertionError, match=r"first at \[63, 62\]"):
+        assert_bits_equal(D, A, B, library="cublas", seconds=0)
+    monkeypatch.setattr(fpemu.testing, "_WORK", 2**16)
+    compared = []
+    for seed in range(8):
+        try:
+            assert_bits_equal(D, A, B, library="cublas", seed=seed, seconds=0)
+        except AssertionError:
+            compared.append(seed)
+    assert 0 < len(compared) < 8  # one tile of each order
+
+
+def test_integer_products_are_exact():
+    rng = np.random.default_rng(1)
+    A, B = (rng.integers(-128, 128, shape, np.int8) for shape in ((9, 50), (50, 7)))
+    D = A.astype(np.int32) @ B
+    assert_bits_equal(D, A, B, hardware="H200")
+    assert_within_bound(D, A, B, hardware="H200")
+    D[3, 4] += 1
+    for check_that in (assert_bits_equal, assert_within_bound):
+        with pytest.raises(AssertionError, match="1 of 63 entries"):
+            check_that(D, A, B, hardware="H200")
 
 
 OTHER = np.zeros((12, 10), np.float32)
