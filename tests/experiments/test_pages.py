@@ -27,6 +27,7 @@ SMALL = {
     "legemm/applications": {"rows": 64, "width": 64, "inner": 32},
     "blockscaled/error": {"K": 256},
     "blockscaled/words": {"K": 64},
+    "parallel/ranks": {"K": 256, "M": 8, "N": 8},
     "frontier/points": {"K": 64, "rows": 8},
     "h2sgemm/fig8": {"m": 16, "n": 16, "k": 64},
     "legemm/fig10": {"n": 32},
