@@ -35,14 +35,25 @@ _LONGEST_REASON = 120  # characters of another library's message
 _SHOWN = 8  # names of an archive's arrays in a message
 
 
-def read(name: str, *, fmt: str | None = None, max_entries: int = MAX_ENTRIES) -> NDArray[Any]:
-    """Read a real matrix in the file's dtype, for .mtx float64 or an integer type.
+def read(
+    name: str, *, fmt: str | None = None, max_entries: int = MAX_ENTRIES, complex_numbers: bool = False
+) -> NDArray[Any]:
+    """Read a matrix in the file's dtype, for .mtx float64, complex128 or an integer type.
 
     FILE.npz:KEY and FILE.safetensors:KEY name one of several arrays. Codes of a format that NumPy lacks become its
     values: bf16 and fp8 of .safetensors, bytes as numpy.save writes arrays of ml_dtypes, and unsigned integers of the
     width of ``fmt``. Zeros of a sparse matrix count as entries. A file whose content differs from its suffix, is no
-    real matrix, or has more than ``max_entries`` entries raises InputError.
+    matrix, or has more than ``max_entries`` entries raises InputError, and so do complex numbers unless
+    ``complex_numbers``.
     """
+    matrix = _read(name, fmt, max_entries)
+    if matrix.dtype.kind == "c" and not complex_numbers:
+        cure = "write its real and its imaginary part to two files"
+        raise InputError(f"{name} holds complex numbers, and a matrix real numbers: {cure}")
+    return matrix
+
+
+def _read(name: str, fmt: str | None, max_entries: int) -> NDArray[Any]:
     path, archive, key = [*re.split(r"(\.npz|\.safetensors):", name, maxsplit=1), "", ""][:3]
     path += archive
     suffix = Path(path).suffix.lower()
@@ -70,10 +81,9 @@ def read(name: str, *, fmt: str | None = None, max_entries: int = MAX_ENTRIES) -
 
 
 def _check_header(shape: tuple[int, ...], dtype: np.dtype[Any], name: str, max_entries: int) -> None:
-    if dtype.kind not in "fiu" and not (dtype.type is np.void and dtype.names is None and dtype.itemsize <= 2):
-        kind = {"O": "Python objects", "c": "complex numbers"}.get(dtype.kind, shown(str(dtype)).strip("'"))
-        cure = ": write its real and its imaginary part to two files" if dtype.kind == "c" else ""
-        raise InputError(f"{name} holds {kind}, and a matrix real numbers{cure}")
+    if dtype.kind not in "fiuc" and not (dtype.type is np.void and dtype.names is None and dtype.itemsize <= 2):
+        kind = "Python objects" if dtype.kind == "O" else shown(str(dtype)).strip("'")
+        raise InputError(f"{name} holds {kind}, and a matrix real numbers")
     if len(shape) != 2 or min(shape) < 1:
         raise InputError(f"{name} has shape {shape}: a matrix has two axes and at least one entry")
     if math.prod(shape) > max_entries:
@@ -101,10 +111,11 @@ def _decoded(array: NDArray[Any], name: str, fmt: str | None) -> NDArray[Any]:
 def to_format(matrix: NDArray[Any], name: str, fmt: str) -> tuple[NDArray[Any], str | None]:
     """Round a matrix once to fp32 or fp64; also return a note that counts the changed entries, None if there are none.
 
-    A finite entry that overflows the format raises InputError.
+    Complex numbers keep two parts of that format. A finite entry that overflows the format raises InputError.
     """
+    dtype = formats.get(fmt).dtype
     with np.errstate(over="ignore", under="ignore"):
-        rounded = matrix.astype(formats.get(fmt).dtype)
+        rounded = matrix.astype(np.result_type(dtype, np.complex64) if matrix.dtype.kind == "c" else dtype)
     overflow = np.isinf(rounded) & np.isfinite(matrix)
     if overflow.any():
         raise InputError(f"{name}: beyond the range of {fmt} in {entries(overflow, matrix)}")
@@ -140,7 +151,7 @@ def write(name: str, matrix: NDArray[Any]) -> None:
             wrong = entries(~np.isfinite(matrix), matrix)
             raise InputError(f"{name}: Matrix Market has no NaN or Inf ({wrong}); write an .npy")
         # mmwrite itself would write a symmetric matrix as a triangle
-        mmwrite(stream, matrix.astype(np.float64), precision=17, symmetry="general")
+        mmwrite(stream, matrix.astype(np.result_type(matrix, np.float64)), precision=17, symmetry="general")
     write_atomic(name, stream.getvalue())
 
 
@@ -244,7 +255,9 @@ def _read_mtx(path: str, max_entries: int) -> NDArray[Any]:
                 f"9: write the matrix again from float64"
             )
         stream.seek(0)
-        columns = [("row", np.int64), ("column", np.int64)] * sparse + [("value", dtype)] * (field != "pattern")
+        columns: list[tuple[str, Any]] = [("row", np.int64), ("column", np.int64)] * sparse
+        if field != "pattern":
+            columns += [("value", np.float64), ("imaginary", np.float64)] if field == "complex" else [("value", dtype)]
         line = "%"
         while line and line.lstrip()[:1] in ("", "%"):  # up to the line of the sizes
             line = stream.readline()
@@ -260,6 +273,7 @@ def _read_mtx(path: str, max_entries: int) -> NDArray[Any]:
         number = f"only {len(table)}" if len(table) < stored else "more"
         raise InputError(f"{path} declares {stored} stored entries and has {number}")
     values = np.ones(stored, dtype) if field == "pattern" else table["value"]
+    values = values + 1j * table["imaginary"] if field == "complex" else values
     if not np.isfinite(values).all():
         wrong = entries(~np.isfinite(values), values)
         raise InputError(f"{path}: Matrix Market has no NaN or Inf, and fp64 nothing larger ({wrong}); use an .npy")
@@ -274,16 +288,18 @@ def _read_mtx(path: str, max_entries: int) -> NDArray[Any]:
     if skew and (wrong := (i == j) & (values != 0)).any():
         raise InputError(f"{path} is declared skew-symmetric, but its diagonal is not zero: {entries(wrong, values)}")
     with np.errstate(over="ignore"):
-        parts = (coo_array((values.astype(kind), (i, j)), (M, N)).toarray() for kind in (dtype, np.float64))
-        D, wide = parts if symmetry == "general" else (_mirrored(part, skew) for part in parts)
+        kinds = (dtype, complex if field == "complex" else np.float64)
+        parts = (coo_array((values.astype(kind), (i, j)), (M, N)).toarray() for kind in kinds)
+        D, wide = parts if symmetry == "general" else (_mirrored(part, symmetry) for part in parts)
     # integers that wrapped around differ from the float64 sum by 2^64, others by its rounding
     if not np.isfinite(wide).all() or (np.abs(D - wide) > 2.0**62).any():
         raise InputError(f"{path}: a sum or a negative of entries is outside the range of {dtype}")
     return D
 
 
-def _mirrored(part: NDArray[Any], skew: bool) -> NDArray[Any]:
-    """The symmetric or skew-symmetric matrix with these entries on one side of the diagonal."""
-    D = part - part.T if skew else part + part.T
+def _mirrored(part: NDArray[Any], symmetry: str) -> NDArray[Any]:
+    """The symmetric, skew-symmetric or Hermitian matrix with these entries on one side of the diagonal."""
+    other = part.conj().T if symmetry == "hermitian" else part.T
+    D = part - other if symmetry == "skew-symmetric" else part + other
     np.fill_diagonal(D, part.diagonal())
     return np.asarray(D)

@@ -37,12 +37,16 @@ def gemm(
     on_range: str = "raise",
     option: list[str] | None = None,
     device: str = "auto",
+    form: Annotated[
+        str, "Form of a complex product: 4M (one real product of the parts) or 3M (three products)."
+    ] = "4M",
     compare: Annotated[bool, "Add SGEMM to the table, or DGEMM if the operands are fp64."] = True,
     max_entries: int = matrices.MAX_ENTRIES,
 ) -> None:
     """Multiply two matrices by split schemes and compare the results with the exact product.
 
-    The result is α·A·B + β·C. The matrices remain in fp64 if every scheme is for fp64 (dgemm, ozaki, ozimmu, ozaki2);
+    The result is α·A·B + β·C. Complex matrices are multiplied as in 'fpemu.gemm'; their parts count as entries of the
+    errors. The matrices remain in fp64 if every scheme is for fp64 (dgemm, ozaki, ozimmu, ozaki2);
     otherwise they are rounded to fp32. The exact product is computed from the rounded matrices. An option applies to
     the schemes that have it: 'fpemu list schemes NAME' lists the options of a scheme. Only sgemm and dgemm need no
     hardware.
@@ -76,14 +80,23 @@ def gemm(
     fmt = "fp64" if operands == {"fp64"} else "fp32"
     read: dict[str | None, Any] = {None: None}
     for name in dict.fromkeys((a, b, *([c] if c else []))):
-        read[name], rounded = matrices.to_format(matrices.read(name, max_entries=max_entries), name, fmt)
+        matrix = matrices.read(name, max_entries=max_entries, complex_numbers=True)
+        read[name], rounded = matrices.to_format(matrix, name, fmt)
         if rounded:
             cli.note(rounded)
     A, B, C = read[a], read[b], read[c]
     with np.errstate(over="ignore", under="ignore"):  # α and β in the format of the operands, as the schemes round them
-        scalars: dict[str, Any] = {"alpha": float(A.dtype.type(alpha)), "beta": float(A.dtype.type(beta))}
+        number = formats.get(fmt).dtype.type
+        scalars: dict[str, Any] = {"alpha": float(number(alpha)), "beta": float(number(beta))}
     where = cli.parse_device(device)
-    call = {"hardware": hardware, "on_range": on_range, "order": cli.parse_order(order), "device": where, **scalars}
+    call = {
+        "hardware": hardware,
+        "on_range": on_range,
+        "order": cli.parse_order(order),
+        "device": where,
+        "form": form,
+        **scalars,
+    }
     R = reference.matmul(A, B, C, **scalars, device=where)
     S = R if fmt == "fp64" else reference.matmul(A, B, C, **scalars, out=fmt, device=where)
     _note_overflow(
@@ -111,7 +124,7 @@ def gemm(
             continue
         seconds = time.perf_counter() - start
         _note_overflow(name, D, (R,), "the exact product is finite there; --on-range scale may avoid the overflow")
-        in_format = D.astype(formats.get(fmt).dtype)  # an fp64 result of fp32 operands is compared in ulps of fp32
+        in_format = D.astype(S.dtype)  # an fp64 result of fp32 operands is compared in ulps of fp32
         errors = (
             metrics.relative_l2(D, R),
             metrics.max_relative(D, R),
@@ -154,7 +167,7 @@ def _note_overflow(name: str, D: NDArray[Any], finite: tuple[NDArray[Any], ...],
 @np.errstate(over="ignore", under="ignore")
 def normwise(D: Any, R: Any, A: Any, B: Any, C: Any, *, alpha: float, beta: float) -> float:
     """The largest error of D against R relative to |α||A||B| + |β||C|."""
-    left = alpha * A.astype(np.float64)
+    left = alpha * A.astype(np.result_type(A, np.float64))
     if C is None:
         return metrics.normwise(D, R, left, B)
     errors = []

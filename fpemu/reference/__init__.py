@@ -111,7 +111,11 @@ def matmul(
             raise InputError(f"matmul rounds complex products to fp64 or fp32, not to {fmt}")
         dtype = None if fmt is None else np.result_type(fmt.dtype, np.complex64)
         A, B = as_complex(A, "A"), as_complex(B, "B")
-        A, B = (real_view(A), real_factor(B)) if B.ndim > 1 else (A.real, B.real)  # vectors: an error follows
+        if min(A.ndim, B.ndim) > 1:  # else an error follows
+            product_shape(A, B)
+            A, B = real_view(A), real_factor(B)
+        else:
+            A, B = A.real, B.real
         C = None if C is None else real_view(as_complex(C, "C"))
     D = _matmul(_operands(A, B, C, alpha, beta), fmt, method, device)
     D = D if dtype is None else D.view(dtype)

@@ -256,7 +256,7 @@ class _Product:
         ratios = [rms / mean for mean, rms in zip(d.mean, d.rms, strict=True)]
         # small entries, and single elements that are lost in them
         most = math.hypot(s.small_rms * d.over_A * ratios[1], t.small_rms * d.over_B * ratios[0]) / math.sqrt(K)
-        big = [min(top, 3 * rms) / mean for top, rms, mean in zip(d.largest, d.rms, d.mean, strict=True)]
+        big = [min(top, 6 * rms) / mean for top, rms, mean in zip(d.largest, d.rms, d.mean, strict=True)]
         single = max(a.left.absolute * big[1] * d.over_A, b.left.absolute * big[0] * d.over_B) / K
         usual, most = min(usual, 1.0), min(most, 1.0)
         tail = max(most / usual, 1.0) + min(single, 1.0) / (4.5 * usual) if usual else 1.0
@@ -278,7 +278,9 @@ class _Product:
         squares += (sum(s.drift[i] * (j == 0) + t.drift[j] * (i == 0) for i, j in pairs if i or j) * r.mean) ** 2
         bias = share * r.size
         deviation = math.sqrt(max(squares - bias**2, 0.0))
-        tail = max(self.norms.uneven, LEAST_TAIL)
+        # an entry of one large term may err by 1.5 times what a sum of many would: the product of two residuals is at
+        # most (1.4 sqrt(3))^2 times its root mean square
+        tail = max(self.norms.uneven * (1.5 if self.norms.peak > 0.5 else 1.0), LEAST_TAIL)
         # entries of few terms lose the words of small elements, which are no smaller below the normal numbers
         a, b = self.worst
         whole = sum(a.words[i].relative * b.words[j].relative for i, j in pairs)

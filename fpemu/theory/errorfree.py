@@ -47,8 +47,7 @@ two is rounded down) the bound
 
     |AB - C' 2^-(mu + nu)| <= x_A row_A S + x_B row_B S, and one rounding.
 
-With rounding="nearest" both terms are half of that, and only elements that are lost entirely have a bias; for data that
-spread over many octaves (phi = 2) `probable` may then be up to a quarter too small.
+With rounding="nearest" both terms are half of that, and only elements that are lost entirely have a bias.
 
 `fast` needs floor(log2 m_i) + floor(log2 n_j) >= -2 for the remainder theorem; where the norms do not show it, worst is
 inf. `fpemu.gemm` raises an error where a row or column is truncated to zeros; the bound may then exceed 1.
@@ -56,8 +55,7 @@ inf. `fpemu.gemm` raises an error where a row or column is truncated to zeros; t
 On random operands the three rules are evaluated for typical sums of rows, `Norms.lead`, and for their scatter between
 rows; the unit is the resulting power of two. Digits are truncated toward zero, half a unit on average: a bias for data
 of one sign. In `fast` scaling the bits lost by a row depend on its own size, which norms of all rows do not contain:
-where rows differ by orders of magnitude, `probable` may be up to twice too small. In `accurate` scaling it may be up to
-three times too small for data that spread over many octaves (phi = 2, lognormal with a deviation of 3).
+where rows differ by orders of magnitude, `probable` may be up to twice too small.
 
 **Random operands.** Residuals are taken as uniform below their unit and independent of each other. Element a_ik loses
 t_k 2^e_i, with 2^e_i the power of two above the largest element of row i. `Elements` models the mean of t_k in the
@@ -103,6 +101,8 @@ SLACK = 1 + 2.0**-20
 """Covers the roundings of the norms and of the bounds."""
 _ROUNDING = math.sqrt(1 / (8 * math.log(2)))
 """Root mean square of a rounding error over u |x|: 2^e u / sqrt(3), |x| in [2^e, 2^(e+1)) logarithmically uniform."""
+_LARGEST = 3 / (2 * math.log(2))
+"""Mean square of numbers that are logarithmically uniform in [1, 2)"""
 
 
 def bound_parts(
@@ -531,8 +531,8 @@ def digits_cut_off(scheme: Ozaki2, norms: Norms) -> Part:
         tails.append(max(rms for _, rms in losses) / math.sqrt(square) if square else 1.0)
     lost = cut_off("digits cut off", sum(cuts) * SLACK, norms, *typical)
     if scheme.scaling == "accurate":
-        # the larger an element beside the others of its row, the smaller its sum and the unit: by the root
-        lost = replace(lost, tail=max(LEAST_TAIL, math.sqrt(max(uneven(norms.cut_A), uneven(norms.cut_B)))))
+        # rows whose unit is larger than that of most rows
+        lost = replace(lost, tail=max(lost.tail, math.sqrt(max(uneven(norms.cut_A), uneven(norms.cut_B)))))
     lost = replace(lost, tail=max(lost.tail, *tails))
     smallest = _exponent(norms.max_A, norms.min_A, norms.flat_A) + _exponent(norms.max_B, norms.min_B, norms.flat_B)
     if not tight and smallest < -2:
@@ -548,8 +548,9 @@ def _units(scheme: Ozaki2, norms: Norms, side: str, limit: float) -> tuple[Any, 
         up = 1 / 128  # 7-bit integers are rounded upward
         S, power = norms.lead + norms.K * up * (x + y + up), 0
     else:
-        S, power = (lone(norms, side) * norms.K * (x if side == "A" else y)) ** 2, -1
-        S = 4 * S
+        # of the elements in the root mean square, and of the largest one, over the power of two below that: where few
+        # elements dominate a row, the mean of all rows' squares says nothing of its largest one
+        S, power = 4 * (lone(norms, side) * norms.K * (x if side == "A" else y)) ** 2 + _LARGEST, -1
     with np.errstate(over="ignore"):
         exponents = np.ceil((np.log2(S / limit) + norms.lead_spread * z) / 2) + power
     if scheme.scaling == "fast":  # mu_i is too small by floor(log2 m_i), which is largest where rows lose most

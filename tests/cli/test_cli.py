@@ -119,6 +119,24 @@ def test_the_table_is_the_errors_of_the_schemes(folder, capsys):
     assert list(rows)[-1] == "sgemm"
 
 
+def test_complex_matrices_and_a_target(folder, capsys):
+    A, B = (np.load(f"{name}.npy").astype(np.float64) for name in "AB")
+    A, B = A + 1j * A[::-1], B - 1j * B[::-1]
+    np.save("A.npy", A)
+    np.save("B.npy", B)
+    assert main(["gemm", "A.npy", "B.npy", "-s", "ozaki", "-H", "A100", "--form", "3M", "-o", "D.npy"]) == 0
+    D = np.load("D.npy")
+    assert (fpemu.gemm(A, B, scheme="ozaki", hardware="A100", form="3M") == D).all()
+    rows, R = _rows(capsys.readouterr().out), fpemu.reference.matmul(A, B)
+    assert float(rows["ozaki"][0]) == pytest.approx(fpemu.metrics.relative_l2(D, R), rel=1e-3)
+    assert float(rows["ozaki"][2]) == pytest.approx(fpemu.metrics.normwise(D, R, A, B), rel=1e-3)
+    assert main(["gemm", "A.npy", "B.npy", "-s", "ozaki2", "-H", "A100", "-O", "target=1e-9"]) == 0
+    certificate = fpemu.certify(A, B, scheme="ozaki2", hardware="A100", target=1e-9).report.certificate
+    assert f"ozaki2: {certificate}" in capsys.readouterr().out
+    assert main(["gemm", "A.npy", "B.npy", "-s", "ozaki2", "-H", "A100", "-O", "target=1e-20"])
+    assert "the target is 1e-20 |A||B|" in capsys.readouterr().err
+
+
 def test_sgemm_is_left_out_on_demand_and_not_shown_twice(folder, capsys):
     for arguments, count in (["ootomo", "--no-compare"], 0), (["sgemm,ootomo"], 1):
         assert main(["gemm", "A.npy", "B.npy", "-H", "A100", "-s", *arguments]) == 0

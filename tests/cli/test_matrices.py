@@ -508,6 +508,23 @@ def test_what_to_do_with_complex_matrices():
             matrixio.read(name)
 
 
+def test_complex_matrices_of_every_symmetry():
+    Z = np.array([[1 + 2j, 3 - 1j], [0.1j, -4]])
+    for name in ("x.npy", "x.mtx"):
+        matrixio.write(name, Z)
+        assert (matrixio.read(name, complex_numbers=True) == Z).all()
+    for symmetry, upper in (("symmetric", 5 + 6j), ("skew-symmetric", -5 - 6j), ("hermitian", 5 - 6j)):
+        diagonal = 0 if symmetry == "skew-symmetric" else 2
+        lines = f"2 2 2\n2 1 5 6\n1 1 {diagonal} 0\n"
+        Path("x.mtx").write_text(f"%%MatrixMarket matrix coordinate complex {symmetry}\n{lines}")
+        assert (matrixio.read("x.mtx", complex_numbers=True) == [[diagonal, upper], [5 + 6j, 0]]).all()
+    rounded, note = matrixio.to_format(Z, "Z", "fp32")
+    assert rounded.dtype == np.complex64
+    assert note == "Z: complex128 rounded to fp32, 1 of 4 entries changed"
+    with pytest.raises(InputError, match="beyond the range of fp32"):
+        matrixio.to_format(Z * 1e300, "Z", "fp32")
+
+
 def test_a_damaged_header_is_not_printed_in_full():
     header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"1+" * 2000 + b"1,), }\n"
     Path("x.npy").write_bytes(b"\x93NUMPY\x02\x00" + struct.pack("<I", len(header)) + header)

@@ -180,9 +180,8 @@ def test_the_probable_bound_is_not_below_the_largest_error_and_at_most_ten_times
             compared += 1
             # in fast scaling rows lose as many bits as they are large, which norms do not tell row by row
             own = options.get("scaling") == "fast" and name == "phi"
-            wide = options.get("rounding") == "nearest" and parameters.get("phi") == 2.0
-            own = 0.25 if wide else own
-            assert error <= found.probable() * (1 + own) <= 10 * (1 + 2 * own) * error, (scheme, options)
+            times = 20 if scheme == "ozaki2" and parameters.get("phi") == 2.0 else 10  # few elements dominate a row
+            assert error <= found.probable() * (1 + own) <= times * (1 + 2 * own) * error, (scheme, options)
     assert compared >= 15
 
 
@@ -362,3 +361,18 @@ def test_partial_sums_of_slices_may_exceed_the_product():
     others = [float(np.ldexp(np.abs(s.digits), s.exponents)[0, 0]) for s in plan.cut(b, 0, None).items]
     largest = first * sum(others) / (a * b).item()
     assert 1.62 < largest <= splits(Norms.of(a, b), plan, scheme.operand).growth()
+
+
+@pytest.mark.parametrize(
+    "options", [{"scaling": "accurate"}, {"scaling": "invariant"}, {"rounding": "nearest"}], ids=str
+)
+@pytest.mark.parametrize("data", [("normal", {}), ("phi", {"phi": 2.0}), ("lognormal", {})], ids=str)
+def test_few_products_exceed_the_probable_bound(options, data):
+    """At most one in a hundred, on average, of products that cut many digits off; three of 60 are improbable."""
+    exceeded = 0
+    for seed in range(60):
+        A, B = inputs.operands(data[0], 8, 8, 32, seed, dtype="fp64", **data[1])
+        D = schemes.gemm(A, B, scheme="ozaki2", hardware="hopper", moduli=3, **options)
+        bound = _bound("ozaki2", Norms.of(A, B), entries=64, moduli=3, **options)
+        exceeded += metrics.normwise(D, reference.matmul(A, B), A, B) > bound.probable()
+    assert exceeded < 3
