@@ -226,7 +226,13 @@ def _error_free(scheme: Any, A: Matrix, B: Matrix, D: Matrix) -> Prepared:
     if hopper.supported(call):
         memory, layouts = Memory(), matrices.layouts(A, B, None, D)
         steps = hopper.steps(call, layouts, memory)
-        return Prepared(queued(steps, memory, (A, B, None, D))[1], {"kernel": "residue bytes"}, D=D)
+        clear, product = queued(steps, memory, (A, B, None, D))
+
+        def both() -> None:
+            clear()
+            product()
+
+        return Prepared(both, {"kernel": "residue bytes"}, D=D)
 
     def multiply() -> None:
         errorfree.gemm(A, B, D, scheme, spec, 1.0, 0.0, None, None)

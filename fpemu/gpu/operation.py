@@ -425,10 +425,11 @@ class _Exact(_ErrorFree):
             memory = Memory()
             self._plans[key] = Plan(hopper.exact(self.call, self.layouts, memory, *key), memory)
         plan = self._plans[key]
-        again, _ = plan.addresses(pointers, stream)
-        if again[_WORK] != addresses[_WORK]:  # a larger workspace
-            self._extents.queue(again, stream)
-        plan.queue(again, stream)
+        keeps = plan.fits(stream)
+        addresses, _ = plan.addresses(pointers, stream)
+        if not keeps:  # a larger workspace, which may have the address of the old one, but not its content
+            self._extents.queue(addresses, stream)
+        plan.queue(addresses, stream)
 
 
 def _real(call: Call, layouts: dict[str, Any], allocate: Callable[[int], Any]) -> tuple[dict[str, Any], list[Step]]:

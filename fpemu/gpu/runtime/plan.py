@@ -122,10 +122,14 @@ class Plan:
         A, B, C, D = pointers
         return (A, B, C, D, work, zeros, prepared, self._counts(owner is not None) if self.labels else 0), owner
 
-    def _workspace(self, stream: int) -> list[int]:
+    def fits(self, stream: int) -> bool:
+        """Whether the stream's workspace is large enough, so that a call does not replace it."""
         held = workspaces.get((self.index, stream))
-        if held is None or held.nbytes[0] < self.work or held.nbytes[1] < self.zeros:
-            held = workspaces.setdefault((self.index, stream), Workspace())
+        return held is not None and held.nbytes[0] >= self.work and held.nbytes[1] >= self.zeros
+
+    def _workspace(self, stream: int) -> list[int]:
+        held = workspaces.setdefault((self.index, stream), Workspace())
+        if not self.fits(stream):
             with device.entered(self.index):
                 held.grow((self.work, self.zeros), stream)
         return held.pointers
