@@ -448,3 +448,24 @@ def test_the_gpus_bits_equal_the_cpus(scaling, shape):
         got = fpemu.gpu.gemm(A, B, C, beta=0.5, rounding=rounding, **options)
         want = fpemu.gemm(A, B, C, beta=0.5, rounding=rounding, hardware="H200", **options)
         assert np.array_equal(got.view(np.uint64), want.view(np.uint64))
+
+
+@pytest.mark.skipif(device.missing() is not None, reason=str(device.missing()))
+@pytest.mark.parametrize("kind", [None, "far apart", "special"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"winograd": True},
+        {"scheme": "ozaki", "mode": "CR"},
+        {"scheme": "ozaki", "words": "int8"},
+        {"scheme": "ozimmu"},
+    ],
+    ids=str,
+)
+def test_the_gpus_bits_of_real_and_complex_products_equal_the_cpus(options, kind):
+    rng, options = np.random.default_rng(11), {"scheme": "ozaki2"} | options
+    Z, W = complex_numbers(rng, (301, 257), kind), complex_numbers(rng, (257, 130), kind)
+    for A, B in ((Z.real, W.imag), (Z, W), (Z.T.copy().T, W.real)):
+        got, want = fpemu.gpu.gemm(A, B, **options), fpemu.gemm(A, B, hardware="H200", **options)
+        assert np.array_equal(got.view(np.uint64), want.view(np.uint64))

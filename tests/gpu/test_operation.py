@@ -95,6 +95,21 @@ def test_a_repeated_call_allocates_and_waits_for_nothing_and_passes_few_function
     assert len(calls.files) <= 8
 
 
+def test_mode_cr_reads_extents_and_keeps_a_plan_for_each_number_of_moduli(gpu, monkeypatch):
+    extents = [9, 20, 9, 20]
+    monkeypatch.setattr(device, "fetch", lambda *_: np.array(extents, np.int32))
+    A, B, D = (draw(70, 70, dtype="float64") for _ in range(3))
+    before, after = ["tops", "squares", "extents"], ["residue_bytes", "byte_gemm", "residue_sum"]
+    for found, grows in (([9, 20, 9, 20], True), ([40, 40, 40, 40], True), ([9, 20, 9, 20], False)):
+        extents[:] = found
+        gpu.launches.clear()
+        assert fpemu.gpu.gemm(A, B, scheme="ozaki", mode="CR", out=D) is D
+        assert gpu.launched == [*before, *before * grows, *after]  # what was read is not in a new workspace
+        assert {A.data_ptr(), B.data_ptr(), D.data_ptr()} <= set(words(gpu))
+    with pytest.raises(InputError, match="for which a CUDA graph cannot wait"):
+        capture(gpu, lambda: fpemu.gpu.gemm(A, B, scheme="ozaki", mode="CR"))
+
+
 @pytest.mark.parametrize("name", REPEATED)
 def test_every_function_repeats_its_launches_with_given_and_new_outputs(gpu, name):
     call, drawn = CALLS[name]
