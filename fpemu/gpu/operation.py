@@ -531,7 +531,7 @@ def gemm(
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.compiler.is_dynamo_compiling():  # the call becomes the operator of `fpemu.torch`
-        options |= {"on_range": on_range, "order": order}
+        options |= {"on_range": on_range, "order": order} | ({} if form == "4M" else {"form": form})
         operators = sys.modules["fpemu"].torch.operators
         return operators.traced(A, B, C, scheme=scheme, alpha=alpha, beta=beta, out=out, **options)
     key = _key(scheme, alpha, beta, on_range, order, form, options)

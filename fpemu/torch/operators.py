@@ -99,6 +99,7 @@ def gemm_product(
     A: Tensor, B: Tensor, C: Tensor | None, scheme: str, alpha: Any = 1.0, beta: Any = 0.0, options: str = ""
 ) -> Tensor:
     given = read(options)
+    _check_real(A, B, C)
     if A.is_cuda or B.is_cuda:
         return gpu.gemm(A, B, C, scheme=scheme, alpha=alpha, beta=beta, **given)
     _shape(A, B, C, reads_c=beta != 0)  # vectors, which NumPy multiplies, have no kernel on a GPU
@@ -132,7 +133,14 @@ def tallskinny_product(A: Tensor, B: Tensor) -> Tensor:
 def gemm_shape(
     A: Tensor, B: Tensor, C: Tensor | None, scheme: str, alpha: Any = 1.0, beta: Any = 0.0, options: str = ""
 ) -> Tensor:
+    _check_real(A, B, C)
     return A.new_empty(_shape(A, B, C, reads_c=beta != 0), dtype=dtype(scheme, options))
+
+
+def _check_real(*operands: Tensor | None) -> None:
+    """Raise InputError for complex tensors, which `fpemu.gpu.gemm` multiplies without an operator and gradients."""
+    if any(X is not None and X.is_complex() for X in operands):
+        raise InputError("the operator multiplies real tensors: call fpemu.gpu.gemm for complex ones")
 
 
 def batched_shape(
