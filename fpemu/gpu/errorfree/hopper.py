@@ -20,7 +20,7 @@ Mode CR of `ozaki` has other powers of two and another rounding: `extents` and `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -223,13 +223,10 @@ def sum_source(
 class Planes:
     """Residues of one product after another, in panels of D: sizes, tile and workspace.
 
-    form, count : the algorithm, and the number of moduli; allocate(name, nbytes) : memory; leading : bytes of leading
-    bits, in the memory of the residues of D
+    form, count : the algorithm, and the number of moduli; leading : bytes of leading bits, where residues of D follow
     """
 
-    def __init__(
-        self, shape: Any, form: Bilinear, count: int, allocate: Callable[[str, int], Any], leading: int = 0
-    ) -> None:
+    def __init__(self, shape: Any, form: Bilinear, count: int, memory: Memory, leading: int = 0) -> None:
         self.shape, self.form, self.count = shape, form, form.terms * count
         (M, N, K), halves = shape, form.halves
         m, n, self.chunks = -(-M // halves), -(-N // halves), -(-K // (halves * CHUNK))
@@ -245,10 +242,9 @@ class Planes:
         while self._nbytes(rows, columns) > most and columns > 768:
             columns = padded(-(-columns // 2), 192)
         self.rows, self.columns, width = rows, columns, self.chunks * CHUNK
-        operands = (("A", rows), ("B", columns))
-        self.residues = [allocate(f"residues of {X}", self.count * width * -(-n // halves)) for X, n in operands]
-        self.bytes = allocate("residues of D", max(self.count * self._plane(rows, columns), leading))
-        self.mu = [allocate(f"powers of {X}", 4 * n) for X, n in (("A", M), ("B", N))]
+        self.residues = [memory.block(self.count * width * -(-n // halves)) for n in (rows, columns)]
+        self.bytes = memory.block(max(self.count * self._plane(rows, columns), leading))
+        self.mu = [memory.block(4 * n) for n in (M, N)]
 
     def _plane(self, rows: int, columns: int) -> int:
         """Return the bytes of a term's residues modulo one number."""
@@ -334,14 +330,9 @@ def slice_products(a: Slices, b: Slices, terms: Sequence[Term], T: Products, fir
         maps.append(tensor_map(X.data.pointer + row * pitch, count, X.count, chunks, box, (X.width, CHUNK, pitch)))
     for start in range(0, len(terms), _PAIRS):
         some = terms[start : start + _PAIRS]
-        out: dict[str, Any] = {
-            "sums": T.stack(start).pointer,
-            "stride": T.stride,
-            "pitch": T.pitch,
-            "planes": len(some),
-        }
-        out |= {"a": [term.p for term in some], "b": [b.count - 1 - term.q for term in some]}
-        out["length"] = [term.length for term in some]
+        out: dict[str, Any] = {"sums": T.stack(start).pointer, "stride": T.stride, "pitch": T.pitch}
+        p, q, length, _ = zip(*some, strict=True)
+        out |= {"planes": len(some), "a": p, "b": [b.count - 1 - each for each in q], "length": length}
         result.append(gemm(tile, "sums", maps, rows, N, chunks, out))
     return result
 
@@ -420,7 +411,7 @@ def steps(call: Call, layouts: dict[str, Any], memory: Memory) -> list[Step]:
     form, basis, accurate, result = _form(call), scheme.basis(), scheme.scaling == "accurate", list[Step]()
     count, parts, chunks = len(basis.moduli), form.parts, -(-form.parts * K // CHUNK)
     leading = chunks * CHUNK * (M + parts * N) if accurate else 0
-    planes = Planes((M, N, K), form, count, lambda _, nbytes: memory.block(nbytes), leading)
+    planes = Planes((M, N, K), form, count, memory, leading)
     operands = modules.module(operands_source(scheme, form), "residue_operands.cu")
     text = sum_source(count, planes.tile, scheme.operand.name == "fp32", form)
     h, g = scaled_limit(basis.product, parts * K, scheme.scaling, scheme.rounding == "nearest")
@@ -487,7 +478,7 @@ def exact(call: Call, layouts: dict[str, Any], memory: Memory, count: int, words
     """Return the steps after `extents`: the exact product, rounded once."""
     form, shape, result = _form(call), _sizes(layouts), list[Step]()
     _, each = _exact_sides(layouts, form, memory)
-    planes = Planes(shape, form, count, lambda _, nbytes: memory.block(nbytes))
+    planes = Planes(shape, form, count, memory)
     operands = modules.module(exact_source(count, words, form), "residue_operands.cu")
     plain = call.C is None and math.isfinite(call.alpha) and math.frexp(call.alpha)[0] == 0.5
     narrow = call.scheme.operand.name == "fp32"
