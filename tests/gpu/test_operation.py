@@ -19,6 +19,7 @@ import pytest
 import fpemu
 from fpemu import InputError
 from fpemu.gpu.runtime import device
+from fpemu.gpu.runtime.plan import Workspace
 from fpemu.mma import KOrder
 from tests import simulated_driver
 from tests.calls import count
@@ -95,10 +96,20 @@ def test_a_repeated_call_allocates_and_waits_for_nothing_and_passes_few_function
     assert len(calls.files) <= 8
 
 
-def test_mode_cr_reads_extents_and_keeps_a_plan_for_each_number_of_moduli(gpu, monkeypatch):
+@pytest.mark.parametrize("same_address", [False, True])
+def test_mode_cr_reads_extents_and_keeps_a_plan_for_each_number_of_moduli(gpu, monkeypatch, same_address):
     extents = [9, 20, 9, 20]
     monkeypatch.setattr(device, "fetch", lambda *_: np.array(extents, np.int32))
     A, B, D = (draw(70, 70, dtype="float64") for _ in range(3))
+    grow, arena = Workspace.grow, np.zeros(1 << 24, np.uint8)
+
+    def grow_in_place(held, *given):
+        grow(held, *given)
+        assert held.nbytes[0] < arena.nbytes
+        held.pointers[0] = arena.ctypes.data
+
+    if same_address:  # as a driver may do, after the old memory was freed
+        monkeypatch.setattr(Workspace, "grow", grow_in_place)
     before, after = ["tops", "squares", "extents"], ["residue_bytes", "byte_gemm", "residue_sum"]
     for found, grows in (([9, 20, 9, 20], True), ([40, 40, 40, 40], True), ([9, 20, 9, 20], False)):
         extents[:] = found

@@ -128,11 +128,11 @@ class Plan:
         return held is not None and held.nbytes[0] >= self.work and held.nbytes[1] >= self.zeros
 
     def _workspace(self, stream: int) -> list[int]:
-        held = workspaces.setdefault((self.index, stream), Workspace())
         if not self.fits(stream):
+            held = workspaces.setdefault((self.index, stream), Workspace())
             with device.entered(self.index):
                 held.grow((self.work, self.zeros), stream)
-        return held.pointers
+        return workspaces[self.index, stream].pointers
 
     def _captured(self) -> tuple[int, int, Any]:
         """Return a workspace that torch allocates within the memory of the graph; the plan is kept for its replays."""
