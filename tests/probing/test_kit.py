@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import fpemu
 from fpemu import InputError, mma
 from fpemu.cli.probe import differences
+from fpemu.gpu.runtime import compiler
 from fpemu.mma import MmaSpec, catalog, own_rows
 from fpemu.probing import kit
 from tests.hostile import examples
@@ -96,6 +98,14 @@ def test_results_of_no_known_arithmetic_are_contradicted():
     assert not kit.characterize(kit.Unit("unit", integer.formats, integer.k, integer.D ^ np.uint32(4)))
 
 
+@pytest.mark.parametrize("ab", ["e4m3", "e5m2", "e2m1"])
+def test_a_block_scaled_instruction_with_scales_of_one_is_a_truncated_sum(ab):
+    spec = mma.spec("RTX 5090", ab, k=32, scale="ue8m0", scale_block=32)
+    result = kit.characterize(unit(spec))
+    assert result.mismatches == 0
+    assert (result.spec.arithmetic, result.spec.block, result.spec.F, result.spec.final) == ("truncated", 32, 25, "RZ")
+
+
 # --- the source files
 @pytest.mark.parametrize("language", ["cuda", "hip", "sycl", "c"])
 def test_a_kit_is_one_file_of_at_most_400_lines(language):
@@ -133,6 +143,23 @@ def test_the_c_kit_measures_this_processor(tmp_path):
     spec = kit.characterize(units["vfmadd231ps"]).spec
     assert spec.block == 1
     assert spec.rules.fused
+
+
+@pytest.mark.skipif(compiler.compiler_missing() is not None, reason=str(compiler.compiler_missing()))
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_120a"])
+def test_the_instructions_of_the_cuda_kit_compile(arch):
+    """The device code alone, by NVRTC: every instruction that the architecture has is valid PTX."""
+    from cuda.core import Program, ProgramOptions
+
+    text = (kit._FOLDER / "cuda.cu").read_text()
+    device = text[text.index("#if defined(__CUDA_ARCH_FEAT") : text.index("static void check(")]
+    macros = text[text.index("/* An instruction: rows") : text.index("#define LIST(")]
+    names = re.findall(r"X\((U\d+),", text)
+    words = [f"template __global__ void tile<{n}>({f'const {n}::Word *, ' * 3}{n}::Word *, int *);" for n in names]
+    source = "\n".join(["typedef unsigned long long u64;", device, macros, "UNITS(DEFINE)", *words])
+    code = Program(source, "c++", ProgramOptions(arch=arch, std="c++17")).compile("cubin").code
+    assert len(names) == 42
+    assert all(name.encode() in code for name in names)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")

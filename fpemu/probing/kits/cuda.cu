@@ -67,14 +67,12 @@ int run(const void *A, const void *B, const void *C, void *D, long tiles) {
   check(cudaMemcpy(&ran, flag, sizeof ran, cudaMemcpyDefault));
   check(cudaMemcpy(D, at[3], tiles * words[3] * sizeof(typename U::Word), cudaMemcpyDefault));
   for (int n = 0; n < 4; n++) check(cudaFree(at[n]));
-  check(cudaFree(flag));
-  return ran;
+  return check(cudaFree(flag)), ran;
 }
 /* An instruction: rows of a tile, words of a row of A and of C, the architectures that have it, its text and registers. */
 #define ISSUE(NAME, WORD, ROWS, K_WORDS, C_WORDS, NEEDS, TEXT, ...)       \
   struct NAME {                                                          \
-    typedef WORD Word;                                                   \
-    enum { M = ROWS, k_words = K_WORDS, c_words = C_WORDS };             \
+    typedef WORD Word; enum { M = ROWS, k_words = K_WORDS, c_words = C_WORDS }; \
     template <int arch>                                                  \
     static __device__ int on(WORD *a, WORD *b, WORD *c, u64 shared) {    \
       if constexpr (NEEDS) asm volatile(TEXT : __VA_ARGS__ : "memory");  \
@@ -91,14 +89,15 @@ int run(const void *A, const void *B, const void *C, void *D, long tiles) {
 #define A4 A2, IN(a, 2), IN(a, 3)
 #define S442(NAME, NEEDS, PTX) \
   ISSUE(NAME, unsigned, 16, 8, 8, NEEDS, PTX " {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};", C4 : A4, IN(b, 0), IN(b, 1))
+#define ONES ",{%10},{%11,%11},{%10},{%11,%11};" /* scales of all blocks: 1, the ue8m0 code 0x7F */
+#define X442(NAME, NEEDS, PTX) ISSUE(NAME, unsigned, 16, 8, 8, NEEDS, PTX " {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3}" \
+                                     ONES, C4 : A4, IN(b, 0), IN(b, 1), "r"(0x7F7F7F7F), "h"((short)0))
 #define S421(NAME, NEEDS, PTX) \
   ISSUE(NAME, unsigned, 16, 4, 8, NEEDS, PTX " {%0,%1,%2,%3},{%4,%5},{%6},{%0,%1,%2,%3};", C4 : A2, IN(b, 0))
 #define S242(NAME, NEEDS, PTX) \
   ISSUE(NAME, unsigned, 16, 8, 4, NEEDS, PTX " {%0,%1},{%2,%3,%4,%5},{%6,%7},{%0,%1};", C2 : A4, IN(b, 0), IN(b, 1))
-#define S221(NAME, NEEDS, PTX) \
-  ISSUE(NAME, unsigned, 16, 4, 4, NEEDS, PTX " {%0,%1},{%2,%3},{%4},{%0,%1};", C2 : A2, IN(b, 0))
-#define ASYNC(TEXT) \
-  "wgmma.fence.sync.aligned;\n" TEXT "\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;"
+#define S221(NAME, NEEDS, PTX) ISSUE(NAME, unsigned, 16, 4, 4, NEEDS, PTX " {%0,%1},{%2,%3},{%4},{%0,%1};", C2 : A2, IN(b, 0))
+#define ASYNC(TEXT) "wgmma.fence.sync.aligned;\n" TEXT "\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;"
 #define W4(NAME, TAIL, PTX) \
   ISSUE(NAME, unsigned, 64, 8, 8, arch == 901, ASYNC(PTX " {%0,%1,%2,%3},{%4,%5,%6,%7},%8" TAIL ";"), C4 : A4, "l"(shared))
 #define W2(NAME, TAIL, PTX) \
@@ -112,11 +111,11 @@ int run(const void *A, const void *B, const void *C, void *D, long tiles) {
 #define D168(NAME, NEEDS, PTX)                                                                   \
   ISSUE(NAME, u64, 16, 8, 8, NEEDS, PTX " {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};", \
         D4 : L(a, 0), L(a, 1), L(a, 2), L(a, 3), L(b, 0), L(b, 1))
-#define D1616(NAME, NEEDS, PTX)                                                                                     \
-  ISSUE(NAME, u64, 16, 16, 8, NEEDS,                                                                               \
-        PTX " {%0,%1,%2,%3},{%4,%5,%6,%7,%8,%9,%10,%11},{%12,%13,%14,%15},{%0,%1,%2,%3};", D4 : L(a, 0), L(a, 1), \
-        L(a, 2), L(a, 3), L(a, 4), L(a, 5), L(a, 6), L(a, 7), L(b, 0), L(b, 1), L(b, 2), L(b, 3))
+#define D1616(NAME, NEEDS, PTX)                                                                                                \
+  ISSUE(NAME, u64, 16, 16, 8, NEEDS, PTX " {%0,%1,%2,%3},{%4,%5,%6,%7,%8,%9,%10,%11},{%12,%13,%14,%15},{%0,%1,%2,%3};",        \
+        D4 : L(a, 0), L(a, 1), L(a, 2), L(a, 3), L(a, 4), L(a, 5), L(a, 6), L(a, 7), L(b, 0), L(b, 1), L(b, 2), L(b, 3))
 #define MMA "mma.sync.aligned."
+#define MX MMA "kind::mxf8f6f4.block_scale.scale_vec::1X.m16n8k32.row.col.f32."
 #define WGMMA "wgmma.mma_async.sync.aligned.m64n8k"
 /* Registers; condition on the architecture, or the end of a wgmma; PTX; formats of A, B, C, D; k; unused low bits */
 #define UNITS(X)                                                                               \
@@ -158,7 +157,10 @@ int run(const void *A, const void *B, const void *C, void *D, long tiles) {
   X(U35, W4, ", 1, 1, 1", WGMMA "32.f32.e5m2.e5m2", "e5m2", "e5m2", "fp32", 32, 0) \
   X(U36, W2, ", 1, 1, 1", WGMMA "32.f16.e5m2.e5m2", "e5m2", "e5m2", "fp16", 32, 0) \
   X(U37, W4, ", 1, 1, 1", WGMMA "32.f32.e4m3.e5m2", "e4m3", "e5m2", "fp32", 32, 0) \
-  X(U38, W4, ", 1", WGMMA "32.s32.s8.s8", "int8", "int8", "int32", 32, 0)
+  X(U38, W4, ", 1", WGMMA "32.s32.s8.s8", "int8", "int8", "int32", 32, 0) \
+  X(U39, X442, arch == 1201, MX "e4m3.e4m3.f32.ue8m0", "e4m3", "e4m3", "fp32", 32, 0) \
+  X(U40, X442, arch == 1201, MX "e5m2.e5m2.f32.ue8m0", "e5m2", "e5m2", "fp32", 32, 0) \
+  X(U41, X442, arch == 1201, MX "e2m1.e2m1.f32.ue8m0", "e2m1", "e2m1", "fp32", 32, 2)
 #define DEFINE(NAME, KIND, NEEDS, PTX, A, B, D, K, SHIFT) KIND(NAME, NEEDS, PTX)
 #define LIST(NAME, KIND, NEEDS, PTX, A, B, D, K, SHIFT) {PTX, {A, B, D, D}, K, NAME::M, 8, run<NAME>, SHIFT},
 UNITS(DEFINE)
