@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fpemu.formats import FP32
-from fpemu.mma.reference import fma, odd_sum
+from fpemu.mma.reference import first_nan, fma, odd_sum
 from fpemu.rounding import Rounding, round_to
 
 if TYPE_CHECKING:
@@ -21,24 +21,11 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 TINY = 2.0**-126
 ROUNDS_TO_TINY = 2.0**-126 - 2.0**-151  # with an unbounded exponent, smaller numbers round to 24 bits below TINY
-_QUIET = np.uint64(1 << 51)
 
 
 def _wide(*operands: Array) -> list[Array]:
     """The operands in float64, which holds their numbers; a signalling NaN becomes quiet, the payload stays."""
     return [x.astype(np.float64) for x in operands]
-
-
-def _first_nan(d: Array, operands: tuple[Array, ...], spec: MmaSpec) -> Array:
-    """Replace NaN in `d` by the first operand that is NaN, made quiet; an invalid operation gives `nan_code`."""
-    if not (spec.payloads and np.isnan(d).any()):
-        return d
-    fmt = spec.operand_formats[3]
-    invalid = np.array(spec.nan_code, fmt.code_dtype).view(fmt.dtype).astype(np.float64)
-    chosen: Array = invalid.view(np.uint64)
-    for x in reversed(operands):
-        chosen = np.where(np.isnan(x), np.ascontiguousarray(x).view(np.uint64) | _QUIET, chosen)
-    return np.where(np.isnan(d), chosen.view(np.float64), d)
 
 
 # --- x86
@@ -47,7 +34,7 @@ def _first_nan(d: Array, operands: tuple[Array, ...], spec: MmaSpec) -> Array:
 def x86_fma(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
     """VFMADD of fp16, fp32 and fp64: IEEE's fused multiply-add; of several NaN the first of a, b, c is returned."""
     a, b, c = _wide(a, b, c)
-    return _first_nan(fma(a, b, c, spec.operand_formats[3]), (a, b, c), spec)
+    return first_nan(fma(a, b, c, spec.operand_formats[3]), (a, b, c), spec)
 
 
 def pairs(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
@@ -77,7 +64,7 @@ def _flushing(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
     a, b, c = (np.where(np.abs(x) < TINY, np.copysign(0.0, x), x) for x in (a, b, c))
     s = odd_sum(a * b, c)
     d = np.where(np.abs(s) < ROUNDS_TO_TINY, np.copysign(0.0, s), s.astype(np.float32).astype(np.float64))
-    return _first_nan(d, (a, b, c), spec)
+    return first_nan(d, (a, b, c), spec)
 
 
 # --- ARM

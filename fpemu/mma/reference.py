@@ -299,18 +299,19 @@ def integer(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
 def fused(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
     """One fused multiply-add: L = 1. Every NaN receives one code at the end, unless the instruction keeps payloads."""
     a, b, c = (x.astype(np.float64) for x in (a, b, c))
-    d = fma(a, b, c, spec.operand_formats[3])
-    if spec.payloads and np.isnan(d).any():
-        d = np.where(np.isnan(d), _first_nan(a, b, c, spec), d)
-    return d
+    return first_nan(fma(a, b, c, spec.operand_formats[3]), (b, c, a), spec)
 
 
-def _first_nan(a: Array, b: Array, c: Array, spec: MmaSpec) -> Array:
-    """Return the NaN of a step that keeps payloads: the first of b, c, a that is NaN, made quiet, else `nan_code`."""
-    chosen: Array = np.array(spec.nan_code, np.uint64)
-    for x in (a, c, b):
+def first_nan(d: Array, operands: tuple[Array, ...], spec: MmaSpec) -> Array:
+    """Replace NaN in `d` by the first operand that is NaN, made quiet; an invalid operation gives `nan_code`."""
+    if not (spec.payloads and np.isnan(d).any()):
+        return d
+    fmt = spec.operand_formats[3]
+    invalid = np.array(spec.nan_code, fmt.code_dtype).view(fmt.dtype).astype(np.float64)
+    chosen: Array = invalid.view(np.uint64)
+    for x in reversed(operands):
         chosen = np.where(np.isnan(x), np.ascontiguousarray(x).view(np.uint64) | _QUIET, chosen)
-    return chosen.view(np.float64)
+    return np.where(np.isnan(d), chosen.view(np.float64), d)
 
 
 def fma(a: Array, b: Array, c: Array, fmt: FloatFormat) -> Array:

@@ -98,11 +98,8 @@ def _shapes() -> list[list[tuple[int, ...]]]:
 
 def _draw(probe: Any, slot: Any) -> Array:
     """The generator splitmix64 at one state for each probe and slot: numbers of 48 bits."""
-    z = np.asarray(probe, np.uint64) * np.uint64(1024) + np.asarray(slot, np.uint64) + np.uint64(1)
-    z = z * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return np.asarray((z ^ z >> np.uint64(31)) >> np.uint64(16)).astype(np.int64)
+    state = np.asarray(probe, np.uint64) * np.uint64(1024) + np.asarray(slot, np.uint64) + np.uint64(1)
+    return np.asarray(_system.mix(state * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(16)).astype(np.int64)
 
 
 def _number(f: FloatFormat, sign: Any, e: Array, fraction: Any) -> Array:

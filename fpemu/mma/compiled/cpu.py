@@ -5,7 +5,9 @@ If NaN payloads are propagated, the chains whose result is NaN are computed a se
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -23,75 +25,28 @@ _TINY = np.float32(2.0**-126)
 _LIFT = np.float32(2.0**48)  # a sum below 2^-126 is a normal number after multiplication by it
 
 
-class Fma(NamedTuple):
-    """VFMADD of fp32 and fp64."""
-
-    block: tuple[int, ...]
-    invalid: Any  # the NaN of an invalid operation, in the carrier; the classes that have it propagate payloads
-
-
-class Fma16(NamedTuple):
-    """VFMADD of fp16, in float32."""
-
-    block: tuple[int, ...]
-    invalid: Any
+# Parameters of kernels; those with `invalid`, the NaN of an invalid operation in the carrier, propagate payloads
+Fma = namedtuple("Fma", ("block", "invalid"))  # VFMADD of fp32 and fp64
+Fma16 = namedtuple("Fma16", ("block", "invalid"))  # VFMADD of fp16, in float32
+Pairs = namedtuple("Pairs", ("block", "invalid"))  # VDPBF16PS
+Tile = namedtuple("Tile", ("block", "invalid"))  # TDPBF16PS and TDPFP16PS
+OddPairs = namedtuple("OddPairs", ("block",))  # BFDOT and BFMMLA with EBF = 0
+FusedPairs = namedtuple("FusedPairs", ("block",))  # BFDOT and BFMMLA with EBF = 1
 
 
-class Pairs(NamedTuple):
-    """VDPBF16PS."""
-
-    block: tuple[int, ...]
-    invalid: Any
-
-
-class Tile(NamedTuple):
-    """TDPBF16PS and TDPFP16PS."""
-
-    block: tuple[int, ...]
-    invalid: Any
-
-
-class OddPairs(NamedTuple):
-    """BFDOT and BFMMLA with EBF = 0."""
-
-    block: tuple[int, ...]
-
-
-class FusedPairs(NamedTuple):
-    """BFDOT and BFMMLA with EBF = 1."""
-
-    block: tuple[int, ...]
-
-
-def _of_kind(kind: Any, x: Operands, spec: MmaSpec) -> NDArray[Any]:
+def _run(kind: Any, x: Operands, spec: MmaSpec) -> NDArray[Any]:
     fmt = spec.operand_formats[3]
     invalid = np.array(spec.nan_code, fmt.code_dtype).view(fmt.dtype).astype(x.C.dtype)
-    return run(kind((0,) * spec.block, invalid[()]), x, spec)
+    return run(kind((0,) * spec.block, *[invalid[()]] * (len(kind._fields) - 1)), x, spec)
 
 
 def x86_fma(x: Operands, spec: MmaSpec) -> NDArray[Any]:
     """VFMADD."""
-    return _of_kind(Fma16 if spec.operand_formats[3].name == "fp16" else Fma, x, spec)
+    return _run(Fma16 if spec.operand_formats[3].name == "fp16" else Fma, x, spec)
 
 
-def pairs(x: Operands, spec: MmaSpec) -> NDArray[Any]:
-    """VDPBF16PS."""
-    return _of_kind(Pairs, x, spec)
-
-
-def tile(x: Operands, spec: MmaSpec) -> NDArray[Any]:
-    """TDPBF16PS and TDPFP16PS."""
-    return _of_kind(Tile, x, spec)
-
-
-def odd_pairs(x: Operands, spec: MmaSpec) -> NDArray[Any]:
-    """BFDOT and BFMMLA with EBF = 0."""
-    return run(OddPairs((0,) * spec.block), x, spec)
-
-
-def fused_pairs(x: Operands, spec: MmaSpec) -> NDArray[Any]:
-    """BFDOT and BFMMLA with EBF = 1."""
-    return run(FusedPairs((0,) * spec.block), x, spec)
+pairs, tile = partial(_run, Pairs), partial(_run, Tile)
+odd_pairs, fused_pairs = partial(_run, OddPairs), partial(_run, FusedPairs)
 
 
 @njit(nogil=True, error_model="numpy", inline="always")
