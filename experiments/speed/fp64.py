@@ -77,7 +77,8 @@ def evaluate(cell: Row) -> dict[str, float]:
 
 def _line(rows: list[Row], kind: str, way: str, column: str) -> dict[int, float]:
     """Return a column by n."""
-    return {row["n"]: row[column] for row in rows if (row["kind"], row["way"]) == (kind, way) and column in row}
+    line = {row["n"]: row[column] for row in rows if (row["kind"], row["way"]) == (kind, way) and column in row}
+    return dict(sorted(line.items()))
 
 
 def _ratios(rows: list[Row], kind: str, way: str, column: str, base: str = "library") -> dict[int, float]:
@@ -101,6 +102,7 @@ def draw(rows: list[Row]) -> Any:
                 if ratios:
                     axis.plot(ratios.keys(), ratios.values(), **series.line(label="_" + series.label))
         error.set(xlabel="throughput, TFLOP/s", yscale="log")
+        error.margins(0.15)
         error.set_xlim(left=0)
         for axis in (speed, energy):
             size_axis(axis, sorted(ticks))
