@@ -42,9 +42,10 @@ def interpreted(hardware: str = "H200") -> Iterator[None]:
 
     Notes
     -----
-    A dot product continues the chain of its accumulator, also in ``acc += tl.dot(a, b)``, which Triton's compiler
-    fuses.
-    The three and six products of tf32x3, bf16x3 and bf16x6 are summed from zero and added to the accumulator.
+    A dot product continues the chain of its accumulator: ``acc = tl.dot(a, b, acc)`` of fp16, bf16 and tf32 on an H200
+    (Triton 3.6): 196,608 outputs, 0 mismatches. Two rules are documented and were not compared with a GPU:
+    ``acc += tl.dot(a, b)`` has the same bits, because Triton's compiler fuses both; the products of tf32x3, bf16x3 and
+    bf16x6 are summed from zero and added to the accumulator.
 
     Examples
     --------

@@ -181,6 +181,8 @@ def parallel_linear(
     axis, name = (1, "K") if kind == "row" else (0, "N")
     if W.shape[axis] % ranks:
         raise InputError(f"{name} = {W.shape[axis]} cannot be divided among {ranks} ranks")
+    if fmt is not None:
+        formats.get(fmt)
     if not callable(library):
         choice("library", library, ("cublas",))
 

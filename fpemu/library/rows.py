@@ -61,7 +61,7 @@ def invariance(
     False
     """
     choice("library", library, ("cublas", "openblas")), choice("layout", layout, tables.LAYOUTS)
-    n, k, sizes = integer("n", n, 1), integer("k", k, 1), ascending(m)
+    n, k, sizes = integer("n", n, 1, 2**20), integer("k", k, 1, 2**20), ascending(m)
     known: dict[Any, tuple[int, str]] = {}
 
     def index(key: Any, text: Any) -> int:

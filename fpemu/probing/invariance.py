@@ -153,7 +153,7 @@ def invariance(
     order 2: one chain of 64 products
     """
     sizes = ascending(m)
-    n, k, seed = integer("n", n, 1), integer("k", k, 1), integer("seed", seed, 0)
+    n, k, seed = integer("n", n, 1, 2**20), integer("k", k, 1, 2**20), integer("seed", seed, 0)
     flag("orders", orders), choice("layout", layout, ("NN", "TN", "NT", "TT"))
     to = formats.get(fmt or (str(spec.a_format) if spec is not None else "fp32"))
     rng = np.random.default_rng(seed)
@@ -189,7 +189,7 @@ def invariance(
 
 def ascending(m: Iterable[int]) -> tuple[int, ...]:
     """Numbers of rows as a tuple."""
-    sizes = integers("m", tuple(m), 1)
+    sizes = integers("m", tuple(m), 1, 2**20)
     if not sizes or any(a >= b for a, b in pairwise(sizes)):
         raise InputError("m must be ascending numbers of rows, as range(1, 65)")
     return sizes

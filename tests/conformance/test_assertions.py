@@ -143,7 +143,7 @@ QUICK = (
 def test_planted_causes_are_named(name):
     product, fields, words = PLANTED[name]
     with pytest.raises(AssertionError) as raised:
-        assert_bits_equal(product(), *operands(fields["fmt"]), hardware="H200", **fields)
+        assert_bits_equal(product(), *operands(fields["fmt"]), hardware="H200", seconds=120, **fields)
     message = str(raised.value)
     assert "likeliest cause: " in message, message
     assert words in message.partition("likeliest cause: ")[2], message

@@ -569,7 +569,7 @@ def test_the_command_says_equal_or_why_not(files, capsys):
         ("A.npy B.npy -r D.npy --accumulate fp16", "needs hardware=, such as 'H200' or 'ampere'"),
         ("A.npy B.npy -r D.npy -s ootomo", "give hardware=, such as 'ampere', 'H200'"),
         ("A.npy B.npy -r D.npy -s ootomo -H H200 -O progress=3", "unknown ootomo option 'progress'"),
-        ("A.npy B.npy -r D.npy -s ootomo -H H200 -O seed=4", "unknown ootomo option 'seed'"),
+        ("A.npy B.npy -r D.npy -s ootomo -H H200 -O seed=4", "random_bits and seed have no effect"),
         ("A.npy B.npy -r D.npy -H H200 -O promote=4", "unknown field of a specification 'promote'"),
         ("inf.npy B32.npy -r D.npy -s ootomo -H H200", "on_range='propagate' returns"),
         ("A.npy B.npy -H H200", "either --result or --callable"),

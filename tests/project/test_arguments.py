@@ -162,6 +162,13 @@ VALID = {
     "fpemu.conformance.verify scheme": row(
         conformance.verify, 2 * WIDE, WIDE, WIDE, scheme="ootomo", hardware="A100", causes=False
     ),
+    "fpemu.library.all_reduce": row(library.all_reduce, [WIDE] * 4, fmt="fp32", protocol="LL", channels=1),
+    "fpemu.library.reduce_scatter": row(library.reduce_scatter, [WIDE] * 2, fmt="fp32"),
+    "fpemu.library.parallel_linear": row(library.parallel_linear, ONE, ONE, ranks=2, library=multiply),
+    "fpemu.library.invariance": row(
+        library.invariance, "openblas", "fp32", 4, 4, m=range(2, 4), layout="NN", hardware="TSV110"
+    ),
+    "fpemu.probing.invariance": row(probing.invariance, multiply, 2, 4, m=range(1, 3), fmt="fp16", out="fp32"),
     "fpemu.conformance.verify callable": row(
         conformance.verify, multiply, "uniform", hardware="V100", fmt="fp16", shape=(2, 2, 4), causes=False
     ),
