@@ -100,7 +100,7 @@ def invariance(
     layout: Layout = "NN",
     orders: bool = True,
     seed: int = 0,
-    report: Callable[[int], None] | None = None,
+    report: Callable[..., None] | None = None,
 ) -> Invariance:
     """Find the numbers of rows M at which a GEMM changes the summation order of an output row.
 
@@ -187,9 +187,9 @@ def invariance(
     return Invariance(n, k, len(sizes), intervals, tuple(texts) if orders else ("not probed",) * len(places))
 
 
-def ascending(m: Iterable[int]) -> tuple[int, ...]:
-    """Numbers of rows as a tuple."""
-    sizes = integers("m", tuple(m), 1, 2**20)
+def ascending(m: Any) -> tuple[int, ...]:
+    """Numbers of rows, or one, as a tuple."""
+    sizes = integers("m", tuple(m) if isinstance(m, Iterable) else m, 1, 2**20, one=True)
     if not sizes or any(a >= b for a, b in pairwise(sizes)):
         raise InputError("m must be ascending numbers of rows, as range(1, 65)")
     return sizes
