@@ -10,6 +10,7 @@ import pytest
 
 import fpemu
 from fpemu import InputError, mma, schemes, theory
+from fpemu.gpu.gemm import choice
 from fpemu.schemes import words
 from fpemu.schemes.words import Word
 from fpemu.sweep import Grid
@@ -191,3 +192,10 @@ def test_contradictory_options_are_refused(make, message):
 def test_a_mode_has_one_name():
     assert Word("h", "fp16", "stochastic", seed=1).rounding == "SR"
     assert words.of_operand((Word("h", "fp16"),), "B") == (Word("h", "fp16"),)
+
+
+@pytest.mark.parametrize("name", ["ootomo", "staged", "bf16x3"])
+def test_no_kernel_of_a_gpu_rounds_words_stochastically(name):
+    scheme = made(name, **({"rounding": "SR"} if name == "bf16x3" else {"high_rounding": "SR"}), seed=1)
+    with pytest.raises(choice.NoKernelError, match=f"{name}: no kernel rounds words by SR: fpemu.gemm does"):
+        choice.find(scheme, scheme.spec("H200"), (64, 64, 64), None)
