@@ -72,10 +72,12 @@ def interpreted(hardware: str = "H200") -> Iterator[None]:
         return value
 
     def create_fadd(self: Any, x: Any, y: Any) -> Any:
-        for product, other in ((x, y), (y, x)):
+        for product, other in ((y, x), (x, y)):
             if hasattr(product, "operands"):
                 a, b, *rest = product.operands
-                return create_dot(self, a, b, other, *rest)
+                total = create_dot(self, a, b, other, *rest)
+                total.__dict__.pop("operands", None)  # a sum, even of zero and a product
+                return total
         return add(self, x, y)
 
     builder.create_dot, builder.create_fadd = create_dot, create_fadd

@@ -122,7 +122,7 @@ def _alternatives(s: Specification, z: Scales, K: int) -> Iterator[tuple[str, _C
     ones = np.ones_like
     yield "", _same, ()
     rows = [r for r in mma.catalog.rows() if (r.a_format, r.b_format, r.d_format) == _formats(spec)]
-    orders = dict.fromkeys([KOrder(), *(KOrder(promote=n) for n in PROMOTIONS), *map(KOrder, lengths_of(K))])
+    orders = dict.fromkeys([KOrder(), *(KOrder(promote=n) for n in PROMOTIONS if n < K), *map(KOrder, lengths_of(K))])
     over_k = [deviation("order", describe_order(o), order=o) for o in orders if o != (s.order or KOrder())]
     changes: list[tuple[str, _Change]] = [
         ("scale_a is left out", lambda A, B, z: (A, B, replace(z, a=ones(z.a)))),

@@ -29,6 +29,11 @@ def test_dot_products_continue_the_chain_of_their_accumulator(monkeypatch):
         sums = [builder.create_dot(a, b, c, "TF32", 0), builder.create_fadd(c, zero), builder.create_fadd(zero, c)]
         with pytest.raises(InputError, match="max_num_imprecise_acc = 32 < K"):
             builder.create_dot(a, b, c, "TF32", 32)
+        half, total = gemm(A[:, :32], B[:32], None, spec("A100", "fp16")), handle(0 * C, tl.float32)
+        for k in (slice(0, 32), slice(32, 64)):  # acc += tl.dot(a, b), from acc = 0
+            operands = handle(A[:, k].copy(), tl.float16), handle(B[k].copy(), tl.float16)
+            total = builder.create_fadd(total, builder.create_dot(*operands, handle(0 * C, tl.float32), "TF32", 0))
+    assert total.data.tobytes() == gemm(A[:, 32:], B[32:], half, spec("A100", "fp16")).tobytes()
     for total in sums:
         assert total.data.tobytes() == gemm(A, B, C, spec("A100", "fp16")).tobytes()
     assert builder.create_dot(a, b, c, "TF32", 0).data.tobytes() != sums[0].data.tobytes()
