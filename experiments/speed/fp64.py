@@ -58,8 +58,8 @@ def provenance() -> str:
 
 
 CAPTION = f"""(a), (b) Relative L2 error over effective throughput, n = {ERROR_N}, first calls after a pause, for real
-and complex products. (c), (d) Throughput relative to cuBLAS over n. (e), (f) Energy per product relative to cuBLAS, sustained.
-{provenance()}"""
+and complex products. (c), (d) Throughput relative to cuBLAS over n. (e), (f) Energy per product relative to cuBLAS,
+sustained. {provenance()}"""
 
 
 def cells() -> Iterator[Row]:
