@@ -232,7 +232,8 @@ def speed() -> str:
         rows = [row for row in csv.DictReader(file) if row["data"] == "symmetric"]
     shown = sorted(rows, key=lambda row: -float(row["first"]))
     formats = {"first": ".0f", "sustained": ".0f", "first / sgemm": ".2f", "relative_l2": ".2e"}
-    lines = ((r["contender"], *(format(float(r[n]), f) for n, f in formats.items())) for r in shown)
+    # a run without SGEMM has no ratio to it
+    lines = ((r["contender"], *(format(float(r[n]), f) if r[n] else "" for n, f in formats.items())) for r in shown)
     head = ("implementation", "first, TFLOP/s", "sustained, TFLOP/s", "first / SGEMM", "relative L2 error")
     return table(head, lines)
 
