@@ -20,7 +20,7 @@ Array = NDArray[Any]
 Protocol = Literal["LL", "LL128", "Simple"]
 _TRAFFIC = 16384  # bytes that a channel of NCCL sends at least
 _CHANNELS = 24  # most channels among four H200 with NVLink
-_LL_LARGEST = 2**18  # largest recorded message, in bytes, that NCCL sends by LL unless told otherwise
+_LL_LARGEST = 2**18  # bytes of the largest recorded message for which NCCL chooses the protocol LL
 _SIMPLE_LEAST = 2**23  # smallest recorded message that it sends by Simple
 _CHUNK = {"LL": 2**15, "Simple": 2**21}  # bytes of a chunk at most: a step of the buffer without flags, four steps
 
@@ -41,7 +41,7 @@ def all_reduce(
     parts : sequence of arrays
         The array of each rank, in the order of the ring; all of one shape, 2 to 8 ranks.
     fmt : {"fp16", "bf16", "fp32", "fp64"}, optional
-        Format of the entries and of every sum; default: that of the dtype (bf16 values in float32 need it).
+        Format of the entries and of every sum; default: the format of the dtype. State it for bf16 values in float32.
     algorithm : {"ring"}
         Algorithm of NCCL.
     protocol : {"LL", "Simple"}, optional

@@ -218,7 +218,7 @@ class MmaSpec:
         return self if same else self.replace(c_format=None, name=self.name, evidence=self.evidence)
 
     def for_sum(self, number: int) -> MmaSpec:
-        """The same instruction, rounding by SR, with random bits of its own for one of several sums."""
+        """Return the instruction with a seed that belongs to one of several sums, whose random bits differ."""
         return self.replace(seed=_derived_seed(self.seed, number), name=self.name, evidence=self.evidence)
 
     @cached_property

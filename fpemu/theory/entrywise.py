@@ -61,7 +61,7 @@ def entrywise(
     -------
     float64 array (M, N)
         Bound for alpha = 1, beta = 0. Infinite where none is known. Of a complex product complex128: the real part
-        bounds the error of the real part, the imaginary part that of the imaginary part.
+        bounds the error of the real part of D, and the imaginary part bounds the error of its imaginary part.
 
     Raises
     ------

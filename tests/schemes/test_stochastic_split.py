@@ -59,7 +59,7 @@ def test_every_word_is_that_of_fractions(name, options, operand):
 
 
 def test_products_follow_their_words():
-    """A product is that of the words, and equal for stacks, leading parts and the numbers that a table shows."""
+    """A product has the bits of its words' products, also in stacks, leading parts and the table of a split."""
     A, B = drawn(20, 64), drawn(64, 17, seed=2)
     scheme = made("ootomo", **SR)
     D = fpemu.gemm(A, B, scheme=scheme, hardware="A100")
