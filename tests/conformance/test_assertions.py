@@ -187,8 +187,8 @@ def test_correct_products_pass(seed):
 
 
 @pytest.mark.slow
-def test_a_thousand_correct_products_pass():
-    for seed in range(1000, 2000):
+def test_two_hundred_correct_products_pass():
+    for seed in range(1000, 1200):
         check(seed)
 
 
