@@ -25,6 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from fpemu._system import write_atomic
+
 Call = Callable[[], object]
 NEAREST = {"scaling": "invariant", "rounding": "nearest"}
 CALLS: dict[str, dict[str, Any]] = {
@@ -166,7 +168,7 @@ def main() -> None:
             print(f"{kind} n = {n:5d}  {row['way']:22s}  {speed}  error {row['error']:.1e}", flush=True)
         record["rows"] = [row for row in record["rows"] if (row["kind"], row["n"]) != (kind, n)] + rows
         if given.record:
-            given.record.write_text(json.dumps(record, indent=1) + "\n")
+            write_atomic(given.record, (json.dumps(record, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ activations and weights, 32 rows and 32 columns. Solid: partial products and the
 Dashed: in fp32, rounded at the end."""
 ASSUMPTIONS = [
     """Every GPU adds its products in one ascending chain of wgmma instructions; cuBLAS may split K further.""",
-    """NCCL's ring adds every chunk in an order of ranks of its own. 1024 entries are one message of the protocol LL on
+    """NCCL's ring adds each chunk in another order of the ranks. 1024 entries are one message of the protocol LL on
     one channel.""",
 ]
 LOOK = {

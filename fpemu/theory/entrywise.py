@@ -78,8 +78,7 @@ def entrywise(
         |error of Re| <= E1 + E2 + u (S1 + S2)      |error of Im| <= E1 + E2 + E3 + u (2 S1 + S2 + 4 S3)
 
     and terms of u E and u^2 S. If E = e S for all three, these are at most (2 e + 7 u) (|Ar| + |Ai|)(|Br| + |Bi|). The
-    bound of 4M is e times the products of its own part alone, |Ar||Bi| + |Ai||Br| for Im, and may be smaller by any
-    factor.
+    bound of 4M is e times the products of the same part, |Ar||Bi| + |Ai||Br| for Im, and may be smaller by any factor.
 
     Examples
     --------

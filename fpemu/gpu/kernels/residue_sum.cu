@@ -99,7 +99,7 @@ template <class Real> FPEMU_FUNCTION void finish(const End& end, s64 row, s64 co
 }
 
 // The numbers of crt.cuh of a modulus for four entries. A term that is subtracted is p less its byte, so that the sums of
-// four terms are at most 4 p: the sums of crt.cuh stay below 2^63, and its quotient errs by less than 2^-42.
+// four terms are at most 4 p: the sums of crt.cuh stay below 2^63, and the error of its quotient is below 2^-42.
 struct Four {
   u32 pair[TERMS == 1 ? 1 : 2];
   FPEMU_FUNCTION Four() {}
