@@ -21,7 +21,7 @@ import numpy as np
 from fpemu.arguments import real_view
 from fpemu.errors import GpuError, GuaranteeError, InputError
 from fpemu.gpu.errorfree import gemm as errorfree
-from fpemu.gpu.errorfree import hopper
+from fpemu.gpu.errorfree import hopper, target
 from fpemu.gpu.gemm import complex_products
 from fpemu.gpu.gemm.base import Kernel, Prepared
 from fpemu.gpu.gemm.choice import direct, find, refuse_hardware, validate
@@ -346,12 +346,7 @@ class GemmRequest(Request):
             memory = Memory()
             layouts, first = _real(call, layouts, memory.block)
             return Operation(Plan([*first, *_without_product(layouts["D"], layouts["C"], call)], memory), placed)
-        if hopper.supported(call):
-            memory = Memory()
-            return Operation(Plan(hopper.steps(call, layouts, memory), memory), placed)
-        if hopper.supports_exact(call):
-            return _Exact(placed, call)
-        return _ErrorFree(placed, call) if call.scheme.error_free else self.products(placed)[0]
+        return _error_free(placed, call) if call.scheme.error_free else self.products(placed)[0]
 
     def products(self, placed: Placed, ready: str = "") -> tuple[Product, Product]:
         """Return the product, and the preparation of the operand that is `ready`, which it then does not split."""
@@ -382,22 +377,60 @@ class _ErrorFree(Operation):
         self.call = call
 
     def queue(self, pointers: list[int], stream: int, *, private: bool, prepared: int = 0) -> None:
-        call = self.call
         operands = zip(self.layouts.values(), pointers, strict=True)
         a, b, c, D = (None if X is None else replace(X, pointer=at) for X, at in operands)
         assert a is not None
         assert b is not None
         assert D is not None
         with callers.ordered([stream] if stream else []):
-            target = D if private else matrices.empty(D.shape, D.dtype)  # `out` keeps its content after an error
-            real, steps = _real(call, {"A": a, "B": b, "C": c, "D": target}, device.Buffer)
-            queue(*steps)
-            A, B, C, out = real.values()
-            report = errorfree.gemm(A, B, out, call.scheme, call.spec, call.alpha, call.beta, C, call.order)
-            if not report.ok:
-                raise GuaranteeError("; ".join(fault.message for fault in report.faults))
-            if target is not D:
-                matrices.copy(target, D)
+            result = D if private else matrices.empty(D.shape, D.dtype)  # `out` keeps its content after an error
+            self.multiply({"A": a, "B": b, "C": c, "D": result})
+            if result is not D:
+                matrices.copy(result, D)
+
+    def multiply(self, operands: dict[str, Any]) -> None:
+        """Queue the product of A and B, with C or None, to D on the default stream; GuaranteeError."""
+        call = self.call
+        real, steps = _real(call, operands, device.Buffer)
+        queue(*steps)
+        A, B, C, D = real.values()
+        rest, paired = (call.alpha, call.beta, C, call.order), call.form is not None
+        report = errorfree.gemm(A, B, D, call.scheme, call.spec, *rest, paired=paired)
+        if not report.ok:
+            raise GuaranteeError("; ".join(fault.message for fault in report.faults))
+
+
+class _FromData(_ErrorFree):
+    """Products with a target, or with operands scaled along k: one after another, each by its own operation."""
+
+    def __init__(self, placed: Placed, call: Call) -> None:
+        super().__init__(placed, call)
+        self._operations = dict[Any, Operation]()
+
+    def multiply(self, operands: dict[str, Any]) -> None:
+        call, work = self.call, errorfree.workspace()
+        first = {name: getattr(call, name) for name in "ABC"}
+        first = {name: X if X is None else X[(0,) * (X.ndim - 2)] for name, X in first.items()}
+        for each in hopper.products(operands):
+            scheme: Any = call.scheme
+            if scheme.inside_scaling:
+                scheme = replace(scheme, inside_scaling=None)
+                if not scheme.rounds_once:  # the exact product is the same
+                    each["A"], each["B"] = target.balanced(work, each["A"], each["B"])
+            if scheme.target is not None:
+                real, steps = _real(call, {name: each[name] for name in "AB"}, device.Buffer)
+                queue(*steps)
+                A, B, paired = real["A"], real["B"], call.form is not None
+                scheme, certificate = target.within(work, scheme, A, B, call.spec, call.order, paired=paired)
+                for fault in certificate.faults(scheme.name):
+                    raise GuaranteeError(fault.message)
+            placed = [*each.values()]
+            key = scheme, matrices.facts_of(*placed)
+            if key not in self._operations:
+                make_room(self._operations, _MOST)
+                self._operations[key] = _error_free(placed, replace(call, scheme=scheme, **first))
+            pointers = [0 if X is None else X.pointer for X in placed]
+            self._operations[key].queue(pointers, 0, private=True)
 
 
 class _Exact(_ErrorFree):
@@ -430,6 +463,15 @@ class _Exact(_ErrorFree):
         if not keeps:  # a larger workspace, which may have the address of the old one, but not its content
             self._extents.queue(addresses, stream)
         plan.queue(addresses, stream)
+
+
+def _error_free(placed: Placed, call: Call) -> Operation:
+    """Return the operation of a call of the Ozaki family."""
+    if hopper.supported(call):
+        memory = Memory()
+        return Operation(Plan(hopper.steps(call, matrices.layouts(*placed), memory), memory), placed)
+    kind = _FromData if hopper.from_data(call) else _Exact if hopper.supports_exact(call) else _ErrorFree
+    return kind(placed, call)
 
 
 def _real(call: Call, layouts: dict[str, Any], allocate: Callable[[int], Any]) -> tuple[dict[str, Any], list[Step]]:
@@ -527,7 +569,8 @@ def gemm(
     Calls of several threads are queued one after another. A torch call can be captured in a CUDA graph, then in
     workspace of the graph, except where ``on_range`` waits, operands of another dtype than the scheme's, and the Ozaki
     family but for `ozaki2` on Hopper in accurate or invariant scaling. The kernels and constants of a captured call
-    stay in memory until the process ends.
+    stay in memory until the process ends. With ``target`` the GPU evaluates the bounds of the error, and the call waits
+    for the number of slices or moduli; ``scaling="fast"`` is refused.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.compiler.is_dynamo_compiling():  # the call becomes the operator of `fpemu.torch`

@@ -53,7 +53,7 @@ from fpemu.mma import KOrder, MmaSpec, exactness
 from fpemu.schemes import options as choose
 from fpemu.schemes.base import Call, build, register
 from fpemu.schemes.errorfree.base import SliceScheme, finite
-from fpemu.schemes.errorfree.plan import Counts, Report, SlicePlan, lengths
+from fpemu.schemes.errorfree.plan import Counts, Report, SlicePlan, lengths, levels
 from fpemu.schemes.errorfree.products import SliceProducts
 from fpemu.schemes.errorfree.split import (
     ADAPTIVE,
@@ -343,11 +343,14 @@ class Ozaki(SliceScheme):
         products = SliceProducts(plan, a, b, self.carrier)
         if products.inexact or products.lost:
             return np.full((len(A), B.shape[1]), np.inf)
-        roundings = 1 if self.mode == "CR" else 1 + counts.products
-        lost = left_out(A, B, a, b, counts.d, counts.fast)
-        lost = lost + roundings * self.operand.unit_roundoff * (abs(A) @ abs(B))
-        underflow = (a.slices * b.slices + roundings + 4) * plan.K * 2.0**-1074
-        return np.asarray(lost * (1 + 2.0**-20) + roundings * self.operand.min_subnormal + underflow)
+        units, tiny = self.rounding_errors(plan, a.slices, b.slices, counts.d, counts.fast)
+        lost = left_out(A, B, a, b, counts.d, counts.fast) + units * (abs(A) @ abs(B))
+        return np.asarray(lost * (1 + 2.0**-20) + tiny)
+
+    def rounding_errors(self, plan: SlicePlan, a: int, b: int, d: int, fast: bool) -> tuple[float, float]:
+        roundings = 1 if self.mode == "CR" else 1 + sum(levels(a, b, d, fast))
+        tiny = roundings * self.operand.min_subnormal + (a * b + roundings + 4) * plan.K * 2.0**-1074
+        return roundings * self.operand.unit_roundoff, tiny
 
 
 def for_both(d: Any, for_B: Any) -> tuple[Any, Any]:

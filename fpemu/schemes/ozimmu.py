@@ -145,8 +145,10 @@ class Ozimmu(SliceScheme):
         a, b = plan.cut(A, 1, s), plan.cut(B, 0, s)
         if plan.int32_bound(a.slices, b.slices, s, int(a.largest * b.largest)) > INT32:
             return np.full((len(A), B.shape[1]), np.inf)
-        sums = plan.sums(a.slices, b.slices, s, True)
-        lost = left_out(A, B, a, b, s, True)
-        lost = lost + ((sums + 1) * 2.0**-53 + self.operand.unit_roundoff) * (abs(A) @ abs(B))
-        tiny = (sums + 1) * self.operand.min_subnormal + (a.slices * b.slices + sums + 4) * plan.K * 2.0**-1074
-        return np.asarray(lost * (1 + 2.0**-20) + tiny)
+        units, tiny = self.rounding_errors(plan, a.slices, b.slices, s, True)
+        return np.asarray((left_out(A, B, a, b, s, True) + units * (abs(A) @ abs(B))) * (1 + 2.0**-20) + tiny)
+
+    def rounding_errors(self, plan: SlicePlan, a: int, b: int, d: int, fast: bool) -> tuple[float, float]:
+        roundings = plan.sums(a, b, d, fast) + 1
+        units = roundings * 2.0**-53 + self.operand.unit_roundoff
+        return units, roundings * self.operand.min_subnormal + (a * b + roundings + 4) * plan.K * 2.0**-1074

@@ -20,6 +20,7 @@ comparison the same result.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -73,12 +74,15 @@ def gemm(
     C: Matrix | None = None,
     order: KOrder | None = None,
     work: Workspace | None = None,
+    *,
+    paired: bool = False,
 ) -> Report:
     """Compute D = alpha · (A·B by a scheme of the Ozaki family) + beta · C on the GPU, and wait for it.
 
     A (..., M, K), B (..., K, N) and C (..., M, N) are float32 or float64, and D is in the scheme's operand format. The
     report contains the conditions, checked for the instruction of `spec`, of the first matrix of a batch with a fault,
-    else of the first; D is undefined where it has faults. work: buffers, which persist.
+    else of the first; D is undefined where it has faults. work: buffers, which persist. paired: the operands are parts
+    of complex matrices.
     """
     _check(scheme)
     if max(sizes := (*D.shape[-2:], A.shape[-1])) > LONGEST:
@@ -91,7 +95,7 @@ def gemm(
         rows, columns = Rows.of(work, a, "A"), Rows.of(work, transposed(b), "B")
         end = {"C": c[0] if c else None, "alpha": alpha, "beta": beta, "nan": scheme.nan_code(spec)}
         x = ErrorFreeProduct.of(work, rows, columns, d, **end)
-        reports.append(_run(x, scheme, spec, order))
+        reports.append(_run(x, scheme, spec, order, paired))
     return next((r for r in reports if not r.ok), reports[0])
 
 
@@ -106,19 +110,20 @@ def _check(scheme: Scheme) -> None:
         raise InputError(f"ozaki: memory={memory} bounds the work space of fpemu.gemm: leave it out on a GPU")
 
 
-def _run(x: ErrorFreeProduct, scheme: Any, spec: MmaSpec, order: KOrder | None) -> Report:
+def _run(x: ErrorFreeProduct, scheme: Any, spec: MmaSpec, order: KOrder | None, paired: bool = False) -> Report:
     if isinstance(scheme, Ozaki2):
-        return modular.scheme2(x, scheme, spec)
+        return modular.scheme2(x, scheme, spec, paired)
     plan = scheme.plan_for(spec, x.shape[2], order)
     return _exact(x, scheme, plan) if plan.adds_in is None else _floating(x, scheme, plan)
 
 
 # --- products of slices
-def _floating(x: ErrorFreeProduct, scheme: SliceScheme, plan: SlicePlan) -> Report:
-    """Sums in floating point, in the plan's order."""
-    K, fmt, kind = x.shape[2], plan.adds_in, _CARRIED.get(scheme.word_format, scheme.word_format)
+def sliced(
+    x: ErrorFreeProduct, scheme: SliceScheme, plan: SlicePlan, spans: Sequence[Span]
+) -> tuple[Slices, Slices, int, bool, Report]:
+    """Return the slices of A and B, their number, whether products of late ones are left out, and the conditions."""
+    fmt, kind, sides = plan.adds_in, _CARRIED.get(scheme.word_format, scheme.word_format), (x.A, x.B)
     assert fmt is not None
-    spans, sides = x.survey(), (x.A, x.B)
 
     def required(side: int) -> Any:
         if isinstance(scheme, Ozimmu):
@@ -131,8 +136,14 @@ def _floating(x: ErrorFreeProduct, scheme: SliceScheme, plan: SlicePlan) -> Repo
         return split(x.work, sides[side], spans[side], plan, int(count), kind, backwards=side == 1)
 
     a, b, d, fast = scheme.numbers(required, cut)
-    d, fast = int(d), bool(fast)
-    report = _report(x, plan, a, b, d, fast)
+    return a, b, int(d), bool(fast), _report(x, plan, a, b, int(d), bool(fast))
+
+
+def _floating(x: ErrorFreeProduct, scheme: SliceScheme, plan: SlicePlan) -> Report:
+    """Sums in floating point, in the plan's order."""
+    K, fmt, spans = x.shape[2], plan.adds_in, x.survey()
+    assert fmt is not None
+    a, b, d, fast, report = sliced(x, scheme, plan, spans)
     if report.ok:
         groups = plan.groups(a.slices, b.slices, d, fast)
         terms = [Term(*g[0], len(g), -(sum(g[0]) + 2) * plan.bits if plan.on_grid else 0) for g in groups]

@@ -355,8 +355,15 @@ def supports_exact(call: Call) -> bool:
 
 
 def _runs(call: Call) -> bool:
+    if from_data(call):
+        return False
     on_hopper = call.spec is not None and call.spec.architecture == "hopper" and device.arch() == "sm_90a"
     return on_hopper and call.A.shape[-1] <= 1 << 18 and math.prod(call.result_shape[:-2]) <= _MOST
+
+
+def from_data(call: Call) -> bool:
+    """Whether the scheme of a call, or its operands, follow from the values of the operands first."""
+    return bool(getattr(call.scheme, "target", None) is not None or getattr(call.scheme, "inside_scaling", None))
 
 
 def _form(call: Call) -> Bilinear:
@@ -366,7 +373,7 @@ def _form(call: Call) -> Bilinear:
     return WINOGRAD if (min(sizes) >= _WINOGRAD if levels is None else levels) else REAL
 
 
-def _each(layouts: dict[str, Any]) -> list[dict[str, Any]]:
+def products(layouts: dict[str, Any]) -> list[dict[str, Any]]:
     """Return A, B, C or None, and D of each product of a batch."""
     lead = layouts["D"].shape[:-2]
     stacks = ([None] * math.prod(lead) if X is None else stack(X, lead) for X in layouts.values())
@@ -415,7 +422,7 @@ def steps(call: Call, layouts: dict[str, Any], memory: Memory) -> list[Step]:
     operands = modules.module(operands_source(scheme, form), "residue_operands.cu")
     text = sum_source(count, planes.tile, scheme.operand.name == "fp32", form)
     h, g = scaled_limit(basis.product, parts * K, scheme.scaling, scheme.rounding == "nearest")
-    for matrices in _each(layouts):
+    for matrices in products(layouts):
         sides = []
         for i, X in enumerate((matrices["A"], transposed(matrices["B"]))):
             per_row = (("tops", 8), ("sums", 16), ("special", 4), ("maxima", 4 * parts))
@@ -440,7 +447,7 @@ def _exact_sides(layouts: dict[str, Any], form: Bilinear, memory: Memory) -> tup
 
     It is the first block of a memory, so that two plans have it at the same address.
     """
-    each, per_row = _each(layouts), (("tops", 8), ("sums", 16), ("special", 4), ("maxima", 4))
+    each, per_row = products(layouts), (("tops", 8), ("sums", 16), ("special", 4), ("maxima", 4))
     rows = [padded(n, 4) for n in _sizes(layouts)[:2]]
     block = memory.block(64 + 32 * len(each) * sum(rows))
     at, result, chunks = block.pointer + 64, [], -(-_sizes(layouts)[2] // CHUNK)
@@ -483,7 +490,7 @@ def exact(call: Call, layouts: dict[str, Any], memory: Memory, count: int, words
     plain = call.C is None and math.isfinite(call.alpha) and math.frexp(call.alpha)[0] == 0.5
     narrow = call.scheme.operand.name == "fp32"
     finish = modules.module(sum_source(count, planes.tile, narrow, form, once=True, plain=plain), "residue_sum.cu")
-    for sides, matrices in zip(each, _each(layouts), strict=True):
+    for sides, matrices in zip(each, products(layouts), strict=True):
         own = [x.changed(residues=planes.residues[i], mu=planes.mu[i]) for i, x in enumerate(sides)]
         result += planes.steps(own, _end(call, form, own, matrices), operands, finish)
     return result

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -177,14 +177,19 @@ _FLAGS = [("incomplete", "i4"), ("vanished", "i4")]  # struct Cutting of residue
 _CONDITIONS = np.dtype([("flags", _FLAGS, 2), ("norms", "f8", 2)])  # of A and of B
 
 
-def scheme2(x: ErrorFreeProduct, scheme: Ozaki2, spec: Any) -> Report:
-    """Compute D = alpha · (A B by the scheme) + beta · C; return the report. Waits for the GPU."""
+def scheme2(x: ErrorFreeProduct, scheme: Ozaki2, spec: Any, paired: bool = False) -> Report:
+    """Compute D = alpha · (A B by the scheme) + beta · C; return the report. Waits for the GPU.
+
+    paired : as of `powers_of_two`
+    """
     if scheme.rounding != "truncate":
         raise InputError(f"ozaki2: rounding={scheme.rounding!r} with these options runs on the CPU and on Hopper alone")
     basis, K = scheme.basis(), x.shape[2]
     count, P = len(basis.moduli), basis.product
     conditions = x.work.zeros("conditions", _CONDITIONS.itemsize)
-    powers = powers_of_two(x, scheme.scaling, P, conditions.pointer + 16)
+    powers = x.work.get("powers of A", 4 * x.A.rows), x.work.get("powers of B", 4 * x.B.rows)
+    norms = 0 if scheme.scaling == "accurate" else conditions.pointer + 16
+    powers_of_two(x, row_sums(x, scheme.scaling), scheme, powers, norms, paired=paired)
     longest = P.bit_length() // 2 + _SPARE
     multiply(x, count, powers, 1, (longest, longest), conditions.pointer, once=False)
     results = conditions.array(1, _CONDITIONS)[0]
@@ -197,49 +202,62 @@ def scheme2(x: ErrorFreeProduct, scheme: Ozaki2, spec: Any) -> Report:
     return scheme.report(scheme.plan_for(spec, K), size, worst, results["flags"]["vanished"].tolist(), complete)
 
 
-def powers_of_two(x: ErrorFreeProduct, rule: str, P: int, norms: int) -> tuple[Buffer, Buffer]:
-    """Return mu of every row of A and nu of every column of B, int32.
+class Sums(NamedTuple):
+    """Of every row the exponent at which its power of two begins, and the sum that bounds it."""
 
-    norms: address of two doubles, zero at first; but for the rule "accurate", they receive bounds on the sums of
-    squares of the rows of A' and columns of B'.
-    """
+    first: Buffer  # int32
+    values: Buffer
+    kind: int  # of `values`: int32, uint64, float64
+
+
+def row_sums(x: ErrorFreeProduct, rule: str) -> list[Sums]:
+    """Queue the sums of A and B from which a rule determines powers of two: of leading bits, or of squares."""
     work, sides, K, text = x.work, (x.A, x.B), x.shape[2], source("scaling.cu")
-    h, g = scaled_limit(P, K, rule)
-    a, b = powers = work.get("powers of A", 4 * x.A.rows), work.get("powers of B", 4 * x.B.rows)
     row_bytes = 8 * K if most_shared() >= 8 * K else 0  # in shared memory; longer rows are read again
-    if rule != "accurate":
-        most = h - 1 - (g < 1)  # leaves two bits for sums of 4
-        for i, X in enumerate(sides):
-            limits = (row_bytes > 0, h, g, rule == "fast", most)
-            row = (*X.arguments, *limits, powers[i], X.special, norms + 8 * i)
-            work.launch(text, "by_squares", min(X.rows, 1 << 16), 512, *row, shared=row_bytes)
-        return a, b
     width = padded(K, 128)
     blocks = range(0, width, LONGEST)  # of K, each with an int32 sum
-    size = 4 if len(blocks) == 1 else 8
-    numbers = []  # of each side: leading bits, exponents of the first, whether a row is zero, largest sums
+    result, leading = [], []
     for X in sides:
-        all_rows, largest = padded(X.rows, 16), work.zeros(f"largest of {X.name}", size * X.rows)
-        leading = work.get(f"leading of {X.name}", all_rows * width)
-        first, zero = work.get(f"first of {X.name}", 4 * X.rows), work.get(f"zero of {X.name}", 4 * X.rows)
-        numbers.append((leading, first, zero, largest))
-        sizes, out = (X.pointer, X.pitch, X.rows, all_rows, K, row_bytes > 0), (leading, width, first, zero, X.special)
+        kind = 2 if rule != "accurate" else int(len(blocks) > 1)
+        first, values = work.get(f"first of {X.name}", 4 * X.rows), work.zeros(f"sums of rows of {X.name}", 8 * X.rows)
+        result.append(Sums(first, values, kind))
+        if rule != "accurate":
+            row = (*X.arguments, row_bytes > 0, values, first, X.special)
+            work.launch(text, "squares", min(X.rows, 1 << 16), 512, *row, shared=row_bytes)
+            continue
+        all_rows = padded(X.rows, 16)
+        leading.append(work.get(f"leading of {X.name}", all_rows * width))
+        sizes = (X.pointer, X.pitch, X.rows, all_rows, K, row_bytes > 0)
+        out = (leading[-1], width, first, X.special)
         work.launch(text, "leading", min(all_rows, 1 << 16), 512, *sizes, *out, shared=row_bytes)
-    (left, *_, rows_largest), (right, *_, columns_largest) = numbers
+    if not leading:
+        return result
     T, parts = panels(x, len(blocks), 4)
+    a, b = (each.values.pointer for each in result)
     for start, rows, multiplied in parts:
         for block, k in enumerate(blocks):
-            A, B = Stack(left.pointer + start * width + k, width), Stack(right.pointer + k, width)
+            A, B = (Stack(each.pointer + at * width + k, width) for each, at in zip(leading, (start, 0), strict=True))
             length = min(LONGEST, width - k)
             work.queue(Gemm("int8", multiplied, padded(x.B.rows, 16), length, A, B, T.stack(block, 0)))
         grid = (min(-(-x.B.rows // 256), 1024), max(1, min(multiplied // 32, 64)))
         kernel, long = ("largest_sums", ()) if len(blocks) == 1 else ("largest_long_sums", (len(blocks), T.stride))
-        sums = (T.pointer, *long, T.pitch, rows, x.B.rows, rows_largest.pointer + size * start, columns_largest)
-        work.launch(text, kernel, grid, 256, *sums)
-    for X, (_, first, zero, largest), power in zip(sides, numbers, powers, strict=True):
-        scaled = (first, zero, largest, len(blocks) > 1, h, g, power)
-        work.launch(text, "accurate", -(-X.rows // 256), 256, X.rows, *scaled)
-    return a, b
+        largest = (a + (4 if len(blocks) == 1 else 8) * start, b)
+        work.launch(text, kernel, grid, 256, T.pointer, *long, T.pitch, rows, x.B.rows, *largest)
+    return result
+
+
+def powers_of_two(
+    x: ErrorFreeProduct, sums: list[Sums], scheme: Ozaki2, out: Sequence[Any], norms: int = 0, *, paired: bool = False
+) -> None:
+    """Queue mu of every row of A and nu of every column of B to `out`, int32, from `row_sums`.
+
+    norms : address of two doubles, zero at first, that receive bounds on the sums of squares of the rows of A' and the
+    columns of B'; 0: none. paired : columns 2n and 2n + 1 of B belong to one column of a complex matrix
+    """
+    h, g = scaled_limit(scheme.basis().product, x.shape[2], scheme.scaling, scheme.rounding == "nearest")
+    for i, (X, each) in enumerate(zip((x.A, x.B), sums, strict=True)):
+        rule = (h, g, scheme.scaling == "fast", paired and i == 1 and each.kind < 2, out[i], norms and norms + 8 * i)
+        x.work.launch(source("scaling.cu"), "powers", -(-X.rows // 256), 256, X.rows, *each, *rule)
 
 
 @lru_cache(maxsize=64)

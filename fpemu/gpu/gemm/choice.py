@@ -144,9 +144,6 @@ def validate(
     def checked(A: Any, B: Any, C: Any = None, alpha: Any = alpha, beta: Any = beta) -> Call:
         return calls.validate(A, B, C, scheme, hardware, alpha, beta, on_range, order, "cpu", options, form=form)
 
-    for name in ("target", "inside_scaling"):
-        if getattr(chosen, name, None):
-            raise InputError(f"{chosen.name}: {name} is evaluated on the CPU: take fpemu.gemm, or leave {name} out")
     given = {name: X for name, X in operands.items() if name in "ABC"}
     on_gpu = {name: X for name, X in given.items() if isinstance(X, Matrix)}
     given |= {name: _zeros(X, chosen) for name, X in on_gpu.items()}

@@ -38,10 +38,11 @@ FPEMU_FUNCTION u64 rounded_up(u64 code, int shift) {
   return places > 64 ? H != 0 : (H >> 1 >> (places - 1)) + (H << (64 - places) != 0);
 }
 
-// abar = |x| 2^(5 - floor(log2 max|x|)) rounded up, at least 1 where x is not zero; `first` is that exponent.
+// abar = |x| 2^(5 - floor(log2 max|x|)) rounded up, at least 1 where x is not zero; `first` is that exponent, and NOTHING
+// for a row of zeros.
 extern "C" __global__ void __launch_bounds__(512)
     leading(const double* X, s64 pitch, int rows, int all_rows, int K, int kept, signed char* out, s64 width,
-            int* first, int* zero, int* special) {
+            int* first, int* special) {
   FPEMU_SHARED_BYTES(memory);
   const u64* row_codes = (const u64*)memory;
   for (int row = blockIdx.x; row < all_rows; row += gridDim.x) {
@@ -60,8 +61,7 @@ extern "C" __global__ void __launch_bounds__(512)
     }
     __syncthreads();
     if (threadIdx.x == 0 && row < rows) {
-      first[row] = shift;
-      zero[row] = found.top == NOTHING;
+      first[row] = found.top == NOTHING ? NOTHING : shift;
       special[row] = found.special;
     }
   }
@@ -101,23 +101,9 @@ extern "C" __global__ void __launch_bounds__(256)
   largest_of(T, parts, stride, pitch, M, N, rows, columns);
 }
 
-// mu = first + room, 0 for rows of zeros. wide: the largest sums are 64-bit integers, else 32-bit ones.
-extern "C" __global__ void __launch_bounds__(256)
-    accurate(int rows, const int* first, const int* zero, const void* largest, int wide, int h, double g, int* mu) {
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += gridDim.x * blockDim.x) {
-    const double most = wide ? (double)((const u64*)largest)[i] : (double)((const int*)largest)[i];
-    mu[i] = zero[i] ? 0 : first[i] + room(most, h, g);
-  }
-}
-
-// mu of the rules "fast" (most: the largest room allowed) and "invariant", from sums of squares in units of 2^-30.
-//
-// *norm becomes the largest bound on the sum of squares of a row of integers |trunc(x 2^mu)|, as a code of fp64: S 4^t,
-// where S >= sum (x 2^-e)^2 and t = mu + e. It does not overflow, since S 4^t <= g 4^h or t <= most. Where it is
-// subnormal and loses bits, all of the row's integers are zero.
+// Upper bounds of the sums of squares of |x| 2^-e with e = floor(log2 max|x|), and `first` = -e, as in `leading`.
 extern "C" __global__ void __launch_bounds__(512)
-    by_squares(const double* X, s64 pitch, int rows, int K, int kept, int h, double g, int fast, int most, int* mu,
-               int* special, u64* norm) {
+    squares(const double* X, s64 pitch, int rows, int K, int kept, double* sums, int* first, int* special) {
   FPEMU_SHARED_BYTES(memory);
   const u64* row_codes = (const u64*)memory;
   for (int row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -141,12 +127,35 @@ extern "C" __global__ void __launch_bounds__(512)
     high = block_sum(high);
     low = block_sum(low);
     if (threadIdx.x) continue;
-    const double S = sum_of_squares(high, low);
-    const int t = room(S, h, g), scaled_by = fast ? smaller(most, t - e) : t;
-    const u64 bound = fp64_code(weighted(S, 2 * scaled_by));
+    sums[row] = sum_of_squares(high, low);
+    first[row] = found.top == NOTHING ? NOTHING : -e;
     special[row] = found.special;
-    mu[row] = S == 0 ? 0 : scaled_by - e;
-    if (S != 0 && bound > *norm) atomicMax(norm, bound);
+  }
+}
+
+// Powers of two of rows from their sums S, of one of three types: mu = first + room(S), 0 for rows of zeros; fast: the
+// room is at most h - 1, for sums of 4, and `first` counts twice. paired: rows 2i and 2i + 1 have the larger of both sums.
+//
+// *norm, if not null, becomes the largest bound on the sum of squares of a row of integers |trunc(x 2^mu)|, as a code of
+// fp64: S 4^t with t = mu - first. It does not overflow, since S 4^t <= g 4^h or t <= h - 1. Where it is subnormal and
+// loses bits, all of the row's integers are zero.
+enum Sums { INT_SUMS, LONG_SUMS, DOUBLE_SUMS };
+extern "C" __global__ void __launch_bounds__(256)
+    powers(int rows, const int* first, const void* sums, int type, int h, double g, int fast, int paired, int* mu,
+           u64* norm) {
+  auto sum = [&](int i) {
+    return type == INT_SUMS    ? (double)((const int*)sums)[i]
+           : type == LONG_SUMS ? (double)((const u64*)sums)[i]
+                               : ((const double*)sums)[i];
+  };
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += gridDim.x * blockDim.x) {
+    double S = sum(i);
+    if (paired && sum(i ^ 1) > S) S = sum(i ^ 1);
+    const bool zero = first[i] == NOTHING;
+    const int t = room(S, h, g), scaled_by = fast && !zero ? smaller(h - 1, t + first[i]) : t;
+    const u64 bound = fp64_code(weighted(S, 2 * scaled_by));
+    mu[i] = zero ? 0 : first[i] + scaled_by;
+    if (norm && !zero && bound > *norm) atomicMax(norm, bound);
   }
 }
 

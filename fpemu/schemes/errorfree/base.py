@@ -237,6 +237,10 @@ class SliceScheme(ErrorFree):
         """
 
     @abstractmethod
+    def rounding_errors(self, plan: SlicePlan, a: int, b: int, d: int, fast: bool) -> tuple[float, float]:
+        """The sums' errors relative to |A||B| and absolutely, for a and b slices and the d and fast of `numbers`."""
+
+    @abstractmethod
     def counts(self, A: Array, B: Array, plan: SlicePlan) -> Counts:
         """Slices and products of A·B: C-contiguous float64, finite, not empty."""
 

@@ -71,6 +71,11 @@ class Certificate:
         """Whether the bound meets the target."""
         return self.bound <= self.target
 
+    def faults(self, scheme: str) -> tuple[Fault, ...]:
+        """The violated condition of a target that is not met."""
+        message = f"{scheme}: {self}; take a larger target or inside_scaling=True"
+        return () if self.met else (Fault("target", message),)
+
     def __str__(self) -> str:
         fewer = "" if self.fewer is None else f" (with {self.number - 1}: {self.fewer:.3g})"
         return (
@@ -154,8 +159,7 @@ class Report:
 
     def with_certificate(self, certificate: Certificate) -> Report:
         """The report with a certificate, and a fault if its target is not met."""
-        fault = Fault("target", f"{self.scheme}: {certificate}; take a larger target or inside_scaling=True")
-        return replace(self, certificate=certificate, faults=self.faults + (fault,) * (not certificate.met))
+        return replace(self, certificate=certificate, faults=self.faults + certificate.faults(self.scheme))
 
 
 @dataclass(frozen=True, eq=False)
