@@ -465,7 +465,8 @@ def test_the_gpus_bits_equal_the_cpus(scaling, shape):
 )
 def test_the_gpus_bits_of_real_and_complex_products_equal_the_cpus(options, kind):
     rng, options = np.random.default_rng(11), {"scheme": "ozaki2"} | options
-    Z, W = complex_numbers(rng, (301, 257), kind), complex_numbers(rng, (257, 130), kind)
+    M, N, K = (61, 30, 57) if (options["scheme"], kind) == ("ozimmu", "far apart") else (301, 130, 257)  # 152 slices
+    Z, W = complex_numbers(rng, (M, K), kind), complex_numbers(rng, (K, N), kind)
     for A, B in ((Z.real, W.imag), (Z, W), (Z.T.copy().T, W.real)):
         got, want = fpemu.gpu.gemm(A, B, **options), fpemu.gemm(A, B, hardware="H200", **options)
         assert np.array_equal(got.view(np.uint64), want.view(np.uint64))
