@@ -7,14 +7,16 @@ the same bits for tensors of the CPU by emulation. The functions require PyTorch
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 from fpemu.errors import missing_package
 
 if __name__ == "torch":
     raise ImportError("the folder of the package fpemu is on sys.path and hides PyTorch: put its parent there instead")
 
-__all__ = ["gemm", "hcgemm", "hgemm", "matmul", "multiply"]
+__all__ = ["gemm", "hcgemm", "hgemm", "matmul", "multiply", "record"]
 
 
 class _Missing:
@@ -25,8 +27,9 @@ class _Missing:
 
 
 _installed = importlib.util.find_spec("torch") is not None
-_operators, _routing = (
-    importlib.import_module(f"fpemu.torch.{name}") if _installed else _Missing() for name in ("operators", "routing")
+_operators, _recording, _routing = (
+    importlib.import_module(f"fpemu.torch.{name}") if _installed else _Missing()
+    for name in ("operators", "recording", "routing")
 )
 
 
@@ -184,3 +187,53 @@ def matmul(scheme: Any, *, on_range: Any = None, **options: Any) -> Any:
     scheme, wherever ``backward`` runs. `torch.compile` traces the routed products without graph breaks.
     """
     return _routing.Routing(scheme, {"on_range": on_range, **options})
+
+
+def record(
+    folder: str | os.PathLike[str],
+    *,
+    rows: int | Sequence[int] = 16,
+    columns: int = 256,
+    limit: int = 2**30,
+    keep: Literal["first", "last"] = "first",
+    operators: Iterable[str] = (),
+) -> Any:
+    """Return a context manager that records PyTorch's products, for `fpemu compare` and `fpemu replay`.
+
+    Parameters
+    ----------
+    folder : path
+        A folder without a run; it is made.
+    rows : int or sequence of int
+        Number of sampled rows of A and D of each product, or their indices. A number selects the first rows, which runs
+        with other batch sizes have too, and rows spread over the rest.
+    columns : int
+        Number of sampled columns of B and D.
+    limit : int
+        Largest number of bytes of all files.
+    keep : {"first", "last"}
+        At the limit, end the record, or delete the oldest of eight files.
+    operators : iterable of str
+        Further operators (A, B) -> D, such as "mylib::matmul" of `torch.library`. The context manager's method
+        ``add(operator, A, B, D, C=None)`` records any other product, such as a Triton kernel's.
+
+    Returns
+    -------
+    context manager
+        It applies to the current thread, and to ``backward`` within it.
+
+    Raises
+    ------
+    InputError
+        A folder with a run; a CUDA graph that is captured within; no PyTorch.
+
+    Notes
+    -----
+    ``mm``, ``addmm``, ``bmm``, ``baddbmm``, ``linear`` and ``_scaled_mm`` are recorded, in the forms that PyTorch
+    dispatches: `torch.matmul`, `torch.einsum` and layers call these. The products within fused attention are not
+    visible: its operands and result are recorded by their digests; the math backend of
+    `torch.nn.functional.scaled_dot_product_attention` shows them. Each record has type, shape, strides, the settings of
+    `torch.backends.cuda.matmul`, versions, digests of operands and result, and samples: rows of A, columns of B, and
+    their entries of D and C, of the first product of a batch. Products wait on the GPU and are written 64 at a time.
+    """
+    return _recording.Recorder(folder, rows, columns, limit, keep, operators)

@@ -1,0 +1,273 @@
+"""The context that records PyTorch's products: samples, digests, layouts and settings of each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.module_tracker import ModuleTracker
+
+from fpemu.arguments import integer, integers
+from fpemu.conformance.runs import _CODES, Recorded, RunWriter, _key_of, sampled
+from fpemu.errors import InputError
+from fpemu.library.cublas import environment
+
+_OPERANDS = {
+    **dict.fromkeys(("mm", "bmm", "_int_mm"), ("A", "B")),
+    **dict.fromkeys(("addmm", "baddbmm"), ("C", "A", "B")),
+    "linear": ("A", "B", "C"),
+    "_scaled_mm": ("A", "B", "scale_a", "scale_b", "C"),
+}
+"""The roles of the first arguments of PyTorch's products."""
+_FUSED = ("_scaled_dot_product_", "_flash_attention_forward", "_efficient_attention_forward")
+_TYPES = {"torch.float16": "fp16", "torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float64": "fp64",
+          "torch.float8_e4m3fn": "e4m3", "torch.float8_e5m2": "e5m2", "torch.int8": "int8",
+          "torch.int32": "int32"}  # fmt: skip
+_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "TORCH_BLAS_PREFER_CUBLASLT")
+_PENDING = 64  # products, and bytes of samples, that wait on the GPU
+_BYTES = 2**26
+_WORDS = 2**24  # words of a digest that are mixed at once
+_MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64), (31, 1))  # fpemu._system.mix
+_CUDA = """template <typename T> T mixed(T word, T index) {
+    auto mix = [](unsigned long long x) {
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+        return x ^ (x >> 31);
+    };
+    return (T)mix(mix((unsigned long long)index) + (unsigned long long)word);
+}"""
+
+
+class Recorder(TorchDispatchMode):
+    """`fpemu.torch.record`."""
+
+    def __init__(
+        self, folder: Any, rows: Any, columns: int, limit: int, keep: Any, operators: Iterable[str]
+    ) -> None:
+        super().__init__()
+        self.rows = integer("rows", rows, 1) if isinstance(rows, int) else integers("rows", rows, 0)
+        self.columns = integer("columns", columns, 1)
+        self.operators = tuple(operators)
+        self.writer = RunWriter(folder, _about(), limit, keep)
+        self.count = 0
+        self.pending: list[tuple[Recorded, dict[str, Tensor], dict[tuple[str, str], Tensor]]] = []
+        self.waiting = 0
+        self.modules = ModuleTracker()
+
+    def __enter__(self) -> Recorder:
+        self.modules.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        super().__exit__(*problem)
+        self.modules.__exit__(*problem)
+        self.flush()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        space, _, name = func._schema.name.partition("::")
+        plain = space == "aten" and not any(t not in (Tensor, torch.nn.Parameter) for t in types)
+        if (plain and name.removesuffix("_") in _OPERANDS) or func._schema.name in self.operators:
+            roles = _OPERANDS.get(name.removesuffix("_"), ("A", "B"))
+            given = dict(zip([a.name for a in func._schema.arguments], args, strict=False)) | kwargs
+            tensors = dict(zip(roles, [given.get(a.name) for a in func._schema.arguments], strict=False))
+            if name == "linear":
+                tensors["B"] = tensors["B"].mT
+            return self._record(func, args, kwargs, name, tensors, given)
+        if plain and name.startswith(_FUSED) and "backward" not in name:
+            return self._record(func, args, kwargs, name, dict(zip(("query", "key", "value"), args, strict=False)), {})
+        return func(*args, **kwargs)
+
+    def add(self, operator: str, A: Tensor, B: Tensor, D: Tensor, C: Tensor | None = None) -> None:
+        """Record a product that is no operator of PyTorch, such as a Triton kernel.
+
+        Parameters
+        ----------
+        operator : str
+            Name of the kernel.
+        A, B, D : torch.Tensor (..., M, K), (..., K, N) and (..., M, N)
+            Operands and result.
+        C : torch.Tensor, optional
+            Addend, of any shape that broadcasts to D's.
+        """
+        with torch.no_grad():
+            self._finish(*self._operands(operator, {"A": A, "B": B, "C": C}, {}), D)
+
+    def _record(self, func: Any, args: Any, kwargs: Any, name: str, tensors: Any, given: dict[str, Any]) -> Any:
+        known = [x for x in tensors.values() if isinstance(x, Tensor)]
+        if any(x.is_meta or x.is_sparse or str(x.dtype) not in _TYPES for x in known):
+            return func(*args, **kwargs)
+        if known[0].is_cuda and torch.cuda.is_current_stream_capturing():
+            raise InputError("a CUDA graph is captured within fpemu.torch.record, which cannot copy its products")
+        begun = self._operands(name, tensors, given)  # before the call, which may overwrite C
+        result = func(*args, **kwargs)
+        self._finish(*begun, result[0] if isinstance(result, (tuple, list)) else result)
+        return result
+
+    def _operands(self, name: str, tensors: dict[str, Tensor | None], given: dict[str, Any]) -> tuple[Any, ...]:
+        """The record of a call without its result, and the GPU's samples and digests of the operands."""
+        present = {role: x for role, x in tensors.items() if isinstance(x, Tensor)}
+        samples: dict[str, Tensor] = {}
+        digests = {}
+        scales = {role: present.pop(role) for role in ("scale_a", "scale_b") if role in present}
+        operands = {role: _layout(x) for role, x in present.items()}
+        for role, x in present.items():
+            digests |= _digests(role, x)
+        product = Recorded(self.count, name, None, operands, self._module())
+        self.count += 1
+        if "A" in present and present["A"].dim() > 1:
+            A, B = present["A"], present["B"]
+            M, N, K = A.shape[-2], B.shape[-1], A.shape[-1]
+            r = sampled(M, self.rows) if isinstance(self.rows, int) else np.array([i for i in self.rows if i < M])
+            c = sampled(N, self.columns)
+            rows, columns = (torch.from_numpy(x).to(A.device, non_blocking=True) for x in (r, c))
+            samples["A"], samples["B"] = _first(A)[rows], _first(B)[:, columns]
+            if "C" in present:
+                samples["C"] = _first(present["C"].expand(*A.shape[:-1], N))[rows][:, columns]
+            for role, x in scales.items():
+                fits = x.numel() == 1 or tuple(x.shape) == {"scale_a": (M, 1), "scale_b": (1, N)}[role]
+                index = (rows, slice(None)) if role == "scale_a" else (slice(None), columns)
+                samples[role] = x.reshape(1, 1) if x.numel() == 1 else x[index] if fits else x
+                if not fits:  # scales of blocks of K
+                    samples.pop("A", None)
+                digests |= _digests(role, x)
+                operands[role] = _layout(x)
+            beta = given.get("beta", 1.0 if "C" in present else 0.0)
+            factors = {"alpha": float(given.get("alpha", 1.0)), "beta": float(beta)}
+            product = replace(product, sizes=(M, N, K), rows=tuple(r.tolist()), columns=tuple(c.tolist()),
+                              flags=_flags(A, given), **factors)  # fmt: skip
+            return product, samples, digests, rows, columns
+        return product, samples, digests, None, None
+
+    def _module(self) -> str:
+        """The innermost module that runs."""
+        names = [name for name in self.modules.parents if name != "Global"]
+        return max(names, key=lambda name: (name.count("."), name), default="")
+
+    def _finish(self, product: Recorded, samples: Any, digests: Any, rows: Any, columns: Any, D: Tensor) -> None:
+        product.operands["D"] = _layout(D)
+        digests |= _digests("D", D)
+        if rows is not None:
+            some = _first(D)[rows]
+            digests["D", "rows"] = digest(some)
+            samples["D"] = some[:, columns]
+        self.pending.append((product, samples, digests))
+        self.waiting += sum(x.numel() * x.element_size() for x in samples.values())
+        if len(self.pending) >= _PENDING or self.waiting > _BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the products that wait on the GPU to the files."""
+        pending, self.pending, self.waiting = self.pending, [], 0
+        devices: dict[Any, list[Tensor]] = {}
+        for *_, digests in pending:
+            for x in digests.values():
+                devices.setdefault(x.device, []).append(x)
+        # one copy for each device
+        words = {device: iter(torch.cat(parts).tolist()) for device, parts in devices.items()}
+        for product, samples, digests in pending:
+            for (role, key), x in digests.items():
+                found = [f"{next(words[x.device]) % 2**64:016x}" for _ in range(len(x))]
+                if key == "rows":
+                    product = replace(product, row_digests=tuple(found))
+                else:
+                    product.operands[role][key] = found[0]
+            held = self.writer.holds(_key_of(product))
+            arrays = {name: _bytes(x) for name, x in samples.items() if not (held and name == "B")}
+            self.writer.add(product, arrays)
+        self.writer.flush()
+
+
+def _first(x: Tensor) -> Tensor:
+    """The first matrix of a batch."""
+    return x.reshape(-1, *x.shape[-2:])[0] if 0 not in x.shape[:-2] else x.new_zeros(x.shape[-2:])
+
+
+def _layout(x: Tensor) -> dict[str, Any]:
+    return {"type": _TYPES[str(x.dtype)], "shape": list(x.shape), "strides": list(x.stride())}
+
+
+def _digests(role: str, x: Tensor) -> dict[tuple[str, str], Tensor]:
+    """The digest of a tensor, and of the first element of its batch."""
+    whole = {(role, "digest"): digest(x.reshape(1, -1))}
+    return whole | ({(role, "part"): digest(x[:1].reshape(1, -1))} if x.dim() > 2 else {})
+
+
+def digest(x: Tensor) -> Tensor:
+    """`fpemu._system.digest` of the bytes of each row, as words of 8 bytes; zeros pad the last."""
+    x = x.contiguous()
+    if x.storage_offset() * x.element_size() % 8:
+        x = x.clone()
+    rows = x.view(torch.uint8)
+    if rows.shape[1] % 8:
+        rows = torch.nn.functional.pad(rows, (0, -rows.shape[1] % 8))
+    words = rows.view(torch.int64)
+    total = torch.zeros(len(words), dtype=torch.int64, device=x.device)
+    step = max(1, _WORDS // max(1, len(words)))
+    for start in range(0, words.shape[1], step):
+        some = words[:, start : start + step]
+        index = torch.arange(start, start + some.shape[1], device=x.device)
+        total = total + _mixer(x.device.type)(some, index.expand_as(some)).sum(1)
+    return total
+
+
+def _mixed(word: Tensor, index: Tensor) -> Tensor:
+    """mix(mix(index) + word) of `fpemu._system.mix`."""
+    x = index
+    for addend in (word, 0):
+        for shift, factor in _MIX:
+            x = (x ^ ((x >> shift) & (2 ** (64 - shift) - 1))) * factor
+        x = x + addend
+    return x
+
+
+_mixers: dict[str, Any] = {}
+
+
+def _mixer(device: str) -> Any:
+    """The mixture as one kernel on a GPU."""
+    if device not in _mixers:
+        _mixers[device] = _mixed
+        with contextlib.suppress(AttributeError, RuntimeError):
+            if device == "cuda" and torch.version.hip is None:
+                _mixers[device] = torch.cuda.jiterator._create_jit_fn(_CUDA)
+    return _mixers[device]
+
+
+def _bytes(x: Tensor) -> tuple[str, tuple[int, ...], bytes]:
+    codes = _CODES[_TYPES[str(x.dtype)]]
+    return codes, tuple(x.shape), x.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
+
+
+def _flags(x: Tensor, given: dict[str, Any]) -> dict[str, Any]:
+    """The settings that may change the bits of a product."""
+    flags: dict[str, Any] = {"device": x.device.type}
+    if given.get("use_fast_accum") is not None:
+        flags["use_fast_accum"] = given["use_fast_accum"]
+    if x.is_cuda:
+        matmul = torch.backends.cuda.matmul
+        names = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction",
+                 "allow_fp16_accumulation")  # fmt: skip
+        for name in names:
+            with contextlib.suppress(AttributeError, RuntimeError, AssertionError):
+                flags[name] = getattr(matmul, name)
+        flags["library"] = str(torch.backends.cuda.preferred_blas_library()).rpartition(".")[2]
+    return flags
+
+
+def _about() -> dict[str, Any]:
+    """Versions and hardware."""
+    about: dict[str, Any] = {"torch": torch.__version__}
+    about |= {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    with contextlib.suppress(InputError):
+        major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+        about |= environment() | {"hardware": f"sm_{major}{minor}"}
+    return about

@@ -1,0 +1,235 @@
+"""Recorded runs: files, the first difference of two runs and its cause, and the orders of one run's products."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fpemu
+from fpemu import _system, formats
+from fpemu.cli import main
+from fpemu.conformance import runs
+from fpemu.errors import InputError
+from fpemu.mma import KOrder
+
+H200 = {"hardware": "H200", "torch": "2.11"}
+
+
+def codes(x, kind):
+    """The bytes of values of a format, as in the memory of a GPU."""
+    fmt = formats.get(kind)
+    return np.ascontiguousarray(fmt.encode(x) if kind == "bf16" else x)
+
+
+def words(x):
+    content = x.tobytes()
+    return np.frombuffer(content + bytes(-len(content) % 8), np.uint64)
+
+
+class Run:
+    """A run of NumPy's arrays, as `fpemu.torch.record` writes one of tensors."""
+
+    def __init__(self, folder, **options):
+        self.writer = runs.RunWriter(folder, H200, **options)
+        self.count = 0
+
+    def add(self, D, A, B, C=None, *, kinds=("bf16", "bf16", "bf16"), rows=16, columns=64, **fields):
+        types = dict(zip("ABD", kinds, strict=True)) | {"C": kinds[2]}
+        arrays = {name: x for name, x in {"A": A, "B": B, "C": C, "D": D}.items() if x is not None}
+        coded = {name: codes(x, types[name]) for name, x in arrays.items()}
+        operands = {
+            name: {"type": types[name], "shape": [*x.shape], "strides": [x.shape[1], 1],
+                   "digest": _system.digest_text(words(x))}
+            for name, x in coded.items()
+        }  # fmt: skip
+        (M, K), N = A.shape, B.shape[1]
+        r, c = runs.sampled(M, rows), runs.sampled(N, columns)
+        index = {"A": (r, slice(None)), "B": (slice(None), c), "C": np.ix_(r, c), "D": np.ix_(r, c)}
+        samples = {name: x[index[name]] for name, x in coded.items()}
+        product = runs.Recorded(
+            self.count, "mm", (M, N, K), operands, "layer", beta=0.0 if C is None else 1.0,
+            flags={"device": "cuda"} | fields, rows=tuple(r.tolist()), columns=tuple(c.tolist()),
+            row_digests=tuple(_system.digest_text(words(coded["D"][i])) for i in r),
+        )  # fmt: skip
+        self.count += 1
+        content = {name: (runs._CODES[types[name]], x.shape, x.tobytes()) for name, x in samples.items()}
+        self.writer.add(product, content)
+        self.writer.flush()
+
+
+def operands(M, N, K, seed, kind="bf16"):
+    return fpemu.inputs.operands("normal", M, N, K, seed=seed, dtype=kind)
+
+
+def product(A, B, order=None, kind="bf16", out="bf16"):
+    D = fpemu.mma.gemm(A, B, None, fpemu.mma.spec("H200", kind), order)
+    return D if out == "fp32" else fpemu.round_to(D, out).astype(np.float32)
+
+
+def test_the_files_hold_the_samples(tmp_path):
+    A, B = operands(40, 100, 64, 1)
+    D = product(A, B)
+    run = Run(tmp_path / "run")
+    run.add(D, A, B)
+    run.add(D[:20], A[:20], B)  # its B is stored already
+    first, second = runs.read(tmp_path / "run")
+    assert (first.index, first.sizes, first.about, second.sizes) == (0, (40, 100, 64), H200, (20, 100, 64))
+    rows, columns = [list(x) for x in (first.rows, first.columns)]
+    assert (rows[:8], rows[-1], len(rows), columns[-1], len(columns)) == ([*range(8)], 39, 16, 99, 64)
+    assert (first.sample("A") == A[rows]).all()
+    assert (first.sample("D") == D[np.ix_(rows, columns)]).all()
+    assert (second.sample("B") == B[:, columns]).all()
+    assert first.sample("C") is None
+    with pytest.raises(InputError, match="holds a run already"):
+        Run(tmp_path / "run")
+    with pytest.raises(InputError, match="holds no run"):
+        runs.read(tmp_path)
+
+
+def test_an_interrupted_run_is_read_to_its_last_complete_product(tmp_path):
+    A, B = operands(8, 8, 32, 1)
+    run = Run(tmp_path)
+    run.add(product(A, B), A, B)
+    length = (tmp_path / "00000.run").stat().st_size
+    run.add(product(A, B, KOrder(16)), A, B)
+    content = (tmp_path / "00000.run").read_bytes()
+    for end in range(length, len(content), 37):
+        (tmp_path / "00000.run").write_bytes(content[:end])
+        assert len(runs.read(tmp_path)) == 1
+    (tmp_path / "00000.run").write_bytes(content)
+    assert len(runs.read(tmp_path)) == 2
+    (tmp_path / "00000.run").write_bytes(b"{}\n{")
+    assert runs.read(tmp_path) == []
+    (tmp_path / "00000.run").write_bytes(b"other")
+    with pytest.raises(InputError, match="is no file of a run"):
+        runs.read(tmp_path)
+
+
+@pytest.mark.parametrize(("keep", "last"), [("first", False), ("last", True)])
+def test_the_limit_of_disk_space(tmp_path, keep, last):
+    A, B = operands(16, 16, 64, 1)
+    run, limit = Run(tmp_path, limit=2**16, keep=keep), 2**16
+    for _ in range(100):
+        run.add(product(A, B), A, B)
+    size = sum(path.stat().st_size for path in tmp_path.glob("*.run"))
+    kept = [p.index for p in runs.read(tmp_path)]
+    assert limit / 2 < size < 2 * limit
+    assert kept == [*range(kept[0], kept[-1] + 1)]
+    assert ((kept[0], kept[-1] < 99, run.writer.dropped > 0) == (0, True, True)) is not last
+    assert (kept[-1] == 99) is last
+    assert runs.read(tmp_path)[-1].sample("B").shape == (64, 16)  # every file can be read alone
+
+
+def two_runs(folder, first, second, *, equal=2):
+    """Two runs with some equal products, and then a given product each."""
+    for name, last in (("one", first), ("two", second)):
+        run = Run(folder / name)
+        for seed in range(equal):
+            A, B = operands(32, 48, 256, seed)
+            run.add(product(A, B), A, B)
+        last(run)
+    return folder / "one", folder / "two"
+
+
+@pytest.mark.parametrize(
+    ("order", "text"), [(KOrder(split=512), "split in slices of 512"), (KOrder(promote=128), "promotion every 128")]
+)
+def test_a_planted_order_is_found(tmp_path, order, text):
+    def several(order):
+        def add(run):
+            for seed in (7, 8, 9):  # layers of one shape, of which one alone would have several explanations
+                A, B = operands(16, 256, 2048, seed)
+                run.add(product(A, B, order), A, B, columns=256)
+
+        return add
+
+    found = runs.compare_runs(*two_runs(tmp_path, several(None), several(order)))
+    assert (found.compared, found.unaligned, found.rows, found.before) == (3, (0, 0), 0, None)
+    assert found.first[0].index == 2
+    assert "one chain" in found.explanations[0].text
+    assert text in found.explanations[1].text
+    assert found.explanations[1].specification.order in (order, KOrder(promote=order.split))
+
+
+def test_rows_of_two_batch_sizes_are_compared(tmp_path):
+    A, B = operands(64, 128, 2048, 3, "fp16")
+    kinds = ("fp16", "fp16", "fp32")
+    paths = two_runs(
+        tmp_path,
+        lambda run: run.add(product(A[:8], B, KOrder(1024), "fp16", "fp32"), A[:8], B, kinds=kinds),
+        lambda run: run.add(product(A, B, None, "fp16", "fp32"), A, B, kinds=kinds),
+    )
+    found = runs.compare_runs(*paths)
+    assert (found.compared, found.rows) == (3, 8)
+    assert found.explanations[0].text.startswith("split in slices of 1024")
+    assert "one chain" in found.explanations[1].text
+
+
+def test_tf32_is_found_with_its_setting(tmp_path, capsys):
+    A, B = operands(16, 64, 256, 5, "fp32")
+    kinds = ("fp32", "fp32", "fp32")
+    rounded = [fpemu.round_to(x, "tf32").astype(np.float32) for x in (A, B)]
+    paths = two_runs(
+        tmp_path,
+        lambda run: run.add(fpemu.simt.gemm(A, B), A, B, kinds=kinds, allow_tf32=False),
+        lambda run: run.add(product(*rounded, None, "tf32", "fp32"), A, B, kinds=kinds, allow_tf32=True),
+    )
+    assert main(["compare", *map(str, paths)]) == 1
+    text = capsys.readouterr().out
+    assert "setting allow_tf32: False in run 1, True in run 2" in text
+    assert "tf32" in text.splitlines()[-1]
+    assert main(["replay", str(paths[1])]) == 0
+    assert "1 of 1 reproduced: product 2 in layer mm: fp32 fp32 fp32 16 × 64 × 256" in capsys.readouterr().out
+
+
+def test_equal_runs_and_different_operands(tmp_path, capsys):
+    A, B = operands(8, 16, 64, 5)
+    other = A.copy()
+    other[:, 0] = 1
+
+    def two(x):
+        return lambda run: run.add(product(x, B), x, B)
+
+    paths = two_runs(tmp_path / "a", two(A), two(A))
+    assert runs.compare_runs(*paths).equal
+    assert main(["compare", *map(str, paths), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["compared"] == 3
+    found = runs.compare_runs(*two_runs(tmp_path / "b", two(A), two(other)))
+    assert (found.compared, found.first, found.before[0].index) == (2, None, 2)
+    assert "first different operands: A of product 2" in str(found)
+    # a product more in one run
+    found = runs.compare_runs(
+        *two_runs(tmp_path / "c", two(A), lambda run: (two(A)(run), run.add(product(A.T.copy(), A), A.T.copy(), A)))
+    )
+    assert (found.compared, found.unaligned, found.equal) == (3, (0, 1), True)
+
+
+def test_replay_explains_each_kind_of_product(tmp_path):
+    run = Run(tmp_path)
+    for seed in range(4):
+        A, B = operands(16, 64, 512, seed)
+        run.add(product(A, B, KOrder(128) if seed % 2 else None), A, B)
+    A, B = operands(16, 64, 96, 1)
+    C = np.full((16, 64), 0.5, np.float32)
+    D = fpemu.round_to(product(A, B, None, out="fp32") + C, "bf16").astype(np.float32)
+    run.add(D, A, B, C)
+    D[3, 0] += 1
+    run.add(D[:8], A[:8], B)
+    first, addend, broken = runs.replay_run(tmp_path, seconds=3)
+    assert (first.count, first.explained, len(first.texts)) == (4, 4, 2)
+    assert (addend.count, addend.explained) == (1, 1)
+    assert "beta = 1" in addend.texts[0]
+    assert (broken.count, broken.explained) == (1, 0)
+    assert main(["replay", str(tmp_path), "--seconds", "1"]) == 1
+
+
+def test_a_product_without_a_sample_has_a_reason(tmp_path):
+    run = Run(tmp_path)
+    A, B = operands(8, 8, 32, 1)
+    run.add(product(A, B), A, B)
+    (p,) = runs.read(tmp_path)
+    assert runs.explain(replace(p, arrays={})).text == "no sample was recorded"
+    assert runs.explain(replace(p, sizes=None)).text == "fused attention is not emulated"
