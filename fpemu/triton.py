@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,10 +82,15 @@ def interpreted(hardware: str = "H200") -> Iterator[None]:
         return add(self, x, y)
 
     builder.create_dot, builder.create_fadd = create_dot, create_fadd
+    shared = interpreter.interpreter_builder
+    options = shared.options
+    # a GPU's compiler accepts these precisions, the interpreter does not
+    known = (*options.allowed_dot_input_precisions, "bf16x3", "bf16x6")
+    shared.options = replace(options, allowed_dot_input_precisions=known)
     try:
         yield
     finally:
-        builder.create_dot, builder.create_fadd = dot, add
+        builder.create_dot, builder.create_fadd, shared.options = dot, add, options
 
 
 def _product(a: Any, b: Any, C: NDArray[Any], precision: str, hardware: str) -> NDArray[Any]:

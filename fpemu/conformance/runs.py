@@ -30,7 +30,16 @@ _FILES = 8  # files among which the limit of disk space is divided
 _CAUSES = 12  # likely causes that are compared with other products of the kernel
 _OTHERS = 4  # such products
 _SEARCHES = 2  # searches for an order among equal calls, after which the others are only compared
-_CODES = {"bf16": "u2", "e4m3": "u1", "e5m2": "u1", "fp16": "f2", "fp32": "f4", "fp64": "f8", "int8": "i1", "int32": "i4"}
+_CODES = {
+    "bf16": "u2",
+    "e4m3": "u1",
+    "e5m2": "u1",
+    "fp16": "f2",
+    "fp32": "f4",
+    "fp64": "f8",
+    "int8": "i1",
+    "int32": "i4",
+}
 
 
 @dataclass(frozen=True)
@@ -144,7 +153,7 @@ class RunWriter:
         """Whether the current file has the sample of B with this digest."""
         return key in self.stored
 
-    def add(self, product: Recorded, arrays: dict[str, tuple[str, Sequence[int], bytes]]) -> None:
+    def add(self, product: Recorded, arrays: dict[str, tuple[str, tuple[int, ...], bytes]]) -> None:
         """Append a product with its samples: dtype, shape and bytes of each."""
         if self.dropped or ((not self.number or self.size > self.limit // _FILES) and not self._next()):
             self.dropped += 1
@@ -376,7 +385,7 @@ def explain(
     if not causes:
         return Explanation(None, f"none of {verdict.tried} alternatives reproduces the sample", entries)
     best = max(causes, key=lambda cause: sum(equal(one, cause.specification) is not None for one in more))
-    return Explanation(best.specification, best.text, entries)
+    return Explanation(best.specification, str(best.specification) if base is None else best.text, entries)
 
 
 def _complexity(cause: Cause) -> tuple[int, ...]:
@@ -425,10 +434,11 @@ class RunDifference:
             lines[0] += f"; {self.unaligned[0]} of run 1 and {self.unaligned[1]} of run 2 have no partner"
         if self.before is not None:
             p, q = self.before
-            names = [n for n in p.operands if n != "D" and p.operands[n]["digest"] != q.operands.get(n, {}).get("digest")]
-            lines.append(f"first different operands: {', '.join(names)} of {p} (run 2: product {q.index}); an operation "
-                         "that is no recorded product returned them" * (self.first is None))  # fmt: skip
+            one, two = p.digests(), q.digests()
+            names = ", ".join(name for name in one if name != "D" and one[name] != two.get(name))
+            lines.append(f"first different operands: {names} of {p} (run 2: product {q.index})")
         if self.first is None:
+            lines += ["another operation than a recorded product returned them"] * (self.before is not None)
             return "\n".join([*lines, "no product with equal operands has different results"])
         p, q = self.first
         where = f"{self.rows} of the sampled rows" if self.rows else "the result"
@@ -444,9 +454,7 @@ class RunDifference:
 
 
 @in_ieee
-def compare_runs(
-    run1: str | os.PathLike[str], run2: str | os.PathLike[str], *, seconds: float = 20.0
-) -> RunDifference:
+def compare_runs(run1: str | os.PathLike[str], run2: str | os.PathLike[str], *, seconds: float = 20.0) -> RunDifference:
     """Find the first product of two recorded runs whose operands are equal and whose results are not.
 
     Parameters
@@ -497,7 +505,7 @@ def compare_runs(
 
 def _aligned(run1: list[Recorded], run2: list[Recorded]) -> Iterator[tuple[Recorded, Recorded]]:
     """The products of both runs with equal N and K, in order."""
-    keys = [[p.sizes[1:] if p.sizes else (p.operator,) for p in run] for run in (run1, run2)]
+    keys: Any = [[p.sizes[1:] if p.sizes else (p.operator,) for p in run] for run in (run1, run2)]
     if keys[0] == keys[1]:
         yield from zip(run1, run2, strict=True)
         return

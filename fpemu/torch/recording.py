@@ -30,7 +30,8 @@ _FUSED = ("_scaled_dot_product_", "_flash_attention_forward", "_efficient_attent
 _TYPES = {"torch.float16": "fp16", "torch.bfloat16": "bf16", "torch.float32": "fp32", "torch.float64": "fp64",
           "torch.float8_e4m3fn": "e4m3", "torch.float8_e5m2": "e5m2", "torch.int8": "int8",
           "torch.int32": "int32"}  # fmt: skip
-_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE", "TORCH_BLAS_PREFER_CUBLASLT")
+_VARIABLES = ("NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE",
+              "TORCH_BLAS_PREFER_CUBLASLT")  # fmt: skip
 _PENDING = 64  # products, and bytes of samples, that wait on the GPU
 _BYTES = 2**26
 _WORDS = 2**24  # words of a digest that are mixed at once
@@ -48,9 +49,7 @@ _CUDA = """template <typename T> T mixed(T word, T index) {
 class Recorder(TorchDispatchMode):
     """`fpemu.torch.record`."""
 
-    def __init__(
-        self, folder: Any, rows: Any, columns: int, limit: int, keep: Any, operators: Iterable[str]
-    ) -> None:
+    def __init__(self, folder: Any, rows: Any, columns: int, limit: int, keep: Any, operators: Iterable[str]) -> None:
         super().__init__()
         self.rows = integer("rows", rows, 1) if isinstance(rows, int) else integers("rows", rows, 0)
         self.columns = integer("columns", columns, 1)
@@ -99,7 +98,7 @@ class Recorder(TorchDispatchMode):
             Addend, of any shape that broadcasts to D's.
         """
         with torch.no_grad():
-            self._finish(*self._operands(operator, {"A": A, "B": B, "C": C}, {}), D)
+            self._finish(self._operands(operator, {"A": A, "B": B, "C": C}, {}), D)
 
     def _record(self, func: Any, args: Any, kwargs: Any, name: str, tensors: Any, given: dict[str, Any]) -> Any:
         known = [x for x in tensors.values() if isinstance(x, Tensor)]
@@ -109,14 +108,14 @@ class Recorder(TorchDispatchMode):
             raise InputError("a CUDA graph is captured within fpemu.torch.record, which cannot copy its products")
         begun = self._operands(name, tensors, given)  # before the call, which may overwrite C
         result = func(*args, **kwargs)
-        self._finish(*begun, result[0] if isinstance(result, (tuple, list)) else result)
+        self._finish(begun, result[0] if isinstance(result, tuple | list) else result)
         return result
 
     def _operands(self, name: str, tensors: dict[str, Tensor | None], given: dict[str, Any]) -> tuple[Any, ...]:
         """The record of a call without its result, and the GPU's samples and digests of the operands."""
         present = {role: x for role, x in tensors.items() if isinstance(x, Tensor)}
         samples: dict[str, Tensor] = {}
-        digests = {}
+        digests: dict[tuple[str, str], Tensor] = {}
         scales = {role: present.pop(role) for role in ("scale_a", "scale_b") if role in present}
         operands = {role: _layout(x) for role, x in present.items()}
         for role, x in present.items():
@@ -141,7 +140,7 @@ class Recorder(TorchDispatchMode):
                 digests |= _digests(role, x)
                 operands[role] = _layout(x)
             beta = given.get("beta", 1.0 if "C" in present else 0.0)
-            factors = {"alpha": float(given.get("alpha", 1.0)), "beta": float(beta)}
+            factors: Any = {"alpha": float(given.get("alpha", 1.0)), "beta": float(beta)}
             product = replace(product, sizes=(M, N, K), rows=tuple(r.tolist()), columns=tuple(c.tolist()),
                               flags=_flags(A, given), **factors)  # fmt: skip
             return product, samples, digests, rows, columns
@@ -152,7 +151,9 @@ class Recorder(TorchDispatchMode):
         names = [name for name in self.modules.parents if name != "Global"]
         return max(names, key=lambda name: (name.count("."), name), default="")
 
-    def _finish(self, product: Recorded, samples: Any, digests: Any, rows: Any, columns: Any, D: Tensor) -> None:
+    def _finish(self, begun: tuple[Any, ...], D: Tensor) -> None:
+        """Complete the record of a call by its result."""
+        product, samples, digests, rows, columns = begun
         product.operands["D"] = _layout(D)
         digests |= _digests("D", D)
         if rows is not None:
