@@ -39,7 +39,9 @@ def compare(
 def replay(
     run: Annotated[str, "RUN", "Folder that fpemu.torch.record wrote."], /, seconds: Seconds = 20.0, json_: bool = False
 ) -> None:
-    """Emulate the samples of all products of a recorded run, and find the orders that reproduce them.
+    """Emulate the products of a recorded run, and find the orders that reproduce them.
+
+    The stored samples are compared: rows of A, columns of B and their entries of D.
 
     Exit status 0 if every sampled product has the bits of a found specification, 1 if not, 2 for a folder without a
     run.

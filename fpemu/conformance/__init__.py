@@ -1,8 +1,22 @@
-"""Comparison of a product with its bit-exact specification, and the search for the cause of mismatches."""
+"""Comparison of a product, or of recorded runs, with bit-exact specifications; the search for causes of mismatches."""
 
 from fpemu.conformance.causes import Cause
 from fpemu.conformance.compare import Difference, compare
+from fpemu.conformance.runs import Explanation, Recorded, Replayed, RunDifference, compare_runs, replay_run
 from fpemu.conformance.specification import Specification
 from fpemu.conformance.verdict import Verdict, verify
 
-__all__ = ["Cause", "Difference", "Specification", "Verdict", "compare", "verify"]
+__all__ = [
+    "Cause",
+    "Difference",
+    "Explanation",
+    "Recorded",
+    "Replayed",
+    "RunDifference",
+    "Specification",
+    "Verdict",
+    "compare",
+    "compare_runs",
+    "replay_run",
+    "verify",
+]

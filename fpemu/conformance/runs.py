@@ -307,15 +307,13 @@ class _Sample:
 
     def verdict(self, s: Specification, **options: Any) -> Verdict:
         """The verdict on the sample."""
-        assert self.A is not None and self.B is not None and self.D is not None
+        A, B, D = (np.asarray(x) for x in (self.A, self.B, self.D))
         C = self.C if s.beta else None
         if self.scale_a is None:
-            return verify(self.D, self.A, self.B, C, specification=s, **options)
-        shape = (*self.D.shape, self.A.shape[1])
-        scales = Scales.of(self.scale_a, self.scale_b, shape, None, None, True)
+            return verify(D, A, B, C, specification=s, **options)
+        scales = Scales.of(self.scale_a, self.scale_b, (*D.shape, A.shape[1]), None, None, True)
         kinds = [self.product.operands[name]["type"] for name in "AD"]
-        causes = bool(options["causes"])
-        return verify_scaled(self.D, self.A, self.B, C, scales, s._resolved(*kinds), causes=causes)
+        return verify_scaled(D, A, B, C, scales, s._resolved(*kinds), causes=bool(options["causes"]))
 
 
 def by_columns(operand: dict[str, Any]) -> bool:
@@ -434,8 +432,7 @@ class RunDifference:
             lines[0] += f"; {self.unaligned[0]} of run 1 and {self.unaligned[1]} of run 2 have no partner"
         if self.before is not None:
             p, q = self.before
-            one, two = p.digests(), q.digests()
-            names = ", ".join(name for name in one if name != "D" and one[name] != two.get(name))
+            names = ", ".join(n for n, x in p.digests().items() if n != "D" and x != q.digests().get(n))
             lines.append(f"first different operands: {names} of {p} (run 2: product {q.index})")
         if self.first is None:
             lines += ["another operation than a recorded product returned them"] * (self.before is not None)
@@ -476,9 +473,9 @@ def compare_runs(run1: str | os.PathLike[str], run2: str | os.PathLike[str], *, 
 
     Notes
     -----
-    Products are aligned by N and K. Two products of one shape are compared by the digests of their operands and
-    results. Of different shapes, such as those of two batch sizes, the sampled rows with equal A, B and C are compared;
-    of attention, the first element of the batch.
+    Products are aligned by N and K, and by B if one run has more of them. Two products of one shape are compared by the
+    digests of their operands and results. Of different shapes, such as those of two batch sizes, the sampled rows with
+    equal A, B and C are compared; of attention, the first element of the batch.
     """
     number("seconds", seconds, 0)
     runs = read(run1), read(run2)
@@ -504,12 +501,13 @@ def compare_runs(run1: str | os.PathLike[str], run2: str | os.PathLike[str], *, 
 
 
 def _aligned(run1: list[Recorded], run2: list[Recorded]) -> Iterator[tuple[Recorded, Recorded]]:
-    """The products of both runs with equal N and K, in order."""
+    """The products of both runs with equal N and K, in order; with equal B too if a run has others between them."""
     keys: Any = [[p.sizes[1:] if p.sizes else (p.operator,) for p in run] for run in (run1, run2)]
     if keys[0] == keys[1]:
         yield from zip(run1, run2, strict=True)
         return
-    for i, j, count in SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks():
+    one, two = ([(*key, _key_of(p)) for key, p in zip(*x, strict=True)] for x in zip(keys, (run1, run2), strict=True))
+    for i, j, count in SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks():
         yield from zip(run1[i : i + count], run2[j : j + count], strict=True)
 
 

@@ -102,7 +102,7 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: Any, kwargs: Any, name: str, tensors: Any, given: dict[str, Any]) -> Any:
         known = [x for x in tensors.values() if isinstance(x, Tensor)]
-        if any(x.is_meta or x.is_sparse or str(x.dtype) not in _TYPES for x in known):
+        if any(x.is_meta or x.is_sparse or not x.numel() or str(x.dtype) not in _TYPES for x in known):
             return func(*args, **kwargs)
         if known[0].is_cuda and torch.cuda.is_current_stream_capturing():
             raise InputError("a CUDA graph is captured within fpemu.torch.record, which cannot copy its products")
@@ -189,7 +189,7 @@ class Recorder(TorchDispatchMode):
 
 def _first(x: Tensor) -> Tensor:
     """The first matrix of a batch."""
-    return x.reshape(-1, *x.shape[-2:])[0] if 0 not in x.shape[:-2] else x.new_zeros(x.shape[-2:])
+    return x.reshape(-1, *x.shape[-2:])[0]
 
 
 def _layout(x: Tensor) -> dict[str, Any]:

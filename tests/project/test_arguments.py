@@ -158,6 +158,8 @@ VALID = {
     "fpemu.batched.planar": row(batched.planar, ONE),
     "fpemu.conformance.Specification": row(conformance.Specification, SPEC),
     "fpemu.conformance.compare": row(conformance.compare, ONE, ONE, "fp16"),
+    "fpemu.conformance.compare_runs": row(conformance.compare_runs, "run", "run"),
+    "fpemu.conformance.replay_run": row(conformance.replay_run, "run"),
     "fpemu.conformance.verify": row(conformance.verify, 2 * WIDE, ONE, ONE, hardware="A100", causes=False),
     "fpemu.conformance.verify scheme": row(
         conformance.verify, 2 * WIDE, WIDE, WIDE, scheme="ootomo", hardware="A100", causes=False
@@ -313,10 +315,12 @@ def test_a_wrong_value_raises_an_input_error(name):
     assert not wrong, f"{name}: {len(wrong)} wrong outcomes, such as {wrong[:5]}"
 
 
+READERS = {"fpemu.probing.load", "fpemu.conformance.compare_runs", "fpemu.conformance.replay_run"}
+"""Functions that read files, which do not exist here."""
 GPU_ROWS = {name for name in VALID if name.startswith(("fpemu.gpu.", "fpemu.verification."))}
 
 
-@pytest.mark.parametrize("name", sorted(VALID.keys() - GPU_ROWS - {"fpemu.probing.load"}))
+@pytest.mark.parametrize("name", sorted(VALID.keys() - GPU_ROWS - READERS))
 def test_the_calls_of_the_table_are_valid(name, workdir):
     function, given, named = VALID[name]
     function(*given, **named)
