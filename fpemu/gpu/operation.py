@@ -208,7 +208,10 @@ class Operations(dict[Any, Any]):
         # an empty operand has no address, by which a converted one differs from the caller's array
         empty = None in placed[:2] or any(X is not None and 0 in X.shape for X in placed)
         keys = [] if request.signature is None else [(request.signature, matrices.facts_of(*placed))]
-        if arrays is not None and key is not None and not empty and arrays.in_place(*placed[:3]):
+        same = (
+            "out" in given or placed[0] is None or placed[0].dtype == dtype
+        )  # a repeated call returns an array like A
+        if arrays is not None and key is not None and not empty and same and arrays.in_place(*placed[:3]):
             keys.append(key)
         operation = next((each for key in keys if (each := self.find(key, None, [])) is not None), None)
         if operation is None:
@@ -322,8 +325,8 @@ class GemmRequest(Request):
         self.signature = (*rules, scalars, self.deferred, self._on_device)
         if call.form is None:
             return call.result_shape, np.dtype(call.scheme.operand.dtype)
-        if call.empty or not hopper.supported(call):
-            complex_products.check_supported(call)
+        if call.form == "3M" and not call.scheme.modular:
+            raise InputError(f"form='3M' of {call.scheme.name} runs on the CPU (fpemu.gemm): leave it out on a GPU")
         return (*call.result_shape[:-1], call.result_shape[-1] // 2), complex_dtype(call.scheme.operand)
 
     def place(self, operands: dict[str, Any]) -> list[Matrix | None]:
@@ -344,19 +347,27 @@ class GemmRequest(Request):
         call, layouts = self.call, matrices.layouts(*placed)
         if call.empty:
             memory = Memory()
-            layouts, first = _real(call, layouts, memory.block)
-            return Operation(Plan([*first, *_without_product(layouts["D"], layouts["C"], call)], memory), placed)
+            steps = complex_products.combined(call, layouts) if np.iscomplexobj(call.beta) else []
+            if not steps:
+                layouts, steps = _real(call, layouts, memory.block)
+                steps += _without_product(layouts["D"], layouts["C"], call)
+            return Operation(Plan(steps, memory), placed)
         return _error_free(placed, call) if call.scheme.error_free else self.products(placed)[0]
 
     def products(self, placed: Placed, ready: str = "") -> tuple[Product, Product]:
         """Return the product, and the preparation of the operand that is `ready`, which it then does not split."""
-        call, memory, before = self.call, Memory(), Memory("prepared")
-        layouts, embedding = _real(call, matrices.layouts(*placed), memory.block)
+        call, memory, before = complex_products.plain(self.call), Memory(), Memory("prepared")
+        layouts = matrices.layouts(*placed)
+        end = complex_products.combined(self.call, layouts)
+        layouts["C"] = None if call.C is None else layouts["C"]
+        held, first = _real(call, {ready: layouts.pop(ready)} if ready else {}, before.block)
+        layouts, embedding = _real(call, layouts, memory.block)
+        layouts |= held
         sizes = (*layouts["D"].shape[-2:], layouts["A"].shape[-1])
         kernel, prepared = find(call.scheme, call.spec, sizes, call.order), Prepared(layouts[ready or "A"], ready)
-        first = kernel.split([prepared], call.on_range, before) if ready else []
+        first += kernel.split([prepared], call.on_range, before) if ready else []
         steps, split = kernel.steps(layouts, (call.alpha, call.beta), call.on_range, memory, prepared)
-        plan = Plan([*embedding, *steps], memory, split + len(embedding), self.labels(layouts))
+        plan = Plan([*embedding, *steps, *end], memory, split + len(embedding), self.labels(layouts))
         given = placed, kernel, self.policy
         # arrays of the CPU are copied, for which the call waits anyway
         product = Product(plan, *given, not self._on_device or self.waits)
@@ -390,14 +401,15 @@ class _ErrorFree(Operation):
 
     def multiply(self, operands: dict[str, Any]) -> None:
         """Queue the product of A and B, with C or None, to D on the default stream; GuaranteeError."""
-        call = self.call
-        real, steps = _real(call, operands, device.Buffer)
+        call = complex_products.plain(self.call)
+        real, steps = _real(call, operands | {"C": operands["C"] if call.C is not None else None}, device.Buffer)
         queue(*steps)
         A, B, C, D = real.values()
         rest, paired = (call.alpha, call.beta, C, call.order), call.form is not None
         report = errorfree.gemm(A, B, D, call.scheme, call.spec, *rest, paired=paired)
         if not report.ok:
             raise GuaranteeError("; ".join(fault.message for fault in report.faults))
+        queue(*complex_products.combined(self.call, operands))
 
 
 class _FromData(_ErrorFree):
@@ -529,7 +541,7 @@ def gemm(
         As A.
     scheme : str or Scheme
         As in `fpemu.gemm`.
-    alpha, beta : real numbers
+    alpha, beta : numbers
         As in `fpemu.gemm`.
     on_range : str, optional
         Overflow policy, as in `fpemu.gemm`. On arrays of the GPU "raise", "scale" and "scale-rows" wait for the GPU, to

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fpemu.errors import GpuError, InputError
+from fpemu.gpu.errorfree import hopper
 from fpemu.gpu.operation import GemmRequest, Operation, Operations, Placed, Request, computed
 from fpemu.gpu.runtime import callers, counters, device, matrices
 from fpemu.gpu.runtime.counters import lock
@@ -37,14 +38,14 @@ def plan(
     Parameters
     ----------
     scheme : str or Scheme
-        As in `fpemu.gpu.gemm`, without the Ozaki family.
+        As in `fpemu.gpu.gemm`; of the Ozaki family `ozaki2` on Hopper in accurate or invariant scaling.
     A : array (..., M, K) of the GPU
-        Operand in the scheme's own dtype. Its values are not read.
+        Operand in the scheme's own dtype, or all operands complex with such parts. Its values are not read.
     B : array (..., K, N) of the GPU
         As A.
     C : array (..., M, N) of the GPU, optional
         As A.
-    alpha, beta : real numbers
+    alpha, beta : numbers
         As in `fpemu.gpu.gemm`.
     on_range : str, optional
         Overflow policy, as in `fpemu.gpu.gemm`.
@@ -81,10 +82,8 @@ def plan(
             raise InputError(f"{' and '.join(outside)} must be on the GPU: a plan multiplies where the operands are")
         shape, dtype = computed(lambda: request.result(operands), request.complaint)
         call = request.call
-        if call.scheme.error_free:
+        if call.scheme.error_free and not hopper.supported(call):
             raise InputError(f"{call.scheme.name}: its kernels depend on the operands' values: call fpemu.gpu.gemm")
-        if call.form is not None:
-            raise InputError("a plan multiplies real matrices: call fpemu.gpu.gemm for complex ones")
         if call.empty:
             raise InputError("there is nothing to multiply: the operands are empty, or alpha is 0")
         for name, X in given.items():
@@ -185,6 +184,8 @@ class GemmPlan:
         InputError
             Another shape or dtype; entries that the overflow policy refuses.
         """
+        if self._request.call.scheme.error_free:
+            raise InputError(f"{self._request.call.scheme.name} prepares no operand: call the plan with both arrays")
         if operand not in ("A", "B"):
             raise InputError(f"operand = {operand!r} must be 'A' or 'B'")
         with lock, device.entered(self._index), callers.ordered(callers.streams([X])):
@@ -216,7 +217,9 @@ class GemmPlan:
             Description.
         """
         shapes = ", ".join(f"{name} {shape}" for name, shape in self.shapes.items())
-        return f"{self._first.kernel.describe()}; {shapes}; {self.bytes} bytes of workspace per stream"
+        call = self._request.call
+        kernel = f"{call.scheme.name} on {call.spec}" if call.scheme.error_free else self._first.kernel.describe()
+        return f"{kernel}; {shapes}; {self.bytes} bytes of workspace per stream"
 
     @property
     def kernels(self) -> list[str]:

@@ -68,7 +68,8 @@ def gemm(
 
     Notes
     -----
-    The gradients are dA = alpha · (dD Bᵀ), dB = alpha · (Aᵀ dD) and dC = beta · dD; the products are calls of the same
+    The gradients are dA = alpha · (dD Bᵀ), dB = alpha · (Aᵀ dD) and dC = beta · dD, of complex tensors with conjugate
+    scalars and matrices, of which a real operand has the real part; the products are calls of the same
     scheme with the same options. A gradient that is summed over batch axes, because they were broadcast, is one product
     whose sums run over these axes too, the axes before the rows or columns. PyTorch sums dC over such axes.
     """

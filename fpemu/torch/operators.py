@@ -29,7 +29,13 @@ from fpemu.schemes.words import OverflowPolicy
 DEFAULT_GPU = "H200"  # the GPU that is emulated for tensors of the CPU
 _LITERALS = (str, int, float, bool, tuple, list, type(None))
 _ARRAYS = (np.generic, np.ndarray, Tensor)
-_OF_THE_CALL = ("on_range", "order", "hardware", "algorithm")  # None is their default; all others are of the scheme
+_OF_THE_CALL = (
+    "on_range",
+    "order",
+    "form",
+    "hardware",
+    "algorithm",
+)  # None is their default; all others are of the scheme
 _Call = Callable[..., Any]
 library = torch.library.Library("fpemu", "DEF")
 
@@ -83,8 +89,8 @@ def dtype(scheme: str, options: str) -> torch.dtype:
 @lru_cache(maxsize=1024)
 def kernel_order(scheme: str, options: str, M: int, N: int, K: int) -> KOrder | None:
     """Return the order over K of the kernel that runs a product on a GPU; None: the scheme's."""
-    given = {"hardware": DEFAULT_GPU, "on_range": None, "order": None} | read(options)
-    hardware, _, order = (given.pop(name) for name in ("hardware", "on_range", "order"))
+    given = {"hardware": DEFAULT_GPU, "on_range": None, "form": None, "order": None} | read(options)
+    hardware, _, _, order = (given.pop(name) for name in ("hardware", "on_range", "form", "order"))
     chosen = configure(scheme, hardware, OverflowPolicy.PROPAGATE, order, given)
     if order is not None or chosen.spec is None or chosen.scheme.error_free or min(M, N, K) < 1:
         return order
@@ -99,13 +105,13 @@ def gemm_product(
     A: Tensor, B: Tensor, C: Tensor | None, scheme: str, alpha: Any = 1.0, beta: Any = 0.0, options: str = ""
 ) -> Tensor:
     given = read(options)
-    _check_real(A, B, C)
     if A.is_cuda or B.is_cuda:
         return gpu.gemm(A, B, C, scheme=scheme, alpha=alpha, beta=beta, **given)
     _shape(A, B, C, reads_c=beta != 0)  # vectors, which NumPy multiplies, have no kernel on a GPU
     if schemes.get(scheme).needs_hardware:
         given = {"hardware": DEFAULT_GPU} | given
-        given["order"] = kernel_order(scheme, options, A.shape[-2], B.shape[-1], A.shape[-1])
+        parts = 1 + _any_complex(A, B, C, alpha, beta)  # of a complex number: the real product has parts along N and K
+        given["order"] = kernel_order(scheme, options, A.shape[-2], parts * B.shape[-1], parts * A.shape[-1])
     return torch.tensor(schemes.gemm(*map(from_torch, (A, B, C)), scheme=scheme, alpha=alpha, beta=beta, **given))
 
 
@@ -133,14 +139,14 @@ def tallskinny_product(A: Tensor, B: Tensor) -> Tensor:
 def gemm_shape(
     A: Tensor, B: Tensor, C: Tensor | None, scheme: str, alpha: Any = 1.0, beta: Any = 0.0, options: str = ""
 ) -> Tensor:
-    _check_real(A, B, C)
-    return A.new_empty(_shape(A, B, C, reads_c=beta != 0), dtype=dtype(scheme, options))
+    kind = dtype(scheme, options)
+    kind = kind.to_complex() if _any_complex(A, B, C, alpha, beta) else kind
+    return A.new_empty(_shape(A, B, C, reads_c=beta != 0), dtype=kind)
 
 
-def _check_real(*operands: Tensor | None) -> None:
-    """Raise InputError for complex tensors, which `fpemu.gpu.gemm` multiplies without an operator and gradients."""
-    if any(X is not None and X.is_complex() for X in operands):
-        raise InputError("the operator multiplies real tensors: call fpemu.gpu.gemm for complex ones")
+def _any_complex(*values: Any) -> bool:
+    """Whether a tensor or a scalar of a call is complex."""
+    return any(X.is_complex() if isinstance(X, Tensor) else isinstance(X, complex) for X in values)
 
 
 def batched_shape(
@@ -195,7 +201,9 @@ def _gradients(ctx: Any, dD: Tensor, multiply: _Call) -> tuple[Tensor | None, ..
     def op(X: Tensor, transpose: str) -> Tensor:
         if transpose == "N":
             return X
-        return (torch.stack((X[0], -X[1])) if parts and transpose == "C" else X).mT
+        if transpose == "C":
+            X = torch.stack((X[0], -X[1])) if parts else X.conj()
+        return X.mT
 
     def product(X: Tensor, Y: Tensor, like: Tensor, transpose: str) -> Tensor:
         if one_product:
@@ -204,7 +212,7 @@ def _gradients(ctx: Any, dD: Tensor, multiply: _Call) -> tuple[Tensor | None, ..
         D = multiply(X, Y, *((None, choice, alpha.conjugate(), 0.0, plain) if ctx.request else ())).movedim(axis, 0)
         if not one_product:
             D = D.sum_to_size(_aligned(like.shape, D.dim(), parts))
-        return op(D.reshape(like.shape), transpose).movedim(0, axis).to(like.dtype)
+        return _as(op(D.reshape(like.shape), transpose).movedim(0, axis), like.dtype)
 
     d = dD.movedim(axis, 0)
     P, Q = (op(X.movedim(axis, 0), transpose) for X, transpose in zip((A, B), transposes, strict=True))
@@ -213,9 +221,16 @@ def _gradients(ctx: Any, dD: Tensor, multiply: _Call) -> tuple[Tensor | None, ..
     if not beta or not ctx.needs_input_grad[2]:
         return dA, dB, None
     (shape, kind), re, im = ctx.addend, beta.real, beta.imag
-    scaled = torch.stack((re * d[0] + im * d[1], re * d[1] - im * d[0])) if im else d if re == 1 else re * d
+    scaled = d if beta == 1 else beta.conjugate() * d if not (parts and im) else None
+    if scaled is None:
+        scaled = torch.stack((re * d[0] + im * d[1], re * d[1] - im * d[0]))
     dC = scaled.movedim(0, axis).sum_to_size(_aligned(shape, d.dim(), parts if axis == 0 else 0))
-    return dA, dB, dC.reshape(shape).to(kind)
+    return dA, dB, _as(dC.reshape(shape), kind)
+
+
+def _as(X: Tensor, kind: torch.dtype) -> Tensor:
+    """A gradient in the dtype of its operand: of a real one the real part."""
+    return (X if kind.is_complex or not X.is_complex() else X.real).to(kind)
 
 
 def _aligned(shape: Sequence[int], rank: int, parts: int) -> tuple[int, ...]:

@@ -105,21 +105,49 @@ def test_a_complex_product_is_a_real_product_of_the_parts(scheme, gpu):
     assert_same_parts(out.content, fpemu.gemm(A, B, **options | {"beta": 0.0}))
     assert_same_parts(gpu.gemm(A, B, C, **request | {"alpha": 0.0}), fpemu.gemm(A, B, C, **options | {"alpha": 0.0}))
     assert_same_parts(gpu.gemm(A, B.real, C, **request), fpemu.gemm(A, B.real, C, **options))
+    for scalars in ({"alpha": 0.3 - 1.7j, "beta": 0.5 + 2j}, {"alpha": 2.0, "beta": 1j}, {"alpha": 0, "beta": 0.3j}):
+        want = fpemu.gemm(A, B, C, **options | scalars)
+        assert_same_parts(gpu.gemm(A, B, turned, **request | scalars), want)
+        got = gpu.gemm(*(Lent(x, stream=1) for x in (A, B, turned)), **request | scalars)
+        assert_same_parts(read(got), want)
+    want = fpemu.gemm(A, B, **options | {"alpha": 1j, "beta": 0.0})
+    assert_same_parts(gpu.gemm(A, B, **request | {"alpha": 1j, "beta": 0.0}), want)
+
+
+@pytest.mark.parametrize("on_range", [None, "propagate", "scale-rows", "raise"])
+@pytest.mark.parametrize("scheme", ["ootomo", "dgemm"])
+def test_plans_of_complex_products_have_the_emulators_bits(scheme, on_range, gpu):
+    if scheme == "dgemm" and on_range == "scale-rows":
+        pytest.skip("dgemm scales nothing")
+    real, plan = np.float64 if scheme == "dgemm" else np.float32, None
+    policy = {"on_range": "propagate" if on_range is None else on_range}
+    for turned in (False, True):
+        A, B, C = (complex_draw(shape, real) for shape in ((33, 20), (20, 18), (33, 18)))
+        B[3, 4] = complex(0, np.inf) if on_range == "propagate" else B[3, 4]
+        given = [Lent(np.asfortranarray(x) if turned else x, stream=1) for x in (A, B, C)]
+        for alpha in (-1.5, 0.5 - 2j):
+            plan = gpu.plan(scheme, *given, alpha=alpha, beta=0.5j, on_range=on_range)
+            sizes = fpemu.gpu.kernel(scheme, 33, 36, 40).arguments
+            want = fpemu.gemm(A, B, C, alpha=alpha, beta=0.5j, **sizes, **policy)
+            assert_same_parts(read(plan(*given)), want)
+            for name in "AB":
+                ready = plan.prepare(given["AB".index(name)], name)
+                operands = [ready, given[1]] if name == "A" else [given[0], ready]
+                assert_same_parts(read(plan(*operands, given[2])), want)
+    assert plan.shapes["D"] == (33, 18)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": 1j}, "alpha = 1j has an imaginary part, which only ozaki2"),
+        ({"scheme": "ozaki", "mode": "CR", "alpha": 1j}, "rounds once, with real alpha and beta"),
         ({"form": "3M"}, "form='3M' of sgemm runs on the CPU"),
         ({"form": "2M"}, "unknown form '2M'"),
     ],
 )
 def test_complex_requests_that_no_kernel_runs_are_refused(options, message, gpu):
     with pytest.raises(InputError, match=message):
-        gpu.gemm(np.ones((2, 2), np.complex64), np.ones((2, 2), np.complex64), scheme="sgemm", **options)
-    with pytest.raises(InputError, match="a plan multiplies real matrices"):
-        gpu.plan("sgemm", *(Lent(np.ones((2, 2), np.complex64), stream=1) for _ in range(2)))
+        gpu.gemm(np.ones((2, 2), np.complex64), np.ones((2, 2), np.complex64), **{"scheme": "sgemm"} | options)
 
 
 def test_the_positions_of_an_order_are_those_of_its_segments():

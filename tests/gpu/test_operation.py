@@ -553,6 +553,20 @@ def test_a_plan_multiplies_without_validation_and_prepares_an_operand_once(gpu, 
     assert count(lambda: plan(A, B, out=D)).total <= 25
 
 
+def test_plans_of_ozaki2_and_repeated_calls_of_narrower_operands(gpu):
+    wide = partial(draw, dtype="float64")
+    A, B, D = wide(64, 32), wide(32, 16), wide(64, 16)
+    plan = fpemu.gpu.plan("ozaki2", A, B, scaling="invariant")
+    assert plan(A, B, out=D) is D
+    assert [name for name in plan.kernels if name != "fill"] == gpu.launched
+    assert plan.describe().startswith("ozaki2 on hopper wgmma")
+    with pytest.raises(InputError, match=r"^ozaki2 prepares no operand"):
+        plan.prepare(B)
+    for _ in range(3):  # a new array has the dtype of the scheme, not that of A
+        D = fpemu.gpu.gemm(draw(64, 32), draw(32, 16), scheme="ozaki2")
+        assert str(D.dtype).endswith("float64")
+
+
 def test_plans_refuse_other_operands(gpu):
     A, B, C = draw(64, 32), draw(32, 16), draw(64, 16)
     plan, added = fpemu.gpu.plan("staged", A, B), fpemu.gpu.plan("staged", A, B, C, beta=1.0)

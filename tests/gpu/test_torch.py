@@ -375,6 +375,40 @@ def test_vectors_scalars_and_empty_matrices_are_routed():
         assert_same(torch.addmm(y, A, A.mT, beta=False, alpha=torch.tensor(3.0)), emulated(A, A.mT, alpha=3))
 
 
+@pytest.mark.parametrize("scheme", ["staged", "ozaki2", "ozimmu"])
+def test_complex_products_and_their_gradients(scheme):
+    single = scheme == "staged"
+    kind, alpha = torch.complex64 if single else torch.complex128, 0.5 - 2j
+    A, B, C = (draw(*shape, 2, dtype=kind.to_real()) for shape in ((2, 9, 20), (20, 7), (9, 7)))
+    A, B, C = (torch.view_as_complex(X).requires_grad_() for X in (A, B, C))
+
+    def product(X, Y, Z=None, **scalars):
+        sizes = X.shape[-2], 2 * Y.shape[-1], 2 * X.shape[-1]
+        order = {"order": operators.kernel_order(scheme, "", *sizes)} if single else {}
+        X, Y, Z = (W if W is None else W.detach().resolve_conj() for W in (X, Y, Z))
+        return emulated(X, Y, Z, scheme=scheme, hardware="H200", **order, **scalars)
+
+    def parts(X):
+        return torch.view_as_real(X if isinstance(X, Tensor) else torch.tensor(X))
+
+    D, conjugate = gemm(A, B, C, scheme=scheme, alpha=alpha, beta=0.5j), alpha.conjugate()
+    dD = torch.view_as_complex(draw(*D.shape, 2, dtype=kind.to_real()) - 0.25)
+    dA, dB, dC = torch.autograd.grad(D, (A, B, C), dD)
+    rows = A.detach().flatten(0, 1), dD.flatten(0, 1)  # the batch is part of the sums of dB
+    assert_same(parts(D), parts(product(A, B, C, alpha=alpha, beta=0.5j)))
+    assert_same(parts(dA), parts(product(dD, B.mH, alpha=conjugate)), parts(dC), parts((-0.5j * dD).sum(0)))
+    assert_same(parts(dB), parts(product(rows[0].mH, rows[1], alpha=conjugate)))
+    X = A.real.detach().contiguous().requires_grad_()  # a real operand has a real gradient
+    D = gemm(X, B, scheme=scheme)
+    (dX,) = torch.autograd.grad(D, (X,), dD)
+    assert_same(dX, product(dD, B.mH).real)
+    mode = FakeTensorMode()
+    operands = [mode.from_tensor(Y.detach().cpu()) for Y in (X, B)]
+    with mode:
+        fake = gemm(*operands, scheme=scheme, alpha=1j)
+    assert (fake.dtype, fake.shape) == (kind, D.shape)
+
+
 def test_other_dtypes_and_layouts_run_unchanged():
     cases = [(draw(9, 8, dtype=dtype), draw(8, 7, dtype=dtype)) for dtype in (WIDE, HALF, torch.complex64)]
     cases += [(torch.eye(4).to_sparse(), torch.eye(4))]

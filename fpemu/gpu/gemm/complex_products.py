@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from fpemu.errors import InputError
 from fpemu.gpu.runtime import matrices
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.steps import Step
@@ -41,13 +41,30 @@ def validated(given: Mapping[str, Any], check: Callable[..., Call]) -> Call:
     return replace(call, **operands, alpha=scalars.alpha, beta=scalars.beta, form=scalars.form)
 
 
-def check_supported(call: Call) -> None:
-    """Raise InputError for what the kernels of real products do not compute for complex operands."""
-    for name, value in (("alpha", call.alpha), ("beta", call.beta)):
-        if np.iscomplexobj(value):
-            call.scheme.refuse(f"{name} = {value} has an imaginary part, which only ozaki2 on Hopper takes on a GPU")
-    if call.form == "3M" and not call.scheme.modular:
-        raise InputError(f"form='3M' of {call.scheme.name} runs on the CPU (fpemu.gemm): leave it out on a GPU")
+def plain(call: Call) -> Call:
+    """Return the call without scalars and C if a scalar is complex, so that `combined` has to follow; else the call."""
+    if not any(map(np.iscomplexobj, (call.alpha, call.beta))):
+        return call
+    one = call.scheme.operand.dtype.type(1)
+    return replace(call, C=None, alpha=one, beta=0 * one)
+
+
+def combined(call: Call, layouts: Mapping[str, Any]) -> list[Step]:
+    """Return the step D = alpha · D + beta · C, or beta · C of an empty product, where a scalar is complex."""
+    D, C, one = layouts["D"], layouts["C"], call.scheme.operand.dtype.itemsize
+    if not any(map(np.iscomplexobj, (call.alpha, call.beta))):
+        return []
+    addend: tuple[Any, ...] = (0, matrices.table(D), 0)
+    steps: tuple[int, ...] = (0, 0)
+    if C is not None:
+        c = C.broadcast(D.shape)
+        addend, steps = (c.pointer, matrices.table(D), matrices.table(c, D.shape[:-2])), c.strides[-2:]
+    scalars = (float(x) for number in (call.alpha, call.beta) for x in (number.real, number.imag))
+    end = *scalars, np.uint64(call.scheme.nan_code(call.spec)), np.int32(not call.empty)
+    sizes = D.count, *D.shape[-2:], D.strides[-2], *steps
+    return [
+        matrices.module().step(f"combine{one}", matrices.blocks(prod(D.shape)), 256, D.pointer, *addend, *sizes, *end)
+    ]
 
 
 def embedded(layouts: Mapping[str, Any], allocate: Callable[[int], Any]) -> tuple[dict[str, Any], list[Step]]:

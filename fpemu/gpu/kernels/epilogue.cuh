@@ -20,3 +20,22 @@ template <class Real> FPEMU_FUNCTION Real finished(Real t, const Scaling<Real>& 
   }
   return with_code(t, s.nan_code);
 }
+
+// A complex number times another one: four products and two sums, each rounded; a real factor scales both parts.
+template <class Real> FPEMU_FUNCTION void scale(Real (&x)[2], Real real, Real imaginary) {
+  if (imaginary == 0) {
+    x[0] *= real, x[1] *= real;
+    return;
+  }
+  const Real re = real * x[0] - imaginary * x[1];
+  x[1] = real * x[1] + imaginary * x[0], x[0] = re;
+}
+// alpha t + beta c of complex numbers, each operation rounded; c: null if there is none.
+template <class Real> FPEMU_FUNCTION void combine(Real (&t)[2], const Real (&alpha)[2], const Real (&beta)[2],
+                                                  const Real* c) {
+  scale(t, alpha[0], alpha[1]);
+  if (!c) return;
+  Real scaled[2] = {c[0], c[1]};
+  scale(scaled, beta[0], beta[1]);
+  t[0] += scaled[0], t[1] += scaled[1];
+}

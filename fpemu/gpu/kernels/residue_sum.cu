@@ -9,6 +9,7 @@
 // The threads of a warp write 32 columns of a row of each block of D.
 #include "crt.cuh"
 #include "dependent_launch.cuh"
+#include "epilogue.cuh"
 #include "exact_sums.cuh"
 #include "powers_of_two.cuh"
 #include "block_reduce.cuh"
@@ -68,16 +69,6 @@ typedef Result<Tiles::NARROW>::Real Real;
 
 FPEMU_FUNCTION double value_of(u64 code) { return Tiles::NARROW ? (double)fp32_of((u32)code) : fp64_of(code); }
 
-// x times a number whose imaginary part is not zero, one rounding an operation.
-template <class Real> FPEMU_FUNCTION void multiply(Real (&x)[2], double real, double imaginary) {
-  const Real re = (Real)real * x[0] - (Real)imaginary * x[1];
-  x[1] = (Real)real * x[1] + (Real)imaginary * x[0], x[0] = re;
-}
-template <class Real> FPEMU_FUNCTION void scale(Real (&x)[2], double real, double imaginary) {
-  if (imaginary != 0) multiply(x, real, imaginary);
-  else x[0] *= (Real)real, x[1] *= (Real)real;
-}
-
 // An entry of D from the codes of the product, in real or in complex arithmetic.
 template <class Real> FPEMU_FUNCTION void finish(const End& end, s64 row, s64 column, u64 (&codes)[PARTS]) {
   if (PARTS == 1 || (end.alpha_imaginary == 0 && end.beta_imaginary == 0)) {
@@ -87,12 +78,11 @@ template <class Real> FPEMU_FUNCTION void finish(const End& end, s64 row, s64 co
     return;
   }
   Real t[2] = {(Real)value_of(codes[0]), (Real)value_of(codes[PARTS - 1])};
-  if (end.alpha != 1 || end.alpha_imaginary != 0) scale(t, end.alpha, end.alpha_imaginary);
-  if (end.has_c) {
-    Real c[2] = {(Real)read(end.C, row, column), (Real)read(end.C, row, column + 1)};
-    scale(c, end.beta, end.beta_imaginary);
-    t[0] += c[0], t[1] += c[1];
-  }
+  const Real alpha[2] = {(Real)end.alpha, (Real)end.alpha_imaginary},
+             beta[2] = {(Real)end.beta, (Real)end.beta_imaginary};
+  Real c[2];
+  if (end.has_c) c[0] = (Real)read(end.C, row, column), c[1] = (Real)read(end.C, row, column + 1);
+  combine(t, alpha, beta, end.has_c ? c : nullptr);
   FPEMU_UNROLL
   for (int c = 0; c < PARTS; c++)
     codes[c] = t[c] != t[c] ? end.nan : Tiles::NARROW ? fp32_code((float)t[c]) : fp64_code((double)t[c]);

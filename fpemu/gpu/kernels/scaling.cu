@@ -140,9 +140,8 @@ extern "C" __global__ void __launch_bounds__(512)
 // fp64: S 4^t with t = mu - first. It does not overflow, since S 4^t <= g 4^h or t <= h - 1. Where it is subnormal and
 // loses bits, all of the row's integers are zero.
 enum Sums { INT_SUMS, LONG_SUMS, DOUBLE_SUMS };
-extern "C" __global__ void __launch_bounds__(256)
-    powers(int rows, const int* first, const void* sums, int type, int h, double g, int fast, int paired, int* mu,
-           u64* norm) {
+extern "C" __global__ void __launch_bounds__(256) powers(int rows, const int* first, const void* sums, int type, int h,
+                                                         double g, int fast, int paired, int* mu, u64* norm) {
   auto sum = [&](int i) {
     return type == INT_SUMS    ? (double)((const int*)sums)[i]
            : type == LONG_SUMS ? (double)((const u64*)sums)[i]

@@ -69,3 +69,22 @@ FPEMU_FUNCTION void addend_alone(Real* D, const Real* C, const s64* d_of, const 
   }
 ALONE(alone_fp32, float)
 ALONE(alone_fp64, double)
+
+// D = alpha · D + beta · C, or beta · C (product = 0), of complex numbers; rows and columns of D are contiguous pairs.
+#define COMBINE(BYTES, Real)                                                                                        \
+  extern "C" __global__ void combine##BYTES(Real* D, const Real* C, const s64* d_of, const s64* c_of, s64 count,    \
+                                            s64 rows, s64 columns, s64 d_row, s64 c_row, s64 c_column, double re,   \
+                                            double im, double beta_re, double beta_im, u64 nan_code, int product) { \
+    const Real alpha[2] = {(Real)re, (Real)im}, beta[2] = {(Real)beta_re, (Real)beta_im};                           \
+    for (s64 i = (s64)blockIdx.x * 256 + threadIdx.x; i < count * rows * columns; i += (s64)gridDim.x * 256) {      \
+      const Place p = place_of(i, rows, columns);                                                                   \
+      Real* d = D + 2 * at(p, d_of, d_row, 1);                                                                      \
+      const Real* c = C ? C + 2 * at(p, c_of, c_row, c_column) : nullptr;                                           \
+      Real t[2] = {product ? d[0] : c[0], product ? d[1] : c[1]};                                                   \
+      if (product) combine(t, alpha, beta, c);                                                                      \
+      else scale(t, beta[0], beta[1]);                                                                              \
+      d[0] = with_code(t[0], nan_code), d[1] = with_code(t[1], nan_code);                                           \
+    }                                                                                                               \
+  }
+COMBINE(4, float)
+COMBINE(8, double)

@@ -169,8 +169,7 @@ struct Operand {
 template <class F> FPEMU_FUNCTION void for_columns(const Operand& X, const F& use) {
   const int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
   const int along = gridDim.x * blockDim.x, across = gridDim.y * blockDim.y;
-  for (int k = X.by_k ? x : y; k < X.K; k += X.by_k ? along : across)
-    use(k, X.by_k ? y : x, X.by_k ? across : along);
+  for (int k = X.by_k ? x : y; k < X.K; k += X.by_k ? along : across) use(k, X.by_k ? y : x, X.by_k ? across : along);
 }
 
 // The largest code of every column k, and the complement of the least one; both at first zero.
