@@ -18,16 +18,19 @@ from fpemu import formats, mma
 from fpemu._system import in_ieee
 from fpemu.arguments import choice, integer, number
 from fpemu.conformance.causes import Cause
+from fpemu.conformance.orders import lengths_of
 from fpemu.conformance.scaled import Scales, verify_scaled
-from fpemu.conformance.specification import Specification
+from fpemu.conformance.specification import Specification, describe_order, evaluate
 from fpemu.conformance.verdict import Verdict, verify
 from fpemu.errors import InputError
 from fpemu.library import tables
+from fpemu.probing.callables import bits
 
 Array = NDArray[Any]
 _FORMAT = 1
 _FILES = 8  # files among which the limit of disk space is divided
 _CAUSES = 12  # likely causes that are compared with other products of the kernel
+_ENTRIES = 16  # rows and columns on which slices are tried
 _OTHERS = 4  # such products
 _SEARCHES = 2  # searches for an order among equal calls, after which the others are only compared
 _CODES = {
@@ -305,6 +308,21 @@ class _Sample:
                 if not isinstance(row.order, tables.Tiles):
                     yield replace(base, hardware=row.spec, fmt=None, order=row.order, stored=row.stored)
 
+    def sliced(self, s: Specification) -> Iterator[Specification]:
+        """Slices of K, added in turn, that reproduce the rows and columns with the most mismatches."""
+        A, B, D = (np.asarray(x) for x in (self.A, self.B, self.D))
+        C, s = self.C if s.beta else None, self.verdict(s, causes=False).specification
+        if self.scale_a is not None or s.spec is None:
+            return
+        wrong = bits(evaluate(s, A, B, C).astype(D.dtype, copy=False)) != bits(D)
+        r, c = (np.argsort(-wrong.sum(axis=axis), kind="stable")[:_ENTRIES] for axis in (1, 0))
+        A, B, D, C = A[r], B[:, c], D[r][:, c], None if C is None else C[r][:, c]
+        for length in lengths_of(A.shape[1]):
+            for stored in (None, s.result) if s.result in ("fp16", "bf16") else (None,):
+                one = replace(s, order=mma.KOrder(length), stored=stored)
+                if (bits(evaluate(one, A, B, C).astype(D.dtype, copy=False)) == bits(D)).all():
+                    yield one
+
     def verdict(self, s: Specification, **options: Any) -> Verdict:
         """The verdict on the sample."""
         A, B, D = (np.asarray(x) for x in (self.A, self.B, self.D))
@@ -374,6 +392,10 @@ def explain(
                 return Explanation(s, verdict.identified or str(verdict.specification), entries)
         if not seconds:
             return Explanation(None, "none of the known orders", entries)
+        for s in sample.sliced(start):
+            if equal(sample, s) and all(equal(one, s) for one in more):
+                stored = f", the slices stored in {s.stored}" * bool(s.stored)
+                return Explanation(s, str(s) if base is None else describe_order(s.order) + stored, entries)
         verdict = sample.verdict(start, causes=True, seconds=seconds)
     except InputError as problem:
         return Explanation(None, str(problem))
