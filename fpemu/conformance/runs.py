@@ -150,6 +150,7 @@ class RunWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.waiting: list[bytes] = []  # content of the current file that `flush` writes
         self.number = self.size = self.dropped = 0
+        self.full = True  # whether the next product begins a file
         self.stored: set[str] = set()
 
     def holds(self, key: str) -> bool:
@@ -158,7 +159,7 @@ class RunWriter:
 
     def add(self, product: Recorded, arrays: dict[str, tuple[str, tuple[int, ...], bytes]]) -> None:
         """Append a product with its samples: dtype, shape and bytes of each."""
-        if self.dropped or ((not self.number or self.size > self.limit // _FILES) and not self._next()):
+        if self.dropped or (self.full and not self._next()):
             self.dropped += 1
             return
         key = _key_of(product)
@@ -172,21 +173,22 @@ class RunWriter:
         self.size += len(text) + len(content)
 
     def flush(self) -> None:
-        """Append the products to the current file."""
+        """Append the products to the current file, and end it if it is large."""
         if self.waiting:
             with open(self.folder / f"{self.number - 1:05d}.run", "ab") as file:
                 file.write(b"".join(self.waiting))
             self.waiting = []
+        if self.size > self.limit // _FILES:  # not between the products of a flush, some of which share a B
+            self.full, self.stored = True, set()
 
     def _next(self) -> bool:
         """Begin another file; False if the limit is reached and the first products are to be kept."""
-        self.flush()
         if self.number >= _FILES and self.keep == "first":
             return False
         if self.number >= _FILES:
             (self.folder / f"{self.number - _FILES:05d}.run").unlink(missing_ok=True)
         self.waiting = [json.dumps({"fpemu run": _FORMAT, "about": self.about}).encode() + b"\n"]
-        self.size, self.number, self.stored = len(self.waiting[0]), self.number + 1, set()
+        self.size, self.number, self.full = len(self.waiting[0]), self.number + 1, False
         return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -51,14 +51,15 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self, folder: Any, rows: Any, columns: int, limit: int, keep: Any, operators: Iterable[str]) -> None:
         super().__init__()
-        self.rows = integer("rows", rows, 1) if isinstance(rows, int) else integers("rows", rows, 0)
+        self.rows = integer("rows", rows, 1) if isinstance(rows, int) else tuple(integers("rows", rows, 0))
         self.columns = integer("columns", columns, 1)
         self.operators = tuple(operators)
         self.writer = RunWriter(folder, _about(), limit, keep)
         self.count = 0
         self.pending: list[tuple[Recorded, dict[str, Tensor], dict[tuple[str, str], Tensor]]] = []
-        self.waiting = 0
+        self.waiting, self.most = 0, min(_BYTES, limit // 16)
         self.modules = ModuleTracker()
+        self.places: dict[Any, tuple[tuple[int, ...], Tensor]] = {}
 
     def __enter__(self) -> Recorder:
         self.modules.__enter__()
@@ -125,9 +126,7 @@ class Recorder(TorchDispatchMode):
         if "A" in present and present["A"].dim() > 1:
             A, B = present["A"], present["B"]
             M, N, K = A.shape[-2], B.shape[-1], A.shape[-1]
-            r = sampled(M, self.rows) if isinstance(self.rows, int) else np.array([i for i in self.rows if i < M])
-            c = sampled(N, self.columns)
-            rows, columns = (torch.from_numpy(x).to(A.device, non_blocking=True) for x in (r, c))
+            (r, rows), (c, columns) = self._places(M, self.rows, A.device), self._places(N, self.columns, A.device)
             samples["A"], samples["B"] = _first(A)[rows], _first(B)[:, columns]
             if "C" in present:
                 samples["C"] = _first(present["C"].expand(*A.shape[:-1], N))[rows][:, columns]
@@ -141,10 +140,18 @@ class Recorder(TorchDispatchMode):
                 operands[role] = _layout(x)
             beta = given.get("beta", 1.0 if "C" in present else 0.0)
             factors: Any = {"alpha": float(given.get("alpha", 1.0)), "beta": float(beta)}
-            product = replace(product, sizes=(M, N, K), rows=tuple(r.tolist()), columns=tuple(c.tolist()),
+            product = replace(product, sizes=(M, N, K), rows=r, columns=c,
                               flags=_flags(A, given), **factors)  # fmt: skip
             return product, samples, digests, rows, columns
         return product, samples, digests, None, None
+
+    def _places(self, length: int, count: Any, device: Any) -> tuple[tuple[int, ...], Tensor]:
+        """The sampled rows or columns, and their indices on the device."""
+        key = length, count, device
+        if key not in self.places:
+            places = sampled(length, count) if isinstance(count, int) else np.array([i for i in count if i < length])
+            self.places[key] = tuple(places.tolist()), torch.from_numpy(places).to(device)
+        return self.places[key]
 
     def _module(self) -> str:
         """The innermost module that runs."""
@@ -162,27 +169,31 @@ class Recorder(TorchDispatchMode):
             samples["D"] = some[:, columns]
         self.pending.append((product, samples, digests))
         self.waiting += sum(x.numel() * x.element_size() for x in samples.values())
-        if len(self.pending) >= _PENDING or self.waiting > _BYTES:
+        if len(self.pending) >= _PENDING or self.waiting > self.most:
             self.flush()
 
     def flush(self) -> None:
         """Write the products that wait on the GPU to the files."""
         pending, self.pending, self.waiting = self.pending, [], 0
-        devices: dict[Any, list[Tensor]] = {}
-        for *_, digests in pending:
-            for x in digests.values():
-                devices.setdefault(x.device, []).append(x)
-        # one copy for each device
-        words = {device: iter(torch.cat(parts).tolist()) for device, parts in devices.items()}
+        digested = _copied([x for *_, digests in pending for x in digests.values()])
+        listed = []
         for product, samples, digests in pending:
-            for (role, key), x in digests.items():
-                found = [f"{next(words[x.device]) % 2**64:016x}" for _ in range(len(x))]
+            for role, key in digests:
+                words = [f"{value:016x}" for value in next(digested).view(np.uint64)]
                 if key == "rows":
-                    product = replace(product, row_digests=tuple(found))
+                    product = replace(product, row_digests=tuple(words))
                 else:
-                    product.operands[role][key] = found[0]
-            held = self.writer.holds(_key_of(product))
-            arrays = {name: _bytes(x) for name, x in samples.items() if not (held and name == "B")}
+                    product.operands[role][key] = words[0]
+            listed.append((product, samples))
+        new = dict.fromkeys(key for product, _ in listed if not self.writer.holds(key := _key_of(product)))
+        # B of one digest is copied once
+        for product, samples in listed:
+            if _key_of(product) not in new:
+                samples.pop("B", None)
+            new.pop(_key_of(product), None)
+        copied = _copied([x for _, samples in listed for x in samples.values()])
+        for product, samples in listed:
+            arrays = {name: (_code(x), tuple(x.shape), next(copied).tobytes()) for name, x in samples.items()}
             self.writer.add(product, arrays)
         self.writer.flush()
 
@@ -207,17 +218,16 @@ def digest(x: Tensor) -> Tensor:
     x = x.contiguous()
     if x.storage_offset() * x.element_size() % 8:
         x = x.clone()
-    rows = x.view(torch.uint8)
-    if rows.shape[1] % 8:
-        rows = torch.nn.functional.pad(rows, (0, -rows.shape[1] % 8))
-    words = rows.view(torch.int64)
-    total = torch.zeros(len(words), dtype=torch.int64, device=x.device)
-    step = max(1, _WORDS // max(1, len(words)))
+    codes = x.view(torch.uint8)
+    if codes.shape[1] % 8:
+        codes = torch.nn.functional.pad(codes, (0, -codes.shape[1] % 8))
+    words = codes.view(torch.int64)
+    mix, step, sums = _mixer(x.device.type), max(1, _WORDS // len(words)), []
     for start in range(0, words.shape[1], step):
         some = words[:, start : start + step]
         index = torch.arange(start, start + some.shape[1], device=x.device)
-        total = total + _mixer(x.device.type)(some, index.expand_as(some)).sum(1)
-    return total
+        sums.append(mix(some, index.expand_as(some)).sum(1))
+    return sum(sums[1:], sums[0])
 
 
 def _mixed(word: Tensor, index: Tensor) -> Tensor:
@@ -243,9 +253,21 @@ def _mixer(device: str) -> Any:
     return _mixers[device]
 
 
-def _bytes(x: Tensor) -> tuple[str, tuple[int, ...], bytes]:
-    codes = _CODES[_TYPES[str(x.dtype)]]
-    return codes, tuple(x.shape), x.contiguous().reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
+def _code(x: Tensor) -> str:
+    return _CODES[_TYPES[str(x.dtype)]]
+
+
+def _copied(tensors: list[Tensor]) -> Iterator[Any]:
+    """The bytes of tensors in the memory of the CPU, by one copy for each device."""
+    devices: dict[Any, list[Tensor]] = {}
+    for x in tensors:
+        devices.setdefault(x.device, []).append(x.contiguous().reshape(-1).view(torch.uint8))
+    content = {device: torch.cat(parts).cpu().numpy() for device, parts in devices.items()}
+    start = dict.fromkeys(devices, 0)
+    for x in tensors:
+        first = start[x.device]
+        start[x.device] += x.numel() * x.element_size()
+        yield content[x.device][first : start[x.device]]
 
 
 def _flags(x: Tensor, given: dict[str, Any]) -> dict[str, Any]:
