@@ -18,11 +18,34 @@ def rows_by(*parameters: str, order: str = "") -> Callable[..., list[Row]]:
     [{'n': 8, 'phi': 2.0}]
     """
 
+    latest: tuple[Sequence[Row], int, dict[Any, list[Row]] | None] = ((), 0, None)
+
     def select(rows: Sequence[Row], *values: Any) -> list[Row]:
-        selected = [row for row in rows if all(row[p] == x for p, x in zip(parameters, values, strict=True))]
+        # a page selects thousands of times from the same rows: the second selection builds an index of them
+        nonlocal latest
+        if latest[0] is not rows or latest[1] != len(rows):
+            latest = rows, len(rows), None
+        elif latest[2] is None:
+            latest = rows, len(rows), _index(rows, parameters)
+        index = latest[2]
+        if index and len(values) == len(parameters):
+            selected = list(index.get(values, ()))
+        else:
+            selected = [row for row in rows if all(row[p] == x for p, x in zip(parameters, values, strict=True))]
         return sorted(selected, key=lambda row: row[order]) if order else selected
 
     return select
+
+
+def _index(rows: Sequence[Row], parameters: Sequence[str]) -> dict[Any, list[Row]]:
+    """The rows by the values of the parameters; empty if a row lacks one or a value has no hash."""
+    index: dict[Any, list[Row]] = {}
+    try:
+        for row in rows:
+            index.setdefault(tuple(row[p] for p in parameters), []).append(row)
+    except (KeyError, TypeError):
+        return {}
+    return index
 
 
 def runs_by(*parameters: str) -> Callable[..., list[float]]:

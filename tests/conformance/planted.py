@@ -73,27 +73,27 @@ def stale(K, to, of, length=16):
 
 
 ROWS = """
-block left out | all | small deep | k = 96 to 111 are
-odd block left out | all | odd | k = 101 to 105 are
-last block left out | all | odd | the last 8 of k are left out
-block counted twice | all | small | counted twice
-stale tile | all | small | are read in place of k = 64 to 79
-stale tile of A | all | small | k of A is read from other places
-negative block | all | small | -1 for k = 64 to 95
-scale of the next block | all | small | scales of other blocks
-rows exchanged | all | odd deep | row 3 holds 7
-columns permuted | all | odd | columns of D are in wrong places
-tile of another | all | small | holds the tile at [0, 16]
-tile transposed | all | small | is transposed
-tile not written | all | small | hold 0: not written
-rows of NaN | all | odd | hold NaN
-stride of A | all | small | A is read by rows with leading dimension 248
-B stored by columns | all | odd | B is read by columns
-k reversed in tiles | all | small deep | within tiles of 16 of k
-k permuted in a tile | all | small | is permuted against the other operand
-k permuted in tiles | all | small | within tiles of 32 of k
-ReLU | all | odd | ReLU
-bias | all | small | a bias for each column
+block left out | two | small deep | k = 96 to 111 are
+odd block left out | two | odd | k = 101 to 105 are
+last block left out | two | odd | the last 8 of k are left out
+block counted twice | two | small | counted twice
+stale tile | two | small | are read in place of k = 64 to 79
+stale tile of A | two | small | k of A is read from other places
+negative block | two | small | -1 for k = 64 to 95
+scale of the next block | two | small | scales of other blocks
+rows exchanged | two | odd deep | row 3 holds 7
+columns permuted | two | odd | columns of D are in wrong places
+tile of another | two | small | holds the tile at [0, 16]
+tile transposed | two | small | is transposed
+tile not written | two | small | hold 0: not written
+rows of NaN | two | odd | hold NaN
+stride of A | two | small | A is read by rows with leading dimension 248
+B stored by columns | two | odd | B is read by columns
+k reversed in tiles | two | small deep | within tiles of 16 of k
+k permuted in a tile | two | small | is permuted against the other operand
+k permuted in tiles | two | small | within tiles of 32 of k
+ReLU | two | odd | ReLU
+bias | two | small | a bias for each column
 slices | all | small odd deep | slices of 56
 slices in pairs | all | small | slices of 32 joined pairwise
 promotion in slices | all | deep | promoted every 64
@@ -165,12 +165,16 @@ PRODUCTS = {  # of (unit, A, B)
         u, np.where(np.arange(len(B)) // 16 == 6, A.dtype.type(0), A), B, KOrder(64)
     ),
 }
-GROUPS = {"all": tuple(UNITS), "matrix": ("H200", "A100", "MI300X")}
+GROUPS = {"all": tuple(UNITS), "two": ("H200", "cores"), "matrix": ("H200", "A100", "MI300X")}
 PLANTED: dict[str, tuple[Callable[..., Any], tuple[str, ...], tuple[str, ...], str]] = {}
 for row in ROWS.strip().splitlines():
     name, units, shapes, words = row.split(" | ")
     PLANTED[name] = PRODUCTS[name], GROUPS.get(units) or tuple(units.split()), tuple(shapes.split()), words
-CASES = [(name, unit, shape) for name, (_, units, shapes, _) in PLANTED.items() for unit in units for shape in shapes]
+CASES = [  # each unit and each shape of a defect, in pairs
+    (name, units[i % len(units)], shapes[i % len(shapes)])
+    for name, (_, units, shapes, _) in PLANTED.items()
+    for i in range(max(len(units), len(shapes)))
+]
 
 
 def operands(unit, shape):

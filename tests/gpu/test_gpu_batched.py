@@ -46,6 +46,11 @@ def turned(transposes):
     return {"transa": transposes[0], "transb": transposes[1]}
 
 
+def alternating(names, rows):
+    """Parametrise with the rows and, as the last value, True and False in turn."""
+    return pytest.mark.parametrize(names, [(*row, index % 2 == 0) for index, row in enumerate(rows)])
+
+
 @pytest.fixture
 def one(gpu, monkeypatch):
     """One thread block takes all products."""
@@ -129,9 +134,8 @@ def test_products_of_planar_arrays_can_be_four_calls(gpu):
 # --- flat products, and those whose matrices come by Hopper's copy engine
 @slow
 @needs_compiler
-@pytest.mark.parametrize("bulk", [True, False])
-@pytest.mark.parametrize(
-    ("sizes", "side", "threads"),
+@alternating(
+    ("sizes", "side", "threads", "bulk"),
     [
         ((33, 35, 37), 48, (16, 8)),
         ((35, 34, 47), 48, (16, 6)),
@@ -159,16 +163,19 @@ def test_products_of_any_shape_have_the_emulators_bits(one, sizes, side, threads
 
 @slow
 @needs_compiler
-@pytest.mark.parametrize("bulk", [True, False])
-@pytest.mark.parametrize("transposes", ["NN", "NT", "TN", "TT"])
-@pytest.mark.parametrize(
-    ("sizes", "side", "threads"),
+@alternating(
+    ("transposes", "sizes", "side", "threads", "bulk"),
     [
-        ((40, 24, 40), (48, 48, 64), (16, 8)),  # what follows a line of whole eights is no part of it
-        ((33, 35, 24), (48, 48, 64), (16, 8)),
-        ((33, 35, 37), 48, (16, 8)),
-        ((65, 50, 79), 80, (16, 16)),
-        ((95, 33, 17), (96, 64, 32), (16, 32)),
+        (transposes, *shape)
+        for pair, shape in (
+            # what follows a line of whole eights is no part of it
+            (("NN", "TT"), ((40, 24, 40), (48, 48, 64), (16, 8))),
+            (("NT", "TN"), ((33, 35, 24), (48, 48, 64), (16, 8))),
+            (("TT", "NN"), ((33, 35, 37), 48, (16, 8))),
+            (("TN", "NT"), ((65, 50, 79), 80, (16, 16))),
+            (("NN", "NT"), ((95, 33, 17), (96, 64, 32), (16, 32))),
+        )
+        for transposes in pair
     ],
 )
 def test_transposed_flat_products(one, sizes, side, threads, transposes, bulk):
@@ -178,9 +185,9 @@ def test_transposed_flat_products(one, sizes, side, threads, transposes, bulk):
 
 @slow
 @needs_compiler
-@pytest.mark.parametrize("most", [1, 3])
-@pytest.mark.parametrize("stages", [1, 2, 4])
-@pytest.mark.parametrize("resident", [1, MANY])
+@pytest.mark.parametrize(
+    ("most", "stages", "resident"), [(1, 1, 1), (3, 1, MANY), (3, 2, 1), (1, 2, MANY), (1, 4, 1), (3, 4, MANY)]
+)
 def test_thread_blocks_take_more_products_than_they_have_buffers_for(one, monkeypatch, most, stages, resident):
     monkeypatch.setattr(Code, "most", most)
     for batch in (1, 2 * stages + 3):
@@ -225,8 +232,7 @@ def test_flat_products_whose_tiles_have_the_memory_of_what_was_copied_and_severa
 
 @slow
 @needs_compiler
-@pytest.mark.parametrize("bulk", [True, False])
-@pytest.mark.parametrize("elements", [0, 1, 3, 5, 7])
+@alternating(("elements", "bulk"), [(0,), (1,), (3,), (7,), (5,)])
 def test_stacks_may_begin_and_end_between_two_multiples_of_16_bytes(one, monkeypatch, elements, bulk):
     """They begin so many elements after a multiple of 16 bytes, or end so many before a page."""
     fenced = harness.fenced

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import csv
 import graphlib
 import hashlib
-import io
 import json
 import os
 import re
@@ -148,7 +146,7 @@ def found(path):
         value = getattr(value, part, None)
     return value
 
-for _, group in itertools.groupby(json.loads(sys.argv[1]), lambda paths: paths[0].rpartition(".")[0]):
+for _, group in itertools.groupby(json.loads(sys.argv[1]), lambda paths: paths[0].split(".")[:2]):
     child = os.fork()
     if not child:  # with nothing but fpemu imported
         lost = [paths[0] for paths in group if all(found(path) is None for path in paths)]
@@ -280,9 +278,7 @@ def test_committed_figures_are_whole(stem):
     assert not [
         path for path in stem.parent.glob(f"{stem.name}.*") if path.suffix not in (".csv", ".json", ".md", ".png")
     ]
-    for row in csv.DictReader(io.StringIO(data.decode())):
-        values = [value for value in row.values() if value]  # empty where a cell has other methods
-        assert record["figure"] in OVERFLOWS or not {"inf", "-inf", "nan"} & set(values)
+    assert record["figure"] in OVERFLOWS or not re.search(rb"(^|,)(-?inf|nan)(,|\r?$)", data, re.MULTILINE)
     text = json.dumps(record)
     assert not re.search(r"(/home/|/root/|/tmp/|/work/|\d\d:\d\d:\d\d)", text)
 

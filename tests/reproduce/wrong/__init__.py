@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fpemu.sweep.store import canonical
+
 
 @dataclass(frozen=True)
 class Wrong:
@@ -24,3 +26,14 @@ class Wrong:
     what: str
     numbers: Callable[[types.ModuleType, dict[str, Any]], Mapping[str, Any]]
     cells: Mapping[str, Any] = field(default_factory=dict)
+
+
+_KNOWN: dict[tuple[Any, str], Any] = {}
+
+
+def once(function: Any, cell: dict[str, Any], evaluate: Callable[[dict[str, Any]], Any]) -> Any:
+    """The numbers of a function for a cell, which several claims of a page share: ``evaluate(cell)`` at first."""
+    key = function, canonical(cell)
+    if key not in _KNOWN:
+        _KNOWN[key] = evaluate(cell)
+    return _KNOWN[key]

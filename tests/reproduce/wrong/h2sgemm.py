@@ -94,6 +94,8 @@ def _swapped(page, function):
 
 FIG8 = {"m": 16, "n": 16, "k": 1024, "seeds": 2}
 FIG9 = {"rows_and_columns": (16, 48), "depths": (64, 256, 1024), "squares": (32, 64, 128), "seeds": 2}
+SHIFTED = _patched("enumeration", "kept", _scale_off_by_one)
+CUT = _patched("enumeration", "residuals", _truncated)
 WRONG = {
     "termwise_beats_sgemm": Wrong("dropped product", _dropped("sb=12 term-wise"), {**FIG8, "exponents": (-8, 0)}),
     "elementwise_matches_sgemm": Wrong("dropped product", _dropped("sb=12 element-wise"), {**FIG8, "exponents": (0,)}),
@@ -131,14 +133,14 @@ WRONG = {
     ),
     "same_trends": Wrong("scale omitted", _method("sb=12 term-wise", "sb=0 term-wise"), {"m": 16, "seeds": 2}),
     "table1_bits": Wrong("wrong rounding", lambda page, cell: page.evaluate(cell | {"reading": page.READINGS[1]})),
-    "eq6_upper": Wrong("scale off by one", _patched("enumeration", "kept", _scale_off_by_one)),
-    "eq6_lower": Wrong("scale off by one", _patched("enumeration", "kept", _scale_off_by_one)),
-    "rule1_collapse": Wrong("scale off by one", _patched("enumeration", "kept", _scale_off_by_one)),
+    "eq6_upper": Wrong("scale off by one", SHIFTED),
+    "eq6_lower": Wrong("scale off by one", SHIFTED),
+    "rule1_collapse": Wrong("scale off by one", SHIFTED),
     "sb12_keeps_22_bits": Wrong("truncated words", _patched("enumeration", "kept", _truncated)),
     "remapped_range": Wrong("both words scaled", _patched("enumeration", "kept", _both_scaled)),
-    "eq3_exact": Wrong("truncated words", _patched("enumeration", "residuals", _truncated)),
-    "eq5_exact": Wrong("truncated words", _patched("enumeration", "residuals", _truncated)),
-    "underflow_onset": Wrong("truncated words", _patched("enumeration", "residuals", _truncated)),
+    "eq3_exact": Wrong("truncated words", CUT),
+    "eq5_exact": Wrong("truncated words", CUT),
+    "underflow_onset": Wrong("truncated words", CUT),
     "n_fused_44": Wrong("one buffer of B", _patched("h2sgemm", "fused", _buffers(1))),
     "f_range": Wrong("four buffers of B", _patched("h2sgemm", "used", _buffers(4))),
     "f_falls": Wrong("swapped sides of a block", _patched("h2sgemm", "used", _swapped)),
