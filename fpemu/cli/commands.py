@@ -19,7 +19,7 @@ SUMMARIES = {
     "reproduce": "Reproduce figures of papers: picture (PNG), data (CSV) and record of provenance and claims (JSON).",
     "ledger": "Write the ledger of published claims: LEDGER.md, LEDGER.csv and a page of details per paper in ledger/.",
     "reveal": "Find the summation tree of any GEMM by probes.",
-    "invariant": "Find the numbers of rows at which a GEMM changes the summation order of a row.",
+    "invariant": "Find the sizes or settings at which a GEMM changes the summation order of a row.",
     "compare": "Find the first product of two recorded runs whose operands are equal and whose results are not.",
     "replay": "Emulate the products of a recorded run, and find the orders that reproduce them.",
     "library": "Look up the summation order of a library's product: 'fpemu library lookup cublas fp16 512x512x8192'.",

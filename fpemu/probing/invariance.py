@@ -1,4 +1,4 @@
-"""Batch invariance: the numbers of rows M for which the summation order of an output row of a GEMM changes."""
+"""Batch invariance: the sizes and settings for which the summation order of an output row of a GEMM changes."""
 
 from __future__ import annotations
 
@@ -25,40 +25,45 @@ _LISTED = 12  # intervals in the text
 
 @dataclass(frozen=True)
 class Interval:
-    """Successive numbers of rows for which the rows of D have the same summation orders.
+    """Successive numbers of rows, or values of another variable, for which the rows of D have the same orders.
 
     Attributes
     ----------
     first, last : int
-        The first and the last of these numbers of rows M.
+        The first and the last of these values.
     orders : tuple of int
         Indices of the orders of the rows of D, into `Invariance.orders`: one, or several if rows differ.
+    name : str
+        Name of the variable.
     """
 
-    first: int
-    last: int
+    first: Any
+    last: Any
     orders: tuple[int, ...]
+    name: str = "M"
 
     def __str__(self) -> str:
-        span = f"M = {self.first}" + f" to {self.last}" * (self.last > self.first)
+        span = f"{self.name} = {self.first}" + f" to {self.last}" * (self.last != self.first)
         several = "orders" if len(self.orders) > 1 else "order"
         return f"{span}: {several} {', '.join(str(n + 1) for n in self.orders)}"
 
 
 @dataclass(frozen=True)
 class Invariance:
-    """Summation orders of the rows of a GEMM against its number of rows M.
+    """Summation orders of the rows of a GEMM against its number of rows M, or another variable.
 
     Attributes
     ----------
     n, k : int
         Columns of D, and length of the sums.
     count : int
-        Number of compared M.
+        Number of compared values.
     intervals : tuple of Interval
-        Successive M with the same orders.
+        Successive values with the same orders.
     orders : tuple of str
         Each order in words, or the reason why it is not known.
+    m : int or None
+        Rows of D, if another variable than M was varied.
     """
 
     n: int
@@ -66,22 +71,26 @@ class Invariance:
     count: int
     intervals: tuple[Interval, ...]
     orders: tuple[str, ...]
+    m: int | None = None
 
     @property
     def invariant(self) -> bool:
-        """Whether every row of D has the same order for every M."""
+        """Whether every row of D has the same order for every value."""
         return len(self.orders) == 1
 
     @property
-    def first_break(self) -> int | None:
-        """The smallest M of the given ones at which a row has another order than the first row of the first M."""
+    def first_break(self) -> Any:
+        """The first value at which a row has another order than the first row of the first value, or None."""
         return next((i.first for i in self.intervals if i.orders != (0,)), None)
 
     def __str__(self) -> str:
-        what = f"N = {self.n}, K = {self.k}, {self.count} values of M from {self.intervals[0].first}"
+        name = self.intervals[0].name
+        sizes = [f"{n} = {x}" for n, x in (("M", self.m), ("N", self.n), ("K", self.k)) if x is not None and n != name]
+        what = f"{', '.join(sizes)}, {self.count} values of {name} from {self.intervals[0].first}"
+        kind = "batch-invariant" if name == "M" else "invariant"
         if self.invariant:
-            return f"batch-invariant: one order; {what} to {self.intervals[-1].last}\norder 1: {self.orders[0]}"
-        title = f"NOT batch-invariant: {len(self.orders)} orders, the first change at M = {self.first_break}"
+            return f"{kind}: one order; {what} to {self.intervals[-1].last}\norder 1: {self.orders[0]}"
+        title = f"NOT {kind}: {len(self.orders)} orders, the first change at {name} = {self.first_break}"
         lines = [f"{title}; {what} to {self.intervals[-1].last}", *map(str, self.intervals[:_LISTED])]
         lines += [f"and {len(self.intervals) - _LISTED} more intervals"] * (len(self.intervals) > _LISTED)
         return "\n".join([*lines, *(f"order {i + 1}: {text}" for i, text in enumerate(self.orders))])
@@ -89,11 +98,13 @@ class Invariance:
 
 @in_ieee
 def invariance(
-    gemm: Callable[[Any, Any], Any],
+    gemm: Callable[..., Any],
     n: int,
     k: int,
     *,
-    m: Iterable[int] = range(1, 65),
+    m: int | Iterable[int] = range(1, 65),
+    vary: str = "m",
+    values: Sequence[Any] = (),
     spec: MmaSpec | None = None,
     fmt: str | None = None,
     out: str | None = None,
@@ -102,7 +113,7 @@ def invariance(
     seed: int = 0,
     report: Callable[..., None] | None = None,
 ) -> Invariance:
-    """Find the numbers of rows M at which a GEMM changes the summation order of an output row.
+    """Find the numbers of rows M, or the values of another variable, at which a GEMM changes its summation order.
 
     Parameters
     ----------
@@ -110,8 +121,13 @@ def invariance(
         As in `fpemu.probing.reveal`.
     n, k : int
         Columns of B, and length of the sums.
-    m : iterable of int
-        The numbers of rows, ascending.
+    m : int or iterable of int
+        The numbers of rows, ascending; one number to vary something else.
+    vary : str
+        "m"; "n"; "k": zeros pad the operands to the length; "alignment": NumPy arrays that begin so many bytes after an
+        address divisible by 4096; or a keyword of `gemm`, such as "workspace", "stream" or "ranks".
+    values : sequence
+        Values of another variable than M; ascending sizes for N and K.
     spec : MmaSpec, optional
         The presumed instruction of the GEMM.
     fmt, out : str, optional
@@ -128,7 +144,7 @@ def invariance(
     Returns
     -------
     Invariance
-        The intervals of M with equal orders, and the orders.
+        The intervals with equal orders, and the orders.
 
     Raises
     ------
@@ -137,70 +153,114 @@ def invariance(
 
     Notes
     -----
-    All rows of A are one random row, so that rows of D with one order have the same bits, for each M. Two orders whose
-    sums are equal in all n columns are not distinguished.
+    All rows of A are one random row, so that rows of D with one order have the same bits, for each M; to vary N, all
+    columns of B are one random column, and columns of D are compared. Two orders whose sums are equal in all compared
+    entries are not distinguished.
 
     Examples
     --------
     >>> import fpemu
-    >>> def gemm(A, B):
-    ...     return fpemu.simt.gemm(A, B, order=fpemu.mma.KOrder(split=32 if len(A) < 5 else None))
+    >>> def gemm(A, B, split=None):
+    ...     return fpemu.simt.gemm(A, B, order=fpemu.mma.KOrder(split=32 if len(A) < 5 else split))
     >>> print(invariance(gemm, 8, 64, m=range(1, 9)))
     NOT batch-invariant: 2 orders, the first change at M = 5; N = 8, K = 64, 8 values of M from 1 to 8
     M = 1 to 4: order 1
     M = 5 to 8: order 2
     order 1: two chains of 32 products, then added
     order 2: one chain of 64 products
+    >>> invariance(gemm, 8, 64, m=8, vary="split", values=[16, 32]).first_break
+    32
     """
     sizes = ascending(m)
     n, k, seed = integer("n", n, 1, 2**20), integer("k", k, 1, 2**20), integer("seed", seed, 0)
     flag("orders", orders), choice("layout", layout, ("NN", "TN", "NT", "TT"))
+    if vary != "m" and (len(sizes) > 1 or not values):
+        raise InputError(f"vary={vary!r} needs its values=, and one number of rows as m=")
+    tried: Sequence[Any] = {"m": sizes, "n": values, "k": values}.get(vary, values)
+    tried = ascending(tried, vary) if vary in ("m", "n", "k") else tuple(tried)
+    if vary == "alignment":
+        tried = integers("alignment", tried, 0, 4095)
     to = formats.get(fmt or (str(spec.a_format) if spec is not None else "fp32"))
     rng = np.random.default_rng(seed)
-    row, B = (_round_to(rng.standard_normal(shape), to).astype(to.dtype) for shape in ((1, k), (k, n)))
-    call = CheckedCallable(gemm, report=report, layout=layout)
+    length = tried[0] if vary == "k" else k  # of the numbers before the zeros
+    line, others = (
+        _round_to(rng.standard_normal((length, x)), to).astype(to.dtype) for x in (1, sizes[0] if vary == "n" else n)
+    )
     found: list[NDArray[Any]] = []
-    places: list[tuple[int, int, int]] = []  # for each order, an M, a row and a column that shows it
+    places: list[tuple[Any, int, int]] = []  # for each order, a value, a row and a column that shows it
+    calls = 0
 
-    def orders_of(M: int) -> tuple[int, ...]:
-        D = bits(call(np.repeat(row, M, axis=0), B))
-        left, seen = np.arange(M), []
+    def product(value: Any) -> tuple[CheckedCallable, tuple[int, int, int]]:
+        """The function for a value, and its sizes."""
+        given = {} if vary in ("m", "n", "k", "alignment") else {vary: value}
+
+        def call(A: Any, B: Any) -> Any:
+            operands = [_shifted(x, value) for x in (A, B)] if vary == "alignment" else [A, B]
+            return gemm(*operands, **given)
+
+        shape = {"m": sizes[0], "n": n, "k": k} | ({vary: value} if vary in ("m", "n", "k") else {})
+        return CheckedCallable(call, report=report and counted, layout=layout), (shape["m"], shape["n"], shape["k"])
+
+    def counted(_: int) -> None:
+        nonlocal calls
+        calls += 1
+        report and report(calls)
+
+    def orders_of(value: Any) -> tuple[int, ...]:
+        call, (M, N, K) = product(value)
+        one, many = (np.concatenate([x, np.zeros((K - length, x.shape[1]), x.dtype)]) for x in (line, others))
+        alike = np.repeat(one, N if vary == "n" else M, axis=1)
+        D = bits(call(many.T, alike).T if vary == "n" else call(alike.T, many))
+        left, seen = np.arange(len(D)), []
         while left.size:
             first = D[left[0]]
             index = next((i for i, known in enumerate(found) if np.array_equal(known, first)), len(found))
             if index == len(found):
-                column = int(np.argmax(first != found[0])) if found else 0
+                entry = int(np.argmax(first != found[0])) if found else 0
                 found.append(first.copy())
-                places.append((M, int(left[0]), column))
+                places.append((value, *((entry, int(left[0])) if vary == "n" else (int(left[0]), entry))))
             seen.append(index)
             left = left[(D[left] != first).any(axis=1)]
         return tuple(seen)
 
-    intervals = grouped((M, orders_of(M)) for M in sizes)
+    name = vary.upper() if vary in ("m", "n", "k") else vary
+    intervals = grouped(((value, orders_of(value)) for value in tried), name)
     texts = []
-    for M, i, j in places if orders else ():
+    for value, i, j in places if orders else ():
+        call, (M, N, K) = product(value)
         try:
-            shape: Any = {"shape": (M, n), "at": (i, j), "layout": layout}
-            texts.append(sentence(reveal(gemm, k, spec, fmt=fmt, out=out, **shape).tree))
+            shape: Any = {"shape": (M, N), "at": (i, j), "layout": layout}
+            texts.append(sentence(reveal(call.gemm, K, spec, fmt=fmt, out=out, **shape).tree))
         except InputError as problem:
             texts.append(f"not revealed: {problem}")
-    return Invariance(n, k, len(sizes), intervals, tuple(texts) if orders else ("not probed",) * len(places))
+    known = tuple(texts) if orders else ("not probed",) * len(places)
+    return Invariance(n, k, len(tried), intervals, known, None if vary == "m" else sizes[0])
 
 
-def ascending(m: Any) -> tuple[int, ...]:
+def _shifted(x: NDArray[Any], offset: int) -> NDArray[Any]:
+    """A copy that begins `offset` bytes after an address divisible by 4096."""
+    memory = np.empty(x.nbytes + 8192, np.uint8)
+    start = -memory.ctypes.data % 4096 + offset
+    strides: Any = "F" if x.flags.f_contiguous and not x.flags.c_contiguous else "C"
+    copy = memory[start : start + x.nbytes].view(x.dtype).reshape(x.shape, order=strides)
+    copy[...] = x
+    return copy
+
+
+def ascending(m: Any, name: str = "m") -> tuple[int, ...]:
     """Numbers of rows, or one, as a tuple."""
-    sizes = integers("m", tuple(m) if isinstance(m, Iterable) else m, 1, 2**20, one=True)
+    sizes = integers(name, tuple(m) if isinstance(m, Iterable) else m, 1, 2**20, one=True)
     if not sizes or any(a >= b for a, b in pairwise(sizes)):
-        raise InputError("m must be ascending numbers of rows, as range(1, 65)")
+        raise InputError(f"{name} must be ascending numbers, as range(1, 65)")
     return sizes
 
 
-def grouped(rows: Iterable[tuple[int, Sequence[int]]]) -> tuple[Interval, ...]:
+def grouped(rows: Iterable[tuple[Any, Sequence[int]]], name: str = "M") -> tuple[Interval, ...]:
     """Successive M with the same orders as one interval."""
     intervals: list[Interval] = []
     for M, orders in rows:
         if intervals and intervals[-1].orders == tuple(orders):
-            intervals[-1] = Interval(intervals[-1].first, M, tuple(orders))
+            intervals[-1] = Interval(intervals[-1].first, M, tuple(orders), name)
         else:
-            intervals.append(Interval(M, M, tuple(orders)))
+            intervals.append(Interval(M, M, tuple(orders), name))
     return tuple(intervals)

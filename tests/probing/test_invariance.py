@@ -100,6 +100,33 @@ def test_orders_of_cublas_are_those_of_its_table():
         fpemu.library.invariance("cublas", "fp16", 4095, 4096)
 
 
+@pytest.mark.parametrize(
+    ("vary", "values", "expected"),
+    [
+        ("n", [8, 12, 16, 24], [(8, 12, (0,)), (16, 24, (1,))]),
+        ("k", [40, 64, 65, 80], [(40, 64, (0,)), (65, 80, (1,))]),
+        ("alignment", [0, 8, 4, 16], [(0, 8, (0,)), (4, 4, (1,)), (16, 16, (0,))]),
+        ("lanes", ["one", "two"], [("one", "one", (0,)), ("two", "two", (1,))]),
+    ],
+)
+def test_other_variables_than_m(vary, values, expected):
+    """A kernel that splits wide and long products, those at odd words, and on request."""
+
+    def gemm(A, B, lanes="one"):
+        split = B.shape[1] >= 16 or A.shape[1] > 64 or lanes == "two"
+        split |= vary == "alignment" and A.ctypes.data % 8 > 0
+        return fpemu.simt.gemm(A, B, order=KOrder(split=16) if split else None)
+
+    found = invariance(gemm, 8, 40, m=5, vary=vary, values=values)
+    assert spans(found) == expected
+    assert found.orders[0].startswith("one chain")
+    assert "chains of" in found.orders[1]
+    assert f"values of {vary.upper() if vary in 'nk' else vary} from" in str(found)
+    for wrong in ({"m": [1, 2]}, {"values": []}):
+        with pytest.raises(InputError, match="needs its values=, and one number of rows"):
+            invariance(gemm, 8, 40, **({"m": 5, "vary": vary, "values": values} | wrong))
+
+
 @pytest.mark.parametrize("m", [[], [3, 2], [0, 1], [2, 2]])
 def test_numbers_of_rows_ascend(m):
     with pytest.raises(InputError, match="m "):
@@ -113,6 +140,12 @@ def test_the_command_fails_if_an_order_changes(tmp_path, monkeypatch, capsys):
     assert "the first change at M = 4" in capsys.readouterr().out
     assert main(["invariant", "kernel.py:matmul", "--m", "4:64:4", "--n", "4", "--k", "64", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["invariant"]
+    assert main(["invariant", "kernel.py:matmul", "--m", "4", "--vary", "n=4:8", "--k", "64"]) == 0
+    for ranks, status in {"2": 0, "1,2,4": 1}.items():
+        assert main(["invariant", "kernel.py:matmul", "--m", "3", "--n", "8", "--k", "64", "--ranks", ranks]) == status
+    assert main(["invariant", "kernel.py:matmul", "--m", "1:8", "--n", "4", "--k", "64", "--draw", "rows.svg"]) == 1
+    assert "four chains of 16 products" in (tmp_path / "rows.svg").read_text()
+    capsys.readouterr()
     for line, status in {
         "openblas -H SKYLAKEX --m 8,64 --n 512 --k 512": 0,
         "cublas --type fp16 --m 1:200 --n 4096 --k 4096": 1,
@@ -120,8 +153,12 @@ def test_the_command_fails_if_an_order_changes(tmp_path, monkeypatch, capsys):
         assert main(["invariant", "--library", *line.split()]) == status
     for line, words in {
         "invariant": "name one thing to compare",
+        "invariant kernel.py:matmul --vary n=4:8": "for one number of rows",
+        "invariant kernel.py:matmul --m 1 --vary n": "--vary is not NAME=",
+        "invariant kernel.py:matmul --m 1 --vary k=1,2 --ranks 2": "give one of them",
+        "invariant --library openblas --vary n=4:8": "--library takes --m or --ranks",
         "invariant kernel.py:matmul --m 1:": "--m '1:' is not FIRST:LAST",
-        "invariant kernel.py:matmul --m 5:4": "--m '5:4' names no numbers of rows",
+        "invariant kernel.py:matmul --m 5:4": "--m '5:4' names no numbers up to",
         "invariant --library openblas --type bf16": "openblas has no products of type bf16",
     }.items():
         assert main(line.split()) == 2
