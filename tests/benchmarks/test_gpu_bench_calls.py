@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from benchmarks.calls import __main__ as command
-from benchmarks.calls import host, products, run
+from benchmarks.calls import run
 from benchmarks.calls.sections import BATCHES, SECTIONS, Section
 from benchmarks.calls.timer import CALLS, HOST, LONGEST, TURN, WHOLE, Timer
 from experiments.speed import calls as page
 from fpemu import InputError
 from fpemu.gpu.runtime import device
-from tests.gpu_fixtures import gpu, simulated
+from tests.gpu_fixtures import gpu
 from tests.simulated_driver import Tensor
 
 __all__ = ["gpu"]
@@ -194,33 +194,6 @@ def timer(gpu, monkeypatch):
     return result
 
 
-@simulated
-def test_every_call_of_a_case_launches_kernels(timer):
-    rows = {
-        "torch.mm(out=)": host.product(timer, "sgemm"),
-        "torch.bmm(out=)": host.batch(timer),
-        "bmm": products.batch(timer, n=8, count=5),
-        "SGEMM": products.long_sum(timer, M=64, N=32, K=2048),
-        "torch.mm": products.tall(timer, m=300, k=32, n=4, dtype="float64"),
-        "torch.mm(out=) of a tall and skinny product": host.tall(timer),
-    }
-    for library, row in rows.items():
-        libraries = {name for name in row if name.startswith(library.split(" of ")[0])}
-        assert libraries
-        assert all((count == 0) == (name in libraries) for name, count in row.items()), row
-        assert next(iter(row)) in page.LIBRARY
-
-
-@simulated
-def test_products_by_three_schemes_with_prepared_operands(timer):
-    row = products.square(timer, n=64)
-    assert list(row)[:2] == ["SGEMM", "three fp16"]
-    assert all(row[name] >= 2 for name in ("staged", "ootomo", "legemm"))
-    assert set(row) == {"SGEMM", "three fp16"} | {
-        f"{s}{p}" for s in ("staged", "ootomo", "legemm") for p in ("", " prepared")
-    }
-
-
 # --- the figure
 @pytest.fixture
 def shown(tmp_path, monkeypatch):
@@ -296,44 +269,3 @@ def test_an_incomplete_section_has_no_minimum_and_its_missing_cases_are_named(sh
     finding = page.finding(rows)
     assert "Not measured: batches (16 x 5, 32 x 5), products, " in finding
     assert finding.endswith("Failed: host time (legemm).")
-
-
-def test_bars_of_the_other_schemes_stay_in_their_place_if_a_scheme_failed(shown):
-    rows = shown(host=dict.fromkeys(page.SCHEMES, HOST_ROW) | {"ootomo": {"error": "no kernel"}})
-    bars = page.draw(rows).axes[0].patches
-    assert [round(bar.get_x() + bar.get_width() / 2 + 0.25, 6) for bar in bars[:3]] == [0, 2, 3]
-
-
-def test_a_record_of_kernels_alone_leaves_the_page_empty(tmp_path, monkeypatch):
-    """FPEMU_SPEED replaces the records of all pages; the record of another benchmark has no whole calls."""
-    file = tmp_path / "mine.json"
-    file.write_text(json.dumps({"device": {"gpu": "NVIDIA X"}, "runs": [], "rows": []}))
-    monkeypatch.setenv("FPEMU_SPEED", str(file))
-    page._record.cache_clear()
-    assert ([*page.cells()], [*page.measures([])]) == ([], [])
-    assert page.finding([]).startswith("Not measured: host time, batches, ")
-    assert page.provenance() == "No record of whole calls is here."
-    page._record.cache_clear()
-
-
-def test_the_caption_names_the_gpu_and_the_dates_of_the_record(tmp_path, monkeypatch):
-    about = {"host": {"date": "2026-01-02"}, "batches": {"date": "2026-03-04"}}
-    content = {"gpu": "NVIDIA X", "driver": "1.2", "library": "cuBLAS 13", "torch": "2.11.0", "about": about}
-    file = tmp_path / "mine.json"
-    file.write_text(json.dumps(content))
-    monkeypatch.setenv("FPEMU_SPEED", str(file))
-    what = "NVIDIA X (driver 1.2, cuBLAS 13, PyTorch 2.11.0), 2026-01-02 to 2026-03-04."
-    assert page.provenance() == f"Measured on one {what}"
-
-
-def test_a_record_of_the_earlier_benchmark_has_the_same_ratios(shown):
-    host_rows = {name: {key: us for key, us in HOST_ROW.items() if key != "torch.mm(out=)"} for name in page.SCHEMES}
-    rows = shown(
-        about=None,
-        host={"torch.mm(out=)": 10.0, **host_rows},
-        batches={"8 x 5": {"fpemu": 3.0, "bmm": 9.0}},
-        products={"512": {"SGEMM": 8.0, "staged": 4.0}, "300x32x4 float32": {"multiply": 1.0, "SGEMM": 2.0}},
-    )
-    ratios = {(row["kind"], row["way"]): row["ratio"] for row in rows}
-    assert (ratios["host", "eager"], ratios["batches", "fpemu"], ratios["products", "staged"]) == (0.3, 3.0, 2.0)
-    assert ratios["tall", "multiply"] == 2.0

@@ -169,24 +169,6 @@ def measured(monkeypatch):
     return fields
 
 
-def test_the_command_saves_and_prints_its_rows(measured, tmp_path, capsys):
-    path = tmp_path / "record.json"
-    words = f"bench gpu --shape 512x64x100 --implementation sgemm --implementation staged -o {path}"
-    command = words.split(" ")
-    assert main(command) == 0
-    assert "256 / 256" in capsys.readouterr().out
-    measured["first_s"] = 1e-3
-    assert main(command) == 0
-    assert {row["first_s"] for row in record.read(path).rows} == {2e-3}
-    assert main([*command, "--again"]) == 0
-    assert {(row["first_s"], row["run"]) for row in record.read(path).rows} == {(1e-3, 1)}
-    measured["mismatches"] = 3
-    assert main([*command, "--again"]) == 1
-    said = capsys.readouterr()
-    assert "253 / 256" in said.out
-    assert "the bits of some rows" in said.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import clock, timing
-from benchmarks.gpu import ceilings
+from benchmarks import timing
 from benchmarks.timing import Steady
 
 TURN = 2.4e-3
@@ -104,27 +102,6 @@ def test_a_limiter_shows_in_the_second_half_and_not_in_the_first_launches():
     assert gpu.slept == timing.FULL.idle
 
 
-def waiting(gpu):
-    """Launches of a GPU that wait for it."""
-    queue = gpu.launch
-
-    def launch():
-        queue()
-        gpu.synchronize()
-
-    return launch
-
-
-def test_a_call_that_waits_for_the_gpu_is_not_repeated_for_long(monkeypatch):
-    """Where the host needs as long as the GPU nothing can queue up: two hundred launches would take ten seconds."""
-    gpu = Gpu(0.05, 1e-5)
-    monkeypatch.setattr(gpu, "launch", waiting(gpu))
-    found = gpu.measure(timing.SHORT)
-    assert found.median == pytest.approx(0.05, rel=1e-3)
-    assert gpu.count < 15
-    assert gpu.time < 3 * timing.seconds(timing.SHORT, 0.05)
-
-
 @pytest.mark.parametrize("each", [2e-5, 4e-4, 5e-3, 0.3])
 @pytest.mark.parametrize("name", list(timing.RULES))
 def test_the_duration_of_a_measurement_is_estimated(name, each):
@@ -132,16 +109,6 @@ def test_the_duration_of_a_measurement_is_estimated(name, each):
     gpu = Gpu(each, 1e-5)
     gpu.measure(rules)
     assert gpu.time == pytest.approx(timing.seconds(rules, each), rel=0.5, abs=0.06)
-
-
-def test_a_row_records_that_another_process_used_the_gpu(monkeypatch):
-    gone = iter([2.4e-3, 9e-7])  # before this measurement, and in it
-    gpu = Gpu(4e-3, 1e-5)
-    monkeypatch.setattr(gpu, "away", lambda: next(gone))
-    found = gpu.measure(timing.FIRST)
-    assert found.away == 9e-7
-    assert "away_s" not in timing.fields(found)
-    assert timing.fields(replace(found, away=2.4e-3), "split_")["away_s"] == 2.4e-3
 
 
 # --- short launches
@@ -171,19 +138,6 @@ def test_samples_for_which_the_host_was_late_are_dropped():
     assert found.samples == ONCE.samples
     assert found.most == pytest.approx(1e-6)
     assert found.host > gpu.host  # waits were longer afterwards
-
-
-def test_the_wait_grows_until_the_host_is_in_time(monkeypatch):
-    """The first calls are quick here and those that follow are not, as where a library looks something up."""
-    gpu = Gpu(1e-6)
-    plain = gpu.launch
-
-    def launch():
-        gpu.host = 2e-6 if gpu.count < 12 else 4e-5
-        plain()
-
-    monkeypatch.setattr(gpu, "launch", launch)
-    assert gpu.measure().most == pytest.approx(1e-6)
 
 
 @pytest.mark.parametrize("each", [1.2e-6, 3e-5, 2e-3])
@@ -221,77 +175,9 @@ def test_a_loop_is_timed_as_its_caller_sees_it():
     assert Gpu(1e-4, host=2e-5).measure(Steady()).loop == pytest.approx(1e-4, rel=0.3)
 
 
-def test_calls_that_wait_for_the_gpu_are_timed_as_well(monkeypatch):
-    gpu = Gpu(1e-5, host=5e-5)
-    monkeypatch.setattr(gpu, "launch", waiting(gpu))
-    found = gpu.measure()
-    assert found.median == pytest.approx(6e-5, rel=0.1)
-
-
 @pytest.mark.parametrize(("wait", "seconds"), [(False, 2e-5), (True, 1e-4)])
 def test_wall_time_counts_the_wait_for_the_gpu_only_on_request(wait, seconds):
     gpu = Gpu(1e-4, host=2e-5)
     found = timing.wall(gpu.launch, 50, 3, synchronize=gpu.synchronize, wait=wait, now=gpu.now)
     assert found == pytest.approx(seconds, rel=0.01)
     assert gpu.count == 150
-
-
-def test_the_clock_reads_its_own_events(monkeypatch):
-    """The driver's milliseconds between consecutive events, and only the requested ones."""
-    recorded: dict = {}
-
-    class Driver:
-        def cuEventCreate(self, flags):  # noqa: N802
-            return (0, len(clock._POOL))
-
-        def cuEventRecord(self, event, stream):  # noqa: N802
-            recorded[event] = 10.0 * (len(recorded) + 1) ** 2
-            return (0,)
-
-        def cuEventQuery(self, event):  # noqa: N802
-            return (SimpleNamespace(name="CUDA_SUCCESS" if event < 2 else "CUDA_ERROR_NOT_READY"),)
-
-        def cuEventSynchronize(self, event):  # noqa: N802
-            assert event in recorded
-            return (0,)
-
-        def cuEventElapsedTime(self, first, second):  # noqa: N802
-            return (0, recorded[second] - recorded[first])
-
-    monkeypatch.setattr(clock, "_POOL", [])
-    monkeypatch.setattr(clock.device, "driver", Driver)
-    monkeypatch.setattr(clock.device, "check", lambda result: result[1] if len(result) > 1 else None)
-    events = clock.Clock()
-    for number in range(4):
-        events.mark(number)
-    assert events.intervals(2) == pytest.approx([30e-3, 50e-3])
-    assert events.intervals(3) == pytest.approx([30e-3, 50e-3, 70e-3])
-    assert [events.passed(number) for number in (1, 2)] == [True, False]
-
-
-def test_both_buffers_of_a_copy_are_written_before_it_is_timed(monkeypatch):
-    made, copied = [], []
-
-    class Buffer:
-        def __init__(self, nbytes):
-            raise AssertionError("memory that has not been written")
-
-        @classmethod
-        def poisoned(cls, nbytes):
-            made.append(nbytes)
-            found = object.__new__(cls)
-            found.pointer = len(made)
-            return found
-
-    class Driver:
-        def cuMemcpyDtoDAsync(self, to, source, nbytes, stream):  # noqa: N802
-            copied.append((to, source, nbytes))
-            return (0,)
-
-    monkeypatch.setattr(ceilings, "Buffer", Buffer)
-    monkeypatch.setattr(ceilings.device, "driver", Driver)
-    monkeypatch.setattr(ceilings.device, "check", lambda result: None)
-    monkeypatch.setattr(ceilings.timing, "measure", lambda queue, rules: queue())
-    ceilings.copy()
-    assert made == [ceilings.BYTES] * 2
-    assert copied == [(2, 1, ceilings.BYTES)]
