@@ -126,13 +126,12 @@ def test_a_small_cell_gives_finite_numbers_twice_the_same(name):
 
 
 @every
-def test_measures_are_named_in_paper_toml_and_statements_are_those_of_the_record(name):
+def test_measures_are_named_in_paper_toml_and_the_same_at_every_seed(name):
+    """`fpemu ledger --check`, which a test runs, compares the statements of every record with its page."""
     figure, record = load(name), figures.load_record(ROOT / "figures" / f"{name}.json")
     page, rows = figure.experiment, figure.rows
     assert all(one.cases for one in figure.judgements)
     assert {one.name for one in record.measures} == CLAIMS[name]
-    for field, value in figures.statements(page, figure.size, rows).items():
-        assert getattr(record, field) == value, field
     first = [row for row in rows if row.get("seed", 0) == min(row.get("seed", 0) for row in rows)]
     of_first, of_all = ([(m.name, m.reading, m.variant) for m in page.measures(some)] for some in (first, rows))
     assert sorted(of_first) == sorted(set(of_all))  # each case at every seed

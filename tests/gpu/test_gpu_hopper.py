@@ -217,7 +217,7 @@ WIDEST = [
 def test_no_chosen_tile_is_wider_than_the_widest(name, options, widest):
     s = scheduled(name, options)
     assert max(hopper.columns(s)) == widest
-    tiles = {hopper.choose((128 * m, n, 64), s) for m in range(1, 40, 2) for n in range(32, 6000, 96)}
+    tiles = {hopper.choose((128 * m, n, 64), s) for m in range(1, 40, 6) for n in range(32, 6000, 288)}
     assert {tile.columns for tile in tiles if not tile.halves} <= {*hopper.columns(s)}
     assert any(tile.halves for tile in tiles) == schedules.fits_halves(s)
 

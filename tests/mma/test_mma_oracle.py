@@ -251,7 +251,7 @@ NARROW = ["fp16", "bf16", "tf32", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "e4m3f
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(30))
 @given(st.data())
 def test_truncated_instruction_of_ones_own(data):
     a, b = data.draw(st.sampled_from(NARROW)), data.draw(st.sampled_from(NARROW))
@@ -267,7 +267,7 @@ def test_truncated_instruction_of_ones_own(data):
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(30))
 @given(st.data())
 def test_exact_instruction_of_ones_own(data):
     a, b = data.draw(st.sampled_from(NARROW)), data.draw(st.sampled_from(NARROW))

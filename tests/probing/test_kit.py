@@ -67,10 +67,12 @@ def recovered(spec):
 if examples(1) > 1:
     SPECS |= {row.name: row for row in catalog.rows()}
 QUICK = ("fp16 to fp16", "via-half", "cdna3", "int8", "drawn")
+HARDWARE = ("fp16", "tf32", "fp64")  # `MEASURED` has results of their instructions
 
 
 @pytest.mark.parametrize(
-    "spec", [pytest.param(s, id=n, marks=[pytest.mark.slow] * (n not in QUICK)) for n, s in SPECS.items()]
+    "spec",
+    [pytest.param(s, id=n, marks=[pytest.mark.slow] * (n not in QUICK)) for n, s in SPECS.items() if n not in HARDWARE],
 )
 def test_results_of_an_emulated_instruction_give_back_its_arithmetic(spec):
     recovered(spec)
@@ -98,7 +100,7 @@ def test_results_of_no_known_arithmetic_are_contradicted():
     assert not kit.characterize(kit.Unit("unit", integer.formats, integer.k, integer.D ^ np.uint32(4)))
 
 
-@pytest.mark.parametrize("ab", ["e4m3", "e5m2", "e2m1"])
+@pytest.mark.parametrize("ab", ["e4m3", "e2m1"])
 def test_a_block_scaled_instruction_with_scales_of_one_is_a_truncated_sum(ab):
     spec = mma.spec("RTX 5090", ab, k=32, scale="ue8m0", scale_block=32)
     result = kit.characterize(unit(spec))

@@ -6,13 +6,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fpemu
 from fpemu import mma, plotting
 from fpemu.errors import InputError
 from fpemu.plotting import bits
+from tests.hostile import examples
 
 HALVES = [mma.spec(gpu, "fp16", d) for gpu in ("V100", "A100", "H200") for d in ("fp32", "fp16")]
 HALVES += [mma.spec("MI100"), mma.spec("ascend910a")]
@@ -34,6 +35,7 @@ def _values(fmt, count, rng):
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_last_result_is_that_of_the_chain(spec, seed):
     rng = np.random.default_rng(seed)

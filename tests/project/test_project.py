@@ -137,7 +137,7 @@ def _public_names():
 
 NAMES = """
 import itertools, json, os, sys
-import matplotlib.pyplot, mpmath, numba, pandas, rich, scipy.linalg, typer  # once for all groups
+import matplotlib, numba, pandas, scipy.linalg  # once for all groups
 import fpemu
 
 def found(path):
@@ -240,7 +240,7 @@ def test_ci_draws_the_figures_and_ends_with_the_tests(changed, tmp_path):
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run([ROOT / ".ci" / "run"], capture_output=True, text=True, env={**os.environ, "PATH": path})
     commands = (tmp_path / "commands").read_text().splitlines()
-    first = ["make lint", "make docs", "make reproduce ARGS=all --redraw", "git status --porcelain"]
+    first = ["make -j2 --output-sync lint docs", "make reproduce ARGS=all --redraw", "git status --porcelain"]
     assert commands == first + ["make test-all"] * (not changed)
     assert done.returncode == bool(changed)
     assert changed in done.stderr

@@ -24,7 +24,7 @@ from tests.hostile import FACTOR
 
 ROOT = Path(__file__).resolve().parents[2]
 CELLS = 240
-KILLS = 4 if FACTOR == 1 else 20  # each costs the start of a process
+KILLS = 2 if FACTOR == 1 else 20  # each costs the start of a process
 PAGE = f'''
 """Cells of a few milliseconds that say in a log that they are evaluated."""
 import math, os, signal, time
@@ -105,7 +105,7 @@ def _log(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_run_that_is_killed_again_and_again_loses_nothing(folder, monkeypatch, jobs):
-    kills = KILLS if jobs == 1 else 2
+    kills = KILLS if jobs == 1 else 1
     monkeypatch.setenv("FPEMU_TEST_SLEEP", "0.005")
     path, moment = folder / "cache" / "cells.sqlite", random.Random(jobs)
     again = killed = 0
@@ -188,7 +188,7 @@ def test_ctrl_c_at_any_moment_of_the_start_is_one_line(folder, how):
         pytest.importorskip("distributed")
     (folder / "g.toml").write_text('inputs = ["uniform"]\nschemes = ["sgemm"]\nM = 256\nN = 256\nseeds = 20000\n')
     moment = random.Random(len(how))
-    for _ in range(4 if FACTOR == 1 else 30):
+    for _ in range(2 if FACTOR == 1 else 30):
         shutil.rmtree(folder / "cache", ignore_errors=True)
         process = subprocess.Popen(
             [sys.executable, "-m", "fpemu", "sweep", "g.toml", *how],
