@@ -51,7 +51,10 @@ _FUNCTIONS: dict[str, str | dict[str, str]] = {
     "tune": {"batched": "bench.tune_batched"},
     "verify": {
         name: f"verify.{name}"
-        for name in ("gemm", "instructions", "kernels", "batched", "tallskinny", "arguments", "emulation", "library")
+        for name in (
+            *("gemm", "instructions", "kernels", "batched", "tallskinny", "arguments", "emulation", "library"),
+            "collective",
+        )
     },
 }
 """The function of every command, or those of its subcommands."""

@@ -83,7 +83,9 @@ def invariant(
 
 def _parallel(function: Any, fmt: str, out: str | None) -> Callable[..., Any]:
     """The product with K divided among ranks."""
-    of_library: Any = function if isinstance(function, str) else lambda A, B: as_matrix(function(A, B), "the result").values
+    of_library: Any = (
+        function if isinstance(function, str) else lambda A, B: as_matrix(function(A, B), "the result").values
+    )
 
     def gemm(A: Any, B: Any, ranks: int) -> Any:
         partial: Any = out if out in ("fp16", "bf16") else None

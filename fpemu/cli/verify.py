@@ -164,7 +164,7 @@ class SuiteOptions:
 
         cli.check_file(self.record, "the record", ".json")
         # the suite of libraries needs PyTorch too, and itself names what is missing
-        if name not in ("library.Library", "processor.Instructions"):
+        if name not in ("library.Library", "processor.Instructions", "collective.Collective"):
             cli.need_gpu("verify")
         gpus = () if self.gpus is None else chosen_gpus(self.gpus, "cuda")
         suite: Suite = attrgetter(name)(verification)(self.seed, *arguments, **options)
@@ -368,3 +368,17 @@ def library(
         (text, *(str(n or "") for n in numbers), str(sum(numbers))) for text, numbers in each.items() if any(numbers)
     ]
     cli.print_table(title, ("order", *counts, "all"), rows, numbers=len(counts) + 1)
+
+
+@cli.with_options(SuiteOptions)
+def collective(
+    ranks: Annotated[int | None, "Number of GPUs; default: all of this host, at most 8."] = None,
+    *,
+    options: SuiteOptions,
+) -> None:
+    """Verify NCCL's sums over the GPUs of this host (through PyTorch) against 'fpemu.library.all_reduce'.
+
+    All-reduce and reduce-scatter are compared in fp16, bf16, fp32 and fp64 and 30 sizes up to 8 M entries.
+    Exit status 0 if all entries are equal, 1 if not, 2 without PyTorch or with fewer than two GPUs.
+    """
+    options.run("collective.Collective", ranks)

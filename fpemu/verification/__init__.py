@@ -2,7 +2,10 @@
 
 from typing import Any
 
-_SUITES = ("arguments", "batched", "emulation", "instructions", "kernels", "library", "processor", "tallskinny")
+_SUITES = (
+    *("arguments", "batched", "collective", "emulation", "instructions", "kernels", "library", "processor"),
+    "tallskinny",
+)
 
 
 def __getattr__(name: str) -> Any:
