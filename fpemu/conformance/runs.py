@@ -23,7 +23,6 @@ from fpemu.conformance.scaled import Scales, verify_scaled
 from fpemu.conformance.specification import Specification, describe_order, evaluate
 from fpemu.conformance.verdict import Verdict, verify
 from fpemu.errors import InputError
-from fpemu.library import tables
 from fpemu.probing.callables import bits
 
 Array = NDArray[Any]
@@ -121,21 +120,10 @@ def sampled(length: int, count: int) -> Array:
 
 
 class RunWriter:
-    """The files of a run in a folder, each of which can be read without the others.
+    """The files of a run, of at most `limit` bytes; then the record ends, or keep="last" deletes the oldest file.
 
     A file holds a header, and for each product a line of JSON and the bytes of its samples. A sample of B is stored
-    once in a file. An interrupted run ends with an incomplete product, which readers leave out.
-
-    Parameters
-    ----------
-    folder : path
-        A folder without a run; it is made.
-    about : dict
-        Versions and hardware.
-    limit : int
-        Largest number of bytes of all files.
-    keep : {"first", "last"}
-        At the limit, end the record, or delete the oldest file.
+    once in a file, so that each file can be read alone. An interrupted run ends with an incomplete product.
     """
 
     def __init__(
@@ -199,23 +187,7 @@ def _key_of(product: Recorded) -> str:
 
 
 def read(folder: str | os.PathLike[str]) -> list[Recorded]:
-    """Return the complete products of a run in their order.
-
-    Parameters
-    ----------
-    folder : path
-        Folder of the run.
-
-    Returns
-    -------
-    list of Recorded
-        The products; their samples are read when `Recorded.sample` is called.
-
-    Raises
-    ------
-    InputError
-        No run, or files that are none.
-    """
+    """Return the complete products of a run in their order; InputError if there is no run, or another file."""
     paths = sorted(Path(folder).glob("*.run"))
     if not paths:
         raise InputError(f"{folder} holds no run: fpemu.torch.record writes one")
@@ -262,13 +234,10 @@ class Explanation:
         None: no alternative reproduces the sample, or it was not recorded.
     text : str
         The specification, or its difference from another product's, in words; the reason if there is none.
-    entries : int
-        Entries of the sample.
     """
 
     specification: Specification | None
     text: str
-    entries: int = 0
 
 
 class _Sample:
@@ -297,18 +266,6 @@ class _Sample:
         if kinds["A"] != kinds["B"] and hardware is not None:
             s = replace(s, hardware=mma.spec(hardware, (kinds["A"], kinds["B"])), fmt=None)
         return s if kinds["D"] in ("fp32", "fp64", "int32") else replace(s, out=kinds["D"])
-
-    def tabulated(self) -> Iterator[Specification]:
-        """The order of cuBLAS for the shape of the whole product."""
-        product, base = self.product, self.base()
-        kind = {"fp32": "tf32" if base.inputs else "fp32"}.get(a := product.operands["A"]["type"], a)
-        layout: Any = "TN" if by_columns(product.operands["B"]) else "NN"
-        kinds = (f"{kind}->{kind}", kind) if product.operands["D"]["type"] == "fp16" else (kind,)
-        for one in kinds:
-            with suppress(InputError):
-                row = tables.lookup("cublas", one, product.sizes, layout=layout)  # type: ignore[arg-type]
-                if not isinstance(row.order, tables.Tiles):
-                    yield replace(base, hardware=row.spec, fmt=None, order=row.order, stored=row.stored)
 
     def sliced(self, s: Specification) -> Iterator[Specification]:
         """Slices of K, added in turn, that reproduce the rows and columns with the most mismatches."""
@@ -356,30 +313,14 @@ def explain(
     seconds: float = 20.0,
     others: Sequence[Recorded] = (),
 ) -> Explanation:
-    """Find the specification that reproduces the sample of a product.
+    """Find the specification that reproduces the sample of a product; without `seconds` only among those known.
 
-    Parameters
-    ----------
-    product : Recorded
-        The product.
-    known : iterable of Specification
-        Specifications that are compared before the search.
-    base : Specification, optional
-        Specification from which the search starts, and from which the text states the difference.
-    seconds : float
-        Duration of the search; 0: none.
-    others : sequence of Recorded
-        Products of the same kernel. Of several specifications with equal bits, one that reproduces these too is chosen.
-
-    Returns
-    -------
-    Explanation
-        The specification, or the reason why there is none.
+    The search starts from `base`, and the text states the difference from it. Of several specifications with equal
+    bits, one that reproduces `others`, products of the same kernel, is chosen.
     """
     sample, more = _Sample(product), [_Sample(other) for other in others]
     if sample.missing:
         return Explanation(None, sample.missing)
-    entries = sample.D.size  # type: ignore[union-attr]
 
     def equal(one: _Sample, s: Specification) -> Verdict | None:
         with suppress(InputError):
@@ -389,25 +330,25 @@ def explain(
 
     try:
         start = sample.base() if base is None else base
-        for s in [start] if base is not None else [*known, *sample.tabulated(), start]:
+        for s in [start] if base is not None else [*known, start]:
             if (verdict := equal(sample, s)) and all(equal(one, s) for one in more):
-                return Explanation(s, verdict.identified or str(verdict.specification), entries)
+                return Explanation(s, verdict.identified or str(verdict.specification))
         if not seconds:
-            return Explanation(None, "none of the known orders", entries)
+            return Explanation(None, "none of the known orders")
         for s in sample.sliced(start):
             if equal(sample, s) and all(equal(one, s) for one in more):
                 stored = f", the slices stored in {s.stored}" * bool(s.stored)
-                return Explanation(s, str(s) if base is None else describe_order(s.order) + stored, entries)
+                return Explanation(s, str(s) if base is None else describe_order(s.order) + stored)
         verdict = sample.verdict(start, causes=True, seconds=seconds)
     except InputError as problem:
         return Explanation(None, str(problem))
     if verdict.equal and not verdict.causes:  # the arithmetic was not stated and is identified, or others differ
-        return Explanation(verdict.specification, verdict.identified or str(verdict.specification), entries)
+        return Explanation(verdict.specification, verdict.identified or str(verdict.specification))
     causes = sorted((cause for cause in verdict.causes if cause.left == 0), key=_complexity)[:_CAUSES]
     if not causes:
-        return Explanation(None, f"none of {verdict.tried} alternatives reproduces the sample", entries)
+        return Explanation(None, f"none of {verdict.tried} alternatives reproduces the sample")
     best = max(causes, key=lambda cause: sum(equal(one, cause.specification) is not None for one in more))
-    return Explanation(best.specification, str(best.specification) if base is None else best.text, entries)
+    return Explanation(best.specification, str(best.specification) if base is None else best.text)
 
 
 def _complexity(cause: Cause) -> tuple[int, ...]:

@@ -87,17 +87,7 @@ class Recorder(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def add(self, operator: str, A: Tensor, B: Tensor, D: Tensor, C: Tensor | None = None) -> None:
-        """Record a product that is no operator of PyTorch, such as a Triton kernel.
-
-        Parameters
-        ----------
-        operator : str
-            Name of the kernel.
-        A, B, D : torch.Tensor (..., M, K), (..., K, N) and (..., M, N)
-            Operands and result.
-        C : torch.Tensor, optional
-            Addend, of any shape that broadcasts to D's.
-        """
+        """Record a product A B, or A B + C, that is no operator of PyTorch, such as a Triton kernel's."""
         with torch.no_grad():
             self._finish(self._operands(operator, {"A": A, "B": B, "C": C}, {}), D)
 
