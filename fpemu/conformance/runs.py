@@ -115,7 +115,7 @@ def sampled(length: int, count: int) -> Array:
     if count >= length:
         return np.arange(length)
     first = (count + 1) // 2
-    rest = np.random.default_rng(length).choice(np.arange(first, length - 1), count - first - 1, replace=False)
+    rest = np.random.default_rng(length).choice(np.arange(first, length - 1), max(0, count - first - 1), replace=False)
     return np.sort(np.array([*range(first), *rest, *[length - 1] * (count > first)], np.int64))
 
 

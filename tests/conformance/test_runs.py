@@ -89,6 +89,14 @@ def test_the_files_hold_the_samples(tmp_path):
         runs.read(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("length", "count", "expected"), [(5, 9, [0, 1, 2, 3, 4]), (5, 1, [0]), (5, 2, [0, 4]), (9, 3, [0, 1, 8])]
+)
+def test_sampled_rows(length, count, expected):
+    assert runs.sampled(length, count).tolist() == expected
+    assert set(runs.sampled(1000, 16).tolist()) >= {*range(8), 999}
+
+
 def test_an_interrupted_run_is_read_to_its_last_complete_product(tmp_path):
     A, B = operands(8, 8, 32, 1)
     run = Run(tmp_path)

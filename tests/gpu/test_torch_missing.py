@@ -11,9 +11,9 @@ WITHOUT = """
 import sys
 
 sys.modules["torch"] = None
-from fpemu.torch import gemm, hcgemm, hgemm, matmul, multiply
+from fpemu.torch import gemm, hcgemm, hgemm, matmul, multiply, record
 
-for call, arguments in ((gemm, (1, 1)), (hgemm, (1, 1)), (hcgemm, (1, 1)), (multiply, (1, 1)), (matmul, ())):
+for call, arguments in ((gemm, (1, 1)), (hgemm, (1, 1)), (hcgemm, (1, 1)), (multiply, (1, 1)), (matmul, ()), (record, (1,))):
     try:
         call(*arguments, **({"scheme": "staged"} if call in (gemm, matmul) else {}))
     except ValueError as error:
@@ -26,7 +26,7 @@ def printed(code):
 
 
 def test_every_function_names_the_missing_package():
-    assert printed(WITHOUT) == "the package torch is not installed: pip install 'torch'\n" * 5
+    assert printed(WITHOUT) == "the package torch is not installed: pip install 'torch'\n" * 6
 
 
 def test_the_package_does_not_pass_for_pytorch():
