@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import shlex
-import sys
 
 import numpy as np
 import pytest
@@ -438,12 +437,6 @@ def test_a_sample_that_breaks_the_probable_bound_leaves_the_worst_case_to_decide
         assert found.scheme == "fp16" if worst < 1e-4 else found.chosen.measured <= 2.0**-53
 
 
-def test_the_same_question_has_the_same_answer():
-    A, B = inputs.operands("wide", 30, 40, 50, 2)
-    one, two = (advise(1e-5, hardware="H200", A=A, B=B) for _ in range(2))
-    assert one == two
-
-
 # --- bad input
 SQUARE = np.ones((3, 3))
 
@@ -523,18 +516,6 @@ def test_the_command_answers_with_lines_to_paste(folder, capsys):
     assert "on all entries" in out
     assert main(shlex.split(command)[1:]) == 0  # however long, it is one line
     assert shlex.split(command)[5] in capsys.readouterr().out
-
-
-def test_progress_names_the_bounds_and_errors_that_are_evaluated(folder, capsys, monkeypatch):
-    messages: list = []
-    found = advise(1e-5, hardware="H200", A=np.load("A.npy"), B=np.load("B.npy"), progress=messages.append)
-    assert messages[0].startswith("the bound of ")
-    assert f"the error of {found.chosen.candidate.label} on 12×10 entries" in messages
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    _, out, err = _command(capsys, "--target", "1e-5", "--hardware", "H200", "--data", "A.npy", "B.npy")
-    assert out.startswith("fpemu.gemm(")
-    assert messages[-1] in err
 
 
 def test_the_command_and_the_library_agree(folder, capsys):

@@ -4,11 +4,8 @@ import contextlib
 import dataclasses
 import io
 import json
-import os
 import platform
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -212,25 +209,6 @@ def test_data_that_were_changed_are_refused(folder):
     ):
         with pytest.raises(InputError, match=complaint):
             committed(*arguments)
-
-
-@pytest.mark.slow
-def test_a_fresh_process_writes_the_same_bytes(folder):
-    found = reproduce("paper/fig2")
-    paths = figures.write(found.experiment, "quick", found.rows, "one", ["svg", "pdf"]).paths
-    assert [path.suffix for path in paths] == [".png", ".csv", ".json", ".md", ".svg", ".pdf"]
-    script = (
-        "from fpemu.reproduce import figures\nfrom fpemu.reproduce.figures import committed\n"
-        "found = committed('paper/fig2', folder='one')\n"
-        "figures.write(found.experiment, 'quick', found.rows, 'two', ['svg', 'pdf'])\n"
-    )
-    for seed in ("1", "2"):  # sets of text in another order
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
-        subprocess.run([sys.executable, "-c", script], env=environment, check=True)
-        assert [path.read_bytes() for path in paths] == [Path("two", *path.parts[1:]).read_bytes() for path in paths], (
-            seed
-        )
-        shutil.rmtree("two")
 
 
 # --- which files change

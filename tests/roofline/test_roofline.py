@@ -256,12 +256,6 @@ def test_no_scheme_is_above_its_unit_by_its_products_and_large_ones_come_near(gp
     assert met >= 4
 
 
-@pytest.mark.parametrize("scheme", [n for n in schemes.names() if n not in ("ozaki", "ozimmu")])
-def test_speed_does_not_fall_with_n(scheme):
-    speeds = [time(work(scheme, "B200", n, n, n), "B200").flops for n in (128, 256, 512, 1024, 2048, 4096, 8192)]
-    assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(speeds))
-
-
 LAWS = [
     ("sgemm", {}),
     ("ootomo", {}),
@@ -276,19 +270,6 @@ LAWS = [
     ("ozaki2", {}),
     ("ozaki2", {"precision": "fp32"}),
 ]
-
-
-@pytest.mark.parametrize(("scheme", "options"), LAWS)
-@pytest.mark.parametrize("side", [0, 1, 2])
-def test_more_rows_columns_or_terms_never_take_less_time_nor_work(scheme, options, side):
-    before = None
-    for n in (1, 7, 8, 64, 65, 250, 1000, 4096, 40000):
-        shape = [96, 96, 96]
-        shape[side] = n
-        job = work(scheme, "H200", *shape, **options)
-        found = (time(job, "H200").seconds, job.operations, job.vector, job.bytes, job.resident)
-        assert before is None or all(a <= b * (1 + 1e-12) for a, b in zip(before, found, strict=True))
-        before = found
 
 
 @pytest.mark.parametrize(("scheme", "options"), LAWS)
@@ -342,12 +323,6 @@ def test_break_even_is_where_the_scheme_becomes_faster(scheme, gpu):
     assert all(faster(n) for n in (2 * found.n, 4 * found.n, found.largest))
 
 
-def test_too_many_products_never_pay():
-    found = break_even("bf16x9", "MI210")
-    assert found.n is None
-    assert found.ratio < 181 / 9 / 45.3 * (1 + 1e-12)
-
-
 def test_a_fused_split_pays_earlier_and_a_slow_baseline_too():
     plain = break_even("ootomo", "MI300X").n
     assert break_even("ootomo", "MI300X", split="fused").n < plain
@@ -358,17 +333,6 @@ def test_a_fused_split_pays_earlier_and_a_slow_baseline_too():
 def test_shapes_by_name_and_by_sides_agree():
     assert break_even("ootomo", "A100", shape="rank-64") == break_even("ootomo", "A100", shape=("n", "n", 64))
     assert break_even("ootomo", "A100", shape=("n", 1, "n")).n is None
-
-
-def test_measured_speeds_of_an_h200_are_below_the_roofline():
-    for scheme, n, speed in (
-        ("sgemm", 16384, 53.2),
-        ("fp16", 4096, 751),
-        ("ape", 4096, 232),
-        ("staged", 8192, 273.6),
-        ("dgemm", 8192, 63),
-    ):
-        assert speed * 1e12 < time(work(scheme, "H200", n, n, n, split="given"), "H200").flops
 
 
 def test_an_instruction_without_a_shape_counts_as_16_by_16():

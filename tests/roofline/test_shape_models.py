@@ -41,11 +41,6 @@ def test_the_published_reductions_and_the_formula_at_whole_blocks():
         assert magma.traffic_reduction(block, (16, 16)) == ratio
 
 
-def test_at_a_size_the_saving_ends_where_one_block_covers_the_matrix():
-    saved = [magma.traffic_reduction((b, b), (16, 16), size=48) for b in (16, 48, 64, 128)]
-    assert saved == [1, 3, 3, 3]
-
-
 def test_intensities_are_operations_over_bytes_counted_by_hand():
     # 2×3 times 3×2 of complex numbers: 2·2·3 multiply-adds of 8 operations, 8 + 6 + 6 elements of 4 bytes
     assert magma.operational_intensity(2, 2, 3) == 12 * 8 / (20 * 4)
@@ -113,15 +108,6 @@ def test_the_largest_arrangement_of_eight_places_by_trying_all_subsets():
     assert len(magma.arrange(2, 2, 2)) == most == 2
 
 
-def test_more_products_fit_than_lie_on_the_diagonal():
-    assert [len(magma.arrange(b, b, b)) for b in (3, 4)] == [6, 9]
-    # no more than blocks of A, whatever the arrangement
-    for grid in ((4, 2, 4), (10, 2, 5), (8, 8, 8), (16, 16, 16)):
-        places = magma.arrange(*grid)
-        assert magma.valid(places)
-        assert min(grid) <= len(places) <= min(grid[0] * grid[1], grid[1] * grid[2], grid[0] * grid[2])
-
-
 def test_the_paper_s_utilisation():
     for n in range(1, 17):
         assert magma.utilisation(n) == (16 // n) * 2 * n**3 / 8192
@@ -185,27 +171,10 @@ def test_a_broken_condition_is_named_with_its_values(kernel, words):
     assert "\n" not in str(caught.value)
 
 
-def test_every_configuration_of_a_gpu_fits_at_least_once():
-    gpu = gpus.get("V100")
-    kernels = list(magma.configurations(48, gpu))
-    assert kernels
-    assert all(magma.occupancy(kernel, gpu) >= 1 for kernel in kernels)
-
-
 def test_waste_is_the_padded_volume():
     kernel = magma.Kernel((16, 16, 16), (48, 32, 16), (16, 2))
     assert magma.waste(kernel, 48, 32, 160) == 1
     assert magma.waste(kernel, 50, 30, 10) == pytest.approx(96 * 32 * 16 / (50 * 30 * 10))
-
-
-def test_the_ranking_prefers_no_padding_among_equals():
-    gpu = gpus.get("V100")
-    ranked = magma.ranked(32, 32, 32, gpu, largest=64)
-    seconds, best = ranked[0]
-    assert seconds == min(time for time, _ in ranked)
-    assert magma.waste(best, 32, 32, 32) == 1
-    # C is read and written, A and B are read once: no configuration moves less
-    assert seconds >= 2 * (2 * 32 * 32 + 2 * 32 * 32) / 847e9
 
 
 # --- TSM2
@@ -259,38 +228,6 @@ def test_exhaustive_search_leaves_out_no_better_pair():
             assert model.seconds(1000, 1000, 7, t2, t3) >= best * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("printed", [True, False])
-def test_no_latency_and_no_setup_makes_the_published_t2_of_the_p100_the_best(printed):
-    for latency in (50.0, 400.0, 3000.0, 1e5):
-        for setup in (0, 10, 24, 60, 120):
-            model = _model("P100", memory_latency=latency, setup=setup, printed=printed)
-            assert model.memory_time(20480, 20480, 16, 8, 4) < model.memory_time(20480, 20480, 16, 4, 4)
-
-
-def test_the_time_of_memory_never_rises_with_t2():
-    for name, latency, t3 in itertools.product(("K40c", "P100", "H200"), (100.0, 500.0, 5000.0), (1, 4, 9)):
-        model = _model(name, memory_latency=latency)
-        times = [model.memory_time(4096, 4096, 16, t2 + 1e-9, t3) for t2 in np.linspace(1, 16, 61)]
-        assert all(later <= earlier * (1 + 1e-8) for earlier, later in itertools.pairwise(times))
-
-
-def test_descent_stays_in_its_bounds_and_depends_on_the_unit():
-    model = _model("P100", printed=True)
-    found = [tsm2.descent(model, 20480, 20480, 16, unit=unit) for unit in (1.0, 1e-3)]
-    assert found[0] != found[1]
-    assert tsm2.descent(_model("P100", memory_latency=300.0, printed=True), 20480, 20480, 16, unit=0.1) == (4, 4)
-    for t2, t3 in found:
-        assert 1 <= t2 <= 16
-        assert model.registers(t2, t3) <= 255
-
-
-def test_block_sizes_hold_whole_blocks():
-    for t1, held in tsm2.block_sizes(_model("P100"), 16, 4).items():
-        assert held % t1 == 0
-        assert held <= min(2048, 65536 // 136, 65536 // 128)
-        assert t1 * 16 * 8 <= 49152
-
-
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
@@ -322,17 +259,6 @@ def test_a_missing_field_is_named():
         _model(fmt="fp46")
     with pytest.raises(InputError, match="memory_latency"):
         _model(memory_latency=-1.0)
-
-
-def test_short_sums_use_less_bandwidth_and_more_rows_a_thread_keep_the_gpu_full():
-    model = _model("V100", "fp32")
-    use = [tsm2.ism2_use(model, 15360, k, 16, 8, 4) for k in (1, 2, 4, 16, 64, 1024)]
-    assert use == sorted(use)
-    assert use[0] < 0.5 < use[-1] <= 1
-    for m in (10**4, 10**6, 10**7):
-        tcf = tsm2.most_tcf(model, m)
-        full = 80 * 2048
-        assert tcf == 1 or m / tcf >= full > m / (tcf + 1)
 
 
 # --- the pages

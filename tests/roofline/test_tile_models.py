@@ -63,13 +63,6 @@ def test_bytes_and_operations_are_those_of_an_iteration_counted_out(tile):
     assert legemm.ratio(tile) == legemm.flops(tile) / legemm.memory(tile)
 
 
-def test_tlp_is_the_number_of_threads_of_all_blocks():
-    grid = [(i, j) for i in range(0, 1024, 128) for j in range(0, 2048, 256)]
-    assert legemm.tlp(1024, 2048, Tile(128, 256, 32), 8, 32) == len(grid) * 8 * 32
-    # as many threads as keep Work_CP: the same for every tile
-    assert len({legemm.tlp(1024, 2048, t, 1, t.M * t.N // 64) for t in (Tile(32, 64, 32), Tile(128, 128, 32))}) == 1
-
-
 def test_equation_16_is_the_words_of_the_tiles_if_two_halves_are_one():
     tile = Tile(128, 256, 32)
     held = np.empty((128, 256), np.float32).nbytes + legemm.memory(tile)
@@ -97,31 +90,6 @@ def test_a_tile_that_breaks_a_constraint_is_refused_with_its_name_and_the_values
     assert "\n" not in str(problem.value)
 
 
-def test_the_chosen_tile_passes_its_own_check_and_the_next_larger_ones_do_not():
-    for name in ("MI210", "A800", "T4", "MI300X"):
-        gpu = gpus.get(name)
-        tile = legemm.choose(gpu, 8192, 8192, 8192).tile
-        legemm.check(tile, gpu)
-        for larger in (Tile(2 * tile.M, tile.N, tile.K), Tile(tile.M, 2 * tile.N, tile.K)):
-            with pytest.raises(InputError, match="beyond"):
-                legemm.check(larger, gpu)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(15, 18), st.sampled_from([48, 64, 96, 160, 227]), st.integers(1, 3))
-def test_more_of_a_resource_never_makes_the_choice_worse(registers, shared, more):
-    small = dataclasses.replace(gpus.get("A800"), registers=2**registers, shared_per_block=1024 * shared)
-    large = dataclasses.replace(small, registers=2 ** (registers + more), shared_per_block=1024 * shared * more)
-    assert legemm.choose(large, 8192, 8192, 8192).value >= legemm.choose(small, 8192, 8192, 8192).value
-
-
-def test_small_matrices_take_smaller_tiles_so_that_every_sm_has_a_block():
-    for name in ("MI210", "A800"):
-        gpu = gpus.get(name)
-        tile = legemm.choose(gpu, 1024, 1024, 1024).tile
-        assert gpu.sms <= 1024 // tile.M * (1024 // tile.N)
-
-
 @pytest.mark.parametrize(
     ("change", "mi210", "a800"),
     [
@@ -135,12 +103,6 @@ def test_small_matrices_take_smaller_tiles_so_that_every_sm_has_a_block():
 def test_what_the_choice_hangs_on(change, mi210, a800):
     for name, tile in (("MI210", mi210), ("A800", a800)):
         assert legemm.choose(gpus.get(name), 8192, 8192, 8192, Reading(**change)).tile == Tile(*tile)
-
-
-def test_two_accumulators_for_a_tile_of_table_2_are_all_registers_of_an_a800():
-    assert gpus.get("A800").registers == 2 * 128 * 256
-    with pytest.raises(InputError, match="registers of an SM"):
-        legemm.check(Tile(128, 256, 32), gpus.get("A800"), Reading(accumulators=2, overhead=1))
 
 
 def test_bad_input_to_the_choice_is_named():
@@ -276,13 +238,6 @@ def test_double_buffering_takes_as_long_as_engines_that_wait_for_one_another(pro
     each, fill = h2sgemm.step(PUBLISHED, product)
     assert steps * each + fill == pytest.approx(free[-1], rel=1e-12)
     assert h2sgemm.step(PUBLISHED, product, "sequence")[0] == pytest.approx(sum(times), rel=1e-12)
-
-
-def test_more_overlap_is_faster_and_nothing_is_faster_than_the_cube_unit():
-    for block in list(h2sgemm.blocks())[::40]:
-        sequence, single, double = (h2sgemm.steady(block, p) for p in h2sgemm.PIPELINES)
-        assert sequence <= single <= double <= h2sgemm.peak() * (1 + 1e-12)
-        assert h2sgemm.speed(5632, 5632, 2816, block) < double
 
 
 def test_the_published_speeds_are_within_a_tenth_of_the_model():

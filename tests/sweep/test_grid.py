@@ -19,7 +19,7 @@ from fpemu.sweep import Grid, Store, frame, run
 from fpemu.sweep.grid import evaluate
 from fpemu.sweep.run import estimate, survey
 from fpemu.sweep.store import canonical, code
-from fpemu.sweep.tables import check_target, export
+from fpemu.sweep.tables import export
 
 TOML = """
 title = "H2SGEMM over its scaling exponent"
@@ -437,23 +437,6 @@ def test_the_estimate_grows_with_the_work(tmp_path):
         assert len(results) == 4
 
 
-def test_the_estimate_of_a_large_cell_measures_a_part_of_it(tmp_path, monkeypatch):
-    measured = []
-
-    def evaluate(grid, cell, device):
-        measured.append(cell)
-        return {}
-
-    monkeypatch.setattr(Grid, "evaluate", evaluate)
-    grid = _small(schemes=["ozaki"], hardware="A100", M=1500, N=3000, K=1500)
-    with Store(tmp_path / "r.sqlite") as results:
-        seconds, basis = estimate(grid, survey(grid, "quick", results), 1)
-    assert basis == "from one cell measured now, with M = 93, N = 187 instead of 1500, 3000: likely too much"
-    assert [(cell["M"], cell["N"], cell["K"]) for cell in measured] == [(93, 187, 1500)] * 2
-    assert grid.cost(measured[0]) <= 1e9
-    assert seconds > 0
-
-
 # --- tables
 def test_tables_round_trip(tmp_path):
     values = [0.1, 1 / 3, 5e-324, 1.7976931348623157e308, float("inf"), float("-inf"), float("nan"), -0.0]
@@ -478,17 +461,6 @@ def test_tables_round_trip(tmp_path):
         "float64",
     ]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["t.csv", "t.parquet"]
-
-
-def test_targets_are_checked_first(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for path, message in (
-        ("t.xlsx", r"\.csv or \.parquet"),
-        (str(tmp_path / "no" / "t.csv"), "there is no folder"),
-        (str(tmp_path / "t.csv"), r"the package pandas is not installed: pip install 'fpemu\[plots\]'"),
-    ):
-        with pytest.raises(InputError, match=message):
-            check_target(path)
 
 
 def test_a_mixed_column_is_text():
@@ -550,22 +522,6 @@ def test_bad_arguments_are_one_line_and_exit_status_2(file, capsys, arguments, m
     assert main(["sweep", *arguments]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()  # no progress bar before it
     assert message in line
-
-
-def test_an_interrupt_names_the_command_that_goes_on(file, capsys, monkeypatch):
-    evaluated = []
-
-    def interrupted(grid, cell, device):
-        evaluated.append(cell)
-        if len(evaluated) == 5:
-            raise KeyboardInterrupt
-        return {"relative_l2": 0.5, "max_relative": 0.5}
-
-    monkeypatch.setattr(Grid, "evaluate", interrupted)
-    assert main(["sweep", "grid.toml", "-j", "1", "--fresh", "--export", "my table.csv"]) == 130
-    assert "'fpemu sweep grid.toml -j 1 --export 'my table.csv'' continues from them" in capsys.readouterr().err
-    with Store() as results:
-        assert len(results) == 4
 
 
 def test_the_cost_of_a_cell_counts_its_products_of_words():

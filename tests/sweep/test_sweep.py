@@ -1,7 +1,6 @@
 """Cells, their store, and the runs over them: what is kept, what is evaluated again, what an interrupt leaves."""
 
 import contextlib
-import io
 import math
 import os
 import re
@@ -220,37 +219,9 @@ def test_rows_of_failed_cells_are_returned_on_request(folder, monkeypatch):
 
 
 # --- the progress bar
-def test_the_bar_is_full_at_the_end(tmp_path):
-    from rich.console import Console
-    from rich.progress import Progress
-
-    grid = Grid(inputs=["uniform"], schemes=["sgemm"], M=2, N=2, K=2, title="a title")
-    with Store(tmp_path / "r.sqlite") as results:
-        for suffix in ("", " (stored)"):
-            stream = io.StringIO()
-            with Progress(console=Console(file=stream, width=200)) as display:
-                run(grid, results=results, progress=display)
-                assert (len(display.tasks), display.finished) == (1, True)
-            assert stream.getvalue().startswith(f"a title{suffix} ")
 
 
 # --- the choice of processes
-def test_quick_grids_start_no_processes(tmp_path, monkeypatch):
-    started = []
-
-    def connect(self):
-        started.append(self.jobs)
-        raise ConnectionError
-
-    monkeypatch.setattr(Workers, "connect", connect)
-    grid = Grid(inputs=["uniform"], schemes=["sgemm"], M=2, N=2, K=2, seeds=50)
-    large = Grid(inputs=["uniform"], schemes=["sgemm"], M=2048, N=2048, K=2048, seeds=4)
-    with Store(tmp_path / "r.sqlite") as results:
-        assert len(run(grid, results=results, jobs=4)) == 50
-        assert started == []
-        with pytest.raises(ConnectionError):
-            run(large, results=results, jobs=4)
-    assert started == [4]
 
 
 @pytest.mark.parametrize(
@@ -307,17 +278,6 @@ def test_pages_share_the_processes_of_a_pool(folder):
         second = run(pages.load("paper/fig4"), results=results, workers=shared)
     assert len({row["value"] for row in first + second}) == 1
     assert first[0]["value"] != os.getpid()
-
-
-def test_the_device_reaches_pages_that_take_it(folder):
-    path = _page(folder, figure="fig3")
-    path.write_text(
-        path.read_text().replace("evaluate(cell):", "evaluate(cell, device):").replace("SCALE *", "len(device) *")
-    )
-    with Store() as results:
-        for options in ({}, {"jobs": 2}):
-            rows = run(pages.load("paper/fig3"), results=results, device="cpu", fresh=True, **options)
-            assert [row["value"] for row in rows] == [0, 3, 6, 9]
 
 
 def test_a_cell_that_exceeds_the_memory_is_refused_before_the_run(tmp_path):

@@ -10,8 +10,8 @@ import distributed
 
 from fpemu.errors import InputError
 from fpemu.reproduce import pages
-from fpemu.sweep import CellError, Grid, Store, run, store
-from fpemu.sweep.workers import DIED, Workers
+from fpemu.sweep import CellError, Grid, Store, run
+from fpemu.sweep.workers import DIED
 from tests import toy
 
 pytestmark = pytest.mark.slow
@@ -93,36 +93,6 @@ def test_cells_that_fail_or_kill_their_worker(tmp_path, address):
         rows = run(experiment, results=results, scheduler=address, keep_failures=True)
     expected = [0.0, 1 / 3, 2 / 3, DIED, "ValueError: no luck", 5 / 3]
     assert [row.get("value", row.get("error")) for row in rows] == expected
-
-
-class Absent(Workers):
-    """Workers that are absent for a while after a death, as those of a cluster are."""
-
-    absent = 0
-
-    def _replace(self):
-        super()._replace()
-        self.absent = 3
-
-    def _slots(self):
-        self.absent -= 1
-        return {} if self.absent > 0 else super()._slots()
-
-
-def test_cells_wait_for_a_worker_after_a_death(tmp_path):
-    toy.write_page(tmp_path / "papers", "paper/fig1", PAGE + toy.PAGE.format(""))
-    experiment = pages.load("paper/fig1", tmp_path / "papers")
-    with Store(tmp_path / "r.sqlite") as results, Absent(2) as workers:
-        rows = run(experiment, results=results, workers=workers, keep_failures=True)
-    assert [row.get("value", row.get("error")) for row in rows] == [0, 1 / 3, 2 / 3, DIED, "ValueError: no luck", 5 / 3]
-
-
-def test_workers_with_other_code_take_no_part(tmp_path, grid, address, monkeypatch):
-    monkeypatch.setattr(store, "code", lambda sources: "0" * 64)
-    with Store(tmp_path / "r.sqlite") as results:
-        with pytest.raises(InputError, match=r"a worker has other code than this process: .*000000000000"):
-            run(grid, results=results, scheduler=address)
-        assert len(results) == 0
 
 
 def test_a_cluster_of_its_own(tmp_path, grid):

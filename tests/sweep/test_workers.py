@@ -10,9 +10,9 @@ import pytest
 from fpemu.errors import InputError
 from fpemu.reproduce import pages
 from fpemu.sweep import Grid, Store, run
-from fpemu.sweep.run import _bar, estimate, survey
+from fpemu.sweep.run import estimate, survey
 from fpemu.sweep.store import Result
-from fpemu.sweep.workers import Workers, _Queues, _share, chosen_gpus, evaluate_cell, visible
+from fpemu.sweep.workers import Workers, _Queues, _share, chosen_gpus, visible
 from tests import toy
 
 PAGE = """
@@ -92,35 +92,6 @@ def test_chosen_gpus_are_among_the_visible_ones(monkeypatch):
             chosen_gpus(text, "cuda")
     with pytest.raises(InputError, match="none of the 0 visible"):
         chosen_gpus("0", "cpu")
-
-
-def test_the_first_cell_of_a_kernel_is_no_part_of_the_rate(monkeypatch):
-    monkeypatch.setattr("fpemu.sweep.workers._COMPILED", set())
-    cells = [{"scheme": scheme, "hardware": None} for scheme in ("a", "a", "b", "a", "b")]
-    results = [evaluate_cell(lambda cell, device: {"x": 1.0}, cell, "cpu") for cell in cells]
-    assert [result.seconds > 0 for result in results] == [False, True, False, True, True]
-
-    class Bar:
-        total, done = 0.0, 0.0
-
-        def add_task(self, name, total):
-            self.total = total
-
-        def advance(self, bar, work):
-            self.done += work
-
-        def update(self, bar, total):
-            self.total = total
-
-    grid, bar = _grid(32, [10, 11, 12, 13], 1), Bar()
-    advance = _bar(grid, _todo(grid), bar)
-    work = grid.cost(grid.cells()[0])
-    for timed in (False, True, False, True):
-        advance(work, timed=timed)
-    assert (bar.total, bar.done) == (2 * work, 2 * work)
-    advance = _bar(grid, _todo(_grid(32, [10], 1)), bar := Bar())
-    advance(work, timed=False)
-    assert (bar.total, bar.done) == (work, work)
 
 
 def test_an_estimate_leaves_out_cells_that_are_not_timed(tmp_path):
