@@ -130,8 +130,7 @@ class Recorder(TorchDispatchMode):
                 operands[role] = _layout(x)
             beta = given.get("beta", 1.0 if "C" in present else 0.0)
             factors: Any = {"alpha": float(given.get("alpha", 1.0)), "beta": float(beta)}
-            product = replace(product, sizes=(M, N, K), rows=r, columns=c,
-                              flags=_flags(A, given), **factors)  # fmt: skip
+            product = replace(product, sizes=(M, N, K), rows=r, columns=c, flags=_flags(A, given), **factors)
             return product, samples, digests, rows, columns
         return product, samples, digests, None, None
 
@@ -139,7 +138,8 @@ class Recorder(TorchDispatchMode):
         """The sampled rows or columns, and their indices on the device."""
         key = length, count, device
         if key not in self.places:
-            places = sampled(length, count) if isinstance(count, int) else np.array([i for i in count if i < length])
+            within = [] if isinstance(count, int) else [i for i in count if i < length]
+            places = sampled(length, count) if isinstance(count, int) else np.array(within, np.int64)
             self.places[key] = tuple(places.tolist()), torch.from_numpy(places).to(device)
         return self.places[key]
 
@@ -212,7 +212,7 @@ def digest(x: Tensor) -> Tensor:
     if codes.shape[1] % 8:
         codes = torch.nn.functional.pad(codes, (0, -codes.shape[1] % 8))
     words = codes.view(torch.int64)
-    mix, step, sums = _mixer(x.device.type), max(1, _WORDS // len(words)), []
+    mix, step, sums = _mixer(x.device.type), max(1, _WORDS // max(1, len(words))), []
     for start in range(0, words.shape[1], step):
         some = words[:, start : start + step]
         index = torch.arange(start, start + some.shape[1], device=x.device)
@@ -252,6 +252,9 @@ def _copied(tensors: list[Tensor]) -> Iterator[Any]:
     devices: dict[Any, list[Tensor]] = {}
     for x in tensors:
         devices.setdefault(x.device, []).append(x.contiguous().reshape(-1).view(torch.uint8))
+    for device in devices:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # the products may have run on several streams
     content = {device: torch.cat(parts).cpu().numpy() for device, parts in devices.items()}
     start = dict.fromkeys(devices, 0)
     for x in tensors:

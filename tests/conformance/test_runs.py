@@ -215,7 +215,7 @@ def test_equal_runs_and_different_operands(tmp_path, capsys):
     assert (found.compared, found.unaligned, found.equal) == (3, (0, 1), True)
 
 
-def test_replay_explains_each_kind_of_product(tmp_path):
+def test_replay_explains_each_kind_of_product(tmp_path, capsys):
     run = Run(tmp_path)
     for seed in range(4):
         A, B = operands(16, 64, 512, seed)
@@ -227,12 +227,12 @@ def test_replay_explains_each_kind_of_product(tmp_path):
     run.add(D, A, B, C)
     D[3, 0] += 1
     run.add(D[:8], A[:8], B)
-    first, addend, broken = runs.replay_run(tmp_path, seconds=3)
-    assert (first.count, first.explained, len(first.texts)) == (4, 4, 2)
-    assert (addend.count, addend.explained) == (1, 1)
-    assert "beta = 1" in addend.texts[0]
-    assert (broken.count, broken.explained) == (1, 0)
-    assert main(["replay", str(tmp_path), "--seconds", "1"]) == 1
+    assert main(["replay", str(tmp_path), "--seconds", "1", "--json"]) == 1
+    first, addend, broken = json.loads(capsys.readouterr().out)
+    assert (first["count"], first["explained"], len(first["texts"])) == (4, 4, 2)
+    assert (addend["count"], addend["explained"]) == (1, 1)
+    assert "beta = 1" in addend["texts"][0]
+    assert (broken["count"], broken["explained"]) == (1, 0)
 
 
 def test_a_product_without_a_sample_has_a_reason(tmp_path):

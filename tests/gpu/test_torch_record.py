@@ -103,6 +103,20 @@ def test_other_kernels_are_recorded(tmp_path):
     assert found[1].row_digests == found[2].row_digests != found[0].row_digests
 
 
+def test_scales_and_rows_that_a_product_lacks(tmp_path):
+    A, B = tensors((6, 32), (16, 32))
+    (found,) = recorded(tmp_path / "rows", lambda: A @ B.t(), rows=[9])
+    assert (found.rows, found.sample("A").shape) == ((), (0, 32))
+    assert runs.explain(found).text == "A has shape (0, 32): it has no entries"
+    if DEVICE == "cuda":
+        A, B = (torch.randn(n, 32).to(torch.float8_e4m3fn).cuda() for n in (16, 16))
+        one = torch.ones((), device="cuda")
+        call = lambda: torch._scaled_mm(A, B.t(), one, 2 * one, out_dtype=torch.bfloat16)  # noqa: E731
+        (found,) = recorded(tmp_path / "scales", call)
+        assert (found.sample("scale_a"), found.sample("scale_b")) == (1, 2)
+        assert runs.explain(found).specification is not None
+
+
 def test_two_runs_differ_in_the_changed_layer(tmp_path):
     layers = torch.nn.Sequential(*[torch.nn.Linear(64, 64, bias=False) for _ in range(3)]).to(DEVICE)
     (x,) = tensors((16, 64), dtype=torch.float32)
