@@ -23,6 +23,8 @@ def compiled(text, folder, *flags):
     if not library.exists():
         source.write_text(text)
         command = [emulation.compiler(), "-std=c++17", "-shared", "-fPIC", *flags, f"-I{KERNELS}", f"-I{HERE}"]
+        if "clang" not in command[0]:  # GCC shares static variables of inline functions between libraries, of any sizes
+            command.append("-fno-gnu-unique")
         done = subprocess.run([*command, str(source), "-o", str(library)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:4000]
     return ctypes.CDLL(str(library))
