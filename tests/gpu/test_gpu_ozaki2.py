@@ -291,6 +291,15 @@ def test_exact_products_of_batches_layouts_complex_and_fp32_numbers_equal_the_em
     exactly(work, Z.conj(), W, complex_numbers(rng, (20, 9)), alpha=0.3, beta=-1.5)
 
 
+@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+def test_sums_beside_ties_and_small_ones_are_rounded_once(work, precision):
+    top, half = (110, 57) if precision == "fp64" else (90, 66)
+    rows = [(sign * 2.0**top, last * 2.0**half, d, 0) for sign in (1, -1) for last in (1, -1, 3) for d in (-1, 0, 1)]
+    rows += [(2.0**top, -(2.0**top), d, e) for d in (0, 5, 2.0**60, -(2.0**70)) for e in (0, -1, 2.0**7)]
+    A = np.array(rows, np.float32 if precision == "fp32" else np.float64)
+    assert exactly(work, A, np.ones((4, 3), A.dtype), precision=precision)[1] > 2
+
+
 @pytest.mark.parametrize("words", [1, 2, 3, 4])
 def test_quotients_are_exact_for_all_sums_of_bytes(words):
     """v mod p for |v| up to the largest sum, from the rounding of one FMA, emulated exactly in fp64."""

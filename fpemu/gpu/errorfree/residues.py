@@ -64,6 +64,12 @@ def definitions(count: int) -> str:
         return [x >> 32 * i & 0xFFFFFFFF for i in range(limbs)]
 
     groups = [math.prod(moduli[i : i + 3]) for i in range(0, count, 3)]
+    weights, length = [*(P // G for G in groups), P], P.bit_length()
+    # parts of the weights for sums of v <= 12 G: fewer than 2^8 P, and than 2^32 of the second part's units
+    s = max(0, length - 45)
+    u = max(0, s - 21)
+    lowest = (len(groups) * 12 * max(groups) + 256) << u  # of the sum of the last parts, which are below 2^u
+    error = 2.0**-52 * ((len(groups) + 4) * lowest + 2.0**-50 * P)
     arrays: dict[str, Sequence[Any]] = {
         "u32 MODULUS[N]": moduli,
         "u32 MAGIC[N]": [2**32 // p for p in moduli],
@@ -75,8 +81,14 @@ def definitions(count: int) -> str:
         "double SHARE[GROUPS]": [(1 / G).hex() for G in groups],
         "u32 WEIGHT[LIMBS][GROUPS]": list(zip(*(words(P // G) for G in groups), strict=True)),
         "u32 PRODUCT[LIMBS]": words(P),
+        "double HIGH[GROUPS + 1]": [float(w >> s << s).hex() for w in weights],
+        "double MIDDLE[GROUPS + 1]": [float((w & (1 << s) - 1) >> u << u).hex() for w in weights],
+        "double LOW[GROUPS + 1]": [float(w & (1 << u) - 1).hex() for w in weights],
+        "u64 WEIGHT_64[GROUPS + 1]": [w & 2**64 - 1 for w in weights],
     }
-    sizes = f"constexpr int N = {count}, GROUPS = {len(groups)}, LIMBS = {limbs};"
+    sizes = (
+        f"constexpr int N = {count}, GROUPS = {len(groups)}, LIMBS = {limbs};\nconstexpr double ERROR = {error.hex()};"
+    )
     constants = [f"constexpr {name} = {_initializer(values)};" for name, values in arrays.items()]
     return "\n".join(['#include "integers.cuh"', sizes, *constants, ""])
 
@@ -85,7 +97,7 @@ def _initializer(values: Any) -> str:
     """Return numbers, texts and sequences of these in C++; integers are unsigned."""
     if isinstance(values, list | tuple):
         return "{" + ", ".join(map(_initializer, values)) + "}"
-    return f"{values}u" if isinstance(values, int) else str(values)
+    return f"{values}ull" if isinstance(values, int) else str(values)
 
 
 @lru_cache(maxsize=64)

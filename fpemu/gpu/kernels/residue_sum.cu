@@ -26,42 +26,55 @@ FPEMU_FUNCTION u32 load(const u32* from) {
 }
 #ifdef __CUDACC__
 #define FPEMU_SELDOM __device__ __noinline__
-FPEMU_FUNCTION double to_fp64(u64 x) { return __ull2double_rn(x); }
-FPEMU_FUNCTION float to_fp32(u64 x) { return __ull2float_rn(x); }
 #else
 #define FPEMU_SELDOM inline
 #define __grid_constant__
-FPEMU_FUNCTION double to_fp64(u64 x) { return (double)x; }
-FPEMU_FUNCTION float to_fp32(u64 x) { return (float)x; }
 #endif
 
-// The code of limb · 2^exponent rounded to nearest even, a zero or a normal number; else false, and for numbers with
-// fewer than 64 bits in the four upper limbs. The digits, with carries, are those of an integer.
-FPEMU_FUNCTION bool round_normal(const s64 (&limb)[LIMBS], int exponent, u64& code) {
-  constexpr int LOWER = LIMBS > 4 ? LIMBS - 4 : 0;
-  s64 carry = 0;
-  u32 below = 0;  // whether anything is in the lower limbs
+// The code of C 2^exponent rounded once, a zero or a normal number, from the numbers t of the moduli; else false.
+//
+// C is the sum of crt.cuh with each weight in three parts: sums of v HIGH and of v MIDDLE are exact, and the sum of v LOW
+// errs by less than ERROR, with all that follows. If C - ERROR and C + ERROR have the same rounding, it is that of C.
+// Where |C| < 2^63 its digits of 64 bits are all of C.
+template <class F> FPEMU_FUNCTION bool round_sum(const F& t, int exponent, u64& code) {
+  constexpr double INTEGERS = 6755399441055744.0;  // 1.5 · 2^52, which makes a sum an integer
+  double share = 0, high = 0, middle = 0, low = 0;
+  u32 any = 0, v[GROUPS];
   FPEMU_UNROLL
-  for (int l = 0; l < LOWER; l++) carry += limb[l], below |= (u32)carry, carry >>= 32;
-  unsigned __int128 sum = 0;
-  FPEMU_UNROLL
-  for (int l = LIMBS - 1; l >= LOWER; l--) sum = (sum << 32) + (unsigned __int128)(__int128)limb[l];
-  sum += (unsigned __int128)(__int128)carry;
-  const u64 minus = (u64)(sum >> 64) >> 63;
-  if (minus) sum = below ? ~sum : -sum;
-  // the leading 64 bits; those below are one sticky bit
-  const u64 high = (u64)(sum >> 64), low = (u64)sum;
-  const int places = bit_length(high);  // at most 63
-  const u64 lead = places ? high << (64 - places) | low >> places : low,
-            lost = (places ? low << (64 - places) : 0) | below;
+  for (int g = 0; g < GROUPS; g++) {
+    v[g] = 0;
+    FPEMU_UNROLL
+    for (int i = 3 * g; i < smaller(3 * g + 3, N); i++) v[g] += t(i) * OTHERS[i];
+    const double x = fp64_of(0x4330000000000000ull | v[g]) - 4503599627370496.0;  // 2^52 + v - 2^52
+    any |= v[g], share = fused(x, SHARE[g], share);
+    high = fused(x, HIGH[g], high), middle = fused(x, MIDDLE[g], middle), low = fused(x, LOW[g], low);
+  }
+  const double z = share + INTEGERS - INTEGERS;
+  high = fused(-z, HIGH[GROUPS], high), middle = fused(-z, MIDDLE[GROUPS], middle), low = fused(-z, LOW[GROUPS], low);
+  const double sum = high + middle, part = sum - high, rest = (high - (sum - part)) + (middle - part) + low;
+  const double C = sum + rest, left = rest - (C - sum), size = C < 0 ? -C : C;  // C + left = sum + rest
+  double least = C + (left - ERROR), most = C + (left + ERROR);
+  bool decided = (sum < 0 ? -sum : sum) >= (rest < 0 ? -rest : rest);
+  if (ERROR < 1e18 && size < 4e18) {  // |C| < 2^63
+    u64 exact = 0;
+    for (int g = 0; g < GROUPS; g++) exact += v[g] * WEIGHT_64[g];
+    exact -= (u32)fp64_code(share + INTEGERS) * WEIGHT_64[GROUPS];
+    least = most = (double)(s64)exact, decided = true;
+  }
+  u64 x = fp64_code(least), y = fp64_code(most);
+  if (!any) x = y = 0, decided = true;
+  if (Tiles::NARROW) {  // once more, to 24 bits; a tie may stand for its neighbourhood
+    constexpr u64 PLACES = (1ull << 29) - 1;
+    decided = decided && (x & PLACES) != 1ull << 28 && (y & PLACES) != 1ull << 28;
+    x = (x + (PLACES >> 1) + (x >> 29 & 1)) >> 29, y = (y + (PLACES >> 1) + (y >> 29 & 1)) >> 29;
+  }
   constexpr int FRACTION = Tiles::NARROW ? 23 : 52, LARGEST = Tiles::NARROW ? 254 : 2046;
-  const u64 size = Tiles::NARROW ? fp32_code(to_fp32(lead | (lost != 0))) : fp64_code(to_fp64(lead | (lost != 0)));
-  const int field = (int)(size >> FRACTION) + places + 32 * LOWER + exponent;
-  if (below && !high) return false;
-  const bool zero = !lead && exponent > -SPECIAL / 2;
-  code = minus << (Tiles::NARROW ? 31 : 63) | (size & ((1ull << FRACTION) - 1)) | (u64)(u32)field << FRACTION;
-  if (zero) code = 0;
-  return zero || (field >= 1 && field <= LARGEST);
+  const int field = (int)(x >> FRACTION & 0x7ff) + exponent - (Tiles::NARROW ? 1023 - 127 : 0);
+  const u64 sign = x >> (FRACTION + 11) & 1;
+  code = sign << (Tiles::NARROW ? 31 : 63) | (u64)(u32)field << FRACTION | (x & ((1ull << FRACTION) - 1));
+  if (!decided || x != y) return false;
+  if (!(x & ((1ull << (FRACTION + 11)) - 1))) return code = 0, exponent > -SPECIAL / 2;
+  return field >= 1 && field <= LARGEST;
 }
 
 typedef Result<Tiles::NARROW>::Format Rounded;
@@ -165,10 +178,9 @@ extern "C" __global__ void __launch_bounds__(256, TERMS == 1 ? 3 : 2)
         FPEMU_UNROLL
         for (int e = 0; e < 4; e++) {
           const int g = e / 2, n = e % 2;
-          s64 limb[LIMBS];
-          combine(limb, [&](int m) { return fours[m].entry(e); });
           const int exponent = -(row_exponents[i + smaller(8 * g, rows - 1)] + of_column[n]);
-          const bool rounded = (!Tiles::ONCE || Tiles::PLAIN) && round_normal(limb, exponent + more, codes[g][n][part]);
+          const auto number = [&](int m) { return fours[m].entry(e); };
+          const bool rounded = (!Tiles::ONCE || Tiles::PLAIN) && round_sum(number, exponent + more, codes[g][n][part]);
           if (!rounded && 8 * g < rows && n < width)
             codes[g][n][part] =
                 any_code(from, plane, PLUS[block], MINUS[block], e, exponent, end, i + 8 * g, PARTS * (k + n) + part);
