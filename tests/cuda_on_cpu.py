@@ -71,8 +71,8 @@ def _program(source):
     if "BLOCKS_PER_MULTIPROCESSOR)\n    gemm(" in source:  # emulated_gemm.cu, which has a function for processors
         return source + EMULATED_GEMM
     names = re.findall(r'extern "C" __global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(', source)
-    macros = re.findall(r"^(COPY|PARTS|COMBINE|ALONE)\((\w+),", source, re.MULTILINE)  # of strided_copy.cu
-    names = [n for n in names if not n.endswith("##BYTES") and n not in ("copy", "NAME")]
+    macros = re.findall(r"^(COPY|PARTS|COMBINE)\((\w+),", source, re.MULTILINE)  # of strided_copy.cu
+    names = [n for n in names if not n.endswith("##BYTES") and n != "copy"]
     names += [f"{macro.lower()}{n}" if n.isdigit() else n for macro, n in macros]
     rows = [row for row in instructions.rows() if f"{instructions.instruction(row).ptx} " in source]
     parts = [SHIM, source]

@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -346,12 +345,7 @@ class GemmRequest(Request):
     def operation(self, placed: Placed) -> Operation:
         call, layouts = self.call, matrices.layouts(*placed)
         if call.empty:
-            memory = Memory()
-            steps = complex_products.combined(call, layouts) if np.iscomplexobj(call.beta) else []
-            if not steps:
-                layouts, steps = _real(call, layouts, memory.block)
-                steps += _without_product(layouts["D"], layouts["C"], call)
-            return Operation(Plan(steps, memory), placed)
+            return Operation(Plan(complex_products.combined(call, layouts)), placed)
         return _error_free(placed, call) if call.scheme.error_free else self.products(placed)[0]
 
     def products(self, placed: Placed, ready: str = "") -> tuple[Product, Product]:
@@ -489,23 +483,6 @@ def _error_free(placed: Placed, call: Call) -> Operation:
 def _real(call: Call, layouts: dict[str, Any], allocate: Callable[[int], Any]) -> tuple[dict[str, Any], list[Step]]:
     """Return the operands of the real product of a call, and the steps that write them."""
     return (layouts, []) if call.form is None else complex_products.embedded(layouts, allocate)
-
-
-def _without_product(D: Matrix, C: Matrix | None, call: Call) -> list[Step]:
-    """Return the step of D = beta · C: there is nothing to multiply."""
-    scheme, beta = call.scheme, call.beta
-    if 0 in D.shape:
-        return []
-    addend: tuple[Any, ...] = (0, matrices.table(D), 0)
-    steps: tuple[int, ...] = (0, 0)
-    if C is not None:
-        c = C.broadcast(D.shape)
-        addend, steps = (c.pointer, matrices.table(D), matrices.table(c, D.shape[:-2])), c.strides[-2:]
-    operands = (D.pointer, *addend, D.count, *D.shape[-2:], D.strides[-2], *steps)
-    real, once = scheme.operand.dtype.type, np.int32(scheme.rounds_once and bool(np.isfinite(beta)))
-    scalars = real(0), real(beta), np.uint64(scheme.nan_code(call.spec)), once
-    kernel, blocks = f"alone_{scheme.operand.name}", matrices.blocks(prod(D.shape))
-    return [matrices.module().step(kernel, blocks, 256, *operands, *scalars)]
 
 
 # --- fpemu.gpu.gemm

@@ -114,6 +114,22 @@ def test_a_complex_product_is_a_real_product_of_the_parts(scheme, gpu):
     assert_same_parts(gpu.gemm(A, B, **request | {"alpha": 1j, "beta": 0.0}), want)
 
 
+def test_products_of_nothing_read_narrow_addends(gpu):
+    A, B, C = draw((5, 0), np.float64), draw((0, 4), np.float64), draw((5, 4))
+    C[0] = 0, -0.0, np.nan, np.inf
+    for scheme, scalars in (
+        ("ozaki2", {"beta": -0.3}),
+        ("ozimmu", {"beta": 2.0}),
+        ("ozaki", {"beta": -0.3, "mode": "CR"}),
+    ):
+        want = fpemu.gemm(A, B, C, scheme=scheme, hardware="A100", **scalars)
+        got = read(gpu.gemm(*(Lent(x, stream=1) for x in (A, B, C)), scheme=scheme, **scalars))
+        assert_same(got, want)
+    Z = complex_draw((5, 4), np.float32)
+    got = read(gpu.gemm(*(Lent(x, stream=1) for x in (A + 0j, B + 0j, Z)), scheme="ozaki2", beta=0.5 - 1j))
+    assert_same_parts(got, fpemu.gemm(A + 0j, B + 0j, Z, scheme="ozaki2", hardware="A100", beta=0.5 - 1j))
+
+
 @pytest.mark.parametrize("on_range", [None, "propagate", "scale-rows", "raise"])
 @pytest.mark.parametrize("scheme", ["ootomo", "dgemm"])
 def test_plans_of_complex_products_have_the_emulators_bits(scheme, on_range, gpu):

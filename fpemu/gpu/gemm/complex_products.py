@@ -50,21 +50,22 @@ def plain(call: Call) -> Call:
 
 
 def combined(call: Call, layouts: Mapping[str, Any]) -> list[Step]:
-    """Return the step D = alpha · D + beta · C, or beta · C of an empty product, where a scalar is complex."""
-    D, C, one = layouts["D"], layouts["C"], call.scheme.operand.dtype.itemsize
-    if not any(map(np.iscomplexobj, (call.alpha, call.beta))):
+    """Return the step D = alpha · D + beta · C where a scalar is complex, or D = beta · C of an empty product."""
+    D, C, scheme, scalars = layouts["D"], layouts["C"], call.scheme, (call.alpha, call.beta)
+    if 0 in D.shape or not (call.empty or any(map(np.iscomplexobj, scalars))):
         return []
     addend: tuple[Any, ...] = (0, matrices.table(D), 0)
-    steps: tuple[int, ...] = (0, 0)
+    steps, parts, narrow = (0, 0), 1 + (D.dtype.kind == "c"), 0
     if C is not None:
         c = C.broadcast(D.shape)
         addend, steps = (c.pointer, matrices.table(D), matrices.table(c, D.shape[:-2])), c.strides[-2:]
-    scalars = (float(x) for number in (call.alpha, call.beta) for x in (number.real, number.imag))
-    end = *scalars, np.uint64(call.scheme.nan_code(call.spec)), np.int32(not call.empty)
-    sizes = D.count, *D.shape[-2:], D.strides[-2], *steps
-    return [
-        matrices.module().step(f"combine{one}", matrices.blocks(prod(D.shape)), 256, D.pointer, *addend, *sizes, *end)
-    ]
+        narrow = C.dtype.itemsize == 4 * parts
+    sizes = D.count, *D.shape[-2:], D.strides[-2], *steps, np.int32(parts), np.int32(narrow)
+    factors = [float(x) for number in scalars for x in (number.real, number.imag)]
+    plus_zero = call.empty and scheme.rounds_once and bool(np.isfinite(call.beta))
+    end = *factors, np.uint64(scheme.nan_code(call.spec)), np.int32(not call.empty), np.int32(plus_zero)
+    kernel = f"combine{D.dtype.itemsize // parts}"
+    return [matrices.module().step(kernel, matrices.blocks(prod(D.shape)), 256, D.pointer, *addend, *sizes, *end)]
 
 
 def embedded(layouts: Mapping[str, Any], allocate: Callable[[int], Any]) -> tuple[dict[str, Any], list[Step]]:

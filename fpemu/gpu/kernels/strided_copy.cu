@@ -48,43 +48,35 @@ COPY(16, Sixteen)
 PARTS(4, float)
 PARTS(8, double)
 
-// D = beta · C. plus_zero: a zero of C gives +0, as the exact sum of nothing and a zero is.
+// D = alpha · D + beta · C, or beta · C alone (product = 0), of real or, with two parts, of complex numbers, whose rows and
+// columns of D are contiguous. narrow: C is fp32. plus_zero: a zero of C gives +0, as the exact sum of nothing and a zero.
 template <class Real>
-FPEMU_FUNCTION void addend_alone(Real* D, const Real* C, const s64* d_of, const s64* c_of, s64 count, s64 rows,
-                                 s64 columns, s64 d_row, s64 c_row, s64 c_column, const Scaling<Real>& s,
-                                 int plus_zero) {
+FPEMU_FUNCTION void combine_all(Real* D, const void* C, const s64* d_of, const s64* c_of, s64 count, s64 rows,
+                                s64 columns, s64 d_row, s64 c_row, s64 c_column, int parts, int narrow,
+                                const Real (&alpha)[2], const Real (&beta)[2], u64 nan_code, int product,
+                                int plus_zero) {
   for (s64 i = (s64)blockIdx.x * 256 + threadIdx.x; i < count * rows * columns; i += (s64)gridDim.x * 256) {
     const Place p = place_of(i, rows, columns);
-    const Real c = C ? C[at(p, c_of, c_row, c_column)] : (Real)0;
-    const Real d = C ? s.beta * c : (Real)0;
-    D[at(p, d_of, d_row, 1)] = plus_zero && c == 0 ? (Real)0 : with_code(d, s.nan_code);
+    Real* d = D + parts * at(p, d_of, d_row, 1);
+    const s64 from = C ? parts * at(p, c_of, c_row, c_column) : 0;
+    Real c[2] = {0, 0}, t[2];
+    for (int part = 0; part < parts && C; part++)
+      c[part] = narrow ? (Real)((const float*)C)[from + part] : ((const Real*)C)[from + part];
+    const bool zero[2] = {c[0] == 0, c[1] == 0};
+    for (int part = 0; part < 2; part++) t[part] = product ? d[part] : c[part];
+    if (product) combine(t, alpha, beta, C ? c : nullptr);
+    else if (C) scale(t, beta[0], beta[1]);
+    for (int part = 0; part < parts; part++) d[part] = plus_zero && zero[part] ? (Real)0 : with_code(t[part], nan_code);
   }
 }
-#define ALONE(NAME, Real)                                                                                        \
-  extern "C" __global__ void NAME(Real* D, const Real* C, const s64* d_of, const s64* c_of, s64 count, s64 rows, \
-                                  s64 columns, s64 d_row, s64 c_row, s64 c_column, Real alpha, Real beta,        \
-                                  u64 nan_code, int plus_zero) {                                                 \
-    addend_alone<Real>(D, C, d_of, c_of, count, rows, columns, d_row, c_row, c_column,                           \
-                       Scaling<Real>{alpha, beta, nan_code}, plus_zero);                                         \
-  }
-ALONE(alone_fp32, float)
-ALONE(alone_fp64, double)
-
-// D = alpha · D + beta · C, or beta · C (product = 0), of complex numbers; rows and columns of D are contiguous pairs.
-#define COMBINE(BYTES, Real)                                                                                        \
-  extern "C" __global__ void combine##BYTES(Real* D, const Real* C, const s64* d_of, const s64* c_of, s64 count,    \
-                                            s64 rows, s64 columns, s64 d_row, s64 c_row, s64 c_column, double re,   \
-                                            double im, double beta_re, double beta_im, u64 nan_code, int product) { \
-    const Real alpha[2] = {(Real)re, (Real)im}, beta[2] = {(Real)beta_re, (Real)beta_im};                           \
-    for (s64 i = (s64)blockIdx.x * 256 + threadIdx.x; i < count * rows * columns; i += (s64)gridDim.x * 256) {      \
-      const Place p = place_of(i, rows, columns);                                                                   \
-      Real* d = D + 2 * at(p, d_of, d_row, 1);                                                                      \
-      const Real* c = C ? C + 2 * at(p, c_of, c_row, c_column) : nullptr;                                           \
-      Real t[2] = {product ? d[0] : c[0], product ? d[1] : c[1]};                                                   \
-      if (product) combine(t, alpha, beta, c);                                                                      \
-      else scale(t, beta[0], beta[1]);                                                                              \
-      d[0] = with_code(t[0], nan_code), d[1] = with_code(t[1], nan_code);                                           \
-    }                                                                                                               \
+#define COMBINE(BYTES, Real)                                                                                      \
+  extern "C" __global__ void combine##BYTES(Real* D, const void* C, const s64* d_of, const s64* c_of, s64 count,  \
+                                            s64 rows, s64 columns, s64 d_row, s64 c_row, s64 c_column, int parts, \
+                                            int narrow, double re, double im, double beta_re, double beta_im,     \
+                                            u64 nan_code, int product, int plus_zero) {                           \
+    const Real alpha[2] = {(Real)re, (Real)im}, beta[2] = {(Real)beta_re, (Real)beta_im};                         \
+    combine_all<Real>(D, C, d_of, c_of, count, rows, columns, d_row, c_row, c_column, parts, narrow, alpha, beta, \
+                      nan_code, product, plus_zero);                                                              \
   }
 COMBINE(4, float)
 COMBINE(8, double)
