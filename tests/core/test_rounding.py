@@ -103,7 +103,7 @@ def check(x, fmt, target, mode, **options):
 
 
 @pytest.mark.parametrize(
-    ("count", "options"), [(400, {}), (60, {"saturate": True}), (60, {"unbounded": True})], ids=str
+    ("count", "options"), [(150, {}), (60, {"saturate": True}), (60, {"unbounded": True})], ids=str
 )
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import combinations
 
 import numpy as np
@@ -112,7 +113,7 @@ FP8 = [  # products vanish only beside products of two large factors
 PROBED = [(spec, order, (1, 2, 129)) for spec in SPECS.values() for order in ORDERS]
 PROBED += [(mma.spec(*names), KOrder(n), (17, 33)) for names in NEAREST for n in (None, 16, 32)]
 PROBED += [(mma.spec(*names), KOrder(promote=16), (17, 33)) for names in NEAREST]
-PROBED += [(row, order, (150,)) for row in FP8 for order in (KOrder(), KOrder(48), KOrder(40, join="pairwise"))]
+PROBED += zip(FP8, itertools.cycle([KOrder(), KOrder(48), KOrder(40, join="pairwise")]), itertools.repeat((150,)))
 
 
 @pytest.mark.parametrize(("spec", "order", "lengths"), PROBED, ids=str)
