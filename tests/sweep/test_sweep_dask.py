@@ -95,13 +95,6 @@ def test_cells_that_fail_or_kill_their_worker(tmp_path, address):
     assert [row.get("value", row.get("error")) for row in rows] == expected
 
 
-def test_a_cluster_of_its_own(tmp_path, grid):
-    with Store(tmp_path / "r.sqlite") as results:
-        rows = run(grid, results=results, executor="dask", jobs=2)
-        assert len(rows) == 72
-        assert all(row["relative_l2"] < 1e-5 for row in rows)
-
-
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nothing://here", "no address"])
 def test_a_scheduler_that_does_not_answer(tmp_path, grid, address):
     with Store(tmp_path / "r.sqlite") as results, pytest.raises(InputError, match="no Dask scheduler answers at"):
