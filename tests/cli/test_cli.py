@@ -16,14 +16,11 @@ import numpy as np
 import pytest
 
 import fpemu
-from benchmarks import cpu
 from fpemu import probing, reproduce, schemes
 from fpemu.cli import commands, main
 from fpemu.cli import matrices as matrixio
 from fpemu.cli.product import normwise
 from fpemu.mma import KOrder
-from fpemu.reproduce import pages
-from fpemu.schemes.errorfree.plan import Fault
 from fpemu.sweep import Store
 from tests import toy
 
@@ -92,14 +89,6 @@ def test_lists(capsys, kind, names):
     assert set(names) <= {word.strip(",():") for word in words}
     assert main(["list"]) == 0
     assert kind in capsys.readouterr().out
-
-
-def test_every_page_of_the_checkout_has_a_title_and_a_number_of_cells(capsys):
-    assert all(pages.titles().values())
-    assert main(["list", "experiments"]) == 0
-    rows = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if "/" in line}
-    assert set(rows) == set(pages.names())
-    assert int(rows["legemm/fig10"][-2]) == len(pages.load("legemm/fig10").cells("quick"))
 
 
 # --- gemm
@@ -277,18 +266,6 @@ def test_a_broken_guarantee_is_one_line_and_exit_status_1(folder, capsys):
     assert sorted(os.listdir()) == before
 
 
-def test_among_all_schemes_a_broken_guarantee_leaves_one_out_and_shows_in_the_status(folder, capsys, monkeypatch):
-    def refuse(self, *arguments):
-        return np.zeros((1, 8, 6)), [schemes.Report("ozaki", faults=(Fault("crt", "ozaki: made to fail"),))]
-
-    monkeypatch.setattr(schemes.get("ozaki").__class__, "multiply", refuse)
-    assert main(["gemm", "A.npy", "B.npy", "-H", "A100"]) == 1
-    out, err = capsys.readouterr()
-    assert "ozaki is left out: ozaki: made to fail" in err
-    assert {"ozimmu", "ootomo"} <= set(_rows(out))
-    assert "ozaki" not in _rows(out)
-
-
 # --- split
 def test_split_shows_the_words_of_a_number(capsys):
     shown = schemes.format_split(schemes.split_table(0.1, "h2sgemm", sb=12)).rstrip("\n")
@@ -437,18 +414,6 @@ def test_bench_measures_every_kind_and_writes_json(folder, capsys):
     assert report["threads"] >= 1
 
 
-def test_a_missed_bar_is_exit_status_1(folder, capsys, monkeypatch):
-    monkeypatch.setattr(cpu, "CASES", (cpu.Case("slow", "hopper", bar=1e-9, size=32),))
-    assert main(["bench", "cpu"]) == 1
-    assert "missed" in capsys.readouterr().out
-
-
-def test_the_benchmark_contains_every_kind_of_arithmetic():
-    names = " / ".join(case.name for case in cpu.CASES)
-    kinds = "ampere fp16,volta fp16,bf16,tf32,fp16->fp16,e4m3,e5m2,cdna1,cdna2,cdna3,ascend910a,ideal,simt,NumPy"
-    assert all(kind in names for kind in (*kinds.split(","), "ozaki CR"))
-
-
 # --- interrupts
 SLOW = "import time\ndef f(A, B):\n    time.sleep(0.2)\n    return A @ B\n"
 
@@ -484,28 +449,6 @@ def test_an_interrupt_is_one_line_and_status_130(folder, command):
     assert process.returncode == 130, err
     assert err.strip().splitlines()[-1].startswith("fpemu: interrupted")
     assert "Traceback" not in err
-
-
-LOST = """
-import signal, time
-class Finalised:
-    def __del__(self):  # Python prints and drops what a finaliser raises, as it does in a callback from LLVM
-        signal.raise_signal(signal.SIGINT)
-def f(A, B):
-    Finalised()
-    for _ in range({seconds} * 100):
-        time.sleep(0.01)
-    return A @ B
-"""
-
-
-@pytest.mark.parametrize("seconds", [0, 20])
-def test_an_interrupt_of_a_finaliser_is_not_lost(tmp_path, seconds):
-    """The interrupt comes again while the command runs, or when it has ended."""
-    (tmp_path / "lost.py").write_text(LOST.format(seconds=seconds))
-    command = [sys.executable, "-m", "fpemu", "reveal", "lost.py:f", "--k", "4"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (130, "fpemu: interrupted\n")
 
 
 def test_an_interrupt_of_the_imports_is_one_line(tmp_path):

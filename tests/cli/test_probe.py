@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from fpemu import gpu, mma, probing, simt
+from fpemu import gpu, mma, probing
 from fpemu.cli import main
-from fpemu.library import cublas
 from fpemu.mma import KOrder
 from fpemu.probing import kit
 from tests.commands import refusal
 
-FP16 = mma.spec("hopper", "fp16", "fp32")
-FP32 = simt.SPECS["fp32"]
 PROBED = """
 import random
 import numpy as np
@@ -196,53 +191,6 @@ def test_what_adds_by_no_tree_is_refused_with_the_reason(probed, capsys, name, m
 
 
 # --- cuBLAS, on a stand-in for PyTorch
-class Tensor:
-    def __init__(self, x):
-        self.x = x
-
-    def to(self, what):
-        return self if what == "cuda" else Tensor(self.x.astype(what))
-
-    def t(self):
-        return Tensor(self.x.T)
-
-    def cpu(self):
-        return self
-
-    def numpy(self):
-        return self.x
-
-
-class Torch:
-    """Adds by slices of 24, tf32 by slices of 16; remembers how B lay."""
-
-    float16, float32, float64, bfloat16, from_numpy = np.float16, np.float32, np.float64, "bfloat16", Tensor
-    backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=None)))
-    cuda = SimpleNamespace(is_available=lambda: True, get_device_capability=lambda: (9, 0))
-
-    def __init__(self):
-        self.seen = set()
-
-    def mm(self, a, b, out_dtype=None):
-        self.seen.add("TN" if b.x.flags.f_contiguous else "NN")
-        if a.x.dtype == np.float32:
-            tf32 = self.backends.cuda.matmul.allow_tf32
-            spec = mma.spec("hopper", "tf32", "fp32") if tf32 else FP32
-            return Tensor(mma.gemm(a.x, b.x, None, spec, KOrder(split=16 if tf32 else 24)))
-        D = mma.gemm(a.x, b.x, None, FP16, KOrder(split=24))
-        return Tensor(D.astype(out_dtype or np.float16))
-
-
-@pytest.mark.parametrize(
-    ("kind", "layout", "split"), [("fp16", "TN", 24), ("fp16->fp16", "NN", 24), ("tf32", "TN", 16), ("fp32", "NN", 24)]
-)
-def test_cublas_is_called_with_the_named_layout_and_type(monkeypatch, capsys, kind, layout, split):
-    torch = Torch()
-    monkeypatch.setattr(cublas, "torch", lambda: torch)
-    status, out, _ = run(capsys, "cublas", "--type", kind, "--layout", layout, "--shape", "9x7x60", "--check")
-    assert (status, out.splitlines()[0]) == (0, f"KOrder(split={split})")
-    assert torch.seen == {layout}
-    assert torch.backends.cuda.matmul.allow_tf32 is None  # as it was before
 
 
 # --- characterize

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import tomllib
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,10 +9,8 @@ import pytest
 
 from benchmarks import tuning
 from fpemu import InputError
-from fpemu.cli import main
 from fpemu.gpu.batched import configuration as conf
 from fpemu.gpu.batched.configuration import Block, Limits, Packed, Small, Task
-from fpemu.gpu.runtime import device
 from tests import simulated_driver
 from tests.commands import refusal
 from tests.gpu_fixtures import forget, gpu
@@ -134,29 +130,3 @@ def test_hopper_gets_the_configurations_of_the_table(gpu):
 @pytest.mark.parametrize("sizes", ["x", "9-2", "0-3", "2000"])
 def test_tune_refuses_sizes_that_are_none(capsys, sizes):
     assert "--sizes" in refusal(capsys, "tune", "batched", "--sizes", sizes)
-
-
-def test_an_interrupted_sweep_goes_on_and_writes_its_table_at_last(monkeypatch, tmp_path, capsys):
-    from fpemu.cli import bench
-
-    monkeypatch.setattr(bench.cli, "missing_gpu", lambda: None)
-    monkeypatch.setattr(device, "need_matrix_unit", lambda user: None)
-    monkeypatch.setattr(device, "describe", lambda: {"gpu": "NVIDIA H200", "nvrtc": "13.0"})
-    monkeypatch.setattr(tuning, "compile_all", lambda tasks: list(tasks))
-    out, seen = tmp_path / "t.toml", []
-
-    def measure(size, complex, batch):
-        if size == 8 and not out.exists() and 8 not in seen:
-            seen.append(8)
-            raise KeyboardInterrupt
-        seen.append(size)
-        return [tuning.Measured(*tuning.place(size, complex), "warp rows=1 columns=1 steps=1 warps=8", 1.0)]
-
-    monkeypatch.setattr(tuning, "measure", measure)
-    command = ["tune", "batched", "--sizes", "7-9", "--forms", "real", "--batch", "10", "--out", str(out)]
-    assert (main(command), out.exists(), seen) == (130, False, [7, 8])
-    assert f"'fpemu {shlex.join(command)}' continues from them" in capsys.readouterr().err
-    assert main(command) == 0
-    assert seen == [7, 8, 8, 9]
-    assert [path.name for path in tmp_path.iterdir()] == ["t.toml"]
-    assert set(tomllib.loads(out.read_text())) == {"measured", "real 2", "real 16"}

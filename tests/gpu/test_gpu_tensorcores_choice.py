@@ -11,8 +11,6 @@ from fpemu import InputError, mma, schemes
 from fpemu.gpu.gemm import choice
 from fpemu.gpu.gemm.mma_sync import fused, source
 from fpemu.gpu.runtime import compiler, device
-from fpemu.gpu.runtime.matrices import Matrix
-from fpemu.gpu.runtime.steps import Address, Memory
 from fpemu.mma import KOrder
 from fpemu.schemes.base import build
 from tests.tiles import frames, tiles_of
@@ -106,21 +104,6 @@ def test_tma_brings_words_from_hopper_on_but_not_where_sums_are_promoted_after_e
             assert kernel.tile.stages > 0
             assert kernel.name.endswith("by TMA") == kernel.tile.bulk == by_tma
             assert all(tile.bulk == by_tma for tile in tiles_of(kernel))
-
-
-def test_launches_overlap_where_a_multiprocessor_has_room_for_one_block(monkeypatch):
-    monkeypatch.setattr(device, "overlaps_launches", lambda: True)
-    scheme = schemes.get("markidis")
-
-    def overlap(kernel, n):
-        layouts = {name: Matrix(Address(name), np.dtype(np.float32), (n, n), (n, 1)) for name in "ABD"}
-        steps, _ = kernel.steps({**layouts, "C": None}, (1.0, 0.0), "raise", Memory())
-        return steps[-1].overlap
-
-    large, small = (fused.kernel(scheme, scheme.spec("H200"), (n, n, n)) for n in (4096, 1024))
-    assert overlap(large, 512)
-    assert not overlap(large, 8192)
-    assert not overlap(small, 512)
 
 
 def test_tiles_are_chosen_by_size(monkeypatch):

@@ -3,7 +3,6 @@
 import functools
 import json
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -281,68 +280,6 @@ def test_the_command_lists_the_kinds_of_orders_without_a_gpu(capsys, monkeypatch
     assert json.loads(capsys.readouterr().out) == summary(known)
     assert main(["verify", "library", "--list", "-t", "tf32"]) == 0
     assert "stream-K" in capsys.readouterr().out
-
-
-def test_the_command_says_in_one_line_what_is_missing(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert main(["verify", "library"]) == 2
-    err = capsys.readouterr().err.strip()
-    assert "PyTorch" in err
-    assert "\n" not in err
-    gone = types.SimpleNamespace(cuda=types.SimpleNamespace(is_available=lambda: False))
-    monkeypatch.setitem(sys.modules, "torch", gone)
-    assert main(["verify", "library"]) == 2
-    assert "no GPU" in capsys.readouterr().err
-    assert main(["verify", "library", "--types", "fp7"]) == 2
-    assert main(["verify", "library", "--record", "x.txt"]) == 2
-
-
-def test_the_command_compares_and_records(capsys, monkeypatch, tmp_path):
-    from fpemu.verification import library as suite
-    from fpemu.verification.records import Record
-
-    wrong: list = []
-
-    class Here(Emulated):
-        def __init__(self, kind, layout, shape, deadline=0.0):
-            super().__init__(kind, shape, {})
-            try:
-                self.known: library.Product | None = library.lookup("cublas", kind, shape, layout=layout)
-            except InputError:
-                self.known = None
-            self.layout = layout
-
-        def mm(self, A, B):
-            if self.known is None or len(A) != self.M:
-                return super().mm(A, B)
-            D = library.predict(self.known, A, B)
-            if wrong:
-                D[0, 0] = np.nextafter(D[0, 0], np.inf)
-            return D
-
-    def drawn(count, kinds, seed):
-        small = [c for c in cases() if c.type in kinds and c.M * c.N * c.K < 1e5]
-        return small[:: max(1, len(small) // count)]
-
-    monkeypatch.setattr(cublas, "CublasProduct", Here)
-    monkeypatch.setattr(cublas, "environment", lambda: {"gpu": "none", "torch": "0", "cuda": "0", "cublas": "1.0"})
-    monkeypatch.setattr(suite, "drawn", drawn)
-    monkeypatch.setattr(suite, "new_shapes", lambda count, seed: [(5, 4, 33)] * count)
-    monkeypatch.setattr(suite, "LAYOUTS", ("NN",))
-    file = tmp_path / "r.json"
-    few = ["verify", "library", "--shapes", "5", "--types", "fp32", "--new", "1"]
-    assert main([*few, "--types", "tf32", "--record", str(file)]) == 0
-    record = Record.read(file)
-    new = [outcome for outcome in record.outcomes if outcome.group.startswith("new ")]
-    assert [outcome.group for outcome in new] == ["new fp32 NN 5x4x33", "new tf32 NN 5x4x33"]
-    assert all("order" in outcome.facts for outcome in new)
-    assert sum("sample" in outcome.digests for outcome in record.outcomes) == len(record.outcomes) - 2 >= 5
-    wrong.append(1)
-    capsys.readouterr()
-    assert main([*few, "--json"]) == 1
-    file.write_text(capsys.readouterr().out)
-    record = Record.read(file)
-    assert [o.group for o in record.outcomes if not o.ok] == [o.group for o in record.outcomes if "new" not in o.group]
 
 
 def test_the_command_prints_an_order_with_its_evidence_and_the_nearest_shapes(capsys):

@@ -56,15 +56,6 @@ def test_curves_are_medians_at_the_sampled_values(table):
     assert plotting.pdf(figure).startswith(b"%PDF")
 
 
-def test_names_are_not_joined_and_fonts_are_serif(table):
-    rows = table[table["inputs.exponent"] == 0]
-    figure = plotting.curves(rows, x="hardware", hue=["scheme", "scheme.sb"], width="double", font="serif")
-    axes = figure.axes[0]
-    assert {line.get_linestyle() for line in axes.get_lines()} == {"None", "--"}
-    assert {text.get_fontfamily()[0] for text in (*axes.get_yticklabels(), axes.xaxis.label)} == {"DejaVu Serif"}
-    assert figure.get_size_inches()[0] == plotting.DOUBLE
-
-
 def test_a_map_shows_the_mean_of_the_seeds(table):
     rows = table[(table["scheme"] == "h2sgemm") & (table["hardware"] == "A100")]
     figure = plotting.plane(rows, x="inputs.exponent", y="scheme.sb")
@@ -102,10 +93,3 @@ def test_the_command_draws_a_grid(workdir, capsys):
     assert (workdir / "a.pdf").read_bytes().startswith(b"%PDF")
     assert main(["sweep", "grid.toml", "--plot", "x=scheme.sb,y=inputs.exponent,map=relative_l2"]) == 2
     assert "would mix values of" in capsys.readouterr().err
-
-
-def test_the_help_of_sweep_lists_the_options_of_a_file(capsys):
-    assert main(["sweep", "-h"]) == 0
-    text = capsys.readouterr().out
-    assert "--plot" in text
-    assert "scaling" in text

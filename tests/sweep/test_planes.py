@@ -12,7 +12,7 @@ from fpemu import plotting, schemes
 from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.plotting import planes
-from fpemu.sweep import grid, maps, tables
+from fpemu.sweep import maps, tables
 from fpemu.sweep.ranges import LARGEST, parse_range
 from tests.commands import refusal
 
@@ -216,25 +216,6 @@ def test_the_bounds_part_the_cells_that_equation_6_allows():
         assert axis.get_xlim() == (-16.5, 16.5)
 
 
-def test_unequal_steps_are_drawn_as_cells_of_one_size_with_the_bounds_between_the_same_values():
-    with plotting.style():
-        plane = planes.plane(_rows({(e, sb): [1.0] for e in (-4, 0, 8) for sb in (0, 5, 12, 20)}), "e", "sb", "error")
-        axis, lines = _lines(plane)
-        assert [text.get_text() for text in axis.get_yticklabels()] == ["0", "5", "12", "20"]
-        assert lines["Eq. 6, lower"][0, 1] == 0.5  # sb >= 2 at e = -4: between 0 and 5
-        assert lines["upper bound that holds"][-1, 1] == 2.5  # sb <= 18 at e = 8: between 12 and 20
-
-
-def test_a_map_without_any_number_is_hatched_all_over():
-    with plotting.style():
-        plane = planes.plane(_rows({(e, sb): [math.nan] for e in (0, 1) for sb in (0, 1)}), "e", "sb", "error")
-        figure, axes = plotting.figure()
-        mesh = planes.draw(axes[0, 0], plane)
-        plotting.colour_bar(figure, mesh, axes[0, 0], "error")
-        assert plotting.png(figure)
-        assert np.ma.getmaskarray(mesh.get_array()).all()
-
-
 # --- the commands
 @pytest.fixture
 def folder(workdir):
@@ -337,22 +318,6 @@ def test_a_dry_run_counts_and_writes_nothing(folder, capsys):
     assert main(shlex.split("sweep scaling -H A100 --sb -2:24 --offset -20:15 --seeds 5 --dry-run")) == 0
     assert f"{27 * 36 * 5} cells: 0 stored" in capsys.readouterr().out
     assert not (folder / "maps").exists()
-
-
-def test_a_failed_cell_is_hatched_and_shows_in_the_exit_status(folder, capsys, monkeypatch):
-    plain = grid.evaluate
-
-    def failing(cell, device):
-        if (cell["scheme.sb"], cell["inputs.exponent"], cell["seed"]) == (12, 0, 1):
-            raise RuntimeError("lightning")
-        return plain(cell, device)
-
-    monkeypatch.setattr(grid, "evaluate", failing)
-    assert main(["sweep", "scaling", "-H", "ascend910a", "--sb", "6,12", "--offset", "-6:0:6", *_SMALL]) == 1
-    assert "lightning" in capsys.readouterr().err
-    record, _ = _written("scaling-h2sgemm-ascend910a-offset_symmetric-relative_l2-8x8x32")
-    assert record["failed"] == 1
-    assert record["best"][1]["sb"] == [6]
 
 
 @pytest.mark.parametrize(
