@@ -32,7 +32,8 @@ class Interval:
     first, last : int
         The first and the last of these values.
     orders : tuple of int
-        Indices of the orders of the rows of D, into `Invariance.orders`: one, or several if rows differ.
+        Indices of the orders of the rows of D, into `Invariance.orders`: one, several if rows differ, or none if the
+        order is not known.
     name : str
         Name of the variable.
     """
@@ -44,6 +45,8 @@ class Interval:
 
     def __str__(self) -> str:
         span = f"{self.name} = {self.first}" + f" to {self.last}" * (self.last != self.first)
+        if not self.orders:
+            return f"{span}: order not known"
         several = "orders" if len(self.orders) > 1 else "order"
         return f"{span}: {several} {', '.join(str(n + 1) for n in self.orders)}"
 
@@ -81,7 +84,7 @@ class Invariance:
     @property
     def first_break(self) -> Any:
         """The first value at which a row has another order than the first row of the first value, or None."""
-        return next((i.first for i in self.intervals if i.orders != (0,)), None)
+        return next((i.first for i in self.intervals if i.orders not in ((), (0,))), None)
 
     def __str__(self) -> str:
         name = self.intervals[0].name
