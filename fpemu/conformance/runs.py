@@ -392,7 +392,7 @@ class RunDifference:
         return self.first is None and self.before is None
 
     def __str__(self) -> str:
-        lines = [f"{self.compared} products with equal operands"]
+        lines = [f"{self.compared} product{'s' * (self.compared != 1)} with equal operands"]
         if any(self.unaligned):
             lines[0] += f"; {self.unaligned[0]} of run 1 and {self.unaligned[1]} of run 2 have no partner"
         if self.before is not None:
