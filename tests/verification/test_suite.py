@@ -15,7 +15,7 @@ from fpemu import gpu
 from fpemu.cli import main
 from fpemu.errors import InputError
 from fpemu.gpu.runtime import device
-from fpemu.verification import batched, processor, records, tallskinny
+from fpemu.verification import batched, records, tallskinny
 from fpemu.verification.cases import Case, Computed, Product
 from fpemu.verification.records import Outcome, Record
 from fpemu.verification.suite import Group, ProductSuite, Run, SkippedError
@@ -101,16 +101,6 @@ def test_the_record_of_two_runs_is_that_of_one(machine, tmp_path, capsys, comman
     assert main([*command, "--record", str(resumed)]) == 0
     assert machine.done == []
     assert resumed.read_bytes() == content
-
-
-def test_an_interrupt_before_the_record_is_replaced_loses_no_group(machine, tmp_path):
-    record = tmp_path / "record.json"
-    assert main([*BATCHED, "--record", str(record)]) == 0
-    record.rename(tmp_path / "record.json.partial")
-    machine.again()
-    assert main([*BATCHED, "--record", str(record)]) == 0
-    assert machine.done == []
-    assert names(tmp_path) == ["record.json"]
 
 
 def test_an_interrupt_before_the_first_group_or_without_a_record_saves_nothing(machine, workdir, capsys):
@@ -240,23 +230,6 @@ def test_the_message_without_a_gpu_is_one_line(capsys, monkeypatch, workdir, mis
     assert names(workdir) == []
 
 
-def test_instructions_without_a_gpu_and_without_a_known_processor_are_one_line(capsys, monkeypatch, workdir):
-    monkeypatch.setattr(device, "missing", lambda: "no GPU here")
-    monkeypatch.setattr(processor, "flags", frozenset)
-    message = refusal(capsys, "verify", "instructions", "--record", "result.json")
-    assert "no GPU, and the processor here has no instruction of the catalogue" in message
-    assert names(workdir) == []
-
-
-def test_a_group_of_commands_alone_prints_its_help_and_what_is_missing(capsys, monkeypatch):
-    for missing, lines in (("no GPU here", 1), (None, 0)):
-        monkeypatch.setattr(device, "missing", lambda missing=missing: missing)
-        assert main(["verify"]) == 0
-        out, err = capsys.readouterr()
-        assert "Usage: fpemu verify" in out
-        assert (err.count("\n"), err.count("pip install")) == (lines, lines)
-
-
 # --- products
 @dataclass
 class Square(Product):
@@ -332,18 +305,6 @@ def test_a_wrong_result_of_one_case_is_counted_and_described(change, counts, tex
     assert described[-1].endswith("(0).compare('a', 2)")
 
 
-def test_the_table_counts_by_section_and_outputs_by_path(monkeypatch):
-    tested = Squares()
-    tested.paths = ["host", "eager"]
-    monkeypatch.setattr(tested, "device", lambda: {"gpu": "this"})
-    record = tested.record([tested.run(group) for group in ("b", "a")])
-    title, columns, rows = tested.table(record)
-    assert title == "this against the emulation, seed 0"
-    assert columns == ("squares", "cases", "outputs", "even", "against two", "mismatches", "failed")
-    assert rows == [(name, *map(str, (n, 4 * n, n, 2 * n, 0, 0))) for name, n in (("a", 4), ("b", 4), ("all", 8))]
-    assert tested.summary(record) == ["outputs by path: host 16, eager 16"]
-
-
 def test_a_case_without_a_kernel_is_skipped():
     def skip(case, codes):
         raise SkippedError("no kernel")
@@ -359,16 +320,6 @@ def test_processes_return_the_outcomes_of_one_process_and_survive_one_that_ends(
     ended = Run(Squares(end_process)).run_missing(2)
     assert not any(outcome.ok for outcome in ended.outcomes)
     assert "BrokenProcessPool" in ended.outcomes[0].first[0]
-
-
-def test_processes_are_spread_over_the_chosen_gpus(machine):
-    record = Run(Squares(of_gpu)).run_missing(2, gpus=("7", "3"))
-    assert {text.split("GPU ")[1][0] for outcome in record.outcomes for text in outcome.first} <= {"7", "3"}
-    assert record.outcomes[0].first
-
-
-def of_gpu(case, codes):
-    return f"InputError: GPU {os.environ['CUDA_VISIBLE_DEVICES']}"
 
 
 def unchanged(case, codes):
