@@ -18,7 +18,7 @@ from fpemu.testing import assert_bits_equal, assert_within_bound
 from tests import golden
 from tests.mma.test_golden import LIBRARY, carrier
 
-M, N, K = 24, 32, 4096
+M, N, K = 24, 32, 2048
 FP32 = simt.SPECS["fp32"]
 HOPPER = {fmt: mma.spec("H200", fmt) for fmt in ("fp16", "bf16", "tf32", "e4m3")}
 FP8 = KOrder(promote=128)
@@ -71,8 +71,8 @@ def permuted(fmt, tile):
 HALF, BF16, SINGLE = ({"fmt": fmt} for fmt in ("fp16", "bf16", "fp32"))
 E4M3 = {"fmt": "e4m3", "order": FP8}
 PLANTED = {  # product, arguments of the assertion, words of the cause
-    "split in 2": (lambda: gemm("fp16", KOrder(2048)), HALF, "slices of 2048"),
-    "split in 8, in pairs": (lambda: gemm("bf16", KOrder(512, join="pairwise")), BF16, "512 joined pairwise"),
+    "split in 2": (lambda: gemm("fp16", KOrder(1024)), HALF, "slices of 1024"),
+    "split in 4, in pairs": (lambda: gemm("bf16", KOrder(512, join="pairwise")), BF16, "512 joined pairwise"),
     "no split": (lambda: gemm("bf16"), {**BF16, "order": KOrder(1024)}, "one chain"),
     "partial sums in bf16": (lambda: slices("bf16", 1024, "bf16"), BF16, "the slices stored in bf16"),
     "fp16 accumulator": (lambda: np.float32(gemm("fp16", spec=mma.spec("H200", "fp16", "fp16"))), HALF, "fp16"),
@@ -356,7 +356,7 @@ REFUSED = [
     ({"hardware": "H200", "scale_a": ROWS}, "scale_a has shape"),
     ({"hardware": "H200", "scheme": "fp16", "scale_a": 1.0}, "give hardware= without scheme="),
     ({"library": "openblas"}, "needs hardware=, the name of its kernel"),
-    ({"library": "cublas"}, "the table has no order of fp16 NN 12x10x4096"),
+    ({"library": "cublas"}, "the table has no order of fp16 NN 12x10x2048"),
     ({"library": "onemkl"}, "unknown library 'onemkl'"),
     ({"hardware": "H200", "D": OTHER.T}, "D has shape (10, 12): the product of A and B has (12, 10)"),
 ]
