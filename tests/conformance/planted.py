@@ -12,7 +12,7 @@ from fpemu import mma, round_to, simt
 from fpemu.mma import KOrder
 
 UNITS = {"H200": ("H200", "fp16"), "A100": ("A100", "bf16"), "MI300X": ("MI300X", "fp16"), "cores": ("H200", "fp32")}
-SHAPES = {"small": (48, 40, 256), "odd": (33, 65, 200), "deep": (16, 24, 2048)}
+SHAPES = {"small": (48, 40, 256), "odd": (33, 65, 200), "deep": (16, 24, 1280)}
 FP32 = simt.SPECS["fp32"]
 
 

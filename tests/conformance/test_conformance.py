@@ -208,7 +208,7 @@ def test_fields_that_are_given_are_not_changed_by_an_identification():
     assert "tf32" in tf32.causes[0].text
     D = product()
     D[3, 4] += 1
-    assert not verify(D, *HALF, seconds=5).equal
+    assert not verify(D, *HALF, seconds=1).equal
 
 
 def test_a_verdict_begins_with_the_size_and_the_kind_of_the_mismatches():
