@@ -92,19 +92,10 @@ def test_writing_the_committed_figures_again_changes_no_file(tmp_path):
 
 # --- as on other processors
 SENSITIVE = {
-    "frontier/points": 5,
-    "legemm/applications": 5,
-    "dgemm_tc/promise": 2,
-    "dgemm_tc/fig3": 2,
+    **dict.fromkeys(("frontier/points", "legemm/applications"), 3),
+    **dict.fromkeys(("dgemm_tc/promise", "dgemm_tc/fig3", "bounds/ozaki", "bounds/ozimmu", "bounds/legemm"), 2),
+    **dict.fromkeys(("bounds/dgemm", "magma/bias", "magma/updates", "models/yardsticks", "tsm2/accuracy"), 2),
     "ozaki2/yardsticks": 1,
-    "bounds/ozaki": 3,
-    "bounds/ozimmu": 3,
-    "bounds/legemm": 3,
-    "bounds/dgemm": 3,
-    "magma/bias": 2,
-    "magma/updates": 2,
-    "models/yardsticks": 2,
-    "tsm2/accuracy": 2,
 }
 """Pages whose evaluators call BLAS, LAPACK, or exponentials of NumPy, and how many cells of each are evaluated."""
 DISPATCHED = [name for name in umath.__cpu_dispatch__ if umath.__cpu_features__.get(name)]
