@@ -86,7 +86,7 @@ class Reproduction:
         """The figure, drawn anew."""
         return _drawn(self.experiment, self.rows, self.record)
 
-    @property
+    @functools.cached_property
     def record(self) -> Record:
         """The figure's record, without the digests of its files."""
         return record_of(self.experiment, self.size, self.rows)
