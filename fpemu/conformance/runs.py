@@ -488,7 +488,8 @@ def _compared(p: Recorded, q: Recorded) -> int | None:
         one, two = p.digests("part"), q.digests("part")
         equal = all(one[n] and one[n] == two[n] for n in names)
         return None if not equal else -1 if one["D"] == two["D"] else 0
-    if _key_of(p) != _key_of(q):
+    whole = [n for n in names if n != "A" and p.operands[n]["shape"] == q.operands[n]["shape"]]  # B, a bias, scales
+    if _key_of(p) != _key_of(q) or any(one[n] != two[n] for n in whole):
         return None
     rows = [_rows(x) for x in (p, q)]
     common = [key for key in rows[0] if key in rows[1]]

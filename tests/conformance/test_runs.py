@@ -176,6 +176,23 @@ def test_rows_of_two_batch_sizes_are_compared(tmp_path):
     assert "one chain" in found.explanations[1].text
 
 
+def test_rows_with_another_addend_are_not_compared(tmp_path):
+    A, B = operands(64, 128, 64, 3)
+    C = np.zeros((64, 128), np.float32)
+    other = C.copy()
+    other[4:, 1] = 1
+
+    def add(A, C):
+        return lambda run: run.add(
+            fpemu.round_to(product(A, B, out="fp32") + C, "bf16").astype("f4"), A, B, C, columns=128
+        )
+
+    found = runs.compare_runs(*two_runs(tmp_path / "a", add(A[:8], C[:8]), add(A, other)), seconds=0)
+    assert (found.compared, found.first) == (3, None)  # rows 0 to 3 have equal addends
+    found = runs.compare_runs(*two_runs(tmp_path / "b", add(A, C), add(A, other)), seconds=0)
+    assert (found.compared, found.before[0].index) == (2, 2)
+
+
 def test_tf32_is_found_with_its_setting(tmp_path, capsys):
     A, B = operands(16, 64, 256, 5, "fp32")
     kinds = ("fp32", "fp32", "fp32")
