@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,9 +41,10 @@ class Collective(Suite):
             raise InputError("NCCL adds over several GPUs, and PyTorch finds one here")
         self.ranks = integer("ranks", min(count, 8) if ranks is None else ranks, 2, min(count, 8))
         super().__init__(seed)
-        self.groups = {
-            f"{kind} {name}": Group(alone=True) for kind in _TYPES for name in ("all_reduce", "reduce_scatter")
-        }
+
+    @cached_property
+    def groups(self) -> dict[str, Group]:
+        return {f"{kind} {name}": Group(alone=True) for kind in _TYPES for name in ("all_reduce", "reduce_scatter")}
 
     def device(self) -> dict[str, str]:
         version = ".".join(map(str, self.torch.cuda.nccl.version()))

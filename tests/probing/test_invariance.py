@@ -122,9 +122,9 @@ def test_other_variables_than_m(vary, values, expected):
     assert found.orders[0].startswith("one chain")
     assert "chains of" in found.orders[1]
     assert f"values of {vary.upper() if vary in 'nk' else vary} from" in str(found)
-    for wrong in ({"m": [1, 2]}, {"values": []}):
+    for m, given in (([1, 2], values), (5, [])):
         with pytest.raises(InputError, match="needs its values=, and one number of rows"):
-            invariance(gemm, 8, 40, **({"m": 5, "vary": vary, "values": values} | wrong))
+            invariance(gemm, 8, 40, m=m, vary=vary, values=given)
 
 
 @pytest.mark.parametrize("m", [[], [3, 2], [0, 1], [2, 2]])
