@@ -44,7 +44,8 @@ def _provenance() -> str:
 CAPTION = f"""(a) Share of the linear layers of three models whose product by cuBLAS (torch.mm, torch._scaled_mm for
 e4m3) is batch-invariant: for equal rows of A all rows of D have equal bits, for {len(_record()[1]["m"])} numbers of
 rows M from 1 to 4096. (b) Time relative to torch.mm of fp16 products M × 4096 × 4096 with one summation order for
-every M. fpemu's kernel reads fp32 and rounds it to fp16. The data have both for all layers and for two more shapes. {_provenance()}"""
+every M. fpemu's kernel reads fp32 and rounds it to fp16. The data have both for all layers and for two more
+shapes. {_provenance()}"""
 ASSUMPTIONS = [
     """The numbers of rows are the powers of 2 and 63 random ones. A change between them may be missed.""",
     """The layers are those of one block and the head, each once, with gate and up, and with q, k and v, as one
