@@ -1,4 +1,4 @@
-"""Execute the notebooks: ``python notebooks/build.py [NAME ...] [--check] [--output FOLDER]``.
+"""Execute the notebooks: ``python notebooks/build.py [NAME ...] [--check] [--no-pictures] [--output FOLDER]``.
 
 The source of a notebook is ``NAME.py``, with cells in jupytext's percent format. This script executes it and writes
 ``NAME.ipynb`` with the outputs. Equal sources give equal files: times, versions and random ids are left out. The kernel
@@ -40,6 +40,9 @@ _TABLE = """<div style="overflow-x: auto">
         font-variant-numeric: tabular-nums;
     }
 </style>"""
+_EMPTY_PICTURES = (
+    "__import__('IPython.core.pylabtools', fromlist=['*']).print_figure = lambda *figure, **how: 'iVBORw0KGgo='"
+)
 Notebook = nbformat.NotebookNode
 
 
@@ -78,8 +81,8 @@ def source(name: str) -> Notebook:
     return notebook
 
 
-def execute(notebook: Notebook) -> Notebook:
-    """Execute the cells in place, in the repository's root.
+def execute(notebook: Notebook, pictures: bool = True) -> Notebook:
+    """Execute the cells in place, in the repository's root; without ``pictures`` each PNG is empty.
 
     Raises
     ------
@@ -95,7 +98,10 @@ def execute(notebook: Notebook) -> Notebook:
         coalesce_streams=True,
         kernel_manager_class=_ThisPython,
         resources={"metadata": {"path": str(ROOT)}},
-        extra_arguments=["--HistoryManager.enabled=False"],
+        extra_arguments=[
+            "--HistoryManager.enabled=False",
+            *([] if pictures else [f"--InteractiveShellApp.code_to_run={_EMPTY_PICTURES}"]),
+        ],
     )
     with tempfile.TemporaryDirectory() as settings:
         client.execute(env={**os.environ, "IPYTHONDIR": settings})
@@ -178,6 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", nargs="*", help=f"default: all ({', '.join(names())})")
     parser.add_argument("--check", action="store_true", help="compare the .ipynb with the .py, without execution")
     parser.add_argument("--output", type=Path, default=HERE, metavar="FOLDER", help="default: beside the sources")
+    parser.add_argument("--no-pictures", action="store_true", help="leave the pictures empty, to compare the texts")
     chosen = parser.parse_args(arguments)
     unknown = sorted(set(chosen.name) - set(names()))
     if unknown:
@@ -186,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name in chosen.name or names():
         path = chosen.output / f"{name}.ipynb"
         if not chosen.check:
-            _write(path, text(execute(source(name))))
+            _write(path, text(execute(source(name), pictures=not chosen.no_pictures)))
             print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
         problems += differences(name, read(path)) if path.is_file() else [f"{name}: there is no {path.name}"]
     print(*problems, sep="\n", end="\n" if problems else "", file=sys.stderr)
