@@ -330,7 +330,7 @@ def explain(
 
     try:
         start = sample.base() if base is None else base
-        for s in [start] if base is not None else [*known, start]:
+        for s in [*known, start] if base is None else [base, sample.base()]:
             if (verdict := equal(sample, s)) and all(equal(one, s) for one in more):
                 return Explanation(s, verdict.identified or str(verdict.specification))
         if not seconds:

@@ -205,7 +205,7 @@ def test_tf32_is_found_with_its_setting(tmp_path, capsys):
     assert main(["compare", *map(str, paths)]) == 1
     text = capsys.readouterr().out
     assert "setting allow_tf32: False in run 1, True in run 2" in text
-    assert "tf32" in text.splitlines()[-1]
+    assert text.splitlines()[-1] == "run 2: hopper wgmma m64nNk8 tf32->fp32, one chain, A and B rounded to tf32 by RNE"
     assert main(["replay", str(paths[1])]) == 0
     assert "1 of 1 reproduced: product 2 in layer mm: fp32 fp32 fp32 16 × 64 × 256" in capsys.readouterr().out
 
