@@ -318,8 +318,8 @@ class GemmRequest(Request):
         # a call reads the counts of entries out of range if its policy was given and may raise
         self.waits = not self.deferred and (call.scheme.limited or call.on_range != OverflowPolicy.PROPAGATE)
         scalars = np.array([call.alpha, call.beta], np.complex128).tobytes()  # 0 and -0 are two
-        on_hopper = hopper.supported(call) or hopper.supports_exact(call)
-        self.kept = call.empty or not call.scheme.error_free or on_hopper
+        plans = hopper.supported(call) or hopper.supports_exact(call) or hopper.from_data(call)
+        self.kept = call.empty or not call.scheme.error_free or plans
         rules = call.scheme, call.spec, call.order, call.on_range, call.form
         self.signature = (*rules, scalars, self.deferred, self._on_device)
         if call.form is None:
