@@ -207,9 +207,8 @@ class Operations(dict[Any, Any]):
         # an empty operand has no address, by which a converted one differs from the caller's array
         empty = None in placed[:2] or any(X is not None and 0 in X.shape for X in placed)
         keys = [] if request.signature is None else [(request.signature, matrices.facts_of(*placed))]
-        same = (
-            "out" in given or placed[0] is None or placed[0].dtype == dtype
-        )  # a repeated call returns an array like A
+        # a repeated call returns an array like A
+        same = "out" in given or placed[0] is None or placed[0].dtype == dtype
         if arrays is not None and key is not None and not empty and same and arrays.in_place(*placed[:3]):
             keys.append(key)
         operation = next((each for key in keys if (each := self.find(key, None, [])) is not None), None)
