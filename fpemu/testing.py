@@ -16,7 +16,7 @@ from fpemu.conformance.scaled import Scales, verify_scaled
 from fpemu.conformance.specification import Specification
 from fpemu.conformance.verdict import Verdict, _check_formats, limits, verify
 from fpemu.errors import InputError
-from fpemu.library import emulation, tables
+from fpemu.library import emulation, products, tables
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.probing.callables import Operand, as_numbers
 
@@ -348,7 +348,7 @@ def _by_library(x: _Product, library: str, seed: int | None) -> Iterator[_Produc
         return
     out = {np.float16: "fp16"}.get(x.D.dtype.type) or (s.out if s.out not in (None, "fp32", "fp64") else None)
     kind: Any = emulation._type(x.A, x.B, s.fmt or x.operand, out)
-    row = tables.lookup("cublas", kind, (M, N, K), layout=layout, hardware=s.hardware or "H200")  # type: ignore[arg-type]
+    row = products.lookup("cublas", kind, (M, N, K), layout=layout, hardware=s.hardware or "H200")  # type: ignore[arg-type]
     base = replace(s, hardware=row.spec, fmt=None, inputs=(row.rounded, "RNE") if row.rounded else s.inputs)
     if not isinstance(row.order, tables.Tiles):
         yield x._replace(s=replace(base, order=row.order, stored=row.stored))

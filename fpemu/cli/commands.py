@@ -42,7 +42,7 @@ _FUNCTIONS: dict[str, str | dict[str, str]] = {
     "invariant": "invariant.invariant",
     "compare": "runs.compare",
     "replay": "runs.replay",
-    "library": {"lookup": "probe.lookup"},
+    "library": {"lookup": "probe.lookup", "replay": "probe.replay"},
     "characterize": "probe.characterize",
     "catalog": {"add": "probe.add_rows"},
     "split": "product.split",

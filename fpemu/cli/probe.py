@@ -16,6 +16,7 @@ import typer
 from fpemu import formats as known
 from fpemu import mma, probing, simt
 from fpemu.arguments import choice
+from fpemu.cli import matrices
 from fpemu.cli import options as cli
 from fpemu.errors import GpuError, InputError, unknown_name
 from fpemu.mma import catalog, own_rows
@@ -359,19 +360,21 @@ def add_rows(
 # --- the order of a library
 def lookup(
     library: Annotated[str, "LIBRARY", "cublas or openblas."],
-    type_: Annotated[str, "TYPE", "cublas: fp16, bf16, tf32, fp32, fp64, fp16->fp16; openblas: fp32, fp64."],
+    type_: Annotated[str, "TYPE", "cublas: fp16, bf16, tf32, fp32, fp64, fp16->fp16 …; openblas: fp32, fp64."],
     shape: Annotated[str, "MxNxK", "Shape of the product."],
     /,
     layout: Annotated[str, "NN (default); TN: B is stored by columns."] = "NN",
     hardware: Annotated[str | None, "GPU of the table (default: H200), or OpenBLAS's kernel, such as HASWELL."] = None,
     version: Annotated[str | None, "Version of the library; default: the newest."] = None,
+    source: Annotated[str, "Source of cuBLAS's order: auto, table, model or heuristic (on a GPU)."] = "auto",
+    save: Annotated[Path | None, "Write the product and its order to this JSON file."] = None,
 ) -> None:
     """Print the summation order of a library's product, its evidence, and the nearest tabulated shapes.
 
     No GPU is needed. Exit status 2 if the order is not known; the message then names the nearest tabulated shapes.
     """
     from fpemu import library as libraries
-    from fpemu.library import openblas, tables
+    from fpemu.library import openblas, products
 
     sizes: Any = tuple(cli.parse_sizes("--shape", shape))
     choice("library", library, ("cublas", "openblas"))
@@ -387,17 +390,56 @@ def lookup(
         typer.echo(text(order))
         typer.echo("evidence: rules of the kernel's loops, compared with products of this version on one thread")
         return
-    product = libraries.lookup(library, type_, sizes, layout=layout, version=version, hardware=hardware or "H200")  # type: ignore[arg-type]
+    where: Any = {"layout": layout, "version": version, "hardware": hardware or "H200", "source": source}
+    product = libraries.lookup(library, type_, sizes, **where)
     others = product.describe()[1:]
     typer.echo("\n".join([str(product), *(f"  {line}" for line in others)]))
     if not others:
         over_k: Any = product.order
         typer.echo(text(from_order(over_k, product.K, product.spec) if isinstance(over_k, mma.KOrder) else over_k))
     typer.echo(f"instruction: {product.spec}" + f", A and B rounded to {product.rounded} first" * bool(product.rounded))
-    typer.echo(
-        f"evidence: measured on {product.hardware} with {library} {product.version}: probes revealed the order, and its"
-        f" emulation equals the recorded product (SHA-256 {product.digest[:16]}…)"
-    )
+    evidence = {
+        "table": f"measured on {product.hardware} with {library} {product.version}: probes revealed the order, and its"
+        f" emulation equals the recorded product (SHA-256 {product.digest[:16]}…)",
+        "heuristic": "the configuration that cuBLASLt's heuristic returned here, and the order of its kernels",
+        "model": f"a model of the answers of cuBLASLt's heuristic on {product.hardware}, and the order of its kernels",
+    }
+    typer.echo(f"evidence: {evidence[product.source]}")
+    if save:
+        product.save(save)
     same = (p for p in libraries.orders(library, version=version, hardware=hardware or "H200"))
     rows = [(p.M, p.N, p.K) for p in same if (p.type, p.layout) == (type_, layout)]
-    typer.echo("nearest tabulated shapes: " + ", ".join(tables.nearest(rows, sizes)))
+    typer.echo("nearest tabulated shapes: " + ", ".join(products.nearest(rows, sizes)))
+
+
+def replay(
+    file: Annotated[Path, "FILE", "Product and order that 'fpemu library lookup --save' or Product.save wrote."],
+    a: Annotated[str | None, "A.npy", "Operand A (M, K); default: the recorded operands."] = None,
+    b: Annotated[str | None, "B.npy", "Operand B (K, N)."] = None,
+    /,
+    out: Annotated[Path | None, "Write D to this .npy file."] = None,
+) -> None:
+    """Multiply two matrices in the order of a saved product.
+
+    Without operands, the recorded operands are multiplied, and the digest of D is compared with the GPU's. Exit status
+    1 if they differ.
+    """
+    from fpemu.library import Product, predict
+    from fpemu.library.tables import digest_of, operands
+
+    product = Product.load(file)
+    if (a is None) != (b is None):
+        raise InputError("give both operands, A.npy and B.npy, or none")
+    if a is None or b is None:
+        A, B = operands(product.type, product.M, product.N, product.K, product.seed)
+    else:
+        A, B = (matrices.read(path) for path in (a, b))
+    D = predict(product, A, B)
+    typer.echo(f"{product}")
+    recorded = product.digest if a is None else ""
+    verdict = "" if not recorded else ", equal to the GPU's" if digest_of(D) == recorded else f", the GPU's: {recorded}"
+    typer.echo(f"D: {D.dtype} {D.shape}, digest {digest_of(D)}{verdict}")
+    if out:
+        np.save(out, D)
+    if recorded and digest_of(D) != recorded:
+        raise typer.Exit(1)

@@ -338,6 +338,7 @@ def library(
     types: Annotated[list[str] | None, "Only products of this type; may be repeated."] = None,
     new: Annotated[int, "Number of further random shapes, whose orders probes reveal first."] = 0,
     list_: Annotated[bool, "Only list the kinds of orders in the table; needs no GPU."] = False,
+    lost_terms: Annotated[int, "Instead: multiply ones in this number of shapes, and count missing terms."] = 0,
     *,
     options: SuiteOptions,
 ) -> None:
@@ -353,6 +354,19 @@ def library(
     for kind in kinds:
         if kind not in TYPES:
             raise unknown_name("type of a product", kind, TYPES)
+    if lost_terms:
+        from fpemu.verification import library as suite
+
+        lost = suite.lost_terms(lost_terms, options.seed)
+        for kind, shape, missing, expected in lost:
+            typer.echo(f"{kind} {'x'.join(map(str, shape))}: {missing} terms are missing, {expected} by the condition")
+        different = sum(missing != expected for _, _, missing, expected in lost)
+        typer.echo(
+            f"{2 * lost_terms} products by cublasLtMatmul: {len(lost)} lack terms; {different} contradict the condition"
+        )
+        if lost:
+            raise typer.Exit(1)
+        return
     if not list_:
         options.run("library.Library", kinds, shapes, new)
         return

@@ -15,7 +15,7 @@ from fpemu import formats, mma, schemes, simt
 from fpemu.arguments import _float64, keywords, number, unwrapped
 from fpemu.errors import InputError, unknown_name
 from fpemu.formats import FloatFormat
-from fpemu.library import emulation, openblas, tables
+from fpemu.library import emulation, openblas, products
 from fpemu.mma import KOrder, MmaSpec, serialise, tree
 from fpemu.mma.device import Backend, Device
 from fpemu.mma.gemm import _chain, as_values
@@ -441,7 +441,7 @@ def _by_library(library: tuple[str, ...], A: Array, B: Array, device: Device) ->
         return openblas.multiply(A, B, blocks, layout=layout, device="cpu")  # type: ignore[arg-type]
     kind, layout = layout.split()
     sizes = (A.shape[0], B.shape[1], A.shape[1])
-    product = tables.lookup(name, kind, sizes, layout=layout, version=version, hardware=hardware)  # type: ignore[arg-type]
+    product = products.lookup(name, kind, sizes, layout=layout, version=version, hardware=hardware)  # type: ignore[arg-type]
     return emulation.predict(product, A, B, device=device)
 
 

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 from fpemu.library.collectives import all_reduce, parallel_linear, reduce_scatter
 from fpemu.library.emulation import emulate, predict, replay
+from fpemu.library.families import Configuration, lost_terms, plan
+from fpemu.library.products import configurations, lookup, orders
 from fpemu.library.rows import invariance
-from fpemu.library.tables import LAYOUTS, TYPES, Product, lookup, orders
+from fpemu.library.tables import LAYOUTS, TYPES, Product
 
 __all__ = [
     "LAYOUTS",
     "TYPES",
+    "Configuration",
     "Product",
     "all_reduce",
+    "configurations",
     "emulate",
     "invariance",
     "lookup",
+    "lost_terms",
     "orders",
     "parallel_linear",
+    "plan",
     "predict",
     "reduce_scatter",
     "replay",

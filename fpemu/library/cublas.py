@@ -104,7 +104,7 @@ class CublasProduct:
         self.position, self.deadline = position, deadline
         self.probes = self.calls = 0
         wide = {"bf16": "bfloat16", "fp64": "float64", "tf32": "float32", "fp32": "float32"}
-        self.dtype = getattr(self.torch, wide.get(kind, "float16"))
+        self.dtype = getattr(self.torch, wide.get(kind.split("-")[0], "float16"))
 
     def at(self, row: int, column: int) -> CublasProduct:
         """The same product, with probes in the 32 rows (columns) around a position of D, and read at that position."""
@@ -256,7 +256,7 @@ def _arithmetic(probed: CublasProduct) -> str:
 
 
 def _revealed(probed: CublasProduct, spec: MmaSpec) -> Revealed:
-    return reveal(probed, probed.K, spec, out="fp16" if probed.kind == "fp16->fp16" else None)
+    return reveal(probed, probed.K, spec, out=probed.kind.partition("->")[2] or None)
 
 
 def _entry(revealed: Revealed, spec: MmaSpec) -> dict[str, Any]:

@@ -12,17 +12,8 @@ from fpemu._system import in_ieee
 from fpemu.arguments import as_array, choice, integers
 from fpemu.errors import InputError
 from fpemu.library import openblas
-from fpemu.library.tables import (
-    INPUT_DTYPES,
-    TYPES,
-    Layout,
-    Product,
-    Tiles,
-    digest_of,
-    lookup,
-    operands,
-    sample_indices,
-)
+from fpemu.library.products import Source, lookup
+from fpemu.library.tables import INPUT_DTYPES, TYPES, Layout, Product, Tiles, digest_of, operands, sample_indices
 from fpemu.mma import KOrder
 from fpemu.mma.device import Device
 from fpemu.mma.gemm import _chain, as_values
@@ -36,11 +27,12 @@ def emulate(
     A: Any,
     B: Any,
     *,
-    out: Literal["fp16", "fp32", "fp64"] | None = None,
+    out: Literal["fp16", "bf16", "fp32", "fp64"] | None = None,
     fmt: str | None = None,
     layout: Layout | None = None,
     version: str | None = None,
     hardware: str | None = None,
+    source: Source = "auto",
     device: Device = "cpu",
 ) -> NDArray[Any]:
     """Return the product A B with the bits that a library returns on a GPU or on one processor core.
@@ -53,8 +45,8 @@ def emulate(
         float16, float32 or float64, assumed in C order; for "openblas" float32 or float64.
     B : array_like (K, N)
         Like A, in C order or the transpose of such an array (`layout`); other strides do not affect the result.
-    out : {"fp16", "fp32", "fp64"}, optional
-        Format of D. Default: fp32 (fp64 for fp64).
+    out : {"fp16", "bf16", "fp32", "fp64"}, optional
+        Format of D. Default: fp32 (fp64 for fp64). bf16 values are returned in float32.
     fmt : {"fp16", "bf16", "tf32", "fp32", "fp64"}, optional
         Format of the inputs. Default: the format of their dtype. "bf16": bf16 values in float32; "tf32": any float32,
         which the library rounds to tf32 to nearest.
@@ -66,6 +58,8 @@ def emulate(
     hardware : str, optional
         "cublas": GPU of the table; default "H200". "openblas": the kernel that OPENBLAS_CORETYPE names, "TSV110" for
         example (`fpemu.library.openblas.kernels` lists them); no default.
+    source : {"auto", "table", "model", "heuristic"}
+        Source of cuBLAS's orders, as in `fpemu.library.lookup`.
     device : {"cpu", "cuda"}, optional
         Device of the emulation, as in `fpemu.mma.gemm`.
 
@@ -77,7 +71,7 @@ def emulate(
     Raises
     ------
     InputError
-        The operands do not form a product, or the table has no order for the shape.
+        The operands do not form a product, or the order of the shape is not known.
 
     Notes
     -----
@@ -116,8 +110,8 @@ def emulate(
         return openblas.multiply(A, B, blocks, layout=layout, device=device)
     sizes = (A.shape[0], B.shape[1], A.shape[1])
     hardware = "H200" if hardware is None else hardware
-    product = lookup(library, kind, sizes, layout=layout, version=version, hardware=hardware)
-    if kind == "bf16":  # the dtypes of the other types hold no other values
+    product = lookup(library, kind, sizes, layout=layout, version=version, hardware=hardware, source=source)
+    if kind.startswith("bf16"):  # the dtypes of the other types hold no other values
         A, B = as_values(A, formats.BF16, "A"), as_values(B, formats.BF16, "B")
     return _entries(product, A, B, np.arange(product.M), np.arange(product.N), device)
 
@@ -138,9 +132,9 @@ def _type(A: NDArray[Any], B: NDArray[Any], fmt: str | None, out: str | None) ->
     if INPUT_DTYPES[fmt] != A.dtype.name:
         raise InputError(f"A is {A.dtype}: {fmt} values are given as {INPUT_DTYPES[fmt]}")
     wide = "fp64" if fmt == "fp64" else "fp32"
-    if out not in (None, wide) and (fmt, out) != ("fp16", "fp16"):
+    if out not in (None, wide) and (fmt, out) not in (("fp16", "fp16"), ("bf16", "bf16")):
         raise InputError(f"the tables have no {fmt} products with {out} results")
-    return "fp16->fp16" if out == "fp16" else fmt
+    return fmt if out in (None, wide) else f"{fmt}->{out}"
 
 
 @in_ieee
@@ -232,6 +226,8 @@ def _entries(
         D = emulated(A, B, product.order, product.stored)
     # a sum beyond the range of fp16 becomes Inf, as in the library
     with np.errstate(over="ignore"):
+        if product.type == "bf16->bf16":
+            return _round_to(D.astype(np.float64), formats.BF16).astype(np.float32)
         return D.astype(np.float16) if product.type == "fp16->fp16" else D
 
 

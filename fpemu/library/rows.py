@@ -9,7 +9,7 @@ import numpy as np
 
 from fpemu.arguments import choice, integer
 from fpemu.errors import InputError
-from fpemu.library import openblas, tables
+from fpemu.library import openblas, products, tables
 from fpemu.library.tables import Layout, Tiles
 from fpemu.probing.invariance import Invariance, ascending, grouped
 from fpemu.probing.trees import sentence
@@ -92,14 +92,14 @@ def invariance(
     else:
         choice("type of a product", type, tables.TYPES)
         gpu: Any = {"version": version, "hardware": hardware or "H200"}
-        groups = [g for g in tables._table("cublas", **gpu)["cases"] if (g["type"], g["layout"]) == (type, layout)]
+        groups = [g for g in products._table("cublas", **gpu)["cases"] if (g["type"], g["layout"]) == (type, layout)]
         tabulated = {row[0] for group in groups for row in group["rows"] if (row[1], row[2]) == (n, k)}
         sizes = tuple(M for M in sizes if M in tabulated)
         if not sizes:
             raise InputError(f"the table of cublas has no {type} {layout} product with N = {n}, K = {k} and these M")
 
         def of_cublas(M: int) -> tuple[int, ...]:
-            row = tables.lookup("cublas", type, (M, n, k), layout=layout, **gpu)
+            row = products.lookup("cublas", type, (M, n, k), layout=layout, **gpu)
             lines = row.describe()[1 if isinstance(row.order, Tiles) else 0 :]
             return tuple(index(line, lambda: line) for line in (x.partition(" tiles: ")[2] or x for x in lines))  # noqa: B023
 

@@ -1,21 +1,21 @@
-"""Tables of measured summation orders: one file for each version of a library and GPU.
+"""Recorded products of a library: the class `Product`, and the rows of a file for each version of a library and GPU.
 
-A table is gzipped JSON. ``orders`` lists the distinct orders in the form of `fpemu.mma.serialise`: the fields of a
-`KOrder`, with "stored" if the partial sums are rounded before they are added; {"tree": a tree}; or a map of tiles of D
-to the indices of their orders. "as" names the arithmetic where it differs from the product's type. ``cases`` has one
-row for each product: M, N, K, the index of its order, and two digests of the GPU's D for the `operands` of a seed
-(empty if the order was compared on other operands only).
+A table is gzipped JSON. ``orders`` lists the distinct orders: {"configuration": the five fields of a `Configuration`},
+or an order in the form of `fpemu.mma.serialise`: the fields of a `KOrder`, with "stored" if
+the partial sums are rounded before they are added; {"tree": a tree}; or a map of tiles of D to the indices of their
+orders. "as" names the arithmetic where it differs from the product's type. ``cases`` has one row for each product: M,
+N, K, the index of its order, and two digests of the GPU's D for the `operands` of a seed (empty if the order was
+compared on other operands only).
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from fpemu import _system, mma, simt
 from fpemu.arguments import LARGEST, choice, integers
-from fpemu.errors import InputError, unknown_name
+from fpemu.errors import InputError
 from fpemu.mma import KOrder, MmaSpec
 from fpemu.mma.serialise import from_dict, to_dict
-from fpemu.mma.tree import Sum, Tree, chains, from_order
+from fpemu.mma.tree import Sum, Tree, chains, check, from_order
 from fpemu.probing.trees import sentence
 
 INPUT_DTYPES = {
@@ -39,6 +39,7 @@ INPUT_DTYPES = {
     "fp32": "float32",
     "fp64": "float64",
     "fp16->fp16": "float16",
+    "bf16->bf16": "float32",
 }
 TYPES = tuple(INPUT_DTYPES)
 LAYOUTS = ("TN", "NN")
@@ -68,7 +69,8 @@ class Product:
     library, version, hardware : str
         Library, its version and the GPU.
     type : str
-        Format of the inputs, "fp16->fp16" where D is fp16 as well; otherwise D is fp32 (fp64 for fp64).
+        Format of the inputs, "fp16->fp16" and "bf16->bf16" where D has the same format; otherwise D is fp32 (fp64 for
+        fp64).
     layout : {"TN", "NN"}
         "NN": A (M, K) and B (K, N) in C order. "TN": B is the transpose of an (N, K) array in C order.
     M, N, K : int
@@ -81,6 +83,9 @@ class Product:
         Format to which the library rounds the inputs first: tf32, or None.
     stored : str or None
         Format to which the partial sums of a KOrder's slices are rounded before they are added.
+    source : str
+        Source of the order: "table", "heuristic" (cuBLASLt's answer on this GPU), "model" (of these answers),
+        "configuration" (the caller's) or "file".
     digest, sample : str
         Digests of the GPU's D for the `operands` of a seed: of all of it, and of a sample.
     seed : int
@@ -102,10 +107,61 @@ class Product:
     digest: str = ""
     sample: str = ""
     seed: int = 0
+    source: str = "table"
 
     def __str__(self) -> str:
         named = f"{self.library} {self.version}, {self.hardware}: {self.type} {self.layout} {self.M}x{self.N}x{self.K}"
         return ": ".join([part for part in (named, *self.describe()[:1]) if part])
+
+    def save(self, file: str | Path) -> None:
+        """Write the product to a JSON file, which `load` reads on any machine.
+
+        Parameters
+        ----------
+        file : path-like
+            File to write.
+        """
+        data = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("order", "spec", "stored")}
+        arithmetic = {} if self.rounded or self.type.split("-")[0] != "tf32" else {"as": "fp32"}
+        if isinstance(self.order, Tiles):
+            tiles = self.order
+            parts = [_entry(order, stored) for order, stored in zip(tiles.orders, tiles.stored, strict=True)]
+            entry: dict[str, Any] = {"tiles": [tiles.rows, tiles.columns], "map": [[parts[n], 1] for n in tiles.of]}
+        else:
+            entry = _entry(self.order, self.stored)
+        Path(file).write_text(json.dumps({**data, "order": {**entry, **arithmetic}}, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, file: str | Path) -> Product:
+        """Return the product of a file that `save` wrote.
+
+        Parameters
+        ----------
+        file : path-like
+            JSON file.
+
+        Returns
+        -------
+        Product
+            The product.
+
+        Raises
+        ------
+        InputError
+            The file has no product.
+        """
+        try:
+            data = json.loads(Path(file).read_text())
+            choice("type of a product", data["type"], TYPES), choice("layout", data["layout"], LAYOUTS)
+            sizes = integers("shape", [data.pop(name) for name in "MNK"], 1, LARGEST, length=3)
+            data.pop("rounded")
+            M, N, K = sizes
+            product = cls(**{**data, **summation(data["type"], data.pop("order"))}, M=M, N=N, K=K)
+            if not isinstance(product.order, KOrder | Tiles):
+                check(product.order, K, product.spec)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
+            raise InputError(f"{file}: no product of a library: {str(problem).splitlines()[0]}") from None
+        return product
 
     def describe(self) -> list[str]:
         """Return the summation order in words: of all of D, or a title and one line for each order of its tiles."""
@@ -127,133 +183,6 @@ class Product:
 def instruction(kind: str) -> MmaSpec:
     """The instruction of a product's chains on Hopper."""
     return simt.SPECS[kind] if kind in ("fp32", "fp64") else mma.spec("hopper", kind.split("-")[0], "fp32")
-
-
-def orders(library: str = "cublas", *, version: str | None = None, hardware: str = "H200") -> Iterator[Product]:
-    """Return an iterator over the products of a library whose summation orders are tabulated.
-
-    Parameters
-    ----------
-    library : {"cublas"}
-        Library.
-    version : str, optional
-        Version of the library. Default: the newest in the tables.
-    hardware : str
-        GPU of the table.
-
-    Returns
-    -------
-    iterator of Product
-        The products of the table; one after another is decoded.
-
-    Raises
-    ------
-    InputError
-        No table for these names.
-    """
-    return _products(_table(library, version, hardware))
-
-
-def _products(table: dict[str, Any]) -> Iterator[Product]:
-    decoded: dict[int, Order] = {}
-    for group in table["cases"]:
-        for row in group["rows"]:
-            product = _product(table, group["type"], group["layout"], row, decoded.get(row[3]))
-            decoded[row[3]] = product.order
-            yield product
-
-
-def lookup(
-    library: str,
-    type: str,
-    shape: tuple[int, int, int],
-    *,
-    layout: Layout = "NN",
-    version: str | None = None,
-    hardware: str = "H200",
-) -> Product:
-    """Return the product of one type, layout and shape from a library's table.
-
-    Parameters
-    ----------
-    library : {"cublas"}
-        Library.
-    type : str
-        Type, as in `Product`.
-    shape : (M, N, K)
-        Sizes of the product.
-    layout : {"NN", "TN"}
-        Layout, as in `Product`.
-    version : str, optional
-        Version of the library. Default: the newest in the tables.
-    hardware : str
-        GPU of the table.
-
-    Returns
-    -------
-    Product
-        The table's row.
-
-    Raises
-    ------
-    InputError
-        The product is not in the table; the message names the nearest shapes in it.
-
-    Examples
-    --------
-    >>> lookup("cublas", "fp16", (512, 512, 8192)).order
-    KOrder(split=4096)
-    """
-    sizes = integers("shape", shape, 1, LARGEST, length=3)
-    choice("type of a product", type, TYPES)
-    choice("layout", layout, LAYOUTS)
-    table = _table(library, version, hardware)
-    rows = [r for g in table["cases"] if (g["type"], g["layout"]) == (type, layout) for r in g["rows"]]
-    for row in rows:
-        if tuple(row[:3]) == tuple(sizes):
-            return _product(table, type, layout, row)
-
-    raise InputError(
-        f"{library} {table['version']} on {hardware}: the table has no order of {type} {layout}"
-        f" {'x'.join(map(str, sizes))} (MxNxK; the nearest shapes are {', '.join(nearest(rows, sizes)) or 'none'}); on"
-        " that GPU `fpemu reveal` finds the order, and fpemu.mma.gemm accepts it"
-    )
-
-
-def nearest(rows: Iterable[Sequence[Any]], shape: Sequence[int]) -> list[str]:
-    """The three shapes "MxNxK" nearest to another one, of rows that begin with M, N and K."""
-
-    def distance(row: Sequence[Any]) -> float:
-        return sum(abs(math.log2(max(x, 0.5) / y)) for x, y in zip(shape, row, strict=False))
-
-    others = (row for row in rows if tuple(row[:3]) != tuple(shape))
-    return ["x".join(map(str, row[:3])) for row in sorted(others, key=distance)[:3]]
-
-
-def _table(library: str, version: str | None, hardware: str) -> dict[str, Any]:
-    libraries = sorted({path.name.split("-")[0] for path in files("*")})
-    if library == "openblas":
-        raise InputError("OpenBLAS's orders follow from the shape, without a table: use fpemu.library.openblas.tree")
-    if library not in libraries:
-        raise unknown_name("library", library, libraries)
-    tables = [read(path) for path in files(library)]
-    on_gpu = [t for t in tables if t["hardware"].lower() == str(hardware).lower()]
-    if not on_gpu:
-        raise unknown_name(f"GPU with a table of {library}", hardware, sorted({t["hardware"] for t in tables}))
-    versions = {t["version"]: t for t in on_gpu}
-    if version is None:
-        return on_gpu[-1]
-    if version not in versions:
-        raise unknown_name(f"version of {library}", version, list(versions))
-    return versions[version]
-
-
-def _product(table: dict[str, Any], kind: str, layout: str, row: list[Any], decoded: Order | None = None) -> Product:
-    """The product of a table's row; `decoded` is its order, if an earlier row has the same one."""
-    M, N, K, index, digest, sample = row
-    of_library = table["library"], table["version"], table["hardware"]
-    summed = summation(kind, table["orders"][index], table["orders"], decoded)
-    return Product(*of_library, kind, layout, M, N, K, **summed, digest=digest, sample=sample, seed=table["seed"])
 
 
 def summation(
@@ -285,6 +214,10 @@ def files(library: str) -> list[Path]:
 
 
 # --- one order as an entry of a table
+def _entry(order: KOrder | Tree, stored: str | None) -> dict[str, Any]:
+    return {**encode(order), **({"stored": stored} if stored else {})}
+
+
 def encode(order: KOrder | Tree) -> dict[str, Any]:
     """An order as an entry of a table."""
     data = to_dict(order)
@@ -329,7 +262,7 @@ def operand_values(index: Any, kind: str, seed: int, double: Any) -> Any:
 
     No product of the integers here exceeds 63 bits.
     """
-    precision = {"fp16": 11, "fp16->fp16": 11, "bf16": 8, "fp64": 53}.get(kind, 24)
+    precision = {"fp16": 11, "bf16": 8, "fp64": 53}.get(kind.split("-")[0], 24)
     h = _mixed(index, seed)
     fraction = h & (2 ** min(precision - 1, 23) - 1)
     if precision == 53:

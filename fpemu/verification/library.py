@@ -16,7 +16,10 @@ from fpemu import gpu
 from fpemu.errors import InputError
 from fpemu.library import LAYOUTS, cublas
 from fpemu.library.emulation import predict_entries
-from fpemu.library.tables import Product, digest_of, lookup, orders, sample_indices
+from fpemu.library.families import lost_terms as terms_lost_by
+from fpemu.library.heuristic import Heuristic
+from fpemu.library.products import lookup, orders
+from fpemu.library.tables import Product, digest_of, sample_indices
 from fpemu.verification import records
 from fpemu.verification.cases import codes
 from fpemu.verification.records import Outcome, Record
@@ -43,6 +46,31 @@ def new_shapes(count: int, seed: int) -> list[Shape]:
     rng = np.random.default_rng([seed, 1])
     sizes = [np.exp2(rng.uniform(0, np.log2(_LARGEST), 3)) for _ in range(count)]
     return [(int(M), int(N), int(K)) for M, N, K in sizes]
+
+
+def lost_terms(count: int, seed: int) -> list[tuple[str, Shape, int, int]]:
+    """Count the terms that cuBLASLt leaves out of products of ones with many splits of K.
+
+    Returns
+    -------
+    list of (type, (M, N, K), number of missing terms, number by `fpemu.library.lost_terms`)
+        Random products of which either number is positive.
+    """
+    torch, rng = cublas.torch(), np.random.default_rng(seed)
+    results = []
+    for kind, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
+        heuristic = Heuristic(kind, "TN")
+        M, N = rng.choice([1, 8, 16, 32, 64], (2, count))
+        K = rng.integers(20, 2000, count) * 64 + rng.choice([8, 16, 24], count)
+        for shape in zip(M.tolist(), N.tolist(), K.tolist(), strict=True):
+            m, n, k = shape
+            a, b = (torch.ones(size, k, dtype=dtype, device="cuda") for size in (m, n))
+            d = torch.empty(m, n, device="cuda")
+            expected = len(terms_lost_by(heuristic.multiply(a, b.t(), d), k))
+            missing = k - int(d.min())
+            if missing or expected:
+                results.append((kind, shape, missing, expected))
+    return results
 
 
 class Library(Suite):

@@ -112,7 +112,7 @@ REFUSED = [
     (lambda: all_reduce([ONES] * 4, fmt="e4m3"), "NCCL's sums in e4m3 were not recorded"),
     (lambda: reduce_scatter([ONES] * 3), "parts of 8 rows cannot be divided among 3 ranks"),
     (lambda: parallel_linear(ONES[None], ONES[None], ranks=3), "K = 8 cannot be divided among 3 ranks"),
-    (lambda: parallel_linear(ONES[None], ONES[None], ranks=2), "the table has no order of fp32 TN 1x1x4"),
+    (lambda: parallel_linear(ONES[None], ONES[None], ranks=2), "fp32 TN"),
     (lambda: parallel_linear(ONES[None], ONES[None, :4], ranks=2), "must be matrices (M, K) and (N, K)"),
 ]
 

@@ -1,0 +1,225 @@
+"""Products of a library and their orders: recorded, from the model, or from the heuristic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fpemu.arguments import LARGEST, choice, integers
+from fpemu.errors import InputError, unknown_name
+from fpemu.library import model
+from fpemu.library.families import Configuration, planned
+from fpemu.library.heuristic import FIELDS, Heuristic
+from fpemu.library.tables import LAYOUTS, TYPES, Layout, Order, Product, files, read, summation
+
+Source = Literal["auto", "table", "model", "heuristic"]
+_SOURCES = ("auto", "table", "model", "heuristic")
+
+
+def orders(library: str = "cublas", *, version: str | None = None, hardware: str = "H200") -> Iterator[Product]:
+    """Return an iterator over the products of a library that were recorded on a GPU.
+
+    Parameters
+    ----------
+    library : {"cublas"}
+        Library.
+    version : str, optional
+        Version of the library. Default: the newest in the tables.
+    hardware : str
+        GPU of the table.
+
+    Returns
+    -------
+    iterator of Product
+        The products of the table; one after another is decoded.
+
+    Raises
+    ------
+    InputError
+        No table for these names.
+    """
+    return _products(_table(library, version, hardware))
+
+
+def _products(table: dict[str, Any]) -> Iterator[Product]:
+    decoded: dict[int, Order] = {}
+    for group in table["cases"]:
+        for row in group["rows"]:
+            known = decoded.get(row[3])
+            product = _product(table, group["type"], group["layout"], row, known)
+            if "configuration" not in table["orders"][row[3]]:
+                decoded[row[3]] = product.order
+            yield product
+
+
+def lookup(
+    library: str,
+    type: str,
+    shape: tuple[int, int, int],
+    *,
+    layout: Layout = "NN",
+    version: str | None = None,
+    hardware: str = "H200",
+    source: Source = "auto",
+) -> Product:
+    """Return the product of one type, layout and shape of a library, with its summation order.
+
+    Parameters
+    ----------
+    library : {"cublas"}
+        Library.
+    type : str
+        Type, as in `Product`.
+    shape : (M, N, K)
+        Sizes of the product.
+    layout : {"NN", "TN"}
+        Layout, as in `Product`.
+    version : str, optional
+        Version of the library. Default: the newest in the tables.
+    hardware : str
+        GPU of the table and of the model.
+    source : {"auto", "table", "model", "heuristic"}
+        "table": recorded products only. "model": the model of the heuristic's choice, without the GPU. "heuristic":
+        the answer of the installed cuBLASLt on this machine's GPU. "auto": the table, then the model.
+
+    Returns
+    -------
+    Product
+        The product; its attribute `source` states the source.
+
+    Raises
+    ------
+    InputError
+        The order is not known with confidence; the message names the nearest recorded shapes.
+
+    Notes
+    -----
+    The order is that of torch.mm of contiguous operands, which runs the heuristic's first answer for a workspace of 32
+    MiB. The model declines shapes of which held-out answers show that it is not sure.
+
+    Examples
+    --------
+    >>> lookup("cublas", "fp16", (512, 512, 8192)).order
+    KOrder(split=4096)
+    """
+    sizes = integers("shape", shape, 1, LARGEST, length=3)
+    choice("type of a product", type, TYPES), choice("layout", layout, LAYOUTS), choice("source", source, _SOURCES)
+    if source == "heuristic":
+        choice("library", library, ("cublas",))
+        asked = _heuristic(type, layout)
+        answer = dict(zip(FIELDS, asked([sizes])[0].tolist(), strict=True))
+        row = Configuration(*(answer[name] for name in Configuration._fields))
+        return planned(row, type, layout, sizes, (library, asked.version, "this GPU"), source)
+    table = _table(library, version, hardware)
+    of = library, table["version"], table["hardware"]
+    rows = [r for g in table["cases"] if (g["type"], g["layout"]) == (type, layout) for r in g["rows"]]
+    for recorded in rows if source != "model" else ():
+        if tuple(recorded[:3]) == tuple(sizes):
+            return _product(table, type, layout, recorded)
+    reason = "is tabulated"
+    if source != "table":
+        row = Configuration(*_modelled(of, type, layout, np.array([sizes]))[0].tolist())
+        if row.algorithm >= 0:
+            return planned(row, type, layout, sizes, of, "model")
+        reason = "is known with confidence"
+    raise InputError(
+        f"{library} {table['version']} on {hardware}: no order of {type} {layout} {'x'.join(map(str, sizes))} {reason}"
+        f" (MxNxK; the nearest shapes are {', '.join(nearest(rows, sizes)) or 'none'}); on that GPU source='heuristic'"
+        " or `fpemu reveal` finds the order, and fpemu.mma.gemm accepts it"
+    )
+
+
+def configurations(
+    library: str, type: str, shapes: Any, *, layout: Layout = "NN", version: str | None = None, hardware: str = "H200"
+) -> NDArray[np.int16]:
+    """Return the model's configurations of many products, such as all numbers of rows of a layer.
+
+    Parameters
+    ----------
+    library : {"cublas"}
+        Library.
+    type : str
+        Type, as in `Product`.
+    shapes : array_like (n, 3) of int
+        M, N and K of each product.
+    layout, version, hardware : str
+        As in `lookup`.
+
+    Returns
+    -------
+    array (n, 5) of int16
+        The fields of `Configuration`; -1 where the model is not sure. Products of one K with equal rows have equal
+        orders.
+
+    Raises
+    ------
+    InputError
+        Unknown names, or shapes that are no positive integers.
+    """
+    choice("type of a product", type, TYPES), choice("layout", layout, LAYOUTS)
+    sizes = np.asarray(shapes)
+    if sizes.ndim != 2 or sizes.shape[1] != 3 or sizes.dtype.kind not in "iu" or (sizes.size and sizes.min() < 1):
+        raise InputError("shapes must be an array (n, 3) of positive integers: M, N and K of each product")
+    table = _table(library, version, hardware)
+    return _modelled((library, table["version"], table["hardware"]), type, layout, sizes.astype(np.int64))
+
+
+def _modelled(of: tuple[str, str, str], kind: str, layout: str, shapes: NDArray[Any]) -> NDArray[np.int16]:
+    library, version, hardware = of
+    path = files(library)[0].parent / f"{library}-{version}-{hardware.lower()}-model.npz"
+    forest = model.load(path, kind, layout) if path.exists() else None
+    if forest is None:
+        return np.full((len(shapes), len(Configuration._fields)), -1, np.int16)
+    return forest(*shapes.T)
+
+
+@lru_cache(maxsize=32)
+def _heuristic(kind: str, layout: str) -> Heuristic:
+    return Heuristic(kind, layout)
+
+
+def nearest(rows: Iterable[Sequence[Any]], shape: Sequence[int]) -> list[str]:
+    """The three shapes "MxNxK" nearest to another one, of rows that begin with M, N and K."""
+
+    def distance(row: Sequence[Any]) -> float:
+        return sum(abs(math.log2(max(x, 0.5) / y)) for x, y in zip(shape, row, strict=False))
+
+    others = (row for row in rows if tuple(row[:3]) != tuple(shape))
+    return ["x".join(map(str, row[:3])) for row in sorted(others, key=distance)[:3]]
+
+
+def _table(library: str, version: str | None, hardware: str) -> dict[str, Any]:
+    libraries = sorted({path.name.split("-")[0] for path in files("*")})
+    if library == "openblas":
+        raise InputError("OpenBLAS's orders follow from the shape, without a table: use fpemu.library.openblas.tree")
+    if library not in libraries:
+        raise unknown_name("library", library, libraries)
+    tables = [read(path) for path in files(library)]
+    on_gpu = [t for t in tables if t["hardware"].lower() == str(hardware).lower()]
+    if not on_gpu:
+        raise unknown_name(f"GPU with a table of {library}", hardware, sorted({t["hardware"] for t in tables}))
+    versions = {t["version"]: t for t in on_gpu}
+    if version is None:
+        return on_gpu[-1]
+    if version not in versions:
+        raise unknown_name(f"version of {library}", version, list(versions))
+    return versions[version]
+
+
+def _product(table: dict[str, Any], kind: str, layout: str, row: list[Any], decoded: Order | None = None) -> Product:
+    """The product of a table's row; `decoded` is its order, if an earlier row has the same one."""
+    M, N, K, index, digest, sample = row
+    of = table["library"], table["version"], table["hardware"]
+    record: dict[str, Any] = {"digest": digest, "sample": sample, "seed": table["seed"]}
+    entry = table["orders"][index]
+    if "configuration" in entry:
+        product = planned(Configuration(*entry["configuration"]), kind, layout, (M, N, K), of, "table")
+        return replace(product, **record)
+    fields: dict[str, Any] = {**summation(kind, entry, table["orders"], decoded), **record}
+    return Product(of[0], of[1], of[2], kind, layout, M, N, K, **fields)
