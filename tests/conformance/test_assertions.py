@@ -317,7 +317,7 @@ def test_bounds_of_schemes_and_of_values_that_are_not_finite():
 def test_orders_by_tile_are_compared_tile_by_tile(monkeypatch):
     tiles = Tiles(32, 32, (0, 1, 1, 0), (KOrder(), KOrder(512)), (None, None))
     product = replace(fpemu.library.lookup("cublas", "fp16", (64, 64, 2048)), order=tiles)
-    monkeypatch.setattr(fpemu.testing.tables, "lookup", lambda *names, **where: product)
+    monkeypatch.setattr(fpemu.testing.products, "lookup", lambda *names, **where: product)
     A, B = fpemu.inputs.operands("normal", 64, 64, 2048, 1, "fp16")
     D = fpemu.library.predict(product, A, B)
     assert_bits_equal(D, A, B, library="cublas")
