@@ -25,7 +25,21 @@ _MMA, _STREAM_K, _INTERLEAVED = (12, 21, 23, 24), 43, (35, 36, 55)
 
 
 class Configuration(NamedTuple):
-    """The fields of a configuration that fix the order of a product."""
+    """The fields of a configuration that fix the order of a product, named as cuBLASLt's attributes of an algorithm.
+
+    Parameters
+    ----------
+    algorithm : int
+        CUBLASLT_ALGO_CONFIG_ID, the family of kernels.
+    stages : int
+        CUBLASLT_ALGO_CONFIG_STAGES_ID; it determines the block of K.
+    splits : int
+        CUBLASLT_ALGO_CONFIG_SPLITK_NUM, the number of slices of K; -1: stream-K.
+    reduction : int
+        CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME: 2 stores partial sums in the type of the arithmetic, 4 in that of D.
+    custom : int
+        CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION.
+    """
 
     algorithm: int
     stages: int
