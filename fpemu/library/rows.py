@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,8 @@ def invariance(
     Parameters
     ----------
     library : {"cublas", "openblas"}
-        Library. "cublas": only the M of its table are compared. "openblas": the first and the last row, on one thread.
+        Library. "cublas": the M whose orders its table or its model has. "openblas": the first and the last row, on one
+        thread.
     type : str
         Type of the product, as in `lookup`; "fp32" or "fp64" for OpenBLAS.
     n, k : int
@@ -92,18 +94,30 @@ def invariance(
     else:
         choice("type of a product", type, tables.TYPES)
         gpu: Any = {"version": version, "hardware": hardware or "H200"}
-        groups = [g for g in products._table("cublas", **gpu)["cases"] if (g["type"], g["layout"]) == (type, layout)]
+        table = products._table("cublas", **gpu)
+        groups = [g for g in table["cases"] if (g["type"], g["layout"]) == (type, layout)]
         tabulated = {row[0] for group in groups for row in group["rows"] if (row[1], row[2]) == (n, k)}
-        sizes = tuple(M for M in sizes if M in tabulated)
-        if not sizes:
-            raise InputError(f"the table of cublas has no {type} {layout} product with N = {n}, K = {k} and these M")
+        shapes = np.array([(M, n, k) for M in sizes])
+        answers = products.configurations("cublas", type, shapes, layout=layout, **gpu).tolist()
+        answered = {M: tuple(row) for M, row in zip(sizes, answers, strict=True) if row[0] >= 0}
+        known_orders: dict[Any, tuple[int, ...]] = {None: ()}  # none: an order that is not known
 
         def of_cublas(M: int) -> tuple[int, ...]:
-            row = products.lookup("cublas", type, (M, n, k), layout=layout, **gpu)
-            lines = row.describe()[1 if isinstance(row.order, Tiles) else 0 :]
-            return tuple(index(line, lambda: line) for line in (x.partition(" tiles: ")[2] or x for x in lines))  # noqa: B023
+            key = M if M in tabulated else answered.get(M)  # products of one K and configuration have one order
+            if key not in known_orders:
+                known_orders[key] = ()
+                with suppress(InputError):  # a configuration without a known order
+                    row = products.lookup("cublas", type, (M, n, k), layout=layout, **gpu)
+                    lines = row.describe()[1 if isinstance(row.order, Tiles) else 0 :]
+                    texts = (x.partition(" tiles: ")[2] or x for x in lines)
+                    known_orders[key] = tuple(index(text, lambda text=text: text) for text in texts)
+            return known_orders[key]
 
         intervals = grouped((M, of_cublas(M)) for M in sizes)
+        if not known:
+            raise InputError(
+                f"cublas: no order of a {type} {layout} product with N = {n}, K = {k} and these M is known"
+            )
     return Invariance(n, k, len(sizes), intervals, tuple(text for _, text in known.values()))
 
 
