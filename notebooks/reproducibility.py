@@ -91,8 +91,8 @@ for name, groups in replayed.items():
 # %% [markdown]
 # ## Where the order changes
 #
-# `fpemu.library.invariance` compares cuBLAS's known orders over the number of rows, without a GPU. A batch-invariant kernel
-# has one order for all of them:
+# `fpemu.library.invariance` compares cuBLAS's known orders over the number of rows, without a GPU. A batch-invariant
+# kernel has one order for all of them:
 
 # %%
 cublas = fpemu.library.invariance("cublas", "fp16", 4096, 4096, m=[1, 8, 16, 128])
