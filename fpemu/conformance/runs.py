@@ -32,7 +32,7 @@ _CAUSES = 12  # likely causes that are compared with other products of the kerne
 _ENTRIES = 16  # rows and columns on which slices are tried
 _OTHERS = 4  # such products
 _SEARCHES = 2  # searches for an order among equal calls, after which the others are only compared
-_CODES = {
+CODES = {
     "bf16": "u2",
     "e4m3": "u1",
     "e5m2": "u1",
@@ -42,6 +42,7 @@ _CODES = {
     "int8": "i1",
     "int32": "i4",
 }
+"""The dtype of the codes of each type in a file."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class RunWriter:
         if self.dropped or (self.full and not self._next()):
             self.dropped += 1
             return
-        key = _key_of(product)
+        key = sample_key(product)
         arrays = {name: x for name, x in arrays.items() if name != "B" or key not in self.stored}
         self.stored |= {key} if "B" in arrays else set()
         line = {name: value for name, value in vars(product).items() if name not in ("arrays", "about")}
@@ -180,8 +181,8 @@ class RunWriter:
         return True
 
 
-def _key_of(product: Recorded) -> str:
-    """The digest of the sampled B."""
+def sample_key(product: Recorded) -> str:
+    """The digest of the sampled B, of which a file holds one copy."""
     operand = product.operands.get("B", {})
     return str(operand.get("part") or operand.get("digest"))
 
@@ -215,9 +216,9 @@ def _products(path: Path) -> Iterator[Recorded]:
                 tuples |= {name: tuple(line[name]) for name in ("rows", "columns", "row_digests")}
                 product = Recorded(**{**line, **tuples, "arrays": arrays, "about": header["about"]})
                 if "B" in arrays:
-                    shared[_key_of(product)] = arrays["B"]
-                elif _key_of(product) in shared:
-                    arrays["B"] = shared[_key_of(product)]
+                    shared[sample_key(product)] = arrays["B"]
+                elif sample_key(product) in shared:
+                    arrays["B"] = shared[sample_key(product)]
                 yield product
         except (ValueError, KeyError, TypeError) as problem:
             raise InputError(f"{path} is no file of a run: {type(problem).__name__} {problem}") from None
@@ -471,7 +472,9 @@ def _aligned(run1: list[Recorded], run2: list[Recorded]) -> Iterator[tuple[Recor
     if keys[0] == keys[1]:
         yield from zip(run1, run2, strict=True)
         return
-    one, two = ([(*key, _key_of(p)) for key, p in zip(*x, strict=True)] for x in zip(keys, (run1, run2), strict=True))
+    one, two = (
+        [(*key, sample_key(p)) for key, p in zip(*x, strict=True)] for x in zip(keys, (run1, run2), strict=True)
+    )
     for i, j, count in SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks():
         yield from zip(run1[i : i + count], run2[j : j + count], strict=True)
 
@@ -489,7 +492,7 @@ def _compared(p: Recorded, q: Recorded) -> int | None:
         equal = all(one[n] and one[n] == two[n] for n in names)
         return None if not equal else -1 if one["D"] == two["D"] else 0
     whole = [n for n in names if n != "A" and p.operands[n]["shape"] == q.operands[n]["shape"]]  # B, a bias, scales
-    if _key_of(p) != _key_of(q) or any(one[n] != two[n] for n in whole):
+    if sample_key(p) != sample_key(q) or any(one[n] != two[n] for n in whole):
         return None
     rows = [_rows(x) for x in (p, q)]
     common = [key for key in rows[0] if key in rows[1]]

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.module_tracker import ModuleTracker
 
 from fpemu.arguments import integer, integers
-from fpemu.conformance.runs import _CODES, Recorded, RunWriter, _key_of, sampled
+from fpemu.conformance.runs import CODES, Recorded, RunWriter, sample_key, sampled
 from fpemu.errors import InputError
 from fpemu.library.cublas import environment
 
@@ -175,12 +175,12 @@ class Recorder(TorchDispatchMode):
                 else:
                     product.operands[role][key] = words[0]
             listed.append((product, samples))
-        new = dict.fromkeys(key for product, _ in listed if not self.writer.holds(key := _key_of(product)))
+        new = dict.fromkeys(key for product, _ in listed if not self.writer.holds(key := sample_key(product)))
         # B of one digest is copied once
         for product, samples in listed:
-            if _key_of(product) not in new:
+            if sample_key(product) not in new:
                 samples.pop("B", None)
-            new.pop(_key_of(product), None)
+            new.pop(sample_key(product), None)
         copied = _copied([x for _, samples in listed for x in samples.values()])
         for product, samples in listed:
             arrays = {name: (_code(x), tuple(x.shape), next(copied).tobytes()) for name, x in samples.items()}
@@ -244,7 +244,7 @@ def _mixer(device: str) -> Any:
 
 
 def _code(x: Tensor) -> str:
-    return _CODES[_TYPES[str(x.dtype)]]
+    return CODES[_TYPES[str(x.dtype)]]
 
 
 def _copied(tensors: list[Tensor]) -> Iterator[Any]:
