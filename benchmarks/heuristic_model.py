@@ -1,10 +1,11 @@
-"""Collect the answers of cuBLASLt's heuristic on this GPU and build ``fpemu/library/data/*-model.npz``.
+"""Collect the answers of cuBLASLt's heuristic on this GPU, and build ``fpemu/library/data/*-model.npz`` from them.
 
-    python benchmarks/heuristic_model.py OUT.npz --seconds 120
+    python benchmarks/heuristic_model.py collect FOLDER --seed 1 --count 40000000 --seconds 120
+    python benchmarks/heuristic_model.py build FOLDER --seed 1 --count 40000000
 
-A C++ program queries random shapes on all cores. A tree for each type and layout grows on four fifths of the answers
-(Gini impurity). The last fifth estimates the error of each leaf, and the leaves with the smallest estimates are kept
-until their answers would be wrong more often than `WRONG`. The shapes that judge the result are drawn last.
+A C++ program queries random shapes on all cores; the shapes follow from the seed, so that only the answers are saved.
+Several trees for each type and layout grow on the answers (Gini impurity, random features at each node); held-out
+answers determine the share of votes from which at most `WRONG` of the answers are wrong.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import subprocess
 import tempfile
-import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fpemu.library.families import canonical
+from fpemu.library.families import block_of, canonical
 from fpemu.library.heuristic import CODES, WORKSPACE
-from fpemu.library.model import LEAF, Forest, features, right_children
+from fpemu.library.model import Forest, Tree, features, right_children
 
 KINDS = ("fp16", "bf16", "tf32", "fp32", "fp64")  # with 16-bit results the answers are the same
-WRONG = 0.0007  # accepted share of wrong answers, as the validation estimates it
-SMALLEST = 24  # samples of a node that is not split further
+WRONG = 0.0006  # accepted share of wrong answers
+SMALLEST = 12  # samples of a node that is not split further
 
 PROGRAM = r"""
 #include <cublasLt.h>
@@ -136,7 +136,7 @@ def collect(out: Path, seconds: float, seed: int, count: int, threads: int) -> N
 
 
 def _write(file: Path, which: list[int], answers: np.ndarray) -> None:
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     for n in which:
         table, index = np.unique(answers[n :: 2 * len(KINDS)], axis=0, return_inverse=True)
         arrays |= {f"{n} table": table, f"{n} index": index.ravel().astype(np.uint16)}
@@ -144,8 +144,8 @@ def _write(file: Path, which: list[int], answers: np.ndarray) -> None:
 
 
 @njit(cache=True)
-def _best(X, y, index, bins, classes, left, right, most):  # type: ignore[no-untyped-def]
-    """Feature and bin with the smallest impurity, of every `stride`-th sample; feature -1 if none separates."""
+def _best(X, y, index, left, right, most, share):  # type: ignore[no-untyped-def]
+    """Feature and bin with the smallest impurity, of a random share of the features; feature -1 if none separates."""
     n = min(len(index), most)
     stride = len(index) // n
     labels = np.empty(n, np.int32)
@@ -154,6 +154,8 @@ def _best(X, y, index, bins, classes, left, right, most):  # type: ignore[no-unt
     best, feature, cut = -1.0, -1, 0
     values, order = np.empty(n, np.uint16), np.empty(n, np.int32)
     for f in range(len(X)):
+        if np.random.random() > share:
+            continue
         low, high = 65535, 0
         for i in range(n):
             values[i] = X[f, index[i * stride]]
@@ -193,14 +195,15 @@ def _best(X, y, index, bins, classes, left, right, most):  # type: ignore[no-unt
 
 
 @njit(cache=True)
-def grow(X, y, bins, classes, smallest, most):  # type: ignore[no-untyped-def]
-    """The nodes of a tree in preorder: feature (255: leaf), bin or class, and samples. X (features, samples): bins."""
+def grow(X, y, classes, smallest, most, share, seed):  # type: ignore[no-untyped-def]
+    """The nodes of a tree in preorder: feature (255: leaf), and bin or class. X (features, samples): bins."""
+    np.random.seed(seed)
     n = X.shape[1]
     index = np.arange(n).astype(np.int32)
     buffer = np.empty(n, np.int32)
     left, right = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
     room = 4 * n // smallest + 1000
-    feature, value, count = np.empty(room, np.uint8), np.empty(room, np.int32), np.empty(room, np.int32)
+    feature, value = np.empty(room, np.uint8), np.empty(room, np.int32)
     nodes, stack = 0, [(0, n)]
     while stack:
         lo, hi = stack.pop()
@@ -212,10 +215,9 @@ def grow(X, y, bins, classes, smallest, most):  # type: ignore[no-untyped-def]
                 break
         f, cut = -1, 0
         if not pure and hi - lo >= smallest:
-            f, cut = _best(X, y, some, bins, classes, left, right, most)
+            f, cut = _best(X, y, some, left, right, most, share)
         at = nodes
         nodes += 1
-        count[at] = hi - lo
         if f >= 0:
             a, b = lo, 0
             for i in range(lo, hi):
@@ -234,120 +236,74 @@ def grow(X, y, bins, classes, smallest, most):  # type: ignore[no-untyped-def]
             for i in range(len(some)):
                 left[y[some[i]]] += 1
             feature[at], value[at] = 255, np.argmax(left)
-    return feature[:nodes], value[:nodes], count[:nodes]
+    return feature[:nodes], value[:nodes]
 
 
-def leaf_of(forest: Forest, x: list[np.ndarray]) -> np.ndarray:
-    """The leaf of each sample."""
-    node = np.zeros(len(x[0]), np.int64)
-    inner = np.arange(len(node))
-    columns = np.stack(x)
-    while inner.size:
-        at = node[inner]
-        node[inner] = np.where(columns[forest.feature[at], inner] <= forest.value[at], at + 1, forest.right[at])
-        inner = inner[forest.feature[node[inner]] != LEAF]
-    return node
+def smooth(configs: np.ndarray, kind: str) -> np.ndarray:
+    """Configurations without fields that have no effect for any K: a tree separates them by smooth functions of the
+    sizes, unlike configurations that are merged because their orders are equal for one K."""
+    out = configs.astype(np.int32)
+    family, stages, splits, reduction, custom = out.T
+    mma, plain = np.isin(family, (12, 21, 23, 24)), np.isin(family, (20, 22))
+    representative = {16: 6, 32: 9, 64: 13, 128: 19} if kind == "tf32" else {16: 1, 32: 7, 64: 13, 128: 19}
+    blocks = np.array([representative[min(128, max(16, block_of(n)))] for n in range(64)])
+    blocks[0] = blocks[0] if kind == "tf32" else 0
+    stages[mma] = blocks[np.clip(stages, 0, 63)][mma]
+    family[mma] = 21 if kind == "tf32" else 24
+    reduced = np.isin(family, (20, 21, 22, 24, 35, 36, 55, 63, 66)) & (splits > 0)
+    reduction[reduced & ((splits == 1) | (kind not in ("fp16", "bf16")))] = 0
+    custom[(family == 66) | plain] = 0
+    stages[family == 66], stages[plain] = 35, 0
+    stages[(family == 63) & (splits == 1)] = 15
+    return out
 
 
-def build(kind: str, layout: str, rows: np.ndarray, held: np.ndarray) -> tuple[dict[str, Any], str]:
-    """The arrays of one tree, and a line about it; `held` rows are used for the line alone."""
-    begin = time.time()
-
-    def read(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-        M, N, K = rows["shape"].T
-        return rows["shape"], canonical(rows["config"], K, kind), features(M, N, K)
-
-    shapes, configs, x = read(rows)
-    table, y = np.unique(configs, axis=0, return_inverse=True)
+def build(folder: Path, n: int, shapes: np.ndarray, trees: int) -> tuple[dict[str, Any], str]:
+    """The arrays of a type and layout, and a line about them. A sixteenth of the answers determines the threshold,
+    another one the shares of the line."""
+    kind, layout = combinations()[n]
+    with np.load(folder / f"answers{n % 4}.npz") as data:
+        configs = data[f"{n} table"][data[f"{n} index"]]
+    shapes = shapes[n :: 2 * len(KINDS)][: len(configs)].astype(np.int64)
+    used = (configs[:, 0] >= 0) & (shapes[:, :2] <= 2048).all(axis=1) & (shapes[:, 2] <= 8192)
+    shapes, configs = shapes[used], configs[used]
+    table, y = np.unique(smooth(configs, kind), axis=0, return_inverse=True)
     y = y.ravel().astype(np.int32)
-    train = len(y) * 4 // 5
-    thresholds, X = [], np.empty((len(x), train), np.uint16)
+    count = len(y) * 14 // 16
+    x = [values[:count] for values in features(*shapes.T)]
+    thresholds, X = [], np.empty((len(x), count), np.uint16)
     for f, values in enumerate(x):
-        some = np.unique(values[:train])
+        some = np.unique(values)
         if len(some) > 60000:
-            some = np.unique(np.quantile(values[:train], np.linspace(0, 1, 20000)).astype(np.float32))
+            some = np.unique(np.quantile(values, np.linspace(0, 1, 20000)).astype(np.float32))
         thresholds.append(some)
-        X[f] = np.minimum(np.searchsorted(some, values[:train]), len(some) - 1)
-    bins = np.array([len(t) for t in thresholds])
-    feature, value, count = grow(X, y[:train], bins, len(table), SMALLEST, 60000)
-    del X
-    levels = value.astype(np.float32)
-    for f, some in enumerate(thresholds):
-        at = np.flatnonzero(feature == f)
-        nearer = np.minimum(value[at] + 1, len(some) - 1)
-        levels[at] = (some[value[at]].astype(np.float64) + some[nearer]) / 2
-    tree = Forest(feature, levels, right_children(feature), table.astype(np.int16))
-    check = [f[train:] for f in x]
-    leaf = leaf_of(tree, check)
-    hits = np.bincount(leaf, minlength=len(feature))
-    errors = np.bincount(leaf, weights=tree.value[leaf] != y[train:], minlength=len(feature))
-    # the estimate for a leaf: its errors, and those of leaves of its size
-    size = np.log2(count).astype(int)
-    usual = np.array([errors[s].sum() / max(1, hits[s].sum()) for s in (size == n for n in range(size.max() + 1))])
-    estimate = (errors + 2 * usual[size]) / (hits + 2)
-    unknown = (table < -1).any(axis=1) | (table[:, 0] < 0)
-    leaves = np.flatnonzero((feature == LEAF) & (hits > 0) & ~unknown[np.minimum(value, len(table) - 1)])
-    order = leaves[np.argsort(estimate[leaves], kind="stable")]
-    share = np.cumsum(estimate[order] * hits[order]) / np.cumsum(hits[order])
-    kept = np.zeros(len(feature), bool)
-    kept[order[: np.searchsorted(share, WRONG, side="right")]] = True
-    pruned = prune(tree, kept)
-    shapes, configs, x = read(held)
-    got = pruned(*shapes.T)
-    line = (
-        f"{kind} {layout}: {len(rows):,} answers, {len(table)} orders, {len(feature)} nodes, kept {len(pruned.feature)}"
-    )
-    narrow = (shapes[:, :2] <= 2048).all(axis=1) & (shapes[:, 2] <= 8192)
-    for name, some in (("narrow", narrow), ("wide", ~narrow)):
-        answered = (got[some] != -1).any(axis=1)
-        wrong = (got[some] != configs[some]).any(axis=1)[answered].mean() if answered.any() else 0.0
-        line += f"; {name} {some.sum():,}: answered {answered.mean():.4f}, wrong {wrong:.5f}"
-    raw = leaf_of(tree, x)
-    line += f"; tree alone {(tree.configurations[tree.value[raw].astype(int)] == configs).all(axis=1).mean():.4f}"
-    names = ("feature", "value", "configurations")
-    arrays = dict(zip(names, (pruned.feature, pruned.value, pruned.configurations), strict=True))
-    return {f"{kind} {layout} {n}": a for n, a in arrays.items()}, f"{line}; {time.time() - begin:.0f} s"
-
-
-def prune(tree: Forest, kept: np.ndarray) -> Forest:
-    """The tree with index -1 in all leaves but `kept`, and one leaf where both children are equal leaves."""
-    feature: list[int] = []
-    value: list[float] = []
-    result: list[tuple[list[int], list[float]]] = []
-    for n in range(len(tree.feature) - 1, -1, -1):  # children follow their node
-        if tree.feature[n] == LEAF:
-            result.append(([LEAF], [float(tree.value[n]) if kept[n] else -1.0]))
-            continue
-        a, b = result.pop(), result.pop()
-        if len(a[0]) == len(b[0]) == 1 and a[1] == b[1]:
-            result.append(a)
-        elif len(a[0]) + len(b[0]) < 64:
-            result.append(([int(tree.feature[n]), *a[0], *b[0]], [float(tree.value[n]), *a[1], *b[1]]))
-        else:
-            joined = _Joined(int(tree.feature[n]), float(tree.value[n]), a, b)
-            result.append((joined, joined))  # type: ignore[arg-type]
-    stack: list[Any] = [result[0]]
-    while stack:
-        part = stack.pop()
-        if isinstance(part[0], _Joined):
-            feature.append(part[0].feature)
-            value.append(part[0].value)
-            stack += [part[0].b, part[0].a]
-        else:
-            feature += part[0]
-            value += part[1]
-    nodes = np.array(feature, np.uint8)
-    return Forest(nodes, np.array(value, np.float32), right_children(nodes), tree.configurations)
-
-
-class _Joined:
-    """A large subtree, whose lists are not copied."""
-
-    def __init__(self, feature: int, value: float, a: Any, b: Any) -> None:
-        self.feature, self.value, self.a, self.b = feature, value, a, b
-
-    def __len__(self) -> int:
-        return 64
+        X[f] = np.minimum(np.searchsorted(some, values), len(some) - 1)
+    grown, columns = [], np.stack(x)
+    for seed in range(trees):
+        feature, value = grow(X, y[:count], len(table), SMALLEST, 40000, 0.35, seed)
+        levels = value.astype(np.float32)
+        for f, some in enumerate(thresholds):
+            at = np.flatnonzero(feature == f)
+            levels[at] = (some[value[at]].astype(np.float64) + some[np.minimum(value[at] + 1, len(some) - 1)]) / 2
+        tree = Tree(feature, levels, np.zeros(len(feature), np.uint8), right_children(feature))
+        leaf = tree.leaves(columns)
+        hits = np.bincount(leaf, weights=value[leaf] == y[:count], minlength=len(feature))
+        purity = 255 * hits / (np.bincount(leaf, minlength=len(feature)) + 0.5)
+        grown.append(tree._replace(purity=np.round(purity).astype(np.uint8)))
+    narrow = f"{kind}->{kind}" if kind in ("fp16", "bf16") else kind  # its orders are distinguished by more fields
+    forest, held = Forest(tuple(grown), table.astype(np.int16), 0.0), slice(count, None)
+    rows, share = forest.votes(shapes[held], narrow)
+    right = (rows == canonical(configs[held], shapes[held, 2], narrow)).all(axis=1)
+    half = len(right) // 2
+    best = np.argsort(-share[:half], kind="stable")
+    wrong = np.cumsum(~right[best]) / np.arange(1, half + 1)
+    threshold = share[best[np.flatnonzero(wrong <= WRONG)[-1]]]
+    sure = share[half:] >= threshold
+    errors = (~right[half:][sure]).mean()
+    line = f"{kind} {layout}: {count:,} answers; answered {sure.mean():.4f} of {len(sure):,}, wrong {errors:.5f}"
+    parts = {part: np.concatenate([getattr(tree, part) for tree in grown]) for part in ("feature", "value", "purity")}
+    parts |= {"sizes": np.array([len(tree.feature) for tree in grown]), "configurations": forest.configurations}
+    return {f"{kind} {layout} {name}": a for name, a in {**parts, "threshold": threshold}.items()}, line
 
 
 def main() -> None:
@@ -358,9 +314,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True, help="seed of the shapes")
     parser.add_argument("--count", type=int, required=True, help="number of shapes; the time limit may end earlier")
     parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--trees", type=int, default=6, help="build: trees of a type and layout")
     given = parser.parse_args()
     if given.step == "collect":
         collect(given.folder, given.seconds, given.seed, given.count, given.threads)
+        return
+    shapes = draw(given.seed, given.count)
+    arrays: dict[str, Any] = {}
+    for n in range(2 * len(KINDS)):
+        made, line = build(given.folder, n, shapes, given.trees)
+        arrays |= made
+        print(line, flush=True)
+    np.savez_compressed(given.folder / "model.npz", **arrays)
 
 
 if __name__ == "__main__":

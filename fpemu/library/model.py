@@ -1,8 +1,10 @@
-"""The choice of cuBLASLt's heuristic without its GPU: decision trees trained on tens of millions of its answers.
+"""The choice of cuBLASLt's heuristic without its GPU: decision trees trained on millions of its answers.
 
-``fpemu/library/data/*-model.npz`` has one tree for each type and layout of a version and a GPU. A leaf has an index of
-`Configuration` rows, or none where the answers of held-out shapes show that the tree is not sure. The nodes are stored
-in preorder: ``feature`` (255: a leaf) and ``value`` (the threshold, or the index, or -1).
+``fpemu/library/data/*-model.npz`` has some trees for each type and layout of a version and a GPU. A leaf has an index
+of `Configuration` rows and its purity, the share of this row in the answers of the leaf. Configurations with the same
+order for the K of a product are one candidate; the candidate with the largest mean purity is the answer if this mean
+reaches the ``threshold``, which held-out answers determined. The nodes of a tree are stored in preorder: ``feature``
+(255: a leaf), ``value`` (the threshold, or the index) and ``purity``; ``sizes`` are the numbers of nodes of the trees.
 ``benchmarks/heuristic_model.py`` collects the answers and builds the file.
 """
 
@@ -14,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fpemu.library.families import canonical
 
 LEAF = 255
 _LARGEST = 2048, 8192  # M and N, and K, of the range that was sampled densely
@@ -33,17 +37,16 @@ def features(M: Any, N: Any, K: Any) -> list[NDArray[np.float32]]:
     return [np.asarray(x, np.float32) for x in out]
 
 
-class Forest(NamedTuple):
-    """A decision tree of a type and layout."""
+class Tree(NamedTuple):
+    """A decision tree."""
 
     feature: NDArray[np.uint8]
     value: NDArray[np.float32]
+    purity: NDArray[np.uint8]  # of a leaf, in units of 1/255
     right: NDArray[np.int32]  # index of a node's right child; the left one follows the node
-    configurations: NDArray[np.int16]
 
-    def __call__(self, M: Any, N: Any, K: Any) -> NDArray[np.int16]:
-        """The `Configuration` rows (n, 5) of arrays of sizes; a row of -1 where the tree is not sure."""
-        x = np.stack([np.atleast_1d(f) for f in np.broadcast_arrays(*features(M, N, K))])
+    def leaves(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
+        """The leaf of each column of `x`, the features of products."""
         node = np.zeros(x.shape[1], np.int64)
         inner = np.flatnonzero(self.feature[node] != LEAF)
         while inner.size:
@@ -51,20 +54,50 @@ class Forest(NamedTuple):
             left = x[self.feature[at], inner] <= self.value[at]
             node[inner] = np.where(left, at + 1, self.right[at])
             inner = inner[self.feature[node[inner]] != LEAF]
-        index = self.value[node].astype(np.int64)
-        beyond = (np.maximum(x[0], x[1]) > _LARGEST[0]) | (x[2] > _LARGEST[1])
-        index[beyond] = -1
-        return np.where((index < 0)[:, None], np.int16(-1), self.configurations[np.maximum(index, 0)])
+        return node
+
+
+class Forest(NamedTuple):
+    """The trees of a type and layout."""
+
+    trees: tuple[Tree, ...]
+    configurations: NDArray[np.int16]
+    threshold: float
+
+    def votes(self, shapes: NDArray[Any], kind: str) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """For each row (M, N, K) of `shapes`: the canonical configuration, and its mean purity."""
+        x = np.stack(features(*shapes.T))
+        leaves = [tree.leaves(x) for tree in self.trees]
+        rows = np.concatenate(
+            [self.configurations[t.value[n].astype(int)] for t, n in zip(self.trees, leaves, strict=True)]
+        )
+        purity = np.array([t.purity[n] / 255 for t, n in zip(self.trees, leaves, strict=True)])
+        merged = canonical(rows, np.tile(shapes[:, 2], len(self.trees)), kind).reshape(len(self.trees), -1, 5)
+        same = (merged[:, None] == merged[None]).all(axis=3)
+        total = (same * purity).sum(axis=1) / len(self.trees)
+        best = total.argmax(axis=0)
+        at = np.arange(len(shapes))
+        return merged[best, at], total[best, at]
+
+    def __call__(self, shapes: NDArray[Any], kind: str) -> NDArray[np.int16]:
+        """The canonical `Configuration` rows (n, 5) of shapes (n, 3); a row of -1 where the trees are not sure."""
+        rows, share = self.votes(shapes, kind)
+        inside = (shapes[:, :2] <= _LARGEST[0]).all(axis=1) & (shapes[:, 2] <= _LARGEST[1])
+        sure = (share >= self.threshold) & inside
+        return np.where(sure[:, None], rows, -1).astype(np.int16)
 
 
 @lru_cache(maxsize=32)
 def load(path: Path, kind: str, layout: str) -> Forest | None:
-    """The tree of a type and layout in a file, or None."""
+    """The trees of a type and layout in a file, or None; those of 16-bit inputs serve both types of results."""
+    name = f"{kind.split('-')[0]} {layout}"
     with np.load(path) as data:
-        if f"{kind} {layout} feature" not in data:
+        if f"{name} feature" not in data:
             return None
-        feature, value, table = (data[f"{kind} {layout} {part}"] for part in ("feature", "value", "configurations"))
-    return Forest(feature, value, right_children(feature), table)
+        cuts = np.cumsum(data[f"{name} sizes"])[:-1]
+        parts = zip(*(np.split(data[f"{name} {part}"], cuts) for part in ("feature", "value", "purity")), strict=True)
+        trees = tuple(Tree(a, b, c, right_children(a)) for a, b, c in parts)
+        return Forest(trees, data[f"{name} configurations"], float(data[f"{name} threshold"]))
 
 
 def right_children(feature: NDArray[np.uint8]) -> NDArray[np.int32]:

@@ -176,7 +176,7 @@ def _modelled(of: tuple[str, str, str], kind: str, layout: str, shapes: NDArray[
     forest = model.load(path, kind, layout) if path.exists() else None
     if forest is None:
         return np.full((len(shapes), len(Configuration._fields)), -1, np.int16)
-    return forest(*shapes.T)
+    return forest(shapes, kind)
 
 
 @lru_cache(maxsize=32)
