@@ -356,7 +356,7 @@ REFUSED = [
     ({"hardware": "H200", "scale_a": ROWS}, "scale_a has shape"),
     ({"hardware": "H200", "scheme": "fp16", "scale_a": 1.0}, "give hardware= without scheme="),
     ({"library": "openblas"}, "needs hardware=, the name of its kernel"),
-    ({"library": "cublas"}, "no order of fp16 NN 12x10x2048"),
+    ({"library": "cublas", "hardware": "A100"}, "unknown GPU with a table of cublas 'A100'"),
     ({"library": "onemkl"}, "unknown library 'onemkl'"),
     ({"hardware": "H200", "D": OTHER.T}, "D has shape (10, 12): the product of A and B has (12, 10)"),
 ]
