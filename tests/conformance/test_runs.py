@@ -55,7 +55,7 @@ class Run:
             row_digests=tuple(_system.digest_text(words(coded["D"][i])) for i in r),
         )  # fmt: skip
         self.count += 1
-        content = {name: (runs._CODES[types[name]], x.shape, x.tobytes()) for name, x in samples.items()}
+        content = {name: (runs.CODES[types[name]], x.shape, x.tobytes()) for name, x in samples.items()}
         self.writer.add(product, content)
         self.writer.flush()
 
