@@ -190,7 +190,7 @@ def _best(X, y, index, left, right, most, share):  # type: ignore[no-untyped-def
             if values[order[i]] != values[order[i + 1]]:
                 score = before / (i + 1) + total / (n - i - 1)
                 if score > best:
-                    # a threshold in the middle of a gap errs least on unseen values
+                    # the middle of a gap separates unseen values best
                     best, feature, cut = score, f, (int(values[order[i]]) + int(values[order[i + 1]])) // 2
     return feature, cut
 

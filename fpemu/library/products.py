@@ -112,10 +112,10 @@ def lookup(
     choice("type of a product", type, TYPES), choice("layout", layout, LAYOUTS), choice("source", source, _SOURCES)
     if source == "heuristic":
         choice("library", library, ("cublas",))
-        asked = _heuristic(type, layout)
-        answer = dict(zip(FIELDS, asked([sizes])[0].tolist(), strict=True))
+        heuristic = _heuristic(type, layout)
+        answer = dict(zip(FIELDS, heuristic([sizes])[0].tolist(), strict=True))
         row = Configuration(*(answer[name] for name in Configuration._fields))
-        return planned(row, type, layout, sizes, (library, asked.version, "this GPU"), source)
+        return planned(row, type, layout, sizes, (library, heuristic.version, "this GPU"), source)
     table = _table(library, version, hardware)
     of = library, table["version"], table["hardware"]
     rows = [r for g in table["cases"] if (g["type"], g["layout"]) == (type, layout) for r in g["rows"]]

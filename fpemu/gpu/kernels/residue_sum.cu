@@ -33,8 +33,8 @@ FPEMU_FUNCTION u32 load(const u32* from) {
 
 // The code of C 2^exponent rounded once, a zero or a normal number, from the numbers t of the moduli; else false.
 //
-// C is the sum of crt.cuh with each weight in three parts: sums of v HIGH and of v MIDDLE are exact, and the sum of v LOW
-// errs by less than ERROR, with all that follows. If C - ERROR and C + ERROR have the same rounding, it is that of C.
+// C is the sum of crt.cuh with each weight in three parts: sums of v HIGH and of v MIDDLE are exact, and the error of the
+// sum of v LOW and of the later operations is less than ERROR. If C - ERROR and C + ERROR round to one number, so does C.
 // Where |C| < 2^63 its digits of 64 bits are all of C.
 template <class F> FPEMU_FUNCTION bool round_sum(const F& t, int exponent, u64& code) {
   constexpr double INTEGERS = 6755399441055744.0;  // 1.5 · 2^52, which makes a sum an integer

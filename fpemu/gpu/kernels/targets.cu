@@ -77,10 +77,10 @@ FPEMU_FUNCTION double digit_at(const void* digits, s64 at, int carrier) {
                                   : ((const double*)digits)[at];
 }
 
-// Factors of the bound on what slices omit, times 2^-top, side by side along k, `width` apart: with x_p the magnitudes of
-// the slices and r that of the residual, for A r, |a| and the `terms` slices x_p; for B |b| + r, r, and for each p the sum
-// of x_q with q >= d - p. A has `terms` slices; 0: no products of slices are left out. X has `count` slices, of which
-// `slices` are used, `pitch_of` numbers each.
+// Factors of the bound on what slices omit, times 2^-top, side by side along k, `width` apart. With x_p the magnitudes of
+// the slices and r the magnitude of the residual, they are r, |a| and the `terms` slices x_p for A, and |b| + r, r, and for
+// each p the sum of x_q with q >= d - p for B. terms = 0: no products of slices are left out. X has `count` slices of
+// `pitch_of` numbers each, of which `slices` are used.
 extern "C" __global__ void __launch_bounds__(256)
     omitted(const double* X, s64 pitch, int rows, int K, const int* tops, const void* digits, int carrier,
             const int* exponents, int all_rows, int count, int slices, s64 pitch_of, int second, int terms, int d,

@@ -64,7 +64,7 @@ def within(scheme: Any, call: Call) -> tuple[Any, Certificate]:
 
 
 def numbers(scheme: Any) -> range:
-    """The numbers of slices or moduli that a target permits: the one that is given, or all."""
+    """The numbers of slices or moduli from which a target selects: a given number alone, or all of them."""
     given = getattr(scheme, scheme.counted)
     return range(given, given + 1) if given else range(2 if scheme.modular else 1, MOST + 1)
 
