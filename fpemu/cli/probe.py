@@ -417,7 +417,7 @@ def replay(
     a: Annotated[str | None, "A.npy", "Operand A (M, K); default: the recorded operands."] = None,
     b: Annotated[str | None, "B.npy", "Operand B (K, N)."] = None,
     /,
-    out: Annotated[Path | None, "Write D to this .npy file."] = None,
+    out: Annotated[str | None, "Write D to this .npy or .mtx file."] = None,
 ) -> None:
     """Multiply two matrices in the order of a saved product.
 
@@ -427,6 +427,8 @@ def replay(
     from fpemu.library import Product, predict
     from fpemu.library.tables import digest_of, operands
 
+    if out is not None:
+        matrices.check_output(out)
     product = Product.load(file)
     if (a is None) != (b is None):
         raise InputError("give both operands, A.npy and B.npy, or none")
@@ -439,7 +441,7 @@ def replay(
     recorded = product.digest if a is None else ""
     verdict = "" if not recorded else ", equal to the GPU's" if digest_of(D) == recorded else f", the GPU's: {recorded}"
     typer.echo(f"D: {D.dtype} {D.shape}, digest {digest_of(D)}{verdict}")
-    if out:
-        np.save(out, D)
+    if out is not None:
+        matrices.write(out, D)
     if recorded and digest_of(D) != recorded:
         raise typer.Exit(1)

@@ -134,7 +134,7 @@ class RunWriter:
         self.folder, self.about = Path(folder), about
         self.limit = integer("limit", limit, 2**16)
         self.keep = choice("keep", keep, ("first", "last"))
-        if (self.folder / "00000.run").exists() or any(self.folder.glob("*.run")):
+        if any(self.folder.glob("*.run")):
             raise InputError(f"{folder} holds a run already: name another folder")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.waiting: list[bytes] = []  # content of the current file that `flush` writes
@@ -212,8 +212,8 @@ def _products(path: Path) -> Iterator[Recorded]:
                     arrays[name] = str(path), position, dtype, shape
                     position += int(np.prod(shape)) * np.dtype(dtype).itemsize
                 file.seek(position)
-                tuples = {name: tuple(line[name] or ()) or None for name in ("sizes",)}
-                tuples |= {name: tuple(line[name]) for name in ("rows", "columns", "row_digests")}
+                tuples: dict[str, Any] = {name: tuple(line[name]) for name in ("rows", "columns", "row_digests")}
+                tuples["sizes"] = tuple(line["sizes"]) if line["sizes"] else None
                 product = Recorded(**{**line, **tuples, "arrays": arrays, "about": header["about"]})
                 if "B" in arrays:
                     shared[sample_key(product)] = arrays["B"]

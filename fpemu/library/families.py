@@ -188,7 +188,7 @@ def order_of(config: Configuration, kind: str, layout: str, shape: Sequence[int]
         return _joined(K, ceil(ceil(K, 64), splits) * 64, 64, 16, kind, reduction)
     if family in _MMA and size < 8 and name != "fp32" and splits >= 1 and not in_place:
         step = 8 if size == 4 or stages == 0 else 16
-        return _joined(K, _length(K, splits, size), block_of(stages), step, kind, reduction, residue_first=True)
+        return _joined(K, int(_lengths(K, splits, size)), block_of(stages), step, kind, reduction, residue_first=True)
     if family in (63, _STREAM_K) and name == "tf32" and splits == 1:
         return KOrder(), None
     if family == _STREAM_K and name == "tf32" and K <= 512:  # a unit of stream-K has at least 8 blocks of 32 k
@@ -196,7 +196,7 @@ def order_of(config: Configuration, kind: str, layout: str, shape: Sequence[int]
     if family == 63 and name == "tf32" and splits > 1 and custom == 0:
         return _turns(K, splits, block_of(stages), 8, "instruction", False), None
     if family in (20, 22) and size >= 4 and splits >= 1:
-        return _split(K, _length(K, splits, size)), None
+        return _split(K, int(_lengths(K, splits, size))), None
     if family == 10 and name in ("fp32", "tf32"):
         return _split(K, ceil(ceil(K, max(1, splits)), 8) * 8), None
     if family == 12 and name == "fp64" and K == 1:
@@ -229,12 +229,6 @@ def ceil(x: Any, y: Any) -> Any:
 def block_of(stages: int) -> int:
     """The block of k of CUTLASS kernels."""
     return 32 if stages == 0 or (stages > 24 and stages != 27) else 16 if stages == 27 else 16 << (stages - 1) // 6
-
-
-def _length(K: int, splits: int, size: int) -> int:
-    """The length of a slice: whole lines of 128 bytes if K has them, or else of 16 bytes."""
-    grain = 128 // size if K % (128 // size) == 0 else 16 // size
-    return K if splits == 1 else int(ceil(ceil(K, splits), grain) * grain)
 
 
 def _split(K: int, length: int, **fields: Any) -> KOrder:
@@ -409,7 +403,8 @@ def _merge_mma(out: NDArray[Any], K: NDArray[Any], size: int, narrow: bool) -> N
     out[mma] = keep[mma]
 
 
-def _lengths(K: NDArray[Any], splits: NDArray[Any], size: int) -> NDArray[Any]:
+def _lengths(K: Any, splits: Any, size: int) -> NDArray[Any]:
+    """The length of a slice: whole lines of 128 bytes if K has them, or else of 16 bytes."""
     grain = np.where(K % (128 // size) == 0, 128 // size, 16 // size)
     return np.where(splits == 1, K, ceil(ceil(K, np.maximum(splits, 1)), grain) * grain)
 

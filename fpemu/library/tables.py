@@ -129,7 +129,8 @@ class Product:
             entry: dict[str, Any] = {"tiles": [tiles.rows, tiles.columns], "map": [[parts[n], 1] for n in tiles.of]}
         else:
             entry = _entry(self.order, self.stored)
-        Path(file).write_text(json.dumps({**data, "order": {**entry, **arithmetic}}, indent=1) + "\n")
+        text = json.dumps({**data, "order": {**entry, **arithmetic}}, indent=1) + "\n"
+        _system.write_atomic(file, text.encode())
 
     @classmethod
     def load(cls, file: str | Path) -> Product:

@@ -32,8 +32,8 @@ def picture(found: Invariance) -> Figure:
     for place, i in enumerate(found.intervals):
         first, last = (i.first, i.last) if numeric else (place, place)
         for order in i.orders:
-            left, right = (first - 0.5, last + 0.5) if first > 0 or not numeric else (first, last + 0.5)
-            axes.barh(order, right - left, left=left, height=0.6, color="#4C93C3")
+            left = first - 0.5 if first > 0 or not numeric else first
+            axes.barh(order, last + 0.5 - left, left=left, height=0.6, color="#4C93C3")
     if numeric and found.intervals[-1].last >= 2**_DOUBLINGS * max(1, found.intervals[0].first):
         axes.set_xscale("log", base=2)
     if not numeric:

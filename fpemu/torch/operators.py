@@ -29,13 +29,8 @@ from fpemu.schemes.words import OverflowPolicy
 DEFAULT_GPU = "H200"  # the GPU that is emulated for tensors of the CPU
 _LITERALS = (str, int, float, bool, tuple, list, type(None))
 _ARRAYS = (np.generic, np.ndarray, Tensor)
-_OF_THE_CALL = (
-    "on_range",
-    "order",
-    "form",
-    "hardware",
-    "algorithm",
-)  # None is their default; all others are of the scheme
+# None is the default of these options; all others are of the scheme
+_OF_THE_CALL = ("on_range", "order", "form", "hardware", "algorithm")
 _Call = Callable[..., Any]
 library = torch.library.Library("fpemu", "DEF")
 
