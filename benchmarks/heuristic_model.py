@@ -1,6 +1,7 @@
 """Collect the answers of cuBLASLt's heuristic on this GPU, and build ``fpemu/library/data/*-model.npz`` from them.
 
     python benchmarks/heuristic_model.py collect FOLDER --seed 1 --count 40000000 --seconds 120
+    python benchmarks/heuristic_model.py layers FOLDER
     python benchmarks/heuristic_model.py build FOLDER --seed 1 --count 40000000
 
 A C++ program queries random shapes on all cores; the shapes follow from the seed, so that only the answers are saved.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import tempfile
+import zipfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,40 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fpemu.library.families import block_of, canonical
+from fpemu.library.families import Configuration, block_of, canonical
 from fpemu.library.heuristic import CODES, WORKSPACE
 from fpemu.library.model import Forest, Tree, features, right_children
 
-KINDS = ("fp16", "bf16", "tf32", "fp32", "fp64")  # with 16-bit results the answers are the same
+KINDS = [(kind, layout) for kind in ("fp16", "bf16", "tf32", "fp32", "fp64") for layout in ("NN", "TN")]
+FIELDS = (*Configuration._fields, "tile")
+LAYER_KINDS = [(kind, "TN") for kind in ("fp16", "bf16", "tf32", "fp32")]  # 16-bit results have the same answers
+MOST_ROWS = 8192
+PER_FILE = 2  # types and layouts
+# width of the model, of the queries, and of the keys or values; of the inner layer; size of the vocabulary
+MODELS = {
+    "GPT-2": (768, 768, 768, 3072, 50257),
+    "GPT-2 XL": (1600, 1600, 1600, 6400, 50257),
+    "Llama 3.2 1B": (2048, 2048, 512, 8192, 128256),
+    "Llama 3.2 3B": (3072, 3072, 1024, 8192, 128256),
+    "Llama 3 8B": (4096, 4096, 1024, 14336, 128256),
+    "Llama 3 70B": (8192, 8192, 1024, 28672, 128256),
+    "Llama 3 405B": (16384, 16384, 1024, 53248, 128256),
+    "Qwen3 0.6B": (1024, 2048, 1024, 3072, 151936),
+    "Qwen3 1.7B": (2048, 2048, 1024, 6144, 151936),
+    "Qwen3 4B": (2560, 4096, 1024, 9728, 151936),
+    "Qwen3 8B": (4096, 4096, 1024, 12288, 151936),
+    "Qwen3 14B": (5120, 5120, 1024, 17408, 151936),
+    "Qwen3 32B": (5120, 8192, 1024, 25600, 151936),
+    "Gemma 2 9B": (3584, 4096, 2048, 14336, 256000),
+    "Mistral Nemo": (5120, 4096, 1024, 14336, 131072),
+    "Phi-4": (5120, 5120, 1280, 17920, 100352),
+    "gpt-oss": (2880, 4096, 512, 2880, 201088),
+}
+# DeepSeek-V3: down and up projections of queries, keys and values; output; inner layers; experts; router; head
+OTHER_LAYERS = (
+    *((1536, 7168), (24576, 1536), (576, 7168), (32768, 512), (7168, 16384), (18432, 7168), (36864, 7168)),
+    *((7168, 18432), (2048, 7168), (4096, 7168), (7168, 2048), (256, 7168), (129280, 7168)),
+)
 WRONG = 0.0006  # accepted share of wrong answers
 FLOOR = 0.965  # smallest threshold: layers of language models had 3 wrong answers in 132 without it, none with it
 SMALLEST = 12  # samples of a node that is not split further
@@ -37,25 +68,27 @@ PROGRAM = r"""
 #include <cstdlib>
 #include <thread>
 #include <vector>
-// argv: seconds, threads, workspace, file of int[3] shapes, file of short[5] results, codes of each type
+// argv: seconds, threads, workspace, file of int[3] shapes, file of short[FIELDS] results, and for each type and layout
+// four codes and whether A is transposed; row n has entry n modulo their number
+const int FIELDS = 6;
 int main(int count, char **v) {
-  double seconds = atof(v[1]); size_t workspace = atoll(v[3]); int kinds = (count - 6) / 4; const long chunk = 1000;
+  double seconds = atof(v[1]); size_t workspace = atoll(v[3]); int kinds = (count - 6) / 5; const long chunk = 1000;
   FILE *f = fopen(v[4], "rb"); fseek(f, 0, SEEK_END); long n = ftell(f) / 12; rewind(f);
   std::vector<int> shapes(3 * n); if (fread(shapes.data(), 12, n, f) != (size_t)n) return 1; fclose(f);
-  std::vector<short> out(5 * n, -1); std::atomic<long> next(0); std::vector<std::thread> running;
+  std::vector<short> out(FIELDS * n, -1); std::atomic<long> next(0); std::vector<std::thread> running;
   auto begin = std::chrono::steady_clock::now();
   for (int t = 0; t < atoi(v[2]); t++) running.emplace_back([&] {
     cublasLtHandle_t h; if (cublasLtCreate(&h)) exit(2);
-    std::vector<cublasLtMatmulDesc_t> desc(2 * kinds); std::vector<cublasLtMatrixLayout_t> a(kinds), b(kinds), c(kinds);
+    std::vector<cublasLtMatmulDesc_t> desc(kinds); std::vector<cublasLtMatrixLayout_t> a(kinds), b(kinds), c(kinds);
+    std::vector<bool> transposed(kinds);
     cublasLtMatmulPreference_t p; cublasLtMatmulPreferenceCreate(&p);
     cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
     for (int i = 0; i < kinds; i++) {
-      auto code = [&](int k) { return atoi(v[6 + 4 * i + k]); };
-      for (int TN = 0; TN < 2; TN++) {
-        cublasLtMatmulDescCreate(&desc[2 * i + TN], (cublasComputeType_t)code(2), (cudaDataType_t)code(3));
-        cublasOperation_t op = TN ? CUBLAS_OP_T : CUBLAS_OP_N;
-        cublasLtMatmulDescSetAttribute(desc[2 * i + TN], CUBLASLT_MATMUL_DESC_TRANSA, &op, sizeof op);
-      }
+      auto code = [&](int k) { return atoi(v[6 + 5 * i + k]); };
+      transposed[i] = code(4);
+      cublasLtMatmulDescCreate(&desc[i], (cublasComputeType_t)code(2), (cudaDataType_t)code(3));
+      cublasOperation_t op = code(4) ? CUBLAS_OP_T : CUBLAS_OP_N;
+      cublasLtMatmulDescSetAttribute(desc[i], CUBLASLT_MATMUL_DESC_TRANSA, &op, sizeof op);
       cublasLtMatrixLayoutCreate(&a[i], (cudaDataType_t)code(0), 8, 8, 8);
       cublasLtMatrixLayoutCreate(&b[i], (cudaDataType_t)code(0), 8, 8, 8);
       cublasLtMatrixLayoutCreate(&c[i], (cudaDataType_t)code(1), 8, 8, 8);
@@ -70,48 +103,58 @@ int main(int count, char **v) {
       if (first >= n) break;
       for (long row = first; row < std::min(n, first + chunk); row++) {
         int M = shapes[3 * row], N = shapes[3 * row + 1], K = shapes[3 * row + 2];
-        int which = row % (2 * kinds), i = which / 2, TN = which % 2;
-        resize(a[i], TN ? K : N, TN ? N : K); resize(b[i], K, M); resize(c[i], N, M);
+        int i = row % kinds;
+        resize(a[i], transposed[i] ? K : N, transposed[i] ? N : K); resize(b[i], K, M); resize(c[i], N, M);
         cublasLtMatmulHeuristicResult_t answer; int found = 0;
-        if (cublasLtMatmulAlgoGetHeuristic(h, desc[which], a[i], b[i], c[i], c[i], p, 1, &answer, &found) || !found)
+        if (cublasLtMatmulAlgoGetHeuristic(h, desc[i], a[i], b[i], c[i], c[i], p, 1, &answer, &found) || !found)
           continue;
-        cublasLtMatmulAlgoConfigAttributes_t of[5] = {CUBLASLT_ALGO_CONFIG_ID, CUBLASLT_ALGO_CONFIG_STAGES_ID,
-          CUBLASLT_ALGO_CONFIG_SPLITK_NUM, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION};
-        for (int k = 0; k < 5; k++) {
+        cublasLtMatmulAlgoConfigAttributes_t of[FIELDS] = {CUBLASLT_ALGO_CONFIG_ID, CUBLASLT_ALGO_CONFIG_STAGES_ID,
+          CUBLASLT_ALGO_CONFIG_SPLITK_NUM, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION,
+          CUBLASLT_ALGO_CONFIG_TILE_ID};
+        for (int k = 0; k < FIELDS; k++) {
           int x = 0; size_t size; cublasLtMatmulAlgoConfigGetAttribute(&answer.algo, of[k], &x, 4, &size);
-          out[5 * row + k] = x;
+          out[FIELDS * row + k] = x;
         }
       }
     }
   });
   for (auto &x : running) x.join();
   long done = std::min(n, next.load());
-  f = fopen(v[5], "wb"); fwrite(out.data(), 10, done, f); fclose(f);
+  f = fopen(v[5], "wb"); fwrite(out.data(), 2 * FIELDS, done, f); fclose(f);
 }
 """
 
 
 def draw(seed: int, count: int) -> np.ndarray:
-    """Shapes (count, 3), the same on every machine: log-uniform sizes up to 2048, 2048 and 8192, 70 % of them multiples
-    of 8; a fifth are wide as in language models, most of them with N and K multiples of 64."""
+    """Shapes (count, 3), the same on every machine: sizes up to 2048, 2048 and 8192, log-uniform or, an eighth of them,
+    uniform; 70 % of them are multiples of 8."""
     rng = np.random.default_rng(seed)
     shapes = np.exp2(rng.random((count, 3)) * [11, 11, 13]).astype(np.int32)
-    shapes = np.where(rng.random((count, 3)) < 0.7, np.maximum(8, shapes // 8 * 8), shapes)
-    wide = rng.random(count) < 0.2
-    some = np.exp2(rng.random((int(wide.sum()), 3)) * [12.5, 7, 7] + [0, 7, 7]).astype(np.int32)
-    some[:, 1:] = np.where(rng.random((len(some), 2)) < 0.7, some[:, 1:] // 64 * 64, some[:, 1:] // 8 * 8)
-    shapes[wide] = some
-    return shapes.astype(np.int32)
+    even = rng.random(count) < 1 / 8
+    shapes[even] = rng.integers(1, [2049, 2049, 8193], (int(even.sum()), 3))
+    return np.where(rng.random((count, 3)) < 0.7, np.maximum(8, shapes // 8 * 8), shapes).astype(np.int32)
 
 
-def combinations() -> list[tuple[str, str]]:
-    """The type and layout of row n of the answers: entry n modulo their number."""
-    return [(kind, layout) for kind in KINDS for layout in ("NN", "TN")]
+def layers() -> list[tuple[int, int]]:
+    """N and K of the linear layers of `MODELS`, whole and divided among 2, 4 and 8 GPUs."""
+    found = set()
+    for width, queries, keys, inner, vocabulary in MODELS.values():
+        columns = (queries, keys, queries + 2 * keys, inner, 2 * inner, vocabulary)
+        for ranks in (1, 2, 4, 8):
+            found |= {(N // ranks, width) for N in columns if N % ranks == 0}
+            found |= {(width, K // ranks) for K in (queries, inner) if K % ranks == 0}
+    return sorted(found | set(OTHER_LAYERS))
 
 
-def collect(out: Path, seconds: float, seed: int, count: int, threads: int) -> None:
-    """Write the answers for the shapes of `draw` to four files: for each type and layout the distinct configurations,
-    and the index of each answer."""
+def rows(pairs: list[tuple[int, int]]) -> np.ndarray:
+    """The shapes of all numbers of rows of layers, each once for each of `LAYER_KINDS`."""
+    sizes = np.array([(M, N, K) for N, K in pairs for M in range(1, MOST_ROWS + 1)], np.int32)
+    return np.repeat(sizes, len(LAYER_KINDS), axis=0)
+
+
+def collect(file: Path, shapes: np.ndarray, kinds: list[tuple[str, str]], seconds: float, threads: int) -> None:
+    """Write the answers to files ``file-0.npz`` and so on, each for `PER_FILE` of `kinds`: the distinct configurations,
+    and the index of each answer. Row n of `shapes` has the entry n of `kinds` modulo their number."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         import nvidia  # type: ignore[import-untyped]
@@ -124,24 +167,26 @@ def collect(out: Path, seconds: float, seed: int, count: int, threads: int) -> N
         subprocess.run(
             ["nvcc", "-O2", "-std=c++17", str(folder / "queries.cu"), "-o", str(folder / "queries"), *link], check=True
         )
-        draw(seed, count).tofile(folder / "shapes")
-        codes = [str(code) for kind in KINDS for code in CODES[kind]]
+        shapes.tofile(folder / "shapes")
+        codes = [str(code) for kind, layout in kinds for code in (*CODES[kind], int(layout == "TN"))]
         given = [str(seconds), str(threads), str(WORKSPACE), str(folder / "shapes"), str(folder / "answers")]
         subprocess.run([str(folder / "queries"), *given, *codes], check=True)
-        answers = np.fromfile(folder / "answers", np.int16).reshape(-1, 5)
-    print(f"{len(answers):,} of {count:,} answers, seed {seed}", flush=True)
-    kinds = combinations()
-    with ProcessPoolExecutor(4) as pool:
-        parts = [[n for n in range(len(kinds)) if n % 4 == part] for part in range(4)]
-        list(pool.map(_write, [out / f"answers{part}.npz" for part in range(4)], parts, [answers] * 4))
+        answers = np.fromfile(folder / "answers", np.int16).reshape(-1, len(FIELDS))
+    print(f"{len(answers):,} of {len(shapes):,} answers", flush=True)
+    with ProcessPoolExecutor(PER_FILE) as pool:
+        for start in range(0, len(kinds), PER_FILE):
+            part = {i: answers[i :: len(kinds)] for i in range(start, min(len(kinds), start + PER_FILE))}
+            pool.submit(_write, file.with_name(f"{file.name}-{start // PER_FILE}.npz"), part)
 
 
-def _write(file: Path, which: list[int], answers: np.ndarray) -> None:
-    arrays: dict[str, Any] = {}
-    for n in which:
-        table, index = np.unique(answers[n :: 2 * len(KINDS)], axis=0, return_inverse=True)
-        arrays |= {f"{n} table": table, f"{n} index": index.ravel().astype(np.uint16)}
-    np.savez_compressed(file, **arrays)
+def _write(file: Path, parts: dict[int, np.ndarray]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
+        for n, answers in parts.items():
+            codes = answers.astype(np.int64) @ (1 << 10) ** np.arange(len(FIELDS))
+            _, first, index = np.unique(codes, return_index=True, return_inverse=True)
+            for name, array in (("table", answers[first]), ("index", index.ravel().astype(np.uint16))):
+                with archive.open(f"{n} {name}.npy", "w", force_zip64=True) as member:
+                    np.save(member, array)
 
 
 @njit(cache=True)
@@ -262,7 +307,7 @@ def smooth(configs: np.ndarray, kind: str) -> np.ndarray:
 def build(folder: Path, n: int, shapes: np.ndarray, trees: int) -> tuple[dict[str, Any], str]:
     """The arrays of a type and layout, and a line about them. A sixteenth of the answers determines the threshold,
     another one the shares of the line."""
-    kind, layout = combinations()[n]
+    kind, layout = KINDS[n]
     with np.load(folder / f"answers{n % 4}.npz") as data:
         configs = data[f"{n} table"][data[f"{n} index"]]
     shapes = shapes[n :: 2 * len(KINDS)][: len(configs)].astype(np.int64)
@@ -309,16 +354,19 @@ def build(folder: Path, n: int, shapes: np.ndarray, trees: int) -> tuple[dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("step", choices=("collect", "build"))
+    parser.add_argument("step", choices=("collect", "layers", "build"))
     parser.add_argument("folder", type=Path, help="folder of the answers")
     parser.add_argument("--seconds", type=float, default=120, help="collect: time of the queries")
-    parser.add_argument("--seed", type=int, required=True, help="seed of the shapes")
-    parser.add_argument("--count", type=int, required=True, help="number of shapes; the time limit may end earlier")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the shapes")
+    parser.add_argument("--count", type=int, default=40_000_000, help="shapes; the time limit may end earlier")
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--trees", type=int, default=6, help="build: trees of a type and layout")
     given = parser.parse_args()
     if given.step == "collect":
-        collect(given.folder, given.seconds, given.seed, given.count, given.threads)
+        collect(given.folder / "answers", draw(given.seed, given.count), KINDS, given.seconds, given.threads)
+        return
+    if given.step == "layers":
+        collect(given.folder / "layers", rows(layers()), LAYER_KINDS, given.seconds, given.threads)
         return
     shapes = draw(given.seed, given.count)
     arrays: dict[str, Any] = {}
