@@ -87,6 +87,38 @@ class Forest(NamedTuple):
         return np.where(sure[:, None], rows, -1).astype(np.int16)
 
 
+class Layers(NamedTuple):
+    """Recorded answers for all numbers of rows of linear layers, from 1 to `most`, as runs of one configuration."""
+
+    sizes: NDArray[np.int32]  # N and K of the layers, in ascending order
+    most: int
+    layer: NDArray[np.uint16]  # of each run: the index of its layer, the first number of rows, the configuration
+    first: NDArray[np.uint16]
+    row: NDArray[np.uint16]
+    configurations: NDArray[np.int16]
+
+    def __call__(self, shapes: NDArray[Any], kind: str) -> NDArray[np.int16]:
+        """The canonical `Configuration` rows (n, 5) of shapes (n, 3); a row of -1 outside the layers."""
+        known, asked = (x[:, 0].astype(np.int64) << 32 | x[:, 1].astype(np.int64) for x in (self.sizes, shapes[:, 1:]))
+        layer = np.minimum(np.searchsorted(known, asked), len(known) - 1)
+        inside = (known[layer] == asked) & (shapes[:, 0] <= self.most)
+        runs = self.layer.astype(np.int64) * (self.most + 1) + self.first
+        run = np.searchsorted(runs, layer * (self.most + 1) + np.minimum(shapes[:, 0], self.most), side="right") - 1
+        rows = canonical(self.configurations[self.row[run]], shapes[:, 2], kind)
+        return np.where(inside[:, None], rows, -1).astype(np.int16)
+
+
+@lru_cache(maxsize=32)
+def layers(path: Path, kind: str, layout: str) -> Layers | None:
+    """The layers of a type and layout in a file, or None; those of 16-bit inputs serve both types of results."""
+    name = f"{kind.split('-')[0]} {layout} layers"
+    with np.load(path) as data:
+        if f"{name} first" not in data:
+            return None
+        parts = (data[f"{name} {part}"] for part in ("layer", "first", "row", "configurations"))
+        return Layers(data["layers"], int(data["most rows"]), *parts)
+
+
 @lru_cache(maxsize=32)
 def load(path: Path, kind: str, layout: str) -> Forest | None:
     """The trees of a type and layout in a file, or None; those of 16-bit inputs serve both types of results."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -85,8 +85,9 @@ def lookup(
     hardware : str
         GPU of the table and of the model.
     source : {"auto", "table", "model", "heuristic"}
-        "table": recorded products only. "model": the model of the heuristic's choice, without the GPU. "heuristic":
-        the answer of the installed cuBLASLt on this machine's GPU. "auto": the table, then the model.
+        "table": recorded products only, and layers of language models with up to 8192 rows. "model": the model of the
+        heuristic's choice, without the GPU. "heuristic": the answer of the installed cuBLASLt on this machine's GPU.
+        "auto": the table, then the model.
 
     Returns
     -------
@@ -122,12 +123,11 @@ def lookup(
     for recorded in rows if source != "model" else ():
         if tuple(recorded[:3]) == tuple(sizes):
             return _product(table, type, layout, recorded)
-    reason = "is tabulated"
-    if source != "table":
-        row = Configuration(*_modelled(of, type, layout, np.array([sizes]))[0].tolist())
-        if row.algorithm >= 0:
-            return planned(row, type, layout, sizes, of, "model")
-        reason = "is known with confidence"
+    for origin, answers in (("table", model.layers), ("model", model.load)):
+        row = Configuration(*_answers(of, answers, type, layout, np.array([sizes]))[0].tolist())
+        if row.algorithm >= 0 and source in ("auto", origin):
+            return planned(row, type, layout, sizes, of, origin)
+    reason = "is tabulated" if source == "table" else "is known with confidence"
     raise InputError(
         f"{library} {table['version']} on {hardware}: no order of {type} {layout} {'x'.join(map(str, sizes))} {reason}"
         f" (MxNxK; the nearest shapes are {', '.join(nearest(rows, sizes)) or 'none'}); on that GPU source='heuristic'"
@@ -138,7 +138,7 @@ def lookup(
 def configurations(
     library: str, type: str, shapes: Any, *, layout: Layout = "NN", version: str | None = None, hardware: str = "H200"
 ) -> NDArray[np.int16]:
-    """Return the model's configurations of many products, such as all numbers of rows of a layer.
+    """Return the recorded or modelled configurations of many products, such as all numbers of rows of a layer.
 
     Parameters
     ----------
@@ -167,16 +167,24 @@ def configurations(
     if sizes.ndim != 2 or sizes.shape[1] != 3 or sizes.dtype.kind not in "iu" or (sizes.size and sizes.min() < 1):
         raise InputError("shapes must be an array (n, 3) of positive integers: M, N and K of each product")
     table = _table(library, version, hardware)
-    return _modelled((library, table["version"], table["hardware"]), type, layout, sizes.astype(np.int64))
+    of = library, table["version"], table["hardware"]
+    recorded, modelled = (
+        _answers(of, answers, type, layout, sizes.astype(np.int64)) for answers in (model.layers, model.load)
+    )
+    return np.where(recorded[:, :1] >= 0, recorded, modelled)
 
 
-def _modelled(of: tuple[str, str, str], kind: str, layout: str, shapes: NDArray[Any]) -> NDArray[np.int16]:
+def _answers(
+    of: tuple[str, str, str], answers: Callable[..., Any], kind: str, layout: str, shapes: NDArray[Any]
+) -> NDArray[np.int16]:
+    """The rows of `model.layers` or `model.load`; -1 without a file or an answer."""
     library, version, hardware = of
     path = files(library)[0].parent / f"{library}-{version}-{hardware.lower()}-model.npz"
-    forest = model.load(path, kind, layout) if path.exists() else None
-    if forest is None:
+    known = answers(path, kind, layout) if path.exists() else None
+    if known is None:
         return np.full((len(shapes), len(Configuration._fields)), -1, np.int16)
-    return forest(shapes, kind)
+    rows: NDArray[np.int16] = known(shapes, kind)
+    return rows
 
 
 @lru_cache(maxsize=32)

@@ -1,0 +1,37 @@
+"""Recorded layers of language models against the classes of M that products on an H200 showed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fpemu import library
+
+RECORD = json.loads(
+    (Path(__file__).parents[2] / "experiments" / "parallel" / "h200_invariance.json").read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("kind", ["bf16", "fp16", "fp32"])
+def test_products_with_one_recorded_order_had_equal_rows_on_the_gpu(kind):
+    layers = [layer for layer in RECORD["layers"] if layer["type"] == kind]
+    assert len(layers) == 21
+    for layer in layers:
+        shapes = [(M, layer["N"], layer["K"]) for M in RECORD["m"]]
+        rows = library.configurations("cublas", kind, shapes, layout="TN")
+        assert (rows[:, 0] >= 0).all()
+        measured = {}
+        for row, classes in zip(map(tuple, rows.tolist()), layer["classes"], strict=True):
+            assert measured.setdefault(row, classes) == classes, (layer["model"], layer["layer"])
+
+
+def test_a_layer_is_recorded_for_8192_rows_and_for_16_bit_results():
+    assert library.lookup("cublas", "bf16", (8192, 4096, 4096), layout="TN").source == "table"
+    rows = library.configurations("cublas", "bf16->bf16", [(8192, 4096, 4096), (8193, 4096, 4096)], layout="TN")
+    np.testing.assert_array_equal(rows[:, 0] >= 0, [True, False])
+
+
+def test_every_number_of_rows_of_a_wide_layer_has_an_order():
+    found = library.invariance("cublas", "bf16", 28672, 8192, layout="TN", m=range(1, 4097))
+    assert all(interval.orders for interval in found.intervals)
