@@ -3,10 +3,11 @@
 `python -m benchmarks.errorfree.fp64 1024 4096 --peer LIBRARY` prints effective TFLOP/s, 2 n^3 / time (8 n^3 of complex
 products), of first calls after a pause and of sustained ones, the energy of a sustained call by the GPU's counter
 (NVML), and errors (relative L2, against long doubles on samples). The numbers are medians of some rounds.
-`--record FILE.json` writes them for the page speed/fp64, and keeps the file's other sizes.
+`--record FILE.json` writes them for the page speed/fp64, and keeps the file's other sizes. `--steps` prints the time of
+each step of a call instead, from events between the steps, which therefore do not overlap.
 LIBRARY is a shared library with C functions for row-major matrices of n rows and columns, in GEMMul8's order of
 operands: `size_t g8_ws(m, n, k, moduli, 0)` and `g8_d(m, n, k, B, A, C, moduli, fast, workspace, 0)`, and for complex
-products `g8_zws` and `g8_z`.
+products `g8_zws` and `g8_z`, of fp32 `g8_c`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import math
 import time
 from collections.abc import Callable
 from functools import cache, partial
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -29,14 +31,19 @@ from fpemu._system import write_atomic
 
 Call = Callable[[], object]
 NEAREST = {"scaling": "invariant", "rounding": "nearest"}
-CALLS: dict[str, dict[str, Any]] = {
-    "accurate": {},
-    "invariant, nearest": NEAREST,
-    "invariant, nearest, 14": NEAREST | {"moduli": 14},
-    "exact": {"scheme": "ozaki", "mode": "CR"},
+SEVEN = NEAREST | {"moduli": 7, "precision": "fp32"}
+CALLS: dict[str, dict[str, dict[str, Any]]] = {
+    "real": {
+        "accurate": {},
+        "invariant, nearest": NEAREST,
+        "invariant, nearest, 14": NEAREST | {"moduli": 14},
+        "exact": {"scheme": "ozaki", "mode": "CR"},
+    },
+    "complex": {"accurate": {}, "invariant, nearest": NEAREST, "invariant, nearest, 14": NEAREST | {"moduli": 14}},
+    "complex64": {"invariant, nearest, 7": SEVEN, "invariant, nearest, 6": SEVEN | {"moduli": 6}},
 }
-"""Calls by the name of a row: options of `fpemu.gpu.gemm`, whose scheme is ozaki2 if they name no other."""
-PEERS = {"real": ("g8_ws", "g8_d", 15), "complex": ("g8_zws", "g8_z", 14)}
+"""Calls of each kind by the name of a row: options of `fpemu.gpu.gemm`, with ozaki2 if they name no scheme."""
+PEERS = {"real": ("g8_ws", "g8_d", 15), "complex": ("g8_zws", "g8_z", 14), "complex64": ("g8_zws", "g8_c", 7)}
 """Functions of the peer, and its number of moduli."""
 _ROUNDS, _PAUSE, _SUSTAINED = 2, 0.5, 0.5  # seconds
 
@@ -106,23 +113,58 @@ def _peers(torch: Any, library: Any, kind: str, A: Any, B: Any, C: Any) -> dict[
     return {"GEMMul8 accurate": call(0), "GEMMul8 fast": call(1)}
 
 
+def _calls(torch: Any, n: int, kind: str) -> tuple[dict[str, Call], Any, Any, Any]:
+    """Return the library's calls, and A, B and C."""
+    import fpemu.gpu
+
+    numbers = torch.rand(2, n, n, dtype=torch.float64, device="cuda") - 0.5
+    A, B = numbers * torch.exp(0.5 * torch.randn_like(numbers))
+    if kind != "real":
+        A, B = (
+            X.to(getattr(torch, "complex64" if kind == "complex64" else "complex128")) for X in (A + 1j * B, B + 1j * A)
+        )
+    C = torch.empty_like(A)
+    calls = {
+        name: partial(fpemu.gpu.gemm, A, B, out=C, **{"scheme": "ozaki2"} | options)
+        for name, options in CALLS[kind].items()
+    }
+    return calls, A, B, C
+
+
+def steps(n: int, kind: str) -> dict[str, list[tuple[str, float]]]:
+    """Return the milliseconds of each step of the library's calls, medians of some repetitions."""
+    import torch
+
+    import fpemu.gpu
+    from fpemu.gpu.runtime.plan import Plan
+
+    result, queue = {}, Plan.queue
+    for name, call in _calls(torch, n, kind)[0].items():
+        call()
+        queued: list[Any] = []
+        with patch.object(Plan, "queue", lambda plan, *given, **_: queued.append((plan, *given[:2]))):  # noqa: B023
+            call()
+        issues = [
+            (plan.kernels[i], partial(queue, plan, at, stream, i, i + 1))
+            for plan, at, stream in queued
+            for i in range(len(plan.kernels))
+        ]
+        turns = cycle(issue for _, issue in issues)
+        times = _times(torch, lambda turns=turns: next(turns)(), 10 * len(issues))
+        medians = np.median(np.reshape(times, (10, -1)), axis=0)
+        result[name] = [(kernel, 1e3 * float(t)) for (kernel, _), t in zip(issues, medians, strict=True)]
+    fpemu.gpu.release()
+    return result
+
+
 def measure(n: int, kind: str, library: Any) -> list[dict[str, Any]]:
     """Return the rows of all implementations of one size, for real or complex products."""
     import torch
 
     import fpemu.gpu
 
-    numbers = torch.rand(2, n, n, dtype=torch.float64, device="cuda") - 0.5
-    A, B = numbers * torch.exp(0.5 * torch.randn_like(numbers))
-    flops = 2.0 * n**3
-    if kind == "complex":
-        A, B, flops = torch.complex(A, B), torch.complex(B, A), 4 * flops
-    C = torch.empty_like(A)
-    calls: dict[str, Call] = {
-        name: partial(fpemu.gpu.gemm, A, B, out=C, **{"scheme": "ozaki2"} | options)
-        for name, options in CALLS.items()
-        if kind == "real" or options.get("mode") is None
-    }
+    calls, A, B, C = _calls(torch, n, kind)
+    flops = (2.0 if kind == "real" else 8.0) * n**3
     calls |= _peers(torch, library, kind, A, B, C) if library is not None else {}
     calls["library"] = partial(torch.mm, A, B, out=C)
     errors = {}
@@ -151,17 +193,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="FP64 products against cuBLAS and GEMMul8")
     parser.add_argument("sizes", nargs="+", type=int)
     parser.add_argument("--peer", help="shared library of GEMMul8")
-    parser.add_argument("--complex", action="store_true", help="complex128 in the place of float64")
+    parser.add_argument("--kind", choices=list(CALLS), default="real", help="float64, complex128 or complex64")
+    parser.add_argument("--steps", action="store_true", help="print the time of each step instead")
     parser.add_argument("--record", type=Path, help="JSON file of the page speed/fp64")
     given = parser.parse_args()
     library = ctypes.CDLL(given.peer) if given.peer else None
     if library is not None:
         library.g8_init()
-    kind, here = "complex" if given.complex else "real", head()["runs"][0]
+    kind, here = given.kind, head()["runs"][0]
     record = {**here, "torch": torch.__version__, "date": datetime.date.today().isoformat(), "rows": []}
     if given.record and given.record.is_file():
         record["rows"] = json.loads(given.record.read_bytes())["rows"]
     for n in given.sizes:
+        if given.steps:
+            for name, each in steps(n, kind).items():
+                parts = "  ".join(f"{kernel} {t:.4f}" for kernel, t in each)
+                print(f"{kind} n = {n:5d}  {name:22s}  ms: {parts}", flush=True)
+            continue
         rows = measure(n, kind, library)
         for row in rows:
             speed = f"first {row['first']:6.1f}  sustained {row['sustained']:6.1f}  J {row['joules']:8.2f}"

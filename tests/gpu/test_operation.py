@@ -110,7 +110,7 @@ def test_mode_cr_reads_extents_and_keeps_a_plan_for_each_number_of_moduli(gpu, m
 
     if same_address:  # as a driver may do, after the old memory was freed
         monkeypatch.setattr(Workspace, "grow", grow_in_place)
-    before, after = ["tops", "squares", "extents"], ["residue_bytes", "byte_gemm", "residue_sum"]
+    before, after = ["summaries"], ["residue_bytes", "byte_gemm", "residue_sum"]
     for found, grows in (([9, 20, 9, 20], True), ([40, 40, 40, 40], True), ([9, 20, 9, 20], False)):
         extents[:] = found
         gpu.launches.clear()

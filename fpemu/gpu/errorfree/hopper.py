@@ -3,9 +3,9 @@
 The bits are those of `fpemu.gemm`: the same integers A' and B', the exact C' from its residues, one rounding. Rules
 whose conditions hold by construction need no check, so that the steps depend on the layouts of the operands alone:
 
-    tops                      the largest entry of every row of A and column of B
+    summaries                 the largest entry of every row of A and column of B; scaling="invariant": powers of two
+                              from sums of squares
     leading_bits, byte_gemm   scaling="accurate": a product of 7-bit integers, of which the largest sums are kept
-    squares                   scaling="invariant": sums of squares
     residue_bytes             powers of two, and combinations of blocks of A' and B' modulo each p as bytes
     byte_gemm                 products of these modulo each p, a byte an entry
     residue_sum               their combinations, C' by the remainder theorem, rounded; alpha, beta and C
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from fpemu.gpu.errorfree.operands import END, VIEW, Products, Slices, Term, padded, source, stack, transposed
-from fpemu.gpu.errorfree.residues import ALL, definitions, moduli_for, scaled_limit
+from fpemu.gpu.errorfree.residues import ALL, definitions, moduli_for, scaled_limit, total_definitions
 from fpemu.gpu.gemm.wgmma.schedules import Tile, best_tile, wgmma
 from fpemu.gpu.runtime import callers, compiler, device, modules
 from fpemu.gpu.runtime.matrices import Matrix
@@ -48,9 +48,10 @@ _MOST = 64  # products of a batch; the steps of more take the host longer than t
 _LAGGING = 2**37  # M N K from which power limits the clock
 _WINOGRAD = 16384  # M, N and K from which a level of Strassen's algorithm is not slower (H200)
 _SIDE = fields(
-    "u8 X, i8 row_step step, u8 tops sums special maxima mu leading residues extents, i8 plane, "
+    "u8 X, i8 row_step step, u8 tops sums special maxima mu leading residues extents arrivals, i8 plane, "
     "i4 rows narrow first count K half_k h unused, f8 g"
 )
+_PER_ROW = (("tops", 8), ("sums", 8), ("special", 4), ("arrivals", 4))  # fields at first zero, and their bytes
 PRODUCT = fields(
     "u8 residues row_maxima column_maxima, i4 M N chunks group planes terms, u8 sums, i8 stride pitch, 64i2 a b length"
 )
@@ -216,7 +217,8 @@ def sum_source(
 ) -> str:
     """Return kernels/residue_sum.cu; once, plain: the fields of struct Tiles there."""
     config = {"TILE_M": tile.rows, "TILE_N": tile.columns, "NARROW": narrow, "ONCE": once, "PLAIN": plain}
-    return f"{definitions(count)}{form.constants()}{compiler.struct(config, 'Tiles')}\n{source('residue_sum.cu')}"
+    constants = f"{definitions(count)}{total_definitions(count)}{form.constants()}{compiler.struct(config, 'Tiles')}"
+    return f"{constants}\n{source('residue_sum.cu')}"
 
 
 # --- products of residues
@@ -425,13 +427,13 @@ def steps(call: Call, layouts: dict[str, Any], memory: Memory) -> list[Step]:
     for matrices in products(layouts):
         sides = []
         for i, X in enumerate((matrices["A"], transposed(matrices["B"]))):
-            per_row = (("tops", 8), ("sums", 16), ("special", 4), ("maxima", 4 * parts))
+            per_row = (*_PER_ROW, ("maxima", 4 * parts))
             values: dict[str, Any] = {name: memory.cleared(size * X.shape[0]) for name, size in per_row}
             values |= {"h": h, "g": g, "leading": planes.bytes.pointer + i * chunks * CHUNK * M}
             sides.append(_side(X, form, planes.chunks, residues=planes.residues[i], mu=planes.mu[i], **values))
-        for kernel in ("tops", "leading_bits" if accurate else "squares"):
-            result.append(_rows(operands, kernel, sides, chunks, max(M, N)))
+        result.append(_rows(operands, "summaries", sides, chunks, max(M, N)))
         if accurate:
+            result.append(_rows(operands, "leading_bits", sides, chunks, max(M, N)))
             sizes = (M, 256), (parts * N, 96)
             maps = [tensor_map(x["leading"], n, 1, chunks, box) for x, (n, box) in zip(sides, sizes, strict=True)]
             out = {"row_maxima": sides[0]["maxima"], "column_maxima": sides[1]["maxima"], "planes": 1}
@@ -447,9 +449,9 @@ def _exact_sides(layouts: dict[str, Any], form: Bilinear, memory: Memory) -> tup
 
     It is the first block of a memory, so that two plans have it at the same address.
     """
-    each, per_row = products(layouts), (("tops", 8), ("sums", 16), ("special", 4), ("maxima", 4))
+    each, per_row = products(layouts), (*_PER_ROW, ("maxima", 4))
     rows = [padded(n, 4) for n in _sizes(layouts)[:2]]
-    block = memory.block(64 + 32 * len(each) * sum(rows))
+    block = memory.block(64 + sum(size for _, size in per_row) * len(each) * sum(rows))
     at, result, chunks = block.pointer + 64, [], -(-_sizes(layouts)[2] // CHUNK)
     for matrices in each:
         sides = []
@@ -469,9 +471,7 @@ def extents(call: Call, layouts: dict[str, Any], memory: Memory) -> tuple[list[S
     module = modules.module(exact_source(2, 3, form), "residue_operands.cu")
     result: list[Step] = [Fill(block.pointer, 0, block.nbytes)]
     for sides in each:
-        for kernel in ("tops", "squares"):
-            result.append(_rows(module, kernel, sides, -(-form.parts * K // CHUNK), max(M, N)))
-        result.append(_rows(module, "extents", sides, 1, max(M, N)))
+        result.append(_rows(module, "summaries", sides, -(-form.parts * K // CHUNK), max(M, N)))
     return result, block.pointer
 
 

@@ -64,12 +64,6 @@ def definitions(count: int) -> str:
         return [x >> 32 * i & 0xFFFFFFFF for i in range(limbs)]
 
     groups = [math.prod(moduli[i : i + 3]) for i in range(0, count, 3)]
-    weights, length = [*(P // G for G in groups), P], P.bit_length()
-    # parts of the weights for sums of v <= 12 G: fewer than 2^8 P, and than 2^32 of the second part's units
-    s = max(0, length - 45)
-    u = max(0, s - 21)
-    lowest = (len(groups) * 12 * max(groups) + 256) << u  # of the sum of the last parts, which are below 2^u
-    error = 2.0**-52 * ((len(groups) + 4) * lowest + 2.0**-50 * P)
     arrays: dict[str, Sequence[Any]] = {
         "u32 MODULUS[N]": moduli,
         "u32 MAGIC[N]": [2**32 // p for p in moduli],
@@ -81,16 +75,40 @@ def definitions(count: int) -> str:
         "double SHARE[GROUPS]": [(1 / G).hex() for G in groups],
         "u32 WEIGHT[LIMBS][GROUPS]": list(zip(*(words(P // G) for G in groups), strict=True)),
         "u32 PRODUCT[LIMBS]": words(P),
-        "double HIGH[GROUPS + 1]": [float(w >> s << s).hex() for w in weights],
-        "double MIDDLE[GROUPS + 1]": [float((w & (1 << s) - 1) >> u << u).hex() for w in weights],
-        "double LOW[GROUPS + 1]": [float(w & (1 << u) - 1).hex() for w in weights],
-        "u64 WEIGHT_64[GROUPS + 1]": [w & 2**64 - 1 for w in weights],
     }
-    sizes = (
-        f"constexpr int N = {count}, GROUPS = {len(groups)}, LIMBS = {limbs};\nconstexpr double ERROR = {error.hex()};"
-    )
+    sizes = f"constexpr int N = {count}, GROUPS = {len(groups)}, LIMBS = {limbs};"
     constants = [f"constexpr {name} = {_initializer(values)};" for name, values in arrays.items()]
     return "\n".join(['#include "integers.cuh"', sizes, *constants, ""])
+
+
+@lru_cache(maxsize=64)
+def total_definitions(count: int) -> str:
+    """Return the constants of struct Total in kernels/residue_sum.cu, whose sums have v <= 12 G."""
+    moduli = ALL[:count]
+    P = math.prod(moduli)
+    groups = [math.prod(moduli[i : i + 3]) for i in range(0, count, 3)]
+    weights, length, most = [*(P // G for G in groups), P], P.bit_length(), 12 * len(groups) * P
+    # parts of the weights: the sums of the first are fewer than 2^8 P, and than 2^32 of the second part's units
+    s = max(0, length - 45)
+    u = max(0, s - 21)
+    lowest = (len(groups) * 12 * max(groups) + 256) << u  # of the sum of the last parts, which are below 2^u
+    error = 2.0**-52 * ((len(groups) + 4) * lowest + 2.0**-50 * P)
+    shift = min(max(0, most.bit_length() - 31), 63)
+    numbers = {"ERROR": error, "INVERSE_P": 1 / P, "MOST": P / 2 * (1 - 2.0**-45)}
+    others = [(*(G // p for p in moduli[3 * i : 3 * i + 2]), 0) for i, G in enumerate(groups)]
+    parts = {
+        "HIGH": [w >> s << s for w in weights],
+        "MIDDLE": [(w & (1 << s) - 1) >> u << u for w in weights],
+        "LOW": [w & (1 << u) - 1 for w in weights],
+    }
+    lines = ["#ifdef __CUDACC__", "#define FPEMU_TABLE __constant__", "#else", "#define FPEMU_TABLE const", "#endif"]
+    lines += [f"constexpr double {name} = {x.hex()};" for name, x in numbers.items()]
+    lines += [f"constexpr bool WHOLE = {str(most < 1 << 63).lower()};", f"constexpr int SHIFT = {shift};"]
+    lines += [f"constexpr float SHARE_32 = {float(np.float32(2**shift / P)).hex()}f;"]
+    lines += [f"constexpr u64 WEIGHT_64[] = {_initializer([w & 2**64 - 1 for w in weights])};"]
+    lines += [f"constexpr u32 PAIR[] = {_initializer([x | y << 16 for x, y, *_ in others])};"]
+    lines += [f"FPEMU_TABLE double {name}[] = {_initializer([float(w).hex() for w in x])};" for name, x in parts.items()]
+    return "\n".join([*lines, ""])
 
 
 def _initializer(values: Any) -> str:

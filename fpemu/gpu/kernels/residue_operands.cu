@@ -12,7 +12,7 @@
 //
 // "Row" is a row of A or a column of B, and a complex number is two numbers along k: its real and its imaginary part.
 // A thread block reads SIDE rows by 128 k at a time; where k is not the contiguous axis, the tile is turned in shared
-// memory. blockIdx.z: A or B. Sums and maxima are of integers, in any order.
+// memory. blockIdx.z: A or B. Maxima are of integers, in any order; of sums of squares in any order see `exponents`.
 #include "block_reduce.cuh"
 #include "dependent_launch.cuh"
 #include "powers_of_two.cuh"
@@ -21,19 +21,31 @@
 #define rint __builtin_rint
 #define trunc __builtin_trunc
 #define floor __builtin_floor
+#define __double2ll_rn __builtin_llrint
+#define __double2ll_rz (s64)
 #endif
 
 constexpr int SIDE = 32, CHUNK = 128, WORDS = Operands::WORDS, BIAS = 2048;
+constexpr bool SQUARES = !Operands::ACCURATE;
+#ifdef __CUDACC__
+#define FPEMU_ROLLED _Pragma("unroll 1")
+constexpr int THREADS = 256, LANES = 32;
+#else
+#define FPEMU_ROLLED
+constexpr int THREADS = 1, LANES = 1;
+#endif
 
 struct Side {
   const void* X;
   s64 row_step, step;  // numbers from one row, and one (complex) k, to the next
-  u64 *tops, *sums;    // of each row: the code of max|x|; two sums of squares. At first zero
+  u64* tops;           // of each row: the code of max|x|, at first zero
+  double* sums;        // sum of squares, at first zero
   int *special, *maxima,
       *mu;                 // whether there is a NaN or an Inf; largest sum of leading bits, or (EXACT) BIAS less the
-                           // least exponent of a last place, at first zero; exponent
+                           // least exponent of a last place, at first zero; exponent, not yet known (ACCURATE, EXACT)
   u8 *leading, *residues;  // (chunk, row, 128) and, for each plane `plane` bytes apart, (chunk, row, 128)
-  int* extents;            // EXACT: of all rows the largest bits of an integer, and of a sum of squares. At first zero
+  int *extents,            // EXACT: of all rows the largest bits of an integer, and of a sum of squares. At first zero
+      *arrivals;           // thread blocks that have read SIDE rows, at first zero
   s64 plane;
   int rows, narrow;  // narrow: float, else double
   int first, count;  // the rows of `residues`
@@ -46,51 +58,132 @@ FPEMU_FUNCTION double number(const Side& s, s64 row, int k) {
   return s.narrow ? (double)((const float*)s.X)[at] : ((const double*)s.X)[at];
 }
 
+template <bool B> struct Flag {
+  static constexpr bool value = B;
+};
+// PARTS numbers that follow each other, or zeros. WHOLE: their addresses are multiples of their size.
+template <class T> struct Unit {
+  T x[PARTS];
+};
+template <bool WHOLE, class T> FPEMU_FUNCTION Unit<T> unit(const T* from, bool valid) {
+  Unit<T> u;
+#ifdef __CUDACC__
+  if constexpr (PARTS == 2 && WHOLE && sizeof(T) == 4) {
+    const float2 both = valid ? *(const float2*)from : make_float2(0, 0);
+    u.x[0] = both.x, u.x[PARTS - 1] = both.y;
+    return u;
+  } else if constexpr (PARTS == 2 && WHOLE) {
+    const double2 both = valid ? *(const double2*)from : make_double2(0, 0);
+    u.x[0] = both.x, u.x[PARTS - 1] = both.y;
+    return u;
+  }
+#endif
+  FPEMU_UNROLL
+  for (int part = 0; part < PARTS; part++) u.x[part] = valid ? from[part] : 0;
+  return u;
+}
+// Call f<T, WHOLE> for the numbers of an operand.
+template <class F> FPEMU_FUNCTION void for_type(const Side& s, const F& f) {
+  const bool whole = PARTS == 1 || (u64)s.X % ((s.narrow ? 4 : 8) * PARTS) == 0;
+  if (s.narrow && whole) f((const float*)s.X, Flag<true>());
+  else if (s.narrow) f((const float*)s.X, Flag<false>());
+  else if (whole) f((const double*)s.X, Flag<true>());
+  else f((const double*)s.X, Flag<false>());
+}
+
+// COUNT numbers of a row from k on, a multiple of COUNT; zeros beyond K.
+template <int COUNT, class T> FPEMU_FUNCTION void read_row(T (&x)[COUNT], const T* row, int k, int K) {
+#ifdef __CUDACC__
+  if (k + COUNT <= K && ((u64)row & 15) == 0) {
+    FPEMU_UNROLL
+    for (int v = 0; v < COUNT; v += 16 / (int)sizeof(T)) {
+      if constexpr (sizeof(T) == 4) {
+        const float4 four = *(const float4*)(row + k + v);
+        x[v] = four.x, x[v + 1] = four.y, x[v + 2] = four.z, x[v + 3] = four.w;
+      } else {
+        const double2 two = *(const double2*)(row + k + v);
+        x[v] = two.x, x[v + 1] = two.y;
+      }
+    }
+    return;
+  }
+#endif
+  FPEMU_UNROLL
+  for (int v = 0; v < COUNT; v++) x[v] = k + v < K ? row[k + v] : 0;
+}
+
 // One tile for all instances of `for_numbers` with so many rows.
 template <int ROWS> FPEMU_FUNCTION double (*turned_tile()) [ROWS + 1] {
   __shared__ double tile[CHUNK * SIDE / ROWS][ROWS + 1];
   return tile;
 }
 
+// Fill a tile: lines of number k of a row in the order of k % COUNT, then k / COUNT, so that the lanes that read numbers
+// COUNT apart have different banks.
+template <bool WHOLE, int Q, int COUNT, int ROWS, class T, class P>
+__device__ void fill_tile(double (*tile)[ROWS + 1], const T* X, const Side& s, int first, int last, int half, int stop,
+                          int start, const P& prepare) {
+  constexpr int ITEMS = 32, IN_ROW = ITEMS * COUNT / PARTS, EACH = CHUNK * SIDE / (PARTS * THREADS);  // units
+  constexpr int BATCH = smaller(EACH, 8);
+  const int column = threadIdx.x / ROWS;
+  FPEMU_ROLLED
+  for (int of = 0; of < EACH; of += BATCH) {
+    Unit<T> units[BATCH];
+    FPEMU_UNROLL
+    for (int j = 0; j < BATCH; j++) {
+      const int row = THREADS < ROWS ? (of + j) % ROWS : threadIdx.x % ROWS, line = (of + j) * THREADS / ROWS;
+      const int b = line / IN_ROW, at = first + row + b / Q * half, k = start + b % Q * s.half_k;
+      const int of_b = line % IN_ROW + column;
+      const T* from = X + at * s.row_step + (k / PARTS + of_b) * s.step;
+      units[j] = unit<WHOLE>(from, first + row < last && at < stop && k + of_b * PARTS < s.K);
+    }
+    if (of == 0) prepare();
+    FPEMU_UNROLL
+    for (int j = 0; j < BATCH; j++) {
+      const int row = THREADS < ROWS ? (of + j) % ROWS : threadIdx.x % ROWS, line = (of + j) * THREADS / ROWS;
+      const int k = (line % IN_ROW + column) * PARTS;
+      FPEMU_UNROLL
+      for (int part = 0; part < PARTS; part++)
+        tile[(line / IN_ROW * COUNT + (k + part) % COUNT) * ITEMS + (k + part) / COUNT][row] = units[j].x[part];
+    }
+  }
+}
+
 // Call use(row, k, x) for ROWS rows from `first` to `last` and 32 COUNT numbers from `start` on: x[Q h + q] are COUNT
 // numbers from k on of row + h `half`, q `half_k` numbers further, zeros outside of the operand and from `stop` on. In a
-// warp all rows are the same, so that it writes whole lines of 128 residues.
-template <int Q, int COUNT, class F>
-__device__ void for_numbers(const Side& s, int first, int last, int half, int stop, int start, const F& use) {
-  constexpr int BOTH = Q * Q, ITEMS = 32, WIDTH = ITEMS * COUNT, ROWS = CHUNK * SIDE / (BOTH * WIDTH);
+// warp all rows are the same, so that it writes whole lines of 128 residues. prepare() is called before, by all threads.
+template <int Q, int COUNT, class P, class F>
+__device__ void for_numbers(const Side& s, int first, int last, int half, int stop, int start, const P& prepare,
+                            const F& use) {
+  constexpr int BOTH = Q * Q, ITEMS = 32, ROWS = CHUNK * SIDE / (BOTH * ITEMS * COUNT);
   double (*tile)[ROWS + 1] = turned_tile<ROWS>();
   const bool turned = s.step != PARTS;
-  if (turned) {
-    for (int i = threadIdx.x; i < CHUNK * SIDE; i += blockDim.x) {
-      const int row = first + i % ROWS, block = i / (ROWS * WIDTH), k = start + block % Q * s.half_k + i / ROWS % WIDTH;
-      const int at = row + block / Q * half;
-      tile[i / ROWS][i % ROWS] = row < last && at < stop && k < s.K ? number(s, at, k) : 0;
-    }
-    __syncthreads();
-  }
+  if (!turned) prepare();
+  else
+    for_type(s, [&](auto X, auto whole) {
+      fill_tile<decltype(whole)::value, Q, COUNT, ROWS>(tile, X, s, first, last, half, stop, start, prepare);
+    });
+  __syncthreads();
   for (int i = threadIdx.x; i < ROWS * ITEMS; i += blockDim.x) {
-    const int row = i / ITEMS, k = i % ITEMS * COUNT;
+    const int row = i / ITEMS, item = i % ITEMS, k = item * COUNT;
     if (first + row >= last) break;
     double x[BOTH][COUNT];
     FPEMU_UNROLL
     for (int b = 0; b < BOTH; b++) {
-      const int at = first + row + b / Q * half, from = start + b % Q * s.half_k + k;
+      const int at = first + row + b / Q * half, from = start + b % Q * s.half_k + k, K = at < stop ? s.K : 0;
       if (turned) {
-        for (int v = 0; v < COUNT; v++) x[b][v] = tile[b * WIDTH + k + v][row];
-      } else if (s.narrow || at >= stop) {
-        for (int v = 0; v < COUNT; v++) x[b][v] = at < stop && from + v < s.K ? number(s, at, from + v) : 0;
-      } else {
         FPEMU_UNROLL
-        for (int f = 0; f < COUNT; f += 4) {
-          u64 codes[4];
-          read_four(codes, (const double*)s.X + at * s.row_step, from + f, s.K);
-          for (int v = 0; v < 4; v++) x[b][f + v] = fp64_of(codes[v]);
-        }
-      }
+        for (int v = 0; v < COUNT; v++) x[b][v] = tile[(b * COUNT + v) * ITEMS + item][row];
+      } else if (s.narrow) {
+        float raw[COUNT];
+        read_row(raw, (const float*)s.X + at * s.row_step, from, K);
+        FPEMU_UNROLL
+        for (int v = 0; v < COUNT; v++) x[b][v] = raw[v];
+      } else read_row(x[b], (const double*)s.X + at * s.row_step, from, K);
     }
     use(first + row, k, x);
   }
-  if (turned) __syncthreads();
+  __syncthreads();
 }
 // The largest value, and the sum, of a warp in its first lane; without a GPU a thread is a warp.
 FPEMU_FUNCTION u64 warp_most(u64 x) {
@@ -102,7 +195,7 @@ FPEMU_FUNCTION u64 warp_most(u64 x) {
 #endif
   return x;
 }
-FPEMU_FUNCTION u64 warp_sum(u64 x) {
+FPEMU_FUNCTION double warp_sum(double x) {
 #ifdef __CUDACC__
   for (int step = 16; step; step >>= 1) x += __shfl_xor_sync(~0u, x, step);
 #endif
@@ -118,8 +211,9 @@ template <class F> __device__ void for_chunks(const Side& s, const F& use) {
   const int chunks = (s.K + CHUNK - 1) / CHUNK;
   for (int first = blockIdx.x * SIDE; first < s.rows; first += gridDim.x * SIDE)
     for (int chunk = blockIdx.y; chunk < chunks; chunk += gridDim.y)
-      for_numbers<1, 4>(s, first, s.rows, 0, s.rows, chunk * CHUNK,
-                        [&](int row, int k, const double (&x)[1][4]) { use(row, chunk, k, x[0]); });
+      for_numbers<1, 4>(
+          s, first, s.rows, 0, s.rows, chunk * CHUNK, [] {},
+          [&](int row, int k, const double (&x)[1][4]) { use(row, chunk, k, x[0]); });
 }
 
 // floor(log2 max|x|), 0 for a row of zeros.
@@ -128,15 +222,19 @@ FPEMU_FUNCTION int top_of(const Side& s, int row) {
   return x.m ? x.e + bit_length((u64)x.m) - 1 : 0;
 }
 
-// A row's part of `tops`, in the registers of a thread.
-struct Largest {
+// A row's numbers of a thread: the largest size, whether one is special, the sum of squares.
+struct Summary {
   u64 most = 0, odd = 0, low = 0;
-  FPEMU_FUNCTION Largest(const Side&, int) {}
+  double squares = 0;
   FPEMU_FUNCTION void add(double x) {
     const u64 code = fp64_code(x) & ~(1ull << 63);
-    if (is_special(code)) odd = 1;
-    else if (code > most) most = code;
-    if (Operands::EXACT && !is_special(code) && code) {
+    if (is_special(code)) {
+      odd = 1;
+      return;
+    }
+    if (code > most) most = code;
+    if (SQUARES) squares = fused(x, x, squares);
+    if (Operands::EXACT && code) {
       const Element exact = element(code);
       const u64 place = BIAS - (exact.e + trailing_zeros_64((u64)exact.m));
       if (place > low) low = place;
@@ -144,72 +242,142 @@ struct Largest {
   }
   FPEMU_FUNCTION void merge_warp() {
     most = warp_most(most), odd = warp_most(odd);
+    if (SQUARES) squares = warp_sum(squares);
     if (Operands::EXACT) low = warp_most(low);
   }
   FPEMU_FUNCTION void publish(const Side& s, int row) const {
     if (most) atomicMax(s.tops + row, most);
     if (odd) s.special[row] = 1;
+    if (SQUARES && most) atomicAdd(s.sums + row, squares);
     if (low) atomicMax(s.maxima + row, (int)low);
   }
 };
-// And of `squares`: of |x| 2^(30 - top) rounded up, the sums of the bits from 31 on and of those below.
-struct Squares {
-  u64 high = 0, low = 0;
-  Power scale;
-  FPEMU_FUNCTION Squares(const Side& s, int row) : scale(Power::of(30 - top_of(s, row))) {}
-  FPEMU_FUNCTION void add(double x) {
-    const double size = fp64_of(fp64_code(x) & ~(1ull << 63));
+
+// Whether this is the last of the thread blocks that have come here; it then sees what the others have published.
+__device__ inline bool is_last(int* arrivals, int blocks) {
+#ifdef __CUDACC__
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(arrivals, 1) == blocks - 1;
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+#else
+  return ++*arrivals == blocks;
+#endif
+}
+template <class T> FPEMU_FUNCTION T published(const T* at) {
+#ifdef __CUDACC__
+  return __ldcg(at);
+#else
+  return *at;
+#endif
+}
+
+// The sum of squares of fpemu.schemes.errorfree.crt: of |x| 2^(30 - top) rounded up, in two halves, by a thread block.
+__device__ inline double exact_sum(const Side& s, int row, int top) {
+  const Power scale = Power::of(30 - top);
+  s64 high = 0, low = 0;
+  for (int k = threadIdx.x; k < s.K; k += blockDim.x) {
+    const double size = fp64_of(fp64_code(number(s, row, k)) & ~(1ull << 63));
     const u64 units = finite_code(size) ? ceiling(scale.times(size)) : 0, square = units * units;
     high += square >> 31, low += square & 0x7fffffff;
   }
-  FPEMU_FUNCTION void merge_warp() { high = warp_sum(high), low = warp_sum(low); }
-  FPEMU_FUNCTION void publish(const Side& s, int row) const {
-    atomicAdd(s.sums + 2 * row, high), atomicAdd(s.sums + 2 * row + 1, low);
-  }
-};
+  return sum_of_squares(block_sum(high), block_sum(low));
+}
 
-// The part of every row, in any order: a thread has numbers of one row where rows are contiguous, else a warp has.
-template <class Part> __device__ void reduce_rows(const Side& s) {
-  if (s.step == PARTS) {
-    for_chunks(s, [&](int row, int, int, const double (&x)[4]) {
-      Part part(s, row);
-      for (int v = 0; v < 4; v++) part.add(x[v]);
-      part.merge_warp();
-      if (is_first_lane()) part.publish(s, row);
-    });
-    return;
-  }
-  constexpr int SLICES = 8, THREADS = SIDE * SLICES;  // of k; in a thread block
-  const int chunks = (s.K + CHUNK - 1) / CHUNK;
-  for (int first = blockIdx.x * SIDE; first < s.rows; first += gridDim.x * SIDE)
-    for (int i = threadIdx.x; i < THREADS; i += blockDim.x) {
-      const int row = first + i % SIDE;
-      if (row >= s.rows || (int)blockIdx.y >= chunks) continue;
-      Part part(s, row);
-      for (int chunk = blockIdx.y; chunk < chunks; chunk += gridDim.y) {
-        const int start = chunk * CHUNK + i / SIDE, stop = smaller(chunk * CHUNK + CHUNK, s.K);
-        FPEMU_UNROLL
-        for (int j = 0; j < CHUNK / SLICES; j++)
-          if (start + SLICES * j < stop) part.add(number(s, row, start + SLICES * j));
-      }
-      part.publish(s, row);
+// Exponents of SIDE rows from their sums of squares, T: the stated sum S, whose terms are rounded up, is in
+// [T - d, T + d + e T] with d from the roundings of T and e = 2 sqrt(K) 2^-30 + K 2^-60, divided by 4^top. If both ends
+// give one exponent, it is that of S, whatever the order of T. Otherwise, and where T may overflow or underflow, S itself
+// is computed.
+__device__ inline void exponents(const Side& s, int first) {
+  __shared__ int tops[SIDE], open[SIDE];
+  const double more = power((bit_length((u64)s.K) + 1) / 2 - 28), roundings = 9.313225746154785e-10;  // 2^-30
+  int bits = 0, squares = 0;
+  auto extend = [&](int row, int top, double S) {  // EXACT: S is not below the sum
+    const Element sum = element(fp64_code(S));
+    const int width = top + published(s.maxima + row) - BIAS;  // from the least place to the highest one
+    bits = larger(bits, width + 1), squares = larger(squares, sum.e + bit_length((u64)sum.m) + 2 * width);
+  };
+  for (int i = threadIdx.x; i < SIDE; i += blockDim.x) {
+    const int row = first + i;
+    open[i] = 0;
+    if (row >= s.rows) continue;
+    const Element largest = element(published(s.tops + row));
+    const int top = tops[i] = largest.m ? largest.e + bit_length((u64)largest.m) - 1 : 0;
+    const double T = weighted(published(s.sums + row), -2 * top);
+    const double least = T * (1 - roundings), most = T * (1 + more + roundings);
+    open[i] = largest.m && !(top < 400 && top > -400);
+    if (Operands::EXACT) {
+      if (largest.m && !open[i]) extend(row, top, most);
+      continue;
     }
+    const int exponent = room(most, s.h, s.g);
+    if (largest.m && room(least, s.h, s.g) != exponent) open[i] = 1;
+    s.mu[row] = published(s.special + row) ? SPECIAL : largest.m ? exponent - top : 0;
+  }
+  __syncthreads();
+  for (int i = 0; i < SIDE; i++) {
+    if (!open[i]) continue;
+    const double S = exact_sum(s, first + i, tops[i]);
+    if (threadIdx.x > 0) continue;
+    if (Operands::EXACT) extend(first + i, tops[i], S);
+    else if (!published(s.special + first + i)) s.mu[first + i] = room(S, s.h, s.g) - tops[i];
+  }
+  if (!Operands::EXACT) return;
+  bits = block_max(bits), squares = block_max(squares);
+  if (threadIdx.x == 0) atomicMax(s.extents, bits), atomicMax(s.extents + 1, squares);
 }
 
-extern "C" __global__ void __launch_bounds__(256) tops(Side a, Side b) {
-  wait_for_previous_grid();
-  if (blockIdx.z) reduce_rows<Largest>(b);
-  else reduce_rows<Largest>(a);
+// The summary of every row: a warp has numbers of one row where rows are contiguous, else a thread has.
+template <bool WHOLE, class T> __device__ void summarise(const T* X, const Side& s) {
+  constexpr int SLICES = 8, UNITS = CHUNK / PARTS;  // of a chunk's units; in a thread block
+  const int chunks = (s.K + CHUNK - 1) / CHUNK;
+  for (int first = blockIdx.x * SIDE; first < s.rows; first += gridDim.x * SIDE) {
+    if (s.step == PARTS) {
+      for (int row = first + threadIdx.x / LANES; row < smaller(first + SIDE, s.rows); row += THREADS / LANES) {
+        Summary part;
+        for (int chunk = blockIdx.y; chunk < chunks; chunk += gridDim.y)
+          for (int k = threadIdx.x % LANES * 4; k < CHUNK; k += LANES * 4) {
+            T x[4];
+            read_row(x, X + row * s.row_step, chunk * CHUNK + k, s.K);
+            for (int v = 0; v < 4; v++) part.add(x[v]);
+          }
+        part.merge_warp();
+        if (is_first_lane()) part.publish(s, row);
+      }
+    } else {
+      for (int i = threadIdx.x; i < SIDE * SLICES; i += blockDim.x) {
+        const int row = first + i % SIDE;
+        if (row >= s.rows) continue;
+        Summary part;
+        for (int chunk = blockIdx.y; chunk < chunks; chunk += gridDim.y) {
+          const int start = chunk * UNITS + i / SIDE;
+          const T* from = X + row * s.row_step + start * s.step;
+          FPEMU_UNROLL
+          for (int j = 0; j < UNITS / SLICES; j++) {
+            const Unit<T> u = unit<WHOLE>(from, (start + SLICES * j) * PARTS < s.K);
+            for (int v = 0; v < PARTS; v++) part.add(u.x[v]);
+            from += SLICES * s.step;
+          }
+        }
+        part.publish(s, row);
+      }
+    }
+    if (SQUARES && is_last(s.arrivals + first / SIDE, gridDim.y)) exponents(s, first);
+  }
 }
-extern "C" __global__ void __launch_bounds__(256) squares(Side a, Side b) {
+
+extern "C" __global__ void __launch_bounds__(256) summaries(Side a, Side b) {
   wait_for_previous_grid();
-  if (blockIdx.z) reduce_rows<Squares>(b);
-  else reduce_rows<Squares>(a);
+  const Side s = blockIdx.z ? b : a;
+  for_type(s, [&](auto X, auto whole) { summarise<decltype(whole)::value>(X, s); });
 }
 
 // |x| 2^(5 - top) rounded up, at least 1 where x is not zero: at most 64. Columns of complex B are two rows: in the
 // second one real and imaginary parts are exchanged.
-extern "C" __global__ void __launch_bounds__(256) leading_bits(Side a, Side b) {
+extern "C" __global__ void __launch_bounds__(256, 5) leading_bits(Side a, Side b) {
   wait_for_previous_grid();
   const int copies = blockIdx.z ? PARTS : 1;
   const Side s = blockIdx.z ? b : a;
@@ -229,32 +397,14 @@ extern "C" __global__ void __launch_bounds__(256) leading_bits(Side a, Side b) {
   });
 }
 
-// mu of a row.
+// The power of two of a row.
 template <int OPERAND> FPEMU_FUNCTION int exponent_of(const Side& s, int row) {
+  if (!Operands::EXACT && !Operands::ACCURATE) return s.mu[row];
   if (!s.tops[row]) return 0;
   if (Operands::EXACT) return s.maxima[row] - BIAS;
-  const int top = top_of(s, row), copies = OPERAND ? PARTS : 1;
-  if (Operands::ACCURATE) {
-    const int largest = larger(s.maxima[row * copies], s.maxima[row * copies + copies - 1]);
-    return 5 - top + room((double)largest, s.h, s.g);
-  }
-  const double S = sum_of_squares((s64)s.sums[2 * row], (s64)s.sums[2 * row + 1]);
-  return S == 0 ? 0 : room(S, s.h, s.g) - top;
-}
-
-// Of all rows: bits of the largest integer, and of the largest sum of squares of a row's integers.
-extern "C" __global__ void __launch_bounds__(256) extents(Side a, Side b) {
-  wait_for_previous_grid();
-  const Side s = blockIdx.z ? b : a;
-  int bits = 0, squares = 0;
-  for (int row = blockIdx.x * blockDim.x + threadIdx.x; row < s.rows; row += gridDim.x * blockDim.x) {
-    if (!s.tops[row]) continue;
-    const Element sum = element(fp64_code(sum_of_squares((s64)s.sums[2 * row], (s64)s.sums[2 * row + 1])));
-    const int width = top_of(s, row) + s.maxima[row] - BIAS;  // from the least place to the highest one
-    bits = larger(bits, width + 1), squares = larger(squares, sum.e + bit_length((u64)sum.m) + 2 * width);
-  }
-  bits = block_max(bits), squares = block_max(squares);
-  if (threadIdx.x == 0) atomicMax(s.extents, bits), atomicMax(s.extents + 1, squares);
+  const int copies = OPERAND ? PARTS : 1;
+  const int largest = larger(s.maxima[row * copies], s.maxima[row * copies + copies - 1]);
+  return 5 - top_of(s, row) + room((double)largest, s.h, s.g);
 }
 
 template <int COUNT> struct WordsInteger {
@@ -270,17 +420,19 @@ struct Scaling {
   Power power;
   int exponent;
   FPEMU_FUNCTION Scaling(int exponent) : power(Power::of(Operands::EXACT ? 0 : exponent)), exponent(exponent) {}
-  // A number beyond LARGEST meets only zeros of the other operand, so that any integer may stand for it.
+  // A number beyond LARGEST meets only zeros of the other operand, so that any integer may stand for it. Results of
+  // rows with NaN or infinities do not depend on the integers.
   FPEMU_FUNCTION Wide integer(double x) const {
-    if (!finite_code(x)) return 0;
     if (Operands::EXACT) {
+      if (!finite_code(x)) return 0;
       const Element exact = element(fp64_code(x));
       const int places = exact.e + exponent;
       return places < 0 ? (Wide)(exact.m >> -places) : (Wide)exact.m << places;
     }
-    const double y = power.times(x), X = Operands::NEAREST ? rint(y) : trunc(y);
-    if (!(X < Operands::LARGEST && X > -Operands::LARGEST)) return 0;
-    if (WORDS == 2) return (Wide)(s64)X;
+    const double y = power.times(x);
+    if (!(y < Operands::LARGEST && y > -Operands::LARGEST)) return 0;
+    if (WORDS == 2) return (Wide)(Operands::NEAREST ? __double2ll_rn(y) : __double2ll_rz(y));
+    const double X = Operands::NEAREST ? rint(y) : trunc(y);
     const double high = floor(X * 2.3283064365386963e-10);  // 2^-32
     return (Wide)(s64)high * (1ll << 32) + (Wide)(s64)(X - high * 4294967296.0);
   }
@@ -292,14 +444,18 @@ template <int OPERAND> __device__ void write_residues(const Side& s) {
   const int half = (s.count + HALVES - 1) / HALVES, last = s.first + half, stop = s.first + s.count;
   const int columns = HALVES == 1 ? s.K : s.half_k, chunks = (columns + PARTS * CHUNK - 1) / (PARTS * CHUNK);
   for (int first = s.first + blockIdx.x * ROWS; first < last; first += gridDim.x * ROWS) {
-    for (int i = threadIdx.x; i < HALVES * ROWS; i += blockDim.x) {
-      const int row = first + i % ROWS + i / ROWS * half;
-      if (first + i % ROWS >= last || row >= stop) continue;
-      const int exponent = exponent_of<OPERAND>(s, row);
-      exponents[i / ROWS][i % ROWS] = exponent;
-      if (blockIdx.y == 0) s.mu[row] = s.special[row] ? SPECIAL : exponent;
-    }
-    __syncthreads();
+    bool ready = false;
+    auto prepare = [&] {
+      if (ready) return;
+      ready = true;
+      for (int i = threadIdx.x; i < HALVES * ROWS; i += blockDim.x) {
+        const int row = first + i % ROWS + i / ROWS * half;
+        if (first + i % ROWS >= last || row >= stop) continue;
+        const int exponent = exponent_of<OPERAND>(s, row);
+        exponents[i / ROWS][i % ROWS] = exponent;
+        if ((Operands::ACCURATE || Operands::EXACT) && blockIdx.y == 0) s.mu[row] = s.special[row] ? SPECIAL : exponent;
+      }
+    };
     for (int chunk = blockIdx.y; chunk < chunks; chunk += gridDim.y) {
       auto write = [&](int row, int k, const double (&x)[HALVES* HALVES][4 * PARTS]) {
         Wide X[BLOCKS][4];
@@ -339,12 +495,12 @@ template <int OPERAND> __device__ void write_residues(const Side& s) {
           }
         }
       };
-      for_numbers<HALVES, 4 * PARTS>(s, first, last, half, stop, chunk * CHUNK * PARTS, write);
+      for_numbers<HALVES, 4 * PARTS>(s, first, last, half, stop, chunk * CHUNK * PARTS, prepare, write);
     }
     __syncthreads();
   }
 }
-extern "C" __global__ void __launch_bounds__(256) residue_bytes(Side a, Side b) {
+extern "C" __global__ void __launch_bounds__(256, TERMS == 1 ? 5 : 3) residue_bytes(Side a, Side b) {
   wait_for_previous_grid();
   if (blockIdx.z) write_residues<1>(b);
   else write_residues<0>(a);

@@ -3,7 +3,8 @@
 // Before this text: the constants of crt.cuh; of a bilinear algorithm (fpemu.gpu.errorfree.hopper.Bilinear), PARTS,
 // HALVES, TERMS, and of each block of D as bits of the terms PLUS[] and MINUS[]; struct Tiles with TILE_M and TILE_N of
 // byte_gemm.cu, NARROW (D is fp32, else fp64), ONCE (one rounding, after alpha and beta · C) and, of ONCE, PLAIN (alpha is
-// a power of two and nothing is added). The sums of bytes are the numbers t_i of crt.cuh: A has the inverses.
+// a power of two and nothing is added). The sums of bytes are the numbers t_i of crt.cuh: A has the inverses. And the
+// constants of struct Total, which fpemu.gpu.errorfree.hopper computes; OTHERS of the first two moduli of a group as PAIR.
 //
 // A thread has 4 bytes of each term and modulus: of chunk c of a tile's block r, of rows g = 0, 8 and two columns 8 j.
 // The threads of a warp write 32 columns of a row of each block of D.
@@ -17,65 +18,116 @@
 constexpr int WARPGROUPS = 2, ROW_BLOCKS = Tiles::TILE_M / (64 * WARPGROUPS), CHUNKS = Tiles::TILE_N / 32;
 constexpr int UNITS = Tiles::TILE_M * Tiles::TILE_N / 4;  // of 4 bytes in a tile
 
-FPEMU_FUNCTION u32 load(const u32* from) {
-#ifdef __CUDACC__
-  return TERMS == 1 ? __ldcs(from) : *from;  // several blocks of D have a term
-#else
-  return *from;
-#endif
-}
 #ifdef __CUDACC__
 #define FPEMU_SELDOM __device__ __noinline__
 #else
 #define FPEMU_SELDOM inline
 #define __grid_constant__
+#define rint __builtin_rint
 #endif
 
-// The code of C 2^exponent rounded once, a zero or a normal number, from the numbers t of the moduli; else false.
-//
-// C is the sum of crt.cuh with each weight in three parts: sums of v HIGH and of v MIDDLE are exact, and the error of the
-// sum of v LOW and of the later operations is less than ERROR. If C - ERROR and C + ERROR round to one number, so does C.
-// Where |C| < 2^63 its digits of 64 bits are all of C.
-template <class F> FPEMU_FUNCTION bool round_sum(const F& t, int exponent, u64& code) {
-  constexpr double INTEGERS = 6755399441055744.0;  // 1.5 · 2^52, which makes a sum an integer
-  double share = 0, high = 0, middle = 0, low = 0;
-  u32 any = 0, v[GROUPS];
-  FPEMU_UNROLL
-  for (int g = 0; g < GROUPS; g++) {
-    v[g] = 0;
-    FPEMU_UNROLL
-    for (int i = 3 * g; i < smaller(3 * g + 3, N); i++) v[g] += t(i) * OTHERS[i];
-    const double x = fp64_of(0x4330000000000000ull | v[g]) - 4503599627370496.0;  // 2^52 + v - 2^52
-    any |= v[g], share = fused(x, SHARE[g], share);
-    high = fused(x, HIGH[g], high), middle = fused(x, MIDDLE[g], middle), low = fused(x, LOW[g], low);
-  }
-  const double z = share + INTEGERS - INTEGERS;
-  high = fused(-z, HIGH[GROUPS], high), middle = fused(-z, MIDDLE[GROUPS], middle), low = fused(-z, LOW[GROUPS], low);
-  const double sum = high + middle, part = sum - high, rest = (high - (sum - part)) + (middle - part) + low;
-  const double C = sum + rest, left = rest - (C - sum), size = C < 0 ? -C : C;  // C + left = sum + rest
-  double least = C + (left - ERROR), most = C + (left + ERROR);
-  bool decided = (sum < 0 ? -sum : sum) >= (rest < 0 ? -rest : rest);
-  if (ERROR < 1e18 && size < 4e18) {  // |C| < 2^63
-    u64 exact = 0;
-    for (int g = 0; g < GROUPS; g++) exact += v[g] * WEIGHT_64[g];
-    exact -= (u32)fp64_code(share + INTEGERS) * WEIGHT_64[GROUPS];
-    least = most = (double)(s64)exact, decided = true;
-  }
-  u64 x = fp64_code(least), y = fp64_code(most);
-  if (!any) x = y = 0, decided = true;
-  if (Tiles::NARROW) {  // once more, to 24 bits; a tie may stand for its neighbourhood
-    constexpr u64 PLACES = (1ull << 29) - 1;
-    decided = decided && (x & PLACES) != 1ull << 28 && (y & PLACES) != 1ull << 28;
-    x = (x + (PLACES >> 1) + (x >> 29 & 1)) >> 29, y = (y + (PLACES >> 1) + (y >> 29 & 1)) >> 29;
-  }
-  constexpr int FRACTION = Tiles::NARROW ? 23 : 52, LARGEST = Tiles::NARROW ? 254 : 2046;
-  const int field = (int)(x >> FRACTION & 0x7ff) + exponent - (Tiles::NARROW ? 1023 - 127 : 0);
-  const u64 sign = x >> (FRACTION + 11) & 1;
-  code = sign << (Tiles::NARROW ? 31 : 63) | (u64)(u32)field << FRACTION | (x & ((1ull << FRACTION) - 1));
-  if (!decided || x != y) return false;
-  if (!(x & ((1ull << (FRACTION + 11)) - 1))) return code = 0, exponent > -SPECIAL / 2;
-  return field >= 1 && field <= LARGEST;
+FPEMU_FUNCTION u32 load(const u32* from) {
+#ifdef __CUDACC__
+  return HALVES == 1 ? __ldcs(from) : *from;  // several blocks of D have a term
+#else
+  return *from;
+#endif
 }
+// sum + two numbers of 16 bits times the bytes 2 half and 2 half + 1.
+FPEMU_FUNCTION u32 pair_sum(u32 numbers, u32 bytes, int half, u32 sum) {
+#ifdef __CUDACC__
+  if (half) asm("dp2a.hi.u32.u32 %0, %1, %2, %0;" : "+r"(sum) : "r"(numbers), "r"(bytes));
+  else asm("dp2a.lo.u32.u32 %0, %1, %2, %0;" : "+r"(sum) : "r"(numbers), "r"(bytes));
+#else
+  for (int i = 0; i < 2; i++) sum += (numbers >> 16 * i & 0xffff) * (bytes >> (16 * half + 8 * i) & 255);
+#endif
+  return sum;
+}
+// Bytes 2 half and 2 half + 1 of x, each followed by the one of y.
+FPEMU_FUNCTION u32 mixed(u32 x, u32 y, int half) {
+#ifdef __CUDACC__
+  return __byte_perm(x, y, half ? 0x7362 : 0x5140);
+#else
+  x >>= 16 * half, y >>= 16 * half;
+  return (x & 255) | (y & 255) << 8 | (x & 0xff00) << 8 | (y & 0xff00) << 16;
+#endif
+}
+
+// v of crt.cuh for group g and the four entries in the words of its moduli.
+FPEMU_FUNCTION void group_sums(u32 (&v)[4], const u32 (&words)[3], int g) {
+  const int members = smaller(N - 3 * g, 3), last = 3 * g + members - 1;
+  FPEMU_UNROLL
+  for (int e = 0; e < 4; e++) {
+    v[e] = 0;
+    if (members > 1) v[e] = pair_sum(PAIR[g], mixed(words[0], words[1], e / 2), e % 2, 0);
+    if (members != 2) v[e] = pair_sum(OTHERS[last] << 16 * (e % 2), words[members - 1], e / 2, v[e]);
+  }
+}
+
+// C 2^exponent from the sums of crt.cuh, one group after another.
+//
+// z is the integer nearest to an approximate quotient. As 2|C| < P, a wrong z makes the computed number P / 2 or more.
+//   WHOLE   all sums are below 2^63, and are integers.
+//   else    each weight has three parts: sums of v HIGH and of v MIDDLE are exact, the error of the sum of v LOW and of
+//           later operations is less than ERROR. The first parts are multiples of a unit of which the second ones are
+//           less than 2^53, so that the errors of the two sums are exact in either order (Fast2Sum).
+//   NEAR    ERROR < 1/8: C is the nearest integer. Otherwise, if C - ERROR and C + ERROR round to one number, so does C.
+struct Total {
+  static constexpr bool NEAR = ERROR < 0.125;
+  u64 whole = 0;
+  double high = 0, middle = 0, low = 0;
+  u32 any = 0;
+  // v = sum + a multiple of the product of group g, in [0, 12 times it].
+  FPEMU_FUNCTION void add(u32 v, u32 sum, int g) {
+    if (WHOLE) {
+      whole += v * WEIGHT_64[g];
+      return;
+    }
+    const double x = fp64_of(0x4330000000000000ull | v) - 4503599627370496.0;  // 2^52 + v - 2^52
+    any |= sum, high = fused(x, HIGH[g], high), middle = fused(x, MIDDLE[g], middle), low = fused(x, LOW[g], low);
+  }
+  // Whether the code is that of a zero or a normal number, rounded once.
+  FPEMU_FUNCTION bool round(int exponent, u64& code) const {
+    constexpr int FRACTION = Tiles::NARROW ? 23 : 52, LARGEST = Tiles::NARROW ? 254 : 2046;
+    bool decided;
+    u64 x;
+    if (WHOLE) {
+      const float z = (float)(u32)(whole >> SHIFT) * SHARE_32 + 12582912.0f;  // 1.5 · 2^23: an integer in the low bits
+      const s64 C = (s64)(whole - (fp32_code(z) & 0x3fffff) * WEIGHT_64[GROUPS]);
+      decided = C < (s64)(WEIGHT_64[GROUPS] / 2) && C > -(s64)(WEIGHT_64[GROUPS] / 2);
+      x = Tiles::NARROW ? (u64)fp32_code((float)C) : fp64_code((double)C);
+    } else {
+      const double z = fused(high, INVERSE_P, 6755399441055744.0) - 6755399441055744.0;  // 1.5 · 2^52
+      const double h = fused(-z, HIGH[GROUPS], high), m = fused(-z, MIDDLE[GROUPS], middle);
+      const double sum = h + m, rest = (m - (sum - h)) + fused(-z, LOW[GROUPS], low);
+      double C = sum + rest;
+      const double left = rest - (C - sum);  // C + left = sum + rest
+      decided = C < MOST && C > -MOST;
+      if (NEAR) {
+        const double nearest = rint(C);
+        C = nearest + rint((C - nearest) + left);
+      } else {
+        const double off = (left < 0 ? -left : left) + ERROR;
+        decided = (decided && C + off == C && C - off == C) || !any;
+        C = any ? C : 0;
+      }
+      x = fp64_code(C);
+      if (Tiles::NARROW) {  // once more, to 24 bits; a tie may stand for its neighbourhood
+        decided = decided && ((u32)x & 0x1fffffff) != 1u << 28;
+        const u64 size = ((x & ~(1ull << 63)) + (1u << 28)) >> 29;
+        exponent -= size ? 1023 - 127 : 0, x = x >> 63 << 31;
+        const int field = (int)(size >> 23) + exponent;
+        code = x | (u64)(u32)field << 23 | (size & 0x7fffff);
+        return size ? decided && field >= 1 && field <= LARGEST : (code = 0, decided && exponent > -SPECIAL / 2);
+      }
+    }
+    constexpr u64 SIZE = (1ull << (FRACTION + 8 + 3 * !Tiles::NARROW)) - 1;
+    if (!(x & SIZE)) return code = 0, decided && exponent > -SPECIAL / 2;
+    const int field = (int)((x & SIZE) >> FRACTION) + exponent;
+    code = x + ((u64)(s64)exponent << FRACTION);
+    return decided && field >= 1 && field <= LARGEST;
+  }
+};
 
 typedef Result<Tiles::NARROW>::Format Rounded;
 typedef Result<Tiles::NARROW>::Real Real;
@@ -168,23 +220,48 @@ extern "C" __global__ void __launch_bounds__(256, TERMS == 1 ? 3 : 2)
       const int* scale = column_exponents + p.first_column + column;
       const int of_column[2] = {scale[0], scale[width - 1]};
       const s64 i = p.first_row + row, k = p.first_column + column;
-      u64 codes[2][2][PARTS];
+      Total totals[PARTS][4];
       FPEMU_UNROLL
-      for (int part = 0; part < PARTS; part++) {
-        const int block = q * PARTS + part;
-        Four fours[N];
+      for (int g = 0; g < GROUPS; g++) {
+        u32 v[TERMS][4];
         FPEMU_UNROLL
-        for (int m = 0; m < N; m++) fours[m] = Four(from, plane, m, PLUS[block], MINUS[block]);
-        FPEMU_UNROLL
-        for (int e = 0; e < 4; e++) {
-          const int g = e / 2, n = e % 2;
-          const int exponent = -(row_exponents[i + smaller(8 * g, rows - 1)] + of_column[n]);
-          const auto number = [&](int m) { return fours[m].entry(e); };
-          const bool rounded = (!Tiles::ONCE || Tiles::PLAIN) && round_sum(number, exponent + more, codes[g][n][part]);
-          if (!rounded && 8 * g < rows && n < width)
-            codes[g][n][part] =
-                any_code(from, plane, PLUS[block], MINUS[block], e, exponent, end, i + 8 * g, PARTS * (k + n) + part);
+        for (int t = 0; t < TERMS; t++) {
+          if (!((PLUS[q * PARTS] | MINUS[q * PARTS] | PLUS[q * PARTS + PARTS - 1] | MINUS[q * PARTS + PARTS - 1]) >> t & 1))
+            continue;
+          u32 words[3];
+          FPEMU_UNROLL
+          for (int i = 0; i < 3; i++) words[i] = 3 * g + i < N ? load(from + ((3 * g + i) * TERMS + t) * plane) : 0;
+          group_sums(v[t], words, g);
         }
+        FPEMU_UNROLL
+        for (int part = 0; part < PARTS; part++) FPEMU_UNROLL
+        for (int e = 0; e < 4; e++) {
+          u32 sum = 0, multiple = 0;
+          FPEMU_UNROLL
+          for (int t = 0; t < TERMS; t++) {
+            if (PLUS[q * PARTS + part] >> t & 1) sum += v[t][e];
+            if (MINUS[q * PARTS + part] >> t & 1) sum -= v[t][e], multiple += 3 * OTHERS[3 * g] * MODULUS[3 * g];
+          }
+          totals[part][e].add(sum + multiple, sum, g);
+        }
+      }
+      u64 codes[2][2][PARTS];
+      int exponents[4], open = 0;  // entries that are not decided
+      FPEMU_UNROLL
+      for (int e = 0; e < 4; e++)
+        exponents[e] = -(row_exponents[i + smaller(8 * (e / 2), rows - 1)] + of_column[e % 2]);
+      FPEMU_UNROLL
+      for (int part = 0; part < PARTS; part++) FPEMU_UNROLL
+      for (int e = 0; e < 4; e++)
+        if ((Tiles::ONCE && !Tiles::PLAIN) || !totals[part][e].round(exponents[e] + more, codes[e / 2][e % 2][part]))
+          open |= 1 << (4 * part + e);
+      if (open) FPEMU_UNROLL
+      for (int part = 0; part < PARTS; part++) FPEMU_UNROLL
+      for (int e = 0; e < 4; e++) {
+        const int g = e / 2, n = e % 2, block = q * PARTS + part;
+        if (open >> (4 * part + e) & 1 && 8 * g < rows && n < width)
+          codes[g][n][part] =
+              any_code(from, plane, PLUS[block], MINUS[block], e, exponents[e], end, i + 8 * g, PARTS * (k + n) + part);
       }
       FPEMU_UNROLL
       for (int g = 0; g < 2; g++) {
@@ -193,15 +270,21 @@ extern "C" __global__ void __launch_bounds__(256, TERMS == 1 ? 3 : 2)
         for (int n = 0; n < 2; n++)
           if (n < width) finish<Real>(end, i + 8 * g, PARTS * (k + n), codes[g][n]);
 #ifdef __CUDACC__
-        u64* to = (u64*)end.D.at + (i + 8 * g) * end.D.row + PARTS * k;
-        if (width == 2 && !Tiles::NARROW && ((u64)to & 15) == 0) {
+        typedef Result<Tiles::NARROW>::Real Real;
+        Real* to = (Real*)end.D.at + (i + 8 * g) * end.D.row + PARTS * k;
+        if (width == 2 && ((u64)to & (Tiles::NARROW ? 8 * PARTS - 1 : 15)) == 0) {
           const u64* code = &codes[g][0][0];
           FPEMU_UNROLL
-          for (int c = 0; c < PARTS; c++) ((ulonglong2*)to)[c] = make_ulonglong2(code[2 * c], code[2 * c + 1]);
+          for (int c = 0; c < PARTS; c++) {
+            if (Tiles::NARROW) ((uint2*)to)[c] = make_uint2((u32)code[2 * c], (u32)code[2 * c + 1]);
+            else ((ulonglong2*)to)[c] = make_ulonglong2(code[2 * c], code[2 * c + 1]);
+          }
           continue;
         }
 #endif
-        for (int c = 0; c < PARTS * width; c++) write(end.D, i + 8 * g, PARTS * k + c, codes[g][c / PARTS][c % PARTS]);
+        FPEMU_UNROLL
+        for (int c = 0; c < 2 * PARTS; c++)
+          if (c < PARTS * width) write(end.D, i + 8 * g, PARTS * k + c, codes[g][c / PARTS][c % PARTS]);
       }
     }
   }
