@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from fpemu.gpu.runtime.compiler import KERNELS
 from fpemu.gpu.runtime.steps import Fill, Memory, Struct, pack
 from fpemu.schemes.base import build, complex_dtype
 from fpemu.schemes.call import validate
+from fpemu.schemes.errorfree import crt
 from tests import processor, simulated
 from tests.gpu.test_gpu_hopper_on_cpu import LAUNCH, aligned
 from tests.processor import matrix, view
@@ -180,6 +182,23 @@ def test_bits_equal_the_emulators(work, scaling, case):
     A[3], B[:, 5], C[4, 4] = 0, 0, np.inf
     kernels = agree(work, A, B, C if "beta" in options else None, scaling=scaling, **options)
     assert len(kernels) == {"accurate": 6, "invariant": 4}[scaling]
+
+
+@pytest.mark.parametrize("K", [10, 300])
+def test_sums_of_squares_beside_the_limit_give_the_emulators_powers_of_two(work, K):
+    """Sums in fp64 do not decide there: the stated ones, of integers rounded up, are on both sides of the limit."""
+    options = {"scaling": "invariant", "moduli": 6}
+    _, g = crt.scaled(crt.limit(crt.basis(6).product, K))
+    rng, A, unit = np.random.default_rng(4), np.zeros((12, K)), 2**30
+    others = rng.integers(1, unit // 16, 5)  # whose last bits differ by the powers of two
+    ones, rest = int(g), int((Fraction(g) - int(g)) * unit**2) - sum(int(x) ** 2 for x in others)
+    A[:, :ones], A[:, ones : ones + 5] = 1, others / unit
+    A[:, -1] = [(math.isqrt(rest) + d + 2.0**-30) / unit for d in range(-6, 6)]
+    B = rng.standard_normal((K, 8))
+    B[:, :4] = A[4:8].T * np.exp2([0.0, 30.0, -300.0, 5.0])
+    mu, nu = crt.invariant(A, B, crt.basis(6).product)
+    assert len(set(mu.flat)) == len({*(nu.flat[:4] + [0, 30, -300, 5])}) == 2
+    agree(work, A, B, **options)
 
 
 @BOTH

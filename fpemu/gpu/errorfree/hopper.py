@@ -285,11 +285,11 @@ class Planes:
         panel = {"tile_columns": -(-n // tile.columns), "M": m, "columns": n, "first_row": row, "first_column": column}
         panel |= {"rows": sizes[0], "all_columns": sizes[1]}
         arguments = (self.bytes, plane // 4, Struct(PANEL, panel), *self.mu, end)
-        blocks, overlap = min(plane // 4 // 256, 1 << 20), device.overlaps_launches()
+        grid = (-(-n // tile.columns) * (tile.rows * tile.columns // 1024), -(-m // tile.rows))
         return [
             _rows(operands, "residue_bytes", panels, self.chunks, max(m, n) * len(self.form.A[0])),
             product,
-            finish.step("residue_sum", blocks, 256, *arguments, overlap=overlap),
+            finish.step("residue_sum", grid, 256, *arguments, overlap=device.overlaps_launches()),
         ]
 
 

@@ -6,6 +6,7 @@
 // a power of two and nothing is added). The sums of bytes are the numbers t_i of crt.cuh: A has the inverses. And the
 // constants of struct Total, which fpemu.gpu.errorfree.hopper computes; OTHERS of the first two moduli of a group as PAIR.
 //
+// blockIdx.y: row of tiles; blockIdx.x: 256 units of a tile, one tile after another.
 // A thread has 4 bytes of each term and modulus: of chunk c of a tile's block r, of rows g = 0, 8 and two columns 8 j.
 // The threads of a warp write 32 columns of a row of each block of D.
 #include "crt.cuh"
@@ -20,10 +21,13 @@ constexpr int UNITS = Tiles::TILE_M * Tiles::TILE_N / 4;  // of 4 bytes in a til
 
 #ifdef __CUDACC__
 #define FPEMU_SELDOM __device__ __noinline__
+constexpr int THREADS = 256;
 #else
 #define FPEMU_SELDOM inline
 #define __grid_constant__
 #define rint __builtin_rint
+#define fabs __builtin_fabs
+constexpr int THREADS = 1;
 #endif
 
 FPEMU_FUNCTION u32 load(const u32* from) {
@@ -102,30 +106,29 @@ struct Total {
       const double sum = h + m, rest = (m - (sum - h)) + fused(-z, LOW[GROUPS], low);
       double C = sum + rest;
       const double left = rest - (C - sum);  // C + left = sum + rest
-      decided = C < MOST && C > -MOST;
+      decided = fabs(C) < MOST;
       if (NEAR) {
         const double nearest = rint(C);
         C = nearest + rint((C - nearest) + left);
       } else {
-        const double off = (left < 0 ? -left : left) + ERROR;
+        const double off = fabs(left) + ERROR;
         decided = (decided && C + off == C && C - off == C) || !any;
         C = any ? C : 0;
       }
       x = fp64_code(C);
       if (Tiles::NARROW) {  // once more, to 24 bits; a tie may stand for its neighbourhood
         decided = decided && ((u32)x & 0x1fffffff) != 1u << 28;
-        const u64 size = ((x & ~(1ull << 63)) + (1u << 28)) >> 29;
-        exponent -= size ? 1023 - 127 : 0, x = x >> 63 << 31;
-        const int field = (int)(size >> 23) + exponent;
-        code = x | (u64)(u32)field << 23 | (size & 0x7fffff);
-        return size ? decided && field >= 1 && field <= LARGEST : (code = 0, decided && exponent > -SPECIAL / 2);
+        x = ((x & ~(1ull << 63)) + (1u << 28)) >> 29 | x >> 63 << 34;  // with 11 bits of exponent
       }
     }
-    constexpr u64 SIZE = (1ull << (FRACTION + 8 + 3 * !Tiles::NARROW)) - 1;
-    if (!(x & SIZE)) return code = 0, decided && exponent > -SPECIAL / 2;
-    const int field = (int)((x & SIZE) >> FRACTION) + exponent;
-    code = x + ((u64)(s64)exponent << FRACTION);
-    return decided && field >= 1 && field <= LARGEST;
+    constexpr int EXPONENT = Tiles::NARROW && WHOLE ? 8 : 11, MORE = Tiles::NARROW && !WHOLE ? 127 - 1023 : 0;
+    const u64 size = x & ((1ull << (FRACTION + EXPONENT)) - 1), sign = x >> (FRACTION + EXPONENT);
+    const int field = (int)(size >> FRACTION) + exponent + MORE;
+    code = size + ((u64)(s64)(exponent + MORE) << FRACTION);
+    if (Tiles::NARROW) code = (u32)code | sign << 31;
+    else code |= sign << 63;
+    code = size ? code : 0;
+    return decided && (size ? field >= 1 && field <= LARGEST : exponent > -SPECIAL / 2);
   }
 };
 
@@ -199,18 +202,18 @@ extern "C" __global__ void __launch_bounds__(256, TERMS == 1 ? 3 : 2)
     residue_sum(const u32* residues, s64 plane, const Panel p, const int* row_exponents, const int* column_exponents,
                 const __grid_constant__ End end) {
   wait_for_previous_grid();
-  const s64 tiles = (s64)((p.M + Tiles::TILE_M - 1) / Tiles::TILE_M) * p.tile_columns;
   const int more = Tiles::ONCE && Tiles::PLAIN ? significand(end.alpha).e + 52 : 0;
   const bool plain = Tiles::ONCE || (end.alpha == 1 && end.alpha_imaginary == 0 && !end.has_c);
-  for (s64 at = (s64)blockIdx.x * blockDim.x + threadIdx.x; at < tiles * UNITS; at += (s64)gridDim.x * blockDim.x) {
-    const int tile = (int)(at / UNITS), in = (int)(at % UNITS), j = in % 4, lane = in / 4 % 32, warp = in / 128 % 4;
+  const int tile_column = blockIdx.x / (UNITS / 256), tile_row = blockIdx.y;
+  for (int of = threadIdx.x; of < 256; of += THREADS) {
+    const int in = blockIdx.x % (UNITS / 256) * 256 + of, j = in % 4, lane = in / 4 % 32, warp = in / 128 % 4;
     const int warpgroup = in / 512 % WARPGROUPS, chunk = in / (512 * WARPGROUPS), r = chunk / CHUNKS,
               c = chunk % CHUNKS;
     const int in_tile = (warpgroup * ROW_BLOCKS + r) * 64 + warp * 16 + lane / 4;
-    const int block_row = tile / p.tile_columns * Tiles::TILE_M + in_tile;
-    const int block_column = tile % p.tile_columns * Tiles::TILE_N + 32 * c + 8 * j + 2 * (lane % 4);
+    const int block_row = tile_row * Tiles::TILE_M + in_tile;
+    const int block_column = tile_column * Tiles::TILE_N + 32 * c + 8 * j + 2 * (lane % 4);
     if (block_row >= p.M || block_column >= p.columns) continue;
-    const u32* from = residues + at;
+    const u32* from = residues + (s64)(tile_row * p.tile_columns + tile_column) * UNITS + in;
     FPEMU_UNROLL
     for (int q = 0; q < HALVES * HALVES; q++) {
       const int row = block_row + q / HALVES * p.M, column = block_column + q % HALVES * p.columns;
