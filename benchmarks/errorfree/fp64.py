@@ -124,7 +124,7 @@ def _calls(torch: Any, n: int, kind: str) -> tuple[dict[str, Call], Any, Any, An
             X.to(getattr(torch, "complex64" if kind == "complex64" else "complex128")) for X in (A + 1j * B, B + 1j * A)
         )
     C = torch.empty_like(A)
-    calls = {
+    calls: dict[str, Call] = {
         name: partial(fpemu.gpu.gemm, A, B, out=C, **{"scheme": "ozaki2"} | options)
         for name, options in CALLS[kind].items()
     }
@@ -144,15 +144,16 @@ def steps(n: int, kind: str) -> dict[str, list[tuple[str, float]]]:
         queued: list[Any] = []
         with patch.object(Plan, "queue", lambda plan, *given, **_: queued.append((plan, *given[:2]))):  # noqa: B023
             call()
-        issues = [
-            (plan.kernels[i], partial(queue, plan, at, stream, i, i + 1))
-            for plan, at, stream in queued
-            for i in range(len(plan.kernels))
-        ]
-        turns = cycle(issue for _, issue in issues)
-        times = _times(torch, lambda turns=turns: next(turns)(), 10 * len(issues))
+        each = [(plan, at, stream, i) for plan, at, stream in queued for i in range(len(plan.kernels))]
+        turns = cycle(each)
+
+        def step(turns: Any = turns) -> None:
+            plan, at, stream, i = next(turns)
+            queue(plan, at, stream, i, i + 1)
+
+        times = _times(torch, step, 10 * len(each))
         medians = np.median(np.reshape(times, (10, -1)), axis=0)
-        result[name] = [(kernel, 1e3 * float(t)) for (kernel, _), t in zip(issues, medians, strict=True)]
+        result[name] = [(plan.kernels[i], 1e3 * t) for (plan, *_, i), t in zip(each, medians.tolist(), strict=True)]
     fpemu.gpu.release()
     return result
 

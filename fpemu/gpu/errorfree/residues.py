@@ -107,7 +107,9 @@ def total_definitions(count: int) -> str:
     lines += [f"constexpr float SHARE_32 = {float(np.float32(2**shift / P)).hex()}f;"]
     lines += [f"constexpr u64 WEIGHT_64[] = {_initializer([w & 2**64 - 1 for w in weights])};"]
     lines += [f"constexpr u32 PAIR[] = {_initializer([x | y << 16 for x, y, *_ in others])};"]
-    lines += [f"FPEMU_TABLE double {name}[] = {_initializer([float(w).hex() for w in x])};" for name, x in parts.items()]
+    lines += [
+        f"FPEMU_TABLE double {name}[] = {_initializer([float(w).hex() for w in x])};" for name, x in parts.items()
+    ]
     return "\n".join([*lines, ""])
 
 

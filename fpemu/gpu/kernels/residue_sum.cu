@@ -229,7 +229,8 @@ extern "C" __global__ void __launch_bounds__(256, TERMS == 1 ? 3 : 2)
         u32 v[TERMS][4];
         FPEMU_UNROLL
         for (int t = 0; t < TERMS; t++) {
-          if (!((PLUS[q * PARTS] | MINUS[q * PARTS] | PLUS[q * PARTS + PARTS - 1] | MINUS[q * PARTS + PARTS - 1]) >> t & 1))
+          if (!((PLUS[q * PARTS] | MINUS[q * PARTS] | PLUS[q * PARTS + PARTS - 1] | MINUS[q * PARTS + PARTS - 1]) >> t &
+                1))
             continue;
           u32 words[3];
           FPEMU_UNROLL
