@@ -29,8 +29,9 @@ import numpy as np
 
 from fpemu.gpu.errorfree.operands import END, VIEW, Products, Slices, Term, padded, source, stack, transposed
 from fpemu.gpu.errorfree.residues import ALL, definitions, moduli_for, scaled_limit, total_definitions
-from fpemu.gpu.gemm.wgmma.schedules import Tile, best_tile, wgmma
+from fpemu.gpu.gemm.wgmma.schedules import Tile, wgmma
 from fpemu.gpu.runtime import callers, compiler, device, modules
+from fpemu.gpu.runtime.device import multiprocessors
 from fpemu.gpu.runtime.matrices import Matrix
 from fpemu.gpu.runtime.plan import workspaces
 from fpemu.gpu.runtime.steps import Fill, Launch, Memory, Step, Struct, TensorMap, fields
@@ -46,6 +47,7 @@ _LONGEST = 127  # bits of the integers of mode CR
 _PAIRS = 64  # terms of a launch
 _MOST = 64  # products of a batch; the steps of more take the host longer than the GPU
 _LAGGING = 2**37  # M N K from which power limits the clock
+_SMALLER = 1.04  # time of an entry of the smaller tile, relative to the larger one (H200)
 _WINOGRAD = 16384  # M, N and K from which a level of Strassen's algorithm is not slower (H200)
 _SIDE = fields(
     "u8 X, i8 row_step step, u8 tops sums special maxima mu leading residues extents arrivals, i8 plane, "
@@ -57,6 +59,16 @@ PRODUCT = fields(
 )
 PANEL = fields("i4 tile_columns M columns first_row first_column rows all_columns unused")
 TILES = (Tile(192, 2, rows=256), Tile(256, 2, rows=128))
+
+
+def best_tile(M: int, N: int, planes: int) -> Tile:
+    """Return the tile with the least estimated time of all planes: waves of clusters, times the entries of a tile."""
+
+    def cost(tile: Tile) -> float:
+        waves = -(-planes * tile.count(M, N) // (multiprocessors() // tile.cluster))
+        return waves * tile.rows * tile.columns * (1 if tile.rows == 256 else _SMALLER)
+
+    return min(TILES, key=cost)
 
 
 # --- bilinear algorithms
@@ -217,7 +229,9 @@ def sum_source(
 ) -> str:
     """Return kernels/residue_sum.cu; once, plain: the fields of struct Tiles there."""
     config = {"TILE_M": tile.rows, "TILE_N": tile.columns, "NARROW": narrow, "ONCE": once, "PLAIN": plain}
-    constants = f"{definitions(count)}{total_definitions(count)}{form.constants()}{compiler.struct(config, 'Tiles')}"
+    constants = (
+        f"{definitions(count)}{total_definitions(count, once)}{form.constants()}{compiler.struct(config, 'Tiles')}"
+    )
     return f"{constants}\n{source('residue_sum.cu')}"
 
 
@@ -232,7 +246,7 @@ class Planes:
         self.shape, self.form, self.count = shape, form, form.terms * count
         (M, N, K), halves = shape, form.halves
         m, n, self.chunks = -(-M // halves), -(-N // halves), -(-K // (halves * CHUNK))
-        self.tile = best_tile(TILES, (m, self.count * n, K))
+        self.tile = best_tile(m, n, self.count)
         work = form.terms * m * n * self.chunks * CHUNK
         self.lag = self.tile.rows == 256 and 1 < self.chunks <= _INTERVAL and work >= _LAGGING
         rows, columns, parts = M, N, 1
@@ -325,7 +339,7 @@ def slice_products(a: Slices, b: Slices, terms: Sequence[Term], T: Products, fir
     first, rows : rows of A
     """
     result, chunks, N = list[Launch](), a.width // CHUNK, b.all_rows
-    tile = best_tile(TILES, (rows, len(terms) * N, a.width))
+    tile = best_tile(rows, N, min(len(terms), _PAIRS))
     maps = []
     for X, row, count, box in ((a, first, rows, tile.rows), (b, 0, N, tile.columns // tile.cluster)):
         pitch = X.count * X.width
@@ -434,10 +448,11 @@ def steps(call: Call, layouts: dict[str, Any], memory: Memory) -> list[Step]:
         result.append(_rows(operands, "summaries", sides, chunks, max(M, N)))
         if accurate:
             result.append(_rows(operands, "leading_bits", sides, chunks, max(M, N)))
-            sizes = (M, 256), (parts * N, 96)
+            tile = best_tile(M, parts * N, 1)
+            sizes = (M, tile.rows), (parts * N, tile.columns // tile.cluster)
             maps = [tensor_map(x["leading"], n, 1, chunks, box) for x, (n, box) in zip(sides, sizes, strict=True)]
             out = {"row_maxima": sides[0]["maxima"], "column_maxima": sides[1]["maxima"], "planes": 1}
-            result.append(gemm(TILES[0], "maxima", maps, M, parts * N, chunks, out))
+            result.append(gemm(tile, "maxima", maps, M, parts * N, chunks, out))
         end = _end(call, form, sides, matrices)
         result += planes.steps(sides, end, operands, modules.module(text, "residue_sum.cu"))
     return result

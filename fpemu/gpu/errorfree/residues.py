@@ -82,25 +82,25 @@ def definitions(count: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def total_definitions(count: int) -> str:
+def total_definitions(count: int, once: bool = False) -> str:
     """Return the constants of struct Total in kernels/residue_sum.cu, whose sums have v <= 12 G."""
     moduli = ALL[:count]
     P = math.prod(moduli)
     groups = [math.prod(moduli[i : i + 3]) for i in range(0, count, 3)]
     weights, length, most = [*(P // G for G in groups), P], P.bit_length(), 12 * len(groups) * P
     # parts of the weights: the sums of the first are fewer than 2^8 P, and than 2^32 of the second part's units
-    s = max(0, length - 45)
-    u = max(0, s - 21)
-    lowest = (len(groups) * 12 * max(groups) + 256) << u  # of the sum of the last parts, which are below 2^u
-    error = 2.0**-52 * ((len(groups) + 4) * lowest + 2.0**-50 * P)
+    ends = [max(0, length - bits) for bits in ((0, 45, 66, 87) if once else (0, 45, 66))]
+    lowest = (len(groups) * 12 * max(groups) + 256) << ends[-1]  # of the sum of the last parts
+    error = 2.0**-52 * ((len(groups) + 4) * lowest + 2.0 ** (-71 if once else -50) * P)
     shift = min(max(0, most.bit_length() - 31), 63)
     numbers = {"ERROR": error, "INVERSE_P": 1 / P, "MOST": P / 2 * (1 - 2.0**-45)}
     others = [(*(G // p for p in moduli[3 * i : 3 * i + 2]), 0) for i, G in enumerate(groups)]
+    names = ("HIGH", "MIDDLE", "NEXT", "LOW") if once else ("HIGH", "MIDDLE", "LOW")
     parts = {
-        "HIGH": [w >> s << s for w in weights],
-        "MIDDLE": [(w & (1 << s) - 1) >> u << u for w in weights],
-        "LOW": [w & (1 << u) - 1 for w in weights],
+        name: [(w & (1 << start) - 1) >> end << end for w in weights]
+        for name, start, end in zip(names, ends, [*ends[1:], 0], strict=True)
     }
+    parts.setdefault("NEXT", [0] * len(weights))
     lines = ["#ifdef __CUDACC__", "#define FPEMU_TABLE __constant__", "#else", "#define FPEMU_TABLE const", "#endif"]
     lines += [f"constexpr double {name} = {x.hex()};" for name, x in numbers.items()]
     lines += [f"constexpr bool WHOLE = {str(most < 1 << 63).lower()};", f"constexpr int SHIFT = {shift};"]

@@ -26,6 +26,7 @@
 #endif
 
 constexpr int SIDE = 32, CHUNK = 128, WORDS = Operands::WORDS, BIAS = 2048;
+constexpr int SLICES = 8;  // of a chunk, by the threads of a block
 constexpr bool SQUARES = !Operands::ACCURATE;
 #ifdef __CUDACC__
 #define FPEMU_ROLLED _Pragma("unroll 1")
@@ -251,6 +252,27 @@ struct Summary {
     if (SQUARES && most) atomicAdd(s.sums + row, squares);
     if (low) atomicMax(s.maxima + row, (int)low);
   }
+  // The same for threads with SLICES parts of SIDE rows; all threads of a block call it.
+  FPEMU_FUNCTION void publish_merged(const Side& s, int row, int slice) {
+#ifdef __CUDACC__
+    __shared__ u64 tops[SLICES][SIDE], lows[Operands::EXACT ? SLICES : 1][SIDE];
+    __shared__ double sums[SQUARES ? SLICES : 1][SIDE];
+    const int at = threadIdx.x % SIDE;
+    if (odd) s.special[row] = 1;
+    odd = 0, tops[slice][at] = most;
+    if (SQUARES) sums[slice][at] = squares;
+    if (Operands::EXACT) lows[slice][at] = low;
+    __syncthreads();
+    if (slice > 0) return;
+    FPEMU_UNROLL
+    for (int i = 1; i < SLICES; i++) {
+      if (tops[i][at] > most) most = tops[i][at];
+      if (SQUARES) squares += sums[i][at];
+      if (Operands::EXACT && lows[i][at] > low) low = lows[i][at];
+    }
+#endif
+    publish(s, row);
+  }
 };
 
 // Whether this is the last of the thread blocks that have come here; it then sees what the others have published.
@@ -332,7 +354,7 @@ __device__ inline void exponents(const Side& s, int first) {
 
 // The summary of every row: a warp has numbers of one row where rows are contiguous, else a thread has.
 template <bool WHOLE, class T> __device__ void summarise(const T* X, const Side& s) {
-  constexpr int SLICES = 8, UNITS = CHUNK / PARTS;  // of a chunk's units; in a thread block
+  constexpr int UNITS = CHUNK / PARTS;  // of a chunk
   const int chunks = (s.K + CHUNK - 1) / CHUNK;
   for (int first = blockIdx.x * SIDE; first < s.rows; first += gridDim.x * SIDE) {
     if (s.step == PARTS) {
@@ -350,9 +372,8 @@ template <bool WHOLE, class T> __device__ void summarise(const T* X, const Side&
     } else {
       for (int i = threadIdx.x; i < SIDE * SLICES; i += blockDim.x) {
         const int row = first + i % SIDE;
-        if (row >= s.rows) continue;
         Summary part;
-        for (int chunk = blockIdx.y; chunk < chunks; chunk += gridDim.y) {
+        for (int chunk = blockIdx.y; chunk < chunks && row < s.rows; chunk += gridDim.y) {
           const int start = chunk * UNITS + i / SIDE;
           const T* from = X + row * s.row_step + start * s.step;
           FPEMU_UNROLL
@@ -362,7 +383,7 @@ template <bool WHOLE, class T> __device__ void summarise(const T* X, const Side&
             from += SLICES * s.step;
           }
         }
-        part.publish(s, row);
+        part.publish_merged(s, row, i / SIDE);
       }
     }
     if (SQUARES && is_last(s.arrivals + first / SIDE, gridDim.y)) exponents(s, first);
@@ -500,7 +521,10 @@ template <int OPERAND> __device__ void write_residues(const Side& s) {
     __syncthreads();
   }
 }
-extern "C" __global__ void __launch_bounds__(256, TERMS == 1 ? 5 : 3) residue_bytes(Side a, Side b) {
+extern "C" __global__ void __launch_bounds__(256, HALVES == 2  ? 2
+                                                  : PARTS == 2 ? 3
+                                                  : WORDS == 2 ? 5
+                                                               : 4) residue_bytes(Side a, Side b) {
   wait_for_previous_grid();
   if (blockIdx.z) write_residues<1>(b);
   else write_residues<0>(a);

@@ -72,14 +72,15 @@ FPEMU_FUNCTION void group_sums(u32 (&v)[4], const u32 (&words)[3], int g) {
 //
 // z is the integer nearest to an approximate quotient. As 2|C| < P, a wrong z makes the computed number P / 2 or more.
 //   WHOLE   all sums are below 2^63, and are integers.
-//   else    each weight has three parts: sums of v HIGH and of v MIDDLE are exact, the error of the sum of v LOW and of
-//           later operations is less than ERROR. The first parts are multiples of a unit of which the second ones are
-//           less than 2^53, so that the errors of the two sums are exact in either order (Fast2Sum).
+//   else    each weight has parts: sums of v HIGH, of v MIDDLE and, of ONCE, of v NEXT are exact, the error of the sum of
+//           v LOW and of later operations is less than ERROR. Each part is a multiple of a unit of which the next one is
+//           less than 2^53, so that the errors of sums of two are exact in either order (Fast2Sum).
 //   NEAR    ERROR < 1/8: C is the nearest integer. Otherwise, if C - ERROR and C + ERROR round to one number, so does C.
+// Mode CR has one unit for the integers of all rows, so that C may be far smaller than P.
 struct Total {
   static constexpr bool NEAR = ERROR < 0.125;
   u64 whole = 0;
-  double high = 0, middle = 0, low = 0;
+  double high = 0, middle = 0, next = 0, low = 0;
   u32 any = 0;
   // v = sum + a multiple of the product of group g, in [0, 12 times it].
   FPEMU_FUNCTION void add(u32 v, u32 sum, int g) {
@@ -89,6 +90,7 @@ struct Total {
     }
     const double x = fp64_of(0x4330000000000000ull | v) - 4503599627370496.0;  // 2^52 + v - 2^52
     any |= sum, high = fused(x, HIGH[g], high), middle = fused(x, MIDDLE[g], middle), low = fused(x, LOW[g], low);
+    if (Tiles::ONCE) next = fused(x, NEXT[g], next);
   }
   // Whether the code is that of a zero or a normal number, rounded once.
   FPEMU_FUNCTION bool round(int exponent, u64& code) const {
@@ -103,9 +105,13 @@ struct Total {
     } else {
       const double z = fused(high, INVERSE_P, 6755399441055744.0) - 6755399441055744.0;  // 1.5 · 2^52
       const double h = fused(-z, HIGH[GROUPS], high), m = fused(-z, MIDDLE[GROUPS], middle);
-      const double sum = h + m, rest = (m - (sum - h)) + fused(-z, LOW[GROUPS], low);
-      double C = sum + rest;
-      const double left = rest - (C - sum);  // C + left = sum + rest
+      const double sum = h + m, of_sum = m - (sum - h), l = fused(-z, LOW[GROUPS], low);
+      const double n = Tiles::ONCE ? fused(-z, NEXT[GROUPS], next) : 0, rest = of_sum + (Tiles::ONCE ? n : l);
+      double C = sum + rest, left = rest - (C - sum);  // C + left = sum + rest
+      if (Tiles::ONCE) {
+        const double most = C, more = left + ((n - (rest - of_sum)) + l);
+        C = most + more, left = more - (C - most);
+      }
       decided = fabs(C) < MOST;
       if (NEAR) {
         const double nearest = rint(C);
@@ -198,7 +204,7 @@ struct Panel {  // of D, whose blocks have M rows and `columns` columns
   int tile_columns, M, columns, first_row, first_column, rows, all_columns, unused;
 };
 
-extern "C" __global__ void __launch_bounds__(256, TERMS == 1 ? 3 : 2)
+extern "C" __global__ void __launch_bounds__(256, TERMS == 1 && !Tiles::ONCE ? 3 : 2)
     residue_sum(const u32* residues, s64 plane, const Panel p, const int* row_exponents, const int* column_exponents,
                 const __grid_constant__ End end) {
   wait_for_previous_grid();
