@@ -184,10 +184,8 @@ def test_bits_equal_the_emulators(work, scaling, case):
     assert len(kernels) == {"accurate": 6, "invariant": 4}[scaling]
 
 
-@pytest.mark.parametrize("K", [10, 300])
-def test_sums_of_squares_beside_the_limit_give_the_emulators_powers_of_two(work, K):
-    """Sums in fp64 do not decide there: the stated ones, of integers rounded up, are on both sides of the limit."""
-    options = {"scaling": "invariant", "moduli": 6}
+def beside_the_limit(K):
+    """Operands whose sums of squares fp64 does not decide: of integers rounded up, they are on both sides of the limit."""
     _, g = crt.scaled(crt.limit(crt.basis(6).product, K))
     rng, A, unit = np.random.default_rng(4), np.zeros((12, K)), 2**30
     others = rng.integers(1, unit // 16, 5)  # whose last bits differ by the powers of two
@@ -196,9 +194,15 @@ def test_sums_of_squares_beside_the_limit_give_the_emulators_powers_of_two(work,
     A[:, -1] = [(math.isqrt(rest) + d + 2.0**-30) / unit for d in range(-6, 6)]
     B = rng.standard_normal((K, 8))
     B[:, :4] = A[4:8].T * np.exp2([0.0, 30.0, -300.0, 5.0])
+    return A, B
+
+
+@pytest.mark.parametrize("K", [10, 300])
+def test_sums_of_squares_beside_the_limit_give_the_emulators_powers_of_two(work, K):
+    A, B = beside_the_limit(K)
     mu, nu = crt.invariant(A, B, crt.basis(6).product)
     assert len(set(mu.flat)) == len({*(nu[0, :4] + np.array([0, 30, -300, 5]))}) == 2
-    agree(work, A, B, **options)
+    agree(work, A, B, scaling="invariant", moduli=6)
 
 
 @BOTH
@@ -451,6 +455,7 @@ def test_the_kernels_compile_for_hopper():
     scheme, tile = build("ozaki2", {}), hopper.TILES[0]
     sources = [hopper.operands_source(scheme, form) for form in (hopper.COMPLEX, hopper.WINOGRAD)]
     sources += [hopper.gemm_source(tile, kind) for kind in ("maxima", "sums")]
+    sources += [hopper.gemm_source(hopper.TILES[1], "maxima"), hopper.operands_source(scheme)]
     sources += [hopper.gemm_source(tile, lag=True)]
     sources += [hopper.gemm_source(hopper.TILES[1]), hopper.gemm_source(tile, long=True), hopper.exact_source(20, 3)]
     sources += [hopper.sum_source(20, tile, False, once=True, plain=plain) for plain in (False, True)]
@@ -469,6 +474,21 @@ def test_the_gpus_bits_equal_the_cpus(scaling, shape):
     for rounding in ("truncate", "nearest") if device.arch() == "sm_90a" else ("truncate",):
         got = fpemu.gpu.gemm(A, B, C, beta=0.5, rounding=rounding, **options)
         want = fpemu.gemm(A, B, C, beta=0.5, rounding=rounding, hardware="H200", **options)
+        assert np.array_equal(got.view(np.uint64), want.view(np.uint64))
+
+
+@pytest.mark.skipif(device.missing() is not None, reason=str(device.missing()))
+@pytest.mark.parametrize("kind", ["tiny", "huge", "far apart", "zeros", "beside the limit"])
+def test_the_gpus_bits_of_extreme_sums_of_squares_equal_the_cpus(kind):
+    rng, options = np.random.default_rng(11), {"scheme": "ozaki2", "scaling": "invariant", "moduli": 6}
+    A, B = (
+        (hostile(kind, rng, (300, 270)), hostile(kind, rng, (270, 70)))
+        if " the " not in kind
+        else beside_the_limit(300)
+    )
+    for X, Y in ((A, B), (A.T.copy().T, B.T.copy().T)):
+        got = fpemu.gpu.gemm(X, Y, **options)
+        want = fpemu.gemm(X, Y, hardware="H200", **options)
         assert np.array_equal(got.view(np.uint64), want.view(np.uint64))
 
 

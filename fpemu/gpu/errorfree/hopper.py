@@ -173,7 +173,7 @@ def words_of(scheme: Ozaki2, form: Bilinear) -> int:
     of leading bits are then at least those of X, which are 64 at most.
     """
     squares = scheme.basis().product * (32 if scheme.scaling == "accurate" else 1) * form.largest**2
-    return 2 if squares < 2**126 else 3
+    return next(words for words in (1, 2, 3) if words == 3 or squares < 4 ** (32 * words - 1))
 
 
 def operands_source(scheme: Ozaki2, form: Bilinear = REAL) -> str:

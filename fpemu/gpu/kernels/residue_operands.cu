@@ -23,6 +23,8 @@
 #define floor __builtin_floor
 #define __double2ll_rn __builtin_llrint
 #define __double2ll_rz (s64)
+#define __double2int_rn (int)__builtin_rint
+#define __double2int_rz (int)
 #endif
 
 constexpr int SIDE = 32, CHUNK = 128, WORDS = Operands::WORDS, BIAS = 2048;
@@ -130,12 +132,15 @@ __device__ void fill_tile(double (*tile)[ROWS + 1], const T* X, const Side& s, i
   FPEMU_ROLLED
   for (int of = 0; of < EACH; of += BATCH) {
     Unit<T> units[BATCH];
+    const T* next = X + (first + (int)threadIdx.x % ROWS) * s.row_step;  // of Q = 1, by additions alone
+    next += (start / PARTS + column + of * THREADS / ROWS) * s.step;
     FPEMU_UNROLL
     for (int j = 0; j < BATCH; j++) {
       const int row = THREADS < ROWS ? (of + j) % ROWS : threadIdx.x % ROWS, line = (of + j) * THREADS / ROWS;
       const int b = line / IN_ROW, at = first + row + b / Q * half, k = start + b % Q * s.half_k;
       const int of_b = line % IN_ROW + column;
-      const T* from = X + at * s.row_step + (k / PARTS + of_b) * s.step;
+      const T* from = Q == 1 && THREADS >= ROWS ? next : X + at * s.row_step + (k / PARTS + of_b) * s.step;
+      next += THREADS / ROWS * s.step;
       units[j] = unit<WHOLE>(from, first + row < last && at < stop && k + of_b * PARTS < s.K);
     }
     if (of == 0) prepare();
@@ -434,6 +439,9 @@ template <int COUNT> struct WordsInteger {
 template <> struct WordsInteger<2> {
   typedef s64 Type;
 };
+template <> struct WordsInteger<1> {
+  typedef int Type;
+};
 typedef WordsInteger<WORDS>::Type Wide;
 
 // The numbers of a row as integers.
@@ -441,8 +449,8 @@ struct Scaling {
   Power power;
   int exponent;
   FPEMU_FUNCTION Scaling(int exponent) : power(Power::of(Operands::EXACT ? 0 : exponent)), exponent(exponent) {}
-  // A number beyond LARGEST meets only zeros of the other operand, so that any integer may stand for it. Results of
-  // rows with NaN or infinities do not depend on the integers.
+  // A number beyond LARGEST meets only zeros of the other operand (ACCURATE), or is in a row with NaN or infinities, on
+  // whose integers no result depends: any integer may stand for it if no sum with the block of another row overflows.
   FPEMU_FUNCTION Wide integer(double x) const {
     if (Operands::EXACT) {
       if (!finite_code(x)) return 0;
@@ -451,20 +459,23 @@ struct Scaling {
       return places < 0 ? (Wide)(exact.m >> -places) : (Wide)exact.m << places;
     }
     const double y = power.times(x);
-    if (!(y < Operands::LARGEST && y > -Operands::LARGEST)) return 0;
+    if ((Operands::ACCURATE || HALVES == 2) && !(y < Operands::LARGEST && y > -Operands::LARGEST)) return 0;
+    if (WORDS == 1) return Operands::NEAREST ? __double2int_rn(y) : __double2int_rz(y);
     if (WORDS == 2) return (Wide)(Operands::NEAREST ? __double2ll_rn(y) : __double2ll_rz(y));
     const double X = Operands::NEAREST ? rint(y) : trunc(y);
     const double high = floor(X * 2.3283064365386963e-10);  // 2^-32
-    return (Wide)(s64)high * (1ll << 32) + (Wide)(s64)(X - high * 4294967296.0);
+    return (Wide)((Wide)(s64)high * (1ll << 32) + (Wide)(s64)(X - high * 4294967296.0));
   }
 };
 
+// In the reverse order of the kernel before, whose last numbers are still in the L2 cache.
 template <int OPERAND> __device__ void write_residues(const Side& s) {
   constexpr int ROWS = SIDE / BLOCKS;
   __shared__ int exponents[HALVES][ROWS];
   const int half = (s.count + HALVES - 1) / HALVES, last = s.first + half, stop = s.first + s.count;
   const int columns = HALVES == 1 ? s.K : s.half_k, chunks = (columns + PARTS * CHUNK - 1) / (PARTS * CHUNK);
-  for (int first = s.first + blockIdx.x * ROWS; first < last; first += gridDim.x * ROWS) {
+  const int block = gridDim.x - 1 - blockIdx.x, part = gridDim.y - 1 - blockIdx.y;
+  for (int first = s.first + block * ROWS; first < last; first += gridDim.x * ROWS) {
     bool ready = false;
     auto prepare = [&] {
       if (ready) return;
@@ -474,10 +485,10 @@ template <int OPERAND> __device__ void write_residues(const Side& s) {
         if (first + i % ROWS >= last || row >= stop) continue;
         const int exponent = exponent_of<OPERAND>(s, row);
         exponents[i / ROWS][i % ROWS] = exponent;
-        if ((Operands::ACCURATE || Operands::EXACT) && blockIdx.y == 0) s.mu[row] = s.special[row] ? SPECIAL : exponent;
+        if ((Operands::ACCURATE || Operands::EXACT) && part == 0) s.mu[row] = s.special[row] ? SPECIAL : exponent;
       }
     };
-    for (int chunk = blockIdx.y; chunk < chunks; chunk += gridDim.y) {
+    for (int chunk = part; chunk < chunks; chunk += gridDim.y) {
       auto write = [&](int row, int k, const double (&x)[HALVES* HALVES][4 * PARTS]) {
         Wide X[BLOCKS][4];
         FPEMU_UNROLL
@@ -521,11 +532,10 @@ template <int OPERAND> __device__ void write_residues(const Side& s) {
     __syncthreads();
   }
 }
-extern "C" __global__ void __launch_bounds__(256, HALVES == 2  ? 2
-                                                  : PARTS == 2 ? 3
-                                                  : WORDS == 2 ? 5
-                                                               : 4) residue_bytes(Side a, Side b) {
+// Thread blocks of a multiprocessor, by the registers that the integers of a thread need.
+constexpr int RESIDENT = HALVES == 2 ? 2 : PARTS == 2 ? 3 + (WORDS == 1) : WORDS < 3 ? 5 : 4;
+extern "C" __global__ void __launch_bounds__(256, RESIDENT) residue_bytes(Side a, Side b) {
   wait_for_previous_grid();
-  if (blockIdx.z) write_residues<1>(b);
-  else write_residues<0>(a);
+  if (blockIdx.z) write_residues<0>(a);
+  else write_residues<1>(b);
 }
