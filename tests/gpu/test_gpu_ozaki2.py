@@ -185,7 +185,7 @@ def test_bits_equal_the_emulators(work, scaling, case):
 
 
 def beside_the_limit(K):
-    """Operands whose sums of squares fp64 does not decide: of integers rounded up, they are on both sides of the limit."""
+    """Operands with sums of squares that fp64 does not decide: with integers rounded up, on both sides of the limit."""
     _, g = crt.scaled(crt.limit(crt.basis(6).product, K))
     rng, A, unit = np.random.default_rng(4), np.zeros((12, K)), 2**30
     others = rng.integers(1, unit // 16, 5)  # whose last bits differ by the powers of two
