@@ -23,6 +23,7 @@ from fpemu.conformance.scaled import Scales, verify_scaled
 from fpemu.conformance.specification import Specification, describe_order, evaluate
 from fpemu.conformance.verdict import Verdict, verify
 from fpemu.errors import InputError
+from fpemu.mma.outer_scales import _multiplication
 from fpemu.probing.callables import bits
 
 Array = NDArray[Any]
@@ -289,9 +290,19 @@ class _Sample:
         C = self.C if s.beta else None
         if self.scale_a is None:
             return verify(D, A, B, C, specification=s, **options)
-        scales = Scales.of(self.scale_a, self.scale_b, (*D.shape, A.shape[1]), None, None, True)
         kinds = [self.product.operands[name]["type"] for name in "AD"]
-        return verify_scaled(D, A, B, C, scales, s._resolved(*kinds), causes=bool(options["causes"]))
+        return verify_scaled(D, A, B, C, self.scales(), s._resolved(*kinds), causes=bool(options["causes"]))
+
+    def scales(self) -> Scales:
+        """The sampled scales, by the rule for the shapes of all; scales of blocks of K are those of 128."""
+        assert self.product.sizes is not None
+        M, N, K = self.product.sizes
+        a, b = (np.broadcast_to(0.0, self.product.operands[name]["shape"]) for name in ("scale_a", "scale_b"))
+        block = None if {a.shape, b.shape} <= {(), (1,), (1, 1), (M, 1), (1, N)} else 128
+        rule = _multiplication(a, b, M, N, block)
+        return Scales.of(
+            self.scale_a, self.scale_b, (len(self.product.rows), len(self.product.columns), K), block, rule, True
+        )
 
 
 def by_columns(operand: dict[str, Any]) -> bool:

@@ -121,11 +121,11 @@ class Recorder(TorchDispatchMode):
             if "C" in present:
                 samples["C"] = _first(present["C"].expand(*A.shape[:-1], N))[rows][:, columns]
             for role, x in scales.items():
-                fits = x.numel() == 1 or tuple(x.shape) == {"scale_a": (M, 1), "scale_b": (1, N)}[role]
-                index = (rows, slice(None)) if role == "scale_a" else (slice(None), columns)
-                samples[role] = x.reshape(1, 1) if x.numel() == 1 else x[index] if fits else x
-                if not fits:  # scales of blocks of K
-                    samples.pop("A", None)
+                axis, lines, length = (0, rows, M) if role == "scale_a" else (1, columns, N)
+                if x.numel() == 1:
+                    samples[role] = x.reshape(1, 1)
+                else:  # of rows or columns, or of blocks of 128 of them
+                    samples[role] = x.index_select(axis, lines if x.shape[axis] == length else lines // 128)
                 digests |= _digests(role, x)
                 operands[role] = _layout(x)
             beta = given.get("beta", 1.0 if "C" in present else 0.0)

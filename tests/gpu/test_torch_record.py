@@ -121,6 +121,13 @@ def test_scales_and_rows_that_a_product_lacks(tmp_path):
         (found,) = recorded(tmp_path / "scales", call)
         assert (found.sample("scale_a"), found.sample("scale_b")) == (1, 2)
         assert runs.explain(found).specification is not None
+        A, B = (torch.randn(n, 512).to(torch.float8_e4m3fn).cuda() for n in (144, 272))
+        a, b, tiles = (torch.rand(*shape, device="cuda") for shape in ((4, 144), (4, 272), (3, 4)))
+        for i, scale in enumerate((b, tiles.t())):
+            call = lambda s=scale: torch._scaled_mm(A, B.t(), a.t(), s, out_dtype=torch.bfloat16)  # noqa: E731
+            (found,) = recorded(tmp_path / f"blocks {i}", call, rows=[0, 143], columns=20)
+            assert [found.sample(name).shape for name in ("scale_a", "scale_b")] == [(2, 4), (4, 20)]
+            assert runs.explain(found).specification is not None
 
 
 def test_two_runs_differ_in_the_changed_layer(tmp_path):
