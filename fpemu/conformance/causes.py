@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import chain, islice, product
 from typing import Any
 
@@ -38,7 +38,17 @@ from fpemu.conformance.deviations import (
     other_units,
     units,
 )
-from fpemu.conformance.orders import TILES, Candidate, Sums, interleaved, lengths_of, slices, workspaces
+from fpemu.conformance.orders import (
+    TILES,
+    Candidate,
+    Sums,
+    complexity,
+    interleaved,
+    lengths_of,
+    nested,
+    slices,
+    workspaces,
+)
 from fpemu.conformance.specification import (
     EPILOGUES,
     Specification,
@@ -58,7 +68,7 @@ from fpemu.schemes.baselines import Baseline
 Array = NDArray[Any]
 Index = NDArray[np.int64]
 _WORK = 2e6  # multiply-adds of one alternative on the sample
-_COUNT = 8.0  # seconds for other combinations with the same bits, after the first
+_COUNT, _TRIED, _EQUAL = 8.0, 5000, 64  # after the first cause: seconds and alternatives for others, and their number
 _ALIKE = 6  # deviations of a kind that are compared with a result without mismatches
 _BEAM = 6  # deviations of a scheme that are combined with all others
 REFUSED = (InputError, GuaranteeError)  # the product of an alternative is not defined
@@ -107,7 +117,7 @@ class Problem:
         self.end, self.most, self.tried = end, most, 0
         self.causes: list[Cause] = []  # the combinations that reproduce every bit
         self.keys: dict[Any, int] = {}  # of all combinations, the index of their cause or -1
-        self.last = math.inf  # end of the search for other causes, after the first
+        self.last = math.inf, math.inf  # time, and number of alternatives, at which the search for other causes ends
         self.identify = identify  # the unit is not specified
         self.compiled: set[MmaSpec | None] = set()
         self.ignored = np.zeros(D.shape, bool) if ignored is None else ignored  # entries with another cause
@@ -122,7 +132,7 @@ class Problem:
             self.rows, self.columns = np.arange(M), np.arange(N)  # the scheme's rows are not independent
         self.part = D[self.rows][:, self.columns]
         # the entries on which all combinations are tried: 4 or 16, with mismatches among them
-        few = 4 if K <= 2048 else 2
+        few = 4 if K <= 8192 else 2
         self.few = _lines(wrong[self.rows], 1, few), _lines(wrong[:, self.columns], 0, few)
         self.few = self.rows[self.few[0]], self.columns[self.few[1]]
 
@@ -143,9 +153,14 @@ class Problem:
         typical = float(np.sqrt(np.mean(error * error))) if error.size else np.inf
         return self.part.size >= 16 and max(16 * typical, 4 * unit, 4 * NARROW) < self.converted[1] < np.inf
 
-    def over(self) -> bool:
+    def spent(self) -> bool:
         """Whether the budget of the search is spent."""
         return self.tried >= self.most or time.perf_counter() > self.end
+
+    def over(self) -> bool:
+        """Whether the search ends: the budget is spent, or that of other combinations with the same bits."""
+        many = len(self.causes) >= _EQUAL or self.tried > self.last[1]
+        return self.spent() or many or time.perf_counter() > self.last[0]
 
     def compile(self, s: Specification) -> None:
         """Compile the kernel of an instruction; the time does not count in the budget."""
@@ -192,9 +207,11 @@ class Problem:
     def offer(self, deviations: Deviations) -> None:
         """Confirm a combination, and keep it if it reproduces every bit."""
         found = min((len(cause.kinds) for cause in self.causes), default=math.inf)
-        if len(deviations) > found or (self.causes and time.perf_counter() > min(self.end, self.last)):
+        if len(deviations) > found or (self.causes and self.over()):
             return
         s = changed(self.s, deviations)
+        if not deviations or not self.matches(s):
+            return
         key = _key(s, self.A.shape[1])
         text = "; ".join(d.text for d in deviations)
         if key in self.keys:
@@ -206,8 +223,8 @@ class Problem:
                 self.causes[same] = replace(self.causes[same], text=other)
             return
         self.keys[key] = -1
-        if deviations and self.matches(s) and self.confirms(s):
-            self.last = min(self.last, time.perf_counter() + _COUNT)
+        if self.confirms(s):
+            self.last = min(self.last, (time.perf_counter() + _COUNT, self.tried + _TRIED))
             self.keys[key] = len(self.causes)
             self.causes.append(Cause(tuple(d.kind for d in deviations), text, 0, s))
 
@@ -296,16 +313,16 @@ def plain_causes(
         flush.append((deviation("flush", f"subnormal {fmt.name} inputs are flushed to zero", flush="inputs"),))
     before = [(*conv, *f) for f in flush for conv in converted]
 
-    def evaluated(deviations: Deviations, candidates: Iterable[Candidate]) -> None:
-        """Compare all orders of a list, with every conversion of the result, on the few entries."""
+    def evaluated(deviations: Deviations, candidates: Iterable[Candidate], *, plainly: bool = False) -> None:
+        """Compare all orders of a list, with every conversion of the result or `plainly`, on the few entries."""
         one = changed(s, deviations)
         listed = list(candidates)
         if not listed:
             return
         T = np.stack([t for *_, t in listed])
-        hits: list[tuple[int, int, Deviations, Candidate]] = []
+        hits: list[tuple[int, bool, tuple[int, ...], Deviations, Candidate]] = []
         plain = None
-        for ending in endings(one, p.C, p.D):
+        for ending in [()] if plainly else endings(one, p.C, p.D):
             last = changed(one, ending)
             p.tried += len(listed)
             try:
@@ -316,8 +333,9 @@ def plain_causes(
             if ending and np.array_equal(bits(value), plain):
                 continue  # a conversion without effect
             equal = ((bits(value).reshape(T.shape) == target) | ignored).all(axis=(1, 2))
-            hits += [(len(ending), int(i), ending, listed[i]) for i in np.flatnonzero(equal)]
-        for _, _, ending, (build, text, fields, _) in sorted(hits, key=lambda h: h[:2]):
+            for build, *rest in (listed[i] for i in np.flatnonzero(equal)):
+                hits.append((len(ending), bool(rest[1]), complexity(build), ending, (build, *rest)))
+        for *_, ending, (build, text, fields, _) in sorted(hits, key=lambda h: h[:3]):
             order = build() if callable(build) else build
             own = not fields and (order == (s.order or KOrder()) or not text)
             over_k = () if own else (deviation("order", text, order=order, **fields),)
@@ -329,24 +347,19 @@ def plain_causes(
         T = evaluate(replace(one, alpha=1.0, beta=0.0, epilogue="separate", relu=False, out=None, nan=None), A, B)
         evaluated(deviations, [(s.order, "", {}, T)])
 
-    def in_all_orders(deviations: Deviations, every: bool = False) -> None:
-        one = changed(s, deviations)
-        p.compile(one)
-        a, b = one.operands(A, B)
-        if one.epilogue == "alpha-on-A":
-            a = round_operand(a.astype(np.float64) * s.alpha, str(one.operand))
-        if one.narrow is None:
-            evaluated(deviations, slices(Sums(one, a, b), every=every))
-            if not (every or p.causes or p.over()):
-                evaluated(deviations, interleaved(Sums(one, a, b)))
+    def in_orders(listed: Callable[[Sums], Iterable[Candidate]], plainly: bool = False) -> Callable[[Deviations], None]:
+        """The attempt of all orders that a function lists."""
 
-    def in_workspace(deviations: Deviations) -> None:
-        one = changed(s, deviations)
-        if one.narrow is None:
-            evaluated(deviations, workspaces(Sums(one, *one.operands(A, B))))
+        def attempt(deviations: Deviations) -> None:
+            one = changed(s, deviations)
+            if one.narrow is None:
+                p.compile(one)
+                a, b = one.operands(A, B)
+                if one.epilogue == "alpha-on-A":
+                    a = round_operand(a.astype(np.float64) * s.alpha, str(one.operand))
+                evaluated(deviations, listed(Sums(one, a, b)), plainly=plainly)
 
-    def in_every_length(deviations: Deviations) -> None:
-        in_all_orders(deviations, True)
+        return attempt
 
     def by_itself(deviations: Deviations) -> None:
         p.tried += 1
@@ -370,19 +383,26 @@ def plain_causes(
 
     likely = () if p.coarse else before
     constants = ((*b, d) for b in before for d in other_units(s))
-    all_orders = ("orders over K", likely, (in_all_orders,))
+    every = in_orders(partial(slices, every=True))
+    in_order = in_orders(slices), in_orders(nested)
+    plain = [("orders over K", likely, in_order)]
+    on_units = [("slices on other instructions", all_units(), (in_orders(slices, plainly=True),))]
+    alternating = [("accumulators that alternate over K", likely, (in_orders(interleaved),))]
     stages: list[tuple[str, Iterable[Deviations], tuple[Callable[[Deviations], None], ...]]] = [
-        *(() if p.identify else (all_orders,)),
-        ("partial sums in a workspace", before, (in_workspace,)),
+        *([] if p.identify else plain),
+        ("partial sums in a workspace", before, (in_orders(workspaces),)),
         ("instructions and accumulators", all_units(), (in_own_order,)),
+        *([] if p.identify else on_units),
         ("libraries", libraries(p), (by_itself,)),
-        *((all_orders,) if p.identify else ()),
-        ("slices of every length", likely, (in_every_length,)),
+        *(plain if p.identify else []),
+        *alternating,
+        *(on_units if p.identify else []),
         ("schemes", _special(p), (by_itself,)),
+        ("slices of every length", likely, (every,)),
         ("probes", probed(), (in_own_order,)),
-        ("instructions, accumulators and orders", all_units(), (in_all_orders,)),
-        ("units with other constants", constants, (in_own_order, in_all_orders)),
-        ("slices of every length on all units", all_units(), (in_every_length,)),
+        ("instructions, accumulators and orders", all_units(), (*in_order, in_orders(interleaved))),
+        ("units with other constants", constants, (in_own_order, *in_order, in_orders(interleaved))),
+        ("slices of every length on all units", all_units(), (every,)),
     ]
     with np.errstate(all="ignore"):
         for text, many, attempts in stages:
@@ -395,7 +415,7 @@ def plain_causes(
                 if not p.causes or len(deviations) <= min(len(one.kinds) for one in p.causes):
                     with suppress(*REFUSED):
                         attempt(deviations)
-    return sorted(p.causes, key=lambda cause: len(cause.kinds))
+    return sorted(p.causes, key=lambda cause: (len(cause.kinds), *complexity(cause.specification.order)))
 
 
 def indistinguishable(p: Problem) -> tuple[list[tuple[str, Specification]], int]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
-from itertools import product
+from itertools import groupby, islice, product
 from operator import add
 from typing import Any
 
@@ -23,6 +23,7 @@ Index = NDArray[np.int64]
 _GRAINS = (8, 16, 32, 64, 128, 1, 2, 4)
 TILES = (64, 32, 128, 16, 8, 256)
 PROMOTIONS = (16, 32, 64, 128, 256, 512)
+_AT_ONCE = 16  # lengths of slices that are summed at once
 Candidate = tuple[Any, str, dict[str, Any], Array]
 """An order or a function that returns it, its text, further fields, and the product on a few entries"""
 
@@ -101,16 +102,37 @@ def lengths_of(K: int, *, every: bool = False) -> list[int]:
     return [length for length in dict.fromkeys(lengths) if 1 < length < K]  # 1: products rounded before their sum
 
 
+def _unlikely(length: int) -> int:
+    """0 for a power of two, more for lengths that are no multiple of 64 or 8."""
+    return 0 if length >= 32 and length & (length - 1) == 0 else 1 if length % 64 == 0 else 2 if length % 8 == 0 else 3
+
+
+def complexity(order: Any) -> tuple[int, ...]:
+    """A rank of orders with equal bits: those of few and likely lengths first, then of long ones; trees follow."""
+    if not isinstance(order, KOrder | None):
+        return (4,)
+    order = order or KOrder()
+    lengths = [n for n in (order.split, order.promote, order.tile) if n]
+    return len(lengths), order.join != "ascending", sum(map(_unlikely, lengths)), -sum(lengths)
+
+
+def _partial_sums(x: Sums, lengths: Iterable[int]) -> Iterator[tuple[int, Array]]:
+    """The sums of the slices of each length; lengths within a factor of two are summed at once, with zeros appended."""
+    for _, group in groupby(sorted(lengths), int.bit_length):
+        while some := list(islice(group, _AT_ONCE)):
+            ks = [lanes_of(x.K, -(-x.K // n), n) for n in some]
+            padded = [np.pad(k, ((0, 0), (0, some[-1] - k.shape[1])), constant_values=-1) for k in ks]
+            ends = np.cumsum([len(k) for k in ks])
+            yield from zip(some, np.split(x.chains(np.concatenate(padded)), ends[:-1]), strict=True)
+
+
 def slices(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
-    """Summation orders with their products: slices joined in several ways, tiles, promotion."""
+    """Summation orders with their products: one chain, slices of likely lengths joined in several ways, promotion."""
     s, K, unit = x.s, x.K, x.unit
     if not every:
         promoted = isinstance(s.order, KOrder) and s.order.promote is not None
         yield KOrder(), "one chain" + ", no promotion" * promoted, {}, x.done(x.chains(np.arange(K)[None])[0])
-        yield from _with_tiles(x)
-    for length in lengths_of(K, every=every):
-        ks = lanes_of(K, -(-K // length), length)
-        P = x.chains(ks)
+    for length, P in _partial_sums(x, lengths_of(K, every=every)):
         for how in ("ascending",) if every else ("ascending", "pairwise", "descending"):
             if how != "ascending" and len(P) < 3:  # two slices have one sum
                 continue
@@ -125,22 +147,28 @@ def slices(x: Sums, *, every: bool = False) -> Iterator[Candidate]:
             yield order, text, {}, x.done(T)
         if not every:
             yield from _with_stored(x, P, KOrder(length))
-        if length in (*PROMOTIONS, unit.k) and not every and s.multiply_add is None:
-            for group in range(2, len(P)):
-                if len(P) > 64 and group & (group - 1) and -(-len(P) // group) > 32:
-                    continue
-                padded = np.concatenate([P, np.zeros((-len(P) % group, *P.shape[1:]), P.dtype)])
-                inner = np.add.accumulate(padded.reshape(-1, group, *P.shape[1:]), axis=1)[:, -1]
-                order = KOrder(group * length, promote=length)
-                T = np.add.accumulate(inner, axis=0)[-1]
-                yield order, describe_order(order), {}, x.done(T)
+
+
+def nested(x: Sums) -> Iterator[Candidate]:
+    """Summation orders with their products: the residue of tiles first, and promotion within slices."""
+    yield from _with_tiles(x)
+    lengths = {n for n in (*PROMOTIONS, x.unit.k) if 1 < n < x.K} if x.s.multiply_add is None else ()
+    for length, P in _partial_sums(x, lengths):
+        for group in range(2, len(P)):
+            if len(P) > 64 and group & (group - 1) and -(-len(P) // group) > 32:
+                continue
+            padded = np.concatenate([P, np.zeros((-len(P) % group, *P.shape[1:]), P.dtype)])
+            inner = np.add.accumulate(padded.reshape(-1, group, *P.shape[1:]), axis=1)[:, -1]
+            order = KOrder(group * length, promote=length)
+            T = np.add.accumulate(inner, axis=0)[-1]
+            yield order, describe_order(order), {}, x.done(T)
 
 
 def workspaces(x: Sums) -> Iterator[Candidate]:
     """Slices whose partial sums are rounded to the format of the operands in a workspace, while D is wider."""
     fmt = x.s.inputs[0] if x.s.inputs else str(x.s.operand)
-    for length in lengths_of(x.K) if fmt != x.s.result else ():
-        yield from _with_stored(x, x.chains(lanes_of(x.K, -(-x.K // length), length)), KOrder(length), fmt)
+    for length, P in _partial_sums(x, lengths_of(x.K) if fmt != x.s.result else ()):
+        yield from _with_stored(x, P, KOrder(length), fmt)
 
 
 def _with_stored(x: Sums, P: Array, order: KOrder, fmt: str = "") -> Iterator[Candidate]:
@@ -165,13 +193,13 @@ def _with_tiles(x: Sums) -> Iterator[Candidate]:
             continue
         rows = []
         for start in range(0, K, length):
-            stop = min(start + length, K)
-            residue = (stop - start) % tile
-            rows.append([*range(start, start + residue), *[-1] * (-residue % k), *range(start + residue, stop)])
+            ks = np.arange(start, min(start + length, K))
+            residue = len(ks) % tile
+            rows.append(np.insert(ks, residue, [-1] * (-residue % k)))
         if not any(-1 in row for row in rows):  # residues of whole instructions: the order is that of plain slices
             continue
         longest = max(map(len, rows))
-        P = x.chains(np.array([row + [-1] * (longest - len(row)) for row in rows]))
+        P = x.chains(np.array([np.pad(row, (0, longest - len(row)), constant_values=-1) for row in rows]))
         order = KOrder(length if length < K else None, tile, residue_first=True)
         yield order, describe_order(order), {}, x.done(np.add.accumulate(P, axis=0)[-1])
         yield from _with_stored(x, P, order)

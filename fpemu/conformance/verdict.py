@@ -335,7 +335,7 @@ def verify(
     part = time.perf_counter() + seconds / (2 if local else 1)
     problem = Problem(s, x, y, c, D.values, expected, device, part, most, identify=identify)
     found = _explain(problem, residual, reveal, progress)
-    verdict = replace(verdict, causes=found, tried=problem.tried, complete=not problem.over())
+    verdict = replace(verdict, causes=found, tried=problem.tried, complete=not problem.spent())
     contradicted = {kind for name, kind in _STATED.items() if getattr(stated, name) is not None}
     if identify and verdict.explained and not ({*found[0].kinds} & contradicted):
         first = found[0].specification
@@ -350,7 +350,7 @@ def verify(
     found = _explain(second, Residual(*inner), None, progress)
     where = next((p for p in difference.patterns if p.startswith("only in")), "only where entries differ")
     there = tuple(replace(one, text=f"{where}: {one.text}") for one in found)
-    tried, complete = problem.tried + second.tried, not (problem.over() or second.over())
+    tried, complete = problem.tried + second.tried, not (problem.spent() or second.spent())
     explained = tuple(one for one in there if one.left == 0)
     return replace(verdict, causes=explained or verdict.causes or there, tried=tried, complete=complete)
 
