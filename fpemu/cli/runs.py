@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from fpemu import conformance
 from fpemu.cli import options as cli
-from fpemu.conformance import runs
 
 Seconds = Annotated[float, "Time limit of each search for a cause, in seconds."]
 
@@ -30,7 +30,7 @@ def compare(
     Exit status 0 if no such product exists, 1 if one does, 2 for a folder without a run.
     """
     with cli.spinner("comparing"):
-        found = runs.compare_runs(run1, run2, seconds=seconds)
+        found = conformance.compare_runs(run1, run2, seconds=seconds)
     typer.echo(json.dumps(asdict(found) | {"text": str(found)}, indent=1, default=str) if json_ else str(found))
     if found.first is not None:
         raise typer.Exit(1)
@@ -47,7 +47,7 @@ def replay(
     run.
     """
     with cli.spinner("emulating") as say:
-        groups = runs.replay_run(run, seconds=seconds, report=lambda product: say(str(product)))
+        groups = conformance.replay_run(run, seconds=seconds, report=lambda product: say(str(product)))
     if json_:
         typer.echo(json.dumps([asdict(group) for group in groups], indent=1, default=str))
     else:

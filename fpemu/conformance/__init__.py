@@ -2,7 +2,8 @@
 
 from fpemu.conformance.causes import Cause
 from fpemu.conformance.compare import Difference, compare
-from fpemu.conformance.runs import Explanation, Recorded, Replayed, RunDifference, compare_runs, replay_run
+from fpemu.conformance.replay import Explanation, Replayed, RunDifference, compare_runs, replay_run
+from fpemu.conformance.runs import Recorded
 from fpemu.conformance.specification import Specification
 from fpemu.conformance.verdict import Verdict, verify
 

@@ -52,6 +52,10 @@ class Scales:
         wide = [np.broadcast_to(x, (n, pieces)) for x, n in ((a, M), (b, N))]
         return Scales(wide[0], wide[1], block, rule, fused)
 
+    def __str__(self) -> str:
+        rule = _ORDERS.get(self.multiply or "", "of the instruction")
+        return f"the sum p of {'all' if self.block is None else f'every {self.block} of'} k scaled as {rule}"
+
     def at(self, rows: Any, columns: Any) -> Scales:
         """The scales of some rows and columns of D."""
         return replace(self, a=self.a[rows], b=self.b[columns])
@@ -122,7 +126,10 @@ def _alternatives(s: Specification, z: Scales, K: int) -> Iterator[tuple[str, _C
     ones = np.ones_like
     yield "", _same, ()
     rows = [r for r in mma.catalog.rows() if (r.a_format, r.b_format, r.d_format) == _formats(spec)]
-    orders = dict.fromkeys([KOrder(), *(KOrder(promote=n) for n in PROMOTIONS if n < K), *map(KOrder, lengths_of(K))])
+    length = z.block or K
+    orders = dict.fromkeys(
+        [KOrder(), *(KOrder(promote=n) for n in PROMOTIONS if n < length), *map(KOrder, lengths_of(length))]
+    )
     over_k = [deviation("order", describe_order(o), order=o) for o in orders if o != (s.order or KOrder())]
     changes: list[tuple[str, _Change]] = [
         ("scale_a is left out", lambda A, B, z: (A, B, replace(z, a=ones(z.a)))),

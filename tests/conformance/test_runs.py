@@ -11,7 +11,7 @@ import pytest
 import fpemu
 from fpemu import _system, formats
 from fpemu.cli import main
-from fpemu.conformance import runs
+from fpemu.conformance import replay, runs
 from fpemu.errors import InputError
 from fpemu.mma import KOrder
 
@@ -21,7 +21,7 @@ H200 = {"hardware": "H200", "torch": "2.11"}
 def codes(x, kind):
     """The bytes of values of a format, as in the memory of a GPU."""
     fmt = formats.get(kind)
-    return np.ascontiguousarray(fmt.encode(x) if kind == "bf16" else x)
+    return np.ascontiguousarray(fmt.encode(x) if kind in ("bf16", "e4m3") else x)
 
 
 def words(x):
@@ -36,9 +36,10 @@ class Run:
         self.writer = runs.RunWriter(folder, H200, **options)
         self.count = 0
 
-    def add(self, D, A, B, C=None, *, kinds=("bf16", "bf16", "bf16"), rows=16, columns=64, **fields):
-        types = dict(zip("ABD", kinds, strict=True)) | {"C": kinds[2]}
-        arrays = {name: x for name, x in {"A": A, "B": B, "C": C, "D": D}.items() if x is not None}
+    def add(self, D, A, B, C=None, *, kinds=("bf16", "bf16", "bf16"), rows=16, columns=64, scales=(), **fields):
+        scales = dict(zip(("scale_a", "scale_b"), scales, strict=False))
+        types = dict(zip("ABD", kinds, strict=True)) | {"C": kinds[2], "scale_a": "fp32", "scale_b": "fp32"}
+        arrays = {name: x for name, x in {"A": A, "B": B, "C": C, "D": D, **scales}.items() if x is not None}
         coded = {name: codes(x, types[name]) for name, x in arrays.items()}
         operands = {
             name: {"type": types[name], "shape": [*x.shape], "strides": [x.shape[1], 1],
@@ -48,6 +49,9 @@ class Run:
         (M, K), N = A.shape, B.shape[1]
         r, c = runs.sampled(M, rows), runs.sampled(N, columns)
         index = {"A": (r, slice(None)), "B": (slice(None), c), "C": np.ix_(r, c), "D": np.ix_(r, c)}
+        for name, lines, axis in (("scale_a", r, 0), ("scale_b", c, 1)) if scales else ():
+            of = lines if scales[name].shape[axis] == (M, N)[axis] else lines // 128
+            index[name] = (of, slice(None)) if axis == 0 else (slice(None), of)
         samples = {name: x[index[name]] for name, x in coded.items()}
         product = runs.Recorded(
             self.count, "mm", (M, N, K), operands, "layer", beta=0.0 if C is None else 1.0,
@@ -154,12 +158,13 @@ def test_a_planted_order_is_found(tmp_path, order, text):
 
         return add
 
-    found = runs.compare_runs(*two_runs(tmp_path, several(None), several(order)))
+    found = replay.compare_runs(*two_runs(tmp_path, several(None), several(order)))
     assert (found.compared, found.unaligned, found.rows, found.before) == (3, (0, 0), 0, None)
     assert found.first[0].index == 2
     assert "one chain" in found.explanations[0].text
     assert text in found.explanations[1].text
-    assert found.explanations[1].specification.order == KOrder(order.split or order.promote)  # the same order
+    length = order.split or order.promote
+    assert found.explanations[1].specification.order in (KOrder(length), KOrder(promote=length))  # the same order
 
 
 def test_rows_of_two_batch_sizes_are_compared(tmp_path):
@@ -170,7 +175,7 @@ def test_rows_of_two_batch_sizes_are_compared(tmp_path):
         lambda run: run.add(product(A[:8], B, KOrder(1024), "fp16", "fp32"), A[:8], B, kinds=kinds),
         lambda run: run.add(product(A, B, None, "fp16", "fp32"), A, B, kinds=kinds),
     )
-    found = runs.compare_runs(*paths)
+    found = replay.compare_runs(*paths)
     assert (found.compared, found.rows) == (3, 8)
     assert "split in slices of 1024" in found.explanations[0].text
     assert "one chain" in found.explanations[1].text
@@ -187,9 +192,9 @@ def test_rows_with_another_addend_are_not_compared(tmp_path):
             fpemu.round_to(product(A, B, out="fp32") + C, "bf16").astype("f4"), A, B, C, columns=128
         )
 
-    found = runs.compare_runs(*two_runs(tmp_path / "a", add(A[:8], C[:8]), add(A, other)), seconds=0)
+    found = replay.compare_runs(*two_runs(tmp_path / "a", add(A[:8], C[:8]), add(A, other)), seconds=0)
     assert (found.compared, found.first) == (3, None)  # rows 0 to 3 have equal addends
-    found = runs.compare_runs(*two_runs(tmp_path / "b", add(A, C), add(A, other)), seconds=0)
+    found = replay.compare_runs(*two_runs(tmp_path / "b", add(A, C), add(A, other)), seconds=0)
     assert (found.compared, found.before[0].index) == (2, 2)
 
 
@@ -219,14 +224,14 @@ def test_equal_runs_and_different_operands(tmp_path, capsys):
         return lambda run: run.add(product(x, B), x, B)
 
     paths = two_runs(tmp_path / "a", two(A), two(A))
-    assert runs.compare_runs(*paths).equal
+    assert replay.compare_runs(*paths).equal
     assert main(["compare", *map(str, paths), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["compared"] == 3
-    found = runs.compare_runs(*two_runs(tmp_path / "b", two(A), two(other)))
+    found = replay.compare_runs(*two_runs(tmp_path / "b", two(A), two(other)))
     assert (found.compared, found.first, found.before[0].index) == (2, None, 2)
     assert "first different operands: A of product 2" in str(found)
     # a product more in one run
-    found = runs.compare_runs(
+    found = replay.compare_runs(
         *two_runs(tmp_path / "c", two(A), lambda run: (two(A)(run), run.add(product(A.T.copy(), A), A.T.copy(), A)))
     )
     assert (found.compared, found.unaligned, found.equal) == (3, (0, 1), True)
@@ -252,10 +257,32 @@ def test_replay_explains_each_kind_of_product(tmp_path, capsys):
     assert (broken["count"], broken["explained"]) == (1, 0)
 
 
+@pytest.mark.parametrize("block_of_b", [1, 128])
+def test_scales_of_blocks_are_explained(tmp_path, block_of_b):
+    A, B = operands(144, 272, 512, 1, "e4m3")
+    rng = np.random.default_rng(2)
+    a, b = (rng.uniform(0.5, 2, shape).astype(np.float32) for shape in ((144, 4), (4, -(-272 // block_of_b))))
+    spec, kinds = fpemu.mma.spec("H200", "e4m3"), ("e4m3", "e4m3", "fp32")
+
+    def add(scale=a, **options):
+        D = fpemu.mma.scaled_gemm(A, B, scale, b, spec, block=128, **options)
+        return lambda run: run.add(D, A, B, kinds=kinds, scales=(a, b))
+
+    paths = two_runs(tmp_path, add(), add(fused=False), equal=0)
+    (found,) = replay.replay_run(paths[0])
+    rule = "(p a) b" if block_of_b == 1 else "(a b) p"
+    assert (found.explained, found.texts[0].partition("the sum p of ")[2]) == (1, f"every 128 of k scaled as {rule}")
+    found = replay.compare_runs(*paths)
+    assert found.explanations[1].text.endswith(f"; a sum p is multiplied as {rule}, without FMA")
+    add(np.roll(a, -1, axis=1))(run := Run(tmp_path / "three"))
+    (p,) = runs.read(run.writer.folder)
+    assert replay.explain(p).text.endswith("; the scales of A are those of the next block")
+
+
 def test_a_product_without_a_sample_has_a_reason(tmp_path):
     run = Run(tmp_path)
     A, B = operands(8, 8, 32, 1)
     run.add(product(A, B), A, B)
     (p,) = runs.read(tmp_path)
-    assert runs.explain(replace(p, arrays={})).text == "no sample was recorded"
-    assert runs.explain(replace(p, sizes=None)).text == "fused attention is not emulated"
+    assert replay.explain(replace(p, arrays={})).text == "no sample was recorded"
+    assert replay.explain(replace(p, sizes=None)).text == "fused attention is not emulated"

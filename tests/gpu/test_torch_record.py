@@ -14,7 +14,7 @@ import torch
 
 import fpemu
 from fpemu import _system
-from fpemu.conformance import runs
+from fpemu.conformance import replay, runs
 from fpemu.errors import InputError
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -113,21 +113,21 @@ def test_scales_and_rows_that_a_product_lacks(tmp_path):
     A, B = tensors((6, 32), (16, 32))
     (found,) = recorded(tmp_path / "rows", lambda: A @ B.t(), rows=[9])
     assert (found.rows, found.sample("A").shape) == ((), (0, 32))
-    assert runs.explain(found).text == "A has shape (0, 32): it has no entries"
+    assert replay.explain(found).text == "A has shape (0, 32): it has no entries"
     if DEVICE == "cuda":
         A, B = (torch.randn(n, 32).to(torch.float8_e4m3fn).cuda() for n in (16, 16))
         one = torch.ones((), device="cuda")
         call = lambda: torch._scaled_mm(A, B.t(), one, 2 * one, out_dtype=torch.bfloat16)  # noqa: E731
         (found,) = recorded(tmp_path / "scales", call)
         assert (found.sample("scale_a"), found.sample("scale_b")) == (1, 2)
-        assert runs.explain(found).specification is not None
+        assert replay.explain(found).specification is not None
         A, B = (torch.randn(n, 512).to(torch.float8_e4m3fn).cuda() for n in (144, 272))
         a, b, tiles = (torch.rand(*shape, device="cuda") for shape in ((4, 144), (4, 272), (3, 4)))
         for i, scale in enumerate((b, tiles.t())):
             call = lambda s=scale: torch._scaled_mm(A, B.t(), a.t(), s, out_dtype=torch.bfloat16)  # noqa: E731
             (found,) = recorded(tmp_path / f"blocks {i}", call, rows=[0, 143], columns=20)
             assert [found.sample(name).shape for name in ("scale_a", "scale_b")] == [(2, 4), (4, 20)]
-            assert runs.explain(found).specification is not None
+            assert replay.explain(found).specification is not None
 
 
 def test_two_runs_differ_in_the_changed_layer(tmp_path):
@@ -139,7 +139,7 @@ def test_two_runs_differ_in_the_changed_layer(tmp_path):
         y = layers[1](z := layers[0](x))
         run.add("split", z, layers[1].weight.T, y)
         layers[2](y)
-    found = runs.compare_runs(tmp_path / "one", tmp_path / "two", seconds=0)
+    found = replay.compare_runs(tmp_path / "one", tmp_path / "two", seconds=0)
     assert (found.compared, found.first[1].operator, found.unaligned) == (2, "split", (0, 2))
 
 
