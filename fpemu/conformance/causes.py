@@ -68,7 +68,7 @@ from fpemu.schemes.baselines import Baseline
 Array = NDArray[Any]
 Index = NDArray[np.int64]
 _WORK = 2e6  # multiply-adds of one alternative on the sample
-_COUNT, _TRIED, _EQUAL = 8.0, 5000, 64  # after the first cause: seconds and alternatives for others, and their number
+_COUNT, _TRIED, _EQUAL = 8.0, 5000, 64  # after the first cause: seconds and alternatives for others, most of them
 _ALIKE = 6  # deviations of a kind that are compared with a result without mismatches
 _BEAM = 6  # deviations of a scheme that are combined with all others
 REFUSED = (InputError, GuaranteeError)  # the product of an alternative is not defined
@@ -187,9 +187,6 @@ class Problem:
     def matches(self, s: Specification) -> bool:
         """Whether a specification reproduces the sample."""
         with suppress(*REFUSED):
-            independent = len(self.rows) < len(self.D) and s.library is None
-            if independent and not self.equal(self.value(s, *self.few), *self.few):
-                return False
             return self.equal(self.value(s, self.rows, self.columns), self.rows, self.columns)
         return False
 
@@ -207,10 +204,10 @@ class Problem:
     def offer(self, deviations: Deviations) -> None:
         """Confirm a combination, and keep it if it reproduces every bit."""
         found = min((len(cause.kinds) for cause in self.causes), default=math.inf)
-        if len(deviations) > found or (self.causes and self.over()):
+        if not deviations or len(deviations) > found or (self.causes and self.over()):
             return
         s = changed(self.s, deviations)
-        if not deviations or not self.matches(s):
+        if not self.matches(s):
             return
         key = _key(s, self.A.shape[1])
         text = "; ".join(d.text for d in deviations)
@@ -335,7 +332,9 @@ def plain_causes(
             equal = ((bits(value).reshape(T.shape) == target) | ignored).all(axis=(1, 2))
             for build, *rest in (listed[i] for i in np.flatnonzero(equal)):
                 hits.append((len(ending), bool(rest[1]), complexity(build), ending, (build, *rest)))
-        for *_, ending, (build, text, fields, _) in sorted(hits, key=lambda h: h[:3]):
+        for count, (*_, ending, (build, text, fields, _)) in enumerate(sorted(hits, key=lambda h: h[:3])):
+            if count >= _EQUAL and p.over():
+                break
             order = build() if callable(build) else build
             own = not fields and (order == (s.order or KOrder()) or not text)
             over_k = () if own else (deviation("order", text, order=order, **fields),)

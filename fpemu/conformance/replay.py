@@ -142,7 +142,7 @@ def explain(
     found += [(cause.specification, cause) for cause in verdict.causes if cause.left == 0]
     best = next((one for some in (samples, samples[:1]) for one in found if equal(one[0], some)), None)
     if best is None and found and samples[0].scale_a is not None:
-        best = found[0]  # the scales are changed, not the specification
+        best = found[0]
     if best is None:
         return Explanation(None, f"none of {verdict.tried} alternatives reproduces the sample")
     s, cause = best
@@ -150,7 +150,8 @@ def explain(
         return Explanation(s, samples[0].words(s))
     if base is not None:
         return Explanation(s, cause.text)
-    return Explanation(s, samples[0].words(s) + f"; {cause.text}" * (cause.kinds == ("scales",)))
+    scaled = cause.kinds == ("scales",) and s == verdict.specification  # which is not changed, but the scales
+    return Explanation(s, samples[0].words(s) + f"; {cause.text}" * scaled)
 
 
 # --- two runs
