@@ -144,7 +144,7 @@ def explain(
     if best is None and found and samples[0].scale_a is not None:
         best = found[0]
     if best is None:
-        return Explanation(None, f"none of {verdict.tried} alternatives reproduces the sample")
+        return Explanation(None, f"none of {verdict.tried} alternatives reproduces the sample{_misread(product)}")
     s, cause = best
     if cause is None:
         return Explanation(s, samples[0].words(s))
@@ -152,6 +152,17 @@ def explain(
         return Explanation(s, cause.text)
     scaled = cause.kinds == ("scales",) and s == verdict.specification  # which is not changed, but the scales
     return Explanation(s, samples[0].words(s) + f"; {cause.text}" * scaled)
+
+
+def _misread(p: Recorded) -> str:
+    """Scales of 128 × 128 in a layout that torch._scaled_mm of PyTorch 2.11 requires, and cuBLASLt does not read."""
+    for name, axis in (("scale_a", 0), ("scale_b", 1)):
+        x = p.operands.get(name, {"shape": ()})
+        if p.sizes and len(x["shape"]) == 2 and x["shape"][axis] == -(-p.sizes[axis] // 128) > 1:
+            blocks, line = x["shape"][1 - axis], x["strides"][axis]
+            if line % 4:
+                return f": cuBLASLt reads {name} in lines of {-(-blocks // 4) * 4} scales, and they are {line} apart"
+    return ""
 
 
 # --- two runs

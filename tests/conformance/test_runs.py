@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -277,6 +278,19 @@ def test_scales_of_blocks_are_explained(tmp_path, block_of_b):
     add(np.roll(a, -1, axis=1))(run := Run(tmp_path / "three"))
     (p,) = runs.read(run.writer.folder)
     assert replay.explain(p).text.endswith("; the scales of A are those of the next block")
+
+
+@pytest.mark.parametrize(
+    ("K", "reason"), [(640, ": cuBLASLt reads scale_b in lines of 8 scales, and they are 5 apart"), (512, "")]
+)
+def test_scales_in_lines_of_no_multiple_of_four_are_the_reason(tmp_path, K, reason):
+    A, B = operands(16, 272, K, 1, "e4m3")
+    run, blocks = Run(tmp_path), -(-K // 128)
+    run.add(A[:, :1] @ B[:1], A, B, kinds=("e4m3", "e4m3", "fp32"),
+            scales=(np.ones((16, blocks), np.float32), np.ones((blocks, 3), np.float32)))  # fmt: skip
+    (p,) = runs.read(tmp_path)
+    p.operands["scale_b"]["strides"] = [1, blocks]
+    assert re.fullmatch(rf"none of \d+ alternatives reproduces the sample{reason}", replay.explain(p).text)
 
 
 def test_a_product_without_a_sample_has_a_reason(tmp_path):
