@@ -1,32 +1,39 @@
 """Collect the answers of cuBLASLt's heuristic on this GPU, and build ``fpemu/library/data/*-model.npz`` from them.
 
-    python benchmarks/heuristic_model.py collect FOLDER --seed 1 --count 40000000 --seconds 120
+    python benchmarks/heuristic_model.py collect FOLDER --seeds 2 --seconds 90
     python benchmarks/heuristic_model.py layers FOLDER
-    python benchmarks/heuristic_model.py build FOLDER --seed 1 --count 40000000
+    python benchmarks/heuristic_model.py train FOLDER --seeds 2,3 --network tf32 --sizes 768:6:60,576:5:45
+    python benchmarks/heuristic_model.py build FOLDER --seeds 2,3
 
 A C++ program queries random shapes on all cores; the shapes follow from the seed, so that only the answers are saved.
-Several trees for each type and layout grow on the answers (Gini impurity, random features at each node); held-out
-answers determine the share of votes from which at most `WRONG` of the answers are wrong.
+Networks learn the configurations and tiles (`train`, on a GPU, by PyTorch); `build` joins them, and finds on held-out
+answers the smallest probability from which at most `WRONG` of the answers are wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import tempfile
+import time
 import zipfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from fpemu.library.families import Configuration, block_of, canonical
 from fpemu.library.heuristic import CODES, WORKSPACE
-from fpemu.library.model import Forest, Tree, features, right_children
+from fpemu.library.model import NETWORKS, features, load
 
 KINDS = [(kind, layout) for kind in ("fp16", "bf16", "tf32", "fp32", "fp64") for layout in ("NN", "TN")]
+COUNT = 50_000_000  # shapes of a seed; the time limit ends the queries earlier
+HELD_OUT = 120_000  # answers of each type and layout
+WRONG = 0.0006  # accepted share of wrong answers
+RARE = 30  # fewer answers make no class
+NARROW, BATCH, RATE = 128, 16384, 2e-3  # width of the last hidden layer; samples of a step; largest learning rate
 FIELDS = (*Configuration._fields, "tile")
 LAYER_KINDS = [(kind, "TN") for kind in ("fp16", "bf16", "tf32", "fp32")]  # 16-bit results have the same answers
 MOST_ROWS = 8192
@@ -56,9 +63,6 @@ OTHER_LAYERS = (
     *((1536, 7168), (24576, 1536), (576, 7168), (32768, 512), (7168, 16384), (18432, 7168), (36864, 7168)),
     *((7168, 18432), (2048, 7168), (4096, 7168), (7168, 2048), (256, 7168), (129280, 7168)),
 )
-WRONG = 0.0006  # accepted share of wrong answers
-FLOOR = 0.965  # smallest threshold: layers of language models had 3 wrong answers in 132 without it, none with it
-SMALLEST = 12  # samples of a node that is not split further
 
 PROGRAM = r"""
 #include <cublasLt.h>
@@ -180,117 +184,20 @@ def collect(file: Path, shapes: np.ndarray, kinds: list[tuple[str, str]], second
 
 
 def _write(file: Path, parts: dict[int, np.ndarray]) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
-        for n, answers in parts.items():
-            codes = answers.astype(np.int64) @ (1 << 10) ** np.arange(len(FIELDS))
-            _, first, index = np.unique(codes, return_index=True, return_inverse=True)
-            for name, array in (("table", answers[first]), ("index", index.ravel().astype(np.uint16))):
-                with archive.open(f"{n} {name}.npy", "w", force_zip64=True) as member:
-                    np.save(member, array)
-
-
-@njit(cache=True)
-def _best(X, y, index, left, right, most, share):  # type: ignore[no-untyped-def]
-    """Feature and bin with the smallest impurity, of a random share of the features; feature -1 if none separates."""
-    n = min(len(index), most)
-    stride = len(index) // n
-    labels = np.empty(n, np.int32)
-    for i in range(n):
-        labels[i] = y[index[i * stride]]
-    best, feature, cut = -1.0, -1, 0
-    values, order = np.empty(n, np.uint16), np.empty(n, np.int32)
-    for f in range(len(X)):
-        if np.random.random() > share:
-            continue
-        low, high = 65535, 0
-        for i in range(n):
-            values[i] = X[f, index[i * stride]]
-            low, high = min(low, values[i]), max(high, values[i])
-        if low == high:
-            continue
-        if high - low < 4 * n:
-            starts = np.zeros(high - low + 2, np.int32)
-            for i in range(n):
-                starts[values[i] - low + 1] += 1
-            for i in range(1, len(starts)):
-                starts[i] += starts[i - 1]
-            for i in range(n):
-                order[starts[values[i] - low]] = i
-                starts[values[i] - low] += 1
-        else:
-            order[:] = np.argsort(values)
-        for i in range(n):
-            left[labels[i]] = 0
-            right[labels[i]] = 0
-        total, before = 0.0, 0.0  # sums of squared counts on the right and on the left
-        for i in range(n):
-            total += 2 * right[labels[i]] + 1
-            right[labels[i]] += 1
-        for i in range(n - 1):
-            k = labels[order[i]]
-            before += 2 * left[k] + 1
-            left[k] += 1
-            total -= 2 * right[k] - 1
-            right[k] -= 1
-            if values[order[i]] != values[order[i + 1]]:
-                score = before / (i + 1) + total / (n - i - 1)
-                if score > best:
-                    # the middle of a gap separates unseen values best
-                    best, feature, cut = score, f, (int(values[order[i]]) + int(values[order[i + 1]])) // 2
-    return feature, cut
-
-
-@njit(cache=True)
-def grow(X, y, classes, smallest, most, share, seed):  # type: ignore[no-untyped-def]
-    """The nodes of a tree in preorder: feature (255: leaf), and bin or class. X (features, samples): bins."""
-    np.random.seed(seed)
-    n = X.shape[1]
-    index = np.arange(n).astype(np.int32)
-    buffer = np.empty(n, np.int32)
-    left, right = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
-    room = 4 * n // smallest + 1000
-    feature, value = np.empty(room, np.uint8), np.empty(room, np.int32)
-    nodes, stack = 0, [(0, n)]
-    while stack:
-        lo, hi = stack.pop()
-        some = index[lo:hi]
-        pure = True
-        for i in range(1, len(some)):
-            if y[some[i]] != y[some[0]]:
-                pure = False
-                break
-        f, cut = -1, 0
-        if not pure and hi - lo >= smallest:
-            f, cut = _best(X, y, some, left, right, most, share)
-        at = nodes
-        nodes += 1
-        if f >= 0:
-            a, b = lo, 0
-            for i in range(lo, hi):
-                if X[f, index[i]] <= cut:
-                    index[a] = index[i]
-                    a += 1
-                else:
-                    buffer[b] = index[i]
-                    b += 1
-            index[a:hi] = buffer[:b]
-            feature[at], value[at] = f, cut
-            stack.append((a, hi))
-            stack.append((lo, a))
-        else:
-            left[:] = 0
-            for i in range(len(some)):
-                left[y[some[i]]] += 1
-            feature[at], value[at] = 255, np.argmax(left)
-    return feature[:nodes], value[:nodes]
+    arrays: dict[str, Any] = {}
+    for n, answers in parts.items():
+        codes = answers.astype(np.int64) @ (1 << 10) ** np.arange(len(FIELDS))
+        _, first, index = np.unique(codes, return_index=True, return_inverse=True)
+        arrays |= {f"{n} table": answers[first], f"{n} index": index.ravel().astype(np.uint16)}
+    _save(file, arrays)
 
 
 def smooth(configs: np.ndarray, kind: str) -> np.ndarray:
-    """Configurations without fields that have no effect for any K: a tree separates them by smooth functions of the
-    sizes, unlike configurations that are merged because their orders are equal for one K."""
+    """Configurations without fields that have no effect for any K: smooth functions of the sizes separate them, unlike
+    configurations that are merged because their orders are equal for one K."""
     out = configs.astype(np.int32)
     family, stages, splits, reduction, custom = out.T
-    mma, plain = np.isin(family, (12, 21, 23, 24)), np.isin(family, (20, 22))
+    mma, plain = np.isin(family, (12, 21, 23, 24)) & (kind != "fp64"), np.isin(family, (20, 22))
     representative = {16: 6, 32: 9, 64: 13, 128: 19} if kind == "tf32" else {16: 1, 32: 7, 64: 13, 128: 19}
     blocks = np.array([representative[min(128, max(16, block_of(n)))] for n in range(64)])
     blocks[0] = blocks[0] if kind == "tf32" else 0
@@ -304,77 +211,212 @@ def smooth(configs: np.ndarray, kind: str) -> np.ndarray:
     return out
 
 
-def build(folder: Path, n: int, shapes: np.ndarray, trees: int) -> tuple[dict[str, Any], str]:
-    """The arrays of a type and layout, and a line about them. A sixteenth of the answers determines the threshold,
-    another one the shares of the line."""
-    kind, layout = KINDS[n]
-    with np.load(folder / f"answers{n % 4}.npz") as data:
-        configs = data[f"{n} table"][data[f"{n} index"]]
-    shapes = shapes[n :: 2 * len(KINDS)][: len(configs)].astype(np.int64)
-    used = (configs[:, 0] >= 0) & (shapes[:, :2] <= 2048).all(axis=1) & (shapes[:, 2] <= 8192)
-    shapes, configs = shapes[used], configs[used]
-    table, y = np.unique(smooth(configs, kind), axis=0, return_inverse=True)
-    y = y.ravel().astype(np.int32)
-    count = len(y) * 14 // 16
-    x = [values[:count] for values in features(*shapes.T)]
-    thresholds, X = [], np.empty((len(x), count), np.uint16)
-    for f, values in enumerate(x):
-        some = np.unique(values)
-        if len(some) > 60000:
-            some = np.unique(np.quantile(values, np.linspace(0, 1, 20000)).astype(np.float32))
-        thresholds.append(some)
-        X[f] = np.minimum(np.searchsorted(some, values), len(some) - 1)
-    grown, columns = [], np.stack(x)
-    for seed in range(trees):
-        feature, value = grow(X, y[:count], len(table), SMALLEST, 40000, 0.35, seed)
-        levels = value.astype(np.float32)
-        for f, some in enumerate(thresholds):
-            at = np.flatnonzero(feature == f)
-            levels[at] = (some[value[at]].astype(np.float64) + some[np.minimum(value[at] + 1, len(some) - 1)]) / 2
-        tree = Tree(feature, levels, np.zeros(len(feature), np.uint8), right_children(feature))
-        leaf = tree.leaves(columns)
-        hits = np.bincount(leaf, weights=value[leaf] == y[:count], minlength=len(feature))
-        purity = 255 * hits / (np.bincount(leaf, minlength=len(feature)) + 0.5)
-        grown.append(tree._replace(purity=np.round(purity).astype(np.uint8)))
-    narrow = f"{kind}->{kind}" if kind in ("fp16", "bf16") else kind  # its orders are distinguished by more fields
-    forest, held = Forest(tuple(grown), table.astype(np.int16), 0.0), slice(count, None)
-    rows, share = forest.votes(shapes[held], narrow)
-    right = (rows == canonical(configs[held], shapes[held, 2], narrow)).all(axis=1)
-    half = len(right) // 2
-    best = np.argsort(-share[:half], kind="stable")
-    wrong = np.cumsum(~right[best]) / np.arange(1, half + 1)
-    threshold = max(FLOOR, share[best[np.flatnonzero(wrong <= WRONG)[-1]]])
-    sure = share[half:] >= threshold
-    errors = (~right[half:][sure]).mean()
-    line = f"{kind} {layout}: {count:,} answers; answered {sure.mean():.4f} of {len(sure):,}, wrong {errors:.5f}"
-    parts = {part: np.concatenate([getattr(tree, part) for tree in grown]) for part in ("feature", "value", "purity")}
-    parts |= {"sizes": np.array([len(tree.feature) for tree in grown]), "configurations": forest.configurations}
-    return {f"{kind} {layout} {name}": a for name, a in {**parts, "threshold": threshold}.items()}, line
+def training_set(folder: Path, name: str, seeds: list[int]) -> tuple[Any, ...]:
+    """Shapes, flags (layout and bf16), classes and their configurations for a network, without held-out answers."""
+    which = [n for n, (kind, _) in enumerate(KINDS) if NETWORKS[kind] == name]
+    shapes, flags, tables, indices = [], [], [], []
+    for seed in seeds:
+        drawn = draw(seed, COUNT)
+        for n in which:
+            kind, layout = KINDS[n]
+            with np.load(folder / f"answers-{seed}-{n // PER_FILE}.npz") as data:
+                table, index = data[f"{n} table"], data[f"{n} index"]
+            if seed == seeds[0]:
+                index = index[:-HELD_OUT]
+            tables.append(np.c_[smooth(table[:, :5], kind), table[:, 5:]])
+            indices.append(index)
+            shapes.append(drawn[n :: len(KINDS)][: len(index)])
+            flags.append(np.broadcast_to(np.array([layout == "TN", kind == "bf16"], np.float32), (len(index), 2)))
+    every, to = np.unique(np.concatenate(tables), axis=0, return_inverse=True)
+    starts = np.cumsum([0, *map(len, tables)])
+    y = np.concatenate([to.ravel()[start:][index] for start, index in zip(starts, indices, strict=False)])
+    common = np.bincount(y, minlength=len(every)) >= RARE
+    common[every[:, 0] < 0] = False
+    number = np.where(common, np.cumsum(common), 0)  # class 0: rare ones
+    configurations = np.concatenate([np.full((1, 5), -1), every[common][:, :5]]).astype(np.int16)
+    return np.concatenate(shapes), np.concatenate(flags), number[y], configurations
+
+
+def train(folder: Path, name: str, seeds: list[int], networks: list[tuple[int, int, float]]) -> None:
+    """Train the networks of a type on this GPU: of each the width, bits of a weight and seconds."""
+    import torch
+
+    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+    shapes, flags, y, configurations = training_set(folder, name, seeds)
+    x = torch.empty((len(shapes), 206), dtype=torch.float32)
+    for start in range(0, len(shapes), 1 << 18):
+        part = slice(start, start + (1 << 18))
+        sizes, two = (torch.asarray(a[part], dtype=torch.float64) for a in (shapes, flags))
+        x[part] = features(sizes, two, torch)
+    some = x[:: max(1, len(x) // 1_000_000)]
+    mean, deviation = some.mean(0), some.std(0) + 1e-3
+    for start in range(0, len(x), 1 << 20):
+        x[start : start + (1 << 20)].sub_(mean).div_(deviation)
+    labels = torch.asarray(y.astype(np.int64))
+    arrays = {"mean": mean.cpu().numpy(), "deviation": deviation.cpu().numpy(), "configurations": configurations}
+    print(f"{name}: {len(x):,} answers, {len(configurations)} classes", flush=True)
+    for n, (width, bits, seconds) in enumerate(networks):
+        layers = _trained(torch, x, labels, len(configurations), width, bits, seconds, seed=n)
+        for i, (weight, step, bias) in enumerate(layers):
+            parts = {"weight": weight, "step": step, "bias": bias}
+            arrays |= {f"{n} {i} {part}": array for part, array in parts.items()}
+        np.savez_compressed(folder / f"network-{name}.npz", **{f"{name} {k}": a for k, a in arrays.items()})
+
+
+def _trained(torch: Any, x: Any, y: Any, classes: int, width: int, bits: int, seconds: float, seed: int) -> list[Any]:
+    """The layers of a network: integer weights, the step of each row, and biases. Adam; the weights are rounded to
+    their integers from the middle of the training on; the first layer has 8 bits."""
+    torch.manual_seed(seed)
+    sizes = (x.shape[1], width, width, width, NARROW, classes)
+    shape = list(zip(sizes[1:], sizes[:-1], strict=True))
+    weights = [
+        (torch.randn(s) * (2 if i < 3 else 1) ** 0.5 / s[1] ** 0.5).requires_grad_() for i, s in enumerate(shape)
+    ]
+    biases = [torch.zeros(s[0], requires_grad=True) for s in shape]
+    levels = [127, *[2 ** (bits - 1) - 1] * 4]
+    rate = torch.tensor(0.0)
+    given: dict[str, Any] = {"fused": True, "capturable": True} if x.is_cuda else {}
+    optimizer = torch.optim.Adam([*weights, *biases], lr=rate, **given)
+    chosen = torch.zeros(BATCH, dtype=torch.int64)
+    total = torch.zeros(())
+
+    def steps_of(i: int) -> Any:
+        return weights[i].detach().abs().amax(1, keepdim=True) / levels[i]
+
+    def step(rounded: bool) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        h = x[chosen]
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            w = weight
+            if rounded:
+                w = weight + (torch.round(weight / steps_of(i)) * steps_of(i) - weight).detach()
+            kind = torch.float32 if i == 0 else torch.bfloat16
+            h = torch.nn.functional.linear(h.to(kind), w.to(kind), bias.to(kind))
+            h = torch.nn.functional.silu(h) if i < 3 else h
+        loss = torch.nn.functional.cross_entropy(h.float(), y[chosen])
+        loss.backward()
+        optimizer.step()
+        total.mul_(0.99).add_(0.01 * loss.detach())
+
+    def recorded(rounded: bool) -> Any:
+        """The step as a CUDA graph."""
+        if not x.is_cuda:
+            return lambda: step(rounded)
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step(rounded)
+        torch.cuda.current_stream().wait_stream(stream)
+        with torch.cuda.graph(graph):
+            step(rounded)
+        return graph.replay
+
+    chosen.random_(len(x))
+    plain, integer = recorded(False), recorded(True)
+    began, count, done = time.time(), 0, 0.0
+    while done < 1:
+        if count % 20 == 0:
+            if x.is_cuda:
+                torch.cuda.synchronize()
+            done = (time.time() - began) / seconds
+            rate.fill_(RATE * min(1.0, count / 500) * max(1e-3, 0.5 + 0.5 * math.cos(math.pi * min(done, 1.0))))
+        chosen.random_(len(x))
+        (plain if done < 0.5 else integer)()
+        count += 1
+    print(f"width {width}, {bits} bits: {count} steps of {BATCH}, loss {total.item():.4f}", flush=True)
+    out = []
+    for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        integers = torch.round(weight.detach() / steps_of(i)).to(torch.int8)
+        out.append(tuple(a.cpu().numpy() for a in (integers, steps_of(i)[:, 0], bias.detach())))
+    return out
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """The arrays of `fpemu.library.model.Layers`: the answers of all numbers of rows as runs of one configuration."""
+    pairs = np.array(layers(), np.int32)
+    out: dict[str, Any] = {"layers": pairs, "most rows": np.array(MOST_ROWS)}
+    for n, (kind, layout) in enumerate(LAYER_KINDS):
+        rows = canonical(_answers(folder / "layers", n)[:, :5], np.repeat(pairs[:, 1], MOST_ROWS), _narrow(kind))
+        new = (np.diff(rows, axis=0, prepend=-1) != 0).any(axis=1)
+        new[::MOST_ROWS] = True
+        at = np.flatnonzero(new)
+        table, row = np.unique(rows[at], axis=0, return_inverse=True)
+        parts = {"layer": at // MOST_ROWS, "first": at % MOST_ROWS + 1, "row": row.ravel()}
+        out |= {f"{kind} {layout} layers {name}": values.astype(np.uint16) for name, values in parts.items()}
+        out[f"{kind} {layout} layers configurations"] = table.astype(np.int16)
+    return out
+
+
+def _answers(file: Path, n: int) -> np.ndarray:
+    """The answers for one type and layout that `collect` wrote."""
+    with np.load(file.with_name(f"{file.name}-{n // PER_FILE}.npz")) as data:
+        answers: np.ndarray = data[f"{n} table"][data[f"{n} index"]]
+    return answers
+
+
+def _narrow(kind: str) -> str:
+    """The type with 16-bit results, whose orders are distinguished by more fields."""
+    return f"{kind}->{kind}" if kind in ("fp16", "bf16") else kind
+
+
+def build(folder: Path, seeds: list[int]) -> None:
+    """Write ``model.npz`` with the networks, the thresholds of held-out answers and the layers; print their shares."""
+    arrays = recorded(folder)
+    for name in dict.fromkeys(NETWORKS.values()):
+        with np.load(folder / f"network-{name}.npz") as data:
+            arrays |= {part: data[part] for part in data.files}
+    file = folder / "model.npz"
+    arrays |= {f"{kind} {layout} threshold": np.array(0.0) for kind, layout in KINDS}
+    _save(file, arrays)
+    drawn = draw(seeds[0], COUNT)
+    for n, (kind, layout) in enumerate(KINDS):
+        load.cache_clear()
+        answers = _answers(folder / f"answers-{seeds[0]}", n)
+        shapes = drawn[n :: len(KINDS)][: len(answers)][-HELD_OUT:].astype(np.int64)
+        model = load(file, kind, layout)
+        assert model is not None
+        votes = [model.votes(part, _narrow(kind)) for part in np.array_split(shapes, 60)]
+        rows, share = (np.concatenate(part) for part in zip(*votes, strict=True))
+        right = (rows == canonical(answers[-HELD_OUT:, :5], shapes[:, 2], _narrow(kind))).all(axis=1)
+        best = np.argsort(-share, kind="stable")
+        wrong = np.cumsum(~right[best]) / np.arange(1, len(best) + 1)
+        last = np.flatnonzero(wrong <= WRONG)[-1]
+        arrays[f"{kind} {layout} threshold"] = share[best[last]]
+        print(f"{kind} {layout}: right {right.mean():.4f}, answered {(last + 1) / len(best):.4f}", flush=True)
+    _save(file, arrays)
+
+
+def _save(file: Path, arrays: dict[str, Any]) -> None:
+    """An .npz file compressed by LZMA, a fifth smaller than by numpy.savez_compressed."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.save(member, array)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("step", choices=("collect", "layers", "build"))
-    parser.add_argument("folder", type=Path, help="folder of the answers")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=("collect", "layers", "train", "build"))
+    parser.add_argument("folder", type=Path, help="folder of the answers and networks")
     parser.add_argument("--seconds", type=float, default=120, help="collect: time of the queries")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the shapes")
-    parser.add_argument("--count", type=int, default=40_000_000, help="shapes; the time limit may end earlier")
+    parser.add_argument("--seeds", default="1", help="seeds of the shapes: one to collect, all of them to train")
     parser.add_argument("--threads", type=int, default=16)
-    parser.add_argument("--trees", type=int, default=6, help="build: trees of a type and layout")
+    parser.add_argument("--network", choices=sorted(set(NETWORKS.values())), help="train: the type")
+    parser.add_argument(
+        "--sizes", default="768:6:60", help="train: width, bits of a weight and seconds of each network"
+    )
     given = parser.parse_args()
+    seeds = [int(seed) for seed in given.seeds.split(",")]
     if given.step == "collect":
-        collect(given.folder / "answers", draw(given.seed, given.count), KINDS, given.seconds, given.threads)
-        return
-    if given.step == "layers":
+        collect(given.folder / f"answers-{seeds[0]}", draw(seeds[0], COUNT), KINDS, given.seconds, given.threads)
+    elif given.step == "layers":
         collect(given.folder / "layers", rows(layers()), LAYER_KINDS, given.seconds, given.threads)
-        return
-    shapes = draw(given.seed, given.count)
-    arrays: dict[str, Any] = {}
-    for n in range(2 * len(KINDS)):
-        made, line = build(given.folder, n, shapes, given.trees)
-        arrays |= made
-        print(line, flush=True)
-    np.savez_compressed(given.folder / "model.npz", **arrays)
+    elif given.step == "train":
+        sizes = [size.split(":") for size in given.sizes.split(",")]
+        train(given.folder, given.network, seeds, [(int(w), int(b), float(t)) for w, b, t in sizes])
+    else:
+        build(given.folder, seeds)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""The choice of cuBLASLt's heuristic without its GPU: decision trees trained on millions of its answers.
+"""The choice of cuBLASLt's heuristic without its GPU: neural networks trained on millions of its answers.
 
-``fpemu/library/data/*-model.npz`` has some trees for each type and layout of a version and a GPU. A leaf has an index
-of `Configuration` rows and its purity, the share of this row in the answers of the leaf. Configurations with the same
-order for the K of a product are one candidate; the candidate with the largest mean purity is the answer if this mean
-reaches the ``threshold``, which held-out answers determined. The nodes of a tree are stored in preorder: ``feature``
-(255: a leaf), ``value`` (the threshold, or the index) and ``purity``; ``sizes`` are the numbers of nodes of the trees.
+``fpemu/library/data/*-model.npz`` has some networks for each type of a version and a GPU. Their inputs are the features
+of a product's sizes, its layout and, for 16-bit operands, whether they are bf16; each output is the probability of a
+class, a `Configuration` and a tile. The answer is the order with the largest sum of probabilities if this sum reaches
+the ``threshold``, which held-out answers determined. The file also has recorded answers for layers of language models.
 ``benchmarks/heuristic_model.py`` collects the answers and builds the file.
 """
 
@@ -19,68 +18,80 @@ from numpy.typing import NDArray
 
 from fpemu.library.families import canonical
 
-LEAF = 255
-_LARGEST = 2048, 8192  # M and N, and K, of the range that was sampled densely
+NETWORKS = {"fp16": "16-bit", "bf16": "16-bit", "tf32": "tf32", "fp32": "fp32", "fp64": "fp64"}
+_LARGEST = 2048, 8192  # M and N, and K, of the range that was sampled
 _SMS = 132  # multiprocessors of an H100 or H200
-_TILES = tuple((m, n) for m in (8, 16, 32, 64, 128, 192, 256) for n in (8, 16, 32, 64, 128, 192, 256) if m * n >= 1024)
+_CANDIDATES = 6  # configurations with the largest probabilities whose orders are compared
+_POWERS = tuple(2.0**n for n in range(9))
+_SMALL = (1, 2, 3, 4, 5, 7, 11)
+_STEPS = (8, 16, 32, 48, 64, 96, 128, 192, 256)
+_TILES = (
+    *((16, 16), (16, 32), (32, 16), (32, 32), (16, 64), (64, 16), (32, 64), (64, 32), (64, 64), (8, 128), (128, 8)),
+    *((16, 128), (128, 16), (32, 128), (128, 32), (64, 128), (128, 64), (128, 128), (64, 256), (256, 64)),
+    *((128, 192), (192, 128), (128, 256), (256, 128)),
+)
 
 
-def features(M: Any, N: Any, K: Any) -> list[NDArray[np.float32]]:
-    """The features of products, from arrays of their sizes: sizes, alignments, residues, tiles and waves of tiles."""
-    M, N, K = (np.asarray(x, np.int64) for x in (M, N, K))
-    out = [M, N, K, M * N, M * K, N * K, M * N * K, M / N, M * N / (K * K)]
-    out += [np.minimum(x & -x, 256) for x in (M, N, K)]
-    out += [x % n for x in (M, N, K) for n in (32, 64, 128)] + [M % 256, N % 256]
-    for m, n in _TILES:
-        tiles = -(-M // m) * -(-N // n)
-        out += [tiles, tiles % _SMS]
-    return [np.asarray(x, np.float32) for x in out]
+def features(sizes: Any, flags: Any, xp: Any = np) -> Any:
+    """The inputs (n, features) of the networks for sizes M, N, K (n, 3) in float64, arrays of NumPy or of `xp`.
+
+    Sizes, residues, divisibility, rounding to tiles, and waves of tiles. `flags` (n, 2): 1 for TN, 1 for bf16, else 0.
+    """
+    M, N, K = (sizes[:, n] for n in range(3))
+    each = sizes[:, :, None]
+    powers, steps, small, tiles = (xp.asarray(x, dtype=xp.float64) for x in (_POWERS, _STEPS, _SMALL, _TILES))
+    logarithms = xp.log2(xp.stack((M, N, K, M * N, M * K, N * K, M * N * K, M / N, M * N / (K * K)), 1))
+    rounded = xp.ceil(each / steps)
+    count = xp.ceil(M[:, None] / tiles[:, 0]) * xp.ceil(N[:, None] / tiles[:, 1])
+    waves = xp.ceil(count / _SMS)
+    binary = each // powers[:8] % 2, 1.0 * (each % powers[1:] == 0), 1.0 * (each == small)
+    by_size = (*binary, each / (rounded * steps), 1 / rounded)
+    parts = (x.reshape(len(sizes), -1) for x in by_size)
+    return xp.concatenate((flags, logarithms, *parts, xp.log2(count), count / (waves * _SMS), 1 / waves), 1)
 
 
-class Tree(NamedTuple):
-    """A decision tree."""
+class Network(NamedTuple):
+    """A network of dense layers: their weights (outputs, inputs) and biases; SiLU after all but the last two."""
 
-    feature: NDArray[np.uint8]
-    value: NDArray[np.float32]
-    purity: NDArray[np.uint8]  # of a leaf, in units of 1/255
-    right: NDArray[np.int32]  # index of a node's right child; the left one follows the node
+    layers: tuple[tuple[NDArray[np.float32], NDArray[np.float32]], ...]
 
-    def leaves(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
-        """The leaf of each column of `x`, the features of products."""
-        node = np.zeros(x.shape[1], np.int64)
-        inner = np.flatnonzero(self.feature[node] != LEAF)
-        while inner.size:
-            at = node[inner]
-            left = x[self.feature[at], inner] <= self.value[at]
-            node[inner] = np.where(left, at + 1, self.right[at])
-            inner = inner[self.feature[node[inner]] != LEAF]
-        return node
+    def __call__(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The probabilities of the classes, from normalized features."""
+        for n, (weight, bias) in enumerate(self.layers):
+            x = x @ weight.T + bias
+            if n < len(self.layers) - 2:
+                x *= np.float32(0.5) + np.float32(0.5) * np.tanh(np.float32(0.5) * x)
+        x = np.exp(x - x.max(axis=1, keepdims=True))
+        return x / x.sum(axis=1, keepdims=True)
 
 
-class Forest(NamedTuple):
-    """The trees of a type and layout."""
+class Model(NamedTuple):
+    """The networks of a type, for one layout."""
 
-    trees: tuple[Tree, ...]
-    configurations: NDArray[np.int16]
+    networks: tuple[Network, ...]
+    mean: NDArray[np.float32]
+    deviation: NDArray[np.float32]
+    configurations: NDArray[np.int16]  # of the classes, equal rows side by side; -1: a rare one
+    flags: tuple[float, float]  # 1 for TN, 1 for bf16, else 0
     threshold: float
 
     def votes(self, shapes: NDArray[Any], kind: str) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """For each row (M, N, K) of `shapes`: the canonical configuration, and its mean purity."""
-        x = np.stack(features(*shapes.T))
-        leaves = [tree.leaves(x) for tree in self.trees]
-        rows = np.concatenate(
-            [self.configurations[t.value[n].astype(int)] for t, n in zip(self.trees, leaves, strict=True)]
-        )
-        purity = np.array([t.purity[n] / 255 for t, n in zip(self.trees, leaves, strict=True)])
-        merged = canonical(rows, np.tile(shapes[:, 2], len(self.trees)), kind).reshape(len(self.trees), -1, 5)
-        same = (merged[:, None] == merged[None]).all(axis=3)
-        total = (same * purity).sum(axis=1) / len(self.trees)
-        best = total.argmax(axis=0)
-        at = np.arange(len(shapes))
-        return merged[best, at], total[best, at]
+        """For each row (M, N, K) of `shapes`: the canonical configuration, and its probability."""
+        flags = np.broadcast_to(np.array(self.flags), (len(shapes), 2))
+        x = (features(shapes.astype(np.float64), flags).astype(np.float32) - self.mean) / self.deviation
+        classes = np.mean([network(x) for network in self.networks], axis=0)
+        starts = np.flatnonzero((np.diff(self.configurations, axis=0, prepend=-2) != 0).any(axis=1))
+        share = np.add.reduceat(classes, starts, axis=1)
+        top = np.argsort(-share, axis=1, kind="stable")[:, :_CANDIDATES]
+        rows = self.configurations[starts[top]]
+        merged = canonical(rows.reshape(-1, 5), np.repeat(shapes[:, 2], top.shape[1]), kind).reshape(rows.shape)
+        same = (merged[:, :, None] == merged[:, None]).all(axis=3)
+        total = (same * np.take_along_axis(share, top, axis=1)[:, None].astype(np.float64)).sum(axis=2)
+        at, best = np.arange(len(shapes)), total.argmax(axis=1)
+        return merged[at, best], total[at, best]
 
     def __call__(self, shapes: NDArray[Any], kind: str) -> NDArray[np.int16]:
-        """The canonical `Configuration` rows (n, 5) of shapes (n, 3); a row of -1 where the trees are not sure."""
+        """The canonical `Configuration` rows (n, 5) of shapes (n, 3); a row of -1 where the networks are not sure."""
         rows, share = self.votes(shapes, kind)
         inside = (shapes[:, :2] <= _LARGEST[0]).all(axis=1) & (shapes[:, 2] <= _LARGEST[1])
         sure = (share >= self.threshold) & inside
@@ -102,6 +113,8 @@ class Layers(NamedTuple):
         known, asked = (x[:, 0].astype(np.int64) << 32 | x[:, 1].astype(np.int64) for x in (self.sizes, shapes[:, 1:]))
         layer = np.minimum(np.searchsorted(known, asked), len(known) - 1)
         inside = (known[layer] == asked) & (shapes[:, 0] <= self.most)
+        if not inside.any():
+            return np.full((len(shapes), 5), -1, np.int16)
         runs = self.layer.astype(np.int64) * (self.most + 1) + self.first
         run = np.searchsorted(runs, layer * (self.most + 1) + np.minimum(shapes[:, 0], self.most), side="right") - 1
         rows = canonical(self.configurations[self.row[run]], shapes[:, 2], kind)
@@ -120,25 +133,26 @@ def layers(path: Path, kind: str, layout: str) -> Layers | None:
 
 
 @lru_cache(maxsize=32)
-def load(path: Path, kind: str, layout: str) -> Forest | None:
-    """The trees of a type and layout in a file, or None; those of 16-bit inputs serve both types of results."""
-    name = f"{kind.split('-')[0]} {layout}"
+def load(path: Path, kind: str, layout: str) -> Model | None:
+    """The model of a type and layout in a file, or None; that of 16-bit inputs serves both types of results."""
+    kind = kind.split("-")[0]
+    name = NETWORKS.get(kind)
     with np.load(path) as data:
-        if f"{name} feature" not in data:
+        if name is None or f"{kind} {layout} threshold" not in data:
             return None
-        cuts = np.cumsum(data[f"{name} sizes"])[:-1]
-        parts = zip(*(np.split(data[f"{name} {part}"], cuts) for part in ("feature", "value", "purity")), strict=True)
-        trees = tuple(Tree(a, b, c, right_children(a)) for a, b, c in parts)
-        return Forest(trees, data[f"{name} configurations"], float(data[f"{name} threshold"]))
+        networks = tuple(map(Network, _networks(data, name)))
+        mean, deviation, classes = (data[f"{name} {part}"] for part in ("mean", "deviation", "configurations"))
+        flags = float(layout == "TN"), float(kind == "bf16")
+        return Model(networks, mean, deviation, classes, flags, float(data[f"{kind} {layout} threshold"]))
 
 
-def right_children(feature: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """The index of each node's right child in preorder; of a leaf 0."""
-    right = np.zeros(len(feature), np.int32)
-    waiting: list[int] = []  # nodes whose left subtree is being read
-    for n, leaf in enumerate((feature == LEAF).tolist()):
-        if not leaf:
-            waiting.append(n)
-        elif waiting and n + 1 < len(feature):
-            right[waiting.pop()] = n + 1
-    return right
+def _networks(data: Any, name: str) -> list[tuple[tuple[NDArray[np.float32], NDArray[np.float32]], ...]]:
+    """The layers of the networks of a type: integer weights times the step of their row, and biases."""
+    found: list[Any] = []
+    while f"{name} {len(found)} 0 weight" in data:
+        layers: list[Any] = []
+        while (layer := f"{name} {len(found)} {len(layers)}") + " weight" in data:
+            weight = data[f"{layer} weight"].astype(np.float32) * data[f"{layer} step"][:, None]
+            layers.append((weight, data[f"{layer} bias"].astype(np.float32)))
+        found.append(tuple(layers))
+    return found
