@@ -38,8 +38,9 @@ CODES = {
     "fp64": Codes(1, 1, 70, 1),
     "fp16->fp16": Codes(2, 2, 68, 0),
     "bf16->bf16": Codes(14, 14, 68, 0),
-    "fp8": Codes(28, 0, 68, 0),
-    "fp8->bf16": Codes(28, 14, 68, 0),
+    "e4m3": Codes(28, 0, 68, 0),
+    "e4m3->fp16": Codes(28, 2, 68, 0),
+    "e4m3->bf16": Codes(28, 14, 68, 0),
     "int8": Codes(3, 10, 72, 10),
 }
 
@@ -78,14 +79,20 @@ class Heuristic:
     ----------
     kind : str
         Type of the product.
-    layout : {"NN", "TN"}
-        Layout of the operands.
+    layout : {"NN", "TN", "NT", "TT"}
+        Layout of the operands: B is stored by columns if the first letter is "T", A if the second one is.
     workspace : int
         Largest workspace of the product, in bytes.
     alignment : int
         Alignment of the operands' addresses, in bytes.
     path : str, optional
         File of the library. Default: the file that cuda.pathfinder finds.
+    batch : int
+        Number of products of contiguous matrices.
+    bias : bool
+        Whether the epilogue adds a vector of N entries to the rows of D.
+    fast : bool
+        Fast accumulation of 8-bit floating-point products.
 
     Raises
     ------
@@ -94,18 +101,24 @@ class Heuristic:
     """
 
     def __init__(
-        self, kind: str, layout: str, workspace: int = WORKSPACE, alignment: int = 256, path: str | None = None
-    ) -> None:
-        self._calls, self.layout, self._workspace = _library(path), layout, workspace
+        self, kind: str, layout: str, workspace: int = WORKSPACE, alignment: int = 256, path: str | None = None,
+        *, batch: int = 1, bias: bool = False, fast: bool = False,
+    ) -> None:  # fmt: skip
+        self._calls, self.layout, self._workspace, self._batch = _library(path), layout, workspace, batch
         codes = CODES[kind]
-        self._scale, self._answer = codes.scale, _Result()
+        self._scale, self._answer, self._bias = codes.scale, _Result(), bias
         handle = ctypes.c_void_p()
         if status := self._calls.cublasLtCreate(ctypes.byref(handle)):
             raise InputError(f"cuBLASLt needs an NVIDIA GPU: cublasLtCreate returns status {status}")
         self._handle = handle
         self._operation = self._created("cublasLtMatmulDescCreate", codes.compute, codes.scale)
-        if layout == "TN":
-            self._set("cublasLtMatmulDescSetAttribute", self._operation, 3, ctypes.c_int32(1))
+        for attribute, letter in zip((3, 4), layout, strict=True):
+            self._describe(attribute, ctypes.c_int32(letter == "T"))
+        if bias:
+            self._describe(7, ctypes.c_int32(4)), self._describe(8, ctypes.c_uint64(256))
+        if codes.operand == 28:  # the heuristic reads no scale
+            self._describe(17, ctypes.c_uint64(256)), self._describe(18, ctypes.c_uint64(256))
+            self._describe(25, ctypes.c_int8(fast))
         self._matrices = [
             self._created("cublasLtMatrixLayoutCreate", code, *map(ctypes.c_uint64, (8, 8)), ctypes.c_int64(8))
             for code in (codes.operand, codes.operand, codes.result)
@@ -127,11 +140,12 @@ class Heuristic:
         out = np.full((len(shapes), len(FIELDS)), -1, np.int32)
         ask, get = self._calls.cublasLtMatmulAlgoGetHeuristic, self._calls.cublasLtMatmulAlgoConfigGetAttribute
         b, a, d = self._matrices
+        by_columns = [letter == "T" for letter in self.layout]
         result, count, value, written = self._answer, ctypes.c_int(), ctypes.c_int32(), ctypes.c_size_t()
         references = [ctypes.byref(x) for x in (result, count, value, written)]
         for line, (M, N, K) in zip(out, np.asarray(shapes).tolist(), strict=True):
-            self._resize(b, *((K, N) if self.layout == "TN" else (N, K)))
-            self._resize(a, K, M)
+            self._resize(b, *((K, N) if by_columns[0] else (N, K)))
+            self._resize(a, *((M, K) if by_columns[1] else (K, M)))
             self._resize(d, N, M)
             arguments = self._handle, self._operation, b, a, d, d, self._preference, 1, *references[:2]
             if ask(*arguments) or not count.value or result.state:
@@ -142,30 +156,55 @@ class Heuristic:
                     line[n] = value.value
         return out
 
-    def multiply(self, A: Any, B: Any, D: Any) -> Configuration:
-        """Write A B to D, tensors of PyTorch on the GPU, by the heuristic's first algorithm; return its configuration.
+    def multiply(
+        self, A: Any, B: Any, D: Any, C: Any = None, *, factors: Any = (1, 1), bias: Any = None,
+        scales: Any = (None, None),
+    ) -> Configuration:  # fmt: skip
+        """Write alpha A B + beta C to D by the heuristic's first algorithm and return its configuration.
+
+        Parameters
+        ----------
+        A, B, D : tensor
+            Operands and result in the heuristic's layout, on the GPU; a batch has one more dimension.
+        C : tensor, optional
+            Addend in the layout and type of D.
+        factors : (float, float)
+            alpha and beta.
+        bias : tensor, optional
+            Vector of the epilogue.
+        scales : (tensor, tensor)
+            fp32 scales of A and B of 8-bit floating-point products.
 
         Raises
         ------
         InputError
             cuBLASLt has no algorithm, or rejects it.
         """
-        (M, K), N = A.shape, B.shape[1]
+        (M, K), N = A.shape[-2:], B.shape[-1]
+        pointers = ((8, bias), (17, scales[1]), (18, scales[0]))  # cuBLASLt's first operand is B
+        for attribute, x in pointers:
+            if x is not None:
+                self._describe(attribute, ctypes.c_uint64(x.data_ptr()))
         row = Configuration(*(int(self([(M, N, K)])[0, FIELDS.index(name)]) for name in Configuration._fields))
-        workspace = A.new_empty(-(-self._workspace // A.element_size()))
-        one, zero = (_SCALARS[self._scale](x) for x in (1, 0))
+        workspace = D.new_empty(-(-self._workspace // D.element_size()))
+        alpha, beta = (_SCALARS[self._scale](x) for x in (factors[0], factors[1] if C is not None else 0))
         b, a, d = self._matrices
-        pointers = [ctypes.c_void_p(x.data_ptr()) for x in (B, A, D, workspace)]
-        scaled = self._handle, self._operation, ctypes.byref(one), pointers[0], b, pointers[1], a, ctypes.byref(zero)
+        at = [ctypes.c_void_p(x.data_ptr()) for x in (B, A, D if C is None else C, D, workspace)]
+        scaled = self._handle, self._operation, ctypes.byref(alpha), at[0], b, at[1], a, ctypes.byref(beta), at[2], d
         algorithm, size = ctypes.byref(self._answer.algorithm), ctypes.c_size_t(self._workspace)
-        result = pointers[2], d, pointers[2], d, algorithm, pointers[3], size, ctypes.c_void_p()
-        if status := self._calls.cublasLtMatmul(*scaled, *result):
+        if status := self._calls.cublasLtMatmul(*scaled, at[3], d, algorithm, at[4], size, ctypes.c_void_p()):
             raise InputError(f"cuBLASLt: cublasLtMatmul returns status {status} for {M}x{N}x{K}")
         return row
 
     def _resize(self, matrix: ctypes.c_void_p, rows: int, columns: int) -> None:
-        for n, size in ((2, rows), (3, columns), (4, rows)):
-            self._set("cublasLtMatrixLayoutSetAttribute", matrix, n, ctypes.c_uint64(size))
+        sizes = [(2, ctypes.c_uint64(rows)), (3, ctypes.c_uint64(columns)), (4, ctypes.c_int64(rows))]
+        if self._batch > 1:
+            sizes += [(5, ctypes.c_int32(self._batch)), (6, ctypes.c_int64(rows * columns))]
+        for attribute, size in sizes:
+            self._set("cublasLtMatrixLayoutSetAttribute", matrix, attribute, size)
+
+    def _describe(self, attribute: int, value: Any) -> None:
+        self._set("cublasLtMatmulDescSetAttribute", self._operation, attribute, value)
 
     def _created(self, call: str, *arguments: Any) -> ctypes.c_void_p:
         created = ctypes.c_void_p()
