@@ -7,6 +7,8 @@ its operands are B and A, and its result is the transpose of D.
 from __future__ import annotations
 
 import ctypes
+import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -83,12 +85,10 @@ class Heuristic:
         Layout of the operands: B is stored by columns if the first letter is "T", A if the second one is.
     workspace : int
         Largest workspace of the product, in bytes.
-    alignment : int
-        Alignment of the operands' addresses, in bytes.
+    alignment : (int, int, int)
+        Alignments of the addresses of A, B and D, in bytes.
     path : str, optional
         File of the library. Default: the file that cuda.pathfinder finds.
-    batch : int
-        Number of products of contiguous matrices.
     bias : bool
         Whether the epilogue adds a vector of N entries to the rows of D.
     fast : bool
@@ -101,12 +101,12 @@ class Heuristic:
     """
 
     def __init__(
-        self, kind: str, layout: str, workspace: int = WORKSPACE, alignment: int = 256, path: str | None = None,
-        *, batch: int = 1, bias: bool = False, fast: bool = False,
+        self, kind: str, layout: str, workspace: int = WORKSPACE, alignment: Sequence[int] = (256, 256, 256),
+        path: str | None = None, *, bias: bool = False, fast: bool = False,
     ) -> None:  # fmt: skip
-        self._calls, self.layout, self._workspace, self._batch = _library(path), layout, workspace, batch
+        self._calls, self.layout, self._workspace = _library(path), layout, workspace
         codes = CODES[kind]
-        self._scale, self._answer, self._bias = codes.scale, _Result(), bias
+        self._scale, self._answer = codes.scale, _Result()
         handle = ctypes.c_void_p()
         if status := self._calls.cublasLtCreate(ctypes.byref(handle)):
             raise InputError(f"cuBLASLt needs an NVIDIA GPU: cublasLtCreate returns status {status}")
@@ -124,7 +124,8 @@ class Heuristic:
             for code in (codes.operand, codes.operand, codes.result)
         ]
         self._preference = self._created("cublasLtMatmulPreferenceCreate")
-        limits = [(1, ctypes.c_size_t(workspace)), *((n, ctypes.c_uint32(alignment)) for n in (5, 6, 7, 8))]
+        of_a, of_b, of_d = map(ctypes.c_uint32, alignment)
+        limits = (1, ctypes.c_size_t(workspace)), (5, of_b), (6, of_a), (7, of_d), (8, of_d)
         for attribute, value in limits:
             self._set("cublasLtMatmulPreferenceSetAttribute", self._preference, attribute, value)
 
@@ -136,17 +137,20 @@ class Heuristic:
         return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def __call__(self, shapes: Any) -> NDArray[np.int32]:
-        """The fields of `FIELDS` for each (M, N, K) of an array (n, 3); -1 where cuBLASLt has no algorithm."""
+        """The fields of `FIELDS` for each row of an array of shapes; -1 where cuBLASLt has no algorithm.
+
+        A row has M, N, K and, in an array (n, 4), the number of products of contiguous matrices in a batch.
+        """
         out = np.full((len(shapes), len(FIELDS)), -1, np.int32)
         ask, get = self._calls.cublasLtMatmulAlgoGetHeuristic, self._calls.cublasLtMatmulAlgoConfigGetAttribute
         b, a, d = self._matrices
         by_columns = [letter == "T" for letter in self.layout]
         result, count, value, written = self._answer, ctypes.c_int(), ctypes.c_int32(), ctypes.c_size_t()
         references = [ctypes.byref(x) for x in (result, count, value, written)]
-        for line, (M, N, K) in zip(out, np.asarray(shapes).tolist(), strict=True):
-            self._resize(b, *((K, N) if by_columns[0] else (N, K)))
-            self._resize(a, *((M, K) if by_columns[1] else (K, M)))
-            self._resize(d, N, M)
+        for line, (M, N, K, *batch) in zip(out, np.asarray(shapes).tolist(), strict=True):
+            self._resize(b, *((K, N) if by_columns[0] else (N, K)), *batch)
+            self._resize(a, *((M, K) if by_columns[1] else (K, M)), *batch)
+            self._resize(d, N, M, *batch)
             arguments = self._handle, self._operation, b, a, d, d, self._preference, 1, *references[:2]
             if ask(*arguments) or not count.value or result.state:
                 continue
@@ -185,7 +189,7 @@ class Heuristic:
         for attribute, x in pointers:
             if x is not None:
                 self._describe(attribute, ctypes.c_uint64(x.data_ptr()))
-        row = Configuration(*(int(self([(M, N, K)])[0, FIELDS.index(name)]) for name in Configuration._fields))
+        row = self([(M, N, K, math.prod(A.shape[:-2]))])[0]
         workspace = D.new_empty(-(-self._workspace // D.element_size()))
         alpha, beta = (_SCALARS[self._scale](x) for x in (factors[0], factors[1] if C is not None else 0))
         b, a, d = self._matrices
@@ -194,12 +198,11 @@ class Heuristic:
         algorithm, size = ctypes.byref(self._answer.algorithm), ctypes.c_size_t(self._workspace)
         if status := self._calls.cublasLtMatmul(*scaled, at[3], d, algorithm, at[4], size, ctypes.c_void_p()):
             raise InputError(f"cuBLASLt: cublasLtMatmul returns status {status} for {M}x{N}x{K}")
-        return row
+        return Configuration(*(int(row[FIELDS.index(name)]) for name in Configuration._fields))
 
-    def _resize(self, matrix: ctypes.c_void_p, rows: int, columns: int) -> None:
+    def _resize(self, matrix: ctypes.c_void_p, rows: int, columns: int, batch: int = 1) -> None:
         sizes = [(2, ctypes.c_uint64(rows)), (3, ctypes.c_uint64(columns)), (4, ctypes.c_int64(rows))]
-        if self._batch > 1:
-            sizes += [(5, ctypes.c_int32(self._batch)), (6, ctypes.c_int64(rows * columns))]
+        sizes += [(5, ctypes.c_int32(batch)), (6, ctypes.c_int64(rows * columns if batch > 1 else 0))]
         for attribute, size in sizes:
             self._set("cublasLtMatrixLayoutSetAttribute", matrix, attribute, size)
 
