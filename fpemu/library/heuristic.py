@@ -9,45 +9,18 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fpemu import _cublas
 from fpemu.errors import InputError
 from fpemu.library.families import Configuration
 
 WORKSPACE = 32 << 20  # bytes, the workspace of torch.mm
 FIELDS = ("algorithm", "tile", "splits", "reduction", "swizzling", "custom", "stages", "inner", "cluster")
 _WIDTHS = (4, 4, 4, 4, 4, 4, 4, 2, 2)  # bytes of the attributes with these names, numbered from 0
-
-
-class Codes(NamedTuple):
-    """cuBLAS' codes of the operands, of D, of the arithmetic and of its scale."""
-
-    operand: int
-    result: int
-    compute: int
-    scale: int
-
-
-CODES = {
-    "fp16": Codes(2, 0, 68, 0),
-    "bf16": Codes(14, 0, 68, 0),
-    "tf32": Codes(0, 0, 77, 0),
-    "fp32": Codes(0, 0, 68, 0),
-    "fp64": Codes(1, 1, 70, 1),
-    "fp16->fp16": Codes(2, 2, 68, 0),
-    "bf16->bf16": Codes(14, 14, 68, 0),
-    "e4m3": Codes(28, 0, 68, 0),
-    "e4m3->fp16": Codes(28, 2, 68, 0),
-    "e4m3->bf16": Codes(28, 14, 68, 0),
-    "int8": Codes(3, 10, 72, 10),
-}
-
-
-_SCALARS: dict[int, Any] = {0: ctypes.c_float, 1: ctypes.c_double, 10: ctypes.c_int32}  # by the code of the scale
 
 
 class _Result(ctypes.Structure):
@@ -60,18 +33,6 @@ class _Result(ctypes.Structure):
         ("waves", ctypes.c_float),
         ("reserved", ctypes.c_int * 4),
     ]
-
-
-@lru_cache(maxsize=4)
-def _library(path: str | None) -> ctypes.CDLL:
-    try:
-        if path is None:
-            from cuda.pathfinder import load_nvidia_dynamic_lib
-
-            path = str(load_nvidia_dynamic_lib("cublasLt").abs_path)
-        return ctypes.CDLL(path)
-    except (ImportError, RuntimeError, OSError) as problem:
-        raise InputError(f"cuBLASLt is not installed here: {str(problem).splitlines()[0]}") from None
 
 
 class Heuristic:
@@ -104,20 +65,25 @@ class Heuristic:
         self, kind: str, layout: str, workspace: int = WORKSPACE, alignment: Sequence[int] = (256, 256, 256),
         path: str | None = None, *, bias: bool = False, fast: bool = False,
     ) -> None:  # fmt: skip
-        self._calls, self.layout, self._workspace = _library(path), layout, workspace
-        codes = CODES[kind]
+        try:
+            self._calls, self.layout, self._workspace = _cublas.load("cublasLt", path), layout, workspace
+        except OSError as problem:
+            raise InputError(f"cuBLASLt: {problem}") from None
+        codes = _cublas.KINDS[kind]
         self._scale, self._answer = codes.scale, _Result()
         handle = ctypes.c_void_p()
-        if status := self._calls.cublasLtCreate(ctypes.byref(handle)):
-            raise InputError(f"cuBLASLt needs an NVIDIA GPU: cublasLtCreate returns status {status}")
+        if code := self._calls.cublasLtCreate(ctypes.byref(handle)):
+            raise InputError(f"cuBLASLt needs an NVIDIA GPU: cublasLtCreate returns {_cublas.status(code)}")
         self._handle = handle
         self._operation = self._created("cublasLtMatmulDescCreate", codes.compute, codes.scale)
         for attribute, letter in zip((3, 4), layout, strict=True):
             self._describe(attribute, ctypes.c_int32(letter == "T"))
         if bias:
-            self._describe(7, ctypes.c_int32(4)), self._describe(8, ctypes.c_uint64(256))
+            self._describe(7, ctypes.c_int32(4))
+            self._describe(8, ctypes.c_uint64(256))
         if codes.operand == 28:  # the heuristic reads no scale
-            self._describe(17, ctypes.c_uint64(256)), self._describe(18, ctypes.c_uint64(256))
+            for attribute in (17, 18):
+                self._describe(attribute, ctypes.c_uint64(256))
             self._describe(25, ctypes.c_int8(fast))
         self._matrices = [
             self._created("cublasLtMatrixLayoutCreate", code, *map(ctypes.c_uint64, (8, 8)), ctypes.c_int64(8))
@@ -133,8 +99,7 @@ class Heuristic:
     def version(self) -> str:
         """The library's version: "13.1.0"."""
         self._calls.cublasLtGetVersion.restype = ctypes.c_size_t
-        number = self._calls.cublasLtGetVersion()
-        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+        return _cublas.version(self._calls.cublasLtGetVersion())
 
     def __call__(self, shapes: Any) -> NDArray[np.int32]:
         """The fields of `FIELDS` for each row of an array of shapes; -1 where cuBLASLt has no algorithm.
@@ -191,13 +156,13 @@ class Heuristic:
                 self._describe(attribute, ctypes.c_uint64(x.data_ptr()))
         row = self([(M, N, K, math.prod(A.shape[:-2]))])[0]
         workspace = D.new_empty(-(-self._workspace // D.element_size()))
-        alpha, beta = (_SCALARS[self._scale](x) for x in (factors[0], factors[1] if C is not None else 0))
+        alpha, beta = (_cublas.SCALARS[self._scale](x) for x in (factors[0], factors[1] if C is not None else 0))
         b, a, d = self._matrices
         at = [ctypes.c_void_p(x.data_ptr()) for x in (B, A, D if C is None else C, D, workspace)]
         scaled = self._handle, self._operation, ctypes.byref(alpha), at[0], b, at[1], a, ctypes.byref(beta), at[2], d
         algorithm, size = ctypes.byref(self._answer.algorithm), ctypes.c_size_t(self._workspace)
-        if status := self._calls.cublasLtMatmul(*scaled, at[3], d, algorithm, at[4], size, ctypes.c_void_p()):
-            raise InputError(f"cuBLASLt: cublasLtMatmul returns status {status} for {M}x{N}x{K}")
+        if code := self._calls.cublasLtMatmul(*scaled, at[3], d, algorithm, at[4], size, ctypes.c_void_p()):
+            raise InputError(f"cuBLASLt: cublasLtMatmul returns {_cublas.status(code)} for {M}x{N}x{K}")
         return Configuration(*(int(row[FIELDS.index(name)]) for name in Configuration._fields))
 
     def _resize(self, matrix: ctypes.c_void_p, rows: int, columns: int, batch: int = 1) -> None:
@@ -211,11 +176,11 @@ class Heuristic:
 
     def _created(self, call: str, *arguments: Any) -> ctypes.c_void_p:
         created = ctypes.c_void_p()
-        if status := getattr(self._calls, call)(ctypes.byref(created), *arguments):
-            raise InputError(f"cuBLASLt: {call} returns status {status}")
+        if code := getattr(self._calls, call)(ctypes.byref(created), *arguments):
+            raise InputError(f"cuBLASLt: {call} returns {_cublas.status(code)}")
         return created
 
     def _set(self, call: str, of: ctypes.c_void_p, attribute: int, value: Any) -> None:
         size = ctypes.c_size_t(ctypes.sizeof(value))
-        if status := getattr(self._calls, call)(of, attribute, ctypes.byref(value), size):
-            raise InputError(f"cuBLASLt: {call} returns status {status} for attribute {attribute}")
+        if code := getattr(self._calls, call)(of, attribute, ctypes.byref(value), size):
+            raise InputError(f"cuBLASLt: {call} returns {_cublas.status(code)} for attribute {attribute}")
