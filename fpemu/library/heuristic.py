@@ -19,6 +19,7 @@ from fpemu.errors import InputError
 from fpemu.library.families import Configuration
 
 WORKSPACE = 32 << 20  # bytes, the workspace of torch.mm
+CODES = {kind: of[:4] for kind, of in _cublas.KINDS.items()}  # of the operands, D, the arithmetic and its scale
 FIELDS = ("algorithm", "tile", "splits", "reduction", "swizzling", "custom", "stages", "inner", "cluster")
 _WIDTHS = (4, 4, 4, 4, 4, 4, 4, 2, 2)  # bytes of the attributes with these names, numbered from 0
 
