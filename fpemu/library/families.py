@@ -9,19 +9,31 @@ an H200 with cuBLAS 13.1 and compared with 4,163 orders that `fpemu.probing.reve
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import LARGEST, choice, integer, integers
+from fpemu.arguments import LARGEST, choice, flag, integer, integers
 from fpemu.errors import InputError
-from fpemu.library.tables import LAYOUTS, TYPES, Layout, Product, instruction
+from fpemu.library.tables import LAYOUTS, PLANNED, Layout, Product, instruction
 from fpemu.mma import KOrder
 from fpemu.mma.tree import Chain, Sum, Tree
 
-_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "fp32": 4, "fp64": 8}
+_BYTES = {"e4m3": 1, "int8": 1, "fp16": 2, "bf16": 2, "tf32": 4, "fp32": 4, "fp64": 8}
 _MMA, _STREAM_K, _INTERLEAVED = (12, 21, 23, 24), 43, (35, 36, 55)
+
+
+# sizes of the tiles and clusters of stream-K kernels, by cuBLASLt's number
+_TILES = {15: (64, 64), 16: (128, 32), 17: (64, 128), 18: (128, 64), 19: (64, 256), 20: (128, 128), 21: (256, 64),
+          23: (128, 256), 24: (256, 128)}  # fmt: skip
+_CLUSTERS = (
+    *((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (4, 2), (1, 4), (2, 4), (4, 4), (8, 1), (1, 8), (8, 2), (2, 8)),
+    *((16, 1), (1, 16), *((n, 1) for n in (3, 5, 6, 7, *range(9, 16))), *((n, 2) for n in (3, 5, 6, 7))),
+    *(*((n, 3) for n in range(1, 6)), (3, 4), (1, 5), (2, 5), (3, 5), (1, 6), (2, 6), (1, 7), (2, 7)),
+    *((1, n) for n in range(9, 16)),
+)  # from number 2
 
 
 class Configuration(NamedTuple):
@@ -34,7 +46,7 @@ class Configuration(NamedTuple):
     stages : int
         CUBLASLT_ALGO_CONFIG_STAGES_ID; it determines the block of K.
     splits : int
-        CUBLASLT_ALGO_CONFIG_SPLITK_NUM, the number of slices of K; -1: stream-K.
+        CUBLASLT_ALGO_CONFIG_SPLITK_NUM, the number of slices of K; -1: stream-K, see `resolved`.
     reduction : int
         CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME: 2 stores partial sums in the type of the arithmetic, 4 in that of D.
     custom : int
@@ -77,19 +89,24 @@ _VECTOR = {
 }
 
 
-def plan(config: Any, type: str, layout: Layout, shape: tuple[int, int, int]) -> Product:
+def plan(
+    config: Any, type: str, layout: Layout, shape: tuple[int, int, int], *, fast_accumulation: bool = False
+) -> Product:
     """Return the product that cuBLAS computes with one of cuBLASLt's configurations.
 
     Parameters
     ----------
     config : Configuration or mapping
-        The fields of `Configuration`, as `fpemu.library.heuristic.Heuristic` returns them; a mapping may have others.
+        The fields of `Configuration`, as `fpemu.library.heuristic.Heuristic` returns them. Of a mapping's other fields,
+        "tile", "cluster" and "blocks" determine the order of a stream-K kernel.
     type : str
         Type, as in `Product`.
     layout : {"NN", "TN"}
         Layout, as in `Product`.
     shape : (M, N, K)
         Sizes of the product.
+    fast_accumulation : bool
+        Of e4m3 products: whether the instruction's accumulator is kept for a whole slice of K, not for 128 of k.
 
     Returns
     -------
@@ -107,8 +124,9 @@ def plan(config: Any, type: str, layout: Layout, shape: tuple[int, int, int]) ->
     KOrder(split=1408)
     """
     sizes = integers("shape", shape, 1, LARGEST, length=3)
-    choice("type of a product", type, TYPES), choice("layout", layout, LAYOUTS)
-    return planned(_configuration(config), type, layout, sizes)
+    choice("type of a product", type, PLANNED), choice("layout", layout, LAYOUTS)
+    fast = flag("fast_accumulation", fast_accumulation)
+    return planned(resolved(config, layout, sizes), type, layout, sizes, fast=fast)
 
 
 def lost_terms(config: Any, K: int) -> range:
@@ -133,8 +151,9 @@ def lost_terms(config: Any, K: int) -> range:
 
     Notes
     -----
-    Kernels of family 66 with split-K (cuBLAS 13.1) divide K into whole blocks of 64 k. If these divide evenly among
-    more slices than the tail has terms, no slice adds the tail. torch.mm was not seen to run such a configuration.
+    Kernels of family 66 with split-K (cuBLAS 13.1) divide K into slices of 64 q of k. A remainder of K, modulo 64 times
+    the number of slices, that has fewer terms than there are slices is in none of them. torch.mm was not seen to run
+    such a configuration.
 
     Examples
     --------
@@ -142,9 +161,9 @@ def lost_terms(config: Any, K: int) -> range:
     range(11520, 11528)
     """
     K, config = integer("K", K, 1, LARGEST), _configuration(config)
-    whole, tail = K // 64, K % 64
-    lost = config.algorithm == 66 and tail and config.splits > tail and whole % config.splits == 0
-    return range(whole * 64 if lost else K, K)
+    remainder = K % (64 * max(1, config.splits))
+    lost = config.algorithm == 66 and remainder < config.splits
+    return range(K - remainder if lost else K, K)
 
 
 def _configuration(config: Any) -> Configuration:
@@ -156,6 +175,28 @@ def _configuration(config: Any) -> Configuration:
         raise InputError(f"config needs the fields {', '.join(Configuration._fields)}") from None
 
 
+def resolved(config: Any, layout: str, shape: Sequence[int]) -> Configuration:
+    """The configuration, with the number of slices of every tile of D for a stream-K kernel that divides all alike.
+
+    The kernel runs one wave of thread blocks. If the tiles fill at most half of it, each is divided among as many
+    blocks; if the tiles of the last wave fill more than half of it, or all, none is divided.
+    """
+    plain = _configuration(config)
+    if plain.splits != -1 or isinstance(config, Configuration):
+        return plain
+    tile, cluster, blocks = (int(config.get(name, 0)) for name in ("tile", "cluster", "blocks"))
+    if tile not in _TILES or not 2 <= cluster < 2 + len(_CLUSTERS) or blocks < 1:
+        return plain
+    # the first size of a tile is along N if the kernel computes the transpose of D
+    sides = shape[:2] if layout == "NN" else shape[1::-1]
+    tiles = 1
+    for size, length, count in zip(sides, _TILES[tile], _CLUSTERS[cluster - 2], strict=True):
+        tiles *= int(ceil(ceil(size, length), count)) * count
+    last = tiles % blocks
+    slices = blocks // tiles if tiles <= blocks else 1 if last == 0 or 2 * last > blocks else -1
+    return plain._replace(splits=slices)
+
+
 def planned(
     config: Configuration,
     kind: str,
@@ -163,9 +204,10 @@ def planned(
     shape: Sequence[int],
     of: tuple[str, str, str] = ("cublas", "", ""),
     source: str = "configuration",
+    fast: bool = False,
 ) -> Product:
     """`plan` for checked arguments; `of`: library, version and GPU."""
-    order, stored = order_of(config, kind, layout, shape)
+    order, stored = order_of(config, kind, layout, shape, fast)
     arithmetic = arithmetic_of(config, kind)
     rounded = "tf32" if arithmetic == "tf32" else None
     library, version, hardware = of
@@ -179,11 +221,17 @@ def arithmetic_of(config: Configuration, kind: str) -> str:
     return "fp32" if kind == "tf32" and config.algorithm in (10, 11, 13, 14, 20, 55) else kind
 
 
-def order_of(config: Configuration, kind: str, layout: str, shape: Sequence[int]) -> tuple[KOrder | Tree, str | None]:
+def order_of(
+    config: Configuration, kind: str, layout: str, shape: Sequence[int], fast: bool = False
+) -> tuple[KOrder | Tree, str | None]:
     """The order of a configuration, and the format of the partial sums of a KOrder; InputError for an unknown one."""
     name, (family, stages, splits, reduction, custom) = kind.split("-")[0], config
     in_place = reduction == 1 and splits > 1 and "->" in kind  # some tiles of D have another order
     size, (_, N, K) = _BYTES[name], shape
+    if name == "int8":  # sums are exact, or saturate at the end
+        return KOrder(), None
+    if family == 66 and name == "e4m3" and splits >= 1 and reduction != 4:
+        return _split(K, ceil(ceil(K, 128), splits) * 128, promote=None if fast else 128), None
     if family == 66 and size == 2 and splits >= 1:
         return _joined(K, ceil(ceil(K, 64), splits) * 64, 64, 16, kind, reduction)
     if family in _MMA and size < 8 and name != "fp32" and splits >= 1 and not in_place:
@@ -193,6 +241,8 @@ def order_of(config: Configuration, kind: str, layout: str, shape: Sequence[int]
         return KOrder(), None
     if family == _STREAM_K and name == "tf32" and K <= 512:  # a unit of stream-K has at least 8 blocks of 32 k
         return KOrder(), None
+    if family == _STREAM_K and name == "tf32" and 1 < splits <= ceil(K, 32):
+        return _units(K, splits), None
     if family == 63 and name == "tf32" and splits > 1 and custom == 0:
         return _turns(K, splits, block_of(stages), 8, "instruction", False), None
     if family in (20, 22) and size >= 4 and splits >= 1:
@@ -290,6 +340,16 @@ def _turns(K: int, splits: int, block: int, step: int, kind: Any, clustered: boo
         terms.append(x[last])
     terms += [_add([x[n], x[n + half] if n + half < last else None]) for n in range(1, half)]
     return _add(terms)
+
+
+def _units(K: int, count: int) -> Tree:
+    """Units of whole blocks of 32 k, the longer ones last, that are added in pairs from the last to the first."""
+    length, longer = divmod(int(ceil(K, 32)), count)
+    bounds = [32 * (n * length + max(0, n - count + longer)) for n in range(count)] + [K]
+    x: list[Any] = [Chain(tuple(_steps(*ends, 8))) for ends in pairwise(bounds)][::-1]
+    while len(x) > 1:
+        x = [_add(x[n : n + 2]) for n in range(0, len(x), 2)]
+    return x[0]  # type: ignore[no-any-return]
 
 
 def _in_lanes(K: int, lanes: _Lanes) -> Any:

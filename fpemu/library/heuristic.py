@@ -20,7 +20,8 @@ from fpemu.library.families import Configuration
 
 WORKSPACE = 32 << 20  # bytes, the workspace of torch.mm
 CODES = {kind: of[:4] for kind, of in _cublas.KINDS.items()}  # of the operands, D, the arithmetic and its scale
-FIELDS = ("algorithm", "tile", "splits", "reduction", "swizzling", "custom", "stages", "inner", "cluster")
+FIELDS = ("algorithm", "tile", "splits", "reduction", "swizzling", "custom", "stages", "inner", "cluster", "blocks")
+_MULTIPROCESSORS = 132  # of an H100 or H200
 _WIDTHS = (4, 4, 4, 4, 4, 4, 4, 2, 2)  # bytes of the attributes with these names, numbered from 0
 
 
@@ -105,6 +106,7 @@ class Heuristic:
     def __call__(self, shapes: Any) -> NDArray[np.int32]:
         """The fields of `FIELDS` for each row of an array of shapes; -1 where cuBLASLt has no algorithm.
 
+        "blocks" is the number of thread blocks of a wave or, of smaller products, of the product.
         A row has M, N, K and, in an array (n, 4), the number of products of contiguous matrices in a batch.
         """
         out = np.full((len(shapes), len(FIELDS)), -1, np.int32)
@@ -124,6 +126,7 @@ class Heuristic:
                 value.value = 0
                 if get(references[0], n, references[2], ctypes.c_size_t(width), references[3]) == 0:
                     line[n] = value.value
+            line[-1] = round(result.waves * _MULTIPROCESSORS)
         return out
 
     def multiply(

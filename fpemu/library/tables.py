@@ -42,6 +42,7 @@ INPUT_DTYPES = {
     "bf16->bf16": "float32",
 }
 TYPES = tuple(INPUT_DTYPES)
+PLANNED = (*TYPES, "e4m3", "e4m3->fp16", "e4m3->bf16", "int8")  # types of products whose orders may be planned
 LAYOUTS = ("TN", "NN")
 Layout = Literal["TN", "NN"]
 
@@ -183,7 +184,9 @@ class Product:
 
 def instruction(kind: str) -> MmaSpec:
     """The instruction of a product's chains on Hopper."""
-    return simt.SPECS[kind] if kind in ("fp32", "fp64") else mma.spec("hopper", kind.split("-")[0], "fp32")
+    if kind in ("fp32", "fp64"):
+        return simt.SPECS[kind]
+    return mma.spec("hopper", kind.split("-")[0], "int32" if kind == "int8" else "fp32")
 
 
 def summation(
