@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
@@ -9,14 +10,15 @@ from numpy.typing import NDArray
 
 from fpemu import formats
 from fpemu._system import in_ieee
-from fpemu.arguments import as_array, choice, integers
+from fpemu.arguments import as_array, choice, integers, number
 from fpemu.errors import InputError
 from fpemu.library import openblas
 from fpemu.library.products import Source, lookup
-from fpemu.library.tables import INPUT_DTYPES, TYPES, Layout, Product, Tiles, digest_of, operands, sample_indices
+from fpemu.library.tables import INPUTS, PLANNED, Layout, Product, Tiles, digest_of, operands, sample_indices
 from fpemu.mma import KOrder
 from fpemu.mma.device import Device
 from fpemu.mma.gemm import _chain, as_values
+from fpemu.mma.outer_scales import _scales_first
 from fpemu.mma.tree import Sum, Tree, from_order
 from fpemu.rounding import _round_to
 
@@ -26,6 +28,7 @@ def emulate(
     library: str,
     A: Any,
     B: Any,
+    C: Any = None,
     *,
     out: Literal["fp16", "bf16", "fp32", "fp64"] | None = None,
     fmt: str | None = None,
@@ -33,23 +36,28 @@ def emulate(
     version: str | None = None,
     hardware: str | None = None,
     source: Source = "auto",
+    scale_a: float = 1.0,
+    scale_b: float = 1.0,
+    fast_accumulation: bool = False,
     device: Device = "cpu",
 ) -> NDArray[Any]:
-    """Return the product A B with the bits that a library returns on a GPU or on one processor core.
+    """Return the product A B, or A B + C, with the bits that a library returns on a GPU or on one processor core.
 
     Parameters
     ----------
     library : {"cublas", "openblas"}
         Library. "openblas": cblas_sgemm and cblas_dgemm of one thread, with row-major operands, alpha = 1, beta = 0.
-    A : array_like (M, K)
-        float16, float32 or float64, assumed in C order; for "openblas" float32 or float64.
-    B : array_like (K, N)
+    A : array_like (M, K) or (batch, M, K)
+        float16, float32, float64 or int8, assumed in C order; for "openblas" float32 or float64.
+    B : array_like (K, N) or (batch, K, N)
         Like A, in C order or the transpose of such an array (`layout`); other strides do not affect the result.
+    C : array_like (N,), (M, N) or (batch, M, N), optional
+        A bias or a matrix that cuBLAS adds, as torch.addmm, linear and baddbmm with alpha = beta = 1 do.
     out : {"fp16", "bf16", "fp32", "fp64"}, optional
         Format of D. Default: fp32 (fp64 for fp64). bf16 values are returned in float32.
-    fmt : {"fp16", "bf16", "tf32", "fp32", "fp64"}, optional
-        Format of the inputs. Default: the format of their dtype. "bf16": bf16 values in float32; "tf32": any float32,
-        which the library rounds to tf32 to nearest.
+    fmt : {"fp16", "bf16", "tf32", "fp32", "fp64", "e4m3", "int8"}, optional
+        Format of the inputs. Default: the format of their dtype. "bf16", "e4m3": such values in float32; "tf32": any
+        float32, which the library rounds to tf32 to nearest.
     layout : {"TN", "NN"}, optional
         "NN": both in C order. "TN": B is the transpose of an (N, K) array in C order. Default: from the strides of B.
         The tables contain no transposed A; a call with one must state the layout.
@@ -60,12 +68,16 @@ def emulate(
         example (`fpemu.library.openblas.kernels` lists them); no default.
     source : {"auto", "table", "model", "heuristic"}
         Source of cuBLAS's orders, as in `fpemu.library.lookup`.
+    scale_a, scale_b : float
+        fp32 scales of e4m3 operands; the library multiplies the sums by their product.
+    fast_accumulation : bool
+        As in `fpemu.library.plan`.
     device : {"cpu", "cuda"}, optional
         Device of the emulation, as in `fpemu.mma.gemm`.
 
     Returns
     -------
-    array (M, N) of float16, float32 or float64
+    array (M, N) or (batch, M, N) of float16, float32, float64 or int32
         D.
 
     Raises
@@ -91,8 +103,10 @@ def emulate(
     np.float32(199.9981)
     """
     choice("library", library, ("cublas", "openblas"))
+    given = C
     A, B = as_array(A, "A"), as_array(B, "B")
-    if A.ndim != 2 or B.ndim != 2 or A.shape[1] != B.shape[0]:
+    lead = A.shape[:-2]
+    if A.ndim not in (2, 3) or B.ndim != A.ndim or (lead, A.shape[-1]) != (B.shape[:-2], B.shape[-2]):
         raise InputError(f"A of shape {A.shape} and B of shape {B.shape} do not form a product of two matrices")
     kind = _type(A, B, fmt, out)
     if layout is None:
@@ -106,33 +120,52 @@ def emulate(
         routines: dict[str, openblas.Routine] = {"fp32": "sgemm", "fp64": "dgemm"}
         if kind not in routines:
             raise InputError(f"openblas has no products of type {kind}: float32 or float64 operands are needed")
+        if lead or C is not None:
+            raise InputError("openblas has no batches here, and no C")
         blocks = openblas.blocking(routines[kind], hardware, version)
         return openblas.multiply(A, B, blocks, layout=layout, device=device)
-    sizes = (A.shape[0], B.shape[1], A.shape[1])
-    hardware = "H200" if hardware is None else hardware
-    product = lookup(library, kind, sizes, layout=layout, version=version, hardware=hardware, source=source)
-    if kind.startswith("bf16"):  # the dtypes of the other types hold no other values
-        A, B = as_values(A, formats.BF16, "A"), as_values(B, formats.BF16, "B")
-    return _entries(product, A, B, np.arange(product.M), np.arange(product.N), device)
+    M, N, K = A.shape[-2], B.shape[-1], A.shape[-1]
+    fmt, _, narrow = kind.partition("->")
+    if C is not None:
+        C = as_array(C, "C")
+        if C.shape not in ((N,), (*lead, M, N)):
+            raise InputError(f"C of shape {C.shape} is neither a vector ({N},) nor of D's shape {(*lead, M, N)}")
+        wide = {"fp64": "fp64", "int8": "int32"}.get(fmt, "fp32")
+        C = np.broadcast_to(as_values(C, wide if fmt == "int8" else formats.get(narrow or wide), "C"), (*lead, M, N))
+    scales = number("scale_a", scale_a), number("scale_b", scale_b)
+    if scales != (1, 1) and fmt != "e4m3":
+        raise InputError(f"scales belong to e4m3 operands, and A is {fmt}")
+    calls: Any = {"bias": C is not None and np.ndim(given) == 1, "batch": math.prod(lead), "source": source}
+    calls |= {"version": version, "hardware": "H200" if hardware is None else hardware}
+    product = lookup(library, kind, (M, N, K), layout=layout, fast_accumulation=fast_accumulation, **calls)
+    if fmt in ("bf16", "e4m3"):  # the dtypes of the other types hold no other values
+        A, B = (as_values(x, formats.get(fmt), name) for x, name in ((A, "A"), (B, "B")))
+    matrices = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (A, B)), strict=True)
+    where = np.arange(M), np.arange(N), device
+    parts = [
+        _entries(product, a, b, *where, None if C is None else C.reshape(-1, M, N)[n], scales)
+        for n, (a, b) in enumerate(matrices)
+    ]
+    return np.stack(parts).reshape(*lead, M, N)
 
 
 def _column_major(x: NDArray[Any]) -> bool:
     """Whether the strides show storage by columns; those of a single or of repeated rows or columns do not."""
-    return min(x.shape) > 1 and 0 < abs(x.strides[0]) < abs(x.strides[1])
+    return min(x.shape[-2:]) > 1 and 0 < abs(x.strides[-2]) < abs(x.strides[-1])
 
 
 def _type(A: NDArray[Any], B: NDArray[Any], fmt: str | None, out: str | None) -> str:
     if A.dtype != B.dtype:
         raise InputError(f"A is {A.dtype} and B is {B.dtype}: both operands must have one type")
     if fmt is None:
-        fmt = {"float16": "fp16", "float32": "fp32", "float64": "fp64"}.get(A.dtype.name)
+        fmt = {"float16": "fp16", "float32": "fp32", "float64": "fp64", "int8": "int8"}.get(A.dtype.name)
         if fmt is None:
-            raise InputError(f"A is {A.dtype}: float16, float32 or float64 is needed")
-    choice("type of a product", fmt, TYPES[:5])
-    if INPUT_DTYPES[fmt] != A.dtype.name:
-        raise InputError(f"A is {A.dtype}: {fmt} values are given as {INPUT_DTYPES[fmt]}")
-    wide = "fp64" if fmt == "fp64" else "fp32"
-    if out not in (None, wide) and (fmt, out) not in (("fp16", "fp16"), ("bf16", "bf16")):
+            raise InputError(f"A is {A.dtype}: float16, float32, float64 or int8 is needed")
+    choice("type of a product", fmt, INPUTS)
+    if INPUTS[fmt] != A.dtype.name:
+        raise InputError(f"A is {A.dtype}: {fmt} values are given as {INPUTS[fmt]}")
+    wide = {"fp64": "fp64", "int8": "int32"}.get(fmt, "fp32")
+    if out not in (None, wide) and f"{fmt}->{out}" not in PLANNED:
         raise InputError(f"the tables have no {fmt} products with {out} results")
     return fmt if out in (None, wide) else f"{fmt}->{out}"
 
@@ -203,9 +236,10 @@ def _values(product: Product, A: Any, B: Any) -> tuple[NDArray[Any], NDArray[Any
 
 
 def _entries(
-    product: Product, A: NDArray[Any], B: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any], device: Device
-) -> NDArray[Any]:
-    """D[rows][:, columns] from A[rows] and B[:, columns], which are values of the product's format."""
+    product: Product, A: NDArray[Any], B: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any], device: Device,
+    C: NDArray[Any] | None = None, scales: tuple[float, float] = (1, 1),
+) -> NDArray[Any]:  # fmt: skip
+    """D[rows][:, columns] from A[rows] and B[:, columns], which are values of the product's format, and C's entries."""
     if product.rounded is not None:
         fmt = formats.get(product.rounded)
         A, B = (_round_to(x.astype(np.float64), fmt).astype(np.float32) for x in (A, B))
@@ -225,10 +259,15 @@ def _entries(
     else:
         D = emulated(A, B, product.order, product.stored)
     # a sum beyond the range of fp16 becomes Inf, as in the library
-    with np.errstate(over="ignore"):
-        if product.type == "bf16->bf16":
+    with np.errstate(over="ignore", invalid="ignore"):
+        if product.type.startswith("e4m3"):
+            D = _scales_first(D, *(np.array(x, np.float32) for x in scales))
+        if C is not None:
+            D = D + C.astype(D.dtype)
+        narrow = product.type.partition("->")[2]
+        if narrow == "bf16":
             return _round_to(D.astype(np.float64), formats.BF16).astype(np.float32)
-        return D.astype(np.float16) if product.type == "fp16->fp16" else D
+        return D.astype(np.float16) if narrow == "fp16" else D
 
 
 def _with_stored(order: KOrder | Tree, stored: str | None, product: Product) -> KOrder | Tree:

@@ -1,14 +1,16 @@
 """The configurations that cuBLASLt's heuristic returns for products, called by ctypes: nothing runs on the GPU.
 
-torch.mm runs the heuristic's first configuration at a workspace of 32 MiB. cuBLASLt stores matrices by columns, so that
-its operands are B and A, and its result is the transpose of D.
+PyTorch runs the heuristic's first configuration, by cuBLAS at a workspace of 32 MiB or by cuBLASLt at 1 MiB. cuBLASLt
+stores matrices by columns, so that its operands are B and A, and its result is the transpose of D.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,13 @@ CODES = {kind: of[:4] for kind, of in _cublas.KINDS.items()}  # of the operands,
 FIELDS = ("algorithm", "tile", "splits", "reduction", "swizzling", "custom", "stages", "inner", "cluster", "blocks")
 _MULTIPROCESSORS = 132  # of an H100 or H200
 _WIDTHS = (4, 4, 4, 4, 4, 4, 4, 2, 2)  # bytes of the attributes with these names, numbered from 0
+
+
+def workspaces(variables: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """The bytes of PyTorch's workspaces on Hopper: of cuBLAS, and of cuBLASLt (for a bias or 8-bit floating point)."""
+    pairs = re.findall(r":(\d+):(\d+)", variables.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    plain = sum(int(size) * int(count) for size, count in pairs) << 10 or WORKSPACE
+    return plain, int(variables.get("CUBLASLT_WORKSPACE_SIZE", 1024)) << 10
 
 
 class _Result(ctypes.Structure):

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fpemu.arguments import LARGEST, choice, integers
+from fpemu.arguments import LARGEST, choice, flag, integer, integers
 from fpemu.errors import InputError, unknown_name
 from fpemu.library import model
-from fpemu.library.families import Configuration, planned
-from fpemu.library.heuristic import FIELDS, Heuristic
-from fpemu.library.tables import LAYOUTS, TYPES, Layout, Order, Product, files, read, summation
+from fpemu.library.families import Configuration, planned, resolved
+from fpemu.library.heuristic import FIELDS, Heuristic, workspaces
+from fpemu.library.tables import LAYOUTS, PLANNED, TYPES, Layout, Order, Product, files, read, summation
 
 Source = Literal["auto", "table", "model", "heuristic"]
 _SOURCES = ("auto", "table", "model", "heuristic")
@@ -67,6 +67,9 @@ def lookup(
     version: str | None = None,
     hardware: str = "H200",
     source: Source = "auto",
+    bias: bool = False,
+    batch: int = 1,
+    fast_accumulation: bool = False,
 ) -> Product:
     """Return the product of one type, layout and shape of a library, with its summation order.
 
@@ -88,6 +91,12 @@ def lookup(
         "table": recorded products only, and layers of language models with up to 8192 rows. "model": the model of the
         heuristic's choice, without the GPU. "heuristic": the answer of the installed cuBLASLt on this machine's GPU.
         "auto": the table, then the model.
+    bias : bool
+        Whether the library adds a vector to the rows of D. Only "heuristic" answers for one.
+    batch : int
+        Number of products of a batch of contiguous matrices. Only "heuristic" answers for more than one.
+    fast_accumulation : bool
+        As in `plan`.
 
     Returns
     -------
@@ -101,8 +110,11 @@ def lookup(
 
     Notes
     -----
-    The order is that of torch.mm of contiguous operands, which runs the heuristic's first answer for a workspace of 32
-    MiB. The model declines shapes of which held-out answers show that it is not sure.
+    The order is that of a call of PyTorch with contiguous operands, which runs the heuristic's first answer: torch.mm,
+    addmm with a matrix and linear without a bias by the defaults; addmm and linear with a vector by `bias`; bmm and
+    baddbmm by `batch`; _scaled_mm with scales of tensors by the type e4m3; _int_mm by int8, whose sums are exact up
+    to K = 131071. The workspaces are those of `fpemu.library.heuristic.workspaces`. The model declines shapes of which
+    held-out answers show that it is not sure.
 
     Examples
     --------
@@ -110,13 +122,17 @@ def lookup(
     KOrder(split=4096)
     """
     sizes = integers("shape", shape, 1, LARGEST, length=3)
-    choice("type of a product", type, TYPES), choice("layout", layout, LAYOUTS), choice("source", source, _SOURCES)
+    choice("type of a product", type, PLANNED), choice("layout", layout, LAYOUTS), choice("source", source, _SOURCES)
+    bias, fast = flag("bias", bias), flag("fast_accumulation", fast_accumulation)
+    batch = integer("batch", batch, 1, 2**31 - 1)
     if source == "heuristic":
         choice("library", library, ("cublas",))
-        heuristic = _heuristic(type, layout)
-        answer = dict(zip(FIELDS, heuristic([sizes])[0].tolist(), strict=True))
-        row = Configuration(*(answer[name] for name in Configuration._fields))
-        return planned(row, type, layout, sizes, (library, heuristic.version, "this GPU"), source)
+        heuristic = _heuristic(type, layout, workspaces()[bias or type.startswith("e4m3")], bias, fast)
+        answer = dict(zip(FIELDS, heuristic([(*sizes, batch)])[0].tolist(), strict=True))
+        of = library, heuristic.version, "this GPU"
+        return planned(resolved(answer, layout, sizes), type, layout, sizes, of, source, fast)
+    if bias or batch > 1:
+        raise InputError("the tables and the model have no products with a bias or in a batch: give source='heuristic'")
     table = _table(library, version, hardware)
     of = library, table["version"], table["hardware"]
     rows = [r for g in table["cases"] if (g["type"], g["layout"]) == (type, layout) for r in g["rows"]]
@@ -188,8 +204,8 @@ def _answers(
 
 
 @lru_cache(maxsize=32)
-def _heuristic(kind: str, layout: str) -> Heuristic:
-    return Heuristic(kind, layout)
+def _heuristic(kind: str, layout: str, workspace: int, bias: bool, fast: bool) -> Heuristic:
+    return Heuristic(kind, layout, workspace, bias=bias, fast=fast)
 
 
 def nearest(rows: Iterable[Sequence[Any]], shape: Sequence[int]) -> list[str]:

@@ -42,7 +42,9 @@ INPUT_DTYPES = {
     "bf16->bf16": "float32",
 }
 TYPES = tuple(INPUT_DTYPES)
-PLANNED = (*TYPES, "e4m3", "e4m3->fp16", "e4m3->bf16", "int8")  # types of products whose orders may be planned
+# types of products whose orders may be planned, and the dtypes of their inputs
+PLANNED = (*TYPES, "e4m3", "e4m3->fp16", "e4m3->bf16", "int8")
+INPUTS = {kind: INPUT_DTYPES[kind] for kind in TYPES[:5]} | {"e4m3": "float32", "int8": "int8"}
 LAYOUTS = ("TN", "NN")
 Layout = Literal["TN", "NN"]
 
