@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,10 +23,14 @@ from fpemu.conformance.scaled import Scales, verify_scaled
 from fpemu.conformance.specification import Specification
 from fpemu.conformance.verdict import Verdict, verify
 from fpemu.errors import InputError
+from fpemu.library.families import adds_vector, rounds_before_adding
+from fpemu.library.products import lookup
+from fpemu.library.tables import Tiles
 from fpemu.mma.outer_scales import _multiplication
 
 Array = NDArray[Any]
 _OTHERS = 4  # products of the same kernel that an explanation must reproduce
+_OF_CUBLAS = ("mm", "addmm", "bmm", "baddbmm", "linear", "_scaled_mm", "_int_mm")
 _SEARCHES = 2  # searches for an order among equal calls, after which the others are only compared
 
 
@@ -103,6 +109,31 @@ def _kernel(p: Recorded) -> str:
     return str((p.operator, p.sizes, p.operands["D"]["shape"][:-2], p.flags, kinds))
 
 
+def _planned(p: Recorded, start: Specification) -> Iterator[Specification]:
+    """The specification in cuBLAS's order for a product of PyTorch, from the table, the model or the heuristic."""
+    shapes = {name: operand["shape"] for name, operand in p.operands.items()}
+    scaled = math.prod(shapes.get("scale_a", ())) > 1
+    if p.sizes is None or p.flags.get("device") != "cuda" or p.operator.removesuffix("_") not in _OF_CUBLAS or scaled:
+        return
+    (M, N, K), batch, C = p.sizes, math.prod(shapes["D"][:-2]), shapes.get("C")
+    if p.operator == "linear":
+        M, batch = M * batch, 1
+    layout: Any = "".join("NT"[by_columns(p.operands[name])] for name in "BA")
+    a, d = "tf32" if start.fmt == "tf32" else p.operands["A"]["type"], p.operands["D"]["type"]
+    kind = f"{a}->{d}" if d in ("fp16", "bf16") else a
+    bias = C is not None and p.beta == 1 and len(shapes["D"]) == 2 and adds_vector(C, (M, N, K), kind)
+    calls: Any = {"bias": bias, "batch": batch, "fast_accumulation": bool(p.flags.get("use_fast_accum"))}
+    sources: tuple[Any, ...] = ("auto", "heuristic")
+    for source in sources:
+        with suppress(InputError):
+            row = lookup("cublas", kind, (M, N, K), layout=layout, source=source, **calls)
+            first = C is not None and rounds_before_adding(row, bias)
+            if not isinstance(row.order, Tiles):
+                spec = replace(start, hardware=row.spec, order=row.order, stored=row.stored)
+                spec = replace(spec, epilogue="rounded" if first else spec.epilogue)
+                yield spec if start.fmt != "tf32" or row.rounded else replace(spec, fmt=None, inputs=None)
+
+
 def explain(
     product: Recorded,
     known: Iterable[Specification] = (),
@@ -128,7 +159,7 @@ def explain(
 
     try:
         start = samples[0].base() if base is None else base
-        for s in [*known, start] if base is None else [base, samples[0].base()]:
+        for s in chain(known, [start], _planned(product, start)) if base is None else [base, samples[0].base()]:
             if equal(s, samples):
                 return Explanation(s, samples[0].words(s))
         if not seconds:
