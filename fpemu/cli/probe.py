@@ -367,6 +367,8 @@ def lookup(
     hardware: Annotated[str | None, "GPU of the table (default: H200), or OpenBLAS's kernel, such as HASWELL."] = None,
     version: Annotated[str | None, "Version of the library; default: the newest."] = None,
     source: Annotated[str, "Source of cuBLAS's order: auto, table, model or heuristic (on a GPU)."] = "auto",
+    bias: Annotated[bool, "cuBLAS adds a vector to the rows of D (with --source heuristic)."] = False,
+    batch: Annotated[int, "Number of products in a batch (with --source heuristic)."] = 1,
     save: Annotated[Path | None, "Write the product and its order to this JSON file."] = None,
 ) -> None:
     """Print the summation order of a library's product, its evidence, and the nearest tabulated shapes.
@@ -391,7 +393,7 @@ def lookup(
         typer.echo("evidence: rules of the kernel's loops, compared with products of this version on one thread")
         return
     where: Any = {"layout": layout, "version": version, "hardware": hardware or "H200", "source": source}
-    product = libraries.lookup(library, type_, sizes, **where)
+    product = libraries.lookup(library, type_, sizes, bias=bias, batch=batch, **where)
     others = product.describe()[1:]
     typer.echo("\n".join([str(product), *(f"  {line}" for line in others)]))
     if not others:

@@ -23,6 +23,7 @@ from fpemu.mma.tree import Chain, Sum, Tree
 
 _BYTES = {"e4m3": 1, "int8": 1, "fp16": 2, "bf16": 2, "tf32": 4, "fp32": 4, "fp64": 8}
 _MMA, _STREAM_K, _INTERLEAVED = (12, 21, 23, 24), 43, (35, 36, 55)
+_UNDIVIDED = 19 * 32  # largest K of which stream-K was never seen to divide a tile
 
 
 # sizes of the tiles and clusters of stream-K kernels, by cuBLASLt's number
@@ -239,7 +240,7 @@ def order_of(
         return _joined(K, int(_lengths(K, splits, size)), block_of(stages), step, kind, reduction, residue_first=True)
     if family in (63, _STREAM_K) and name == "tf32" and splits == 1:
         return KOrder(), None
-    if family == _STREAM_K and name == "tf32" and K <= 512:  # a unit of stream-K has at least 8 blocks of 32 k
+    if family == _STREAM_K and name == "tf32" and K <= _UNDIVIDED:
         return KOrder(), None
     if family == _STREAM_K and name == "tf32" and 1 < splits <= ceil(K, 32):
         return _units(K, splits), None
@@ -428,7 +429,11 @@ def canonical(configs: NDArray[Any], K: NDArray[Any], kind: str) -> NDArray[np.i
 def _merge_mma(out: NDArray[Any], K: NDArray[Any], size: int, narrow: bool) -> None:
     """Give equal rows to configurations of the matrix instruction with equal orders."""
     family, stages, splits, reduction, _ = out.T
-    plain = (family == 66) | (np.isin(family, (63, _STREAM_K)) & (splits == 1)) | ((family == _STREAM_K) & (K <= 512))
+    plain = (
+        (family == 66)
+        | (np.isin(family, (63, _STREAM_K)) & (splits == 1))
+        | ((family == _STREAM_K) & (K <= _UNDIVIDED))
+    )
     mma = plain | (np.isin(family, _MMA) & (splits >= 1))
     step = np.where((size == 4) | ((stages == 0) & ~plain), 8, 16)
     parts = np.maximum(splits, 1)

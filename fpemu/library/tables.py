@@ -72,8 +72,8 @@ class Product:
     library, version, hardware : str
         Library, its version and the GPU.
     type : str
-        Format of the inputs, "fp16->fp16" and "bf16->bf16" where D has the same format; otherwise D is fp32 (fp64 for
-        fp64).
+        Format of the inputs, "fp16->fp16" and "bf16->bf16" where D has the same format, "e4m3->fp16" and "e4m3->bf16";
+        otherwise D is fp32 (fp64 for fp64, int32 for int8).
     layout : {"TN", "NN"}
         "NN": A (M, K) and B (K, N) in C order. "TN": B is the transpose of an (N, K) array in C order.
     M, N, K : int
@@ -156,7 +156,7 @@ class Product:
         """
         try:
             data = json.loads(Path(file).read_text())
-            choice("type of a product", data["type"], TYPES), choice("layout", data["layout"], LAYOUTS)
+            choice("type of a product", data["type"], PLANNED), choice("layout", data["layout"], LAYOUTS)
             sizes = integers("shape", [data.pop(name) for name in "MNK"], 1, LARGEST, length=3)
             data.pop("rounded")
             M, N, K = sizes
