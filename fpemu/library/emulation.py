@@ -13,6 +13,7 @@ from fpemu._system import in_ieee
 from fpemu.arguments import as_array, choice, integers, number
 from fpemu.errors import InputError
 from fpemu.library import openblas
+from fpemu.library.families import rounds_before_adding
 from fpemu.library.products import Source, lookup
 from fpemu.library.tables import INPUTS, PLANNED, Layout, Product, Tiles, digest_of, operands, sample_indices
 from fpemu.mma import KOrder
@@ -135,15 +136,18 @@ def emulate(
     scales = number("scale_a", scale_a), number("scale_b", scale_b)
     if scales != (1, 1) and fmt != "e4m3":
         raise InputError(f"scales belong to e4m3 operands, and A is {fmt}")
-    calls: Any = {"bias": C is not None and np.ndim(given) == 1, "batch": math.prod(lead), "source": source}
+    # torch.addmm takes a matrix of one row as a vector, and a vector for a thin B as a matrix
+    bias = C is not None and not lead and (np.ndim(given) == 1 or M == 1) and (min(N, K) > 1 or fmt == "e4m3")
+    calls: Any = {"bias": bias, "batch": math.prod(lead), "source": source}
     calls |= {"version": version, "hardware": "H200" if hardware is None else hardware}
     product = lookup(library, kind, (M, N, K), layout=layout, fast_accumulation=fast_accumulation, **calls)
     if fmt in ("bf16", "e4m3"):  # the dtypes of the other types hold no other values
         A, B = (as_values(x, formats.get(fmt), name) for x, name in ((A, "A"), (B, "B")))
+    first = C is not None and fmt != "int8" and rounds_before_adding(product, bias)
     matrices = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (A, B)), strict=True)
     where = np.arange(M), np.arange(N), device
     parts = [
-        _entries(product, a, b, *where, None if C is None else C.reshape(-1, M, N)[n], scales)
+        _entries(product, a, b, *where, None if C is None else C.reshape(-1, M, N)[n], scales, first)
         for n, (a, b) in enumerate(matrices)
     ]
     return np.stack(parts).reshape(*lead, M, N)
@@ -237,9 +241,17 @@ def _values(product: Product, A: Any, B: Any) -> tuple[NDArray[Any], NDArray[Any
 
 def _entries(
     product: Product, A: NDArray[Any], B: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any], device: Device,
-    C: NDArray[Any] | None = None, scales: tuple[float, float] = (1, 1),
+    C: NDArray[Any] | None = None, scales: tuple[float, float] = (1, 1), rounded_first: bool = False,
 ) -> NDArray[Any]:  # fmt: skip
-    """D[rows][:, columns] from A[rows] and B[:, columns], which are values of the product's format, and C's entries."""
+    """D[rows][:, columns] from A[rows] and B[:, columns], which are values of the product's format, and C's entries.
+
+    `rounded_first`: the sum is rounded to the format of D before C is added, as by `families.rounds_before_adding`.
+    """
+    narrow = product.type.partition("->")[2]
+
+    def converted(D: NDArray[Any]) -> NDArray[Any]:
+        return _round_to(D.astype(np.float64), formats.get(narrow)).astype(formats.get(narrow).dtype) if narrow else D
+
     if product.rounded is not None:
         fmt = formats.get(product.rounded)
         A, B = (_round_to(x.astype(np.float64), fmt).astype(np.float32) for x in (A, B))
@@ -263,11 +275,8 @@ def _entries(
         if product.type.startswith("e4m3"):
             D = _scales_first(D, *(np.array(x, np.float32) for x in scales))
         if C is not None:
-            D = D + C.astype(D.dtype)
-        narrow = product.type.partition("->")[2]
-        if narrow == "bf16":
-            return _round_to(D.astype(np.float64), formats.BF16).astype(np.float32)
-        return D.astype(np.float16) if narrow == "fp16" else D
+            D = (converted(D).astype(D.dtype) if rounded_first else D) + C.astype(D.dtype)
+        return converted(D)
 
 
 def _with_stored(order: KOrder | Tree, stored: str | None, product: Product) -> KOrder | Tree:

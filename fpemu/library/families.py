@@ -9,6 +9,7 @@ an H200 with cuBLAS 13.1 and compared with 4,163 orders that `fpemu.probing.reve
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -214,7 +215,19 @@ def planned(
     library, version, hardware = of
     M, N, K = shape
     spec = instruction(arithmetic)
-    return Product(library, version, hardware, kind, layout, M, N, K, order, spec, rounded, stored, source=source)
+    product = Product(library, version, hardware, kind, layout, M, N, K, order, spec, rounded, stored, source=source)
+    return replace(product, configuration=tuple(config))
+
+
+def rounds_before_adding(product: Product, vector: bool) -> bool:
+    """Whether the sum is rounded to the format of D before C, a vector or a matrix, is added; InputError if unknown."""
+    family, _, splits, reduction, _ = product.configuration or (0,) * 5
+    split = splits > 1
+    if not family or (split and reduction == (1 if vector else 4)) or (family == 12 and product.type == "fp64"):
+        raise InputError(
+            f"{product}: the place of C in the sum is not known for this kernel of cuBLAS (family {family})"
+        )
+    return "->" in product.type and (split and reduction == 4 if vector else family == 66 and not split)
 
 
 def arithmetic_of(config: Configuration, kind: str) -> str:

@@ -86,6 +86,8 @@ class Product:
         Format to which the library rounds the inputs first: tf32, or None.
     stored : str or None
         Format to which the partial sums of a KOrder's slices are rounded before they are added.
+    configuration : tuple of int
+        Fields of the `Configuration` that determined the order, or ().
     source : str
         Source of the order: "table", "heuristic" (cuBLASLt's answer on this GPU), "model" (of these answers),
         "configuration" (the caller's) or "file".
@@ -111,6 +113,7 @@ class Product:
     sample: str = ""
     seed: int = 0
     source: str = "table"
+    configuration: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         named = f"{self.library} {self.version}, {self.hardware}: {self.type} {self.layout} {self.M}x{self.N}x{self.K}"
@@ -159,6 +162,7 @@ class Product:
             choice("type of a product", data["type"], PLANNED), choice("layout", data["layout"], LAYOUTS)
             sizes = integers("shape", [data.pop(name) for name in "MNK"], 1, LARGEST, length=3)
             data.pop("rounded")
+            data["configuration"] = tuple(data.get("configuration", ()))
             M, N, K = sizes
             product = cls(**{**data, **summation(data["type"], data.pop("order"))}, M=M, N=N, K=K)
             if not isinstance(product.order, KOrder | Tiles):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import math
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import fpemu
 from fpemu import library, mma
 from fpemu.errors import InputError
-from fpemu.library import families, products
+from fpemu.library import families, products, tables
 from fpemu.library.heuristic import FIELDS, workspaces
+from fpemu.library.tables import operand_values
 from fpemu.mma import KOrder
 
 SPLIT = {"algorithm": 66, "stages": 35, "splits": 3, "reduction": 2, "custom": 3}
@@ -144,3 +149,51 @@ def test_recorded_stream_k_products_have_planned_units():
 def test_workspaces_are_those_of_the_environment():
     assert workspaces({}) == (2**25, 2**20)
     assert workspaces({"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8", "CUBLASLT_WORKSPACE_SIZE": "64"}) == (8519680, 2**16)
+
+
+# --- products of PyTorch on a GPU
+RECORDED = json.loads((Path(__file__).parents[1] / "data" / "cublas_calls.json").read_text())["rows"]
+
+
+def recorded_values(shape, kind, seed):
+    index, fmt = np.arange(math.prod(shape), dtype=np.int64).reshape(shape), kind.partition("->")[0]
+    if fmt == "int8":
+        return (operand_values(index, "fp16", seed, np.float64) * 32).astype(np.int8)
+    x = operand_values(index, "fp16" if fmt == "e4m3" else fmt, seed, np.float64)
+    x = fpemu.round_to(x, "e4m3") if fmt == "e4m3" else x
+    return x.astype({"fp16": np.float16, "fp64": np.float64}.get(fmt, np.float32))
+
+
+@pytest.mark.parametrize(("call", "kind"), sorted({tuple(row[:2]) for row in RECORDED}))
+def test_emulated_products_have_the_bits_of_pytorch(monkeypatch, call, kind):
+    """The digests of D of torch.mm, addmm, bmm, baddbmm, _scaled_mm and _int_mm, and the heuristic's answers."""
+    rows = [row for row in RECORDED if row[:2] == [call, kind]]
+    fmt, _, out = kind.partition("->")
+    scales = {"scale_a": 1.5, "scale_b": 0.7} if call == "scaled" else {}
+    for _, _, layout, (M, N, K, batch), answer, fast, bias, seed, digest in rows:
+        monkeypatch.setattr(products, "_heuristic", lambda *_: Answer(answer))  # noqa: B023
+        lead, narrow = ((batch,) if batch > 1 else ()), out or {"fp64": "fp64"}.get(kind, "fp32")
+        A = recorded_values((*lead, M, K), kind, 2 * seed)
+        B = recorded_values((*lead, K, N), kind, 2 * seed + 1)
+        shape = (N,) if call == "vector" or bias else (*lead, M, N) if call in ("matrix", "baddbmm") else None
+        C = None if shape is None else recorded_values(shape, narrow, seed)
+        given = {"fmt": fmt, "out": out or None, "layout": layout, "fast_accumulation": fast, **scales}
+        reduction, splits = (answer[FIELDS.index(name)] for name in ("reduction", "splits"))
+        if shape is not None and splits > 1 and reduction == (1 if call == "vector" else 4):
+            with pytest.raises(InputError, match="the place of C in the sum is not known"):
+                library.emulate("cublas", A, B, C, source="heuristic", **given)
+        else:
+            D = library.emulate("cublas", A, B, C, source="heuristic", **given)
+            assert tables.digest_of(D) == digest, (layout, M, N, K, batch, answer)
+
+
+class Answer:
+    """A heuristic with one answer."""
+
+    version = "13.1.0"
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __call__(self, shapes):
+        return np.array([self.answer] * len(shapes))
