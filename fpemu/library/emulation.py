@@ -13,7 +13,7 @@ from fpemu._system import in_ieee
 from fpemu.arguments import as_array, choice, integers, number
 from fpemu.errors import InputError
 from fpemu.library import openblas
-from fpemu.library.families import rounds_before_adding
+from fpemu.library.families import adds_vector, rounds_before_adding
 from fpemu.library.products import Source, lookup
 from fpemu.library.tables import INPUTS, PLANNED, Layout, Product, Tiles, digest_of, operands, sample_indices
 from fpemu.mma import KOrder
@@ -136,8 +136,7 @@ def emulate(
     scales = number("scale_a", scale_a), number("scale_b", scale_b)
     if scales != (1, 1) and fmt != "e4m3":
         raise InputError(f"scales belong to e4m3 operands, and A is {fmt}")
-    # torch.addmm takes a matrix of one row as a vector, and a vector for a thin B as a matrix
-    bias = C is not None and not lead and (np.ndim(given) == 1 or M == 1) and (min(N, K) > 1 or fmt == "e4m3")
+    bias = C is not None and not lead and adds_vector(np.shape(given), (M, N, K), kind)
     calls: Any = {"bias": bias, "batch": math.prod(lead), "source": source}
     calls |= {"version": version, "hardware": "H200" if hardware is None else hardware}
     product = lookup(library, kind, (M, N, K), layout=layout, fast_accumulation=fast_accumulation, **calls)

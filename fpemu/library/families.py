@@ -219,6 +219,15 @@ def planned(
     return replace(product, configuration=tuple(config))
 
 
+def adds_vector(shape: Sequence[int], sizes: Sequence[int], kind: str) -> bool:
+    """Whether PyTorch adds C of this shape as a vector, by cuBLASLt.
+
+    addmm takes a matrix of one row as a vector, and a vector as a matrix if B has one row or column.
+    """
+    M, N, K = sizes
+    return (len(shape) == 1 or M == 1) and (min(N, K) > 1 or kind.startswith("e4m3"))
+
+
 def rounds_before_adding(product: Product, vector: bool) -> bool:
     """Whether the sum is rounded to the format of D before C, a vector or a matrix, is added; InputError if unknown."""
     family, _, splits, reduction, _ = product.configuration or (0,) * 5
