@@ -261,6 +261,7 @@ def test_layouts_batches_and_panels(work, monkeypatch, winograd):
     agree(work, A, B, **options)
     agree(work, np.swapaxes(np.swapaxes(A, -1, -2).copy(), -1, -2), B[:, ::-1, ::2], **options)
     agree(work, np.array([[0.1]]), np.array([[3.0]]), **options)
+    assert hopper.Planes((3 << 22, 1, 1), hopper.REAL, 3, Memory()).rows == 3 << 20
     monkeypatch.setattr(hopper, "WORKSPACE", 1)
     kernels = agree(work, wide(rng, (600, 130)), wide(rng, (130, 800)), **options)
     assert kernels.count("residue_bytes") == 4

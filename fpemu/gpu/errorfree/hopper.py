@@ -46,6 +46,7 @@ _STAGES, _SIDE_ROWS, _BLOCKS = 4, 32, 2048
 _LONGEST = 127  # bits of the integers of mode CR
 _PAIRS = 64  # terms of a launch
 _MOST = 64  # products of a batch; the steps of more take the host longer than the GPU
+_TALLEST = 1 << 22  # rows of a panel: a grid has fewer than 2^16 rows of tiles
 _LAGGING = 2**37  # M N K from which power limits the clock
 _SMALLER = 1.04  # time of an entry of the smaller tile, relative to the larger one (H200)
 _WINOGRAD = 16384  # M, N and K from which a level of Strassen's algorithm is not slower (H200)
@@ -252,7 +253,7 @@ class Planes:
         rows, columns, parts = M, N, 1
         held = max((w.nbytes[0] for (index, _), w in workspaces.items() if index == device.current()), default=0)
         most = min(WORKSPACE, (callers.free_bytes() + held) * 3 // 4)
-        while self._nbytes(rows, columns) > most and rows > 512:
+        while (self._nbytes(rows, columns) > most and rows > 512) or rows > _TALLEST:
             parts *= 2
             rows = padded(-(-M // parts), 512)
         while self._nbytes(rows, columns) > most and columns > 768:
