@@ -3,8 +3,8 @@
 // Before this text: the constants of crt.cuh; of a bilinear algorithm (fpemu.gpu.errorfree.hopper.Bilinear), PARTS,
 // HALVES, TERMS, and of each block of D as bits of the terms PLUS[] and MINUS[]; struct Tiles with TILE_M and TILE_N of
 // byte_gemm.cu, NARROW (D is fp32, else fp64), ONCE (one rounding, after alpha and beta · C) and, of ONCE, PLAIN (alpha is
-// a power of two and nothing is added). The sums of bytes are the numbers t_i of crt.cuh: A has the inverses. And the
-// constants of struct Total, which fpemu.gpu.errorfree.hopper computes; OTHERS of the first two moduli of a group as PAIR.
+// a power of two and nothing is added); the constants of struct Total (fpemu.gpu.errorfree.residues), and OTHERS of the
+// first two moduli of a group as PAIR. The sums of bytes are the numbers t_i of crt.cuh: A has the inverses.
 //
 // blockIdx.y: row of tiles; blockIdx.x: 256 units of a tile, one tile after another.
 // A thread has 4 bytes of each term and modulus: of chunk c of a tile's block r, of rows g = 0, 8 and two columns 8 j.
