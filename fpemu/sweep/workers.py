@@ -43,7 +43,7 @@ _GATHER_SECONDS = 0.02
 _TASK = 5e7
 """Cost of the quick cells of a grid that a worker evaluates as one task: as long as they are stored together."""
 _WINDOW = 6
-"""Tasks that a worker has at a time."""
+"""Quick tasks that a worker has at a time; of others 2, so that the last ones are divided among the workers."""
 _JOIN_SECONDS = 0.1
 """Time between two looks for workers where a cluster has none."""
 _WATCH_SECONDS = 2.0
@@ -239,19 +239,18 @@ class Workers:
         self.connect()
         queues, lost, batch, since = _Queues(job, left), list[str](), Batch(), time.perf_counter()
         waiting: dict[Future[tuple[tuple[str, str], list[Result]]], tuple[Any, list[str]]] = {}
+        window = 2  # few cells are submitted: a dying worker takes them with it
         while True:
-            for number, (slot, pool) in enumerate(self._slots().items()):
-                gpu = self.gpus[number % len(self.gpus)] if self.gpus else None
-                # few cells are submitted: a dying worker takes them with it
-                while (
-                    not lost and sum(of == slot for of, _ in waiting.values()) < _WINDOW and (task := queues.task(slot))
-                ):
-                    names = [name for name, _ in task]
-                    try:
-                        future = pool.submit(_work, job.loader, [cell for _, cell in task], device, gpu)
-                        waiting[future] = slot, names
-                    except self._death:
-                        lost += names
+            slots = [(slot, pool, number) for number, (slot, pool) in enumerate(self._slots().items())]
+            for count, (slot, pool, number) in itertools.product(range(window), slots):  # in turn
+                if lost or sum(of == slot for of, _ in waiting.values()) > count or not (task := queues.task(slot)):
+                    continue
+                gpu, names = self.gpus[number % len(self.gpus)] if self.gpus else None, [name for name, _ in task]
+                try:
+                    future = pool.submit(_work, job.loader, [cell for _, cell in task], device, gpu)
+                    waiting[future] = slot, names
+                except self._death:
+                    lost += names
             if not waiting:
                 if lost or not queues:
                     break
@@ -275,6 +274,7 @@ class Workers:
                         f"there, {code[:12]}, {np.__version__} here; install the same versions on all machines"
                     )
                 batch += [(name, left.pop(name), result) for name, result in zip(names, results, strict=True)]
+                window = _WINDOW if 0 < results[-1].seconds < _GATHER_SECONDS else 2
             if batch and time.perf_counter() - since > _GATHER_SECONDS:
                 yield batch
                 batch, since = [], time.perf_counter()

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.test_docs import SESSION
+
 MISSING = [name for name in ("jupytext", "nbformat", "nbclient", "ipykernel") if importlib.util.find_spec(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"without {', '.join(MISSING)}: pip install 'fpemu[lab]'")
 
@@ -31,11 +33,24 @@ def build():
     return module
 
 
-def _run(*arguments, **environment):
-    """Run build.py in a separate process, which contains Jupyter's event loops, sockets and warnings."""
-    known = {**os.environ, "PYTHONPATH": str(ROOT), **{name: str(value) for name, value in environment.items()}}
-    command = [sys.executable, str(FOLDER / "build.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=known)
+@pytest.fixture(scope="module")
+def session():
+    """A function that executes code in a separate process, which contains Jupyter's event loops, sockets and warnings.
+
+    It returns the printed text and the traceback of an exception. One process imports Jupyter for all notebooks.
+    """
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "encoding": "utf-8"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}  # of the kernels too
+    with subprocess.Popen([sys.executable, "-c", SESSION], **pipes, env=environment) as python:
+
+        def execute(code):
+            python.stdin.write(json.dumps(code) + "\n")
+            python.stdin.flush()
+            return json.loads(python.stdout.readline())
+
+        assert not execute(f"import os, pathlib, sys\nsys.path.insert(0, {str(FOLDER)!r})\nimport build")
+        yield execute
+        python.stdin.close()
 
 
 def _new_output(kind, **content):
@@ -76,10 +91,13 @@ def test_a_kernel_may_start_in_both_folders(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_notebook_runs_and_shows_what_is_committed(build, name, tmp_path):
+def test_the_notebook_runs_and_shows_what_is_committed(build, session, name, tmp_path):
     """Its texts and the places of its pictures; `make reproduce ARGS="all --redraw"` draws the figures."""
-    done = _run(name, "--no-pictures", "--output", tmp_path, FPEMU_CACHE=tmp_path / "cache")
-    assert done.returncode == 0, done.stderr
+    printed = session(
+        f"os.environ['FPEMU_CACHE'] = {str(tmp_path / 'cache')!r}\n"
+        f"assert build.main([{name!r}, '--no-pictures', '--output', {str(tmp_path)!r}]) == 0"
+    )
+    assert "Traceback" not in printed, printed
     made, committed = build.read(tmp_path / f"{name}.ipynb"), build.read(FOLDER / f"{name}.ipynb")
     for cell, ours, theirs in zip(
         (cell for cell in made.cells if cell.cell_type == "code"),
@@ -206,17 +224,20 @@ def test_check_reports_what_is_missing(build, workshop, capsys):
     assert "no notebook 'smal' here; there are small" in capsys.readouterr().err
 
 
+EXECUTE = """
+here, build.HERE = build.HERE, pathlib.Path({folder!r})
+try:
+    print([build.text(build.execute(build.source("one"))) for _ in range({times})])
+finally:
+    build.HERE = here
+"""
+
+
 @pytest.mark.slow
-def test_a_run_leaves_no_trace_of_itself(tmp_path):
+def test_a_run_leaves_no_trace_of_itself(session, tmp_path):
     """Two runs, the same bytes: no times, no random ids."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import build, pathlib; "
-        f"build.HERE = pathlib.Path({str(tmp_path)!r}); print([build.text(build.execute(build.source('one'))) "
-        "for _ in range(2)].__repr__())"
-    )
     (tmp_path / "one.py").write_text("# %%\nimport os\n\n1 + 1\n\n# %%\nprint(os.path.basename(os.getcwd()))\n")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    first, second = ast.literal_eval(done.stdout)
+    first, second = ast.literal_eval(session(EXECUTE.format(folder=str(tmp_path), times=2)))
     assert first == second
     cells = json.loads(first)["cells"]
     assert cells[0]["outputs"][0]["data"]["text/plain"] == ["2"]
@@ -224,16 +245,13 @@ def test_a_run_leaves_no_trace_of_itself(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_failing_cell_and_a_warning_stop_the_build(tmp_path):
-    for source, complaint in (
-        ("# %%\nassert 1 == 2, 'not so'\n", "not so"),
-        ("# %%\nimport warnings\n\nwarnings.warn('careful')\n", "a cell wrote to stderr"),
-    ):
-        (tmp_path / "bad.py").write_text(source)
-        code = (
-            f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import build, pathlib; "
-            f"build.HERE = pathlib.Path({str(tmp_path)!r}); build.execute(build.source('bad'))"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert done.returncode == 1
-        assert complaint in done.stderr
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("# %%\nassert 1 == 2, 'not so'\n", ": not so"),
+        ("# %%\nimport warnings\n\nwarnings.warn('careful')\n", "RuntimeError: a cell wrote to stderr"),
+    ],
+)
+def test_a_failing_cell_and_a_warning_stop_the_build(session, tmp_path, source, complaint):
+    (tmp_path / "one.py").write_text(source)
+    assert complaint in session(EXECUTE.format(folder=str(tmp_path), times=1))
