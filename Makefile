@@ -17,7 +17,7 @@ help:
 	@echo "make lint        ruff, mypy, clang-format, and numpydoc on public docstrings"
 	@echo "make docs        build the documentation into docs/_build/html"
 	@echo "make bench       speed and memory of the emulation on this machine"
-	@echo "make setup       install the package and the requirements of the tests into .venv"
+	@echo "make setup       install the package and all requirements of these targets into .venv"
 	@echo "make clean       remove .venv, builds and caches, but no figures or results"
 
 setup: $(STAMP)
@@ -62,7 +62,6 @@ notebooks: $(STAMP)
 	$(BIN)/python notebooks/build.py $(ARGS)
 
 docs: $(STAMP)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[docs]'
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 bench: $(STAMP)
