@@ -38,12 +38,18 @@ CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_
 on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not ON_A_GPU, reason="needs a GPU")]
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),
-    # of inductor, of cuBLAS in another thread, of nested tensors and of vmap
+    # of inductor, of cuBLAS in another thread, of nested tensors, of vmap, of opcheck and of torch.jit.trace
     *(
         pytest.mark.filterwarnings(f"ignore:{text}")
-        for text in ("TensorFloat32", "Attempting to run", "The PyTorch API")
+        for text in (
+            "TensorFloat32",
+            "Attempting to run",
+            "The PyTorch API",
+            "There is a performance drop",
+            "The .grad attribute of a Tensor that is not a leaf",
+            "`torch.jit",
+        )
     ),
-    pytest.mark.filterwarnings("ignore:There is a performance drop"),
 ]
 
 
@@ -417,7 +423,7 @@ def test_other_dtypes_and_layouts_run_unchanged():
         results, D = [X @ Y for X, Y in cases], functional.linear(stack, B)
     for result, (X, Y) in zip(results, cases, strict=True):
         assert_same(result, X @ Y)
-    assert_same(D[1], functional.linear(stack[1], B))
+    assert_same(D[1], functional.linear(stack, B)[1])  # PyTorch may sum the product of stack[1] alone in another order
 
 
 @pytest.mark.parametrize("name", ["matmul", "linalg.matmul", "mm", "bmm", "addmm", "baddbmm", "linear"])
