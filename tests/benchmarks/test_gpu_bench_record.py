@@ -19,6 +19,7 @@ from fpemu import InputError
 from fpemu.cli import main
 from fpemu.gpu.runtime import device
 from fpemu.reproduce import pages
+from tests.loaded import PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD: dict = {
@@ -223,11 +224,10 @@ def test_the_commands_run_from_any_folder(tmp_path):
 
 
 # --- figures
-def _pages():
-    return [name for name in pages.names() if pages.load(name).page.kind == "G"]
+OF_A_RECORD = [name for name, page in PAGES.items() if page.kind == "G"]
 
 
-@pytest.mark.parametrize("name", _pages())
+@pytest.mark.parametrize("name", OF_A_RECORD)
 def test_measures_and_findings_are_those_of_the_record(name):
     page = pages.load(name)
     rows = [{**cell, **page.evaluate(cell)} for cell in page.cells("quick")]
@@ -246,7 +246,7 @@ def test_figures_are_drawn_from_the_record_as_it_is():
     assert {row["rules"] for row in kept.rows} <= {*kept.head["rules"], "errors"}
     assert not any(row.get("mismatches") for row in kept.rows)
     assert all(row["again"] for row in kept.rows if "again" in row)
-    for name in _pages():
+    for name in OF_A_RECORD:
         page = pages.load(name)
         figure = ROOT / "figures" / f"{name}.csv"
         assert page.cells("quick")[0]["record"] in figure.read_text(encoding="utf-8").splitlines()[1]

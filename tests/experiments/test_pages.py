@@ -13,9 +13,10 @@ from matplotlib.transforms import Bbox
 from fpemu import mma, plotting
 from fpemu.reproduce import claims, committed, figures, pages
 from fpemu.sweep.store import canonical
+from tests.loaded import PAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = pages.names()
+NAMES = [*PAGES]
 CLAIMS: dict[str, set[str]] = {name: set() for name in NAMES}
 """The names of the claims and the checks that a page decides."""
 for paper in claims.papers(ROOT / "experiments"):
@@ -88,10 +89,10 @@ def test_cells_are_distinct_and_texts_are_whole(name):
     assert experiment.title
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if "hardware" in pages.load(n).page.published])
+@pytest.mark.parametrize("name", [n for n, page in PAGES.items() if "hardware" in page.published])
 def test_a_page_of_one_unit_computes_and_draws_on_another(name):
     given = load(name)
-    other = "V100" if pages.load(name).page.published["hardware"] in ("ampere", "cdna2", "ascend910a") else "A100"
+    other = "V100" if PAGES[name].published["hardware"] in ("ampere", "cdna2", "ascend910a") else "A100"
     unit = mma.catalog.architecture(other)
     changed = given.experiment.changed({"hardware": other})
     cells = changed.cells("quick")
