@@ -199,7 +199,7 @@ def test_the_kernels_compile_and_structures_are_those_of_numpy():
 def test_whole_rows_stay_in_registers():
     texts = [source for source in splits.sources() if "LOADS" in source]
     assert len(texts) == 2
-    assert not any(frames(compiler.compile(text, "sm_90a"))[0] for text in texts)
+    assert not any(frames(compiler.cubin(text, "sm_90a"))[0] for text in texts)
 
 
 WIDEST = [
