@@ -240,7 +240,7 @@ def test_ci_draws_the_figures_and_ends_with_the_tests(changed, tmp_path):
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run([ROOT / ".ci" / "run"], capture_output=True, text=True, env={**os.environ, "PATH": path})
     commands = (tmp_path / "commands").read_text().splitlines()
-    first = ["make -j2 --output-sync lint docs", "make reproduce ARGS=all --redraw", "git status --porcelain"]
+    first = ["make -j3 --output-sync lint docs reproduce ARGS=all --redraw", "git status --porcelain"]
     assert commands == first + ["make test-all"] * (not changed)
     assert done.returncode == bool(changed)
     assert changed in done.stderr
