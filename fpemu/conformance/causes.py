@@ -313,11 +313,11 @@ def plain_causes(
     def evaluated(deviations: Deviations, candidates: Iterable[Candidate], *, plainly: bool = False) -> None:
         """Compare all orders of a list, with every conversion of the result or `plainly`, on the few entries."""
         one = changed(s, deviations)
-        listed = list(candidates)
+        listed = sorted(candidates, key=lambda candidate: (bool(candidate[2]), complexity(candidate[0])))
         if not listed:
             return
         T = np.stack([t for *_, t in listed])
-        hits: list[tuple[int, bool, tuple[int, ...], Deviations, Candidate]] = []
+        hits: list[tuple[int, int, Deviations, Candidate]] = []
         plain = None
         for ending in [()] if plainly else endings(one, p.C, p.D):
             last = changed(one, ending)
@@ -330,9 +330,8 @@ def plain_causes(
             if ending and np.array_equal(bits(value), plain):
                 continue  # a conversion without effect
             equal = ((bits(value).reshape(T.shape) == target) | ignored).all(axis=(1, 2))
-            for build, *rest in (listed[i] for i in np.flatnonzero(equal)):
-                hits.append((len(ending), bool(rest[1]), complexity(build), ending, (build, *rest)))
-        for count, (*_, ending, (build, text, fields, _)) in enumerate(sorted(hits, key=lambda h: h[:3])):
+            hits += [(len(ending), int(i), ending, listed[i]) for i in np.flatnonzero(equal)]
+        for count, (_, _, ending, (build, text, fields, _)) in enumerate(sorted(hits, key=lambda h: h[:2])):
             if count >= _EQUAL and p.over():
                 break
             order = build() if callable(build) else build
@@ -386,7 +385,6 @@ def plain_causes(
     in_order = in_orders(slices), in_orders(nested)
     plain = [("orders over K", likely, in_order)]
     on_units = [("slices on other instructions", all_units(), (in_orders(slices, plainly=True),))]
-    alternating = [("accumulators that alternate over K", likely, (in_orders(interleaved),))]
     stages: list[tuple[str, Iterable[Deviations], tuple[Callable[[Deviations], None], ...]]] = [
         *([] if p.identify else plain),
         ("partial sums in a workspace", before, (in_orders(workspaces),)),
@@ -394,7 +392,7 @@ def plain_causes(
         *([] if p.identify else on_units),
         ("libraries", libraries(p), (by_itself,)),
         *(plain if p.identify else []),
-        *alternating,
+        ("accumulators that alternate over K", likely, (in_orders(interleaved),)),
         *(on_units if p.identify else []),
         ("schemes", _special(p), (by_itself,)),
         ("slices of every length", likely, (every,)),
