@@ -3,7 +3,8 @@
     python benchmarks/heuristic_model.py collect FOLDER --seeds 2 --seconds 90
     python benchmarks/heuristic_model.py layers FOLDER
     python benchmarks/heuristic_model.py train FOLDER --seeds 2,3 --network tf32 --sizes 768:6:60,576:5:45
-    python benchmarks/heuristic_model.py build FOLDER --seeds 2,3
+    python benchmarks/heuristic_model.py build FOLDER --seeds 2,77
+    python benchmarks/heuristic_model.py changes FOLDER --libraries libcublasLt.so.13,OTHER
 
 A C++ program queries random shapes on all cores; the shapes follow from the seed, so that only the answers are saved.
 Networks learn the configurations and tiles (`train`, on a GPU, by PyTorch); `build` joins them, and finds on held-out
@@ -25,7 +26,8 @@ from typing import Any
 import numpy as np
 
 from fpemu.library.families import Configuration, block_of, canonical
-from fpemu.library.heuristic import CODES, WORKSPACE
+from fpemu.library.heuristic import CODES, WORKSPACE, Heuristic
+from fpemu.library.heuristic import FIELDS as HEURISTIC_FIELDS
 from fpemu.library.model import NETWORKS, features, load
 
 KINDS = [(kind, layout) for kind in ("fp16", "bf16", "tf32", "fp32", "fp64") for layout in ("NN", "TN")]
@@ -361,7 +363,10 @@ def _narrow(kind: str) -> str:
 
 
 def build(folder: Path, seeds: list[int]) -> None:
-    """Write ``model.npz`` with the networks, the thresholds of held-out answers and the layers; print their shares."""
+    """Write ``model.npz`` with the networks, the thresholds of held-out answers and the layers; print their shares.
+
+    Held-out answers are the last ones of the first of `seeds`, and those of the others, which no network has seen.
+    """
     arrays = recorded(folder)
     for name in dict.fromkeys(NETWORKS.values()):
         with np.load(folder / f"network-{name}.npz") as data:
@@ -369,22 +374,41 @@ def build(folder: Path, seeds: list[int]) -> None:
     file = folder / "model.npz"
     arrays |= {f"{kind} {layout} threshold": np.array(0.0) for kind, layout in KINDS}
     _save(file, arrays)
-    drawn = draw(seeds[0], COUNT)
+    drawn = {seed: draw(seed, COUNT) for seed in seeds}
     for n, (kind, layout) in enumerate(KINDS):
         load.cache_clear()
-        answers = _answers(folder / f"answers-{seeds[0]}", n)
-        shapes = drawn[n :: len(KINDS)][: len(answers)][-HELD_OUT:].astype(np.int64)
+        held = [_answers(folder / f"answers-{seed}", n) for seed in seeds]
+        given = (drawn[seed][n :: len(KINDS)][: len(part)] for seed, part in zip(seeds, held, strict=True))
+        answers, shapes = (np.concatenate([part[-HELD_OUT:] for part in parts]) for parts in (held, given))
         model = load(file, kind, layout)
         assert model is not None
-        votes = [model.votes(part, _narrow(kind)) for part in np.array_split(shapes, 60)]
+        votes = [model.votes(part, _narrow(kind)) for part in np.array_split(shapes.astype(np.int64), 60)]
         rows, share = (np.concatenate(part) for part in zip(*votes, strict=True))
-        right = (rows == canonical(answers[-HELD_OUT:, :5], shapes[:, 2], _narrow(kind))).all(axis=1)
+        right = (rows == canonical(answers[:, :5], shapes[:, 2].astype(np.int64), _narrow(kind))).all(axis=1)
         best = np.argsort(-share, kind="stable")
         wrong = np.cumsum(~right[best]) / np.arange(1, len(best) + 1)
         last = np.flatnonzero(wrong <= WRONG)[-1]
         arrays[f"{kind} {layout} threshold"] = share[best[last]]
         print(f"{kind} {layout}: right {right.mean():.4f}, answered {(last + 1) / len(best):.4f}", flush=True)
     _save(file, arrays)
+
+
+def changes(libraries: list[str], count: int = 20_000) -> None:
+    """Print the share of random shapes whose order differs from that of the first of some files of cuBLASLt."""
+    shapes = draw(99, count)
+    first: list[np.ndarray] = []
+    for library in libraries:
+        with ProcessPoolExecutor(len(KINDS)) as pool:
+            answers = list(pool.map(_queried, KINDS, [library] * len(KINDS), [shapes] * len(KINDS)))
+        orders = [canonical(x, shapes[:, 2], kind) for x, (kind, _) in zip(answers, KINDS, strict=True)]
+        first = first or orders
+        shares = ((a != b).any(axis=1).mean() for a, b in zip(orders, first, strict=True))
+        print(library, *(f"{k} {layout} {x:.4f}" for (k, layout), x in zip(KINDS, shares, strict=True)), flush=True)
+
+
+def _queried(of: tuple[str, str], library: str, shapes: np.ndarray) -> np.ndarray:
+    rows = Heuristic(*of, path=library)(shapes)
+    return rows[:, [HEURISTIC_FIELDS.index(name) for name in FIELDS[:5]]]
 
 
 def _save(file: Path, arrays: dict[str, Any]) -> None:
@@ -397,15 +421,20 @@ def _save(file: Path, arrays: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("step", choices=("collect", "layers", "train", "build"))
+    parser.add_argument("step", choices=("collect", "layers", "train", "build", "changes"))
     parser.add_argument("folder", type=Path, help="folder of the answers and networks")
     parser.add_argument("--seconds", type=float, default=120, help="collect: time of the queries")
-    parser.add_argument("--seeds", default="1", help="seeds of the shapes: one to collect, all of them to train")
+    parser.add_argument(
+        "--seeds",
+        default="1",
+        help="seeds of the shapes: one to collect; those of the training; those with held-out answers",
+    )
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--network", choices=sorted(set(NETWORKS.values())), help="train: the type")
     parser.add_argument(
         "--sizes", default="768:6:60", help="train: width, bits of a weight and seconds of each network"
     )
+    parser.add_argument("--libraries", default="", help="changes: files of cuBLASLt, separated by commas")
     given = parser.parse_args()
     seeds = [int(seed) for seed in given.seeds.split(",")]
     if given.step == "collect":
@@ -415,6 +444,8 @@ def main() -> None:
     elif given.step == "train":
         sizes = [size.split(":") for size in given.sizes.split(",")]
         train(given.folder, given.network, seeds, [(int(w), int(b), float(t)) for w, b, t in sizes])
+    elif given.step == "changes":
+        changes(given.libraries.split(","))
     else:
         build(given.folder, seeds)
 

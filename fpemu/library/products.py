@@ -21,6 +21,20 @@ from fpemu.library.tables import LAYOUTS, PLANNED, TYPES, Layout, Order, Product
 Source = Literal["auto", "table", "model", "heuristic"]
 _SOURCES = ("auto", "table", "model", "heuristic")
 
+# versions of cuBLAS without a table: the types and layouts for which their heuristics on an H200 chose the orders of
+# _MODELLED for all of 20,000 random shapes
+_WIDE = (("fp32", "NN"), ("fp32", "TN"), ("fp64", "NN"), ("fp64", "TN"))
+_16_BIT = (("fp16", "NN"), ("fp16", "TN"), ("bf16", "NN"), ("bf16", "TN"))
+_SAME_CHOICE = {
+    "12.4.5.8": _WIDE,
+    "12.6.4.1": _WIDE,
+    "12.8.4.1": (*_WIDE, ("fp16", "TN")),
+    "12.9.1.4": (*_WIDE, *_16_BIT, ("tf32", "NN"), ("tf32", "TN")),
+    "13.0.2.14": (*_WIDE, *_16_BIT, ("tf32", "TN")),
+    "13.8.2.12": (*_WIDE, ("tf32", "NN")),
+}
+_MODELLED = "13.1.0.3"
+
 
 def orders(library: str = "cublas", *, version: str | None = None, hardware: str = "H200") -> Iterator[Product]:
     """Return an iterator over the products of a library that were recorded on a GPU.
@@ -84,7 +98,8 @@ def lookup(
     layout : {"NN", "TN"}
         Layout, as in `Product`.
     version : str, optional
-        Version of the library. Default: the newest in the tables.
+        Version of the library. Default: the newest in the tables. For 12.4.5.8, 12.6.4.1, 12.8.4.1, 12.9.1.4, 13.0.2.14
+        and 13.8.2.12 there is no table; the model answers for types whose orders did not change.
     hardware : str
         GPU of the table and of the model.
     source : {"auto", "table", "model", "heuristic"}
@@ -133,7 +148,7 @@ def lookup(
         return planned(resolved(answer, layout, sizes), type, layout, sizes, of, source, fast)
     if bias or batch > 1:
         raise InputError("the tables and the model have no products with a bias or in a batch: give source='heuristic'")
-    table = _table(library, version, hardware)
+    table = _table(library, version, hardware, modelled=True)
     of = library, table["version"], table["hardware"]
     rows = [r for g in table["cases"] if (g["type"], g["layout"]) == (type, layout) for r in g["rows"]]
     for recorded in rows if source != "model" else ():
@@ -182,7 +197,7 @@ def configurations(
     sizes = np.asarray(shapes)
     if sizes.ndim != 2 or sizes.shape[1] != 3 or sizes.dtype.kind not in "iu" or (sizes.size and sizes.min() < 1):
         raise InputError("shapes must be an array (n, 3) of positive integers: M, N and K of each product")
-    table = _table(library, version, hardware)
+    table = _table(library, version, hardware, modelled=True)
     of = library, table["version"], table["hardware"]
     recorded, modelled = (
         _answers(of, answers, type, layout, sizes.astype(np.int64)) for answers in (model.layers, model.load)
@@ -195,6 +210,8 @@ def _answers(
 ) -> NDArray[np.int16]:
     """The rows of `model.layers` or `model.load`; -1 without a file or an answer."""
     library, version, hardware = of
+    if answers is model.load and (kind.split("-")[0], layout) in _SAME_CHOICE.get(version, ()):
+        version = _MODELLED
     path = files(library)[0].parent / f"{library}-{version}-{hardware.lower()}-model.npz"
     known = answers(path, kind, layout) if path.exists() else None
     if known is None:
@@ -218,7 +235,8 @@ def nearest(rows: Iterable[Sequence[Any]], shape: Sequence[int]) -> list[str]:
     return ["x".join(map(str, row[:3])) for row in sorted(others, key=distance)[:3]]
 
 
-def _table(library: str, version: str | None, hardware: str) -> dict[str, Any]:
+def _table(library: str, version: str | None, hardware: str, modelled: bool = False) -> dict[str, Any]:
+    """The table of a version and a GPU; `modelled`: also one without cases for a version that has a model only."""
     libraries = sorted({path.name.split("-")[0] for path in files("*")})
     if library == "openblas":
         raise InputError("OpenBLAS's orders follow from the shape, without a table: use fpemu.library.openblas.tree")
@@ -231,8 +249,10 @@ def _table(library: str, version: str | None, hardware: str) -> dict[str, Any]:
     versions = {t["version"]: t for t in on_gpu}
     if version is None:
         return on_gpu[-1]
+    if modelled and version in _SAME_CHOICE and _MODELLED in versions:
+        return {**versions[_MODELLED], "version": version, "cases": []}
     if version not in versions:
-        raise unknown_name(f"version of {library}", version, list(versions))
+        raise unknown_name(f"version of {library}", version, [*versions, *_SAME_CHOICE] if modelled else [*versions])
     return versions[version]
 
 
