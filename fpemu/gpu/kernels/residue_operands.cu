@@ -468,14 +468,12 @@ struct Scaling {
   }
 };
 
-// In the reverse order of the kernel before, whose last numbers are still in the L2 cache.
 template <int OPERAND> __device__ void write_residues(const Side& s) {
   constexpr int ROWS = SIDE / BLOCKS;
   __shared__ int exponents[HALVES][ROWS];
   const int half = (s.count + HALVES - 1) / HALVES, last = s.first + half, stop = s.first + s.count;
   const int columns = HALVES == 1 ? s.K : s.half_k, chunks = (columns + PARTS * CHUNK - 1) / (PARTS * CHUNK);
-  const int block = gridDim.x - 1 - blockIdx.x, part = gridDim.y - 1 - blockIdx.y;
-  for (int first = s.first + block * ROWS; first < last; first += gridDim.x * ROWS) {
+  for (int first = s.first + blockIdx.x * ROWS; first < last; first += gridDim.x * ROWS) {
     bool ready = false;
     auto prepare = [&] {
       if (ready) return;
@@ -485,10 +483,10 @@ template <int OPERAND> __device__ void write_residues(const Side& s) {
         if (first + i % ROWS >= last || row >= stop) continue;
         const int exponent = exponent_of<OPERAND>(s, row);
         exponents[i / ROWS][i % ROWS] = exponent;
-        if ((Operands::ACCURATE || Operands::EXACT) && part == 0) s.mu[row] = s.special[row] ? SPECIAL : exponent;
+        if ((Operands::ACCURATE || Operands::EXACT) && blockIdx.y == 0) s.mu[row] = s.special[row] ? SPECIAL : exponent;
       }
     };
-    for (int chunk = part; chunk < chunks; chunk += gridDim.y) {
+    for (int chunk = blockIdx.y; chunk < chunks; chunk += gridDim.y) {
       auto write = [&](int row, int k, const double (&x)[HALVES* HALVES][4 * PARTS]) {
         Wide X[BLOCKS][4];
         FPEMU_UNROLL
@@ -536,6 +534,6 @@ template <int OPERAND> __device__ void write_residues(const Side& s) {
 constexpr int RESIDENT = HALVES == 2 ? 2 : PARTS == 2 ? 3 + (WORDS == 1) : WORDS < 3 ? 5 : 4;
 extern "C" __global__ void __launch_bounds__(256, RESIDENT) residue_bytes(Side a, Side b) {
   wait_for_previous_grid();
-  if (blockIdx.z) write_residues<0>(a);
-  else write_residues<1>(b);
+  if (blockIdx.z) write_residues<1>(b);
+  else write_residues<0>(a);
 }

@@ -204,7 +204,9 @@ struct Panel {  // of D, whose blocks have M rows and `columns` columns
   int tile_columns, M, columns, first_row, first_column, rows, all_columns, unused;
 };
 
-extern "C" __global__ void __launch_bounds__(256, WHOLE || TERMS == 1 && !Tiles::ONCE ? 3 : 2)
+// Thread blocks of a multiprocessor, by the registers that the sums of a thread need; more of them hide the loads.
+constexpr int RESIDENT = TERMS == 1 && !Tiles::ONCE ? 4 : WHOLE ? 3 : 2;
+extern "C" __global__ void __launch_bounds__(256, RESIDENT)
     residue_sum(const u32* residues, s64 plane, const Panel p, const int* row_exponents, const int* column_exponents,
                 const __grid_constant__ End end) {
   wait_for_previous_grid();
