@@ -373,7 +373,7 @@ def build(folder: Path, seeds: list[int]) -> None:
             arrays |= {part: data[part] for part in data.files}
     file = folder / "model.npz"
     arrays |= {f"{kind} {layout} threshold": np.array(0.0) for kind, layout in KINDS}
-    _save(file, arrays)
+    np.savez_compressed(file, **arrays)
     drawn = {seed: draw(seed, COUNT) for seed in seeds}
     for n, (kind, layout) in enumerate(KINDS):
         load.cache_clear()
@@ -390,7 +390,7 @@ def build(folder: Path, seeds: list[int]) -> None:
         last = np.flatnonzero(wrong <= WRONG)[-1]
         arrays[f"{kind} {layout} threshold"] = share[best[last]]
         print(f"{kind} {layout}: right {right.mean():.4f}, answered {(last + 1) / len(best):.4f}", flush=True)
-    _save(file, arrays)
+    np.savez_compressed(file, **arrays)
 
 
 def changes(libraries: list[str], count: int = 20_000) -> None:
@@ -412,7 +412,7 @@ def _queried(of: tuple[str, str], library: str, shapes: np.ndarray) -> np.ndarra
 
 
 def _save(file: Path, arrays: dict[str, Any]) -> None:
-    """An .npz file compressed by LZMA, a fifth smaller than by numpy.savez_compressed."""
+    """Write an .npz file compressed by LZMA, a fifth smaller than by numpy.savez_compressed."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_LZMA) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
