@@ -368,6 +368,10 @@ def library(
             raise typer.Exit(1)
         return
     if not list_:
+        from fpemu.library.cublas import environment
+        from fpemu.verification.library import versions
+
+        cli.note(versions(environment()))
         options.run("library.Library", kinds, shapes, new)
         return
     products = [product for product in orders("cublas") if product.type in kinds]
