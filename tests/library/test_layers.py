@@ -21,7 +21,7 @@ def test_products_with_one_recorded_order_had_equal_rows_on_the_gpu(kind):
         shapes = [(M, layer["N"], layer["K"]) for M in RECORD["m"]]
         rows = library.configurations("cublas", kind, shapes, layout="TN")
         assert (rows[:, 0] >= 0).all()
-        measured = {}
+        measured: dict[tuple[int, ...], list[int]] = {}
         for row, classes in zip(map(tuple, rows.tolist()), layer["classes"], strict=True):
             assert measured.setdefault(row, classes) == classes, (layer["model"], layer["layer"])
 
