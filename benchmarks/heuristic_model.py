@@ -245,7 +245,7 @@ def train(folder: Path, name: str, seeds: list[int], networks: list[tuple[int, i
 
     torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
     shapes, flags, y, configurations = training_set(folder, name, seeds)
-    x = torch.empty((len(shapes), 206), dtype=torch.float32)
+    x = torch.empty((len(shapes), features(np.ones((1, 3)), np.zeros((1, 2))).shape[1]), dtype=torch.float32)
     for start in range(0, len(shapes), 1 << 18):
         part = slice(start, start + (1 << 18))
         sizes, two = (torch.asarray(a[part], dtype=torch.float64) for a in (shapes, flags))
